@@ -1,0 +1,16 @@
+//! The mathematics of hushflow.
+//!
+//! Pure functions and state machines: no I/O, no clock, no dataflow, no global state. Modules are named by
+//! the field's own words; the way of the data through them is
+//! [`moments`] → [`strategy`] → [`jme`] with [`noise`] → [`workload`] → [`estimate`].
+
+pub mod accounting;
+pub mod error;
+pub mod estimate;
+pub mod jme;
+pub mod moments;
+pub mod noise;
+pub mod sensitivity;
+pub mod series;
+pub mod strategy;
+pub mod workload;

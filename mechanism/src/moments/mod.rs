@@ -1,0 +1,64 @@
+//! Integer moments of quantised records: count, Σx and Σxxᵀ, exact and independent of order.
+
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// Bits of the record grid: a record of norm ζ has integer norm 2²⁰.
+pub const RECORD_BITS: u32 = 20;
+
+/// Which second moments are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SecondMoment {
+    /// All of Σxxᵀ; the upper triangle is stored, row by row.
+    Full,
+    /// Only Σ x∘x.
+    Diagonal,
+}
+
+/// Places of the count, the first and the second moments of one key in a flat vector of coordinates:
+/// `[count | Σx (d) | Σxxᵀ packed (d(d+1)/2), or Σx∘x (d)]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Layout {
+    /// Number of columns d, at least 1.
+    pub dimension: usize,
+    /// Which second moments follow the first.
+    pub second: SecondMoment,
+}
+
+impl Layout {
+    /// Place of the count.
+    pub const COUNT: usize = 0;
+
+    /// Number of coordinates of one key.
+    pub fn coordinates(&self) -> usize {
+        1 + self.dimension + self.second_len()
+    }
+
+    /// Number of second-moment coordinates.
+    pub fn second_len(&self) -> usize {
+        match self.second {
+            SecondMoment::Full => self.dimension * (self.dimension + 1) / 2,
+            SecondMoment::Diagonal => self.dimension,
+        }
+    }
+
+    /// Places of Σx.
+    pub fn first(&self) -> Range<usize> {
+        1..1 + self.dimension
+    }
+
+    /// Places of the second moments.
+    pub fn second(&self) -> Range<usize> {
+        1 + self.dimension..self.coordinates()
+    }
+
+    /// Row and column `(i, j)`, `i ≤ j`, of each second-moment place, in their order.
+    pub fn second_entries(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (dimension, second) = (self.dimension, self.second);
+        (0..dimension).flat_map(move |i| {
+            let last = if second == SecondMoment::Full { dimension } else { i + 1 };
+            (i..last).map(move |j| (i, j))
+        })
+    }
+}

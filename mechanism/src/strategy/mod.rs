@@ -1,0 +1,78 @@
+//! Strategies C: how a step's sums are correlated with the steps before it prior to the noise.
+//!
+//! The C that runs *is* the mechanism: its coefficients are integers in units of 2^-[`COEFFICIENT_BITS`], so
+//! that encoding integer sums is exact.
+
+use thiserror::Error;
+
+/// Bits after the binary point of the coefficients of every strategy.
+pub const COEFFICIENT_BITS: u32 = 40;
+
+/// Why a step could not be encoded or decoded, or a state not restored.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StepError {
+    /// The strategy is defined for a given number of steps, and all are used.
+    #[error("the strategy ends after {horizon} steps")]
+    PastHorizon {
+        /// Number of steps of the strategy.
+        horizon: u64,
+    },
+    /// A sum left the range of 128-bit integers.
+    #[error("a sum left the range of exact 128-bit arithmetic")]
+    Overflow,
+    /// The saved state is not one of this strategy and number of coordinates.
+    #[error("the saved state does not fit this strategy: {reason}")]
+    State {
+        /// What does not fit.
+        reason: &'static str,
+    },
+}
+
+/// A causal, invertible, lower-triangular C.
+pub trait Strategy: Send + Sync {
+    /// As on the command line, for example `square-root`.
+    fn name(&self) -> String;
+
+    /// Number of steps it is defined for; `None` when it may run for ever.
+    fn horizon(&self) -> Option<u64>;
+
+    /// Starts encoding `coordinates` independent streams.
+    fn encoder(&self, coordinates: usize) -> Box<dyn Encoder>;
+
+    /// Starts decoding `coordinates` independent streams.
+    fn decoder(&self, coordinates: usize) -> Box<dyn Decoder>;
+}
+
+/// Computes `(C x)_t` step by step, exactly.
+pub trait Encoder: Send {
+    /// Number of steps encoded so far.
+    fn steps(&self) -> u64;
+
+    /// Writes the next row of `C x`, in units of 2^-[`COEFFICIENT_BITS`] of the unit of `x`.
+    ///
+    /// # Errors
+    /// [`StepError::PastHorizon`] and [`StepError::Overflow`]; the state is unchanged then.
+    fn encode(&mut self, x: &[i128], y: &mut [i128]) -> Result<(), StepError>;
+
+    /// All state, for a checkpoint. It holds raw sums: private.
+    fn save(&self) -> Vec<u8>;
+
+    /// Takes over a state written by [`save`](Self::save).
+    ///
+    /// # Errors
+    /// [`StepError::State`] if it was saved by another strategy or for another number of coordinates.
+    fn restore(&mut self, state: &[u8]) -> Result<(), StepError>;
+}
+
+/// Computes `(C⁻¹ y)_t` step by step, in floating point: post-processing.
+pub trait Decoder: Send {
+    /// Number of steps decoded so far.
+    fn steps(&self) -> u64;
+
+    /// Writes the next row of `C⁻¹ y`.
+    ///
+    /// # Errors
+    /// [`StepError::PastHorizon`].
+    fn decode(&mut self, y: &[f64], x: &mut [f64]) -> Result<(), StepError>;
+}

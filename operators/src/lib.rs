@@ -1,0 +1,1 @@
+//! timely operators around `hushflow-mechanism`.

@@ -1,0 +1,1 @@
+//! hushflow: running moments of a record stream, published epoch after epoch under differential privacy.

@@ -1,0 +1,3 @@
+//! The `hushflow` command.
+
+fn main() {}
