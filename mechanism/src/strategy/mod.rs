@@ -29,6 +29,15 @@ pub enum StepError {
     },
 }
 
+/// What a sensitivity needs to know of C when all moments go through the same C.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ColumnGeometry {
+    /// Largest squared norm of a column of C, rounded up.
+    pub max_norm_squared: f64,
+    /// Upper bound of `−(CᵀC)_ij` over all i ≠ j, at least 0: how far two columns point away from each other.
+    pub negative_overlap: f64,
+}
+
 /// A causal, invertible, lower-triangular C.
 pub trait Strategy: Send + Sync {
     /// As on the command line, for example `square-root`.
