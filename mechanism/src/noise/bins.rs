@@ -60,14 +60,14 @@ impl Bins {
     /// Draws a bin from `bits` uniform bits, and from more of the generator where they do not suffice.
     #[inline]
     pub(super) fn draw<R: CryptoRng + ?Sized>(&self, uniform: u64, rng: &mut R) -> u64 {
-        match self.from_table(uniform) {
+        match self.table_entry(uniform) {
             Some(h) => h,
             None => self.draw_exactly(uniform, rng),
         }
     }
 
     #[inline]
-    fn from_table(&self, uniform: u64) -> Option<u64> {
+    fn table_entry(&self, uniform: u64) -> Option<u64> {
         let mut h = self.guide[(uniform >> (self.bits - GUIDE_BITS)) as usize] as usize;
         while h < self.cumulative.len() {
             if uniform < self.cumulative[h] {
@@ -81,7 +81,7 @@ impl Bins {
     #[cold]
     fn draw_exactly<R: CryptoRng + ?Sized>(&self, mut uniform: u64, rng: &mut R) -> u64 {
         loop {
-            if let Some(h) = self.from_table(uniform).or_else(|| self.repair(uniform, rng)) {
+            if let Some(h) = self.table_entry(uniform).or_else(|| self.repair(uniform, rng)) {
                 return h;
             }
             uniform = rng.next_u64() >> (64 - self.bits);
@@ -128,7 +128,7 @@ fn whole_part(h: u64, bits: u32, denominator: u64) -> u64 {
 /// Integers `(low, high)` that enclose `2^precision·exp(−h²/8192)/denominator` and are at most 2 apart.
 fn scaled_weight(h: u64, precision: u64, denominator: u64) -> (BigUint, BigUint) {
     let (low, high) = exponential_bounds(h, precision + 64);
-    ((low / denominator) >> 64u32, (high / denominator >> 64u32) + 1u32)
+    ((low / denominator) >> 64u32, ((high / denominator) >> 64u32) + 1u32)
 }
 
 /// Integers that enclose `2^precision·exp(−a)`, a = h²/8192, with a distance far below 2⁶⁴.

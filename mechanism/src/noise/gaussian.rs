@@ -41,11 +41,11 @@ const WIDE: u128 = 1 << 48;
 /// ```
 /// use hushflow_mechanism::noise::{DiscreteGaussian, NoiseScale, NoiseSource};
 ///
-/// let gaussian = DiscreteGaussian::new(NoiseScale::at_least(1e12).unwrap());
+/// let gaussian = DiscreteGaussian::new(NoiseScale::at_least(1e12)?);
 /// let mut generator = NoiseSource::System.generator(1, 0)?;
 /// let mut noise = [0i128; 4];
 /// gaussian.fill(&mut generator, &mut noise);
-/// # Ok::<(), hushflow_mechanism::noise::EntropyError>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
 pub struct DiscreteGaussian {
@@ -74,7 +74,7 @@ impl DiscreteGaussian {
         let width = scale.bin_width();
         let (leading, low_bits) = match u64::try_from(width) {
             Ok(narrow) if width < WIDE => (narrow, 0),
-            _ => (u64::from(scale.w()), scale.k()),
+            _ => (u64::from(scale.significand()), scale.exponent()),
         };
         DiscreteGaussian { scale, leading, low_bits, bins: &BINS }
     }
@@ -144,7 +144,7 @@ impl DiscreteGaussian {
     ) -> bool {
         let (low, high) = self.exponent_bounds(place, trials);
         let word = previous.first_word();
-        let below = if u128::from(word) + 1 <= low {
+        let below = if u128::from(word) < low {
             true
         } else if u128::from(word) >= high {
             false
@@ -183,7 +183,7 @@ impl DiscreteGaussian {
     fn exponent_exactly(&self, place: &Place, trials: u64, precision: u64) -> (BigUint, BigUint) {
         let width = BigUint::from(self.scale.bin_width());
         let offset = BigUint::from(place.offset);
-        let numerator = &offset * (&width * (2 * place.bin) + &offset) << precision;
+        let numerator = (&offset * (&width * (2 * place.bin) + &offset)) << precision;
         let low = numerator / (&width * &width * 8192u32 * trials);
         let high = &low + 1u32;
         (low, high)
@@ -198,7 +198,7 @@ fn surely_accepted(place: &Place, squeeze: u64) -> bool {
     }
     let f = place.fraction;
     // e < f(2h·2¹⁶ + f)/2⁴⁵, so in units of 2⁻¹⁶ below the shifted value plus one.
-    squeeze > (f * ((2 * place.bin << 16) + f)) >> 29
+    squeeze > (f * (((2 * place.bin) << 16) + f)) >> 29
 }
 
 /// An exactly uniform integer below `bound`, with the word it was made of (Lemire 2019).

@@ -54,7 +54,7 @@ impl LazyUniform {
         let mut place = 0;
         loop {
             let (low, high) = bounds(64 * (place as u64 + 1));
-            if &prefix + 1u32 <= low {
+            if prefix < low {
                 return true;
             }
             if prefix >= high {
