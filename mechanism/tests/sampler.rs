@@ -28,7 +28,7 @@ fn generator(stream: u64) -> ChaCha20Rng {
 
 /// Scale with bin width W = w·2^k.
 fn sampler(w: u32, k: u32) -> DiscreteGaussian {
-    DiscreteGaussian::new(NoiseScale::new(w, k).unwrap())
+    DiscreteGaussian::new(NoiseScale::new(w, k).expect("a valid scale"))
 }
 
 /// Probabilities of −radius..=radius.
