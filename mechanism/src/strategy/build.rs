@@ -93,7 +93,7 @@ pub(crate) fn check_horizon(
 /// First `terms` coefficients of the square root of the Toeplitz part of a workload, all at most 1 in magnitude:
 /// `(1 − βx)^(−1/2)`, and `k^(−1/2) ((1 − x^k)/(1 − x))^(1/2)` for a window. Products of binomial series keep the
 /// digits that the square root of a series would lose.
-fn root(workload: &Workload, terms: usize) -> Vec<f64> {
+pub(super) fn root(workload: &Workload, terms: usize) -> Vec<f64> {
     match workload {
         Workload::Prefix | Workload::Average => series::binomial(-0.5, 1.0, terms),
         Workload::Exponential(decay) => series::binomial(-0.5, decay.get(), terms),

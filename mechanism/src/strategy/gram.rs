@@ -7,7 +7,7 @@
 use super::COEFFICIENT_BITS;
 
 /// Columns are correlated exactly over this many entries and lags; what lies beyond is bounded.
-const EXACT_TERMS: usize = 1 << 14;
+const EXACT_TERMS: usize = 1 << 16;
 
 /// Entries summed between two looks at whether the sum can still matter.
 const BLOCK: usize = 64;

@@ -17,15 +17,12 @@ impl<T: Copy + Zeroize> History<T> {
         Self { coordinates, kept, steps: 0, rows: Zeroizing::new(Vec::new()) }
     }
 
-    /// A history after `steps` rows whose ring holds `rows`; `None` if it would hold another number of values.
-    pub(super) fn with_rows(
-        coordinates: usize,
-        kept: usize,
-        steps: u64,
-        rows: Zeroizing<Vec<T>>,
-    ) -> Option<Self> {
-        let held = steps.min(kept as u64) as usize;
-        (held.checked_mul(coordinates) == Some(rows.len())).then_some(Self { coordinates, kept, steps, rows })
+    /// The same history after `steps` rows, its ring holding `rows`; `None` if that is not the number of values it
+    /// would hold.
+    pub(super) fn replaced(&self, steps: u64, rows: Zeroizing<Vec<T>>) -> Option<Self> {
+        let (coordinates, kept) = (self.coordinates, self.kept);
+        let fits = held(steps, kept).checked_mul(coordinates) == Some(rows.len());
+        fits.then_some(Self { coordinates, kept, steps, rows })
     }
 
     /// Number of rows pushed so far.
@@ -45,9 +42,8 @@ impl<T: Copy + Zeroize> History<T> {
 
     /// The rows held, newest first.
     pub(super) fn newest_first(&self) -> impl Iterator<Item = &[T]> {
-        let held = self.steps.min(self.kept as u64) as usize;
         let next = self.next();
-        let places = (0..next).rev().chain((next..held).rev());
+        let places = (0..next).rev().chain((next..held(self.steps, self.kept)).rev());
         places.map(|place| &self.rows[place * self.coordinates..][..self.coordinates])
     }
 
@@ -77,6 +73,11 @@ impl<T: Copy + Zeroize> History<T> {
         }
         self.rows.extend_from_slice(row);
     }
+}
+
+/// Number of rows held after `steps` rows when `kept` are kept.
+fn held(steps: u64, kept: usize) -> usize {
+    steps.min(kept as u64) as usize
 }
 
 #[cfg(test)]
