@@ -1,5 +1,14 @@
 //! Integer moments of quantised records: count, Σx and Σxxᵀ, exact and independent of order.
 
+mod accumulate;
+mod clip;
+mod products;
+mod sums;
+
+pub use accumulate::Accumulators;
+pub use clip::{ClipError, Clipper, QuantisedRows, RecordError};
+pub use sums::{MomentError, MomentSums};
+
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
