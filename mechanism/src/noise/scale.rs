@@ -1,8 +1,9 @@
 //! Scales of the integer noise: the standard deviations that the exact sampler can draw.
 //!
-//! The sampler divides the deviation σ into 64 bins of a whole number of grid units each, so σ is `64·w·2^k` with
-//! integers w and k. Rounding a wanted deviation *up* to such a number costs accuracy, never privacy; with the
-//! largest possible w it costs less than 2⁻³¹ of σ from σ = 2³⁷ grid units on, and less than 2⁻²⁰ always.
+//! The sampler divides the deviation σ into 64 bins of a whole number of grid units each, so σ is `64·w·2^k`
+//! with integers w and k. Rounding a wanted deviation *up* to such a number costs accuracy, never privacy;
+//! with the largest possible w it costs less than 2⁻³¹ of σ from σ = 2³⁷ grid units on, and less than 2⁻²⁰
+//! always.
 
 use thiserror::Error;
 
@@ -24,7 +25,7 @@ pub struct NoiseScale {
 pub enum NoiseScaleError {
     /// The grid would be too coarse for the noise.
     #[error(
-        "noise of {deviation} grid units is too small for the grid, expected at least 2^26: raise the noise multiplier or lower this moment's weight"
+        "noise of {deviation:?} grid units is too small for the grid, expected at least 2^26: raise the noise multiplier or lower this moment's weight"
     )]
     TooSmall {
         /// Wanted σ in grid units.
@@ -32,7 +33,7 @@ pub enum NoiseScaleError {
     },
     /// The noise would leave 128-bit integers.
     #[error(
-        "noise of {deviation} grid units is too large for exact integers, expected less than 2^102: lower the noise multiplier or raise this moment's weight"
+        "noise of {deviation:?} grid units is too large for exact integers, expected less than 2^102: lower the noise multiplier or raise this moment's weight"
     )]
     TooLarge {
         /// Wanted σ in grid units.
@@ -63,7 +64,7 @@ impl NoiseScale {
         }
         // Division by powers of two is exact, so the ceiling is.
         let bins = deviation / f64::from(BINS_PER_DEVIATION);
-        let significand = |exponent: u32| (bins / f64::from(exponent).exp2()).ceil();
+        let significand = |exponent: u32| (bins / (1_u128 << exponent) as f64).ceil();
         (0..=MAX_EXPONENT)
             .find(|&exponent| significand(exponent) <= f64::from(u32::MAX))
             .map(|exponent| Self { significand: significand(exponent) as u32, exponent })
