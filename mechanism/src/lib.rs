@@ -5,6 +5,7 @@
 //! [`moments`] → [`strategy`] → [`jme`] with [`noise`] → [`workload`] → [`estimate`].
 
 pub mod accounting;
+pub mod epochs;
 pub mod error;
 pub mod estimate;
 pub mod jme;
