@@ -6,6 +6,7 @@
 //! [`estimate`].
 
 pub mod accounting;
+pub mod epochs;
 pub mod error;
 pub mod estimate;
 pub mod jme;

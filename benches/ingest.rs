@@ -1,0 +1,3 @@
+//! How fast rows are read.
+
+fn main() {}

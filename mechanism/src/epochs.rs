@@ -1,0 +1,406 @@
+//! Epoch time: which epoch a record belongs to, and which epochs are closed.
+//!
+//! An epoch is one step t = 1, 2, … of the release. The assignment is a pure function of the record's own event
+//! time and of the [`Clock`]: what everybody may know about the arrivals so far. No record's content moves another
+//! record, so streams that differ in one record have sums that differ in that record alone, which is the premise
+//! of every sensitivity in [`crate::sensitivity`]. And a stream read again from a stored clock is assigned again
+//! in the same way, which is what recovery from a crash needs.
+//!
+//! With c the clock's time, the oldest open and the newest epoch are
+//!
+//! ```text
+//! o(c) = max(1, 1 + ⌊(c − lateness − start)/length⌋)        e(c) = 1 + ⌊(c − start)/length⌋
+//! ```
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// How records are assigned to epochs, and when epochs close.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Schedule {
+    /// By event time: epoch t covers `[start + (t−1)·length, start + t·length)`.
+    ByTime(TimeSchedule),
+    /// By position: epoch t covers the rows `[(t−1)·n, t·n)` of the stream, valid or not, so nobody shifts.
+    ByCount(CountSchedule),
+}
+
+/// Epochs of equal length in event time. All times are microseconds since 1970-01-01T00:00:00Z.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimeSchedule {
+    /// The first microsecond of epoch 1.
+    pub start: i64,
+    /// Microseconds in an epoch, at least 1.
+    pub length: i64,
+    /// How long an epoch stays open after its end, in microseconds of the clock, at least 0.
+    pub lateness: i64,
+    /// The number of epochs, at least 1.
+    pub horizon: u64,
+    /// What happens to records of closed epochs.
+    pub late: LatePolicy,
+    /// What moves the clock.
+    pub clock: ClockSource,
+}
+
+/// Epochs of an equal number of rows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CountSchedule {
+    /// Rows in an epoch, at least 1. Rows without a valid record count too.
+    pub records_per_epoch: u64,
+    /// The number of epochs, at least 1.
+    pub horizon: u64,
+}
+
+/// What happens to a record of an epoch that is closed already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LatePolicy {
+    /// It joins the oldest open epoch.
+    Fold,
+    /// It is dropped.
+    Drop,
+}
+
+/// What moves the clock. It must be public: when an epoch closes, everybody sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClockSource {
+    /// The largest arrival time so far.
+    Arrival,
+    /// The largest event time so far. Only where event times are public.
+    EventTime,
+    /// Nothing: all epochs stay open until the input ends, and every record goes to its own epoch.
+    EndOfInput,
+}
+
+/// What everybody may know about the arrivals before a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Clock {
+    /// The largest public time seen, in microseconds since 1970; `i64::MIN` before the first.
+    pub time: i64,
+    /// The number of rows seen: the next row's position.
+    pub row: u64,
+}
+
+impl Clock {
+    /// The clock before the first row.
+    pub const START: Clock = Clock { time: i64::MIN, row: 0 };
+
+    /// Moves the clock to `time`, never back.
+    pub fn advance(&mut self, time: i64) {
+        self.time = self.time.max(time);
+    }
+}
+
+/// Where a record goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Assignment {
+    /// Into its own epoch. A record from the future (its event time is ahead of the clock) counts as one of now.
+    Epoch(u64),
+    /// Its own epoch is closed: it joins this one.
+    Late(u64),
+    /// Nowhere.
+    Dropped(Reason),
+}
+
+impl Assignment {
+    /// The epoch that the record joins, if any.
+    pub fn epoch(self) -> Option<u64> {
+        match self {
+            Assignment::Epoch(epoch) | Assignment::Late(epoch) => Some(epoch),
+            Assignment::Dropped(_) => None,
+        }
+    }
+}
+
+/// Why a record is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The clock had not reached the start of epoch 1; without a clock: the event came before it.
+    BeforeStart,
+    /// Its epoch is closed and late records are dropped.
+    Late,
+    /// Its epoch comes after the horizon.
+    AfterHorizon,
+}
+
+/// A schedule that can't be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ScheduleError {
+    /// A count of epochs or of rows, or a length, is below its least value.
+    #[error("the {field} is {found}: expected at least {least}")]
+    TooSmall {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        found: i64,
+        /// The least that makes sense.
+        least: i64,
+    },
+}
+
+impl Schedule {
+    /// Checks the ranges that the fields' documentation states.
+    ///
+    /// # Errors
+    /// [`ScheduleError::TooSmall`] names the first field that is out of range.
+    pub fn check(&self) -> Result<(), ScheduleError> {
+        let at_least = |field, found: i64, least| match found < least {
+            true => Err(ScheduleError::TooSmall { field, found, least }),
+            false => Ok(()),
+        };
+        match self {
+            Schedule::ByTime(by) => {
+                at_least("length", by.length, 1)?;
+                at_least("lateness", by.lateness, 0)?;
+            }
+            Schedule::ByCount(by) => at_least("records_per_epoch", clamp(by.records_per_epoch), 1)?,
+        }
+        at_least("horizon", clamp(self.horizon()), 1)
+    }
+
+    /// The number of epochs.
+    pub fn horizon(&self) -> u64 {
+        match self {
+            Schedule::ByTime(by) => by.horizon,
+            Schedule::ByCount(by) => by.horizon,
+        }
+    }
+
+    /// The epoch of a record of its own right, before lateness and horizon: below 1 for events before the start.
+    pub fn own_epoch(&self, event_time: i64, clock: Clock) -> i64 {
+        match self {
+            Schedule::ByTime(by) => by.epoch_at(event_time),
+            Schedule::ByCount(by) => clamp(by.epoch_at(clock.row)),
+        }
+    }
+
+    /// Where a record goes that arrives at `clock` (`clock.row` is its own position, `clock.time` includes its own
+    /// arrival). By count, `event_time` plays no part.
+    ///
+    /// By time, a record that arrives before the start is dropped; every other record of an epoch below 1 is late.
+    ///
+    /// ```
+    /// use hushflow_mechanism::epochs::*;
+    /// let hourly = Schedule::ByTime(TimeSchedule {
+    ///     start: 0, length: 3_600_000_000, lateness: 600_000_000, horizon: 24,
+    ///     late: LatePolicy::Fold, clock: ClockSource::Arrival,
+    /// });
+    /// let minutes = |m: i64| m * 60_000_000;
+    /// // At 01:09 the first hour is still open, at 01:10 it has closed.
+    /// let at = |time| Clock { time, row: 0 };
+    /// assert_eq!(hourly.assign(minutes(59), at(minutes(69))), Assignment::Epoch(1));
+    /// assert_eq!(hourly.assign(minutes(59), at(minutes(70))), Assignment::Late(2));
+    /// ```
+    pub fn assign(&self, event_time: i64, clock: Clock) -> Assignment {
+        let assignment = match self {
+            Schedule::ByTime(by) => by.assign(event_time, clock.time),
+            Schedule::ByCount(by) => Assignment::Epoch(by.epoch_at(clock.row)),
+        };
+        match assignment.epoch() {
+            Some(epoch) if epoch > self.horizon() => Assignment::Dropped(Reason::AfterHorizon),
+            _ => assignment,
+        }
+    }
+
+    /// The oldest epoch that a record can still join once the clock is `clock`: all before it are closed.
+    /// It is above the horizon once the schedule is over, and never decreases with the clock.
+    pub fn oldest_open(&self, clock: Clock) -> u64 {
+        let oldest = match self {
+            Schedule::ByTime(by) => by.oldest_open(clock.time),
+            Schedule::ByCount(by) => by.epoch_at(clock.row),
+        };
+        oldest.min(self.horizon().saturating_add(1))
+    }
+
+    /// The last epoch to be released when the input ends at `clock`, 0 if none: the newest that has begun on a
+    /// public clock, the horizon without one (which epochs hold records is private).
+    pub fn last_at_end(&self, clock: Clock) -> u64 {
+        let last = match self {
+            Schedule::ByTime(by) if by.clock == ClockSource::EndOfInput => by.horizon,
+            Schedule::ByTime(by) => by.epoch_at(clock.time).max(0).unsigned_abs(),
+            Schedule::ByCount(by) => clock.row.div_ceil(by.records_per_epoch.max(1)),
+        };
+        last.min(self.horizon())
+    }
+}
+
+impl TimeSchedule {
+    /// 1 + ⌊(time − start)/length⌋, saturating at the ends of `i64`.
+    fn epoch_at(&self, time: i64) -> i64 {
+        time.saturating_sub(self.start).div_euclid(self.length.max(1)).saturating_add(1)
+    }
+
+    fn oldest_open(&self, clock: i64) -> u64 {
+        match self.clock {
+            ClockSource::EndOfInput => 1,
+            _ => self.epoch_at(clock.saturating_sub(self.lateness)).max(1).unsigned_abs(),
+        }
+    }
+
+    fn assign(&self, event_time: i64, clock: i64) -> Assignment {
+        let own = self.epoch_at(event_time);
+        let clocked = self.clock != ClockSource::EndOfInput;
+        if (if clocked { clock } else { event_time }) < self.start {
+            return Assignment::Dropped(Reason::BeforeStart);
+        }
+        let epoch = if clocked { own.min(self.epoch_at(clock)) } else { own };
+        let oldest = self.oldest_open(clock);
+        match u64::try_from(epoch) {
+            Ok(epoch) if epoch >= oldest => Assignment::Epoch(epoch),
+            _ if self.late == LatePolicy::Fold => Assignment::Late(oldest),
+            _ => Assignment::Dropped(Reason::Late),
+        }
+    }
+}
+
+impl CountSchedule {
+    fn epoch_at(&self, row: u64) -> u64 {
+        (row / self.records_per_epoch.max(1)).saturating_add(1)
+    }
+}
+
+fn clamp(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Assignment::{Dropped, Epoch, Late};
+    use super::*;
+    use proptest::prelude::*;
+
+    fn by_time(late: LatePolicy, clock: ClockSource) -> Schedule {
+        Schedule::ByTime(TimeSchedule { start: 100, length: 10, lateness: 5, horizon: 8, late, clock })
+    }
+
+    fn at(time: i64) -> Clock {
+        Clock { time, row: 0 }
+    }
+
+    #[test]
+    fn boundaries_and_late_policies() {
+        let check = |event, clock, folded, dropped| {
+            let fold = by_time(LatePolicy::Fold, ClockSource::Arrival);
+            let drop = by_time(LatePolicy::Drop, ClockSource::Arrival);
+            assert_eq!(fold.assign(event, at(clock)), folded, "fold: event {event} at {clock}");
+            assert_eq!(drop.assign(event, at(clock)), dropped, "drop: event {event} at {clock}");
+        };
+        let both = |event, clock, expected| check(event, clock, expected, expected);
+        both(100, 100, Epoch(1));
+        both(109, 109, Epoch(1));
+        both(110, 110, Epoch(2));
+        // Epoch 1 ends at 110 and closes when the clock reaches 115.
+        both(109, 114, Epoch(1));
+        check(109, 115, Late(2), Dropped(Reason::Late));
+        // An event before the start is late from the first; a row that arrives before the start is no part of it.
+        check(99, 100, Late(1), Dropped(Reason::Late));
+        both(99, 99, Dropped(Reason::BeforeStart));
+        both(105, 99, Dropped(Reason::BeforeStart));
+        // An event after its arrival belongs to the epoch of its arrival.
+        both(175, 112, Epoch(2));
+        both(i64::MAX, 112, Epoch(2));
+        // The horizon ends at 180.
+        both(179, 179, Epoch(8));
+        both(180, 180, Dropped(Reason::AfterHorizon));
+        check(100, 184, Late(8), Dropped(Reason::Late));
+        check(100, 185, Dropped(Reason::AfterHorizon), Dropped(Reason::Late));
+        check(i64::MIN, i64::MAX, Dropped(Reason::AfterHorizon), Dropped(Reason::Late));
+    }
+
+    #[test]
+    fn without_a_clock_every_record_goes_to_its_own_epoch() {
+        let schedule = by_time(LatePolicy::Fold, ClockSource::EndOfInput);
+        let check = |event, expected| assert_eq!(schedule.assign(event, Clock::START), expected);
+        check(99, Dropped(Reason::BeforeStart));
+        check(100, Epoch(1));
+        check(179, Epoch(8));
+        check(180, Dropped(Reason::AfterHorizon));
+        assert_eq!(schedule.oldest_open(at(i64::MAX)), 1);
+        assert_eq!(schedule.last_at_end(Clock::START), 8);
+    }
+
+    #[test]
+    fn rows_decide_by_count() {
+        let schedule = Schedule::ByCount(CountSchedule { records_per_epoch: 3, horizon: 2 });
+        let check = |row, assigned, oldest, last| {
+            let clock = Clock { time: i64::MIN, row };
+            assert_eq!(schedule.assign(0, clock), assigned, "row {row}");
+            assert_eq!(
+                (schedule.oldest_open(clock), schedule.last_at_end(clock)),
+                (oldest, last),
+                "row {row}"
+            );
+        };
+        check(0, Epoch(1), 1, 0);
+        check(2, Epoch(1), 1, 1);
+        check(3, Epoch(2), 2, 1);
+        check(5, Epoch(2), 2, 2);
+        check(6, Dropped(Reason::AfterHorizon), 3, 2);
+        check(u64::MAX, Dropped(Reason::AfterHorizon), 3, 2);
+    }
+
+    #[test]
+    fn what_the_end_of_the_input_closes() {
+        let schedule = by_time(LatePolicy::Fold, ClockSource::Arrival);
+        let check = |clock, last| assert_eq!(schedule.last_at_end(clock), last);
+        check(Clock::START, 0);
+        check(at(99), 0);
+        check(at(100), 1);
+        check(at(110), 2);
+        check(at(i64::MAX), 8);
+    }
+
+    #[test]
+    fn impossible_schedules_are_named() {
+        let check = |length, lateness, horizon, message: &str| {
+            let late = LatePolicy::Fold;
+            let schedule =
+                TimeSchedule { start: 0, length, lateness, horizon, late, clock: ClockSource::Arrival };
+            assert_eq!(Schedule::ByTime(schedule).check().map_err(|e| e.to_string()), Err(message.into()));
+        };
+        check(0, 0, 1, "the length is 0: expected at least 1");
+        check(1, -1, 1, "the lateness is -1: expected at least 0");
+        check(1, 0, 0, "the horizon is 0: expected at least 1");
+        let by_count = Schedule::ByCount(CountSchedule { records_per_epoch: 0, horizon: 1 });
+        assert!(by_count.check().is_err());
+        assert_eq!(by_time(LatePolicy::Fold, ClockSource::Arrival).check(), Ok(()));
+    }
+
+    fn any_schedule() -> impl Strategy<Value = Schedule> {
+        let late = prop_oneof![Just(LatePolicy::Fold), Just(LatePolicy::Drop)];
+        let clock = prop_oneof![Just(ClockSource::Arrival), Just(ClockSource::EventTime)];
+        prop_oneof![
+            (any::<i64>(), 1..i64::MAX, 0..i64::MAX, 1..u64::MAX, late, clock).prop_map(
+                |(start, length, lateness, horizon, late, clock)| {
+                    Schedule::ByTime(TimeSchedule { start, length, lateness, horizon, late, clock })
+                }
+            ),
+            (1..u64::MAX, 1..u64::MAX).prop_map(|(records_per_epoch, horizon)| {
+                Schedule::ByCount(CountSchedule { records_per_epoch, horizon })
+            }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_joins_a_closed_epoch(schedule in any_schedule(), event: i64, time: i64, row: u64) {
+            let clock = Clock { time, row };
+            if let Some(epoch) = schedule.assign(event, clock).epoch() {
+                prop_assert!(epoch >= schedule.oldest_open(clock));
+                let after = Clock { row: row.saturating_add(1), ..clock };
+                prop_assert!((1..=schedule.last_at_end(after)).contains(&epoch));
+            }
+        }
+
+        #[test]
+        fn epochs_never_open_again(schedule in any_schedule(), times: [i64; 2], rows: [u64; 2]) {
+            let [first, last] = [times[0].min(times[1]), times[0].max(times[1])];
+            let before = Clock { time: first, row: rows[0].min(rows[1]) };
+            let after = Clock { time: last, row: rows[0].max(rows[1]) };
+            prop_assert!(schedule.oldest_open(before) <= schedule.oldest_open(after));
+            prop_assert!(schedule.last_at_end(before) <= schedule.last_at_end(after));
+        }
+    }
+}

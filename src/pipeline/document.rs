@@ -1,0 +1,318 @@
+//! A TOML document read by hand: every value keeps its place, and all problems of a file are told at once.
+//!
+//! A [`Section`] hands out the fields of one table. A field that is wrong leaves a [`Problem`] with its line,
+//! column and dotted name, and reads as absent; [`Section::finish`] reports the names that nobody asked for.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue};
+
+/// One thing that is wrong in a pipeline file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    /// The line, from 1.
+    pub line: usize,
+    /// The column in characters, from 1.
+    pub column: usize,
+    /// The dotted name of the field or table, such as `columns[1].upper`; empty for a syntax error.
+    pub field: String,
+    /// What was found, what was expected, how to mend it.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let separator = if self.field.is_empty() { "" } else { ": " };
+        write!(f, "{}:{}: {}{separator}{}", self.line, self.column, self.field, self.message)
+    }
+}
+
+/// The text of a document and the problems found in it so far.
+pub(super) struct Document<'a> {
+    text: &'a str,
+    problems: RefCell<Vec<Problem>>,
+}
+
+impl<'a> Document<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        Document { text, problems: RefCell::default() }
+    }
+
+    pub(super) fn parse(&self) -> Option<DeTable<'a>> {
+        match DeTable::parse(self.text) {
+            Ok(table) => Some(table.into_inner()),
+            Err(error) => {
+                self.report(error.span().unwrap_or(0..0), "", error.message());
+                None
+            }
+        }
+    }
+
+    fn report(&self, span: Range<usize>, field: &str, message: impl Into<String>) {
+        let before = self.text.get(..span.start).unwrap_or(self.text);
+        let line = before.matches('\n').count() + 1;
+        let column = before.chars().rev().take_while(|&c| c != '\n').count() + 1;
+        self.problems.borrow_mut().push(Problem {
+            line,
+            column,
+            field: field.into(),
+            message: message.into(),
+        });
+    }
+
+    /// The problems in the order of the file.
+    pub(super) fn into_problems(self) -> Vec<Problem> {
+        let mut problems = self.problems.into_inner();
+        problems.sort();
+        problems
+    }
+}
+
+/// A table whose fields are being read.
+pub(super) struct Section<'a> {
+    document: &'a Document<'a>,
+    table: &'a DeTable<'a>,
+    name: String,
+    span: Range<usize>,
+    asked: RefCell<Vec<&'static str>>,
+}
+
+/// A value with its place: what is wrong about it can be reported later.
+pub(super) struct Field<'a, T> {
+    document: &'a Document<'a>,
+    pub(super) name: String,
+    span: Range<usize>,
+    pub(super) value: T,
+}
+
+impl<'a> Section<'a> {
+    pub(super) fn root(document: &'a Document<'a>, table: &'a DeTable<'a>) -> Self {
+        Section { document, table, name: String::new(), span: 0..0, asked: RefCell::default() }
+    }
+
+    /// The field `key` if it is there.
+    pub(super) fn get(&self, key: &'static str) -> Option<Field<'a, &'a DeValue<'a>>> {
+        self.asked.borrow_mut().push(key);
+        let (found, value) = self.table.iter().find(|(found, _)| found.get_ref() == key)?;
+        let name = self.dotted(found.get_ref());
+        Some(Field { document: self.document, name, span: value.span(), value: value.get_ref() })
+    }
+
+    /// The text `key` if it is there.
+    pub(super) fn text(&self, key: &'static str) -> Option<Field<'a, &'a str>> {
+        self.get(key)?.text()
+    }
+
+    /// The finite number `key` if it is there: an integer is a number too.
+    pub(super) fn number(&self, key: &'static str) -> Option<Field<'a, f64>> {
+        self.get(key)?.read("a finite number", |value| match value {
+            DeValue::Float(float) => float.as_str().parse().ok().filter(|x: &f64| x.is_finite()),
+            DeValue::Integer(integer) => Some(integer_value(integer)? as f64),
+            _ => None,
+        })
+    }
+
+    /// The number `key` above zero if it is there.
+    pub(super) fn positive(&self, key: &'static str) -> Option<Field<'a, f64>> {
+        self.number(key)?.filter("a number above 0", |&x| x > 0.0)
+    }
+
+    /// The whole number `key`, at least `least`, if it is there.
+    pub(super) fn count(&self, key: &'static str, least: u64) -> Option<Field<'a, u64>> {
+        self.get(key)?.read(&format!("a whole number from {least}"), |value| match value {
+            DeValue::Integer(integer) => {
+                u64::try_from(integer_value(integer)?).ok().filter(|&count| count >= least)
+            }
+            _ => None,
+        })
+    }
+
+    /// One of the given words if `key` is there.
+    pub(super) fn word<T: Copy>(&self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
+        let field = self.text(key)?;
+        let found = words.iter().find(|(word, _)| *word == field.value);
+        if found.is_none() {
+            let expected: Vec<_> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
+            field.report(format!("found {:?}, expected {}", field.value, expected.join(" or ")));
+        }
+        found.map(|(_, meaning)| *meaning)
+    }
+
+    /// The table `key` if it is there.
+    pub(super) fn section(&self, key: &'static str) -> Option<Section<'a>> {
+        self.get(key)?.section()
+    }
+
+    /// The tables `[[key]]`, none if there is none.
+    pub(super) fn sections(&self, key: &'static str) -> Vec<Section<'a>> {
+        let array = self.get(key).and_then(|field| field.read("tables [[…]]", DeValue::as_array));
+        array.map(|array| array.items().filter_map(Field::section).collect()).unwrap_or_default()
+    }
+
+    /// Reports that `key` is missing unless `value` is there or another problem was told of it already.
+    pub(super) fn require<T>(&self, key: &str, value: Option<T>, example: &str) -> Option<T> {
+        if value.is_none() && self.table.get(key).is_none() {
+            self.report(format!("the field {key} is missing: add for example {example}"));
+        }
+        value
+    }
+
+    /// Reports a problem of the whole table.
+    pub(super) fn report(&self, message: impl Into<String>) {
+        self.document.report(self.span.clone(), &self.name, message);
+    }
+
+    /// Reports the fields that nobody asked for.
+    pub(super) fn finish(&self) {
+        let asked = self.asked.borrow();
+        for (key, _) in self.table {
+            let found: &str = key.get_ref();
+            if !asked.contains(&found) {
+                let name = self.dotted(found);
+                let hint = match closest(found, &asked) {
+                    Some(meant) => format!("did you mean {meant}?"),
+                    None => format!("expected one of {}", asked.join(", ")),
+                };
+                self.document.report(key.span(), &name, format!("unknown field: {hint}"));
+            }
+        }
+    }
+
+    fn dotted(&self, key: &str) -> String {
+        if self.name.is_empty() { key.into() } else { format!("{}.{key}", self.name) }
+    }
+}
+
+impl<'a, T> Field<'a, T> {
+    pub(super) fn report(&self, message: impl Into<String>) {
+        self.document.report(self.span.clone(), &self.name, message);
+    }
+
+    /// Keeps the value where `valid`, else reports what was expected.
+    pub(super) fn filter(self, expected: &str, valid: impl Fn(&T) -> bool) -> Option<Self> {
+        if valid(&self.value) {
+            return Some(self);
+        }
+        self.report(format!("found {}, expected {expected}", self.found()));
+        None
+    }
+
+    /// Changes the value, or reports why it can't be.
+    pub(super) fn map<U>(self, convert: impl FnOnce(&T) -> Result<U, String>) -> Option<Field<'a, U>> {
+        match convert(&self.value) {
+            Ok(value) => Some(Field { document: self.document, name: self.name, span: self.span, value }),
+            Err(problem) => {
+                self.report(problem);
+                None
+            }
+        }
+    }
+
+    /// The value as it stands in the file, cut where it is long.
+    fn found(&self) -> String {
+        let text = self.document.text.get(self.span.clone()).unwrap_or_default();
+        match text.char_indices().nth(40) {
+            Some((end, _)) => format!("{}…", &text[..end]),
+            None => text.into(),
+        }
+    }
+}
+
+impl<'a> Field<'a, &'a DeValue<'a>> {
+    fn read<T>(
+        self,
+        expected: &str,
+        read: impl FnOnce(&'a DeValue<'a>) -> Option<T>,
+    ) -> Option<Field<'a, T>> {
+        let found = format!("found {}, expected {expected}", self.found());
+        self.map(|value| read(value).ok_or(found))
+    }
+
+    pub(super) fn text(self) -> Option<Field<'a, &'a str>> {
+        self.read("a text in quotes", DeValue::as_str)?
+            .filter("a text that is not empty", |text| !text.is_empty())
+    }
+
+    /// A text or a bare TOML date or time as text.
+    pub(super) fn time_text(self) -> Option<Field<'a, String>> {
+        self.read("a date or an RFC 3339 time", |value| match value {
+            DeValue::Datetime(time) => Some(time.to_string()),
+            value => value.as_str().map(String::from),
+        })
+    }
+
+    /// A list of texts; one text alone is a list of one.
+    pub(super) fn texts(self) -> Option<Vec<Field<'a, &'a str>>> {
+        if self.value.is_str() {
+            return Some(vec![self.text()?]);
+        }
+        let array = self.read("a list of texts", DeValue::as_array)?;
+        let array = array.filter("a list that is not empty", |items| !items.is_empty())?;
+        array.items().map(Field::text).collect()
+    }
+
+    fn section(self) -> Option<Section<'a>> {
+        let Field { document, name, span, value } = self.read("a table", DeValue::as_table)?;
+        Some(Section { document, table: value, name, span, asked: RefCell::default() })
+    }
+}
+
+impl<'a> Field<'a, &'a DeArray<'a>> {
+    fn items(&self) -> impl Iterator<Item = Field<'a, &'a DeValue<'a>>> + use<'a> {
+        let (document, name) = (self.document, self.name.clone());
+        let item = move |(index, value): (usize, &'a Spanned<DeValue<'a>>)| {
+            let name = format!("{name}[{index}]");
+            Field { document, name, span: value.span(), value: value.get_ref() }
+        };
+        self.value.iter().enumerate().map(item)
+    }
+}
+
+fn integer_value(integer: &toml::de::DeInteger<'_>) -> Option<i64> {
+    i64::from_str_radix(integer.as_str(), integer.radix()).ok()
+}
+
+/// The known word nearest to `found`, if it is near: at most a third of its letters differ.
+fn closest<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
+    let nearest = known.iter().map(|word| (edit_distance(found, word), *word)).min()?;
+    (nearest.0 * 3 <= found.chars().count().max(3)).then_some(nearest.1)
+}
+
+/// The number of insertions, deletions and replacements between two words (Levenshtein).
+fn edit_distance(from: &str, to: &str) -> usize {
+    let mut row: Vec<usize> = (0..=to.chars().count()).collect();
+    for (i, a) in from.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in to.chars().enumerate() {
+            let replaced = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[to.chars().count()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_between_words() {
+        let check = |from, to, distance| assert_eq!(edit_distance(from, to), distance, "{from} {to}");
+        check("", "abc", 3);
+        check("lenght", "length", 2);
+        check("kitten", "sitting", 3);
+        check("same", "same", 0);
+    }
+
+    #[test]
+    fn only_near_words_are_suggested() {
+        let check = |found, expected| assert_eq!(closest(found, &["length", "late", "horizon"]), expected);
+        check("lenght", Some("length"));
+        check("horizons", Some("horizon"));
+        check("colour", None);
+    }
+}

@@ -1,0 +1,290 @@
+//! Pipeline files: a validated description of what is read, protected and published.
+//!
+//! A pipeline file is TOML. [`Pipeline::EXAMPLE`] shows every section that most people need; the types below say
+//! what each field means and what holds when it is absent. Reading a file checks everything that can be checked
+//! without the data and reports all problems at once, each with its place and with how to mend it.
+
+mod document;
+mod read;
+pub mod time;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use hushflow_mechanism::epochs::Schedule;
+use hushflow_mechanism::sensitivity::Neighbours;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+pub use document::Problem;
+pub use read::{parse_strategy, parse_workload};
+
+/// A validated pipeline file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pipeline {
+    /// `name`: what the releases are called.
+    pub name: String,
+    /// `[source]`: where rows come from.
+    pub source: Source,
+    /// `[source] missing`, `malformed`: what happens to rows that can't be used.
+    pub rows: RowPolicies,
+    /// `[[columns]]`: the coordinates of a record, at least one, with distinct names.
+    pub columns: Vec<Column>,
+    /// `[key]`: the public groups; without it all records belong to one.
+    pub key: Option<Key>,
+    /// `[epochs]`: the steps of the release.
+    pub epochs: Epochs,
+    /// `[privacy]`: the guarantee.
+    pub privacy: Privacy,
+    /// `[release]`: how noise is correlated over time.
+    pub release: Release,
+    /// `[[views]]`: what people read; one view of the running average if the file has none.
+    pub views: Vec<View>,
+    /// `[state] directory`: where logs are kept.
+    pub state_directory: Option<PathBuf>,
+    /// `[simulation] seed`: the noise is drawn from this seed, so that the output is **not private**.
+    pub simulation_seed: Option<u64>,
+}
+
+/// Where rows come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// `path`: files or the standard input.
+    pub input: Input,
+    /// `format`: by default what the file's extension says.
+    pub format: Format,
+}
+
+/// The bytes that are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// `path = "-"`: the standard input, which can't be read twice.
+    Stdin,
+    /// One stream made of these files, one after the other.
+    Files(Vec<PathBuf>),
+}
+
+/// How rows are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Comma-separated values with a header row (RFC 4180).
+    Csv,
+    /// One JSON object a line.
+    Ndjson,
+}
+
+/// What happens to rows that can't be used. Either way the row keeps its place in the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowPolicies {
+    /// Rows that lack a value.
+    pub missing: RowPolicy,
+    /// Rows with a value that can't be read: no number, not finite, no time, a wrong number of fields.
+    pub malformed: RowPolicy,
+}
+
+/// What happens to a row that can't be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RowPolicy {
+    /// The default: it is counted and skipped, so what one record holds never stops the stream.
+    Skip,
+    /// The run stops with an error. Everybody sees that it stopped, so this is for files that are known to be clean.
+    Reject,
+}
+
+/// One coordinate of a record.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Column {
+    /// The column's name in the source.
+    pub name: String,
+    /// The public lower bound, in the column's own unit.
+    pub lower: f64,
+    /// The public upper bound, above the lower one.
+    pub upper: f64,
+}
+
+/// The public groups of records.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Key {
+    /// The column that holds the key.
+    pub column: String,
+    /// All keys, at least one, each once: those that are not listed are counted and skipped.
+    pub values: Vec<String>,
+}
+
+/// The steps of the release.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Epochs {
+    /// Which epoch a record belongs to and when epochs close.
+    pub schedule: Schedule,
+    /// `time`: the column of the event time; none when epochs are counted.
+    pub time: Option<String>,
+    /// `arrival`: the column that moves the clock, if one does.
+    pub arrival: Option<String>,
+}
+
+/// The guarantee.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Privacy {
+    /// ε of the whole history of releases, above 0.
+    pub epsilon: f64,
+    /// δ of the whole history of releases, between 0 and 1.
+    pub delta: f64,
+    /// Which streams are hard to tell apart; replace-one by default.
+    pub neighbours: Neighbours,
+    /// ζ: the largest norm of a record once its bounds are scaled to [−1, 1]. By default √d, which cuts nothing
+    /// that lies inside the bounds.
+    pub clip_norm: f64,
+    /// λ: the share of the second moments; none for the largest that costs nothing.
+    pub second_moment_weight: Option<f64>,
+    /// Which second moments are released.
+    pub second_moments: SecondMoments,
+}
+
+/// Which second moments are released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SecondMoments {
+    /// All products of two columns: for covariances.
+    Full,
+    /// The squares alone: for variances.
+    Diagonal,
+}
+
+/// How noise is correlated over time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Release {
+    /// The strategy C, in the form that [`parse_strategy`] accepts.
+    pub strategy: String,
+    /// The workload A that the strategy is made for, in the form that [`parse_workload`] accepts.
+    pub workload: String,
+}
+
+/// What people read: a workload over the releases. Views cost no privacy and may change from run to run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct View {
+    /// The view's name.
+    pub name: String,
+    /// The workload, in the form that [`parse_workload`] accepts.
+    pub workload: String,
+    /// What is made of it.
+    pub estimate: Estimate,
+}
+
+/// What a view makes of the moments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Estimate {
+    /// Mean and covariance.
+    Gaussian,
+    /// The moments as they are.
+    Moments,
+}
+
+/// What a reader of the releases has to know and what the guarantee depends on: the header of the public log.
+///
+/// It holds nothing of the machine (no paths) and nothing that may change between runs (no views).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PublicParameters {
+    /// [`Pipeline::name`].
+    pub name: String,
+    /// [`Pipeline::rows`].
+    pub rows: RowPolicies,
+    /// [`Pipeline::columns`].
+    pub columns: Vec<Column>,
+    /// [`Pipeline::key`].
+    pub key: Option<Key>,
+    /// [`Pipeline::epochs`].
+    pub epochs: Epochs,
+    /// [`Pipeline::privacy`].
+    pub privacy: Privacy,
+    /// [`Pipeline::release`].
+    pub release: Release,
+}
+
+/// A pipeline file that can't be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PipelineError {
+    /// The file can't be read.
+    #[error("{}: the pipeline file can't be read: {source}", path.display())]
+    Read {
+        /// The pipeline file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file can be read but not used.
+    #[error("{}", Lines { path, problems })]
+    Invalid {
+        /// The pipeline file.
+        path: PathBuf,
+        /// All problems in the order of the file, at least one.
+        problems: Vec<Problem>,
+    },
+}
+
+/// One line for each problem.
+struct Lines<'a> {
+    path: &'a Path,
+    problems: &'a [Problem],
+}
+
+impl fmt::Display for Lines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.problems.iter().enumerate() {
+            let newline = if index == 0 { "" } else { "\n" };
+            write!(f, "{newline}{}:{problem}", self.path.display())?;
+        }
+        Ok(())
+    }
+}
+
+impl Pipeline {
+    /// A pipeline file to start from.
+    pub const EXAMPLE: &str = include_str!("example.toml");
+
+    /// Reads the pipeline file at `path`.
+    ///
+    /// # Errors
+    /// As [`Pipeline::parse`], and [`PipelineError::Read`] where there is no such file or it is not UTF-8.
+    pub fn load(path: &Path) -> Result<Pipeline, PipelineError> {
+        match std::fs::read_to_string(path) {
+            Ok(text) => Pipeline::parse(&text, path),
+            Err(source) => Err(PipelineError::Read { path: path.into(), source }),
+        }
+    }
+
+    /// Reads the text of the pipeline file at `path`. Relative paths in it start from the directory of `path`.
+    ///
+    /// # Errors
+    /// [`PipelineError::Invalid`] lists all problems of the file.
+    ///
+    /// ```
+    /// # use hushflow::pipeline::Pipeline;
+    /// let pipeline = Pipeline::parse(Pipeline::EXAMPLE, "examples/data/flights.toml".as_ref())?;
+    /// assert_eq!(pipeline.columns[0].name, "dep_delay");
+    /// assert_eq!(pipeline.privacy.clip_norm, 2f64.sqrt());
+    ///
+    /// let mistyped = Pipeline::EXAMPLE.replace("horizon", "horizont");
+    /// let error = Pipeline::parse(&mistyped, "flights.toml".as_ref()).unwrap_err();
+    /// assert!(error.to_string().contains("epochs.horizont: unknown field: did you mean horizon?"));
+    /// # Ok::<(), hushflow::pipeline::PipelineError>(())
+    /// ```
+    pub fn parse(text: &str, path: &Path) -> Result<Pipeline, PipelineError> {
+        read::pipeline(text, path).map_err(|problems| PipelineError::Invalid { path: path.into(), problems })
+    }
+
+    /// What a reader of the releases has to know.
+    pub fn public_parameters(&self) -> PublicParameters {
+        PublicParameters {
+            name: self.name.clone(),
+            rows: self.rows,
+            columns: self.columns.clone(),
+            key: self.key.clone(),
+            epochs: self.epochs.clone(),
+            privacy: self.privacy,
+            release: self.release.clone(),
+        }
+    }
+}
