@@ -1,7 +1,7 @@
 //! `clip`: centres, scales, clips and quantises records.
 
-use crate::{QuantisedRecords, Records};
-use hushflow_mechanism::moments::{Clipper, QuantisedRows};
+use crate::{Fault, QuantisedRecords, Records};
+use hushflow_mechanism::moments::{Clipper, QuantisedRows, RecordError};
 use std::sync::Arc;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
@@ -11,10 +11,11 @@ use timely::dataflow::operators::generic::operator::Operator;
 pub trait Clip<'scope> {
     /// Brings every record into the ζ-ball and onto its integer grid. A record that is not finite is dropped: one NaN
     /// must not poison a sum.
+    /// A batch that does not divide into rows raises the fault.
     ///
     /// ```
     /// use hushflow_mechanism::moments::Clipper;
-    /// use hushflow_operators::{Clip, Records};
+    /// use hushflow_operators::{Clip, Fault, Records};
     /// use std::sync::Arc;
     /// use timely::dataflow::operators::vec::ToStream;
     /// use timely::dataflow::operators::{Capture, capture::Extract};
@@ -22,23 +23,26 @@ pub trait Clip<'scope> {
     /// let clipper = Arc::new(Clipper::new(&[(0.0, 100.0)], 1.0)?);
     /// let batch = Records { keys: vec![0; 3], values: vec![50.0, 1e9, f64::NAN], ..Records::default() };
     /// let clipped = timely::example(move |scope| {
-    ///     vec![batch].to_stream(scope).container::<Vec<_>>().clip(clipper.clone()).capture()
+    ///     vec![batch].to_stream(scope).container::<Vec<_>>().clip(clipper.clone(), Fault::new()).capture()
     /// });
     /// let (_, batches) = &clipped.extract()[0];
     /// assert_eq!(batches[0].rows.values(), [0.0, 1048576.0]);
     /// # Ok::<(), hushflow_mechanism::moments::ClipError>(())
     /// ```
-    fn clip(self, clipper: Arc<Clipper>) -> StreamVec<'scope, u64, QuantisedRecords>;
+    fn clip(self, clipper: Arc<Clipper>, fault: Fault) -> StreamVec<'scope, u64, QuantisedRecords>;
 }
 
 impl<'scope> Clip<'scope> for StreamVec<'scope, u64, Records> {
-    fn clip(self, clipper: Arc<Clipper>) -> StreamVec<'scope, u64, QuantisedRecords> {
+    fn clip(self, clipper: Arc<Clipper>, fault: Fault) -> StreamVec<'scope, u64, QuantisedRecords> {
         self.unary(Pipeline, "Clip", move |_capability, _info| {
             move |input, output| {
                 input.for_each_time(|time, batches| {
                     let mut session = output.session(&time);
                     for records in batches.flat_map(|batch| batch.drain(..)) {
-                        session.give(quantise(&clipper, records));
+                        match quantise(&clipper, records) {
+                            Ok(quantised) => session.give(quantised),
+                            Err(error) => fault.raise(error),
+                        }
                     }
                 });
             }
@@ -46,17 +50,10 @@ impl<'scope> Clip<'scope> for StreamVec<'scope, u64, Records> {
     }
 }
 
-fn quantise(clipper: &Clipper, mut records: Records) -> QuantisedRecords {
+fn quantise(clipper: &Clipper, mut records: Records) -> Result<QuantisedRecords, RecordError> {
     let mut rows = QuantisedRows::new(clipper.dimension());
-    let rejected = clipper.quantise_all(&records.values, &mut rows);
-    if !rejected.is_empty() {
-        let mut rejected = rejected.into_iter().peekable();
-        let mut place = 0;
-        records.keys.retain(|_| {
-            let keep = rejected.next_if_eq(&place).is_none();
-            place += 1;
-            keep
-        });
-    }
-    QuantisedRecords { keys: records.keys, rows }
+    let left_out = clipper.quantise_all(&records.values, &mut rows)?;
+    let (mut left_out, mut places) = (left_out.into_iter().peekable(), 0..);
+    records.keys.retain(|_| places.next().is_none_or(|place| left_out.next_if_eq(&place).is_none()));
+    Ok(QuantisedRecords { keys: records.keys, rows })
 }
