@@ -17,16 +17,15 @@ pub trait Clip<'scope> {
     /// use hushflow_mechanism::moments::Clipper;
     /// use hushflow_operators::{Clip, Fault, Records};
     /// use std::sync::Arc;
-    /// use timely::dataflow::operators::vec::ToStream;
-    /// use timely::dataflow::operators::{Capture, capture::Extract};
+    /// use timely::dataflow::operators::{Inspect, vec::ToStream};
     ///
     /// let clipper = Arc::new(Clipper::new(&[(0.0, 100.0)], 1.0)?);
     /// let batch = Records { keys: vec![0; 3], values: vec![50.0, 1e9, f64::NAN], ..Records::default() };
-    /// let clipped = timely::example(move |scope| {
-    ///     vec![batch].to_stream(scope).container::<Vec<_>>().clip(clipper.clone(), Fault::new()).capture()
+    /// timely::example(move |scope| {
+    ///     let records = vec![batch].to_stream(scope).container::<Vec<_>>();
+    ///     let clipped = records.clip(clipper, Fault::new());
+    ///     clipped.inspect(|batch| assert_eq!(batch.rows.values(), [0.0, 1048576.0]));
     /// });
-    /// let (_, batches) = &clipped.extract()[0];
-    /// assert_eq!(batches[0].rows.values(), [0.0, 1048576.0]);
     /// # Ok::<(), hushflow_mechanism::moments::ClipError>(())
     /// ```
     fn clip(self, clipper: Arc<Clipper>, fault: Fault) -> StreamVec<'scope, u64, QuantisedRecords>;

@@ -18,8 +18,7 @@ pub trait Epochs<'scope> {
     /// ```
     /// use hushflow_mechanism::epochs::{Clock, CountSchedule, Schedule};
     /// use hushflow_operators::{Epochs, Records};
-    /// use timely::dataflow::operators::vec::ToStream;
-    /// use timely::dataflow::operators::{Capture, capture::Extract};
+    /// use timely::dataflow::operators::{Inspect, vec::ToStream};
     ///
     /// let schedule = Schedule::ByCount(CountSchedule { records_per_epoch: 2, horizon: 10 });
     /// let batch = Records {
@@ -28,11 +27,13 @@ pub trait Epochs<'scope> {
     ///     event_times: vec![0; 3],
     ///     clocks: (0..3).map(|row| Clock { row, ..Clock::START }).collect(),
     /// };
-    /// let epochs = timely::example(|scope| {
-    ///     vec![batch].to_stream(scope).container::<Vec<_>>().epochs(schedule).capture()
+    /// timely::example(|scope| {
+    ///     let records = vec![batch].to_stream(scope).container::<Vec<_>>();
+    ///     records.epochs(schedule).inspect_time(|epoch, batch| match epoch {
+    ///         1 => assert_eq!(batch.values, [0.5, 0.25]),
+    ///         _ => assert_eq!((*epoch, batch.values.as_slice()), (2, [0.125].as_slice())),
+    ///     });
     /// });
-    /// let by_epoch: Vec<_> = epochs.extract().into_iter().map(|(t, b)| (t, b[0].values.clone())).collect();
-    /// assert_eq!(by_epoch, [(1, vec![0.5, 0.25]), (2, vec![0.125])]);
     /// ```
     fn epochs(self, schedule: Schedule) -> StreamVec<'scope, u64, Records>;
 }
