@@ -4,41 +4,15 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
+use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::sensitivity::Neighbours;
 
 use super::document::{Document, Field, Problem, Section};
 use super::time::{parse_duration, parse_time};
 use super::{
     Column, Epochs, Estimate, Format, Input, Key, Pipeline, Privacy, Release, RowPolicies, RowPolicy,
-    SecondMoments, Source, View,
+    Source, View,
 };
-
-/// The forms of a workload in a pipeline file: `prefix`, `average`, `exponential:β` with 0 < β < 1, `window:k`.
-///
-/// # Errors
-/// Says what was found and what is accepted.
-pub fn parse_workload(text: &str) -> Result<String, String> {
-    let valid = match text.split_once(':') {
-        None => matches!(text, "prefix" | "average"),
-        Some(("exponential", decay)) => decay.parse().is_ok_and(|decay: f64| 0.0 < decay && decay < 1.0),
-        Some(("window", length)) => length.parse().is_ok_and(|length: u64| length >= 1),
-        Some(_) => false,
-    };
-    let expected =
-        "expected prefix, average, exponential:β with β between 0 and 1, or window:k with k from 1";
-    if valid { Ok(text.into()) } else { Err(format!("found {text:?}, {expected}")) }
-}
-
-/// The forms of a strategy in a pipeline file: `identity` and `square-root`.
-///
-/// # Errors
-/// Says what was found and what is accepted.
-pub fn parse_strategy(text: &str) -> Result<String, String> {
-    match text {
-        "identity" | "square-root" => Ok(text.into()),
-        _ => Err(format!("found {text:?}, expected identity or square-root")),
-    }
-}
 
 pub(super) fn pipeline(text: &str, path: &Path) -> Result<Pipeline, Vec<Problem>> {
     let document = Document::new(text);
@@ -240,7 +214,7 @@ fn privacy(section: &Section<'_>, dimension: usize) -> Option<Privacy> {
             ("zero-out", Neighbours::ZeroOut),
         ],
     );
-    let kinds = [("full", SecondMoments::Full), ("diagonal", SecondMoments::Diagonal)];
+    let kinds = [("full", SecondMoment::Full), ("diagonal", SecondMoment::Diagonal)];
     let second_moments = section.word("second_moments", &kinds);
     let clip_norm = section.positive("clip_norm").map(|norm| norm.value);
     let second_moment_weight = section.positive("second_moment_weight").map(|weight| weight.value);
@@ -250,7 +224,7 @@ fn privacy(section: &Section<'_>, dimension: usize) -> Option<Privacy> {
         neighbours: neighbours.unwrap_or(Neighbours::ReplaceOne),
         clip_norm: clip_norm.unwrap_or((dimension as f64).sqrt()),
         second_moment_weight,
-        second_moments: second_moments.unwrap_or(SecondMoments::Full),
+        second_moments: second_moments.unwrap_or(SecondMoment::Full),
     })
 }
 
@@ -367,9 +341,9 @@ const PRIVATE_EVENT_TIME: &str = "an event time is part of the private record un
 
 fn release(section: &Section<'_>) -> Option<Release> {
     let strategy = section.require("strategy", section.text("strategy"), "strategy = \"square-root\"");
-    let strategy = strategy.and_then(|field| field.map(|text| parse_strategy(text)));
+    let strategy = strategy.and_then(|field| field.map(parsed));
     let workload = match section.text("workload") {
-        Some(field) => field.map(|text| parse_workload(text)).map(|field| field.value),
+        Some(field) => field.map(parsed).map(|field| field.value),
         None => Some("prefix".into()),
     };
     Some(Release { strategy: strategy?.value, workload: workload? })
@@ -390,7 +364,7 @@ fn view<'a>(section: Section<'a>, names: &mut HashSet<&'a str>) -> Option<View> 
         name.report(format!("the view {:?} is named twice: change one name", name.value));
     }
     let workload = section.require("workload", section.text("workload"), "workload = \"window:7\"");
-    let workload = workload.and_then(|field| field.map(|text| parse_workload(text)));
+    let workload = workload.and_then(|field| field.map(parsed));
     let words = [("gaussian", Estimate::Gaussian), ("moments", Estimate::Moments)];
     let estimate = section.word("estimate", &words).unwrap_or(Estimate::Gaussian);
     section.finish();
