@@ -5,11 +5,12 @@
 //! view `A x̂` has noise `(AC⁻¹Z)_t`, whose standard deviation at epoch t is that of one coordinate of Z times
 //! `‖(AC⁻¹)_t‖`.
 
+use crate::estimate::debias::{MomentNoise, NoisyMoments};
+use crate::estimate::density::{Density, DensityError};
 use crate::jme::JointMechanism;
 use crate::moments::Layout;
 use crate::strategy::{Decoder, StepError, Strategy};
 use crate::workload::{Workload, WorkloadError, WorkloadState};
-use serde::Serialize;
 use thiserror::Error;
 
 /// Why a view can't take a release.
@@ -38,17 +39,6 @@ pub enum ViewError {
     Workload(#[from] WorkloadError),
 }
 
-/// Noise standard deviations of [`Moments`]: exact, and the same for all keys.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct MomentNoise {
-    /// Of the count; 0 where counts are public.
-    pub count: f64,
-    /// Of every entry of Σx.
-    pub first: f64,
-    /// Of a diagonal entry of Σxxᵀ, or an entry of Σ x∘x. An off-diagonal entry's is 1/√2 of it.
-    pub second: f64,
-}
-
 /// Weighted private moments of one key at one epoch, in centred and scaled coordinates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moments {
@@ -56,14 +46,37 @@ pub struct Moments {
     pub epoch: u64,
     /// Index of the key.
     pub key: u32,
-    /// `Σ_i A[t,i]·count_i`.
-    pub count: f64,
-    /// `Σ_i A[t,i]·Σx`, one entry a column.
-    pub first: Vec<f64>,
-    /// `Σ_i A[t,i]·Σxxᵀ` in the order of [`Layout::second_entries`].
-    pub second: Vec<f64>,
-    /// Noise levels.
+    /// `Σ_i A[t,i]·(count_i | Σx | Σxxᵀ)`, in the order of the layout.
+    pub coordinates: Vec<f64>,
+    /// Places of the coordinates.
+    pub layout: Layout,
+    /// Exact noise levels, the same for all keys.
     pub noise: MomentNoise,
+}
+
+impl Moments {
+    /// The weighted count.
+    pub fn count(&self) -> f64 {
+        self.coordinates[Layout::COUNT]
+    }
+
+    /// Weighted Σx, one entry a column.
+    pub fn first(&self) -> &[f64] {
+        &self.coordinates[self.layout.first()]
+    }
+
+    /// Weighted Σxxᵀ in the order of [`Layout::second_entries`].
+    pub fn second(&self) -> &[f64] {
+        &self.coordinates[self.layout.second()]
+    }
+
+    /// The Gaussian density of these moments, debiased.
+    ///
+    /// # Errors
+    /// [`DensityError`], foremost where the count is lost in its noise.
+    pub fn density(&self) -> Result<Density, DensityError> {
+        NoisyMoments { layout: self.layout, coordinates: &self.coordinates, noise: self.noise }.density()
+    }
 }
 
 /// A workload over the released values of all keys.
@@ -141,9 +154,8 @@ impl View {
         Ok(view.chunks_exact(layout.coordinates()).zip(0..).map(move |(moments, key)| Moments {
             epoch,
             key,
-            count: moments[Layout::COUNT],
-            first: moments[layout.first()].to_vec(),
-            second: moments[layout.second()].to_vec(),
+            coordinates: moments.to_vec(),
+            layout,
             noise,
         }))
     }

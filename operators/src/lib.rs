@@ -11,6 +11,7 @@
 //! | [`Release`] | [`PartialSums`] of all workers | [`ShardRelease`]: encoded, with exact noise, for **every** epoch |
 //! | [`Commit`] | [`ShardRelease`] of all shards | [`Released`]: what is durable, and so may be seen by anyone |
 //! | [`Views`] | [`Released`] | [`Moments`](hushflow_mechanism::view::Moments) of a workload |
+//! | [`Densities`] | moments | [`Estimated`]: mean and covariance beside the moments |
 //!
 //! Timestamps are epochs, from 1. Records are never exchanged: each worker sums its own, and only sums travel.
 //! Everything before [`Commit`] is private: its types print nothing.
@@ -22,6 +23,7 @@
 mod accumulate;
 mod clip;
 mod commit;
+mod density;
 mod epochs;
 mod fault;
 mod records;
@@ -31,6 +33,7 @@ mod view;
 pub use accumulate::Accumulate;
 pub use clip::Clip;
 pub use commit::{Commit, CommitLog, EpochCommit, Released};
+pub use density::{Densities, Estimated};
 pub use epochs::Epochs;
 pub use fault::Fault;
 pub use records::{PartialSums, QuantisedRecords, Records, ShardRelease};

@@ -2,10 +2,12 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::sensitivity::Neighbours;
+use hushflow_mechanism::workload::Workload;
 
 use super::document::{Document, Field, Problem, Section};
 use super::time::{parse_duration, parse_time};
@@ -339,12 +341,17 @@ const PRIVATE_EVENT_TIME: &str = "an event time is part of the private record un
     \"replace-one-in-place\", so it can't decide when epochs close: name an arrival column (arrival = \
     \"recorded_at\"), or use clock = \"end-of-input\", or choose those neighbours if event times are public";
 
+/// A value in the words of the mechanism.
+fn parsed<T: FromStr<Err: ToString>>(text: &&str) -> Result<T, String> {
+    text.parse().map_err(|error: T::Err| error.to_string())
+}
+
 fn release(section: &Section<'_>) -> Option<Release> {
     let strategy = section.require("strategy", section.text("strategy"), "strategy = \"square-root\"");
     let strategy = strategy.and_then(|field| field.map(parsed));
     let workload = match section.text("workload") {
         Some(field) => field.map(parsed).map(|field| field.value),
-        None => Some("prefix".into()),
+        None => Some(Workload::Prefix),
     };
     Some(Release { strategy: strategy?.value, workload: workload? })
 }
@@ -354,7 +361,7 @@ fn views(root: &Section<'_>) -> Option<Vec<View>> {
     let sections = root.sections("views").into_iter();
     let views: Vec<_> = sections.map(|section| view(section, &mut names)).collect();
     let default =
-        || View { name: "average".into(), workload: "average".into(), estimate: Estimate::Gaussian };
+        || View { name: "average".into(), workload: Workload::Average, estimate: Estimate::Gaussian };
     if views.is_empty() { Some(vec![default()]) } else { views.into_iter().collect() }
 }
 

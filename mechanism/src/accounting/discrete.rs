@@ -1,9 +1,9 @@
-//! The price of exact noise on a grid: how far a discrete Gaussian is from a continuous one rounded to the grid.
+//! The price of exact noise on a grid: how far a discrete Gaussian is from a rounded continuous one.
 //!
 //! Data and noise are integers, so the ideal release "data + continuous Gaussian, rounded to the grid" is
-//! "data + rounded Gaussian": post-processing of the Gaussian mechanism, with its exact (ε, δ). What runs is the
-//! discrete Gaussian of the same σ. If the two are within total variation τ over all draws of a run, then the run
-//! is (ε, δ + (1+e^ε)τ)-private: τ to go to the ideal, e^ε τ to come back.
+//! "data + rounded Gaussian": post-processing of the Gaussian mechanism, with its exact (ε, δ). What runs
+//! is the discrete Gaussian of the same σ. If the two are within total variation τ over all draws of a run,
+//! then the run is (ε, δ + (1+e^ε)τ)-private: τ to go to the ideal, e^ε τ to come back.
 //!
 //! With s = σ/grid and u = k/s the mass of the rounded Gaussian at k is that of the discrete one times
 //! 1 + (u²−1)/(24s²) + O(s⁻⁴). Hence for one draw, with E|u²−1| = 4φ(1) and E(u²−1)² = 2,
@@ -12,8 +12,9 @@
 //! total variation = φ(1)/(12 s²) + O(s⁻⁴)  ≤ 0.0202/s²,      KL = 1/(576 s⁴) + O(s⁻⁶).
 //! ```
 //!
-//! Over N draws total variations add up, and so do divergences, also when the data adapt to earlier releases (chain rule);
-//! Pinsker's inequality turns the latter into √(N·KL/2) ≤ 0.0295 √N/s². The smaller of the two is taken.
+//! Over N draws total variations add up, and so do divergences, also when the data adapt to earlier
+//! releases (chain rule); Pinsker's inequality turns the latter into √(N·KL/2) ≤ 0.0295 √N/s². The smaller
+//! of the two is taken.
 
 use super::{AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier, gaussian};
 
@@ -31,7 +32,8 @@ const ROOT_HALF_DIVERGENCE: f64 = 0.0295;
 pub struct Discreteness(f64);
 
 impl Discreteness {
-    /// That of a run of `draws` draws in all, at `grid_scale` = σ/grid grid steps per standard deviation.
+    /// That of a run of `draws` draws in all, with at least `grid_scale` = σ/grid grid steps per standard
+    /// deviation in each.
     ///
     /// # Errors
     /// [`AccountingError::GridScale`] and [`AccountingError::Draws`] if these are out of range.
@@ -57,8 +59,8 @@ impl Discreteness {
     }
 }
 
-/// An upper bound of the least noise multiplier that is (ε, δ)-private on the grid: that of continuous noise for
-/// (ε, δ − cost).
+/// An upper bound of the least noise multiplier that is (ε, δ)-private on the grid: that of continuous
+/// noise for (ε, δ − cost).
 ///
 /// # Errors
 /// [`AccountingError::DiscretenessExceedsDelta`] if the cost leaves nothing of δ.
@@ -73,7 +75,7 @@ pub fn noise_multiplier_rounded_up(
     Ok(gaussian::noise_multiplier_rounded_up(epsilon, remaining))
 }
 
-/// An upper bound of the least δ for which noise of this multiplier on the grid is (ε, δ)-private; at most 1.
+/// An upper bound of the least δ for which noise of this multiplier on the grid is (ε, δ)-private, or 1.
 pub fn delta_rounded_up(
     noise_multiplier: NoiseMultiplier,
     epsilon: Epsilon,
@@ -89,8 +91,8 @@ mod tests {
     use super::*;
     use std::f64::consts::TAU;
 
-    /// Masses at k = 0, 1, … of the rounded Gaussian and of the discrete one; `grid_scale` at least 4, so that the
-    /// normaliser of the latter is σ√(2π) to the last bit.
+    /// Masses at k = 0, 1, … of the rounded Gaussian and of the discrete one; `grid_scale` at least 4, so
+    /// that the normaliser of the latter is σ√(2π) to the last bit.
     fn masses(grid_scale: f64) -> impl Iterator<Item = (f64, f64)> {
         let tail = move |x: f64| libm::erfc(x / (grid_scale * 2_f64.sqrt())) / 2.0;
         (0..(12.0 * grid_scale) as u32).map(f64::from).map(move |k| {

@@ -6,9 +6,10 @@
 //! δ = Q(a) − e^ε Q(b) = φ(a) (R(a) − R(b)),      Q = 1 − Φ,  R = Q/φ,
 //! ```
 //!
-//! because e^ε φ(b) = φ(a). The right-hand side neither overflows nor, with the difference taken as an integral where the
-//! terms agree, cancels, so `log δ` is right far below the least positive float. For a < 0, where δ may be close to 1,
-//! its complement `1 − δ = φ(a) (R(−a) + R(b))` is used. δ falls in ε and in σ, so both inverses are bisections.
+//! because e^ε φ(b) = φ(a). The right-hand side neither overflows nor, with the difference taken as an
+//! integral where the terms agree, cancels, so `log δ` is right far below the least positive float. Where a
+//! is negative, and δ may be close to 1, its complement `1 − δ = φ(a) (R(−a) + R(b))` is used. δ falls in ε
+//! and in σ, so both inverses are bisections.
 //!
 //! ```
 //! use hushflow_mechanism::accounting::{Delta, Epsilon, gaussian};
@@ -30,7 +31,7 @@ pub fn delta(noise_multiplier: NoiseMultiplier, epsilon: Epsilon) -> f64 {
     log_delta(noise_multiplier, epsilon).exp()
 }
 
-/// The natural logarithm of [`delta`], right where δ itself is too small for a float; −∞ only beyond −10³⁰⁷.
+/// The natural logarithm of [`delta`], right also where δ is too small for a float; −∞ only beyond −10³⁰⁷.
 pub fn log_delta(noise_multiplier: NoiseMultiplier, epsilon: Epsilon) -> f64 {
     let mu = noise_multiplier.mu();
     let scaled = epsilon.value() * noise_multiplier.value();
@@ -212,7 +213,8 @@ mod tests {
             prop_assert!(at(0.0) > at(1.0) && at(1.0) > at(2.0));
             let ratio = (-step * mu).exp();
             prop_assert!(at(0.0) + ratio * at(2.0) > (1.0 + ratio) * at(1.0) * (1.0 - 1e-13));
-            prop_assert!(at(1.0) > delta(sigma(noise_multiplier.value() * (1.0 + step)), eps(start + step * mu)));
+            let louder = sigma(noise_multiplier.value() * (1.0 + step));
+            prop_assert!(at(1.0) > delta(louder, eps(start + step * mu)));
         }
 
         #[test]

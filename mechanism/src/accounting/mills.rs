@@ -1,5 +1,6 @@
-//! Mills' ratio `R(x) = Q(x)/φ(x)` of the normal distribution, with `Q = 1 − Φ`: the normal tail without its
-//! exponential decay (`R(x) = √(π/2) erfcx(x/√2)`), and its decrease over an interval without cancellation.
+//! Mills' ratio `R(x) = Q(x)/φ(x)` of the normal distribution, with `Q = 1 − Φ`: the normal tail without
+//! its exponential decay (`R(x) = √(π/2) erfcx(x/√2)`), and its decrease over an interval without
+//! cancellation.
 //!
 //! Below 2.5 from `erfc`; from there by Laplace's continued fraction
 //! `R(x) = 1/(x + K(x))`, `K(x) = 1/(x + 2/(x + 3/(x + …)))` (Abramowitz & Stegun 26.2.14).
@@ -14,9 +15,9 @@ const LEVELS: u32 = 70;
 
 /// Positive nodes and their weights of the six-point Gauss–Legendre rule on [−1, 1].
 const NODES: [(f64, f64); 3] = [
-    (0.238_619_186_083_196_91, 0.467_913_934_572_691_05),
-    (0.661_209_386_466_264_51, 0.360_761_573_048_138_61),
-    (0.932_469_514_203_152_03, 0.171_324_492_379_170_35),
+    (0.238_619_186_083_196_9, 0.467_913_934_572_691_05),
+    (0.661_209_386_466_264_5, 0.360_761_573_048_138_6),
+    (0.932_469_514_203_152, 0.171_324_492_379_170_35),
 ];
 
 /// `φ(x)`.
@@ -35,8 +36,8 @@ pub(super) fn ratio(x: f64) -> f64 {
 
 /// `R(x) − R(x + step)`, for `x ≥ −1`, `step > 0`.
 ///
-/// Where the two nearly agree it is the integral of `−R′` instead, by a rule whose error is below the last bit:
-/// `−R′` is entire, and changes over lengths of about max(1, x).
+/// Where the two nearly agree it is the integral of `−R′` instead, by a rule whose error is below the last
+/// bit: `−R′` is entire, and changes over lengths of about max(1, x).
 pub(super) fn decrease(x: f64, step: f64) -> f64 {
     if step > (x / 4.0).max(0.5) {
         return ratio(x) - ratio(x + step);

@@ -1,13 +1,15 @@
 //! What noise a guarantee needs, and what guarantee a noise gives.
 //!
-//! Everything hushflow releases is, in the end, one Gaussian mechanism of sensitivity 1 with standard deviation
-//! `noise_multiplier` (σ). This module converts between σ and (ε, δ):
+//! Everything hushflow releases is, in the end, one Gaussian mechanism of sensitivity 1 with standard
+//! deviation `noise_multiplier` (σ). This module converts between σ and (ε, δ):
 //! - [`gaussian`]: exactly, for continuous noise (also called μ-GDP, μ = 1/σ);
 //! - [`discrete`]: the same with the price of exact noise on a grid;
-//! - [`zcdp`]: through ρ = 1/(2σ²), which holds for noise on a grid as it stands and adds up under composition.
+//! - [`zcdp`]: through ρ = 1/(2σ²), which holds for noise on a grid as it stands and adds up under
+//!   composition.
 //!
-//! Plain functions give the nearest number. Those named `…_rounded_up`, and all of [`discrete`], move what they
-//! take and what they give by the relative [`MARGIN`] towards more privacy: only these belong in a guarantee.
+//! Plain functions give the nearest number. Those named `…_rounded_up`, and all of [`discrete`], move what
+//! they take and what they give by the relative [`MARGIN`] towards more privacy: only these belong in a
+//! guarantee.
 
 use thiserror::Error;
 
@@ -16,7 +18,7 @@ pub mod gaussian;
 mod mills;
 pub mod zcdp;
 
-/// Relative margin of the conservative functions, several times the error of the formulas in floating point.
+/// Relative margin of the conservative functions: several times the rounding error of the formulas.
 pub const MARGIN: f64 = 1e-12;
 
 /// Why a number can't stand in a guarantee.
@@ -30,7 +32,10 @@ pub enum AccountingError {
     #[error("delta is {0}, but must be at least {min:e} and below 1", min = f64::MIN_POSITIVE)]
     Delta(f64),
     /// Not a noise multiplier.
-    #[error("the noise multiplier is {0}, but must be a finite number of at least {min:e}", min = NoiseMultiplier::MIN)]
+    #[error(
+        "the noise multiplier is {0}, but must be a finite number of at least {min:e}",
+        min = NoiseMultiplier::MIN
+    )]
     NoiseMultiplier(f64),
     /// Not a ρ of zCDP.
     #[error("rho is {0}, but must be between {min:e} and {max:e}", min = f64::MIN_POSITIVE, max = Rho::MAX)]
@@ -170,10 +175,11 @@ impl Rho {
     }
 }
 
-/// The least float between `low` and `high`, neither negative, at which the monotone `holds` is true; `high` if there is none below.
+/// The least float between `low` and `high`, neither negative, at which the monotone `holds` is true;
+/// `high` if there is none below.
 ///
-/// Non-negative floats are ordered as their bit patterns are, so bisecting these takes at most 64 steps, whatever
-/// `holds` says, and stops at a float where it is true with a neighbour where it is not.
+/// Non-negative floats are ordered as their bit patterns are, so bisecting these takes at most 64 steps,
+/// whatever `holds` says, and stops at a float where it is true with a neighbour where it is not.
 fn least(low: f64, high: f64, holds: impl Fn(f64) -> bool) -> f64 {
     let (mut low, mut high) = (low.to_bits(), high.to_bits());
     while low < high {

@@ -1,5 +1,5 @@
-//! From ρ-zCDP to (ε, δ): the tight conversion of Canonne, Kamath & Steinke 2020 (Corollary 13) and the simple one
-//! of Bun & Steinke 2016 (Proposition 1.3).
+//! From ρ-zCDP to (ε, δ): the tight conversion of Canonne, Kamath & Steinke 2020 (Corollary 13) and the
+//! simple one of Bun & Steinke 2016 (Proposition 1.3).
 //!
 //! The tight one is a minimum over the order α > 1 of the Rényi divergence; with β = α − 1
 //!
@@ -8,8 +8,8 @@
 //!    ε = min_β  (1+β)ρ − ln(1+1/β) + (ln(1/δ) − ln(1+β))/β    stationary where β²ρ + ln(1+β) = ln(1/δ).
 //! ```
 //!
-//! Both stationarity conditions are monotone in β, and every β gives a valid bound, so an inexact minimum costs
-//! accuracy but never privacy.
+//! Both stationarity conditions are monotone in β, and every β gives a valid bound, so an inexact minimum
+//! costs accuracy but never privacy.
 
 use super::{Delta, Epsilon, MARGIN, Rho, least};
 
