@@ -104,7 +104,8 @@ impl QuantisedRows {
 /// Maps records into the ζ-ball and rounds them to its grid.
 ///
 /// A record x becomes z with `z_j = (x_j − centre_j) / half_width_j`, is clamped to the public bounds
-/// (−1 ≤ z_j ≤ 1), scaled down to norm ζ if it is longer, and rounded to integers `q ≈ z · 2²⁰/ζ`.
+/// (−1 ≤ z_j ≤ 1), scaled down to norm ζ if it is longer, and rounded to integers `q ≈ z · 2²⁰/ζ`. A mean of z
+/// is read back as `centre_j + half_width_j · z_j`.
 ///
 /// ```
 /// use hushflow_mechanism::moments::{Clipper, QuantisedRows};

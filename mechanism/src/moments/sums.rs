@@ -51,6 +51,13 @@ pub enum MomentError {
 /// workers and into the private log.
 ///
 /// Integers add up to the same in every order and grouping, so sums are bit-identical on one worker and on many.
+///
+/// ```compile_fail,E0277
+/// use hushflow_mechanism::moments::{Layout, MomentSums, SecondMoment};
+///
+/// let sums = MomentSums::zero(Layout { dimension: 1, second: SecondMoment::Full });
+/// println!("{sums:?}");
+/// ```
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Parts")]
 pub struct MomentSums {
