@@ -98,7 +98,9 @@ pub enum ReleaseError {
     #[error(transparent)]
     Entropy(#[from] EntropyError),
     /// A noisy sum left the range of 128-bit integers.
-    #[error("a released sum left the range of exact 128-bit arithmetic: lower the number of records in an epoch")]
+    #[error(
+        "a released sum left the range of exact 128-bit arithmetic: lower the number of records in an epoch"
+    )]
     Overflow,
 }
 

@@ -14,21 +14,11 @@ pub trait Accumulate<'scope> {
     ///
     /// Keys are indices below the number that `shards` was made for; another one raises the fault, as does an
     /// overflow.
-    fn accumulate(
-        self,
-        layout: Layout,
-        shards: Shards,
-        fault: Fault,
-    ) -> StreamVec<'scope, u64, PartialSums>;
+    fn accumulate(self, layout: Layout, shards: Shards, fault: Fault) -> StreamVec<'scope, u64, PartialSums>;
 }
 
 impl<'scope> Accumulate<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
-    fn accumulate(
-        self,
-        layout: Layout,
-        shards: Shards,
-        fault: Fault,
-    ) -> StreamVec<'scope, u64, PartialSums> {
+    fn accumulate(self, layout: Layout, shards: Shards, fault: Fault) -> StreamVec<'scope, u64, PartialSums> {
         self.unary_frontier(Pipeline, "Accumulate", move |_capability, _info| {
             let mut open = BTreeMap::new();
             move |(input, frontier), output| {
@@ -61,17 +51,16 @@ impl<'scope> Accumulate<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
     }
 }
 
-fn partial_sums(
-    sums: &mut Accumulators,
-    layout: Layout,
-    shards: Shards,
-) -> Result<Vec<PartialSums>, String> {
+fn partial_sums(sums: &mut Accumulators, layout: Layout, shards: Shards) -> Result<Vec<PartialSums>, String> {
     let width = layout.coordinates() as u64;
     let mut partials = Vec::new();
     for (key, sums) in sums.take().map_err(|error| error.to_string())? {
         let start = u64::from(key) * width;
         if start + width > shards.coordinates() {
-            return Err(format!("a record has key {key}, expected one below {}", shards.coordinates() / width));
+            return Err(format!(
+                "a record has key {key}, expected one below {}",
+                shards.coordinates() / width
+            ));
         }
         for (shard, run) in shards.split(start..start + width) {
             partials.push(PartialSums {

@@ -89,7 +89,8 @@ impl<'scope> Commit<'scope> for StreamVec<'scope, u64, ShardRelease> {
                     let parts = open.entry(*time.time()).or_default();
                     parts.marks.extend(batches.flat_map(|batch| batch.drain(..)));
                 });
-                let (Some(held), Some(log), false) = (capability.as_mut(), log.as_mut(), fault.is_raised()) else {
+                let (Some(held), Some(log), false) = (capability.as_mut(), log.as_mut(), fault.is_raised())
+                else {
                     return;
                 };
                 let mut epochs = Vec::new();

@@ -12,8 +12,8 @@ use hushflow_mechanism::workload::Workload;
 use super::document::{Document, Field, Problem, Section};
 use super::time::{parse_duration, parse_time};
 use super::{
-    Column, Epochs, Estimate, Format, Input, Key, Pipeline, Privacy, Release, RowPolicies, RowPolicy,
-    Source, View,
+    Column, Epochs, Estimate, Format, Input, Key, Pipeline, Privacy, Release, RowPolicies, RowPolicy, Source,
+    View,
 };
 
 pub(super) fn pipeline(text: &str, path: &Path) -> Result<Pipeline, Vec<Problem>> {
@@ -424,7 +424,7 @@ release.strategy = 'identity'
         let schedule = CountSchedule { records_per_epoch: 10, horizon: 3 };
         assert_eq!(pipeline.epochs.schedule, Schedule::ByCount(schedule));
         assert_eq!(pipeline.privacy.clip_norm, 1.0);
-        assert_eq!(pipeline.release.workload, "prefix");
+        assert_eq!(pipeline.release.workload, Workload::Prefix);
         assert_eq!(pipeline.views.len(), 1);
         assert_eq!(pipeline.rows, RowPolicies { missing: RowPolicy::Skip, malformed: RowPolicy::Skip });
     }
@@ -496,7 +496,7 @@ release.strategy = 'identity'
         check(
             "workload = \"average\"",
             "workload = \"window:0\"",
-            "dir/p.toml:39:12: views[0].workload: found \"window:0\", expected prefix, average, exponential:β with β between 0 and 1, or window:k with k from 1",
+            "dir/p.toml:39:12: views[0].workload: the length of a window is `0`; expected a whole number of epochs, at least 1, for example `window:10`",
         );
         check(
             "estimate = \"gaussian\"",
