@@ -1,1 +1,3 @@
 //! hushflow: running moments of a record stream, published epoch after epoch under differential privacy.
+
+pub mod state;
