@@ -32,7 +32,11 @@ pub struct SourcePosition {
     pub payload: Vec<u8>,
 }
 
-/// An epoch as the private log holds it.
+/// An epoch as the private log holds it. It can't be printed:
+///
+/// ```compile_fail
+/// fn print(frame: &hushflow::state::EpochFrame) -> String { format!("{frame:?}") }
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct EpochFrame {
     /// The epoch, from 1.

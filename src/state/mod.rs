@@ -22,6 +22,13 @@ mod storage;
 mod survey;
 mod verify;
 
+#[cfg(test)]
+mod crash_tests;
+#[cfg(test)]
+mod damage_tests;
+#[cfg(test)]
+mod simulated;
+
 pub use error::StateError;
 pub use format::MAX_PAYLOAD;
 pub use frames::{Checkpoint, EpochFrame, PublicHeader, ReleaseFrame, SourcePosition};

@@ -29,8 +29,10 @@ pub(super) struct PublicFacts {
 pub(super) enum Rest {
     /// Nothing.
     Nothing,
-    /// Nothing that can be read, or nothing that a private log behind it would not give again.
-    Rebuildable,
+    /// The beginning of a frame, cut off by a crash or still being written.
+    Partial,
+    /// Bytes that fail a checksum. They are rebuilt, as they have never been synced.
+    Unreadable,
     /// An intact frame where the private log gives another; epoch 0 stands for the header.
     Differs { offset: u64, epoch: u64 },
     /// An intact frame beyond the private log's end; epoch 0 stands for the header.
@@ -79,20 +81,28 @@ impl<'a> Comparison<'a> {
     pub(super) fn finish(mut self, committed: Option<u64>) -> Result<PublicFacts, StateError> {
         if let Some(file) = self.file
             && self.facts.rest == Rest::Nothing
-            && self.facts.matched < self.facts.length
         {
-            self.facts.rest = Rest::Rebuildable;
-            let mut from = self.facts.matched;
-            while let Some(frame) = find_frame(file, from, self.facts.length)? {
-                let epoch = epoch_of(&frame, file)?;
-                if committed.is_none_or(|committed| epoch > committed) {
-                    self.facts.rest = Rest::Ahead { epoch };
-                }
-                from = frame.end();
-            }
+            self.facts.rest = rest(file, &self.facts, committed)?;
         }
         Ok(self.facts)
     }
+}
+
+fn rest(file: &dyn StorageFile, facts: &PublicFacts, committed: Option<u64>) -> Result<Rest, StateError> {
+    let mut from = facts.matched;
+    let mut rest = match read_frame(file, from, facts.length)? {
+        Reading::End => return Ok(Rest::Nothing),
+        Reading::Partial => Rest::Partial,
+        Reading::Unreadable | Reading::Frame(_) => Rest::Unreadable,
+    };
+    while let Some(frame) = find_frame(file, from, facts.length)? {
+        let epoch = epoch_of(&frame, file)?;
+        if committed.is_none_or(|committed| epoch > committed) {
+            rest = Rest::Ahead { epoch };
+        }
+        from = frame.end();
+    }
+    Ok(rest)
 }
 
 fn epoch_of(frame: &Frame, file: &dyn StorageFile) -> Result<u64, StateError> {

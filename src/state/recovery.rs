@@ -91,7 +91,7 @@ fn nothing_was_made(directory: &Path, facts: &Facts) -> Result<(), StateError> {
 
 fn public_is_no_further(directory: &Path, facts: &Facts) -> Result<(), StateError> {
     match facts.public.rest {
-        Rest::Nothing | Rest::Rebuildable => Ok(()),
+        Rest::Nothing | Rest::Partial | Rest::Unreadable => Ok(()),
         Rest::Ahead { epoch } => Err(rolled_back(directory, facts, PUBLIC_LOG, epoch)),
         Rest::Differs { offset, epoch } => {
             Err(StateError::Conflict { path: directory.join(PUBLIC_LOG), offset, epoch })
@@ -121,5 +121,110 @@ fn rolled_back(directory: &Path, facts: &Facts, witness: &str, witnessed: u64) -
         committed: facts.private.epoch,
         witness: directory.join(witness),
         witnessed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &[u8] = b"header";
+
+    /// Every kind of private log: none, or one at epoch 0, 1 or 2, each with every tail.
+    fn private_logs() -> impl Iterator<Item = PrivateFacts> {
+        let tails = [Tail::Clean, Tail::Torn, Tail::Damaged];
+        let log = |header: Option<&[u8]>, epoch: u64, tail| PrivateFacts {
+            header: header.map(<[u8]>::to_vec),
+            length: 100 * (epoch + 1) + if tail == Tail::Clean { 0 } else { 50 },
+            end: if header.is_some() { 100 * (epoch + 1) } else { 0 },
+            unproven: 100 * epoch,
+            generation: 3 * epoch,
+            epoch,
+            tail,
+        };
+        let made = move |epoch| tails.map(|tail| log(Some(HEADER), epoch, tail));
+        (0..3).flat_map(made).chain(tails.map(|tail| log(None, 0, tail)))
+    }
+
+    fn public_logs() -> impl Iterator<Item = PublicFacts> {
+        let rests = [Rest::Nothing, Rest::Partial, Rest::Unreadable]
+            .into_iter()
+            .chain((0..3).map(|epoch| Rest::Differs { offset: 16, epoch }))
+            .chain((0..4).map(|epoch| Rest::Ahead { epoch }));
+        rests.flat_map(|rest| {
+            (0..3).map(move |epoch| PublicFacts { length: 500, matched: 40 * epoch, epoch, rest })
+        })
+    }
+
+    fn slots() -> impl Iterator<Item = Slot> {
+        let intact = |epoch| [true, false].map(|genuine| Slot::Intact { epoch, frame_checksum: 7, genuine });
+        [Slot::Absent, Slot::Unreadable].into_iter().chain((1..4).flat_map(intact))
+    }
+
+    fn all_facts() -> Vec<Facts> {
+        let mut all = Vec::new();
+        for private in private_logs() {
+            for public in public_logs() {
+                for (a, b) in slots().flat_map(|a| slots().map(move |b| (a, b))) {
+                    all.push(Facts { private: private.clone(), public: public.clone(), checkpoints: [a, b] });
+                }
+            }
+        }
+        all
+    }
+
+    fn checkpoint_epochs(facts: &Facts) -> Vec<(u64, bool)> {
+        let intact = facts.checkpoints.iter().filter_map(|slot| match *slot {
+            Slot::Intact { epoch, genuine, .. } => Some((epoch, genuine)),
+            _ => None,
+        });
+        intact.collect()
+    }
+
+    /// The specification in other words: what speaks against a start.
+    fn must_refuse(facts: &Facts) -> bool {
+        let Facts { private, public, .. } = facts;
+        let checkpoints = checkpoint_epochs(facts);
+        let ahead = matches!(public.rest, Rest::Ahead { .. });
+        match private.header {
+            _ if private.tail == Tail::Damaged => true,
+            None => ahead || !checkpoints.is_empty(),
+            Some(_) => {
+                ahead
+                    || matches!(public.rest, Rest::Differs { .. })
+                    || checkpoints.iter().any(|&(epoch, genuine)| epoch > private.epoch || !genuine)
+            }
+        }
+    }
+
+    #[test]
+    fn every_combination_of_facts_is_judged_as_specified() {
+        let all = all_facts();
+        assert_eq!(all.len(), 12 * 30 * 64);
+        for facts in all {
+            let decision = decide(Path::new("state"), &facts, HEADER);
+            assert_eq!(decision.is_err(), must_refuse(&facts), "{facts:?}");
+            let Ok(plan) = decision else { continue };
+            let private = &facts.private;
+            assert_eq!(plan.generation, private.generation + 1, "{facts:?}");
+            assert_eq!(plan.keep_private, private.end, "{facts:?}");
+            assert!(plan.rewrite_from <= plan.keep_private, "{facts:?}");
+            assert!(plan.keep_public <= facts.public.matched, "{facts:?}");
+            let newest = checkpoint_epochs(&facts).into_iter().map(|(epoch, _)| epoch).max();
+            let chosen = plan.checkpoint.map(|place| facts.checkpoints[place]);
+            assert_eq!(chosen.is_some(), newest.is_some(), "{facts:?}");
+            if let Some(Slot::Intact { epoch, .. }) = chosen {
+                assert_eq!(Some(epoch), newest, "{facts:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn other_parameters_are_refused_and_the_way_out_is_named() {
+        for facts in all_facts().iter().filter(|facts| facts.private.header.is_some() && !must_refuse(facts))
+        {
+            let error = decide(Path::new("state"), facts, b"other").unwrap_err();
+            assert!(error.to_string().contains("use another --state directory"), "{error}");
+        }
     }
 }

@@ -3,8 +3,9 @@
 use super::{
     checkpoint::Slot,
     error::StateError,
+    public_log::Rest,
     recovery::{Facts, decide},
-    storage::{CHECKPOINTS, Directory, PRIVATE_LOG, Storage},
+    storage::{CHECKPOINTS, Directory, PRIVATE_LOG, PUBLIC_LOG, Storage},
     survey::Survey,
 };
 use std::path::Path;
@@ -65,7 +66,16 @@ fn judge(directory: &Path, facts: &Facts) -> Result<(), StateError> {
     if own_header.is_none() {
         return Err(StateError::Missing { path: directory.join(PRIVATE_LOG) });
     }
-    // A start goes on without this one; whoever asks should still be told.
+    // A start mends or does without what follows; whoever asks should still be told.
+    if facts.public.rest == Rest::Unreadable {
+        let what =
+            "the frame fails its checksum; the next run rebuilds the rest of the file from the private log";
+        return Err(StateError::Damaged {
+            path: directory.join(PUBLIC_LOG),
+            offset: facts.public.matched,
+            what,
+        });
+    }
     match facts.checkpoints.iter().position(|slot| *slot == Slot::Unreadable) {
         Some(place) => Err(StateError::Damaged {
             path: directory.join(CHECKPOINTS[place]),
