@@ -28,6 +28,8 @@ mod crash_tests;
 mod damage_tests;
 #[cfg(test)]
 mod simulated;
+#[cfg(test)]
+mod store_tests;
 
 pub use error::StateError;
 pub use format::MAX_PAYLOAD;
