@@ -1,3 +1,5 @@
 //! hushflow: running moments of a record stream, published epoch after epoch under differential privacy.
 
 pub mod pipeline;
+pub mod publication;
+pub mod state;

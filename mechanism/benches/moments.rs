@@ -5,7 +5,8 @@
 use divan::{Bencher, counter::ItemsCount};
 use hushflow_mechanism::moments::{Accumulators, Clipper, Layout, QuantisedRows, SecondMoment};
 use nalgebra::{DMatrix, DMatrixView};
-use rand::{RngExt, SeedableRng, rngs::ChaCha20Rng};
+use chacha20::ChaCha20Rng;
+use rand::{RngExt, SeedableRng};
 
 const RECORDS: usize = 4096;
 const DIMENSIONS: [usize; 3] = [8, 32, 128];

@@ -1,24 +1,20 @@
 //! What flows between the operators: flat batches, no allocation per record, and no way to print what is private.
 
-use hushflow_mechanism::epochs::Clock;
 use hushflow_mechanism::moments::QuantisedRows;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
-/// A batch of raw records.
-///
-/// All vectors but `values` have one element a record. Where epochs are not assigned by [`Epochs`](crate::Epochs), the
-/// times and clocks may be empty.
+/// A batch of raw records: one entry of `keys` and `epochs`, d of `values` each. Private data, so it can't be
+/// printed.
 #[derive(Clone, Default)]
 pub struct Records {
-    /// Index of each record's key.
+    /// Index of each record's key; 0 where there are none.
     pub keys: Vec<u32>,
-    /// The columns of all records, row by row.
+    /// The epoch that each record joins, from 1, as [`Schedule::assign`](hushflow_mechanism::epochs::Schedule::assign)
+    /// tells.
+    pub epochs: Vec<u64>,
+    /// The columns of all records, row by row, in the units of the source.
     pub values: Vec<f64>,
-    /// Event times, in microseconds since 1970; 0 where epochs are counted by rows.
-    pub event_times: Vec<i64>,
-    /// What was public when the record arrived.
-    pub clocks: Vec<Clock>,
 }
 
 impl Records {
