@@ -1,8 +1,8 @@
 //! Entries of the Gram matrix CᵀC of a banded or full lower-triangular Toeplitz C, in exact integers.
 //!
-//! With integer coefficients m_0, m_1, … (units of 2^-[`COEFFICIENT_BITS`](super::COEFFICIENT_BITS)) two columns
-//! at a distance `lag` overlap by `Σ_(j<e) m_j m_(j+lag)`, where e is the number of entries of the later column: its
-//! distance from the last step. Coefficients are at most 2⁴⁰ in magnitude, so these sums stay below 2¹²⁷.
+//! With integer coefficients m_0, m_1, … (units of 2^-[`COEFFICIENT_BITS`]) two columns at a distance `lag`
+//! overlap by `Σ_(j<e) m_j m_(j+lag)`, where e is the number of entries of the later column: its distance from
+//! the last step. Coefficients are at most 2⁴⁰ in magnitude, so these sums stay below 2¹²⁷.
 
 use super::COEFFICIENT_BITS;
 
