@@ -1,8 +1,9 @@
 //! Expected errors of a workload under a strategy, exactly, before any data are seen.
 //!
-//! The release `C x + σ s z` with sensitivity s decodes to `A x + σ s B z`, `B = A C⁻¹`: row t of the workload has
-//! an error of standard deviation `σ s ‖B_t‖` in every coordinate. All figures here are for the noise multiplier σ = 1
-//! and records of norm at most 1 that are added or removed once, so that s is the largest column norm of C.
+//! The release `C x + σ s z` with sensitivity s decodes to `A x + σ s B z`, `B = A C⁻¹`: row t of the workload
+//! has an error of standard deviation `σ s ‖B_t‖` in every coordinate. All figures here are for the noise
+//! multiplier σ = 1 and records of norm at most 1 that are added or removed once, so that s is the largest column
+//! norm of C.
 
 use crate::{
     strategy::{MAX_HORIZON, Strategy, StrategyError, check_horizon},

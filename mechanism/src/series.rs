@@ -3,6 +3,8 @@
 //! The matrix with `M[t,i] = m_(t−i)` is the series `m_0 + m_1 x + m_2 x² + …`; product, inverse and square root
 //! of matrices are those of series. A series is the slice of its coefficients; missing ones are 0.
 
+use std::num::NonZeroUsize;
+
 /// First `terms` coefficients of `(1 − βx)^exponent`, by the binomial recurrence.
 ///
 /// The relative error of every coefficient is a few units in the last place per term at most.
@@ -20,10 +22,14 @@ pub fn binomial(exponent: f64, beta: f64, terms: usize) -> Vec<f64> {
     (0..terms).scan(1.0, next).collect()
 }
 
-/// First `terms` coefficients of `series(x^stride)`, for a stride of at least 1.
-pub fn stretch(series: &[f64], stride: usize, terms: usize) -> Vec<f64> {
+/// First `terms` coefficients of `series(x^stride)`.
+pub fn stretch(series: &[f64], stride: NonZeroUsize, terms: usize) -> Vec<f64> {
     let mut stretched = vec![0.0; terms];
-    stretched.iter_mut().step_by(stride).zip(series).for_each(|(place, &coefficient)| *place = coefficient);
+    stretched
+        .iter_mut()
+        .step_by(stride.get())
+        .zip(series)
+        .for_each(|(place, &coefficient)| *place = coefficient);
     stretched
 }
 
@@ -103,8 +109,11 @@ mod tests {
 
     #[test]
     fn stretching_spreads_the_terms() {
-        assert_eq!(stretch(&[1.0, 2.0, 3.0], 2, 4), [1.0, 0.0, 2.0, 0.0]);
-        assert_eq!(stretch(&[1.0, 2.0], 1, 3), [1.0, 2.0, 0.0]);
+        let check = |series: &[f64], stride, expected: &[f64]| {
+            assert_eq!(stretch(series, NonZeroUsize::new(stride).unwrap(), expected.len()), expected);
+        };
+        check(&[1.0, 2.0, 3.0], 2, &[1.0, 0.0, 2.0, 0.0]);
+        check(&[1.0, 2.0], 1, &[1.0, 2.0, 0.0]);
     }
 
     proptest! {

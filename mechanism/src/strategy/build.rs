@@ -3,7 +3,7 @@
 use super::{Strategy, toeplitz::Toeplitz};
 use crate::{series, workload::Workload};
 use serde::{Deserialize, Serialize};
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, num::NonZeroUsize, str::FromStr, sync::Arc};
 use thiserror::Error;
 
 /// The longest horizon a strategy is made or judged for. At every step, a strategy with full history costs a
@@ -98,8 +98,9 @@ pub(super) fn root(workload: &Workload, terms: usize) -> Vec<f64> {
         Workload::Prefix | Workload::Average => series::binomial(-0.5, 1.0, terms),
         Workload::Exponential(decay) => series::binomial(-0.5, decay.get(), terms),
         Workload::Window(length) => {
-            let stride = usize::try_from(length.get()).unwrap_or(usize::MAX);
-            let end = series::stretch(&series::binomial(0.5, 1.0, terms.div_ceil(stride)), stride, terms);
+            let stride = NonZeroUsize::try_from(*length).unwrap_or(NonZeroUsize::MAX);
+            let end =
+                series::stretch(&series::binomial(0.5, 1.0, terms.div_ceil(stride.get())), stride, terms);
             let mut root = series::product(&end, &series::binomial(-0.5, 1.0, terms), terms);
             root.iter_mut().for_each(|coefficient| *coefficient /= (length.get() as f64).sqrt());
             root
@@ -211,7 +212,8 @@ mod tests {
             let found = root(&text.parse().unwrap(), n);
             let inverse = if window {
                 let k = input["param"].as_u64().unwrap() as usize;
-                let poles = series::stretch(&series::binomial(-0.5, 1.0, n), k, n);
+                let stride = NonZeroUsize::new(k).unwrap();
+                let poles = series::stretch(&series::binomial(-0.5, 1.0, n), stride, n);
                 let inverse = series::product(&poles, &series::binomial(0.5, 1.0, n), n);
                 inverse.iter().map(|c| c * (k as f64).sqrt()).collect()
             } else {

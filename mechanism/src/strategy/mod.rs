@@ -81,12 +81,12 @@ pub trait Strategy: Send + Sync {
     /// What a sensitivity needs to know of C over its whole horizon.
     fn geometry(&self) -> ColumnGeometry;
 
-    /// Squared norms of the columns of the leading `steps × steps` block of C, each rounded up. No longer than
-    /// the horizon.
+    /// Squared norms of the columns of the leading `steps × steps` block of C, each rounded up. No more than the
+    /// horizon, or than [`MAX_HORIZON`].
     fn column_norms_squared(&self, steps: u64) -> Vec<f64>;
 
     /// Norms of the rows t = 1..`steps` of the decoder `B = A C⁻¹`: the noise in row t of the workload per unit
-    /// of the noise added to `C x`. No longer than the horizon.
+    /// of the noise added to `C x`. No more than the horizon, or than [`MAX_HORIZON`].
     fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> Vec<f64>;
 
     /// Starts encoding `coordinates` independent streams.

@@ -196,6 +196,25 @@ mod tests {
         }
     }
 
+    /// The root applied to its own coefficients gives ones: so the sum stays just in range until a last row, small
+    /// enough to be in range by itself, drives it out.
+    #[test]
+    fn what_is_held_counts_for_the_range() {
+        let strategy = square_root("prefix");
+        let [mut encoder, mut restored] = [strategy.encoder(1), strategy.encoder(1)];
+        let full = (i128::MAX >> 40) / 100;
+        for &m in &strategy.coefficients[..HORIZON as usize - 1] {
+            encoder.encode(&[(full >> 40) * 99 * i128::from(m)], &mut [0]).unwrap();
+        }
+        restored.restore(&encoder.save()).unwrap();
+        let weight: i128 = strategy.coefficients.iter().map(|&m| i128::from(m)).sum();
+        assert!((17 * full).checked_mul(weight).is_some());
+        for mut encoder in [encoder, restored] {
+            assert_eq!(encoder.encode(&[17 * full], &mut [0]), Err(StepError::Overflow));
+            assert_eq!(encoder.steps(), HORIZON - 1);
+        }
+    }
+
     #[test]
     fn the_identity_passes_everything_that_fits() {
         let strategy = build(StrategyName::Identity, &"prefix".parse().unwrap(), None).unwrap();
@@ -246,6 +265,18 @@ mod tests {
         check(&good[..good.len() - 1], "length");
         check(&good[..good.len() - 16], "length");
         check(&[&good[..], &[0]].concat(), "length");
+    }
+
+    /// States on disk must stay readable.
+    #[test]
+    fn the_saved_bytes_are_those_of_version_1() {
+        let workload = "prefix".parse().unwrap();
+        let strategy = build(StrategyName::SquareRoot, &workload, Some(3)).unwrap();
+        let mut encoder = strategy.encoder(1);
+        encoder.encode(&[-2], &mut [0]).unwrap();
+        let header = [1, 0x40d4_4d4f_715a_4571, 1, 1].map(u64::to_le_bytes).concat();
+        let row = (-2i128).to_le_bytes();
+        assert_eq!(encoder.save(), [&header[..], &row].concat());
     }
 
     #[test]

@@ -27,8 +27,8 @@ pub(super) struct Toeplitz {
 }
 
 impl Toeplitz {
-    /// Rounds a series to the nearest coefficients that are exact. They must be at most 1 in magnitude and the first
-    /// at least 2^-[`COEFFICIENT_BITS`].
+    /// Rounds a series to the nearest coefficients that are exact. They must be at most 1 in magnitude and the
+    /// first at least 2^-[`COEFFICIENT_BITS`].
     pub(super) fn new(name: StrategyName, series: &[f64], horizon: Option<u64>) -> Self {
         let mut coefficients: Vec<i64> = series.iter().map(|c| (c / real(1)).round() as i64).collect();
         let used = coefficients.iter().rposition(|&m| m != 0).map_or(0, |last| last + 1);
