@@ -115,7 +115,8 @@ mod tests {
     use super::*;
     use num_bigint::BigInt;
     use proptest::prelude::*;
-    use rand::{RngExt, SeedableRng, rngs::ChaCha20Rng};
+    use chacha20::ChaCha20Rng;
+    use rand::{RngExt, SeedableRng};
 
     /// ζ = 2²⁰ makes the grid the integers.
     fn quantised(dimension: usize, records: &[f64]) -> QuantisedRows {

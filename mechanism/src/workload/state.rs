@@ -149,7 +149,8 @@ impl WindowSums {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use rand::{RngExt, SeedableRng, rngs::ChaCha20Rng};
+    use chacha20::ChaCha20Rng;
+    use rand::{RngExt, SeedableRng};
 
     fn rows(steps: usize, coordinates: usize, seed: u64) -> Vec<Vec<f64>> {
         let mut random = ChaCha20Rng::seed_from_u64(seed);
