@@ -40,7 +40,10 @@ pub enum StateError {
         owner: u32,
     },
     /// Another run holds the directory.
-    #[error("{}: another run holds this state directory: wait for it to end, or use another --state directory", path.display())]
+    #[error(
+        "{}: another run holds this state directory: wait for it to end, or use another --state directory",
+        path.display()
+    )]
     Locked {
         /// The directory.
         path: PathBuf,
@@ -104,9 +107,9 @@ pub enum StateError {
     },
     /// The private log ends before an epoch that another file holds.
     #[error(
-        "{}: ends at epoch {committed} (byte {offset}), but {} holds epoch {witnessed}: the private log was cut or rolled back, and \
-         going on would draw fresh noise for published epochs: restore the newest private log, or use another \
-         --state directory",
+        "{}: ends at epoch {committed} (byte {offset}), but {} holds epoch {witnessed}: the private log was cut \
+         or rolled back, and going on would draw fresh noise for published epochs: restore the newest private log, \
+         or use another --state directory",
         path.display(), witness.display()
     )]
     RolledBack {

@@ -1,8 +1,8 @@
 //! From what is found on disk to what is done about it: a pure function, and the facts it judges.
 //!
-//! The rule: whatever may have been seen stands. A torn tail was never seen and is cut. A public log that is behind is
-//! continued from the private one. Anything that points to an epoch the private log no longer holds,
-//! or to two histories, is refused: drawing that epoch's noise again would publish two noisy copies of it.
+//! The rule: whatever may have been seen stands. A torn tail was never seen and is cut. A public log that is
+//! behind is continued from the private one. Anything that points to an epoch the private log no longer holds, or
+//! to two histories, is refused: drawing that epoch's noise again would publish two noisy copies of it.
 
 use super::{
     checkpoint::Slot,

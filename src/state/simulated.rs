@@ -171,7 +171,7 @@ fn arrives(loss: Loss, index: usize, count: usize) -> bool {
         Loss::Everything => false,
         Loss::LaterHalf => 2 * index < count,
         Loss::EarlierHalf => 2 * index >= count,
-        Loss::Some(seed) => mix(seed, index as u64) % 2 == 0,
+        Loss::Some(seed) => mix(seed, index as u64).is_multiple_of(2),
         Loss::Nothing | Loss::Torn | Loss::Zeros | Loss::Garbage => true,
     }
 }

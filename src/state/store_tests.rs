@@ -141,7 +141,7 @@ fn a_reader_refuses_what_goes_backwards() {
 #[test]
 fn errors_hold_no_sums() {
     let (_outer, path) = place();
-    let secret = 0x5ec2_e75e_c2e7_5ec2_e7i128;
+    let secret = 0x5ec2_e75e_c2e7_5ec2_e75e_i128;
     let (mut store, _) = Store::open(&path, &header()).unwrap();
     let frame = |epoch| EpochFrame { epoch, positions: vec![], sums: vec![secret].into(), values: vec![0] };
     store.commit(&[frame(1)]).unwrap();
