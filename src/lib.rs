@@ -1,3 +1,4 @@
 //! hushflow: running moments of a record stream, published epoch after epoch under differential privacy.
 
 pub mod pipeline;
+pub mod source;
