@@ -20,6 +20,7 @@ mod error;
 mod files;
 mod ndjson;
 mod reader;
+mod roles;
 mod row;
 #[cfg(test)]
 mod tests;

@@ -1,13 +1,14 @@
 //! The reader of a source: rows in, batches and marks out.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
-use hushflow_mechanism::epochs::{Assignment, Clock, ClockSource, Reason, Schedule};
+use hushflow_mechanism::epochs::{Assignment, Clock, Reason, Schedule};
 
 use super::csv::CsvRecords;
 use super::error::{Defect, SourceError};
 use super::files::{self, Stream, io_error};
 use super::ndjson::NdjsonRecords;
+use super::roles::Roles;
 use super::row::{Outcome, RECORD_LIMIT, Records, Row};
 use super::{BATCH_RECORDS, Batch, Counters, Event, Mark, Position};
 use crate::pipeline::{Format, Input, Pipeline, RowPolicies, RowPolicy};
@@ -35,39 +36,6 @@ pub struct SourceReader {
     batch: Batch,
     counters: Counters,
     ended: bool,
-}
-
-/// Which wanted field of a row means what.
-struct Roles {
-    /// The wanted columns: those of the values first.
-    wanted: Vec<String>,
-    dimension: usize,
-    key: Option<(usize, HashMap<Vec<u8>, u32>)>,
-    time: Option<usize>,
-    /// The field that moves the clock.
-    clock: Option<usize>,
-}
-
-impl Roles {
-    fn new(pipeline: &Pipeline) -> Self {
-        let mut wanted: Vec<String> = pipeline.columns.iter().map(|column| column.name.clone()).collect();
-        let dimension = wanted.len();
-        let mut slot = |name: &String| {
-            wanted.push(name.clone());
-            wanted.len() - 1
-        };
-        let key = pipeline.key.as_ref().map(|key| {
-            let values =
-                key.values.iter().zip(0..).map(|(value, number)| (value.clone().into_bytes(), number));
-            (slot(&key.column), values.collect())
-        });
-        let time = pipeline.epochs.time.as_ref().map(&mut slot);
-        let clock = match &pipeline.epochs.schedule {
-            Schedule::ByTime(by) if by.clock == ClockSource::EventTime => time,
-            _ => pipeline.epochs.arrival.as_ref().map(slot),
-        };
-        Roles { wanted, dimension, key, time, clock }
-    }
 }
 
 /// Why a row can't be used: the field, unless it is the whole row, and what is wrong with it.
