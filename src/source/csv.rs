@@ -1,0 +1,133 @@
+//! Rows of a CSV file (RFC 4180, comma, header row), read into bounded buffers.
+
+use std::io::{self, BufRead};
+use std::path::Path;
+
+use csv_core::{ReadRecordResult, Reader};
+
+use super::error::{Defect, SourceError};
+use super::files::{Stream, io_error};
+use super::row::{Field, Outcome, RECORD_LIMIT, Records, Row};
+
+/// A CSV file after its header.
+pub(super) struct CsvRecords {
+    stream: Stream,
+    parser: Reader,
+    /// The number of fields in the header.
+    width: usize,
+    /// For every wanted column its place in a row.
+    columns: Vec<usize>,
+    /// Where each field of the current row ends in its text.
+    ends: Vec<usize>,
+    line: u64,
+}
+
+impl CsvRecords {
+    /// Reads the header of `stream` and finds the wanted columns in it.
+    pub(super) fn open(stream: Stream, path: &Path, wanted: &[String]) -> Result<Self, SourceError> {
+        let (parser, ends) = (Reader::new(), vec![0; 64]);
+        let mut records = CsvRecords { stream, parser, width: 0, columns: Vec::new(), ends, line: 1 };
+        let mut row = Row::default();
+        match records.read_fields(&mut row).map_err(|source| io_error(path, source))? {
+            (Outcome::End, _) => Err(SourceError::NoHeader { path: path.into() }),
+            (Outcome::TooLong, _) => {
+                Err(SourceError::RecordTooLong { path: path.into(), line: records.line, limit: RECORD_LIMIT })
+            }
+            (Outcome::Row, width) => {
+                let header: Vec<&[u8]> =
+                    (0..width).map(|i| row.text[records.range(i)].trim_ascii()).collect();
+                records.columns =
+                    wanted.iter().map(|name| find(&header, name, path)).collect::<Result<_, _>>()?;
+                records.width = width;
+                Ok(records)
+            }
+        }
+    }
+
+    /// Goes on in `stream`, the same file from another place that begins in `line`.
+    pub(super) fn resume(mut self, stream: Stream, line: u64) -> Self {
+        self.stream = stream;
+        self.parser.set_line(line);
+        self
+    }
+
+    /// Reads the next record: the number of its fields.
+    fn read_fields(&mut self, row: &mut Row) -> io::Result<(Outcome, usize)> {
+        self.skip_line_ends()?;
+        self.line = self.parser.line();
+        let (mut written, mut fields) = (0, 0);
+        loop {
+            let input = self.stream.fill_buf()?;
+            let (result, read, more_text, more_fields) =
+                self.parser.read_record(input, &mut row.text[written..], &mut self.ends[fields..]);
+            self.stream.consume(read);
+            written += more_text;
+            fields += more_fields;
+            let grown = match result {
+                ReadRecordResult::InputEmpty => true,
+                ReadRecordResult::OutputFull => grow(&mut row.text),
+                ReadRecordResult::OutputEndsFull => grow(&mut self.ends),
+                ReadRecordResult::Record => return Ok((Outcome::Row, fields)),
+                ReadRecordResult::End => return Ok((Outcome::End, 0)),
+            };
+            if !grown {
+                return Ok((Outcome::TooLong, fields));
+            }
+        }
+    }
+
+    /// Passes over empty lines and what is left of the last row's `\r\n`, so that a row's first line is known.
+    fn skip_line_ends(&mut self) -> io::Result<()> {
+        while let Some(&byte @ (b'\r' | b'\n')) = self.stream.fill_buf()?.first() {
+            self.stream.consume(1);
+            self.parser.set_line(self.parser.line() + u64::from(byte == b'\n'));
+        }
+        Ok(())
+    }
+
+    fn range(&self, column: usize) -> std::ops::Range<usize> {
+        let start = if column == 0 { 0 } else { self.ends[column - 1] };
+        start..self.ends[column]
+    }
+}
+
+impl Records for CsvRecords {
+    fn read(&mut self, row: &mut Row) -> io::Result<Outcome> {
+        let (outcome, fields) = self.read_fields(row)?;
+        row.fields.clear();
+        row.defect = (fields != self.width).then_some(Defect::FieldCount);
+        if outcome == Outcome::Row && row.defect.is_none() {
+            row.fields.extend(self.columns.iter().map(|&column| Field::Text(self.range(column))));
+        }
+        Ok(outcome)
+    }
+
+    fn place(&self) -> (u64, u64) {
+        (self.stream.offset(), self.parser.line())
+    }
+
+    fn line(&self) -> u64 {
+        self.line
+    }
+}
+
+fn find(header: &[&[u8]], name: &str, path: &Path) -> Result<usize, SourceError> {
+    let mut places = header.iter().enumerate().filter(|(_, found)| **found == name.as_bytes());
+    match (places.next(), places.next()) {
+        (Some((place, _)), None) => Ok(place),
+        (Some(_), Some(_)) => Err(SourceError::ColumnTwice { path: path.into(), column: name.into() }),
+        (None, _) => {
+            let header = header.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+            Err(SourceError::NoColumn { path: path.into(), column: name.into(), header })
+        }
+    }
+}
+
+/// Doubles a buffer, or refuses beyond the limit of a record.
+fn grow<T: Clone + Default>(buffer: &mut Vec<T>) -> bool {
+    let grown = buffer.len() < RECORD_LIMIT;
+    if grown {
+        buffer.resize((buffer.len() * 2).clamp(1024, RECORD_LIMIT), T::default());
+    }
+    grown
+}

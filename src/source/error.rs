@@ -1,0 +1,117 @@
+//! What can go wrong with a source. No message holds a value of a row.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why a source can't be read on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// The operating system refused.
+    #[error("{}: can't be read: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file has no header row.
+    #[error("{}: the file is empty: expected a header row with the columns' names", path.display())]
+    NoHeader {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A column of the pipeline is not in the header.
+    #[error(
+        "{}:1: the header has no column {column:?}, it has {}: correct the column's name in the pipeline file",
+        path.display(), header.join(", ")
+    )]
+    NoColumn {
+        /// The file.
+        path: PathBuf,
+        /// The column that is missing.
+        column: String,
+        /// The columns that are there.
+        header: Vec<String>,
+    },
+    /// A column of the pipeline is in the header twice.
+    #[error("{}:1: the header has more than one column {column:?}: rename one of them", path.display())]
+    ColumnTwice {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: String,
+    },
+    /// A record is so long that the framing itself is in doubt: an open quote swallows the rows after it.
+    #[error(
+        "{}:{line}: the record that begins here is longer than {limit} bytes: look for a quote that is not closed",
+        path.display()
+    )]
+    RecordTooLong {
+        /// The file.
+        path: PathBuf,
+        /// The line where the record begins.
+        line: u64,
+        /// The most bytes that a record may have.
+        limit: usize,
+    },
+    /// A row can't be used and the pipeline says to stop.
+    #[error(
+        "{}:{line}: {}{defect}: mend the row, or let [source] skip such rows",
+        path.display(), column.as_ref().map(|name| format!("column {name:?}: ")).unwrap_or_default()
+    )]
+    Rejected {
+        /// The file.
+        path: PathBuf,
+        /// The line where the row begins.
+        line: u64,
+        /// The column, unless the whole row is wrong.
+        column: Option<String>,
+        /// What is wrong.
+        defect: Defect,
+    },
+    /// A file ends before the place to resume from.
+    #[error(
+        "{}: the file has {found} bytes but was read up to byte {offset} before: \
+         it was cut or replaced, restore it to resume", path.display()
+    )]
+    Shrunk {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that it has.
+        found: u64,
+        /// The place to resume from.
+        offset: u64,
+    },
+}
+
+/// What is wrong with a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[non_exhaustive]
+pub enum Defect {
+    /// A field is empty, null or not there.
+    #[error("the value is missing")]
+    Missing,
+    /// A field is not a number.
+    #[error("expected a number")]
+    NotANumber,
+    /// A number is NaN, infinite or beyond the range of a 64-bit float.
+    #[error("expected a finite number")]
+    NotFinite,
+    /// A field is not a time.
+    #[error("expected a date or an RFC 3339 time")]
+    NotATime,
+    /// A field is a boolean, a list or an object.
+    #[error("expected a text or a number")]
+    NotScalar,
+    /// A CSV row has not as many fields as the header.
+    #[error("the row has not as many fields as the header")]
+    FieldCount,
+    /// A line is not a JSON object.
+    #[error("the line is not a JSON object")]
+    NotAnObject,
+    /// A JSON object has a field twice.
+    #[error("the field is there twice")]
+    FieldTwice,
+}

@@ -1,0 +1,120 @@
+//! Sources: rows of files or of the standard input, as batches of records that know their epochs.
+//!
+//! A [`SourceReader`] is pulled by one thread and gives [`Event`]s in this order: batches of records, and after
+//! each stretch of the public clock that closes epochs a [`Mark`] that names the last closed one and the place to
+//! resume from. A mark comes after every record of the epochs that it closes; later records belong to later epochs.
+//!
+//! **Resuming.** A mark's place is the smallest one that misses no record of a later epoch. Reading on from there
+//! restores the clock, so that every row is assigned as it was before; rows of closed epochs are passed over. The
+//! standard input can't be read again, and nobody knows whether a second run is given the old rows or new ones. So
+//! after a restart its rows of closed epochs are dropped and counted, never folded into later epochs: a row that is
+//! piped in twice is not counted twice.
+//!
+//! **What a row may do.** A row holds its place in the stream whether or not it can be used, and its arrival moves
+//! the clock whether or not its other fields can be read, so what one person's record holds never moves another's.
+//! The framing of rows and the arrival column are the collector's, and trusted: a row with a wrong number of fields
+//! does not move the clock, for nobody knows which field is which.
+
+mod csv;
+mod error;
+mod files;
+mod ndjson;
+mod reader;
+mod roles;
+mod row;
+#[cfg(test)]
+mod tests;
+
+use hushflow_mechanism::epochs::Clock;
+use serde::{Deserialize, Serialize};
+
+pub use error::{Defect, SourceError};
+pub use reader::SourceReader;
+
+/// The most records of a batch.
+pub const BATCH_RECORDS: usize = 4096;
+
+/// What a source gives next.
+pub enum Event {
+    /// Records.
+    Batch(Batch),
+    /// Epochs have closed.
+    Mark(Mark),
+    /// There is nothing more: the input has ended or the last epoch has closed. All marks came before.
+    End,
+}
+
+/// Records in the order of their rows: one entry of `keys` and `epochs`, d of `values` each. Private data, so it
+/// can't be printed.
+#[derive(Default)]
+pub struct Batch {
+    /// The key of each record: its place in the pipeline's list of keys, 0 where the pipeline has none.
+    pub keys: Vec<u32>,
+    /// The epoch that each record joins, from 1.
+    pub epochs: Vec<u64>,
+    /// The records, row after row, in the units of the source, not clipped.
+    pub values: Vec<f64>,
+}
+
+impl Batch {
+    /// The number of records.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether there is no record.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+}
+
+/// Every epoch up to `epoch` is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The last closed epoch.
+    pub epoch: u64,
+    /// Where to resume once this epoch, or any other that this mark closes, is the last committed one.
+    pub resume: Position,
+}
+
+/// A place between two rows of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Position {
+    /// The file's number in the pipeline's list, from 0.
+    pub file: u32,
+    /// The offset in that file, in bytes.
+    pub offset: u64,
+    /// The line in that file, from 1.
+    pub line: u64,
+    /// What the public clock showed there; `clock.row` is the number of the next row over all files.
+    pub clock: Clock,
+}
+
+impl Position {
+    /// Before the first row.
+    pub const START: Position = Position { file: 0, offset: 0, line: 1, clock: Clock::START };
+}
+
+/// What became of the rows of this run. Exact counts are private: they are for the operator's eyes, so they can't
+/// be printed as a whole. Rows that are read again after a restart count again.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Rows read.
+    pub rows: u64,
+    /// Rows skipped that lack a value.
+    pub missing: u64,
+    /// Rows skipped with a value that can't be read.
+    pub malformed: u64,
+    /// Rows skipped with a key that the pipeline doesn't list.
+    pub unknown_key: u64,
+    /// Late records that joined the oldest open epoch.
+    pub folded: u64,
+    /// Late records that were dropped.
+    pub late: u64,
+    /// Records from before the first epoch, dropped.
+    pub before_start: u64,
+    /// Records from after the last epoch, dropped.
+    pub after_horizon: u64,
+    /// Records of epochs that an earlier run closed, dropped: the input can't be read again.
+    pub already_closed: u64,
+}

@@ -1,0 +1,152 @@
+//! Rows of an NDJSON file: one JSON object a line.
+
+use std::fmt;
+use std::io::{self, BufRead, Read};
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::error::Defect;
+use super::files::Stream;
+use super::row::{Field, Outcome, RECORD_LIMIT, Records, Row};
+
+/// An NDJSON file.
+pub(super) struct NdjsonRecords {
+    stream: Stream,
+    wanted: Vec<String>,
+    text: Vec<u8>,
+    /// The number of the line that was read last.
+    line: u64,
+}
+
+impl NdjsonRecords {
+    /// Reads on in `stream`, whose first line is `line`.
+    pub(super) fn open(stream: Stream, line: u64, wanted: &[String]) -> Self {
+        NdjsonRecords { stream, wanted: wanted.into(), text: Vec::new(), line: line - 1 }
+    }
+
+    /// Reads the next line that is not blank.
+    fn read_line(&mut self) -> io::Result<Outcome> {
+        loop {
+            self.text.clear();
+            let limit = RECORD_LIMIT as u64 + 1;
+            let first = self.stream.offset() == 0;
+            let read = self.stream.by_ref().take(limit).read_until(b'\n', &mut self.text)?;
+            self.line += 1;
+            if first && self.text.starts_with(b"\xef\xbb\xbf") {
+                self.text.drain(..3);
+            }
+            if read == 0 {
+                return Ok(Outcome::End);
+            }
+            if read > RECORD_LIMIT {
+                return Ok(Outcome::TooLong);
+            }
+            if !self.text.trim_ascii().is_empty() {
+                return Ok(Outcome::Row);
+            }
+        }
+    }
+}
+
+impl Records for NdjsonRecords {
+    fn read(&mut self, row: &mut Row) -> io::Result<Outcome> {
+        let outcome = self.read_line()?;
+        if outcome != Outcome::Row {
+            return Ok(outcome);
+        }
+        row.text.clear();
+        row.fields.clear();
+        row.fields.resize(self.wanted.len(), Field::Missing);
+        let mut json = serde_json::Deserializer::from_slice(&self.text);
+        let object = Object { wanted: &self.wanted, row }.deserialize(&mut json).and_then(|()| json.end());
+        row.defect = object.is_err().then_some(Defect::NotAnObject);
+        Ok(outcome)
+    }
+
+    fn place(&self) -> (u64, u64) {
+        (self.stream.offset(), self.line + 1)
+    }
+
+    fn line(&self) -> u64 {
+        self.line
+    }
+}
+
+/// Copies the wanted fields of an object into a row and passes over the others.
+struct Object<'a> {
+    wanted: &'a [String],
+    row: &'a mut Row,
+}
+
+impl<'de> DeserializeSeed<'de> for Object<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Object<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(slot) = map.next_key_seed(Name(self.wanted))? {
+            match slot {
+                None => drop(map.next_value::<IgnoredAny>()?),
+                Some(slot) => {
+                    let value = map.next_value::<&RawValue>()?.get();
+                    let first = std::mem::replace(&mut self.row.fields[slot], Field::Missing);
+                    self.row.fields[slot] = match first {
+                        Field::Missing => field(value, &mut self.row.text),
+                        _ => Field::Defective(Defect::FieldTwice),
+                    };
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The place of a field's name among the wanted ones.
+struct Name<'a>(&'a [String]);
+
+impl<'de> DeserializeSeed<'de> for Name<'_> {
+    type Value = Option<usize>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<usize>, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Name<'_> {
+    type Value = Option<usize>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a field's name")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Option<usize>, E> {
+        Ok(self.0.iter().position(|wanted| wanted == name))
+    }
+}
+
+/// A JSON value as a field: strings without quotes and escapes, numbers as they are written.
+fn field(json: &str, text: &mut Vec<u8>) -> Field {
+    let start = text.len();
+    match json.as_bytes() {
+        b"null" => return Field::Defective(Defect::Missing),
+        [b'"', inner @ .., b'"'] if !inner.contains(&b'\\') => text.extend_from_slice(inner),
+        [b'"', ..] => match serde_json::from_str::<String>(json) {
+            Ok(unescaped) => text.extend_from_slice(unescaped.as_bytes()),
+            Err(_) => return Field::Defective(Defect::NotScalar),
+        },
+        [b'-' | b'0'..=b'9', ..] => text.extend_from_slice(json.as_bytes()),
+        _ => return Field::Defective(Defect::NotScalar),
+    }
+    Field::Text(start..text.len())
+}

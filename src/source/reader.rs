@@ -1,0 +1,292 @@
+//! The reader of a source: rows in, batches and marks out.
+
+use std::collections::VecDeque;
+
+use hushflow_mechanism::epochs::{Assignment, Clock, Reason, Schedule};
+
+use super::csv::CsvRecords;
+use super::error::{Defect, SourceError};
+use super::files::{self, Stream, io_error};
+use super::ndjson::NdjsonRecords;
+use super::roles::Roles;
+use super::row::{Outcome, RECORD_LIMIT, Records, Row};
+use super::{BATCH_RECORDS, Batch, Counters, Event, Mark, Position};
+use crate::pipeline::{Format, Input, Pipeline, RowPolicies, RowPolicy};
+
+/// Reads a pipeline's source.
+pub struct SourceReader {
+    input: Input,
+    format: Format,
+    policies: RowPolicies,
+    schedule: Schedule,
+    roles: Roles,
+    records: Option<Box<dyn Records>>,
+    row: Row,
+    /// The place of the next row, where no file is open.
+    position: Position,
+    clock: Clock,
+    /// The last epoch that a mark has closed, or an earlier run.
+    closed: u64,
+    /// The last epoch that the clock has closed.
+    due: u64,
+    /// Rows of the standard input up to this epoch may have been counted by an earlier run.
+    pub(super) counted_before: u64,
+    /// The rows whose epoch is later than that of every row before them.
+    firsts: VecDeque<(u64, Position)>,
+    batch: Batch,
+    counters: Counters,
+    ended: bool,
+}
+
+/// Why a row can't be used: the field, unless it is the whole row, and what is wrong with it.
+struct Refusal {
+    slot: Option<usize>,
+    defect: Defect,
+}
+
+impl Refusal {
+    fn of(slot: usize) -> impl FnOnce(Defect) -> Refusal {
+        move |defect| Refusal { slot: Some(slot), defect }
+    }
+}
+
+impl SourceReader {
+    /// Reads from the beginning.
+    ///
+    /// # Errors
+    /// Where the first file can't be opened or its header lacks a column.
+    pub fn open(pipeline: &Pipeline) -> Result<Self, SourceError> {
+        Self::resume(pipeline, Position::START, 0)
+    }
+
+    /// Reads on from the `resume` place of the mark that closed `committed`, the last epoch that is committed.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and where a file has become shorter than the place to resume from.
+    pub fn resume(pipeline: &Pipeline, position: Position, committed: u64) -> Result<Self, SourceError> {
+        let input = pipeline.source.input.clone();
+        let again = input == Input::Stdin;
+        // The standard input starts anew: its rows are numbered from 0, while the clock never goes back.
+        let clock = if again { Clock { row: 0, ..position.clock } } else { position.clock };
+        let mut reader = SourceReader {
+            input,
+            format: pipeline.source.format,
+            policies: pipeline.rows,
+            schedule: pipeline.epochs.schedule.clone(),
+            roles: Roles::new(pipeline),
+            records: None,
+            row: Row::default(),
+            position: if again { Position::START } else { position },
+            clock,
+            closed: committed,
+            due: 0,
+            counted_before: if again { committed } else { 0 },
+            firsts: VecDeque::new(),
+            batch: Batch::default(),
+            counters: Counters::default(),
+            ended: false,
+        };
+        reader.open_file()?;
+        Ok(reader)
+    }
+
+    /// What became of the rows so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Waits for the next event. A batch is given when it is full, and before every mark.
+    ///
+    /// # Errors
+    /// Where the input can't be read, a record is too long, or a row is rejected by the pipeline's policy.
+    pub fn next_event(&mut self) -> Result<Event, SourceError> {
+        loop {
+            let pending = self.due > self.closed;
+            let over = self.ended || self.closed >= self.schedule.horizon();
+            if self.batch.len() >= BATCH_RECORDS || ((pending || over) && !self.batch.is_empty()) {
+                return Ok(Event::Batch(std::mem::take(&mut self.batch)));
+            }
+            if pending {
+                return Ok(Event::Mark(self.mark()));
+            }
+            if over {
+                return Ok(Event::End);
+            }
+            self.advance()?;
+        }
+    }
+
+    /// Reads one row, or finds that there is none. Then tells which epochs are closed.
+    fn advance(&mut self) -> Result<(), SourceError> {
+        let Some(before) = self.read_row()? else {
+            self.ended = true;
+            self.due = self.schedule.last_at_end(self.clock);
+            return Ok(());
+        };
+        self.counters.rows += 1;
+        if let Err(refusal) = self.accept(before) {
+            self.refuse(refusal)?;
+        }
+        self.clock.row += 1;
+        self.due = self.schedule.oldest_open(self.clock) - 1;
+        Ok(())
+    }
+
+    /// Closes as many due epochs as share a place to resume from: one of the rows that come first for all later
+    /// epochs, or the next row.
+    fn mark(&mut self) -> Mark {
+        while self.firsts.front().is_some_and(|&(epoch, _)| epoch <= self.closed + 1) {
+            self.firsts.pop_front();
+        }
+        let (epoch, resume) = match self.firsts.front() {
+            Some(&(epoch, position)) => (self.due.min(epoch - 1), position),
+            None => (self.due, self.here()),
+        };
+        self.closed = epoch;
+        Mark { epoch, resume }
+    }
+
+    /// The place of the next row.
+    fn here(&self) -> Position {
+        match &self.records {
+            None => Position { clock: self.clock, ..self.position },
+            Some(records) => {
+                let (offset, line) = records.place();
+                Position { offset, line, clock: self.clock, ..self.position }
+            }
+        }
+    }
+
+    /// Reads the next row of this file or the next ones: the place before it.
+    fn read_row(&mut self) -> Result<Option<Position>, SourceError> {
+        loop {
+            let before = self.here();
+            let Some(records) = &mut self.records else { return Ok(None) };
+            let path = || files::name(&self.input, before.file as usize);
+            match records.read(&mut self.row).map_err(|source| io_error(&path(), source))? {
+                Outcome::Row => return Ok(Some(before)),
+                Outcome::TooLong => {
+                    let line = records.line();
+                    return Err(SourceError::RecordTooLong { path: path(), line, limit: RECORD_LIMIT });
+                }
+                Outcome::End => {
+                    self.position = Position { file: before.file + 1, ..Position::START };
+                    self.open_file()?;
+                }
+            }
+        }
+    }
+
+    /// Opens the file that the position names, if there is one.
+    fn open_file(&mut self) -> Result<(), SourceError> {
+        let Position { file, offset, line, .. } = self.position;
+        let file = file as usize;
+        let Some(stream) = Stream::open(&self.input, file, offset)? else {
+            self.records = None;
+            return Ok(());
+        };
+        self.records = Some(match self.format {
+            Format::Ndjson => Box::new(NdjsonRecords::open(stream, line, &self.roles.wanted)),
+            Format::Csv => Box::new(self.open_csv(stream)?),
+        });
+        Ok(())
+    }
+
+    /// Reads the header of a CSV file, whose rows follow in `stream` or, after a restart, further on.
+    fn open_csv(&self, stream: Stream) -> Result<CsvRecords, SourceError> {
+        let Position { file, offset, line, .. } = self.position;
+        let path = files::name(&self.input, file as usize);
+        if offset == 0 {
+            return CsvRecords::open(stream, &path, &self.roles.wanted);
+        }
+        let header = Stream::open_file(&path, 0)?;
+        Ok(CsvRecords::open(header, &path, &self.roles.wanted)?.resume(stream, line))
+    }
+
+    /// Puts the current row, which begins at `before`, into the batch, or says why it can't be used.
+    fn accept(&mut self, before: Position) -> Result<(), Refusal> {
+        if let Some(defect) = self.row.defect {
+            return Err(Refusal { slot: None, defect });
+        }
+        if let Some(slot) = self.roles.clock {
+            self.clock.advance(self.row.time(slot).map_err(Refusal::of(slot))?);
+        }
+        let event_time = match self.roles.time {
+            Some(slot) => self.row.time(slot).map_err(Refusal::of(slot))?,
+            None => 0,
+        };
+        let Some(key) = self.key()? else {
+            self.counters.unknown_key += 1;
+            return Ok(());
+        };
+        let start = self.batch.values.len();
+        if let Err(refusal) = self.read_values() {
+            self.batch.values.truncate(start);
+            return Err(refusal);
+        }
+        match self.assign(event_time) {
+            None => self.batch.values.truncate(start),
+            Some(epoch) => {
+                self.batch.keys.push(key);
+                self.batch.epochs.push(epoch);
+                if self.firsts.back().is_none_or(|&(last, _)| last < epoch) {
+                    self.firsts.push_back((epoch, before));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn key(&self) -> Result<Option<u32>, Refusal> {
+        let Some((slot, numbers)) = &self.roles.key else { return Ok(Some(0)) };
+        let text = self.row.text(*slot).map_err(Refusal::of(*slot))?;
+        Ok(numbers.get(text).copied())
+    }
+
+    fn read_values(&mut self) -> Result<(), Refusal> {
+        for slot in 0..self.roles.dimension {
+            self.batch.values.push(self.row.number(slot).map_err(Refusal::of(slot))?);
+        }
+        Ok(())
+    }
+
+    /// The epoch that the current record joins, if any.
+    fn assign(&mut self, event_time: i64) -> Option<u64> {
+        let counters = &mut self.counters;
+        let counted_before = i64::try_from(self.counted_before).unwrap_or(i64::MAX);
+        if counted_before > 0 && self.schedule.own_epoch(event_time, self.clock) <= counted_before {
+            counters.already_closed += 1;
+            return None;
+        }
+        let assignment = self.schedule.assign(event_time, self.clock);
+        match assignment {
+            Assignment::Epoch(_) => {}
+            Assignment::Late(_) => counters.folded += 1,
+            Assignment::Dropped(Reason::Late) => counters.late += 1,
+            Assignment::Dropped(Reason::BeforeStart) => counters.before_start += 1,
+            Assignment::Dropped(Reason::AfterHorizon) => counters.after_horizon += 1,
+        }
+        // Read again on the way to the first row that was not committed.
+        assignment.epoch().filter(|&epoch| epoch > self.closed)
+    }
+
+    /// Counts a row that can't be used, or stops.
+    fn refuse(&mut self, Refusal { slot, defect }: Refusal) -> Result<(), SourceError> {
+        let (policy, counter) = match defect {
+            Defect::Missing => (self.policies.missing, &mut self.counters.missing),
+            _ => (self.policies.malformed, &mut self.counters.malformed),
+        };
+        *counter += 1;
+        if policy == RowPolicy::Skip {
+            return Ok(());
+        }
+        let path = files::name(&self.input, self.position.file as usize);
+        let line = self.records.as_ref().map_or(0, |records| records.line());
+        Err(SourceError::Rejected {
+            path,
+            line,
+            column: slot.map(|slot| self.roles.wanted[slot].clone()),
+            defect,
+        })
+    }
+}

@@ -1,0 +1,68 @@
+//! Which fields of a row are wanted, and what they mean to the pipeline.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use hushflow_mechanism::epochs::{ClockSource, Schedule};
+
+use crate::pipeline::Pipeline;
+
+/// Which wanted field of a row means what.
+pub(super) struct Roles {
+    /// The wanted columns: the d of the values first.
+    pub(super) wanted: Vec<String>,
+    pub(super) dimension: usize,
+    /// The field of the key and the number of each key.
+    pub(super) key: Option<(usize, KeyNumbers)>,
+    /// The field of the event time.
+    pub(super) time: Option<usize>,
+    /// The field that moves the clock.
+    pub(super) clock: Option<usize>,
+}
+
+impl Roles {
+    pub(super) fn new(pipeline: &Pipeline) -> Self {
+        let mut wanted: Vec<String> = pipeline.columns.iter().map(|column| column.name.clone()).collect();
+        let dimension = wanted.len();
+        let mut slot = |name: &String| {
+            wanted.push(name.clone());
+            wanted.len() - 1
+        };
+        let key = pipeline.key.as_ref().map(|key| {
+            let values =
+                key.values.iter().zip(0..).map(|(value, number)| (value.clone().into_bytes(), number));
+            (slot(&key.column), values.collect())
+        });
+        let time = pipeline.epochs.time.as_ref().map(&mut slot);
+        let clock = match &pipeline.epochs.schedule {
+            Schedule::ByTime(by) if by.clock == ClockSource::EventTime => time,
+            _ => pipeline.epochs.arrival.as_ref().map(slot),
+        };
+        Roles { wanted, dimension, key, time, clock }
+    }
+}
+
+/// The numbers of the keys. The table is the pipeline's own, so no row can fill it with collisions, and a plain
+/// fast hash will do.
+pub(super) type KeyNumbers = HashMap<Vec<u8>, u32, BuildHasherDefault<Fnv1a>>;
+
+/// The hash of Fowler, Noll and Vo, 64 bits.
+pub(super) struct Fnv1a(u64);
+
+impl Default for Fnv1a {
+    fn default() -> Self {
+        Fnv1a(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Hasher for Fnv1a {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
