@@ -1,3 +1,11 @@
 //! The `hushflow` command.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+
+mod cli;
+
+fn main() -> ExitCode {
+    cli::execute(&cli::Arguments::parse())
+}

@@ -1,0 +1,139 @@
+//! The command line: one file per command.
+//!
+//! Data go to standard output, everything else to standard error. A closed standard output is success: the reader has
+//! seen enough.
+
+pub(crate) mod run;
+pub(crate) mod tail;
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use hushflow::sink::Format;
+
+/// Publishes running moments of a stream of people's data, epoch after epoch, with differential privacy for the whole
+/// history of releases.
+#[derive(Debug, Parser)]
+#[command(name = "hushflow", version, arg_required_else_help = true)]
+#[command(after_help = "Exit status: 0 done, 1 failed, 2 wrong use or bad input.")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Publish a stream as a pipeline file says
+    Run(run::RunArguments),
+    /// Read what was published, under any view, as often as you like
+    Tail(tail::TailArguments),
+}
+
+/// Runs the command.
+pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
+    let done = match &arguments.command {
+        Command::Run(arguments) => run::execute(arguments),
+        Command::Tail(arguments) => tail::execute(arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("error: {error}\n"));
+            ExitCode::from(error.status)
+        }
+    }
+}
+
+/// How a view is written.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct FormatArgument {
+    /// How to write: a table for people, JSON lines or CSV for programs
+    #[arg(long, value_enum, default_value_t = FormatName::Table)]
+    format: FormatName,
+    /// Short for --format json
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum FormatName {
+    Table,
+    Json,
+    Csv,
+}
+
+impl FormatArgument {
+    fn format(self) -> Format {
+        match self.format {
+            _ if self.json => Format::Json,
+            FormatName::Table => Format::Table,
+            FormatName::Json => Format::Json,
+            FormatName::Csv => Format::Csv,
+        }
+    }
+}
+
+/// Why a command ended without success.
+#[derive(Debug)]
+pub(crate) struct CliError {
+    status: u8,
+    cause: Box<dyn Error + Send + Sync>,
+}
+
+impl CliError {
+    /// Wrong use or bad input.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        CliError { status: 2, cause: message.into().into() }
+    }
+
+    /// Something failed.
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        CliError { status: 1, cause: message.into().into() }
+    }
+
+    fn is_broken_pipe(&self) -> bool {
+        self.cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause.fmt(f)
+    }
+}
+
+macro_rules! status_of {
+    ($($error:ty => $status:literal),* $(,)?) => {
+        $(impl From<$error> for CliError {
+            fn from(error: $error) -> Self {
+                CliError { status: $status, cause: Box::new(error) }
+            }
+        })*
+    };
+}
+
+status_of! {
+    hushflow::pipeline::PipelineError => 2,
+    hushflow::publication::PublicationError => 2,
+    hushflow::mechanism::view::ViewError => 1,
+    hushflow::runtime::RunError => 1,
+    hushflow::state::StateError => 1,
+    io::Error => 1,
+}
+
+/// `12,345`.
+pub(crate) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}

@@ -1,0 +1,165 @@
+//! `hushflow run`: publishes a stream.
+
+use std::io::{BufWriter, IsTerminal, Write, stderr, stdout};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use crossbeam::channel::{Receiver, bounded};
+use hushflow::pipeline::Pipeline;
+use hushflow::publication::Publication;
+use hushflow::runtime::{Cluster, Options, Output, Summary, run};
+use hushflow::sink::{Format, Writer};
+
+use super::{CliError, FormatArgument, thousands};
+
+/// Outputs that may wait to be written.
+const WAITING_OUTPUTS: usize = 1024;
+
+/// How long a process waits for the others of its cluster.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What `hushflow run` takes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The source is read to its end; run it again to go on where it stopped: no epoch is ever published twice.
+
+Examples:
+  hushflow run examples/flights.toml
+  cat flights.csv | hushflow run pipeline.toml --json > releases.jsonl     (with path = \"-\")
+  hushflow run pipeline.toml --hosts 127.0.0.1:2101,127.0.0.1:2102 --process 0   (and --process 1 elsewhere)")]
+pub(crate) struct RunArguments {
+    /// The pipeline file
+    pipeline: PathBuf,
+    /// Worker threads of this process
+    #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    workers: u16,
+    /// State directory, instead of the one that the pipeline names
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// How to write what is published
+    #[command(flatten)]
+    format: FormatArgument,
+    /// Publish to the log only; write nothing to standard output
+    #[arg(long, short)]
+    quiet: bool,
+    /// Tell what became of the rows, on standard error. These exact counts are private: for the operator's eyes
+    #[arg(long)]
+    counters: bool,
+    /// host:port of every process of a cluster, in their order
+    #[arg(long, value_delimiter = ',', requires = "process", value_name = "HOST:PORT,…")]
+    hosts: Vec<String>,
+    /// Number of this process in the list of hosts, from 0; the first one reads the source and commits
+    #[arg(long, requires = "hosts", value_name = "I")]
+    process: Option<usize>,
+}
+
+/// Runs the pipeline until its source ends.
+pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
+    let pipeline = Pipeline::load(&arguments.pipeline)?;
+    let state = arguments.state.clone().or_else(|| pipeline.state_directory.clone()).ok_or_else(|| {
+        CliError::usage("no state directory: name one with --state DIR, or in the pipeline file:\n\n[state]\ndirectory = \"state\"")
+    })?;
+    let cluster = arguments.process.map(|process| Cluster {
+        process,
+        hosts: arguments.hosts.clone(),
+        patience: PATIENCE,
+    });
+    let options =
+        Options { workers: arguments.workers.into(), state, cluster, on_cluster_fault: end_process };
+    let publication = Publication::calibrate(pipeline.public_parameters(), pipeline.simulation_seed.is_none())?;
+    if !publication.is_private() {
+        warn("[simulation] is set: the noise is drawn from a seed, and what is published protects nobody");
+    }
+    let (outputs, published) = bounded(WAITING_OUTPUTS);
+    let format = arguments.format.format();
+    let quiet = arguments.quiet;
+    let views = pipeline.views.clone();
+    let writing = std::thread::spawn({
+        let publication = publication.clone();
+        move || {
+            let writers = views.iter().map(|view| {
+                let out = BufWriter::new(stdout());
+                Writer::new(publication.clone(), view.clone(), format, views.len() > 1, out)
+            });
+            write(writers.collect(), &published, quiet)
+        }
+    });
+    let summary = run(&pipeline, &options, outputs);
+    let written = writing.join().map_err(|_| CliError::failed("the output thread died"))?;
+    let summary = summary?;
+    written?;
+    report(&publication, &options, &summary, arguments.counters);
+    Ok(())
+}
+
+/// Writes outputs as they come, and flushes whenever none waits.
+fn write(
+    mut writers: Vec<Writer<BufWriter<std::io::Stdout>>>,
+    published: &Receiver<Output>,
+    quiet: bool,
+) -> std::io::Result<()> {
+    for output in published {
+        if quiet {
+            continue;
+        }
+        let writer = &mut writers[output.view];
+        writer.write(&output.estimated)?;
+        if published.is_empty() {
+            writers.iter_mut().try_for_each(Writer::flush)?;
+        }
+    }
+    writers.iter_mut().try_for_each(Writer::flush)
+}
+
+/// What was done, and how to see it.
+fn report(publication: &Publication, options: &Options, summary: &Summary, counters: bool) {
+    if options.cluster.as_ref().is_some_and(|cluster| cluster.process > 0) {
+        return;
+    }
+    let privacy = publication.parameters().privacy;
+    let (epochs, last) = (summary.epochs.end - summary.epochs.start, summary.epochs.end - 1);
+    let mut err = stderr().lock();
+    let told = match epochs {
+        0 => writeln!(err, "Nothing new: {last} epochs have been published before, and none is published twice."),
+        _ => writeln!(err, "{epochs} epochs published; the log now ends at epoch {last} of {}.", publication.horizon()),
+    };
+    let guarantee = writeln!(
+        err,
+        "All releases together are (ε, δ) = ({}, {})-differentially private for {} neighbours.",
+        privacy.epsilon,
+        privacy.delta,
+        serde_json::to_value(privacy.neighbours).ok().and_then(|v| v.as_str().map(String::from)).unwrap_or_default(),
+    );
+    let hint = writeln!(err, "To read them again:  hushflow tail {}", options.state.display());
+    // A closed standard error is no reason to fail after the work is done.
+    let _ = told.and(guarantee).and(hint);
+    if counters || err.is_terminal() {
+        let c = &summary.counters;
+        let rows = [
+            ("rows read", c.rows),
+            ("skipped, a value is missing", c.missing),
+            ("skipped, malformed", c.malformed),
+            ("skipped, key not listed", c.unknown_key),
+            ("late, counted in the oldest open epoch", c.folded),
+            ("late, dropped", c.late),
+            ("before the first epoch, dropped", c.before_start),
+            ("after the last epoch, dropped", c.after_horizon),
+            ("of epochs closed in an earlier run, dropped", c.already_closed),
+        ];
+        let _ = writeln!(err, "Rows (exact and so private: for the operator's eyes only):");
+        for (what, count) in rows.into_iter().filter(|&(what, count)| count > 0 || what == "rows read") {
+            let _ = writeln!(err, "{:>14}  {what}", thousands(count));
+        }
+    }
+}
+
+fn warn(message: &str) {
+    let _ = writeln!(stderr(), "warning: {message}");
+}
+
+/// A process of a cluster that lingers after a fault would be waited for by the others.
+fn end_process(reason: &str) -> ! {
+    let _ = writeln!(stderr(), "error: {reason}");
+    std::process::exit(1)
+}

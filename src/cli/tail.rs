@@ -1,0 +1,101 @@
+//! `hushflow tail`: reads what was published, under any view.
+
+use std::io::{BufWriter, Write, stderr, stdout};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use hushflow::mechanism::workload::Workload;
+use hushflow::operators::Estimated;
+use hushflow::pipeline::{Estimate, View};
+use hushflow::publication::Publication;
+use hushflow::sink::Writer;
+use hushflow::state::PublicReader;
+
+use super::{CliError, FormatArgument};
+
+/// How often a followed log is looked at.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// What a reader wants to see.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ViewName {
+    /// Mean and covariance, in the units of the columns
+    Gaussian,
+    /// The weighted moments, in centred and scaled coordinates
+    Moments,
+}
+
+/// What `hushflow tail` takes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Only the public log is read: any number of views of it cost no privacy, also views that nobody thought of when
+the stream ran.
+
+Examples:
+  hushflow tail state --follow
+  hushflow tail state --workload window:7 --since 20
+  hushflow tail state --view moments --format csv > moments.csv")]
+pub(crate) struct TailArguments {
+    /// The state directory of a run, or a folder that holds a copy of its public.log
+    directory: PathBuf,
+    /// Go on with what a run publishes from now on
+    #[arg(long, short)]
+    follow: bool,
+    /// What to show
+    #[arg(long, value_enum, default_value_t = ViewName::Gaussian)]
+    view: ViewName,
+    /// How epochs are weighted: prefix, average, exponential:β, window:k
+    #[arg(long, default_value = "prefix")]
+    workload: Workload,
+    /// The first epoch to show
+    #[arg(long, default_value_t = 1, value_name = "EPOCH")]
+    since: u64,
+    /// Show this key only; may be repeated
+    #[arg(long, value_name = "KEY")]
+    key: Vec<String>,
+    #[command(flatten)]
+    format: FormatArgument,
+}
+
+/// Writes the view of all releases, and with `--follow` of those to come.
+pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
+    let mut reader = PublicReader::open(&arguments.directory)?;
+    let publication = Publication::from_header(reader.header())?;
+    let wanted = wanted_keys(&arguments.key, &publication)?;
+    if !publication.is_private() {
+        let _ = writeln!(stderr(), "warning: not private: the noise of these releases was drawn from a seed");
+    }
+    let estimate = match arguments.view {
+        ViewName::Gaussian => Estimate::Gaussian,
+        ViewName::Moments => Estimate::Moments,
+    };
+    let view = View { name: "tail".into(), workload: arguments.workload.clone(), estimate };
+    let mut moments = publication.view(&view.workload);
+    let out = BufWriter::new(stdout());
+    let mut writer = Writer::new(publication, view, arguments.format.format(), false, out);
+    loop {
+        while let Some(release) = reader.next_frame()? {
+            for moments in moments.push(&release.values)? {
+                let shown = wanted.is_empty() || wanted.contains(&moments.key);
+                if release.epoch >= arguments.since && shown {
+                    writer.write(&Estimated { density: moments.density(), moments })?;
+                }
+            }
+        }
+        writer.flush()?;
+        if !arguments.follow {
+            return Ok(());
+        }
+        std::thread::sleep(INTERVAL);
+    }
+}
+
+fn wanted_keys(names: &[String], publication: &Publication) -> Result<Vec<u32>, CliError> {
+    let find = |name: &String| {
+        (0..publication.keys())
+            .find(|&key| publication.key_name(key) == name)
+            .ok_or_else(|| CliError::usage(format!("--key {name}: no key of this log is called so")))
+    };
+    names.iter().map(find).collect()
+}

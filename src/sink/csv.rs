@@ -1,0 +1,68 @@
+//! CSV: a header, then a line for every key and epoch. Fields that can't be given are empty.
+
+use super::Line;
+
+pub(super) fn header(line: &Line<'_>) -> String {
+    let columns: Vec<&str> = line.columns().collect();
+    let pairs = line.pairs();
+    let mut fields: Vec<String> = ["epoch", "start", "key", "view", "count", "count_noise"].map(String::from).into();
+    let mut pair_fields = |prefix: &str, fields: &mut Vec<String>| {
+        fields.extend(pairs.iter().map(|&(i, j)| format!("{prefix}_{}_{}", columns[i], columns[j])));
+    };
+    match line.density {
+        None => {
+            fields.extend(columns.iter().map(|column| format!("first_{column}")));
+            fields.push("first_noise".into());
+            pair_fields("second", &mut fields);
+            fields.extend(["second_noise".into(), "second_off_diagonal_noise".into()]);
+        }
+        Some(_) => {
+            fields.extend(columns.iter().map(|column| format!("mean_{column}")));
+            fields.extend(columns.iter().map(|column| format!("mean_noise_{column}")));
+            pair_fields("covariance", &mut fields);
+            pair_fields("covariance_noise", &mut fields);
+            fields.push("quality".into());
+        }
+    }
+    join(fields)
+}
+
+pub(super) fn line(line: &Line<'_>) -> String {
+    let moments = line.moments;
+    let number = |x: f64| x.to_string();
+    let mut fields = vec![moments.epoch.to_string(), line.start(), line.key().into(), line.view.name.clone()];
+    fields.extend([moments.count(), moments.noise.count].map(number));
+    match line.density {
+        None => {
+            let off_diagonal = moments.noise.second * std::f64::consts::FRAC_1_SQRT_2;
+            fields.extend(moments.first().iter().copied().map(number));
+            fields.push(number(moments.noise.first));
+            fields.extend(moments.second().iter().copied().map(number));
+            fields.extend([moments.noise.second, off_diagonal].map(number));
+        }
+        Some(density) => {
+            let pairs = line.pairs();
+            match density {
+                Ok(density) => {
+                    fields.extend(density.mean.iter().chain(density.mean_noise.iter()).copied().map(number));
+                    for matrix in [&density.covariance, &density.covariance_noise] {
+                        fields.extend(pairs.iter().map(|&pair| number(matrix[pair])));
+                    }
+                }
+                Err(_) => {
+                    fields.extend(std::iter::repeat_n(String::new(), 2 * (line.columns().count() + pairs.len())))
+                }
+            }
+            fields.push(line.quality().into());
+        }
+    }
+    join(fields)
+}
+
+/// Fields with commas, quotes or line ends are quoted (RFC 4180).
+fn join(fields: Vec<String>) -> String {
+    let quoted = fields.into_iter().map(|field| {
+        if field.contains([',', '"', '\n', '\r']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field }
+    });
+    quoted.collect::<Vec<_>>().join(",")
+}

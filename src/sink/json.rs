@@ -1,0 +1,76 @@
+//! JSON lines: one object for a key at an epoch.
+
+use hushflow_mechanism::estimate::density::Density;
+use hushflow_mechanism::moments::Layout;
+use serde_json::{Map, Value, json};
+
+use super::Line;
+
+pub(super) fn line(line: &Line<'_>) -> Value {
+    let moments = line.moments;
+    let mut object = Map::new();
+    object.insert("epoch".into(), moments.epoch.into());
+    if !line.start().is_empty() {
+        object.insert("start".into(), line.start().into());
+    }
+    object.insert("key".into(), line.key().into());
+    object.insert("view".into(), line.view.name.as_str().into());
+    object.insert("workload".into(), line.view.workload.to_string().into());
+    object.insert("private".into(), line.publication.is_private().into());
+    object.insert("count".into(), moments.count().into());
+    object.insert("count_noise".into(), moments.noise.count.into());
+    match line.density {
+        None => insert_moments(&mut object, line),
+        Some(density) => {
+            object.insert("quality".into(), line.quality().into());
+            insert_density(&mut object, line, density.ok());
+        }
+    }
+    Value::Object(object)
+}
+
+/// In centred and scaled coordinates.
+fn insert_moments(object: &mut Map<String, Value>, line: &Line<'_>) {
+    let moments = line.moments;
+    object.insert("first".into(), moments.first().into());
+    object.insert("first_noise".into(), moments.noise.first.into());
+    let noise = moments.noise.second;
+    if line.is_full() {
+        let second = moments.second();
+        object.insert("second".into(), matrix(moments.layout, |place, _, _| second[place]));
+        let level = |i, j| if i == j { noise } else { noise * std::f64::consts::FRAC_1_SQRT_2 };
+        object.insert("second_noise".into(), matrix(moments.layout, |_, i, j| level(i, j)));
+    } else {
+        object.insert("second".into(), moments.second().into());
+        object.insert("second_noise".into(), vec![noise; moments.second().len()].into());
+    }
+}
+
+/// In the units of the columns; null where the count is lost in its noise.
+fn insert_density(object: &mut Map<String, Value>, line: &Line<'_>, density: Option<&Density>) {
+    let by_column = |numbers: Option<&[f64]>| match numbers {
+        Some(numbers) => line.columns().map(String::from).zip(numbers.iter().map(|&x| x.into())).collect(),
+        None => Value::Null,
+    };
+    object.insert("mean".into(), by_column(density.map(|density| density.mean.as_slice())));
+    object.insert("mean_noise".into(), by_column(density.map(|density| density.mean_noise.as_slice())));
+    let square = |choose: fn(&Density) -> &nalgebra::DMatrix<f64>| match density {
+        Some(density) => {
+            let rows = choose(density).row_iter().map(|row| row.iter().copied().collect::<Vec<_>>());
+            json!(rows.collect::<Vec<_>>())
+        }
+        None => Value::Null,
+    };
+    object.insert("covariance".into(), square(|density| &density.covariance));
+    object.insert("covariance_noise".into(), square(|density| &density.covariance_noise));
+}
+
+/// A symmetric matrix from its packed entries.
+fn matrix(layout: Layout, entry: impl Fn(usize, usize, usize) -> f64) -> Value {
+    let mut rows = vec![vec![0.0; layout.dimension]; layout.dimension];
+    for (place, (i, j)) in layout.second_entries().enumerate() {
+        rows[i][j] = entry(place, i, j);
+        rows[j][i] = rows[i][j];
+    }
+    json!(rows)
+}

@@ -1,0 +1,146 @@
+//! Sinks: what was released, for people and for programs. Everything here may be seen by anyone.
+//!
+//! A [`Writer`] turns one view into a table, JSON lines or CSV. The noise level stands beside every number: its standard
+//! deviation, exact for moments, and for means and covariances exact where counts are public and to the first order in
+//! the count's noise where they are not.
+
+mod csv;
+mod json;
+mod table;
+
+use std::io::{self, Write};
+
+use hushflow_mechanism::epochs::Schedule;
+use hushflow_mechanism::estimate::density::{Density, DensityError, Quality};
+use hushflow_mechanism::moments::SecondMoment;
+use hushflow_mechanism::view::Moments;
+use hushflow_operators::Estimated;
+
+use crate::pipeline::{Estimate, View};
+use crate::publication::Publication;
+
+/// How a view is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// An aligned table, for people.
+    Table,
+    /// One JSON object a line.
+    Json,
+    /// CSV with a header line.
+    Csv,
+}
+
+/// Writes one view, a line for every key and epoch.
+pub struct Writer<W: Write> {
+    publication: Publication,
+    view: View,
+    format: Format,
+    /// Whether lines of several views share the output.
+    named: bool,
+    out: W,
+    headed: bool,
+}
+
+impl<W: Write> Writer<W> {
+    /// A writer of `view`. With `named`, lines say which view they belong to.
+    pub fn new(publication: Publication, view: View, format: Format, named: bool, out: W) -> Self {
+        Writer { publication, view, format, named, out, headed: false }
+    }
+
+    /// Writes what the view gives for one key at one epoch, and the header before the first line.
+    ///
+    /// # Errors
+    /// Whatever the output says.
+    pub fn write(&mut self, estimated: &Estimated) -> io::Result<()> {
+        let density = match (&estimated.density, self.view.estimate) {
+            (_, Estimate::Moments) => None,
+            (Ok(density), Estimate::Gaussian) => Some(self.publication.to_units(density)),
+            (Err(error), Estimate::Gaussian) => Some(Err(*error)),
+        };
+        let line = Line {
+            publication: &self.publication,
+            view: &self.view,
+            named: self.named,
+            moments: &estimated.moments,
+            density: density.as_ref().map(Result::as_ref),
+        };
+        let header = match self.format {
+            Format::Table => Some(table::header(&line)),
+            Format::Csv => Some(csv::header(&line)),
+            Format::Json => None,
+        };
+        if let (Some(header), false) = (header, self.headed) {
+            writeln!(self.out, "{header}")?;
+            self.headed = true;
+        }
+        let text = match self.format {
+            Format::Table => table::line(&line),
+            Format::Csv => csv::line(&line),
+            Format::Json => json::line(&line),
+        };
+        writeln!(self.out, "{text}")
+    }
+
+    /// Hands all lines on to the output's reader.
+    ///
+    /// # Errors
+    /// Whatever the output says.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// What one line says.
+struct Line<'a> {
+    publication: &'a Publication,
+    view: &'a View,
+    named: bool,
+    moments: &'a Moments,
+    /// In the units of the columns; none for a view of moments.
+    density: Option<Result<&'a Density, &'a DensityError>>,
+}
+
+impl Line<'_> {
+    fn key(&self) -> &str {
+        self.publication.key_name(self.moments.key)
+    }
+
+    fn columns(&self) -> impl Iterator<Item = &str> {
+        self.publication.parameters().columns.iter().map(|column| column.name.as_str())
+    }
+
+    /// Pairs of columns whose second moment is known, with its place.
+    fn pairs(&self) -> Vec<(usize, usize)> {
+        self.moments.layout.second_entries().collect()
+    }
+
+    fn is_full(&self) -> bool {
+        self.moments.layout.second == SecondMoment::Full
+    }
+
+    /// When the epoch begins, as RFC 3339; empty where epochs are counted.
+    fn start(&self) -> String {
+        match &self.publication.parameters().epochs.schedule {
+            Schedule::ByTime(by) => time(by.start, by.length, self.moments.epoch),
+            Schedule::ByCount(_) => String::new(),
+        }
+    }
+
+    /// One word on whether the numbers show the data or their noise.
+    fn quality(&self) -> &'static str {
+        match self.density {
+            None | Some(Ok(Density { quality: Quality::Good, .. })) => "good",
+            Some(Ok(_)) => "noise-dominated",
+            Some(Err(DensityError::TooFewRecords { .. })) => "too-few-records",
+            Some(Err(_)) => "out-of-range",
+        }
+    }
+}
+
+fn time(start: i64, length: i64, epoch: u64) -> String {
+    let offset = i128::from(length) * i128::from(epoch - 1);
+    i64::try_from(i128::from(start) + offset)
+        .ok()
+        .and_then(|micros| jiff::Timestamp::from_microsecond(micros).ok())
+        .map_or_else(String::new, |timestamp| timestamp.to_string())
+}
