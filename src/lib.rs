@@ -1,4 +1,6 @@
 //! hushflow: running moments of a record stream, published epoch after epoch under differential privacy.
 
 pub mod pipeline;
+pub mod publication;
 pub mod source;
+pub mod state;

@@ -1,1 +1,166 @@
-//! (to come)
+//! Expected errors of a workload under a strategy, exactly, before any data are seen.
+//!
+//! The release `C x + σ s z` with sensitivity s decodes to `A x + σ s B z`, `B = A C⁻¹`: row t of the workload
+//! has an error of standard deviation `σ s ‖B_t‖` in every coordinate. All figures here are for the noise
+//! multiplier σ = 1 and records of norm at most 1 that are added or removed once, so that s is the largest column
+//! norm of C.
+
+use crate::{
+    strategy::{MAX_HORIZON, Strategy, StrategyError, check_horizon},
+    workload::Workload,
+};
+use serde::{Deserialize, Serialize};
+
+/// Errors of n steps, per coordinate, in the unit of the records.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExpectedError {
+    /// Largest column norm of C, rounded up.
+    pub sensitivity: f64,
+    /// `‖A C⁻¹‖_F`.
+    pub frobenius: f64,
+    /// Largest row norm of `A C⁻¹`.
+    pub max_row: f64,
+    /// `sensitivity² · frobenius²`: sum over the steps of the variance of the error.
+    pub loss: f64,
+    /// `√(loss / n)`: root of its mean over the steps.
+    pub rmse: f64,
+    /// `sensitivity · max_row`: the largest standard deviation of the error of a step.
+    pub max_error: f64,
+}
+
+impl ExpectedError {
+    /// Errors of a workload over `steps` steps of a strategy.
+    ///
+    /// ```
+    /// use hushflow_mechanism::error::ExpectedError;
+    /// use hushflow_mechanism::strategy::{StrategyName, build};
+    /// use hushflow_mechanism::workload::Workload;
+    ///
+    /// let strategy = build(StrategyName::SquareRoot, &Workload::Prefix, Some(2000))?;
+    /// let error = ExpectedError::new(&Workload::Prefix, strategy.as_ref(), 2000)?;
+    /// assert!((error.rmse - 3.32296).abs() < 1e-5);
+    /// # Ok::<(), hushflow_mechanism::strategy::StrategyError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`StrategyError::Horizon`] when `steps` is 0, beyond the horizon of the strategy or beyond [`MAX_HORIZON`].
+    pub fn new(workload: &Workload, strategy: &dyn Strategy, steps: u64) -> Result<Self, StrategyError> {
+        check_horizon(&strategy.name(), steps, strategy.horizon().unwrap_or(MAX_HORIZON))?;
+        let largest = strategy.column_norms_squared(steps).into_iter().fold(0.0, f64::max);
+        let rows = strategy.decoder_row_norms(workload, steps);
+        let (sensitivity, max_row) = (square_root_up(largest), rows.iter().copied().fold(0.0, f64::max));
+        let frobenius = rows.iter().map(|row| row * row).sum::<f64>().sqrt();
+        let loss = (sensitivity * frobenius).powi(2);
+        let (rmse, max_error) = ((loss / steps as f64).sqrt(), sensitivity * max_row);
+        Ok(Self { sensitivity, frobenius, max_row, loss, rmse, max_error })
+    }
+}
+
+/// The square root, rounded up: the fused operation gives the sign of `root² − square` exactly.
+fn square_root_up(square: f64) -> f64 {
+    let root = square.sqrt();
+    if root.mul_add(root, -square) < 0.0 { root.next_up() } else { root }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy::{StrategyName, build};
+    use serde_json::Value;
+
+    fn expected_error(workload: &str, name: &str, n: u64) -> ExpectedError {
+        let workload = workload.parse().unwrap();
+        let strategy = build(name.parse().unwrap(), &workload, Some(n)).unwrap();
+        ExpectedError::new(&workload, strategy.as_ref(), n).unwrap()
+    }
+
+    fn check(what: &str, found: f64, expected: f64, relative: f64) {
+        assert!((found - expected).abs() <= relative * expected, "{what}: {found} against {expected}");
+    }
+
+    #[test]
+    fn reference_errors_are_met() {
+        let vectors: Value =
+            serde_json::from_str(include_str!("../../tests/vectors/factorization_errors.json")).unwrap();
+        let mut checked = 0;
+        for case in vectors["cases"].as_array().unwrap() {
+            let (input, expected) = (&case["input"], &case["expected"]);
+            let name = match input["factorization"].as_str() {
+                Some("identity") => "identity",
+                Some("sqrt") => "square-root",
+                _ => continue,
+            };
+            let workload = match input["workload"].as_str().unwrap() {
+                "exp" => format!("exponential:{}", input["param"]),
+                "window" => format!("window:{}", input["param"]),
+                other => other.to_string(),
+            };
+            if workload.parse::<Workload>().is_err() {
+                continue;
+            }
+            let found = expected_error(&workload, name, input["n"].as_u64().unwrap());
+            let value = |field: &str| expected[field].as_f64().unwrap();
+            check(&workload, found.sensitivity, value("c_norm_1to2"), 1e-10);
+            check(&workload, found.frobenius, value("b_frobenius"), 1e-10);
+            check(&workload, found.max_row, value("b_max_row"), 1e-10);
+            check(&workload, found.rmse, value("rmse"), 1e-10);
+            check(&workload, found.max_error, value("max_error"), 1e-10);
+            checked += 1;
+        }
+        assert_eq!(checked, 18);
+    }
+
+    /// Losses at n = 512 and roots of losses of prefix sums, computed independently.
+    #[test]
+    fn published_tables_are_met() {
+        let rows = [
+            ("average", 512, "identity", 6.8165165345),
+            ("average", 512, "square-root", 5.9949621778),
+            ("exponential:0.9", 512, "identity", 2672.2991689751),
+            ("exponential:0.9", 512, "square-root", 1077.4217516597),
+            ("exponential:0.99", 512, "square-root", 2305.0478156713),
+            ("window:10", 512, "identity", 50.75),
+            ("window:10", 512, "square-root", 18.8453634702),
+        ];
+        for (workload, n, name, loss) in rows {
+            check(workload, expected_error(workload, name, n).loss, loss, 1e-10);
+        }
+        let roots = [
+            (1, 1.0, 1.0),
+            (2, 1.1858541225631423, 1.25),
+            (100, 2.370658207297161, 2.53135211263557),
+            (2000, 3.322963415567399, 3.4856784633373334),
+            (4096, 3.5512926841697747, 3.7138836274412825),
+        ];
+        for (n, mean, max) in roots {
+            let found = expected_error("prefix", "square-root", n);
+            check("root mean loss", found.rmse, mean, 1e-10);
+            check("root max loss", found.max_error, max, 1e-10);
+        }
+        check("identity", expected_error("prefix", "identity", 1024).rmse, 22.638462845343543, 1e-14);
+    }
+
+    #[test]
+    fn a_part_of_the_horizon_is_judged_by_its_own_columns() {
+        let strategy = build(StrategyName::SquareRoot, &Workload::Prefix, Some(100)).unwrap();
+        let part = ExpectedError::new(&Workload::Prefix, strategy.as_ref(), 2).unwrap();
+        assert_eq!(part, expected_error("prefix", "square-root", 2));
+        for found in [0, 101] {
+            let error = ExpectedError::new(&Workload::Prefix, strategy.as_ref(), found).unwrap_err();
+            let strategy = "square-root".to_string();
+            assert_eq!(error, StrategyError::Horizon { strategy, found, limit: 100 });
+        }
+    }
+
+    #[test]
+    fn square_roots_are_rounded_up() {
+        for square in [0.0, 1.0, 4.0] {
+            assert_eq!(square_root_up(square), square.sqrt());
+        }
+        for square in [2.0, 3.0, 5.0, 0.1, 1.0f64.next_up()] {
+            let root = square_root_up(square);
+            assert!(root.mul_add(root, -square) >= 0.0, "{square}");
+            assert!(root.next_down().mul_add(root.next_down(), -square) < 0.0, "{square}");
+        }
+    }
+}

@@ -2,7 +2,8 @@
 //!
 //! Pure functions and state machines: no I/O, no clock, no dataflow, no global state. Modules are named by
 //! the field's own words; the way of the data through them is
-//! [`moments`] → [`strategy`] → [`jme`] with [`noise`] → [`workload`] → [`estimate`].
+//! [`epochs`] → [`moments`] → [`strategy`] → [`release`] by [`jme`] and [`noise`] → [`view`] of a [`workload`] →
+//! [`estimate`].
 
 pub mod accounting;
 pub mod epochs;
@@ -11,7 +12,9 @@ pub mod estimate;
 pub mod jme;
 pub mod moments;
 pub mod noise;
+pub mod release;
 pub mod sensitivity;
 pub mod series;
 pub mod strategy;
+pub mod view;
 pub mod workload;

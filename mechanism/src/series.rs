@@ -1,1 +1,132 @@
-//! (to come)
+//! Formal power series, cut after a number of terms: the arithmetic of lower-triangular Toeplitz matrices.
+//!
+//! The matrix with `M[t,i] = m_(t−i)` is the series `m_0 + m_1 x + m_2 x² + …`; product, inverse and square root
+//! of matrices are those of series. A series is the slice of its coefficients; missing ones are 0.
+
+use std::num::NonZeroUsize;
+
+/// First `terms` coefficients of `(1 − βx)^exponent`, by the binomial recurrence.
+///
+/// The relative error of every coefficient is a few units in the last place per term at most.
+///
+/// ```
+/// let root = hushflow_mechanism::series::binomial(-0.5, 1.0, 4);
+/// assert_eq!(root, [1.0, 0.5, 0.375, 0.3125]);
+/// ```
+pub fn binomial(exponent: f64, beta: f64, terms: usize) -> Vec<f64> {
+    let next = |coefficient: &mut f64, k: usize| {
+        let current = *coefficient;
+        *coefficient *= beta * ((k as f64 - exponent) / (k + 1) as f64);
+        Some(current)
+    };
+    (0..terms).scan(1.0, next).collect()
+}
+
+/// First `terms` coefficients of `series(x^stride)`.
+pub fn stretch(series: &[f64], stride: NonZeroUsize, terms: usize) -> Vec<f64> {
+    let mut stretched = vec![0.0; terms];
+    stretched
+        .iter_mut()
+        .step_by(stride.get())
+        .zip(series)
+        .for_each(|(place, &coefficient)| *place = coefficient);
+    stretched
+}
+
+/// First `terms` coefficients of `left · right`. Zeros of `left` cost nothing, every other term a pass over
+/// `right`.
+pub fn product(left: &[f64], right: &[f64], terms: usize) -> Vec<f64> {
+    let mut product = vec![0.0; terms];
+    for (shift, &factor) in left.iter().enumerate().take(terms).filter(|&(_, &factor)| factor != 0.0) {
+        product[shift..].iter_mut().zip(right).for_each(|(sum, &term)| *sum += factor * term);
+    }
+    product
+}
+
+/// First `terms` coefficients of `numerator / denominator`, whose first coefficient must not be 0; of the
+/// inverse when the numerator is `[1.0]`.
+///
+/// Long division: `terms` passes over the denominator.
+pub fn quotient(numerator: &[f64], denominator: &[f64], terms: usize) -> Vec<f64> {
+    let Some((first, others)) = denominator.split_first() else { return vec![f64::NAN; terms] };
+    let mut remainder = numerator.to_vec();
+    remainder.resize(terms, 0.0);
+    for t in 0..terms {
+        let (done, rest) = remainder.split_at_mut(t + 1);
+        done[t] /= first;
+        rest.iter_mut().zip(others).for_each(|(term, &coefficient)| *term -= done[t] * coefficient);
+    }
+    remainder
+}
+
+/// First `terms` coefficients of the square root, whose first is positive, of a series whose first coefficient
+/// must be positive. Takes `terms²/2` steps.
+pub fn square_root(series: &[f64], terms: usize) -> Vec<f64> {
+    let mut root: Vec<f64> = Vec::with_capacity(terms);
+    for t in 0..terms {
+        let target = series.get(t).copied().unwrap_or(0.0);
+        let coefficient = match root.first() {
+            None => target.sqrt(),
+            Some(first) => {
+                let mixed: f64 = root[1..].iter().zip(root[1..].iter().rev()).map(|(a, b)| a * b).sum();
+                (target - mixed) / (2.0 * first)
+            }
+        };
+        root.push(coefficient);
+    }
+    root
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check_close(found: &[f64], expected: &[f64], tolerance: f64) {
+        assert_eq!(found.len(), expected.len());
+        for (k, (found, expected)) in found.iter().zip(expected).enumerate() {
+            assert!((found - expected).abs() <= tolerance, "term {k}: {found} against {expected}");
+        }
+    }
+
+    #[test]
+    fn binomial_series_are_those_of_the_textbook() {
+        assert_eq!(binomial(0.5, 1.0, 5), [1.0, -0.5, -0.125, -0.0625, -0.0390625]);
+        assert_eq!(binomial(-1.0, 0.5, 4), [1.0, 0.5, 0.25, 0.125]);
+        assert_eq!(binomial(2.0, 1.0, 5), [1.0, -2.0, 1.0, 0.0, 0.0]);
+        assert!(binomial(0.5, 1.0, 0).is_empty());
+    }
+
+    #[test]
+    fn the_generic_root_meets_the_closed_form() {
+        for beta in [0.3, 0.9, 1.0] {
+            let (root, series) = (binomial(-0.5, beta, 300), binomial(-1.0, beta, 300));
+            check_close(&square_root(&series, 300), &root, 1e-13);
+            check_close(&product(&root, &root, 300), &series, 1e-13);
+            check_close(&quotient(&[1.0], &root, 300), &binomial(0.5, beta, 300), 1e-14);
+        }
+    }
+
+    #[test]
+    fn stretching_spreads_the_terms() {
+        let check = |series: &[f64], stride, expected: &[f64]| {
+            assert_eq!(stretch(series, NonZeroUsize::new(stride).unwrap(), expected.len()), expected);
+        };
+        check(&[1.0, 2.0, 3.0], 2, &[1.0, 0.0, 2.0, 0.0]);
+        check(&[1.0, 2.0], 1, &[1.0, 2.0, 0.0]);
+    }
+
+    proptest! {
+        #[test]
+        fn division_undoes_multiplication(
+            left in prop::collection::vec(-1.0..1.0f64, 1..20),
+            mut right in prop::collection::vec(-0.1..0.1f64, 1..20),
+        ) {
+            right[0] = 1.0;
+            let quotient = quotient(&product(&left, &right, 40), &right, 40);
+            for (k, found) in quotient.iter().enumerate() {
+                prop_assert!((found - left.get(k).unwrap_or(&0.0)).abs() < 1e-12);
+            }
+        }
+    }
+}

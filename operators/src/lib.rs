@@ -1,1 +1,41 @@
-//! timely operators around `hushflow-mechanism`.
+//! timely operators that publish private moments: each a thin shell around a state machine of
+//! [`hushflow_mechanism`].
+//!
+//! In the order of the data's way:
+//!
+//! | operator | takes | gives |
+//! |---|---|---|
+//! | [`Epochs`] | [`Records`] at the source's time | the same at the epoch they belong to |
+//! | [`Clip`] | [`Records`] | [`QuantisedRecords`] of bounded norm, on an integer grid |
+//! | [`Accumulate`] | [`QuantisedRecords`] | [`PartialSums`]: one worker's exact sums of an epoch |
+//! | [`Release`] | [`PartialSums`] of all workers | [`ShardRelease`]: encoded, with exact noise, for **every** epoch |
+//! | [`Commit`] | [`ShardRelease`] of all shards | [`Released`]: what is durable, and so may be seen by anyone |
+//! | [`Views`] | [`Released`] | [`Moments`](hushflow_mechanism::view::Moments) of a workload |
+//! | [`Densities`] | moments | [`Estimated`]: mean and covariance beside the moments |
+//!
+//! Timestamps are epochs, from 1. Records are never exchanged: each worker sums its own, and only sums travel.
+//! Everything before [`Commit`] is private: its types print nothing.
+//!
+//! An operator that can't go on raises the [`Fault`] and keeps its capability, because a dropped capability
+//! would look like the end of the stream and release half an epoch. Whoever steps the worker watches the
+//! fault and ends the process.
+
+mod accumulate;
+mod clip;
+mod commit;
+mod density;
+mod epochs;
+mod fault;
+mod records;
+mod release;
+mod view;
+
+pub use accumulate::Accumulate;
+pub use clip::Clip;
+pub use commit::{Commit, CommitLog, EpochCommit, Released};
+pub use density::{Densities, Estimated};
+pub use epochs::Epochs;
+pub use fault::Fault;
+pub use records::{PartialSums, QuantisedRecords, Records, ShardRelease};
+pub use release::{Release, ReleaseSetup};
+pub use view::Views;

@@ -12,12 +12,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use hushflow_mechanism::epochs::Schedule;
+use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::sensitivity::Neighbours;
+use hushflow_mechanism::strategy::StrategyName;
+use hushflow_mechanism::workload::Workload;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use document::Problem;
-pub use read::{parse_strategy, parse_workload};
 
 /// A validated pipeline file.
 #[derive(Clone, Debug, PartialEq)]
@@ -138,35 +140,25 @@ pub struct Privacy {
     /// λ: the share of the second moments; none for the largest that costs nothing.
     pub second_moment_weight: Option<f64>,
     /// Which second moments are released.
-    pub second_moments: SecondMoments,
-}
-
-/// Which second moments are released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SecondMoments {
-    /// All products of two columns: for covariances.
-    Full,
-    /// The squares alone: for variances.
-    Diagonal,
+    pub second_moments: SecondMoment,
 }
 
 /// How noise is correlated over time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Release {
-    /// The strategy C, in the form that [`parse_strategy`] accepts.
-    pub strategy: String,
-    /// The workload A that the strategy is made for, in the form that [`parse_workload`] accepts.
-    pub workload: String,
+    /// The strategy C.
+    pub strategy: StrategyName,
+    /// The workload A that the strategy is made for.
+    pub workload: Workload,
 }
 
 /// What people read: a workload over the releases. Views cost no privacy and may change from run to run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct View {
     /// The view's name.
     pub name: String,
-    /// The workload, in the form that [`parse_workload`] accepts.
-    pub workload: String,
+    /// The workload.
+    pub workload: Workload,
     /// What is made of it.
     pub estimate: Estimate,
 }

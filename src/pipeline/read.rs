@@ -2,43 +2,19 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
+use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::sensitivity::Neighbours;
+use hushflow_mechanism::workload::Workload;
 
 use super::document::{Document, Field, Problem, Section};
 use super::time::{parse_duration, parse_time};
 use super::{
-    Column, Epochs, Estimate, Format, Input, Key, Pipeline, Privacy, Release, RowPolicies, RowPolicy,
-    SecondMoments, Source, View,
+    Column, Epochs, Estimate, Format, Input, Key, Pipeline, Privacy, Release, RowPolicies, RowPolicy, Source,
+    View,
 };
-
-/// The forms of a workload in a pipeline file: `prefix`, `average`, `exponential:β` with 0 < β < 1, `window:k`.
-///
-/// # Errors
-/// Says what was found and what is accepted.
-pub fn parse_workload(text: &str) -> Result<String, String> {
-    let valid = match text.split_once(':') {
-        None => matches!(text, "prefix" | "average"),
-        Some(("exponential", decay)) => decay.parse().is_ok_and(|decay: f64| 0.0 < decay && decay < 1.0),
-        Some(("window", length)) => length.parse().is_ok_and(|length: u64| length >= 1),
-        Some(_) => false,
-    };
-    let expected =
-        "expected prefix, average, exponential:β with β between 0 and 1, or window:k with k from 1";
-    if valid { Ok(text.into()) } else { Err(format!("found {text:?}, {expected}")) }
-}
-
-/// The forms of a strategy in a pipeline file: `identity` and `square-root`.
-///
-/// # Errors
-/// Says what was found and what is accepted.
-pub fn parse_strategy(text: &str) -> Result<String, String> {
-    match text {
-        "identity" | "square-root" => Ok(text.into()),
-        _ => Err(format!("found {text:?}, expected identity or square-root")),
-    }
-}
 
 pub(super) fn pipeline(text: &str, path: &Path) -> Result<Pipeline, Vec<Problem>> {
     let document = Document::new(text);
@@ -240,7 +216,7 @@ fn privacy(section: &Section<'_>, dimension: usize) -> Option<Privacy> {
             ("zero-out", Neighbours::ZeroOut),
         ],
     );
-    let kinds = [("full", SecondMoments::Full), ("diagonal", SecondMoments::Diagonal)];
+    let kinds = [("full", SecondMoment::Full), ("diagonal", SecondMoment::Diagonal)];
     let second_moments = section.word("second_moments", &kinds);
     let clip_norm = section.positive("clip_norm").map(|norm| norm.value);
     let second_moment_weight = section.positive("second_moment_weight").map(|weight| weight.value);
@@ -250,7 +226,7 @@ fn privacy(section: &Section<'_>, dimension: usize) -> Option<Privacy> {
         neighbours: neighbours.unwrap_or(Neighbours::ReplaceOne),
         clip_norm: clip_norm.unwrap_or((dimension as f64).sqrt()),
         second_moment_weight,
-        second_moments: second_moments.unwrap_or(SecondMoments::Full),
+        second_moments: second_moments.unwrap_or(SecondMoment::Full),
     })
 }
 
@@ -365,12 +341,17 @@ const PRIVATE_EVENT_TIME: &str = "an event time is part of the private record un
     \"replace-one-in-place\", so it can't decide when epochs close: name an arrival column (arrival = \
     \"recorded_at\"), or use clock = \"end-of-input\", or choose those neighbours if event times are public";
 
+/// A value in the words of the mechanism.
+fn parsed<T: FromStr<Err: ToString>>(text: &&str) -> Result<T, String> {
+    text.parse().map_err(|error: T::Err| error.to_string())
+}
+
 fn release(section: &Section<'_>) -> Option<Release> {
     let strategy = section.require("strategy", section.text("strategy"), "strategy = \"square-root\"");
-    let strategy = strategy.and_then(|field| field.map(|text| parse_strategy(text)));
+    let strategy = strategy.and_then(|field| field.map(parsed));
     let workload = match section.text("workload") {
-        Some(field) => field.map(|text| parse_workload(text)).map(|field| field.value),
-        None => Some("prefix".into()),
+        Some(field) => field.map(parsed).map(|field| field.value),
+        None => Some(Workload::Prefix),
     };
     Some(Release { strategy: strategy?.value, workload: workload? })
 }
@@ -380,7 +361,7 @@ fn views(root: &Section<'_>) -> Option<Vec<View>> {
     let sections = root.sections("views").into_iter();
     let views: Vec<_> = sections.map(|section| view(section, &mut names)).collect();
     let default =
-        || View { name: "average".into(), workload: "average".into(), estimate: Estimate::Gaussian };
+        || View { name: "average".into(), workload: Workload::Average, estimate: Estimate::Gaussian };
     if views.is_empty() { Some(vec![default()]) } else { views.into_iter().collect() }
 }
 
@@ -390,7 +371,7 @@ fn view<'a>(section: Section<'a>, names: &mut HashSet<&'a str>) -> Option<View> 
         name.report(format!("the view {:?} is named twice: change one name", name.value));
     }
     let workload = section.require("workload", section.text("workload"), "workload = \"window:7\"");
-    let workload = workload.and_then(|field| field.map(|text| parse_workload(text)));
+    let workload = workload.and_then(|field| field.map(parsed));
     let words = [("gaussian", Estimate::Gaussian), ("moments", Estimate::Moments)];
     let estimate = section.word("estimate", &words).unwrap_or(Estimate::Gaussian);
     section.finish();
@@ -443,7 +424,7 @@ release.strategy = 'identity'
         let schedule = CountSchedule { records_per_epoch: 10, horizon: 3 };
         assert_eq!(pipeline.epochs.schedule, Schedule::ByCount(schedule));
         assert_eq!(pipeline.privacy.clip_norm, 1.0);
-        assert_eq!(pipeline.release.workload, "prefix");
+        assert_eq!(pipeline.release.workload, Workload::Prefix);
         assert_eq!(pipeline.views.len(), 1);
         assert_eq!(pipeline.rows, RowPolicies { missing: RowPolicy::Skip, malformed: RowPolicy::Skip });
     }
@@ -515,7 +496,7 @@ release.strategy = 'identity'
         check(
             "workload = \"average\"",
             "workload = \"window:0\"",
-            "dir/p.toml:39:12: views[0].workload: found \"window:0\", expected prefix, average, exponential:β with β between 0 and 1, or window:k with k from 1",
+            "dir/p.toml:39:12: views[0].workload: the length of a window is `0`; expected a whole number of epochs, at least 1, for example `window:10`",
         );
         check(
             "estimate = \"gaussian\"",

@@ -1,1 +1,239 @@
-//! (to come)
+//! What noise a guarantee needs, and what guarantee a noise gives.
+//!
+//! Everything hushflow releases is, in the end, one Gaussian mechanism of sensitivity 1 with standard
+//! deviation `noise_multiplier` (σ). This module converts between σ and (ε, δ):
+//! - [`gaussian`]: exactly, for continuous noise (also called μ-GDP, μ = 1/σ);
+//! - [`discrete`]: the same with the price of exact noise on a grid;
+//! - [`zcdp`]: through ρ = 1/(2σ²), which holds for noise on a grid as it stands and adds up under
+//!   composition.
+//!
+//! Plain functions give the nearest number. Those named `…_rounded_up`, and all of [`discrete`], move what
+//! they take and what they give by the relative [`MARGIN`] towards more privacy: only these belong in a
+//! guarantee.
+
+use thiserror::Error;
+
+pub mod discrete;
+pub mod gaussian;
+mod mills;
+pub mod zcdp;
+
+/// Relative margin of the conservative functions: several times the rounding error of the formulas.
+pub const MARGIN: f64 = 1e-12;
+
+/// Why a number can't stand in a guarantee.
+#[derive(Clone, Copy, Debug, Error, PartialEq)]
+#[non_exhaustive]
+pub enum AccountingError {
+    /// Not an ε.
+    #[error("epsilon is {0}, but must be a finite number of at least 0")]
+    Epsilon(f64),
+    /// Not a δ.
+    #[error("delta is {0}, but must be at least {min:e} and below 1", min = f64::MIN_POSITIVE)]
+    Delta(f64),
+    /// Not a noise multiplier.
+    #[error(
+        "the noise multiplier is {0}, but must be a finite number of at least {min:e}",
+        min = NoiseMultiplier::MIN
+    )]
+    NoiseMultiplier(f64),
+    /// Not a ρ of zCDP.
+    #[error("rho is {0}, but must be between {min:e} and {max:e}", min = f64::MIN_POSITIVE, max = Rho::MAX)]
+    Rho(f64),
+    /// The grid of the noise is too coarse for the bound on discreteness.
+    #[error(
+        "the noise's standard deviation is {0} grid steps, but must be at least {min}: choose a finer grid",
+        min = discrete::MIN_GRID_SCALE
+    )]
+    GridScale(f64),
+    /// Not a number of draws.
+    #[error("the number of noise draws is {0}, but must be a finite number of at least 1")]
+    Draws(f64),
+    /// The price of discrete noise leaves nothing of δ.
+    #[error(
+        "discrete noise costs {cost:e} of delta, but delta is {delta:e}: choose a finer grid or a larger delta"
+    )]
+    DiscretenessExceedsDelta {
+        /// (1+e^ε) times the total variation between discrete and continuous noise.
+        cost: f64,
+        /// The δ asked for.
+        delta: f64,
+    },
+}
+
+/// ε of (ε, δ)-differential privacy: finite, at least 0.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Epsilon(f64);
+
+impl Epsilon {
+    /// Takes an ε.
+    ///
+    /// # Errors
+    /// [`AccountingError::Epsilon`] if it is negative or not finite.
+    pub fn new(epsilon: f64) -> Result<Self, AccountingError> {
+        if (0.0..=f64::MAX).contains(&epsilon) {
+            Ok(Self(epsilon))
+        } else {
+            Err(AccountingError::Epsilon(epsilon))
+        }
+    }
+
+    /// The number.
+    pub fn value(self) -> f64 {
+        self.0
+    }
+}
+
+/// δ of (ε, δ)-differential privacy: a normal floating-point number between 0 and 1, both excluded.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Delta(f64);
+
+impl Delta {
+    /// Takes a δ.
+    ///
+    /// # Errors
+    /// [`AccountingError::Delta`] if it is below 2.2·10⁻³⁰⁸ or not below 1.
+    pub fn new(delta: f64) -> Result<Self, AccountingError> {
+        if (f64::MIN_POSITIVE..1.0).contains(&delta) {
+            Ok(Self(delta))
+        } else {
+            Err(AccountingError::Delta(delta))
+        }
+    }
+
+    /// The number.
+    pub fn value(self) -> f64 {
+        self.0
+    }
+
+    /// Smaller by the margin.
+    fn rounded_down(self) -> Self {
+        Self(self.0 * (1.0 - MARGIN))
+    }
+}
+
+/// σ: standard deviation of the noise over the sensitivity of what it hides.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct NoiseMultiplier(f64);
+
+impl NoiseMultiplier {
+    /// The least σ whose ε is a finite floating-point number for every δ.
+    pub const MIN: f64 = 1e-153;
+
+    /// Takes a σ.
+    ///
+    /// # Errors
+    /// [`AccountingError::NoiseMultiplier`] if it is below [`MIN`](Self::MIN) or not finite.
+    pub fn new(noise_multiplier: f64) -> Result<Self, AccountingError> {
+        let valid = (Self::MIN..=f64::MAX).contains(&noise_multiplier);
+        if valid {
+            Ok(Self(noise_multiplier))
+        } else {
+            Err(AccountingError::NoiseMultiplier(noise_multiplier))
+        }
+    }
+
+    /// The number.
+    pub fn value(self) -> f64 {
+        self.0
+    }
+
+    /// μ = 1/σ of Gaussian differential privacy (Dong, Roth & Su 2022, Theorem 2.7).
+    pub fn mu(self) -> f64 {
+        self.0.recip()
+    }
+
+    /// ρ = 1/(2σ²) of zero-concentrated differential privacy (Bun & Steinke 2016, Proposition 1.6).
+    pub fn rho(self) -> Rho {
+        Rho((self.mu() * self.mu() / 2.0).max(f64::MIN_POSITIVE))
+    }
+}
+
+/// ρ of ρ-zCDP: between 2.2·10⁻³⁰⁸ and [`Rho::MAX`]. The ρ of several releases add up, also adaptively.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Rho(f64);
+
+impl Rho {
+    /// The largest ρ whose ε is a finite floating-point number for every δ.
+    pub const MAX: f64 = 1e306;
+
+    /// Takes a ρ.
+    ///
+    /// # Errors
+    /// [`AccountingError::Rho`] if it is not positive or above [`MAX`](Self::MAX).
+    pub fn new(rho: f64) -> Result<Self, AccountingError> {
+        if (f64::MIN_POSITIVE..=Self::MAX).contains(&rho) {
+            Ok(Self(rho))
+        } else {
+            Err(AccountingError::Rho(rho))
+        }
+    }
+
+    /// The number.
+    pub fn value(self) -> f64 {
+        self.0
+    }
+}
+
+/// The least float between `low` and `high`, neither negative, at which the monotone `holds` is true;
+/// `high` if there is none below.
+///
+/// Non-negative floats are ordered as their bit patterns are, so bisecting these takes at most 64 steps,
+/// whatever `holds` says, and stops at a float where it is true with a neighbour where it is not.
+fn least(low: f64, high: f64, holds: impl Fn(f64) -> bool) -> f64 {
+    let (mut low, mut high) = (low.to_bits(), high.to_bits());
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if holds(f64::from_bits(middle)) { high = middle } else { low = middle + 1 }
+    }
+    f64::from_bits(high)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The cases of a reference file.
+    pub(super) fn cases(json: &str) -> Vec<serde_json::Value> {
+        let file: serde_json::Value = serde_json::from_str(json).unwrap();
+        file["cases"].as_array().unwrap().clone()
+    }
+
+    #[track_caller]
+    pub(super) fn assert_close(found: f64, expected: f64, relative: f64) {
+        let error = (found - expected).abs();
+        assert!(error <= relative * expected.abs(), "found {found:e}, expected {expected:e}");
+    }
+
+    #[test]
+    fn what_cannot_stand_in_a_guarantee_is_refused() {
+        for x in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0] {
+            assert!(Epsilon::new(x).is_err() && Delta::new(x).is_err(), "{x}");
+            assert!(NoiseMultiplier::new(x).is_err() && Rho::new(x).is_err(), "{x}");
+        }
+        for x in [0.0, 1e-320] {
+            assert!(
+                Delta::new(x).is_err() && NoiseMultiplier::new(x).is_err() && Rho::new(x).is_err(),
+                "{x}"
+            );
+        }
+        assert_eq!(Delta::new(1.0), Err(AccountingError::Delta(1.0)));
+        assert_eq!(Epsilon::new(0.0).unwrap().value(), 0.0);
+    }
+
+    #[test]
+    fn messages_say_what_was_found_and_expected() {
+        let message = NoiseMultiplier::new(-2.0).unwrap_err().to_string();
+        assert_eq!(message, "the noise multiplier is -2, but must be a finite number of at least 1e-153");
+        let message = Delta::new(1.5).unwrap_err().to_string();
+        assert_eq!(message, "delta is 1.5, but must be at least 2.2250738585072014e-308 and below 1");
+    }
+
+    #[test]
+    fn least_finds_the_exact_boundary() {
+        for boundary in [0.0, f64::MIN_POSITIVE, 1e-200, 0.1, 1.0, 1e300, f64::MAX] {
+            assert_eq!(least(0.0, f64::MAX, |x| x >= boundary), boundary);
+        }
+        assert_eq!(least(1.0, 2.0, |_| false), 2.0);
+    }
+}

@@ -1,1 +1,4 @@
-//! (to come)
+//! What a person reads from released moments: post-processing, at no privacy cost.
+
+pub mod debias;
+pub mod density;

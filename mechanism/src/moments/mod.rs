@@ -1,4 +1,17 @@
 //! Integer moments of quantised records: count, Σx and Σxxᵀ, exact and independent of order.
+//!
+//! The way of a record: a [`Clipper`] makes it a row of [`QuantisedRows`], integers q ≈ z·2²⁰/ζ of squared norm at
+//! most 2⁴⁰; [`Accumulators`] add the rows of each key and epoch up to [`MomentSums`]; sums of several workers
+//! merge. One unit of Σq is ζ·2⁻²⁰, one unit of Σqqᵀ is ζ²·2⁻⁴⁰.
+
+mod accumulate;
+mod clip;
+mod products;
+mod sums;
+
+pub use accumulate::Accumulators;
+pub use clip::{ClipError, Clipper, QuantisedRows, RecordError};
+pub use sums::{MomentError, MomentSums};
 
 use serde::{Deserialize, Serialize};
 use std::ops::Range;

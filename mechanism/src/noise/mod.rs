@@ -1,1 +1,24 @@
-//! (to come)
+//! Exact noise: discrete Gaussians drawn from operating-system entropy, in integers from end to end.
+//!
+//! | file | subject |
+//! |---|---|
+//! | [`scale`] | the standard deviations that the sampler covers, on an integer grid |
+//! | [`gaussian`] | the sampler of every release, with its proof |
+//! | `bins` | its first stage: which bin of width σ/64 |
+//! | `uniform` | real uniforms that are drawn bit by bit, as far as a comparison needs |
+//! | [`entropy`] | where the random bits come from: the operating system, or a seed in simulations |
+//! | [`reference`](mod@reference) | a second, slow, independent exact sampler to test the first against |
+//!
+//! No floating-point number takes part in a draw, so the support of a release is the whole grid whatever the
+//! data (Mironov, CCS 2012; Haney et al., arXiv 2207.13793), and no draw is approximate.
+
+mod bins;
+pub mod entropy;
+pub mod gaussian;
+pub mod reference;
+pub mod scale;
+mod uniform;
+
+pub use entropy::{EntropyError, NoiseGenerator, NoiseSource};
+pub use gaussian::DiscreteGaussian;
+pub use scale::NoiseScale;

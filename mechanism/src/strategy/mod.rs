@@ -3,6 +3,15 @@
 //! The C that runs *is* the mechanism: its coefficients are integers in units of 2^-[`COEFFICIENT_BITS`], so
 //! that encoding integer sums is exact.
 
+mod build;
+mod gram;
+mod history;
+mod toeplitz;
+
+pub(crate) use build::check_horizon;
+pub use build::{MAX_HORIZON, StrategyError, StrategyName, build};
+
+use crate::workload::Workload;
 use thiserror::Error;
 
 /// Bits after the binary point of the coefficients of every strategy.
@@ -17,6 +26,14 @@ pub enum StepError {
     PastHorizon {
         /// Number of steps of the strategy.
         horizon: u64,
+    },
+    /// A row does not have the number of coordinates it was started for.
+    #[error("a row has {found} coordinates; this state was made for {expected}")]
+    Coordinates {
+        /// Number of coordinates of the row.
+        found: usize,
+        /// Number of coordinates of the state.
+        expected: usize,
     },
     /// A sum left the range of 128-bit integers.
     #[error("a sum left the range of exact 128-bit arithmetic")]
@@ -39,12 +56,38 @@ pub struct ColumnGeometry {
 }
 
 /// A causal, invertible, lower-triangular C.
+///
+/// ```
+/// use hushflow_mechanism::strategy::{StrategyName, build};
+/// use hushflow_mechanism::workload::Workload;
+///
+/// let strategy = build(StrategyName::SquareRoot, &Workload::Prefix, Some(100))?;
+/// let (mut encoder, mut decoder) = (strategy.encoder(1), strategy.decoder(1));
+/// for t in 1..=100 {
+///     let (mut y, mut x) = ([0], [0.0]);
+///     encoder.encode(&[t], &mut y)?; // the noise goes onto y
+///     decoder.decode(&[y[0] as f64 / 2f64.powi(40)], &mut x)?;
+///     assert!((x[0] - t as f64).abs() < 1e-10);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Strategy: Send + Sync {
     /// As on the command line, for example `square-root`.
     fn name(&self) -> String;
 
     /// Number of steps it is defined for; `None` when it may run for ever.
     fn horizon(&self) -> Option<u64>;
+
+    /// What a sensitivity needs to know of C over its whole horizon.
+    fn geometry(&self) -> ColumnGeometry;
+
+    /// Squared norms of the columns of the leading `steps × steps` block of C, each rounded up. No more than the
+    /// horizon, or than [`MAX_HORIZON`].
+    fn column_norms_squared(&self, steps: u64) -> Vec<f64>;
+
+    /// Norms of the rows t = 1..`steps` of the decoder `B = A C⁻¹`: the noise in row t of the workload per unit
+    /// of the noise added to `C x`. No more than the horizon, or than [`MAX_HORIZON`].
+    fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> Vec<f64>;
 
     /// Starts encoding `coordinates` independent streams.
     fn encoder(&self, coordinates: usize) -> Box<dyn Encoder>;
@@ -61,7 +104,8 @@ pub trait Encoder: Send {
     /// Writes the next row of `C x`, in units of 2^-[`COEFFICIENT_BITS`] of the unit of `x`.
     ///
     /// # Errors
-    /// [`StepError::PastHorizon`] and [`StepError::Overflow`]; the state is unchanged then.
+    /// [`StepError::PastHorizon`], [`StepError::Coordinates`] and [`StepError::Overflow`]; the state is unchanged
+    /// then, and what is in `y` means nothing.
     fn encode(&mut self, x: &[i128], y: &mut [i128]) -> Result<(), StepError>;
 
     /// All state, for a checkpoint. It holds raw sums: private.
@@ -82,6 +126,6 @@ pub trait Decoder: Send {
     /// Writes the next row of `C⁻¹ y`.
     ///
     /// # Errors
-    /// [`StepError::PastHorizon`].
+    /// [`StepError::PastHorizon`] and [`StepError::Coordinates`]; the state is unchanged then.
     fn decode(&mut self, y: &[f64], x: &mut [f64]) -> Result<(), StepError>;
 }

@@ -1,0 +1,45 @@
+//! Samples per second of the exact discrete Gaussian, beside an inexact f64 normal (ziggurat) over the same generator.
+
+use chacha20::ChaCha20Rng;
+use divan::{Bencher, counter::ItemsCount};
+use hushflow_mechanism::noise::{DiscreteGaussian, NoiseScale, reference};
+use rand::SeedableRng;
+use rand_distr::{Distribution, StandardNormal};
+
+const DRAWS: usize = 1 << 16;
+
+fn main() {
+    divan::main();
+}
+
+/// σ of the bench, as a power of two on the grid.
+#[divan::bench(args = [20, 40, 61, 82])]
+fn exact(bencher: Bencher, sigma_bits: i32) {
+    let gaussian = DiscreteGaussian::new(NoiseScale::at_least(1.4 * 2f64.powi(sigma_bits)).expect("covered"));
+    let mut rng = ChaCha20Rng::seed_from_u64(1);
+    let mut noise = vec![0i128; DRAWS];
+    bencher
+        .counter(ItemsCount::new(DRAWS))
+        .bench_local(|| gaussian.fill(&mut rng, divan::black_box(&mut noise)));
+}
+
+#[divan::bench]
+fn ziggurat_f64(bencher: Bencher) {
+    let mut rng = ChaCha20Rng::seed_from_u64(1);
+    let mut noise = vec![0f64; DRAWS];
+    bencher.counter(ItemsCount::new(DRAWS)).bench_local(|| {
+        for x in divan::black_box(&mut noise) {
+            *x = StandardNormal.sample(&mut rng);
+        }
+    });
+}
+
+#[divan::bench(sample_count = 10)]
+fn reference_exact(bencher: Bencher) {
+    let mut rng = ChaCha20Rng::seed_from_u64(1);
+    bencher.counter(ItemsCount::new(1000usize)).bench_local(|| {
+        for _ in 0..1000 {
+            divan::black_box(reference::sample(1 << 20, &mut rng));
+        }
+    });
+}

@@ -1,0 +1,169 @@
+//! The price of exact noise on a grid: how far a discrete Gaussian is from a rounded continuous one.
+//!
+//! Data and noise are integers, so the ideal release "data + continuous Gaussian, rounded to the grid" is
+//! "data + rounded Gaussian": post-processing of the Gaussian mechanism, with its exact (ε, δ). What runs
+//! is the discrete Gaussian of the same σ. If the two are within total variation τ over all draws of a run,
+//! then the run is (ε, δ + (1+e^ε)τ)-private: τ to go to the ideal, e^ε τ to come back.
+//!
+//! With s = σ/grid and u = k/s the mass of the rounded Gaussian at k is that of the discrete one times
+//! 1 + (u²−1)/(24s²) + O(s⁻⁴). Hence for one draw, with E|u²−1| = 4φ(1) and E(u²−1)² = 2,
+//!
+//! ```text
+//! total variation = φ(1)/(12 s²) + O(s⁻⁴)  ≤ 0.0202/s²,      KL = 1/(576 s⁴) + O(s⁻⁶).
+//! ```
+//!
+//! Over N draws total variations add up, and so do divergences, also when the data adapt to earlier
+//! releases (chain rule); Pinsker's inequality turns the latter into √(N·KL/2) ≤ 0.0295 √N/s². The smaller
+//! of the two is taken.
+
+use super::{AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier, gaussian};
+
+/// The coarsest grid for which the bounds are offered, in grid steps per standard deviation.
+pub const MIN_GRID_SCALE: f64 = 64.0;
+
+/// Bound of s² times the total variation of one draw.
+const VARIATION: f64 = 0.0202;
+
+/// Bound of s² times √(KL/2) of one draw.
+const ROOT_HALF_DIVERGENCE: f64 = 0.0295;
+
+/// Total variation between all the noise of a run and its ideal.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Discreteness(f64);
+
+impl Discreteness {
+    /// That of a run of `draws` draws in all, with at least `grid_scale` = σ/grid grid steps per standard
+    /// deviation in each.
+    ///
+    /// # Errors
+    /// [`AccountingError::GridScale`] and [`AccountingError::Draws`] if these are out of range.
+    pub fn new(grid_scale: f64, draws: f64) -> Result<Self, AccountingError> {
+        if !(MIN_GRID_SCALE..=f64::MAX).contains(&grid_scale) {
+            return Err(AccountingError::GridScale(grid_scale));
+        }
+        if !(1.0..=f64::MAX).contains(&draws) {
+            return Err(AccountingError::Draws(draws));
+        }
+        let unscaled = (VARIATION * draws).min(ROOT_HALF_DIVERGENCE * draws.sqrt()) * (1.0 + MARGIN);
+        Ok(Self((unscaled / grid_scale / grid_scale).clamp(f64::MIN_POSITIVE, 1.0)))
+    }
+
+    /// The total variation, rounded up; at most 1.
+    pub fn total_variation(self) -> f64 {
+        self.0
+    }
+
+    /// What it adds to δ: (1+e^ε) times the total variation, rounded up; infinite for an ε above 709.
+    pub fn delta_cost(self, epsilon: Epsilon) -> f64 {
+        (1.0 + epsilon.value().exp()) * self.0 * (1.0 + MARGIN)
+    }
+}
+
+/// An upper bound of the least noise multiplier that is (ε, δ)-private on the grid: that of continuous
+/// noise for (ε, δ − cost).
+///
+/// # Errors
+/// [`AccountingError::DiscretenessExceedsDelta`] if the cost leaves nothing of δ.
+pub fn noise_multiplier_rounded_up(
+    epsilon: Epsilon,
+    delta: Delta,
+    discreteness: Discreteness,
+) -> Result<NoiseMultiplier, AccountingError> {
+    let cost = discreteness.delta_cost(epsilon);
+    let exceeded = AccountingError::DiscretenessExceedsDelta { cost, delta: delta.value() };
+    let remaining = Delta::new(delta.value() - cost).map_err(|_| exceeded)?;
+    Ok(gaussian::noise_multiplier_rounded_up(epsilon, remaining))
+}
+
+/// An upper bound of the least δ for which noise of this multiplier on the grid is (ε, δ)-private, or 1.
+pub fn delta_rounded_up(
+    noise_multiplier: NoiseMultiplier,
+    epsilon: Epsilon,
+    discreteness: Discreteness,
+) -> f64 {
+    let continuous = gaussian::delta_rounded_up(noise_multiplier, epsilon);
+    ((continuous + discreteness.delta_cost(epsilon)) * (1.0 + MARGIN)).min(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::assert_close;
+    use super::*;
+    use std::f64::consts::TAU;
+
+    /// Masses at k = 0, 1, … of the rounded Gaussian and of the discrete one; `grid_scale` at least 4, so
+    /// that the normaliser of the latter is σ√(2π) to the last bit.
+    fn masses(grid_scale: f64) -> impl Iterator<Item = (f64, f64)> {
+        let tail = move |x: f64| libm::erfc(x / (grid_scale * 2_f64.sqrt())) / 2.0;
+        (0..(12.0 * grid_scale) as u32).map(f64::from).map(move |k| {
+            let rounded = if k == 0.0 { 1.0 - 2.0 * tail(0.5) } else { tail(k - 0.5) - tail(k + 0.5) };
+            (rounded, (-(k / grid_scale).powi(2) / 2.0).exp() / (grid_scale * TAU.sqrt()))
+        })
+    }
+
+    /// Sum over all integers of an even function given at 0, 1, ….
+    fn sum_over_integers(terms: impl Iterator<Item = f64>) -> f64 {
+        terms.enumerate().map(|(k, term)| if k == 0 { term } else { 2.0 * term }).sum()
+    }
+
+    #[test]
+    fn constants_bound_the_exact_distances_and_are_sharp() {
+        for grid_scale in [4.0, 8.0, 16.0, 32.0, 64.0, 256.0] {
+            let variation = sum_over_integers(masses(grid_scale).map(|(p, q)| (p - q).abs() / 2.0));
+            let divergence = sum_over_integers(masses(grid_scale).map(|(p, q)| {
+                let excess = (q - p) / p;
+                p * ((1.0 + excess) * excess.ln_1p() - excess)
+            }));
+            let check = |found: f64, bound: f64| {
+                let scaled = found * grid_scale * grid_scale;
+                assert!(scaled < bound && scaled > 0.98 * bound, "{grid_scale}: {scaled} {bound}");
+            };
+            check(variation, VARIATION);
+            check((divergence / 2.0).sqrt(), ROOT_HALF_DIVERGENCE);
+        }
+    }
+
+    #[test]
+    fn few_draws_add_variations_many_add_divergences() {
+        let variation = |scale: f64, draws: f64| Discreteness::new(scale, draws).unwrap().total_variation();
+        assert_close(variation(64.0, 1.0), 0.0202 / 4096.0, 1e-11);
+        assert_close(variation(2_f64.powi(40), 2_f64.powi(34)), 0.0295 * 2_f64.powi(17 - 80), 1e-11);
+        assert!(variation(2_f64.powi(40), 2_f64.powi(34)) < 2_f64.powi(-68));
+        assert_eq!(variation(64.0, 1e300), 1.0);
+        assert!(variation(1e300, 1.0) > 0.0);
+    }
+
+    #[test]
+    fn what_cannot_be_bounded_is_refused() {
+        for scale in [f64::NAN, f64::INFINITY, 63.9, 0.0, -64.0] {
+            assert!(matches!(Discreteness::new(scale, 1.0), Err(AccountingError::GridScale(_))), "{scale}");
+        }
+        for draws in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
+            assert!(matches!(Discreteness::new(64.0, draws), Err(AccountingError::Draws(_))), "{draws}");
+        }
+    }
+
+    #[test]
+    fn calibration_pays_for_discreteness() {
+        let (epsilon, delta) = (Epsilon::new(1.0).unwrap(), Delta::new(1e-6).unwrap());
+        let fine = Discreteness::new(2_f64.powi(40), 2_f64.powi(34)).unwrap();
+        let coarse = Discreteness::new(1000.0, 10.0).unwrap();
+        let continuous = gaussian::noise_multiplier_rounded_up(epsilon, delta);
+        let calibrated = |discreteness| noise_multiplier_rounded_up(epsilon, delta, discreteness);
+        assert_close(calibrated(fine).unwrap().value(), continuous.value(), 1e-11);
+        let raised = calibrated(coarse).unwrap();
+        assert!(raised.value() > 1.01 * continuous.value());
+        assert_close(delta_rounded_up(raised, epsilon, coarse), delta.value(), 1e-9);
+        assert!(gaussian::delta(raised, epsilon) + coarse.delta_cost(epsilon) < delta.value());
+    }
+
+    #[test]
+    fn discreteness_that_eats_delta_is_an_error() {
+        let discreteness = Discreteness::new(64.0, 1.0).unwrap();
+        for epsilon in [1.0, 1e3].map(|x| Epsilon::new(x).unwrap()) {
+            let cost = discreteness.delta_cost(epsilon);
+            let found = noise_multiplier_rounded_up(epsilon, Delta::new(1e-6).unwrap(), discreteness);
+            assert_eq!(found, Err(AccountingError::DiscretenessExceedsDelta { cost, delta: 1e-6 }));
+        }
+    }
+}

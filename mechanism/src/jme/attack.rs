@@ -1,0 +1,179 @@
+//! The whole mechanism attacked in integers: neighbouring streams of quantised records, encoded by an integer
+//! C, never have more than the privacy loss asked for between them, and the worst come close to it.
+//!
+//! Nothing here uses the sensitivity: streams are encoded and compared coordinate by coordinate.
+
+use super::{JointMechanism, JointParameters};
+use crate::moments::{Layout, RECORD_BITS, SecondMoment};
+use crate::sensitivity::Neighbours;
+use crate::strategy::{COEFFICIENT_BITS, ColumnGeometry};
+use rand::{SeedableRng, rngs::ChaCha8Rng};
+use rand_distr::{Distribution, StandardNormal, Uniform};
+
+const KEYS: usize = 2;
+const EPOCHS: usize = 5;
+
+/// A lower-triangular C in integers: `columns[i][t]`.
+type Columns = [[i128; EPOCHS]; EPOCHS];
+
+/// A quantised record in a cell.
+struct Placed {
+    key: usize,
+    epoch: usize,
+    record: Vec<i128>,
+}
+
+fn toeplitz(first: [f64; EPOCHS]) -> Columns {
+    let unit = f64::from(COEFFICIENT_BITS).exp2();
+    let coefficient = |column: usize, row: usize| {
+        row.checked_sub(column).map_or(0, |lag| (first[lag] * unit).round() as i128)
+    };
+    std::array::from_fn(|column| std::array::from_fn(|row| coefficient(column, row)))
+}
+
+fn geometry_of(columns: &Columns) -> ColumnGeometry {
+    let overlap =
+        |i: usize, j: usize| -> i128 { columns[i].iter().zip(&columns[j]).map(|(a, b)| a * b).sum() };
+    let real = |value: i128| (value as f64 * f64::from(2 * COEFFICIENT_BITS).exp2().recip()).next_up();
+    let pairs = || (0..EPOCHS).flat_map(|i| (0..i).map(move |j| (i, j)));
+    ColumnGeometry {
+        max_norm_squared: (0..EPOCHS).map(|i| real(overlap(i, i))).fold(0.0, f64::max),
+        negative_overlap: pairs().map(|(i, j)| real(-overlap(i, j))).fold(0.0, f64::max),
+    }
+}
+
+/// Count, first and second moments of one record.
+fn moments(layout: Layout, record: &[i128]) -> Vec<i128> {
+    let second = layout.second_entries().map(|(i, j)| record[i] * record[j]);
+    [1].into_iter().chain(record.iter().copied()).chain(second).collect()
+}
+
+/// Difference of all releases of two streams that are alike but for these records.
+fn encoded_difference(columns: &Columns, layout: Layout, left: &[Placed], right: &[Placed]) -> Vec<i128> {
+    let width = layout.coordinates();
+    let mut difference = vec![0; KEYS * EPOCHS * width];
+    for (placed, sign) in left.iter().map(|placed| (placed, 1)).chain(right.iter().map(|placed| (placed, -1)))
+    {
+        for (epoch, coefficient) in columns[placed.epoch].iter().enumerate() {
+            let row = (placed.key * EPOCHS + epoch) * width;
+            for (place, moment) in moments(layout, &placed.record).iter().enumerate() {
+                difference[row + place] += sign * coefficient * moment;
+            }
+        }
+    }
+    difference
+}
+
+/// Quantised towards 0, so that the integer norm is at most 2²⁰.
+fn quantised(direction: &[f64], length: f64) -> Vec<i128> {
+    let norm = direction.iter().map(|value| value * value).sum::<f64>().sqrt();
+    let factor = length / norm * f64::from(RECORD_BITS).exp2();
+    let record: Vec<i128> = direction.iter().map(|value| (value * factor).trunc() as i128).collect();
+    assert!(record.iter().map(|value| value * value).sum::<i128>() <= 1 << (2 * RECORD_BITS));
+    record
+}
+
+fn random_record(dimension: usize, random: &mut ChaCha8Rng) -> Vec<i128> {
+    let direction: Vec<f64> = StandardNormal.sample_iter(&mut *random).take(dimension).collect();
+    quantised(&direction, Uniform::new(0.0_f64, 1.5).unwrap().sample(random).min(1.0))
+}
+
+fn random_cell(random: &mut ChaCha8Rng) -> (usize, usize) {
+    let below = |end| Uniform::new(0, end).unwrap();
+    (below(KEYS).sample(random), below(EPOCHS).sample(random))
+}
+
+/// What a record may become: nothing, another record in its cell, or another record anywhere.
+fn neighbours_of(neighbours: Neighbours, dimension: usize, random: &mut ChaCha8Rng) -> [Vec<Placed>; 2] {
+    let (key, epoch) = random_cell(random);
+    let left = Placed { key, epoch, record: random_record(dimension, random) };
+    let record = random_record(dimension, random);
+    let right = match neighbours {
+        Neighbours::ZeroOut => vec![],
+        Neighbours::ReplaceOneInPlace => vec![Placed { key, epoch, record }],
+        Neighbours::ReplaceOne => {
+            let (key, epoch) = random_cell(random);
+            vec![Placed { key, epoch, record }]
+        }
+    };
+    [vec![left], right]
+}
+
+/// The pairs that the theorem's proof names as the worst: e₁ against −e₁ in one cell, e₁ in two cells that
+/// overlap least (of two keys, or two epochs of one key), e₁ against nothing.
+fn worst(neighbours: Neighbours, dimension: usize) -> Vec<[Vec<Placed>; 2]> {
+    let axis: Vec<f64> = (0..dimension).map(|i| if i == 0 { 1.0 } else { 0.0 }).collect();
+    let placed = |key, epoch, sign: i128| {
+        vec![Placed { key, epoch, record: quantised(&axis, 1.0).iter().map(|value| sign * value).collect() }]
+    };
+    match neighbours {
+        Neighbours::ZeroOut => vec![[placed(0, 0, 1), vec![]]],
+        Neighbours::ReplaceOneInPlace => vec![[placed(0, 0, 1), placed(0, 0, -1)]],
+        Neighbours::ReplaceOne => vec![
+            [placed(0, 0, 1), placed(0, 0, -1)],
+            [placed(0, 0, 1), placed(1, 0, 1)],
+            [placed(0, 0, 1), placed(0, 1, 1)],
+        ],
+    }
+}
+
+fn check(columns: &Columns, parameters: JointParameters) {
+    let mechanism = JointMechanism::new(parameters).unwrap();
+    let JointParameters { layout, neighbours, noise_multiplier, .. } = parameters;
+    let mut random = ChaCha8Rng::seed_from_u64(11);
+    let tried = (0..40).map(|_| neighbours_of(neighbours, layout.dimension, &mut random));
+    let largest = tried
+        .chain(worst(neighbours, layout.dimension))
+        .map(|[left, right]| mechanism.concentrated_loss(&encoded_difference(columns, layout, &left, &right)))
+        .fold(0.0, f64::max);
+    let budget = 1.0 / (2.0 * noise_multiplier * noise_multiplier);
+    assert!(largest <= budget, "{largest} exceeds {budget}: {parameters:?}");
+    assert!(largest >= budget * (1.0 - 1e-8), "{largest} is far from {budget}: {parameters:?}");
+}
+
+fn check_all(first: [f64; EPOCHS]) {
+    let columns = toeplitz(first);
+    let layouts = [1, 2, 3, 5].into_iter().flat_map(|dimension| {
+        [SecondMoment::Full, SecondMoment::Diagonal].map(|second| Layout { dimension, second })
+    });
+    for layout in layouts {
+        for neighbours in [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut] {
+            for (clip_norm, noise_multiplier) in [(1.0, 0.05), (7.3, 0.9), (1e-3, 1.0), (123.4, 50.21)] {
+                let defaults = JointParameters {
+                    layout,
+                    neighbours,
+                    clip_norm,
+                    noise_multiplier,
+                    geometry: geometry_of(&columns),
+                    second_moment_weight: None,
+                    count_weight: None,
+                };
+                check(&columns, defaults);
+                let second_moment_weight = Some(0.3 / (clip_norm * clip_norm));
+                let count_is_private = neighbours != Neighbours::ReplaceOneInPlace;
+                let count_weight = count_is_private.then_some(1.2 * clip_norm);
+                check(&columns, JointParameters { second_moment_weight, count_weight, ..defaults });
+            }
+        }
+    }
+}
+
+#[test]
+fn identity_spends_what_was_asked_for() {
+    check_all([1.0, 0.0, 0.0, 0.0, 0.0]);
+}
+
+#[test]
+fn square_root_of_the_prefix_spends_what_was_asked_for() {
+    check_all([1.0, 0.5, 0.375, 0.3125, 0.2734375]);
+}
+
+#[test]
+fn irrational_coefficients_spend_what_was_asked_for() {
+    check_all([1.0, 0.1_f64.sqrt(), 0.2_f64.cbrt() - 0.4, 0.07_f64.exp() - 1.0, 1e-9]);
+}
+
+#[test]
+fn columns_that_point_away_from_each_other_spend_what_was_asked_for() {
+    check_all([1.0, -0.9, 0.0, 0.0, 0.0]);
+}

@@ -1,0 +1,264 @@
+//! The sums of all keys of one epoch on one worker.
+//!
+//! A row of d numbers adds to d(d+3)/2 sums, so touching the sums once a record would cost more memory traffic
+//! than arithmetic. A key therefore sets its rows aside until they hold about as many numbers as its sums do,
+//! and multiplies them at once. A key with few records stays small; all keys share one workspace.
+
+use super::products::BlockProducts;
+use super::{Layout, MomentError, MomentSums, QuantisedRows};
+use std::collections::BTreeMap;
+
+/// A key sets at least this many rows aside before it adds them up.
+const PENDING_ROWS: usize = 32;
+
+/// Adds quantised records up, key by key.
+///
+/// ```
+/// use hushflow_mechanism::moments::{Accumulators, Clipper, Layout, QuantisedRows, SecondMoment};
+///
+/// let mut rows = QuantisedRows::new(2);
+/// // ζ = 2²⁰ makes the grid the integers.
+/// Clipper::unscaled(2, 1048576.0)?.quantise_all(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &mut rows)?;
+///
+/// let mut accumulators = Accumulators::new(Layout { dimension: 2, second: SecondMoment::Full });
+/// accumulators.add(&[7, 4, 7], &rows)?;
+/// let sums = accumulators.take()?;
+/// assert_eq!(sums[&4].coordinates(), [1, 3, 4, 9, 12, 16]);
+/// assert_eq!(sums[&7].coordinates(), [2, 6, 8, 26, 32, 40]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Accumulators {
+    layout: Layout,
+    keys: BTreeMap<u32, Key>,
+    products: BlockProducts,
+}
+
+/// Sums of a key, and rows not in them yet.
+struct Key {
+    sums: MomentSums,
+    pending: Vec<f64>,
+}
+
+impl Key {
+    fn new(layout: Layout) -> Self {
+        Self { sums: MomentSums::zero(layout), pending: Vec::new() }
+    }
+}
+
+impl Accumulators {
+    /// No keys yet.
+    pub fn new(layout: Layout) -> Self {
+        Self { layout, keys: BTreeMap::new(), products: BlockProducts::new(layout) }
+    }
+
+    /// Adds a batch of rows; `keys` has the key of each. Rows of one key in succession go fastest.
+    pub fn add(&mut self, keys: &[u32], rows: &QuantisedRows) -> Result<(), MomentError> {
+        self.check_dimension(rows)?;
+        if keys.len() != rows.len() {
+            return Err(MomentError::Keys { keys: keys.len(), rows: rows.len() });
+        }
+        let mut rest = rows.values();
+        keys.chunk_by(PartialEq::eq).try_for_each(|run| {
+            let (rows, after) = rest.split_at(run.len() * self.layout.dimension);
+            rest = after;
+            self.add_run(run[0], rows)
+        })
+    }
+
+    /// Adds a batch of rows that all belong to one key.
+    pub fn add_to_key(&mut self, key: u32, rows: &QuantisedRows) -> Result<(), MomentError> {
+        self.check_dimension(rows)?;
+        if rows.is_empty() { Ok(()) } else { self.add_run(key, rows.values()) }
+    }
+
+    /// Adds the sums that another worker made of the same epoch and key.
+    pub fn merge(&mut self, key: u32, sums: &MomentSums) -> Result<(), MomentError> {
+        self.keys.entry(key).or_insert_with(|| Key::new(self.layout)).sums.merge(sums)
+    }
+
+    /// Hands over the sums of all keys, in the order of keys, and starts anew; so it does on error, without them.
+    pub fn take(&mut self) -> Result<BTreeMap<u32, MomentSums>, MomentError> {
+        let keys = std::mem::take(&mut self.keys).into_iter();
+        keys.map(|(key, Key { mut sums, pending })| {
+            self.products.add_rows(&pending, &mut sums)?;
+            Ok((key, sums))
+        })
+        .collect()
+    }
+
+    fn add_run(&mut self, key: u32, rows: &[f64]) -> Result<(), MomentError> {
+        let Layout { dimension, .. } = self.layout;
+        let enough = dimension * PENDING_ROWS.max(self.layout.coordinates() / dimension);
+        let key = self.keys.entry(key).or_insert_with(|| Key::new(self.layout));
+        if rows.len() >= enough {
+            return self.products.add_rows(rows, &mut key.sums);
+        }
+        key.pending.extend_from_slice(rows);
+        if key.pending.len() >= enough {
+            self.products.add_rows(&key.pending, &mut key.sums)?;
+            key.pending.clear();
+        }
+        Ok(())
+    }
+
+    fn check_dimension(&self, rows: &QuantisedRows) -> Result<(), MomentError> {
+        let (found, expected) = (rows.dimension(), self.layout.dimension);
+        if found == expected { Ok(()) } else { Err(MomentError::Dimension { found, expected }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Clipper;
+    use super::super::SecondMoment::{Diagonal, Full};
+    use super::super::products::BLOCK_ROWS;
+    use super::*;
+    use chacha20::ChaCha20Rng;
+    use num_bigint::BigInt;
+    use proptest::prelude::*;
+    use rand::{RngExt, SeedableRng};
+
+    /// ζ = 2²⁰ makes the grid the integers.
+    fn quantised(dimension: usize, records: &[f64]) -> QuantisedRows {
+        let mut rows = QuantisedRows::new(dimension);
+        Clipper::unscaled(dimension, 1048576.0).unwrap().quantise_all(records, &mut rows).unwrap();
+        rows
+    }
+
+    /// Integers large enough that about half of the records are clipped: squares near 2⁴⁰.
+    fn random_rows(dimension: usize, count: usize, seed: u64) -> QuantisedRows {
+        let mut rng = ChaCha20Rng::seed_from_u64(seed);
+        let size = 1048576.0 * (3.0 / dimension as f64).sqrt();
+        let records: Vec<f64> = (0..dimension * count).map(|_| rng.random_range(-size..size)).collect();
+        quantised(dimension, &records)
+    }
+
+    /// The sums of one key by their definition, in integers of any size.
+    fn reference<'a>(layout: Layout, rows: impl Iterator<Item = &'a [f64]>) -> Vec<BigInt> {
+        let mut sums = vec![BigInt::ZERO; layout.coordinates()];
+        for row in rows {
+            let integers: Vec<BigInt> = row.iter().map(|&value| BigInt::from(value as i64)).collect();
+            sums[Layout::COUNT] += 1;
+            layout.first().zip(&integers).for_each(|(place, integer)| sums[place] += integer);
+            for (place, (i, j)) in layout.second().zip(layout.second_entries()) {
+                sums[place] += &integers[i] * &integers[j];
+            }
+        }
+        sums
+    }
+
+    fn check(layout: Layout, keys: &[u32], rows: &QuantisedRows, sums: &BTreeMap<u32, MomentSums>) {
+        let mut distinct = keys.to_vec();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert!(sums.keys().eq(&distinct));
+        for (key, sums) in sums {
+            let rows = rows.values().chunks_exact(layout.dimension).zip(keys);
+            let expected = reference(layout, rows.filter(|(_, other)| *other == key).map(|(row, _)| row));
+            assert!(sums.coordinates().iter().map(|&sum| BigInt::from(sum)).eq(expected), "key {key}");
+        }
+    }
+
+    fn added(layout: Layout, keys: &[u32], rows: &QuantisedRows) -> BTreeMap<u32, MomentSums> {
+        let mut accumulators = Accumulators::new(layout);
+        accumulators.add(keys, rows).unwrap();
+        accumulators.take().unwrap()
+    }
+
+    #[test]
+    fn sums_are_exact_on_both_sides_of_every_boundary() {
+        for second in [Full, Diagonal] {
+            for dimension in [1, 7, 8, 33, 65] {
+                let layout = Layout { dimension, second };
+                for count in [1, 31, 32, 33, 255, 257] {
+                    let rows = random_rows(dimension, count, 2);
+                    check(layout, &vec![3; count], &rows, &added(layout, &vec![3; count], &rows));
+                }
+            }
+        }
+    }
+
+    /// Odd squares just below 2⁴⁰: added in one block, an odd number of them would pass 2⁵³ and lose the last bit.
+    #[test]
+    fn blocks_of_the_longest_records_are_exact() {
+        let count = 3 * BLOCK_ROWS + 1;
+        let length = (1 << 20) - 1;
+        for dimension in [1, 8] {
+            let mut record = vec![0.0; dimension];
+            record[dimension - 1] = -f64::from(length);
+            let layout = Layout { dimension, second: Full };
+            let mut accumulators = Accumulators::new(layout);
+            accumulators.add_to_key(0, &quantised(dimension, &record.repeat(count))).unwrap();
+            let sums = &accumulators.take().unwrap()[&0];
+            let (count, length) = (count as i128, i128::from(length));
+            assert_eq!(sums.coordinates()[Layout::COUNT], count);
+            assert_eq!(sums.coordinates()[layout.first().end - 1], -count * length);
+            assert_eq!(sums.coordinates().last(), Some(&(count * length * length)));
+        }
+    }
+
+    #[test]
+    fn blocks_with_cancelling_signs_are_exact() {
+        let layout = Layout { dimension: 9, second: Full };
+        let rows = random_rows(9, 2 * BLOCK_ROWS + 5, 3);
+        let keys = vec![0; rows.len()];
+        check(layout, &keys, &rows, &added(layout, &keys, &rows));
+    }
+
+    #[test]
+    fn empty_batches_make_no_keys() {
+        let mut accumulators = Accumulators::new(Layout { dimension: 2, second: Full });
+        accumulators.add(&[], &QuantisedRows::new(2)).unwrap();
+        accumulators.add_to_key(1, &QuantisedRows::new(2)).unwrap();
+        assert!(accumulators.take().unwrap().is_empty());
+    }
+
+    #[test]
+    fn batches_that_do_not_fit_are_refused() {
+        let mut accumulators = Accumulators::new(Layout { dimension: 2, second: Full });
+        let (rows, wide) = (quantised(2, &[1.0; 4]), quantised(3, &[1.0; 3]));
+        let dimension = Err(MomentError::Dimension { found: 3, expected: 2 });
+        assert_eq!(accumulators.add(&[1], &rows), Err(MomentError::Keys { keys: 1, rows: 2 }));
+        assert_eq!(accumulators.add(&[1], &wide), dimension);
+        assert_eq!(accumulators.add_to_key(1, &wide), dimension);
+        let sums = MomentSums::zero(Layout { dimension: 2, second: Diagonal });
+        assert!(matches!(accumulators.merge(1, &sums), Err(MomentError::Layout { .. })));
+    }
+
+    fn layouts() -> impl Strategy<Value = Layout> {
+        (1..20usize, prop::bool::ANY)
+            .prop_map(|(dimension, full)| Layout { dimension, second: if full { Full } else { Diagonal } })
+    }
+
+    proptest! {
+        /// Whatever the order of records, the size of batches and the worker each goes to.
+        #[test]
+        fn sums_do_not_depend_on_order_or_place(
+            layout in layouts(),
+            (keys, shuffled) in prop::collection::vec(0..4u32, 1..300)
+                .prop_map(|keys| keys.into_iter().enumerate().collect::<Vec<_>>())
+                .prop_flat_map(|keys| (Just(keys.clone()), Just(keys).prop_shuffle())),
+            batch in 1..100usize,
+            workers in 1..4usize,
+            seed in 0..1000u64,
+        ) {
+            let rows = random_rows(layout.dimension, keys.len(), seed);
+            let mut parts: Vec<_> = (0..workers).map(|_| Accumulators::new(layout)).collect();
+            for (number, batch) in shuffled.chunks(batch).enumerate() {
+                let records: Vec<f64> = batch
+                    .iter()
+                    .flat_map(|(row, _)| &rows.values()[row * layout.dimension..][..layout.dimension])
+                    .copied()
+                    .collect();
+                let keys: Vec<u32> = batch.iter().map(|(_, key)| *key).collect();
+                parts[number % workers].add(&keys, &quantised(layout.dimension, &records)).unwrap();
+            }
+            let mut whole = Accumulators::new(layout);
+            for part in &mut parts {
+                part.take().unwrap().iter().for_each(|(key, sums)| whole.merge(*key, sums).unwrap());
+            }
+            let keys: Vec<u32> = keys.into_iter().map(|(_, key)| key).collect();
+            check(layout, &keys, &rows, &whole.take().unwrap());
+        }
+    }
+}

@@ -1,0 +1,467 @@
+//! From a record to integers: centre, scale, clip to the ζ-ball, round to the grid ζ·2⁻²⁰.
+//!
+//! A [`Clipper`] is where the sensitivity of everything downstream is made: what leaves it, a row of
+//! [`QuantisedRows`], has an *integer* squared norm of at most 2⁴⁰, tested on the integers themselves. So the
+//! bound ‖x‖₂ ≤ ζ on every record holds exactly, with no allowance for rounding.
+//!
+//! Every step is one IEEE operation (no fused multiply-add, no library function but the square root, which
+//! IEEE rounds correctly) in a fixed order: the same record gives the same integers on every machine.
+
+use super::RECORD_BITS;
+
+/// Integer norm of a record of norm ζ.
+const UNIT: f64 = (1u64 << RECORD_BITS) as f64;
+
+/// Largest integer squared norm of a quantised record, 2⁴⁰.
+const BALL: f64 = UNIT * UNIT;
+
+/// Squared norms that neither overflowed nor lost a noticeable share to underflow.
+const FAITHFUL: std::ops::RangeInclusive<f64> = 1e-270..=1e270;
+
+/// Why a [`Clipper`] can't be made.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClipError {
+    /// A record without columns has no moments.
+    #[error("a record has no columns: name at least one")]
+    NoColumns,
+    /// ζ is not a positive finite number.
+    #[error("the clip norm is {0}: give a finite number above 0")]
+    ClipNorm(f64),
+    /// The bounds of a column don't span an interval.
+    #[error(
+        "column {column} is bounded by {lower} and {upper}: give two finite numbers, the smaller first, \
+         far enough apart for a number to lie between them"
+    )]
+    Bounds {
+        /// Place of the column, from 0.
+        column: usize,
+        /// Lower bound as given.
+        lower: f64,
+        /// Upper bound as given.
+        upper: f64,
+    },
+}
+
+/// Why a record can't be quantised. The record's values are never part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// A value is infinite or not a number.
+    #[error("a record holds a value that is not finite: leave the record out")]
+    NotFinite,
+    /// The values don't divide into rows of d columns.
+    #[error("found {found} values where rows of {dimension} columns were expected")]
+    Length {
+        /// Number of values found.
+        found: usize,
+        /// Columns of a row.
+        dimension: usize,
+    },
+}
+
+/// Records as integers of at most 2²⁰ in `f64`, row after row, each of integer squared norm at most 2⁴⁰.
+///
+/// Only a [`Clipper`] writes rows, so who holds some may rely on the bound. Not printable: it is private data.
+#[derive(Clone)]
+pub struct QuantisedRows {
+    dimension: usize,
+    values: Vec<f64>,
+}
+
+impl QuantisedRows {
+    /// No rows yet, of `dimension` columns each.
+    pub fn new(dimension: usize) -> Self {
+        Self { dimension, values: Vec::new() }
+    }
+
+    /// Number of columns d.
+    pub fn dimension(&self) -> usize {
+        self.dimension
+    }
+
+    /// All rows, row-major, in units of ζ·2⁻²⁰.
+    pub fn values(&self) -> &[f64] {
+        &self.values
+    }
+
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.values.len().checked_div(self.dimension).unwrap_or(0)
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// Forgets the rows and keeps the memory.
+    pub fn clear(&mut self) {
+        self.values.clear();
+    }
+}
+
+/// Maps records into the ζ-ball and rounds them to its grid.
+///
+/// A record x becomes z with `z_j = (x_j − centre_j) / half_width_j`, is clamped to the public bounds
+/// (−1 ≤ z_j ≤ 1), scaled down to norm ζ if it is longer, and rounded to integers `q ≈ z · 2²⁰/ζ`. A mean of z
+/// is read back as `centre_j + half_width_j · z_j`.
+///
+/// ```
+/// use hushflow_mechanism::moments::{Clipper, QuantisedRows};
+///
+/// let clipper = Clipper::new(&[(0.0, 10.0), (-1.0, 1.0)], 1.0)?;
+/// let mut rows = QuantisedRows::new(2);
+/// clipper.quantise(&[7.5, 0.25], &mut rows)?;
+/// assert_eq!(rows.values(), [524288.0, 262144.0]); // 1/2 and 1/4, in units of 2⁻²⁰
+/// assert!(clipper.quantise(&[f64::NAN, 0.0], &mut rows).is_err());
+/// assert_eq!(rows.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Clipper {
+    clip_norm: f64,
+    centres: Vec<f64>,
+    half_widths: Vec<f64>,
+    /// Reciprocals of the half widths.
+    scales: Vec<f64>,
+    /// Largest |z_j|: 1 between public bounds, infinite without.
+    limit: f64,
+}
+
+impl Clipper {
+    /// A clipper for columns between public `bounds` (lower, upper), one pair a column, and the norm ζ =
+    /// `clip_norm` in the scaled coordinates; from √d on, nothing between the bounds is clipped.
+    pub fn new(bounds: &[(f64, f64)], clip_norm: f64) -> Result<Self, ClipError> {
+        let columns: Vec<_> = bounds
+            .iter()
+            .enumerate()
+            .map(|(column, &(lower, upper))| {
+                centre_and_half_width(lower, upper).ok_or(ClipError::Bounds { column, lower, upper })
+            })
+            .collect::<Result<_, _>>()?;
+        let (centres, half_widths) = columns.into_iter().unzip();
+        Self::from_columns(centres, half_widths, 1.0, clip_norm)
+    }
+
+    /// A clipper for vectors that are centred already, such as gradients: z = x, with no bounds on columns.
+    pub fn unscaled(dimension: usize, clip_norm: f64) -> Result<Self, ClipError> {
+        Self::from_columns(vec![0.0; dimension], vec![1.0; dimension], f64::INFINITY, clip_norm)
+    }
+
+    fn from_columns(
+        centres: Vec<f64>,
+        half_widths: Vec<f64>,
+        limit: f64,
+        clip_norm: f64,
+    ) -> Result<Self, ClipError> {
+        if centres.is_empty() {
+            return Err(ClipError::NoColumns);
+        }
+        if !(clip_norm > 0.0 && clip_norm.is_finite()) {
+            return Err(ClipError::ClipNorm(clip_norm));
+        }
+        let scales = half_widths.iter().map(|width| width.recip()).collect();
+        Ok(Self { clip_norm, centres, half_widths, scales, limit })
+    }
+
+    /// Number of columns d.
+    pub fn dimension(&self) -> usize {
+        self.centres.len()
+    }
+
+    /// ζ. One unit of a quantised row is ζ·2⁻²⁰.
+    pub fn clip_norm(&self) -> f64 {
+        self.clip_norm
+    }
+
+    /// Middle of each column's bounds: where z = 0. As a record, it quantises to the zero row.
+    pub fn centres(&self) -> &[f64] {
+        &self.centres
+    }
+
+    /// Half the distance of each column's bounds: the length of z = 1 in the column's own unit.
+    pub fn half_widths(&self) -> &[f64] {
+        &self.half_widths
+    }
+
+    /// Appends one record to `rows`, which stay as they were on error.
+    pub fn quantise(&self, record: &[f64], rows: &mut QuantisedRows) -> Result<(), RecordError> {
+        let dimension = self.dimension();
+        if record.len() != dimension || rows.dimension != dimension {
+            return Err(RecordError::Length { found: record.len(), dimension: rows.dimension });
+        }
+        let start = rows.values.len();
+        let columns = self.centres.iter().zip(&self.scales);
+        rows.values.extend(record.iter().zip(columns).map(|(&value, (&centre, &scale))| {
+            // An infinite value passes for a large one through the clamp; 0 · value is then NaN and stays.
+            ((value - centre) * scale).clamp(-self.limit, self.limit) + 0.0 * value
+        }));
+        quantise_in_place(&mut rows.values[start..], self.clip_norm)
+            .ok_or(RecordError::NotFinite)
+            .inspect_err(|_| rows.values.truncate(start))
+    }
+
+    /// Appends many records, row-major, to `rows` and returns the places of those left out because a value is
+    /// not finite.
+    ///
+    /// Whether a record is left out depends on its values. Where counts are public
+    /// ([`ReplaceOneInPlace`](crate::sensitivity::Neighbours::ReplaceOneInPlace)) put the centre in its place.
+    pub fn quantise_all(&self, records: &[f64], rows: &mut QuantisedRows) -> Result<Vec<usize>, RecordError> {
+        let dimension = self.dimension();
+        if !records.len().is_multiple_of(dimension) || rows.dimension != dimension {
+            return Err(RecordError::Length { found: records.len(), dimension: rows.dimension });
+        }
+        rows.values.reserve(records.len());
+        let records = records.chunks_exact(dimension).enumerate();
+        Ok(records
+            .filter(|(_, record)| self.quantise(record, rows).is_err())
+            .map(|(place, _)| place)
+            .collect())
+    }
+}
+
+/// Middle and half width of an interval, if a number lies strictly between its ends.
+fn centre_and_half_width(lower: f64, upper: f64) -> Option<(f64, f64)> {
+    // Halved first: upper − lower may be beyond the largest number.
+    let (centre, half_width) = (lower / 2.0 + upper / 2.0, upper / 2.0 - lower / 2.0);
+    let separate = lower < centre && centre < upper && half_width.is_normal();
+    (lower.is_finite() && upper.is_finite() && separate).then_some((centre, half_width))
+}
+
+/// Clips z to the ζ-ball and rounds it to integers in units of ζ·2⁻²⁰. `None` if a value is not finite.
+fn quantise_in_place(row: &mut [f64], clip_norm: f64) -> Option<()> {
+    let squared = squared_norm(row);
+    let (radius, norm) =
+        if FAITHFUL.contains(&squared) { (clip_norm, squared.sqrt()) } else { normalise(row, clip_norm)? };
+    let scale = UNIT / radius.max(norm);
+    row.iter_mut().for_each(|value| *value = round_ties_even(*value * scale));
+    shrink_into_ball(row);
+    Some(())
+}
+
+/// Divides a row of extreme size by its largest entry; gives ζ and the row's norm in that unit.
+fn normalise(row: &mut [f64], clip_norm: f64) -> Option<(f64, f64)> {
+    if !row.iter().all(|value| value.is_finite()) {
+        return None;
+    }
+    let largest = row.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
+    if largest == 0.0 {
+        return Some((f64::INFINITY, 0.0));
+    }
+    row.iter_mut().for_each(|value| *value /= largest);
+    // ζ/largest may overflow, and the row rounds to zero, or underflow, and its norm alone decides.
+    Some((clip_norm / largest, squared_norm(row).sqrt()))
+}
+
+/// Σ v² in eight interleaved sums: a fixed order, wide enough for vector registers.
+fn squared_norm(row: &[f64]) -> f64 {
+    let (blocks, rest) = row.as_chunks::<8>();
+    let mut lanes = [0.0; 8];
+    for block in blocks {
+        lanes.iter_mut().zip(block).for_each(|(lane, value)| *lane += value * value);
+    }
+    lanes.iter().sum::<f64>() + rest.iter().map(|value| value * value).sum::<f64>()
+}
+
+/// The nearest integer of a number below 2⁵¹ in magnitude, ties to even; never −0.
+///
+/// In `[2⁵², 2⁵³]` the numbers are the integers, so the addition rounds and the subtraction is exact.
+/// `f64::round_ties_even` would be a call for every entry on processors without a rounding instruction.
+fn round_ties_even(value: f64) -> f64 {
+    const SHIFT: f64 = 1.5 * (1u64 << 52) as f64;
+    (value + SHIFT) - SHIFT
+}
+
+/// Steps integer entries towards zero, one unit at a time, until their squared norm is at most 2⁴⁰.
+///
+/// The test is exact: terms are nonnegative, so every partial sum is at most the whole, and below 2⁵³ sums of
+/// integers don't round. It ends: each step shortens an entry. One round is enough: it leaves
+/// `|q_j| ≤ |v_j| − 1/2` of every entry v_j that did not round to 0, whence
+/// `Σq² ≤ Σv² − Σ|v_j|/2 ≤ 2⁴⁰ + (rounding of ‖v‖²) − 2¹⁹`, and so no entry ends further than 3/2 from v_j.
+/// The column to start with is drawn from the excess, lest one column pay for all records.
+fn shrink_into_ball(row: &mut [f64]) {
+    let mut excess = squared_norm(row) - BALL;
+    if excess <= 0.0 {
+        return;
+    }
+    let start = excess as usize % row.len();
+    for place in (0..row.len()).cycle().skip(start) {
+        let entry = &mut row[place];
+        if *entry != 0.0 {
+            excess -= 2.0 * entry.abs() - 1.0;
+            *entry -= entry.signum();
+        }
+        if excess <= 0.0 {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn quantised(clipper: &Clipper, record: &[f64]) -> Vec<f64> {
+        let mut rows = QuantisedRows::new(record.len());
+        clipper.quantise(record, &mut rows).unwrap();
+        rows.values
+    }
+
+    /// In integers, independent of the code under test.
+    fn in_ball(row: &[f64]) -> bool {
+        row.iter().map(|&value| i128::from(value as i64).pow(2)).sum::<i128>() <= 1 << (2 * RECORD_BITS)
+    }
+
+    fn check(clipper: Result<Clipper, ClipError>, cases: &[(&[f64], &[f64])]) {
+        for &(record, expected) in cases {
+            assert_eq!(quantised(&clipper.clone().unwrap(), record), expected, "{record:?}");
+        }
+    }
+
+    #[test]
+    fn records_become_these_integers() {
+        check(
+            Clipper::new(&[(0.0, 10.0)], 1.0),
+            &[(&[10.0], &[1048576.0]), (&[0.0], &[-1048576.0]), (&[99.0], &[1048576.0]), (&[5.0], &[0.0])],
+        );
+        // A ball that holds the whole cube clips nothing.
+        check(Clipper::new(&[(-1.0, 1.0); 2], 4.0), &[(&[1.0, -1.0], &[262144.0, -262144.0])]);
+        // A tiny ball keeps the direction: 2²⁰/√2 = 741455.2.
+        check(Clipper::new(&[(-1.0, 1.0); 2], 1e-300), &[(&[1.0, -0.5e-200], &[1048576.0, 0.0])]);
+        check(
+            Clipper::new(&[(-1.0, 1.0); 2], 5e-324),
+            &[(&[1.0, 1.0], &[741455.0; 2]), (&[0.0; 2], &[0.0; 2])],
+        );
+        check(
+            Clipper::unscaled(2, f64::MAX),
+            &[(&[f64::MAX, 0.0], &[1048576.0, 0.0]), (&[1e300; 2], &[0.0; 2])],
+        );
+        // Bounds whose distance overflows.
+        check(Clipper::new(&[(-1e308, 1.5e308)], 1.0), &[(&[f64::MIN], &[-1048576.0]), (&[2.5e307], &[0.0])]);
+    }
+
+    #[test]
+    fn extreme_sizes_are_clipped_like_others() {
+        // (3, 4)/5 · 2²⁰ = (629145.6, 838860.8) rounds outward; the second column is stepped back.
+        let inside: &[f64] = &[629146.0, 838860.0];
+        for (clip_norm, size) in
+            [(1.0, 1.0), (1e-200, 1e-200), (1.0, 4e307), (5e-324, 1e-300), (1e-310, 1e-308)]
+        {
+            let clipper = Clipper::unscaled(2, clip_norm);
+            check(clipper, &[(&[3.0 * size, 4.0 * size], inside)]);
+        }
+        check(Clipper::unscaled(1, 1e-310), &[(&[1e-310], &[1048576.0]), (&[-5e-311], &[-524288.0])]);
+    }
+
+    #[test]
+    fn negative_zero_becomes_zero() {
+        for record in [[-0.0, 1.0], [-1e-30, 1.0], [-0.0, -0.0]] {
+            let row = quantised(&Clipper::unscaled(2, 1.0).unwrap(), &record);
+            assert!(row[0].is_sign_positive() && row[0] == 0.0, "{record:?}");
+        }
+    }
+
+    #[test]
+    fn impossible_clippers_are_refused() {
+        for (lower, upper) in [
+            (1.0, 1.0),
+            (2.0, 1.0),
+            (0.0, f64::NAN),
+            (f64::NEG_INFINITY, 0.0),
+            (0.0, f64::INFINITY),
+            (0.0, 5e-324),
+            (1.0, 1.0 + f64::EPSILON),
+        ] {
+            let refused = Clipper::new(&[(0.0, 1.0), (lower, upper)], 1.0).unwrap_err();
+            assert!(matches!(refused, ClipError::Bounds { column: 1, .. }), "{lower} {upper}: {refused}");
+        }
+        for clip_norm in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(matches!(Clipper::unscaled(1, clip_norm), Err(ClipError::ClipNorm(_))), "{clip_norm}");
+        }
+        assert_eq!(Clipper::new(&[], 1.0), Err(ClipError::NoColumns));
+        assert_eq!(Clipper::unscaled(0, 1.0), Err(ClipError::NoColumns));
+    }
+
+    #[test]
+    fn values_that_are_not_finite_leave_no_trace() {
+        for clipper in [Clipper::new(&[(-1.0, 1.0); 9], 1.0).unwrap(), Clipper::unscaled(9, 1.0).unwrap()] {
+            for place in 0..9 {
+                for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+                    let mut records = [0.5; 27];
+                    records[9 + place] = bad;
+                    let (mut rows, mut expected) = (QuantisedRows::new(9), QuantisedRows::new(9));
+                    assert_eq!(clipper.quantise_all(&records, &mut rows), Ok(vec![1]));
+                    assert_eq!(clipper.quantise_all(&[0.5; 18], &mut expected), Ok(vec![]));
+                    assert!(rows.values == expected.values && rows.len() == 2);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_of_another_length_are_refused() {
+        let clipper = Clipper::unscaled(3, 1.0).unwrap();
+        let (mut rows, mut narrow) = (QuantisedRows::new(3), QuantisedRows::new(2));
+        let length = |found, dimension| RecordError::Length { found, dimension };
+        assert_eq!(clipper.quantise(&[1.0; 2], &mut rows), Err(length(2, 3)));
+        assert_eq!(clipper.quantise(&[1.0; 3], &mut narrow), Err(length(3, 2)));
+        assert_eq!(clipper.quantise_all(&[1.0; 7], &mut rows), Err(length(7, 3)));
+        assert_eq!(clipper.quantise_all(&[1.0; 6], &mut narrow), Err(length(6, 2)));
+        assert!(rows.is_empty() && narrow.is_empty() && QuantisedRows::new(0).is_empty());
+    }
+
+    /// Entries that all round away from zero overshoot most: about √d · 2²⁰.
+    #[test]
+    fn the_worst_overshoot_ends_in_the_ball() {
+        for dimension in 1..1500 {
+            let entry = (UNIT / (dimension as f64).sqrt()).floor() + 1.0;
+            let mut row = vec![entry; dimension];
+            shrink_into_ball(&mut row);
+            assert!(in_ball(&row) && row.iter().all(|value| entry - value <= 1.0), "{dimension}");
+        }
+    }
+
+    #[test]
+    fn integers_in_the_ball_stay_as_they_are() {
+        let clipper = Clipper::unscaled(3, UNIT).unwrap();
+        for record in [[1048576.0, 0.0, 0.0], [-1.0, 2.0, 3.0], [349525.0, -699050.0, 699050.0]] {
+            assert_eq!(quantised(&clipper, &record), record);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_finite_record_ends_in_the_ball(
+            record in prop::collection::vec(prop::num::f64::ANY, 1..40),
+            clip_norm in prop::num::f64::POSITIVE | prop::num::f64::SUBNORMAL,
+        ) {
+            let clip_norm = clip_norm.abs().min(f64::MAX);
+            for clipper in [
+                Clipper::unscaled(record.len(), clip_norm),
+                Clipper::new(&vec![(-1e3, 1.0); record.len()], clip_norm),
+            ] {
+                let mut rows = QuantisedRows::new(record.len());
+                let quantised = clipper.unwrap().quantise(&record, &mut rows);
+                prop_assert_eq!(quantised.is_ok(), record.iter().all(|value| value.is_finite()));
+                prop_assert!(rows.values.iter().all(|value| value.fract() == 0.0) && in_ball(&rows.values));
+            }
+        }
+
+        #[test]
+        fn records_are_rounded_to_the_nearest_grid_point(
+            record in prop::collection::vec(-1.0..1.0f64, 1..200),
+            clip_norm in 0.01..20.0f64,
+        ) {
+            let clipper = Clipper::new(&vec![(-1.0, 1.0); record.len()], clip_norm).unwrap();
+            let norm = record.iter().map(|value| value * value).sum::<f64>().sqrt();
+            let scale = UNIT / norm.max(clip_norm);
+            // Near the sphere an entry may be stepped back by one.
+            let distance = if norm < clip_norm * (1.0 - 1e-4) { 0.5 } else { 1.5 };
+            for (value, integer) in record.iter().zip(quantised(&clipper, &record)) {
+                prop_assert!((value * scale - integer).abs() <= distance + 1e-6);
+            }
+        }
+    }
+}

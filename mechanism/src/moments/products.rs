@@ -1,0 +1,112 @@
+//! Exact products of a block of quantised rows, by floating-point matrix products.
+//!
+//! Entries are integers and rows have squared norm at most 2⁴⁰, so a product of two entries is at most 2⁴⁰ and
+//! any partial sum of 2¹² of them, in whatever order and with or without fused multiply-adds, is an integer of
+//! at most 2⁵² < 2⁵³: `f64` holds every one of them exactly. A matrix product may therefore block, unroll and
+//! vectorise as it likes; the result is the same to the last bit, on every machine.
+
+use super::{Layout, MomentError, MomentSums, RECORD_BITS, SecondMoment};
+use nalgebra::{DMatrixView, DMatrixViewMut, Dyn};
+use zeroize::Zeroize;
+
+/// Most rows whose products are sure to add up exactly.
+pub(super) const BLOCK_ROWS: usize = 1 << (52 - 2 * RECORD_BITS);
+
+/// Columns from which the matrix product beats the loop over rows (measured).
+const PRODUCT_COLUMNS: usize = 8;
+
+/// Rows multiplied together: few enough to stay in the processor's cache between panels (measured).
+const PRODUCT_ROWS: usize = 256;
+
+/// Columns computed together: a triangle's worth of work is saved panel by panel.
+const PANEL: usize = 32;
+
+/// Sums and products of one block: the workspace in which rows are added up before they join [`MomentSums`].
+pub(super) struct BlockProducts {
+    layout: Layout,
+    first: Vec<f64>,
+    /// Full: d × d, place `i·d + j` holds Σ q_i q_j for j ≥ i. Diagonal: d entries.
+    second: Vec<f64>,
+}
+
+impl BlockProducts {
+    pub(super) fn new(layout: Layout) -> Self {
+        let second = match layout.second {
+            SecondMoment::Full => layout.dimension * layout.dimension,
+            SecondMoment::Diagonal => layout.dimension,
+        };
+        Self { layout, first: vec![0.0; layout.dimension], second: vec![0.0; second] }
+    }
+
+    /// Adds rows, row-major, however many, to `sums`.
+    pub(super) fn add_rows(&mut self, rows: &[f64], sums: &mut MomentSums) -> Result<(), MomentError> {
+        let dimension = self.layout.dimension;
+        rows.chunks(BLOCK_ROWS * dimension).try_for_each(|block| {
+            self.multiply(block);
+            let count = (block.len() / dimension) as f64;
+            sums.add_runs([&[count], &self.first[..]].into_iter().chain(self.second_moments()))
+        })
+    }
+
+    /// Runs of second moments in the layout's order: rows of the upper triangle, or the diagonal.
+    fn second_moments(&self) -> impl Iterator<Item = &[f64]> {
+        self.second.chunks(self.layout.dimension).enumerate().map(|(i, row)| &row[i..])
+    }
+
+    fn multiply(&mut self, block: &[f64]) {
+        let dimension = self.layout.dimension;
+        self.first.fill(0.0);
+        self.second.fill(0.0);
+        for row in block.chunks_exact(dimension) {
+            self.first.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+        }
+        match self.layout.second {
+            SecondMoment::Diagonal => add_squares(block, &mut self.second),
+            SecondMoment::Full if dimension < PRODUCT_COLUMNS => {
+                add_outer_products(block, dimension, &mut self.second);
+            }
+            SecondMoment::Full => {
+                let parts = block.chunks(PRODUCT_ROWS * dimension);
+                parts.for_each(|rows| add_matrix_product(rows, dimension, &mut self.second));
+            }
+        }
+    }
+}
+
+impl Drop for BlockProducts {
+    fn drop(&mut self) {
+        self.first.zeroize();
+        self.second.zeroize();
+    }
+}
+
+fn add_squares(rows: &[f64], squares: &mut [f64]) {
+    for row in rows.chunks_exact(squares.len()) {
+        squares.iter_mut().zip(row).for_each(|(sum, value)| *sum += value * value);
+    }
+}
+
+/// Adds Σ q qᵀ, one row at a time.
+fn add_outer_products(rows: &[f64], dimension: usize, products: &mut [f64]) {
+    for row in rows.chunks_exact(dimension) {
+        for (i, target) in products.chunks_exact_mut(dimension).enumerate() {
+            target[i..].iter_mut().zip(&row[i..]).for_each(|(sum, value)| *sum += row[i] * value);
+        }
+    }
+}
+
+/// Adds Σ q qᵀ as matrix products: for each panel of columns, the rows of the result from the diagonal on.
+fn add_matrix_product(rows: &[f64], dimension: usize, products: &mut [f64]) {
+    let count = Dyn(rows.len() / dimension);
+    let (step, stride) = (Dyn(1), Dyn(dimension));
+    for start in (0..dimension).step_by(PANEL) {
+        let (height, width) = (Dyn(dimension - start), Dyn(PANEL.min(dimension - start)));
+        // Row-major records are the columns of a d × n matrix, and with strides exchanged its transpose.
+        let values = &rows[start..];
+        let below = DMatrixView::from_slice_with_strides_generic(values, height, count, step, stride);
+        let panel = DMatrixView::from_slice_with_strides_generic(values, count, width, stride, step);
+        let target = &mut products[start * dimension + start..];
+        DMatrixViewMut::from_slice_with_strides_generic(target, height, width, step, stride)
+            .gemm(1.0, &below, &panel, 1.0);
+    }
+}

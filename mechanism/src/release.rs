@@ -1,0 +1,203 @@
+//! The release of one shard: `y_t = (C·sums)_t + noise`, in integers.
+//!
+//! The coordinates of all keys, `keys × Layout::coordinates()` in number and laid end to end, are cut into a fixed
+//! number of [`Shards`]: the unit of work and of state. Small keys share a shard, a wide key spans several, and the
+//! number of workers does not matter to any of them.
+//!
+//! A [`ReleaseShard`] draws the noise of an epoch **before** it is given that epoch's sums
+//! ([`prepare`](ReleaseShard::prepare)), so the time that the draw takes tells nothing about the data, and draws it once: an
+//! epoch that was released can't be released again by the same shard.
+//!
+//! Privacy: by induction over the epochs. Given everything released before, `y_t` is an integer vector `v_t` that
+//! depends on the data, plus independent discrete Gaussians whose parameters do not. Its conditional
+//! zero-concentrated loss is `Σ Δv²/(2σ²)` (Canonne, Kamath & Steinke 2020, Thm 14), and along every path these add up to at most
+//! the squared joint sensitivity over 2(noise deviation)², also when the stream was chosen after seeing earlier releases,
+//! because C is lower triangular (fully adaptive composition: Whitehouse et al. 2023).
+
+use crate::jme::JointMechanism;
+use crate::moments::Layout;
+use crate::noise::{DiscreteGaussian, EntropyError, NoiseSource};
+use crate::strategy::{Encoder, StepError, Strategy};
+use std::ops::Range;
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+/// How the coordinates of all keys are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shards {
+    coordinates: u64,
+    number: u32,
+}
+
+impl Shards {
+    /// Cuts the coordinates of `keys` keys into at most `at_most` shards, and at least one.
+    pub fn new(keys: u32, layout: Layout, at_most: u32) -> Self {
+        let coordinates = u64::from(keys) * layout.coordinates() as u64;
+        let number = coordinates.clamp(1, u64::from(at_most.max(1))) as u32;
+        Shards { coordinates, number }
+    }
+
+    /// Number of shards.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Number of coordinates of all keys.
+    pub fn coordinates(&self) -> u64 {
+        self.coordinates
+    }
+
+    /// The coordinates of one shard.
+    pub fn range(&self, shard: u32) -> Range<u64> {
+        self.begin(shard)..self.begin(shard + 1)
+    }
+
+    /// The shard that holds a coordinate.
+    pub fn shard_of(&self, coordinate: u64) -> u32 {
+        // The largest shard that begins at or before the coordinate.
+        let product = u128::from(coordinate + 1) * u128::from(self.number) - 1;
+        (product / u128::from(self.coordinates.max(1))) as u32
+    }
+
+    /// Cuts a run of coordinates at the borders of shards: `(shard, run)` in order.
+    pub fn split(&self, run: Range<u64>) -> impl Iterator<Item = (u32, Range<u64>)> + use<> {
+        let shards = *self;
+        let mut next = run.start;
+        std::iter::from_fn(move || {
+            if next >= run.end {
+                return None;
+            }
+            let shard = shards.shard_of(next);
+            let piece = next..run.end.min(shards.range(shard).end);
+            next = piece.end;
+            Some((shard, piece))
+        })
+    }
+
+    fn begin(&self, shard: u32) -> u64 {
+        (u128::from(self.coordinates) * u128::from(shard) / u128::from(self.number)) as u64
+    }
+}
+
+/// Why a shard can't release an epoch. Each is fatal to the run.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// Epochs come one after another, once each.
+    #[error("epoch {found} was given to a shard whose next epoch is {expected}")]
+    OutOfOrder {
+        /// The epoch asked for.
+        found: u64,
+        /// The only epoch that can be released now.
+        expected: u64,
+    },
+    /// The strategy can't encode the step.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// There is no entropy.
+    #[error(transparent)]
+    Entropy(#[from] EntropyError),
+    /// A noisy sum left the range of 128-bit integers.
+    #[error(
+        "a released sum left the range of exact 128-bit arithmetic: lower the number of records in an epoch"
+    )]
+    Overflow,
+}
+
+/// Encoder and noise of one shard.
+pub struct ReleaseShard {
+    shard: u32,
+    encoder: Box<dyn Encoder>,
+    samplers: Vec<Option<DiscreteGaussian>>,
+    source: NoiseSource,
+    /// Noise of the next epoch, once it is drawn.
+    prepared: Option<Zeroizing<Vec<i128>>>,
+}
+
+impl ReleaseShard {
+    /// A shard before its first epoch.
+    pub fn new(
+        shard: u32,
+        shards: Shards,
+        mechanism: &JointMechanism,
+        strategy: &dyn Strategy,
+        source: NoiseSource,
+    ) -> Self {
+        let noise = mechanism.noise();
+        let range = shards.range(shard);
+        let samplers = range
+            .clone()
+            .map(|c| noise[(c % noise.len() as u64) as usize].scale.map(DiscreteGaussian::new))
+            .collect::<Vec<_>>();
+        let encoder = strategy.encoder(samplers.len());
+        ReleaseShard { shard, encoder, samplers, source, prepared: None }
+    }
+
+    /// The epoch that comes next; the first is 1.
+    pub fn next_epoch(&self) -> u64 {
+        self.encoder.steps() + 1
+    }
+
+    /// Number of coordinates.
+    pub fn coordinates(&self) -> usize {
+        self.samplers.len()
+    }
+
+    /// Draws the noise of the next epoch, unless it is drawn already.
+    ///
+    /// # Errors
+    /// [`ReleaseError::Entropy`].
+    pub fn prepare(&mut self) -> Result<(), ReleaseError> {
+        if self.prepared.is_none() {
+            let mut generator = self.source.generator(self.next_epoch(), u64::from(self.shard))?;
+            let mut noise = Zeroizing::new(vec![0; self.samplers.len()]);
+            for (z, sampler) in noise.iter_mut().zip(&self.samplers) {
+                *z = sampler.as_ref().map_or(0, |gaussian| gaussian.sample(&mut generator));
+            }
+            self.prepared = Some(noise);
+        }
+        Ok(())
+    }
+
+    /// Releases one epoch: takes its exact sums, gives its private values.
+    ///
+    /// # Errors
+    /// [`ReleaseError`]; the shard is of no use afterwards.
+    pub fn release(&mut self, epoch: u64, sums: &[i128]) -> Result<Vec<i128>, ReleaseError> {
+        let expected = self.next_epoch();
+        if epoch != expected {
+            return Err(ReleaseError::OutOfOrder { found: epoch, expected });
+        }
+        self.prepare()?;
+        let mut values = vec![0; sums.len()];
+        self.encoder.encode(sums, &mut values)?;
+        let noise = self.prepared.take().unwrap_or_default();
+        for (value, noise) in values.iter_mut().zip(noise.iter()) {
+            *value = value.checked_add(*noise).ok_or(ReleaseError::Overflow)?;
+        }
+        Ok(values)
+    }
+
+    /// Takes over the sums of an epoch that was released before a restart. Nothing is drawn.
+    ///
+    /// # Errors
+    /// [`ReleaseError::Step`].
+    pub fn replay(&mut self, sums: &[i128]) -> Result<(), ReleaseError> {
+        let mut encoded = Zeroizing::new(vec![0; sums.len()]);
+        Ok(self.encoder.encode(sums, &mut encoded)?)
+    }
+
+    /// The state of the encoder: private.
+    pub fn save(&self) -> Vec<u8> {
+        self.encoder.save()
+    }
+
+    /// Takes over a state written by [`save`](Self::save).
+    ///
+    /// # Errors
+    /// [`ReleaseError::Step`] if it belongs to another shard or strategy.
+    pub fn restore(&mut self, state: &[u8]) -> Result<(), ReleaseError> {
+        self.prepared = None;
+        Ok(self.encoder.restore(state)?)
+    }
+}

@@ -1,0 +1,244 @@
+//! Neighbouring streams and the joint sensitivity of their counts, first and second moments.
+//!
+//! # Setting
+//! A *cell* is a pair of key and epoch. With lengths in units of the clip norm ζ, a record x, `‖x‖ ≤ 1`,
+//! adds to its cell the vector `φ(x) = (√c, x, √ν·xxᵀ)`: the count, the first and the second moments under
+//! the weights `c = κ²/ζ²` and `ν = λζ²` of [`MomentWeights`]. All coordinates go through the same C, keys do
+//! not mix, so with `X = CᵀC` between epochs of one key and `X_ij = 0` between keys, a record x in cell i
+//! that becomes a record y in cell j moves the release by
+//!
+//! ```text
+//! F = X_ii k(x,x) + X_jj k(y,y) − 2 X_ij k(x,y),     k(x,y) = ⟨φ(x),φ(y)⟩ = c + ⟨x,y⟩ + ν⟨x,y⟩²
+//! ```
+//!
+//! in squared norm; ⟨x∘x, y∘y⟩ stands for ⟨x,y⟩² when only the diagonal Σ x∘x is kept. Write `A = max X_ii`,
+//! `−g` for a lower bound of all `X_ij` with `g ≥ 0`, and `K = c + 1 + ν`. Two facts hold for both kinds of
+//! second moment: `k(x,y) ≤ K`, and `‖φ(x) − φ(y)‖² ≤ r_d(ν)` ([`replace_one_factor`]; the count cancels).
+//!
+//! # Theorem
+//! ```text
+//! ZeroOut              sup F = A·K
+//! ReplaceOneInPlace    sup F = A·r_d(ν)
+//! ReplaceOne           sup F ≤ max(A·r_d(ν), 2K(A + g))
+//! ```
+//! *Proof.* Zero-out has no y: `F = X_ii k(x,x) ≤ A·K`. In place, i = j: `F = X_ii‖φ(x) − φ(y)‖²`.
+//! Replace-one allows both of these and i ≠ j. There F is affine in `X_ij`, which Cauchy-Schwarz keeps in
+//! `[−g, a_i a_j]` (a² = X_ii), so F is largest at an end. At `−g`: `F ≤ K(X_ii + X_jj + 2g)`. At `a_i a_j`,
+//! say with `a_j ≤ a_i`: `F = ‖a_i φ(x) − a_j φ(y)‖²` is convex in `a_j ∈ [0, a_i]`, hence at most the larger
+//! of its ends `a_i² k(x,x) ≤ A·K` and `a_i²‖φ(x) − φ(y)‖² ≤ A·r_d(ν)`. ∎
+//!
+//! The bound `2K(A + g)` is attained, by x = y = e₁, whenever two cells have `X_ii = X_jj = A` and
+//! `X_ij = −g`. With two keys and g = 0 that is so for every C.
+//!
+//! # What is free
+//! First moments alone cost 4A. With g = 0 replace-one costs no more while `ν ≤ ν*` and `c + ν ≤ 1`. So
+//! `ν = c = ½` gives the second moments *and* a private count for nothing, in every dimension. For d = 1 the
+//! paper's ν* ≈ 2.77 is free in place only: a record that moves between cells makes 2(1 + ν*) ≈ 7.55 of 4.
+//!
+//! Source: "Continual Release Moment Estimation with Differential Privacy", Section 3 and Appendix A, for
+//! records replaced in place and no count; the rest is proved above.
+
+#[cfg(test)]
+mod attack;
+mod in_place;
+mod separate;
+
+pub use in_place::{free_second_weight, replace_one_factor};
+pub use separate::{
+    ColumnNorms, algorithm_one_second_moment_weight, free_second_moment_weight, separate_sensitivity_squared,
+};
+
+use crate::strategy::ColumnGeometry;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Which two streams must be hard to tell apart: a part of every sensitivity, guarantee and ledger entry.
+///
+/// The sequence of arrivals (how many rows came, and when by the public clock) is the same in both; what one
+/// row *holds* differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Neighbours {
+    /// One record is replaced by any other: other values, another key, another epoch, or no valid record at
+    /// all. Counts are private.
+    ReplaceOne,
+    /// One record's values are replaced; its key and epoch stay. Keys, epochs and so all counts are public.
+    ReplaceOneInPlace,
+    /// One record is blanked. Counts are private.
+    ZeroOut,
+}
+
+/// A number that a sensitivity or a mechanism cannot be computed from.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[error("{name} is {value:?}, expected {expected}")]
+pub struct OutOfRange {
+    /// The quantity.
+    pub name: &'static str,
+    /// What was found.
+    pub value: f64,
+    /// What is allowed.
+    pub expected: &'static str,
+}
+
+/// Weights of the second moments and the count beside first moments of weight 1, as squared norms for records
+/// of norm at most 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MomentWeights {
+    /// ν = λζ² ≥ 0.
+    pub second: f64,
+    /// c = κ²/ζ² ≥ 0; 0 when no count is released or counts are public.
+    pub count: f64,
+}
+
+impl MomentWeights {
+    /// The weights used unless asked otherwise: free for replace-one when no two columns of C point away from
+    /// each other, and always free in place.
+    ///
+    /// - [`Neighbours::ReplaceOne`]: ν = c = ½. Columns that point away from each other by g raise the
+    ///   squared sensitivity from 4A to 4(A + g), at most twofold. To stay free, ν and c would have to shrink
+    ///   until `ν + c ≤ (A − g)/(A + g)`, with unbounded noise on count and second moments as g nears A.
+    /// - [`Neighbours::ReplaceOneInPlace`]: ν = ν*, and the count is public.
+    /// - [`Neighbours::ZeroOut`]: ν = c = ½. Here nothing is free: the squared sensitivity is 2A, of which
+    ///   the first moments alone are A.
+    pub fn default_for(neighbours: Neighbours, dimension: usize) -> Self {
+        match neighbours {
+            Neighbours::ReplaceOneInPlace => Self { second: free_second_weight(dimension), count: 0.0 },
+            Neighbours::ReplaceOne | Neighbours::ZeroOut => Self { second: 0.5, count: 0.5 },
+        }
+    }
+}
+
+/// Squared joint sensitivity of counts, first and second moments that all go through the same C, in units of
+/// ζ², rounded up: the theorem at the head of this module. It is the same for full and diagonal second
+/// moments.
+///
+/// In place the count is public and its weight has no effect.
+///
+/// # Errors
+/// [`OutOfRange`] for a dimension of 0, weights that are negative, a geometry that no invertible C has, and
+/// results beyond the range of f64.
+///
+/// ```
+/// use hushflow_mechanism::sensitivity::{MomentWeights, Neighbours, joint_sensitivity_squared};
+/// use hushflow_mechanism::strategy::ColumnGeometry;
+/// let identity = ColumnGeometry { max_norm_squared: 1.0, negative_overlap: 0.0 };
+/// let weights = MomentWeights { second: 0.5, count: 0.5 };
+/// let squared = joint_sensitivity_squared(Neighbours::ReplaceOne, 3, identity, weights)?;
+/// assert!(squared >= 4.0 && squared < 4.0 + 1e-12);
+/// # Ok::<(), hushflow_mechanism::sensitivity::OutOfRange>(())
+/// ```
+pub fn joint_sensitivity_squared(
+    neighbours: Neighbours,
+    dimension: usize,
+    geometry: ColumnGeometry,
+    weights: MomentWeights,
+) -> Result<f64, OutOfRange> {
+    at_least_one("dimension", dimension)?;
+    let second = not_negative("relative weight of second moments", weights.second)?;
+    let count = not_negative("relative weight of the count", weights.count)?;
+    let longest = positive("largest squared column norm", geometry.max_norm_squared)?;
+    // By Cauchy-Schwarz no overlap exceeds the longest column.
+    let overlap = not_negative("negative overlap of columns", geometry.negative_overlap)?.min(longest);
+    let one_record = count + 1.0 + second;
+    let in_place = longest * replace_one_factor(dimension, second);
+    let squared = match neighbours {
+        Neighbours::ZeroOut => longest * one_record,
+        Neighbours::ReplaceOneInPlace => in_place,
+        Neighbours::ReplaceOne => in_place.max(2.0 * one_record * (longest + overlap)),
+    };
+    positive("squared joint sensitivity", rounded_up(squared))
+}
+
+/// Raises a number ≥ 0 by 2⁻⁴⁴ of itself, which outweighs 500 roundings to nearest.
+pub(crate) fn rounded_up(value: f64) -> f64 {
+    value * (1.0 + 256.0 * f64::EPSILON)
+}
+
+/// Passes a number above 0 that is neither infinite nor so small that f64 loses digits.
+pub(crate) fn positive(name: &'static str, value: f64) -> Result<f64, OutOfRange> {
+    let expected = "a finite number above 0 (1e-307 or more)";
+    if value > 0.0 && value.is_normal() { Ok(value) } else { Err(OutOfRange { name, value, expected }) }
+}
+
+fn at_least_one(name: &'static str, number: usize) -> Result<(), OutOfRange> {
+    if number >= 1 { Ok(()) } else { Err(OutOfRange { name, value: number as f64, expected: "at least 1" }) }
+}
+
+fn not_negative(name: &'static str, value: f64) -> Result<f64, OutOfRange> {
+    let expected = "a finite number, at least 0";
+    if value >= 0.0 && value.is_finite() { Ok(value) } else { Err(OutOfRange { name, value, expected }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn squared(neighbours: Neighbours, dimension: usize, a: f64, g: f64, second: f64, count: f64) -> f64 {
+        let geometry = ColumnGeometry { max_norm_squared: a, negative_overlap: g };
+        joint_sensitivity_squared(neighbours, dimension, geometry, MomentWeights { second, count }).unwrap()
+    }
+
+    #[test]
+    fn defaults_are_free_where_promised() {
+        for dimension in [1, 2, 7] {
+            for neighbours in [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace] {
+                let MomentWeights { second, count } = MomentWeights::default_for(neighbours, dimension);
+                assert_eq!(squared(neighbours, dimension, 1.5, 0.0, second, count), rounded_up(6.0));
+            }
+            let MomentWeights { second, count } = MomentWeights::default_for(Neighbours::ZeroOut, dimension);
+            assert_eq!(squared(Neighbours::ZeroOut, dimension, 1.5, 0.0, second, count), rounded_up(3.0));
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_geometry_or_weight() {
+        let check = |dimension, a, g, second, count, name| {
+            let geometry = ColumnGeometry { max_norm_squared: a, negative_overlap: g };
+            let weights = MomentWeights { second, count };
+            let found = joint_sensitivity_squared(Neighbours::ReplaceOne, dimension, geometry, weights);
+            assert_eq!(found.unwrap_err().name, name);
+        };
+        check(0, 1.0, 0.0, 0.5, 0.5, "dimension");
+        for value in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e-310] {
+            check(2, value, 0.0, 0.5, 0.5, "largest squared column norm");
+        }
+        for value in [-1e-300, f64::NAN, f64::INFINITY] {
+            check(2, 1.0, value, 0.5, 0.5, "negative overlap of columns");
+            check(2, 1.0, 0.0, value, 0.5, "relative weight of second moments");
+            check(2, 1.0, 0.0, 0.5, value, "relative weight of the count");
+        }
+        check(2, 1e300, 0.0, 1e300, 0.5, "squared joint sensitivity");
+    }
+
+    const ALL: [Neighbours; 3] = [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut];
+
+    proptest! {
+        #[test]
+        fn grows_with_every_argument(
+            dimension in 1_usize..4, a in 0.1..9.0, g in 0.0..2.0, second in 0.0..9.0, count in 0.0..9.0,
+            more in 0.0..3.0,
+        ) {
+            for neighbours in ALL {
+                let base = squared(neighbours, dimension, a, g, second, count);
+                prop_assert!(squared(neighbours, dimension, a + more, g, second, count) >= base);
+                prop_assert!(squared(neighbours, dimension, a, g + more, second, count) >= base);
+                prop_assert!(squared(neighbours, dimension, a, g, second, count + more) >= base);
+                let larger = squared(neighbours, dimension, a, g, second + more, count);
+                prop_assert!(larger >= base * (1.0 - 1e-14));
+            }
+        }
+
+        #[test]
+        fn neighbours_are_ordered(
+            dimension in 1_usize..4, a in 0.1..9.0, g in 0.0..9.0, second in 0.0..9.0, count in 0.0..9.0,
+        ) {
+            let [replaced, in_place, zeroed] = ALL.map(|n| squared(n, dimension, a, g, second, count));
+            prop_assert!(replaced >= in_place);
+            prop_assert!(in_place >= squared(Neighbours::ZeroOut, dimension, a, g, second, 0.0));
+            prop_assert!(replaced >= 2.0 * zeroed * (1.0 - 1e-15));
+            // Replacing is zeroing out twice.
+            prop_assert!(replaced <= 4.0 * zeroed * (1.0 + 1e-15));
+        }
+    }
+}

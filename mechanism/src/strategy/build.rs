@@ -1,0 +1,246 @@
+//! Which strategies there are, and the making of one for a workload.
+
+use super::{Strategy, toeplitz::Toeplitz};
+use crate::{series, workload::Workload};
+use serde::{Deserialize, Serialize};
+use std::{fmt, num::NonZeroUsize, str::FromStr, sync::Arc};
+use thiserror::Error;
+
+/// The longest horizon a strategy is made or judged for. At every step, a strategy with full history costs a
+/// multiplication per coordinate for each step before it.
+pub const MAX_HORIZON: u64 = 1 << 20;
+
+/// A strategy by its name on the command line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+#[non_exhaustive]
+pub enum StrategyName {
+    /// `identity`: C = I, fresh noise on every increment. No memory, no horizon.
+    Identity,
+    /// `square-root`: `C = T^(1/2)` for the Toeplitz part T of the workload (Fichtenberger, Henzinger and Upadhyay,
+    /// "Constant matters", 2023, for prefix sums). Needs a horizon n; keeps all rows, fewer where the coefficients
+    /// of a forgetful workload round to 0.
+    SquareRoot,
+}
+
+/// Why there is no such strategy.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StrategyError {
+    /// No strategy is written like this.
+    #[error("no strategy is called `{found}`; expected `identity` or `square-root`")]
+    Unknown {
+        /// What was written.
+        found: String,
+    },
+    /// The strategy is made for a number of steps, and none was given.
+    #[error(
+        "the strategy `{strategy}` needs a horizon: say how many steps the stream has, from 1 to {MAX_HORIZON}"
+    )]
+    NoHorizon {
+        /// As on the command line.
+        strategy: String,
+    },
+    /// The number of steps is out of range.
+    #[error("the horizon is {found} steps; for the strategy `{strategy}` it can be 1 to {limit}")]
+    Horizon {
+        /// As on the command line.
+        strategy: String,
+        /// Number of steps asked for.
+        found: u64,
+        /// Largest number of steps.
+        limit: u64,
+    },
+}
+
+/// Makes the named strategy for a workload and, where it needs one, a horizon of 1 to [`MAX_HORIZON`] steps.
+///
+/// # Errors
+/// [`StrategyError::Horizon`] for a horizon out of range, [`StrategyError::NoHorizon`] where one is missing.
+pub fn build(
+    name: StrategyName,
+    workload: &Workload,
+    horizon: Option<u64>,
+) -> Result<Arc<dyn Strategy>, StrategyError> {
+    if let Some(found) = horizon {
+        check_horizon(&name, found, MAX_HORIZON)?;
+    }
+    let strategy = match (&name, horizon) {
+        (StrategyName::Identity, _) => Toeplitz::new(name, &[1.0], None),
+        (StrategyName::SquareRoot, Some(steps)) => {
+            Toeplitz::new(name, &root(workload, steps as usize), horizon)
+        }
+        (StrategyName::SquareRoot, None) => {
+            return Err(StrategyError::NoHorizon { strategy: name.to_string() });
+        }
+    };
+    Ok(Arc::new(strategy))
+}
+
+/// Checks that `1 ≤ found ≤ limit`.
+pub(crate) fn check_horizon(
+    strategy: &dyn fmt::Display,
+    found: u64,
+    limit: u64,
+) -> Result<(), StrategyError> {
+    if (1..=limit).contains(&found) {
+        Ok(())
+    } else {
+        Err(StrategyError::Horizon { strategy: strategy.to_string(), found, limit })
+    }
+}
+
+/// First `terms` coefficients of the square root of the Toeplitz part of a workload, all at most 1 in magnitude:
+/// `(1 − βx)^(−1/2)`, and `k^(−1/2) ((1 − x^k)/(1 − x))^(1/2)` for a window. Products of binomial series keep the
+/// digits that the square root of a series would lose.
+pub(super) fn root(workload: &Workload, terms: usize) -> Vec<f64> {
+    match workload {
+        Workload::Prefix | Workload::Average => series::binomial(-0.5, 1.0, terms),
+        Workload::Exponential(decay) => series::binomial(-0.5, decay.get(), terms),
+        Workload::Window(length) => {
+            let stride = NonZeroUsize::try_from(*length).unwrap_or(NonZeroUsize::MAX);
+            let end =
+                series::stretch(&series::binomial(0.5, 1.0, terms.div_ceil(stride.get())), stride, terms);
+            let mut root = series::product(&end, &series::binomial(-0.5, 1.0, terms), terms);
+            root.iter_mut().for_each(|coefficient| *coefficient /= (length.get() as f64).sqrt());
+            root
+        }
+    }
+}
+
+impl fmt::Display for StrategyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Identity => "identity",
+            Self::SquareRoot => "square-root",
+        })
+    }
+}
+
+impl FromStr for StrategyName {
+    type Err = StrategyError;
+
+    fn from_str(text: &str) -> Result<Self, StrategyError> {
+        match text {
+            "identity" => Ok(Self::Identity),
+            "square-root" => Ok(Self::SquareRoot),
+            _ => Err(StrategyError::Unknown { found: text.into() }),
+        }
+    }
+}
+
+impl TryFrom<String> for StrategyName {
+    type Error = StrategyError;
+
+    fn try_from(text: String) -> Result<Self, StrategyError> {
+        text.parse()
+    }
+}
+
+impl From<StrategyName> for String {
+    fn from(name: StrategyName) -> Self {
+        name.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    #[test]
+    fn names_are_read_and_written_back() {
+        for text in ["identity", "square-root"] {
+            let name: StrategyName = text.parse().unwrap();
+            let strategy = build(name.clone(), &Workload::Prefix, Some(1)).unwrap();
+            assert_eq!([name.to_string(), strategy.name()], [text, text]);
+            assert_eq!(serde_json::to_string(&name).unwrap(), format!("\"{text}\""));
+        }
+        let message = "root".parse::<StrategyName>().unwrap_err().to_string();
+        assert_eq!(message, "no strategy is called `root`; expected `identity` or `square-root`");
+    }
+
+    #[test]
+    fn a_horizon_is_at_least_one_step() {
+        let limits =
+            |name: StrategyName, horizon| build(name, &Workload::Prefix, horizon).map(|s| s.horizon());
+        assert_eq!(limits(StrategyName::Identity, None), Ok(None));
+        assert_eq!(limits(StrategyName::Identity, Some(5)), Ok(None));
+        assert_eq!(limits(StrategyName::SquareRoot, Some(1)), Ok(Some(1)));
+        for name in [StrategyName::Identity, StrategyName::SquareRoot] {
+            for found in [0, MAX_HORIZON + 1, u64::MAX] {
+                let strategy = name.to_string();
+                let error = StrategyError::Horizon { strategy, found, limit: MAX_HORIZON };
+                assert_eq!(limits(name.clone(), Some(found)), Err(error));
+            }
+        }
+        let message = limits(StrategyName::SquareRoot, None).unwrap_err().to_string();
+        assert!(message.contains("`square-root` needs a horizon"), "{message}");
+    }
+
+    fn check_series(found: &[f64], indices: &Value, expected: &Value, relative: f64, absolute: f64) {
+        for (index, expected) in indices.as_array().unwrap().iter().zip(expected.as_array().unwrap()) {
+            let (index, expected) = (index.as_u64().unwrap() as usize, expected.as_f64().unwrap());
+            let error = (found[index] - expected).abs();
+            assert!(
+                error <= relative * expected.abs() + absolute,
+                "term {index}: {} {expected}",
+                found[index]
+            );
+        }
+    }
+
+    fn check_sum(terms: impl Iterator<Item = f64>, expected: &Value, relative: f64) {
+        let (sum, expected) = (terms.sum::<f64>(), expected.as_f64().unwrap());
+        assert!((sum - expected).abs() <= relative * expected, "{sum} against {expected}");
+    }
+
+    /// The root as computed here, and its inverse as the same product with the exponents turned round.
+    #[test]
+    fn roots_and_their_inverses_have_the_reference_coefficients() {
+        let vectors: Value =
+            serde_json::from_str(include_str!("../../../tests/vectors/toeplitz_sqrt.json")).unwrap();
+        for case in vectors["cases"].as_array().unwrap() {
+            let (input, expected) = (&case["input"], &case["expected"]);
+            let n = input["n"].as_u64().unwrap() as usize;
+            let window = input["workload"] == "window";
+            let text = match input["workload"].as_str().unwrap() {
+                "exp" => format!("exponential:{}", input["param"]),
+                "window" => format!("window:{}", input["param"]),
+                other => other.to_string(),
+            };
+            let found = root(&text.parse().unwrap(), n);
+            let inverse = if window {
+                let k = input["param"].as_u64().unwrap() as usize;
+                let stride = NonZeroUsize::new(k).unwrap();
+                let poles = series::stretch(&series::binomial(-0.5, 1.0, n), stride, n);
+                let inverse = series::product(&poles, &series::binomial(0.5, 1.0, n), n);
+                inverse.iter().map(|c| c * (k as f64).sqrt()).collect()
+            } else {
+                series::binomial(0.5, input["param"].as_f64().unwrap_or(1.0), n)
+            };
+            let (relative, absolute) = if window { (5e-12, 1e-15) } else { (1e-13, 1e-300) };
+            check_series(&found, &expected["index"], &expected["sqrt_coef"], relative, absolute);
+            let (relative, absolute) = if window { (0.0, 2e-14) } else { (1e-13, 1e-300) };
+            check_series(&inverse, &expected["index"], &expected["inv_sqrt_coef"], relative, absolute);
+            check_sum(found.iter().copied(), &expected["sum_sqrt"], 1e-13);
+            check_sum(found.iter().map(|c| c * c), &expected["sumsq_sqrt"], 1e-13);
+            check_sum(inverse.iter().map(|c| c.abs()), &expected["sum_abs_inv"], 1e-12);
+            check_sum(inverse.iter().map(|c| c * c), &expected["sumsq_inv"], 1e-12);
+        }
+    }
+
+    #[test]
+    fn a_window_of_one_epoch_is_the_identity() {
+        let root = root(&"window:1".parse().unwrap(), 50);
+        assert_eq!(root[0], 1.0);
+        assert!(root[1..].iter().all(|c| c.abs() < 1e-15));
+    }
+
+    #[test]
+    fn a_window_longer_than_the_stream_is_a_scaled_prefix() {
+        let window = root(&"window:18446744073709551615".parse().unwrap(), 50);
+        let prefix = root(&Workload::Prefix, 50);
+        assert!(window.iter().zip(prefix).all(|(w, p)| *w == p / 2f64.powi(32)));
+    }
+}

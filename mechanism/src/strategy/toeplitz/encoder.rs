@@ -1,0 +1,291 @@
+//! `C x` with a Toeplitz C, exactly in integers.
+//!
+//! A saved encoder is four 64-bit words in little-endian order (version, fingerprint of the strategy, number of
+//! coordinates, number of steps) and then the rows held, in the order of their ring, 16 bytes a coordinate.
+
+use super::Toeplitz;
+use crate::strategy::{Encoder, StepError, history::History};
+use std::iter;
+use zeroize::Zeroizing;
+
+const STATE_VERSION: u64 = 1;
+
+pub(super) struct ToeplitzEncoder {
+    strategy: Toeplitz,
+    /// Sum of the magnitudes of the coefficients.
+    weight: u128,
+    history: History<i128>,
+    /// At least the magnitude of every value held.
+    largest: u128,
+}
+
+impl ToeplitzEncoder {
+    pub(super) fn new(strategy: &Toeplitz, coordinates: usize) -> Self {
+        let weight = strategy.coefficients.iter().map(|m| u128::from(m.unsigned_abs())).sum();
+        Self { strategy: strategy.clone(), weight, history: strategy.history(coordinates), largest: 0 }
+    }
+
+    /// The coefficients with the rows they apply to: the new one, then the ones before it.
+    fn terms<'a>(&'a self, x: &'a [i128]) -> impl Iterator<Item = (i128, &'a [i128])> {
+        let rows = iter::once(x).chain(self.history.newest_first());
+        self.strategy.coefficients.iter().map(|&m| i128::from(m)).zip(rows)
+    }
+
+    /// What a saved state of this strategy and number of coordinates begins with.
+    fn identification(&self) -> [u64; 3] {
+        [STATE_VERSION, self.strategy.fingerprint(), self.history.coordinates() as u64]
+    }
+}
+
+impl Toeplitz {
+    /// Tells this strategy from others in saved states: FNV-1a over its horizon and coefficients.
+    fn fingerprint(&self) -> u64 {
+        let horizon = self.horizon.unwrap_or(0).to_le_bytes();
+        let coefficients = self.coefficients.iter().flat_map(|m| m.to_le_bytes());
+        let absorb = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        horizon.into_iter().chain(coefficients).fold(0xcbf2_9ce4_8422_2325, absorb)
+    }
+}
+
+impl Encoder for ToeplitzEncoder {
+    fn steps(&self) -> u64 {
+        self.history.steps()
+    }
+
+    /// `Σ|m| · max|x|` bounds every partial sum: while it is in range, no operation needs a check of its own.
+    fn encode(&mut self, x: &[i128], y: &mut [i128]) -> Result<(), StepError> {
+        self.strategy.check_step(&self.history, [x.len(), y.len()])?;
+        let largest = x.iter().map(|x| x.unsigned_abs()).fold(self.largest, u128::max);
+        let in_range = largest.checked_mul(self.weight).is_some_and(|bound| bound <= i128::MAX as u128);
+        y.fill(0);
+        for (m, row) in self.terms(x) {
+            if in_range {
+                y.iter_mut().zip(row).for_each(|(y, &x)| *y = y.wrapping_add(x.wrapping_mul(m)));
+            } else {
+                for (y, &x) in y.iter_mut().zip(row) {
+                    *y = x.checked_mul(m).and_then(|term| y.checked_add(term)).ok_or(StepError::Overflow)?;
+                }
+            }
+        }
+        self.largest = largest;
+        self.history.push(x);
+        Ok(())
+    }
+
+    fn save(&self) -> Vec<u8> {
+        let words = self.identification().into_iter().chain([self.steps()]);
+        let mut state: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        // At once, so that growing leaves no copy of raw sums behind.
+        state.reserve_exact(size_of_val(self.history.values()));
+        state.extend(self.history.values().iter().flat_map(|x| x.to_le_bytes()));
+        state
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<(), StepError> {
+        let (words, rows) = state.split_at_checked(32).ok_or(refused("it is shorter than its header"))?;
+        let mut words = words.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+        let reasons = [
+            "it is of another version",
+            "it was saved by another strategy or for another horizon",
+            "it was saved for another number of coordinates",
+        ];
+        for (expected, reason) in self.identification().into_iter().zip(reasons) {
+            words.next().filter(|&found| found == expected).ok_or(refused(reason))?;
+        }
+        let within = |steps: &u64| self.strategy.horizon.is_none_or(|horizon| *steps <= horizon);
+        let steps = words.next().filter(within).ok_or(refused("it has more steps than the horizon"))?;
+        let (rows, rest) = rows.as_chunks();
+        let rows: Zeroizing<Vec<_>> = Zeroizing::new(rows.iter().map(|x| i128::from_le_bytes(*x)).collect());
+        let largest = rows.iter().map(|x| x.unsigned_abs()).fold(0, u128::max);
+        let history = rest.is_empty().then(|| self.history.replaced(steps, rows)).flatten();
+        self.history = history.ok_or(refused("its length does not fit its number of steps"))?;
+        self.largest = largest;
+        Ok(())
+    }
+}
+
+fn refused(reason: &'static str) -> StepError {
+    StepError::State { reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy::{Strategy as _, StrategyName, build};
+    use num_bigint::BigInt;
+    use proptest::prelude::*;
+
+    const HORIZON: u64 = 24;
+    const WORKLOADS: &str = "prefix|exponential:0\\.[19]|window:[1-9]";
+
+    /// A square root as `build` makes it, and of a forgetful workload one that forgets within the horizon.
+    fn square_root(workload: &str) -> Toeplitz {
+        let workload = workload.parse().unwrap();
+        let root = crate::strategy::build::root(&workload, HORIZON as usize);
+        Toeplitz::new(StrategyName::SquareRoot, &root, Some(HORIZON))
+    }
+
+    /// Values of all magnitudes; those of more than 86 bits can overflow, and become rare with `shift`.
+    fn stream(coordinates: usize) -> impl Strategy<Value = Vec<Vec<i128>>> {
+        (0u32..70).prop_flat_map(move |shift| {
+            let value = (any::<i128>(), 0u32..58).prop_map(move |(x, more)| x >> (shift + more));
+            prop::collection::vec(prop::collection::vec(value, coordinates), 0..HORIZON as usize)
+        })
+    }
+
+    fn exact(coefficients: &[i64], rows: &[Vec<i128>], coordinate: usize) -> (BigInt, BigInt) {
+        let terms = coefficients.iter().zip(rows.iter().rev());
+        let terms = terms.map(|(&m, row)| BigInt::from(m) * BigInt::from(row[coordinate]));
+        terms.fold(Default::default(), |(sum, size), term| {
+            (sum + &term, size + BigInt::from(term.magnitude().clone()))
+        })
+    }
+
+    proptest! {
+        /// A step is either exact, or refused because a partial sum can leave the range, without a trace.
+        #[test]
+        fn encoding_is_exact_or_refused(workload in WORKLOADS, rows in stream(2)) {
+            let strategy = square_root(&workload);
+            let (mut encoder, mut y, mut taken) = (strategy.encoder(2), [0; 2], Vec::new());
+            for row in rows {
+                taken.push(row);
+                let expected = [0, 1].map(|c| exact(&strategy.coefficients, &taken, c));
+                match encoder.encode(&taken[taken.len() - 1], &mut y) {
+                    Ok(()) => prop_assert_eq!(y.map(BigInt::from), expected.map(|(sum, _)| sum)),
+                    Err(error) => {
+                        prop_assert_eq!(error, StepError::Overflow);
+                        prop_assert!(expected.iter().any(|(_, size)| *size > BigInt::from(i128::MAX)));
+                        taken.pop();
+                    }
+                }
+                prop_assert_eq!(encoder.steps(), taken.len() as u64);
+            }
+        }
+
+        #[test]
+        fn a_restored_encoder_goes_on_as_the_saved_one(
+            workload in WORKLOADS, rows in stream(3), step in 0..HORIZON as usize
+        ) {
+            let strategy = square_root(&workload);
+            let [mut saved, mut restored] = [strategy.encoder(3), strategy.encoder(3)];
+            let (mut y, mut again) = ([0; 3], [0; 3]);
+            for (t, row) in rows.iter().enumerate() {
+                if t == step {
+                    restored.encode(&[1, 2, 3], &mut again).unwrap();
+                    restored.restore(&saved.save()).unwrap();
+                }
+                let outcome = saved.encode(row, &mut y);
+                if t >= step {
+                    prop_assert_eq!(&restored.encode(row, &mut again), &outcome);
+                    prop_assert!(outcome.is_err() || y == again);
+                    prop_assert_eq!(restored.save(), saved.save());
+                }
+            }
+        }
+
+        #[test]
+        fn restoring_anything_does_no_harm(mut state in prop::collection::vec(any::<u8>(), 0..200), good: bool) {
+            let mut encoder = square_root("window:3").encoder(1);
+            if good {
+                state.splice(0..0, encoder.save()[..24].iter().copied());
+            }
+            let before = encoder.save();
+            if encoder.restore(&state).is_err() {
+                prop_assert_eq!(encoder.save(), before);
+            }
+        }
+    }
+
+    /// The root applied to its own coefficients gives ones: so the sum stays just in range until a last row, small
+    /// enough to be in range by itself, drives it out.
+    #[test]
+    fn what_is_held_counts_for_the_range() {
+        let strategy = square_root("prefix");
+        let [mut encoder, mut restored] = [strategy.encoder(1), strategy.encoder(1)];
+        let full = (i128::MAX >> 40) / 100;
+        for &m in &strategy.coefficients[..HORIZON as usize - 1] {
+            encoder.encode(&[(full >> 40) * 99 * i128::from(m)], &mut [0]).unwrap();
+        }
+        restored.restore(&encoder.save()).unwrap();
+        let weight: i128 = strategy.coefficients.iter().map(|&m| i128::from(m)).sum();
+        assert!((17 * full).checked_mul(weight).is_some());
+        for mut encoder in [encoder, restored] {
+            assert_eq!(encoder.encode(&[17 * full], &mut [0]), Err(StepError::Overflow));
+            assert_eq!(encoder.steps(), HORIZON - 1);
+        }
+    }
+
+    #[test]
+    fn the_identity_passes_everything_that_fits() {
+        let strategy = build(StrategyName::Identity, &"prefix".parse().unwrap(), None).unwrap();
+        let (mut encoder, mut y) = (strategy.encoder(1), [0]);
+        let limit = i128::MAX >> 40;
+        for x in [limit, -limit - 1, 0, 5] {
+            encoder.encode(&[x], &mut y).unwrap();
+            assert_eq!(y, [x << 40]);
+        }
+        for x in [limit + 1, -limit - 2, i128::MAX, i128::MIN] {
+            assert_eq!(encoder.encode(&[x], &mut y), Err(StepError::Overflow));
+        }
+        assert_eq!((encoder.steps(), encoder.save().len()), (4, 32));
+    }
+
+    #[test]
+    fn steps_end_with_the_horizon_and_rows_have_their_length() {
+        let (mut encoder, mut y) = (square_root("prefix").encoder(1), [0]);
+        assert_eq!(encoder.encode(&[], &mut y), Err(StepError::Coordinates { found: 0, expected: 1 }));
+        assert_eq!(encoder.encode(&[1], &mut []), Err(StepError::Coordinates { found: 0, expected: 1 }));
+        for _ in 0..HORIZON {
+            encoder.encode(&[1], &mut y).unwrap();
+        }
+        assert_eq!(encoder.encode(&[1], &mut y), Err(StepError::PastHorizon { horizon: HORIZON }));
+        assert_eq!(encoder.steps(), HORIZON);
+    }
+
+    #[test]
+    fn states_that_do_not_fit_are_refused_with_the_reason() {
+        let mut encoder = square_root("prefix").encoder(2);
+        encoder.encode(&[1, 2], &mut [0; 2]).unwrap();
+        let good = encoder.save();
+        let with = |place: usize, value: u8| {
+            let mut state = good.clone();
+            state[place] = value;
+            state
+        };
+        let check = |state: &[u8], part: &str| {
+            let message = square_root("prefix").encoder(2).restore(state).unwrap_err().to_string();
+            assert!(message.contains(part), "{message}");
+        };
+        check(&[], "header");
+        check(&with(0, 2), "version");
+        check(&square_root("window:3").encoder(2).save(), "another strategy");
+        check(&square_root("prefix").encoder(1).save(), "coordinates");
+        check(&with(24, HORIZON as u8 + 1), "more steps");
+        check(&with(24, 2), "length");
+        check(&good[..good.len() - 1], "length");
+        check(&good[..good.len() - 16], "length");
+        check(&[&good[..], &[0]].concat(), "length");
+    }
+
+    /// States on disk must stay readable.
+    #[test]
+    fn the_saved_bytes_are_those_of_version_1() {
+        let workload = "prefix".parse().unwrap();
+        let strategy = build(StrategyName::SquareRoot, &workload, Some(3)).unwrap();
+        let mut encoder = strategy.encoder(1);
+        encoder.encode(&[-2], &mut [0]).unwrap();
+        let header = [1, 0x40d4_4d4f_715a_4571, 1, 1].map(u64::to_le_bytes).concat();
+        let row = (-2i128).to_le_bytes();
+        assert_eq!(encoder.save(), [&header[..], &row].concat());
+    }
+
+    #[test]
+    fn a_forgetful_strategy_keeps_few_rows() {
+        let terms = crate::strategy::build::root(&"exponential:0.1".parse().unwrap(), 1000);
+        let strategy = Toeplitz::new(StrategyName::SquareRoot, &terms, Some(1000));
+        let mut encoder = strategy.encoder(1);
+        (0..1000).for_each(|_| encoder.encode(&[1], &mut [0]).unwrap());
+        assert_eq!(encoder.save().len(), 32 + 16 * (strategy.coefficients.len() - 1));
+        assert!(strategy.coefficients.len() < 15);
+    }
+}

@@ -1,0 +1,226 @@
+//! A workload applied to a stream of rows, one row at a time, in bounded memory and without drift.
+//!
+//! Sums are compensated: with the error of every addition, which is itself a floating-point number (Knuth's
+//! TwoSum, The Art of Computer Programming 4.2.2), summed apart, a running sum keeps its last bit over any
+//! horizon. The window never subtracts, so nothing that has left it can leave a trace.
+
+use super::{Workload, WorkloadError};
+
+/// `(A x)_t` for every coordinate of a stream of rows x.
+///
+/// Memory: one or two rows, and k more for a window of length k.
+///
+/// ```
+/// let mut average = hushflow_mechanism::workload::Workload::Average.state(2);
+/// assert_eq!(average.push(&[1.0, 5.0])?, [1.0, 5.0]);
+/// assert_eq!(average.push(&[2.0, 7.0])?, [1.5, 6.0]);
+/// # Ok::<(), hushflow_mechanism::workload::WorkloadError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct WorkloadState {
+    steps: u64,
+    memory: Memory,
+    view: Vec<f64>,
+}
+
+#[derive(Clone, Debug)]
+enum Memory {
+    Sum { sums: Vec<CompensatedSum>, average: bool },
+    Exponential { decay: f64 },
+    Window(WindowSums),
+}
+
+impl WorkloadState {
+    pub(super) fn new(workload: &Workload, coordinates: usize) -> Self {
+        let sums = || vec![CompensatedSum::default(); coordinates];
+        let memory = match workload {
+            Workload::Prefix => Memory::Sum { sums: sums(), average: false },
+            Workload::Average => Memory::Sum { sums: sums(), average: true },
+            Workload::Exponential(decay) => Memory::Exponential { decay: decay.get() },
+            Workload::Window(length) => Memory::Window(WindowSums::new(length.get(), coordinates)),
+        };
+        Self { steps: 0, memory, view: vec![0.0; coordinates] }
+    }
+
+    /// Number of rows taken in so far.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Takes in the next row and gives the next row of `A x`, in the unit of x.
+    ///
+    /// # Errors
+    /// [`WorkloadError::Coordinates`] for a row of another length; the state is unchanged then.
+    pub fn push(&mut self, increment: &[f64]) -> Result<&[f64], WorkloadError> {
+        if increment.len() != self.view.len() {
+            return Err(WorkloadError::Coordinates { found: increment.len(), expected: self.view.len() });
+        }
+        self.steps += 1;
+        match &mut self.memory {
+            Memory::Sum { sums, average } => {
+                let divisor = if *average { self.steps as f64 } else { 1.0 };
+                for ((view, sum), &x) in self.view.iter_mut().zip(sums).zip(increment) {
+                    sum.add(x);
+                    *view = sum.total() / divisor;
+                }
+            }
+            Memory::Exponential { decay } => {
+                for (view, &x) in self.view.iter_mut().zip(increment) {
+                    *view = *decay * *view + x;
+                }
+            }
+            Memory::Window(window) => window.push(increment, &mut self.view),
+        }
+        Ok(&self.view)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct CompensatedSum {
+    sum: f64,
+    error: f64,
+}
+
+impl CompensatedSum {
+    fn add(&mut self, x: f64) {
+        let sum = self.sum + x;
+        let added = sum - self.sum;
+        self.error += (self.sum - (sum - added)) + (x - added);
+        self.sum = sum;
+    }
+
+    fn total(self) -> f64 {
+        self.sum + self.error
+    }
+}
+
+/// Sums of the last `length` rows, by additions alone.
+///
+/// Rows come in blocks of `length`. A full block is turned into its suffix sums in place; while the next block
+/// overwrites them row by row, the window at place p is what the new block holds up to p and the suffix sum
+/// of the old one from p + 1.
+#[derive(Clone, Debug)]
+struct WindowSums {
+    length: u64,
+    /// Rows of this block up to `place`, then suffix sums of the block before (none in the first block).
+    rows: Vec<f64>,
+    /// Sum of the rows of this block so far.
+    block: Vec<f64>,
+    /// Rows of this block so far.
+    place: usize,
+}
+
+impl WindowSums {
+    fn new(length: u64, coordinates: usize) -> Self {
+        Self { length, rows: Vec::new(), block: vec![0.0; coordinates], place: 0 }
+    }
+
+    fn push(&mut self, increment: &[f64], view: &mut [f64]) {
+        if self.place as u64 == self.length {
+            self.turn();
+        }
+        let (width, start) = (increment.len(), self.place * increment.len());
+        match self.rows.get_mut(start..start + width) {
+            Some(row) => row.copy_from_slice(increment),
+            None => self.rows.extend_from_slice(increment),
+        }
+        self.place += 1;
+        view.fill(0.0);
+        if let Some(older) = self.rows.get(start + width..start + 2 * width) {
+            view.copy_from_slice(older);
+        }
+        for ((view, block), &x) in view.iter_mut().zip(&mut self.block).zip(increment) {
+            *block += x;
+            *view = (*view + *block) / self.length as f64;
+        }
+    }
+
+    fn turn(&mut self) {
+        let width = self.block.len();
+        for place in (0..self.rows.len() - width).rev() {
+            self.rows[place] += self.rows[place + width];
+        }
+        self.block.fill(0.0);
+        self.place = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chacha20::ChaCha20Rng;
+    use proptest::prelude::*;
+    use rand::{RngExt, SeedableRng};
+
+    fn rows(steps: usize, coordinates: usize, seed: u64) -> Vec<Vec<f64>> {
+        let mut random = ChaCha20Rng::seed_from_u64(seed);
+        (0..steps).map(|_| (0..coordinates).map(|_| random.random_range(-1.0..1.0)).collect()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_stream_gets_the_rows_of_the_matrix(
+            text in "prefix|average|exponential:0\\.[1-9]|window:[1-9][0-9]?",
+            coordinates in 0usize..4,
+            seed: u64,
+        ) {
+            let workload: Workload = text.parse().unwrap();
+            let rows = rows(70, coordinates, seed);
+            let mut state = workload.state(coordinates);
+            for t in 1..=rows.len() {
+                let found = state.push(&rows[t - 1]).unwrap();
+                for c in 0..coordinates {
+                    let dense: f64 =
+                        (1..=t).map(|i| workload.coefficient(t as u64, i as u64) * rows[i - 1][c]).sum();
+                    prop_assert!((found[c] - dense).abs() < 1e-13 * t as f64, "{text} {t}: {} {dense}", found[c]);
+                }
+            }
+            prop_assert_eq!(state.steps(), 70);
+        }
+    }
+
+    /// Values around 1 whose sums are known exactly, because they are integers in units of 2⁻⁴⁰.
+    #[test]
+    fn sums_do_not_drift_over_many_steps() {
+        const STEPS: usize = 100_000;
+        let check = |text: &str, length: usize| {
+            let mut random = ChaCha20Rng::seed_from_u64(7);
+            let integers: Vec<i64> = (0..STEPS).map(|_| random.random_range(1..1i64 << 41)).collect();
+            let mut state = text.parse::<Workload>().unwrap().state(1);
+            let divisor = if text == "prefix" { 1.0 } else { length as f64 };
+            let mut sum = 0i128;
+            for (t, &integer) in integers.iter().enumerate() {
+                sum += i128::from(integer) - if t >= length { i128::from(integers[t - length]) } else { 0 };
+                let found = state.push(&[integer as f64 / 2f64.powi(40)]).unwrap()[0];
+                let exact = sum as f64 / 2f64.powi(40) / divisor;
+                assert!((found - exact).abs() <= 1e-12 * exact, "{text} at {t}: {found} against {exact}");
+            }
+        };
+        check("prefix", STEPS);
+        check("window:10", 10);
+        check("window:1000", 1000);
+    }
+
+    #[test]
+    fn a_huge_row_leaves_no_trace_once_it_has_left_the_window() {
+        let mut state = "window:3".parse::<Workload>().unwrap().state(1);
+        let views: Vec<f64> =
+            [1e300, f64::INFINITY, 0.3, 0.3, 0.3].map(|x| state.push(&[x]).unwrap()[0]).to_vec();
+        assert_eq!(views[4], (0.3 + 0.3 + 0.3) / 3.0);
+    }
+
+    #[test]
+    fn a_sum_keeps_what_a_huge_term_would_swallow() {
+        let mut state = Workload::Prefix.state(1);
+        let last = [1.0, 1e100, 1.0, -1e100].map(|x| state.push(&[x]).unwrap()[0])[3];
+        assert_eq!(last, 2.0);
+    }
+
+    #[test]
+    fn a_row_of_another_length_is_refused_and_changes_nothing() {
+        let mut state = Workload::Prefix.state(2);
+        assert_eq!(state.push(&[1.0]), Err(WorkloadError::Coordinates { found: 1, expected: 2 }));
+        assert_eq!(state.steps(), 0);
+        assert_eq!(state.push(&[1.0, 2.0]).unwrap(), [1.0, 2.0]);
+    }
+}

@@ -1,0 +1,74 @@
+//! `accumulate`: each worker's exact sums of its own records, epoch by epoch.
+
+use crate::{Fault, PartialSums, QuantisedRecords};
+use hushflow_mechanism::moments::{Accumulators, Layout};
+use hushflow_mechanism::release::Shards;
+use std::collections::BTreeMap;
+use timely::dataflow::StreamVec;
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::generic::operator::Operator;
+
+/// Sums records.
+pub trait Accumulate<'scope> {
+    /// Sums the records of each (key, epoch) on this worker, and sends the sums when the epoch closes, cut by shard.
+    ///
+    /// Keys are indices below the number that `shards` was made for; another one raises the fault, as does an
+    /// overflow.
+    fn accumulate(self, layout: Layout, shards: Shards, fault: Fault) -> StreamVec<'scope, u64, PartialSums>;
+}
+
+impl<'scope> Accumulate<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
+    fn accumulate(self, layout: Layout, shards: Shards, fault: Fault) -> StreamVec<'scope, u64, PartialSums> {
+        self.unary_frontier(Pipeline, "Accumulate", move |_capability, _info| {
+            let mut open = BTreeMap::new();
+            move |(input, frontier), output| {
+                input.for_each_time(|time, batches| {
+                    let (_, sums) = open
+                        .entry(*time.time())
+                        .or_insert_with(|| (time.retain(0), Accumulators::new(layout)));
+                    for records in batches.flat_map(|batch| batch.drain(..)) {
+                        if let Err(error) = sums.add(&records.keys, &records.rows) {
+                            fault.raise(error);
+                        }
+                    }
+                });
+                while !fault.is_raised()
+                    && let Some(entry) = open.first_entry()
+                    && !frontier.less_equal(entry.key())
+                {
+                    let (capability, mut sums) = entry.remove();
+                    match partial_sums(&mut sums, layout, shards) {
+                        Ok(partials) => output.session(&capability).give_iterator(partials.into_iter()),
+                        Err(reason) => {
+                            fault.raise(reason);
+                            // The capability stays with its epoch: a fault must not look like an end.
+                            open.insert(*capability.time(), (capability, sums));
+                        }
+                    }
+                }
+            }
+        })
+    }
+}
+
+fn partial_sums(sums: &mut Accumulators, layout: Layout, shards: Shards) -> Result<Vec<PartialSums>, String> {
+    let width = layout.coordinates() as u64;
+    let mut partials = Vec::new();
+    for (key, sums) in sums.take().map_err(|error| error.to_string())? {
+        let start = u64::from(key) * width;
+        if start + width > shards.coordinates() {
+            return Err(format!(
+                "a record has key {key}, expected one below {}",
+                shards.coordinates() / width
+            ));
+        }
+        for (shard, run) in shards.split(start..start + width) {
+            partials.push(PartialSums {
+                shard,
+                offset: run.start - shards.range(shard).start,
+                sums: sums.coordinates()[(run.start - start) as usize..(run.end - start) as usize].to_vec(),
+            });
+        }
+    }
+    Ok(partials)
+}

@@ -1,0 +1,164 @@
+//! `commit`: makes epochs durable, and only then lets anyone see them.
+
+use crate::{Fault, ShardRelease};
+use hushflow_mechanism::release::Shards;
+use std::collections::BTreeMap;
+use std::error::Error;
+use timely::ExchangeData;
+use timely::dataflow::StreamVec;
+use timely::dataflow::channels::pact::Exchange;
+use timely::dataflow::operators::generic::operator::Operator;
+use zeroize::Zeroize;
+
+/// All that an epoch leaves behind: the private side for the log alone, and the values for everyone.
+pub struct EpochCommit<M> {
+    /// The epoch.
+    pub epoch: u64,
+    /// Source positions from which to resume after this epoch.
+    pub marks: Vec<M>,
+    /// Exact sums of all keys: private.
+    pub sums: Vec<i128>,
+    /// The released values of all keys.
+    pub values: Vec<i128>,
+    /// Encoder states by shard after this epoch, when a checkpoint is due: private. Else empty.
+    pub states: Vec<(u32, Vec<u8>)>,
+}
+
+impl<M> Drop for EpochCommit<M> {
+    fn drop(&mut self) {
+        self.sums.zeroize();
+        self.states.iter_mut().for_each(|(_, state)| state.zeroize());
+    }
+}
+
+/// Where epochs become durable.
+pub trait CommitLog<M>: 'static {
+    /// Makes these epochs durable, in their order, with one sync for all of them. When it returns, they may be shown.
+    ///
+    /// # Errors
+    /// Any error is fatal to the run: nothing is shown, nothing is tried again.
+    fn commit(&mut self, epochs: &[EpochCommit<M>]) -> Result<(), Box<dyn Error>>;
+}
+
+/// What everybody may see of an epoch: its private values, all keys end to end, in units of the output grid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Released {
+    /// The epoch.
+    pub epoch: u64,
+    /// The values.
+    pub values: Vec<i128>,
+}
+
+/// Commits.
+pub trait Commit<'scope> {
+    /// Gathers all shards of each epoch on worker 0, commits the epochs in order, and sends them on.
+    ///
+    /// `marks` carries the source positions that belong to an epoch, at its time. `log` is looked at on worker 0 only.
+    fn commit<M: ExchangeData>(
+        self,
+        marks: StreamVec<'scope, u64, M>,
+        shards: Shards,
+        first_epoch: u64,
+        log: Option<Box<dyn CommitLog<M>>>,
+        fault: Fault,
+    ) -> StreamVec<'scope, u64, Released>;
+}
+
+impl<'scope> Commit<'scope> for StreamVec<'scope, u64, ShardRelease> {
+    fn commit<M: ExchangeData>(
+        self,
+        marks: StreamVec<'scope, u64, M>,
+        shards: Shards,
+        first_epoch: u64,
+        mut log: Option<Box<dyn CommitLog<M>>>,
+        fault: Fault,
+    ) -> StreamVec<'scope, u64, Released> {
+        let writer = self.scope().index() == 0;
+        let to_writer = Exchange::new(|_: &ShardRelease| 0);
+        let marks_to_writer = Exchange::new(|_: &M| 0);
+        self.binary_frontier(marks, to_writer, marks_to_writer, "Commit", move |mut capability, _info| {
+            capability.downgrade(&first_epoch);
+            let mut capability = writer.then_some(capability);
+            let mut open: BTreeMap<u64, Parts<M>> = BTreeMap::new();
+            move |(releases, release_frontier), (marks, mark_frontier), output| {
+                releases.for_each_time(|time, batches| {
+                    let parts = open.entry(*time.time()).or_default();
+                    parts.releases.extend(batches.flat_map(|batch| batch.drain(..)));
+                });
+                marks.for_each_time(|time, batches| {
+                    let parts = open.entry(*time.time()).or_default();
+                    parts.marks.extend(batches.flat_map(|batch| batch.drain(..)));
+                });
+                let (Some(held), Some(log), false) = (capability.as_mut(), log.as_mut(), fault.is_raised())
+                else {
+                    return;
+                };
+                let mut epochs = Vec::new();
+                let mut next = *held.time();
+                while !release_frontier.less_equal(&next)
+                    && !mark_frontier.less_equal(&next)
+                    && let Some(parts) = open.remove(&next)
+                {
+                    match parts.assemble(next, shards) {
+                        Ok(epoch) => epochs.push(epoch),
+                        Err(reason) => return fault.raise(reason),
+                    }
+                    next += 1;
+                }
+                if !epochs.is_empty() {
+                    if let Err(error) = log.commit(&epochs) {
+                        return fault.raise(error);
+                    }
+                    for epoch in &mut epochs {
+                        held.downgrade(&epoch.epoch);
+                        let values = std::mem::take(&mut epoch.values);
+                        output.session(&held).give(Released { epoch: epoch.epoch, values });
+                    }
+                    held.downgrade(&next);
+                }
+                if release_frontier.is_empty() && mark_frontier.is_empty() {
+                    capability = None;
+                }
+            }
+        })
+    }
+}
+
+/// What has come of an epoch so far.
+struct Parts<M> {
+    releases: Vec<ShardRelease>,
+    marks: Vec<M>,
+}
+
+impl<M> Default for Parts<M> {
+    fn default() -> Self {
+        Parts { releases: Vec::new(), marks: Vec::new() }
+    }
+}
+
+impl<M> Parts<M> {
+    fn assemble(mut self, epoch: u64, shards: Shards) -> Result<EpochCommit<M>, String> {
+        self.releases.sort_by_key(|release| release.shard);
+        let complete = self.releases.iter().map(|release| release.shard).eq(0..shards.number());
+        if !complete {
+            return Err(format!(
+                "epoch {epoch} has {} of its {} shards: a worker is missing",
+                self.releases.len(),
+                shards.number()
+            ));
+        }
+        let mut commit = EpochCommit {
+            epoch,
+            marks: self.marks,
+            sums: Vec::with_capacity(shards.coordinates() as usize),
+            values: Vec::with_capacity(shards.coordinates() as usize),
+            states: Vec::new(),
+        };
+        for release in &mut self.releases {
+            commit.sums.extend_from_slice(&release.sums);
+            commit.values.extend_from_slice(&release.values);
+            commit.states.extend(release.state.take().map(|state| (release.shard, state)));
+        }
+        Ok(commit)
+    }
+}

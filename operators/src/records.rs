@@ -1,0 +1,72 @@
+//! What flows between the operators: flat batches, no allocation per record, and no way to print what is private.
+
+use hushflow_mechanism::moments::QuantisedRows;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroize;
+
+/// A batch of raw records: one entry of `keys` and `epochs`, d of `values` each. Private data, so it can't be
+/// printed.
+#[derive(Clone, Default)]
+pub struct Records {
+    /// Index of each record's key; 0 where there are none.
+    pub keys: Vec<u32>,
+    /// The epoch that each record joins, from 1, as [`Schedule::assign`](hushflow_mechanism::epochs::Schedule::assign)
+    /// tells.
+    pub epochs: Vec<u64>,
+    /// The columns of all records, row by row, in the units of the source.
+    pub values: Vec<f64>,
+}
+
+impl Records {
+    /// Number of records.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+}
+
+/// A batch of clipped records on the integer grid.
+#[derive(Clone)]
+pub struct QuantisedRecords {
+    /// Index of each record's key.
+    pub keys: Vec<u32>,
+    /// The records.
+    pub rows: QuantisedRows,
+}
+
+/// One worker's exact sums over a run of coordinates within one shard.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct PartialSums {
+    /// The shard.
+    pub(crate) shard: u32,
+    /// Place of the first sum in the shard.
+    pub(crate) offset: u64,
+    pub(crate) sums: Vec<i128>,
+}
+
+impl Drop for PartialSums {
+    fn drop(&mut self) {
+        self.sums.zeroize();
+    }
+}
+
+/// One shard of one epoch: the exact sums, for the private log, and the private values.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct ShardRelease {
+    pub(crate) shard: u32,
+    pub(crate) sums: Vec<i128>,
+    pub(crate) values: Vec<i128>,
+    /// The encoder's state after this epoch, when it is time for a checkpoint.
+    pub(crate) state: Option<Vec<u8>>,
+}
+
+impl Drop for ShardRelease {
+    fn drop(&mut self) {
+        self.sums.zeroize();
+        self.state.zeroize();
+    }
+}

@@ -1,0 +1,156 @@
+//! `release`: encodes the sums of all workers and adds exact noise, for every epoch, whether it had data or not.
+
+use crate::{Fault, PartialSums, ShardRelease};
+use hushflow_mechanism::jme::JointMechanism;
+use hushflow_mechanism::noise::NoiseSource;
+use hushflow_mechanism::release::{ReleaseError, ReleaseShard, Shards};
+use hushflow_mechanism::strategy::Strategy;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use timely::dataflow::StreamVec;
+use timely::dataflow::channels::pact::{Exchange, Pipeline};
+use timely::dataflow::operators::generic::operator::Operator;
+use timely::dataflow::operators::vec::Broadcast;
+use zeroize::Zeroizing;
+
+/// What a release needs to know. The same on every worker.
+#[derive(Clone)]
+pub struct ReleaseSetup {
+    /// Sensitivity and noise.
+    pub mechanism: Arc<JointMechanism>,
+    /// The strategy C.
+    pub strategy: Arc<dyn Strategy>,
+    /// How coordinates are cut.
+    pub shards: Shards,
+    /// Where noise comes from.
+    pub source: NoiseSource,
+    /// Encoder states of shards after the epochs released before a restart: empty at the first start.
+    pub states: Arc<BTreeMap<u32, Vec<u8>>>,
+    /// The first epoch to release: 1 at the first start.
+    pub first_epoch: u64,
+    /// A checkpoint of the encoders is due after every epoch that is a multiple of this.
+    pub checkpoint_interval: u64,
+}
+
+/// Adds noise.
+pub trait Release<'scope> {
+    /// Releases every epoch that closes, in order, on the workers that own its shards.
+    ///
+    /// That an epoch had no records must not show, so the operator does not wait for data: it walks the frontier. When the
+    /// input ends it goes on to the largest epoch that came through `ends`, and no further: an input that closes
+    /// without having said where it ends is a fault of its source, not the end of the stream.
+    fn release(
+        self,
+        ends: StreamVec<'scope, u64, u64>,
+        setup: ReleaseSetup,
+        fault: Fault,
+    ) -> StreamVec<'scope, u64, ShardRelease>;
+}
+
+impl<'scope> Release<'scope> for StreamVec<'scope, u64, PartialSums> {
+    fn release(
+        self,
+        ends: StreamVec<'scope, u64, u64>,
+        setup: ReleaseSetup,
+        fault: Fault,
+    ) -> StreamVec<'scope, u64, ShardRelease> {
+        let (index, peers) = (self.scope().index(), self.scope().peers());
+        let by_shard = Exchange::new(|partial: &PartialSums| u64::from(partial.shard));
+        self.binary_frontier(ends.broadcast(), by_shard, Pipeline, "Release", move |mut capability, _info| {
+            capability.downgrade(&setup.first_epoch);
+            let mut capability = Some(capability);
+            let mut owned = Owned::new(setup, index, peers);
+            let mut open: BTreeMap<u64, Vec<PartialSums>> = BTreeMap::new();
+            let mut last_epoch = 0;
+            move |(sums, sums_frontier), (ends, ends_frontier), output| {
+                sums.for_each_time(|time, batches| {
+                    open.entry(*time.time()).or_default().extend(batches.flat_map(|batch| batch.drain(..)));
+                });
+                ends.for_each_time(|_, batches| {
+                    last_epoch = batches.flat_map(|batch| batch.drain(..)).fold(last_epoch, u64::max);
+                });
+                let Some(held) = capability.as_mut() else { return };
+                if fault.is_raised() {
+                    return;
+                }
+                let ended = sums_frontier.is_empty() && ends_frontier.is_empty();
+                let next = sums_frontier.frontier().first().copied();
+                let limit = next.unwrap_or(if ended { last_epoch + 1 } else { *held.time() });
+                while *held.time() < limit {
+                    let epoch = *held.time();
+                    match owned.release(epoch, open.remove(&epoch).unwrap_or_default()) {
+                        Ok(releases) => output.session(&held).give_iterator(releases.into_iter()),
+                        Err(error) => return fault.raise(error),
+                    }
+                    held.downgrade(&(epoch + 1));
+                }
+                if ended {
+                    capability = None;
+                } else if let Err(error) = owned.prepare() {
+                    fault.raise(error);
+                }
+            }
+        })
+    }
+}
+
+/// The shards of one worker.
+struct Owned {
+    setup: ReleaseSetup,
+    shards: BTreeMap<u32, ReleaseShard>,
+    /// Why the states of a restart could not be taken over; reported with the first epoch.
+    broken: Option<ReleaseError>,
+}
+
+impl Owned {
+    fn new(setup: ReleaseSetup, index: usize, peers: usize) -> Self {
+        let mut owned = Owned { shards: BTreeMap::new(), broken: None, setup };
+        let ReleaseSetup { mechanism, strategy, shards, source, .. } = &owned.setup;
+        for number in (0..shards.number()).filter(|&number| number as usize % peers == index) {
+            let mut shard = ReleaseShard::new(number, *shards, mechanism, strategy.as_ref(), *source);
+            if let Some(state) = owned.setup.states.get(&number)
+                && let Err(error) = shard.restore(state)
+            {
+                owned.broken = Some(error);
+            }
+            owned.shards.insert(number, shard);
+        }
+        owned
+    }
+
+    /// Draws the noise of the next epoch before its sums are looked at.
+    fn prepare(&mut self) -> Result<(), ReleaseError> {
+        self.shards.values_mut().try_for_each(ReleaseShard::prepare)
+    }
+
+    fn release(&mut self, epoch: u64, partials: Vec<PartialSums>) -> Result<Vec<ShardRelease>, ReleaseError> {
+        if let Some(error) = self.broken.take() {
+            return Err(error);
+        }
+        self.prepare()?;
+        let mut sums: BTreeMap<u32, Zeroizing<Vec<i128>>> = self
+            .shards
+            .iter()
+            .map(|(&number, shard)| (number, Zeroizing::new(vec![0; shard.coordinates()])))
+            .collect();
+        for partial in partials {
+            add(sums.get_mut(&partial.shard), &partial)?;
+        }
+        let checkpoint = epoch.is_multiple_of(self.setup.checkpoint_interval);
+        let release = |(&shard, machine): (&u32, &mut ReleaseShard)| {
+            let sums = sums.remove(&shard).unwrap_or_default();
+            let values = machine.release(epoch, &sums)?;
+            let state = checkpoint.then(|| machine.save());
+            Ok(ShardRelease { shard, sums: sums.to_vec(), values, state })
+        };
+        self.shards.iter_mut().map(release).collect()
+    }
+}
+
+fn add(sums: Option<&mut Zeroizing<Vec<i128>>>, partial: &PartialSums) -> Result<(), ReleaseError> {
+    let run = sums.and_then(|sums| sums.get_mut(partial.offset as usize..)).unwrap_or_default();
+    for (total, &sum) in run.iter_mut().zip(&partial.sums) {
+        *total = total.checked_add(sum).ok_or(ReleaseError::Overflow)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! `view`: a workload over what was released.
+
+use crate::{Fault, Released};
+use hushflow_mechanism::view::{Moments, View};
+use std::collections::BTreeMap;
+use timely::dataflow::StreamVec;
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::generic::operator::Operator;
+
+/// Looks at releases.
+pub trait Views<'scope> {
+    /// The moments of every key under the view's workload, with their exact noise levels, epoch by epoch.
+    ///
+    /// The view may have seen earlier releases: after a restart it goes on where they end. Post-processing: any
+    /// number of views of the same releases cost nothing.
+    fn view(self, view: View, fault: Fault) -> StreamVec<'scope, u64, Moments>;
+}
+
+impl<'scope> Views<'scope> for StreamVec<'scope, u64, Released> {
+    fn view(self, mut view: View, fault: Fault) -> StreamVec<'scope, u64, Moments> {
+        self.unary(Pipeline, "View", move |_capability, _info| {
+            let mut waiting = BTreeMap::new();
+            move |input, output| {
+                input.for_each_time(|time, batches| {
+                    for released in batches.flat_map(|batch| batch.drain(..)) {
+                        waiting.insert(released.epoch, (time.retain(0), released.values));
+                    }
+                });
+                while !fault.is_raised()
+                    && let Some(entry) = waiting.first_entry()
+                    && *entry.key() == view.next_epoch()
+                {
+                    let (capability, values) = entry.remove();
+                    match view.push(&values) {
+                        Ok(moments) => output.session(&capability).give_iterator(moments),
+                        Err(error) => fault.raise(error),
+                    }
+                }
+            }
+        })
+    }
+}

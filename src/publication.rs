@@ -1,0 +1,222 @@
+//! What a release log means: everything that follows from its public parameters.
+//!
+//! The runtime makes a [`Publication`] from a pipeline before it draws any noise; `tail` and `verify` make the same one
+//! from the header of the public log. So what is read is decoded by what was run.
+
+use hushflow_mechanism::accounting::discrete::{Discreteness, noise_multiplier_rounded_up};
+use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, gaussian};
+use hushflow_mechanism::estimate::density::{Density, DensityError};
+use hushflow_mechanism::jme::{JointMechanism, JointMechanismError, JointParameters};
+use hushflow_mechanism::moments::{ClipError, Clipper, Layout};
+use hushflow_mechanism::release::Shards;
+use hushflow_mechanism::strategy::{self, Strategy, StrategyError};
+use hushflow_mechanism::view::View;
+use hushflow_mechanism::workload::Workload;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use thiserror::Error;
+
+use crate::pipeline::PublicParameters;
+use crate::state::PublicHeader;
+
+/// Shards of a pipeline: the unit of work and of state. Fixed for ever, so that the number of workers may change.
+const SHARDS: u32 = 64;
+
+/// Why there can be no publication with these parameters.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PublicationError {
+    /// No noise gives the guarantee.
+    #[error("privacy: {0}")]
+    Accounting(#[from] AccountingError),
+    /// The joint mechanism can't be.
+    #[error("privacy: {0}")]
+    Mechanism(#[from] JointMechanismError),
+    /// The strategy can't be made.
+    #[error("release: {0}")]
+    Strategy(#[from] StrategyError),
+    /// The bounds can't be used.
+    #[error("columns: {0}")]
+    Clip(#[from] ClipError),
+    /// The header of a log is none of ours.
+    #[error(
+        "the public log's header can't be read ({0}): it was written by another version, or is no release log"
+    )]
+    Header(#[from] serde_json::Error),
+}
+
+/// The header of the public log.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Header {
+    parameters: PublicParameters,
+    /// σ of one Gaussian mechanism of sensitivity 1: found once, and never again.
+    noise_multiplier: f64,
+}
+
+/// Public parameters and what follows from them.
+#[derive(Clone)]
+pub struct Publication {
+    parameters: PublicParameters,
+    private: bool,
+    clipper: Arc<Clipper>,
+    strategy: Arc<dyn Strategy>,
+    mechanism: Arc<JointMechanism>,
+}
+
+impl Publication {
+    /// Calibrates the noise to the guarantee. `private` is false where a seeded generator will draw it.
+    ///
+    /// # Errors
+    /// [`PublicationError`] says which parameter can't be and how to mend it.
+    pub fn calibrate(parameters: PublicParameters, private: bool) -> Result<Self, PublicationError> {
+        let strategy = strategy(&parameters)?;
+        let noise_multiplier = calibrated(&parameters, strategy.as_ref())?;
+        Self::new(parameters, strategy, noise_multiplier, private)
+    }
+
+    /// What the header of a public log says.
+    ///
+    /// # Errors
+    /// [`PublicationError::Header`], or what the parameters in it can't be.
+    pub fn from_header(header: &PublicHeader) -> Result<Self, PublicationError> {
+        let Header { parameters, noise_multiplier } = serde_json::from_slice(&header.parameters)?;
+        let strategy = strategy(&parameters)?;
+        Self::new(parameters, strategy, noise_multiplier, header.private)
+    }
+
+    fn new(
+        parameters: PublicParameters,
+        strategy: Arc<dyn Strategy>,
+        noise_multiplier: f64,
+        private: bool,
+    ) -> Result<Self, PublicationError> {
+        let bounds: Vec<_> = parameters.columns.iter().map(|column| (column.lower, column.upper)).collect();
+        let clipper = Arc::new(Clipper::new(&bounds, parameters.privacy.clip_norm)?);
+        let mechanism = Arc::new(mechanism(&parameters, strategy.as_ref(), noise_multiplier)?);
+        Ok(Publication { parameters, private, clipper, strategy, mechanism })
+    }
+
+    /// The header of this publication's log.
+    pub fn header(&self) -> Result<PublicHeader, PublicationError> {
+        let noise_multiplier = self.mechanism.parameters().noise_multiplier;
+        let header = Header { parameters: self.parameters.clone(), noise_multiplier };
+        Ok(PublicHeader { parameters: serde_json::to_vec(&header)?, private: self.private })
+    }
+
+    /// Whether the noise multiplier in use is at least what the stated guarantee asks for.
+    ///
+    /// # Errors
+    /// [`PublicationError::Accounting`] if no noise gives the guarantee.
+    pub fn guarantee_holds(&self) -> Result<bool, PublicationError> {
+        Ok(self.mechanism.parameters().noise_multiplier
+            >= calibrated(&self.parameters, self.strategy.as_ref())?)
+    }
+
+    /// The public parameters.
+    pub fn parameters(&self) -> &PublicParameters {
+        &self.parameters
+    }
+
+    /// False where a seeded generator drew the noise: such releases protect nobody.
+    pub fn is_private(&self) -> bool {
+        self.private
+    }
+
+    /// Number of keys; 1 where there are none.
+    pub fn keys(&self) -> u32 {
+        self.parameters.key.as_ref().map_or(1, |key| key.values.len() as u32)
+    }
+
+    /// The name of a key; `all` where there are none.
+    pub fn key_name(&self, key: u32) -> &str {
+        let values = self.parameters.key.as_ref().map(|key| key.values.as_slice()).unwrap_or_default();
+        values.get(key as usize).map_or("all", String::as_str)
+    }
+
+    /// Number of epochs.
+    pub fn horizon(&self) -> u64 {
+        self.parameters.epochs.schedule.horizon()
+    }
+
+    /// Places of one key's coordinates.
+    pub fn layout(&self) -> Layout {
+        self.mechanism.parameters().layout
+    }
+
+    /// How the coordinates of all keys are cut.
+    pub fn shards(&self) -> Shards {
+        Shards::new(self.keys(), self.layout(), SHARDS)
+    }
+
+    /// Bounds and clip norm.
+    pub fn clipper(&self) -> &Arc<Clipper> {
+        &self.clipper
+    }
+
+    /// The strategy C.
+    pub fn strategy(&self) -> &Arc<dyn Strategy> {
+        &self.strategy
+    }
+
+    /// Sensitivity and noise.
+    pub fn mechanism(&self) -> &Arc<JointMechanism> {
+        &self.mechanism
+    }
+
+    /// A view from the first epoch on.
+    pub fn view(&self, workload: &Workload) -> View {
+        View::new(&self.mechanism, self.strategy.as_ref(), workload, self.keys(), self.horizon())
+    }
+
+    /// A density in the units of the columns.
+    ///
+    /// # Errors
+    /// [`DensityError`] if numbers leave the range of floating point.
+    pub fn to_units(&self, density: &Density) -> Result<Density, DensityError> {
+        density.to_units(self.clipper.half_widths(), self.clipper.centres())
+    }
+}
+
+fn layout(parameters: &PublicParameters) -> Layout {
+    Layout { dimension: parameters.columns.len(), second: parameters.privacy.second_moments }
+}
+
+fn strategy(parameters: &PublicParameters) -> Result<Arc<dyn Strategy>, StrategyError> {
+    let release = &parameters.release;
+    strategy::build(release.strategy.clone(), &release.workload, Some(parameters.epochs.schedule.horizon()))
+}
+
+fn mechanism(
+    parameters: &PublicParameters,
+    strategy: &dyn Strategy,
+    noise_multiplier: f64,
+) -> Result<JointMechanism, JointMechanismError> {
+    JointMechanism::new(JointParameters {
+        layout: layout(parameters),
+        neighbours: parameters.privacy.neighbours,
+        clip_norm: parameters.privacy.clip_norm,
+        noise_multiplier,
+        geometry: strategy.geometry(),
+        second_moment_weight: parameters.privacy.second_moment_weight,
+        count_weight: None,
+    })
+}
+
+/// The least noise multiplier for the guarantee, with what the grid costs of δ.
+///
+/// That cost falls with the scale of the noise on its grid, which grows with the multiplier; so the scale for
+/// continuous noise, whose multiplier is smaller, bounds the cost from above.
+fn calibrated(parameters: &PublicParameters, strategy: &dyn Strategy) -> Result<f64, PublicationError> {
+    let epsilon = Epsilon::new(parameters.privacy.epsilon)?;
+    let delta = Delta::new(parameters.privacy.delta)?;
+    let continuous = gaussian::noise_multiplier(epsilon, delta).value() * (1.0 - MARGIN);
+    let mechanism = mechanism(parameters, strategy, continuous)?;
+    let scales = mechanism.noise().iter().filter_map(|noise| noise.scale);
+    let least_scale = scales.map(|scale| scale.sigma()).fold(f64::INFINITY, f64::min);
+    let keys = parameters.key.as_ref().map_or(1, |key| key.values.len());
+    let draws = parameters.epochs.schedule.horizon() as f64 * keys as f64 * mechanism.noise().len() as f64;
+    // The scales were rounded up, by less than one part in 2¹⁹.
+    let discreteness = Discreteness::new(least_scale * (1.0 - 2f64.powi(-19)), draws)?;
+    Ok(noise_multiplier_rounded_up(epsilon, delta, discreteness)?.value())
+}

@@ -1,0 +1,256 @@
+//! A run of thirty epochs is struck at every call that changes the disk, in every way, and goes on from what is
+//! left; so is the recovery that follows. What must hold:
+//!
+//! - an acknowledged epoch is never lost;
+//! - a release that anyone could have seen is never replaced by another;
+//! - epochs have no gaps; checkpoint and replay give the state that the epochs add up to;
+//! - recovering twice is recovering once.
+//!
+//! Releases are drawn anew in every attempt, so an epoch that is drawn twice shows.
+
+use super::{
+    EpochFrame, PublicHeader, PublicReader, Recovered, SourcePosition, StateError, Store,
+    simulated::{Disk, Fault, LOSSES, Loss},
+    storage::PUBLIC_LOG,
+    verify::verify_storage,
+};
+use std::collections::BTreeMap;
+
+const EPOCHS: u64 = 30;
+
+fn header() -> PublicHeader {
+    PublicHeader { parameters: b"clip_norm = 1".to_vec(), private: true }
+}
+
+/// The exact sums of an epoch: the stream is the same in every attempt.
+fn sums(epoch: u64) -> Vec<i128> {
+    vec![i128::from(epoch) << (epoch % 100), -i128::from(epoch)]
+}
+
+/// What the encoder holds after `epoch`: here, the running sums.
+fn encoder_after(epoch: u64) -> Vec<i128> {
+    (1..=epoch).fold(vec![0, 0], |state, epoch| add(state, &sums(epoch)))
+}
+
+fn add(mut state: Vec<i128>, sums: &[i128]) -> Vec<i128> {
+    state.iter_mut().zip(sums).for_each(|(state, sum)| *state += sum);
+    state
+}
+
+fn to_bytes(state: &[i128]) -> Vec<u8> {
+    state.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+/// What the outside world knows: what it was told, and what it could see.
+#[derive(Clone, Default)]
+struct World {
+    acknowledged: u64,
+    seen: BTreeMap<u64, Vec<i128>>,
+    attempt: i128,
+}
+
+/// A promise that was broken.
+type Broken = String;
+
+impl World {
+    /// Commits up to `EPOCHS`, one or three epochs a batch, with a checkpoint now and then, until the disk fails.
+    fn run(&mut self, disk: &Disk) -> Result<(), Broken> {
+        self.attempt += 1;
+        let Ok((mut store, _)) = Store::recover(Box::new(disk.clone()), &header()) else {
+            return self.look(disk);
+        };
+        self.acknowledged = store.committed();
+        while store.committed() < EPOCHS {
+            let first = store.committed() + 1;
+            let last = if first % 4 == 0 { (first + 2).min(EPOCHS) } else { first };
+            let batch: Vec<_> = (first..=last).map(|epoch| self.draw(epoch)).collect();
+            let failed = store.commit(&batch).is_err();
+            self.look(disk)?;
+            if failed {
+                return stays_stopped(&mut store, disk);
+            }
+            self.acknowledged = last;
+            if last % 5 == 0 && store.checkpoint(last - 1, &to_bytes(&encoder_after(last - 1))).is_err() {
+                return stays_stopped(&mut store, disk);
+            }
+        }
+        Ok(())
+    }
+
+    fn draw(&self, epoch: u64) -> EpochFrame {
+        let positions = vec![SourcePosition { partition: 0, offset: 10 * epoch, payload: vec![] }];
+        EpochFrame {
+            epoch,
+            positions,
+            sums: sums(epoch).into(),
+            values: vec![1000 * self.attempt, epoch.into()],
+        }
+    }
+
+    /// Reads the public log as anyone can at this moment.
+    fn look(&mut self, disk: &Disk) -> Result<(), Broken> {
+        let Ok(mut reader) = PublicReader::of(disk) else { return Ok(()) };
+        while let Ok(Some(release)) = reader.next_frame() {
+            let seen = self.seen.entry(release.epoch).or_insert_with(|| release.values.clone());
+            if *seen != release.values {
+                return Err(format!("epoch {} was published twice", release.epoch));
+            }
+        }
+        Ok(())
+    }
+
+    /// A start on `disk`, where nothing fails: it must succeed and keep every promise.
+    fn check_start(&mut self, disk: &Disk) -> Result<(), Broken> {
+        let (store, recovered) =
+            Store::recover(Box::new(disk.clone()), &header()).map_err(|error| format!("refused: {error}"))?;
+        let committed = store.committed();
+        let published = self.seen.keys().next_back().copied().unwrap_or(0);
+        if committed < self.acknowledged.max(published) {
+            return Err(format!("epoch {} of {committed} is lost", self.acknowledged.max(published)));
+        }
+        let offsets: Vec<u64> = recovered.positions.iter().map(|position| position.offset).collect();
+        let expected: &[u64] = if committed == 0 { &[] } else { &[10 * committed] };
+        (offsets == expected).then_some(()).ok_or("the positions are of another epoch")?;
+        (replayed(recovered)? == encoder_after(committed))
+            .then_some(())
+            .ok_or("the encoder's state is another")?;
+        drop(store);
+        self.look(disk)?;
+        if self.seen.len() as u64 != committed {
+            return Err(format!("{} of {committed} epochs are published", self.seen.len()));
+        }
+        verify_storage(disk).problem.map_or(Ok(()), |problem| Err(format!("verify: {problem}")))
+    }
+
+    /// Whatever is left must start, start again to the same, and run to the end.
+    fn check(&self, disk: &Disk) -> Result<(), Broken> {
+        let mut world = self.clone();
+        world.check_start(disk)?;
+        let published = disk.content(PUBLIC_LOG);
+        world.check_start(disk)?;
+        if published != disk.content(PUBLIC_LOG) {
+            return Err("recovering twice is not recovering once".into());
+        }
+        world.run(disk)?;
+        (world.acknowledged == EPOCHS).then_some(()).ok_or("the run did not reach its end".into())
+    }
+}
+
+fn stays_stopped(store: &mut Store, disk: &Disk) -> Result<(), Broken> {
+    let before = disk.after_restart();
+    let frame =
+        EpochFrame { epoch: store.committed() + 1, positions: vec![], sums: vec![].into(), values: vec![] };
+    let stopped = matches!(store.commit(&[frame]), Err(StateError::Stopped { .. }))
+        && matches!(store.checkpoint(store.committed(), &[]), Err(StateError::Stopped { .. }));
+    let untouched = super::storage::CHECKPOINTS.iter().chain(&[PUBLIC_LOG, super::storage::PRIVATE_LOG]);
+    let untouched = untouched.copied().all(|name| disk.content(name) == before.content(name));
+    (stopped && untouched).then_some(()).ok_or("the store went on after a failure".into())
+}
+
+fn replayed(recovered: Recovered) -> Result<Vec<i128>, Broken> {
+    let mut state = vec![0, 0];
+    if let Some(checkpoint) = &recovered.checkpoint {
+        let values = checkpoint.bytes.chunks_exact(16);
+        state = values.map(|bytes| i128::from_le_bytes(bytes.try_into().unwrap())).collect();
+    }
+    for frame in recovered.replay {
+        state = add(state, &frame.map_err(|error| error.to_string())?.sums);
+    }
+    Ok(state)
+}
+
+/// Calls `case` with every call of `work` at which `fault` can strike, until it no longer does.
+fn at_every_call(
+    fault: Fault,
+    start: &Disk,
+    mut case: impl FnMut(usize, &Disk) -> Result<(), Broken>,
+) -> usize {
+    for call in 0.. {
+        let disk = start.after_restart();
+        disk.fail_at(call, fault);
+        case(call, &disk).unwrap_or_else(|broken| panic!("{fault:?} at call {call}: {broken}"));
+        if !disk.struck() {
+            return call;
+        }
+    }
+    unreachable!("the loop ends by returning")
+}
+
+#[test]
+fn a_power_cut_at_any_call_breaks_no_promise() {
+    let calls = at_every_call(Fault::Power, &Disk::default(), |_, disk| {
+        let mut world = World::default();
+        world.run(disk)?;
+        LOSSES.iter().try_for_each(|&loss| {
+            let found = disk.after_power_cut(loss);
+            world.check(&found).map_err(|broken| format!("losing {loss:?}: {broken}"))
+        })
+    });
+    assert!(calls > 100, "{calls} calls: the run is too short to be a test");
+}
+
+#[test]
+fn a_power_cut_at_any_call_of_the_recovery_breaks_no_promise() {
+    at_every_call(Fault::Power, &Disk::default(), |_, disk| {
+        let mut world = World::default();
+        world.run(disk)?;
+        for loss in [Loss::Nothing, Loss::Torn, Loss::EarlierHalf, Loss::Zeros, Loss::Some(4)] {
+            at_every_call(Fault::Power, &disk.after_power_cut(loss), |_, disk| {
+                let recovered = Store::recover(Box::new(disk.clone()), &header());
+                let mut world = world.clone();
+                world.look(disk)?;
+                drop(recovered);
+                LOSSES.iter().try_for_each(|&again| {
+                    let found = disk.after_power_cut(again);
+                    world
+                        .clone()
+                        .check_start(&found)
+                        .map_err(|broken| format!("{loss:?}, {again:?}: {broken}"))
+                })
+            });
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_killed_process_loses_nothing() {
+    at_every_call(Fault::Power, &Disk::default(), |_, disk| {
+        let mut world = World::default();
+        world.run(disk)?;
+        world.check(&disk.after_restart())
+    });
+}
+
+#[test]
+fn a_full_disk_publishes_nothing_by_half_and_goes_on_when_there_is_space() {
+    at_every_call(Fault::Full, &Disk::default(), |_, disk| {
+        let mut world = World::default();
+        world.run(disk)?;
+        world.check(&disk.after_restart())?;
+        world.check(&disk.after_power_cut(Loss::Everything))
+    });
+}
+
+/// A sync that failed may leave its bytes readable but never on disk. The next run reads them, so it must write
+/// them again before it publishes: the power cut that follows would otherwise take a published epoch away.
+#[test]
+fn a_failed_sync_is_not_trusted_by_the_next_run() {
+    at_every_call(Fault::Sync, &Disk::default(), |_, disk| {
+        let mut world = World::default();
+        world.run(disk)?;
+        let restarted = disk.after_restart();
+        world.check_start(&restarted)?;
+        LOSSES.iter().try_for_each(|&loss| world.check(&restarted.after_power_cut(loss)))
+    });
+}
+
+/// The tests above must be able to fail: a disk whose syncs do nothing has to be caught.
+#[test]
+fn a_disk_that_lies_about_syncs_is_caught() {
+    let disk = Disk::default();
+    disk.lie();
+    let mut world = World::default();
+    world.run(&disk).unwrap();
+    assert!(world.check(&disk.after_power_cut(Loss::Everything)).is_err());
+}

@@ -1,0 +1,200 @@
+//! What can go wrong with a state directory. Messages name file and offset and how to mend it; they never hold
+//! a sum, a position or a value.
+
+use std::{io, path::PathBuf};
+
+/// A state directory that can't be opened, read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// The operating system refused.
+    #[error("{}: cannot {action}: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What was tried, as a verb with its object.
+        action: &'static str,
+        /// The reason given.
+        source: io::Error,
+    },
+    /// Group or others have access to private data.
+    #[error(
+        "{}: mode {mode:04o} lets group or others in, but exact sums live here: run `chmod go-rwx {}`",
+        path.display(), path.display()
+    )]
+    Exposed {
+        /// The file or directory.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The file or directory belongs to another user.
+    #[error(
+        "{}: belongs to user {owner}, not to this process's user: run as its owner, or use another --state directory",
+        path.display()
+    )]
+    ForeignOwner {
+        /// The file or directory.
+        path: PathBuf,
+        /// The owner's user id.
+        owner: u32,
+    },
+    /// Another run holds the directory.
+    #[error(
+        "{}: another run holds this state directory: wait for it to end, or use another --state directory",
+        path.display()
+    )]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// No log has been written here (yet).
+    #[error("{}: nothing has been published here: start a run with this --state directory first", path.display())]
+    Missing {
+        /// The log that was looked for.
+        path: PathBuf,
+    },
+    /// The directory was made with other public parameters.
+    #[error(
+        "{}: these parameters differ from those the directory was made with: use another --state directory, or \
+         restore the parameters",
+        path.display()
+    )]
+    HeaderDiffers {
+        /// The log whose header differs.
+        path: PathBuf,
+    },
+    /// Written by a newer version.
+    #[error(
+        "{}: format version {found}, but this program reads up to {supported}: use the newer program",
+        path.display()
+    )]
+    UnknownVersion {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u16,
+        /// The newest version this program reads.
+        supported: u16,
+    },
+    /// Bytes that had been written whole are no longer what they were.
+    #[error("{}: damaged at byte {offset}: {what}: restore the file from a copy", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where the damaged frame begins.
+        offset: u64,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// Intact frames in an order that no run writes.
+    #[error(
+        "{}: {what} {found} at byte {offset}, expected {expected}: the file was put together from several logs; \
+         restore it from a copy",
+        path.display()
+    )]
+    Disorder {
+        /// The file.
+        path: PathBuf,
+        /// Where the frame begins.
+        offset: u64,
+        /// The number that is out of order: an epoch or a generation.
+        what: &'static str,
+        /// The number found.
+        found: u64,
+        /// The number that had to follow.
+        expected: u64,
+    },
+    /// The private log ends before an epoch that another file holds.
+    #[error(
+        "{}: ends at epoch {committed} (byte {offset}), but {} holds epoch {witnessed}: the private log was cut \
+         or rolled back, and going on would draw fresh noise for published epochs: restore the newest private log, \
+         or use another --state directory",
+        path.display(), witness.display()
+    )]
+    RolledBack {
+        /// The private log.
+        path: PathBuf,
+        /// Where its readable part ends.
+        offset: u64,
+        /// The last epoch it holds.
+        committed: u64,
+        /// The file that holds a later one.
+        witness: PathBuf,
+        /// The epoch in that file.
+        witnessed: u64,
+    },
+    /// The private log is gone, though something was made from it.
+    #[error(
+        "{}: missing or without a readable beginning, but {} was made from it: restore the private log, or use \
+         another --state directory",
+        path.display(), witness.display()
+    )]
+    PrivateLogLost {
+        /// The private log.
+        path: PathBuf,
+        /// The file that was made from it.
+        witness: PathBuf,
+    },
+    /// The public log shows something else than the private log holds.
+    #[error(
+        "{}: the frame at byte {offset} is intact but is not what the private log holds for epoch {epoch}: the two \
+         logs are of different runs; restore both from one copy, or use another --state directory",
+        path.display()
+    )]
+    Conflict {
+        /// The public log.
+        path: PathBuf,
+        /// Where the frame begins.
+        offset: u64,
+        /// The epoch, 0 for the header.
+        epoch: u64,
+    },
+    /// A checkpoint of another log.
+    #[error(
+        "{}: the checkpoint of epoch {epoch} was not made from this private log: restore both from one copy, or \
+         remove the checkpoint to replay the whole log",
+        path.display()
+    )]
+    ForeignCheckpoint {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Its epoch.
+        epoch: u64,
+    },
+    /// A commit or checkpoint of the wrong epoch. Nothing was written.
+    #[error(
+        "epoch {found} cannot be written now, expected {expected}: epochs are written once, in order, without gaps"
+    )]
+    WrongEpoch {
+        /// The epoch that was handed in.
+        found: u64,
+        /// The epoch or epochs that could have been.
+        expected: String,
+    },
+    /// A frame above the format's limit.
+    #[error(
+        "a frame must not exceed {limit} bytes: publish fewer coordinates, or split them over several pipelines"
+    )]
+    TooLarge {
+        /// The limit on a payload, in bytes.
+        limit: u64,
+    },
+    /// An earlier write or sync failed.
+    #[error(
+        "nothing more is written after a failure, since what is on disk is unknown: start again; first failure: {cause}"
+    )]
+    Stopped {
+        /// The message of the first failure.
+        cause: String,
+    },
+}
+
+/// Says what was tried, and on which file, when the operating system refuses.
+pub(super) fn refused(
+    path: impl Into<PathBuf>,
+    action: &'static str,
+) -> impl FnOnce(io::Error) -> StateError {
+    let path = path.into();
+    move |source| StateError::Io { path, action, source }
+}

@@ -1,0 +1,262 @@
+//! What frames carry: the types of the state's interface and their payloads.
+//!
+//! Types that hold exact sums have no `Debug` and no `Display`, and wipe the sums when dropped.
+
+use super::{
+    error::StateError,
+    format::{FRAME_HEADER_LENGTH, FrameHeader, MAX_PAYLOAD, kind},
+    integers::{pack, unpack},
+};
+use bincode::{DefaultOptions, ErrorKind, Options};
+use crc32c::crc32c;
+use serde::{Deserialize, Serialize, Serializer};
+use zeroize::Zeroizing;
+
+/// What everyone may know of a log before its first release.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublicHeader {
+    /// The public parameters as text (TOML or JSON); opaque to the state, which compares them byte by byte.
+    pub parameters: Vec<u8>,
+    /// False when a seeded generator made the noise: such releases protect nobody.
+    pub private: bool,
+}
+
+/// How far one partition of a source has been read.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourcePosition {
+    /// The partition, numbered by its source.
+    pub partition: u32,
+    /// Where to go on reading, in the source's own unit.
+    pub offset: u64,
+    /// What else the source needs to go on; opaque to the state.
+    pub payload: Vec<u8>,
+}
+
+/// An epoch as the private log holds it. It can't be printed:
+///
+/// ```compile_fail
+/// fn print(frame: &hushflow::state::EpochFrame) -> String { format!("{frame:?}") }
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct EpochFrame {
+    /// The epoch, from 1.
+    pub epoch: u64,
+    /// Where the sources stood when the epoch closed.
+    pub positions: Vec<SourcePosition>,
+    /// The exact sums of all keys and blocks, in grid units. Secret.
+    pub sums: Zeroizing<Vec<i128>>,
+    /// The release y = C·sums + noise, in grid units. Secret until it is committed.
+    pub values: Vec<i128>,
+}
+
+/// An epoch as the public log shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReleaseFrame {
+    /// The run that drew the noise, from 1.
+    pub generation: u64,
+    /// The epoch, from 1.
+    pub epoch: u64,
+    /// The release y, in grid units.
+    pub values: Vec<i128>,
+}
+
+/// The encoder's state (and whatever else replay must start from) after an epoch.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The last epoch it contains.
+    pub epoch: u64,
+    /// The state, opaque here. Secret.
+    pub bytes: Zeroizing<Vec<u8>>,
+}
+
+/// Payload of a generation frame.
+#[derive(Serialize, Deserialize)]
+pub(super) struct GenerationPayload {
+    pub(super) generation: u64,
+}
+
+/// Payload of an epoch frame; sums and values are packed.
+#[derive(Serialize, Deserialize)]
+pub(super) struct EpochPayload<'a> {
+    pub(super) generation: u64,
+    pub(super) epoch: u64,
+    pub(super) positions: Vec<SourcePosition>,
+    #[serde(serialize_with = "as_bytes")]
+    pub(super) sums: &'a [u8],
+    #[serde(serialize_with = "as_bytes")]
+    pub(super) values: &'a [u8],
+}
+
+/// Payload of a release frame; values are packed.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ReleasePayload<'a> {
+    pub(super) generation: u64,
+    pub(super) epoch: u64,
+    #[serde(serialize_with = "as_bytes")]
+    pub(super) values: &'a [u8],
+}
+
+/// Payload of a checkpoint's frame.
+#[derive(Serialize, Deserialize)]
+pub(super) struct CheckpointPayload<'a> {
+    pub(super) generation: u64,
+    pub(super) epoch: u64,
+    pub(super) frame_checksum: u32,
+    #[serde(serialize_with = "as_bytes")]
+    pub(super) bytes: &'a [u8],
+}
+
+impl EpochPayload<'_> {
+    /// The release frame that projects this epoch to the public log.
+    pub(super) fn release(&self) -> Result<Zeroizing<Vec<u8>>, StateError> {
+        let Self { generation, epoch, values, .. } = *self;
+        encode(kind::RELEASE, 0, &ReleasePayload { generation, epoch, values })
+    }
+
+    /// The frame, unpacked; `None` when the packed integers are none.
+    pub(super) fn unpack(self) -> Option<EpochFrame> {
+        Some(EpochFrame {
+            epoch: self.epoch,
+            positions: self.positions,
+            sums: unpack(self.sums)?.into(),
+            values: unpack(self.values)?,
+        })
+    }
+}
+
+impl ReleasePayload<'_> {
+    /// The frame, unpacked; `None` when the packed integers are none.
+    pub(super) fn unpack(&self) -> Option<ReleaseFrame> {
+        Some(ReleaseFrame { generation: self.generation, epoch: self.epoch, values: unpack(self.values)? })
+    }
+}
+
+/// One copy instead of one call per byte; the bytes are the same.
+fn as_bytes<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bytes(bytes)
+}
+
+fn layout() -> impl Options {
+    DefaultOptions::new().with_fixint_encoding().with_limit(MAX_PAYLOAD).reject_trailing_bytes()
+}
+
+/// A whole frame: header and payload.
+pub(super) fn encode(
+    kind: u8,
+    synced_length: u64,
+    payload: &impl Serialize,
+) -> Result<Zeroizing<Vec<u8>>, StateError> {
+    let length =
+        layout().serialized_size(payload).map_err(|_| StateError::TooLarge { limit: MAX_PAYLOAD })?;
+    // At full size from the start: a vector that grows leaves copies of the sums behind.
+    let mut frame = Zeroizing::new(Vec::with_capacity(FRAME_HEADER_LENGTH + length as usize));
+    frame.resize(FRAME_HEADER_LENGTH, 0);
+    layout()
+        .serialize_into(&mut *frame, payload)
+        .expect("the size fits the limit and writing to memory succeeds");
+    let header = FrameHeader::of(kind, synced_length, &frame[FRAME_HEADER_LENGTH..]).to_bytes();
+    frame[..FRAME_HEADER_LENGTH].copy_from_slice(&header);
+    Ok(frame)
+}
+
+/// An epoch as it is written.
+pub(super) struct EncodedEpoch {
+    /// Its frame in the private log.
+    pub(super) private: Zeroizing<Vec<u8>>,
+    /// Its frame in the public log.
+    pub(super) public: Zeroizing<Vec<u8>>,
+    /// The payload checksum of the private frame.
+    pub(super) checksum: u32,
+}
+
+impl EncodedEpoch {
+    /// Of `frame`, committed by `generation` to a private log that is synced up to `synced_length`.
+    pub(super) fn new(generation: u64, synced_length: u64, frame: &EpochFrame) -> Result<Self, StateError> {
+        let (sums, values) = (pack(&frame.sums), pack(&frame.values));
+        let payload = EpochPayload {
+            generation,
+            epoch: frame.epoch,
+            positions: frame.positions.clone(),
+            sums: &sums,
+            values: &values,
+        };
+        let private = encode(kind::EPOCH, synced_length, &payload)?;
+        let checksum = crc32c(&private[FRAME_HEADER_LENGTH..]);
+        Ok(Self { private, public: payload.release()?, checksum })
+    }
+}
+
+/// The payload in `bytes`, whose checksum has been checked.
+pub(super) fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Box<ErrorKind>> {
+    layout().deserialize(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> EpochFrame {
+        EpochFrame {
+            epoch: 3,
+            positions: vec![SourcePosition { partition: 1, offset: 300, payload: b"ab".to_vec() }],
+            sums: vec![-1, 5].into(),
+            values: vec![256],
+        }
+    }
+
+    #[test]
+    fn an_epoch_frame_has_these_bytes() {
+        let EncodedEpoch { private, public, .. } = EncodedEpoch::new(2, 77, &example()).unwrap();
+        let expected = [
+            &[2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0][..],
+            &[
+                1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 44, 1, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, b'a',
+                b'b',
+            ],
+            &[3, 0, 0, 0, 0, 0, 0, 0, 1, 255, 5],
+            &[3, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1],
+        ]
+        .concat();
+        assert_eq!(private[24..], expected);
+        assert_eq!(private[..5], [expected.len() as u8, 0, 0, 0, kind::EPOCH]);
+        assert_eq!(private[8], 77);
+        assert_eq!(public[24..], [&expected[..16], &expected[expected.len() - 11..]].concat());
+        assert_eq!((public[4], public[8]), (kind::RELEASE, 0));
+    }
+
+    #[test]
+    fn frames_return() {
+        let EncodedEpoch { private, public, .. } = EncodedEpoch::new(2, 77, &example()).unwrap();
+        let epoch: EpochPayload<'_> = decode(&private[24..]).unwrap();
+        assert!(epoch.unpack() == Some(example()));
+        let release: ReleasePayload<'_> = decode(&public[24..]).unwrap();
+        assert_eq!(release.unpack(), Some(ReleaseFrame { generation: 2, epoch: 3, values: vec![256] }));
+    }
+
+    #[test]
+    fn malformed_payloads_are_refused() {
+        let EncodedEpoch { private, .. } = EncodedEpoch::new(2, 77, &example()).unwrap();
+        let payload = &private[24..];
+        for length in 0..payload.len() {
+            assert!(decode::<EpochPayload<'_>>(&payload[..length]).is_err(), "cut to {length}");
+        }
+        assert!(decode::<EpochPayload<'_>>(&[payload, &[0]].concat()).is_err(), "one byte too many");
+        let mut huge = payload.to_vec();
+        huge[16..24].fill(0xff);
+        assert!(decode::<EpochPayload<'_>>(&huge).is_err(), "more positions than bytes");
+    }
+
+    #[test]
+    fn a_frame_above_the_limit_is_refused_before_it_is_allocated() {
+        struct Claim;
+        impl Serialize for Claim {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                use serde::ser::SerializeSeq;
+                let mut list = serializer.serialize_seq(Some(1 << 27))?;
+                (0..1 << 27).try_for_each(|i: u64| list.serialize_element(&i))?;
+                list.end()
+            }
+        }
+        assert!(matches!(encode(kind::EPOCH, 0, &Claim), Err(StateError::TooLarge { .. })));
+    }
+}

@@ -1,0 +1,146 @@
+//! A file of frames: reading the next one, finding one behind damage, appending.
+//!
+//! Reading never trusts a number before its checksum, and never allocates more than the file holds.
+
+use super::{
+    error::StateError,
+    format::{
+        FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, FrameHeader, HeaderFlaw, Role, VERSION, check_file_header,
+    },
+    frames::decode,
+    storage::StorageFile,
+};
+use serde::Deserialize;
+use zeroize::Zeroizing;
+
+/// A frame whose checksums agreed.
+pub(super) struct Frame {
+    /// Where it begins.
+    pub(super) offset: u64,
+    pub(super) header: FrameHeader,
+    pub(super) payload: Zeroizing<Vec<u8>>,
+}
+
+impl Frame {
+    /// Where the next frame begins.
+    pub(super) fn end(&self) -> u64 {
+        self.offset + self.header.frame_length()
+    }
+
+    /// The payload as a `T`, or an error that names `file`.
+    pub(super) fn decode<'a, T: Deserialize<'a>>(&'a self, file: &dyn StorageFile) -> Result<T, StateError> {
+        decode(&self.payload).map_err(|_| damaged(file, self.offset, "the payload is not of its kind's form"))
+    }
+}
+
+/// What stands at an offset.
+pub(super) enum Reading {
+    /// An intact frame.
+    Frame(Frame),
+    /// Nothing: the file ends here.
+    End,
+    /// The beginning of a frame, its header intact if it is there at all.
+    Partial,
+    /// Something else.
+    Unreadable,
+}
+
+/// Reads what stands at `offset` of a file of `length` bytes.
+pub(super) fn read_frame(file: &dyn StorageFile, offset: u64, length: u64) -> Result<Reading, StateError> {
+    if offset >= length {
+        return Ok(Reading::End);
+    }
+    let mut header = [0; FRAME_HEADER_LENGTH];
+    if length - offset < header.len() as u64 || file.read_at(offset, &mut header)? < header.len() {
+        return Ok(Reading::Partial);
+    }
+    let Some(header) = FrameHeader::from_bytes(&header) else {
+        return Ok(Reading::Unreadable);
+    };
+    if length - offset < header.frame_length() {
+        return Ok(Reading::Partial);
+    }
+    let mut payload = Zeroizing::new(vec![0; header.length as usize]);
+    file.read_at(offset + FRAME_HEADER_LENGTH as u64, &mut payload)?;
+    Ok(if header.accepts(&payload) {
+        Reading::Frame(Frame { offset, header, payload })
+    } else {
+        Reading::Unreadable
+    })
+}
+
+/// The first intact frame that begins at or after `from`.
+pub(super) fn find_frame(
+    file: &dyn StorageFile,
+    mut from: u64,
+    length: u64,
+) -> Result<Option<Frame>, StateError> {
+    let mut window = Zeroizing::new(vec![0; 1 << 16]);
+    while from < length {
+        let filled = file.read_at(from, &mut window)?;
+        for shift in 0..filled {
+            if window[shift..filled].first_chunk().and_then(FrameHeader::from_bytes).is_some()
+                && let Reading::Frame(frame) = read_frame(file, from + shift as u64, length)?
+            {
+                return Ok(Some(frame));
+            }
+        }
+        if filled < window.len() {
+            break;
+        }
+        // The last header that may begin in this window ends in the next.
+        from += (window.len() - FRAME_HEADER_LENGTH + 1) as u64;
+    }
+    Ok(None)
+}
+
+/// Whether the file begins with the header of `role`. Only a torn or damaged header is `false`: an intact one of
+/// another version or role is an error.
+pub(super) fn read_file_header(file: &dyn StorageFile, role: Role) -> Result<bool, StateError> {
+    let mut bytes = [0; FILE_HEADER_LENGTH];
+    let filled = file.read_at(0, &mut bytes)?;
+    match check_file_header(&bytes[..filled], role) {
+        Ok(()) => Ok(true),
+        Err(HeaderFlaw::Unreadable) => Ok(false),
+        Err(HeaderFlaw::Version(found)) => {
+            Err(StateError::UnknownVersion { path: file.path().to_owned(), found, supported: VERSION })
+        }
+        Err(HeaderFlaw::Role) => Err(damaged(file, 0, "the file header is another kind of file's")),
+    }
+}
+
+/// The error that names `file` and `offset`.
+pub(super) fn damaged(file: &dyn StorageFile, offset: u64, what: &'static str) -> StateError {
+    StateError::Damaged { path: file.path().to_owned(), offset, what }
+}
+
+/// A file that grows frame by frame.
+pub(super) struct Appender {
+    file: Box<dyn StorageFile>,
+    end: u64,
+    synced: u64,
+}
+
+impl Appender {
+    /// Goes on at `end`. What lies before it must be synced, or rebuildable.
+    pub(super) fn at(file: Box<dyn StorageFile>, end: u64) -> Self {
+        Self { file, end, synced: end }
+    }
+
+    /// How much of the file is known to be on disk: the synced length of the next frame.
+    pub(super) fn synced(&self) -> u64 {
+        self.synced
+    }
+
+    pub(super) fn append(&mut self, frame: &[u8]) -> Result<(), StateError> {
+        self.file.write_at(self.end, frame)?;
+        self.end += frame.len() as u64;
+        Ok(())
+    }
+
+    pub(super) fn sync(&mut self) -> Result<(), StateError> {
+        self.file.sync()?;
+        self.synced = self.end;
+        Ok(())
+    }
+}

@@ -1,0 +1,369 @@
+//! A disk in memory that forgets what was not synced, in every way a real one may.
+//!
+//! Each file has what processes see and what the platter holds; writes, cuts and directory entries wait between
+//! the two until a sync. A fault strikes at the n-th call that changes anything.
+
+use super::{
+    error::{StateError, refused},
+    storage::{Storage, StorageFile},
+};
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+/// What happens at the fated call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The power goes: this call and all later ones do nothing.
+    Power,
+    /// The disk is full: half of a write arrives, other calls are refused; later calls work.
+    Full,
+    /// A sync fails and, as real systems do, forgets that the bytes are still unsynced; later calls work.
+    Sync,
+}
+
+/// What a power cut leaves of unsynced changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Loss {
+    Everything,
+    Nothing,
+    /// The first half of the changes arrived.
+    LaterHalf,
+    /// The first half of the changes was lost, later ones arrived.
+    EarlierHalf,
+    /// The last write arrived by half.
+    Torn,
+    /// Lengths arrived, contents are zero.
+    Zeros,
+    /// Lengths arrived, contents are arbitrary.
+    Garbage,
+    /// Each change arrived or not, by this seed.
+    Some(u64),
+}
+
+/// Every kind of loss.
+pub(super) const LOSSES: [Loss; 10] = [
+    Loss::Everything,
+    Loss::Nothing,
+    Loss::LaterHalf,
+    Loss::EarlierHalf,
+    Loss::Torn,
+    Loss::Zeros,
+    Loss::Garbage,
+    Loss::Some(1),
+    Loss::Some(2),
+    Loss::Some(3),
+];
+
+#[derive(Clone)]
+enum Change {
+    Write(u64, Vec<u8>),
+    Truncate(u64),
+}
+
+#[derive(Clone, Default)]
+struct Content {
+    seen: Vec<u8>,
+    durable: Vec<u8>,
+    unsynced: Vec<Change>,
+}
+
+#[derive(Clone)]
+enum Entry {
+    Create(String, usize),
+    Rename(String, String),
+}
+
+#[derive(Clone, Default)]
+struct State {
+    files: Vec<Content>,
+    seen: BTreeMap<String, usize>,
+    durable: BTreeMap<String, usize>,
+    unsynced: Vec<Entry>,
+    calls: usize,
+    fault: Option<(usize, Fault)>,
+    dead: bool,
+    lying: bool,
+}
+
+/// The disk; clones are handles to the same one.
+#[derive(Clone, Default)]
+pub(super) struct Disk(Arc<Mutex<State>>);
+
+impl Disk {
+    /// Lets `fault` strike at the `call`-th changing call from now, counted from 0.
+    pub(super) fn fail_at(&self, call: usize, fault: Fault) {
+        let mut state = self.state();
+        (state.calls, state.fault) = (0, Some((call, fault)));
+    }
+
+    /// Makes every later sync a lie: it succeeds and nothing becomes durable.
+    pub(super) fn lie(&self) {
+        self.state().lying = true;
+    }
+
+    /// Whether the fault has struck.
+    pub(super) fn struck(&self) -> bool {
+        let state = self.state();
+        state.fault.is_some_and(|(call, _)| state.calls > call)
+    }
+
+    /// The disk as it is found when the power comes back.
+    pub(super) fn after_power_cut(&self, loss: Loss) -> Self {
+        let before = self.state();
+        let mut state = State { durable: before.durable.clone(), ..State::default() };
+        for (index, entry) in before.unsynced.iter().enumerate() {
+            if arrives(loss, index, before.unsynced.len()) {
+                entry.apply(&mut state.durable);
+            }
+        }
+        state.files = before.files.iter().map(|file| file.after_power_cut(loss)).collect();
+        state.seen = state.durable.clone();
+        Self(Arc::new(Mutex::new(state)))
+    }
+
+    /// The same disk for a new process: nothing was lost, nothing fails any more.
+    pub(super) fn after_restart(&self) -> Self {
+        let mut state = self.state().clone();
+        (state.fault, state.dead) = (None, false);
+        Self(Arc::new(Mutex::new(state)))
+    }
+
+    /// What processes see of `name`.
+    pub(super) fn content(&self, name: &str) -> Option<Vec<u8>> {
+        let state = self.state();
+        state.seen.get(name).map(|&file| state.files[file].seen.clone())
+    }
+
+    /// Puts `bytes` in the place of `name`, durably.
+    pub(super) fn put(&self, name: &str, bytes: &[u8]) {
+        let mut state = self.state();
+        let file = state.files.len();
+        state.files.push(Content { seen: bytes.to_vec(), durable: bytes.to_vec(), unsynced: vec![] });
+        state.seen.insert(name.to_owned(), file);
+        state.durable.insert(name.to_owned(), file);
+    }
+
+    /// Takes `name` away, durably.
+    pub(super) fn remove(&self, name: &str) {
+        let mut state = self.state();
+        state.seen.remove(name);
+        state.durable.remove(name);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// The state for a changing call, unless a fault strikes it.
+    fn call(&self, path: &Path, is_sync: bool) -> Result<MutexGuard<'_, State>, StateError> {
+        let mut state = self.state();
+        state.call(is_sync).map_or(Ok(()), |struck| Err(fault(path, struck)))?;
+        Ok(state)
+    }
+}
+
+fn arrives(loss: Loss, index: usize, count: usize) -> bool {
+    match loss {
+        Loss::Everything => false,
+        Loss::LaterHalf => 2 * index < count,
+        Loss::EarlierHalf => 2 * index >= count,
+        Loss::Some(seed) => mix(seed, index as u64).is_multiple_of(2),
+        Loss::Nothing | Loss::Torn | Loss::Zeros | Loss::Garbage => true,
+    }
+}
+
+/// A SplitMix64 step: arbitrary, and the same every time.
+fn mix(seed: u64, index: u64) -> u64 {
+    let mut z = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+impl Entry {
+    fn apply(&self, names: &mut BTreeMap<String, usize>) {
+        match self {
+            Entry::Create(name, file) => {
+                names.insert(name.clone(), *file);
+            }
+            Entry::Rename(from, to) => {
+                if let Some(file) = names.remove(from) {
+                    names.insert(to.clone(), file);
+                }
+            }
+        }
+    }
+}
+
+impl Change {
+    fn apply(&self, bytes: &mut Vec<u8>) {
+        match self {
+            Change::Write(offset, new) => {
+                let (start, end) = (*offset as usize, *offset as usize + new.len());
+                bytes.resize(bytes.len().max(end), 0);
+                bytes[start..end].copy_from_slice(new);
+            }
+            Change::Truncate(length) => bytes.resize(*length as usize, 0),
+        }
+    }
+
+    /// What arrives of this change, the last of its file or not, over a file that has `old` bytes on the platter.
+    /// Only newly allocated bytes may be zero or arbitrary; an overwritten one is old or new.
+    fn arrived(&self, loss: Loss, last: bool, old: usize) -> Self {
+        let Change::Write(offset, bytes) = self else { return self.clone() };
+        let mut bytes = bytes.clone();
+        let kept = old.saturating_sub(*offset as usize).min(bytes.len());
+        match loss {
+            Loss::Torn if last => bytes.truncate(bytes.len() / 2),
+            Loss::Zeros => bytes[kept..].fill(0),
+            Loss::Garbage => {
+                (kept..bytes.len()).for_each(|index| bytes[index] = mix(*offset, index as u64) as u8);
+            }
+            _ => {}
+        }
+        Change::Write(*offset, bytes)
+    }
+}
+
+impl Content {
+    fn after_power_cut(&self, loss: Loss) -> Self {
+        let mut bytes = self.durable.clone();
+        let count = self.unsynced.len();
+        for (index, change) in self.unsynced.iter().enumerate() {
+            if arrives(loss, index, count) {
+                change.arrived(loss, index + 1 == count, self.durable.len()).apply(&mut bytes);
+            }
+        }
+        Self { seen: bytes.clone(), durable: bytes, unsynced: vec![] }
+    }
+
+    fn change(&mut self, change: Change) {
+        change.apply(&mut self.seen);
+        self.unsynced.push(change);
+    }
+
+    /// Only what is marked unsynced reaches the platter: a sync that failed has taken the mark away.
+    fn sync(&mut self) {
+        for change in self.unsynced.drain(..) {
+            change.apply(&mut self.durable);
+        }
+    }
+}
+
+impl State {
+    /// Counts a changing call and says which fault strikes it.
+    fn call(&mut self, is_sync: bool) -> Option<Fault> {
+        self.calls += 1;
+        match self.fault {
+            Some((call, Fault::Sync)) if self.calls == call + 1 => is_sync.then_some(Fault::Sync),
+            Some((call, fault)) if self.calls == call + 1 => {
+                self.dead = fault == Fault::Power;
+                Some(fault)
+            }
+            _ => self.dead.then_some(Fault::Power),
+        }
+    }
+}
+
+fn fault(path: &Path, fault: Fault) -> StateError {
+    let kind = if fault == Fault::Full { io::ErrorKind::StorageFull } else { io::ErrorKind::Other };
+    refused(path, "reach the simulated disk")(kind.into())
+}
+
+impl Storage for Disk {
+    fn path(&self) -> &Path {
+        Path::new("disk")
+    }
+
+    fn read(&self, name: &str) -> Result<Option<Box<dyn StorageFile>>, StateError> {
+        let file = self.state().seen.get(name).copied();
+        Ok(file.map(|file| -> Box<dyn StorageFile> {
+            Box::new(DiskFile { disk: self.clone(), file, path: self.path().join(name) })
+        }))
+    }
+
+    fn write(&self, name: &str) -> Result<Box<dyn StorageFile>, StateError> {
+        if self.read(name)?.is_none() {
+            let mut state = self.call(self.path(), false)?;
+            let file = state.files.len();
+            state.files.push(Content::default());
+            state.seen.insert(name.to_owned(), file);
+            state.unsynced.push(Entry::Create(name.to_owned(), file));
+        }
+        Ok(self.read(name)?.unwrap())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), StateError> {
+        let mut state = self.call(self.path(), false)?;
+        let entry = Entry::Rename(from.to_owned(), to.to_owned());
+        entry.apply(&mut state.seen);
+        state.unsynced.push(entry);
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), StateError> {
+        let mut state = self.call(self.path(), true)?;
+        if !state.lying {
+            state.durable = state.seen.clone();
+            state.unsynced.clear();
+        }
+        Ok(())
+    }
+}
+
+struct DiskFile {
+    disk: Disk,
+    file: usize,
+    path: PathBuf,
+}
+
+impl StorageFile for DiskFile {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn length(&self) -> Result<u64, StateError> {
+        Ok(self.disk.state().files[self.file].seen.len() as u64)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, StateError> {
+        let state = self.disk.state();
+        let rest = state.files[self.file].seen.get(offset as usize..).unwrap_or_default();
+        let filled = rest.len().min(buffer.len());
+        buffer[..filled].copy_from_slice(&rest[..filled]);
+        Ok(filled)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), StateError> {
+        let mut state = self.disk.state();
+        let struck = state.call(false);
+        let arriving = match struck {
+            None => bytes.len(),
+            Some(Fault::Full) => bytes.len() / 2,
+            Some(_) => 0,
+        };
+        state.files[self.file].change(Change::Write(offset, bytes[..arriving].to_vec()));
+        struck.map_or(Ok(()), |struck| Err(fault(&self.path, struck)))
+    }
+
+    fn truncate(&self, length: u64) -> Result<(), StateError> {
+        self.disk.call(&self.path, false)?.files[self.file].change(Change::Truncate(length));
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), StateError> {
+        let mut state = self.disk.state();
+        let (struck, lying) = (state.call(true), state.lying);
+        match struck {
+            None if lying => {}
+            None => state.files[self.file].sync(),
+            Some(Fault::Sync) => state.files[self.file].unsynced.clear(),
+            Some(_) => {}
+        }
+        struck.map_or(Ok(()), |struck| Err(fault(&self.path, struck)))
+    }
+}

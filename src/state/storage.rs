@@ -1,0 +1,286 @@
+//! Where the files of a state directory live: a trait narrow enough to simulate, and the real directory.
+//!
+//! Files are opened relative to one directory handle and without following links, so what was checked is what
+//! is used. Nothing here retries: after a failed sync the state of the disk is unknown.
+
+use super::{
+    error::{StateError, refused},
+    lock,
+};
+use rustix::{
+    fd::{AsFd, OwnedFd},
+    fs::{self, Mode, OFlags, Stat},
+    process::geteuid,
+};
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+/// The first and, in format version 1, only segment of the private log.
+pub(super) const PRIVATE_LOG: &str = "private-000001.log";
+/// The log of releases.
+pub(super) const PUBLIC_LOG: &str = "public.log";
+/// The two places of a checkpoint.
+pub(super) const CHECKPOINTS: [&str; 2] = ["checkpoint.a", "checkpoint.b"];
+/// A checkpoint while it is being written.
+pub(super) const NEW_CHECKPOINT: &str = "checkpoint.new";
+
+/// A flat directory of files.
+pub(super) trait Storage: Send {
+    /// The directory, for messages.
+    fn path(&self) -> &Path;
+    /// Opens a file for reading, if it exists.
+    fn read(&self, name: &str) -> Result<Option<Box<dyn StorageFile>>, StateError>;
+    /// Opens a file for reading and writing, creating it when needed.
+    fn write(&self, name: &str) -> Result<Box<dyn StorageFile>, StateError>;
+    /// Replaces `to` by `from`.
+    fn rename(&self, from: &str, to: &str) -> Result<(), StateError>;
+    /// Makes creations and renames durable.
+    fn sync(&self) -> Result<(), StateError>;
+}
+
+/// An open file.
+pub(super) trait StorageFile: Send {
+    /// The file, for messages.
+    fn path(&self) -> &Path;
+    /// Bytes in the file now.
+    fn length(&self) -> Result<u64, StateError>;
+    /// Fills `buffer` from `offset`, or as much of it as the file has; returns the bytes filled.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, StateError>;
+    /// Writes all of `bytes` at `offset`.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), StateError>;
+    /// Cuts the file to `length` bytes.
+    fn truncate(&self, length: u64) -> Result<(), StateError>;
+    /// Makes content and length durable.
+    fn sync(&self) -> Result<(), StateError>;
+}
+
+/// A directory of the file system.
+pub(super) struct Directory {
+    path: PathBuf,
+    handle: OwnedFd,
+    /// Held, not read: the lock ends with it.
+    _lock: Option<OwnedFd>,
+}
+
+impl Directory {
+    /// The directory at `path` for one writer: created when missing, refused when others have access, locked.
+    pub(super) fn exclusive(path: &Path) -> Result<Self, StateError> {
+        match fs::mkdir(path, Mode::RWXU) {
+            Err(error) if error != rustix::io::Errno::EXIST => {
+                return Err(refused(path, "create the directory")(error.into()));
+            }
+            _ => {}
+        }
+        let mut directory = Self::shared(path)?;
+        require_private(path, &directory.handle)?;
+        directory._lock = Some(lock::acquire(path, &directory.handle)?);
+        if directory.read(PRIVATE_LOG)?.is_none() {
+            directory.sync_parent()?;
+        }
+        Ok(directory)
+    }
+
+    /// The directory at `path` for reading, whoever else writes.
+    pub(super) fn shared(path: &Path) -> Result<Self, StateError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let handle = fs::open(path, flags, Mode::empty())
+            .map_err(|e| refused(path, "open the directory")(e.into()))?;
+        Ok(Self { path: path.to_owned(), handle, _lock: None })
+    }
+
+    /// A new directory lives in its parent's entries.
+    fn sync_parent(&self) -> Result<(), StateError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        fs::openat(&self.handle, "..", flags, Mode::empty())
+            .and_then(fs::fsync)
+            .map_err(|e| refused(&self.path, "sync the parent directory")(e.into()))
+    }
+
+    fn open(&self, name: &str, flags: OFlags) -> Result<Option<Box<dyn StorageFile>>, StateError> {
+        let path = self.path.join(name);
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let handle = match fs::openat(&self.handle, name, flags, creation_mode(name)) {
+            Err(rustix::io::Errno::NOENT) => return Ok(None),
+            other => other.map_err(|e| refused(&path, "open the file")(e.into()))?,
+        };
+        if name != PUBLIC_LOG {
+            require_private(&path, &handle)?;
+        }
+        Ok(Some(Box::new(DirectoryFile { path, file: handle.into() })))
+    }
+}
+
+/// Only the public log may be read by others.
+fn creation_mode(name: &str) -> Mode {
+    let owner = Mode::RUSR | Mode::WUSR;
+    if name == PUBLIC_LOG { owner | Mode::RGRP | Mode::ROTH } else { owner }
+}
+
+/// Refuses what another user owns, or what group or others can enter.
+fn require_private(path: &Path, handle: impl AsFd) -> Result<(), StateError> {
+    let status = fs::fstat(handle).map_err(|e| refused(path, "read the permissions")(e.into()))?;
+    check_private(path, &status, geteuid().as_raw())
+}
+
+fn check_private(path: &Path, status: &Stat, user: u32) -> Result<(), StateError> {
+    if status.st_uid != user {
+        return Err(StateError::ForeignOwner { path: path.to_owned(), owner: status.st_uid });
+    }
+    match status.st_mode & 0o777 {
+        mode if mode & 0o077 != 0 => Err(StateError::Exposed { path: path.to_owned(), mode }),
+        _ => Ok(()),
+    }
+}
+
+impl Storage for Directory {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn read(&self, name: &str) -> Result<Option<Box<dyn StorageFile>>, StateError> {
+        self.open(name, OFlags::RDONLY)
+    }
+
+    fn write(&self, name: &str) -> Result<Box<dyn StorageFile>, StateError> {
+        let file = self.open(name, OFlags::RDWR | OFlags::CREATE)?;
+        file.ok_or_else(|| refused(self.path.join(name), "create the file")(io::ErrorKind::NotFound.into()))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), StateError> {
+        fs::renameat(&self.handle, from, &self.handle, to)
+            .map_err(|e| refused(self.path.join(from), "rename the file")(e.into()))
+    }
+
+    fn sync(&self) -> Result<(), StateError> {
+        fs::fsync(&self.handle).map_err(|e| refused(&self.path, "sync the directory")(e.into()))
+    }
+}
+
+struct DirectoryFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl StorageFile for DirectoryFile {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn length(&self) -> Result<u64, StateError> {
+        Ok(self.file.metadata().map_err(refused(&self.path, "read the file's length"))?.len())
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, StateError> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.file.read_at(&mut buffer[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(bytes) => filled += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(refused(&self.path, "read the file")(error)),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), StateError> {
+        self.file.write_all_at(bytes, offset).map_err(refused(&self.path, "write the file"))
+    }
+
+    fn truncate(&self, length: u64) -> Result<(), StateError> {
+        self.file.set_len(length).map_err(refused(&self.path, "cut the file"))
+    }
+
+    fn sync(&self) -> Result<(), StateError> {
+        // Length included: fdatasync leaves out only what reading back does not need.
+        self.file.sync_data().map_err(refused(&self.path, "sync the file"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn mode_of(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_new_directory_is_closed_to_others_and_so_are_its_private_files() {
+        let outer = tempfile::tempdir().unwrap();
+        let path = outer.path().join("state");
+        let directory = Directory::exclusive(&path).unwrap();
+        for name in [PRIVATE_LOG, PUBLIC_LOG, CHECKPOINTS[0]] {
+            directory.write(name).unwrap();
+        }
+        assert_eq!(mode_of(&path), 0o700);
+        assert_eq!(mode_of(&path.join("lock")), 0o600);
+        assert_eq!(mode_of(&path.join(PRIVATE_LOG)), 0o600);
+        assert_eq!(mode_of(&path.join(CHECKPOINTS[0])), 0o600);
+        assert_eq!(mode_of(&path.join(PUBLIC_LOG)) & !0o644, 0);
+    }
+
+    #[test]
+    fn access_of_group_or_others_is_refused() {
+        let check = |mode: u32, accepted: bool| {
+            let outer = tempfile::tempdir().unwrap();
+            let path = outer.path().join("state");
+            std::fs::create_dir(&path).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            match Directory::exclusive(&path) {
+                Ok(_) => assert!(accepted, "{mode:o}"),
+                Err(error) => {
+                    assert!(!accepted && error.to_string().contains("chmod go-rwx"), "{mode:o}: {error}");
+                }
+            }
+        };
+        check(0o700, true);
+        for mode in [0o701, 0o702, 0o704, 0o710, 0o720, 0o740, 0o755, 0o777] {
+            check(mode, false);
+        }
+    }
+
+    #[test]
+    fn an_exposed_private_file_and_a_foreign_owner_are_refused() {
+        let outer = tempfile::tempdir().unwrap();
+        let path = outer.path().join("state");
+        let directory = Directory::exclusive(&path).unwrap();
+        directory.write(PRIVATE_LOG).unwrap();
+        std::fs::set_permissions(path.join(PRIVATE_LOG), std::fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(matches!(directory.read(PRIVATE_LOG), Err(StateError::Exposed { mode: 0o640, .. })));
+        let status = fs::fstat(&directory.handle).unwrap();
+        let stranger = check_private(&path, &status, status.st_uid + 1);
+        assert!(matches!(stranger, Err(StateError::ForeignOwner { .. })));
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_file_is_not_followed() {
+        let outer = tempfile::tempdir().unwrap();
+        let path = outer.path().join("state");
+        let directory = Directory::exclusive(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/null", path.join(PRIVATE_LOG)).unwrap();
+        assert!(matches!(directory.write(PRIVATE_LOG), Err(StateError::Io { .. })));
+    }
+
+    #[test]
+    fn a_file_returns_what_was_written() {
+        let outer = tempfile::tempdir().unwrap();
+        let directory = Directory::exclusive(&outer.path().join("state")).unwrap();
+        assert!(directory.read("file").unwrap().is_none());
+        let file = directory.write("file").unwrap();
+        file.write_at(2, b"abc").unwrap();
+        file.truncate(4).unwrap();
+        file.sync().unwrap();
+        directory.rename("file", "other").unwrap();
+        directory.sync().unwrap();
+        let file = directory.read("other").unwrap().unwrap();
+        let mut buffer = [9; 6];
+        assert_eq!(file.read_at(1, &mut buffer).unwrap(), 3);
+        assert_eq!((file.length().unwrap(), buffer), (4, [0, b'a', b'b', 9, 9, 9]));
+    }
+}

@@ -1,0 +1,87 @@
+//! Reads everything, changes nothing, and says what is there and what is wrong with it.
+
+use super::{
+    checkpoint::Slot,
+    error::StateError,
+    public_log::Rest,
+    recovery::{Facts, decide},
+    storage::{CHECKPOINTS, Directory, PRIVATE_LOG, PUBLIC_LOG, Storage},
+    survey::Survey,
+};
+use std::path::Path;
+
+/// What [`verify`] found. All checksums, the order of epochs and generations, the equality of the headers, and
+/// that the public log is the projection of the private one, have been checked unless `problem` says otherwise.
+#[derive(Debug)]
+pub struct Report {
+    /// Runs that have written here.
+    pub generations: u64,
+    /// Epochs in the private log.
+    pub committed: u64,
+    /// Epochs in the public log that agree with the private one. Fewer than committed: the next run (or the one
+    /// that is at work) publishes the rest.
+    pub published: u64,
+    /// The epochs of the intact checkpoints, oldest first.
+    pub checkpoints: Vec<u64>,
+    /// Bytes behind the last readable frame of the private log: a commit that was cut short or is being written.
+    pub uncommitted_bytes: u64,
+    /// The first problem found.
+    pub problem: Option<StateError>,
+}
+
+/// Reads the state directory at `path`, whose sums never leave this function. Takes no lock: a run may be at work.
+///
+/// # Errors
+/// When the directory itself can't be opened. What is wrong inside is in the report.
+pub fn verify(path: impl AsRef<Path>) -> Result<Report, StateError> {
+    Ok(verify_storage(&Directory::shared(path.as_ref())?))
+}
+
+pub(super) fn verify_storage(storage: &dyn Storage) -> Report {
+    let mut survey = Survey::new();
+    let problem = survey.conduct(storage).and_then(|()| judge(storage.path(), &survey.facts)).err();
+    let Facts { private, public, checkpoints } = &survey.facts;
+    let mut epochs: Vec<u64> = checkpoints.iter().filter_map(epoch_of).collect();
+    epochs.sort_unstable();
+    Report {
+        generations: private.generation,
+        committed: private.epoch,
+        published: public.epoch,
+        checkpoints: epochs,
+        uncommitted_bytes: private.length - private.end,
+        problem,
+    }
+}
+
+fn epoch_of(slot: &Slot) -> Option<u64> {
+    match slot {
+        Slot::Intact { epoch, .. } => Some(*epoch),
+        _ => None,
+    }
+}
+
+fn judge(directory: &Path, facts: &Facts) -> Result<(), StateError> {
+    let own_header = facts.private.header.as_deref();
+    decide(directory, facts, own_header.unwrap_or_default())?;
+    if own_header.is_none() {
+        return Err(StateError::Missing { path: directory.join(PRIVATE_LOG) });
+    }
+    // A start mends or does without what follows; whoever asks should still be told.
+    if facts.public.rest == Rest::Unreadable {
+        let what =
+            "the frame fails its checksum; the next run rebuilds the rest of the file from the private log";
+        return Err(StateError::Damaged {
+            path: directory.join(PUBLIC_LOG),
+            offset: facts.public.matched,
+            what,
+        });
+    }
+    match facts.checkpoints.iter().position(|slot| *slot == Slot::Unreadable) {
+        Some(place) => Err(StateError::Damaged {
+            path: directory.join(CHECKPOINTS[place]),
+            offset: 0,
+            what: "the checkpoint fails its checksum; runs use the other one, or replay the log",
+        }),
+        None => Ok(()),
+    }
+}
