@@ -2,5 +2,6 @@
 
 pub mod pipeline;
 pub mod publication;
+pub mod runtime;
 pub mod source;
 pub mod state;
