@@ -39,7 +39,9 @@ pub enum PublicationError {
     #[error("columns: {0}")]
     Clip(#[from] ClipError),
     /// The header of a log is none of ours.
-    #[error("the public log's header can't be read ({0}): it was written by another version, or is no release log")]
+    #[error(
+        "the public log's header can't be read ({0}): it was written by another version, or is no release log"
+    )]
     Header(#[from] serde_json::Error),
 }
 
@@ -107,7 +109,8 @@ impl Publication {
     /// # Errors
     /// [`PublicationError::Accounting`] if no noise gives the guarantee.
     pub fn guarantee_holds(&self) -> Result<bool, PublicationError> {
-        Ok(self.mechanism.parameters().noise_multiplier >= calibrated(&self.parameters, self.strategy.as_ref())?)
+        Ok(self.mechanism.parameters().noise_multiplier
+            >= calibrated(&self.parameters, self.strategy.as_ref())?)
     }
 
     /// The public parameters.

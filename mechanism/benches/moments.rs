@@ -2,10 +2,10 @@
 //!
 //! `cargo bench -p hushflow-mechanism --bench moments`
 
+use chacha20::ChaCha20Rng;
 use divan::{Bencher, counter::ItemsCount};
 use hushflow_mechanism::moments::{Accumulators, Clipper, Layout, QuantisedRows, SecondMoment};
 use nalgebra::{DMatrix, DMatrixView};
-use chacha20::ChaCha20Rng;
 use rand::{RngExt, SeedableRng};
 
 const RECORDS: usize = 4096;

@@ -223,9 +223,10 @@ impl NoisyMoments<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use chacha20::ChaCha8Rng;
     use nalgebra::Cholesky;
     use proptest::prelude::*;
-    use rand::{SeedableRng, rngs::ChaCha8Rng};
+    use rand::SeedableRng;
     use rand_distr::{Distribution, StandardNormal};
 
     const fn noise(count: f64, first: f64, second: f64) -> MomentNoise {

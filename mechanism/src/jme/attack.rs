@@ -7,7 +7,8 @@ use super::{JointMechanism, JointParameters};
 use crate::moments::{Layout, RECORD_BITS, SecondMoment};
 use crate::sensitivity::Neighbours;
 use crate::strategy::{COEFFICIENT_BITS, ColumnGeometry};
-use rand::{SeedableRng, rngs::ChaCha8Rng};
+use chacha20::ChaCha8Rng;
+use rand::SeedableRng;
 use rand_distr::{Distribution, StandardNormal, Uniform};
 
 const KEYS: usize = 2;

@@ -113,9 +113,9 @@ mod tests {
     use super::super::SecondMoment::{Diagonal, Full};
     use super::super::products::BLOCK_ROWS;
     use super::*;
+    use chacha20::ChaCha20Rng;
     use num_bigint::BigInt;
     use proptest::prelude::*;
-    use chacha20::ChaCha20Rng;
     use rand::{RngExt, SeedableRng};
 
     /// ζ = 2²⁰ makes the grid the integers.

@@ -6,8 +6,9 @@
 use super::{MomentWeights, Neighbours, joint_sensitivity_squared};
 use crate::moments::SecondMoment;
 use crate::strategy::ColumnGeometry;
+use chacha20::ChaCha8Rng;
 use nalgebra::{DMatrix, DVector};
-use rand::{SeedableRng, rngs::ChaCha8Rng};
+use rand::SeedableRng;
 use rand_distr::{Distribution, StandardNormal, Uniform};
 
 /// What one record adds to its cell, and how strongly.

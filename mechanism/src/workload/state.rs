@@ -148,8 +148,8 @@ impl WindowSums {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
     use chacha20::ChaCha20Rng;
+    use proptest::prelude::*;
     use rand::{RngExt, SeedableRng};
 
     fn rows(steps: usize, coordinates: usize, seed: u64) -> Vec<Vec<f64>> {

@@ -1,0 +1,164 @@
+//! From the source's thread into the dataflow.
+//!
+//! One thread reads the source and deals batches to the workers of its process through bounded channels: back-pressure.
+//! Each worker has a source operator. It holds a capability at the oldest epoch that may still get records, and
+//! lowers it only when the reader says that epochs have closed. A reader that fails says so; one that dies is
+//! found out by its channel; neither makes an operator drop its capability.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam::channel::{Receiver, SendTimeoutError, Sender, TryRecvError, bounded};
+use hushflow_operators::{Fault, Records};
+use timely::dataflow::operators::Capability;
+use timely::dataflow::operators::generic::OutputBuilder;
+use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
+use timely::dataflow::{ProbeHandle, Scope, StreamVec};
+
+use crate::source::{Counters, Event, Position, SourceReader};
+
+/// Batches that may wait for a worker.
+const WAITING_BATCHES: usize = 8;
+
+/// Epochs that may be closed but not yet committed. It bounds the memory that closed epochs take.
+const EPOCHS_AHEAD: u64 = 256;
+
+/// How often the reader looks for a fault while it waits.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// How soon a source operator looks again when its channel is empty, or too many epochs wait for their commit.
+const IDLE: Duration = Duration::from_micros(500);
+
+/// What the reader tells a worker.
+enum Message {
+    Records(Records),
+    /// All epochs up to this one are closed; where to resume from then.
+    Closed(u64, Position),
+    /// There is nothing more.
+    End,
+}
+
+/// The workers' ends of the channels.
+#[derive(Clone)]
+pub(super) struct Feed(Arc<Vec<Receiver<Message>>>);
+
+/// The reader's ends of the channels.
+pub(super) struct Dealer(Vec<Sender<Message>>);
+
+/// Channels from a reader to the workers of its process.
+pub(super) fn channels(workers: usize) -> (Dealer, Feed) {
+    let (senders, receivers) = (0..workers).map(|_| bounded(WAITING_BATCHES)).unzip();
+    (Dealer(senders), Feed(Arc::new(receivers)))
+}
+
+impl Dealer {
+    /// Reads the source to its end. Runs on a thread of its own; gives what became of the rows.
+    pub(super) fn deal(self, mut reader: SourceReader, fault: &Fault) -> Counters {
+        let mut turn = (0..self.0.len()).cycle();
+        while !fault.is_raised() {
+            let delivered = match reader.next_event() {
+                Ok(Event::Batch(batch)) => {
+                    let records = Records { keys: batch.keys, epochs: batch.epochs, values: batch.values };
+                    deliver(&self.0[turn.next().unwrap_or_default()], Message::Records(records), fault)
+                }
+                Ok(Event::Mark(mark)) => {
+                    let closed = || Message::Closed(mark.epoch, mark.resume);
+                    self.0.iter().all(|worker| deliver(worker, closed(), fault))
+                }
+                Ok(Event::End) => {
+                    self.0.iter().all(|worker| deliver(worker, Message::End, fault));
+                    false
+                }
+                Err(error) => {
+                    fault.raise(error);
+                    false
+                }
+            };
+            if !delivered {
+                break;
+            }
+        }
+        *reader.counters()
+    }
+}
+
+/// Waits for room in the channel, but not beyond a fault. Gives whether the message was taken.
+fn deliver(worker: &Sender<Message>, mut message: Message, fault: &Fault) -> bool {
+    loop {
+        match worker.send_timeout(message, PATIENCE) {
+            Ok(()) => return true,
+            Err(SendTimeoutError::Timeout(back)) if !fault.is_raised() => message = back,
+            Err(_) => return false,
+        }
+    }
+}
+
+/// What the source operator of a worker sends.
+pub(super) struct Sources<'scope> {
+    /// Records, at or before the time of their epoch.
+    pub(super) records: StreamVec<'scope, u64, Records>,
+    /// Where to resume from after each epoch; from the process's first worker alone.
+    pub(super) marks: StreamVec<'scope, u64, Position>,
+    /// The last closed epoch, when the source has ended.
+    pub(super) ends: StreamVec<'scope, u64, u64>,
+}
+
+/// The source operator of the process's worker number `worker`; without a feed it has nothing to send.
+pub(super) fn source<'scope>(
+    scope: Scope<'scope, u64>,
+    feed: Option<&Feed>,
+    worker: usize,
+    first_epoch: u64,
+    committed: ProbeHandle<u64>,
+    fault: Fault,
+) -> Sources<'scope> {
+    let mut builder = OperatorBuilder::new("Source".to_owned(), scope);
+    let again = scope.activator_for(builder.operator_info().address);
+    let (records, record_stream) = builder.new_output::<Vec<Records>>();
+    let (marks, mark_stream) = builder.new_output::<Vec<Position>>();
+    let (ends, end_stream) = builder.new_output::<Vec<u64>>();
+    let (mut records, mut marks, mut ends) =
+        (OutputBuilder::from(records), OutputBuilder::from(marks), OutputBuilder::from(ends));
+    let messages = feed.map(|feed| feed.0[worker].clone());
+    builder.build(move |capabilities| {
+        let held = capabilities.into_iter().map(|mut capability| {
+            capability.downgrade(&first_epoch);
+            capability
+        });
+        let mut held: Option<Vec<Capability<u64>>> = messages.is_some().then(|| held.collect());
+        let mut parked: Option<Message> = None;
+        move |_frontiers| {
+            let (Some(capabilities), Some(messages)) = (held.as_mut(), messages.as_ref()) else { return };
+            let (mut records, mut marks, mut ends) = (records.activate(), marks.activate(), ends.activate());
+            for _ in 0..WAITING_BATCHES {
+                match parked.take().map_or_else(|| messages.try_recv(), Ok) {
+                    Ok(Message::Records(batch)) => records.session(&capabilities[0]).give(batch),
+                    Ok(Message::Closed(epoch, position)) => {
+                        if committed.less_than(&epoch.saturating_sub(EPOCHS_AHEAD)) {
+                            parked = Some(Message::Closed(epoch, position));
+                            return again.activate_after(IDLE);
+                        }
+                        if worker == 0 {
+                            for closed in *capabilities[1].time()..=epoch {
+                                capabilities[1].downgrade(&closed);
+                                marks.session(&capabilities[1]).give(position);
+                            }
+                        }
+                        capabilities.iter_mut().for_each(|capability| capability.downgrade(&(epoch + 1)));
+                    }
+                    Ok(Message::End) => {
+                        ends.session(&capabilities[2]).give(capabilities[0].time() - 1);
+                        held = None;
+                        return;
+                    }
+                    Err(TryRecvError::Empty) => return again.activate_after(IDLE),
+                    Err(TryRecvError::Disconnected) => {
+                        return fault.raise("the reader of the source has stopped without saying why");
+                    }
+                }
+            }
+            again.activate();
+        }
+    });
+    Sources { records: record_stream, marks: mark_stream, ends: end_stream }
+}

@@ -1,0 +1,299 @@
+//! Runs a pipeline: the dataflow, the worker loop, and what happens when something fails.
+//!
+//! ```text
+//! reader thread ─ source ─ epochs ─ clip ─ accumulate ─ release ─ commit ─ views ─ densities ─ output
+//!                    └──────── where to resume ────────────────────┘ │
+//!                                                             private and public log
+//! ```
+//!
+//! A fault anywhere (source, entropy, disk, a peer) stops the run: nothing more is committed or shown, and the next
+//! run goes on after the last committed epoch. Across processes a fault ends the process at once, because a peer that
+//! leaves in good order would leave the others waiting.
+
+mod cluster;
+mod feed;
+mod journal;
+
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crossbeam::channel::Sender;
+use hushflow_mechanism::noise::NoiseSource;
+use hushflow_mechanism::release::ReleaseError;
+use hushflow_mechanism::view::{View, ViewError};
+use hushflow_mechanism::workload::Workload;
+use hushflow_operators::{
+    Accumulate, Clip, Commit, CommitLog, Densities, Epochs, Estimated, Fault, Release, ReleaseSetup, Views,
+};
+use thiserror::Error;
+use timely::dataflow::operators::vec::Broadcast;
+use timely::dataflow::operators::{Input, Inspect, Probe};
+use timely::dataflow::{InputHandle, ProbeHandle};
+use timely::worker::Worker;
+
+use crate::pipeline::Pipeline;
+use crate::publication::{Publication, PublicationError};
+use crate::source::{Counters, Position, SourceError, SourceReader};
+use crate::state::{PublicReader, StateError, Store};
+use cluster::execute;
+use feed::{Feed, channels, source};
+use journal::{Journal, Start, position};
+
+pub use cluster::{Cluster, ClusterError};
+
+/// Encoder states are checkpointed after every so many epochs.
+const CHECKPOINT_INTERVAL: u64 = 64;
+
+/// How long a worker sleeps at most before it looks for a fault.
+const NAP: Duration = Duration::from_millis(50);
+
+/// Why a run ended before its source did.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The pipeline's parameters can't be.
+    #[error(transparent)]
+    Publication(#[from] PublicationError),
+    /// The state directory can't be used.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The source can't be opened.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The encoder can't go on where it stood.
+    #[error(transparent)]
+    Release(#[from] ReleaseError),
+    /// An earlier release does not fit.
+    #[error(transparent)]
+    View(#[from] ViewError),
+    /// The processes of a cluster did not find together.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// The state holds something else than this pipeline's encoders.
+    #[error(
+        "the checkpoint or the log in the state directory does not fit this pipeline: use the directory it was made with"
+    )]
+    Checkpoint,
+    /// Something failed while running. Nothing after the last committed epoch was shown.
+    #[error("{0}")]
+    Fault(String),
+    /// The threads could not be started.
+    #[error("the workers could not be started: {0}")]
+    Start(String),
+}
+
+/// How to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Worker threads of this process, at least 1.
+    pub workers: usize,
+    /// The state directory.
+    pub state: PathBuf,
+    /// The other processes, if there are any.
+    pub cluster: Option<Cluster>,
+    /// What ends this process after a fault in a cluster: it must not return, for a peer that lingers is waited for.
+    pub on_cluster_fault: fn(&str) -> !,
+}
+
+/// What a view gives for one key and epoch.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// Which of the pipeline's views.
+    pub view: usize,
+    /// Moments and density.
+    pub estimated: Estimated,
+}
+
+/// What a run did.
+pub struct Summary {
+    /// The epochs that this run committed.
+    pub epochs: std::ops::Range<u64>,
+    /// The number of this run in the state directory.
+    pub generation: u64,
+    /// What became of the rows: private, for the operator's eyes.
+    pub counters: Counters,
+}
+
+/// Runs a pipeline until its source ends. What is committed is sent to `outputs`, epoch by epoch.
+///
+/// Only the first process of a cluster reads, commits and sends; the others release their shards.
+///
+/// # Errors
+/// [`RunError`]; what was committed before stays committed.
+pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> Result<Summary, RunError> {
+    let noise = pipeline.simulation_seed.map_or(NoiseSource::System, NoiseSource::Seeded);
+    let publication = Publication::calibrate(pipeline.public_parameters(), noise.is_private())?;
+    let header = publication.header()?;
+    let fault = Fault::new();
+    let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
+    let opened = leads.then(|| open(pipeline, options, &publication, noise, outputs)).transpose()?;
+    let (lead, reader) = opened.unzip();
+    let (dealer, feed) = channels(options.workers);
+    let reading = reader.map(|reader| {
+        let fault = fault.clone();
+        std::thread::spawn(move || dealer.deal(reader, &fault))
+    });
+    let start = lead.as_ref().map(|lead| lead.start.clone());
+    let generation = lead.as_ref().map_or(0, |lead| lead.journal.0.generation());
+    let process = Process {
+        publication,
+        noise,
+        fault: fault.clone(),
+        in_cluster: options.cluster.is_some(),
+        feed: leads.then_some(feed),
+        start: start.clone(),
+        lead: Mutex::new(lead),
+        on_fault: options.on_cluster_fault,
+        views: pipeline.views.len(),
+    };
+    let cluster = options.cluster.as_ref().map(|cluster| (cluster, header.parameters.as_slice()));
+    let worked = execute(options.workers, cluster, &fault, move |worker| process.work(worker));
+    if let Err(error) = &worked {
+        fault.raise(error);
+    }
+    let counters = reading.and_then(|thread| thread.join().ok()).unwrap_or_default();
+    let ends = worked?;
+    if let Some(reason) = fault.reason() {
+        return Err(RunError::Fault(reason.to_owned()));
+    }
+    let first = start.map_or(1, |start| start.first_epoch);
+    Ok(Summary { epochs: first..ends.into_iter().fold(first, u64::max), generation, counters })
+}
+
+/// What the first worker of the first process has for itself.
+struct Lead {
+    start: Start,
+    journal: Journal,
+    views: Vec<View>,
+    outputs: Sender<Output>,
+}
+
+/// Opens state and source, and brings encoders, views and source to where the last run stopped.
+fn open(
+    pipeline: &Pipeline,
+    options: &Options,
+    publication: &Publication,
+    noise: NoiseSource,
+    outputs: Sender<Output>,
+) -> Result<(Lead, SourceReader), RunError> {
+    let (store, recovered) = Store::open(&options.state, &publication.header()?)?;
+    let position = position(&recovered)?;
+    let start = Start::recover(publication, recovered, noise)?;
+    let committed = start.first_epoch - 1;
+    let reader = SourceReader::resume(pipeline, position, committed)?;
+    let mut views: Vec<View> = pipeline.views.iter().map(|view| publication.view(&view.workload)).collect();
+    let mut releases = PublicReader::open(&options.state)?;
+    for _ in 0..committed {
+        let release = releases.next_frame()?.ok_or(RunError::Checkpoint)?;
+        for view in &mut views {
+            view.push(&release.values)?.for_each(drop);
+        }
+    }
+    Ok((Lead { start, journal: Journal(store), views, outputs }, reader))
+}
+
+/// What the workers of a process share.
+struct Process {
+    publication: Publication,
+    noise: NoiseSource,
+    fault: Fault,
+    in_cluster: bool,
+    feed: Option<Feed>,
+    /// Known in the first process; the others are told.
+    start: Option<Start>,
+    lead: Mutex<Option<Lead>>,
+    on_fault: fn(&str) -> !,
+    views: usize,
+}
+
+impl Process {
+    /// One worker's part: gives the epoch after the last one committed.
+    fn work(&self, worker: &mut Worker) -> u64 {
+        let start = match &self.start {
+            Some(start) if !self.in_cluster => start.clone(),
+            start => tell(worker, start.clone()),
+        };
+        let committed = ProbeHandle::new();
+        let last = Rc::new(Cell::new(start.first_epoch));
+        self.build(worker, start, &committed, Rc::clone(&last));
+        while !self.fault.is_raised() && worker.step_or_park(Some(NAP)) {}
+        if let Some(reason) = self.fault.reason() {
+            if self.in_cluster {
+                (self.on_fault)(reason);
+            }
+            // All workers of this one process stop here, so none waits for another.
+            worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
+        }
+        last.get()
+    }
+
+    fn build(&self, worker: &mut Worker, start: Start, committed: &ProbeHandle<u64>, last: Rc<Cell<u64>>) {
+        let lead = if worker.index() == 0 {
+            self.lead.lock().unwrap_or_else(PoisonError::into_inner).take()
+        } else {
+            None
+        };
+        let (log, views) = lead.map(|lead| (lead.journal, (lead.views, lead.outputs))).unzip();
+        let log = log.map(|journal| Box::new(journal) as Box<dyn CommitLog<Position>>);
+        let (publication, fault) = (&self.publication, &self.fault);
+        let shards = publication.shards();
+        let number = worker.index();
+        let first_epoch = start.first_epoch;
+        let setup = ReleaseSetup {
+            mechanism: Arc::clone(publication.mechanism()),
+            strategy: Arc::clone(publication.strategy()),
+            shards,
+            source: self.noise,
+            states: Arc::new(start.states),
+            first_epoch,
+            checkpoint_interval: CHECKPOINT_INTERVAL,
+        };
+        worker.dataflow::<u64, _, _>(|scope| {
+            let feed = self.feed.as_ref();
+            let sources = source(scope, feed, number, first_epoch, committed.clone(), fault.clone());
+            let released = sources
+                .records
+                .epochs()
+                .clip(Arc::clone(publication.clipper()), fault.clone())
+                .accumulate(publication.layout(), shards, fault.clone())
+                .release(sources.ends, setup, fault.clone())
+                .commit(sources.marks, shards, first_epoch, log, fault.clone())
+                .inspect(move |released| last.set(released.epoch + 1))
+                .probe_with(committed);
+            // Every worker builds the same dataflow; views see something on the first alone.
+            let (views, outputs) = views.unzip();
+            let mut views = views.into_iter().flatten();
+            for view in 0..self.views {
+                let outputs = outputs.clone();
+                let moments = views.next().map_or_else(|| publication.view(&Workload::Prefix), |view| view);
+                released.clone().view(moments, fault.clone()).density().inspect(move |estimated| {
+                    if let Some(outputs) = &outputs {
+                        // Whoever no longer listens does not stop the release.
+                        let _ = outputs.send(Output { view, estimated: estimated.clone() });
+                    }
+                });
+            }
+        });
+    }
+}
+
+/// Tells every worker of every process where the run begins.
+fn tell(worker: &mut Worker, start: Option<Start>) -> Start {
+    let told: Rc<RefCell<Option<Start>>> = Rc::default();
+    let probe = ProbeHandle::new();
+    let mut input = InputHandle::new();
+    let sink = Rc::clone(&told);
+    worker.dataflow::<u64, _, _>(|scope| {
+        let starts = scope.input_from(&mut input).broadcast();
+        starts.inspect(move |start: &Start| *sink.borrow_mut() = Some(start.clone())).probe_with(&probe);
+    });
+    if let Some(start) = start.filter(|_| worker.index() == 0) {
+        input.send(start);
+    }
+    input.close();
+    while !probe.done() && worker.step_or_park(Some(NAP)) {}
+    told.take().expect("the first worker of the first process has told it")
+}
