@@ -7,10 +7,10 @@ use csv_core::{ReadRecordResult, Reader};
 
 use super::error::{Defect, SourceError};
 use super::files::{Stream, io_error};
-use super::row::{Field, Outcome, RECORD_LIMIT, Records, Row};
+use super::row::{Field, Outcome, RECORD_LIMIT, Row, Rows};
 
 /// A CSV file after its header.
-pub(super) struct CsvRecords {
+pub(super) struct CsvRows {
     stream: Stream,
     parser: Reader,
     /// The number of fields in the header.
@@ -22,24 +22,23 @@ pub(super) struct CsvRecords {
     line: u64,
 }
 
-impl CsvRecords {
+impl CsvRows {
     /// Reads the header of `stream` and finds the wanted columns in it.
     pub(super) fn open(stream: Stream, path: &Path, wanted: &[String]) -> Result<Self, SourceError> {
         let (parser, ends) = (Reader::new(), vec![0; 64]);
-        let mut records = CsvRecords { stream, parser, width: 0, columns: Vec::new(), ends, line: 1 };
+        let mut rows = CsvRows { stream, parser, width: 0, columns: Vec::new(), ends, line: 1 };
         let mut row = Row::default();
-        match records.read_fields(&mut row).map_err(|source| io_error(path, source))? {
+        match rows.read_fields(&mut row).map_err(|source| io_error(path, source))? {
             (Outcome::End, _) => Err(SourceError::NoHeader { path: path.into() }),
             (Outcome::TooLong, _) => {
-                Err(SourceError::RecordTooLong { path: path.into(), line: records.line, limit: RECORD_LIMIT })
+                Err(SourceError::RecordTooLong { path: path.into(), line: rows.line, limit: RECORD_LIMIT })
             }
             (Outcome::Row, width) => {
-                let header: Vec<&[u8]> =
-                    (0..width).map(|i| row.text[records.range(i)].trim_ascii()).collect();
-                records.columns =
+                let header: Vec<&[u8]> = (0..width).map(|i| row.text[rows.range(i)].trim_ascii()).collect();
+                rows.columns =
                     wanted.iter().map(|name| find(&header, name, path)).collect::<Result<_, _>>()?;
-                records.width = width;
-                Ok(records)
+                rows.width = width;
+                Ok(rows)
             }
         }
     }
@@ -91,7 +90,7 @@ impl CsvRecords {
     }
 }
 
-impl Records for CsvRecords {
+impl Rows for CsvRows {
     fn read(&mut self, row: &mut Row) -> io::Result<Outcome> {
         let (outcome, fields) = self.read_fields(row)?;
         row.fields.clear();

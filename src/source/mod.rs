@@ -26,6 +26,7 @@ mod row;
 mod tests;
 
 use hushflow_mechanism::epochs::Clock;
+use hushflow_operators::Records;
 use serde::{Deserialize, Serialize};
 
 pub use error::{Defect, SourceError};
@@ -36,36 +37,12 @@ pub const BATCH_RECORDS: usize = 4096;
 
 /// What a source gives next.
 pub enum Event {
-    /// Records.
-    Batch(Batch),
+    /// Records in the order of their rows, at most [`BATCH_RECORDS`].
+    Batch(Records),
     /// Epochs have closed.
     Mark(Mark),
     /// There is nothing more: the input has ended or the last epoch has closed. All marks came before.
     End,
-}
-
-/// Records in the order of their rows: one entry of `keys` and `epochs`, d of `values` each. Private data, so it
-/// can't be printed.
-#[derive(Default)]
-pub struct Batch {
-    /// The key of each record: its place in the pipeline's list of keys, 0 where the pipeline has none.
-    pub keys: Vec<u32>,
-    /// The epoch that each record joins, from 1.
-    pub epochs: Vec<u64>,
-    /// The records, row after row, in the units of the source, not clipped.
-    pub values: Vec<f64>,
-}
-
-impl Batch {
-    /// The number of records.
-    pub fn len(&self) -> usize {
-        self.keys.len()
-    }
-
-    /// Whether there is no record.
-    pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
-    }
 }
 
 /// Every epoch up to `epoch` is closed.

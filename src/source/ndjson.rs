@@ -8,10 +8,10 @@ use serde_json::value::RawValue;
 
 use super::error::Defect;
 use super::files::Stream;
-use super::row::{Field, Outcome, RECORD_LIMIT, Records, Row};
+use super::row::{Field, Outcome, RECORD_LIMIT, Row, Rows};
 
 /// An NDJSON file.
-pub(super) struct NdjsonRecords {
+pub(super) struct NdjsonRows {
     stream: Stream,
     wanted: Vec<String>,
     text: Vec<u8>,
@@ -19,10 +19,10 @@ pub(super) struct NdjsonRecords {
     line: u64,
 }
 
-impl NdjsonRecords {
+impl NdjsonRows {
     /// Reads on in `stream`, whose first line is `line`.
     pub(super) fn open(stream: Stream, line: u64, wanted: &[String]) -> Self {
-        NdjsonRecords { stream, wanted: wanted.into(), text: Vec::new(), line: line - 1 }
+        NdjsonRows { stream, wanted: wanted.into(), text: Vec::new(), line: line - 1 }
     }
 
     /// Reads the next line that is not blank.
@@ -49,7 +49,7 @@ impl NdjsonRecords {
     }
 }
 
-impl Records for NdjsonRecords {
+impl Rows for NdjsonRows {
     fn read(&mut self, row: &mut Row) -> io::Result<Outcome> {
         let outcome = self.read_line()?;
         if outcome != Outcome::Row {

@@ -3,14 +3,15 @@
 use std::collections::VecDeque;
 
 use hushflow_mechanism::epochs::{Assignment, Clock, Reason, Schedule};
+use hushflow_operators::Records;
 
-use super::csv::CsvRecords;
+use super::csv::CsvRows;
 use super::error::{Defect, SourceError};
 use super::files::{self, Stream, io_error};
-use super::ndjson::NdjsonRecords;
+use super::ndjson::NdjsonRows;
 use super::roles::Roles;
-use super::row::{Outcome, RECORD_LIMIT, Records, Row};
-use super::{BATCH_RECORDS, Batch, Counters, Event, Mark, Position};
+use super::row::{Outcome, RECORD_LIMIT, Row, Rows};
+use super::{BATCH_RECORDS, Counters, Event, Mark, Position};
 use crate::pipeline::{Format, Input, Pipeline, RowPolicies, RowPolicy};
 
 /// Reads a pipeline's source.
@@ -20,7 +21,7 @@ pub struct SourceReader {
     policies: RowPolicies,
     schedule: Schedule,
     roles: Roles,
-    records: Option<Box<dyn Records>>,
+    rows: Option<Box<dyn Rows>>,
     row: Row,
     /// The place of the next row, where no file is open.
     position: Position,
@@ -33,7 +34,7 @@ pub struct SourceReader {
     pub(super) counted_before: u64,
     /// The rows whose epoch is later than that of every row before them.
     firsts: VecDeque<(u64, Position)>,
-    batch: Batch,
+    batch: Records,
     counters: Counters,
     ended: bool,
 }
@@ -74,7 +75,7 @@ impl SourceReader {
             policies: pipeline.rows,
             schedule: pipeline.epochs.schedule.clone(),
             roles: Roles::new(pipeline),
-            records: None,
+            rows: None,
             row: Row::default(),
             position: if again { Position::START } else { position },
             clock,
@@ -82,7 +83,7 @@ impl SourceReader {
             due: 0,
             counted_before: if again { committed } else { 0 },
             firsts: VecDeque::new(),
-            batch: Batch::default(),
+            batch: Records::default(),
             counters: Counters::default(),
             ended: false,
         };
@@ -148,10 +149,10 @@ impl SourceReader {
 
     /// The place of the next row.
     fn here(&self) -> Position {
-        match &self.records {
+        match &self.rows {
             None => Position { clock: self.clock, ..self.position },
-            Some(records) => {
-                let (offset, line) = records.place();
+            Some(rows) => {
+                let (offset, line) = rows.place();
                 Position { offset, line, clock: self.clock, ..self.position }
             }
         }
@@ -161,12 +162,12 @@ impl SourceReader {
     fn read_row(&mut self) -> Result<Option<Position>, SourceError> {
         loop {
             let before = self.here();
-            let Some(records) = &mut self.records else { return Ok(None) };
+            let Some(rows) = &mut self.rows else { return Ok(None) };
             let path = || files::name(&self.input, before.file as usize);
-            match records.read(&mut self.row).map_err(|source| io_error(&path(), source))? {
+            match rows.read(&mut self.row).map_err(|source| io_error(&path(), source))? {
                 Outcome::Row => return Ok(Some(before)),
                 Outcome::TooLong => {
-                    let line = records.line();
+                    let line = rows.line();
                     return Err(SourceError::RecordTooLong { path: path(), line, limit: RECORD_LIMIT });
                 }
                 Outcome::End => {
@@ -182,25 +183,25 @@ impl SourceReader {
         let Position { file, offset, line, .. } = self.position;
         let file = file as usize;
         let Some(stream) = Stream::open(&self.input, file, offset)? else {
-            self.records = None;
+            self.rows = None;
             return Ok(());
         };
-        self.records = Some(match self.format {
-            Format::Ndjson => Box::new(NdjsonRecords::open(stream, line, &self.roles.wanted)),
+        self.rows = Some(match self.format {
+            Format::Ndjson => Box::new(NdjsonRows::open(stream, line, &self.roles.wanted)),
             Format::Csv => Box::new(self.open_csv(stream)?),
         });
         Ok(())
     }
 
     /// Reads the header of a CSV file, whose rows follow in `stream` or, after a restart, further on.
-    fn open_csv(&self, stream: Stream) -> Result<CsvRecords, SourceError> {
+    fn open_csv(&self, stream: Stream) -> Result<CsvRows, SourceError> {
         let Position { file, offset, line, .. } = self.position;
         let path = files::name(&self.input, file as usize);
         if offset == 0 {
-            return CsvRecords::open(stream, &path, &self.roles.wanted);
+            return CsvRows::open(stream, &path, &self.roles.wanted);
         }
         let header = Stream::open_file(&path, 0)?;
-        Ok(CsvRecords::open(header, &path, &self.roles.wanted)?.resume(stream, line))
+        Ok(CsvRows::open(header, &path, &self.roles.wanted)?.resume(stream, line))
     }
 
     /// Puts the current row, which begins at `before`, into the batch, or says why it can't be used.
@@ -281,7 +282,7 @@ impl SourceReader {
             return Ok(());
         }
         let path = files::name(&self.input, self.position.file as usize);
-        let line = self.records.as_ref().map_or(0, |records| records.line());
+        let line = self.rows.as_ref().map_or(0, |rows| rows.line());
         Err(SourceError::Rejected {
             path,
             line,

@@ -31,7 +31,7 @@ pub(super) enum Field {
 }
 
 /// A reader of one file's rows.
-pub(super) trait Records: Send {
+pub(super) trait Rows: Send {
     /// Reads the next row, or tells that there is none or that it is too long. It takes no byte beyond that row
     /// that it would have to wait for.
     fn read(&mut self, row: &mut Row) -> std::io::Result<Outcome>;

@@ -28,11 +28,11 @@ fn pipeline(files: &[(&str, &[u8])], rest: &str) -> (TempDir, Pipeline) {
 }
 
 /// The sorted records of every epoch: (key, values as bits).
-type Records = BTreeMap<u64, Vec<(u32, Vec<u64>)>>;
+type Contents = BTreeMap<u64, Vec<(u32, Vec<u64>)>>;
 
 /// Everything that a reader gives from here on: records, and the marks with what had come before them.
-fn drain(reader: &mut SourceReader) -> Result<(Records, Vec<Mark>), SourceError> {
-    let (mut records, mut marks) = (Records::new(), Vec::<Mark>::new());
+fn drain(reader: &mut SourceReader) -> Result<(Contents, Vec<Mark>), SourceError> {
+    let (mut records, mut marks) = (Contents::new(), Vec::<Mark>::new());
     loop {
         match reader.next_event()? {
             Event::End => break,
@@ -52,7 +52,7 @@ fn drain(reader: &mut SourceReader) -> Result<(Records, Vec<Mark>), SourceError>
     Ok((records, marks))
 }
 
-fn values(records: &Records) -> Vec<f64> {
+fn values(records: &Contents) -> Vec<f64> {
     records.values().flatten().flat_map(|(_, bits)| bits.iter().map(|&bits| f64::from_bits(bits))).collect()
 }
 
@@ -263,7 +263,7 @@ fn check_resume(files: &[(&str, &[u8])], rest: &str) {
         for committed in [closed + 1, mark.epoch] {
             let mut reader = SourceReader::resume(&pipeline, mark.resume, committed).unwrap();
             let (rest, later) = drain(&mut reader).unwrap();
-            let expected: Records =
+            let expected: Contents =
                 whole.clone().into_iter().filter(|(epoch, _)| *epoch > committed).collect();
             assert_eq!(rest, expected, "resumed after epoch {committed}");
             if committed == mark.epoch {
