@@ -9,7 +9,7 @@ use crossbeam::channel::{Receiver, bounded};
 use hushflow::pipeline::Pipeline;
 use hushflow::publication::Publication;
 use hushflow::runtime::{Cluster, Options, Output, Summary, run};
-use hushflow::sink::{Format, Writer};
+use hushflow::sink::Writer;
 
 use super::{CliError, FormatArgument, thousands};
 
@@ -67,7 +67,8 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     });
     let options =
         Options { workers: arguments.workers.into(), state, cluster, on_cluster_fault: end_process };
-    let publication = Publication::calibrate(pipeline.public_parameters(), pipeline.simulation_seed.is_none())?;
+    let publication =
+        Publication::calibrate(pipeline.public_parameters(), pipeline.simulation_seed.is_none())?;
     if !publication.is_private() {
         warn("[simulation] is set: the noise is drawn from a seed, and what is published protects nobody");
     }
@@ -121,15 +122,25 @@ fn report(publication: &Publication, options: &Options, summary: &Summary, count
     let (epochs, last) = (summary.epochs.end - summary.epochs.start, summary.epochs.end - 1);
     let mut err = stderr().lock();
     let told = match epochs {
-        0 => writeln!(err, "Nothing new: {last} epochs have been published before, and none is published twice."),
-        _ => writeln!(err, "{epochs} epochs published; the log now ends at epoch {last} of {}.", publication.horizon()),
+        0 => writeln!(
+            err,
+            "Nothing new: {last} epochs have been published before, and none is published twice."
+        ),
+        _ => writeln!(
+            err,
+            "{epochs} epochs published; the log now ends at epoch {last} of {}.",
+            publication.horizon()
+        ),
     };
     let guarantee = writeln!(
         err,
         "All releases together are (ε, δ) = ({}, {})-differentially private for {} neighbours.",
         privacy.epsilon,
         privacy.delta,
-        serde_json::to_value(privacy.neighbours).ok().and_then(|v| v.as_str().map(String::from)).unwrap_or_default(),
+        serde_json::to_value(privacy.neighbours)
+            .ok()
+            .and_then(|v| v.as_str().map(String::from))
+            .unwrap_or_default(),
     );
     let hint = writeln!(err, "To read them again:  hushflow tail {}", options.state.display());
     // A closed standard error is no reason to fail after the work is done.

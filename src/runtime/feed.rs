@@ -58,8 +58,7 @@ impl Dealer {
         while !fault.is_raised() {
             let delivered = match reader.next_event() {
                 Ok(Event::Batch(batch)) => {
-                    let records = Records { keys: batch.keys, epochs: batch.epochs, values: batch.values };
-                    deliver(&self.0[turn.next().unwrap_or_default()], Message::Records(records), fault)
+                    deliver(&self.0[turn.next().unwrap_or_default()], Message::Records(batch), fault)
                 }
                 Ok(Event::Mark(mark)) => {
                     let closed = || Message::Closed(mark.epoch, mark.resume);

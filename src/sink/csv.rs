@@ -5,8 +5,9 @@ use super::Line;
 pub(super) fn header(line: &Line<'_>) -> String {
     let columns: Vec<&str> = line.columns().collect();
     let pairs = line.pairs();
-    let mut fields: Vec<String> = ["epoch", "start", "key", "view", "count", "count_noise"].map(String::from).into();
-    let mut pair_fields = |prefix: &str, fields: &mut Vec<String>| {
+    let mut fields: Vec<String> =
+        ["epoch", "start", "key", "view", "count", "count_noise"].map(String::from).into();
+    let pair_fields = |prefix: &str, fields: &mut Vec<String>| {
         fields.extend(pairs.iter().map(|&(i, j)| format!("{prefix}_{}_{}", columns[i], columns[j])));
     };
     match line.density {
@@ -49,9 +50,8 @@ pub(super) fn line(line: &Line<'_>) -> String {
                         fields.extend(pairs.iter().map(|&pair| number(matrix[pair])));
                     }
                 }
-                Err(_) => {
-                    fields.extend(std::iter::repeat_n(String::new(), 2 * (line.columns().count() + pairs.len())))
-                }
+                Err(_) => fields
+                    .extend(std::iter::repeat_n(String::new(), 2 * (line.columns().count() + pairs.len()))),
             }
             fields.push(line.quality().into());
         }
@@ -62,7 +62,11 @@ pub(super) fn line(line: &Line<'_>) -> String {
 /// Fields with commas, quotes or line ends are quoted (RFC 4180).
 fn join(fields: Vec<String>) -> String {
     let quoted = fields.into_iter().map(|field| {
-        if field.contains([',', '"', '\n', '\r']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field }
+        if field.contains([',', '"', '\n', '\r']) {
+            format!("\"{}\"", field.replace('"', "\"\""))
+        } else {
+            field
+        }
     });
     quoted.collect::<Vec<_>>().join(",")
 }

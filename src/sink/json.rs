@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::Line;
 
-pub(super) fn line(line: &Line<'_>) -> Value {
+pub(super) fn line(line: &Line<'_>) -> String {
     let moments = line.moments;
     let mut object = Map::new();
     object.insert("epoch".into(), moments.epoch.into());
@@ -26,7 +26,7 @@ pub(super) fn line(line: &Line<'_>) -> Value {
             insert_density(&mut object, line, density.ok());
         }
     }
-    Value::Object(object)
+    Value::Object(object).to_string()
 }
 
 /// In centred and scaled coordinates.
@@ -49,7 +49,9 @@ fn insert_moments(object: &mut Map<String, Value>, line: &Line<'_>) {
 /// In the units of the columns; null where the count is lost in its noise.
 fn insert_density(object: &mut Map<String, Value>, line: &Line<'_>, density: Option<&Density>) {
     let by_column = |numbers: Option<&[f64]>| match numbers {
-        Some(numbers) => line.columns().map(String::from).zip(numbers.iter().map(|&x| x.into())).collect(),
+        Some(numbers) => {
+            line.columns().map(String::from).zip(numbers.iter().map(|&x| Value::from(x))).collect()
+        }
         None => Value::Null,
     };
     object.insert("mean".into(), by_column(density.map(|density| density.mean.as_slice())));

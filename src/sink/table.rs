@@ -50,7 +50,8 @@ pub(super) fn line(line: &Line<'_>) -> String {
 /// What the columns of numbers are called.
 fn titles(line: &Line<'_>) -> Vec<String> {
     let columns: Vec<&str> = line.columns().take(SHOWN).collect();
-    let per_column = |prefix: &str| columns.iter().map(move |name| cut(&format!("{prefix}{name}"))).collect::<Vec<_>>();
+    let per_column =
+        |prefix: &str| columns.iter().map(move |name| cut(&format!("{prefix}{name}"))).collect::<Vec<_>>();
     match line.density {
         None => [per_column("Σ "), per_column("Σ² ")].concat(),
         Some(_) => {
@@ -68,7 +69,8 @@ fn push_density(text: &mut String, line: &Line<'_>, density: &Density) {
     (0..shown).for_each(|i| push(text, density.mean[i], density.mean_noise[i]));
     let deviation = |i: usize| density.covariance[(i, i)].sqrt();
     // To the first order: the noise of a square root is that of its square over twice the root.
-    (0..shown).for_each(|i| push(text, deviation(i), density.covariance_noise[(i, i)] / (2.0 * deviation(i))));
+    (0..shown)
+        .for_each(|i| push(text, deviation(i), density.covariance_noise[(i, i)] / (2.0 * deviation(i))));
     if line.is_full() && shown > 1 {
         let scale = deviation(0) * deviation(1);
         push(text, density.covariance[(0, 1)] / scale, density.covariance_noise[(0, 1)] / scale);
@@ -93,12 +95,17 @@ fn short(start: &str) -> &str {
 }
 
 fn cut(title: &str) -> String {
-    if title.chars().count() < CELL { title.into() } else { title.chars().take(CELL - 2).chain(['…']).collect() }
+    if title.chars().count() < CELL {
+        title.into()
+    } else {
+        title.chars().take(CELL - 2).chain(['…']).collect()
+    }
 }
 
 /// `value ± noise`, both to the place of the noise's second digit.
 fn push(text: &mut String, value: f64, noise: f64) {
-    let places = if noise > 0.0 && noise.is_finite() { (1.0 - noise.log10().floor()).clamp(0.0, 6.0) } else { 0.0 };
+    let places =
+        if noise > 0.0 && noise.is_finite() { (1.0 - noise.log10().floor()).clamp(0.0, 6.0) } else { 0.0 };
     let places = places as usize;
     let cell = if noise > 0.0 { format!("{value:.places$} ± {noise:.places$}") } else { format!("{value}") };
     let _ = write!(text, " {cell:>width$}", width = CELL - 1);
