@@ -146,8 +146,8 @@ impl Cluster {
         let listener = TcpListener::bind(&address);
         let listener = listener.map_err(|source| ClusterError::Listen { address, source })?;
         let mut sockets: Vec<Option<TcpStream>> = (0..processes).map(|_| None).collect();
-        for process in 0..self.process {
-            sockets[process] = Some(self.call(process, greeting, deadline)?);
+        for (process, socket) in sockets.iter_mut().enumerate().take(self.process) {
+            *socket = Some(self.call(process, greeting, deadline)?);
         }
         self.await_calls(&listener, greeting, deadline, &mut sockets)?;
         Ok(sockets)

@@ -24,7 +24,6 @@ use crossbeam::channel::Sender;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseError;
 use hushflow_mechanism::view::{View, ViewError};
-use hushflow_mechanism::workload::Workload;
 use hushflow_operators::{
     Accumulate, Clip, Commit, CommitLog, Densities, Epochs, Estimated, Fault, Release, ReleaseSetup, Views,
 };
@@ -268,13 +267,17 @@ impl Process {
             let mut views = views.into_iter().flatten();
             for view in 0..self.views {
                 let outputs = outputs.clone();
-                let moments = views.next().map_or_else(|| publication.view(&Workload::Prefix), |view| view);
-                released.clone().view(moments, fault.clone()).density().inspect(move |estimated| {
-                    if let Some(outputs) = &outputs {
-                        // Whoever no longer listens does not stop the release.
-                        let _ = outputs.send(Output { view, estimated: estimated.clone() });
-                    }
-                });
+                let moments = views.next();
+                released
+                    .clone()
+                    .view(|| moments.expect("releases come to the lead alone"), fault.clone())
+                    .density()
+                    .inspect(move |estimated| {
+                        if let Some(outputs) = &outputs {
+                            // Whoever no longer listens does not stop the release.
+                            let _ = outputs.send(Output { view, estimated: estimated.clone() });
+                        }
+                    });
             }
         });
     }
