@@ -41,7 +41,7 @@ use cluster::execute;
 use feed::{Feed, channels, source};
 use journal::{Journal, Start, position};
 
-pub use cluster::{Cluster, ClusterError};
+pub use cluster::{Cluster, ClusterError, is_lost_peer};
 
 /// Encoder states are checkpointed after every so many epochs.
 const CHECKPOINT_INTERVAL: u64 = 64;
