@@ -232,7 +232,10 @@ fn read_greeting(stream: &mut TcpStream, deadline: Instant) -> std::io::Result<[
 
 /// Whether this panic is the engine's way to say that the connection to another process is lost.
 pub fn is_lost_peer(panic: &PanicHookInfo<'_>) -> bool {
-    panic.payload().downcast_ref::<String>().is_some_and(|text| text.starts_with("timely communication error"))
+    panic
+        .payload()
+        .downcast_ref::<String>()
+        .is_some_and(|text| text.starts_with("timely communication error"))
 }
 
 /// Runs `work` on every worker of this process and gives what each gave.
