@@ -8,7 +8,7 @@ use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
 use hushflow::pipeline::Pipeline;
 use hushflow::publication::Publication;
-use hushflow::runtime::{Cluster, Options, Output, Summary, is_lost_peer, run};
+use hushflow::runtime::{Cluster, Options, Output, Summary, is_lost_peer, publication, run};
 use hushflow::sink::Writer;
 
 use super::{CliError, FormatArgument, thousands};
