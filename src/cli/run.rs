@@ -8,7 +8,7 @@ use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
 use hushflow::pipeline::Pipeline;
 use hushflow::publication::Publication;
-use hushflow::runtime::{Cluster, Options, Output, Summary, run};
+use hushflow::runtime::{Cluster, Options, Output, Summary, is_lost_peer, run};
 use hushflow::sink::Writer;
 
 use super::{CliError, FormatArgument, thousands};
@@ -18,6 +18,9 @@ const WAITING_OUTPUTS: usize = 1024;
 
 /// How long a process waits for the others of its cluster.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+const LOST_PEER: &str = "another process of the cluster has ended or can't be reached, so this one ends too: \
+    start all of them again, and the run goes on after the last committed epoch";
 
 /// What `hushflow run` takes.
 #[derive(Debug, Args)]
@@ -67,11 +70,11 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     });
     let options =
         Options { workers: arguments.workers.into(), state, cluster, on_cluster_fault: end_process };
-    let publication =
-        Publication::calibrate(pipeline.public_parameters(), pipeline.simulation_seed.is_none())?;
+    let publication = publication(&pipeline, &options.state)?;
     if !publication.is_private() {
         warn("[simulation] is set: the noise is drawn from a seed, and what is published protects nobody");
     }
+    end_at_first_panic();
     let (outputs, published) = bounded(WAITING_OUTPUTS);
     let format = arguments.format.format();
     let quiet = arguments.quiet;
@@ -132,16 +135,14 @@ fn report(publication: &Publication, options: &Options, summary: &Summary, count
             publication.horizon()
         ),
     };
-    let guarantee = writeln!(
-        err,
-        "All releases together are (ε, δ) = ({}, {})-differentially private for {} neighbours.",
-        privacy.epsilon,
-        privacy.delta,
-        serde_json::to_value(privacy.neighbours)
-            .ok()
-            .and_then(|v| v.as_str().map(String::from))
-            .unwrap_or_default(),
-    );
+    let guarantee = match publication.is_private() {
+        false => writeln!(err, "NOT PRIVATE: the noise was drawn from a seed."),
+        true => writeln!(
+            err,
+            "All releases together are (ε, δ) = ({}, {})-differentially private for {} neighbours.",
+            privacy.epsilon, privacy.delta, privacy.neighbours
+        ),
+    };
     let hint = writeln!(err, "To read them again:  hushflow tail {}", options.state.display());
     // A closed standard error is no reason to fail after the work is done.
     let _ = told.and(guarantee).and(hint);
@@ -167,6 +168,18 @@ fn report(publication: &Publication, options: &Options, summary: &Summary, count
 
 fn warn(message: &str) {
     let _ = writeln!(stderr(), "warning: {message}");
+}
+
+/// A worker that unwinds would leave its siblings waiting for ever.
+fn end_at_first_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if is_lost_peer(panic) {
+            end_process(LOST_PEER);
+        }
+        tell(panic);
+        std::process::abort();
+    }));
 }
 
 /// A process of a cluster that lingers after a fault would be waited for by the others.
