@@ -26,7 +26,8 @@ fn published(lab: &Lab) -> PathBuf {
 fn follow(state: &PathBuf) -> (Child, impl Iterator<Item = Value>) {
     let mut child = tail(state, &["--follow"]).spawn().expect("tail starts");
     let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-    let parse = |line: std::io::Result<String>| serde_json::from_str(&line.expect("a line")).expect("a JSON line");
+    let parse =
+        |line: std::io::Result<String>| serde_json::from_str(&line.expect("a line")).expect("a JSON line");
     (child, lines.map(parse))
 }
 
@@ -58,10 +59,10 @@ fn followers_see_every_epoch_as_it_is_committed_and_end_with_the_last_one() {
     next(usize::MAX);
     drop(input);
     wait(run).succeeded();
-    let epochs = |lines: &mut dyn Iterator<Item = Value>| {
-        lines.map(|line| line["epoch"].as_u64()).collect::<Vec<_>>()
-    };
-    let expected = |first: u64| (first..=STREAM.epochs).flat_map(|epoch| [Some(epoch); 7]).collect::<Vec<_>>();
+    let epochs =
+        |lines: &mut dyn Iterator<Item = Value>| lines.map(|line| line["epoch"].as_u64()).collect::<Vec<_>>();
+    let expected =
+        |first: u64| (first..=STREAM.epochs).flat_map(|epoch| [Some(epoch); 7]).collect::<Vec<_>>();
     assert_eq!(epochs(&mut early_lines), expected(6));
     assert_eq!(epochs(&mut { late_lines }), expected(1));
     let early = wait(early).succeeded();
@@ -101,7 +102,9 @@ fn what_is_asked_for_is_shown_and_nothing_else() {
     };
     let keys = (0..7).map(|key| format!("\"k{key}\""));
     let all: Vec<_> = (1..=20).flat_map(|epoch| keys.clone().map(move |key| (epoch, key))).collect();
-    let of = |wanted: &dyn Fn(&(u64, String)) -> bool| all.iter().filter(|line| wanted(line)).cloned().collect::<Vec<_>>();
+    let of = |wanted: &dyn Fn(&(u64, String)) -> bool| {
+        all.iter().filter(|line| wanted(line)).cloned().collect::<Vec<_>>()
+    };
     assert_eq!(shown(&[]), all);
     assert_eq!(shown(&["--since", "18"]), of(&|line| line.0 >= 18));
     assert_eq!(shown(&["--since", "21"]), []);
@@ -143,10 +146,15 @@ fn check_view(state: &PathBuf, workload: &str, weight: impl Fn(i32, i32) -> f64)
         for (t, found) in view.iter().enumerate() {
             for (place, &found) in found.iter().enumerate() {
                 let before = |i: usize| if i == 0 { 0.0 } else { prefix[i - 1][place] };
-                let terms = (0..=t).map(|i| weight(t as i32 + 1, i as i32 + 1) * (prefix[i][place] - before(i)));
+                let terms =
+                    (0..=t).map(|i| weight(t as i32 + 1, i as i32 + 1) * (prefix[i][place] - before(i)));
                 let expected: f64 = terms.sum();
                 let scale = 1.0 + prefix.iter().map(|sums| sums[place].abs()).fold(0.0, f64::max);
-                assert!((found - expected).abs() <= 1e-10 * scale, "{workload} {key} epoch {}: {found} for {expected}", t + 1);
+                assert!(
+                    (found - expected).abs() <= 1e-10 * scale,
+                    "{workload} {key} epoch {}: {found} for {expected}",
+                    t + 1
+                );
             }
         }
     }

@@ -97,7 +97,8 @@ fn a_process_whose_peer_is_killed_ends_and_the_run_can_be_resumed() {
     let mut witness = Witness::new(&state);
     for victim in [0, 1] {
         let before = witness.look();
-        let mut children = run_as_two(&pipeline, &state, 2).map(|mut process| process.spawn().expect("it starts"));
+        let mut children =
+            run_as_two(&pipeline, &state, 2).map(|mut process| process.spawn().expect("it starts"));
         await_until("the cluster publishes", || releases(&state).len() > before);
         children[victim].kill().expect("a child can be killed");
         let [first, second] = children.map(wait);

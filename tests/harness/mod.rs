@@ -180,9 +180,10 @@ pub(crate) fn expected_sums(pipeline: &Path) -> Vec<Vec<i128>> {
             pipeline.columns.iter().map(|column| row[place(&column.name)].parse().ok()).collect();
         let own = epoch_at(time_of(&row, &pipeline.epochs.time));
         let epoch = own.min(newest).max(oldest);
-        let key = pipeline.key.as_ref().map_or(Some(0), |key| {
-            key.values.iter().position(|value| *value == row[place(&key.column)])
-        });
+        let key = pipeline
+            .key
+            .as_ref()
+            .map_or(Some(0), |key| key.values.iter().position(|value| *value == row[place(&key.column)]));
         let (Some(values), Some(key)) = (values, key) else { continue };
         if clock < by.start || epoch > by.horizon as i64 {
             continue;
