@@ -38,6 +38,11 @@ pub enum PublicationError {
     /// The bounds can't be used.
     #[error("columns: {0}")]
     Clip(#[from] ClipError),
+    /// The log's noise is too small for what it promises.
+    #[error(
+        "the noise multiplier in the public log's header is too small for the (ε, δ) beside it: the log was tampered with"
+    )]
+    Promise,
     /// The header of a log is none of ours.
     #[error(
         "the public log's header can't be read ({0}): it was written by another version, or is no release log"
@@ -85,6 +90,22 @@ impl Publication {
         Self::new(parameters, strategy, noise_multiplier, header.private)
     }
 
+    /// The publication that goes on with the noise of an earlier run, which was calibrated once for the whole log.
+    ///
+    /// # Errors
+    /// [`PublicationError::Mechanism`] if there is no such noise.
+    pub fn with_noise_multiplier(self, noise_multiplier: f64) -> Result<Self, PublicationError> {
+        if noise_multiplier == self.noise_multiplier() {
+            return Ok(self);
+        }
+        Self::new(self.parameters, self.strategy, noise_multiplier, self.private)
+    }
+
+    /// σ of one Gaussian mechanism of sensitivity 1 for the guarantee.
+    pub fn noise_multiplier(&self) -> f64 {
+        self.mechanism.parameters().noise_multiplier
+    }
+
     fn new(
         parameters: PublicParameters,
         strategy: Arc<dyn Strategy>,
@@ -99,18 +120,19 @@ impl Publication {
 
     /// The header of this publication's log.
     pub fn header(&self) -> Result<PublicHeader, PublicationError> {
-        let noise_multiplier = self.mechanism.parameters().noise_multiplier;
-        let header = Header { parameters: self.parameters.clone(), noise_multiplier };
+        let header =
+            Header { parameters: self.parameters.clone(), noise_multiplier: self.noise_multiplier() };
         Ok(PublicHeader { parameters: serde_json::to_vec(&header)?, private: self.private })
     }
 
-    /// Whether the noise multiplier in use is at least what the stated guarantee asks for.
+    /// Whether the noise multiplier in use is what the stated guarantee asks for, or more. It may fall short by the
+    /// margins that calibration adds, which is how far two versions of it may differ.
     ///
     /// # Errors
     /// [`PublicationError::Accounting`] if no noise gives the guarantee.
     pub fn guarantee_holds(&self) -> Result<bool, PublicationError> {
-        Ok(self.mechanism.parameters().noise_multiplier
-            >= calibrated(&self.parameters, self.strategy.as_ref())?)
+        let needed = calibrated(&self.parameters, self.strategy.as_ref())?;
+        Ok(self.noise_multiplier() >= needed * (1.0 - 4.0 * MARGIN))
     }
 
     /// The public parameters.

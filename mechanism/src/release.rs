@@ -188,8 +188,8 @@ impl ReleaseShard {
     }
 
     /// The state of the encoder: private.
-    pub fn save(&self) -> Vec<u8> {
-        self.encoder.save()
+    pub fn save(&self) -> Zeroizing<Vec<u8>> {
+        Zeroizing::new(self.encoder.save())
     }
 
     /// Takes over a state written by [`save`](Self::save).

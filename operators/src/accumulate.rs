@@ -66,7 +66,9 @@ fn partial_sums(sums: &mut Accumulators, layout: Layout, shards: Shards) -> Resu
             partials.push(PartialSums {
                 shard,
                 offset: run.start - shards.range(shard).start,
-                sums: sums.coordinates()[(run.start - start) as usize..(run.end - start) as usize].to_vec(),
+                sums: sums.coordinates()[(run.start - start) as usize..(run.end - start) as usize]
+                    .to_vec()
+                    .into(),
             });
         }
     }

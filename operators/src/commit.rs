@@ -8,7 +8,7 @@ use timely::ExchangeData;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Exchange;
 use timely::dataflow::operators::generic::operator::Operator;
-use zeroize::Zeroize;
+use zeroize::Zeroizing;
 
 /// All that an epoch leaves behind: the private side for the log alone, and the values for everyone.
 pub struct EpochCommit<M> {
@@ -17,18 +17,11 @@ pub struct EpochCommit<M> {
     /// Source positions from which to resume after this epoch.
     pub marks: Vec<M>,
     /// Exact sums of all keys: private.
-    pub sums: Vec<i128>,
+    pub sums: Zeroizing<Vec<i128>>,
     /// The released values of all keys.
     pub values: Vec<i128>,
     /// Encoder states by shard after this epoch, when a checkpoint is due: private. Else empty.
-    pub states: Vec<(u32, Vec<u8>)>,
-}
-
-impl<M> Drop for EpochCommit<M> {
-    fn drop(&mut self) {
-        self.sums.zeroize();
-        self.states.iter_mut().for_each(|(_, state)| state.zeroize());
-    }
+    pub states: Vec<(u32, Zeroizing<Vec<u8>>)>,
 }
 
 /// Where epochs become durable.
@@ -150,7 +143,7 @@ impl<M> Parts<M> {
         let mut commit = EpochCommit {
             epoch,
             marks: self.marks,
-            sums: Vec::with_capacity(shards.coordinates() as usize),
+            sums: Vec::with_capacity(shards.coordinates() as usize).into(),
             values: Vec::with_capacity(shards.coordinates() as usize),
             states: Vec::new(),
         };

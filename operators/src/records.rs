@@ -2,7 +2,7 @@
 
 use hushflow_mechanism::moments::QuantisedRows;
 use serde::{Deserialize, Serialize};
-use zeroize::Zeroize;
+use zeroize::Zeroizing;
 
 /// A batch of raw records: one entry of `keys` and `epochs`, d of `values` each. Private data, so it can't be
 /// printed.
@@ -45,28 +45,15 @@ pub struct PartialSums {
     pub(crate) shard: u32,
     /// Place of the first sum in the shard.
     pub(crate) offset: u64,
-    pub(crate) sums: Vec<i128>,
-}
-
-impl Drop for PartialSums {
-    fn drop(&mut self) {
-        self.sums.zeroize();
-    }
+    pub(crate) sums: Zeroizing<Vec<i128>>,
 }
 
 /// One shard of one epoch: the exact sums, for the private log, and the private values.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct ShardRelease {
     pub(crate) shard: u32,
-    pub(crate) sums: Vec<i128>,
+    pub(crate) sums: Zeroizing<Vec<i128>>,
     pub(crate) values: Vec<i128>,
     /// The encoder's state after this epoch, when it is time for a checkpoint.
-    pub(crate) state: Option<Vec<u8>>,
-}
-
-impl Drop for ShardRelease {
-    fn drop(&mut self) {
-        self.sums.zeroize();
-        self.state.zeroize();
-    }
+    pub(crate) state: Option<Zeroizing<Vec<u8>>>,
 }

@@ -25,7 +25,7 @@ pub struct ReleaseSetup {
     /// Where noise comes from.
     pub source: NoiseSource,
     /// Encoder states of shards after the epochs released before a restart: empty at the first start.
-    pub states: Arc<BTreeMap<u32, Vec<u8>>>,
+    pub states: Arc<BTreeMap<u32, Zeroizing<Vec<u8>>>>,
     /// The first epoch to release: 1 at the first start.
     pub first_epoch: u64,
     /// A checkpoint of the encoders is due after every epoch that is a multiple of this.
@@ -141,7 +141,7 @@ impl Owned {
             let sums = sums.remove(&shard).unwrap_or_default();
             let values = machine.release(epoch, &sums)?;
             let state = checkpoint.then(|| machine.save());
-            Ok(ShardRelease { shard, sums: sums.to_vec(), values, state })
+            Ok(ShardRelease { shard, sums, values, state })
         };
         self.shards.iter_mut().map(release).collect()
     }
@@ -149,7 +149,7 @@ impl Owned {
 
 fn add(sums: Option<&mut Zeroizing<Vec<i128>>>, partial: &PartialSums) -> Result<(), ReleaseError> {
     let run = sums.and_then(|sums| sums.get_mut(partial.offset as usize..)).unwrap_or_default();
-    for (total, &sum) in run.iter_mut().zip(&partial.sums) {
+    for (total, &sum) in run.iter_mut().zip(partial.sums.iter()) {
         *total = total.checked_add(sum).ok_or(ReleaseError::Overflow)?;
     }
     Ok(())

@@ -11,21 +11,26 @@ use timely::dataflow::operators::generic::operator::Operator;
 pub trait Views<'scope> {
     /// The moments of every key under the view's workload, with their exact noise levels, epoch by epoch.
     ///
-    /// The view may have seen earlier releases: after a restart it goes on where they end. Post-processing: any
-    /// number of views of the same releases cost nothing.
-    fn view(self, view: View, fault: Fault) -> StreamVec<'scope, u64, Moments>;
+    /// `view` is made on the worker that gets the first release. It may have seen earlier ones: after a restart it goes
+    /// on where they end. Post-processing: any number of views of the same releases cost nothing.
+    fn view(self, view: impl FnOnce() -> View + 'static, fault: Fault) -> StreamVec<'scope, u64, Moments>;
 }
 
 impl<'scope> Views<'scope> for StreamVec<'scope, u64, Released> {
-    fn view(self, mut view: View, fault: Fault) -> StreamVec<'scope, u64, Moments> {
+    fn view(self, view: impl FnOnce() -> View + 'static, fault: Fault) -> StreamVec<'scope, u64, Moments> {
         self.unary(Pipeline, "View", move |_capability, _info| {
             let mut waiting = BTreeMap::new();
+            let (mut make, mut made) = (Some(view), None);
             move |input, output| {
                 input.for_each_time(|time, batches| {
                     for released in batches.flat_map(|batch| batch.drain(..)) {
                         waiting.insert(released.epoch, (time.retain(0), released.values));
                     }
                 });
+                if !waiting.is_empty() {
+                    made = made.take().or_else(|| make.take().map(|make| make()));
+                }
+                let Some(view) = made.as_mut() else { return };
                 while !fault.is_raised()
                     && let Some(entry) = waiting.first_entry()
                     && *entry.key() == view.next_epoch()

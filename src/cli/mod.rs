@@ -5,6 +5,7 @@
 
 pub(crate) mod run;
 pub(crate) mod tail;
+pub(crate) mod verify;
 
 use std::error::Error;
 use std::fmt;
@@ -30,6 +31,8 @@ enum Command {
     Run(run::RunArguments),
     /// Read what was published, under any view, as often as you like
     Tail(tail::TailArguments),
+    /// Check that a state directory is whole and keeps its promise
+    Verify(verify::VerifyArguments),
 }
 
 /// Runs the command.
@@ -37,6 +40,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
     let done = match &arguments.command {
         Command::Run(arguments) => run::execute(arguments),
         Command::Tail(arguments) => tail::execute(arguments),
+        Command::Verify(arguments) => verify::execute(arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

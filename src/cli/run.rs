@@ -70,8 +70,7 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     });
     let options =
         Options { workers: arguments.workers.into(), state, cluster, on_cluster_fault: end_process };
-    let publication =
-        Publication::calibrate(pipeline.public_parameters(), pipeline.simulation_seed.is_none())?;
+    let publication = publication(&pipeline, &options.state)?;
     if !publication.is_private() {
         warn("[simulation] is set: the noise is drawn from a seed, and what is published protects nobody");
     }
@@ -136,16 +135,14 @@ fn report(publication: &Publication, options: &Options, summary: &Summary, count
             publication.horizon()
         ),
     };
-    let guarantee = writeln!(
-        err,
-        "All releases together are (ε, δ) = ({}, {})-differentially private for {} neighbours.",
-        privacy.epsilon,
-        privacy.delta,
-        serde_json::to_value(privacy.neighbours)
-            .ok()
-            .and_then(|v| v.as_str().map(String::from))
-            .unwrap_or_default(),
-    );
+    let guarantee = match publication.is_private() {
+        false => writeln!(err, "NOT PRIVATE: the noise was drawn from a seed."),
+        true => writeln!(
+            err,
+            "All releases together are (ε, δ) = ({}, {})-differentially private for {} neighbours.",
+            privacy.epsilon, privacy.delta, privacy.neighbours
+        ),
+    };
     let hint = writeln!(err, "To read them again:  hushflow tail {}", options.state.display());
     // A closed standard error is no reason to fail after the work is done.
     let _ = told.and(guarantee).and(hint);

@@ -147,8 +147,8 @@ impl Cluster {
         let listener = TcpListener::bind(&address);
         let listener = listener.map_err(|source| ClusterError::Listen { address, source })?;
         let mut sockets: Vec<Option<TcpStream>> = (0..processes).map(|_| None).collect();
-        for process in 0..self.process {
-            sockets[process] = Some(self.call(process, greeting, deadline)?);
+        for (process, socket) in sockets.iter_mut().enumerate().take(self.process) {
+            *socket = Some(self.call(process, greeting, deadline)?);
         }
         self.await_calls(&listener, greeting, deadline, &mut sockets)?;
         Ok(sockets)
@@ -232,7 +232,10 @@ fn read_greeting(stream: &mut TcpStream, deadline: Instant) -> std::io::Result<[
 
 /// Whether this panic is the engine's way to say that the connection to another process is lost.
 pub fn is_lost_peer(panic: &PanicHookInfo<'_>) -> bool {
-    panic.payload().downcast_ref::<String>().is_some_and(|text| text.starts_with("timely communication error"))
+    panic
+        .payload()
+        .downcast_ref::<String>()
+        .is_some_and(|text| text.starts_with("timely communication error"))
 }
 
 /// Runs `work` on every worker of this process and gives what each gave.

@@ -20,8 +20,10 @@ use crate::state::{EpochFrame, Recovered, SourcePosition, Store};
 pub(super) struct Start {
     /// The first epoch to release.
     pub(super) first_epoch: u64,
+    /// σ of the log, which all processes draw with.
+    pub(super) noise_multiplier: f64,
     /// Encoder states by shard after the epochs before it.
-    pub(super) states: BTreeMap<u32, Vec<u8>>,
+    pub(super) states: BTreeMap<u32, Zeroizing<Vec<u8>>>,
 }
 
 impl Start {
@@ -38,7 +40,9 @@ impl Start {
             .collect();
         let mut committed = 0;
         if let Some(checkpoint) = recovered.checkpoint {
-            for (shard, state) in decode(&checkpoint.bytes)? {
+            let states: Vec<(u32, Zeroizing<Vec<u8>>)> =
+                options().deserialize(&checkpoint.bytes).map_err(|_| RunError::Checkpoint)?;
+            for (shard, state) in states {
                 let machine = machines.get_mut(shard as usize).ok_or(RunError::Checkpoint)?;
                 machine.restore(&state)?;
             }
@@ -57,7 +61,7 @@ impl Start {
             return Err(RunError::Checkpoint);
         }
         let states = (0..).zip(machines.iter().map(ReleaseShard::save)).collect();
-        Ok(Start { first_epoch: committed + 1, states })
+        Ok(Start { first_epoch: committed + 1, noise_multiplier: publication.noise_multiplier(), states })
     }
 }
 
@@ -84,7 +88,7 @@ impl CommitLog<Position> for Journal {
                 Ok(EpochFrame {
                     epoch: epoch.epoch,
                     positions: positions.collect::<Result<_, bincode::Error>>()?,
-                    sums: Zeroizing::new(epoch.sums.clone()),
+                    sums: epoch.sums.clone(),
                     values: epoch.values.clone(),
                 })
             })
@@ -97,15 +101,7 @@ impl CommitLog<Position> for Journal {
     }
 }
 
-fn decode(bytes: &[u8]) -> Result<Vec<(u32, Zeroizing<Vec<u8>>)>, RunError> {
-    let states: Vec<(u32, Vec<u8>)> = options().deserialize(bytes).map_err(|_| RunError::Checkpoint)?;
-    Ok(states.into_iter().map(|(shard, state)| (shard, Zeroizing::new(state))).collect())
-}
-
 /// How payloads are coded inside the frames of the state.
 fn options() -> impl Options {
-    DefaultOptions::new()
-        .with_fixint_encoding()
-        .with_limit(crate::state::MAX_PAYLOAD as u64)
-        .reject_trailing_bytes()
+    DefaultOptions::new().with_fixint_encoding().with_limit(crate::state::MAX_PAYLOAD).reject_trailing_bytes()
 }

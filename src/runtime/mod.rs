@@ -15,7 +15,7 @@ mod feed;
 mod journal;
 
 use std::cell::{Cell, RefCell};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -24,7 +24,6 @@ use crossbeam::channel::Sender;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseError;
 use hushflow_mechanism::view::{View, ViewError};
-use hushflow_mechanism::workload::Workload;
 use hushflow_operators::{
     Accumulate, Clip, Commit, CommitLog, Densities, Epochs, Estimated, Fault, Release, ReleaseSetup, Views,
 };
@@ -124,9 +123,9 @@ pub struct Summary {
 /// # Errors
 /// [`RunError`]; what was committed before stays committed.
 pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> Result<Summary, RunError> {
-    let noise = pipeline.simulation_seed.map_or(NoiseSource::System, NoiseSource::Seeded);
-    let publication = Publication::calibrate(pipeline.public_parameters(), noise.is_private())?;
-    let header = publication.header()?;
+    let noise = noise(pipeline);
+    let publication = publication(pipeline, &options.state)?;
+    let parameters = serde_json::to_vec(publication.parameters()).map_err(PublicationError::from)?;
     let fault = Fault::new();
     let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
     let opened = leads.then(|| open(pipeline, options, &publication, noise, outputs)).transpose()?;
@@ -149,7 +148,7 @@ pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> R
         on_fault: options.on_cluster_fault,
         views: pipeline.views.len(),
     };
-    let cluster = options.cluster.as_ref().map(|cluster| (cluster, header.parameters.as_slice()));
+    let cluster = options.cluster.as_ref().map(|cluster| (cluster, parameters.as_slice()));
     let worked = execute(options.workers, cluster, &fault, move |worker| process.work(worker));
     if let Err(error) = &worked {
         fault.raise(error);
@@ -161,6 +160,27 @@ pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> R
     }
     let first = start.map_or(1, |start| start.first_epoch);
     Ok(Summary { epochs: first..ends.into_iter().fold(first, u64::max), generation, counters })
+}
+
+/// What a pipeline publishes into a state directory: with the noise of the log that is there, if it has the pipeline's
+/// parameters, or else calibrated now.
+///
+/// # Errors
+/// [`RunError::Publication`].
+pub fn publication(pipeline: &Pipeline, state: &Path) -> Result<Publication, RunError> {
+    let (parameters, private) = (pipeline.public_parameters(), noise(pipeline).is_private());
+    let earlier = PublicReader::open(state).ok();
+    let earlier = earlier.and_then(|reader| Publication::from_header(reader.header()).ok());
+    match earlier {
+        Some(earlier) if *earlier.parameters() == parameters && earlier.is_private() == private => {
+            if earlier.guarantee_holds()? { Ok(earlier) } else { Err(PublicationError::Promise.into()) }
+        }
+        _ => Ok(Publication::calibrate(parameters, private)?),
+    }
+}
+
+fn noise(pipeline: &Pipeline) -> NoiseSource {
+    pipeline.simulation_seed.map_or(NoiseSource::System, NoiseSource::Seeded)
 }
 
 /// What the first worker of the first process has for itself.
@@ -218,7 +238,10 @@ impl Process {
         };
         let committed = ProbeHandle::new();
         let last = Rc::new(Cell::new(start.first_epoch));
-        self.build(worker, start, &committed, Rc::clone(&last));
+        match self.publication.clone().with_noise_multiplier(start.noise_multiplier) {
+            Ok(publication) => self.build(worker, &publication, start, &committed, Rc::clone(&last)),
+            Err(error) => self.fault.raise(error),
+        }
         while !self.fault.is_raised() && worker.step_or_park(Some(NAP)) {}
         if let Some(reason) = self.fault.reason() {
             if self.in_cluster {
@@ -230,7 +253,14 @@ impl Process {
         last.get()
     }
 
-    fn build(&self, worker: &mut Worker, start: Start, committed: &ProbeHandle<u64>, last: Rc<Cell<u64>>) {
+    fn build(
+        &self,
+        worker: &mut Worker,
+        publication: &Publication,
+        start: Start,
+        committed: &ProbeHandle<u64>,
+        last: Rc<Cell<u64>>,
+    ) {
         let lead = if worker.index() == 0 {
             self.lead.lock().unwrap_or_else(PoisonError::into_inner).take()
         } else {
@@ -238,7 +268,7 @@ impl Process {
         };
         let (log, views) = lead.map(|lead| (lead.journal, (lead.views, lead.outputs))).unzip();
         let log = log.map(|journal| Box::new(journal) as Box<dyn CommitLog<Position>>);
-        let (publication, fault) = (&self.publication, &self.fault);
+        let fault = &self.fault;
         let shards = publication.shards();
         let number = worker.index();
         let first_epoch = start.first_epoch;
@@ -268,13 +298,17 @@ impl Process {
             let mut views = views.into_iter().flatten();
             for view in 0..self.views {
                 let outputs = outputs.clone();
-                let moments = views.next().map_or_else(|| publication.view(&Workload::Prefix), |view| view);
-                released.clone().view(moments, fault.clone()).density().inspect(move |estimated| {
-                    if let Some(outputs) = &outputs {
-                        // Whoever no longer listens does not stop the release.
-                        let _ = outputs.send(Output { view, estimated: estimated.clone() });
-                    }
-                });
+                let moments = views.next();
+                released
+                    .clone()
+                    .view(|| moments.expect("releases come to the lead alone"), fault.clone())
+                    .density()
+                    .inspect(move |estimated| {
+                        if let Some(outputs) = &outputs {
+                            // Whoever no longer listens does not stop the release.
+                            let _ = outputs.send(Output { view, estimated: estimated.clone() });
+                        }
+                    });
             }
         });
     }

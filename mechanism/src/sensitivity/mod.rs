@@ -49,6 +49,8 @@ pub use separate::{
 };
 
 use crate::strategy::ColumnGeometry;
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -66,6 +68,16 @@ pub enum Neighbours {
     ReplaceOneInPlace,
     /// One record is blanked. Counts are private.
     ZeroOut,
+}
+
+impl fmt::Display for Neighbours {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Neighbours::ReplaceOne => "replace-one",
+            Neighbours::ReplaceOneInPlace => "replace-one-in-place",
+            Neighbours::ZeroOut => "zero-out",
+        })
+    }
 }
 
 /// A number that a sensitivity or a mechanism cannot be computed from.

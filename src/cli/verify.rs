@@ -1,0 +1,74 @@
+//! `hushflow verify`: reads everything in a state directory and says whether it is whole and keeps its promise.
+
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+
+use clap::Args;
+use hushflow::publication::Publication;
+use hushflow::state::{PublicReader, StateError, verify};
+use serde_json::json;
+
+use super::CliError;
+
+/// What `hushflow verify` takes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Checked are: every checksum; that epochs and generations follow each other; that the public log shows just what was
+committed; that the logs agree on their parameters; and that the noise in use gives the guarantee that they state.
+Nothing is changed, no sum is shown, and a run may be at work meanwhile.")]
+pub(crate) struct VerifyArguments {
+    /// The state directory of a run
+    directory: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Verifies, prints what was found, and fails where something is wrong.
+pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
+    let report = verify(&arguments.directory)?;
+    let promise = promise(arguments);
+    let problem =
+        report.problem.as_ref().map(StateError::to_string).or_else(|| promise.as_ref().err().cloned());
+    let mut out = stdout().lock();
+    if arguments.json {
+        let private = promise.as_ref().ok();
+        let object = json!({
+            "ok": problem.is_none(),
+            "private": private,
+            "committed": report.committed,
+            "published": report.published,
+            "generations": report.generations,
+            "checkpoints": report.checkpoints,
+            "uncommitted_bytes": report.uncommitted_bytes,
+            "problem": problem,
+        });
+        writeln!(out, "{object}")?;
+    } else {
+        writeln!(out, "epochs committed   {}", report.committed)?;
+        writeln!(out, "epochs published   {}", report.published)?;
+        writeln!(out, "runs               {}", report.generations)?;
+        writeln!(out, "checkpoints at     {:?}", report.checkpoints)?;
+        if report.uncommitted_bytes > 0 {
+            writeln!(out, "uncommitted bytes  {} (cut short, or being written)", report.uncommitted_bytes)?;
+        }
+        if let Ok(private) = promise {
+            let noise =
+                if private { "gives the stated guarantee" } else { "was drawn from a seed: NOT PRIVATE" };
+            writeln!(out, "noise              {noise}")?;
+        }
+        writeln!(out, "{}", if problem.is_none() { "all is well" } else { "SOMETHING IS WRONG" })?;
+    }
+    problem.map_or(Ok(()), |problem| Err(CliError::failed(problem)))
+}
+
+/// Whether the releases are private; or why what the log promises does not hold.
+fn promise(arguments: &VerifyArguments) -> Result<bool, String> {
+    let reader = PublicReader::open(&arguments.directory).map_err(|error| error.to_string())?;
+    let publication = Publication::from_header(reader.header()).map_err(|error| error.to_string())?;
+    match publication.guarantee_holds() {
+        Ok(true) => Ok(publication.is_private()),
+        Ok(false) => Err("the noise multiplier in the header is too small for the (ε, δ) beside it".into()),
+        Err(error) => Err(error.to_string()),
+    }
+}
