@@ -8,7 +8,7 @@ use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
 use hushflow::pipeline::Pipeline;
 use hushflow::publication::Publication;
-use hushflow::runtime::{Cluster, Options, Output, Summary, is_lost_peer, run};
+use hushflow::runtime::{Cluster, Options, Output, Summary, is_lost_peer, publication, run};
 use hushflow::sink::Writer;
 
 use super::{CliError, FormatArgument, thousands};
@@ -70,7 +70,8 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     });
     let options =
         Options { workers: arguments.workers.into(), state, cluster, on_cluster_fault: end_process };
-    let publication = publication(&pipeline, &options.state)?;
+    let publication = publication(&pipeline, &options.state)
+        .map_err(|error| CliError::usage(format!("{}: {error}", arguments.pipeline.display())))?;
     if !publication.is_private() {
         warn("[simulation] is set: the noise is drawn from a seed, and what is published protects nobody");
     }
