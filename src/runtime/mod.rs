@@ -166,16 +166,16 @@ pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> R
 /// parameters, or else calibrated now.
 ///
 /// # Errors
-/// [`RunError::Publication`].
-pub fn publication(pipeline: &Pipeline, state: &Path) -> Result<Publication, RunError> {
+/// [`PublicationError`].
+pub fn publication(pipeline: &Pipeline, state: &Path) -> Result<Publication, PublicationError> {
     let (parameters, private) = (pipeline.public_parameters(), noise(pipeline).is_private());
     let earlier = PublicReader::open(state).ok();
     let earlier = earlier.and_then(|reader| Publication::from_header(reader.header()).ok());
     match earlier {
         Some(earlier) if *earlier.parameters() == parameters && earlier.is_private() == private => {
-            if earlier.guarantee_holds()? { Ok(earlier) } else { Err(PublicationError::Promise.into()) }
+            if earlier.guarantee_holds()? { Ok(earlier) } else { Err(PublicationError::Promise) }
         }
-        _ => Ok(Publication::calibrate(parameters, private)?),
+        _ => Publication::calibrate(parameters, private),
     }
 }
 

@@ -112,10 +112,14 @@ fn errors_name_file_line_column_and_kind_but_no_value() {
     let csv = |content: &[u8], message: &str| check_error("a.csv", content, message);
     let mend = ": mend the row, or let [source] skip such rows";
     csv(b"", ": the file is empty: expected a header row with the columns' names");
-    csv(
-        b"y,z\n1,2\n",
-        ":1: the header has no column \"x\", it has y, z: correct the column's name in the pipeline file",
-    );
+    let no_column = |meant: &str| {
+        format!(
+            ":1: none of the 2 columns that line 1 names is \"x\"{meant}: names must agree to the letter; correct the \
+             name in the pipeline file, or begin the file with a header"
+        )
+    };
+    csv(b"y,z\n1,2\n", &no_column(""));
+    csv(b"y,X\n1,2\n", &no_column("; did you mean \"X\"?"));
     csv(b"x,x\n1,2\n", ":1: the header has more than one column \"x\": rename one of them");
     csv(b"x\r\n1\r\n\r\nsecret\r\n", &format!(":4: column \"x\": expected a number{mend}"));
     csv(b"y,x\n\"\n\n\",1\na,inf\n", &format!(":5: column \"x\": expected a finite number{mend}"));
