@@ -30,6 +30,9 @@ mod records;
 mod release;
 mod view;
 
+/// The very timely that these operators are made for: a dataflow that embeds them must use no other version.
+pub use timely;
+
 pub use accumulate::Accumulate;
 pub use clip::Clip;
 pub use commit::{Commit, CommitLog, EpochCommit, Released};

@@ -28,7 +28,8 @@ pub(crate) struct VerifyArguments {
 pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
     let report = verify(&arguments.directory)?;
     let promise = promise(arguments);
-    let problem = report.problem.as_ref().map(StateError::to_string).or_else(|| promise.as_ref().err().cloned());
+    let problem =
+        report.problem.as_ref().map(StateError::to_string).or_else(|| promise.as_ref().err().cloned());
     let mut out = stdout().lock();
     if arguments.json {
         let private = promise.as_ref().ok();
@@ -52,7 +53,8 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
             writeln!(out, "uncommitted bytes  {} (cut short, or being written)", report.uncommitted_bytes)?;
         }
         if let Ok(private) = promise {
-            let noise = if private { "gives the stated guarantee" } else { "was drawn from a seed: NOT PRIVATE" };
+            let noise =
+                if private { "gives the stated guarantee" } else { "was drawn from a seed: NOT PRIVATE" };
             writeln!(out, "noise              {noise}")?;
         }
         writeln!(out, "{}", if problem.is_none() { "all is well" } else { "SOMETHING IS WRONG" })?;
