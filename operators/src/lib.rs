@@ -19,6 +19,10 @@
 //! An operator that can't go on raises the [`Fault`] and keeps its capability, because a dropped capability
 //! would look like the end of the stream and release half an epoch. Whoever steps the worker watches the
 //! fault and ends the process.
+//!
+//! The example of each operator embeds it in a small dataflow. Where one needs a publication around it, they share
+//! one in hidden lines (`doc/setup.rs`): one column in [−1, 1], one key, at most 8 epochs, `square-root`. A whole program is
+//! `examples/embed_in_timely.rs` in the repository.
 
 mod accumulate;
 mod clip;
