@@ -39,6 +39,21 @@ fn run_to_the_end(directory: &Path, pipeline: Pipeline) -> Vec<Vec<i128>> {
     std::iter::from_fn(|| reader.next_frame().unwrap()).map(|release| release.values).collect()
 }
 
+/// Exact counts may depend on nothing that a record in place can change.
+#[test]
+fn public_counts_do_not_tell_whether_a_value_can_be_used() {
+    let counts = |value: &str| {
+        let directory = tempfile::tempdir().unwrap();
+        let rest = "privacy = { epsilon = 1, delta = 1e-6, neighbours = 'replace-one-in-place' }\n\
+                    epochs = { records = 2, horizon = 2 }";
+        let pipeline = pipeline(directory.path(), &format!("x\n0.5\n{value}\n0.5\n0.5\n"), rest);
+        run_to_the_end(directory.path(), pipeline).iter().map(|release| release[0]).collect::<Vec<_>>()
+    };
+    for value in ["0.25", "1e9", "none", "NaN", "1e999", "\"\""] {
+        assert_eq!(counts(value), [2 << 40, 2 << 40], "{value}");
+    }
+}
+
 const PRIVACY: &str = "privacy = { epsilon = 1, delta = 1e-6 }";
 
 #[test]
