@@ -113,7 +113,9 @@ impl Publication {
         private: bool,
     ) -> Result<Self, PublicationError> {
         let bounds: Vec<_> = parameters.columns.iter().map(|column| (column.lower, column.upper)).collect();
-        let clipper = Arc::new(Clipper::new(&bounds, parameters.privacy.clip_norm)?);
+        let clipper = Clipper::new(&bounds, parameters.privacy.clip_norm)?;
+        let counts_are_public = parameters.privacy.neighbours.counts_are_public();
+        let clipper = Arc::new(if counts_are_public { clipper.counting_unusable() } else { clipper });
         let joint = joint_parameters(&parameters, strategy.as_ref(), noise_multiplier);
         let mechanism = Arc::new(JointMechanism::new(joint)?);
         Ok(Publication { parameters, private, clipper, strategy, mechanism })

@@ -146,8 +146,8 @@ fn report(publication: &Publication, options: &Options, summary: &Summary, count
         let c = &summary.counters;
         let rows = [
             ("rows read", c.rows),
-            ("skipped, a value is missing", c.missing),
-            ("skipped, malformed", c.malformed),
+            ("unusable, a value is missing", c.missing),
+            ("unusable, malformed", c.malformed),
             ("skipped, key not listed", c.unknown_key),
             ("late, counted in the oldest open epoch", c.folded),
             ("late, dropped", c.late),

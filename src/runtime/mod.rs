@@ -13,6 +13,8 @@
 mod cluster;
 mod feed;
 mod journal;
+#[cfg(test)]
+mod tests;
 
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};

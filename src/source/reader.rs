@@ -19,6 +19,8 @@ pub struct SourceReader {
     input: Input,
     format: Format,
     policies: RowPolicies,
+    /// A record whose values can't be used is passed on as NaN: where counts are public, it must count.
+    counts_unusable: bool,
     schedule: Schedule,
     roles: Roles,
     rows: Option<Box<dyn Rows>>,
@@ -75,6 +77,7 @@ impl SourceReader {
             input,
             format: pipeline.source.format,
             policies: pipeline.rows,
+            counts_unusable: pipeline.privacy.neighbours.counts_are_public(),
             schedule: pipeline.epochs.schedule.clone(),
             roles: Roles::new(pipeline),
             rows: None,
@@ -207,7 +210,7 @@ impl SourceReader {
         Ok(CsvRows::open(header, &path, &self.roles.wanted)?.resume(stream, line))
     }
 
-    /// Puts the current row, which begins at `before`, into the batch, or says why it can't be used.
+    /// Puts the current row, which begins at `before`, into the batch. Says what in it can't be used.
     fn accept(&mut self, before: Position) -> Result<(), Refusal> {
         if let Some(defect) = self.row.defect {
             return Err(Refusal { slot: None, defect });
@@ -226,9 +229,13 @@ impl SourceReader {
             return Ok(());
         };
         let start = self.batch.values.len();
-        if let Err(refusal) = self.read_values() {
+        let read = self.read_values();
+        if read.is_err() {
             self.batch.values.truncate(start);
-            return Err(refusal);
+            if !self.counts_unusable {
+                return read;
+            }
+            self.batch.values.resize(start + self.roles.dimension, f64::NAN);
         }
         match self.assign(event_time) {
             None => self.batch.values.truncate(start),
@@ -240,7 +247,7 @@ impl SourceReader {
                 }
             }
         }
-        Ok(())
+        read
     }
 
     fn key(&self) -> Result<Option<u32>, Refusal> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use hushflow_mechanism::sensitivity::Neighbours;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -19,9 +20,11 @@ fn pipeline(files: &[(&str, &[u8])], rest: &str) -> (TempDir, Pipeline) {
         std::fs::write(directory.path().join(name), content).unwrap();
     }
     let names: Vec<_> = files.iter().map(|(name, _)| *name).collect();
+    // Only public event times may move the clock.
+    let neighbours = if rest.contains("event-time") { "replace-one-in-place" } else { "replace-one" };
     let text = format!(
         "name = 'n'\nsource.path = {names:?}\ncolumns = [{{ name = 'x', lower = 0, upper = 1 }}]
-        privacy = {{ epsilon = 1, delta = 1e-6, neighbours = 'replace-one-in-place' }}\nrelease.strategy = 'identity'\n{rest}"
+        privacy = {{ epsilon = 1, delta = 1e-6, neighbours = '{neighbours}' }}\nrelease.strategy = 'identity'\n{rest}"
     );
     let pipeline = Pipeline::parse(&text, &directory.path().join("p.toml")).unwrap();
     (directory, pipeline)
@@ -105,6 +108,21 @@ fn ndjson_rows_are_read_or_counted() {
     check(b"{\"x\": \"7\"}\n{\"\\u0078\": \"\\u0038\"}\n", &[7.0, 8.0], [2, 0, 0]);
     check(b"[1]\n5\n{\"x\": 1\n{\"x\": 1} {\"x\": 2}\n\xff\n{\"x\": 3}\n", &[3.0], [6, 0, 5]);
     check(b"", &[], [0, 0, 0]);
+}
+
+#[test]
+fn where_counts_are_public_a_record_counts_whatever_its_values() {
+    let check = |name: &str, content: &[u8], expected: usize| {
+        let rest = format!("{BY_COUNT}\nkey = {{ column = 'k', values = ['a'] }}");
+        let (_directory, mut pipeline) = pipeline(&[(name, content)], &rest);
+        pipeline.privacy.neighbours = Neighbours::ReplaceOneInPlace;
+        let (records, _) = drain(&mut SourceReader::open(&pipeline).unwrap()).unwrap();
+        let values = values(&records);
+        assert_eq!(values.len(), expected);
+        assert!(values.iter().all(|value| *value == 1.0 || value.is_nan()), "{values:?}");
+    };
+    check("a.csv", b"k,x\na,1\na,secret\na,\na,inf\nb,1\n,1\na\n", 4);
+    check("a.ndjson", b"{\"k\":\"a\",\"x\":1}\n{\"k\":\"a\"}\n{\"k\":\"a\",\"x\":[1]}\n{\"x\":1}\n", 3);
 }
 
 #[test]
