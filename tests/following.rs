@@ -5,7 +5,7 @@ mod harness;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use harness::{Lab, Stream, await_until, finish, hushflow, releases, run, tail, wait};
@@ -23,7 +23,7 @@ fn published(lab: &Lab) -> PathBuf {
 }
 
 /// Starts `tail --follow` and gives the process and its lines.
-fn follow(state: &PathBuf) -> (Child, impl Iterator<Item = Value>) {
+fn follow(state: &Path) -> (Child, impl Iterator<Item = Value>) {
     let mut child = tail(state, &["--follow"]).spawn().expect("tail starts");
     let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
     let parse =
@@ -117,7 +117,7 @@ fn what_is_asked_for_is_shown_and_nothing_else() {
 }
 
 /// A key's numbers, epoch after epoch: count, first and second moments in one list each.
-fn moments(state: &PathBuf, workload: &str) -> BTreeMap<String, Vec<Vec<f64>>> {
+fn moments(state: &Path, workload: &str) -> BTreeMap<String, Vec<Vec<f64>>> {
     let lines = finish(&mut tail(state, &["--view", "moments", "--workload", workload])).succeeded().json();
     let mut series: BTreeMap<String, Vec<Vec<f64>>> = BTreeMap::new();
     for line in lines {
@@ -137,7 +137,7 @@ fn flatten(value: &Value, numbers: &mut Vec<f64>) {
 }
 
 /// Expects the view to be these weights, by epoch t and step i ≤ t from 1, over the differences of running sums.
-fn check_view(state: &PathBuf, workload: &str, weight: impl Fn(i32, i32) -> f64) {
+fn check_view(state: &Path, workload: &str, weight: impl Fn(i32, i32) -> f64) {
     let (prefixes, views) = (moments(state, "prefix"), moments(state, workload));
     assert_eq!(views.len(), 7);
     for (key, view) in views {
