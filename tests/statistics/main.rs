@@ -12,7 +12,8 @@
 //! false alarm with probability 2e⁻³⁰ < 1.9·10⁻¹³ at most (see `bounds`). With all cases there are less than 5·10⁶ of
 //! them: fewer than one run of this file in 10⁶ fails without a reason.
 //!
-//! `HUSHFLOW_RUNS=n` tests all combinations, not only a selection that covers each pair of choices, with n runs for each.
+//! `HUSHFLOW_RUNS=n` tests all combinations of strategies, keys and columns, not only a selection of them, with n runs for
+//! each.
 
 mod audit;
 mod bounds;
