@@ -74,4 +74,5 @@ pub mod publication;
 pub mod runtime;
 pub mod sink;
 pub mod source;
+mod spelling;
 pub mod state;

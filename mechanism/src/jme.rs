@@ -213,7 +213,7 @@ fn relative_weights(parameters: &JointParameters) -> Result<MomentWeights, Joint
         weights.second = positive("second_moment_weight times squared clip_norm", root * root)?;
     }
     if let Some(count_weight) = parameters.count_weight {
-        if neighbours == Neighbours::ReplaceOneInPlace {
+        if neighbours.counts_are_public() {
             return Err(JointMechanismError::CountIsPublic { count_weight });
         }
         let ratio = positive("count_weight", count_weight)? / clip_norm;

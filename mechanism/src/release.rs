@@ -201,3 +201,132 @@ impl ReleaseShard {
         Ok(self.encoder.restore(state)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jme::JointParameters;
+    use crate::moments::SecondMoment;
+    use crate::sensitivity::Neighbours;
+    use crate::strategy::{StrategyName, build};
+    use crate::workload::Workload;
+    use proptest::{prop_assert, prop_assert_eq, proptest};
+    use std::sync::Arc;
+
+    const LAYOUT: Layout = Layout { dimension: 2, second: SecondMoment::Full };
+
+    fn setting(neighbours: Neighbours) -> (JointMechanism, Arc<dyn Strategy>) {
+        let strategy = build(StrategyName::SquareRoot, &Workload::Prefix, Some(5)).unwrap();
+        let parameters = JointParameters {
+            layout: LAYOUT,
+            neighbours,
+            clip_norm: 1.0,
+            noise_multiplier: 2.0,
+            geometry: strategy.geometry(),
+            second_moment_weight: None,
+            count_weight: None,
+        };
+        (JointMechanism::new(parameters).unwrap(), strategy)
+    }
+
+    fn machine(neighbours: Neighbours, source: NoiseSource) -> ReleaseShard {
+        let (mechanism, strategy) = setting(neighbours);
+        ReleaseShard::new(0, Shards::new(1, LAYOUT, 1), &mechanism, strategy.as_ref(), source)
+    }
+
+    proptest! {
+        #[test]
+        fn shards_are_a_partition_in_order(keys in 1u32..200, dimension in 1usize..12, at_most in 1u32..100) {
+            let shards = Shards::new(keys, Layout { dimension, second: SecondMoment::Full }, at_most);
+            prop_assert!(shards.number() <= at_most);
+            let mut next = 0;
+            for shard in 0..shards.number() {
+                let range = shards.range(shard);
+                prop_assert_eq!(range.start, next);
+                prop_assert!(range.end > range.start, "no shard is empty");
+                for coordinate in [range.start, range.end - 1] {
+                    prop_assert_eq!(shards.shard_of(coordinate), shard);
+                }
+                next = range.end;
+            }
+            prop_assert_eq!(next, shards.coordinates());
+        }
+
+        #[test]
+        fn a_run_is_cut_at_borders_and_nowhere_else(start in 0u64..500, length in 0u64..500, at_most in 1u32..40) {
+            let shards = Shards::new(200, LAYOUT, at_most);
+            let run = start..start + length;
+            let pieces: Vec<_> = shards.split(run.clone()).collect();
+            let mut next = run.start;
+            for (shard, piece) in &pieces {
+                prop_assert_eq!(piece.start, next);
+                let range = shards.range(*shard);
+                prop_assert!(range.start <= piece.start && piece.end <= range.end);
+                next = piece.end;
+            }
+            prop_assert_eq!(next, run.end);
+            prop_assert!(pieces.windows(2).all(|pair| pair[0].0 < pair[1].0));
+        }
+    }
+
+    #[test]
+    fn noise_is_drawn_before_the_sums_and_does_not_depend_on_them() {
+        let difference = |sums: [i128; 6]| {
+            let mut with = machine(Neighbours::ReplaceOne, NoiseSource::Seeded(3));
+            let mut without = machine(Neighbours::ReplaceOne, NoiseSource::Seeded(3));
+            with.prepare().unwrap();
+            let (a, b) = (with.release(1, &sums).unwrap(), without.release(1, &[0; 6]).unwrap());
+            a.iter().zip(b).map(|(a, b)| a - b).collect::<Vec<_>>()
+        };
+        // In the first step C multiplies by one, which is 2⁴⁰ units.
+        assert_eq!(difference([1, -2, 3, 4, 5, -6]), [1i128, -2, 3, 4, 5, -6].map(|sum| sum << 40));
+    }
+
+    #[test]
+    fn every_epoch_is_released_once_and_in_order() {
+        let mut shard = machine(Neighbours::ReplaceOne, NoiseSource::System);
+        let first = shard.release(1, &[0; 6]).unwrap();
+        assert!(matches!(shard.release(1, &[0; 6]), Err(ReleaseError::OutOfOrder { found: 1, expected: 2 })));
+        assert!(matches!(shard.release(3, &[0; 6]), Err(ReleaseError::OutOfOrder { found: 3, expected: 2 })));
+        assert_ne!(first, shard.release(2, &[0; 6]).unwrap(), "fresh noise");
+        for epoch in 3..=5 {
+            shard.release(epoch, &[0; 6]).unwrap();
+        }
+        let end = shard.release(6, &[0; 6]);
+        assert!(matches!(end, Err(ReleaseError::Step(StepError::PastHorizon { horizon: 5 }))));
+    }
+
+    #[test]
+    fn a_restored_and_a_replayed_shard_go_on_alike() {
+        let source = NoiseSource::Seeded(9);
+        let sums = |epoch: i128| [epoch, -7 * epoch, 11, 1 << 50, -3, epoch * epoch];
+        let mut whole = machine(Neighbours::ReplaceOne, source);
+        let mut replayed = machine(Neighbours::ReplaceOne, source);
+        for epoch in 1..=3 {
+            whole.release(epoch as u64, &sums(epoch)).unwrap();
+            replayed.replay(&sums(epoch)).unwrap();
+        }
+        let mut restored = machine(Neighbours::ReplaceOne, source);
+        restored.restore(&whole.save()).unwrap();
+        let expected = whole.release(4, &sums(4)).unwrap();
+        assert_eq!(restored.release(4, &sums(4)).unwrap(), expected);
+        assert_eq!(replayed.release(4, &sums(4)).unwrap(), expected);
+        assert!(restored.restore(b"something else").is_err());
+    }
+
+    #[test]
+    fn counts_have_noise_unless_they_are_public() {
+        let count =
+            |neighbours| machine(neighbours, NoiseSource::System).release(1, &[5, 0, 0, 0, 0, 0]).unwrap()[0];
+        assert_eq!(count(Neighbours::ReplaceOneInPlace), 5 << 40);
+        assert_ne!(count(Neighbours::ReplaceOne), 5 << 40);
+        assert_ne!(count(Neighbours::ZeroOut), 5 << 40);
+    }
+
+    #[test]
+    fn sums_beyond_the_range_are_refused() {
+        let mut shard = machine(Neighbours::ReplaceOne, NoiseSource::System);
+        let error = shard.release(1, &[0, i128::MAX, 0, 0, 0, 0]).unwrap_err();
+        assert!(matches!(error, ReleaseError::Step(StepError::Overflow) | ReleaseError::Overflow), "{error}");
+    }
+}

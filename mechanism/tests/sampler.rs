@@ -99,6 +99,8 @@ fn equal_cells_are_hit_equally_at_large_scales() {
         (1 << 31, 16),
         (3_000_000_019, 16),
         (3 << 30, 33),
+        (1, 64),
+        (3, 60),
         (1 << 31, 64),
     ]
     .into_iter()
@@ -163,6 +165,45 @@ fn moments_and_tails_are_those_of_the_gaussian_at_every_scale() {
             assert!(score.abs() < LIMIT, "W = {w}·2^{k}: beyond {threshold}σ: {count} of {expected:.1}");
         }
     }
+}
+
+/// Within a bin the density falls as exp(−f(2h + f)/8192): the rejection step at work, seen in the mean of h·(f − ½), which
+/// is −0.083 with it and 0 without.
+#[test]
+fn the_density_falls_within_each_bin() {
+    for (stream, (w, k)) in
+        [(1 << 20, 0), (u32::MAX, 2), (1, 64), (3, 60), (3_000_000_019, 50)].into_iter().enumerate()
+    {
+        let (sampler, mut rng) = (sampler(w, k), generator(600 + stream as u64));
+        let width = sampler.scale().bin_width();
+        let n = 4 * draws();
+        let (mut sum, mut squares) = (0.0, 0.0);
+        for _ in 0..n {
+            let x = sampler.sample(&mut rng).unsigned_abs();
+            let (h, f) = ((x / width) as f64, (x % width) as f64 / width as f64);
+            sum += h * (f - 0.5);
+            squares += (h * (f - 0.5)).powi(2);
+        }
+        let score = (sum - n as f64 * expected_lean()) / squares.sqrt();
+        assert!(score.abs() < LIMIT, "W = {w}·2^{k}: {score:.2}");
+        let without_rejection = sum / squares.sqrt();
+        assert!(without_rejection < -LIMIT, "W = {w}·2^{k}: {without_rejection:.2}");
+    }
+}
+
+/// E[h(f − ½)] by midpoint sums over f.
+fn expected_lean() -> f64 {
+    const STEPS: usize = 64;
+    let (mut total, mut lean) = (0.0, 0.0);
+    for h in 0..900 {
+        for step in 0..STEPS {
+            let f = (step as f64 + 0.5) / STEPS as f64;
+            let weight = (-(f64::from(h) + f).powi(2) / 8192.0).exp();
+            total += weight;
+            lean += weight * f64::from(h) * (f - 0.5);
+        }
+    }
+    lean / total
 }
 
 /// Each residue modulo a small number is as likely as another at large scales: the low bits carry no trace of a lattice.

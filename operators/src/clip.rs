@@ -9,8 +9,9 @@ use timely::dataflow::operators::generic::operator::Operator;
 
 /// Bounds what a record can do.
 pub trait Clip<'scope> {
-    /// Brings every record into the ζ-ball and onto its integer grid. A record that is not finite is dropped: one NaN
-    /// must not poison a sum.
+    /// Brings every record into the ζ-ball and onto its integer grid. A record that is not finite is dropped, as one NaN
+    /// must not poison a sum; where counts are public it counts as the centre, if the clipper is made
+    /// [`counting_unusable`](Clipper::counting_unusable), as it must be there.
     /// A batch that does not divide into rows raises the fault.
     ///
     /// ```

@@ -1,22 +1,14 @@
 //! The flag that stops a run: raised by whoever can't go on, watched by whoever steps the worker.
 
 use std::fmt::Display;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-
-type Waker = Box<dyn Fn() + Send>;
+use std::sync::{Arc, OnceLock};
 
 /// A shared flag with the first reason for which it was raised.
 ///
 /// A failing source or operator must keep its capabilities: dropping one is indistinguishable from the end of the
 /// stream. It raises the fault instead, and the process ends at once.
 #[derive(Clone, Default)]
-pub struct Fault(Arc<Shared>);
-
-#[derive(Default)]
-struct Shared {
-    reason: OnceLock<String>,
-    wakers: Mutex<Vec<Waker>>,
-}
+pub struct Fault(Arc<OnceLock<String>>);
 
 impl Fault {
     /// A fault that nobody raised.
@@ -26,25 +18,17 @@ impl Fault {
 
     /// Raises the fault. The first reason stays. It must hold no private data.
     pub fn raise(&self, reason: impl Display) {
-        let _ = self.0.reason.set(reason.to_string());
-        for wake in self.0.wakers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            wake();
-        }
+        let _ = self.0.set(reason.to_string());
     }
 
     /// Why it was raised, if it was.
     pub fn reason(&self) -> Option<&str> {
-        self.0.reason.get().map(String::as_str)
+        self.0.get().map(String::as_str)
     }
 
     /// Whether it was raised.
     pub fn is_raised(&self) -> bool {
         self.reason().is_some()
-    }
-
-    /// Calls `wake` when the fault is raised, for threads that sleep.
-    pub fn on_raise(&self, wake: impl Fn() + Send + 'static) {
-        self.0.wakers.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(wake));
     }
 }
 

@@ -88,7 +88,8 @@ pub struct RowPolicies {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RowPolicy {
-    /// The default: it is counted and skipped, so what one record holds never stops the stream.
+    /// The default: it is skipped, so what one record holds never stops the stream. Where counts are public, it counts as
+    /// a record in the middle of the bounds, if its key and time can be read.
     Skip,
     /// The run stops with an error. Everybody sees that it stopped, so this is for files that are known to be clean.
     Reject,

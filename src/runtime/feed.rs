@@ -133,17 +133,21 @@ pub(super) fn source<'scope>(
                 match parked.take().map_or_else(|| messages.try_recv(), Ok) {
                     Ok(Message::Records(batch)) => records.session(&capabilities[0]).give(batch),
                     Ok(Message::Closed(epoch, position)) => {
-                        if committed.less_than(&epoch.saturating_sub(EPOCHS_AHEAD)) {
-                            parked = Some(Message::Closed(epoch, position));
-                            return again.activate_after(IDLE);
-                        }
+                        let open = *capabilities[0].time();
+                        let last = epoch.min(last_to_close(&committed, first_epoch));
                         if worker == 0 {
-                            for closed in *capabilities[1].time()..=epoch {
+                            for closed in open..=last {
                                 capabilities[1].downgrade(&closed);
                                 marks.session(&capabilities[1]).give(position);
                             }
                         }
-                        capabilities.iter_mut().for_each(|capability| capability.downgrade(&(epoch + 1)));
+                        if last >= open {
+                            capabilities.iter_mut().for_each(|capability| capability.downgrade(&(last + 1)));
+                        }
+                        if last < epoch {
+                            parked = Some(Message::Closed(epoch, position));
+                            return again.activate_after(IDLE);
+                        }
                     }
                     Ok(Message::End) => {
                         ends.session(&capabilities[2]).give(capabilities[0].time() - 1);
@@ -160,4 +164,12 @@ pub(super) fn source<'scope>(
         }
     });
     Sources { records: record_stream, marks: mark_stream, ends: end_stream }
+}
+
+/// The last epoch that may be closed now. A leap of the clock closes any number of epochs with one mark: they are
+/// closed as fast as they are committed.
+fn last_to_close(committed: &ProbeHandle<u64>, first_epoch: u64) -> u64 {
+    committed.with_frontier(|frontier| {
+        frontier.first().map_or(u64::MAX, |&next| next.max(first_epoch) + EPOCHS_AHEAD - 1)
+    })
 }

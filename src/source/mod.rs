@@ -14,6 +14,10 @@
 //! the clock whether or not its other fields can be read, so what one person's record holds never moves another's.
 //! The framing of rows and the arrival column are the collector's, and trusted: a row with a wrong number of fields
 //! does not move the clock, for nobody knows which field is which.
+//!
+//! **Rows that can't be used** are skipped. Where counts are public, a row whose key and time can be read and whose values
+//! can't is a record all the same, of NaNs, which the clipper counts as the centre of the bounds: else the count would
+//! tell that it was there.
 
 mod csv;
 mod error;
@@ -78,9 +82,9 @@ impl Position {
 pub struct Counters {
     /// Rows read.
     pub rows: u64,
-    /// Rows skipped that lack a value.
+    /// Rows that lack a value.
     pub missing: u64,
-    /// Rows skipped with a value that can't be read.
+    /// Rows with a value that can't be read.
     pub malformed: u64,
     /// Rows skipped with a key that the pipeline doesn't list.
     pub unknown_key: u64,

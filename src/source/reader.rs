@@ -19,6 +19,8 @@ pub struct SourceReader {
     input: Input,
     format: Format,
     policies: RowPolicies,
+    /// A record whose values can't be used is passed on as NaN: where counts are public, it must count.
+    counts_unusable: bool,
     schedule: Schedule,
     roles: Roles,
     rows: Option<Box<dyn Rows>>,
@@ -32,6 +34,8 @@ pub struct SourceReader {
     due: u64,
     /// Rows of the standard input up to this epoch may have been counted by an earlier run.
     pub(super) counted_before: u64,
+    /// The largest public time in the rows of this run.
+    arrived: i64,
     /// The rows whose epoch is later than that of every row before them.
     firsts: VecDeque<(u64, Position)>,
     batch: Records,
@@ -73,6 +77,7 @@ impl SourceReader {
             input,
             format: pipeline.source.format,
             policies: pipeline.rows,
+            counts_unusable: pipeline.privacy.neighbours.counts_are_public(),
             schedule: pipeline.epochs.schedule.clone(),
             roles: Roles::new(pipeline),
             rows: None,
@@ -82,6 +87,7 @@ impl SourceReader {
             closed: committed,
             due: 0,
             counted_before: if again { committed } else { 0 },
+            arrived: Clock::START.time,
             firsts: VecDeque::new(),
             batch: Records::default(),
             counters: Counters::default(),
@@ -204,13 +210,15 @@ impl SourceReader {
         Ok(CsvRows::open(header, &path, &self.roles.wanted)?.resume(stream, line))
     }
 
-    /// Puts the current row, which begins at `before`, into the batch, or says why it can't be used.
+    /// Puts the current row, which begins at `before`, into the batch. Says what in it can't be used.
     fn accept(&mut self, before: Position) -> Result<(), Refusal> {
         if let Some(defect) = self.row.defect {
             return Err(Refusal { slot: None, defect });
         }
         if let Some(slot) = self.roles.clock {
-            self.clock.advance(self.row.time(slot).map_err(Refusal::of(slot))?);
+            let arrival = self.row.time(slot).map_err(Refusal::of(slot))?;
+            self.clock.advance(arrival);
+            self.arrived = self.arrived.max(arrival);
         }
         let event_time = match self.roles.time {
             Some(slot) => self.row.time(slot).map_err(Refusal::of(slot))?,
@@ -221,9 +229,13 @@ impl SourceReader {
             return Ok(());
         };
         let start = self.batch.values.len();
-        if let Err(refusal) = self.read_values() {
+        let read = self.read_values();
+        if read.is_err() {
             self.batch.values.truncate(start);
-            return Err(refusal);
+            if !self.counts_unusable {
+                return read;
+            }
+            self.batch.values.resize(start + self.roles.dimension, f64::NAN);
         }
         match self.assign(event_time) {
             None => self.batch.values.truncate(start),
@@ -235,7 +247,7 @@ impl SourceReader {
                 }
             }
         }
-        Ok(())
+        read
     }
 
     fn key(&self) -> Result<Option<u32>, Refusal> {
@@ -255,7 +267,9 @@ impl SourceReader {
     fn assign(&mut self, event_time: i64) -> Option<u64> {
         let counters = &mut self.counters;
         let counted_before = i64::try_from(self.counted_before).unwrap_or(i64::MAX);
-        if counted_before > 0 && self.schedule.own_epoch(event_time, self.clock) <= counted_before {
+        // An earlier run may have seen this row by an earlier clock, but not by one before this.
+        let clock = Clock { time: self.arrived, ..self.clock };
+        if counted_before > 0 && self.schedule.least_epoch(event_time, clock) <= counted_before {
             counters.already_closed += 1;
             return None;
         }

@@ -127,6 +127,8 @@ pub struct Clipper {
     scales: Vec<f64>,
     /// Largest |z_j|: 1 between public bounds, infinite without.
     limit: f64,
+    /// Whether records that are not finite count.
+    counts_unusable: bool,
 }
 
 impl Clipper {
@@ -162,7 +164,15 @@ impl Clipper {
             return Err(ClipError::ClipNorm(clip_norm));
         }
         let scales = half_widths.iter().map(|width| width.recip()).collect();
-        Ok(Self { clip_norm, centres, half_widths, scales, limit })
+        Ok(Self { clip_norm, centres, half_widths, scales, limit, counts_unusable: false })
+    }
+
+    /// The same clipper, but a record with a value that is not finite becomes the centre, the zero row, instead of an
+    /// error. Needed where counts are public
+    /// ([`Neighbours::counts_are_public`](crate::sensitivity::Neighbours::counts_are_public)): a count that depends on
+    /// whether a record's values can be used would reveal that.
+    pub fn counting_unusable(self) -> Self {
+        Self { counts_unusable: true, ..self }
     }
 
     /// Number of columns d.
@@ -197,16 +207,23 @@ impl Clipper {
             // An infinite value passes for a large one through the clamp; 0 · value is then NaN and stays.
             ((value - centre) * scale).clamp(-self.limit, self.limit) + 0.0 * value
         }));
-        quantise_in_place(&mut rows.values[start..], self.clip_norm)
-            .ok_or(RecordError::NotFinite)
-            .inspect_err(|_| rows.values.truncate(start))
+        match quantise_in_place(&mut rows.values[start..], self.clip_norm) {
+            Some(()) => Ok(()),
+            None if self.counts_unusable => {
+                rows.values[start..].fill(0.0);
+                Ok(())
+            }
+            None => {
+                rows.values.truncate(start);
+                Err(RecordError::NotFinite)
+            }
+        }
     }
 
     /// Appends many records, row-major, to `rows` and returns the places of those left out because a value is
     /// not finite.
     ///
-    /// Whether a record is left out depends on its values. Where counts are public
-    /// ([`ReplaceOneInPlace`](crate::sensitivity::Neighbours::ReplaceOneInPlace)) put the centre in its place.
+    /// With [`counting_unusable`](Self::counting_unusable) none is left out.
     pub fn quantise_all(&self, records: &[f64], rows: &mut QuantisedRows) -> Result<Vec<usize>, RecordError> {
         let dimension = self.dimension();
         if !records.len().is_multiple_of(dimension) || rows.dimension != dimension {
@@ -398,6 +415,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn records_that_are_not_finite_are_left_out_or_count_as_the_centre() {
+        let clipper = Clipper::new(&[(0.0, 10.0), (-1.0, 1.0)], 1.0).unwrap();
+        let records = [f64::NAN, 1.0, 5.0, 0.5, 10.0, f64::INFINITY];
+        let mut rows = QuantisedRows::new(2);
+        assert_eq!(clipper.quantise_all(&records, &mut rows), Ok(vec![0, 2]));
+        assert_eq!(rows.values(), [0.0, 524288.0]);
+        rows.clear();
+        assert_eq!(clipper.counting_unusable().quantise_all(&records, &mut rows), Ok(vec![]));
+        assert_eq!(rows.values(), [0.0, 0.0, 0.0, 524288.0, 0.0, 0.0]);
     }
 
     #[test]

@@ -50,7 +50,7 @@ const WIDE: u128 = 1 << 48;
 #[derive(Clone)]
 pub struct DiscreteGaussian {
     scale: NoiseScale,
-    /// W where it is narrow; for wide bins the leading factor w of W = w·2^k.
+    /// W where it is narrow; for wide bins the leading factor w of W = w·2^k, with 2³¹ ≤ w < 2³².
     leading: u64,
     /// Bits of the lower part of j; 0 where the bin is narrow.
     low_bits: u32,
@@ -74,7 +74,11 @@ impl DiscreteGaussian {
         let width = scale.bin_width();
         let (leading, low_bits) = match u64::try_from(width) {
             Ok(narrow) if width < WIDE => (narrow, 0),
-            _ => (u64::from(scale.significand()), scale.exponent()),
+            // The leading factor takes all of its 32 bits: the bound of f in `draw_place` needs w ≥ 2³¹.
+            _ => {
+                let shift = scale.significand().leading_zeros();
+                (u64::from(scale.significand() << shift), scale.exponent() - shift)
+            }
         };
         DiscreteGaussian { scale, leading, low_bits, bins: &BINS }
     }

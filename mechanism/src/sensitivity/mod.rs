@@ -49,6 +49,8 @@ pub use separate::{
 };
 
 use crate::strategy::ColumnGeometry;
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -62,10 +64,30 @@ pub enum Neighbours {
     /// One record is replaced by any other: other values, another key, another epoch, or no valid record at
     /// all. Counts are private.
     ReplaceOne,
-    /// One record's values are replaced; its key and epoch stay. Keys, epochs and so all counts are public.
+    /// One record's values are replaced; its key and epoch stay. Keys, epochs and so all counts are public and
+    /// released exactly. Whether values can be used at all (missing, no number, not finite) is part of the values: a
+    /// record whose values can't be used must count as well, as the centre of the bounds
+    /// ([`Clipper::counting_unusable`](crate::moments::Clipper::counting_unusable)).
     ReplaceOneInPlace,
     /// One record is blanked. Counts are private.
     ZeroOut,
+}
+
+impl Neighbours {
+    /// Whether counts are the same in both streams, and so are released exactly.
+    pub fn counts_are_public(self) -> bool {
+        self == Neighbours::ReplaceOneInPlace
+    }
+}
+
+impl fmt::Display for Neighbours {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Neighbours::ReplaceOne => "replace-one",
+            Neighbours::ReplaceOneInPlace => "replace-one-in-place",
+            Neighbours::ZeroOut => "zero-out",
+        })
+    }
 }
 
 /// A number that a sensitivity or a mechanism cannot be computed from.

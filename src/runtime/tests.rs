@@ -1,0 +1,71 @@
+//! Whole runs through the library: what they commit, and that they end.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crossbeam::channel::unbounded;
+
+use super::*;
+use crate::state::PublicReader;
+
+/// A pipeline over `rows.csv` in `directory`, with one column `x` between −1 and 1 and seeded noise.
+fn pipeline(directory: &Path, rows: &str, rest: &str) -> Pipeline {
+    std::fs::write(directory.join("rows.csv"), rows).unwrap();
+    let text = format!(
+        "name = 'n'\nsource.path = 'rows.csv'\ncolumns = [{{ name = 'x', lower = -1, upper = 1 }}]
+        release.strategy = 'identity'\nsimulation.seed = 1\n{rest}"
+    );
+    Pipeline::parse(&text, &directory.join("p.toml")).unwrap()
+}
+
+/// The releases in the log after a run, which must end.
+fn run_to_the_end(directory: &Path, pipeline: Pipeline) -> Vec<Vec<i128>> {
+    let state = directory.join("state");
+    let options = Options {
+        workers: 2,
+        state: state.clone(),
+        cluster: None,
+        on_cluster_fault: |reason| panic!("{reason}"),
+    };
+    let (done, ended) = unbounded();
+    std::thread::spawn(move || {
+        let (outputs, shown) = unbounded();
+        let summary = run(&pipeline, &options, outputs);
+        let _ = done.send((summary.map(|_| ()).map_err(|error| error.to_string()), shown));
+    });
+    let (outcome, _) = ended.recv_timeout(Duration::from_secs(30)).expect("the run ends");
+    outcome.unwrap();
+    let mut reader = PublicReader::open(&state).unwrap();
+    std::iter::from_fn(|| reader.next_frame().unwrap()).map(|release| release.values).collect()
+}
+
+/// Exact counts may depend on nothing that a record in place can change.
+#[test]
+fn public_counts_do_not_tell_whether_a_value_can_be_used() {
+    let counts = |value: &str| {
+        let directory = tempfile::tempdir().unwrap();
+        let rest = "privacy = { epsilon = 1, delta = 1e-6, neighbours = 'replace-one-in-place' }\n\
+                    epochs = { records = 2, horizon = 2 }";
+        let pipeline = pipeline(directory.path(), &format!("x\n0.5\n{value}\n0.5\n0.5\n"), rest);
+        run_to_the_end(directory.path(), pipeline).iter().map(|release| release[0]).collect::<Vec<_>>()
+    };
+    for value in ["0.25", "1e9", "none", "NaN", "1e999", "\"\""] {
+        assert_eq!(counts(value), [2 << 40, 2 << 40], "{value}");
+    }
+}
+
+const PRIVACY: &str = "privacy = { epsilon = 1, delta = 1e-6 }";
+
+#[test]
+fn any_number_of_epochs_may_close_at_once() {
+    let check = |rows: &str, epochs: &str, expected: usize| {
+        let directory = tempfile::tempdir().unwrap();
+        let pipeline = pipeline(directory.path(), rows, &format!("{PRIVACY}\nepochs = {epochs}"));
+        assert_eq!(run_to_the_end(directory.path(), pipeline).len(), expected);
+    };
+    let time = "time = 't', start = '1970-01-01', length = '1s', horizon = 1000";
+    check("x,t\n0.5,1970-01-01T00:00:02Z\n", &format!("{{ {time}, clock = 'end-of-input' }}"), 1000);
+    let rows = "x,t,a\n0.5,1970-01-01T00:00:02Z,1970-01-01T00:00:02Z\n\
+                0.5,1970-01-01T00:15:02Z,1970-01-01T00:15:02Z\n";
+    check(rows, &format!("{{ {time}, arrival = 'a' }}"), 903);
+}
