@@ -13,7 +13,7 @@ fn main() {
 }
 
 /// σ of the bench, as a power of two on the grid.
-#[divan::bench(args = [20, 40, 61, 82])]
+#[divan::bench(args = [26, 40, 61, 82])]
 fn exact(bencher: Bencher, sigma_bits: i32) {
     let gaussian = DiscreteGaussian::new(NoiseScale::at_least(1.4 * 2f64.powi(sigma_bits)).expect("covered"));
     let mut rng = ChaCha20Rng::seed_from_u64(1);

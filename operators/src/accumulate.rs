@@ -17,7 +17,7 @@ pub trait Accumulate<'scope> {
     /// Records of two epochs come to two sums of their key (one shard holds all of its coordinates here):
     ///
     /// ```
-    #[doc = include_str!("../doc/setup.rs")]
+    #[doc = include_str!("../doc/setup.txt")]
     /// let batch = Records { keys: vec![0; 3], epochs: vec![1, 1, 2], values: vec![0.5, 0.25, 0.125] };
     /// timely::example(move |scope| {
     ///     let records = vec![batch].to_stream(scope).epochs().clip(clipper, fault.clone());

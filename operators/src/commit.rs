@@ -50,7 +50,7 @@ pub trait Commit<'scope> {
     /// What comes out is in the log by then. A log of one's own:
     ///
     /// ```
-    #[doc = include_str!("../doc/setup.rs")]
+    #[doc = include_str!("../doc/setup.txt")]
     /// struct Paper(mpsc::Sender<u64>);
     ///
     /// impl CommitLog<u64> for Paper {

@@ -18,7 +18,7 @@ pub struct Estimated {
 pub trait Densities<'scope> {
     /// The Gaussian density of every key at every epoch: post-processing of what was released.
     /// ```
-    #[doc = include_str!("../doc/setup.rs")]
+    #[doc = include_str!("../doc/setup.txt")]
     /// // A million records of mean ½ and mean square ¾, without noise, in units of the output grid.
     /// let million = 1_000_000;
     /// let released = Released { epoch: 1, values: vec![million << 40, million << 59, 3 * million << 78] };

@@ -21,7 +21,7 @@
 //! fault and ends the process.
 //!
 //! The example of each operator embeds it in a small dataflow. Where one needs a publication around it, they share
-//! one in hidden lines (`doc/setup.rs`): one column in [−1, 1], one key, at most 8 epochs, `square-root`. A whole program is
+//! one in hidden lines (`doc/setup.txt`): one column in [−1, 1], one key, at most 8 epochs, `square-root`. A whole program is
 //! `examples/embed_in_timely.rs` in the repository.
 
 mod accumulate;

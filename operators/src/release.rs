@@ -42,7 +42,7 @@ pub trait Release<'scope> {
     /// One record, in epoch 2, of a stream that ends with epoch 3:
     ///
     /// ```
-    #[doc = include_str!("../doc/setup.rs")]
+    #[doc = include_str!("../doc/setup.txt")]
     /// let batch = Records { keys: vec![0], epochs: vec![2], values: vec![0.5] };
     /// timely::example(move |scope| {
     ///     let records = vec![batch].to_stream(scope).epochs().clip(clipper, fault.clone());

@@ -17,7 +17,7 @@ pub trait Views<'scope> {
     /// units of the output grid:
     ///
     /// ```
-    #[doc = include_str!("../doc/setup.rs")]
+    #[doc = include_str!("../doc/setup.txt")]
     /// let released = Released { epoch: 1, values: vec![10 << 40, 5 << 60, 5 << 79] };
     /// let view = move || View::new(&mechanism, strategy.as_ref(), &Workload::Average, 1, 8);
     /// timely::example(move |scope| {

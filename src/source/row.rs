@@ -1,5 +1,6 @@
 //! One row's wanted fields as text, and what they mean.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use super::error::Defect;
@@ -17,6 +18,21 @@ pub(super) struct Row {
     pub(super) fields: Vec<Field>,
     /// What is wrong with the row as a whole.
     pub(super) defect: Option<Defect>,
+    /// Of the last time that was read.
+    last_date: Cell<KnownDate>,
+}
+
+/// The days from 1970-01-01 to a date. Streams name the same date many times over.
+#[derive(Clone, Copy)]
+struct KnownDate {
+    text: [u8; 10],
+    days: i64,
+}
+
+impl Default for KnownDate {
+    fn default() -> Self {
+        KnownDate { text: *b"1970-01-01", days: 0 }
+    }
 }
 
 /// A field of a row.
@@ -78,7 +94,7 @@ impl Row {
     pub(super) fn time(&self, slot: usize) -> Result<i64, Defect> {
         let text = self.text(slot)?;
         let other_form = || parse_time(std::str::from_utf8(text).ok()?);
-        utc_second(text).or_else(other_form).ok_or(Defect::NotATime)
+        utc_second(text, &self.last_date).or_else(other_form).ok_or(Defect::NotATime)
     }
 }
 
@@ -106,22 +122,34 @@ fn short_decimal(text: &[u8]) -> Option<f64> {
 }
 
 /// The commonest form of a time, `2013-01-01T10:59:00Z`, much faster than a parser of all forms.
-#[inline]
-fn utc_second(text: &[u8]) -> Option<i64> {
-    const DIGITS: [usize; 14] = [0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18];
-    let text: &[u8; 20] = text.try_into().ok()?;
-    let form = [4, 7, 10, 13, 16, 19].map(|at| text[at]) == *b"--T::Z";
-    if !DIGITS.iter().fold(form, |valid, &at| valid & text[at].is_ascii_digit()) {
-        return None;
+fn utc_second(text: &[u8], last_date: &Cell<KnownDate>) -> Option<i64> {
+    let (date, time) = text.split_first_chunk()?;
+    if last_date.get().text != *date {
+        last_date.set(KnownDate { text: *date, days: days_of(date)? });
     }
-    let [y1, y2, y3, y4, o1, o2, d1, d2, h1, h2, m1, m2, s1, s2] =
-        DIGITS.map(|at| i32::from(text[at] - b'0'));
-    let (year, month, day) = (y1 * 1000 + y2 * 100 + y3 * 10 + y4, o1 * 10 + o2, d1 * 10 + d2);
-    let (hour, minute, second) = (h1 * 10 + h2, m1 * 10 + m2, s1 * 10 + s2);
+    Some((last_date.get().days * 86_400 + second_of_day(time)?) * 1_000_000)
+}
+
+/// Seconds in `T10:59:00Z`.
+fn second_of_day(text: &[u8]) -> Option<i64> {
+    let [b'T', h1, h2, b':', m1, m2, b':', s1, s2, b'Z'] = text else { return None };
+    let [hour, minute, second] = [number([*h1, *h2])?, number([*m1, *m2])?, number([*s1, *s2])?];
+    let valid = hour < 24 && minute < 60 && second < 60;
+    valid.then(|| i64::from(hour * 3600 + minute * 60 + second))
+}
+
+/// Days from 1970-01-01 to `2013-01-01`.
+fn days_of(date: &[u8; 10]) -> Option<i64> {
+    let [y1, y2, y3, y4, b'-', m1, m2, b'-', d1, d2] = *date else { return None };
+    let [year, month, day] = [number([y1, y2, y3, y4])?, number([m1, m2])?, number([d1, d2])?];
     let valid = (1..=12).contains(&month) && (1..=days_in(year, month)).contains(&day);
-    let valid = valid && hour < 24 && minute < 60 && second < 60;
-    let days = i64::from(days_since_1970(year, month, day));
-    valid.then(|| (days * 86_400 + i64::from(hour * 3600 + minute * 60 + second)) * 1_000_000)
+    valid.then(|| i64::from(days_since_1970(year, month, day)))
+}
+
+/// The number that a few digits make.
+fn number<const DIGITS: usize>(digits: [u8; DIGITS]) -> Option<i32> {
+    let longer = |number, &digit: &u8| digit.is_ascii_digit().then(|| number * 10 + i32::from(digit - b'0'));
+    digits.iter().try_fold(0, longer)
 }
 
 fn days_in(year: i32, month: i32) -> i32 {
@@ -148,7 +176,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn row(text: &str) -> Row {
-        Row { text: text.into(), fields: vec![Field::Text(0..text.len())], defect: None }
+        Row { text: text.into(), fields: vec![Field::Text(0..text.len())], ..Row::default() }
     }
 
     #[test]
@@ -187,6 +215,20 @@ mod tests {
         check("", Err(Defect::Missing));
     }
 
+    #[test]
+    fn no_time_depends_on_the_one_before() {
+        let last_date = Cell::default();
+        let check = |text: &str, expected| {
+            assert_eq!(utc_second(text.as_bytes(), &last_date), expected, "{text}");
+        };
+        check("\0\0\0\0\0\0\0\0\0\0T00:00:01Z", None);
+        check("1970-01-02T00:00:00Z", Some(86_400_000_000));
+        check("1970-01-02T00:00:61Z", None);
+        check("1970-01-32T00:00:00Z", None);
+        check("1970-01-02T00:00:01Z", Some(86_401_000_000));
+        check("1970-01-01T00:00:01Z", Some(1_000_000));
+    }
+
     proptest! {
         #[test]
         fn short_decimals_are_read_as_by_the_full_parser(text in "-?[0-9]{0,8}[.]?[0-9]{0,8}[.x]?") {
@@ -200,7 +242,10 @@ mod tests {
             year in 0..10_000, month in 0..14, day in 0..33, hour in 0..25, minute in 0..61, second in 0..60,
         ) {
             let text = format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z");
-            prop_assert_eq!(utc_second(text.as_bytes()), parse_time(&text), "{}", text);
+            let last_date = Cell::default();
+            for _ in 0..2 {
+                prop_assert_eq!(utc_second(text.as_bytes(), &last_date), parse_time(&text), "{}", text);
+            }
         }
     }
 }
