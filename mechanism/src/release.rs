@@ -201,3 +201,139 @@ impl ReleaseShard {
         Ok(self.encoder.restore(state)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jme::JointParameters;
+    use crate::moments::SecondMoment;
+    use crate::sensitivity::Neighbours;
+    use crate::strategy::{StrategyName, build};
+    use crate::workload::Workload;
+    use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
+    use std::sync::Arc;
+
+    const LAYOUT: Layout = Layout { dimension: 2, second: SecondMoment::Full };
+    const HORIZON: u64 = 8;
+
+    fn mechanism(neighbours: Neighbours) -> (JointMechanism, Arc<dyn Strategy>) {
+        let strategy = build(StrategyName::SquareRoot, &Workload::Prefix, Some(HORIZON)).unwrap();
+        let mechanism = JointMechanism::new(JointParameters {
+            layout: LAYOUT,
+            neighbours,
+            clip_norm: 1.0,
+            noise_multiplier: 1.0,
+            geometry: strategy.geometry(),
+            second_moment_weight: None,
+            count_weight: None,
+        });
+        (mechanism.unwrap(), strategy)
+    }
+
+    fn shard(neighbours: Neighbours, shards: Shards) -> ReleaseShard {
+        let (mechanism, strategy) = mechanism(neighbours);
+        ReleaseShard::new(0, shards, &mechanism, strategy.as_ref(), NoiseSource::System)
+    }
+
+    fn sums(epoch: u64, coordinates: usize) -> Vec<i128> {
+        (1..=coordinates as i128).map(|place| place * i128::from(epoch) << 30).collect()
+    }
+
+    /// What is encoded, without noise.
+    fn encoded(epochs: u64, coordinates: usize) -> Vec<Vec<i128>> {
+        let mut encoder = mechanism(Neighbours::ReplaceOne).1.encoder(coordinates);
+        let encode = |epoch| {
+            let mut values = vec![0; coordinates];
+            encoder.encode(&sums(epoch, coordinates), &mut values).unwrap();
+            values
+        };
+        (1..=epochs).map(encode).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn shards_part_the_coordinates(keys in 0u32..2000, dimension in 1usize..40, at_most in 0u32..200) {
+            let layout = Layout { dimension, second: SecondMoment::Full };
+            let shards = Shards::new(keys, layout, at_most);
+            let ranges: Vec<_> = (0..shards.number()).map(|shard| shards.range(shard)).collect();
+            prop_assert_eq!(ranges[0].start, 0);
+            prop_assert_eq!(ranges[ranges.len() - 1].end, shards.coordinates());
+            for (pair, shard) in ranges.windows(2).zip(0..) {
+                prop_assert_eq!(pair[0].end, pair[1].start);
+                prop_assert!(pair[0].start < pair[0].end);
+                prop_assert_eq!(shards.shard_of(pair[0].start), shard);
+                prop_assert_eq!(shards.shard_of(pair[0].end - 1), shard);
+            }
+            let pieces: Vec<_> = shards.split(0..shards.coordinates()).collect();
+            let expected = (0..).zip(ranges).filter(|(_, range)| !range.is_empty());
+            prop_assert!(pieces.into_iter().eq(expected));
+        }
+    }
+
+    /// 4,000 draws of one release in each coordinate: mean and variance at six standard deviations, 24 comparisons, a false
+    /// alarm with probability below 10⁻⁶.
+    #[test]
+    fn a_release_is_the_encoded_sums_and_noise_of_the_mechanism() {
+        const DRAWS: u64 = 4000;
+        let shards = Shards::new(2, LAYOUT, 1);
+        let (mechanism, strategy) = mechanism(Neighbours::ReplaceOne);
+        let [centre] = &encoded(1, 12)[..] else { panic!("one epoch") };
+        let (mut totals, mut squares) = (vec![0.0; 12], vec![0.0; 12]);
+        for seed in 0..DRAWS {
+            let source = NoiseSource::Seeded(seed);
+            let mut shard = ReleaseShard::new(0, shards, &mechanism, strategy.as_ref(), source);
+            let values = shard.release(1, &sums(1, 12)).unwrap();
+            for (place, value) in values.iter().enumerate() {
+                let scale = mechanism.noise()[place % 6].scale.unwrap();
+                let noise = (value - centre[place]) as f64 / scale.sigma();
+                totals[place] += noise;
+                squares[place] += noise * noise;
+            }
+        }
+        let draws = DRAWS as f64;
+        for (total, square) in totals.iter().zip(&squares) {
+            assert!(total.abs() < 6.0 * draws.sqrt(), "mean {}", total / draws);
+            assert!((square - draws).abs() < 6.0 * (2.0 * draws).sqrt(), "variance {}", square / draws);
+        }
+    }
+
+    #[test]
+    fn noise_is_drawn_once_an_epoch_and_never_again() {
+        let shards = Shards::new(1, LAYOUT, 1);
+        let mut shard = shard(Neighbours::ReplaceOne, shards);
+        shard.prepare().unwrap();
+        let drawn = shard.prepared.as_ref().unwrap().to_vec();
+        shard.prepare().unwrap();
+        assert_eq!(*drawn, **shard.prepared.as_ref().unwrap(), "the noise of an epoch is drawn once");
+        for (epoch, encoded) in (1..).zip(encoded(3, 6)) {
+            let values = shard.release(epoch, &sums(epoch, 6)).unwrap();
+            let noise: Vec<i128> = values.iter().zip(&encoded).map(|(value, sum)| value - sum).collect();
+            assert_eq!(noise == drawn, epoch == 1, "noise of epoch 1 in epoch {epoch}");
+            assert!(shard.prepared.is_none());
+            let again = shard.release(epoch, &sums(epoch, 6));
+            assert!(matches!(again, Err(ReleaseError::OutOfOrder { .. })));
+        }
+        let skipped = shard.release(9, &sums(9, 6));
+        assert!(matches!(skipped, Err(ReleaseError::OutOfOrder { found: 9, expected: 4 })));
+    }
+
+    /// A restart by checkpoint and by replay, with exact public counts to compare.
+    #[test]
+    fn a_restarted_shard_goes_on_with_the_same_sums_and_other_noise() {
+        let shards = Shards::new(1, LAYOUT, 1);
+        let new = || shard(Neighbours::ReplaceOneInPlace, shards);
+        let [mut first, mut restored, mut replayed] = [new(), new(), new()];
+        for epoch in 1..=2 {
+            first.release(epoch, &sums(epoch, 6)).unwrap();
+            replayed.replay(&sums(epoch, 6)).unwrap();
+        }
+        restored.prepare().unwrap();
+        restored.restore(&first.save()).unwrap();
+        assert!(restored.prepared.is_none(), "noise drawn for another epoch is not used");
+        let releases =
+            [&mut first, &mut restored, &mut replayed].map(|shard| shard.release(3, &sums(3, 6)).unwrap());
+        let counts = releases.each_ref().map(|values| values[Layout::COUNT]);
+        assert_eq!(counts, [encoded(3, 6)[2][Layout::COUNT]; 3]);
+        assert!(releases[0][1..] != releases[1][1..] && releases[0][1..] != releases[2][1..]);
+    }
+}
