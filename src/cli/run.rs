@@ -132,16 +132,19 @@ fn report(publication: &Publication, options: &Options, summary: &Summary, count
             publication.horizon()
         ),
     };
-    let guarantee = writeln!(
-        err,
-        "All releases together are (ε, δ) = ({}, {})-differentially private for {} neighbours.",
-        privacy.epsilon,
-        privacy.delta,
-        serde_json::to_value(privacy.neighbours)
-            .ok()
-            .and_then(|v| v.as_str().map(String::from))
-            .unwrap_or_default(),
-    );
+    let guarantee = match publication.is_private() {
+        false => writeln!(err, "The noise was drawn from a seed: these releases protect nobody."),
+        true => writeln!(
+            err,
+            "All releases together are (ε, δ) = ({}, {})-differentially private for {} neighbours.",
+            privacy.epsilon,
+            privacy.delta,
+            serde_json::to_value(privacy.neighbours)
+                .ok()
+                .and_then(|v| v.as_str().map(String::from))
+                .unwrap_or_default(),
+        ),
+    };
     let hint = writeln!(err, "To read them again:  hushflow tail {}", options.state.display());
     // A closed standard error is no reason to fail after the work is done.
     let _ = told.and(guarantee).and(hint);
