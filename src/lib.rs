@@ -1,11 +1,78 @@
-//! hushflow: running moments of a record stream, published epoch after epoch under differential privacy.
+//! hushflow publishes running moments of a stream of people's data, epoch after epoch, under differential privacy.
+//!
+//! A stream of records, each a few numbers and perhaps a public key, is cut into epochs. For every epoch and key,
+//! hushflow releases the count, the sum and the sum of products, with noise that is exact in its distribution,
+//! correlated over time, and sized so that the **whole history of releases** is (ε, δ)-differentially private. From the
+//! releases follow means, covariances, densities and windowed averages, as many as anyone likes, each with its noise
+//! level.
+//!
+//! # The way of the data
+//!
+//! ```text
+//! source ─ records (key, event time, x ∈ R^d)
+//!    │  epochs       event time → epoch, closed by a public clock
+//!    │  clip         centre, scale, clip to the ζ-ball, round to an integer grid
+//!    │  accumulate   exact integer sums of 1, x and xxᵀ for each key and epoch
+//!    │  release      encode over time (C), add exact discrete Gaussian noise
+//!    │  commit       private log ── sync ── public log: each epoch once, whatever crashes
+//! ── the private side ends here: everything below may be seen by anyone ──
+//!    │  view         any workload over the releases: prefix, average, exponential, sliding window
+//!    │  density      mean and covariance, debiased, with their noise levels
+//! sink
+//! ```
+//!
+//! The public log is the product. Every view is a pure function of it, so a view that nobody thought of when the stream ran
+//! costs no privacy.
+//!
+//! # Three layers
+//!
+//! - [`mechanism`]: the mathematics, without any I/O: moments, strategies, sensitivity, accounting, noise, estimates.
+//! - [`operators`]: timely dataflow operators, each a thin shell around a state machine of `mechanism`. To embed them in a
+//!   dataflow of your own, begin with [`prelude`] and with `examples/embed_in_timely.rs`.
+//! - this crate: a [`pipeline`] file describes a publication, [`runtime`] runs it over a [`source`], [`state`] makes
+//!   it survive crashes, [`publication`] tells what a log means, and [`sink`] writes it. The command `hushflow` does all
+//!   of this from a shell.
+//!
+//! # An example
+//!
+//! A month of flights out of New York is published. Then the public log is read, and the airports' mean delays of the
+//! last week are asked for.
+//!
+//! ```
+//! use hushflow::pipeline::Pipeline;
+//! use hushflow::publication::Publication;
+//! use hushflow::runtime::{Options, run};
+//! use hushflow::state::PublicReader;
+//!
+//! let pipeline = Pipeline::load("examples/flights.toml".as_ref())?;
+//! let directory = tempfile::tempdir()?;
+//! let state = directory.path().join("state");
+//! let on_cluster_fault = |_: &str| std::process::exit(1);
+//! let options = Options { workers: 2, state: state.clone(), cluster: None, on_cluster_fault };
+//! let (outputs, _) = crossbeam::channel::bounded(1); // nobody looks on while it runs
+//! run(&pipeline, &options, outputs)?;
+//!
+//! let mut log = PublicReader::open(&state)?;
+//! let publication = Publication::from_header(log.header())?;
+//! let mut week = publication.view(&"window:7".parse()?);
+//! while let Some(release) = log.next_frame()? {
+//!     for moments in week.push(&release.values)?.filter(|moments| moments.epoch == 31) {
+//!         let density = publication.to_units(&moments.density()?)?;
+//!         let (mean, noise) = (density.mean[0], density.mean_noise[0]);
+//!         println!("{}: {mean:.1} ± {noise:.1} minutes", publication.key_name(moments.key));
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub use hushflow_mechanism as mechanism;
 pub use hushflow_operators as operators;
 
 pub mod pipeline;
+pub mod prelude;
 pub mod publication;
 pub mod runtime;
 pub mod sink;
 pub mod source;
+mod spelling;
 pub mod state;

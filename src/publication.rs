@@ -38,6 +38,11 @@ pub enum PublicationError {
     /// The bounds can't be used.
     #[error("columns: {0}")]
     Clip(#[from] ClipError),
+    /// The log's noise is too small for what it promises.
+    #[error(
+        "the noise multiplier in the public log's header is too small for the (ε, δ) beside it: the log was tampered with"
+    )]
+    Promise,
     /// The header of a log is none of ours.
     #[error(
         "the public log's header can't be read ({0}): it was written by another version, or is no release log"
@@ -85,6 +90,22 @@ impl Publication {
         Self::new(parameters, strategy, noise_multiplier, header.private)
     }
 
+    /// The publication that goes on with the noise of an earlier run, which was calibrated once for the whole log.
+    ///
+    /// # Errors
+    /// [`PublicationError::Mechanism`] if there is no such noise.
+    pub fn with_noise_multiplier(self, noise_multiplier: f64) -> Result<Self, PublicationError> {
+        if noise_multiplier == self.noise_multiplier() {
+            return Ok(self);
+        }
+        Self::new(self.parameters, self.strategy, noise_multiplier, self.private)
+    }
+
+    /// σ of one Gaussian mechanism of sensitivity 1 for the guarantee.
+    pub fn noise_multiplier(&self) -> f64 {
+        self.mechanism.parameters().noise_multiplier
+    }
+
     fn new(
         parameters: PublicParameters,
         strategy: Arc<dyn Strategy>,
@@ -95,24 +116,26 @@ impl Publication {
         let clipper = Clipper::new(&bounds, parameters.privacy.clip_norm)?;
         let counts_are_public = parameters.privacy.neighbours.counts_are_public();
         let clipper = Arc::new(if counts_are_public { clipper.counting_unusable() } else { clipper });
-        let mechanism = Arc::new(mechanism(&parameters, strategy.as_ref(), noise_multiplier)?);
+        let joint = joint_parameters(&parameters, strategy.as_ref(), noise_multiplier);
+        let mechanism = Arc::new(JointMechanism::new(joint)?);
         Ok(Publication { parameters, private, clipper, strategy, mechanism })
     }
 
     /// The header of this publication's log.
     pub fn header(&self) -> Result<PublicHeader, PublicationError> {
-        let noise_multiplier = self.mechanism.parameters().noise_multiplier;
-        let header = Header { parameters: self.parameters.clone(), noise_multiplier };
+        let header =
+            Header { parameters: self.parameters.clone(), noise_multiplier: self.noise_multiplier() };
         Ok(PublicHeader { parameters: serde_json::to_vec(&header)?, private: self.private })
     }
 
-    /// Whether the noise multiplier in use is at least what the stated guarantee asks for.
+    /// Whether the noise multiplier in use gives the stated guarantee. It may fall short of what would be calibrated now
+    /// by half the margin that calibration adds, which is more than roundings of two versions of it can differ.
     ///
     /// # Errors
     /// [`PublicationError::Accounting`] if no noise gives the guarantee.
     pub fn guarantee_holds(&self) -> Result<bool, PublicationError> {
-        Ok(self.mechanism.parameters().noise_multiplier
-            >= calibrated(&self.parameters, self.strategy.as_ref())?)
+        let needed = calibrated(&self.parameters, self.strategy.as_ref())?;
+        Ok(self.noise_multiplier() >= needed * (1.0 - MARGIN / 2.0))
     }
 
     /// The public parameters.
@@ -189,12 +212,13 @@ fn strategy(parameters: &PublicParameters) -> Result<Arc<dyn Strategy>, Strategy
     strategy::build(release.strategy.clone(), &release.workload, Some(parameters.epochs.schedule.horizon()))
 }
 
-fn mechanism(
+/// The joint mechanism of these parameters with the given noise multiplier.
+fn joint_parameters(
     parameters: &PublicParameters,
     strategy: &dyn Strategy,
     noise_multiplier: f64,
-) -> Result<JointMechanism, JointMechanismError> {
-    JointMechanism::new(JointParameters {
+) -> JointParameters {
+    JointParameters {
         layout: layout(parameters),
         neighbours: parameters.privacy.neighbours,
         clip_norm: parameters.privacy.clip_norm,
@@ -202,23 +226,39 @@ fn mechanism(
         geometry: strategy.geometry(),
         second_moment_weight: parameters.privacy.second_moment_weight,
         count_weight: None,
-    })
+    }
 }
 
-/// The least noise multiplier for the guarantee, with what the grid costs of δ.
-///
-/// That cost falls with the scale of the noise on its grid, which grows with the multiplier; so the scale for
-/// continuous noise, whose multiplier is smaller, bounds the cost from above.
 fn calibrated(parameters: &PublicParameters, strategy: &dyn Strategy) -> Result<f64, PublicationError> {
     let epsilon = Epsilon::new(parameters.privacy.epsilon)?;
     let delta = Delta::new(parameters.privacy.delta)?;
+    let keys = parameters.key.as_ref().map_or(1, |key| key.values.len());
+    let cells = parameters.epochs.schedule.horizon() as f64 * keys as f64;
+    let joint = joint_parameters(parameters, strategy, 1.0);
+    Ok(calibrate(epsilon, delta, joint, cells)?.noise_multiplier)
+}
+
+/// The parameters with the least noise multiplier for (ε, δ), with what the grid costs of δ when so many cells
+/// (pairs of key and epoch) are released. The noise multiplier that is given does not matter.
+///
+/// That cost falls with the scale of the noise on its grid, which grows with the multiplier; so the scale for
+/// continuous noise, whose multiplier is smaller, bounds the cost from above.
+///
+/// # Errors
+/// [`PublicationError::Accounting`] and [`PublicationError::Mechanism`] if no noise gives the guarantee.
+pub fn calibrate(
+    epsilon: Epsilon,
+    delta: Delta,
+    parameters: JointParameters,
+    cells: f64,
+) -> Result<JointParameters, PublicationError> {
     let continuous = gaussian::noise_multiplier(epsilon, delta).value() * (1.0 - MARGIN);
-    let mechanism = mechanism(parameters, strategy, continuous)?;
+    let mechanism = JointMechanism::new(JointParameters { noise_multiplier: continuous, ..parameters })?;
     let scales = mechanism.noise().iter().filter_map(|noise| noise.scale);
     let least_scale = scales.map(|scale| scale.sigma()).fold(f64::INFINITY, f64::min);
-    let keys = parameters.key.as_ref().map_or(1, |key| key.values.len());
-    let draws = parameters.epochs.schedule.horizon() as f64 * keys as f64 * mechanism.noise().len() as f64;
+    let draws = cells * mechanism.noise().len() as f64;
     // The scales were rounded up, by less than one part in 2¹⁹.
     let discreteness = Discreteness::new(least_scale * (1.0 - 2f64.powi(-19)), draws)?;
-    Ok(noise_multiplier_rounded_up(epsilon, delta, discreteness)?.value())
+    let noise_multiplier = noise_multiplier_rounded_up(epsilon, delta, discreteness)?.value();
+    Ok(JointParameters { noise_multiplier, ..parameters })
 }

@@ -170,10 +170,12 @@ impl Schedule {
         }
     }
 
-    /// The epoch of a record of its own right, before lateness and horizon: below 1 for events before the start.
-    pub fn own_epoch(&self, event_time: i64, clock: Clock) -> i64 {
+    /// The least epoch that a record may have joined if it arrived at `clock` or later: below 1 for events before the
+    /// start. Who knows only some of the arrivals before a record, and so an earlier clock, gets no greater epoch.
+    pub fn least_epoch(&self, event_time: i64, clock: Clock) -> i64 {
         match self {
-            Schedule::ByTime(by) => by.epoch_at(event_time),
+            Schedule::ByTime(by) if by.clock == ClockSource::EndOfInput => by.epoch_at(event_time),
+            Schedule::ByTime(by) => by.epoch_at(event_time).min(by.epoch_at(clock.time)),
             Schedule::ByCount(by) => clamp(by.epoch_at(clock.row)),
         }
     }
@@ -428,6 +430,17 @@ mod tests {
                 prop_assert!(epoch >= schedule.oldest_open(clock));
                 let after = Clock { row: row.saturating_add(1), ..clock };
                 prop_assert!((1..=schedule.last_at_end(after)).contains(&epoch));
+            }
+        }
+
+        #[test]
+        fn with_an_earlier_clock_the_least_epoch_is_a_lower_bound(
+            schedule in any_schedule(), event: i64, times: [i64; 2], rows: [u64; 2],
+        ) {
+            let known = Clock { time: times[0].min(times[1]), row: rows[0].min(rows[1]), closed: 0 };
+            let clock = Clock { time: times[0].max(times[1]), row: rows[0].max(rows[1]), closed: 0 };
+            if let Some(epoch) = schedule.assign(event, clock).epoch() {
+                prop_assert!(schedule.least_epoch(event, known) <= clamp(epoch));
             }
         }
 

@@ -20,6 +20,10 @@ pub struct ExpectedError {
     pub frobenius: f64,
     /// Largest row norm of `A C⁻¹`.
     pub max_row: f64,
+    /// Norm of its first row.
+    pub first_row: f64,
+    /// Norm of its last row.
+    pub last_row: f64,
     /// `sensitivity² · frobenius²`: sum over the steps of the variance of the error.
     pub loss: f64,
     /// `√(loss / n)`: root of its mean over the steps.
@@ -52,7 +56,8 @@ impl ExpectedError {
         let frobenius = rows.iter().map(|row| row * row).sum::<f64>().sqrt();
         let loss = (sensitivity * frobenius).powi(2);
         let (rmse, max_error) = ((loss / steps as f64).sqrt(), sensitivity * max_row);
-        Ok(Self { sensitivity, frobenius, max_row, loss, rmse, max_error })
+        let [first_row, last_row] = [rows.first(), rows.last()].map(|row| row.copied().unwrap_or(0.0));
+        Ok(Self { sensitivity, frobenius, max_row, first_row, last_row, loss, rmse, max_error })
     }
 }
 
@@ -104,6 +109,7 @@ mod tests {
             check(&workload, found.frobenius, value("b_frobenius"), 1e-10);
             check(&workload, found.max_row, value("b_max_row"), 1e-10);
             check(&workload, found.rmse, value("rmse"), 1e-10);
+            check(&workload, found.first_row.max(found.last_row), found.max_row, 1e-14);
             check(&workload, found.max_error, value("max_error"), 1e-10);
             checked += 1;
         }

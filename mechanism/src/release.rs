@@ -210,130 +210,123 @@ mod tests {
     use crate::sensitivity::Neighbours;
     use crate::strategy::{StrategyName, build};
     use crate::workload::Workload;
-    use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
+    use proptest::{prop_assert, prop_assert_eq, proptest};
     use std::sync::Arc;
 
     const LAYOUT: Layout = Layout { dimension: 2, second: SecondMoment::Full };
-    const HORIZON: u64 = 8;
 
-    fn mechanism(neighbours: Neighbours) -> (JointMechanism, Arc<dyn Strategy>) {
-        let strategy = build(StrategyName::SquareRoot, &Workload::Prefix, Some(HORIZON)).unwrap();
-        let mechanism = JointMechanism::new(JointParameters {
+    fn setting(neighbours: Neighbours) -> (JointMechanism, Arc<dyn Strategy>) {
+        let strategy = build(StrategyName::SquareRoot, &Workload::Prefix, Some(5)).unwrap();
+        let parameters = JointParameters {
             layout: LAYOUT,
             neighbours,
             clip_norm: 1.0,
-            noise_multiplier: 1.0,
+            noise_multiplier: 2.0,
             geometry: strategy.geometry(),
             second_moment_weight: None,
             count_weight: None,
-        });
-        (mechanism.unwrap(), strategy)
-    }
-
-    fn shard(neighbours: Neighbours, shards: Shards) -> ReleaseShard {
-        let (mechanism, strategy) = mechanism(neighbours);
-        ReleaseShard::new(0, shards, &mechanism, strategy.as_ref(), NoiseSource::System)
-    }
-
-    fn sums(epoch: u64, coordinates: usize) -> Vec<i128> {
-        (1..=coordinates as i128).map(|place| place * i128::from(epoch) << 30).collect()
-    }
-
-    /// What is encoded, without noise.
-    fn encoded(epochs: u64, coordinates: usize) -> Vec<Vec<i128>> {
-        let mut encoder = mechanism(Neighbours::ReplaceOne).1.encoder(coordinates);
-        let encode = |epoch| {
-            let mut values = vec![0; coordinates];
-            encoder.encode(&sums(epoch, coordinates), &mut values).unwrap();
-            values
         };
-        (1..=epochs).map(encode).collect()
+        (JointMechanism::new(parameters).unwrap(), strategy)
+    }
+
+    fn machine(neighbours: Neighbours, source: NoiseSource) -> ReleaseShard {
+        let (mechanism, strategy) = setting(neighbours);
+        ReleaseShard::new(0, Shards::new(1, LAYOUT, 1), &mechanism, strategy.as_ref(), source)
     }
 
     proptest! {
         #[test]
-        fn shards_part_the_coordinates(keys in 0u32..2000, dimension in 1usize..40, at_most in 0u32..200) {
-            let layout = Layout { dimension, second: SecondMoment::Full };
-            let shards = Shards::new(keys, layout, at_most);
-            let ranges: Vec<_> = (0..shards.number()).map(|shard| shards.range(shard)).collect();
-            prop_assert_eq!(ranges[0].start, 0);
-            prop_assert_eq!(ranges[ranges.len() - 1].end, shards.coordinates());
-            for (pair, shard) in ranges.windows(2).zip(0..) {
-                prop_assert_eq!(pair[0].end, pair[1].start);
-                prop_assert!(pair[0].start < pair[0].end);
-                prop_assert_eq!(shards.shard_of(pair[0].start), shard);
-                prop_assert_eq!(shards.shard_of(pair[0].end - 1), shard);
+        fn shards_are_a_partition_in_order(keys in 1u32..200, dimension in 1usize..12, at_most in 1u32..100) {
+            let shards = Shards::new(keys, Layout { dimension, second: SecondMoment::Full }, at_most);
+            prop_assert!(shards.number() <= at_most);
+            let mut next = 0;
+            for shard in 0..shards.number() {
+                let range = shards.range(shard);
+                prop_assert_eq!(range.start, next);
+                prop_assert!(range.end > range.start, "no shard is empty");
+                for coordinate in [range.start, range.end - 1] {
+                    prop_assert_eq!(shards.shard_of(coordinate), shard);
+                }
+                next = range.end;
             }
-            let pieces: Vec<_> = shards.split(0..shards.coordinates()).collect();
-            let expected = (0..).zip(ranges).filter(|(_, range)| !range.is_empty());
-            prop_assert!(pieces.into_iter().eq(expected));
+            prop_assert_eq!(next, shards.coordinates());
         }
-    }
 
-    /// 4,000 draws of one release in each coordinate: mean and variance at six standard deviations, 24 comparisons, a false
-    /// alarm with probability below 10⁻⁶.
-    #[test]
-    fn a_release_is_the_encoded_sums_and_noise_of_the_mechanism() {
-        const DRAWS: u64 = 4000;
-        let shards = Shards::new(2, LAYOUT, 1);
-        let (mechanism, strategy) = mechanism(Neighbours::ReplaceOne);
-        let [centre] = &encoded(1, 12)[..] else { panic!("one epoch") };
-        let (mut totals, mut squares) = (vec![0.0; 12], vec![0.0; 12]);
-        for seed in 0..DRAWS {
-            let source = NoiseSource::Seeded(seed);
-            let mut shard = ReleaseShard::new(0, shards, &mechanism, strategy.as_ref(), source);
-            let values = shard.release(1, &sums(1, 12)).unwrap();
-            for (place, value) in values.iter().enumerate() {
-                let scale = mechanism.noise()[place % 6].scale.unwrap();
-                let noise = (value - centre[place]) as f64 / scale.sigma();
-                totals[place] += noise;
-                squares[place] += noise * noise;
+        #[test]
+        fn a_run_is_cut_at_borders_and_nowhere_else(start in 0u64..500, length in 0u64..500, at_most in 1u32..40) {
+            let shards = Shards::new(200, LAYOUT, at_most);
+            let run = start..start + length;
+            let pieces: Vec<_> = shards.split(run.clone()).collect();
+            let mut next = run.start;
+            for (shard, piece) in &pieces {
+                prop_assert_eq!(piece.start, next);
+                let range = shards.range(*shard);
+                prop_assert!(range.start <= piece.start && piece.end <= range.end);
+                next = piece.end;
             }
-        }
-        let draws = DRAWS as f64;
-        for (total, square) in totals.iter().zip(&squares) {
-            assert!(total.abs() < 6.0 * draws.sqrt(), "mean {}", total / draws);
-            assert!((square - draws).abs() < 6.0 * (2.0 * draws).sqrt(), "variance {}", square / draws);
+            prop_assert_eq!(next, run.end);
+            prop_assert!(pieces.windows(2).all(|pair| pair[0].0 < pair[1].0));
         }
     }
 
     #[test]
-    fn noise_is_drawn_once_an_epoch_and_never_again() {
-        let shards = Shards::new(1, LAYOUT, 1);
-        let mut shard = shard(Neighbours::ReplaceOne, shards);
-        shard.prepare().unwrap();
-        let drawn = shard.prepared.as_ref().unwrap().to_vec();
-        shard.prepare().unwrap();
-        assert_eq!(*drawn, **shard.prepared.as_ref().unwrap(), "the noise of an epoch is drawn once");
-        for (epoch, encoded) in (1..).zip(encoded(3, 6)) {
-            let values = shard.release(epoch, &sums(epoch, 6)).unwrap();
-            let noise: Vec<i128> = values.iter().zip(&encoded).map(|(value, sum)| value - sum).collect();
-            assert_eq!(noise == drawn, epoch == 1, "noise of epoch 1 in epoch {epoch}");
-            assert!(shard.prepared.is_none());
-            let again = shard.release(epoch, &sums(epoch, 6));
-            assert!(matches!(again, Err(ReleaseError::OutOfOrder { .. })));
-        }
-        let skipped = shard.release(9, &sums(9, 6));
-        assert!(matches!(skipped, Err(ReleaseError::OutOfOrder { found: 9, expected: 4 })));
+    fn noise_is_drawn_before_the_sums_and_does_not_depend_on_them() {
+        let difference = |sums: [i128; 6]| {
+            let mut with = machine(Neighbours::ReplaceOne, NoiseSource::Seeded(3));
+            let mut without = machine(Neighbours::ReplaceOne, NoiseSource::Seeded(3));
+            with.prepare().unwrap();
+            let (a, b) = (with.release(1, &sums).unwrap(), without.release(1, &[0; 6]).unwrap());
+            a.iter().zip(b).map(|(a, b)| a - b).collect::<Vec<_>>()
+        };
+        // In the first step C multiplies by one, which is 2⁴⁰ units.
+        assert_eq!(difference([1, -2, 3, 4, 5, -6]), [1i128, -2, 3, 4, 5, -6].map(|sum| sum << 40));
     }
 
-    /// A restart by checkpoint and by replay, with exact public counts to compare.
     #[test]
-    fn a_restarted_shard_goes_on_with_the_same_sums_and_other_noise() {
-        let shards = Shards::new(1, LAYOUT, 1);
-        let new = || shard(Neighbours::ReplaceOneInPlace, shards);
-        let [mut first, mut restored, mut replayed] = [new(), new(), new()];
-        for epoch in 1..=2 {
-            first.release(epoch, &sums(epoch, 6)).unwrap();
-            replayed.replay(&sums(epoch, 6)).unwrap();
+    fn every_epoch_is_released_once_and_in_order() {
+        let mut shard = machine(Neighbours::ReplaceOne, NoiseSource::System);
+        let first = shard.release(1, &[0; 6]).unwrap();
+        assert!(matches!(shard.release(1, &[0; 6]), Err(ReleaseError::OutOfOrder { found: 1, expected: 2 })));
+        assert!(matches!(shard.release(3, &[0; 6]), Err(ReleaseError::OutOfOrder { found: 3, expected: 2 })));
+        assert_ne!(first, shard.release(2, &[0; 6]).unwrap(), "fresh noise");
+        for epoch in 3..=5 {
+            shard.release(epoch, &[0; 6]).unwrap();
         }
-        restored.prepare().unwrap();
-        restored.restore(&first.save()).unwrap();
-        assert!(restored.prepared.is_none(), "noise drawn for another epoch is not used");
-        let releases =
-            [&mut first, &mut restored, &mut replayed].map(|shard| shard.release(3, &sums(3, 6)).unwrap());
-        let counts = releases.each_ref().map(|values| values[Layout::COUNT]);
-        assert_eq!(counts, [encoded(3, 6)[2][Layout::COUNT]; 3]);
-        assert!(releases[0][1..] != releases[1][1..] && releases[0][1..] != releases[2][1..]);
+        let end = shard.release(6, &[0; 6]);
+        assert!(matches!(end, Err(ReleaseError::Step(StepError::PastHorizon { horizon: 5 }))));
+    }
+
+    #[test]
+    fn a_restored_and_a_replayed_shard_go_on_alike() {
+        let source = NoiseSource::Seeded(9);
+        let sums = |epoch: i128| [epoch, -7 * epoch, 11, 1 << 50, -3, epoch * epoch];
+        let mut whole = machine(Neighbours::ReplaceOne, source);
+        let mut replayed = machine(Neighbours::ReplaceOne, source);
+        for epoch in 1..=3 {
+            whole.release(epoch as u64, &sums(epoch)).unwrap();
+            replayed.replay(&sums(epoch)).unwrap();
+        }
+        let mut restored = machine(Neighbours::ReplaceOne, source);
+        restored.restore(&whole.save()).unwrap();
+        let expected = whole.release(4, &sums(4)).unwrap();
+        assert_eq!(restored.release(4, &sums(4)).unwrap(), expected);
+        assert_eq!(replayed.release(4, &sums(4)).unwrap(), expected);
+        assert!(restored.restore(b"something else").is_err());
+    }
+
+    #[test]
+    fn counts_have_noise_unless_they_are_public() {
+        let count =
+            |neighbours| machine(neighbours, NoiseSource::System).release(1, &[5, 0, 0, 0, 0, 0]).unwrap()[0];
+        assert_eq!(count(Neighbours::ReplaceOneInPlace), 5 << 40);
+        assert_ne!(count(Neighbours::ReplaceOne), 5 << 40);
+        assert_ne!(count(Neighbours::ZeroOut), 5 << 40);
+    }
+
+    #[test]
+    fn sums_beyond_the_range_are_refused() {
+        let mut shard = machine(Neighbours::ReplaceOne, NoiseSource::System);
+        let error = shard.release(1, &[0, i128::MAX, 0, 0, 0, 0]).unwrap_err();
+        assert!(matches!(error, ReleaseError::Step(StepError::Overflow) | ReleaseError::Overflow), "{error}");
     }
 }

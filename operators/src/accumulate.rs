@@ -14,6 +14,19 @@ pub trait Accumulate<'scope> {
     ///
     /// Keys are indices below the number that `shards` was made for; another one raises the fault, as does an
     /// overflow.
+    /// Records of two epochs come to two sums of their key (one shard holds all of its coordinates here):
+    ///
+    /// ```
+    #[doc = include_str!("../doc/setup.rs")]
+    /// let batch = Records { keys: vec![0; 3], epochs: vec![1, 1, 2], values: vec![0.5, 0.25, 0.125] };
+    /// timely::example(move |scope| {
+    ///     let records = vec![batch].to_stream(scope).epochs().clip(clipper, fault.clone());
+    ///     let sums = records.accumulate(layout, shards, fault);
+    ///     sums.inspect_time(move |epoch, _private| seen.send(*epoch).expect("heard"));
+    /// });
+    /// assert_eq!(all_seen.iter().collect::<Vec<_>>(), [1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     fn accumulate(self, layout: Layout, shards: Shards, fault: Fault) -> StreamVec<'scope, u64, PartialSums>;
 }
 

@@ -47,6 +47,30 @@ pub trait Commit<'scope> {
     /// Gathers all shards of each epoch on worker 0, commits the epochs in order, and sends them on.
     ///
     /// `marks` carries the source positions that belong to an epoch, at its time. `log` is looked at on worker 0 only.
+    /// What comes out is in the log by then. A log of one's own:
+    ///
+    /// ```
+    #[doc = include_str!("../doc/setup.rs")]
+    /// struct Paper(mpsc::Sender<u64>);
+    ///
+    /// impl CommitLog<u64> for Paper {
+    ///     fn commit(&mut self, epochs: &[EpochCommit<u64>]) -> Result<(), Box<dyn std::error::Error>> {
+    ///         epochs.iter().try_for_each(|epoch| Ok(self.0.send(epoch.epoch)?))
+    ///     }
+    /// }
+    ///
+    /// let batch = Records { keys: vec![0], epochs: vec![2], values: vec![0.5] };
+    /// timely::example(move |scope| {
+    ///     let records = vec![batch].to_stream(scope).epochs().clip(clipper, fault.clone());
+    ///     let sums = records.accumulate(layout, shards, fault.clone());
+    ///     let releases = sums.release(vec![3].to_stream(scope), setup, fault.clone());
+    ///     let marks = Vec::<u64>::new().to_stream(scope); // nowhere to resume from
+    ///     let released = releases.commit(marks, shards, 1, Some(Box::new(Paper(seen))), fault);
+    ///     released.inspect(|released| assert_eq!(released.values.len(), 3)); // count, Σx, Σx²
+    /// });
+    /// assert_eq!(all_seen.iter().collect::<Vec<_>>(), [1, 2, 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     fn commit<M: ExchangeData>(
         self,
         marks: StreamVec<'scope, u64, M>,

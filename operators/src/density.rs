@@ -17,6 +17,21 @@ pub struct Estimated {
 /// Estimates densities.
 pub trait Densities<'scope> {
     /// The Gaussian density of every key at every epoch: post-processing of what was released.
+    /// ```
+    #[doc = include_str!("../doc/setup.rs")]
+    /// // A million records of mean ½ and mean square ¾, without noise, in units of the output grid.
+    /// let million = 1_000_000;
+    /// let released = Released { epoch: 1, values: vec![million << 40, million << 59, 3 * million << 78] };
+    /// let view = move || View::new(&mechanism, strategy.as_ref(), &Workload::Prefix, 1, 8);
+    /// timely::example(move |scope| {
+    ///     let densities = vec![released].to_stream(scope).view(view, fault).density();
+    ///     densities.inspect(move |estimated| seen.send(estimated.clone()).expect("heard"));
+    /// });
+    /// let density = all_seen.recv()?.density?;
+    /// assert!((density.mean[0] - 0.5).abs() < 1e-6);
+    /// assert!((density.covariance[(0, 0)] - 0.5).abs() < 1e-3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     fn density(self) -> StreamVec<'scope, u64, Estimated>;
 }
 

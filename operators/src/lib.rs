@@ -19,6 +19,10 @@
 //! An operator that can't go on raises the [`Fault`] and keeps its capability, because a dropped capability
 //! would look like the end of the stream and release half an epoch. Whoever steps the worker watches the
 //! fault and ends the process.
+//!
+//! The example of each operator embeds it in a small dataflow. Where one needs a publication around it, they share
+//! one in hidden lines (`doc/setup.rs`): one column in [−1, 1], one key, at most 8 epochs, `square-root`. A whole program is
+//! `examples/embed_in_timely.rs` in the repository.
 
 mod accumulate;
 mod clip;
@@ -29,6 +33,9 @@ mod fault;
 mod records;
 mod release;
 mod view;
+
+/// The very timely that these operators are made for: a dataflow that embeds them must use no other version.
+pub use timely;
 
 pub use accumulate::Accumulate;
 pub use clip::Clip;

@@ -39,6 +39,20 @@ pub trait Release<'scope> {
     /// That an epoch had no records must not show, so the operator does not wait for data: it walks the frontier. When the
     /// input ends it goes on to the largest epoch that came through `ends`, and no further: an input that closes
     /// without having said where it ends is a fault of its source, not the end of the stream.
+    /// One record, in epoch 2, of a stream that ends with epoch 3:
+    ///
+    /// ```
+    #[doc = include_str!("../doc/setup.rs")]
+    /// let batch = Records { keys: vec![0], epochs: vec![2], values: vec![0.5] };
+    /// timely::example(move |scope| {
+    ///     let records = vec![batch].to_stream(scope).epochs().clip(clipper, fault.clone());
+    ///     let sums = records.accumulate(layout, shards, fault.clone());
+    ///     let releases = sums.release(vec![3].to_stream(scope), setup, fault);
+    ///     releases.inspect_time(move |epoch, _private| seen.send(*epoch).expect("heard"));
+    /// });
+    /// assert_eq!(all_seen.iter().collect::<Vec<_>>(), [1, 2, 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     fn release(
         self,
         ends: StreamVec<'scope, u64, u64>,

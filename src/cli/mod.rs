@@ -3,6 +3,9 @@
 //! Data go to standard output, everything else to standard error. A closed standard output is success: the reader has
 //! seen enough.
 
+pub(crate) mod calibrate;
+mod output;
+pub(crate) mod plan;
 pub(crate) mod run;
 pub(crate) mod tail;
 pub(crate) mod verify;
@@ -27,10 +30,14 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Forecast the noise of a stream, and compare strategies, before anything runs
+    Plan(plan::PlanArguments),
     /// Publish a stream as a pipeline file says
     Run(run::RunArguments),
     /// Read what was published, under any view, as often as you like
     Tail(tail::TailArguments),
+    /// Find the noise for a guarantee, or the guarantee for a noise
+    Calibrate(calibrate::CalibrateArguments),
     /// Check that a state directory is whole and keeps its promise
     Verify(verify::VerifyArguments),
 }
@@ -40,6 +47,8 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
     let done = match &arguments.command {
         Command::Run(arguments) => run::execute(arguments),
         Command::Tail(arguments) => tail::execute(arguments),
+        Command::Calibrate(arguments) => calibrate::execute(arguments),
+        Command::Plan(arguments) => plan::execute(arguments),
         Command::Verify(arguments) => verify::execute(arguments),
     };
     match done {
@@ -127,6 +136,16 @@ status_of! {
     hushflow::runtime::RunError => 1,
     hushflow::state::StateError => 1,
     io::Error => 1,
+}
+
+/// Reads a number as an argument whose range `make` checks.
+fn number_in<T, E: fmt::Display>(
+    make: fn(f64) -> Result<T, E>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync {
+    move |text| {
+        let value = text.parse().map_err(|_| "expected a number, such as 1, 0.5 or 1e-6")?;
+        make(value).map_err(|error| error.to_string())
+    }
 }
 
 /// `12,345`.

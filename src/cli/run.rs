@@ -8,7 +8,7 @@ use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
 use hushflow::pipeline::Pipeline;
 use hushflow::publication::Publication;
-use hushflow::runtime::{Cluster, Options, Output, Summary, run};
+use hushflow::runtime::{Cluster, Options, Output, Summary, is_lost_peer, publication, run};
 use hushflow::sink::Writer;
 
 use super::{CliError, FormatArgument, thousands};
@@ -18,6 +18,9 @@ const WAITING_OUTPUTS: usize = 1024;
 
 /// How long a process waits for the others of its cluster.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+const LOST_PEER: &str = "another process of the cluster has ended or can't be reached, so this one ends too: \
+    start all of them again, and the run goes on after the last committed epoch";
 
 /// What `hushflow run` takes.
 #[derive(Debug, Args)]
@@ -67,11 +70,12 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     });
     let options =
         Options { workers: arguments.workers.into(), state, cluster, on_cluster_fault: end_process };
-    let publication =
-        Publication::calibrate(pipeline.public_parameters(), pipeline.simulation_seed.is_none())?;
+    let publication = publication(&pipeline, &options.state)
+        .map_err(|error| CliError::usage(format!("{}: {error}", arguments.pipeline.display())))?;
     if !publication.is_private() {
         warn("[simulation] is set: the noise is drawn from a seed, and what is published protects nobody");
     }
+    end_at_first_panic();
     let (outputs, published) = bounded(WAITING_OUTPUTS);
     let format = arguments.format.format();
     let quiet = arguments.quiet;
@@ -79,10 +83,9 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     let writing = std::thread::spawn({
         let publication = publication.clone();
         move || {
-            let writers = views.iter().map(|view| {
-                let out = BufWriter::new(stdout());
-                Writer::new(publication.clone(), view.clone(), format, views.len() > 1, out)
-            });
+            let writers = views
+                .iter()
+                .map(|view| Writer::new(publication.clone(), view.clone(), format, views.len() > 1));
             write(writers.collect(), &published, quiet)
         }
     });
@@ -95,22 +98,18 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
 }
 
 /// Writes outputs as they come, and flushes whenever none waits.
-fn write(
-    mut writers: Vec<Writer<BufWriter<std::io::Stdout>>>,
-    published: &Receiver<Output>,
-    quiet: bool,
-) -> std::io::Result<()> {
+fn write(mut writers: Vec<Writer>, published: &Receiver<Output>, quiet: bool) -> std::io::Result<()> {
+    let mut out = BufWriter::new(stdout());
     for output in published {
         if quiet {
             continue;
         }
-        let writer = &mut writers[output.view];
-        writer.write(&output.estimated)?;
+        writers[output.view].write(&output.estimated, &mut out)?;
         if published.is_empty() {
-            writers.iter_mut().try_for_each(Writer::flush)?;
+            out.flush()?;
         }
     }
-    writers.iter_mut().try_for_each(Writer::flush)
+    out.flush()
 }
 
 /// What was done, and how to see it.
@@ -133,16 +132,11 @@ fn report(publication: &Publication, options: &Options, summary: &Summary, count
         ),
     };
     let guarantee = match publication.is_private() {
-        false => writeln!(err, "The noise was drawn from a seed: these releases protect nobody."),
+        false => writeln!(err, "NOT PRIVATE: the noise was drawn from a seed."),
         true => writeln!(
             err,
             "All releases together are (ε, δ) = ({}, {})-differentially private for {} neighbours.",
-            privacy.epsilon,
-            privacy.delta,
-            serde_json::to_value(privacy.neighbours)
-                .ok()
-                .and_then(|v| v.as_str().map(String::from))
-                .unwrap_or_default(),
+            privacy.epsilon, privacy.delta, privacy.neighbours
         ),
     };
     let hint = writeln!(err, "To read them again:  hushflow tail {}", options.state.display());
@@ -170,6 +164,18 @@ fn report(publication: &Publication, options: &Options, summary: &Summary, count
 
 fn warn(message: &str) {
     let _ = writeln!(stderr(), "warning: {message}");
+}
+
+/// A worker that unwinds would leave its siblings waiting for ever.
+fn end_at_first_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if is_lost_peer(panic) {
+            end_process(LOST_PEER);
+        }
+        tell(panic);
+        std::process::abort();
+    }));
 }
 
 /// A process of a cluster that lingers after a fault would be waited for by the others.

@@ -10,7 +10,7 @@ use hushflow::operators::Estimated;
 use hushflow::pipeline::{Estimate, View};
 use hushflow::publication::Publication;
 use hushflow::sink::Writer;
-use hushflow::state::PublicReader;
+use hushflow::state::{PublicReader, StateError};
 
 use super::{CliError, FormatArgument};
 
@@ -39,7 +39,7 @@ Examples:
 pub(crate) struct TailArguments {
     /// The state directory of a run, or a folder that holds a copy of its public.log
     directory: PathBuf,
-    /// Go on with what a run publishes from now on
+    /// Go on with what a run publishes from now on, to the last epoch
     #[arg(long, short)]
     follow: bool,
     /// What to show
@@ -60,7 +60,7 @@ pub(crate) struct TailArguments {
 
 /// Writes the view of all releases, and with `--follow` of those to come.
 pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
-    let mut reader = PublicReader::open(&arguments.directory)?;
+    let mut reader = open(arguments)?;
     let publication = Publication::from_header(reader.header())?;
     let wanted = wanted_keys(&arguments.key, &publication)?;
     if !publication.is_private() {
@@ -72,22 +72,39 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     };
     let view = View { name: "tail".into(), workload: arguments.workload.clone(), estimate };
     let mut moments = publication.view(&view.workload);
-    let out = BufWriter::new(stdout());
-    let mut writer = Writer::new(publication, view, arguments.format.format(), false, out);
+    let horizon = publication.horizon();
+    let mut out = BufWriter::new(stdout());
+    let mut writer = Writer::new(publication, view, arguments.format.format(), false);
     loop {
         while let Some(release) = reader.next_frame()? {
             for moments in moments.push(&release.values)? {
                 let shown = wanted.is_empty() || wanted.contains(&moments.key);
                 if release.epoch >= arguments.since && shown {
-                    writer.write(&Estimated { density: moments.density(), moments })?;
+                    writer.write(&Estimated { density: moments.density(), moments }, &mut out)?;
                 }
             }
         }
-        writer.flush()?;
-        if !arguments.follow {
+        out.flush()?;
+        if !arguments.follow || moments.next_epoch() > horizon {
             return Ok(());
         }
         std::thread::sleep(INTERVAL);
+    }
+}
+
+/// Opens the log. A follower waits for a run to begin it.
+fn open(arguments: &TailArguments) -> Result<PublicReader, StateError> {
+    let mut told = false;
+    loop {
+        match PublicReader::open(&arguments.directory) {
+            Err(StateError::Missing { path }) if arguments.follow => {
+                if !std::mem::replace(&mut told, true) {
+                    let _ = writeln!(stderr(), "waiting for a run to begin {}", path.display());
+                }
+                std::thread::sleep(INTERVAL);
+            }
+            opened => return opened,
+        }
     }
 }
 

@@ -10,6 +10,8 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
+use crate::spelling::closest;
+
 /// One thing that is wrong in a pipeline file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
@@ -273,46 +275,4 @@ impl<'a> Field<'a, &'a DeArray<'a>> {
 
 fn integer_value(integer: &toml::de::DeInteger<'_>) -> Option<i64> {
     i64::from_str_radix(integer.as_str(), integer.radix()).ok()
-}
-
-/// The known word nearest to `found`, if it is near: at most a third of its letters differ.
-fn closest<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
-    let nearest = known.iter().map(|word| (edit_distance(found, word), *word)).min()?;
-    (nearest.0 * 3 <= found.chars().count().max(3)).then_some(nearest.1)
-}
-
-/// The number of insertions, deletions and replacements between two words (Levenshtein).
-fn edit_distance(from: &str, to: &str) -> usize {
-    let mut row: Vec<usize> = (0..=to.chars().count()).collect();
-    for (i, a) in from.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, b) in to.chars().enumerate() {
-            let replaced = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[to.chars().count()]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn distances_between_words() {
-        let check = |from, to, distance| assert_eq!(edit_distance(from, to), distance, "{from} {to}");
-        check("", "abc", 3);
-        check("lenght", "length", 2);
-        check("kitten", "sitting", 3);
-        check("same", "same", 0);
-    }
-
-    #[test]
-    fn only_near_words_are_suggested() {
-        let check = |found, expected| assert_eq!(closest(found, &["length", "late", "horizon"]), expected);
-        check("lenght", Some("length"));
-        check("horizons", Some("horizon"));
-        check("colour", None);
-    }
 }

@@ -6,6 +6,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::panic::PanicHookInfo;
 use std::time::{Duration, Instant};
 
 use hushflow_operators::Fault;
@@ -227,6 +228,14 @@ fn read_greeting(stream: &mut TcpStream, deadline: Instant) -> std::io::Result<[
     stream.set_read_timeout(None)?;
     stream.set_nodelay(true)?;
     Ok(bytes)
+}
+
+/// Whether this panic is the engine's way to say that the connection to another process is lost.
+pub fn is_lost_peer(panic: &PanicHookInfo<'_>) -> bool {
+    panic
+        .payload()
+        .downcast_ref::<String>()
+        .is_some_and(|text| text.starts_with("timely communication error"))
 }
 
 /// Runs `work` on every worker of this process and gives what each gave.

@@ -20,6 +20,8 @@ use crate::state::{EpochFrame, Recovered, SourcePosition, Store};
 pub(super) struct Start {
     /// The first epoch to release.
     pub(super) first_epoch: u64,
+    /// σ of the log, which all processes draw with.
+    pub(super) noise_multiplier: f64,
     /// Encoder states by shard after the epochs before it.
     pub(super) states: BTreeMap<u32, Zeroizing<Vec<u8>>>,
 }
@@ -59,7 +61,7 @@ impl Start {
             return Err(RunError::Checkpoint);
         }
         let states = (0..).zip(machines.iter().map(ReleaseShard::save)).collect();
-        Ok(Start { first_epoch: committed + 1, states })
+        Ok(Start { first_epoch: committed + 1, noise_multiplier: publication.noise_multiplier(), states })
     }
 }
 

@@ -17,7 +17,7 @@ mod journal;
 mod tests;
 
 use std::cell::{Cell, RefCell};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -43,7 +43,7 @@ use cluster::execute;
 use feed::{Feed, channels, source};
 use journal::{Journal, Start, position};
 
-pub use cluster::{Cluster, ClusterError};
+pub use cluster::{Cluster, ClusterError, is_lost_peer};
 
 /// Encoder states are checkpointed after every so many epochs.
 const CHECKPOINT_INTERVAL: u64 = 64;
@@ -125,9 +125,9 @@ pub struct Summary {
 /// # Errors
 /// [`RunError`]; what was committed before stays committed.
 pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> Result<Summary, RunError> {
-    let noise = pipeline.simulation_seed.map_or(NoiseSource::System, NoiseSource::Seeded);
-    let publication = Publication::calibrate(pipeline.public_parameters(), noise.is_private())?;
-    let header = publication.header()?;
+    let noise = noise(pipeline);
+    let publication = publication(pipeline, &options.state)?;
+    let parameters = serde_json::to_vec(publication.parameters()).map_err(PublicationError::from)?;
     let fault = Fault::new();
     let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
     let opened = leads.then(|| open(pipeline, options, &publication, noise, outputs)).transpose()?;
@@ -151,7 +151,7 @@ pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> R
         views: pipeline.views.len(),
     };
     // With the kind of noise: one process with seeded noise would make the releases of all not private.
-    let identity = [&header.parameters[..], &[u8::from(header.private)]].concat();
+    let identity = [&parameters[..], &[u8::from(noise.is_private())]].concat();
     let cluster = options.cluster.as_ref().map(|cluster| (cluster, &identity[..]));
     let worked = execute(options.workers, cluster, &fault, move |worker| process.work(worker));
     if let Err(error) = &worked {
@@ -165,6 +165,27 @@ pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> R
     let counters = reading.and_then(|thread| thread.join().ok()).unwrap_or_default();
     let first = start.map_or(1, |start| start.first_epoch);
     Ok(Summary { epochs: first..ends.into_iter().fold(first, u64::max), generation, counters })
+}
+
+/// What a pipeline publishes into a state directory: with the noise of the log that is there, if it has the pipeline's
+/// parameters, or else calibrated now.
+///
+/// # Errors
+/// [`PublicationError`].
+pub fn publication(pipeline: &Pipeline, state: &Path) -> Result<Publication, PublicationError> {
+    let (parameters, private) = (pipeline.public_parameters(), noise(pipeline).is_private());
+    let earlier = PublicReader::open(state).ok();
+    let earlier = earlier.and_then(|reader| Publication::from_header(reader.header()).ok());
+    match earlier {
+        Some(earlier) if *earlier.parameters() == parameters && earlier.is_private() == private => {
+            if earlier.guarantee_holds()? { Ok(earlier) } else { Err(PublicationError::Promise) }
+        }
+        _ => Publication::calibrate(parameters, private),
+    }
+}
+
+fn noise(pipeline: &Pipeline) -> NoiseSource {
+    pipeline.simulation_seed.map_or(NoiseSource::System, NoiseSource::Seeded)
 }
 
 /// What the first worker of the first process has for itself.
@@ -222,7 +243,10 @@ impl Process {
         };
         let committed = ProbeHandle::new();
         let last = Rc::new(Cell::new(start.first_epoch));
-        self.build(worker, start, &committed, Rc::clone(&last));
+        match self.publication.clone().with_noise_multiplier(start.noise_multiplier) {
+            Ok(publication) => self.build(worker, &publication, start, &committed, Rc::clone(&last)),
+            Err(error) => self.fault.raise(error),
+        }
         while !self.fault.is_raised() && worker.step_or_park(Some(NAP)) {}
         if let Some(reason) = self.fault.reason() {
             if self.in_cluster {
@@ -234,7 +258,14 @@ impl Process {
         last.get()
     }
 
-    fn build(&self, worker: &mut Worker, start: Start, committed: &ProbeHandle<u64>, last: Rc<Cell<u64>>) {
+    fn build(
+        &self,
+        worker: &mut Worker,
+        publication: &Publication,
+        start: Start,
+        committed: &ProbeHandle<u64>,
+        last: Rc<Cell<u64>>,
+    ) {
         let lead = if worker.index() == 0 {
             self.lead.lock().unwrap_or_else(PoisonError::into_inner).take()
         } else {
@@ -242,7 +273,7 @@ impl Process {
         };
         let (log, views) = lead.map(|lead| (lead.journal, (lead.views, lead.outputs))).unzip();
         let log = log.map(|journal| Box::new(journal) as Box<dyn CommitLog<Position>>);
-        let (publication, fault) = (&self.publication, &self.fault);
+        let fault = &self.fault;
         let shards = publication.shards();
         let number = worker.index();
         let first_epoch = start.first_epoch;

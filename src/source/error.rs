@@ -23,17 +23,22 @@ pub enum SourceError {
         path: PathBuf,
     },
     /// A column of the pipeline is not in the header.
+    ///
+    /// A header may be a row of data by mistake, so it is not shown.
     #[error(
-        "{}:1: the header has no column {column:?}, it has {}: correct the column's name in the pipeline file",
-        path.display(), header.join(", ")
+        "{}:1: none of the {width} columns that line 1 names is {column:?}{}: names must agree to the letter; \
+         correct the name in the pipeline file, or begin the file with a header", path.display(),
+        meant.as_ref().map(|name| format!("; did you mean {name:?}?")).unwrap_or_default()
     )]
     NoColumn {
         /// The file.
         path: PathBuf,
         /// The column that is missing.
         column: String,
-        /// The columns that are there.
-        header: Vec<String>,
+        /// The number of columns.
+        width: usize,
+        /// A name in the header that is nearly the column's.
+        meant: Option<String>,
     },
     /// A column of the pipeline is in the header twice.
     #[error("{}:1: the header has more than one column {column:?}: rename one of them", path.display())]

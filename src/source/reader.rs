@@ -34,6 +34,8 @@ pub struct SourceReader {
     due: u64,
     /// Rows of the standard input up to this epoch may have been counted by an earlier run.
     pub(super) counted_before: u64,
+    /// The largest public time in the rows of this run.
+    arrived: i64,
     /// The rows whose epoch is later than that of every row before them.
     firsts: VecDeque<(u64, Position)>,
     batch: Records,
@@ -85,6 +87,7 @@ impl SourceReader {
             closed: committed,
             due: 0,
             counted_before: if again { committed } else { 0 },
+            arrived: Clock::START.time,
             firsts: VecDeque::new(),
             batch: Records::default(),
             counters: Counters::default(),
@@ -219,7 +222,9 @@ impl SourceReader {
             return Err(Refusal { slot: None, defect });
         }
         if let Some(slot) = self.roles.clock {
-            self.clock.advance(self.row.time(slot).map_err(Refusal::of(slot))?);
+            let arrival = self.row.time(slot).map_err(Refusal::of(slot))?;
+            self.clock.advance(arrival);
+            self.arrived = self.arrived.max(arrival);
         }
         let event_time = match self.roles.time {
             Some(slot) => self.row.time(slot).map_err(Refusal::of(slot))?,
@@ -268,7 +273,9 @@ impl SourceReader {
     fn assign(&mut self, event_time: i64) -> Option<u64> {
         let counters = &mut self.counters;
         let counted_before = i64::try_from(self.counted_before).unwrap_or(i64::MAX);
-        if counted_before > 0 && self.schedule.own_epoch(event_time, self.clock) <= counted_before {
+        // An earlier run may have seen this row by an earlier clock, but not by one before this.
+        let clock = Clock { time: self.arrived, ..self.clock };
+        if counted_before > 0 && self.schedule.least_epoch(event_time, clock) <= counted_before {
             counters.already_closed += 1;
             return None;
         }

@@ -130,10 +130,14 @@ fn errors_name_file_line_column_and_kind_but_no_value() {
     let csv = |content: &[u8], message: &str| check_error("a.csv", content, message);
     let mend = ": mend the row, or let [source] skip such rows";
     csv(b"", ": the file is empty: expected a header row with the columns' names");
-    csv(
-        b"y,z\n1,2\n",
-        ":1: the header has no column \"x\", it has y, z: correct the column's name in the pipeline file",
-    );
+    let no_column = |meant: &str| {
+        format!(
+            ":1: none of the 2 columns that line 1 names is \"x\"{meant}: names must agree to the letter; correct the \
+             name in the pipeline file, or begin the file with a header"
+        )
+    };
+    csv(b"y,z\n1,2\n", &no_column(""));
+    csv(b"y,X\n1,2\n", &no_column("; did you mean \"X\"?"));
     csv(b"x,x\n1,2\n", ":1: the header has more than one column \"x\": rename one of them");
     csv(b"x\r\n1\r\n\r\nsecret\r\n", &format!(":4: column \"x\": expected a number{mend}"));
     csv(b"y,x\n\"\n\n\",1\na,inf\n", &format!(":5: column \"x\": expected a finite number{mend}"));
@@ -250,17 +254,17 @@ fn the_stream_is_over_after_the_horizon() {
 
 #[test]
 fn an_input_that_cannot_be_read_again_counts_no_row_twice() {
-    let content = timed(&[(1, 1), (12, 12), (2, 17), (13, 18), (27, 27)]);
+    let content = timed(&[(1, 1), (25, 3), (12, 12), (2, 17), (13, 18), (27, 27)]);
     let (_directory, pipeline) = pipeline(&[("a.csv", &content)], BY_ARRIVAL);
     let (_, marks) = drain(&mut SourceReader::open(&pipeline).unwrap()).unwrap();
     assert_eq!(marks[0].epoch, 1);
-    // The same rows are piped in again: those of epoch 1, also the late one, are dropped.
+    // The same rows are piped in again: those of epoch 1, also the early and the late one, are dropped.
     let position = Position { clock: Clock { row: 0, ..marks[0].resume.clock }, ..Position::START };
     let mut reader = SourceReader::resume(&pipeline, position, 1).unwrap();
     reader.counted_before = 1;
     let (records, _) = drain(&mut reader).unwrap();
-    assert_eq!(values(&records), [1.0, 3.0, 4.0]);
-    assert_eq!(reader.counters().already_closed, 2);
+    assert_eq!(values(&records), [2.0, 4.0, 5.0]);
+    assert_eq!(reader.counters().already_closed, 3);
 }
 
 #[test]

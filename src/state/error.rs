@@ -48,7 +48,7 @@ pub enum StateError {
         /// The directory.
         path: PathBuf,
     },
-    /// No log has been written here (yet).
+    /// No log has been written here (yet), or there is no such directory.
     #[error("{}: nothing has been published here: start a run with this --state directory first", path.display())]
     Missing {
         /// The log that was looked for.

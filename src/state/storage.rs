@@ -87,8 +87,10 @@ impl Directory {
     /// The directory at `path` for reading, whoever else writes.
     pub(super) fn shared(path: &Path) -> Result<Self, StateError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let handle = fs::open(path, flags, Mode::empty())
-            .map_err(|e| refused(path, "open the directory")(e.into()))?;
+        let handle = fs::open(path, flags, Mode::empty()).map_err(|error| match error {
+            rustix::io::Errno::NOENT => StateError::Missing { path: path.to_owned() },
+            error => refused(path, "open the directory")(error.into()),
+        })?;
         Ok(Self { path: path.to_owned(), handle, _lock: None })
     }
 

@@ -71,7 +71,7 @@ fn a_second_run_is_refused_and_a_missing_log_is_named() {
     assert!(matches!(Store::open(&path, &header()), Err(StateError::Locked { .. })));
     assert!(matches!(PublicReader::open(outer.path()), Err(StateError::Missing { .. })));
     assert!(matches!(verify(outer.path()).unwrap().problem, Some(StateError::Missing { .. })));
-    assert!(matches!(PublicReader::open(outer.path().join("none")), Err(StateError::Io { .. })));
+    assert!(matches!(PublicReader::open(outer.path().join("none")), Err(StateError::Missing { .. })));
 }
 
 #[test]

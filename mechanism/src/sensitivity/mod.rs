@@ -49,6 +49,8 @@ pub use separate::{
 };
 
 use crate::strategy::ColumnGeometry;
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -75,6 +77,16 @@ impl Neighbours {
     /// Whether counts are the same in both streams, and so are released exactly.
     pub fn counts_are_public(self) -> bool {
         self == Neighbours::ReplaceOneInPlace
+    }
+}
+
+impl fmt::Display for Neighbours {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Neighbours::ReplaceOne => "replace-one",
+            Neighbours::ReplaceOneInPlace => "replace-one-in-place",
+            Neighbours::ZeroOut => "zero-out",
+        })
     }
 }
 

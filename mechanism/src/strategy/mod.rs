@@ -89,6 +89,10 @@ pub trait Strategy: Send + Sync {
     /// of the noise added to `C x`. No more than the horizon, or than [`MAX_HORIZON`].
     fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> Vec<f64>;
 
+    /// Bytes of raw sums that an encoder keeps for a coordinate over the whole horizon: what makes the state of a
+    /// long run large.
+    fn encoder_bytes(&self) -> usize;
+
     /// Starts encoding `coordinates` independent streams.
     fn encoder(&self, coordinates: usize) -> Box<dyn Encoder>;
 

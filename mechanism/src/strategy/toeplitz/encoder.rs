@@ -285,7 +285,7 @@ mod tests {
         let strategy = Toeplitz::new(StrategyName::SquareRoot, &terms, Some(1000));
         let mut encoder = strategy.encoder(1);
         (0..1000).for_each(|_| encoder.encode(&[1], &mut [0]).unwrap());
-        assert_eq!(encoder.save().len(), 32 + 16 * (strategy.coefficients.len() - 1));
+        assert_eq!(encoder.save().len(), 32 + strategy.encoder_bytes());
         assert!(strategy.coefficients.len() < 15);
     }
 }

@@ -37,7 +37,12 @@ impl Toeplitz {
     }
 
     fn history<T: Copy + Zeroize>(&self, coordinates: usize) -> History<T> {
-        History::new(coordinates, self.coefficients.len() - 1)
+        History::new(coordinates, self.kept())
+    }
+
+    /// Number of rows kept.
+    fn kept(&self) -> usize {
+        self.coefficients.len() - 1
     }
 
     /// Whether the next step can be taken, with rows of these lengths, after what is in `history`.
@@ -95,6 +100,10 @@ impl Strategy for Toeplitz {
             Some(*sum)
         });
         (1..).zip(squared_norms).map(|(t, square)| square.sqrt() / workload.row_divisor(t)).collect()
+    }
+
+    fn encoder_bytes(&self) -> usize {
+        self.kept() * size_of::<i128>()
     }
 
     fn encoder(&self, coordinates: usize) -> Box<dyn Encoder> {

@@ -1,0 +1,242 @@
+//! How do I publish private moments from a timely dataflow of my own?
+//!
+//! Two workers each see every second flight out of New York in January 2013, as `(airport, departure, delay)`. Their
+//! dataflow could do anything with these; here it publishes the mean delay of each airport, day by day. The comments
+//! tell what an embedder has to decide, because the guarantee depends on it.
+//!
+//! ```sh
+//! cargo run --release --example embed_in_timely
+//! ```
+#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+
+use std::error::Error;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hushflow::operators::timely;
+use hushflow::pipeline::time::{parse_duration, parse_time};
+use hushflow::pipeline::{self, PublicParameters, RowPolicies, RowPolicy};
+use hushflow::prelude::*;
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::generic::operator::Operator;
+use timely::dataflow::operators::vec::ToStream;
+use timely::dataflow::operators::{Input, Inspect};
+use timely::dataflow::{InputHandle, StreamVec};
+use timely::worker::Worker;
+
+const FLIGHTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/flights_jan2013.csv");
+const AIRPORTS: [&str; 3] = ["EWR", "JFK", "LGA"];
+const WORKERS: usize = 2;
+const NAP: Duration = Duration::from_millis(50);
+
+/// Someone else's record, and when it became known: a public time, by which epochs close.
+#[derive(Clone)]
+struct Flight {
+    airport: u32,
+    departure: i64,
+    delay: f64,
+    recorded: i64,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    // Decision 1: what is promised, to whom, over which horizon. The publication turns it into a clipper, a strategy and
+    // the least noise that keeps the promise. All workers must use the same one.
+    let publication = Publication::calibrate(parameters()?, true)?;
+    let flights = read()?;
+    let fault = Fault::new();
+    let log = MemoryLog::default();
+    let run = {
+        let (publication, fault, log) = (publication.clone(), fault.clone(), log.clone());
+        move |worker: &mut Worker| work(worker, &publication, &flights, &log, &fault)
+    };
+    timely::execute(timely::Config::process(WORKERS), run)?
+        .join()
+        .into_iter()
+        .collect::<Result<Vec<()>, _>>()?;
+    if let Some(reason) = fault.reason() {
+        return Err(reason.into());
+    }
+    println!("{} of {} epochs are in the log", log.epochs().len(), publication.horizon());
+    Ok(())
+}
+
+fn parameters() -> Result<PublicParameters, Box<dyn Error>> {
+    let schedule = TimeSchedule {
+        start: parse_time("2013-01-01T05:00:00Z").ok_or("a time")?,
+        length: parse_duration("1d").ok_or("a duration")?,
+        lateness: parse_duration("6h").ok_or("a duration")?,
+        horizon: 32,
+        late: LatePolicy::Fold,
+        clock: ClockSource::Arrival,
+    };
+    Ok(PublicParameters {
+        name: "embedded".into(),
+        rows: RowPolicies { missing: RowPolicy::Skip, malformed: RowPolicy::Skip },
+        columns: vec![pipeline::Column { name: "dep_delay".into(), lower: -60.0, upper: 240.0 }],
+        key: Some(pipeline::Key { column: "origin".into(), values: AIRPORTS.map(String::from).to_vec() }),
+        epochs: pipeline::Epochs { schedule: Schedule::ByTime(schedule), time: None, arrival: None },
+        privacy: pipeline::Privacy {
+            epsilon: 1.0,
+            delta: 1e-6,
+            neighbours: Neighbours::ReplaceOne,
+            clip_norm: 1.0,
+            second_moment_weight: None,
+            second_moments: SecondMoment::Full,
+        },
+        release: pipeline::Release { strategy: StrategyName::SquareRoot, workload: Workload::Prefix },
+    })
+}
+
+/// One worker's part.
+fn work(worker: &mut Worker, publication: &Publication, flights: &[Flight], log: &MemoryLog, fault: &Fault) {
+    let (mut input, mut ends) = (InputHandle::new(), InputHandle::new());
+    build(worker, &mut input, &mut ends, publication, log, fault);
+
+    // Decision 2: what moves the clock. It must be public: here the times at which flights are recorded. A flight joins the
+    // epoch that its departure and the clock tell, and the input stays at the oldest epoch that may still get flights.
+    let schedule = &publication.parameters().epochs.schedule;
+    let mut clock = Clock::START;
+    input.advance_to(1);
+    let mine = flights.iter().skip(worker.index()).step_by(worker.peers());
+    for flight in mine.take_while(|_| !fault.is_raised()) {
+        clock.advance(flight.recorded);
+        if schedule.oldest_open(clock) > *input.time() {
+            input.advance_to(schedule.oldest_open(clock));
+            worker.step();
+        }
+        if let Some(epoch) = schedule.assign(flight.departure, clock).epoch() {
+            input.send((epoch, flight.clone()));
+        }
+    }
+
+    // Decision 3: where the stream ends. An input that closes might as well have been lost. So the last epoch to be released
+    // is said aloud; it follows from the clock, not from the data.
+    ends.send(schedule.last_at_end(clock));
+    ends.close();
+    input.close();
+
+    // Decision 4: what happens on a fault. An operator that can't go on raises it, on whatever worker, and everybody stops.
+    // Parking rather than spinning leaves the processor to others; the nap is how long a fault may go unnoticed.
+    while !fault.is_raised() && worker.step_or_park(Some(NAP)) {}
+    // After a fault timely must not wait for dataflows that will never be done.
+    worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
+}
+
+fn build(
+    worker: &mut Worker,
+    input: &mut InputHandle<u64, CapacityContainerBuilder<Vec<(u64, Flight)>>>,
+    ends: &mut InputHandle<u64, CapacityContainerBuilder<Vec<u64>>>,
+    publication: &Publication,
+    log: &MemoryLog,
+    fault: &Fault,
+) {
+    // Decision 5: who commits. The operator does so on worker 0, the only one that needs a log.
+    let log = (worker.index() == 0).then(|| Box::new(log.clone()) as Box<dyn CommitLog<u64>>);
+    let shards = publication.shards();
+    let setup = ReleaseSetup {
+        mechanism: Arc::clone(publication.mechanism()),
+        strategy: Arc::clone(publication.strategy()),
+        shards,
+        // Decision 6: the operating system's entropy. A seeded source is for tests, and protects nobody.
+        source: NoiseSource::System,
+        // Decision 7: where to begin. After a restart these are the encoders' states from the log's checkpoint, and the
+        // epoch after the last committed one, which must never be drawn again.
+        states: Arc::default(),
+        first_epoch: 1,
+        checkpoint_interval: 64,
+    };
+    let (viewed, printed) = (publication.clone(), publication.clone());
+    worker.dataflow(|scope| {
+        // Where to resume after a restart would come here, at the time of its epoch. This program starts over.
+        let marks = Vec::new().to_stream(scope);
+        records(scope.input_from(input))
+            .epochs()
+            .clip(Arc::clone(publication.clipper()), fault.clone())
+            .accumulate(publication.layout(), shards, fault.clone())
+            .release(scope.input_from(ends), setup, fault.clone())
+            .commit(marks, shards, 1, log, fault.clone())
+            // Everything above is private, and its types can't be printed. Everything below may be seen by anyone.
+            .view(move || viewed.view(&Workload::Prefix), fault.clone())
+            .density()
+            .inspect(move |estimated| print(&printed, estimated));
+    });
+}
+
+/// From someone else's records to flat batches of ours.
+fn records<'scope>(flights: StreamVec<'scope, u64, (u64, Flight)>) -> StreamVec<'scope, u64, Records> {
+    flights.unary(Pipeline, "Records", |_capability, _info| {
+        |input, output| {
+            input.for_each_time(|time, batches| {
+                let mut session = output.session(&time);
+                for batch in batches {
+                    let mut records = Records::default();
+                    for (epoch, flight) in batch.drain(..) {
+                        records.keys.push(flight.airport);
+                        records.epochs.push(epoch);
+                        records.values.push(flight.delay);
+                    }
+                    session.give(records);
+                }
+            });
+        }
+    })
+}
+
+/// Prints a line a week for each airport.
+fn print(publication: &Publication, estimated: &Estimated) {
+    let Estimated { moments, density } = estimated;
+    let in_units = density.as_ref().map(|density| publication.to_units(density));
+    if let (Ok(Ok(density)), true) = (in_units, moments.epoch.is_multiple_of(7)) {
+        let airport = publication.key_name(moments.key);
+        let (mean, noise) = (density.mean[0], density.mean_noise[0]);
+        println!(
+            "day {:2}  {airport}  mean departure delay so far {mean:6.2} ± {noise:.2} min",
+            moments.epoch
+        );
+    }
+}
+
+/// Decision 8: what durable means. A real log writes all of an epoch to disk and syncs before it returns: only then is
+/// the epoch shown, and after a crash it is read back. This one keeps what is public, and forgets with the process.
+#[derive(Clone, Default)]
+struct MemoryLog(Arc<Mutex<Vec<Released>>>);
+
+impl MemoryLog {
+    fn epochs(&self) -> MutexGuard<'_, Vec<Released>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CommitLog<u64> for MemoryLog {
+    fn commit(&mut self, epochs: &[EpochCommit<u64>]) -> Result<(), Box<dyn Error>> {
+        let public = epochs.iter().map(|epoch| Released { epoch: epoch.epoch, values: epoch.values.clone() });
+        self.epochs().extend(public);
+        Ok(())
+    }
+}
+
+fn read() -> Result<Vec<Flight>, Box<dyn Error>> {
+    let mut flights = Vec::new();
+    for row in csv::Reader::from_path(FLIGHTS)?.deserialize() {
+        let row: Row = row?;
+        let airport =
+            AIRPORTS.iter().position(|airport| *airport == row.origin).ok_or("an unknown airport")?;
+        flights.push(Flight {
+            airport: airport as u32,
+            departure: parse_time(&row.event_time).ok_or("no time of departure")?,
+            delay: row.dep_delay,
+            recorded: parse_time(&row.recorded_at).ok_or("no time of recording")?,
+        });
+    }
+    Ok(flights)
+}
+
+/// What this program needs of a row.
+#[derive(serde::Deserialize)]
+struct Row {
+    event_time: String,
+    recorded_at: String,
+    origin: String,
+    dep_delay: f64,
+}

@@ -1,0 +1,116 @@
+//! `hushflow calibrate`: of ε, δ and the noise multiplier, two give the third.
+
+use clap::Args;
+use hushflow::mechanism::accounting::{Delta, Epsilon, NoiseMultiplier, gaussian};
+use serde::Serialize;
+
+use super::output::{number, print, print_json, table};
+use super::{CliError, number_in};
+
+/// What `hushflow calibrate` takes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Give two of the three, and get the third. When you know how much privacy is promised, this says how much noise that \
+takes; when you know the noise, this says what it promises. The noise multiplier is the standard deviation of the \
+noise over the sensitivity; hushflow plan says what that means for a stream.
+
+The numbers are exact, for continuous noise; a run takes a little more noise, never less, to be safe from rounding.
+
+Examples:
+  hushflow calibrate --epsilon 1 --delta 1e-6
+  hushflow calibrate --noise-multiplier 4 --delta 1e-6 --json
+  hushflow calibrate --noise-multiplier 4 --epsilon 2")]
+pub(crate) struct CalibrateArguments {
+    /// ε of (ε, δ)-differential privacy, at least 0
+    #[arg(long, value_name = "ε", allow_hyphen_values = true, value_parser = number_in(Epsilon::new))]
+    epsilon: Option<Epsilon>,
+    /// δ of (ε, δ)-differential privacy, between 0 and 1
+    #[arg(long, value_name = "δ", allow_hyphen_values = true, value_parser = number_in(Delta::new))]
+    delta: Option<Delta>,
+    /// σ: standard deviation of the noise over the sensitivity of what it hides, above 0
+    #[arg(long, value_name = "σ", allow_hyphen_values = true, value_parser = number_in(NoiseMultiplier::new))]
+    noise_multiplier: Option<NoiseMultiplier>,
+    /// Print one JSON object, with all digits
+    #[arg(long)]
+    json: bool,
+}
+
+/// A noise multiplier and what it promises.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Guarantee {
+    epsilon: f64,
+    /// 0 where it is below the least floating-point number.
+    delta: f64,
+    /// Natural logarithm of δ, also where δ itself is too small.
+    log_delta: f64,
+    noise_multiplier: f64,
+    /// ρ of zero-concentrated differential privacy.
+    rho: f64,
+    /// μ of Gaussian differential privacy.
+    mu: f64,
+}
+
+impl Guarantee {
+    fn new(epsilon: Epsilon, delta: f64, log_delta: f64, noise_multiplier: NoiseMultiplier) -> Self {
+        Guarantee {
+            epsilon: epsilon.value(),
+            delta,
+            log_delta,
+            noise_multiplier: noise_multiplier.value(),
+            rho: noise_multiplier.rho().value(),
+            mu: noise_multiplier.mu(),
+        }
+    }
+
+    /// The guarantee that two of three numbers fix.
+    fn of(arguments: &CalibrateArguments) -> Result<Self, CliError> {
+        let of_delta = |epsilon, delta: Delta, noise_multiplier| {
+            Guarantee::new(epsilon, delta.value(), delta.value().ln(), noise_multiplier)
+        };
+        match (arguments.epsilon, arguments.delta, arguments.noise_multiplier) {
+            (Some(epsilon), Some(delta), None) => {
+                Ok(of_delta(epsilon, delta, gaussian::noise_multiplier(epsilon, delta)))
+            }
+            (None, Some(delta), Some(sigma)) => Ok(of_delta(gaussian::epsilon(sigma, delta), delta, sigma)),
+            (Some(epsilon), None, Some(sigma)) => {
+                let log_delta = gaussian::log_delta(sigma, epsilon);
+                Ok(Guarantee::new(epsilon, gaussian::delta(sigma, epsilon), log_delta, sigma))
+            }
+            given => Err(wrong_number(given)),
+        }
+    }
+
+    fn text(&self) -> String {
+        let [epsilon, sigma, rho, mu] = [self.epsilon, self.noise_multiplier, self.rho, self.mu].map(number);
+        // Never 0: that would promise more than there is.
+        let delta = match self.delta {
+            0.0 => format!("e^{}", number(self.log_delta)),
+            delta => number(delta),
+        };
+        let sentence = format!(
+            "\nGaussian noise of {sigma} times the sensitivity is ({epsilon}, {delta})-differentially private.\n"
+        );
+        let rows = [
+            ["ε".into(), epsilon],
+            ["δ".into(), delta],
+            ["noise multiplier σ".into(), sigma],
+            ["ρ of zCDP".into(), rho],
+            ["μ of Gaussian DP".into(), mu],
+        ];
+        table(&rows.map(Vec::from)) + &sentence
+    }
+}
+
+fn wrong_number(given: (Option<Epsilon>, Option<Delta>, Option<NoiseMultiplier>)) -> CliError {
+    let (epsilon, delta, sigma) = given;
+    let found = usize::from(epsilon.is_some()) + usize::from(delta.is_some()) + usize::from(sigma.is_some());
+    CliError::usage(format!(
+        "found {found} of --epsilon, --delta and --noise-multiplier, expected two: leave out the one you want to know"
+    ))
+}
+
+/// Prints the guarantee.
+pub(crate) fn execute(arguments: &CalibrateArguments) -> Result<(), CliError> {
+    let guarantee = Guarantee::of(arguments)?;
+    Ok(if arguments.json { print_json(&guarantee) } else { print(&guarantee.text()) }?)
+}

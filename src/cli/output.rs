@@ -1,0 +1,80 @@
+//! What commands print: aligned tables for people, one JSON object for programs.
+
+use std::io::{self, Write, stdout};
+
+use serde::Serialize;
+
+/// Significant digits that people see; programs get all.
+const DIGITS: i32 = 6;
+
+/// Prints one JSON object. Numbers are written with as many digits as it takes to read the same number back.
+pub(super) fn print_json(object: &impl Serialize) -> io::Result<()> {
+    let mut out = stdout().lock();
+    serde_json::to_writer(&mut out, object)?;
+    writeln!(out)
+}
+
+/// Prints text.
+pub(super) fn print(text: &str) -> io::Result<()> {
+    stdout().lock().write_all(text.as_bytes())
+}
+
+/// Lines of aligned columns, two spaces apart: the first column starts left, the others, of numbers, end right.
+pub(super) fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let cells = |column| rows.iter().filter_map(move |row: &Vec<String>| row.get(column));
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| cells(column).map(|cell| cell.chars().count()).max().unwrap_or(0))
+        .collect();
+    let cell = |(column, text): (usize, &String)| match column {
+        0 => format!("{text:<width$}", width = widths[0]),
+        _ => format!("  {text:>width$}", width = widths[column]),
+    };
+    rows.iter().flat_map(|row| row.iter().enumerate().map(cell).chain(["\n".into()])).collect()
+}
+
+/// A number with six significant digits, without zeros that say nothing.
+pub(super) fn number(value: f64) -> String {
+    let rounded = format!("{value:.*e}", DIGITS as usize - 1);
+    let Some((digits, exponent)) = rounded.split_once('e') else { return rounded };
+    match exponent.parse() {
+        Ok(exponent @ -4..DIGITS) => trimmed(&format!("{value:.*}", (DIGITS - 1 - exponent) as usize)).into(),
+        _ => format!("{}e{exponent}", trimmed(digits)),
+    }
+}
+
+/// A decimal fraction without zeros at its end.
+fn trimmed(decimal: &str) -> &str {
+    match decimal.contains('.') {
+        true => decimal.trim_end_matches('0').trim_end_matches('.'),
+        false => decimal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_and_right() {
+        let check = |value: f64, expected: &str| assert_eq!(number(value), expected);
+        check(0.0, "0");
+        check(1.0, "1");
+        check(-2.5, "-2.5");
+        check(100_000.0, "100000");
+        check(999_999.4, "999999");
+        check(999_999.6, "1e6");
+        check(4.224_678_889, "4.22468");
+        check(0.000_123_456_789, "0.000123457");
+        check(0.000_012_345_67, "1.23457e-5");
+        check(1e-6, "1e-6");
+        check(1.234e300, "1.234e300");
+        check(f64::INFINITY, "inf");
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = [["σ", "1"], ["name", "22.5"]].map(|row| row.map(String::from).to_vec());
+        assert_eq!(table(&rows), "σ        1\nname  22.5\n");
+    }
+}

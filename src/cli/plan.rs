@@ -1,0 +1,185 @@
+//! `hushflow plan`: the noise of a stream that has not run yet, and which strategy makes it least.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use hushflow::mechanism::accounting::{Delta, Epsilon, NoiseMultiplier};
+use hushflow::mechanism::epochs::Schedule;
+use hushflow::mechanism::moments::{Layout, SecondMoment};
+use hushflow::mechanism::sensitivity::Neighbours;
+use hushflow::mechanism::strategy::{MAX_HORIZON, StrategyName};
+use hushflow::mechanism::workload::Workload;
+use hushflow::pipeline::{Pipeline, Privacy, PublicParameters};
+use hushflow::publication::PublicationError;
+use serde::de::DeserializeOwned;
+use serde::de::value::StrDeserializer;
+
+use super::output::{print, print_json};
+use super::{CliError, number_in};
+use forecast::{Budget, Participation, Plan};
+
+mod forecast;
+mod report;
+
+/// The strategies that are compared when none is named.
+const STRATEGIES: [StrategyName; 2] = [StrategyName::Identity, StrategyName::SquareRoot];
+
+/// What `hushflow plan` takes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Use it before a run, to choose a strategy, an epoch length and a budget: no data are read, no budget is spent. All \
+figures are exact, and what a run will have. Without --strategy, all strategies are compared, the least error \
+first; without a budget, the noise is that for a noise multiplier of 1.
+
+With A the workload and C the strategy, the JSON fields sensitivity, frobenius, max_row, loss, rmse and max_error \
+are those of A = B C for records of norm 1 that are added or removed once and a noise multiplier of 1. \
+joint_sensitivity and the noise levels are those of what is released: count, first and second moments together, \
+for the clip norm, neighbours and noise multiplier in force, in the unit of the clip norm: a pipeline file scales its \
+columns to [−1, 1].
+
+Examples:
+  hushflow plan --workload prefix --horizon 365 --epsilon 1 --delta 1e-6
+  hushflow plan --workload window:7 --horizon 365 --strategy square-root --json
+  hushflow plan examples/flights.toml --strategy identity")]
+pub(crate) struct PlanArguments {
+    /// A pipeline file that says all of this; flags beside it win
+    pipeline: Option<PathBuf>,
+    /// How epochs are weighted: prefix, average, exponential:β, window:k
+    #[arg(long, short = 'w')]
+    workload: Option<Workload>,
+    /// Number of epochs
+    #[arg(long, short = 'n', value_name = "N", allow_hyphen_values = true)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=MAX_HORIZON))]
+    horizon: Option<u64>,
+    /// How noise is correlated over time: identity, square-root
+    #[arg(long, short)]
+    strategy: Option<StrategyName>,
+    /// Numbers in a record [default: 2]
+    #[arg(long, short, value_name = "D", allow_hyphen_values = true, conflicts_with = "pipeline")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
+    dimension: Option<u16>,
+    /// ζ: no record is longer [default: 1]
+    #[arg(long, value_name = "ζ", allow_hyphen_values = true, value_parser = number_in(positive))]
+    clip_norm: Option<f64>,
+    /// Which second moments are released [default: full]
+    #[arg(long, value_parser = word::<SecondMoment>(&["full", "diagonal"]))]
+    moments: Option<SecondMoment>,
+    /// Which streams are hard to tell apart [default: replace-one]
+    #[arg(long, value_parser = word::<Neighbours>(&["replace-one", "replace-one-in-place", "zero-out"]))]
+    neighbours: Option<Neighbours>,
+    /// ε of the whole history of releases
+    #[arg(long, value_name = "ε", allow_hyphen_values = true, value_parser = number_in(Epsilon::new))]
+    epsilon: Option<Epsilon>,
+    /// δ of the whole history of releases
+    #[arg(long, value_name = "δ", allow_hyphen_values = true, value_parser = number_in(Delta::new))]
+    delta: Option<Delta>,
+    /// σ, in place of ε and δ
+    #[arg(long, value_name = "σ", allow_hyphen_values = true, value_parser = number_in(NoiseMultiplier::new))]
+    #[arg(conflicts_with_all = ["epsilon", "delta"])]
+    noise_multiplier: Option<NoiseMultiplier>,
+    /// λ: the share of the second moments [default: ½ζ⁻²; in place, the largest that is free]
+    #[arg(long, value_name = "λ", allow_hyphen_values = true, value_parser = number_in(positive))]
+    second_moment_weight: Option<f64>,
+    /// How often what is protected takes part: once, 1, is all that this version plans
+    #[arg(long, value_name = "K[xB]", default_value = "1", allow_hyphen_values = true)]
+    participation: Participation,
+    /// Expected records of a key in an epoch: tells the noise of the mean
+    #[arg(long, value_name = "R", allow_hyphen_values = true, value_parser = number_in(positive))]
+    records_per_epoch: Option<f64>,
+    /// Print one JSON object, with all digits
+    #[arg(long)]
+    json: bool,
+}
+
+fn positive(value: f64) -> Result<f64, &'static str> {
+    if value > 0.0 && value.is_finite() { Ok(value) } else { Err("expected a finite number above 0") }
+}
+
+/// Reads one of these words, as pipeline files write them.
+fn word<T: DeserializeOwned + Clone + Send + Sync + 'static>(
+    words: &'static [&'static str],
+) -> impl TypedValueParser<Value = T> {
+    let read = |word: String| T::deserialize(StrDeserializer::<serde::de::value::Error>::new(&word));
+    PossibleValuesParser::new(words).try_map(read)
+}
+
+impl PlanArguments {
+    /// What the pipeline file says, if there is one, changed by the flags.
+    fn plan(&self, file: Option<&PublicParameters>) -> Result<Plan, CliError> {
+        let privacy = file.map(|file| file.privacy);
+        let workload = self.workload.clone().or_else(|| Some(file?.release.workload.clone()));
+        let horizon = self.horizon.or_else(|| Some(file?.epochs.schedule.horizon()));
+        let second = self.moments.or_else(|| Some(privacy?.second_moments));
+        let neighbours = self.neighbours.or_else(|| Some(privacy?.neighbours));
+        Ok(Plan {
+            workload: workload.ok_or_else(|| missing("--workload", "--workload prefix"))?,
+            horizon: horizon.ok_or_else(|| missing("--horizon", "--horizon 365, the number of epochs"))?,
+            participation: self.participation,
+            layout: Layout {
+                dimension: file.map_or(self.dimension.unwrap_or(2).into(), |file| file.columns.len()),
+                second: second.unwrap_or(SecondMoment::Full),
+            },
+            neighbours: neighbours.unwrap_or(Neighbours::ReplaceOne),
+            clip_norm: self.clip_norm.or_else(|| Some(privacy?.clip_norm)).unwrap_or(1.0),
+            second_moment_weight: self.second_moment_weight.or_else(|| privacy?.second_moment_weight),
+            keys: file.map_or(1, keys),
+            budget: self.budget(privacy)?,
+            records_per_epoch: self.records_per_epoch.or_else(|| records_per_epoch(file?)),
+        })
+    }
+
+    fn budget(&self, privacy: Option<Privacy>) -> Result<Budget, CliError> {
+        if let Some(noise_multiplier) = self.noise_multiplier {
+            return Ok(Budget::NoiseMultiplier(noise_multiplier));
+        }
+        let of_file = privacy.map(|privacy| Ok((Epsilon::new(privacy.epsilon)?, Delta::new(privacy.delta)?)));
+        let (epsilon, delta) = of_file.transpose().map_err(PublicationError::Accounting)?.unzip();
+        match (self.epsilon.or(epsilon), self.delta.or(delta)) {
+            (Some(epsilon), Some(delta)) => Ok(Budget::Guarantee(epsilon, delta)),
+            (None, None) => Ok(Budget::None),
+            (Some(_), None) => Err(missing("--delta", "--delta 1e-6")),
+            (None, Some(_)) => Err(missing("--epsilon", "--epsilon 1")),
+        }
+    }
+}
+
+fn missing(flag: &str, example: &str) -> CliError {
+    CliError::usage(format!("{flag} is missing: add for example {example}"))
+}
+
+fn keys(file: &PublicParameters) -> u64 {
+    file.key.as_ref().map_or(1, |key| key.values.len() as u64)
+}
+
+/// Records of the only key, where an epoch has a given number of them.
+fn records_per_epoch(file: &PublicParameters) -> Option<f64> {
+    match &file.epochs.schedule {
+        Schedule::ByCount(schedule) if keys(file) == 1 => Some(schedule.records_per_epoch as f64),
+        _ => None,
+    }
+}
+
+/// Prints the forecast of one strategy, or compares all.
+pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
+    let file = arguments.pipeline.as_deref().map(Pipeline::load).transpose()?;
+    let file = file.as_ref().map(Pipeline::public_parameters);
+    let plan = arguments.plan(file.as_ref())?;
+    let strategy = arguments.strategy.clone().or_else(|| Some(file?.release.strategy));
+    let printed = match strategy {
+        Some(strategy) => {
+            let forecast = plan.forecast(&strategy)?;
+            if arguments.json { print_json(&forecast) } else { print(&report::details(&forecast)) }
+        }
+        None => {
+            let strategies = plan.compare(&STRATEGIES)?;
+            if arguments.json {
+                print_json(&BTreeMap::from([("strategies", strategies)]))
+            } else {
+                print(&report::comparison(&strategies))
+            }
+        }
+    };
+    Ok(printed?)
+}

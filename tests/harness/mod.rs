@@ -1,0 +1,276 @@
+//! What the whole-system tests share: a place for files, the real binary, the logs that it leaves, and a plain
+//! computation of the sums that they must hold.
+
+#![allow(dead_code, reason = "every test file is a program of its own and uses its part")]
+
+use std::ffi::OsStr;
+use std::fmt::Write;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use hushflow::mechanism::epochs::Schedule;
+use hushflow::mechanism::moments::{Clipper, QuantisedRows};
+use hushflow::pipeline::time::parse_time;
+use hushflow::pipeline::{Input, Pipeline};
+use hushflow::state::{PublicReader, ReleaseFrame, Store};
+use tempfile::TempDir;
+
+/// A directory for one test's files.
+pub(crate) struct Lab(TempDir);
+
+impl Lab {
+    pub(crate) fn new() -> Self {
+        Lab(tempfile::tempdir().expect("a temporary directory"))
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, content).expect("a file of the test is written");
+        path
+    }
+}
+
+/// How a process ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Ended {
+    fn of(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).expect("output is UTF-8");
+        let ended = Ended { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) };
+        assert!(!ended.err.contains("panicked"), "{}", ended.err);
+        ended
+    }
+
+    #[track_caller]
+    pub(crate) fn succeeded(self) -> Self {
+        assert_eq!(self.code, Some(0), "{}", self.err);
+        self
+    }
+
+    /// Expects this exit code and a message with all these parts.
+    #[track_caller]
+    pub(crate) fn failed(self, code: i32, parts: &[&str]) {
+        assert_eq!(self.code, Some(code), "{}", self.err);
+        for part in parts {
+            assert!(self.err.contains(part), "expected {part:?} in: {}", self.err);
+        }
+    }
+
+    pub(crate) fn json(&self) -> Vec<serde_json::Value> {
+        self.out.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
+    }
+}
+
+/// The binary with these arguments. Standard input is empty.
+pub(crate) fn hushflow<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hushflow"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs to the end.
+pub(crate) fn finish(command: &mut Command) -> Ended {
+    Ended::of(command.output().expect("the binary starts"))
+}
+
+/// Waits for a process that has been started.
+pub(crate) fn wait(child: Child) -> Ended {
+    Ended::of(child.wait_with_output().expect("the process ends"))
+}
+
+/// `hushflow run`, quietly.
+pub(crate) fn run(pipeline: &Path, state: &Path, workers: usize) -> Command {
+    let mut command = hushflow(["run", "--quiet", "--workers", &workers.to_string()]);
+    command.arg(pipeline).arg("--state").arg(state);
+    command
+}
+
+/// `hushflow run` as a cluster of two processes on free ports.
+pub(crate) fn run_as_two(pipeline: &Path, state: &Path, workers: usize) -> [Command; 2] {
+    let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    let address = |port: &TcpListener| port.local_addr().expect("a bound port").to_string();
+    let hosts = ports.each_ref().map(address).join(",");
+    ["0", "1"].map(|process| {
+        let mut command = run(pipeline, state, workers);
+        command.args(["--hosts", &hosts, "--process", process]);
+        command
+    })
+}
+
+/// `hushflow tail --json` with more arguments.
+pub(crate) fn tail(state: &Path, arguments: &[&str]) -> Command {
+    let mut command = hushflow(["tail", "--json"]);
+    command.arg(state).args(arguments);
+    command
+}
+
+/// Waits until `ready`, for at most twenty seconds.
+#[track_caller]
+pub(crate) fn await_until(what: &str, mut ready: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !ready() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Everything in the public log, which has its epochs once each and in order; nothing if there is none yet.
+pub(crate) fn releases(state: &Path) -> Vec<ReleaseFrame> {
+    let Ok(mut reader) = PublicReader::open(state) else { return Vec::new() };
+    let frames: Vec<_> = std::iter::from_fn(|| reader.next_frame().expect("a sound public log")).collect();
+    assert!(frames.iter().map(|frame| frame.epoch).eq(1..=frames.len() as u64));
+    frames
+}
+
+/// The exact sums of every committed epoch, as their owner can read them: in a copy without checkpoints the store
+/// replays the whole log.
+pub(crate) fn sums(state: &Path) -> Vec<Vec<i128>> {
+    let lab = Lab::new();
+    let copy = lab.path("copy");
+    std::fs::create_dir(&copy).expect("a directory for the copy");
+    std::fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("mode 0700");
+    for name in ["private-000001.log", "public.log"] {
+        std::fs::copy(state.join(name), copy.join(name)).expect("a log to copy");
+    }
+    let header = PublicReader::open(&copy).expect("a public log").header().clone();
+    let (_store, recovered) = Store::open(&copy, &header).expect("a sound state");
+    let frames = recovered.replay.map(|frame| frame.expect("a sound frame"));
+    let sums: Vec<_> = frames.zip(1..).inspect(|(frame, epoch)| assert_eq!(frame.epoch, *epoch)).collect();
+    sums.into_iter().map(|(frame, _)| frame.sums.to_vec()).collect()
+}
+
+/// The sums that a pipeline over one CSV file must come to, by plain loops over its rows.
+pub(crate) fn expected_sums(pipeline: &Path) -> Vec<Vec<i128>> {
+    let pipeline = Pipeline::load(pipeline).expect("a pipeline");
+    let Input::Files(files) = &pipeline.source.input else { panic!("the source is a file") };
+    let Schedule::ByTime(by) = &pipeline.epochs.schedule else { panic!("epochs are made of time") };
+    let bounds: Vec<_> = pipeline.columns.iter().map(|column| (column.lower, column.upper)).collect();
+    let clipper = Clipper::new(&bounds, pipeline.privacy.clip_norm).expect("bounds");
+    let d = bounds.len();
+    let width = 1 + d + d * (d + 1) / 2;
+    let keys = pipeline.key.as_ref().map_or(1, |key| key.values.len());
+    let epoch_at = |time: i64| 1 + (time - by.start).div_euclid(by.length);
+
+    let mut sums: Vec<Vec<i128>> = Vec::new();
+    let mut clock = i64::MIN;
+    let mut reader = csv::Reader::from_path(&files[0]).expect("the data");
+    let header = reader.headers().expect("a header").clone();
+    let place = |name: &str| header.iter().position(|found| found == name).expect("the column");
+    let time_of = |row: &csv::StringRecord, column: &Option<String>| {
+        parse_time(&row[place(column.as_ref().expect("a column of times"))]).expect("a time")
+    };
+    for row in reader.records() {
+        let row = row.expect("a row");
+        clock = clock.max(time_of(&row, &pipeline.epochs.arrival));
+        let (oldest, newest) = (epoch_at(clock - by.lateness).max(1), epoch_at(clock));
+        let last = newest.clamp(0, by.horizon as i64) as usize;
+        sums.resize(sums.len().max(last), vec![0; keys * width]);
+        let values: Option<Vec<f64>> =
+            pipeline.columns.iter().map(|column| row[place(&column.name)].parse().ok()).collect();
+        let own = epoch_at(time_of(&row, &pipeline.epochs.time));
+        let epoch = own.min(newest).max(oldest);
+        let key = pipeline
+            .key
+            .as_ref()
+            .map_or(Some(0), |key| key.values.iter().position(|value| *value == row[place(&key.column)]));
+        let (Some(values), Some(key)) = (values, key) else { continue };
+        if clock < by.start || epoch > by.horizon as i64 {
+            continue;
+        }
+        let mut rows = QuantisedRows::new(d);
+        clipper.quantise(&values, &mut rows).expect("finite values");
+        let q: Vec<i128> = rows.values().iter().map(|&value| value as i128).collect();
+        let products = (0..d).flat_map(|i| (i..d).map(move |j| (i, j))).map(|(i, j)| q[i] * q[j]);
+        let record = [1].into_iter().chain(q.iter().copied()).chain(products);
+        let places = sums[epoch as usize - 1][key * width..].iter_mut();
+        places.zip(record).for_each(|(sum, part)| *sum += part);
+    }
+    sums
+}
+
+/// Splitmix64 (Steele, Lea & Flood 2014): test data from a seed.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) % bound
+    }
+}
+
+/// A made-up stream: five columns, seven keys, a row each second of arrival, events up to `LATENESS` seconds before
+/// or, every hundredth row, after it.
+pub(crate) struct Stream {
+    pub(crate) rows: u64,
+    pub(crate) epochs: u64,
+}
+
+const LATENESS: u64 = 90;
+
+impl Stream {
+    pub(crate) fn csv(&self) -> String {
+        let mut random = Random(self.rows);
+        let mut text = String::from("event,arrival,key,a,b,c,d,e\n");
+        for second in 0..self.rows {
+            let early = second % 100 == 99;
+            let offset = random.below(LATENESS);
+            let event = if early { second + offset } else { second.saturating_sub(offset) };
+            let _ = write!(text, "{},{},k{}", time(event), time(second), random.below(8));
+            for _ in 0..5 {
+                let _ = write!(text, ",{}.{:03}", random.below(24) as i64 - 12, random.below(1000));
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// The pipeline over `path`, with more sections at its end.
+    pub(crate) fn pipeline(&self, path: &str, more: &str) -> String {
+        let column = |name| format!("[[columns]]\nname = '{name}'\nlower = -10\nupper = 10\n");
+        let columns: String = ["a", "b", "c", "d", "e"].map(column).concat();
+        format!(
+            "name = 'stream'
+[source]
+path = '{path}'
+format = 'csv'
+{columns}[key]
+column = 'key'
+values = ['k0', 'k1', 'k2', 'k3', 'k4', 'k5', 'k6']
+[epochs]
+time = 'event'
+arrival = 'arrival'
+start = '2020-01-01'
+length = '{}s'
+allowed_lateness = '{LATENESS}s'
+horizon = {}
+[privacy]
+epsilon = 1
+delta = 1e-6
+clip_norm = 1.5
+[release]
+strategy = 'square-root'
+{more}",
+            self.rows / self.epochs,
+            self.epochs,
+        )
+    }
+}
+
+fn time(second: u64) -> String {
+    let (day, hour, minute) = (1 + second / 86_400, second / 3600 % 24, second / 60 % 60);
+    format!("2020-01-{day:02}T{hour:02}:{minute:02}:{:02}Z", second % 60)
+}

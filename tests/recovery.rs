@@ -1,0 +1,251 @@
+//! Crashes: whatever kills a run, every epoch is published once, never changes, and the sums come out as if nothing
+//! had happened.
+//!
+//! `HUSHFLOW_KILLS=n` asks for n kills instead of 24.
+
+mod harness;
+
+use std::io::Write;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Stdio};
+use std::time::Duration;
+
+use harness::{
+    Lab, Random, Stream, await_until, expected_sums, finish, releases, run, run_as_two, sums, wait,
+};
+use hushflow::state::ReleaseFrame;
+
+const PRIVATE_LOG: &str = "private-000001.log";
+
+fn kills() -> usize {
+    std::env::var("HUSHFLOW_KILLS").ok().and_then(|number| number.parse().ok()).unwrap_or(24)
+}
+
+/// What was seen in a public log so far. Noise is fresh in every run, so an epoch that was drawn twice shows.
+struct Witness {
+    state: PathBuf,
+    seen: Vec<ReleaseFrame>,
+}
+
+impl Witness {
+    fn new(state: &Path) -> Self {
+        Witness { state: state.into(), seen: Vec::new() }
+    }
+
+    /// Looks again: what was there before is still there as it was. Gives the number of epochs.
+    fn look(&mut self) -> usize {
+        let now = releases(&self.state);
+        assert!(now.starts_with(&self.seen), "an epoch that had been published is another now");
+        self.seen = now;
+        self.seen.len()
+    }
+}
+
+/// Kills a run soon after its start or, three times of four, after it has published some more bytes.
+fn strike(child: &mut Child, state: &Path, random: &mut Random) {
+    let published = || state.join("public.log").metadata().map_or(0, |log| log.len());
+    if random.below(4) > 0 {
+        let enough = published() + 1 + random.below(400_000);
+        while published() < enough && child.try_wait().expect("a child can be asked").is_none() {
+            std::thread::sleep(Duration::from_micros(500));
+        }
+    }
+    std::thread::sleep(Duration::from_micros(random.below(20_000)));
+    child.kill().expect("a child can be killed");
+}
+
+#[test]
+fn killed_runs_over_a_file_publish_every_epoch_once() {
+    let lab = Lab::new();
+    let stream = Stream { rows: 60_000, epochs: 1000 };
+    lab.write("data.csv", stream.csv());
+    let pipeline = lab.write("pipeline.toml", stream.pipeline("data.csv", ""));
+    let expected = expected_sums(&pipeline);
+    let mut random = Random(1);
+    let (mut killed, mut partial, mut round) = (0, 0, 0);
+    while killed < kills() {
+        round += 1;
+        let state = lab.path(&format!("state {round}"));
+        let mut witness = Witness::new(&state);
+        loop {
+            let workers = 1 + random.below(3) as usize;
+            let mut child = run(&pipeline, &state, workers).spawn().expect("the run starts");
+            strike(&mut child, &state, &mut random);
+            let was_running = wait(child).code.is_none();
+            let before = witness.seen.len();
+            let epochs = witness.look();
+            partial += usize::from((before + 1..stream.epochs as usize).contains(&epochs));
+            killed += usize::from(was_running);
+            if !was_running {
+                break;
+            }
+        }
+        assert_eq!(witness.look(), stream.epochs as usize);
+        assert!(sums(&state) == expected, "the sums are not those of a run that nobody killed");
+    }
+    assert!(partial * 4 >= killed, "only {partial} of {killed} kills left a run half done");
+}
+
+#[test]
+fn a_process_whose_peer_is_killed_ends_and_the_run_can_be_resumed() {
+    let lab = Lab::new();
+    let stream = Stream { rows: 60_000, epochs: 1000 };
+    lab.write("data.csv", stream.csv());
+    let pipeline = lab.write("pipeline.toml", stream.pipeline("data.csv", ""));
+    let state = lab.path("state");
+    let mut witness = Witness::new(&state);
+    for victim in [0, 1] {
+        let before = witness.look();
+        let mut children =
+            run_as_two(&pipeline, &state, 2).map(|mut process| process.spawn().expect("it starts"));
+        await_until("the cluster publishes", || releases(&state).len() > before);
+        children[victim].kill().expect("a child can be killed");
+        let [first, second] = children.map(wait);
+        let survivor = [second, first].into_iter().nth(victim).expect("one of two");
+        survivor.failed(1, &["another process of the cluster has ended"]);
+        assert!(witness.look() < stream.epochs as usize, "the run was killed half-way");
+    }
+    finish(&mut run(&pipeline, &state, 1)).succeeded();
+    assert_eq!(witness.look(), stream.epochs as usize);
+    assert!(sums(&state) == expected_sums(&pipeline));
+}
+
+/// Feeds `rows` until they end or the reader is gone.
+fn feed(mut input: ChildStdin, rows: &str) {
+    for part in rows.as_bytes().chunks(1 << 13) {
+        if input.write_all(part).is_err() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Pipes `rows` into a run and kills it, if there is a `random` moment. Gives whether it came to its end.
+fn pipe(pipeline: &Path, state: &Path, rows: &str, random: Option<&mut Random>) -> bool {
+    let mut child = run(pipeline, state, 1).stdin(Stdio::piped()).spawn().expect("the run starts");
+    let input = child.stdin.take().expect("a pipe");
+    std::thread::scope(|scope| {
+        scope.spawn(|| feed(input, rows));
+        if let Some(random) = random {
+            strike(&mut child, state, random);
+        }
+        wait(child).code == Some(0)
+    })
+}
+
+#[test]
+fn a_source_piped_in_again_after_kills_is_not_counted_twice() {
+    let lab = Lab::new();
+    let stream = Stream { rows: 20_000, epochs: 400 };
+    let rows = stream.csv();
+    lab.write("data.csv", &rows);
+    let pipeline = lab.write("pipeline.toml", stream.pipeline("-", ""));
+    let state = lab.path("state");
+    let mut witness = Witness::new(&state);
+    let mut random = Random(2);
+    let mut partial = 0;
+    for _ in 0..6 {
+        let before = witness.seen.len();
+        if pipe(&pipeline, &state, &rows, Some(&mut random)) {
+            break;
+        }
+        partial += usize::from(witness.look() > before);
+    }
+    assert!(partial > 1, "the stream is long enough to be killed twice");
+    assert!(pipe(&pipeline, &state, &rows, None));
+    assert_eq!(witness.look(), stream.epochs as usize);
+    let undisturbed = lab.write("file.toml", stream.pipeline("data.csv", ""));
+    assert!(sums(&state) == expected_sums(&undisturbed), "rows were lost or counted twice");
+}
+
+/// The place of a log's last frame (`docs/formats.md`).
+fn last_frame(log: &Path) -> Range<u64> {
+    let bytes = std::fs::read(log).expect("a log");
+    let length = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize;
+    let (mut start, mut end) = (0, 16);
+    while end < bytes.len() {
+        (start, end) = (end, end + 24 + length(end));
+    }
+    start as u64..end as u64
+}
+
+fn cut(log: &Path, length: u64) {
+    let file = std::fs::File::options().write(true).open(log).expect("a log");
+    file.set_len(length).expect("a file can be cut");
+}
+
+#[test]
+fn a_torn_last_frame_is_cut_off_and_its_epoch_published_anew() {
+    let lab = Lab::new();
+    let stream = Stream { rows: 2000, epochs: 20 };
+    lab.write("data.csv", stream.csv());
+    let pipeline = lab.write("pipeline.toml", stream.pipeline("data.csv", ""));
+    let expected = expected_sums(&pipeline);
+    let state = lab.path("state");
+    finish(&mut run(&pipeline, &state, 1)).succeeded();
+    let mut random = Random(3);
+    for workers in 1..=12 {
+        let (private, public) = (state.join(PRIVATE_LOG), state.join("public.log"));
+        let torn = last_frame(&private);
+        cut(&public, last_frame(&public).start);
+        cut(&private, torn.start + random.below(torn.end - torn.start));
+        let mut witness = Witness::new(&state);
+        assert_eq!(witness.look(), 19);
+        finish(&mut run(&pipeline, &state, workers)).succeeded();
+        assert_eq!(witness.look(), 20);
+        assert!(sums(&state) == expected);
+    }
+    // A public log that knows more than the private one: the epoch has been seen and must not be drawn again.
+    let torn = last_frame(&state.join(PRIVATE_LOG));
+    cut(&state.join(PRIVATE_LOG), torn.end - 1);
+    finish(&mut run(&pipeline, &state, 1)).failed(1, &[PRIVATE_LOG, "cut or rolled back"]);
+    assert_eq!(releases(&state).len(), 20);
+}
+
+#[test]
+fn a_locked_directory_is_refused_at_once() {
+    let lab = Lab::new();
+    let stream = Stream { rows: 2000, epochs: 20 };
+    let pipeline = lab.write("pipeline.toml", stream.pipeline("-", ""));
+    let state = lab.path("state");
+    let mut first = run(&pipeline, &state, 1).stdin(Stdio::piped()).spawn().expect("the run starts");
+    await_until("the first run holds the directory", || state.join("public.log").exists());
+    let name = state.display().to_string();
+    finish(&mut run(&pipeline, &state, 1)).failed(1, &[&name, "another run holds this state directory"]);
+    drop(first.stdin.take());
+    assert_eq!(wait(first).code, Some(1), "an input without a header");
+}
+
+#[test]
+fn other_public_parameters_are_refused_and_views_are_not() {
+    let lab = Lab::new();
+    let stream = Stream { rows: 2000, epochs: 20 };
+    lab.write("data.csv", stream.csv());
+    let text = stream.pipeline("data.csv", "");
+    let state = lab.path("state");
+    finish(&mut run(&lab.write("pipeline.toml", &text), &state, 1)).succeeded();
+    let before = releases(&state);
+    let changed = |from: &str, to: &str| {
+        assert!(text.contains(from), "{from}");
+        finish(&mut run(&lab.write("pipeline.toml", text.replacen(from, to, 1)), &state, 1))
+    };
+    for (from, to) in [
+        ("epsilon = 1", "epsilon = 2"),
+        ("delta = 1e-6", "delta = 1e-7"),
+        ("upper = 10", "upper = 11"),
+        ("horizon = 20", "horizon = 21"),
+        ("clip_norm = 1.5", "clip_norm = 1"),
+        ("'k6'", "'k7'"),
+        ("90s", "91s"),
+        ("'square-root'", "'identity'"),
+        ("[privacy]", "[simulation]\nseed = 1\n[privacy]"),
+    ] {
+        let name = state.display().to_string();
+        changed(from, to).failed(1, &[&name, "these parameters differ", "use another --state directory"]);
+    }
+    let view = "[[views]]\nname = 'v'\nworkload = 'window:3'\n[release]";
+    let ended = changed("[release]", view).succeeded();
+    assert!(ended.err.contains("Nothing new: 20 epochs"), "{}", ended.err);
+    assert!(releases(&state) == before);
+}
