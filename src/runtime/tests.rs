@@ -54,6 +54,22 @@ fn public_counts_do_not_tell_whether_a_value_can_be_used() {
     }
 }
 
+#[test]
+fn rows_that_a_file_gains_are_counted_by_the_next_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let counts = |rows: &str| {
+        let rest = "privacy = { epsilon = 1, delta = 1e-6, neighbours = 'replace-one-in-place' }\n\
+                    epochs = { records = 2, horizon = 9 }";
+        let pipeline = pipeline(directory.path(), rows, rest);
+        let releases = run_to_the_end(directory.path(), pipeline);
+        releases.iter().map(|release| release[0] >> 40).collect::<Vec<_>>()
+    };
+    assert_eq!(counts("x\n1\n1\n1\n"), [2, 1]);
+    assert_eq!(counts("x\n1\n1\n1\n"), [2, 1]);
+    // The end of the input closed the second epoch, so its other row joins the third.
+    assert_eq!(counts("x\n1\n1\n1\n1\n1\n"), [2, 1, 2]);
+}
+
 /// A header that says `private` must be true of the shards of all processes.
 #[test]
 fn a_process_with_seeded_noise_is_refused_by_one_without() {
