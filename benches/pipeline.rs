@@ -148,7 +148,8 @@ fn feed(worker: &mut Worker, publication: &Publication, batch: &Records) {
         worker.step();
     }
     ends.send(1);
-    (input.close(), ends.close());
+    input.close();
+    ends.close();
     while !fault.is_raised() && worker.step_or_park(Some(Duration::from_millis(50))) {}
 }
 
