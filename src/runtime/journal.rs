@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use super::RunError;
 use crate::publication::Publication;
 use crate::source::Position;
-use crate::state::{EpochFrame, Recovered, SourcePosition, Store};
+use crate::state::{EpochFrame, Recovered, SourcePosition, StateError, Store};
 
 /// Where a run begins. The same on every worker of every process.
 #[derive(Clone, Serialize, Deserialize)]
@@ -95,9 +95,20 @@ impl CommitLog<Position> for Journal {
             .collect::<Result<Vec<_>, bincode::Error>>()?;
         self.0.commit(&frames)?;
         if let Some(epoch) = epochs.iter().rfind(|epoch| !epoch.states.is_empty()) {
-            self.0.checkpoint(epoch.epoch, &Zeroizing::new(options().serialize(&epoch.states)?))?;
+            self.checkpoint(epoch)?;
         }
         Ok(())
+    }
+}
+
+impl Journal {
+    /// Writes the encoders' states, unless they exceed what a frame may hold: then the next start replays the log.
+    fn checkpoint(&mut self, epoch: &EpochCommit<Position>) -> Result<(), StateError> {
+        let Ok(states) = options().serialize(&epoch.states).map(Zeroizing::new) else { return Ok(()) };
+        match self.0.checkpoint(epoch.epoch, &states) {
+            Err(StateError::TooLarge { .. }) => Ok(()),
+            written => written,
+        }
     }
 }
 

@@ -34,7 +34,7 @@ pub struct SourceReader {
     due: u64,
     /// Rows of the standard input up to this epoch may have been counted by an earlier run.
     pub(super) counted_before: u64,
-    /// The largest public time in the rows of this run.
+    /// The public time of the current row alone.
     arrived: i64,
     /// The rows whose epoch is later than that of every row before them.
     firsts: VecDeque<(u64, Position)>,
@@ -224,7 +224,7 @@ impl SourceReader {
         if let Some(slot) = self.roles.clock {
             let arrival = self.row.time(slot).map_err(Refusal::of(slot))?;
             self.clock.advance(arrival);
-            self.arrived = self.arrived.max(arrival);
+            self.arrived = arrival;
         }
         let event_time = match self.roles.time {
             Some(slot) => self.row.time(slot).map_err(Refusal::of(slot))?,
@@ -273,7 +273,7 @@ impl SourceReader {
     fn assign(&mut self, event_time: i64) -> Option<u64> {
         let counters = &mut self.counters;
         let counted_before = i64::try_from(self.counted_before).unwrap_or(i64::MAX);
-        // An earlier run may have seen this row by an earlier clock, but not by one before this.
+        // An earlier run may have seen this row by an earlier clock, but not by one before its own arrival.
         let clock = Clock { time: self.arrived, ..self.clock };
         if counted_before > 0 && self.schedule.least_epoch(event_time, clock) <= counted_before {
             counters.already_closed += 1;
