@@ -128,14 +128,14 @@ impl Publication {
         Ok(PublicHeader { parameters: serde_json::to_vec(&header)?, private: self.private })
     }
 
-    /// Whether the noise multiplier in use is what the stated guarantee asks for, or more. It may fall short by the
-    /// margins that calibration adds, which is how far two versions of it may differ.
+    /// Whether the noise multiplier in use gives the stated guarantee. It may fall short of what would be calibrated now
+    /// by half the margin that calibration adds, which is more than roundings of two versions of it can differ.
     ///
     /// # Errors
     /// [`PublicationError::Accounting`] if no noise gives the guarantee.
     pub fn guarantee_holds(&self) -> Result<bool, PublicationError> {
         let needed = calibrated(&self.parameters, self.strategy.as_ref())?;
-        Ok(self.noise_multiplier() >= needed * (1.0 - 4.0 * MARGIN))
+        Ok(self.noise_multiplier() >= needed * (1.0 - MARGIN / 2.0))
     }
 
     /// The public parameters.

@@ -283,8 +283,8 @@ fn check_rows(name: &str, content: impl AsRef<[u8]>, [rows, missing, malformed]:
         assert_eq!(found, count.to_string(), "{what}: {shown:?}\n{}", ended.err);
     };
     told(rows, "rows read");
-    told(missing, "skipped, a value is missing");
-    told(malformed, "skipped, malformed");
+    told(missing, "unusable, a value is missing");
+    told(malformed, "unusable, malformed");
     let counted: i128 = sums(&lab.path("state")).iter().map(|epoch| epoch[0]).sum();
     assert_eq!(counted, rows - missing - malformed, "{shown:?}");
 }

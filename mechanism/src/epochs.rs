@@ -80,11 +80,13 @@ pub struct Clock {
     pub time: i64,
     /// The number of rows seen: the next row's position.
     pub row: u64,
+    /// The last epoch that an earlier end of the input closed before its time; 0 where none did.
+    pub closed: u64,
 }
 
 impl Clock {
     /// The clock before the first row.
-    pub const START: Clock = Clock { time: i64::MIN, row: 0 };
+    pub const START: Clock = Clock { time: i64::MIN, row: 0, closed: 0 };
 
     /// Moves the clock to `time`, never back.
     pub fn advance(&mut self, time: i64) {
@@ -181,7 +183,8 @@ impl Schedule {
     /// Where a record goes that arrives at `clock` (`clock.row` is its own position, `clock.time` includes its own
     /// arrival). By count, `event_time` plays no part.
     ///
-    /// By time, a record that arrives before the start is dropped; every other record of an epoch below 1 is late.
+    /// By time, a record that arrives before the start is dropped; every other record of an epoch below 1 is late. So is
+    /// one of an epoch that an end of the input closed; by count it joins the next epoch.
     ///
     /// ```
     /// use hushflow_mechanism::epochs::*;
@@ -191,7 +194,7 @@ impl Schedule {
     /// });
     /// let minutes = |m: i64| m * 60_000_000;
     /// // At 01:09 the first hour is still open, at 01:10 it has closed.
-    /// let at = |time| Clock { time, row: 0 };
+    /// let at = |time| Clock { time, ..Clock::START };
     /// assert_eq!(hourly.assign(minutes(59), at(minutes(69))), Assignment::Epoch(1));
     /// assert_eq!(hourly.assign(minutes(59), at(minutes(70))), Assignment::Late(2));
     /// ```
@@ -200,9 +203,23 @@ impl Schedule {
             Schedule::ByTime(by) => by.assign(event_time, clock.time),
             Schedule::ByCount(by) => Assignment::Epoch(by.epoch_at(clock.row)),
         };
+        let assignment = match assignment.epoch() {
+            Some(epoch) if epoch <= clock.closed => self.late(clock.closed.saturating_add(1)),
+            _ => assignment,
+        };
         match assignment.epoch() {
             Some(epoch) if epoch > self.horizon() => Assignment::Dropped(Reason::AfterHorizon),
             _ => assignment,
+        }
+    }
+
+    /// Where a late record goes while `oldest` is the oldest open epoch.
+    fn late(&self, oldest: u64) -> Assignment {
+        match self {
+            Schedule::ByTime(TimeSchedule { late: LatePolicy::Drop, .. }) => {
+                Assignment::Dropped(Reason::Late)
+            }
+            _ => Assignment::Late(oldest),
         }
     }
 
@@ -213,7 +230,7 @@ impl Schedule {
             Schedule::ByTime(by) => by.oldest_open(clock.time),
             Schedule::ByCount(by) => by.epoch_at(clock.row),
         };
-        oldest.min(self.horizon().saturating_add(1))
+        oldest.max(clock.closed.saturating_add(1)).min(self.horizon().saturating_add(1))
     }
 
     /// The last epoch to be released when the input ends at `clock`, 0 if none: the newest that has begun on a
@@ -224,7 +241,7 @@ impl Schedule {
             Schedule::ByTime(by) => by.epoch_at(clock.time).max(0).unsigned_abs(),
             Schedule::ByCount(by) => clock.row.div_ceil(by.records_per_epoch.max(1)),
         };
-        last.min(self.horizon())
+        last.max(clock.closed).min(self.horizon())
     }
 }
 
@@ -278,7 +295,7 @@ mod tests {
     }
 
     fn at(time: i64) -> Clock {
-        Clock { time, row: 0 }
+        Clock { time, ..Clock::START }
     }
 
     #[test]
@@ -327,7 +344,7 @@ mod tests {
     fn rows_decide_by_count() {
         let schedule = Schedule::ByCount(CountSchedule { records_per_epoch: 3, horizon: 2 });
         let check = |row, assigned, oldest, last| {
-            let clock = Clock { time: i64::MIN, row };
+            let clock = Clock { row, ..Clock::START };
             assert_eq!(schedule.assign(0, clock), assigned, "row {row}");
             assert_eq!(
                 (schedule.oldest_open(clock), schedule.last_at_end(clock)),
@@ -352,6 +369,26 @@ mod tests {
         check(at(100), 1);
         check(at(110), 2);
         check(at(i64::MAX), 8);
+    }
+
+    #[test]
+    fn what_an_end_of_the_input_has_closed_stays_closed() {
+        let check = |schedule: Schedule, closed, expected| {
+            let clock = Clock { time: 125, row: 5, closed };
+            assert_eq!(schedule.assign(122, clock), expected, "{schedule:?} after {closed}");
+            assert!(schedule.oldest_open(clock) > closed && schedule.last_at_end(clock) >= closed);
+        };
+        // Epoch 3 by the clock, and by count.
+        let fold = || by_time(LatePolicy::Fold, ClockSource::Arrival);
+        let count = || Schedule::ByCount(CountSchedule { records_per_epoch: 2, horizon: 8 });
+        for closed in [0, 2] {
+            check(fold(), closed, Epoch(3));
+            check(count(), closed, Epoch(3));
+        }
+        check(fold(), 3, Late(4));
+        check(count(), 3, Late(4));
+        check(by_time(LatePolicy::Drop, ClockSource::Arrival), 3, Dropped(Reason::Late));
+        check(fold(), 8, Dropped(Reason::AfterHorizon));
     }
 
     #[test]
@@ -388,7 +425,7 @@ mod tests {
     proptest! {
         #[test]
         fn nobody_joins_a_closed_epoch(schedule in any_schedule(), event: i64, time: i64, row: u64) {
-            let clock = Clock { time, row };
+            let clock = Clock { time, row, closed: 0 };
             if let Some(epoch) = schedule.assign(event, clock).epoch() {
                 prop_assert!(epoch >= schedule.oldest_open(clock));
                 let after = Clock { row: row.saturating_add(1), ..clock };
@@ -400,8 +437,8 @@ mod tests {
         fn with_an_earlier_clock_the_least_epoch_is_a_lower_bound(
             schedule in any_schedule(), event: i64, times: [i64; 2], rows: [u64; 2],
         ) {
-            let known = Clock { time: times[0].min(times[1]), row: rows[0].min(rows[1]) };
-            let clock = Clock { time: times[0].max(times[1]), row: rows[0].max(rows[1]) };
+            let known = Clock { time: times[0].min(times[1]), row: rows[0].min(rows[1]), closed: 0 };
+            let clock = Clock { time: times[0].max(times[1]), row: rows[0].max(rows[1]), closed: 0 };
             if let Some(epoch) = schedule.assign(event, clock).epoch() {
                 prop_assert!(schedule.least_epoch(event, known) <= clamp(epoch));
             }
@@ -410,8 +447,8 @@ mod tests {
         #[test]
         fn epochs_never_open_again(schedule in any_schedule(), times: [i64; 2], rows: [u64; 2]) {
             let [first, last] = [times[0].min(times[1]), times[0].max(times[1])];
-            let before = Clock { time: first, row: rows[0].min(rows[1]) };
-            let after = Clock { time: last, row: rows[0].max(rows[1]) };
+            let before = Clock { time: first, row: rows[0].min(rows[1]), closed: 0 };
+            let after = Clock { time: last, row: rows[0].max(rows[1]), closed: 0 };
             prop_assert!(schedule.oldest_open(before) <= schedule.oldest_open(after));
             prop_assert!(schedule.last_at_end(before) <= schedule.last_at_end(after));
         }

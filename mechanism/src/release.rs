@@ -12,7 +12,8 @@
 //! depends on the data, plus independent discrete Gaussians whose parameters do not. Its conditional
 //! zero-concentrated loss is `Σ Δv²/(2σ²)` (Canonne, Kamath & Steinke 2020, Thm 14), and along every path these add up to at most
 //! the squared joint sensitivity over 2(noise deviation)², also when the stream was chosen after seeing earlier releases,
-//! because C is lower triangular (fully adaptive composition: Whitehouse et al. 2023).
+//! because C is lower triangular (fully adaptive composition: Whitehouse et al. 2023). That these paths may also be accounted
+//! for as one Gaussian mechanism, which is what (ε, δ) is calibrated by, is proved in `docs/privacy.md`.
 
 use crate::jme::JointMechanism;
 use crate::moments::Layout;

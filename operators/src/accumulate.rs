@@ -70,10 +70,8 @@ fn partial_sums(sums: &mut Accumulators, layout: Layout, shards: Shards) -> Resu
     for (key, sums) in sums.take().map_err(|error| error.to_string())? {
         let start = u64::from(key) * width;
         if start + width > shards.coordinates() {
-            return Err(format!(
-                "a record has key {key}, expected one below {}",
-                shards.coordinates() / width
-            ));
+            let keys = shards.coordinates() / width;
+            return Err(format!("a record's key is not among the {keys} keys: number keys from 0"));
         }
         for (shard, run) in shards.split(start..start + width) {
             partials.push(PartialSums {

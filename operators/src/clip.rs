@@ -35,13 +35,18 @@ pub trait Clip<'scope> {
 impl<'scope> Clip<'scope> for StreamVec<'scope, u64, Records> {
     fn clip(self, clipper: Arc<Clipper>, fault: Fault) -> StreamVec<'scope, u64, QuantisedRecords> {
         self.unary(Pipeline, "Clip", move |_capability, _info| {
+            // The times of batches that could not be taken stay: a fault must not look like an end.
+            let mut failed = Vec::new();
             move |input, output| {
                 input.for_each_time(|time, batches| {
                     let mut session = output.session(&time);
                     for records in batches.flat_map(|batch| batch.drain(..)) {
                         match quantise(&clipper, records) {
                             Ok(quantised) => session.give(quantised),
-                            Err(error) => fault.raise(error),
+                            Err(error) => {
+                                failed.push(time.retain(0));
+                                fault.raise(error);
+                            }
                         }
                     }
                 });

@@ -13,7 +13,8 @@ pub trait Epochs<'scope> {
     /// The source assigns epochs by a [`Schedule`](hushflow_mechanism::epochs::Schedule), which looks at the record and at
     /// the public clock only, sends at a time not above the oldest open epoch, and holds its capability
     /// there: then every epoch closes when the clock says so. A record whose epoch is below the time at which it was
-    /// sent joins the epoch of that time.
+    /// sent joins the epoch of that time. A batch that does not have one key, one epoch and the same number of values
+    /// for every record goes on without keys, and [`Accumulate`](crate::Accumulate) refuses it.
     ///
     /// ```
     /// use hushflow_mechanism::epochs::{Clock, CountSchedule, Schedule};
@@ -53,14 +54,20 @@ impl<'scope> Epochs<'scope> for StreamVec<'scope, u64, Records> {
     }
 }
 
-/// Cuts a batch by epoch. The usual batch, whose records share an epoch, is handed on as it is.
-fn split(records: Records) -> BTreeMap<u64, Records> {
-    let Some(&first) = records.epochs.first() else { return BTreeMap::new() };
+/// Cuts a batch by epoch. The usual batch, whose records share an epoch, is handed on as it is; one whose lengths do not
+/// agree is handed on without keys, which no operator behind takes for records.
+fn split(mut records: Records) -> BTreeMap<u64, Records> {
+    let first = records.epochs.first().copied().unwrap_or_default();
+    let (count, values) = (records.keys.len(), records.values.len());
+    if count != records.epochs.len() || values < count || !values.is_multiple_of(count) {
+        records.keys.clear();
+        return BTreeMap::from([(first, records)]);
+    }
     if records.epochs.iter().all(|&epoch| epoch == first) {
         return BTreeMap::from([(first, records)]);
     }
     let mut parts: BTreeMap<u64, Records> = BTreeMap::new();
-    let dimension = records.values.len() / records.len();
+    let dimension = values / count;
     let rows = records.values.chunks_exact(dimension);
     for ((&epoch, &key), row) in records.epochs.iter().zip(&records.keys).zip(rows) {
         let part = parts.entry(epoch).or_default();
@@ -69,4 +76,53 @@ fn split(records: Records) -> BTreeMap<u64, Records> {
         part.values.extend_from_slice(row);
     }
     parts
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Accumulate, Clip, Epochs, Fault, Records};
+    use hushflow_mechanism::moments::{Clipper, Layout, SecondMoment};
+    use hushflow_mechanism::release::Shards;
+    use std::sync::Arc;
+    use timely::dataflow::operators::{Probe, vec::ToStream};
+
+    /// Runs one batch up to its sums: whether it raised the fault, and whether its epoch still closed.
+    fn outcome(keys: usize, epochs: &[u64], values: usize) -> (bool, bool) {
+        let batch = Records { keys: vec![0; keys], epochs: epochs.to_vec(), values: vec![0.5; values] };
+        timely::execute_directly(move |worker| {
+            let fault = Fault::new();
+            let layout = Layout { dimension: 2, second: SecondMoment::Full };
+            let clipper = Arc::new(Clipper::unscaled(2, 1.0).unwrap());
+            let shards = Shards::new(1, layout, 1);
+            let raised = fault.clone();
+            let probe = worker.dataflow::<u64, _, _>(|scope| {
+                let records = vec![batch].to_stream(scope).container::<Vec<_>>();
+                let sums = records.epochs().clip(clipper, fault.clone()).accumulate(layout, shards, fault);
+                sums.probe().0
+            });
+            (0..20).for_each(|_| {
+                worker.step();
+            });
+            let outcome = (raised.is_raised(), probe.done());
+            worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
+            outcome
+        })
+    }
+
+    #[test]
+    fn a_batch_whose_lengths_do_not_agree_is_a_fault_that_holds_its_epoch() {
+        assert_eq!(outcome(2, &[1, 2], 4), (false, true));
+        assert_eq!(outcome(0, &[], 0), (false, true));
+        for (keys, epochs, values) in [
+            (2, &[1, 2][..], 5),
+            (2, &[1, 1], 3),
+            (3, &[1, 2, 1], 4),
+            (2, &[1], 4),
+            (1, &[1, 2], 2),
+            (2, &[1, 2], 1),
+            (0, &[1, 2], 4),
+        ] {
+            assert_eq!(outcome(keys, epochs, values), (true, false), "{keys} {epochs:?} {values}");
+        }
+    }
 }

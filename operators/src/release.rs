@@ -16,7 +16,8 @@ use zeroize::Zeroizing;
 /// What a release needs to know. The same on every worker.
 #[derive(Clone)]
 pub struct ReleaseSetup {
-    /// Sensitivity and noise.
+    /// Sensitivity and noise, made with the [`geometry`](Strategy::geometry) of this strategy: with that of another one
+    /// there is no guarantee.
     pub mechanism: Arc<JointMechanism>,
     /// The strategy C.
     pub strategy: Arc<dyn Strategy>,

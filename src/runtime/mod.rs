@@ -150,16 +150,19 @@ pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> R
         on_fault: options.on_cluster_fault,
         views: pipeline.views.len(),
     };
-    let cluster = options.cluster.as_ref().map(|cluster| (cluster, parameters.as_slice()));
+    // With the kind of noise: one process with seeded noise would make the releases of all not private.
+    let identity = [&parameters[..], &[u8::from(noise.is_private())]].concat();
+    let cluster = options.cluster.as_ref().map(|cluster| (cluster, &identity[..]));
     let worked = execute(options.workers, cluster, &fault, move |worker| process.work(worker));
     if let Err(error) = &worked {
         fault.raise(error);
     }
-    let counters = reading.and_then(|thread| thread.join().ok()).unwrap_or_default();
     let ends = worked?;
+    // After a fault the reader is left alone: it may be waiting for rows that never come.
     if let Some(reason) = fault.reason() {
         return Err(RunError::Fault(reason.to_owned()));
     }
+    let counters = reading.and_then(|thread| thread.join().ok()).unwrap_or_default();
     let first = start.map_or(1, |start| start.first_epoch);
     Ok(Summary { epochs: first..ends.into_iter().fold(first, u64::max), generation, counters })
 }

@@ -1,5 +1,6 @@
 //! Whole runs through the library: what they commit, and that they end.
 
+use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,15 +19,14 @@ fn pipeline(directory: &Path, rows: &str, rest: &str) -> Pipeline {
     Pipeline::parse(&text, &directory.join("p.toml")).unwrap()
 }
 
+fn options(state: &Path) -> Options {
+    Options { workers: 2, state: state.into(), cluster: None, on_cluster_fault: |reason| panic!("{reason}") }
+}
+
 /// The releases in the log after a run, which must end.
 fn run_to_the_end(directory: &Path, pipeline: Pipeline) -> Vec<Vec<i128>> {
     let state = directory.join("state");
-    let options = Options {
-        workers: 2,
-        state: state.clone(),
-        cluster: None,
-        on_cluster_fault: |reason| panic!("{reason}"),
-    };
+    let options = options(&state);
     let (done, ended) = unbounded();
     std::thread::spawn(move || {
         let (outputs, shown) = unbounded();
@@ -51,6 +51,44 @@ fn public_counts_do_not_tell_whether_a_value_can_be_used() {
     };
     for value in ["0.25", "1e9", "none", "NaN", "1e999", "\"\""] {
         assert_eq!(counts(value), [2 << 40, 2 << 40], "{value}");
+    }
+}
+
+#[test]
+fn rows_that_a_file_gains_are_counted_by_the_next_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let counts = |rows: &str| {
+        let rest = "privacy = { epsilon = 1, delta = 1e-6, neighbours = 'replace-one-in-place' }\n\
+                    epochs = { records = 2, horizon = 9 }";
+        let pipeline = pipeline(directory.path(), rows, rest);
+        let releases = run_to_the_end(directory.path(), pipeline);
+        releases.iter().map(|release| release[0] >> 40).collect::<Vec<_>>()
+    };
+    assert_eq!(counts("x\n1\n1\n1\n"), [2, 1]);
+    assert_eq!(counts("x\n1\n1\n1\n"), [2, 1]);
+    // The end of the input closed the second epoch, so its other row joins the third.
+    assert_eq!(counts("x\n1\n1\n1\n1\n1\n"), [2, 1, 2]);
+}
+
+/// A header that says `private` must be true of the shards of all processes.
+#[test]
+fn a_process_with_seeded_noise_is_refused_by_one_without() {
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let hosts = listeners.map(|listener| listener.local_addr().unwrap().to_string()).to_vec();
+    let processes = [None, Some(7)].into_iter().enumerate().map(|(process, simulation_seed)| {
+        let hosts = hosts.clone();
+        std::thread::spawn(move || {
+            let directory = tempfile::tempdir().unwrap();
+            let rest = format!("{PRIVACY}\nepochs = {{ records = 2, horizon = 2 }}");
+            let pipeline = Pipeline { simulation_seed, ..pipeline(directory.path(), "x\n0.5\n", &rest) };
+            let cluster = Cluster { process, hosts, patience: Duration::from_secs(10) };
+            let options = Options { cluster: Some(cluster), ..options(&directory.path().join("state")) };
+            run(&pipeline, &options, unbounded().0).map(|_| ()).unwrap_err().to_string()
+        })
+    });
+    for process in processes.collect::<Vec<_>>() {
+        let error = process.join().unwrap();
+        assert!(error.contains("runs another pipeline"), "{error}");
     }
 }
 

@@ -10,6 +10,9 @@
 //! after a restart its rows of closed epochs are dropped and counted, never folded into later epochs: a row that is
 //! piped in twice is not counted twice.
 //!
+//! The end of the input closes the epoch that has begun, if a clock is there to say so. Rows that a file gains afterwards
+//! belong to the next epoch: they are late, not lost.
+//!
 //! **What a row may do.** A row holds its place in the stream whether or not it can be used, and its arrival moves
 //! the clock whether or not its other fields can be read, so what one person's record holds never moves another's.
 //! The framing of rows and the arrival column are the collector's, and trusted: a row with a wrong number of fields

@@ -128,6 +128,8 @@ impl SourceReader {
         let Some(before) = self.read_row()? else {
             self.ended = true;
             self.due = self.schedule.last_at_end(self.clock);
+            // For the rows that come after this end, in a later run.
+            self.clock.closed = self.due;
             return Ok(());
         };
         self.counters.rows += 1;
@@ -179,6 +181,10 @@ impl SourceReader {
                 Outcome::End => {
                     self.position = Position { file: before.file + 1, ..Position::START };
                     self.open_file()?;
+                    if self.rows.is_none() {
+                        // There is no next file: a later run goes on behind the last row of this one, which may grow.
+                        self.position = before;
+                    }
                 }
             }
         }

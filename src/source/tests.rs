@@ -178,7 +178,7 @@ fn files_follow_each_other_as_one_stream() {
     assert_eq!(marks.iter().map(|mark| mark.epoch).collect::<Vec<_>>(), [1, 2, 3]);
     let places: Vec<_> =
         marks.iter().map(|mark| (mark.resume.file, mark.resume.offset, mark.resume.line)).collect();
-    assert_eq!(places, [(0, 12, 4), (2, 8, 3), (3, 0, 1)]);
+    assert_eq!(places, [(0, 12, 4), (2, 8, 3), (2, 12, 4)]);
 }
 
 #[test]
@@ -265,6 +265,26 @@ fn an_input_that_cannot_be_read_again_counts_no_row_twice() {
     let (records, _) = drain(&mut reader).unwrap();
     assert_eq!(values(&records), [2.0, 4.0, 5.0]);
     assert_eq!(reader.counters().already_closed, 3);
+}
+
+#[test]
+fn rows_that_come_after_the_end_of_a_file_join_the_next_epoch() {
+    let check = |rest: &str, whole: &[u8], cut: usize, expected: &[f64]| {
+        let (directory, pipeline) = pipeline(&[("a.csv", &whole[..cut])], rest);
+        let (_, marks) = drain(&mut SourceReader::open(&pipeline).unwrap()).unwrap();
+        let last = marks.last().unwrap();
+        std::fs::write(directory.path().join("a.csv"), whole).unwrap();
+        let mut reader = SourceReader::resume(&pipeline, last.resume, last.epoch).unwrap();
+        let (records, _) = drain(&mut reader).unwrap();
+        assert_eq!(
+            (values(&records), records.keys().next().copied()),
+            (expected.to_vec(), Some(last.epoch + 1))
+        );
+    };
+    let whole = timed(&[(1, 1), (12, 12), (13, 13), (3, 14), (21, 21)]);
+    let cut = whole.len() - timed(&[(13, 13), (3, 14), (21, 21)]).len() + timed(&[]).len();
+    check(BY_ARRIVAL, &whole, cut, &[2.0, 3.0, 4.0]);
+    check(BY_COUNT, b"x\n1\n2\n3\n4\n5\n", 8, &[4.0, 5.0]);
 }
 
 #[test]

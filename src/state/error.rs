@@ -56,8 +56,8 @@ pub enum StateError {
     },
     /// The directory was made with other public parameters.
     #[error(
-        "{}: these parameters differ from those the directory was made with: use another --state directory, or \
-         restore the parameters",
+        "{}: these parameters differ from those the directory was made with: restore the parameters, or \
+         use another --state directory, whose guarantee adds to that of this one if the data are the same",
         path.display()
     )]
     HeaderDiffers {

@@ -1,8 +1,9 @@
 //! Where random bits come from.
 //!
 //! A release takes 32 fresh bytes of operating-system entropy for every (epoch, shard) and expands them by
-//! ChaCha20. Nothing is kept: no seed outlives its epoch, so there is no key to steal, and neither a restored
-//! backup nor a cloned machine can draw the same noise twice. The seeded source exists for tests and
+//! ChaCha20. Nothing is kept on disk: no seed outlives its epoch, so there is no key to steal, and no restored backup
+//! draws the same noise twice. (Two copies of a machine cloned while it *runs* share what is in memory: the noise of the
+//! epoch in progress.) The seeded source exists for tests and
 //! simulations; releases made with it are marked `private: false`.
 
 use chacha20::ChaCha20Rng;

@@ -25,7 +25,7 @@
 //! as it takes, in integers, in what remains. No comparison is ever rounded.
 //!
 //! **Cost.** Two 64-bit words for W < 2⁴⁸ and three above, one multiplication, no division, no floating point.
-//! Time depends on the noise only, and noise is drawn before the data of its epoch are read.
+//! Time depends on the noise only, which is drawn before the sums of its epoch are looked at.
 
 use super::bins::{BINS, Bins};
 use super::scale::NoiseScale;
