@@ -82,10 +82,9 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     let writing = std::thread::spawn({
         let publication = publication.clone();
         move || {
-            let writers = views.iter().map(|view| {
-                let out = BufWriter::new(stdout());
-                Writer::new(publication.clone(), view.clone(), format, views.len() > 1, out)
-            });
+            let writers = views
+                .iter()
+                .map(|view| Writer::new(publication.clone(), view.clone(), format, views.len() > 1));
             write(writers.collect(), &published, quiet)
         }
     });
@@ -98,22 +97,18 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
 }
 
 /// Writes outputs as they come, and flushes whenever none waits.
-fn write(
-    mut writers: Vec<Writer<BufWriter<std::io::Stdout>>>,
-    published: &Receiver<Output>,
-    quiet: bool,
-) -> std::io::Result<()> {
+fn write(mut writers: Vec<Writer>, published: &Receiver<Output>, quiet: bool) -> std::io::Result<()> {
+    let mut out = BufWriter::new(stdout());
     for output in published {
         if quiet {
             continue;
         }
-        let writer = &mut writers[output.view];
-        writer.write(&output.estimated)?;
+        writers[output.view].write(&output.estimated, &mut out)?;
         if published.is_empty() {
-            writers.iter_mut().try_for_each(Writer::flush)?;
+            out.flush()?;
         }
     }
-    writers.iter_mut().try_for_each(Writer::flush)
+    out.flush()
 }
 
 /// What was done, and how to see it.

@@ -73,18 +73,18 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     let view = View { name: "tail".into(), workload: arguments.workload.clone(), estimate };
     let mut moments = publication.view(&view.workload);
     let horizon = publication.horizon();
-    let out = BufWriter::new(stdout());
-    let mut writer = Writer::new(publication, view, arguments.format.format(), false, out);
+    let mut out = BufWriter::new(stdout());
+    let mut writer = Writer::new(publication, view, arguments.format.format(), false);
     loop {
         while let Some(release) = reader.next_frame()? {
             for moments in moments.push(&release.values)? {
                 let shown = wanted.is_empty() || wanted.contains(&moments.key);
                 if release.epoch >= arguments.since && shown {
-                    writer.write(&Estimated { density: moments.density(), moments })?;
+                    writer.write(&Estimated { density: moments.density(), moments }, &mut out)?;
                 }
             }
         }
-        writer.flush()?;
+        out.flush()?;
         if !arguments.follow || moments.next_epoch() > horizon {
             return Ok(());
         }

@@ -31,27 +31,29 @@ pub enum Format {
 }
 
 /// Writes one view, a line for every key and epoch.
-pub struct Writer<W: Write> {
+///
+/// The output is passed to every line: several views that share an output must share its buffer too, or their lines
+/// would cut each other where buffers fill up.
+pub struct Writer {
     publication: Publication,
     view: View,
     format: Format,
     /// Whether lines of several views share the output.
     named: bool,
-    out: W,
     headed: bool,
 }
 
-impl<W: Write> Writer<W> {
+impl Writer {
     /// A writer of `view`. With `named`, lines say which view they belong to.
-    pub fn new(publication: Publication, view: View, format: Format, named: bool, out: W) -> Self {
-        Writer { publication, view, format, named, out, headed: false }
+    pub fn new(publication: Publication, view: View, format: Format, named: bool) -> Self {
+        Writer { publication, view, format, named, headed: false }
     }
 
-    /// Writes what the view gives for one key at one epoch, and the header before the first line.
+    /// Writes what the view gives for one key at one epoch to `out`, and the header before the first line.
     ///
     /// # Errors
     /// Whatever the output says.
-    pub fn write(&mut self, estimated: &Estimated) -> io::Result<()> {
+    pub fn write(&mut self, estimated: &Estimated, out: &mut impl Write) -> io::Result<()> {
         let density = match (&estimated.density, self.view.estimate) {
             (_, Estimate::Moments) => None,
             (Ok(density), Estimate::Gaussian) => Some(self.publication.to_units(density)),
@@ -70,7 +72,7 @@ impl<W: Write> Writer<W> {
             Format::Json => None,
         };
         if let (Some(header), false) = (header, self.headed) {
-            writeln!(self.out, "{header}")?;
+            writeln!(out, "{header}")?;
             self.headed = true;
         }
         let text = match self.format {
@@ -78,15 +80,7 @@ impl<W: Write> Writer<W> {
             Format::Csv => csv::line(&line),
             Format::Json => json::line(&line),
         };
-        writeln!(self.out, "{text}")
-    }
-
-    /// Hands all lines on to the output's reader.
-    ///
-    /// # Errors
-    /// Whatever the output says.
-    pub fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
+        writeln!(out, "{text}")
     }
 }
 
