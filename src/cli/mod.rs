@@ -22,7 +22,7 @@ use hushflow::sink::Format;
 /// history of releases.
 #[derive(Debug, Parser)]
 #[command(name = "hushflow", version, arg_required_else_help = true)]
-#[command(after_help = "Exit status: 0 done, 1 failed, 2 wrong use or bad input.")]
+#[command(after_help = "Exit status: 0 done, 1 failed, 2 wrong use or a bad pipeline file.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
