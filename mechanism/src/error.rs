@@ -6,7 +6,7 @@
 //! norm of C.
 
 use crate::{
-    strategy::{MAX_HORIZON, Strategy, StrategyError, check_horizon},
+    strategy::{Factorization, MAX_HORIZON, StrategyError, check_horizon},
     workload::Workload,
 };
 use serde::{Deserialize, Serialize};
@@ -48,15 +48,19 @@ impl ExpectedError {
     ///
     /// # Errors
     /// [`StrategyError::Horizon`] when `steps` is 0, beyond the horizon of the strategy or beyond [`MAX_HORIZON`].
-    pub fn new(workload: &Workload, strategy: &dyn Strategy, steps: u64) -> Result<Self, StrategyError> {
+    pub fn new(workload: &Workload, strategy: &dyn Factorization, steps: u64) -> Result<Self, StrategyError> {
         check_horizon(&strategy.name(), steps, strategy.horizon().unwrap_or(MAX_HORIZON))?;
-        let largest = strategy.column_norms_squared(steps).into_iter().fold(0.0, f64::max);
-        let rows = strategy.decoder_row_norms(workload, steps);
-        let (sensitivity, max_row) = (square_root_up(largest), rows.iter().copied().fold(0.0, f64::max));
-        let frobenius = rows.iter().map(|row| row * row).sum::<f64>().sqrt();
+        let sensitivity = square_root_up(strategy.max_column_norm_squared(steps));
+        let (mut squares, mut max_row, mut first_row, mut last_row) = (0.0, 0.0, None, 0.0);
+        for row in strategy.decoder_row_norms(workload, steps) {
+            squares += row * row;
+            max_row = f64::max(max_row, row);
+            first_row.get_or_insert(row);
+            last_row = row;
+        }
+        let (frobenius, first_row) = (f64::sqrt(squares), first_row.unwrap_or(0.0));
         let loss = (sensitivity * frobenius).powi(2);
         let (rmse, max_error) = ((loss / steps as f64).sqrt(), sensitivity * max_row);
-        let [first_row, last_row] = [rows.first(), rows.last()].map(|row| row.copied().unwrap_or(0.0));
         Ok(Self { sensitivity, frobenius, max_row, first_row, last_row, loss, rmse, max_error })
     }
 }

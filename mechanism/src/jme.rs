@@ -123,7 +123,7 @@ impl CoordinateNoise {
 ///     neighbours: Neighbours::ReplaceOne,
 ///     clip_norm: 5.0,
 ///     noise_multiplier: 1.0,
-///     geometry: ColumnGeometry { max_norm_squared: 1.0, negative_overlap: 0.0 },
+///     geometry: ColumnGeometry::exact(1.0, 0.0),
 ///     second_moment_weight: None,
 ///     count_weight: None,
 /// })?;
@@ -152,7 +152,8 @@ impl JointMechanism {
         positive("noise_multiplier", parameters.noise_multiplier)?;
         let weights = relative_weights(&parameters)?;
         let squared = joint_sensitivity_squared(neighbours, layout.dimension, geometry, weights)?;
-        let relative_sensitivity = rounded_up(squared.sqrt());
+        let rounding = rounding_squared(layout, geometry, weights).sqrt();
+        let relative_sensitivity = rounded_up(squared.sqrt() + rounding);
         let deviation = parameters.noise_multiplier * relative_sensitivity;
         let noise = noise_of(layout, parameters.clip_norm, deviation, weights)?;
         Ok(Self { parameters, weights, relative_sensitivity, noise })
@@ -222,6 +223,17 @@ fn relative_weights(parameters: &JointParameters) -> Result<MomentWeights, Joint
     Ok(weights)
 }
 
+/// What the rounding of a recursive encoder can add to the distance of two encoded streams, in units of ζ: by the
+/// triangle inequality it adds to the sensitivity. Neighbours differ in two cells at most, so in two keys, and where
+/// they do not differ their encoders round alike. The units of count, first and second moments are 1, ζ2⁻²⁰ and ζ²2⁻⁴⁰.
+fn rounding_squared(layout: Layout, geometry: ColumnGeometry, weights: MomentWeights) -> f64 {
+    let unit = 0.5_f64.powi(2 * RECORD_BITS as i32);
+    let entries = |(i, j)| if i == j { 1.0 } else { 2.0 };
+    let second: f64 = layout.second_entries().map(entries).sum();
+    let squares = weights.count + layout.dimension as f64 * unit + weights.second * second * unit * unit;
+    2.0 * geometry.rounding_squared * squares
+}
+
 /// Noise of all coordinates when first moments get `deviation`, in units of ζ.
 fn noise_of(
     layout: Layout,
@@ -260,7 +272,7 @@ mod tests {
             neighbours,
             clip_norm: 3.0,
             noise_multiplier: 2.0,
-            geometry: ColumnGeometry { max_norm_squared: 2.25, negative_overlap: 0.0 },
+            geometry: ColumnGeometry::exact(2.25, 0.0),
             second_moment_weight: None,
             count_weight: None,
         }
@@ -283,7 +295,7 @@ mod tests {
             let mechanism = JointMechanism::new(JointParameters {
                 clip_norm: number(&input["zeta"]),
                 noise_multiplier: number(&input["sigma_eps_delta"]),
-                geometry: ColumnGeometry { max_norm_squared: 1.0, negative_overlap: 0.0 },
+                geometry: ColumnGeometry::exact(1.0, 0.0),
                 ..parameters(Neighbours::ReplaceOneInPlace, input["d"].as_u64().unwrap() as usize)
             })
             .unwrap();
@@ -323,7 +335,7 @@ mod tests {
         check(parameters(Neighbours::ReplaceOne, 1), 9.0);
         check(parameters(Neighbours::ReplaceOneInPlace, 3), 9.0);
         check(parameters(Neighbours::ZeroOut, 3), 4.5 * 2_f64.sqrt());
-        let geometry = ColumnGeometry { max_norm_squared: 2.25, negative_overlap: 0.75 };
+        let geometry = ColumnGeometry::exact(2.25, 0.75);
         check(JointParameters { geometry, ..replaced }, 3.0 * 12_f64.sqrt());
         // ν = 2, c = 1: 2(1 + ν + c) = 8.
         let weighted = JointParameters {

@@ -113,7 +113,7 @@ impl View {
                 first: deviation(layout.first().start),
                 second: deviation(layout.second().start),
             },
-            row_norms: strategy.decoder_row_norms(workload, horizon),
+            row_norms: strategy.decoder_row_norms(workload, horizon).collect(),
             decoder: strategy.decoder(coordinates),
             workload: workload.state(coordinates),
             released: vec![0.0; coordinates],

@@ -37,10 +37,10 @@ fn geometry_of(columns: &Columns) -> ColumnGeometry {
         |i: usize, j: usize| -> i128 { columns[i].iter().zip(&columns[j]).map(|(a, b)| a * b).sum() };
     let real = |value: i128| (value as f64 * f64::from(2 * COEFFICIENT_BITS).exp2().recip()).next_up();
     let pairs = || (0..EPOCHS).flat_map(|i| (0..i).map(move |j| (i, j)));
-    ColumnGeometry {
-        max_norm_squared: (0..EPOCHS).map(|i| real(overlap(i, i))).fold(0.0, f64::max),
-        negative_overlap: pairs().map(|(i, j)| real(-overlap(i, j))).fold(0.0, f64::max),
-    }
+    ColumnGeometry::exact(
+        (0..EPOCHS).map(|i| real(overlap(i, i))).fold(0.0, f64::max),
+        pairs().map(|(i, j)| real(-overlap(i, j))).fold(0.0, f64::max),
+    )
 }
 
 /// Count, first and second moments of one record.

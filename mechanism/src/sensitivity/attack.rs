@@ -95,7 +95,7 @@ fn toeplitz(first: [f64; 4]) -> [[f64; 4]; 4] {
 }
 
 fn geometry_of(gram: &DMatrix<f64>) -> ColumnGeometry {
-    ColumnGeometry { max_norm_squared: gram.diagonal().max(), negative_overlap: (-gram.min()).max(0.0) }
+    ColumnGeometry::exact(gram.diagonal().max(), (-gram.min()).max(0.0))
 }
 
 /// All pairs of cells that a record of these neighbours can leave and enter. A missing record overlaps with
@@ -172,7 +172,7 @@ fn the_free_weight_of_dimension_one_is_not_free_for_a_record_that_moves() {
     let one = DVector::from_vec(vec![1.0]);
     let moved = release.squared_distance([1.0, 1.0, 0.0], &one, &one);
     assert!((moved - 7.54).abs() < 1e-12);
-    let identity = ColumnGeometry { max_norm_squared: 1.0, negative_overlap: 0.0 };
+    let identity = ColumnGeometry::exact(1.0, 0.0);
     let claim = |neighbours| joint_sensitivity_squared(neighbours, 1, identity, weights).unwrap();
     assert!(claim(Neighbours::ReplaceOneInPlace) < 4.0 + 1e-12);
     assert!((claim(Neighbours::ReplaceOne) - moved).abs() < 1e-12);

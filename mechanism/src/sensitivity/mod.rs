@@ -143,7 +143,7 @@ impl MomentWeights {
 /// ```
 /// use hushflow_mechanism::sensitivity::{MomentWeights, Neighbours, joint_sensitivity_squared};
 /// use hushflow_mechanism::strategy::ColumnGeometry;
-/// let identity = ColumnGeometry { max_norm_squared: 1.0, negative_overlap: 0.0 };
+/// let identity = ColumnGeometry::exact(1.0, 0.0);
 /// let weights = MomentWeights { second: 0.5, count: 0.5 };
 /// let squared = joint_sensitivity_squared(Neighbours::ReplaceOne, 3, identity, weights)?;
 /// assert!(squared >= 4.0 && squared < 4.0 + 1e-12);
@@ -197,7 +197,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn squared(neighbours: Neighbours, dimension: usize, a: f64, g: f64, second: f64, count: f64) -> f64 {
-        let geometry = ColumnGeometry { max_norm_squared: a, negative_overlap: g };
+        let geometry = ColumnGeometry::exact(a, g);
         joint_sensitivity_squared(neighbours, dimension, geometry, MomentWeights { second, count }).unwrap()
     }
 
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn refuses_what_is_no_geometry_or_weight() {
         let check = |dimension, a, g, second, count, name| {
-            let geometry = ColumnGeometry { max_norm_squared: a, negative_overlap: g };
+            let geometry = ColumnGeometry::exact(a, g);
             let weights = MomentWeights { second, count };
             let found = joint_sensitivity_squared(Neighbours::ReplaceOne, dimension, geometry, weights);
             assert_eq!(found.unwrap_err().name, name);

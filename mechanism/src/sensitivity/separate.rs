@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn one_strategy_for_both_is_the_shared_case() {
         let columns = [1.3, 1.1, 1.0].map(|norm| ColumnNorms { first: norm, second: norm });
-        let geometry = ColumnGeometry { max_norm_squared: 1.3 * 1.3, negative_overlap: 0.0 };
+        let geometry = ColumnGeometry::exact(1.3 * 1.3, 0.0);
         for (dimension, clip_norm, second) in [(1, 0.5, 4.0), (2, 3.0, 0.5), (5, 1.0, 2.0)] {
             let weight = second / (clip_norm * clip_norm);
             let weights = MomentWeights { second, count: 0.0 };

@@ -1,37 +1,45 @@
 //! Which strategies there are, and the making of one for a workload.
 
-use super::{Strategy, toeplitz::Toeplitz};
+use super::{Strategy, StrategyName, name, toeplitz::Toeplitz};
 use crate::{series, workload::Workload};
-use serde::{Deserialize, Serialize};
-use std::{fmt, num::NonZeroUsize, str::FromStr, sync::Arc};
+use std::{fmt, num::NonZeroUsize, sync::Arc};
 use thiserror::Error;
 
 /// The longest horizon a strategy is made or judged for. At every step, a strategy with full history costs a
 /// multiplication per coordinate for each step before it.
 pub const MAX_HORIZON: u64 = 1 << 20;
 
-/// A strategy by its name on the command line.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-#[non_exhaustive]
-pub enum StrategyName {
-    /// `identity`: C = I, fresh noise on every increment. No memory, no horizon.
-    Identity,
-    /// `square-root`: `C = T^(1/2)` for the Toeplitz part T of the workload (Fichtenberger, Henzinger and Upadhyay,
-    /// "Constant matters", 2023, for prefix sums). Needs a horizon n; keeps all rows, fewer where the coefficients
-    /// of a forgetful workload round to 0.
-    SquareRoot,
-}
-
 /// Why there is no such strategy.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StrategyError {
     /// No strategy is written like this.
-    #[error("no strategy is called `{found}`; expected `identity` or `square-root`")]
+    #[error("no strategy is called `{found}`; expected one of {}", name::all_names())]
     Unknown {
         /// What was written.
         found: String,
+    },
+    /// The number behind the name of a strategy is missing or out of range.
+    #[error("`{found}` needs a number of {unit} from 1 to {limit}; expected for example `{strategy}:4`")]
+    Number {
+        /// The name before the number.
+        strategy: &'static str,
+        /// What is counted.
+        unit: &'static str,
+        /// The largest number.
+        limit: u32,
+        /// What was written.
+        found: String,
+    },
+    /// The strategy is not made for this workload.
+    #[error("the strategy `{strategy}` can't be made for the workload `{workload}`: {reason}")]
+    Workload {
+        /// As on the command line.
+        strategy: String,
+        /// As on the command line.
+        workload: String,
+        /// What the strategy needs.
+        reason: &'static str,
     },
     /// The strategy is made for a number of steps, and none was given.
     #[error(
@@ -68,13 +76,27 @@ pub fn build(
     let strategy = match (&name, horizon) {
         (StrategyName::Identity, _) => Toeplitz::new(name, &[1.0], None),
         (StrategyName::SquareRoot, Some(steps)) => {
+            check_root(&name, workload, steps)?;
             Toeplitz::new(name, &root(workload, steps as usize), horizon)
         }
         (StrategyName::SquareRoot, None) => {
             return Err(StrategyError::NoHorizon { strategy: name.to_string() });
         }
+        _ => return Err(StrategyError::Unknown { found: name.to_string() }),
     };
     Ok(Arc::new(strategy))
+}
+
+/// Checks that the Toeplitz part of a workload has a square root.
+fn check_root(name: &StrategyName, workload: &Workload, steps: u64) -> Result<(), StrategyError> {
+    let first = workload.toeplitz_part(1).map(|part| part[0]);
+    let reason = match (first, workload.horizon()) {
+        (None, _) => "it is no Toeplitz matrix",
+        (Some(first), _) if first <= 0.0 => "its diagonal is not positive",
+        (_, Some(rows)) if rows < steps => "it has fewer rows than the horizon",
+        _ => return Ok(()),
+    };
+    Err(StrategyError::Workload { strategy: name.to_string(), workload: workload.to_string(), reason })
 }
 
 /// Checks that `1 ≤ found ≤ limit`.
@@ -96,7 +118,7 @@ pub(crate) fn check_horizon(
 pub(super) fn root(workload: &Workload, terms: usize) -> Vec<f64> {
     match workload {
         Workload::Prefix | Workload::Average => series::binomial(-0.5, 1.0, terms),
-        Workload::Exponential(decay) => series::binomial(-0.5, decay.get(), terms),
+        Workload::Exponential(decay) | Workload::Adam(decay) => series::binomial(-0.5, decay.get(), terms),
         Workload::Window(length) => {
             let stride = NonZeroUsize::try_from(*length).unwrap_or(NonZeroUsize::MAX);
             let end =
@@ -105,41 +127,11 @@ pub(super) fn root(workload: &Workload, terms: usize) -> Vec<f64> {
             root.iter_mut().for_each(|coefficient| *coefficient /= (length.get() as f64).sqrt());
             root
         }
-    }
-}
-
-impl fmt::Display for StrategyName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Identity => "identity",
-            Self::SquareRoot => "square-root",
-        })
-    }
-}
-
-impl FromStr for StrategyName {
-    type Err = StrategyError;
-
-    fn from_str(text: &str) -> Result<Self, StrategyError> {
-        match text {
-            "identity" => Ok(Self::Identity),
-            "square-root" => Ok(Self::SquareRoot),
-            _ => Err(StrategyError::Unknown { found: text.into() }),
+        Workload::Momentum(decay) => {
+            let momentum = series::binomial(-0.5, decay.get(), terms);
+            series::product(&momentum, &series::binomial(-0.5, 1.0, terms), terms)
         }
-    }
-}
-
-impl TryFrom<String> for StrategyName {
-    type Error = StrategyError;
-
-    fn try_from(text: String) -> Result<Self, StrategyError> {
-        text.parse()
-    }
-}
-
-impl From<StrategyName> for String {
-    fn from(name: StrategyName) -> Self {
-        name.to_string()
+        Workload::Matrix(_) => series::square_root(&workload.toeplitz_part(terms).unwrap_or_default(), terms),
     }
 }
 
@@ -147,18 +139,6 @@ impl From<StrategyName> for String {
 mod tests {
     use super::*;
     use serde_json::Value;
-
-    #[test]
-    fn names_are_read_and_written_back() {
-        for text in ["identity", "square-root"] {
-            let name: StrategyName = text.parse().unwrap();
-            let strategy = build(name.clone(), &Workload::Prefix, Some(1)).unwrap();
-            assert_eq!([name.to_string(), strategy.name()], [text, text]);
-            assert_eq!(serde_json::to_string(&name).unwrap(), format!("\"{text}\""));
-        }
-        let message = "root".parse::<StrategyName>().unwrap_err().to_string();
-        assert_eq!(message, "no strategy is called `root`; expected `identity` or `square-root`");
-    }
 
     #[test]
     fn a_horizon_is_at_least_one_step() {

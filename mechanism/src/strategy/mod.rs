@@ -1,15 +1,20 @@
 //! Strategies C: how a step's sums are correlated with the steps before it prior to the noise.
 //!
 //! The C that runs *is* the mechanism: its coefficients are integers in units of 2^-[`COEFFICIENT_BITS`], so
-//! that encoding integer sums is exact.
+//! that encoding integer sums is exact. Recursive strategies keep their state in fixed point instead, and say what its
+//! rounding can add to the sensitivity.
 
 mod build;
 mod gram;
 mod history;
+mod matrix;
+mod name;
 mod toeplitz;
 
 pub(crate) use build::check_horizon;
-pub use build::{MAX_HORIZON, StrategyError, StrategyName, build};
+pub use build::{MAX_HORIZON, StrategyError, build};
+pub use matrix::Matrix;
+pub use name::{MAX_BANDS, MAX_BUFFERS, StrategyName};
 
 use crate::workload::Workload;
 use thiserror::Error;
@@ -53,6 +58,42 @@ pub struct ColumnGeometry {
     pub max_norm_squared: f64,
     /// Upper bound of `−(CᵀC)_ij` over all i ≠ j, at least 0: how far two columns point away from each other.
     pub negative_overlap: f64,
+    /// Upper bound of `Σ_t (Δy_t − (CΔx)_t)²` in one coordinate, for any two streams and all steps together, in the
+    /// squared unit of x: what the rounding of a recursive encoder can add. 0 where encoding is exact.
+    pub rounding_squared: f64,
+}
+
+impl ColumnGeometry {
+    /// That of a strategy whose encoder makes no rounding errors.
+    pub fn exact(max_norm_squared: f64, negative_overlap: f64) -> Self {
+        Self { max_norm_squared, negative_overlap, rounding_squared: 0.0 }
+    }
+}
+
+/// Norms of the rows of a decoder, first step first.
+pub type RowNorms<'a> = Box<dyn Iterator<Item = f64> + 'a>;
+
+/// A factorisation A = B C: an encoder C whose noisy output a decoder B turns into the workload.
+///
+/// This is what errors and sensitivities are computed from; a [`Strategy`] can run as well. C has a column for every
+/// step. It may have more rows than columns, and need not be lower-triangular.
+pub trait Factorization: Send + Sync {
+    /// As on the command line, for example `square-root`.
+    fn name(&self) -> String;
+
+    /// Number of steps it is defined for; `None` when it may go on for ever.
+    fn horizon(&self) -> Option<u64>;
+
+    /// C for the first `steps` steps. No more than the horizon, or than [`MAX_HORIZON`].
+    fn matrix(&self, steps: u64) -> Matrix;
+
+    /// Largest squared norm of a column of C for the first `steps` steps, rounded up. No more than the horizon, or than
+    /// [`MAX_HORIZON`].
+    fn max_column_norm_squared(&self, steps: u64) -> f64;
+
+    /// Norms of the rows t = 1..`steps` of the decoder B, `A C⁻¹` where C is square: the noise in row t of the workload
+    /// per unit of the noise added to `C x`. No more than the horizon, or than [`MAX_HORIZON`].
+    fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> RowNorms<'_>;
 }
 
 /// A causal, invertible, lower-triangular C.
@@ -71,23 +112,9 @@ pub struct ColumnGeometry {
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub trait Strategy: Send + Sync {
-    /// As on the command line, for example `square-root`.
-    fn name(&self) -> String;
-
-    /// Number of steps it is defined for; `None` when it may run for ever.
-    fn horizon(&self) -> Option<u64>;
-
+pub trait Strategy: Factorization {
     /// What a sensitivity needs to know of C over its whole horizon.
     fn geometry(&self) -> ColumnGeometry;
-
-    /// Squared norms of the columns of the leading `steps × steps` block of C, each rounded up. No more than the
-    /// horizon, or than [`MAX_HORIZON`].
-    fn column_norms_squared(&self, steps: u64) -> Vec<f64>;
-
-    /// Norms of the rows t = 1..`steps` of the decoder `B = A C⁻¹`: the noise in row t of the workload per unit
-    /// of the noise added to `C x`. No more than the horizon, or than [`MAX_HORIZON`].
-    fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> Vec<f64>;
 
     /// Bytes of raw sums that an encoder keeps for a coordinate over the whole horizon: what makes the state of a
     /// long run large.
@@ -100,7 +127,7 @@ pub trait Strategy: Send + Sync {
     fn decoder(&self, coordinates: usize) -> Box<dyn Decoder>;
 }
 
-/// Computes `(C x)_t` step by step, exactly.
+/// Computes `(C x)_t` step by step, exactly but for what [`ColumnGeometry::rounding_squared`] charges.
 pub trait Encoder: Send {
     /// Number of steps encoded so far.
     fn steps(&self) -> u64;

@@ -1,14 +1,18 @@
 //! Workloads A: which weighted sums of the epochs are wanted.
 //!
-//! Every workload here is a lower-triangular Toeplitz matrix whose row t may be divided by a number of its
-//! own: `A[t,i] = toeplitz(t−i) / divisor(t)`. Steps count from 1, as in the papers.
+//! Every workload with a name of its own is a lower-triangular Toeplitz matrix whose row t may be divided by a number of
+//! its own: `A[t,i] = toeplitz(t−i) / divisor(t)`. Any other matrix can be given entry by entry. Steps count from 1, as
+//! in the papers.
 
+mod matrix;
 mod state;
 
+pub use matrix::MatrixWorkload;
 pub use state::WorkloadState;
 
+use nalgebra::DMatrix;
 use serde::{Deserialize, Serialize};
-use std::{fmt, num::NonZeroU64, str::FromStr};
+use std::{fmt, num::NonZeroU64, str::FromStr, sync::Arc};
 use thiserror::Error;
 
 /// A lower-triangular workload A with a row for every epoch.
@@ -36,9 +40,15 @@ pub enum Workload {
     Exponential(Decay),
     /// `A[t,i] = 1/k` for the last k epochs.
     Window(NonZeroU64),
+    /// `A[t,i] = (1 − β^(t−i+1))/(1 − β)`: running sums of heavy-ball momentum.
+    Momentum(Decay),
+    /// `A[t,i] = (1 − β)β^(t−i)/(1 − β^t)`: the exponential average with the bias correction of Adam.
+    Adam(Decay),
+    /// Given entry by entry.
+    Matrix(Arc<MatrixWorkload>),
 }
 
-/// The factor β by which an exponential workload forgets at every step: above 0 and below 1.
+/// The factor β by which a workload forgets at every step: above 0 and below 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decay(f64);
 
@@ -48,8 +58,8 @@ pub struct Decay(f64);
 pub enum WorkloadError {
     /// No workload is written like this.
     #[error(
-        "no workload is written `{found}`; expected `prefix`, `average`, `exponential:β` or `window:k`, \
-         for example `exponential:0.9` or `window:10`"
+        "no workload is written `{found}`; expected `prefix`, `average`, `exponential:β`, `window:k`, `momentum:β` or \
+         `adam:β`, for example `exponential:0.9` or `window:10`"
     )]
     Unknown {
         /// What was written.
@@ -57,8 +67,7 @@ pub enum WorkloadError {
     },
     /// The decay is no number between 0 and 1.
     #[error(
-        "the decay of an exponential workload is `{found}`; expected a number above 0 and below 1, \
-         for example `exponential:0.9`"
+        "the decay of a workload is `{found}`; expected a number above 0 and below 1, for example `exponential:0.9`"
     )]
     Decay {
         /// What was given.
@@ -72,6 +81,49 @@ pub enum WorkloadError {
     Window {
         /// What was given.
         found: String,
+    },
+    /// A matrix can't be read from its name alone.
+    #[error(
+        "the workload `matrix:{found}` is a file: it can be planned for and optimised for, not written here"
+    )]
+    MatrixFile {
+        /// What was written behind `matrix:`.
+        found: String,
+    },
+    /// A matrix is not square, or empty.
+    #[error(
+        "a workload matrix needs a row and a column for every epoch, at least one; found {rows} rows and {columns} columns"
+    )]
+    Shape {
+        /// Number of rows.
+        rows: usize,
+        /// Number of columns.
+        columns: usize,
+    },
+    /// An entry of a matrix is no number.
+    #[error("row {row}, column {column} of the workload matrix is not finite; expected a number")]
+    NotFinite {
+        /// From 1.
+        row: usize,
+        /// From 1.
+        column: usize,
+    },
+    /// A matrix looks into the future.
+    #[error(
+        "row {row}, column {column} of the workload matrix is not 0: epoch {row} can't use what epoch {column} will bring; \
+         expected zeros above the diagonal"
+    )]
+    NotCausal {
+        /// From 1.
+        row: usize,
+        /// From 1.
+        column: usize,
+    },
+    /// A matrix has no more rows.
+    #[error("the workload matrix ends at epoch {horizon}")]
+    PastHorizon {
+        /// Its number of rows.
+        horizon: u64,
     },
     /// A row does not have the number of coordinates the state was made for.
     #[error("a row has {found} coordinates; this state was made for {expected}")]
@@ -102,20 +154,62 @@ impl Decay {
     }
 }
 
+impl FromStr for Decay {
+    type Err = WorkloadError;
+
+    fn from_str(text: &str) -> Result<Self, WorkloadError> {
+        let number = text.parse().map_err(|_| WorkloadError::Decay { found: text.into() })?;
+        Self::new(number)
+    }
+}
+
 impl Workload {
     /// `A[t,i]` for steps from 1; 0 above the diagonal and outside the matrix.
     pub fn coefficient(&self, t: u64, i: u64) -> f64 {
-        if i == 0 || i > t { 0.0 } else { self.toeplitz_coefficient(t - i) / self.row_divisor(t) }
+        match self {
+            _ if i == 0 || i > t => 0.0,
+            Self::Matrix(matrix) => {
+                matrix.rows().get((t as usize - 1, i as usize - 1)).copied().unwrap_or(0.0)
+            }
+            _ => self.toeplitz_coefficient(t - i) / self.row_divisor(t),
+        }
     }
 
-    /// First `terms` coefficients of the Toeplitz part: the first column of A times its row divisors.
-    pub fn toeplitz_part(&self, terms: usize) -> Vec<f64> {
-        (0..terms as u64).map(|lag| self.toeplitz_coefficient(lag)).collect()
+    /// The last epoch it has a row for; `None` when it has one for every epoch.
+    pub fn horizon(&self) -> Option<u64> {
+        match self {
+            Self::Matrix(matrix) => Some(matrix.rows().nrows() as u64),
+            _ => None,
+        }
+    }
+
+    /// First `terms` coefficients of the Toeplitz part: the first column of A times its row divisors. `None` where A is
+    /// no Toeplitz matrix divided row by row.
+    pub fn toeplitz_part(&self, terms: usize) -> Option<Vec<f64>> {
+        match self {
+            Self::Matrix(matrix) if !matrix.is_toeplitz() => None,
+            _ => Some((0..terms as u64).map(|lag| self.toeplitz_coefficient(lag)).collect()),
+        }
     }
 
     /// What row t ≥ 1 of the Toeplitz part is divided by to give row t of A.
     pub fn row_divisor(&self, t: u64) -> f64 {
-        if *self == Self::Average { t as f64 } else { 1.0 }
+        match self {
+            Self::Average => t as f64,
+            Self::Adam(decay) => -libm::expm1(t as f64 * libm::log(decay.get())) / (1.0 - decay.get()),
+            _ => 1.0,
+        }
+    }
+
+    /// A for the first `steps` epochs.
+    pub fn matrix(&self, steps: usize) -> DMatrix<f64> {
+        DMatrix::from_fn(steps, steps, |t, i| self.coefficient(t as u64 + 1, i as u64 + 1))
+    }
+
+    /// Sums of the rows of A, first step first: how many epochs each row weighs.
+    pub fn row_sums(&self) -> impl Iterator<Item = f64> {
+        let mut state = self.state(1);
+        std::iter::from_fn(move || state.push(&[1.0]).ok().map(|row| row[0]))
     }
 
     /// Starts applying this workload to a stream of rows with the given number of coordinates.
@@ -126,9 +220,13 @@ impl Workload {
     fn toeplitz_coefficient(&self, lag: u64) -> f64 {
         match self {
             Self::Prefix | Self::Average => 1.0,
-            Self::Exponential(decay) => decay.get().powf(lag as f64),
+            Self::Exponential(decay) | Self::Adam(decay) => libm::pow(decay.get(), lag as f64),
+            Self::Momentum(decay) => {
+                -libm::expm1((lag + 1) as f64 * libm::log(decay.get())) / (1.0 - decay.get())
+            }
             Self::Window(length) if lag < length.get() => 1.0 / length.get() as f64,
             Self::Window(_) => 0.0,
+            Self::Matrix(matrix) => matrix.rows().get((lag as usize, 0)).copied().unwrap_or(0.0),
         }
     }
 }
@@ -140,6 +238,9 @@ impl fmt::Display for Workload {
             Self::Average => f.write_str("average"),
             Self::Exponential(decay) => write!(f, "exponential:{}", decay.get()),
             Self::Window(length) => write!(f, "window:{length}"),
+            Self::Momentum(decay) => write!(f, "momentum:{}", decay.get()),
+            Self::Adam(decay) => write!(f, "adam:{}", decay.get()),
+            Self::Matrix(matrix) => write!(f, "matrix:{}", matrix.name()),
         }
     }
 }
@@ -151,10 +252,10 @@ impl FromStr for Workload {
         match text.split_once(':') {
             None if text == "prefix" => Ok(Self::Prefix),
             None if text == "average" => Ok(Self::Average),
-            Some(("exponential", decay)) => {
-                let number = decay.parse().map_err(|_| WorkloadError::Decay { found: decay.into() })?;
-                Decay::new(number).map(Self::Exponential)
-            }
+            Some(("exponential", decay)) => decay.parse().map(Self::Exponential),
+            Some(("momentum", decay)) => decay.parse().map(Self::Momentum),
+            Some(("adam", decay)) => decay.parse().map(Self::Adam),
+            Some(("matrix", file)) => Err(WorkloadError::MatrixFile { found: file.into() }),
             Some(("window", length)) => {
                 length.parse().map(Self::Window).map_err(|_| WorkloadError::Window { found: length.into() })
             }
@@ -184,7 +285,10 @@ mod tests {
 
     #[test]
     fn texts_are_read_and_written_back() {
-        for text in ["prefix", "average", "exponential:0.9", "window:10", "window:18446744073709551615"] {
+        let window = "window:18446744073709551615";
+        for text in
+            ["prefix", "average", "exponential:0.9", "window:10", window, "momentum:0.95", "adam:0.999"]
+        {
             let workload: Workload = text.parse().unwrap();
             assert_eq!(workload.to_string(), text);
             let json = serde_json::to_string(&workload).unwrap();
@@ -201,10 +305,12 @@ mod tests {
             assert!(message.contains(shown) && message.contains(hint), "{text}: {message}");
         };
         for text in ["", "sum", "prefix:3", "average:", "window", "exponential", "Prefix", " prefix"] {
-            check(text, "expected `prefix`, `average`, `exponential:β` or `window:k`");
+            check(text, "expected `prefix`, `average`, `exponential:β`, `window:k`");
         }
         for text in ["0", "1", "-0.5", "1.5", "NaN", "inf", "half", ""] {
-            check(&format!("exponential:{text}"), "above 0 and below 1");
+            for name in ["exponential", "momentum", "adam"] {
+                check(&format!("{name}:{text}"), "above 0 and below 1");
+            }
         }
         for text in ["0", "-1", "2.5", "ten", "", "18446744073709551616"] {
             check(&format!("window:{text}"), "at least 1");
@@ -216,12 +322,26 @@ mod tests {
         let check = |text: &str, row: [f64; 5]| {
             let workload: Workload = text.parse().unwrap();
             let found: Vec<f64> = (0..=4).map(|i| workload.coefficient(3, i)).collect();
-            assert_eq!(found, row, "{text}");
+            let close = found.iter().zip(row).all(|(found, expected)| (found - expected).abs() < 1e-15);
+            assert!(close, "{text}: {found:?}");
         };
         check("prefix", [0.0, 1.0, 1.0, 1.0, 0.0]);
         check("average", [0.0, 1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0, 0.0]);
         check("exponential:0.5", [0.0, 0.25, 0.5, 1.0, 0.0]);
         check("window:2", [0.0, 0.0, 0.5, 0.5, 0.0]);
+        check("momentum:0.5", [0.0, 1.75, 1.5, 1.0, 0.0]);
+        check("adam:0.5", [0.0, 1.0 / 7.0, 2.0 / 7.0, 4.0 / 7.0, 0.0]);
+    }
+
+    #[test]
+    fn row_sums_are_those_of_the_matrix() {
+        for text in ["prefix", "average", "exponential:0.5", "window:3", "momentum:0.9", "adam:0.9"] {
+            let workload: Workload = text.parse().unwrap();
+            let rows = workload.matrix(20);
+            for (t, sum) in workload.row_sums().take(20).enumerate() {
+                assert!((sum - rows.row(t).sum()).abs() < 1e-13, "{text}: row {t}");
+            }
+        }
     }
 
     proptest! {

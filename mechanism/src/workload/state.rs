@@ -8,7 +8,7 @@ use super::{Workload, WorkloadError};
 
 /// `(A x)_t` for every coordinate of a stream of rows x.
 ///
-/// Memory: one or two rows, and k more for a window of length k.
+/// Memory: one to three rows, and k more for a window of length k; all rows for a matrix given entry by entry.
 ///
 /// ```
 /// let mut average = hushflow_mechanism::workload::Workload::Average.state(2);
@@ -18,6 +18,7 @@ use super::{Workload, WorkloadError};
 /// ```
 #[derive(Clone, Debug)]
 pub struct WorkloadState {
+    workload: Workload,
     steps: u64,
     memory: Memory,
     view: Vec<f64>,
@@ -25,21 +26,28 @@ pub struct WorkloadState {
 
 #[derive(Clone, Debug)]
 enum Memory {
-    Sum { sums: Vec<CompensatedSum>, average: bool },
-    Exponential { decay: f64 },
+    Sum(Vec<CompensatedSum>),
+    Exponential { decay: f64, sums: Vec<f64> },
+    Momentum { decay: f64, momenta: Vec<f64>, sums: Vec<CompensatedSum> },
     Window(WindowSums),
+    Matrix { increments: Vec<f64> },
 }
 
 impl WorkloadState {
     pub(super) fn new(workload: &Workload, coordinates: usize) -> Self {
         let sums = || vec![CompensatedSum::default(); coordinates];
         let memory = match workload {
-            Workload::Prefix => Memory::Sum { sums: sums(), average: false },
-            Workload::Average => Memory::Sum { sums: sums(), average: true },
-            Workload::Exponential(decay) => Memory::Exponential { decay: decay.get() },
+            Workload::Prefix | Workload::Average => Memory::Sum(sums()),
+            Workload::Exponential(decay) | Workload::Adam(decay) => {
+                Memory::Exponential { decay: decay.get(), sums: vec![0.0; coordinates] }
+            }
+            Workload::Momentum(decay) => {
+                Memory::Momentum { decay: decay.get(), momenta: vec![0.0; coordinates], sums: sums() }
+            }
             Workload::Window(length) => Memory::Window(WindowSums::new(length.get(), coordinates)),
+            Workload::Matrix(_) => Memory::Matrix { increments: Vec::new() },
         };
-        Self { steps: 0, memory, view: vec![0.0; coordinates] }
+        Self { workload: workload.clone(), steps: 0, memory, view: vec![0.0; coordinates] }
     }
 
     /// Number of rows taken in so far.
@@ -50,26 +58,48 @@ impl WorkloadState {
     /// Takes in the next row and gives the next row of `A x`, in the unit of x.
     ///
     /// # Errors
-    /// [`WorkloadError::Coordinates`] for a row of another length; the state is unchanged then.
+    /// [`WorkloadError::Coordinates`] for a row of another length and [`WorkloadError::PastHorizon`] after the last row of
+    /// a matrix; the state is unchanged then.
     pub fn push(&mut self, increment: &[f64]) -> Result<&[f64], WorkloadError> {
         if increment.len() != self.view.len() {
             return Err(WorkloadError::Coordinates { found: increment.len(), expected: self.view.len() });
         }
+        if let Some(horizon) = self.workload.horizon().filter(|&horizon| self.steps >= horizon) {
+            return Err(WorkloadError::PastHorizon { horizon });
+        }
         self.steps += 1;
+        let divisor = self.workload.row_divisor(self.steps);
         match &mut self.memory {
-            Memory::Sum { sums, average } => {
-                let divisor = if *average { self.steps as f64 } else { 1.0 };
+            Memory::Sum(sums) => {
                 for ((view, sum), &x) in self.view.iter_mut().zip(sums).zip(increment) {
                     sum.add(x);
                     *view = sum.total() / divisor;
                 }
             }
-            Memory::Exponential { decay } => {
-                for (view, &x) in self.view.iter_mut().zip(increment) {
-                    *view = *decay * *view + x;
+            Memory::Exponential { decay, sums } => {
+                for ((view, sum), &x) in self.view.iter_mut().zip(sums).zip(increment) {
+                    *sum = *decay * *sum + x;
+                    *view = *sum / divisor;
+                }
+            }
+            Memory::Momentum { decay, momenta, sums } => {
+                let state = momenta.iter_mut().zip(sums);
+                for ((view, (momentum, sum)), &x) in self.view.iter_mut().zip(state).zip(increment) {
+                    *momentum = *decay * *momentum + x;
+                    sum.add(*momentum);
+                    *view = sum.total();
                 }
             }
             Memory::Window(window) => window.push(increment, &mut self.view),
+            Memory::Matrix { increments } => {
+                increments.extend_from_slice(increment);
+                self.view.fill(0.0);
+                let rows = increments.chunks_exact(increment.len().max(1));
+                for (row, i) in rows.zip(1..) {
+                    let weight = self.workload.coefficient(self.steps, i);
+                    self.view.iter_mut().zip(row).for_each(|(view, x)| *view += weight * x);
+                }
+            }
         }
         Ok(&self.view)
     }
@@ -160,7 +190,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_stream_gets_the_rows_of_the_matrix(
-            text in "prefix|average|exponential:0\\.[1-9]|window:[1-9][0-9]?",
+            text in "prefix|average|(exponential|momentum|adam):0\\.[1-9]|window:[1-9][0-9]?",
             coordinates in 0usize..4,
             seed: u64,
         ) {
@@ -214,6 +244,15 @@ mod tests {
         let mut state = Workload::Prefix.state(1);
         let last = [1.0, 1e100, 1.0, -1e100].map(|x| state.push(&[x]).unwrap()[0])[3];
         assert_eq!(last, 2.0);
+    }
+
+    #[test]
+    fn a_matrix_is_applied_row_by_row_to_its_end() {
+        let rows = nalgebra::DMatrix::from_row_slice(2, 2, &[2.0, 0.0, -1.0, 3.0]);
+        let mut state = Workload::from_matrix("w", rows).unwrap().state(2);
+        assert_eq!(state.push(&[1.0, 2.0]).unwrap(), [2.0, 4.0]);
+        assert_eq!(state.push(&[10.0, 20.0]).unwrap(), [29.0, 58.0]);
+        assert_eq!(state.push(&[1.0, 1.0]), Err(WorkloadError::PastHorizon { horizon: 2 }));
     }
 
     #[test]

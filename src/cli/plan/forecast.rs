@@ -179,8 +179,7 @@ impl Plan {
 
     /// Sum of the last row of the workload: how many epochs the last view weighs.
     fn last_weight(&self) -> f64 {
-        let total: f64 = self.workload.toeplitz_part(self.horizon as usize).iter().sum();
-        total / self.workload.row_divisor(self.horizon)
+        self.workload.row_sums().nth(self.horizon as usize - 1).unwrap_or(0.0)
     }
 }
 

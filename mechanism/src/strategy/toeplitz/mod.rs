@@ -8,13 +8,14 @@ mod decoder;
 mod encoder;
 
 use super::{
-    COEFFICIENT_BITS, ColumnGeometry, Decoder, Encoder, MAX_HORIZON, StepError, Strategy, StrategyName, gram,
-    history::History,
+    COEFFICIENT_BITS, ColumnGeometry, Decoder, Encoder, Factorization, MAX_HORIZON, Matrix, RowNorms,
+    StepError, Strategy, StrategyName, gram, history::History,
 };
 use crate::{series, workload::Workload};
 use decoder::ToeplitzDecoder;
 use encoder::ToeplitzEncoder;
-use std::sync::Arc;
+use nalgebra::DMatrix;
+use std::{iter, sync::Arc};
 use zeroize::Zeroize;
 
 /// A lower-triangular Toeplitz C with integer coefficients.
@@ -67,7 +68,7 @@ fn real(coefficient: i64) -> f64 {
     coefficient as f64 * 0.5f64.powi(COEFFICIENT_BITS as i32)
 }
 
-impl Strategy for Toeplitz {
+impl Factorization for Toeplitz {
     fn name(&self) -> String {
         self.name.to_string()
     }
@@ -76,30 +77,44 @@ impl Strategy for Toeplitz {
         self.horizon
     }
 
-    fn geometry(&self) -> ColumnGeometry {
-        let norms = gram::squared_norms(&self.coefficients);
-        ColumnGeometry {
-            max_norm_squared: gram::round_up(norms[self.coefficients.len()]),
-            negative_overlap: gram::round_up(gram::negative_overlap(&self.coefficients)),
-        }
+    fn matrix(&self, steps: u64) -> Matrix {
+        let coefficients = self.coefficients.iter().map(|&m| real(m)).chain(iter::repeat(0.0));
+        Matrix::Toeplitz(coefficients.take(self.within_horizon(steps)).collect())
     }
 
-    fn column_norms_squared(&self, steps: u64) -> Vec<f64> {
-        let norms = gram::squared_norms(&self.coefficients);
-        let entries = (1..=self.within_horizon(steps)).rev();
-        entries.map(|entries| gram::round_up(norms[entries.min(self.coefficients.len())])).collect()
+    fn max_column_norm_squared(&self, steps: u64) -> f64 {
+        let used = self.within_horizon(steps).min(self.coefficients.len());
+        gram::round_up(gram::squared_norms(&self.coefficients[..used])[used])
     }
 
-    /// For `A = D⁻¹T` with the row divisors D, row t of B holds the first t coefficients of `T C⁻¹`, divided.
-    fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> Vec<f64> {
+    /// For `A = D⁻¹T` with the row divisors D, row t of B holds the first t coefficients of `T C⁻¹`, divided. For any
+    /// other A, row by row.
+    fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> RowNorms<'_> {
         let terms = self.within_horizon(steps);
         let coefficients: Vec<f64> = self.coefficients.iter().map(|&m| real(m)).collect();
-        let decoder = series::quotient(&workload.toeplitz_part(terms), &coefficients, terms);
-        let squared_norms = decoder.iter().scan(0.0, |sum, b| {
+        let Some(toeplitz) = workload.toeplitz_part(terms) else {
+            let inverse = series::quotient(&[1.0], &coefficients, terms);
+            let inverse = DMatrix::from_fn(terms, terms, |t, i| if t < i { 0.0 } else { inverse[t - i] });
+            let decoder = workload.matrix(terms) * inverse;
+            return Box::new((0..terms).map(move |t| decoder.row(t).norm()));
+        };
+        let decoder = series::quotient(&toeplitz, &coefficients, terms);
+        let squared_norms = decoder.into_iter().scan(0.0, |sum, b| {
             *sum += b * b;
             Some(*sum)
         });
-        (1..).zip(squared_norms).map(|(t, square)| square.sqrt() / workload.row_divisor(t)).collect()
+        let divisors: Vec<f64> = (1..=terms as u64).map(|t| workload.row_divisor(t)).collect();
+        Box::new(squared_norms.zip(divisors).map(|(square, divisor)| square.sqrt() / divisor))
+    }
+}
+
+impl Strategy for Toeplitz {
+    fn geometry(&self) -> ColumnGeometry {
+        let norms = gram::squared_norms(&self.coefficients);
+        ColumnGeometry::exact(
+            gram::round_up(norms[self.coefficients.len()]),
+            gram::round_up(gram::negative_overlap(&self.coefficients)),
+        )
     }
 
     fn encoder_bytes(&self) -> usize {
@@ -117,7 +132,7 @@ impl Strategy for Toeplitz {
 
 #[cfg(test)]
 mod tests {
-    use crate::strategy::{Strategy, build};
+    use crate::strategy::{Matrix, Strategy, build};
     use crate::workload::Workload;
     use nalgebra::DMatrix;
     use std::sync::Arc;
@@ -186,7 +201,7 @@ mod tests {
     fn row_norms_are_those_of_the_dense_decoder() {
         check_all(|what, workload, strategy| {
             let decoder = dense_workload(workload) * dense(strategy).try_inverse().unwrap();
-            let norms = strategy.decoder_row_norms(workload, STEPS as u64);
+            let norms: Vec<f64> = strategy.decoder_row_norms(workload, STEPS as u64).collect();
             assert_eq!(norms.len(), STEPS);
             for (t, norm) in norms.iter().enumerate() {
                 assert!((norm - decoder.row(t).norm()).abs() < 1e-10, "{what}: row {t}");
@@ -201,11 +216,14 @@ mod tests {
             let c = dense(strategy);
             let gram = c.transpose() * &c;
             let geometry = strategy.geometry();
-            let norms = strategy.column_norms_squared(STEPS as u64);
-            for (i, norm) in norms.iter().enumerate() {
-                assert!((norm - gram[(i, i)]).abs() < 1e-14, "{what}: column {i}");
+            for steps in [1, STEPS / 2, STEPS] {
+                let norm = c.view((0, 0), (steps, 1)).norm_squared();
+                let found = strategy.max_column_norm_squared(steps as u64);
+                assert!((norm - found).abs() < 1e-14, "{what}: {steps} steps");
             }
-            assert_eq!(norms[0], geometry.max_norm_squared, "{what}");
+            assert_eq!(strategy.max_column_norm_squared(STEPS as u64), geometry.max_norm_squared, "{what}");
+            let Matrix::Toeplitz(coefficients) = strategy.matrix(STEPS as u64) else { panic!("{what}") };
+            assert_eq!(coefficients, c.column(0).as_slice(), "{what}");
             let overlap = (0..STEPS).flat_map(|j| (0..j).map(move |i| (i, j))).map(|ij| -gram[ij]);
             let overlap = overlap.fold(0.0, f64::max);
             assert!((geometry.negative_overlap - overlap).abs() < 1e-14, "{what}: {geometry:?} {overlap}");
@@ -217,8 +235,7 @@ mod tests {
     #[test]
     fn figures_end_with_the_horizon() {
         let root = strategy("square-root", "prefix");
-        assert_eq!(root.column_norms_squared(u64::MAX).len(), STEPS);
-        assert_eq!(root.decoder_row_norms(&Workload::Prefix, u64::MAX).len(), STEPS);
-        assert_eq!(strategy("identity", "prefix").column_norms_squared(100), [1.0; 100]);
+        assert_eq!(root.decoder_row_norms(&Workload::Prefix, u64::MAX).count(), STEPS);
+        assert_eq!(strategy("identity", "prefix").decoder_row_norms(&Workload::Prefix, 100).count(), 100);
     }
 }
