@@ -69,6 +69,7 @@ pub use hushflow_mechanism as mechanism;
 pub use hushflow_operators as operators;
 
 pub mod pipeline;
+pub mod plot;
 pub mod prelude;
 pub mod publication;
 pub mod runtime;
@@ -76,3 +77,4 @@ pub mod sink;
 pub mod source;
 mod spelling;
 pub mod state;
+pub mod strategies;

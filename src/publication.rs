@@ -9,7 +9,7 @@ use hushflow_mechanism::estimate::density::{Density, DensityError};
 use hushflow_mechanism::jme::{JointMechanism, JointMechanismError, JointParameters};
 use hushflow_mechanism::moments::{ClipError, Clipper, Layout};
 use hushflow_mechanism::release::Shards;
-use hushflow_mechanism::strategy::{self, Strategy, StrategyError};
+use hushflow_mechanism::strategy::{Chosen, Strategy, StrategyError, build_chosen};
 use hushflow_mechanism::view::View;
 use hushflow_mechanism::workload::Workload;
 use serde::{Deserialize, Serialize};
@@ -55,8 +55,19 @@ pub enum PublicationError {
 #[serde(deny_unknown_fields)]
 struct Header {
     parameters: PublicParameters,
-    /// σ of one Gaussian mechanism of sensitivity 1: found once, and never again.
     noise_multiplier: f64,
+    /// Logs of the first version leave it out: theirs has the name in the parameters.
+    #[serde(default)]
+    strategy: Option<Chosen>,
+}
+
+/// What was found once for a log, and never again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// σ of one Gaussian mechanism of sensitivity 1.
+    pub noise_multiplier: f64,
+    /// The strategy that runs.
+    pub strategy: Chosen,
 }
 
 /// Public parameters and what follows from them.
@@ -64,20 +75,37 @@ struct Header {
 pub struct Publication {
     parameters: PublicParameters,
     private: bool,
+    calibration: Calibration,
     clipper: Arc<Clipper>,
     strategy: Arc<dyn Strategy>,
     mechanism: Arc<JointMechanism>,
 }
 
 impl Publication {
-    /// Calibrates the noise to the guarantee. `private` is false where a seeded generator will draw it.
+    /// Calibrates the noise to the guarantee, for a strategy whose name says it all. `private` is false where a seeded
+    /// generator will draw the noise.
     ///
     /// # Errors
     /// [`PublicationError`] says which parameter can't be and how to mend it.
     pub fn calibrate(parameters: PublicParameters, private: bool) -> Result<Self, PublicationError> {
-        let strategy = strategy(&parameters)?;
+        let chosen = parameters.release.strategy.clone().into();
+        Self::calibrate_chosen(parameters, chosen, private)
+    }
+
+    /// Calibrates the noise to the guarantee, for what [`choose`](crate::strategies::choose) made of the strategy that the
+    /// parameters name.
+    ///
+    /// # Errors
+    /// As [`calibrate`](Self::calibrate).
+    pub fn calibrate_chosen(
+        parameters: PublicParameters,
+        chosen: Chosen,
+        private: bool,
+    ) -> Result<Self, PublicationError> {
+        let strategy = strategy(&parameters, &chosen)?;
         let noise_multiplier = calibrated(&parameters, strategy.as_ref())?;
-        Self::new(parameters, strategy, noise_multiplier, private)
+        let calibration = Calibration { noise_multiplier, strategy: chosen };
+        Self::new(parameters, strategy, calibration, private)
     }
 
     /// What the header of a public log says.
@@ -85,46 +113,52 @@ impl Publication {
     /// # Errors
     /// [`PublicationError::Header`], or what the parameters in it can't be.
     pub fn from_header(header: &PublicHeader) -> Result<Self, PublicationError> {
-        let Header { parameters, noise_multiplier } = serde_json::from_slice(&header.parameters)?;
-        let strategy = strategy(&parameters)?;
-        Self::new(parameters, strategy, noise_multiplier, header.private)
+        let Header { parameters, noise_multiplier, strategy: chosen } =
+            serde_json::from_slice(&header.parameters)?;
+        let chosen = chosen.unwrap_or_else(|| parameters.release.strategy.clone().into());
+        let calibration = Calibration { noise_multiplier, strategy: chosen };
+        let strategy = strategy(&parameters, &calibration.strategy)?;
+        Self::new(parameters, strategy, calibration, header.private)
     }
 
-    /// The publication that goes on with the noise of an earlier run, which was calibrated once for the whole log.
+    /// The publication that goes on with the noise and the strategy of an earlier run, which were found once for the
+    /// whole log.
     ///
     /// # Errors
-    /// [`PublicationError::Mechanism`] if there is no such noise.
-    pub fn with_noise_multiplier(self, noise_multiplier: f64) -> Result<Self, PublicationError> {
-        if noise_multiplier == self.noise_multiplier() {
+    /// [`PublicationError`] if there is no such noise or strategy.
+    pub fn with_calibration(self, calibration: Calibration) -> Result<Self, PublicationError> {
+        if calibration == self.calibration {
             return Ok(self);
         }
-        Self::new(self.parameters, self.strategy, noise_multiplier, self.private)
+        let strategy = strategy(&self.parameters, &calibration.strategy)?;
+        Self::new(self.parameters, strategy, calibration, self.private)
     }
 
-    /// σ of one Gaussian mechanism of sensitivity 1 for the guarantee.
-    pub fn noise_multiplier(&self) -> f64 {
-        self.mechanism.parameters().noise_multiplier
+    /// What was found once for the log.
+    pub fn calibration(&self) -> &Calibration {
+        &self.calibration
     }
 
     fn new(
         parameters: PublicParameters,
         strategy: Arc<dyn Strategy>,
-        noise_multiplier: f64,
+        calibration: Calibration,
         private: bool,
     ) -> Result<Self, PublicationError> {
         let bounds: Vec<_> = parameters.columns.iter().map(|column| (column.lower, column.upper)).collect();
         let clipper = Clipper::new(&bounds, parameters.privacy.clip_norm)?;
         let counts_are_public = parameters.privacy.neighbours.counts_are_public();
         let clipper = Arc::new(if counts_are_public { clipper.counting_unusable() } else { clipper });
-        let joint = joint_parameters(&parameters, strategy.as_ref(), noise_multiplier);
+        let joint = joint_parameters(&parameters, strategy.as_ref(), calibration.noise_multiplier);
         let mechanism = Arc::new(JointMechanism::new(joint)?);
-        Ok(Publication { parameters, private, clipper, strategy, mechanism })
+        Ok(Publication { parameters, private, calibration, clipper, strategy, mechanism })
     }
 
     /// The header of this publication's log.
     pub fn header(&self) -> Result<PublicHeader, PublicationError> {
+        let Calibration { noise_multiplier, strategy } = self.calibration.clone();
         let header =
-            Header { parameters: self.parameters.clone(), noise_multiplier: self.noise_multiplier() };
+            Header { parameters: self.parameters.clone(), noise_multiplier, strategy: Some(strategy) };
         Ok(PublicHeader { parameters: serde_json::to_vec(&header)?, private: self.private })
     }
 
@@ -135,7 +169,7 @@ impl Publication {
     /// [`PublicationError::Accounting`] if no noise gives the guarantee.
     pub fn guarantee_holds(&self) -> Result<bool, PublicationError> {
         let needed = calibrated(&self.parameters, self.strategy.as_ref())?;
-        Ok(self.noise_multiplier() >= needed * (1.0 - MARGIN / 2.0))
+        Ok(self.calibration.noise_multiplier >= needed * (1.0 - MARGIN / 2.0))
     }
 
     /// The public parameters.
@@ -207,9 +241,8 @@ fn layout(parameters: &PublicParameters) -> Layout {
     Layout { dimension: parameters.columns.len(), second: parameters.privacy.second_moments }
 }
 
-fn strategy(parameters: &PublicParameters) -> Result<Arc<dyn Strategy>, StrategyError> {
-    let release = &parameters.release;
-    strategy::build(release.strategy.clone(), &release.workload, Some(parameters.epochs.schedule.horizon()))
+fn strategy(parameters: &PublicParameters, chosen: &Chosen) -> Result<Arc<dyn Strategy>, StrategyError> {
+    build_chosen(chosen, &parameters.release.workload, Some(parameters.epochs.schedule.horizon()))
 }
 
 /// The joint mechanism of these parameters with the given noise multiplier.

@@ -70,7 +70,7 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     });
     let options =
         Options { workers: arguments.workers.into(), state, cluster, on_cluster_fault: end_process };
-    let publication = publication(&pipeline, &options.state)
+    let publication = publication(&pipeline, &options.state, &mut |_| ())
         .map_err(|error| CliError::usage(format!("{}: {error}", arguments.pipeline.display())))?;
     if !publication.is_private() {
         warn("[simulation] is set: the noise is drawn from a seed, and what is published protects nobody");

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::RunError;
-use crate::publication::Publication;
+use crate::publication::{Calibration, Publication};
 use crate::source::Position;
 use crate::state::{EpochFrame, Recovered, SourcePosition, StateError, Store};
 
@@ -20,8 +20,8 @@ use crate::state::{EpochFrame, Recovered, SourcePosition, StateError, Store};
 pub(super) struct Start {
     /// The first epoch to release.
     pub(super) first_epoch: u64,
-    /// σ of the log, which all processes draw with.
-    pub(super) noise_multiplier: f64,
+    /// Noise and strategy of the log, with which all processes release.
+    pub(super) calibration: Calibration,
     /// Encoder states by shard after the epochs before it.
     pub(super) states: BTreeMap<u32, Zeroizing<Vec<u8>>>,
 }
@@ -61,7 +61,7 @@ impl Start {
             return Err(RunError::Checkpoint);
         }
         let states = (0..).zip(machines.iter().map(ReleaseShard::save)).collect();
-        Ok(Start { first_epoch: committed + 1, noise_multiplier: publication.noise_multiplier(), states })
+        Ok(Start { first_epoch: committed + 1, calibration: publication.calibration().clone(), states })
     }
 }
 

@@ -39,6 +39,7 @@ use crate::pipeline::Pipeline;
 use crate::publication::{Publication, PublicationError};
 use crate::source::{Counters, Position, SourceError, SourceReader};
 use crate::state::{PublicReader, StateError, Store};
+use crate::strategies::{Progress, choose};
 use cluster::execute;
 use feed::{Feed, channels, source};
 use journal::{Journal, Start, position};
@@ -126,7 +127,7 @@ pub struct Summary {
 /// [`RunError`]; what was committed before stays committed.
 pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> Result<Summary, RunError> {
     let noise = noise(pipeline);
-    let publication = publication(pipeline, &options.state)?;
+    let publication = publication(pipeline, &options.state, &mut |_| ())?;
     let parameters = serde_json::to_vec(publication.parameters()).map_err(PublicationError::from)?;
     let fault = Fault::new();
     let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
@@ -167,12 +168,16 @@ pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> R
     Ok(Summary { epochs: first..ends.into_iter().fold(first, u64::max), generation, counters })
 }
 
-/// What a pipeline publishes into a state directory: with the noise of the log that is there, if it has the pipeline's
-/// parameters, or else calibrated now.
+/// What a pipeline publishes into a state directory: with the noise and the strategy of the log that is there, if it has
+/// the pipeline's parameters, or else found now, which may take seconds: `progress` is told.
 ///
 /// # Errors
 /// [`PublicationError`].
-pub fn publication(pipeline: &Pipeline, state: &Path) -> Result<Publication, PublicationError> {
+pub fn publication(
+    pipeline: &Pipeline,
+    state: &Path,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<Publication, PublicationError> {
     let (parameters, private) = (pipeline.public_parameters(), noise(pipeline).is_private());
     let earlier = PublicReader::open(state).ok();
     let earlier = earlier.and_then(|reader| Publication::from_header(reader.header()).ok());
@@ -180,7 +185,10 @@ pub fn publication(pipeline: &Pipeline, state: &Path) -> Result<Publication, Pub
         Some(earlier) if *earlier.parameters() == parameters && earlier.is_private() == private => {
             if earlier.guarantee_holds()? { Ok(earlier) } else { Err(PublicationError::Promise) }
         }
-        _ => Publication::calibrate(parameters, private),
+        _ => {
+            let chosen = choose(pipeline, progress);
+            Publication::calibrate_chosen(parameters, chosen, private)
+        }
     }
 }
 
@@ -243,7 +251,7 @@ impl Process {
         };
         let committed = ProbeHandle::new();
         let last = Rc::new(Cell::new(start.first_epoch));
-        match self.publication.clone().with_noise_multiplier(start.noise_multiplier) {
+        match self.publication.clone().with_calibration(start.calibration.clone()) {
             Ok(publication) => self.build(worker, &publication, start, &committed, Rc::clone(&last)),
             Err(error) => self.fault.raise(error),
         }

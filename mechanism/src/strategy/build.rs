@@ -1,6 +1,6 @@
 //! Which strategies there are, and the making of one for a workload.
 
-use super::{Strategy, StrategyName, name, toeplitz::Toeplitz};
+use super::{Chosen, Strategy, StrategyName, name, toeplitz::Toeplitz};
 use crate::{series, workload::Workload};
 use std::{fmt, num::NonZeroUsize, sync::Arc};
 use thiserror::Error;
@@ -30,6 +30,12 @@ pub enum StrategyError {
         limit: u32,
         /// What was written.
         found: String,
+    },
+    /// The strategy has to be found by an optimiser first, or read from a file.
+    #[error("the strategy `{strategy}` was not fitted: it needs what an optimiser found for it")]
+    NotFitted {
+        /// As on the command line.
+        strategy: String,
     },
     /// The strategy is not made for this workload.
     #[error("the strategy `{strategy}` can't be made for the workload `{workload}`: {reason}")]
@@ -64,27 +70,40 @@ pub enum StrategyError {
 /// Makes the named strategy for a workload and, where it needs one, a horizon of 1 to [`MAX_HORIZON`] steps.
 ///
 /// # Errors
-/// [`StrategyError::Horizon`] for a horizon out of range, [`StrategyError::NoHorizon`] where one is missing.
+/// As [`build_chosen`].
 pub fn build(
     name: StrategyName,
     workload: &Workload,
     horizon: Option<u64>,
 ) -> Result<Arc<dyn Strategy>, StrategyError> {
+    build_chosen(&name.into(), workload, horizon)
+}
+
+/// Makes a strategy from its name and what was found for it.
+///
+/// # Errors
+/// [`StrategyError::Horizon`] for a horizon out of range, [`StrategyError::NoHorizon`] where one is missing,
+/// [`StrategyError::NotFitted`] where the name does not say it all, [`StrategyError::Workload`] where the workload has no
+/// such strategy.
+pub fn build_chosen(
+    chosen: &Chosen,
+    workload: &Workload,
+    horizon: Option<u64>,
+) -> Result<Arc<dyn Strategy>, StrategyError> {
+    let name = chosen.name.clone();
     if let Some(found) = horizon {
         check_horizon(&name, found, MAX_HORIZON)?;
     }
-    let strategy = match (&name, horizon) {
-        (StrategyName::Identity, _) => Toeplitz::new(name, &[1.0], None),
-        (StrategyName::SquareRoot, Some(steps)) => {
+    let steps = || horizon.ok_or_else(|| StrategyError::NoHorizon { strategy: name.to_string() });
+    Ok(match &name {
+        StrategyName::Identity => Arc::new(Toeplitz::new(name, &[1.0], None)),
+        StrategyName::SquareRoot => {
+            let steps = steps()?;
             check_root(&name, workload, steps)?;
-            Toeplitz::new(name, &root(workload, steps as usize), horizon)
+            Arc::new(Toeplitz::new(name, &root(workload, steps as usize), horizon))
         }
-        (StrategyName::SquareRoot, None) => {
-            return Err(StrategyError::NoHorizon { strategy: name.to_string() });
-        }
-        _ => return Err(StrategyError::Unknown { found: name.to_string() }),
-    };
-    Ok(Arc::new(strategy))
+        _ => return Err(StrategyError::NotFitted { strategy: name.to_string() }),
+    })
 }
 
 /// Checks that the Toeplitz part of a workload has a square root.

@@ -5,6 +5,7 @@
 //! rounding can add to the sensitivity.
 
 mod build;
+mod chosen;
 mod gram;
 mod history;
 mod matrix;
@@ -12,7 +13,8 @@ mod name;
 mod toeplitz;
 
 pub(crate) use build::check_horizon;
-pub use build::{MAX_HORIZON, StrategyError, build};
+pub use build::{MAX_HORIZON, StrategyError, build, build_chosen};
+pub use chosen::{Chosen, Fitted};
 pub use matrix::Matrix;
 pub use name::{MAX_BANDS, MAX_BUFFERS, StrategyName};
 

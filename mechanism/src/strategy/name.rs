@@ -59,12 +59,16 @@ pub enum StrategyName {
     BandedOptimal(NonZeroU32),
     /// `optimal`: the best C for the participation, certified.
     Optimal,
+    /// `auto`: the best of all that can run, within a limit of memory.
+    Auto,
+    /// `file:PATH`: a saved strategy, or any lower-triangular C written as a matrix.
+    File(String),
     /// `coa`: the best C for single participation, found by Newton's method in the primal, certified.
     Coa,
 }
 
 /// Names without a number.
-const PLAIN: [(&str, StrategyName); 11] = [
+const PLAIN: [(&str, StrategyName); 12] = [
     ("identity", StrategyName::Identity),
     ("square-root", StrategyName::SquareRoot),
     ("matrix-square-root", StrategyName::MatrixSquareRoot),
@@ -76,6 +80,7 @@ const PLAIN: [(&str, StrategyName); 11] = [
     ("fft-optimal-decoder", StrategyName::FourierOptimalDecoder),
     ("optimal", StrategyName::Optimal),
     ("coa", StrategyName::Coa),
+    ("auto", StrategyName::Auto),
 ];
 
 /// A name with a number, the name of the number, and how large it can be.
@@ -90,6 +95,8 @@ const NUMBERED: [Numbered; 5] = [
 ];
 
 const NORMALIZED: &str = "normalized-";
+
+const FILE: &str = "file:";
 
 impl StrategyName {
     /// This strategy with its columns scaled to norm 1; `None` where there is no such form, or it would be the same.
@@ -108,6 +115,7 @@ impl fmt::Display for StrategyName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = match self {
             Self::Normalized(inner) => return write!(f, "{NORMALIZED}{inner}"),
+            Self::File(path) => return write!(f, "{FILE}{path}"),
             Self::BandedSquareRoot(number)
             | Self::BandedInverseSquareRoot(number)
             | Self::BandedOptimal(number)
@@ -133,6 +141,9 @@ impl FromStr for StrategyName {
                 Err(StrategyError::Unknown { .. }) => Err(unknown()),
                 inner => inner?.normalized().ok_or_else(unknown),
             };
+        }
+        if let Some(path) = text.strip_prefix(FILE).filter(|path| !path.is_empty()) {
+            return Ok(Self::File(path.into()));
         }
         if let Some((_, name)) = PLAIN.iter().find(|(word, _)| *word == text) {
             return Ok(name.clone());
@@ -168,7 +179,7 @@ impl From<StrategyName> for String {
 pub(super) fn all_names() -> String {
     let plain = PLAIN.iter().map(|(word, _)| format!("`{word}`"));
     let numbered = NUMBERED.iter().map(|(word, unit, ..)| format!("`{word}:{}`", &unit[..1]));
-    plain.chain(numbered).collect::<Vec<_>>().join(", ")
+    plain.chain(numbered).chain(["`file:PATH`".into()]).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -180,7 +191,7 @@ mod tests {
         let numbered = ["banded-square-root:7", "banded-inverse-square-root:1", "banded-optimal:2", "blt:8"];
         let normalized = ["normalized-square-root", "normalized-banded-inverse-square-root:3"];
         let plain = PLAIN.iter().map(|(word, _)| *word);
-        for text in plain.chain(numbered).chain(normalized).chain(["power-law:1"]) {
+        for text in plain.chain(numbered).chain(normalized).chain(["power-law:1", "file:a b.json"]) {
             let name: StrategyName = text.parse().unwrap();
             assert_eq!(name.to_string(), text);
             assert_eq!(serde_json::to_string(&name).unwrap(), format!("\"{text}\""));

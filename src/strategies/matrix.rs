@@ -1,0 +1,129 @@
+//! Matrices in files: comma-separated numbers, a line for every row, no header.
+//!
+//! A workload or a strategy is public, so its errors may show what was found.
+
+use std::path::{Path, PathBuf};
+
+use csv::{ReaderBuilder, Trim};
+use nalgebra::DMatrix;
+use thiserror::Error;
+
+/// A file that holds no matrix.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MatrixError {
+    /// The file can't be read.
+    #[error("{}: the matrix can't be read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: csv::Error,
+    },
+    /// A field is no finite number.
+    #[error("{}:{line}: field {column} is `{found}`; expected a finite number such as 0.5", path.display())]
+    Number {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: u64,
+        /// From 1.
+        column: usize,
+        /// The field.
+        found: String,
+    },
+    /// A line is longer or shorter than the first.
+    #[error("{}:{line}: {found} numbers in a line; expected {expected} as in the first line", path.display())]
+    Ragged {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: u64,
+        /// Numbers in this line.
+        found: usize,
+        /// Numbers in the first.
+        expected: usize,
+    },
+    /// There is no line.
+    #[error("{}: the file is empty; expected a line of comma-separated numbers for every row of the matrix", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// Reads a matrix of finite numbers, at least one.
+///
+/// # Errors
+/// [`MatrixError`], with the place of what is wrong.
+pub fn read_matrix(path: &Path) -> Result<DMatrix<f64>, MatrixError> {
+    let read = |source| MatrixError::Read { path: path.into(), source };
+    let mut reader = ReaderBuilder::new()
+        .has_headers(false)
+        .flexible(true)
+        .trim(Trim::All)
+        .comment(Some(b'#'))
+        .from_path(path)
+        .map_err(read)?;
+    let (mut numbers, mut rows, mut columns) = (Vec::new(), 0, 0);
+    for record in reader.records() {
+        let record = record.map_err(read)?;
+        let line = record.position().map_or(0, csv::Position::line);
+        if rows == 0 {
+            columns = record.len();
+        } else if record.len() != columns {
+            return Err(MatrixError::Ragged {
+                path: path.into(),
+                line,
+                found: record.len(),
+                expected: columns,
+            });
+        }
+        rows += 1;
+        for (field, column) in record.iter().zip(1..) {
+            let number = field.parse().ok().filter(|number: &f64| number.is_finite());
+            numbers.push(number.ok_or_else(|| MatrixError::Number {
+                path: path.into(),
+                line,
+                column,
+                found: field.chars().take(40).collect(),
+            })?);
+        }
+    }
+    if rows == 0 {
+        return Err(MatrixError::Empty { path: path.into() });
+    }
+    Ok(DMatrix::from_row_slice(rows, columns, &numbers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<DMatrix<f64>, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("m.csv");
+        std::fs::write(&path, text).unwrap();
+        let shown = format!("{}:", directory.path().join("m.csv").display());
+        read_matrix(&path).map_err(|error| error.to_string().replace(&shown, "m.csv:"))
+    }
+
+    #[test]
+    fn numbers_are_read_row_by_row() {
+        let expected = DMatrix::from_row_slice(2, 3, &[1.0, 0.0, -2.5, 3e2, 4.0, 5.0]);
+        assert_eq!(read("# rows\n1, 0 ,-2.5\r\n3e2,4,5\n"), Ok(expected));
+        assert_eq!(read("\u{feff}1"), Ok(DMatrix::from_element(1, 1, 1.0)));
+    }
+
+    #[test]
+    fn what_is_no_matrix_is_refused_with_its_place() {
+        let check = |text: &str, expected: &str| assert_eq!(read(text).unwrap_err(), expected);
+        check("1,2\n3,x\n", "m.csv:2: field 2 is `x`; expected a finite number such as 0.5");
+        check("NaN", "m.csv:1: field 1 is `NaN`; expected a finite number such as 0.5");
+        check("1,inf", "m.csv:1: field 2 is `inf`; expected a finite number such as 0.5");
+        check("1,2\n3\n", "m.csv:2: 1 numbers in a line; expected 2 as in the first line");
+        let empty = "m.csv: the file is empty; expected a line of comma-separated numbers for every row of the matrix";
+        check("", empty);
+        assert!(read_matrix("absent.csv".as_ref()).unwrap_err().to_string().starts_with("absent.csv: "));
+    }
+}
