@@ -6,10 +6,12 @@
 mod build;
 mod gram;
 mod history;
+pub(crate) mod matrix;
 mod toeplitz;
 
 pub(crate) use build::check_horizon;
 pub use build::{MAX_HORIZON, StrategyError, StrategyName, build};
+pub use matrix::{MAX_COLUMNS, Matrix, MatrixError};
 
 use crate::workload::Workload;
 use thiserror::Error;
