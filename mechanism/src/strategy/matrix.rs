@@ -1,26 +1,403 @@
-//! How errors and sensitivities see an encoder C.
+//! Strategies as sensitivities see them: the columns of C and their overlaps `X = CᵀC`, without the stream.
+//!
+//! C may have more rows than columns (tree and Fourier encoders). A Toeplitz C is never written out: a million steps
+//! are a million coefficients, and a diagonal of X costs one pass over them.
 
 use nalgebra::DMatrix;
+use thiserror::Error;
 
-/// C for a number of steps, in the shape that saves the most work.
+/// The most columns of a matrix.
+pub const MAX_COLUMNS: usize = 1 << 24;
+
+/// Every computed overlap is within `OVERLAP_ERROR · ‖c_i‖ ‖c_j‖` of `(CᵀC)_ij`: sums are compensated or pairwise, so
+/// that their error does not grow with the number of rows.
+pub(crate) const OVERLAP_ERROR: f64 = 64.0 * f64::EPSILON;
+
+/// A matrix C, real, with at least one column.
+///
+/// ```
+/// use hushflow_mechanism::strategy::Matrix;
+///
+/// let banded = Matrix::toeplitz(vec![1.0, 0.5], 4)?;
+/// assert_eq!(banded.overlaps(0), [1.25, 1.25, 1.25, 1.0]);
+/// assert_eq!(banded.product(&[1.0, 0.0, 0.0, 2.0]), [1.0, 0.5, 0.0, 2.0]);
+/// let twice = Matrix::stamped(banded, 2)?;
+/// assert_eq!(twice.columns(), 8);
+/// # Ok::<(), hushflow_mechanism::strategy::MatrixError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
-pub enum Matrix {
-    /// Lower-triangular, `C[t,i] = c_(t−i)`: all c, one for every step.
-    Toeplitz(Vec<f64>),
-    /// Lower-triangular, `C[t,i] = c_(t−i) s_i`.
-    ScaledToeplitz {
-        /// All c, one for every step.
+pub struct Matrix {
+    form: Form,
+    columns: usize,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Form {
+    /// `C[t,i] = coefficients[t−i] · scales[i]`, square; no scales stand for ones, missing coefficients for zeros.
+    Toeplitz {
         coefficients: Vec<f64>,
-        /// All s, one for every step.
-        column_scales: Vec<f64>,
+        scales: Option<Vec<f64>>,
     },
-    /// Any matrix with a column for every step.
     Dense(DMatrix<f64>),
-    /// The same block again and again on the diagonal.
+    /// Copies of a block along the diagonal.
     Stamped {
-        /// One copy.
         block: Box<Matrix>,
-        /// How many.
         copies: usize,
     },
+}
+
+/// Why something is no matrix that a sensitivity can be computed of.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[non_exhaustive]
+pub enum MatrixError {
+    /// Too few or too many columns.
+    #[error("a strategy has {found} columns, one for each step; expected 1 to {MAX_COLUMNS}")]
+    Columns {
+        /// Number of columns.
+        found: usize,
+    },
+    /// An entry is no number or infinite.
+    #[error("an entry of a strategy is {found}; all must be finite")]
+    NotFinite {
+        /// The entry.
+        found: f64,
+    },
+    /// Entries beyond the range in which their squares can be added up.
+    #[error(
+        "the largest entry of a strategy is {found:e}; expected between 2^-300 and 2^300: scale the strategy"
+    )]
+    Magnitude {
+        /// The largest absolute value of the entries.
+        found: f64,
+    },
+}
+
+impl Matrix {
+    /// The lower-triangular `C[t,i] = coefficients[t−i]` of `columns` rows and columns. What the coefficients lack is 0,
+    /// what they have too many is left out.
+    ///
+    /// # Errors
+    /// [`MatrixError`] for no or too many columns, and coefficients that are not finite, or all 0 or very small or
+    /// very large.
+    pub fn toeplitz(coefficients: Vec<f64>, columns: usize) -> Result<Self, MatrixError> {
+        let coefficients = cut(coefficients, columns);
+        check(&coefficients, columns)?;
+        Ok(Self { form: Form::Toeplitz { coefficients, scales: None }, columns })
+    }
+
+    /// The lower-triangular `C[t,i] = coefficients[t−i] · column_scales[i]`, with a column for every scale: the steps
+    /// are scaled, then encoded.
+    ///
+    /// # Errors
+    /// As [`toeplitz`](Self::toeplitz), of coefficients and scales.
+    pub fn scaled_toeplitz(coefficients: Vec<f64>, column_scales: Vec<f64>) -> Result<Self, MatrixError> {
+        let columns = column_scales.len();
+        let coefficients = cut(coefficients, columns);
+        check(&coefficients, columns)?;
+        check(&column_scales, columns)?;
+        Ok(Self { form: Form::Toeplitz { coefficients, scales: Some(column_scales) }, columns })
+    }
+
+    /// Any matrix, of any number of rows.
+    ///
+    /// # Errors
+    /// As [`toeplitz`](Self::toeplitz), of its entries.
+    pub fn dense(entries: DMatrix<f64>) -> Result<Self, MatrixError> {
+        let columns = entries.ncols();
+        check(entries.as_slice(), columns)?;
+        Ok(Self { form: Form::Dense(entries), columns })
+    }
+
+    /// `copies` of a block along the diagonal: the strategy begins anew after every block.
+    ///
+    /// # Errors
+    /// [`MatrixError::Columns`] for no or too many columns.
+    pub fn stamped(block: Self, copies: usize) -> Result<Self, MatrixError> {
+        let columns = block.columns.saturating_mul(copies);
+        check_columns(columns)?;
+        Ok(Self { form: Form::Stamped { block: Box::new(block), copies }, columns })
+    }
+
+    /// Number of columns: of steps.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        match &self.form {
+            Form::Toeplitz { .. } => self.columns,
+            Form::Dense(entries) => entries.nrows(),
+            Form::Stamped { block, copies } => block.rows() * copies,
+        }
+    }
+
+    /// Whether no entry is negative.
+    pub fn is_nonnegative(&self) -> bool {
+        let all = |values: &[f64]| values.iter().all(|&value| value >= 0.0);
+        match &self.form {
+            Form::Toeplitz { coefficients, scales } => all(coefficients) && scales.as_deref().is_none_or(all),
+            Form::Dense(entries) => all(entries.as_slice()),
+            Form::Stamped { block, .. } => block.is_nonnegative(),
+        }
+    }
+
+    /// Coefficients and, where there are any, scales of a Toeplitz matrix.
+    pub(crate) fn as_toeplitz(&self) -> Option<(&[f64], Option<&[f64]>)> {
+        match &self.form {
+            Form::Toeplitz { coefficients, scales } => Some((coefficients, scales.as_deref())),
+            _ => None,
+        }
+    }
+
+    /// Block and number of copies of a stamped matrix.
+    pub(crate) fn as_stamped(&self) -> Option<(&Self, usize)> {
+        match &self.form {
+            Form::Stamped { block, copies } => Some((block, *copies)),
+            _ => None,
+        }
+    }
+
+    /// The largest distance of columns that may overlap.
+    pub fn reach(&self) -> usize {
+        match &self.form {
+            Form::Toeplitz { coefficients, .. } => coefficients.len() - 1,
+            Form::Dense(_) => self.columns - 1,
+            Form::Stamped { block, .. } => block.reach(),
+        }
+    }
+
+    /// A diagonal of X: `X_(i, i+lag)` for i = 0, 1, …; at lag 0 the squared column norms. Empty from
+    /// `lag = columns` on.
+    pub fn overlaps(&self, lag: usize) -> Vec<f64> {
+        let length = self.columns.saturating_sub(lag);
+        if lag > self.reach() {
+            return vec![0.0; length];
+        }
+        match &self.form {
+            Form::Toeplitz { coefficients, scales } => {
+                let mut diagonal = toeplitz_overlaps(coefficients, lag, length);
+                if let Some(scales) = scales {
+                    let pairs = scales.iter().zip(&scales[lag..]);
+                    diagonal.iter_mut().zip(pairs).for_each(|(value, (one, other))| *value *= one * other);
+                }
+                diagonal
+            }
+            Form::Dense(_) => (0..length).map(|i| self.overlap(i, i + lag)).collect(),
+            Form::Stamped { block, copies } => {
+                let mut one = block.overlaps(lag);
+                one.resize(block.columns, 0.0);
+                let mut all = one.repeat(*copies);
+                all.truncate(length);
+                all
+            }
+        }
+    }
+
+    /// `X_ij = ⟨c_i, c_j⟩`, and 0 where there is no such column.
+    pub fn overlap(&self, i: usize, j: usize) -> f64 {
+        let (i, j) = (i.min(j), i.max(j));
+        if j >= self.columns || j - i > self.reach() {
+            return 0.0;
+        }
+        match &self.form {
+            Form::Toeplitz { coefficients, scales } => {
+                let shifted = &coefficients[j - i..];
+                let terms = shifted.len().min(self.columns - j);
+                let scale = scales.as_ref().map_or(1.0, |scales| scales[i] * scales[j]);
+                dot(&coefficients[..terms], &shifted[..terms]) * scale
+            }
+            Form::Dense(entries) => {
+                let column = |i| {
+                    let rows = entries.nrows();
+                    &entries.as_slice()[i * rows..(i + 1) * rows]
+                };
+                dot(column(i), column(j))
+            }
+            Form::Stamped { block, .. } => {
+                let width = block.columns;
+                if i / width == j / width { block.overlap(i % width, j % width) } else { 0.0 }
+            }
+        }
+    }
+
+    /// X between the columns of a pattern.
+    pub fn gram(&self, pattern: &[usize]) -> DMatrix<f64> {
+        let mut gram = DMatrix::zeros(pattern.len(), pattern.len());
+        for (row, &i) in pattern.iter().enumerate() {
+            for (column, &j) in pattern.iter().enumerate().take(row + 1) {
+                gram[(row, column)] = self.overlap(i, j);
+                gram[(column, row)] = gram[(row, column)];
+            }
+        }
+        gram
+    }
+
+    /// An upper bound of `−X_ij` over all i ≠ j, at least 0; `None` where C has negative entries and too many columns
+    /// to look at all pairs.
+    pub fn negative_overlap(&self) -> Option<f64> {
+        if self.is_nonnegative() {
+            return Some(0.0);
+        }
+        if let Form::Stamped { block, .. } = &self.form {
+            return block.negative_overlap();
+        }
+        let rows = if self.as_toeplitz().is_some() { 1 } else { self.rows() };
+        let work = self.reach().saturating_mul(self.columns).saturating_mul(rows);
+        (work <= 1 << 32).then(|| {
+            let longest = self.overlaps(0).into_iter().fold(0.0, f64::max);
+            let lowest = |lag| self.overlaps(lag).into_iter().fold(0.0, f64::min);
+            let lowest = (1..=self.reach()).map(lowest).fold(0.0, f64::min);
+            if lowest < -OVERLAP_ERROR * longest { OVERLAP_ERROR * longest - lowest } else { 0.0 }
+        })
+    }
+
+    /// `C x`. Entries that `x` lacks are 0, those it has too many are left out.
+    pub fn product(&self, x: &[f64]) -> Vec<f64> {
+        let x = &x[..x.len().min(self.columns)];
+        let mut y = vec![0.0; self.rows()];
+        match &self.form {
+            Form::Toeplitz { coefficients, scales } => {
+                for (i, &value) in x.iter().enumerate().filter(|(_, value)| **value != 0.0) {
+                    let value = value * scales.as_ref().map_or(1.0, |scales| scales[i]);
+                    y[i..].iter_mut().zip(coefficients).for_each(|(sum, c)| *sum += c * value);
+                }
+            }
+            Form::Dense(entries) => {
+                for (column, value) in entries.column_iter().zip(x) {
+                    y.iter_mut().zip(column.iter()).for_each(|(sum, c)| *sum += c * value);
+                }
+            }
+            Form::Stamped { block, .. } => {
+                let parts = x.chunks(block.columns).zip(y.chunks_mut(block.rows().max(1)));
+                parts.for_each(|(x, y)| y.copy_from_slice(&block.product(x)));
+            }
+        }
+        y
+    }
+}
+
+/// Coefficients of `columns` steps, without zeros at the end.
+fn cut(mut coefficients: Vec<f64>, columns: usize) -> Vec<f64> {
+    coefficients.truncate(columns);
+    let used = coefficients.iter().rposition(|&c| c != 0.0).map_or(0, |last| last + 1);
+    coefficients.truncate(used);
+    coefficients
+}
+
+fn check(values: &[f64], columns: usize) -> Result<(), MatrixError> {
+    check_columns(columns)?;
+    if let Some(&found) = values.iter().find(|value| !value.is_finite()) {
+        return Err(MatrixError::NotFinite { found });
+    }
+    // Squares of such entries neither overflow nor lose what counts to underflow.
+    let found = values.iter().fold(0.0_f64, |largest, value| largest.max(value.abs()));
+    let range = 2_f64.powi(-300)..=2_f64.powi(300);
+    if range.contains(&found) { Ok(()) } else { Err(MatrixError::Magnitude { found }) }
+}
+
+fn check_columns(found: usize) -> Result<(), MatrixError> {
+    if (1..=MAX_COLUMNS).contains(&found) { Ok(()) } else { Err(MatrixError::Columns { found }) }
+}
+
+/// `Σ_(l<m) c_l c_(l+lag)` for m = `length` down to 1: a column that starts later has fewer rows. Compensated (Neumaier).
+fn toeplitz_overlaps(coefficients: &[f64], lag: usize, length: usize) -> Vec<f64> {
+    let (mut sum, mut lost) = (0.0_f64, 0.0);
+    let products = coefficients.iter().zip(&coefficients[lag..]).map(|(one, other)| one * other);
+    let mut sums: Vec<f64> = products
+        .take(length)
+        .map(|product| {
+            let next = sum + product;
+            let (large, small) = if sum.abs() >= product.abs() { (sum, product) } else { (product, sum) };
+            lost += (large - next) + small;
+            sum = next;
+            sum + lost
+        })
+        .collect();
+    sums.resize(length, sum + lost);
+    sums.reverse();
+    sums
+}
+
+/// Inner product, summed pairwise.
+pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
+    let length = a.len().min(b.len());
+    if length <= 64 {
+        return a.iter().zip(b).map(|(a, b)| a * b).sum();
+    }
+    let half = length / 2;
+    dot(&a[..half], &b[..half]) + dot(&a[half..length], &b[half..length])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scaled() -> Matrix {
+        Matrix::scaled_toeplitz(vec![1.0, -0.5, 0.25], vec![1.0, 2.0, 3.0, 0.5, -1.0]).unwrap()
+    }
+
+    /// C written out, by its products with the unit vectors.
+    fn written_out(matrix: &Matrix) -> DMatrix<f64> {
+        let column = |i| {
+            let unit: Vec<f64> = (0..matrix.columns()).map(|j| f64::from(u8::from(i == j))).collect();
+            matrix.product(&unit)
+        };
+        let columns: Vec<f64> = (0..matrix.columns()).flat_map(column).collect();
+        DMatrix::from_vec(matrix.rows(), matrix.columns(), columns)
+    }
+
+    #[test]
+    fn every_form_agrees_with_what_it_stands_for() {
+        let tall = DMatrix::from_fn(7, 4, |row, column| ((row * 3 + column * 5) % 7) as f64 - 2.0);
+        let forms = [
+            Matrix::toeplitz(vec![1.0, 0.5, 0.375, 0.3125, 0.0, 9.0], 4).unwrap(),
+            scaled(),
+            Matrix::dense(tall).unwrap(),
+            Matrix::stamped(scaled(), 3).unwrap(),
+            Matrix::stamped(Matrix::stamped(scaled(), 2).unwrap(), 2).unwrap(),
+        ];
+        for matrix in forms {
+            let entries = written_out(&matrix);
+            let gram = entries.transpose() * &entries;
+            let all: Vec<usize> = (0..matrix.columns()).collect();
+            assert!((matrix.gram(&all) - &gram).amax() < 1e-13);
+            for lag in 0..=matrix.columns() {
+                let diagonal = matrix.overlaps(lag);
+                assert_eq!(diagonal.len(), matrix.columns() - lag);
+                for (i, value) in diagonal.iter().enumerate() {
+                    assert!((value - gram[(i, i + lag)]).abs() < 1e-13, "{matrix:?}: {i}, {lag}");
+                    assert!(lag <= matrix.reach() || *value == 0.0);
+                }
+            }
+            assert_eq!(matrix.is_nonnegative(), entries.min() >= 0.0);
+            assert!((matrix.negative_overlap().unwrap() - (-gram.min()).max(0.0)).abs() < 1e-12);
+        }
+    }
+
+    #[test]
+    fn a_toeplitz_matrix_begins_with_its_coefficients() {
+        let entries = written_out(&scaled());
+        assert_eq!(entries.column(1).as_slice(), [0.0, 2.0, -1.0, 0.5, 0.0]);
+        assert_eq!(entries.column(4).as_slice(), [0.0, 0.0, 0.0, 0.0, -1.0]);
+    }
+
+    #[test]
+    fn refuses_with_a_reason() {
+        let check = |found: Result<Matrix, MatrixError>, part: &str| {
+            let message = found.unwrap_err().to_string();
+            assert!(message.contains(part), "{message}");
+        };
+        check(Matrix::toeplitz(vec![1.0], 0), "has 0 columns");
+        check(Matrix::toeplitz(vec![1.0], MAX_COLUMNS + 1), "columns");
+        check(Matrix::toeplitz(vec![], 3), "largest entry of a strategy is 0e0");
+        check(Matrix::toeplitz(vec![1.0, f64::NAN], 3), "is NaN");
+        check(Matrix::toeplitz(vec![1e-200], 3), "1e-200");
+        check(Matrix::scaled_toeplitz(vec![1.0], vec![1.0, f64::INFINITY]), "is inf");
+        check(Matrix::scaled_toeplitz(vec![1.0], vec![]), "has 0 columns");
+        check(Matrix::dense(DMatrix::zeros(0, 3)), "largest entry");
+        check(Matrix::dense(DMatrix::zeros(3, 0)), "has 0 columns");
+        check(Matrix::stamped(scaled(), 0), "has 0 columns");
+        check(Matrix::stamped(scaled(), usize::MAX), "columns");
+    }
 }

@@ -8,14 +8,14 @@ mod build;
 mod chosen;
 mod gram;
 mod history;
-mod matrix;
+pub(crate) mod matrix;
 mod name;
 mod toeplitz;
 
 pub(crate) use build::check_horizon;
 pub use build::{MAX_HORIZON, StrategyError, build, build_chosen};
 pub use chosen::{Chosen, Fitted};
-pub use matrix::Matrix;
+pub use matrix::{MAX_COLUMNS, Matrix, MatrixError};
 pub use name::{MAX_BANDS, MAX_BUFFERS, StrategyName};
 
 use crate::workload::Workload;
@@ -86,8 +86,11 @@ pub trait Factorization: Send + Sync {
     /// Number of steps it is defined for; `None` when it may go on for ever.
     fn horizon(&self) -> Option<u64>;
 
-    /// C for the first `steps` steps. No more than the horizon, or than [`MAX_HORIZON`].
-    fn matrix(&self, steps: u64) -> Matrix;
+    /// C for the first `steps` steps. No more than the horizon.
+    ///
+    /// # Errors
+    /// [`MatrixError::Columns`] beyond [`MAX_COLUMNS`] steps, or fewer where C has to be written out.
+    fn matrix(&self, steps: u64) -> Result<Matrix, MatrixError>;
 
     /// Largest squared norm of a column of C for the first `steps` steps, rounded up. No more than the horizon, or than
     /// [`MAX_HORIZON`].
