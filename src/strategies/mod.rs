@@ -1,5 +1,6 @@
 //! From the name of a strategy to the one that runs: fitted, read from a file, or chosen among all.
 
+pub mod file;
 pub mod matrix;
 
 use hushflow_mechanism::strategy::Chosen;

@@ -1,0 +1,235 @@
+//! Saved strategies: what an optimiser found, kept so that it need not be found again.
+//!
+//! A saved strategy is a JSON object with a checksum. In the folder of saved strategies its name is the
+//! [fingerprint](Request::fingerprint) of what was asked for. No guarantee rests on such a file: the sensitivity is
+//! computed anew from the C that runs. A damaged file can cost accuracy only.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use hushflow_mechanism::participation::Participation;
+use hushflow_mechanism::strategy::Chosen;
+use hushflow_mechanism::workload::Workload;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// First field of every file, which tells the version.
+const FORMAT: &str = "hushflow strategy 1";
+
+/// What a strategy was asked to be good for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// How it was found: its name on the command line, and what else its fit depends on.
+    pub method: String,
+    /// As on the command line. Of a matrix the name does not say all: see [`Request::new`].
+    pub workload: String,
+    /// Number of steps.
+    pub horizon: u64,
+    /// As on the command line.
+    pub participation: Participation,
+}
+
+impl Request {
+    /// What `method` is asked for. A workload that is a matrix is known by a hash of its entries.
+    pub fn new(method: String, workload: &Workload, horizon: u64, participation: Participation) -> Self {
+        let workload = match workload {
+            Workload::Matrix(matrix) => {
+                let bits = matrix.rows().iter().flat_map(|entry| entry.to_bits().to_le_bytes());
+                format!("matrix of {} rows, {:016x}", matrix.rows().nrows(), hash(bits))
+            }
+            other => other.to_string(),
+        };
+        Self { method, workload, horizon, participation }
+    }
+
+    /// Tells requests apart: the name of the file that answers this one.
+    pub fn fingerprint(&self) -> String {
+        let Self { method, workload, horizon, participation } = self;
+        let text = format!("{FORMAT}\n{method}\n{workload}\n{horizon}\n{participation}");
+        format!("{:016x}", hash(text.bytes()))
+    }
+}
+
+/// FNV-1a.
+fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// A strategy with what it was found for and how good it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedStrategy {
+    format: String,
+    /// What was asked for.
+    pub request: Request,
+    /// Total squared error at sensitivity 1, or the largest error where that was minimised.
+    pub objective: f64,
+    /// What no strategy of the kind can be below; `None` where nothing is known.
+    pub lower_bound: Option<f64>,
+    /// What was found.
+    pub strategy: Chosen,
+    checksum: String,
+}
+
+/// A strategy file that can't be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StrategyFileError {
+    /// It can't be read or written.
+    #[error("{}: the strategy file can't be {what}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Read or written.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is no strategy file.
+    #[error("{}: this is no strategy file of this version ({reason}); write one with `hushflow optimize -o FILE`", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// It was changed after it was written.
+    #[error("{}: the checksum is wrong: the file was damaged or edited; write it anew with `hushflow optimize -o FILE`", path.display())]
+    Checksum {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl SavedStrategy {
+    /// What is to be saved.
+    pub fn new(request: Request, strategy: Chosen, objective: f64, lower_bound: Option<f64>) -> Self {
+        let checksum = String::new();
+        let saved = Self { format: FORMAT.into(), request, objective, lower_bound, strategy, checksum };
+        Self { checksum: saved.computed_checksum(), ..saved }
+    }
+
+    fn computed_checksum(&self) -> String {
+        let strategy = serde_json::to_string(&(&self.request, &self.strategy)).unwrap_or_default();
+        format!("{:08x}", crc32c::crc32c(strategy.as_bytes()))
+    }
+
+    /// Reads a saved strategy.
+    ///
+    /// # Errors
+    /// [`StrategyFileError`] for a file that can't be read, is none, or is damaged.
+    pub fn load(path: &Path) -> Result<Self, StrategyFileError> {
+        let io = |source| StrategyFileError::Io { path: path.into(), what: "read", source };
+        let refused = |reason| StrategyFileError::Format { path: path.into(), reason };
+        let text = fs::read_to_string(path).map_err(io)?;
+        let saved: Self = serde_json::from_str(&text).map_err(|error| refused(error.to_string()))?;
+        if saved.format != FORMAT {
+            return Err(refused(format!("it says `{}`", saved.format)));
+        }
+        if saved.checksum != saved.computed_checksum() {
+            return Err(StrategyFileError::Checksum { path: path.into() });
+        }
+        Ok(saved)
+    }
+
+    /// Writes it, whole or not at all.
+    ///
+    /// # Errors
+    /// [`StrategyFileError::Io`].
+    pub fn save(&self, path: &Path) -> Result<(), StrategyFileError> {
+        let io = |source| StrategyFileError::Io { path: path.into(), what: "written", source };
+        let text = serde_json::to_string(self).map_err(io::Error::from).map_err(io)?;
+        let draft = path.with_extension(format!("draft-{}", std::process::id()));
+        fs::write(&draft, text).and_then(|()| fs::rename(&draft, path)).map_err(io)
+    }
+}
+
+/// The folder of saved strategies: `HUSHFLOW_STRATEGIES`, or the user's cache.
+fn folder() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    variable("HUSHFLOW_STRATEGIES").or_else(|| {
+        let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+        Some(cache?.join("hushflow/strategies"))
+    })
+}
+
+/// What was found before for this request, if it was kept.
+pub fn recall(request: &Request) -> Option<SavedStrategy> {
+    let path = folder()?.join(request.fingerprint()).with_extension("json");
+    SavedStrategy::load(&path).ok().filter(|saved| saved.request == *request)
+}
+
+/// Keeps what was found for the next time; where it can't be kept, it is found again.
+pub fn remember(saved: &SavedStrategy) {
+    if let Some(folder) = folder().filter(|folder| fs::create_dir_all(folder).is_ok()) {
+        let path = folder.join(saved.request.fingerprint()).with_extension("json");
+        // A full disk or a folder that may not be written is no reason to fail.
+        let _ = saved.save(&path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hushflow_mechanism::strategy::{Fitted, StrategyName};
+
+    fn saved() -> SavedStrategy {
+        let request =
+            Request::new("optimal".into(), &Workload::Prefix, 3, Participation::Single);
+        let fitted = Some(Fitted::Toeplitz(vec![1 << 40, 3, -7]));
+        SavedStrategy::new(request, Chosen { name: StrategyName::Optimal, fitted }, 1.0 / 3.0, Some(0.3))
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s.json");
+        saved().save(&path).unwrap();
+        assert_eq!(SavedStrategy::load(&path).unwrap(), saved());
+    }
+
+    #[test]
+    fn damage_is_noticed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s.json");
+        let text = serde_json::to_string(&saved()).unwrap();
+        let check = |text: String, part: &str| {
+            fs::write(&path, text).unwrap();
+            let message = SavedStrategy::load(&path).unwrap_err().to_string();
+            assert!(message.contains(part), "{message}");
+        };
+        check(text.replace("-7", "-8"), "the checksum is wrong");
+        check(text.replace("\"horizon\":3", "\"horizon\":4"), "the checksum is wrong");
+        check(text.replace("strategy 1", "strategy 2"), "it says `hushflow strategy 2`");
+        check(text[..text.len() / 2].into(), "this is no strategy file");
+        check("1,0\n0,1\n".into(), "this is no strategy file");
+        let absent = SavedStrategy::load(&directory.path().join("absent")).unwrap_err();
+        assert!(matches!(absent, StrategyFileError::Io { what: "read", .. }));
+    }
+
+    #[test]
+    fn fingerprints_tell_requests_apart() {
+        let matrix = |entry: f64| {
+            Workload::from_matrix("w.csv", nalgebra::DMatrix::from_element(1, 1, entry)).unwrap()
+        };
+        let request = |method: &str, workload: &Workload, horizon, participation: &str| {
+            Request::new(method.into(), workload, horizon, participation.parse().unwrap()).fingerprint()
+        };
+        let all = [
+            request("optimal", &Workload::Prefix, 10, "1"),
+            request("coa", &Workload::Prefix, 10, "1"),
+            request("optimal", &Workload::Average, 10, "1"),
+            request("optimal", &Workload::Prefix, 11, "1"),
+            request("optimal", &Workload::Prefix, 10, "2x5"),
+            request("optimal", &matrix(1.0), 10, "1"),
+            request("optimal", &matrix(2.0), 10, "1"),
+        ];
+        for (i, one) in all.iter().enumerate() {
+            assert!(all[..i].iter().all(|other| other != one), "{all:?}");
+        }
+    }
+}
