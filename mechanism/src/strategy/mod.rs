@@ -5,14 +5,19 @@
 //! rounding can add to the sensitivity.
 
 mod build;
+#[cfg(test)]
+mod conformance;
+mod dense;
 mod gram;
 mod history;
 mod matrix;
 mod name;
+mod step;
 mod toeplitz;
 
 pub(crate) use build::check_horizon;
 pub use build::{MAX_HORIZON, StrategyError, build};
+pub use dense::{Dense, DenseParameters, MAX_DENSE_HORIZON, matrix_square_root};
 pub use matrix::Matrix;
 pub use name::{MAX_BANDS, MAX_BUFFERS, StrategyName};
 
