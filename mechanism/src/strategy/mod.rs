@@ -8,6 +8,7 @@ mod build;
 #[cfg(test)]
 mod conformance;
 mod dense;
+mod fourier;
 mod gram;
 mod history;
 mod matrix;
@@ -19,6 +20,7 @@ mod tree;
 pub(crate) use build::check_horizon;
 pub use build::{MAX_HORIZON, StrategyError, build};
 pub use dense::{Dense, DenseParameters, MAX_DENSE_HORIZON, matrix_square_root};
+pub use fourier::{Fourier, fft_optimal_decoder};
 pub use matrix::Matrix;
 pub use name::{MAX_BANDS, MAX_BUFFERS, StrategyName};
 pub use tree::{Tree, TreeDecoder, TreeEncoder, tree_optimal_decoder};
