@@ -13,6 +13,7 @@ mod gram;
 mod history;
 mod matrix;
 mod name;
+mod stamped;
 mod step;
 mod toeplitz;
 mod tree;
@@ -23,6 +24,7 @@ pub use dense::{Dense, DenseParameters, MAX_DENSE_HORIZON, matrix_square_root};
 pub use fourier::{Fourier, fft_optimal_decoder};
 pub use matrix::Matrix;
 pub use name::{MAX_BANDS, MAX_BUFFERS, StrategyName};
+pub use stamped::Stamped;
 pub use tree::{Tree, TreeDecoder, TreeEncoder, tree_optimal_decoder};
 
 use crate::workload::Workload;
