@@ -178,8 +178,7 @@ mod tests {
     use hushflow_mechanism::strategy::{Fitted, StrategyName};
 
     fn saved() -> SavedStrategy {
-        let request =
-            Request::new("optimal".into(), &Workload::Prefix, 3, Participation::Single);
+        let request = Request::new("optimal".into(), &Workload::Prefix, 3, Participation::Single);
         let fitted = Some(Fitted::Toeplitz(vec![1 << 40, 3, -7]));
         SavedStrategy::new(request, Chosen { name: StrategyName::Optimal, fitted }, 1.0 / 3.0, Some(0.3))
     }

@@ -70,6 +70,16 @@ pub enum MatrixError {
         /// The largest absolute value of the entries.
         found: f64,
     },
+    /// A matrix without structure that is too large to be written out.
+    #[error(
+        "the strategy would have to be written out entry by entry for {found} steps; expected at most {limit}"
+    )]
+    WrittenOut {
+        /// Number of steps.
+        found: usize,
+        /// Most steps.
+        limit: usize,
+    },
 }
 
 impl Matrix {
@@ -250,6 +260,21 @@ impl Matrix {
             let lowest = (1..=self.reach()).map(lowest).fold(0.0, f64::min);
             if lowest < -OVERLAP_ERROR * longest { OVERLAP_ERROR * longest - lowest } else { 0.0 }
         })
+    }
+
+    /// All entries.
+    pub fn to_dense(&self) -> DMatrix<f64> {
+        if let Form::Dense(entries) = &self.form {
+            return entries.clone();
+        }
+        let mut dense = DMatrix::zeros(self.rows(), self.columns);
+        let mut unit = vec![0.0; self.columns];
+        for (i, mut column) in dense.column_iter_mut().enumerate() {
+            unit[i] = 1.0;
+            column.copy_from_slice(&self.product(&unit));
+            unit[i] = 0.0;
+        }
+        dense
     }
 
     /// `C x`. Entries that `x` lacks are 0, those it has too many are left out.

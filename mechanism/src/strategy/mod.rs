@@ -6,17 +6,28 @@
 
 mod build;
 mod chosen;
+#[cfg(test)]
+mod conformance;
+mod dense;
+mod fourier;
 mod gram;
 mod history;
 pub(crate) mod matrix;
 mod name;
+mod stamped;
+mod step;
 mod toeplitz;
+mod tree;
 
 pub(crate) use build::check_horizon;
 pub use build::{MAX_HORIZON, StrategyError, build, build_chosen};
 pub use chosen::{Chosen, Fitted};
+pub use dense::{Dense, DenseParameters, MAX_DENSE_HORIZON, matrix_square_root};
+pub use fourier::{Fourier, fft_optimal_decoder};
 pub use matrix::{MAX_COLUMNS, Matrix, MatrixError};
 pub use name::{MAX_BANDS, MAX_BUFFERS, StrategyName};
+pub use stamped::Stamped;
+pub use tree::{Tree, TreeDecoder, TreeEncoder, tree_optimal_decoder};
 
 use crate::workload::Workload;
 use thiserror::Error;
