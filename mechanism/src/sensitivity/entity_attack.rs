@@ -129,7 +129,7 @@ impl Release {
 
     /// The largest distance met on a walk with ever smaller steps.
     fn climb(&self, mut walk: impl FnMut(&Self, f64) -> f64) -> f64 {
-        (0..30).map(|turn| walk(self, 0.8_f64.powi(turn))).fold(0.0, f64::max)
+        (0..20).map(|turn| walk(self, 0.7_f64.powi(turn))).fold(0.0, f64::max)
     }
 }
 
@@ -256,7 +256,7 @@ fn check(
             let patterns = patterns(schema, first);
             let mut largest = 0.0_f64;
             for ((pattern, signs), turn) in
-                patterns.iter().flat_map(|one| (0..5).map(move |turn| (one, turn)))
+                patterns.iter().flat_map(|one| (0..4).map(move |turn| (one, turn)))
             {
                 let other = &patterns[below(patterns.len(), &mut random)].0;
                 let places = Places { pattern, signs, other };

@@ -13,7 +13,7 @@ use nalgebra::DMatrix;
 use rand::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
 
-const STEPS: usize = 7;
+const STEPS: usize = 6;
 
 fn normalised(coefficients: Vec<f64>) -> Matrix {
     let norms = toeplitz(&coefficients, STEPS).overlaps(0);
