@@ -16,8 +16,9 @@ impl Schedule {
     /// At most `count` ≥ 1 participations, `gap` ≥ 1 apart, or more where `flexible`.
     pub(super) fn new(horizon: usize, count: usize, gap: usize, flexible: bool) -> Self {
         let count = count.min(horizon.div_ceil(gap));
-        let several = count > 1 && (count - 1) * gap + 1 < horizon;
-        Self { horizon, count, gap, flexible: flexible && several }
+        // A larger gap fits, and not all patterns lie in the one of all steps.
+        let differs = count > 1 && gap + 1 < horizon && count < horizon;
+        Self { horizon, count, gap, flexible: flexible && differs }
     }
 
     /// Number of steps.
@@ -124,7 +125,9 @@ mod tests {
     /// Every admissible set of steps lies in a listed one, and every listed one is admissible.
     #[test]
     fn separated_patterns_cover_every_admissible_set() {
-        for (count, gap, horizon) in [(3, 2, 8), (2, 3, 7), (8, 3, 9), (4, 1, 6)] {
+        for (count, gap, horizon) in
+            [(3, 2, 8), (2, 3, 7), (8, 3, 9), (4, 1, 6), (9, 2, 5), (9, 1, 4), (2, 4, 5)]
+        {
             let admissible = |steps: &[usize]| {
                 steps.len() <= count && steps.windows(2).all(|pair| pair[1] - pair[0] >= gap)
             };

@@ -40,10 +40,20 @@
 
 #[cfg(test)]
 mod attack;
+mod batch;
+#[cfg(test)]
+mod entity_attack;
 mod in_place;
+mod joint_participation;
+mod participation;
 mod separate;
 
+pub use batch::{Batch, BatchQuery, batch_participation_sensitivity, batch_sensitivity_squared};
 pub use in_place::{free_second_weight, replace_one_factor};
+pub use joint_participation::{
+    MomentStrategies, free_second_weight_under_participation, joint_participation_sensitivity,
+};
+pub use participation::{Bound, Claim, ClaimKind, participation_sensitivity};
 pub use separate::{
     ColumnNorms, algorithm_one_second_moment_weight, free_second_moment_weight, separate_sensitivity_squared,
 };

@@ -1,0 +1,216 @@
+//! Sensitivity of squares of batches: Adam as usually written squares the *mean* of m clipped gradients, which is
+//! another query than the mean of m squares.
+//!
+//! A batch of m ≥ 1 records of norm at most ζ = 1 contributes, per step, first moments and ν-weighted second moments:
+//!
+//! ```text
+//! query               first moments        second moments
+//! SquareOfMean        x = (1/m) Σ_j g_j    x ∘ x  or  xxᵀ
+//! SquareOfSum         x = Σ_j g_j          x ∘ x  or  xxᵀ
+//! MeanOfSquares       (1/m) Σ_j g_j        (1/m) Σ_j g_j ∘ g_j  or  (1/m) Σ_j g_j g_jᵀ
+//! ```
+//!
+//! One record g of the batch becomes another record h, or is blanked. The largest `‖Δ first‖² + ν‖Δ second‖²` is
+//!
+//! ```text
+//!                     replaced in place                  zero-out
+//! SquareOfMean        (4/m²)(1 + 4ν(1 − 1/m)²)           (1 + ν(2 − 1/m)²)/m²
+//! SquareOfSum         4(1 + 4ν(m − 1)²)                  1 + ν(2m − 1)²
+//! MeanOfSquares       r_d(ν)/m²                          (1 + ν)/m²
+//! ```
+//!
+//! the upper left two for m ≥ 2; for m = 1 all queries are the same, with r_d(ν). **The square of a mean is never
+//! free**: what is paid on top of the first moments' 4/m² grows with ν from 0 on. Squares of records stay free while
+//! ν ≤ ν*.
+//!
+//! *Proof* of the upper left. `x = u + g/m`, `y = u + h/m`, `‖u‖ ≤ c = (m−1)/m`. With `e = x − y`, `s = x + y`,
+//! `‖xxᵀ − yyᵀ‖² = (‖s‖²‖e‖² + ⟨s,e⟩²)/2`, and it bounds the diagonal's. Let P = g − h be of length p and
+//! g + h = t₁P/p + t₂ with t₂ ⊥ P; `‖P ± (g+h)‖ ≤ 2` gives `(p + |t₁|)² + ‖t₂‖² ≤ 4`. The sum is
+//! `(p²/m²)[1 + (ν/2)(2s_∥² + ‖s_⊥‖²)]`, `s_∥ = 2u_∥ + t₁/m`, `‖s_⊥‖ ≤ 2‖u_⊥‖ + ‖t₂‖/m`, which by
+//! `(2a + b/m)² ≤ 8a² + 2b²/m²` is at most `(p²/m²)[1 + ν((2c + |t₁|/m)² + ‖t₂‖²/m²)]`. At `p = √(4 − t₂²) − |t₁|` this
+//! falls in |t₁|, as its logarithm has the slope at most `−2/p + 2/(2(m−1) + |t₁|) ≤ 0`. At t₁ = 0, with
+//! `w = 1 − t₂²/4`, `(4w/m²)[1 + 4ν(c² + (1−w)/m²)]` is stationary at `w = m²/(8ν) + ((m−1)² + 1)/2 ≥ 1` only, so it
+//! is largest at w = 1: the stated value, attained by u = c·e₁, g = e₁, h = −e₁. ∎
+//! Zero-out has e = g/m and s = 2u + g/m, all along one axis at best. A sum is m times the mean, its square m² times.
+//!
+//! # Through strategies, under participation
+//! The factors of squared means and sums have the form `α + βν`, for every ν. So with V and Z as in
+//! [`joint_participation_sensitivity`], one C gives `(α + βν)·V`, and C₁ ≠ C₂ give `max_π α·Z₁ + βν·Z₂`: equal changes at
+//! every step attain both where `X ≥ 0`. The records that stay may lie wherever they hurt most. A record that moves to
+//! another batch is blanked twice: 4 times zero-out. Means of squares are those of single records, divided by m².
+
+use super::{
+    Bound, Claim, ClaimKind, MomentStrategies, MomentWeights, Neighbours, OutOfRange, at_least_one,
+    joint_participation::{affine_of_strategies, joint_participation_sensitivity},
+    joint_sensitivity_squared, not_negative, positive, rounded_up,
+};
+use crate::{participation::Participation, strategy::ColumnGeometry};
+
+/// What is squared of a batch of m records. The first moments beside it have the same divisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BatchQuery {
+    /// The mean of the batch is squared.
+    SquareOfMean,
+    /// The sum of the batch is squared.
+    SquareOfSum,
+    /// Each record is squared; the mean of the squares.
+    MeanOfSquares,
+}
+
+/// A query about batches of a given size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Batch {
+    /// What is squared.
+    pub query: BatchQuery,
+    /// m ≥ 1, the number of records.
+    pub size: usize,
+}
+
+/// Squared joint sensitivity of first and ν-weighted second moments of one batch of which one record is blanked or
+/// replaced: in units of ζ² when ν is λζ², rounded up. For replace-one: within the batch or between two.
+///
+/// # Errors
+/// [`OutOfRange`] for a batch or dimension of 0 and a weight that is negative.
+///
+/// ```
+/// use hushflow_mechanism::sensitivity::{Batch, BatchQuery, Neighbours, batch_sensitivity_squared};
+///
+/// let squared = |query| {
+///     batch_sensitivity_squared(Batch { query, size: 16 }, Neighbours::ReplaceOneInPlace, 3, 0.5)
+/// };
+/// assert!((squared(BatchQuery::MeanOfSquares)? - 4.0 / 256.0).abs() < 1e-12); // as without second moments
+/// assert!(squared(BatchQuery::SquareOfMean)? > 2.7 * 4.0 / 256.0);
+/// # Ok::<(), hushflow_mechanism::sensitivity::OutOfRange>(())
+/// ```
+pub fn batch_sensitivity_squared(
+    batch: Batch,
+    neighbours: Neighbours,
+    dimension: usize,
+    second_weight: f64,
+) -> Result<f64, OutOfRange> {
+    check(batch, dimension, second_weight)?;
+    let squared = match batch.factors(neighbours) {
+        Some([first, second]) => rounded_up(first + second * second_weight),
+        None => {
+            let identity = ColumnGeometry { max_norm_squared: 1.0, negative_overlap: 0.0 };
+            let weights = MomentWeights { second: second_weight, count: 0.0 };
+            batch.divided(joint_sensitivity_squared(neighbours, dimension, identity, weights)?)
+        }
+    };
+    positive("squared sensitivity of a batch", squared)
+}
+
+/// The same through strategies, when one entity has a record in the batches of several steps.
+///
+/// # Errors
+/// As [`batch_sensitivity_squared`], and for results beyond the range of f64.
+pub fn batch_participation_sensitivity(
+    batch: Batch,
+    neighbours: Neighbours,
+    dimension: usize,
+    strategies: MomentStrategies<'_>,
+    participation: Participation,
+    second_weight: f64,
+) -> Result<Claim, OutOfRange> {
+    check(batch, dimension, second_weight)?;
+    let claim = match batch.factors(neighbours) {
+        Some([first, second]) => {
+            let claim =
+                affine_of_strategies(neighbours, strategies, participation, first, second * second_weight)?;
+            let moved = neighbours == Neighbours::ReplaceOne;
+            Claim { kind: if moved { ClaimKind::UpperBound(Bound::Triangle) } else { claim.kind }, ..claim }
+        }
+        None => {
+            let weights = MomentWeights { second: second_weight, count: 0.0 };
+            let claim =
+                joint_participation_sensitivity(neighbours, dimension, strategies, participation, weights)?;
+            Claim { squared: batch.divided(claim.squared), ..claim }
+        }
+    };
+    positive("squared sensitivity of batches", claim.squared)?;
+    Ok(claim)
+}
+
+impl Batch {
+    /// α and β of a factor `α + βν`; `None` where the squares are those of single records.
+    fn factors(self, neighbours: Neighbours) -> Option<[f64; 2]> {
+        let size = self.size as f64;
+        let blanked = [1.0, (2.0 * size - 1.0).powi(2)];
+        let of_sum = match neighbours {
+            Neighbours::ZeroOut => blanked,
+            Neighbours::ReplaceOneInPlace => [4.0, 16.0 * (size - 1.0).powi(2)],
+            Neighbours::ReplaceOne => blanked.map(|factor| 4.0 * factor),
+        };
+        match self.query {
+            _ if self.size == 1 => None,
+            BatchQuery::SquareOfSum => Some(of_sum),
+            BatchQuery::SquareOfMean => Some([of_sum[0] / size.powi(2), of_sum[1] / size.powi(4)]),
+            BatchQuery::MeanOfSquares => None,
+        }
+    }
+
+    /// A squared sensitivity of sums over single records, as one of what is asked for.
+    fn divided(self, squared: f64) -> f64 {
+        let divided = self.query != BatchQuery::SquareOfSum;
+        if divided { rounded_up(squared / (self.size as f64).powi(2)) } else { squared }
+    }
+}
+
+fn check(batch: Batch, dimension: usize, second_weight: f64) -> Result<(), OutOfRange> {
+    at_least_one("number of records of a batch", batch.size)?;
+    at_least_one("dimension", dimension)?;
+    not_negative("relative weight of second moments", second_weight)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use BatchQuery::{MeanOfSquares, SquareOfMean, SquareOfSum};
+    use Neighbours::{ReplaceOne, ReplaceOneInPlace, ZeroOut};
+    use serde_json::Value;
+
+    #[test]
+    fn agrees_with_the_reference_values() {
+        let vectors: Value =
+            serde_json::from_str(include_str!("../../../tests/vectors/jme_batch.json")).unwrap();
+        let cases = vectors["cases"].as_array().unwrap();
+        assert!(cases.len() > 30);
+        for case in cases {
+            let size = |name: &str| case["input"][name].as_u64().unwrap() as usize;
+            let weight = case["input"]["nu"].as_f64().unwrap();
+            let check = |query, neighbours, name: &str| {
+                let batch = Batch { query, size: size("m") };
+                let found = batch_sensitivity_squared(batch, neighbours, size("d"), weight).unwrap();
+                let expected = case["expected"][name].as_f64().unwrap();
+                assert!((found / expected - 1.0).abs() <= 2e-13, "{} {name}: {found}", case["id"]);
+            };
+            check(SquareOfMean, ReplaceOneInPlace, "sup_mean_squares_replace");
+            check(SquareOfMean, ZeroOut, "sup_mean_squares_zero_out");
+            check(SquareOfSum, ReplaceOneInPlace, "sup_sum_convention_replace");
+            check(MeanOfSquares, ReplaceOneInPlace, "sup_per_record_squares_mean_replace");
+        }
+    }
+
+    #[test]
+    fn batches_of_one_are_records() {
+        for neighbours in [ZeroOut, ReplaceOneInPlace, ReplaceOne] {
+            let squared = [SquareOfMean, SquareOfSum, MeanOfSquares].map(|query| {
+                batch_sensitivity_squared(Batch { query, size: 1 }, neighbours, 2, 0.7).unwrap()
+            });
+            assert!(squared.iter().all(|value| (value / squared[0] - 1.0).abs() < 1e-12));
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_batch() {
+        let check = |size, dimension, weight, name| {
+            let batch = Batch { query: SquareOfSum, size };
+            assert_eq!(batch_sensitivity_squared(batch, ZeroOut, dimension, weight).unwrap_err().name, name);
+        };
+        check(0, 1, 1.0, "number of records of a batch");
+        check(2, 0, 1.0, "dimension");
+        check(2, 1, f64::NAN, "relative weight of second moments");
+        check(2, 1, 1e308, "squared sensitivity of a batch");
+    }
+}

@@ -1,0 +1,547 @@
+//! Joint sensitivity of counts, first and second moments when one entity takes part several times.
+//!
+//! # Setting
+//! As at the head of [`sensitivity`](super): a record x adds `φ(x) = (√c, x, √ν·xxᵀ)` to its cell, in units of ζ, and
+//! `k(x,y) = ⟨φ(x),φ(y)⟩`, `K = c + 1 + ν = max k`. What differs between neighbours is *all* records of one entity, at
+//! most one in a step, at the steps of a pattern: blanked, replaced in place, or replaced by records in any cells of
+//! another pattern, of other keys too. Counts and first moments go through C₁, second moments through C₂;
+//! `X_ℓ = C_ℓᵀC_ℓ`, `Z_ℓ(π) = Σ_(i,j∈π) |X_ℓ,ij|`.
+//!
+//! Let V be the squared sensitivity of C for vectors of norm 1 in any dimension, as
+//! [`participation_sensitivity`](super::participation_sensitivity) bounds it. If records of several keys move, those of
+//! different keys do not overlap; taking their contributions for orthogonal vectors shows that V bounds them too.
+//!
+//! # One strategy, C₁ = C₂
+//! ```text
+//! ZeroOut              sens² ≤ K·V
+//! ReplaceOneInPlace    sens² ≤ r_d(ν)·V
+//! ReplaceOne           sens² ≤ max(2K, r₂(ν))·V                               X ≥ 0 everywhere
+//!                      sens² ≤ min(4K·V, max(2K, r₂(ν))·(V + k²g))            X ≥ −g
+//! ```
+//! *Proof.* What vanishes in step i is `φ(x_i)` of squared norm at most K, or `φ(x_i) − φ(y_i)` of at most r_d(ν):
+//! the first two lines. They are attained, where V is exact with equal contributions, by one optimal record or pair
+//! used at every step; in place signs may differ as well, because a pair can be swapped.
+//! Now let `P = Σ_(i∈π) c_i ⊗ φ(x_i)` become `Q = Σ_(j∈π') c_j ⊗ φ(y_j)`. Then `‖P‖², ‖Q‖² ≤ K·V`, hence
+//! `‖P − Q‖² ≤ 4K·V`. With `m = −min(0, min_(|s|≤1) c + s + νs²)` no k(x,y) is below −m, so for `X ≥ 0`
+//! `⟨P,Q⟩ = Σ_ij X_ij k(x_i,y_j) ≥ −m Σ_ij X_ij = −m⟨C1_π, C1_π'⟩ ≥ −m·V`, and `‖P − Q‖² ≤ 2(K + m)·V`. The minimum is
+//! at `s = −min(1, 1/(2ν))`, which makes `2(K + m) = max(2K, r₂(ν))`. With overlaps down to −g, and N ≤ k²g the
+//! sum of those below 0, `−⟨P,Q⟩ ≤ m(V + N) + K·N`: the last line. ∎
+//! A single participation of d = 1 has r₁ in place of r₂ by [`joint_sensitivity_squared`], which is used there. The
+//! defaults ν = c = ½ of replace-one stay free: `m = 0` and `2K = 4`.
+//!
+//! # Two strategies
+//! ```text
+//! ZeroOut              sens² ≤ max_π (1 + c)·Z₁ + ν·Z₂
+//! ReplaceOneInPlace    sens² ≤ max_π Σ_(i∈π) w₁ᵢ r_d(ν w₂ᵢ/w₁ᵢ),              w_ℓi = Σ_(j∈π) |X_ℓ,ij|
+//!                            ≤ max_π 4·Z₁ + 2ν·Z₂
+//! ReplaceOne           sens² ≤ max_π max(4, 2 + 2c)·Z₁ + 2ν·Z₂                 X₁, X₂ ≥ 0 everywhere
+//!                      sens² ≤ max_π 4(1 + c)·Z₁ + 4ν·Z₂                       otherwise
+//! ```
+//! *Proof.* Zero-out: all inner products at their largest, attained by x = e₁ everywhere if `X ≥ 0`. In place:
+//! `2|X_ij ⟨u_i,u_j⟩| ≤ |X_ij|(‖u_i‖² + ‖u_j‖²)` gives `Σ_i w₁ᵢ‖u_i‖² + ν w₂ᵢ‖U_i‖²`, whose terms are at most
+//! `w₁ᵢ r_d(ν w₂ᵢ/w₁ᵢ)`; and `‖u_i‖² ≤ 4`, `‖U_i‖² ≤ 2`. It is attained where one pair of records is the best for all i:
+//! where w₂/w₁ is constant on the pattern, and where r_d = 4 throughout. Replace-one: second moments have
+//! `⟨xxᵀ,yyᵀ⟩ ≥ 0`, so `‖P₂ − Q₂‖² ≤ ‖P₂‖² + ‖Q₂‖²`; counts and first moments are the case ν = 0 above with
+//! `2(K + m) = max(2 + 2c, 4)`, the cross term shared out by `√(Z₁(π)Z₁(π')) ≤ (Z₁(π) + Z₁(π'))/2`.
+//! Otherwise `‖P − Q‖² ≤ 2‖P‖² + 2‖Q‖²`. ∎
+
+use super::{
+    Bound, Claim, ClaimKind, MomentWeights, Neighbours, OutOfRange, at_least_one, free_second_weight,
+    joint_sensitivity_squared, not_negative,
+    participation::{Attained, all_patterns, attained, only_first_pattern, raised, worst},
+    positive, replace_one_factor, rounded_up,
+};
+use crate::{
+    participation::{Participation, Schedule},
+    strategy::{ColumnGeometry, Matrix, matrix::OVERLAP_ERROR},
+};
+
+/// The strategies of counts and first moments, and of second moments: equally many columns, perhaps the same matrix.
+#[derive(Clone, Copy, Debug)]
+pub struct MomentStrategies<'a> {
+    first: &'a Matrix,
+    second: &'a Matrix,
+}
+
+impl<'a> MomentStrategies<'a> {
+    /// All moments through one strategy.
+    pub fn shared(matrix: &'a Matrix) -> Self {
+        Self { first: matrix, second: matrix }
+    }
+
+    /// Counts and first moments through one strategy, second moments through another.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] when they are not of the same number of steps.
+    pub fn separate(first: &'a Matrix, second: &'a Matrix) -> Result<Self, OutOfRange> {
+        if first.columns() == second.columns() {
+            return Ok(Self { first, second });
+        }
+        let (name, value) = ("number of columns of the strategy of second moments", second.columns() as f64);
+        Err(OutOfRange { name, value, expected: "as many as the strategy of first moments has" })
+    }
+
+    fn are_one(&self) -> bool {
+        std::ptr::eq(self.first, self.second) || self.first == self.second
+    }
+
+    fn on(&self, participation: Participation) -> Schedule {
+        participation.on(self.first.columns())
+    }
+}
+
+/// Squared joint sensitivity, in units of ζ², of counts, first and second moments when one entity takes part as
+/// `participation` allows: the theorems at the head of this module's source. The same for full and diagonal second
+/// moments. In place the count is public and its weight has no effect.
+///
+/// [`ClaimKind::Exact`] for replace-one supposes that there are two keys.
+///
+/// # Errors
+/// [`OutOfRange`] for a dimension of 0, weights that are negative, and results beyond the range of f64.
+///
+/// ```
+/// use hushflow_mechanism::sensitivity::{MomentStrategies, MomentWeights, Neighbours, joint_participation_sensitivity};
+/// use hushflow_mechanism::strategy::Matrix;
+///
+/// let identity = Matrix::toeplitz(vec![1.0], 1000)?;
+/// let weights = MomentWeights::default_for(Neighbours::ReplaceOne, 3);
+/// let strategies = MomentStrategies::shared(&identity);
+/// let claim =
+///     joint_participation_sensitivity(Neighbours::ReplaceOne, 3, strategies, "10x7+".parse()?, weights)?;
+/// assert!((claim.squared - 10.0 * 4.0).abs() < 1e-9);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn joint_participation_sensitivity(
+    neighbours: Neighbours,
+    dimension: usize,
+    strategies: MomentStrategies<'_>,
+    participation: Participation,
+    weights: MomentWeights,
+) -> Result<Claim, OutOfRange> {
+    at_least_one("dimension", dimension)?;
+    let second = not_negative("relative weight of second moments", weights.second)?;
+    let count = not_negative("relative weight of the count", weights.count)?;
+    let schedule = strategies.on(participation);
+    let claim = match neighbours {
+        _ if strategies.are_one() => shared(neighbours, dimension, strategies.first, schedule, weights)?,
+        Neighbours::ZeroOut => linear(strategies, schedule, 1.0 + count, second),
+        Neighbours::ReplaceOneInPlace => in_place(dimension, strategies, schedule, second),
+        Neighbours::ReplaceOne => replaced(strategies, schedule, weights),
+    };
+    positive("squared joint sensitivity", claim.squared)?;
+    Ok(claim)
+}
+
+fn shared(
+    neighbours: Neighbours,
+    dimension: usize,
+    matrix: &Matrix,
+    schedule: Schedule,
+    weights: MomentWeights,
+) -> Result<Claim, OutOfRange> {
+    let vectors = attained(matrix, schedule, false)?;
+    let one_record = weights.count + 1.0 + weights.second;
+    match neighbours {
+        Neighbours::ZeroOut => Ok(of_equal_records(&vectors, one_record)),
+        Neighbours::ReplaceOneInPlace => {
+            let factor = replace_one_factor(dimension, weights.second);
+            Ok(Claim { squared: rounded_up(vectors.claim.squared * factor), ..vectors.claim })
+        }
+        Neighbours::ReplaceOne => replaced_elsewhere(dimension, matrix, schedule, weights, &vectors),
+    }
+}
+
+/// A factor that is attained by the same record at every step.
+fn of_equal_records(vectors: &Attained, factor: f64) -> Claim {
+    let kind = match vectors.claim.kind {
+        ClaimKind::Exact if !vectors.by_equal_contributions() => {
+            ClaimKind::UpperBound(Bound::AbsoluteOverlaps)
+        }
+        kind => kind,
+    };
+    Claim { squared: rounded_up(vectors.claim.squared * factor), kind }
+}
+
+fn replaced_elsewhere(
+    dimension: usize,
+    matrix: &Matrix,
+    schedule: Schedule,
+    weights: MomentWeights,
+    vectors: &Attained,
+) -> Result<Claim, OutOfRange> {
+    let one_record = weights.count + 1.0 + weights.second;
+    let triangle = rounded_up(4.0 * one_record * vectors.claim.squared);
+    let triangle = Claim { squared: triangle, kind: ClaimKind::UpperBound(Bound::Triangle) };
+    let Some(overlap) = matrix.negative_overlap() else {
+        return Ok(triangle);
+    };
+    let once = schedule.count() == 1;
+    let factor = |dimension| replace_one_factor(dimension, weights.second).max(2.0 * one_record);
+    let squared = if once {
+        let geometry = ColumnGeometry { max_norm_squared: vectors.claim.squared, negative_overlap: overlap };
+        joint_sensitivity_squared(Neighbours::ReplaceOne, dimension, geometry, weights)?
+    } else {
+        let overlaps = overlap * (schedule.count() as f64).powi(2);
+        rounded_up(factor(dimension.max(2)) * (vectors.claim.squared + overlaps))
+    };
+    if overlap > 0.0 {
+        let claim = Claim { squared, kind: ClaimKind::UpperBound(Bound::NegativeOverlaps) };
+        return Ok(if claim.squared <= triangle.squared { claim } else { triangle });
+    }
+    let tight = once || factor(dimension) == factor(dimension.max(2));
+    let kind =
+        if tight { of_equal_records(vectors, 1.0).kind } else { ClaimKind::UpperBound(Bound::Triangle) };
+    Ok(Claim { squared, kind })
+}
+
+/// `max_π α·Z₁ + β·Z₂`, or `(α + β)·V` for one strategy: attained by changes that are the same at every step, up to the
+/// sign if they can be reversed, as they can in place.
+pub(super) fn affine_of_strategies(
+    neighbours: Neighbours,
+    strategies: MomentStrategies<'_>,
+    participation: Participation,
+    first: f64,
+    second: f64,
+) -> Result<Claim, OutOfRange> {
+    let schedule = strategies.on(participation);
+    if !strategies.are_one() {
+        return Ok(linear(strategies, schedule, first, second));
+    }
+    let vectors = attained(strategies.first, schedule, false)?;
+    let claim = of_equal_records(&vectors, first + second);
+    let reversible = neighbours == Neighbours::ReplaceOneInPlace;
+    Ok(if reversible { Claim { kind: vectors.claim.kind, ..claim } } else { claim })
+}
+
+/// `max_π α·Z₁ + β·Z₂`, called exact where all overlaps of the worst pattern are at least 0.
+fn linear(strategies: MomentStrategies<'_>, schedule: Schedule, first: f64, second: f64) -> Claim {
+    let matrices = [strategies.first, strategies.second];
+    let worst = worst(&[(first, matrices[0]), (second, matrices[1])], schedule);
+    let squared = raised(worst.squared, schedule.count());
+    let kind = match worst.bound {
+        Some(bound) => ClaimKind::UpperBound(bound),
+        None if matrices.iter().all(|matrix| not_opposed(matrix, &worst.pattern)) => ClaimKind::Exact,
+        None => ClaimKind::UpperBound(Bound::AbsoluteOverlaps),
+    };
+    Claim { squared, kind }
+}
+
+/// Whether no two columns of a pattern point away from each other, as far as rounding lets us tell.
+fn not_opposed(matrix: &Matrix, pattern: &[usize]) -> bool {
+    let apart = || pattern.windows(2).all(|pair| pair[1] - pair[0] > matrix.reach());
+    let opposed = || {
+        let gram = matrix.gram(pattern);
+        let error = 2.0 * OVERLAP_ERROR * gram.diagonal().max();
+        gram.min() < -error
+    };
+    matrix.is_nonnegative() || apart() || (pattern.len() <= MAX_PATTERN && !opposed())
+}
+
+/// Longest pattern of which all overlaps are looked at.
+const MAX_PATTERN: usize = 4096;
+
+fn replaced(strategies: MomentStrategies<'_>, schedule: Schedule, weights: MomentWeights) -> Claim {
+    let MomentWeights { second, count } = weights;
+    let never_opposed = |matrix: &Matrix| matrix.negative_overlap() == Some(0.0);
+    let (claim, bound) = if never_opposed(strategies.first) && never_opposed(strategies.second) {
+        let first = (2.0 + 2.0 * count).max(4.0);
+        (linear(strategies, schedule, first, 2.0 * second), Bound::SeparateStrategies)
+    } else {
+        (linear(strategies, schedule, 4.0 + 4.0 * count, 4.0 * second), Bound::Triangle)
+    };
+    Claim { kind: ClaimKind::UpperBound(bound), ..claim }
+}
+
+/// w₁ᵢ and w₂ᵢ for the steps of a pattern.
+type RowSums = Vec<[f64; 2]>;
+
+fn in_place(dimension: usize, strategies: MomentStrategies<'_>, schedule: Schedule, weight: f64) -> Claim {
+    let coarse = linear(strategies, schedule, 4.0, 2.0 * weight);
+    let coarse = Claim { kind: ClaimKind::UpperBound(Bound::SeparateStrategies), ..coarse };
+    let patterns = row_sums(strategies, schedule).unwrap_or_default();
+    let bounds =
+        patterns.iter().map(|(sums, pattern)| (in_place_bound(dimension, weight, sums), sums, pattern));
+    let Some((largest, sums, pattern)) = bounds.max_by(|a, b| a.0.total_cmp(&b.0)) else {
+        return coarse;
+    };
+    let squared = raised(largest, schedule.count());
+    let MomentStrategies { first, second } = strategies;
+    let opposed = [first, second].iter().any(|matrix| !not_opposed(matrix, pattern));
+    let tight = !opposed && one_pair_is_best(dimension, weight, sums);
+    let kind = if tight { ClaimKind::Exact } else { ClaimKind::UpperBound(Bound::SeparateStrategies) };
+    Claim { squared, kind }
+}
+
+/// Whether the same pair of records is the best at every step.
+fn one_pair_is_best(dimension: usize, weight: f64, sums: &[[f64; 2]]) -> bool {
+    let ratios = || sums.iter().map(|[first, second]| second / first);
+    let (least, largest) =
+        ratios().fold((f64::INFINITY, 0.0_f64), |(a, b), ratio| (a.min(ratio), b.max(ratio)));
+    weight * largest <= free_second_weight(dimension) || largest - least <= 1e-12 * largest
+}
+
+/// `Σ_i w₁ᵢ r_d(ν w₂ᵢ/w₁ᵢ)`, to nearest.
+fn in_place_bound(dimension: usize, weight: f64, sums: &[[f64; 2]]) -> f64 {
+    let of_step = |&[first, second]: &[f64; 2]| {
+        let relative = weight * second / first;
+        // Where C₁ has next to nothing, r_d(ν) ≤ 4 + 2ν.
+        if relative < 1e12 {
+            first * replace_one_factor(dimension, relative)
+        } else {
+            4.0 * first + 2.0 * weight * second
+        }
+    };
+    sums.iter().map(of_step).sum()
+}
+
+/// Row sums of all patterns that can be the worst, unless these are too many. Where equal gaps are the worst for
+/// Toeplitz strategies whose coefficients do not rise, every w_ℓi is.
+fn row_sums(strategies: MomentStrategies<'_>, schedule: Schedule) -> Option<Vec<(RowSums, Vec<usize>)>> {
+    let MomentStrategies { first, second } = strategies;
+    let falls = |matrix: &Matrix| {
+        let toeplitz =
+            matrix.as_toeplitz().filter(|_| matrix.is_nonnegative() && only_first_pattern(&[matrix]));
+        toeplitz.is_some_and(|(coefficients, _)| coefficients.is_sorted_by(|a, b| a >= b))
+    };
+    let patterns = if falls(first) && falls(second) && schedule.count() <= MAX_PATTERN {
+        vec![schedule.pattern(0)]
+    } else {
+        all_patterns(schedule, &[first, second])?
+    };
+    let of_pattern = |pattern: Vec<usize>| {
+        let [one, two] = [first, second].map(|matrix| matrix.gram(&pattern));
+        let sum = |gram: &nalgebra::DMatrix<f64>, row: usize| gram.row(row).iter().map(|x| x.abs()).sum();
+        ((0..pattern.len()).map(|row| [sum(&one, row), sum(&two, row)]).collect(), pattern)
+    };
+    Some(patterns.into_iter().map(of_pattern).collect())
+}
+
+/// The largest ν at which second moments are free in place: the bound stays `4·max_π Z₁`, that of the first moments
+/// alone. ν* if both strategies are the same, and 0 where there are too many patterns to tell.
+///
+/// It is at least ν* times the least `w₁ᵢ/w₂ᵢ`.
+///
+/// # Errors
+/// [`OutOfRange`] for a dimension of 0, and results beyond the range of f64.
+pub fn free_second_weight_under_participation(
+    dimension: usize,
+    strategies: MomentStrategies<'_>,
+    participation: Participation,
+) -> Result<f64, OutOfRange> {
+    at_least_one("dimension", dimension)?;
+    if strategies.are_one() {
+        return Ok(free_second_weight(dimension));
+    }
+    let Some(patterns) = row_sums(strategies, strategies.on(participation)) else {
+        return Ok(0.0);
+    };
+    let bound = |weight: f64| {
+        patterns.iter().map(|(sums, _)| in_place_bound(dimension, weight, sums)).fold(0.0, f64::max)
+    };
+    let free = |weight: f64| bound(weight) <= bound(0.0);
+    let (mut low, mut high) = (0.0, 1.0_f64);
+    while free(high) && high.is_finite() {
+        (low, high) = (high, 2.0 * high);
+    }
+    for _ in 0..100 {
+        let middle = 0.5 * (low + high);
+        if free(middle) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    not_negative("free weight of second moments", low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sensitivity::{Batch, BatchQuery, batch_participation_sensitivity};
+    use nalgebra::DMatrix;
+    use serde_json::Value;
+
+    const ALL: [Neighbours; 3] = [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut];
+
+    fn dense(rows: &Value) -> Matrix {
+        let rows: Vec<Vec<f64>> = serde_json::from_value(rows.clone()).unwrap();
+        Matrix::dense(DMatrix::from_fn(rows.len(), rows[0].len(), |row, column| rows[row][column])).unwrap()
+    }
+
+    fn toeplitz(coefficients: &[f64], steps: usize) -> Matrix {
+        Matrix::toeplitz(coefficients.to_vec(), steps).unwrap()
+    }
+
+    #[test]
+    fn agrees_with_the_reference_values() {
+        let vectors: Value =
+            serde_json::from_str(include_str!("../../../tests/vectors/jme_multi_participation.json"))
+                .unwrap();
+        let cases = vectors["cases"].as_array().unwrap();
+        assert_eq!(cases.len(), 8);
+        for case in cases {
+            let input = |name: &str| case["input"][name].as_f64().unwrap();
+            let (first, second) = (dense(&case["input"]["c1"]), dense(&case["input"]["c2"]));
+            let strategies = MomentStrategies::separate(&first, &second).unwrap();
+            let participation = format!("{}x{}", input("k"), input("b")).parse().unwrap();
+            let (dimension, unit) = (input("d") as usize, input("zeta").powi(2));
+            let close = |found: f64, name: &str, relative: f64| {
+                let expected = case["expected"][name].as_f64().unwrap();
+                assert!((found / expected - 1.0).abs() <= relative, "{} {name}: {found}", case["id"]);
+            };
+            let weights = MomentWeights { second: input("lambda") * unit, count: 0.0 };
+            let joint = |neighbours, weights| {
+                joint_participation_sensitivity(neighbours, dimension, strategies, participation, weights)
+            };
+            let squared = |neighbours, weights| unit * joint(neighbours, weights).unwrap().squared;
+            close(squared(Neighbours::ReplaceOneInPlace, weights), "sens2_replace_bound", 1e-11);
+            close(squared(Neighbours::ZeroOut, weights), "sens2_zero_out", 1e-11);
+            let nothing = MomentWeights { second: 0.0, count: 0.0 };
+            close(squared(Neighbours::ReplaceOneInPlace, nothing), "first_moment_sens2_replace", 1e-11);
+            assert_eq!(joint(Neighbours::ZeroOut, weights).unwrap().kind, ClaimKind::Exact);
+            let batch = Batch { query: BatchQuery::SquareOfMean, size: 4 };
+            let of_batch = |neighbours| {
+                let found = batch_participation_sensitivity(
+                    batch,
+                    neighbours,
+                    dimension,
+                    strategies,
+                    participation,
+                    weights.second,
+                );
+                assert_eq!(found.as_ref().unwrap().kind, ClaimKind::Exact);
+                unit * found.unwrap().squared
+            };
+            close(of_batch(Neighbours::ReplaceOneInPlace), "batch_mean_m4_sens2_replace", 1e-11);
+            close(of_batch(Neighbours::ZeroOut), "batch_mean_m4_sens2_zero_out", 1e-11);
+            let schedule = strategies.on(participation);
+            let sums = row_sums(strategies, schedule).unwrap();
+            let ratios = sums.iter().flat_map(|(sums, _)| sums).map(|[first, second]| first / second);
+            let sufficient = free_second_weight(dimension) * ratios.fold(f64::INFINITY, f64::min) / unit;
+            close(sufficient, "lambda_free_sufficient", 1e-11);
+            // The reference lets 1e-14 pass, and r_d leaves 4 with slope 0 for d ≥ 2: what is free differs by its root.
+            let free = free_second_weight_under_participation(dimension, strategies, participation).unwrap();
+            close(free / unit, "lambda_free_of_bound", 1e-6);
+            assert!(free >= sufficient * unit * (1.0 - 1e-12));
+            let excess = |weight: f64| {
+                let bound = |weight: f64| {
+                    sums.iter().map(|(sums, _)| in_place_bound(dimension, weight, sums)).fold(0.0, f64::max)
+                };
+                bound(weight) / bound(0.0) - 1.0
+            };
+            assert_eq!(excess(free), 0.0);
+            assert!(excess(free * (1.0 + 1e-6)) > 0.0);
+            let reference = case["expected"]["lambda_free_of_bound"].as_f64().unwrap();
+            assert!(excess(reference * unit).abs() <= 2e-14, "{}", excess(reference * unit));
+        }
+    }
+
+    #[test]
+    fn one_participation_is_what_it_was() {
+        for coefficients in [vec![1.0], vec![1.0, 0.5, 0.375], vec![1.0, -0.9, 0.3], vec![1.0, 0.2, -0.5]] {
+            let matrix = toeplitz(&coefficients, 6);
+            let geometry = ColumnGeometry {
+                max_norm_squared: matrix.overlap(0, 0),
+                negative_overlap: matrix.negative_overlap().unwrap(),
+            };
+            for (neighbours, dimension) in
+                ALL.into_iter().flat_map(|neighbours| [(neighbours, 1), (neighbours, 3)])
+            {
+                for (second, count) in [(0.5, 0.5), (0.2, 0.0), (2.77, 0.1), (6.0, 1.0), (0.0, 0.0)] {
+                    let weights = MomentWeights { second, count };
+                    let before = joint_sensitivity_squared(neighbours, dimension, geometry, weights).unwrap();
+                    for schema in ["1", "1x4", "9x6"] {
+                        let strategies = MomentStrategies::shared(&matrix);
+                        let schema = schema.parse().unwrap();
+                        let now = joint_participation_sensitivity(
+                            neighbours, dimension, strategies, schema, weights,
+                        );
+                        let now = now.unwrap();
+                        assert!((now.squared / before - 1.0).abs() < 1e-12, "{neighbours} {now:?} {before}");
+                        assert!(now.squared >= before * (1.0 - 1e-15));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn defaults_are_free_under_participation() {
+        let root = crate::series::binomial(-0.5, 1.0, 200);
+        let matrix = toeplitz(&root, 200);
+        let strategies = MomentStrategies::shared(&matrix);
+        for schema in ["5x20", "5x20+", "every-step"] {
+            let schema = schema.parse().unwrap();
+            let first = crate::sensitivity::participation_sensitivity(&matrix, schema, 4).unwrap().squared;
+            for neighbours in [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace] {
+                let weights = MomentWeights::default_for(neighbours, 4);
+                let claim =
+                    joint_participation_sensitivity(neighbours, 4, strategies, schema, weights).unwrap();
+                assert!((claim.squared / (4.0 * first) - 1.0).abs() < 1e-12);
+                assert_eq!(claim.kind, ClaimKind::Exact);
+            }
+        }
+    }
+
+    /// Equal but separate strategies: the bounds for two are never below what one has, nor far above.
+    #[test]
+    fn two_strategies_agree_with_one_where_they_are_equal() {
+        let matrix = toeplitz(&[1.0, 0.6, 0.4, 0.1], 9);
+        let other = Matrix::dense(DMatrix::from_fn(9, 9, |row, column| {
+            row.checked_sub(column).and_then(|lag| [1.0, 0.6, 0.4, 0.1].get(lag).copied()).unwrap_or(0.0)
+        }));
+        let other = other.unwrap();
+        let strategies =
+            [MomentStrategies::shared(&matrix), MomentStrategies::separate(&matrix, &other).unwrap()];
+        for (neighbours, schema) in
+            ALL.into_iter().flat_map(|n| ["3x2", "3x2+", "1"].map(|schema| (n, schema)))
+        {
+            for (second, count) in [(0.5, 0.5), (2.0, 0.0)] {
+                let [one, two] = strategies.map(|strategies| {
+                    let weights = MomentWeights { second, count };
+                    joint_participation_sensitivity(
+                        neighbours,
+                        2,
+                        strategies,
+                        schema.parse().unwrap(),
+                        weights,
+                    )
+                    .unwrap()
+                    .squared
+                });
+                let most = if neighbours == Neighbours::ReplaceOne { 2.0 } else { 1.0 };
+                assert!(
+                    two >= one * (1.0 - 1e-12) && two <= one * most * (1.0 + 1e-12),
+                    "{neighbours} {schema}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn refuses_with_a_reason() {
+        let (three, four) = (toeplitz(&[1.0], 3), toeplitz(&[1.0], 4));
+        assert!(
+            MomentStrategies::separate(&three, &four)
+                .unwrap_err()
+                .to_string()
+                .contains("4.0, expected as many")
+        );
+        let check = |dimension, second, count, name| {
+            let weights = MomentWeights { second, count };
+            let shared = MomentStrategies::shared(&three);
+            let found = joint_participation_sensitivity(
+                Neighbours::ZeroOut,
+                dimension,
+                shared,
+                Participation::Single,
+                weights,
+            );
+            assert_eq!(found.unwrap_err().name, name);
+        };
+        check(0, 0.5, 0.5, "dimension");
+        check(1, -0.5, 0.5, "relative weight of second moments");
+        check(1, 0.5, f64::NAN, "relative weight of the count");
+        check(1, 1e308, 1e308, "squared joint sensitivity");
+    }
+}
