@@ -12,6 +12,7 @@ pub mod estimate;
 pub mod jme;
 pub mod moments;
 pub mod noise;
+pub mod optimize;
 pub mod participation;
 pub mod release;
 pub mod sensitivity;

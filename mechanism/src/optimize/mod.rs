@@ -1,0 +1,219 @@
+//! Optimal strategies: the C of sensitivity 1 with the least total squared error ‖A C⁻¹‖_F², with a proof.
+//!
+//! In X = CᵀC the problem is convex: minimise tr(V X⁻¹), V = AᵀA, where the constraints on X say that the
+//! sensitivity is at most 1. Single participation bounds the diagonal of X ([`coa`]; Yuan et al. 2016, program (9)),
+//! (k, b)-participation what a residue class of steps can see of it ([`multi_epoch`]; Choquette-Choo et al. 2023,
+//! section 3). Both are solved by Newton's method with preconditioned conjugate gradients and Armijo steps in the
+//! dual, whose every point is a lower bound and yields a feasible X beside it. The published COA takes such steps
+//! in the n² entries of X and for V + θI; the dual has a variable for each constraint, needs no θ for a singular V,
+//! and sees the gap at every step.
+//!
+//! An [`Optimum`] holds the value of a feasible X and a lower bound of all values; [`certificate::verify`] checks
+//! both anew from X and the multipliers. Values are floating-point numbers, right to about 10⁻¹²; no guarantee of
+//! privacy rests on them: the sensitivity of the C that runs is computed from that C.
+
+mod algebra;
+pub mod certificate;
+mod classes;
+mod coa;
+mod conjugate;
+pub mod corners;
+mod dual;
+mod multi_epoch;
+mod quadratic;
+mod row_space;
+mod search;
+
+pub use certificate::Certificate;
+pub use coa::coa;
+pub use multi_epoch::multi_epoch;
+pub use quadratic::QuadraticForm;
+
+use classes::Classes;
+use nalgebra::DMatrix;
+use search::{Found, Problem};
+use thiserror::Error;
+
+/// When an optimiser may stop.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Wanted `objective / lower_bound − 1`. Rounding ends the search between 10⁻¹⁰ and 10⁻¹³; for a singular V, whose
+    /// infimum has no invertible C, at 10⁻⁸.
+    pub relative_gap: f64,
+    /// Points looked at before giving up.
+    pub iterations: usize,
+}
+
+impl Default for Settings {
+    /// A gap of 10⁻⁶, and far more iterations than it takes.
+    fn default() -> Self {
+        Self { relative_gap: 1e-6, iterations: 500 }
+    }
+}
+
+/// How far an optimiser has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Progress {
+    /// Points looked at.
+    pub iteration: usize,
+    /// Least value of a feasible X so far.
+    pub objective: f64,
+    /// Largest lower bound so far.
+    pub lower_bound: f64,
+    /// Eigendecompositions of n×n matrices so far, of V's own side: the dearest steps.
+    pub eigendecompositions: usize,
+    /// Steps of conjugate gradients so far: next in cost, each a matrix product.
+    pub conjugate_gradient_steps: usize,
+}
+
+impl Progress {
+    /// `objective / lower_bound − 1`, at least 0; infinite while there is no bound.
+    pub fn relative_gap(&self) -> f64 {
+        relative_gap(self.objective, self.lower_bound)
+    }
+}
+
+fn relative_gap(objective: f64, lower_bound: f64) -> f64 {
+    if lower_bound > 0.0 { (objective / lower_bound - 1.0).max(0.0) } else { f64::INFINITY }
+}
+
+/// Why an optimiser stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stop {
+    /// The wanted gap is reached.
+    Gap,
+    /// Rounding lets the bound rise no further: the gap is what it is.
+    Rounding,
+    /// The allowed number of iterations is used up.
+    Iterations,
+    /// The progress callback said so.
+    Cancelled,
+}
+
+/// A strategy, its total squared error at sensitivity 1, and the proof of how far from optimal it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Optimum {
+    /// X = CᵀC.
+    pub gram: DMatrix<f64>,
+    /// C, lower triangular with a positive diagonal, n×n. Its sensitivity is 1 up to rounding, about 10⁻¹⁴: whoever
+    /// runs it computes and charges that of the very numbers that run.
+    pub strategy: DMatrix<f64>,
+    /// Largest norm of a column of `strategy`, in floating point: its sensitivity under single participation.
+    pub column_norm: f64,
+    /// tr(V X⁻¹) = ‖A C⁻¹‖_F².
+    pub objective: f64,
+    /// No strategy within the constraints has a lower objective.
+    pub lower_bound: f64,
+    /// What proves the lower bound.
+    pub certificate: Certificate,
+    /// Points looked at.
+    pub iterations: usize,
+    /// Eigendecompositions of n×n matrices that it took.
+    pub eigendecompositions: usize,
+    /// Why it ended.
+    pub stop: Stop,
+}
+
+impl Optimum {
+    /// `objective / lower_bound − 1`, at least 0.
+    pub fn relative_gap(&self) -> f64 {
+        relative_gap(self.objective, self.lower_bound)
+    }
+
+    fn new(found: &Found, problem: &Problem<'_>, gap: usize) -> Result<Self, OptimizeError> {
+        let gram = problem.classes.unsorted(found.gram.as_ref());
+        let strategy = algebra::reverse_cholesky(gram.as_ref()).ok_or(OptimizeError::Numerical)?;
+        let strategy = algebra::dense(strategy.as_ref());
+        Ok(Self {
+            gram: algebra::dense(gram.as_ref()),
+            column_norm: strategy.column_iter().map(|column| column.norm()).fold(0.0, f64::max),
+            strategy,
+            objective: found.progress.objective,
+            lower_bound: found.progress.lower_bound,
+            certificate: Certificate { gap, multipliers: Classes::dense(&found.multipliers) },
+            iterations: found.progress.iteration,
+            eigendecompositions: found.progress.eigendecompositions,
+            stop: found.stop,
+        })
+    }
+}
+
+/// Checks that k, b ≥ 1 and n ≤ k·b.
+fn check_participation(steps: usize, count: usize, gap: usize) -> Result<(), OptimizeError> {
+    if count == 0 || gap == 0 {
+        Err(OptimizeError::Participation { count, gap })
+    } else if steps.div_ceil(gap) > count {
+        Err(OptimizeError::Horizon { steps, count, gap })
+    } else {
+        Ok(())
+    }
+}
+
+/// Why there is no optimal strategy for what was given.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OptimizeError {
+    /// A workload without rows or columns.
+    #[error("the workload is {rows}×{columns}; expected at least one row and one column")]
+    Empty {
+        /// Number of rows.
+        rows: usize,
+        /// Number of columns.
+        columns: usize,
+    },
+    /// An entry is NaN, infinite, or too large to be squared.
+    #[error(
+        "the entry of the workload or of its square in row {row}, column {column} is no finite number; expected \
+         entries below 1e150"
+    )]
+    NotFinite {
+        /// Row from 1.
+        row: usize,
+        /// Column from 1.
+        column: usize,
+    },
+    /// Nothing is asked.
+    #[error("all entries of the workload are zero: every strategy answers it without error")]
+    Zero,
+    /// A participation that cannot be.
+    #[error("{count} participations {gap} steps apart: both numbers must be at least 1")]
+    Participation {
+        /// Number of participations k.
+        count: usize,
+        /// Steps between them b.
+        gap: usize,
+    },
+    /// More steps than the participations of one entity can span.
+    #[error(
+        "{steps} steps are more than {count} participations {gap} steps apart can span, so that a pattern may begin \
+         at any step; expected at most {count}·{gap} steps, or at least {} participations", steps.div_ceil(*gap)
+    )]
+    Horizon {
+        /// Number of steps n.
+        steps: usize,
+        /// Number of participations k.
+        count: usize,
+        /// Steps between them b.
+        gap: usize,
+    },
+    /// Columns that depend on each other, under several participations.
+    #[error(
+        "the columns of the workload are linearly dependent; for several participations they must be independent, \
+         as those of every triangular workload without zeros on its diagonal are"
+    )]
+    Singular,
+    /// More steps than a method for small instances can take.
+    #[error("{found} steps; this method is for up to {limit}")]
+    TooManySteps {
+        /// Number of steps n.
+        found: usize,
+        /// Largest number of steps.
+        limit: usize,
+    },
+    /// The workload is so ill-conditioned that a factorisation failed.
+    #[error(
+        "a matrix factorisation failed: the entries of the workload differ by too many orders of magnitude"
+    )]
+    Numerical,
+}

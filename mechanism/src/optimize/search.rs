@@ -1,0 +1,176 @@
+//! The ascent of the dual for a definite V, from start to certificate.
+//!
+//! Every point gives a lower bound and, rescaled to satisfy the constraints exactly, a feasible X: the search keeps
+//! the best of each and ends when they meet, when rounding lets the dual rise no further, or when told to.
+
+use super::{
+    OptimizeError, Progress, QuadraticForm, Settings, Stop, algebra,
+    classes::{self, Blocks, Classes},
+    dual::{self, Direction, Point},
+};
+use faer::{Mat, MatRef};
+use std::ops::ControlFlow;
+
+/// A step of Armijo's rule must gain this fraction of what the slope promises.
+pub(super) const SUFFICIENT_RISE: f64 = 1e-4;
+
+/// Halvings of a step before it counts as none.
+pub(super) const HALVINGS: i32 = 40;
+
+pub(super) type Callback<'a> = &'a mut dyn FnMut(&Progress) -> ControlFlow<()>;
+
+/// V on steps sorted by class, divided by its mean diagonal entry.
+pub(super) struct Problem<'a> {
+    pub(super) form: Mat<f64>,
+    /// M with V = M Mᵀ; lower triangular unless V is singular.
+    pub(super) root: Mat<f64>,
+    pub(super) singular: bool,
+    pub(super) scale: f64,
+    pub(super) classes: &'a Classes,
+}
+
+impl<'a> Problem<'a> {
+    pub(super) fn new(form: &QuadraticForm, classes: &'a Classes) -> Result<Self, OptimizeError> {
+        let scale = form.matrix().trace() / form.steps() as f64;
+        let form = faer::Scale(scale.recip()) * classes.sorted(algebra::view(form.matrix()));
+        let rounding = 4.0 * form.nrows() as f64 * f64::EPSILON;
+        let sound =
+            |root: &Mat<f64>| (0..form.nrows()).all(|i| root[(i, i)].powi(2) > rounding * form[(i, i)]);
+        let definite = algebra::cholesky(form.as_ref()).filter(sound);
+        let singular = definite.is_none();
+        let root = definite.or_else(|| row_space(form.as_ref())).ok_or(OptimizeError::Numerical)?;
+        Ok(Self { form, root, singular, scale, classes })
+    }
+
+    /// tr(V X⁻¹) = ‖L⁻¹ M‖² for X = L Lᵀ; `None` unless X is positive definite.
+    pub(super) fn value(&self, gram: &Mat<f64>) -> Option<f64> {
+        let lower = algebra::cholesky(gram.as_ref())?;
+        let value = algebra::solve_lower(lower.as_ref(), self.root.as_ref()).squared_norm_l2();
+        value.is_finite().then_some(value)
+    }
+}
+
+/// M of full column rank with V = M Mᵀ.
+fn row_space(form: MatRef<'_, f64>) -> Option<Mat<f64>> {
+    let algebra::Eigen { values, vectors } = algebra::eigen(form)?;
+    let rounding = 4.0 * form.nrows() as f64 * f64::EPSILON * values.last()?;
+    let kept: Vec<usize> = (0..values.len()).filter(|&a| values[a] > rounding).collect();
+    Some(Mat::from_fn(form.nrows(), kept.len(), |i, a| vectors[(i, kept[a])] * values[kept[a]].sqrt()))
+}
+
+/// What a search found, on steps sorted by class.
+pub(super) struct Found {
+    pub(super) gram: Mat<f64>,
+    pub(super) multipliers: Blocks,
+    pub(super) progress: Progress,
+    pub(super) stop: Stop,
+}
+
+/// The best bound and the best feasible X so far, and whom to tell.
+pub(super) struct Record<'a> {
+    found: Found,
+    scale: f64,
+    settings: &'a Settings,
+    callback: Callback<'a>,
+}
+
+impl<'a> Record<'a> {
+    /// Starts with a multiple of the identity, and no bound.
+    pub(super) fn new(
+        problem: &Problem<'_>,
+        settings: &'a Settings,
+        callback: Callback<'a>,
+    ) -> Result<Self, OptimizeError> {
+        let gram = problem.classes.identity();
+        let objective = problem.scale * problem.value(&gram).ok_or(OptimizeError::Numerical)?;
+        let multipliers = dual::start(problem.form.as_ref(), problem.classes);
+        let progress = Progress { objective, ..Progress::default() };
+        let found = Found { gram, multipliers, progress, stop: Stop::Rounding };
+        Ok(Self { found, scale: problem.scale, settings, callback })
+    }
+
+    pub(super) fn raise(&mut self, bound: f64, multipliers: &Blocks) {
+        if bound * self.scale > self.found.progress.lower_bound {
+            self.found.progress.lower_bound = bound * self.scale;
+            self.found.multipliers = multipliers.clone();
+        }
+    }
+
+    pub(super) fn lower(&mut self, objective: f64, gram: Mat<f64>) {
+        if objective * self.scale < self.found.progress.objective {
+            self.found.progress.objective = objective * self.scale;
+            self.found.gram = gram;
+        }
+    }
+
+    pub(super) fn count(&mut self, eigendecompositions: usize, conjugate_gradient_steps: usize) {
+        self.found.progress.eigendecompositions += eigendecompositions;
+        self.found.progress.conjugate_gradient_steps += conjugate_gradient_steps;
+    }
+
+    /// Reports, and says whether it is time to stop.
+    pub(super) fn verdict(&mut self) -> Option<Stop> {
+        let progress = &mut self.found.progress;
+        progress.iteration += 1;
+        let cancelled = (self.callback)(progress).is_break();
+        if progress.relative_gap() <= self.settings.relative_gap {
+            Some(Stop::Gap)
+        } else if cancelled {
+            Some(Stop::Cancelled)
+        } else {
+            (progress.iteration >= self.settings.iterations).then_some(Stop::Iterations)
+        }
+    }
+
+    pub(super) fn close(self, stop: Stop) -> Found {
+        Found { stop, ..self.found }
+    }
+}
+
+/// Climbs from [`dual::start`]. V must not be singular.
+pub(super) fn search(
+    problem: &Problem<'_>,
+    settings: &Settings,
+    callback: Callback<'_>,
+) -> Result<Found, OptimizeError> {
+    let mut record = Record::new(problem, settings, callback)?;
+    let start = dual::start(problem.form.as_ref(), problem.classes);
+    let mut point = look(problem, &start, &mut record).ok_or(OptimizeError::Numerical)?;
+    loop {
+        let gram = point.gram(problem.classes);
+        record.raise(point.bound(), &point.multipliers);
+        let feasible = problem.classes.feasible(&gram);
+        if let Some(objective) = problem.value(&feasible) {
+            record.lower(objective, feasible);
+        }
+        if let Some(stop) = record.verdict() {
+            return Ok(record.close(stop));
+        }
+        let direction = point.newton_direction(&gram, problem.classes, settings.relative_gap);
+        record.count(0, direction.conjugate_gradient_steps);
+        match climb(problem, &point, &direction, &mut record) {
+            Some(next) => point = next,
+            None => return Ok(record.close(Stop::Rounding)),
+        }
+    }
+}
+
+/// Armijo's rule: the first of the lengths 1, ½, ¼, … that gains enough.
+fn climb(
+    problem: &Problem<'_>,
+    from: &Point,
+    direction: &Direction,
+    record: &mut Record<'_>,
+) -> Option<Point> {
+    (0..HALVINGS).map(|halvings| 0.5f64.powi(halvings)).find_map(|length| {
+        let trial = classes::plus(&from.multipliers, length, &direction.ascent);
+        let enough = from.bound() + SUFFICIENT_RISE * length * direction.rise;
+        look(problem, &trial, record).filter(|next| next.bound() >= enough)
+    })
+}
+
+fn look(problem: &Problem<'_>, multipliers: &Blocks, record: &mut Record<'_>) -> Option<Point> {
+    let point = Point::new(problem.form.as_ref(), problem.classes, multipliers)?;
+    record.count(1, 0);
+    Some(point)
+}
