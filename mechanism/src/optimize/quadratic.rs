@@ -26,7 +26,8 @@ impl QuadraticForm {
     pub fn from_workload(workload: &Workload, steps: usize) -> Result<Self, OptimizeError> {
         match workload {
             Workload::Average => Self::new(average(steps)),
-            toeplitz => Self::new(toeplitz_gram(&toeplitz.toeplitz_part(steps))),
+            Workload::Adam(_) | Workload::Matrix(_) => Self::from_matrix(&workload.matrix(steps)),
+            toeplitz => Self::new(toeplitz_gram(&toeplitz.toeplitz_part(steps).unwrap_or_default())),
         }
     }
 
@@ -108,7 +109,9 @@ mod tests {
 
     #[test]
     fn closed_forms_are_the_products() {
-        for text in ["prefix", "average", "exponential:0.9", "window:4", "window:40"] {
+        for text in
+            ["prefix", "average", "exponential:0.9", "window:4", "window:40", "momentum:0.9", "adam:0.9"]
+        {
             let workload = text.parse().unwrap();
             let closed = QuadraticForm::from_workload(&workload, 17).unwrap();
             let product = QuadraticForm::from_matrix(&workload_matrix(&workload, 17)).unwrap();

@@ -92,7 +92,7 @@ pub fn batch_sensitivity_squared(
     let squared = match batch.factors(neighbours) {
         Some([first, second]) => rounded_up(first + second * second_weight),
         None => {
-            let identity = ColumnGeometry { max_norm_squared: 1.0, negative_overlap: 0.0 };
+            let identity = ColumnGeometry::exact(1.0, 0.0);
             let weights = MomentWeights { second: second_weight, count: 0.0 };
             batch.divided(joint_sensitivity_squared(neighbours, dimension, identity, weights)?)
         }

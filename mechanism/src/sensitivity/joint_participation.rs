@@ -178,7 +178,7 @@ fn replaced_elsewhere(
     let once = schedule.count() == 1;
     let factor = |dimension| replace_one_factor(dimension, weights.second).max(2.0 * one_record);
     let squared = if once {
-        let geometry = ColumnGeometry { max_norm_squared: vectors.claim.squared, negative_overlap: overlap };
+        let geometry = ColumnGeometry::exact(vectors.claim.squared, overlap);
         joint_sensitivity_squared(Neighbours::ReplaceOne, dimension, geometry, weights)?
     } else {
         let overlaps = overlap * (schedule.count() as f64).powi(2);
@@ -440,10 +440,7 @@ mod tests {
     fn one_participation_is_what_it_was() {
         for coefficients in [vec![1.0], vec![1.0, 0.5, 0.375], vec![1.0, -0.9, 0.3], vec![1.0, 0.2, -0.5]] {
             let matrix = toeplitz(&coefficients, 6);
-            let geometry = ColumnGeometry {
-                max_norm_squared: matrix.overlap(0, 0),
-                negative_overlap: matrix.negative_overlap().unwrap(),
-            };
+            let geometry = ColumnGeometry::exact(matrix.overlap(0, 0), matrix.negative_overlap().unwrap());
             for (neighbours, dimension) in
                 ALL.into_iter().flat_map(|neighbours| [(neighbours, 1), (neighbours, 3)])
             {

@@ -101,7 +101,7 @@ impl Tree {
         let mut inherited = vec![last];
         let mut sum = 0.0;
         for h in (0..=height(steps as u64)).rev() {
-            let own = |j: usize| if j % 2 == 0 { entry((j + 1) << h) - entry((j + 2) << h) } else { 0.0 };
+            let own = |j: usize| if j.is_multiple_of(2) { entry((j + 1) << h) - entry((j + 2) << h) } else { 0.0 };
             let weights: Vec<f64> = (0..steps.div_ceil(1 << h)).map(|j| own(j) + inherited[j / 2]).collect();
             let share = self.own_weight(h);
             sum += weights.iter().map(|weight| (share * weight).powi(2)).sum::<f64>();
