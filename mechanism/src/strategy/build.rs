@@ -65,6 +65,48 @@ pub enum StrategyError {
         /// Largest number of steps.
         limit: u64,
     },
+    /// A C given entry by entry is not square.
+    #[error("a strategy needs a row and a column for every step; found {rows} rows and {columns} columns")]
+    NotSquare {
+        /// Number of rows.
+        rows: usize,
+        /// Number of columns.
+        columns: usize,
+    },
+    /// An entry of a C is no number.
+    #[error("row {row}, column {column} of the strategy is not finite; expected a number")]
+    NotFinite {
+        /// From 1.
+        row: usize,
+        /// From 1.
+        column: usize,
+    },
+    /// A C looks into the future.
+    #[error(
+        "row {row}, column {column} of the strategy is not 0: step {row} can't use what step {column} will bring; \
+         expected zeros above the diagonal"
+    )]
+    NotCausal {
+        /// From 1.
+        row: usize,
+        /// From 1.
+        column: usize,
+    },
+    /// A C can't be decoded.
+    #[error(
+        "the strategy can't be decoded at step {step}: expected a positive number on the diagonal, at least 2^-41 of the \
+         norm of the longest column"
+    )]
+    Singular {
+        /// From 1.
+        step: usize,
+    },
+    /// The stored entries of a C can't be read.
+    #[error("the stored strategy can't be read: {reason}; expected what was written when it was made")]
+    Parameters {
+        /// What is wrong.
+        reason: &'static str,
+    },
 }
 
 /// Makes the named strategy for a workload and, where it needs one, a horizon of 1 to [`MAX_HORIZON`] steps.
