@@ -6,15 +6,20 @@
 
 mod build;
 mod chosen;
+#[cfg(test)]
+mod conformance;
+mod dense;
 mod gram;
 mod history;
 pub(crate) mod matrix;
 mod name;
+mod step;
 mod toeplitz;
 
 pub(crate) use build::check_horizon;
 pub use build::{MAX_HORIZON, StrategyError, build, build_chosen};
 pub use chosen::{Chosen, Fitted};
+pub use dense::{Dense, DenseParameters, MAX_DENSE_HORIZON, matrix_square_root};
 pub use matrix::{MAX_COLUMNS, Matrix, MatrixError};
 pub use name::{MAX_BANDS, MAX_BUFFERS, StrategyName};
 

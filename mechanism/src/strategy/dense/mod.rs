@@ -1,0 +1,238 @@
+//! Strategies given entry by entry: any lower-triangular C with a positive diagonal, for a horizon of at most
+//! [`MAX_DENSE_HORIZON`] steps.
+//!
+//! C is scaled so that its longest column has norm 1 and rounded to integers in units of 2^-[`COEFFICIENT_BITS`]; those
+//! are the C that runs, is judged and is stored. Scaling C changes no error: what the columns lose, the decoder gains.
+//!
+//! Memory: all rows before the present one, 16 bytes a coordinate and row in the encoder and 8 in the decoder; only
+//! the last b − 1 rows where C has b bands. A step costs a multiplication for every row kept.
+
+pub(super) mod algebra;
+mod decoder;
+mod encoder;
+mod parameters;
+mod root;
+
+pub use parameters::DenseParameters;
+pub use root::matrix_square_root;
+
+use super::{
+    COEFFICIENT_BITS, ColumnGeometry, Decoder, Encoder, Factorization, Matrix, MatrixError, RowNorms,
+    Strategy, StrategyError, StrategyName, gram,
+};
+use crate::workload::Workload;
+use decoder::DenseDecoder;
+use encoder::DenseEncoder;
+use faer::Mat;
+use nalgebra::DMatrix;
+use std::sync::Arc;
+
+/// The longest horizon of a strategy that is given entry by entry.
+pub const MAX_DENSE_HORIZON: u64 = 4096;
+
+/// A lower-triangular C with integer entries.
+///
+/// ```
+/// use hushflow_mechanism::strategy::{Dense, Factorization, Strategy, StrategyName};
+/// use hushflow_mechanism::workload::Workload;
+/// use nalgebra::DMatrix;
+///
+/// let c = DMatrix::from_row_slice(2, 2, &[1.0, 0.0, 0.5, 1.0]);
+/// let strategy = Dense::new(StrategyName::Optimal, &c)?;
+/// let errors: Vec<f64> = strategy.decoder_row_norms(&Workload::Prefix, 2).collect();
+/// let norm_squared = strategy.geometry().max_norm_squared;
+/// assert!((norm_squared * errors[1].powi(2) - 1.25 * 1.25).abs() < 1e-11);
+/// # Ok::<(), hushflow_mechanism::strategy::StrategyError>(())
+/// ```
+#[derive(Clone)]
+pub struct Dense {
+    name: StrategyName,
+    entries: Arc<DenseParameters>,
+    geometry: ColumnGeometry,
+}
+
+impl Dense {
+    /// Scales a C so that its longest column has norm 1, and rounds it to entries that are exact.
+    ///
+    /// # Errors
+    /// [`StrategyError::Horizon`] for more than [`MAX_DENSE_HORIZON`] steps or none; [`StrategyError::NotSquare`],
+    /// [`StrategyError::NotFinite`], [`StrategyError::NotCausal`] and [`StrategyError::Singular`] for a C that is not a
+    /// finite lower-triangular matrix with a diagonal that stays positive when rounded.
+    pub fn new(name: StrategyName, c: &DMatrix<f64>) -> Result<Self, StrategyError> {
+        let entries = DenseParameters::round(&name, c)?;
+        Self::from_parameters(name, entries)
+    }
+
+    /// The very same strategy again, from what [`parameters`](Self::parameters) gave.
+    ///
+    /// # Errors
+    /// [`StrategyError::Horizon`] for more than [`MAX_DENSE_HORIZON`] steps.
+    pub fn from_parameters(name: StrategyName, entries: DenseParameters) -> Result<Self, StrategyError> {
+        super::check_horizon(&name, entries.steps() as u64, MAX_DENSE_HORIZON)?;
+        let geometry = ColumnGeometry::exact(
+            gram::round_up(entries.max_squared_norm(entries.steps())),
+            negative_overlap(&entries),
+        );
+        Ok(Self { name, entries: Arc::new(entries), geometry })
+    }
+
+    /// The entries, to be stored.
+    pub fn parameters(&self) -> &DenseParameters {
+        &self.entries
+    }
+
+    /// Number of rows that a step looks back at.
+    fn kept(&self) -> usize {
+        self.entries.bands() - 1
+    }
+
+    fn within_horizon(&self, steps: u64) -> usize {
+        steps.min(self.entries.steps() as u64) as usize
+    }
+}
+
+/// The real value of an entry; exact.
+fn real(entry: i64) -> f64 {
+    entry as f64 * 0.5f64.powi(COEFFICIENT_BITS as i32)
+}
+
+/// At least `−(CᵀC)_ij` for all i ≠ j, and at least 0.
+///
+/// The entries of C are exact in floating point. In whatever order an inner product of n terms is added up, with or
+/// without fused multiplications, it is off by at most `γ_n Σ|a||b| ≤ γ_n ‖a‖‖b‖` with `γ_n = nu/(1 − nu)`, u = 2^-53
+/// (Higham, Accuracy and Stability of Numerical Algorithms, 2002, eq. 3.5): two units a term are charged.
+fn negative_overlap(entries: &DenseParameters) -> f64 {
+    if entries.is_non_negative() {
+        return 0.0;
+    }
+    let steps = entries.steps();
+    let c = entries.to_mat(steps);
+    let gram = c.transpose() * &c;
+    let pairs = (0..steps).flat_map(|j| (0..j).map(move |i| (i, j)));
+    let lowest = pairs.map(|(i, j)| gram[(i, j)]).fold(0.0, f64::min);
+    let margin = steps as f64 * f64::EPSILON * gram::round_up(entries.max_squared_norm(steps));
+    (margin - lowest).next_up()
+}
+
+impl Factorization for Dense {
+    fn name(&self) -> String {
+        self.name.to_string()
+    }
+
+    fn horizon(&self) -> Option<u64> {
+        Some(self.entries.steps() as u64)
+    }
+
+    fn matrix(&self, steps: u64) -> Result<Matrix, MatrixError> {
+        let steps = self.within_horizon(steps);
+        Matrix::dense(DMatrix::from_fn(steps, steps, |t, i| real(self.entries.entry(t, i))))
+    }
+
+    fn max_column_norm_squared(&self, steps: u64) -> f64 {
+        gram::round_up(self.entries.max_squared_norm(self.within_horizon(steps)))
+    }
+
+    fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> RowNorms<'_> {
+        let steps = self.within_horizon(steps);
+        let rows = algebra::transposed_workload(workload, 0..steps, 0..steps);
+        let squares = algebra::squared_row_norms(rows, &self.entries.to_mat(steps));
+        Box::new(squares.into_iter().map(f64::sqrt))
+    }
+}
+
+impl Strategy for Dense {
+    fn geometry(&self) -> ColumnGeometry {
+        self.geometry
+    }
+
+    fn encoder_bytes(&self) -> usize {
+        self.kept() * size_of::<i128>()
+    }
+
+    fn encoder(&self, coordinates: usize) -> Box<dyn Encoder> {
+        Box::new(DenseEncoder::new(self, coordinates))
+    }
+
+    fn decoder(&self, coordinates: usize) -> Box<dyn Decoder> {
+        Box::new(DenseDecoder::new(self, coordinates))
+    }
+}
+
+impl DenseParameters {
+    /// The first steps of C.
+    fn to_mat(&self, steps: usize) -> Mat<f64> {
+        Mat::from_fn(steps, steps, |t, i| real(self.entry(t, i)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy::conformance;
+    use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
+
+    const NAME: StrategyName = StrategyName::Optimal;
+
+    /// Any signs below a dominant diagonal, in as many bands as wanted.
+    fn lower(steps: usize, bands: usize, seed: f64) -> DMatrix<f64> {
+        let entry = |t: usize, i: usize| ((t * 31 + i * 17) as f64 * seed).sin() / (t - i + 1) as f64;
+        DMatrix::from_fn(steps, steps, |t, i| match t.checked_sub(i) {
+            Some(0) => 1.5 + entry(t, i),
+            Some(lag) if lag < bands => entry(t, i),
+            _ => 0.0,
+        })
+    }
+
+    #[test]
+    fn streaming_is_the_matrix() {
+        for workload in ["prefix", "average", "exponential:0.9", "window:3", "momentum:0.9", "adam:0.9"] {
+            for (steps, bands) in [(1, 1), (2, 2), (24, 24), (24, 5)] {
+                let strategy = Dense::new(NAME, &lower(steps, bands, 0.7)).unwrap();
+                assert_eq!(strategy.encoder_bytes(), 16 * (bands - 1));
+                conformance::check(&strategy, &workload.parse().unwrap(), steps);
+            }
+        }
+        let workload = Workload::from_matrix("any", lower(12, 12, 0.3)).unwrap();
+        conformance::check(&Dense::new(NAME, &lower(12, 4, 0.5)).unwrap(), &workload, 12);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(30))]
+
+        #[test]
+        fn any_matrix_streams_and_is_stored(steps in 1usize..14, bands in 1usize..14, seed in 0.01..9.0f64) {
+            let strategy = Dense::new(NAME, &lower(steps, bands, seed)).unwrap();
+            conformance::check(&strategy, &Workload::Prefix, steps);
+            let json = serde_json::to_string(strategy.parameters()).unwrap();
+            prop_assert_eq!(json.len(), 2 + 7 * steps * (steps + 1) / 2);
+            let again: DenseParameters = serde_json::from_str(&json).unwrap();
+            prop_assert_eq!(&again, strategy.parameters());
+        }
+    }
+
+    #[test]
+    fn the_overlap_is_bounded_tightly() {
+        let check = |rows: [f64; 4], expected: f64| {
+            let c = DMatrix::from_row_slice(2, 2, &rows);
+            let found = Dense::new(NAME, &c).unwrap().geometry();
+            assert!(found.negative_overlap >= expected && found.negative_overlap <= expected + 1e-11);
+            assert!((found.max_norm_squared - 1.0).abs() < 1e-11, "{found:?}");
+        };
+        check([1.0, 0.0, 0.0, 1.0], 0.0);
+        check([0.8, 0.0, -0.6, 1.0], 0.6 - 1e-12);
+        check([8e300, 0.0, -6e300, 1e301], 0.6 - 1e-12);
+        check([8e-300, 0.0, -6e-300, 1e-299], 0.6 - 1e-12);
+    }
+
+    #[test]
+    fn scaling_changes_no_error() {
+        let c = lower(20, 20, 0.7);
+        let loss = |scale: f64| {
+            let strategy = Dense::new(NAME, &(&c * scale)).unwrap();
+            let squares: f64 =
+                strategy.decoder_row_norms(&Workload::Prefix, 20).map(|norm| norm * norm).sum();
+            squares * strategy.geometry().max_norm_squared
+        };
+        assert!((loss(1.0) / loss(1e-7) - 1.0).abs() < 1e-10);
+    }
+}

@@ -1,0 +1,151 @@
+//! The square root of a whole workload, row divisors included.
+
+use super::{
+    super::{StrategyError, StrategyName, check_horizon},
+    Dense, MAX_DENSE_HORIZON,
+};
+use crate::workload::Workload;
+use nalgebra::DMatrix;
+
+/// `matrix-square-root`: `C = A^(1/2)`, lower-triangular as A is, so that `A = C C`. Columns are scaled to norm 1 if the
+/// name says `normalized-`.
+///
+/// # Errors
+/// [`StrategyError::Horizon`] for more than [`MAX_DENSE_HORIZON`] steps or none, [`StrategyError::Workload`] for a
+/// diagonal that is not positive or too few rows; those of [`Dense::new`] for a root that can't be rounded.
+pub fn matrix_square_root(
+    name: StrategyName,
+    workload: &Workload,
+    horizon: u64,
+) -> Result<Dense, StrategyError> {
+    let workload_rows = rooted_workload(&name, workload, horizon, MAX_DENSE_HORIZON)?;
+    let mut root = lower_square_root(&workload_rows);
+    if matches!(name, StrategyName::Normalized(_)) {
+        normalize_columns(&mut root);
+    }
+    Dense::new(name, &root)
+}
+
+/// A for a horizon of at most `limit` steps, if it has a square root.
+pub(super) fn rooted_workload(
+    name: &StrategyName,
+    workload: &Workload,
+    horizon: u64,
+    limit: u64,
+) -> Result<DMatrix<f64>, StrategyError> {
+    check_horizon(name, horizon, limit)?;
+    let refused = |reason| StrategyError::Workload {
+        strategy: name.to_string(),
+        workload: workload.to_string(),
+        reason,
+    };
+    if workload.horizon().is_some_and(|rows| rows < horizon) {
+        return Err(refused("it has fewer rows than the horizon"));
+    }
+    let rows = workload.matrix(horizon as usize);
+    if rows.diagonal().iter().any(|&entry| entry <= 0.0) {
+        return Err(refused("its diagonal is not positive"));
+    }
+    Ok(rows)
+}
+
+/// The root R of a lower-triangular A by `R_ij = (A_ij − Σ_(j<k<i) R_ik R_kj) / (R_ii + R_jj)` (Björck and Hammarling,
+/// 1983), row by row and from the diagonal to the left; n³/3 operations. Whole rows are subtracted at once, in an order
+/// that no machine changes.
+pub(super) fn lower_square_root(a: &DMatrix<f64>) -> DMatrix<f64> {
+    let mut rows: Vec<Vec<f64>> = Vec::with_capacity(a.nrows());
+    for i in 0..a.nrows() {
+        let mut row: Vec<f64> = (0..=i).map(|j| a[(i, j)]).collect();
+        row[i] = row[i].sqrt();
+        for j in (0..i).rev() {
+            let (left, right) = row.split_at_mut(j);
+            right[0] /= right[i - j] + rows[j][j];
+            let factor = right[0];
+            left.iter_mut().zip(&rows[j]).for_each(|(entry, earlier)| *entry -= factor * earlier);
+        }
+        rows.push(row);
+    }
+    DMatrix::from_fn(a.nrows(), a.ncols(), |i, j| rows[i].get(j).copied().unwrap_or(0.0))
+}
+
+/// Scales columns to norm 1; plain sums, the same on every machine.
+fn normalize_columns(c: &mut DMatrix<f64>) {
+    for mut column in c.column_iter_mut() {
+        let norm = column.iter().map(|entry| entry * entry).sum::<f64>().sqrt();
+        column.iter_mut().for_each(|entry| *entry /= norm);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy::{Factorization, Strategy, conformance};
+
+    fn root(name: &str, workload: &str, steps: u64) -> Result<Dense, StrategyError> {
+        matrix_square_root(name.parse().unwrap(), &workload.parse().unwrap(), steps)
+    }
+
+    fn loss(strategy: &Dense, workload: &Workload) -> f64 {
+        let rows = strategy.decoder_row_norms(workload, MAX_DENSE_HORIZON);
+        rows.map(|norm| norm * norm).sum::<f64>() * strategy.geometry().max_norm_squared
+    }
+
+    #[test]
+    fn streaming_is_the_matrix() {
+        for workload in ["prefix", "average", "exponential:0.9", "window:5", "momentum:0.95", "adam:0.9"] {
+            for name in ["matrix-square-root", "normalized-matrix-square-root"] {
+                for steps in [1, 2, 24] {
+                    let strategy = root(name, workload, steps).unwrap();
+                    conformance::check(&strategy, &workload.parse().unwrap(), steps as usize);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_root_squared_is_the_workload() {
+        for text in ["prefix", "average", "exponential:0.99", "window:10", "momentum:0.9", "adam:0.999"] {
+            for steps in [1, 2, 3, 100, 500] {
+                let a = text.parse::<Workload>().unwrap().matrix(steps);
+                let root = lower_square_root(&a);
+                let error = (&root * &root - &a).amax();
+                assert!(error <= 1e-13 * a.amax(), "{text} {steps}: {error}");
+            }
+        }
+    }
+
+    /// Squared losses of the roots at single participation, computed independently.
+    #[test]
+    fn losses_are_the_known_ones() {
+        let check = |workload: &str, steps, plain: f64, normalized: f64| {
+            let names = ["matrix-square-root", "normalized-matrix-square-root"];
+            for (name, expected) in names.into_iter().zip([plain, normalized]) {
+                let found = loss(&root(name, workload, steps).unwrap(), &workload.parse().unwrap());
+                assert!(
+                    (found / expected - 1.0).abs() < 1e-9,
+                    "{name} {workload} {steps}: {found} {expected}"
+                );
+            }
+        };
+        check("average", 8, 3.7655740378, 2.3083726370);
+        check("average", 32, 6.5583740473, 2.7663342304);
+        check("average", 128, 10.0739119309, 2.9599870309);
+        check("average", 512, 14.3009589485, 3.0320471321);
+        check("exponential:0.9", 512, 1077.4217516597, 1076.1731905988);
+        check("exponential:0.99", 512, 2305.0478156713, 2282.0468229731);
+        check("window:10", 512, 18.8453634702, 18.8105113143);
+    }
+
+    #[test]
+    fn workloads_without_a_root_are_refused() {
+        let half = DMatrix::from_row_slice(2, 2, &[1.0, 0.0, 1.0, 0.0]);
+        let half = Workload::from_matrix("half", half).unwrap();
+        let message = |horizon| {
+            matrix_square_root(StrategyName::MatrixSquareRoot, &half, horizon).err().unwrap().to_string()
+        };
+        assert!(message(2).contains("diagonal is not positive"));
+        assert!(message(3).contains("fewer rows"));
+        assert!(message(0).contains("1 to 4096"));
+        assert!(root("matrix-square-root", "prefix", 4097).is_err());
+    }
+}

@@ -1,0 +1,81 @@
+//! What all encoders and decoders check before a step, and the form in which encoders are saved.
+//!
+//! A saved encoder is four 64-bit words in little-endian order (version, fingerprint of the strategy, number of
+//! coordinates, number of steps), and then what the strategy keeps.
+
+use super::StepError;
+use zeroize::Zeroizing;
+
+/// How long the header of a saved state is.
+const HEADER_BYTES: usize = 32;
+
+/// Checks that a step can be taken after `steps` steps, with rows of these lengths.
+pub(super) fn check_step(
+    horizon: Option<u64>,
+    steps: u64,
+    expected: usize,
+    rows: [usize; 2],
+) -> Result<(), StepError> {
+    if let Some(horizon) = horizon.filter(|&horizon| steps >= horizon) {
+        return Err(StepError::PastHorizon { horizon });
+    }
+    match rows.into_iter().find(|&found| found != expected) {
+        Some(found) => Err(StepError::Coordinates { found, expected }),
+        None => Ok(()),
+    }
+}
+
+/// What the saved states of one encoder have in common.
+pub(super) struct Identification {
+    pub(super) version: u64,
+    pub(super) fingerprint: u64,
+    pub(super) coordinates: usize,
+    pub(super) horizon: Option<u64>,
+}
+
+impl Identification {
+    /// The header of a saved state, with room for `more` bytes behind it: growing would leave copies of raw sums in
+    /// freed memory.
+    pub(super) fn header(&self, steps: u64, more: usize) -> Vec<u8> {
+        let mut state = Vec::with_capacity(HEADER_BYTES + more);
+        let words = [self.version, self.fingerprint, self.coordinates as u64, steps];
+        state.extend(words.into_iter().flat_map(u64::to_le_bytes));
+        state
+    }
+
+    /// Number of steps in the header of a saved state, and what is behind it.
+    pub(super) fn read<'a>(&self, state: &'a [u8]) -> Result<(u64, &'a [u8]), StepError> {
+        let (words, rest) =
+            state.split_at_checked(HEADER_BYTES).ok_or(refused("it is shorter than its header"))?;
+        let mut words = words.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+        let expected = [
+            (self.version, "it is of another version"),
+            (self.fingerprint, "it was saved by another strategy or for another horizon"),
+            (self.coordinates as u64, "it was saved for another number of coordinates"),
+        ];
+        for (expected, reason) in expected {
+            words.next().filter(|&found| found == expected).ok_or(refused(reason))?;
+        }
+        let within = |steps: &u64| self.horizon.is_none_or(|horizon| *steps <= horizon);
+        let steps = words.next().filter(within).ok_or(refused("it has more steps than the horizon"))?;
+        Ok((steps, rest))
+    }
+}
+
+/// The sums that fill the rest of a saved state.
+pub(super) fn sums(bytes: &[u8]) -> Result<Zeroizing<Vec<i128>>, StepError> {
+    match bytes.as_chunks() {
+        (sums, []) => Ok(Zeroizing::new(sums.iter().map(|sum| i128::from_le_bytes(*sum)).collect())),
+        _ => Err(refused("its length does not fit its number of steps")),
+    }
+}
+
+pub(super) fn refused(reason: &'static str) -> StepError {
+    StepError::State { reason }
+}
+
+/// FNV-1a: tells strategies apart in saved states.
+pub(super) fn fingerprint(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    let absorb = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, absorb)
+}
