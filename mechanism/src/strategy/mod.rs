@@ -15,6 +15,7 @@ pub(crate) mod matrix;
 mod name;
 mod step;
 mod toeplitz;
+mod tree;
 
 pub(crate) use build::check_horizon;
 pub use build::{MAX_HORIZON, StrategyError, build, build_chosen};
@@ -22,6 +23,7 @@ pub use chosen::{Chosen, Fitted};
 pub use dense::{Dense, DenseParameters, MAX_DENSE_HORIZON, matrix_square_root};
 pub use matrix::{MAX_COLUMNS, Matrix, MatrixError};
 pub use name::{MAX_BANDS, MAX_BUFFERS, StrategyName};
+pub use tree::{Tree, TreeDecoder, TreeEncoder, tree_optimal_decoder};
 
 use crate::workload::Workload;
 use thiserror::Error;

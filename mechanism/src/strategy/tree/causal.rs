@@ -1,0 +1,131 @@
+//! The binary tree in causal square form: the lower-triangular C whose CᵀC is that of the completed tree.
+//!
+//! What depends on C through CᵀC alone, the sensitivity, is that of the tree; and the decoder `A C⁻¹` has the row norms
+//! of the best decoder of the tree, `A` times its pseudo-inverse. Row t of C comes from the last by elimination,
+//! `C[t,i] C[t,t] = (CᵀC)[t,i] − Σ_(s>t) C[s,t] C[s,i]`. The two halves of a node to the left of t can be swapped without
+//! changing anything on the right-hand side, so that a row has one value for every binary digit 1 of t: the node there.
+//! So all of C takes O(n² log n) operations.
+
+use super::height;
+use crate::strategy::{Dense, MAX_DENSE_HORIZON, StrategyError, StrategyName, check_horizon};
+use nalgebra::DMatrix;
+
+/// The strategy `tree-optimal-decoder`, which can run.
+///
+/// # Errors
+/// [`StrategyError::Horizon`] for more than [`MAX_DENSE_HORIZON`] steps or none.
+pub fn tree_optimal_decoder(horizon: u64) -> Result<Dense, StrategyError> {
+    let name = StrategyName::TreeOptimalDecoder;
+    check_horizon(&name, horizon, MAX_DENSE_HORIZON)?;
+    let rows = rows(horizon as usize);
+    let entry = |t: usize, i: usize| if i > t { 0.0 } else { rows[t].entry(t, i) };
+    Dense::new(name, &DMatrix::from_fn(rows.len(), rows.len(), entry))
+}
+
+/// A row of C, counted from 0.
+struct Row {
+    diagonal: f64,
+    /// The value in the node to the left of t that belongs to the binary digit of t at this height.
+    nodes: Vec<f64>,
+}
+
+impl Row {
+    /// `C[t,i]` for i ≤ t: the highest digit in which t and i differ is that of the node.
+    fn entry(&self, t: usize, i: usize) -> f64 {
+        (t ^ i).checked_ilog2().map_or(self.diagonal, |digit| self.nodes[digit as usize])
+    }
+}
+
+/// All rows of C, from the last to the first; plain sums, the same on every machine.
+fn rows(steps: usize) -> Vec<Row> {
+    let top = height(steps as u64);
+    let mut reversed: Vec<Row> = Vec::with_capacity(steps);
+    for t in (0..steps).rev() {
+        let later = || (t + 1..steps).rev().zip(&reversed);
+        let eliminated = |i| later().map(|(s, row)| row.entry(s, t) * row.entry(s, i)).sum::<f64>();
+        let diagonal = (f64::from(top + 1) - eliminated(t)).sqrt();
+        let value = |digit: u32| {
+            let node = t >> digit & 1 == 1;
+            let first = (t >> digit << digit) - (usize::from(node) << digit);
+            if node { (f64::from(top - digit) - eliminated(first)) / diagonal } else { 0.0 }
+        };
+        let nodes = (0..=top).map(value).collect();
+        reversed.push(Row { diagonal, nodes });
+    }
+    reversed.reverse();
+    reversed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy::{Factorization, Strategy, Tree, conformance};
+    use crate::workload::Workload;
+    use serde_json::Value;
+
+    #[test]
+    fn the_square_form_has_the_columns_of_the_tree() {
+        for steps in (1..40).chain([100, 257]) {
+            let rows = rows(steps);
+            let c = DMatrix::from_fn(steps, steps, |t, i| if i > t { 0.0 } else { rows[t].entry(t, i) });
+            let tree = Tree::new(StrategyName::Honaker, steps as u64).unwrap();
+            let tree = tree.matrix(steps as u64).unwrap().entries();
+            let error = (c.transpose() * c - tree.transpose() * tree).amax();
+            assert!(error < 1e-12, "{steps} steps: {error}");
+        }
+    }
+
+    #[test]
+    fn streaming_is_the_matrix() {
+        for (workload, steps) in [("prefix", 1), ("prefix", 21), ("window:3", 16), ("adam:0.9", 13)] {
+            let strategy = tree_optimal_decoder(steps).unwrap();
+            conformance::check(&strategy, &workload.parse().unwrap(), steps as usize);
+        }
+    }
+
+    /// Squared norm of the decoder where the nodes are not scaled.
+    fn squared_frobenius(steps: u64, workload: &Workload) -> f64 {
+        let strategy = tree_optimal_decoder(steps).unwrap();
+        let scale = strategy.geometry().max_norm_squared / f64::from(height(steps) + 1);
+        strategy.decoder_row_norms(workload, steps).map(|norm| norm * norm * scale).sum()
+    }
+
+    #[test]
+    fn losses_of_the_full_estimator_are_the_known_ones() {
+        let losses = [
+            (2, 8.0 / 3.0),
+            (4, 54.0 / 7.0),
+            (8, 21.942857143),
+            (32, 158.653149),
+            (128, 1010.657753),
+            (1024, 13913.872007),
+        ];
+        for (n, expected) in losses {
+            let found = squared_frobenius(n, &Workload::Prefix) * f64::from(height(n) + 1);
+            assert!((found / expected - 1.0).abs() < 1e-8, "{n}: {found} {expected}");
+        }
+    }
+
+    #[test]
+    fn errors_are_those_of_the_reference() {
+        let vectors: Value =
+            serde_json::from_str(include_str!("../../../../tests/vectors/factorization_errors.json"))
+                .unwrap();
+        let mut checked = 0;
+        for case in vectors["cases"].as_array().unwrap() {
+            let (input, expected) = (&case["input"], &case["expected"]);
+            if input["factorization"] != "tree_full" {
+                continue;
+            }
+            let (name, n) = (input["workload"].as_str().unwrap(), input["n"].as_u64().unwrap());
+            let name = if name == "exp" { "exponential" } else { name };
+            let text =
+                if input["param"].is_null() { name.into() } else { format!("{name}:{}", input["param"]) };
+            let found = squared_frobenius(n, &text.parse().unwrap()).sqrt();
+            let expected = expected["b_frobenius"].as_f64().unwrap();
+            assert!((found / expected - 1.0).abs() < 1e-10, "{text} {n}: {found} {expected}");
+            checked += 1;
+        }
+        assert!(checked >= 10);
+    }
+}

@@ -1,0 +1,301 @@
+//! The binary tree: the sums of all dyadic runs of steps, each released when it is complete (Dwork, Naor, Pitassi and
+//! Rothblum, 2010; Chan, Shi and Song, 2011).
+//!
+//! The node at height h and place j sums steps `j 2^h + 1` to `(j + 1) 2^h`. C has a row for every node, ones where the
+//! node has its steps: more rows than columns, and several decoders:
+//! - `tree`: the sum of the first t steps from the nodes that make it up, one for every binary digit of t.
+//! - `honaker`: each of these nodes is estimated from all nodes below it (Honaker, 2015, "estimator from below"):
+//!   `e = v_h y + (1 − v_h)(e_left + e_right)`, of variance `v_h = 1/(2 − 2^-h)`. At the last step n the tree is
+//!   completed by virtual steps, which are known to be 0, so that the nodes that hold them need no noise ("Multi-Epoch
+//!   Matrix Factorization Mechanisms", Choquette-Choo et al., 2023, Appendix D.3).
+//! - `tree-optimal-decoder`: the best decoder there is for all nodes, those of the completed tree included
+//!   ([`tree_optimal_decoder`]).
+//!
+//! Both first decoders estimate running sums S. Any other workload is a combination of them, row t of A being
+//! `Σ_i (A[t,i] − A[t,i+1]) S_i`, and its error takes into account that the S_i are correlated.
+
+mod causal;
+mod stream;
+
+pub use causal::tree_optimal_decoder;
+pub use stream::{TreeDecoder, TreeEncoder};
+
+use super::{
+    Factorization, MAX_DENSE_HORIZON, MAX_HORIZON, Matrix, MatrixError, RowNorms, StrategyError,
+    StrategyName, check_horizon,
+};
+use crate::workload::Workload;
+use nalgebra::DMatrix;
+use std::iter;
+
+/// The binary tree over a number of steps, with the decoder `tree` or `honaker`.
+///
+/// ```
+/// use hushflow_mechanism::strategy::{Factorization, StrategyName, Tree};
+/// use hushflow_mechanism::workload::Workload;
+///
+/// let tree = Tree::new(StrategyName::Honaker, 4)?;
+/// let variances: Vec<f64> = tree.decoder_row_norms(&Workload::Prefix, 4).map(|norm| norm * norm).collect();
+/// assert!((variances[3] - 4.0 / 7.0).abs() < 1e-14);
+/// # Ok::<(), hushflow_mechanism::strategy::StrategyError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tree {
+    horizon: u64,
+    /// Estimates from below, and completes the tree at the horizon.
+    honaker: bool,
+}
+
+impl Tree {
+    /// The tree called [`StrategyName::Tree`] or [`StrategyName::Honaker`].
+    ///
+    /// # Errors
+    /// [`StrategyError::Horizon`] for more than [`MAX_HORIZON`] steps or none; [`StrategyError::Unknown`] for a strategy
+    /// of another name.
+    pub fn new(name: StrategyName, horizon: u64) -> Result<Self, StrategyError> {
+        check_horizon(&name, horizon, MAX_HORIZON)?;
+        match name {
+            StrategyName::Tree => Ok(Self { horizon, honaker: false }),
+            StrategyName::Honaker => Ok(Self { horizon, honaker: true }),
+            _ => Err(StrategyError::Unknown { found: name.to_string() }),
+        }
+    }
+
+    /// Starts summing the nodes of `coordinates` independent streams.
+    pub fn encoder(&self, coordinates: usize) -> TreeEncoder {
+        TreeEncoder::new(self, coordinates)
+    }
+
+    /// Starts estimating the running sums of `coordinates` independent streams.
+    pub fn decoder(&self, coordinates: usize) -> TreeDecoder {
+        TreeDecoder::new(self, coordinates)
+    }
+
+    /// Number of nodes released at step t, counted from 1: all nodes that end there, lowest first.
+    pub fn released(&self, t: u64) -> u32 {
+        let top = if self.completes(t) { height(t) } else { t.trailing_zeros() };
+        top + 1
+    }
+
+    /// Whether the tree is completed by virtual steps at step t.
+    fn completes(&self, t: u64) -> bool {
+        self.honaker && t == self.horizon
+    }
+
+    /// Weight of a node's own sum in its estimate: the variance v_h of the estimate.
+    fn own_weight(&self, height: u32) -> f64 {
+        if self.honaker { 1.0 / (2.0 - 0.5f64.powi(height as i32)) } else { 1.0 }
+    }
+
+    fn within_horizon(&self, steps: u64) -> u64 {
+        steps.min(self.horizon)
+    }
+
+    /// Squared norm of the weights of all nodes in `Σ_i row_i x_i`, with x from the running sums: the node at the even
+    /// place j of height h is part of the sums of `(j + 1) 2^h` up to below `(j + 2) 2^h` steps, and the root in
+    /// addition of the last one where the tree is completed there. What weighs a node weighs those below it.
+    fn squared_row_norm(&self, row: &[f64]) -> f64 {
+        let steps = row.len();
+        let last = if self.completes(steps as u64) { row[steps - 1] } else { 0.0 };
+        let entry = |i: usize| row.get(i - 1).copied().unwrap_or(last);
+        let mut inherited = vec![last];
+        let mut sum = 0.0;
+        for h in (0..=height(steps as u64)).rev() {
+            let own =
+                |j: usize| if j.is_multiple_of(2) { entry((j + 1) << h) - entry((j + 2) << h) } else { 0.0 };
+            let weights: Vec<f64> = (0..steps.div_ceil(1 << h)).map(|j| own(j) + inherited[j / 2]).collect();
+            let share = self.own_weight(h);
+            sum += weights.iter().map(|weight| (share * weight).powi(2)).sum::<f64>();
+            inherited = weights.into_iter().map(|weight| (1.0 - share) * weight).collect();
+        }
+        sum
+    }
+
+    /// Variance of the sum of the first t steps.
+    fn prefix_variance(&self, t: u64) -> f64 {
+        if self.completes(t) {
+            let level = |(weight, sum): (f64, f64), h: u32| {
+                let share = self.own_weight(h);
+                let nodes = t.div_ceil(1 << h) as f64;
+                ((1.0 - share) * weight, sum + nodes * (share * weight).powi(2))
+            };
+            (0..=height(t)).rev().fold((1.0, 0.0), level).1
+        } else {
+            (0..u64::BITS).filter(|h| t >> h & 1 == 1).map(|h| self.own_weight(h)).sum()
+        }
+    }
+}
+
+/// Height of the lowest node that holds the first t steps.
+fn height(t: u64) -> u32 {
+    t.next_power_of_two().trailing_zeros()
+}
+
+impl Factorization for Tree {
+    fn name(&self) -> String {
+        if self.honaker { StrategyName::Honaker } else { StrategyName::Tree }.to_string()
+    }
+
+    fn horizon(&self) -> Option<u64> {
+        Some(self.horizon)
+    }
+
+    /// A row for every node, in the order of their release, up to [`MAX_DENSE_HORIZON`] steps.
+    fn matrix(&self, steps: u64) -> Result<Matrix, MatrixError> {
+        let steps = self.within_horizon(steps);
+        if steps > MAX_DENSE_HORIZON {
+            return Err(MatrixError::Columns { found: steps as usize });
+        }
+        let nodes: Vec<(u64, u32)> =
+            (1..=steps).flat_map(|t| (0..self.released(t)).map(move |h| (t - 1, h))).collect();
+        let entry = |p: usize, i: usize| nodes[p].0 >> nodes[p].1 == i as u64 >> nodes[p].1;
+        Matrix::dense(DMatrix::from_fn(nodes.len(), steps as usize, |p, i| entry(p, i).into()))
+    }
+
+    /// The number of nodes that hold the first step: no step is in more.
+    fn max_column_norm_squared(&self, steps: u64) -> f64 {
+        let steps = self.within_horizon(steps);
+        let top = if self.completes(steps) { height(steps) } else { steps.ilog2() };
+        f64::from(top + 1)
+    }
+
+    /// In closed form for running sums and averages; in O(t) for row t of any other workload.
+    fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> RowNorms<'_> {
+        let steps = self.within_horizon(steps);
+        let divisors: Vec<f64> = (1..=steps).map(|t| workload.row_divisor(t)).collect();
+        let squares: RowNorms<'_> = match workload {
+            Workload::Prefix | Workload::Average => Box::new((1..=steps).map(|t| self.prefix_variance(t))),
+            _ => {
+                let mut rows = rows(workload, steps as usize);
+                Box::new(iter::from_fn(move || rows.next().map(|row| self.squared_row_norm(&row))))
+            }
+        };
+        Box::new(squares.zip(divisors).map(|(square, divisor)| square.sqrt() / divisor))
+    }
+}
+
+/// Rows of A up to the diagonal, times their divisors.
+fn rows(workload: &Workload, steps: usize) -> Box<dyn Iterator<Item = Vec<f64>>> {
+    match workload.toeplitz_part(steps) {
+        Some(toeplitz) => Box::new((1..=steps).map(move |t| toeplitz[..t].iter().rev().copied().collect())),
+        None => {
+            let workload = workload.clone();
+            let row = move |t| (1..=t).map(|i| workload.coefficient(t, i)).collect();
+            Box::new((1..=steps as u64).map(row))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn tree(name: &str, horizon: u64) -> Tree {
+        Tree::new(name.parse().unwrap(), horizon).unwrap()
+    }
+
+    /// B for running sums, column by column: the decoder streamed on unit vectors.
+    fn prefix_decoder(tree: &Tree) -> DMatrix<f64> {
+        let nodes: usize = (1..=tree.horizon).map(|t| tree.released(t) as usize).sum();
+        let (mut decoder, mut first) = (tree.decoder(nodes), 0);
+        let mut rows = Vec::new();
+        for t in 1..=tree.horizon {
+            let released = tree.released(t) as usize;
+            let unit = |p: usize| (0..nodes).map(move |node| f64::from(u8::from(node == p)));
+            let y: Vec<f64> = (first..first + released).flat_map(unit).collect();
+            let mut sums = vec![0.0; nodes];
+            decoder.decode(&y, &mut sums).unwrap();
+            rows.extend(sums);
+            first += released;
+        }
+        DMatrix::from_row_iterator(tree.horizon as usize, nodes, rows)
+    }
+
+    #[test]
+    fn decoders_undo_the_encoder_and_row_norms_are_theirs() {
+        let any = DMatrix::from_fn(21, 21, |t, i| if i > t { 0.0 } else { ((t * 7 + i * 3) as f64).sin() });
+        let any = Workload::from_matrix("any", any).unwrap();
+        let workloads = ["prefix", "average", "exponential:0.8", "window:3", "momentum:0.9", "adam:0.9"];
+        let workloads = workloads.map(|text| text.parse().unwrap()).into_iter().chain([any]);
+        for workload in workloads {
+            for (name, horizon) in
+                ["tree", "honaker"].into_iter().flat_map(|name| (1..=21).map(move |n| (name, n)))
+            {
+                let (tree, n) = (tree(name, horizon), horizon as usize);
+                let (b, c) = (prefix_decoder(&tree), tree.matrix(horizon).unwrap().entries());
+                assert!((&b * &c - Workload::Prefix.matrix(n)).amax() < 1e-13, "{name} {horizon}");
+                let norm = (0..n).map(|i| c.column(i).norm_squared()).fold(0.0, f64::max);
+                assert_eq!(tree.max_column_norm_squared(horizon), norm, "{name} {horizon}");
+                let differences = DMatrix::from_fn(n, n, |t, i| {
+                    workload.coefficient(t as u64 + 1, i as u64 + 1)
+                        - workload.coefficient(t as u64 + 1, i as u64 + 2)
+                });
+                let decoder = differences * b;
+                for (t, norm) in tree.decoder_row_norms(&workload, horizon).enumerate() {
+                    let expected = decoder.row(t).norm();
+                    assert!(
+                        (norm - expected).abs() < 1e-13 * (1.0 + expected),
+                        "{name} {workload} {horizon}: row {t}: {norm} {expected}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Variances of the tree and of its estimates from below, and losses of running sums, as others compute them.
+    #[test]
+    fn variances_are_the_known_ones() {
+        let squares = |name: &str, n| -> Vec<f64> {
+            tree(name, n).decoder_row_norms(&Workload::Prefix, n).map(|norm| norm * norm).collect()
+        };
+        let close =
+            |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 1e-11, "{found} {expected}");
+        for (found, expected) in squares("tree", 8).into_iter().zip([1.0, 1.0, 2.0, 1.0, 2.0, 2.0, 3.0, 1.0])
+        {
+            close(found, expected);
+        }
+        let honaker = squares("honaker", 9);
+        close(honaker[3], 4.0 / 7.0);
+        close(honaker[6], 4.0 / 7.0 + 2.0 / 3.0 + 1.0);
+        close(honaker[7], 8.0 / 15.0);
+        let losses = [(2, 4.0), (4, 15.0), (8, 52.0), (32, 486.0), (128, 3592.0), (1024, 56331.0)];
+        for (n, loss) in losses {
+            close(squares("tree", n).iter().sum::<f64>() * tree("tree", n).max_column_norm_squared(n), loss);
+        }
+    }
+
+    #[test]
+    fn errors_are_those_of_the_reference() {
+        let vectors: Value =
+            serde_json::from_str(include_str!("../../../../tests/vectors/factorization_errors.json"))
+                .unwrap();
+        let cases = vectors["cases"].as_array().unwrap();
+        let online = cases.iter().filter(|case| case["input"]["factorization"] == "tree_online");
+        let mut checked = 0;
+        for case in online {
+            let n = case["input"]["n"].as_u64().unwrap();
+            assert_eq!(case["input"]["workload"], "prefix");
+            let tree = tree("honaker", n);
+            let norms: Vec<f64> = tree.decoder_row_norms(&Workload::Prefix, n).collect();
+            let frobenius = norms.iter().map(|norm| norm * norm).sum::<f64>().sqrt();
+            let found = [
+                ("c_norm_1to2", tree.max_column_norm_squared(n).sqrt()),
+                ("b_frobenius", frobenius),
+                ("b_max_row", norms.iter().copied().fold(0.0, f64::max)),
+            ];
+            for (what, found) in found {
+                let expected = case["expected"][what].as_f64().unwrap();
+                assert!((found / expected - 1.0).abs() < 1e-10, "{what} {n}: {found} {expected}");
+            }
+            checked += 1;
+        }
+        assert!(checked >= 3);
+    }
+
+    #[test]
+    fn what_is_too_large_to_write_down_is_refused() {
+        assert!(tree("tree", 5000).matrix(5000).is_err());
+        assert!(Tree::new(StrategyName::Tree, 0).is_err() && Tree::new(StrategyName::Fourier, 4).is_err());
+    }
+}
