@@ -9,6 +9,7 @@ mod chosen;
 #[cfg(test)]
 mod conformance;
 mod dense;
+mod fourier;
 mod gram;
 mod history;
 pub(crate) mod matrix;
@@ -21,6 +22,7 @@ pub(crate) use build::check_horizon;
 pub use build::{MAX_HORIZON, StrategyError, build, build_chosen};
 pub use chosen::{Chosen, Fitted};
 pub use dense::{Dense, DenseParameters, MAX_DENSE_HORIZON, matrix_square_root};
+pub use fourier::{Fourier, fft_optimal_decoder};
 pub use matrix::{MAX_COLUMNS, Matrix, MatrixError};
 pub use name::{MAX_BANDS, MAX_BUFFERS, StrategyName};
 pub use tree::{Tree, TreeDecoder, TreeEncoder, tree_optimal_decoder};

@@ -1,0 +1,86 @@
+//! The Fourier encoder in causal square form: the lower-triangular C with the same CᵀC, a Toeplitz matrix.
+//!
+//! For a Toeplitz T with the Cholesky factor L, `T = LLᵀ`, reading both from the far end gives T again, so that
+//! `C[t,i] = L[n−1−i, n−1−t]` is lower-triangular with `CᵀC = T`. The Schur algorithm (Schur, 1917; Kailath, Vieira and
+//! Morf, 1978) gives the columns of L one after the other in O(n) each: T is what two vectors generate, and each column
+//! takes a hyperbolic rotation of them.
+
+use super::{gram, reciprocals};
+use crate::strategy::{Dense, MAX_DENSE_HORIZON, StrategyError, StrategyName, check_horizon};
+use nalgebra::DMatrix;
+
+/// The strategy `fft-optimal-decoder`, which can run.
+///
+/// # Errors
+/// [`StrategyError::Horizon`] for more than [`MAX_DENSE_HORIZON`] steps or none; [`Fourier`](super::Fourier) is judged
+/// for more.
+pub fn fft_optimal_decoder(horizon: u64) -> Result<Dense, StrategyError> {
+    let name = StrategyName::FourierOptimalDecoder;
+    check_horizon(&name, horizon, MAX_DENSE_HORIZON)?;
+    Dense::new(name, &causal_form(&gram(&reciprocals(horizon as usize))))
+}
+
+/// The lower-triangular C with `(CᵀC)_ij = gram_|i−j|`; plain loops, the same on every machine.
+fn causal_form(gram: &[f64]) -> DMatrix<f64> {
+    let n = gram.len();
+    let mut c = DMatrix::zeros(n, n);
+    let mut leading: Vec<f64> = gram.iter().map(|entry| entry / gram[0].sqrt()).collect();
+    let mut trailing = leading[1..].to_vec();
+    for t in (0..n).rev() {
+        leading.iter().enumerate().for_each(|(lag, &entry)| c[(t, t - lag)] = entry);
+        if t > 0 {
+            leading.pop();
+            let reflection = trailing[0] / leading[0];
+            let norm = ((1.0 - reflection) * (1.0 + reflection)).sqrt();
+            for (a, b) in leading.iter_mut().zip(&mut trailing) {
+                (*a, *b) = ((*a - reflection * *b) / norm, (*b - reflection * *a) / norm);
+            }
+            trailing.remove(0);
+        }
+    }
+    c
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy::{Factorization, Fourier, Strategy, conformance};
+
+    #[test]
+    fn the_square_form_has_the_gram_matrix() {
+        for n in [1, 2, 3, 10, 300] {
+            let gram = gram(&reciprocals(n));
+            let c = causal_form(&gram);
+            let expected = DMatrix::from_fn(n, n, |i, j| gram[i.abs_diff(j)]);
+            assert!((c.transpose() * c - expected).amax() < 1e-12, "{n}");
+        }
+    }
+
+    #[test]
+    fn streaming_is_the_matrix() {
+        for (workload, steps) in [("prefix", 1), ("prefix", 20), ("window:3", 16), ("average", 13)] {
+            let strategy = fft_optimal_decoder(steps).unwrap();
+            conformance::check(&strategy, &workload.parse().unwrap(), steps as usize);
+        }
+    }
+
+    /// The closed forms against triangular solves.
+    #[test]
+    fn it_is_judged_as_the_closed_forms_say() {
+        for workload in ["prefix", "average", "exponential:0.99", "window:30", "momentum:0.9"] {
+            for n in [100, 1000] {
+                let workload = workload.parse().unwrap();
+                let strategy = fft_optimal_decoder(n).unwrap();
+                let fourier = Fourier::new(StrategyName::FourierOptimalDecoder, n).unwrap();
+                let scale =
+                    (fourier.max_column_norm_squared(n) / strategy.geometry().max_norm_squared).sqrt();
+                let pairs =
+                    strategy.decoder_row_norms(&workload, n).zip(fourier.decoder_row_norms(&workload, n));
+                for (t, (found, expected)) in pairs.enumerate() {
+                    let ratio = found / scale / expected;
+                    assert!((ratio - 1.0).abs() < 1e-10, "{workload} {n}: row {t}: {ratio}");
+                }
+            }
+        }
+    }
+}
