@@ -14,6 +14,7 @@ mod gram;
 mod history;
 pub(crate) mod matrix;
 mod name;
+mod stamped;
 mod step;
 mod toeplitz;
 mod tree;
@@ -25,6 +26,7 @@ pub use dense::{Dense, DenseParameters, MAX_DENSE_HORIZON, matrix_square_root};
 pub use fourier::{Fourier, fft_optimal_decoder};
 pub use matrix::{MAX_COLUMNS, Matrix, MatrixError};
 pub use name::{MAX_BANDS, MAX_BUFFERS, StrategyName};
+pub use stamped::Stamped;
 pub use tree::{Tree, TreeDecoder, TreeEncoder, tree_optimal_decoder};
 
 use crate::workload::Workload;
