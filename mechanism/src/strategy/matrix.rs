@@ -168,6 +168,21 @@ impl Matrix {
         }
     }
 
+    /// C written out.
+    pub(crate) fn entries(&self) -> DMatrix<f64> {
+        match &self.form {
+            Form::Toeplitz { coefficients, scales } => {
+                let scale = |i: usize| scales.as_ref().map_or(1.0, |scales| scales[i]);
+                let entry = |t: usize, i: usize| coefficients.get(t.checked_sub(i)?).map(|c| c * scale(i));
+                DMatrix::from_fn(self.columns, self.columns, |t, i| entry(t, i).unwrap_or(0.0))
+            }
+            Form::Dense(entries) => entries.clone(),
+            Form::Stamped { block, copies } => {
+                DMatrix::identity(*copies, *copies).kronecker(&block.entries())
+            }
+        }
+    }
+
     /// The largest distance of columns that may overlap.
     pub fn reach(&self) -> usize {
         match &self.form {
@@ -384,6 +399,7 @@ mod tests {
         ];
         for matrix in forms {
             let entries = written_out(&matrix);
+            assert_eq!(matrix.entries(), entries);
             let gram = entries.transpose() * &entries;
             let all: Vec<usize> = (0..matrix.columns()).collect();
             assert!((matrix.gram(&all) - &gram).amax() < 1e-13);

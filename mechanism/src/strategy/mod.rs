@@ -22,7 +22,10 @@ mod tree;
 pub(crate) use build::check_horizon;
 pub use build::{MAX_HORIZON, StrategyError, build, build_chosen};
 pub use chosen::{Chosen, Fitted};
-pub use dense::{Dense, DenseParameters, MAX_DENSE_HORIZON, matrix_square_root};
+pub use dense::{
+    BandedOptimum, Dense, DenseParameters, MAX_BANDED_OPTIMAL_HORIZON, MAX_DENSE_HORIZON, banded_optimal,
+    matrix_square_root, optimal_banded_toeplitz,
+};
 pub use fourier::{Fourier, fft_optimal_decoder};
 pub use matrix::{MAX_COLUMNS, Matrix, MatrixError};
 pub use name::{MAX_BANDS, MAX_BUFFERS, StrategyName};

@@ -150,22 +150,23 @@ impl<F: Factorization + ?Sized> Factorization for Stamped<F> {
         self.horizon
     }
 
-    /// Where the last block is cut, all of it is there if C is not square or has more than [`MAX_DENSE_HORIZON`] steps.
+    /// Where the last block is cut and there are more than [`MAX_DENSE_HORIZON`] steps, all of that block is there: no
+    /// sensitivity is the smaller for it.
     fn matrix(&self, steps: u64) -> Result<Matrix, MatrixError> {
         let (steps, length) = (self.within_horizon(steps), self.length.get());
-        let stamped = |copies: u64| Matrix::stamped(self.block.matrix(length)?, copies as usize);
-        match (steps / length, steps % length) {
-            (0, _) => self.block.matrix(steps),
-            (copies, 0) => stamped(copies),
-            (copies, rest) if steps <= MAX_DENSE_HORIZON => {
-                let parts = [stamped(copies)?, self.block.matrix(rest)?].map(|part| algebra::square(&part));
-                match parts {
-                    [Some(full), Some(cut)] => Matrix::dense(block_diagonal(&full, &cut)),
-                    _ => stamped(copies + 1),
-                }
-            }
-            (copies, _) => stamped(copies + 1),
+        let (copies, rest) = (steps / length, steps % length);
+        if copies == 0 {
+            return self.block.matrix(steps);
         }
+        let stamped = |copies: u64| Matrix::stamped(self.block.matrix(length)?, copies as usize);
+        if rest == 0 {
+            return stamped(copies);
+        }
+        if steps <= MAX_DENSE_HORIZON {
+            let (full, cut) = (stamped(copies)?.entries(), self.block.matrix(rest)?.entries());
+            return Matrix::dense(block_diagonal(&full, &cut));
+        }
+        stamped(copies + 1)
     }
 
     fn max_column_norm_squared(&self, steps: u64) -> f64 {
@@ -188,13 +189,11 @@ impl<F: Factorization + ?Sized> Factorization for Stamped<F> {
     }
 }
 
-fn block_diagonal(first: &Mat<f64>, second: &Mat<f64>) -> DMatrix<f64> {
-    let (n, m) = (first.nrows(), second.nrows());
-    DMatrix::from_fn(n + m, n + m, |t, i| match (t.checked_sub(n), i.checked_sub(n)) {
-        (None, None) => first[(t, i)],
-        (Some(t), Some(i)) => second[(t, i)],
-        _ => 0.0,
-    })
+fn block_diagonal(first: &DMatrix<f64>, second: &DMatrix<f64>) -> DMatrix<f64> {
+    let mut both = DMatrix::zeros(first.nrows() + second.nrows(), first.ncols() + second.ncols());
+    both.view_mut((0, 0), first.shape()).copy_from(first);
+    both.view_mut(first.shape(), second.shape()).copy_from(second);
+    both
 }
 
 impl<F: Strategy + ?Sized + 'static> Stamped<F> {

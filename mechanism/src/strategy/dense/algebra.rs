@@ -1,10 +1,7 @@
 //! Products and triangular solves of matrices with up to some thousand rows, for errors only: nothing here enters a
 //! coefficient that runs.
 
-use crate::{
-    strategy::{Matrix, MatrixError},
-    workload::Workload,
-};
+use crate::{strategy::Matrix, workload::Workload};
 use faer::{Mat, Par, linalg::triangular_solve::solve_upper_triangular_in_place};
 use std::ops::Range;
 
@@ -32,13 +29,8 @@ pub(in crate::strategy) fn squared_row_norms(mut transposed: Mat<f64>, c: &Mat<f
     transposed.col_iter().map(|row| row.squared_norm_l2()).collect()
 }
 
-/// Why a C without structure is not written out.
-pub(in crate::strategy) fn too_large(found: usize) -> MatrixError {
-    MatrixError::WrittenOut { found, limit: super::MAX_DENSE_HORIZON as usize }
-}
-
 /// All entries of a square C; `None` for one that is not square.
 pub(in crate::strategy) fn square(matrix: &Matrix) -> Option<Mat<f64>> {
-    let dense = (matrix.rows() == matrix.columns()).then(|| matrix.to_dense())?;
-    Some(Mat::from_fn(dense.nrows(), dense.ncols(), |t, i| dense[(t, i)]))
+    let entries = (matrix.rows() == matrix.columns()).then(|| matrix.entries())?;
+    Some(Mat::from_fn(entries.nrows(), entries.ncols(), |t, i| entries[(t, i)]))
 }

@@ -8,11 +8,16 @@
 //! the last b − 1 rows where C has b bands. A step costs a multiplication for every row kept.
 
 pub(super) mod algebra;
+mod banded;
+mod banded_toeplitz;
 mod decoder;
+mod descent;
 mod encoder;
 mod parameters;
 mod root;
 
+pub use banded::{BandedOptimum, MAX_BANDED_OPTIMAL_HORIZON, banded_optimal};
+pub use banded_toeplitz::optimal_banded_toeplitz;
 pub use parameters::DenseParameters;
 pub use root::matrix_square_root;
 

@@ -18,7 +18,22 @@ pub fn matrix_square_root(
     workload: &Workload,
     horizon: u64,
 ) -> Result<Dense, StrategyError> {
-    check_horizon(&name, horizon, MAX_DENSE_HORIZON)?;
+    let workload_rows = rooted_workload(&name, workload, horizon, MAX_DENSE_HORIZON)?;
+    let mut root = lower_square_root(&workload_rows);
+    if matches!(name, StrategyName::Normalized(_)) {
+        normalize_columns(&mut root);
+    }
+    Dense::new(name, &root)
+}
+
+/// A for a horizon of at most `limit` steps, if it has a square root.
+pub(super) fn rooted_workload(
+    name: &StrategyName,
+    workload: &Workload,
+    horizon: u64,
+    limit: u64,
+) -> Result<DMatrix<f64>, StrategyError> {
+    check_horizon(name, horizon, limit)?;
     let refused = |reason| StrategyError::Workload {
         strategy: name.to_string(),
         workload: workload.to_string(),
@@ -27,21 +42,17 @@ pub fn matrix_square_root(
     if workload.horizon().is_some_and(|rows| rows < horizon) {
         return Err(refused("it has fewer rows than the horizon"));
     }
-    let workload_rows = workload.matrix(horizon as usize);
-    if workload_rows.diagonal().iter().any(|&entry| entry <= 0.0) {
+    let rows = workload.matrix(horizon as usize);
+    if rows.diagonal().iter().any(|&entry| entry <= 0.0) {
         return Err(refused("its diagonal is not positive"));
     }
-    let mut root = lower_square_root(&workload_rows);
-    if matches!(name, StrategyName::Normalized(_)) {
-        normalize_columns(&mut root);
-    }
-    Dense::new(name, &root)
+    Ok(rows)
 }
 
 /// The root R of a lower-triangular A by `R_ij = (A_ij − Σ_(j<k<i) R_ik R_kj) / (R_ii + R_jj)` (Björck and Hammarling,
 /// 1983), row by row and from the diagonal to the left; n³/3 operations. Whole rows are subtracted at once, in an order
 /// that no machine changes.
-fn lower_square_root(a: &DMatrix<f64>) -> DMatrix<f64> {
+pub(super) fn lower_square_root(a: &DMatrix<f64>) -> DMatrix<f64> {
     let mut rows: Vec<Vec<f64>> = Vec::with_capacity(a.nrows());
     for i in 0..a.nrows() {
         let mut row: Vec<f64> = (0..=i).map(|j| a[(i, j)]).collect();

@@ -69,7 +69,7 @@ mod tests {
             let rows = rows(steps);
             let c = DMatrix::from_fn(steps, steps, |t, i| if i > t { 0.0 } else { rows[t].entry(t, i) });
             let tree = Tree::new(StrategyName::Honaker, steps as u64).unwrap();
-            let tree = tree.matrix(steps as u64).unwrap().to_dense();
+            let tree = tree.matrix(steps as u64).unwrap().entries();
             let error = (c.transpose() * c - tree.transpose() * tree).amax();
             assert!(error < 1e-12, "{steps} steps: {error}");
         }

@@ -161,7 +161,7 @@ mod tests {
             honaker: bool, horizon in 1u64..40, at in 0u64..40, seed in -99i128..99
         ) {
             let tree = tree(honaker, horizon);
-            let c = tree.matrix(horizon).unwrap().to_dense();
+            let c = tree.matrix(horizon).unwrap().entries();
             let x = |t: u64| [(i128::from(t) * 37 + seed) % 11, seed];
             let mut encoder = tree.encoder(2);
             let mut nodes = Vec::new();
@@ -177,10 +177,10 @@ mod tests {
             }
             prop_assert_eq!(nodes.len(), 2 * c.nrows());
             for (p, sums) in nodes.chunks_exact(2).enumerate() {
-                for coordinate in 0..2 {
+                for (coordinate, &sum) in sums.iter().enumerate() {
                     let expected: f64 =
                         (0..horizon).map(|t| c[(p, t as usize)] * x(t)[coordinate] as f64).sum();
-                    prop_assert_eq!(sums[coordinate] as f64, expected);
+                    prop_assert_eq!(sum as f64, expected);
                 }
             }
             prop_assert_eq!(encoder.encode(&[0, 0]).err(), Some(StepError::PastHorizon { horizon }));

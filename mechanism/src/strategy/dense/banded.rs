@@ -1,0 +1,255 @@
+//! The best C with a number of bands, for the squared error summed over all steps and single participation.
+//!
+//! A lower-triangular C has b bands exactly if `X = CᵀC` has, and `‖AC⁻¹‖² = tr(V X⁻¹)` with `V = AᵀA` is convex in X:
+//! there is one optimum. It is approached in the entries of C, columns scaled to norm 1, by [`descend`] in variables
+//! that are scaled by `√(Y_tt (X⁻¹)_ii)`, `Y = BᵀB`, as the second derivative is.
+//!
+//! # How far from the best
+//!
+//! Take any U ⪰ 0 that is 0 off the diagonal within the bands. For a feasible X, which is 0 outside of them and at most
+//! 1 on the diagonal, `⟨U, X⟩ ≤ tr U`. And `tr(V X⁻¹) + ⟨U, X⟩ ≥ 2 T` with `T = ‖A U^(1/2)‖_*` for all X ≻ 0. So with U
+//! scaled for the best, `tr(V X⁻¹) ≥ T²/tr U`: a bound for every banded C. At the optimum `U = X⁻¹VX⁻¹` is such a U and
+//! meets it; where the descent ends, U is cut to be one.
+
+use super::{
+    Dense, algebra,
+    descent::descend,
+    root::{lower_square_root, rooted_workload},
+};
+use crate::{
+    strategy::{Factorization, Strategy, StrategyError, StrategyName},
+    workload::Workload,
+};
+use faer::{
+    Mat, Par, Side,
+    linalg::triangular_solve::{solve_lower_triangular_in_place, solve_upper_triangular_in_place},
+};
+use nalgebra::DMatrix;
+use std::num::NonZeroU32;
+
+/// The longest horizon of the best banded strategy: an iteration takes some n³ operations.
+pub const MAX_BANDED_OPTIMAL_HORIZON: u64 = 2048;
+
+/// Iterations after which the descent is cut.
+const ITERATIONS: usize = 500;
+
+/// The best banded strategy, and how far from the best it can be.
+pub struct BandedOptimum {
+    /// C itself. It is stored rather than made again: the descent need not end at the same last digits everywhere.
+    pub strategy: Dense,
+    /// Squared norm of the longest column of C times `‖AC⁻¹‖²`.
+    pub objective: f64,
+    /// No C with as many bands has a lower objective.
+    pub lower_bound: f64,
+    /// Number of iterations made.
+    pub iterations: usize,
+}
+
+/// `banded-optimal:b` for a workload with a positive diagonal.
+///
+/// ```
+/// use hushflow_mechanism::strategy::banded_optimal;
+/// use hushflow_mechanism::workload::Workload;
+/// use std::num::NonZeroU32;
+///
+/// let best = banded_optimal(NonZeroU32::new(4).unwrap(), &Workload::Prefix, 32)?;
+/// assert!(best.objective < 189.572 && best.objective < best.lower_bound * (1.0 + 1e-6));
+/// # Ok::<(), hushflow_mechanism::strategy::StrategyError>(())
+/// ```
+///
+/// # Errors
+/// [`StrategyError::Horizon`] for more than [`MAX_BANDED_OPTIMAL_HORIZON`] steps or none, [`StrategyError::Workload`]
+/// for a diagonal that is not positive or too few rows.
+pub fn banded_optimal(
+    bands: NonZeroU32,
+    workload: &Workload,
+    horizon: u64,
+) -> Result<BandedOptimum, StrategyError> {
+    let name = StrategyName::BandedOptimal(bands);
+    let a = rooted_workload(&name, workload, horizon, MAX_BANDED_OPTIMAL_HORIZON)?;
+    let problem = Problem::new(&a, bands.get() as usize);
+    let start = problem.entries(&lower_square_root(&a));
+    let scales = problem.scales(&start);
+    let scaled: Vec<f64> = start.iter().zip(&scales).map(|(entry, scale)| entry * scale).collect();
+    let end = descend(scaled, ITERATIONS, |point| {
+        let (value, gradient) = problem.evaluate(&unscale(point, &scales));
+        (value, unscale(&gradient, &scales))
+    });
+    let c = problem.normalized(&unscale(&end.point, &scales)).0;
+    let strategy = Dense::new(name, &DMatrix::from_fn(a.nrows(), a.ncols(), |t, i| c[(t, i)]))?;
+    let squares = strategy.decoder_row_norms(workload, horizon).map(|norm| norm * norm);
+    let objective = squares.sum::<f64>() * strategy.geometry().max_norm_squared;
+    Ok(BandedOptimum {
+        strategy,
+        objective,
+        lower_bound: problem.lower_bound(&c),
+        iterations: end.iterations,
+    })
+}
+
+fn unscale(point: &[f64], scales: &[f64]) -> Vec<f64> {
+    point.iter().zip(scales).map(|(x, scale)| x / scale).collect()
+}
+
+/// `‖AC⁻¹‖²` as a function of the entries within the bands, row by row.
+struct Problem {
+    /// Aᵀ.
+    transposed: Mat<f64>,
+    bands: usize,
+}
+
+impl Problem {
+    fn new(a: &DMatrix<f64>, bands: usize) -> Self {
+        Self { transposed: Mat::from_fn(a.ncols(), a.nrows(), |i, t| a[(t, i)]), bands }
+    }
+
+    fn steps(&self) -> usize {
+        self.transposed.nrows()
+    }
+
+    /// Rows and columns of the entries.
+    fn places(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let bands = self.bands;
+        (0..self.steps()).flat_map(move |t| ((t + 1).saturating_sub(bands)..=t).map(move |i| (t, i)))
+    }
+
+    fn entries(&self, c: &DMatrix<f64>) -> Vec<f64> {
+        self.places().map(|place| c[place]).collect()
+    }
+
+    /// C with columns of norm 1, and the norms they had.
+    fn normalized(&self, entries: &[f64]) -> (Mat<f64>, Vec<f64>) {
+        let mut c = Mat::zeros(self.steps(), self.steps());
+        self.places().zip(entries).for_each(|(place, &entry)| c[place] = entry);
+        let norms: Vec<f64> = c.col_iter().map(|column| column.norm_l2()).collect();
+        self.places().for_each(|place| c[place] /= norms[place.1]);
+        (c, norms)
+    }
+
+    /// `Y = BᵀB` for `B = AC⁻¹`.
+    fn decoder_gram(&self, c: &Mat<f64>) -> Mat<f64> {
+        let mut decoder = self.transposed.clone();
+        solve_upper_triangular_in_place(c.transpose(), decoder.as_mut(), Par::Seq);
+        &decoder * decoder.transpose()
+    }
+
+    /// `log ‖AC⁻¹‖²` and its gradient: that of the square is `−2 Y C⁻ᵀ`, less what would change norms of columns.
+    fn evaluate(&self, entries: &[f64]) -> (f64, Vec<f64>) {
+        let (c, norms) = self.normalized(entries);
+        let mut solved = self.decoder_gram(&c);
+        let square = solved.diagonal().column_vector().sum();
+        solve_lower_triangular_in_place(c.as_ref(), solved.as_mut(), Par::Seq);
+        let slope = |(t, i): (usize, usize)| -2.0 * solved[(i, t)] / square;
+        let mut along = vec![0.0; norms.len()];
+        self.places().for_each(|place| along[place.1] += slope(place) * c[place]);
+        let tangential = |place: (usize, usize)| (slope(place) - along[place.1] * c[place]) / norms[place.1];
+        (libm::log(square), self.places().map(tangential).collect())
+    }
+
+    /// `√(Y_tt (X⁻¹)_ii)` for every entry.
+    fn scales(&self, entries: &[f64]) -> Vec<f64> {
+        let c = self.normalized(entries).0;
+        let gram = self.decoder_gram(&c);
+        let inverse = algebra::squared_row_norms(Mat::identity(self.steps(), self.steps()), &c);
+        self.places().map(|(t, i)| (gram[(t, t)] * inverse[i]).sqrt()).collect()
+    }
+
+    /// The bound of the dual; `n ε` of it is given up for rounding.
+    fn lower_bound(&self, c: &Mat<f64>) -> f64 {
+        let steps = self.steps();
+        let mut half = self.decoder_gram(c);
+        solve_lower_triangular_in_place(c.as_ref(), half.as_mut(), Par::Seq);
+        let mut dual = half.transpose().to_owned();
+        solve_lower_triangular_in_place(c.as_ref(), dual.as_mut(), Par::Seq);
+        let kept = |t: usize, i: usize| t == i || t.abs_diff(i) >= self.bands;
+        let mut dual =
+            Mat::from_fn(
+                steps,
+                steps,
+                |t, i| {
+                    if kept(t, i) { (dual[(t, i)] + dual[(i, t)]) / 2.0 } else { 0.0 }
+                },
+            );
+        let mut shift = f64::EPSILON * dual.norm_max() + f64::MIN_POSITIVE;
+        while shift.is_finite() {
+            if let Ok(factor) = dual.llt(Side::Lower) {
+                let trace = dual.diagonal().column_vector().sum();
+                let values = (self.transposed.transpose() * factor.L()).singular_values();
+                let nuclear = values.map_or(0.0, |values| values.iter().sum::<f64>());
+                return nuclear * nuclear / trace * (1.0 - steps as f64 * f64::EPSILON);
+            }
+            (0..steps).for_each(|t| dual[(t, t)] += shift);
+            shift *= 8.0;
+        }
+        0.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy::conformance;
+
+    fn best(bands: u32, workload: &str, steps: u64) -> BandedOptimum {
+        banded_optimal(NonZeroU32::new(bands).unwrap(), &workload.parse().unwrap(), steps).unwrap()
+    }
+
+    /// Values found by another implementation; with all bands the certified optimum of all C.
+    #[test]
+    fn optima_are_certified_and_the_known_ones() {
+        let check = |bands, workload, steps, expected: f64| {
+            let best = best(bands, workload, steps);
+            let gap = best.objective / best.lower_bound - 1.0;
+            assert!((-1e-10..1e-8).contains(&gap), "{bands} {workload} {steps}: {gap}");
+            let error = (best.objective / expected - 1.0).abs();
+            assert!(error < 1e-8, "{bands} {workload} {steps}: {} against {expected}", best.objective);
+        };
+        check(4, "prefix", 32, 189.5719040777);
+        check(8, "prefix", 128, 1473.3593213987);
+        check(128, "prefix", 128, 683.6130247734);
+        check(1000, "prefix", 64, 282.2014218116);
+        check(8, "average", 128, 3.0699207962);
+        check(128, "exponential:0.9", 128, 266.6352447686);
+        check(32, "average", 32, 2.7434770794);
+        check(128, "window:10", 128, 4.5997683874);
+        check(1, "prefix", 16, 136.0);
+        check(2, "prefix", 1, 1.0);
+    }
+
+    #[test]
+    fn the_gradient_is_that_of_the_value() {
+        let a = "momentum:0.8".parse::<Workload>().unwrap().matrix(9);
+        let problem = Problem::new(&a, 4);
+        let start: Vec<f64> = problem.places().map(|(t, i)| 1.0 / (t + 2 * (t - i) + 1) as f64).collect();
+        let gradient = problem.evaluate(&start).1;
+        for place in 0..start.len() {
+            let at = |shift: f64| {
+                let mut point = start.clone();
+                point[place] += shift;
+                problem.evaluate(&point).0
+            };
+            let slope = (at(1e-6) - at(-1e-6)) / 2e-6;
+            assert!((slope - gradient[place]).abs() < 1e-7, "{place}: {slope} {}", gradient[place]);
+        }
+    }
+
+    /// Far from the optimum the bound still holds, as it must.
+    #[test]
+    fn the_bound_holds_everywhere() {
+        let a = Workload::Prefix.matrix(32);
+        let problem = Problem::new(&a, 4);
+        for power in [0.0, 0.3, 2.0] {
+            let entries: Vec<f64> =
+                problem.places().map(|(t, i)| ((t - i + 1) as f64).powf(-power)).collect();
+            let bound = problem.lower_bound(&problem.normalized(&entries).0);
+            assert!(bound < 189.5719040778 && bound > 1.0, "{power}: {bound}");
+        }
+    }
+
+    #[test]
+    fn streaming_is_the_matrix() {
+        let strategy = best(4, "prefix", 20).strategy;
+        assert_eq!(strategy.encoder_bytes(), 3 * 16);
+        conformance::check(&strategy, &Workload::Prefix, 20);
+    }
+}
