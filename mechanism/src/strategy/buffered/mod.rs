@@ -28,6 +28,7 @@ pub use parameters::{
     PowerLawBuffer,
 };
 
+pub(crate) use coefficients::column_norm_squared;
 pub(crate) use columns::participation_norm_squared;
 pub(crate) use inverse::{complements, inverse_complements};
 
