@@ -13,6 +13,7 @@
 //! privacy rests on them: the sensitivity of the C that runs is computed from that C.
 
 mod algebra;
+pub mod buffered;
 pub mod certificate;
 mod classes;
 mod coa;

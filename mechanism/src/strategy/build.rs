@@ -107,6 +107,14 @@ pub enum StrategyError {
         /// What is wrong.
         reason: &'static str,
     },
+    /// The numbers that a strategy is made of make no strategy.
+    #[error("these parameters make no strategy `{strategy}`: {reason}")]
+    Buffers {
+        /// As on the command line.
+        strategy: String,
+        /// What is wrong, and what would be right.
+        reason: &'static str,
+    },
 }
 
 /// Makes the named strategy for a workload and, where it needs one, a horizon of 1 to [`MAX_HORIZON`] steps.

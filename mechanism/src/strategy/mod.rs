@@ -4,6 +4,7 @@
 //! that encoding integer sums is exact. Recursive strategies keep their state in fixed point instead, and say what its
 //! rounding can add to the sensitivity.
 
+pub mod buffered;
 mod build;
 mod chosen;
 #[cfg(test)]

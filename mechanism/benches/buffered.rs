@@ -1,0 +1,75 @@
+//! A step of a buffered strategy beside copying the bytes that it must move, and the fits.
+//!
+//! `cargo bench -p hushflow-mechanism --bench buffered`
+//!
+//! With b buffers, encoding reads and writes 16 (b + 1) bytes a coordinate and decoding 8 (b + 1): the buffers, and a row in
+//! and a row out. The baseline copies as many, read once and written once.
+
+use divan::{Bencher, counter::ItemsCount};
+use hushflow_mechanism::strategy::Strategy as _;
+use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
+use std::hint::black_box;
+
+const COORDINATES: usize = 1_000_000;
+const BUFFERS: usize = 4;
+
+fn main() {
+    divan::main();
+}
+
+fn strategy() -> Buffered {
+    let exact = |decay: f64, weight: f64| ExponentialBuffer {
+        decay,
+        weight: (weight * 2f64.powi(40)).round() / 2f64.powi(40),
+    };
+    let buffers = vec![exact(0.99999, 0.002), exact(0.999, 0.015), exact(0.97, 0.08), exact(0.6, 0.3)];
+    let parameters = BufferedParameters { horizon: Some(1_000_000), buffers: Buffers::Toeplitz(buffers) };
+    Buffered::new("blt:4".parse().expect("a name"), parameters).expect("sound parameters")
+}
+
+fn rows() -> (Vec<i128>, Vec<i128>, Vec<f64>, Vec<f64>) {
+    let x: Vec<i128> = (0..COORDINATES as i128).map(|i| (i * 0x9e37_79b9) << 20).collect();
+    let y = x.iter().map(|&x| x as f64).collect();
+    (x, vec![1; COORDINATES], y, vec![1.0; COORDINATES])
+}
+
+/// A step of the encoder and one of the decoder.
+#[divan::bench]
+fn encode_and_decode(bencher: Bencher) {
+    let (x, mut encoded, y, mut decoded) = rows();
+    let (mut encoder, mut decoder) = (strategy().encoder(COORDINATES), strategy().decoder(COORDINATES));
+    bencher.counter(ItemsCount::new(COORDINATES)).bench_local(|| {
+        encoder.encode(black_box(&x), &mut encoded).expect("in range");
+        decoder.decode(black_box(&y), &mut decoded).expect("within the horizon");
+    });
+}
+
+/// A step of the encoder alone.
+#[divan::bench]
+fn encode(bencher: Bencher) {
+    let (x, mut encoded, ..) = rows();
+    let mut encoder = strategy().encoder(COORDINATES);
+    bencher
+        .counter(ItemsCount::new(COORDINATES))
+        .bench_local(|| encoder.encode(black_box(&x), &mut encoded).expect("in range"));
+}
+
+/// A step of the decoder alone.
+#[divan::bench]
+fn decode(bencher: Bencher) {
+    let (.., y, mut decoded) = rows();
+    let mut decoder = strategy().decoder(COORDINATES);
+    bencher
+        .counter(ItemsCount::new(COORDINATES))
+        .bench_local(|| decoder.decode(black_box(&y), &mut decoded).expect("within the horizon"));
+}
+
+/// The bytes that both must move, copied.
+#[divan::bench]
+fn copy(bencher: Bencher) {
+    let bytes = COORDINATES * (BUFFERS + 1) * (16 + 8);
+    let (from, mut to) = (vec![1u8; bytes], vec![2u8; bytes]);
+    bencher
+        .counter(ItemsCount::new(COORDINATES))
+        .bench_local(|| black_box(&mut to).copy_from_slice(black_box(&from)));
+}

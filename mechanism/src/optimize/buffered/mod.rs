@@ -1,0 +1,313 @@
+//! The best buffers for a workload, a horizon and a way of taking part.
+//!
+//! A fit goes from one buffer to as many as wanted. It starts from poles spread evenly over the scales of time, and from
+//! the best fit with one buffer less, a buffer added in each of its gaps; the best end is kept, and the fit with one buffer
+//! less where no end is better: so more buffers are never worse. Nothing is random, and nothing depends on the clock or on
+//! the number of threads.
+
+mod descent;
+mod dual;
+mod power_law;
+mod response;
+mod toeplitz;
+
+pub use toeplitz::Repetition;
+
+use crate::{
+    strategy::{
+        MAX_BUFFERS,
+        buffered::{
+            BufferedParameters, Buffers, ENDLESS_TOEPLITZ_STEPS, ExponentialBuffer, complements,
+            inverse_complements, participation_norm_squared,
+        },
+    },
+    workload::Workload,
+};
+use descent::minimize;
+use dual::Dual;
+use std::ops::ControlFlow;
+use thiserror::Error;
+use toeplitz::ToeplitzLoss;
+
+/// Poles and zeros of 8 buffers.
+type Poles = Dual<16>;
+
+/// Longest workload given entry by entry: a fit keeps n² numbers.
+const MAX_MATRIX_STEPS: u64 = 4096;
+
+/// Descents end when a step gains less than this part of the loss.
+const TOLERANCE: f64 = 1e-11;
+
+/// What a fit makes small, for noise that is calibrated to the sensitivity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Objective {
+    /// The root of the mean squared error over all steps; of a stream without end, the error far down.
+    Rmse,
+    /// The largest error of a step.
+    MaxError,
+}
+
+/// The outcome of a fit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fit {
+    /// What the strategy is made of, rounded as it runs. It has fewer buffers than were allowed where more don't help.
+    pub parameters: BufferedParameters,
+    /// Sensitivity times error: the standard deviation that the objective asks for, with a noise multiplier of 1 and
+    /// records of norm 1.
+    pub value: f64,
+    /// No Toeplitz strategy is below this; `None` where no such bound is known.
+    pub lower_bound: Option<f64>,
+}
+
+/// How far a fit is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// Number of buffers of the descent that just ended.
+    pub buffers: usize,
+    /// The best value so far.
+    pub value: f64,
+}
+
+/// Called after every descent; [`ControlFlow::Break`] ends the fit with the best so far.
+pub type OnProgress<'a> = &'a mut dyn FnMut(&Progress) -> ControlFlow<()>;
+
+/// Why there is no fit.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FitError {
+    /// The number of buffers is out of range.
+    #[error("{found} buffers are asked for; expected 1 to {MAX_BUFFERS}")]
+    Buffers {
+        /// What was asked for.
+        found: u32,
+    },
+    /// The number of steps is out of range.
+    #[error("the horizon is {found} steps; for the workload `{workload}` it can be 1 to {limit}")]
+    Horizon {
+        /// As on the command line.
+        workload: String,
+        /// What was asked for.
+        found: u64,
+        /// Largest number of steps.
+        limit: u64,
+    },
+    /// The error of the workload grows without end.
+    #[error(
+        "buffers that forget at a fixed pace need a horizon for the workload `{workload}`: say how many steps the stream has"
+    )]
+    NoHorizon {
+        /// As on the command line.
+        workload: String,
+    },
+    /// A record takes part never, or without a gap.
+    #[error("a participation of {count} times with a gap of {gap} is asked for; expected at least 1 of both")]
+    Repetition {
+        /// Times asked for.
+        count: u64,
+        /// Gap asked for.
+        gap: u64,
+    },
+    /// The first row has the largest error, whatever the strategy.
+    #[error(
+        "the largest error of the workload `{workload}` is that of its first step, which no strategy makes smaller than the identity does: \
+         fit for the root mean square instead"
+    )]
+    FirstStep {
+        /// As on the command line.
+        workload: String,
+    },
+    /// There is no fit of this kind for the workload.
+    #[error("there is no such fit for the workload `{workload}`: {reason}")]
+    Workload {
+        /// As on the command line.
+        workload: String,
+        /// What would be needed.
+        reason: &'static str,
+    },
+}
+
+/// Fits a buffered linear Toeplitz matrix with up to `buffers` buffers.
+///
+/// Sensitivity is that of records that take part as `repetition` says, once where it is `None`. A horizon of `None` is for a
+/// stream without end of a workload that forgets: `exponential`, `adam` and `window`.
+///
+/// ```
+/// use hushflow_mechanism::optimize::buffered::{Objective, fit_blt};
+/// use hushflow_mechanism::workload::Workload;
+/// use std::ops::ControlFlow;
+///
+/// let progress = &mut |_: &_| ControlFlow::Continue(());
+/// let fit = fit_blt(&Workload::Prefix, Some(1000), None, Objective::MaxError, 3, progress)?;
+/// assert!(fit.value < 1.002 * 3.265); // the square root has 3.265, and no Toeplitz matrix less
+/// # Ok::<(), hushflow_mechanism::optimize::buffered::FitError>(())
+/// ```
+///
+/// # Errors
+/// All of [`FitError`].
+pub fn fit_blt(
+    workload: &Workload,
+    horizon: Option<u64>,
+    repetition: Option<Repetition>,
+    objective: Objective,
+    buffers: u32,
+    progress: OnProgress<'_>,
+) -> Result<Fit, FitError> {
+    check_buffers(buffers)?;
+    let steps = check_horizon(workload, horizon)?;
+    let repetition = repetition.unwrap_or(Repetition { count: 1, gap: steps });
+    check_objective(workload, repetition, objective)?;
+    let loss = ToeplitzLoss::new(workload, horizon, steps, repetition, objective);
+    let fitted = grow(&loss, scales(workload, steps, repetition), horizon, buffers as usize, progress);
+    let (parameters, value) = fitted;
+    Ok(Fit { parameters, value, lower_bound: None })
+}
+
+pub use power_law::fit_power_law;
+
+fn check_buffers(buffers: u32) -> Result<(), FitError> {
+    if (1..=MAX_BUFFERS).contains(&buffers) { Ok(()) } else { Err(FitError::Buffers { found: buffers }) }
+}
+
+/// The number of steps that matter to a fit.
+fn check_horizon(workload: &Workload, horizon: Option<u64>) -> Result<u64, FitError> {
+    let name = || workload.to_string();
+    let limit = workload.horizon().map_or(ENDLESS_TOEPLITZ_STEPS, |rows| rows.min(MAX_MATRIX_STEPS));
+    match horizon {
+        Some(found) if !(1..=limit).contains(&found) => {
+            Err(FitError::Horizon { workload: name(), found, limit })
+        }
+        Some(steps) => Ok(steps),
+        None => match workload {
+            Workload::Exponential(_) | Workload::Adam(_) | Workload::Window(_) => Ok(ENDLESS_TOEPLITZ_STEPS),
+            _ => Err(FitError::NoHorizon { workload: name() }),
+        },
+    }
+}
+
+fn check_objective(
+    workload: &Workload,
+    repetition: Repetition,
+    objective: Objective,
+) -> Result<(), FitError> {
+    let Repetition { count, gap } = repetition;
+    let divided = matches!(workload, Workload::Average | Workload::Adam(_));
+    let name = || workload.to_string();
+    match objective {
+        _ if count == 0 || gap == 0 => Err(FitError::Repetition { count, gap }),
+        Objective::MaxError if divided => Err(FitError::FirstStep { workload: name() }),
+        Objective::MaxError if workload.toeplitz_part(0).is_none() => {
+            let reason = "for the largest error, it must be a Toeplitz matrix";
+            Err(FitError::Workload { workload: name(), reason })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Numbers of steps over which poles are spread to begin with.
+fn scales(workload: &Workload, steps: u64, repetition: Repetition) -> Vec<u64> {
+    let window = match workload {
+        Workload::Window(length) => length.get(),
+        _ => steps,
+    };
+    let mut scales = vec![steps, repetition.gap.min(steps), window.min(steps), steps.isqrt()];
+    scales.dedup();
+    scales
+}
+
+/// Fits with 1, 2, … buffers, each from the one before.
+fn grow(
+    loss: &ToeplitzLoss,
+    scales: Vec<u64>,
+    horizon: Option<u64>,
+    buffers: usize,
+    progress: OnProgress<'_>,
+) -> (BufferedParameters, f64) {
+    let mut best: Option<(BufferedParameters, f64)> = None;
+    let mut poles: Vec<f64> = Vec::new();
+    'counts: for count in 1..=buffers {
+        let fresh = scales.iter().map(|&steps| toeplitz::spread(loss.base, steps, count));
+        let starts: Vec<_> = fresh.chain(insertions(loss.base, &poles)).collect();
+        let mut lowest: Option<(Vec<f64>, f64)> = None;
+        for start in starts {
+            let end = descend(loss, &start);
+            if lowest.as_ref().is_none_or(|(_, value)| end.1 < *value) {
+                if let Some(found) = rounded(loss, &end.0, horizon)
+                    && best.as_ref().is_none_or(|(_, value)| found.1 < *value)
+                {
+                    best = Some(found);
+                }
+                lowest = Some(end);
+            }
+            let value = best.as_ref().map_or(f64::INFINITY, |(_, value)| *value);
+            if progress(&Progress { buffers: count, value }).is_break() {
+                break 'counts;
+            }
+        }
+        poles = lowest.map(|(poles, _)| poles).unwrap_or_default();
+    }
+    best.unwrap_or_else(|| identity_like(loss, horizon))
+}
+
+/// From complements to the end of a descent: complements and the logarithm of the loss.
+fn descend(loss: &ToeplitzLoss, start: &[f64]) -> (Vec<f64>, f64) {
+    let function = |variables: &[f64]| {
+        let duals: Vec<_> = variables.iter().enumerate().map(|(j, &v)| Poles::variable(v, j)).collect();
+        let loss = loss.log_loss(&toeplitz::complements(loss.base, &duals));
+        (loss.value, loss.slopes[..variables.len()].to_vec())
+    };
+    let end = minimize(&function, &toeplitz::variables(loss.base, start), 300, TOLERANCE);
+    let duals: Vec<_> = end.variables.iter().map(|&v| Dual::<0>::constant(v)).collect();
+    let complements = toeplitz::complements(loss.base, &duals);
+    (complements.iter().flatten().map(|c| c.value).collect(), end.value)
+}
+
+/// A pair more in each of the gaps between poles and zeros, and before the first.
+fn insertions(base: f64, poles: &[f64]) -> Vec<Vec<f64>> {
+    let before = |j: usize| if j == 0 { base + (poles[0] - base) * 0.1 } else { poles[j - 1] };
+    let insert = |j: usize| {
+        let (low, high) = (before(j) - base, poles[j] - base);
+        let between = |part: f64| base + low * libm::pow(high / low, part);
+        let mut more = poles.to_vec();
+        more.splice(j..j, [between(0.35), between(0.65)]);
+        more
+    };
+    (0..poles.len()).map(insert).collect()
+}
+
+/// The strategy with these poles as it runs, and its value; `None` where rounding leaves no strategy.
+fn rounded(loss: &ToeplitzLoss, poles: &[f64], horizon: Option<u64>) -> Option<(BufferedParameters, f64)> {
+    let duals: Vec<_> = poles.as_chunks::<2>().0.iter().map(|pair| pair.map(Dual::<0>::constant)).collect();
+    let weights = toeplitz::weights(&duals);
+    let buffer = |(pair, weight): (&[f64; 2], Dual<0>)| ExponentialBuffer {
+        decay: 1.0 - pair[0],
+        weight: weight.value,
+    };
+    let buffers = Buffers::Toeplitz(poles.as_chunks::<2>().0.iter().zip(weights).map(buffer).collect());
+    let parameters = BufferedParameters { horizon, buffers }.rounded();
+    let value = value(loss, &parameters)?;
+    Some((parameters, value))
+}
+
+/// Sensitivity times error of a strategy as it runs.
+fn value(loss: &ToeplitzLoss, parameters: &BufferedParameters) -> Option<f64> {
+    let Buffers::Toeplitz(buffers) = &parameters.buffers else { return None };
+    let name = crate::strategy::StrategyName::Identity;
+    crate::strategy::buffered::Buffered::new(name, parameters.clone()).ok()?;
+    let constants = |values: Vec<f64>| values.into_iter().map(Dual::<0>::constant).collect::<Vec<_>>();
+    let (poles, zeros) = (constants(complements(buffers)), constants(inverse_complements(buffers)));
+    let Repetition { count, gap } = loss.repetition;
+    let sensitivity = participation_norm_squared(buffers, loss.steps, count, gap);
+    Some((sensitivity * loss.error_squared(&poles, &zeros).value).sqrt()).filter(|value| value.is_finite())
+}
+
+/// One buffer that does next to nothing: what is left when no descent ends at a strategy.
+fn identity_like(loss: &ToeplitzLoss, horizon: Option<u64>) -> (BufferedParameters, f64) {
+    let buffer = ExponentialBuffer { decay: 0.5, weight: 0.5f64.powi(40) };
+    let parameters = BufferedParameters { horizon, buffers: Buffers::Toeplitz(vec![buffer]) };
+    let value = value(loss, &parameters).unwrap_or(f64::INFINITY);
+    (parameters, value)
+}
+
+#[cfg(test)]
+mod tests;

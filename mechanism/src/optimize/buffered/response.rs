@@ -1,0 +1,144 @@
+//! Weighted sums of squares of `d_l = Σ_p α_p λ_p^l` over up to billions of lags l, with derivatives.
+//!
+//! Short lags are summed one by one. From there on λ^l is smooth on the scale of l, so that a sum over a range [L, 2L) is an
+//! integral over [L − ½, 2L − ½), up to a term that cancels from range to range and leaves `f′(L)/24` of the first one,
+//! and Gauss's rule takes the integral: about 1e-8 of the whole, in a few hundred terms.
+
+/// Lags that are summed one by one.
+pub(super) const EXACT_LAGS: usize = 256;
+
+/// Places of Gauss's rule in a range.
+const PLACES: usize = 12;
+
+/// Where the squares are taken, and what they weigh.
+#[derive(Clone, Debug)]
+pub(super) struct Lags {
+    /// Weights of the lags 0, 1, …
+    exact: Vec<f64>,
+    /// Lags beyond, with their weights.
+    smooth: Vec<[f64; 2]>,
+}
+
+/// A sum and its derivatives by all α and by all complements 1 − λ.
+#[derive(Clone, Debug)]
+pub(super) struct Energy {
+    pub(super) value: f64,
+    pub(super) by_amplitude: Vec<f64>,
+    pub(super) by_complement: Vec<f64>,
+}
+
+impl Lags {
+    /// The lags below `count`, weighed by a function that is smooth from [`EXACT_LAGS`] on.
+    pub(super) fn new(count: u64, weight: impl Fn(f64) -> f64) -> Self {
+        let exact = (0..count.min(EXACT_LAGS as u64)).map(|lag| weight(lag as f64)).collect();
+        let (mut smooth, rule) = (Vec::new(), gauss_legendre());
+        let mut start = EXACT_LAGS as u64;
+        while start < count {
+            let end = count.min(2 * start);
+            let (middle, half) = (0.5 * (start + end) as f64 - 0.5, 0.5 * (end - start) as f64);
+            let places = rule.iter().map(|[place, part]| (middle + half * place, half * part));
+            smooth.extend(places.map(|(lag, part)| [lag, part * weight(lag)]));
+            start = end;
+        }
+        Self { exact, smooth }
+    }
+
+    /// The weighted sum of squares.
+    pub(super) fn energy(&self, amplitudes: &[f64], complements: &[f64]) -> Energy {
+        let zeros = || vec![0.0; amplitudes.len()];
+        let mut energy = Energy { value: 0.0, by_amplitude: zeros(), by_complement: zeros() };
+        let (mut powers, mut slopes) = (vec![1.0; amplitudes.len()], zeros());
+        for &weight in &self.exact {
+            energy.add(weight, amplitudes, &powers, &slopes);
+            for ((power, slope), complement) in powers.iter_mut().zip(&mut slopes).zip(complements) {
+                *slope = *slope * (1.0 - complement) - *power;
+                *power *= 1.0 - complement;
+            }
+        }
+        for &[lag, weight] in &self.smooth {
+            for ((power, slope), &complement) in powers.iter_mut().zip(&mut slopes).zip(complements) {
+                *power = smooth_power(complement, lag);
+                *slope = if *power > 0.0 { -lag * *power / (1.0 - complement) } else { 0.0 };
+            }
+            energy.add(weight, amplitudes, &powers, &slopes);
+        }
+        energy
+    }
+}
+
+impl Energy {
+    fn add(&mut self, weight: f64, amplitudes: &[f64], powers: &[f64], slopes: &[f64]) {
+        let coefficient: f64 = amplitudes.iter().zip(powers).map(|(a, p)| a * p).sum();
+        self.value += weight * coefficient * coefficient;
+        let factor = 2.0 * weight * coefficient;
+        self.by_amplitude.iter_mut().zip(powers).for_each(|(by, power)| *by += factor * power);
+        let parts = amplitudes.iter().zip(slopes);
+        self.by_complement.iter_mut().zip(parts).for_each(|(by, (a, slope))| *by += factor * a * slope);
+    }
+}
+
+/// `(1 − complement)^lag` for long lags; what forgets by half in a step, or swings, has vanished.
+fn smooth_power(complement: f64, lag: f64) -> f64 {
+    if complement > 0.5 { 0.0 } else { libm::exp(lag * libm::log1p(-complement)) }
+}
+
+/// Places in (−1, 1) and weights of Gauss's rule: the zeros of a Legendre polynomial, by Newton's method.
+fn gauss_legendre() -> [[f64; 2]; PLACES] {
+    let n = PLACES as f64;
+    let legendre = |x: f64| {
+        let next = |(last, this): (f64, f64), k: usize| {
+            let k = k as f64;
+            (this, ((2.0 * k + 1.0) * x * this - k * last) / (k + 1.0))
+        };
+        let (last, this) = (1..PLACES).fold((1.0, x), next);
+        (this, n * (x * this - last) / (x * x - 1.0))
+    };
+    std::array::from_fn(|j| {
+        let guess = libm::cos(std::f64::consts::PI * (j as f64 + 0.75) / (n + 0.5));
+        let place = (0..8).fold(guess, |x, _| {
+            let (value, slope) = legendre(x);
+            x - value / slope
+        });
+        let (_, slope) = legendre(place);
+        [place, 2.0 / ((1.0 - place * place) * slope * slope)]
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_those_of_all_terms() {
+        let (amplitudes, complements) = ([0.004, 0.03, 0.1, 0.4, -0.1], [0.0, 1e-4, 0.01, 0.5, 1.1]);
+        for count in [1, 2, 255, 256, 257, 300, 1000, 100_000] {
+            let weight = |lag: f64| (count as f64 - lag) / count as f64;
+            let found = Lags::new(count, weight).energy(&amplitudes, &complements);
+            let term = |lag: u64| {
+                let parts = amplitudes.iter().zip(complements).map(|(a, c)| a * (1.0 - c).powi(lag as i32));
+                weight(lag as f64) * parts.sum::<f64>().powi(2)
+            };
+            let expected: f64 = (0..count).map(term).sum();
+            assert!((found.value - expected).abs() < 3e-8 * expected, "{count}: {} {expected}", found.value);
+        }
+    }
+
+    #[test]
+    fn derivatives_are_those_of_differences() {
+        let (amplitudes, complements) = ([0.004, 0.03, 0.4], [1e-4, 0.01, 1.2]);
+        let lags = Lags::new(5000, |lag| 1.0 / (1.0 + lag));
+        let found = lags.energy(&amplitudes, &complements);
+        for j in 0..3 {
+            let moved = |values: &[f64; 3], by: f64| {
+                let mut moved = *values;
+                moved[j] *= 1.0 + by;
+                moved
+            };
+            let by = |f: &dyn Fn(f64) -> f64| (f(1e-5) - f(-1e-5)) / 2e-5;
+            let amplitude = by(&|d| lags.energy(&moved(&amplitudes, d), &complements).value);
+            let complement = by(&|d| lags.energy(&amplitudes, &moved(&complements, d)).value);
+            assert!((found.by_amplitude[j] * amplitudes[j] - amplitude).abs() < 1e-8 * found.value);
+            assert!((found.by_complement[j] * complements[j] - complement).abs() < 1e-8 * found.value);
+        }
+    }
+}

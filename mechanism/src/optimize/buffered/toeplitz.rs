@@ -1,0 +1,307 @@
+//! The error of a buffered Toeplitz strategy as a function of its poles, in closed form.
+//!
+//! C has the poles θ_j and its inverse the poles θ̂_j, with `θ_1 > θ̂_1 > θ_2 > … > θ̂_b` exactly when all weights are positive.
+//! So the poles are the free parameters: C is `Π(1 − θ̂_j z)/Π(1 − θ_j z)`, its weights and the coefficients of A C⁻¹ are
+//! residues, products of differences of poles. All is computed in the complements δ = 1 − θ, which keep their digits where
+//! θ is near 1. The poles of a workload β^lag are below β: then the coefficients of A C⁻¹ are sums of positive terms too.
+
+use super::{
+    Objective,
+    dual::Dual,
+    response::{EXACT_LAGS, Lags},
+};
+use crate::workload::Workload;
+use libm::{exp, expm1, log, log1p, pow};
+
+/// How the records of an entity can take part: up to `count` times, `gap` steps apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repetition {
+    /// k, at least 1.
+    pub count: u64,
+    /// b, at least 1.
+    pub gap: u64,
+}
+
+/// What a fit makes small: the squared sensitivity times a weighted sum of squares of the coefficients of A C⁻¹.
+pub(super) struct ToeplitzLoss {
+    pub(super) steps: u64,
+    pub(super) repetition: Repetition,
+    /// 1 − β for what the workload forgets, 0 where it never does.
+    pub(super) base: f64,
+    error: Error,
+}
+
+/// The squared error for a unit of noise, as a function of the coefficients of A C⁻¹.
+enum Error {
+    Response {
+        /// A pole of the workload beside its base.
+        pole: Option<f64>,
+        lags: Lags,
+        /// Length of a window, and the lags from it on: beyond, what entered the window leaves it.
+        window: Option<(f64, Lags)>,
+    },
+    /// `eᵀ Q e` for the coefficients e of C⁻¹: a workload given entry by entry.
+    Quadratic(Vec<Vec<f64>>),
+}
+
+impl ToeplitzLoss {
+    pub(super) fn new(
+        workload: &Workload,
+        horizon: Option<u64>,
+        steps: u64,
+        repetition: Repetition,
+        objective: Objective,
+    ) -> Self {
+        let base = match workload {
+            Workload::Exponential(decay) | Workload::Adam(decay) => 1.0 - decay.get(),
+            _ => 0.0,
+        };
+        let mean = objective == Objective::Rmse;
+        let weight = |lag: f64| match horizon {
+            Some(_) if mean => later_rows(workload, lag, steps) / steps as f64,
+            _ => lasting_row(workload),
+        };
+        let lags = |count: u64, from: u64| Lags::new(count, |lag| weight(from as f64 + lag));
+        let error = match workload {
+            Workload::Matrix(_) => Error::Quadratic(quadratic(workload, steps as usize, mean)),
+            Workload::Window(length) => {
+                let inside = length.get().min(steps);
+                let window = (length.get() as f64, lags(steps - inside, inside));
+                Error::Response { pole: None, lags: lags(inside, 0), window: Some(window) }
+            }
+            Workload::Momentum(decay) => {
+                Error::Response { pole: Some(1.0 - decay.get()), lags: lags(steps, 0), window: None }
+            }
+            _ => Error::Response { pole: None, lags: lags(steps, 0), window: None },
+        };
+        Self { steps, repetition, base, error }
+    }
+
+    /// The logarithm of the squared error times the squared sensitivity, for complements δ_j and δ̂_j that alternate and
+    /// rise.
+    pub(super) fn log_loss<const N: usize>(&self, complements: &[[Dual<N>; 2]]) -> Dual<N> {
+        let poles: Vec<_> = complements.iter().map(|pair| pair[0]).collect();
+        let zeros: Vec<_> = complements.iter().map(|pair| pair[1]).collect();
+        self.error_squared(&poles, &zeros).log()
+            + self.sensitivity_squared(&poles, &weights(complements)).log()
+    }
+
+    pub(super) fn error_squared<const N: usize>(&self, poles: &[Dual<N>], zeros: &[Dual<N>]) -> Dual<N> {
+        match &self.error {
+            Error::Quadratic(form) => {
+                let weights: Vec<_> = zeros.iter().map(|&zero| residue(zero, poles, zeros)).collect();
+                quadratic_error(form, &weights, zeros)
+            }
+            Error::Response { pole, lags, window } => {
+                let all: Vec<_> = [Some(self.base), *pole]
+                    .into_iter()
+                    .flatten()
+                    .map(Dual::constant)
+                    .chain(zeros.iter().copied())
+                    .collect();
+                let amplitudes: Vec<_> =
+                    (0..all.len()).map(|p| amplitude(p, &all, poles, pole.is_some())).collect();
+                let first = energy(lags, &amplitudes, &all);
+                let Some((length, later)) = window else { return first };
+                let scale = Dual::constant(1.0 / (length * length));
+                let leaving: Vec<_> =
+                    amplitudes.iter().zip(&all).map(|(&a, &c)| a * power_less_one(c, *length)).collect();
+                (first + energy(later, &leaving, &all)) * scale
+            }
+        }
+    }
+
+    /// See `participation_norm_squared` of the strategy, which this is with derivatives.
+    fn sensitivity_squared<const N: usize>(&self, poles: &[Dual<N>], weights: &[Dual<N>]) -> Dual<N> {
+        let one = Dual::constant(1.0);
+        let (gap, mut total) = (self.repetition.gap, Dual::constant(0.0));
+        let mut held = vec![Dual::constant(0.0); poles.len()];
+        let mut known: Option<(u64, Vec<Dual<N>>)> = None;
+        let starts = (0..self.repetition.count).map(|m| (m, m.saturating_mul(gap)));
+        for (m, start) in starts.take_while(|&(_, start)| start < self.steps) {
+            let rest = self.steps - start;
+            let length = if m + 1 == self.repetition.count { rest } else { gap.min(rest) };
+            let diagonal = held.iter().fold(one, |sum, &held| sum + held);
+            held.iter_mut().zip(poles).zip(weights).for_each(|((held, &pole), &weight)| {
+                *held = *held * (one - pole) + weight;
+            });
+            let sums = match known.take().filter(|(known, _)| *known == length) {
+                Some((_, sums)) => sums,
+                None => geometric_sums(poles, length - 1),
+            };
+            total = total + diagonal * diagonal;
+            for (j, &a) in held.iter().enumerate() {
+                for (k, &b) in held[..=j].iter().enumerate() {
+                    let times = if j == k { 1.0 } else { 2.0 };
+                    total = total + a * b * sums[j * (j + 1) / 2 + k] * Dual::constant(times);
+                }
+            }
+            known = Some((length, sums));
+            held.iter_mut().zip(poles).for_each(|(held, &pole)| {
+                *held = *held * (power_less_one(pole, (length - 1) as f64) + one);
+            });
+        }
+        total
+    }
+}
+
+/// Squares of the rows from t = lag + 1 to the last, that is their scale: `Σ 1/divisor(t)²`. From [`EXACT_LAGS`] on, an
+/// integral.
+fn later_rows(workload: &Workload, lag: f64, steps: u64) -> f64 {
+    let row = |t: u64| 1.0 / (workload.row_divisor(t) * workload.row_divisor(t));
+    let integral = |t: f64| match workload {
+        Workload::Average => -1.0 / t,
+        Workload::Adam(decay) => {
+            let rate = -log(decay.get());
+            let left = -expm1(-rate * t);
+            (1.0 - decay.get()) * (1.0 - decay.get()) * (t + (log(left) - 1.0 / left) / rate)
+        }
+        _ => t,
+    };
+    let from = lag.max(EXACT_LAGS as f64).min(steps as f64);
+    let exact: f64 = (lag as u64 + 1..=from as u64).map(row).sum();
+    exact + integral(steps as f64 + 0.5) - integral(from + 0.5)
+}
+
+/// The scale of rows far down.
+fn lasting_row(workload: &Workload) -> f64 {
+    match workload {
+        Workload::Adam(decay) => (1.0 - decay.get()) * (1.0 - decay.get()),
+        _ => 1.0,
+    }
+}
+
+/// `Π_k (δ_k − δ)/Π (δ_q − δ)` over the other q: that of `Π(1 − θ_k z)/Π(1 − q z)` at the pole 1 − δ, divided by the pole
+/// where the degrees differ by more than 1.
+fn ratio<const N: usize>(at: Dual<N>, tops: &[Dual<N>], bottoms: impl Iterator<Item = Dual<N>>) -> Dual<N> {
+    let top = tops.iter().fold(Dual::constant(1.0), |product, &top| product * (top - at));
+    bottoms.fold(top, |ratio, bottom| ratio / (bottom - at))
+}
+
+/// The weights ω of C, from its poles and zeros.
+pub(super) fn weights<const N: usize>(complements: &[[Dual<N>; 2]]) -> Vec<Dual<N>> {
+    let [poles, zeros] = [0, 1].map(|side| complements.iter().map(|pair| pair[side]).collect::<Vec<_>>());
+    poles.iter().map(|&pole| residue(pole, &zeros, &poles)).collect()
+}
+
+/// The weight of a pole in `Π(1 − top z)/Π(1 − pole z)`.
+fn residue<const N: usize>(at: Dual<N>, tops: &[Dual<N>], poles: &[Dual<N>]) -> Dual<N> {
+    ratio(at, tops, poles.iter().copied().filter(|pole| pole.value != at.value))
+}
+
+/// The part of a pole in the coefficients of A C⁻¹.
+fn amplitude<const N: usize>(index: usize, all: &[Dual<N>], poles: &[Dual<N>], extra: bool) -> Dual<N> {
+    let others = all.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, &pole)| pole);
+    let ratio = ratio(all[index], poles, others);
+    if extra { ratio * (Dual::constant(1.0) - all[index]) } else { ratio }
+}
+
+fn energy<const N: usize>(lags: &Lags, amplitudes: &[Dual<N>], complements: &[Dual<N>]) -> Dual<N> {
+    let values = |duals: &[Dual<N>]| duals.iter().map(|dual| dual.value).collect::<Vec<_>>();
+    let energy = lags.energy(&values(amplitudes), &values(complements));
+    let by_amplitude = amplitudes.iter().copied().zip(energy.by_amplitude);
+    let by_complement = complements.iter().copied().zip(energy.by_complement);
+    Dual::compose(energy.value, by_amplitude.chain(by_complement))
+}
+
+/// `(1 − δ)^exponent − 1` for a whole exponent.
+fn power_less_one<const N: usize>(complement: Dual<N>, exponent: f64) -> Dual<N> {
+    let c = complement.value;
+    let value = if c < 0.5 { expm1(exponent * log1p(-c)) } else { pow(1.0 - c, exponent) - 1.0 };
+    let slope = if c == 1.0 { 0.0 } else { -exponent * (value + 1.0) / (1.0 - c) };
+    complement.map(value, slope)
+}
+
+/// `Σ_(l<terms) (θ_j θ_k)^l` for k ≤ j.
+fn geometric_sums<const N: usize>(poles: &[Dual<N>], terms: u64) -> Vec<Dual<N>> {
+    let pairs = poles.iter().enumerate().flat_map(|(j, &a)| poles[..=j].iter().map(move |&b| (a, b)));
+    pairs.map(|(a, b)| geometric_sum(a + b - a * b, terms as f64)).collect()
+}
+
+/// `(1 − (1 − x)^terms)/x`, by its series where that has no digits left.
+fn geometric_sum<const N: usize>(x: Dual<N>, terms: f64) -> Dual<N> {
+    if terms * x.value < 1e-4 {
+        let [second, third] = [terms * (terms - 1.0) / 2.0, terms * (terms - 1.0) * (terms - 2.0) / 6.0];
+        return x.map(terms - (second - third * x.value) * x.value, 2.0 * third * x.value - second);
+    }
+    let rest = expm1(terms * log1p(-x.value));
+    let slope = (terms * (rest + 1.0) / (1.0 - x.value) * x.value + rest) / (x.value * x.value);
+    x.map(-rest / x.value, slope)
+}
+
+/// `Q_lm = Σ_i V_(i+l, i+m)` with `V = AᵀA`, divided by the number of rows; for the largest error, where every row of a
+/// Toeplitz A is part of the next, V is the outer square of the last row.
+fn quadratic(workload: &Workload, steps: usize, mean: bool) -> Vec<Vec<f64>> {
+    let a = workload.matrix(steps);
+    let last = a.row(steps - 1);
+    let gram = if mean { a.tr_mul(&a) / steps as f64 } else { last.tr_mul(&last) };
+    let mut form = vec![vec![0.0; steps + 1]; steps + 1];
+    for l in (0..steps).rev() {
+        for m in (0..steps).rev() {
+            form[l][m] = form[l + 1][m + 1] + gram[(l, m)];
+        }
+    }
+    form
+}
+
+fn quadratic_error<const N: usize>(form: &[Vec<f64>], weights: &[Dual<N>], zeros: &[Dual<N>]) -> Dual<N> {
+    let power = |zero: &Dual<N>, lag: usize| pow(1.0 - zero.value, lag as f64 - 1.0);
+    let entry = |lag: usize| match lag {
+        0 => 1.0,
+        _ => weights.iter().zip(zeros).map(|(weight, zero)| weight.value * power(zero, lag)).sum(),
+    };
+    let e: Vec<f64> = (0..form.len()).map(entry).collect();
+    let applied: Vec<f64> = form.iter().map(|row| row.iter().zip(&e).map(|(q, e)| q * e).sum()).collect();
+    let value = applied.iter().zip(&e).map(|(a, e)| a * e).sum();
+    let parts = weights.iter().zip(zeros).flat_map(|(&weight, &zero)| {
+        let (mut by_weight, mut by_zero) = (0.0, 0.0);
+        for (lag, applied) in applied.iter().enumerate().skip(1) {
+            let (power, exponent) = (power(&zero, lag), lag as f64 - 1.0);
+            by_weight += 2.0 * applied * power;
+            by_zero -= if lag > 1 {
+                2.0 * applied * weight.value * exponent * power / (1.0 - zero.value)
+            } else {
+                0.0
+            };
+        }
+        [(weight, by_weight), (zero, by_zero)]
+    });
+    Dual::compose(value, parts)
+}
+
+/// The complements of variables without bounds: the first pole, then the logarithms of the steps from one to the next, in
+/// the logit between `base` and 1; the last zero may lie beyond 1.
+pub(super) fn complements<const N: usize>(base: f64, variables: &[Dual<N>]) -> Vec<[Dual<N>; 2]> {
+    let one = Dual::<N>::constant(1.0);
+    let mut place = Dual::constant(0.0);
+    let mut all: Vec<Dual<N>> = Vec::new();
+    for (index, &variable) in variables.iter().enumerate() {
+        place = if index == 0 { variable } else { place + variable.exp() };
+        let last = index + 1 == variables.len();
+        let inner = if last { all[index - 1] + variable.exp() } else { one / (one + (-place).exp()) };
+        all.push(if last { inner } else { inner * Dual::constant(1.0 - base) + Dual::constant(base) });
+    }
+    all.as_chunks::<2>().0.to_vec()
+}
+
+/// The variables of complements within the base; the inverse of [`complements`].
+pub(super) fn variables(base: f64, complements: &[f64]) -> Vec<f64> {
+    let logit = |c: f64| {
+        let inner = (c - base) / (1.0 - base);
+        log(inner / (1.0 - inner))
+    };
+    let last = complements.len() - 1;
+    let between = |j: usize| match j {
+        0 => logit(complements[0]),
+        _ if j == last => log(complements[last] - complements[last - 1]),
+        _ => log(logit(complements[j]) - logit(complements[j - 1])),
+    };
+    (0..=last).map(between).collect()
+}
+
+/// 2b complements that rise evenly in the logarithm, from about one in the number of steps that matter to about 1.
+pub(super) fn spread(base: f64, steps: u64, buffers: usize) -> Vec<f64> {
+    let lowest = log((0.5 / steps as f64).max(0.5 * base).min(0.5));
+    let place = |j: usize| exp(lowest * (1.0 - (j as f64 + 0.5) / (2 * buffers) as f64));
+    (0..2 * buffers).map(|j| base + (1.0 - base) * place(j)).collect()
+}

@@ -1,0 +1,170 @@
+//! The coefficients of every step, in integers.
+//!
+//! `y_t = g x_t + Σ_j r_j` and `r_j ← θ_j r_j + h_j x_t`, so that
+//! `C[t,i] = h_ij Π_(i<l<t) θ_lj`, summed over j, below a diagonal of `C[t,t] = g_t`.
+//!
+//! *Toeplitz:* g = 1, and h_j = ω_j and θ_j are the same at every step.
+//!
+//! *Power law:* `g_t = 1/N_t`, `h_tj = g_t w_j t^(a_j) (t+1)^(−b_j)` and `θ_tj = (t/(t+1))^(b_j)`, all rounded down, so
+//! that no entry of C is above `w_j i^(a_j) t^(−b_j) / N_i`: the column norms are below 1 whatever the rounding, when
+//! N_i is at least the norm of the column before scaling. N_i² is 1 plus the sum of
+//! `f(t) = (Σ_j w_j i^(a_j) t^(−b_j))²` over i < t ≤ n. It is summed over the first [`EXACT_TERMS`]; what is left is at
+//! most `∫ f` from half a step before to half a step after, because f is convex. The exponents −b_j − b_k are below
+//! −1, so the integral stays finite as n → ∞: the norms converge, and one bound holds for ever.
+
+use super::parameters::{BufferedParameters, Buffers, ExponentialBuffer, PowerLawBuffer, TWO_40, TWO_64};
+use crate::strategy::MAX_BUFFERS;
+use libm::{exp, log, log1p, pow};
+
+/// Buffers for which there is room; those beyond the number in use are 0.
+pub(super) const ROOM: usize = MAX_BUFFERS as usize;
+
+/// Terms of a column norm that are summed one by one.
+const EXACT_TERMS: u64 = 24;
+
+/// More than the relative rounding error of N_i², made of fewer than 2⁹ positive terms with powers of exponent at most
+/// 64: every one is off by less than 2⁻⁴² of itself.
+const NORM_MARGIN: f64 = 1.0 + 1.0 / (1u64 << 36) as f64;
+
+/// The integers of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    /// g in units of 2⁻⁴⁰, at most 2⁴⁰.
+    pub(super) gain: i64,
+    /// h in units of 2⁻⁴⁰, at most 2⁴⁰.
+    pub(super) inputs: [i64; ROOM],
+    /// θ in units of 2⁻⁶⁴.
+    pub(super) decays: [u64; ROOM],
+}
+
+/// Where the coefficients of a step come from.
+#[derive(Clone, Debug)]
+pub(super) enum Coefficients {
+    Constant(Step),
+    PowerLaw {
+        buffers: Vec<PowerLawBuffer>,
+        /// Last step that the column norms have to cover; `None` for all.
+        horizon: Option<u64>,
+    },
+}
+
+/// The real values of a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RealStep {
+    pub(super) gain: f64,
+    pub(super) inputs: [f64; ROOM],
+    pub(super) decays: [f64; ROOM],
+}
+
+impl Coefficients {
+    pub(super) fn new(parameters: &BufferedParameters) -> Self {
+        match &parameters.buffers {
+            Buffers::Toeplitz(buffers) => Self::Constant(constant(buffers)),
+            Buffers::PowerLaw(buffers) => {
+                Self::PowerLaw { buffers: buffers.clone(), horizon: parameters.horizon }
+            }
+        }
+    }
+
+    /// Those of step t ≥ 1.
+    pub(super) fn step(&self, t: u64) -> Step {
+        match self {
+            Self::Constant(step) => *step,
+            Self::PowerLaw { buffers, horizon } => power_law(buffers, *horizon, t),
+        }
+    }
+}
+
+impl Step {
+    /// The real values; exact, but for decays below 2⁻¹¹.
+    pub(super) fn real(&self) -> RealStep {
+        RealStep {
+            gain: self.gain as f64 / TWO_40,
+            inputs: self.inputs.map(|h| h as f64 / TWO_40),
+            decays: self.decays.map(|a| a as f64 / TWO_64),
+        }
+    }
+}
+
+fn constant(buffers: &[ExponentialBuffer]) -> Step {
+    let mut step = Step { gain: TWO_40 as i64, inputs: [0; ROOM], decays: [0; ROOM] };
+    for ((input, decay), buffer) in step.inputs.iter_mut().zip(&mut step.decays).zip(buffers) {
+        (*input, *decay) = ((buffer.weight * TWO_40) as i64, (buffer.decay * TWO_64) as u64);
+    }
+    step
+}
+
+/// Every factor is made smaller by more than its rounding error: that of `exp(−b ln(1 + 1/t))` is below
+/// `2⁻⁵² (1 + 2b/t)`, that of a power a few units in the last place.
+fn power_law(buffers: &[PowerLawBuffer], horizon: Option<u64>, t: u64) -> Step {
+    let time = t as f64;
+    let gain = down(1.0 / norm_bound(buffers, horizon, t), 4.0);
+    let mut step = Step { gain: (gain * TWO_40) as i64, inputs: [0; ROOM], decays: [0; ROOM] };
+    if horizon == Some(t) {
+        return step; // nothing comes after the last step
+    }
+    for ((input, decay), buffer) in step.inputs.iter_mut().zip(&mut step.decays).zip(buffers) {
+        let forget = exp(-buffer.decay * log1p(1.0 / time));
+        let entry = gain * buffer.weight * entry(buffer, time, time + 1.0);
+        *decay = (down(forget, 4.0 + 4.0 * buffer.decay / time) * TWO_64) as u64;
+        *input = (down(entry, 16.0 + 4.0 * buffer.decay * (1.0 + log(time))) * TWO_40) as i64;
+    }
+    step
+}
+
+fn down(value: f64, places: f64) -> f64 {
+    value * (1.0 - places * f64::EPSILON)
+}
+
+/// `i^a t^(−b)`, without powers that overflow.
+fn entry(buffer: &PowerLawBuffer, i: f64, t: f64) -> f64 {
+    pow(i / t, buffer.growth) * pow(t, buffer.growth - buffer.decay)
+}
+
+/// At least the norm that column i has up to the horizon before it is scaled.
+fn norm_bound(buffers: &[PowerLawBuffer], horizon: Option<u64>, i: u64) -> f64 {
+    (NORM_MARGIN * column_norm_squared(buffers, horizon, i).0).sqrt()
+}
+
+/// `N_i²`, but for rounding, and its derivatives by the growth, decay and weight of every buffer.
+pub(crate) fn column_norm_squared(
+    buffers: &[PowerLawBuffer],
+    horizon: Option<u64>,
+    i: u64,
+) -> (f64, [[f64; 3]; ROOM]) {
+    let last = horizon.map_or(i + EXACT_TERMS, |horizon| horizon.min(i + EXACT_TERMS));
+    let column = i as f64;
+    let (mut square, mut slopes) = (1.0, [[0.0; 3]; ROOM]);
+    for t in (i + 1..=last).map(|t| t as f64) {
+        let entries = buffers.iter().map(|b| b.weight * entry(b, column, t));
+        let sum: f64 = entries.clone().sum();
+        square += sum * sum;
+        for ((slopes, buffer), entry) in slopes.iter_mut().zip(buffers).zip(entries) {
+            let parts = [log(column), -log(t), 1.0 / buffer.weight];
+            slopes.iter_mut().zip(parts).for_each(|(slope, part)| *slope += 2.0 * sum * entry * part);
+        }
+    }
+    let ends = [Some(last), horizon].map(|t| t.map_or(f64::INFINITY, |t| t as f64 + 0.5));
+    if ends[0] < ends[1] {
+        tail(buffers, column, ends, &mut square, &mut slopes);
+    }
+    (square, slopes)
+}
+
+/// Adds `∫ (Σ_j w_j i^(a_j) t^(−b_j))² dt` between two times.
+fn tail(buffers: &[PowerLawBuffer], i: f64, ends: [f64; 2], square: &mut f64, slopes: &mut [[f64; 3]; ROOM]) {
+    let [from, length] = [ends[0], log(ends[1] / ends[0])];
+    for (slopes, one) in slopes.iter_mut().zip(buffers) {
+        for other in buffers {
+            let exponent = one.decay + other.decay - 1.0;
+            let weights = one.weight * other.weight;
+            let all = weights * entry(one, i, from) * entry(other, i, from) * from / exponent;
+            let part = all * -libm::expm1(-exponent * length);
+            let end = if length.is_finite() { length * (all - part) } else { 0.0 };
+            let by_decay = end - part * (log(from) + 1.0 / exponent);
+            let parts = [part * log(i), by_decay, part / one.weight];
+            *square += part;
+            slopes.iter_mut().zip(parts).for_each(|(slope, by)| *slope += 2.0 * by);
+        }
+    }
+}

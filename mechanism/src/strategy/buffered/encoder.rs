@@ -1,0 +1,213 @@
+//! `C x` in fixed point.
+//!
+//! Buffers are integers in units of 2^-F, F at least 40. Multiplying one by a decay `θ = a 2⁻⁶⁴` rounds to the nearest
+//! unit; adding `h x` is exact. The step's result is exact in units of 2^-F and rounded to 2⁻⁴⁰.
+//!
+//! *What rounding can add.* Take two streams and one coordinate. The buffers' difference follows the recursion of C,
+//! but for an error of each multiplication of at most half a unit in either stream, so of at most 1 in the difference. The
+//! errors of buffer j are forgotten as its values are: after t steps their sum E_j is at most
+//! `Σ_(s≤t) Π_(s≤l<t) θ_lj` units. With a constant decay that is at most `min(n, 1/(1 − θ_j))`. With
+//! `θ_lj ≤ (l/(l+1))^(b_j)` it is at most `Σ_(s≤t) (s/t)^(b_j) ≤ t/(b_j + 1) + 1`. Rounding the result errs by half a
+//! unit of 2⁻⁴⁰ in either stream, unless F = 40. So over n steps
+//!
+//! ```text
+//! Σ_t (Δy_t − (CΔx)_t)² ≤ n (2⁻⁴⁰ + 2^-F Σ_j E_j)².
+//! ```
+//!
+//! F is the smallest for which this is at most 2⁻²⁸ squared units of x, so that a count's sensitivity grows by less than
+//! one part in ten thousand and those of sums of records, whose units are finer, by nothing to speak of. More bits would
+//! take away from the range: sums must stay below 2^(127−F).
+//!
+//! A saved encoder is four 64-bit words in little-endian order (version, fingerprint of the strategy, number of
+//! coordinates, number of steps), then the bounds of the buffers' magnitudes and then the buffers, coordinate by
+//! coordinate, 16 bytes each.
+
+use super::{
+    Buffered, BufferedParameters, Buffers,
+    coefficients::{Coefficients, Step},
+};
+use crate::strategy::{COEFFICIENT_BITS, Encoder, StepError};
+use zeroize::Zeroizing;
+
+const STATE_VERSION: u64 = 1;
+
+/// Largest squared deviation that is accepted where more bits can avoid it.
+const ACCEPTED: f64 = 1.0 / (1u64 << 28) as f64;
+
+/// Most bits after the binary point of a buffer: inputs of at most 1 then fit a 64-bit integer.
+const MAX_BITS: u32 = 60;
+
+pub(super) struct BufferedEncoder<const B: usize> {
+    strategy: Buffered,
+    /// F − 40.
+    extra_bits: u32,
+    steps: u64,
+    /// At least the magnitudes of all values held of each buffer.
+    magnitudes: Zeroizing<[u128; B]>,
+    buffers: Zeroizing<Vec<[i128; B]>>,
+}
+
+impl<const B: usize> BufferedEncoder<B> {
+    pub(super) fn new(strategy: &Buffered, coordinates: usize) -> Self {
+        Self {
+            strategy: strategy.clone(),
+            extra_bits: fraction_bits(&strategy.parameters) - COEFFICIENT_BITS,
+            steps: 0,
+            magnitudes: Zeroizing::new([0; B]),
+            buffers: Zeroizing::new(vec![[0; B]; coordinates]),
+        }
+    }
+
+    /// Bounds of the buffers after a step with values up to `largest`; `None` if a sum could leave the range. While they
+    /// are in range, no operation needs a check of its own.
+    fn next_magnitudes(&self, step: &Step, largest: u128) -> Option<[u128; B]> {
+        let limit = i128::MAX as u128 >> 2;
+        let mut next = [0; B];
+        for (j, next) in next.iter_mut().enumerate() {
+            let input = u128::from(step.inputs[j].unsigned_abs()) << self.extra_bits;
+            *next = largest.checked_mul(input)?.checked_add(scaled_up(self.magnitudes[j], step.decays[j]))?;
+        }
+        let held = next.iter().chain(self.magnitudes.iter()).try_fold(0u128, |sum, m| sum.checked_add(*m))?;
+        let now = largest.checked_mul(u128::from(step.gain.unsigned_abs()))?;
+        (held <= limit && now <= limit).then_some(next)
+    }
+
+    /// What a saved state of this strategy and number of coordinates begins with.
+    fn identification(&self) -> [u64; 3] {
+        [STATE_VERSION, self.strategy.fingerprint(), self.buffers.len() as u64]
+    }
+}
+
+impl<const B: usize> Encoder for BufferedEncoder<B> {
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    fn encode(&mut self, x: &[i128], y: &mut [i128]) -> Result<(), StepError> {
+        self.strategy.check_step(self.steps, [x.len(), y.len()], self.buffers.len())?;
+        let step = self.strategy.coefficients.step(self.steps + 1);
+        let largest = x.iter().fold(0, |bits, x| bits | x.unsigned_abs());
+        let magnitudes = self.next_magnitudes(&step, largest).ok_or(StepError::Overflow)?;
+        take_step(&step, self.extra_bits, &mut self.buffers, x, y);
+        *self.magnitudes = magnitudes;
+        self.steps += 1;
+        Ok(())
+    }
+
+    fn save(&self) -> Vec<u8> {
+        let words = self.identification().into_iter().chain([self.steps]);
+        // At once, so that growing leaves no copy of raw sums behind.
+        let mut state = Vec::with_capacity(32 + 16 * B * (1 + self.buffers.len()));
+        state.extend(words.flat_map(u64::to_le_bytes));
+        state.extend(self.magnitudes.iter().flat_map(|m| m.to_le_bytes()));
+        state.extend(self.buffers.iter().flatten().flat_map(|r| r.to_le_bytes()));
+        state
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<(), StepError> {
+        let refused = |reason| StepError::State { reason };
+        let (words, rest) = state.split_at_checked(32).ok_or(refused("it is shorter than its header"))?;
+        let mut words = words.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+        let reasons = [
+            "it is of another version",
+            "it was saved by another strategy or for another horizon",
+            "it was saved for another number of coordinates",
+        ];
+        for (expected, reason) in self.identification().into_iter().zip(reasons) {
+            words.next().filter(|&found| found == expected).ok_or(refused(reason))?;
+        }
+        let within = |steps: &u64| *steps <= self.strategy.parameters.steps();
+        let steps = words.next().filter(within).ok_or(refused("it has more steps than the horizon"))?;
+        if rest.len() != 16 * B * (1 + self.buffers.len()) {
+            return Err(refused("its length does not fit its number of coordinates"));
+        }
+        let (values, _) = rest.as_chunks::<16>();
+        let (magnitudes, buffers) = values.split_at(B);
+        let mut restored = Zeroizing::new([0; B]);
+        restored.iter_mut().zip(magnitudes).for_each(|(m, bytes)| *m = u128::from_le_bytes(*bytes));
+        let bounded =
+            |(j, bytes): (usize, &[u8; 16])| i128::from_le_bytes(*bytes).unsigned_abs() <= restored[j % B];
+        if !buffers.iter().enumerate().all(bounded) {
+            return Err(refused("a buffer is beyond its bound"));
+        }
+        let values = self.buffers.iter_mut().flatten().zip(buffers);
+        values.for_each(|(r, bytes)| *r = i128::from_le_bytes(*bytes));
+        (self.steps, self.magnitudes) = (steps, restored);
+        Ok(())
+    }
+}
+
+/// A step of all coordinates. Nothing overflows: see [`BufferedEncoder::next_magnitudes`].
+fn take_step<const B: usize>(
+    step: &Step,
+    extra_bits: u32,
+    buffers: &mut [[i128; B]],
+    x: &[i128],
+    y: &mut [i128],
+) {
+    let (inputs, decays): ([i64; B], [u64; B]) =
+        (std::array::from_fn(|j| step.inputs[j] << extra_bits), std::array::from_fn(|j| step.decays[j]));
+    let half = (1 << extra_bits) >> 1;
+    for ((r, &x), y) in buffers.iter_mut().zip(x).zip(y) {
+        let mut sum: i128 = half;
+        for j in 0..B {
+            sum = sum.wrapping_add(r[j]);
+            r[j] = scaled(r[j], decays[j]).wrapping_add(x.wrapping_mul(i128::from(inputs[j])));
+        }
+        *y = x.wrapping_mul(i128::from(step.gain)).wrapping_add(sum >> extra_bits);
+    }
+}
+
+/// `value · decay 2⁻⁶⁴`, rounded to the nearest integer, halves up: two products of words.
+#[inline(always)]
+fn scaled(value: i128, decay: u64) -> i128 {
+    let low = u128::from(value as u64) * u128::from(decay) + (1 << 63);
+    ((value >> 64) * i128::from(decay)).wrapping_add((low >> 64) as i128)
+}
+
+/// At least the magnitude of [`scaled`] for values up to a magnitude.
+fn scaled_up(magnitude: u128, decay: u64) -> u128 {
+    let low = u128::from(magnitude as u64) * u128::from(decay);
+    (magnitude >> 64) * u128::from(decay) + (low >> 64) + 1
+}
+
+/// `n (2⁻⁴⁰ + 2^-F Σ_j E_j)²`, rounded up.
+pub(super) fn rounding_squared(parameters: &BufferedParameters) -> f64 {
+    deviation_squared(parameters, fraction_bits(parameters))
+}
+
+/// F.
+fn fraction_bits(parameters: &BufferedParameters) -> u32 {
+    let enough = |bits: &u32| deviation_squared(parameters, *bits) <= ACCEPTED;
+    (COEFFICIENT_BITS..MAX_BITS).find(enough).unwrap_or(MAX_BITS)
+}
+
+fn deviation_squared(parameters: &BufferedParameters, bits: u32) -> f64 {
+    let steps = parameters.steps() as f64;
+    let kept: f64 = match &parameters.buffers {
+        Buffers::Toeplitz(buffers) => buffers.iter().map(|b| steps.min(1.0 / (1.0 - b.decay))).sum(),
+        Buffers::PowerLaw(buffers) => buffers.iter().map(|b| steps / (b.decay + 1.0) + 1.0).sum(),
+    };
+    let result = if bits > COEFFICIENT_BITS { 0.5f64.powi(COEFFICIENT_BITS as i32) } else { 0.0 };
+    let step = result + kept * 0.5f64.powi(bits as i32);
+    // Fewer than 20 operations, all on positive numbers.
+    steps * step * step * (1.0 + 64.0 * f64::EPSILON)
+}
+
+impl Buffered {
+    /// Tells this strategy from others in saved states: FNV-1a over all its numbers.
+    fn fingerprint(&self) -> u64 {
+        let numbers: Vec<u64> = match &self.parameters.buffers {
+            Buffers::Toeplitz(buffers) => {
+                buffers.iter().flat_map(|b| [b.decay, b.weight].map(f64::to_bits)).collect()
+            }
+            Buffers::PowerLaw(buffers) => {
+                buffers.iter().flat_map(|b| [b.growth, b.decay, b.weight].map(f64::to_bits)).collect()
+            }
+        };
+        let family = u64::from(matches!(self.coefficients, Coefficients::PowerLaw { .. }));
+        let bytes = [family, self.parameters.horizon.unwrap_or(0)].into_iter().chain(numbers);
+        let absorb = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        bytes.flat_map(u64::to_le_bytes).fold(0xcbf2_9ce4_8422_2325, absorb)
+    }
+}

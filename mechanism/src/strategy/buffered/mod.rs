@@ -1,0 +1,166 @@
+//! Strategies that keep a few running sums, called buffers: constant memory for any horizon.
+//!
+//! ```text
+//! y_t = g_t x_t + Σ_j r_j(t),        r_j(t+1) = θ_tj r_j(t) + h_tj x_t
+//! ```
+//!
+//! With coefficients that stay the same this is a buffered linear Toeplitz matrix, BLT (Dvijotham, McMahan, Pillutla,
+//! Steinke and Thakurta, "Efficient and near-optimal noise generation for streaming differential privacy", 2024). With
+//! decays that are powers of time it is the same for the running average, which looks alike at every scale of time.
+//!
+//! Memory for b buffers: 16 b bytes a coordinate in the encoder, 8 b in the decoder. Time: b multiplications a coordinate
+//! and step. All entries of C are at least 0, so no two columns point away from each other.
+//!
+//! C is the exact real matrix of the rounded coefficients ([`coefficients`]). The encoder keeps its buffers in fixed
+//! point; what their rounding can add is bounded in [`encoder`].
+
+mod coefficients;
+mod columns;
+mod decoder;
+mod encoder;
+mod inverse;
+mod parameters;
+mod rows;
+
+pub use inverse::InverseBuffer;
+pub use parameters::{
+    BufferedParameters, Buffers, ENDLESS_POWER_LAW_STEPS, ENDLESS_TOEPLITZ_STEPS, ExponentialBuffer,
+    PowerLawBuffer,
+};
+
+pub(crate) use coefficients::column_norm_squared;
+pub(crate) use columns::participation_norm_squared;
+pub(crate) use inverse::{complements, inverse_complements};
+
+use super::{
+    ColumnGeometry, Decoder, Encoder, Factorization, Matrix, RowNorms, StepError, Strategy, StrategyError,
+    StrategyName,
+};
+use crate::workload::Workload;
+use coefficients::Coefficients;
+use decoder::BufferedDecoder;
+use encoder::BufferedEncoder;
+use std::sync::Arc;
+
+/// A strategy that keeps buffers, ready to run.
+///
+/// ```
+/// use hushflow_mechanism::strategy::{Factorization, Strategy, StrategyName};
+/// use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
+/// use hushflow_mechanism::workload::Workload;
+///
+/// let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
+/// let parameters = BufferedParameters { horizon: Some(1000), buffers };
+/// let strategy = Buffered::new("blt:1".parse()?, parameters)?;
+/// let mut encoder = strategy.encoder(1);
+/// let mut row = [0];
+/// encoder.encode(&[1], &mut row)?;
+/// encoder.encode(&[0], &mut row)?;
+/// assert_eq!(row[0] as f64 / 2f64.powi(40), 0.5);
+/// assert_eq!(strategy.decoder_row_norms(&Workload::Prefix, 1).next(), Some(1.0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Buffered {
+    name: StrategyName,
+    parameters: Arc<BufferedParameters>,
+    coefficients: Coefficients,
+}
+
+impl Buffered {
+    /// The strategy with these parameters, called `name`.
+    ///
+    /// # Errors
+    /// [`StrategyError::Parameters`] and [`StrategyError::Horizon`] for parameters that are not as their fields say.
+    pub fn new(name: StrategyName, parameters: BufferedParameters) -> Result<Self, StrategyError> {
+        parameters.check(&name)?;
+        let coefficients = Coefficients::new(&parameters);
+        Ok(Self { name, parameters: Arc::new(parameters), coefficients })
+    }
+
+    /// What it was made of.
+    pub fn parameters(&self) -> &BufferedParameters {
+        &self.parameters
+    }
+
+    fn within_horizon(&self, steps: u64) -> u64 {
+        steps.min(self.parameters.steps())
+    }
+
+    /// Whether a step can be taken after `steps` steps, with rows of these lengths.
+    fn check_step(&self, steps: u64, rows: [usize; 2], expected: usize) -> Result<(), StepError> {
+        if steps >= self.parameters.steps() {
+            return Err(StepError::PastHorizon { horizon: self.parameters.steps() });
+        }
+        match rows.into_iter().find(|&found| found != expected) {
+            Some(found) => Err(StepError::Coordinates { found, expected }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Calls a function that is generic over the number of buffers.
+macro_rules! for_count {
+    ($count:expr, $type:ident :: new($($argument:expr),*)) => {
+        match $count {
+            1 => Box::new($type::<1>::new($($argument),*)),
+            2 => Box::new($type::<2>::new($($argument),*)),
+            3 => Box::new($type::<3>::new($($argument),*)),
+            4 => Box::new($type::<4>::new($($argument),*)),
+            5 => Box::new($type::<5>::new($($argument),*)),
+            6 => Box::new($type::<6>::new($($argument),*)),
+            7 => Box::new($type::<7>::new($($argument),*)),
+            _ => Box::new($type::<8>::new($($argument),*)),
+        }
+    };
+}
+
+impl Factorization for Buffered {
+    fn name(&self) -> String {
+        self.name.to_string()
+    }
+
+    fn horizon(&self) -> Option<u64> {
+        self.parameters.horizon
+    }
+
+    /// Toeplitz, or dense for a power law: n² numbers.
+    fn matrix(&self, steps: u64) -> Matrix {
+        columns::matrix(self, self.within_horizon(steps) as usize)
+    }
+
+    fn max_column_norm_squared(&self, steps: u64) -> f64 {
+        columns::max_norm_squared(self, self.within_horizon(steps))
+    }
+
+    /// Step by step in O(b²) and constant memory, O(k) for a window of a Toeplitz strategy; row by row in O(tb) for
+    /// matrices, and for windows of a power law.
+    fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> RowNorms<'_> {
+        rows::norms(self, workload, self.within_horizon(steps))
+    }
+}
+
+impl Strategy for Buffered {
+    fn geometry(&self) -> ColumnGeometry {
+        ColumnGeometry {
+            max_norm_squared: columns::lasting_norm_squared(self),
+            negative_overlap: 0.0,
+            rounding_squared: encoder::rounding_squared(&self.parameters),
+        }
+    }
+
+    fn encoder_bytes(&self) -> usize {
+        self.parameters.count() * size_of::<i128>()
+    }
+
+    fn encoder(&self, coordinates: usize) -> Box<dyn Encoder> {
+        for_count!(self.parameters.count(), BufferedEncoder::new(self, coordinates))
+    }
+
+    fn decoder(&self, coordinates: usize) -> Box<dyn Decoder> {
+        for_count!(self.parameters.count(), BufferedDecoder::new(self, coordinates))
+    }
+}
+
+#[cfg(test)]
+mod tests;

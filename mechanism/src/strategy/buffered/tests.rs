@@ -1,0 +1,297 @@
+//! The engine against dense matrices, exact integers, and the reference vectors.
+
+use super::*;
+use crate::strategy::conformance;
+use num_bigint::BigInt;
+use proptest::prelude::{ProptestConfig, any, prop, prop_assert, prop_assert_eq, proptest};
+use serde_json::Value;
+
+const WORKLOADS: [&str; 8] = [
+    "prefix",
+    "average",
+    "exponential:0.9",
+    "exponential:0.1",
+    "momentum:0.95",
+    "adam:0.99",
+    "window:1",
+    "window:10",
+];
+
+fn toeplitz(horizon: Option<u64>, buffers: &[(f64, f64)]) -> Buffered {
+    let buffers = buffers.iter().map(|&(decay, weight)| ExponentialBuffer { decay, weight }).collect();
+    let parameters = BufferedParameters { horizon, buffers: Buffers::Toeplitz(buffers) }.rounded();
+    Buffered::new("blt:1".parse().unwrap(), parameters).unwrap()
+}
+
+fn power_law(horizon: Option<u64>, buffers: &[(f64, f64, f64)]) -> Buffered {
+    let buffer = |&(growth, decay, weight)| PowerLawBuffer { growth, decay, weight };
+    let buffers = Buffers::PowerLaw(buffers.iter().map(buffer).collect());
+    Buffered::new("power-law:1".parse().unwrap(), BufferedParameters { horizon, buffers }).unwrap()
+}
+
+const THREE: [(f64, f64); 3] = [(0.999, 0.03), (0.95, 0.12), (0.5, 0.33)];
+const TWO_POWERS: [(f64, f64, f64); 2] = [(1.227, 1.672, 0.911), (14.06, 14.46, 1.999)];
+
+fn strategies(steps: u64) -> Vec<Buffered> {
+    let eight: Vec<_> = (0..8).map(|j| (1.0 - 0.001 * 2.3f64.powi(j), 0.01 * 1.4f64.powi(j))).collect();
+    vec![
+        toeplitz(Some(steps), &[(0.9, 0.4)]),
+        toeplitz(None, &THREE),
+        toeplitz(Some(steps), &eight),
+        toeplitz(Some(1_000_000_000), &[(1.0 - 1e-9, 1e-4), (0.9, 0.4)]),
+        power_law(Some(steps), &[(1.6295, 2.0381, 1.173)]),
+        power_law(None, &TWO_POWERS),
+        power_law(Some(2 * steps), &[(0.0, 0.51, 0.1), (0.5, 1.0, 0.3), (30.0, 64.0, 5.0)]),
+    ]
+}
+
+#[test]
+fn streaming_is_the_matrix() {
+    for strategy in strategies(30) {
+        for workload in WORKLOADS {
+            conformance::check(&strategy, &workload.parse().unwrap(), 30);
+        }
+        let rows =
+            nalgebra::DMatrix::from_fn(30, 30, |t, i| if i > t { 0.0 } else { ((t * i) as f64).cos() + 2.0 });
+        conformance::check(&strategy, &Workload::from_matrix("w", rows).unwrap(), 30);
+    }
+    for strategy in strategies(1) {
+        conformance::check(&strategy, &Workload::Prefix, 1);
+    }
+}
+
+#[test]
+fn parameters_are_kept_to_the_last_digit() {
+    for strategy in strategies(30) {
+        let text = serde_json::to_string(strategy.parameters()).unwrap();
+        let parameters: BufferedParameters = serde_json::from_str(&text).unwrap();
+        let again = Buffered::new(strategy.name.clone(), parameters).unwrap();
+        assert_eq!(again.parameters(), strategy.parameters());
+        assert_eq!(again.fingerprint_of_tests(), strategy.fingerprint_of_tests());
+    }
+}
+
+impl Buffered {
+    fn fingerprint_of_tests(&self) -> Vec<u8> {
+        self.encoder(0).save()
+    }
+}
+
+#[test]
+fn parameters_that_make_no_strategy_are_refused() {
+    let check = |buffers: Buffers, part: &str| {
+        let parameters = BufferedParameters { horizon: Some(9), buffers };
+        let error = Buffered::new("blt:1".parse().unwrap(), parameters).map(|s| s.name()).unwrap_err();
+        assert!(error.to_string().contains(part), "{error}");
+    };
+    let one = |decay, weight| Buffers::Toeplitz(vec![ExponentialBuffer { decay, weight }]);
+    check(Buffers::Toeplitz(vec![]), "1 to 8 buffers");
+    check(one(1.0, 0.5), "decays above 0 and below 1");
+    check(one(f64::NAN, 0.5), "decays above 0 and below 1");
+    check(one(0.5, 0.0), "weights above 0");
+    check(one(0.5, f64::NAN), "weights above 0");
+    check(one(0.5, 0.1), "units of 2^-40");
+    let pair = |weight| ExponentialBuffer { decay: 0.5, weight };
+    check(Buffers::Toeplitz(vec![pair(0.25), pair(0.25)]), "decays to fall");
+    let fast = [0.75, 0.5, 0.25].map(|decay| ExponentialBuffer { decay, weight: 0.75 });
+    check(Buffers::Toeplitz(fast.to_vec()), "inverse does not forget");
+    let law = |growth, decay, weight| Buffers::PowerLaw(vec![PowerLawBuffer { growth, decay, weight }]);
+    for law in [law(-1.0, 2.0, 1.0), law(2.0, 2.0, 1.0), law(0.0, 0.5, 1.0), law(f64::NAN, 1.0, 1.0)] {
+        check(law, "decay above it");
+    }
+    check(law(1.0, 65.0, 1.0), "at most 64");
+    check(law(1.0, 2.0, f64::INFINITY), "weights above 0");
+    let endless = |horizon| {
+        let parameters = BufferedParameters { horizon: Some(horizon), buffers: one(0.5, 0.5) };
+        Buffered::new("blt:1".parse().unwrap(), parameters).map(|s| s.name())
+    };
+    assert!(matches!(endless(0), Err(StrategyError::Horizon { .. })));
+    assert!(matches!(endless(ENDLESS_TOEPLITZ_STEPS + 1), Err(StrategyError::Horizon { .. })));
+    assert!(endless(ENDLESS_TOEPLITZ_STEPS).is_ok());
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
+}
+
+fn check_close(found: f64, expected: f64, relative: f64, absolute: f64, what: &str) {
+    assert!((found - expected).abs() <= relative * expected.abs() + absolute, "{what}: {found} {expected}");
+}
+
+/// The numbers of the vectors have not been rounded to 2⁻⁴⁰: that moves a coefficient by up to 2⁻⁴¹ per buffer.
+#[test]
+fn matrices_have_the_reference_figures() {
+    let vectors: Value =
+        serde_json::from_str(include_str!("../../../../tests/vectors/blt_eval.json")).unwrap();
+    for case in vectors["cases"].as_array().unwrap() {
+        let (input, expected) = (&case["input"], &case["expected"]);
+        let (what, n) = (case["id"].as_str().unwrap(), input["n"].as_u64().unwrap());
+        let (theta, omega) = (numbers(&input["theta"]), numbers(&input["omega"]));
+        let buffers: Vec<_> = theta.into_iter().zip(omega).collect();
+        let strategy = toeplitz(Some(n), &buffers);
+        let Matrix::Toeplitz(coefficients) = strategy.matrix(1000.min(n)) else { panic!() };
+        let inverse = strategy.inverse().unwrap();
+        let inverse_coefficient = |lag: i32| -> f64 {
+            if lag == 0 { 1.0 } else { inverse.iter().map(|b| b.weight * b.decay.powi(lag - 1)).sum() }
+        };
+        let coefs = numbers(&expected["coef"]).into_iter().zip(numbers(&expected["inv_coef"]));
+        for (index, (coef, inverse_coef)) in numbers(&expected["index"]).into_iter().zip(coefs) {
+            check_close(coefficients[index as usize], coef, 1e-12, 4e-12, what);
+            check_close(inverse_coefficient(index as i32), inverse_coef, 1e-9, 1e-11, what);
+        }
+        for (j, b) in inverse.iter().enumerate() {
+            check_close(b.decay, numbers(&expected["theta_hat"])[j], 1e-10, 4e-12, what);
+            check_close(b.weight, numbers(&expected["omega_hat"])[j], 1e-9, 4e-12, what);
+        }
+        let norm = strategy.max_column_norm_squared(n).sqrt();
+        let rows: Vec<f64> = strategy.decoder_row_norms(&Workload::Prefix, n).collect();
+        let frobenius = rows.iter().map(|row| row * row).sum::<f64>().sqrt();
+        let real = |name: &str| expected[name].as_f64().unwrap();
+        check_close(norm, real("sens"), 1e-8, 0.0, what);
+        check_close(rows[rows.len() - 1], real("b_max_row"), 1e-8, 0.0, what);
+        check_close(frobenius, real("b_frobenius"), 1e-8, 0.0, what);
+        check_close(norm * rows[rows.len() - 1], real("max_error"), 1e-8, 0.0, what);
+        check_close(norm * frobenius / (n as f64).sqrt(), real("rmse"), 1e-8, 0.0, what);
+    }
+}
+
+/// What a sensitivity is charged with holds for the exact rational matrix: the integers of C, multiplied out.
+#[test]
+fn column_norms_are_bounded_from_above_and_closely() {
+    for strategy in strategies(64) {
+        for i in [1, 2, 17] {
+            let mut parts: Vec<BigInt> = Vec::new();
+            let (mut square, first) = (0.0, strategy.coefficients.step(i));
+            for t in i..=64 {
+                let step = strategy.coefficients.step(t);
+                if t == i {
+                    square += (first.gain as f64 / 2f64.powi(40)).powi(2);
+                    parts = first.inputs.iter().map(|&h| BigInt::from(h) << 500u32).collect();
+                } else {
+                    let entry: BigInt = parts.iter().sum();
+                    square += (to_real(&entry) / 2f64.powi(40)).powi(2);
+                    parts = parts.iter().zip(step.decays).map(|(p, a)| (p * a) >> 64u32).collect();
+                }
+            }
+            let charged = strategy.max_column_norm_squared(64).min(strategy.geometry().max_norm_squared);
+            assert!(square <= charged, "{}: column {i}: {square} above {charged}", strategy.name());
+        }
+    }
+}
+
+fn to_real(value: &BigInt) -> f64 {
+    let shifted: i128 = (value >> 420u32).try_into().unwrap();
+    shifted as f64 * 0.5f64.powi(80)
+}
+
+/// The norms of the columns of a power law fill the bound, but for what lies beyond the last step.
+#[test]
+fn power_law_columns_have_norm_one() {
+    let strategy = power_law(Some(2000), &TWO_POWERS);
+    let Matrix::Dense(c) = strategy.matrix(2000) else { panic!() };
+    for i in 0..2000 {
+        let norm = c.column(i).norm_squared();
+        assert!(norm <= 1.0 && norm > 1.0 - 2e-5, "column {i}: {norm}");
+    }
+    let endless = power_law(None, &TWO_POWERS);
+    assert_eq!(endless.max_column_norm_squared(1 << 24), 1.0);
+    assert!(endless.max_column_norm_squared(1) < 0.99);
+}
+
+/// Sums of the columns of several participations, by their definition.
+#[test]
+fn participation_norms_are_those_of_the_sums_of_columns() {
+    let strategy = toeplitz(Some(100), &THREE);
+    let Matrix::Toeplitz(c) = strategy.matrix(100) else { panic!() };
+    let Buffers::Toeplitz(buffers) = &strategy.parameters().buffers else { panic!() };
+    for (count, gap, horizon) in
+        [(1, 1, 1), (1, 7, 100), (4, 25, 100), (3, 10, 100), (20, 30, 100), (100, 1, 100)]
+    {
+        let starts = (0..count).map(|m| m * gap).filter(|&s| s < horizon);
+        let starts: Vec<usize> = starts.collect();
+        let row = |t: usize| starts.iter().filter(|&&s| s <= t).map(|s| c[t - s]).sum::<f64>();
+        let expected: f64 = (0..horizon).map(|t| row(t) * row(t)).sum();
+        let found = participation_norm_squared(buffers, horizon as u64, count as u64, gap as u64);
+        assert!(
+            (found - expected).abs() < 1e-9 * expected && found >= expected * (1.0 - 1e-13),
+            "{found} {expected}"
+        );
+    }
+}
+
+/// Row norms over many steps, against the coefficients of A C⁻¹ in closed form, whose terms are all positive.
+#[test]
+fn row_norms_keep_their_digits_over_a_million_steps() {
+    let buffers = [(1.0 - 1e-5, 0.002), (0.999, 0.015), (0.97, 0.08), (0.6, 0.3)];
+    let strategy = toeplitz(Some(1 << 20), &buffers);
+    let inverse = strategy.inverse().unwrap();
+    let Buffers::Toeplitz(buffers) = &strategy.parameters().buffers else { panic!() };
+    let lasting = 1.0 / (1.0 + buffers.iter().map(|b| b.weight / (1.0 - b.decay)).sum::<f64>());
+    let mut parts: Vec<f64> = inverse.iter().map(|b| -b.weight / (1.0 - b.decay)).collect();
+    let mut squares = Workload::Prefix.state(1);
+    for found in strategy.decoder_row_norms(&Workload::Prefix, 1 << 20) {
+        let coefficient = lasting + parts.iter().sum::<f64>();
+        let square = squares.push(&[coefficient * coefficient]).unwrap()[0];
+        assert!((found * found - square).abs() < 1e-11 * square, "{found} {square}");
+        parts.iter_mut().zip(&inverse).for_each(|(part, b)| *part *= b.decay);
+    }
+}
+
+/// Two neighbouring streams in exact arithmetic: what the encoder's rounding adds stays far below what is charged.
+fn deviation(strategy: &Buffered, stream: &[i64], step: usize, change: i64) -> f64 {
+    let [mut one, mut other] = [strategy.encoder(1), strategy.encoder(1)];
+    let Matrix::Toeplitz(c) = strategy.matrix(stream.len() as u64) else { panic!() };
+    let mut sum = 0.0;
+    for (t, &x) in stream.iter().enumerate() {
+        let (mut y, mut z) = ([0], [0]);
+        one.encode(&[x.into()], &mut y).unwrap();
+        other.encode(&[i128::from(x) + if t == step { i128::from(change) } else { 0 }], &mut z).unwrap();
+        let exact = if t < step { 0.0 } else { c[t - step] * change as f64 };
+        sum += ((z[0] - y[0]) as f64 / 2f64.powi(40) - exact).powi(2);
+    }
+    sum
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn rounding_adds_no_more_than_is_charged(
+        stream in prop::collection::vec(-1i64 << 40..1 << 40, 300), step in 0usize..300, change in -3i64..4
+    ) {
+        for strategy in [toeplitz(Some(300), &THREE), toeplitz(Some(300), &[(1.0 - 2f64.powi(-20), 0.25)])] {
+            let charged = strategy.geometry().rounding_squared;
+            prop_assert!(charged <= 2f64.powi(-28));
+            prop_assert!(deviation(&strategy, &stream, step, change) <= charged);
+        }
+    }
+
+    #[test]
+    fn restoring_anything_does_no_harm(mut state in prop::collection::vec(any::<u8>(), 0..200), good: bool) {
+        let mut encoder = toeplitz(Some(9), &THREE).encoder(2);
+        if good {
+            state.splice(0..0, encoder.save()[..24].iter().copied());
+        }
+        let before = encoder.save();
+        if encoder.restore(&state).is_err() {
+            prop_assert_eq!(encoder.save(), before);
+        }
+    }
+}
+
+/// A step is refused before a sum can leave the range, without a trace, and the same after a restart.
+#[test]
+fn sums_stay_in_range() {
+    let strategy = toeplitz(Some(1000), &THREE);
+    let [mut encoder, mut restored] = [strategy.encoder(1), strategy.encoder(1)];
+    let x = [1i128 << 81];
+    let taken = (0..1000).take_while(|_| encoder.encode(&x, &mut [0]).is_ok()).count();
+    assert!((1..1000).contains(&taken), "{taken}");
+    let saved = encoder.save();
+    restored.restore(&saved).unwrap();
+    for encoder in [&mut encoder, &mut restored] {
+        assert_eq!(encoder.encode(&x, &mut [0]), Err(StepError::Overflow));
+        assert_eq!((encoder.steps(), encoder.save()), (taken as u64, saved.clone()));
+        encoder.encode(&[1], &mut [0]).unwrap();
+    }
+}
