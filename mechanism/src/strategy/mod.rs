@@ -5,6 +5,8 @@
 //! rounding can add to the sensitivity.
 
 mod build;
+#[cfg(test)]
+mod conformance;
 mod gram;
 mod history;
 mod matrix;

@@ -132,42 +132,32 @@ impl Strategy for Toeplitz {
 
 #[cfg(test)]
 mod tests {
-    use crate::strategy::{Matrix, Strategy, build};
+    use crate::strategy::{Strategy, build, conformance};
     use crate::workload::Workload;
-    use nalgebra::DMatrix;
     use std::sync::Arc;
 
-    const WORKLOADS: [&str; 7] =
-        ["prefix", "average", "exponential:0.9", "exponential:0.1", "window:1", "window:3", "window:10"];
+    const WORKLOADS: [&str; 9] = [
+        "prefix",
+        "average",
+        "exponential:0.9",
+        "exponential:0.1",
+        "window:1",
+        "window:3",
+        "window:10",
+        "momentum:0.9",
+        "adam:0.9",
+    ];
     const STEPS: usize = 40;
 
     fn strategy(name: &str, workload: &str) -> Arc<dyn Strategy> {
         build(name.parse().unwrap(), &workload.parse().unwrap(), Some(STEPS as u64)).unwrap()
     }
 
-    /// C, column by column, by encoding the unit vectors: one coordinate for each.
-    fn dense(strategy: &dyn Strategy) -> DMatrix<f64> {
-        let mut encoder = strategy.encoder(STEPS);
-        let mut y = vec![0; STEPS];
-        DMatrix::from_row_iterator(
-            STEPS,
-            STEPS,
-            (0..STEPS).flat_map(|t| {
-                let x: Vec<i128> = (0..STEPS).map(|i| (i == t).into()).collect();
-                encoder.encode(&x, &mut y).unwrap();
-                y.iter().map(|&m| m as f64 / 2f64.powi(40)).collect::<Vec<_>>()
-            }),
-        )
-    }
-
-    fn dense_workload(workload: &Workload) -> DMatrix<f64> {
-        DMatrix::from_fn(STEPS, STEPS, |t, i| workload.coefficient(t as u64 + 1, i as u64 + 1))
-    }
-
-    fn check_all(check: impl Fn(&str, &Workload, &dyn Strategy)) {
+    #[test]
+    fn streaming_is_the_matrix() {
         for text in WORKLOADS {
             for name in ["identity", "square-root"] {
-                check(&format!("{text} {name}"), &text.parse().unwrap(), strategy(name, text).as_ref());
+                conformance::check(strategy(name, text).as_ref(), &text.parse().unwrap(), STEPS);
             }
         }
     }
@@ -175,61 +165,12 @@ mod tests {
     #[test]
     fn the_square_root_squared_is_the_workload() {
         for text in WORKLOADS {
-            let root = dense(strategy("square-root", text).as_ref());
-            let toeplitz = dense_workload(&text.replace("average", "prefix").parse().unwrap());
-            assert!((&root * &root - toeplitz).amax() < 1e-11, "{text}");
+            let root = conformance::dense(strategy("square-root", text).matrix(STEPS as u64));
+            let workload: Workload = text.parse().unwrap();
+            let toeplitz = workload.toeplitz_part(STEPS).unwrap();
+            let squared = &root * &root;
+            assert!((0..STEPS).all(|t| (squared[(t, 0)] - toeplitz[t]).abs() < 1e-11), "{text}");
         }
-    }
-
-    #[test]
-    fn decoding_is_multiplication_by_the_inverse() {
-        check_all(|what, _, strategy| {
-            let y = DMatrix::from_fn(STEPS, 3, |t, c| ((t * 3 + c) as f64).sin());
-            let expected = dense(strategy).try_inverse().unwrap() * &y;
-            let mut decoder = strategy.decoder(3);
-            let mut x = [0.0; 3];
-            for t in 0..STEPS {
-                decoder.decode(&y.row(t).iter().copied().collect::<Vec<_>>(), &mut x).unwrap();
-                for (c, x) in x.iter().enumerate() {
-                    assert!((x - expected[(t, c)]).abs() < 1e-10, "{what}: step {t}, coordinate {c}");
-                }
-            }
-        });
-    }
-
-    #[test]
-    fn row_norms_are_those_of_the_dense_decoder() {
-        check_all(|what, workload, strategy| {
-            let decoder = dense_workload(workload) * dense(strategy).try_inverse().unwrap();
-            let norms: Vec<f64> = strategy.decoder_row_norms(workload, STEPS as u64).collect();
-            assert_eq!(norms.len(), STEPS);
-            for (t, norm) in norms.iter().enumerate() {
-                assert!((norm - decoder.row(t).norm()).abs() < 1e-10, "{what}: row {t}");
-            }
-        });
-    }
-
-    /// Upper bounds that are met to the last digits of the dense computation.
-    #[test]
-    fn the_geometry_is_that_of_the_dense_gram_matrix() {
-        check_all(|what, _, strategy| {
-            let c = dense(strategy);
-            let gram = c.transpose() * &c;
-            let geometry = strategy.geometry();
-            for steps in [1, STEPS / 2, STEPS] {
-                let norm = c.view((0, 0), (steps, 1)).norm_squared();
-                let found = strategy.max_column_norm_squared(steps as u64);
-                assert!((norm - found).abs() < 1e-14, "{what}: {steps} steps");
-            }
-            assert_eq!(strategy.max_column_norm_squared(STEPS as u64), geometry.max_norm_squared, "{what}");
-            let Matrix::Toeplitz(coefficients) = strategy.matrix(STEPS as u64) else { panic!("{what}") };
-            assert_eq!(coefficients, c.column(0).as_slice(), "{what}");
-            let overlap = (0..STEPS).flat_map(|j| (0..j).map(move |i| (i, j))).map(|ij| -gram[ij]);
-            let overlap = overlap.fold(0.0, f64::max);
-            assert!((geometry.negative_overlap - overlap).abs() < 1e-14, "{what}: {geometry:?} {overlap}");
-            let positive = !what.starts_with("window") || what.ends_with("identity");
-            assert!(!positive || geometry.negative_overlap == 0.0, "{what}: {geometry:?}");
-        });
     }
 
     #[test]

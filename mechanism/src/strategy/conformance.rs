@@ -1,0 +1,192 @@
+//! What every strategy must satisfy, checked from the traits alone: streaming is the matrix, and what is judged is
+//! what runs.
+
+use super::{Decoder, Encoder, Matrix, StepError, Strategy};
+use crate::workload::Workload;
+use chacha20::ChaCha20Rng;
+use nalgebra::DMatrix;
+use rand::{RngExt, SeedableRng};
+
+/// Relative to the largest entry in sight.
+const TOLERANCE: f64 = 1e-10;
+const UNIT: f64 = 1.0 / (1u64 << super::COEFFICIENT_BITS) as f64;
+const COORDINATES: usize = 3;
+
+/// Checks `steps` steps of a strategy, no more than its horizon, against dense matrices.
+pub(super) fn check(strategy: &dyn Strategy, workload: &Workload, steps: usize) {
+    let what = format!("{} for {workload}, {steps} steps", strategy.name());
+    let c = dense(strategy.matrix(steps as u64));
+    let inverse = c.clone().try_inverse().expect(&what);
+    let rows = rows(steps);
+    check_columns(strategy, &c, &what);
+    check_row_norms(strategy, &(workload.matrix(steps) * &inverse), workload, &what);
+    check_stream(strategy, &c, &rows, &what);
+    check_rounding(strategy, &c, &rows, &what);
+    check_decoder(strategy, &inverse, &what);
+    check_saved_states(strategy, &rows, &what);
+    check_refusals(strategy, &rows, &what);
+}
+
+/// All entries of a matrix.
+pub(super) fn dense(matrix: Matrix) -> DMatrix<f64> {
+    let toeplitz =
+        |c: &[f64]| DMatrix::from_fn(c.len(), c.len(), |t, i| t.checked_sub(i).map_or(0.0, |lag| c[lag]));
+    match matrix {
+        Matrix::Toeplitz(coefficients) => toeplitz(&coefficients),
+        Matrix::ScaledToeplitz { coefficients, column_scales } => {
+            let mut matrix = toeplitz(&coefficients);
+            matrix.column_iter_mut().zip(column_scales).for_each(|(mut column, scale)| column *= scale);
+            matrix
+        }
+        Matrix::Dense(matrix) => matrix,
+        Matrix::Stamped { block, copies } => DMatrix::identity(copies, copies).kronecker(&dense(*block)),
+    }
+}
+
+/// The columns of C, and pairs of them, as a sensitivity sees them.
+fn check_columns(strategy: &dyn Strategy, c: &DMatrix<f64>, what: &str) {
+    let (steps, geometry) = (c.ncols(), strategy.geometry());
+    for part in [1, steps.div_ceil(2), steps] {
+        let norms = (0..part).map(|i| c.view((0, i), (part, 1)).norm_squared());
+        let (norm, found) = (norms.fold(0.0, f64::max), strategy.max_column_norm_squared(part as u64));
+        assert!((found - norm).abs() <= TOLERANCE * norm, "{what}: {found} against {norm} at {part}");
+        assert!(geometry.max_norm_squared >= norm * (1.0 - TOLERANCE), "{what}: {geometry:?}, {norm}");
+    }
+    let gram = c.transpose() * c;
+    let pairs = (0..steps).flat_map(|j| (0..j).map(move |i| (i, j)));
+    let overlap = pairs.map(|pair| -gram[pair]).fold(0.0, f64::max);
+    let slack = TOLERANCE * geometry.max_norm_squared;
+    assert!(geometry.negative_overlap >= 0.0, "{what}: {geometry:?}");
+    assert!(geometry.negative_overlap >= overlap - slack, "{what}: {geometry:?}, {overlap}");
+}
+
+fn check_row_norms(strategy: &dyn Strategy, decoder: &DMatrix<f64>, workload: &Workload, what: &str) {
+    for part in [1, decoder.nrows()] {
+        let found: Vec<f64> = strategy.decoder_row_norms(workload, part as u64).collect();
+        assert_eq!(found.len(), part, "{what}");
+        for (t, found) in found.into_iter().enumerate() {
+            let norm = decoder.row(t).norm();
+            assert!((found - norm).abs() <= TOLERANCE * norm, "{what}: row {t}: {found} against {norm}");
+        }
+    }
+}
+
+/// Integers of all signs, some rows of zeros among them.
+fn rows(steps: usize) -> Vec<Vec<i128>> {
+    let mut random = ChaCha20Rng::seed_from_u64(3);
+    let mut value = |t: usize| if t % 5 == 3 { 0 } else { random.random_range(-(1i128 << 50)..1 << 50) };
+    (0..steps).map(|t| (0..COORDINATES).map(|_| value(t)).collect()).collect()
+}
+
+fn real(rows: &[Vec<i128>], unit: f64) -> DMatrix<f64> {
+    DMatrix::from_fn(rows.len(), rows[0].len(), |t, coordinate| rows[t][coordinate] as f64 * unit)
+}
+
+fn encode(encoder: &mut dyn Encoder, rows: &[Vec<i128>], what: &str) -> Vec<Vec<i128>> {
+    let mut encode_row = |x: &Vec<i128>| {
+        let mut y = vec![0; x.len()];
+        encoder.encode(x, &mut y).expect(what);
+        y
+    };
+    rows.iter().map(&mut encode_row).collect()
+}
+
+fn decode(decoder: &mut dyn Decoder, y: &DMatrix<f64>, what: &str) -> DMatrix<f64> {
+    let mut decode_row = |t: usize| {
+        let row: Vec<f64> = y.row(t).iter().copied().collect();
+        let mut x = vec![0.0; row.len()];
+        decoder.decode(&row, &mut x).expect(what);
+        x
+    };
+    let rows = (0..y.nrows()).flat_map(&mut decode_row);
+    DMatrix::from_row_iterator(y.nrows(), y.ncols(), rows)
+}
+
+fn check_close(found: &DMatrix<f64>, expected: &DMatrix<f64>, what: &str) {
+    let (error, size) = ((found - expected).amax(), expected.amax());
+    assert!(error <= TOLERANCE * size, "{what}: off by {error} where entries are up to {size}");
+}
+
+/// Encoding is multiplication by C, and decoding undoes it.
+fn check_stream(strategy: &dyn Strategy, c: &DMatrix<f64>, rows: &[Vec<i128>], what: &str) {
+    let y = real(&encode(strategy.encoder(COORDINATES).as_mut(), rows, what), UNIT);
+    check_close(&y, &(c * real(rows, 1.0)), what);
+    check_close(&decode(strategy.decoder(COORDINATES).as_mut(), &y, what), &real(rows, 1.0), what);
+}
+
+/// Two streams that differ by a unit vector, one for every coordinate, are encoded as far apart as C says; but for
+/// what the geometry charges, and for the rounding of coefficients that the matrix may leave out.
+fn check_rounding(strategy: &dyn Strategy, c: &DMatrix<f64>, rows: &[Vec<i128>], what: &str) {
+    let steps = rows.len();
+    let repeated: Vec<Vec<i128>> = rows.iter().map(|row| vec![row[0]; steps]).collect();
+    let mut neighbours = repeated.clone();
+    (0..steps).for_each(|t| neighbours[t][t] += 1);
+    let [y, other] = [&repeated, &neighbours].map(|x| encode(strategy.encoder(steps).as_mut(), x, what));
+    let charged = strategy.geometry().rounding_squared + steps as f64 * UNIT * UNIT;
+    for i in 0..steps {
+        let errors = (0..steps).map(|t| (other[t][i] - y[t][i]) as f64 * UNIT - c[(t, i)]);
+        let error: f64 = errors.map(|error| error * error).sum();
+        assert!(error <= charged, "{what}: column {i} is off by {error}, charged is {charged}");
+    }
+}
+
+/// Decoding is multiplication by the inverse of C, for outputs of any kind.
+fn check_decoder(strategy: &dyn Strategy, inverse: &DMatrix<f64>, what: &str) {
+    let y =
+        DMatrix::from_fn(inverse.nrows(), COORDINATES, |t, coordinate| ((t * 3 + coordinate) as f64).sin());
+    check_close(&decode(strategy.decoder(COORDINATES).as_mut(), &y, what), &(inverse * &y), what);
+}
+
+/// A restored encoder goes on as the saved one, from every step; its state is as large as was said.
+fn check_saved_states(strategy: &dyn Strategy, rows: &[Vec<i128>], what: &str) {
+    const MARGIN: usize = 1024;
+    let mut encoder = strategy.encoder(COORDINATES);
+    let mut states = vec![encoder.save()];
+    let y: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            let y = encode(encoder.as_mut(), std::slice::from_ref(row), what);
+            states.push(encoder.save());
+            y
+        })
+        .collect();
+    for (t, row) in rows.iter().enumerate() {
+        let mut restored = strategy.encoder(COORDINATES);
+        encode(restored.as_mut(), &rows[..rows.len() / 2], what);
+        restored.restore(&states[t]).expect(what);
+        assert_eq!(restored.steps(), t as u64, "{what}");
+        assert_eq!(restored.save(), states[t], "{what}: saved after step {t}");
+        assert_eq!(encode(restored.as_mut(), std::slice::from_ref(row), what), y[t], "{what}: step {t}");
+        assert_eq!(restored.save(), states[t + 1], "{what}: restored after step {t}");
+        assert!(states[t].len() <= MARGIN + COORDINATES * strategy.encoder_bytes(), "{what}: step {t}");
+    }
+}
+
+/// What does not fit is refused and leaves no trace.
+fn check_refusals(strategy: &dyn Strategy, rows: &[Vec<i128>], what: &str) {
+    let (mut encoder, mut decoder) = (strategy.encoder(COORDINATES), strategy.decoder(COORDINATES));
+    let wrong = Err(StepError::Coordinates { found: 1, expected: COORDINATES });
+    assert_eq!(encoder.encode(&[0], &mut [0]), wrong, "{what}");
+    assert_eq!(decoder.decode(&[0.0], &mut [0.0]), wrong, "{what}");
+    let y = real(&encode(encoder.as_mut(), rows, what), UNIT);
+    decode(decoder.as_mut(), &y, what);
+    let saved = encoder.save();
+    let mut other = strategy.encoder(COORDINATES + 1);
+    let states = [&saved[..0], &saved[..saved.len() - 1], &other.save(), &[&saved[..], &[0]].concat()];
+    for state in states {
+        assert!(matches!(encoder.restore(state), Err(StepError::State { .. })), "{what}");
+        assert_eq!(encoder.save(), saved, "{what}");
+    }
+    assert!(matches!(other.restore(&saved), Err(StepError::State { .. })), "{what}");
+    if strategy.horizon() == Some(rows.len() as u64) {
+        let ended = Err(StepError::PastHorizon { horizon: rows.len() as u64 });
+        assert_eq!(encoder.encode(&[1; COORDINATES], &mut [0; COORDINATES]), ended, "{what}");
+        assert_eq!(decoder.decode(&[1.0; COORDINATES], &mut [0.0; COORDINATES]), ended, "{what}");
+        assert_eq!(encoder.save(), saved, "{what}");
+    } else {
+        let overflow = Err(StepError::Overflow);
+        assert_eq!(encoder.encode(&[i128::MAX; COORDINATES], &mut [0; COORDINATES]), overflow, "{what}");
+        assert_eq!(encoder.save(), saved, "{what}");
+    }
+    assert_eq!((encoder.steps(), decoder.steps()), (rows.len() as u64, rows.len() as u64), "{what}");
+}
