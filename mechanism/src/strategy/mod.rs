@@ -11,6 +11,7 @@ mod gram;
 mod history;
 mod matrix;
 mod name;
+mod saved;
 mod toeplitz;
 
 pub(crate) use build::check_horizon;
