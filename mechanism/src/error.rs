@@ -97,27 +97,26 @@ mod tests {
             let name = match input["factorization"].as_str() {
                 Some("identity") => "identity",
                 Some("sqrt") => "square-root",
+                Some("banded_sqrt_4") => "banded-square-root:4",
+                Some("banded_sqrt_16") => "banded-square-root:16",
+                Some("banded_sqrt_64") => "banded-square-root:64",
                 _ => continue,
             };
             let workload = match input["workload"].as_str().unwrap() {
                 "exp" => format!("exponential:{}", input["param"]),
-                "window" => format!("window:{}", input["param"]),
-                other => other.to_string(),
+                other if input["param"].is_null() => other.to_string(),
+                other => format!("{other}:{}", input["param"]),
             };
-            if workload.parse::<Workload>().is_err() {
-                continue;
-            }
             let found = expected_error(&workload, name, input["n"].as_u64().unwrap());
             let value = |field: &str| expected[field].as_f64().unwrap();
             check(&workload, found.sensitivity, value("c_norm_1to2"), 1e-10);
             check(&workload, found.frobenius, value("b_frobenius"), 1e-10);
             check(&workload, found.max_row, value("b_max_row"), 1e-10);
             check(&workload, found.rmse, value("rmse"), 1e-10);
-            check(&workload, found.first_row.max(found.last_row), found.max_row, 1e-14);
             check(&workload, found.max_error, value("max_error"), 1e-10);
             checked += 1;
         }
-        assert_eq!(checked, 18);
+        assert_eq!(checked, 49);
     }
 
     /// Losses at n = 512 and roots of losses of prefix sums, computed independently.
@@ -131,21 +130,51 @@ mod tests {
             ("exponential:0.99", 512, "square-root", 2305.0478156713),
             ("window:10", 512, "identity", 50.75),
             ("window:10", 512, "square-root", 18.8453634702),
+            ("average", 512, "normalized-square-root", 5.9887203362),
+            ("exponential:0.9", 512, "normalized-square-root", 1076.1731905988),
+            ("exponential:0.99", 512, "normalized-square-root", 2282.0468229731),
+            ("window:10", 512, "normalized-square-root", 18.8105113143),
         ];
         for (workload, n, name, loss) in rows {
             check(workload, expected_error(workload, name, n).loss, loss, 1e-10);
         }
         let roots = [
-            (1, 1.0, 1.0),
-            (2, 1.1858541225631423, 1.25),
-            (100, 2.370658207297161, 2.53135211263557),
-            (2000, 3.322963415567399, 3.4856784633373334),
-            (4096, 3.5512926841697747, 3.7138836274412825),
+            ("square-root", 1, 1.0, 1.0),
+            ("square-root", 2, 1.1858541225631423, 1.25),
+            ("square-root", 100, 2.370658207297161, 2.53135211263557),
+            ("square-root", 2000, 3.322963415567399, 3.4856784633373334),
+            ("square-root", 4096, 3.5512926841697747, 3.7138836274412825),
+            ("square-root", 100_000, 4.569033526986918, 4.730953051832177),
+            ("square-root", 1_000_000, 5.302347113273354, 5.4638893669087265),
+            ("normalized-square-root", 64, 2.1277017443554, 2.2117689433624),
+            ("normalized-square-root", 256, 2.5572645123040, 2.6449607415737),
+            ("normalized-square-root", 512, 2.7739411206507, 2.8626138004729),
+            ("normalized-square-root", 1024, 2.9913565672200, 3.0807440719941),
+            ("normalized-square-root", 2048, 3.2093008628138, 3.2992452912950),
+            ("normalized-square-root", 4096, 3.4276392957116, 3.5180407986445),
         ];
-        for (n, mean, max) in roots {
-            let found = expected_error("prefix", "square-root", n);
+        for (name, n, mean, max) in roots {
+            let found = expected_error("prefix", name, n);
             check("root mean loss", found.rmse, mean, 1e-10);
             check("root max loss", found.max_error, max, 1e-10);
+        }
+        let banded = [
+            (2, [16.890170, 23.863035], [13.108521, 18.502252]),
+            (4, [12.669612, 17.877526], [9.109325, 12.807071]),
+            (8, [9.536374, 13.415316], [6.688647, 9.318383]),
+            (16, [7.218390, 10.083727], [5.097235, 6.966216]),
+            (32, [5.538869, 7.622258], [4.063545, 5.358513]),
+            (64, [4.376495, 5.849140], [3.448175, 4.302886]),
+            (128, [3.639590, 4.633213], [3.146565, 3.676982]),
+        ];
+        for (bands, plain, inverse) in banded {
+            for (name, [mean, max]) in
+                [("banded-square-root", plain), ("banded-inverse-square-root", inverse)]
+            {
+                let found = expected_error("prefix", &format!("{name}:{bands}"), 1024);
+                check(name, found.rmse, mean, 2e-7);
+                check(name, found.max_error, max, 2e-7);
+            }
         }
         check("identity", expected_error("prefix", "identity", 1024).rmse, 22.638462845343543, 1e-14);
     }

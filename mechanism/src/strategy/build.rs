@@ -1,8 +1,8 @@
 //! Which strategies there are, and the making of one for a workload.
 
-use super::{Chosen, Strategy, StrategyName, name, toeplitz::Toeplitz};
-use crate::{series, workload::Workload};
-use std::{fmt, num::NonZeroUsize, sync::Arc};
+use super::{Chosen, Strategy, StrategyName, name, toeplitz};
+use crate::workload::Workload;
+use std::{fmt, sync::Arc};
 use thiserror::Error;
 
 /// The longest horizon a strategy is made or judged for. At every step, a strategy with full history costs a
@@ -146,26 +146,29 @@ pub fn build_chosen(
     }
     let steps = || horizon.ok_or_else(|| StrategyError::NoHorizon { strategy: name.to_string() });
     Ok(match &name {
-        StrategyName::Identity => Arc::new(Toeplitz::new(name, &[1.0], None)),
-        StrategyName::SquareRoot => {
-            let steps = steps()?;
-            check_root(&name, workload, steps)?;
-            Arc::new(Toeplitz::new(name, &root(workload, steps as usize), horizon))
+        StrategyName::Identity => Arc::new(toeplitz::identity(&name)),
+        StrategyName::SquareRoot => Arc::new(toeplitz::square_root(&name, workload, steps()?)?),
+        StrategyName::BandedSquareRoot(bands) => {
+            Arc::new(toeplitz::banded_square_root(&name, workload, *bands)?)
         }
+        StrategyName::BandedInverseSquareRoot(bands) => {
+            Arc::new(toeplitz::banded_inverse_square_root(&name, workload, *bands, steps()?)?)
+        }
+        StrategyName::LogPerturbedRoot => Arc::new(toeplitz::log_perturbed_root(&name, workload)?),
+        StrategyName::Normalized(inner) => match **inner {
+            StrategyName::SquareRoot => {
+                Arc::new(toeplitz::normalized_square_root(&name, workload, None, steps()?)?)
+            }
+            StrategyName::BandedSquareRoot(bands) => {
+                Arc::new(toeplitz::normalized_square_root(&name, workload, Some(bands), steps()?)?)
+            }
+            StrategyName::BandedInverseSquareRoot(bands) => {
+                Arc::new(toeplitz::normalized_banded_inverse_square_root(&name, workload, bands, steps()?)?)
+            }
+            _ => return Err(StrategyError::Unknown { found: name.to_string() }),
+        },
         _ => return Err(StrategyError::NotFitted { strategy: name.to_string() }),
     })
-}
-
-/// Checks that the Toeplitz part of a workload has a square root.
-fn check_root(name: &StrategyName, workload: &Workload, steps: u64) -> Result<(), StrategyError> {
-    let first = workload.toeplitz_part(1).map(|part| part[0]);
-    let reason = match (first, workload.horizon()) {
-        (None, _) => "it is no Toeplitz matrix",
-        (Some(first), _) if first <= 0.0 => "its diagonal is not positive",
-        (_, Some(rows)) if rows < steps => "it has fewer rows than the horizon",
-        _ => return Ok(()),
-    };
-    Err(StrategyError::Workload { strategy: name.to_string(), workload: workload.to_string(), reason })
 }
 
 /// Checks that `1 ≤ found ≤ limit`.
@@ -181,33 +184,9 @@ pub(crate) fn check_horizon(
     }
 }
 
-/// First `terms` coefficients of the square root of the Toeplitz part of a workload, all at most 1 in magnitude:
-/// `(1 − βx)^(−1/2)`, and `k^(−1/2) ((1 − x^k)/(1 − x))^(1/2)` for a window. Products of binomial series keep the
-/// digits that the square root of a series would lose.
-pub(super) fn root(workload: &Workload, terms: usize) -> Vec<f64> {
-    match workload {
-        Workload::Prefix | Workload::Average => series::binomial(-0.5, 1.0, terms),
-        Workload::Exponential(decay) | Workload::Adam(decay) => series::binomial(-0.5, decay.get(), terms),
-        Workload::Window(length) => {
-            let stride = NonZeroUsize::try_from(*length).unwrap_or(NonZeroUsize::MAX);
-            let end =
-                series::stretch(&series::binomial(0.5, 1.0, terms.div_ceil(stride.get())), stride, terms);
-            let mut root = series::product(&end, &series::binomial(-0.5, 1.0, terms), terms);
-            root.iter_mut().for_each(|coefficient| *coefficient /= (length.get() as f64).sqrt());
-            root
-        }
-        Workload::Momentum(decay) => {
-            let momentum = series::binomial(-0.5, decay.get(), terms);
-            series::product(&momentum, &series::binomial(-0.5, 1.0, terms), terms)
-        }
-        Workload::Matrix(_) => series::square_root(&workload.toeplitz_part(terms).unwrap_or_default(), terms),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Value;
 
     #[test]
     fn a_horizon_is_at_least_one_step() {
@@ -225,71 +204,5 @@ mod tests {
         }
         let message = limits(StrategyName::SquareRoot, None).unwrap_err().to_string();
         assert!(message.contains("`square-root` needs a horizon"), "{message}");
-    }
-
-    fn check_series(found: &[f64], indices: &Value, expected: &Value, relative: f64, absolute: f64) {
-        for (index, expected) in indices.as_array().unwrap().iter().zip(expected.as_array().unwrap()) {
-            let (index, expected) = (index.as_u64().unwrap() as usize, expected.as_f64().unwrap());
-            let error = (found[index] - expected).abs();
-            assert!(
-                error <= relative * expected.abs() + absolute,
-                "term {index}: {} {expected}",
-                found[index]
-            );
-        }
-    }
-
-    fn check_sum(terms: impl Iterator<Item = f64>, expected: &Value, relative: f64) {
-        let (sum, expected) = (terms.sum::<f64>(), expected.as_f64().unwrap());
-        assert!((sum - expected).abs() <= relative * expected, "{sum} against {expected}");
-    }
-
-    /// The root as computed here, and its inverse as the same product with the exponents turned round.
-    #[test]
-    fn roots_and_their_inverses_have_the_reference_coefficients() {
-        let vectors: Value =
-            serde_json::from_str(include_str!("../../../tests/vectors/toeplitz_sqrt.json")).unwrap();
-        for case in vectors["cases"].as_array().unwrap() {
-            let (input, expected) = (&case["input"], &case["expected"]);
-            let n = input["n"].as_u64().unwrap() as usize;
-            let window = input["workload"] == "window";
-            let text = match input["workload"].as_str().unwrap() {
-                "exp" => format!("exponential:{}", input["param"]),
-                "window" => format!("window:{}", input["param"]),
-                other => other.to_string(),
-            };
-            let found = root(&text.parse().unwrap(), n);
-            let inverse = if window {
-                let k = input["param"].as_u64().unwrap() as usize;
-                let stride = NonZeroUsize::new(k).unwrap();
-                let poles = series::stretch(&series::binomial(-0.5, 1.0, n), stride, n);
-                let inverse = series::product(&poles, &series::binomial(0.5, 1.0, n), n);
-                inverse.iter().map(|c| c * (k as f64).sqrt()).collect()
-            } else {
-                series::binomial(0.5, input["param"].as_f64().unwrap_or(1.0), n)
-            };
-            let (relative, absolute) = if window { (5e-12, 1e-15) } else { (1e-13, 1e-300) };
-            check_series(&found, &expected["index"], &expected["sqrt_coef"], relative, absolute);
-            let (relative, absolute) = if window { (0.0, 2e-14) } else { (1e-13, 1e-300) };
-            check_series(&inverse, &expected["index"], &expected["inv_sqrt_coef"], relative, absolute);
-            check_sum(found.iter().copied(), &expected["sum_sqrt"], 1e-13);
-            check_sum(found.iter().map(|c| c * c), &expected["sumsq_sqrt"], 1e-13);
-            check_sum(inverse.iter().map(|c| c.abs()), &expected["sum_abs_inv"], 1e-12);
-            check_sum(inverse.iter().map(|c| c * c), &expected["sumsq_inv"], 1e-12);
-        }
-    }
-
-    #[test]
-    fn a_window_of_one_epoch_is_the_identity() {
-        let root = root(&"window:1".parse().unwrap(), 50);
-        assert_eq!(root[0], 1.0);
-        assert!(root[1..].iter().all(|c| c.abs() < 1e-15));
-    }
-
-    #[test]
-    fn a_window_longer_than_the_stream_is_a_scaled_prefix() {
-        let window = root(&"window:18446744073709551615".parse().unwrap(), 50);
-        let prefix = root(&Workload::Prefix, 50);
-        assert!(window.iter().zip(prefix).all(|(w, p)| *w == p / 2f64.powi(32)));
     }
 }

@@ -25,6 +25,11 @@ impl<T: Copy + Zeroize> History<T> {
         fits.then_some(Self { coordinates, kept, steps, rows })
     }
 
+    /// Keeps more rows from now on. None may have given way yet.
+    pub(super) fn keep(&mut self, kept: usize) {
+        self.kept = kept;
+    }
+
     /// Number of rows pushed so far.
     pub(super) fn steps(&self) -> u64 {
         self.steps

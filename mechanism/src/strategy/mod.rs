@@ -15,6 +15,7 @@ mod gram;
 mod history;
 pub(crate) mod matrix;
 mod name;
+mod saved;
 mod stamped;
 mod step;
 mod toeplitz;

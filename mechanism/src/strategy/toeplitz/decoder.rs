@@ -3,8 +3,7 @@
 use super::{Toeplitz, real};
 use crate::strategy::{Decoder, StepError, history::History};
 
-/// Forward substitution, `x_t = (y_t − Σ_(lag≥1) m_lag x_(t−lag)) / m_0`: it works with the very coefficients that
-/// encoded, and keeps increments, which do not grow with the sums they belong to.
+/// Forward substitution, `x_t = (y_t − Σ_(i<t) C[t,i] x_i) / C[t,t]`: it works with the very entries that encoded, and keeps increments, which do not grow with the sums they belong to.
 pub(super) struct ToeplitzDecoder {
     strategy: Toeplitz,
     history: History<f64>,
@@ -23,14 +22,17 @@ impl Decoder for ToeplitzDecoder {
 
     fn decode(&mut self, y: &[f64], x: &mut [f64]) -> Result<(), StepError> {
         self.strategy.check_step(&self.history, [y.len(), x.len()])?;
-        x.copy_from_slice(y);
-        let coefficients = &self.strategy.coefficients;
-        for (&m, row) in coefficients[1..].iter().zip(self.history.newest_first()) {
-            let coefficient = real(m);
-            x.iter_mut().zip(row).for_each(|(x, earlier)| *x -= coefficient * earlier);
+        if let Some(longer) = self.strategy.longer(self.steps()) {
+            self.history.keep(longer.kept());
+            self.strategy = longer;
         }
-        let first = real(coefficients[0]);
-        x.iter_mut().for_each(|x| *x /= first);
+        x.copy_from_slice(y);
+        let mut entries = self.strategy.row(self.steps()).map(real);
+        let diagonal = entries.next().unwrap_or(f64::NAN);
+        for (entry, row) in entries.zip(self.history.newest_first()) {
+            x.iter_mut().zip(row).for_each(|(x, earlier)| *x -= entry * earlier);
+        }
+        x.iter_mut().for_each(|x| *x /= diagonal);
         self.history.push(x);
         Ok(())
     }

@@ -1,18 +1,16 @@
 //! `C x` with a Toeplitz C, exactly in integers.
-//!
-//! A saved encoder is four 64-bit words in little-endian order (version, fingerprint of the strategy, number of
-//! coordinates, number of steps) and then the rows held, in the order of their ring, 16 bytes a coordinate.
 
 use super::Toeplitz;
-use crate::strategy::{Encoder, StepError, history::History};
+use crate::strategy::{
+    Encoder, StepError,
+    history::History,
+    saved::{self, Owner},
+};
 use std::iter;
-use zeroize::Zeroizing;
-
-const STATE_VERSION: u64 = 1;
 
 pub(super) struct ToeplitzEncoder {
     strategy: Toeplitz,
-    /// Sum of the magnitudes of the coefficients.
+    /// At least the sum of the magnitudes of the entries of a row.
     weight: u128,
     history: History<i128>,
     /// At least the magnitude of every value held.
@@ -21,29 +19,36 @@ pub(super) struct ToeplitzEncoder {
 
 impl ToeplitzEncoder {
     pub(super) fn new(strategy: &Toeplitz, coordinates: usize) -> Self {
-        let weight = strategy.coefficients.iter().map(|m| u128::from(m.unsigned_abs())).sum();
-        Self { strategy: strategy.clone(), weight, history: strategy.history(coordinates), largest: 0 }
+        let (strategy, history) = (strategy.clone(), strategy.history(coordinates));
+        Self { weight: strategy.weight(), strategy, history, largest: 0 }
     }
 
-    /// The coefficients with the rows they apply to: the new one, then the ones before it.
+    /// The entries of the next row of C with the rows they apply to: the new one, then the ones before it.
     fn terms<'a>(&'a self, x: &'a [i128]) -> impl Iterator<Item = (i128, &'a [i128])> {
         let rows = iter::once(x).chain(self.history.newest_first());
-        self.strategy.coefficients.iter().map(|&m| i128::from(m)).zip(rows)
+        self.strategy.row(self.steps()).map(i128::from).zip(rows)
     }
 
-    /// What a saved state of this strategy and number of coordinates begins with.
-    fn identification(&self) -> [u64; 3] {
-        [STATE_VERSION, self.strategy.fingerprint(), self.history.coordinates() as u64]
+    fn owner(&self) -> Owner {
+        let (fingerprint, horizon) = (self.strategy.fingerprint, self.strategy.horizon);
+        Owner { fingerprint, coordinates: self.history.coordinates(), horizon }
+    }
+
+    fn lengthen(&mut self, longer: Toeplitz) {
+        self.history.keep(longer.kept());
+        self.weight = longer.weight();
+        self.strategy = longer;
     }
 }
 
 impl Toeplitz {
-    /// Tells this strategy from others in saved states: FNV-1a over its horizon and coefficients.
-    fn fingerprint(&self) -> u64 {
-        let horizon = self.horizon.unwrap_or(0).to_le_bytes();
-        let coefficients = self.coefficients.iter().flat_map(|m| m.to_le_bytes());
-        let absorb = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        horizon.into_iter().chain(coefficients).fold(0xcbf2_9ce4_8422_2325, absorb)
+    /// At least the sum of the magnitudes of the entries of a row.
+    fn weight(&self) -> u128 {
+        let sum: u128 = self.coefficients.iter().map(|m| u128::from(m.unsigned_abs())).sum();
+        match self.column_scales.as_deref().and_then(|scales| scales.last()) {
+            None => sum,
+            Some(largest) => (sum as f64 * largest * 1.001) as u128 + self.coefficients.len() as u128,
+        }
     }
 }
 
@@ -52,9 +57,12 @@ impl Encoder for ToeplitzEncoder {
         self.history.steps()
     }
 
-    /// `Σ|m| · max|x|` bounds every partial sum: while it is in range, no operation needs a check of its own.
+    /// `Σ|C[t,i]| · max|x|` bounds every partial sum: while it is in range, no operation needs a check of its own.
     fn encode(&mut self, x: &[i128], y: &mut [i128]) -> Result<(), StepError> {
         self.strategy.check_step(&self.history, [x.len(), y.len()])?;
+        if let Some(longer) = self.strategy.longer(self.steps()) {
+            self.lengthen(longer);
+        }
         let largest = x.iter().map(|x| x.unsigned_abs()).fold(self.largest, u128::max);
         let in_range = largest.checked_mul(self.weight).is_some_and(|bound| bound <= i128::MAX as u128);
         y.fill(0);
@@ -73,39 +81,20 @@ impl Encoder for ToeplitzEncoder {
     }
 
     fn save(&self) -> Vec<u8> {
-        let words = self.identification().into_iter().chain([self.steps()]);
-        let mut state: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-        // At once, so that growing leaves no copy of raw sums behind.
-        state.reserve_exact(size_of_val(self.history.values()));
-        state.extend(self.history.values().iter().flat_map(|x| x.to_le_bytes()));
-        state
+        self.owner().save(self.steps(), self.history.values())
     }
 
     fn restore(&mut self, state: &[u8]) -> Result<(), StepError> {
-        let (words, rows) = state.split_at_checked(32).ok_or(refused("it is shorter than its header"))?;
-        let mut words = words.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
-        let reasons = [
-            "it is of another version",
-            "it was saved by another strategy or for another horizon",
-            "it was saved for another number of coordinates",
-        ];
-        for (expected, reason) in self.identification().into_iter().zip(reasons) {
-            words.next().filter(|&found| found == expected).ok_or(refused(reason))?;
-        }
-        let within = |steps: &u64| self.strategy.horizon.is_none_or(|horizon| *steps <= horizon);
-        let steps = words.next().filter(within).ok_or(refused("it has more steps than the horizon"))?;
-        let (rows, rest) = rows.as_chunks();
-        let rows: Zeroizing<Vec<_>> = Zeroizing::new(rows.iter().map(|x| i128::from_le_bytes(*x)).collect());
+        let (steps, rows) = self.owner().restore(state)?;
         let largest = rows.iter().map(|x| x.unsigned_abs()).fold(0, u128::max);
-        let history = rest.is_empty().then(|| self.history.replaced(steps, rows)).flatten();
-        self.history = history.ok_or(refused("its length does not fit its number of steps"))?;
-        self.largest = largest;
+        // A stream without end holds all rows: what is not there needs no coefficients.
+        let held = self.history.coordinates().checked_mul(steps as usize) == Some(rows.len());
+        let longer = self.strategy.longer(steps).filter(|_| held);
+        let mut restored = Self::new(longer.as_ref().unwrap_or(&self.strategy), self.history.coordinates());
+        restored.history = restored.history.replaced(steps, rows).ok_or(saved::wrong_length())?;
+        *self = Self { largest, ..restored };
         Ok(())
     }
-}
-
-fn refused(reason: &'static str) -> StepError {
-    StepError::State { reason }
 }
 
 #[cfg(test)]
@@ -121,7 +110,7 @@ mod tests {
     /// A square root as `build` makes it, and of a forgetful workload one that forgets within the horizon.
     fn square_root(workload: &str) -> Toeplitz {
         let workload = workload.parse().unwrap();
-        let root = crate::strategy::build::root(&workload, HORIZON as usize);
+        let root = crate::strategy::toeplitz::root::root(&workload, HORIZON as usize);
         Toeplitz::new(StrategyName::SquareRoot, &root, Some(HORIZON))
     }
 
@@ -281,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_forgetful_strategy_keeps_few_rows() {
-        let terms = crate::strategy::build::root(&"exponential:0.1".parse().unwrap(), 1000);
+        let terms = crate::strategy::toeplitz::root::root(&"exponential:0.1".parse().unwrap(), 1000);
         let strategy = Toeplitz::new(StrategyName::SquareRoot, &terms, Some(1000));
         let mut encoder = strategy.encoder(1);
         (0..1000).for_each(|_| encoder.encode(&[1], &mut [0]).unwrap());

@@ -2,6 +2,11 @@
 //!
 //! The matrix with `M[t,i] = m_(t−i)` is the series `m_0 + m_1 x + m_2 x² + …`; product, inverse and square root
 //! of matrices are those of series. A series is the slice of its coefficients; missing ones are 0.
+//!
+//! What is here takes additions, multiplications, divisions and roots in a fixed order: it gives the same bits on every
+//! machine, and may enter a mechanism. [`fast`] is for judging one.
+
+pub mod fast;
 
 use std::num::NonZeroUsize;
 
@@ -59,6 +64,27 @@ pub fn quotient(numerator: &[f64], denominator: &[f64], terms: usize) -> Vec<f64
     remainder
 }
 
+/// First `terms` coefficients of the power of a polynomial whose first coefficient is 1, by the recurrence that
+/// `p f' = exponent p' f` gives for `f = p^exponent` (Knuth, The Art of Computer Programming, 4.7, exercise 4). Takes
+/// `terms` times the degree steps.
+///
+/// Errors of rounding stay as small as they were made where all roots of the polynomial lie on the unit circle or
+/// outside it, and are simple.
+///
+/// ```
+/// let root = hushflow_mechanism::series::power(&[1.0, -1.0], -0.5, 4);
+/// assert_eq!(root, [1.0, 0.5, 0.375, 0.3125]);
+/// ```
+pub fn power(polynomial: &[f64], exponent: f64, terms: usize) -> Vec<f64> {
+    let mut power: Vec<f64> = Vec::with_capacity(terms);
+    for t in 0..terms {
+        let earlier = polynomial.iter().enumerate().skip(1).zip(power.iter().rev());
+        let sum: f64 = earlier.map(|((j, p), f)| (exponent * j as f64 - (t - j) as f64) * p * f).sum();
+        power.push(if t == 0 { 1.0 } else { sum / t as f64 });
+    }
+    power
+}
+
 /// First `terms` coefficients of the square root, whose first is positive, of a series whose first coefficient
 /// must be positive. Takes `terms²/2` steps.
 pub fn square_root(series: &[f64], terms: usize) -> Vec<f64> {
@@ -114,6 +140,15 @@ mod tests {
         };
         check(&[1.0, 2.0, 3.0], 2, &[1.0, 0.0, 2.0, 0.0]);
         check(&[1.0, 2.0], 1, &[1.0, 2.0, 0.0]);
+    }
+
+    #[test]
+    fn powers_meet_products() {
+        let window = [1.0; 7];
+        let end = stretch(&binomial(0.5, 1.0, 100), NonZeroUsize::new(7).unwrap(), 700);
+        check_close(&power(&window, 0.5, 700), &product(&end, &binomial(-0.5, 1.0, 700), 700), 1e-14);
+        check_close(&power(&window, -1.0, 9), &[1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, -1.0], 1e-15);
+        assert!(power(&window, 0.5, 0).is_empty());
     }
 
     proptest! {

@@ -1,0 +1,106 @@
+//! The strategies of this family, made by their names. Horizons and numbers of bands are those of the command line,
+//! checked before: 1 to [`MAX_HORIZON`] and 1 to [`MAX_BANDS`](super::super::MAX_BANDS).
+
+use super::{Endless, Toeplitz, inverse::BandedInverse, log_perturbed, root};
+use crate::{
+    strategy::{MAX_HORIZON, StrategyError, StrategyName, check_horizon},
+    workload::Workload,
+};
+use std::num::NonZeroU32;
+
+/// Columns of different scales are judged in n² time: more steps than this would take minutes.
+const MAX_NORMALIZED_HORIZON: u64 = 1 << 17;
+
+/// Fresh noise on every increment.
+pub(in crate::strategy) fn identity(name: &StrategyName) -> Toeplitz {
+    Toeplitz::new(name.clone(), &[1.0], None)
+}
+
+/// `C = T^(1/2)` for the Toeplitz part T of the workload.
+///
+/// # Errors
+/// [`StrategyError::Workload`] when that has no such root over the horizon.
+pub(in crate::strategy) fn square_root(
+    name: &StrategyName,
+    workload: &Workload,
+    horizon: u64,
+) -> Result<Toeplitz, StrategyError> {
+    root::check(name, workload, horizon)?;
+    Ok(Toeplitz::new(name.clone(), &root::root(workload, horizon as usize), Some(horizon)))
+}
+
+/// The first `bands` coefficients of the square root (Kalinin and Lampert, "Banded square root matrix factorization for
+/// differentially private model training", 2024). Its columns have a norm however long the stream is.
+///
+/// # Errors
+/// As [`square_root`]; a matrix given entry by entry is also the horizon.
+pub(in crate::strategy) fn banded_square_root(
+    name: &StrategyName,
+    workload: &Workload,
+    bands: NonZeroU32,
+) -> Result<Toeplitz, StrategyError> {
+    let terms = u64::from(bands.get()).min(workload.horizon().unwrap_or(MAX_HORIZON));
+    root::check(name, workload, terms)?;
+    Ok(Toeplitz::new(name.clone(), &root::root(workload, terms as usize), workload.horizon()))
+}
+
+/// The square root, or its first `bands` coefficients, with columns scaled to norm 1 over the horizon.
+///
+/// # Errors
+/// As [`square_root`], and [`StrategyError::Horizon`] beyond 2¹⁷ steps.
+pub(in crate::strategy) fn normalized_square_root(
+    name: &StrategyName,
+    workload: &Workload,
+    bands: Option<NonZeroU32>,
+    horizon: u64,
+) -> Result<Toeplitz, StrategyError> {
+    check_horizon(name, horizon, MAX_NORMALIZED_HORIZON)?;
+    root::check(name, workload, horizon)?;
+    let terms = bands.map_or(horizon, |bands| u64::from(bands.get()).min(horizon));
+    let plain = Toeplitz::new(name.clone(), &root::root(workload, terms as usize), Some(horizon));
+    Ok(plain.normalized(name.clone(), horizon))
+}
+
+/// `C⁻¹` has the first `bands` coefficients of the inverse of the square root ("Back to square roots", arXiv 2505.12128).
+///
+/// # Errors
+/// As [`square_root`]; [`StrategyError::Horizon`] where the horizon times the bands passes 2³⁴, and
+/// [`StrategyError::Workload`] where the inverse grows so much that its norms can't be bounded.
+pub(in crate::strategy) fn banded_inverse_square_root(
+    name: &StrategyName,
+    workload: &Workload,
+    bands: NonZeroU32,
+    horizon: u64,
+) -> Result<BandedInverse, StrategyError> {
+    root::check(name, workload, horizon)?;
+    BandedInverse::new(name, workload, bands, horizon)
+}
+
+/// [`banded_inverse_square_root`] with columns scaled to norm 1 over the horizon.
+///
+/// # Errors
+/// As [`banded_inverse_square_root`], and [`StrategyError::Horizon`] beyond 2¹⁷ steps.
+pub(in crate::strategy) fn normalized_banded_inverse_square_root(
+    name: &StrategyName,
+    workload: &Workload,
+    bands: NonZeroU32,
+    horizon: u64,
+) -> Result<BandedInverse, StrategyError> {
+    check_horizon(name, horizon, MAX_NORMALIZED_HORIZON)?;
+    Ok(banded_inverse_square_root(name, workload, bands, horizon)?.normalized())
+}
+
+/// For prefix sums, and averages of them, of a stream without end: see [`log_perturbed`].
+///
+/// # Errors
+/// [`StrategyError::Workload`] for any other workload.
+pub(in crate::strategy) fn log_perturbed_root(
+    name: &StrategyName,
+    workload: &Workload,
+) -> Result<Toeplitz, StrategyError> {
+    if !matches!(workload, Workload::Prefix | Workload::Average) {
+        return Err(root::refused(name, workload, "it is for `prefix` and `average`"));
+    }
+    let squared_norm = log_perturbed::squared_norm();
+    Ok(Toeplitz::endless(name.clone(), Endless { coefficients: log_perturbed::coefficients, squared_norm }))
+}

@@ -1,0 +1,413 @@
+//! The banded inverse square root: `C⁻¹` is a Toeplitz matrix with b bands, and C runs as a recursion over its own last
+//! b − 1 outputs (Kalinin and others, "Back to square roots", arXiv 2505.12128).
+//!
+//! *Strategy.* `C[t,i] = c_(t−i) s_i`, where c is the exact inverse of the series d of b integers in units of 2^-40 with
+//! `d_0 = 1`, and s are integers in the same units: the first coefficient of the square root for all columns, or what
+//! scales every column to norm 1. With `z_t = s_t x_t`, `y_t = z_t − Σ_(1≤j<b) d_j y_(t−j)`.
+//!
+//! *Rounding.* y is kept in units of 2^-40 of the unit of x. `z_t` is exact in it; of `d_j y`, with y split into a high
+//! part and the last 40 bits, the high part is exact and the low parts are added up exactly and rounded once, to the
+//! nearest. So the y that runs obeys the recursion with an error `|e_t| ≤ 1/2` in every step; that of two streams differ
+//! by at most 1, and their difference differs from C's by `c ∗ (e − e')`, of squared norm at most `n ‖c‖₁²` in squared
+//! units: `ColumnGeometry::rounding_squared = n ‖c‖₁² 2^−80`. For prefix sums `‖c‖₁ ≤ 1/d(1) ≈ √(πb)`.
+//!
+//! *Norms.* c is computed by long division in floating point. Every term is off by at most `γ Σ_j |d_j| |c_(t−j)|` of what
+//! the recursion demands, γ = (b + 4) 2^-52, so with ĉ for what is computed `ĉ − c = c ∗ r`, `‖r‖₁ ≤ γ ‖d‖₁ ‖ĉ‖₁ =: ρ`,
+//! `‖c‖₁ ≤ ‖ĉ‖₁/(1 − ρ)`, and over any number of first terms `‖c‖ ≤ ‖ĉ‖ (1 + ‖c‖₁ γ ‖d‖₁)`. Strategies with ρ > 1/4 are
+//! refused.
+//!
+//! Computing c takes n b steps, so the horizon times the bands may be 2³⁴ at most.
+
+use super::{check_step, real, root, rows};
+use crate::{
+    series,
+    strategy::{
+        COEFFICIENT_BITS, ColumnGeometry, Decoder, Encoder, Factorization, Matrix, RowNorms, StepError,
+        Strategy, StrategyError, StrategyName, check_horizon, gram,
+        history::History,
+        saved::{self, Owner},
+    },
+    workload::Workload,
+};
+use std::{num::NonZeroU32, sync::Arc};
+use zeroize::Zeroizing;
+
+/// Horizon times bands: what computing c takes.
+const MAX_WORK: u64 = 1 << 34;
+
+/// Largest magnitude of a coefficient of the inverse.
+const MAX_COEFFICIENT: f64 = (1u64 << 20) as f64;
+
+/// A lower-triangular C whose inverse is banded and Toeplitz, but for the scale of columns.
+#[derive(Clone)]
+pub(in crate::strategy) struct BandedInverse {
+    name: StrategyName,
+    /// d, in units of 2^-[`COEFFICIENT_BITS`]; the first is 1.
+    inverse: Arc<[i64]>,
+    /// s for every step of the horizon, in units of 2^-[`COEFFICIENT_BITS`], positive, not falling.
+    scales: Arc<[i64]>,
+    /// c, as computed.
+    coefficients: Arc<[f64]>,
+    /// At least `‖c‖₁`.
+    sum: f64,
+    /// At least the norm of any first terms of c, relative to that of the computed ones.
+    inflation: f64,
+    fingerprint: u64,
+}
+
+impl BandedInverse {
+    pub(super) fn new(
+        name: &StrategyName,
+        workload: &Workload,
+        bands: NonZeroU32,
+        horizon: u64,
+    ) -> Result<Self, StrategyError> {
+        let bands = u64::from(bands.get()).min(horizon);
+        check_horizon(name, horizon, MAX_WORK / bands)?;
+        let units = |value: f64| (value / real(1)).round();
+        let refused = || root::refused(name, workload, "the inverse of its square root grows too much");
+        let series = root::inverse_root(workload, bands as usize);
+        if !series.iter().all(|d| d.abs() <= MAX_COEFFICIENT) {
+            return Err(refused());
+        }
+        let inverse: Vec<i64> = series.into_iter().map(|d| units(d) as i64).collect();
+        let scale = units(root::root(workload, 1)[0]) as i64;
+        let strategy = Self::exact(name, inverse, vec![scale; horizon as usize]);
+        strategy.ok_or_else(refused)
+    }
+
+    fn exact(name: &StrategyName, inverse: Vec<i64>, scales: Vec<i64>) -> Option<Self> {
+        let terms: Vec<f64> = inverse.iter().map(|&d| real(d)).collect();
+        let coefficients = series::quotient(&[1.0], &terms, scales.len());
+        let sum_up = |terms: &[f64]| {
+            terms.iter().map(|term| term.abs()).sum::<f64>() * (1.0 + terms.len() as f64 * f64::EPSILON)
+        };
+        let (error, sum) = ((terms.len() + 4) as f64 * f64::EPSILON * sum_up(&terms), sum_up(&coefficients));
+        let remainder = 1.0 - error * sum;
+        if remainder.is_nan() || remainder < 0.75 {
+            return None;
+        }
+        let sum = sum / remainder;
+        let inflation = 1.0 + 1.01 * sum * error + 2.0 * scales.len() as f64 * f64::EPSILON;
+        let fingerprint = fingerprint(&inverse, &scales);
+        Some(Self {
+            name: name.clone(),
+            inverse: inverse.into(),
+            scales: scales.into(),
+            coefficients: coefficients.into(),
+            sum,
+            inflation,
+            fingerprint,
+        })
+    }
+
+    /// With columns of norm 1, or less by what scales of 40 bits lose.
+    pub(super) fn normalized(self) -> Self {
+        let norms = self.norms();
+        let scale = |norm: &f64| (1.0 / norm / real(1)) as i64;
+        let scales: Vec<i64> = norms.iter().rev().map(scale).collect();
+        let fingerprint = fingerprint(&self.inverse, &scales);
+        Self { scales: scales.into(), fingerprint, ..self }
+    }
+
+    /// At least the norms of the first 1, 2, … terms of c.
+    fn norms(&self) -> Vec<f64> {
+        let squares = self.coefficients.iter().scan(0.0, |sum, c| {
+            *sum += c * c;
+            Some(*sum)
+        });
+        squares.map(|square| f64::sqrt(square) * self.inflation).collect()
+    }
+
+    fn real_scales(&self, steps: usize) -> Vec<f64> {
+        self.scales.iter().take(steps).map(|&s| real(s)).collect()
+    }
+
+    fn bands(&self) -> impl Iterator<Item = i64> {
+        self.inverse[1..].iter().copied()
+    }
+
+    fn kept(&self) -> usize {
+        self.inverse.len() - 1
+    }
+
+    fn within_horizon(&self, steps: u64) -> usize {
+        steps.min(self.scales.len() as u64) as usize
+    }
+
+    /// c has no negative coefficient when d has no positive one beyond the first.
+    fn negative_overlap(&self) -> f64 {
+        if self.bands().all(|d| d <= 0) {
+            return 0.0;
+        }
+        let scales = self.real_scales(self.scales.len());
+        let overlap = gram::scaled_negative_overlap(&self.coefficients, &scales);
+        let error = self.inflation.powi(2) - 1.0;
+        let norms = self.norms();
+        let largest = norms.iter().rev().zip(&scales).map(|(norm, s)| norm * s).fold(0.0, f64::max);
+        overlap + 2.0 * error * largest * largest
+    }
+}
+
+fn fingerprint(inverse: &[i64], scales: &[i64]) -> u64 {
+    let length = (inverse.len() as u64).to_le_bytes();
+    let numbers = inverse.iter().chain(scales).flat_map(|number| number.to_le_bytes());
+    saved::fingerprint(b"inverse".iter().copied().chain(length).chain(numbers))
+}
+
+impl Factorization for BandedInverse {
+    fn name(&self) -> String {
+        self.name.to_string()
+    }
+
+    fn horizon(&self) -> Option<u64> {
+        Some(self.scales.len() as u64)
+    }
+
+    fn matrix(&self, steps: u64) -> Matrix {
+        let steps = self.within_horizon(steps);
+        let (coefficients, scales) = (self.coefficients[..steps].to_vec(), self.real_scales(steps));
+        if scales.iter().any(|&scale| scale != scales[0]) {
+            return Matrix::ScaledToeplitz { coefficients, column_scales: scales };
+        }
+        Matrix::Toeplitz(coefficients.into_iter().map(|c| c * scales[0]).collect())
+    }
+
+    fn max_column_norm_squared(&self, steps: u64) -> f64 {
+        let steps = self.within_horizon(steps);
+        let (norms, scales) = (self.norms(), self.real_scales(steps));
+        let columns = norms[..steps].iter().rev().zip(scales).map(|(norm, scale)| norm * scale);
+        columns.fold(0.0, f64::max).powi(2) * (1.0 + 1e-15)
+    }
+
+    /// Without scaled columns B is the workload applied to d, in the time that takes; with them, in n² time.
+    fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> RowNorms<'_> {
+        let (steps, inverse) = (self.within_horizon(steps), self.inverse.iter().map(|&d| real(d)));
+        let scales = self.real_scales(steps);
+        let (inverse, scale) = (inverse.collect::<Vec<f64>>(), scales[0]);
+        match workload.toeplitz_part(1) {
+            Some(_) if scales.iter().all(|&s| s == scale) => {
+                let mut state = workload.state(1);
+                let terms = inverse.into_iter().chain(std::iter::repeat(0.0)).take(steps).zip(1..);
+                let series = terms.map_while(|(d, t)| {
+                    state.push(&[d / scale]).ok().map(|row| row[0] * workload.row_divisor(t))
+                });
+                rows::of_series(workload, series.collect())
+            }
+            _ => rows::of_scaled(workload, &inverse, &scales),
+        }
+    }
+}
+
+impl Strategy for BandedInverse {
+    fn geometry(&self) -> ColumnGeometry {
+        let steps = self.scales.len() as u64;
+        let rounding = real(1) * self.sum;
+        ColumnGeometry {
+            max_norm_squared: self.max_column_norm_squared(steps),
+            negative_overlap: self.negative_overlap(),
+            rounding_squared: steps as f64 * rounding * rounding * (1.0 + 1e-14),
+        }
+    }
+
+    fn encoder_bytes(&self) -> usize {
+        self.kept() * size_of::<i128>()
+    }
+
+    fn encoder(&self, coordinates: usize) -> Box<dyn Encoder> {
+        Box::new(InverseEncoder {
+            strategy: self.clone(),
+            weight: self.bands().map(|d| u128::from(d.unsigned_abs())).sum(),
+            outputs: History::new(coordinates, self.kept()),
+            largest: 0,
+            low: Zeroizing::new(vec![0; coordinates]),
+        })
+    }
+
+    fn decoder(&self, coordinates: usize) -> Box<dyn Decoder> {
+        Box::new(InverseDecoder { strategy: self.clone(), outputs: History::new(coordinates, self.kept()) })
+    }
+}
+
+struct InverseEncoder {
+    strategy: BandedInverse,
+    /// Sum of the magnitudes of d beyond the first.
+    weight: u128,
+    outputs: History<i128>,
+    /// At least the magnitude of every output held.
+    largest: u128,
+    /// Sums of products with the last bits of outputs, in units of 2^-80.
+    low: Zeroizing<Vec<i128>>,
+}
+
+const LOW_BITS: i128 = (1 << COEFFICIENT_BITS) - 1;
+
+impl InverseEncoder {
+    fn owner(&self) -> Owner {
+        Owner {
+            fingerprint: self.strategy.fingerprint,
+            coordinates: self.outputs.coordinates(),
+            horizon: self.strategy.horizon(),
+        }
+    }
+
+    /// Whether no partial sum of the next step can leave the range.
+    fn in_range(&self, x: &[i128], scale: i128) -> bool {
+        let input = x.iter().map(|x| x.unsigned_abs()).fold(0, u128::max).checked_mul(scale.unsigned_abs());
+        let held = self.weight.checked_mul((self.largest >> COEFFICIENT_BITS) + 2);
+        let bound = input.zip(held).and_then(|(input, held)| input.checked_add(held));
+        bound.is_some_and(|bound| bound <= i128::MAX as u128 / 2)
+    }
+
+    /// Subtracts `d_j` times the high parts of the outputs from y, and adds those of the low parts up.
+    fn recur(&mut self, y: &mut [i128], in_range: bool) -> Result<(), StepError> {
+        self.low.fill(0);
+        for (d, row) in self.strategy.bands().map(i128::from).zip(self.outputs.newest_first()) {
+            for ((y, low), output) in y.iter_mut().zip(self.low.iter_mut()).zip(row) {
+                let high = output >> COEFFICIENT_BITS;
+                *low += d * (output & LOW_BITS);
+                *y = if in_range {
+                    y.wrapping_sub(d.wrapping_mul(high))
+                } else {
+                    d.checked_mul(high).and_then(|term| y.checked_sub(term)).ok_or(StepError::Overflow)?
+                };
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Encoder for InverseEncoder {
+    fn steps(&self) -> u64 {
+        self.outputs.steps()
+    }
+
+    fn encode(&mut self, x: &[i128], y: &mut [i128]) -> Result<(), StepError> {
+        check_step(self.strategy.horizon(), &self.outputs, [x.len(), y.len()])?;
+        let scale = i128::from(self.strategy.scales[self.steps() as usize]);
+        let in_range = self.in_range(x, scale);
+        for (y, x) in y.iter_mut().zip(x) {
+            *y = x.checked_mul(scale).ok_or(StepError::Overflow)?;
+        }
+        self.recur(y, in_range)?;
+        for (y, low) in y.iter_mut().zip(self.low.iter()) {
+            let rounded = (low + (1 << (COEFFICIENT_BITS - 1))) >> COEFFICIENT_BITS;
+            *y = y.checked_sub(rounded).ok_or(StepError::Overflow)?;
+        }
+        self.largest = y.iter().map(|y| y.unsigned_abs()).fold(self.largest, u128::max);
+        self.outputs.push(y);
+        Ok(())
+    }
+
+    fn save(&self) -> Vec<u8> {
+        self.owner().save(self.steps(), self.outputs.values())
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<(), StepError> {
+        let (steps, rows) = self.owner().restore(state)?;
+        let largest = rows.iter().map(|y| y.unsigned_abs()).fold(0, u128::max);
+        self.outputs = self.outputs.replaced(steps, rows).ok_or(saved::wrong_length())?;
+        self.largest = largest;
+        Ok(())
+    }
+}
+
+/// `x_t = (Σ_j d_j y_(t−j)) / s_t`: no recursion, so no error lives longer than b steps.
+struct InverseDecoder {
+    strategy: BandedInverse,
+    outputs: History<f64>,
+}
+
+impl Decoder for InverseDecoder {
+    fn steps(&self) -> u64 {
+        self.outputs.steps()
+    }
+
+    fn decode(&mut self, y: &[f64], x: &mut [f64]) -> Result<(), StepError> {
+        check_step(self.strategy.horizon(), &self.outputs, [y.len(), x.len()])?;
+        x.copy_from_slice(y);
+        for (d, row) in self.strategy.bands().map(real).zip(self.outputs.newest_first()) {
+            x.iter_mut().zip(row).for_each(|(x, output)| *x += d * output);
+        }
+        let scale = real(self.strategy.scales[self.steps() as usize]);
+        x.iter_mut().for_each(|x| *x /= scale);
+        self.outputs.push(y);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy::build;
+    use num_bigint::BigInt;
+    use proptest::prelude::*;
+
+    const STEPS: u64 = 30;
+
+    fn strategy(workload: &str, bands: u32, normalized: bool) -> BandedInverse {
+        let (bands, workload) = (NonZeroU32::new(bands).unwrap(), workload.parse().unwrap());
+        let name = StrategyName::BandedInverseSquareRoot(bands);
+        let plain = BandedInverse::new(&name, &workload, bands, STEPS).unwrap();
+        if normalized { plain.normalized() } else { plain }
+    }
+
+    proptest! {
+        /// Every output obeys the exact recursion to half a unit, or is refused without a trace.
+        #[test]
+        fn a_step_is_off_by_half_a_unit(
+            workload in "prefix|exponential:0\\.9|window:[3-9]",
+            bands in 1u32..12,
+            normalized: bool,
+            rows in prop::collection::vec((any::<i128>(), 40u32..120), STEPS as usize),
+        ) {
+            let strategy = strategy(&workload, bands, normalized);
+            let (mut encoder, mut y, mut outputs) = (strategy.encoder(1), [0], Vec::<BigInt>::new());
+            for (x, shift) in rows {
+                let (x, t, before) = (x >> shift, outputs.len(), encoder.save());
+                let outcome = encoder.encode(&[x], &mut y);
+                if outcome.is_err() {
+                    prop_assert_eq!(outcome, Err(StepError::Overflow));
+                    prop_assert!(x.unsigned_abs() > 1 << 80);
+                    prop_assert_eq!(encoder.save(), before);
+                    continue;
+                }
+                outputs.push(y[0].into());
+                let recursion: BigInt =
+                    strategy.inverse.iter().zip(outputs.iter().rev()).map(|(&d, y)| BigInt::from(d) * y).sum();
+                let wanted = (BigInt::from(x) * strategy.scales[t]) << COEFFICIENT_BITS;
+                let error = recursion - wanted;
+                prop_assert!(error.magnitude() <= BigInt::from(1i64 << 39).magnitude(), "{}", error);
+            }
+        }
+    }
+
+    /// c from exact fractions of the last bits: the norm that is charged is above and close.
+    #[test]
+    fn norms_are_rounded_up() {
+        let strategy = strategy("prefix", 5, false);
+        let mut exact = vec![BigInt::from(1) << 400];
+        for t in 1..STEPS as usize {
+            let terms = strategy.bands().zip(exact[..t].iter().rev());
+            let sum: BigInt = terms.map(|(d, c)| BigInt::from(d) * c).sum();
+            exact.push(-(sum >> COEFFICIENT_BITS));
+        }
+        let squares: BigInt = exact.iter().map(|c| c * c).sum();
+        let charged = strategy.geometry().max_norm_squared;
+        let charged_exact = BigInt::from((charged * 2f64.powi(100)) as i128) << 700;
+        assert!(charged_exact >= squares && charged_exact < &squares + (&squares >> 40), "{charged}");
+    }
+
+    #[test]
+    fn what_takes_too_long_or_explodes_is_refused() {
+        let check = |name: &str, workload: &str, horizon, part: &str| {
+            let error = build(name.parse().unwrap(), &workload.parse().unwrap(), Some(horizon)).map(|_| ());
+            let message = error.unwrap_err().to_string();
+            assert!(message.contains(part), "{message}");
+        };
+        check("banded-inverse-square-root:1048576", "prefix", 1 << 20, "16384");
+        check("banded-inverse-square-root:33", "window:32", 1 << 16, "grows too much");
+        check("normalized-square-root", "prefix", 1 << 18, "131072");
+        check("log-perturbed-root", "window:3", 10, "`prefix` and `average`");
+    }
+}

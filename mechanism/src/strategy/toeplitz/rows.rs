@@ -1,0 +1,115 @@
+//! Norms of the rows of the decoder `A C⁻¹` where C is Toeplitz, or Toeplitz with scaled columns.
+
+use crate::{
+    series::{self, fast},
+    strategy::RowNorms,
+    workload::Workload,
+};
+use nalgebra::DMatrix;
+
+/// For `A = D⁻¹T` with the row divisors D, row t of B holds the first t coefficients of `T C⁻¹`, divided: all norms by
+/// one quotient of series. For any other A, row by row.
+pub(super) fn of_toeplitz<'a>(workload: &Workload, coefficients: &[f64], steps: usize) -> RowNorms<'a> {
+    match workload.toeplitz_part(steps) {
+        Some(part) => of_series(workload, fast::quotient(&part, coefficients, steps)),
+        None => of_dense(workload, &series::quotient(&[1.0], coefficients, steps), &vec![1.0; steps]),
+    }
+}
+
+/// Norms of the rows of `D⁻¹M`, where M is the Toeplitz matrix of the series and D the row divisors of the workload.
+pub(super) fn of_series<'a>(workload: &Workload, series: Vec<f64>) -> RowNorms<'a> {
+    let divisors: Vec<f64> = (1..=series.len() as u64).map(|t| workload.row_divisor(t)).collect();
+    let squared_norms = series.into_iter().scan(0.0, |sum, b| {
+        *sum += b * b;
+        Some(*sum)
+    });
+    Box::new(squared_norms.zip(divisors).map(|(square, divisor)| f64::sqrt(square) / divisor))
+}
+
+/// For C with columns scaled by s: `B = A S⁻¹ T`, T the Toeplitz matrix of the inverse series. Every workload with a
+/// name is a short recursion over the rows `g_t` of `S⁻¹ T`, which all entries of a row of B go through together:
+/// `m_t = β m_(t−1) + g_t`, `v_t = α v_(t−1) + m_t`. Takes n²/2 such steps.
+pub(super) fn of_scaled<'a>(workload: &Workload, inverse: &[f64], scales: &[f64]) -> RowNorms<'a> {
+    let (alpha, beta, window) = match workload {
+        Workload::Prefix | Workload::Average => (1.0, 0.0, None),
+        Workload::Exponential(decay) | Workload::Adam(decay) => (decay.get(), 0.0, None),
+        Workload::Momentum(decay) => (1.0, decay.get(), None),
+        Workload::Window(length) => (1.0, 0.0, Some(length.get())),
+        Workload::Matrix(_) => return of_dense(workload, inverse, scales),
+    };
+    let rows = ScaledRows {
+        reversed: (0..scales.len()).rev().map(|lag| inverse.get(lag).copied().unwrap_or(0.0)).collect(),
+        scales: scales.to_vec(),
+        alpha,
+        beta,
+        window: window.and_then(|length| usize::try_from(length).ok()),
+        momenta: vec![0.0; if beta > 0.0 { scales.len() } else { 0 }],
+        row: vec![0.0; scales.len()],
+        steps: 0,
+    };
+    let part = workload.clone();
+    let unit = window.map_or(1.0, |length| length as f64);
+    Box::new(rows.zip(1..).map(move |(norm, t)| norm / (unit * part.row_divisor(t))))
+}
+
+struct ScaledRows {
+    /// The inverse series, last coefficient first: row t of `S⁻¹ T` is its end of length t, divided by `s_t`.
+    reversed: Vec<f64>,
+    scales: Vec<f64>,
+    alpha: f64,
+    beta: f64,
+    window: Option<usize>,
+    momenta: Vec<f64>,
+    row: Vec<f64>,
+    steps: usize,
+}
+
+impl ScaledRows {
+    /// Adds `weight` times row `t` of `S⁻¹ T`, from 1, to `sums`, after these are multiplied by `decay`.
+    fn add(sums: &mut [f64], decay: f64, reversed: &[f64], weight: f64) {
+        let row = &reversed[reversed.len() - sums.len()..];
+        sums.iter_mut().zip(row).for_each(|(sum, g)| *sum = decay * *sum + weight * g);
+    }
+}
+
+impl Iterator for ScaledRows {
+    type Item = f64;
+
+    fn next(&mut self) -> Option<f64> {
+        let scale = self.scales.get(self.steps)?;
+        self.steps += 1;
+        let row = &mut self.row[..self.steps];
+        if self.beta > 0.0 {
+            let momenta = &mut self.momenta[..self.steps];
+            Self::add(momenta, self.beta, &self.reversed, 1.0 / scale);
+            row.iter_mut().zip(momenta).for_each(|(v, m)| *v = self.alpha * *v + *m);
+        } else {
+            Self::add(row, self.alpha, &self.reversed, 1.0 / scale);
+        }
+        if let Some(before) = self.window.and_then(|length| self.steps.checked_sub(length)).filter(|&t| t > 0)
+        {
+            Self::add(&mut row[..before], 1.0, &self.reversed, -1.0 / self.scales[before - 1]);
+        }
+        Some(norm(row))
+    }
+}
+
+/// In lanes, so that it takes no longer than reading the row.
+fn norm(row: &[f64]) -> f64 {
+    let (blocks, rest) = row.as_chunks::<8>();
+    let mut lanes = [0.0; 8];
+    for block in blocks {
+        lanes.iter_mut().zip(block).for_each(|(sum, v)| *sum += v * v);
+    }
+    let sum = lanes.iter().sum::<f64>() + rest.iter().map(|v| v * v).sum::<f64>();
+    sum.sqrt()
+}
+
+fn of_dense<'a>(workload: &Workload, inverse: &[f64], scales: &[f64]) -> RowNorms<'a> {
+    let steps = scales.len();
+    let coefficient = |lag: usize| inverse.get(lag).copied().unwrap_or(0.0);
+    let inverse =
+        DMatrix::from_fn(steps, steps, |t, i| if t < i { 0.0 } else { coefficient(t - i) / scales[t] });
+    let decoder = workload.matrix(steps) * inverse;
+    Box::new((0..steps).map(move |t| decoder.row(t).norm()))
+}
