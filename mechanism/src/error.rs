@@ -2,8 +2,8 @@
 //!
 //! The release `C x + σ s z` with sensitivity s decodes to `A x + σ s B z`, `B = A C⁻¹`: row t of the workload
 //! has an error of standard deviation `σ s ‖B_t‖` in every coordinate. All figures here are for the noise
-//! multiplier σ = 1 and records of norm at most 1 that are added or removed once, so that s is the largest column
-//! norm of C.
+//! multiplier σ = 1 and records of norm at most 1 that are added or removed: once, so that s is the largest column
+//! norm of C, unless another sensitivity is given.
 
 use crate::{
     strategy::{Factorization, MAX_HORIZON, StrategyError, check_horizon},
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// Errors of n steps, per coordinate, in the unit of the records.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExpectedError {
-    /// Largest column norm of C, rounded up.
+    /// Largest column norm of C for single participation, rounded up.
     pub sensitivity: f64,
     /// `‖A C⁻¹‖_F`.
     pub frobenius: f64,
@@ -51,8 +51,14 @@ impl ExpectedError {
     pub fn new(workload: &Workload, strategy: &dyn Factorization, steps: u64) -> Result<Self, StrategyError> {
         check_horizon(&strategy.name(), steps, strategy.horizon().unwrap_or(MAX_HORIZON))?;
         let sensitivity = square_root_up(strategy.max_column_norm_squared(steps));
-        let (mut squares, mut max_row, mut first_row, mut last_row) = (0.0, 0.0, None, 0.0);
-        for row in strategy.decoder_row_norms(workload, steps) {
+        Ok(Self::of_rows(sensitivity, strategy.decoder_row_norms(workload, steps)))
+    }
+
+    /// Errors for a sensitivity, of one or several participations, and the row norms of a decoder, one for every step.
+    pub fn of_rows(sensitivity: f64, rows: impl Iterator<Item = f64>) -> Self {
+        let (mut steps, mut squares, mut max_row, mut first_row, mut last_row) = (0_u64, 0.0, 0.0, None, 0.0);
+        for row in rows {
+            steps += 1;
             squares += row * row;
             max_row = f64::max(max_row, row);
             first_row.get_or_insert(row);
@@ -61,7 +67,7 @@ impl ExpectedError {
         let (frobenius, first_row) = (f64::sqrt(squares), first_row.unwrap_or(0.0));
         let loss = (sensitivity * frobenius).powi(2);
         let (rmse, max_error) = ((loss / steps as f64).sqrt(), sensitivity * max_row);
-        Ok(Self { sensitivity, frobenius, max_row, first_row, last_row, loss, rmse, max_error })
+        Self { sensitivity, frobenius, max_row, first_row, last_row, loss, rmse, max_error }
     }
 }
 

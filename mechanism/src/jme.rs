@@ -184,6 +184,12 @@ impl JointMechanism {
         rounded_up(self.relative_sensitivity * self.parameters.clip_norm)
     }
 
+    /// Share of the joint sensitivity that is due to the rounding of a recursive encoder.
+    pub fn rounding_share(&self) -> f64 {
+        let JointParameters { layout, geometry, .. } = self.parameters;
+        rounding_squared(layout, geometry, self.weights).sqrt() / self.relative_sensitivity
+    }
+
     /// Noise of each coordinate, in the order of the [`Layout`].
     pub fn noise(&self) -> &[CoordinateNoise] {
         &self.noise

@@ -85,6 +85,11 @@ pub enum ParticipationError {
 }
 
 impl Participation {
+    /// Whether every entity takes part once at most.
+    pub fn is_single(self) -> bool {
+        self.on(usize::MAX).count() == 1
+    }
+
     /// Lays the schema over steps 1..=`horizon`.
     pub fn on(self, horizon: usize) -> Schedule {
         let size = |number: NonZeroU64| usize::try_from(number.get()).unwrap_or(usize::MAX);

@@ -1,6 +1,9 @@
 //! Which strategies there are, and the making of one for a workload.
 
-use super::{Chosen, Strategy, StrategyName, name, toeplitz};
+use super::{
+    Chosen, Dense, Factorization, Fitted, Fourier, Strategy, StrategyName, Tree, buffered::Buffered,
+    fft_optimal_decoder, matrix_square_root, name, toeplitz, tree_optimal_decoder,
+};
 use crate::workload::Workload;
 use std::{fmt, sync::Arc};
 use thiserror::Error;
@@ -30,6 +33,15 @@ pub enum StrategyError {
         limit: u32,
         /// What was written.
         found: String,
+    },
+    /// The strategy has several rows for a step.
+    #[error(
+        "the strategy `{strategy}` releases several numbers a step and can't run; expected its causal form, which is never \
+         worse: `tree-optimal-decoder` or `fft-optimal-decoder`"
+    )]
+    Rectangular {
+        /// As on the command line.
+        strategy: String,
     },
     /// The strategy has to be found by an optimiser first, or read from a file.
     #[error("the strategy `{strategy}` was not fitted: it needs what an optimiser found for it")]
@@ -143,6 +155,7 @@ pub fn build_chosen(
     let name = chosen.name.clone();
     if let Some(found) = horizon {
         check_horizon(&name, found, MAX_HORIZON)?;
+        check_rows(&name, workload, found)?;
     }
     let steps = || horizon.ok_or_else(|| StrategyError::NoHorizon { strategy: name.to_string() });
     Ok(match &name {
@@ -155,20 +168,73 @@ pub fn build_chosen(
             Arc::new(toeplitz::banded_inverse_square_root(&name, workload, *bands, steps()?)?)
         }
         StrategyName::LogPerturbedRoot => Arc::new(toeplitz::log_perturbed_root(&name, workload)?),
-        StrategyName::Normalized(inner) => match **inner {
-            StrategyName::SquareRoot => {
-                Arc::new(toeplitz::normalized_square_root(&name, workload, None, steps()?)?)
-            }
-            StrategyName::BandedSquareRoot(bands) => {
-                Arc::new(toeplitz::normalized_square_root(&name, workload, Some(bands), steps()?)?)
-            }
-            StrategyName::BandedInverseSquareRoot(bands) => {
-                Arc::new(toeplitz::normalized_banded_inverse_square_root(&name, workload, bands, steps()?)?)
-            }
-            _ => return Err(StrategyError::Unknown { found: name.to_string() }),
-        },
-        _ => return Err(StrategyError::NotFitted { strategy: name.to_string() }),
+        StrategyName::MatrixSquareRoot => Arc::new(matrix_square_root(name.clone(), workload, steps()?)?),
+        StrategyName::Normalized(inner) => normalized(&name, inner, workload, steps()?)?,
+        StrategyName::TreeOptimalDecoder => Arc::new(tree_optimal_decoder(steps()?)?),
+        StrategyName::FourierOptimalDecoder => Arc::new(fft_optimal_decoder(steps()?)?),
+        StrategyName::Tree | StrategyName::Honaker | StrategyName::Fourier => {
+            return Err(StrategyError::Rectangular { strategy: name.to_string() });
+        }
+        _ => return fitted(chosen),
     })
+}
+
+/// A strategy with columns scaled to norm 1.
+fn normalized(
+    name: &StrategyName,
+    inner: &StrategyName,
+    workload: &Workload,
+    steps: u64,
+) -> Result<Arc<dyn Strategy>, StrategyError> {
+    Ok(match *inner {
+        StrategyName::SquareRoot => Arc::new(toeplitz::normalized_square_root(name, workload, None, steps)?),
+        StrategyName::BandedSquareRoot(bands) => {
+            Arc::new(toeplitz::normalized_square_root(name, workload, Some(bands), steps)?)
+        }
+        StrategyName::BandedInverseSquareRoot(bands) => {
+            Arc::new(toeplitz::normalized_banded_inverse_square_root(name, workload, bands, steps)?)
+        }
+        StrategyName::MatrixSquareRoot => Arc::new(matrix_square_root(name.clone(), workload, steps)?),
+        _ => return Err(StrategyError::Unknown { found: name.to_string() }),
+    })
+}
+
+/// A strategy that is made of what was found for it.
+fn fitted(Chosen { name, fitted }: &Chosen) -> Result<Arc<dyn Strategy>, StrategyError> {
+    Ok(match fitted.clone() {
+        Some(Fitted::Toeplitz(coefficients)) => Arc::new(toeplitz::of_units(name, coefficients)?),
+        Some(Fitted::Buffered(parameters)) => Arc::new(Buffered::new(name.clone(), parameters)?),
+        Some(Fitted::Dense(parameters)) => Arc::new(Dense::from_parameters(name.clone(), parameters)?),
+        None => return Err(StrategyError::NotFitted { strategy: name.to_string() }),
+    })
+}
+
+/// Makes the factorisation of a name for comparison: also of those that can't run.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_factorization(
+    name: &StrategyName,
+    workload: &Workload,
+    horizon: u64,
+) -> Result<Arc<dyn Factorization>, StrategyError> {
+    check_rows(name, workload, horizon)?;
+    Ok(match name {
+        StrategyName::Tree | StrategyName::Honaker => Arc::new(Tree::new(name.clone(), horizon)?),
+        StrategyName::Fourier | StrategyName::FourierOptimalDecoder => {
+            Arc::new(Fourier::new(name.clone(), horizon)?)
+        }
+        _ => build(name.clone(), workload, Some(horizon))?,
+    })
+}
+
+/// Checks that a workload has a row for every step.
+fn check_rows(name: &StrategyName, workload: &Workload, steps: u64) -> Result<(), StrategyError> {
+    if workload.horizon().is_none_or(|rows| steps <= rows) {
+        return Ok(());
+    }
+    let (strategy, workload) = (name.to_string(), workload.to_string());
+    Err(StrategyError::Workload { strategy, workload, reason: "it has fewer rows than the horizon" })
 }
 
 /// Checks that `1 ≤ found ≤ limit`.

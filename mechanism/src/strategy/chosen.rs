@@ -3,7 +3,7 @@
 //! What was found is stored and never found again: a fit may come out differently on another machine or in another
 //! version, and a log must be read by the very C that wrote it.
 
-use super::StrategyName;
+use super::{DenseParameters, StrategyName, buffered::BufferedParameters};
 use serde::{Deserialize, Serialize};
 
 /// A name, and what it stands for where that had to be found.
@@ -23,6 +23,10 @@ pub struct Chosen {
 pub enum Fitted {
     /// The coefficients of a Toeplitz matrix, in units of 2^-[`COEFFICIENT_BITS`](super::COEFFICIENT_BITS).
     Toeplitz(Vec<i64>),
+    /// Buffers, of a Toeplitz matrix or of a power law.
+    Buffered(BufferedParameters),
+    /// The entries of a lower-triangular matrix.
+    Dense(DenseParameters),
 }
 
 impl From<StrategyName> for Chosen {

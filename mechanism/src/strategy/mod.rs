@@ -22,7 +22,7 @@ mod toeplitz;
 mod tree;
 
 pub(crate) use build::check_horizon;
-pub use build::{MAX_HORIZON, StrategyError, build, build_chosen};
+pub use build::{MAX_HORIZON, StrategyError, build, build_chosen, build_factorization};
 pub use chosen::{Chosen, Fitted};
 pub use dense::{
     BandedOptimum, Dense, DenseParameters, MAX_BANDED_OPTIMAL_HORIZON, MAX_DENSE_HORIZON, banded_optimal,
@@ -32,6 +32,7 @@ pub use fourier::{Fourier, fft_optimal_decoder};
 pub use matrix::{MAX_COLUMNS, Matrix, MatrixError};
 pub use name::{MAX_BANDS, MAX_BUFFERS, StrategyName};
 pub use stamped::Stamped;
+pub use toeplitz::toeplitz_units;
 pub use tree::{Tree, TreeDecoder, TreeEncoder, tree_optimal_decoder};
 
 use crate::workload::Workload;
@@ -140,6 +141,11 @@ pub trait Strategy: Factorization {
     /// Bytes of raw sums that an encoder keeps for a coordinate over the whole horizon: what makes the state of a
     /// long run large.
     fn encoder_bytes(&self) -> usize;
+
+    /// Multiplications of encoding and decoding a coordinate of a late step.
+    fn multiplications(&self) -> usize {
+        2 * (1 + self.encoder_bytes() / size_of::<i128>())
+    }
 
     /// Starts encoding `coordinates` independent streams.
     fn encoder(&self, coordinates: usize) -> Box<dyn Encoder>;

@@ -57,6 +57,8 @@ pub enum StrategyName {
     FourierOptimalDecoder,
     /// `banded-optimal:b`: the best C with b bands.
     BandedOptimal(NonZeroU32),
+    /// `banded-toeplitz-optimal:b`: the best Toeplitz C with b bands.
+    BandedToeplitzOptimal(NonZeroU32),
     /// `optimal`: the best C for the participation, certified.
     Optimal,
     /// `auto`: the best of all that can run, within a limit of memory.
@@ -86,10 +88,11 @@ const PLAIN: [(&str, StrategyName); 12] = [
 /// A name with a number, the name of the number, and how large it can be.
 type Numbered = (&'static str, &'static str, u32, fn(NonZeroU32) -> StrategyName);
 
-const NUMBERED: [Numbered; 5] = [
+const NUMBERED: [Numbered; 6] = [
     ("banded-square-root", "bands", MAX_BANDS, StrategyName::BandedSquareRoot),
     ("banded-inverse-square-root", "bands", MAX_BANDS, StrategyName::BandedInverseSquareRoot),
     ("banded-optimal", "bands", MAX_BANDS, StrategyName::BandedOptimal),
+    ("banded-toeplitz-optimal", "bands", MAX_BANDS, StrategyName::BandedToeplitzOptimal),
     ("blt", "buffers", MAX_BUFFERS, StrategyName::BufferedToeplitz),
     ("power-law", "buffers", MAX_BUFFERS, StrategyName::PowerLaw),
 ];
@@ -111,6 +114,26 @@ impl StrategyName {
     }
 }
 
+impl StrategyName {
+    /// Whether it can run; the others are there for comparison.
+    pub fn runs(&self) -> bool {
+        !matches!(self, Self::Tree | Self::Honaker | Self::Fourier)
+    }
+
+    /// Whether an optimiser has to find it.
+    pub fn is_searched(&self) -> bool {
+        matches!(
+            self,
+            Self::BufferedToeplitz(_)
+                | Self::PowerLaw(_)
+                | Self::BandedOptimal(_)
+                | Self::BandedToeplitzOptimal(_)
+                | Self::Optimal
+                | Self::Coa
+        )
+    }
+}
+
 impl fmt::Display for StrategyName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = match self {
@@ -119,6 +142,7 @@ impl fmt::Display for StrategyName {
             Self::BandedSquareRoot(number)
             | Self::BandedInverseSquareRoot(number)
             | Self::BandedOptimal(number)
+            | Self::BandedToeplitzOptimal(number)
             | Self::BufferedToeplitz(number)
             | Self::PowerLaw(number) => number,
             plain => {

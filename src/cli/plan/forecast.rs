@@ -1,26 +1,28 @@
 //! What a stream will be like: errors, sensitivity, noise and memory, exactly and before any data are seen.
 
-use std::str::FromStr;
-
 use hushflow::mechanism::accounting::{Delta, Epsilon, NoiseMultiplier};
 use hushflow::mechanism::error::ExpectedError;
 use hushflow::mechanism::jme::{JointMechanism, JointMechanismError, JointParameters};
 use hushflow::mechanism::moments::{Layout, SecondMoment};
-use hushflow::mechanism::sensitivity::{MomentWeights, Neighbours, joint_sensitivity_squared};
-use hushflow::mechanism::strategy::{ColumnGeometry, StrategyName, build};
+use hushflow::mechanism::participation::Participation;
+use hushflow::mechanism::sensitivity::{
+    ClaimKind, MomentWeights, Neighbours, joint_sensitivity_squared, participation_sensitivity,
+};
+use hushflow::mechanism::strategy::{ColumnGeometry, StrategyName};
 use hushflow::mechanism::workload::Workload;
 use hushflow::publication::{PublicationError, calibrate};
+use hushflow::strategies::{Candidate, Objective, Purpose};
 use serde::Serialize;
 
 /// How much a squared sensitivity may rise and still be called free: more than its roundings add up to.
 const ROUNDING: f64 = 1e-12;
 
+/// Points of a curve of errors.
+const CURVE_POINTS: f64 = 400.0;
+
 /// A stream, but for its strategy.
 pub(super) struct Plan {
-    pub(super) workload: Workload,
-    /// Number of epochs.
-    pub(super) horizon: u64,
-    pub(super) participation: Participation,
+    pub(super) purpose: Purpose,
     pub(super) layout: Layout,
     pub(super) neighbours: Neighbours,
     pub(super) clip_norm: f64,
@@ -40,25 +42,6 @@ pub(super) enum Budget {
     Guarantee(Epsilon, Delta),
 }
 
-/// How often what is protected takes part in the stream.
-#[derive(Clone, Copy, Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Participation {
-    Single,
-}
-
-impl FromStr for Participation {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.split('x').next() {
-            Some("1") => Ok(Self::Single),
-            _ => Err("this version protects single records, which take part once: leave the flag out; \
-                  several participations come with a later version"),
-        }
-    }
-}
-
 /// Standard deviations of the noise of a view, in the unit of the records.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Noise {
@@ -70,6 +53,23 @@ pub(super) struct Noise {
     pub(super) second: f64,
 }
 
+/// Standard deviations of the noise of estimates, for records near the centre, in the unit of the records.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct EstimateNoise {
+    pub(super) first_epoch: f64,
+    pub(super) last_epoch: f64,
+    /// Root of the mean square over all epochs.
+    pub(super) average: f64,
+}
+
+impl EstimateNoise {
+    fn scaled(self, factor: f64) -> Self {
+        let [first_epoch, last_epoch, average] =
+            [self.first_epoch, self.last_epoch, self.average].map(|noise| noise * factor);
+        Self { first_epoch, last_epoch, average }
+    }
+}
+
 /// What one strategy makes of a plan.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Forecast {
@@ -77,8 +77,14 @@ pub(super) struct Forecast {
     pub(super) strategy: StrategyName,
     pub(super) horizon: u64,
     pub(super) participation: Participation,
+    pub(super) stamps: u64,
+    pub(super) objective: Objective,
     #[serde(flatten)]
     pub(super) error: ExpectedError,
+    /// Whether streams attain the sensitivity, or which bound it is.
+    pub(super) sensitivity_kind: String,
+    /// No strategy of its kind has a loss below; `None` where no such bound was computed.
+    pub(super) loss_lower_bound: Option<f64>,
     pub(super) neighbours: Neighbours,
     pub(super) dimension: usize,
     pub(super) moments: SecondMoment,
@@ -90,6 +96,8 @@ pub(super) struct Forecast {
     pub(super) joint_sensitivity: f64,
     /// What the joint sensitivity would be without count and second moments.
     pub(super) first_moment_sensitivity: f64,
+    /// What the rounding of the encoder adds to the joint sensitivity, as a share of it.
+    pub(super) rounding: f64,
     pub(super) second_moment_free: bool,
     pub(super) count_free: bool,
     pub(super) epsilon: Option<f64>,
@@ -100,38 +108,54 @@ pub(super) struct Forecast {
     pub(super) last_noise: Noise,
     pub(super) rms_noise: Noise,
     pub(super) records_per_epoch: Option<f64>,
-    /// Of an entry of the mean after the last epoch, for records close to the centre.
-    pub(super) mean_noise: Option<f64>,
-    /// Bytes of encoder state.
-    pub(super) memory_per_coordinate: usize,
+    /// Of an entry of the mean.
+    pub(super) mean_noise: Option<EstimateNoise>,
+    /// Of an entry of the covariance on the diagonal.
+    pub(super) covariance_noise: Option<EstimateNoise>,
+    /// Whether `run` can use it; the others are for comparison.
+    pub(super) runs: bool,
+    /// Bytes of encoder state; `None` where it does not run.
+    pub(super) memory_per_coordinate: Option<usize>,
+    /// Multiplications of encoding and decoding; `None` where it does not run.
+    pub(super) multiplications_per_step: Option<usize>,
+    /// Errors of single epochs, for noise multiplier 1.
+    #[serde(skip)]
+    pub(super) curve: Vec<(f64, f64)>,
+}
+
+/// Decoder rows, looked at once: there may be a hundred million of them.
+struct Rows {
+    error: ExpectedError,
+    /// Row norms over row sums: noise of a mean for one record an epoch.
+    relative: EstimateNoise,
+    curve: Vec<(f64, f64)>,
 }
 
 impl Plan {
-    /// The forecasts of these strategies, the least error first.
-    pub(super) fn compare(&self, strategies: &[StrategyName]) -> Result<Vec<Forecast>, PublicationError> {
-        let mut forecasts: Vec<_> =
-            strategies.iter().map(|strategy| self.forecast(strategy)).collect::<Result<_, _>>()?;
-        forecasts.sort_by(|a, b| a.error.rmse.total_cmp(&b.error.rmse));
-        Ok(forecasts)
-    }
-
     /// What the stream will be like with this strategy.
-    pub(super) fn forecast(&self, name: &StrategyName) -> Result<Forecast, PublicationError> {
-        let strategy = build(name.clone(), &self.workload, Some(self.horizon))?;
-        let error = ExpectedError::new(&self.workload, strategy.as_ref(), self.horizon)?;
-        let mechanism = JointMechanism::new(self.joint_parameters(strategy.geometry())?)?;
+    pub(super) fn forecast(&self, candidate: &Candidate) -> Result<Forecast, PublicationError> {
+        let horizon = self.purpose.horizon;
+        let (sensitivity, kind, geometry) = self.sensitivity(candidate)?;
+        let Rows { error, relative, curve } = self.rows(candidate, sensitivity);
+        let mechanism = JointMechanism::new(self.joint_parameters(geometry)?)?;
         let MomentWeights { second, count } = mechanism.weights();
         let [alone, with_second, with_count] = [(0.0, 0.0), (second, 0.0), (second, count)]
             .map(|(second, count)| squared_sensitivity(&mechanism, MomentWeights { second, count }));
         let (alone, with_second, with_count) = (alone?, with_second?, with_count?);
         let (epsilon, delta) = self.budget.guarantee().unzip();
-        let last_noise = noise(&mechanism, error.last_row);
+        let unit = noise(&mechanism, 1.0);
+        let estimates = |noise| Some(relative.scaled(noise / self.records_per_epoch?));
+        let strategy = candidate.strategy.as_ref();
         Ok(Forecast {
-            workload: self.workload.clone(),
-            strategy: name.clone(),
-            horizon: self.horizon,
-            participation: self.participation,
+            workload: self.purpose.workload.clone(),
+            strategy: candidate.chosen.name.clone(),
+            horizon,
+            participation: self.purpose.participation,
+            stamps: self.purpose.stamps,
+            objective: self.purpose.objective,
             error,
+            sensitivity_kind: kind,
+            loss_lower_bound: candidate.loss_lower_bound,
             neighbours: self.neighbours,
             dimension: self.layout.dimension,
             moments: self.layout.second,
@@ -140,20 +164,78 @@ impl Plan {
             count_weight: mechanism.count_weight(),
             joint_sensitivity: mechanism.sensitivity(),
             first_moment_sensitivity: alone.sqrt() * self.clip_norm,
+            rounding: mechanism.rounding_share(),
             second_moment_free: with_second <= alone * (1.0 + ROUNDING),
             count_free: with_count <= with_second * (1.0 + ROUNDING),
             epsilon,
             delta,
             noise_multiplier: self.budget.is_known().then_some(mechanism.parameters().noise_multiplier),
             first_noise: noise(&mechanism, error.first_row),
-            last_noise,
-            rms_noise: noise(&mechanism, error.frobenius / (self.horizon as f64).sqrt()),
+            last_noise: noise(&mechanism, error.last_row),
+            rms_noise: noise(&mechanism, error.frobenius / (horizon as f64).sqrt()),
             records_per_epoch: self.records_per_epoch,
-            mean_noise: self
-                .records_per_epoch
-                .map(|records| last_noise.first / (records * self.last_weight())),
-            memory_per_coordinate: strategy.encoder_bytes(),
+            mean_noise: estimates(unit.first),
+            covariance_noise: estimates(unit.second),
+            runs: strategy.is_some(),
+            memory_per_coordinate: strategy.map(|strategy| strategy.encoder_bytes()),
+            multiplications_per_step: strategy.map(|strategy| strategy.multiplications()),
+            curve,
         })
+    }
+
+    /// Sensitivity for unit contributions that are added or removed, what is known of it, and a geometry that has it.
+    ///
+    /// Under several participations, `Z = max_π 1ᵀX_π1` takes the part of the largest squared column norm: by the
+    /// theorem in [`hushflow::mechanism::sensitivity`] on joint participation, replacing costs at most
+    /// `2Z(1 + ν + c) + 2|m|Z`, which is that of columns of squared norm Z with overlaps of `−|m|Z/(1 + ν + c)`.
+    fn sensitivity(&self, candidate: &Candidate) -> Result<(f64, String, ColumnGeometry), PublicationError> {
+        let steps = self.purpose.horizon;
+        if self.purpose.participation.is_single() {
+            let squared = candidate.factorization.max_column_norm_squared(steps);
+            let geometry = match &candidate.strategy {
+                Some(strategy) => strategy.geometry(),
+                None => ColumnGeometry::exact(squared, squared),
+            };
+            return Ok((squared.sqrt(), ClaimKind::Exact.to_string(), geometry));
+        }
+        let matrix = candidate.factorization.matrix(steps)?;
+        let claim = participation_sensitivity(&matrix, self.purpose.participation, self.layout.dimension)?;
+        let overlap = self.joint_overlap() * claim.squared;
+        Ok((claim.value(), claim.kind.to_string(), ColumnGeometry::exact(claim.squared, overlap)))
+    }
+
+    /// `|m|/(1 + ν + c)`, with m the least inner product of what two records add, at most 0: 0 for the default weights.
+    fn joint_overlap(&self) -> f64 {
+        let mut weights = MomentWeights::default_for(self.neighbours, self.layout.dimension);
+        if let Some(lambda) = self.second_moment_weight {
+            weights.second = lambda * self.clip_norm.powi(2);
+        }
+        let MomentWeights { second, count } = weights;
+        // c + s + νs² over s in [−1, 1] is least at s = −1/(2ν), or at −1.
+        let least = if second >= 0.5 { count - 0.25 / second } else { count - 1.0 + second };
+        (-least).max(0.0) / (1.0 + second + count)
+    }
+
+    fn rows(&self, candidate: &Candidate, sensitivity: f64) -> Rows {
+        let Purpose { workload, horizon, .. } = &self.purpose;
+        let (mut squares, mut first, mut last) = (0.0, None, 0.0);
+        let mut curve: Vec<(f64, f64)> = Vec::new();
+        let stride = (*horizon as f64).powf(1.0 / CURVE_POINTS);
+        let norms = candidate.factorization.decoder_row_norms(workload, *horizon);
+        let rows = norms.zip(workload.row_sums()).zip(1_u64..).map(|((norm, sum), t)| {
+            last = norm / sum.abs();
+            squares += last * last;
+            first.get_or_insert(last);
+            let t = t as f64;
+            if curve.last().is_none_or(|point| t >= point.0 * stride) {
+                curve.push((t, norm * sensitivity));
+            }
+            norm
+        });
+        let error = ExpectedError::of_rows(sensitivity, rows);
+        let average = (squares / *horizon as f64).sqrt();
+        let relative = EstimateNoise { first_epoch: first.unwrap_or(0.0), last_epoch: last, average };
+        Rows { error, relative, curve }
     }
 
     fn joint_parameters(&self, geometry: ColumnGeometry) -> Result<JointParameters, PublicationError> {
@@ -172,14 +254,9 @@ impl Plan {
                 Ok(JointParameters { noise_multiplier: sigma.value(), ..parameters })
             }
             Budget::Guarantee(epsilon, delta) => {
-                calibrate(epsilon, delta, parameters, self.keys as f64 * self.horizon as f64)
+                calibrate(epsilon, delta, parameters, self.keys as f64 * self.purpose.horizon as f64)
             }
         }
-    }
-
-    /// Sum of the last row of the workload: how many epochs the last view weighs.
-    fn last_weight(&self) -> f64 {
-        self.workload.row_sums().nth(self.horizon as usize - 1).unwrap_or(0.0)
     }
 }
 

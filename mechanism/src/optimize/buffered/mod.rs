@@ -14,6 +14,7 @@ mod toeplitz;
 pub use toeplitz::Repetition;
 
 use crate::{
+    error::ExpectedError,
     strategy::{
         MAX_BUFFERS,
         buffered::{
@@ -25,7 +26,8 @@ use crate::{
 };
 use descent::minimize;
 use dual::Dual;
-use std::ops::ControlFlow;
+use serde::{Deserialize, Serialize};
+use std::{fmt, ops::ControlFlow};
 use thiserror::Error;
 use toeplitz::ToeplitzLoss;
 
@@ -39,13 +41,33 @@ const MAX_MATRIX_STEPS: u64 = 4096;
 const TOLERANCE: f64 = 1e-11;
 
 /// What a fit makes small, for noise that is calibrated to the sensitivity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Objective {
-    /// The root of the mean squared error over all steps; of a stream without end, the error far down.
+    /// `rmse`: the root of the mean squared error over all steps; of a stream without end, the error far down.
     Rmse,
-    /// The largest error of a step.
+    /// `max`: the largest error of a step.
+    #[serde(rename = "max")]
     MaxError,
+}
+
+impl Objective {
+    /// The error that it asks for.
+    pub fn of(self, error: &ExpectedError) -> f64 {
+        match self {
+            Self::Rmse => error.rmse,
+            Self::MaxError => error.max_error,
+        }
+    }
+}
+
+impl fmt::Display for Objective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rmse => "rmse",
+            Self::MaxError => "max",
+        })
+    }
 }
 
 /// The outcome of a fit.

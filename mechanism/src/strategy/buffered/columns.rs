@@ -4,7 +4,7 @@ use super::{
     Buffered, Buffers, ExponentialBuffer,
     coefficients::{Coefficients, Step},
 };
-use crate::strategy::Matrix;
+use crate::strategy::{MAX_COLUMNS, MAX_DENSE_HORIZON, Matrix, MatrixError};
 use libm::{exp, expm1, log1p, pow};
 use nalgebra::DMatrix;
 
@@ -16,10 +16,15 @@ const MARGIN: f64 = 1.0 / (1u64 << 40) as f64;
 const SUMMED_STEPS: u64 = 4096;
 
 /// C for a number of steps.
-pub(super) fn matrix(strategy: &Buffered, steps: usize) -> Matrix {
+pub(super) fn matrix(strategy: &Buffered, steps: usize) -> Result<Matrix, MatrixError> {
+    let limit = MAX_DENSE_HORIZON as usize;
     match &strategy.parameters.buffers {
-        Buffers::Toeplitz(buffers) => Matrix::Toeplitz((0..steps).map(|lag| entry(buffers, lag)).collect()),
-        Buffers::PowerLaw(_) => Matrix::Dense(dense(strategy, steps)),
+        Buffers::Toeplitz(_) if steps > MAX_COLUMNS => Err(MatrixError::Columns { found: steps }),
+        Buffers::Toeplitz(buffers) => {
+            Matrix::toeplitz((0..steps).map(|lag| entry(buffers, lag)).collect(), steps)
+        }
+        Buffers::PowerLaw(_) if steps > limit => Err(MatrixError::WrittenOut { found: steps, limit }),
+        Buffers::PowerLaw(_) => Matrix::dense(dense(strategy, steps)),
     }
 }
 

@@ -33,8 +33,8 @@ pub(crate) use columns::participation_norm_squared;
 pub(crate) use inverse::{complements, inverse_complements};
 
 use super::{
-    ColumnGeometry, Decoder, Encoder, Factorization, Matrix, RowNorms, StepError, Strategy, StrategyError,
-    StrategyName,
+    ColumnGeometry, Decoder, Encoder, Factorization, Matrix, MatrixError, RowNorms, StepError, Strategy,
+    StrategyError, StrategyName,
 };
 use crate::workload::Workload;
 use coefficients::Coefficients;
@@ -71,7 +71,7 @@ impl Buffered {
     /// The strategy with these parameters, called `name`.
     ///
     /// # Errors
-    /// [`StrategyError::Parameters`] and [`StrategyError::Horizon`] for parameters that are not as their fields say.
+    /// [`StrategyError::Buffers`] and [`StrategyError::Horizon`] for parameters that are not as their fields say.
     pub fn new(name: StrategyName, parameters: BufferedParameters) -> Result<Self, StrategyError> {
         parameters.check(&name)?;
         let coefficients = Coefficients::new(&parameters);
@@ -124,8 +124,8 @@ impl Factorization for Buffered {
         self.parameters.horizon
     }
 
-    /// Toeplitz, or dense for a power law: n² numbers.
-    fn matrix(&self, steps: u64) -> Matrix {
+    /// Toeplitz, or dense for a power law, up to [`MAX_DENSE_HORIZON`](super::MAX_DENSE_HORIZON) steps.
+    fn matrix(&self, steps: u64) -> Result<Matrix, MatrixError> {
         columns::matrix(self, self.within_horizon(steps) as usize)
     }
 
@@ -151,6 +151,10 @@ impl Strategy for Buffered {
 
     fn encoder_bytes(&self) -> usize {
         self.parameters.count() * size_of::<i128>()
+    }
+
+    fn multiplications(&self) -> usize {
+        2 * (1 + 2 * self.parameters.count())
     }
 
     fn encoder(&self, coordinates: usize) -> Box<dyn Encoder> {

@@ -99,7 +99,7 @@ impl BufferedParameters {
                 None => return Ok(()),
             },
         };
-        Err(StrategyError::Parameters { strategy: name.to_string(), reason })
+        Err(StrategyError::Buffers { strategy: name.to_string(), reason })
     }
 }
 

@@ -3,13 +3,39 @@
 
 use super::{Endless, Toeplitz, inverse::BandedInverse, log_perturbed, root};
 use crate::{
-    strategy::{MAX_HORIZON, StrategyError, StrategyName, check_horizon},
+    strategy::{COEFFICIENT_BITS, MAX_HORIZON, StrategyError, StrategyName, check_horizon},
     workload::Workload,
 };
 use std::num::NonZeroU32;
 
 /// Columns of different scales are judged in n² time: more steps than this would take minutes.
 const MAX_NORMALIZED_HORIZON: u64 = 1 << 17;
+
+/// The Toeplitz matrix with these coefficients, in units of 2^-[`COEFFICIENT_BITS`].
+///
+/// # Errors
+/// [`StrategyError::Parameters`] for a first coefficient that is not positive, and any above 1 in magnitude.
+pub(in crate::strategy) fn of_units(
+    name: &StrategyName,
+    mut coefficients: Vec<i64>,
+) -> Result<Toeplitz, StrategyError> {
+    let refused = |reason| Err(StrategyError::Parameters { reason });
+    let one = 1_u64 << COEFFICIENT_BITS;
+    match coefficients.iter().rposition(|&m| m != 0) {
+        _ if coefficients.iter().any(|m| m.unsigned_abs() > one) => refused("a coefficient is above 1"),
+        Some(last) if coefficients[0] > 0 => {
+            coefficients.truncate(last + 1);
+            let fingerprint = super::fingerprint(None, &coefficients);
+            Ok(Toeplitz { fingerprint, ..Toeplitz::exact(name.clone(), coefficients) })
+        }
+        _ => refused("the first coefficient is not positive"),
+    }
+}
+
+/// Coefficients at most 1 in magnitude in units of 2^-[`COEFFICIENT_BITS`], each the nearest.
+pub fn toeplitz_units(coefficients: &[f64]) -> Vec<i64> {
+    coefficients.iter().map(|c| (c / super::real(1)).round() as i64).collect()
+}
 
 /// Fresh noise on every increment.
 pub(in crate::strategy) fn identity(name: &StrategyName) -> Toeplitz {

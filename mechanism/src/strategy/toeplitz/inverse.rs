@@ -22,8 +22,8 @@ use super::{check_step, real, root, rows};
 use crate::{
     series,
     strategy::{
-        COEFFICIENT_BITS, ColumnGeometry, Decoder, Encoder, Factorization, Matrix, RowNorms, StepError,
-        Strategy, StrategyError, StrategyName, check_horizon, gram,
+        COEFFICIENT_BITS, ColumnGeometry, Decoder, Encoder, Factorization, Matrix, MatrixError, RowNorms,
+        StepError, Strategy, StrategyError, StrategyName, check_horizon, gram,
         history::History,
         saved::{self, Owner},
     },
@@ -164,13 +164,13 @@ impl Factorization for BandedInverse {
         Some(self.scales.len() as u64)
     }
 
-    fn matrix(&self, steps: u64) -> Matrix {
+    fn matrix(&self, steps: u64) -> Result<Matrix, MatrixError> {
         let steps = self.within_horizon(steps);
         let (coefficients, scales) = (self.coefficients[..steps].to_vec(), self.real_scales(steps));
         if scales.iter().any(|&scale| scale != scales[0]) {
-            return Matrix::ScaledToeplitz { coefficients, column_scales: scales };
+            return Matrix::scaled_toeplitz(coefficients, scales);
         }
-        Matrix::Toeplitz(coefficients.into_iter().map(|c| c * scales[0]).collect())
+        Matrix::toeplitz(coefficients.into_iter().map(|c| c * scales[0]).collect(), steps)
     }
 
     fn max_column_norm_squared(&self, steps: u64) -> f64 {

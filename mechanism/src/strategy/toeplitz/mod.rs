@@ -40,9 +40,10 @@ mod log_perturbed;
 mod root;
 mod rows;
 
+pub use build::toeplitz_units;
 pub(super) use build::{
     banded_inverse_square_root, banded_square_root, identity, log_perturbed_root,
-    normalized_banded_inverse_square_root, normalized_square_root, square_root,
+    normalized_banded_inverse_square_root, normalized_square_root, of_units, square_root,
 };
 
 use super::{
@@ -52,7 +53,7 @@ use super::{
 use crate::{series, workload::Workload};
 use decoder::ToeplitzDecoder;
 use encoder::ToeplitzEncoder;
-use std::{iter, sync::Arc};
+use std::sync::Arc;
 use zeroize::Zeroize;
 
 /// Steps that the coefficients of a stream without end are first computed for.
@@ -83,7 +84,7 @@ impl Toeplitz {
     /// Rounds a series to the nearest coefficients that are exact. They must be at most 1 in magnitude and the
     /// first at least 2^-[`COEFFICIENT_BITS`].
     fn new(name: StrategyName, series: &[f64], horizon: Option<u64>) -> Self {
-        let mut coefficients: Vec<i64> = series.iter().map(|c| (c / real(1)).round() as i64).collect();
+        let mut coefficients = toeplitz_units(series);
         let used = coefficients.iter().rposition(|&m| m != 0).map_or(0, |last| last + 1);
         coefficients.truncate(used);
         let fingerprint = fingerprint(horizon, &coefficients);
@@ -350,7 +351,7 @@ mod tests {
     #[test]
     fn the_square_root_squared_is_the_workload() {
         for text in WORKLOADS {
-            let root = conformance::dense(strategy("square-root", text).matrix(STEPS as u64));
+            let root = strategy("square-root", text).matrix(STEPS as u64).unwrap().entries();
             let workload: Workload = text.parse().unwrap();
             let toeplitz = workload.toeplitz_part(STEPS).unwrap();
             let squared = &root * &root;
