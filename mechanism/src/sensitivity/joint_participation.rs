@@ -16,7 +16,7 @@
 //! ZeroOut              sens² ≤ K·V
 //! ReplaceOneInPlace    sens² ≤ r_d(ν)·V
 //! ReplaceOne           sens² ≤ max(2K, r₂(ν))·V                               X ≥ 0 everywhere
-//!                      sens² ≤ min(4K·V, max(2K, r₂(ν))·(V + k²g))            X ≥ −g
+//!                      sens² ≤ min(4K·V, max(2K, r₂(ν))·(V + k²g))            X ≥ −g, at most k participations
 //! ```
 //! *Proof.* What vanishes in step i is `φ(x_i)` of squared norm at most K, or `φ(x_i) − φ(y_i)` of at most r_d(ν):
 //! the first two lines. They are attained, where V is exact with equal contributions, by one optimal record or pair
@@ -34,16 +34,16 @@
 //! ZeroOut              sens² ≤ max_π (1 + c)·Z₁ + ν·Z₂
 //! ReplaceOneInPlace    sens² ≤ max_π Σ_(i∈π) w₁ᵢ r_d(ν w₂ᵢ/w₁ᵢ),              w_ℓi = Σ_(j∈π) |X_ℓ,ij|
 //!                            ≤ max_π 4·Z₁ + 2ν·Z₂
-//! ReplaceOne           sens² ≤ max_π max(4, 2 + 2c)·Z₁ + 2ν·Z₂                 X₁, X₂ ≥ 0 everywhere
-//!                      sens² ≤ max_π 4(1 + c)·Z₁ + 4ν·Z₂                       otherwise
+//! ReplaceOne           sens² ≤ max_π 4(1 + c)·Z₁ + 4ν·Z₂
+//!                      sens² ≤ max_π f·Z₁ + 2ν·Z₂ + k²(f·g₁ + 2ν·g₂)           X_ℓ ≥ −g_ℓ, f = max(4, 2 + 2c)
 //! ```
 //! *Proof.* Zero-out: all inner products at their largest, attained by x = e₁ everywhere if `X ≥ 0`. In place:
 //! `2|X_ij ⟨u_i,u_j⟩| ≤ |X_ij|(‖u_i‖² + ‖u_j‖²)` gives `Σ_i w₁ᵢ‖u_i‖² + ν w₂ᵢ‖U_i‖²`, whose terms are at most
 //! `w₁ᵢ r_d(ν w₂ᵢ/w₁ᵢ)`; and `‖u_i‖² ≤ 4`, `‖U_i‖² ≤ 2`. It is attained where one pair of records is the best for all i:
 //! where w₂/w₁ is constant on the pattern, and where r_d = 4 throughout. Replace-one: second moments have
 //! `⟨xxᵀ,yyᵀ⟩ ≥ 0`, so `‖P₂ − Q₂‖² ≤ ‖P₂‖² + ‖Q₂‖²`; counts and first moments are the case ν = 0 above with
-//! `2(K + m) = max(2 + 2c, 4)`, the cross term shared out by `√(Z₁(π)Z₁(π')) ≤ (Z₁(π) + Z₁(π'))/2`.
-//! Otherwise `‖P − Q‖² ≤ 2‖P‖² + 2‖Q‖²`. ∎
+//! `2(K + m) = max(2 + 2c, 4) = f`, the cross term shared out by `√(Z₁(π)Z₁(π')) ≤ (Z₁(π) + Z₁(π'))/2`. Overlaps below 0
+//! add at most f·k²g₁ and 2ν·k²g₂. And always `‖P − Q‖² ≤ 2‖P‖² + 2‖Q‖²`. ∎
 
 use super::{
     Bound, Claim, ClaimKind, MomentWeights, Neighbours, OutOfRange, at_least_one, free_second_weight,
@@ -184,7 +184,7 @@ fn replaced_elsewhere(
         let overlaps = overlap * (schedule.count() as f64).powi(2);
         rounded_up(factor(dimension.max(2)) * (vectors.claim.squared + overlaps))
     };
-    if overlap > 0.0 {
+    if is_opposed(overlap, vectors.claim.squared) {
         let claim = Claim { squared, kind: ClaimKind::UpperBound(Bound::NegativeOverlaps) };
         return Ok(if claim.squared <= triangle.squared { claim } else { triangle });
     }
@@ -240,16 +240,26 @@ fn not_opposed(matrix: &Matrix, pattern: &[usize]) -> bool {
 /// Longest pattern of which all overlaps are looked at.
 const MAX_PATTERN: usize = 4096;
 
+/// Whether a bound of the overlaps below 0 is more than rounding, which hides small ones.
+fn is_opposed(negative_overlap: f64, squared: f64) -> bool {
+    negative_overlap > 4.0 * OVERLAP_ERROR * squared
+}
+
 fn replaced(strategies: MomentStrategies<'_>, schedule: Schedule, weights: MomentWeights) -> Claim {
     let MomentWeights { second, count } = weights;
-    let never_opposed = |matrix: &Matrix| matrix.negative_overlap() == Some(0.0);
-    let (claim, bound) = if never_opposed(strategies.first) && never_opposed(strategies.second) {
-        let first = (2.0 + 2.0 * count).max(4.0);
-        (linear(strategies, schedule, first, 2.0 * second), Bound::SeparateStrategies)
-    } else {
-        (linear(strategies, schedule, 4.0 + 4.0 * count, 4.0 * second), Bound::Triangle)
+    let triangle = linear(strategies, schedule, 4.0 + 4.0 * count, 4.0 * second);
+    let triangle = Claim { kind: ClaimKind::UpperBound(Bound::Triangle), ..triangle };
+    let overlaps = [strategies.first, strategies.second].map(Matrix::negative_overlap);
+    let [Some(first_overlap), Some(second_overlap)] = overlaps else {
+        return triangle;
     };
-    Claim { kind: ClaimKind::UpperBound(bound), ..claim }
+    let first = (2.0 + 2.0 * count).max(4.0);
+    let opposed = (first * first_overlap + 2.0 * second * second_overlap) * (schedule.count() as f64).powi(2);
+    let squared = rounded_up(linear(strategies, schedule, first, 2.0 * second).squared + opposed);
+    let bound =
+        if is_opposed(opposed, squared) { Bound::NegativeOverlaps } else { Bound::SeparateStrategies };
+    let claim = Claim { squared, kind: ClaimKind::UpperBound(bound) };
+    if claim.squared <= triangle.squared { claim } else { triangle }
 }
 
 /// w₁ᵢ and w₂ᵢ for the steps of a pattern.
@@ -277,7 +287,8 @@ fn one_pair_is_best(dimension: usize, weight: f64, sums: &[[f64; 2]]) -> bool {
     let ratios = || sums.iter().map(|[first, second]| second / first);
     let (least, largest) =
         ratios().fold((f64::INFINITY, 0.0_f64), |(a, b), ratio| (a.min(ratio), b.max(ratio)));
-    weight * largest <= free_second_weight(dimension) || largest - least <= 1e-12 * largest
+    largest.is_finite()
+        && (weight * largest <= free_second_weight(dimension) || largest - least <= 1e-12 * largest)
 }
 
 /// `Σ_i w₁ᵢ r_d(ν w₂ᵢ/w₁ᵢ)`, to nearest.
