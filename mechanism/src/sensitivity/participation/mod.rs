@@ -31,7 +31,7 @@
 
 mod absolute;
 #[cfg(test)]
-pub(super) mod attack;
+mod attack;
 mod separated;
 mod signs;
 #[cfg(test)]
@@ -46,6 +46,8 @@ use serde::Serialize;
 use std::{f64::consts::FRAC_PI_2, fmt};
 
 pub(super) use absolute::only_first_pattern;
+#[cfg(test)]
+pub(super) use attack::{SCHEMAS, strategies};
 
 /// A squared sensitivity, and how it was come by.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
