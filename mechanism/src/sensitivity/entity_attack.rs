@@ -7,10 +7,7 @@
 use super::{
     Batch, BatchQuery, Claim, ClaimKind, MomentStrategies, MomentWeights, Neighbours,
     batch_participation_sensitivity, joint_participation_sensitivity,
-    participation::{
-        attack::{SCHEMAS, strategies},
-        attained,
-    },
+    participation::{SCHEMAS, attained, strategies},
 };
 use crate::{moments::SecondMoment, participation::Participation, strategy::Matrix};
 use chacha20::ChaCha8Rng;
@@ -19,6 +16,7 @@ use rand::SeedableRng;
 use rand_distr::{Distribution, StandardNormal, Uniform};
 
 const KEYS: usize = 2;
+const STEPS: usize = 5;
 
 /// What one stream has and the other has not (sign 1), or the other way round (sign −1): a record, or a squared mean.
 #[derive(Clone, Debug)]
@@ -167,8 +165,17 @@ struct Places<'a> {
     other: &'a [usize],
 }
 
-/// Streams that differ in one entity. Some turns start as the proofs have it: along one axis, replaced by the opposite
-/// in place (turns 0 and 1) or by the same of another key (turn 2).
+/// Records of one stream, with the key and the record of each place in a pattern.
+fn placed(steps: &[usize], sign: f64, mut of: impl FnMut(usize) -> (usize, DVector<f64>)) -> Vec<Placed> {
+    let place = |(place, &step): (usize, &usize)| {
+        let (key, x) = of(place);
+        Placed { key, step, sign, x }
+    };
+    steps.iter().enumerate().map(place).collect()
+}
+
+/// Streams that differ in one entity. The first turns start as the proofs have it: equal records that vanish (turn 0),
+/// are replaced by others far away in place (turns 0 and 1) or by the same of another key (turn 2).
 fn neighbouring(
     neighbours: Neighbours,
     dimension: usize,
@@ -176,43 +183,26 @@ fn neighbouring(
     turn: usize,
     random: &mut ChaCha8Rng,
 ) -> Vec<Placed> {
-    let all = |steps: &[usize], sign: f64, mut of: Box<dyn FnMut(usize) -> (usize, DVector<f64>) + '_>| {
-        let placed = steps.iter().enumerate().map(|(place, &step)| {
-            let (key, x) = of(place);
-            Placed { key, step, sign, x }
-        });
-        placed.collect::<Vec<_>>()
-    };
-    let axis = pair(dimension, true)[0].clone();
+    let Places { pattern, signs, other } = *places;
+    let [axis, _] = pair(dimension, true);
     let likely = pair(dimension, turn == 0);
-    let side = |place: usize, side: usize| {
-        let swapped = places.signs[place] < 0.0;
-        (0, likely[if swapped { 1 - side } else { side }].clone())
-    };
-    match (turn, neighbours) {
-        (0..=2, Neighbours::ZeroOut) => all(places.pattern, 1.0, Box::new(|_| (0, axis.clone()))),
-        (2, Neighbours::ReplaceOne) => [(1.0, 0), (-1.0, 1)]
-            .map(|(sign, key)| {
-                all(places.pattern, sign, Box::new(move |_| (key, pair(dimension, true)[0].clone())))
-            })
-            .concat(),
-        (0..=2, _) => [(1.0, 0), (-1.0, 1)]
-            .map(|(sign, of)| all(places.pattern, sign, Box::new(move |place| side(place, of))))
-            .concat(),
+    let side = |place: usize, side: usize| likely[if signs[place] < 0.0 { 1 - side } else { side }].clone();
+    let anywhere = |random: &mut ChaCha8Rng| (below(KEYS, random), random_record(dimension, random));
+    let [left, right] = match (turn, neighbours) {
+        (0, Neighbours::ZeroOut) => [placed(pattern, 1.0, |_| (0, axis.clone())), vec![]],
+        (_, Neighbours::ZeroOut) => [placed(pattern, 1.0, |_| anywhere(random)), vec![]],
+        (2, Neighbours::ReplaceOne) => {
+            [(1.0, 0), (-1.0, 1)].map(|(sign, key)| placed(pattern, sign, |_| (key, axis.clone())))
+        }
+        (0 | 1, _) => {
+            [(1.0, 0), (-1.0, 1)].map(|(sign, of)| placed(pattern, sign, |place| (0, side(place, of))))
+        }
         (_, Neighbours::ReplaceOneInPlace) => {
-            let left = all(places.pattern, 1.0, Box::new(|_| (0, random_record(dimension, random))));
-            let right = all(places.pattern, -1.0, Box::new(|_| (0, random_record(dimension, random))));
-            [left, right].concat()
+            [1.0, -1.0].map(|sign| placed(pattern, sign, |_| (0, random_record(dimension, random))))
         }
-        _ => {
-            let mut anywhere = |steps, sign| {
-                all(steps, sign, Box::new(|_| (below(KEYS, random), random_record(dimension, random))))
-            };
-            let left = anywhere(places.pattern, 1.0);
-            let right = if neighbours == Neighbours::ZeroOut { vec![] } else { anywhere(places.other, -1.0) };
-            [left, right].concat()
-        }
-    }
+        _ => [(pattern, 1.0), (other, -1.0)].map(|(steps, sign)| placed(steps, sign, |_| anywhere(random))),
+    };
+    [left, right].concat()
 }
 
 /// No distance passes the claim, and what is called exact is reached.
@@ -277,7 +267,7 @@ const KINDS: [(usize, SecondMoment); 3] =
 
 #[test]
 fn nothing_beats_the_claims_for_one_strategy() {
-    let strategies = strategies();
+    let strategies = strategies(STEPS);
     let checked = strategies.iter().flat_map(|matrix| KINDS.map(|kind| (matrix, kind)));
     let exact: usize = checked
         .map(|(matrix, (dimension, moment))| {
@@ -289,7 +279,7 @@ fn nothing_beats_the_claims_for_one_strategy() {
 
 #[test]
 fn nothing_beats_the_claims_for_two_strategies() {
-    let strategies = strategies();
+    let strategies = strategies(STEPS);
     let pairs = [(1, 0), (0, 1), (5, 6), (7, 2), (3, 1), (8, 9), (4, 5)];
     let mut exact = 0;
     for ((one, two), (dimension, moment)) in pairs.into_iter().flat_map(|pair| KINDS.map(|kind| (pair, kind)))
@@ -302,7 +292,7 @@ fn nothing_beats_the_claims_for_two_strategies() {
 
 #[test]
 fn nothing_beats_the_claims_for_batches() {
-    let strategies = strategies();
+    let strategies = strategies(STEPS);
     let mut random = ChaCha8Rng::seed_from_u64(9);
     let mut exact = 0;
     let queries = [BatchQuery::SquareOfMean, BatchQuery::SquareOfSum];

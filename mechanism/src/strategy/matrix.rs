@@ -258,10 +258,10 @@ impl Matrix {
         gram
     }
 
-    /// An upper bound of `−X_ij` over all i ≠ j, at least 0; `None` where C has negative entries and too many columns
-    /// to look at all pairs.
+    /// An upper bound of `−X_ij` over all i ≠ j, at least 0, and 0 where C has no negative entries or bands beside its
+    /// diagonal; `None` where there are too many columns to look at all pairs.
     pub fn negative_overlap(&self) -> Option<f64> {
-        if self.is_nonnegative() {
+        if self.is_nonnegative() || self.reach() == 0 {
             return Some(0.0);
         }
         if let Form::Stamped { block, .. } = &self.form {
@@ -273,7 +273,7 @@ impl Matrix {
             let longest = self.overlaps(0).into_iter().fold(0.0, f64::max);
             let lowest = |lag| self.overlaps(lag).into_iter().fold(0.0, f64::min);
             let lowest = (1..=self.reach()).map(lowest).fold(0.0, f64::min);
-            if lowest < -OVERLAP_ERROR * longest { OVERLAP_ERROR * longest - lowest } else { 0.0 }
+            OVERLAP_ERROR * longest - lowest
         })
     }
 

@@ -31,7 +31,7 @@
 
 mod absolute;
 #[cfg(test)]
-pub(super) mod attack;
+mod attack;
 mod separated;
 mod signs;
 #[cfg(test)]
@@ -46,6 +46,8 @@ use serde::Serialize;
 use std::{f64::consts::FRAC_PI_2, fmt};
 
 pub(super) use absolute::only_first_pattern;
+#[cfg(test)]
+pub(super) use attack::{SCHEMAS, strategies};
 
 /// A squared sensitivity, and how it was come by.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -91,6 +93,8 @@ pub enum Bound {
     EarlierPartners,
     /// A larger C, with coefficients that are not negative and do not increase.
     Majorised,
+    /// `(k max ‖c_i‖)²`.
+    ColumnNorms,
     /// Twice the distance to the stream without the entity.
     Triangle,
     /// Overlaps below 0 counted against the entity.
@@ -117,6 +121,7 @@ impl fmt::Display for Bound {
             Self::Spectral => "spectral norm",
             Self::EarlierPartners => "earlier partners",
             Self::Majorised => "majorised coefficients",
+            Self::ColumnNorms => "column norms",
             Self::Triangle => "triangle inequality",
             Self::NegativeOverlaps => "negative overlaps",
             Self::SeparateStrategies => "separate strategies",
@@ -208,7 +213,7 @@ pub(super) fn attained(matrix: &Matrix, schedule: Schedule, scalar: bool) -> Res
     let kind = ClaimKind::UpperBound(worst.bound.unwrap_or(Bound::AbsoluteOverlaps));
     let whole = Attained { claim: Claim { squared, kind }, witness: None };
     let searched = all_patterns(schedule, &[matrix]).map(|patterns| search(matrix, patterns, scalar));
-    Ok(searched.filter(|found| found.claim.squared <= squared).unwrap_or(whole))
+    Ok(searched.filter(|found| found.claim.squared <= squared * (1.0 + 1e-12)).unwrap_or(whole))
 }
 
 fn signs_of(matrix: &Matrix, pattern: &[usize]) -> Option<Vec<f64>> {

@@ -68,7 +68,7 @@ fn not_increasing(mut least: Vec<f64>) -> Vec<f64> {
 fn by_column_norms(terms: &Terms<'_>, schedule: Schedule) -> Worst {
     let longest = absolute_overlaps(terms, 0).into_iter().fold(0.0, f64::max);
     let squared = longest * (schedule.count() as f64).powi(2);
-    Worst { squared, pattern: schedule.pattern(0), bound: Some(Bound::Majorised) }
+    Worst { squared, pattern: schedule.pattern(0), bound: Some(Bound::ColumnNorms) }
 }
 
 /// P_1, P_2, …, P_(k−1), each for all steps.

@@ -213,9 +213,9 @@ fn the_identity_counts_participations() {
 #[test]
 fn coefficients_that_rise_again_are_majorised_or_searched() {
     let rising = [1.0, 0.5, 0.8];
-    // Few steps: all patterns are tried. 0, 2, … (lag 2 overlaps by 0.8) against 0, 1, …: nothing is above it.
+    // Overlaps of 0.9 at lag 1 and of 0.8 at lag 2: neighbouring steps are the worst.
     check_exact("tried", &toeplitz(&rising, 6), "2x1+", 2.0 * 1.89 + 2.0 * (0.5 + 0.4));
-    // Many: [1, 0.8, 0.8] may bound what is between.
+    // Where overlaps fit into no table, those of [1, 0.8, 0.8] bound them.
     let many = claim(&toeplitz(&rising, 1 << 20), "1000x2+", 1);
     let larger = claim(&toeplitz(&[1.0, 0.8, 0.8], 1 << 20), "1000x2+", 1);
     assert_eq!(many.kind, ClaimKind::UpperBound(Bound::Majorised));
