@@ -174,6 +174,19 @@ mod tests {
     }
 
     #[test]
+    fn both_searches_find_the_same() {
+        let form = QuadraticForm::from_workload(&"adam:0.9".parse().unwrap(), 40).unwrap();
+        let classes = Classes::new(40, 40);
+        let problem = Problem::new(&form, &classes).unwrap();
+        let settings = Settings { relative_gap: 2e-8, ..Settings::default() };
+        let found = row_space::search(&problem, &settings, &mut |_| ControlFlow::Continue(())).unwrap();
+        assert!(!problem.singular && found.progress.relative_gap() <= 2e-8);
+        let other = solved(&form, 2e-8);
+        assert!((found.progress.objective / other.objective - 1.0).abs() < 3e-8);
+        assert!(found.progress.lower_bound < other.objective * (1.0 + 1e-12));
+    }
+
+    #[test]
     fn one_step_and_one_query() {
         let one = solved(&QuadraticForm::from_matrix(&DMatrix::from_element(3, 1, 2.0)).unwrap(), 1e-12);
         assert_eq!(one.strategy[(0, 0)], 1.0);
@@ -205,6 +218,7 @@ mod tests {
         let endless = Settings { relative_gap: 0.0, ..Settings::default() };
         let optimum = coa(&form, &endless, &mut |_| ControlFlow::Continue(())).unwrap();
         assert!(optimum.relative_gap() < 1e-12, "{}", optimum.relative_gap());
+        assert!(optimum.iterations < 40, "{}", optimum.iterations);
     }
 
     proptest! {

@@ -219,17 +219,7 @@ fn basis(n: usize) -> Vec<DMatrix<f64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::series;
     use serde_json::Value;
-
-    fn coefficients(input: &Value, steps: usize) -> Vec<f64> {
-        let decay = input["param"].as_f64().unwrap_or(1.0);
-        let powers = series::binomial(-1.0, decay, steps);
-        match input["workload"].as_str().unwrap() {
-            "momentum" => series::product(&series::binomial(-1.0, 1.0, steps), &powers, steps),
-            _ => powers,
-        }
-    }
 
     #[test]
     fn table_6_to_all_printed_digits() {
@@ -238,15 +228,17 @@ mod tests {
         for case in vectors["cases"].as_array().unwrap() {
             let (id, input, expected) = (&case["id"], &case["input"], &case["expected"]);
             let [steps, count, gap] = ["n", "k", "b"].map(|name| input[name].as_u64().unwrap() as usize);
-            let coefficients = coefficients(input, steps);
-            let workload =
-                DMatrix::from_fn(steps, steps, |t, i| if i <= t { coefficients[t - i] } else { 0.0 });
+            let text = match input["workload"].as_str().unwrap() {
+                "exp" => format!("exponential:{}", input["param"]),
+                "momentum" => format!("momentum:{}", input["param"]),
+                name => name.into(),
+            };
             let corners = match input["constraints"].as_str().unwrap() {
                 "eq34" => Corners::Signed,
                 "eq36" => Corners::NonNegativeInClass,
                 _ => Corners::NonNegative,
             };
-            let form = QuadraticForm::from_matrix(&workload).unwrap();
+            let form = QuadraticForm::from_workload(&text.parse().unwrap(), steps).unwrap();
             let found = optimum(&form, count, gap, corners, 1e-9).unwrap();
             assert!(found.objective / found.lower_bound - 1.0 < 1e-9, "{id}");
             assert!((found.objective / expected["loss"].as_f64().unwrap() - 1.0).abs() < 1e-7, "{id}");

@@ -84,7 +84,7 @@ fn relative_gap(objective: f64, lower_bound: f64) -> f64 {
 pub enum Stop {
     /// The wanted gap is reached.
     Gap,
-    /// Rounding lets the bound rise no further: the gap is what it is.
+    /// Rounding lets objective and bound come no nearer: the gap is what it is.
     Rounding,
     /// The allowed number of iterations is used up.
     Iterations,

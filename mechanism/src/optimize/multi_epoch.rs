@@ -45,7 +45,6 @@ pub fn multi_epoch(
 mod tests {
     use super::super::certificate;
     use super::*;
-    use crate::series;
     use nalgebra::DMatrix;
     use serde_json::Value;
 
@@ -54,26 +53,13 @@ mod tests {
         multi_epoch(form, count, gap, &settings, &mut |_| ControlFlow::Continue(())).unwrap()
     }
 
-    /// Prefix sums of heavy-ball momentum.
-    fn momentum(decay: f64, steps: usize) -> DMatrix<f64> {
-        let sums = series::product(
-            &series::binomial(-1.0, 1.0, steps),
-            &series::binomial(-1.0, decay, steps),
-            steps,
-        );
-        DMatrix::from_fn(steps, steps, |t, i| if i <= t { sums[t - i] } else { 0.0 })
-    }
-
     fn form(input: &Value) -> QuadraticForm {
-        let steps = input["n"].as_u64().unwrap() as usize;
-        let workload = |text: String| QuadraticForm::from_workload(&text.parse().unwrap(), steps).unwrap();
-        match input["workload"].as_str().unwrap() {
-            "exp" => workload(format!("exponential:{}", input["param"])),
-            "momentum" => {
-                QuadraticForm::from_matrix(&momentum(input["param"].as_f64().unwrap(), steps)).unwrap()
-            }
-            name => workload(name.into()),
-        }
+        let text = match input["workload"].as_str().unwrap() {
+            "exp" => format!("exponential:{}", input["param"]),
+            "momentum" => format!("momentum:{}", input["param"]),
+            name => name.into(),
+        };
+        QuadraticForm::from_workload(&text.parse().unwrap(), input["n"].as_u64().unwrap() as usize).unwrap()
     }
 
     #[test]

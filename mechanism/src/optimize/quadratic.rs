@@ -11,7 +11,8 @@ pub struct QuadraticForm {
 }
 
 impl QuadraticForm {
-    /// Of the first `steps` rows of a workload, in O(n²) operations and without forming A.
+    /// Of the first `steps` rows of a workload, in O(n²) operations and without forming A,
+    /// unless A is given entry by entry.
     ///
     /// ```
     /// use hushflow_mechanism::optimize::QuadraticForm;
@@ -24,10 +25,11 @@ impl QuadraticForm {
     /// # Errors
     /// [`OptimizeError::Empty`] for no steps at all.
     pub fn from_workload(workload: &Workload, steps: usize) -> Result<Self, OptimizeError> {
-        match workload {
-            Workload::Average => Self::new(average(steps)),
-            Workload::Adam(_) | Workload::Matrix(_) => Self::from_matrix(&workload.matrix(steps)),
-            toeplitz => Self::new(toeplitz_gram(&toeplitz.toeplitz_part(steps).unwrap_or_default())),
+        match (workload, workload.toeplitz_part(steps)) {
+            (Workload::Average, _) => Self::new(weighted_decay(1.0, &divisors(workload, steps))),
+            (Workload::Adam(decay), _) => Self::new(weighted_decay(decay.get(), &divisors(workload, steps))),
+            (_, Some(coefficients)) => Self::new(toeplitz_gram(&coefficients)),
+            (_, None) => Self::from_matrix(&workload.matrix(steps)),
         }
     }
 
@@ -77,13 +79,18 @@ fn check_entries(matrix: &DMatrix<f64>) -> Result<(), OptimizeError> {
     })
 }
 
-/// V_ij = Σ_(t ≥ max(i,j)) t⁻².
-fn average(steps: usize) -> DMatrix<f64> {
-    let mut tails: Vec<f64> = (1..=steps).map(|t| (t as f64).powi(-2)).collect();
-    for t in (1..steps).rev() {
-        tails[t - 1] += tails[t];
+fn divisors(workload: &Workload, steps: usize) -> Vec<f64> {
+    (1..=steps as u64).map(|t| workload.row_divisor(t)).collect()
+}
+
+/// `V_ij = β^|i−j| Σ_(t ≥ m) β^(2(t−m)) / divisor(t)²` with m = max(i,j), for `A[t,i] = β^(t−i) / divisor(t)`.
+fn weighted_decay(decay: f64, divisors: &[f64]) -> DMatrix<f64> {
+    let mut tails: Vec<f64> = divisors.iter().map(|divisor| divisor.powi(-2)).collect();
+    for t in (1..tails.len()).rev() {
+        tails[t - 1] += decay * decay * tails[t];
     }
-    DMatrix::from_fn(steps, steps, |i, j| tails[i.max(j)])
+    let powers: Vec<f64> = (0..tails.len()).map(|lag| libm::pow(decay, lag as f64)).collect();
+    DMatrix::from_fn(tails.len(), tails.len(), |i, j| powers[i.abs_diff(j)] * tails[i.max(j)])
 }
 
 /// V_ij = V_(i+1)(j+1) + T_(n−i) T_(n−j), steps from 1.
@@ -110,7 +117,7 @@ mod tests {
     #[test]
     fn closed_forms_are_the_products() {
         for text in
-            ["prefix", "average", "exponential:0.9", "window:4", "window:40", "momentum:0.9", "adam:0.9"]
+            ["prefix", "average", "exponential:0.9", "window:4", "window:40", "momentum:0.8", "adam:0.7"]
         {
             let workload = text.parse().unwrap();
             let closed = QuadraticForm::from_workload(&workload, 17).unwrap();

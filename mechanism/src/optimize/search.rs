@@ -17,6 +17,9 @@ pub(super) const SUFFICIENT_RISE: f64 = 1e-4;
 /// Halvings of a step before it counts as none.
 pub(super) const HALVINGS: i32 = 40;
 
+/// Iterations that bring the certificate no nearer, by a hundredth, before rounding is held to be the reason.
+const PATIENCE: usize = 20;
+
 pub(super) type Callback<'a> = &'a mut dyn FnMut(&Progress) -> ControlFlow<()>;
 
 /// V on steps sorted by class, divided by its mean diagonal entry.
@@ -72,6 +75,8 @@ pub(super) struct Record<'a> {
     scale: f64,
     settings: &'a Settings,
     callback: Callback<'a>,
+    /// The gap when it last shrank notably, and the iterations since.
+    shrunk: (f64, usize),
 }
 
 impl<'a> Record<'a> {
@@ -86,7 +91,7 @@ impl<'a> Record<'a> {
         let multipliers = dual::start(problem.form.as_ref(), problem.classes);
         let progress = Progress { objective, ..Progress::default() };
         let found = Found { gram, multipliers, progress, stop: Stop::Rounding };
-        Ok(Self { found, scale: problem.scale, settings, callback })
+        Ok(Self { found, scale: problem.scale, settings, callback, shrunk: (f64::INFINITY, 0) })
     }
 
     pub(super) fn raise(&mut self, bound: f64, multipliers: &Blocks) {
@@ -113,12 +118,16 @@ impl<'a> Record<'a> {
         let progress = &mut self.found.progress;
         progress.iteration += 1;
         let cancelled = (self.callback)(progress).is_break();
-        if progress.relative_gap() <= self.settings.relative_gap {
+        let gap = progress.relative_gap();
+        self.shrunk = if gap < 0.99 * self.shrunk.0 { (gap, 0) } else { (self.shrunk.0, self.shrunk.1 + 1) };
+        if gap <= self.settings.relative_gap {
             Some(Stop::Gap)
         } else if cancelled {
             Some(Stop::Cancelled)
+        } else if progress.iteration >= self.settings.iterations {
+            Some(Stop::Iterations)
         } else {
-            (progress.iteration >= self.settings.iterations).then_some(Stop::Iterations)
+            (self.shrunk.1 >= PATIENCE).then_some(Stop::Rounding)
         }
     }
 
