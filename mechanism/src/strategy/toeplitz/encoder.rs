@@ -87,10 +87,11 @@ impl Encoder for ToeplitzEncoder {
     fn restore(&mut self, state: &[u8]) -> Result<(), StepError> {
         let (steps, rows) = self.owner().restore(state)?;
         let largest = rows.iter().map(|x| x.unsigned_abs()).fold(0, u128::max);
-        // A stream without end holds all rows: what is not there needs no coefficients.
-        let held = self.history.coordinates().checked_mul(steps as usize) == Some(rows.len());
-        let longer = self.strategy.longer(steps).filter(|_| held);
-        let mut restored = Self::new(longer.as_ref().unwrap_or(&self.strategy), self.history.coordinates());
+        // A stream without end holds all rows: steps whose rows are not there need no coefficients.
+        let coordinates = self.history.coordinates();
+        let held = !rows.is_empty() && coordinates.checked_mul(steps as usize) == Some(rows.len());
+        let longer = held.then(|| self.strategy.longer(steps)).flatten();
+        let mut restored = Self::new(longer.as_ref().unwrap_or(&self.strategy), coordinates);
         restored.history = restored.history.replaced(steps, rows).ok_or(saved::wrong_length())?;
         *self = Self { largest, ..restored };
         Ok(())
@@ -187,6 +188,18 @@ mod tests {
 
     /// The root applied to its own coefficients gives ones: so the sum stays just in range until a last row, small
     /// enough to be in range by itself, drives it out.
+    #[test]
+    fn a_forged_number_of_steps_is_refused_before_it_costs_anything() {
+        let strategy = build(StrategyName::LogPerturbedRoot, &"prefix".parse().unwrap(), None).unwrap();
+        let mut encoder = strategy.encoder(1);
+        let mut state = encoder.save();
+        for steps in [1u64, 1 << 40, u64::MAX] {
+            state[24..].copy_from_slice(&steps.to_le_bytes());
+            assert!(encoder.restore(&state).is_err());
+        }
+        assert_eq!(encoder.steps(), 0);
+    }
+
     #[test]
     fn what_is_held_counts_for_the_range() {
         let strategy = square_root("prefix");

@@ -339,9 +339,12 @@ impl Decoder for InverseDecoder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::strategy::build;
+    use crate::strategy::{Strategy as _, build};
     use num_bigint::BigInt;
-    use proptest::prelude::*;
+    use proptest::{
+        collection,
+        prelude::{any, prop_assert, prop_assert_eq, proptest},
+    };
 
     const STEPS: u64 = 30;
 
@@ -359,7 +362,7 @@ mod tests {
             workload in "prefix|exponential:0\\.9|window:[3-9]",
             bands in 1u32..12,
             normalized: bool,
-            rows in prop::collection::vec((any::<i128>(), 40u32..120), STEPS as usize),
+            rows in collection::vec((any::<i128>(), 40u32..120), STEPS as usize),
         ) {
             let strategy = strategy(&workload, bands, normalized);
             let (mut encoder, mut y, mut outputs) = (strategy.encoder(1), [0], Vec::<BigInt>::new());

@@ -29,8 +29,7 @@
 //! | 100 | 1.0717 | 1.0337 | 1.0078 | 1.0026 | 1.0012 | 1.0002 |
 //!
 //! Normalising gains what the whole square root gains (0.1% at k = 10, n = 512). The banded inverse is no match (1.10 at
-//! b = 2k, 1.03 at 8k), and with `mk + 1` bands its inverse, the encoder, explodes: `1/√(1 − x^k)` cut behind a positive
-//! term has roots inside the unit circle.
+//! b = 2k, 1.03 at 8k), and with k + 1 bands the C that belongs to it grows exponentially.
 
 mod build;
 mod decoder;
