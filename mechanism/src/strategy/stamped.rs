@@ -206,8 +206,8 @@ impl<F: Strategy + ?Sized + 'static> Stamped<F> {
 }
 
 impl<F: Strategy + ?Sized + 'static> Strategy for Stamped<F> {
-    /// Columns of different blocks don't overlap. Every block rounds for itself: without a horizon 2²⁰ blocks are charged,
-    /// and a stream of a strategy that rounds ends after them.
+    /// Columns of different blocks don't overlap. Every block rounds for itself: without a horizon 2²⁰ blocks are
+    /// charged, and a stream of a strategy that rounds ends after them.
     fn geometry(&self) -> ColumnGeometry {
         let block = self.block.geometry();
         let blocks = self.horizon.map_or(CHARGED_BLOCKS, |steps| steps.div_ceil(self.length.get()));

@@ -34,6 +34,7 @@ pub const MAX_BANDED_OPTIMAL_HORIZON: u64 = 2048;
 const ITERATIONS: usize = 500;
 
 /// The best banded strategy, and how far from the best it can be.
+#[derive(Clone, Debug)]
 pub struct BandedOptimum {
     /// C itself. It is stored rather than made again: the descent need not end at the same last digits everywhere.
     pub strategy: Dense,
@@ -76,7 +77,9 @@ pub fn banded_optimal(
         (value, unscale(&gradient, &scales))
     });
     let c = problem.normalized(&unscale(&end.point, &scales)).0;
-    let strategy = Dense::new(name, &DMatrix::from_fn(a.nrows(), a.ncols(), |t, i| c[(t, i)]))?;
+    // A step of the descent can turn the sign of a row, which changes nothing in CᵀC.
+    let upright = |t: usize, i: usize| c[(t, i)] * c[(t, t)].signum();
+    let strategy = Dense::new(name, &DMatrix::from_fn(a.nrows(), a.ncols(), upright))?;
     let squares = strategy.decoder_row_norms(workload, horizon).map(|norm| norm * norm);
     let objective = squares.sum::<f64>() * strategy.geometry().max_norm_squared;
     Ok(BandedOptimum {

@@ -1,11 +1,11 @@
 //! The best Toeplitz C with a number of bands, for the squared error summed over all steps.
 //!
-//! With coefficients c, those of the decoder are `b = a/c` as series, and the loss is `‖c‖² Σ_j w_j b_j²`, where `w_j` adds
-//! up the squares of what rows j and later are divided by, inverted: n − j for running sums. The derivative of b by
-//! `c_k` is `−b/c` moved by k steps, so that value and gradient take O(nb).
+//! With coefficients c, those of the decoder are `b = a/c` as series, and the loss is `‖c‖² Σ_j w_j b_j²`, where `w_j`
+//! adds up 1 over the squares of the divisors of row j and later: n − j for running sums. The derivative of b by `c_k`
+//! is `−b/c` moved by k steps, so that value and gradient take n operations for every band.
 //!
-//! Under participations at least b steps apart no two columns of a participation overlap: the squared sensitivity is
-//! k times `‖c‖²`, and the same c is the best one. Plain loops: the same on every machine.
+//! Where participations are at least as far apart as there are bands, their columns don't overlap: the squared
+//! sensitivity under k participations is k `‖c‖²`, and the same c is the best one. Plain loops: the same on every machine.
 
 use super::{
     super::{MAX_HORIZON, StrategyError, StrategyName, check_horizon},

@@ -49,7 +49,7 @@ pub const MAX_DENSE_HORIZON: u64 = 4096;
 /// assert!((norm_squared * errors[1].powi(2) - 1.25 * 1.25).abs() < 1e-11);
 /// # Ok::<(), hushflow_mechanism::strategy::StrategyError>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Dense {
     name: StrategyName,
     entries: Arc<DenseParameters>,

@@ -7,8 +7,8 @@ use super::{
 use crate::workload::Workload;
 use nalgebra::DMatrix;
 
-/// `matrix-square-root`: `C = A^(1/2)`, lower-triangular as A is, so that `A = C C`. Columns are scaled to norm 1 if the
-/// name says `normalized-`.
+/// `matrix-square-root`: `C = A^(1/2)`, lower-triangular as A is, so that `A = C C`. Columns are scaled to norm 1 if
+/// the name says `normalized-`.
 ///
 /// # Errors
 /// [`StrategyError::Horizon`] for more than [`MAX_DENSE_HORIZON`] steps or none, [`StrategyError::Workload`] for a
@@ -80,6 +80,7 @@ fn normalize_columns(c: &mut DMatrix<f64>) {
 mod tests {
     use super::*;
     use crate::strategy::{Factorization, Strategy, conformance};
+    use serde_json::Value;
 
     fn root(name: &str, workload: &str, steps: u64) -> Result<Dense, StrategyError> {
         matrix_square_root(name.parse().unwrap(), &workload.parse().unwrap(), steps)
@@ -134,6 +135,37 @@ mod tests {
         check("exponential:0.9", 512, 1077.4217516597, 1076.1731905988);
         check("exponential:0.99", 512, 2305.0478156713, 2282.0468229731);
         check("window:10", 512, 18.8453634702, 18.8105113143);
+    }
+
+    /// Where A is a Toeplitz matrix, so is its root.
+    #[test]
+    fn errors_of_toeplitz_roots_are_those_of_the_reference() {
+        let vectors: Value =
+            serde_json::from_str(include_str!("../../../../tests/vectors/factorization_errors.json"))
+                .unwrap();
+        let mut checked = 0;
+        for case in vectors["cases"].as_array().unwrap() {
+            let (input, expected) = (&case["input"], &case["expected"]);
+            let name = match input["workload"].as_str().unwrap() {
+                "average" | "adam" => continue,
+                "exp" => "exponential",
+                name => name,
+            };
+            if input["factorization"] != "sqrt" {
+                continue;
+            }
+            let text =
+                if input["param"].is_null() { name.into() } else { format!("{name}:{}", input["param"]) };
+            let steps = input["n"].as_u64().unwrap();
+            let found = loss(&root("matrix-square-root", &text, steps).unwrap(), &text.parse().unwrap());
+            let expected = expected["rmse"].as_f64().unwrap();
+            assert!(
+                ((found / steps as f64).sqrt() / expected - 1.0).abs() < 1e-10,
+                "{text} {steps}: {found}"
+            );
+            checked += 1;
+        }
+        assert!(checked >= 8);
     }
 
     #[test]

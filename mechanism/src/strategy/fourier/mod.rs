@@ -1,5 +1,5 @@
 //! The Fourier mechanism: running sums of n steps as a circulant matrix of 2n rows, split at the root of its
-//! eigenvalues ("Multi-Epoch Matrix Factorization Mechanisms", Choquette-Choo et al., 2023, section 4, appendices J, K).
+//! eigenvalues ("Multi-Epoch Matrix Factorization Mechanisms", Choquette-Choo et al., 2023, section 4, appendix K).
 //!
 //! The encoder C is the first n columns of that root. Its decoders:
 //! - `fft`: the first n rows of the root. All rows have the squared norm `‖v‖₁/(2n)`, v being the eigenvalues.
@@ -63,8 +63,8 @@ impl Fourier {
     /// The encoder with the decoder called [`StrategyName::Fourier`] or [`StrategyName::FourierOptimalDecoder`].
     ///
     /// # Errors
-    /// [`StrategyError::Horizon`] for more than [`MAX_HORIZON`] steps or none; [`StrategyError::Unknown`] for a strategy
-    /// of another name.
+    /// [`StrategyError::Horizon`] for more than [`MAX_HORIZON`] steps or none; [`StrategyError::Unknown`] for a
+    /// strategy of another name.
     pub fn new(name: StrategyName, horizon: u64) -> Result<Self, StrategyError> {
         check_horizon(&name, horizon, MAX_HORIZON)?;
         if !matches!(name, StrategyName::Fourier | StrategyName::FourierOptimalDecoder) {

@@ -2,9 +2,9 @@
 //!
 //! What depends on C through CᵀC alone, the sensitivity, is that of the tree; and the decoder `A C⁻¹` has the row norms
 //! of the best decoder of the tree, `A` times its pseudo-inverse. Row t of C comes from the last by elimination,
-//! `C[t,i] C[t,t] = (CᵀC)[t,i] − Σ_(s>t) C[s,t] C[s,i]`. The two halves of a node to the left of t can be swapped without
-//! changing anything on the right-hand side, so that a row has one value for every binary digit 1 of t: the node there.
-//! So all of C takes O(n² log n) operations.
+//! `C[t,i] C[t,t] = (CᵀC)[t,i] − Σ_(s>t) C[s,t] C[s,i]`. The two halves of a node to the left of t can be swapped
+//! without changing anything on the right-hand side, so that a row has one value for every binary digit 1 of t: that of
+//! the node there. So all of C takes O(n² log n) operations.
 
 use super::height;
 use crate::strategy::{Dense, MAX_DENSE_HORIZON, StrategyError, StrategyName, check_horizon};

@@ -50,8 +50,8 @@ impl Tree {
     /// The tree called [`StrategyName::Tree`] or [`StrategyName::Honaker`].
     ///
     /// # Errors
-    /// [`StrategyError::Horizon`] for more than [`MAX_HORIZON`] steps or none; [`StrategyError::Unknown`] for a strategy
-    /// of another name.
+    /// [`StrategyError::Horizon`] for more than [`MAX_HORIZON`] steps or none; [`StrategyError::Unknown`] for a
+    /// strategy of another name.
     pub fn new(name: StrategyName, horizon: u64) -> Result<Self, StrategyError> {
         check_horizon(&name, horizon, MAX_HORIZON)?;
         match name {
@@ -155,7 +155,7 @@ impl Factorization for Tree {
     /// The number of nodes that hold the first step: no step is in more.
     fn max_column_norm_squared(&self, steps: u64) -> f64 {
         let steps = self.within_horizon(steps);
-        let top = if self.completes(steps) { height(steps) } else { steps.ilog2() };
+        let top = if self.completes(steps) { height(steps) } else { steps.max(1).ilog2() };
         f64::from(top + 1)
     }
 
