@@ -84,7 +84,11 @@ fn parameters() -> Result<PublicParameters, Box<dyn Error>> {
             second_moment_weight: None,
             second_moments: SecondMoment::Full,
         },
-        release: pipeline::Release { strategy: StrategyName::SquareRoot, workload: Workload::Prefix },
+        release: pipeline::Release {
+            strategy: StrategyName::SquareRoot,
+            workload: Workload::Prefix,
+            memory_limit: None,
+        },
     })
 }
 

@@ -9,7 +9,7 @@ use hushflow_mechanism::estimate::density::{Density, DensityError};
 use hushflow_mechanism::jme::{JointMechanism, JointMechanismError, JointParameters};
 use hushflow_mechanism::moments::{ClipError, Clipper, Layout};
 use hushflow_mechanism::release::Shards;
-use hushflow_mechanism::strategy::{Chosen, Strategy, StrategyError, build_chosen};
+use hushflow_mechanism::strategy::{Chosen, MatrixError, Strategy, StrategyError, build_chosen};
 use hushflow_mechanism::view::View;
 use hushflow_mechanism::workload::Workload;
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,7 @@ use thiserror::Error;
 
 use crate::pipeline::PublicParameters;
 use crate::state::PublicHeader;
+use crate::strategies::StrategiesError;
 
 /// Shards of a pipeline: the unit of work and of state. Fixed for ever, so that the number of workers may change.
 const SHARDS: u32 = 64;
@@ -35,6 +36,12 @@ pub enum PublicationError {
     /// The strategy can't be made.
     #[error("release: {0}")]
     Strategy(#[from] StrategyError),
+    /// The strategy can't be found.
+    #[error("release: {0}")]
+    Search(#[from] StrategiesError),
+    /// The strategy can't be judged.
+    #[error("release: {0}")]
+    Matrix(#[from] MatrixError),
     /// The bounds can't be used.
     #[error("columns: {0}")]
     Clip(#[from] ClipError),
@@ -92,7 +99,7 @@ impl Publication {
         Self::calibrate_chosen(parameters, chosen, private)
     }
 
-    /// Calibrates the noise to the guarantee, for what [`choose`](crate::strategies::choose) made of the strategy that the
+    /// Calibrates the noise to the guarantee, for what [`of_pipeline`](crate::strategies::of_pipeline) made of the strategy that the
     /// parameters name.
     ///
     /// # Errors

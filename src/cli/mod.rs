@@ -4,8 +4,10 @@
 //! seen enough.
 
 pub(crate) mod calibrate;
+pub(crate) mod optimize;
 mod output;
 pub(crate) mod plan;
+mod progress;
 pub(crate) mod run;
 pub(crate) mod tail;
 pub(crate) mod verify;
@@ -32,6 +34,8 @@ pub(crate) struct Arguments {
 enum Command {
     /// Forecast the noise of a stream, and compare strategies, before anything runs
     Plan(plan::PlanArguments),
+    /// Find the best strategy for a workload, with a proof of how good it is
+    Optimize(optimize::OptimizeArguments),
     /// Publish a stream as a pipeline file says
     Run(run::RunArguments),
     /// Read what was published, under any view, as often as you like
@@ -49,6 +53,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
         Command::Tail(arguments) => tail::execute(arguments),
         Command::Calibrate(arguments) => calibrate::execute(arguments),
         Command::Plan(arguments) => plan::execute(arguments),
+        Command::Optimize(arguments) => optimize::execute(arguments),
         Command::Verify(arguments) => verify::execute(arguments),
     };
     match done {

@@ -1,30 +1,35 @@
 //! `hushflow plan`: the noise of a stream that has not run yet, and which strategy makes it least.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hushflow::mechanism::accounting::{Delta, Epsilon, NoiseMultiplier};
 use hushflow::mechanism::epochs::Schedule;
 use hushflow::mechanism::moments::{Layout, SecondMoment};
+use hushflow::mechanism::participation::Participation;
 use hushflow::mechanism::sensitivity::Neighbours;
-use hushflow::mechanism::strategy::{MAX_HORIZON, StrategyName};
+use hushflow::mechanism::strategy::{MAX_HORIZON, StrategyError, StrategyName};
 use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::{Pipeline, Privacy, PublicParameters};
+use hushflow::plot::{Line, error_per_step};
 use hushflow::publication::PublicationError;
+use hushflow::strategies::matrix::read_matrix;
+use hushflow::strategies::{Candidate, Objective, Purpose, StrategiesError, catalogue};
 use serde::de::DeserializeOwned;
 use serde::de::value::StrDeserializer;
 
 use super::output::{print, print_json};
+use super::progress::Bar;
 use super::{CliError, number_in};
-use forecast::{Budget, Participation, Plan};
+use forecast::{Budget, Forecast, Plan};
 
 mod forecast;
 mod report;
 
-/// The strategies that are compared when none is named.
-const STRATEGIES: [StrategyName; 2] = [StrategyName::Identity, StrategyName::SquareRoot];
+/// Lines of a plot: more can't be told apart.
+const PLOTTED: usize = 9;
 
 /// What `hushflow plan` takes.
 #[derive(Debug, Args)]
@@ -33,27 +38,46 @@ Use it before a run, to choose a strategy, an epoch length and a budget: no data
 figures are exact, and what a run will have. Without --strategy, all strategies are compared, the least error \
 first; without a budget, the noise is that for a noise multiplier of 1.
 
+Strategies:
+  identity                          fresh noise on every epoch
+  square-root                       the Toeplitz square root of the workload, full history
+  banded-square-root:b              its first b coefficients
+  banded-inverse-square-root:b      a root whose inverse has b coefficients
+  matrix-square-root                the square root of the whole workload, dense
+  normalized-…                      each of these roots with columns of norm 1
+  log-perturbed-root                running sums without a horizon
+  blt:b                             b buffers, fitted: constant memory, near the best Toeplitz strategy
+  power-law:b                       b buffers for the running average, fitted
+  tree, honaker, fft                as published, for comparison; they do not run
+  tree-optimal-decoder, fft-optimal-decoder   the same encoders with the best decoder, in causal form
+  banded-optimal:b, banded-toeplitz-optimal:b   the best with b bands
+  optimal, coa                      the best of all, certified; coa is for single participation
+  file:PATH                         saved by hushflow optimize, or a CSV matrix
+
 With A the workload and C the strategy, the JSON fields sensitivity, frobenius, max_row, loss, rmse and max_error \
-are those of A = B C for records of norm 1 that are added or removed once and a noise multiplier of 1. \
+are those of A = B C for records of norm 1 that are added or removed, as often as --participation says, and a noise \
+multiplier of 1; sensitivity_kind tells whether streams attain the sensitivity or which bound it is. \
 joint_sensitivity and the noise levels are those of what is released: count, first and second moments together, \
 for the clip norm, neighbours and noise multiplier in force, in the unit of the clip norm: a pipeline file scales its \
 columns to [−1, 1].
 
 Examples:
   hushflow plan --workload prefix --horizon 365 --epsilon 1 --delta 1e-6
-  hushflow plan --workload window:7 --horizon 365 --strategy square-root --json
-  hushflow plan examples/flights.toml --strategy identity")]
+  hushflow plan examples/flights.toml --plot errors.svg
+  hushflow plan --workload prefix --horizon 2000 --participation 20x100 --strategy fft-optimal-decoder --stamps 5
+  hushflow plan --workload window:7 --horizon 365 --strategy square-root --json")]
 pub(crate) struct PlanArguments {
     /// A pipeline file that says all of this; flags beside it win
     pipeline: Option<PathBuf>,
-    /// How epochs are weighted: prefix, average, exponential:β, window:k
+    /// How epochs are weighted: prefix, average, exponential:β, window:k, momentum:β, adam:β, or matrix:FILE (CSV)
     #[arg(long, short = 'w')]
+    #[arg(value_parser = read_workload)]
     workload: Option<Workload>,
     /// Number of epochs
     #[arg(long, short = 'n', value_name = "N", allow_hyphen_values = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=MAX_HORIZON))]
     horizon: Option<u64>,
-    /// How noise is correlated over time: identity, square-root
+    /// How noise is correlated over time; see below [default: all that apply are compared]
     #[arg(long, short)]
     strategy: Option<StrategyName>,
     /// Numbers in a record [default: 2]
@@ -82,15 +106,36 @@ pub(crate) struct PlanArguments {
     /// λ: the share of the second moments [default: ½ζ⁻²; in place, the largest that is free]
     #[arg(long, value_name = "λ", allow_hyphen_values = true, value_parser = number_in(positive))]
     second_moment_weight: Option<f64>,
-    /// How often what is protected takes part: once, 1, is all that this version plans
-    #[arg(long, value_name = "K[xB]", default_value = "1", allow_hyphen_values = true)]
+    /// How often what is protected takes part: 1; KxB, K times, B epochs apart; KxB+, B or more apart; every-step
+    #[arg(long, value_name = "KxB", default_value = "1", allow_hyphen_values = true)]
     participation: Participation,
+    /// Begin the strategy anew so many times
+    #[arg(long, value_name = "S", default_value_t = 1, allow_hyphen_values = true)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    stamps: u64,
+    /// What counts, for fits and for the order of the table
+    #[arg(long, value_name = "rmse|max", default_value = "rmse", value_parser = word::<Objective>(&["rmse", "max"]))]
+    objective: Objective,
     /// Expected records of a key in an epoch: tells the noise of the mean
     #[arg(long, value_name = "R", allow_hyphen_values = true, value_parser = number_in(positive))]
     records_per_epoch: Option<f64>,
+    /// Draw the error of every epoch, a line for each strategy, as SVG
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
     /// Print one JSON object, with all digits
     #[arg(long)]
     json: bool,
+}
+
+/// A workload by its name, or in a file.
+pub(super) fn read_workload(text: &str) -> Result<Workload, String> {
+    match text.strip_prefix("matrix:") {
+        None => text.parse().map_err(|error: hushflow::mechanism::workload::WorkloadError| error.to_string()),
+        Some(path) => {
+            let matrix = read_matrix(Path::new(path)).map_err(|error| error.to_string())?;
+            Workload::from_matrix(path, matrix).map_err(|error| format!("{path}: {error}"))
+        }
+    }
 }
 
 fn positive(value: f64) -> Result<f64, &'static str> {
@@ -98,7 +143,7 @@ fn positive(value: f64) -> Result<f64, &'static str> {
 }
 
 /// Reads one of these words, as pipeline files write them.
-fn word<T: DeserializeOwned + Clone + Send + Sync + 'static>(
+pub(super) fn word<T: DeserializeOwned + Clone + Send + Sync + 'static>(
     words: &'static [&'static str],
 ) -> impl TypedValueParser<Value = T> {
     let read = |word: String| T::deserialize(StrDeserializer::<serde::de::value::Error>::new(&word));
@@ -110,13 +155,19 @@ impl PlanArguments {
     fn plan(&self, file: Option<&PublicParameters>) -> Result<Plan, CliError> {
         let privacy = file.map(|file| file.privacy);
         let workload = self.workload.clone().or_else(|| Some(file?.release.workload.clone()));
-        let horizon = self.horizon.or_else(|| Some(file?.epochs.schedule.horizon()));
+        let workload = workload.ok_or_else(|| missing("--workload", "--workload prefix"))?;
+        let horizon = self.horizon.or_else(|| Some(file?.epochs.schedule.horizon())).or(workload.horizon());
         let second = self.moments.or_else(|| Some(privacy?.second_moments));
         let neighbours = self.neighbours.or_else(|| Some(privacy?.neighbours));
         Ok(Plan {
-            workload: workload.ok_or_else(|| missing("--workload", "--workload prefix"))?,
-            horizon: horizon.ok_or_else(|| missing("--horizon", "--horizon 365, the number of epochs"))?,
-            participation: self.participation,
+            purpose: Purpose {
+                workload,
+                horizon: horizon
+                    .ok_or_else(|| missing("--horizon", "--horizon 365, the number of epochs"))?,
+                participation: self.participation,
+                stamps: self.stamps,
+                objective: self.objective,
+            },
             layout: Layout {
                 dimension: file.map_or(self.dimension.unwrap_or(2).into(), |file| file.columns.len()),
                 second: second.unwrap_or(SecondMoment::Full),
@@ -164,22 +215,69 @@ fn records_per_epoch(file: &PublicParameters) -> Option<f64> {
 /// Prints the forecast of one strategy, or compares all.
 pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
     let file = arguments.pipeline.as_deref().map(Pipeline::load).transpose()?;
-    let file = file.as_ref().map(Pipeline::public_parameters);
-    let plan = arguments.plan(file.as_ref())?;
-    let strategy = arguments.strategy.clone().or_else(|| Some(file?.release.strategy));
-    let printed = match strategy {
-        Some(strategy) => {
-            let forecast = plan.forecast(&strategy)?;
-            if arguments.json { print_json(&forecast) } else { print(&report::details(&forecast)) }
+    let parameters = file.as_ref().map(Pipeline::public_parameters);
+    let plan = arguments.plan(parameters.as_ref())?;
+    let bar = Bar::new();
+    if let Some(name) = &arguments.strategy {
+        let forecast = forecast(&plan, name, &bar)?;
+        bar.finish();
+        draw(arguments, std::slice::from_ref(&forecast))?;
+        return Ok(if arguments.json { print_json(&forecast) } else { print(&report::details(&forecast)) }?);
+    }
+    let mut names = catalogue(&plan.purpose);
+    // What the file runs is part of the comparison.
+    let runs = parameters.map(|parameters| parameters.release.strategy);
+    let listed = |name: &StrategyName| {
+        !names.contains(name) && !matches!(name, StrategyName::Auto | StrategyName::File(_))
+    };
+    names.extend(runs.clone().filter(listed));
+    let mut forecasts = Vec::new();
+    for name in &names {
+        match forecast(&plan, name, &bar) {
+            Err(error) if is_not_applicable(&error) => {}
+            forecast => forecasts.push(forecast?),
         }
-        None => {
-            let strategies = plan.compare(&STRATEGIES)?;
-            if arguments.json {
-                print_json(&BTreeMap::from([("strategies", strategies)]))
-            } else {
-                print(&report::comparison(&strategies))
-            }
-        }
+    }
+    bar.finish();
+    forecasts
+        .sort_by(|a, b| plan.purpose.objective.of(&a.error).total_cmp(&plan.purpose.objective.of(&b.error)));
+    draw(arguments, &forecasts)?;
+    let printed = if arguments.json {
+        print_json(&BTreeMap::from([("strategies", forecasts)]))
+    } else {
+        print(&report::comparison(&forecasts, runs.as_ref()))
     };
     Ok(printed?)
+}
+
+fn forecast(plan: &Plan, name: &StrategyName, bar: &Bar) -> Result<Forecast, PublicationError> {
+    bar.name(name);
+    let candidate = Candidate::new(name, &plan.purpose, &mut |progress| bar.tell(progress))?;
+    plan.forecast(&candidate)
+}
+
+/// Whether a strategy is not made for the purpose, which is no fault where all are compared.
+fn is_not_applicable(error: &PublicationError) -> bool {
+    matches!(
+        error,
+        PublicationError::Matrix(_)
+            | PublicationError::Search(
+                StrategiesError::Fit { .. }
+                    | StrategiesError::Optimize { .. }
+                    | StrategiesError::Strategy(
+                        StrategyError::Workload { .. } | StrategyError::Horizon { .. }
+                    )
+            )
+    )
+}
+
+/// Draws the errors of the best strategies.
+fn draw(arguments: &PlanArguments, forecasts: &[Forecast]) -> Result<(), CliError> {
+    let Some(path) = &arguments.plot else { return Ok(()) };
+    let line =
+        |forecast: &Forecast| Line { name: forecast.strategy.to_string(), points: forecast.curve.clone() };
+    let lines: Vec<_> = forecasts.iter().take(PLOTTED).map(line).collect();
+    let title = forecasts.first().map(|best| format!("{} over {} epochs", best.workload, best.horizon));
+    error_per_step(path, &title.unwrap_or_default(), &lines)
+        .map_err(|error| CliError::usage(error.to_string()))
 }

@@ -40,6 +40,8 @@ pub struct Pipeline {
     pub privacy: Privacy,
     /// `[release]`: how noise is correlated over time.
     pub release: Release,
+    /// Where the strategy is, if it is one of a file.
+    pub strategy_file: Option<PathBuf>,
     /// `[[views]]`: what people read; one view of the running average if the file has none.
     pub views: Vec<View>,
     /// `[state] directory`: where logs are kept.
@@ -147,10 +149,13 @@ pub struct Privacy {
 /// How noise is correlated over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Release {
-    /// The strategy C.
+    /// The strategy C; by default one of constant memory, fitted to the workload.
     pub strategy: StrategyName,
     /// The workload A that the strategy is made for.
     pub workload: Workload,
+    /// `memory_limit`: the most bytes of encoder state a coordinate may take where `strategy = "auto"`.
+    #[serde(default)]
+    pub memory_limit: Option<u64>,
 }
 
 /// What people read: a workload over the releases. Views cost no privacy and may change from run to run.

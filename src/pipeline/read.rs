@@ -7,6 +7,7 @@ use std::str::FromStr;
 use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::sensitivity::Neighbours;
+use hushflow_mechanism::strategy::StrategyName;
 use hushflow_mechanism::workload::Workload;
 
 use super::document::{Document, Field, Problem, Section};
@@ -15,6 +16,7 @@ use super::{
     Column, Epochs, Estimate, Format, Input, Key, Pipeline, Privacy, Release, RowPolicies, RowPolicy, Source,
     View,
 };
+use crate::strategies::default_strategy;
 
 pub(super) fn pipeline(text: &str, path: &Path) -> Result<Pipeline, Vec<Problem>> {
     let document = Document::new(text);
@@ -36,7 +38,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let privacy = required(section, "privacy", |section| privacy(section, dimension));
     let neighbours = privacy.map(|privacy| privacy.neighbours);
     let epochs = required(section, "epochs", |section| epochs(section, neighbours, &mut roles));
-    let release = required(section, "release", release);
+    let release = optional(section, "release", |section| release(section, base));
     let views = views(section);
     let state_directory = optional(section, "state", |section| {
         let directory = section.require("directory", section.text("directory"), "directory = \"state\"")?;
@@ -47,6 +49,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     });
     section.finish();
     let (source, rows) = source?;
+    let (release, strategy_file) = release?.unwrap_or_else(|| (default_release(), None));
     Some(Pipeline {
         name: name?,
         source,
@@ -55,7 +58,8 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         key: key?,
         epochs: epochs?,
         privacy: privacy?,
-        release: release?,
+        release,
+        strategy_file,
         views: views?,
         state_directory: state_directory?,
         simulation_seed: simulation_seed?,
@@ -346,14 +350,36 @@ fn parsed<T: FromStr<Err: ToString>>(text: &&str) -> Result<T, String> {
     text.parse().map_err(|error: T::Err| error.to_string())
 }
 
-fn release(section: &Section<'_>) -> Option<Release> {
-    let strategy = section.require("strategy", section.text("strategy"), "strategy = \"square-root\"");
-    let strategy = strategy.and_then(|field| field.map(parsed));
+/// What is released where a file does not say.
+fn default_release() -> Release {
+    let workload = Workload::Prefix;
+    Release { strategy: default_strategy(&workload), workload, memory_limit: None }
+}
+
+/// The release, and where its strategy is if that is in a file: a log tells the name of the file only.
+fn release(section: &Section<'_>, base: &Path) -> Option<(Release, Option<PathBuf>)> {
     let workload = match section.text("workload") {
         Some(field) => field.map(parsed).map(|field| field.value),
         None => Some(Workload::Prefix),
     };
-    Some(Release { strategy: strategy?.value, workload: workload? })
+    let strategy = match section.text("strategy") {
+        Some(field) => field.map(parsed).map(|field| field.value),
+        None => workload.as_ref().map(default_strategy),
+    };
+    let limit = section.count("memory_limit", 0);
+    if let (Some(limit), Some(strategy)) = (&limit, &strategy)
+        && *strategy != StrategyName::Auto
+    {
+        limit.report("a memory limit is for strategy = \"auto\", which chooses within it: leave it out");
+    }
+    let strategy = strategy?;
+    let path = match &strategy {
+        StrategyName::File(path) => Some(base.join(path)),
+        _ => None,
+    };
+    let file = path.as_ref().and_then(|path| path.file_name());
+    let strategy = file.map_or(strategy, |name| StrategyName::File(name.to_string_lossy().into()));
+    Some((Release { strategy, workload: workload?, memory_limit: limit.map(|limit| limit.value) }, path))
 }
 
 fn views(root: &Section<'_>) -> Option<Vec<View>> {

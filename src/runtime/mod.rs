@@ -39,7 +39,7 @@ use crate::pipeline::Pipeline;
 use crate::publication::{Publication, PublicationError};
 use crate::source::{Counters, Position, SourceError, SourceReader};
 use crate::state::{PublicReader, StateError, Store};
-use crate::strategies::{Progress, choose};
+use crate::strategies::{Progress, of_pipeline};
 use cluster::execute;
 use feed::{Feed, channels, source};
 use journal::{Journal, Start, position};
@@ -186,7 +186,7 @@ pub fn publication(
             if earlier.guarantee_holds()? { Ok(earlier) } else { Err(PublicationError::Promise) }
         }
         _ => {
-            let chosen = choose(pipeline, progress);
+            let chosen = of_pipeline(pipeline, progress)?;
             Publication::calibrate_chosen(parameters, chosen, private)
         }
     }

@@ -48,9 +48,9 @@ pub fn find(
             if let Some(saved) = recall(&request) {
                 return Ok(Found { chosen: saved.strategy, lower_bound: saved.lower_bound });
             }
-            let (found, objective) = search(name, purpose, progress)?;
-            remember(&SavedStrategy::new(request, found.chosen.clone(), objective, found.lower_bound));
-            Ok(found)
+            let (saved, _) = search(name, purpose, progress)?;
+            remember(&saved);
+            Ok(Found { chosen: saved.strategy, lower_bound: saved.lower_bound })
         }
         said => Ok(Found::of_name(said)),
     }
@@ -65,46 +65,48 @@ fn request(name: &StrategyName, purpose: &Purpose) -> Request {
     Request::new(method, &purpose.workload, purpose.horizon, purpose.participation)
 }
 
-/// Searches, and gives the value of what is found beside it: its loss, or the value of the fit.
-fn search(
+/// Searches, whatever was found before: what is found, and a bound of the fit's value of all Toeplitz strategies where
+/// the fit knows one.
+///
+/// # Errors
+/// [`StrategiesError`].
+pub fn search(
     name: &StrategyName,
     purpose: &Purpose,
     progress: &mut dyn FnMut(&Progress),
-) -> Result<(Found, f64), StrategiesError> {
+) -> Result<(SavedStrategy, Option<f64>), StrategiesError> {
     let Purpose { workload, horizon, .. } = purpose;
-    let chosen = |fitted| Chosen { name: name.clone(), fitted: Some(fitted) };
-    match name {
+    let saved = |fitted, objective, bound| {
+        let chosen = Chosen { name: name.clone(), fitted: Some(fitted) };
+        SavedStrategy::new(request(name, purpose), chosen, objective, bound)
+    };
+    Ok(match name {
         StrategyName::BufferedToeplitz(buffers) => {
             let fit = fitted(name, progress, |told| {
                 let repetition = repetition(purpose);
                 fit_blt(workload, Some(*horizon), repetition, purpose.objective, buffers.get(), told)
             })?;
-            Ok((Found { chosen: chosen(Fitted::Buffered(fit.parameters)), lower_bound: None }, fit.value))
+            (saved(Fitted::Buffered(fit.parameters), fit.value, None), fit.lower_bound)
         }
         StrategyName::PowerLaw(buffers) => {
             let fit = fitted(name, progress, |told| fit_power_law(workload, None, buffers.get(), told))?;
-            Ok((Found { chosen: chosen(Fitted::Buffered(fit.parameters)), lower_bound: None }, fit.value))
+            (saved(Fitted::Buffered(fit.parameters), fit.value, None), fit.lower_bound)
         }
         StrategyName::BandedOptimal(bands) => {
             let best = banded_optimal(*bands, workload, *horizon)?;
-            let parameters = best.strategy.parameters().clone();
-            Ok((Found { chosen: chosen(Fitted::Dense(parameters)), lower_bound: None }, best.objective))
+            (saved(Fitted::Dense(best.strategy.parameters().clone()), best.objective, None), None)
         }
         StrategyName::BandedToeplitzOptimal(bands) => {
             let coefficients = optimal_banded_toeplitz(*bands, workload, *horizon)?;
-            let fitted = Fitted::Toeplitz(toeplitz_units(&coefficients));
-            Ok((Found { chosen: chosen(fitted), lower_bound: None }, 1.0))
+            (saved(Fitted::Toeplitz(toeplitz_units(&coefficients)), 1.0, None), None)
         }
         _ => {
             let optimum = optimal(name, purpose, &Settings::default(), progress)?;
             let parameters = Dense::new(name.clone(), &optimum.strategy)?.parameters().clone();
-            let found = Found {
-                chosen: chosen(Fitted::Dense(parameters)),
-                lower_bound: Some(optimum.lower_bound).filter(|_| bounds_all(name, purpose)),
-            };
-            Ok((found, optimum.objective))
+            let bound = Some(optimum.lower_bound).filter(|_| bounds_all(name, purpose));
+            (saved(Fitted::Dense(parameters), optimum.objective, bound), None)
         }
-    }
+    })
 }
 
 /// Whether the lower bound of this search is one for the purpose: that of `coa` is for single participation.

@@ -5,6 +5,7 @@ pub mod file;
 mod find;
 pub mod matrix;
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,17 +13,23 @@ use hushflow_mechanism::error::ExpectedError;
 use hushflow_mechanism::optimize::OptimizeError;
 use hushflow_mechanism::optimize::buffered::FitError;
 use hushflow_mechanism::participation::Participation;
+use hushflow_mechanism::sensitivity::{OutOfRange, participation_sensitivity};
 use hushflow_mechanism::strategy::{
-    Chosen, Factorization, MatrixError, Strategy, StrategyError, StrategyName, build_chosen,
-    build_factorization, stamped,
+    Chosen, Factorization, MAX_DENSE_HORIZON, MatrixError, Stamped, Strategy, StrategyError, StrategyName,
+    build_chosen, build_factorization,
 };
 use hushflow_mechanism::workload::Workload;
 use thiserror::Error;
 
+use crate::pipeline::Pipeline;
+
 pub use catalogue::{catalogue, default_strategy};
-pub use file::{Request, SavedStrategy, StrategyFileError};
-pub use find::find;
+pub use file::{Request, SavedStrategy, StrategyFileError, remember};
+pub use find::{Found, choose, find, search};
 pub use hushflow_mechanism::optimize::buffered::Objective;
+
+/// Any dimension above 1: what holds for vectors.
+const VECTORS: usize = 2;
 
 /// What a strategy is to be good for.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,6 +104,9 @@ pub enum StrategiesError {
     /// Too many steps for a matrix.
     #[error(transparent)]
     Matrix(#[from] MatrixError),
+    /// A sensitivity can't be computed.
+    #[error(transparent)]
+    Sensitivity(#[from] OutOfRange),
     /// A saved strategy is for something else.
     #[error("{}: the strategy was made for {found}, not for {expected}", path.display())]
     Mismatch {
@@ -126,6 +136,26 @@ pub enum StrategiesError {
         /// Bytes a coordinate.
         limit: u64,
     },
+}
+
+/// The strategy that a pipeline runs: the one it names, or the best that keeps within its limit of memory.
+///
+/// # Errors
+/// [`StrategiesError`].
+pub fn of_pipeline(
+    pipeline: &Pipeline,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<Chosen, StrategiesError> {
+    let release = &pipeline.release;
+    let purpose = Purpose::new(release.workload.clone(), pipeline.epochs.schedule.horizon());
+    let found = match (&release.strategy, &pipeline.strategy_file) {
+        (StrategyName::Auto, _) => choose(&purpose, release.memory_limit.unwrap_or(u64::MAX), progress)?,
+        (StrategyName::File(_), Some(path)) => {
+            find(&StrategyName::File(path.display().to_string()), &purpose, progress)?
+        }
+        (name, _) => find(name, &purpose, progress)?,
+    };
+    Ok(found.chosen)
 }
 
 /// A strategy made for a purpose.
@@ -171,19 +201,21 @@ impl Candidate {
         loss_lower_bound: Option<f64>,
     ) -> Result<Self, StrategiesError> {
         let copy = purpose.of_a_copy();
-        let (horizon, copies) = (purpose.horizon, purpose.stamps);
-        if !chosen.name.runs() {
+        let length = NonZeroU64::new(copy.horizon).filter(|_| purpose.stamps > 1);
+        let horizon = Some(purpose.horizon);
+        let written_out = copy.horizon <= MAX_DENSE_HORIZON;
+        if !chosen.name.runs() || (chosen.name == StrategyName::FourierOptimalDecoder && !written_out) {
             let block = build_factorization(&chosen.name, &copy.workload, copy.horizon)?;
-            let factorization = match copies {
-                1 => block,
-                _ => Arc::new(stamped::StampedFactorization::new(block, copy.horizon, horizon)?),
+            let factorization: Arc<dyn Factorization> = match length {
+                None => block,
+                Some(length) => Arc::new(Stamped::new(block, length, horizon, &purpose.workload)?),
             };
             return Ok(Self { chosen, factorization, strategy: None, loss_lower_bound });
         }
         let block = build_chosen(&chosen, &copy.workload, Some(copy.horizon))?;
-        let strategy: Arc<dyn Strategy> = match copies {
-            1 => block,
-            _ => Arc::new(stamped::Stamped::new(block, copy.horizon, Some(horizon))?),
+        let strategy: Arc<dyn Strategy> = match length {
+            None => block,
+            Some(length) => Arc::new(Stamped::new(block, length, horizon, &purpose.workload)?),
         };
         let factorization: Arc<dyn Factorization> = strategy.clone();
         Ok(Self { chosen, factorization, strategy: Some(strategy), loss_lower_bound })
@@ -195,5 +227,19 @@ impl Candidate {
     /// [`StrategiesError::Strategy`] for a horizon out of range.
     pub fn error(&self, purpose: &Purpose) -> Result<ExpectedError, StrategiesError> {
         Ok(ExpectedError::new(&purpose.workload, self.factorization.as_ref(), purpose.horizon)?)
+    }
+
+    /// Errors under the purpose's participation.
+    ///
+    /// # Errors
+    /// [`StrategiesError::Matrix`] where C is too large for its sensitivity to be computed.
+    pub fn error_under(&self, purpose: &Purpose) -> Result<ExpectedError, StrategiesError> {
+        if purpose.participation.is_single() {
+            return self.error(purpose);
+        }
+        let matrix = self.factorization.matrix(purpose.horizon)?;
+        let claim = participation_sensitivity(&matrix, purpose.participation, VECTORS)?;
+        let rows = self.factorization.decoder_row_norms(&purpose.workload, purpose.horizon);
+        Ok(ExpectedError::of_rows(claim.value(), rows))
     }
 }

@@ -6,7 +6,8 @@ use hushflow::mechanism::jme::{JointMechanism, JointMechanismError, JointParamet
 use hushflow::mechanism::moments::{Layout, SecondMoment};
 use hushflow::mechanism::participation::Participation;
 use hushflow::mechanism::sensitivity::{
-    ClaimKind, MomentWeights, Neighbours, joint_sensitivity_squared, participation_sensitivity,
+    ClaimKind, MomentStrategies, MomentWeights, Neighbours, OutOfRange, joint_participation_sensitivity,
+    joint_sensitivity_squared, participation_sensitivity,
 };
 use hushflow::mechanism::strategy::{ColumnGeometry, StrategyName};
 use hushflow::mechanism::workload::Workload;
@@ -183,37 +184,41 @@ impl Plan {
         })
     }
 
-    /// Sensitivity for unit contributions that are added or removed, what is known of it, and a geometry that has it.
-    ///
-    /// Under several participations, `Z = max_π 1ᵀX_π1` takes the part of the largest squared column norm: by the
-    /// theorem in [`hushflow::mechanism::sensitivity`] on joint participation, replacing costs at most
-    /// `2Z(1 + ν + c) + 2|m|Z`, which is that of columns of squared norm Z with overlaps of `−|m|Z/(1 + ν + c)`.
+    /// Sensitivity for unit contributions that are added or removed, what is known of it, and the geometry from which the
+    /// joint sensitivity follows: for several participations, that of one whose longest column makes it what it is.
     fn sensitivity(&self, candidate: &Candidate) -> Result<(f64, String, ColumnGeometry), PublicationError> {
-        let steps = self.purpose.horizon;
-        if self.purpose.participation.is_single() {
-            let squared = candidate.factorization.max_column_norm_squared(steps);
-            let geometry = match &candidate.strategy {
-                Some(strategy) => strategy.geometry(),
-                None => ColumnGeometry::exact(squared, squared),
-            };
-            return Ok((squared.sqrt(), ClaimKind::Exact.to_string(), geometry));
+        let Purpose { horizon, participation, .. } = self.purpose;
+        if let (true, Some(strategy)) = (participation.is_single(), &candidate.strategy) {
+            let squared = candidate.factorization.max_column_norm_squared(horizon);
+            return Ok((squared.sqrt(), ClaimKind::Exact.to_string(), strategy.geometry()));
         }
-        let matrix = candidate.factorization.matrix(steps)?;
-        let claim = participation_sensitivity(&matrix, self.purpose.participation, self.layout.dimension)?;
-        let overlap = self.joint_overlap() * claim.squared;
-        Ok((claim.value(), claim.kind.to_string(), ColumnGeometry::exact(claim.squared, overlap)))
+        let dimension = self.layout.dimension;
+        let matrix = candidate.factorization.matrix(horizon)?;
+        let claim = participation_sensitivity(&matrix, participation, dimension).map_err(out_of_range)?;
+        let weights = self.weights();
+        let strategies = MomentStrategies::shared(&matrix);
+        let joint =
+            joint_participation_sensitivity(self.neighbours, dimension, strategies, participation, weights)
+                .map_err(out_of_range)?;
+        let one = ColumnGeometry::exact(1.0, 0.0);
+        let unit =
+            joint_sensitivity_squared(self.neighbours, dimension, one, weights).map_err(out_of_range)?;
+        let rounding =
+            candidate.strategy.as_ref().map_or(0.0, |strategy| strategy.geometry().rounding_squared);
+        let geometry = ColumnGeometry {
+            max_norm_squared: joint.squared / unit,
+            negative_overlap: 0.0,
+            // Every participation may be in a key of its own.
+            rounding_squared: rounding * participation.on(horizon as usize).count() as f64,
+        };
+        Ok((claim.value(), claim.kind.to_string(), geometry))
     }
 
-    /// `|m|/(1 + ν + c)`, with m the least inner product of what two records add, at most 0: 0 for the default weights.
-    fn joint_overlap(&self) -> f64 {
-        let mut weights = MomentWeights::default_for(self.neighbours, self.layout.dimension);
-        if let Some(lambda) = self.second_moment_weight {
-            weights.second = lambda * self.clip_norm.powi(2);
-        }
-        let MomentWeights { second, count } = weights;
-        // c + s + νs² over s in [−1, 1] is least at s = −1/(2ν), or at −1.
-        let least = if second >= 0.5 { count - 0.25 / second } else { count - 1.0 + second };
-        (-least).max(0.0) / (1.0 + second + count)
+    /// Weights of the moments, defaults filled in.
+    fn weights(&self) -> MomentWeights {
+        let defaults = MomentWeights::default_for(self.neighbours, self.layout.dimension);
+        let second = self.second_moment_weight.map(|lambda| lambda * self.clip_norm.powi(2));
+        MomentWeights { second: second.unwrap_or(defaults.second), ..defaults }
     }
 
     fn rows(&self, candidate: &Candidate, sensitivity: f64) -> Rows {
@@ -278,6 +283,10 @@ fn squared_sensitivity(mechanism: &JointMechanism, weights: MomentWeights) -> Re
     let JointParameters { neighbours, layout, geometry, .. } = *mechanism.parameters();
     let squared = joint_sensitivity_squared(neighbours, layout.dimension, geometry, weights);
     Ok(squared.map_err(JointMechanismError::from)?)
+}
+
+fn out_of_range(error: OutOfRange) -> PublicationError {
+    PublicationError::Mechanism(error.into())
 }
 
 /// The noise of a row of the view whose decoder has this norm.

@@ -1,5 +1,6 @@
 //! Forecasts as people read them.
 
+use hushflow::mechanism::strategy::StrategyName;
 use serde::Serialize;
 
 use super::super::output::{number, table};
@@ -13,27 +14,41 @@ pub(super) fn details(forecast: &Forecast) -> String {
     [strategy, subject(forecast), tables, "\n".into(), mean(forecast), price(forecast)].concat()
 }
 
-/// A line for each strategy, the best first.
-pub(super) fn comparison(forecasts: &[Forecast]) -> String {
-    let Some(best) = forecasts.first() else { return String::new() };
+/// A line for each strategy, the best first; `runs` is the one of the pipeline file.
+pub(super) fn comparison(forecasts: &[Forecast], runs: Option<&StrategyName>) -> String {
+    let Some(best) = forecasts.first() else { return "No strategy can be made for this.\n".into() };
     let titles =
-        ["strategy", "rmse", "largest error", "count ±", "first ±", "second ±", "mean ±", "state bytes"];
+        ["strategy", "rmse", "largest error", "mean ±", "first ±", "second ±", "bytes", "multiplications"];
     let row = |forecast: &Forecast| {
-        let noise = levels(&forecast.last_noise);
-        let errors =
-            [word(&forecast.strategy), number(forecast.error.rmse), number(forecast.error.max_error)];
-        let mean = forecast.mean_noise.map_or("-".into(), number);
-        let bytes = thousands(forecast.memory_per_coordinate as u64);
-        errors.into_iter().chain(noise).chain([mean, bytes]).collect()
+        let mark = if runs == Some(&forecast.strategy) { " *" } else { "" };
+        let mean = forecast.mean_noise.map_or("-".into(), |noise| number(noise.last_epoch));
+        let noise = &forecast.last_noise;
+        let cost = |amount: Option<usize>| amount.map_or("-".into(), |amount| thousands(amount as u64));
+        vec![
+            format!("{}{mark}", forecast.strategy),
+            number(forecast.error.rmse),
+            number(forecast.error.max_error),
+            mean,
+            number(noise.first),
+            number(noise.second),
+            cost(forecast.memory_per_coordinate),
+            cost(forecast.multiplications_per_step),
+        ]
     };
     let rows: Vec<_> =
         [titles.map(String::from).to_vec()].into_iter().chain(forecasts.iter().map(row)).collect();
+    let bound = forecasts.iter().find_map(|forecast| Some((forecast.loss_lower_bound?, forecast.horizon)));
+    let bound = bound.map(|(loss, horizon)| {
+        format!("No strategy has an rmse below {} (certified).\n", number((loss / horizon as f64).sqrt()))
+    });
     let legend = format!(
-        "\nrmse and largest error: for a noise multiplier of 1 and one record added or removed.\n\
-         ±: standard deviation of the noise of the view after the last epoch. State: per coordinate.\n\
-         {}See one in full with --strategy {}.\n",
+        "\nrmse and largest error: for a noise multiplier of 1, records added or removed. ±: standard deviation of the \
+         noise after the\nlast epoch. Bytes of state and multiplications a step: per coordinate; - where it does not \
+         run.{}\n{}{}See one in full with --strategy {}.\n",
+        if runs.is_some() { " *: the strategy of the file." } else { "" },
+        bound.unwrap_or_default(),
         mean(best),
-        word(&best.strategy),
+        best.strategy,
     );
     [subject(best), table(&rows), legend].concat()
 }
@@ -48,8 +63,13 @@ fn subject(forecast: &Forecast) -> String {
         (_, _, Some(sigma)) => format!("noise multiplier {}", number(sigma)),
         _ => "noise multiplier 1, as no budget is given: add for example --epsilon 1 --delta 1e-6".into(),
     };
+    let participation = match forecast.participation.is_single() {
+        true => String::new(),
+        false => format!(", participation {}", forecast.participation),
+    };
+    let stamps = if forecast.stamps > 1 { format!(", {} stamps", forecast.stamps) } else { String::new() };
     format!(
-        "{} over {} epochs\n{} neighbours; d = {}, {} second moments, clip norm {}\n{budget}\n\n",
+        "{} over {} epochs{participation}{stamps}\n{} neighbours; d = {}, {} second moments, clip norm {}\n{budget}\n\n",
         forecast.workload,
         thousands(forecast.horizon),
         word(&forecast.neighbours),
@@ -63,7 +83,7 @@ fn figures(forecast: &Forecast) -> Vec<Vec<String>> {
     let error = forecast.error;
     let row = |name: &str, value: f64| vec![name.to_string(), number(value)];
     let mut rows = vec![
-        row("sensitivity: largest column norm of C", error.sensitivity),
+        row(&format!("sensitivity ({})", forecast.sensitivity_kind), error.sensitivity),
         row("Frobenius norm of AC⁻¹", error.frobenius),
         row("largest row norm of AC⁻¹", error.max_row),
         row("rmse, for noise multiplier 1", error.rmse),
@@ -72,8 +92,16 @@ fn figures(forecast: &Forecast) -> Vec<Vec<String>> {
         row("second-moment weight λ", forecast.lambda),
     ];
     rows.extend(forecast.count_weight.map(|weight| row("count weight κ", weight)));
-    let bytes = thousands(forecast.memory_per_coordinate as u64);
-    rows.push(vec!["bytes of state per coordinate".into(), bytes]);
+    let costs = [
+        ("bytes of state per coordinate", forecast.memory_per_coordinate),
+        ("multiplications per coordinate and step", forecast.multiplications_per_step),
+    ];
+    let cost = |(name, amount): (&str, Option<usize>)| Some(vec![name.into(), thousands(amount? as u64)]);
+    rows.extend(costs.into_iter().filter_map(cost));
+    rows.extend(forecast.loss_lower_bound.map(|bound| row("certified lower bound of the loss", bound)));
+    rows.extend(
+        (forecast.rounding > 0.0).then(|| row("share of rounding in the sensitivity", forecast.rounding)),
+    );
     rows
 }
 
@@ -91,16 +119,22 @@ fn levels(noise: &Noise) -> [String; 3] {
     [noise.count, noise.first, noise.second].map(number)
 }
 
-/// How much noise the mean will have.
+/// How much noise mean and covariance will have.
 fn mean(forecast: &Forecast) -> String {
-    match (forecast.records_per_epoch, forecast.mean_noise) {
-        (Some(records), Some(noise)) => format!(
-            "With {} records an epoch, the last mean has noise ± {} near the centre (clip norm {}).\n",
+    match (forecast.records_per_epoch, forecast.mean_noise, forecast.covariance_noise) {
+        (Some(records), Some(mean), Some(covariance)) => format!(
+            "With {} records an epoch, near the centre (clip norm {}):\n  an entry of the mean has noise ± {} at epoch \
+             1, ± {} at the last, ± {} on average;\n  a variance ± {}, ± {}, ± {}.\n",
             number(records),
-            number(noise),
             number(forecast.clip_norm),
+            number(mean.first_epoch),
+            number(mean.last_epoch),
+            number(mean.average),
+            number(covariance.first_epoch),
+            number(covariance.last_epoch),
+            number(covariance.average),
         ),
-        _ => "Add --records-per-epoch R to see how much noise the mean will have.\n".into(),
+        _ => "Add --records-per-epoch R to see how much noise mean and covariance will have.\n".into(),
     }
 }
 

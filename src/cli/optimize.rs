@@ -1,0 +1,329 @@
+//! `hushflow optimize`: one optimiser, its trace, and a strategy file.
+
+use std::num::NonZeroU32;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::{Args, ValueEnum};
+use hushflow::mechanism::optimize::{
+    self, OptimizeError, Optimum, QuadraticForm, Settings, certificate, coa, multi_epoch,
+};
+use hushflow::mechanism::participation::Participation;
+use hushflow::mechanism::strategy::{
+    Chosen, Dense, Fitted, MAX_BUFFERS, MAX_DENSE_HORIZON, MAX_HORIZON, StrategyName,
+};
+use hushflow::mechanism::workload::Workload;
+use hushflow::strategies::matrix::read_matrix;
+use hushflow::strategies::{
+    Candidate, Objective, Progress, Purpose, Request, SavedStrategy, remember, search,
+};
+use serde::Serialize;
+
+use super::output::{number, print, print_json, table};
+use super::plan::{read_workload, word};
+use super::progress::Bar;
+use super::{CliError, number_in};
+
+/// What `hushflow optimize` takes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+coa           the best C for single participation, for any workload matrix, also one that is no stream (all-range)
+multi-epoch   the best C for several participations at a fixed distance
+blt           the best buffered linear Toeplitz matrix: constant memory, for up to 10⁸ steps
+
+objective is the total squared error at sensitivity 1; lower_bound is proven: no strategy is below it (of blt: no \
+Toeplitz strategy). What is found is kept: plan and run use it again, and so can anyone with -o FILE and \
+--strategy file:FILE.
+
+Examples:
+  hushflow optimize --method coa --workload prefix --horizon 512
+  hushflow optimize --method multi-epoch --workload prefix --horizon 2000 --participation 20x100 -o best.json
+  hushflow optimize --method blt --buffers 4 --workload exponential:0.99 --horizon 1000000 --objective max")]
+pub(crate) struct OptimizeArguments {
+    /// Which optimiser
+    #[arg(long, value_enum)]
+    method: Method,
+    /// How epochs are weighted: prefix, average, exponential:β, window:k, momentum:β, adam:β, matrix:FILE (CSV), or,
+    /// for coa, all-range
+    #[arg(long, short = 'w')]
+    workload: String,
+    /// Number of steps; of a matrix by default its columns
+    #[arg(long, short = 'n', value_name = "N", allow_hyphen_values = true)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=MAX_HORIZON))]
+    horizon: Option<u64>,
+    /// How often what is protected takes part: 1; KxB, K times, B steps apart
+    #[arg(long, value_name = "KxB", default_value = "1", allow_hyphen_values = true)]
+    participation: Participation,
+    /// Buffers of blt
+    #[arg(long, default_value_t = 4, allow_hyphen_values = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_BUFFERS)))]
+    buffers: u32,
+    /// What blt makes small
+    #[arg(long, value_name = "rmse|max", default_value = "rmse", value_parser = word::<Objective>(&["rmse", "max"]))]
+    objective: Objective,
+    /// Wanted relative gap between objective and lower bound
+    #[arg(long, value_name = "GAP", default_value_t = 1e-6, allow_hyphen_values = true)]
+    #[arg(value_parser = number_in(gap))]
+    gap: f64,
+    /// Give up after so many iterations
+    #[arg(long, value_name = "N", default_value_t = 500, allow_hyphen_values = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    iterations: u32,
+    /// Write the strategy to this file
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Print one JSON object, with all digits
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Method {
+    Coa,
+    MultiEpoch,
+    Blt,
+}
+
+/// What the optimiser came to.
+#[derive(Debug, Serialize)]
+struct Report {
+    method: Method,
+    workload: String,
+    horizon: u64,
+    participation: Participation,
+    objective: f64,
+    /// `None` where none is known.
+    lower_bound: Option<f64>,
+    relative_gap: Option<f64>,
+    /// Whether the wanted gap is reached.
+    converged: bool,
+    /// Whether the proof was checked anew, by other code than found it.
+    certified: bool,
+    /// √(objective / steps), or over rows where the workload has another number of them.
+    rmse: f64,
+    max_error: Option<f64>,
+    sensitivity: f64,
+    iterations: usize,
+    seconds: f64,
+    /// What makes the strategy, of a blt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameters: Option<Fitted>,
+    trace: Vec<Trace>,
+}
+
+/// One line of the trace.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Trace {
+    iteration: usize,
+    objective: f64,
+    relative_gap: Option<f64>,
+    seconds: f64,
+}
+
+fn gap(value: f64) -> Result<f64, &'static str> {
+    if value > 0.0 && value < 1.0 { Ok(value) } else { Err("expected a number between 0 and 1") }
+}
+
+/// Runs one optimiser.
+pub(crate) fn execute(arguments: &OptimizeArguments) -> Result<(), CliError> {
+    let bar = Bar::new();
+    let (report, saved) = match arguments.method {
+        Method::Blt => blt(arguments, &bar)?,
+        Method::Coa | Method::MultiEpoch => dense(arguments, &bar)?,
+    };
+    bar.finish();
+    if let Some(saved) = saved {
+        if let Some(path) = &arguments.output {
+            saved.save(path).map_err(|error| CliError::failed(error.to_string()))?;
+        }
+        remember(&saved);
+    } else if arguments.output.is_some() {
+        return Err(CliError::failed("the workload is no stream, so no strategy can be written for it"));
+    }
+    Ok(if arguments.json { print_json(&report) } else { print(&told(&report, arguments.output.as_deref())) }?)
+}
+
+/// The quadratic form of what is asked, its number of rows, and the workload if it is one of a stream.
+fn form(arguments: &OptimizeArguments) -> Result<(QuadraticForm, f64, Option<Workload>), CliError> {
+    let failed = |error: OptimizeError| CliError::usage(error.to_string());
+    let steps = |default: Option<u64>| {
+        let steps = arguments.horizon.or(default);
+        let steps =
+            steps.ok_or_else(|| CliError::usage("--horizon is missing: add for example --horizon 512"))?;
+        if steps <= MAX_DENSE_HORIZON {
+            return Ok(steps as usize);
+        }
+        Err(CliError::usage(format!(
+            "--horizon is {steps}: dense strategies are found for up to {MAX_DENSE_HORIZON} steps"
+        )))
+    };
+    if arguments.workload == "all-range" {
+        let steps = steps(None)?;
+        let rows = steps as f64 * (steps as f64 + 1.0) / 2.0;
+        return Ok((QuadraticForm::all_ranges(steps).map_err(failed)?, rows, None));
+    }
+    if let Some(path) = arguments.workload.strip_prefix("matrix:") {
+        let matrix = read_matrix(Path::new(path)).map_err(|error| CliError::usage(error.to_string()))?;
+        let (rows, columns) = matrix.shape();
+        if arguments.horizon.is_some_and(|horizon| horizon != columns as u64) {
+            return Err(CliError::usage(format!(
+                "--horizon differs from the {columns} columns of {path}: leave it out"
+            )));
+        }
+        let form = QuadraticForm::from_matrix(&matrix).map_err(failed)?;
+        return Ok((form, rows as f64, Workload::from_matrix(path, matrix).ok()));
+    }
+    let workload = read_workload(&arguments.workload).map_err(CliError::usage)?;
+    let steps = steps(None)?;
+    Ok((QuadraticForm::from_workload(&workload, steps).map_err(failed)?, steps as f64, Some(workload)))
+}
+
+fn dense(arguments: &OptimizeArguments, bar: &Bar) -> Result<(Report, Option<SavedStrategy>), CliError> {
+    let (form, rows, workload) = form(arguments)?;
+    let settings = Settings { relative_gap: arguments.gap, iterations: arguments.iterations as usize };
+    let name = if arguments.method == Method::Coa { StrategyName::Coa } else { StrategyName::Optimal };
+    let begin = Instant::now();
+    let mut trace = Vec::new();
+    let told = &mut |at: &optimize::Progress| {
+        let optimize::Progress { iteration, objective, lower_bound, .. } = *at;
+        bar.tell(&Progress { strategy: name.clone(), iteration, objective, lower_bound });
+        let relative_gap = Some(at.relative_gap()).filter(|gap| gap.is_finite());
+        trace.push(Trace { iteration, objective, relative_gap, seconds: begin.elapsed().as_secs_f64() });
+        ControlFlow::Continue(())
+    };
+    let schedule = arguments.participation.on(form.steps());
+    let optimum = match arguments.method {
+        Method::MultiEpoch => multi_epoch(&form, schedule.count(), schedule.gap(), &settings, told),
+        _ if !arguments.participation.is_single() => {
+            return Err(CliError::usage(
+                "coa is for single participation: use --method multi-epoch, or leave --participation out",
+            ));
+        }
+        _ => coa(&form, &settings, told),
+    };
+    let optimum = optimum.map_err(|error| CliError::usage(error.to_string()))?;
+    let seconds = begin.elapsed().as_secs_f64();
+    let report = report_of(arguments, &form, rows, &optimum, seconds, trace);
+    let Some(workload) = workload else { return Ok((report, None)) };
+    let steps = form.steps() as u64;
+    let parameters =
+        Dense::new(name.clone(), &optimum.strategy).map_err(|error| CliError::failed(error.to_string()))?;
+    let fitted = Some(Fitted::Dense(parameters.parameters().clone()));
+    let request = Request::new(name.to_string(), &workload, steps, arguments.participation);
+    let saved =
+        SavedStrategy::new(request, Chosen { name, fitted }, optimum.objective, Some(optimum.lower_bound));
+    Ok((report, Some(saved)))
+}
+
+fn report_of(
+    arguments: &OptimizeArguments,
+    form: &QuadraticForm,
+    rows: f64,
+    optimum: &Optimum,
+    seconds: f64,
+    trace: Vec<Trace>,
+) -> Report {
+    let relative_gap = optimum.relative_gap();
+    Report {
+        method: arguments.method,
+        workload: arguments.workload.clone(),
+        horizon: form.steps() as u64,
+        participation: arguments.participation,
+        objective: optimum.objective,
+        lower_bound: Some(optimum.lower_bound),
+        relative_gap: Some(relative_gap),
+        converged: relative_gap <= arguments.gap,
+        certified: certificate::verify(optimum, form).is_ok(),
+        rmse: (optimum.objective / rows).sqrt(),
+        max_error: None,
+        sensitivity: 1.0,
+        iterations: optimum.iterations,
+        seconds,
+        parameters: None,
+        trace,
+    }
+}
+
+fn blt(arguments: &OptimizeArguments, bar: &Bar) -> Result<(Report, Option<SavedStrategy>), CliError> {
+    let workload = read_workload(&arguments.workload).map_err(CliError::usage)?;
+    let horizon = arguments.horizon.or(workload.horizon());
+    let horizon =
+        horizon.ok_or_else(|| CliError::usage("--horizon is missing: add for example --horizon 512"))?;
+    let purpose = Purpose {
+        participation: arguments.participation,
+        objective: arguments.objective,
+        ..Purpose::new(workload, horizon)
+    };
+    let name = StrategyName::BufferedToeplitz(NonZeroU32::new(arguments.buffers).unwrap_or(NonZeroU32::MIN));
+    let begin = Instant::now();
+    let mut trace = Vec::new();
+    let failed = |error: hushflow::strategies::StrategiesError| CliError::usage(error.to_string());
+    let (saved, sensitivity_bound) = search(&name, &purpose, &mut |progress: &Progress| {
+        bar.tell(progress);
+        let Progress { iteration, objective, .. } = *progress;
+        trace.push(Trace {
+            iteration,
+            objective,
+            relative_gap: None,
+            seconds: begin.elapsed().as_secs_f64(),
+        });
+    })
+    .map_err(failed)?;
+    let seconds = begin.elapsed().as_secs_f64();
+    let candidate = Candidate::of_chosen(saved.strategy.clone(), &purpose, None).map_err(failed)?;
+    let error = candidate.error_under(&purpose).map_err(failed)?;
+    let (objective, lower_bound) = match arguments.objective {
+        Objective::Rmse => (error.loss, sensitivity_bound.map(|bound| bound * bound * horizon as f64)),
+        Objective::MaxError => (error.max_error, sensitivity_bound),
+    };
+    let relative_gap = lower_bound.map(|bound| (objective / bound - 1.0).max(0.0));
+    let report = Report {
+        method: arguments.method,
+        workload: arguments.workload.clone(),
+        horizon,
+        participation: arguments.participation,
+        objective,
+        lower_bound,
+        relative_gap,
+        converged: true,
+        certified: false,
+        rmse: error.rmse,
+        max_error: Some(error.max_error),
+        sensitivity: error.sensitivity,
+        iterations: trace.len(),
+        seconds,
+        parameters: saved.strategy.fitted.clone(),
+        trace,
+    };
+    Ok((report, Some(saved)))
+}
+
+/// The report as people read it.
+fn told(report: &Report, output: Option<&Path>) -> String {
+    let gap = |gap: Option<f64>| gap.map_or("-".into(), |gap| format!("{gap:.1e}"));
+    let titles = ["iteration", "objective", "gap", "seconds"].map(String::from).to_vec();
+    let line = |at: &Trace| {
+        vec![
+            at.iteration.to_string(),
+            number(at.objective),
+            gap(at.relative_gap),
+            format!("{:.2}", at.seconds),
+        ]
+    };
+    let trace: Vec<_> = [titles].into_iter().chain(report.trace.iter().map(line)).collect();
+    let row = |name: &str, value: String| vec![name.to_string(), value];
+    let mut rows = vec![row("objective", number(report.objective))];
+    rows.extend(report.lower_bound.map(|bound| row("lower bound", number(bound))));
+    rows.extend(report.relative_gap.map(|_| row("relative gap", gap(report.relative_gap))));
+    rows.push(row("rmse", number(report.rmse)));
+    rows.extend(report.max_error.map(|error| row("largest error", number(error))));
+    rows.push(row("seconds", format!("{:.2}", report.seconds)));
+    let certified = if report.certified { "The certificate was checked anew.\n" } else { "" };
+    let warning = if report.converged { "" } else { "The wanted gap was not reached.\n" };
+    let written = output.map_or(String::new(), |path| {
+        format!("Written to {0}: use it with --strategy file:{0}\n", path.display())
+    });
+    [table(&trace), "\n".into(), table(&rows), certified.into(), warning.into(), written].concat()
+}
