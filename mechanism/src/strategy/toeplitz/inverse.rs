@@ -339,7 +339,7 @@ impl Decoder for InverseDecoder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::strategy::{Strategy as _, build};
+    use crate::strategy::build;
     use num_bigint::BigInt;
     use proptest::{
         collection,
