@@ -60,7 +60,9 @@ impl Encoder for ToeplitzEncoder {
     /// `Σ|C[t,i]| · max|x|` bounds every partial sum: while it is in range, no operation needs a check of its own.
     fn encode(&mut self, x: &[i128], y: &mut [i128]) -> Result<(), StepError> {
         self.strategy.check_step(&self.history, [x.len(), y.len()])?;
-        if let Some(longer) = self.strategy.longer(self.steps()) {
+        if !x.is_empty()
+            && let Some(longer) = self.strategy.longer(self.steps())
+        {
             self.lengthen(longer);
         }
         let largest = x.iter().map(|x| x.unsigned_abs()).fold(self.largest, u128::max);
@@ -87,10 +89,12 @@ impl Encoder for ToeplitzEncoder {
     fn restore(&mut self, state: &[u8]) -> Result<(), StepError> {
         let (steps, rows) = self.owner().restore(state)?;
         let largest = rows.iter().map(|x| x.unsigned_abs()).fold(0, u128::max);
-        // A stream without end holds all rows: steps whose rows are not there need no coefficients.
         let coordinates = self.history.coordinates();
-        let held = !rows.is_empty() && coordinates.checked_mul(steps as usize) == Some(rows.len());
-        let longer = held.then(|| self.strategy.longer(steps)).flatten();
+        // A stream without end holds all rows: steps whose rows are not there must not be given coefficients.
+        if self.strategy.endless.is_some() && coordinates.checked_mul(steps as usize) != Some(rows.len()) {
+            return Err(saved::wrong_length());
+        }
+        let longer = (!rows.is_empty()).then(|| self.strategy.longer(steps)).flatten();
         let mut restored = Self::new(longer.as_ref().unwrap_or(&self.strategy), coordinates);
         restored.history = restored.history.replaced(steps, rows).ok_or(saved::wrong_length())?;
         *self = Self { largest, ..restored };
@@ -195,9 +199,17 @@ mod tests {
         let mut state = encoder.save();
         for steps in [1u64, 1 << 40, u64::MAX] {
             state[24..].copy_from_slice(&steps.to_le_bytes());
-            assert!(encoder.restore(&state).is_err());
+            for rows in [0, 1023] {
+                let state = [&state[..], &vec![0; 16 * rows]].concat();
+                assert!(encoder.restore(&state).is_err());
+            }
         }
         assert_eq!(encoder.steps(), 0);
+        let mut empty = strategy.encoder(0);
+        let mut state = empty.save();
+        state[24..].copy_from_slice(&(u64::MAX - 1).to_le_bytes());
+        empty.restore(&state).unwrap();
+        empty.encode(&[], &mut []).unwrap();
     }
 
     #[test]
