@@ -5,12 +5,15 @@
 //! less where no end is better: so more buffers are never worse. Nothing is random, and nothing depends on the clock or on
 //! the number of threads.
 
+mod bound;
 mod descent;
 mod dual;
 mod power_law;
 mod response;
 mod toeplitz;
 
+pub use bound::toeplitz_lower_bound;
+pub use power_law::fit_power_law;
 pub use toeplitz::Repetition;
 
 use crate::{
@@ -36,6 +39,12 @@ type Poles = Dual<16>;
 
 /// Longest workload given entry by entry: a fit keeps n² numbers.
 const MAX_MATRIX_STEPS: u64 = 4096;
+
+/// Most participations of an entity: every evaluation of a loss goes through all of them.
+const MAX_PARTICIPATIONS: u64 = 4096;
+
+/// Steps up to which a fit for the root mean square comes with a lower bound.
+const BOUNDED_STEPS: u64 = 1 << 13;
 
 /// Descents end when a step gains less than this part of the loss.
 const TOLERANCE: f64 = 1e-11;
@@ -130,6 +139,14 @@ pub enum FitError {
         /// Gap asked for.
         gap: u64,
     },
+    /// An entity takes part too often.
+    #[error(
+        "an entity that takes part {found} times is asked for; a fit can deal with {MAX_PARTICIPATIONS} within the horizon"
+    )]
+    Participations {
+        /// Times asked for.
+        found: u64,
+    },
     /// The first row has the largest error, whatever the strategy.
     #[error(
         "the largest error of the workload `{workload}` is that of its first step, which no strategy makes smaller than the identity does: \
@@ -161,7 +178,7 @@ pub enum FitError {
 ///
 /// let progress = &mut |_: &_| ControlFlow::Continue(());
 /// let fit = fit_blt(&Workload::Prefix, Some(1000), None, Objective::MaxError, 3, progress)?;
-/// assert!(fit.value < 1.002 * 3.265); // the square root has 3.265, and no Toeplitz matrix less
+/// assert!(fit.value < 1.002 * fit.lower_bound.unwrap());
 /// # Ok::<(), hushflow_mechanism::optimize::buffered::FitError>(())
 /// ```
 ///
@@ -177,15 +194,28 @@ pub fn fit_blt(
 ) -> Result<Fit, FitError> {
     check_buffers(buffers)?;
     let steps = check_horizon(workload, horizon)?;
+    let single = repetition.is_none_or(|repetition| repetition.count == 1);
     let repetition = repetition.unwrap_or(Repetition { count: 1, gap: steps });
-    check_objective(workload, repetition, objective)?;
+    check_repetition(repetition, steps)?;
+    check_objective(workload, objective)?;
     let loss = ToeplitzLoss::new(workload, horizon, steps, repetition, objective);
-    let fitted = grow(&loss, scales(workload, steps, repetition), horizon, buffers as usize, progress);
-    let (parameters, value) = fitted;
-    Ok(Fit { parameters, value, lower_bound: None })
+    let scales = scales(workload, steps, repetition);
+    let (parameters, value) = grow(&loss, scales, horizon, buffers as usize, progress);
+    let quick = horizon.is_none() || objective == Objective::MaxError || steps <= BOUNDED_STEPS;
+    let lower_bound =
+        if quick && single { toeplitz_lower_bound(workload, objective, &parameters) } else { None };
+    Ok(Fit { parameters, value, lower_bound })
 }
 
-pub use power_law::fit_power_law;
+fn check_repetition(Repetition { count, gap }: Repetition, steps: u64) -> Result<(), FitError> {
+    match gap {
+        _ if count == 0 || gap == 0 => Err(FitError::Repetition { count, gap }),
+        _ if count.min(steps.div_ceil(gap)) > MAX_PARTICIPATIONS => {
+            Err(FitError::Participations { found: count })
+        }
+        _ => Ok(()),
+    }
+}
 
 fn check_buffers(buffers: u32) -> Result<(), FitError> {
     if (1..=MAX_BUFFERS).contains(&buffers) { Ok(()) } else { Err(FitError::Buffers { found: buffers }) }
@@ -207,16 +237,10 @@ fn check_horizon(workload: &Workload, horizon: Option<u64>) -> Result<u64, FitEr
     }
 }
 
-fn check_objective(
-    workload: &Workload,
-    repetition: Repetition,
-    objective: Objective,
-) -> Result<(), FitError> {
-    let Repetition { count, gap } = repetition;
+fn check_objective(workload: &Workload, objective: Objective) -> Result<(), FitError> {
     let divided = matches!(workload, Workload::Average | Workload::Adam(_));
     let name = || workload.to_string();
     match objective {
-        _ if count == 0 || gap == 0 => Err(FitError::Repetition { count, gap }),
         Objective::MaxError if divided => Err(FitError::FirstStep { workload: name() }),
         Objective::MaxError if workload.toeplitz_part(0).is_none() => {
             let reason = "for the largest error, it must be a Toeplitz matrix";
@@ -314,6 +338,10 @@ fn rounded(loss: &ToeplitzLoss, poles: &[f64], horizon: Option<u64>) -> Option<(
 /// Sensitivity times error of a strategy as it runs.
 fn value(loss: &ToeplitzLoss, parameters: &BufferedParameters) -> Option<f64> {
     let Buffers::Toeplitz(buffers) = &parameters.buffers else { return None };
+    // Coefficients that never grow: what the sensitivity to several participations rests on.
+    if loss.repetition.count > 1 && buffers.iter().map(|b| b.weight).sum::<f64>() > 1.0 {
+        return None;
+    }
     let name = crate::strategy::StrategyName::Identity;
     crate::strategy::buffered::Buffered::new(name, parameters.clone()).ok()?;
     let constants = |values: Vec<f64>| values.into_iter().map(Dual::<0>::constant).collect::<Vec<_>>();

@@ -13,7 +13,8 @@ use super::{
 use crate::workload::Workload;
 use libm::{exp, expm1, log, log1p, pow};
 
-/// How the records of an entity can take part: up to `count` times, `gap` steps apart.
+/// How the records of an entity can take part: up to `count` times, at least `gap` steps apart. The coefficients of a fit
+/// are positive and never grow, so that steps 0, gap, 2·gap, … are the worst they can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repetition {
     /// k, at least 1.

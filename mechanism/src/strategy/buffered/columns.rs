@@ -2,7 +2,7 @@
 
 use super::{
     Buffered, Buffers, ExponentialBuffer,
-    coefficients::{Coefficients, Step},
+    steps::{Coefficients, Step},
 };
 use crate::strategy::{MAX_COLUMNS, MAX_DENSE_HORIZON, Matrix, MatrixError};
 use libm::{exp, expm1, log1p, pow};
@@ -12,7 +12,7 @@ use nalgebra::DMatrix;
 /// a record: all terms are positive.
 const MARGIN: f64 = 1.0 / (1u64 << 40) as f64;
 
-/// Columns of a power law up to this many steps are summed entry by entry.
+/// A power law of up to this many steps can be written out, and its columns be summed entry by entry.
 const SUMMED_STEPS: u64 = 4096;
 
 /// C for a number of steps.
@@ -20,12 +20,15 @@ pub(super) fn matrix(strategy: &Buffered, steps: usize) -> Result<Matrix, Matrix
     let limit = MAX_DENSE_HORIZON as usize;
     match &strategy.parameters.buffers {
         Buffers::Toeplitz(_) if steps > MAX_COLUMNS => Err(MatrixError::Columns { found: steps }),
-        Buffers::Toeplitz(buffers) => {
-            Matrix::toeplitz((0..steps).map(|lag| entry(buffers, lag)).collect(), steps)
-        }
+        Buffers::Toeplitz(buffers) => Matrix::toeplitz(coefficients(buffers, steps), steps),
         Buffers::PowerLaw(_) if steps > limit => Err(MatrixError::WrittenOut { found: steps, limit }),
         Buffers::PowerLaw(_) => Matrix::dense(dense(strategy, steps)),
     }
+}
+
+/// The first coefficients of a Toeplitz C.
+pub(crate) fn coefficients(buffers: &[ExponentialBuffer], steps: usize) -> Vec<f64> {
+    (0..steps).map(|lag| entry(buffers, lag)).collect()
 }
 
 fn entry(buffers: &[ExponentialBuffer], lag: usize) -> f64 {
@@ -50,7 +53,7 @@ fn all_steps(coefficients: &Coefficients, steps: u64) -> Vec<Step> {
 /// The entries from the diagonal down of the column of the first of these steps.
 fn column(steps: &[Step]) -> impl Iterator<Item = f64> {
     let first = steps.first().map(Step::real);
-    let mut parts = first.map_or([0.0; super::coefficients::ROOM], |step| step.inputs);
+    let mut parts = first.map_or([0.0; super::steps::ROOM], |step| step.inputs);
     let below = steps.iter().skip(1).map(move |step| {
         let entry = parts.iter().sum();
         parts.iter_mut().zip(step.real().decays).for_each(|(part, decay)| *part *= decay);

@@ -18,15 +18,17 @@
 //! one part in ten thousand and those of sums of records, whose units are finer, by nothing to speak of. More bits would
 //! take away from the range: sums must stay below 2^(127−F).
 //!
-//! A saved encoder is four 64-bit words in little-endian order (version, fingerprint of the strategy, number of
-//! coordinates, number of steps), then the bounds of the buffers' magnitudes and then the buffers, coordinate by
+//! Behind its header, a saved encoder has the bounds of the buffers' magnitudes and then the buffers, coordinate by
 //! coordinate, 16 bytes each.
 
 use super::{
     Buffered, BufferedParameters, Buffers,
-    coefficients::{Coefficients, Step},
+    steps::{Coefficients, Step},
 };
-use crate::strategy::{COEFFICIENT_BITS, Encoder, StepError};
+use crate::strategy::{
+    COEFFICIENT_BITS, Encoder, StepError,
+    step::{Identification, fingerprint, refused, sums},
+};
 use zeroize::Zeroizing;
 
 const STATE_VERSION: u64 = 1;
@@ -72,9 +74,13 @@ impl<const B: usize> BufferedEncoder<B> {
         (held <= limit && now <= limit).then_some(next)
     }
 
-    /// What a saved state of this strategy and number of coordinates begins with.
-    fn identification(&self) -> [u64; 3] {
-        [STATE_VERSION, self.strategy.fingerprint(), self.buffers.len() as u64]
+    fn identification(&self) -> Identification {
+        Identification {
+            version: STATE_VERSION,
+            fingerprint: self.strategy.fingerprint(),
+            coordinates: self.buffers.len(),
+            horizon: Some(self.strategy.parameters.steps()),
+        }
     }
 }
 
@@ -95,44 +101,27 @@ impl<const B: usize> Encoder for BufferedEncoder<B> {
     }
 
     fn save(&self) -> Vec<u8> {
-        let words = self.identification().into_iter().chain([self.steps]);
-        // At once, so that growing leaves no copy of raw sums behind.
-        let mut state = Vec::with_capacity(32 + 16 * B * (1 + self.buffers.len()));
-        state.extend(words.flat_map(u64::to_le_bytes));
+        let mut state = self.identification().header(self.steps, 16 * B * (1 + self.buffers.len()));
         state.extend(self.magnitudes.iter().flat_map(|m| m.to_le_bytes()));
         state.extend(self.buffers.iter().flatten().flat_map(|r| r.to_le_bytes()));
         state
     }
 
     fn restore(&mut self, state: &[u8]) -> Result<(), StepError> {
-        let refused = |reason| StepError::State { reason };
-        let (words, rest) = state.split_at_checked(32).ok_or(refused("it is shorter than its header"))?;
-        let mut words = words.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
-        let reasons = [
-            "it is of another version",
-            "it was saved by another strategy or for another horizon",
-            "it was saved for another number of coordinates",
-        ];
-        for (expected, reason) in self.identification().into_iter().zip(reasons) {
-            words.next().filter(|&found| found == expected).ok_or(refused(reason))?;
-        }
-        let within = |steps: &u64| *steps <= self.strategy.parameters.steps();
-        let steps = words.next().filter(within).ok_or(refused("it has more steps than the horizon"))?;
-        if rest.len() != 16 * B * (1 + self.buffers.len()) {
+        let (steps, rest) = self.identification().read(state)?;
+        let values = sums(rest)?;
+        if values.len() != B * (1 + self.buffers.len()) {
             return Err(refused("its length does not fit its number of coordinates"));
         }
-        let (values, _) = rest.as_chunks::<16>();
-        let (magnitudes, buffers) = values.split_at(B);
-        let mut restored = Zeroizing::new([0; B]);
-        restored.iter_mut().zip(magnitudes).for_each(|(m, bytes)| *m = u128::from_le_bytes(*bytes));
+        let (bounds, buffers) = values.as_chunks::<B>().0.split_at(1);
+        let magnitudes = Zeroizing::new(bounds[0].map(i128::cast_unsigned));
         let bounded =
-            |(j, bytes): (usize, &[u8; 16])| i128::from_le_bytes(*bytes).unsigned_abs() <= restored[j % B];
-        if !buffers.iter().enumerate().all(bounded) {
+            |held: &[i128; B]| held.iter().zip(*magnitudes).all(|(r, bound)| r.unsigned_abs() <= bound);
+        if !buffers.iter().all(bounded) {
             return Err(refused("a buffer is beyond its bound"));
         }
-        let values = self.buffers.iter_mut().flatten().zip(buffers);
-        values.for_each(|(r, bytes)| *r = i128::from_le_bytes(*bytes));
-        (self.steps, self.magnitudes) = (steps, restored);
+        self.buffers.copy_from_slice(buffers);
+        (self.steps, self.magnitudes) = (steps, magnitudes);
         Ok(())
     }
 }
@@ -207,7 +196,6 @@ impl Buffered {
         };
         let family = u64::from(matches!(self.coefficients, Coefficients::PowerLaw { .. }));
         let bytes = [family, self.parameters.horizon.unwrap_or(0)].into_iter().chain(numbers);
-        let absorb = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        bytes.flat_map(u64::to_le_bytes).fold(0xcbf2_9ce4_8422_2325, absorb)
+        fingerprint(bytes.flat_map(u64::to_le_bytes))
     }
 }

@@ -11,16 +11,16 @@
 //! Memory for b buffers: 16 b bytes a coordinate in the encoder, 8 b in the decoder. Time: b multiplications a coordinate
 //! and step. All entries of C are at least 0, so no two columns point away from each other.
 //!
-//! C is the exact real matrix of the rounded coefficients ([`coefficients`]). The encoder keeps its buffers in fixed
-//! point; what their rounding can add is bounded in [`encoder`].
+//! C is the exact real matrix of the rounded coefficients (`steps`). The encoder keeps its buffers in fixed
+//! point; what their rounding can add is bounded in `encoder`.
 
-mod coefficients;
 mod columns;
 mod decoder;
 mod encoder;
 mod inverse;
 mod parameters;
 mod rows;
+mod steps;
 
 pub use inverse::InverseBuffer;
 pub use parameters::{
@@ -28,19 +28,20 @@ pub use parameters::{
     PowerLawBuffer,
 };
 
-pub(crate) use coefficients::column_norm_squared;
-pub(crate) use columns::participation_norm_squared;
+pub(crate) use columns::{coefficients, participation_norm_squared};
 pub(crate) use inverse::{complements, inverse_complements};
+pub(crate) use steps::column_norm_squared;
 
 use super::{
     ColumnGeometry, Decoder, Encoder, Factorization, Matrix, MatrixError, RowNorms, StepError, Strategy,
-    StrategyError, StrategyName,
+    StrategyError, StrategyName, step::check_step,
 };
 use crate::workload::Workload;
-use coefficients::Coefficients;
+
 use decoder::BufferedDecoder;
 use encoder::BufferedEncoder;
 use std::sync::Arc;
+use steps::Coefficients;
 
 /// A strategy that keeps buffers, ready to run.
 ///
@@ -89,13 +90,7 @@ impl Buffered {
 
     /// Whether a step can be taken after `steps` steps, with rows of these lengths.
     fn check_step(&self, steps: u64, rows: [usize; 2], expected: usize) -> Result<(), StepError> {
-        if steps >= self.parameters.steps() {
-            return Err(StepError::PastHorizon { horizon: self.parameters.steps() });
-        }
-        match rows.into_iter().find(|&found| found != expected) {
-            Some(found) => Err(StepError::Coordinates { found, expected }),
-            None => Ok(()),
-        }
+        check_step(Some(self.parameters.steps()), steps, expected, rows)
     }
 }
 

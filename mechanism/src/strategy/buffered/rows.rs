@@ -2,7 +2,7 @@
 
 use super::{
     Buffered, Buffers,
-    coefficients::{ROOM, RealStep},
+    steps::{ROOM, RealStep},
 };
 use crate::{
     strategy::{RowNorms, Strategy as _},
