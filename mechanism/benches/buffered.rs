@@ -6,9 +6,11 @@
 //! and a row out. The baseline copies as many, read once and written once.
 
 use divan::{Bencher, counter::ItemsCount};
+use hushflow_mechanism::optimize::buffered::{Objective, fit_blt};
 use hushflow_mechanism::strategy::Strategy as _;
 use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
-use std::hint::black_box;
+use hushflow_mechanism::workload::Workload;
+use std::{hint::black_box, ops::ControlFlow};
 
 const COORDINATES: usize = 1_000_000;
 const BUFFERS: usize = 4;
@@ -72,4 +74,12 @@ fn copy(bencher: Bencher) {
     bencher
         .counter(ItemsCount::new(COORDINATES))
         .bench_local(|| black_box(&mut to).copy_from_slice(black_box(&from)));
+}
+
+/// A fit for a million steps, by the number of buffers.
+#[divan::bench(args = [4, 5, 8], sample_count = 3)]
+fn fit_for_a_million_steps(buffers: u32) -> f64 {
+    let progress = &mut |_: &_| ControlFlow::Continue(());
+    let fit = fit_blt(&Workload::Prefix, Some(1_000_000), None, Objective::Rmse, buffers, progress);
+    fit.map_or(f64::NAN, |fit| fit.value)
 }

@@ -37,7 +37,6 @@ use super::{
     StrategyError, StrategyName, step::check_step,
 };
 use crate::workload::Workload;
-
 use decoder::BufferedDecoder;
 use encoder::BufferedEncoder;
 use std::sync::Arc;
