@@ -172,11 +172,11 @@ pub enum FitError {
 /// stream without end of a workload that forgets: `exponential`, `adam` and `window`.
 ///
 /// ```
-/// use hushflow_mechanism::optimize::buffered::{Objective, fit_blt};
+/// use hushflow_mechanism::optimize::buffered::{Objective, Progress, fit_blt};
 /// use hushflow_mechanism::workload::Workload;
 /// use std::ops::ControlFlow;
 ///
-/// let progress = &mut |_: &_| ControlFlow::Continue(());
+/// let progress = &mut |_: &Progress| ControlFlow::Continue(());
 /// let fit = fit_blt(&Workload::Prefix, Some(1000), None, Objective::MaxError, 3, progress)?;
 /// assert!(fit.value < 1.002 * fit.lower_bound.unwrap());
 /// # Ok::<(), hushflow_mechanism::optimize::buffered::FitError>(())
