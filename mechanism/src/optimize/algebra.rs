@@ -19,7 +19,7 @@ pub(super) struct Eigen {
 pub(super) fn eigen(matrix: MatRef<'_, f64>) -> Option<Eigen> {
     let found = matrix.self_adjoint_eigen(Side::Lower).ok()?;
     let mut values: Vec<f64> = found.S().column_vector().iter().copied().collect();
-    let rounding = values.len() as f64 * f64::EPSILON * values.last()?.abs();
+    let rounding = 8.0 * f64::EPSILON * values.last()?.abs();
     values.iter_mut().filter(|value| **value < rounding).for_each(|value| *value = 0.0);
     values.iter().all(|value| value.is_finite()).then(|| Eigen { values, vectors: found.U().to_owned() })
 }

@@ -14,6 +14,10 @@ use std::ops::ControlFlow;
 /// A step of Armijo's rule must gain this fraction of what the slope promises.
 pub(super) const SUFFICIENT_RISE: f64 = 1e-4;
 
+/// A step goes at most this share of the way to where the multipliers cease to be definite: close to there the
+/// smallest eigenvalues drown in rounding.
+const WAY_TO_BOUNDARY: f64 = 0.9;
+
 /// Halvings of a step before it counts as none.
 pub(super) const HALVINGS: i32 = 40;
 
@@ -172,6 +176,10 @@ fn climb(
     record: &mut Record<'_>,
 ) -> Option<Point> {
     (0..HALVINGS).map(|halvings| 0.5f64.powi(halvings)).find_map(|length| {
+        let beyond = classes::plus(&from.multipliers, length / WAY_TO_BOUNDARY, &direction.ascent);
+        if beyond.iter().any(|block| algebra::cholesky(block.as_ref()).is_none()) {
+            return None;
+        }
         let trial = classes::plus(&from.multipliers, length, &direction.ascent);
         let enough = from.bound() + SUFFICIENT_RISE * length * direction.rise;
         look(problem, &trial, record).filter(|next| next.bound() >= enough)
