@@ -133,7 +133,7 @@ mod tests {
         check(&ones, &rounded, 1e-13);
         check(&ones, &binomial(-0.5, 0.99, TERMS), 1e-11);
         check(&[1.0], &rounded, 1e-14);
-        check(&vec![0.1; 10], &power(&[1.0; 10], 0.5, TERMS), 1e-13);
+        check(&[0.1; 10], &power(&[1.0; 10], 0.5, TERMS), 1e-13);
         check(&ones, &rounded[..20_000], 1e-13);
     }
 

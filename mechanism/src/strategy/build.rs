@@ -8,9 +8,12 @@ use crate::workload::Workload;
 use std::{fmt, sync::Arc};
 use thiserror::Error;
 
-/// The longest horizon a strategy is made or judged for. At every step, a strategy with full history costs a
-/// multiplication per coordinate for each step before it.
-pub const MAX_HORIZON: u64 = 1 << 20;
+/// The longest horizon a strategy is made or judged for.
+pub const MAX_HORIZON: u64 = 100_000_000;
+
+/// The longest horizon of strategies that keep the full history: at every step they cost a multiplication per coordinate
+/// for each step before it.
+pub const MAX_HISTORY_HORIZON: u64 = 1 << 20;
 
 /// Why there is no such strategy.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -261,10 +264,12 @@ mod tests {
         assert_eq!(limits(StrategyName::Identity, None), Ok(None));
         assert_eq!(limits(StrategyName::Identity, Some(5)), Ok(None));
         assert_eq!(limits(StrategyName::SquareRoot, Some(1)), Ok(Some(1)));
-        for name in [StrategyName::Identity, StrategyName::SquareRoot] {
-            for found in [0, MAX_HORIZON + 1, u64::MAX] {
-                let strategy = name.to_string();
-                let error = StrategyError::Horizon { strategy, found, limit: MAX_HORIZON };
+        for (name, most) in
+            [(StrategyName::Identity, MAX_HORIZON), (StrategyName::SquareRoot, MAX_HISTORY_HORIZON)]
+        {
+            for found in [0, most + 1, u64::MAX] {
+                let limit = if (1..=MAX_HORIZON).contains(&found) { most } else { MAX_HORIZON };
+                let error = StrategyError::Horizon { strategy: name.to_string(), found, limit };
                 assert_eq!(limits(name.clone(), Some(found)), Err(error));
             }
         }

@@ -15,14 +15,13 @@ mod gram;
 mod history;
 pub(crate) mod matrix;
 mod name;
-mod saved;
 mod stamped;
 mod step;
 mod toeplitz;
 mod tree;
 
 pub(crate) use build::check_horizon;
-pub use build::{MAX_HORIZON, StrategyError, build, build_chosen, build_factorization};
+pub use build::{MAX_HISTORY_HORIZON, MAX_HORIZON, StrategyError, build, build_chosen, build_factorization};
 pub use chosen::{Chosen, Fitted};
 pub use dense::{
     BandedOptimum, Dense, DenseParameters, MAX_BANDED_OPTIMAL_HORIZON, MAX_DENSE_HORIZON, banded_optimal,

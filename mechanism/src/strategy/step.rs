@@ -43,6 +43,13 @@ impl Identification {
         state
     }
 
+    /// A saved state that holds these values.
+    pub(super) fn save(&self, steps: u64, values: &[i128]) -> Vec<u8> {
+        let mut state = self.header(steps, size_of_val(values));
+        state.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        state
+    }
+
     /// Number of steps in the header of a saved state, and what is behind it.
     pub(super) fn read<'a>(&self, state: &'a [u8]) -> Result<(u64, &'a [u8]), StepError> {
         let (words, rest) =
@@ -62,11 +69,16 @@ impl Identification {
     }
 }
 
+/// Why the values of a saved state are refused when there are too many or too few.
+pub(super) fn wrong_length() -> StepError {
+    refused("its length does not fit its number of steps")
+}
+
 /// The sums that fill the rest of a saved state.
 pub(super) fn sums(bytes: &[u8]) -> Result<Zeroizing<Vec<i128>>, StepError> {
     match bytes.as_chunks() {
         (sums, []) => Ok(Zeroizing::new(sums.iter().map(|sum| i128::from_le_bytes(*sum)).collect())),
-        _ => Err(refused("its length does not fit its number of steps")),
+        _ => Err(wrong_length()),
     }
 }
 

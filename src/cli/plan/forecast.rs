@@ -147,6 +147,8 @@ impl Plan {
         let unit = noise(&mechanism, 1.0);
         let estimates = |noise| Some(relative.scaled(noise / self.records_per_epoch?));
         let strategy = candidate.strategy.as_ref();
+        // Strategies without a horizon say what a longer stream would take.
+        let history = (horizon as usize).saturating_mul(size_of::<i128>());
         Ok(Forecast {
             workload: self.purpose.workload.clone(),
             strategy: candidate.chosen.name.clone(),
@@ -178,8 +180,9 @@ impl Plan {
             mean_noise: estimates(unit.first),
             covariance_noise: estimates(unit.second),
             runs: strategy.is_some(),
-            memory_per_coordinate: strategy.map(|strategy| strategy.encoder_bytes()),
-            multiplications_per_step: strategy.map(|strategy| strategy.multiplications()),
+            memory_per_coordinate: strategy.map(|strategy| strategy.encoder_bytes().min(history)),
+            multiplications_per_step: strategy
+                .map(|strategy| strategy.multiplications().min(2 * horizon as usize)),
             curve,
         })
     }

@@ -18,14 +18,12 @@ pub(super) struct Point {
     gradient: Vec<f64>,
 }
 
+/// What is made small: its value and its gradient.
+pub(super) type Function<'a> = dyn Fn(&[f64]) -> (f64, Vec<f64>) + 'a;
+
 /// Descends from `start` until a step gains less than `tolerance`, or `steps` are taken. Where the function is not
 /// finite it counts as infinite.
-pub(super) fn minimize(
-    function: &dyn Fn(&[f64]) -> (f64, Vec<f64>),
-    start: &[f64],
-    steps: usize,
-    tolerance: f64,
-) -> Point {
+pub(super) fn minimize(function: &Function<'_>, start: &[f64], steps: usize, tolerance: f64) -> Point {
     let mut point = evaluate(function, start.to_vec());
     let mut inverse = identity(start.len());
     for step in 0..steps {
@@ -45,14 +43,14 @@ pub(super) fn minimize(
     point
 }
 
-fn evaluate(function: &dyn Fn(&[f64]) -> (f64, Vec<f64>), variables: Vec<f64>) -> Point {
+fn evaluate(function: &Function<'_>, variables: Vec<f64>) -> Point {
     let (value, gradient) = function(&variables);
     let finite = value.is_finite() && gradient.iter().all(|slope| slope.is_finite());
     Point { variables, value: if finite { value } else { f64::INFINITY }, gradient }
 }
 
 /// A point along the direction that satisfies the conditions of Wolfe, or at least lies lower; `None` if none is found.
-fn search(function: &dyn Fn(&[f64]) -> (f64, Vec<f64>), from: &Point, direction: &[f64]) -> Option<Point> {
+fn search(function: &Function<'_>, from: &Point, direction: &[f64]) -> Option<Point> {
     let slope = dot(&from.gradient, direction);
     let (mut low, mut high, mut length) = (0.0, f64::INFINITY, 1.0);
     let mut best = None;

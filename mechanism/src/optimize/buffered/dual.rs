@@ -66,6 +66,7 @@ impl<const N: usize> Sub for Dual<N> {
 impl<const N: usize> Mul for Dual<N> {
     type Output = Self;
 
+    #[expect(clippy::suspicious_arithmetic_impl, reason = "the product rule has a sum")]
     fn mul(self, other: Self) -> Self {
         self.zip(other, self.value * other.value, |a, b| a * other.value + self.value * b)
     }
@@ -74,6 +75,7 @@ impl<const N: usize> Mul for Dual<N> {
 impl<const N: usize> Div for Dual<N> {
     type Output = Self;
 
+    #[expect(clippy::suspicious_arithmetic_impl, reason = "the quotient rule has a difference")]
     fn div(self, other: Self) -> Self {
         let quotient = self.value / other.value;
         self.zip(other, quotient, |a, b| (a - quotient * b) / other.value)

@@ -8,7 +8,7 @@
 //! sensitivity under k participations is k `‖c‖²`, and the same c is the best one. Plain loops: the same on every machine.
 
 use super::{
-    super::{MAX_HORIZON, StrategyError, StrategyName, check_horizon},
+    super::{MAX_HISTORY_HORIZON, StrategyError, StrategyName, check_horizon},
     descent::descend,
 };
 use crate::workload::Workload;
@@ -30,7 +30,7 @@ const ITERATIONS: usize = 1000;
 /// ```
 ///
 /// # Errors
-/// [`StrategyError::Horizon`] for more than [`MAX_HORIZON`] steps or none, [`StrategyError::Workload`] for a workload
+/// [`StrategyError::Horizon`] for more than [`MAX_HISTORY_HORIZON`] steps or none, [`StrategyError::Workload`] for a workload
 /// without a Toeplitz part, whose diagonal is not positive, or with too few rows.
 pub fn optimal_banded_toeplitz(
     bands: NonZeroU32,
@@ -38,7 +38,7 @@ pub fn optimal_banded_toeplitz(
     horizon: u64,
 ) -> Result<Vec<f64>, StrategyError> {
     let name = StrategyName::BandedOptimal(bands);
-    check_horizon(&name, horizon, MAX_HORIZON)?;
+    check_horizon(&name, horizon, MAX_HISTORY_HORIZON)?;
     let refused = |reason| StrategyError::Workload {
         strategy: name.to_string(),
         workload: workload.to_string(),

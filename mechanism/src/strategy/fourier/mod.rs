@@ -30,7 +30,7 @@ mod causal;
 pub use causal::fft_optimal_decoder;
 
 use super::{
-    Factorization, MAX_DENSE_HORIZON, MAX_HORIZON, Matrix, MatrixError, RowNorms, StrategyError,
+    Factorization, MAX_DENSE_HORIZON, MAX_HISTORY_HORIZON, Matrix, MatrixError, RowNorms, StrategyError,
     StrategyName, check_horizon, dense::algebra,
 };
 use crate::workload::Workload;
@@ -63,10 +63,10 @@ impl Fourier {
     /// The encoder with the decoder called [`StrategyName::Fourier`] or [`StrategyName::FourierOptimalDecoder`].
     ///
     /// # Errors
-    /// [`StrategyError::Horizon`] for more than [`MAX_HORIZON`] steps or none; [`StrategyError::Unknown`] for a
+    /// [`StrategyError::Horizon`] for more than [`MAX_HISTORY_HORIZON`] steps or none; [`StrategyError::Unknown`] for a
     /// strategy of another name.
     pub fn new(name: StrategyName, horizon: u64) -> Result<Self, StrategyError> {
-        check_horizon(&name, horizon, MAX_HORIZON)?;
+        check_horizon(&name, horizon, MAX_HISTORY_HORIZON)?;
         if !matches!(name, StrategyName::Fourier | StrategyName::FourierOptimalDecoder) {
             return Err(StrategyError::Unknown { found: name.to_string() });
         }

@@ -1,15 +1,18 @@
 //! The strategies of this family, made by their names. Horizons and numbers of bands are those of the command line,
-//! checked before: 1 to [`MAX_HORIZON`] and 1 to [`MAX_BANDS`](super::super::MAX_BANDS).
+//! checked before: 1 to [`MAX_HORIZON`](super::super::MAX_HORIZON) and 1 to [`MAX_BANDS`](super::super::MAX_BANDS).
 
 use super::{Endless, Toeplitz, inverse::BandedInverse, log_perturbed, root};
 use crate::{
-    strategy::{COEFFICIENT_BITS, MAX_HORIZON, StrategyError, StrategyName, check_horizon},
+    strategy::{COEFFICIENT_BITS, MAX_HISTORY_HORIZON, StrategyError, StrategyName, check_horizon},
     workload::Workload,
 };
 use std::num::NonZeroU32;
 
 /// Columns of different scales are judged in n² time: more steps than this would take minutes.
 const MAX_NORMALIZED_HORIZON: u64 = 1 << 17;
+
+/// All coefficients of a banded inverse's C are computed.
+const MAX_INVERSE_HORIZON: u64 = 1 << 24;
 
 /// The Toeplitz matrix with these coefficients, in units of 2^-[`COEFFICIENT_BITS`].
 ///
@@ -51,6 +54,7 @@ pub(in crate::strategy) fn square_root(
     workload: &Workload,
     horizon: u64,
 ) -> Result<Toeplitz, StrategyError> {
+    check_horizon(name, horizon, MAX_HISTORY_HORIZON)?;
     root::check(name, workload, horizon)?;
     Ok(Toeplitz::new(name.clone(), &root::root(workload, horizon as usize), Some(horizon)))
 }
@@ -65,7 +69,7 @@ pub(in crate::strategy) fn banded_square_root(
     workload: &Workload,
     bands: NonZeroU32,
 ) -> Result<Toeplitz, StrategyError> {
-    let terms = u64::from(bands.get()).min(workload.horizon().unwrap_or(MAX_HORIZON));
+    let terms = u64::from(bands.get()).min(workload.horizon().unwrap_or(MAX_HISTORY_HORIZON));
     root::check(name, workload, terms)?;
     Ok(Toeplitz::new(name.clone(), &root::root(workload, terms as usize), workload.horizon()))
 }
@@ -98,6 +102,7 @@ pub(in crate::strategy) fn banded_inverse_square_root(
     bands: NonZeroU32,
     horizon: u64,
 ) -> Result<BandedInverse, StrategyError> {
+    check_horizon(name, horizon, MAX_INVERSE_HORIZON)?;
     root::check(name, workload, horizon)?;
     BandedInverse::new(name, workload, bands, horizon)
 }

@@ -4,7 +4,7 @@ use super::Toeplitz;
 use crate::strategy::{
     Encoder, StepError,
     history::History,
-    saved::{self, Owner},
+    step::{Identification, sums, wrong_length},
 };
 use std::iter;
 
@@ -29,9 +29,9 @@ impl ToeplitzEncoder {
         self.strategy.row(self.steps()).map(i128::from).zip(rows)
     }
 
-    fn owner(&self) -> Owner {
-        let (fingerprint, horizon) = (self.strategy.fingerprint, self.strategy.horizon);
-        Owner { fingerprint, coordinates: self.history.coordinates(), horizon }
+    fn identification(&self) -> Identification {
+        let Toeplitz { fingerprint, horizon, .. } = self.strategy;
+        Identification { version: 1, fingerprint, coordinates: self.history.coordinates(), horizon }
     }
 
     fn lengthen(&mut self, longer: Toeplitz) {
@@ -83,20 +83,21 @@ impl Encoder for ToeplitzEncoder {
     }
 
     fn save(&self) -> Vec<u8> {
-        self.owner().save(self.steps(), self.history.values())
+        self.identification().save(self.steps(), self.history.values())
     }
 
     fn restore(&mut self, state: &[u8]) -> Result<(), StepError> {
-        let (steps, rows) = self.owner().restore(state)?;
+        let (steps, rows) = self.identification().read(state)?;
+        let rows = sums(rows)?;
         let largest = rows.iter().map(|x| x.unsigned_abs()).fold(0, u128::max);
         let coordinates = self.history.coordinates();
         // A stream without end holds all rows: steps whose rows are not there must not be given coefficients.
         if self.strategy.endless.is_some() && coordinates.checked_mul(steps as usize) != Some(rows.len()) {
-            return Err(saved::wrong_length());
+            return Err(wrong_length());
         }
         let longer = (!rows.is_empty()).then(|| self.strategy.longer(steps)).flatten();
         let mut restored = Self::new(longer.as_ref().unwrap_or(&self.strategy), coordinates);
-        restored.history = restored.history.replaced(steps, rows).ok_or(saved::wrong_length())?;
+        restored.history = restored.history.replaced(steps, rows).ok_or(wrong_length())?;
         *self = Self { largest, ..restored };
         Ok(())
     }

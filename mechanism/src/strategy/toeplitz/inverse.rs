@@ -25,7 +25,7 @@ use crate::{
         COEFFICIENT_BITS, ColumnGeometry, Decoder, Encoder, Factorization, Matrix, MatrixError, RowNorms,
         StepError, Strategy, StrategyError, StrategyName, check_horizon, gram,
         history::History,
-        saved::{self, Owner},
+        step::{self, Identification, sums, wrong_length},
     },
     workload::Workload,
 };
@@ -152,7 +152,7 @@ impl BandedInverse {
 fn fingerprint(inverse: &[i64], scales: &[i64]) -> u64 {
     let length = (inverse.len() as u64).to_le_bytes();
     let numbers = inverse.iter().chain(scales).flat_map(|number| number.to_le_bytes());
-    saved::fingerprint(b"inverse".iter().copied().chain(length).chain(numbers))
+    step::fingerprint(b"inverse".iter().copied().chain(length).chain(numbers))
 }
 
 impl Factorization for BandedInverse {
@@ -243,8 +243,9 @@ struct InverseEncoder {
 const LOW_BITS: i128 = (1 << COEFFICIENT_BITS) - 1;
 
 impl InverseEncoder {
-    fn owner(&self) -> Owner {
-        Owner {
+    fn identification(&self) -> Identification {
+        Identification {
+            version: 1,
             fingerprint: self.strategy.fingerprint,
             coordinates: self.outputs.coordinates(),
             horizon: self.strategy.horizon(),
@@ -300,13 +301,14 @@ impl Encoder for InverseEncoder {
     }
 
     fn save(&self) -> Vec<u8> {
-        self.owner().save(self.steps(), self.outputs.values())
+        self.identification().save(self.steps(), self.outputs.values())
     }
 
     fn restore(&mut self, state: &[u8]) -> Result<(), StepError> {
-        let (steps, rows) = self.owner().restore(state)?;
+        let (steps, rows) = self.identification().read(state)?;
+        let rows = sums(rows)?;
         let largest = rows.iter().map(|y| y.unsigned_abs()).fold(0, u128::max);
-        self.outputs = self.outputs.replaced(steps, rows).ok_or(saved::wrong_length())?;
+        self.outputs = self.outputs.replaced(steps, rows).ok_or(wrong_length())?;
         self.largest = largest;
         Ok(())
     }

@@ -46,8 +46,8 @@ pub(super) use build::{
 };
 
 use super::{
-    COEFFICIENT_BITS, ColumnGeometry, Decoder, Encoder, Factorization, MAX_HORIZON, Matrix, MatrixError,
-    RowNorms, StepError, Strategy, StrategyName, gram, history::History, saved,
+    COEFFICIENT_BITS, ColumnGeometry, Decoder, Encoder, Factorization, MAX_HISTORY_HORIZON, MAX_HORIZON,
+    Matrix, MatrixError, RowNorms, StepError, Strategy, StrategyName, gram, history::History, step,
 };
 use crate::{series, workload::Workload};
 use decoder::ToeplitzDecoder;
@@ -108,7 +108,7 @@ impl Toeplitz {
         let scale = |left: usize| 1.0 / (norms[left.min(norms.len() - 1)] as f64).sqrt() / real(1);
         let scales: Vec<f64> = (1..=steps as usize).rev().map(scale).collect();
         let bytes = self.fingerprint.to_le_bytes().into_iter().chain(*b"normalized");
-        let fingerprint = saved::fingerprint(bytes.chain(steps.to_le_bytes()));
+        let fingerprint = step::fingerprint(bytes.chain(steps.to_le_bytes()));
         Self { name, column_scales: Some(scales.into()), horizon: Some(steps), fingerprint, ..self }
     }
 
@@ -182,7 +182,7 @@ impl Toeplitz {
 /// Tells a strategy from others in saved states.
 fn fingerprint(horizon: Option<u64>, coefficients: &[i64]) -> u64 {
     let horizon = horizon.unwrap_or(0).to_le_bytes();
-    saved::fingerprint(horizon.into_iter().chain(coefficients.iter().flat_map(|m| m.to_le_bytes())))
+    step::fingerprint(horizon.into_iter().chain(coefficients.iter().flat_map(|m| m.to_le_bytes())))
 }
 
 /// Whether the next step can be taken, with rows of these lengths, after what is in `history`.
@@ -267,9 +267,9 @@ impl Strategy for Toeplitz {
         ColumnGeometry::exact(norm, overlap)
     }
 
-    /// Of a strategy that keeps all rows of a stream without end, for [`MAX_HORIZON`] steps.
+    /// Of a strategy that keeps all rows of a stream without end, for [`MAX_HISTORY_HORIZON`] steps.
     fn encoder_bytes(&self) -> usize {
-        let kept = if self.endless.is_some() { MAX_HORIZON as usize } else { self.kept() };
+        let kept = if self.endless.is_some() { MAX_HISTORY_HORIZON as usize } else { self.kept() };
         kept * size_of::<i128>()
     }
 

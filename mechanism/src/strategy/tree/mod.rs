@@ -21,7 +21,7 @@ pub use causal::tree_optimal_decoder;
 pub use stream::{TreeDecoder, TreeEncoder};
 
 use super::{
-    Factorization, MAX_DENSE_HORIZON, MAX_HORIZON, Matrix, MatrixError, RowNorms, StrategyError,
+    Factorization, MAX_DENSE_HORIZON, MAX_HISTORY_HORIZON, Matrix, MatrixError, RowNorms, StrategyError,
     StrategyName, check_horizon,
 };
 use crate::workload::Workload;
@@ -50,10 +50,10 @@ impl Tree {
     /// The tree called [`StrategyName::Tree`] or [`StrategyName::Honaker`].
     ///
     /// # Errors
-    /// [`StrategyError::Horizon`] for more than [`MAX_HORIZON`] steps or none; [`StrategyError::Unknown`] for a
+    /// [`StrategyError::Horizon`] for more than [`MAX_HISTORY_HORIZON`] steps or none; [`StrategyError::Unknown`] for a
     /// strategy of another name.
     pub fn new(name: StrategyName, horizon: u64) -> Result<Self, StrategyError> {
-        check_horizon(&name, horizon, MAX_HORIZON)?;
+        check_horizon(&name, horizon, MAX_HISTORY_HORIZON)?;
         match name {
             StrategyName::Tree => Ok(Self { horizon, honaker: false }),
             StrategyName::Honaker => Ok(Self { horizon, honaker: true }),
