@@ -6,17 +6,15 @@
 mod harness;
 
 use std::io::Write;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
 use std::time::Duration;
 
 use harness::{
-    Lab, Random, Stream, await_until, expected_sums, finish, releases, run, run_as_two, sums, wait,
+    Lab, PRIVATE_LOG, Random, Stream, await_until, cut, expected_sums, finish, last_frame, releases, run,
+    run_as_two, sums, wait,
 };
 use hushflow::state::ReleaseFrame;
-
-const PRIVATE_LOG: &str = "private-000001.log";
 
 fn kills() -> usize {
     std::env::var("HUSHFLOW_KILLS").ok().and_then(|number| number.parse().ok()).unwrap_or(24)
@@ -157,22 +155,6 @@ fn a_source_piped_in_again_after_kills_is_not_counted_twice() {
     assert_eq!(witness.look(), stream.epochs as usize);
     let undisturbed = lab.write("file.toml", stream.pipeline("data.csv", ""));
     assert!(sums(&state) == expected_sums(&undisturbed), "rows were lost or counted twice");
-}
-
-/// The place of a log's last frame (`docs/formats.md`).
-fn last_frame(log: &Path) -> Range<u64> {
-    let bytes = std::fs::read(log).expect("a log");
-    let length = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize;
-    let (mut start, mut end) = (0, 16);
-    while end < bytes.len() {
-        (start, end) = (end, end + 24 + length(end));
-    }
-    start as u64..end as u64
-}
-
-fn cut(log: &Path, length: u64) {
-    let file = std::fs::File::options().write(true).open(log).expect("a log");
-    file.set_len(length).expect("a file can be cut");
 }
 
 #[test]

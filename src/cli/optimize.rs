@@ -122,6 +122,14 @@ struct Trace {
     seconds: f64,
 }
 
+impl Report {
+    /// Whether a search without this command's settings would find nothing better.
+    fn is_final(&self) -> bool {
+        self.method == Method::Blt
+            || self.relative_gap.is_some_and(|gap| gap <= Settings::default().relative_gap)
+    }
+}
+
 fn gap(value: f64) -> Result<f64, &'static str> {
     if value > 0.0 && value < 1.0 { Ok(value) } else { Err("expected a number between 0 and 1") }
 }
@@ -138,9 +146,9 @@ pub(crate) fn execute(arguments: &OptimizeArguments) -> Result<(), CliError> {
         if let Some(path) = &arguments.output {
             saved.save(path).map_err(|error| CliError::failed(error.to_string()))?;
         }
-        remember(&saved);
-    } else if arguments.output.is_some() {
-        return Err(CliError::failed("the workload is no stream, so no strategy can be written for it"));
+        if report.is_final() {
+            remember(&saved);
+        }
     }
     Ok(if arguments.json { print_json(&report) } else { print(&told(&report, arguments.output.as_deref())) }?)
 }
@@ -182,6 +190,12 @@ fn form(arguments: &OptimizeArguments) -> Result<(QuadraticForm, f64, Option<Wor
 
 fn dense(arguments: &OptimizeArguments, bar: &Bar) -> Result<(Report, Option<SavedStrategy>), CliError> {
     let (form, rows, workload) = form(arguments)?;
+    if workload.is_none() && arguments.output.is_some() {
+        return Err(CliError::usage(
+            "--output: the workload is no stream (epoch t has row t, with zeros behind entry t), so no strategy can be \
+             written for it: leave --output out",
+        ));
+    }
     let settings = Settings { relative_gap: arguments.gap, iterations: arguments.iterations as usize };
     let name = if arguments.method == Method::Coa { StrategyName::Coa } else { StrategyName::Optimal };
     let begin = Instant::now();
@@ -194,6 +208,14 @@ fn dense(arguments: &OptimizeArguments, bar: &Bar) -> Result<(Report, Option<Sav
         ControlFlow::Continue(())
     };
     let schedule = arguments.participation.on(form.steps());
+    if schedule.is_flexible() && arguments.method == Method::MultiEpoch {
+        let (count, gap) = (schedule.count(), schedule.gap());
+        return Err(CliError::usage(format!(
+            "multi-epoch is for participations exactly {gap} steps apart: optimise for --participation {count}x{gap}, and \
+             plan --participation {} with the strategy file tells what it is worth",
+            arguments.participation,
+        )));
+    }
     let optimum = match arguments.method {
         Method::MultiEpoch => multi_epoch(&form, schedule.count(), schedule.gap(), &settings, told),
         _ if !arguments.participation.is_single() => {

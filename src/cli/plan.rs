@@ -224,20 +224,17 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
         draw(arguments, std::slice::from_ref(&forecast))?;
         return Ok(if arguments.json { print_json(&forecast) } else { print(&report::details(&forecast)) }?);
     }
-    let mut names = catalogue(&plan.purpose);
-    // What the file runs is part of the comparison.
-    let runs = parameters.map(|parameters| parameters.release.strategy);
-    let listed = |name: &StrategyName| {
-        !names.contains(name) && !matches!(name, StrategyName::Auto | StrategyName::File(_))
-    };
-    names.extend(runs.clone().filter(listed));
     let mut forecasts = Vec::new();
-    for name in &names {
-        match forecast(&plan, name, &bar) {
-            Err(error) if is_not_applicable(&error) => {}
-            forecast => forecasts.push(forecast?),
-        }
+    for name in &catalogue(&plan.purpose) {
+        forecasts.extend(applicable(forecast(&plan, name, &bar))?);
     }
+    // What the file runs is part of the comparison.
+    let runs =
+        file.as_ref().map(|file| applicable(forecast_of_file(&plan, file, &bar))).transpose()?.flatten();
+    let name = runs.as_ref().map(|runs| runs.strategy.clone());
+    let unlisted = |runs: &Forecast| forecasts.iter().all(|forecast| forecast.strategy != runs.strategy);
+    let runs = runs.filter(unlisted);
+    forecasts.extend(runs);
     bar.finish();
     forecasts
         .sort_by(|a, b| plan.purpose.objective.of(&a.error).total_cmp(&plan.purpose.objective.of(&b.error)));
@@ -245,7 +242,7 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
     let printed = if arguments.json {
         print_json(&BTreeMap::from([("strategies", forecasts)]))
     } else {
-        print(&report::comparison(&forecasts, runs.as_ref()))
+        print(&report::comparison(&forecasts, name.as_ref()))
     };
     Ok(printed?)
 }
@@ -256,19 +253,25 @@ fn forecast(plan: &Plan, name: &StrategyName, bar: &Bar) -> Result<Forecast, Pub
     plan.forecast(&candidate)
 }
 
-/// Whether a strategy is not made for the purpose, which is no fault where all are compared.
-fn is_not_applicable(error: &PublicationError) -> bool {
-    matches!(
-        error,
-        PublicationError::Matrix(_)
+fn forecast_of_file(plan: &Plan, file: &Pipeline, bar: &Bar) -> Result<Forecast, PublicationError> {
+    bar.name(&file.release.strategy);
+    let candidate = Candidate::of_pipeline(file, &plan.purpose, &mut |progress| bar.tell(progress))?;
+    plan.forecast(&candidate)
+}
+
+/// `None` for a strategy that is not made for the purpose, which is no fault where all are compared.
+fn applicable(forecast: Result<Forecast, PublicationError>) -> Result<Option<Forecast>, PublicationError> {
+    match forecast {
+        Err(
+            PublicationError::Matrix(_)
             | PublicationError::Search(
                 StrategiesError::Fit { .. }
-                    | StrategiesError::Optimize { .. }
-                    | StrategiesError::Strategy(
-                        StrategyError::Workload { .. } | StrategyError::Horizon { .. }
-                    )
-            )
-    )
+                | StrategiesError::Optimize { .. }
+                | StrategiesError::Strategy(StrategyError::Workload { .. } | StrategyError::Horizon { .. }),
+            ),
+        ) => Ok(None),
+        forecast => forecast.map(Some),
+    }
 }
 
 /// Draws the errors of the best strategies.

@@ -45,7 +45,7 @@ pub(crate) struct TailArguments {
     /// What to show
     #[arg(long, value_enum, default_value_t = ViewName::Gaussian)]
     view: ViewName,
-    /// How epochs are weighted: prefix, average, exponential:β, window:k
+    /// How epochs are weighted: prefix, average, exponential:β, window:k, momentum:β, adam:β
     #[arg(long, default_value = "prefix")]
     workload: Workload,
     /// The first epoch to show

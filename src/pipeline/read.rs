@@ -580,7 +580,7 @@ release.strategy = 'identity'
         else {
             panic!("an empty file can be read");
         };
-        let missing = ["name", "source", "columns", "privacy", "epochs", "release"];
+        let missing = ["name", "source", "columns", "privacy", "epochs"];
         assert_eq!(problems.len(), missing.len());
         for field in missing {
             assert!(problems.iter().any(|problem| problem.message.contains(field)), "{field}");

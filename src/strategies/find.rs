@@ -181,7 +181,8 @@ fn load(name: &StrategyName, path: &Path, purpose: &Purpose) -> Result<Found, St
         SavedStrategy::load(path)?.strategy
     } else {
         let c: DMatrix<f64> = read_matrix(path)?;
-        let parameters = Dense::new(name.clone(), &c)?.parameters().clone();
+        let refused = |source| StrategiesError::OfFile { path: path.into(), source };
+        let parameters = Dense::new(name.clone(), &c).map_err(refused)?.parameters().clone();
         Chosen { name: name.clone(), fitted: Some(Fitted::Dense(parameters)) }
     };
     let steps = match &chosen.fitted {

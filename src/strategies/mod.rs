@@ -101,6 +101,14 @@ pub enum StrategiesError {
     /// The matrix it is can't be used.
     #[error(transparent)]
     MatrixFile(#[from] matrix::MatrixError),
+    /// The matrix in it makes no strategy.
+    #[error("{}: {source}", path.display())]
+    OfFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: StrategyError,
+    },
     /// Too many steps for a matrix.
     #[error(transparent)]
     Matrix(#[from] MatrixError),
@@ -146,16 +154,25 @@ pub fn of_pipeline(
     pipeline: &Pipeline,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Chosen, StrategiesError> {
-    let release = &pipeline.release;
-    let purpose = Purpose::new(release.workload.clone(), pipeline.epochs.schedule.horizon());
-    let found = match (&release.strategy, &pipeline.strategy_file) {
-        (StrategyName::Auto, _) => choose(&purpose, release.memory_limit.unwrap_or(u64::MAX), progress)?,
-        (StrategyName::File(_), Some(path)) => {
-            find(&StrategyName::File(path.display().to_string()), &purpose, progress)?
+    let horizon = pipeline.epochs.schedule.horizon();
+    Ok(found_for(pipeline, &Purpose::new(pipeline.release.workload.clone(), horizon), progress)?.chosen)
+}
+
+/// What a pipeline's strategy is for one copy of a purpose, which may differ from the pipeline's.
+fn found_for(
+    pipeline: &Pipeline,
+    purpose: &Purpose,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<Found, StrategiesError> {
+    match (&pipeline.release.strategy, &pipeline.strategy_file) {
+        (StrategyName::Auto, _) => {
+            choose(purpose, pipeline.release.memory_limit.unwrap_or(u64::MAX), progress)
         }
-        (name, _) => find(name, &purpose, progress)?,
-    };
-    Ok(found.chosen)
+        (StrategyName::File(_), Some(path)) => {
+            find(&StrategyName::File(path.display().to_string()), purpose, progress)
+        }
+        (name, _) => find(name, purpose, progress),
+    }
 }
 
 /// A strategy made for a purpose.
@@ -189,6 +206,19 @@ impl Candidate {
         let found = find(name, &copy, progress)?;
         let lower_bound = found.lower_bound.filter(|_| stamps == 1);
         Self::of_chosen(found.chosen, purpose, lower_bound)
+    }
+
+    /// Makes the strategy of a pipeline for a purpose, which may differ from the pipeline's.
+    ///
+    /// # Errors
+    /// [`StrategiesError`].
+    pub fn of_pipeline(
+        pipeline: &Pipeline,
+        purpose: &Purpose,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> Result<Self, StrategiesError> {
+        let found = found_for(pipeline, &purpose.of_a_copy(), progress)?;
+        Self::of_chosen(found.chosen, purpose, None)
     }
 
     /// Makes a strategy from what was found for one copy of it.

@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -15,7 +16,11 @@ use hushflow::mechanism::moments::{Clipper, QuantisedRows};
 use hushflow::pipeline::time::parse_time;
 use hushflow::pipeline::{Input, Pipeline};
 use hushflow::state::{PublicReader, ReleaseFrame, Store};
+use serde_json::Value;
 use tempfile::TempDir;
+
+/// The first private log of a state directory.
+pub(crate) const PRIVATE_LOG: &str = "private-000001.log";
 
 /// A directory for one test's files.
 pub(crate) struct Lab(TempDir);
@@ -67,15 +72,16 @@ impl Ended {
         }
     }
 
-    pub(crate) fn json(&self) -> Vec<serde_json::Value> {
+    pub(crate) fn json(&self) -> Vec<Value> {
         self.out.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
     }
 }
 
-/// The binary with these arguments. Standard input is empty.
+/// The binary with these arguments. Standard input is empty, and no strategy that it finds can be kept.
 pub(crate) fn hushflow<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hushflow"));
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.env("HUSHFLOW_STRATEGIES", "/dev/null/kept");
     command
 }
 
@@ -140,7 +146,7 @@ pub(crate) fn sums(state: &Path) -> Vec<Vec<i128>> {
     let copy = lab.path("copy");
     std::fs::create_dir(&copy).expect("a directory for the copy");
     std::fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("mode 0700");
-    for name in ["private-000001.log", "public.log"] {
+    for name in [PRIVATE_LOG, "public.log"] {
         std::fs::copy(state.join(name), copy.join(name)).expect("a log to copy");
     }
     let header = PublicReader::open(&copy).expect("a public log").header().clone();
@@ -197,6 +203,49 @@ pub(crate) fn expected_sums(pipeline: &Path) -> Vec<Vec<i128>> {
         places.zip(record).for_each(|(sum, part)| *sum += part);
     }
     sums
+}
+
+/// The place of a log's last frame (`docs/formats.md`).
+pub(crate) fn last_frame(log: &Path) -> Range<u64> {
+    let bytes = std::fs::read(log).expect("a log");
+    let length = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize;
+    let (mut start, mut end) = (0, 16);
+    while end < bytes.len() {
+        (start, end) = (end, end + 24 + length(end));
+    }
+    start as u64..end as u64
+}
+
+/// Cuts a log short.
+pub(crate) fn cut(log: &Path, length: u64) {
+    let file = std::fs::File::options().write(true).open(log).expect("a log");
+    file.set_len(length).expect("a file can be cut");
+}
+
+/// The cases of a file of reference numbers.
+pub(crate) fn cases(vectors: &str) -> Vec<Value> {
+    let vectors: Value = serde_json::from_str(vectors).expect("reference numbers are JSON");
+    vectors["cases"].as_array().expect("a list of cases").clone()
+}
+
+pub(crate) fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// Expects a number to this relative error.
+#[track_caller]
+pub(crate) fn close(what: &str, found: &Value, expected: f64, relative: f64) {
+    let found = number(found);
+    assert!((found - expected).abs() <= relative * expected.abs() + 1e-12, "{what}: {found}, not {expected}");
+}
+
+/// A workload of the reference numbers, as the command line writes it.
+pub(crate) fn workload(input: &Value) -> String {
+    match input["workload"].as_str().expect("a name") {
+        "exp" => format!("exponential:{}", input["param"]),
+        parametric @ ("window" | "momentum" | "adam") => format!("{parametric}:{}", input["param"]),
+        plain => plain.into(),
+    }
 }
 
 /// Splitmix64 (Steele, Lea & Flood 2014): test data from a seed.
