@@ -7,7 +7,7 @@
 //! sensitivity, Theorem 2.1, which stands in a column of its own; theirs may be less.
 //!
 //! ```sh
-//! cargo run --release --example strategy_tables              # half a minute, once: optima are kept for later
+//! cargo run --release --example strategy_tables              # a minute or two, once: optima are kept for later
 //! cargo run --release --example strategy_tables -- --quick   # leaves out what takes more than seconds
 //! ```
 #![expect(clippy::print_stdout, reason = "an example talks to its reader")]
