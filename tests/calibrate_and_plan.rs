@@ -159,7 +159,7 @@ fn plan_reads_a_pipeline_file_and_flags_win() {
 #[test]
 fn bad_input_is_refused_with_flag_and_remedy() {
     let check = |line: &str, parts: &[&str]| {
-        let output = hushflow(&line.split_whitespace().collect::<Vec<_>>()).output().unwrap();
+        let output = hushflow(line.split_whitespace()).output().unwrap();
         let message = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{line}: {message}");
         assert!(output.stdout.is_empty() && message.starts_with("error: "), "{line}: {message}");
@@ -223,7 +223,7 @@ fn every_command_explains_itself() {
 #[test]
 fn people_read_tables() {
     let text = |line: &str| {
-        let output = hushflow(&line.split_whitespace().collect::<Vec<_>>()).output().unwrap();
+        let output = hushflow(line.split_whitespace()).output().unwrap();
         assert!(output.status.success() && output.stderr.is_empty());
         String::from_utf8(output.stdout).unwrap()
     };
@@ -248,7 +248,7 @@ fn a_reader_that_leaves_early_is_no_failure() {
     for line in ["plan -w prefix -n 10", "plan -w prefix -n 10 --json", "plan --help", "calibrate --help"] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let output = hushflow(&line.split_whitespace().collect::<Vec<_>>()).stdout(writer).output().unwrap();
+        let output = hushflow(line.split_whitespace()).stdout(writer).output().unwrap();
         assert!(output.status.success() && output.stderr.is_empty(), "{line}: {output:?}");
     }
 }
