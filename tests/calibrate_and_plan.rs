@@ -178,8 +178,8 @@ fn bad_input_is_refused_with_flag_and_remedy() {
     check("calibrate --noise-multiplier -2 --epsilon 1", &["--noise-multiplier", "-2", "at least"]);
     check("plan", &["--workload is missing", "--workload prefix"]);
     check("plan --workload prefix", &["--horizon is missing", "--horizon 365"]);
-    check("plan --workload prefix --horizon 0", &["--horizon", "1..=1048576"]);
-    check("plan --workload prefix --horizon 1048577", &["--horizon", "1..=1048576"]);
+    check("plan --workload prefix --horizon 0", &["--horizon", "1..=100000000"]);
+    check("plan --workload prefix --horizon 100000001", &["--horizon", "1..=100000000"]);
     check("plan --workload window:0 --horizon 5", &["--workload", "window:10"]);
     check("plan --workload sum --horizon 5", &["--workload", "prefix"]);
     check("plan --workload prefix --horizon 5 --strategy best", &["--strategy", "square-root"]);

@@ -117,7 +117,7 @@ fn check(flights: &Flights, release: &str, name: &str) {
 
 #[test]
 fn a_pipeline_without_a_strategy_runs_the_default() {
-    check(&Flights::new(), "", "blt:4");
+    check(&Flights::new(), "", "blt:5");
 }
 
 #[test]
