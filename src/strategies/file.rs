@@ -66,7 +66,7 @@ pub struct SavedStrategy {
     format: String,
     /// What was asked for.
     pub request: Request,
-    /// Total squared error at sensitivity 1, or the largest error where that was minimised.
+    /// Total squared error at sensitivity 1; of buffers, the error that the fit made small.
     pub objective: f64,
     /// What no strategy of the kind can be below; `None` where nothing is known.
     pub lower_bound: Option<f64>,
@@ -114,7 +114,8 @@ impl SavedStrategy {
     }
 
     fn computed_checksum(&self) -> String {
-        let strategy = serde_json::to_string(&(&self.request, &self.strategy)).unwrap_or_default();
+        let told = (&self.request, self.objective, self.lower_bound, &self.strategy);
+        let strategy = serde_json::to_string(&told).unwrap_or_default();
         format!("{:08x}", crc32c::crc32c(strategy.as_bytes()))
     }
 

@@ -65,7 +65,7 @@ pub enum StrategyName {
     Auto,
     /// `file:PATH`: a saved strategy, or any lower-triangular C written as a matrix.
     File(String),
-    /// `coa`: the best C for single participation, found by Newton's method in the primal, certified.
+    /// `coa`: the best C for single participation, found by Newton's method, certified.
     Coa,
 }
 
