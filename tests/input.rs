@@ -54,7 +54,7 @@ seed = 1
 ";
 
 /// Fields that have a default.
-const OPTIONAL: [&str; 14] = [
+const OPTIONAL: [&str; 15] = [
     "format",
     "missing",
     "malformed",
@@ -69,6 +69,7 @@ const OPTIONAL: [&str; 14] = [
     "arrival",
     "values",
     "directory",
+    "strategy",
 ];
 
 /// Runs this text as a pipeline file, where nothing may come of it: no state is begun.
