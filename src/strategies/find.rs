@@ -101,7 +101,7 @@ pub fn search(
             (saved(Fitted::Toeplitz(toeplitz_units(&coefficients)), 1.0, None), None)
         }
         _ => {
-            let optimum = optimal(name, purpose, &Settings::default(), progress)?;
+            let optimum = optimal(name, purpose, &Settings::for_steps(*horizon), progress)?;
             let parameters = Dense::new(name.clone(), &optimum.strategy)?.parameters().clone();
             let bound = Some(optimum.lower_bound).filter(|_| bounds_all(name, purpose));
             (saved(Fitted::Dense(parameters), optimum.objective, bound), None)

@@ -52,6 +52,14 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// A gap of 10⁻¹¹ up to 512 steps, where one more Newton step costs little: X itself is known to the root of the gap
+    /// only, and figures of single steps come from X. The default beyond.
+    pub fn for_steps(steps: u64) -> Self {
+        if steps <= 512 { Self { relative_gap: 1e-11, ..Self::default() } } else { Self::default() }
+    }
+}
+
 /// How far an optimiser has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
