@@ -127,7 +127,6 @@ fn feed(worker: &mut Worker, publication: &Publication, batch: &Records) {
     let (shards, fault) = (publication.shards(), Fault::new());
     let setup = ReleaseSetup {
         mechanism: Arc::clone(publication.mechanism()),
-        strategy: Arc::clone(publication.strategy()),
         shards,
         source: NoiseSource::System,
         states: Arc::default(),

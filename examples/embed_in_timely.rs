@@ -88,6 +88,7 @@ fn parameters() -> Result<PublicParameters, Box<dyn Error>> {
             strategy: StrategyName::SquareRoot,
             workload: Workload::Prefix,
             memory_limit: None,
+            method: Method::Jme,
         },
     })
 }
@@ -140,7 +141,6 @@ fn build(
     let shards = publication.shards();
     let setup = ReleaseSetup {
         mechanism: Arc::clone(publication.mechanism()),
-        strategy: Arc::clone(publication.strategy()),
         shards,
         // Decision 6: the operating system's entropy. A seeded source is for tests, and protects nobody.
         source: NoiseSource::System,

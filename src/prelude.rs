@@ -4,6 +4,7 @@
 //! epochs are made, which strategy and which views.
 
 pub use hushflow_mechanism::epochs::{Clock, ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
+pub use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
 pub use hushflow_mechanism::moments::{Clipper, Layout, SecondMoment};
 pub use hushflow_mechanism::noise::NoiseSource;
 pub use hushflow_mechanism::release::Shards;

@@ -6,7 +6,7 @@
 use hushflow_mechanism::accounting::discrete::{Discreteness, noise_multiplier_rounded_up};
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, gaussian};
 use hushflow_mechanism::estimate::density::{Density, DensityError};
-use hushflow_mechanism::jme::{JointMechanism, JointMechanismError, JointParameters};
+use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError, MomentMechanism, MomentParameters};
 use hushflow_mechanism::moments::{ClipError, Clipper, Layout};
 use hushflow_mechanism::release::Shards;
 use hushflow_mechanism::strategy::{Chosen, MatrixError, Strategy, StrategyError, build_chosen};
@@ -30,9 +30,9 @@ pub enum PublicationError {
     /// No noise gives the guarantee.
     #[error("privacy: {0}")]
     Accounting(#[from] AccountingError),
-    /// The joint mechanism can't be.
+    /// The mechanism can't be.
     #[error("privacy: {0}")]
-    Mechanism(#[from] JointMechanismError),
+    Mechanism(#[from] MechanismError),
     /// The strategy can't be made.
     #[error("release: {0}")]
     Strategy(#[from] StrategyError),
@@ -84,8 +84,7 @@ pub struct Publication {
     private: bool,
     calibration: Calibration,
     clipper: Arc<Clipper>,
-    strategy: Arc<dyn Strategy>,
-    mechanism: Arc<JointMechanism>,
+    mechanism: Arc<MatrixMechanism>,
 }
 
 impl Publication {
@@ -109,10 +108,13 @@ impl Publication {
         chosen: Chosen,
         private: bool,
     ) -> Result<Self, PublicationError> {
-        let strategy = strategy(&parameters, &chosen)?;
-        let noise_multiplier = calibrated(&parameters, strategy.as_ref())?;
+        let (epsilon, delta) = guarantee(&parameters)?;
+        let near = gaussian::noise_multiplier(epsilon, delta).value();
+        let mechanism = mechanism(&parameters, &chosen, near)?;
+        let noise_multiplier = calibrated(&parameters, mechanism.moments())?;
+        let mechanism = mechanism.with_noise_multiplier(noise_multiplier)?;
         let calibration = Calibration { noise_multiplier, strategy: chosen };
-        Self::new(parameters, strategy, calibration, private)
+        Self::new(parameters, mechanism, calibration, private)
     }
 
     /// What the header of a public log says.
@@ -124,8 +126,8 @@ impl Publication {
             serde_json::from_slice(&header.parameters)?;
         let chosen = chosen.unwrap_or_else(|| parameters.release.strategy.clone().into());
         let calibration = Calibration { noise_multiplier, strategy: chosen };
-        let strategy = strategy(&parameters, &calibration.strategy)?;
-        Self::new(parameters, strategy, calibration, header.private)
+        let mechanism = mechanism(&parameters, &calibration.strategy, noise_multiplier)?;
+        Self::new(parameters, mechanism, calibration, header.private)
     }
 
     /// The publication that goes on with the noise and the strategy of an earlier run, which were found once for the
@@ -137,8 +139,8 @@ impl Publication {
         if calibration == self.calibration {
             return Ok(self);
         }
-        let strategy = strategy(&self.parameters, &calibration.strategy)?;
-        Self::new(self.parameters, strategy, calibration, self.private)
+        let mechanism = mechanism(&self.parameters, &calibration.strategy, calibration.noise_multiplier)?;
+        Self::new(self.parameters, mechanism, calibration, self.private)
     }
 
     /// What was found once for the log.
@@ -148,17 +150,14 @@ impl Publication {
 
     fn new(
         parameters: PublicParameters,
-        strategy: Arc<dyn Strategy>,
+        mechanism: MatrixMechanism,
         calibration: Calibration,
         private: bool,
     ) -> Result<Self, PublicationError> {
         let bounds: Vec<_> = parameters.columns.iter().map(|column| (column.lower, column.upper)).collect();
         let clipper = Clipper::new(&bounds, parameters.privacy.clip_norm)?;
-        let counts_are_public = parameters.privacy.neighbours.counts_are_public();
-        let clipper = Arc::new(if counts_are_public { clipper.counting_unusable() } else { clipper });
-        let joint = joint_parameters(&parameters, strategy.as_ref(), calibration.noise_multiplier);
-        let mechanism = Arc::new(JointMechanism::new(joint)?);
-        Ok(Publication { parameters, private, calibration, clipper, strategy, mechanism })
+        let clipper = Arc::new(mechanism.moments().clipper(clipper)?);
+        Ok(Publication { parameters, private, calibration, clipper, mechanism: Arc::new(mechanism) })
     }
 
     /// The header of this publication's log.
@@ -175,7 +174,7 @@ impl Publication {
     /// # Errors
     /// [`PublicationError::Accounting`] if no noise gives the guarantee.
     pub fn guarantee_holds(&self) -> Result<bool, PublicationError> {
-        let needed = calibrated(&self.parameters, self.strategy.as_ref())?;
+        let needed = calibrated(&self.parameters, self.mechanism.moments())?;
         Ok(self.calibration.noise_multiplier >= needed * (1.0 - MARGIN / 2.0))
     }
 
@@ -205,9 +204,9 @@ impl Publication {
         self.parameters.epochs.schedule.horizon()
     }
 
-    /// Places of one key's coordinates.
+    /// Places of one key's coordinates in a release.
     pub fn layout(&self) -> Layout {
-        self.mechanism.parameters().layout
+        self.mechanism.layout()
     }
 
     /// How the coordinates of all keys are cut.
@@ -220,19 +219,14 @@ impl Publication {
         &self.clipper
     }
 
-    /// The strategy C.
-    pub fn strategy(&self) -> &Arc<dyn Strategy> {
-        &self.strategy
-    }
-
-    /// Sensitivity and noise.
-    pub fn mechanism(&self) -> &Arc<JointMechanism> {
+    /// Strategies, sensitivity and noise.
+    pub fn mechanism(&self) -> &Arc<MatrixMechanism> {
         &self.mechanism
     }
 
     /// A view from the first epoch on.
     pub fn view(&self, workload: &Workload) -> View {
-        View::new(&self.mechanism, self.strategy.as_ref(), workload, self.keys(), self.horizon())
+        View::new(&self.mechanism, workload, self.keys(), self.horizon())
     }
 
     /// A density in the units of the columns.
@@ -244,42 +238,41 @@ impl Publication {
     }
 }
 
-fn layout(parameters: &PublicParameters) -> Layout {
-    Layout { dimension: parameters.columns.len(), second: parameters.privacy.second_moments }
-}
-
 fn strategy(parameters: &PublicParameters, chosen: &Chosen) -> Result<Arc<dyn Strategy>, StrategyError> {
     build_chosen(chosen, &parameters.release.workload, Some(parameters.epochs.schedule.horizon()))
 }
 
-/// The joint mechanism of these parameters with the given noise multiplier.
-fn joint_parameters(
+fn mechanism(
     parameters: &PublicParameters,
-    strategy: &dyn Strategy,
+    chosen: &Chosen,
     noise_multiplier: f64,
-) -> JointParameters {
-    JointParameters {
-        layout: layout(parameters),
-        neighbours: parameters.privacy.neighbours,
-        clip_norm: parameters.privacy.clip_norm,
+) -> Result<MatrixMechanism, PublicationError> {
+    let privacy = &parameters.privacy;
+    let moments = MomentParameters {
+        method: parameters.release.method,
+        layout: Layout { dimension: parameters.columns.len(), second: privacy.second_moments },
+        neighbours: privacy.neighbours,
+        clip_norm: privacy.clip_norm,
         noise_multiplier,
-        geometry: strategy.geometry(),
-        second_moment_weight: parameters.privacy.second_moment_weight,
+        second_moment_weight: privacy.second_moment_weight,
         count_weight: None,
-    }
+    };
+    Ok(MatrixMechanism::new(moments, strategy(parameters, chosen)?)?)
 }
 
-fn calibrated(parameters: &PublicParameters, strategy: &dyn Strategy) -> Result<f64, PublicationError> {
-    let epsilon = Epsilon::new(parameters.privacy.epsilon)?;
-    let delta = Delta::new(parameters.privacy.delta)?;
+fn guarantee(parameters: &PublicParameters) -> Result<(Epsilon, Delta), AccountingError> {
+    Ok((Epsilon::new(parameters.privacy.epsilon)?, Delta::new(parameters.privacy.delta)?))
+}
+
+fn calibrated(parameters: &PublicParameters, mechanism: &MomentMechanism) -> Result<f64, PublicationError> {
+    let (epsilon, delta) = guarantee(parameters)?;
     let keys = parameters.key.as_ref().map_or(1, |key| key.values.len());
     let cells = parameters.epochs.schedule.horizon() as f64 * keys as f64;
-    let joint = joint_parameters(parameters, strategy, 1.0);
-    Ok(calibrate(epsilon, delta, joint, cells)?.noise_multiplier)
+    calibrate(epsilon, delta, mechanism, cells)
 }
 
-/// The parameters with the least noise multiplier for (ε, δ), with what the grid costs of δ when so many cells
-/// (pairs of key and epoch) are released. The noise multiplier that is given does not matter.
+/// The least noise multiplier for (ε, δ), with what the grid costs of δ when so many cells (pairs of key and epoch) are
+/// released. That of the mechanism does not matter.
 ///
 /// That cost falls with the scale of the noise on its grid, which grows with the multiplier; so the scale for
 /// continuous noise, whose multiplier is smaller, bounds the cost from above.
@@ -289,16 +282,15 @@ fn calibrated(parameters: &PublicParameters, strategy: &dyn Strategy) -> Result<
 pub fn calibrate(
     epsilon: Epsilon,
     delta: Delta,
-    parameters: JointParameters,
+    mechanism: &MomentMechanism,
     cells: f64,
-) -> Result<JointParameters, PublicationError> {
+) -> Result<f64, PublicationError> {
     let continuous = gaussian::noise_multiplier(epsilon, delta).value() * (1.0 - MARGIN);
-    let mechanism = JointMechanism::new(JointParameters { noise_multiplier: continuous, ..parameters })?;
+    let mechanism = mechanism.with_noise_multiplier(continuous)?;
     let scales = mechanism.noise().iter().filter_map(|noise| noise.scale);
     let least_scale = scales.map(|scale| scale.sigma()).fold(f64::INFINITY, f64::min);
     let draws = cells * mechanism.noise().len() as f64;
     // The scales were rounded up, by less than one part in 2¹⁹.
     let discreteness = Discreteness::new(least_scale * (1.0 - 2f64.powi(-19)), draws)?;
-    let noise_multiplier = noise_multiplier_rounded_up(epsilon, delta, discreteness)?.value();
-    Ok(JointParameters { noise_multiplier, ..parameters })
+    Ok(noise_multiplier_rounded_up(epsilon, delta, discreteness)?.value())
 }

@@ -148,8 +148,8 @@ fn plan_reads_a_pipeline_file_and_flags_win() {
     assert_eq!((number(&found["epsilon"]), number(&found["clip_norm"])), (1.0, 2f64.sqrt()));
     let parameters = Pipeline::load(path.as_ref()).unwrap().public_parameters();
     let run = Publication::calibrate(parameters, true).unwrap();
-    assert_eq!(number(&found["noise_multiplier"]), run.mechanism().parameters().noise_multiplier);
-    assert_eq!(number(&found["joint_sensitivity"]), run.mechanism().sensitivity());
+    assert_eq!(number(&found["noise_multiplier"]), run.mechanism().moments().parameters().noise_multiplier);
+    assert_eq!(number(&found["joint_sensitivity"]), run.mechanism().moments().sensitivity());
     let changed = json(&format!("plan {path} --epsilon 2 --strategy identity --horizon 8"));
     assert_eq!([&changed["strategy"], &changed["epsilon"]], [&"identity".into(), &Value::from(2.0)]);
     assert_eq!((&changed["horizon"], &changed["delta"]), (&8.into(), &found["delta"]));

@@ -2,14 +2,16 @@
 //!
 //! Pure functions and state machines: no I/O, no clock, no dataflow, no global state. Modules are named by
 //! the field's own words; the way of the data through them is
-//! [`epochs`] → [`moments`] → [`strategy`] → [`release`] by [`jme`] and [`noise`] → [`view`] of a [`workload`] →
-//! [`estimate`].
+//! [`epochs`] → [`moments`] → [`strategy`] → [`release`] by a [`mechanism`] ([`jme`] or a [`baseline`]) and [`noise`] →
+//! [`view`] of a [`workload`] → [`estimate`].
 
 pub mod accounting;
+pub mod baseline;
 pub mod epochs;
 pub mod error;
 pub mod estimate;
 pub mod jme;
+pub mod mechanism;
 pub mod moments;
 pub mod noise;
 pub mod optimize;

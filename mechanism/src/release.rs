@@ -15,10 +15,10 @@
 //! because C is lower triangular (fully adaptive composition: Whitehouse et al. 2023). That these paths may also be accounted
 //! for as one Gaussian mechanism, which is what (ε, δ) is calibrated by, is proved in `docs/privacy.md`.
 
-use crate::jme::JointMechanism;
+use crate::mechanism::{MatrixMechanism, MomentEncoder};
 use crate::moments::Layout;
 use crate::noise::{DiscreteGaussian, EntropyError, NoiseSource};
-use crate::strategy::{Encoder, StepError, Strategy};
+use crate::strategy::StepError;
 use std::ops::Range;
 use thiserror::Error;
 use zeroize::Zeroizing;
@@ -108,7 +108,8 @@ pub enum ReleaseError {
 /// Encoder and noise of one shard.
 pub struct ReleaseShard {
     shard: u32,
-    encoder: Box<dyn Encoder>,
+    encoder: MomentEncoder,
+    horizon: Option<u64>,
     samplers: Vec<Option<DiscreteGaussian>>,
     source: NoiseSource,
     /// Noise of the next epoch, once it is drawn.
@@ -117,21 +118,15 @@ pub struct ReleaseShard {
 
 impl ReleaseShard {
     /// A shard before its first epoch.
-    pub fn new(
-        shard: u32,
-        shards: Shards,
-        mechanism: &JointMechanism,
-        strategy: &dyn Strategy,
-        source: NoiseSource,
-    ) -> Self {
-        let noise = mechanism.noise();
+    pub fn new(shard: u32, shards: Shards, mechanism: &MatrixMechanism, source: NoiseSource) -> Self {
+        let noise = mechanism.moments().noise();
         let range = shards.range(shard);
         let samplers = range
             .clone()
             .map(|c| noise[(c % noise.len() as u64) as usize].scale.map(DiscreteGaussian::new))
             .collect::<Vec<_>>();
-        let encoder = strategy.encoder(samplers.len());
-        ReleaseShard { shard, encoder, samplers, source, prepared: None }
+        let encoder = mechanism.strategies().encoder(mechanism.layout(), range);
+        ReleaseShard { shard, encoder, horizon: mechanism.horizon(), samplers, source, prepared: None }
     }
 
     /// The epoch that comes next; the first is 1.
@@ -169,6 +164,9 @@ impl ReleaseShard {
         if epoch != expected {
             return Err(ReleaseError::OutOfOrder { found: epoch, expected });
         }
+        if let Some(horizon) = self.horizon.filter(|&horizon| epoch > horizon) {
+            return Err(StepError::PastHorizon { horizon }.into());
+        }
         self.prepare()?;
         let mut values = vec![0; sums.len()];
         self.encoder.encode(sums, &mut values)?;
@@ -190,7 +188,7 @@ impl ReleaseShard {
 
     /// The state of the encoder: private.
     pub fn save(&self) -> Zeroizing<Vec<u8>> {
-        Zeroizing::new(self.encoder.save())
+        self.encoder.save()
     }
 
     /// Takes over a state written by [`save`](Self::save).
@@ -206,33 +204,31 @@ impl ReleaseShard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jme::JointParameters;
+    use crate::mechanism::{Method, MomentParameters};
     use crate::moments::SecondMoment;
     use crate::sensitivity::Neighbours;
     use crate::strategy::{StrategyName, build};
     use crate::workload::Workload;
     use proptest::{prop_assert, prop_assert_eq, proptest};
-    use std::sync::Arc;
 
     const LAYOUT: Layout = Layout { dimension: 2, second: SecondMoment::Full };
 
-    fn setting(neighbours: Neighbours) -> (JointMechanism, Arc<dyn Strategy>) {
-        let strategy = build(StrategyName::SquareRoot, &Workload::Prefix, Some(5)).unwrap();
-        let parameters = JointParameters {
+    fn parameters(neighbours: Neighbours) -> MomentParameters {
+        MomentParameters {
+            method: Method::Jme,
             layout: LAYOUT,
             neighbours,
             clip_norm: 1.0,
             noise_multiplier: 2.0,
-            geometry: strategy.geometry(),
             second_moment_weight: None,
             count_weight: None,
-        };
-        (JointMechanism::new(parameters).unwrap(), strategy)
+        }
     }
 
     fn machine(neighbours: Neighbours, source: NoiseSource) -> ReleaseShard {
-        let (mechanism, strategy) = setting(neighbours);
-        ReleaseShard::new(0, Shards::new(1, LAYOUT, 1), &mechanism, strategy.as_ref(), source)
+        let strategy = build(StrategyName::SquareRoot, &Workload::Prefix, Some(5)).unwrap();
+        let mechanism = MatrixMechanism::new(parameters(neighbours), strategy).unwrap();
+        ReleaseShard::new(0, Shards::new(1, LAYOUT, 1), &mechanism, source)
     }
 
     proptest! {

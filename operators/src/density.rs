@@ -22,7 +22,7 @@ pub trait Densities<'scope> {
     /// // A million records of mean ½ and mean square ¾, without noise, in units of the output grid.
     /// let million = 1_000_000;
     /// let released = Released { epoch: 1, values: vec![million << 40, million << 59, 3 * million << 78] };
-    /// let view = move || View::new(&mechanism, strategy.as_ref(), &Workload::Prefix, 1, 8);
+    /// let view = move || View::new(&mechanism, &Workload::Prefix, 1, 8);
     /// timely::example(move |scope| {
     ///     let densities = vec![released].to_stream(scope).view(view, fault).density();
     ///     densities.inspect(move |estimated| seen.send(estimated.clone()).expect("heard"));

@@ -1,10 +1,9 @@
 //! `release`: encodes the sums of all workers and adds exact noise, for every epoch, whether it had data or not.
 
 use crate::{Fault, PartialSums, ShardRelease};
-use hushflow_mechanism::jme::JointMechanism;
+use hushflow_mechanism::mechanism::MatrixMechanism;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::{ReleaseError, ReleaseShard, Shards};
-use hushflow_mechanism::strategy::Strategy;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use timely::dataflow::StreamVec;
@@ -16,11 +15,8 @@ use zeroize::Zeroizing;
 /// What a release needs to know. The same on every worker.
 #[derive(Clone)]
 pub struct ReleaseSetup {
-    /// Sensitivity and noise, made with the [`geometry`](Strategy::geometry) of this strategy: with that of another one
-    /// there is no guarantee.
-    pub mechanism: Arc<JointMechanism>,
-    /// The strategy C.
-    pub strategy: Arc<dyn Strategy>,
+    /// Strategies, sensitivity and noise.
+    pub mechanism: Arc<MatrixMechanism>,
     /// How coordinates are cut.
     pub shards: Shards,
     /// Where noise comes from.
@@ -120,9 +116,9 @@ struct Owned {
 impl Owned {
     fn new(setup: ReleaseSetup, index: usize, peers: usize) -> Self {
         let mut owned = Owned { shards: BTreeMap::new(), broken: None, setup };
-        let ReleaseSetup { mechanism, strategy, shards, source, .. } = &owned.setup;
+        let ReleaseSetup { mechanism, shards, source, .. } = &owned.setup;
         for number in (0..shards.number()).filter(|&number| number as usize % peers == index) {
-            let mut shard = ReleaseShard::new(number, *shards, mechanism, strategy.as_ref(), *source);
+            let mut shard = ReleaseShard::new(number, *shards, mechanism, *source);
             if let Some(state) = owned.setup.states.get(&number)
                 && let Err(error) = shard.restore(state)
             {

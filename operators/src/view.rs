@@ -19,7 +19,7 @@ pub trait Views<'scope> {
     /// ```
     #[doc = include_str!("../doc/setup.txt")]
     /// let released = Released { epoch: 1, values: vec![10 << 40, 5 << 60, 5 << 79] };
-    /// let view = move || View::new(&mechanism, strategy.as_ref(), &Workload::Average, 1, 8);
+    /// let view = move || View::new(&mechanism, &Workload::Average, 1, 8);
     /// timely::example(move |scope| {
     ///     let moments = vec![released].to_stream(scope).view(view, fault);
     ///     moments.inspect(move |moments| seen.send(moments.clone()).expect("heard"));

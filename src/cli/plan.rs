@@ -7,6 +7,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hushflow::mechanism::accounting::{Delta, Epsilon, NoiseMultiplier};
 use hushflow::mechanism::epochs::Schedule;
+use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::moments::{Layout, SecondMoment};
 use hushflow::mechanism::participation::Participation;
 use hushflow::mechanism::sensitivity::Neighbours;
@@ -168,6 +169,7 @@ impl PlanArguments {
                 stamps: self.stamps,
                 objective: self.objective,
             },
+            method: file.map_or(Method::Jme, |file| file.release.method),
             layout: Layout {
                 dimension: file.map_or(self.dimension.unwrap_or(2).into(), |file| file.columns.len()),
                 second: second.unwrap_or(SecondMoment::Full),

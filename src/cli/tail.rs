@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use hushflow::mechanism::view::SquareBias;
 use hushflow::mechanism::workload::Workload;
 use hushflow::operators::Estimated;
 use hushflow::pipeline::{Estimate, View};
@@ -70,7 +71,8 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
         ViewName::Gaussian => Estimate::Gaussian,
         ViewName::Moments => Estimate::Moments,
     };
-    let view = View { name: "tail".into(), workload: arguments.workload.clone(), estimate };
+    let squares = SquareBias::Removed;
+    let view = View { name: "tail".into(), workload: arguments.workload.clone(), estimate, squares };
     let mut moments = publication.view(&view.workload);
     let horizon = publication.horizon();
     let mut out = BufWriter::new(stdout());

@@ -12,9 +12,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use hushflow_mechanism::epochs::Schedule;
+use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::StrategyName;
+use hushflow_mechanism::view::SquareBias;
 use hushflow_mechanism::workload::Workload;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -146,7 +148,7 @@ pub struct Privacy {
     pub second_moments: SecondMoment,
 }
 
-/// How noise is correlated over time.
+/// How moments are made private, and how noise is correlated over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Release {
     /// The strategy C; by default one of constant memory, fitted to the workload.
@@ -156,6 +158,9 @@ pub struct Release {
     /// `memory_limit`: the most bytes of encoder state a coordinate may take where `strategy = "auto"`.
     #[serde(default)]
     pub memory_limit: Option<u64>,
+    /// `method`: how moments are made private; joint moment estimation by default, as in logs that don't say.
+    #[serde(default)]
+    pub method: Method,
 }
 
 /// What people read: a workload over the releases. Views cost no privacy and may change from run to run.
@@ -167,6 +172,9 @@ pub struct View {
     pub workload: Workload,
     /// What is made of it.
     pub estimate: Estimate,
+    /// `squares`: whether squares of noisy sums keep their bias, where second moments are made of them.
+    #[serde(default)]
+    pub squares: SquareBias,
 }
 
 /// What a view makes of the moments.
@@ -177,6 +185,13 @@ pub enum Estimate {
     Gaussian,
     /// The moments as they are.
     Moments,
+}
+
+impl Estimate {
+    /// Densities where there are covariances of records.
+    pub fn default_for(covariances: bool) -> Self {
+        if covariances { Self::Gaussian } else { Self::Moments }
+    }
 }
 
 /// What a reader of the releases has to know and what the guarantee depends on: the header of the public log.

@@ -4,10 +4,13 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use hushflow_mechanism::baseline::ime::DEFAULT_FIRST_MOMENT_SHARE;
 use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
+use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::StrategyName;
+use hushflow_mechanism::view::SquareBias;
 use hushflow_mechanism::workload::Workload;
 
 use super::document::{Document, Field, Problem, Section};
@@ -35,11 +38,14 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let columns = columns(section, &mut roles);
     let key = optional(section, "key", |section| key(section, base, &mut roles));
     let dimension = columns.as_ref().map_or(1, Vec::len);
-    let privacy = required(section, "privacy", |section| privacy(section, dimension));
+    let release = optional(section, "release", |section| release(section, base));
+    let method = release.as_ref().and_then(|release| Some(release.as_ref()?.0.method)).unwrap_or_default();
+    let privacy = required(section, "privacy", |section| privacy(section, dimension, method));
     let neighbours = privacy.map(|privacy| privacy.neighbours);
     let epochs = required(section, "epochs", |section| epochs(section, neighbours, &mut roles));
-    let release = optional(section, "release", |section| release(section, base));
-    let views = views(section);
+    let second_moments = privacy.map_or(SecondMoment::Full, |privacy| privacy.second_moments);
+    let covariances = epochs.as_ref().is_none_or(|epochs| have_covariances(method, second_moments, epochs));
+    let views = views(section, method, covariances);
     let state_directory = optional(section, "state", |section| {
         let directory = section.require("directory", section.text("directory"), "directory = \"state\"")?;
         Some(base.join(directory.value))
@@ -207,7 +213,7 @@ fn read_key_values(path: &Path) -> Result<Vec<String>, String> {
     if values.is_empty() { Err(format!("{at} holds no key: expected one a line")) } else { Ok(values) }
 }
 
-fn privacy(section: &Section<'_>, dimension: usize) -> Option<Privacy> {
+fn privacy(section: &Section<'_>, dimension: usize, method: Method) -> Option<Privacy> {
     let epsilon = section.require("epsilon", section.positive("epsilon"), "epsilon = 1.0");
     let delta =
         section.positive("delta").and_then(|delta| delta.filter("a number between 0 and 1", |&x| x < 1.0));
@@ -220,10 +226,16 @@ fn privacy(section: &Section<'_>, dimension: usize) -> Option<Privacy> {
             ("zero-out", Neighbours::ZeroOut),
         ],
     );
-    let kinds = [("full", SecondMoment::Full), ("diagonal", SecondMoment::Diagonal)];
-    let second_moments = section.word("second_moments", &kinds);
+    let second_moments = second_moments(section, method);
     let clip_norm = section.positive("clip_norm").map(|norm| norm.value);
-    let second_moment_weight = section.positive("second_moment_weight").map(|weight| weight.value);
+    let weight = section.positive("second_moment_weight");
+    let weighed = method.weighs_second_moments() && second_moments != Some(SecondMoment::None);
+    if let (Some(weight), false) = (&weight, weighed) {
+        weight.report(
+            "nothing is weighed here: it is for second moments by method = \"jme\", \"cs\" or \"joint-clip\": leave it out",
+        );
+    }
+    let second_moment_weight = weight.map(|weight| weight.value);
     Some(Privacy {
         epsilon: epsilon?.value,
         delta: delta?.value,
@@ -232,6 +244,20 @@ fn privacy(section: &Section<'_>, dimension: usize) -> Option<Privacy> {
         second_moment_weight,
         second_moments: second_moments.unwrap_or(SecondMoment::Full),
     })
+}
+
+fn second_moments(section: &Section<'_>, method: Method) -> Option<SecondMoment> {
+    let words =
+        [("full", SecondMoment::Full), ("diagonal", SecondMoment::Diagonal), ("none", SecondMoment::None)];
+    let second_moments = section.word("second_moments", &words);
+    if let (Some(SecondMoment::None), true) = (second_moments, method.needs_second_moments())
+        && let Some(field) = section.get("second_moments")
+    {
+        field.report(format!(
+            "method = \"{method}\" is about second moments: choose full or diagonal, or method = \"jme\""
+        ));
+    }
+    second_moments
 }
 
 fn epochs<'a>(
@@ -353,7 +379,7 @@ fn parsed<T: FromStr<Err: ToString>>(text: &&str) -> Result<T, String> {
 /// What is released where a file does not say.
 fn default_release() -> Release {
     let workload = Workload::Prefix;
-    Release { strategy: default_strategy(&workload), workload, memory_limit: None }
+    Release { strategy: default_strategy(&workload), workload, memory_limit: None, method: Method::default() }
 }
 
 /// The release, and where its strategy is if that is in a file: a log tells the name of the file only.
@@ -366,6 +392,7 @@ fn release(section: &Section<'_>, base: &Path) -> Option<(Release, Option<PathBu
         Some(field) => field.map(parsed).map(|field| field.value),
         None => workload.as_ref().map(default_strategy),
     };
+    let method = method(section);
     let limit = section.count("memory_limit", 0);
     if let (Some(limit), Some(strategy)) = (&limit, &strategy)
         && *strategy != StrategyName::Auto
@@ -379,19 +406,58 @@ fn release(section: &Section<'_>, base: &Path) -> Option<(Release, Option<PathBu
     };
     let file = path.as_ref().and_then(|path| path.file_name());
     let strategy = file.map_or(strategy, |name| StrategyName::File(name.to_string_lossy().into()));
-    Some((Release { strategy, workload: workload?, memory_limit: limit.map(|limit| limit.value) }, path))
+    let memory_limit = limit.map(|limit| limit.value);
+    Some((Release { strategy, workload: workload?, memory_limit, method: method? }, path))
 }
 
-fn views(root: &Section<'_>) -> Option<Vec<View>> {
+fn method(section: &Section<'_>) -> Option<Method> {
+    let share = section.number("first_moment_share").and_then(|share| {
+        share
+            .filter("a number between 0 and 1, the share of count and first moments", |&x| x > 0.0 && x < 1.0)
+    });
+    let first_moment_share = share.as_ref().map_or(DEFAULT_FIRST_MOMENT_SHARE, |share| share.value);
+    let words = [
+        ("jme", Method::Jme),
+        ("ime", Method::Ime { first_moment_share }),
+        ("cs", Method::Cs),
+        ("pp", Method::Pp),
+        ("joint-clip", Method::JointClip),
+    ];
+    let method = match section.get("method") {
+        Some(_) => section.word("method", &words)?,
+        None => Method::Jme,
+    };
+    if let (Some(share), false) = (&share, matches!(method, Method::Ime { .. })) {
+        share.report("a share of the budget is for method = \"ime\", which splits it: leave it out");
+    }
+    Some(method)
+}
+
+/// Whether there are second moments of records, and not of epoch sums alone.
+fn have_covariances(method: Method, second_moments: SecondMoment, epochs: &Epochs) -> bool {
+    let single = matches!(&epochs.schedule, Schedule::ByCount(by) if by.records_per_epoch == 1);
+    second_moments != SecondMoment::None && (method != Method::Pp || single)
+}
+
+fn views(root: &Section<'_>, method: Method, covariances: bool) -> Option<Vec<View>> {
     let mut names = HashSet::new();
     let sections = root.sections("views").into_iter();
-    let views: Vec<_> = sections.map(|section| view(section, &mut names)).collect();
-    let default =
-        || View { name: "average".into(), workload: Workload::Average, estimate: Estimate::Gaussian };
+    let views: Vec<_> = sections.map(|section| view(section, &mut names, method, covariances)).collect();
+    let default = || View {
+        name: "average".into(),
+        workload: Workload::Average,
+        estimate: Estimate::default_for(covariances),
+        squares: SquareBias::Removed,
+    };
     if views.is_empty() { Some(vec![default()]) } else { views.into_iter().collect() }
 }
 
-fn view<'a>(section: Section<'a>, names: &mut HashSet<&'a str>) -> Option<View> {
+fn view<'a>(
+    section: Section<'a>,
+    names: &mut HashSet<&'a str>,
+    method: Method,
+    covariances: bool,
+) -> Option<View> {
     let name = section.require("name", section.text("name"), "name = \"last week\"");
     if let Some(name) = name.as_ref().filter(|name| !names.insert(name.value)) {
         name.report(format!("the view {:?} is named twice: change one name", name.value));
@@ -399,10 +465,22 @@ fn view<'a>(section: Section<'a>, names: &mut HashSet<&'a str>) -> Option<View> 
     let workload = section.require("workload", section.text("workload"), "workload = \"window:7\"");
     let workload = workload.and_then(|field| field.map(parsed));
     let words = [("gaussian", Estimate::Gaussian), ("moments", Estimate::Moments)];
-    let estimate = section.word("estimate", &words).unwrap_or(Estimate::Gaussian);
+    let estimate = section.word("estimate", &words).unwrap_or(Estimate::default_for(covariances));
+    if let (Estimate::Gaussian, false, Some(field)) = (estimate, covariances, section.get("estimate")) {
+        field.report(NO_COVARIANCES);
+    }
+    let biases = [("debiased", SquareBias::Removed), ("raw", SquareBias::Kept)];
+    let squares = section.word("squares", &biases);
+    if let (Some(field), true) = (section.get("squares"), method != Method::Pp) {
+        field.report("squares of noisy sums are made with method = \"pp\" alone: leave it out");
+    }
     section.finish();
-    Some(View { name: name?.value.into(), workload: workload?.value, estimate })
+    let squares = squares.unwrap_or_default();
+    Some(View { name: name?.value.into(), workload: workload?.value, estimate, squares })
 }
+
+const NO_COVARIANCES: &str = "no second moments of records are released, so there is no covariance: choose estimate = \
+    \"moments\", or other second_moments and another method (pp has them where an epoch is one record: records = 1)";
 
 #[cfg(test)]
 mod tests {

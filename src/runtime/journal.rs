@@ -34,10 +34,9 @@ impl Start {
         source: NoiseSource,
     ) -> Result<Self, RunError> {
         let shards = publication.shards();
-        let (mechanism, strategy) = (publication.mechanism(), publication.strategy());
-        let mut machines: Vec<ReleaseShard> = (0..shards.number())
-            .map(|shard| ReleaseShard::new(shard, shards, mechanism, strategy.as_ref(), source))
-            .collect();
+        let mechanism = publication.mechanism();
+        let mut machines: Vec<ReleaseShard> =
+            (0..shards.number()).map(|shard| ReleaseShard::new(shard, shards, mechanism, source)).collect();
         let mut committed = 0;
         if let Some(checkpoint) = recovered.checkpoint {
             let states: Vec<(u32, Zeroizing<Vec<u8>>)> =

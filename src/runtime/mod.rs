@@ -287,7 +287,6 @@ impl Process {
         let first_epoch = start.first_epoch;
         let setup = ReleaseSetup {
             mechanism: Arc::clone(publication.mechanism()),
-            strategy: Arc::clone(publication.strategy()),
             shards,
             source: self.noise,
             states: Arc::new(start.states),

@@ -207,7 +207,7 @@ impl NoisyMoments<'_> {
         let dimension = values.len() as f64;
         let factor = match self.layout.second {
             SecondMoment::Full => (2.0 * dimension).sqrt(),
-            SecondMoment::Diagonal => (2.0 + 2.0 * dimension.ln()).sqrt(),
+            SecondMoment::Diagonal | SecondMoment::None => (2.0 + 2.0 * dimension.ln()).sqrt(),
         };
         let noise_norm = factor * floors.norm() / dimension.sqrt();
         let clipped = values.iter().zip(floors).filter(|(value, floor)| value < floor).count();

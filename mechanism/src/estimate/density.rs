@@ -42,6 +42,9 @@ pub enum DensityError {
     /// A number is not finite, or its square would not be.
     #[error("a moment is not finite, or too large to be squared in floating point: choose larger units")]
     OutOfRange,
+    /// Only counts and first moments were released.
+    #[error("no second moments were released, so there is no covariance: look at the moments instead")]
+    NoSecondMoments,
     /// The eigenvalues of the covariance were not found.
     #[error("the eigenvalues of the covariance did not converge")]
     Eigenvalues,

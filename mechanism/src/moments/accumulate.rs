@@ -29,6 +29,8 @@ const PENDING_ROWS: usize = 32;
 /// ```
 pub struct Accumulators {
     layout: Layout,
+    /// Values of a record, as in the rows that came first; 0 before.
+    width: usize,
     keys: BTreeMap<u32, Key>,
     products: BlockProducts,
 }
@@ -48,18 +50,18 @@ impl Key {
 impl Accumulators {
     /// No keys yet.
     pub fn new(layout: Layout) -> Self {
-        Self { layout, keys: BTreeMap::new(), products: BlockProducts::new(layout) }
+        Self { layout, width: 0, keys: BTreeMap::new(), products: BlockProducts::new(layout) }
     }
 
     /// Adds a batch of rows; `keys` has the key of each. Rows of one key in succession go fastest.
     pub fn add(&mut self, keys: &[u32], rows: &QuantisedRows) -> Result<(), MomentError> {
-        self.check_dimension(rows)?;
+        self.check_width(rows)?;
         if keys.len() != rows.len() {
             return Err(MomentError::Keys { keys: keys.len(), rows: rows.len() });
         }
         let mut rest = rows.values();
         keys.chunk_by(PartialEq::eq).try_for_each(|run| {
-            let (rows, after) = rest.split_at(run.len() * self.layout.dimension);
+            let (rows, after) = rest.split_at(run.len() * self.width);
             rest = after;
             self.add_run(run[0], rows)
         })
@@ -67,7 +69,7 @@ impl Accumulators {
 
     /// Adds a batch of rows that all belong to one key.
     pub fn add_to_key(&mut self, key: u32, rows: &QuantisedRows) -> Result<(), MomentError> {
-        self.check_dimension(rows)?;
+        self.check_width(rows)?;
         if rows.is_empty() { Ok(()) } else { self.add_run(key, rows.values()) }
     }
 
@@ -80,30 +82,40 @@ impl Accumulators {
     pub fn take(&mut self) -> Result<BTreeMap<u32, MomentSums>, MomentError> {
         let keys = std::mem::take(&mut self.keys).into_iter();
         keys.map(|(key, Key { mut sums, pending })| {
-            self.products.add_rows(&pending, &mut sums)?;
+            self.products.add_rows(&pending, self.width.max(1), &mut sums)?;
             Ok((key, sums))
         })
         .collect()
     }
 
     fn add_run(&mut self, key: u32, rows: &[f64]) -> Result<(), MomentError> {
-        let Layout { dimension, .. } = self.layout;
-        let enough = dimension * PENDING_ROWS.max(self.layout.coordinates() / dimension);
+        let (width, dimension) = (self.width, self.layout.dimension);
+        let enough = width * PENDING_ROWS.max(self.layout.coordinates() / dimension);
         let key = self.keys.entry(key).or_insert_with(|| Key::new(self.layout));
         if rows.len() >= enough {
-            return self.products.add_rows(rows, &mut key.sums);
+            return self.products.add_rows(rows, width, &mut key.sums);
         }
         key.pending.extend_from_slice(rows);
         if key.pending.len() >= enough {
-            self.products.add_rows(&key.pending, &mut key.sums)?;
+            self.products.add_rows(&key.pending, width, &mut key.sums)?;
             key.pending.clear();
         }
         Ok(())
     }
 
-    fn check_dimension(&self, rows: &QuantisedRows) -> Result<(), MomentError> {
+    fn check_width(&mut self, rows: &QuantisedRows) -> Result<(), MomentError> {
         let (found, expected) = (rows.dimension(), self.layout.dimension);
-        if found == expected { Ok(()) } else { Err(MomentError::Dimension { found, expected }) }
+        if found != expected {
+            return Err(MomentError::Dimension { found, expected });
+        }
+        if !rows.is_empty() {
+            let (found, expected) = (rows.width(), self.width);
+            if expected != 0 && found != expected {
+                return Err(MomentError::Width { found, expected });
+            }
+            self.width = found;
+        }
+        Ok(())
     }
 }
 

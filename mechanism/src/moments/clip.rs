@@ -2,18 +2,20 @@
 //!
 //! A [`Clipper`] is where the sensitivity of everything downstream is made: what leaves it, a row of
 //! [`QuantisedRows`], has an *integer* squared norm of at most 2⁴⁰, tested on the integers themselves. So the
-//! bound ‖x‖₂ ≤ ζ on every record holds exactly, with no allowance for rounding.
+//! bound ‖x‖₂ ≤ ζ on every record holds exactly, with no allowance for rounding. (How a record is clipped together with its
+//! square: `jointly`.)
 //!
 //! Every step is one IEEE operation (no fused multiply-add, no library function but the square root, which
 //! IEEE rounds correctly) in a fixed order: the same record gives the same integers on every machine.
 
-use super::RECORD_BITS;
+use super::jointly::quantise_jointly;
+use super::{QuantisedRows, RECORD_BITS};
 
 /// Integer norm of a record of norm ζ.
-const UNIT: f64 = (1u64 << RECORD_BITS) as f64;
+pub(super) const UNIT: f64 = (1u64 << RECORD_BITS) as f64;
 
 /// Largest integer squared norm of a quantised record, 2⁴⁰.
-const BALL: f64 = UNIT * UNIT;
+pub(super) const BALL: f64 = UNIT * UNIT;
 
 /// Squared norms that neither overflowed nor lost a noticeable share to underflow.
 const FAITHFUL: std::ops::RangeInclusive<f64> = 1e-270..=1e270;
@@ -28,6 +30,9 @@ pub enum ClipError {
     /// ζ is not a positive finite number.
     #[error("the clip norm is {0}: give a finite number above 0")]
     ClipNorm(f64),
+    /// The weight of the second moments is not a positive finite number.
+    #[error("the relative weight of jointly clipped second moments is {0}: give a finite number above 0")]
+    JointWeight(f64),
     /// The bounds of a column don't span an interval.
     #[error(
         "column {column} is bounded by {lower} and {upper}: give two finite numbers, the smaller first, \
@@ -58,47 +63,11 @@ pub enum RecordError {
         /// Columns of a row.
         dimension: usize,
     },
-}
-
-/// Records as integers of at most 2²⁰ in `f64`, row after row, each of integer squared norm at most 2⁴⁰.
-///
-/// Only a [`Clipper`] writes rows, so who holds some may rely on the bound. Not printable: it is private data.
-#[derive(Clone)]
-pub struct QuantisedRows {
-    dimension: usize,
-    values: Vec<f64>,
-}
-
-impl QuantisedRows {
-    /// No rows yet, of `dimension` columns each.
-    pub fn new(dimension: usize) -> Self {
-        Self { dimension, values: Vec::new() }
-    }
-
-    /// Number of columns d.
-    pub fn dimension(&self) -> usize {
-        self.dimension
-    }
-
-    /// All rows, row-major, in units of ζ·2⁻²⁰.
-    pub fn values(&self) -> &[f64] {
-        &self.values
-    }
-
-    /// Number of rows.
-    pub fn len(&self) -> usize {
-        self.values.len().checked_div(self.dimension).unwrap_or(0)
-    }
-
-    /// Whether there are no rows.
-    pub fn is_empty(&self) -> bool {
-        self.values.is_empty()
-    }
-
-    /// Forgets the rows and keeps the memory.
-    pub fn clear(&mut self) {
-        self.values.clear();
-    }
+    /// Rows of a record alone, and rows of a record beside its square.
+    #[error(
+        "rows of two clippers were mixed, one of which clips records and their squares together: use one for all rows"
+    )]
+    Mixed,
 }
 
 /// Maps records into the ζ-ball and rounds them to its grid.
@@ -129,6 +98,8 @@ pub struct Clipper {
     limit: f64,
     /// Whether records that are not finite count.
     counts_unusable: bool,
+    /// ν = τζ² where a record and its square are clipped together.
+    joint_weight: Option<f64>,
 }
 
 impl Clipper {
@@ -164,7 +135,15 @@ impl Clipper {
             return Err(ClipError::ClipNorm(clip_norm));
         }
         let scales = half_widths.iter().map(|width| width.recip()).collect();
-        Ok(Self { clip_norm, centres, half_widths, scales, limit, counts_unusable: false })
+        Ok(Self {
+            clip_norm,
+            centres,
+            half_widths,
+            scales,
+            limit,
+            counts_unusable: false,
+            joint_weight: None,
+        })
     }
 
     /// The same clipper, but a record with a value that is not finite becomes the centre, the zero row, instead of an
@@ -173,6 +152,21 @@ impl Clipper {
     /// whether a record's values can be used would reveal that.
     pub fn counting_unusable(self) -> Self {
         Self { counts_unusable: true, ..self }
+    }
+
+    /// The same clipper, but what is clipped to norm ζ is (x, √τ·xxᵀ) as a whole, with ν = τζ² above 0, as the
+    /// [`joint_clip`](crate::baseline::joint_clip) baseline does. A quantised row then holds the integers q ≈ f·x that
+    /// first moments are made of, and p ≈ √f·τ^¼·x whose squares second moments are made of, and `‖q‖² + ‖p‖⁴ ≤ 1` in units
+    /// of 2²⁰, tested on integers.
+    ///
+    /// # Errors
+    /// [`ClipError::JointWeight`] unless ν is a positive finite number.
+    pub fn jointly(self, relative_second_moment_weight: f64) -> Result<Self, ClipError> {
+        if relative_second_moment_weight.is_normal() && relative_second_moment_weight > 0.0 {
+            Ok(Self { joint_weight: Some(relative_second_moment_weight), ..self })
+        } else {
+            Err(ClipError::JointWeight(relative_second_moment_weight))
+        }
     }
 
     /// Number of columns d.
@@ -198,23 +192,27 @@ impl Clipper {
     /// Appends one record to `rows`, which stay as they were on error.
     pub fn quantise(&self, record: &[f64], rows: &mut QuantisedRows) -> Result<(), RecordError> {
         let dimension = self.dimension();
-        if record.len() != dimension || rows.dimension != dimension {
-            return Err(RecordError::Length { found: record.len(), dimension: rows.dimension });
+        if record.len() != dimension || rows.dimension() != dimension {
+            return Err(RecordError::Length { found: record.len(), dimension: rows.dimension() });
         }
-        let start = rows.values.len();
         let columns = self.centres.iter().zip(&self.scales);
-        rows.values.extend(record.iter().zip(columns).map(|(&value, (&centre, &scale))| {
+        let scaled = record.iter().zip(columns).map(|(&value, (&centre, &scale))| {
             // An infinite value passes for a large one through the clamp; 0 · value is then NaN and stays.
             ((value - centre) * scale).clamp(-self.limit, self.limit) + 0.0 * value
-        }));
-        match quantise_in_place(&mut rows.values[start..], self.clip_norm) {
+        });
+        let row = rows.push(scaled, self.joint_weight.is_some())?;
+        let quantised = match self.joint_weight {
+            None => quantise_in_place(row, self.clip_norm),
+            Some(weight) => quantise_jointly(row, self.clip_norm, weight),
+        };
+        match quantised {
             Some(()) => Ok(()),
             None if self.counts_unusable => {
-                rows.values[start..].fill(0.0);
+                row.fill(0.0);
                 Ok(())
             }
             None => {
-                rows.values.truncate(start);
+                rows.pop();
                 Err(RecordError::NotFinite)
             }
         }
@@ -226,15 +224,18 @@ impl Clipper {
     /// With [`counting_unusable`](Self::counting_unusable) none is left out.
     pub fn quantise_all(&self, records: &[f64], rows: &mut QuantisedRows) -> Result<Vec<usize>, RecordError> {
         let dimension = self.dimension();
-        if !records.len().is_multiple_of(dimension) || rows.dimension != dimension {
-            return Err(RecordError::Length { found: records.len(), dimension: rows.dimension });
+        if !records.len().is_multiple_of(dimension) || rows.dimension() != dimension {
+            return Err(RecordError::Length { found: records.len(), dimension: rows.dimension() });
         }
-        rows.values.reserve(records.len());
-        let records = records.chunks_exact(dimension).enumerate();
-        Ok(records
-            .filter(|(_, record)| self.quantise(record, rows).is_err())
-            .map(|(place, _)| place)
-            .collect())
+        rows.reserve(records.len() / dimension, self.joint_weight.is_some());
+        let mut left_out = Vec::new();
+        for (place, record) in records.chunks_exact(dimension).enumerate() {
+            match self.quantise(record, rows) {
+                Err(RecordError::NotFinite) => left_out.push(place),
+                quantised => quantised?,
+            }
+        }
+        Ok(left_out)
     }
 }
 
@@ -248,13 +249,18 @@ fn centre_and_half_width(lower: f64, upper: f64) -> Option<(f64, f64)> {
 
 /// Clips z to the ζ-ball and rounds it to integers in units of ζ·2⁻²⁰. `None` if a value is not finite.
 fn quantise_in_place(row: &mut [f64], clip_norm: f64) -> Option<()> {
-    let squared = squared_norm(row);
-    let (radius, norm) =
-        if FAITHFUL.contains(&squared) { (clip_norm, squared.sqrt()) } else { normalise(row, clip_norm)? };
+    let (radius, norm) = radius_and_norm(row, clip_norm)?;
     let scale = UNIT / radius.max(norm);
     row.iter_mut().for_each(|value| *value = round_ties_even(*value * scale));
-    shrink_into_ball(row);
+    shrink_into_ball(row, BALL);
     Some(())
+}
+
+/// ζ and the norm of a row, both in the row's unit, which changes if the row is of extreme size. `None` if a value is not
+/// finite.
+pub(super) fn radius_and_norm(row: &mut [f64], clip_norm: f64) -> Option<(f64, f64)> {
+    let squared = squared_norm(row);
+    if FAITHFUL.contains(&squared) { Some((clip_norm, squared.sqrt())) } else { normalise(row, clip_norm) }
 }
 
 /// Divides a row of extreme size by its largest entry; gives ζ and the row's norm in that unit.
@@ -272,7 +278,7 @@ fn normalise(row: &mut [f64], clip_norm: f64) -> Option<(f64, f64)> {
 }
 
 /// Σ v² in eight interleaved sums: a fixed order, wide enough for vector registers.
-fn squared_norm(row: &[f64]) -> f64 {
+pub(super) fn squared_norm(row: &[f64]) -> f64 {
     let (blocks, rest) = row.as_chunks::<8>();
     let mut lanes = [0.0; 8];
     for block in blocks {
@@ -285,20 +291,20 @@ fn squared_norm(row: &[f64]) -> f64 {
 ///
 /// In `[2⁵², 2⁵³]` the numbers are the integers, so the addition rounds and the subtraction is exact.
 /// `f64::round_ties_even` would be a call for every entry on processors without a rounding instruction.
-fn round_ties_even(value: f64) -> f64 {
+pub(super) fn round_ties_even(value: f64) -> f64 {
     const SHIFT: f64 = 1.5 * (1u64 << 52) as f64;
     (value + SHIFT) - SHIFT
 }
 
-/// Steps integer entries towards zero, one unit at a time, until their squared norm is at most 2⁴⁰.
+/// Steps integer entries towards zero, one unit at a time, until their squared norm is at most `limit`, which is at least 0.
 ///
 /// The test is exact: terms are nonnegative, so every partial sum is at most the whole, and below 2⁵³ sums of
-/// integers don't round. It ends: each step shortens an entry. One round is enough: it leaves
+/// integers don't round. It ends: each step shortens an entry. For a limit of 2⁴⁰ one round is enough: it leaves
 /// `|q_j| ≤ |v_j| − 1/2` of every entry v_j that did not round to 0, whence
 /// `Σq² ≤ Σv² − Σ|v_j|/2 ≤ 2⁴⁰ + (rounding of ‖v‖²) − 2¹⁹`, and so no entry ends further than 3/2 from v_j.
 /// The column to start with is drawn from the excess, lest one column pay for all records.
-fn shrink_into_ball(row: &mut [f64]) {
-    let mut excess = squared_norm(row) - BALL;
+pub(super) fn shrink_into_ball(row: &mut [f64], limit: f64) {
+    let mut excess = squared_norm(row) - limit;
     if excess <= 0.0 {
         return;
     }
@@ -323,7 +329,7 @@ mod tests {
     fn quantised(clipper: &Clipper, record: &[f64]) -> Vec<f64> {
         let mut rows = QuantisedRows::new(record.len());
         clipper.quantise(record, &mut rows).unwrap();
-        rows.values
+        rows.values().to_vec()
     }
 
     /// In integers, independent of the code under test.
@@ -411,7 +417,7 @@ mod tests {
                     let (mut rows, mut expected) = (QuantisedRows::new(9), QuantisedRows::new(9));
                     assert_eq!(clipper.quantise_all(&records, &mut rows), Ok(vec![1]));
                     assert_eq!(clipper.quantise_all(&[0.5; 18], &mut expected), Ok(vec![]));
-                    assert!(rows.values == expected.values && rows.len() == 2);
+                    assert!(rows.values() == expected.values() && rows.len() == 2);
                 }
             }
         }
@@ -447,7 +453,7 @@ mod tests {
         for dimension in 1..1500 {
             let entry = (UNIT / (dimension as f64).sqrt()).floor() + 1.0;
             let mut row = vec![entry; dimension];
-            shrink_into_ball(&mut row);
+            shrink_into_ball(&mut row, BALL);
             assert!(in_ball(&row) && row.iter().all(|value| entry - value <= 1.0), "{dimension}");
         }
     }
@@ -474,7 +480,7 @@ mod tests {
                 let mut rows = QuantisedRows::new(record.len());
                 let quantised = clipper.unwrap().quantise(&record, &mut rows);
                 prop_assert_eq!(quantised.is_ok(), record.iter().all(|value| value.is_finite()));
-                prop_assert!(rows.values.iter().all(|value| value.fract() == 0.0) && in_ball(&rows.values));
+                prop_assert!(rows.values().iter().all(|value| value.fract() == 0.0) && in_ball(rows.values()));
             }
         }
 

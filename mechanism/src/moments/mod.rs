@@ -6,11 +6,14 @@
 
 mod accumulate;
 mod clip;
+mod jointly;
 mod products;
+mod rows;
 mod sums;
 
 pub use accumulate::Accumulators;
-pub use clip::{ClipError, Clipper, QuantisedRows, RecordError};
+pub use clip::{ClipError, Clipper, RecordError};
+pub use rows::QuantisedRows;
 pub use sums::{MomentError, MomentSums};
 
 use serde::{Deserialize, Serialize};
@@ -27,10 +30,12 @@ pub enum SecondMoment {
     Full,
     /// Only Σ x∘x.
     Diagonal,
+    /// None: counts and Σx alone.
+    None,
 }
 
 /// Places of the count, the first and the second moments of one key in a flat vector of coordinates:
-/// `[count | Σx (d) | Σxxᵀ packed (d(d+1)/2), or Σx∘x (d)]`.
+/// `[count | Σx (d) | Σxxᵀ packed (d(d+1)/2), or Σx∘x (d), or nothing]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Layout {
     /// Number of columns d, at least 1.
@@ -53,6 +58,7 @@ impl Layout {
         match self.second {
             SecondMoment::Full => self.dimension * (self.dimension + 1) / 2,
             SecondMoment::Diagonal => self.dimension,
+            SecondMoment::None => 0,
         }
     }
 
@@ -66,12 +72,21 @@ impl Layout {
         1 + self.dimension..self.coordinates()
     }
 
+    /// Count and first moments of the same records.
+    pub fn without_second(&self) -> Self {
+        Self { second: SecondMoment::None, ..*self }
+    }
+
     /// Row and column `(i, j)`, `i ≤ j`, of each second-moment place, in their order.
     pub fn second_entries(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let (dimension, second) = (self.dimension, self.second);
         (0..dimension).flat_map(move |i| {
-            let last = if second == SecondMoment::Full { dimension } else { i + 1 };
-            (i..last).map(move |j| (i, j))
+            let end = match second {
+                SecondMoment::Full => dimension,
+                SecondMoment::Diagonal => i + 1,
+                SecondMoment::None => i,
+            };
+            (i..end).map(move |j| (i, j))
         })
     }
 }

@@ -34,16 +34,22 @@ impl BlockProducts {
         let second = match layout.second {
             SecondMoment::Full => layout.dimension * layout.dimension,
             SecondMoment::Diagonal => layout.dimension,
+            SecondMoment::None => 0,
         };
         Self { layout, first: vec![0.0; layout.dimension], second: vec![0.0; second] }
     }
 
-    /// Adds rows, row-major, however many, to `sums`.
-    pub(super) fn add_rows(&mut self, rows: &[f64], sums: &mut MomentSums) -> Result<(), MomentError> {
-        let dimension = self.layout.dimension;
-        rows.chunks(BLOCK_ROWS * dimension).try_for_each(|block| {
-            self.multiply(block);
-            let count = (block.len() / dimension) as f64;
+    /// Adds records, row-major and of `width` values each, however many, to `sums`. The first d values of a record add to
+    /// first moments, the products of the last d to second ones; they are the same where the width is d.
+    pub(super) fn add_rows(
+        &mut self,
+        rows: &[f64],
+        width: usize,
+        sums: &mut MomentSums,
+    ) -> Result<(), MomentError> {
+        rows.chunks(BLOCK_ROWS * width).try_for_each(|block| {
+            self.multiply(block, width);
+            let count = (block.len() / width) as f64;
             sums.add_runs([&[count], &self.first[..]].into_iter().chain(self.second_moments()))
         })
     }
@@ -53,21 +59,22 @@ impl BlockProducts {
         self.second.chunks(self.layout.dimension).enumerate().map(|(i, row)| &row[i..])
     }
 
-    fn multiply(&mut self, block: &[f64]) {
+    fn multiply(&mut self, block: &[f64], width: usize) {
         let dimension = self.layout.dimension;
         self.first.fill(0.0);
         self.second.fill(0.0);
-        for row in block.chunks_exact(dimension) {
+        for row in block.chunks_exact(width) {
             self.first.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
         }
         match self.layout.second {
-            SecondMoment::Diagonal => add_squares(block, &mut self.second),
+            SecondMoment::None => {}
+            SecondMoment::Diagonal => add_squares(block, width, &mut self.second),
             SecondMoment::Full if dimension < PRODUCT_COLUMNS => {
-                add_outer_products(block, dimension, &mut self.second);
+                add_outer_products(block, width, dimension, &mut self.second);
             }
             SecondMoment::Full => {
-                let parts = block.chunks(PRODUCT_ROWS * dimension);
-                parts.for_each(|rows| add_matrix_product(rows, dimension, &mut self.second));
+                let parts = block.chunks(PRODUCT_ROWS * width);
+                parts.for_each(|rows| add_matrix_product(rows, width, dimension, &mut self.second));
             }
         }
     }
@@ -80,15 +87,17 @@ impl Drop for BlockProducts {
     }
 }
 
-fn add_squares(rows: &[f64], squares: &mut [f64]) {
-    for row in rows.chunks_exact(squares.len()) {
+fn add_squares(rows: &[f64], width: usize, squares: &mut [f64]) {
+    for row in rows.chunks_exact(width) {
+        let row = &row[width - squares.len()..];
         squares.iter_mut().zip(row).for_each(|(sum, value)| *sum += value * value);
     }
 }
 
-/// Adds Σ q qᵀ, one row at a time.
-fn add_outer_products(rows: &[f64], dimension: usize, products: &mut [f64]) {
-    for row in rows.chunks_exact(dimension) {
+/// Adds Σ q qᵀ over the last `dimension` values of records of `width`, one row at a time.
+fn add_outer_products(rows: &[f64], width: usize, dimension: usize, products: &mut [f64]) {
+    for row in rows.chunks_exact(width) {
+        let row = &row[width - dimension..];
         for (i, target) in products.chunks_exact_mut(dimension).enumerate() {
             target[i..].iter_mut().zip(&row[i..]).for_each(|(sum, value)| *sum += row[i] * value);
         }
@@ -96,17 +105,17 @@ fn add_outer_products(rows: &[f64], dimension: usize, products: &mut [f64]) {
 }
 
 /// Adds Σ q qᵀ as matrix products: for each panel of columns, the rows of the result from the diagonal on.
-fn add_matrix_product(rows: &[f64], dimension: usize, products: &mut [f64]) {
-    let count = Dyn(rows.len() / dimension);
-    let (step, stride) = (Dyn(1), Dyn(dimension));
+fn add_matrix_product(rows: &[f64], width: usize, dimension: usize, products: &mut [f64]) {
+    let count = Dyn(rows.len() / width);
+    let (step, row, stride) = (Dyn(1), Dyn(dimension), Dyn(width));
     for start in (0..dimension).step_by(PANEL) {
-        let (height, width) = (Dyn(dimension - start), Dyn(PANEL.min(dimension - start)));
+        let (height, panel_width) = (Dyn(dimension - start), Dyn(PANEL.min(dimension - start)));
         // Row-major records are the columns of a d × n matrix, and with strides exchanged its transpose.
-        let values = &rows[start..];
+        let values = &rows[width - dimension + start..];
         let below = DMatrixView::from_slice_with_strides_generic(values, height, count, step, stride);
-        let panel = DMatrixView::from_slice_with_strides_generic(values, count, width, stride, step);
+        let panel = DMatrixView::from_slice_with_strides_generic(values, count, panel_width, stride, step);
         let target = &mut products[start * dimension + start..];
-        DMatrixViewMut::from_slice_with_strides_generic(target, height, width, step, stride)
+        DMatrixViewMut::from_slice_with_strides_generic(target, height, panel_width, step, row)
             .gemm(1.0, &below, &panel, 1.0);
     }
 }

@@ -27,6 +27,14 @@ pub enum MomentError {
         /// Columns of the sums.
         expected: usize,
     },
+    /// Rows of records alone, and rows of records beside their squares.
+    #[error("found records of {found} values where {expected} were expected: clip all with one clipper")]
+    Width {
+        /// Values of a record.
+        found: usize,
+        /// Values of the records before.
+        expected: usize,
+    },
     /// Not one key a row.
     #[error("found {keys} keys for {rows} rows: leave out the keys of rejected records")]
     Keys {

@@ -27,6 +27,7 @@ impl Release {
         let products: Vec<f64> = match self.second {
             SecondMoment::Full => (x * x.transpose()).iter().copied().collect(),
             SecondMoment::Diagonal => x.iter().map(|value| value * value).collect(),
+            SecondMoment::None => Vec::new(),
         };
         let second = products.iter().map(|product| self.weights.second.sqrt() * product);
         let all = [self.weights.count.sqrt()].into_iter().chain(x.iter().copied()).chain(second);
@@ -45,6 +46,7 @@ impl Release {
             SecondMoment::Diagonal => {
                 other + x.component_mul(&other.component_mul(other)) * (2.0 * self.weights.second)
             }
+            SecondMoment::None => other.clone(),
         };
         derivative(x) * own - derivative(y) * shared
     }

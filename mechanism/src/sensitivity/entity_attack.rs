@@ -46,6 +46,7 @@ impl Release {
         match self.moment {
             SecondMoment::Full => DVector::from_column_slice((x * x.transpose()).as_slice()),
             SecondMoment::Diagonal => x.component_mul(x),
+            SecondMoment::None => DVector::zeros(0),
         }
     }
 
@@ -57,6 +58,7 @@ impl Release {
                 (&weight + weight.transpose()) * x
             }
             SecondMoment::Diagonal => weight.component_mul(x) * 2.0,
+            SecondMoment::None => x * 0.0,
         }
     }
 

@@ -27,6 +27,12 @@ impl MatrixWorkload {
     pub fn is_toeplitz(&self) -> bool {
         self.toeplitz
     }
+
+    /// The matrix of the squares of its entries.
+    pub(super) fn squared(&self) -> Self {
+        let rows = self.rows.map(|entry| (entry * entry).min(f64::MAX));
+        Self { name: format!("{} squared", self.name), rows, toeplitz: self.toeplitz }
+    }
 }
 
 impl Workload {

@@ -212,6 +212,28 @@ impl Workload {
         std::iter::from_fn(move || state.push(&[1.0]).ok().map(|row| row[0]))
     }
 
+    /// Weights and workloads with `A[t,i]² = Σ weight·W[t,i] / row_divisor(t)²`.
+    pub(crate) fn squared_terms(&self) -> Vec<(f64, Self)> {
+        let faded =
+            |decay: &Decay| Self::Exponential(Decay((decay.get() * decay.get()).max(f64::MIN_POSITIVE)));
+        match self {
+            Self::Prefix | Self::Average => vec![(1.0, Self::Prefix)],
+            Self::Exponential(decay) | Self::Adam(decay) => vec![(1.0, faded(decay))],
+            Self::Window(length) => vec![(1.0 / length.get() as f64, self.clone())],
+            Self::Momentum(decay) => {
+                // (1 − β·β^lag)² / (1 − β)².
+                let (beta, scale) = (decay.get(), (1.0 - decay.get()).powi(-2));
+                let terms = [
+                    (1.0, Self::Prefix),
+                    (-2.0 * beta, Self::Exponential(*decay)),
+                    (beta * beta, faded(decay)),
+                ];
+                terms.map(|(weight, term)| (weight * scale, term)).to_vec()
+            }
+            Self::Matrix(matrix) => vec![(1.0, Self::Matrix(Arc::new(matrix.squared())))],
+        }
+    }
+
     /// Starts applying this workload to a stream of rows with the given number of coordinates.
     pub fn state(&self, coordinates: usize) -> WorkloadState {
         WorkloadState::new(self, coordinates)
@@ -340,6 +362,22 @@ mod tests {
             let rows = workload.matrix(20);
             for (t, sum) in workload.row_sums().take(20).enumerate() {
                 assert!((sum - rows.row(t).sum()).abs() < 1e-13, "{text}: row {t}");
+            }
+        }
+    }
+
+    #[test]
+    fn squared_coefficients_are_sums_of_workloads() {
+        let matrix = DMatrix::from_fn(9, 9, |t, i| if i <= t { (t + 2 * i) as f64 - 5.0 } else { 0.0 });
+        let matrix = Workload::from_matrix("any", matrix).unwrap();
+        let named = ["prefix", "average", "exponential:0.5", "window:3", "momentum:0.9", "adam:0.9"];
+        for workload in named.map(|text| text.parse().unwrap()).iter().chain([&matrix]) {
+            for (t, i) in (1..=9).flat_map(|t| (1..=t).map(move |i| (t, i))) {
+                let terms = workload.squared_terms();
+                let sum: f64 = terms.iter().map(|(weight, term)| weight * term.coefficient(t, i)).sum();
+                let found = sum / workload.row_divisor(t).powi(2);
+                let expected = workload.coefficient(t, i).powi(2);
+                assert!((found - expected).abs() <= 1e-12, "{workload} {t} {i}: {found}, not {expected}");
             }
         }
     }

@@ -1,15 +1,18 @@
 //! What a stream will be like: errors, sensitivity, noise and memory, exactly and before any data are seen.
 
-use hushflow::mechanism::accounting::{Delta, Epsilon, NoiseMultiplier};
+use std::sync::Arc;
+
+use hushflow::mechanism::accounting::{Delta, Epsilon, NoiseMultiplier, gaussian};
 use hushflow::mechanism::error::ExpectedError;
-use hushflow::mechanism::jme::{JointMechanism, JointMechanismError, JointParameters};
+use hushflow::mechanism::mechanism::{
+    MechanismError, Method, MomentGeometry, MomentMechanism, MomentParameters,
+};
 use hushflow::mechanism::moments::{Layout, SecondMoment};
 use hushflow::mechanism::participation::Participation;
 use hushflow::mechanism::sensitivity::{
-    ClaimKind, MomentStrategies, MomentWeights, Neighbours, OutOfRange, joint_participation_sensitivity,
-    joint_sensitivity_squared, participation_sensitivity,
+    ClaimKind, MomentWeights, Neighbours, OutOfRange, participation_sensitivity,
 };
-use hushflow::mechanism::strategy::{ColumnGeometry, StrategyName};
+use hushflow::mechanism::strategy::StrategyName;
 use hushflow::mechanism::workload::Workload;
 use hushflow::publication::{PublicationError, calibrate};
 use hushflow::strategies::{Candidate, Objective, Purpose};
@@ -18,12 +21,16 @@ use serde::Serialize;
 /// How much a squared sensitivity may rise and still be called free: more than its roundings add up to.
 const ROUNDING: f64 = 1e-12;
 
+/// Weight of moments that cost next to nothing, in units of the clip norm.
+const NEGLIGIBLE: f64 = 1e-9;
+
 /// Points of a curve of errors.
 const CURVE_POINTS: f64 = 400.0;
 
 /// A stream, but for its strategy.
 pub(super) struct Plan {
     pub(super) purpose: Purpose,
+    pub(super) method: Method,
     pub(super) layout: Layout,
     pub(super) neighbours: Neighbours,
     pub(super) clip_norm: f64,
@@ -50,8 +57,8 @@ pub(super) struct Noise {
     pub(super) count: f64,
     /// Of an entry of Σx.
     pub(super) first: f64,
-    /// Of a diagonal entry of Σxxᵀ; an entry off the diagonal has 1/√2 of it.
-    pub(super) second: f64,
+    /// Of a diagonal entry of Σxxᵀ; an entry off the diagonal has 1/√2 of it. `None` where none are released.
+    pub(super) second: Option<f64>,
 }
 
 /// Standard deviations of the noise of estimates, for records near the centre, in the unit of the records.
@@ -86,12 +93,13 @@ pub(super) struct Forecast {
     pub(super) sensitivity_kind: String,
     /// No strategy of its kind has a loss below; `None` where no such bound was computed.
     pub(super) loss_lower_bound: Option<f64>,
+    pub(super) method: Method,
     pub(super) neighbours: Neighbours,
     pub(super) dimension: usize,
     pub(super) moments: SecondMoment,
     pub(super) clip_norm: f64,
-    /// λ, the default filled in.
-    pub(super) lambda: f64,
+    /// λ, the default filled in; `None` where no second moments are released.
+    pub(super) lambda: Option<f64>,
     /// κ; `None` where counts are public.
     pub(super) count_weight: Option<f64>,
     pub(super) joint_sensitivity: f64,
@@ -138,11 +146,10 @@ impl Plan {
         let horizon = self.purpose.horizon;
         let (sensitivity, kind, geometry) = self.sensitivity(candidate)?;
         let Rows { error, relative, curve } = self.rows(candidate, sensitivity);
-        let mechanism = JointMechanism::new(self.joint_parameters(geometry)?)?;
-        let MomentWeights { second, count } = mechanism.weights();
-        let [alone, with_second, with_count] = [(0.0, 0.0), (second, 0.0), (second, count)]
-            .map(|(second, count)| squared_sensitivity(&mechanism, MomentWeights { second, count }));
-        let (alone, with_second, with_count) = (alone?, with_second?, with_count?);
+        let mechanism = self.mechanism(&geometry)?;
+        let first_alone = MomentWeights { second: 0.0, count: 0.0 };
+        let first_alone =
+            geometry.joint(self.neighbours, self.layout.dimension, first_alone).map_err(out_of_range)?;
         let (epsilon, delta) = self.budget.guarantee().unzip();
         let unit = noise(&mechanism, 1.0);
         let estimates = |noise| Some(relative.scaled(noise / self.records_per_epoch?));
@@ -159,6 +166,7 @@ impl Plan {
             error,
             sensitivity_kind: kind,
             loss_lower_bound: candidate.loss_lower_bound,
+            method: self.method,
             neighbours: self.neighbours,
             dimension: self.layout.dimension,
             moments: self.layout.second,
@@ -166,10 +174,10 @@ impl Plan {
             lambda: mechanism.second_moment_weight(),
             count_weight: mechanism.count_weight(),
             joint_sensitivity: mechanism.sensitivity(),
-            first_moment_sensitivity: alone.sqrt() * self.clip_norm,
+            first_moment_sensitivity: first_alone.sqrt() * self.clip_norm,
             rounding: mechanism.rounding_share(),
-            second_moment_free: with_second <= alone * (1.0 + ROUNDING),
-            count_free: with_count <= with_second * (1.0 + ROUNDING),
+            second_moment_free: is_second_free(&mechanism, &geometry)?,
+            count_free: is_count_free(&mechanism, &geometry)?,
             epsilon,
             delta,
             noise_multiplier: self.budget.is_known().then_some(mechanism.parameters().noise_multiplier),
@@ -178,7 +186,7 @@ impl Plan {
             rms_noise: noise(&mechanism, error.frobenius / (horizon as f64).sqrt()),
             records_per_epoch: self.records_per_epoch,
             mean_noise: estimates(unit.first),
-            covariance_noise: estimates(unit.second),
+            covariance_noise: unit.second.and_then(estimates),
             runs: strategy.is_some(),
             memory_per_coordinate: strategy.map(|strategy| strategy.encoder_bytes().min(history)),
             multiplications_per_step: strategy
@@ -188,40 +196,21 @@ impl Plan {
     }
 
     /// Sensitivity for unit contributions that are added or removed, what is known of it, and the geometry from which the
-    /// joint sensitivity follows: for several participations, that of one whose longest column makes it what it is.
-    fn sensitivity(&self, candidate: &Candidate) -> Result<(f64, String, ColumnGeometry), PublicationError> {
+    /// joint sensitivity follows.
+    fn sensitivity(&self, candidate: &Candidate) -> Result<(f64, String, MomentGeometry), PublicationError> {
         let Purpose { horizon, participation, .. } = self.purpose;
         if let (true, Some(strategy)) = (participation.is_single(), &candidate.strategy) {
             let squared = candidate.factorization.max_column_norm_squared(horizon);
-            return Ok((squared.sqrt(), ClaimKind::Exact.to_string(), strategy.geometry()));
+            let geometry = MomentGeometry::shared(strategy.geometry());
+            return Ok((squared.sqrt(), ClaimKind::Exact.to_string(), geometry));
         }
-        let dimension = self.layout.dimension;
-        let matrix = candidate.factorization.matrix(horizon)?;
-        let claim = participation_sensitivity(&matrix, participation, dimension).map_err(out_of_range)?;
-        let weights = self.weights();
-        let strategies = MomentStrategies::shared(&matrix);
-        let joint =
-            joint_participation_sensitivity(self.neighbours, dimension, strategies, participation, weights)
-                .map_err(out_of_range)?;
-        let one = ColumnGeometry::exact(1.0, 0.0);
-        let unit =
-            joint_sensitivity_squared(self.neighbours, dimension, one, weights).map_err(out_of_range)?;
+        let matrix = Arc::new(candidate.factorization.matrix(horizon)?);
+        let claim =
+            participation_sensitivity(&matrix, participation, self.layout.dimension).map_err(out_of_range)?;
         let rounding =
             candidate.strategy.as_ref().map_or(0.0, |strategy| strategy.geometry().rounding_squared);
-        let geometry = ColumnGeometry {
-            max_norm_squared: joint.squared / unit,
-            negative_overlap: 0.0,
-            // Every participation may be in a key of its own.
-            rounding_squared: rounding * participation.on(horizon as usize).count() as f64,
-        };
-        Ok((claim.value(), claim.kind.to_string(), geometry))
-    }
-
-    /// Weights of the moments, defaults filled in.
-    fn weights(&self) -> MomentWeights {
-        let defaults = MomentWeights::default_for(self.neighbours, self.layout.dimension);
-        let second = self.second_moment_weight.map(|lambda| lambda * self.clip_norm.powi(2));
-        MomentWeights { second: second.unwrap_or(defaults.second), ..defaults }
+        let geometry = MomentGeometry::of_matrices(matrix.clone(), matrix, participation, [rounding; 2]);
+        Ok((claim.value(), claim.kind.to_string(), geometry.map_err(out_of_range)?))
     }
 
     fn rows(&self, candidate: &Candidate, sensitivity: f64) -> Rows {
@@ -246,25 +235,25 @@ impl Plan {
         Rows { error, relative, curve }
     }
 
-    fn joint_parameters(&self, geometry: ColumnGeometry) -> Result<JointParameters, PublicationError> {
-        let parameters = JointParameters {
+    fn mechanism(&self, geometry: &MomentGeometry) -> Result<MomentMechanism, PublicationError> {
+        let near = match self.budget {
+            Budget::None => 1.0,
+            Budget::NoiseMultiplier(sigma) => sigma.value(),
+            Budget::Guarantee(epsilon, delta) => gaussian::noise_multiplier(epsilon, delta).value(),
+        };
+        let parameters = MomentParameters {
+            method: self.method,
             layout: self.layout,
             neighbours: self.neighbours,
             clip_norm: self.clip_norm,
-            noise_multiplier: 1.0,
-            geometry,
+            noise_multiplier: near,
             second_moment_weight: self.second_moment_weight,
             count_weight: None,
         };
-        match self.budget {
-            Budget::None => Ok(parameters),
-            Budget::NoiseMultiplier(sigma) => {
-                Ok(JointParameters { noise_multiplier: sigma.value(), ..parameters })
-            }
-            Budget::Guarantee(epsilon, delta) => {
-                calibrate(epsilon, delta, parameters, self.keys as f64 * self.purpose.horizon as f64)
-            }
-        }
+        let mechanism = MomentMechanism::new(parameters, geometry)?;
+        let Budget::Guarantee(epsilon, delta) = self.budget else { return Ok(mechanism) };
+        let cells = self.keys as f64 * self.purpose.horizon as f64;
+        Ok(mechanism.with_noise_multiplier(calibrate(epsilon, delta, &mechanism, cells)?)?)
     }
 }
 
@@ -281,11 +270,28 @@ impl Budget {
     }
 }
 
-/// Squared sensitivity of the moments under other weights, in units of ζ².
-fn squared_sensitivity(mechanism: &JointMechanism, weights: MomentWeights) -> Result<f64, PublicationError> {
-    let JointParameters { neighbours, layout, geometry, .. } = *mechanism.parameters();
-    let squared = joint_sensitivity_squared(neighbours, layout.dimension, geometry, weights);
-    Ok(squared.map_err(JointMechanismError::from)?)
+/// Whether first moments have no less noise where second moments hardly count.
+fn is_second_free(mechanism: &MomentMechanism, geometry: &MomentGeometry) -> Result<bool, MechanismError> {
+    let parameters = mechanism.parameters();
+    let without = match parameters.method {
+        Method::Ime { .. } => return Ok(false),
+        Method::Pp => return Ok(true),
+        _ if mechanism.second_moment_weight().is_none() => return Ok(true),
+        _ => MomentParameters {
+            second_moment_weight: Some((NEGLIGIBLE / parameters.clip_norm).powi(2)),
+            count_weight: mechanism.count_weight(),
+            ..*parameters
+        },
+    };
+    Ok(mechanism.claim().squared <= without.claim(geometry)?.squared * (1.0 + ROUNDING))
+}
+
+/// Whether other moments have no less noise where the count hardly counts.
+fn is_count_free(mechanism: &MomentMechanism, geometry: &MomentGeometry) -> Result<bool, MechanismError> {
+    let parameters = *mechanism.parameters();
+    let count_weight = mechanism.count_weight().map(|_| NEGLIGIBLE * parameters.clip_norm);
+    let without = MomentParameters { count_weight, ..parameters }.claim(geometry)?;
+    Ok(mechanism.claim().squared <= without.squared * (1.0 + ROUNDING))
 }
 
 fn out_of_range(error: OutOfRange) -> PublicationError {
@@ -293,12 +299,12 @@ fn out_of_range(error: OutOfRange) -> PublicationError {
 }
 
 /// The noise of a row of the view whose decoder has this norm.
-fn noise(mechanism: &JointMechanism, row_norm: f64) -> Noise {
-    let layout = mechanism.parameters().layout;
+fn noise(mechanism: &MomentMechanism, row_norm: f64) -> Noise {
+    let layout = mechanism.layout();
     let deviation = |place: usize| mechanism.noise()[place].standard_deviation() * row_norm;
     Noise {
         count: deviation(Layout::COUNT),
         first: deviation(layout.first().start),
-        second: deviation(layout.second().start),
+        second: layout.second().next().map(deviation),
     }
 }

@@ -30,7 +30,7 @@ pub(super) fn comparison(forecasts: &[Forecast], runs: Option<&StrategyName>) ->
             number(forecast.error.max_error),
             mean,
             number(noise.first),
-            number(noise.second),
+            noise.second.map_or("-".into(), number),
             cost(forecast.memory_per_coordinate),
             cost(forecast.multiplications_per_step),
         ]
@@ -89,8 +89,8 @@ fn figures(forecast: &Forecast) -> Vec<Vec<String>> {
         row("rmse, for noise multiplier 1", error.rmse),
         row("largest error, for noise multiplier 1", error.max_error),
         row("joint sensitivity", forecast.joint_sensitivity),
-        row("second-moment weight λ", forecast.lambda),
     ];
+    rows.extend(forecast.lambda.map(|lambda| row("second-moment weight λ", lambda)));
     rows.extend(forecast.count_weight.map(|weight| row("count weight κ", weight)));
     let costs = [
         ("bytes of state per coordinate", forecast.memory_per_coordinate),
@@ -116,7 +116,7 @@ fn noise_levels(forecast: &Forecast) -> Vec<Vec<String>> {
 }
 
 fn levels(noise: &Noise) -> [String; 3] {
-    [noise.count, noise.first, noise.second].map(number)
+    [Some(noise.count), Some(noise.first), noise.second].map(|level| level.map_or("-".into(), number))
 }
 
 /// How much noise mean and covariance will have.

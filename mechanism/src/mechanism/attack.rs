@@ -3,7 +3,7 @@
 //!
 //! Nothing here uses the sensitivity: streams are encoded and compared coordinate by coordinate.
 
-use super::{JointMechanism, JointParameters};
+use super::{Method, MomentGeometry, MomentMechanism, MomentParameters};
 use crate::moments::{Layout, RECORD_BITS, SecondMoment};
 use crate::sensitivity::Neighbours;
 use crate::strategy::{COEFFICIENT_BITS, ColumnGeometry};
@@ -118,9 +118,16 @@ fn worst(neighbours: Neighbours, dimension: usize) -> Vec<[Vec<Placed>; 2]> {
     }
 }
 
-fn check(columns: &Columns, parameters: JointParameters) {
-    let mechanism = JointMechanism::new(parameters).unwrap();
-    let JointParameters { layout, neighbours, noise_multiplier, .. } = parameters;
+/// Whether the worst pairs attain the claim: the bounds of some methods are loose for records replaced in place.
+fn is_tight(method: Method, neighbours: Neighbours) -> bool {
+    matches!(method, Method::Jme | Method::Pp) || neighbours != Neighbours::ReplaceOneInPlace
+}
+
+fn check(columns: &Columns, parameters: MomentParameters) {
+    let geometry = MomentGeometry::shared(geometry_of(columns));
+    let mechanism = MomentMechanism::new(parameters, &geometry).unwrap();
+    let MomentParameters { method, neighbours, noise_multiplier, .. } = parameters;
+    let layout = mechanism.layout();
     let mut random = ChaCha8Rng::seed_from_u64(11);
     let tried = (0..40).map(|_| neighbours_of(neighbours, layout.dimension, &mut random));
     let largest = tried
@@ -129,7 +136,8 @@ fn check(columns: &Columns, parameters: JointParameters) {
         .fold(0.0, f64::max);
     let budget = 1.0 / (2.0 * noise_multiplier * noise_multiplier);
     assert!(largest <= budget, "{largest} exceeds {budget}: {parameters:?}");
-    assert!(largest >= budget * (1.0 - 1e-8), "{largest} is far from {budget}: {parameters:?}");
+    let attained = largest >= budget * (1.0 - 1e-8);
+    assert!(attained || !is_tight(method, neighbours), "{largest} is far from {budget}: {parameters:?}");
 }
 
 fn check_all(first: [f64; EPOCHS]) {
@@ -140,20 +148,26 @@ fn check_all(first: [f64; EPOCHS]) {
     for layout in layouts {
         for neighbours in [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut] {
             for (clip_norm, noise_multiplier) in [(1.0, 0.05), (7.3, 0.9), (1e-3, 1.0), (123.4, 50.21)] {
-                let defaults = JointParameters {
+                let defaults = MomentParameters {
+                    method: Method::Jme,
                     layout,
                     neighbours,
                     clip_norm,
                     noise_multiplier,
-                    geometry: geometry_of(&columns),
                     second_moment_weight: None,
                     count_weight: None,
                 };
-                check(&columns, defaults);
                 let second_moment_weight = Some(0.3 / (clip_norm * clip_norm));
                 let count_is_private = neighbours != Neighbours::ReplaceOneInPlace;
                 let count_weight = count_is_private.then_some(1.2 * clip_norm);
-                check(&columns, JointParameters { second_moment_weight, count_weight, ..defaults });
+                for method in [Method::Jme, Method::Cs] {
+                    check(&columns, MomentParameters { method, ..defaults });
+                    let weighted = MomentParameters { second_moment_weight, count_weight, ..defaults };
+                    check(&columns, MomentParameters { method, ..weighted });
+                }
+                for method in [Method::Pp, Method::Ime { first_moment_share: 0.3 }] {
+                    check(&columns, MomentParameters { method, ..defaults });
+                }
             }
         }
     }

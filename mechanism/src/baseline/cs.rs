@@ -1,0 +1,41 @@
+//! τ-CS, concatenate and split: one Gaussian mechanism for (x, √τ·xxᵀ), with twice its norm as sensitivity.
+//!
+//! Algorithm 5 of "Continual Release Moment Estimation with Differential Privacy", with the ‖C‖₁→₂ that it leaves out:
+//! `s = 2ζ√(1+τζ²)·max‖c_i‖`. That is the triangle inequality; with the sensitivity that is really there, CS is λ-JME with
+//! C₁ = C₂ and λ = τ, and so the paper's Theorem 3.7 compares JME with a bound. Here
+//!
+//! ```text
+//! zero-out       joint sensitivity                      one record vanishes: no triangle is needed
+//! otherwise      max(4 Z, joint sensitivity)            Z = squared zero-out sensitivity of (x, √ν·xxᵀ) without count
+//! ```
+//!
+//! 4Z, which is 4(1+ν)·max‖c_i‖² for one participation, is above the joint sensitivity as long as the count is small: it
+//! bounds records replaced in place, whose count cancels, and the count enters with records that move. Where no overlaps
+//! are negative and all moments go through one C, c = 1 + ν is still free: `2(c + 1 + ν) = 4(1 + ν)`, the default.
+//! τ is [`second_moment_weight`](MomentParameters::second_moment_weight); by default ν = τζ² = ½.
+
+use crate::mechanism::{JointClaim, MechanismError, MomentGeometry, MomentParameters};
+use crate::sensitivity::{MomentWeights, Neighbours};
+
+pub(crate) fn claim(
+    parameters: &MomentParameters,
+    geometry: &MomentGeometry,
+) -> Result<JointClaim, MechanismError> {
+    let (neighbours, dimension) = (parameters.neighbours, parameters.layout.dimension);
+    let second = parameters.relative_second_weight(0.5 * geometry.first_over_second()?)?;
+    let default_count = match neighbours {
+        Neighbours::ReplaceOne if geometry.is_shared() => 1.0 + second,
+        Neighbours::ReplaceOne => 1.0,
+        _ => 0.5,
+    };
+    let weights = MomentWeights { second, count: parameters.relative_count_weight(default_count)? };
+    let joint = geometry.joint(neighbours, dimension, weights)?;
+    let squared = match neighbours {
+        Neighbours::ZeroOut => joint,
+        _ => {
+            let concatenated = MomentWeights { second, count: 0.0 };
+            joint.max(4.0 * geometry.joint(Neighbours::ZeroOut, dimension, concatenated)?)
+        }
+    };
+    Ok(JointClaim { weights, squared })
+}

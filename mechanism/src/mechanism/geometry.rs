@@ -1,0 +1,172 @@
+//! What a sensitivity needs to know of the strategies of all moments, and of how often one entity takes part.
+//!
+//! One strategy and one participation are known by the longest column of C and its most negative overlap. Two strategies
+//! C₁ (counts and first moments) and C₂ (second moments), or several participations, need the matrices. Either way the
+//! theorems are those of [`sensitivity`](crate::sensitivity).
+//!
+//! # Second moments alone
+//! Let V₂ be the squared sensitivity of C₂ for vectors of norm 1, all overlaps of its columns at least −g, and at most k
+//! records of an entity. In units of ζ⁴ and with `⟨xxᵀ, yyᵀ⟩ = ⟨x,y⟩² ∈ [0, 1]`
+//!
+//! ```text
+//! zero-out       V₂                          ‖xxᵀ‖ ≤ 1
+//! in place       q·V₂                        ‖xxᵀ − yyᵀ‖² ≤ q = 2, by orthogonal records; 1 for d = 1
+//! replace-one    min(4V₂, 2V₂ + 2k²g)        ‖P − Q‖² = ‖P‖² + ‖Q‖² − 2⟨P,Q⟩ with ⟨P,Q⟩ = Σ X_ij⟨xᵢ,yⱼ⟩² ≥ −k²g
+//! ```
+//!
+//! The same for Σ x∘x. The last is attained for g = 0 by one record that moves between two keys, in every dimension:
+//! `√2ζ²`, which Algorithm 4 of the paper has for d = 1 too, is right for records that move and loose in place.
+
+use crate::participation::Participation;
+use crate::sensitivity::{
+    MomentStrategies, MomentWeights, Neighbours, OutOfRange, joint_participation_sensitivity,
+    joint_sensitivity_squared, participation_sensitivity, positive, rounded_up,
+};
+use crate::strategy::{ColumnGeometry, Matrix};
+use std::sync::Arc;
+
+/// Matrices are C in floating point; the C that runs is within this of it, in squared sensitivity.
+const MATRIX_ERROR: f64 = 1.0 / (1u64 << 30) as f64;
+
+/// Columns of the strategies, and which of them one entity reaches.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MomentGeometry {
+    columns: Columns,
+    /// Of the encoder of counts and first moments, and of that of second moments.
+    rounding_squared: [f64; 2],
+    participations: usize,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Columns {
+    /// All moments go through one strategy, once.
+    Shared(ColumnGeometry),
+    Matrices {
+        first: Arc<Matrix>,
+        second: Arc<Matrix>,
+        participation: Participation,
+    },
+}
+
+impl MomentGeometry {
+    /// All moments through one strategy; neighbours differ in one record.
+    pub fn shared(columns: ColumnGeometry) -> Self {
+        let rounding_squared = [columns.rounding_squared; 2];
+        Self { columns: Columns::Shared(columns), rounding_squared, participations: 1 }
+    }
+
+    /// Counts and first moments through one strategy, second moments through another, which may be the same; an entity
+    /// takes part as `participation` allows over as many steps as the matrices have columns. The encoders round as
+    /// [`ColumnGeometry::rounding_squared`] says of each.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] if the matrices are not of the same number of steps.
+    pub fn of_matrices(
+        first: Arc<Matrix>,
+        second: Arc<Matrix>,
+        participation: Participation,
+        rounding_squared: [f64; 2],
+    ) -> Result<Self, OutOfRange> {
+        MomentStrategies::separate(&first, &second)?;
+        let participations = participation.on(first.columns()).count();
+        let columns = Columns::Matrices { first, second, participation };
+        Ok(Self { columns, rounding_squared, participations })
+    }
+
+    /// The most records of one entity.
+    pub fn participations(&self) -> usize {
+        self.participations
+    }
+
+    /// Upper bounds of what rounding encoders add in a coordinate: of counts and first moments, of second moments.
+    pub fn rounding_squared(&self) -> [f64; 2] {
+        self.rounding_squared
+    }
+
+    /// Squared joint sensitivity of counts, first and second moments under weights, in units of ζ², rounded up.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] for a dimension of 0, weights that are negative, and results beyond the range of f64.
+    pub fn joint(
+        &self,
+        neighbours: Neighbours,
+        dimension: usize,
+        weights: MomentWeights,
+    ) -> Result<f64, OutOfRange> {
+        match &self.columns {
+            Columns::Shared(columns) => joint_sensitivity_squared(neighbours, dimension, *columns, weights),
+            Columns::Matrices { first, second, participation } => {
+                let strategies = MomentStrategies::separate(first, second)?;
+                let claim = joint_participation_sensitivity(
+                    neighbours,
+                    dimension,
+                    strategies,
+                    *participation,
+                    weights,
+                )?;
+                Ok(raised(claim.squared))
+            }
+        }
+    }
+
+    /// Squared sensitivity of second moments alone, in units of ζ⁴, rounded up: see the head of this module's source.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] as [`joint`](Self::joint).
+    pub fn second_moments(&self, neighbours: Neighbours, dimension: usize) -> Result<f64, OutOfRange> {
+        let vectors = self.vectors(1)?;
+        let squared = match neighbours {
+            Neighbours::ZeroOut => vectors,
+            Neighbours::ReplaceOneInPlace if dimension == 1 => vectors,
+            Neighbours::ReplaceOneInPlace => 2.0 * vectors,
+            Neighbours::ReplaceOne => {
+                let overlaps = self.second_overlap() * (self.participations as f64).powi(2);
+                (2.0 * (vectors + overlaps)).min(4.0 * vectors)
+            }
+        };
+        positive("squared sensitivity of second moments", rounded_up(squared))
+    }
+
+    /// V₁/V₂: by how much more the strategy of first moments can be moved, squared, than that of second moments. 1 for one
+    /// strategy.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] as [`joint`](Self::joint).
+    pub(crate) fn first_over_second(&self) -> Result<f64, OutOfRange> {
+        if self.is_shared() { Ok(1.0) } else { Ok(self.vectors(0)? / self.vectors(1)?) }
+    }
+
+    /// Whether all moments go through one strategy.
+    pub(crate) fn is_shared(&self) -> bool {
+        match &self.columns {
+            Columns::Shared(_) => true,
+            Columns::Matrices { first, second, .. } => Arc::ptr_eq(first, second) || first == second,
+        }
+    }
+
+    /// Squared sensitivity for vectors of norm 1 of C₁ (0) or C₂ (1).
+    fn vectors(&self, part: usize) -> Result<f64, OutOfRange> {
+        match &self.columns {
+            Columns::Shared(columns) => {
+                positive("largest squared column norm", rounded_up(columns.max_norm_squared))
+            }
+            Columns::Matrices { first, second, participation } => {
+                let matrix = if part == 0 { first } else { second };
+                // Records of two keys are vectors, also in dimension 1.
+                Ok(raised(participation_sensitivity(matrix, *participation, 2)?.squared))
+            }
+        }
+    }
+
+    /// g of C₂; infinite where it is not known.
+    fn second_overlap(&self) -> f64 {
+        match &self.columns {
+            Columns::Shared(columns) => columns.negative_overlap,
+            Columns::Matrices { second, .. } => second.negative_overlap().unwrap_or(f64::INFINITY),
+        }
+    }
+}
+
+fn raised(squared: f64) -> f64 {
+    squared * (1.0 + MATRIX_ERROR)
+}

@@ -1,0 +1,157 @@
+//! The matrix mechanism: strategies with the noise that their sensitivity calls for.
+//!
+//! A [`MatrixMechanism`] is what a release needs to know, and can only be made with the geometry of the very strategies in
+//! it. With one strategy and one participation the guarantee holds as long as the strategy goes on; else it is computed for
+//! a horizon, and there is no release beyond it.
+
+use super::{MechanismError, MomentGeometry, MomentMechanism, MomentParameters};
+use crate::moments::Layout;
+use crate::participation::Participation;
+use crate::strategy::Strategy;
+use std::sync::Arc;
+
+/// The strategies C₁ of counts and first moments, and C₂ of second moments.
+#[derive(Clone)]
+pub struct Strategies {
+    first: Arc<dyn Strategy>,
+    second: Arc<dyn Strategy>,
+}
+
+impl Strategies {
+    /// All moments through one strategy.
+    pub fn shared(strategy: Arc<dyn Strategy>) -> Self {
+        Self { second: strategy.clone(), first: strategy }
+    }
+
+    /// A strategy for counts and first moments, and one for second moments.
+    pub fn separate(first: Arc<dyn Strategy>, second: Arc<dyn Strategy>) -> Self {
+        Self { first, second }
+    }
+
+    /// C₁.
+    pub fn first(&self) -> &dyn Strategy {
+        self.first.as_ref()
+    }
+
+    /// C₂.
+    pub fn second(&self) -> &dyn Strategy {
+        self.second.as_ref()
+    }
+
+    /// Whether all moments go through one strategy.
+    pub fn are_one(&self) -> bool {
+        Arc::ptr_eq(&self.first, &self.second)
+    }
+
+    /// Number of steps that both are defined for; `None` when they may go on for ever.
+    pub fn horizon(&self) -> Option<u64> {
+        [&self.first, &self.second].into_iter().filter_map(|strategy| strategy.horizon()).min()
+    }
+
+    fn geometry(&self, participation: Participation, horizon: u64) -> Result<MomentGeometry, MechanismError> {
+        if self.are_one() && participation.is_single() {
+            return Ok(MomentGeometry::shared(self.first.geometry()));
+        }
+        let first = Arc::new(self.first.matrix(horizon)?);
+        let second = if self.are_one() { first.clone() } else { Arc::new(self.second.matrix(horizon)?) };
+        let rounding = [&self.first, &self.second].map(|strategy| strategy.geometry().rounding_squared);
+        Ok(MomentGeometry::of_matrices(first, second, participation, rounding)?)
+    }
+}
+
+impl From<Arc<dyn Strategy>> for Strategies {
+    fn from(strategy: Arc<dyn Strategy>) -> Self {
+        Self::shared(strategy)
+    }
+}
+
+/// A moment mechanism together with its strategies: all that a release needs to know.
+///
+/// ```
+/// use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
+/// use hushflow_mechanism::moments::{Layout, SecondMoment};
+/// use hushflow_mechanism::sensitivity::Neighbours;
+/// use hushflow_mechanism::strategy::{StrategyName, build};
+/// use hushflow_mechanism::workload::Workload;
+///
+/// let parameters = MomentParameters {
+///     method: Method::Jme,
+///     layout: Layout { dimension: 3, second: SecondMoment::Diagonal },
+///     neighbours: Neighbours::ReplaceOneInPlace,
+///     clip_norm: 1.0,
+///     noise_multiplier: 1.0,
+///     second_moment_weight: None,
+///     count_weight: None,
+/// };
+/// let strategy = |workload: &str| build(StrategyName::SquareRoot, &workload.parse()?, Some(100));
+/// // Adam: its own strategy for each moment, and five passes over the data, 20 steps each.
+/// let strategies = Strategies::separate(strategy("exponential:0.9")?, strategy("exponential:0.999")?);
+/// let mechanism = MatrixMechanism::with_participation(parameters, strategies, "5x20".parse()?, 100)?;
+/// assert!(mechanism.moments().sensitivity() > 2.0 * 5f64.sqrt());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct MatrixMechanism {
+    moments: MomentMechanism,
+    strategies: Strategies,
+    horizon: Option<u64>,
+}
+
+impl MatrixMechanism {
+    /// All moments through one strategy; neighbours differ in one record.
+    ///
+    /// # Errors
+    /// [`MechanismError`], as [`MomentMechanism::new`].
+    pub fn new(parameters: MomentParameters, strategy: Arc<dyn Strategy>) -> Result<Self, MechanismError> {
+        let moments = MomentMechanism::new(parameters, &MomentGeometry::shared(strategy.geometry()))?;
+        let strategies = Strategies::shared(strategy);
+        Ok(Self { moments, horizon: strategies.horizon(), strategies })
+    }
+
+    /// Any strategies and any number of records of an entity, over `horizon` steps.
+    ///
+    /// # Errors
+    /// [`MechanismError`], as [`MomentMechanism::new`], also where a strategy is not defined for so many steps or the
+    /// sensitivity can't be computed for them.
+    pub fn with_participation(
+        parameters: MomentParameters,
+        strategies: Strategies,
+        participation: Participation,
+        horizon: u64,
+    ) -> Result<Self, MechanismError> {
+        if let Some(limit) = strategies.horizon().filter(|&limit| limit < horizon) {
+            return Err(MechanismError::Horizon { horizon, limit });
+        }
+        let moments = MomentMechanism::new(parameters, &strategies.geometry(participation, horizon)?)?;
+        Ok(Self { moments, strategies, horizon: Some(horizon) })
+    }
+
+    /// The same mechanism with more or less noise.
+    ///
+    /// # Errors
+    /// As [`MomentMechanism::with_noise_multiplier`].
+    pub fn with_noise_multiplier(&self, noise_multiplier: f64) -> Result<Self, MechanismError> {
+        let moments = self.moments.with_noise_multiplier(noise_multiplier)?;
+        Ok(Self { moments, ..self.clone() })
+    }
+
+    /// Sensitivity and noise.
+    pub fn moments(&self) -> &MomentMechanism {
+        &self.moments
+    }
+
+    /// The strategies.
+    pub fn strategies(&self) -> &Strategies {
+        &self.strategies
+    }
+
+    /// Places of the coordinates of one key in a release.
+    pub fn layout(&self) -> Layout {
+        self.moments.layout()
+    }
+
+    /// The last step that may be released; `None` when it may go on for ever.
+    pub fn horizon(&self) -> Option<u64> {
+        self.horizon
+    }
+}

@@ -1,0 +1,86 @@
+//! The methods by name, and where each makes its claim.
+
+use super::{JointClaim, MechanismError, MomentGeometry, MomentParameters};
+use crate::baseline::{cs, ime, joint_clip, pp};
+use crate::jme;
+use crate::sensitivity::{MomentWeights, OutOfRange};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// How counts, first and second moments are made private.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Method {
+    /// Joint moment estimation: all moments through one Gaussian mechanism, with their joint sensitivity.
+    #[default]
+    Jme,
+    /// Independent moment estimation: two Gaussian mechanisms that share the budget.
+    Ime {
+        /// α = μ₁²/μ², above 0 and below 1: the share of counts and first moments in the budget.
+        first_moment_share: f64,
+    },
+    /// Concatenate and split: one Gaussian mechanism, with twice the norm of a record's concatenated moments.
+    Cs,
+    /// Post-processing: only counts and first moments are released; second moments are squares of what is decoded.
+    Pp,
+    /// A record and its square are clipped together, to a norm of ζ.
+    JointClip,
+}
+
+impl Method {
+    /// What is known of the sensitivity.
+    pub(super) fn claim(
+        self,
+        parameters: &MomentParameters,
+        geometry: &MomentGeometry,
+    ) -> Result<JointClaim, MechanismError> {
+        match self {
+            _ if parameters.released_layout().second_len() == 0 => pp::claim(parameters, geometry),
+            Self::Jme => jme::claim(parameters, geometry),
+            Self::Ime { first_moment_share } => ime::claim(parameters, geometry, first_moment_share),
+            Self::Cs => cs::claim(parameters, geometry),
+            Self::Pp => pp::claim(parameters, geometry),
+            Self::JointClip => joint_clip::claim(parameters, geometry),
+        }
+    }
+
+    pub(super) fn check(self) -> Result<(), OutOfRange> {
+        match self {
+            Self::Ime { first_moment_share: value } if !(value > 0.0 && value < 1.0) => Err(OutOfRange {
+                name: "first_moment_share",
+                value,
+                expected: "a number above 0 and below 1",
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Real value of 1 in the second moments of records as they are summed, in units of ζ².
+    pub(crate) fn second_unit(self, weights: MomentWeights) -> f64 {
+        if self == Self::JointClip { joint_clip::second_unit(weights.second) } else { 1.0 }
+    }
+
+    /// Whether it makes no sense without second moments.
+    pub fn needs_second_moments(self) -> bool {
+        self != Self::Jme
+    }
+
+    /// Whether it has a weight for second moments.
+    pub fn weighs_second_moments(self) -> bool {
+        matches!(self, Self::Jme | Self::Cs | Self::JointClip)
+    }
+}
+
+/// As in pipeline files.
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Jme => "jme",
+            Self::Ime { .. } => "ime",
+            Self::Cs => "cs",
+            Self::Pp => "pp",
+            Self::JointClip => "joint-clip",
+        })
+    }
+}

@@ -1,0 +1,362 @@
+//! Moment mechanisms: what a release of counts, first and second moments costs, and its noise, for every method.
+//!
+//! # One release for all methods
+//! With the cells' sums n (counts), u = Σx and S = Σxxᵀ (or Σx∘x), strategies C₁ and C₂ and a noise multiplier σ, the
+//! release is
+//!
+//! ```text
+//! y⁰ = C₁n + N(0, σ²s²/κ²)      y¹ = C₁u + N(0, σ²s²)      y² = C₂S + N(0, σ²s²/λ)
+//! ```
+//!
+//! where s bounds how far neighbours move `(κ C₁n, C₁u, √λ C₂S)`: one Gaussian mechanism of noise multiplier σ. The methods
+//! differ in κ, λ and in what they know of s, which is their [`JointClaim`]; in what a record may add to the sums
+//! ([`MomentMechanism::clipper`]); and in whether second moments are released at all.
+//!
+//! | [`Method`] | claim made in | source: "Continual Release Moment Estimation with Differential Privacy" |
+//! |---|---|---|
+//! | `jme` | [`crate::jme`] | Algorithm 1 |
+//! | `ime` | [`crate::baseline::ime`] | Algorithm 4 |
+//! | `cs` | [`crate::baseline::cs`] | Algorithm 5 |
+//! | `pp` | [`crate::baseline::pp`] | Algorithm 6 |
+//! | `joint-clip` | [`crate::baseline::joint_clip`] | the heuristic of its Section 5 |
+//!
+//! # Half the samples for a symmetric matrix
+//! Only the upper triangle of S is released, with off-diagonal noise of half the variance. The distance that
+//! the sensitivity bounds is Frobenius, `‖ΔS‖² = Σ_i ΔS_ii² + 2 Σ_{i<j} ΔS_ij²`. With variances τ² and τ²/2
+//! the privacy loss of the triangle is `Σ_i ΔS_ii²/(2τ²) + Σ_{i<j} ΔS_ij²/(2·τ²/2) = ‖ΔS‖²/(2τ²)`: that of
+//! the full matrix with noise τ everywhere, then averaged with its transpose.
+//!
+//! # In integers
+//! A record of norm ζ is 2²⁰ in integers, C has coefficients in units of 2⁻⁴⁰, so encoded sums are integers
+//! in units of 2⁻⁴⁰ (count), ζ2⁻⁶⁰ (first) and ζ²2⁻⁸⁰ (second moments): the *grid*. The noise is a discrete
+//! Gaussian on the grid. Counted in grid units its deviation does not depend on ζ, because neither do `ν =
+//! λζ²`, `c = κ²/ζ²` and `s/ζ`; it is rounded up to a [`NoiseScale`](crate::noise::NoiseScale). A discrete Gaussian of
+//! parameter σ_q on integers at distance Δ_q, coordinate by coordinate, is ρ-zCDP with exactly `ρ = Σ_q Δ_q²/(2σ_q²)`
+//! (Canonne, Kamath, Steinke 2020, on the multivariate discrete Gaussian), and here `ρ ≤ 1/(2σ²)`.
+
+#[cfg(test)]
+mod attack;
+mod geometry;
+mod matrix;
+mod method;
+mod noise;
+mod parts;
+#[cfg(test)]
+mod tests;
+
+pub use geometry::MomentGeometry;
+pub use matrix::{MatrixMechanism, Strategies};
+pub use method::Method;
+pub use noise::CoordinateNoise;
+pub(crate) use parts::{MomentDecoder, MomentEncoder};
+
+use crate::moments::{ClipError, Clipper, Layout};
+use crate::noise::scale::NoiseScaleError;
+use crate::sensitivity::{MomentWeights, Neighbours, OutOfRange, positive, rounded_up};
+use crate::strategy::MatrixError;
+use thiserror::Error;
+
+/// What a mechanism is made of, but for its strategies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MomentParameters {
+    /// How moments are made private.
+    pub method: Method,
+    /// Dimension of a record and the kind of second moments that are wanted.
+    pub layout: Layout,
+    /// Which streams must be hard to tell apart.
+    pub neighbours: Neighbours,
+    /// ζ: no record is longer. Real units, between 2⁻³⁰⁰ and 2³⁰⁰. For [`Method::JointClip`] it is R, the bound of a
+    /// record and its square together.
+    pub clip_norm: f64,
+    /// σ: noise deviation over sensitivity, above 0.
+    pub noise_multiplier: f64,
+    /// λ (τ of [`Method::Cs`] and [`Method::JointClip`]), above 0, in real units (those of 1/ζ²): ν = λζ². The method has
+    /// a default. Not to be given where the method leaves no choice: [`Method::Ime`], [`Method::Pp`], or no second moments.
+    pub second_moment_weight: Option<f64>,
+    /// κ, above 0, in real units (those of ζ): c = κ²/ζ². The method has a default. Not to be given where counts are
+    /// public.
+    pub count_weight: Option<f64>,
+}
+
+impl MomentParameters {
+    /// What is released: without second moments where the method makes them of the first.
+    pub fn released_layout(&self) -> Layout {
+        if self.method == Method::Pp { self.layout.without_second() } else { self.layout }
+    }
+
+    /// What the method knows of the sensitivity, whatever the noise.
+    ///
+    /// # Errors
+    /// [`MechanismError`] when a parameter is out of its range.
+    pub fn claim(&self, geometry: &MomentGeometry) -> Result<JointClaim, MechanismError> {
+        self.check()?;
+        self.method.claim(self, geometry)
+    }
+
+    /// ν = λζ², or the default. Whatever rounding happens here is harmless: the mechanism is the one with the rounded
+    /// weight.
+    pub(crate) fn relative_second_weight(&self, default: f64) -> Result<f64, OutOfRange> {
+        let Some(lambda) = self.second_moment_weight else { return Ok(default) };
+        let root = positive("second_moment_weight", lambda)?.sqrt() * self.clip_norm;
+        positive("second_moment_weight times squared clip_norm", root * root)
+    }
+
+    /// c = κ²/ζ², or the default; 0 where counts are public.
+    pub(crate) fn relative_count_weight(&self, default: f64) -> Result<f64, MechanismError> {
+        match self.count_weight {
+            Some(count_weight) if self.neighbours.counts_are_public() => {
+                Err(MechanismError::CountIsPublic { count_weight })
+            }
+            Some(count_weight) => {
+                let ratio = positive("count_weight", count_weight)? / self.clip_norm;
+                Ok(positive("squared ratio of count_weight and clip_norm", ratio * ratio)?)
+            }
+            None => Ok(if self.neighbours.counts_are_public() { 0.0 } else { default }),
+        }
+    }
+
+    fn check(&self) -> Result<(), MechanismError> {
+        let Self { method, layout, .. } = *self;
+        check_clip_norm(self.clip_norm)?;
+        method.check()?;
+        if method.needs_second_moments() && layout.second_len() == 0 && layout.dimension > 0 {
+            return Err(MechanismError::NoSecondMoments { method });
+        }
+        match self.second_moment_weight {
+            Some(second_moment_weight) if !(method.weighs_second_moments() && layout.second_len() > 0) => {
+                Err(MechanismError::SecondMomentWeight { method, second_moment_weight })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Why parameters do not make a mechanism.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[non_exhaustive]
+pub enum MechanismError {
+    /// A number is not what it must be.
+    #[error(transparent)]
+    OutOfRange(#[from] OutOfRange),
+    /// A weight for a count that needs none.
+    #[error(
+        "count_weight is {count_weight:?}, but counts are public when records are replaced in place: leave it out, or choose other neighbours"
+    )]
+    CountIsPublic {
+        /// The weight that was given.
+        count_weight: f64,
+    },
+    /// A weight for second moments that nobody weighs.
+    #[error(
+        "second_moment_weight is {second_moment_weight:?}, but the method {method} gives second moments no weight of its own: leave it out, or choose the method jme, cs or joint-clip with second moments"
+    )]
+    SecondMomentWeight {
+        /// The method.
+        method: Method,
+        /// The weight that was given.
+        second_moment_weight: f64,
+    },
+    /// A method of second moments without any.
+    #[error(
+        "the method {method} makes second moments private, but none are wanted: choose the method jme, or second moments"
+    )]
+    NoSecondMoments {
+        /// The method.
+        method: Method,
+    },
+    /// A method of one strategy with two.
+    #[error(
+        "the method {method} makes first and second moments private together: give them one strategy, or choose the method jme or ime"
+    )]
+    OneStrategy {
+        /// The method.
+        method: Method,
+    },
+    /// The sampler cannot draw the noise of some moment.
+    #[error("{moment}: {source}")]
+    Scale {
+        /// Which moment.
+        moment: &'static str,
+        /// What is wrong with its noise.
+        source: NoiseScaleError,
+    },
+    /// A clipper that makes another bound.
+    #[error("the clipper is for {found_dimension} columns and the norm {found_norm}, the mechanism for {} and {clip_norm}: give both the same", layout.dimension)]
+    Clipper {
+        /// ζ of the clipper.
+        found_norm: f64,
+        /// d of the clipper.
+        found_dimension: usize,
+        /// ζ of the mechanism.
+        clip_norm: f64,
+        /// What the mechanism is for.
+        layout: Layout,
+    },
+    /// A record and its square can't be clipped together.
+    #[error(transparent)]
+    Clip(#[from] ClipError),
+    /// More steps than a strategy has.
+    #[error("the horizon is {horizon} steps, but the strategy ends after {limit}: make it for more steps")]
+    Horizon {
+        /// Number of steps asked for.
+        horizon: u64,
+        /// Steps of the strategy.
+        limit: u64,
+    },
+    /// The sensitivity of a strategy can't be computed over this horizon.
+    #[error(transparent)]
+    Matrix(#[from] MatrixError),
+}
+
+/// What a method knows: under `weights`, no neighbours move the encoded moments further than `squared`, but for the
+/// rounding of recursive encoders.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct JointClaim {
+    /// ν and c.
+    pub weights: MomentWeights,
+    /// Bound of `c‖C₁Δn‖² + ‖C₁Δu‖² + ν‖C₂ΔS‖²` with lengths in units of ζ, rounded up.
+    pub squared: f64,
+}
+
+/// An immutable, validated description of the noise of one release; the head of this module says what it means.
+///
+/// What runs is a [`MatrixMechanism`], which holds the strategies too.
+///
+/// ```
+/// use hushflow_mechanism::mechanism::{Method, MomentGeometry, MomentMechanism, MomentParameters};
+/// use hushflow_mechanism::moments::{Layout, SecondMoment};
+/// use hushflow_mechanism::sensitivity::Neighbours;
+/// use hushflow_mechanism::strategy::ColumnGeometry;
+///
+/// let parameters = MomentParameters {
+///     method: Method::Jme,
+///     layout: Layout { dimension: 3, second: SecondMoment::Full },
+///     neighbours: Neighbours::ReplaceOne,
+///     clip_norm: 5.0,
+///     noise_multiplier: 1.0,
+///     second_moment_weight: None,
+///     count_weight: None,
+/// };
+/// let identity = MomentGeometry::shared(ColumnGeometry::exact(1.0, 0.0));
+/// let mechanism = MomentMechanism::new(parameters, &identity)?;
+/// // Twice the clip norm, as for first moments alone: the count and the second moments are free.
+/// assert!((mechanism.sensitivity() - 10.0).abs() < 1e-9);
+/// let first = mechanism.noise()[1].standard_deviation();
+/// assert!((first - 10.0).abs() < 1e-8);
+/// // Algorithm 5 of the paper uses a looser bound.
+/// let concatenated = MomentMechanism::new(MomentParameters { method: Method::Cs, ..parameters }, &identity)?;
+/// assert!((concatenated.sensitivity() - 10.0 * 1.5f64.sqrt()).abs() < 1e-9);
+/// # Ok::<(), hushflow_mechanism::mechanism::MechanismError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct MomentMechanism {
+    parameters: MomentParameters,
+    claim: JointClaim,
+    /// What the rounding of encoders adds to the sensitivity, in units of ζ.
+    rounding: f64,
+    noise: Vec<CoordinateNoise>,
+}
+
+impl MomentMechanism {
+    /// Computes weights, sensitivity and noise.
+    ///
+    /// # Errors
+    /// [`MechanismError`] when a parameter is out of its range or the noise out of the sampler's.
+    pub fn new(parameters: MomentParameters, geometry: &MomentGeometry) -> Result<Self, MechanismError> {
+        positive("noise_multiplier", parameters.noise_multiplier)?;
+        let claim = parameters.claim(geometry)?;
+        let rounding = noise::rounding(&parameters, claim.weights, geometry);
+        let noise = noise::of_moments(&parameters, claim, rounding)?;
+        Ok(Self { parameters, claim, rounding, noise })
+    }
+
+    /// The same mechanism with more or less noise.
+    ///
+    /// # Errors
+    /// [`MechanismError`] for a noise multiplier that is not above 0, or whose noise the sampler can't draw.
+    pub fn with_noise_multiplier(&self, noise_multiplier: f64) -> Result<Self, MechanismError> {
+        let parameters = MomentParameters { noise_multiplier, ..self.parameters };
+        positive("noise_multiplier", noise_multiplier)?;
+        let noise = noise::of_moments(&parameters, self.claim, self.rounding)?;
+        Ok(Self { parameters, noise, ..*self })
+    }
+
+    /// What the mechanism was made of, defaults not filled in.
+    pub fn parameters(&self) -> &MomentParameters {
+        &self.parameters
+    }
+
+    /// Places of the coordinates of one key in a release.
+    pub fn layout(&self) -> Layout {
+        self.parameters.released_layout()
+    }
+
+    /// What is known of the sensitivity, defaults filled in.
+    pub fn claim(&self) -> JointClaim {
+        self.claim
+    }
+
+    /// λ = ν/ζ²; `None` where no second moments are released.
+    pub fn second_moment_weight(&self) -> Option<f64> {
+        let lambda = self.claim.weights.second / self.parameters.clip_norm.powi(2);
+        (self.layout().second_len() > 0).then_some(lambda)
+    }
+
+    /// κ = ζ√c; `None` when counts are public.
+    pub fn count_weight(&self) -> Option<f64> {
+        self.noise[Layout::COUNT].scale.map(|_| self.claim.weights.count.sqrt() * self.parameters.clip_norm)
+    }
+
+    /// s: the bound of how far neighbours move `(κ C₁n, C₁u, √λ C₂S)`, in real units, rounded up.
+    pub fn sensitivity(&self) -> f64 {
+        rounded_up(self.relative_sensitivity() * self.parameters.clip_norm)
+    }
+
+    /// Share of the sensitivity that is due to the rounding of a recursive encoder.
+    pub fn rounding_share(&self) -> f64 {
+        self.rounding / self.relative_sensitivity()
+    }
+
+    /// What bounds the records that the sensitivity is for: the clipper, counting unusable records where counts are public,
+    /// and clipping records together with their squares where that is the method.
+    ///
+    /// # Errors
+    /// [`MechanismError::Clipper`] for a clipper of another norm or number of columns.
+    pub fn clipper(&self, clipper: Clipper) -> Result<Clipper, MechanismError> {
+        let MomentParameters { method, layout, clip_norm, neighbours, .. } = self.parameters;
+        if (clipper.clip_norm(), clipper.dimension()) != (clip_norm, layout.dimension) {
+            let (found_norm, found_dimension) = (clipper.clip_norm(), clipper.dimension());
+            return Err(MechanismError::Clipper { found_norm, found_dimension, clip_norm, layout });
+        }
+        let clipper = if neighbours.counts_are_public() { clipper.counting_unusable() } else { clipper };
+        match method {
+            Method::JointClip => Ok(clipper.jointly(self.claim.weights.second)?),
+            _ => Ok(clipper),
+        }
+    }
+
+    /// Noise of each coordinate, in the order of the [`Layout`].
+    pub fn noise(&self) -> &[CoordinateNoise] {
+        &self.noise
+    }
+
+    /// ρ of zero-concentrated differential privacy between two streams whose encoded sums differ by
+    /// `difference`, rounded up: rows of one value per coordinate, one row after another for any number of
+    /// epochs and keys. It is at most `1/(2σ²)` for neighbours.
+    pub fn concentrated_loss(&self, difference: &[i128]) -> f64 {
+        let coordinates = self.noise.iter().cycle();
+        let losses = difference.iter().zip(coordinates).map(|(&value, noise)| noise.concentrated_loss(value));
+        losses.filter(|&loss| loss > 0.0).fold(0.0, |sum, loss| (sum + loss).next_up())
+    }
+
+    /// s/ζ.
+    fn relative_sensitivity(&self) -> f64 {
+        noise::relative_sensitivity(self.claim, self.rounding)
+    }
+}
+
+fn check_clip_norm(value: f64) -> Result<(), OutOfRange> {
+    let expected = "a number between 2^-300 and 2^300";
+    let range = 2_f64.powi(-300)..=2_f64.powi(300);
+    if range.contains(&value) { Ok(()) } else { Err(OutOfRange { name: "clip_norm", value, expected }) }
+}

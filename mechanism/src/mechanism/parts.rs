@@ -1,0 +1,175 @@
+//! Encoding and decoding rows whose first part goes through C₁ and whose second part goes through C₂.
+//!
+//! A row holds the coordinates of several keys, or a piece of them, so the parts alternate: one is gathered from its places,
+//! encoded, and put back.
+
+use super::Strategies;
+use crate::moments::Layout;
+use crate::strategy::{Decoder, Encoder, StepError};
+use std::ops::Range;
+use zeroize::Zeroizing;
+
+impl Strategies {
+    /// Starts encoding a run of the coordinates of all keys, laid end to end.
+    pub(crate) fn encoder(&self, layout: Layout, run: Range<u64>) -> MomentEncoder {
+        match self.places(layout, run.clone()) {
+            None => MomentEncoder::Shared(self.first().encoder((run.end - run.start) as usize)),
+            Some(places) => {
+                let [first, second] = places.lengths();
+                let encoders = [self.first().encoder(first), self.second().encoder(second)];
+                MomentEncoder::Separate { places, encoders }
+            }
+        }
+    }
+
+    /// Starts decoding the coordinates of `keys` keys, laid end to end.
+    pub(crate) fn decoder(&self, layout: Layout, keys: u32) -> MomentDecoder {
+        let coordinates = u64::from(keys) * layout.coordinates() as u64;
+        match self.places(layout, 0..coordinates) {
+            None => MomentDecoder::Shared(self.first().decoder(coordinates as usize)),
+            Some(places) => {
+                let [first, second] = places.lengths();
+                let decoders = [self.first().decoder(first), self.second().decoder(second)];
+                MomentDecoder::Separate { places, decoders }
+            }
+        }
+    }
+
+    /// `None` where all goes through one strategy.
+    fn places(&self, layout: Layout, run: Range<u64>) -> Option<Places> {
+        let is_second =
+            |coordinate| layout.second().contains(&((coordinate % layout.coordinates() as u64) as usize));
+        let separate = !self.are_one() && layout.second_len() > 0;
+        separate.then(|| Places { is_second: run.map(is_second).collect() })
+    }
+}
+
+/// Which coordinates of a row are second moments.
+pub(crate) struct Places {
+    is_second: Vec<bool>,
+}
+
+impl Places {
+    fn lengths(&self) -> [usize; 2] {
+        let second = self.is_second.iter().filter(|&&second| second).count();
+        [self.is_second.len() - second, second]
+    }
+
+    fn gather<T: Copy>(&self, row: &[T]) -> Result<[Vec<T>; 2], StepError> {
+        let (found, expected) = (row.len(), self.is_second.len());
+        if found != expected {
+            return Err(StepError::Coordinates { found, expected });
+        }
+        let mut parts = self.lengths().map(Vec::with_capacity);
+        for (&value, &second) in row.iter().zip(&self.is_second) {
+            parts[usize::from(second)].push(value);
+        }
+        Ok(parts)
+    }
+
+    fn scatter<T: Copy>(&self, parts: [&[T]; 2], row: &mut [T]) {
+        let mut parts = parts.map(|part| part.iter());
+        for (place, &second) in row.iter_mut().zip(&self.is_second) {
+            if let Some(&value) = parts[usize::from(second)].next() {
+                *place = value;
+            }
+        }
+    }
+}
+
+/// Encoders of all coordinates. After an error it is of no use.
+pub(crate) enum MomentEncoder {
+    Shared(Box<dyn Encoder>),
+    Separate { places: Places, encoders: [Box<dyn Encoder>; 2] },
+}
+
+impl MomentEncoder {
+    /// Number of steps encoded so far.
+    pub(crate) fn steps(&self) -> u64 {
+        match self {
+            Self::Shared(encoder) => encoder.steps(),
+            Self::Separate { encoders: [first, _], .. } => first.steps(),
+        }
+    }
+
+    /// As [`Encoder::encode`].
+    pub(crate) fn encode(&mut self, x: &[i128], y: &mut [i128]) -> Result<(), StepError> {
+        match self {
+            Self::Shared(encoder) => encoder.encode(x, y),
+            Self::Separate { places, encoders } => {
+                let parts = places.gather(x)?.map(Zeroizing::new);
+                let mut encoded = parts.each_ref().map(|part| Zeroizing::new(vec![0; part.len()]));
+                for ((encoder, x), y) in encoders.iter_mut().zip(&parts).zip(&mut encoded) {
+                    encoder.encode(x, y)?;
+                }
+                places.scatter(encoded.each_ref().map(|part| &part[..]), y);
+                Ok(())
+            }
+        }
+    }
+
+    /// All state: private. Of two encoders, the length of the first one's and then both.
+    pub(crate) fn save(&self) -> Zeroizing<Vec<u8>> {
+        Zeroizing::new(match self {
+            Self::Shared(encoder) => encoder.save(),
+            Self::Separate { encoders, .. } => {
+                let [first, second] = encoders.each_ref().map(|encoder| Zeroizing::new(encoder.save()));
+                [&(first.len() as u64).to_le_bytes()[..], &first, &second].concat()
+            }
+        })
+    }
+
+    /// As [`Encoder::restore`].
+    pub(crate) fn restore(&mut self, state: &[u8]) -> Result<(), StepError> {
+        match self {
+            Self::Shared(encoder) => encoder.restore(state),
+            Self::Separate { encoders: [first, second], .. } => {
+                let (one, other) = saved_parts(state)
+                    .ok_or(StepError::State { reason: "it is not one of two strategies" })?;
+                first.restore(one)?;
+                second.restore(other)?;
+                match first.steps() == second.steps() {
+                    true => Ok(()),
+                    false => Err(StepError::State { reason: "its two strategies are at different steps" }),
+                }
+            }
+        }
+    }
+}
+
+fn saved_parts(state: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, parts) = state.split_first_chunk()?;
+    parts.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)
+}
+
+/// Decoders of all coordinates. After an error it is of no use.
+pub(crate) enum MomentDecoder {
+    Shared(Box<dyn Decoder>),
+    Separate { places: Places, decoders: [Box<dyn Decoder>; 2] },
+}
+
+impl MomentDecoder {
+    /// Number of steps decoded so far.
+    pub(crate) fn steps(&self) -> u64 {
+        match self {
+            Self::Shared(decoder) => decoder.steps(),
+            Self::Separate { decoders: [first, _], .. } => first.steps(),
+        }
+    }
+
+    /// As [`Decoder::decode`].
+    pub(crate) fn decode(&mut self, y: &[f64], x: &mut [f64]) -> Result<(), StepError> {
+        match self {
+            Self::Shared(decoder) => decoder.decode(y, x),
+            Self::Separate { places, decoders } => {
+                let parts = places.gather(y)?;
+                let mut decoded = parts.each_ref().map(|part| vec![0.0; part.len()]);
+                for ((decoder, y), x) in decoders.iter_mut().zip(&parts).zip(&mut decoded) {
+                    decoder.decode(y, x)?;
+                }
+                places.scatter(decoded.each_ref().map(|part| &part[..]), x);
+                Ok(())
+            }
+        }
+    }
+}

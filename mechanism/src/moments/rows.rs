@@ -1,0 +1,84 @@
+//! Quantised records: flat rows of integers whose bound their readers rely on.
+
+use super::RecordError;
+
+/// Records as integers of at most 2²⁰ in `f64`, row after row, each of integer squared norm at most 2⁴⁰.
+///
+/// A record that was [clipped together with its square](super::Clipper::jointly) has two such rows, one behind the other: one for
+/// its first moments, one whose products are its second moments.
+///
+/// Only a [`Clipper`](super::Clipper) writes rows, so who holds some may rely on the bound. Not printable: it is private
+/// data.
+#[derive(Clone)]
+pub struct QuantisedRows {
+    dimension: usize,
+    /// Whether records have two rows.
+    joint: bool,
+    values: Vec<f64>,
+}
+
+impl QuantisedRows {
+    /// No rows yet, of `dimension` columns each.
+    pub fn new(dimension: usize) -> Self {
+        Self { dimension, joint: false, values: Vec::new() }
+    }
+
+    /// Number of columns d.
+    pub fn dimension(&self) -> usize {
+        self.dimension
+    }
+
+    /// All rows, row-major, in units of ζ·2⁻²⁰.
+    pub fn values(&self) -> &[f64] {
+        &self.values
+    }
+
+    /// Values of one record: d, or 2d for records that were clipped together with their squares.
+    pub fn width(&self) -> usize {
+        self.dimension * if self.joint { 2 } else { 1 }
+    }
+
+    /// Number of records.
+    pub fn len(&self) -> usize {
+        self.values.len().checked_div(self.width()).unwrap_or(0)
+    }
+
+    /// Whether there are no records.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    /// Forgets the rows and keeps the memory.
+    pub fn clear(&mut self) {
+        self.values.clear();
+    }
+
+    /// Makes room for more records.
+    pub(super) fn reserve(&mut self, records: usize, joint: bool) {
+        self.values.reserve(records * self.dimension * if joint { 2 } else { 1 });
+    }
+
+    /// Appends a record, twice where it will have two rows, and gives it to be quantised.
+    pub(super) fn push(
+        &mut self,
+        record: impl Iterator<Item = f64>,
+        joint: bool,
+    ) -> Result<&mut [f64], RecordError> {
+        if self.is_empty() {
+            self.joint = joint;
+        } else if self.joint != joint {
+            return Err(RecordError::Mixed);
+        }
+        let start = self.values.len();
+        self.values.extend(record);
+        if joint {
+            self.values.extend_from_within(start..);
+        }
+        Ok(&mut self.values[start..])
+    }
+
+    /// Takes the last record back.
+    pub(super) fn pop(&mut self) {
+        self.values.truncate(self.values.len().saturating_sub(self.width()));
+    }
+}

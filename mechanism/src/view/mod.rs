@@ -1,0 +1,213 @@
+//! Views: any workload over the released values, with the exact noise level of every number.
+//!
+//! Everything here is post-processing of what is private already, so there may be any number of views, at no
+//! cost of privacy, also of a log that was written long ago. The increments `x̂ = C⁻¹y` have the noise C⁻¹Z, so the
+//! view `A x̂` has noise `(AC⁻¹Z)_t`, whose standard deviation at epoch t is that of one coordinate of Z times
+//! `‖(AC⁻¹)_t‖`. Where only first moments are released (PP), second ones are squares of decoded increments: `squares`.
+
+mod squares;
+#[cfg(test)]
+mod tests;
+
+pub use squares::SquareBias;
+use squares::Squares;
+
+use crate::estimate::debias::{MomentNoise, NoisyMoments};
+use crate::estimate::density::{Density, DensityError};
+use crate::mechanism::{MatrixMechanism, MomentDecoder};
+use crate::moments::Layout;
+use crate::strategy::{StepError, Strategy};
+use crate::workload::{Workload, WorkloadError, WorkloadState};
+use thiserror::Error;
+
+/// Why a view can't take a release.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ViewError {
+    /// The release has another number of coordinates.
+    #[error("the release has {found} values, expected {expected}: it belongs to another pipeline")]
+    Length {
+        /// Values in the release.
+        found: usize,
+        /// Values of this view's pipeline.
+        expected: usize,
+    },
+    /// The view was made for fewer epochs.
+    #[error("the view ends at epoch {horizon}")]
+    PastHorizon {
+        /// The last epoch.
+        horizon: u64,
+    },
+    /// The strategy can't decode the step.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// The workload can't take the step.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+}
+
+/// What second moments are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecondMomentSource {
+    /// Records' own, as they were released; or there are none.
+    Released,
+    /// Squares of the sums of a key's records in an epoch: second moments of records only where there is one or none.
+    EpochSums(SquareBias),
+}
+
+/// Weighted private moments of one key at one epoch, in centred and scaled coordinates.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moments {
+    /// The epoch, from 1.
+    pub epoch: u64,
+    /// Index of the key.
+    pub key: u32,
+    /// `Σ_i A[t,i]·(count_i | Σx | Σxxᵀ)`, in the order of the layout; for [`SecondMomentSource::EpochSums`] the last is
+    /// `(Σx)(Σx)ᵀ`.
+    pub coordinates: Vec<f64>,
+    /// Places of the coordinates.
+    pub layout: Layout,
+    /// Noise levels: exact and the same for all keys, but for those of squares of epoch sums, which are estimates.
+    pub noise: MomentNoise,
+    /// What the second moments are made of.
+    pub source: SecondMomentSource,
+}
+
+impl Moments {
+    /// The weighted count.
+    pub fn count(&self) -> f64 {
+        self.coordinates[Layout::COUNT]
+    }
+
+    /// Weighted Σx, one entry a column.
+    pub fn first(&self) -> &[f64] {
+        &self.coordinates[self.layout.first()]
+    }
+
+    /// Weighted Σxxᵀ in the order of [`Layout::second_entries`].
+    pub fn second(&self) -> &[f64] {
+        &self.coordinates[self.layout.second()]
+    }
+
+    /// The Gaussian density of these moments, debiased.
+    ///
+    /// # Errors
+    /// [`DensityError`], foremost where the count is lost in its noise. It is on the caller that the second moments are
+    /// those of records, as [`source`](Self::source) tells.
+    pub fn density(&self) -> Result<Density, DensityError> {
+        if self.layout.second_len() == 0 {
+            return Err(DensityError::NoSecondMoments);
+        }
+        NoisyMoments { layout: self.layout, coordinates: &self.coordinates, noise: self.noise }.density()
+    }
+}
+
+/// A workload over the released values of all keys.
+pub struct View {
+    /// Of one key in the view.
+    layout: Layout,
+    /// Real value of one unit of each released coordinate of a key.
+    units: Vec<f64>,
+    /// Noise of one release, before decoding.
+    noise: MomentNoise,
+    first_norms: Vec<f64>,
+    /// As those of first moments where there are none.
+    second_norms: Option<Vec<f64>>,
+    decoder: MomentDecoder,
+    squares: Option<Squares>,
+    workload: WorkloadState,
+    released: Vec<f64>,
+    decoded: Vec<f64>,
+}
+
+impl View {
+    /// The view of `workload` over releases of `mechanism`, for `horizon` epochs. Squares of epoch sums have no bias.
+    pub fn new(mechanism: &MatrixMechanism, workload: &Workload, keys: u32, horizon: u64) -> Self {
+        let (released, layout) = (mechanism.layout(), mechanism.moments().parameters().layout);
+        let strategies = mechanism.strategies();
+        let noise = mechanism.moments().noise();
+        let deviation = |place: usize| noise.get(place).map_or(0.0, |noise| noise.standard_deviation());
+        let norms =
+            |strategy: &dyn Strategy| strategy.decoder_row_norms(workload, horizon).collect::<Vec<_>>();
+        let first = deviation(layout.first().start);
+        let squares = (layout != released)
+            .then(|| Squares::new(layout, strategies.first(), first, workload, keys, horizon));
+        let coordinates = keys as usize * released.coordinates();
+        View {
+            layout,
+            units: noise.iter().map(|noise| noise.unit).collect(),
+            noise: MomentNoise {
+                count: deviation(Layout::COUNT),
+                first,
+                second: deviation(layout.second().start),
+            },
+            first_norms: norms(strategies.first()),
+            second_norms: (!strategies.are_one()).then(|| norms(strategies.second())),
+            decoder: strategies.decoder(released, keys),
+            squares,
+            workload: workload.state(keys as usize * layout.coordinates()),
+            released: vec![0.0; coordinates],
+            decoded: vec![0.0; coordinates],
+        }
+    }
+
+    /// The same view, with or without the bias of squares of noisy sums. Nothing changes where second moments are released.
+    pub fn with_square_bias(mut self, bias: SquareBias) -> Self {
+        if let Some(squares) = &mut self.squares {
+            squares.set_bias(bias);
+        }
+        self
+    }
+
+    /// The epoch that comes next; the first is 1.
+    pub fn next_epoch(&self) -> u64 {
+        self.decoder.steps() + 1
+    }
+
+    /// Takes the release of the next epoch and gives the view of it, key by key.
+    ///
+    /// # Errors
+    /// [`ViewError`].
+    pub fn push(&mut self, values: &[i128]) -> Result<impl Iterator<Item = Moments> + '_, ViewError> {
+        if values.len() != self.released.len() {
+            return Err(ViewError::Length { found: values.len(), expected: self.released.len() });
+        }
+        let epoch = self.next_epoch();
+        let noise = self.noise_of(epoch as usize - 1)?;
+        let units = self.units.iter().cycle();
+        for ((real, &integer), &unit) in self.released.iter_mut().zip(values).zip(units) {
+            *real = integer as f64 * unit;
+        }
+        self.decoder.decode(&self.released, &mut self.decoded)?;
+        let (increments, levels, source) = match &mut self.squares {
+            None => (&self.decoded[..], Vec::new(), SecondMomentSource::Released),
+            Some(squares) => {
+                let source = SecondMomentSource::EpochSums(squares.bias());
+                let (increments, levels) = squares.push(epoch as usize - 1, &self.decoded)?;
+                (increments, levels, source)
+            }
+        };
+        let view = self.workload.push(increments)?;
+        let layout = self.layout;
+        Ok(view.chunks_exact(layout.coordinates()).zip(0..).map(move |(moments, key)| Moments {
+            epoch,
+            key,
+            coordinates: moments.to_vec(),
+            layout,
+            noise: MomentNoise { second: levels.get(key as usize).copied().unwrap_or(noise.second), ..noise },
+            source,
+        }))
+    }
+
+    /// Noise levels of released moments at an epoch, counted from 0.
+    fn noise_of(&self, epoch: usize) -> Result<MomentNoise, ViewError> {
+        let past = ViewError::PastHorizon { horizon: self.first_norms.len() as u64 };
+        let first = *self.first_norms.get(epoch).ok_or(past)?;
+        let second = self.second_norms.as_ref().and_then(|norms| norms.get(epoch)).unwrap_or(&first);
+        Ok(MomentNoise {
+            count: self.noise.count * first,
+            first: self.noise.first * first,
+            second: self.noise.second * second,
+        })
+    }
+}
