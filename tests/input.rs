@@ -41,6 +41,7 @@ clip_norm = 1.5
 second_moment_weight = 0.5
 second_moments = 'full'
 [release]
+method = 'jme'
 strategy = 'square-root'
 workload = 'prefix'
 [[views]]
@@ -54,7 +55,7 @@ seed = 1
 ";
 
 /// Fields that have a default.
-const OPTIONAL: [&str; 15] = [
+const OPTIONAL: [&str; 16] = [
     "format",
     "missing",
     "malformed",
@@ -64,6 +65,7 @@ const OPTIONAL: [&str; 15] = [
     "clip_norm",
     "second_moment_weight",
     "second_moments",
+    "method",
     "workload",
     "estimate",
     "arrival",

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hushflow::mechanism::accounting::{Delta, Epsilon, NoiseMultiplier};
+use hushflow::mechanism::baseline::ime::DEFAULT_FIRST_MOMENT_SHARE;
 use hushflow::mechanism::epochs::Schedule;
 use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::moments::{Layout, SecondMoment};
@@ -88,8 +89,11 @@ pub(crate) struct PlanArguments {
     /// ζ: no record is longer [default: 1]
     #[arg(long, value_name = "ζ", allow_hyphen_values = true, value_parser = number_in(positive))]
     clip_norm: Option<f64>,
-    /// Which second moments are released [default: full]
-    #[arg(long, value_parser = word::<SecondMoment>(&["full", "diagonal"]))]
+    /// How moments are made private; shares of ime as in the file, or halves [default: jme]
+    #[arg(long, value_parser = PossibleValuesParser::new(METHODS).map(|name| method(&name)))]
+    method: Option<Method>,
+    /// Which second moments are wanted [default: full]
+    #[arg(long, value_parser = word::<SecondMoment>(&["full", "diagonal", "none"]))]
     moments: Option<SecondMoment>,
     /// Which streams are hard to tell apart [default: replace-one]
     #[arg(long, value_parser = word::<Neighbours>(&["replace-one", "replace-one-in-place", "zero-out"]))]
@@ -126,6 +130,18 @@ pub(crate) struct PlanArguments {
     /// Print one JSON object, with all digits
     #[arg(long)]
     json: bool,
+}
+
+const METHODS: [&str; 5] = ["jme", "ime", "cs", "pp", "joint-clip"];
+
+fn method(name: &str) -> Method {
+    match name {
+        "ime" => Method::Ime { first_moment_share: DEFAULT_FIRST_MOMENT_SHARE },
+        "cs" => Method::Cs,
+        "pp" => Method::Pp,
+        "joint-clip" => Method::JointClip,
+        _ => Method::Jme,
+    }
 }
 
 /// A workload by its name, or in a file.
@@ -169,7 +185,7 @@ impl PlanArguments {
                 stamps: self.stamps,
                 objective: self.objective,
             },
-            method: file.map_or(Method::Jme, |file| file.release.method),
+            method: self.method(file),
             layout: Layout {
                 dimension: file.map_or(self.dimension.unwrap_or(2).into(), |file| file.columns.len()),
                 second: second.unwrap_or(SecondMoment::Full),
@@ -181,6 +197,16 @@ impl PlanArguments {
             budget: self.budget(privacy)?,
             records_per_epoch: self.records_per_epoch.or_else(|| records_per_epoch(file?)),
         })
+    }
+
+    /// The method of the flag, with what else the file says of it.
+    fn method(&self, file: Option<&PublicParameters>) -> Method {
+        let of_file = file.map(|file| file.release.method);
+        match (self.method, of_file) {
+            (Some(Method::Ime { .. }), Some(of_file @ Method::Ime { .. })) => of_file,
+            (Some(method), _) => method,
+            (None, of_file) => of_file.unwrap_or_default(),
+        }
     }
 
     fn budget(&self, privacy: Option<Privacy>) -> Result<Budget, CliError> {

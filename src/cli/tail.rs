@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::view::SquareBias;
 use hushflow::mechanism::workload::Workload;
 use hushflow::operators::Estimated;
-use hushflow::pipeline::{Estimate, View};
+use hushflow::pipeline::{Estimate, PublicParameters, View};
 use hushflow::publication::Publication;
 use hushflow::sink::Writer;
 use hushflow::state::{PublicReader, StateError};
@@ -27,6 +28,15 @@ enum ViewName {
     Moments,
 }
 
+/// What becomes of the bias of squares.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Squares {
+    /// The variance of the noise is taken off
+    Debiased,
+    /// As they are
+    Raw,
+}
+
 /// What `hushflow tail` takes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -43,9 +53,12 @@ pub(crate) struct TailArguments {
     /// Go on with what a run publishes from now on, to the last epoch
     #[arg(long, short)]
     follow: bool,
-    /// What to show
-    #[arg(long, value_enum, default_value_t = ViewName::Gaussian)]
-    view: ViewName,
+    /// What to show [default: gaussian, or moments where no second moments of records are known]
+    #[arg(long, value_enum)]
+    view: Option<ViewName>,
+    /// Whether squares of noisy sums keep their bias, in a log of the method pp [default: debiased]
+    #[arg(long, value_enum)]
+    squares: Option<Squares>,
     /// How epochs are weighted: prefix, average, exponential:β, window:k, momentum:β, adam:β
     #[arg(long, default_value = "prefix")]
     workload: Workload,
@@ -67,13 +80,9 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     if !publication.is_private() {
         let _ = writeln!(stderr(), "warning: not private: the noise of these releases was drawn from a seed");
     }
-    let estimate = match arguments.view {
-        ViewName::Gaussian => Estimate::Gaussian,
-        ViewName::Moments => Estimate::Moments,
-    };
-    let squares = SquareBias::Removed;
+    let (estimate, squares) = choice(arguments, publication.parameters())?;
     let view = View { name: "tail".into(), workload: arguments.workload.clone(), estimate, squares };
-    let mut moments = publication.view(&view.workload);
+    let mut moments = publication.view(&view.workload).with_square_bias(squares);
     let horizon = publication.horizon();
     let mut out = BufWriter::new(stdout());
     let mut writer = Writer::new(publication, view, arguments.format.format(), false);
@@ -92,6 +101,35 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
         }
         std::thread::sleep(INTERVAL);
     }
+}
+
+/// What is made of the moments of this log.
+fn choice(
+    arguments: &TailArguments,
+    parameters: &PublicParameters,
+) -> Result<(Estimate, SquareBias), CliError> {
+    let covariances = parameters.have_covariances();
+    let estimate = match arguments.view {
+        None => Estimate::default_for(covariances),
+        Some(ViewName::Moments) => Estimate::Moments,
+        Some(ViewName::Gaussian) if covariances => Estimate::Gaussian,
+        Some(ViewName::Gaussian) => {
+            return Err(CliError::usage(
+                "--view gaussian: this log has no second moments of records, so there is no covariance: choose --view \
+                 moments",
+            ));
+        }
+    };
+    let squares = match arguments.squares {
+        Some(_) if parameters.release.method != Method::Pp => {
+            return Err(CliError::usage(
+                "--squares: second moments of this log were released, and are no squares of sums: leave it out",
+            ));
+        }
+        Some(Squares::Raw) => SquareBias::Kept,
+        _ => SquareBias::Removed,
+    };
+    Ok((estimate, squares))
 }
 
 /// Opens the log. A follower waits for a run to begin it.

@@ -159,8 +159,12 @@ pub struct Release {
     #[serde(default)]
     pub memory_limit: Option<u64>,
     /// `method`: how moments are made private; joint moment estimation by default, as in logs that don't say.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub method: Method,
+}
+
+fn is_default(method: &Method) -> bool {
+    *method == Method::default()
 }
 
 /// What people read: a workload over the releases. Views cost no privacy and may change from run to run.
@@ -185,6 +189,20 @@ pub enum Estimate {
     Gaussian,
     /// The moments as they are.
     Moments,
+}
+
+impl PublicParameters {
+    /// Whether second moments of records are known, and with them covariances: squares of epoch sums are second moments of
+    /// records only where an epoch is one record.
+    pub fn have_covariances(&self) -> bool {
+        let PublicParameters { epochs, privacy, release, .. } = self;
+        have_covariances(release.method, privacy.second_moments, epochs)
+    }
+}
+
+fn have_covariances(method: Method, second_moments: SecondMoment, epochs: &Epochs) -> bool {
+    let single = matches!(&epochs.schedule, Schedule::ByCount(by) if by.records_per_epoch == 1);
+    second_moments != SecondMoment::None && (method != Method::Pp || single)
 }
 
 impl Estimate {

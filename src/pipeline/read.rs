@@ -17,7 +17,7 @@ use super::document::{Document, Field, Problem, Section};
 use super::time::{parse_duration, parse_time};
 use super::{
     Column, Epochs, Estimate, Format, Input, Key, Pipeline, Privacy, Release, RowPolicies, RowPolicy, Source,
-    View,
+    View, have_covariances,
 };
 use crate::strategies::default_strategy;
 
@@ -431,12 +431,6 @@ fn method(section: &Section<'_>) -> Option<Method> {
         share.report("a share of the budget is for method = \"ime\", which splits it: leave it out");
     }
     Some(method)
-}
-
-/// Whether there are second moments of records, and not of epoch sums alone.
-fn have_covariances(method: Method, second_moments: SecondMoment, epochs: &Epochs) -> bool {
-    let single = matches!(&epochs.schedule, Schedule::ByCount(by) if by.records_per_epoch == 1);
-    second_moments != SecondMoment::None && (method != Method::Pp || single)
 }
 
 fn views(root: &Section<'_>, method: Method, covariances: bool) -> Option<Vec<View>> {

@@ -35,7 +35,7 @@ use timely::dataflow::operators::{Input, Inspect, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle};
 use timely::worker::Worker;
 
-use crate::pipeline::Pipeline;
+use crate::pipeline::{self, Pipeline};
 use crate::publication::{Publication, PublicationError};
 use crate::source::{Counters, Position, SourceError, SourceReader};
 use crate::state::{PublicReader, StateError, Store};
@@ -217,7 +217,8 @@ fn open(
     let start = Start::recover(publication, recovered, noise)?;
     let committed = start.first_epoch - 1;
     let reader = SourceReader::resume(pipeline, position, committed)?;
-    let mut views: Vec<View> = pipeline.views.iter().map(|view| publication.view(&view.workload)).collect();
+    let view = |view: &pipeline::View| publication.view(&view.workload).with_square_bias(view.squares);
+    let mut views: Vec<View> = pipeline.views.iter().map(view).collect();
     let mut releases = PublicReader::open(&options.state)?;
     for _ in 0..committed {
         let release = releases.next_frame()?.ok_or(RunError::Checkpoint)?;

@@ -14,8 +14,11 @@ pub(super) fn header(line: &Line<'_>) -> String {
         None => {
             fields.extend(columns.iter().map(|column| format!("first_{column}")));
             fields.push("first_noise".into());
-            pair_fields("second", &mut fields);
-            fields.extend(["second_noise".into(), "second_off_diagonal_noise".into()]);
+            let prefix = if line.squares_epoch_sums() { "squared_sum" } else { "second" };
+            pair_fields(prefix, &mut fields);
+            if !pairs.is_empty() {
+                fields.extend([format!("{prefix}_noise"), format!("{prefix}_off_diagonal_noise")]);
+            }
         }
         Some(_) => {
             fields.extend(columns.iter().map(|column| format!("mean_{column}")));
@@ -39,7 +42,9 @@ pub(super) fn line(line: &Line<'_>) -> String {
             fields.extend(moments.first().iter().copied().map(number));
             fields.push(number(moments.noise.first));
             fields.extend(moments.second().iter().copied().map(number));
-            fields.extend([moments.noise.second, off_diagonal].map(number));
+            if !moments.second().is_empty() {
+                fields.extend([moments.noise.second, off_diagonal].map(number));
+            }
         }
         Some(density) => {
             let pairs = line.pairs();

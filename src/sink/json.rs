@@ -2,6 +2,7 @@
 
 use hushflow_mechanism::estimate::density::Density;
 use hushflow_mechanism::moments::Layout;
+use hushflow_mechanism::view::SecondMomentSource;
 use serde_json::{Map, Value, json};
 
 use super::Line;
@@ -19,6 +20,10 @@ pub(super) fn line(line: &Line<'_>) -> String {
     object.insert("private".into(), line.publication.is_private().into());
     object.insert("count".into(), moments.count().into());
     object.insert("count_noise".into(), moments.noise.count.into());
+    if let SecondMomentSource::EpochSums(bias) = moments.source {
+        object.insert("second_moments_of".into(), "epoch-sums".into());
+        object.insert("squares".into(), json!(bias));
+    }
     match line.density {
         None => insert_moments(&mut object, line),
         Some(density) => {
@@ -40,7 +45,7 @@ fn insert_moments(object: &mut Map<String, Value>, line: &Line<'_>) {
         object.insert("second".into(), matrix(moments.layout, |place, _, _| second[place]));
         let level = |i, j| if i == j { noise } else { noise * std::f64::consts::FRAC_1_SQRT_2 };
         object.insert("second_noise".into(), matrix(moments.layout, |_, i, j| level(i, j)));
-    } else {
+    } else if !moments.second().is_empty() {
         object.insert("second".into(), moments.second().into());
         object.insert("second_noise".into(), vec![noise; moments.second().len()].into());
     }

@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use hushflow_mechanism::epochs::Schedule;
 use hushflow_mechanism::estimate::density::{Density, DensityError, Quality};
 use hushflow_mechanism::moments::SecondMoment;
-use hushflow_mechanism::view::Moments;
+use hushflow_mechanism::view::{Moments, SecondMomentSource};
 use hushflow_operators::Estimated;
 
 use crate::pipeline::{Estimate, View};
@@ -112,6 +112,11 @@ impl Line<'_> {
         self.moments.layout.second == SecondMoment::Full
     }
 
+    /// Whether second moments are squares of epoch sums, which are none of records.
+    fn squares_epoch_sums(&self) -> bool {
+        self.moments.source != SecondMomentSource::Released
+    }
+
     /// When the epoch begins, as RFC 3339; empty where epochs are counted.
     fn start(&self) -> String {
         match &self.publication.parameters().epochs.schedule {
@@ -126,6 +131,7 @@ impl Line<'_> {
             None | Some(Ok(Density { quality: Quality::Good, .. })) => "good",
             Some(Ok(_)) => "noise-dominated",
             Some(Err(DensityError::TooFewRecords { .. })) => "too-few-records",
+            Some(Err(DensityError::NoSecondMoments)) => "no-second-moments",
             Some(Err(_)) => "out-of-range",
         }
     }

@@ -53,6 +53,8 @@ fn titles(line: &Line<'_>) -> Vec<String> {
     let per_column =
         |prefix: &str| columns.iter().map(move |name| cut(&format!("{prefix}{name}"))).collect::<Vec<_>>();
     match line.density {
+        None if line.pairs().is_empty() => per_column("Σ "),
+        None if line.squares_epoch_sums() => [per_column("Σ "), per_column("(Σ)² ")].concat(),
         None => [per_column("Σ "), per_column("Σ² ")].concat(),
         Some(_) => {
             let mut titles = [per_column("mean "), per_column("sd ")].concat();

@@ -36,6 +36,8 @@
 
 #[cfg(test)]
 mod attack;
+#[cfg(test)]
+mod entity_attack;
 mod geometry;
 mod matrix;
 mod method;

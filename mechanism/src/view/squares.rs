@@ -92,6 +92,11 @@ impl Squares {
         }
     }
 
+    /// τ²Q_tt and τ²Q_(t,t−1) of an epoch, counted from 0.
+    pub(super) fn of_epoch(&self, epoch: usize) -> (f64, f64) {
+        (self.variances[epoch], self.covariances[epoch])
+    }
+
     pub(super) fn set_bias(&mut self, bias: SquareBias) {
         self.bias = bias;
     }
@@ -108,7 +113,7 @@ impl Squares {
         decoded: &[f64],
     ) -> Result<(&[f64], Vec<f64>), WorkloadError> {
         let (layout, narrow) = (self.layout, self.layout.without_second());
-        let (variance, covariance) = (self.variances[epoch], self.covariances[epoch]);
+        let (variance, covariance) = self.of_epoch(epoch);
         let removed = if self.bias == SquareBias::Removed { variance } else { 0.0 };
         let mut variances = vec![2.0 * variance * variance + 4.0 * covariance * covariance];
         let keys = decoded.chunks_exact(narrow.coordinates());

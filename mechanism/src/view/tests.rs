@@ -3,6 +3,8 @@
 use super::*;
 use crate::mechanism::{Method, MomentParameters};
 use crate::moments::SecondMoment;
+use crate::noise::NoiseSource;
+use crate::release::{ReleaseShard, Shards};
 use crate::sensitivity::Neighbours;
 use crate::strategy::{COEFFICIENT_BITS, StrategyName, build};
 use std::sync::Arc;
@@ -87,4 +89,114 @@ fn releases_of_another_length_are_refused() {
     let mut view = View::new(&mechanism(strategy), &Workload::Prefix, 1, 9);
     let error = view.push(&[1 << COEFFICIENT_BITS; 4]).err();
     assert!(matches!(error, Some(ViewError::Length { found: 4, expected: 3 })), "{error:?}");
+}
+
+/// Every kind of strategy tells variances and neighbouring covariances of its increments.
+#[test]
+fn increments_have_the_covariance_of_the_inverse() {
+    let steps = 12;
+    for (name, workload) in [
+        ("identity", "prefix"),
+        ("square-root", "prefix"),
+        ("square-root", "average"),
+        ("normalized-square-root", "prefix"),
+        ("banded-square-root:3", "exponential:0.9"),
+        ("banded-inverse-square-root:3", "prefix"),
+        ("log-perturbed-root", "prefix"),
+        ("matrix-square-root", "average"),
+        ("tree-optimal-decoder", "prefix"),
+        ("fft-optimal-decoder", "prefix"),
+    ] {
+        let strategy = build(name.parse().unwrap(), &workload.parse().unwrap(), Some(steps)).unwrap();
+        let c = strategy.matrix(steps).unwrap().entries();
+        let inverse = c.try_inverse().unwrap();
+        let expected = &inverse * inverse.transpose();
+        let squares = Squares::new(LAYOUT, strategy.as_ref(), 3.0, &Workload::Prefix, 1, steps);
+        for t in 0..steps as usize {
+            let (variance, covariance) = squares.of_epoch(t);
+            let (found, expected) = (variance / 9.0, [expected[(t, t)], expected[(t, t.max(1) - 1)]]);
+            assert!(
+                (found - expected[0]).abs() <= 1e-9 * expected[0],
+                "{name} {t}: {found}, not {expected:?}"
+            );
+            let near = t == 0 || (covariance / 9.0 - expected[1]).abs() <= 1e-3 * expected[0];
+            assert!(near, "{name} {t}: {covariance}, not {expected:?}");
+        }
+    }
+}
+
+/// Without noise, squares of epoch sums are what they are called, and the bias that is taken off is the noise's.
+#[test]
+fn squares_are_those_of_epoch_sums() {
+    let layout = Layout { dimension: 2, second: SecondMoment::Full };
+    for second in [SecondMoment::Full, SecondMoment::Diagonal] {
+        let strategy = build(StrategyName::SquareRoot, &Workload::Prefix, Some(4)).unwrap();
+        let parameters = MomentParameters { layout: Layout { second, ..layout }, ..parameters(Method::Pp) };
+        let mechanism = MatrixMechanism::new(parameters, strategy.clone()).unwrap();
+        let (mut encoder, workload) = (strategy.encoder(3), Workload::Average);
+        let view = || View::new(&mechanism, &workload, 1, 4);
+        let (mut debiased, mut raw) = (view(), view().with_square_bias(SquareBias::Kept));
+        let variance = mechanism.moments().noise()[1].standard_deviation().powi(2);
+        let inverse = strategy.matrix(4).unwrap().entries().try_inverse().unwrap();
+        let mut expected = [0.0; 3];
+        let mut bias = 0.0;
+        for t in 1..=4_usize {
+            // Sums (t, −2) in real units: ζ = 2 is 2²⁰.
+            let (x, y) = ((t as i128) << 19, -(2_i128 << 19));
+            let mut values = [0; 3];
+            encoder.encode(&[7, x, y], &mut values).unwrap();
+            let real = [t as f64, -2.0];
+            let products = [real[0] * real[0], real[0] * real[1], real[1] * real[1]];
+            expected.iter_mut().zip(products).for_each(|(sum, product)| *sum += product);
+            bias += variance * inverse.row(t - 1).norm_squared();
+            let chosen = match second {
+                SecondMoment::Full => vec![expected[0], expected[1], expected[2]],
+                _ => vec![expected[0], expected[2]],
+            };
+            let entries: Vec<_> = parameters.layout.second_entries().collect();
+            let [debiased, raw] =
+                [&mut debiased, &mut raw].map(|view| view.push(&values).unwrap().next().unwrap());
+            assert_eq!(raw.source, SecondMomentSource::EpochSums(SquareBias::Kept));
+            assert_eq!(debiased.source, SecondMomentSource::EpochSums(SquareBias::Removed));
+            assert!((raw.count() - 7.0).abs() < 1e-9 && (raw.first()[1] + 2.0).abs() < 1e-9);
+            for (place, (i, j)) in entries.into_iter().enumerate() {
+                let removed = if i == j { bias } else { 0.0 };
+                let [found, kept] = [&debiased, &raw].map(|moments| moments.second()[place] * t as f64);
+                assert!((kept - chosen[place]).abs() < 1e-9, "{kept}, not {}", chosen[place]);
+                assert!((found - chosen[place] + removed).abs() < 1e-9 * bias, "{found}");
+            }
+        }
+    }
+}
+
+/// Released through the shards, with keys for samples: debiased squares have mean `Σu²`, and the spread that is told.
+///
+/// The noise is seeded, so there is no false alarm; of fresh noise one comparison in 10⁸ would stray by six errors.
+#[test]
+fn squares_are_unbiased_and_spread_as_told() {
+    let (keys, horizon, length) = (20_000_u32, 4_u64, 1_i128 << 22);
+    for (name, least) in [(StrategyName::Identity, 0.97), (StrategyName::SquareRoot, 0.8)] {
+        let strategy = build(name.clone(), &Workload::Prefix, Some(horizon)).unwrap();
+        let mechanism = MatrixMechanism::new(parameters(Method::Pp), strategy).unwrap();
+        let shards = Shards::new(keys, mechanism.layout(), 1);
+        let mut shard = ReleaseShard::new(0, shards, &mechanism, NoiseSource::Seeded(5));
+        let mut view = View::new(&mechanism, &Workload::Prefix, keys, horizon);
+        for epoch in 1..=horizon {
+            let values = shard.release(epoch, &[1, length].repeat(keys as usize)).unwrap();
+            let squares: Vec<_> = view
+                .push(&values)
+                .unwrap()
+                .map(|moments| (moments.second()[0], moments.noise.second))
+                .collect();
+            let truth = epoch as f64 * (2.0 * length as f64 / f64::from(1 << 20)).powi(2);
+            let number = f64::from(keys);
+            let mean = squares.iter().map(|(square, _)| square).sum::<f64>() / number;
+            let variance = squares.iter().map(|(square, _)| (square - mean).powi(2)).sum::<f64>() / number;
+            let told = squares.iter().map(|(_, noise)| noise * noise).sum::<f64>() / number;
+            let error = (variance / number).sqrt();
+            assert!((mean - truth).abs() < 6.0 * error, "{name:?} {epoch}: {mean}, not {truth} ± {error}");
+            let ratio = told / variance;
+            assert!(ratio > least && (ratio < 1.06 || least < 0.9), "{name:?} {epoch}: {ratio}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Forecasts as people read them.
 
+use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::strategy::StrategyName;
 use serde::Serialize;
 
@@ -121,30 +122,44 @@ fn levels(noise: &Noise) -> [String; 3] {
 
 /// How much noise mean and covariance will have.
 fn mean(forecast: &Forecast) -> String {
-    match (forecast.records_per_epoch, forecast.mean_noise, forecast.covariance_noise) {
-        (Some(records), Some(mean), Some(covariance)) => format!(
-            "With {} records an epoch, near the centre (clip norm {}):\n  an entry of the mean has noise ± {} at epoch \
-             1, ± {} at the last, ± {} on average;\n  a variance ± {}, ± {}, ± {}.\n",
-            number(records),
-            number(forecast.clip_norm),
-            number(mean.first_epoch),
-            number(mean.last_epoch),
-            number(mean.average),
-            number(covariance.first_epoch),
-            number(covariance.last_epoch),
-            number(covariance.average),
-        ),
-        _ => "Add --records-per-epoch R to see how much noise mean and covariance will have.\n".into(),
-    }
+    let (Some(records), Some(mean)) = (forecast.records_per_epoch, forecast.mean_noise) else {
+        return "Add --records-per-epoch R to see how much noise mean and covariance will have.\n".into();
+    };
+    let variance = forecast.covariance_noise.map_or(".\n".into(), |noise| {
+        format!(
+            ";\n  a variance ± {}, ± {}, ± {}.\n",
+            number(noise.first_epoch),
+            number(noise.last_epoch),
+            number(noise.average)
+        )
+    });
+    format!(
+        "With {} records an epoch, near the centre (clip norm {}):\n  an entry of the mean has noise ± {} at epoch \
+         1, ± {} at the last, ± {} on average{variance}",
+        number(records),
+        number(forecast.clip_norm),
+        number(mean.first_epoch),
+        number(mean.last_epoch),
+        number(mean.average),
+    )
 }
 
 /// What count and second moments cost.
 fn price(forecast: &Forecast) -> String {
     let free = |free: bool| if free { "free" } else { "not free" };
     let count = if forecast.count_weight.is_none() { "public" } else { free(forecast.count_free) };
+    let second = match forecast.method {
+        Method::Pp => {
+            "Second moments are not released: who reads squares the sums of epochs, which are second moments of \
+             records\nonly where an epoch is one record"
+                .into()
+        }
+        _ if forecast.lambda.is_none() => "No second moments are released".into(),
+        _ => format!("Second moments are {}", free(forecast.second_moment_free)),
+    };
     format!(
-        "Second moments are {}, the count is {count}: first moments alone have sensitivity {}.\n",
-        free(forecast.second_moment_free),
+        "Method {}. {second}; the count is {count}:\nfirst moments alone have sensitivity {}.\n",
+        forecast.method,
         number(forecast.first_moment_sensitivity),
     )
 }
