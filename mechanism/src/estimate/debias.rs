@@ -21,19 +21,14 @@
 //! some of that again, the price of a density. Σ is that of the records, not of a population they were
 //! drawn from.
 
-use super::density::{Density, DensityError, Quality};
-use crate::moments::{Layout, SecondMoment};
-use nalgebra::{DMatrix, DVector, SymmetricEigen};
+use super::density::{Density, DensityError};
+use super::projection::Projection;
+use crate::moments::Layout;
+use nalgebra::{DMatrix, DVector};
 use std::f64::consts::SQRT_2;
 
 /// How many of its own standard deviations a count must exceed before anything is divided by it: r ≤ 1/16.
 pub const MIN_COUNT_TO_NOISE: f64 = 4.0;
-
-/// How far the largest eigenvalue of a covariance must exceed the expected operator norm of its noise.
-pub const MIN_SIGNAL_TO_NOISE: f64 = 2.0;
-
-/// Iterations of the eigenvalue search allowed per dimension; a few are typical.
-const ITERATIONS: usize = 100;
 
 /// Standard deviations of the noise of released moments.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,10 +53,9 @@ pub struct NoisyMoments<'a> {
 }
 
 impl NoisyMoments<'_> {
-    /// The Gaussian density with these moments, debiased as derived at the [module](self).
-    ///
-    /// An eigenvalue of the covariance below the standard deviation of the noise of its direction's
-    /// variance is raised to that: no direction is said to vary less than the noise could hide.
+    /// The Gaussian density with these moments, debiased as derived at the [module](self), by the default
+    /// [`Projection`]: an eigenvalue of the covariance below the standard deviation of the noise of its
+    /// direction's variance is raised to that. So no direction is said to vary less than the noise could hide.
     ///
     /// # Errors
     /// [`DensityError::TooFewRecords`] if the count is not positive or drowns in its noise; others if
@@ -83,12 +77,16 @@ impl NoisyMoments<'_> {
     /// # Ok::<(), hushflow_mechanism::estimate::density::DensityError>(())
     /// ```
     pub fn density(&self) -> Result<Density, DensityError> {
-        self.validate()?;
-        let (mean, covariance) = self.debiased();
-        if !covariance.iter().chain(&mean).all(|x| x.is_finite()) {
-            return Err(DensityError::OutOfRange);
-        }
-        let (covariance, quality) = self.project(&mean, covariance)?;
+        self.density_by(Projection::default())
+    }
+
+    /// The Gaussian density with these moments, whose covariance is made one by `projection`.
+    ///
+    /// # Errors
+    /// As [`density`](Self::density).
+    pub fn density_by(&self, projection: Projection) -> Result<Density, DensityError> {
+        let (mean, covariance) = self.estimates()?;
+        let (covariance, quality) = self.project(projection, &mean, covariance)?;
         let density = Density {
             mean_noise: mean.map(|m| self.noise.first.hypot(m * self.noise.count) / self.count()),
             covariance_noise: self.entry_noise(&mean, &covariance),
@@ -101,8 +99,16 @@ impl NoisyMoments<'_> {
         density.finite()
     }
 
-    fn count(&self) -> f64 {
+    pub(super) fn count(&self) -> f64 {
         self.coordinates[Layout::COUNT]
+    }
+
+    /// m̂ and Σ̂ before projection, of valid moments.
+    pub(super) fn estimates(&self) -> Result<(DVector<f64>, DMatrix<f64>), DensityError> {
+        self.validate()?;
+        let (mean, covariance) = self.debiased();
+        let finite = covariance.iter().chain(&mean).all(|x| x.is_finite());
+        if finite { Ok((mean, covariance)) } else { Err(DensityError::OutOfRange) }
     }
 
     fn validate(&self) -> Result<(), DensityError> {
@@ -144,7 +150,7 @@ impl NoisyMoments<'_> {
 
     /// Standard deviation of the noise of uᵀΣ̂w for unit vectors u = w (`same`) or u ⊥ w: to first order in
     /// τ₀, and exact in τ₁ and τ₂. The arguments are uᵀΣw, uᵀm and wᵀm.
-    fn covariance_noise(&self, covariance: f64, means: (f64, f64), same: bool) -> f64 {
+    pub(super) fn covariance_noise(&self, covariance: f64, means: (f64, f64), same: bool) -> f64 {
         let MomentNoise { count: tau_0, first: tau_1, second: tau_2 } = self.noise;
         let repetition = if same { SQRT_2 } else { 1.0 };
         let product = repetition * (tau_2 / SQRT_2).hypot(tau_1 * means.0.hypot(means.1));
@@ -154,7 +160,7 @@ impl NoisyMoments<'_> {
     }
 
     /// Noise of every entry of the covariance.
-    fn entry_noise(&self, mean: &DVector<f64>, covariance: &DMatrix<f64>) -> DMatrix<f64> {
+    pub(super) fn entry_noise(&self, mean: &DVector<f64>, covariance: &DMatrix<f64>) -> DMatrix<f64> {
         let mut noise = DMatrix::zeros(mean.len(), mean.len());
         for (i, j) in self.layout.second_entries() {
             noise[(i, j)] = self.covariance_noise(covariance[(i, j)], (mean[i], mean[j]), i == j);
@@ -162,67 +168,13 @@ impl NoisyMoments<'_> {
         }
         noise
     }
-
-    /// Raises the eigenvalues of a covariance to the noise of their directions, and judges them.
-    fn project(
-        &self,
-        mean: &DVector<f64>,
-        covariance: DMatrix<f64>,
-    ) -> Result<(DMatrix<f64>, Quality), DensityError> {
-        let dimension = mean.len();
-        let rounding = dimension as f64 * f64::EPSILON * (covariance.amax() + mean.norm_squared());
-        let floor = |(&value, &mean): (&f64, &f64)| {
-            self.covariance_noise(value.max(0.0), (mean, mean), true).max(rounding)
-        };
-        let (values, directions) = self.spectrum(&covariance)?;
-        let means = directions.as_ref().map_or_else(|| mean.clone(), |u| u.tr_mul(mean));
-        let floors = DVector::from_iterator(dimension, values.iter().zip(&means).map(floor));
-        let quality = self.judge(&values, &floors);
-        if values >= floors {
-            return Ok((covariance, quality));
-        }
-        let raised = DMatrix::from_diagonal(&values.zip_map(&floors, f64::max));
-        let projected = directions.map_or_else(|| raised.clone(), |u| &u * &raised * u.transpose());
-        Ok(((&projected + projected.transpose()) / 2.0, quality))
-    }
-
-    /// Eigenvalues of a covariance, and eigenvectors unless they are the axes.
-    fn spectrum(
-        &self,
-        covariance: &DMatrix<f64>,
-    ) -> Result<(DVector<f64>, Option<DMatrix<f64>>), DensityError> {
-        if self.layout.second == SecondMoment::Diagonal {
-            return Ok((covariance.diagonal(), None));
-        }
-        let iterations = ITERATIONS * self.layout.dimension;
-        SymmetricEigen::try_new(covariance.clone(), f64::EPSILON, iterations)
-            .filter(|eigen| eigen.eigenvalues.iter().all(|value| value.is_finite()))
-            .map(|eigen| (eigen.eigenvalues, Some(eigen.eigenvectors)))
-            .ok_or(DensityError::Eigenvalues)
-    }
-
-    /// The noise of a full covariance is about a Gaussian orthogonal ensemble, whose norm is √(2d) times
-    /// the deviation τ of a direction; d independent ones have a maximum of about √(2 + 2 ln d) τ.
-    fn judge(&self, values: &DVector<f64>, floors: &DVector<f64>) -> Quality {
-        let dimension = values.len() as f64;
-        let factor = match self.layout.second {
-            SecondMoment::Full => (2.0 * dimension).sqrt(),
-            SecondMoment::Diagonal | SecondMoment::None => (2.0 + 2.0 * dimension.ln()).sqrt(),
-        };
-        let noise_norm = factor * floors.norm() / dimension.sqrt();
-        let clipped = values.iter().zip(floors).filter(|(value, floor)| value < floor).count();
-        let signal_to_noise = if noise_norm > 0.0 { values.max() / noise_norm } else { 0.0 };
-        if signal_to_noise > MIN_SIGNAL_TO_NOISE && 2 * clipped <= values.len() {
-            Quality::Good
-        } else {
-            Quality::NoiseDominated { signal_to_noise, clipped }
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::density::Quality;
     use super::*;
+    use crate::moments::SecondMoment;
     use chacha20::ChaCha8Rng;
     use nalgebra::Cholesky;
     use proptest::prelude::*;

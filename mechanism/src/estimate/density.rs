@@ -1,7 +1,11 @@
 //! A Gaussian density with the noise level beside each number, and what can be asked of it.
 //!
 //! [`NoisyMoments::density`](super::debias::NoisyMoments::density) makes it, in the scaled coordinates of
-//! the records; [`Density::to_units`] brings it to the user's.
+//! the records; [`Density::to_units`] brings it to the user's. Held-out records score it
+//! ([`Density::mean_log_likelihood`]), and a known truth p does ([`Density::divergence_from`]): with q the estimate,
+//! KL(p ‖ q) is by how much the expected score of q is below that of p.
+
+pub use super::quality::Quality;
 
 use super::debias::MIN_COUNT_TO_NOISE;
 use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
@@ -45,26 +49,32 @@ pub enum DensityError {
     /// Only counts and first moments were released.
     #[error("no second moments were released, so there is no covariance: look at the moments instead")]
     NoSecondMoments,
+    /// Not a confidence level.
+    #[error("the confidence level is {0}, but must be above 0 and below 1, such as 0.95")]
+    Level(f64),
+    /// Not a weight.
+    #[error("the heaviest weight of a record is {0}, but must be a finite number above 0")]
+    Heaviest(f64),
+    /// A covariance that is asked for more than a covariance can give.
+    #[error(
+        "the covariance is not positive definite, so there is no density: choose a projection that makes it one"
+    )]
+    Singular,
+    /// A covariance is none.
+    #[error("the covariance is not symmetric")]
+    Asymmetric,
+    /// A held-out row with a number that is none.
+    #[error("held-out row {row} (from 1) has a value that is not finite: leave it out")]
+    Row {
+        /// The row, from 1.
+        row: usize,
+    },
+    /// There is nothing to score.
+    #[error("there are no held-out rows: the mean of their scores needs one at least")]
+    NoRows,
     /// The eigenvalues of the covariance were not found.
     #[error("the eigenvalues of the covariance did not converge")]
     Eigenvalues,
-}
-
-/// Whether a density shows the data or their noise.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum Quality {
-    /// The covariance stands out of its noise.
-    Good,
-    /// The covariance is mostly noise: its largest eigenvalue is at most
-    /// [`MIN_SIGNAL_TO_NOISE`](super::debias::MIN_SIGNAL_TO_NOISE) times the noise's expected operator
-    /// norm, or more than half of its eigenvalues lay below their own noise.
-    NoiseDominated {
-        /// Largest eigenvalue over the expected operator norm of the noise.
-        signal_to_noise: f64,
-        /// Number of eigenvalues that were raised to their noise.
-        clipped: usize,
-    },
 }
 
 /// A Gaussian density with the noise of its parameters.
@@ -72,8 +82,8 @@ pub enum Quality {
 pub struct Density {
     /// Mean m̂ (d).
     pub mean: DVector<f64>,
-    /// Covariance Σ̂ (d×d): symmetric, and positive definite unless all moments and their noise are 0.
-    /// Diagonal if only diagonal second moments were released.
+    /// Covariance Σ̂ (d×d): symmetric, and positive definite unless all moments and their noise are 0 or nothing was
+    /// [projected](super::projection::Projection::Raw). Diagonal if only diagonal second moments were released.
     pub covariance: DMatrix<f64>,
     /// Standard deviation of the noise of each entry of the mean: exact if the count is, else of first
     /// order.
@@ -115,25 +125,111 @@ impl Density {
         density.finite()
     }
 
+    /// A density that is known and not released: a truth to compare with. Its count and all noise are 0.
+    ///
+    /// # Errors
+    /// [`DensityError::Shape`], [`DensityError::Asymmetric`] and [`DensityError::OutOfRange`].
+    pub fn known(mean: DVector<f64>, covariance: DMatrix<f64>) -> Result<Self, DensityError> {
+        let dimension = mean.len();
+        let expected = dimension * dimension;
+        if covariance.shape() != (dimension, dimension) || dimension == 0 {
+            return Err(DensityError::Shape { found: covariance.len(), expected, dimension });
+        }
+        let density = Self {
+            mean_noise: DVector::zeros(dimension),
+            covariance_noise: DMatrix::zeros(dimension, dimension),
+            mean,
+            covariance,
+            count: 0.0,
+            count_noise: 0.0,
+            quality: Quality::Good,
+        };
+        let density = density.finite()?;
+        if density.covariance == density.covariance.transpose() {
+            Ok(density)
+        } else {
+            Err(DensityError::Asymmetric)
+        }
+    }
+
+    /// The density of these columns, in this order; `None` if there is no such column or none is asked for.
+    pub fn marginal(&self, columns: &[usize]) -> Option<Self> {
+        if columns.is_empty() || columns.iter().any(|&column| column >= self.mean.len()) {
+            return None;
+        }
+        let square = |matrix: &DMatrix<f64>| matrix.select_rows(columns).select_columns(columns);
+        Some(Self {
+            mean: self.mean.select_rows(columns),
+            covariance: square(&self.covariance),
+            mean_noise: self.mean_noise.select_rows(columns),
+            covariance_noise: square(&self.covariance_noise),
+            ..*self
+        })
+    }
+
     /// Logarithm of the density at a point (d), per unit of volume; `None` if the covariance is singular or
     /// the point has another dimension.
     pub fn log_density(&self, point: &[f64]) -> Option<f64> {
-        let factor = Cholesky::new(self.covariance.clone())?;
-        let away =
-            (point.len() == self.mean.len()).then(|| DVector::from_column_slice(point) - &self.mean)?;
-        let log_volume = self.mean.len() as f64 * TAU.ln() + log_determinant(&factor);
-        Some(-(log_volume + factor.solve(&away).dot(&away)) / 2.0)
+        (point.len() == self.mean.len()).then(|| self.factored())?.map(|factored| factored.log_density(point))
     }
 
-    /// Kullback–Leibler divergence KL(self ‖ other) in nats; `None` if a covariance is singular or the
-    /// dimensions differ.
+    /// Mean of the logarithm of the density over held-out rows (d each), in nats per row: the higher, the better it
+    /// foretells them. Rows that the density was made of flatter it.
+    ///
+    /// # Errors
+    /// [`DensityError::Singular`], [`DensityError::Shape`] for a row of another length, [`DensityError::Row`]
+    /// for one with NaN or infinity, [`DensityError::NoRows`], [`DensityError::OutOfRange`] if the sum is too large.
+    ///
+    /// ```
+    /// # use hushflow_mechanism::estimate::density::Density;
+    /// # use nalgebra::{DMatrix, DVector};
+    /// let density = Density::known(DVector::zeros(1), DMatrix::identity(1, 1))?;
+    /// let score = density.mean_log_likelihood([[1.0], [-1.0]])?;
+    /// assert!((score + (1.0 + std::f64::consts::TAU.ln()) / 2.0).abs() < 1e-15);
+    /// # Ok::<(), hushflow_mechanism::estimate::density::DensityError>(())
+    /// ```
+    pub fn mean_log_likelihood<R: AsRef<[f64]>>(
+        &self,
+        rows: impl IntoIterator<Item = R>,
+    ) -> Result<f64, DensityError> {
+        let factored = self.factored().ok_or(DensityError::Singular)?;
+        let expected = self.mean.len();
+        let (mut size, mut sum) = (0, 0.0);
+        for row in rows {
+            let row = row.as_ref();
+            size += 1;
+            if row.len() != expected {
+                return Err(DensityError::Shape { found: row.len(), expected, dimension: expected });
+            }
+            if !row.iter().all(|x| x.is_finite()) {
+                return Err(DensityError::Row { row: size });
+            }
+            sum += factored.log_density(row);
+        }
+        match sum / size as f64 {
+            _ if size == 0 => Err(DensityError::NoRows),
+            mean if mean.is_finite() => Ok(mean),
+            _ => Err(DensityError::OutOfRange),
+        }
+    }
+
+    /// Kullback–Leibler divergence KL(self ‖ other) = E log(self/other) in nats, the mean being over `self`; `None`
+    /// if a covariance is singular or the dimensions differ. `truth.divergence_from(&estimate)` is what held-out
+    /// rows lose in score; `estimate.divergence_from(&truth)` is the other direction, which forgives an estimate
+    /// that is too narrow.
     pub fn divergence_from(&self, other: &Self) -> Option<f64> {
-        let (own, theirs) =
-            (Cholesky::new(self.covariance.clone())?, Cholesky::new(other.covariance.clone())?);
+        let (own, theirs) = (self.factored()?, other.factored()?);
         let away = (self.mean.len() == other.mean.len()).then(|| &self.mean - &other.mean)?;
-        let excess = theirs.solve(&self.covariance).trace() - away.len() as f64;
-        let log_ratio = log_determinant(&theirs) - log_determinant(&own);
-        Some((excess + theirs.solve(&away).dot(&away) + log_ratio) / 2.0)
+        let excess = theirs.factor.solve(&self.covariance).trace() - away.len() as f64;
+        let log_ratio = log_determinant(&theirs.factor) - log_determinant(&own.factor);
+        Some((excess + theirs.factor.solve(&away).dot(&away) + log_ratio) / 2.0)
+    }
+
+    /// `None` if the covariance is not positive definite.
+    fn factored(&self) -> Option<Factored<'_>> {
+        let factor = Cholesky::new(self.covariance.clone())?;
+        let log_volume = self.mean.len() as f64 * TAU.ln() + log_determinant(&factor);
+        Some(Factored { mean: &self.mean, factor, log_volume })
     }
 
     /// Itself, if all its numbers are finite.
@@ -141,6 +237,22 @@ impl Density {
         let vectors = self.mean.iter().chain(&self.mean_noise);
         let finite = vectors.chain(&self.covariance).chain(&self.covariance_noise).all(|x| x.is_finite());
         if finite { Ok(self) } else { Err(DensityError::OutOfRange) }
+    }
+}
+
+/// A density made ready for many points.
+struct Factored<'a> {
+    mean: &'a DVector<f64>,
+    factor: Cholesky<f64, Dyn>,
+    /// Logarithm of det(2πΣ).
+    log_volume: f64,
+}
+
+impl Factored<'_> {
+    /// For a point of the right dimension.
+    fn log_density(&self, point: &[f64]) -> f64 {
+        let away = DVector::from_column_slice(point) - self.mean;
+        -(self.log_volume + self.factor.solve(&away).dot(&away)) / 2.0
     }
 }
 

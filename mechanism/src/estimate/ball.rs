@@ -1,0 +1,188 @@
+//! The range of a covariance over a ball of moments: its confidence interval under Gaussian noise.
+//!
+//! Let θ be a smooth function of the true moments μ and let the released ones be μ + noise, N(0, D). Then
+//!
+//! ```text
+//! { θ(μ′) : (μ̂−μ′)ᵀ D⁻¹ (μ̂−μ′) ≤ z² }
+//! ```
+//!
+//! is the interval that the likelihood ratio gives for θ. Where θ is constant on hyperplanes, as a mean s/n
+//! is, it holds the truth with probability P(|N(0, 1)| ≤ z), exactly (and it is Fieller's interval). A
+//! covariance S/n − sᵢsⱼ/n² is constant on surfaces that are nearly flat over the length of the noise,
+//! unless the noise of the mean exceeds that of the second moment; then it is the intervals of estimate ± z
+//! standard deviations that fail first.
+//!
+//! For a given count the covariance is linear in S and quadratic in (sᵢ, sⱼ), with the axes (sᵢ±sⱼ)/√2, and so
+//! its range follows from one Lagrange multiplier. A count with noise is searched.
+
+use super::interval::Interval;
+use std::f64::consts::SQRT_2;
+
+/// Halvings of the interval of a multiplier.
+const HALVINGS: u32 = 60;
+
+/// Steps of the search over counts, each of which keeps 0.618 of an interval.
+const SECTIONS: u32 = 24;
+
+/// A count, two sums (the same if they are of one column) and their second moment, with standard deviations.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) count: (f64, f64),
+    pub(super) sums: (f64, f64),
+    pub(super) sum_noise: f64,
+    pub(super) second: (f64, f64),
+    /// Whether both sums are one and the same.
+    pub(super) same: bool,
+}
+
+impl Entry {
+    /// The range of S/n − sᵢsⱼ/n² where the moments are within z standard deviations of the released ones.
+    pub(super) fn covariance_range(&self, z: f64) -> Interval {
+        let (count, noise) = self.count;
+        if count <= z * noise {
+            return Interval::UNBOUNDED;
+        }
+        if noise == 0.0 {
+            return self.range_at(count, z);
+        }
+        let at = |u: f64| self.range_at(count + u * z * noise, z * (1.0 - u * u).max(0.0).sqrt());
+        Interval { lower: -maximum(|u| -at(u).lower), upper: maximum(|u| at(u).upper) }
+    }
+
+    /// The range for this count and a ball of this radius in the other moments.
+    fn range_at(&self, count: f64, radius: f64) -> Interval {
+        let (i, j) = (self.sums.0 / count, self.sums.1 / count);
+        let squares = if self.same {
+            [(1.0, i), (0.0, 0.0)]
+        } else {
+            [(0.5, (i + j) / SQRT_2), (-0.5, (i - j) / SQRT_2)]
+        };
+        let (second, slope) = (self.second.0 / count, self.second.1 / count);
+        let ball = Ball { slope, spread: self.sum_noise / count, radius };
+        Interval {
+            lower: second - ball.supremum(squares),
+            upper: second + ball.supremum(squares.map(|(h, a)| (-h, a))),
+        }
+    }
+}
+
+/// The ball w² + Σ xₖ² ≤ radius².
+struct Ball {
+    slope: f64,
+    spread: f64,
+    radius: f64,
+}
+
+impl Ball {
+    /// The largest value of slope·w + Σₖ hₖ (aₖ + spread·xₖ)² on the ball, given all (hₖ, aₖ).
+    ///
+    /// At the maximum (w, x)·m equals half the gradient, with a multiplier m ≥ v hₖ for all k, v = spread²;
+    /// the norm of the solution falls as m grows. As signs of a do not matter, they are taken positive and
+    /// kept from 0, where the multiplier would not tell x.
+    fn supremum(&self, squares: [(f64, f64); 2]) -> f64 {
+        let squares = squares.map(|(h, a)| (h, a.abs().max(1e-9 * self.spread)));
+        let variance = self.spread * self.spread;
+        let least = squares.iter().map(|(h, _)| h * variance).fold(0.0, f64::max);
+        let pulls = squares.map(|(h, a)| (h * self.spread * a, least - h * variance));
+        let half_slope = self.slope / 2.0;
+        let steepest = pulls.iter().fold(half_slope, |norm, (pull, _)| norm.hypot(*pull));
+        if steepest == 0.0 || self.radius == 0.0 {
+            return squares.iter().map(|(h, a)| h * a * a).sum();
+        }
+        let norm = |excess: f64| {
+            let w = half_slope / (least + excess);
+            pulls.iter().fold(w, |norm, (pull, gap)| norm.hypot(pull / (excess + gap)))
+        };
+        let (mut low, mut high) = (0.0, steepest / self.radius);
+        for _ in 0..HALVINGS {
+            let middle = (low + high) / 2.0;
+            if norm(middle) > self.radius { low = middle } else { high = middle }
+        }
+        let square = |((h, a), (pull, gap)): ((f64, f64), (f64, f64))| {
+            h * (a + self.spread * pull / (high + gap)).powi(2)
+        };
+        self.slope * half_slope / (least + high) + squares.into_iter().zip(pulls).map(square).sum::<f64>()
+    }
+}
+
+/// The largest value on [−1, 1] of a function that rises to it and falls from it.
+fn maximum(function: impl Fn(f64) -> f64) -> f64 {
+    let golden = (5f64.sqrt() - 1.0) / 2.0;
+    let (mut low, mut high) = (-1.0, 1.0);
+    let (mut left, mut right) = (-golden * 2.0 + 1.0, golden * 2.0 - 1.0);
+    let (mut at_left, mut at_right) = (function(left), function(right));
+    for _ in 0..SECTIONS {
+        if at_left > at_right {
+            (high, right, at_right) = (right, left, at_left);
+            left = high - golden * (high - low);
+            at_left = function(left);
+        } else {
+            (low, left, at_left) = (left, right, at_right);
+            right = low + golden * (high - low);
+            at_right = function(right);
+        }
+    }
+    at_left.max(at_right)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chacha20::ChaCha8Rng;
+    use rand::SeedableRng;
+    use rand_distr::{Distribution, StandardNormal};
+
+    /// No point of the ball is outside the range, and the best of many comes near its ends.
+    #[track_caller]
+    fn check(entry: Entry, near: f64) {
+        let z = 1.7;
+        let range = entry.covariance_range(z);
+        let mut random = ChaCha8Rng::seed_from_u64(7);
+        let (mut lower, mut upper) = (f64::INFINITY, f64::NEG_INFINITY);
+        for _ in 0..100_000 {
+            let mut point: [f64; 4] = [(); 4].map(|()| StandardNormal.sample(&mut random));
+            let noisy = [entry.count.1 > 0.0, true, !entry.same, true];
+            point.iter_mut().zip(noisy).for_each(|(x, noisy)| *x *= f64::from(u8::from(noisy)));
+            let norm = point.iter().map(|x| x * x).sum::<f64>().sqrt();
+            let [n, i, j, s] = point.map(|x| x / norm * z);
+            let count = entry.count.0 + n * entry.count.1;
+            let first = entry.sums.0 + i * entry.sum_noise;
+            let other = if entry.same { first } else { entry.sums.1 + j * entry.sum_noise };
+            let value = (entry.second.0 + s * entry.second.1) / count - first * other / (count * count);
+            lower = f64::min(lower, value);
+            upper = f64::max(upper, value);
+        }
+        let slack = near * (range.upper - range.lower);
+        assert!(range.lower <= lower + 1e-9 && upper <= range.upper + 1e-9, "{range:?} {lower} {upper}");
+        assert!(lower <= range.lower + slack && range.upper - slack <= upper, "{range:?} {lower} {upper}");
+    }
+
+    #[test]
+    fn the_range_is_that_of_the_ball() {
+        let entry = Entry {
+            count: (100.0, 0.0),
+            sums: (80.0, 80.0),
+            sum_noise: 5.0,
+            second: (110.0, 8.0),
+            same: true,
+        };
+        check(entry, 1e-3);
+        check(Entry { sum_noise: 60.0, ..entry }, 1e-3);
+        check(Entry { sums: (0.0, 0.0), sum_noise: 200.0, ..entry }, 1e-3);
+        check(Entry { count: (100.0, 12.0), sum_noise: 20.0, ..entry }, 1e-2);
+        let pair = Entry { sums: (80.0, -30.0), same: false, ..entry };
+        check(pair, 1e-2);
+        check(Entry { sums: (0.0, 0.0), sum_noise: 90.0, ..pair }, 1e-2);
+        check(Entry { count: (100.0, 15.0), sum_noise: 30.0, ..pair }, 2e-2);
+    }
+
+    #[test]
+    fn without_noise_the_range_is_a_point_and_a_lost_count_gives_none() {
+        let entry =
+            Entry { count: (10.0, 0.0), sums: (5.0, 20.0), sum_noise: 0.0, second: (30.0, 0.0), same: false };
+        let range = entry.covariance_range(2.0);
+        assert!((range.lower - 2.0).abs() < 1e-12 && range.lower == range.upper, "{range:?}");
+        let lost = Entry { count: (10.0, 5.0), ..entry };
+        assert_eq!(lost.covariance_range(2.0), Interval::UNBOUNDED);
+    }
+}
