@@ -48,6 +48,8 @@ workload = 'prefix'
 name = 'v'
 workload = 'prefix'
 estimate = 'gaussian'
+covariance = 'floor'
+level = 0.95
 [state]
 directory = 'state'
 [simulation]
@@ -55,7 +57,7 @@ seed = 1
 ";
 
 /// Fields that have a default.
-const OPTIONAL: [&str; 16] = [
+const OPTIONAL: [&str; 18] = [
     "format",
     "missing",
     "malformed",
@@ -68,6 +70,8 @@ const OPTIONAL: [&str; 16] = [
     "method",
     "workload",
     "estimate",
+    "covariance",
+    "level",
     "arrival",
     "values",
     "directory",
@@ -177,6 +181,10 @@ fn an_impossible_value_is_named() {
     }
     for value in ["0", "-1", "nan", "inf", "1e400"] {
         check("privacy.epsilon", value);
+    }
+    check("views[0].covariance", "'ceiling'");
+    for value in ["0", "1", "nan"] {
+        check("views[0].level", value);
     }
     for value in ["0", "1", "1.5", "-1e-9"] {
         check("privacy.delta", value);

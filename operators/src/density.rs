@@ -1,6 +1,7 @@
 //! `density`: mean and covariance from released moments.
 
 use hushflow_mechanism::estimate::density::{Density, DensityError};
+use hushflow_mechanism::estimate::projection::Projection;
 use hushflow_mechanism::view::Moments;
 use timely::dataflow::StreamVec;
 use timely::dataflow::operators::vec::Map;
@@ -32,11 +33,19 @@ pub trait Densities<'scope> {
     /// assert!((density.covariance[(0, 0)] - 0.5).abs() < 1e-3);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    fn density(self) -> StreamVec<'scope, u64, Estimated>;
+    fn density(self) -> StreamVec<'scope, u64, Estimated>
+    where
+        Self: Sized,
+    {
+        self.density_by(Projection::default())
+    }
+
+    /// The same, with covariances by this projection.
+    fn density_by(self, projection: Projection) -> StreamVec<'scope, u64, Estimated>;
 }
 
 impl<'scope> Densities<'scope> for StreamVec<'scope, u64, Moments> {
-    fn density(self) -> StreamVec<'scope, u64, Estimated> {
-        self.map(|moments| Estimated { density: moments.density(), moments })
+    fn density_by(self, projection: Projection) -> StreamVec<'scope, u64, Estimated> {
+        self.map(move |moments| Estimated { density: moments.noisy().density_by(projection), moments })
     }
 }

@@ -5,16 +5,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use hushflow::mechanism::estimate::projection::Projection;
 use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::view::SquareBias;
 use hushflow::mechanism::workload::Workload;
 use hushflow::operators::Estimated;
-use hushflow::pipeline::{Estimate, PublicParameters, View};
+use hushflow::pipeline::{Estimate, Intervals, PublicParameters, View};
 use hushflow::publication::Publication;
 use hushflow::sink::Writer;
 use hushflow::state::{PublicReader, StateError};
 
-use super::{CliError, FormatArgument};
+use super::{CliError, FormatArgument, number_in};
 
 /// How often a followed log is looked at.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -46,6 +47,7 @@ the stream ran.
 Examples:
   hushflow tail state --follow
   hushflow tail state --workload window:7 --since 20
+  hushflow tail state --population --level 0.99 --covariance shrink
   hushflow tail state --view moments --format csv > moments.csv")]
 pub(crate) struct TailArguments {
     /// The state directory of a run, or a folder that holds a copy of its public.log
@@ -68,6 +70,18 @@ pub(crate) struct TailArguments {
     /// Show this key only; may be repeated
     #[arg(long, value_name = "KEY")]
     key: Vec<String>,
+    /// How a noisy estimate becomes a covariance: floor, nearest, shrink or raw
+    #[arg(long, default_value_t, value_name = "PROJECTION")]
+    covariance: Projection,
+    /// Confidence level of intervals
+    #[arg(long, default_value_t = 0.95, value_parser = number_in(level))]
+    level: f64,
+    /// Let all intervals of a line hold the truth together, instead of each by itself
+    #[arg(long)]
+    joint: bool,
+    /// Let intervals be about the population that records are drawn from, instead of the records
+    #[arg(long)]
+    population: bool,
     #[command(flatten)]
     format: FormatArgument,
 }
@@ -81,7 +95,19 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
         let _ = writeln!(stderr(), "warning: not private: the noise of these releases was drawn from a seed");
     }
     let (estimate, squares) = choice(arguments, publication.parameters())?;
-    let view = View { name: "tail".into(), workload: arguments.workload.clone(), estimate, squares };
+    let view = View {
+        name: "tail".into(),
+        workload: arguments.workload.clone(),
+        estimate,
+        squares,
+        covariance: arguments.covariance,
+        intervals: Intervals {
+            level: arguments.level,
+            joint: arguments.joint,
+            population: arguments.population,
+        },
+    };
+    let projection = view.covariance;
     let mut moments = publication.view(&view.workload).with_square_bias(squares);
     let horizon = publication.horizon();
     let mut out = BufWriter::new(stdout());
@@ -91,7 +117,10 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
             for moments in moments.push(&release.values)? {
                 let shown = wanted.is_empty() || wanted.contains(&moments.key);
                 if release.epoch >= arguments.since && shown {
-                    writer.write(&Estimated { density: moments.density(), moments }, &mut out)?;
+                    writer.write(
+                        &Estimated { density: moments.noisy().density_by(projection), moments },
+                        &mut out,
+                    )?;
                 }
             }
         }
@@ -130,6 +159,11 @@ fn choice(
         _ => SquareBias::Removed,
     };
     Ok((estimate, squares))
+}
+
+/// Checks a confidence level.
+fn level(level: f64) -> Result<f64, &'static str> {
+    if level > 0.0 && level < 1.0 { Ok(level) } else { Err("a level is above 0 and below 1, such as 0.95") }
 }
 
 /// Opens the log. A follower waits for a run to begin it.

@@ -132,6 +132,11 @@ impl<'a> Section<'a> {
         })
     }
 
+    /// The truth value `key` if it is there.
+    pub(super) fn flag(&self, key: &'static str) -> Option<bool> {
+        self.get(key)?.read("true or false", DeValue::as_bool).map(|field| field.value)
+    }
+
     /// One of the given words if `key` is there.
     pub(super) fn word<T: Copy>(&self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
         let field = self.text(key)?;

@@ -12,6 +12,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use hushflow_mechanism::epochs::Schedule;
+use hushflow_mechanism::estimate::intervals::{Confidence, Subject};
+use hushflow_mechanism::estimate::projection::Projection;
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::sensitivity::Neighbours;
@@ -179,6 +181,44 @@ pub struct View {
     /// `squares`: whether squares of noisy sums keep their bias, where second moments are made of them.
     #[serde(default)]
     pub squares: SquareBias,
+    /// `covariance`: how a noisy estimate becomes a covariance.
+    pub covariance: Projection,
+    /// What its intervals promise.
+    pub intervals: Intervals,
+}
+
+/// What the confidence intervals of a view promise.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Intervals {
+    /// `level`: the probability to hold the truth, between 0 and 1.
+    pub level: f64,
+    /// `joint`: whether all intervals of a line hold theirs together, or each by itself.
+    pub joint: bool,
+    /// `population`: whether the truth is that of the population from which records are drawn, or of the records.
+    pub population: bool,
+}
+
+impl Default for Intervals {
+    fn default() -> Self {
+        let Confidence { level, joint, .. } = Confidence::default();
+        Intervals { level, joint, population: false }
+    }
+}
+
+impl Intervals {
+    /// The same for a view of `workload` at an epoch.
+    pub fn confidence(&self, workload: &Workload, epoch: u64) -> Confidence {
+        let subject = match self.population {
+            true => Subject::Population { heaviest: workload.largest_coefficient(epoch) },
+            false => Subject::Records,
+        };
+        Confidence { level: self.level, joint: self.joint, subject }
+    }
+
+    /// How many standard deviations of its noise a count may be off, by itself.
+    pub fn count_reach(&self) -> f64 {
+        Confidence { level: self.level, ..Confidence::default() }.normal_quantile()
+    }
 }
 
 /// What a view makes of the moments.

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use hushflow_mechanism::baseline::ime::DEFAULT_FIRST_MOMENT_SHARE;
 use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
+use hushflow_mechanism::estimate::projection::Projection;
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::sensitivity::Neighbours;
@@ -16,8 +17,8 @@ use hushflow_mechanism::workload::Workload;
 use super::document::{Document, Field, Problem, Section};
 use super::time::{parse_duration, parse_time};
 use super::{
-    Column, Epochs, Estimate, Format, Input, Key, Pipeline, Privacy, Release, RowPolicies, RowPolicy, Source,
-    View, have_covariances,
+    Column, Epochs, Estimate, Format, Input, Intervals, Key, Pipeline, Privacy, Release, RowPolicies,
+    RowPolicy, Source, View, have_covariances,
 };
 use crate::strategies::default_strategy;
 
@@ -442,6 +443,8 @@ fn views(root: &Section<'_>, method: Method, covariances: bool) -> Option<Vec<Vi
         workload: Workload::Average,
         estimate: Estimate::default_for(covariances),
         squares: SquareBias::Removed,
+        covariance: Projection::default(),
+        intervals: Intervals::default(),
     };
     if views.is_empty() { Some(vec![default()]) } else { views.into_iter().collect() }
 }
@@ -468,9 +471,31 @@ fn view<'a>(
     if let (Some(field), true) = (section.get("squares"), method != Method::Pp) {
         field.report("squares of noisy sums are made with method = \"pp\" alone: leave it out");
     }
+    let projections = Projection::ALL.map(|projection| (projection.name(), projection));
+    let covariance = section.word("covariance", &projections).unwrap_or_default();
+    let intervals = intervals(&section);
     section.finish();
     let squares = squares.unwrap_or_default();
-    Some(View { name: name?.value.into(), workload: workload?.value, estimate, squares })
+    Some(View {
+        name: name?.value.into(),
+        workload: workload?.value,
+        estimate,
+        squares,
+        covariance,
+        intervals,
+    })
+}
+
+fn intervals(view: &Section<'_>) -> Intervals {
+    let default = Intervals::default();
+    let level = view.number("level").and_then(|field| {
+        field.filter("a number above 0 and below 1, such as 0.95", |level| *level > 0.0 && *level < 1.0)
+    });
+    Intervals {
+        level: level.map_or(default.level, |level| level.value),
+        joint: view.flag("joint").unwrap_or(default.joint),
+        population: view.flag("population").unwrap_or(default.population),
+    }
 }
 
 const NO_COVARIANCES: &str = "no second moments of records are released, so there is no covariance: choose estimate = \

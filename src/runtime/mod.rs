@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crossbeam::channel::Sender;
+use hushflow_mechanism::estimate::projection::Projection;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseError;
 use hushflow_mechanism::view::{View, ViewError};
@@ -149,7 +150,7 @@ pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> R
         start: start.clone(),
         lead: Mutex::new(lead),
         on_fault: options.on_cluster_fault,
-        views: pipeline.views.len(),
+        projections: pipeline.views.iter().map(|view| view.covariance).collect(),
     };
     // With the kind of noise: one process with seeded noise would make the releases of all not private.
     let identity = [&parameters[..], &[u8::from(noise.is_private())]].concat();
@@ -240,7 +241,8 @@ struct Process {
     start: Option<Start>,
     lead: Mutex<Option<Lead>>,
     on_fault: fn(&str) -> !,
-    views: usize,
+    /// Of each view.
+    projections: Vec<Projection>,
 }
 
 impl Process {
@@ -309,13 +311,13 @@ impl Process {
             // Every worker builds the same dataflow; views see something on the first alone.
             let (views, outputs) = views.unzip();
             let mut views = views.into_iter().flatten();
-            for view in 0..self.views {
+            for (view, &projection) in self.projections.iter().enumerate() {
                 let outputs = outputs.clone();
                 let moments = views.next();
                 released
                     .clone()
                     .view(|| moments.expect("releases come to the lead alone"), fault.clone())
-                    .density()
+                    .density_by(projection)
                     .inspect(move |estimated| {
                         if let Some(outputs) = &outputs {
                             // Whoever no longer listens does not stop the release.

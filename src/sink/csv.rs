@@ -1,5 +1,7 @@
 //! CSV: a header, then a line for every key and epoch. Fields that can't be given are empty.
 
+use hushflow_mechanism::estimate::intervals::Interval;
+
 use super::Line;
 
 pub(super) fn header(line: &Line<'_>) -> String {
@@ -26,6 +28,10 @@ pub(super) fn header(line: &Line<'_>) -> String {
             pair_fields("covariance", &mut fields);
             pair_fields("covariance_noise", &mut fields);
             fields.push("quality".into());
+            for end in ["lower", "upper"] {
+                fields.extend(columns.iter().map(|column| format!("mean_{end}_{column}")));
+                pair_fields(&format!("covariance_{end}"), &mut fields);
+            }
         }
     }
     join(fields)
@@ -59,6 +65,13 @@ pub(super) fn line(line: &Line<'_>) -> String {
                     .extend(std::iter::repeat_n(String::new(), 2 * (line.columns().count() + pairs.len()))),
             }
             fields.push(line.quality().into());
+            let means = (0..line.columns().count()).map(|column| line.mean_interval(column));
+            let covariances = pairs.iter().map(|&pair| line.covariance_interval(pair));
+            let intervals: Vec<_> = means.chain(covariances).collect();
+            for end in [|interval: Interval| interval.lower, |interval: Interval| interval.upper] {
+                let finite = |interval: &Option<Interval>| interval.map(end).filter(|x| x.is_finite());
+                fields.extend(intervals.iter().map(|x| finite(x).map_or_else(String::new, number)));
+            }
         }
     }
     join(fields)

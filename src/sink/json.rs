@@ -1,6 +1,7 @@
 //! JSON lines: one object for a key at an epoch.
 
 use hushflow_mechanism::estimate::density::Density;
+use hushflow_mechanism::estimate::intervals::Interval;
 use hushflow_mechanism::moments::Layout;
 use hushflow_mechanism::view::SecondMomentSource;
 use serde_json::{Map, Value, json};
@@ -29,6 +30,7 @@ pub(super) fn line(line: &Line<'_>) -> String {
         Some(density) => {
             object.insert("quality".into(), line.quality().into());
             insert_density(&mut object, line, density.ok());
+            insert_intervals(&mut object, line);
         }
     }
     Value::Object(object).to_string()
@@ -70,6 +72,31 @@ fn insert_density(object: &mut Map<String, Value>, line: &Line<'_>, density: Opt
     };
     object.insert("covariance".into(), square(|density| &density.covariance));
     object.insert("covariance_noise".into(), square(|density| &density.covariance_noise));
+}
+
+/// In the units of the columns; null where nothing is known, and for ends that are infinite.
+fn insert_intervals(object: &mut Map<String, Value>, line: &Line<'_>) {
+    let view = line.view;
+    object.insert("projection".into(), view.covariance.name().into());
+    object.insert("level".into(), view.intervals.level.into());
+    object.insert("joint".into(), view.intervals.joint.into());
+    object.insert("about".into(), if view.intervals.population { "population" } else { "records" }.into());
+    let dimension = line.moments.layout.dimension;
+    let ends = |interval: Option<Interval>| interval.map_or(Value::Null, |x| json!([x.lower, x.upper]));
+    let by_column = |interval: &dyn Fn(usize) -> Option<Interval>| -> Value {
+        line.columns().map(String::from).zip((0..dimension).map(|i| ends(interval(i)))).collect()
+    };
+    let square = |entry: &dyn Fn((usize, usize)) -> Value| -> Value {
+        (0..dimension).map(|i| (0..dimension).map(|j| entry((i, j))).collect::<Value>()).collect()
+    };
+    object.insert("mean_interval".into(), by_column(&|i| line.mean_interval(i)));
+    object.insert("covariance_interval".into(), square(&|pair| ends(line.covariance_interval(pair))));
+    let deviation = |i| Some(line.covariance_interval((i, i))?.square_root());
+    object.insert("standard_deviation_interval".into(), by_column(&deviation));
+    let correlation = |pair| line.correlation(pair);
+    object.insert("correlation".into(), square(&|pair| correlation(pair).map(|(value, _)| value).into()));
+    object
+        .insert("correlation_interval".into(), square(&|pair| ends(correlation(pair).map(|found| found.1))));
 }
 
 /// A symmetric matrix from its packed entries.

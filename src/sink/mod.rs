@@ -2,7 +2,8 @@
 //!
 //! A [`Writer`] turns one view into a table, JSON lines or CSV. The noise level stands beside every number: its standard
 //! deviation, exact for moments, and for means and covariances exact where counts are public and to the first order in
-//! the count's noise where they are not.
+//! the count's noise where they are not. Means, covariances and what follows from them have confidence intervals too,
+//! and every line of a density says whether it shows the data or their noise.
 
 mod csv;
 mod json;
@@ -12,6 +13,7 @@ use std::io::{self, Write};
 
 use hushflow_mechanism::epochs::Schedule;
 use hushflow_mechanism::estimate::density::{Density, DensityError, Quality};
+use hushflow_mechanism::estimate::intervals::{Interval, Intervals};
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::view::{Moments, SecondMomentSource};
 use hushflow_operators::Estimated;
@@ -59,12 +61,16 @@ impl Writer {
             (Ok(density), Estimate::Gaussian) => Some(self.publication.to_units(density)),
             (Err(error), Estimate::Gaussian) => Some(Err(*error)),
         };
+        let moments = &estimated.moments;
+        let confidence = self.view.intervals.confidence(&self.view.workload, moments.epoch);
+        let noisy = moments.noisy();
         let line = Line {
             publication: &self.publication,
             view: &self.view,
             named: self.named,
-            moments: &estimated.moments,
+            moments,
             density: density.as_ref().map(Result::as_ref),
+            intervals: noisy.intervals(confidence).ok(),
         };
         let header = match self.format {
             Format::Table => Some(table::header(&line)),
@@ -92,6 +98,8 @@ struct Line<'a> {
     moments: &'a Moments,
     /// In the units of the columns; none for a view of moments.
     density: Option<Result<&'a Density, &'a DensityError>>,
+    /// In centred and scaled coordinates; none where there is no density.
+    intervals: Option<Intervals<'a>>,
 }
 
 impl Line<'_> {
@@ -115,6 +123,25 @@ impl Line<'_> {
     /// Whether second moments are squares of epoch sums, which are none of records.
     fn squares_epoch_sums(&self) -> bool {
         self.moments.source != SecondMomentSource::Released
+    }
+
+    /// Half the width of a column's bounds: its unit.
+    fn scale(&self, column: usize) -> f64 {
+        self.publication.clipper().half_widths()[column]
+    }
+
+    fn mean_interval(&self, column: usize) -> Option<Interval> {
+        let centre = self.publication.clipper().centres()[column];
+        Some(self.intervals.as_ref()?.mean(column)?.to_units(self.scale(column), centre))
+    }
+
+    fn covariance_interval(&self, (i, j): (usize, usize)) -> Option<Interval> {
+        Some(self.intervals.as_ref()?.covariance(i, j)?.to_units(self.scale(i) * self.scale(j), 0.0))
+    }
+
+    /// `None` where a variance does not stand out of its noise.
+    fn correlation(&self, (i, j): (usize, usize)) -> Option<(f64, Interval)> {
+        self.intervals.as_ref()?.correlation(i, j)
     }
 
     /// When the epoch begins, as RFC 3339; empty where epochs are counted.

@@ -3,31 +3,52 @@
 use std::fmt::Write;
 
 use hushflow_mechanism::estimate::density::Density;
+use hushflow_mechanism::estimate::intervals::Interval;
 use hushflow_mechanism::workload::Workload;
 
 use super::Line;
+use crate::pipeline::Intervals;
 
 /// Columns that a table shows; the rest are in JSON and CSV.
 const SHOWN: usize = 4;
 
-/// Width of `number ± noise`.
+/// Width of `number ± reach`.
 const CELL: usize = 19;
 
 pub(super) fn header(line: &Line<'_>) -> String {
-    let mut text = lead(line, "epoch", "from", "view", "key");
+    let mut text = legend(line);
+    text.push_str(&lead(line, "epoch", "from", "view", "key"));
     let counted = if line.view.workload == Workload::Prefix { "records" } else { "weight" };
     let _ = write!(text, "{counted:>CELL$}");
     for title in titles(line) {
         let _ = write!(text, "{title:>CELL$}");
     }
+    if line.density.is_some() {
+        text.push_str("  quality");
+    }
     text
+}
+
+/// What stands after ±, in a line before the header.
+fn legend(line: &Line<'_>) -> String {
+    let Intervals { level, joint, population } = line.view.intervals;
+    match line.density {
+        None => "±: standard deviation of the noise\n".into(),
+        Some(_) => format!(
+            "±: reach of a {} % confidence interval for {}, {}\n",
+            level * 100.0,
+            if population { "the population of the records" } else { "the records themselves" },
+            if joint { "all of a line together" } else { "each by itself" },
+        ),
+    }
 }
 
 pub(super) fn line(line: &Line<'_>) -> String {
     let (epoch, start) = (line.moments.epoch.to_string(), line.start());
     let mut text = lead(line, &epoch, short(&start), &line.view.name, line.key());
     let noise = line.moments.noise;
-    push(&mut text, line.moments.count(), noise.count);
+    let reach = if line.density.is_some() { line.view.intervals.count_reach() } else { 1.0 };
+    push(&mut text, line.moments.count(), noise.count * reach);
     match line.density {
         None => {
             line.moments.first().iter().take(SHOWN).for_each(|&sum| push(&mut text, sum, noise.first));
@@ -36,9 +57,7 @@ pub(super) fn line(line: &Line<'_>) -> String {
         }
         Some(Ok(density)) => {
             push_density(&mut text, line, density);
-            if line.quality() != "good" {
-                text.push_str("  mostly noise");
-            }
+            let _ = write!(text, "  {}", line.quality());
         }
         Some(Err(error)) => {
             let _ = write!(text, "  no estimate: {error}");
@@ -68,15 +87,38 @@ fn titles(line: &Line<'_>) -> Vec<String> {
 
 fn push_density(text: &mut String, line: &Line<'_>, density: &Density) {
     let shown = density.mean.len().min(SHOWN);
-    (0..shown).for_each(|i| push(text, density.mean[i], density.mean_noise[i]));
-    let deviation = |i: usize| density.covariance[(i, i)].sqrt();
-    // To the first order: the noise of a square root is that of its square over twice the root.
-    (0..shown)
-        .for_each(|i| push(text, deviation(i), density.covariance_noise[(i, i)] / (2.0 * deviation(i))));
-    if line.is_full() && shown > 1 {
-        let scale = deviation(0) * deviation(1);
-        push(text, density.covariance[(0, 1)] / scale, density.covariance_noise[(0, 1)] / scale);
+    for i in 0..shown {
+        push_interval(text, density.mean[i], line.mean_interval(i));
     }
+    for i in 0..shown {
+        let variance = density.covariance[(i, i)];
+        let interval = line.covariance_interval((i, i)).map(Interval::square_root);
+        match interval {
+            // As good as no variance at all: what is known is how much it is at most.
+            Some(interval) if interval.lower == 0.0 => push_bound(text, interval.upper),
+            interval => push_interval(text, variance.max(0.0).sqrt(), interval),
+        }
+    }
+    if line.is_full() && shown > 1 {
+        match line.correlation((0, 1)) {
+            Some((correlation, interval)) => push_interval(text, correlation, Some(interval)),
+            None => push_cell(text, "-"),
+        }
+    }
+}
+
+fn push_interval(text: &mut String, value: f64, interval: Option<Interval>) {
+    push(text, value, interval.map_or(0.0, |interval| interval.reach_from(value)));
+}
+
+/// `≤ bound`, to three digits.
+fn push_bound(text: &mut String, bound: f64) {
+    let places = (2.0 - bound.log10().floor()).clamp(0.0, 6.0) as usize;
+    push_cell(text, &format!("≤ {bound:.places$}"));
+}
+
+fn push_cell(text: &mut String, cell: &str) {
+    let _ = write!(text, " {cell:>width$}", width = CELL - 1);
 }
 
 fn lead(line: &Line<'_>, epoch: &str, from: &str, view: &str, key: &str) -> String {
@@ -104,11 +146,11 @@ fn cut(title: &str) -> String {
     }
 }
 
-/// `value ± noise`, both to the place of the noise's second digit.
+/// `value ± reach`, both to the place of the reach's second digit.
 fn push(text: &mut String, value: f64, noise: f64) {
     let places =
         if noise > 0.0 && noise.is_finite() { (1.0 - noise.log10().floor()).clamp(0.0, 6.0) } else { 0.0 };
     let places = places as usize;
     let cell = if noise > 0.0 { format!("{value:.places$} ± {noise:.places$}") } else { format!("{value}") };
-    let _ = write!(text, " {cell:>width$}", width = CELL - 1);
+    push_cell(text, &cell);
 }

@@ -1,5 +1,7 @@
 //! An interval of real numbers, and what confidence it is to hold.
 
+use super::quantile;
+
 /// The numbers from `lower` to `upper`; infinite ends where nothing can be said.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
@@ -43,6 +45,13 @@ impl Default for Confidence {
     }
 }
 
+impl Confidence {
+    /// z with P(|N(0, 1)| ≤ z) = level, for one statement by itself.
+    pub fn normal_quantile(&self) -> f64 {
+        quantile::normal((1.0 - self.level) / 2.0)
+    }
+}
+
 impl Interval {
     /// All real numbers.
     pub const UNBOUNDED: Self = Interval { lower: f64::NEG_INFINITY, upper: f64::INFINITY };
@@ -67,9 +76,12 @@ impl Interval {
         (self.upper - x).max(x - self.lower)
     }
 
-    /// Itself, wide enough for x.
+    /// Itself, wide enough for x; unbounded where an end is lost to overflow.
     pub(super) fn with(self, x: f64) -> Self {
-        Interval { lower: self.lower.min(x), upper: self.upper.max(x) }
+        match self.lower.is_nan() || self.upper.is_nan() {
+            true => Self::UNBOUNDED,
+            false => Interval { lower: self.lower.min(x), upper: self.upper.max(x) },
+        }
     }
 
     /// The interval of the sum of an estimate and an independent error of mean 0, from the interval around the

@@ -6,8 +6,8 @@
 //! - a covariance: its range over the ball of moments within z of the released ones (`ball.rs`), made before
 //!   any projection, whose bias has no known law. The estimate ± z of its own standard deviations holds the
 //!   truth too rarely where that deviation depends on a mean that is itself noise;
-//! - a correlation: in the scale atanh ρ, with the noise of the first order, and only where both
-//!   variances are surely above 0.
+//! - a correlation: all ρ from which the estimate is at most z standard deviations of its noise away, to the first
+//!   order and at that ρ; only where both variances stand out of their noise.
 //!
 //! For the population, the error of the sample is independent of the noise, and the two are joined as Zou &
 //! Donner 2008 do. A sample mean errs by Student's law; a sample covariance σᵢⱼ is that of u − w, u and w the
@@ -28,6 +28,9 @@ use std::f64::consts::SQRT_2;
 
 /// The smallest sample of which anything is said about its population.
 pub const LEAST_SAMPLE: f64 = 10.0;
+
+/// How many standard deviations of its noise a variance must exceed for a correlation to be given.
+pub const MIN_VARIANCE_TO_NOISE: f64 = 4.0;
 
 /// Confidence intervals of the moments of one key, in the coordinates of the moments.
 #[derive(Clone, Debug)]
@@ -85,34 +88,35 @@ impl Intervals<'_> {
     pub fn mean(&self, column: usize) -> Option<Interval> {
         let estimate = *self.mean.get(column)?;
         let interval = self.fieller(self.first(column)).with(estimate);
-        Some(match self.subject {
-            Subject::Records => interval,
-            Subject::Population { .. } => self.sampled(interval, estimate, |freedom| {
-                let error = quantile::student(self.z, freedom) * (self.spread(column) / freedom).sqrt();
-                (error, error)
-            }),
-        })
+        let Subject::Population { .. } = self.subject else { return Some(interval) };
+        let sampled = self.sampled(interval, estimate, |freedom| {
+            let error = quantile::student(self.z, freedom) * (self.spread(column) / freedom).sqrt();
+            (error, error)
+        });
+        Some(sampled.with(estimate))
     }
 
     /// The interval of the covariance of two columns, or of the variance of one; `None` if there is no such column
-    /// or if only diagonal moments are known.
+    /// or if only diagonal moments are known. That of a variance begins at 0 at least, and ends one standard
+    /// deviation of its noise above 0 at least: releases that look like less than no variance hide one, too.
     pub fn covariance(&self, i: usize, j: usize) -> Option<Interval> {
         let estimate = *self.covariance.get((i, j))?;
-        let interval = self.entry(i, j)?.covariance_range(self.z).with(estimate);
-        let Subject::Population { .. } = self.subject else { return Some(interval) };
-        let scale = (self.spread(i) * self.spread(j)).sqrt();
-        let (u, w) = match i == j {
-            true => (2.0 * scale, 0.0),
-            false => ((scale + estimate).max(0.0), (scale - estimate).max(0.0)),
+        let records = self.entry(i, j)?.covariance_range(self.z).with(estimate);
+        let interval = match self.subject {
+            Subject::Records => records,
+            Subject::Population { heaviest } => {
+                // A sample's covariance is that of its population times (n−1)/n.
+                let sample = self.moments.count() / heaviest;
+                let sampled = self.sampled(records, estimate, |freedom| self.sampling(i, j, freedom));
+                sampled.map(|x| x * sample / (sample - 1.0).max(f64::MIN_POSITIVE)).with(estimate)
+            }
         };
-        let sampled = self.sampled(interval, estimate, |freedom| {
-            let below = 1.0 - freedom / quantile::chi_squared(self.z, freedom);
-            let above = freedom / quantile::chi_squared(-self.z, freedom) - 1.0;
-            ((u * below).hypot(w * above) / 2.0, (u * above).hypot(w * below) / 2.0)
-        });
-        // A sample's covariance is that of its population times (n−1)/n.
-        let sample = self.sample()?;
-        Some(sampled.map(|x| x * sample / (sample - 1.0).max(f64::MIN_POSITIVE)))
+        Some(match i == j {
+            true => {
+                Interval { lower: interval.lower.max(0.0), upper: interval.upper.max(self.variance_noise(i)) }
+            }
+            false => interval,
+        })
     }
 
     /// The interval of the standard deviation of a column.
@@ -120,27 +124,29 @@ impl Intervals<'_> {
         self.covariance(column, column).map(Interval::square_root)
     }
 
-    /// The estimated correlation of two columns and its interval; `None` where a variance is not surely above
-    /// 0, so that a correlation means nothing.
+    /// The estimated correlation of two columns and its interval; `None` where a variance does not exceed
+    /// [`MIN_VARIANCE_TO_NOISE`] of its noise, so that a correlation means nothing.
     pub fn correlation(&self, i: usize, j: usize) -> Option<(f64, Interval)> {
-        let sure = |column| self.covariance(column, column).is_some_and(|interval| interval.lower > 0.0);
-        if i == j || !sure(i) || !sure(j) {
+        if !self.stands_out(i)? || !self.stands_out(j)? {
             return None;
         }
-        let estimate = self.covariance.get((i, j))? / self.deviation(i) / self.deviation(j);
+        if i == j {
+            return Some((1.0, Interval { lower: 1.0, upper: 1.0 }));
+        }
         self.entry(i, j)?;
-        if estimate.abs() >= 1.0 {
-            return None;
-        }
-        let noise = self.correlation_noise(i, j, estimate) / (1.0 - estimate * estimate);
-        let sampling = match self.subject {
-            Subject::Records => 0.0,
-            Subject::Population { .. } if !self.is_sampled() => f64::INFINITY,
-            Subject::Population { .. } => 1.0 / (self.sample()? - 3.0).sqrt(),
+        let estimate = self.covariance[(i, j)] / self.deviation(i) / self.deviation(j);
+        let records = self.score(estimate, |correlation| self.correlation_noise(i, j, correlation).powi(2));
+        let within = estimate.clamp(-1.0, 1.0);
+        let interval = match self.subject {
+            Subject::Records => records,
+            Subject::Population { .. } => self.sampled(records, estimate, |freedom| {
+                let reach = self.z / (freedom - 2.0).sqrt();
+                let end = |shift: f64| (within.atanh() + shift).tanh();
+                (within - end(-reach), end(reach) - within)
+            }),
         };
-        let (centre, reach) = (estimate.atanh(), self.z * noise.hypot(sampling));
-        let interval = Interval { lower: centre - reach, upper: centre + reach };
-        Some((estimate, interval.map(f64::tanh)))
+        let ends = interval.with(within).map(|end| end.clamp(-1.0, 1.0));
+        Some((within, ends))
     }
 
     /// How far any eigenvalue of the records' covariance, and its variance in any direction, can be from that of
@@ -166,7 +172,7 @@ impl Intervals<'_> {
         }
         let expected = match moments.layout.second {
             SecondMoment::Full => (2.0 * dimension).sqrt(),
-            SecondMoment::Diagonal => (2.0 * (2.0 * dimension).ln()).sqrt(),
+            SecondMoment::Diagonal | SecondMoment::None => (2.0 * (2.0 * dimension).ln()).sqrt(),
         };
         let second_error = noise.second * (expected + z);
         let first_error = noise.first * (dimension.sqrt() + z);
@@ -177,7 +183,9 @@ impl Intervals<'_> {
         let scaled = count_error * (second_norm + second_error) / (count - count_error);
         let debiasing = (noise.first / count).powi(2)
             + (noise.count / count).powi(2) * (second_norm / count + 3.0 * mean_norm * mean_norm);
-        (second_error + scaled) / count + mean_error * (2.0 * mean_norm + mean_error) + debiasing
+        let radius =
+            (second_error + scaled) / count + mean_error * (2.0 * mean_norm + mean_error) + debiasing;
+        if radius.is_nan() { f64::INFINITY } else { radius }
     }
 
     /// The released count, sums and second moment behind a covariance.
@@ -186,6 +194,7 @@ impl Intervals<'_> {
         let (row, column, dimension) = (i.min(j), i.max(j), layout.dimension);
         let place = match layout.second {
             _ if column >= dimension => None,
+            SecondMoment::None => None,
             SecondMoment::Full => Some(row * (2 * dimension - row - 1) / 2 + column),
             SecondMoment::Diagonal => (row == column).then_some(row),
         }?;
@@ -214,30 +223,58 @@ impl Intervals<'_> {
         Interval { lower: (centre - reach) / scale, upper: (centre + reach) / scale }
     }
 
-    /// Number of records of equal weight that these are worth; of records alone, `None`.
-    fn sample(&self) -> Option<f64> {
+    /// The interval with the sampling error, given its distances for the degrees of freedom of the records, taken
+    /// for the number of equal weight that they are worth.
+    fn sampled(&self, records: Interval, estimate: f64, error: impl Fn(f64) -> (f64, f64)) -> Interval {
         match self.subject {
-            Subject::Records => None,
-            Subject::Population { heaviest } => Some(self.moments.count() / heaviest),
+            Subject::Population { heaviest } if self.moments.count() / heaviest >= LEAST_SAMPLE => {
+                records.widened(estimate, error(self.moments.count() / heaviest - 1.0))
+            }
+            Subject::Population { .. } => Interval::UNBOUNDED,
+            Subject::Records => records,
         }
     }
 
-    fn is_sampled(&self) -> bool {
-        self.sample().is_some_and(|sample| sample >= LEAST_SAMPLE)
+    /// The distances that the sampling error of a covariance reaches.
+    fn sampling(&self, i: usize, j: usize, freedom: f64) -> (f64, f64) {
+        let scale = (self.spread(i) * self.spread(j)).sqrt();
+        let (u, w) = match i == j {
+            true => (2.0 * scale, 0.0),
+            false => ((scale + self.covariance[(i, j)]).max(0.0), (scale - self.covariance[(i, j)]).max(0.0)),
+        };
+        let below = 1.0 - freedom / quantile::chi_squared(self.z, freedom);
+        let above = freedom / quantile::chi_squared(-self.z, freedom) - 1.0;
+        ((u * below).hypot(w * above) / 2.0, (u * above).hypot(w * below) / 2.0)
     }
 
-    /// The interval with the sampling error, given its distances for these degrees of freedom.
-    fn sampled(&self, interval: Interval, estimate: f64, error: impl Fn(f64) -> (f64, f64)) -> Interval {
-        match self.sample().filter(|_| self.is_sampled()) {
-            Some(sample) => interval.widened(estimate, error(sample - 1.0)),
-            None => Interval::UNBOUNDED,
+    /// The ρ with |estimate − ρ| ≤ z √variance(ρ), for a variance that is quadratic in ρ.
+    fn score(&self, estimate: f64, variance: impl Fn(f64) -> f64) -> Interval {
+        let (at_minus, at_zero, at_one) = (variance(-1.0), variance(0.0), variance(1.0));
+        let z = self.z * self.z;
+        let scale = 1.0 - z * ((at_one + at_minus) / 2.0 - at_zero);
+        if scale <= 0.0 {
+            return Interval::UNBOUNDED;
         }
+        let centre = estimate + z * (at_one - at_minus) / 4.0;
+        let product = estimate * estimate - z * at_zero;
+        let reach = (centre * centre - scale * product).max(0.0).sqrt();
+        Interval { lower: (centre - reach) / scale, upper: (centre + reach) / scale }
+    }
+
+    fn variance_noise(&self, column: usize) -> f64 {
+        let (variance, mean) = (self.covariance[(column, column)], self.mean[column]);
+        self.moments.covariance_noise(variance.max(0.0), (mean, mean), true)
+    }
+
+    /// Whether a variance stands out of its noise by far.
+    fn stands_out(&self, column: usize) -> Option<bool> {
+        let variance = *self.covariance.get((column, column))?;
+        Some(variance > MIN_VARIANCE_TO_NOISE * self.variance_noise(column))
     }
 
     /// The variance of a column, at least one standard deviation of its noise.
     fn spread(&self, column: usize) -> f64 {
-        let (variance, mean) = (self.covariance[(column, column)], self.mean[column]);
-        variance.max(self.moments.covariance_noise(variance.max(0.0), (mean, mean), true))
+        self.covariance[(column, column)].max(self.variance_noise(column))
     }
 
     fn deviation(&self, column: usize) -> f64 {
@@ -258,3 +295,6 @@ impl Intervals<'_> {
         second.hypot(noise.first * sums).hypot(noise.count * ratio) / self.moments.count()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,3 +13,5 @@ pub mod projection;
 pub mod quality;
 mod quantile;
 pub mod sample;
+#[cfg(test)]
+mod simulation;

@@ -124,7 +124,7 @@ impl NoisyMoments<'_> {
 
     /// Eigenvalues of a covariance, and eigenvectors unless they are the axes.
     fn spectrum(&self, covariance: &DMatrix<f64>) -> Result<Spectrum, DensityError> {
-        if self.layout.second == SecondMoment::Diagonal {
+        if self.layout.second != SecondMoment::Full {
             return Ok(Spectrum { values: covariance.diagonal(), directions: None });
         }
         let iterations = ITERATIONS * self.layout.dimension;
@@ -158,5 +158,87 @@ impl Spectrum {
         let raised = DMatrix::from_diagonal(&self.values.zip_map(floors, f64::max));
         let raised = self.directions.as_ref().map_or_else(|| raised.clone(), |u| u * &raised * u.transpose());
         (&raised + raised.transpose()) / 2.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::simulation::{layout, moments, noise, released};
+    use super::*;
+    use chacha20::ChaCha8Rng;
+    use nalgebra::Cholesky;
+    use rand::SeedableRng;
+
+    /// The covariance that `projection` makes of ten exact records with this one and noise τ₂ = 1.
+    fn projected(projection: Projection, dimension: usize, covariance: &[f64]) -> DMatrix<f64> {
+        let layout = layout(dimension, SecondMoment::Full);
+        let coordinates = moments(layout, 10.0, &vec![0.0; dimension], covariance);
+        let moments = NoisyMoments { layout, coordinates: &coordinates, noise: noise(0.0, 0.0, 1.0) };
+        moments.density_by(projection).unwrap().covariance
+    }
+
+    #[test]
+    fn each_projection_gives_its_matrix() {
+        let check = |projection, expected: [f64; 4]| {
+            let found = projected(projection, 2, &[1.0, 2.0, 2.0, 1.0]);
+            let error = (&found - DMatrix::from_row_slice(2, 2, &expected)).amax();
+            assert!(error < 1e-14, "{projection}: {found}");
+        };
+        check(Projection::Raw, [1.0, 2.0, 2.0, 1.0]);
+        // Eigenvalues 3 and −1 of (1, ±1)/√2: −1 becomes 0, or τ₂/n = 1/10.
+        check(Projection::Nearest, [1.5, 1.5, 1.5, 1.5]);
+        check(Projection::Floor, [1.55, 1.45, 1.45, 1.55]);
+        // α = η²/σ̂² = (1/2)/10²/2², so off the diagonal 2 − 1/400; eigenvalues 3 − 1/400 and 1/10.
+        let (half, floor) = ((3.0 - 1.0 / 400.0) / 2.0, 0.05);
+        check(Projection::Shrink, [half + floor, half - floor, half - floor, half + floor]);
+    }
+
+    #[test]
+    fn correlations_that_may_be_noise_are_given_up() {
+        let shrunk = projected(Projection::Shrink, 2, &[1.0, 0.07, 0.07, 2.0]);
+        assert_eq!(shrunk.as_slice(), [1.0, 0.0, 0.0, 2.0], "0.07 is below 1/(10√2)");
+        let kept = projected(Projection::Shrink, 2, &[1.0, 0.1, 0.1, 2.0]);
+        assert!((kept[(0, 1)] - 0.05).abs() < 1e-12, "half of 0.1² is noise: {kept}");
+    }
+
+    /// What is positive definite by far is left alone.
+    #[test]
+    fn covariances_that_stand_out_are_not_projected() {
+        let covariance = [3.0, 1.0, 1.0, 3.0];
+        for projection in [Projection::Floor, Projection::Nearest, Projection::Raw] {
+            assert_eq!(projected(projection, 2, &covariance).as_slice(), covariance);
+        }
+    }
+
+    /// In pure noise all but the raw one are positive definite, and the error in the Frobenius norm falls from the
+    /// raw one to the nearest (projections on convex sets that hold the truth can't move away from it).
+    #[test]
+    fn projections_of_noise_are_covariances() {
+        let layout = layout(5, SecondMoment::Full);
+        let exact = moments(layout, 10.0, &[0.2; 5], DMatrix::from_diagonal_element(5, 5, 0.1).as_slice());
+        let noise = noise(0.0, 5.0, 7.0);
+        let mut random = ChaCha8Rng::seed_from_u64(9);
+        for _ in 0..1000 {
+            let coordinates = released(layout, &exact, noise, &mut random);
+            let moments = NoisyMoments { layout, coordinates: &coordinates, noise };
+            let by = |projection| moments.density_by(projection).unwrap().covariance;
+            for projection in [Projection::Floor, Projection::Nearest, Projection::Shrink] {
+                assert!(Cholesky::new(by(projection)).is_some(), "{projection}");
+            }
+            let error = |projection| (by(projection) - DMatrix::from_diagonal_element(5, 5, 0.1)).norm();
+            assert!(error(Projection::Nearest) <= error(Projection::Raw));
+        }
+    }
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for projection in Projection::ALL {
+            assert_eq!(projection.to_string().parse(), Ok(projection));
+        }
+        let error = "ceiling".parse::<Projection>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "found \"ceiling\", expected \"floor\", \"nearest\", \"shrink\" or \"raw\""
+        );
     }
 }

@@ -95,10 +95,12 @@ impl Moments {
     /// [`DensityError`], foremost where the count is lost in its noise. It is on the caller that the second moments are
     /// those of records, as [`source`](Self::source) tells.
     pub fn density(&self) -> Result<Density, DensityError> {
-        if self.layout.second_len() == 0 {
-            return Err(DensityError::NoSecondMoments);
-        }
-        NoisyMoments { layout: self.layout, coordinates: &self.coordinates, noise: self.noise }.density()
+        self.noisy().density()
+    }
+
+    /// What all estimates are made of.
+    pub fn noisy(&self) -> NoisyMoments<'_> {
+        NoisyMoments { layout: self.layout, coordinates: &self.coordinates, noise: self.noise }
     }
 }
 

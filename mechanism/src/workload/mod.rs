@@ -192,6 +192,16 @@ impl Workload {
         }
     }
 
+    /// The largest weight that row t gives to an epoch, whatever its sign.
+    pub fn largest_coefficient(&self, t: u64) -> f64 {
+        match self {
+            Self::Matrix(_) => (1..=t).map(|i| self.coefficient(t, i).abs()).fold(0.0, f64::max),
+            // Momentum remembers the first epoch most; the weights of all others never fall.
+            Self::Momentum(_) => self.coefficient(t, 1),
+            _ => self.coefficient(t, t),
+        }
+    }
+
     /// What row t ≥ 1 of the Toeplitz part is divided by to give row t of A.
     pub fn row_divisor(&self, t: u64) -> f64 {
         match self {
@@ -316,6 +326,17 @@ mod tests {
             let json = serde_json::to_string(&workload).unwrap();
             assert_eq!(json, format!("\"{text}\""));
             assert_eq!(serde_json::from_str::<Workload>(&json).unwrap(), workload);
+        }
+    }
+
+    #[test]
+    fn the_largest_coefficient_is_that_of_the_row() {
+        for text in ["prefix", "average", "exponential:0.9", "window:3", "momentum:0.95", "adam:0.999"] {
+            let workload: Workload = text.parse().unwrap();
+            for t in [1, 2, 7] {
+                let row = (1..=t).map(|i| workload.coefficient(t, i));
+                assert_eq!(workload.largest_coefficient(t), row.fold(0.0, f64::max), "{text} {t}");
+            }
         }
     }
 
