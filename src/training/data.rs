@@ -123,6 +123,19 @@ impl LabelledImages {
         (&self.levels[image * self.pixels..][..self.pixels], self.labels[image])
     }
 
+    /// Images of half the width and height, whose pixels are the means of four: for square images of even width.
+    pub fn halved(&self) -> Self {
+        let width = self.pixels.isqrt();
+        let half = width / 2;
+        let level = |image: usize, place: usize| {
+            let corner = image * self.pixels + 2 * (place / half) * width + 2 * (place % half);
+            [0, 1, width, width + 1].map(|step| self.levels[corner + step]).iter().sum::<f32>() / 4.0
+        };
+        let places = (0..self.len()).flat_map(|image| (0..half * half).map(move |place| (image, place)));
+        let levels = places.map(|(image, place)| level(image, place)).collect();
+        Self { pixels: half * half, levels, labels: self.labels.clone() }
+    }
+
     /// Those images whose number, from 0, is chosen.
     pub fn choose(&self, chosen: impl Fn(usize) -> bool) -> Self {
         let mut images = Self { pixels: self.pixels, ..Self::default() };
@@ -266,6 +279,14 @@ mod tests {
         let images = labelled_idx(&folder.path().join("a.gz"), &folder.path().join("b.gz")).unwrap();
         let expected = LabelledImages { pixels: 2, levels: vec![0.0, 1.0, 0.2, 0.4], labels: vec![9, 7] };
         assert_eq!(images, expected);
+    }
+
+    #[test]
+    fn halved_images_are_means_of_four_pixels() {
+        let levels = [1.0, 2.0, 0.0, 0.0, 3.0, 2.0, 0.0, 4.0].repeat(2);
+        let images = LabelledImages { pixels: 16, levels, labels: vec![3] };
+        let expected = LabelledImages { pixels: 4, levels: vec![2.0, 1.0, 2.0, 1.0], labels: vec![3] };
+        assert_eq!(images.halved(), expected);
     }
 
     #[test]
