@@ -234,13 +234,12 @@ mod tests {
             let mut gradient = vec![f64::NAN; network.parameters()];
             network.gradient(&parameters, &input, 2, &mut workspace, &mut gradient);
             let mut loss = |parameters: &[f64]| network.forward(parameters, &input, Some(2), &mut workspace);
-            for place in 0..parameters.len() {
+            for (place, found) in gradient.into_iter().enumerate() {
                 let mut moved = parameters.clone();
                 moved[place] += 1e-5;
                 let above = loss(&moved);
                 moved[place] -= 2e-5;
                 let difference = (above - loss(&moved)) / 2e-5;
-                let found = gradient[place];
                 assert!((found - difference).abs() < 1e-8, "{activation:?} {place}: {found} {difference}");
             }
         }
