@@ -78,3 +78,4 @@ pub mod source;
 mod spelling;
 pub mod state;
 pub mod strategies;
+pub mod training;

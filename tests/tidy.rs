@@ -12,7 +12,13 @@ const TWO_ROOMS: usize = 800;
 const RESERVED: [(&[&str], &[&str], &str); 6] = [
     (
         &["timely", "differential_dataflow"],
-        &["operators/", "src/runtime/", "examples/embed_in_timely.rs", "benches/pipeline.rs"],
+        &[
+            "operators/",
+            "src/runtime/",
+            "examples/embed_in_timely.rs",
+            "benches/pipeline.rs",
+            "benches/adam.rs",
+        ],
         "dataflow is plumbing around mathematics",
     ),
     (&["step_while"], &[], "it spins; step_or_park waits"),

@@ -17,7 +17,7 @@
 
 use crate::mechanism::{MatrixMechanism, MomentEncoder};
 use crate::moments::Layout;
-use crate::noise::{DiscreteGaussian, EntropyError, NoiseSource};
+use crate::noise::{DiscreteGaussian, EntropyError, NoiseScale, NoiseSource};
 use crate::strategy::StepError;
 use std::ops::Range;
 use thiserror::Error;
@@ -110,7 +110,9 @@ pub struct ReleaseShard {
     shard: u32,
     encoder: MomentEncoder,
     horizon: Option<u64>,
-    samplers: Vec<Option<DiscreteGaussian>>,
+    coordinates: usize,
+    /// Samplers of runs of coordinates with equal noise, and the lengths of the runs.
+    samplers: Vec<(Option<DiscreteGaussian>, usize)>,
     source: NoiseSource,
     /// Noise of the next epoch, once it is drawn.
     prepared: Option<Zeroizing<Vec<i128>>>,
@@ -121,12 +123,11 @@ impl ReleaseShard {
     pub fn new(shard: u32, shards: Shards, mechanism: &MatrixMechanism, source: NoiseSource) -> Self {
         let noise = mechanism.moments().noise();
         let range = shards.range(shard);
-        let samplers = range
-            .clone()
-            .map(|c| noise[(c % noise.len() as u64) as usize].scale.map(DiscreteGaussian::new))
-            .collect::<Vec<_>>();
+        let coordinates = (range.end - range.start) as usize;
+        let samplers = samplers(range.clone().map(|c| noise[(c % noise.len() as u64) as usize].scale));
         let encoder = mechanism.strategies().encoder(mechanism.layout(), range);
-        ReleaseShard { shard, encoder, horizon: mechanism.horizon(), samplers, source, prepared: None }
+        let horizon = mechanism.horizon();
+        ReleaseShard { shard, encoder, horizon, coordinates, samplers, source, prepared: None }
     }
 
     /// The epoch that comes next; the first is 1.
@@ -136,7 +137,7 @@ impl ReleaseShard {
 
     /// Number of coordinates.
     pub fn coordinates(&self) -> usize {
-        self.samplers.len()
+        self.coordinates
     }
 
     /// Draws the noise of the next epoch, unless it is drawn already.
@@ -146,9 +147,14 @@ impl ReleaseShard {
     pub fn prepare(&mut self) -> Result<(), ReleaseError> {
         if self.prepared.is_none() {
             let mut generator = self.source.generator(self.next_epoch(), u64::from(self.shard))?;
-            let mut noise = Zeroizing::new(vec![0; self.samplers.len()]);
-            for (z, sampler) in noise.iter_mut().zip(&self.samplers) {
-                *z = sampler.as_ref().map_or(0, |gaussian| gaussian.sample(&mut generator));
+            let mut noise = Zeroizing::new(vec![0; self.coordinates]);
+            let mut rest = &mut noise[..];
+            for (sampler, length) in &self.samplers {
+                let (run, after) = rest.split_at_mut(*length);
+                if let Some(gaussian) = sampler {
+                    gaussian.fill(&mut generator, run);
+                }
+                rest = after;
             }
             self.prepared = Some(noise);
         }
@@ -199,6 +205,18 @@ impl ReleaseShard {
         self.prepared = None;
         Ok(self.encoder.restore(state)?)
     }
+}
+
+/// One sampler for each run of equal scales.
+fn samplers(scales: impl Iterator<Item = Option<NoiseScale>>) -> Vec<(Option<DiscreteGaussian>, usize)> {
+    let mut samplers: Vec<(Option<DiscreteGaussian>, usize)> = Vec::new();
+    for scale in scales {
+        match samplers.last_mut() {
+            Some((last, length)) if last.as_ref().map(DiscreteGaussian::scale) == scale => *length += 1,
+            _ => samplers.push((scale.map(DiscreteGaussian::new), 1)),
+        }
+    }
+    samplers
 }
 
 #[cfg(test)]

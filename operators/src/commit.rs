@@ -2,11 +2,12 @@
 
 use crate::{Fault, ShardRelease};
 use hushflow_mechanism::release::Shards;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
 use timely::ExchangeData;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Exchange;
+use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 use zeroize::Zeroizing;
 
@@ -90,51 +91,45 @@ impl<'scope> Commit<'scope> for StreamVec<'scope, u64, ShardRelease> {
         mut log: Option<Box<dyn CommitLog<M>>>,
         fault: Fault,
     ) -> StreamVec<'scope, u64, Released> {
-        let writer = self.scope().index() == 0;
         let to_writer = Exchange::new(|_: &ShardRelease| 0);
         let marks_to_writer = Exchange::new(|_: &M| 0);
-        self.binary_frontier(marks, to_writer, marks_to_writer, "Commit", move |mut capability, _info| {
-            capability.downgrade(&first_epoch);
-            let mut capability = writer.then_some(capability);
+        self.binary_frontier(marks, to_writer, marks_to_writer, "Commit", move |_capability, _info| {
+            let mut next = first_epoch;
             let mut open: BTreeMap<u64, Parts<M>> = BTreeMap::new();
+            // The times of epochs on their way into the log. The operator holds the times of releases and no other, so it ends
+            // when the releases end, also in a loop.
+            let mut times = VecDeque::new();
             move |(releases, release_frontier), (marks, mark_frontier), output| {
                 releases.for_each_time(|time, batches| {
                     let parts = open.entry(*time.time()).or_default();
+                    parts.time.get_or_insert_with(|| time.retain(0));
                     parts.releases.extend(batches.flat_map(|batch| batch.drain(..)));
                 });
                 marks.for_each_time(|time, batches| {
                     let parts = open.entry(*time.time()).or_default();
                     parts.marks.extend(batches.flat_map(|batch| batch.drain(..)));
                 });
-                let (Some(held), Some(log), false) = (capability.as_mut(), log.as_mut(), fault.is_raised())
-                else {
-                    return;
-                };
+                let Some(log) = log.as_mut().filter(|_| !fault.is_raised()) else { return };
                 let mut epochs = Vec::new();
-                let mut next = *held.time();
                 while !release_frontier.less_equal(&next)
                     && !mark_frontier.less_equal(&next)
-                    && let Some(parts) = open.remove(&next)
+                    && let Some(mut parts) = open.remove(&next)
                 {
+                    times.extend(parts.time.take());
                     match parts.assemble(next, shards) {
                         Ok(epoch) => epochs.push(epoch),
                         Err(reason) => return fault.raise(reason),
                     }
                     next += 1;
                 }
-                if !epochs.is_empty() {
-                    if let Err(error) = log.commit(&epochs) {
-                        return fault.raise(error);
-                    }
-                    for epoch in &mut epochs {
-                        held.downgrade(&epoch.epoch);
-                        let values = std::mem::take(&mut epoch.values);
-                        output.session(&held).give(Released { epoch: epoch.epoch, values });
-                    }
-                    held.downgrade(&next);
+                if epochs.is_empty() {
+                    return;
                 }
-                if release_frontier.is_empty() && mark_frontier.is_empty() {
-                    capability = None;
+                if let Err(error) = log.commit(&epochs) {
+                    return fault.raise(error);
+                }
+                for (EpochCommit { epoch, values, .. }, time) in epochs.into_iter().zip(times.drain(..)) {
+                    output.session(&time).give(Released { epoch, values });
                 }
             }
         })
@@ -143,13 +138,15 @@ impl<'scope> Commit<'scope> for StreamVec<'scope, u64, ShardRelease> {
 
 /// What has come of an epoch so far.
 struct Parts<M> {
+    /// Held from the first release on.
+    time: Option<Capability<u64>>,
     releases: Vec<ShardRelease>,
     marks: Vec<M>,
 }
 
 impl<M> Default for Parts<M> {
     fn default() -> Self {
-        Parts { releases: Vec::new(), marks: Vec::new() }
+        Parts { time: None, releases: Vec::new(), marks: Vec::new() }
     }
 }
 

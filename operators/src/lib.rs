@@ -8,10 +8,14 @@
 //! | [`Epochs`] | [`Records`] at the source's time | the same at the epoch they belong to |
 //! | [`Clip`] | [`Records`] | [`QuantisedRecords`] of bounded norm, on an integer grid |
 //! | [`Accumulate`] | [`QuantisedRecords`] | [`PartialSums`]: one worker's exact sums of an epoch |
+//! | [`SquareBatches`] | [`PartialSums`] of all workers | the same, with squares of the sums |
 //! | [`Release`] | [`PartialSums`] of all workers | [`ShardRelease`]: encoded, with exact noise, for **every** epoch |
 //! | [`Commit`] | [`ShardRelease`] of all shards | [`Released`]: what is durable, and so may be seen by anyone |
 //! | [`Views`] | [`Released`] | [`Moments`](hushflow_mechanism::view::Moments) of a workload |
 //! | [`Densities`] | moments | [`Estimated`]: mean and covariance beside the moments |
+//! | [`Optimise`] | [`Released`] gradients | [`UpdatePart`](hushflow_mechanism::estimate::adam::UpdatePart)s of Adam |
+//!
+//! [`training_loop`] closes a loop around them, from the optimiser's updates back to gradients.
 //!
 //! Timestamps are epochs, from 1. Records are never exchanged: each worker sums its own, and only sums travel.
 //! Everything before [`Commit`] is private: its types print nothing.
@@ -25,6 +29,8 @@
 //! `examples/embed_in_timely.rs` in the repository.
 
 mod accumulate;
+mod adam;
+mod batch_squares;
 mod clip;
 mod commit;
 mod density;
@@ -32,12 +38,15 @@ mod epochs;
 mod fault;
 mod records;
 mod release;
+mod training;
 mod view;
 
 /// The very timely that these operators are made for: a dataflow that embeds them must use no other version.
 pub use timely;
 
 pub use accumulate::Accumulate;
+pub use adam::{AdamSetup, Optimise};
+pub use batch_squares::SquareBatches;
 pub use clip::Clip;
 pub use commit::{Commit, CommitLog, EpochCommit, Released};
 pub use density::{Densities, Estimated};
@@ -45,4 +54,5 @@ pub use epochs::Epochs;
 pub use fault::Fault;
 pub use records::{PartialSums, QuantisedRecords, Records, ShardRelease};
 pub use release::{Release, ReleaseSetup};
+pub use training::{Learner, TrainingSetup, training_loop};
 pub use view::Views;

@@ -35,7 +35,8 @@ pub trait Release<'scope> {
     ///
     /// That an epoch had no records must not show, so the operator does not wait for data: it walks the frontier. When the
     /// input ends it goes on to the largest epoch that came through `ends`, and no further: an input that closes
-    /// without having said where it ends is a fault of its source, not the end of the stream.
+    /// without having said where it ends is a fault of its source, not the end of the stream. Once `ends` is closed the end
+    /// is known, and the operator stops there even if its input never ends, as in a loop that it is a part of.
     /// One record, in epoch 2, of a stream that ends with epoch 3:
     ///
     /// ```
@@ -84,9 +85,12 @@ impl<'scope> Release<'scope> for StreamVec<'scope, u64, PartialSums> {
                 if fault.is_raised() {
                     return;
                 }
-                let ended = sums_frontier.is_empty() && ends_frontier.is_empty();
+                let said = ends_frontier.is_empty();
+                let ended = said && sums_frontier.is_empty();
                 let next = sums_frontier.frontier().first().copied();
                 let limit = next.unwrap_or(if ended { last_epoch + 1 } else { *held.time() });
+                let end = if said && last_epoch > 0 { last_epoch + 1 } else { u64::MAX };
+                let limit = limit.min(end);
                 while *held.time() < limit {
                     let epoch = *held.time();
                     match owned.release(epoch, open.remove(&epoch).unwrap_or_default()) {
@@ -95,7 +99,7 @@ impl<'scope> Release<'scope> for StreamVec<'scope, u64, PartialSums> {
                     }
                     held.downgrade(&(epoch + 1));
                 }
-                if ended {
+                if ended || *held.time() >= end {
                     capability = None;
                 } else if let Err(error) = owned.prepare() {
                     fault.raise(error);

@@ -15,6 +15,7 @@ mod feed;
 mod journal;
 #[cfg(test)]
 mod tests;
+pub mod training;
 
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};

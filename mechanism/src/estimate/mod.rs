@@ -2,8 +2,9 @@
 //!
 //! [`debias`] makes a mean and a covariance of moments, [`projection`] a covariance that is one, [`quality`]
 //! says whether it shows more than noise, and together they are a [`density`]: to be scored, compared and
-//! sampled from ([`sample`]). [`intervals`] say how far the truth may be.
+//! sampled from ([`sample`]). [`intervals`] say how far the truth may be. [`adam`] makes steps of training of moments of gradients.
 
+pub mod adam;
 mod ball;
 pub mod debias;
 pub mod density;

@@ -19,8 +19,9 @@
 
 use crate::participation::Participation;
 use crate::sensitivity::{
-    MomentStrategies, MomentWeights, Neighbours, OutOfRange, joint_participation_sensitivity,
-    joint_sensitivity_squared, participation_sensitivity, positive, rounded_up,
+    Batch, MomentStrategies, MomentWeights, Neighbours, OutOfRange, batch_participation_sensitivity,
+    batch_sensitivity_squared, joint_participation_sensitivity, joint_sensitivity_squared,
+    participation_sensitivity, positive, rounded_up,
 };
 use crate::strategy::{ColumnGeometry, Matrix};
 use std::sync::Arc;
@@ -103,6 +104,42 @@ impl MomentGeometry {
                     strategies,
                     *participation,
                     weights,
+                )?;
+                Ok(raised(claim.squared))
+            }
+        }
+    }
+
+    /// Squared joint sensitivity of the first moments of batches and ν-weighted squares, in units of ζ², rounded up.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] as [`joint`](Self::joint), and for an empty batch.
+    pub fn of_batches(
+        &self,
+        batch: Batch,
+        neighbours: Neighbours,
+        dimension: usize,
+        second_weight: f64,
+    ) -> Result<f64, OutOfRange> {
+        match &self.columns {
+            Columns::Shared(columns) if neighbours != Neighbours::ReplaceOne => {
+                let of_a_batch = batch_sensitivity_squared(batch, neighbours, dimension, second_weight)?;
+                positive("squared sensitivity of batches", rounded_up(columns.max_norm_squared * of_a_batch))
+            }
+            Columns::Shared(_) => Err(OutOfRange {
+                name: "squared sensitivity of batches",
+                value: f64::INFINITY,
+                expected: "records that stay in their batch",
+            }),
+            Columns::Matrices { first, second, participation } => {
+                let strategies = MomentStrategies::separate(first, second)?;
+                let claim = batch_participation_sensitivity(
+                    batch,
+                    neighbours,
+                    dimension,
+                    strategies,
+                    *participation,
+                    second_weight,
                 )?;
                 Ok(raised(claim.squared))
             }

@@ -1,11 +1,12 @@
 //! The methods by name, and where each makes its claim.
 
 use super::{JointClaim, MechanismError, MomentGeometry, MomentParameters};
-use crate::baseline::{cs, ime, joint_clip, pp};
+use crate::baseline::{batch_squares, cs, ime, joint_clip, pp};
 use crate::jme;
 use crate::sensitivity::{MomentWeights, OutOfRange};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::num::NonZeroU32;
 
 /// How counts, first and second moments are made private.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -26,6 +27,11 @@ pub enum Method {
     Pp,
     /// A record and its square are clipped together, to a norm of ζ.
     JointClip,
+    /// Second moments are the squares of the sums of whole epochs, not sums of squares.
+    BatchSquares {
+        /// m, the most records in an epoch.
+        size: NonZeroU32,
+    },
 }
 
 impl Method {
@@ -42,6 +48,7 @@ impl Method {
             Self::Cs => cs::claim(parameters, geometry),
             Self::Pp => pp::claim(parameters, geometry),
             Self::JointClip => joint_clip::claim(parameters, geometry),
+            Self::BatchSquares { size } => batch_squares::claim(parameters, geometry, size),
         }
     }
 
@@ -68,7 +75,7 @@ impl Method {
 
     /// Whether it has a weight for second moments.
     pub fn weighs_second_moments(self) -> bool {
-        matches!(self, Self::Jme | Self::Cs | Self::JointClip)
+        matches!(self, Self::Jme | Self::Cs | Self::JointClip | Self::BatchSquares { .. })
     }
 }
 
@@ -81,6 +88,7 @@ impl fmt::Display for Method {
             Self::Cs => "cs",
             Self::Pp => "pp",
             Self::JointClip => "joint-clip",
+            Self::BatchSquares { .. } => "batch-squares",
         })
     }
 }

@@ -18,6 +18,7 @@
 //! | `ime` | [`crate::baseline::ime`] | Algorithm 4 |
 //! | `cs` | [`crate::baseline::cs`] | Algorithm 5 |
 //! | `pp` | [`crate::baseline::pp`] | Algorithm 6 |
+//! | `batch-squares` | [`crate::baseline::batch_squares`] | Algorithm 2, with a sensitivity of its own |
 //! | `joint-clip` | [`crate::baseline::joint_clip`] | the heuristic of its Section 5 |
 //!
 //! # Half the samples for a symmetric matrix
@@ -174,6 +175,11 @@ pub enum MechanismError {
         /// The method.
         method: Method,
     },
+    /// Squares of batches of which too little is known or wanted.
+    #[error(
+        "the method batch-squares needs public batch sizes, and squares single coordinates: choose neighbours replace-one-in-place and diagonal second moments"
+    )]
+    BatchSquares,
     /// The sampler cannot draw the noise of some moment.
     #[error("{moment}: {source}")]
     Scale {

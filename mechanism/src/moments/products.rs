@@ -18,6 +18,9 @@ const PRODUCT_COLUMNS: usize = 8;
 /// Rows multiplied together: few enough to stay in the processor's cache between panels (measured).
 const PRODUCT_ROWS: usize = 256;
 
+/// Columns whose sums stay in the nearest cache from row to row.
+const NEAR_COLUMNS: usize = 1024;
+
 /// Columns computed together: a triangle's worth of work is saved panel by panel.
 const PANEL: usize = 32;
 
@@ -63,12 +66,12 @@ impl BlockProducts {
         let dimension = self.layout.dimension;
         self.first.fill(0.0);
         self.second.fill(0.0);
-        for row in block.chunks_exact(width) {
-            self.first.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
-        }
+        add_columns(block, width, 0, &mut self.first, |value| value);
         match self.layout.second {
             SecondMoment::None => {}
-            SecondMoment::Diagonal => add_squares(block, width, &mut self.second),
+            SecondMoment::Diagonal => {
+                add_columns(block, width, width - dimension, &mut self.second, |value| value * value);
+            }
             SecondMoment::Full if dimension < PRODUCT_COLUMNS => {
                 add_outer_products(block, width, dimension, &mut self.second);
             }
@@ -87,10 +90,13 @@ impl Drop for BlockProducts {
     }
 }
 
-fn add_squares(rows: &[f64], width: usize, squares: &mut [f64]) {
-    for row in rows.chunks_exact(width) {
-        let row = &row[width - squares.len()..];
-        squares.iter_mut().zip(row).for_each(|(sum, value)| *sum += value * value);
+/// Adds up what `term` makes of the values of all rows from column `begin` on: a few columns of all rows after another, lest
+/// wide sums go through memory for every row.
+fn add_columns(rows: &[f64], width: usize, begin: usize, sums: &mut [f64], term: impl Fn(f64) -> f64) {
+    for (sums, start) in sums.chunks_mut(NEAR_COLUMNS).zip((begin..).step_by(NEAR_COLUMNS)) {
+        for row in rows.chunks_exact(width) {
+            sums.iter_mut().zip(&row[start..]).for_each(|(sum, &value)| *sum += term(value));
+        }
     }
 }
 

@@ -1,0 +1,110 @@
+//! A step of private Adam with a million parameters: 16 gradients are clipped, summed with their squares, released with
+//! exact noise through a strategy with buffers, committed, decoded, and fed back as parameters. By one worker and by two.
+//!
+//! `cargo bench --bench adam`, beside `python3 benches/baseline/adam.py`, which does the same in numpy. Gradients are made
+//! beforehand; copying them into the dataflow is part of the step.
+
+use std::error::Error;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hushflow::mechanism::estimate::adam::AdamSetting;
+use hushflow::mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
+use hushflow::mechanism::strategy::buffered::{BufferedParameters, Buffers, ExponentialBuffer};
+use hushflow::mechanism::strategy::{Chosen, Fitted, build_chosen};
+use hushflow::operators::{AdamSetup, Learner, TrainingSetup, timely, training_loop};
+use hushflow::prelude::*;
+use timely::worker::Worker;
+
+const DIMENSION: usize = 1_000_000;
+const BATCH: usize = 16;
+
+fn main() {
+    divan::main();
+}
+
+/// Samples differ in nothing but their number of steps: the difference of two, over the difference of their steps, is the
+/// time of a step without that of starting.
+#[divan::bench(args = [(1, 2), (1, 12), (2, 2), (2, 12)], sample_count = 5, sample_size = 1)]
+fn workers_and_steps(bencher: divan::Bencher<'_, '_>, (workers, steps): (usize, u64)) {
+    let setup = setup(steps);
+    let gradients: Arc<Vec<f64>> = Arc::new((0..BATCH * DIMENSION).map(|i| (i as f64).sin()).collect());
+    bencher.bench(|| {
+        let (setup, gradients) = (setup.clone(), gradients.clone());
+        let work = move |worker: &mut Worker| train(worker, &setup, gradients.clone());
+        timely::execute(timely::Config::process(workers), work).expect("threads can be started").join()
+    });
+}
+
+fn setup(steps: u64) -> TrainingSetup {
+    // Any buffers will do; these are good ones for running sums.
+    let buffers = [(0.90625, 0.1875), (0.984375, 0.09375), (0.998046875, 0.046875)];
+    let buffers = buffers.map(|(decay, weight)| ExponentialBuffer { decay, weight });
+    let fitted = BufferedParameters { horizon: Some(64), buffers: Buffers::Toeplitz(buffers.to_vec()) };
+    let name = "blt:3".parse().expect("a strategy");
+    let chosen = Chosen { name, fitted: Some(Fitted::Buffered(fitted)) };
+    let strategy = build_chosen(&chosen, &Workload::Prefix, Some(64)).expect("sound buffers");
+    let parameters = MomentParameters {
+        method: Method::Jme,
+        layout: Layout { dimension: DIMENSION, second: SecondMoment::Diagonal },
+        neighbours: Neighbours::ReplaceOneInPlace,
+        clip_norm: 1.0,
+        noise_multiplier: 1.0,
+        second_moment_weight: None,
+        count_weight: None,
+    };
+    let participation = "1".parse().expect("a schema");
+    let mechanism =
+        MatrixMechanism::with_participation(parameters, Strategies::shared(strategy), participation, 64);
+    let mechanism = Arc::new(mechanism.expect("sound parameters"));
+    let setting = AdamSetting::new(NonZeroU32::new(BATCH as u32).unwrap_or(NonZeroU32::MIN), 1e-3);
+    let clipper = Clipper::unscaled(DIMENSION, 1.0).expect("a clip norm");
+    TrainingSetup {
+        clipper: Arc::new(mechanism.moments().clipper(clipper).expect("the mechanism's norm")),
+        release: ReleaseSetup {
+            shards: Shards::new(1, mechanism.layout(), 16),
+            mechanism: mechanism.clone(),
+            source: NoiseSource::System,
+            states: Arc::default(),
+            first_epoch: 1,
+            checkpoint_interval: u64::MAX,
+        },
+        adam: AdamSetup { mechanism, setting, horizon: steps },
+        parameters: vec![0.0; DIMENSION],
+        not_finite: Arc::default(),
+    }
+}
+
+fn train(worker: &mut Worker, setup: &TrainingSetup, gradients: Arc<Vec<f64>>) {
+    let learner = Given { gradients, worker: worker.index(), workers: worker.peers() };
+    let (setup, fault) = (setup.clone(), Fault::new());
+    let watched = fault.clone();
+    worker.dataflow(|scope| training_loop(scope, setup, learner, Some(Box::new(Nowhere)), fault));
+    while !watched.is_raised() && worker.step_or_park(Some(Duration::from_millis(50))) {}
+    assert!(!watched.is_raised(), "{:?}", watched.reason());
+}
+
+/// Has gradients already.
+struct Given {
+    gradients: Arc<Vec<f64>>,
+    worker: usize,
+    workers: usize,
+}
+
+impl Learner for Given {
+    fn gradients(&mut self, _: u64, parameters: &[f64], give: &mut dyn FnMut(Vec<f64>)) {
+        let records = self.gradients.chunks_exact(parameters.len());
+        records.skip(self.worker).step_by(self.workers).for_each(|gradient| give(gradient.to_vec()));
+    }
+}
+
+/// A log that keeps nothing.
+struct Nowhere;
+
+impl CommitLog<u64> for Nowhere {
+    fn commit(&mut self, epochs: &[EpochCommit<u64>]) -> Result<(), Box<dyn Error>> {
+        divan::black_box(epochs);
+        Ok(())
+    }
+}

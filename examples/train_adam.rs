@@ -1,0 +1,239 @@
+//! Which way of making Adam private trains best at the same (ε, δ)?
+//!
+//! ```sh
+//! cargo run --release --example train_adam                                  # digits, shipped here
+//! cargo run --release --example train_adam -- fashion --hidden 32           # Debian's dataset-fashion-mnist
+//! ```
+//!
+//! Every method gets the same grid of learning rates and clip norms, and the pair that is best by one run on a seed of its own.
+//! (That tuning is not charged for: the table compares methods. Who trains on people's data tunes on public ones, or pays.)
+//! Then it is run on `--seeds` other seeds. A seed draws the order of the records, the model's first parameters and the noise.
+//! What comes out, pass by pass, goes to the table and to a CSV file. `docs/training.md` discusses it.
+#![expect(clippy::print_stdout, reason = "an example talks to its reader")]
+
+use std::error::Error;
+use std::fs::File;
+use std::io::Write;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{Parser, ValueEnum};
+use hushflow::mechanism::accounting::{Delta, Epsilon};
+use hushflow::mechanism::estimate::adam::GradientSquares;
+use hushflow::mechanism::mechanism::Strategies;
+use hushflow::mechanism::participation::Participation;
+use hushflow::prelude::*;
+use hushflow::runtime::training::{Pass, TrainingOptions, train};
+use hushflow::strategies::{Candidate, Purpose};
+use hushflow::training::data::{FASHION_MNIST, Split, digits, fashion_mnist};
+use hushflow::training::exact::train_exactly;
+use hushflow::training::model::{Activation, Network};
+use hushflow::training::plan::{Privatisation, TrainingPlan};
+
+const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits_8x8.csv");
+const LEARNING_RATES: [f64; 5] = [0.003, 0.01, 0.03, 0.1, 0.3];
+const CLIP_NORMS: [f64; 3] = [0.5, 1.0, 3.0];
+const TUNING_SEED: u64 = 1000;
+
+#[derive(Parser)]
+struct Arguments {
+    /// Images to learn from.
+    #[arg(value_enum, default_value = "digits")]
+    data: Data,
+    /// Units of a hidden layer; none for softmax regression.
+    #[arg(long)]
+    hidden: Option<usize>,
+    /// ε of the whole run, for δ = 1e-6; several are tried one after another.
+    #[arg(long, value_delimiter = ',', default_value = "1.7,0.16")]
+    epsilon: Vec<f64>,
+    /// Passes over the images.
+    #[arg(long, default_value = "5")]
+    passes: NonZeroU32,
+    /// Images in a step; 1/50 of all by default.
+    #[arg(long)]
+    batch_size: Option<NonZeroU32>,
+    /// Runs whose mean and standard deviation are told.
+    #[arg(long, default_value = "3")]
+    seeds: u64,
+    /// Methods, by parts of their names; all by default.
+    #[arg(long, value_delimiter = ',')]
+    methods: Vec<String>,
+    /// Worker threads; they change nothing but the time it takes.
+    #[arg(long, default_value = "2")]
+    workers: usize,
+    /// Where the numbers go.
+    #[arg(long, default_value = "train_adam.csv")]
+    csv: PathBuf,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Data {
+    /// 8 × 8 pixels, shipped with this example.
+    Digits,
+    /// Fashion-MNIST, halved to 14 × 14 pixels.
+    Fashion,
+}
+
+/// A way to train.
+struct Contestant {
+    name: &'static str,
+    /// `None` without privacy.
+    privatisation: Option<Privatisation>,
+    /// The strategy of the noise, and the workload that it is made for.
+    strategy: (&'static str, &'static str),
+}
+
+fn contestants() -> Vec<Contestant> {
+    use GradientSquares::{Debiased, Raw, Scaling};
+    let processed = |squares| Some(Privatisation::PostProcessing(squares));
+    let (identity, fitted) = (("identity", "prefix"), ("blt:4", "momentum:0.9"));
+    let contestant = |name, privatisation, strategy| Contestant { name, privatisation, strategy };
+    vec![
+        contestant("non-private", None, identity),
+        contestant("jme", Some(Privatisation::Jme), identity),
+        contestant("joint-clip", Some(Privatisation::JointClip), identity),
+        contestant("dp-adam-bc", processed(Debiased), identity),
+        contestant("dp-adam", processed(Raw), identity),
+        contestant("scale-then-privatise", processed(Scaling { damping: 0.3 }), identity),
+        contestant("batch-squares", Some(Privatisation::BatchSquares), identity),
+        contestant("jme+blt-adam", Some(Privatisation::Jme), ("blt:3", "adam:0.9")),
+        contestant("jme+blt", Some(Privatisation::Jme), fitted),
+        contestant("dp-adam-bc+blt", processed(Debiased), fitted),
+        contestant("scale-then-privatise+blt", processed(Scaling { damping: 0.3 }), fitted),
+    ]
+}
+
+/// What all contestants have in common.
+struct Contest {
+    network: Network,
+    images: Arc<Split>,
+    plan: TrainingPlan,
+    workers: usize,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments = Arguments::parse();
+    let images = Arc::new(match arguments.data {
+        Data::Digits => digits(Path::new(DIGITS))?,
+        Data::Fashion => {
+            let Split { training, test } = fashion_mnist(Path::new(FASHION_MNIST))?;
+            Split { training: training.halved(), test: test.halved() }
+        }
+    });
+    let (pixels, records) = (images.training.pixels, images.training.len());
+    let sizes = [Some(pixels), arguments.hidden, Some(10)].into_iter().flatten().collect();
+    let network = Network::new(sizes, Activation::Tanh);
+    let batch_size = arguments.batch_size.or(NonZeroU32::new(records as u32 / 50)).ok_or("too few images")?;
+    println!(
+        "{} parameters, {records} records, {} passes, batches of {batch_size}",
+        network.parameters(),
+        arguments.passes
+    );
+    let mut csv = File::create(&arguments.csv)?;
+    writeln!(csv, "epsilon,method,clip_norm,learning_rate,seed,pass,epsilon_spent,accuracy")?;
+    for &epsilon in &arguments.epsilon {
+        let plan = TrainingPlan {
+            records,
+            batch_size,
+            passes: arguments.passes,
+            epsilon: Epsilon::new(epsilon)?,
+            delta: Delta::new(1e-6)?,
+            clip_norm: 1.0,
+            privatisation: Privatisation::Jme,
+            learning_rate: 0.001,
+        };
+        let contest =
+            Contest { network: network.clone(), images: images.clone(), plan, workers: arguments.workers };
+        println!(
+            "\nε = {epsilon}, δ = 1e-6: accuracy in % after each pass, mean ± standard deviation of {} runs",
+            arguments.seeds
+        );
+        let chosen = |name: &str| arguments.methods.is_empty() || arguments.methods.iter().any(|m| m == name);
+        for contestant in contestants().iter().filter(|contestant| chosen(contestant.name)) {
+            let (plan, runs) = contest.tuned(contestant, arguments.seeds)?;
+            report(&mut csv, epsilon, contestant.name, &plan, &runs)?;
+        }
+    }
+    Ok(())
+}
+
+impl Contest {
+    /// The best of the grid, and what it comes to on seeds that it was not chosen by.
+    fn tuned(
+        &self,
+        contestant: &Contestant,
+        seeds: u64,
+    ) -> Result<(TrainingPlan, Vec<Vec<Pass>>), Box<dyn Error>> {
+        let strategies = self.strategies(contestant)?;
+        // Without privacy nothing is clipped.
+        let clip_norms = if contestant.privatisation.is_some() { &CLIP_NORMS[..] } else { &[1.0] };
+        let mut best = (f64::NEG_INFINITY, self.plan);
+        for &clip_norm in clip_norms {
+            for learning_rate in LEARNING_RATES {
+                let privatisation = contestant.privatisation.unwrap_or(self.plan.privatisation);
+                let plan = TrainingPlan { clip_norm, learning_rate, privatisation, ..self.plan };
+                let passes = self.run(contestant, &plan, &strategies, TUNING_SEED)?;
+                let accuracy = passes.last().map_or(0.0, |pass| pass.accuracy);
+                if accuracy > best.0 {
+                    best = (accuracy, plan);
+                }
+            }
+        }
+        let runs = (1..=seeds).map(|seed| self.run(contestant, &best.1, &strategies, seed));
+        Ok((best.1, runs.collect::<Result<_, _>>()?))
+    }
+
+    fn run(
+        &self,
+        contestant: &Contestant,
+        plan: &TrainingPlan,
+        strategies: &Strategies,
+        seed: u64,
+    ) -> Result<Vec<Pass>, Box<dyn Error>> {
+        if contestant.privatisation.is_none() {
+            return Ok(train_exactly(&self.network, &self.images, plan, seed)?);
+        }
+        let noise = NoiseSource::Seeded(seed);
+        let options = TrainingOptions { workers: self.workers, seed, noise, keep_releases: false };
+        Ok(train(&self.network, &self.images, plan, strategies, options)?.passes)
+    }
+
+    fn strategies(&self, contestant: &Contestant) -> Result<Strategies, Box<dyn Error>> {
+        let (name, workload) = contestant.strategy;
+        let participation: Participation =
+            format!("{}x{}", self.plan.passes, self.plan.steps_per_pass()).parse()?;
+        let purpose = Purpose { participation, ..Purpose::new(workload.parse()?, self.plan.horizon()) };
+        let candidate = Candidate::new(&name.parse()?, &purpose, &mut |_| {})?;
+        Ok(candidate.strategy.ok_or("a strategy that can't run")?.into())
+    }
+}
+
+/// A row of the table and the lines of the file.
+fn report(
+    csv: &mut File,
+    epsilon: f64,
+    name: &str,
+    plan: &TrainingPlan,
+    runs: &[Vec<Pass>],
+) -> Result<(), Box<dyn Error>> {
+    let TrainingPlan { clip_norm, learning_rate, .. } = plan;
+    print!("{name:25} clip {clip_norm:4} rate {learning_rate:6}");
+    for pass in 0..plan.passes.get() as usize {
+        let accuracies: Vec<f64> = runs.iter().map(|run| 100.0 * run[pass].accuracy).collect();
+        let mean = accuracies.iter().sum::<f64>() / runs.len() as f64;
+        let squares = accuracies.iter().map(|accuracy| (accuracy - mean).powi(2)).sum::<f64>();
+        let deviation = (squares / (runs.len() as f64 - 1.0).max(1.0)).sqrt();
+        print!("  {mean:5.2} ± {deviation:4.2} (ε {:.2})", runs[0][pass].epsilon);
+        for (accuracy, seed) in accuracies.iter().zip(1..) {
+            let spent = runs[0][pass].epsilon;
+            writeln!(
+                csv,
+                "{epsilon},{name},{clip_norm},{learning_rate},{seed},{},{spent},{accuracy}",
+                pass + 1
+            )?;
+        }
+    }
+    println!();
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! What an update does to the parameters of a model.
+
+use super::{AdamError, AdamSetting};
+use serde::{Deserialize, Serialize};
+
+/// The update of a run of parameters, before learning rate and clipping.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UpdatePart {
+    /// The first parameter.
+    pub start: usize,
+    /// `m/(√v + ε)`.
+    pub direction: Vec<f64>,
+    /// Σ direction².
+    pub squared_norm: f64,
+    /// What the next gradients are multiplied by; empty where they are not.
+    pub scale: Vec<f64>,
+}
+
+impl UpdatePart {
+    /// The update of the parameters from `start` on.
+    pub fn new(start: usize, direction: Vec<f64>, scale: Vec<f64>) -> Self {
+        let squared_norm = direction.iter().map(|x| x * x).sum();
+        Self { start, direction, squared_norm, scale }
+    }
+}
+
+/// Parameters of a model as they are learned. Public; equal parts in equal order give equal parameters everywhere.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameters {
+    values: Vec<f64>,
+    /// Empty where gradients are not scaled.
+    scale: Vec<f64>,
+    learning_rate: f64,
+    update_norm: f64,
+}
+
+impl Parameters {
+    /// The parameters to begin with.
+    pub fn new(values: Vec<f64>, setting: &AdamSetting) -> Self {
+        Self {
+            values,
+            scale: Vec::new(),
+            learning_rate: setting.learning_rate,
+            update_norm: setting.update_norm.unwrap_or(f64::INFINITY),
+        }
+    }
+
+    /// The parameters.
+    pub fn values(&self) -> &[f64] {
+        &self.values
+    }
+
+    /// What gradients are multiplied by before they are clipped; empty where they are left alone.
+    pub fn scale(&self) -> &[f64] {
+        &self.scale
+    }
+
+    /// Takes a step; `parts` cover the parameters, in their order.
+    ///
+    /// # Errors
+    /// [`AdamError::Length`] if they don't; nothing is changed then.
+    pub fn apply(&mut self, parts: &[UpdatePart]) -> Result<(), AdamError> {
+        let mut next = 0;
+        for part in parts {
+            if part.start != next {
+                return Err(AdamError::Length { found: part.start, expected: next });
+            }
+            next += part.direction.len();
+        }
+        if next != self.values.len() {
+            return Err(AdamError::Length { found: next, expected: self.values.len() });
+        }
+        let norm = parts.iter().map(|part| part.squared_norm).sum::<f64>().sqrt() * self.learning_rate;
+        let rate = self.learning_rate * if norm > self.update_norm { self.update_norm / norm } else { 1.0 };
+        let directions = parts.iter().flat_map(|part| &part.direction);
+        self.values.iter_mut().zip(directions).for_each(|(value, direction)| *value -= rate * direction);
+        self.scale.clear();
+        self.scale.extend(parts.iter().flat_map(|part| &part.scale));
+        Ok(())
+    }
+}

@@ -1,0 +1,162 @@
+//! Adam over a release: decodes a run of parameters block by block and hands their increments to [`Adam`].
+
+use super::{Adam, AdamError, AdamSetting, SecondMomentNoise, UpdatePart, second_moment_noise};
+use crate::mechanism::MatrixMechanism;
+use crate::strategy::Decoder;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Parameters in a block: few enough for all that belongs to them to stay in the processor's cache.
+const BLOCK: usize = 2048;
+
+/// The optimiser's state for a run of parameters. What there is before it is public.
+pub struct PrivateAdam {
+    setting: AdamSetting,
+    run: Range<usize>,
+    /// Real value of a unit of each moment's grid, for means over the batch.
+    units: [f64; 2],
+    noise: Arc<[SecondMomentNoise]>,
+    steps: usize,
+    blocks: Vec<Block>,
+    workspace: Workspace,
+}
+
+struct Block {
+    /// Of first moments, and of second ones where they are released.
+    first: Box<dyn Decoder>,
+    second: Option<Box<dyn Decoder>>,
+    adam: Adam,
+    /// What the gradients of the next step are multiplied by before they are clipped; empty where they are not.
+    scale: Vec<f64>,
+}
+
+/// Released values and increments of a block.
+struct Workspace {
+    released: Vec<f64>,
+    gradient: Vec<f64>,
+    squares: Vec<f64>,
+}
+
+impl PrivateAdam {
+    /// The optimiser of the parameters `run`, over the first `horizon` releases of a mechanism.
+    ///
+    /// # Errors
+    /// [`AdamError`] for numbers out of range and for a release without what is needed.
+    pub fn new(
+        mechanism: &MatrixMechanism,
+        setting: AdamSetting,
+        run: Range<usize>,
+        horizon: u64,
+    ) -> Result<Self, AdamError> {
+        setting.check_release(mechanism)?;
+        let layout = mechanism.layout();
+        let unit = |place: usize| mechanism.moments().noise().get(place).map_or(0.0, |noise| noise.unit);
+        let divisors = setting.divisors(mechanism);
+        let strategies = mechanism.strategies();
+        let block = |start: usize| {
+            let length = BLOCK.min(run.end - start);
+            Block {
+                first: strategies.first().decoder(length),
+                second: (layout.second_len() > 0).then(|| strategies.second().decoder(length)),
+                adam: Adam::new(&setting, length),
+                scale: setting.damping().map_or(Vec::new(), |_| vec![1.0; length]),
+            }
+        };
+        let room = || vec![0.0; BLOCK];
+        Ok(Self {
+            units: [unit(layout.first().start) / divisors[0], unit(layout.second().start) / divisors[1]],
+            noise: second_moment_noise(mechanism, &setting, horizon).into(),
+            steps: 0,
+            blocks: run.clone().step_by(BLOCK).map(block).collect(),
+            workspace: Workspace { released: room(), gradient: room(), squares: room() },
+            setting,
+            run,
+        })
+    }
+
+    /// The step that comes next; the first is 1.
+    pub fn next_step(&self) -> u64 {
+        self.steps as u64 + 1
+    }
+
+    /// Takes the released first moments of this run, and its second moments (none where none are released), and gives what
+    /// the step does to the parameters.
+    ///
+    /// # Errors
+    /// [`AdamError`].
+    pub fn push(&mut self, first: &[i128], second: &[i128]) -> Result<UpdatePart, AdamError> {
+        let noise =
+            *self.noise.get(self.steps).ok_or(AdamError::PastHorizon { horizon: self.noise.len() as u64 })?;
+        let length = self.run.len();
+        let seconds = if self.blocks.iter().any(|block| block.second.is_some()) { length } else { 0 };
+        for (found, expected) in [(first.len(), length), (second.len(), seconds)] {
+            if found != expected {
+                return Err(AdamError::Length { found, expected });
+            }
+        }
+        self.steps += 1;
+        let mut direction = vec![0.0; length];
+        let floor = self.setting.floor_deviations * noise.deviation;
+        let seconds = second.chunks(BLOCK).chain(std::iter::repeat(&[][..]));
+        let parts = first.chunks(BLOCK).zip(seconds).zip(direction.chunks_mut(BLOCK));
+        for (block, ((first, second), direction)) in self.blocks.iter_mut().zip(parts) {
+            self.workspace.increments(block, self.units, noise.bias, first, second)?;
+            let Workspace { gradient, squares, .. } = &self.workspace;
+            block.adam.step(gradient, squares, floor, direction);
+        }
+        self.rescale();
+        let scale = self.blocks.iter().flat_map(|block| &block.scale).copied().collect();
+        Ok(UpdatePart::new(self.run.start, direction, scale))
+    }
+
+    /// s_{t+1} of v_t, where gradients are scaled.
+    fn rescale(&mut self) {
+        let Some(damping) = self.setting.damping() else { return };
+        let squares = self.blocks.iter().flat_map(|block| block.adam.roots()).map(|root| root * root);
+        let level = (squares.sum::<f64>() / self.run.len() as f64).sqrt();
+        if level == 0.0 {
+            return;
+        }
+        let (numerator, damping) = ((1.0 + damping) * level, damping * level);
+        for block in &mut self.blocks {
+            let scales = block.adam.roots().map(|root| numerator / (root + damping));
+            block.scale.iter_mut().zip(scales).for_each(|(scale, new)| *scale = new);
+        }
+    }
+}
+
+impl Workspace {
+    /// Decodes the mean gradient of a block and its second moments.
+    fn increments(
+        &mut self,
+        block: &mut Block,
+        units: [f64; 2],
+        bias: f64,
+        first: &[i128],
+        second: &[i128],
+    ) -> Result<(), AdamError> {
+        let length = first.len();
+        let [released, gradient, squares] = [&mut self.released, &mut self.gradient, &mut self.squares];
+        let (released, gradient, squares) =
+            (&mut released[..length], &mut gradient[..length], &mut squares[..length]);
+        in_real_units(first, units[0], released);
+        block.first.decode(released, gradient)?;
+        gradient.iter_mut().zip(&block.scale).for_each(|(gradient, scale)| *gradient /= scale);
+        match &mut block.second {
+            Some(decoder) => {
+                in_real_units(second, units[1], released);
+                decoder.decode(released, squares)?;
+            }
+            None => squares.iter_mut().zip(gradient).for_each(|(square, g)| *square = *g * *g - bias),
+        }
+        Ok(())
+    }
+}
+
+/// Integers in a unit, as real numbers: halves of 64 bits are converted by single instructions, which a whole is not.
+fn in_real_units(integers: &[i128], unit: f64, reals: &mut [f64]) {
+    let high = unit * 2f64.powi(64);
+    for (real, &integer) in reals.iter_mut().zip(integers) {
+        *real = (integer >> 64) as i64 as f64 * high + integer as u64 as f64 * unit;
+    }
+}

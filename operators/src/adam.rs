@@ -1,0 +1,135 @@
+//! `adam`: from released gradients to updates of a model's parameters.
+
+use crate::{Fault, Released};
+use hushflow_mechanism::estimate::adam::{AdamError, AdamSetting, PrivateAdam, UpdatePart};
+use hushflow_mechanism::mechanism::MatrixMechanism;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use timely::dataflow::StreamVec;
+use timely::dataflow::channels::pact::{Exchange, Pipeline};
+use timely::dataflow::operators::generic::operator::Operator;
+use timely::dataflow::operators::vec::Broadcast;
+
+/// Parameters are cut into at most this many runs, whatever the number of workers.
+const RUNS: usize = 16;
+
+/// What the optimiser needs to know. The same on every worker.
+#[derive(Clone)]
+pub struct AdamSetup {
+    /// Of the releases, which have one key.
+    pub mechanism: Arc<MatrixMechanism>,
+    /// The optimiser.
+    pub setting: AdamSetting,
+    /// Number of steps.
+    pub horizon: u64,
+}
+
+impl AdamSetup {
+    /// Number of parts of an update.
+    pub fn runs(&self) -> usize {
+        let dimension = self.mechanism.layout().dimension;
+        // A scale is relative to the mean of all coordinates, so one place has to know all.
+        if self.setting.damping().is_some() { 1 } else { RUNS.min(dimension) }
+    }
+
+    fn run(&self, number: usize) -> Range<usize> {
+        let begin = |number| self.mechanism.layout().dimension * number / self.runs();
+        begin(number)..begin(number + 1)
+    }
+
+    fn optimiser(&self, number: usize) -> Result<PrivateAdam, AdamError> {
+        PrivateAdam::new(&self.mechanism, self.setting, self.run(number), self.horizon)
+    }
+}
+
+/// Optimises.
+pub trait Optimise<'scope> {
+    /// The update of every step, in parts, on every worker: [`AdamSetup::runs`] parts a step.
+    ///
+    /// Each run of parameters has its place on one worker. Post-processing of releases that come in the order of steps, from
+    /// a dataflow or from a log.
+    fn adam(self, setup: AdamSetup, fault: Fault) -> StreamVec<'scope, u64, UpdatePart>;
+}
+
+/// The released values of a run of parameters.
+#[derive(Clone, Serialize, Deserialize)]
+struct Run {
+    number: usize,
+    first: Vec<i128>,
+    second: Vec<i128>,
+}
+
+impl<'scope> Optimise<'scope> for StreamVec<'scope, u64, Released> {
+    fn adam(self, setup: AdamSetup, fault: Fault) -> StreamVec<'scope, u64, UpdatePart> {
+        let by_run = Exchange::new(|run: &Run| run.number as u64);
+        cut(self, setup.clone(), fault.clone())
+            .unary(by_run, "Adam", move |_capability, _info| {
+                let mut optimisers = BTreeMap::new();
+                // The times of runs that could not be taken stay: a fault must not look like an end.
+                let mut failed = Vec::new();
+                move |input, output| {
+                    input.for_each_time(|time, batches| {
+                        for run in batches.flat_map(|batch| batch.drain(..)) {
+                            match update(&setup, &mut optimisers, *time.time(), &run) {
+                                Ok(part) => output.session(&time).give(part),
+                                Err(error) => {
+                                    failed.push(time.retain(0));
+                                    fault.raise(error);
+                                }
+                            }
+                        }
+                    });
+                }
+            })
+            .broadcast()
+    }
+}
+
+fn update(
+    setup: &AdamSetup,
+    optimisers: &mut BTreeMap<usize, PrivateAdam>,
+    step: u64,
+    run: &Run,
+) -> Result<UpdatePart, String> {
+    let optimiser = match optimisers.remove(&run.number) {
+        Some(optimiser) => Ok(optimiser),
+        None => setup.optimiser(run.number),
+    };
+    let optimiser = optimisers.entry(run.number).or_insert(optimiser.map_err(|error| error.to_string())?);
+    if optimiser.next_step() != step {
+        return Err(format!("step {step} came to an optimiser whose next step is {}", optimiser.next_step()));
+    }
+    optimiser.push(&run.first, &run.second).map_err(|error| error.to_string())
+}
+
+/// Cuts releases by run.
+fn cut<'scope>(
+    releases: StreamVec<'scope, u64, Released>,
+    setup: AdamSetup,
+    fault: Fault,
+) -> StreamVec<'scope, u64, Run> {
+    releases.unary(Pipeline, "CutRuns", move |_capability, _info| {
+        let layout = setup.mechanism.layout();
+        let mut failed = Vec::new();
+        move |input, output| {
+            input.for_each_time(|time, batches| {
+                for Released { values, .. } in batches.flat_map(|batch| batch.drain(..)) {
+                    if values.len() != layout.coordinates() {
+                        failed.push(time.retain(0));
+                        let (found, expected) = (values.len(), layout.coordinates());
+                        return fault.raise(AdamError::Length { found, expected });
+                    }
+                    let (first, second) = (&values[layout.first()], &values[layout.second()]);
+                    let runs = (0..setup.runs()).map(|number| {
+                        let run = setup.run(number);
+                        let second = second.get(run.clone()).unwrap_or_default().to_vec();
+                        Run { number, first: first[run].to_vec(), second }
+                    });
+                    output.session(&time).give_iterator(runs);
+                }
+            });
+        }
+    })
+}

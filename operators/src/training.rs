@@ -1,0 +1,308 @@
+//! A training loop inside the dataflow: parameters flow back to where gradients are taken.
+//!
+//! ```text
+//! gradients ─ clip ─ accumulate ─ release ─ commit ─ adam
+//!     ↑                                                │  the update of step t, at time t
+//!     └──────────────── feedback, t → t + 1 ───────────┘
+//! ```
+//!
+//! The epoch is the optimiser's step. Every worker has all parameters, which are public, takes the gradients of its own
+//! share of a step's records, and applies the same updates in the same order: so all hold equal parameters, and as sums are
+//! of integers, the same as one worker would.
+
+use crate::{
+    Accumulate, AdamSetup, Clip, Commit, CommitLog, Fault, Optimise, PartialSums, QuantisedRecords, Records,
+    Release, ReleaseSetup, SquareBatches,
+};
+use hushflow_mechanism::estimate::adam::{Parameters, UpdatePart};
+use hushflow_mechanism::mechanism::Method;
+use hushflow_mechanism::moments::Clipper;
+use hushflow_mechanism::release::Shards;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::generic::operator::Operator;
+use timely::dataflow::operators::vec::ToStream;
+use timely::dataflow::operators::{ConnectLoop, Feedback};
+use timely::dataflow::{Scope, StreamVec};
+
+/// A model that learns, one on each worker.
+pub trait Learner: 'static {
+    /// Takes the gradients of this worker's share of the records of a step, at these parameters, and hands them to `give`,
+    /// several whole gradients at a time, in any order. The last call is for the step behind the last one: what is given
+    /// then goes nowhere.
+    ///
+    /// Which worker takes which record must not depend on the data, and each record's gradient must depend on that record
+    /// and the parameters alone.
+    fn gradients(&mut self, step: u64, parameters: &[f64], give: &mut dyn FnMut(Vec<f64>));
+}
+
+/// What a training loop needs to know. The same on every worker.
+#[derive(Clone)]
+pub struct TrainingSetup {
+    /// Clips gradients. Where neighbours make counts public it must count gradients that are not finite.
+    pub clipper: Arc<Clipper>,
+    /// The release, of one key.
+    pub release: ReleaseSetup,
+    /// The optimiser; its horizon is the number of steps.
+    pub adam: AdamSetup,
+    /// Parameters to begin with.
+    pub parameters: Vec<f64>,
+    /// Counts gradients that are not finite: **private**, for the operator's eyes.
+    pub not_finite: Arc<AtomicU64>,
+}
+
+/// Builds the loop around a learner. `log` is looked at on worker 0 only.
+pub fn training_loop<'scope>(
+    scope: Scope<'scope, u64>,
+    setup: TrainingSetup,
+    learner: impl Learner,
+    log: Option<Box<dyn CommitLog<u64>>>,
+    fault: Fault,
+) {
+    let shards = setup.release.shards;
+    let (loop_end, updates) = scope.feedback(1);
+    let ends = vec![setup.adam.horizon].to_stream(scope);
+    let gradients = gradients(updates, &setup, learner, fault.clone()).clip(setup.clipper, fault.clone());
+    sums(gradients, &setup.release, fault.clone())
+        .release(ends, setup.release, fault.clone())
+        .commit(Vec::new().to_stream(scope), shards, 1, log, fault.clone())
+        .adam(setup.adam, fault)
+        .connect_loop(loop_end);
+}
+
+/// The sums that the method of the release asks for.
+fn sums<'scope>(
+    gradients: StreamVec<'scope, u64, QuantisedRecords>,
+    release: &ReleaseSetup,
+    fault: Fault,
+) -> StreamVec<'scope, u64, PartialSums> {
+    let (shards, layout) = (release.shards, release.mechanism.layout());
+    match release.mechanism.moments().parameters().method {
+        Method::BatchSquares { size } => {
+            let first = layout.without_second();
+            let cut = Shards::new(1, first, shards.number());
+            let sums = gradients.accumulate(first, cut, fault.clone());
+            sums.square_batches(layout, size.get(), cut, shards, fault)
+        }
+        _ => gradients.accumulate(layout, shards, fault),
+    }
+}
+
+/// Applies updates, and takes gradients at what comes of them.
+fn gradients<'scope>(
+    updates: StreamVec<'scope, u64, UpdatePart>,
+    setup: &TrainingSetup,
+    mut learner: impl Learner,
+    fault: Fault,
+) -> StreamVec<'scope, u64, Records> {
+    let (horizon, runs) = (setup.adam.horizon, setup.adam.runs());
+    let not_finite = setup.not_finite.clone();
+    let mut parameters = Parameters::new(setup.parameters.clone(), &setup.adam.setting);
+    updates.unary(Pipeline, "Gradients", move |capability, _info| {
+        let mut step = 1;
+        let mut capabilities = BTreeMap::from([(step, capability.delayed(&step))]);
+        drop(capability);
+        let mut parts: BTreeMap<u64, Vec<UpdatePart>> = BTreeMap::from([(step, Vec::new())]);
+        move |input, output| {
+            input.for_each_time(|time, batches| {
+                capabilities.entry(*time.time()).or_insert_with(|| time.retain(0));
+                parts.entry(*time.time()).or_default().extend(batches.flat_map(|batch| batch.drain(..)));
+            });
+            let complete = |parts: &Vec<UpdatePart>, step| step == 1 || parts.len() == runs;
+            while !fault.is_raised() && parts.get(&step).is_some_and(|parts| complete(parts, step)) {
+                let mut update = parts.remove(&step).unwrap_or_default();
+                update.sort_by_key(|part| part.start);
+                if step > 1
+                    && let Err(error) = parameters.apply(&update)
+                {
+                    return fault.raise(error);
+                }
+                let Some(capability) = capabilities.remove(&step) else { return };
+                let mut session = output.session(&capability);
+                let scale = parameters.scale();
+                learner.gradients(step, parameters.values(), &mut |values| {
+                    if step <= horizon {
+                        session.give(records(values, scale, parameters.values().len(), &not_finite));
+                    }
+                });
+                step += 1;
+            }
+        }
+    })
+}
+
+/// Gradients as records of one key.
+fn records(mut values: Vec<f64>, scale: &[f64], dimension: usize, not_finite: &AtomicU64) -> Records {
+    let mut unusable = 0;
+    for gradient in values.chunks_exact_mut(dimension) {
+        gradient.iter_mut().zip(scale).for_each(|(value, scale)| *value *= scale);
+        // 0·x is 0 for every number and NaN for all else.
+        unusable += u64::from(gradient.iter().map(|value| 0.0 * value).sum::<f64>().is_nan());
+    }
+    not_finite.fetch_add(unusable, Ordering::Relaxed);
+    Records { keys: vec![0; values.len() / dimension], epochs: Vec::new(), values }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::EpochCommit;
+    use hushflow_mechanism::estimate::adam::AdamSetting;
+    use hushflow_mechanism::mechanism::{MatrixMechanism, MomentParameters};
+    use hushflow_mechanism::moments::{Layout, SecondMoment};
+    use hushflow_mechanism::noise::NoiseSource;
+    use hushflow_mechanism::sensitivity::Neighbours;
+    use hushflow_mechanism::strategy::{StrategyName, build};
+    use hushflow_mechanism::workload::Workload;
+    use std::error::Error;
+    use std::num::NonZeroU32;
+    use std::sync::Mutex;
+    use std::time::Duration;
+    use timely::worker::Worker;
+
+    const DIMENSION: usize = 40;
+    const STEPS: u64 = 6;
+
+    /// Pulls parameters towards a point, record by record; what a record does in a step can be anything.
+    #[derive(Clone)]
+    struct Pull {
+        records: usize,
+        odd: fn(step: u64, record: usize) -> Option<f64>,
+        worker: usize,
+        workers: usize,
+        seen: Arc<Mutex<Vec<(u64, Vec<f64>)>>>,
+    }
+
+    impl Learner for Pull {
+        fn gradients(&mut self, step: u64, parameters: &[f64], give: &mut dyn FnMut(Vec<f64>)) {
+            if self.worker == 0 {
+                self.seen.lock().unwrap().push((step, parameters.to_vec()));
+            }
+            for record in (self.worker..self.records).step_by(self.workers) {
+                let target = |place: usize| ((place + record) % 7) as f64 / 7.0;
+                let gradient = parameters.iter().enumerate().map(|(place, p)| p - target(place));
+                give(match (self.odd)(step, record) {
+                    Some(value) => vec![value; DIMENSION],
+                    None => gradient.collect(),
+                });
+            }
+        }
+    }
+
+    struct Nowhere;
+
+    impl CommitLog<u64> for Nowhere {
+        fn commit(&mut self, _: &[EpochCommit<u64>]) -> Result<(), Box<dyn Error>> {
+            Ok(())
+        }
+    }
+
+    fn setup(method: Method, setting: AdamSetting) -> TrainingSetup {
+        let strategy = build(StrategyName::SquareRoot, &Workload::Prefix, Some(STEPS)).unwrap();
+        let parameters = MomentParameters {
+            method,
+            layout: Layout { dimension: DIMENSION, second: SecondMoment::Diagonal },
+            neighbours: Neighbours::ReplaceOneInPlace,
+            clip_norm: 1.0,
+            noise_multiplier: 0.1,
+            second_moment_weight: None,
+            count_weight: None,
+        };
+        let mechanism = Arc::new(MatrixMechanism::new(parameters, strategy).unwrap());
+        TrainingSetup {
+            clipper: Arc::new(Clipper::unscaled(DIMENSION, 1.0).unwrap().counting_unusable()),
+            release: ReleaseSetup {
+                mechanism: mechanism.clone(),
+                shards: Shards::new(1, mechanism.layout(), 5),
+                source: NoiseSource::Seeded(4),
+                states: Arc::default(),
+                first_epoch: 1,
+                checkpoint_interval: u64::MAX,
+            },
+            adam: AdamSetup { mechanism, setting, horizon: STEPS },
+            parameters: vec![1.0; DIMENSION],
+            not_finite: Arc::default(),
+        }
+    }
+
+    /// Parameters at every step, gradients that were not finite, and the fault if there was one.
+    fn run(
+        workers: usize,
+        records: usize,
+        odd: fn(u64, usize) -> Option<f64>,
+        setup: &TrainingSetup,
+    ) -> (Vec<(u64, Vec<f64>)>, u64, Option<String>) {
+        let (seen, fault) = (Arc::default(), Fault::new());
+        setup.not_finite.store(0, Ordering::Relaxed);
+        let pull = Pull { records, odd, worker: 0, workers, seen: Arc::clone(&seen) };
+        let (shared, watched) = (setup.clone(), fault.clone());
+        let work = move |worker: &mut Worker| {
+            let learner = Pull { worker: worker.index(), ..pull.clone() };
+            let log = (worker.index() == 0).then(|| Box::new(Nowhere) as Box<dyn CommitLog<u64>>);
+            let setup = shared.clone();
+            worker.dataflow(|scope| training_loop(scope, setup, learner, log, watched.clone()));
+            while !watched.is_raised() && worker.step_or_park(Some(Duration::from_millis(20))) {}
+            worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
+        };
+        timely::execute(timely::Config::process(workers), work).unwrap().join();
+        let not_finite = setup.not_finite.load(Ordering::Relaxed);
+        let seen = std::mem::take(&mut *seen.lock().unwrap());
+        (seen, not_finite, fault.reason().map(String::from))
+    }
+
+    fn setting() -> AdamSetting {
+        AdamSetting::new(NonZeroU32::new(30).unwrap(), 0.05)
+    }
+
+    #[test]
+    fn the_loop_ends_and_learns_the_same_on_any_number_of_workers() {
+        for method in [Method::Jme, Method::Pp, Method::BatchSquares { size: NonZeroU32::new(30).unwrap() }] {
+            let setup = setup(method, setting());
+            let (seen, _, fault) = run(1, 30, |_, _| None, &setup);
+            assert_eq!(fault, None);
+            assert!(seen.iter().map(|(step, _)| *step).eq(1..=STEPS + 1));
+            let distance = |parameters: &[f64]| parameters.iter().map(|p| (p - 3.0 / 7.0).abs()).sum::<f64>();
+            assert!(distance(&seen[STEPS as usize].1) < 0.8 * distance(&seen[0].1));
+            for workers in [2, 3] {
+                assert_eq!(run(workers, 30, |_, _| None, &setup).0, seen, "{workers} workers");
+            }
+        }
+    }
+
+    #[test]
+    fn gradients_that_are_not_finite_are_counted_and_do_no_harm() {
+        let setup = setup(Method::Jme, setting());
+        let odd = |step: u64, record: usize| match (step, record) {
+            (2, 3) => Some(f64::NAN),
+            (2, 4) => Some(f64::NEG_INFINITY),
+            (3, 0) => Some(1e300),
+            _ => None,
+        };
+        let zeros = |step: u64, record: usize| match (step, record) {
+            (2, 3 | 4) => Some(0.0),
+            // Clipped to the same record.
+            (3, 0) => Some(1.0),
+            _ => None,
+        };
+        let (seen, not_finite, fault) = run(2, 30, odd, &setup);
+        assert_eq!((not_finite, fault), (2, None));
+        assert_eq!(seen, run(1, 30, zeros, &setup).0, "they count as zero");
+    }
+
+    #[test]
+    fn steps_without_gradients_are_steps() {
+        let setup = setup(Method::Pp, setting());
+        let (seen, _, fault) = run(2, 0, |_, _| None, &setup);
+        assert_eq!((seen.len() as u64, fault), (STEPS + 1, None));
+        assert!(seen.iter().flat_map(|(_, parameters)| parameters).all(|value| value.is_finite()));
+    }
+
+    #[test]
+    fn a_setting_that_can_not_be_is_a_fault() {
+        let setup = setup(Method::Jme, AdamSetting { learning_rate: 0.0, ..setting() });
+        let (_, _, fault) = run(2, 3, |_, _| None, &setup);
+        assert!(fault.is_some_and(|reason| reason.starts_with("learning_rate is 0")));
+    }
+}

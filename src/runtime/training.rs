@@ -1,0 +1,200 @@
+//! Runs a training loop on the workers of this process.
+
+use std::error::Error;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hushflow_mechanism::mechanism::{MatrixMechanism, Strategies};
+use hushflow_mechanism::noise::NoiseSource;
+use hushflow_mechanism::release::Shards;
+use hushflow_operators::{
+    AdamSetup, CommitLog, EpochCommit, Fault, Learner, ReleaseSetup, Released, TrainingSetup, training_loop,
+};
+use timely::worker::Worker;
+
+use super::NAP;
+use crate::training::data::Split;
+use crate::training::model::{Network, Workspace, shuffled};
+use crate::training::plan::{TrainingError, TrainingPlan};
+
+/// Coordinates are cut into so many shards, whatever the number of workers.
+const SHARDS: u32 = 16;
+
+/// Numbers in a batch of gradients that goes through the dataflow: about what a processor's cache holds.
+const BATCH_NUMBERS: usize = 1 << 17;
+
+/// What training came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trained {
+    /// One entry for each pass.
+    pub passes: Vec<Pass>,
+    /// The parameters after the last step.
+    pub parameters: Vec<f64>,
+    /// The public log: what was released.
+    pub released: Vec<Released>,
+    /// Gradients that were not finite: private, for whoever runs the training.
+    pub not_finite: u64,
+}
+
+/// What is known after a pass over the data.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pass {
+    /// ε spent so far, for the plan's δ.
+    pub epsilon: f64,
+    /// Share of test images that are named right.
+    pub accuracy: f64,
+}
+
+/// Where training runs, and by chance of what.
+#[derive(Clone, Copy, Debug)]
+pub struct TrainingOptions {
+    /// Number of worker threads. The result does not depend on it.
+    pub workers: usize,
+    /// Of the model's first parameters and the order of records: public choices.
+    pub seed: u64,
+    /// The noise. A seeded one is for experiments, and protects nobody.
+    pub noise: NoiseSource,
+    /// Whether what was released is kept: a number of 16 bytes for each coordinate and step.
+    pub keep_releases: bool,
+}
+
+/// Trains a network on the training images of a split, and judges it by the test images after each pass.
+///
+/// # Errors
+/// [`TrainingError`].
+pub fn train(
+    network: &Network,
+    images: &Arc<Split>,
+    plan: &TrainingPlan,
+    strategies: &Strategies,
+    options: TrainingOptions,
+) -> Result<Trained, TrainingError> {
+    let dimension = network.parameters();
+    let mechanism = Arc::new(plan.mechanism(dimension, strategies)?);
+    let spent = (1..=plan.passes.get()).map(|passes| plan.spent(&mechanism, passes));
+    let spent = spent.collect::<Result<Vec<f64>, _>>()?;
+    let setup = setup(network, plan, &mechanism, options)?;
+    let not_finite = setup.not_finite.clone();
+    let log = MemoryLog { keep: options.keep_releases, ..MemoryLog::default() };
+    let order = Arc::new(shuffled(images.training.len(), options.seed));
+    let (report, reports) = channel();
+    let (fault, report) = (Fault::new(), Mutex::new(report));
+    let work = {
+        let (network, images, plan) = (network.clone(), images.clone(), *plan);
+        let (log, fault) = (log.clone(), fault.clone());
+        move |worker: &mut Worker| {
+            let learner = ImageLearner {
+                workspace: network.workspace(),
+                network: network.clone(),
+                images: images.clone(),
+                order: order.clone(),
+                plan,
+                worker: worker.index(),
+                workers: worker.peers(),
+                report: report.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            };
+            let log = (worker.index() == 0).then(|| Box::new(log.clone()) as Box<dyn CommitLog<u64>>);
+            let (setup, watched) = (setup.clone(), fault.clone());
+            worker.dataflow(|scope| training_loop(scope, setup, learner, log, fault.clone()));
+            while !watched.is_raised() && worker.step_or_park(Some(NAP)) {}
+            // After a fault timely must not wait for dataflows that will never be done.
+            worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
+        }
+    };
+    timely::execute(timely::Config::process(options.workers), work)
+        .and_then(|guards| guards.join().into_iter().collect::<Result<Vec<()>, _>>())
+        .map_err(TrainingError::Fault)?;
+    if let Some(reason) = fault.reason() {
+        return Err(TrainingError::Fault(reason.into()));
+    }
+    let (accuracies, parameters): (Vec<_>, Vec<_>) = reports.try_iter().unzip();
+    let passes = spent.into_iter().zip(accuracies).map(|(epsilon, accuracy)| Pass { epsilon, accuracy });
+    Ok(Trained {
+        passes: passes.collect(),
+        parameters: parameters.into_iter().next_back().unwrap_or_default(),
+        released: std::mem::take(&mut log.released.lock().unwrap_or_else(PoisonError::into_inner)),
+        not_finite: not_finite.load(Ordering::Relaxed),
+    })
+}
+
+fn setup(
+    network: &Network,
+    plan: &TrainingPlan,
+    mechanism: &Arc<MatrixMechanism>,
+    options: TrainingOptions,
+) -> Result<TrainingSetup, TrainingError> {
+    let setting = plan.setting();
+    setting.check_release(mechanism)?;
+    Ok(TrainingSetup {
+        clipper: plan.clipper(mechanism)?,
+        release: ReleaseSetup {
+            mechanism: mechanism.clone(),
+            shards: Shards::new(1, mechanism.layout(), SHARDS),
+            source: options.noise,
+            states: Arc::default(),
+            first_epoch: 1,
+            checkpoint_interval: u64::MAX,
+        },
+        adam: AdamSetup { mechanism: mechanism.clone(), setting, horizon: plan.horizon() },
+        parameters: network.initial(options.seed),
+        not_finite: Arc::new(AtomicU64::new(0)),
+    })
+}
+
+/// Takes the gradients of every so-many-th image of a batch.
+struct ImageLearner {
+    network: Network,
+    images: Arc<Split>,
+    order: Arc<Vec<usize>>,
+    plan: TrainingPlan,
+    worker: usize,
+    workers: usize,
+    workspace: Workspace,
+    /// Accuracy and parameters after every pass, from the first worker.
+    report: Sender<(f64, Vec<f64>)>,
+}
+
+impl Learner for ImageLearner {
+    fn gradients(&mut self, step: u64, parameters: &[f64], give: &mut dyn FnMut(Vec<f64>)) {
+        let (steps, done) = (self.plan.steps_per_pass(), step - 1);
+        if self.worker == 0 && done > 0 && done.is_multiple_of(steps) {
+            let accuracy = self.network.accuracy(parameters, &self.images.test);
+            // Nobody listens any more if training was given up.
+            let _ = self.report.send((accuracy, parameters.to_vec()));
+        }
+        if step > self.plan.horizon() {
+            return;
+        }
+        let dimension = parameters.len();
+        let size = self.plan.batch_size.get() as usize;
+        let batch = &self.order[(done % steps) as usize * size..][..size];
+        let mine: Vec<usize> = batch.iter().skip(self.worker).step_by(self.workers).copied().collect();
+        for images in mine.chunks((BATCH_NUMBERS / dimension).max(1)) {
+            let mut gradients = vec![0.0; images.len() * dimension];
+            for (&image, gradient) in images.iter().zip(gradients.chunks_exact_mut(dimension)) {
+                let (levels, class) = self.images.training.get(image);
+                self.network.gradient(parameters, levels, class.into(), &mut self.workspace, gradient);
+            }
+            give(gradients);
+        }
+    }
+}
+
+/// A log that forgets with the process.
+#[derive(Clone, Default)]
+struct MemoryLog {
+    keep: bool,
+    released: Arc<Mutex<Vec<Released>>>,
+}
+
+impl CommitLog<u64> for MemoryLog {
+    fn commit(&mut self, epochs: &[EpochCommit<u64>]) -> Result<(), Box<dyn Error>> {
+        if self.keep {
+            let public =
+                epochs.iter().map(|epoch| Released { epoch: epoch.epoch, values: epoch.values.clone() });
+            self.released.lock().unwrap_or_else(PoisonError::into_inner).extend(public);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,182 @@
+//! What a private training run promises, and what follows from it: noise, optimiser, and the budget spent after each pass.
+//!
+//! Records are gone through in one fixed, public order: step t takes batch `(t − 1) mod b` of b batches of m records each, so
+//! in k passes every record takes part k times, exactly b steps apart (`k×b`). Neighbours differ in one record, replaced in
+//! place; the number of records in a step is public. There is no subsampling, so the guarantee needs none.
+
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
+
+use hushflow_mechanism::accounting::discrete::{Discreteness, noise_multiplier_rounded_up};
+use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, NoiseMultiplier, gaussian};
+use hushflow_mechanism::estimate::adam::{AdamError, AdamSetting, GradientSquares};
+use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError, Method, MomentParameters, Strategies};
+use hushflow_mechanism::moments::{ClipError, Clipper, Layout, SecondMoment};
+use hushflow_mechanism::participation::Participation;
+use hushflow_mechanism::sensitivity::Neighbours;
+use thiserror::Error;
+
+/// Ways of making Adam private.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Privatisation {
+    /// First moments and per-record squares, jointly.
+    Jme,
+    /// First moments and squares of the batch's mean: Algorithm 2 of the paper, with the sensitivity that it has.
+    BatchSquares,
+    /// First moments and per-record squares of gradients that are clipped together with their squares.
+    JointClip,
+    /// Squares of the noisy mean gradient: DP-Adam, DP-AdamBC, or scaled before they are clipped.
+    PostProcessing(GradientSquares),
+}
+
+impl Privatisation {
+    fn method(self, size: NonZeroU32) -> Method {
+        match self {
+            Self::Jme => Method::Jme,
+            Self::BatchSquares => Method::BatchSquares { size },
+            Self::JointClip => Method::JointClip,
+            Self::PostProcessing(_) => Method::Pp,
+        }
+    }
+}
+
+/// A private training run.
+#[derive(Clone, Copy, Debug)]
+pub struct TrainingPlan {
+    /// Number of records to learn from.
+    pub records: usize,
+    /// m, the number of records in a step.
+    pub batch_size: NonZeroU32,
+    /// k, the number of passes over the records.
+    pub passes: NonZeroU32,
+    /// ε of the whole run.
+    pub epsilon: Epsilon,
+    /// δ of the whole run, and of what is spent on the way.
+    pub delta: Delta,
+    /// ζ.
+    pub clip_norm: f64,
+    /// How Adam is made private.
+    pub privatisation: Privatisation,
+    /// α.
+    pub learning_rate: f64,
+}
+
+/// Why a run can't be.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TrainingError {
+    /// There are fewer records than a batch holds.
+    #[error("there are {records} records, fewer than the {batch_size} of a batch: choose smaller batches")]
+    Batch {
+        /// Number of records.
+        records: usize,
+        /// Records of a batch.
+        batch_size: u32,
+    },
+    /// There is no such noise.
+    #[error(transparent)]
+    Mechanism(#[from] MechanismError),
+    /// There is no such guarantee.
+    #[error(transparent)]
+    Accounting(#[from] AccountingError),
+    /// There is no such clipping.
+    #[error(transparent)]
+    Clip(#[from] ClipError),
+    /// There is no such optimiser.
+    #[error(transparent)]
+    Adam(#[from] AdamError),
+    /// The dataflow could not go on.
+    #[error("training stopped: {0}")]
+    Fault(String),
+}
+
+impl TrainingPlan {
+    /// b, the number of steps in a pass. Records that fill no batch are left out.
+    pub fn steps_per_pass(&self) -> u64 {
+        self.records as u64 / u64::from(self.batch_size.get())
+    }
+
+    /// Number of steps.
+    pub fn horizon(&self) -> u64 {
+        self.steps_per_pass() * u64::from(self.passes.get())
+    }
+
+    /// The release of gradients of a model with so many parameters, with the least noise that keeps the promise.
+    ///
+    /// # Errors
+    /// [`TrainingError`] names what can't be.
+    pub fn mechanism(
+        &self,
+        dimension: usize,
+        strategies: &Strategies,
+    ) -> Result<MatrixMechanism, TrainingError> {
+        let continuous = gaussian::noise_multiplier(self.epsilon, self.delta).value();
+        let mechanism = self.release(dimension, strategies, continuous, self.passes.get(), None)?;
+        let scales = mechanism.moments().noise().iter().filter_map(|noise| noise.scale);
+        let least = scales.map(|scale| scale.sigma()).fold(f64::INFINITY, f64::min);
+        let draws = self.horizon() as f64 * mechanism.layout().coordinates() as f64;
+        let discreteness = Discreteness::new(least * (1.0 - 2f64.powi(-19)), draws)?;
+        let multiplier = noise_multiplier_rounded_up(self.epsilon, self.delta, discreteness)?.value();
+        Ok(mechanism.with_noise_multiplier(multiplier)?)
+    }
+
+    /// ε spent after so many passes: the sensitivity of what a record has added by then, under the noise of the whole run.
+    ///
+    /// # Errors
+    /// [`TrainingError`] as [`mechanism`](Self::mechanism).
+    pub fn spent(&self, mechanism: &MatrixMechanism, passes: u32) -> Result<f64, TrainingError> {
+        let moments = mechanism.moments();
+        let multiplier = moments.parameters().noise_multiplier;
+        let dimension = mechanism.layout().dimension;
+        let weight = moments.second_moment_weight();
+        let part = self.release(dimension, mechanism.strategies(), multiplier, passes, weight)?;
+        let ratio = moments.sensitivity() / part.moments().sensitivity();
+        Ok(gaussian::epsilon_rounded_up(NoiseMultiplier::new(multiplier * ratio)?, self.delta).value())
+    }
+
+    fn release(
+        &self,
+        dimension: usize,
+        strategies: &Strategies,
+        noise_multiplier: f64,
+        passes: u32,
+        second_moment_weight: Option<f64>,
+    ) -> Result<MatrixMechanism, TrainingError> {
+        let records = self.records;
+        let gap = NonZeroU64::new(self.steps_per_pass())
+            .ok_or(TrainingError::Batch { records, batch_size: self.batch_size.get() })?;
+        let parameters = MomentParameters {
+            method: self.privatisation.method(self.batch_size),
+            layout: Layout { dimension, second: SecondMoment::Diagonal },
+            neighbours: Neighbours::ReplaceOneInPlace,
+            clip_norm: self.clip_norm,
+            noise_multiplier,
+            second_moment_weight,
+            count_weight: None,
+        };
+        let count = NonZeroU64::from(NonZeroU32::new(passes).unwrap_or(NonZeroU32::MIN));
+        let participation = Participation::Fixed { count, gap };
+        let horizon = u64::from(passes) * gap.get();
+        Ok(MatrixMechanism::with_participation(parameters, strategies.clone(), participation, horizon)?)
+    }
+
+    /// What clips gradients for a release. One that is not finite counts as zero: that a record's gradient can't be used must
+    /// not show in the public count.
+    ///
+    /// # Errors
+    /// [`TrainingError::Clip`].
+    pub fn clipper(&self, mechanism: &MatrixMechanism) -> Result<Arc<Clipper>, TrainingError> {
+        let clipper = Clipper::unscaled(mechanism.layout().dimension, self.clip_norm)?;
+        Ok(Arc::new(mechanism.moments().clipper(clipper)?))
+    }
+
+    /// The optimiser. Updates are clipped to norm 1, as in the paper's Table 4.
+    pub fn setting(&self) -> AdamSetting {
+        let squares = match self.privatisation {
+            Privatisation::PostProcessing(squares) => squares,
+            _ => GradientSquares::default(),
+        };
+        let update_norm = Some(1.0);
+        AdamSetting { squares, update_norm, ..AdamSetting::new(self.batch_size, self.learning_rate) }
+    }
+}
