@@ -1,13 +1,17 @@
-//! Plots as SVG: the error of every strategy, step by step.
+//! Plots as SVG: lines, bands and points over logarithmic axes.
 
 use std::path::Path;
 
 use plotters::coord::Shift;
+use plotters::drawing::DrawingAreaErrorKind;
 use plotters::prelude::*;
 use thiserror::Error;
 
-/// Width and height in pixels.
+/// Width and height of a plot of its own, in pixels.
 const SIZE: (u32, u32) = (960, 600);
+
+/// Width and height of one of several panels.
+const PANEL: (u32, u32) = (600, 440);
 
 /// Colours that stay apart for most eyes (Okabe and Ito), and two more.
 const COLOURS: [RGBColor; 9] = [
@@ -31,6 +35,65 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
+/// A value y at x, between two others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// Above 0.
+    pub x: f64,
+    /// Above 0.
+    pub y: f64,
+    /// The lower end of its band.
+    pub low: f64,
+    /// The upper end of its band.
+    pub high: f64,
+}
+
+impl Point {
+    /// A value without a band.
+    pub fn exact(x: f64, y: f64) -> Self {
+        Self { x, y, low: y, high: y }
+    }
+}
+
+/// How a series is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// A line, whatever its band.
+    Line,
+    /// A line over its band.
+    Band,
+    /// A broken line, whatever its band.
+    Dashes,
+    /// Circles with bars, and no place in the legend.
+    Circles,
+}
+
+/// Points with a name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// What the legend says.
+    pub name: String,
+    /// How it is drawn.
+    pub mark: Mark,
+    /// Series of the same number have the same colour.
+    pub colour: usize,
+    /// From left to right.
+    pub points: Vec<Point>,
+}
+
+/// A diagram.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Panel {
+    /// What stands above it.
+    pub title: String,
+    /// What x is.
+    pub x: String,
+    /// What y is.
+    pub y: String,
+    /// Later ones are drawn over earlier ones.
+    pub series: Vec<Series>,
+}
+
 /// Why there is no plot.
 #[derive(Debug, Error)]
 #[error("{path}: the plot can't be written: {reason}")]
@@ -44,46 +107,117 @@ pub struct PlotError {
 /// # Errors
 /// [`PlotError`] when the file can't be written or there is nothing to draw.
 pub fn error_per_step(path: &Path, title: &str, lines: &[Line]) -> Result<(), PlotError> {
+    let series = lines.iter().enumerate().map(|(colour, line)| Series {
+        name: line.name.clone(),
+        mark: Mark::Line,
+        colour,
+        points: line.points.iter().map(|&(x, y)| Point::exact(x, y)).collect(),
+    });
+    let panel = Panel {
+        title: title.into(),
+        x: "epoch".into(),
+        y: "standard deviation of the error".into(),
+        series: series.collect(),
+    };
+    write_panels(path, &[panel])
+}
+
+/// Draws panels, two beside each other, and writes them to an SVG file.
+///
+/// # Errors
+/// [`PlotError`] when the file can't be written or a panel has nothing to draw.
+pub fn write_panels(path: &Path, panels: &[Panel]) -> Result<(), PlotError> {
     let refused = |reason: String| PlotError { path: path.display().to_string(), reason };
+    let columns = panels.len().min(2);
+    let rows = panels.len().div_ceil(2);
+    let size = if panels.len() == 1 { SIZE } else { (PANEL.0 * columns as u32, PANEL.1 * rows as u32) };
     let mut svg = String::new();
-    draw(&SVGBackend::with_string(&mut svg, SIZE).into_drawing_area(), title, lines).map_err(refused)?;
+    {
+        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        area.fill(&WHITE).map_err(|error| refused(error.to_string()))?;
+        for (area, panel) in area.split_evenly((rows, columns)).iter().zip(panels) {
+            let ranges = ranges(panel).map_err(|reason| refused(reason.into()))?;
+            draw(area, panel, ranges).map_err(|error| refused(error.to_string()))?;
+        }
+        area.present().map_err(|error| refused(error.to_string()))?;
+    }
     std::fs::write(path, svg).map_err(|error| refused(error.to_string()))
 }
 
-fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, title: &str, lines: &[Line]) -> Result<(), String> {
-    let points = || lines.iter().flat_map(|line| &line.points);
-    let range = |values: &mut dyn Iterator<Item = f64>| {
-        let (low, high) = values.fold((f64::INFINITY, 0.0), |(low, high), x| (low.min(x), f64::max(high, x)));
-        (low > 0.0 && high.is_finite() && low <= high).then_some(low..high)
+/// What the axes go over.
+type Ranges = [std::ops::Range<f64>; 2];
+
+/// Of x and y; bands may leave them below.
+fn ranges(panel: &Panel) -> Result<Ranges, &'static str> {
+    let range = |value: fn(&Point) -> f64, top: fn(&Point) -> f64| {
+        let points = || panel.series.iter().flat_map(|series| &series.points);
+        let low = points().map(value).fold(f64::INFINITY, f64::min);
+        let high = points().map(top).fold(0.0, f64::max);
+        let sound = points().all(|point| value(point) > 0.0 && top(point).is_finite());
+        (sound && low <= high).then_some(low..high)
     };
-    let steps = range(&mut points().map(|point| point.0)).ok_or("there are no steps to draw")?;
-    let errors = range(&mut points().map(|point| point.1)).ok_or("the errors are no numbers above 0")?;
-    let steps = steps.start..steps.end.max(steps.start * 1.01);
-    let errors = errors.start / 1.1..errors.end * 1.1;
-    let told = |error: &dyn std::fmt::Display| error.to_string();
-    area.fill(&WHITE).map_err(|error| told(&error))?;
+    let x = range(|point| point.x, |point| point.x).ok_or("there are no steps to draw")?;
+    let y =
+        range(|point| point.y, |point| point.y.max(point.high)).ok_or("the errors are no numbers above 0")?;
+    Ok([x.start..x.end.max(x.start * 1.01), y.start / 1.1..y.end * 1.1])
+}
+
+/// What stands beside a mark of an axis.
+fn tick(value: f64) -> String {
+    if (1e-3..1e5).contains(&value) { format!("{value}") } else { format!("{value:e}") }
+}
+
+/// What drawing can fail with.
+type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
+
+fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel, [x, y]: Ranges) -> Drawn {
+    let floor = y.start;
     let mut chart = ChartBuilder::on(area)
         .margin(12)
-        .caption(title, ("sans-serif", 20))
+        .caption(&panel.title, ("sans-serif", 20))
         .x_label_area_size(44)
         .y_label_area_size(70)
-        .build_cartesian_2d(steps.log_scale(), errors.log_scale())
-        .map_err(|error| told(&error))?;
+        .build_cartesian_2d(x.log_scale(), y.log_scale())?;
     chart
         .configure_mesh()
         .light_line_style(WHITE)
-        .x_desc("epoch")
-        .y_desc("standard deviation of the error")
+        .x_desc(&panel.x)
+        .y_desc(&panel.y)
         .axis_desc_style(("sans-serif", 15))
-        .draw()
-        .map_err(|error| told(&error))?;
-    for (line, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
-        let series = LineSeries::new(line.points.iter().copied(), colour.stroke_width(2));
-        chart
-            .draw_series(series)
-            .map_err(|error| told(&error))?
-            .label(&line.name)
-            .legend(|(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+        .x_labels(20)
+        .x_label_formatter(&|x| tick(*x))
+        .y_label_formatter(&|y| tick(*y))
+        .draw()?;
+    for series in &panel.series {
+        let colour = COLOURS[series.colour % COLOURS.len()];
+        let places = || series.points.iter().map(|point| (point.x, point.y));
+        let band = || {
+            let upper = series.points.iter().map(|point| (point.x, point.high));
+            let lower = series.points.iter().rev().map(|point| (point.x, point.low.max(floor)));
+            upper.chain(lower).collect::<Vec<_>>()
+        };
+        if series.mark == Mark::Band {
+            chart.draw_series([Polygon::new(band(), colour.mix(0.15))])?;
+        }
+        let drawn = match series.mark {
+            Mark::Line | Mark::Band => {
+                chart.draw_series(LineSeries::new(places(), colour.stroke_width(2)))?
+            }
+            Mark::Dashes => {
+                let style = colour.stroke_width(2);
+                chart.draw_series(DashedLineSeries::new(places().collect::<Vec<_>>(), 7, 5, style))?
+            }
+            Mark::Circles => {
+                let bar = |point: &Point| [(point.x, point.low.max(floor)), (point.x, point.high)];
+                let bars = series.points.iter().map(|point| PathElement::new(bar(point), colour));
+                chart.draw_series(bars)?;
+                chart.draw_series(places().map(|place| Circle::new(place, 4, colour.stroke_width(2))))?;
+                continue;
+            }
+        };
+        drawn
+            .label(&series.name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
     }
     chart
         .configure_series_labels()
@@ -91,8 +225,6 @@ fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, title: &str, lines: &[Line]) 
         .background_style(WHITE.mix(0.85))
         .border_style(RGBColor(200, 200, 200))
         .draw()
-        .map_err(|error| told(&error))?;
-    area.present().map_err(|error| told(&error))
 }
 
 #[cfg(test)]
@@ -126,5 +258,31 @@ mod tests {
         }
         let absent = directory.path().join("absent/plot.svg");
         assert!(error_per_step(&absent, "one", &[line("a", &[(1.0, 1.0)])]).is_err());
+    }
+
+    #[test]
+    fn panels_have_bands_and_points_of_their_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("panels.svg");
+        let point = |x: f64| Point { x, y: x, low: -1.0, high: 2.0 * x };
+        let series = |name: &str, mark| Series {
+            name: name.into(),
+            mark,
+            colour: 0,
+            points: vec![point(1.0), point(10.0)],
+        };
+        let panel = |title: &str, mark| Panel {
+            title: title.into(),
+            x: "steps".into(),
+            y: "error".into(),
+            series: vec![series("theory", mark)],
+        };
+        let panels = [panel("left", Mark::Band), panel("right", Mark::Dashes), panel("below", Mark::Circles)];
+        write_panels(&path, &panels).unwrap();
+        let svg = std::fs::read_to_string(&path).unwrap();
+        for text in ["left", "right", "below", "width=\"1200\"", "height=\"880\"", "<polygon", "<circle"] {
+            assert!(svg.contains(text), "{text}");
+        }
+        assert_eq!(svg.matches("theory").count(), 2, "circles are not in the legend");
     }
 }

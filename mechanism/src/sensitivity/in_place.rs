@@ -40,7 +40,7 @@ pub fn replace_one_factor(dimension: usize, second_weight: f64) -> f64 {
 /// d ≥ 2: the larger root of `(1 + 2ν)² = 2νR`. d = 1: with u = 1 − τ the equation reads `u = (2 + u)³/(8R)`,
 /// whose smallest root is the limit of iterating from 0: the right side is increasing, with slope at most
 /// 0.58 up to that root.
-pub(super) fn largest_second_weight(dimension: usize, factor: f64) -> f64 {
+pub(crate) fn largest_second_weight(dimension: usize, factor: f64) -> f64 {
     if dimension == 1 {
         let u = (0..80).fold(0.0_f64, |u, _| (2.0 + u).powi(3) / (8.0 * factor));
         2.0 / (u * (2.0 - u))

@@ -49,6 +49,7 @@ mod participation;
 mod separate;
 
 pub use batch::{Batch, BatchQuery, batch_participation_sensitivity, batch_sensitivity_squared};
+pub(crate) use in_place::largest_second_weight;
 pub use in_place::{free_second_weight, replace_one_factor};
 pub use joint_participation::{
     MomentStrategies, free_second_weight_under_participation, joint_participation_sensitivity,

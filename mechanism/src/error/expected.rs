@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn reference_errors_are_met() {
         let vectors: Value =
-            serde_json::from_str(include_str!("../../tests/vectors/factorization_errors.json")).unwrap();
+            serde_json::from_str(include_str!("../../../tests/vectors/factorization_errors.json")).unwrap();
         let mut checked = 0;
         for case in vectors["cases"].as_array().unwrap() {
             let (input, expected) = (&case["input"], &case["expected"]);

@@ -1,0 +1,219 @@
+//! Moments that are released with noise of their own: JME, IME and CS.
+//!
+//! With noise of deviation τ on every entry of `C X`, `A C⁻¹` times it is the error of `A X`: for each of the d
+//! coordinates `τ²‖AC⁻¹‖²_F` (Theorem 3.3). For second moments through C₂ alike, times the number of noisy entries
+//! ([`SecondEntries`]).
+//!
+//! [`InPlaceRelease`] has the noise deviations of the paper's methods in the paper's setting: no count, a record replaced in place,
+//! continuous noise. What runs has those of its mechanism; [`NoiseDeviations`] takes either.
+
+use crate::sensitivity::{free_second_weight, largest_second_weight, replace_one_factor};
+
+/// Entries of the second moments that an error is summed over, for dimension d.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecondEntries {
+    /// All d², each with noise of its own: Algorithm 1 as published.
+    Independent,
+    /// All d² of a symmetric matrix, of which the upper triangle is released with half the variance off the diagonal: what runs.
+    Symmetric,
+    /// The d of the diagonal.
+    Diagonal,
+}
+
+impl SecondEntries {
+    /// Sum of the variances of the entries, in units of that of a diagonal entry, where noise is added to them.
+    pub fn variances(self, dimension: usize) -> f64 {
+        let d = dimension as f64;
+        match self {
+            Self::Independent => d * d,
+            Self::Symmetric => d * (d + 1.0) / 2.0,
+            Self::Diagonal => d,
+        }
+    }
+
+    /// Expected `‖μzᵀ + zμᵀ‖²` for standard normal z and a unit vector μ.
+    pub(super) fn linear(self, dimension: usize) -> f64 {
+        if self == Self::Diagonal { 4.0 } else { 2.0 * (dimension as f64 + 1.0) }
+    }
+
+    /// Expected `‖zzᵀ − I‖²` for standard normal z.
+    pub(super) fn quadratic(self, dimension: usize) -> f64 {
+        let d = dimension as f64;
+        if self == Self::Diagonal { 2.0 * d } else { d * (d + 1.0) }
+    }
+}
+
+/// Standard deviations of the noise on an entry of `C₁X` and on a diagonal entry of `C₂(X•X)`, in real units.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NoiseDeviations {
+    /// τ₁, in the unit of the records.
+    pub first: f64,
+    /// τ₂, in its square.
+    pub second: f64,
+}
+
+impl NoiseDeviations {
+    /// Error of all first moments: `dτ₁²‖A₁C₁⁻¹‖²_F`.
+    pub fn first_moment_error(self, dimension: usize, decoder_frobenius: f64) -> f64 {
+        dimension as f64 * (self.first * decoder_frobenius).powi(2)
+    }
+
+    /// Error of all second moments: `τ₂²‖A₂C₂⁻¹‖²_F` times the entries.
+    pub fn second_moment_error(
+        self,
+        entries: SecondEntries,
+        dimension: usize,
+        decoder_frobenius: f64,
+    ) -> f64 {
+        entries.variances(dimension) * (self.second * decoder_frobenius).powi(2)
+    }
+}
+
+/// A release of first and second moments whose records are replaced in place, by any method.
+///
+/// ```
+/// use hushflow_mechanism::error::{InPlaceRelease, SecondEntries};
+///
+/// // Theorem 3.3 for d = 3, ζ = 2, C = I, and an A with ‖A‖_F = 10.
+/// let release = InPlaceRelease::new(3, 2.0, 0.5);
+/// let noise = release.joint();
+/// assert_eq!(noise.first_moment_error(3, 10.0), 3.0 * (2.0 * 2.0 * 0.5 * 10.0f64).powi(2));
+/// let second = noise.second_moment_error(SecondEntries::Independent, 3, 10.0);
+/// assert!((second / (2.0 * 4.0 * 2f64.sqrt() * 3.0 * 0.5 * 10.0).powi(2) - 1.0).abs() < 1e-15);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct InPlaceRelease {
+    /// d, at least 1.
+    pub dimension: usize,
+    /// ζ, above 0.
+    pub clip_norm: f64,
+    /// σ: noise over sensitivity.
+    pub noise_multiplier: f64,
+    /// `‖C₁‖`: the largest norm of a column of the strategy of first moments.
+    pub first_column_norm: f64,
+    /// `‖C₂‖`, of the strategy of second moments.
+    pub second_column_norm: f64,
+}
+
+impl InPlaceRelease {
+    /// With strategies whose columns have norm 1.
+    pub fn new(dimension: usize, clip_norm: f64, noise_multiplier: f64) -> Self {
+        Self { dimension, clip_norm, noise_multiplier, first_column_norm: 1.0, second_column_norm: 1.0 }
+    }
+
+    /// The same with one strategy for both moments, whose longest column has this norm.
+    pub fn with_column_norm(self, norm: f64) -> Self {
+        Self { first_column_norm: norm, second_column_norm: norm, ..self }
+    }
+
+    /// λ* of Algorithm 1: the weight at which second moments are free.
+    pub fn free_second_moment_weight(&self) -> f64 {
+        let ratio = self.first_column_norm / (self.clip_norm * self.second_column_norm);
+        free_second_weight(self.dimension) * ratio * ratio
+    }
+
+    /// JME, Algorithm 1.
+    pub fn joint(&self) -> NoiseDeviations {
+        self.weighted_joint(self.free_second_moment_weight())
+    }
+
+    /// λ-JME, Algorithm 3: `s = ζ‖C₁‖√r_d(λζ²‖C₂‖²/‖C₁‖²)`, noise σs and σs/√λ.
+    pub fn weighted_joint(&self, second_moment_weight: f64) -> NoiseDeviations {
+        let ratio = self.clip_norm * self.second_column_norm / self.first_column_norm;
+        let factor = replace_one_factor(self.dimension, second_moment_weight * ratio * ratio);
+        let first = self.noise_multiplier * self.clip_norm * self.first_column_norm * factor.sqrt();
+        NoiseDeviations { first, second: first / second_moment_weight.sqrt() }
+    }
+
+    /// λ-JME with the largest λ for which the noise of first moments is `first`, at least [`post_processed`](Self::post_processed):
+    /// where the curve of errors that a method has to be compared with is at this error of first moments.
+    pub fn joint_with_first_deviation(&self, first: f64) -> NoiseDeviations {
+        let factor = (first / (self.noise_multiplier * self.clip_norm * self.first_column_norm)).powi(2);
+        let ratio = self.first_column_norm / (self.clip_norm * self.second_column_norm);
+        let weight = largest_second_weight(self.dimension, factor.max(4.0)) * ratio * ratio;
+        NoiseDeviations { first, second: first / weight.sqrt() }
+    }
+
+    /// α-IME, Algorithm 4, with the budget of Gaussian privacy split as its theorem has it: `α = μ₁²/μ²`, so that first
+    /// moments have noise multiplier σ/√α and second moments σ/√(1−α). Sensitivities are `2ζ‖C₁‖` and `√2ζ²‖C₂‖`; for d = 1, where
+    /// squares are between 0 and ζ², `ζ²‖C₂‖`.
+    pub fn independent(&self, first_moment_share: f64) -> NoiseDeviations {
+        let distance = if self.dimension == 1 { 1.0 } else { 2_f64.sqrt() };
+        let first = self.post_processed() / first_moment_share.sqrt();
+        let sensitivity = distance * self.clip_norm.powi(2) * self.second_column_norm;
+        NoiseDeviations {
+            first,
+            second: self.noise_multiplier * sensitivity / (1.0 - first_moment_share).sqrt(),
+        }
+    }
+
+    /// τ-CS, Algorithm 5: first moments and √τ times second moments in one vector, of norm at most `ζ√(1+τζ²)`, privatised as any
+    /// vector of that norm. With its exact sensitivity it would be λ-JME.
+    pub fn concatenated(&self, second_moment_weight: f64) -> NoiseDeviations {
+        let second = second_moment_weight * (self.clip_norm * self.second_column_norm).powi(2);
+        let first =
+            2.0 * self.noise_multiplier * self.clip_norm * (self.first_column_norm.powi(2) + second).sqrt();
+        NoiseDeviations { first, second: first / second_moment_weight.sqrt() }
+    }
+
+    /// Noise deviation of the first moments alone, `2ζσ‖C₁‖`: all that post-processing has.
+    pub fn post_processed(&self) -> f64 {
+        2.0 * self.clip_norm * self.noise_multiplier * self.first_column_norm
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reference::{self, close};
+    use super::*;
+    use crate::error::ExpectedError;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reference_errors_of_the_joint_mechanism_are_met() {
+        for case in reference::second_moment_cases() {
+            let error = ExpectedError::new(&case.workload, case.strategy.as_ref(), case.steps).unwrap();
+            let release = InPlaceRelease::new(case.dimension, case.clip_norm, case.noise_multiplier)
+                .with_column_norm(error.sensitivity);
+            let noise = release.joint();
+            let second = |entries| noise.second_moment_error(entries, case.dimension, error.frobenius);
+            let check = |name: &str, found: f64| close(name, found, case.expected(&["jme", name]), 1e-9);
+            check("lambda", release.free_second_moment_weight());
+            check("sens", release.post_processed() / case.noise_multiplier);
+            check("noise_std_1", noise.first);
+            check("noise_std_2", noise.second);
+            check("first_mse_total", noise.first_moment_error(case.dimension, error.frobenius));
+            check("second_mse_total", second(SecondEntries::Independent));
+            check("second_mse_total_symmetrised", second(SecondEntries::Symmetric));
+            check("second_diag_mse_total", second(SecondEntries::Diagonal));
+        }
+    }
+
+    /// Theorems 3.6 and 3.7 for one setting: with the rival's noise of first moments, λ-JME has less on the second.
+    fn dominates(release: InPlaceRelease, rival: NoiseDeviations) -> bool {
+        let joint = release.joint_with_first_deviation(rival.first);
+        let weight = (joint.first / joint.second).powi(2);
+        close("the inverse", release.weighted_joint(weight).first, rival.first, 1e-9);
+        joint.second < rival.second
+    }
+
+    proptest! {
+        #[test]
+        fn weighted_joint_noise_dominates_both_rivals_over_their_whole_curves(
+            dimension in 1_usize..5, clip_norm in 0.1..10.0, noise_multiplier in 0.1..10.0,
+            column_norm in 1.0..4.0, share in 0.001..0.999, log_weight in -6.0..6.0,
+        ) {
+            let release = InPlaceRelease::new(dimension, clip_norm, noise_multiplier).with_column_norm(column_norm);
+            prop_assert!(dominates(release, release.independent(share)));
+            prop_assert!(dominates(release, release.concatenated(10_f64.powf(log_weight) / clip_norm.powi(2))));
+        }
+    }
+
+    #[test]
+    fn entries_count_variances() {
+        let counts = |entries: SecondEntries| [1, 2, 10].map(|d| entries.variances(d));
+        assert_eq!(counts(SecondEntries::Independent), [1.0, 4.0, 100.0]);
+        assert_eq!(counts(SecondEntries::Symmetric), [1.0, 3.0, 55.0]);
+        assert_eq!(counts(SecondEntries::Diagonal), [1.0, 2.0, 10.0]);
+    }
+}

@@ -1,0 +1,121 @@
+//! JME or post-processing: Table 2 of the paper in numbers.
+//!
+//! The noise of second moments of their own makes an error `Jσ²`. Squares of noisy first moments make, debiased, `Lσ² + Qσ⁴`, where L
+//! depends on the data. So the first is better from the noise multiplier `σ* = √((J − L)/Q)` on, and always where J ≤ L, as for d = 1. For the identity
+//! and records replaced in place `J = 8d², L = 8(d+1), Q = 16d(d+1)` times `‖A‖²ζ⁴`, which puts σ* below 1/√2; where the triangle of
+//! a symmetric matrix is released, `J = 4d(d+1)`, σ* is below ½. (In noise deviations √2 and 1.)
+
+use super::post_processing::{Bounds, SquaredNoiseError};
+
+/// Which second moments have the smaller expected squared error for the worst data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// Those with noise of their own.
+    Joint,
+    /// Those squared from noisy first moments.
+    PostProcessing,
+    /// The bounds do not tell.
+    Undecided,
+}
+
+/// Errors of both at one noise multiplier.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Comparison {
+    /// Of second moments with noise of their own.
+    pub joint: f64,
+    /// Of second moments squared from noisy first moments.
+    pub post_processing: SquaredNoiseError,
+}
+
+impl Comparison {
+    /// The better one, post-processing being debiased.
+    pub fn better(&self) -> Better {
+        let Bounds { lower, upper } = self.post_processing.debiased();
+        if self.joint <= lower {
+            Better::Joint
+        } else if self.joint >= upper {
+            Better::PostProcessing
+        } else {
+            Better::Undecided
+        }
+    }
+
+    /// From which noise multiplier on noise of their own is better, in units of the present one; 0 where it always is.
+    pub fn crossing(&self) -> Bounds {
+        let SquaredNoiseError { quadratic, linear, .. } = self.post_processing;
+        let of = |linear: f64| ((self.joint - linear).max(0.0) / quadratic).sqrt();
+        Bounds { lower: of(linear.upper), upper: of(linear.lower) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reference::close;
+    use super::super::{ExpectedError, InPlaceRelease, PostProcessing, SecondEntries};
+    use super::*;
+    use crate::strategy::build;
+    use crate::workload::Workload;
+
+    fn compare(
+        dimension: usize,
+        noise_multiplier: f64,
+        strategy: &str,
+        entries: SecondEntries,
+    ) -> Comparison {
+        let (workload, steps) = (Workload::Prefix, 200);
+        let strategy = build(strategy.parse().unwrap(), &workload, Some(steps)).unwrap();
+        let error = ExpectedError::new(&workload, strategy.as_ref(), steps).unwrap();
+        let release =
+            InPlaceRelease::new(dimension, 3.0, noise_multiplier).with_column_norm(error.sensitivity);
+        Comparison {
+            joint: release.joint().second_moment_error(entries, dimension, error.frobenius),
+            post_processing: PostProcessing::new(&workload, strategy.as_ref(), steps).unwrap().error(
+                entries,
+                dimension,
+                release.clip_norm,
+                release.post_processed(),
+            ),
+        }
+    }
+
+    /// Where the derivation at the head of the module puts it.
+    #[test]
+    fn the_identity_crosses_where_the_theory_says() {
+        for d in [3, 10, 1000] {
+            let f = d as f64;
+            let published = (2.0 * f * f - 2.0 * (f + 1.0)) / (f * (f + 1.0));
+            let symmetric = 1.0 - 2.0 / f;
+            for (entries, deviation) in
+                [(SecondEntries::Independent, published), (SecondEntries::Symmetric, symmetric)]
+            {
+                let crossing = compare(d, 1.0, "identity", entries).crossing();
+                close("crossing", crossing.lower, deviation.sqrt() / 2.0, 1e-9);
+                close("crossing", crossing.upper, crossing.lower, 1e-9);
+                let at = |factor: f64| compare(d, crossing.upper * factor, "identity", entries).better();
+                assert_eq!((at(0.999), at(1.001)), (Better::PostProcessing, Better::Joint));
+            }
+        }
+    }
+
+    #[test]
+    fn one_dimension_is_always_better_with_noise_of_its_own() {
+        for strategy in ["identity", "square-root"] {
+            for noise_multiplier in [1e-4, 0.1, 1.0, 100.0] {
+                let found = compare(1, noise_multiplier, strategy, SecondEntries::Symmetric);
+                assert_eq!((found.better(), found.crossing().upper), (Better::Joint, 0.0));
+            }
+        }
+    }
+
+    #[test]
+    fn between_the_crossings_data_decide() {
+        let crossing = compare(1000, 1.0, "square-root", SecondEntries::Symmetric).crossing();
+        assert!(0.0 < crossing.lower && crossing.lower < crossing.upper);
+        let at = |noise_multiplier| {
+            compare(1000, noise_multiplier, "square-root", SecondEntries::Symmetric).better()
+        };
+        assert_eq!(at(crossing.lower * 0.99), Better::PostProcessing);
+        assert_eq!(at((crossing.lower * crossing.upper).sqrt()), Better::Undecided);
+        assert_eq!(at(crossing.upper * 1.01), Better::Joint);
+    }
+}

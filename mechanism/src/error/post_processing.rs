@@ -1,0 +1,271 @@
+//! Second moments by post-processing: `Σ A_ti x̂_i x̂_iᵀ` from noisy increments `x̂ = x + e`.
+//!
+//! # Derivation
+//! With `Cov(e_i, e_j) = τ²Q_ij I`, `Q = C⁻¹C⁻ᵀ`, row t is off by `Σ_i A_ti (x_i e_iᵀ + e_i x_iᵀ + e_i e_iᵀ)`. The last term has mean
+//! `τ²(AQ)_t I`, where `(AQ)_t = Σ_i A_ti Q_ii`: the bias, which debiasing subtracts. The rest has mean 0, and by Isserlis' theorem
+//!
+//! ```text
+//! E‖zzᵀ‑terms‖²   = d(d+1) τ⁴ Σ_ij (AᵀA)_ij Q_ij²        (diagonal only: 2d)
+//! E‖xzᵀ‑terms‖²   = 2(d+1) τ² Σ_ij (AᵀA)_ij Q_ij ⟨x_i,x_j⟩   (diagonal only: 4)
+//! bias²           = d τ⁴ Σ_t (AQ)_t²
+//! ```
+//!
+//! This is Lemma 3.8, its special case Corollary 3.9 (C = I), and Lemmas 4.4 and C.4 for the diagonal, for any ζ. (The paper's factors ζ² belong to its
+//! noise multiplier alone; Q is `(CᵀC)⁻¹`, not `(CCᵀ)⁻¹`; and the bias for C = I is the norm of the vector of *row sums* of A.)
+//!
+//! # The worst data
+//! The middle sum is a quadratic form of `M = AᵀA∘Q` in the records. Lemma C.1 bounds its largest value over `‖x_i‖ ≤ ζ` by `ζ²Σ|M_ij|` from above, and from
+//! below by what equal records make, `ζ²Σ M_ij = ζ²‖AC⁻¹‖²_F`. Where Q has negative entries, equal records are nearly the best
+//! data: their noise cancels. So two more data sets are tried: alternating signs, and random signs, whose mean is `ζ² tr M` and which therefore
+//! some signs reach. All bounds meet where no entry of M is negative.
+
+use super::SecondEntries;
+use super::increments::{Gram, IncrementCovariance};
+use crate::strategy::{MatrixError, Strategy};
+use crate::workload::Workload;
+
+/// A number known between two bounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bounds {
+    /// It is at least this.
+    pub lower: f64,
+    /// It is at most this.
+    pub upper: f64,
+}
+
+impl Bounds {
+    /// Both bounds under an increasing function.
+    pub fn map(self, f: impl Fn(f64) -> f64) -> Self {
+        Self { lower: f(self.lower), upper: f(self.upper) }
+    }
+}
+
+/// Expected squared error of squares of noisy numbers, summed over steps and entries.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SquaredNoiseError {
+    /// What debiasing takes away.
+    pub bias: f64,
+    /// Of the noise squared.
+    pub quadratic: f64,
+    /// Of the noise times the data, for the worst data.
+    pub linear: Bounds,
+}
+
+impl SquaredNoiseError {
+    /// With the bias subtracted, for the worst data.
+    pub fn debiased(self) -> Bounds {
+        self.linear.map(|linear| linear + self.quadratic)
+    }
+
+    /// As squared, for the worst data.
+    pub fn biased(self) -> Bounds {
+        self.debiased().map(|error| error + self.bias)
+    }
+}
+
+/// The sums over steps of the module's head, for noise deviation 1 and records of norm 1.
+pub struct PostProcessing {
+    gram: Gram,
+    covariance: IncrementCovariance,
+    /// `Σ_t (AQ)_t²`.
+    bias: f64,
+    /// `Σ (AᵀA)_ij Q_ij²`.
+    quadratic: f64,
+    /// `Σ M_ij`, equal records.
+    constant: f64,
+    /// `Σ ±M_ij`, alternating signs.
+    alternating: f64,
+    /// `tr M`, random signs.
+    independent: f64,
+    /// `Σ |M_ij|`.
+    absolute: f64,
+}
+
+impl PostProcessing {
+    /// For a workload of second moments and the strategy through which first moments were released.
+    ///
+    /// Takes `steps` operations where the strategy is the identity; `steps²` where it is a Toeplitz matrix, with scaled columns or not, for
+    /// up to 2¹⁴ steps; and `steps³` elsewhere, for up to 2¹¹.
+    ///
+    /// ```
+    /// use hushflow_mechanism::error::{PostProcessing, SecondEntries};
+    /// use hushflow_mechanism::strategy::{StrategyName, build};
+    /// use hushflow_mechanism::workload::Workload;
+    ///
+    /// // Corollary 3.9: d = 3, noise deviation 2, prefix sums of 10 epochs, whose ‖A‖² is 55.
+    /// let strategy = build(StrategyName::Identity, &Workload::Prefix, None)?;
+    /// let post_processing = PostProcessing::new(&Workload::Prefix, strategy.as_ref(), 10)?;
+    /// let error = post_processing.error(SecondEntries::Symmetric, 3, 1.0, 2.0);
+    /// assert_eq!(error.debiased().upper, (3.0 * 4.0 * 16.0 + 2.0 * 4.0 * 4.0) * 55.0);
+    /// assert_eq!(error.bias, 3.0 * 16.0 * 385.0); // 1² + 2² + … + 10²
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`MatrixError`] where the strategy or the workload is not defined for so many steps, or too large to be written out.
+    pub fn new(workload: &Workload, strategy: &dyn Strategy, steps: u64) -> Result<Self, MatrixError> {
+        let steps = usize::try_from(steps).map_err(|_| MatrixError::Columns { found: usize::MAX })?;
+        let (gram, covariance) = (Gram::new(workload, steps)?, IncrementCovariance::new(strategy, steps)?);
+        let bias = squared_row_sums(workload, &covariance.diagonal(0));
+        let zero = [0.0; 5];
+        let [quadratic, constant, alternating, independent, absolute] =
+            (0..=covariance.reach()).fold(zero, |mut sums, lag| {
+                let weight = if lag == 0 { 1.0 } else { 2.0 };
+                let sign = if lag % 2 == 0 { weight } else { -weight };
+                let random = if lag == 0 { 1.0 } else { 0.0 };
+                for (g, q) in gram.diagonal(lag).iter().zip(covariance.diagonal(lag)) {
+                    let product = g * q;
+                    let terms = [
+                        weight * product * q,
+                        weight * product,
+                        sign * product,
+                        random * product,
+                        weight * product.abs(),
+                    ];
+                    sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term);
+                }
+                sums
+            });
+        Ok(Self { gram, covariance, bias, quadratic, constant, alternating, independent, absolute })
+    }
+
+    /// The error for a dimension d, clip norm ζ and noise deviation τ of the first moments.
+    pub fn error(
+        &self,
+        entries: SecondEntries,
+        dimension: usize,
+        clip_norm: f64,
+        noise_deviation: f64,
+    ) -> SquaredNoiseError {
+        let variance = noise_deviation * noise_deviation;
+        let linear = entries.linear(dimension) * variance * clip_norm * clip_norm;
+        let least = self.constant.max(self.alternating).max(self.independent);
+        SquaredNoiseError {
+            bias: dimension as f64 * variance * variance * self.bias,
+            quadratic: entries.quadratic(dimension) * variance * variance * self.quadratic,
+            linear: Bounds { lower: least, upper: self.absolute }.map(|sum| linear * sum),
+        }
+    }
+
+    /// `Σ M_ij` for equal records of norm 1: `‖AC⁻¹‖²_F`, the lower bound of Lemma C.1.
+    pub fn equal_records(&self) -> f64 {
+        self.constant
+    }
+
+    /// `Σ ±M_ij` for records of norm 1 that change their sign at every step.
+    pub fn alternating_records(&self) -> f64 {
+        self.alternating
+    }
+
+    /// `Σ M_ij⟨x_i,x_j⟩` for any records, given by their inner products, steps from 0.
+    pub fn of_records(&self, inner_product: impl Fn(usize, usize) -> f64) -> f64 {
+        let of_lag = |lag: usize| {
+            let weight = if lag == 0 { 1.0 } else { 2.0 };
+            let (gram, covariance) = (self.gram.diagonal(lag), self.covariance.diagonal(lag));
+            let terms = gram.iter().zip(covariance).enumerate();
+            terms.map(|(i, (g, q))| weight * g * q * inner_product(i, i + lag)).sum::<f64>()
+        };
+        (0..=self.covariance.reach()).map(of_lag).sum()
+    }
+
+    /// What the data make of the linear part of an [`error`](Self::error), for a sum such as that of [`of_records`](Self::of_records).
+    pub fn linear(entries: SecondEntries, dimension: usize, noise_deviation: f64, sum: f64) -> f64 {
+        entries.linear(dimension) * noise_deviation * noise_deviation * sum
+    }
+}
+
+/// `Σ_t (A v)_t²`; NaN where the workload ends before.
+fn squared_row_sums(workload: &Workload, vector: &[f64]) -> f64 {
+    let mut state = workload.state(1);
+    vector.iter().map(|&value| state.push(&[value]).map_or(f64::NAN, |row| row[0] * row[0])).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reference::{self, close};
+    use super::*;
+    use crate::strategy::{StrategyName, build};
+    use nalgebra::DMatrix;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reference_errors_are_met() {
+        for case in reference::second_moment_cases() {
+            let sums = PostProcessing::new(&case.workload, case.strategy.as_ref(), case.steps).unwrap();
+            let deviation = case.expected(&["pp", "noise_std"]);
+            let records = case.records();
+            let of_records =
+                sums.of_records(|i, j| records[i].iter().zip(&records[j]).map(|(a, b)| a * b).sum());
+            for (entries, prefix) in [(SecondEntries::Symmetric, ""), (SecondEntries::Diagonal, "diag_")] {
+                let error = sums.error(entries, case.dimension, case.clip_norm, deviation);
+                let linear = |sum: f64| PostProcessing::linear(entries, case.dimension, deviation, sum);
+                let check = |name: &str, found: f64| {
+                    let name = format!("{prefix}{name}");
+                    close(&name, found, case.expected(&["pp", &name]), 1e-9);
+                };
+                check("bias_term", error.bias);
+                check("quadratic_term", error.quadratic);
+                check("linear_lower", linear(sums.equal_records() * case.clip_norm.powi(2)));
+                check("linear_upper", error.linear.upper);
+                check("total_for_x", linear(of_records) + error.quadratic + error.bias);
+                check("total_for_x_debiased", linear(of_records) + error.quadratic);
+            }
+        }
+    }
+
+    fn sums(workload: &str, strategy: &str, steps: u64) -> (Workload, PostProcessing) {
+        let workload: Workload = workload.parse().unwrap();
+        let strategy = build(strategy.parse::<StrategyName>().unwrap(), &workload, Some(steps)).unwrap();
+        let sums = PostProcessing::new(&workload, strategy.as_ref(), steps).unwrap();
+        (workload, sums)
+    }
+
+    /// Corollary 3.9, with the row sums of the bias: n for the average, where sums of rows would give 2n − H_n.
+    #[test]
+    fn the_identity_needs_no_matrices() {
+        let (_, average) = sums("average", "identity", 1000);
+        let harmonic: f64 = (1..=1000).map(|k| 1.0 / f64::from(k)).sum();
+        close("bias", average.bias, 1000.0, 1e-12);
+        for sum in
+            [average.quadratic, average.constant, average.alternating, average.independent, average.absolute]
+        {
+            close("sum", sum, harmonic, 1e-12);
+        }
+        let (_, long) = sums("prefix", "identity", 1_000_000);
+        close("a million steps", long.quadratic, 1e6 * (1e6 + 1.0) / 2.0, 1e-12);
+    }
+
+    #[test]
+    fn bounds_meet_where_nothing_is_negative_and_are_near_elsewhere() {
+        for workload in ["prefix", "average", "adam:0.9"] {
+            let (_, sums) = sums(workload, "identity", 50);
+            let error = sums.error(SecondEntries::Symmetric, 4, 1.0, 1.0);
+            close(workload, error.linear.lower, error.linear.upper, 1e-12);
+        }
+        let (_, root) = sums("prefix", "square-root", 1000);
+        let error = root.error(SecondEntries::Symmetric, 4, 1.0, 1.0);
+        assert!(error.linear.lower > 0.7 * error.linear.upper, "{error:?}");
+        assert!(root.equal_records() < 0.01 * root.absolute, "the bound of Lemma C.1 alone is far");
+    }
+
+    proptest! {
+        /// No records of norm 1 leave the bounds, for strategies of every form.
+        #[test]
+        fn records_stay_below_the_upper_bound(
+            angles in prop::collection::vec(0.0..std::f64::consts::TAU, 12),
+            name in prop::sample::select(vec![
+                "identity", "square-root", "normalized-square-root", "banded-inverse-square-root:2", "tree-optimal-decoder",
+            ]),
+        ) {
+            let (workload, sums) = sums("prefix", name, 12);
+            let found = sums.of_records(|i, j| (angles[i] - angles[j]).cos());
+            prop_assert!(found <= sums.absolute * (1.0 + 1e-12) && found >= -1e-9 * sums.absolute);
+            let strategy = build(name.parse().unwrap(), &workload, Some(12)).unwrap();
+            let inverse = strategy.matrix(12).unwrap().to_dense().try_inverse().unwrap();
+            let (a, q) = (workload.matrix(12), &inverse * inverse.transpose());
+            let form = (a.transpose() * a).component_mul(&q);
+            let gram = DMatrix::from_fn(12, 12, |i, j| (angles[i] - angles[j]).cos());
+            close(name, found, form.component_mul(&gram).sum(), 1e-9);
+        }
+    }
+}

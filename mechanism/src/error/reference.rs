@@ -1,0 +1,114 @@
+//! The reference settings of the tests, and the data they are made for.
+
+use crate::strategy::{Strategy, build};
+use crate::workload::Workload;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// A setting, and what is known of it.
+pub(super) struct Case {
+    pub(super) workload: Workload,
+    pub(super) strategy: Arc<dyn Strategy>,
+    pub(super) steps: u64,
+    pub(super) dimension: usize,
+    pub(super) clip_norm: f64,
+    pub(super) noise_multiplier: f64,
+    data: String,
+    seed: u64,
+    expected: Value,
+}
+
+impl Case {
+    fn new(case: &Value) -> Self {
+        let input = &case["input"];
+        let name = input["workload"].as_str().unwrap_or("average");
+        let workload: Workload = match name {
+            "exp" => format!("exponential:{}", input["param"]).parse().unwrap(),
+            name => name.parse().unwrap(),
+        };
+        let steps = input["n"].as_u64().unwrap();
+        let strategy = if input["c"] == "sqrt" { "square-root" } else { "identity" };
+        Case {
+            strategy: build(strategy.parse().unwrap(), &workload, Some(steps)).unwrap(),
+            workload,
+            steps,
+            dimension: input["d"].as_u64().unwrap() as usize,
+            clip_norm: input["zeta"].as_f64().unwrap(),
+            noise_multiplier: input["sigma_eps_delta"].as_f64().unwrap_or(f64::NAN),
+            data: input["data"].as_str().unwrap_or("lcg").into(),
+            seed: input["data_seed"].as_u64().unwrap(),
+            expected: case.clone(),
+        }
+    }
+
+    /// A number that was computed independently.
+    pub(super) fn expected(&self, path: &[&str]) -> f64 {
+        path.iter().fold(&self.expected["expected"], |value, name| &value[*name]).as_f64().unwrap()
+    }
+
+    /// A number of the setting.
+    pub(super) fn input(&self, name: &str) -> f64 {
+        self.expected["input"][name].as_f64().unwrap()
+    }
+
+    /// The records, in the unit ball of radius ζ.
+    pub(super) fn records(&self) -> Vec<Vec<f64>> {
+        let mut generator = Congruential(self.seed);
+        let signed = |sign: f64| {
+            let mut record = vec![0.0; self.dimension];
+            record[0] = sign * self.clip_norm;
+            record
+        };
+        let record = |t: u64| match self.data.as_str() {
+            "constant" => signed(1.0),
+            "alternating" => signed(if t.is_multiple_of(2) { 1.0 } else { -1.0 }),
+            _ => generator.record(self.dimension, self.clip_norm),
+        };
+        (0..self.steps).map(record).collect()
+    }
+}
+
+/// Settings of first and second moments.
+pub(super) fn second_moment_cases() -> Vec<Case> {
+    cases(include_str!("../../../tests/vectors/jme_errors.json"), 7)
+}
+
+/// Settings of covariances.
+pub(super) fn covariance_cases() -> Vec<Case> {
+    cases(include_str!("../../../tests/vectors/jme_covariance_errors.json"), 5)
+}
+
+fn cases(text: &str, number: usize) -> Vec<Case> {
+    let vectors: Value = serde_json::from_str(text).unwrap();
+    let cases: Vec<_> = vectors["cases"].as_array().unwrap().iter().map(Case::new).collect();
+    assert_eq!(cases.len(), number);
+    cases
+}
+
+/// Compares within a relative error.
+pub(super) fn close(what: &str, found: f64, expected: f64, relative: f64) {
+    assert!((found - expected).abs() <= relative * expected.abs(), "{what}: {found}, expected {expected}");
+}
+
+/// The portable generator of the reference data.
+struct Congruential(u64);
+
+impl Congruential {
+    fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 11) as f64 / 2_f64.powi(53)
+    }
+
+    fn normal(&mut self) -> f64 {
+        let (radius, angle) = (self.next(), self.next());
+        (-2.0 * (1.0 - radius).ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
+    }
+
+    /// A random direction, of length between ζ/2 and ζ.
+    fn record(&mut self, dimension: usize, clip_norm: f64) -> Vec<f64> {
+        let direction: Vec<f64> = (0..dimension).map(|_| self.normal()).collect();
+        let norm = direction.iter().map(|x| x * x).sum::<f64>().sqrt();
+        let length = clip_norm * (0.5 + 0.5 * self.next());
+        direction.iter().map(|x| x / norm * length).collect()
+    }
+}
