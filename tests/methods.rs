@@ -8,28 +8,24 @@ use serde_json::Value;
 
 const METHODS: [&str; 5] = ["jme", "ime", "cs", "pp", "joint-clip"];
 
-/// Sixteen rows of two numbers, short enough that no method clips them.
-const ROWS: [[f64; 2]; 16] = {
-    let mut rows = [[0.0; 2]; 16];
-    let mut i = 0;
-    while i < 16 {
-        rows[i] = [0.5 - i as f64 / 16.0, 0.25 + (i % 3) as f64 / 8.0];
-        i += 1;
-    }
-    rows
-};
+const ROWS: usize = 1600;
 
-/// With so large an ε that the noise is small beside the moments.
+/// Two numbers, short enough that no method clips them.
+fn rows() -> impl Iterator<Item = [f64; 2]> {
+    (0..ROWS).map(|i| [0.5 - (i % 16) as f64 / 16.0, 0.25 + (i % 3) as f64 / 8.0])
+}
+
+/// With so large an ε that the noise is small beside the moments of many rows.
 fn pipeline(method: &str, records: usize, second_moments: &str, more: &str) -> String {
     format!(
         "name = 'methods'
 source.path = 'rows.csv'
 columns = [{{ name = 'x', lower = -1, upper = 1 }}, {{ name = 'y', lower = -1, upper = 1 }}]
 epochs = {{ records = {records}, horizon = {} }}
-privacy = {{ epsilon = 1e6, delta = 1e-6, clip_norm = 2, second_moments = '{second_moments}' }}
+privacy = {{ epsilon = 30, delta = 1e-6, clip_norm = 2, second_moments = '{second_moments}' }}
 release = {{ method = '{method}', strategy = 'square-root', workload = 'prefix' }}
 {more}",
-        16 / records
+        ROWS / records
     )
 }
 
@@ -43,7 +39,7 @@ struct Ran {
 impl Ran {
     fn new(text: &str) -> Self {
         let lab = Lab::new();
-        let rows: String = ROWS.iter().map(|[x, y]| format!("{x},{y}\n")).collect();
+        let rows: String = rows().map(|[x, y]| format!("{x},{y}\n")).collect();
         lab.write("rows.csv", format!("x,y\n{rows}"));
         let pipeline = lab.write("p.toml", text);
         let ended = finish(hushflow(["run", "--json"]).arg(pipeline).arg("--state").arg(lab.path("state")));
@@ -62,8 +58,9 @@ impl Ran {
 
 /// Sums of products of the sums of `records` rows each: with one, second moments.
 fn products(records: usize) -> [f64; 3] {
+    let rows: Vec<_> = rows().collect();
     let sums =
-        ROWS.chunks(records).map(|rows| rows.iter().fold([0.0; 2], |[x, y], row| [x + row[0], y + row[1]]));
+        rows.chunks(records).map(|rows| rows.iter().fold([0.0; 2], |[x, y], row| [x + row[0], y + row[1]]));
     sums.fold([0.0; 3], |[xx, xy, yy], [x, y]| [xx + x * x, xy + x * y, yy + y * y])
 }
 
@@ -71,19 +68,19 @@ fn products(records: usize) -> [f64; 3] {
 #[track_caller]
 fn near(what: &str, found: &Value, noise: f64, expected: f64) {
     let found = number(found);
-    assert!((found - expected).abs() <= 8.0 * noise + 1e-5, "{what}: {found} ± {noise}, not {expected}");
-    assert!(noise < 0.5, "{what}: ± {noise} shows nothing");
+    assert!((found - expected).abs() <= 8.0 * noise + 1e-3, "{what}: {found} ± {noise}, not {expected}");
 }
 
 #[test]
 fn all_release_the_same_moments_and_readers_agree() {
-    for (method, records) in METHODS.map(|method| (method, 4)).into_iter().chain([("pp", 1)]) {
+    for (method, records) in METHODS.map(|method| (method, 400)).into_iter().chain([("pp", 1)]) {
         for second_moments in ["full", "diagonal"] {
             let ran = Ran::new(&pipeline(method, records, second_moments, MOMENTS));
             let (last, what) = (ran.last(), format!("{method} {second_moments}"));
-            near(&what, &last["count"], number(&last["count_noise"]), 16.0);
+            near(&what, &last["count"], number(&last["count_noise"]), ROWS as f64);
+            assert!(number(&last["first_noise"]) < 10.0, "{last}");
             for column in 0..2 {
-                let sum = ROWS.iter().map(|row| row[column]).sum();
+                let sum = rows().map(|row| row[column]).sum();
                 near(&what, &last["first"][column], number(&last["first_noise"]), sum);
             }
             let [xx, xy, yy] = products(if method == "pp" { records } else { 1 });
@@ -114,16 +111,16 @@ fn all_release_the_same_moments_and_readers_agree() {
 /// A state directory goes on with the method that it was begun with.
 #[test]
 fn another_method_is_another_release() {
-    let ran = Ran::new(&pipeline("jme", 4, "full", MOMENTS));
+    let ran = Ran::new(&pipeline("jme", 400, "full", MOMENTS));
     ran.last();
-    let other = ran.lab.write("p.toml", pipeline("cs", 4, "full", MOMENTS));
+    let other = ran.lab.write("p.toml", pipeline("cs", 400, "full", MOMENTS));
     finish(hushflow(["run"]).arg(other).arg("--state").arg(ran.lab.path("state"))).failed(1, &["state"]);
 }
 
 #[test]
 fn squares_of_epoch_sums_are_not_passed_off_as_covariances() {
     let gaussian = "views = [{ name = 'v', workload = 'prefix', estimate = 'gaussian' }]\n";
-    for (method, records, second_moments) in [("pp", 4, "full"), ("jme", 4, "none"), ("jme", 1, "none")] {
+    for (method, records, second_moments) in [("pp", 400, "full"), ("jme", 400, "none"), ("jme", 1, "none")] {
         let refused = Ran::new(&pipeline(method, records, second_moments, gaussian)).ended;
         refused.failed(2, &["p.toml:7:", "views[0].estimate", "no covariance", "estimate = \"moments\""]);
         // Without views there is one that can be had.
@@ -140,16 +137,17 @@ fn squares_of_epoch_sums_are_not_passed_off_as_covariances() {
     }
     // Where an epoch is one record they are its second moments.
     let ran = Ran::new(&pipeline("pp", 1, "full", gaussian));
-    let covariance = &ran.last()["covariance"];
-    let mean = ROWS.iter().map(|row| row[0]).sum::<f64>() / 16.0;
-    close("covariance", &covariance[0][0], products(1)[0] / 16.0 - mean * mean, 0.1);
+    let last = ran.last();
+    let mean = rows().map(|row| row[0]).sum::<f64>() / ROWS as f64;
+    let variance = products(1)[0] / ROWS as f64 - mean * mean;
+    near("variance", &last["covariance"][0][0], number(&last["covariance_noise"][0][0]), variance);
     assert_eq!(ran.last()["second_moments_of"], "epoch-sums");
 }
 
 #[test]
 fn the_bias_of_squares_is_the_readers_choice() {
     let raw = "views = [{ name = 'v', workload = 'prefix', estimate = 'moments', squares = 'raw' }]\n";
-    let ran = Ran::new(&pipeline("pp", 4, "full", raw).replace("1e6", "1"));
+    let ran = Ran::new(&pipeline("pp", 400, "full", raw).replace("epsilon = 30", "epsilon = 1"));
     let (kept, read) = (ran.last(), |squares: &str| {
         ran.tail(&["--squares", squares]).succeeded().json().pop().expect("a line")
     });
@@ -158,14 +156,14 @@ fn the_bias_of_squares_is_the_readers_choice() {
     assert_eq!(debiased["squares"], "removed");
     let bias = |i: usize, j: usize| number(&kept["second"][i][j]) - number(&debiased["second"][i][j]);
     assert!(bias(0, 0) > 1.0 && (bias(0, 0) / bias(1, 1) - 1.0).abs() < 1e-9 && bias(0, 1) == 0.0);
-    let jme = Ran::new(&pipeline("jme", 4, "full", MOMENTS));
+    let jme = Ran::new(&pipeline("jme", 400, "full", MOMENTS));
     jme.tail(&["--squares", "raw"]).failed(2, &["--squares", "leave it out"]);
 }
 
 #[test]
 fn settings_that_no_method_has_are_told_with_their_place() {
     let check = |old: &str, new: &str, parts: &[&str]| {
-        let text = pipeline("ime", 4, "full", MOMENTS);
+        let text = pipeline("ime", 400, "full", MOMENTS);
         assert!(text.contains(old), "{old}");
         Ran::new(&text.replacen(old, new, 1)).ended.failed(2, parts);
     };

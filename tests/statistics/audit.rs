@@ -17,6 +17,7 @@ const RUNS: usize = 20;
 const UNITS: usize = 2500;
 
 const BASE: Case = Case {
+    method: "jme",
     strategy: "square-root",
     made_for: "prefix",
     keys: UNITS,

@@ -18,6 +18,7 @@ pub(crate) const BOUNDS: (f64, f64) = (-1.0, 4.0);
 /// A pipeline.
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
+    pub(crate) method: &'static str,
     pub(crate) strategy: &'static str,
     /// The workload that the strategy is made for.
     pub(crate) made_for: &'static str,
@@ -34,8 +35,11 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Places of the second moments.
+    /// Places of the second moments that are released.
     pub(crate) fn second_entries(&self) -> Vec<(usize, usize)> {
+        if self.method == "pp" {
+            return Vec::new();
+        }
         let full = self.second_moments == "full";
         let entries = (0..self.dimension).flat_map(|i| (i..self.dimension).map(move |j| (i, j)));
         entries.filter(|(i, j)| full || i == j).collect()
@@ -85,6 +89,7 @@ start = '2024-01-01'
 length = '1d'
 horizon = {}
 [release]
+method = '{}'
 strategy = '{}'
 workload = '{}'
 [privacy]
@@ -98,6 +103,7 @@ clip_norm = {}
             columns.join(", "),
             views.join(", "),
             self.epochs,
+            self.method,
             self.strategy,
             self.made_for,
             self.epsilon,
@@ -286,13 +292,16 @@ fn csv(case: &Case, rows: &[Row]) -> String {
 fn sums(case: &Case, rows: &[Row]) -> DMatrix<f64> {
     let clipper =
         Clipper::new(&vec![BOUNDS; case.dimension], case.clip_norm).expect("bounds and a clip norm");
+    let joint = (case.method == "joint-clip").then_some(dense::JOINT_WEIGHT);
+    let clipper = joint.map_or(clipper.clone(), |weight| clipper.jointly(weight).expect("a weight"));
     let width = case.coordinates();
     let mut sums = DMatrix::zeros(case.epochs, case.keys.max(1) * width);
     for row in rows {
         let mut quantised = QuantisedRows::new(case.dimension);
         clipper.quantise(&row.values, &mut quantised).expect("a finite record");
-        let q = quantised.values();
-        let products = case.second_entries().into_iter().map(|(i, j)| q[i] * q[j]);
+        let (q, p) = quantised.values().split_at(case.dimension);
+        let p = if joint.is_some() { p } else { q };
+        let products = case.second_entries().into_iter().map(|(i, j)| p[i] * p[j]);
         let record = std::iter::once(1.0).chain(q.iter().copied()).chain(products);
         (row.key * width..).zip(record).for_each(|(column, value)| sums[(row.epoch, column)] += value);
     }
@@ -301,12 +310,14 @@ fn sums(case: &Case, rows: &[Row]) -> DMatrix<f64> {
     sums
 }
 
-/// What 1 in the integer sums of a column is worth: 1, ζ/2²⁰ or the square of that.
+/// What 1 in the integer sums of a column is worth: 1, ζ/2²⁰ or the square of that; over √ν where records are clipped
+/// together with their squares.
 fn unit(case: &Case, column: usize) -> f64 {
     let first = case.clip_norm / f64::from(1 << 20);
     match column % case.coordinates() {
         0 => 1.0,
         place if place <= case.dimension => first,
+        _ if case.method == "joint-clip" => first * first / dense::JOINT_WEIGHT.sqrt(),
         _ => first * first,
     }
 }

@@ -9,6 +9,7 @@ use crate::experiment::{BOUNDS, Case, Experiment, Row};
 const RUNS: usize = 50;
 
 const BASE: Case = Case {
+    method: "jme",
     strategy: "square-root",
     made_for: "prefix",
     keys: 3,
@@ -120,6 +121,24 @@ fn neighbours_and_moments_of_other_kinds() {
     check(Case { second_moment_weight: Some(2.0), ..clipped });
     check(Case { second_moment_weight: Some(0.2), ..clipped });
     check(Case { second_moment_weight: Some(2.0), neighbours: in_place, ..clipped });
+}
+
+/// The methods that JME is measured against; of PP what is released.
+#[test]
+fn other_methods() {
+    for method in ["ime", "cs", "pp", "joint-clip"] {
+        // Half of the rows are longer than 0.6.
+        let case = Case { method, clip_norm: 0.6, views: &["prefix", "window:5"], ..BASE };
+        check(case);
+        check(Case {
+            strategy: "identity",
+            dimension: 1,
+            keys: 0,
+            neighbours: "replace-one-in-place",
+            ..case
+        });
+        check(Case { made_for: "window:5", neighbours: "zero-out", second_moments: "diagonal", ..case });
+    }
 }
 
 /// Many keys make a large sample: here a level that is off by 3 % would be seen.

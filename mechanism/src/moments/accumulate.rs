@@ -121,9 +121,9 @@ impl Accumulators {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Clipper;
     use super::super::SecondMoment::{Diagonal, Full};
     use super::super::products::BLOCK_ROWS;
+    use super::super::{Clipper, RecordError};
     use super::*;
     use chacha20::ChaCha20Rng;
     use num_bigint::BigInt;
@@ -215,6 +215,39 @@ mod tests {
         let rows = random_rows(9, 2 * BLOCK_ROWS + 5, 3);
         let keys = vec![0; rows.len()];
         check(layout, &keys, &rows, &added(layout, &keys, &rows));
+    }
+
+    /// First moments of the first row of a record, second moments of its second row.
+    #[test]
+    fn records_clipped_with_their_squares_have_a_row_for_each_moment() {
+        for (dimension, second) in [(1, Full), (3, Full), (9, Full), (40, Full), (9, Diagonal)] {
+            let layout = Layout { dimension, second };
+            let clipper = Clipper::unscaled(dimension, 1.0).unwrap().jointly(0.5).unwrap();
+            let mut rng = ChaCha20Rng::seed_from_u64(4);
+            let records: Vec<f64> = (0..300 * dimension).map(|_| rng.random_range(-1.0..1.0)).collect();
+            let mut rows = QuantisedRows::new(dimension);
+            clipper.quantise_all(&records, &mut rows).unwrap();
+            let part = |skip: usize| rows.values().chunks_exact(dimension).skip(skip).step_by(2);
+            let [firsts, seconds] = [0, 1].map(|skip| reference(layout, part(skip)));
+            let expected =
+                firsts[..1 + dimension].iter().chain(&seconds[layout.second()]).cloned().collect::<Vec<_>>();
+            let sums = &added(layout, &[5; 300], &rows)[&5];
+            assert!(sums.coordinates().iter().map(|&sum| BigInt::from(sum)).eq(expected), "{layout:?}");
+        }
+    }
+
+    #[test]
+    fn records_of_two_clippers_do_not_mix() {
+        let mut joint = QuantisedRows::new(1);
+        let clipper = Clipper::unscaled(1, 1048576.0).unwrap().jointly(1.0).unwrap();
+        clipper.quantise(&[1.0], &mut joint).unwrap();
+        let mut accumulators = Accumulators::new(Layout { dimension: 1, second: Full });
+        accumulators.add_to_key(1, &joint).unwrap();
+        let mixed = accumulators.add_to_key(1, &quantised(1, &[1.0]));
+        assert_eq!(mixed, Err(MomentError::Width { found: 1, expected: 2 }));
+        let plain = Clipper::unscaled(1, 1048576.0).unwrap();
+        assert_eq!(plain.quantise(&[1.0], &mut joint), Err(RecordError::Mixed));
+        assert_eq!(plain.quantise_all(&[1.0], &mut joint), Err(RecordError::Mixed));
     }
 
     #[test]

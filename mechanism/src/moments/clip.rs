@@ -9,7 +9,7 @@
 //! IEEE rounds correctly) in a fixed order: the same record gives the same integers on every machine.
 
 use super::jointly::quantise_jointly;
-use super::{QuantisedRows, RECORD_BITS};
+use super::{QuantisedRows, RECORD_BITS, RecordError};
 
 /// Integer norm of a record of norm ζ.
 pub(super) const UNIT: f64 = (1u64 << RECORD_BITS) as f64;
@@ -46,28 +46,6 @@ pub enum ClipError {
         /// Upper bound as given.
         upper: f64,
     },
-}
-
-/// Why a record can't be quantised. The record's values are never part of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RecordError {
-    /// A value is infinite or not a number.
-    #[error("a record holds a value that is not finite: leave the record out")]
-    NotFinite,
-    /// The values don't divide into rows of d columns.
-    #[error("found {found} values where rows of {dimension} columns were expected")]
-    Length {
-        /// Number of values found.
-        found: usize,
-        /// Columns of a row.
-        dimension: usize,
-    },
-    /// Rows of a record alone, and rows of a record beside its square.
-    #[error(
-        "rows of two clippers were mixed, one of which clips records and their squares together: use one for all rows"
-    )]
-    Mixed,
 }
 
 /// Maps records into the ζ-ball and rounds them to its grid.

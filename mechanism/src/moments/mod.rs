@@ -12,8 +12,8 @@ mod rows;
 mod sums;
 
 pub use accumulate::Accumulators;
-pub use clip::{ClipError, Clipper, RecordError};
-pub use rows::QuantisedRows;
+pub use clip::{ClipError, Clipper};
+pub use rows::{QuantisedRows, RecordError};
 pub use sums::{MomentError, MomentSums};
 
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,26 @@
-//! Quantised records: flat rows of integers whose bound their readers rely on.
+//! Quantised records: flat rows of integers whose bound their readers rely on, and why a record becomes none.
 
-use super::RecordError;
+/// Why a record can't be quantised. The record's values are never part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// A value is infinite or not a number.
+    #[error("a record holds a value that is not finite: leave the record out")]
+    NotFinite,
+    /// The values don't divide into rows of d columns.
+    #[error("found {found} values where rows of {dimension} columns were expected")]
+    Length {
+        /// Number of values found.
+        found: usize,
+        /// Columns of a row.
+        dimension: usize,
+    },
+    /// Rows of a record alone, and rows of a record beside its square.
+    #[error(
+        "rows of two clippers were mixed, one of which clips records and their squares together: use one for all rows"
+    )]
+    Mixed,
+}
 
 /// Records as integers of at most 2²⁰ in `f64`, row after row, each of integer squared norm at most 2⁴⁰.
 ///

@@ -6,7 +6,9 @@ use crate::moments::SecondMoment;
 use crate::noise::NoiseSource;
 use crate::release::{ReleaseShard, Shards};
 use crate::sensitivity::Neighbours;
-use crate::strategy::{COEFFICIENT_BITS, StrategyName, build};
+use crate::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer, PowerLawBuffer};
+use crate::strategy::{COEFFICIENT_BITS, Stamped, StrategyName, build};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 const LAYOUT: Layout = Layout { dimension: 1, second: SecondMoment::Full };
@@ -91,11 +93,14 @@ fn releases_of_another_length_are_refused() {
     assert!(matches!(error, Some(ViewError::Length { found: 4, expected: 3 })), "{error:?}");
 }
 
-/// Every kind of strategy tells variances and neighbouring covariances of its increments.
-#[test]
-fn increments_have_the_covariance_of_the_inverse() {
-    let steps = 12;
-    for (name, workload) in [
+fn buffered(buffers: Buffers) -> Arc<dyn Strategy> {
+    let name = if matches!(buffers, Buffers::Toeplitz(_)) { "blt:1" } else { "power-law:1" };
+    let parameters = BufferedParameters { horizon: Some(12), buffers };
+    Arc::new(Buffered::new(name.parse().unwrap(), parameters).unwrap())
+}
+
+fn kinds_of_strategies() -> Vec<Arc<dyn Strategy>> {
+    let named = [
         ("identity", "prefix"),
         ("square-root", "prefix"),
         ("square-root", "average"),
@@ -106,10 +111,25 @@ fn increments_have_the_covariance_of_the_inverse() {
         ("matrix-square-root", "average"),
         ("tree-optimal-decoder", "prefix"),
         ("fft-optimal-decoder", "prefix"),
-    ] {
-        let strategy = build(name.parse().unwrap(), &workload.parse().unwrap(), Some(steps)).unwrap();
-        let c = strategy.matrix(steps).unwrap().entries();
-        let inverse = c.try_inverse().unwrap();
+    ];
+    let build = |(name, workload): (&str, &str)| {
+        build(name.parse().unwrap(), &workload.parse().unwrap(), Some(12)).unwrap()
+    };
+    let mut all: Vec<_> = named.map(build).into();
+    all.push(buffered(Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }])));
+    all.push(buffered(Buffers::PowerLaw(vec![PowerLawBuffer { growth: 0.5, decay: 1.5, weight: 0.3 }])));
+    let blocks = Stamped::new(all[1].clone(), NonZeroU64::new(5).unwrap(), Some(12), &Workload::Prefix);
+    all.push(Arc::new(blocks.unwrap()));
+    all
+}
+
+/// Every kind of strategy tells variances and neighbouring covariances of its increments.
+#[test]
+fn increments_have_the_covariance_of_the_inverse() {
+    let steps = 12;
+    for strategy in kinds_of_strategies() {
+        let name = strategy.name();
+        let inverse = strategy.matrix(steps).unwrap().entries().try_inverse().unwrap();
         let expected = &inverse * inverse.transpose();
         let squares = Squares::new(LAYOUT, strategy.as_ref(), 3.0, &Workload::Prefix, 1, steps);
         for t in 0..steps as usize {
