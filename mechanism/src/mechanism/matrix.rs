@@ -83,7 +83,9 @@ impl From<Arc<dyn Strategy>> for Strategies {
 ///     second_moment_weight: None,
 ///     count_weight: None,
 /// };
-/// let strategy = |workload: &str| build(StrategyName::SquareRoot, &workload.parse()?, Some(100));
+/// let strategy = |workload: &str| -> Result<_, Box<dyn std::error::Error>> {
+///     Ok(build(StrategyName::SquareRoot, &workload.parse::<Workload>()?, Some(100))?)
+/// };
 /// // Adam: its own strategy for each moment, and five passes over the data, 20 steps each.
 /// let strategies = Strategies::separate(strategy("exponential:0.9")?, strategy("exponential:0.999")?);
 /// let mechanism = MatrixMechanism::with_participation(parameters, strategies, "5x20".parse()?, 100)?;
