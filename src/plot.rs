@@ -81,6 +81,17 @@ pub struct Series {
     pub points: Vec<Point>,
 }
 
+/// Where a legend is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Corner {
+    /// Out of the way of what rises.
+    UpperLeft,
+    /// Out of the way of what falls fast at first.
+    UpperRight,
+    /// Out of the way of what falls.
+    LowerLeft,
+}
+
 /// A diagram.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Panel {
@@ -90,6 +101,8 @@ pub struct Panel {
     pub x: String,
     /// What y is.
     pub y: String,
+    /// Where the names are.
+    pub legend: Corner,
     /// Later ones are drawn over earlier ones.
     pub series: Vec<Series>,
 }
@@ -117,6 +130,7 @@ pub fn error_per_step(path: &Path, title: &str, lines: &[Line]) -> Result<(), Pl
         title: title.into(),
         x: "epoch".into(),
         y: "standard deviation of the error".into(),
+        legend: Corner::UpperLeft,
         series: series.collect(),
     };
     write_panels(path, &[panel])
@@ -164,7 +178,9 @@ fn ranges(panel: &Panel) -> Result<Ranges, &'static str> {
 
 /// What stands beside a mark of an axis.
 fn tick(value: f64) -> String {
-    if (1e-3..1e5).contains(&value) { format!("{value}") } else { format!("{value:e}") }
+    // Products of powers of ten are a little off.
+    let rounded = (value * 1e6).round() / 1e6;
+    if (1e-3..1e5).contains(&value) { format!("{rounded}") } else { format!("{value:e}") }
 }
 
 /// What drawing can fail with.
@@ -184,7 +200,6 @@ fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel, [x, y]: Ranges
         .x_desc(&panel.x)
         .y_desc(&panel.y)
         .axis_desc_style(("sans-serif", 15))
-        .x_labels(20)
         .x_label_formatter(&|x| tick(*x))
         .y_label_formatter(&|y| tick(*y))
         .draw()?;
@@ -221,7 +236,11 @@ fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel, [x, y]: Ranges
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
+        .position(match panel.legend {
+            Corner::UpperLeft => SeriesLabelPosition::UpperLeft,
+            Corner::UpperRight => SeriesLabelPosition::UpperRight,
+            Corner::LowerLeft => SeriesLabelPosition::LowerLeft,
+        })
         .background_style(WHITE.mix(0.85))
         .border_style(RGBColor(200, 200, 200))
         .draw()
@@ -275,6 +294,7 @@ mod tests {
             title: title.into(),
             x: "steps".into(),
             y: "error".into(),
+            legend: Corner::LowerLeft,
             series: vec![series("theory", mark)],
         };
         let panels = [panel("left", Mark::Band), panel("right", Mark::Dashes), panel("below", Mark::Circles)];

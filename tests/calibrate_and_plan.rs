@@ -130,6 +130,38 @@ fn plan_tells_the_noise_of_each_moment_and_of_the_mean() {
     close("heavier", &heavier["lambda"], 2.0, 1e-14);
 }
 
+/// For the identity and records replaced in place both cross at √(1 − 2/d)/2; d = 1 has no crossing.
+#[test]
+fn plan_advises_on_second_moments() {
+    let advice = |dimension: u32, sigma: f64, rest: &str| {
+        let line = format!(
+            "plan -w prefix -n 200 -d {dimension} --noise-multiplier {sigma} --neighbours replace-one-in-place {rest}"
+        );
+        json(&line)["second_moment_advice"].clone()
+    };
+    let crossing = (1.0 - 2.0 / 50.0_f64).sqrt() / 2.0;
+    for (sigma, better) in [(crossing * 0.99, "pp"), (crossing * 1.01, "jme")] {
+        let found = advice(50, sigma, "-s identity");
+        assert_eq!(found["better"], better);
+        for bound in found["jme_from_noise_multiplier"].as_array().unwrap() {
+            close("crossing", bound, crossing, 1e-8);
+        }
+        let [jme, pp] = [&found["jme_rmse"], &found["pp_rmse"][1]].map(number);
+        assert_eq!(jme < pp, better == "jme", "{found}");
+        assert_eq!(advice(1, sigma, "-s square-root")["better"], "jme");
+        assert_eq!(advice(1, sigma, "-s blt:2")["jme_from_noise_multiplier"][1], 0.0);
+    }
+    assert!(advice(3, 1.0, "-s identity --moments none").is_null());
+    assert!(advice(3, 1.0, "-s fft").is_null(), "it does not run");
+    let all = json("plan -w average -n 100 -d 3 --epsilon 1 --delta 1e-6");
+    let strategies = all["strategies"].as_array().unwrap();
+    assert!(
+        strategies
+            .iter()
+            .all(|found| found["runs"] != true || found["second_moment_advice"]["better"] == "jme")
+    );
+}
+
 #[test]
 fn plan_tells_the_memory_of_a_long_history() {
     let long = json("plan --workload prefix --horizon 20000 --strategy square-root");
@@ -235,7 +267,9 @@ fn people_read_tables() {
     assert!(compared.contains("3.32296") && compared.contains("With 50 records an epoch"), "{compared}");
     let detailed = text("plan -w prefix -n 2000 -s square-root");
     assert!(
-        detailed.contains("joint sensitivity") && detailed.contains("as no budget is given"),
+        detailed.contains("joint sensitivity")
+            && detailed.contains("as no budget is given")
+            && detailed.contains("choose jme"),
         "{detailed}"
     );
     for line in compared.lines().chain(detailed.lines()).chain(calibrated.lines()) {

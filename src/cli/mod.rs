@@ -8,6 +8,7 @@ pub(crate) mod optimize;
 mod output;
 pub(crate) mod plan;
 mod progress;
+pub(crate) mod reproduce;
 pub(crate) mod run;
 pub(crate) mod tail;
 pub(crate) mod verify;
@@ -44,6 +45,8 @@ enum Command {
     Calibrate(calibrate::CalibrateArguments),
     /// Check that a state directory is whole and keeps its promise
     Verify(verify::VerifyArguments),
+    /// Draw the figures of the paper on joint moment estimation anew, and judge its claims
+    Reproduce(reproduce::ReproduceArguments),
 }
 
 /// Runs the command.
@@ -55,6 +58,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
         Command::Plan(arguments) => plan::execute(arguments),
         Command::Optimize(arguments) => optimize::execute(arguments),
         Command::Verify(arguments) => verify::execute(arguments),
+        Command::Reproduce(arguments) => reproduce::execute(arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -137,6 +141,7 @@ macro_rules! status_of {
 status_of! {
     hushflow::pipeline::PipelineError => 2,
     hushflow::publication::PublicationError => 2,
+    hushflow::reproduce::ReproductionError => 1,
     hushflow::mechanism::view::ViewError => 1,
     hushflow::runtime::RunError => 1,
     hushflow::state::StateError => 1,

@@ -25,8 +25,10 @@ use serde::de::value::StrDeserializer;
 use super::output::{print, print_json};
 use super::progress::Bar;
 use super::{CliError, number_in};
+use advice::COMPARED_HORIZON;
 use forecast::{Budget, Forecast, Plan};
 
+mod advice;
 mod forecast;
 mod report;
 
@@ -196,6 +198,7 @@ impl PlanArguments {
             keys: file.map_or(1, keys),
             budget: self.budget(privacy)?,
             records_per_epoch: self.records_per_epoch.or_else(|| records_per_epoch(file?)),
+            advice_horizon: if self.strategy.is_some() { MAX_HORIZON } else { COMPARED_HORIZON },
         })
     }
 

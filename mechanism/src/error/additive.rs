@@ -4,8 +4,8 @@
 //! coordinates `τ²‖AC⁻¹‖²_F` (Theorem 3.3). For second moments through C₂ alike, times the number of noisy entries
 //! ([`SecondEntries`]).
 //!
-//! [`InPlaceRelease`] has the noise deviations of the paper's methods in the paper's setting: no count, a record replaced in place,
-//! continuous noise. What runs has those of its mechanism; [`NoiseDeviations`] takes either.
+//! [`InPlaceRelease`] has the noise deviations of the paper's methods in the paper's setting: no count, a record
+//! replaced in place, continuous noise. What runs has those of its mechanism; [`NoiseDeviations`] takes either.
 
 use crate::sensitivity::{free_second_weight, largest_second_weight, replace_one_factor};
 
@@ -14,7 +14,8 @@ use crate::sensitivity::{free_second_weight, largest_second_weight, replace_one_
 pub enum SecondEntries {
     /// All d², each with noise of its own: Algorithm 1 as published.
     Independent,
-    /// All d² of a symmetric matrix, of which the upper triangle is released with half the variance off the diagonal: what runs.
+    /// All d² of a symmetric matrix, of which the upper triangle is released with half the variance off the diagonal:
+    /// what runs.
     Symmetric,
     /// The d of the diagonal.
     Diagonal,
@@ -125,8 +126,9 @@ impl InPlaceRelease {
         NoiseDeviations { first, second: first / second_moment_weight.sqrt() }
     }
 
-    /// λ-JME with the largest λ for which the noise of first moments is `first`, at least [`post_processed`](Self::post_processed):
-    /// where the curve of errors that a method has to be compared with is at this error of first moments.
+    /// λ-JME with the largest λ for which the noise of first moments is `first`, at least
+    /// [`post_processed`](Self::post_processed): where the curve of errors that a method has to be compared with is
+    /// at this error of first moments.
     pub fn joint_with_first_deviation(&self, first: f64) -> NoiseDeviations {
         let factor = (first / (self.noise_multiplier * self.clip_norm * self.first_column_norm)).powi(2);
         let ratio = self.first_column_norm / (self.clip_norm * self.second_column_norm);
@@ -134,9 +136,9 @@ impl InPlaceRelease {
         NoiseDeviations { first, second: first / weight.sqrt() }
     }
 
-    /// α-IME, Algorithm 4, with the budget of Gaussian privacy split as its theorem has it: `α = μ₁²/μ²`, so that first
-    /// moments have noise multiplier σ/√α and second moments σ/√(1−α). Sensitivities are `2ζ‖C₁‖` and `√2ζ²‖C₂‖`; for d = 1, where
-    /// squares are between 0 and ζ², `ζ²‖C₂‖`.
+    /// α-IME, Algorithm 4, with the budget of Gaussian privacy split as its theorem has it: `α = μ₁²/μ²`, so that
+    /// first moments have noise multiplier σ/√α and second moments σ/√(1−α). Sensitivities are `2ζ‖C₁‖` and
+    /// `√2ζ²‖C₂‖`; for d = 1, where squares are between 0 and ζ², `ζ²‖C₂‖`.
     pub fn independent(&self, first_moment_share: f64) -> NoiseDeviations {
         let distance = if self.dimension == 1 { 1.0 } else { 2_f64.sqrt() };
         let first = self.post_processed() / first_moment_share.sqrt();
@@ -147,8 +149,8 @@ impl InPlaceRelease {
         }
     }
 
-    /// τ-CS, Algorithm 5: first moments and √τ times second moments in one vector, of norm at most `ζ√(1+τζ²)`, privatised as any
-    /// vector of that norm. With its exact sensitivity it would be λ-JME.
+    /// τ-CS, Algorithm 5: first moments and √τ times second moments in one vector, of norm at most `ζ√(1+τζ²)`,
+    /// privatised as any vector of that norm. With its exact sensitivity it would be λ-JME.
     pub fn concatenated(&self, second_moment_weight: f64) -> NoiseDeviations {
         let second = second_moment_weight * (self.clip_norm * self.second_column_norm).powi(2);
         let first =

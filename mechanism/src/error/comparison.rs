@@ -1,9 +1,15 @@
 //! JME or post-processing: Table 2 of the paper in numbers.
 //!
-//! The noise of second moments of their own makes an error `Jσ²`. Squares of noisy first moments make, debiased, `Lσ² + Qσ⁴`, where L
-//! depends on the data. So the first is better from the noise multiplier `σ* = √((J − L)/Q)` on, and always where J ≤ L, as for d = 1. For the identity
-//! and records replaced in place `J = 8d², L = 8(d+1), Q = 16d(d+1)` times `‖A‖²ζ⁴`, which puts σ* below 1/√2; where the triangle of
-//! a symmetric matrix is released, `J = 4d(d+1)`, σ* is below ½. (In noise deviations √2 and 1.)
+//! Second moments with noise of their own have an error of `Jσ²`. Squares of noisy first moments have `Lσ² + Qσ⁴` when
+//! debiased, where L depends on the data. So the first are better from the noise multiplier `√((J − L)/Q)` on, and always
+//! where J ≤ L, as for d = 1. For the identity and records replaced in place, in units of `‖A‖²ζ⁴`,
+//!
+//! ```text
+//! J = 8d²     L = 8(d+1)     Q = 16d(d+1)        better from below 1/√2 on
+//! J = 4d(d+1), where the triangle of a symmetric matrix is released        from below ½ on
+//! ```
+//!
+//! In noise deviations these are √2 and 1.
 
 use super::post_processing::{Bounds, SquaredNoiseError};
 

@@ -1,18 +1,19 @@
 //! Errors of covariances: Theorems 4.1 and 4.2.
 //!
-//! Row t of the workload, divided by its sum, weighs the records by a_1, a_2, …, which add up to 1: of mean μ and covariance
-//! `Σ = Σ_i a_i x_i x_iᵀ − μμᵀ`.
+//! Row t of the workload, divided by its sum, weighs the records by a_1, a_2, …, which add up to 1: of mean μ and
+//! covariance `Σ = Σ_i a_i x_i x_iᵀ − μμᵀ`.
 //!
 //! # JME
-//! `Ŝ − μ̂μ̂ᵀ` has the noise of Ŝ, `μzᵀ + zμᵀ` and zzᵀ, where z is that of μ̂, of variance `v = τ₁²r²` in every coordinate;
-//! r is the norm of row t of AC⁻¹ over the sum of row t of A. Debiasing adds vI. Hence, at the worst for `‖μ‖ = ζ`, which equal records
-//! reach at all steps together,
+//! `Ŝ − μ̂μ̂ᵀ` has the noise of Ŝ, `μzᵀ + zμᵀ` and zzᵀ, where z is that of μ̂, of variance `v = τ₁²r²` in every
+//! coordinate; r is the norm of row t of AC⁻¹ over the sum of row t of A. Debiasing adds vI. Hence, at the worst for
+//! `‖μ‖ = ζ`, which equal records reach at all steps together,
 //!
 //! ```text
 //! E‖Σ̂ − Σ‖² = Σ_t (d² τ₂² r_t² + 2(d+1) τ₁² ζ² r_t² + d(d+1) τ₁⁴ r_t⁴)        without debiasing d τ₁⁴ Σ r_t⁴ more
 //! ```
 //!
-//! For running averages and C = I, `r_t² = 1/t`: Theorem 4.1. Other entries than all d² have other factors ([`SecondEntries`]).
+//! For running averages and C = I, `r_t² = 1/t`: Theorem 4.1. Other entries than all d² have other factors
+//! ([`SecondEntries`]).
 //!
 //! # Post-processing
 //! With C = I and increments x + e the same covariance is off by `Σ a_i(x_i − μ)e_iᵀ`, its transpose, and `EᵀPE` for

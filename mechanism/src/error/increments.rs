@@ -1,9 +1,10 @@
 //! The noise of increments: `x̂ = C⁻¹y = x + e`, with `Cov(e_i, e_j) = τ²Q_ij`, `Q = C⁻¹C⁻ᵀ`.
 //!
-//! Errors of post-processing are sums over `(AᵀA)_ij` and `Q_ij`. Both matrices are gone through diagonal by diagonal, in n²/2 steps
-//! altogether where C is a Toeplitz matrix with scaled columns and A a Toeplitz matrix with divided rows, and in n steps where C is
-//! diagonal. For `C = T·D` with T Toeplitz, D diagonal and K = T⁻¹ of coefficients k, `Q_ij = Σ_(u ≤ i) k_u k_(u+j−i) / (D_ii D_jj)` for i ≤ j:
-//! the overlaps of columns of K from the last to the first. Any other C⁻¹ is written out by decoding unit vectors.
+//! Errors of post-processing are sums over `(AᵀA)_ij` and `Q_ij`. Both matrices are gone through diagonal by
+//! diagonal, in n²/2 steps altogether where C is a Toeplitz matrix with scaled columns and A a Toeplitz matrix with
+//! divided rows, and in n steps where C is diagonal. For `C = T·D` with T Toeplitz, D diagonal and K = T⁻¹ of
+//! coefficients k, `Q_ij = Σ_(u ≤ i) k_u k_(u+j−i) / (D_ii D_jj)` for i ≤ j: the overlaps of columns of K from the
+//! last to the first. Any other C⁻¹ is written out by decoding unit vectors.
 
 use crate::series::quotient;
 use crate::strategy::{Decoder, Matrix, MatrixError, StepError, Strategy};

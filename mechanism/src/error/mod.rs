@@ -12,9 +12,9 @@
 //! 2025), with its slips mended: formulas here hold for every clip norm ζ, workload A and strategy C.
 //!
 //! # Setting
-//! One record x_t, `‖x_t‖ ≤ ζ`, in each of n epochs. Wanted are `A X` and `A(X•X)`, whose row t is `Σ_i A_ti x_i x_iᵀ` or its
-//! diagonal. An error is the expected squared distance of all n of them together, over all entries (`d`, `d²` or
-//! d of them), in real units: ζ² for first, ζ⁴ for second moments.
+//! One record x_t, `‖x_t‖ ≤ ζ`, in each of n epochs. Wanted are `A X` and `A(X•X)`, whose row t is `Σ_i A_ti x_i
+//! x_iᵀ` or its diagonal. An error is the expected squared distance of all n of them together, over all entries (`d`,
+//! `d²` or d of them), in real units: ζ² for first, ζ⁴ for second moments.
 //!
 //! # Two numbers called σ
 //! The paper writes σ for both of
@@ -22,8 +22,9 @@
 //! - the **noise deviation** over `‖C‖`, for ζ = 1: the noise that is added to an entry of `C X`, sensitivity included; in Lemma 3.8,
 //!   eqs. (10), (13), (14), Theorems 4.1 and 4.2, and in all comparisons.
 //!
-//! A noise deviation τ is `2ζσ‖C‖` for the noise multiplier σ, where `‖C‖` is the largest column norm of C: at ζ = 1 and C = I, twice the noise
-//! multiplier. Here arguments are called `noise_multiplier` or `noise_deviation`, and no formula takes both.
+//! A noise deviation τ is `2ζσ‖C‖` for the noise multiplier σ, where `‖C‖` is the largest column norm of C: at ζ = 1
+//! and C = I, twice the noise multiplier. Here arguments are called `noise_multiplier` or `noise_deviation`, and no
+//! formula takes both.
 
 pub mod additive;
 pub mod comparison;

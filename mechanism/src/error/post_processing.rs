@@ -1,8 +1,9 @@
 //! Second moments by post-processing: `Σ A_ti x̂_i x̂_iᵀ` from noisy increments `x̂ = x + e`.
 //!
 //! # Derivation
-//! With `Cov(e_i, e_j) = τ²Q_ij I`, `Q = C⁻¹C⁻ᵀ`, row t is off by `Σ_i A_ti (x_i e_iᵀ + e_i x_iᵀ + e_i e_iᵀ)`. The last term has mean
-//! `τ²(AQ)_t I`, where `(AQ)_t = Σ_i A_ti Q_ii`: the bias, which debiasing subtracts. The rest has mean 0, and by Isserlis' theorem
+//! With `Cov(e_i, e_j) = τ²Q_ij I`, `Q = C⁻¹C⁻ᵀ`, row t is off by `Σ_i A_ti (x_i e_iᵀ + e_i x_iᵀ + e_i e_iᵀ)`. The
+//! last term has mean `τ²(AQ)_t I`, where `(AQ)_t = Σ_i A_ti Q_ii`: the bias, which debiasing subtracts. The rest has
+//! mean 0, and by Isserlis' theorem
 //!
 //! ```text
 //! E‖zzᵀ‑terms‖²   = d(d+1) τ⁴ Σ_ij (AᵀA)_ij Q_ij²        (diagonal only: 2d)
@@ -10,14 +11,16 @@
 //! bias²           = d τ⁴ Σ_t (AQ)_t²
 //! ```
 //!
-//! This is Lemma 3.8, its special case Corollary 3.9 (C = I), and Lemmas 4.4 and C.4 for the diagonal, for any ζ. (The paper's factors ζ² belong to its
-//! noise multiplier alone; Q is `(CᵀC)⁻¹`, not `(CCᵀ)⁻¹`; and the bias for C = I is the norm of the vector of *row sums* of A.)
+//! This is Lemma 3.8, its special case Corollary 3.9 (C = I), and Lemmas 4.4 and C.4 for the diagonal, for any ζ.
+//! (The paper's factors ζ² belong to its noise multiplier alone; Q is `(CᵀC)⁻¹`, not `(CCᵀ)⁻¹`; and the bias for C =
+//! I is the norm of the vector of *row sums* of A.)
 //!
 //! # The worst data
-//! The middle sum is a quadratic form of `M = AᵀA∘Q` in the records. Lemma C.1 bounds its largest value over `‖x_i‖ ≤ ζ` by `ζ²Σ|M_ij|` from above, and from
-//! below by what equal records make, `ζ²Σ M_ij = ζ²‖AC⁻¹‖²_F`. Where Q has negative entries, equal records are nearly the best
-//! data: their noise cancels. So two more data sets are tried: alternating signs, and random signs, whose mean is `ζ² tr M` and which therefore
-//! some signs reach. All bounds meet where no entry of M is negative.
+//! The middle sum is a quadratic form of `M = AᵀA∘Q` in the records. Lemma C.1 bounds its largest value over `‖x_i‖ ≤
+//! ζ` by `ζ²Σ|M_ij|` from above, and from below by what equal records make, `ζ²Σ M_ij = ζ²‖AC⁻¹‖²_F`. Where Q has
+//! negative entries, equal records are nearly the best data: their noise cancels. So two more data sets are tried:
+//! alternating signs, and random signs, whose mean is `ζ² tr M` and which therefore some signs reach. All bounds meet
+//! where no entry of M is negative.
 
 use super::SecondEntries;
 use super::increments::{Gram, IncrementCovariance};
@@ -84,8 +87,8 @@ pub struct PostProcessing {
 impl PostProcessing {
     /// For a workload of second moments and the strategy through which first moments were released.
     ///
-    /// Takes `steps` operations where the strategy is the identity; `steps²` where it is a Toeplitz matrix, with scaled columns or not, for
-    /// up to 2¹⁴ steps; and `steps³` elsewhere, for up to 2¹¹.
+    /// Takes `steps` operations where the strategy is the identity; `steps²` where it is a Toeplitz matrix, with
+    /// scaled columns or not, for up to 2¹⁴ steps; and `steps³` elsewhere, for up to 2¹¹.
     ///
     /// ```
     /// use hushflow_mechanism::error::{PostProcessing, SecondEntries};
@@ -102,7 +105,8 @@ impl PostProcessing {
     /// ```
     ///
     /// # Errors
-    /// [`MatrixError`] where the strategy or the workload is not defined for so many steps, or too large to be written out.
+    /// [`MatrixError`] where the strategy or the workload is not defined for so many steps, or too large to be
+    /// written out.
     pub fn new(workload: &Workload, strategy: &dyn Strategy, steps: u64) -> Result<Self, MatrixError> {
         let steps = usize::try_from(steps).map_err(|_| MatrixError::Columns { found: usize::MAX })?;
         let (gram, covariance) = (Gram::new(workload, steps)?, IncrementCovariance::new(strategy, steps)?);
@@ -168,7 +172,8 @@ impl PostProcessing {
         (0..=self.covariance.reach()).map(of_lag).sum()
     }
 
-    /// What the data make of the linear part of an [`error`](Self::error), for a sum such as that of [`of_records`](Self::of_records).
+    /// What the data make of the linear part of an [`error`](Self::error), for a sum such as that of
+    /// [`of_records`](Self::of_records).
     pub fn linear(entries: SecondEntries, dimension: usize, noise_deviation: f64, sum: f64) -> f64 {
         entries.linear(dimension) * noise_deviation * noise_deviation * sum
     }

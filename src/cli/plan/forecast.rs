@@ -18,6 +18,8 @@ use hushflow::publication::{PublicationError, calibrate};
 use hushflow::strategies::{Candidate, Objective, Purpose};
 use serde::Serialize;
 
+use super::advice::SecondMomentAdvice;
+
 /// How much a squared sensitivity may rise and still be called free: more than its roundings add up to.
 const ROUNDING: f64 = 1e-12;
 
@@ -39,6 +41,8 @@ pub(super) struct Plan {
     pub(super) budget: Budget,
     /// Of one key.
     pub(super) records_per_epoch: Option<f64>,
+    /// Longer streams get no advice on second moments.
+    pub(super) advice_horizon: u64,
 }
 
 /// What is known of the noise.
@@ -121,6 +125,8 @@ pub(super) struct Forecast {
     pub(super) mean_noise: Option<EstimateNoise>,
     /// Of an entry of the covariance on the diagonal.
     pub(super) covariance_noise: Option<EstimateNoise>,
+    /// JME or post-processing; `None` where that is not known.
+    pub(super) second_moment_advice: Option<SecondMomentAdvice>,
     /// Whether `run` can use it; the others are for comparison.
     pub(super) runs: bool,
     /// Bytes of encoder state; `None` where it does not run.
@@ -187,6 +193,13 @@ impl Plan {
             records_per_epoch: self.records_per_epoch,
             mean_noise: estimates(unit.first),
             covariance_noise: unit.second.and_then(estimates),
+            second_moment_advice: SecondMomentAdvice::new(
+                self,
+                candidate,
+                &geometry,
+                *mechanism.parameters(),
+                &error,
+            ),
             runs: strategy.is_some(),
             memory_per_coordinate: strategy.map(|strategy| strategy.encoder_bytes().min(history)),
             multiplications_per_step: strategy

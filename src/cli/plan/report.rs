@@ -6,13 +6,15 @@ use serde::Serialize;
 
 use super::super::output::{number, table};
 use super::super::thousands;
+use super::advice::SecondMomentAdvice;
 use super::forecast::{Forecast, Noise};
 
 /// One strategy in full.
 pub(super) fn details(forecast: &Forecast) -> String {
     let strategy = format!("{} for ", word(&forecast.strategy));
     let tables = [&figures(forecast)[..], &noise_levels(forecast)].map(table).join("\n");
-    [strategy, subject(forecast), tables, "\n".into(), mean(forecast), price(forecast)].concat()
+    let advice = forecast.second_moment_advice.as_ref().map_or(String::new(), SecondMomentAdvice::text);
+    [strategy, subject(forecast), tables, "\n".into(), mean(forecast), price(forecast), advice].concat()
 }
 
 /// A line for each strategy, the best first; `runs` is the one of the pipeline file.

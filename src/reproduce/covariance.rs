@@ -1,0 +1,195 @@
+//! Figure 3: the error of covariances over the noise, from JME and from PP, for running averages and C = I.
+//!
+//! x and y as in Figures 2, 4 and 7 ([`second_moments`](super::second_moments)); bands between the bounds of Theorem
+//! 4.2. Circles: JME with records that are all equal, its worst data; PP with records that change their sign at every
+//! step, nearly its worst.
+
+use std::sync::Arc;
+
+use hushflow_mechanism::error::{
+    Better, Bounds, Comparison, InPlaceRelease, SecondEntries, SquaredNoiseError, covariance,
+};
+use hushflow_mechanism::mechanism::Method;
+use hushflow_mechanism::moments::SecondMoment;
+use hushflow_mechanism::strategy::{Strategy, StrategyName, build};
+use hushflow_mechanism::view::SquareBias;
+use hushflow_mechanism::workload::Workload;
+
+use super::second_moments::of_estimate;
+use super::simulate::{Estimate, Quantity, Stream, equal_entries};
+use super::{Drawn, Effort, Finding, ReproductionError, few_coordinates, geometric, in_place};
+use crate::plot::{Corner, Mark, Panel, Point, Series};
+
+/// The paper's σ, from low to high privacy.
+const NOISE: (f64, f64, usize) = (0.02, 20.0, 61);
+
+/// Where mechanisms are run.
+const CIRCLES: [f64; 4] = [0.05, 0.5, 2.0, 10.0];
+
+/// Farther off, in standard errors, no circle should be: 16 of them are with a probability below 10⁻⁵.
+const FAR: f64 = 5.5;
+
+pub(super) fn figure(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn, ReproductionError> {
+    let strategy = build(StrategyName::Identity, &Workload::Average, None)?;
+    let (mut panels, mut findings) = (Vec::new(), Vec::new());
+    for (letter, dimension) in [("a", 1), ("b", 100)] {
+        let steps = effort.steps(1000);
+        let title = format!("({letter}) covariance, d = {dimension}, n = {steps}");
+        tell(&title);
+        let case = Case { title, steps, dimension, strategy: strategy.clone(), effort };
+        let circles = case.circles()?;
+        findings.extend(case.findings(&circles));
+        panels.push(case.panel(&circles));
+    }
+    Ok((panels, findings))
+}
+
+/// A panel.
+struct Case {
+    title: String,
+    steps: u64,
+    dimension: usize,
+    strategy: Arc<dyn Strategy>,
+    effort: Effort,
+}
+
+/// Simulated squared errors of JME and debiased PP for one σ, and what they should be.
+struct Circle {
+    noise: f64,
+    found: [Estimate; 2],
+    expected: [f64; 2],
+}
+
+impl Case {
+    fn release(&self, noise: f64) -> InPlaceRelease {
+        InPlaceRelease::new(self.dimension, 1.0, noise / 2.0)
+    }
+
+    /// Of JME, debiased.
+    fn joint(&self, entries: SecondEntries, noise: f64) -> f64 {
+        let rows = (1..=self.steps).map(|t| (t as f64).powf(-0.5));
+        covariance::joint(entries, self.dimension, 1.0, self.release(noise).joint(), rows).debiased
+    }
+
+    fn post_processed(&self, noise: f64) -> SquaredNoiseError {
+        let deviation = self.release(noise).post_processed();
+        covariance::post_processed(SecondEntries::Symmetric, self.dimension, 1.0, deviation, self.steps)
+    }
+
+    fn comparison(&self, noise: f64) -> Comparison {
+        let joint = self.joint(SecondEntries::Symmetric, noise);
+        Comparison { joint, post_processing: self.post_processed(noise) }
+    }
+
+    fn circles(&self) -> Result<Vec<Circle>, ReproductionError> {
+        let circle = |&noise: &f64| {
+            Ok(Circle {
+                noise,
+                found: [self.run(Method::Jme, noise)?, self.run(Method::Pp, noise)?],
+                expected: [self.joint(SecondEntries::Symmetric, noise), self.alternating(noise)],
+            })
+        };
+        CIRCLES.iter().map(circle).collect()
+    }
+
+    /// Of debiased PP with records that change their sign: their mean is 0 at even steps and 1/t at odd ones.
+    fn alternating(&self, noise: f64) -> f64 {
+        let error = self.post_processed(noise);
+        let t = || (1..=self.steps).map(|t| t as f64);
+        let harmonic: f64 = t().map(f64::recip).sum();
+        let lost: f64 = t().step_by(2).map(|t| t.powi(-3)).sum();
+        error.quadratic + error.linear.upper * (1.0 - lost / harmonic)
+    }
+
+    fn run(&self, method: Method, noise: f64) -> Result<Estimate, ReproductionError> {
+        let layout = few_coordinates(self.dimension, SecondMoment::Full);
+        let mechanism = in_place(method, layout, 1.0, noise / 2.0, None, &self.strategy)?;
+        let signs = (0..self.steps).map(|t| method == Method::Jme || t % 2 == 0);
+        let records = equal_entries(self.dimension, layout.dimension, signs);
+        let stream = Stream {
+            mechanism: &mechanism,
+            workload: &Workload::Average,
+            square_bias: SquareBias::Removed,
+            dimension: self.dimension,
+            records: &records,
+        };
+        Ok(stream.run(Quantity::Covariance, self.runs(), self.effort.seed)?.second)
+    }
+
+    /// Most of the error is made in the first few steps, so that its mean is slow to become normal.
+    fn runs(&self) -> u32 {
+        self.effort.runs.max(1000)
+    }
+
+    fn panel(&self, circles: &[Circle]) -> Panel {
+        let (low, high, count) = NOISE;
+        let curve = |name: &str, mark, colour, value: &dyn Fn(f64) -> Bounds| {
+            let points = geometric(low, high, count).map(|x| {
+                let Bounds { lower, upper } = value(x).map(f64::sqrt);
+                Point { x, y: upper, low: lower, high: upper }
+            });
+            Series { name: name.into(), mark, colour, points: points.collect() }
+        };
+        let joint = move |entries| {
+            move |noise| {
+                let error = self.joint(entries, noise);
+                Bounds { lower: error, upper: error }
+            }
+        };
+        let published = (self.dimension > 1)
+            .then(|| curve("JME, as published", Mark::Dashes, 0, &joint(SecondEntries::Independent)));
+        let curves = [
+            curve("JME", Mark::Line, 0, &joint(SecondEntries::Symmetric)),
+            curve("PP", Mark::Band, 1, &|noise| self.post_processed(noise).biased()),
+            curve("PP, debiased", Mark::Band, 2, &|noise| self.post_processed(noise).debiased()),
+        ];
+        let runs = [("JME, runs", 0, 0), ("PP debiased, runs", 2, 1)].map(|(name, colour, method)| Series {
+            name: name.into(),
+            mark: Mark::Circles,
+            colour,
+            points: circles.iter().map(|circle| of_estimate(circle.noise, circle.found[method])).collect(),
+        });
+        Panel {
+            title: self.title.clone(),
+            x: "noise deviation σ (twice the noise multiplier)".into(),
+            y: "root expected squared error".into(),
+            legend: Corner::UpperLeft,
+            series: published.into_iter().chain(curves).chain(runs).collect(),
+        }
+    }
+
+    fn findings(&self, circles: &[Circle]) -> Vec<Finding> {
+        let distances = circles.iter().flat_map(|circle| {
+            circle.found.iter().zip(circle.expected).map(|(found, expected)| found.distance(expected))
+        });
+        let farthest = distances.fold(0.0, |far: f64, distance| far.max(distance.abs()));
+        let agreement = Finding::new(
+            format!("{}: runs err as Theorems 4.1 and 4.2 say", self.title),
+            farthest < FAR,
+            format!("{} runs at each circle: at most {farthest:.1} standard errors off", self.runs()),
+        );
+        vec![agreement, self.order()]
+    }
+
+    /// In which order both are over the noise.
+    fn order(&self) -> Finding {
+        let (low, high, count) = NOISE;
+        let better = move |wanted| move |noise: &f64| self.comparison(*noise).better() == wanted;
+        let joint = geometric(low, high, count).find(better(Better::Joint)).unwrap_or(f64::INFINITY);
+        let rival = geometric(low, high, count).filter(better(Better::PostProcessing)).fold(0.0, f64::max);
+        let ratio = |noise| {
+            let found = self.comparison(noise);
+            (found.post_processing.debiased().upper / found.joint).sqrt()
+        };
+        Finding::new(
+            format!("{}: JME is better in high privacy", self.title),
+            joint <= high && rival < joint,
+            format!(
+                "surely from σ = {joint:.2} on, PP up to σ = {rival:.2} (0: nowhere); error of PP over that of JME: {:.3} at \
+                 σ = {low}, {:.3} at σ = {high}",
+                ratio(low),
+                ratio(high)
+            ),
+        )
+    }
+}

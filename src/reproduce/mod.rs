@@ -1,0 +1,290 @@
+//! The figures of "Continual Release Moment Estimation with Differential Privacy", from the mechanisms that run here.
+//!
+//! | figure | shows | file |
+//! |---|---|---|
+//! | 1 | errors of first against second moments: λ-JME, IME, CS | [`trade_off`] |
+//! | 2, 7 | errors of second moments over the noise: JME, PP | [`second_moments`] |
+//! | 3 | errors of covariances over the noise | [`covariance`] |
+//! | 4 | errors of the diagonal, for Adam | [`second_moments`] |
+//! | 5 | divergence of a Gaussian density from the truth, step by step | [`density`] |
+//!
+//! Curves are the closed forms of [`error`](crate::mechanism::error); circles on them, and all of Figure 5, are runs
+//! of the release path ([`simulate`]) with seeded noise. Each figure also judges what the paper claims of it
+//! ([`Finding`]). `docs/reproduction.md` shows them.
+
+pub mod covariance;
+pub mod density;
+pub mod second_moments;
+pub mod simulate;
+pub mod trade_off;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError, Method, MomentParameters};
+use hushflow_mechanism::moments::{Layout, SecondMoment};
+use hushflow_mechanism::release::ReleaseError;
+use hushflow_mechanism::sensitivity::Neighbours;
+use hushflow_mechanism::strategy::{MatrixError, Strategy, StrategyError};
+use hushflow_mechanism::view::ViewError;
+use hushflow_mechanism::workload::WorkloadError;
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::plot::{Panel, PlotError, write_panels};
+
+/// A figure of the paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Figure {
+    /// Figure 1.
+    TradeOff,
+    /// Figure 2.
+    PrefixSums,
+    /// Figure 3.
+    Covariances,
+    /// Figure 4.
+    Adam,
+    /// Figure 5.
+    Densities,
+    /// Figure 7.
+    Workloads,
+}
+
+impl Figure {
+    /// In the paper's order.
+    pub const ALL: [Self; 6] =
+        [Self::TradeOff, Self::PrefixSums, Self::Covariances, Self::Adam, Self::Densities, Self::Workloads];
+}
+
+/// As on the command line: `figure-1`.
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TradeOff => "figure-1",
+            Self::PrefixSums => "figure-2",
+            Self::Covariances => "figure-3",
+            Self::Adam => "figure-4",
+            Self::Densities => "figure-5",
+            Self::Workloads => "figure-7",
+        })
+    }
+}
+
+/// How much work to do, and from which seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Runs of Figures 3 and 5; the circles of the others take a fifth of them, and at least 200.
+    pub runs: u32,
+    /// Of all noise and data.
+    pub seed: u64,
+    /// Shorter streams, for a first look.
+    pub quick: bool,
+}
+
+impl Effort {
+    /// Runs behind a circle: sums over many steps, of which a few hundred have a mean that is nearly normal.
+    fn circle_runs(self) -> u32 {
+        (self.runs / 5).max(200)
+    }
+
+    /// Steps of a stream.
+    fn steps(self, steps: u64) -> u64 {
+        if self.quick { steps.min(100) } else { steps }
+    }
+}
+
+/// A figure, drawn anew.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reproduction {
+    /// Which one.
+    pub figure: Figure,
+    /// Its diagrams.
+    pub panels: Vec<Panel>,
+    /// What the paper claims of it, judged.
+    pub findings: Vec<Finding>,
+}
+
+/// A claim and what came out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What should be so.
+    pub claim: String,
+    /// Whether it is.
+    pub holds: bool,
+    /// The numbers.
+    pub evidence: String,
+}
+
+impl Finding {
+    fn new(claim: impl Into<String>, holds: bool, evidence: impl Into<String>) -> Self {
+        Self { claim: claim.into(), holds, evidence: evidence.into() }
+    }
+}
+
+/// Why a figure can't be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReproductionError {
+    /// A mechanism can't be made.
+    #[error(transparent)]
+    Mechanism(#[from] MechanismError),
+    /// A strategy can't be made.
+    #[error(transparent)]
+    Strategy(#[from] StrategyError),
+    /// A strategy can't be judged.
+    #[error(transparent)]
+    Matrix(#[from] MatrixError),
+    /// A release failed.
+    #[error(transparent)]
+    Release(#[from] ReleaseError),
+    /// A view failed.
+    #[error(transparent)]
+    View(#[from] ViewError),
+    /// A workload is not defined for the stream.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// The noise of simulated data can't be drawn.
+    #[error("the data of a simulation can't be drawn: {reason}")]
+    Data {
+        /// What is wrong.
+        reason: String,
+    },
+    /// A plot can't be written.
+    #[error(transparent)]
+    Plot(#[from] PlotError),
+    /// A file can't be written.
+    #[error("{path}: the file can't be written: {reason}")]
+    File {
+        /// Which one.
+        path: String,
+        /// What the system says.
+        reason: std::io::Error,
+    },
+}
+
+/// Draws a figure anew; `tell` hears what is being worked on. Equal efforts give equal figures.
+///
+/// # Errors
+/// [`ReproductionError`].
+pub fn reproduce(
+    figure: Figure,
+    effort: Effort,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Reproduction, ReproductionError> {
+    let (panels, findings) = match figure {
+        Figure::TradeOff => trade_off::figure(effort, tell)?,
+        Figure::PrefixSums => second_moments::prefix_sums(effort, tell)?,
+        Figure::Covariances => covariance::figure(effort, tell)?,
+        Figure::Adam => second_moments::adam(effort, tell)?,
+        Figure::Densities => density::figure(effort, tell)?,
+        Figure::Workloads => second_moments::workloads(effort, tell)?,
+    };
+    Ok(Reproduction { figure, panels, findings })
+}
+
+/// Diagrams, and what they show.
+type Drawn = (Vec<Panel>, Vec<Finding>);
+
+impl Reproduction {
+    /// Writes `figure-N.csv` and `figure-N.svg` into a directory. Gives their paths.
+    ///
+    /// # Errors
+    /// [`ReproductionError::File`] and [`ReproductionError::Plot`].
+    pub fn write(&self, directory: &Path) -> Result<[PathBuf; 2], ReproductionError> {
+        let path = |ending: &str| directory.join(format!("{}.{ending}", self.figure));
+        let (csv, svg) = (path("csv"), path("svg"));
+        let refused = |path: &Path| {
+            let path = path.display().to_string();
+            |reason| ReproductionError::File { path, reason }
+        };
+        std::fs::create_dir_all(directory).map_err(refused(directory))?;
+        std::fs::write(&csv, self.csv()).map_err(refused(&csv))?;
+        write_panels(&svg, &self.panels)?;
+        Ok([csv, svg])
+    }
+
+    /// All points: `low` and `high` are the ends of the band or bar.
+    pub fn csv(&self) -> String {
+        let mut text = String::from("panel,series,x,y,low,high\n");
+        for panel in &self.panels {
+            for series in &panel.series {
+                for point in &series.points {
+                    let [x, y, low, high] = [point.x, point.y, point.low, point.high].map(significant);
+                    text += &format!("\"{}\",\"{}\",{x},{y},{low},{high}\n", panel.title, series.name);
+                }
+            }
+        }
+        text
+    }
+}
+
+/// A number with seven digits, so that the same figure is the same file on every machine.
+fn significant(value: f64) -> String {
+    format!("{value:.6e}")
+}
+
+/// `count` numbers from `low` to `high`, evenly spaced in their logarithms.
+fn geometric(low: f64, high: f64, count: usize) -> impl Iterator<Item = f64> + Clone {
+    let last = (count - 1).max(1) as f64;
+    (0..count).map(move |i| low * (high / low).powf(i as f64 / last))
+}
+
+/// A mechanism in the paper's setting: records are replaced in place, counts are public.
+fn in_place(
+    method: Method,
+    layout: Layout,
+    clip_norm: f64,
+    noise_multiplier: f64,
+    second_moment_weight: Option<f64>,
+    strategy: &Arc<dyn Strategy>,
+) -> Result<MatrixMechanism, MechanismError> {
+    let parameters = MomentParameters {
+        method,
+        layout,
+        neighbours: Neighbours::ReplaceOneInPlace,
+        clip_norm,
+        noise_multiplier,
+        second_moment_weight,
+        count_weight: None,
+    };
+    MatrixMechanism::new(parameters, strategy.clone())
+}
+
+/// The coordinates that are run of `dimension`: see [`simulate`].
+fn few_coordinates(dimension: usize, second: SecondMoment) -> Layout {
+    Layout { dimension: dimension.min(2), second }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quick(figure: Figure, runs: u32) -> Reproduction {
+        reproduce(figure, Effort { runs, seed: 1, quick: true }, &mut |_| {}).unwrap()
+    }
+
+    #[test]
+    fn every_figure_is_drawn_and_the_same_for_the_same_seed() {
+        let directory = tempfile::tempdir().unwrap();
+        for figure in Figure::ALL {
+            let reproduction = quick(figure, 40);
+            assert!(!reproduction.panels.is_empty() && !reproduction.findings.is_empty(), "{figure}");
+            let [csv, svg] = reproduction.write(directory.path()).unwrap();
+            let text = std::fs::read_to_string(&csv).unwrap();
+            assert!(text.lines().count() > 50 && !text.contains("NaN") && !text.contains("inf"), "{figure}");
+            assert!(svg.ends_with(format!("{figure}.svg")));
+            assert_eq!(quick(figure, 40).csv(), text, "{figure}");
+        }
+    }
+
+    /// All but those of Figure 5, which takes more runs than a test has.
+    #[test]
+    fn claims_of_closed_forms_hold() {
+        for figure in Figure::ALL.into_iter().filter(|figure| *figure != Figure::Densities) {
+            for finding in quick(figure, 1000).findings {
+                assert!(finding.holds, "{figure}: {finding:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Figures 2, 4 and 7: the error of second moments over the noise.
+//!
+//! x is the paper's σ, the noise deviation for columns of norm 1 and ζ = 1: twice the noise multiplier. y is the root
+//! of the expected squared error of all steps and entries, for the worst data; where that is known between bounds
+//! only (Lemma C.1), the band goes from one to the other. Circles: runs with records that change their sign at every
+//! step.
+//!
+//! JME has two curves where all d² entries count: as published, with noise of its own for each, and as it runs, where
+//! a symmetric matrix is released. The latter has about half the squared error.
+
+use std::sync::Arc;
+
+use hushflow_mechanism::error::{
+    Better, Bounds, Comparison, ExpectedError, InPlaceRelease, PostProcessing, SecondEntries,
+};
+use hushflow_mechanism::mechanism::Method;
+use hushflow_mechanism::moments::SecondMoment;
+use hushflow_mechanism::strategy::{Strategy, build};
+use hushflow_mechanism::view::SquareBias;
+use hushflow_mechanism::workload::Workload;
+
+use super::simulate::{Estimate, Quantity, Stream, equal_entries};
+use super::{Drawn, Effort, Finding, ReproductionError, few_coordinates, geometric, in_place};
+use crate::plot::{Corner, Mark, Panel, Point, Series};
+
+/// The paper's σ, from low to high privacy.
+const NOISE: (f64, f64, usize) = (0.005, 20.0, 73);
+
+/// Where mechanisms are run.
+const CIRCLES: [f64; 4] = [0.05, 0.7, 1.5, 10.0];
+
+/// Farther off, in standard errors, no circle should be: 48 of them are with a probability below 10⁻⁵.
+const FAR: f64 = 5.5;
+
+/// Figure 2: prefix sums of 1000 steps.
+pub(super) fn prefix_sums(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn, ReproductionError> {
+    let full = SecondMoment::Full;
+    let case = |letter, dimension, strategy| Case::new(letter, "prefix", strategy, dimension, full, effort);
+    let cases = [
+        case("a", 1, "identity"),
+        case("b", 1, "square-root"),
+        case("c", 1000, "identity"),
+        case("d", 1000, "square-root"),
+    ];
+    draw(cases, tell)
+}
+
+/// Figure 4: the diagonal of Adam's second moments in a million dimensions.
+pub(super) fn adam(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn, ReproductionError> {
+    let case = |letter, strategy| {
+        Case::new(letter, "adam:0.999", strategy, 1_000_000, SecondMoment::Diagonal, effort)
+    };
+    draw([case("a", "identity"), case("b", "square-root")], tell)
+}
+
+/// Figure 7: other workloads in 100 dimensions.
+pub(super) fn workloads(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn, ReproductionError> {
+    let case =
+        |letter, workload, strategy| Case::new(letter, workload, strategy, 100, SecondMoment::Full, effort);
+    let cases = [
+        case("a", "exponential:0.9", "identity"),
+        case("b", "exponential:0.9", "square-root"),
+        case("c", "window:10", "identity"),
+        case("d", "window:10", "square-root"),
+    ];
+    draw(cases, tell)
+}
+
+fn draw(
+    cases: impl IntoIterator<Item = Result<Case, ReproductionError>>,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Drawn, ReproductionError> {
+    let (mut panels, mut findings) = (Vec::new(), Vec::new());
+    for case in cases {
+        let case = case?;
+        tell(&case.title);
+        let circles = case.circles()?;
+        findings.extend(case.findings(&circles));
+        panels.push(case.panel(&circles));
+    }
+    Ok((panels, findings))
+}
+
+/// A panel.
+struct Case {
+    title: String,
+    workload: Workload,
+    strategy: Arc<dyn Strategy>,
+    steps: u64,
+    dimension: usize,
+    second: SecondMoment,
+    effort: Effort,
+    /// Of the workload under the strategy.
+    error: ExpectedError,
+    post_processing: PostProcessing,
+}
+
+/// Simulated squared errors for one σ, and what they should be.
+struct Circle {
+    noise: f64,
+    /// JME, PP, debiased PP.
+    found: [Estimate; 3],
+    expected: [f64; 3],
+}
+
+impl Case {
+    fn new(
+        letter: &str,
+        workload: &str,
+        strategy: &str,
+        dimension: usize,
+        second: SecondMoment,
+        effort: Effort,
+    ) -> Result<Self, ReproductionError> {
+        let steps = effort.steps(1000);
+        let title = format!("({letter}) {workload}, {strategy}, d = {dimension}, n = {steps}");
+        let workload: Workload = workload.parse()?;
+        let strategy = build(strategy.parse()?, &workload, Some(steps))?;
+        let error = ExpectedError::new(&workload, strategy.as_ref(), steps)?;
+        let post_processing = PostProcessing::new(&workload, strategy.as_ref(), steps)?;
+        Ok(Self { title, workload, strategy, steps, dimension, second, effort, error, post_processing })
+    }
+
+    /// What is released, at the paper's σ.
+    fn release(&self, noise: f64) -> InPlaceRelease {
+        InPlaceRelease::new(self.dimension, 1.0, noise / 2.0).with_column_norm(self.error.sensitivity)
+    }
+
+    fn entries(&self) -> SecondEntries {
+        if self.second == SecondMoment::Full { SecondEntries::Symmetric } else { SecondEntries::Diagonal }
+    }
+
+    fn joint(&self, entries: SecondEntries, noise: f64) -> f64 {
+        let joint = self.release(noise).joint();
+        joint.second_moment_error(entries, self.dimension, self.error.frobenius)
+    }
+
+    fn comparison(&self, noise: f64) -> Comparison {
+        let deviation = self.release(noise).post_processed();
+        let (entries, dimension) = (self.entries(), self.dimension);
+        Comparison {
+            joint: self.joint(entries, noise),
+            post_processing: self.post_processing.error(entries, dimension, 1.0, deviation),
+        }
+    }
+
+    fn circles(&self) -> Result<Vec<Circle>, ReproductionError> {
+        CIRCLES.iter().map(|&noise| self.circle(noise)).collect()
+    }
+
+    fn circle(&self, noise: f64) -> Result<Circle, ReproductionError> {
+        let Comparison { joint, post_processing } = self.comparison(noise);
+        let sum = self.post_processing.alternating_records();
+        let deviation = self.release(noise).post_processed();
+        let debiased = post_processing.quadratic
+            + PostProcessing::linear(self.entries(), self.dimension, deviation, sum);
+        Ok(Circle {
+            noise,
+            found: [
+                self.run(Method::Jme, SquareBias::Removed, noise)?,
+                self.run(Method::Pp, SquareBias::Kept, noise)?,
+                self.run(Method::Pp, SquareBias::Removed, noise)?,
+            ],
+            expected: [joint, debiased + post_processing.bias, debiased],
+        })
+    }
+
+    fn run(
+        &self,
+        method: Method,
+        square_bias: SquareBias,
+        noise: f64,
+    ) -> Result<Estimate, ReproductionError> {
+        let layout = few_coordinates(self.dimension, self.second);
+        let mechanism = in_place(method, layout, 1.0, noise / 2.0, None, &self.strategy)?;
+        let signs = (0..self.steps).map(|t| t % 2 == 0);
+        let records = equal_entries(self.dimension, layout.dimension, signs);
+        let stream = Stream {
+            mechanism: &mechanism,
+            workload: &self.workload,
+            square_bias,
+            dimension: self.dimension,
+            records: &records,
+        };
+        let runs = self.effort.circle_runs();
+        Ok(stream.run(Quantity::SecondMoments, runs, self.effort.seed)?.second)
+    }
+
+    fn panel(&self, circles: &[Circle]) -> Panel {
+        let (low, high, count) = NOISE;
+        let curve = |name: &str, mark, colour, value: &dyn Fn(f64) -> [f64; 2]| {
+            let points = geometric(low, high, count).map(|x| {
+                let [low, high] = value(x).map(f64::sqrt);
+                Point { x, y: high, low, high }
+            });
+            Series { name: name.into(), mark, colour, points: points.collect() }
+        };
+        let between = |bounds: Bounds| [bounds.lower, bounds.upper];
+        let joint = move |entries| move |noise| [self.joint(entries, noise); 2];
+        let released = joint(self.entries());
+        let published = (self.second == SecondMoment::Full && self.dimension > 1)
+            .then(|| curve("JME, as published", Mark::Dashes, 0, &joint(SecondEntries::Independent)));
+        let debiased = |noise| between(self.comparison(noise).post_processing.debiased());
+        let biased = |noise| between(self.comparison(noise).post_processing.biased());
+        let curves = [
+            curve("JME", Mark::Line, 0, &released),
+            curve("PP", Mark::Band, 1, &biased),
+            curve("PP, debiased", Mark::Band, 2, &debiased),
+        ];
+        let names = ["JME, runs", "PP, runs", "PP debiased, runs"];
+        let runs = names.iter().enumerate().map(|(method, name)| Series {
+            name: (*name).into(),
+            mark: Mark::Circles,
+            colour: method,
+            points: circles.iter().map(|circle| of_estimate(circle.noise, circle.found[method])).collect(),
+        });
+        Panel {
+            title: self.title.clone(),
+            x: "noise deviation σ (twice the noise multiplier)".into(),
+            y: "root expected squared error".into(),
+            legend: Corner::UpperLeft,
+            series: published.into_iter().chain(curves).chain(runs).collect(),
+        }
+    }
+
+    fn findings(&self, circles: &[Circle]) -> Vec<Finding> {
+        let distances = circles.iter().flat_map(|circle| {
+            circle.found.iter().zip(circle.expected).map(|(found, expected)| found.distance(expected))
+        });
+        let farthest = distances.fold(0.0, |far: f64, distance| far.max(distance.abs()));
+        vec![
+            Finding::new(
+                format!("{}: runs err as the closed forms say", self.title),
+                farthest < FAR,
+                format!(
+                    "{} runs at each of {CIRCLES:?}: at most {farthest:.1} standard errors off",
+                    self.effort.circle_runs()
+                ),
+            ),
+            if self.dimension == 1 { self.always_joint(circles) } else { self.crossing(circles) },
+        ]
+    }
+
+    /// For d = 1.
+    fn always_joint(&self, circles: &[Circle]) -> Finding {
+        let (low, high, count) = NOISE;
+        let least = geometric(low, high, count)
+            .map(|noise| self.comparison(noise))
+            .map(|found| found.post_processing.debiased().lower / found.joint)
+            .fold(f64::INFINITY, f64::min);
+        let runs = circles.iter().all(|circle| circle.found[0].mean < circle.found[2].mean);
+        Finding::new(
+            format!("{}: JME is always better than PP", self.title),
+            least > 1.0 && runs,
+            format!(
+                "the squared error of debiased PP is at least {least:.3} times that of JME over the whole curve"
+            ),
+        )
+    }
+
+    /// For more dimensions.
+    fn crossing(&self, circles: &[Circle]) -> Finding {
+        let released = self.comparison(1.0);
+        let published = Comparison { joint: self.joint(SecondEntries::Independent, 1.0), ..released };
+        let (released, published) = (released.crossing(), published.crossing());
+        // What runs is at circles where the bounds decide.
+        let agrees = circles.iter().all(|circle| {
+            let joint_is_better = circle.found[0].mean < circle.found[2].mean;
+            match self.comparison(circle.noise).better() {
+                Better::Joint => joint_is_better,
+                Better::PostProcessing => !joint_is_better,
+                Better::Undecided => true,
+            }
+        });
+        let range = |bounds: Bounds| match bounds.upper - bounds.lower {
+            gap if gap <= 1e-3 * bounds.upper => format!("{:.3}", bounds.upper),
+            _ => format!("{:.3} to {:.3}, as the data are", bounds.lower, bounds.upper),
+        };
+        let as_published = match self.second {
+            SecondMoment::Full => format!("; as published from {}", range(published)),
+            _ => String::new(),
+        };
+        Finding::new(
+            format!("{}: JME is better than debiased PP in high privacy", self.title),
+            agrees && released.upper.is_finite(),
+            format!("as it runs from σ = {}{as_published}; runs agree", range(released)),
+        )
+    }
+}
+
+/// A circle at the root of a mean, with a bar of four standard errors either way.
+pub(super) fn of_estimate(x: f64, Estimate { mean, standard_error }: Estimate) -> Point {
+    let bar = 4.0 * standard_error;
+    Point { x, y: mean.sqrt(), low: (mean - bar).max(0.0).sqrt(), high: (mean + bar).sqrt() }
+}

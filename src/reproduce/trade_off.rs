@@ -1,0 +1,170 @@
+//! Figure 1: errors of first against errors of second moments, for λ-JME, α-IME and τ-CS over their whole curves.
+//!
+//! d = 10, prefix sums of 100 steps, C = I, ζ = 1, noise multiplier 1. Panel (a) has all d² entries of the second
+//! moments with noise of their own, as published; (b) what runs, for all three methods a symmetric matrix, with
+//! circles where they were run. JME begins at λ*, where second moments are free; smaller weights only lose.
+
+use std::sync::Arc;
+
+use hushflow_mechanism::error::{ExpectedError, InPlaceRelease, NoiseDeviations, SecondEntries};
+use hushflow_mechanism::mechanism::Method;
+use hushflow_mechanism::moments::{Layout, SecondMoment};
+use hushflow_mechanism::strategy::{Strategy, StrategyName, build};
+use hushflow_mechanism::view::SquareBias;
+use hushflow_mechanism::workload::Workload;
+
+use super::second_moments::of_estimate;
+use super::simulate::{Quantity, SquaredErrors, Stream, equal_entries};
+use super::{Drawn, Effort, Finding, ReproductionError, geometric, in_place};
+use crate::plot::{Corner, Mark, Panel, Point, Series};
+
+const DIMENSION: usize = 10;
+
+const STEPS: u64 = 100;
+
+/// Farther off, in standard errors, no circle should be: 22 of them are with a probability below 10⁻⁵.
+const FAR: f64 = 5.5;
+
+/// A method with its parameter λ, α or τ.
+#[derive(Clone, Copy)]
+enum Rival {
+    WeightedJoint(f64),
+    Independent(f64),
+    Concatenated(f64),
+}
+
+impl Rival {
+    fn noise(self) -> NoiseDeviations {
+        let release = InPlaceRelease::new(DIMENSION, 1.0, 1.0);
+        match self {
+            Self::WeightedJoint(weight) => release.weighted_joint(weight),
+            Self::Independent(share) => release.independent(share),
+            Self::Concatenated(weight) => release.concatenated(weight),
+        }
+    }
+
+    /// As it runs.
+    fn method(self) -> (Method, Option<f64>) {
+        match self {
+            Self::WeightedJoint(weight) => (Method::Jme, Some(weight)),
+            Self::Independent(first_moment_share) => (Method::Ime { first_moment_share }, None),
+            Self::Concatenated(weight) => (Method::Cs, Some(weight)),
+        }
+    }
+
+    /// Roots of the expected squared errors of first and second moments.
+    fn errors(self, entries: SecondEntries, frobenius: f64) -> (f64, f64) {
+        let noise = self.noise();
+        let second = noise.second_moment_error(entries, DIMENSION, frobenius);
+        (noise.first_moment_error(DIMENSION, frobenius).sqrt(), second.sqrt())
+    }
+}
+
+/// Names and parameters of the methods, `count` each.
+fn rivals(count: usize) -> [(&'static str, Vec<Rival>); 3] {
+    let free = InPlaceRelease::new(DIMENSION, 1.0, 1.0).free_second_moment_weight();
+    // Shares from 1/20 to nearly 1, in odds.
+    let shares = geometric(0.05, 1000.0, count).map(|odds| odds / (1.0 + odds));
+    [
+        ("λ-JME", geometric(free, 40.0, count).map(Rival::WeightedJoint).collect()),
+        ("α-IME", shares.map(Rival::Independent).collect()),
+        ("τ-CS", geometric(0.005, 20.0, count).map(Rival::Concatenated).collect()),
+    ]
+}
+
+pub(super) fn figure(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn, ReproductionError> {
+    tell("λ-JME, α-IME and τ-CS");
+    let strategy = build(StrategyName::Identity, &Workload::Prefix, Some(STEPS))?;
+    let frobenius = ExpectedError::new(&Workload::Prefix, strategy.as_ref(), STEPS)?.frobenius;
+    let curves = |entries| {
+        rivals(60).into_iter().enumerate().map(move |(colour, (name, rivals))| {
+            let points = rivals.iter().map(|rival| rival.errors(entries, frobenius));
+            let points = points.map(|(x, y)| Point::exact(x, y)).collect();
+            Series { name: name.into(), mark: Mark::Line, colour, points }
+        })
+    };
+    let panel = |title: &str, series| Panel {
+        title: title.into(),
+        x: "root expected squared error of first moments".into(),
+        y: "of second moments".into(),
+        legend: Corner::UpperRight,
+        series,
+    };
+    let (circles, farthest) = circles(effort, &strategy, frobenius)?;
+    let panels = vec![
+        panel("(a) as published: d² noisy entries", curves(SecondEntries::Independent).collect()),
+        panel("(b) as it runs: symmetric", curves(SecondEntries::Symmetric).chain(circles).collect()),
+    ];
+    Ok((panels, vec![agreement(farthest, effort), dominance(1), dominance(2)]))
+}
+
+/// Runs of all methods, and how far the farthest is from its expectation in standard errors.
+fn circles(
+    effort: Effort,
+    strategy: &Arc<dyn Strategy>,
+    frobenius: f64,
+) -> Result<(Vec<Series>, f64), ReproductionError> {
+    let (mut circles, mut farthest) = (Vec::new(), 0.0_f64);
+    for (colour, (name, rivals)) in rivals(4).into_iter().enumerate() {
+        let mut points = Vec::new();
+        for rival in rivals {
+            let SquaredErrors { first, second } = run(rival, effort, strategy)?;
+            let (expected_first, expected_second) = rival.errors(SecondEntries::Symmetric, frobenius);
+            for distance in [first.distance(expected_first.powi(2)), second.distance(expected_second.powi(2))]
+            {
+                farthest = farthest.max(distance.abs());
+            }
+            points.push(of_estimate(first.mean.sqrt(), second));
+        }
+        circles.push(Series { name: format!("{name}, runs"), mark: Mark::Circles, colour, points });
+    }
+    Ok((circles, farthest))
+}
+
+fn run(
+    rival: Rival,
+    effort: Effort,
+    strategy: &Arc<dyn Strategy>,
+) -> Result<SquaredErrors, ReproductionError> {
+    let (method, weight) = rival.method();
+    let layout = Layout { dimension: DIMENSION, second: SecondMoment::Full };
+    let mechanism = in_place(method, layout, 1.0, 1.0, weight, strategy)?;
+    let records = equal_entries(DIMENSION, DIMENSION, (0..STEPS).map(|_| true));
+    let stream = Stream {
+        mechanism: &mechanism,
+        workload: &Workload::Prefix,
+        square_bias: SquareBias::Removed,
+        dimension: DIMENSION,
+        records: &records,
+    };
+    stream.run(Quantity::SecondMoments, effort.circle_runs(), effort.seed)
+}
+
+fn agreement(farthest: f64, effort: Effort) -> Finding {
+    Finding::new(
+        "runs err as the closed forms say",
+        farthest < FAR,
+        format!("{} runs at each circle: at most {farthest:.1} standard errors off", effort.circle_runs()),
+    )
+}
+
+/// Whether each point of a rival's curve is above that of λ-JME with the same error of first moments.
+fn dominance(rival: usize) -> Finding {
+    let [_, independent, concatenated] = rivals(2000);
+    let (name, rivals) = if rival == 1 { independent } else { concatenated };
+    let release = InPlaceRelease::new(DIMENSION, 1.0, 1.0);
+    let ratio = |rival: &Rival| {
+        let noise = rival.noise();
+        noise.second / release.joint_with_first_deviation(noise.first).second
+    };
+    let ratios = rivals.iter().map(ratio);
+    let (least, most) = ratios
+        .fold((f64::INFINITY, 0.0), |(least, most): (f64, f64), ratio| (least.min(ratio), most.max(ratio)));
+    Finding::new(
+        format!("λ-JME Pareto-dominates {name} over the whole curve"),
+        least > 1.0,
+        format!(
+            "for the same error of first moments, {name} has {least:.3} to {most:.3} times its error of second moments"
+        ),
+    )
+}
