@@ -76,7 +76,8 @@ fn sums(mechanism: &MatrixMechanism, gradients: &[f64]) -> Vec<i128> {
     let sums = accumulators.take().unwrap();
     let mut sums = sums.get(&0).map_or(vec![0; layout.coordinates()], |sums| sums.coordinates().to_vec());
     if batches {
-        sums.extend(sums[layout.first()].to_vec().into_iter().map(|sum| sum * sum));
+        let squares: Vec<i128> = sums[layout.first()].iter().map(|sum| sum * sum).collect();
+        sums.extend(squares);
     }
     sums
 }
