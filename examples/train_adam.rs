@@ -87,7 +87,7 @@ struct Contestant {
 fn contestants() -> Vec<Contestant> {
     use GradientSquares::{Debiased, Raw, Scaling};
     let processed = |squares| Some(Privatisation::PostProcessing(squares));
-    let (identity, fitted) = (("identity", "prefix"), ("blt:4", "momentum:0.9"));
+    let (identity, fitted) = (("identity", "adam:0.9"), ("blt:3", "adam:0.9"));
     let contestant = |name, privatisation, strategy| Contestant { name, privatisation, strategy };
     vec![
         contestant("non-private", None, identity),
@@ -97,9 +97,9 @@ fn contestants() -> Vec<Contestant> {
         contestant("dp-adam", processed(Raw), identity),
         contestant("scale-then-privatise", processed(Scaling { damping: 0.3 }), identity),
         contestant("batch-squares", Some(Privatisation::BatchSquares), identity),
-        contestant("jme+blt-adam", Some(Privatisation::Jme), ("blt:3", "adam:0.9")),
         contestant("jme+blt", Some(Privatisation::Jme), fitted),
         contestant("dp-adam-bc+blt", processed(Debiased), fitted),
+        contestant("dp-adam+blt", processed(Raw), fitted),
         contestant("scale-then-privatise+blt", processed(Scaling { damping: 0.3 }), fitted),
     ]
 }
