@@ -57,11 +57,9 @@ pub(crate) struct ReproduceArguments {
 struct Figures(Vec<Figure>);
 
 fn figures() -> impl TypedValueParser<Value = Figures> {
-    let names = Figure::ALL.iter().map(Figure::to_string).chain(["all".into()]);
+    let names = Figure::ALL.into_iter().map(Figure::name).chain(["all"]);
     PossibleValuesParser::new(names).map(|name| {
-        Figures(
-            Figure::ALL.into_iter().filter(|figure| name == "all" || name == figure.to_string()).collect(),
-        )
+        Figures(Figure::ALL.into_iter().filter(|figure| name == "all" || name == figure.name()).collect())
     })
 }
 

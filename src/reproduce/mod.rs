@@ -55,19 +55,24 @@ impl Figure {
     /// In the paper's order.
     pub const ALL: [Self; 6] =
         [Self::TradeOff, Self::PrefixSums, Self::Covariances, Self::Adam, Self::Densities, Self::Workloads];
-}
 
-/// As on the command line: `figure-1`.
-impl fmt::Display for Figure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+    /// As on the command line, for example `figure-1`.
+    pub fn name(self) -> &'static str {
+        match self {
             Self::TradeOff => "figure-1",
             Self::PrefixSums => "figure-2",
             Self::Covariances => "figure-3",
             Self::Adam => "figure-4",
             Self::Densities => "figure-5",
             Self::Workloads => "figure-7",
-        })
+        }
+    }
+}
+
+/// As on the command line.
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
