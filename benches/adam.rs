@@ -39,7 +39,7 @@ fn workers_and_steps(bencher: divan::Bencher<'_, '_>, (workers, steps): (usize, 
 
 fn setup(steps: u64) -> TrainingSetup {
     // Any buffers will do; these are good ones for running sums.
-    let buffers = [(0.90625, 0.1875), (0.984375, 0.09375), (0.998046875, 0.046875)];
+    let buffers = [(0.998046875, 0.046875), (0.984375, 0.09375), (0.90625, 0.1875)];
     let buffers = buffers.map(|(decay, weight)| ExponentialBuffer { decay, weight });
     let fitted = BufferedParameters { horizon: Some(64), buffers: Buffers::Toeplitz(buffers.to_vec()) };
     let name = "blt:3".parse().expect("a strategy");
