@@ -10,7 +10,6 @@
 //! private run with the same noise multiplier: records are clipped at ζ = 10, which 1.3 % of them exceed, and noise
 //! is for that ζ. It needs more steps.
 
-use hushflow_mechanism::estimate::debias::{MomentNoise, NoisyMoments};
 use hushflow_mechanism::estimate::density::Density;
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::{Layout, RECORD_BITS, SecondMoment};
@@ -306,13 +305,9 @@ fn raised(matrix: DMatrix<f64>, floor: f64) -> DMatrix<f64> {
     &eigenvectors * DMatrix::from_diagonal(&eigenvalues) * eigenvectors.transpose()
 }
 
-/// A density with this mean and covariance.
+/// A density with this mean and covariance, which is symmetric but for rounding.
 fn known(mean: &DVector<f64>, covariance: &DMatrix<f64>) -> Option<Density> {
-    let square = |(i, j)| covariance[(i, j)] + mean[i] * mean[j];
-    let coordinates: Vec<f64> =
-        [1.0].into_iter().chain(mean.iter().copied()).chain(LAYOUT.second_entries().map(square)).collect();
-    let noise = MomentNoise { count: 0.0, first: 0.0, second: 0.0 };
-    NoisyMoments { layout: LAYOUT, coordinates: &coordinates, noise }.density().ok()
+    Density::known(mean.clone(), (covariance + covariance.transpose()) / 2.0).ok()
 }
 
 /// A normal distribution to draw records from.
