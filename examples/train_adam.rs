@@ -104,6 +104,9 @@ fn contestants() -> Vec<Contestant> {
     ]
 }
 
+/// The passes of several runs.
+type Runs = Vec<Vec<Pass>>;
+
 /// What all contestants have in common.
 struct Contest {
     network: Network,
@@ -160,11 +163,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 impl Contest {
     /// The best of the grid, and what it comes to on seeds that it was not chosen by.
-    fn tuned(
-        &self,
-        contestant: &Contestant,
-        seeds: u64,
-    ) -> Result<(TrainingPlan, Vec<Vec<Pass>>), Box<dyn Error>> {
+    fn tuned(&self, contestant: &Contestant, seeds: u64) -> Result<(TrainingPlan, Runs), Box<dyn Error>> {
         let strategies = self.strategies(contestant)?;
         // Without privacy nothing is clipped.
         let clip_norms = if contestant.privatisation.is_some() { &CLIP_NORMS[..] } else { &[1.0] };

@@ -1,5 +1,6 @@
 //! Private training on real images: every way of making Adam private learns, spends what was promised, and comes to the
 //! same on any number of workers.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use hushflow::mechanism::accounting::{Delta, Epsilon};
 use hushflow::mechanism::estimate::adam::GradientSquares;
