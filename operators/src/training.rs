@@ -165,6 +165,9 @@ mod tests {
     const DIMENSION: usize = 40;
     const STEPS: u64 = 6;
 
+    /// Parameters at every step.
+    type Seen = Vec<(u64, Vec<f64>)>;
+
     /// Pulls parameters towards a point, record by record; what a record does in a step can be anything.
     #[derive(Clone)]
     struct Pull {
@@ -172,7 +175,7 @@ mod tests {
         odd: fn(step: u64, record: usize) -> Option<f64>,
         worker: usize,
         workers: usize,
-        seen: Arc<Mutex<Vec<(u64, Vec<f64>)>>>,
+        seen: Arc<Mutex<Seen>>,
     }
 
     impl Learner for Pull {
@@ -233,7 +236,7 @@ mod tests {
         records: usize,
         odd: fn(u64, usize) -> Option<f64>,
         setup: &TrainingSetup,
-    ) -> (Vec<(u64, Vec<f64>)>, u64, Option<String>) {
+    ) -> (Seen, u64, Option<String>) {
         let (seen, fault) = (Arc::default(), Fault::new());
         setup.not_finite.store(0, Ordering::Relaxed);
         let pull = Pull { records, odd, worker: 0, workers, seen: Arc::clone(&seen) };
