@@ -26,7 +26,8 @@ const METHODS: [Method; 5] =
     [Method::Jme, Method::Ime { first_moment_share: 0.3 }, Method::Cs, Method::Pp, Method::JointClip];
 
 fn strategy(name: &str, workload: &str) -> Arc<dyn Strategy> {
-    build(name.parse().unwrap(), &workload.parse().unwrap(), Some(STEPS as u64)).unwrap()
+    let (name, workload) = (name.parse().expect("a strategy"), workload.parse().expect("a workload"));
+    build(name, &workload, Some(STEPS as u64)).expect("a strategy of six steps")
 }
 
 fn parameters(method: Method) -> MomentParameters {
@@ -43,10 +44,10 @@ fn parameters(method: Method) -> MomentParameters {
 
 /// B = AC⁻¹ from the matrix of C, which the release does not use.
 fn decoder(strategy: &dyn Strategy, workload: &Workload) -> DMatrix<f64> {
-    let matrix = strategy.matrix(STEPS as u64).unwrap();
+    let matrix = strategy.matrix(STEPS as u64).expect("a matrix of six steps");
     let unit = |i| (0..STEPS).map(|j| f64::from(u8::from(i == j))).collect::<Vec<_>>();
     let c = DMatrix::from_vec(STEPS, STEPS, (0..STEPS).flat_map(|i| matrix.product(&unit(i))).collect());
-    workload.matrix(STEPS) * c.try_inverse().unwrap()
+    workload.matrix(STEPS) * c.try_inverse().expect("strategies are invertible")
 }
 
 /// What is read of every key, epoch by epoch, in two shards that cut a key in two.
@@ -56,10 +57,11 @@ fn views(mechanism: &MatrixMechanism, workload: &Workload) -> Vec<Vec<Moments>> 
     let mut machines: Vec<_> = (0..shards.number()).map(shard).collect();
     let mut view = View::new(mechanism, workload, KEYS, STEPS as u64);
     let mut read = |epoch| {
-        let release =
-            |machine: &mut ReleaseShard| machine.release(epoch, &vec![0; machine.coordinates()]).unwrap();
+        let release = |machine: &mut ReleaseShard| {
+            machine.release(epoch, &vec![0; machine.coordinates()]).expect("a release")
+        };
         let values: Vec<i128> = machines.iter_mut().flat_map(release).collect();
-        view.push(&values).unwrap().collect()
+        view.push(&values).expect("a view").collect()
     };
     (1..=STEPS as u64).map(&mut read).collect()
 }
@@ -85,19 +87,19 @@ fn check_covariance(errors: &DMatrix<f64>, decoder: &DMatrix<f64>, case: &str) {
 }
 
 fn check(method: Method, strategies: &Strategies, workload: &str) {
-    let workload: Workload = workload.parse().unwrap();
+    let workload: Workload = workload.parse().expect("a workload");
     let mechanism = MatrixMechanism::with_participation(
         parameters(method),
         strategies.clone(),
-        "1".parse().unwrap(),
+        "1".parse().expect("a participation"),
         STEPS as u64,
     )
-    .unwrap();
+    .expect("a mechanism");
     let moments = mechanism.moments();
     let layout = mechanism.layout();
     // s and the weights alone tell the levels, as in one Gaussian mechanism.
     let first = moments.sensitivity() * moments.parameters().noise_multiplier;
-    let count = first / moments.count_weight().unwrap();
+    let count = first / moments.count_weight().expect("counts are private");
     let mut kinds = vec![("count", vec![0], count, 0), ("first moments", vec![1, 2], first, 0)];
     if let Some(lambda) = moments.second_moment_weight() {
         let second = first / lambda.sqrt();
