@@ -1,11 +1,14 @@
 //! From a TOML document to a [`Pipeline`]: one function a section. A function that gives `None` has reported why.
 
+mod epochs;
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use hushflow_mechanism::baseline::ime::DEFAULT_FIRST_MOMENT_SHARE;
-use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
 use hushflow_mechanism::estimate::projection::Projection;
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::SecondMoment;
@@ -15,10 +18,9 @@ use hushflow_mechanism::view::SquareBias;
 use hushflow_mechanism::workload::Workload;
 
 use super::document::{Document, Field, Problem, Section};
-use super::time::{parse_duration, parse_time};
 use super::{
-    Column, Epochs, Estimate, Format, Input, Intervals, Key, Pipeline, Privacy, Release, RowPolicies,
-    RowPolicy, Source, View, have_covariances,
+    Column, Estimate, Format, Input, Intervals, Key, Pipeline, Privacy, Release, RowPolicies, RowPolicy,
+    Source, View, have_covariances,
 };
 use crate::strategies::default_strategy;
 
@@ -43,7 +45,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let method = release.as_ref().and_then(|release| Some(release.as_ref()?.0.method)).unwrap_or_default();
     let privacy = required(section, "privacy", |section| privacy(section, dimension, method));
     let neighbours = privacy.map(|privacy| privacy.neighbours);
-    let epochs = required(section, "epochs", |section| epochs(section, neighbours, &mut roles));
+    let epochs = required(section, "epochs", |section| epochs::epochs(section, neighbours, &mut roles));
     let second_moments = privacy.map_or(SecondMoment::Full, |privacy| privacy.second_moments);
     let covariances = epochs.as_ref().is_none_or(|epochs| have_covariances(method, second_moments, epochs));
     let views = views(section, method, covariances);
@@ -261,117 +263,6 @@ fn second_moments(section: &Section<'_>, method: Method) -> Option<SecondMoment>
     second_moments
 }
 
-fn epochs<'a>(
-    section: &Section<'a>,
-    neighbours: Option<Neighbours>,
-    roles: &mut Roles<'a>,
-) -> Option<Epochs> {
-    let horizon = section.count("horizon", 1);
-    let horizon = section.require("horizon", horizon, "horizon = 365, the number of epochs").map(|h| h.value);
-    match section.get("records") {
-        Some(_) => Some(Epochs { schedule: by_count(section, horizon)?, time: None, arrival: None }),
-        None => by_time(section, horizon, neighbours, roles),
-    }
-}
-
-fn by_count(section: &Section<'_>, horizon: Option<u64>) -> Option<Schedule> {
-    for key in ["time", "arrival", "clock", "start", "length", "allowed_lateness", "late"] {
-        if let Some(field) = section.get(key) {
-            field.report("found beside records: epochs are made of records or of time, remove one");
-        }
-    }
-    let records_per_epoch = section.count("records", 1)?.value;
-    Some(Schedule::ByCount(CountSchedule { records_per_epoch, horizon: horizon? }))
-}
-
-fn by_time<'a>(
-    section: &Section<'a>,
-    horizon: Option<u64>,
-    neighbours: Option<Neighbours>,
-    roles: &mut Roles<'a>,
-) -> Option<Epochs> {
-    let time = section.require("time", section.text("time"), "time = \"event_time\", or records = 1000");
-    let time = time.inspect(|time| roles.claim(time));
-    let start = section.get("start").and_then(Field::time_text).and_then(|start| {
-        let expected = "expected a date or an RFC 3339 time such as 2013-01-01T05:00:00Z";
-        start.map(|text| parse_time(text).ok_or_else(|| format!("found {text:?}, {expected}")))
-    });
-    let start = section.require("start", start, "start = \"2013-01-01\", the beginning of epoch 1");
-    let length = duration(section, "length", 1);
-    let length = section.require("length", length, "length = \"1d\"");
-    let clock = clock(section, neighbours, roles);
-    if let Some((ClockSource::EndOfInput, _)) = clock {
-        refuse_lateness(section);
-    }
-    let late = section.word("late", &[("fold", LatePolicy::Fold), ("drop", LatePolicy::Drop)]);
-    let lateness = duration(section, "allowed_lateness", 0).unwrap_or(0);
-    let (clock, arrival) = clock?;
-    let schedule = Schedule::ByTime(TimeSchedule {
-        start: start?.value,
-        length: length?,
-        lateness,
-        horizon: horizon?,
-        late: late.unwrap_or(LatePolicy::Fold),
-        clock,
-    });
-    Some(Epochs { schedule, time: Some(time?.value.into()), arrival })
-}
-
-fn refuse_lateness(section: &Section<'_>) {
-    for key in ["allowed_lateness", "late"] {
-        if let Some(field) = section.get(key) {
-            field.report("with clock = \"end-of-input\" no record is late: remove this field");
-        }
-    }
-}
-
-fn duration(section: &Section<'_>, key: &'static str, least: i64) -> Option<i64> {
-    let field = section.text(key)?.map(|text| {
-        let expected = "expected a duration such as \"1d\", \"6h 30m\" or \"15min\" (months and years vary)";
-        let duration = parse_duration(text).filter(|&duration| duration >= least);
-        duration.ok_or_else(|| format!("found {text:?}, {expected}"))
-    });
-    field.map(|field| field.value)
-}
-
-/// What moves the clock, and the column that does, if one does.
-fn clock<'a>(
-    section: &Section<'a>,
-    neighbours: Option<Neighbours>,
-    roles: &mut Roles<'a>,
-) -> Option<(ClockSource, Option<String>)> {
-    let words = [("event-time", ClockSource::EventTime), ("end-of-input", ClockSource::EndOfInput)];
-    let arrival = section.text("arrival").inspect(|arrival| roles.claim(arrival));
-    let field = section.get("clock");
-    match (arrival, field) {
-        (Some(arrival), None) => Some((ClockSource::Arrival, Some(arrival.value.into()))),
-        (Some(arrival), Some(_)) => {
-            arrival.report("found arrival and clock: one thing moves the clock, remove the other");
-            None
-        }
-        (None, Some(field)) => {
-            let clock = section.word("clock", &words)?;
-            if clock == ClockSource::EventTime
-                && neighbours.is_some_and(|n| n != Neighbours::ReplaceOneInPlace)
-            {
-                field.report(PRIVATE_EVENT_TIME);
-            }
-            Some((clock, None))
-        }
-        (None, None) => {
-            section.report(NO_CLOCK);
-            None
-        }
-    }
-}
-
-const NO_CLOCK: &str = "nothing says when an epoch closes: add arrival = \"recorded_at\" (the column that says \
-    when a row reached us), or clock = \"end-of-input\" (all epochs close when the input ends)";
-
-const PRIVATE_EVENT_TIME: &str = "an event time is part of the private record unless [privacy] has neighbours = \
-    \"replace-one-in-place\", so it can't decide when epochs close: name an arrival column (arrival = \
-    \"recorded_at\"), or use clock = \"end-of-input\", or choose those neighbours if event times are public";
-
 /// A value in the words of the mechanism.
 fn parsed<T: FromStr<Err: ToString>>(text: &&str) -> Result<T, String> {
     text.parse().map_err(|error: T::Err| error.to_string())
@@ -500,221 +391,3 @@ fn intervals(view: &Section<'_>) -> Intervals {
 
 const NO_COVARIANCES: &str = "no second moments of records are released, so there is no covariance: choose estimate = \
     \"moments\", or other second_moments and another method (pp has them where an epoch is one record: records = 1)";
-
-#[cfg(test)]
-mod tests {
-    use super::super::PipelineError;
-    use super::*;
-
-    const BY_COUNT: &str = "name = 'n'
-source.path = 'a.csv'
-columns = [{ name = 'x', lower = 0, upper = 1 }]
-epochs = { records = 10, horizon = 3 }
-privacy = { epsilon = 1, delta = 1e-6 }
-release.strategy = 'identity'
-";
-
-    fn parse(text: &str) -> Result<Pipeline, String> {
-        let path = Path::new("dir/p.toml");
-        Pipeline::parse(text, path).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn the_example_is_read_as_it_says() {
-        let pipeline = parse(Pipeline::EXAMPLE).unwrap();
-        assert_eq!(pipeline.source.input, Input::Files(vec!["dir/flights_jan2013.csv".into()]));
-        assert_eq!(pipeline.source.format, Format::Csv);
-        assert_eq!(pipeline.columns.len(), 2);
-        assert_eq!(pipeline.key.as_ref().map(|key| key.values.len()), Some(3));
-        let hour = 3_600_000_000;
-        let schedule = TimeSchedule {
-            start: 1_357_016_400_000_000,
-            length: 24 * hour,
-            lateness: 6 * hour,
-            horizon: 32,
-            late: LatePolicy::Fold,
-            clock: ClockSource::Arrival,
-        };
-        assert_eq!(pipeline.epochs.schedule, Schedule::ByTime(schedule));
-        assert_eq!(pipeline.epochs.arrival.as_deref(), Some("recorded_at"));
-        assert_eq!(pipeline.privacy.neighbours, Neighbours::ReplaceOne);
-        assert_eq!((pipeline.state_directory, pipeline.simulation_seed), (None, None));
-    }
-
-    #[test]
-    fn short_files_get_defaults() {
-        let pipeline = parse(BY_COUNT).unwrap();
-        let schedule = CountSchedule { records_per_epoch: 10, horizon: 3 };
-        assert_eq!(pipeline.epochs.schedule, Schedule::ByCount(schedule));
-        assert_eq!(pipeline.privacy.clip_norm, 1.0);
-        assert_eq!(pipeline.release.workload, Workload::Prefix);
-        assert_eq!(pipeline.views.len(), 1);
-        assert_eq!(pipeline.rows, RowPolicies { missing: RowPolicy::Skip, malformed: RowPolicy::Skip });
-    }
-
-    #[test]
-    fn public_parameters_are_the_same_after_json() {
-        for text in [Pipeline::EXAMPLE, BY_COUNT] {
-            let parameters = parse(text).unwrap().public_parameters();
-            let json = serde_json::to_string(&parameters).unwrap();
-            assert_eq!(serde_json::from_str::<super::super::PublicParameters>(&json).unwrap(), parameters);
-            assert!(!json.contains(".csv"), "paths are no public parameters: {json}");
-        }
-    }
-
-    /// Replaces `from` in the example and expects exactly this message.
-    fn check(from: &str, to: &str, message: &str) {
-        assert!(Pipeline::EXAMPLE.contains(from), "the example holds {from}");
-        let text = Pipeline::EXAMPLE.replacen(from, to, 1);
-        assert_eq!(parse(&text).err().unwrap_or_default(), message, "{from} -> {to}");
-    }
-
-    #[test]
-    fn problems_name_place_and_remedy() {
-        check(
-            "name = \"flights\"\n",
-            "",
-            "dir/p.toml:1:1: the field name is missing: add for example name = \"flights\"",
-        );
-        check(
-            "upper = 240",
-            "upper = -60",
-            "dir/p.toml:10:9: columns[0].upper: found -60, expected a number above lower = -60",
-        );
-        check(
-            "upper = 240",
-            "upper = nan",
-            "dir/p.toml:10:9: columns[0].upper: found nan, expected a finite number",
-        );
-        check(
-            "upper = 240",
-            "upper = \"240\"",
-            "dir/p.toml:10:9: columns[0].upper: found \"240\", expected a finite number",
-        );
-        check(
-            "horizon = 32",
-            "horizon = 0",
-            "dir/p.toml:27:11: epochs.horizon: found 0, expected a whole number from 1",
-        );
-        check(
-            "horizon = 32",
-            "horizont = 32",
-            "dir/p.toml:21:1: epochs: the field horizon is missing: add for example horizon = 365, the number of epochs\ndir/p.toml:27:1: epochs.horizont: unknown field: did you mean horizon?",
-        );
-        check(
-            "epsilon = 1.0",
-            "epsilon = 0",
-            "dir/p.toml:30:11: privacy.epsilon: found 0, expected a number above 0",
-        );
-        check(
-            "delta = 1e-6",
-            "delta = 1.0",
-            "dir/p.toml:31:9: privacy.delta: found 1.0, expected a number between 0 and 1",
-        );
-        check(
-            "length = \"1d\"",
-            "length = \"0s\"",
-            "dir/p.toml:25:10: epochs.length: found \"0s\", expected a duration such as \"1d\", \"6h 30m\" or \"15min\" (months and years vary)",
-        );
-        check(
-            "workload = \"average\"",
-            "workload = \"window:0\"",
-            "dir/p.toml:39:12: views[0].workload: the length of a window is `0`; expected a whole number of epochs, at least 1, for example `window:10`",
-        );
-        check(
-            "estimate = \"gaussian\"",
-            "estimate = \"guess\"",
-            "dir/p.toml:40:12: views[0].estimate: found \"guess\", expected \"gaussian\" or \"moments\"",
-        );
-        check(
-            "name = \"distance\"",
-            "name = \"dep_delay\"",
-            "dir/p.toml:13:8: columns[1].name: the column \"dep_delay\" is named twice: each column has one role",
-        );
-        check(
-            "values = [\"EWR\", \"JFK\", \"LGA\"]",
-            "values = []",
-            "dir/p.toml:19:10: key.values: found [], expected a list that is not empty",
-        );
-        check(
-            "\"JFK\"",
-            "\"EWR\"",
-            "dir/p.toml:19:18: key.values[1]: the key \"EWR\" is listed twice: remove one",
-        );
-        check("\"JFK\"", "7", "dir/p.toml:19:18: key.values[1]: found 7, expected a text in quotes");
-        check(
-            "time = \"event_time\"",
-            "records = 5",
-            "dir/p.toml:23:11: epochs.arrival: found beside records: epochs are made of records or of time, remove one\ndir/p.toml:24:9: epochs.start: found beside records: epochs are made of records or of time, remove one\ndir/p.toml:25:10: epochs.length: found beside records: epochs are made of records or of time, remove one\ndir/p.toml:26:20: epochs.allowed_lateness: found beside records: epochs are made of records or of time, remove one",
-        );
-        check(
-            "arrival = \"recorded_at\"",
-            "clock = \"event-time\"",
-            &format!("dir/p.toml:23:9: epochs.clock: {PRIVATE_EVENT_TIME}"),
-        );
-        check(
-            "arrival = \"recorded_at\"",
-            "clock = \"end-of-input\"",
-            "dir/p.toml:26:20: epochs.allowed_lateness: with clock = \"end-of-input\" no record is late: remove this field",
-        );
-        check("arrival = \"recorded_at\"", "", &format!("dir/p.toml:21:1: epochs: {NO_CLOCK}"));
-        check(
-            "path = \"flights_jan2013.csv\"",
-            "path = \"-\"",
-            "dir/p.toml:5:8: source.path: the name doesn't tell the format: add format = \"csv\" or format = \"ndjson\"",
-        );
-        check(
-            "path = \"flights_jan2013.csv\"",
-            "path = [\"a.csv\", \"-\"]",
-            "dir/p.toml:5:18: source.path[1]: found \"-\" among files: the standard input stands alone, as path = \"-\"",
-        );
-        check("[release]", "[release", "dir/p.toml:33:9: unclosed table, expected `]`");
-    }
-
-    #[test]
-    fn all_problems_are_told_at_once() {
-        let PipelineError::Invalid { problems, .. } = Pipeline::parse("", Path::new("p.toml")).unwrap_err()
-        else {
-            panic!("an empty file can be read");
-        };
-        let missing = ["name", "source", "columns", "privacy", "epochs"];
-        assert_eq!(problems.len(), missing.len());
-        for field in missing {
-            assert!(problems.iter().any(|problem| problem.message.contains(field)), "{field}");
-        }
-    }
-
-    #[test]
-    fn event_times_drive_the_clock_only_where_they_are_public() {
-        let text = Pipeline::EXAMPLE.replace("arrival = \"recorded_at\"", "clock = \"event-time\"");
-        let in_place = text.replace("delta = 1e-6", "delta = 1e-6\nneighbours = \"replace-one-in-place\"");
-        assert!(parse(&in_place).is_ok());
-        assert!(parse(&text).is_err());
-        let blank = text.replace("delta = 1e-6", "delta = 1e-6\nneighbours = \"zero-out\"");
-        assert!(parse(&blank).is_err());
-    }
-
-    #[test]
-    fn keys_come_from_a_file_too() {
-        let check = |content: &str, expected: Result<usize, &str>| {
-            let directory = tempfile::tempdir().unwrap();
-            std::fs::write(directory.path().join("keys.txt"), content).unwrap();
-            let text = format!("{BY_COUNT}key = {{ column = 'k', values_file = 'keys.txt' }}");
-            let found = Pipeline::parse(&text, &directory.path().join("p.toml"));
-            match expected {
-                Ok(count) => assert_eq!(found.unwrap().key.unwrap().values.len(), count),
-                Err(part) => assert!(found.unwrap_err().to_string().contains(part)),
-            }
-        };
-        check("a\r\n\nb\n", Ok(2));
-        check(&(0..100_000).map(|key| format!("{key}\n")).collect::<String>(), Ok(100_000));
-        check("a\nb\na\n", Err("keys.txt:3: the key \"a\" is listed twice"));
-        check("\n", Err("holds no key"));
-    }
-
-    #[test]
-    fn no_file_says_so() {
-        let error = Pipeline::load(Path::new("/nowhere/p.toml")).unwrap_err();
-        assert!(error.to_string().starts_with("/nowhere/p.toml: the pipeline file can't be read"));
-    }
-}

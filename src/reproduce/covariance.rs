@@ -15,19 +15,16 @@ use hushflow_mechanism::strategy::{Strategy, StrategyName, build};
 use hushflow_mechanism::view::SquareBias;
 use hushflow_mechanism::workload::Workload;
 
-use super::second_moments::of_estimate;
+use super::over_noise::{Circle, FAR, curve, farthest, panel, runs};
 use super::simulate::{Estimate, Quantity, Stream, equal_entries};
 use super::{Drawn, Effort, Finding, ReproductionError, few_coordinates, geometric, in_place};
-use crate::plot::{Corner, Mark, Panel, Point, Series};
+use crate::plot::{Mark, Panel};
 
 /// The paper's σ, from low to high privacy.
 const NOISE: (f64, f64, usize) = (0.02, 20.0, 61);
 
 /// Where mechanisms are run.
 const CIRCLES: [f64; 4] = [0.05, 0.5, 2.0, 10.0];
-
-/// Farther off, in standard errors, no circle should be: 16 of them are with a probability below 10⁻⁵.
-const FAR: f64 = 5.5;
 
 pub(super) fn figure(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn, ReproductionError> {
     let strategy = build(StrategyName::Identity, &Workload::Average, None)?;
@@ -53,13 +50,6 @@ struct Case {
     effort: Effort,
 }
 
-/// Simulated squared errors of JME and debiased PP for one σ, and what they should be.
-struct Circle {
-    noise: f64,
-    found: [Estimate; 2],
-    expected: [f64; 2],
-}
-
 impl Case {
     fn release(&self, noise: f64) -> InPlaceRelease {
         InPlaceRelease::new(self.dimension, 1.0, noise / 2.0)
@@ -81,7 +71,8 @@ impl Case {
         Comparison { joint, post_processing: self.post_processed(noise) }
     }
 
-    fn circles(&self) -> Result<Vec<Circle>, ReproductionError> {
+    /// JME and debiased PP.
+    fn circles(&self) -> Result<Vec<Circle<2>>, ReproductionError> {
         let circle = |&noise: &f64| {
             Ok(Circle {
                 noise,
@@ -121,15 +112,9 @@ impl Case {
         self.effort.runs.max(1000)
     }
 
-    fn panel(&self, circles: &[Circle]) -> Panel {
-        let (low, high, count) = NOISE;
-        let curve = |name: &str, mark, colour, value: &dyn Fn(f64) -> Bounds| {
-            let points = geometric(low, high, count).map(|x| {
-                let Bounds { lower, upper } = value(x).map(f64::sqrt);
-                Point { x, y: upper, low: lower, high: upper }
-            });
-            Series { name: name.into(), mark, colour, points: points.collect() }
-        };
+    fn panel(&self, circles: &[Circle<2>]) -> Panel {
+        let curve =
+            |name, mark, colour, value: &dyn Fn(f64) -> Bounds| curve(NOISE, name, mark, colour, value);
         let joint = move |entries| {
             move |noise| {
                 let error = self.joint(entries, noise);
@@ -143,26 +128,12 @@ impl Case {
             curve("PP", Mark::Band, 1, &|noise| self.post_processed(noise).biased()),
             curve("PP, debiased", Mark::Band, 2, &|noise| self.post_processed(noise).debiased()),
         ];
-        let runs = [("JME, runs", 0, 0), ("PP debiased, runs", 2, 1)].map(|(name, colour, method)| Series {
-            name: name.into(),
-            mark: Mark::Circles,
-            colour,
-            points: circles.iter().map(|circle| of_estimate(circle.noise, circle.found[method])).collect(),
-        });
-        Panel {
-            title: self.title.clone(),
-            x: "noise deviation σ (twice the noise multiplier)".into(),
-            y: "root expected squared error".into(),
-            legend: Corner::UpperLeft,
-            series: published.into_iter().chain(curves).chain(runs).collect(),
-        }
+        let runs = [runs("JME, runs", 0, circles, 0), runs("PP debiased, runs", 2, circles, 1)];
+        panel(&self.title, published.into_iter().chain(curves).chain(runs).collect())
     }
 
-    fn findings(&self, circles: &[Circle]) -> Vec<Finding> {
-        let distances = circles.iter().flat_map(|circle| {
-            circle.found.iter().zip(circle.expected).map(|(found, expected)| found.distance(expected))
-        });
-        let farthest = distances.fold(0.0, |far: f64, distance| far.max(distance.abs()));
+    fn findings(&self, circles: &[Circle<2>]) -> Vec<Finding> {
+        let farthest = farthest(circles);
         let agreement = Finding::new(
             format!("{}: runs err as Theorems 4.1 and 4.2 say", self.title),
             farthest < FAR,

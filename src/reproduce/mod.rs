@@ -14,6 +14,7 @@
 
 pub mod covariance;
 pub mod density;
+mod over_noise;
 pub mod second_moments;
 pub mod simulate;
 pub mod trade_off;

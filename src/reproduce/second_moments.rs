@@ -19,18 +19,16 @@ use hushflow_mechanism::strategy::{Strategy, build};
 use hushflow_mechanism::view::SquareBias;
 use hushflow_mechanism::workload::Workload;
 
+use super::over_noise::{Circle, FAR, curve, farthest, panel, runs};
 use super::simulate::{Estimate, Quantity, Stream, equal_entries};
 use super::{Drawn, Effort, Finding, ReproductionError, few_coordinates, geometric, in_place};
-use crate::plot::{Corner, Mark, Panel, Point, Series};
+use crate::plot::{Mark, Panel};
 
 /// The paper's σ, from low to high privacy.
 const NOISE: (f64, f64, usize) = (0.005, 20.0, 73);
 
 /// Where mechanisms are run.
 const CIRCLES: [f64; 4] = [0.05, 0.7, 1.5, 10.0];
-
-/// Farther off, in standard errors, no circle should be: 48 of them are with a probability below 10⁻⁵.
-const FAR: f64 = 5.5;
 
 /// Figure 2: prefix sums of 1000 steps.
 pub(super) fn prefix_sums(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn, ReproductionError> {
@@ -95,14 +93,6 @@ struct Case {
     post_processing: PostProcessing,
 }
 
-/// Simulated squared errors for one σ, and what they should be.
-struct Circle {
-    noise: f64,
-    /// JME, PP, debiased PP.
-    found: [Estimate; 3],
-    expected: [f64; 3],
-}
-
 impl Case {
     fn new(
         letter: &str,
@@ -144,11 +134,11 @@ impl Case {
         }
     }
 
-    fn circles(&self) -> Result<Vec<Circle>, ReproductionError> {
+    fn circles(&self) -> Result<Vec<Circle<3>>, ReproductionError> {
         CIRCLES.iter().map(|&noise| self.circle(noise)).collect()
     }
 
-    fn circle(&self, noise: f64) -> Result<Circle, ReproductionError> {
+    fn circle(&self, noise: f64) -> Result<Circle<3>, ReproductionError> {
         let Comparison { joint, post_processing } = self.comparison(noise);
         let sum = self.post_processing.alternating_records();
         let deviation = self.release(noise).post_processed();
@@ -186,48 +176,32 @@ impl Case {
         Ok(stream.run(Quantity::SecondMoments, runs, self.effort.seed)?.second)
     }
 
-    fn panel(&self, circles: &[Circle]) -> Panel {
-        let (low, high, count) = NOISE;
-        let curve = |name: &str, mark, colour, value: &dyn Fn(f64) -> [f64; 2]| {
-            let points = geometric(low, high, count).map(|x| {
-                let [low, high] = value(x).map(f64::sqrt);
-                Point { x, y: high, low, high }
-            });
-            Series { name: name.into(), mark, colour, points: points.collect() }
+    fn panel(&self, circles: &[Circle<3>]) -> Panel {
+        let curve =
+            |name, mark, colour, value: &dyn Fn(f64) -> Bounds| curve(NOISE, name, mark, colour, value);
+        let joint = move |entries| {
+            move |noise| {
+                let error = self.joint(entries, noise);
+                Bounds { lower: error, upper: error }
+            }
         };
-        let between = |bounds: Bounds| [bounds.lower, bounds.upper];
-        let joint = move |entries| move |noise| [self.joint(entries, noise); 2];
         let released = joint(self.entries());
         let published = (self.second == SecondMoment::Full && self.dimension > 1)
             .then(|| curve("JME, as published", Mark::Dashes, 0, &joint(SecondEntries::Independent)));
-        let debiased = |noise| between(self.comparison(noise).post_processing.debiased());
-        let biased = |noise| between(self.comparison(noise).post_processing.biased());
+        let debiased = |noise| self.comparison(noise).post_processing.debiased();
+        let biased = |noise| self.comparison(noise).post_processing.biased();
         let curves = [
             curve("JME", Mark::Line, 0, &released),
             curve("PP", Mark::Band, 1, &biased),
             curve("PP, debiased", Mark::Band, 2, &debiased),
         ];
         let names = ["JME, runs", "PP, runs", "PP debiased, runs"];
-        let runs = names.iter().enumerate().map(|(method, name)| Series {
-            name: (*name).into(),
-            mark: Mark::Circles,
-            colour: method,
-            points: circles.iter().map(|circle| of_estimate(circle.noise, circle.found[method])).collect(),
-        });
-        Panel {
-            title: self.title.clone(),
-            x: "noise deviation σ (twice the noise multiplier)".into(),
-            y: "root expected squared error".into(),
-            legend: Corner::UpperLeft,
-            series: published.into_iter().chain(curves).chain(runs).collect(),
-        }
+        let runs = names.iter().enumerate().map(|(method, name)| runs(name, method, circles, method));
+        panel(&self.title, published.into_iter().chain(curves).chain(runs).collect())
     }
 
-    fn findings(&self, circles: &[Circle]) -> Vec<Finding> {
-        let distances = circles.iter().flat_map(|circle| {
-            circle.found.iter().zip(circle.expected).map(|(found, expected)| found.distance(expected))
-        });
-        let farthest = distances.fold(0.0, |far: f64, distance| far.max(distance.abs()));
+    fn findings(&self, circles: &[Circle<3>]) -> Vec<Finding> {
+        let farthest = farthest(circles);
         vec![
             Finding::new(
                 format!("{}: runs err as the closed forms say", self.title),
@@ -242,7 +216,7 @@ impl Case {
     }
 
     /// For d = 1.
-    fn always_joint(&self, circles: &[Circle]) -> Finding {
+    fn always_joint(&self, circles: &[Circle<3>]) -> Finding {
         let (low, high, count) = NOISE;
         let least = geometric(low, high, count)
             .map(|noise| self.comparison(noise))
@@ -259,7 +233,7 @@ impl Case {
     }
 
     /// For more dimensions.
-    fn crossing(&self, circles: &[Circle]) -> Finding {
+    fn crossing(&self, circles: &[Circle<3>]) -> Finding {
         let released = self.comparison(1.0);
         let published = Comparison { joint: self.joint(SecondEntries::Independent, 1.0), ..released };
         let (released, published) = (released.crossing(), published.crossing());
@@ -286,10 +260,4 @@ impl Case {
             format!("as it runs from σ = {}{as_published}; runs agree", range(released)),
         )
     }
-}
-
-/// A circle at the root of a mean, with a bar of four standard errors either way.
-pub(super) fn of_estimate(x: f64, Estimate { mean, standard_error }: Estimate) -> Point {
-    let bar = 4.0 * standard_error;
-    Point { x, y: mean.sqrt(), low: (mean - bar).max(0.0).sqrt(), high: (mean + bar).sqrt() }
 }

@@ -13,7 +13,7 @@ use hushflow_mechanism::strategy::{Strategy, StrategyName, build};
 use hushflow_mechanism::view::SquareBias;
 use hushflow_mechanism::workload::Workload;
 
-use super::second_moments::of_estimate;
+use super::over_noise::of_estimate;
 use super::simulate::{Quantity, SquaredErrors, Stream, equal_entries};
 use super::{Drawn, Effort, Finding, ReproductionError, geometric, in_place};
 use crate::plot::{Corner, Mark, Panel, Point, Series};

@@ -1,0 +1,120 @@
+//! The section `[epochs]`: what makes an epoch, and the public clock that closes it.
+
+use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
+use hushflow_mechanism::sensitivity::Neighbours;
+
+use super::Roles;
+use crate::pipeline::Epochs;
+use crate::pipeline::document::{Field, Section};
+use crate::pipeline::time::{parse_duration, parse_time};
+
+pub(super) fn epochs<'a>(
+    section: &Section<'a>,
+    neighbours: Option<Neighbours>,
+    roles: &mut Roles<'a>,
+) -> Option<Epochs> {
+    let horizon = section.count("horizon", 1);
+    let horizon = section.require("horizon", horizon, "horizon = 365, the number of epochs").map(|h| h.value);
+    match section.get("records") {
+        Some(_) => Some(Epochs { schedule: by_count(section, horizon)?, time: None, arrival: None }),
+        None => by_time(section, horizon, neighbours, roles),
+    }
+}
+
+fn by_count(section: &Section<'_>, horizon: Option<u64>) -> Option<Schedule> {
+    for key in ["time", "arrival", "clock", "start", "length", "allowed_lateness", "late"] {
+        if let Some(field) = section.get(key) {
+            field.report("found beside records: epochs are made of records or of time, remove one");
+        }
+    }
+    let records_per_epoch = section.count("records", 1)?.value;
+    Some(Schedule::ByCount(CountSchedule { records_per_epoch, horizon: horizon? }))
+}
+
+fn by_time<'a>(
+    section: &Section<'a>,
+    horizon: Option<u64>,
+    neighbours: Option<Neighbours>,
+    roles: &mut Roles<'a>,
+) -> Option<Epochs> {
+    let time = section.require("time", section.text("time"), "time = \"event_time\", or records = 1000");
+    let time = time.inspect(|time| roles.claim(time));
+    let start = section.get("start").and_then(Field::time_text).and_then(|start| {
+        let expected = "expected a date or an RFC 3339 time such as 2013-01-01T05:00:00Z";
+        start.map(|text| parse_time(text).ok_or_else(|| format!("found {text:?}, {expected}")))
+    });
+    let start = section.require("start", start, "start = \"2013-01-01\", the beginning of epoch 1");
+    let length = duration(section, "length", 1);
+    let length = section.require("length", length, "length = \"1d\"");
+    let clock = clock(section, neighbours, roles);
+    if let Some((ClockSource::EndOfInput, _)) = clock {
+        refuse_lateness(section);
+    }
+    let late = section.word("late", &[("fold", LatePolicy::Fold), ("drop", LatePolicy::Drop)]);
+    let lateness = duration(section, "allowed_lateness", 0).unwrap_or(0);
+    let (clock, arrival) = clock?;
+    let schedule = Schedule::ByTime(TimeSchedule {
+        start: start?.value,
+        length: length?,
+        lateness,
+        horizon: horizon?,
+        late: late.unwrap_or(LatePolicy::Fold),
+        clock,
+    });
+    Some(Epochs { schedule, time: Some(time?.value.into()), arrival })
+}
+
+fn refuse_lateness(section: &Section<'_>) {
+    for key in ["allowed_lateness", "late"] {
+        if let Some(field) = section.get(key) {
+            field.report("with clock = \"end-of-input\" no record is late: remove this field");
+        }
+    }
+}
+
+fn duration(section: &Section<'_>, key: &'static str, least: i64) -> Option<i64> {
+    let field = section.text(key)?.map(|text| {
+        let expected = "expected a duration such as \"1d\", \"6h 30m\" or \"15min\" (months and years vary)";
+        let duration = parse_duration(text).filter(|&duration| duration >= least);
+        duration.ok_or_else(|| format!("found {text:?}, {expected}"))
+    });
+    field.map(|field| field.value)
+}
+
+/// What moves the clock, and the column that does, if one does.
+fn clock<'a>(
+    section: &Section<'a>,
+    neighbours: Option<Neighbours>,
+    roles: &mut Roles<'a>,
+) -> Option<(ClockSource, Option<String>)> {
+    let words = [("event-time", ClockSource::EventTime), ("end-of-input", ClockSource::EndOfInput)];
+    let arrival = section.text("arrival").inspect(|arrival| roles.claim(arrival));
+    let field = section.get("clock");
+    match (arrival, field) {
+        (Some(arrival), None) => Some((ClockSource::Arrival, Some(arrival.value.into()))),
+        (Some(arrival), Some(_)) => {
+            arrival.report("found arrival and clock: one thing moves the clock, remove the other");
+            None
+        }
+        (None, Some(field)) => {
+            let clock = section.word("clock", &words)?;
+            if clock == ClockSource::EventTime
+                && neighbours.is_some_and(|n| n != Neighbours::ReplaceOneInPlace)
+            {
+                field.report(PRIVATE_EVENT_TIME);
+            }
+            Some((clock, None))
+        }
+        (None, None) => {
+            section.report(NO_CLOCK);
+            None
+        }
+    }
+}
+
+pub(super) const NO_CLOCK: &str = "nothing says when an epoch closes: add arrival = \"recorded_at\" (the column that says \
+    when a row reached us), or clock = \"end-of-input\" (all epochs close when the input ends)";
+
+pub(super) const PRIVATE_EVENT_TIME: &str = "an event time is part of the private record unless [privacy] has neighbours = \
+    \"replace-one-in-place\", so it can't decide when epochs close: name an arrival column (arrival = \
+    \"recorded_at\"), or use clock = \"end-of-input\", or choose those neighbours if event times are public";

@@ -1,0 +1,218 @@
+//! Pipeline files as people write them, and what is wrong with some.
+
+use super::super::PipelineError;
+use super::epochs::{NO_CLOCK, PRIVATE_EVENT_TIME};
+use super::*;
+use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
+
+const BY_COUNT: &str = "name = 'n'
+source.path = 'a.csv'
+columns = [{ name = 'x', lower = 0, upper = 1 }]
+epochs = { records = 10, horizon = 3 }
+privacy = { epsilon = 1, delta = 1e-6 }
+release.strategy = 'identity'
+";
+
+fn parse(text: &str) -> Result<Pipeline, String> {
+    let path = Path::new("dir/p.toml");
+    Pipeline::parse(text, path).map_err(|error| error.to_string())
+}
+
+#[test]
+fn the_example_is_read_as_it_says() {
+    let pipeline = parse(Pipeline::EXAMPLE).unwrap();
+    assert_eq!(pipeline.source.input, Input::Files(vec!["dir/flights_jan2013.csv".into()]));
+    assert_eq!(pipeline.source.format, Format::Csv);
+    assert_eq!(pipeline.columns.len(), 2);
+    assert_eq!(pipeline.key.as_ref().map(|key| key.values.len()), Some(3));
+    let hour = 3_600_000_000;
+    let schedule = TimeSchedule {
+        start: 1_357_016_400_000_000,
+        length: 24 * hour,
+        lateness: 6 * hour,
+        horizon: 32,
+        late: LatePolicy::Fold,
+        clock: ClockSource::Arrival,
+    };
+    assert_eq!(pipeline.epochs.schedule, Schedule::ByTime(schedule));
+    assert_eq!(pipeline.epochs.arrival.as_deref(), Some("recorded_at"));
+    assert_eq!(pipeline.privacy.neighbours, Neighbours::ReplaceOne);
+    assert_eq!((pipeline.state_directory, pipeline.simulation_seed), (None, None));
+}
+
+#[test]
+fn short_files_get_defaults() {
+    let pipeline = parse(BY_COUNT).unwrap();
+    let schedule = CountSchedule { records_per_epoch: 10, horizon: 3 };
+    assert_eq!(pipeline.epochs.schedule, Schedule::ByCount(schedule));
+    assert_eq!(pipeline.privacy.clip_norm, 1.0);
+    assert_eq!(pipeline.release.workload, Workload::Prefix);
+    assert_eq!(pipeline.views.len(), 1);
+    assert_eq!(pipeline.rows, RowPolicies { missing: RowPolicy::Skip, malformed: RowPolicy::Skip });
+}
+
+#[test]
+fn public_parameters_are_the_same_after_json() {
+    for text in [Pipeline::EXAMPLE, BY_COUNT] {
+        let parameters = parse(text).unwrap().public_parameters();
+        let json = serde_json::to_string(&parameters).unwrap();
+        assert_eq!(serde_json::from_str::<super::super::PublicParameters>(&json).unwrap(), parameters);
+        assert!(!json.contains(".csv"), "paths are no public parameters: {json}");
+    }
+}
+
+/// Replaces `from` in the example and expects exactly this message.
+fn check(from: &str, to: &str, message: &str) {
+    assert!(Pipeline::EXAMPLE.contains(from), "the example holds {from}");
+    let text = Pipeline::EXAMPLE.replacen(from, to, 1);
+    assert_eq!(parse(&text).err().unwrap_or_default(), message, "{from} -> {to}");
+}
+
+#[test]
+fn problems_name_place_and_remedy() {
+    check(
+        "name = \"flights\"\n",
+        "",
+        "dir/p.toml:1:1: the field name is missing: add for example name = \"flights\"",
+    );
+    check(
+        "upper = 240",
+        "upper = -60",
+        "dir/p.toml:10:9: columns[0].upper: found -60, expected a number above lower = -60",
+    );
+    check(
+        "upper = 240",
+        "upper = nan",
+        "dir/p.toml:10:9: columns[0].upper: found nan, expected a finite number",
+    );
+    check(
+        "upper = 240",
+        "upper = \"240\"",
+        "dir/p.toml:10:9: columns[0].upper: found \"240\", expected a finite number",
+    );
+    check(
+        "horizon = 32",
+        "horizon = 0",
+        "dir/p.toml:27:11: epochs.horizon: found 0, expected a whole number from 1",
+    );
+    check(
+        "horizon = 32",
+        "horizont = 32",
+        "dir/p.toml:21:1: epochs: the field horizon is missing: add for example horizon = 365, the number of epochs\ndir/p.toml:27:1: epochs.horizont: unknown field: did you mean horizon?",
+    );
+    check(
+        "epsilon = 1.0",
+        "epsilon = 0",
+        "dir/p.toml:30:11: privacy.epsilon: found 0, expected a number above 0",
+    );
+    check(
+        "delta = 1e-6",
+        "delta = 1.0",
+        "dir/p.toml:31:9: privacy.delta: found 1.0, expected a number between 0 and 1",
+    );
+    check(
+        "length = \"1d\"",
+        "length = \"0s\"",
+        "dir/p.toml:25:10: epochs.length: found \"0s\", expected a duration such as \"1d\", \"6h 30m\" or \"15min\" (months and years vary)",
+    );
+    check(
+        "workload = \"average\"",
+        "workload = \"window:0\"",
+        "dir/p.toml:39:12: views[0].workload: the length of a window is `0`; expected a whole number of epochs, at least 1, for example `window:10`",
+    );
+    check(
+        "estimate = \"gaussian\"",
+        "estimate = \"guess\"",
+        "dir/p.toml:40:12: views[0].estimate: found \"guess\", expected \"gaussian\" or \"moments\"",
+    );
+    check(
+        "name = \"distance\"",
+        "name = \"dep_delay\"",
+        "dir/p.toml:13:8: columns[1].name: the column \"dep_delay\" is named twice: each column has one role",
+    );
+    check(
+        "values = [\"EWR\", \"JFK\", \"LGA\"]",
+        "values = []",
+        "dir/p.toml:19:10: key.values: found [], expected a list that is not empty",
+    );
+    check(
+        "\"JFK\"",
+        "\"EWR\"",
+        "dir/p.toml:19:18: key.values[1]: the key \"EWR\" is listed twice: remove one",
+    );
+    check("\"JFK\"", "7", "dir/p.toml:19:18: key.values[1]: found 7, expected a text in quotes");
+    check(
+        "time = \"event_time\"",
+        "records = 5",
+        "dir/p.toml:23:11: epochs.arrival: found beside records: epochs are made of records or of time, remove one\ndir/p.toml:24:9: epochs.start: found beside records: epochs are made of records or of time, remove one\ndir/p.toml:25:10: epochs.length: found beside records: epochs are made of records or of time, remove one\ndir/p.toml:26:20: epochs.allowed_lateness: found beside records: epochs are made of records or of time, remove one",
+    );
+    check(
+        "arrival = \"recorded_at\"",
+        "clock = \"event-time\"",
+        &format!("dir/p.toml:23:9: epochs.clock: {PRIVATE_EVENT_TIME}"),
+    );
+    check(
+        "arrival = \"recorded_at\"",
+        "clock = \"end-of-input\"",
+        "dir/p.toml:26:20: epochs.allowed_lateness: with clock = \"end-of-input\" no record is late: remove this field",
+    );
+    check("arrival = \"recorded_at\"", "", &format!("dir/p.toml:21:1: epochs: {NO_CLOCK}"));
+    check(
+        "path = \"flights_jan2013.csv\"",
+        "path = \"-\"",
+        "dir/p.toml:5:8: source.path: the name doesn't tell the format: add format = \"csv\" or format = \"ndjson\"",
+    );
+    check(
+        "path = \"flights_jan2013.csv\"",
+        "path = [\"a.csv\", \"-\"]",
+        "dir/p.toml:5:18: source.path[1]: found \"-\" among files: the standard input stands alone, as path = \"-\"",
+    );
+    check("[release]", "[release", "dir/p.toml:33:9: unclosed table, expected `]`");
+}
+
+#[test]
+fn all_problems_are_told_at_once() {
+    let PipelineError::Invalid { problems, .. } = Pipeline::parse("", Path::new("p.toml")).unwrap_err()
+    else {
+        panic!("an empty file can be read");
+    };
+    let missing = ["name", "source", "columns", "privacy", "epochs"];
+    assert_eq!(problems.len(), missing.len());
+    for field in missing {
+        assert!(problems.iter().any(|problem| problem.message.contains(field)), "{field}");
+    }
+}
+
+#[test]
+fn event_times_drive_the_clock_only_where_they_are_public() {
+    let text = Pipeline::EXAMPLE.replace("arrival = \"recorded_at\"", "clock = \"event-time\"");
+    let in_place = text.replace("delta = 1e-6", "delta = 1e-6\nneighbours = \"replace-one-in-place\"");
+    assert!(parse(&in_place).is_ok());
+    assert!(parse(&text).is_err());
+    let blank = text.replace("delta = 1e-6", "delta = 1e-6\nneighbours = \"zero-out\"");
+    assert!(parse(&blank).is_err());
+}
+
+#[test]
+fn keys_come_from_a_file_too() {
+    let check = |content: &str, expected: Result<usize, &str>| {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("keys.txt"), content).unwrap();
+        let text = format!("{BY_COUNT}key = {{ column = 'k', values_file = 'keys.txt' }}");
+        let found = Pipeline::parse(&text, &directory.path().join("p.toml"));
+        match expected {
+            Ok(count) => assert_eq!(found.unwrap().key.unwrap().values.len(), count),
+            Err(part) => assert!(found.unwrap_err().to_string().contains(part)),
+        }
+    };
+    check("a\r\n\nb\n", Ok(2));
+    check(&(0..100_000).map(|key| format!("{key}\n")).collect::<String>(), Ok(100_000));
+    check("a\nb\na\n", Err("keys.txt:3: the key \"a\" is listed twice"));
+    check("\n", Err("holds no key"));
+}
+
+#[test]
+fn no_file_says_so() {
+    let error = Pipeline::load(Path::new("/nowhere/p.toml")).unwrap_err();
+    assert!(error.to_string().starts_with("/nowhere/p.toml: the pipeline file can't be read"));
+}

@@ -1,0 +1,67 @@
+//! What the figures of an error over the noise share: curves between bounds, circles of runs, axes.
+
+use hushflow_mechanism::error::Bounds;
+
+use super::geometric;
+use super::simulate::Estimate;
+use crate::plot::{Corner, Mark, Panel, Point, Series};
+
+/// Farther off, in standard errors, no circle should be: all 64 of the figures are with a probability below 10⁻⁵.
+pub(super) const FAR: f64 = 5.5;
+
+/// Simulated squared errors of N methods for one σ, and what they should be.
+pub(super) struct Circle<const N: usize> {
+    pub(super) noise: f64,
+    pub(super) found: [Estimate; N],
+    pub(super) expected: [f64; N],
+}
+
+/// How far the farthest circle is from what it should be, in standard errors.
+pub(super) fn farthest<const N: usize>(circles: &[Circle<N>]) -> f64 {
+    let distances = circles.iter().flat_map(|circle| {
+        circle.found.iter().zip(circle.expected).map(|(found, expected)| found.distance(expected))
+    });
+    distances.fold(0.0, |far: f64, distance| far.max(distance.abs()))
+}
+
+/// The runs of one method.
+pub(super) fn runs<const N: usize>(
+    name: &str,
+    colour: usize,
+    circles: &[Circle<N>],
+    method: usize,
+) -> Series {
+    let points = circles.iter().map(|circle| of_estimate(circle.noise, circle.found[method]));
+    Series { name: name.into(), mark: Mark::Circles, colour, points: points.collect() }
+}
+
+/// Roots of squared errors over the noise.
+pub(super) fn curve(
+    (low, high, count): (f64, f64, usize),
+    name: &str,
+    mark: Mark,
+    colour: usize,
+    squared_error: &dyn Fn(f64) -> Bounds,
+) -> Series {
+    let points = geometric(low, high, count).map(|x| {
+        let Bounds { lower, upper } = squared_error(x).map(f64::sqrt);
+        Point { x, y: upper, low: lower, high: upper }
+    });
+    Series { name: name.into(), mark, colour, points: points.collect() }
+}
+
+pub(super) fn panel(title: &str, series: Vec<Series>) -> Panel {
+    Panel {
+        title: title.into(),
+        x: "noise deviation σ (twice the noise multiplier)".into(),
+        y: "root expected squared error".into(),
+        legend: Corner::UpperLeft,
+        series,
+    }
+}
+
+/// A circle at the root of a mean, with a bar of four standard errors either way.
+pub(super) fn of_estimate(x: f64, Estimate { mean, standard_error }: Estimate) -> Point {
+    let bar = 4.0 * standard_error;
+    Point { x, y: mean.sqrt(), low: (mean - bar).max(0.0).sqrt(), high: (mean + bar).sqrt() }
+}
