@@ -44,61 +44,82 @@ def project(blocks):
     return blocks
 
 
-def twin(form, count, gap):
-    """Dual Newton-CG for n = count * gap."""
-    n = len(form)
-    order = np.arange(n).reshape(count, gap).T.ravel()
-    form = form[np.ix_(order, order)] * (n / np.trace(form))
-    members, classes = count, gap
-    across = np.arange(n).reshape(classes, members)
+class Dual:
+    """The dual for n = count * gap steps: multipliers are one block for each set of steps that a record takes part in."""
 
-    def times(matrix, blocks):
-        if members == 1:
+    def __init__(self, form, count, gap):
+        n = len(form)
+        order = np.arange(n).reshape(count, gap).T.ravel()
+        self.form = form[np.ix_(order, order)] * (n / np.trace(form))
+        self.n, self.members, self.classes = n, count, gap
+        self.across = np.arange(n).reshape(gap, count)
+
+    def times(self, matrix, blocks):
+        if self.members == 1:
             return matrix * blocks[:, 0, 0]
-        tall = matrix.reshape(n, classes, members).transpose(1, 0, 2)
-        return (tall @ blocks).transpose(1, 0, 2).reshape(n, n)
+        tall = matrix.reshape(self.n, self.classes, self.members).transpose(1, 0, 2)
+        return (tall @ blocks).transpose(1, 0, 2).reshape(self.n, self.n)
 
-    def blocks_of_product(left, right):
-        if members == 1:
+    def blocks_of(self, matrix):
+        return matrix[self.across[:, :, None], self.across[:, None, :]].copy()
+
+    def blocks_of_product(self, left, right):
+        if self.members == 1:
             return np.einsum("ai,ai->i", left, right)[:, None, None]
-        tall = [m.reshape(n, classes, members).transpose(1, 0, 2) for m in (left, right)]
+        tall = [m.reshape(self.n, self.classes, self.members).transpose(1, 0, 2) for m in (left, right)]
         return tall[0].transpose(0, 2, 1) @ tall[1]
 
-    def look(multipliers):
+    def start(self):
+        deviation = np.sqrt(np.diag(self.form)).reshape(self.classes, self.members)
+        correlation = 0.9 * self.blocks_of(self.form) / (deviation[:, :, None] * deviation[:, None, :])
+        correlation[:, range(self.members), range(self.members)] = 1
+        return self.look(correlation * (deviation.sum(1) ** 1.5)[:, None, None])
+
+    def look(self, multipliers):
+        """The point at these multipliers, scaled as is best: (multipliers, roots, s, vectors)."""
         try:
             roots = np.linalg.cholesky(multipliers)
         except np.linalg.LinAlgError:
             return None
         if np.any(multipliers[:, 0, 0] <= 0):
             return None
-        values, vectors = np.linalg.eigh(times(times(form, roots).T, roots))
+        values, vectors = np.linalg.eigh(self.times(self.times(self.form, roots).T, roots))
         values = np.sqrt(np.maximum(values, 0))
         scale = values.sum() / multipliers[:, 0, 0].sum()
         return multipliers * scale**2, roots * scale, values * scale, vectors
 
-    deviation = np.sqrt(np.diag(form)).reshape(classes, members)
-    correlation = form[across[:, :, None], across[:, None, :]]
-    correlation = 0.9 * correlation / (deviation[:, :, None] * deviation[:, None, :])
-    correlation[:, range(members), range(members)] = 1
-    point = look(correlation * (deviation.sum(1) ** 1.5)[:, None, None])
+    def value(self, point):
+        return point[2].sum() ** 2 / point[0][:, 0, 0].sum()
+
+    def primal(self, point):
+        """The feasible objective that belongs to a point, the gradient of the dual there, and what transforms to it."""
+        _, roots, s, vectors = point
+        transform = self.times(vectors.T, np.linalg.inv(roots))
+        half = np.sqrt(s)[:, None] * transform
+        gram = half.T @ half
+        seen = self.blocks_of(gram)
+        trace = np.einsum("cii->c", seen)
+        gram[self.across[:, :, None], self.across[:, None, :]] = seen * np.eye(self.members)
+        scale = np.repeat(1 / np.sqrt(trace), self.members)
+        gradient = project(seen)
+        gradient[:, range(self.members), range(self.members)] -= 1 / self.members
+        return value(gram * np.outer(scale, scale), self.form), gradient, transform
+
+
+def twin(form, count, gap):
+    """Dual Newton-CG."""
+    dual = Dual(form, count, gap)
+    times, blocks_of_product = dual.times, dual.blocks_of_product
+    point = dual.start()
     objective, bound, eigendecompositions = np.inf, 0.0, 1
     while True:
         multipliers, roots, s, vectors = point
-        here = s.sum() ** 2 / multipliers[:, 0, 0].sum()
-        transform = times(vectors.T, np.linalg.inv(roots))
-        half = np.sqrt(s)[:, None] * transform
-        gram = half.T @ half
+        here = dual.value(point)
         bound = max(bound, here)
-        seen = gram[across[:, :, None], across[:, None, :]].copy()
-        trace = np.einsum("cii->c", seen)
-        feasible = gram.copy()
-        feasible[across[:, :, None], across[:, None, :]] = seen * np.eye(members)
-        scale = np.repeat(1 / np.sqrt(trace), members)
-        objective = min(objective, value(feasible * np.outer(scale, scale), form))
+        reached, gradient, transform = dual.primal(point)
+        objective = min(objective, reached)
         if objective / bound - 1 <= GAP:
             return objective, bound, eigendecompositions
-        gradient = project(seen)
-        gradient[:, range(members), range(members)] -= 1 / members
         weight = np.outer(s, s) / np.add.outer(s, s)
         shadow = times(vectors.T, roots.transpose(0, 2, 1)) / np.sqrt(s)[:, None]
         inverse = blocks_of_product(shadow, shadow)
@@ -125,12 +146,37 @@ def twin(form, count, gap):
             search, energy = following + next_energy / energy * search, next_energy
         rise, length = np.sum(gradient * ascent), 1.0
         while True:
-            point = look(multipliers + length * ascent)
+            point = dual.look(multipliers + length * ascent)
             if point is not None:
                 eigendecompositions += 1
-                if point[2].sum() ** 2 / point[0][:, 0, 0].sum() >= here + 1e-4 * length * rise:
+                if dual.value(point) >= here + 1e-4 * length * rise:
                     break
             length /= 2
+
+
+def gradient_ascent(form, count, gap, seconds=120):
+    """The dual by its gradient (Choquette-Choo et al. 2023, Corollary 3.1): steps of Barzilai and Borwein, Armijo's rule."""
+    dual, begin = Dual(form, count, gap), time.perf_counter()
+    point = dual.start()
+    objective, bound, eigendecompositions, before, length = np.inf, 0.0, 1, None, 1.0
+    while True:
+        multipliers, here = point[0], dual.value(point)
+        bound = max(bound, here)
+        reached, gradient, _ = dual.primal(point)
+        objective = min(objective, reached)
+        if objective / bound - 1 <= GAP or time.perf_counter() - begin > seconds:
+            return objective, bound, eigendecompositions
+        if before is not None:
+            moved, turned = multipliers - before[0], before[1] - gradient
+            length = abs(np.sum(moved * moved) / np.sum(moved * turned))
+        before, rise = (multipliers, gradient), np.sum(gradient * gradient)
+        while True:
+            point = dual.look(multipliers + length * gradient)
+            if point is not None:
+                eigendecompositions += 1
+                if dual.value(point) >= here + 1e-4 * length * rise:
+                    break
+            length /= 4
 
 
 def fixed_point(form, limit=1000):
@@ -217,4 +263,5 @@ if __name__ == "__main__":
         timed(f"coa {name} twin", twin, form, 1, n)
         timed(f"coa {name} primal", primal, form)
         timed(f"coa {name} fixed point", fixed_point, form)
-    timed("multi-epoch 16x64 twin", twin, prefix(n), 16, n // 16)
+    timed(f"multi-epoch 16x{n // 16} twin", twin, prefix(n), 16, n // 16)
+    timed(f"multi-epoch 16x{n // 16} gradient", gradient_ascent, prefix(n), 16, n // 16)
