@@ -1,7 +1,5 @@
 //! Crashes: whatever kills a run, every epoch is published once, never changes, and the sums come out as if nothing
-//! had happened.
-//!
-//! `HUSHFLOW_KILLS=n` asks for n kills instead of 24.
+//! had happened. The campaign of many kills is in `kills.rs`.
 
 mod harness;
 
@@ -15,10 +13,6 @@ use harness::{
     run_as_two, sums, wait,
 };
 use hushflow::state::ReleaseFrame;
-
-fn kills() -> usize {
-    std::env::var("HUSHFLOW_KILLS").ok().and_then(|number| number.parse().ok()).unwrap_or(24)
-}
 
 /// What was seen in a public log so far. Noise is fresh in every run, so an epoch that was drawn twice shows.
 struct Witness {
@@ -51,38 +45,6 @@ fn strike(child: &mut Child, state: &Path, random: &mut Random) {
     }
     std::thread::sleep(Duration::from_micros(random.below(20_000)));
     child.kill().expect("a child can be killed");
-}
-
-#[test]
-fn killed_runs_over_a_file_publish_every_epoch_once() {
-    let lab = Lab::new();
-    let stream = Stream { rows: 60_000, epochs: 1000 };
-    lab.write("data.csv", stream.csv());
-    let pipeline = lab.write("pipeline.toml", stream.pipeline("data.csv", ""));
-    let expected = expected_sums(&pipeline);
-    let mut random = Random(1);
-    let (mut killed, mut partial, mut round) = (0, 0, 0);
-    while killed < kills() {
-        round += 1;
-        let state = lab.path(&format!("state {round}"));
-        let mut witness = Witness::new(&state);
-        loop {
-            let workers = 1 + random.below(3) as usize;
-            let mut child = run(&pipeline, &state, workers).spawn().expect("the run starts");
-            strike(&mut child, &state, &mut random);
-            let was_running = wait(child).code.is_none();
-            let before = witness.seen.len();
-            let epochs = witness.look();
-            partial += usize::from((before + 1..stream.epochs as usize).contains(&epochs));
-            killed += usize::from(was_running);
-            if !was_running {
-                break;
-            }
-        }
-        assert_eq!(witness.look(), stream.epochs as usize);
-        assert!(sums(&state) == expected, "the sums are not those of a run that nobody killed");
-    }
-    assert!(partial * 4 >= killed, "only {partial} of {killed} kills left a run half done");
 }
 
 #[test]

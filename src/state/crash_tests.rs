@@ -28,7 +28,7 @@ fn sums(epoch: u64) -> Vec<i128> {
 }
 
 /// What the encoder holds after `epoch`: here, the running sums.
-fn encoder_after(epoch: u64) -> Vec<i128> {
+pub(super) fn encoder_after(epoch: u64) -> Vec<i128> {
     (1..=epoch).fold(vec![0, 0], |state, epoch| add(state, &sums(epoch)))
 }
 
@@ -37,35 +37,44 @@ fn add(mut state: Vec<i128>, sums: &[i128]) -> Vec<i128> {
     state
 }
 
-fn to_bytes(state: &[i128]) -> Vec<u8> {
+pub(super) fn to_bytes(state: &[i128]) -> Vec<u8> {
     state.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
 /// What the outside world knows: what it was told, and what it could see.
 #[derive(Clone, Default)]
-struct World {
-    acknowledged: u64,
+pub(super) struct World {
+    pub(super) acknowledged: u64,
     seen: BTreeMap<u64, Vec<i128>>,
     attempt: i128,
 }
 
 /// A promise that was broken.
-type Broken = String;
+pub(super) type Broken = String;
 
 impl World {
+    /// Begins another life, unless the disk fails.
+    pub(super) fn start(&mut self, disk: &Disk) -> Result<Option<Store>, Broken> {
+        self.attempt += 1;
+        let started = Store::recover(Box::new(disk.clone()), &header());
+        self.look(disk, EPOCHS)?;
+        let Ok((store, _)) = started else { return Ok(None) };
+        if store.committed() < self.acknowledged {
+            return Err(format!("epoch {} of {} is lost", store.committed(), self.acknowledged));
+        }
+        self.acknowledged = store.committed();
+        Ok(Some(store))
+    }
+
     /// Commits up to `EPOCHS`, one or three epochs a batch, with a checkpoint now and then, until the disk fails.
     fn run(&mut self, disk: &Disk) -> Result<(), Broken> {
-        self.attempt += 1;
-        let Ok((mut store, _)) = Store::recover(Box::new(disk.clone()), &header()) else {
-            return self.look(disk);
-        };
-        self.acknowledged = store.committed();
+        let Some(mut store) = self.start(disk)? else { return Ok(()) };
         while store.committed() < EPOCHS {
             let first = store.committed() + 1;
             let last = if first % 4 == 0 { (first + 2).min(EPOCHS) } else { first };
             let batch: Vec<_> = (first..=last).map(|epoch| self.draw(epoch)).collect();
             let failed = store.commit(&batch).is_err();
-            self.look(disk)?;
+            self.look(disk, EPOCHS)?;
             if failed {
                 return stays_stopped(&mut store, disk);
             }
@@ -77,7 +86,7 @@ impl World {
         Ok(())
     }
 
-    fn draw(&self, epoch: u64) -> EpochFrame {
+    pub(super) fn draw(&self, epoch: u64) -> EpochFrame {
         let positions = vec![SourcePosition { partition: 0, offset: 10 * epoch, payload: vec![] }];
         EpochFrame {
             epoch,
@@ -87,10 +96,11 @@ impl World {
         }
     }
 
-    /// Reads the public log as anyone can at this moment.
-    fn look(&mut self, disk: &Disk) -> Result<(), Broken> {
+    /// Reads the public log as anyone can at this moment, up to an epoch.
+    pub(super) fn look(&mut self, disk: &Disk, last: u64) -> Result<(), Broken> {
         let Ok(mut reader) = PublicReader::of(disk) else { return Ok(()) };
-        while let Ok(Some(release)) = reader.next_frame() {
+        for _ in 0..last {
+            let Ok(Some(release)) = reader.next_frame() else { break };
             let seen = self.seen.entry(release.epoch).or_insert_with(|| release.values.clone());
             if *seen != release.values {
                 return Err(format!("epoch {} was published twice", release.epoch));
@@ -100,7 +110,7 @@ impl World {
     }
 
     /// A start on `disk`, where nothing fails: it must succeed and keep every promise.
-    fn check_start(&mut self, disk: &Disk) -> Result<(), Broken> {
+    pub(super) fn check_start(&mut self, disk: &Disk) -> Result<(), Broken> {
         let (store, recovered) =
             Store::recover(Box::new(disk.clone()), &header()).map_err(|error| format!("refused: {error}"))?;
         let committed = store.committed();
@@ -115,7 +125,7 @@ impl World {
             .then_some(())
             .ok_or("the encoder's state is another")?;
         drop(store);
-        self.look(disk)?;
+        self.look(disk, EPOCHS)?;
         if self.seen.len() as u64 != committed {
             return Err(format!("{} of {committed} epochs are published", self.seen.len()));
         }
@@ -136,7 +146,7 @@ impl World {
     }
 }
 
-fn stays_stopped(store: &mut Store, disk: &Disk) -> Result<(), Broken> {
+pub(super) fn stays_stopped(store: &mut Store, disk: &Disk) -> Result<(), Broken> {
     let before = disk.after_restart();
     let frame =
         EpochFrame { epoch: store.committed() + 1, positions: vec![], sums: vec![].into(), values: vec![] };
@@ -198,7 +208,7 @@ fn a_power_cut_at_any_call_of_the_recovery_breaks_no_promise() {
             at_every_call(Fault::Power, &disk.after_power_cut(loss), |_, disk| {
                 let recovered = Store::recover(Box::new(disk.clone()), &header());
                 let mut world = world.clone();
-                world.look(disk)?;
+                world.look(disk, EPOCHS)?;
                 drop(recovered);
                 LOSSES.iter().try_for_each(|&again| {
                     let found = disk.after_power_cut(again);

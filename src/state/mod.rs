@@ -27,6 +27,8 @@ mod crash_tests;
 #[cfg(test)]
 mod damage_tests;
 #[cfg(test)]
+mod schedules;
+#[cfg(test)]
 mod simulated;
 #[cfg(test)]
 mod store_tests;

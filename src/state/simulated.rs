@@ -87,6 +87,9 @@ struct State {
     fault: Option<(usize, Fault)>,
     dead: bool,
     lying: bool,
+    late: bool,
+    /// The file whose sync has been asked for and not been done yet, and how many changes it was for.
+    owed: Option<(usize, usize)>,
 }
 
 /// The disk; clones are handles to the same one.
@@ -105,6 +108,11 @@ impl Disk {
         self.state().lying = true;
     }
 
+    /// Lets the sync of a file take effect only when the next one is asked for.
+    pub(super) fn sync_late(&self) {
+        self.state().late = true;
+    }
+
     /// Whether the fault has struck.
     pub(super) fn struck(&self) -> bool {
         let state = self.state();
@@ -114,7 +122,12 @@ impl Disk {
     /// The disk as it is found when the power comes back.
     pub(super) fn after_power_cut(&self, loss: Loss) -> Self {
         let before = self.state();
-        let mut state = State { durable: before.durable.clone(), ..State::default() };
+        let mut state = State {
+            durable: before.durable.clone(),
+            lying: before.lying,
+            late: before.late,
+            ..State::default()
+        };
         for (index, entry) in before.unsynced.iter().enumerate() {
             if arrives(loss, index, before.unsynced.len()) {
                 entry.apply(&mut state.durable);
@@ -128,7 +141,7 @@ impl Disk {
     /// The same disk for a new process: nothing was lost, nothing fails any more.
     pub(super) fn after_restart(&self) -> Self {
         let mut state = self.state().clone();
-        (state.fault, state.dead) = (None, false);
+        (state.fault, state.dead, state.owed) = (None, false, None);
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -177,7 +190,7 @@ fn arrives(loss: Loss, index: usize, count: usize) -> bool {
 }
 
 /// A SplitMix64 step: arbitrary, and the same every time.
-fn mix(seed: u64, index: u64) -> u64 {
+pub(super) fn mix(seed: u64, index: u64) -> u64 {
     let mut z = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -246,9 +259,10 @@ impl Content {
         self.unsynced.push(change);
     }
 
-    /// Only what is marked unsynced reaches the platter: a sync that failed has taken the mark away.
-    fn sync(&mut self) {
-        for change in self.unsynced.drain(..) {
+    /// The first `changes` reach the platter, of those that are marked unsynced: a sync that failed has taken the mark
+    /// away.
+    fn sync(&mut self, changes: usize) {
+        for change in self.unsynced.drain(..changes.min(self.unsynced.len())) {
             change.apply(&mut self.durable);
         }
     }
@@ -360,7 +374,13 @@ impl StorageFile for DiskFile {
         let (struck, lying) = (state.call(true), state.lying);
         match struck {
             None if lying => {}
-            None => state.files[self.file].sync(),
+            None if state.late => {
+                let asked = (self.file, state.files[self.file].unsynced.len());
+                if let Some((file, changes)) = state.owed.replace(asked) {
+                    state.files[file].sync(changes);
+                }
+            }
+            None => state.files[self.file].sync(usize::MAX),
             Some(Fault::Sync) => state.files[self.file].unsynced.clear(),
             Some(_) => {}
         }

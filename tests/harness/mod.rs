@@ -205,15 +205,48 @@ pub(crate) fn expected_sums(pipeline: &Path) -> Vec<Vec<i128>> {
     sums
 }
 
-/// The place of a log's last frame (`docs/formats.md`).
-pub(crate) fn last_frame(log: &Path) -> Range<u64> {
-    let bytes = std::fs::read(log).expect("a log");
-    let length = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize;
-    let (mut start, mut end) = (0, 16);
-    while end < bytes.len() {
-        (start, end) = (end, end + 24 + length(end));
+/// A frame of a log or a checkpoint (`docs/formats.md`).
+pub(crate) struct FramePlace {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) kind: u8,
+    /// How much of the file was synced when it was written, in the private log.
+    pub(crate) synced: u64,
+    /// Of frames that have one; else 0.
+    pub(crate) epoch: u64,
+}
+
+/// The frames of a file up to its end or the first that is not whole; none if there is no file. Checksums are not looked
+/// at: zeros and garbage are told by lengths and kinds.
+pub(crate) fn frames(file: &Path) -> Vec<FramePlace> {
+    let bytes = std::fs::read(file).unwrap_or_default();
+    let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    let mut frames = Vec::new();
+    let mut start = 16;
+    while start + 24 <= bytes.len() {
+        let kind = bytes[start + 4];
+        let end = start + 24 + (number(start) as u32) as usize;
+        if !(1..=5).contains(&kind) || end > bytes.len() {
+            break;
+        }
+        let epoch = if kind > 2 && end >= start + 40 { number(start + 32) } else { 0 };
+        frames.push(FramePlace {
+            start: start as u64,
+            end: end as u64,
+            kind,
+            synced: number(start + 8),
+            epoch,
+        });
+        start = end;
     }
-    start as u64..end as u64
+    frames
+}
+
+/// The place of a log's last frame.
+pub(crate) fn last_frame(log: &Path) -> Range<u64> {
+    let frames = frames(log);
+    let last = frames.last().expect("a frame");
+    last.start..last.end
 }
 
 /// Cuts a log short.

@@ -1,0 +1,145 @@
+//! Seeded schedules: runs that commit, write checkpoints, are killed, lose power, meet full disks and failing syncs, and
+//! start again, in an order that one number decides. After every step the promises hold:
+//!
+//! - commit is monotone: what was committed stays, in every later life;
+//! - shown implies committed: what a reader has seen is in the private log, whatever was lost;
+//! - committed implies never redrawn: an epoch is seen with one value only;
+//! - recovery is idempotent: starting twice is starting once;
+//! - sums equal the prefix of the input: checkpoint and replay give the state that the epochs add up to.
+//!
+//! A failure prints its seed, which replays it: `HUSHFLOW_SEED=s HUSHFLOW_SCHEDULES=1`. `HUSHFLOW_SCHEDULES=n` asks for n
+//! schedules instead of 20,000.
+
+use super::{
+    EpochFrame, StateError,
+    crash_tests::{Broken, World, encoder_after, stays_stopped, to_bytes},
+    simulated::{Disk, Fault, LOSSES, Loss, mix},
+    storage::PUBLIC_LOG,
+};
+
+/// Epochs of a schedule.
+const EPOCHS: u64 = 14;
+
+/// Lives of a run, at most.
+const LIVES: u64 = 6;
+
+/// Decisions from a seed.
+struct Dice {
+    seed: u64,
+    rolls: u64,
+}
+
+impl Dice {
+    fn below(&mut self, sides: u64) -> u64 {
+        self.rolls += 1;
+        mix(self.seed, self.rolls) % sides
+    }
+
+    fn fault(&mut self) -> Option<Fault> {
+        [Some(Fault::Power), Some(Fault::Full), Some(Fault::Sync), None][self.below(4) as usize]
+    }
+
+    fn loss(&mut self) -> Loss {
+        match self.below(2) {
+            0 => Loss::Some(mix(self.seed, 1000 + self.rolls)),
+            _ => LOSSES[self.below(LOSSES.len() as u64) as usize],
+        }
+    }
+}
+
+/// Plays the schedule of `seed` on `disk`.
+fn play(seed: u64, mut disk: Disk) -> Result<(), Broken> {
+    let mut dice = Dice { seed, rolls: 0 };
+    let mut world = World::default();
+    for _ in 0..1 + dice.below(LIVES) {
+        if let Some(fault) = dice.fault() {
+            disk.fail_at(dice.below(60) as usize, fault);
+        }
+        live(&mut world, &disk, &mut dice)?;
+        disk = match dice.below(3) {
+            0 => disk.after_restart(),
+            _ => disk.after_power_cut(dice.loss()),
+        };
+    }
+    world.check_start(&disk)?;
+    let published = disk.content(PUBLIC_LOG);
+    world.check_start(&disk)?;
+    (published == disk.content(PUBLIC_LOG))
+        .then_some(())
+        .ok_or("recovering twice is not recovering once".into())
+}
+
+/// One life of a run: until it fails, is killed, or has committed all epochs.
+fn live(world: &mut World, disk: &Disk, dice: &mut Dice) -> Result<(), Broken> {
+    let Some(mut store) = world.start(disk)? else { return Ok(()) };
+    while store.committed() < EPOCHS {
+        let outcome = match dice.below(8) {
+            0 => return Ok(()),
+            1 => {
+                let epoch = 1 + dice.below(EPOCHS);
+                store.checkpoint(epoch, &to_bytes(&encoder_after(epoch)))
+            }
+            2 => {
+                world.look(disk, dice.below(EPOCHS))?;
+                Ok(())
+            }
+            _ => {
+                let first = store.committed() + 1;
+                let batch: Vec<EpochFrame> =
+                    (first..=(first + dice.below(3)).min(EPOCHS)).map(|epoch| world.draw(epoch)).collect();
+                let outcome = store.commit(&batch);
+                // Readers may be quicker than the run.
+                world.look(disk, if dice.below(2) == 0 { EPOCHS } else { 0 })?;
+                world.acknowledged = store.committed().max(world.acknowledged);
+                outcome
+            }
+        };
+        match outcome {
+            Ok(()) | Err(StateError::WrongEpoch { .. }) => {}
+            Err(_) => return stays_stopped(&mut store, disk),
+        }
+    }
+    Ok(())
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|number| number.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn no_schedule_breaks_a_promise() {
+    let first = number("HUSHFLOW_SEED", 0);
+    let last = first + number("HUSHFLOW_SCHEDULES", 20_000);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            scope.spawn(move || {
+                for seed in (first..last).skip(thread).step_by(threads) {
+                    play(seed, Disk::default()).unwrap_or_else(|broken| {
+                        panic!("HUSHFLOW_SEED={seed} HUSHFLOW_SCHEDULES=1: {broken}")
+                    });
+                }
+            });
+        }
+    });
+}
+
+/// Schedules up to the first that catches what is wrong with the disk.
+fn caught_after(plant: impl Fn(&Disk)) -> Option<u64> {
+    (0..100).find(|&seed| {
+        let disk = Disk::default();
+        plant(&disk);
+        play(seed, disk).is_err()
+    })
+}
+
+#[test]
+fn planted_skipping_syncs_is_caught() {
+    assert!(caught_after(Disk::lie).is_some());
+}
+
+/// A sync that returns before its bytes are on the platter: releases are shown before they are committed.
+#[test]
+fn planted_publishing_before_the_log_is_synced_is_caught() {
+    assert!(caught_after(Disk::sync_late).is_some());
+}
