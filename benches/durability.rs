@@ -1,0 +1,111 @@
+//! What durability costs: commits of a thousand keys, one by one and in groups, and whole runs, with the state on a disk and in
+//! memory (`/dev/shm`), where a sync costs nothing. The disk is that of the build directory.
+//!
+//! `cargo bench --bench durability`
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use divan::counter::ItemsCount;
+use hushflow::pipeline::Pipeline;
+use hushflow::runtime::{Options, run};
+use hushflow::state::{EpochFrame, PublicHeader, Store};
+use tempfile::TempDir;
+
+const KEYS: usize = 1000;
+const DIMENSION: usize = 8;
+
+/// Count, sums and products of a key.
+const COORDINATES: usize = 1 + DIMENSION + DIMENSION * (DIMENSION + 1) / 2;
+
+fn main() {
+    divan::main();
+}
+
+/// Where the state lies.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Disk,
+    Memory,
+}
+
+impl Place {
+    fn directory(self) -> TempDir {
+        let place = match self {
+            Place::Disk => Path::new(env!("CARGO_TARGET_TMPDIR")),
+            Place::Memory => Path::new("/dev/shm"),
+        };
+        tempfile::tempdir_in(place).expect("there is room")
+    }
+}
+
+/// Sixty-four epochs, this many with one sync.
+#[divan::bench(args = [(Place::Disk, 1), (Place::Disk, 8), (Place::Disk, 64), (Place::Memory, 1)], sample_count = 10, sample_size = 1)]
+fn commits(bencher: divan::Bencher<'_, '_>, (place, group): (Place, u64)) {
+    const EPOCHS: u64 = 64;
+    let header = PublicHeader { parameters: b"{}".to_vec(), private: true };
+    let sums: Vec<i128> = (0..(KEYS * COORDINATES) as i128).map(|i| (i * i) << 20).collect();
+    bencher.counter(ItemsCount::new(EPOCHS)).with_inputs(|| place.directory()).bench_refs(|directory| {
+        let (mut store, _) = Store::open(directory.path().join("state"), &header).expect("a new state");
+        for first in (1..=EPOCHS).step_by(group as usize) {
+            let frame = |epoch| EpochFrame {
+                epoch,
+                positions: vec![],
+                sums: sums.clone().into(),
+                values: sums.clone(),
+            };
+            let frames: Vec<EpochFrame> = (first..first + group).map(frame).collect();
+            store.commit(&frames).expect("the disk works");
+        }
+    });
+}
+
+/// A stream of a thousand keys and eight columns, two hundred epochs of two thousand records: from the file to the public log.
+#[divan::bench(args = [Place::Disk, Place::Memory], sample_count = 10, sample_size = 1)]
+fn epochs_of_a_thousand_keys(bencher: divan::Bencher<'_, '_>, place: Place) {
+    const EPOCHS: usize = 200;
+    let data = Place::Memory.directory();
+    let mut rows = String::from("key,a,b,c,d,e,f,g,h\n");
+    for row in 0..EPOCHS * 2000 {
+        let _ = write!(rows, "k{}", row * 7 % KEYS);
+        for column in 0..DIMENSION {
+            let _ = write!(rows, ",{:.3}", ((row + column) as f64).sin());
+        }
+        rows.push('\n');
+    }
+    std::fs::write(data.path().join("data.csv"), rows).expect("there is room");
+    let keys: Vec<String> = (0..KEYS).map(|key| format!("'k{key}'")).collect();
+    let columns: String =
+        ('a'..='h').map(|name| format!("[[columns]]\nname = '{name}'\nlower = -1\nupper = 1\n")).collect();
+    let text = format!(
+        "name = 'keys'\nsource.path = 'data.csv'\nepochs = {{ records = 2000, horizon = {EPOCHS} }}\n\
+         key = {{ column = 'key', values = [{}] }}\nprivacy = {{ epsilon = 1, delta = 1e-6 }}\n\
+         release.strategy = 'square-root'\n{columns}",
+        keys.join(", ")
+    );
+    let pipeline = Pipeline::parse(&text, &data.path().join("bench.toml")).expect("the pipeline is valid");
+    bencher
+        .counter(ItemsCount::new(EPOCHS))
+        .with_inputs(|| place.directory())
+        .bench_refs(|directory| publish(&pipeline, directory.path().join("state")));
+}
+
+/// The flights of January, ten times over: many records, few epochs.
+#[divan::bench(args = [Place::Disk, Place::Memory], sample_count = 40, sample_size = 1)]
+fn records(bencher: divan::Bencher<'_, '_>, place: Place) {
+    const COPIES: usize = 10;
+    let flights = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/flights_jan2013.csv");
+    let files = vec![format!("{flights:?}"); COPIES].join(", ");
+    let text = Pipeline::EXAMPLE.replace("\"flights_jan2013.csv\"", &format!("[{files}]"));
+    let pipeline = Pipeline::parse(&text, Path::new("bench.toml")).expect("the pipeline is valid");
+    bencher
+        .counter(ItemsCount::new(COPIES * 26_398))
+        .with_inputs(|| place.directory())
+        .bench_refs(|directory| publish(&pipeline, directory.path().join("state")));
+}
+
+fn publish(pipeline: &Pipeline, state: PathBuf) {
+    let options = Options { workers: 1, state, cluster: None, on_cluster_fault: |_| std::process::exit(1) };
+    let (outputs, _) = crossbeam::channel::bounded(1);
+    run(pipeline, &options, outputs).expect("the run succeeds");
+}
