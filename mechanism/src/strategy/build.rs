@@ -70,6 +70,14 @@ pub enum StrategyError {
         /// As on the command line.
         strategy: String,
     },
+    /// A series that does not have the strategy's number of steps.
+    #[error("the series has {found} numbers, but the strategy takes {expected}")]
+    Length {
+        /// Its length.
+        found: usize,
+        /// The length that it must have.
+        expected: usize,
+    },
     /// The number of steps is out of range.
     #[error("the horizon is {found} steps; for the strategy `{strategy}` it can be 1 to {limit}")]
     Horizon {

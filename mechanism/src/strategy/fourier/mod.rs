@@ -26,6 +26,7 @@
 //! row norms of a workload with a name take O(n), for any n.
 
 mod causal;
+mod transform;
 
 pub use causal::fft_optimal_decoder;
 

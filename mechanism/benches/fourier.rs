@@ -1,0 +1,53 @@
+//! The Fourier mechanism over 10⁵ steps, as whole series: encoding, both decoders, and the errors of its estimates, beside one
+//! transform there and back. A matrix of that many steps would take 160 GB.
+//!
+//! `cargo bench -p hushflow-mechanism --bench fourier`
+
+use divan::{Bencher, black_box};
+use hushflow_mechanism::strategy::{Factorization, Fourier, StrategyName};
+use hushflow_mechanism::workload::Workload;
+use realfft::RealFftPlanner;
+
+const STEPS: usize = 100_000;
+
+fn main() {
+    divan::main();
+}
+
+fn fourier(name: StrategyName) -> Fourier {
+    Fourier::new(name, STEPS as u64).expect("a horizon within limits")
+}
+
+#[divan::bench]
+fn transform_there_and_back(bencher: Bencher) {
+    let mut planner = RealFftPlanner::<f64>::new();
+    let (forward, backward) = (planner.plan_fft_forward(2 * STEPS), planner.plan_fft_inverse(2 * STEPS));
+    let (mut series, mut spectrum) = (vec![1.0; 2 * STEPS], forward.make_output_vec());
+    bencher.bench_local(|| {
+        forward.process(&mut series, &mut spectrum).expect("buffers have the planned lengths");
+        backward.process(&mut spectrum, &mut series).expect("buffers have the planned lengths");
+        black_box(&mut series).iter_mut().for_each(|value| *value /= (2 * STEPS) as f64);
+    });
+}
+
+#[divan::bench]
+fn encode(bencher: Bencher) {
+    let fourier = fourier(StrategyName::Fourier);
+    let increments = vec![1.0; STEPS];
+    bencher.bench(|| fourier.encode(black_box(&increments)));
+}
+
+#[divan::bench(args = ["fft", "fft-optimal-decoder"])]
+fn decode(bencher: Bencher, name: &str) {
+    let fourier = fourier(name.parse().expect("a strategy"));
+    let encoded = fourier.encode(&vec![1.0; STEPS]).expect("the right number of steps");
+    bencher.bench(|| fourier.decode(black_box(&encoded)));
+}
+
+#[divan::bench]
+fn errors_of_the_optimal_decoder(bencher: Bencher) {
+    bencher.bench(|| {
+        let fourier = fourier(StrategyName::FourierOptimalDecoder);
+        fourier.decoder_row_norms(&Workload::Prefix, STEPS as u64).map(|norm| norm * norm).sum::<f64>()
+    });
+}

@@ -1,0 +1,169 @@
+//! Whole series through the Fourier encoder and its decoders, by fast transforms: O(n log n) numbers, no matrix.
+//!
+//! With S the circulant root, of 2n rows, and C its first n columns:
+//!
+//! - encoding multiplies the spectrum by that of S: 2n numbers from n increments;
+//! - `fft` decodes by S once more, whose first n rows are the decoder;
+//! - `fft-optimal-decoder` decodes by `A (CᵀC)⁻¹ Cᵀ`: the first n rows of Sᵀ, then the inverse of the Gram matrix, which is
+//!   Toeplitz but for a matrix of rank one (see the module above), then running sums.
+//!
+//! Decoding is linear, so what it makes of noise is the noise of the decoded sums.
+
+use super::{Fourier, StrategyError};
+use realfft::{RealFftPlanner, num_complex::Complex64};
+use std::f64::consts::PI;
+
+impl Fourier {
+    /// C x: 2n numbers of the increments x of n steps.
+    ///
+    /// # Errors
+    /// [`StrategyError::Length`] for another number of increments.
+    pub fn encode(&self, increments: &[f64]) -> Result<Vec<f64>, StrategyError> {
+        let n = self.reciprocals.len();
+        self.check_length(increments.len(), n)?;
+        Ok(filter(increments, 2 * n, |frequency| self.root(frequency)))
+    }
+
+    /// B y: the running sums that this decoder makes of 2n encoded numbers.
+    ///
+    /// ```
+    /// use hushflow_mechanism::strategy::{Fourier, StrategyName};
+    ///
+    /// let fourier = Fourier::new(StrategyName::FourierOptimalDecoder, 100_000)?;
+    /// let sums = fourier.decode(&fourier.encode(&vec![1.0; 100_000])?)?;
+    /// assert!((sums[99_999] - 100_000.0).abs() < 1e-6);
+    /// # Ok::<(), hushflow_mechanism::strategy::StrategyError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`StrategyError::Length`] for another number of them.
+    pub fn decode(&self, encoded: &[f64]) -> Result<Vec<f64>, StrategyError> {
+        let n = self.reciprocals.len();
+        self.check_length(encoded.len(), 2 * n)?;
+        if !self.is_optimal() {
+            let mut sums = filter(encoded, 2 * n, |frequency| self.root(frequency));
+            sums.truncate(n);
+            return Ok(sums);
+        }
+        let mut projected = filter(encoded, 2 * n, |frequency| self.root(frequency).conj());
+        projected.truncate(n);
+        let mut sum = 0.0;
+        Ok(self.solve_gram(&projected).into_iter().map(|increment| (sum += increment, sum).1).collect())
+    }
+
+    /// `(CᵀC)⁻¹ w`.
+    fn solve_gram(&self, right: &[f64]) -> Vec<f64> {
+        let (n, q) = (right.len(), &self.reciprocals);
+        // The Toeplitz part within a circulant matrix of 2n rows, whose first column is symmetric.
+        let inverse = self.inverse();
+        let mut column = vec![0.0; 2 * n];
+        for (k, &entry) in inverse.iter().enumerate() {
+            column[k] = entry;
+            column[(2 * n - k) % (2 * n)] = entry;
+        }
+        let spectrum = spectrum(&column, 2 * n);
+        let toeplitz = filter(right, 2 * n, |frequency| Complex64::from(spectrum[frequency].re));
+        let inner: f64 = q.iter().zip(right).map(|(q, right)| q * right).sum();
+        let correction = 2.0 * inner / (1.0 + self.total);
+        toeplitz.into_iter().zip(q).map(|(toeplitz, q)| toeplitz - correction * q).collect()
+    }
+
+    /// The eigenvalue of S at a frequency up to n.
+    fn root(&self, frequency: usize) -> Complex64 {
+        let n = self.reciprocals.len();
+        match frequency {
+            0 => Complex64::from((n as f64).sqrt()),
+            even if even % 2 == 0 => Complex64::ZERO,
+            odd => {
+                let magnitude = (self.reciprocals[odd / 2] * n as f64).sqrt();
+                Complex64::from_polar(magnitude, PI * (odd as f64 / (4 * n) as f64 - 0.25))
+            }
+        }
+    }
+
+    fn check_length(&self, found: usize, expected: usize) -> Result<(), StrategyError> {
+        if found == expected { Ok(()) } else { Err(StrategyError::Length { found, expected }) }
+    }
+}
+
+/// The spectrum of a series, padded with zeros.
+fn spectrum(series: &[f64], size: usize) -> Vec<Complex64> {
+    let forward = RealFftPlanner::new().plan_fft_forward(size);
+    let mut padded = series.to_vec();
+    padded.resize(size, 0.0);
+    let mut spectrum = forward.make_output_vec();
+    forward.process(&mut padded, &mut spectrum).expect("buffers have the planned lengths");
+    spectrum
+}
+
+/// The circular convolution of a series, padded with zeros, with the real series of the spectrum `factor`.
+fn filter(series: &[f64], size: usize, factor: impl Fn(usize) -> Complex64) -> Vec<f64> {
+    let mut spectrum = spectrum(series, size);
+    let scale = 1.0 / size as f64;
+    spectrum.iter_mut().enumerate().for_each(|(frequency, value)| *value *= factor(frequency) * scale);
+    // Exactly real at both ends, as the transform of real numbers is; the size is even.
+    for end in [0, size / 2] {
+        spectrum[end].im = 0.0;
+    }
+    let backward = RealFftPlanner::new().plan_fft_inverse(size);
+    let mut filtered = backward.make_output_vec();
+    backward.process(&mut spectrum, &mut filtered).expect("buffers have the planned lengths");
+    filtered
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Factorization, StrategyName};
+    use super::*;
+    use crate::workload::Workload;
+    use nalgebra::DVector;
+
+    fn fourier(name: StrategyName, n: usize) -> Fourier {
+        Fourier::new(name, n as u64).unwrap()
+    }
+
+    fn wave(length: usize) -> Vec<f64> {
+        (0..length).map(|i| ((3 * i * i + i) as f64).sin()).collect()
+    }
+
+    #[test]
+    fn transforms_are_the_dense_matrices() {
+        for n in [1, 2, 3, 8, 25] {
+            let plain = fourier(StrategyName::Fourier, n);
+            let c = plain.matrix(n as u64).unwrap().entries();
+            let (increments, encoded) = (wave(n), DVector::from(wave(2 * n)));
+            let found = DVector::from(plain.encode(&increments).unwrap());
+            assert!((found - &c * DVector::from(increments)).amax() < 1e-13, "{n}");
+            let root = plain.circulant_root();
+            let own = nalgebra::DMatrix::from_fn(n, 2 * n, |t, k| root[(t + 2 * n - k) % (2 * n)]);
+            let best = Workload::Prefix.matrix(n) * c.pseudo_inverse(1e-12).unwrap();
+            for (name, decoder) in [(StrategyName::Fourier, own), (StrategyName::FourierOptimalDecoder, best)]
+            {
+                let found = DVector::from(fourier(name, n).decode(encoded.as_slice()).unwrap());
+                assert!((found - decoder * &encoded).amax() < 1e-12, "{n}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_series_return_as_running_sums() {
+        let increments = wave(100_000);
+        for name in [StrategyName::Fourier, StrategyName::FourierOptimalDecoder] {
+            let fourier = fourier(name, increments.len());
+            let found = fourier.decode(&fourier.encode(&increments).unwrap()).unwrap();
+            let mut sum = 0.0;
+            for (found, increment) in found.iter().zip(&increments) {
+                sum += increment;
+                assert!((found - sum).abs() < 1e-8, "{found} against {sum}");
+            }
+        }
+    }
+
+    #[test]
+    fn another_number_of_steps_is_refused() {
+        let fourier = fourier(StrategyName::Fourier, 4);
+        let refused = |found, expected| Err(StrategyError::Length { found, expected });
+        assert_eq!(fourier.encode(&[0.0; 5]), refused(5, 4));
+        assert_eq!(fourier.decode(&[0.0; 4]), refused(4, 8));
+    }
+}
