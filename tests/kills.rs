@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
 
-use harness::{Lab, PRIVATE_LOG, Random, Stream, expected_sums, frames, run, run_as_two, sums, wait};
+use harness::{Lab, PRIVATE_LOG, Random, Stream, expected_sums, frames, logs, run, run_as_two, sums, wait};
 use hushflow::state::{PublicReader, ReleaseFrame};
 
 fn kills() -> usize {
@@ -78,13 +78,15 @@ fn strike(mut children: Vec<Child>, state: &Path, random: &mut Random) -> bool {
 
 /// The power goes: what was not synced of a log is lost in one way or another.
 fn lose_power(state: &Path, published: usize, random: &mut Random) {
-    let private = state.join(PRIVATE_LOG);
-    if !private.exists() {
-        return;
-    }
+    // What another segment follows had been synced, and so had the beginning of a segment.
+    let logs = if state.exists() { logs(state) } else { Vec::new() };
+    let Some(last) = logs.iter().rfind(|name| name.starts_with("private")) else { return };
+    let private = state.join(last);
     let found = frames(&private);
     // What was published had been synced before, and so had what a later frame says.
-    let of_published = found.iter().filter(|frame| frame.kind == 3 && frame.epoch <= published as u64);
+    let of_published = found
+        .iter()
+        .filter(|frame| [1, 6].contains(&frame.kind) || frame.kind == 3 && frame.epoch <= published as u64);
     let said = found.iter().map(|frame| frame.synced).max().unwrap_or(0);
     lose(&private, of_published.map(|frame| frame.end).max().unwrap_or(0).max(said), random);
 

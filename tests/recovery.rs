@@ -9,8 +9,8 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::time::Duration;
 
 use harness::{
-    Lab, PRIVATE_LOG, Random, Stream, await_until, cut, expected_sums, finish, last_frame, releases, run,
-    run_as_two, sums, wait,
+    Lab, PRIVATE_LOG, Random, Stream, await_until, cut, expected_sums, finish, hushflow, last_frame, logs,
+    releases, run, run_as_two, sums, tail, wait,
 };
 use hushflow::state::ReleaseFrame;
 
@@ -192,4 +192,80 @@ fn other_public_parameters_are_refused_and_views_are_not() {
     let ended = changed("[release]", view).succeeded();
     assert!(ended.err.contains("Nothing new: 20 epochs"), "{}", ended.err);
     assert!(releases(&state) == before);
+}
+
+/// By default exact sums go when no start needs them, and the run goes on all the same, whenever it is killed.
+#[test]
+fn sums_that_no_start_needs_are_gone_and_nothing_else_is() {
+    let lab = Lab::new();
+    let stream = Stream { rows: 20_000, epochs: 1000 };
+    lab.write("data.csv", stream.csv());
+    let text = stream.pipeline("data.csv", "").replacen("keep = 'all'", "keep = '0 epochs'", 1);
+    let pipeline = lab.write("pipeline.toml", text);
+    let state = lab.path("state");
+    let mut witness = Witness::new(&state);
+    let mut random = Random(4);
+    loop {
+        let mut child = run(&pipeline, &state, 2).spawn().expect("the run starts");
+        strike(&mut child, &state, &mut random);
+        let ended = wait(child).code;
+        if witness.look() == stream.epochs as usize && ended == Some(0) {
+            break;
+        }
+        finish(hushflow(["verify"]).arg(&state)).succeeded();
+    }
+    let kept = logs(&state);
+    assert!((3..=4).contains(&kept.len()), "three segments at most, and the releases: {kept:?}");
+    assert!(!kept.contains(&PRIVATE_LOG.into()), "{kept:?}");
+    let all: Vec<_> = finish(&mut tail(&state, &["--key", "k0"])).succeeded().json();
+    assert_eq!(all.len(), stream.epochs as usize, "every release is there for ever");
+}
+
+/// A directory that was copied and restored after more epochs had been published draws them anew. Its anchor knows, and
+/// without one whoever has seen the releases does.
+#[test]
+fn a_restored_directory_is_refused_by_its_anchor_and_told_by_its_chain() {
+    let lab = Lab::new();
+    let stream = Stream { rows: 2000, epochs: 20 };
+    let csv = stream.csv();
+    let begin: String = csv.lines().take(1000).map(|line| format!("{line}\n")).collect();
+    let anchor = lab.path("anchor");
+    std::fs::create_dir(&anchor).expect("a directory for the anchor");
+    let text = stream.pipeline("data.csv", "");
+    let plain = lab.write("plain.toml", &text);
+    let anchored = text.replacen("keep = 'all'", "keep = 'all'\nanchor = 'anchor'", 1);
+    let anchored = lab.write("anchored.toml", anchored);
+    let (state, copy) = (lab.path("state"), lab.path("copy"));
+    let replace = |from: &Path, to: &Path| {
+        let _ = std::fs::remove_dir_all(to);
+        let copied = std::process::Command::new("cp").arg("-a").args([from, to]).status();
+        assert!(copied.expect("cp runs").success());
+    };
+    lab.write("data.csv", begin);
+    finish(&mut run(&anchored, &state, 1)).succeeded();
+    replace(&state, &copy);
+    lab.write("data.csv", csv);
+    finish(&mut run(&anchored, &state, 1)).succeeded();
+    let verified = |state: &Path| {
+        let mut command = hushflow(["verify", "--json", "--anchor"]);
+        finish(command.arg(&anchor).arg(state))
+    };
+    verified(&state).succeeded();
+    let stamps = |state: &Path| {
+        let lines = finish(&mut tail(state, &["--key", "k0"])).succeeded().json();
+        lines.iter().map(|line| (line["generation"].clone(), line["chain"].clone())).collect::<Vec<_>>()
+    };
+    let seen = stamps(&state);
+    replace(&copy, &state);
+    let message = ["has seen run 2, epoch 20", "restored from an older copy", "restore the newest"];
+    finish(&mut run(&anchored, &state, 1)).failed(1, &message);
+    verified(&state).failed(1, &message);
+    finish(&mut run(&plain, &state, 1)).succeeded();
+    let message = ["not the one that its anchor", "went on by itself"];
+    finish(&mut run(&anchored, &state, 1)).failed(1, &message);
+    let redrawn = stamps(&state);
+    let common = seen.iter().zip(&redrawn).take_while(|(seen, redrawn)| seen == redrawn).count();
+    assert_eq!((seen.len(), redrawn.len()), (20, 20));
+    assert!((1..20).contains(&common), "{common} epochs in common");
+    assert!(seen.iter().zip(&redrawn).skip(common).all(|(seen, redrawn)| seen.1 != redrawn.1));
 }

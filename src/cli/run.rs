@@ -104,7 +104,7 @@ fn write(mut writers: Vec<Writer>, published: &Receiver<Output>, quiet: bool) ->
         if quiet {
             continue;
         }
-        writers[output.view].write(&output.estimated, &mut out)?;
+        writers[output.view].write(&output.estimated, &output.stamp, &mut out)?;
         if published.is_empty() {
             out.flush()?;
         }

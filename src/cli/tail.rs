@@ -117,10 +117,8 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
             for moments in moments.push(&release.values)? {
                 let shown = wanted.is_empty() || wanted.contains(&moments.key);
                 if release.epoch >= arguments.since && shown {
-                    writer.write(
-                        &Estimated { density: moments.noisy().density_by(projection), moments },
-                        &mut out,
-                    )?;
+                    let estimated = Estimated { density: moments.noisy().density_by(projection), moments };
+                    writer.write(&estimated, &release.stamp(), &mut out)?;
                 }
             }
         }

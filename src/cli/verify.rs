@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use hushflow::publication::Publication;
-use hushflow::state::{PublicReader, StateError, verify};
+use hushflow::state::{PublicReader, StateError, verify_anchored};
 use serde_json::json;
 
 use super::CliError;
@@ -13,12 +13,15 @@ use super::CliError;
 /// What `hushflow verify` takes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Checked are: every checksum; that epochs and generations follow each other; that the public log shows just what was
-committed; that the logs agree on their parameters; and that the noise in use gives the guarantee that they state.
+Checked are: every checksum; that epochs and generations follow each other, and every release the chain before it; that
+the public log shows just what was committed; that the logs agree on their parameters; and that the noise in use gives the guarantee that they state.
 Nothing is changed, no sum is shown, and a run may be at work meanwhile.")]
 pub(crate) struct VerifyArguments {
     /// The state directory of a run
     directory: PathBuf,
+    /// Check the directory against its anchor in this directory: `anchor` in [state] of the pipeline file
+    #[arg(long, value_name = "DIR")]
+    anchor: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -26,7 +29,7 @@ pub(crate) struct VerifyArguments {
 
 /// Verifies, prints what was found, and fails where something is wrong.
 pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
-    let report = verify(&arguments.directory)?;
+    let report = verify_anchored(&arguments.directory, arguments.anchor.as_ref())?;
     let promise = promise(arguments);
     let problem =
         report.problem.as_ref().map(StateError::to_string).or_else(|| promise.as_ref().err().cloned());
@@ -39,6 +42,8 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
             "committed": report.committed,
             "published": report.published,
             "generations": report.generations,
+            "chain": report.chain.to_string(),
+            "sums_from": report.sums_from,
             "checkpoints": report.checkpoints,
             "uncommitted_bytes": report.uncommitted_bytes,
             "problem": problem,
@@ -48,6 +53,8 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
         writeln!(out, "epochs committed   {}", report.committed)?;
         writeln!(out, "epochs published   {}", report.published)?;
         writeln!(out, "runs               {}", report.generations)?;
+        writeln!(out, "head of the chain  {}", report.chain)?;
+        writeln!(out, "sums kept from     epoch {}", report.sums_from)?;
         writeln!(out, "checkpoints at     {:?}", report.checkpoints)?;
         if report.uncommitted_bytes > 0 {
             writeln!(out, "uncommitted bytes  {} (cut short, or being written)", report.uncommitted_bytes)?;

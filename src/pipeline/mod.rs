@@ -23,6 +23,8 @@ use hushflow_mechanism::workload::Workload;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::state::Settings;
+
 pub use document::Problem;
 
 /// A validated pipeline file.
@@ -50,6 +52,8 @@ pub struct Pipeline {
     pub views: Vec<View>,
     /// `[state] directory`: where logs are kept.
     pub state_directory: Option<PathBuf>,
+    /// `[state] keep`, `anchor`: how they are kept.
+    pub state: Settings,
     /// `[simulation] seed`: the noise is drawn from this seed, so that the output is **not private**.
     pub simulation_seed: Option<u64>,
 }

@@ -18,10 +18,12 @@ use hushflow_mechanism::view::SquareBias;
 use hushflow_mechanism::workload::Workload;
 
 use super::document::{Document, Field, Problem, Section};
+use super::time::parse_duration;
 use super::{
     Column, Estimate, Format, Input, Intervals, Key, Pipeline, Privacy, Release, RowPolicies, RowPolicy,
     Source, View, have_covariances,
 };
+use crate::state::{Keep, Settings};
 use crate::strategies::default_strategy;
 
 pub(super) fn pipeline(text: &str, path: &Path) -> Result<Pipeline, Vec<Problem>> {
@@ -49,15 +51,13 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let second_moments = privacy.map_or(SecondMoment::Full, |privacy| privacy.second_moments);
     let covariances = epochs.as_ref().is_none_or(|epochs| have_covariances(method, second_moments, epochs));
     let views = views(section, method, covariances);
-    let state_directory = optional(section, "state", |section| {
-        let directory = section.require("directory", section.text("directory"), "directory = \"state\"")?;
-        Some(base.join(directory.value))
-    });
+    let state = optional(section, "state", |section| state(section, base));
     let simulation_seed = optional(section, "simulation", |section| {
         section.require("seed", section.count("seed", 0), "seed = 42").map(|seed| seed.value)
     });
     section.finish();
     let (source, rows) = source?;
+    let (state_directory, state) = state?.unwrap_or_default();
     let (release, strategy_file) = release?.unwrap_or_else(|| (default_release(), None));
     Some(Pipeline {
         name: name?,
@@ -70,7 +70,8 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         release,
         strategy_file,
         views: views?,
-        state_directory: state_directory?,
+        state_directory,
+        state,
         simulation_seed: simulation_seed?,
     })
 }
@@ -387,6 +388,27 @@ fn intervals(view: &Section<'_>) -> Intervals {
         joint: view.flag("joint").unwrap_or(default.joint),
         population: view.flag("population").unwrap_or(default.population),
     }
+}
+
+/// The state directory, and how it is kept.
+fn state(section: &Section<'_>, base: &Path) -> Option<(Option<PathBuf>, Settings)> {
+    let path = |key| section.text(key).map(|path| base.join(path.value));
+    let keep = section.text("keep").and_then(|field| field.map(|text| keep(text)));
+    let keep = keep.map_or_else(Keep::default, |keep| keep.value);
+    Some((path("directory"), Settings { keep, anchor: path("anchor") }))
+}
+
+fn keep(text: &str) -> Result<Keep, String> {
+    let epochs = text.strip_suffix("epochs").or(text.strip_suffix("epoch"));
+    let keep = match epochs {
+        _ if text == "all" => Some(Keep::All),
+        Some(number) => number.trim().parse().ok().map(Keep::Epochs),
+        None => parse_duration(text)
+            .and_then(|micros| u64::try_from(micros).ok())
+            .map(|micros| Keep::Seconds(micros.div_ceil(1_000_000))),
+    };
+    let expected = "\"all\", a number of epochs such as \"100 epochs\", or an age such as \"30 days\"";
+    keep.ok_or_else(|| format!("found {text:?}, expected {expected}"))
 }
 
 const NO_COVARIANCES: &str = "no second moments of records are released, so there is no covariance: choose estimate = \

@@ -1,9 +1,10 @@
-//! The commit operator's log: a [`Store`], and the state from which a run begins.
+//! The commit operator's log: a [`Store`], the state from which a run begins, and the stamps of what it commits.
 
 use std::collections::BTreeMap;
 use std::error::Error;
 
 use bincode::{DefaultOptions, Options};
+use crossbeam::channel::{Receiver, Sender, unbounded};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseShard;
 use hushflow_operators::{CommitLog, EpochCommit};
@@ -13,7 +14,7 @@ use zeroize::Zeroizing;
 use super::RunError;
 use crate::publication::{Calibration, Publication};
 use crate::source::Position;
-use crate::state::{EpochFrame, Recovered, SourcePosition, StateError, Store};
+use crate::state::{EpochFrame, Recovered, SourcePosition, Stamp, StateError, Store};
 
 /// Where a run begins. The same on every worker of every process.
 #[derive(Clone, Serialize, Deserialize)]
@@ -73,7 +74,27 @@ pub(super) fn position(recovered: &Recovered) -> Result<Position, RunError> {
 }
 
 /// The store behind the commit operator.
-pub(super) struct Journal(pub(super) Store);
+pub(super) struct Journal {
+    store: Store,
+    /// Where the stamps of committed epochs go: one for each view.
+    stamps: Vec<Sender<(u64, Stamp)>>,
+}
+
+/// The stamps of committed epochs, in their order, for one view.
+pub(super) struct Stamps {
+    committed: Receiver<(u64, Stamp)>,
+    current: Option<(u64, Stamp)>,
+}
+
+impl Stamps {
+    /// That of `epoch`, which is committed, and not before one that was asked for.
+    pub(super) fn of(&mut self, epoch: u64) -> Option<Stamp> {
+        while self.current.is_none_or(|(current, _)| current < epoch) {
+            self.current = Some(self.committed.try_recv().ok()?);
+        }
+        self.current.filter(|(current, _)| *current == epoch).map(|(_, stamp)| stamp)
+    }
+}
 
 impl CommitLog<Position> for Journal {
     fn commit(&mut self, epochs: &[EpochCommit<Position>]) -> Result<(), Box<dyn Error>> {
@@ -92,7 +113,13 @@ impl CommitLog<Position> for Journal {
                 })
             })
             .collect::<Result<Vec<_>, bincode::Error>>()?;
-        self.0.commit(&frames)?;
+        let generation = self.store.generation();
+        for (epoch, chain) in epochs.iter().zip(self.store.commit(&frames)?) {
+            for stamps in &self.stamps {
+                // Whoever no longer listens does not stop the release.
+                let _ = stamps.send((epoch.epoch, Stamp { generation, chain }));
+            }
+        }
         if let Some(epoch) = epochs.iter().rfind(|epoch| !epoch.states.is_empty()) {
             self.checkpoint(epoch)?;
         }
@@ -101,10 +128,26 @@ impl CommitLog<Position> for Journal {
 }
 
 impl Journal {
+    pub(super) fn new(store: Store) -> Self {
+        Journal { store, stamps: Vec::new() }
+    }
+
+    /// The number of the run.
+    pub(super) fn generation(&self) -> u64 {
+        self.store.generation()
+    }
+
+    /// The stamps of what will be committed.
+    pub(super) fn stamps(&mut self) -> Stamps {
+        let (stamps, committed) = unbounded();
+        self.stamps.push(stamps);
+        Stamps { committed, current: None }
+    }
+
     /// Writes the encoders' states, unless they exceed what a frame may hold: then the next start replays the log.
     fn checkpoint(&mut self, epoch: &EpochCommit<Position>) -> Result<(), StateError> {
         let Ok(states) = options().serialize(&epoch.states).map(Zeroizing::new) else { return Ok(()) };
-        match self.0.checkpoint(epoch.epoch, &states) {
+        match self.store.checkpoint(epoch.epoch, &states) {
             Err(StateError::TooLarge { .. }) => Ok(()),
             written => written,
         }

@@ -40,11 +40,11 @@ use timely::worker::Worker;
 use crate::pipeline::{self, Pipeline};
 use crate::publication::{Publication, PublicationError};
 use crate::source::{Counters, Position, SourceError, SourceReader};
-use crate::state::{PublicReader, StateError, Store};
+use crate::state::{PublicReader, Stamp, StateError, Store};
 use crate::strategies::{Progress, of_pipeline};
 use cluster::execute;
 use feed::{Feed, channels, source};
-use journal::{Journal, Start, position};
+use journal::{Journal, Stamps, Start, position};
 
 pub use cluster::{Cluster, ClusterError, is_lost_peer};
 
@@ -109,6 +109,8 @@ pub struct Output {
     pub view: usize,
     /// Moments and density.
     pub estimated: Estimated,
+    /// The run and the history of the release behind them.
+    pub stamp: Stamp,
 }
 
 /// What a run did.
@@ -141,7 +143,7 @@ pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> R
         std::thread::spawn(move || dealer.deal(reader, &fault))
     });
     let start = lead.as_ref().map(|lead| lead.start.clone());
-    let generation = lead.as_ref().map_or(0, |lead| lead.journal.0.generation());
+    let generation = lead.as_ref().map_or(0, |lead| lead.journal.generation());
     let process = Process {
         publication,
         noise,
@@ -202,7 +204,7 @@ fn noise(pipeline: &Pipeline) -> NoiseSource {
 struct Lead {
     start: Start,
     journal: Journal,
-    views: Vec<View>,
+    views: Vec<(View, Stamps)>,
     outputs: Sender<Output>,
 }
 
@@ -214,13 +216,14 @@ fn open(
     noise: NoiseSource,
     outputs: Sender<Output>,
 ) -> Result<(Lead, SourceReader), RunError> {
-    let (store, recovered) = Store::open(&options.state, &publication.header()?)?;
+    let (store, recovered) = Store::open_with(&options.state, &publication.header()?, &pipeline.state)?;
     let position = position(&recovered)?;
     let start = Start::recover(publication, recovered, noise)?;
     let committed = start.first_epoch - 1;
     let reader = SourceReader::resume(pipeline, position, committed)?;
     let view = |view: &pipeline::View| publication.view(&view.workload).with_square_bias(view.squares);
     let mut views: Vec<View> = pipeline.views.iter().map(view).collect();
+    let mut journal = Journal::new(store);
     let mut releases = PublicReader::open(&options.state)?;
     for _ in 0..committed {
         let release = releases.next_frame()?.ok_or(RunError::Checkpoint)?;
@@ -228,7 +231,8 @@ fn open(
             view.push(&release.values)?.for_each(drop);
         }
     }
-    Ok((Lead { start, journal: Journal(store), views, outputs }, reader))
+    let views = views.into_iter().map(|view| (view, journal.stamps())).collect();
+    Ok((Lead { start, journal, views, outputs }, reader))
 }
 
 /// What the workers of a process share.
@@ -314,15 +318,16 @@ impl Process {
             let mut views = views.into_iter().flatten();
             for (view, &projection) in self.projections.iter().enumerate() {
                 let outputs = outputs.clone();
-                let moments = views.next();
+                let (moments, mut stamps) = views.next().unzip();
                 released
                     .clone()
                     .view(|| moments.expect("releases come to the lead alone"), fault.clone())
                     .density_by(projection)
                     .inspect(move |estimated| {
-                        if let Some(outputs) = &outputs {
+                        let stamp = stamps.as_mut().and_then(|stamps| stamps.of(estimated.moments.epoch));
+                        if let (Some(outputs), Some(stamp)) = (&outputs, stamp) {
                             // Whoever no longer listens does not stop the release.
-                            let _ = outputs.send(Output { view, estimated: estimated.clone() });
+                            let _ = outputs.send(Output { view, estimated: estimated.clone(), stamp });
                         }
                     });
             }

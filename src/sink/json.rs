@@ -19,6 +19,8 @@ pub(super) fn line(line: &Line<'_>) -> String {
     object.insert("view".into(), line.view.name.as_str().into());
     object.insert("workload".into(), line.view.workload.to_string().into());
     object.insert("private".into(), line.publication.is_private().into());
+    object.insert("generation".into(), line.stamp.generation.into());
+    object.insert("chain".into(), line.stamp.chain.short().into());
     object.insert("count".into(), moments.count().into());
     object.insert("count_noise".into(), moments.noise.count.into());
     if let SecondMomentSource::EpochSums(bias) = moments.source {

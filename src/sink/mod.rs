@@ -20,6 +20,7 @@ use hushflow_operators::Estimated;
 
 use crate::pipeline::{Estimate, View};
 use crate::publication::Publication;
+use crate::state::Stamp;
 
 /// How a view is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +52,12 @@ impl Writer {
         Writer { publication, view, format, named, headed: false }
     }
 
-    /// Writes what the view gives for one key at one epoch to `out`, and the header before the first line.
+    /// Writes what the view gives for one key at one epoch, from the release with this `stamp`, to `out`, and the
+    /// header before the first line.
     ///
     /// # Errors
     /// Whatever the output says.
-    pub fn write(&mut self, estimated: &Estimated, out: &mut impl Write) -> io::Result<()> {
+    pub fn write(&mut self, estimated: &Estimated, stamp: &Stamp, out: &mut impl Write) -> io::Result<()> {
         let density = match (&estimated.density, self.view.estimate) {
             (_, Estimate::Moments) => None,
             (Ok(density), Estimate::Gaussian) => Some(self.publication.to_units(density)),
@@ -69,6 +71,7 @@ impl Writer {
             view: &self.view,
             named: self.named,
             moments,
+            stamp,
             density: density.as_ref().map(Result::as_ref),
             intervals: noisy.intervals(confidence).ok(),
         };
@@ -96,6 +99,7 @@ struct Line<'a> {
     view: &'a View,
     named: bool,
     moments: &'a Moments,
+    stamp: &'a Stamp,
     /// In the units of the columns; none for a view of moments.
     density: Option<Result<&'a Density, &'a DensityError>>,
     /// In centred and scaled coordinates; none where there is no density.

@@ -1,23 +1,39 @@
 //! Files that were changed at rest: bits flipped, lengths cut, files missing, swapped, or from another day. Each is
 //! found, or does no harm: never another value for a published epoch, never a lost one, never a panic.
 //!
-//! The files are the fixtures of format version 1, so these tests also keep that version readable.
+//! The files are the fixtures of every format version, so these tests also keep the versions readable.
 
 use super::{
-    EpochFrame, PublicHeader, PublicReader, ReleaseFrame, SourcePosition, StateError, Store,
-    frames::EncodedEpoch,
+    EpochFrame, Keep, PublicHeader, PublicReader, ReleaseFrame, SourcePosition, StateError, Store,
+    format::{FRAME_HEADER_LENGTH, FrameHeader, Version, kind},
+    frames::{EncodedEpoch, encode},
+    log::{Reading, read_frame},
     simulated::Disk,
-    storage::{CHECKPOINTS, PRIVATE_LOG, PUBLIC_LOG},
+    storage::{CHECKPOINTS, PRIVATE_LOG, PUBLIC_LOG, Storage, segment_name},
     verify::verify_storage,
 };
 use proptest::prelude::*;
 
-const FIXTURES: [(&str, &[u8]); 4] = [
-    (PRIVATE_LOG, include_bytes!("../../tests/fixtures/state-v1/private-000001.log")),
+type Files = [(&'static str, &'static [u8])];
+
+/// Whole logs.
+const VERSION_1: &Files = &[
     (PUBLIC_LOG, include_bytes!("../../tests/fixtures/state-v1/public.log")),
+    (PRIVATE_LOG, include_bytes!("../../tests/fixtures/state-v1/private-000001.log")),
     (CHECKPOINTS[0], include_bytes!("../../tests/fixtures/state-v1/checkpoint.a")),
     (CHECKPOINTS[1], include_bytes!("../../tests/fixtures/state-v1/checkpoint.b")),
 ];
+
+/// The private log begins after epoch 1.
+const VERSION_2: &Files = &[
+    (PUBLIC_LOG, include_bytes!("../../tests/fixtures/state-v2/public.log")),
+    ("private-000002.log", include_bytes!("../../tests/fixtures/state-v2/private-000002.log")),
+    ("private-000003.log", include_bytes!("../../tests/fixtures/state-v2/private-000003.log")),
+    (CHECKPOINTS[0], include_bytes!("../../tests/fixtures/state-v2/checkpoint.a")),
+    (CHECKPOINTS[1], include_bytes!("../../tests/fixtures/state-v2/checkpoint.b")),
+];
+
+const VERSIONS: [&Files; 2] = [VERSION_1, VERSION_2];
 
 fn header() -> PublicHeader {
     PublicHeader { parameters: b"clip_norm = 1\n".to_vec(), private: false }
@@ -34,41 +50,52 @@ fn frame(epoch: u64) -> EpochFrame {
 }
 
 fn open(disk: &Disk) -> Result<(Store, super::Recovered), StateError> {
-    Store::recover(Box::new(disk.clone()), &header())
+    open_with(disk, Keep::default())
+}
+
+fn open_with(disk: &Disk, keep: Keep) -> Result<(Store, super::Recovered), StateError> {
+    Store::recover(Box::new(disk.clone()), None, &header(), keep)
 }
 
 /// The run that the fixtures hold: two generations, five epochs, checkpoints of epochs 1 and 3.
-fn write_fixtures(disk: &Disk) {
-    let (mut store, _) = open(disk).unwrap();
+fn write_fixtures(disk: &Disk, keep: Keep) {
+    let (mut store, _) = open_with(disk, keep).unwrap();
     store.commit(&[frame(1)]).unwrap();
     store.checkpoint(1, b"state after 1").unwrap();
     store.commit(&[frame(2), frame(3)]).unwrap();
-    let (mut store, _) = open(disk).unwrap();
+    let (mut store, _) = open_with(disk, keep).unwrap();
     store.commit(&[frame(4)]).unwrap();
     store.checkpoint(3, b"state after 3").unwrap();
     store.commit(&[frame(5)]).unwrap();
 }
 
-fn fixtures() -> Disk {
+fn fixtures(files: &Files) -> Disk {
     let disk = Disk::default();
-    FIXTURES.iter().for_each(|(name, bytes)| disk.put(name, bytes));
+    files.iter().for_each(|(name, bytes)| disk.put(name, bytes));
     disk
 }
 
+fn is_private(name: &str) -> bool {
+    name.starts_with("private")
+}
+
 fn releases(disk: &Disk) -> Vec<ReleaseFrame> {
-    let mut reader = PublicReader::of(disk).unwrap();
+    let mut reader = PublicReader::of(Box::new(disk.clone())).unwrap();
     std::iter::from_fn(|| reader.next_frame().unwrap()).collect()
 }
 
 fn expected_releases() -> Vec<ReleaseFrame> {
-    let generation = |epoch| if epoch <= 3 { 1 } else { 2 };
-    (1..=5)
-        .map(|epoch| ReleaseFrame { generation: generation(epoch), epoch, values: frame(epoch).values })
-        .collect()
+    let mut chain = header().fingerprint().unwrap();
+    let release = |epoch| {
+        let generation = if epoch <= 3 { 1 } else { 2 };
+        chain = EncodedEpoch::new(Version::Two, generation, 0, chain, &frame(epoch)).unwrap().link;
+        ReleaseFrame { generation, epoch, values: frame(epoch).values, chain }
+    };
+    (1..=5).map(release).collect()
 }
 
 /// A start that succeeds must find everything as it was.
-fn check_intact(disk: &Disk) {
+fn check_intact(disk: &Disk, files: &Files) {
     let (store, recovered) = open(disk).unwrap();
     assert_eq!(store.committed(), 5);
     let from = recovered.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.epoch);
@@ -79,58 +106,105 @@ fn check_intact(disk: &Disk) {
     assert!(replayed == (from + 1..=5).map(frame).collect::<Vec<_>>());
     assert!(recovered.positions == frame(5).positions);
     assert_eq!(releases(disk), expected_releases());
-    assert!(disk.content(PUBLIC_LOG).unwrap() == FIXTURES[1].1);
-    assert!(verify_storage(disk).problem.is_none_or(|problem| matches!(problem, StateError::Damaged { .. })));
+    assert!(disk.content(PUBLIC_LOG).unwrap() == files[0].1);
+    assert!(
+        verify_storage(disk, None)
+            .problem
+            .is_none_or(|problem| matches!(problem, StateError::Damaged { .. }))
+    );
 }
 
-/// The error must name the file and how to mend it, whatever the file is.
+/// The error must name the file, or the segment that does not fit it, and how to mend it.
 fn check_refused(disk: &Disk, name: &str) {
     let error = open(disk).err().unwrap();
-    assert!(error.to_string().contains(name), "{error}");
+    let named = if is_private(name) { "private-" } else { name };
+    assert!(error.to_string().contains(named), "{error}");
     assert!(error.to_string().contains("restore"), "{error}");
-    assert!(verify_storage(disk).problem.is_some());
+    assert!(verify_storage(disk, None).problem.is_some());
 }
 
+/// What was changed from `offset` on is refused where nothing makes up for it: in the private log, and in the part of
+/// the public log that the private log no longer gives.
+fn check_changed(disk: &Disk, files: &Files, name: &str, offset: usize) {
+    if is_private(name) || name == PUBLIC_LOG && offset < irreplaceable(files) {
+        check_refused(disk, name);
+    } else {
+        check_intact(disk, files);
+    }
+}
+
+/// Bytes of the public log up to where the private log begins.
+fn irreplaceable(files: &Files) -> usize {
+    if files.len() == VERSION_1.len() {
+        return 0;
+    }
+    let disk = fixtures(files);
+    let file = disk.read(PUBLIC_LOG).unwrap().unwrap();
+    let length = file.length().unwrap();
+    let end = |offset| match read_frame(&*file, offset, length).unwrap() {
+        Reading::Frame(frame) => frame.end(),
+        _ => panic!("no frame at {offset}"),
+    };
+    end(end(16)) as usize
+}
+
+/// New directories are of the newest version, and one of an older version is continued as it is.
 #[test]
 fn a_run_writes_exactly_the_fixtures() {
-    let disk = Disk::default();
-    write_fixtures(&disk);
-    for (name, bytes) in FIXTURES {
-        assert!(disk.content(name).as_deref() == Some(bytes), "{name}");
-    }
+    let check = |disk: Disk, files: &Files| {
+        write_fixtures(&disk, Keep::default());
+        for (name, bytes) in files {
+            assert!(disk.content(name).as_deref() == Some(*bytes), "{name}");
+        }
+        let logs = disk.names().unwrap().into_iter().filter(|name| name.ends_with(".log")).count();
+        assert_eq!(logs + 2, files.len(), "the segments are those of the fixtures");
+    };
+    check(Disk::default(), VERSION_2);
+    let begun = Disk::default();
+    let header_end = 16 + encode(kind::HEADER, 0, &header()).unwrap().len();
+    begun.put(PRIVATE_LOG, &VERSION_1[1].1[..header_end]);
+    check(begun, VERSION_1);
 }
 
 #[test]
 fn the_fixtures_are_read_and_found_in_order() {
-    check_intact(&fixtures());
-    let report = verify_storage(&fixtures());
-    assert!(report.problem.is_none(), "{:?}", report.problem);
-    assert_eq!((report.generations, report.committed, report.published), (2, 5, 5));
-    assert_eq!((report.checkpoints, report.uncommitted_bytes), (vec![1, 3], 0));
-    assert_eq!(PublicReader::of(&fixtures()).unwrap().header(), &header());
+    for files in VERSIONS {
+        check_intact(&fixtures(files), files);
+        let report = verify_storage(&fixtures(files), None);
+        assert!(report.problem.is_none(), "{:?}", report.problem);
+        assert_eq!((report.generations, report.committed, report.published), (2, 5, 5));
+        assert_eq!((report.checkpoints, report.uncommitted_bytes), (vec![1, 3], 0));
+        assert_eq!(report.chain, expected_releases()[4].chain);
+        assert_eq!(report.sums_from, if files.len() == VERSION_1.len() { 1 } else { 2 });
+        assert_eq!(PublicReader::of(Box::new(fixtures(files))).unwrap().header(), &header());
+    }
 }
 
 #[test]
 fn every_flipped_bit_is_found_or_mended() {
-    for (name, bytes) in FIXTURES {
-        for bit in 0..8 * bytes.len() {
-            let mut bad = bytes.to_vec();
-            bad[bit / 8] ^= 1 << (bit % 8);
-            let disk = fixtures();
-            disk.put(name, &bad);
-            assert!(verify_storage(&disk).problem.is_some(), "{name}, bit {bit}");
-            if name == PRIVATE_LOG { check_refused(&disk, name) } else { check_intact(&disk) }
+    for files in VERSIONS {
+        for (name, bytes) in files {
+            for bit in 0..8 * bytes.len() {
+                let mut bad = bytes.to_vec();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                let disk = fixtures(files);
+                disk.put(name, &bad);
+                assert!(verify_storage(&disk, None).problem.is_some(), "{name}, bit {bit}");
+                check_changed(&disk, files, name, bit / 8);
+            }
         }
     }
 }
 
 #[test]
 fn every_cut_is_found_or_mended() {
-    for (name, bytes) in FIXTURES {
-        for length in 0..bytes.len() {
-            let disk = fixtures();
-            disk.put(name, &bytes[..length]);
-            if name == PRIVATE_LOG { check_refused(&disk, name) } else { check_intact(&disk) }
+    for files in VERSIONS {
+        for (name, bytes) in files {
+            for length in 0..bytes.len() {
+                let disk = fixtures(files);
+                disk.put(name, &bytes[..length]);
+                check_changed(&disk, files, name, length);
+            }
         }
     }
 }
@@ -138,21 +212,24 @@ fn every_cut_is_found_or_mended() {
 /// The last run had committed nothing: its generation frame is the tail. Losing it loses nothing.
 #[test]
 fn a_lost_generation_frame_is_harmless() {
-    let disk = fixtures();
-    drop(open(&disk).unwrap());
-    let log = disk.content(PRIVATE_LOG).unwrap();
-    for length in FIXTURES[0].1.len()..log.len() {
-        let disk = fixtures();
-        disk.put(PRIVATE_LOG, &log[..length]);
-        check_intact(&disk);
+    for (files, last) in [(VERSION_1, 1), (VERSION_2, 2)] {
+        let disk = fixtures(files);
+        drop(open(&disk).unwrap());
+        let (name, bytes) = files[last];
+        let log = disk.content(name).unwrap();
+        for length in bytes.len()..log.len() {
+            let disk = fixtures(files);
+            disk.put(name, &log[..length]);
+            check_intact(&disk, files);
+        }
     }
 }
 
 #[test]
 fn damage_before_the_last_batch_is_found_without_any_witness() {
-    let bytes = FIXTURES[0].1;
-    let last_batch = bytes.len() - EncodedEpoch::new(2, 0, &frame(5)).unwrap().private.len();
-    for byte in 0..last_batch {
+    let bytes = VERSION_1[1].1;
+    let last = EncodedEpoch::new(Version::One, 2, 0, header().fingerprint().unwrap(), &frame(5)).unwrap();
+    for byte in 0..bytes.len() - last.private.len() {
         let mut bad = bytes.to_vec();
         bad[byte] ^= 0x10;
         let disk = Disk::default();
@@ -166,16 +243,61 @@ fn damage_before_the_last_batch_is_found_without_any_witness() {
 
 #[test]
 fn missing_files_are_mended_or_refused() {
-    for name in [PUBLIC_LOG, CHECKPOINTS[0], CHECKPOINTS[1]] {
-        let disk = fixtures();
-        disk.remove(name);
-        check_intact(&disk);
+    for (files, name) in [(VERSION_1, PUBLIC_LOG), (VERSION_1, CHECKPOINTS[0]), (VERSION_1, CHECKPOINTS[1])]
+        .into_iter()
+        .chain(CHECKPOINTS.map(|name| (VERSION_2, name)))
+    {
+        let disk = fixtures(files);
+        disk.lose(name);
+        check_intact(&disk, files);
     }
-    let disk = fixtures();
-    disk.remove(PRIVATE_LOG);
-    assert!(matches!(open(&disk), Err(StateError::PrivateLogLost { .. })));
-    disk.remove(PUBLIC_LOG);
-    assert!(matches!(open(&disk), Err(StateError::PrivateLogLost { .. })), "checkpoints are witnesses too");
+    let refused = |files: &Files, lost: &[&str]| {
+        let disk = fixtures(files);
+        lost.iter().for_each(|name| disk.lose(name));
+        open(&disk).err().unwrap()
+    };
+    let segments = [segment_name(2), segment_name(3)];
+    let [second, third] = segments.each_ref().map(String::as_str);
+    assert!(matches!(refused(VERSION_1, &[PRIVATE_LOG]), StateError::PrivateLogLost { .. }));
+    assert!(
+        matches!(refused(VERSION_1, &[PRIVATE_LOG, PUBLIC_LOG]), StateError::PrivateLogLost { .. }),
+        "checkpoints are witnesses too"
+    );
+    assert!(matches!(refused(VERSION_2, &[PUBLIC_LOG]), StateError::Damaged { offset: 0, .. }));
+    assert!(matches!(refused(VERSION_2, &CHECKPOINTS), StateError::CheckpointLost { epoch: 1, .. }));
+    assert!(matches!(refused(VERSION_2, &[second]), StateError::CheckpointLost { epoch: 4, .. }));
+    assert!(matches!(refused(VERSION_2, &[third]), StateError::RolledBack { committed: 4, .. }));
+    assert!(matches!(refused(VERSION_2, &[second, third]), StateError::PrivateLogLost { .. }));
+}
+
+/// The run of the fixtures with all its segments.
+fn whole() -> Disk {
+    let disk = Disk::default();
+    write_fixtures(&disk, Keep::All);
+    disk
+}
+
+fn replace_private_log(disk: &Disk, other: &Disk) {
+    let of = |disk: &Disk| disk.names().unwrap().into_iter().filter(|name| is_private(name));
+    of(disk).for_each(|name| disk.lose(&name));
+    of(other).for_each(|name| disk.put(&name, &other.content(&name).unwrap()));
+}
+
+#[test]
+fn a_segment_that_is_missing_between_others_is_named() {
+    let disk = whole();
+    disk.lose(&segment_name(2));
+    match open(&disk).err() {
+        Some(StateError::PrivateLogLost { path, .. }) => assert!(path.ends_with(segment_name(2))),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_segment_under_another_number_is_refused() {
+    let disk = whole();
+    disk.put(&segment_name(3), &disk.content(&segment_name(2)).unwrap());
+    assert!(matches!(open(&disk), Err(StateError::Disorder { what: "segment", found: 2, expected: 3, .. })));
 }
 
 #[test]
@@ -183,10 +305,10 @@ fn yesterdays_private_log_is_refused() {
     let yesterday = Disk::default();
     let (mut store, _) = open(&yesterday).unwrap();
     store.commit(&[frame(1), frame(2)]).unwrap();
-    let check = |removed: &[&str], witness: &str, epoch: u64| {
-        let disk = fixtures();
-        disk.put(PRIVATE_LOG, &yesterday.content(PRIVATE_LOG).unwrap());
-        removed.iter().for_each(|name| disk.remove(name));
+    let check = |lost: &[&str], witness: &str, epoch: u64| {
+        let disk = whole();
+        replace_private_log(&disk, &yesterday);
+        lost.iter().for_each(|name| disk.lose(name));
         match open(&disk).err() {
             Some(StateError::RolledBack { committed: 2, witness: found, witnessed, .. }) => {
                 assert!(found.ends_with(witness) && witnessed == epoch);
@@ -198,52 +320,114 @@ fn yesterdays_private_log_is_refused() {
     check(&[PUBLIC_LOG], CHECKPOINTS[1], 3);
 }
 
-#[test]
-fn files_of_another_run_are_refused() {
+fn other_run() -> Disk {
     let other = Disk::default();
     let (mut store, _) = open(&other).unwrap();
     let noisier = |epoch| EpochFrame { values: vec![99], ..frame(epoch) };
     store.commit(&(1..=6).map(noisier).collect::<Vec<_>>()).unwrap();
     store.checkpoint(6, b"state").unwrap();
-    let disk = fixtures();
+    other
+}
+
+#[test]
+fn files_of_another_run_are_refused() {
+    let other = other_run();
+    let disk = whole();
     disk.put(PUBLIC_LOG, &other.content(PUBLIC_LOG).unwrap());
     assert!(matches!(open(&disk), Err(StateError::Conflict { epoch: 1, .. })));
-    let disk = fixtures();
-    disk.put(PRIVATE_LOG, &other.content(PRIVATE_LOG).unwrap());
+    let disk = fixtures(VERSION_2);
+    disk.put(PUBLIC_LOG, &other.content(PUBLIC_LOG).unwrap());
+    assert!(
+        matches!(open(&disk), Err(StateError::Conflict { epoch: 1, .. })),
+        "where the private log begins"
+    );
+    let disk = whole();
+    replace_private_log(&disk, &other);
     assert!(matches!(open(&disk), Err(StateError::Conflict { epoch: 1, .. })));
-    disk.remove(PUBLIC_LOG);
+    disk.lose(PUBLIC_LOG);
     assert!(matches!(open(&disk), Err(StateError::ForeignCheckpoint { epoch: 1, .. })));
+    let disk = whole();
+    disk.put(&segment_name(2), &other.content(&segment_name(2)).unwrap());
+    assert!(matches!(open(&disk), Err(StateError::Disorder { .. })));
+}
+
+/// A checksum can be made to fit; the chain then says that this is another history.
+#[test]
+fn a_release_that_was_rewritten_with_its_checksums_breaks_the_chain() {
+    let disk = fixtures(VERSION_2);
+    let mut log = disk.content(PUBLIC_LOG).unwrap();
+    let start = irreplaceable(VERSION_2);
+    let header: &[u8; FRAME_HEADER_LENGTH] = log[start..].first_chunk().unwrap();
+    let payload =
+        start + FRAME_HEADER_LENGTH..start + FrameHeader::from_bytes(header).unwrap().frame_length() as usize;
+    log[payload.end - 33] ^= 1;
+    let header = FrameHeader::of(kind::RELEASE, 0, &log[payload.clone()]).to_bytes();
+    log[start..payload.start].copy_from_slice(&header);
+    disk.put(PUBLIC_LOG, &log);
+    let mut reader = PublicReader::of(Box::new(disk.clone())).unwrap();
+    assert_eq!(reader.next_frame().unwrap().map(|release| release.epoch), Some(1));
+    assert!(matches!(reader.next_frame(), Err(StateError::Forked { epoch: 2, .. })));
+    assert!(matches!(open(&disk), Err(StateError::Conflict { epoch: 2, .. })));
+}
+
+/// A directory that was restored from a copy and went on is whole. Who has read more before knows better.
+#[test]
+fn a_reader_that_saw_more_refuses_a_restored_directory() {
+    let disk = fixtures(VERSION_2);
+    let mut reader = PublicReader::of(Box::new(disk.clone())).unwrap();
+    let (mut store, _) = open(&disk).unwrap();
+    let copy = disk.after_restart();
+    let drawn = |epoch, noise| EpochFrame { epoch, values: vec![noise; 3], ..frame(1) };
+    store.commit(&[drawn(6, 1), drawn(7, 1)]).unwrap();
+    assert_eq!(std::iter::from_fn(|| reader.next_frame().unwrap()).count(), 7);
+    disk.turn_into(&copy);
+    assert!(matches!(reader.next_frame(), Err(StateError::WentBack { epoch: 7, .. })));
+    let (mut store, _) = open(&disk).unwrap();
+    store.commit(&[drawn(6, 2), drawn(7, 2)]).unwrap();
+    assert!(reader.next_frame().unwrap().is_none(), "as long as before: there is nothing to compare");
+    store.commit(&[drawn(8, 1)]).unwrap();
+    assert!(matches!(reader.next_frame(), Err(StateError::Forked { epoch: 8, .. })));
 }
 
 #[test]
 fn other_parameters_another_version_and_another_role_are_refused() {
     let others = PublicHeader { private: true, ..header() };
-    let refused = Store::recover(Box::new(fixtures()), &others).err();
-    assert!(matches!(refused, Some(StateError::HeaderDiffers { .. })));
-    let disk = fixtures();
-    disk.put(PRIVATE_LOG, FIXTURES[1].1);
+    for files in VERSIONS {
+        let refused = Store::recover(Box::new(fixtures(files)), None, &others, Keep::default()).err();
+        assert!(matches!(refused, Some(StateError::HeaderDiffers { .. })));
+    }
+    let disk = fixtures(VERSION_1);
+    disk.put(PRIVATE_LOG, VERSION_1[0].1);
     assert!(matches!(open(&disk), Err(StateError::Damaged { offset: 0, .. })));
-    let mut newer = FIXTURES[0].1.to_vec();
-    newer[8] = 2;
+    let mut newer = VERSION_1[1].1.to_vec();
+    newer[8] = 3;
     let checksum = crc32c::crc32c(&newer[..12]).to_le_bytes();
     newer[12..16].copy_from_slice(&checksum);
     disk.put(PRIVATE_LOG, &newer);
-    assert!(matches!(open(&disk), Err(StateError::UnknownVersion { found: 2, supported: 1, .. })));
+    assert!(matches!(open(&disk), Err(StateError::UnknownVersion { found: 3, supported: 2, .. })));
+    let mixed = fixtures(VERSION_1);
+    mixed.put(PUBLIC_LOG, VERSION_2[0].1);
+    assert!(matches!(open(&mixed), Err(StateError::Conflict { epoch: 0, .. })));
+    let mixed = fixtures(VERSION_1);
+    mixed.put(CHECKPOINTS[1], VERSION_2[4].1);
+    assert!(matches!(open(&mixed), Err(StateError::ForeignCheckpoint { epoch: 3, .. })));
 }
 
 proptest! {
     /// Arbitrary overwriting, in one file or in all: a start either is refused or changes no published value.
     #[test]
     fn arbitrary_damage_never_changes_a_release(
-        changes in proptest::collection::vec((0usize..4, any::<prop::sample::Index>(), any::<[u8; 3]>()), 1..6),
+        version in 0usize..2,
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<[u8; 3]>()), 1..6),
     ) {
-        let mut files = FIXTURES.map(|(_, bytes)| bytes.to_vec());
+        let mut files: Vec<Vec<u8>> = VERSIONS[version].iter().map(|(_, bytes)| bytes.to_vec()).collect();
         for (file, at, bytes) in changes {
-            let at = at.index(files[file].len() - bytes.len());
-            files[file][at..at + bytes.len()].copy_from_slice(&bytes);
+            let file = &mut files[file.index(VERSIONS[version].len())];
+            let at = at.index(file.len() - bytes.len());
+            file[at..at + bytes.len()].copy_from_slice(&bytes);
         }
         let disk = Disk::default();
-        FIXTURES.iter().zip(&files).for_each(|((name, _), bytes)| disk.put(name, bytes));
+        VERSIONS[version].iter().zip(&files).for_each(|((name, _), bytes)| disk.put(name, bytes));
         if open(&disk).is_ok() {
             let releases = releases(&disk);
             prop_assert_eq!(&releases[..], &expected_releases()[..releases.len()]);

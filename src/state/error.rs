@@ -105,6 +105,33 @@ pub enum StateError {
         /// The number that had to follow.
         expected: u64,
     },
+    /// A release whose link is not that of the history before it.
+    #[error(
+        "{}: the release of epoch {epoch} (byte {offset}) does not continue the history before it: the log was \
+         restored from a copy, or put together from several, and epochs may have been drawn twice: keep what was read \
+         before, and restore the newest state directory",
+        path.display()
+    )]
+    Forked {
+        /// The log.
+        path: PathBuf,
+        /// Where the frame begins.
+        offset: u64,
+        /// Its epoch.
+        epoch: u64,
+    },
+    /// A public log that has become shorter than what was read of it.
+    #[error(
+        "{}: now ends before epoch {epoch}, which was read from it: the log was restored from a copy, and epochs may be \
+         drawn twice: keep what was read before, and restore the newest state directory",
+        path.display()
+    )]
+    WentBack {
+        /// The public log.
+        path: PathBuf,
+        /// The last epoch that was read.
+        epoch: u64,
+    },
     /// The private log ends before an epoch that another file holds.
     #[error(
         "{}: ends at epoch {committed} (byte {offset}), but {} holds epoch {witnessed}: the private log was cut \
@@ -135,6 +162,71 @@ pub enum StateError {
         path: PathBuf,
         /// The file that was made from it.
         witness: PathBuf,
+    },
+    /// The private log begins after an epoch of which no checkpoint is left.
+    #[error(
+        "{}: begins after epoch {epoch}, and no checkpoint that holds the epochs before is readable: restore the \
+         checkpoints, or use another --state directory",
+        path.display()
+    )]
+    CheckpointLost {
+        /// The first segment of the private log.
+        path: PathBuf,
+        /// The last epoch before it.
+        epoch: u64,
+    },
+    /// The anchor has seen more than the state directory holds.
+    #[error(
+        "{}: stands at run {generation}, epoch {epoch}, but its anchor {} has seen run {anchored_generation}, epoch \
+         {anchored_epoch}: the directory is new, or was restored from an older copy, and going on would draw fresh \
+         noise for published epochs: restore the newest state directory; to delete the anchor is to accept that epochs \
+         are released twice, which (ε, δ) does not cover",
+        path.display(), anchor.display()
+    )]
+    BehindAnchor {
+        /// The state directory.
+        path: PathBuf,
+        /// The anchor.
+        anchor: PathBuf,
+        /// The last run of the directory, 0 before the first.
+        generation: u64,
+        /// Its last committed epoch, 0 before the first.
+        epoch: u64,
+        /// The last run that the anchor has seen.
+        anchored_generation: u64,
+        /// The last epoch that the anchor has seen.
+        anchored_epoch: u64,
+    },
+    /// The anchor has seen another history.
+    #[error(
+        "{}: its release of epoch {epoch} is not the one that its anchor {} has seen: the directory is a copy that went \
+         on by itself: restore the newest state directory; to delete the anchor is to accept that epochs were released \
+         twice, which (ε, δ) does not cover",
+        path.display(), anchor.display()
+    )]
+    ForkedFromAnchor {
+        /// The state directory.
+        path: PathBuf,
+        /// The anchor.
+        anchor: PathBuf,
+        /// The anchored epoch.
+        epoch: u64,
+    },
+    /// There is no anchor of this log.
+    #[error("{}: there is no anchor of this log: name its directory as `anchor` in [state], and start a run", path.display())]
+    NotAnchored {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// The anchor is not what this run has written.
+    #[error(
+        "{}: somebody else has moved or removed the anchor while this run was at work: another run may be at work on a copy \
+         of the state directory, so nothing more is published: end it, then start this one again",
+        path.display()
+    )]
+    AnchorMoved {
+        /// The anchor.
+        path: PathBuf,
     },
     /// The public log shows something else than the private log holds.
     #[error(

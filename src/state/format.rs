@@ -4,8 +4,29 @@
 
 use crc32c::crc32c;
 
-/// The format version this program writes, and the newest it reads.
-pub(super) const VERSION: u16 = 1;
+/// A format version that this program reads and goes on with. New directories get the newest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub(super) enum Version {
+    /// One private log, no stored links.
+    One = 1,
+    /// Segments, and links in frames.
+    Two = 2,
+}
+
+impl Version {
+    pub(super) const NEWEST: Self = Self::Two;
+
+    /// `link` where frames of this version hold it.
+    pub(super) fn stores<T>(self, link: T) -> Option<T> {
+        (self != Self::One).then_some(link)
+    }
+
+    fn of(number: u16) -> Option<Self> {
+        [Self::One, Self::Two].into_iter().find(|version| *version as u16 == number)
+    }
+}
+
 const MAGIC: [u8; 8] = *b"hushflow";
 /// Bytes before the first frame.
 pub(super) const FILE_HEADER_LENGTH: usize = 16;
@@ -21,6 +42,7 @@ pub(super) enum Role {
     PrivateLog = 1,
     PublicLog = 2,
     Checkpoint = 3,
+    Anchor = 4,
 }
 
 /// Frame kinds. Zero is never one, so zeros are never a frame.
@@ -30,6 +52,8 @@ pub(super) mod kind {
     pub(in crate::state) const EPOCH: u8 = 3;
     pub(in crate::state) const RELEASE: u8 = 4;
     pub(in crate::state) const CHECKPOINT: u8 = 5;
+    pub(in crate::state) const SEGMENT: u8 = 6;
+    pub(in crate::state) const ANCHOR: u8 = 7;
 }
 
 /// Why a file header can't be accepted.
@@ -44,29 +68,27 @@ pub(super) enum HeaderFlaw {
 }
 
 /// The first bytes of a file.
-pub(super) fn file_header(role: Role) -> [u8; FILE_HEADER_LENGTH] {
+pub(super) fn file_header(role: Role, version: Version) -> [u8; FILE_HEADER_LENGTH] {
     let mut bytes = [0; FILE_HEADER_LENGTH];
     bytes[0..8].copy_from_slice(&MAGIC);
-    bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[8..10].copy_from_slice(&(version as u16).to_le_bytes());
     bytes[10] = role as u8;
     let checksum = crc32c(&bytes[0..12]);
     bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
     bytes
 }
 
-/// Accepts exactly what [`file_header`] lays out.
-pub(super) fn check_file_header(bytes: &[u8], role: Role) -> Result<(), HeaderFlaw> {
+/// Accepts exactly what [`file_header`] lays out, and gives the version.
+pub(super) fn check_file_header(bytes: &[u8], role: Role) -> Result<Version, HeaderFlaw> {
     let intact = bytes.len() == FILE_HEADER_LENGTH
         && bytes[0..8] == MAGIC
         && crc32c(&bytes[0..12]).to_le_bytes() == bytes[12..16];
     if !intact {
         return Err(HeaderFlaw::Unreadable);
     }
-    let version = u16::from_le_bytes([bytes[8], bytes[9]]);
-    if version != VERSION {
-        return Err(HeaderFlaw::Version(version));
-    }
-    if bytes == file_header(role) { Ok(()) } else { Err(HeaderFlaw::Role) }
+    let number = u16::from_le_bytes([bytes[8], bytes[9]]);
+    let version = Version::of(number).ok_or(HeaderFlaw::Version(number))?;
+    if bytes == file_header(role, version) { Ok(version) } else { Err(HeaderFlaw::Role) }
 }
 
 /// What stands before a payload.
@@ -138,27 +160,31 @@ mod tests {
 
     #[test]
     fn a_file_header_has_these_bytes() {
-        let bytes = file_header(Role::PublicLog);
-        assert_eq!(&bytes[..12], b"hushflow\x01\x00\x02\x00");
-        assert_eq!(bytes[12..], crc32c(&bytes[..12]).to_le_bytes());
+        let check = |version, start: &[u8; 12]| {
+            let bytes = file_header(Role::PublicLog, version);
+            assert_eq!(&bytes[..12], start);
+            assert_eq!(bytes[12..], crc32c(&bytes[..12]).to_le_bytes());
+        };
+        check(Version::One, b"hushflow\x01\x00\x02\x00");
+        check(Version::Two, b"hushflow\x02\x00\x02\x00");
     }
 
     #[test]
     fn a_file_header_is_accepted_for_its_role_and_version_only() {
-        let good = file_header(Role::PrivateLog);
-        assert_eq!(check_file_header(&good, Role::PrivateLog), Ok(()));
+        let good = file_header(Role::PrivateLog, Version::One);
+        assert_eq!(check_file_header(&good, Role::PrivateLog), Ok(Version::One));
         assert_eq!(check_file_header(&good, Role::PublicLog), Err(HeaderFlaw::Role));
         assert_eq!(check_file_header(&good[..15], Role::PrivateLog), Err(HeaderFlaw::Unreadable));
         let mut newer = good;
-        newer[8] = 2;
+        newer[8] = 3;
         let checksum = crc32c(&newer[..12]).to_le_bytes();
         newer[12..].copy_from_slice(&checksum);
-        assert_eq!(check_file_header(&newer, Role::PrivateLog), Err(HeaderFlaw::Version(2)));
+        assert_eq!(check_file_header(&newer, Role::PrivateLog), Err(HeaderFlaw::Version(3)));
     }
 
     #[test]
     fn every_flipped_bit_of_a_header_is_seen() {
-        let good = file_header(Role::PrivateLog);
+        let good = file_header(Role::PrivateLog, Version::Two);
         for bit in 0..8 * FILE_HEADER_LENGTH {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);

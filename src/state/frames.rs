@@ -3,8 +3,9 @@
 //! Types that hold exact sums have no `Debug` and no `Display`, and wipe the sums when dropped.
 
 use super::{
+    chain::{Link, Stamp},
     error::StateError,
-    format::{FRAME_HEADER_LENGTH, FrameHeader, MAX_PAYLOAD, kind},
+    format::{FRAME_HEADER_LENGTH, FrameHeader, MAX_PAYLOAD, Version, kind},
     integers::{pack, unpack},
 };
 use bincode::{DefaultOptions, ErrorKind, Options};
@@ -19,6 +20,18 @@ pub struct PublicHeader {
     pub parameters: Vec<u8>,
     /// False when a seeded generator made the noise: such releases protect nobody.
     pub private: bool,
+}
+
+impl PublicHeader {
+    /// The first link of the log that begins with this header.
+    pub(super) fn fingerprint(&self) -> Result<Link, StateError> {
+        Ok(Link::of_header(&self.payload()?))
+    }
+
+    /// The payload of its frame.
+    pub(super) fn payload(&self) -> Result<Vec<u8>, StateError> {
+        Ok(encode(kind::HEADER, 0, self)?[FRAME_HEADER_LENGTH..].to_vec())
+    }
 }
 
 /// How far one partition of a source has been read.
@@ -58,6 +71,15 @@ pub struct ReleaseFrame {
     pub epoch: u64,
     /// The release y, in grid units.
     pub values: Vec<i128>,
+    /// The link of the history up to here.
+    pub chain: Link,
+}
+
+impl ReleaseFrame {
+    /// What tells it from another release of its epoch.
+    pub fn stamp(&self) -> Stamp {
+        Stamp { generation: self.generation, chain: self.chain }
+    }
 }
 
 /// The encoder's state (and whatever else replay must start from) after an epoch.
@@ -69,13 +91,32 @@ pub struct Checkpoint {
     pub bytes: Zeroizing<Vec<u8>>,
 }
 
+/// Payload of a segment frame: what stands before the segment.
+#[derive(Serialize, Deserialize)]
+pub(super) struct SegmentPayload {
+    pub(super) segment: u64,
+    pub(super) begun: u64,
+    pub(super) generation: u64,
+    pub(super) epoch: u64,
+    pub(super) chain: Link,
+    pub(super) positions: Vec<SourcePosition>,
+}
+
+impl SegmentPayload {
+    /// Of a log that begins with this header.
+    pub(super) fn first(header: &PublicHeader, begun: u64) -> Result<Self, StateError> {
+        let chain = header.fingerprint()?;
+        Ok(Self { segment: 1, begun, generation: 0, epoch: 0, chain, positions: Vec::new() })
+    }
+}
+
 /// Payload of a generation frame.
 #[derive(Serialize, Deserialize)]
 pub(super) struct GenerationPayload {
     pub(super) generation: u64,
 }
 
-/// Payload of an epoch frame; sums and values are packed.
+/// Payload of an epoch frame, but for its link; sums and values are packed.
 #[derive(Serialize, Deserialize)]
 pub(super) struct EpochPayload<'a> {
     pub(super) generation: u64,
@@ -87,8 +128,8 @@ pub(super) struct EpochPayload<'a> {
     pub(super) values: &'a [u8],
 }
 
-/// Payload of a release frame; values are packed.
-#[derive(Serialize, Deserialize)]
+/// Payload of a release frame, but for its link; values are packed.
+#[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct ReleasePayload<'a> {
     pub(super) generation: u64,
     pub(super) epoch: u64,
@@ -96,21 +137,21 @@ pub(super) struct ReleasePayload<'a> {
     pub(super) values: &'a [u8],
 }
 
-/// Payload of a checkpoint's frame.
+/// Payload of a checkpoint's frame, tied to its log by the link of its epoch, or in version 1 a checksum.
 #[derive(Serialize, Deserialize)]
-pub(super) struct CheckpointPayload<'a> {
+pub(super) struct CheckpointPayload<'a, M> {
     pub(super) generation: u64,
     pub(super) epoch: u64,
-    pub(super) frame_checksum: u32,
+    pub(super) mark: M,
     #[serde(serialize_with = "as_bytes")]
     pub(super) bytes: &'a [u8],
 }
 
 impl EpochPayload<'_> {
-    /// The release frame that projects this epoch to the public log.
-    pub(super) fn release(&self) -> Result<Zeroizing<Vec<u8>>, StateError> {
+    /// What this epoch shows.
+    pub(super) fn release(&self) -> ReleasePayload<'_> {
         let Self { generation, epoch, values, .. } = *self;
-        encode(kind::RELEASE, 0, &ReleasePayload { generation, epoch, values })
+        ReleasePayload { generation, epoch, values }
     }
 
     /// The frame, unpacked; `None` when the packed integers are none.
@@ -125,9 +166,15 @@ impl EpochPayload<'_> {
 }
 
 impl ReleasePayload<'_> {
+    /// The frame in the public log; `chain` is its link if the version stores it.
+    pub(super) fn frame(&self, chain: Option<Link>) -> Result<Zeroizing<Vec<u8>>, StateError> {
+        encode_chained(kind::RELEASE, 0, self, chain)
+    }
+
     /// The frame, unpacked; `None` when the packed integers are none.
-    pub(super) fn unpack(&self) -> Option<ReleaseFrame> {
-        Some(ReleaseFrame { generation: self.generation, epoch: self.epoch, values: unpack(self.values)? })
+    pub(super) fn unpack(&self, chain: Link) -> Option<ReleaseFrame> {
+        let Self { generation, epoch, values } = *self;
+        Some(ReleaseFrame { generation, epoch, values: unpack(values)?, chain })
     }
 }
 
@@ -159,19 +206,60 @@ pub(super) fn encode(
     Ok(frame)
 }
 
+/// A frame whose link, if the version stores it, follows its payload.
+fn encode_chained(
+    kind: u8,
+    synced_length: u64,
+    payload: &impl Serialize,
+    chain: Option<Link>,
+) -> Result<Zeroizing<Vec<u8>>, StateError> {
+    match chain {
+        Some(chain) => encode(kind, synced_length, &(payload, chain)),
+        None => encode(kind, synced_length, payload),
+    }
+}
+
 /// An epoch as it is written.
 pub(super) struct EncodedEpoch {
     /// Its frame in the private log.
     pub(super) private: Zeroizing<Vec<u8>>,
     /// Its frame in the public log.
     pub(super) public: Zeroizing<Vec<u8>>,
-    /// The payload checksum of the private frame.
-    pub(super) checksum: u32,
+    /// Its link.
+    pub(super) link: Link,
+    /// What a checkpoint of it will be known by.
+    pub(super) mark: Mark,
+}
+
+/// What ties a checkpoint to the log that holds its epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// In version 1: the payload checksum of the epoch's frame in the private log.
+    Frame(u32),
+    /// The epoch's link.
+    Chain(Link),
+}
+
+impl Mark {
+    /// Of an epoch with this link, whose frame has this payload checksum.
+    pub(super) fn of(version: Version, payload_checksum: u32, link: Link) -> Self {
+        match version {
+            Version::One => Self::Frame(payload_checksum),
+            Version::Two => Self::Chain(link),
+        }
+    }
 }
 
 impl EncodedEpoch {
-    /// Of `frame`, committed by `generation` to a private log that is synced up to `synced_length`.
-    pub(super) fn new(generation: u64, synced_length: u64, frame: &EpochFrame) -> Result<Self, StateError> {
+    /// Of `frame`, committed by `generation` after the link `before`, to a segment that is synced up to
+    /// `synced_length`.
+    pub(super) fn new(
+        version: Version,
+        generation: u64,
+        synced_length: u64,
+        before: Link,
+        frame: &EpochFrame,
+    ) -> Result<Self, StateError> {
         let (sums, values) = (pack(&frame.sums), pack(&frame.values));
         let payload = EpochPayload {
             generation,
@@ -180,9 +268,12 @@ impl EncodedEpoch {
             sums: &sums,
             values: &values,
         };
-        let private = encode(kind::EPOCH, synced_length, &payload)?;
-        let checksum = crc32c(&private[FRAME_HEADER_LENGTH..]);
-        Ok(Self { private, public: payload.release()?, checksum })
+        let release = payload.release();
+        let link = before.next(&release);
+        let stored = version.stores(link);
+        let private = encode_chained(kind::EPOCH, synced_length, &payload, stored)?;
+        let mark = Mark::of(version, crc32c(&private[FRAME_HEADER_LENGTH..]), link);
+        Ok(Self { private, public: release.frame(stored)?, link, mark })
     }
 }
 
@@ -204,9 +295,13 @@ mod tests {
         }
     }
 
+    fn encoded(version: Version) -> EncodedEpoch {
+        EncodedEpoch::new(version, 2, 77, Link::of_header(b"header"), &example()).unwrap()
+    }
+
     #[test]
     fn an_epoch_frame_has_these_bytes() {
-        let EncodedEpoch { private, public, .. } = EncodedEpoch::new(2, 77, &example()).unwrap();
+        let EncodedEpoch { private, public, .. } = encoded(Version::One);
         let expected = [
             &[2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0][..],
             &[
@@ -217,25 +312,30 @@ mod tests {
             &[3, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1],
         ]
         .concat();
+        let released = [&expected[..16], &expected[expected.len() - 11..]].concat();
         assert_eq!(private[24..], expected);
         assert_eq!(private[..5], [expected.len() as u8, 0, 0, 0, kind::EPOCH]);
         assert_eq!(private[8], 77);
-        assert_eq!(public[24..], [&expected[..16], &expected[expected.len() - 11..]].concat());
+        assert_eq!(public[24..], released);
         assert_eq!((public[4], public[8]), (kind::RELEASE, 0));
+        let EncodedEpoch { private, public, link, .. } = encoded(Version::Two);
+        assert_eq!(private[24..], [&expected[..], link.bytes()].concat());
+        assert_eq!(public[24..], [&released[..], link.bytes()].concat());
     }
 
     #[test]
     fn frames_return() {
-        let EncodedEpoch { private, public, .. } = EncodedEpoch::new(2, 77, &example()).unwrap();
-        let epoch: EpochPayload<'_> = decode(&private[24..]).unwrap();
-        assert!(epoch.unpack() == Some(example()));
-        let release: ReleasePayload<'_> = decode(&public[24..]).unwrap();
-        assert_eq!(release.unpack(), Some(ReleaseFrame { generation: 2, epoch: 3, values: vec![256] }));
+        let EncodedEpoch { private, public, link, .. } = encoded(Version::Two);
+        let (epoch, chain): (EpochPayload<'_>, Link) = decode(&private[24..]).unwrap();
+        assert!(epoch.unpack() == Some(example()) && chain == link);
+        let (release, chain): (ReleasePayload<'_>, Link) = decode(&public[24..]).unwrap();
+        let expected = ReleaseFrame { generation: 2, epoch: 3, values: vec![256], chain: link };
+        assert_eq!(release.unpack(chain), Some(expected));
     }
 
     #[test]
     fn malformed_payloads_are_refused() {
-        let EncodedEpoch { private, .. } = EncodedEpoch::new(2, 77, &example()).unwrap();
+        let EncodedEpoch { private, .. } = encoded(Version::One);
         let payload = &private[24..];
         for length in 0..payload.len() {
             assert!(decode::<EpochPayload<'_>>(&payload[..length]).is_err(), "cut to {length}");

@@ -3,9 +3,10 @@
 //! Reading never trusts a number before its checksum, and never allocates more than the file holds.
 
 use super::{
+    chain::Link,
     error::StateError,
     format::{
-        FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, FrameHeader, HeaderFlaw, Role, VERSION, check_file_header,
+        FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, FrameHeader, HeaderFlaw, Role, Version, check_file_header,
     },
     frames::decode,
     storage::StorageFile,
@@ -30,6 +31,18 @@ impl Frame {
     /// The payload as a `T`, or an error that names `file`.
     pub(super) fn decode<'a, T: Deserialize<'a>>(&'a self, file: &dyn StorageFile) -> Result<T, StateError> {
         decode(&self.payload).map_err(|_| damaged(file, self.offset, "the payload is not of its kind's form"))
+    }
+
+    /// The payload as a `T`, and the link that follows it if the version stores one.
+    pub(super) fn decode_chained<'a, T: Deserialize<'a>>(
+        &'a self,
+        file: &dyn StorageFile,
+        version: Version,
+    ) -> Result<(T, Option<Link>), StateError> {
+        match version {
+            Version::One => Ok((self.decode(file)?, None)),
+            Version::Two => self.decode(file).map(|(payload, link)| (payload, Some(link))),
+        }
     }
 }
 
@@ -94,19 +107,34 @@ pub(super) fn find_frame(
     Ok(None)
 }
 
-/// Whether the file begins with the header of `role`. Only a torn or damaged header is `false`: an intact one of
-/// another version or role is an error.
-pub(super) fn read_file_header(file: &dyn StorageFile, role: Role) -> Result<bool, StateError> {
+/// The version of a file that begins with the header of `role`. Only a torn or damaged header is `None`: an intact
+/// one of an unknown version or another role is an error.
+pub(super) fn read_file_header(file: &dyn StorageFile, role: Role) -> Result<Option<Version>, StateError> {
     let mut bytes = [0; FILE_HEADER_LENGTH];
     let filled = file.read_at(0, &mut bytes)?;
     match check_file_header(&bytes[..filled], role) {
-        Ok(()) => Ok(true),
-        Err(HeaderFlaw::Unreadable) => Ok(false),
+        Ok(version) => Ok(Some(version)),
+        Err(HeaderFlaw::Unreadable) => Ok(None),
         Err(HeaderFlaw::Version(found)) => {
-            Err(StateError::UnknownVersion { path: file.path().to_owned(), found, supported: VERSION })
+            let supported = Version::NEWEST as u16;
+            Err(StateError::UnknownVersion { path: file.path().to_owned(), found, supported })
         }
         Err(HeaderFlaw::Role) => Err(damaged(file, 0, "the file header is another kind of file's")),
     }
+}
+
+/// The one frame, of `kind`, of a file of `role`, if the file is that and nothing else.
+pub(super) fn only_frame(
+    file: &dyn StorageFile,
+    role: Role,
+    kind: u8,
+) -> Result<Option<(Version, Frame)>, StateError> {
+    let Some(version) = read_file_header(file, role)? else { return Ok(None) };
+    let length = file.length()?;
+    Ok(match read_frame(file, FILE_HEADER_LENGTH as u64, length)? {
+        Reading::Frame(frame) if frame.end() == length && frame.header.kind == kind => Some((version, frame)),
+        _ => None,
+    })
 }
 
 /// The error that names `file` and `offset`.

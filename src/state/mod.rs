@@ -7,6 +7,8 @@
 //! A crash leaves an epoch either without a committed frame, so nobody saw it and fresh noise is harmless, or with
 //! one, so its release is read back. What a start does is a pure function of what it finds (`recovery`).
 
+mod anchor;
+mod chain;
 mod checkpoint;
 mod error;
 mod format;
@@ -18,10 +20,15 @@ mod private_log;
 mod public_log;
 mod reader;
 mod recovery;
+mod replay;
+mod resume;
+mod segments;
 mod storage;
 mod survey;
 mod verify;
 
+#[cfg(test)]
+mod anchor_tests;
 #[cfg(test)]
 mod crash_tests;
 #[cfg(test)]
@@ -33,23 +40,28 @@ mod simulated;
 #[cfg(test)]
 mod store_tests;
 
+pub use chain::{Link, Stamp};
 pub use error::StateError;
 pub use format::MAX_PAYLOAD;
 pub use frames::{Checkpoint, EpochFrame, PublicHeader, ReleaseFrame, SourcePosition};
-pub use private_log::Replay;
 pub use reader::PublicReader;
-pub use verify::{Report, verify};
+pub use replay::Replay;
+pub use segments::Keep;
+pub use verify::{Report, verify, verify_anchored};
 
+use anchor::Anchor;
+use chain::Standing;
 use checkpoint::CheckpointWriter;
-use format::{FRAME_HEADER_LENGTH, Role, kind};
-use frames::{EncodedEpoch, EpochPayload, encode};
+use format::Version;
+use frames::{EncodedEpoch, SegmentPayload};
 use log::Appender;
-use private_log::{beginning, generation_frame};
-use recovery::{Plan, decide};
-use std::path::Path;
-use storage::{CHECKPOINTS, Directory, PRIVATE_LOG, PUBLIC_LOG, Storage, StorageFile};
+use private_log::Place;
+use recovery::decide;
+use resume::{resume_private, resume_public};
+use segments::Segments;
+use std::path::{Path, PathBuf};
+use storage::{CHECKPOINTS, Directory, Storage};
 use survey::Survey;
-use zeroize::Zeroizing;
 
 /// The writer of a state directory, which it holds locked.
 ///
@@ -75,13 +87,28 @@ use zeroize::Zeroizing;
 /// ```
 pub struct Store {
     storage: Box<dyn Storage>,
+    version: Version,
     private: Appender,
     public: Appender,
-    generation: u64,
-    committed: u64,
+    anchor: Option<Anchor>,
+    /// This run, the last committed epoch, and its link.
+    standing: Standing,
+    /// Where the sources stood after it.
+    positions: Vec<SourcePosition>,
+    segments: Segments,
     checkpoints: CheckpointWriter,
     /// The first failure's message; from then on nothing is written.
     stopped: Option<String>,
+}
+
+/// How a state directory is kept; what it publishes does not depend on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Which exact sums stay beyond their need.
+    pub keep: Keep,
+    /// A directory elsewhere in which every run leaves how far it has come, so that a state directory that was
+    /// restored from an older copy is refused.
+    pub anchor: Option<PathBuf>,
 }
 
 /// What a run goes on from.
@@ -102,61 +129,108 @@ impl Store {
     /// [`StateError::Locked`] at once when another run holds it; otherwise whatever `recovery` refuses: other
     /// parameters, damage, a private log that was rolled back.
     pub fn open(path: impl AsRef<Path>, header: &PublicHeader) -> Result<(Self, Recovered), StateError> {
-        Self::recover(Box::new(Directory::exclusive(path.as_ref())?), header)
+        Self::open_with(path, header, &Settings::default())
     }
 
-    fn recover(storage: Box<dyn Storage>, header: &PublicHeader) -> Result<(Self, Recovered), StateError> {
-        let mut survey = Survey::new();
+    /// Opens as [`Store::open`] does, with settings of one's own.
+    ///
+    /// # Errors
+    /// Those of [`Store::open`], and [`StateError::BehindAnchor`] or [`StateError::ForkedFromAnchor`] for a directory
+    /// that is not the one, or not as far, as the anchor has seen.
+    pub fn open_with(
+        path: impl AsRef<Path>,
+        header: &PublicHeader,
+        settings: &Settings,
+    ) -> Result<(Self, Recovered), StateError> {
+        let directory = Directory::exclusive(path.as_ref())?;
+        let anchor = settings.anchor.as_deref().map(anchor::directory).transpose()?;
+        Self::recover(Box::new(directory), anchor, header, settings.keep)
+    }
+
+    fn recover(
+        storage: Box<dyn Storage>,
+        anchor: Option<Box<dyn Storage>>,
+        header: &PublicHeader,
+        keep: Keep,
+    ) -> Result<(Self, Recovered), StateError> {
+        let fingerprint = header.fingerprint()?;
+        let mut anchor = anchor.map(|storage| Anchor::find(storage, fingerprint)).transpose()?;
+        let mut survey = Survey::new(anchor.as_ref().and_then(Anchor::anchored));
         survey.conduct(&*storage)?;
-        let header_frame = encode(kind::HEADER, 0, header)?;
-        let plan = decide(storage.path(), &survey.facts, &header_frame[FRAME_HEADER_LENGTH..])?;
-        let private = resume_private(&*storage, &plan, survey.facts.private.length, header)?;
-        let replay = |from| Ok(Replay::between(reopen(&*storage, PRIVATE_LOG)?, from, plan.keep_private));
+        let plan = decide(storage.path(), &survey.facts, &header.payload()?)?;
+        let facts = &survey.facts.private;
+        let (version, epoch) = (facts.version, facts.standing.epoch);
+        let link = if facts.header.is_some() { facts.standing.link } else { fingerprint };
+        let standing = Standing { generation: plan.generation, epoch, link };
+        let private = resume_private(&*storage, &plan, facts, header)?;
+        anchor.as_mut().map_or(Ok(()), |anchor| anchor.move_to(standing))?;
+        let end = Place { segment: facts.end().segment, offset: plan.keep_private };
+        let replay = |from| Ok(Replay::between(storage.reader()?, version, from, end));
         let unpublished = replay(survey.unpublished_from)?;
-        let public = resume_public(&*storage, &plan, survey.facts.public.length, header, unpublished)?;
+        let public = resume_public(&*storage, &plan, &survey, header, unpublished)?;
         let newest = plan.checkpoint.map(|place| CHECKPOINTS[place]);
         let recovered = Recovered {
             checkpoint: newest.map(|name| checkpoint::load(&*storage, name)).transpose()?,
             replay: replay(survey.replay_from)?,
-            positions: std::mem::take(&mut survey.positions),
+            positions: survey.positions.clone(),
         };
         let checkpoints = CheckpointWriter {
             newest: survey.newest_checkpoint(),
             next: plan.checkpoint.map_or(0, |place| 1 - place),
-            checksums: survey.checksums,
+            marks: survey.marks,
+            version,
         };
-        let (generation, committed) = (plan.generation, survey.facts.private.epoch);
-        let store = Self { storage, private, public, generation, committed, checkpoints, stopped: None };
+        let store = Self {
+            storage,
+            version,
+            private,
+            public,
+            anchor,
+            standing,
+            positions: survey.positions,
+            segments: Segments::new(header.clone(), keep, survey.facts.private.segments),
+            checkpoints,
+            stopped: None,
+        };
         Ok((store, recovered))
     }
 
     /// The number of this run, from 1.
     pub fn generation(&self) -> u64 {
-        self.generation
+        self.standing.generation
     }
 
     /// The last committed epoch, 0 before the first.
     pub fn committed(&self) -> u64 {
-        self.committed
+        self.standing.epoch
     }
 
     /// Commits epochs: all are in the private log and synced, with one sync, before any is published.
-    /// The encoded batch is held in memory.
+    /// The encoded batch is held in memory. Gives the epochs' links.
     ///
     /// # Errors
     /// [`StateError::WrongEpoch`] unless the epochs are the next ones, in order, and [`StateError::TooLarge`] above
     /// [`MAX_PAYLOAD`]: nothing has been written. Any other error stops the store: end the run and start
     /// again, and recovery finds out which epochs were committed.
-    pub fn commit(&mut self, frames: &[EpochFrame]) -> Result<(), StateError> {
+    pub fn commit(&mut self, frames: &[EpochFrame]) -> Result<Vec<Link>, StateError> {
         self.check_running()?;
-        for (expected, frame) in (self.committed + 1..).zip(frames) {
+        for (expected, frame) in (self.committed() + 1..).zip(frames) {
             if frame.epoch != expected {
                 return Err(StateError::WrongEpoch { found: frame.epoch, expected: expected.to_string() });
             }
         }
-        let encode = |frame| EncodedEpoch::new(self.generation, self.private.synced(), frame);
-        let encoded: Vec<_> = frames.iter().map(encode).collect::<Result<_, _>>()?;
-        self.or_stop(|store| store.write(&encoded))
+        let (generation, mut chain) = (self.generation(), self.standing.link);
+        let encode = |frame| {
+            let epoch = EncodedEpoch::new(self.version, generation, self.private.synced(), chain, frame)?;
+            chain = epoch.link;
+            Ok(epoch)
+        };
+        let encoded: Vec<_> = frames.iter().map(encode).collect::<Result<_, StateError>>()?;
+        self.or_stop(|store| store.write(&encoded))?;
+        if let Some(last) = frames.last() {
+            self.positions.clone_from(&last.positions);
+        }
+        Ok(encoded.iter().map(|epoch| epoch.link).collect())
     }
 
     fn write(&mut self, epochs: &[EncodedEpoch]) -> Result<(), StateError> {
@@ -164,26 +238,45 @@ impl Store {
             self.private.append(&epoch.private)?;
         }
         self.private.sync()?;
+        let Some(last) = epochs.last() else { return Ok(()) };
+        self.standing.epoch += epochs.len() as u64;
+        self.standing.link = last.link;
+        if let Some(anchor) = &mut self.anchor {
+            anchor.move_to(self.standing)?;
+        }
         for epoch in epochs {
             self.public.append(&epoch.public)?;
-            self.committed += 1;
-            self.checkpoints.checksums.push_back(epoch.checksum);
+            self.checkpoints.marks.push_back(epoch.mark);
         }
         Ok(())
     }
 
-    /// Writes a checkpoint of the state after `epoch`, replacing the older of the two.
+    /// Writes a checkpoint of the state after `epoch`, replacing the older of the two. Then the private log goes on
+    /// in a new segment, and the segments that no start needs any more go, unless they are kept.
     ///
     /// # Errors
     /// [`StateError::WrongEpoch`] unless `epoch` is committed and newer than the newest checkpoint, and
     /// [`StateError::TooLarge`]: nothing has been written. Any other error stops the store.
     pub fn checkpoint(&mut self, epoch: u64, bytes: &[u8]) -> Result<(), StateError> {
         self.check_running()?;
-        let frame = self.checkpoints.encode(self.generation, epoch, bytes)?;
+        let frame = self.checkpoints.encode(self.generation(), epoch, bytes)?;
+        let older = self.checkpoints.newest;
         self.or_stop(|store| {
             store.public.sync()?;
-            store.checkpoints.write(&*store.storage, epoch, &frame)
+            store.checkpoints.write(&*store.storage, epoch, &frame)?;
+            if store.version == Version::One { Ok(()) } else { store.compact(older) }
         })
+    }
+
+    /// Begins a segment, and removes those that lie behind the checkpoint of epoch `older`, 0 for none.
+    fn compact(&mut self, older: u64) -> Result<(), StateError> {
+        let Standing { generation, epoch, link } = self.standing;
+        if let Some(segment) = self.segments.next(epoch) {
+            let (begun, positions) = (self.storage.now(), self.positions.clone());
+            let begins = SegmentPayload { segment, begun, generation, epoch, chain: link, positions };
+            self.private = self.segments.begin(&*self.storage, &begins)?;
+        }
+        self.segments.remove_behind(&*self.storage, older, epoch)
     }
 
     fn check_running(&self) -> Result<(), StateError> {
@@ -196,82 +289,4 @@ impl Store {
         self.stopped = outcome.as_ref().err().map(ToString::to_string);
         outcome
     }
-}
-
-/// Mends the private log as planned and opens the new generation: synced before anything else is written.
-fn resume_private(
-    storage: &dyn Storage,
-    plan: &Plan,
-    length: u64,
-    header: &PublicHeader,
-) -> Result<Appender, StateError> {
-    let file = storage.write(PRIVATE_LOG)?;
-    let end = cut_or_begin(&*file, plan.keep_private, length, Role::PrivateLog, header)?;
-    if plan.keep_private > 0 {
-        rewrite(&*file, plan.rewrite_from, end)?;
-    }
-    file.sync()?;
-    storage.sync()?;
-    let mut log = Appender::at(file, end);
-    log.append(&generation_frame(plan.generation, end)?)?;
-    log.sync()?;
-    Ok(log)
-}
-
-/// Writes `from..end` once more. After a sync that failed, the system may hold these bytes in memory only and
-/// report the next sync as a success; bytes written again are synced again.
-fn rewrite(file: &dyn StorageFile, mut from: u64, end: u64) -> Result<(), StateError> {
-    let mut window = Zeroizing::new(vec![0; 1 << 16]);
-    while from < end {
-        let wanted = window.len().min((end - from) as usize);
-        let filled = file.read_at(from, &mut window[..wanted])?;
-        if filled == 0 {
-            return Err(log::damaged(file, from, "the file has become shorter than what was read of it"));
-        }
-        file.write_at(from, &window[..filled])?;
-        from += filled as u64;
-    }
-    Ok(())
-}
-
-/// Mends the public log as planned and appends what it lacks.
-fn resume_public(
-    storage: &dyn Storage,
-    plan: &Plan,
-    length: u64,
-    header: &PublicHeader,
-    mut unpublished: Replay,
-) -> Result<Appender, StateError> {
-    let file = storage.write(PUBLIC_LOG)?;
-    let end = cut_or_begin(&*file, plan.keep_public, length, Role::PublicLog, header)?;
-    let mut log = Appender::at(file, end);
-    while let Some(frame) = unpublished.next_packed()? {
-        let epoch: EpochPayload<'_> = frame.decode(unpublished.file())?;
-        log.append(&epoch.release()?)?;
-    }
-    Ok(log)
-}
-
-/// Leaves the first `keep` of `length` bytes, or the beginning of a new log; returns where it ends.
-fn cut_or_begin(
-    file: &dyn StorageFile,
-    keep: u64,
-    length: u64,
-    role: Role,
-    header: &PublicHeader,
-) -> Result<u64, StateError> {
-    if length > keep {
-        file.truncate(keep)?;
-    }
-    if keep > 0 {
-        return Ok(keep);
-    }
-    let beginning = beginning(role, header)?;
-    file.write_at(0, &beginning)?;
-    Ok(beginning.len() as u64)
-}
-
-/// A second handle, for reading, on a file that has just been written.
-fn reopen(storage: &dyn Storage, name: &str) -> Result<Box<dyn StorageFile>, StateError> {
-    storage.read(name)?.ok_or_else(|| StateError::Missing { path: storage.path().join(name) })
 }

@@ -1,12 +1,14 @@
-//! The private log: a header, then per run one generation frame and the epoch frames it committed.
+//! The private log: segments, each with a header and what stands before it, then per run one generation frame and
+//! the epoch frames it committed.
 //!
 //! Its readable part decides what has happened. What follows an unreadable frame is either a torn tail, never
 //! acknowledged, or damage: the synced length of any later frame tells (`docs/formats.md`).
 
 use super::{
+    chain::{Link, Standing, follows},
     error::StateError,
-    format::{FILE_HEADER_LENGTH, Role, file_header, kind},
-    frames::{EpochFrame, EpochPayload, GenerationPayload, PublicHeader, encode},
+    format::{FILE_HEADER_LENGTH, Role, Version, file_header, kind},
+    frames::{EpochPayload, GenerationPayload, PublicHeader, SegmentPayload, encode},
     log::{Frame, Reading, damaged, find_frame, read_file_header, read_frame},
     storage::StorageFile,
 };
@@ -17,21 +19,44 @@ use zeroize::Zeroizing;
 pub(super) struct PrivateFacts {
     /// The payload of the header frame, if the log has a readable beginning.
     pub(super) header: Option<Vec<u8>>,
+    pub(super) version: Version,
+    /// The segments with a readable beginning, oldest first.
+    pub(super) segments: Vec<Segment>,
+    /// The number of the last segment that was read, 0 before the first. What follows is about it.
+    pub(super) last: u64,
     /// Bytes in the file.
     pub(super) length: u64,
     /// Bytes of it that are readable frames, from the start.
     pub(super) end: u64,
     /// Nothing in the readable part says that what follows this offset has been synced.
     pub(super) unproven: u64,
-    /// The last run, 0 before the first.
-    pub(super) generation: u64,
-    /// The last committed epoch, 0 before the first.
-    pub(super) epoch: u64,
     /// What follows the readable part.
     pub(super) tail: Tail,
+    /// The last run, the last committed epoch, and its link.
+    pub(super) standing: Standing,
 }
 
-/// What follows the readable part of the private log.
+/// A segment of the private log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Segment {
+    /// The number in its name.
+    pub(super) number: u64,
+    /// The last epoch before it.
+    pub(super) epoch: u64,
+    /// When it was begun, in seconds since 1970.
+    pub(super) begun: u64,
+}
+
+/// A place in the private log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The segment's number.
+    pub(super) segment: u64,
+    /// The offset in it.
+    pub(super) offset: u64,
+}
+
+/// What follows the readable part of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tail {
     /// Nothing.
@@ -44,40 +69,93 @@ pub(super) enum Tail {
 
 /// A frame of the private log, in its place.
 pub(super) enum Entry<'a> {
-    Header,
+    Header(Version),
+    /// The log begins with the `first` one.
+    Segment {
+        begins: SegmentPayload,
+        first: bool,
+    },
     Generation,
-    Epoch(EpochPayload<'a>),
+    /// With its link if the version stores it.
+    Epoch(EpochPayload<'a>, Option<Link>),
+}
+
+/// Which frame a segment needs next.
+#[derive(Clone, Copy, PartialEq)]
+enum Stage {
+    Header,
+    Segment,
+    Entries,
 }
 
 impl PrivateFacts {
     /// Of a log that isn't there.
     pub(super) fn none() -> Self {
-        Self { header: None, length: 0, end: 0, unproven: 0, generation: 0, epoch: 0, tail: Tail::Clean }
+        Self {
+            header: None,
+            version: Version::NEWEST,
+            segments: Vec::new(),
+            last: 0,
+            length: 0,
+            end: 0,
+            unproven: 0,
+            tail: Tail::Clean,
+            standing: Standing::default(),
+        }
     }
 
-    /// Reads the whole log and calls `visit` with every frame, in order. After an error, the facts describe what
-    /// came before it.
+    /// The last epoch before the log, 0 for a log that is whole.
+    pub(super) fn base(&self) -> u64 {
+        self.segments.first().map_or(0, |first| first.epoch)
+    }
+
+    /// Where the readable part ends.
+    pub(super) fn end(&self) -> Place {
+        Place { segment: self.last.max(1), offset: self.end }
+    }
+
+    /// Reads the next segment and calls `visit` with every frame, in order, and what stands after it. After an
+    /// error, the facts describe what came before it.
     pub(super) fn gather(
         &mut self,
         file: &dyn StorageFile,
-        mut visit: impl FnMut(&Frame, Entry<'_>) -> Result<(), StateError>,
+        number: u64,
+        mut visit: impl FnMut(&Frame, Entry<'_>, &Standing) -> Result<(), StateError>,
     ) -> Result<(), StateError> {
-        self.length = file.length()?;
-        if read_file_header(file, Role::PrivateLog)? {
+        if self.last > 0 && (self.tail != Tail::Clean || self.segments.is_empty()) {
+            // What another segment follows had been synced whole.
+            self.tail = Tail::Damaged;
+            return Ok(());
+        }
+        (self.last, self.length, self.end, self.unproven) = (number, file.length()?, 0, 0);
+        let version = read_file_header(file, Role::PrivateLog)?;
+        if let Some(version) = version {
+            let mut stage = Stage::Header;
             let mut offset = FILE_HEADER_LENGTH as u64;
             while let Reading::Frame(frame) = read_frame(file, offset, self.length)? {
-                visit(&frame, self.admit(file, &frame)?)?;
+                let entry = self.admit(file, &frame, version, &mut stage)?;
+                visit(&frame, entry, &self.standing)?;
                 offset = frame.end();
                 self.end = offset;
                 self.unproven = frame.header.synced_length;
             }
         }
         self.tail = self.judge_tail(file)?;
+        let begun = self.segments.last().is_some_and(|segment| segment.number == number);
+        if !begun && (number > 1 || version == Some(Version::Two)) {
+            return Err(damaged(file, self.end, "its beginning was on disk before it got its name"));
+        }
         Ok(())
     }
 
     /// Checks that `frame` may follow what came before, and takes it in.
-    fn admit<'f>(&mut self, file: &dyn StorageFile, frame: &'f Frame) -> Result<Entry<'f>, StateError> {
+    fn admit<'f>(
+        &mut self,
+        file: &dyn StorageFile,
+        frame: &'f Frame,
+        version: Version,
+        stage: &mut Stage,
+    ) -> Result<Entry<'f>, StateError> {
         let synced = frame.header.synced_length;
         if synced < self.unproven || synced > frame.offset {
             return Err(damaged(
@@ -86,26 +164,72 @@ impl PrivateFacts {
                 "its synced length is not one that a run could write here",
             ));
         }
-        match (frame.header.kind, &self.header) {
-            (kind::HEADER, None) => {
-                self.header = Some(frame.payload.to_vec());
-                Ok(Entry::Header)
+        match (frame.header.kind, *stage) {
+            (kind::HEADER, Stage::Header) => {
+                *stage = if version == Version::One { Stage::Entries } else { Stage::Segment };
+                self.admit_header(file, frame, version)
             }
-            (kind::GENERATION, Some(_)) => {
+            (kind::SEGMENT, Stage::Segment) => {
+                *stage = Stage::Entries;
+                self.admit_segment(file, frame)
+            }
+            (kind::GENERATION, Stage::Entries) => {
                 let GenerationPayload { generation } = frame.decode(file)?;
-                follows(file, frame, "generation", generation, self.generation + 1)?;
-                self.generation = generation;
+                follows(file, frame, "generation", generation, self.standing.generation + 1)?;
+                self.standing.generation = generation;
                 Ok(Entry::Generation)
             }
-            (kind::EPOCH, Some(_)) => {
-                let payload: EpochPayload<'_> = frame.decode(file)?;
-                follows(file, frame, "generation", payload.generation, self.generation)?;
-                follows(file, frame, "epoch", payload.epoch, self.epoch + 1)?;
-                self.epoch = payload.epoch;
-                Ok(Entry::Epoch(payload))
+            (kind::EPOCH, Stage::Entries) => {
+                let (payload, stored) = frame.decode_chained::<EpochPayload<'_>>(file, version)?;
+                follows(file, frame, "generation", payload.generation, self.standing.generation)?;
+                self.standing.advance(file, frame, &payload.release(), stored)?;
+                Ok(Entry::Epoch(payload, stored))
             }
             _ => Err(damaged(file, frame.offset, "a frame of this kind does not belong here")),
         }
+    }
+
+    fn admit_header(
+        &mut self,
+        file: &dyn StorageFile,
+        frame: &Frame,
+        version: Version,
+    ) -> Result<Entry<'static>, StateError> {
+        match &self.header {
+            Some(header)
+                if version == Version::One || version != self.version || *header != *frame.payload =>
+            {
+                return Err(damaged(file, frame.offset, "its header is not that of the segments before it"));
+            }
+            Some(_) => {}
+            None => {
+                self.header = Some(frame.payload.to_vec());
+                self.version = version;
+                self.standing = Standing::before(&frame.payload);
+            }
+        }
+        if version == Version::One {
+            self.segments.push(Segment { number: self.last, epoch: 0, begun: 0 });
+        }
+        Ok(Entry::Header(version))
+    }
+
+    /// The first segment says what stands before the log; the others must agree with what was read.
+    fn admit_segment(&mut self, file: &dyn StorageFile, frame: &Frame) -> Result<Entry<'static>, StateError> {
+        let begins: SegmentPayload = frame.decode(file)?;
+        let SegmentPayload { segment, begun, generation, epoch, chain, .. } = begins;
+        follows(file, frame, "segment", segment, self.last)?;
+        let first = self.segments.is_empty();
+        if first && epoch > 0 {
+            self.standing = Standing { generation, epoch, link: chain };
+        }
+        follows(file, frame, "generation", generation, self.standing.generation)?;
+        follows(file, frame, "epoch", epoch, self.standing.epoch)?;
+        if chain != self.standing.link {
+            return Err(StateError::Forked { path: file.path().to_owned(), offset: frame.offset, epoch });
+        }
+        self.segments.push(Segment { number: segment, epoch, begun });
+        Ok(Entry::Segment { begins, first })
     }
 
     fn judge_tail(&self, file: &dyn StorageFile) -> Result<Tail, StateError> {
@@ -123,23 +247,18 @@ impl PrivateFacts {
     }
 }
 
-/// An error unless `found` is `expected`.
-pub(super) fn follows(
-    file: &dyn StorageFile,
-    frame: &Frame,
-    what: &'static str,
-    found: u64,
-    expected: u64,
-) -> Result<(), StateError> {
-    if found == expected {
-        return Ok(());
+/// The file header and the first frames of a log of `role`: a segment frame too where there is one.
+pub(super) fn beginning(
+    role: Role,
+    version: Version,
+    header: &PublicHeader,
+    segment: Option<&SegmentPayload>,
+) -> Result<Vec<u8>, StateError> {
+    let mut bytes = [&file_header(role, version)[..], &encode(kind::HEADER, 0, header)?].concat();
+    if let Some(segment) = segment {
+        bytes.extend_from_slice(&encode(kind::SEGMENT, 0, segment)?);
     }
-    Err(StateError::Disorder { path: file.path().to_owned(), offset: frame.offset, what, found, expected })
-}
-
-/// The file header and the header frame: how a log of `role` begins.
-pub(super) fn beginning(role: Role, header: &PublicHeader) -> Result<Vec<u8>, StateError> {
-    Ok([&file_header(role)[..], &encode(kind::HEADER, 0, header)?].concat())
+    Ok(bytes)
 }
 
 /// The frame that opens a run.
@@ -148,64 +267,4 @@ pub(super) fn generation_frame(
     synced_length: u64,
 ) -> Result<Zeroizing<Vec<u8>>, StateError> {
     encode(kind::GENERATION, synced_length, &GenerationPayload { generation })
-}
-
-/// The committed epochs after the checkpoint, in order: what the encoder must be fed to stand where it stood.
-pub struct Replay {
-    file: Box<dyn StorageFile>,
-    offset: u64,
-    end: u64,
-}
-
-impl Replay {
-    /// The epoch frames of `file` between `offset` and `end`, which have been found readable.
-    pub(super) fn between(file: Box<dyn StorageFile>, offset: u64, end: u64) -> Self {
-        Self { file, offset, end }
-    }
-
-    /// The next frame of kind `kind::EPOCH`, still packed.
-    pub(super) fn next_packed(&mut self) -> Result<Option<Frame>, StateError> {
-        loop {
-            match read_frame(&*self.file, self.offset, self.end)? {
-                Reading::End => return Ok(None),
-                Reading::Frame(frame) => {
-                    self.offset = frame.end();
-                    if frame.header.kind == kind::EPOCH {
-                        return Ok(Some(frame));
-                    }
-                }
-                Reading::Partial | Reading::Unreadable => {
-                    return Err(damaged(&*self.file, self.offset, "the frame was readable a moment ago"));
-                }
-            }
-        }
-    }
-
-    /// The file that is read.
-    pub(super) fn file(&self) -> &dyn StorageFile {
-        &*self.file
-    }
-
-    fn next_epoch(&mut self) -> Result<Option<EpochFrame>, StateError> {
-        let Some(frame) = self.next_packed()? else { return Ok(None) };
-        let epoch: EpochPayload<'_> = frame.decode(self.file())?;
-        let unpacked = epoch.unpack();
-        unpacked
-            .ok_or_else(|| {
-                damaged(self.file(), frame.offset, "its integers are not packed as they should be")
-            })
-            .map(Some)
-    }
-}
-
-impl Iterator for Replay {
-    type Item = Result<EpochFrame, StateError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let next = self.next_epoch().transpose();
-        if matches!(next, Some(Err(_))) {
-            self.offset = self.end;
-        }
-        next
-    }
 }

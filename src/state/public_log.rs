@@ -4,8 +4,9 @@
 //! continued at every start. What it holds beyond the private log is proof that the private log was cut.
 
 use super::{
+    chain::Standing,
     error::StateError,
-    format::{FILE_HEADER_LENGTH, Role, kind},
+    format::{FILE_HEADER_LENGTH, Role, Version, kind},
     frames::ReleasePayload,
     log::{Frame, Reading, find_frame, read_file_header, read_frame},
     storage::StorageFile,
@@ -33,6 +34,8 @@ pub(super) enum Rest {
     Partial,
     /// Bytes that fail a checksum. They are rebuilt, as they have never been synced.
     Unreadable,
+    /// Something unreadable, or nothing, where the private log no longer gives what stood here.
+    Lost { offset: u64 },
     /// An intact frame where the private log gives another; epoch 0 stands for the header.
     Differs { offset: u64, epoch: u64 },
     /// An intact frame beyond the private log's end; epoch 0 stands for the header.
@@ -49,6 +52,9 @@ impl PublicFacts {
 /// Compares the public log with what the private log gives, frame by frame.
 pub(super) struct Comparison<'a> {
     file: Option<&'a dyn StorageFile>,
+    version: Version,
+    /// Before the first release.
+    start: Standing,
     /// Where the next frame is expected; `None` once one was missing or other.
     expected_at: Option<u64>,
     pub(super) facts: PublicFacts,
@@ -57,9 +63,66 @@ pub(super) struct Comparison<'a> {
 impl<'a> Comparison<'a> {
     /// Of the first `length` bytes of `file`.
     pub(super) fn new(file: Option<&'a dyn StorageFile>, length: u64) -> Result<Self, StateError> {
-        let readable = file.map_or(Ok(false), |file| read_file_header(file, Role::PublicLog))?;
-        let expected_at = readable.then_some(FILE_HEADER_LENGTH as u64);
-        Ok(Self { file, expected_at, facts: PublicFacts { length, ..PublicFacts::none() } })
+        let found = file.map_or(Ok(None), |file| read_file_header(file, Role::PublicLog))?;
+        let expected_at = found.map(|_| FILE_HEADER_LENGTH as u64);
+        let version = found.unwrap_or(Version::NEWEST);
+        let facts = PublicFacts { length, ..PublicFacts::none() };
+        Ok(Self { file, version, start: Standing::default(), expected_at, facts })
+    }
+
+    /// The header frame of the private log, and its version; once, however many segments there are.
+    pub(super) fn expect_header(&mut self, version: Version, payload: &[u8]) -> Result<(), StateError> {
+        if self.facts.matched > 0 {
+            return Ok(());
+        }
+        self.start = Standing::before(payload);
+        if self.version != version && self.expected_at.take().is_some() {
+            self.facts.rest = Rest::Differs { offset: 0, epoch: 0 };
+        }
+        self.version = version;
+        self.expect(kind::HEADER, 0, payload)
+    }
+
+    /// Follows the chain to where the private log begins, `end`, and calls `visit` on the way.
+    pub(super) fn follow(
+        &mut self,
+        end: &Standing,
+        mut visit: impl FnMut(&Standing),
+    ) -> Result<(), StateError> {
+        let mut standing = self.start;
+        while standing.epoch < end.epoch {
+            let offset = self.facts.matched;
+            let Some((file, frame)) = self.next_release()? else {
+                if self.facts.rest == Rest::Nothing {
+                    self.facts.rest = Rest::Lost { offset };
+                }
+                return Ok(());
+            };
+            let (release, stored) = frame.decode_chained(file, self.version)?;
+            standing.advance(file, &frame, &release, stored)?;
+            if standing.epoch == end.epoch && standing.link != end.link {
+                self.facts.rest = Rest::Differs { offset, epoch: end.epoch };
+                return Ok(());
+            }
+            visit(&standing);
+            self.matches(&frame, standing.epoch);
+        }
+        Ok(())
+    }
+
+    /// The release frame that stands where one is expected.
+    fn next_release(&mut self) -> Result<Option<(&'a dyn StorageFile, Frame)>, StateError> {
+        let (Some(file), Some(offset)) = (self.file, self.expected_at.take()) else { return Ok(None) };
+        Ok(match read_frame(file, offset, self.facts.length)? {
+            Reading::Frame(frame) if frame.header.kind == kind::RELEASE => Some((file, frame)),
+            _ => None,
+        })
+    }
+
+    fn matches(&mut self, frame: &Frame, epoch: u64) {
+        self.facts.matched = frame.end();
+        self.facts.epoch = epoch;
+        self.expected_at = Some(frame.end());
     }
 
     /// The next frame that the private log gives.
@@ -67,9 +130,7 @@ impl<'a> Comparison<'a> {
         let (Some(file), Some(offset)) = (self.file, self.expected_at.take()) else { return Ok(()) };
         if let Reading::Frame(frame) = read_frame(file, offset, self.facts.length)? {
             if frame.header.kind == kind && *frame.payload == payload {
-                self.facts.matched = frame.end();
-                self.facts.epoch = epoch;
-                self.expected_at = Some(frame.end());
+                self.matches(&frame, epoch);
             } else {
                 self.facts.rest = Rest::Differs { offset, epoch };
             }
@@ -82,13 +143,18 @@ impl<'a> Comparison<'a> {
         if let Some(file) = self.file
             && self.facts.rest == Rest::Nothing
         {
-            self.facts.rest = rest(file, &self.facts, committed)?;
+            self.facts.rest = rest(file, self.version, &self.facts, committed)?;
         }
         Ok(self.facts)
     }
 }
 
-fn rest(file: &dyn StorageFile, facts: &PublicFacts, committed: Option<u64>) -> Result<Rest, StateError> {
+fn rest(
+    file: &dyn StorageFile,
+    version: Version,
+    facts: &PublicFacts,
+    committed: Option<u64>,
+) -> Result<Rest, StateError> {
     let mut from = facts.matched;
     let mut rest = match read_frame(file, from, facts.length)? {
         Reading::End => return Ok(Rest::Nothing),
@@ -96,7 +162,7 @@ fn rest(file: &dyn StorageFile, facts: &PublicFacts, committed: Option<u64>) -> 
         Reading::Unreadable | Reading::Frame(_) => Rest::Unreadable,
     };
     while let Some(frame) = find_frame(file, from, facts.length)? {
-        let epoch = epoch_of(&frame, file)?;
+        let epoch = epoch_of(&frame, file, version)?;
         if committed.is_none_or(|committed| epoch > committed) {
             rest = Rest::Ahead { epoch };
         }
@@ -105,9 +171,9 @@ fn rest(file: &dyn StorageFile, facts: &PublicFacts, committed: Option<u64>) -> 
     Ok(rest)
 }
 
-fn epoch_of(frame: &Frame, file: &dyn StorageFile) -> Result<u64, StateError> {
+fn epoch_of(frame: &Frame, file: &dyn StorageFile, version: Version) -> Result<u64, StateError> {
     match frame.header.kind {
-        kind::RELEASE => Ok(frame.decode::<ReleasePayload<'_>>(file)?.epoch),
+        kind::RELEASE => Ok(frame.decode_chained::<ReleasePayload<'_>>(file, version)?.0.epoch),
         _ => Ok(0),
     }
 }

@@ -1,12 +1,12 @@
 //! Reads the public log, while it grows too. Never touches a private file.
 
 use super::{
+    chain::Standing,
     error::StateError,
-    format::{FILE_HEADER_LENGTH, Role, kind},
+    format::{FILE_HEADER_LENGTH, Role, Version, kind},
     frames::{PublicHeader, ReleaseFrame, ReleasePayload},
     log::{Frame, Reading, damaged, read_file_header, read_frame},
-    private_log::follows,
-    storage::{Directory, PUBLIC_LOG, Storage, StorageFile},
+    storage::{Directory, PUBLIC_LOG, Storage, StorageFile, reopen},
 };
 use std::path::Path;
 
@@ -28,11 +28,12 @@ use std::path::Path;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct PublicReader {
+    storage: Box<dyn Storage>,
     file: Box<dyn StorageFile>,
     header: PublicHeader,
+    version: Version,
     offset: u64,
-    generation: u64,
-    epoch: u64,
+    standing: Standing,
 }
 
 impl PublicReader {
@@ -41,24 +42,24 @@ impl PublicReader {
     /// # Errors
     /// [`StateError::Missing`] when no run has begun a public log here.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StateError> {
-        Self::of(&Directory::shared(path.as_ref())?)
+        Self::of(Box::new(Directory::shared(path.as_ref())?))
     }
 
-    pub(super) fn of(storage: &dyn Storage) -> Result<Self, StateError> {
+    pub(super) fn of(storage: Box<dyn Storage>) -> Result<Self, StateError> {
         let missing = || StateError::Missing { path: storage.path().join(PUBLIC_LOG) };
         let file = storage.read(PUBLIC_LOG)?.ok_or_else(missing)?;
         if file.length()? < FILE_HEADER_LENGTH as u64 {
             return Err(missing());
         }
-        if !read_file_header(&*file, Role::PublicLog)? {
-            return Err(damaged(&*file, 0, "the file header fails its checksum"));
-        }
+        let unreadable = || damaged(&*file, 0, "the file header fails its checksum");
+        let version = read_file_header(&*file, Role::PublicLog)?.ok_or_else(unreadable)?;
         let frame = next(&*file, FILE_HEADER_LENGTH as u64)?.ok_or_else(missing)?;
         if frame.header.kind != kind::HEADER {
             return Err(damaged(&*file, frame.offset, "a log begins with its header"));
         }
         let header = frame.decode(&*file)?;
-        Ok(Self { file, header, offset: frame.end(), generation: 0, epoch: 0 })
+        let standing = Standing::before(&frame.payload);
+        Ok(Self { storage, file, header, version, offset: frame.end(), standing })
     }
 
     /// What the log says of itself.
@@ -69,32 +70,41 @@ impl PublicReader {
     /// The next release, or `None` when it has not been published (or not wholly written) yet: ask again later.
     ///
     /// # Errors
-    /// [`StateError::Damaged`] at a frame that fails its checksum, and [`StateError::Disorder`] where an epoch
-    /// is not the next one or a generation goes backwards.
+    /// [`StateError::Damaged`] at a frame that fails its checksum, [`StateError::Disorder`] where an epoch is not
+    /// the next one or a generation goes backwards, and [`StateError::Forked`] where a release does not continue
+    /// what this reader has read, or [`StateError::WentBack`] where that is gone.
     pub fn next_frame(&mut self) -> Result<Option<ReleaseFrame>, StateError> {
-        let Some(frame) = next(&*self.file, self.offset)? else { return Ok(None) };
+        let Some(frame) = self.next_of_any_kind()? else { return Ok(None) };
         if frame.header.kind != kind::RELEASE {
             return Err(damaged(&*self.file, frame.offset, "a frame of this kind does not belong here"));
         }
-        let payload: ReleasePayload<'_> = frame.decode(&*self.file)?;
-        follows(&*self.file, &frame, "epoch", payload.epoch, self.epoch + 1)?;
-        let generation = payload.generation;
-        follows(&*self.file, &frame, "generation", generation, generation.max(self.generation).max(1))?;
-        let release = payload.unpack().ok_or_else(|| {
+        let (payload, stored) = frame.decode_chained::<ReleasePayload<'_>>(&*self.file, self.version)?;
+        let mut standing = self.standing;
+        standing.advance(&*self.file, &frame, &payload, stored)?;
+        let release = payload.unpack(standing.link).ok_or_else(|| {
             damaged(&*self.file, frame.offset, "its integers are not packed as they should be")
         })?;
-        (self.epoch, self.generation, self.offset) = (release.epoch, generation, frame.end());
+        (self.standing, self.offset) = (standing, frame.end());
         Ok(Some(release))
+    }
+
+    /// The next frame of the file that is open, or of another that has taken its place since.
+    fn next_of_any_kind(&mut self) -> Result<Option<Frame>, StateError> {
+        if let Some(frame) = next(&*self.file, self.offset)? {
+            return Ok(Some(frame));
+        }
+        self.file = reopen(&*self.storage, PUBLIC_LOG)?;
+        if self.file.length()? < self.offset {
+            let path = self.file.path().to_owned();
+            return Err(StateError::WentBack { path, epoch: self.standing.epoch });
+        }
+        next(&*self.file, self.offset)
     }
 }
 
 /// The frame at `offset`, `None` while it is not there as a whole.
 fn next(file: &dyn StorageFile, offset: u64) -> Result<Option<Frame>, StateError> {
-    let length = file.length()?;
-    if length < offset {
-        return Err(damaged(file, length, "the file has become shorter than what was read of it"));
-    }
-    match read_frame(file, offset, length)? {
+    match read_frame(file, offset, file.length()?)? {
         Reading::Frame(frame) => Ok(Some(frame)),
         Reading::End | Reading::Partial => Ok(None),
         Reading::Unreadable => Err(damaged(file, offset, "the frame fails its checksum")),

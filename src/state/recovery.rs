@@ -5,13 +5,15 @@
 //! to two histories, is refused: drawing that epoch's noise again would publish two noisy copies of it.
 
 use super::{
+    anchor::Anchored,
+    chain::Standing,
     checkpoint::Slot,
     error::StateError,
     private_log::{PrivateFacts, Tail},
     public_log::{PublicFacts, Rest},
-    storage::{CHECKPOINTS, PRIVATE_LOG, PUBLIC_LOG},
+    storage::{CHECKPOINTS, PRIVATE_LOG, PUBLIC_LOG, segment_name},
 };
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What was found in a state directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,12 +21,14 @@ pub(super) struct Facts {
     pub(super) private: PrivateFacts,
     pub(super) public: PublicFacts,
     pub(super) checkpoints: [Slot; 2],
+    /// What the anchor says, if there is one.
+    pub(super) anchored: Option<Anchored>,
 }
 
 /// What a start does with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Bytes of the private log that stay; 0: begin a new one.
+    /// Bytes of the private log's last segment that stay; 0: begin a new log.
     pub(super) keep_private: u64,
     /// From here on the kept bytes are written once more before the sync.
     pub(super) rewrite_from: u64,
@@ -40,11 +44,12 @@ pub(super) struct Plan {
 pub(super) fn decide(directory: &Path, facts: &Facts, header: &[u8]) -> Result<Plan, StateError> {
     let Facts { private, public, .. } = facts;
     if private.tail == Tail::Damaged {
-        let what = "a frame fails its checksum, and later frames show that it had been synced";
-        return Err(StateError::Damaged { path: directory.join(PRIVATE_LOG), offset: private.end, what });
+        let what = "a frame fails its checksum, and what follows shows that it had been synced";
+        return Err(StateError::Damaged { path: last_segment(directory, facts), offset: private.end, what });
     }
     let Some(stored) = &private.header else {
         nothing_was_made(directory, facts)?;
+        anchor_agrees(directory, facts)?;
         return Ok(Plan {
             keep_private: 0,
             rewrite_from: 0,
@@ -54,15 +59,16 @@ pub(super) fn decide(directory: &Path, facts: &Facts, header: &[u8]) -> Result<P
         });
     };
     if stored != header {
-        return Err(StateError::HeaderDiffers { path: directory.join(PRIVATE_LOG) });
+        return Err(StateError::HeaderDiffers { path: last_segment(directory, facts) });
     }
     public_is_no_further(directory, facts)?;
     checkpoints_are_of_this_log(directory, facts)?;
+    anchor_agrees(directory, facts)?;
     Ok(Plan {
         keep_private: private.end,
         rewrite_from: private.unproven,
         keep_public: public.matched,
-        generation: private.generation + 1,
+        generation: private.standing.generation + 1,
         checkpoint: newest_checkpoint(&facts.checkpoints),
     })
 }
@@ -92,6 +98,11 @@ fn nothing_was_made(directory: &Path, facts: &Facts) -> Result<(), StateError> {
 fn public_is_no_further(directory: &Path, facts: &Facts) -> Result<(), StateError> {
     match facts.public.rest {
         Rest::Nothing | Rest::Partial | Rest::Unreadable => Ok(()),
+        Rest::Lost { offset } => {
+            let what =
+                "a release is missing or fails its checksum, and the private log no longer begins so early";
+            Err(StateError::Damaged { path: directory.join(PUBLIC_LOG), offset, what })
+        }
         Rest::Ahead { epoch } => Err(rolled_back(directory, facts, PUBLIC_LOG, epoch)),
         Rest::Differs { offset, epoch } => {
             Err(StateError::Conflict { path: directory.join(PUBLIC_LOG), offset, epoch })
@@ -99,26 +110,56 @@ fn public_is_no_further(directory: &Path, facts: &Facts) -> Result<(), StateErro
     }
 }
 
+/// A checkpoint from before the log can't be judged, and is of no use either.
 fn checkpoints_are_of_this_log(directory: &Path, facts: &Facts) -> Result<(), StateError> {
+    let base = facts.private.base();
+    let mut found = base == 0;
     for (slot, name) in facts.checkpoints.iter().zip(CHECKPOINTS) {
         match *slot {
-            Slot::Intact { epoch, .. } if epoch > facts.private.epoch => {
+            Slot::Intact { epoch, .. } if epoch < base => {}
+            Slot::Intact { epoch, .. } if epoch > facts.private.standing.epoch => {
                 return Err(rolled_back(directory, facts, name, epoch));
             }
+            Slot::Intact { genuine: true, .. } => found = true,
             Slot::Intact { epoch, genuine: false, .. } => {
                 return Err(StateError::ForeignCheckpoint { path: directory.join(name), epoch });
             }
-            _ => {}
+            Slot::Absent | Slot::Unreadable => {}
         }
     }
-    Ok(())
+    let first = facts.private.segments.first().map_or(1, |segment| segment.number);
+    let lost = || StateError::CheckpointLost { path: directory.join(segment_name(first)), epoch: base };
+    found.then_some(()).ok_or_else(lost)
+}
+
+/// The log has come at least as far as its anchor, by the same way.
+fn anchor_agrees(directory: &Path, facts: &Facts) -> Result<(), StateError> {
+    let Some(Anchored { path, standing, agrees }) = &facts.anchored else { return Ok(()) };
+    let (Standing { generation, epoch, .. }, anchor) = (facts.private.standing, path.clone());
+    if generation < standing.generation || epoch < standing.epoch {
+        return Err(StateError::BehindAnchor {
+            path: directory.to_owned(),
+            anchor,
+            generation,
+            epoch,
+            anchored_generation: standing.generation,
+            anchored_epoch: standing.epoch,
+        });
+    }
+    let forked =
+        || StateError::ForkedFromAnchor { path: directory.to_owned(), anchor, epoch: standing.epoch };
+    agrees.then_some(()).ok_or_else(forked)
+}
+
+fn last_segment(directory: &Path, facts: &Facts) -> PathBuf {
+    directory.join(segment_name(facts.private.end().segment))
 }
 
 fn rolled_back(directory: &Path, facts: &Facts, witness: &str, witnessed: u64) -> StateError {
     StateError::RolledBack {
-        path: directory.join(PRIVATE_LOG),
+        path: last_segment(directory, facts),
         offset: facts.private.end,
-        committed: facts.private.epoch,
+        committed: facts.private.standing.epoch,
         witness: directory.join(witness),
         witnessed,
     }
@@ -126,28 +167,35 @@ fn rolled_back(directory: &Path, facts: &Facts, witness: &str, witnessed: u64) -
 
 #[cfg(test)]
 mod tests {
+    use super::super::{chain::Link, frames::Mark, private_log::Segment};
     use super::*;
 
     const HEADER: &[u8] = b"header";
 
-    /// Every kind of private log: none, or one at epoch 0, 1 or 2, each with every tail.
+    /// Every kind of private log: none, or one at epoch 0, 1 or 2, whole or begun after epoch 1, each with every tail.
     fn private_logs() -> impl Iterator<Item = PrivateFacts> {
         let tails = [Tail::Clean, Tail::Torn, Tail::Damaged];
-        let log = |header: Option<&[u8]>, epoch: u64, tail| PrivateFacts {
+        let log = |header: Option<&[u8]>, base: u64, epoch: u64, tail| PrivateFacts {
             header: header.map(<[u8]>::to_vec),
+            segments: header
+                .map(|_| Segment { number: 1 + base, epoch: base, begun: 0 })
+                .into_iter()
+                .collect(),
+            last: 1 + base,
             length: 100 * (epoch + 1) + if tail == Tail::Clean { 0 } else { 50 },
             end: if header.is_some() { 100 * (epoch + 1) } else { 0 },
             unproven: 100 * epoch,
-            generation: 3 * epoch,
-            epoch,
+            standing: Standing { generation: 3 * epoch, epoch, link: Link::default() },
             tail,
+            ..PrivateFacts::none()
         };
-        let made = move |epoch| tails.map(|tail| log(Some(HEADER), epoch, tail));
-        (0..3).flat_map(made).chain(tails.map(|tail| log(None, 0, tail)))
+        let made = move |(base, epoch)| tails.map(|tail| log(Some(HEADER), base, epoch, tail));
+        let kinds = [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2)];
+        kinds.into_iter().flat_map(made).chain(tails.map(|tail| log(None, 0, 0, tail)))
     }
 
     fn public_logs() -> impl Iterator<Item = PublicFacts> {
-        let rests = [Rest::Nothing, Rest::Partial, Rest::Unreadable]
+        let rests = [Rest::Nothing, Rest::Partial, Rest::Unreadable, Rest::Lost { offset: 16 }]
             .into_iter()
             .chain((0..3).map(|epoch| Rest::Differs { offset: 16, epoch }))
             .chain((0..4).map(|epoch| Rest::Ahead { epoch }));
@@ -157,8 +205,18 @@ mod tests {
     }
 
     fn slots() -> impl Iterator<Item = Slot> {
-        let intact = |epoch| [true, false].map(|genuine| Slot::Intact { epoch, frame_checksum: 7, genuine });
+        let intact =
+            |epoch| [true, false].map(|genuine| Slot::Intact { epoch, mark: Mark::Frame(7), genuine });
         [Slot::Absent, Slot::Unreadable].into_iter().chain((1..4).flat_map(intact))
+    }
+
+    fn anchors() -> impl Iterator<Item = Option<Anchored>> {
+        let at = |(generation, epoch, agrees)| Anchored {
+            path: "anchor".into(),
+            standing: Standing { generation, epoch, link: Link::default() },
+            agrees,
+        };
+        [None].into_iter().chain([(0, 0, true), (3, 1, true), (3, 1, false), (4, 1, true)].map(at).map(Some))
     }
 
     fn all_facts() -> Vec<Facts> {
@@ -166,7 +224,12 @@ mod tests {
         for private in private_logs() {
             for public in public_logs() {
                 for (a, b) in slots().flat_map(|a| slots().map(move |b| (a, b))) {
-                    all.push(Facts { private: private.clone(), public: public.clone(), checkpoints: [a, b] });
+                    all.extend(anchors().map(|anchored| Facts {
+                        private: private.clone(),
+                        public: public.clone(),
+                        checkpoints: [a, b],
+                        anchored,
+                    }));
                 }
             }
         }
@@ -186,13 +249,21 @@ mod tests {
         let Facts { private, public, .. } = facts;
         let checkpoints = checkpoint_epochs(facts);
         let ahead = matches!(public.rest, Rest::Ahead { .. });
+        let standing = private.standing;
+        let unanchored = facts.anchored.as_ref().is_some_and(|anchored| {
+            standing.generation < anchored.standing.generation
+                || standing.epoch < anchored.standing.epoch
+                || !anchored.agrees
+        });
         match private.header {
-            _ if private.tail == Tail::Damaged => true,
+            _ if private.tail == Tail::Damaged || unanchored => true,
             None => ahead || !checkpoints.is_empty(),
             Some(_) => {
+                let judged = || checkpoints.iter().filter(|(epoch, _)| *epoch >= private.base());
                 ahead
-                    || matches!(public.rest, Rest::Differs { .. })
-                    || checkpoints.iter().any(|&(epoch, genuine)| epoch > private.epoch || !genuine)
+                    || matches!(public.rest, Rest::Differs { .. } | Rest::Lost { .. })
+                    || judged().any(|&(epoch, genuine)| epoch > private.standing.epoch || !genuine)
+                    || private.base() > 0 && judged().next().is_none()
             }
         }
     }
@@ -200,13 +271,13 @@ mod tests {
     #[test]
     fn every_combination_of_facts_is_judged_as_specified() {
         let all = all_facts();
-        assert_eq!(all.len(), 12 * 30 * 64);
+        assert_eq!(all.len(), 18 * 33 * 64 * 5);
         for facts in all {
             let decision = decide(Path::new("state"), &facts, HEADER);
             assert_eq!(decision.is_err(), must_refuse(&facts), "{facts:?}");
             let Ok(plan) = decision else { continue };
             let private = &facts.private;
-            assert_eq!(plan.generation, private.generation + 1, "{facts:?}");
+            assert_eq!(plan.generation, private.standing.generation + 1, "{facts:?}");
             assert_eq!(plan.keep_private, private.end, "{facts:?}");
             assert!(plan.rewrite_from <= plan.keep_private, "{facts:?}");
             assert!(plan.keep_public <= facts.public.matched, "{facts:?}");

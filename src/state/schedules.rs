@@ -50,7 +50,7 @@ impl Dice {
 /// Plays the schedule of `seed` on `disk`.
 fn play(seed: u64, mut disk: Disk) -> Result<(), Broken> {
     let mut dice = Dice { seed, rolls: 0 };
-    let mut world = World::default();
+    let mut world = World::new(seed % 2 == 1);
     for _ in 0..1 + dice.below(LIVES) {
         if let Some(fault) = dice.fault() {
             disk.fail_at(dice.below(60) as usize, fault);
@@ -91,7 +91,7 @@ fn live(world: &mut World, disk: &Disk, dice: &mut Dice) -> Result<(), Broken> {
                 // Readers may be quicker than the run.
                 world.look(disk, if dice.below(2) == 0 { EPOCHS } else { 0 })?;
                 world.acknowledged = store.committed().max(world.acknowledged);
-                outcome
+                outcome.map(drop)
             }
         };
         match outcome {

@@ -75,6 +75,7 @@ struct Content {
 enum Entry {
     Create(String, usize),
     Rename(String, String),
+    Remove(String),
 }
 
 #[derive(Clone, Default)]
@@ -92,11 +93,34 @@ struct State {
     owed: Option<(usize, usize)>,
 }
 
-/// The disk; clones are handles to the same one.
-#[derive(Clone, Default)]
-pub(super) struct Disk(Arc<Mutex<State>>);
+/// The disk, or a folder on it; clones are handles to the same one.
+#[derive(Clone)]
+pub(super) struct Disk {
+    state: Arc<Mutex<State>>,
+    folder: &'static str,
+}
+
+impl Default for Disk {
+    fn default() -> Self {
+        Self::of(State::default())
+    }
+}
 
 impl Disk {
+    fn of(state: State) -> Self {
+        Self { state: Arc::new(Mutex::new(state)), folder: "state/" }
+    }
+
+    /// Another folder on the same disk: the power goes for both.
+    pub(super) fn folder(&self, folder: &'static str) -> Self {
+        Self { state: Arc::clone(&self.state), folder }
+    }
+
+    /// Where `name` stands on the disk.
+    fn place(&self, name: &str) -> String {
+        format!("{}{name}", self.folder)
+    }
+
     /// Lets `fault` strike at the `call`-th changing call from now, counted from 0.
     pub(super) fn fail_at(&self, call: usize, fault: Fault) {
         let mut state = self.state();
@@ -135,20 +159,40 @@ impl Disk {
         }
         state.files = before.files.iter().map(|file| file.after_power_cut(loss)).collect();
         state.seen = state.durable.clone();
-        Self(Arc::new(Mutex::new(state)))
+        Self::of(state)
     }
 
     /// The same disk for a new process: nothing was lost, nothing fails any more.
     pub(super) fn after_restart(&self) -> Self {
         let mut state = self.state().clone();
         (state.fault, state.dead, state.owed) = (None, false, None);
-        Self(Arc::new(Mutex::new(state)))
+        Self::of(state)
+    }
+
+    /// The folder turns into what it is on `other`, as when a copy is restored; open files are those of before.
+    pub(super) fn turn_into(&self, other: &Self) {
+        let other = other.state().clone();
+        let mut state = self.state();
+        state.seen.retain(|place, _| !place.starts_with(self.folder));
+        state.durable.retain(|place, _| !place.starts_with(self.folder));
+        for (place, &file) in other.seen.iter().filter(|(place, _)| place.starts_with(self.folder)) {
+            let copy = state.files.len();
+            state.files.push(other.files[file].clone());
+            state.seen.insert(place.clone(), copy);
+            state.durable.insert(place.clone(), copy);
+        }
+    }
+
+    /// All files as processes see them.
+    pub(super) fn snapshot(&self) -> BTreeMap<String, Vec<u8>> {
+        let state = self.state();
+        state.seen.iter().map(|(name, &file)| (name.clone(), state.files[file].seen.clone())).collect()
     }
 
     /// What processes see of `name`.
     pub(super) fn content(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.state();
-        state.seen.get(name).map(|&file| state.files[file].seen.clone())
+        state.seen.get(&self.place(name)).map(|&file| state.files[file].seen.clone())
     }
 
     /// Puts `bytes` in the place of `name`, durably.
@@ -156,19 +200,19 @@ impl Disk {
         let mut state = self.state();
         let file = state.files.len();
         state.files.push(Content { seen: bytes.to_vec(), durable: bytes.to_vec(), unsynced: vec![] });
-        state.seen.insert(name.to_owned(), file);
-        state.durable.insert(name.to_owned(), file);
+        state.seen.insert(self.place(name), file);
+        state.durable.insert(self.place(name), file);
     }
 
     /// Takes `name` away, durably.
-    pub(super) fn remove(&self, name: &str) {
+    pub(super) fn lose(&self, name: &str) {
         let mut state = self.state();
-        state.seen.remove(name);
-        state.durable.remove(name);
+        state.seen.remove(&self.place(name));
+        state.durable.remove(&self.place(name));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap()
+        self.state.lock().unwrap()
     }
 
     /// The state for a changing call, unless a fault strikes it.
@@ -198,6 +242,11 @@ pub(super) fn mix(seed: u64, index: u64) -> u64 {
 }
 
 impl Entry {
+    fn is_in(&self, folder: &str) -> bool {
+        let (Entry::Create(place, _) | Entry::Rename(place, _) | Entry::Remove(place)) = self;
+        place.starts_with(folder)
+    }
+
     fn apply(&self, names: &mut BTreeMap<String, usize>) {
         match self {
             Entry::Create(name, file) => {
@@ -207,6 +256,9 @@ impl Entry {
                 if let Some(file) = names.remove(from) {
                     names.insert(to.clone(), file);
                 }
+            }
+            Entry::Remove(name) => {
+                names.remove(name);
             }
         }
     }
@@ -290,11 +342,11 @@ fn fault(path: &Path, fault: Fault) -> StateError {
 
 impl Storage for Disk {
     fn path(&self) -> &Path {
-        Path::new("disk")
+        Path::new(self.folder)
     }
 
     fn read(&self, name: &str) -> Result<Option<Box<dyn StorageFile>>, StateError> {
-        let file = self.state().seen.get(name).copied();
+        let file = self.state().seen.get(&self.place(name)).copied();
         Ok(file.map(|file| -> Box<dyn StorageFile> {
             Box::new(DiskFile { disk: self.clone(), file, path: self.path().join(name) })
         }))
@@ -305,15 +357,23 @@ impl Storage for Disk {
             let mut state = self.call(self.path(), false)?;
             let file = state.files.len();
             state.files.push(Content::default());
-            state.seen.insert(name.to_owned(), file);
-            state.unsynced.push(Entry::Create(name.to_owned(), file));
+            state.seen.insert(self.place(name), file);
+            state.unsynced.push(Entry::Create(self.place(name), file));
         }
         Ok(self.read(name)?.unwrap())
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), StateError> {
         let mut state = self.call(self.path(), false)?;
-        let entry = Entry::Rename(from.to_owned(), to.to_owned());
+        let entry = Entry::Rename(self.place(from), self.place(to));
+        entry.apply(&mut state.seen);
+        state.unsynced.push(entry);
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> Result<(), StateError> {
+        let mut state = self.call(self.path(), false)?;
+        let entry = Entry::Remove(self.place(name));
         entry.apply(&mut state.seen);
         state.unsynced.push(entry);
         Ok(())
@@ -322,10 +382,25 @@ impl Storage for Disk {
     fn sync(&self) -> Result<(), StateError> {
         let mut state = self.call(self.path(), true)?;
         if !state.lying {
-            state.durable = state.seen.clone();
-            state.unsynced.clear();
+            let waiting = std::mem::take(&mut state.unsynced);
+            let (synced, waiting) = waiting.into_iter().partition(|entry| entry.is_in(self.folder));
+            state.unsynced = waiting;
+            Vec::into_iter(synced).for_each(|entry| entry.apply(&mut state.durable));
         }
         Ok(())
+    }
+
+    fn names(&self) -> Result<Vec<String>, StateError> {
+        let state = self.state();
+        Ok(state.seen.keys().filter_map(|place| place.strip_prefix(self.folder)).map(String::from).collect())
+    }
+
+    fn reader(&self) -> Result<Box<dyn Storage>, StateError> {
+        Ok(Box::new(self.clone()))
+    }
+
+    fn now(&self) -> u64 {
+        0
     }
 }
 

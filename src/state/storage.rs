@@ -9,7 +9,7 @@ use super::{
 };
 use rustix::{
     fd::{AsFd, OwnedFd},
-    fs::{self, Mode, OFlags, Stat},
+    fs::{self, AtFlags, Mode, OFlags, Stat},
     process::geteuid,
 };
 use std::{
@@ -17,16 +17,61 @@ use std::{
     io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
-/// The first and, in format version 1, only segment of the private log.
+/// The first segment of the private log; in format version 1, all of it.
 pub(super) const PRIVATE_LOG: &str = "private-000001.log";
+/// The beginning of a segment while it is being written.
+pub(super) const NEW_SEGMENT: &str = "private.new";
 /// The log of releases.
 pub(super) const PUBLIC_LOG: &str = "public.log";
 /// The two places of a checkpoint.
 pub(super) const CHECKPOINTS: [&str; 2] = ["checkpoint.a", "checkpoint.b"];
 /// A checkpoint while it is being written.
 pub(super) const NEW_CHECKPOINT: &str = "checkpoint.new";
+
+/// The segment of the private log with this number, from 1.
+pub(super) fn segment_name(number: u64) -> String {
+    format!("private-{number:06}.log")
+}
+
+/// The number of the segment that `name` is the name of.
+fn segment_number(name: &str) -> Option<u64> {
+    let number = name.strip_prefix("private-")?.strip_suffix(".log")?.parse().ok()?;
+    (segment_name(number) == name).then_some(number)
+}
+
+/// The numbers of the segments that are there, in order.
+pub(super) fn segment_numbers(storage: &dyn Storage) -> Result<Vec<u64>, StateError> {
+    let mut numbers: Vec<u64> = storage.names()?.iter().filter_map(|name| segment_number(name)).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// A handle, for reading, on a file that has been found.
+pub(super) fn reopen(storage: &dyn Storage, name: &str) -> Result<Box<dyn StorageFile>, StateError> {
+    storage.read(name)?.ok_or_else(|| StateError::Missing { path: storage.path().join(name) })
+}
+
+/// Writes a file, in parts, beside its place, and swaps it in when it is whole and on disk.
+pub(super) fn swap_in(
+    storage: &dyn Storage,
+    beside: &str,
+    name: &str,
+    parts: &[&[u8]],
+) -> Result<(), StateError> {
+    let file = storage.write(beside)?;
+    file.truncate(0)?;
+    let mut end = 0;
+    for part in parts {
+        file.write_at(end, part)?;
+        end += part.len() as u64;
+    }
+    file.sync()?;
+    storage.rename(beside, name)?;
+    storage.sync()
+}
 
 /// A flat directory of files.
 pub(super) trait Storage: Send {
@@ -38,8 +83,16 @@ pub(super) trait Storage: Send {
     fn write(&self, name: &str) -> Result<Box<dyn StorageFile>, StateError>;
     /// Replaces `to` by `from`.
     fn rename(&self, from: &str, to: &str) -> Result<(), StateError>;
-    /// Makes creations and renames durable.
+    /// Takes a file away.
+    fn remove(&self, name: &str) -> Result<(), StateError>;
+    /// Makes creations, renames and removals durable.
     fn sync(&self) -> Result<(), StateError>;
+    /// The names of all files, in any order.
+    fn names(&self) -> Result<Vec<String>, StateError>;
+    /// Another handle on the directory, for reading, without the lock.
+    fn reader(&self) -> Result<Box<dyn Storage>, StateError>;
+    /// Seconds since 1970, by a clock that may be wrong.
+    fn now(&self) -> u64;
 }
 
 /// An open file.
@@ -157,8 +210,30 @@ impl Storage for Directory {
             .map_err(|e| refused(self.path.join(from), "rename the file")(e.into()))
     }
 
+    fn remove(&self, name: &str) -> Result<(), StateError> {
+        fs::unlinkat(&self.handle, name, AtFlags::empty())
+            .map_err(|e| refused(self.path.join(name), "remove the file")(e.into()))
+    }
+
     fn sync(&self) -> Result<(), StateError> {
         fs::fsync(&self.handle).map_err(|e| refused(&self.path, "sync the directory")(e.into()))
+    }
+
+    fn names(&self) -> Result<Vec<String>, StateError> {
+        let entries = fs::Dir::read_from(&self.handle).and_then(|directory| {
+            let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+            directory.map(|entry| entry.map(name)).collect()
+        });
+        entries.map_err(|e| refused(&self.path, "list the directory")(e.into()))
+    }
+
+    fn reader(&self) -> Result<Box<dyn Storage>, StateError> {
+        let handle = self.handle.try_clone().map_err(refused(&self.path, "open the directory"))?;
+        Ok(Box::new(Self { path: self.path.clone(), handle, _lock: None }))
+    }
+
+    fn now(&self) -> u64 {
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
     }
 }
 
@@ -270,6 +345,18 @@ mod tests {
     }
 
     #[test]
+    fn segments_are_known_by_their_names() {
+        let check = |name, number| assert_eq!(segment_number(name), number, "{name}");
+        check(PRIVATE_LOG, Some(1));
+        check("private-1000000.log", Some(1_000_000));
+        for name in
+            ["private-1.log", "private-0000002.log", "private-00000a.log", "private.new", "public.log"]
+        {
+            check(name, None);
+        }
+    }
+
+    #[test]
     fn a_file_returns_what_was_written() {
         let outer = tempfile::tempdir().unwrap();
         let directory = Directory::exclusive(&outer.path().join("state")).unwrap();
@@ -278,7 +365,12 @@ mod tests {
         file.write_at(2, b"abc").unwrap();
         file.truncate(4).unwrap();
         file.sync().unwrap();
+        directory.write("gone").unwrap();
+        directory.remove("gone").unwrap();
         directory.rename("file", "other").unwrap();
+        let files: Vec<_> =
+            directory.names().unwrap().into_iter().filter(|name| name.contains("o")).collect();
+        assert!(files.contains(&"other".into()) && !files.contains(&"gone".into()), "{files:?}");
         directory.sync().unwrap();
         let file = directory.read("other").unwrap().unwrap();
         let mut buffer = [9; 6];

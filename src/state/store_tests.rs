@@ -79,7 +79,11 @@ fn a_reader_follows_a_writer() {
     let (_outer, path) = place();
     let (mut store, _) = Store::open(&path, &header()).unwrap();
     let mut reader = PublicReader::open(&path).unwrap();
-    let writer = thread::spawn(move || (1..=300).for_each(|epoch| store.commit(&[frame(epoch)]).unwrap()));
+    let writer = thread::spawn(move || {
+        for epoch in 1..=300 {
+            store.commit(&[frame(epoch)]).unwrap();
+        }
+    });
     let mut seen = 0;
     while seen < 300 {
         match reader.next_frame().unwrap() {

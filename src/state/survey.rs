@@ -1,15 +1,17 @@
 //! Gathers the facts: reads a whole state directory once, front to back, one frame in memory at a time.
 
 use super::{
+    anchor::Anchored,
+    chain::Standing,
     checkpoint::{self, Slot},
     error::StateError,
     format::{FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, kind},
-    frames::{EpochPayload, SourcePosition},
+    frames::{Mark, SourcePosition},
     log::Frame,
-    private_log::{Entry, PrivateFacts},
+    private_log::{Entry, Place, PrivateFacts},
     public_log::{Comparison, PublicFacts},
     recovery::{Facts, newest_checkpoint},
-    storage::{PRIVATE_LOG, PUBLIC_LOG, Storage},
+    storage::{PUBLIC_LOG, Storage, segment_name, segment_numbers},
 };
 use std::collections::VecDeque;
 
@@ -19,27 +21,31 @@ pub(super) struct Survey {
     /// The source positions of the last committed epoch.
     pub(super) positions: Vec<SourcePosition>,
     /// Where in the private log the frames after the newest checkpoint begin.
-    pub(super) replay_from: u64,
+    pub(super) replay_from: Place,
     /// Where in the private log the frames begin that the public log lacks.
-    pub(super) unpublished_from: u64,
-    /// Payload checksums of the epochs after the newest checkpoint.
-    pub(super) checksums: VecDeque<u32>,
+    pub(super) unpublished_from: Place,
+    /// Nothing says that the public log has been synced beyond this offset.
+    pub(super) public_unproven: u64,
+    /// Marks of the epochs after the newest checkpoint.
+    pub(super) marks: VecDeque<Mark>,
 }
 
 impl Survey {
     /// Of nothing yet.
-    pub(super) fn new() -> Self {
-        let first_frame = FILE_HEADER_LENGTH as u64;
+    pub(super) fn new(anchored: Option<Anchored>) -> Self {
+        let first_frame = Place { segment: 1, offset: FILE_HEADER_LENGTH as u64 };
         Self {
             facts: Facts {
                 private: PrivateFacts::none(),
                 public: PublicFacts::none(),
                 checkpoints: [Slot::Absent; 2],
+                anchored,
             },
             positions: Vec::new(),
             replay_from: first_frame,
             unpublished_from: first_frame,
-            checksums: VecDeque::new(),
+            public_unproven: u64::MAX,
+            marks: VecDeque::new(),
         }
     }
 
@@ -52,50 +58,92 @@ impl Survey {
         let public_length = public.as_ref().map_or(Ok(0), |file| file.length())?;
         self.facts.checkpoints = checkpoint::look(storage)?;
         let mut comparison = Comparison::new(public.as_deref(), public_length)?;
-        if let Some(file) = storage.read(PRIVATE_LOG)? {
-            let mut private = self.facts.private.clone();
-            let gathered = private.gather(&*file, |frame, entry| match entry {
-                Entry::Header => comparison.expect(kind::HEADER, 0, &frame.payload),
-                Entry::Generation => Ok(()),
-                Entry::Epoch(epoch) => self.take(frame, epoch, &mut comparison),
-            });
-            self.facts.private = private;
-            gathered?;
+        for number in segment_numbers(storage)? {
+            self.read_segment(storage, number, &mut comparison)?;
         }
         let private = &self.facts.private;
-        self.facts.public = comparison.finish(private.header.as_ref().map(|_| private.epoch))?;
+        self.facts.public = comparison.finish(private.header.as_ref().map(|_| private.standing.epoch))?;
         Ok(())
+    }
+
+    fn read_segment(
+        &mut self,
+        storage: &dyn Storage,
+        number: u64,
+        comparison: &mut Comparison<'_>,
+    ) -> Result<(), StateError> {
+        let mut private = self.facts.private.clone();
+        if private.last > 0 && number != private.last + 1 {
+            return Err(StateError::PrivateLogLost {
+                path: storage.path().join(segment_name(private.last + 1)),
+                witness: storage.path().join(segment_name(number)),
+            });
+        }
+        // The oldest may have been removed since the names were listed.
+        let Some(file) = storage.read(&segment_name(number))? else { return Ok(()) };
+        let gathered = private.gather(&*file, number, |frame, entry, standing| {
+            self.take(number, frame, entry, standing, comparison)
+        });
+        self.facts.private = private;
+        gathered
     }
 
     fn take(
         &mut self,
+        segment: u64,
         frame: &Frame,
-        epoch: EpochPayload<'_>,
+        entry: Entry<'_>,
+        standing: &Standing,
         comparison: &mut Comparison<'_>,
     ) -> Result<(), StateError> {
-        let release = epoch.release()?;
-        comparison.expect(kind::RELEASE, epoch.epoch, &release[FRAME_HEADER_LENGTH..])?;
-        if comparison.facts.epoch == epoch.epoch {
-            self.unpublished_from = frame.end();
+        let after = Place { segment, offset: frame.end() };
+        self.recognise_anchor(standing);
+        match entry {
+            Entry::Generation => {}
+            Entry::Header(version) => comparison.expect_header(version, &frame.payload)?,
+            Entry::Segment { begins, first } => {
+                if first {
+                    comparison.follow(standing, |standing| self.recognise_anchor(standing))?;
+                }
+                // A segment begins after a checkpoint, which syncs the public log.
+                self.public_unproven = comparison.facts.matched;
+                self.recognise_checkpoints(begins.epoch, Mark::Chain(begins.chain), after);
+                self.positions = begins.positions;
+            }
+            Entry::Epoch(epoch, stored) => {
+                let release = epoch.release().frame(stored)?;
+                comparison.expect(kind::RELEASE, epoch.epoch, &release[FRAME_HEADER_LENGTH..])?;
+                let mark = stored.map_or(Mark::Frame(frame.header.payload_checksum), Mark::Chain);
+                if self.recognise_checkpoints(epoch.epoch, mark, after) {
+                    self.marks.push_back(mark);
+                }
+                self.positions = epoch.positions;
+            }
         }
-        self.recognise_checkpoints(epoch.epoch, frame);
-        self.positions = epoch.positions;
+        if comparison.facts.epoch == standing.epoch {
+            self.unpublished_from = after;
+        }
         Ok(())
     }
 
-    fn recognise_checkpoints(&mut self, at: u64, frame: &Frame) {
-        let checksum = frame.header.payload_checksum;
+    fn recognise_anchor(&mut self, at: &Standing) {
+        if let Some(anchored) = &mut self.facts.anchored {
+            anchored.agrees |= (anchored.standing.epoch, anchored.standing.link) == (at.epoch, at.link);
+        }
+    }
+
+    /// Gives whether the epoch is newer than all checkpoints.
+    fn recognise_checkpoints(&mut self, at: u64, found: Mark, after: Place) -> bool {
         for slot in &mut self.facts.checkpoints {
-            if let Slot::Intact { epoch, frame_checksum, genuine } = slot {
-                *genuine |= *epoch == at && *frame_checksum == checksum;
+            if let Slot::Intact { epoch, mark, genuine } = slot {
+                *genuine |= *epoch == at && *mark == found;
             }
         }
         let newest = self.newest_checkpoint();
         if at == newest {
-            self.replay_from = frame.end();
-        } else if at > newest {
-            self.checksums.push_back(checksum);
+            self.replay_from = after;
         }
+        at > newest
     }
 
     /// The epoch of the newest checkpoint, 0 without one.

@@ -1,9 +1,12 @@
 //! Reads everything, changes nothing, and says what is there and what is wrong with it.
 
 use super::{
+    anchor::{Anchor, Anchored, directory},
+    chain::Link,
     checkpoint::Slot,
     error::StateError,
     public_log::Rest,
+    reader::PublicReader,
     recovery::{Facts, decide},
     storage::{CHECKPOINTS, Directory, PRIVATE_LOG, PUBLIC_LOG, Storage},
     survey::Survey,
@@ -16,8 +19,12 @@ use std::path::Path;
 pub struct Report {
     /// Runs that have written here.
     pub generations: u64,
-    /// Epochs in the private log.
+    /// Epochs committed.
     pub committed: u64,
+    /// The link of the last of them: the head of the chain.
+    pub chain: Link,
+    /// The first epoch whose exact sums are still in the private log.
+    pub sums_from: u64,
     /// Epochs in the public log that agree with the private one. Fewer than committed: the next run (or the one
     /// that is at work) publishes the rest.
     pub published: u64,
@@ -34,23 +41,53 @@ pub struct Report {
 /// # Errors
 /// When the directory itself can't be opened. What is wrong inside is in the report.
 pub fn verify(path: impl AsRef<Path>) -> Result<Report, StateError> {
-    Ok(verify_storage(&Directory::shared(path.as_ref())?))
+    verify_anchored(path, None::<&Path>)
 }
 
-pub(super) fn verify_storage(storage: &dyn Storage) -> Report {
-    let mut survey = Survey::new();
-    let problem = survey.conduct(storage).and_then(|()| judge(storage.path(), &survey.facts)).err();
-    let Facts { private, public, checkpoints } = &survey.facts;
+/// Verifies as [`verify`] does, and that the directory has come at least as far as its anchor in the directory
+/// `anchor`, by the same way.
+///
+/// # Errors
+/// When one of the directories can't be opened. What is wrong inside is in the report.
+pub fn verify_anchored(
+    path: impl AsRef<Path>,
+    anchor: Option<impl AsRef<Path>>,
+) -> Result<Report, StateError> {
+    let storage = Directory::shared(path.as_ref())?;
+    let anchor = anchor.map(|path| directory(path.as_ref())).transpose()?;
+    Ok(verify_storage(&storage, anchor))
+}
+
+pub(super) fn verify_storage(storage: &dyn Storage, anchor: Option<Box<dyn Storage>>) -> Report {
+    let mut survey = Survey::new(None);
+    let anchored = anchor.map_or(Ok(None), |anchor| find_anchor(storage, anchor));
+    let problem = anchored.and_then(|anchored| {
+        survey.facts.anchored = anchored;
+        survey.conduct(storage)?;
+        judge(storage.path(), &survey.facts)
+    });
+    let problem = problem.err();
+    let Facts { private, public, checkpoints, .. } = &survey.facts;
     let mut epochs: Vec<u64> = checkpoints.iter().filter_map(epoch_of).collect();
     epochs.sort_unstable();
     Report {
-        generations: private.generation,
-        committed: private.epoch,
+        generations: private.standing.generation,
+        committed: private.standing.epoch,
+        chain: private.standing.link,
+        sums_from: private.base() + 1,
         published: public.epoch,
         checkpoints: epochs,
         uncommitted_bytes: private.length - private.end,
         problem,
     }
+}
+
+/// The anchor is read first: a run that is at work meanwhile is further by then, never behind.
+fn find_anchor(storage: &dyn Storage, anchor: Box<dyn Storage>) -> Result<Option<Anchored>, StateError> {
+    let fingerprint = PublicReader::of(storage.reader()?)?.header().fingerprint()?;
+    let anchor = Anchor::find(anchor, fingerprint)?;
+    let missing = || StateError::NotAnchored { path: anchor.path() };
+    anchor.anchored().ok_or_else(missing).map(Some)
 }
 
 fn epoch_of(slot: &Slot) -> Option<u64> {

@@ -19,7 +19,7 @@ use hushflow::state::{PublicReader, ReleaseFrame, Store};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The first private log of a state directory.
+/// The first segment of the private log of a state directory.
 pub(crate) const PRIVATE_LOG: &str = "private-000001.log";
 
 /// A directory for one test's files.
@@ -139,21 +139,30 @@ pub(crate) fn releases(state: &Path) -> Vec<ReleaseFrame> {
     frames
 }
 
-/// The exact sums of every committed epoch, as their owner can read them: in a copy without checkpoints the store
-/// replays the whole log.
+/// The exact sums of every committed epoch, as their owner can read them where all are kept: in a copy without
+/// checkpoints the store replays the whole log.
 pub(crate) fn sums(state: &Path) -> Vec<Vec<i128>> {
     let lab = Lab::new();
     let copy = lab.path("copy");
     std::fs::create_dir(&copy).expect("a directory for the copy");
     std::fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("mode 0700");
-    for name in [PRIVATE_LOG, "public.log"] {
-        std::fs::copy(state.join(name), copy.join(name)).expect("a log to copy");
+    for name in logs(state) {
+        std::fs::copy(state.join(&name), copy.join(&name)).expect("a log to copy");
     }
     let header = PublicReader::open(&copy).expect("a public log").header().clone();
     let (_store, recovered) = Store::open(&copy, &header).expect("a sound state");
     let frames = recovered.replay.map(|frame| frame.expect("a sound frame"));
     let sums: Vec<_> = frames.zip(1..).inspect(|(frame, epoch)| assert_eq!(frame.epoch, *epoch)).collect();
     sums.into_iter().map(|(frame, _)| frame.sums.to_vec()).collect()
+}
+
+/// The names of the logs in a state directory, in their order.
+pub(crate) fn logs(state: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(state).expect("a state directory");
+    let names = entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
+    let mut logs: Vec<String> = names.filter(|name| name.ends_with(".log")).collect();
+    logs.sort();
+    logs
 }
 
 /// The sums that a pipeline over one CSV file must come to, by plain loops over its rows.
@@ -226,10 +235,10 @@ pub(crate) fn frames(file: &Path) -> Vec<FramePlace> {
     while start + 24 <= bytes.len() {
         let kind = bytes[start + 4];
         let end = start + 24 + (number(start) as u32) as usize;
-        if !(1..=5).contains(&kind) || end > bytes.len() {
+        if !(1..=7).contains(&kind) || end > bytes.len() {
             break;
         }
-        let epoch = if kind > 2 && end >= start + 40 { number(start + 32) } else { 0 };
+        let epoch = if (3..=5).contains(&kind) && end >= start + 40 { number(start + 32) } else { 0 };
         frames.push(FramePlace {
             start: start as u64,
             end: end as u64,
@@ -320,7 +329,7 @@ impl Stream {
         text
     }
 
-    /// The pipeline over `path`, with more sections at its end.
+    /// The pipeline over `path`, which keeps all sums, with more sections at its end.
     pub(crate) fn pipeline(&self, path: &str, more: &str) -> String {
         let column = |name| format!("[[columns]]\nname = '{name}'\nlower = -10\nupper = 10\n");
         let columns: String = ["a", "b", "c", "d", "e"].map(column).concat();
@@ -343,6 +352,8 @@ horizon = {}
 epsilon = 1
 delta = 1e-6
 clip_norm = 1.5
+[state]
+keep = 'all'
 [release]
 strategy = 'square-root'
 {more}",

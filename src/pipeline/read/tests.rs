@@ -52,6 +52,30 @@ fn short_files_get_defaults() {
 }
 
 #[test]
+fn what_is_kept_is_spelled_out() {
+    let state = |text: &str| parse(&format!("{BY_COUNT}\n[state]\n{text}"));
+    let check = |text: &str, keep| {
+        assert_eq!(
+            state(&format!("keep = {text:?}")).map(|pipeline| pipeline.state.keep),
+            Ok(keep),
+            "{text}"
+        );
+    };
+    check("all", Keep::All);
+    check("1 epoch", Keep::Epochs(1));
+    check("100 epochs", Keep::Epochs(100));
+    check("30 days", Keep::Seconds(30 * 86_400));
+    check("36h", Keep::Seconds(36 * 3600));
+    for wrong in ["none", "epochs", "-1 epochs", "100", "-1 day", "1 month"] {
+        let told = state(&format!("keep = {wrong:?}")).err().unwrap_or_default();
+        assert!(told.contains("state.keep: found") && told.contains("\"30 days\""), "{told}");
+    }
+    let pipeline = state("anchor = \"../anchors\"").unwrap();
+    assert_eq!(pipeline.state, Settings { keep: Keep::Epochs(0), anchor: Some("dir/../anchors".into()) });
+    assert_eq!(pipeline.state_directory, None, "it may be named on the command line");
+}
+
+#[test]
 fn public_parameters_are_the_same_after_json() {
     for text in [Pipeline::EXAMPLE, BY_COUNT] {
         let parameters = parse(text).unwrap().public_parameters();

@@ -1,0 +1,155 @@
+//! Directories that were restored, copied, or have lost their anchor; two runs on copies of one directory.
+
+use super::{
+    EpochFrame, Keep, PublicHeader, Recovered, StateError, Store,
+    anchor::Anchor,
+    simulated::Disk,
+    storage::{PUBLIC_LOG, Storage, segment_name},
+    verify::verify_storage,
+};
+
+fn header() -> PublicHeader {
+    PublicHeader { parameters: b"clip_norm = 1".to_vec(), private: true }
+}
+
+/// An epoch whose release is drawn anew with every `draw`.
+fn frame(epoch: u64, draw: i128) -> EpochFrame {
+    EpochFrame { epoch, positions: vec![], sums: vec![1].into(), values: vec![draw, epoch.into()] }
+}
+
+fn anchor_of(disk: &Disk) -> Option<Box<dyn Storage>> {
+    Some(Box::new(disk.folder("anchor/")))
+}
+
+fn open(disk: &Disk) -> Result<(Store, Recovered), StateError> {
+    Store::recover(Box::new(disk.clone()), anchor_of(disk), &header(), Keep::default())
+}
+
+/// Opens without the anchor, as someone may who has deleted the setting.
+fn open_unanchored(disk: &Disk) -> Store {
+    Store::recover(Box::new(disk.clone()), None, &header(), Keep::default()).unwrap().0
+}
+
+/// A directory after a run of three epochs, and its anchor.
+fn three_epochs() -> Disk {
+    let disk = Disk::default();
+    let (mut store, _) = open(&disk).unwrap();
+    store.commit(&[frame(1, 0)]).unwrap();
+    store.commit(&[frame(2, 0), frame(3, 0)]).unwrap();
+    disk
+}
+
+fn name() -> String {
+    format!("{}.anchor", header().fingerprint().unwrap().short())
+}
+
+#[test]
+fn the_anchor_says_how_far_the_log_has_come() {
+    let disk = three_epochs();
+    let anchored =
+        || Anchor::find(Box::new(disk.folder("anchor/")), header().fingerprint().unwrap()).unwrap();
+    let standing = anchored().anchored().unwrap().standing;
+    assert_eq!((standing.generation, standing.epoch), (1, 3));
+    let report = verify_storage(&disk, anchor_of(&disk));
+    assert!(report.problem.is_none() && report.chain == standing.link, "{:?}", report.problem);
+    drop(open(&disk).unwrap());
+    let standing = anchored().anchored().unwrap().standing;
+    assert_eq!((standing.generation, standing.epoch), (2, 3), "a start is a generation");
+}
+
+#[test]
+fn a_restored_directory_is_behind_its_anchor() {
+    let disk = three_epochs();
+    let copy = disk.after_restart();
+    let (mut store, _) = open(&disk).unwrap();
+    store.commit(&[frame(4, 0)]).unwrap();
+    disk.turn_into(&copy);
+    let check = |generation, epoch| {
+        let problems = [open(&disk).err(), verify_storage(&disk, anchor_of(&disk)).problem];
+        for (verified, problem) in problems.into_iter().enumerate() {
+            match problem {
+                Some(StateError::BehindAnchor {
+                    generation: found,
+                    epoch: at,
+                    anchored_generation: 2,
+                    anchored_epoch: 4,
+                    ..
+                }) => assert_eq!((found, at), (generation, epoch)),
+                Some(StateError::Missing { .. }) if verified == 1 && generation == 0 => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    check(1, 3);
+    disk.turn_into(&Disk::default());
+    check(0, 0);
+}
+
+/// The copy has as many runs and epochs as the anchor has seen, but they are others.
+#[test]
+fn a_copy_that_went_on_by_itself_is_a_fork() {
+    let disk = three_epochs();
+    let copy = disk.after_restart();
+    let (mut store, _) = open(&disk).unwrap();
+    store.commit(&[frame(4, 0)]).unwrap();
+    open_unanchored(&copy).commit(&[frame(4, 1), frame(5, 1)]).unwrap();
+    disk.turn_into(&copy);
+    assert!(matches!(open(&disk), Err(StateError::ForkedFromAnchor { epoch: 4, .. })));
+    disk.folder("anchor/").lose(&name());
+    assert!(open(&disk).is_ok(), "whoever deletes the anchor accepts the directory");
+}
+
+/// The anchored epoch may have left the private log: the public log has its link.
+#[test]
+fn an_anchor_that_was_left_behind_is_compared_with_the_public_log() {
+    let disk = three_epochs();
+    let mut store = open_unanchored(&disk);
+    for epoch in 4..=12 {
+        store.commit(&[frame(epoch, 0)]).unwrap();
+        store.checkpoint(epoch, b"").unwrap();
+    }
+    assert!(disk.content(&segment_name(2)).is_none(), "the private log begins later");
+    assert!(open(&disk.after_restart()).is_ok());
+    let other = Disk::default();
+    open(&other).unwrap().0.commit(&[frame(1, 0), frame(2, 0), frame(3, 1)]).unwrap();
+    let others = other.folder("anchor/").content(&name()).unwrap();
+    disk.folder("anchor/").put(&name(), &others);
+    assert!(matches!(open(&disk), Err(StateError::ForkedFromAnchor { epoch: 3, .. })));
+}
+
+#[test]
+fn a_second_run_on_a_copy_stops_the_first() {
+    let disk = three_epochs();
+    let (mut first, _) = open(&disk).unwrap();
+    let published = disk.content(PUBLIC_LOG);
+    let anchor = disk.folder("anchor/");
+    let elsewhere = three_epochs();
+    drop((open(&elsewhere).unwrap(), open(&elsewhere).unwrap()));
+    anchor.put(&name(), &elsewhere.folder("anchor/").content(&name()).unwrap());
+    assert!(matches!(first.commit(&[frame(4, 0)]), Err(StateError::AnchorMoved { .. })));
+    assert_eq!(disk.content(PUBLIC_LOG), published, "nothing more is published");
+    assert!(matches!(first.commit(&[frame(5, 0)]), Err(StateError::Stopped { .. })));
+}
+
+#[test]
+fn every_flipped_bit_and_every_cut_of_an_anchor_is_found() {
+    let disk = three_epochs();
+    let anchor = disk.folder("anchor/");
+    let bytes = anchor.content(&name()).unwrap();
+    let refused = |bytes: &[u8]| {
+        anchor.put(&name(), bytes);
+        let errors = [open(&disk).err(), verify_storage(&disk, anchor_of(&disk)).problem];
+        for error in errors.map(|error| error.unwrap().to_string()) {
+            assert!(error.contains(&name()) && error.contains("delete"), "{error}");
+        }
+    };
+    for bit in 0..8 * bytes.len() {
+        let mut bad = bytes.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        refused(&bad);
+    }
+    (0..bytes.len()).for_each(|length| refused(&bytes[..length]));
+    anchor.lose(&name());
+    assert!(matches!(verify_storage(&disk, anchor_of(&disk)).problem, Some(StateError::NotAnchored { .. })));
+    assert!(open(&disk).is_ok());
+}

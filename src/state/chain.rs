@@ -1,0 +1,146 @@
+//! The chain over releases: every release carries a hash of the link before it and of what it says.
+//!
+//! A link stands for the whole history up to its epoch: two logs with the same link are the same up to there, and
+//! logs with different ones are forks, so that somewhere an epoch was drawn twice. It detects forks, not forgers:
+//! whoever may write the log can also chain it anew.
+
+use super::{error::StateError, frames::ReleasePayload, log::Frame, storage::StorageFile};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fmt;
+
+/// A link of the chain: SHA-256 of the history up to a release.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link([u8; 32]);
+
+impl Link {
+    /// The first link, of a header frame's payload: the fingerprint of the log.
+    pub(super) fn of_header(payload: &[u8]) -> Self {
+        Self(Sha256::digest(payload).into())
+    }
+
+    /// The link of a release after this one. Its bytes are hashed as its frame holds them.
+    pub(super) fn next(self, release: &ReleasePayload<'_>) -> Self {
+        let hash = Sha256::new()
+            .chain_update(self.0)
+            .chain_update(release.generation.to_le_bytes())
+            .chain_update(release.epoch.to_le_bytes())
+            .chain_update((release.values.len() as u64).to_le_bytes())
+            .chain_update(release.values);
+        Self(hash.finalize().into())
+    }
+
+    /// The thirty-two bytes, as frames hold them.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The first sixteen hexadecimal digits: enough to tell histories apart by accident, not by design.
+    pub fn short(&self) -> String {
+        format!("{self:.16}")
+    }
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        f.pad(&digits)
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What tells a release from another of the same epoch: the run that drew it, and the history that it continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// The run, from 1.
+    pub generation: u64,
+    /// The link of the history up to the release.
+    pub chain: Link,
+}
+
+/// How far a log has come, or has been read: its last run, epoch and link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Standing {
+    /// 0 before the first.
+    pub(super) generation: u64,
+    /// 0 before the first.
+    pub(super) epoch: u64,
+    /// Of the header before the first.
+    pub(super) link: Link,
+}
+
+impl Standing {
+    /// Before the first release of the log with this header payload.
+    pub(super) fn before(header: &[u8]) -> Self {
+        Self { generation: 0, epoch: 0, link: Link::of_header(header) }
+    }
+
+    /// Goes on to a release that stands in `frame`: the next epoch, of this generation or a later one, with
+    /// `stored` as its link if the version stores it.
+    pub(super) fn advance(
+        &mut self,
+        file: &dyn StorageFile,
+        frame: &Frame,
+        release: &ReleasePayload<'_>,
+        stored: Option<Link>,
+    ) -> Result<(), StateError> {
+        let ReleasePayload { generation, epoch, .. } = *release;
+        follows(file, frame, "epoch", epoch, self.epoch + 1)?;
+        follows(file, frame, "generation", generation, generation.max(self.generation).max(1))?;
+        let link = self.link.next(release);
+        if stored.is_some_and(|stored| stored != link) {
+            return Err(StateError::Forked { path: file.path().to_owned(), offset: frame.offset, epoch });
+        }
+        *self = Self { generation, epoch, link };
+        Ok(())
+    }
+}
+
+/// An error unless `found` is `expected`.
+pub(super) fn follows(
+    file: &dyn StorageFile,
+    frame: &Frame,
+    what: &'static str,
+    found: u64,
+    expected: u64,
+) -> Result<(), StateError> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(StateError::Disorder { path: file.path().to_owned(), offset: frame.offset, what, found, expected })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The value of `printf header | sha256sum`, and of its bytes followed by a release's.
+    #[test]
+    fn links_are_these() {
+        let first = Link::of_header(b"header");
+        assert_eq!(first.to_string(), "1e0584a25d9f43bf5cbd0aec01eb1af2220ed085b4e7f1837b0d89958cae353a");
+        let second = first.next(&ReleasePayload { generation: 1, epoch: 2, values: &[1, 5, 255] });
+        assert_eq!(second.to_string(), "5afcdf58ce00b3d335fbee6c06d39c11f3a3efa8cc5b860696a803246c8da411");
+        assert_eq!(second.short(), "5afcdf58ce00b3d3");
+    }
+
+    #[test]
+    fn every_part_of_a_release_changes_its_link() {
+        let first = Link::of_header(b"header");
+        let release = || ReleasePayload { generation: 1, epoch: 2, values: &[1, 5, 255] };
+        let others = [
+            ReleasePayload { generation: 2, ..release() },
+            ReleasePayload { epoch: 3, ..release() },
+            ReleasePayload { values: &[1, 5, 254], ..release() },
+            ReleasePayload { values: &[1, 5], ..release() },
+        ];
+        others.iter().for_each(|other| assert_ne!(first.next(other), first.next(&release())));
+        assert_ne!(Link::of_header(b"other").next(&release()), first.next(&release()));
+    }
+}

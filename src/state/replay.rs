@@ -1,0 +1,100 @@
+//! Reads committed epochs back, across segments.
+
+use super::{
+    chain::Link,
+    error::StateError,
+    format::{FILE_HEADER_LENGTH, Version, kind},
+    frames::{EpochFrame, EpochPayload},
+    log::{Frame, Reading, damaged, read_frame},
+    private_log::Place,
+    storage::{Storage, StorageFile, reopen, segment_name},
+};
+
+/// The committed epochs after the checkpoint, in order: what the encoder must be fed to stand where it stood.
+pub struct Replay {
+    storage: Box<dyn Storage>,
+    version: Version,
+    /// Where the next frame begins.
+    next: Place,
+    end: Place,
+    /// The segment in which it begins, once opened.
+    file: Option<Box<dyn StorageFile>>,
+}
+
+impl Replay {
+    /// The epoch frames between `from` and `end`, which have been found readable.
+    pub(super) fn between(storage: Box<dyn Storage>, version: Version, from: Place, end: Place) -> Self {
+        Self { storage, version, next: from, end, file: None }
+    }
+
+    /// Hands every epoch, still packed, and its link if the version stores it, to `take`.
+    pub(super) fn for_each_packed(
+        mut self,
+        mut take: impl FnMut(EpochPayload<'_>, Option<Link>) -> Result<(), StateError>,
+    ) -> Result<(), StateError> {
+        let version = self.version;
+        while let Some(frame) = self.next_packed()? {
+            let (epoch, link) = frame.decode_chained(self.file()?, version)?;
+            take(epoch, link)?;
+        }
+        Ok(())
+    }
+
+    fn next_epoch(&mut self) -> Result<Option<EpochFrame>, StateError> {
+        let Some(frame) = self.next_packed()? else { return Ok(None) };
+        let version = self.version;
+        let file = self.file()?;
+        let (epoch, _) = frame.decode_chained::<EpochPayload<'_>>(file, version)?;
+        let malformed = || damaged(file, frame.offset, "its integers are not packed as they should be");
+        epoch.unpack().ok_or_else(malformed).map(Some)
+    }
+
+    /// The next frame of kind `kind::EPOCH`, still packed.
+    fn next_packed(&mut self) -> Result<Option<Frame>, StateError> {
+        while self.next != self.end {
+            let (Place { segment, offset }, end) = (self.next, self.end);
+            let last = segment == end.segment;
+            let file = self.file()?;
+            let length = if last { end.offset } else { file.length()? };
+            match read_frame(file, offset, length)? {
+                Reading::Frame(frame) => {
+                    self.next.offset = frame.end();
+                    if frame.header.kind == kind::EPOCH {
+                        return Ok(Some(frame));
+                    }
+                }
+                Reading::End if last => self.next = self.end,
+                Reading::End => {
+                    self.file = None;
+                    self.next = Place { segment: segment + 1, offset: FILE_HEADER_LENGTH as u64 };
+                }
+                Reading::Partial | Reading::Unreadable => {
+                    return Err(damaged(file, offset, "the frame was readable a moment ago"));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The segment of the next frame.
+    fn file(&mut self) -> Result<&dyn StorageFile, StateError> {
+        let name = segment_name(self.next.segment);
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => reopen(&*self.storage, &name)?,
+        };
+        Ok(&**self.file.insert(file))
+    }
+}
+
+impl Iterator for Replay {
+    type Item = Result<EpochFrame, StateError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.next_epoch().transpose();
+        if matches!(next, Some(Err(_))) {
+            self.next = self.end;
+        }
+        next
+    }
+}

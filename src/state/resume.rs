@@ -1,0 +1,87 @@
+//! Carries out a plan: mends the logs and goes on where they end.
+
+use super::{
+    error::StateError,
+    format::Role,
+    frames::{PublicHeader, SegmentPayload},
+    log::{self, Appender},
+    private_log::{PrivateFacts, beginning, generation_frame},
+    recovery::Plan,
+    replay::Replay,
+    segments::begin_segment,
+    storage::{PUBLIC_LOG, Storage, StorageFile, segment_name},
+    survey::Survey,
+};
+use zeroize::Zeroizing;
+
+/// Mends the private log as planned and opens the new generation: synced before anything else is written.
+pub(super) fn resume_private(
+    storage: &dyn Storage,
+    plan: &Plan,
+    facts: &PrivateFacts,
+    header: &PublicHeader,
+) -> Result<Appender, StateError> {
+    let mut log = match plan.keep_private {
+        0 => begin_segment(storage, header, &SegmentPayload::first(header, storage.now())?)?,
+        keep => mend(storage, &segment_name(facts.end().segment), facts.length, keep, plan.rewrite_from)?,
+    };
+    log.append(&generation_frame(plan.generation, log.synced())?)?;
+    log.sync()?;
+    Ok(log)
+}
+
+/// Cuts the torn tail of a segment off, and makes sure of the rest.
+fn mend(
+    storage: &dyn Storage,
+    name: &str,
+    length: u64,
+    keep: u64,
+    rewrite_from: u64,
+) -> Result<Appender, StateError> {
+    let file = storage.write(name)?;
+    if length > keep {
+        file.truncate(keep)?;
+    }
+    rewrite(&*file, rewrite_from, keep)?;
+    file.sync()?;
+    storage.sync()?;
+    Ok(Appender::at(file, keep))
+}
+
+/// Writes `from..end` once more. After a sync that failed, the system may hold these bytes in memory only and
+/// report the next sync as a success; bytes written again are synced again.
+fn rewrite(file: &dyn StorageFile, mut from: u64, end: u64) -> Result<(), StateError> {
+    let mut window = Zeroizing::new(vec![0; 1 << 16]);
+    while from < end {
+        let wanted = window.len().min((end - from) as usize);
+        let filled = file.read_at(from, &mut window[..wanted])?;
+        if filled == 0 {
+            return Err(log::damaged(file, from, "the file has become shorter than what was read of it"));
+        }
+        file.write_at(from, &window[..filled])?;
+        from += filled as u64;
+    }
+    Ok(())
+}
+
+/// Mends the public log as planned and appends what it lacks.
+pub(super) fn resume_public(
+    storage: &dyn Storage,
+    plan: &Plan,
+    survey: &Survey,
+    header: &PublicHeader,
+    unpublished: Replay,
+) -> Result<Appender, StateError> {
+    let file = storage.write(PUBLIC_LOG)?;
+    if survey.facts.public.length > plan.keep_public {
+        file.truncate(plan.keep_public)?;
+    }
+    // Segments are removed on the word of this file's next sync.
+    rewrite(&*file, survey.public_unproven, plan.keep_public)?;
+    let mut log = Appender::at(file, plan.keep_public);
+    if plan.keep_public == 0 {
+        log.append(&beginning(Role::PublicLog, survey.facts.private.version, header, None)?)?;
+    }
+    unpublished.for_each_packed(|epoch, link| log.append(&epoch.release().frame(link)?))?;
+    Ok(log)
+}

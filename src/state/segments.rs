@@ -1,0 +1,127 @@
+//! Segments: after every checkpoint the private log goes on in a new file, and files that no start needs are removed.
+//!
+//! A start needs what follows the older of the two checkpoints, whichever of them is damaged. What lies behind it is
+//! exact sums that nobody needs any more, so they go, unless they are asked for.
+
+use super::{
+    error::StateError,
+    format::{Role, Version},
+    frames::{PublicHeader, SegmentPayload},
+    log::Appender,
+    private_log::{Segment, beginning},
+    storage::{NEW_SEGMENT, Storage, segment_name, swap_in},
+};
+
+/// Which exact sums stay in the private log although no start needs them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// All.
+    All,
+    /// Those of the last so many epochs.
+    Epochs(u64),
+    /// Those committed in the last so many seconds, by the clock of the machine.
+    Seconds(u64),
+}
+
+/// None.
+impl Default for Keep {
+    fn default() -> Self {
+        Self::Epochs(0)
+    }
+}
+
+/// The segments of the private log.
+pub(super) struct Segments {
+    header: PublicHeader,
+    keep: Keep,
+    /// Oldest first.
+    segments: Vec<Segment>,
+}
+
+impl Segments {
+    /// Those that have been found, or, where none were, the first one, which has been begun.
+    pub(super) fn new(header: PublicHeader, keep: Keep, found: Vec<Segment>) -> Self {
+        let first = || vec![Segment { number: 1, epoch: 0, begun: 0 }];
+        Self { header, keep, segments: if found.is_empty() { first() } else { found } }
+    }
+
+    /// The number of the next segment, unless the last one is still empty at epoch `committed`.
+    pub(super) fn next(&self, committed: u64) -> Option<u64> {
+        self.segments.last().filter(|last| last.epoch < committed).map(|last| last.number + 1)
+    }
+
+    /// Begins a segment.
+    pub(super) fn begin(
+        &mut self,
+        storage: &dyn Storage,
+        begins: &SegmentPayload,
+    ) -> Result<Appender, StateError> {
+        let log = begin_segment(storage, &self.header, begins)?;
+        let SegmentPayload { segment: number, epoch, begun, .. } = *begins;
+        self.segments.push(Segment { number, epoch, begun });
+        Ok(log)
+    }
+
+    /// Removes the segments that no start needs with a checkpoint of epoch `behind`, and that are not kept. Each is
+    /// gone for good before the next goes, so that there is never a gap.
+    pub(super) fn remove_behind(
+        &mut self,
+        storage: &dyn Storage,
+        behind: u64,
+        committed: u64,
+    ) -> Result<(), StateError> {
+        while let [oldest, next, ..] = self.segments[..]
+            && next.epoch <= behind
+            && self.keep.lets_go(next, committed, storage.now())
+        {
+            storage.remove(&segment_name(oldest.number))?;
+            storage.sync()?;
+            self.segments.remove(0);
+        }
+        Ok(())
+    }
+}
+
+impl Keep {
+    /// Whether what was committed before `next` was begun may go.
+    fn lets_go(self, next: Segment, committed: u64, now: u64) -> bool {
+        match self {
+            Self::All => false,
+            Self::Epochs(epochs) => next.epoch.saturating_add(epochs) <= committed,
+            Self::Seconds(seconds) => next.begun.saturating_add(seconds) <= now,
+        }
+    }
+}
+
+/// Begins a segment: it gets its name when it is on disk.
+pub(super) fn begin_segment(
+    storage: &dyn Storage,
+    header: &PublicHeader,
+    begins: &SegmentPayload,
+) -> Result<Appender, StateError> {
+    let bytes = beginning(Role::PrivateLog, Version::NEWEST, header, Some(begins))?;
+    let name = segment_name(begins.segment);
+    swap_in(storage, NEW_SEGMENT, &name, &[&bytes])?;
+    Ok(Appender::at(storage.write(&name)?, bytes.len() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_is_kept() {
+        let next = Segment { number: 2, epoch: 100, begun: 1000 };
+        let check = |keep: Keep, committed, now, goes| {
+            assert_eq!(keep.lets_go(next, committed, now), goes, "{keep:?} at epoch {committed}, {now} s");
+        };
+        check(Keep::default(), 100, 0, true);
+        check(Keep::All, u64::MAX, u64::MAX, false);
+        check(Keep::Epochs(50), 149, u64::MAX, false);
+        check(Keep::Epochs(50), 150, 0, true);
+        check(Keep::Epochs(u64::MAX), u64::MAX - 1, 0, false);
+        check(Keep::Seconds(60), u64::MAX, 1059, false);
+        check(Keep::Seconds(60), 100, 1060, true);
+        check(Keep::Seconds(60), 100, 0, false);
+    }
+}
