@@ -12,7 +12,7 @@ mod interval;
 pub mod intervals;
 pub mod projection;
 pub mod quality;
-mod quantile;
+pub(crate) mod quantile;
 pub mod sample;
 #[cfg(test)]
 mod simulation;

@@ -13,7 +13,7 @@ const STEPS: u32 = 12;
 ///
 /// ln P is concave and the start lies beyond the root (P ≤ e^(−z²/2)/2), so Newton's steps approach it from one
 /// side.
-pub(super) fn normal(tail: f64) -> f64 {
+pub(crate) fn normal(tail: f64) -> f64 {
     let mut z = (-2.0 * (2.0 * tail).ln()).max(0.0).sqrt();
     for _ in 0..STEPS {
         let beyond = libm::erfc(z * FRAC_1_SQRT_2) / 2.0;

@@ -137,6 +137,12 @@ impl MatrixMechanism {
         Ok(Self { moments, ..self.clone() })
     }
 
+    /// As [`MomentMechanism::with_fewer_columns`].
+    pub(crate) fn with_fewer_columns(&self, dimension: usize) -> Result<Self, MechanismError> {
+        let moments = self.moments.with_fewer_columns(dimension)?;
+        Ok(Self { moments, ..self.clone() })
+    }
+
     /// Sensitivity and noise.
     pub fn moments(&self) -> &MomentMechanism {
         &self.moments

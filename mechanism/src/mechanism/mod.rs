@@ -289,6 +289,15 @@ impl MomentMechanism {
         Ok(Self { parameters, noise, ..*self })
     }
 
+    /// The same weights and noise for records of fewer columns, of at least two unless there is only one: the sensitivity
+    /// does not depend on how many there are beyond.
+    pub(crate) fn with_fewer_columns(&self, dimension: usize) -> Result<Self, MechanismError> {
+        let layout = Layout { dimension, ..self.parameters.layout };
+        let parameters = MomentParameters { layout, ..self.parameters };
+        let noise = noise::of_moments(&parameters, self.claim, self.rounding)?;
+        Ok(Self { parameters, noise, ..*self })
+    }
+
     /// What the mechanism was made of, defaults not filled in.
     pub fn parameters(&self) -> &MomentParameters {
         &self.parameters

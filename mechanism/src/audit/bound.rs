@@ -1,0 +1,172 @@
+//! What counted events prove, whatever the law of the statistic that they are events of.
+//!
+//! A threshold on a statistic makes an event of every trial. Among n trials of one world it is seen k times, and the bounds of
+//! Clopper & Pearson (1934) enclose its probability p with a stated confidence: the least p that is compatible with k is the
+//! one for which k or more come with probability α.
+//!
+//! - **μ**: a μ-GDP mechanism lets no event have P₀ > Φ(μ + Φ⁻¹(P₁)) (Dong, Roth & Su 2022), so `μ ≥ Φ⁻¹(P₀) − Φ⁻¹(P₁)`.
+//! - **ε**: an (ε, δ)-private one lets none have P₀ > e^ε P₁ + δ, so `ε ≥ ln((P₀ − δ)/P₁)`. It needs no curve, and n far
+//!   above 1/δ to say much.
+
+use crate::accounting::Delta;
+use crate::estimate::quantile;
+
+/// Terms of the continued fraction; it takes about √n of them.
+const MAX_TERMS: u32 = 1_000_000;
+
+/// How often an event was seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Count {
+    pub(super) hits: u64,
+    pub(super) trials: u64,
+}
+
+impl Count {
+    pub(super) fn add(&mut self, hit: bool) {
+        self.hits += u64::from(hit);
+        self.trials += 1;
+    }
+
+    /// The event's probability is no less, but for a chance of `alpha`.
+    pub(super) fn at_least(self, alpha: f64) -> f64 {
+        let (hits, rest) = (self.hits as f64, (self.trials - self.hits) as f64);
+        if self.hits == 0 {
+            return 0.0;
+        }
+        let (mut low, mut high) = (0.0, 1.0);
+        for _ in 0..60 {
+            let middle = (low + high) / 2.0;
+            if incomplete_beta(hits, rest + 1.0, middle) < alpha { low = middle } else { high = middle }
+        }
+        low
+    }
+
+    /// The event's probability is no more, but for a chance of `alpha`.
+    pub(super) fn at_most(self, alpha: f64) -> f64 {
+        1.0 - Count { hits: self.trials - self.hits, ..self }.at_least(alpha)
+    }
+}
+
+/// The same event in both worlds: likely in the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Event {
+    pub(super) worlds: [Count; 2],
+}
+
+impl Event {
+    /// Lower bound of μ, each count with a chance of `alpha` to mislead; 0 where it is negative.
+    pub(super) fn mu(&self, alpha: f64) -> f64 {
+        let [one, other] = self.worlds;
+        let mu = quantile_of(one.at_least(alpha)) - quantile_of(other.at_most(alpha));
+        if mu > 0.0 { mu } else { 0.0 }
+    }
+
+    /// Lower bound of ε at δ, each count with a chance of `alpha` to mislead; 0 where it is negative.
+    pub(super) fn epsilon(&self, delta: Delta, alpha: f64) -> f64 {
+        let [one, other] = self.worlds;
+        let epsilon = ((one.at_least(alpha) - delta.value()) / other.at_most(alpha)).ln();
+        if epsilon > 0.0 { epsilon } else { 0.0 }
+    }
+}
+
+/// Φ⁻¹(p).
+fn quantile_of(p: f64) -> f64 {
+    match p {
+        _ if p <= 0.0 => f64::NEG_INFINITY,
+        _ if p >= 1.0 => f64::INFINITY,
+        _ if p < 0.5 => -quantile::normal(p),
+        _ => quantile::normal(1.0 - p),
+    }
+}
+
+/// I_x(a, b) for a, b ≥ 1: the chance that of a+b−1 trials with probability x at least a hit.
+fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
+    if x <= 0.0 || x >= 1.0 {
+        return x.clamp(0.0, 1.0);
+    }
+    let power = libm::lgamma(a + b) - libm::lgamma(a) - libm::lgamma(b) + a * x.ln() + b * (-x).ln_1p();
+    if x < (a + 1.0) / (a + b + 2.0) {
+        power.exp() * continued_fraction(a, b, x) / a
+    } else {
+        1.0 - power.exp() * continued_fraction(b, a, 1.0 - x) / b
+    }
+}
+
+/// Abramowitz & Stegun 26.5.8, by Lentz's method.
+fn continued_fraction(a: f64, b: f64, x: f64) -> f64 {
+    let away_from_zero = |value: f64| if value.abs() < f64::MIN_POSITIVE { f64::MIN_POSITIVE } else { value };
+    let (mut c, mut d) = (1.0, 1.0 / away_from_zero(1.0 - (a + b) * x / (a + 1.0)));
+    let mut value = d;
+    for term in 1..=MAX_TERMS {
+        let m = f64::from(term);
+        let even = m * (b - m) * x / ((a + 2.0 * m - 1.0) * (a + 2.0 * m));
+        let odd = -(a + m) * (a + b + m) * x / ((a + 2.0 * m) * (a + 2.0 * m + 1.0));
+        let before = value;
+        for coefficient in [even, odd] {
+            d = 1.0 / away_from_zero(1.0 + coefficient * d);
+            c = away_from_zero(1.0 + coefficient / c);
+            value *= c * d;
+        }
+        if (value / before - 1.0).abs() < 1e-15 {
+            break;
+        }
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(hits: u64, trials: u64) -> Count {
+        Count { hits, trials }
+    }
+
+    /// Against another implementation of the beta quantile.
+    #[test]
+    fn bounds_are_those_of_clopper_and_pearson() {
+        let check = |found: f64, expected: f64| {
+            assert!((found - expected).abs() <= 1e-8 * expected, "{found:e}, expected {expected:e}");
+        };
+        for (hits, trials, alpha, low, high) in REFERENCE {
+            check(count(hits, trials).at_least(alpha), low);
+            check(count(hits, trials).at_most(alpha), high);
+        }
+        assert_eq!(count(0, 10).at_least(0.1), 0.0);
+        assert_eq!(count(10, 10).at_most(0.1), 1.0);
+        check(count(10, 10).at_least(0.1), 0.1_f64.powf(0.1));
+    }
+
+    /// Hits, trials, α, and both bounds.
+    const REFERENCE: [(u64, u64, f64, f64, f64); 4] = [
+        (7, 40, 0.01, 0.06114851321022112, 0.3564624361263871),
+        (158_655, 1_000_000, 2.5e-7, 0.1568239885915177, 0.16049774179890364),
+        (3, 1_000_000, 1e-4, 8.617613748061367e-8, 1.5913711246983366e-5),
+        (999_990, 1_000_000, 1e-3, 0.9999758661994086, 0.9999970394706872),
+    ];
+
+    /// The chance to see what lies beyond a bound is α, by adding up the binomial distribution.
+    #[test]
+    fn bounds_mislead_as_often_as_stated() {
+        let (trials, alpha) = (40_u64, 0.01);
+        let p = count(7, trials).at_least(alpha);
+        let choose = |k: u64| (0..k).map(|i| (trials - i) as f64 / (i + 1) as f64).product::<f64>();
+        let beyond: f64 =
+            (7..=trials).map(|k| choose(k) * p.powi(k as i32) * (1.0 - p).powi((trials - k) as i32)).sum();
+        assert!((beyond - alpha).abs() < 1e-12, "{beyond}");
+    }
+
+    #[test]
+    fn events_say_what_separates_the_worlds() {
+        let event = Event { worlds: [count(841_345, 1_000_000), count(158_655, 1_000_000)] };
+        let mu = event.mu(1e-3);
+        assert!(mu < 2.0 && mu > 1.98, "{mu}");
+        let alike = Event { worlds: [count(5, 10); 2] };
+        assert_eq!(alike.mu(1e-3), 0.0);
+        let delta = Delta::new(1e-3).unwrap();
+        assert_eq!(alike.epsilon(delta, 1e-3), 0.0);
+        let sure = Event { worlds: [count(1000, 1000), count(0, 1000)] };
+        assert!(sure.epsilon(delta, 1e-3) > 4.0 && sure.mu(1e-3) > 4.0);
+        assert_eq!(Event::default().mu(1e-3), 0.0, "nothing seen, nothing shown");
+    }
+}

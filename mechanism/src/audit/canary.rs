@@ -1,0 +1,224 @@
+//! Canaries: pairs of neighbouring streams that lie as far apart as neighbours can, each in its own way.
+//!
+//! | canary | what differs | where it is the worst |
+//! |---|---|---|
+//! | `opposite` | e against −e | first moments; all that jme, pp and joint-clip can be moved by in place |
+//! | `second-moments` | e against a record across it, or in one dimension against the centre | second moments, for large λ |
+//! | `joint` | e against the record at which first and second moments together are farthest | jme in place, beyond the free λ |
+//! | `outlier` | as `opposite`, a million times beyond the ball | a clipper that does not clip every record by itself |
+//! | `another-key` | e moves to another key | count, first and second moments at once |
+//! | `another-epoch` | e moves to another epoch | the same, for columns of C that point away from each other |
+//! | `left-out`, `outlier-left-out` | e, or an outlier, against nothing | zero-out |
+//!
+//! e lies on the sphere of the clip norm. All of it takes two columns at most, two keys, and the epochs of the longest column
+//! of C, or those of the worst pattern that a participation schema allows. Beside the record that differs lie three that
+//! do not, in every cell it touches: what clips sums in place of records shows itself only in company.
+//!
+//! *Why the joint record is where it is:* the head of `sensitivity/in_place.rs`.
+
+use super::subject::{Placed, Stream};
+use super::{AuditError, Audited};
+use crate::mechanism::{Method, MomentMechanism};
+use crate::moments::Layout;
+use crate::sensitivity::{Neighbours, free_second_weight};
+use nalgebra::DMatrix;
+
+/// Records in the middle, in every cell of the record that differs.
+const COMPANIONS: usize = 3;
+
+/// How far beyond the ball an outlier lies.
+const FAR: f64 = 1e6;
+
+/// Patterns of participation that are looked at.
+const PATTERNS: usize = 1000;
+
+/// Patterns of which all pairs are looked at.
+const PAIRED: usize = 256;
+
+/// A pair of neighbouring streams.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Canary {
+    /// As in the table above.
+    pub name: &'static str,
+    /// Number of keys: one, or two for a record that moves between them.
+    pub keys: u32,
+    /// The records of both streams.
+    pub worlds: [Vec<Placed>; 2],
+}
+
+impl Canary {
+    /// Trials side by side, with keys of their own each: the stream of `worlds[i]` in trial i.
+    pub(super) fn stream(&self, epochs: u64, worlds: &[usize]) -> Stream {
+        let records = worlds.iter().zip(0..).flat_map(|(&world, trial)| {
+            let shift = trial * self.keys;
+            self.worlds[world].iter().map(move |record| Placed { key: shift + record.key, ..record.clone() })
+        });
+        Stream { keys: worlds.len() as u32 * self.keys, epochs, records: records.collect() }
+    }
+}
+
+/// The canaries of a mechanism, without those that would be the same twice.
+///
+/// # Errors
+/// [`AuditError`] if the strategy can't be written out for so many epochs.
+pub fn canaries(audited: &Audited) -> Result<Vec<Canary>, AuditError> {
+    let moments = audited.mechanism.moments();
+    let steps = Steps::new(audited)?;
+    let make = Maker { clip_norm: moments.parameters().clip_norm, pattern: steps.worst() };
+    let (neighbours, layout) = (moments.parameters().neighbours, moments.layout());
+    let e = along(layout, 0.0);
+    if neighbours == Neighbours::ZeroOut {
+        let left_out = |name, length: f64| make.canary(name, &scaled(&e, length), None);
+        return Ok(vec![left_out("left-out", 1.0), left_out("outlier-left-out", FAR)]);
+    }
+    let mut all = vec![make.canary("opposite", &e, Some(&scaled(&e, -1.0)))];
+    if layout.second_len() > 0 {
+        let (one, other) = across(layout);
+        all.push(make.canary("second-moments", &one, Some(&other)));
+        all.extend(farthest(moments).map(|(one, other)| make.canary("joint", &one, Some(&other))));
+    }
+    all.push(make.canary("outlier", &scaled(&e, FAR), Some(&scaled(&e, -FAR))));
+    if neighbours == Neighbours::ReplaceOne {
+        all.extend(audited.two_keys.then(|| make.moved("another-key", &e, 1, &make.pattern)));
+        all.extend(
+            steps
+                .farthest()
+                .map(|[one, other]| Maker { pattern: one, ..make }.moved("another-epoch", &e, 0, &other)),
+        );
+    }
+    Ok(all)
+}
+
+/// The unit vector at an angle to the first axis; ±1 in one dimension.
+fn along(layout: Layout, angle: f64) -> Vec<f64> {
+    if layout.dimension == 1 { vec![angle.cos().signum()] } else { vec![angle.cos(), angle.sin()] }
+}
+
+fn scaled(record: &[f64], factor: f64) -> Vec<f64> {
+    record.iter().map(|value| value * factor).collect()
+}
+
+/// Records whose second moments are farthest apart, full or diagonal.
+fn across(layout: Layout) -> (Vec<f64>, Vec<f64>) {
+    let e = along(layout, 0.0);
+    let other = if layout.dimension == 1 { vec![0.0] } else { along(layout, std::f64::consts::FRAC_PI_2) };
+    (e, other)
+}
+
+/// Records whose weighted first and second moments together are farthest apart, unless these are e and −e. Angles are
+/// symmetric about the diagonal, where Σx∘x sees all that Σxxᵀ sees.
+fn farthest(moments: &MomentMechanism) -> Option<(Vec<f64>, Vec<f64>)> {
+    let (layout, nu) = (moments.layout(), moments.claim().weights.second);
+    let is_clipped_jointly = moments.parameters().method == Method::JointClip;
+    if is_clipped_jointly || nu <= free_second_weight(layout.dimension) {
+        return None;
+    }
+    if layout.dimension == 1 {
+        return Some((vec![1.0], vec![((1.0 - 2.0 / nu).sqrt() - 1.0) / 2.0]));
+    }
+    let (diagonal, half) = (std::f64::consts::FRAC_PI_4, (-0.5 / nu).acos() / 2.0);
+    Some((along(layout, diagonal + half), along(layout, diagonal - half)))
+}
+
+/// Steps, from 0, at which a record takes part, and with which sign.
+type Pattern = Vec<(usize, f64)>;
+
+/// Places records at the steps of a pattern.
+struct Maker {
+    clip_norm: f64,
+    pattern: Pattern,
+}
+
+impl Maker {
+    /// A record, in units of the clip norm, that another one or none replaces.
+    fn canary(&self, name: &'static str, one: &[f64], other: Option<&[f64]>) -> Canary {
+        let place = |record: &[f64]| self.place(record, 0, &self.pattern);
+        self.in_company(Canary { name, keys: 1, worlds: [place(one), other.map(place).unwrap_or_default()] })
+    }
+
+    /// A record that moves to another key, or to the steps of another pattern.
+    fn moved(&self, name: &'static str, record: &[f64], key: u32, pattern: &Pattern) -> Canary {
+        let worlds = [self.place(record, 0, &self.pattern), self.place(record, key, pattern)];
+        self.in_company(Canary { name, keys: key + 1, worlds })
+    }
+
+    fn place(&self, record: &[f64], key: u32, pattern: &Pattern) -> Vec<Placed> {
+        let place = |&(step, sign): &(usize, f64)| Placed {
+            key,
+            epoch: step as u64 + 1,
+            values: scaled(record, sign * self.clip_norm),
+        };
+        pattern.iter().map(place).collect()
+    }
+
+    fn in_company(&self, mut canary: Canary) -> Canary {
+        let mut cells: Vec<_> =
+            canary.worlds.iter().flatten().map(|record| (record.key, record.epoch)).collect();
+        cells.sort_unstable();
+        cells.dedup();
+        let width = canary.worlds[0].first().map_or(0, |record| record.values.len());
+        let companion = |(key, epoch)| Placed { key, epoch, values: vec![0.0; width] };
+        let companions = cells.into_iter().flat_map(|cell| std::iter::repeat_n(companion(cell), COMPANIONS));
+        let companions: Vec<_> = companions.collect();
+        for world in &mut canary.worlds {
+            world.extend(companions.iter().cloned());
+            world.sort_by_key(|record| (record.key, record.epoch));
+        }
+        canary
+    }
+}
+
+/// What the columns of C say about where a record weighs most.
+struct Steps {
+    gram: DMatrix<f64>,
+    patterns: Vec<Pattern>,
+}
+
+impl Steps {
+    fn new(audited: &Audited) -> Result<Self, AuditError> {
+        let matrix = audited.mechanism.strategies().first().matrix(audited.epochs)?;
+        let gram = matrix.gram(&(0..matrix.columns()).collect::<Vec<_>>());
+        let schedule = audited.participation.on(matrix.columns());
+        let equally_spaced =
+            || schedule.starts().take(PATTERNS).map(|start| schedule.pattern(start)).collect();
+        let patterns = schedule.patterns(schedule.first_steps(), PATTERNS).unwrap_or_else(equally_spaced);
+        let patterns = patterns.iter().map(|steps| signed(&gram, steps)).collect();
+        Ok(Self { gram, patterns })
+    }
+
+    /// ⟨Σ±c_i, Σ±c_j⟩ for the steps i of one pattern and j of another.
+    fn product(&self, one: &Pattern, other: &Pattern) -> f64 {
+        let terms = |&(i, sign): &(usize, f64)| {
+            other.iter().map(move |&(j, other)| sign * other * self.gram[(i, j)]).sum::<f64>()
+        };
+        one.iter().map(terms).sum()
+    }
+
+    /// The pattern that moves the release farthest.
+    fn worst(&self) -> Pattern {
+        let largest = self.patterns.iter().max_by(|a, b| self.product(a, a).total_cmp(&self.product(b, b)));
+        largest.cloned().unwrap_or_default()
+    }
+
+    /// Two patterns whose difference moves the release farthest; `None` if there is only one.
+    fn farthest(&self) -> Option<[Pattern; 2]> {
+        let some: Vec<_> =
+            self.patterns.iter().step_by(self.patterns.len().div_ceil(PAIRED).max(1)).collect();
+        let pairs =
+            some.iter().enumerate().flat_map(|(i, one)| some[..i].iter().map(move |other| [*other, *one]));
+        let distance =
+            |[a, b]: &[&Pattern; 2]| self.product(a, a) + self.product(b, b) - 2.0 * self.product(a, b);
+        let farthest = pairs.max_by(|a, b| distance(a).total_cmp(&distance(b)));
+        farthest.map(|pair| pair.map(Clone::clone))
+    }
+}
+
+/// Signs, one step after another, with which a record adds to what the steps before have moved.
+fn signed(gram: &DMatrix<f64>, steps: &[usize]) -> Pattern {
+    let mut pattern = Pattern::new();
+    for &step in steps {
+        let along: f64 = pattern.iter().map(|&(before, sign)| sign * gram[(before, step)]).sum();
+        pattern.push((step, if along < 0.0 { -1.0 } else { 1.0 }));
+    }
+    pattern
+}

@@ -1,0 +1,146 @@
+//! Runs of many trials side by side: learning from some what to look at, and counting what others show.
+
+use super::bound::{Count, Event};
+use super::statistic::{Covariance, Known, Statistic};
+use super::{AuditError, Canary, Settings, Subject};
+use crate::accounting::Delta;
+use crate::noise::NoiseSource;
+use nalgebra::DVector;
+use rand::Rng;
+
+/// Trials of which covariance and thresholds are learnt.
+const LEARNT: usize = 16_384;
+
+/// Thresholds that are compared for the direct bound of ε, from the one world's mean to [`HIGHEST`] deviations above it.
+const THRESHOLDS: u32 = 60;
+
+const HIGHEST: f64 = 6.0;
+
+/// A run that can be repeated: trials with keys of their own, half of them in each world.
+pub(super) struct Runs<'a> {
+    subject: &'a dyn Subject,
+    worlds: Vec<usize>,
+    sums: Vec<Vec<i128>>,
+}
+
+/// What is looked at in a trial.
+pub(super) struct Test {
+    statistic: Statistic,
+    /// Thresholds that say most of μ, and of ε at δ.
+    centre: f64,
+    far: f64,
+}
+
+/// What was counted.
+#[derive(Default)]
+pub(super) struct Seen {
+    pub(super) centre: Event,
+    pub(super) far: Event,
+    /// Lowest bits that are set.
+    pub(super) odd: [Count; 2],
+}
+
+impl<'a> Runs<'a> {
+    /// A coin says of every pair of trials which of the two is in which world.
+    pub(super) fn new(
+        subject: &'a dyn Subject,
+        epochs: u64,
+        canary: &Canary,
+        trials: usize,
+    ) -> Result<Self, AuditError> {
+        let mut coins = NoiseSource::System.generator(0, 0)?;
+        let pair = |_| if coins.next_u64() & 1 == 0 { [0, 1] } else { [1, 0] };
+        let worlds: Vec<usize> = (0..trials.div_ceil(2)).flat_map(pair).collect();
+        let sums = subject.sums(&canary.stream(epochs, &worlds))?;
+        Ok(Self { subject, worlds, sums })
+    }
+
+    /// Runs once. For each trial its world and what was published of it, epochs end to end.
+    fn run(&self) -> Result<impl Iterator<Item = (usize, Vec<i128>)> + '_, AuditError> {
+        let epochs = self.subject.release(&self.sums, NoiseSource::System)?;
+        let trials = self.worlds.len();
+        Ok(self.worlds.iter().enumerate().map(move |(trial, &world)| {
+            let of_epoch = |row: &Vec<i128>| {
+                let width = row.len() / trials;
+                row[trial * width..(trial + 1) * width].to_vec()
+            };
+            (world, epochs.iter().flat_map(of_epoch).collect())
+        }))
+    }
+
+    /// Learns the covariance of the noise, and where events say most.
+    pub(super) fn learn(&self, known: &Known, delta: Delta, settings: &Settings) -> Result<Test, AuditError> {
+        let features = known.features();
+        let mut covariance = Covariance::new(features.len());
+        let mut trials = Vec::new();
+        while trials.len() < LEARNT {
+            for (world, published) in self.run()? {
+                let values = features.iter().map(|feature| feature.of(published.iter().copied()));
+                let values = DVector::from_iterator(features.len(), values);
+                covariance.add(world, &values);
+                trials.push((world, values));
+            }
+        }
+        let combination = known.best(&features, &covariance);
+        let mut of_world = [vec![], vec![]];
+        for (world, values) in &trials {
+            of_world[*world].push(combination.dot(values));
+        }
+        let means = of_world.each_ref().map(|values| mean(values.iter().copied()));
+        let squares = of_world
+            .iter()
+            .zip(means)
+            .flat_map(|(values, mean)| values.iter().map(move |value| (value - mean).powi(2)));
+        let deviation = mean(squares).sqrt();
+        Ok(Test::new(known.combined(&features, &combination), means, deviation, delta, settings))
+    }
+
+    /// Runs once, and counts.
+    pub(super) fn look(&self, test: &Test, seen: &mut Seen) -> Result<(), AuditError> {
+        for (world, published) in self.run()? {
+            let value = test.statistic.of(published.iter().copied());
+            seen.centre.worlds[world].add(value > test.centre);
+            seen.far.worlds[world].add(value > test.far);
+            for value in test.statistic.noisy(&published) {
+                seen.odd[world].add(value & 1 == 1);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Test {
+    /// Thresholds for a statistic of these means and deviation, as if it were normal: if it is not, they say less.
+    pub(super) fn new(
+        statistic: Statistic,
+        means: [f64; 2],
+        deviation: f64,
+        delta: Delta,
+        settings: &Settings,
+    ) -> Self {
+        let each = settings.trials / 2;
+        let expected = |score: f64| {
+            let hits = libm::erfc(score / std::f64::consts::SQRT_2) / 2.0 * each as f64;
+            Count { hits: (hits.round() as u64).min(each), trials: each }
+        };
+        let promise = |score: &f64| {
+            let shift = (means[0] - means[1]) / deviation;
+            let event = Event { worlds: [expected(score - shift), expected(*score)] };
+            event.epsilon(delta, settings.alpha())
+        };
+        let scores = (0..=THRESHOLDS).map(|i| HIGHEST * f64::from(i) / f64::from(THRESHOLDS));
+        let best = scores.max_by(|a, b| promise(a).total_cmp(&promise(b))).unwrap_or_default();
+        Self { statistic, centre: (means[0] + means[1]) / 2.0, far: means[1] + best * deviation }
+    }
+}
+
+impl Seen {
+    pub(super) fn trials(&self) -> u64 {
+        self.centre.worlds.iter().map(|count| count.trials).sum()
+    }
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, number) = values.fold((0.0, 0.0), |(sum, number), value| (sum + value, number + 1.0));
+    sum / f64::max(number, 1.0)
+}

@@ -1,0 +1,158 @@
+//! The statistic of a trial: the linear one that separates the two worlds best.
+//!
+//! Of a trial the adversary sees y = v + Z, one of two known v. If Z has independent coordinates of deviation σ_q, as is
+//! claimed, the most powerful test projects y on the difference d = v⁰ − v¹ in units of the noise (Neyman & Pearson), and
+//!
+//! ```text
+//! T = Σ_q (y − v¹)_q d_q/σ_q² / ‖d/σ‖      N(‖d/σ‖, 1) in the one world, N(0, 1) in the other
+//! ```
+//!
+//! A broken release need not have such noise: drawn again after a restart, it is the same in two epochs, and their difference
+//! has none. So the covariance of the noise is learnt first, from trials of their own, and the direction is Σ̂⁻¹d (Fisher's
+//! linear discriminant). Whatever was learnt, what other trials then show is a valid bound, because the statistic is
+//! fixed before they are drawn. For honest noise the price of learning is a share of about `FEATURES/trials` of μ.
+//!
+//! Releases of more than [`FEATURES`] coordinates are cut into as many runs of coordinates, and each is projected on its part of d.
+
+use crate::mechanism::CoordinateNoise;
+use nalgebra::{Cholesky, DMatrix, DVector};
+
+/// Features of a trial.
+pub(super) const FEATURES: usize = 32;
+
+/// What keeps a covariance without rank invertible, as a share of its trace.
+const RIDGE: f64 = 1e-9;
+
+/// A linear function of what a trial published, epochs end to end.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Statistic {
+    origin: Vec<i128>,
+    weights: Vec<f64>,
+    /// Whether a coordinate has noise at all.
+    is_noisy: Vec<bool>,
+}
+
+impl Statistic {
+    pub(super) fn of(&self, published: impl Iterator<Item = i128>) -> f64 {
+        let terms = published.zip(&self.origin).zip(&self.weights);
+        terms.map(|((y, origin), weight)| y.wrapping_sub(*origin) as f64 * weight).sum()
+    }
+
+    /// The values that have noise.
+    pub(super) fn noisy(&self, published: &[i128]) -> impl Iterator<Item = i128> {
+        published.iter().zip(&self.is_noisy).filter(|(_, noisy)| **noisy).map(|(value, _)| *value)
+    }
+}
+
+/// What is known of a canary before any noise is drawn.
+pub(super) struct Known {
+    /// v¹.
+    pub(super) origin: Vec<i128>,
+    /// v⁰ − v¹.
+    pub(super) difference: Vec<i128>,
+    /// Claimed reciprocal deviations in grid units; 0 where a coordinate is public.
+    precisions: Vec<f64>,
+}
+
+impl Known {
+    /// `noise` is that of one epoch of one trial, and repeats.
+    pub(super) fn new(worlds: [Vec<i128>; 2], noise: &[CoordinateNoise]) -> Self {
+        let [one, origin] = worlds;
+        let difference = one.iter().zip(&origin).map(|(a, b)| a.wrapping_sub(*b)).collect();
+        let precision = |noise: &CoordinateNoise| noise.scale.map_or(0.0, |scale| scale.sigma().recip());
+        let precisions = noise.iter().map(precision).cycle().take(origin.len()).collect();
+        Self { origin, difference, precisions }
+    }
+
+    /// d/σ.
+    fn in_noise_units(&self) -> Vec<f64> {
+        self.difference.iter().zip(&self.precisions).map(|(&d, precision)| d as f64 * precision).collect()
+    }
+
+    fn statistic(&self, weights_in_noise_units: &[f64]) -> Statistic {
+        let weights = weights_in_noise_units.iter().zip(&self.precisions).map(|(w, precision)| w * precision);
+        let is_noisy = self.precisions.iter().map(|&precision| precision > 0.0).collect();
+        Statistic { origin: self.origin.clone(), weights: weights.collect(), is_noisy }
+    }
+
+    /// The projection on d, as if the noise were what it is claimed to be.
+    pub(super) fn projection(&self) -> Statistic {
+        self.statistic(&normalised(self.in_noise_units()))
+    }
+
+    /// What covariances are learnt of.
+    pub(super) fn features(&self) -> Vec<Statistic> {
+        let direction = self.in_noise_units();
+        let length = direction.len().div_ceil(FEATURES).max(1);
+        let runs = (0..direction.len()).step_by(length);
+        runs.map(|start| {
+            let run = start..(start + length).min(direction.len());
+            let mut weights = vec![0.0; direction.len()];
+            weights[run.clone()].copy_from_slice(&normalised(direction[run].to_vec()));
+            self.statistic(&weights)
+        })
+        .collect()
+    }
+
+    /// The best combination of features under the covariance that was seen.
+    pub(super) fn best(&self, features: &[Statistic], covariance: &Covariance) -> DVector<f64> {
+        let moved = features.iter().map(|feature| feature.of(self.moved()));
+        covariance.whitened(DVector::from_iterator(features.len(), moved))
+    }
+
+    /// A linear combination of features.
+    pub(super) fn combined(&self, features: &[Statistic], combination: &DVector<f64>) -> Statistic {
+        let mut weights = vec![0.0; self.origin.len()];
+        for (feature, factor) in features.iter().zip(combination.iter()) {
+            weights.iter_mut().zip(&feature.weights).for_each(|(sum, weight)| *sum += factor * weight);
+        }
+        Statistic { weights, ..self.statistic(&[]) }
+    }
+
+    /// v⁰.
+    pub(super) fn moved(&self) -> impl Iterator<Item = i128> + '_ {
+        self.origin.iter().zip(&self.difference).map(|(origin, difference)| origin.wrapping_add(*difference))
+    }
+}
+
+/// A vector of norm 1 in the same direction; for none, the first axis.
+fn normalised(mut vector: Vec<f64>) -> Vec<f64> {
+    let norm = vector.iter().map(|value| value * value).sum::<f64>().sqrt();
+    if norm > 0.0 {
+        vector.iter_mut().for_each(|value| *value /= norm);
+    } else if let Some(first) = vector.first_mut() {
+        *first = 1.0;
+    }
+    vector
+}
+
+/// Covariance of the features' noise, both worlds about their own means.
+pub(super) struct Covariance {
+    counts: [f64; 2],
+    sums: [DVector<f64>; 2],
+    products: DMatrix<f64>,
+}
+
+impl Covariance {
+    pub(super) fn new(features: usize) -> Self {
+        let zero = || DVector::zeros(features);
+        Self { counts: [0.0; 2], sums: [zero(), zero()], products: DMatrix::zeros(features, features) }
+    }
+
+    pub(super) fn add(&mut self, world: usize, features: &DVector<f64>) {
+        self.counts[world] += 1.0;
+        self.sums[world] += features;
+        self.products.ger(1.0, features, features, 1.0);
+    }
+
+    /// Σ̂⁻¹d, or d where there is no such inverse.
+    fn whitened(&self, difference: DVector<f64>) -> DVector<f64> {
+        let mut covariance = self.products.clone();
+        for (count, sum) in self.counts.iter().zip(&self.sums) {
+            covariance.ger(-1.0 / count.max(1.0), sum, sum, 1.0);
+        }
+        let ridge = RIDGE * covariance.trace().max(f64::MIN_POSITIVE);
+        covariance += DMatrix::identity(difference.len(), difference.len()) * ridge;
+        Cholesky::new(covariance).map_or(difference.clone(), |factors| factors.solve(&difference))
+    }
+}

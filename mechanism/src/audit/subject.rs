@@ -1,0 +1,152 @@
+//! What is audited: the real path from records to releases, or in tests a broken one.
+
+use super::AuditError;
+use crate::mechanism::MatrixMechanism;
+use crate::moments::{Accumulators, Clipper, QuantisedRows};
+use crate::noise::NoiseSource;
+use crate::release::{ReleaseShard, Shards};
+use std::collections::BTreeMap;
+
+/// Shards of a run, so that their borders and their streams of noise are part of what is audited.
+const SHARDS: u32 = 4;
+
+/// A record in a cell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placed {
+    /// Number of its key, from 0.
+    pub key: u32,
+    /// Its epoch, from 1.
+    pub epoch: u64,
+    /// Its values, centred and scaled.
+    pub values: Vec<f64>,
+}
+
+/// All records of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stream {
+    /// Number of keys.
+    pub keys: u32,
+    /// Number of epochs.
+    pub epochs: u64,
+    /// The records, in any order; those of one key in succession go fastest.
+    pub records: Vec<Placed>,
+}
+
+impl Stream {
+    fn check(&self, record: &Placed) -> Result<(), AuditError> {
+        let (&Placed { key, epoch, .. }, &Stream { keys, epochs, .. }) = (record, self);
+        if key < keys && (1..=epochs).contains(&epoch) {
+            return Ok(());
+        }
+        Err(AuditError::Cell { key, epoch, keys, epochs })
+    }
+}
+
+/// Something that makes releases of records, in the two steps that a run has.
+pub trait Subject: Sync {
+    /// Sums of the clipped records: for each epoch the coordinates of all keys, laid end to end.
+    ///
+    /// # Errors
+    /// [`AuditError`] if a step of the path fails.
+    fn sums(&self, stream: &Stream) -> Result<Vec<Vec<i128>>, AuditError>;
+
+    /// What is published of one run with these sums, epoch by epoch. Noise of an equal seed is equal.
+    ///
+    /// # Errors
+    /// [`AuditError`] if a step of the path fails.
+    fn release(&self, sums: &[Vec<i128>], source: NoiseSource) -> Result<Vec<Vec<i128>>, AuditError>;
+}
+
+/// The path that every run takes: [`Clipper`], [`Accumulators`], [`ReleaseShard`], with crashes and restarts on the way.
+pub struct RealPath {
+    mechanism: MatrixMechanism,
+    clipper: Clipper,
+}
+
+impl RealPath {
+    /// The path of a mechanism. Columns are taken as centred and scaled: without bounds of their own, a record may lie
+    /// anywhere in the ball that the sensitivity is for.
+    ///
+    /// # Errors
+    /// [`AuditError`] if there is no clipper for the mechanism.
+    pub fn new(mechanism: MatrixMechanism) -> Result<Self, AuditError> {
+        let parameters = mechanism.moments().parameters();
+        let clipper = Clipper::unscaled(parameters.layout.dimension, parameters.clip_norm)?;
+        let clipper = mechanism.moments().clipper(clipper)?;
+        Ok(Self { mechanism, clipper })
+    }
+
+    /// All coordinates of one epoch.
+    fn sums_of_epoch<'a>(
+        &self,
+        keys: u32,
+        records: impl Iterator<Item = &'a Placed>,
+    ) -> Result<Vec<i128>, AuditError> {
+        let layout = self.mechanism.layout();
+        let (mut of_row, mut rows) = (Vec::new(), QuantisedRows::new(layout.dimension));
+        for record in records {
+            self.clipper.quantise(&record.values, &mut rows)?;
+            of_row.push(record.key);
+        }
+        let mut accumulators = Accumulators::new(layout);
+        accumulators.add(&of_row, &rows)?;
+        let mut all = vec![0; keys as usize * layout.coordinates()];
+        for (key, sums) in accumulators.take()? {
+            let start = key as usize * layout.coordinates();
+            all[start..start + layout.coordinates()].copy_from_slice(sums.coordinates());
+        }
+        Ok(all)
+    }
+
+    /// All epochs of one shard. It crashes after epochs 1, 2, 4, 8, …: what it drew for one of these is lost before anybody
+    /// has seen it, and drawn again from the state before.
+    fn release_shard(
+        &self,
+        shard: u32,
+        shards: Shards,
+        sums: &[Vec<i128>],
+        source: NoiseSource,
+    ) -> Result<Vec<Vec<i128>>, AuditError> {
+        let range = shards.range(shard);
+        let range = range.start as usize..range.end as usize;
+        let mut machine = ReleaseShard::new(shard, shards, &self.mechanism, source);
+        let mut epochs = Vec::with_capacity(sums.len());
+        for (epoch, sums) in (1..).zip(sums) {
+            let sums = &sums[range.clone()];
+            machine.prepare()?;
+            if u64::is_power_of_two(epoch) {
+                let state = machine.save();
+                machine.release(epoch, sums)?;
+                machine = ReleaseShard::new(shard, shards, &self.mechanism, source);
+                machine.restore(&state)?;
+            }
+            epochs.push(machine.release(epoch, sums)?);
+        }
+        Ok(epochs)
+    }
+}
+
+impl Subject for RealPath {
+    fn sums(&self, stream: &Stream) -> Result<Vec<Vec<i128>>, AuditError> {
+        let mut epochs: BTreeMap<u64, Vec<&Placed>> = BTreeMap::new();
+        for record in &stream.records {
+            stream.check(record)?;
+            epochs.entry(record.epoch).or_default().push(record);
+        }
+        (1..=stream.epochs)
+            .map(|epoch| self.sums_of_epoch(stream.keys, epochs.remove(&epoch).into_iter().flatten()))
+            .collect()
+    }
+
+    fn release(&self, sums: &[Vec<i128>], source: NoiseSource) -> Result<Vec<Vec<i128>>, AuditError> {
+        let coordinates = sums.first().map_or(0, Vec::len);
+        let keys = (coordinates / self.mechanism.layout().coordinates()) as u32;
+        let shards = Shards::new(keys, self.mechanism.layout(), SHARDS);
+        let mut epochs = vec![Vec::with_capacity(coordinates); sums.len()];
+        for shard in 0..shards.number() {
+            let released = self.release_shard(shard, shards, sums, source)?;
+            epochs.iter_mut().zip(released).for_each(|(all, part)| all.extend(part));
+        }
+        Ok(epochs)
+    }
+}
