@@ -6,7 +6,8 @@
 //!
 //! A [`ReleaseShard`] draws the noise of an epoch **before** it is given that epoch's sums
 //! ([`prepare`](ReleaseShard::prepare)), so the time that the draw takes tells nothing about the data, and draws it once: an
-//! epoch that was released can't be released again by the same shard.
+//! epoch that was released can't be released again by the same shard. Noise belongs to the process that drew it: if that
+//! forks while the noise waits, the copy draws its own.
 //!
 //! Privacy: by induction over the epochs. Given everything released before, `y_t` is an integer vector `v_t` that
 //! depends on the data, plus independent discrete Gaussians whose parameters do not. Its conditional
@@ -115,7 +116,20 @@ pub struct ReleaseShard {
     samplers: Vec<(Option<DiscreteGaussian>, usize)>,
     source: NoiseSource,
     /// Noise of the next epoch, once it is drawn.
-    prepared: Option<Zeroizing<Vec<i128>>>,
+    prepared: Option<Prepared>,
+}
+
+/// Noise, and the process that drew it.
+struct Prepared {
+    noise: Zeroizing<Vec<i128>>,
+    process: u32,
+}
+
+impl Prepared {
+    /// A copy of the process has a copy of the noise, and two releases with the same noise would differ by the data alone.
+    fn is_of_this_process(&self) -> bool {
+        self.process == std::process::id()
+    }
 }
 
 impl ReleaseShard {
@@ -145,20 +159,32 @@ impl ReleaseShard {
     /// # Errors
     /// [`ReleaseError::Entropy`].
     pub fn prepare(&mut self) -> Result<(), ReleaseError> {
-        if self.prepared.is_none() {
-            let mut generator = self.source.generator(self.next_epoch(), u64::from(self.shard))?;
-            let mut noise = Zeroizing::new(vec![0; self.coordinates]);
-            let mut rest = &mut noise[..];
-            for (sampler, length) in &self.samplers {
-                let (run, after) = rest.split_at_mut(*length);
-                if let Some(gaussian) = sampler {
-                    gaussian.fill(&mut generator, run);
-                }
-                rest = after;
-            }
-            self.prepared = Some(noise);
+        if !self.prepared.as_ref().is_some_and(Prepared::is_of_this_process) {
+            self.prepared = Some(self.draw()?);
         }
         Ok(())
+    }
+
+    fn draw(&self) -> Result<Prepared, ReleaseError> {
+        let mut generator = self.source.generator(self.next_epoch(), u64::from(self.shard))?;
+        let mut noise = Zeroizing::new(vec![0; self.coordinates]);
+        let mut rest = &mut noise[..];
+        for (sampler, length) in &self.samplers {
+            let (run, after) = rest.split_at_mut(*length);
+            if let Some(gaussian) = sampler {
+                gaussian.fill(&mut generator, run);
+            }
+            rest = after;
+        }
+        Ok(Prepared { noise, process: std::process::id() })
+    }
+
+    /// The noise of the next epoch, for once.
+    fn take_noise(&mut self) -> Result<Zeroizing<Vec<i128>>, ReleaseError> {
+        match self.prepared.take().filter(Prepared::is_of_this_process) {
+            Some(prepared) => Ok(prepared.noise),
+            None => Ok(self.draw()?.noise),
+        }
     }
 
     /// Releases one epoch: takes its exact sums, gives its private values.
@@ -173,14 +199,14 @@ impl ReleaseShard {
         if let Some(horizon) = self.horizon.filter(|&horizon| epoch > horizon) {
             return Err(StepError::PastHorizon { horizon }.into());
         }
-        self.prepare()?;
-        let mut values = vec![0; sums.len()];
+        let noise = self.take_noise()?;
+        // Wiped where an error leaves values without their noise.
+        let mut values = Zeroizing::new(vec![0; sums.len()]);
         self.encoder.encode(sums, &mut values)?;
-        let noise = self.prepared.take().unwrap_or_default();
         for (value, noise) in values.iter_mut().zip(noise.iter()) {
             *value = value.checked_add(*noise).ok_or(ReleaseError::Overflow)?;
         }
-        Ok(values)
+        Ok(std::mem::take(&mut values))
     }
 
     /// Takes over the sums of an epoch that was released before a restart. Nothing is drawn.
@@ -295,6 +321,30 @@ mod tests {
         };
         // In the first step C multiplies by one, which is 2⁴⁰ units.
         assert_eq!(difference([1, -2, 3, 4, 5, -6]), [1i128, -2, 3, 4, 5, -6].map(|sum| sum << 40));
+    }
+
+    /// As after a fork: the copy holds noise that its parent will use.
+    #[test]
+    fn noise_that_another_process_drew_is_not_used() {
+        let mut shard = machine(Neighbours::ReplaceOne, NoiseSource::System);
+        shard.prepare().unwrap();
+        let mut of_parent = shard.prepared.take().unwrap();
+        of_parent.process = of_parent.process.wrapping_add(1);
+        let noise = of_parent.noise.clone();
+        shard.prepared = Some(of_parent);
+        assert!(shard.release(1, &[0; 6]).unwrap() != *noise);
+
+        shard.prepare().unwrap();
+        let noise = shard.prepared.as_ref().unwrap().noise.clone();
+        assert!(shard.release(2, &[0; 6]).unwrap() == *noise, "its own noise is used as it was drawn");
+    }
+
+    #[test]
+    fn without_entropy_nothing_is_released() {
+        let mut shard = machine(Neighbours::ReplaceOne, NoiseSource::Exhausted);
+        assert!(matches!(shard.prepare(), Err(ReleaseError::Entropy(_))));
+        assert!(matches!(shard.release(1, &[0; 6]), Err(ReleaseError::Entropy(_))));
+        assert_eq!(shard.next_epoch(), 1, "the epoch is not used up");
     }
 
     #[test]

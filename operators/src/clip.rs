@@ -6,6 +6,7 @@ use std::sync::Arc;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
+use zeroize::Zeroize;
 
 /// Bounds what a record can do.
 pub trait Clip<'scope> {
@@ -55,9 +56,12 @@ impl<'scope> Clip<'scope> for StreamVec<'scope, u64, Records> {
     }
 }
 
+/// Raw values are wiped once they are quantised.
 fn quantise(clipper: &Clipper, mut records: Records) -> Result<QuantisedRecords, RecordError> {
     let mut rows = QuantisedRows::new(clipper.dimension());
-    let left_out = clipper.quantise_all(&records.values, &mut rows)?;
+    let left_out = clipper.quantise_all(&records.values, &mut rows);
+    records.values.zeroize();
+    let left_out = left_out?;
     let (mut left_out, mut places) = (left_out.into_iter().peekable(), 0..);
     records.keys.retain(|_| places.next().is_none_or(|place| left_out.next_if_eq(&place).is_none()));
     Ok(QuantisedRecords { keys: records.keys, rows })

@@ -7,6 +7,7 @@
 use super::products::BlockProducts;
 use super::{Layout, MomentError, MomentSums, QuantisedRows};
 use std::collections::BTreeMap;
+use zeroize::{Zeroize, Zeroizing};
 
 /// A key sets at least this many rows aside before it adds them up.
 const PENDING_ROWS: usize = 32;
@@ -38,12 +39,12 @@ pub struct Accumulators {
 /// Sums of a key, and rows not in them yet.
 struct Key {
     sums: MomentSums,
-    pending: Vec<f64>,
+    pending: Zeroizing<Vec<f64>>,
 }
 
 impl Key {
     fn new(layout: Layout) -> Self {
-        Self { sums: MomentSums::zero(layout), pending: Vec::new() }
+        Self { sums: MomentSums::zero(layout), pending: Zeroizing::new(Vec::new()) }
     }
 }
 
@@ -98,7 +99,7 @@ impl Accumulators {
         key.pending.extend_from_slice(rows);
         if key.pending.len() >= enough {
             self.products.add_rows(&key.pending, width, &mut key.sums)?;
-            key.pending.clear();
+            key.pending.zeroize();
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Quantised records: flat rows of integers whose bound their readers rely on, and why a record becomes none.
 
+use zeroize::Zeroize;
+
 /// Why a record can't be quantised. The record's values are never part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -27,8 +29,8 @@ pub enum RecordError {
 /// A record that was [clipped together with its square](super::Clipper::jointly) has two such rows, one behind the other: one for
 /// its first moments, one whose products are its second moments.
 ///
-/// Only a [`Clipper`](super::Clipper) writes rows, so who holds some may rely on the bound. Not printable: it is private
-/// data.
+/// Only a [`Clipper`](super::Clipper) writes rows, so who holds some may rely on the bound. Private data: they can't be
+/// printed and are wiped when dropped.
 #[derive(Clone)]
 pub struct QuantisedRows {
     dimension: usize,
@@ -100,5 +102,11 @@ impl QuantisedRows {
     /// Takes the last record back.
     pub(super) fn pop(&mut self) {
         self.values.truncate(self.values.len().saturating_sub(self.width()));
+    }
+}
+
+impl Drop for QuantisedRows {
+    fn drop(&mut self) {
+        self.values.zeroize();
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A release takes 32 fresh bytes of operating-system entropy for every (epoch, shard) and expands them by
 //! ChaCha20. Nothing is kept on disk: no seed outlives its epoch, so there is no key to steal, and no restored backup
-//! draws the same noise twice. (Two copies of a machine cloned while it *runs* share what is in memory: the noise of the
+//! draws the same noise twice. No generator outlives the call that made it, so a forked process has none to share. (Two copies of a machine cloned while it *runs* share what is in memory: the noise of the
 //! epoch in progress.) The seeded source exists for tests and
 //! simulations; releases made with it are marked `private: false`.
 
@@ -26,6 +26,9 @@ pub enum NoiseSource {
     System,
     /// A seed, for tests and simulations: **not private**. Equal seeds give equal noise for equal (epoch, shard).
     Seeded(u64),
+    /// An operating system that has no entropy.
+    #[cfg(test)]
+    Exhausted,
 }
 
 impl NoiseSource {
@@ -44,6 +47,8 @@ impl NoiseSource {
             NoiseSource::System => {
                 SysRng.try_fill_bytes(&mut *seed).map_err(|error| EntropyError(error.to_string()))?
             }
+            #[cfg(test)]
+            NoiseSource::Exhausted => return Err(EntropyError("none is left".into())),
             NoiseSource::Seeded(number) => {
                 seed[..8].copy_from_slice(&number.to_le_bytes());
                 seed[8..16].copy_from_slice(&epoch.to_le_bytes());
