@@ -4,6 +4,7 @@
 //! seen enough.
 
 pub(crate) mod calibrate;
+mod crash;
 pub(crate) mod optimize;
 mod output;
 pub(crate) mod plan;

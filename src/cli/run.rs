@@ -8,9 +8,10 @@ use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
 use hushflow::pipeline::Pipeline;
 use hushflow::publication::Publication;
-use hushflow::runtime::{Cluster, Options, Output, Summary, is_lost_peer, publication, run};
+use hushflow::runtime::{Cluster, Options, Output, Summary, publication, run};
 use hushflow::sink::Writer;
 
+use super::crash::{end_at_first_panic, end_process, leave_no_core_dump};
 use super::{CliError, FormatArgument, thousands};
 
 /// Outputs that may wait to be written.
@@ -18,9 +19,6 @@ const WAITING_OUTPUTS: usize = 1024;
 
 /// How long a process waits for the others of its cluster.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-const LOST_PEER: &str = "another process of the cluster has ended or can't be reached, so this one ends too: \
-    start all of them again, and the run goes on after the last committed epoch";
 
 /// What `hushflow run` takes.
 #[derive(Debug, Args)]
@@ -59,6 +57,9 @@ pub(crate) struct RunArguments {
 
 /// Runs the pipeline until its source ends.
 pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
+    if let Err(error) = leave_no_core_dump() {
+        warn(&format!("core dumps can't be switched off ({error}): one would hold raw rows and exact sums"));
+    }
     let pipeline = Pipeline::load(&arguments.pipeline)?;
     let state = arguments.state.clone().or_else(|| pipeline.state_directory.clone()).ok_or_else(|| {
         CliError::usage("no state directory: name one with --state DIR, or in the pipeline file:\n\n[state]\ndirectory = \"state\"")
@@ -164,22 +165,4 @@ fn report(publication: &Publication, options: &Options, summary: &Summary, count
 
 fn warn(message: &str) {
     let _ = writeln!(stderr(), "warning: {message}");
-}
-
-/// A worker that unwinds would leave its siblings waiting for ever.
-fn end_at_first_panic() {
-    let tell = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if is_lost_peer(panic) {
-            end_process(LOST_PEER);
-        }
-        tell(panic);
-        std::process::abort();
-    }));
-}
-
-/// A process of a cluster that lingers after a fault would be waited for by the others.
-fn end_process(reason: &str) -> ! {
-    let _ = writeln!(stderr(), "error: {reason}");
-    std::process::exit(1)
 }

@@ -1,0 +1,46 @@
+//! How a run dies of a fault of its own: at once, saying where and nothing else, and leaving no image of its memory.
+//!
+//! Memory holds raw rows and exact sums, and a panic's message may hold what was being looked at.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io::{Write, stderr};
+
+use hushflow::runtime::is_lost_peer;
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+const LOST_PEER: &str = "another process of the cluster has ended or can't be reached, so this one ends too: \
+    start all of them again, and the run goes on after the last committed epoch";
+
+/// Bytes that a core dump may have. It must not be written to a file, which any number below a page says, and not be handed
+/// to a program of the system either, which to Linux only 1 says.
+const CORE_DUMP: u64 = 1;
+
+/// From here on the process leaves no core dump.
+pub(super) fn leave_no_core_dump() -> std::io::Result<()> {
+    let limit = Rlimit { current: Some(CORE_DUMP), maximum: Some(CORE_DUMP) };
+    Ok(setrlimit(Resource::Core, limit)?)
+}
+
+/// A worker that unwinds would leave its siblings waiting for ever.
+pub(super) fn end_at_first_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        if is_lost_peer(panic) {
+            end_process(LOST_PEER);
+        }
+        let place = panic.location().map_or("an unknown place".to_owned(), ToString::to_string);
+        let _ =
+            writeln!(stderr(), "error: panicked at {place}, which is a fault of hushflow: please report it");
+        // Names of functions, if RUST_BACKTRACE asks for them.
+        let trace = Backtrace::capture();
+        if trace.status() == BacktraceStatus::Captured {
+            let _ = writeln!(stderr(), "{trace}");
+        }
+        std::process::abort();
+    }));
+}
+
+/// A process of a cluster that lingers after a fault would be waited for by the others.
+pub(super) fn end_process(reason: &str) -> ! {
+    let _ = writeln!(stderr(), "error: {reason}");
+    std::process::exit(1)
+}
