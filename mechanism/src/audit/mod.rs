@@ -278,7 +278,7 @@ pub fn audit_one_run(
     let known = audited.known(subject, canary)?;
     let runs = Runs::new(subject, audited.epochs, canary, settings.trials as usize)?;
     let statistic = known.projection();
-    let distance = statistic.of(known.moved());
+    let distance = statistic.of(&known.moved());
     let test = Test::new(statistic, [distance, 0.0], 1.0, audited.delta, settings);
     let mut seen = Seen::default();
     runs.look(&test, &mut seen)?;

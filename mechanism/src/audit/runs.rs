@@ -5,7 +5,6 @@ use super::statistic::{Covariance, Known, Statistic};
 use super::{AuditError, Canary, Settings, Subject};
 use crate::accounting::Delta;
 use crate::noise::NoiseSource;
-use nalgebra::DVector;
 use rand::Rng;
 
 /// Trials of which covariance and thresholds are learnt.
@@ -71,17 +70,16 @@ impl<'a> Runs<'a> {
     /// Learns the covariance of the noise, and where events say most.
     pub(super) fn learn(&self, known: &Known, delta: Delta, settings: &Settings) -> Result<Test, AuditError> {
         let features = known.features();
-        let mut covariance = Covariance::new(features.len());
+        let mut covariance = Covariance::new(features.number());
         let mut trials = Vec::new();
         while trials.len() < LEARNT {
             for (world, published) in self.run()? {
-                let values = features.iter().map(|feature| feature.of(published.iter().copied()));
-                let values = DVector::from_iterator(features.len(), values);
+                let values = features.of(&published);
                 covariance.add(world, &values);
                 trials.push((world, values));
             }
         }
-        let combination = known.best(&features, &covariance);
+        let combination = covariance.whitened(features.of(&known.moved()));
         let mut of_world = [vec![], vec![]];
         for (world, values) in &trials {
             of_world[*world].push(combination.dot(values));
@@ -92,13 +90,13 @@ impl<'a> Runs<'a> {
             .zip(means)
             .flat_map(|(values, mean)| values.iter().map(move |value| (value - mean).powi(2)));
         let deviation = mean(squares).sqrt();
-        Ok(Test::new(known.combined(&features, &combination), means, deviation, delta, settings))
+        Ok(Test::new(features.combined(&combination), means, deviation, delta, settings))
     }
 
     /// Runs once, and counts.
     pub(super) fn look(&self, test: &Test, seen: &mut Seen) -> Result<(), AuditError> {
         for (world, published) in self.run()? {
-            let value = test.statistic.of(published.iter().copied());
+            let value = test.statistic.of(&published);
             seen.centre.worlds[world].add(value > test.centre);
             seen.far.worlds[world].add(value > test.far);
             for value in test.statistic.noisy(&published) {

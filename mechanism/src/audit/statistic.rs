@@ -33,9 +33,13 @@ pub(super) struct Statistic {
 }
 
 impl Statistic {
-    pub(super) fn of(&self, published: impl Iterator<Item = i128>) -> f64 {
-        let terms = published.zip(&self.origin).zip(&self.weights);
-        terms.map(|((y, origin), weight)| y.wrapping_sub(*origin) as f64 * weight).sum()
+    pub(super) fn of(&self, published: &[i128]) -> f64 {
+        self.terms(published).sum()
+    }
+
+    fn terms(&self, published: &[i128]) -> impl Iterator<Item = f64> {
+        let terms = published.iter().zip(&self.origin).zip(&self.weights);
+        terms.map(|((y, origin), weight)| y.wrapping_sub(*origin) as f64 * weight)
     }
 
     /// The values that have noise.
@@ -81,37 +85,44 @@ impl Known {
     }
 
     /// What covariances are learnt of.
-    pub(super) fn features(&self) -> Vec<Statistic> {
+    pub(super) fn features(&self) -> Features {
         let direction = self.in_noise_units();
         let length = direction.len().div_ceil(FEATURES).max(1);
-        let runs = (0..direction.len()).step_by(length);
-        runs.map(|start| {
-            let run = start..(start + length).min(direction.len());
-            let mut weights = vec![0.0; direction.len()];
-            weights[run.clone()].copy_from_slice(&normalised(direction[run].to_vec()));
-            self.statistic(&weights)
-        })
-        .collect()
-    }
-
-    /// The best combination of features under the covariance that was seen.
-    pub(super) fn best(&self, features: &[Statistic], covariance: &Covariance) -> DVector<f64> {
-        let moved = features.iter().map(|feature| feature.of(self.moved()));
-        covariance.whitened(DVector::from_iterator(features.len(), moved))
-    }
-
-    /// A linear combination of features.
-    pub(super) fn combined(&self, features: &[Statistic], combination: &DVector<f64>) -> Statistic {
-        let mut weights = vec![0.0; self.origin.len()];
-        for (feature, factor) in features.iter().zip(combination.iter()) {
-            weights.iter_mut().zip(&feature.weights).for_each(|(sum, weight)| *sum += factor * weight);
-        }
-        Statistic { weights, ..self.statistic(&[]) }
+        let weights: Vec<f64> = direction.chunks(length).flat_map(|run| normalised(run.to_vec())).collect();
+        Features { statistic: self.statistic(&weights), length }
     }
 
     /// v⁰.
-    pub(super) fn moved(&self) -> impl Iterator<Item = i128> + '_ {
-        self.origin.iter().zip(&self.difference).map(|(origin, difference)| origin.wrapping_add(*difference))
+    pub(super) fn moved(&self) -> Vec<i128> {
+        let values = self.origin.iter().zip(&self.difference);
+        values.map(|(origin, difference)| origin.wrapping_add(*difference)).collect()
+    }
+}
+
+/// Statistics of runs of so many coordinates each.
+pub(super) struct Features {
+    statistic: Statistic,
+    length: usize,
+}
+
+impl Features {
+    pub(super) fn number(&self) -> usize {
+        self.statistic.weights.len().div_ceil(self.length)
+    }
+
+    pub(super) fn of(&self, published: &[i128]) -> DVector<f64> {
+        let mut values = DVector::zeros(self.number());
+        for (place, term) in self.statistic.terms(published).enumerate() {
+            values[place / self.length] += term;
+        }
+        values
+    }
+
+    /// A linear combination of them.
+    pub(super) fn combined(&self, combination: &DVector<f64>) -> Statistic {
+        let weights = self.statistic.weights.iter().enumerate();
+        let weights = weights.map(|(place, weight)| weight * combination[place / self.length]);
+        Statistic { weights: weights.collect(), ..self.statistic.clone() }
     }
 }
 
@@ -146,7 +157,7 @@ impl Covariance {
     }
 
     /// Σ̂⁻¹d, or d where there is no such inverse.
-    fn whitened(&self, difference: DVector<f64>) -> DVector<f64> {
+    pub(super) fn whitened(&self, difference: DVector<f64>) -> DVector<f64> {
         let mut covariance = self.products.clone();
         for (count, sum) in self.counts.iter().zip(&self.sums) {
             covariance.ger(-1.0 / count.max(1.0), sum, sum, 1.0);
