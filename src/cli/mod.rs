@@ -3,6 +3,7 @@
 //! Data go to standard output, everything else to standard error. A closed standard output is success: the reader has
 //! seen enough.
 
+pub(crate) mod audit;
 pub(crate) mod calibrate;
 mod crash;
 pub(crate) mod optimize;
@@ -26,7 +27,8 @@ use hushflow::sink::Format;
 /// history of releases.
 #[derive(Debug, Parser)]
 #[command(name = "hushflow", version, arg_required_else_help = true)]
-#[command(after_help = "Exit status: 0 done, 1 failed, 2 wrong use or a bad pipeline file.")]
+#[command(after_help = "\
+Exit status: 0 done, 1 failed, 2 wrong use or a bad pipeline file, 3 an audit found that a claim is exceeded.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -46,6 +48,8 @@ enum Command {
     Calibrate(calibrate::CalibrateArguments),
     /// Check that a state directory is whole and keeps its promise
     Verify(verify::VerifyArguments),
+    /// Try to tell neighbouring streams apart by what the mechanism releases: a lower bound on ε
+    Audit(audit::AuditArguments),
     /// Draw the figures of the paper on joint moment estimation anew, and judge its claims
     Reproduce(reproduce::ReproduceArguments),
 }
@@ -59,6 +63,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
         Command::Plan(arguments) => plan::execute(arguments),
         Command::Optimize(arguments) => optimize::execute(arguments),
         Command::Verify(arguments) => verify::execute(arguments),
+        Command::Audit(arguments) => audit::execute(arguments),
         Command::Reproduce(arguments) => reproduce::execute(arguments),
     };
     match done {
@@ -118,6 +123,11 @@ impl CliError {
         CliError { status: 1, cause: message.into().into() }
     }
 
+    /// A claim does not hold.
+    pub(crate) fn exceeded(message: impl Into<String>) -> Self {
+        CliError { status: 3, cause: message.into().into() }
+    }
+
     fn is_broken_pipe(&self) -> bool {
         self.cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     }
@@ -143,6 +153,7 @@ status_of! {
     hushflow::pipeline::PipelineError => 2,
     hushflow::publication::PublicationError => 2,
     hushflow::reproduce::ReproductionError => 1,
+    hushflow::mechanism::audit::AuditError => 1,
     hushflow::mechanism::view::ViewError => 1,
     hushflow::runtime::RunError => 1,
     hushflow::state::StateError => 1,

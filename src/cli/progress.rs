@@ -1,4 +1,4 @@
-//! Progress of long searches, on a terminal only.
+//! Progress of long work, on a terminal only.
 
 use std::time::Duration;
 
@@ -36,6 +36,29 @@ impl Bar {
     }
 
     /// Takes the line away.
+    pub(super) fn finish(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// A bar on standard error that tells how much of a known amount of work is done, where that is a terminal.
+pub(super) struct Counter(ProgressBar);
+
+impl Counter {
+    pub(super) fn new(total: u64, what: &'static str) -> Self {
+        let bar = ProgressBar::new(total).with_message(what);
+        if let Ok(style) = ProgressStyle::with_template("{wide_bar} {human_pos}/{human_len} {msg} {eta}") {
+            bar.set_style(style);
+        }
+        Self(bar)
+    }
+
+    /// More was done.
+    pub(super) fn add(&self, more: u64) {
+        self.0.inc(more);
+    }
+
+    /// Takes the bar away.
     pub(super) fn finish(&self) {
         self.0.finish_and_clear();
     }

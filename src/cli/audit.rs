@@ -1,0 +1,246 @@
+//! `hushflow audit`: runs the mechanism of a pipeline file on neighbouring streams, many times, and tries to tell them apart.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use clap::Args;
+use hushflow::mechanism::accounting::{Delta, Epsilon};
+use hushflow::mechanism::audit::{Audited, Canary, Finding, RealPath, Settings, Violation, audit, canaries};
+use hushflow::mechanism::mechanism::{MatrixMechanism, Method};
+use hushflow::mechanism::participation::Participation;
+use hushflow::mechanism::sensitivity::Neighbours;
+use hushflow::mechanism::strategy::StrategyName;
+use hushflow::pipeline::Pipeline;
+use hushflow::publication::{Publication, PublicationError};
+use hushflow::strategies::of_pipeline;
+use serde::Serialize;
+
+use super::output::{number, print, print_json, table};
+use super::progress::{Bar, Counter};
+use super::{CliError, number_in, thousands};
+
+/// Epochs that are run where nothing else is asked for.
+const EPOCHS: u64 = 64;
+
+/// Most epochs: all pairs of them are looked at to place the canaries.
+const MOST_EPOCHS: u64 = 1024;
+
+/// What `hushflow audit` takes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+No data are read and no budget is spent: the pipeline file says which mechanism, and the audit makes streams of its own, \
+canaries, in pairs that differ in one record and are as far apart as such pairs can be. Each pair goes through the \
+real path (clip, sum, encode, exact noise, with crashes and restarts between epochs) again and again, and from what is \
+released the audit guesses which of the two it was. How often it is right bounds ε from below.
+
+Columns of the table:
+  distance   how far the pair is moved apart, of what neighbours may be; in integers, without chance
+  ε at least for a mechanism of Gaussian differential privacy, which is what the claim is made by
+  of any     for any (ε, δ)-private mechanism; it needs far more than 1/δ runs to come near
+  share      of the claimed ε that was reached: 90 % and more says that the claim is tight
+  odd        releases whose lowest bit is set: a half, or the noise is none in integers
+
+An audit that finds nothing is no proof. It tries these pairs, and proofs are about all; it knows the first --epochs \
+epochs; and it is told of the columns, keys and noise of this file and not of your source, your disk or your \
+network. It does show that what runs here is what was proved: half of the noise, 2 % less of it, noise used twice, a \
+clipper that lets one unit in a million too much through, and floating-point noise have all been planted, and found.
+
+The fewer runs and the smaller ε, the lower the share: what n runs can show of μ = 1/σ is short by about 14/√n.
+
+Exit status: 0 no canary exceeds the claim, 3 one does, 1 failed, 2 wrong use or a bad pipeline file. An honest \
+mechanism is accused with a chance of 1 − confidence.
+
+Examples:
+  hushflow audit examples/flights.toml
+  hushflow audit examples/flights.toml --runs 10000000 --confidence 0.999999 --json")]
+pub(crate) struct AuditArguments {
+    /// The pipeline file
+    pipeline: PathBuf,
+    /// Runs of each canary, half of them with either stream
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 1_000_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(Settings::LEAST_TRIALS..))]
+    runs: u64,
+    /// How sure the bounds are, all together
+    #[arg(long, short, value_name = "C", default_value_t = 0.999, allow_hyphen_values = true)]
+    #[arg(value_parser = number_in(confidence))]
+    confidence: f64,
+    /// Epochs that are run; fewer than the horizon show a smaller share [default: 64, or the horizon]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_EPOCHS))]
+    epochs: Option<u64>,
+    /// How often what is protected takes part, as in plan; the noise is made for it
+    #[arg(long, value_name = "KxB", default_value = "1", allow_hyphen_values = true)]
+    participation: Participation,
+    /// Print one JSON object, with all digits
+    #[arg(long)]
+    json: bool,
+}
+
+fn confidence(value: f64) -> Result<f64, &'static str> {
+    if (0.5..1.0).contains(&value) { Ok(value) } else { Err("expected at least 0.5 and below 1") }
+}
+
+/// All that was claimed and found.
+#[derive(Debug, Serialize)]
+struct Report {
+    name: String,
+    epsilon: f64,
+    delta: f64,
+    noise_multiplier: f64,
+    mu: f64,
+    neighbours: Neighbours,
+    method: Method,
+    strategy: StrategyName,
+    participation: Participation,
+    horizon: u64,
+    epochs: u64,
+    runs: u64,
+    confidence: f64,
+    /// Whether no canary exceeds the claim.
+    ok: bool,
+    /// The largest share of the claimed ε that a canary reached.
+    share: f64,
+    canaries: Vec<Finding>,
+}
+
+/// Audits, prints what was found, and fails where a claim is exceeded.
+pub(crate) fn execute(arguments: &AuditArguments) -> Result<(), CliError> {
+    let pipeline = Pipeline::load(&arguments.pipeline)?;
+    let (publication, mechanism) = mechanism(&pipeline, arguments.participation)?;
+    let parameters = publication.parameters();
+    let claim = claim(&publication)?;
+    let epochs = arguments.epochs.unwrap_or(EPOCHS).min(publication.horizon());
+    let audited = Audited::new(&mechanism, arguments.participation, epochs, publication.keys(), claim)?;
+    let canaries = canaries(&audited)?;
+    let settings = Settings {
+        trials: arguments.runs,
+        false_alarm: 1.0 - arguments.confidence,
+        canaries: canaries.len(),
+    };
+    let findings = audit_all(&audited, &canaries, &settings)?;
+    let report = Report {
+        name: parameters.name.clone(),
+        epsilon: claim.0.value(),
+        delta: claim.1.value(),
+        noise_multiplier: audited.mu().recip(),
+        mu: audited.mu(),
+        neighbours: parameters.privacy.neighbours,
+        method: parameters.release.method,
+        strategy: publication.calibration().strategy.name.clone(),
+        participation: arguments.participation,
+        horizon: publication.horizon(),
+        epochs,
+        runs: arguments.runs,
+        confidence: arguments.confidence,
+        ok: findings.iter().all(|finding| finding.violations.is_empty()),
+        share: findings.iter().map(|finding| finding.share(claim.0)).fold(0.0, f64::max),
+        canaries: findings,
+    };
+    if arguments.json { print_json(&report) } else { print(&report.text()) }?;
+    if report.ok { Ok(()) } else { Err(CliError::exceeded("a canary tells more than the claim allows")) }
+}
+
+/// The mechanism that a run of the file would have. Under participation the noise is made for it, with the same multiplier.
+fn mechanism(
+    pipeline: &Pipeline,
+    participation: Participation,
+) -> Result<(Publication, MatrixMechanism), CliError> {
+    let bar = Bar::new();
+    let chosen =
+        of_pipeline(pipeline, &mut |progress| bar.tell(progress)).map_err(PublicationError::Search)?;
+    bar.finish();
+    let publication = Publication::calibrate_chosen(pipeline.public_parameters(), chosen, true)?;
+    let single = publication.mechanism().as_ref().clone();
+    if participation.is_single() {
+        return Ok((publication, single));
+    }
+    let (parameters, strategies) = (*single.moments().parameters(), single.strategies().clone());
+    let horizon = publication.horizon();
+    let mechanism = MatrixMechanism::with_participation(parameters, strategies, participation, horizon);
+    Ok((publication, mechanism.map_err(PublicationError::Mechanism)?))
+}
+
+fn claim(publication: &Publication) -> Result<(Epsilon, Delta), PublicationError> {
+    let privacy = publication.parameters().privacy;
+    Ok((Epsilon::new(privacy.epsilon)?, Delta::new(privacy.delta)?))
+}
+
+/// Audits canaries on all processors, in their order.
+fn audit_all(audited: &Audited, canaries: &[Canary], settings: &Settings) -> Result<Vec<Finding>, CliError> {
+    let subject = RealPath::new(audited.mechanism.clone())?;
+    let counter = Counter::new(settings.trials * canaries.len() as u64, "runs");
+    let next = AtomicUsize::new(0);
+    let audit_some = || {
+        let take = || {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            Some((place, canaries.get(place)?))
+        };
+        let audit = |(place, canary)| {
+            let mut done = 0;
+            let mut tell = |trials| counter.add(trials - std::mem::replace(&mut done, trials));
+            Ok((place, audit(&subject, audited, canary, settings, &mut tell)?))
+        };
+        std::iter::from_fn(take).map(audit).collect::<Result<Vec<_>, CliError>>()
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(canaries.len());
+    let mut found = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(audit_some)).collect();
+        threads.into_iter().try_fold(Vec::new(), |mut all, thread| {
+            all.extend(thread.join().map_err(|_| CliError::failed("a thread of the audit died"))??);
+            Ok::<_, CliError>(all)
+        })
+    })?;
+    counter.finish();
+    found.sort_by_key(|(place, _)| *place);
+    Ok(found.into_iter().map(|(_, finding)| finding).collect())
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+        let titles = ["canary", "distance", "ε at least", "of any", "share", "odd", ""];
+        let row = |finding: &Finding| {
+            let most_uneven =
+                finding.odd.iter().copied().max_by(|a, b| (a - 0.5).abs().total_cmp(&(b - 0.5).abs()));
+            vec![
+                finding.canary.to_string(),
+                percent(finding.distance / self.mu),
+                number(finding.epsilon),
+                number(finding.epsilon_of_any),
+                percent(finding.epsilon.max(finding.epsilon_of_any) / self.epsilon),
+                percent(most_uneven.unwrap_or_default()),
+                finding.violations.iter().map(said).collect::<Vec<_>>().join("; "),
+            ]
+        };
+        let rows = std::iter::once(titles.map(String::from).to_vec()).chain(self.canaries.iter().map(row));
+        let verdict = match self.ok {
+            true => format!("No canary exceeds the claim; ε is at least {} of it.\n", percent(self.share)),
+            false => "THE CLAIM IS EXCEEDED.\n".into(),
+        };
+        let once =
+            if self.participation.is_single() { String::new() } else { format!(", {}", self.participation) };
+        format!(
+            "{}: (ε, δ) = ({}, {}) is claimed, by a noise multiplier of {}, for {} neighbours{once}\n{} by {} over {} \
+             of {} epochs; {} runs of each canary, confidence {}\n\n{}\n{verdict}",
+            self.name,
+            number(self.epsilon),
+            number(self.delta),
+            number(self.noise_multiplier),
+            self.neighbours,
+            self.method,
+            self.strategy,
+            thousands(self.epochs),
+            thousands(self.horizon),
+            thousands(self.runs),
+            self.confidence,
+            table(&rows.collect::<Vec<_>>()),
+        )
+    }
+}
+
+fn said(violation: &Violation) -> &'static str {
+    match violation {
+        Violation::Distance => "TOO FAR APART",
+        Violation::Noise => "TOO LITTLE NOISE",
+        Violation::Grid => "NO INTEGER NOISE",
+    }
+}
