@@ -5,6 +5,7 @@
 //!   levels agree with their closed form to 10⁻⁶; keys, coordinates, moments and epochs have noise of their own.
 //! - `audit`: two inputs that differ in one record are as hard to tell apart as 1/σ says, and not harder.
 //!   An implementation that draws half the noise is found out.
+//! - `one_run`: as `audit`, in a single run with restarts and a coin for each of many canaries.
 //! - `dense`: the closed forms, from the definitions. `bounds`: the statistics, and what of them is plausible.
 //! - `experiment`: the program, its input and its output.
 //!
@@ -19,4 +20,5 @@ mod audit;
 mod bounds;
 mod dense;
 mod experiment;
+mod one_run;
 mod views;
