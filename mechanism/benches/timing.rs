@@ -1,0 +1,92 @@
+//! What the time of a release tells: correlations of the time that an epoch takes with its noise and with its sums.
+//!
+//!     cargo bench -p hushflow-mechanism --bench timing
+//!
+//! Noise is drawn before the sums of its epoch are known, so its time can tell nothing about them; it may tell about the
+//! noise. The sums take part in the encoding alone. Printed are the correlations of
+//! - the time of a draw and the mean magnitude of the noise drawn,
+//! - the time of a release, noise in hand, and the size of the sums, which are 1 to 80 bits long at random,
+//!
+//! over [`EPOCHS`] epochs, with the times above the 99th percentile cut to it: these are interrupts. Without any dependence
+//! a correlation lies within ±4/√[`EPOCHS`] but for one case in 16,000.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters};
+use hushflow_mechanism::moments::{Layout, SecondMoment};
+use hushflow_mechanism::noise::NoiseSource;
+use hushflow_mechanism::release::{ReleaseShard, Shards};
+use hushflow_mechanism::sensitivity::Neighbours;
+use hushflow_mechanism::strategy::{StrategyName, build};
+use hushflow_mechanism::workload::Workload;
+use rand::Rng;
+
+const EPOCHS: usize = 100_000;
+const LAYOUT: Layout = Layout { dimension: 8, second: SecondMoment::Full };
+
+/// A shard, and the deviations of its noise.
+fn shard() -> (ReleaseShard, Vec<f64>) {
+    let parameters = MomentParameters {
+        method: Method::Jme,
+        layout: LAYOUT,
+        neighbours: Neighbours::ReplaceOne,
+        clip_norm: 1.0,
+        noise_multiplier: 4.0,
+        second_moment_weight: None,
+        count_weight: None,
+    };
+    let strategy = build(StrategyName::Identity, &Workload::Prefix, Some(EPOCHS as u64)).expect("a strategy");
+    let mechanism = MatrixMechanism::new(parameters, strategy).expect("a mechanism");
+    let deviations = mechanism.moments().noise().iter().map(|noise| noise.scale.expect("noise").sigma());
+    let shard = ReleaseShard::new(0, Shards::new(1, LAYOUT, 1), &mechanism, NoiseSource::System);
+    (shard, deviations.collect())
+}
+
+fn nanoseconds<T>(work: impl FnOnce() -> T) -> (f64, T) {
+    let start = Instant::now();
+    let done = black_box(work());
+    (start.elapsed().as_nanos() as f64, done)
+}
+
+fn correlation(times: &[f64], others: &[f64]) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let cut = sorted[sorted.len() * 99 / 100];
+    let times: Vec<f64> = times.iter().map(|time| time.min(cut)).collect();
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let (a, b) = (mean(&times), mean(others));
+    let product = |x: &[f64], m: f64, y: &[f64], n: f64| -> f64 {
+        x.iter().zip(y).map(|(x, y)| (x - m) * (y - n)).sum()
+    };
+    product(&times, a, others, b) / (product(&times, a, &times, a) * product(others, b, others, b)).sqrt()
+}
+
+fn main() {
+    let (mut shard, deviations) = shard();
+    let mut coins = NoiseSource::Seeded(1).generator(0, 0).expect("a generator");
+    let mut seen: [Vec<f64>; 4] = Default::default();
+    for epoch in 1..=EPOCHS as u64 {
+        let bits = coins.next_u64() % 80;
+        let sums = vec![1_i128 << bits; LAYOUT.coordinates()];
+        let (drawing, drawn) = nanoseconds(|| shard.prepare());
+        drawn.expect("entropy");
+        let (releasing, released) = nanoseconds(|| shard.release(epoch, &sums));
+        let released = released.expect("a release");
+        // The identity in units of 2⁻⁴⁰.
+        let noise = released.iter().zip(&deviations);
+        let noise =
+            noise.map(|(value, deviation)| (value - (sums[0] << 40)).abs() as f64 / deviation).sum::<f64>();
+        for (values, value) in seen.iter_mut().zip([drawing, noise, releasing, bits as f64]) {
+            values.push(value);
+        }
+    }
+    let [drawing, noise, releasing, size] = &seen;
+    println!(
+        "{EPOCHS} epochs of {} coordinates; chance alone: ±{:.3}",
+        LAYOUT.coordinates(),
+        4.0 / (EPOCHS as f64).sqrt()
+    );
+    println!("time of the draw, magnitude of the noise   {:+.4}", correlation(drawing, noise));
+    println!("time of the release, size of the sums      {:+.4}", correlation(releasing, size));
+}
