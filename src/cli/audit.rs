@@ -106,7 +106,6 @@ struct Report {
 pub(crate) fn execute(arguments: &AuditArguments) -> Result<(), CliError> {
     let pipeline = Pipeline::load(&arguments.pipeline)?;
     let (publication, mechanism) = mechanism(&pipeline, arguments.participation)?;
-    let parameters = publication.parameters();
     let claim = claim(&publication)?;
     let epochs = arguments.epochs.unwrap_or(EPOCHS).min(publication.horizon());
     let audited = Audited::new(&mechanism, arguments.participation, epochs, publication.keys(), claim)?;
@@ -117,10 +116,22 @@ pub(crate) fn execute(arguments: &AuditArguments) -> Result<(), CliError> {
         canaries: canaries.len(),
     };
     let findings = audit_all(&audited, &canaries, &settings)?;
-    let report = Report {
+    let report = report(arguments, &publication, &audited, findings);
+    if arguments.json { print_json(&report) } else { print(&report.text()) }?;
+    if report.ok { Ok(()) } else { Err(CliError::exceeded("a canary tells more than the claim allows")) }
+}
+
+fn report(
+    arguments: &AuditArguments,
+    publication: &Publication,
+    audited: &Audited,
+    findings: Vec<Finding>,
+) -> Report {
+    let parameters = publication.parameters();
+    Report {
         name: parameters.name.clone(),
-        epsilon: claim.0.value(),
-        delta: claim.1.value(),
+        epsilon: audited.epsilon.value(),
+        delta: audited.delta.value(),
         noise_multiplier: audited.mu().recip(),
         mu: audited.mu(),
         neighbours: parameters.privacy.neighbours,
@@ -128,15 +139,13 @@ pub(crate) fn execute(arguments: &AuditArguments) -> Result<(), CliError> {
         strategy: publication.calibration().strategy.name.clone(),
         participation: arguments.participation,
         horizon: publication.horizon(),
-        epochs,
+        epochs: audited.epochs,
         runs: arguments.runs,
         confidence: arguments.confidence,
         ok: findings.iter().all(|finding| finding.violations.is_empty()),
-        share: findings.iter().map(|finding| finding.share(claim.0)).fold(0.0, f64::max),
+        share: findings.iter().map(|finding| finding.share(audited.epsilon)).fold(0.0, f64::max),
         canaries: findings,
-    };
-    if arguments.json { print_json(&report) } else { print(&report.text()) }?;
-    if report.ok { Ok(()) } else { Err(CliError::exceeded("a canary tells more than the claim allows")) }
+    }
 }
 
 /// The mechanism that a run of the file would have. Under participation the noise is made for it, with the same multiplier.
@@ -167,7 +176,7 @@ fn claim(publication: &Publication) -> Result<(Epsilon, Delta), PublicationError
 /// Audits canaries on all processors, in their order.
 fn audit_all(audited: &Audited, canaries: &[Canary], settings: &Settings) -> Result<Vec<Finding>, CliError> {
     let subject = RealPath::new(audited.mechanism.clone())?;
-    let counter = Counter::new(settings.trials * canaries.len() as u64, "runs");
+    let counter = Counter::new(settings.trials.saturating_mul(canaries.len() as u64), "runs");
     let next = AtomicUsize::new(0);
     let audit_some = || {
         let take = || {
