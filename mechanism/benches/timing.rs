@@ -9,6 +9,7 @@
 //!
 //! over [`EPOCHS`] epochs, with the times above the 99th percentile cut to it: these are interrupts. Without any dependence
 //! a correlation lies within ±4/√[`EPOCHS`] but for one case in 16,000.
+#![expect(clippy::print_stdout, reason = "a benchmark tells what it measured")]
 
 use std::hint::black_box;
 use std::time::Instant;
