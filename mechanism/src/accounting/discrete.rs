@@ -48,6 +48,18 @@ impl Discreteness {
         Ok(Self((unscaled / grid_scale / grid_scale).clamp(f64::MIN_POSITIVE, 1.0)))
     }
 
+    /// That which was computed before.
+    ///
+    /// # Errors
+    /// [`AccountingError::TotalVariation`] unless it is above 0 and at most 1.
+    pub fn of_total_variation(total_variation: f64) -> Result<Self, AccountingError> {
+        if (f64::MIN_POSITIVE..=1.0).contains(&total_variation) {
+            Ok(Self(total_variation))
+        } else {
+            Err(AccountingError::TotalVariation(total_variation))
+        }
+    }
+
     /// The total variation, rounded up; at most 1.
     pub fn total_variation(self) -> f64 {
         self.0
@@ -141,6 +153,12 @@ mod tests {
         for draws in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
             assert!(matches!(Discreteness::new(64.0, draws), Err(AccountingError::Draws(_))), "{draws}");
         }
+        for variation in [f64::NAN, f64::INFINITY, 0.0, -1.0, 1.1] {
+            let found = Discreteness::of_total_variation(variation);
+            assert!(matches!(found, Err(AccountingError::TotalVariation(_))), "{variation}");
+        }
+        let known = Discreteness::new(64.0, 1.0).unwrap();
+        assert_eq!(Discreteness::of_total_variation(known.total_variation()), Ok(known));
     }
 
     #[test]

@@ -4,15 +4,18 @@
 //! deviation `noise_multiplier` (σ). This module converts between σ and (ε, δ):
 //! - [`gaussian`]: exactly, for continuous noise (also called μ-GDP, μ = 1/σ);
 //! - [`discrete`]: the same with the price of exact noise on a grid;
+//! - [`composition`]: the same for several mechanisms on the same data, about the pairs of streams of one [`adjacency`];
 //! - [`zcdp`]: through ρ = 1/(2σ²), which holds for noise on a grid as it stands and adds up under
 //!   composition.
 //!
-//! Plain functions give the nearest number. Those named `…_rounded_up`, and all of [`discrete`], move what
+//! Plain functions give the nearest number. Those named `…_rounded_up`, and all of [`discrete`] and [`composition`], move what
 //! they take and what they give by the relative [`MARGIN`] towards more privacy: only these belong in a
 //! guarantee.
 
 use thiserror::Error;
 
+pub mod adjacency;
+pub mod composition;
 pub mod discrete;
 pub mod gaussian;
 mod mills;
@@ -49,6 +52,9 @@ pub enum AccountingError {
     /// Not a number of draws.
     #[error("the number of noise draws is {0}, but must be a finite number of at least 1")]
     Draws(f64),
+    /// Not a total variation.
+    #[error("the total variation is {0}, but must be above 0 and at most 1")]
+    TotalVariation(f64),
     /// The price of discrete noise leaves nothing of δ.
     #[error(
         "discrete noise costs {cost:e} of delta, but delta is {delta:e}: choose a finer grid or a larger delta"
@@ -59,6 +65,9 @@ pub enum AccountingError {
         /// The δ asked for.
         delta: f64,
     },
+    /// Mechanisms spend more than can be counted.
+    #[error("together the mechanisms spend more than can be counted (μ² above 2³²): no privacy is left")]
+    Overspent,
 }
 
 /// ε of (ε, δ)-differential privacy: finite, at least 0.
