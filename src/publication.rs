@@ -178,6 +178,15 @@ impl Publication {
         Ok(self.calibration.noise_multiplier >= needed * (1.0 - MARGIN / 2.0))
     }
 
+    /// How far all the noise is from its ideal, at most: what calibration took of δ.
+    ///
+    /// # Errors
+    /// [`PublicationError`] if no noise gives the guarantee.
+    pub fn discreteness(&self) -> Result<Discreteness, PublicationError> {
+        let (epsilon, delta) = guarantee(&self.parameters)?;
+        discreteness(epsilon, delta, self.mechanism.moments(), cells(&self.parameters))
+    }
+
     /// The public parameters.
     pub fn parameters(&self) -> &PublicParameters {
         &self.parameters
@@ -266,16 +275,17 @@ fn guarantee(parameters: &PublicParameters) -> Result<(Epsilon, Delta), Accounti
 
 fn calibrated(parameters: &PublicParameters, mechanism: &MomentMechanism) -> Result<f64, PublicationError> {
     let (epsilon, delta) = guarantee(parameters)?;
+    calibrate(epsilon, delta, mechanism, cells(parameters))
+}
+
+/// Pairs of key and epoch.
+fn cells(parameters: &PublicParameters) -> f64 {
     let keys = parameters.key.as_ref().map_or(1, |key| key.values.len());
-    let cells = parameters.epochs.schedule.horizon() as f64 * keys as f64;
-    calibrate(epsilon, delta, mechanism, cells)
+    parameters.epochs.schedule.horizon() as f64 * keys as f64
 }
 
 /// The least noise multiplier for (ε, δ), with what the grid costs of δ when so many cells (pairs of key and epoch) are
 /// released. That of the mechanism does not matter.
-///
-/// That cost falls with the scale of the noise on its grid, which grows with the multiplier; so the scale for
-/// continuous noise, whose multiplier is smaller, bounds the cost from above.
 ///
 /// # Errors
 /// [`PublicationError::Accounting`] and [`PublicationError::Mechanism`] if no noise gives the guarantee.
@@ -285,12 +295,25 @@ pub fn calibrate(
     mechanism: &MomentMechanism,
     cells: f64,
 ) -> Result<f64, PublicationError> {
+    let discreteness = discreteness(epsilon, delta, mechanism, cells)?;
+    Ok(noise_multiplier_rounded_up(epsilon, delta, discreteness)?.value())
+}
+
+/// How far the noise of so many cells is from its ideal, at most.
+///
+/// That falls with the scale of the noise on its grid, which grows with the multiplier; so the scale for continuous noise,
+/// whose multiplier is smaller, bounds it from above.
+fn discreteness(
+    epsilon: Epsilon,
+    delta: Delta,
+    mechanism: &MomentMechanism,
+    cells: f64,
+) -> Result<Discreteness, PublicationError> {
     let continuous = gaussian::noise_multiplier(epsilon, delta).value() * (1.0 - MARGIN);
     let mechanism = mechanism.with_noise_multiplier(continuous)?;
     let scales = mechanism.noise().iter().filter_map(|noise| noise.scale);
     let least_scale = scales.map(|scale| scale.sigma()).fold(f64::INFINITY, f64::min);
     let draws = cells * mechanism.noise().len() as f64;
     // The scales were rounded up, by less than one part in 2¹⁹.
-    let discreteness = Discreteness::new(least_scale * (1.0 - 2f64.powi(-19)), draws)?;
-    Ok(noise_multiplier_rounded_up(epsilon, delta, discreteness)?.value())
+    Ok(Discreteness::new(least_scale * (1.0 - 2f64.powi(-19)), draws)?)
 }

@@ -6,6 +6,7 @@
 pub(crate) mod audit;
 pub(crate) mod calibrate;
 mod crash;
+pub(crate) mod ledger;
 pub(crate) mod optimize;
 mod output;
 pub(crate) mod plan;
@@ -46,6 +47,8 @@ enum Command {
     Tail(tail::TailArguments),
     /// Find the noise for a guarantee, or the guarantee for a noise
     Calibrate(calibrate::CalibrateArguments),
+    /// Add up what all pipelines have spent on the same data
+    Ledger(ledger::LedgerArguments),
     /// Check that a state directory is whole and keeps its promise
     Verify(verify::VerifyArguments),
     /// Try to tell neighbouring streams apart by what the mechanism releases: a lower bound on ε
@@ -62,6 +65,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
         Command::Calibrate(arguments) => calibrate::execute(arguments),
         Command::Plan(arguments) => plan::execute(arguments),
         Command::Optimize(arguments) => optimize::execute(arguments),
+        Command::Ledger(arguments) => ledger::execute(arguments),
         Command::Verify(arguments) => verify::execute(arguments),
         Command::Audit(arguments) => audit::execute(arguments),
         Command::Reproduce(arguments) => reproduce::execute(arguments),
@@ -150,6 +154,7 @@ macro_rules! status_of {
 }
 
 status_of! {
+    hushflow::ledger::LedgerError => 1,
     hushflow::pipeline::PipelineError => 2,
     hushflow::publication::PublicationError => 2,
     hushflow::reproduce::ReproductionError => 1,

@@ -4,8 +4,9 @@ use std::io::{Write, stdout};
 use std::path::PathBuf;
 
 use clap::Args;
+use hushflow::ledger::{Charge, LedgerError, standing};
 use hushflow::publication::Publication;
-use hushflow::state::{PublicReader, StateError, verify_anchored};
+use hushflow::state::{Enrolment, PublicReader, StateError, verify_anchored};
 use serde_json::json;
 
 use super::CliError;
@@ -14,7 +15,8 @@ use super::CliError;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Checked are: every checksum; that epochs and generations follow each other, and every release the chain before it; that
-the public log shows just what was committed; that the logs agree on their parameters; and that the noise in use gives the guarantee that they state.
+the public log shows just what was committed; that the logs agree on their parameters; that the noise in use gives the
+guarantee that they state; and that the ledger has an entry of that very guarantee for this directory.
 Nothing is changed, no sum is shown, and a run may be at work meanwhile.")]
 pub(crate) struct VerifyArguments {
     /// The state directory of a run
@@ -31,8 +33,10 @@ pub(crate) struct VerifyArguments {
 pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
     let report = verify_anchored(&arguments.directory, arguments.anchor.as_ref())?;
     let promise = promise(arguments);
+    let entered = entered(arguments);
+    let problem = report.problem.as_ref().map(StateError::to_string);
     let problem =
-        report.problem.as_ref().map(StateError::to_string).or_else(|| promise.as_ref().err().cloned());
+        problem.or_else(|| promise.as_ref().err().cloned()).or_else(|| entered.as_ref().err().cloned());
     let mut out = stdout().lock();
     if arguments.json {
         let private = promise.as_ref().ok();
@@ -46,6 +50,8 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
             "sums_from": report.sums_from,
             "checkpoints": report.checkpoints,
             "uncommitted_bytes": report.uncommitted_bytes,
+            "ledger_entry": entered.as_ref().ok().map(|(number, _)| number),
+            "ledger_entries": entered.as_ref().ok().map(|(_, entries)| entries),
             "problem": problem,
         });
         writeln!(out, "{object}")?;
@@ -64,18 +70,35 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
                 if private { "gives the stated guarantee" } else { "was drawn from a seed: NOT PRIVATE" };
             writeln!(out, "noise              {noise}")?;
         }
+        if let Ok((number, entries)) = entered {
+            writeln!(out, "ledger             entry {number} of {entries}")?;
+        }
         writeln!(out, "{}", if problem.is_none() { "all is well" } else { "SOMETHING IS WRONG" })?;
     }
     problem.map_or(Ok(()), |problem| Err(CliError::failed(problem)))
 }
 
+/// What the header of the public log says.
+fn publication(arguments: &VerifyArguments) -> Result<Publication, String> {
+    let reader = PublicReader::open(&arguments.directory).map_err(|error| error.to_string())?;
+    Publication::from_header(reader.header()).map_err(|error| error.to_string())
+}
+
 /// Whether the releases are private; or why what the log promises does not hold.
 fn promise(arguments: &VerifyArguments) -> Result<bool, String> {
-    let reader = PublicReader::open(&arguments.directory).map_err(|error| error.to_string())?;
-    let publication = Publication::from_header(reader.header()).map_err(|error| error.to_string())?;
+    let publication = publication(arguments)?;
     match publication.guarantee_holds() {
         Ok(true) => Ok(publication.is_private()),
         Ok(false) => Err("the noise multiplier in the header is too small for the (ε, δ) beside it".into()),
         Err(error) => Err(error.to_string()),
     }
+}
+
+/// The number of the entry that pays for the releases, and of all entries; or why there is none.
+fn entered(arguments: &VerifyArguments) -> Result<(usize, usize), String> {
+    let path = &arguments.directory;
+    let charge = Charge::of(&publication(arguments)?).map_err(|error| error.to_string())?;
+    let enrolment = Enrolment::of(path).map_err(|error| error.to_string())?;
+    let enrolment = enrolment.ok_or_else(|| LedgerError::NotEntered { path: path.clone() }.to_string())?;
+    standing(&path.join(enrolment.ledger()), &enrolment, &charge).map_err(|error| error.to_string())
 }

@@ -23,6 +23,7 @@ use hushflow_mechanism::workload::Workload;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::ledger::Budget;
 use crate::state::Settings;
 
 pub use document::Problem;
@@ -54,8 +55,20 @@ pub struct Pipeline {
     pub state_directory: Option<PathBuf>,
     /// `[state] keep`, `anchor`: how they are kept.
     pub state: Settings,
+    /// `[ledger]`: who else releases from these data, and what all may spend together.
+    pub ledger: LedgerSettings,
     /// `[simulation] seed`: the noise is drawn from this seed, so that the output is **not private**.
     pub simulation_seed: Option<u64>,
+}
+
+/// What a pipeline says of the ledger of its data.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LedgerSettings {
+    /// `directory`: that of the ledger, which all pipelines over the same data share; without it the state directory has one of
+    /// its own.
+    pub directory: Option<PathBuf>,
+    /// `budget`: what all of them may spend together; no run exceeds it.
+    pub budget: Option<Budget>,
 }
 
 /// Where rows come from.

@@ -1,6 +1,7 @@
 //! From a TOML document to a [`Pipeline`]: one function a section. A function that gives `None` has reported why.
 
 mod epochs;
+mod ledger;
 #[cfg(test)]
 mod tests;
 
@@ -52,6 +53,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let covariances = epochs.as_ref().is_none_or(|epochs| have_covariances(method, second_moments, epochs));
     let views = views(section, method, covariances);
     let state = optional(section, "state", |section| state(section, base));
+    let ledger = optional(section, "ledger", |section| ledger::ledger(section, base, neighbours));
     let simulation_seed = optional(section, "simulation", |section| {
         section.require("seed", section.count("seed", 0), "seed = 42").map(|seed| seed.value)
     });
@@ -72,6 +74,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         views: views?,
         state_directory,
         state,
+        ledger: ledger?.unwrap_or_default(),
         simulation_seed: simulation_seed?,
     })
 }
@@ -218,18 +221,8 @@ fn read_key_values(path: &Path) -> Result<Vec<String>, String> {
 }
 
 fn privacy(section: &Section<'_>, dimension: usize, method: Method) -> Option<Privacy> {
-    let epsilon = section.require("epsilon", section.positive("epsilon"), "epsilon = 1.0");
-    let delta =
-        section.positive("delta").and_then(|delta| delta.filter("a number between 0 and 1", |&x| x < 1.0));
-    let delta = section.require("delta", delta, "delta = 1e-6");
-    let neighbours = section.word(
-        "neighbours",
-        &[
-            ("replace-one", Neighbours::ReplaceOne),
-            ("replace-one-in-place", Neighbours::ReplaceOneInPlace),
-            ("zero-out", Neighbours::ZeroOut),
-        ],
-    );
+    let (epsilon, delta) = guarantee(section);
+    let neighbours = neighbours(section);
     let second_moments = second_moments(section, method);
     let clip_norm = section.positive("clip_norm").map(|norm| norm.value);
     let weight = section.positive("second_moment_weight");
@@ -241,13 +234,29 @@ fn privacy(section: &Section<'_>, dimension: usize, method: Method) -> Option<Pr
     }
     let second_moment_weight = weight.map(|weight| weight.value);
     Some(Privacy {
-        epsilon: epsilon?.value,
-        delta: delta?.value,
+        epsilon: epsilon?,
+        delta: delta?,
         neighbours: neighbours.unwrap_or(Neighbours::ReplaceOne),
         clip_norm: clip_norm.unwrap_or((dimension as f64).sqrt()),
         second_moment_weight,
         second_moments: second_moments.unwrap_or(SecondMoment::Full),
     })
+}
+
+/// ε and δ.
+fn guarantee(section: &Section<'_>) -> (Option<f64>, Option<f64>) {
+    let epsilon = section.require("epsilon", section.positive("epsilon"), "epsilon = 1.0");
+    let delta =
+        section.positive("delta").and_then(|delta| delta.filter("a number between 0 and 1", |&x| x < 1.0));
+    let delta = section.require("delta", delta, "delta = 1e-6");
+    (epsilon.map(|epsilon| epsilon.value), delta.map(|delta| delta.value))
+}
+
+fn neighbours(section: &Section<'_>) -> Option<Neighbours> {
+    let words = [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut];
+    let names = words.map(|neighbours| neighbours.to_string());
+    let pairs: Vec<_> = names.iter().map(String::as_str).zip(words).collect();
+    section.word("neighbours", &pairs)
 }
 
 fn second_moments(section: &Section<'_>, method: Method) -> Option<SecondMoment> {

@@ -35,6 +35,11 @@ pub fn parse_duration(text: &str) -> Option<i64> {
     i64::try_from(duration.as_micros()).ok()
 }
 
+/// What this machine's clock says, in whole seconds, as RFC 3339.
+pub fn now() -> String {
+    Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default().to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

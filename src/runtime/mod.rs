@@ -37,10 +37,11 @@ use timely::dataflow::operators::{Input, Inspect, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle};
 use timely::worker::Worker;
 
+use crate::ledger::{Book, Charge, LedgerError, enter};
 use crate::pipeline::{self, Pipeline};
 use crate::publication::{Publication, PublicationError};
 use crate::source::{Counters, Position, SourceError, SourceReader};
-use crate::state::{PublicReader, Stamp, StateError, Store};
+use crate::state::{PublicReader, Recovered, Stamp, StateError, Store};
 use crate::strategies::{Progress, of_pipeline};
 use cluster::execute;
 use feed::{Feed, channels, source};
@@ -64,6 +65,9 @@ pub enum RunError {
     /// The state directory can't be used.
     #[error(transparent)]
     State(#[from] StateError),
+    /// The ledger can't be used, or has no room for this pipeline. Nothing was read and nothing was drawn.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
     /// The source can't be opened.
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -216,7 +220,7 @@ fn open(
     noise: NoiseSource,
     outputs: Sender<Output>,
 ) -> Result<(Lead, SourceReader), RunError> {
-    let (store, recovered) = Store::open_with(&options.state, &publication.header()?, &pipeline.state)?;
+    let (store, recovered) = open_store(pipeline, options, publication)?;
     let position = position(&recovered)?;
     let start = Start::recover(publication, recovered, noise)?;
     let committed = start.first_epoch - 1;
@@ -233,6 +237,21 @@ fn open(
     }
     let views = views.into_iter().map(|view| (view, journal.stamps())).collect();
     Ok((Lead { start, journal, views, outputs }, reader))
+}
+
+/// Opens the state directory, once a ledger pays for what it will hold.
+fn open_store(
+    pipeline: &Pipeline,
+    options: &Options,
+    publication: &Publication,
+) -> Result<(Store, Recovered), RunError> {
+    let (charge, header) = (Charge::of(publication)?, publication.header()?);
+    let ledger = Book::place(pipeline.ledger.directory.as_deref())
+        .map_err(|error| RunError::Start(format!("the working directory is gone: {error}")))?;
+    Store::open_enrolled(&options.state, &header, &pipeline.state, &ledger, |enrolment| {
+        let path = options.state.join(&ledger);
+        Ok(enter(&path, enrolment, charge, pipeline.ledger.budget, pipeline::time::now())?)
+    })
 }
 
 /// What the workers of a process share.

@@ -43,6 +43,8 @@ pub(super) enum Role {
     PublicLog = 2,
     Checkpoint = 3,
     Anchor = 4,
+    Ledger = 5,
+    Enrolment = 6,
 }
 
 /// Frame kinds. Zero is never one, so zeros are never a frame.
@@ -54,6 +56,8 @@ pub(super) mod kind {
     pub(in crate::state) const CHECKPOINT: u8 = 5;
     pub(in crate::state) const SEGMENT: u8 = 6;
     pub(in crate::state) const ANCHOR: u8 = 7;
+    pub(in crate::state) const LEDGER: u8 = 8;
+    pub(in crate::state) const ENROLMENT: u8 = 9;
 }
 
 /// Why a file header can't be accepted.

@@ -1,0 +1,214 @@
+//! `hushflow ledger`: what every pipeline over a data set spends, what all spend together, and what is left.
+
+use std::io::{self, Write, stdout};
+use std::path::PathBuf;
+
+use clap::Args;
+use hushflow::ledger::{Book, Budget, Charge, Entry, Ledger, NoGuarantee, set_budget};
+use hushflow::mechanism::accounting::adjacency::Adjacency;
+use hushflow::mechanism::accounting::composition::Spending;
+use hushflow::mechanism::accounting::discrete::Discreteness;
+use hushflow::mechanism::accounting::{Delta, Epsilon};
+use hushflow::mechanism::sensitivity::Neighbours;
+use serde_json::{Value, json};
+
+use super::output::{number, print_json, table};
+use super::plan::word;
+use super::{CliError, number_in};
+
+/// The δ at which compositions are told where nothing names one.
+const USUAL_DELTA: f64 = 1e-6;
+
+/// More than the noise of any pipeline of ours is away from its ideal: see docs/privacy.md.
+const USUAL_TOTAL_VARIATION: f64 = 1.0 / (1_u128 << 67) as f64;
+
+/// What `hushflow ledger` takes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A pipeline is entered by its first run into a state directory, before it reads a record, and pays for all epochs that it may \
+ever publish there; a later run pays nothing more. Pipelines over the same data share a ledger: [ledger] directory = \"…\" in \
+their files. With [ledger] budget = { epsilon = 2, delta = 1e-6 }, a run that doesn't fit is refused.
+
+The composition is that of all entries, for one unit and one kind of neighbours: those of the budget, or those that fit the \
+entries, or --neighbours. ε, δ, ρ and μ are rounded up.")]
+pub(crate) struct LedgerArguments {
+    /// The directory of a ledger, or a state directory whose ledger is meant
+    directory: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// δ at which the ε of all together is told [default: that of the budget, or the largest of the entries]
+    #[arg(long, value_name = "δ", allow_hyphen_values = true, value_parser = number_in(Delta::new))]
+    delta: Option<Delta>,
+    /// Which streams are hard to tell apart
+    #[arg(long, value_parser = word::<Neighbours>(&["replace-one", "replace-one-in-place", "zero-out"]))]
+    neighbours: Option<Neighbours>,
+    /// Let all together reach this ε and δ from now on, and no more, for these neighbours
+    #[arg(long, value_name = "ε,δ", allow_hyphen_values = true, value_parser = read_budget)]
+    budget: Option<(Epsilon, Delta)>,
+}
+
+fn read_budget(text: &str) -> Result<(Epsilon, Delta), String> {
+    let (epsilon, delta) = text.split_once(',').ok_or("expected two numbers, such as 2,1e-6")?;
+    Ok((number_in(Epsilon::new)(epsilon.trim())?, number_in(Delta::new)(delta.trim())?))
+}
+
+/// Changes the budget if asked to, then prints.
+pub(crate) fn execute(arguments: &LedgerArguments) -> Result<(), CliError> {
+    let mut directory = arguments.directory.clone();
+    if let Some((epsilon, delta)) = arguments.budget {
+        directory = set_budget(&directory, |ledger| {
+            let neighbours = arguments.neighbours.unwrap_or(ledger.adjacency().neighbours);
+            Budget::new(epsilon, delta, Adjacency { neighbours, ..ledger.adjacency() })
+        })?;
+    }
+    let account = Account::of(Book::open(&directory)?, arguments.neighbours, arguments.delta);
+    Ok(if arguments.json { print_json(&account.json())? } else { account.print(&mut stdout().lock())? })
+}
+
+/// A ledger and what follows from it.
+struct Account {
+    book: Book,
+    adjacency: Adjacency,
+    delta: Delta,
+    composition: Result<Spending, NoGuarantee>,
+}
+
+impl Account {
+    fn of(book: Book, neighbours: Option<Neighbours>, delta: Option<Delta>) -> Self {
+        let Ledger { budget, entries } = &book.ledger;
+        let largest = entries.iter().map(|entry| entry.charge.delta).reduce(f64::max);
+        let usual = budget.map(|budget| budget.delta()).or(largest).unwrap_or(USUAL_DELTA);
+        let delta =
+            delta.or(Delta::new(usual).ok()).expect("a ledger's numbers were checked when it was read");
+        let adjacency = book.ledger.adjacency();
+        let adjacency = Adjacency { neighbours: neighbours.unwrap_or(adjacency.neighbours), ..adjacency };
+        let composition = book.ledger.composition(adjacency);
+        Self { book, adjacency, delta, composition }
+    }
+
+    /// ε of all entries together, if there is one.
+    fn epsilon(&self) -> Option<f64> {
+        Some(self.composition.as_ref().ok()?.epsilon(self.delta)?.value())
+    }
+
+    /// The largest ε of one more pipeline at the δ and for the neighbours of the budget.
+    fn left(&self) -> Option<f64> {
+        let budget = self.book.ledger.budget?;
+        let spent = self.book.ledger.composition(budget.adjacency()).ok()?;
+        let discreteness = Discreteness::of_total_variation(USUAL_TOTAL_VARIATION).ok()?;
+        budget.left(spent, 1, discreteness, Delta::new(budget.delta()).ok()?)
+    }
+
+    /// Why the entries have no (ε, δ) together.
+    fn problem(&self) -> Option<String> {
+        match (&self.composition, self.epsilon()) {
+            (Err(reason), _) => Some(reason.to_string()),
+            (Ok(_), None) => {
+                Some(format!("the grid of the noise alone costs more than δ = {:e}", self.delta.value()))
+            }
+            _ => None,
+        }
+    }
+
+    fn json(&self) -> Value {
+        let Ledger { budget, entries } = &self.book.ledger;
+        let composition = self.composition.as_ref().ok().map(|spent| {
+            json!({
+                "unit": self.adjacency.unit,
+                "neighbours": self.adjacency.neighbours,
+                "epsilon": self.epsilon(),
+                "delta": self.delta.value(),
+                "rho": spent.rho(),
+                "mu": spent.mu(),
+                "total_variation": spent.total_variation(),
+            })
+        });
+        json!({
+            "directory": self.book.path,
+            "entries": entries.iter().map(line).collect::<Vec<_>>(),
+            "composition": composition,
+            "problem": self.problem(),
+            "budget": budget,
+            "left": budget.map(|budget| json!({ "epsilon": self.left(), "delta": budget.delta() })),
+        })
+    }
+
+    fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        let Ledger { budget, entries } = &self.book.ledger;
+        let titles =
+            ["started", "pipeline", "method", "unit", "neighbours", "ε", "δ", "ρ", "μ", "epochs", "private"];
+        let titles = titles.map(String::from).to_vec();
+        let rows: Vec<_> = [titles].into_iter().chain(entries.iter().map(row)).collect();
+        write!(out, "{}\n{} together, ", table(&rows), count(entries.len()))?;
+        match (&self.composition, self.epsilon()) {
+            (Ok(spent), Some(epsilon)) => writeln!(
+                out,
+                "for {}: (ε, δ) = ({}, {}), ρ = {}, μ = {}",
+                self.adjacency,
+                number(epsilon),
+                number(self.delta.value()),
+                number(spent.rho()),
+                number(spent.mu())
+            )?,
+            _ => {
+                writeln!(out, "for {}: NO GUARANTEE: {}", self.adjacency, self.problem().unwrap_or_default())?
+            }
+        }
+        let Some(budget) = budget else { return writeln!(out, "no budget") };
+        write!(out, "budget: {budget}; ")?;
+        match self.left() {
+            Some(left) => writeln!(out, "left for one more pipeline: ({left}, {:e})", budget.delta()),
+            None => writeln!(out, "nothing is left"),
+        }
+    }
+}
+
+fn count(entries: usize) -> String {
+    if entries == 1 { "1 entry".into() } else { format!("{entries} entries") }
+}
+
+/// ρ and μ of one entry; none where a seed drew the noise.
+fn spent(charge: &Charge) -> Option<Spending> {
+    charge.spending().ok().filter(|_| charge.private)
+}
+
+fn line(entry: &Entry) -> Value {
+    let Entry { identity, started, charge } = entry;
+    let spent = spent(charge);
+    json!({
+        "identity": identity,
+        "started": started,
+        "pipeline": charge.pipeline,
+        "method": charge.method,
+        "unit": charge.unit,
+        "neighbours": charge.neighbours,
+        "private": charge.private,
+        "epsilon": charge.epsilon,
+        "delta": charge.delta,
+        "rho": spent.map(Spending::rho),
+        "mu": spent.map(Spending::mu),
+        "noise_multiplier": charge.noise_multiplier,
+        "total_variation": charge.total_variation,
+        "epochs": charge.epochs,
+    })
+}
+
+fn row(entry: &Entry) -> Vec<String> {
+    let Entry { started, charge, .. } = entry;
+    let spent = spent(charge);
+    let guarantee = |value: Option<f64>| value.map_or("-".into(), number);
+    vec![
+        started.clone(),
+        charge.pipeline.clone(),
+        charge.method.clone(),
+        charge.unit.to_string(),
+        charge.neighbours.to_string(),
+        guarantee(spent.map(|_| charge.epsilon)),
+        guarantee(spent.map(|_| charge.delta)),
+        guarantee(spent.map(Spending::rho)),
+        guarantee(spent.map(Spending::mu)),
+        charge.epochs.to_string(),
+        if charge.private { "yes" } else { "NO" }.into(),
+    ]
+}

@@ -1,0 +1,148 @@
+//! What all pipelines over a data set may spend together, and what of it is left.
+
+use hushflow_mechanism::accounting::adjacency::{Adjacency, Unit};
+use hushflow_mechanism::accounting::composition::Spending;
+use hushflow_mechanism::accounting::discrete::Discreteness;
+use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, NoiseMultiplier};
+use hushflow_mechanism::sensitivity::Neighbours;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use super::{Charge, Ledger, NoGuarantee, Refusal};
+
+/// The (ε, δ) that all pipelines over a data set may reach together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Budget {
+    epsilon: f64,
+    delta: f64,
+    unit: Unit,
+    neighbours: Neighbours,
+}
+
+/// Why a budget does not suffice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Exceeded {
+    /// The budget.
+    pub budget: Budget,
+    /// Number of entries.
+    pub entries: usize,
+    /// Their ε at the δ of the budget.
+    pub spent: Option<f64>,
+    /// The same with the pipeline that asks.
+    pub together: Option<f64>,
+    /// The (ε, δ) that it asks for.
+    pub asked: (f64, f64),
+    /// The largest ε, to four digits, that it could have at its δ.
+    pub left: Option<f64>,
+}
+
+impl Budget {
+    /// Of (ε, δ) about these streams.
+    pub fn new(epsilon: Epsilon, delta: Delta, adjacency: Adjacency) -> Self {
+        let Adjacency { unit, neighbours } = adjacency;
+        Self { epsilon: epsilon.value(), delta: delta.value(), unit, neighbours }
+    }
+
+    /// ε of all releases together.
+    pub fn epsilon(&self) -> f64 {
+        self.epsilon
+    }
+
+    /// δ of all releases together.
+    pub fn delta(&self) -> f64 {
+        self.delta
+    }
+
+    /// The streams that are to be hard to tell apart.
+    pub fn adjacency(&self) -> Adjacency {
+        Adjacency { unit: self.unit, neighbours: self.neighbours }
+    }
+
+    pub(super) fn check(&self) -> Result<(), AccountingError> {
+        self.numbers().map(drop)
+    }
+
+    fn numbers(&self) -> Result<(Epsilon, Delta), AccountingError> {
+        Ok((Epsilon::new(self.epsilon)?, Delta::new(self.delta)?))
+    }
+
+    /// Lets one more pipeline in, or says why not.
+    pub(super) fn admit(&self, ledger: &Ledger, charge: &Charge) -> Result<(), Refusal> {
+        let no_guarantee = |reason| Refusal::NoGuarantee { budget: *self, reason };
+        let spent = ledger.composition(self.adjacency()).map_err(no_guarantee)?;
+        let asked = charge.spending_about(self.adjacency()).map_err(no_guarantee)?;
+        let (epsilon, delta) =
+            self.numbers().map_err(|error| no_guarantee(NoGuarantee::Accounting(error)))?;
+        let together = spent.and(asked).ok();
+        if together.is_some_and(|together| together.delta(epsilon) <= delta.value()) {
+            return Ok(());
+        }
+        let epsilon_of = |spending: Spending| Some(spending.epsilon(delta)?.value());
+        Err(Refusal::Exceeded(Box::new(Exceeded {
+            budget: *self,
+            entries: ledger.entries.len(),
+            spent: epsilon_of(spent),
+            together: together.and_then(epsilon_of),
+            asked: (charge.epsilon, charge.delta),
+            left: self.left_for(spent, charge),
+        })))
+    }
+
+    /// The largest ε, to four digits, of a pipeline like `charge` for which there is room.
+    fn left_for(&self, spent: Spending, charge: &Charge) -> Option<f64> {
+        let steps = charge.adjacency().steps_to(self.adjacency()).ok()?;
+        self.left(spent, steps, charge.discreteness().ok()?, Delta::new(charge.delta).ok()?)
+    }
+
+    /// The largest ε, to four digits, of one more pipeline for which there is room beside what is `spent`: for streams so many
+    /// steps apart, with noise of this discreteness, at this δ.
+    pub fn left(&self, spent: Spending, steps: u32, discreteness: Discreteness, delta: Delta) -> Option<f64> {
+        let (budget_epsilon, budget_delta) = self.numbers().ok()?;
+        let least = spent.noise_multiplier_left(budget_epsilon, budget_delta, discreteness)?;
+        let noise = NoiseMultiplier::new(least.value() * f64::from(steps)).ok()?;
+        let epsilon = Spending::of(noise, discreteness).ok()?.epsilon(delta)?;
+        Some(four_digits_down(epsilon.value())).filter(|epsilon| *epsilon > 0.0)
+    }
+}
+
+/// Rounded down to four digits, and by more than calibration rounds up.
+fn four_digits_down(number: f64) -> f64 {
+    let number = number * (1.0 - 1e-9);
+    let scale = 10_f64.powi(3 - number.log10().floor() as i32);
+    (number * scale).floor() / scale
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "(ε, δ) = ({}, {:e}) for {}", self.epsilon, self.delta, self.adjacency())
+    }
+}
+
+impl fmt::Display for Exceeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Exceeded { budget, entries, spent, together, asked, left } = self;
+        let delta = budget.delta;
+        let pair = |epsilon: &Option<f64>| match epsilon {
+            Some(epsilon) => format!("({epsilon:.6}, {delta:e})"),
+            None => format!("more than any ε at δ = {delta:e}"),
+        };
+        write!(
+            f,
+            "the budget of this data set is {budget}: {entries} entries have spent {} of it, and with the ({}, {:e}) of this \
+             pipeline it would be {}; nothing was read and nothing was drawn: ",
+            pair(spent),
+            asked.0,
+            asked.1,
+            pair(together)
+        )?;
+        match left {
+            Some(left) => write!(f, "add noise, epsilon = {left} at delta = {:e} is what is left", asked.1)?,
+            None => f.write_str("nothing is left at this delta")?,
+        }
+        f.write_str(
+            "; or raise the budget, in the pipeline file and, where the ledger has it from another run, with `hushflow ledger \
+             DIR --budget EPSILON,DELTA`",
+        )
+    }
+}

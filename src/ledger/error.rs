@@ -1,0 +1,157 @@
+//! What can go wrong with a ledger. Messages name the ledger and how to mend it.
+
+use std::path::PathBuf;
+
+use hushflow_mechanism::accounting::AccountingError;
+use hushflow_mechanism::accounting::adjacency::Incomparable;
+use thiserror::Error;
+
+use super::{Budget, Exceeded};
+use crate::state::StateError;
+
+/// Why the entries of a ledger have no guarantee together.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[non_exhaustive]
+pub enum NoGuarantee {
+    /// One of them is not private.
+    #[error("the noise of pipeline {pipeline:?} is drawn from a seed, so its releases protect nobody")]
+    Seeded {
+        /// Its name.
+        pipeline: String,
+    },
+    /// One of them is about other streams.
+    #[error("pipeline {pipeline:?}: {reason}")]
+    Incomparable {
+        /// Its name.
+        pipeline: String,
+        /// Why its guarantee can't be converted.
+        reason: Incomparable,
+    },
+    /// They spend more than can be counted.
+    #[error(transparent)]
+    Accounting(#[from] AccountingError),
+}
+
+/// Why a pipeline is not let in.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Pipelines that share a ledger share its budget.
+    #[error(
+        "the budget of this data set is {stands}, and others count on it, but the pipeline file says {stated}: state the \
+         same in all files; to change it for all, `hushflow ledger DIR --budget EPSILON,DELTA`"
+    )]
+    OtherBudget {
+        /// The ledger's.
+        stands: Budget,
+        /// The pipeline's.
+        stated: Budget,
+    },
+    /// There is no guarantee that could be within the budget.
+    #[error(
+        "the budget of this data set is {budget}, but with this pipeline there is no such guarantee: {reason}: choose other \
+         neighbours or real noise, or a ledger of its own if the data are others"
+    )]
+    NoGuarantee {
+        /// The budget.
+        budget: Budget,
+        /// Why.
+        reason: NoGuarantee,
+    },
+    /// The budget does not suffice.
+    #[error("{0}")]
+    Exceeded(Box<Exceeded>),
+}
+
+/// A ledger that can't be used, or lets no one in.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LedgerError {
+    /// The file or its directory.
+    #[error("the ledger can't be used: {0}")]
+    State(StateError),
+    /// Others hold it.
+    #[error("{}: other runs have held this ledger for twenty seconds: look for one that hangs, and try again", path.display())]
+    Busy {
+        /// The directory of the ledger.
+        path: PathBuf,
+    },
+    /// Others could change it.
+    #[error("{}: mode {mode:04o} lets group or others in, who could take entries away: run `chmod go-rwx {}`", path.display(), path.display())]
+    Exposed {
+        /// The file or directory.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The content is intact but not understood.
+    #[error(
+        "{}: the ledger was written by a newer version, or is none ({reason}): use the newer program, or restore the ledger from a copy",
+        path.display()
+    )]
+    Content {
+        /// The directory of the ledger.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// There is none.
+    #[error("{}: there is no ledger here: name the directory of a ledger, or a state directory that has been run", path.display())]
+    Missing {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// The pipeline is not let in.
+    #[error("{}: {refusal}", path.display())]
+    Refused {
+        /// The directory of the ledger.
+        path: PathBuf,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The entry that paid for a state directory is gone.
+    #[error(
+        "{}: this ledger has no entry {identity}, which paid for what the state directory has published: it was removed, rolled \
+         back or replaced, and others may have spent past it: restore its newest copy, or name the ledger's new place under \
+         [ledger] in the pipeline file",
+        path.display()
+    )]
+    Lost {
+        /// The directory of the ledger.
+        path: PathBuf,
+        /// The identity of the state directory.
+        identity: String,
+    },
+    /// The entry that paid for a state directory says something else than its log.
+    #[error(
+        "{}: entry {identity} is for other public parameters than those of the state directory it pays for: restore the \
+         parameters (or both directories from one copy), or use another --state directory, which pays anew",
+        path.display()
+    )]
+    Differs {
+        /// The directory of the ledger.
+        path: PathBuf,
+        /// The identity of the state directory.
+        identity: String,
+    },
+    /// A state directory in no ledger.
+    #[error(
+        "{}: no ledger knows of this state directory: its releases are in no composition; the next run enters it",
+        path.display()
+    )]
+    NotEntered {
+        /// The state directory.
+        path: PathBuf,
+    },
+}
+
+impl From<StateError> for LedgerError {
+    fn from(error: StateError) -> Self {
+        match error {
+            StateError::Locked { path } => Self::Busy { path },
+            StateError::Missing { path } => Self::Missing { path },
+            StateError::Exposed { path, mode } => Self::Exposed { path, mode },
+            error => Self::State(error),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The ledger of a data set: every pipeline that ever released from it, what each of them spends, and what all spend
+//! together.
+//!
+//! A run [enters](enter()) its pipeline before it reads a record: once for each state directory, however often that is run again.
+//! Where there is a [`Budget`], a pipeline that does not fit is refused. The mathematics is that of
+//! [`composition`](crate::mechanism::accounting::composition), the bytes are in `docs/formats.md`.
+//!
+//! A ledger holds no data: names, parameters and times of runs, all of them public. It knows what is entered, no more: whoever
+//! releases past it, or runs a copy of a state directory, spends without an entry.
+
+mod book;
+mod budget;
+mod error;
+
+pub use book::{Book, enter, set_budget, standing};
+pub use budget::{Budget, Exceeded};
+pub use error::{LedgerError, NoGuarantee, Refusal};
+
+use hushflow_mechanism::accounting::adjacency::{Adjacency, Unit};
+use hushflow_mechanism::accounting::composition::Spending;
+use hushflow_mechanism::accounting::discrete::Discreteness;
+use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, NoiseMultiplier};
+use hushflow_mechanism::sensitivity::Neighbours;
+use serde::{Deserialize, Serialize};
+
+use crate::publication::{Publication, PublicationError};
+
+/// What a pipeline spends with all releases of one state directory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Charge {
+    /// The pipeline's name.
+    pub pipeline: String,
+    /// How its moments are made private.
+    pub method: String,
+    /// What is protected as a whole.
+    pub unit: Unit,
+    /// How it may differ.
+    pub neighbours: Neighbours,
+    /// False where a seeded generator draws the noise: then all that follows is worth nothing.
+    pub private: bool,
+    /// The ε that was asked for.
+    pub epsilon: f64,
+    /// The δ that was asked for.
+    pub delta: f64,
+    /// σ = 1/μ of one Gaussian mechanism that stands for all releases.
+    pub noise_multiplier: f64,
+    /// Total variation between all its noise and the ideal one.
+    pub total_variation: f64,
+    /// Number of epochs, over all of which the guarantee is.
+    pub epochs: u64,
+}
+
+impl Charge {
+    /// That of a publication.
+    ///
+    /// # Errors
+    /// [`PublicationError`] if its parameters give no guarantee.
+    pub fn of(publication: &Publication) -> Result<Self, PublicationError> {
+        let parameters = publication.parameters();
+        Ok(Self {
+            pipeline: parameters.name.clone(),
+            method: parameters.release.method.to_string(),
+            unit: Unit::Record,
+            neighbours: parameters.privacy.neighbours,
+            private: publication.is_private(),
+            epsilon: parameters.privacy.epsilon,
+            delta: parameters.privacy.delta,
+            noise_multiplier: publication.calibration().noise_multiplier,
+            total_variation: publication.discreteness()?.total_variation(),
+            epochs: publication.horizon(),
+        })
+    }
+
+    /// Which streams it makes hard to tell apart.
+    pub fn adjacency(&self) -> Adjacency {
+        Adjacency { unit: self.unit, neighbours: self.neighbours }
+    }
+
+    /// What it spends about these, whatever drew the noise.
+    ///
+    /// # Errors
+    /// [`AccountingError`] where a number is out of its range.
+    pub fn spending(&self) -> Result<Spending, AccountingError> {
+        Spending::of(NoiseMultiplier::new(self.noise_multiplier)?, self.discreteness()?)
+    }
+
+    fn discreteness(&self) -> Result<Discreteness, AccountingError> {
+        Discreteness::of_total_variation(self.total_variation)
+    }
+
+    /// What it spends about other streams.
+    fn spending_about(&self, wanted: Adjacency) -> Result<Spending, NoGuarantee> {
+        let pipeline = || self.pipeline.clone();
+        if !self.private {
+            return Err(NoGuarantee::Seeded { pipeline: pipeline() });
+        }
+        let steps = self.adjacency().steps_to(wanted);
+        let steps = steps.map_err(|reason| NoGuarantee::Incomparable { pipeline: pipeline(), reason })?;
+        Ok(self.spending()?.over_steps(steps)?)
+    }
+
+    /// Whether both are of the same public parameters. Total variations are computed anew on every start, perhaps by another
+    /// version on another machine, and may differ in their last digits.
+    fn agrees(&self, other: &Self) -> bool {
+        let ratio = self.total_variation / other.total_variation;
+        let same = Self { total_variation: other.total_variation, ..self.clone() };
+        same == *other && (ratio - 1.0).abs() < 1e-6
+    }
+
+    fn check(&self) -> Result<(), AccountingError> {
+        Epsilon::new(self.epsilon)?;
+        Delta::new(self.delta)?;
+        self.spending().map(drop)
+    }
+}
+
+/// A line of the ledger.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// The state directory whose releases it pays for.
+    pub identity: String,
+    /// When it was made, by the clock of the machine that made it: RFC 3339.
+    pub started: String,
+    /// What is spent.
+    pub charge: Charge,
+}
+
+/// What is known of a data set.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ledger {
+    /// What all pipelines may spend together.
+    pub budget: Option<Budget>,
+    /// All pipelines, in the order in which they came.
+    pub entries: Vec<Entry>,
+}
+
+impl Ledger {
+    /// What is written of it.
+    fn to_bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(self)
+    }
+
+    /// What was written; none of its numbers is out of its range.
+    fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+        let ledger: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let charges = ledger.entries.iter().map(|entry| entry.charge.check());
+        let checked = charges.chain(ledger.budget.iter().map(Budget::check)).collect::<Result<(), _>>();
+        checked.map(|()| ledger).map_err(|error| error.to_string())
+    }
+
+    /// The entry of a state directory, with its number from 1.
+    pub fn entry(&self, identity: &str) -> Option<(usize, &Entry)> {
+        (1..).zip(&self.entries).find(|(_, entry)| entry.identity == identity)
+    }
+
+    /// What all entries spend together about such streams.
+    ///
+    /// # Errors
+    /// [`NoGuarantee`] names the first entry with which there is no guarantee.
+    pub fn composition(&self, wanted: Adjacency) -> Result<Spending, NoGuarantee> {
+        self.entries
+            .iter()
+            .try_fold(Spending::NOTHING, |sum, entry| Ok(sum.and(entry.charge.spending_about(wanted)?)?))
+    }
+
+    /// The streams that the budget is about or, without one, those about which the entries together say most.
+    pub fn adjacency(&self) -> Adjacency {
+        if let Some(budget) = &self.budget {
+            return budget.adjacency();
+        }
+        let found: Vec<_> = self.entries.iter().map(|entry| entry.charge.adjacency()).collect();
+        let unit = if found.iter().all(|one| one.unit == Unit::Entity) { Unit::Entity } else { Unit::Record };
+        let unit = if found.is_empty() { Unit::Record } else { unit };
+        let any = |neighbours| found.iter().any(|one| one.neighbours == neighbours);
+        let all = |neighbours| !found.is_empty() && found.iter().all(|one| one.neighbours == neighbours);
+        let neighbours = match () {
+            () if any(Neighbours::ReplaceOneInPlace) => Neighbours::ReplaceOneInPlace,
+            () if all(Neighbours::ZeroOut) => Neighbours::ZeroOut,
+            () => Neighbours::ReplaceOne,
+        };
+        Adjacency { unit, neighbours }
+    }
+
+    /// With one more entry, and the budget that its pipeline states.
+    ///
+    /// # Errors
+    /// [`Refusal`] if that is another budget than the ledger's, or if it does not suffice.
+    pub fn with(mut self, entry: Entry, stated: Option<Budget>) -> Result<Self, Refusal> {
+        if let (Some(stands), Some(stated)) = (self.budget, stated)
+            && stands != stated
+        {
+            return Err(Refusal::OtherBudget { stands, stated });
+        }
+        self.budget = self.budget.or(stated);
+        if let Some(budget) = &self.budget {
+            budget.admit(&self, &entry.charge)?;
+        }
+        self.entries.push(entry);
+        Ok(self)
+    }
+}

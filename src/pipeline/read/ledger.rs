@@ -1,0 +1,41 @@
+//! The section `[ledger]`: where what is spent on the same data is kept, and what may be spent of it.
+
+use std::path::Path;
+
+use hushflow_mechanism::accounting::adjacency::{Adjacency, Unit};
+use hushflow_mechanism::accounting::{Delta, Epsilon};
+use hushflow_mechanism::sensitivity::Neighbours;
+
+use super::{guarantee, neighbours, required};
+use crate::ledger::Budget;
+use crate::pipeline::LedgerSettings;
+use crate::pipeline::document::Section;
+
+/// `of_pipeline`: the neighbours of the pipeline, which are those of the budget unless it says otherwise.
+pub(super) fn ledger(
+    section: &Section<'_>,
+    base: &Path,
+    of_pipeline: Option<Neighbours>,
+) -> Option<LedgerSettings> {
+    let directory = section.text("directory").map(|directory| base.join(directory.value));
+    let budget = match section.get("budget") {
+        Some(_) => Some(required(section, "budget", |section| budget(section, of_pipeline))?),
+        None => None,
+    };
+    if directory.is_none() && section.get("directory").is_none() && budget.is_none() {
+        section.report(
+            "nothing is said here: add directory = \"ledger\" or budget = { epsilon = 2, delta = 1e-6 }",
+        );
+    }
+    Some(LedgerSettings { directory, budget })
+}
+
+fn budget(section: &Section<'_>, of_pipeline: Option<Neighbours>) -> Option<Budget> {
+    let (epsilon, delta) = guarantee(section);
+    let own = neighbours(section);
+    let number = |error| section.report(format!("{error}"));
+    let epsilon = Epsilon::new(epsilon?).map_err(number).ok();
+    let delta = Delta::new(delta?).map_err(number).ok();
+    let neighbours = own.or(of_pipeline)?;
+    Some(Budget::new(epsilon?, delta?, Adjacency { unit: Unit::Record, neighbours }))
+}
