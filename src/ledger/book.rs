@@ -72,23 +72,23 @@ pub fn enter(
     budget: Option<Budget>,
     started: String,
 ) -> Result<(), LedgerError> {
-    if enrolment.has_begun() {
-        return standing(path, enrolment, &charge).map(drop);
-    }
-    enter_in(&LedgerFile::exclusive(path)?, enrolment.identity(), charge, budget, started)
+    let file = if enrolment.has_begun() { opened(path, enrolment)? } else { LedgerFile::exclusive(path)? };
+    enter_in(&file, enrolment, charge, budget, started)
 }
 
-pub(super) fn enter_in(
+/// As [`enter`], in a file that is held exclusively unless the state directory has begun.
+pub(crate) fn enter_in(
     file: &LedgerFile,
-    identity: String,
+    enrolment: &Enrolment,
     charge: Charge,
     budget: Option<Budget>,
     started: String,
 ) -> Result<(), LedgerError> {
     let ledger = read(file)?.unwrap_or_default();
-    if ledger.entry(&identity).is_some() {
+    let identity = enrolment.identity();
+    if enrolment.has_begun() || ledger.entry(&identity).is_some() {
         agreeing(&ledger, file.path(), identity, &charge)?;
-        return write(file, &ledger);
+        return if enrolment.has_begun() { Ok(()) } else { write(file, &ledger) };
     }
     let refused = |refusal| LedgerError::Refused { path: file.path().into(), refusal };
     let ledger = ledger.with(Entry { identity, started, charge }, budget).map_err(refused)?;
@@ -101,12 +101,16 @@ pub(super) fn enter_in(
 /// # Errors
 /// [`LedgerError::Lost`], [`LedgerError::Differs`], or why the ledger can't be read.
 pub fn standing(path: &Path, enrolment: &Enrolment, charge: &Charge) -> Result<(usize, usize), LedgerError> {
-    let lost = || LedgerError::Lost { path: path.into(), identity: enrolment.identity() };
-    let ledger = match LedgerFile::shared(path).map_err(LedgerError::from).and_then(|file| read(&file)) {
-        Err(LedgerError::Missing { .. }) | Ok(None) => return Err(lost()),
-        ledger => ledger?.unwrap_or_default(),
-    };
+    let ledger = read(&opened(path, enrolment)?)?.unwrap_or_default();
     agreeing(&ledger, path, enrolment.identity(), charge)
+}
+
+/// The ledger that a state directory counts on.
+fn opened(path: &Path, enrolment: &Enrolment) -> Result<LedgerFile, LedgerError> {
+    LedgerFile::shared(path).map_err(|error| match LedgerError::from(error) {
+        LedgerError::Missing { path } => LedgerError::Lost { path, identity: enrolment.identity() },
+        error => error,
+    })
 }
 
 fn agreeing(

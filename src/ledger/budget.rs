@@ -102,9 +102,12 @@ impl Budget {
         let least = spent.noise_multiplier_left(budget_epsilon, budget_delta, discreteness)?;
         let noise = NoiseMultiplier::new(least.value() * f64::from(steps)).ok()?;
         let epsilon = Spending::of(noise, discreteness).ok()?.epsilon(delta)?;
-        Some(four_digits_down(epsilon.value())).filter(|epsilon| *epsilon > 0.0)
+        (epsilon.value() > LEAST_EPSILON).then(|| four_digits_down(epsilon.value()))
     }
 }
+
+/// Below this nothing is left.
+const LEAST_EPSILON: f64 = 1e-9;
 
 /// Rounded down to four digits, and by more than calibration rounds up.
 fn four_digits_down(number: f64) -> f64 {

@@ -113,7 +113,7 @@ pub enum LedgerError {
     #[error(
         "{}: this ledger has no entry {identity}, which paid for what the state directory has published: it was removed, rolled \
          back or replaced, and others may have spent past it: restore its newest copy, or name the ledger's new place under \
-         [ledger] in the pipeline file",
+         [ledger] in the pipeline file; if there is no copy, remove `enrolment` from the state directory, which then pays anew",
         path.display()
     )]
     Lost {

@@ -11,7 +11,11 @@
 mod book;
 mod budget;
 mod error;
+#[cfg(test)]
+mod tests;
 
+#[cfg(test)]
+pub(crate) use book::enter_in;
 pub use book::{Book, enter, set_budget, standing};
 pub use budget::{Budget, Exceeded};
 pub use error::{LedgerError, NoGuarantee, Refusal};
@@ -172,14 +176,14 @@ impl Ledger {
             return budget.adjacency();
         }
         let found: Vec<_> = self.entries.iter().map(|entry| entry.charge.adjacency()).collect();
-        let unit = if found.iter().all(|one| one.unit == Unit::Entity) { Unit::Entity } else { Unit::Record };
-        let unit = if found.is_empty() { Unit::Record } else { unit };
-        let any = |neighbours| found.iter().any(|one| one.neighbours == neighbours);
-        let all = |neighbours| !found.is_empty() && found.iter().all(|one| one.neighbours == neighbours);
-        let neighbours = match () {
-            () if any(Neighbours::ReplaceOneInPlace) => Neighbours::ReplaceOneInPlace,
-            () if all(Neighbours::ZeroOut) => Neighbours::ZeroOut,
-            () => Neighbours::ReplaceOne,
+        let all = |of: fn(&Adjacency) -> bool| !found.is_empty() && found.iter().all(of);
+        let unit = if all(|one| one.unit == Unit::Entity) { Unit::Entity } else { Unit::Record };
+        let neighbours = if found.iter().any(|one| one.neighbours == Neighbours::ReplaceOneInPlace) {
+            Neighbours::ReplaceOneInPlace
+        } else if all(|one| one.neighbours == Neighbours::ZeroOut) {
+            Neighbours::ZeroOut
+        } else {
+            Neighbours::ReplaceOne
         };
         Adjacency { unit, neighbours }
     }

@@ -37,6 +37,8 @@ mod crash_tests;
 #[cfg(test)]
 mod damage_tests;
 #[cfg(test)]
+mod enrolment_tests;
+#[cfg(test)]
 mod schedules;
 #[cfg(test)]
 mod simulated;

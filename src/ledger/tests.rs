@@ -1,0 +1,232 @@
+//! Budgets that hold whatever comes, and compositions of every kind of neighbours.
+
+use std::thread;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::state::Enrolment;
+
+const RECORD: [Neighbours; 3] = [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut];
+
+fn charge(neighbours: Neighbours, noise_multiplier: f64) -> Charge {
+    Charge {
+        pipeline: format!("σ = {noise_multiplier}"),
+        method: "jme".into(),
+        unit: Unit::Record,
+        neighbours,
+        private: true,
+        epsilon: 1.0,
+        delta: 1e-6,
+        noise_multiplier,
+        total_variation: 1e-20,
+        epochs: 10,
+    }
+}
+
+fn entry(charge: Charge) -> Entry {
+    Entry { identity: "00".into(), started: "2026-01-01T00:00:00Z".into(), charge }
+}
+
+fn about(neighbours: Neighbours) -> Adjacency {
+    Adjacency { unit: Unit::Record, neighbours }
+}
+
+fn budget(epsilon: f64, neighbours: Neighbours) -> Budget {
+    Budget::new(Epsilon::new(epsilon).unwrap(), Delta::new(1e-6).unwrap(), about(neighbours))
+}
+
+fn ledger(charges: &[Charge]) -> Ledger {
+    Ledger { budget: None, entries: charges.iter().cloned().map(entry).collect() }
+}
+
+/// μ of two entries about each kind of neighbours, in units of the μ of one; 0 where there is no guarantee.
+#[test]
+fn every_pair_of_neighbours_composes_or_is_refused() {
+    use Neighbours::{ReplaceOne, ReplaceOneInPlace, ZeroOut};
+    let check = |first, second, expected: [f64; 3]| {
+        let both = ledger(&[charge(first, 4.0), charge(second, 4.0)]);
+        let found =
+            RECORD.map(|wanted| both.composition(about(wanted)).map_or(0.0, |spent| 4.0 * spent.mu()));
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-12, "{first} and {second}: {found} {expected}");
+        }
+    };
+    let (two, five, eight) = (2_f64.sqrt(), 5_f64.sqrt(), 8_f64.sqrt());
+    check(ReplaceOne, ReplaceOne, [two, two, two]);
+    check(ReplaceOne, ReplaceOneInPlace, [0.0, two, 0.0]);
+    check(ReplaceOne, ZeroOut, [five, five, two]);
+    check(ReplaceOneInPlace, ReplaceOneInPlace, [0.0, two, 0.0]);
+    check(ReplaceOneInPlace, ZeroOut, [0.0, five, 0.0]);
+    check(ZeroOut, ZeroOut, [eight, eight, two]);
+}
+
+#[test]
+fn the_streams_that_a_composition_is_about_fit_the_entries() {
+    let check = |neighbours: &[Neighbours], expected| {
+        let charges: Vec<_> = neighbours.iter().map(|&neighbours| charge(neighbours, 4.0)).collect();
+        assert_eq!(ledger(&charges).adjacency(), about(expected), "{neighbours:?}");
+        assert!(ledger(&charges).composition(about(expected)).is_ok());
+    };
+    check(&[], Neighbours::ReplaceOne);
+    check(&[Neighbours::ZeroOut; 2], Neighbours::ZeroOut);
+    check(&[Neighbours::ZeroOut, Neighbours::ReplaceOne], Neighbours::ReplaceOne);
+    check(&RECORD, Neighbours::ReplaceOneInPlace);
+}
+
+#[test]
+fn seeded_noise_breaks_the_composition_and_fits_no_budget() {
+    let seeded = Charge { private: false, ..charge(Neighbours::ReplaceOne, 4.0) };
+    let broken = ledger(&[charge(Neighbours::ReplaceOne, 4.0), seeded.clone()]);
+    let reason = broken.composition(about(Neighbours::ReplaceOne)).unwrap_err();
+    assert!(matches!(reason, NoGuarantee::Seeded { .. }) && reason.to_string().contains("protect nobody"));
+    let refused = Ledger::default().with(entry(seeded), Some(budget(100.0, Neighbours::ReplaceOne)));
+    assert!(matches!(refused, Err(Refusal::NoGuarantee { .. })));
+    let refused =
+        broken.with(entry(charge(Neighbours::ReplaceOne, 4.0)), Some(budget(100.0, Neighbours::ReplaceOne)));
+    assert!(matches!(refused, Err(Refusal::NoGuarantee { .. })), "not even beside it");
+}
+
+#[test]
+fn exact_counts_are_within_no_budget_for_records_that_move() {
+    let refused = Ledger::default()
+        .with(entry(charge(Neighbours::ReplaceOneInPlace, 1e6)), Some(budget(100.0, Neighbours::ReplaceOne)));
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("counts were released exactly"), "{message}");
+}
+
+#[test]
+fn a_budget_stands_once_it_is_entered() {
+    let (two, three) = (budget(2.0, Neighbours::ReplaceOne), budget(3.0, Neighbours::ReplaceOne));
+    let one = || entry(charge(Neighbours::ReplaceOne, 10.0));
+    let ledger = Ledger::default().with(one(), None).unwrap();
+    assert_eq!(ledger.budget, None);
+    let ledger = ledger.with(one(), Some(two)).unwrap().with(one(), None).unwrap();
+    assert_eq!((ledger.budget, ledger.entries.len()), (Some(two), 3));
+    let refused = ledger.clone().with(one(), Some(three)).unwrap_err();
+    assert_eq!(refused, Refusal::OtherBudget { stands: two, stated: three });
+    let wasteful = entry(charge(Neighbours::ReplaceOne, 0.1));
+    assert!(
+        matches!(ledger.with(wasteful, None), Err(Refusal::Exceeded(_))),
+        "also for those that state none"
+    );
+}
+
+#[test]
+fn a_refusal_says_what_is_spent_asked_and_left() {
+    let one = || charge(Neighbours::ReplaceOne, 4.22468);
+    let full = ledger(&[one(), one()]);
+    let refused = full.clone().with(entry(one()), Some(budget(1.5, Neighbours::ReplaceOne))).unwrap_err();
+    let message = refused.to_string();
+    for part in [
+        "(ε, δ) = (1.5, 1e-6) for replace-one neighbours",
+        "2 entries have spent (1.45467",
+        "the (1, 1e-6) of this pipeline",
+        "nothing was read",
+        "epsilon = 0.3",
+        "hushflow ledger DIR --budget",
+    ] {
+        assert!(message.contains(part), "{part:?} in {message}");
+    }
+    let Refusal::Exceeded(exceeded) = refused else { panic!("{message}") };
+    let left = exceeded.left.unwrap();
+    let calibrated = |epsilon: f64| {
+        let (epsilon, delta) = (Epsilon::new(epsilon).unwrap(), Delta::new(1e-6).unwrap());
+        let noise = hushflow_mechanism::accounting::gaussian::noise_multiplier_rounded_up(epsilon, delta);
+        entry(charge(Neighbours::ReplaceOne, noise.value()))
+    };
+    let stated = Some(budget(1.5, Neighbours::ReplaceOne));
+    assert!(full.clone().with(calibrated(left), stated).is_ok(), "what is left is left");
+    assert!(full.with(calibrated(left * 1.01), stated).is_err(), "and no more");
+}
+
+/// Beside a budget of a large δ, a pipeline of a small δ may find room for noise but not for any ε.
+#[test]
+fn where_no_epsilon_is_left_nothing_is() {
+    let wide =
+        Budget::new(Epsilon::new(1.0).unwrap(), Delta::new(0.127).unwrap(), about(Neighbours::ReplaceOne));
+    let refused = ledger(&[charge(Neighbours::ReplaceOne, 1.0)])
+        .with(entry(charge(Neighbours::ReplaceOne, 4.0)), Some(wide))
+        .unwrap_err();
+    let Refusal::Exceeded(exceeded) = refused else { panic!("{refused}") };
+    assert!(exceeded.left.is_none_or(|left| left > 1e-9), "{exceeded}");
+}
+
+#[test]
+fn what_was_written_is_read_and_numbers_out_of_range_are_not() {
+    let ledger = ledger(&[charge(Neighbours::ZeroOut, 1.0 / 3.0), charge(Neighbours::ReplaceOne, 7e9)]);
+    let ledger = Ledger { budget: Some(budget(0.1 + 0.2, Neighbours::ReplaceOne)), ..ledger };
+    let text = String::from_utf8(ledger.to_bytes().unwrap()).unwrap();
+    assert_eq!(Ledger::from_bytes(text.as_bytes()), Ok(ledger));
+    for (from, to) in [
+        ("\"noise_multiplier\":7000000000.0", "\"noise_multiplier\":-1.0"),
+        ("\"total_variation\":1e-20", "\"total_variation\":0.0"),
+        ("\"delta\":1e-6", "\"delta\":1.0"),
+        ("0.30000000000000004", "-1.0"),
+        ("\"method\"", "\"methods\""),
+    ] {
+        assert!(text.contains(from), "{from} in {text}");
+        assert!(Ledger::from_bytes(text.replace(from, to).as_bytes()).is_err(), "{to}");
+    }
+}
+
+#[test]
+fn eight_threads_never_exceed_a_budget_and_lose_no_entry() {
+    let outer = tempfile::tempdir().unwrap();
+    let path = outer.path().join("ledger");
+    // Sixteen of σ = 4 make μ = 1; seventeen do not fit.
+    let stated = Budget::new(
+        Epsilon::new(1.0).unwrap(),
+        Delta::new(0.126_936_737_507).unwrap(),
+        about(Neighbours::ReplaceOne),
+    );
+    let enrolled = |thread: usize, index: usize| {
+        let state = outer.path().join(format!("state {thread} {index}"));
+        let header = crate::state::PublicHeader { parameters: vec![], private: true };
+        let enter = |enrolment: &Enrolment| {
+            enter(&path, enrolment, charge(Neighbours::ReplaceOne, 4.0), Some(stated), String::new())
+        };
+        crate::state::Store::open_enrolled::<LedgerError>(&state, &header, &path, enter).is_ok()
+    };
+    let count = |thread| (0..4).filter(|&index| enrolled(thread, index)).count();
+    let admitted: usize = thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|thread| scope.spawn(move || count(thread))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    let book = Book::open(&path).unwrap();
+    assert_eq!((admitted, book.ledger.entries.len()), (16, 16));
+}
+
+proptest! {
+    /// Whoever comes, with whatever noise and neighbours: what was let in is within the budget, what was not would exceed it.
+    #[test]
+    fn no_sequence_of_pipelines_exceeds_a_budget(
+        epsilon in 0.1..5.0_f64,
+        budgeted in 0_usize..3,
+        asks in prop::collection::vec((0_usize..3, -1.0..4.0_f64, any::<bool>()), 1..40),
+    ) {
+        let budget = budget(epsilon, RECORD[budgeted]);
+        let within = |ledger: &Ledger| {
+            let spent = ledger.composition(budget.adjacency()).ok();
+            spent.is_some_and(|spent| spent.delta(Epsilon::new(epsilon).unwrap()) <= 1e-6)
+        };
+        let mut ledger = Ledger::default();
+        for (neighbours, log_sigma, states) in asks {
+            let one = entry(charge(RECORD[neighbours], log_sigma.exp()));
+            let stated = (states || ledger.budget.is_none()).then_some(budget);
+            match ledger.clone().with(one.clone(), stated) {
+                Ok(next) => {
+                    prop_assert!(within(&next));
+                    prop_assert_eq!(next.entries.len(), ledger.entries.len() + 1);
+                    ledger = next;
+                }
+                Err(refusal) => {
+                    prop_assert!(!refusal.to_string().contains("NaN"));
+                    ledger.entries.push(one);
+                    prop_assert!(!within(&ledger));
+                    ledger.entries.pop();
+                }
+            }
+        }
+    }
+}

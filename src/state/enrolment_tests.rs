@@ -1,0 +1,157 @@
+//! A pipeline is entered in a ledger and publishes two epochs, on one simulated disk that fails at every call, in every
+//! way. What must hold:
+//!
+//! - whatever anyone could see is paid for: its entry is in the ledger after any loss of power;
+//! - a state directory pays once, however often it starts;
+//! - what is left can always be started, and comes to its end.
+
+use super::{
+    Enrolment, EpochFrame, LedgerFile, PublicHeader, PublicReader, StateError, Store,
+    simulated::{Disk, Fault, LOSSES},
+    storage::PRIVATE_LOG,
+};
+use crate::ledger::{Charge, Ledger, LedgerError, enter_in};
+use hushflow_mechanism::{accounting::adjacency::Unit, sensitivity::Neighbours};
+use std::path::Path;
+
+fn charge() -> Charge {
+    Charge {
+        pipeline: "flights".into(),
+        method: "jme".into(),
+        unit: Unit::Record,
+        neighbours: Neighbours::ReplaceOne,
+        private: true,
+        epsilon: 1.0,
+        delta: 1e-6,
+        noise_multiplier: 4.3,
+        total_variation: 1e-20,
+        epochs: 2,
+    }
+}
+
+/// One life of a run: enters, publishes what is missing, or fails on its way.
+fn live(disk: &Disk) -> Result<(), LedgerError> {
+    let header = PublicHeader { parameters: b"clip_norm = 1".to_vec(), private: true };
+    let enter = |enrolment: &Enrolment| {
+        let file = LedgerFile::on(Box::new(disk.clone()));
+        enter_in(&file, enrolment, charge(), None, "2026-01-01T00:00:00Z".into())
+    };
+    let (mut store, _) =
+        Store::recover_enrolled(Box::new(disk.clone()), &header, Path::new("ledger"), enter)?;
+    for epoch in store.committed() + 1..=2 {
+        store.commit(&[EpochFrame { epoch, positions: vec![], sums: vec![7].into(), values: vec![9] }])?;
+    }
+    Ok(())
+}
+
+fn ledger(disk: &Disk) -> Ledger {
+    let text = LedgerFile::on(Box::new(disk.clone())).read().unwrap();
+    text.map(|text| serde_json::from_slice(&text).unwrap()).unwrap_or_default()
+}
+
+fn is_public(disk: &Disk) -> bool {
+    PublicReader::of(disk).is_ok_and(|mut reader| matches!(reader.next_frame(), Ok(Some(_))))
+}
+
+/// Whatever is left: paid for if anyone has seen a release, and it goes on to the end with one entry.
+fn check(disk: &Disk, seen: bool, what: &str) {
+    let entries = ledger(disk).entries.len();
+    assert!(entries <= 1 && (entries == 1 || !seen), "{what}: {entries} entries, seen: {seen}");
+    for start in 1..=2 {
+        live(disk).unwrap_or_else(|error| panic!("{what}, start {start}: {error}"));
+        assert_eq!(ledger(disk).entries.len(), 1, "{what}, start {start}");
+    }
+}
+
+fn at_every_call(fault: Fault, mut case: impl FnMut(&Disk, &str)) {
+    for call in 0.. {
+        let disk = Disk::default();
+        disk.fail_at(call, fault);
+        let ended = live(&disk);
+        if !disk.struck() {
+            assert!(ended.is_ok() && call > 15, "{call} calls are too few to be a test");
+            return;
+        }
+        case(&disk, &format!("{fault:?} at call {call}"));
+    }
+}
+
+#[test]
+fn a_power_cut_at_any_call_leaves_nothing_unpaid_and_nothing_paid_twice() {
+    at_every_call(Fault::Power, |disk, what| {
+        let seen = is_public(disk);
+        check(&disk.after_restart(), seen, what);
+        for loss in LOSSES {
+            check(&disk.after_power_cut(loss), seen, &format!("{what}, losing {loss:?}"));
+        }
+    });
+}
+
+#[test]
+fn a_full_disk_or_a_failed_sync_leaves_nothing_unpaid_and_nothing_paid_twice() {
+    for fault in [Fault::Full, Fault::Sync] {
+        at_every_call(fault, |disk, what| {
+            let restarted = disk.after_restart();
+            check(&restarted, is_public(disk), what);
+            for loss in LOSSES {
+                check(&restarted.after_power_cut(loss), true, &format!("{what}, later losing {loss:?}"));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_log_that_was_taken_away_is_not_begun_anew_under_the_same_entry() {
+    let disk = Disk::default();
+    live(&disk).unwrap();
+    disk.remove(PRIVATE_LOG);
+    disk.remove("public.log");
+    let lost = live(&disk).unwrap_err();
+    assert!(matches!(lost, LedgerError::State(StateError::PrivateLogLost { .. })), "{lost}");
+    disk.remove("enrolment");
+    live(&disk).unwrap();
+    assert_eq!(ledger(&disk).entries.len(), 2, "a directory that is made anew pays anew");
+}
+
+#[test]
+fn an_entry_that_was_paid_with_must_stay() {
+    let disk = Disk::default();
+    live(&disk).unwrap();
+    disk.remove("ledger");
+    assert!(matches!(live(&disk), Err(LedgerError::Lost { .. })));
+    // Here nothing had begun: the entry was never made.
+    let early = |call| {
+        let disk = Disk::default();
+        disk.fail_at(call, Fault::Power);
+        live(&disk).is_err().then(|| disk.after_restart()).filter(|disk| disk.content("enrolment").is_some())
+    };
+    let disk = (0..20).find_map(early).expect("the enrolment comes first");
+    assert_eq!(ledger(&disk).entries.len(), 0);
+    live(&disk).unwrap();
+}
+
+/// Every flipped bit and every cut of both files is told, with file and offset.
+#[test]
+fn damage_is_never_passed_over() {
+    let whole = Disk::default();
+    live(&whole).unwrap();
+    for name in ["ledger", "enrolment"] {
+        let good = whole.content(name).unwrap();
+        let flips = (0..8 * good.len()).map(|bit| {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            bad
+        });
+        let cuts = (0..good.len()).map(|length| good[..length].to_vec());
+        let longer = [&good[..], &[0]].concat();
+        for bad in flips.chain(cuts).chain([longer]) {
+            let disk = whole.after_restart();
+            disk.put(name, &bad);
+            let error = live(&disk).unwrap_err();
+            let LedgerError::State(StateError::Damaged { path, .. }) = &error else {
+                panic!("{name}: {error}")
+            };
+            assert!(path.ends_with(name), "{error}");
+        }
+    }
+}
