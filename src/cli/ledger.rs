@@ -63,7 +63,9 @@ pub(crate) fn execute(arguments: &LedgerArguments) -> Result<(), CliError> {
         })?;
     }
     let account = Account::of(Book::open(&directory)?, arguments.neighbours, arguments.delta);
-    Ok(if arguments.json { print_json(&account.json())? } else { account.print(&mut stdout().lock())? })
+    let printed =
+        if arguments.json { print_json(&account.json()) } else { account.print(&mut stdout().lock()) };
+    Ok(printed?)
 }
 
 /// A ledger and what follows from it.

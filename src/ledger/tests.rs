@@ -186,7 +186,14 @@ fn eight_threads_never_exceed_a_budget_and_lose_no_entry() {
         let enter = |enrolment: &Enrolment| {
             enter(&path, enrolment, charge(Neighbours::ReplaceOne, 4.0), Some(stated), String::new())
         };
-        crate::state::Store::open_enrolled::<LedgerError>(&state, &header, &path, enter).is_ok()
+        crate::state::Store::open_enrolled::<LedgerError>(
+            &state,
+            &header,
+            &crate::state::Settings::default(),
+            &path,
+            enter,
+        )
+        .is_ok()
     };
     let count = |thread| (0..4).filter(|&index| enrolled(thread, index)).count();
     let admitted: usize = thread::scope(|scope| {

@@ -6,9 +6,9 @@
 //! - what is left can always be started, and comes to its end.
 
 use super::{
-    Enrolment, EpochFrame, LedgerFile, PublicHeader, PublicReader, StateError, Store,
+    Enrolment, EpochFrame, Keep, LedgerFile, PublicHeader, PublicReader, StateError, Store,
     simulated::{Disk, Fault, LOSSES},
-    storage::PRIVATE_LOG,
+    storage::segment_name,
 };
 use crate::ledger::{Charge, Ledger, LedgerError, enter_in};
 use hushflow_mechanism::{accounting::adjacency::Unit, sensitivity::Neighbours};
@@ -36,8 +36,8 @@ fn live(disk: &Disk) -> Result<(), LedgerError> {
         let file = LedgerFile::on(Box::new(disk.clone()));
         enter_in(&file, enrolment, charge(), None, "2026-01-01T00:00:00Z".into())
     };
-    let (mut store, _) =
-        Store::recover_enrolled(Box::new(disk.clone()), &header, Path::new("ledger"), enter)?;
+    let open = |storage| Store::recover(storage, None, &header, Keep::default());
+    let (mut store, _) = Store::recover_enrolled(Box::new(disk.clone()), open, Path::new("ledger"), enter)?;
     for epoch in store.committed() + 1..=2 {
         store.commit(&[EpochFrame { epoch, positions: vec![], sums: vec![7].into(), values: vec![9] }])?;
     }
@@ -50,7 +50,8 @@ fn ledger(disk: &Disk) -> Ledger {
 }
 
 fn is_public(disk: &Disk) -> bool {
-    PublicReader::of(disk).is_ok_and(|mut reader| matches!(reader.next_frame(), Ok(Some(_))))
+    PublicReader::of(Box::new(disk.clone()))
+        .is_ok_and(|mut reader| matches!(reader.next_frame(), Ok(Some(_))))
 }
 
 /// Whatever is left: paid for if anyone has seen a release, and it goes on to the end with one entry.
@@ -104,11 +105,11 @@ fn a_full_disk_or_a_failed_sync_leaves_nothing_unpaid_and_nothing_paid_twice() {
 fn a_log_that_was_taken_away_is_not_begun_anew_under_the_same_entry() {
     let disk = Disk::default();
     live(&disk).unwrap();
-    disk.remove(PRIVATE_LOG);
-    disk.remove("public.log");
+    disk.lose(&segment_name(1));
+    disk.lose("public.log");
     let lost = live(&disk).unwrap_err();
     assert!(matches!(lost, LedgerError::State(StateError::PrivateLogLost { .. })), "{lost}");
-    disk.remove("enrolment");
+    disk.lose("enrolment");
     live(&disk).unwrap();
     assert_eq!(ledger(&disk).entries.len(), 2, "a directory that is made anew pays anew");
 }
@@ -117,7 +118,7 @@ fn a_log_that_was_taken_away_is_not_begun_anew_under_the_same_entry() {
 fn an_entry_that_was_paid_with_must_stay() {
     let disk = Disk::default();
     live(&disk).unwrap();
-    disk.remove("ledger");
+    disk.lose("ledger");
     assert!(matches!(live(&disk), Err(LedgerError::Lost { .. })));
     // Here nothing had begun: the entry was never made.
     let early = |call| {
