@@ -105,7 +105,8 @@ fn records(bencher: divan::Bencher<'_, '_>, place: Place) {
 }
 
 fn publish(pipeline: &Pipeline, state: PathBuf) {
-    let options = Options { workers: 1, state, cluster: None, on_cluster_fault: |_| std::process::exit(1) };
+    let on_cluster_fault = |_: &str| std::process::exit(1);
+    let options = Options { workers: 1, state, cluster: None, acknowledge: None, on_cluster_fault };
     let (outputs, _) = crossbeam::channel::bounded(1);
     run(pipeline, &options, outputs).expect("the run succeeds");
 }

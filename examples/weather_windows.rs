@@ -40,6 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         workers: 1,
         state: state.clone(),
         cluster: None,
+        acknowledge: None,
         on_cluster_fault: |_| std::process::exit(1),
     };
     let (outputs, _) = crossbeam::channel::bounded(1);

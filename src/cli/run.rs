@@ -1,14 +1,16 @@
 //! `hushflow run`: publishes a stream.
 
+use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write, stderr, stdout};
-use std::path::PathBuf;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
 use hushflow::pipeline::Pipeline;
 use hushflow::publication::Publication;
-use hushflow::runtime::{Cluster, Options, Output, Summary, publication, run};
+use hushflow::runtime::{Acknowledge, Cluster, Options, Output, Summary, publication, run};
 use hushflow::sink::Writer;
 
 use super::crash::{end_at_first_panic, end_process, leave_no_core_dump};
@@ -28,6 +30,7 @@ The source is read to its end; run it again to go on where it stopped: no epoch 
 Examples:
   hushflow run examples/flights.toml
   cat flights.csv | hushflow run pipeline.toml --json > releases.jsonl     (with path = \"-\")
+  tail -F log.ndjson | hushflow run pipeline.toml --quiet --acknowledge safe   (with path = \"-\" and journal = true)
   hushflow run pipeline.toml --hosts 127.0.0.1:2101,127.0.0.1:2102 --process 0   (and --process 1 elsewhere)")]
 pub(crate) struct RunArguments {
     /// The pipeline file
@@ -47,6 +50,11 @@ pub(crate) struct RunArguments {
     /// Tell what became of the rows, on standard error. These exact counts are private: for the operator's eyes
     #[arg(long)]
     counters: bool,
+    /// Write there how many records of the standard input are safe in the journal: a line at the start, to go on from, and
+    /// one after each sync. A file, a named pipe, /dev/fd/3, or - for standard output (with --quiet). Needs journal = true
+    /// in [source]. Exact and so private
+    #[arg(long, value_name = "FILE")]
+    acknowledge: Option<PathBuf>,
     /// host:port of every process of a cluster, in their order
     #[arg(long, value_delimiter = ',', requires = "process", value_name = "HOST:PORT,…")]
     hosts: Vec<String>,
@@ -69,8 +77,13 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
         hosts: arguments.hosts.clone(),
         patience: PATIENCE,
     });
-    let options =
-        Options { workers: arguments.workers.into(), state, cluster, on_cluster_fault: end_process };
+    let options = Options {
+        workers: arguments.workers.into(),
+        state,
+        cluster,
+        acknowledge: acknowledge(arguments, &pipeline)?,
+        on_cluster_fault: end_process,
+    };
     let publication = publication(&pipeline, &options.state, &mut |_| ())
         .map_err(|error| CliError::usage(format!("{}: {error}", arguments.pipeline.display())))?;
     if !publication.is_private() {
@@ -96,6 +109,31 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     written?;
     report(&publication, &options, &summary, arguments.counters);
     Ok(())
+}
+
+/// What writes acknowledgements where they are wanted.
+fn acknowledge(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Option<Acknowledge>, CliError> {
+    let Some(path) = &arguments.acknowledge else { return Ok(None) };
+    if !pipeline.source.journal {
+        return Err(CliError::usage(
+            "--acknowledge needs a journal: add path = \"-\" and journal = true to [source]",
+        ));
+    }
+    if path == Path::new("-") {
+        if !arguments.quiet {
+            return Err(CliError::usage("--acknowledge - would mix with what is published: add --quiet"));
+        }
+        return Ok(Some(Acknowledge::to(|records| {
+            // Whoever no longer listens does not stop the run.
+            let _ = writeln!(stdout(), "{records}").and_then(|()| stdout().flush());
+        })));
+    }
+    let file = File::options().append(true).create(true).mode(0o600).open(path);
+    let file =
+        file.map_err(|error| CliError::failed(format!("{}: can't be written: {error}", path.display())))?;
+    Ok(Some(Acknowledge::to(move |records| {
+        let _ = (&file).write_all(format!("{records}\n").as_bytes());
+    })))
 }
 
 /// Writes outputs as they come, and flushes whenever none waits.

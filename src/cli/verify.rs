@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use hushflow::ledger::{Charge, LedgerError, standing};
 use hushflow::publication::Publication;
-use hushflow::state::{Enrolment, PublicReader, StateError, verify_anchored};
+use hushflow::state::{Enrolment, PublicReader, StateError, verify_anchored, verify_ingest};
 use serde_json::json;
 
 use super::CliError;
@@ -34,7 +34,8 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
     let report = verify_anchored(&arguments.directory, arguments.anchor.as_ref())?;
     let promise = promise(arguments);
     let entered = entered(arguments);
-    let problem = report.problem.as_ref().map(StateError::to_string);
+    let ingest = verify_ingest(&arguments.directory)?;
+    let problem = report.problem.as_ref().or(ingest.problem.as_ref()).map(StateError::to_string);
     let problem =
         problem.or_else(|| promise.as_ref().err().cloned()).or_else(|| entered.as_ref().err().cloned());
     let mut out = stdout().lock();
@@ -52,6 +53,8 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
             "uncommitted_bytes": report.uncommitted_bytes,
             "ledger_entry": entered.as_ref().ok().map(|(number, _)| number),
             "ledger_entries": entered.as_ref().ok().map(|(_, entries)| entries),
+            "journal_sessions": ingest.sessions,
+            "journal_bytes": ingest.bytes,
             "problem": problem,
         });
         writeln!(out, "{object}")?;
@@ -64,6 +67,9 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
         writeln!(out, "checkpoints at     {:?}", report.checkpoints)?;
         if report.uncommitted_bytes > 0 {
             writeln!(out, "uncommitted bytes  {} (cut short, or being written)", report.uncommitted_bytes)?;
+        }
+        if ingest.sessions > 0 {
+            writeln!(out, "ingest journal     {} bytes of {} sessions", ingest.bytes, ingest.sessions)?;
         }
         if let Ok(private) = promise {
             let noise =

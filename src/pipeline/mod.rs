@@ -78,6 +78,9 @@ pub struct Source {
     pub input: Input,
     /// `format`: by default what the file's extension says.
     pub format: Format,
+    /// `journal`: whether what comes on the standard input is new each time, and kept in the state directory until it
+    /// is counted.
+    pub journal: bool,
 }
 
 /// The bytes that are read.

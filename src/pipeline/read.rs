@@ -125,8 +125,25 @@ fn source(section: &Section<'_>, base: &Path) -> Option<(Source, RowPolicies)> {
         [path] if path.value == "-" => Input::Stdin,
         paths => Input::Files(paths.iter().map(|path| file(path, base)).collect::<Option<_>>()?),
     };
+    let journal = journal(section, &input, rows);
     let format = format.or_else(|| same_format(&paths))?;
-    Some((Source { input, format }, rows))
+    Some((Source { input, format, journal }, rows))
+}
+
+/// Whether a journal is asked for, where it can be kept.
+fn journal(section: &Section<'_>, input: &Input, rows: RowPolicies) -> bool {
+    let journal = section.flag("journal").unwrap_or(false);
+    if let (true, Some(field)) = (journal, section.get("journal")) {
+        if *input != Input::Stdin {
+            field.report(
+                "a journal is for the standard input, path = \"-\": files can be read again: leave it out",
+            );
+        }
+        if rows.missing == RowPolicy::Reject || rows.malformed == RowPolicy::Reject {
+            field.report("a row in a journal can't be mended, so none may be rejected: let missing and malformed be \"skip\"");
+        }
+    }
+    journal
 }
 
 fn file(path: &Field<'_, &str>, base: &Path) -> Option<PathBuf> {

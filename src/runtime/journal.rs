@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::sync::Arc;
 
 use bincode::{DefaultOptions, Options};
 use crossbeam::channel::{Receiver, Sender, unbounded};
@@ -14,7 +15,7 @@ use zeroize::Zeroizing;
 use super::RunError;
 use crate::publication::{Calibration, Publication};
 use crate::source::Position;
-use crate::state::{EpochFrame, Recovered, SourcePosition, Stamp, StateError, Store};
+use crate::state::{EpochFrame, Ingest, IngestPlace, Recovered, SourcePosition, Stamp, StateError, Store};
 
 /// Where a run begins. The same on every worker of every process.
 #[derive(Clone, Serialize, Deserialize)]
@@ -65,17 +66,33 @@ impl Start {
     }
 }
 
+/// The partition of positions in a source itself.
+const SOURCE: u32 = 0;
+/// The partition of positions in the ingest journal.
+const INGEST_JOURNAL: u32 = 1;
+
 /// The place at which the source goes on.
-pub(super) fn position(recovered: &Recovered) -> Result<Position, RunError> {
-    match recovered.positions.last() {
-        Some(position) => options().deserialize(&position.payload).map_err(|_| RunError::Checkpoint),
-        None => Ok(Position::START),
+pub(super) struct Recorded {
+    pub(super) position: Position,
+    /// Whether it is one in the ingest journal.
+    pub(super) in_journal: bool,
+}
+
+impl Recorded {
+    pub(super) fn of(recovered: &Recovered) -> Result<Self, RunError> {
+        let Some(position) = recovered.positions.last() else {
+            return Ok(Recorded { position: Position::START, in_journal: false });
+        };
+        let in_journal = position.partition == INGEST_JOURNAL;
+        let position = options().deserialize(&position.payload).map_err(|_| RunError::Checkpoint)?;
+        Ok(Recorded { position, in_journal })
     }
 }
 
-/// The store behind the commit operator.
+/// The store behind the commit operator, and the ingest journal if the source has one.
 pub(super) struct Journal {
     store: Store,
+    ingest: Option<Arc<Ingest>>,
     /// Where the stamps of committed epochs go: one for each view.
     stamps: Vec<Sender<(u64, Stamp)>>,
 }
@@ -98,12 +115,13 @@ impl Stamps {
 
 impl CommitLog<Position> for Journal {
     fn commit(&mut self, epochs: &[EpochCommit<Position>]) -> Result<(), Box<dyn Error>> {
+        let partition = if self.ingest.is_some() { INGEST_JOURNAL } else { SOURCE };
         let frames = epochs
             .iter()
             .map(|epoch| {
                 let positions = epoch.marks.iter().map(|mark| {
                     let payload = options().serialize(mark)?;
-                    Ok(SourcePosition { partition: 0, offset: mark.offset, payload })
+                    Ok(SourcePosition { partition, offset: mark.offset, payload })
                 });
                 Ok(EpochFrame {
                     epoch: epoch.epoch,
@@ -123,13 +141,17 @@ impl CommitLog<Position> for Journal {
         if let Some(epoch) = epochs.iter().rfind(|epoch| !epoch.states.is_empty()) {
             self.checkpoint(epoch)?;
         }
+        let last = epochs.last().and_then(|epoch| epoch.marks.last());
+        if let (Some(ingest), Some(&Position { file, offset, .. })) = (&self.ingest, last) {
+            ingest.discard_before(IngestPlace { session: file, offset })?;
+        }
         Ok(())
     }
 }
 
 impl Journal {
-    pub(super) fn new(store: Store) -> Self {
-        Journal { store, stamps: Vec::new() }
+    pub(super) fn new(store: Store, ingest: Option<Arc<Ingest>>) -> Self {
+        Journal { store, ingest, stamps: Vec::new() }
     }
 
     /// The number of the run.

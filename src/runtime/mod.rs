@@ -12,6 +12,7 @@
 
 mod cluster;
 mod feed;
+mod ingest;
 mod journal;
 #[cfg(test)]
 mod tests;
@@ -45,9 +46,11 @@ use crate::state::{PublicReader, Recovered, Stamp, StateError, Store};
 use crate::strategies::{Progress, of_pipeline};
 use cluster::execute;
 use feed::{Feed, channels, source};
-use journal::{Journal, Stamps, Start, position};
+use ingest::{Taking, source as open_source};
+use journal::{Journal, Recorded, Stamps, Start};
 
 pub use cluster::{Cluster, ClusterError, is_lost_peer};
+pub use ingest::Acknowledge;
 
 /// Encoder states are checkpointed after every so many epochs.
 const CHECKPOINT_INTERVAL: u64 = 64;
@@ -85,6 +88,12 @@ pub enum RunError {
         "the checkpoint or the log in the state directory does not fit this pipeline: use the directory it was made with"
     )]
     Checkpoint,
+    /// The state holds an ingest journal and the pipeline does not ask for one.
+    #[error(
+        "the state directory has an ingest journal, so what came on the standard input may be in it and not be counted yet: \
+         keep `journal = true` in [source]"
+    )]
+    JournalOff,
     /// Something failed while running. Nothing after the last committed epoch was shown.
     #[error("{0}")]
     Fault(String),
@@ -102,6 +111,8 @@ pub struct Options {
     pub state: PathBuf,
     /// The other processes, if there are any.
     pub cluster: Option<Cluster>,
+    /// Who is told which records are in the ingest journal for good, if the pipeline asks for one.
+    pub acknowledge: Option<Acknowledge>,
     /// What ends this process after a fault in a cluster: it must not return, for a peer that lingers is waited for.
     pub on_cluster_fault: fn(&str) -> !,
 }
@@ -140,7 +151,9 @@ pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> R
     let fault = Fault::new();
     let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
     let opened = leads.then(|| open(pipeline, options, &publication, noise, outputs)).transpose()?;
-    let (lead, reader) = opened.unzip();
+    let (lead, sources) = opened.unzip();
+    let (reader, taking) = sources.unzip();
+    let taking = taking.flatten();
     let (dealer, feed) = channels(options.workers);
     let reading = reader.map(|reader| {
         let fault = fault.clone();
@@ -172,6 +185,7 @@ pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> R
         return Err(RunError::Fault(reason.to_owned()));
     }
     let counters = reading.and_then(|thread| thread.join().ok()).unwrap_or_default();
+    taking.map_or(Ok(()), Taking::finish)?;
     let first = start.map_or(1, |start| start.first_epoch);
     Ok(Summary { epochs: first..ends.into_iter().fold(first, u64::max), generation, counters })
 }
@@ -219,15 +233,15 @@ fn open(
     publication: &Publication,
     noise: NoiseSource,
     outputs: Sender<Output>,
-) -> Result<(Lead, SourceReader), RunError> {
+) -> Result<(Lead, (SourceReader, Option<Taking>)), RunError> {
     let (store, recovered) = open_store(pipeline, options, publication)?;
-    let position = position(&recovered)?;
+    let recorded = Recorded::of(&recovered)?;
     let start = Start::recover(publication, recovered, noise)?;
     let committed = start.first_epoch - 1;
-    let reader = SourceReader::resume(pipeline, position, committed)?;
+    let (reader, taking) = open_source(pipeline, &store, recorded, committed, options.acknowledge.clone())?;
     let view = |view: &pipeline::View| publication.view(&view.workload).with_square_bias(view.squares);
     let mut views: Vec<View> = pipeline.views.iter().map(view).collect();
-    let mut journal = Journal::new(store);
+    let mut journal = Journal::new(store, taking.as_ref().map(|taking| Arc::clone(&taking.ingest)));
     let mut releases = PublicReader::open(&options.state)?;
     for _ in 0..committed {
         let release = releases.next_frame()?.ok_or(RunError::Checkpoint)?;
@@ -236,7 +250,7 @@ fn open(
         }
     }
     let views = views.into_iter().map(|view| (view, journal.stamps())).collect();
-    Ok((Lead { start, journal, views, outputs }, reader))
+    Ok((Lead { start, journal, views, outputs }, (reader, taking)))
 }
 
 /// Opens the state directory, once a ledger pays for what it will hold.

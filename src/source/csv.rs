@@ -44,10 +44,10 @@ impl CsvRows {
         }
     }
 
-    /// Goes on in `stream`, the same file from another place that begins in `line`.
+    /// Goes on in `stream`, the same file from another place that begins in `line`, or behind the header.
     pub(super) fn resume(mut self, stream: Stream, line: u64) -> Self {
         self.stream = stream;
-        self.parser.set_line(line);
+        self.parser.set_line(self.parser.line().max(line));
         self
     }
 

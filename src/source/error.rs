@@ -16,6 +16,9 @@ pub enum SourceError {
         /// Why.
         source: std::io::Error,
     },
+    /// The ingest journal can't be written or read.
+    #[error(transparent)]
+    Journal(#[from] crate::state::StateError),
     /// A file has no header row.
     #[error("{}: the file is empty: expected a header row with the columns' names", path.display())]
     NoHeader {

@@ -10,6 +10,9 @@
 //! after a restart its rows of closed epochs are dropped and counted, never folded into later epochs: a row that is
 //! piped in twice is not counted twice.
 //!
+//! Where the pipeline asks for a journal, what comes on the standard input is new each time. It goes through the state
+//! directory's [journal](crate::state::Ingest), whose sessions are read like files: from a place, one after the other.
+//!
 //! The end of the input closes the epoch that has begun, if a clock is there to say so. Rows that a file gains afterwards
 //! belong to the next epoch: they are late, not lost.
 //!
@@ -25,6 +28,8 @@
 mod csv;
 mod error;
 mod files;
+mod framing;
+mod intake;
 mod ndjson;
 mod reader;
 mod roles;
@@ -37,6 +42,7 @@ use hushflow_operators::Records;
 use serde::{Deserialize, Serialize};
 
 pub use error::{Defect, SourceError};
+pub(crate) use intake::Intake;
 pub use reader::SourceReader;
 
 /// The most records of a batch.
@@ -64,9 +70,9 @@ pub struct Mark {
 /// A place between two rows of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    /// The file's number in the pipeline's list, from 0.
+    /// The file's number in the pipeline's list, or the session's in the journal, from 0.
     pub file: u32,
-    /// The offset in that file, in bytes.
+    /// The offset in that file, in bytes; in a session, behind its header.
     pub offset: u64,
     /// The line in that file, from 1.
     pub line: u64,

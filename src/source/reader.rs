@@ -1,22 +1,24 @@
 //! The reader of a source: rows in, batches and marks out.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use hushflow_mechanism::epochs::{Assignment, Clock, Reason, Schedule};
 use hushflow_operators::Records;
 
 use super::csv::CsvRows;
 use super::error::{Defect, SourceError};
-use super::files::{self, Stream, io_error};
+use super::files::{Opened, Origin, io_error};
 use super::ndjson::NdjsonRows;
 use super::roles::Roles;
 use super::row::{Outcome, RECORD_LIMIT, Row, Rows};
 use super::{BATCH_RECORDS, Counters, Event, Mark, Position};
-use crate::pipeline::{Format, Input, Pipeline, RowPolicies, RowPolicy};
+use crate::pipeline::{Format, Pipeline, RowPolicies, RowPolicy};
+use crate::state::Ingest;
 
 /// Reads a pipeline's source.
 pub struct SourceReader {
-    input: Input,
+    origin: Origin,
     format: Format,
     policies: RowPolicies,
     /// A record whose values can't be used is passed on as NaN: where counts are public, it must count.
@@ -69,12 +71,33 @@ impl SourceReader {
     /// # Errors
     /// As [`open`](Self::open), and where a file has become shorter than the place to resume from.
     pub fn resume(pipeline: &Pipeline, position: Position, committed: u64) -> Result<Self, SourceError> {
-        let input = pipeline.source.input.clone();
-        let again = input == Input::Stdin;
+        Self::over(Origin::of(&pipeline.source.input), pipeline, position, committed)
+    }
+
+    /// Reads on in the sessions of a journal, and waits at its end for what comes.
+    ///
+    /// # Errors
+    /// As [`resume`](Self::resume), and what the journal's writer failed with.
+    pub fn journaled(
+        pipeline: &Pipeline,
+        ingest: Arc<Ingest>,
+        position: Position,
+        committed: u64,
+    ) -> Result<Self, SourceError> {
+        Self::over(Origin::Journal(ingest), pipeline, position, committed)
+    }
+
+    fn over(
+        origin: Origin,
+        pipeline: &Pipeline,
+        position: Position,
+        committed: u64,
+    ) -> Result<Self, SourceError> {
+        let again = matches!(origin, Origin::Stdin);
         // The standard input starts anew: its rows are numbered from 0, while the clock never goes back.
         let clock = if again { Clock { row: 0, ..position.clock } } else { position.clock };
         let mut reader = SourceReader {
-            input,
+            origin,
             format: pipeline.source.format,
             policies: pipeline.rows,
             counts_unusable: pipeline.privacy.neighbours.counts_are_public(),
@@ -171,7 +194,7 @@ impl SourceReader {
         loop {
             let before = self.here();
             let Some(rows) = &mut self.rows else { return Ok(None) };
-            let path = || files::name(&self.input, before.file as usize);
+            let path = || self.origin.name(before.file);
             match rows.read(&mut self.row).map_err(|source| io_error(&path(), source))? {
                 Outcome::Row => return Ok(Some(before)),
                 Outcome::TooLong => {
@@ -179,11 +202,12 @@ impl SourceReader {
                     return Err(SourceError::RecordTooLong { path: path(), line, limit: RECORD_LIMIT });
                 }
                 Outcome::End => {
+                    let (end, _) = rows.place();
                     self.position = Position { file: before.file + 1, ..Position::START };
                     self.open_file()?;
                     if self.rows.is_none() {
-                        // There is no next file: a later run goes on behind the last row of this one, which may grow.
-                        self.position = before;
+                        // There is no next file: a later run goes on at the end of this one, which may grow.
+                        self.position = Position { offset: end, ..before };
                     }
                 }
             }
@@ -193,27 +217,29 @@ impl SourceReader {
     /// Opens the file that the position names, if there is one.
     fn open_file(&mut self) -> Result<(), SourceError> {
         let Position { file, offset, line, .. } = self.position;
-        let file = file as usize;
-        let Some(stream) = Stream::open(&self.input, file, offset)? else {
-            self.rows = None;
-            return Ok(());
+        let opened = self.origin.open(file, offset)?;
+        if file == 0 && opened.is_none() && self.format == Format::Csv {
+            // Nothing has ever come into the journal.
+            return Err(SourceError::NoHeader { path: self.origin.name(file) });
+        }
+        self.rows = match (opened, self.format) {
+            (None, _) => None,
+            (Some(opened), Format::Csv) => Some(Box::new(self.open_csv(opened)?)),
+            (Some(Opened { stream, .. }), Format::Ndjson) => {
+                Some(Box::new(NdjsonRows::open(stream, line, &self.roles.wanted)))
+            }
         };
-        self.rows = Some(match self.format {
-            Format::Ndjson => Box::new(NdjsonRows::open(stream, line, &self.roles.wanted)),
-            Format::Csv => Box::new(self.open_csv(stream)?),
-        });
         Ok(())
     }
 
-    /// Reads the header of a CSV file, whose rows follow in `stream` or, after a restart, further on.
-    fn open_csv(&self, stream: Stream) -> Result<CsvRows, SourceError> {
-        let Position { file, offset, line, .. } = self.position;
-        let path = files::name(&self.input, file as usize);
-        if offset == 0 {
-            return CsvRows::open(stream, &path, &self.roles.wanted);
+    /// Reads the header of a CSV file, whose rows follow in the same stream or in another.
+    fn open_csv(&self, Opened { stream, header }: Opened) -> Result<CsvRows, SourceError> {
+        let Position { file, line, .. } = self.position;
+        let (path, wanted) = (self.origin.name(file), &self.roles.wanted);
+        match header {
+            None => CsvRows::open(stream, &path, wanted),
+            Some(header) => Ok(CsvRows::open(header, &path, wanted)?.resume(stream, line)),
         }
-        let header = Stream::open_file(&path, 0)?;
-        Ok(CsvRows::open(header, &path, &self.roles.wanted)?.resume(stream, line))
     }
 
     /// Puts the current row, which begins at `before`, into the batch. Says what in it can't be used.
@@ -301,7 +327,7 @@ impl SourceReader {
         if policy == RowPolicy::Skip {
             return Ok(());
         }
-        let path = files::name(&self.input, self.position.file as usize);
+        let path = self.origin.name(self.position.file);
         let line = self.rows.as_ref().map_or(0, |rows| rows.line());
         Err(SourceError::Rejected {
             path,

@@ -254,6 +254,20 @@ pub enum StateError {
         /// Its epoch.
         epoch: u64,
     },
+    /// The ingest journal lacks what the private log says comes next.
+    #[error(
+        "{}: the ingest journal has nothing at byte {offset} of session {session}, where it should go on: a file was \
+         removed, or restored from another copy than the logs; restore all from one copy",
+        path.display()
+    )]
+    IngestGap {
+        /// The state directory, or the file that ends too early.
+        path: PathBuf,
+        /// The session.
+        session: u32,
+        /// The place in it, in bytes behind the header.
+        offset: u64,
+    },
     /// A commit or checkpoint of the wrong epoch. Nothing was written.
     #[error(
         "epoch {found} cannot be written now, expected {expected}: epochs are written once, in order, without gaps"

@@ -45,6 +45,7 @@ pub(super) enum Role {
     Anchor = 4,
     Ledger = 5,
     Enrolment = 6,
+    IngestJournal = 7,
 }
 
 /// Frame kinds. Zero is never one, so zeros are never a frame.
@@ -58,6 +59,8 @@ pub(super) mod kind {
     pub(in crate::state) const ANCHOR: u8 = 7;
     pub(in crate::state) const LEDGER: u8 = 8;
     pub(in crate::state) const ENROLMENT: u8 = 9;
+    pub(in crate::state) const INGEST_SEGMENT: u8 = 16;
+    pub(in crate::state) const INGEST_RECORDS: u8 = 17;
 }
 
 /// Why a file header can't be accepted.

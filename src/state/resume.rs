@@ -50,7 +50,7 @@ fn mend(
 
 /// Writes `from..end` once more. After a sync that failed, the system may hold these bytes in memory only and
 /// report the next sync as a success; bytes written again are synced again.
-fn rewrite(file: &dyn StorageFile, mut from: u64, end: u64) -> Result<(), StateError> {
+pub(super) fn rewrite(file: &dyn StorageFile, mut from: u64, end: u64) -> Result<(), StateError> {
     let mut window = Zeroizing::new(vec![0; 1 << 16]);
     while from < end {
         let wanted = window.len().min((end - from) as usize);

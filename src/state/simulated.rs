@@ -211,6 +211,13 @@ impl Disk {
         state.durable.remove(&self.place(name));
     }
 
+    fn change_entry(&self, entry: Entry) -> Result<(), StateError> {
+        let mut state = self.call(self.path(), false)?;
+        entry.apply(&mut state.seen);
+        state.unsynced.push(entry);
+        Ok(())
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }
@@ -364,19 +371,11 @@ impl Storage for Disk {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), StateError> {
-        let mut state = self.call(self.path(), false)?;
-        let entry = Entry::Rename(self.place(from), self.place(to));
-        entry.apply(&mut state.seen);
-        state.unsynced.push(entry);
-        Ok(())
+        self.change_entry(Entry::Rename(self.place(from), self.place(to)))
     }
 
     fn remove(&self, name: &str) -> Result<(), StateError> {
-        let mut state = self.call(self.path(), false)?;
-        let entry = Entry::Remove(self.place(name));
-        entry.apply(&mut state.seen);
-        state.unsynced.push(entry);
-        Ok(())
+        self.change_entry(Entry::Remove(self.place(name)))
     }
 
     fn sync(&self) -> Result<(), StateError> {
@@ -397,6 +396,10 @@ impl Storage for Disk {
 
     fn reader(&self) -> Result<Box<dyn Storage>, StateError> {
         Ok(Box::new(self.clone()))
+    }
+
+    fn share(&self) -> Box<dyn Storage> {
+        Box::new(self.clone())
     }
 
     fn now(&self) -> u64 {

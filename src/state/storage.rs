@@ -17,6 +17,7 @@ use std::{
     io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
+    sync::Arc,
     time::SystemTime,
 };
 
@@ -93,6 +94,8 @@ pub(super) trait Storage: Send {
     fn reader(&self) -> Result<Box<dyn Storage>, StateError>;
     /// Seconds since 1970, by a clock that may be wrong.
     fn now(&self) -> u64;
+    /// Another handle on the directory, which stays locked as long as either lives.
+    fn share(&self) -> Box<dyn Storage>;
 }
 
 /// An open file.
@@ -112,11 +115,12 @@ pub(super) trait StorageFile: Send {
 }
 
 /// A directory of the file system.
+#[derive(Clone)]
 pub(super) struct Directory {
     path: PathBuf,
-    handle: OwnedFd,
+    handle: Arc<OwnedFd>,
     /// Held, not read: the lock ends with it.
-    _lock: Option<OwnedFd>,
+    _lock: Option<Arc<OwnedFd>>,
 }
 
 impl Directory {
@@ -130,7 +134,7 @@ impl Directory {
         }
         let mut directory = Self::shared(path)?;
         require_private(path, &directory.handle)?;
-        directory._lock = Some(lock::acquire(path, &directory.handle)?);
+        directory._lock = Some(Arc::new(lock::acquire(path, &directory.handle)?));
         if directory.read(PRIVATE_LOG)?.is_none() {
             directory.sync_parent()?;
         }
@@ -144,7 +148,7 @@ impl Directory {
             rustix::io::Errno::NOENT => StateError::Missing { path: path.to_owned() },
             error => refused(path, "open the directory")(error.into()),
         })?;
-        Ok(Self { path: path.to_owned(), handle, _lock: None })
+        Ok(Self { path: path.to_owned(), handle: Arc::new(handle), _lock: None })
     }
 
     /// A new directory lives in its parent's entries.
@@ -228,8 +232,11 @@ impl Storage for Directory {
     }
 
     fn reader(&self) -> Result<Box<dyn Storage>, StateError> {
-        let handle = self.handle.try_clone().map_err(refused(&self.path, "open the directory"))?;
-        Ok(Box::new(Self { path: self.path.clone(), handle, _lock: None }))
+        Ok(Box::new(Self { _lock: None, ..self.clone() }))
+    }
+
+    fn share(&self) -> Box<dyn Storage> {
+        Box::new(self.clone())
     }
 
     fn now(&self) -> u64 {

@@ -235,7 +235,7 @@ pub(crate) fn frames(file: &Path) -> Vec<FramePlace> {
     while start + 24 <= bytes.len() {
         let kind = bytes[start + 4];
         let end = start + 24 + (number(start) as u32) as usize;
-        if !(1..=7).contains(&kind) || end > bytes.len() {
+        if !(1..=17).contains(&kind) || end > bytes.len() {
             break;
         }
         let epoch = if (3..=5).contains(&kind) && end >= start + 40 { number(start + 32) } else { 0 };

@@ -1,0 +1,226 @@
+//! Where the records of a stream end: what may be made durable and acknowledged as a whole.
+//!
+//! One pass over the bytes, without their meaning. For CSV it is the state machine of the parser that reads them later
+//! (`csv-core` as [`super::csv`] uses it), so both agree on every text, well-formed or not.
+
+use super::row::RECORD_LIMIT;
+use crate::pipeline::Format;
+
+/// Follows a stream from its first byte.
+pub(super) struct Framing {
+    grammar: &'static Grammar,
+    state: State,
+    /// Records that have ended.
+    pub(super) records: u64,
+    /// The line of the next byte, from 1.
+    line: u64,
+    /// The line where the current record began.
+    began: u64,
+    /// Bytes of the current record.
+    length: usize,
+}
+
+/// What the next byte belongs to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// No record yet, or only blanks of one.
+    Between,
+    /// The first byte of a field that is not the record's first.
+    FieldStart,
+    Plain,
+    Quoted,
+    /// After a quote in a quoted field: its end, or the first of two.
+    QuoteInQuoted,
+}
+
+use State::{Between, FieldStart, Plain, QuoteInQuoted, Quoted};
+
+/// A state machine in tables, for speed: every byte passes through it.
+struct Grammar {
+    /// Of every byte its class: 0, 1, 2, or 3 for what ends a line.
+    class: [u8; 256],
+    /// For every state and class the next state.
+    next: [[State; 4]; 5],
+}
+
+static CSV: Grammar = Grammar {
+    class: classes(b"\"", b",", b"\r\n"),
+    next: [
+        [Plain, Quoted, FieldStart, Between],
+        [Plain, Quoted, FieldStart, Between],
+        [Plain, Plain, FieldStart, Between],
+        [Quoted, QuoteInQuoted, Quoted, Quoted],
+        [Plain, Quoted, FieldStart, Between],
+    ],
+};
+
+static NDJSON: Grammar = Grammar {
+    class: classes(b" \t\r\x0c", b"", b"\n"),
+    next: [
+        [Plain, Between, Plain, Between],
+        [Plain; 4],
+        [Plain, Plain, Plain, Between],
+        [Plain; 4],
+        [Plain; 4],
+    ],
+};
+
+const fn classes(first: &[u8], second: &[u8], ends: &[u8]) -> [u8; 256] {
+    let mut class = [0; 256];
+    let lists = [first, second, ends];
+    let mut list = 0;
+    while list < lists.len() {
+        let mut at = 0;
+        while at < lists[list].len() {
+            class[lists[list][at] as usize] = list as u8 + 1;
+            at += 1;
+        }
+        list += 1;
+    }
+    class
+}
+
+impl Framing {
+    pub(super) fn new(format: Format) -> Self {
+        let grammar = match format {
+            Format::Csv => &CSV,
+            Format::Ndjson => &NDJSON,
+        };
+        Framing { grammar, state: Between, records: 0, line: 1, began: 1, length: 0 }
+    }
+
+    /// Reads to the end of the first record: the number of bytes, if it ends in `bytes`.
+    pub(super) fn first_end(&mut self, bytes: &[u8]) -> Option<usize> {
+        let records = self.records;
+        let end = self.read(bytes, records + 1);
+        (self.records > records).then_some(end)
+    }
+
+    /// Reads `bytes`, but not beyond a record that is too long: the number of those up to the last place between two
+    /// records.
+    pub(super) fn last_end(&mut self, bytes: &[u8]) -> usize {
+        self.read(bytes, u64::MAX)
+    }
+
+    /// Whether the current record is longer than any reader takes.
+    pub(super) fn is_too_long(&self) -> bool {
+        self.length >= RECORD_LIMIT
+    }
+
+    /// The stream has ended: so has the record that was being read.
+    pub(super) fn end(&mut self) {
+        self.records += u64::from(!self.is_between());
+        (self.state, self.length) = (Between, 0);
+    }
+
+    /// Whether no record is being read.
+    pub(super) fn is_between(&self) -> bool {
+        self.state == Between
+    }
+
+    /// The line where the current record began.
+    pub(super) fn record_line(&self) -> u64 {
+        self.began
+    }
+
+    /// Reads `bytes` until there are `enough` records or one is too long: the number of bytes up to the last place
+    /// between two.
+    fn read(&mut self, bytes: &[u8], enough: u64) -> usize {
+        let (mut state, mut end, before) = (self.state, 0, self.length);
+        for (at, &byte) in bytes.iter().enumerate() {
+            let ends = state != Between;
+            state = self.grammar.next[state as usize][usize::from(self.grammar.class[usize::from(byte)])];
+            self.line += u64::from(byte == b'\n');
+            if state != Between {
+                continue;
+            }
+            self.length = if end == 0 { before + at + 1 } else { at + 1 - end };
+            if ends && self.is_too_long() {
+                return end;
+            }
+            (end, self.began, self.length) = (at + 1, self.line, 0);
+            self.records += u64::from(ends);
+            if self.records >= enough {
+                break;
+            }
+        }
+        if state != Between {
+            self.length = if end == 0 { before + bytes.len() } else { bytes.len() - end };
+        }
+        self.state = state;
+        end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The number of records, and of the bytes up to the last end of one.
+    fn frame(format: Format, text: &str) -> (u64, usize) {
+        let mut framing = Framing::new(format);
+        let end = framing.last_end(text.as_bytes());
+        (framing.records, end)
+    }
+
+    #[test]
+    fn records_end_where_their_format_says() {
+        let check = |format, text: &str, expected| assert_eq!(frame(format, text), expected, "{text:?}");
+        check(Format::Csv, "a,b\n1,2\n3", (2, 8));
+        check(Format::Csv, "a\r\n\r\n1\r", (2, 7));
+        check(Format::Csv, "\"a\nb\",c\n\"1\n", (1, 8));
+        check(Format::Csv, "\"a\"\"\nb\"\nc", (1, 8));
+        check(Format::Csv, "a\"b\n\"c\"d\n", (2, 9));
+        check(Format::Ndjson, "{}\n \n{\"a\":\n", (2, 11));
+        check(Format::Ndjson, "  {}", (0, 2));
+        check(Format::Ndjson, "", (0, 0));
+    }
+
+    #[test]
+    fn the_first_record_and_the_lines_are_told() {
+        let mut framing = Framing::new(Format::Csv);
+        assert_eq!(framing.first_end(b"\n\"a\n"), None);
+        assert_eq!((framing.record_line(), framing.is_between()), (2, false));
+        assert_eq!(framing.first_end(b"b\"\n1\n"), Some(3));
+        assert_eq!((framing.record_line(), framing.records), (4, 1));
+        assert_eq!(framing.last_end(b"5"), 0);
+        framing.end();
+        assert_eq!(framing.records, 2);
+    }
+
+    #[test]
+    fn a_record_that_is_too_long_is_told_and_what_comes_before_is_whole() {
+        let mut framing = Framing::new(Format::Csv);
+        let text = format!("a\n1\n\"{}", "x".repeat(2 * RECORD_LIMIT));
+        assert_eq!(framing.last_end(text.as_bytes()), 4);
+        assert_eq!((framing.is_too_long(), framing.record_line(), framing.records), (true, 3, 2));
+        let mut framing = Framing::new(Format::Csv);
+        assert_eq!(framing.first_end(&text.as_bytes()[4..]), None);
+        assert!(framing.is_too_long());
+    }
+
+    proptest! {
+        /// However the bytes come in parts, records are those of the parser.
+        #[test]
+        fn records_of_csv_are_those_of_the_parser(text in "[a,\"\r\n]{0,40}", cut in 0_usize..40) {
+            let bytes = text.as_bytes();
+            let (first, second) = bytes.split_at(cut.min(bytes.len()));
+            let mut framing = Framing::new(Format::Csv);
+            framing.last_end(first);
+            framing.last_end(second);
+            framing.end();
+            let (mut parser, mut rest, mut records) = (csv_core::Reader::new(), bytes, 0);
+            loop {
+                let (result, read, _, _) = parser.read_record(rest, &mut [0; 64], &mut [0; 64]);
+                rest = &rest[read..];
+                match result {
+                    csv_core::ReadRecordResult::Record => records += 1,
+                    csv_core::ReadRecordResult::End => break,
+                    _ => {}
+                }
+            }
+            prop_assert_eq!(framing.records, records, "{:?}", text);
+        }
+    }
+}

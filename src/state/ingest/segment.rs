@@ -1,0 +1,247 @@
+//! A file of the ingest journal: its name, how it begins, and what of it can be read.
+//!
+//! A segment is begun beside its place and swapped in, so one that has its name has a whole beginning. It is synced to
+//! its end before another follows it, so only the last segment of all may have a torn tail.
+
+use super::{
+    super::{
+        chain::follows,
+        error::StateError,
+        format::{FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, FrameHeader, Role, Version, file_header, kind},
+        frames::encode,
+        log::{Frame, Reading, damaged, find_frame, read_file_header, read_frame},
+        storage::{Storage, StorageFile, swap_in},
+    },
+    IngestPlace,
+};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+/// A segment while its beginning is being written.
+const NEW_SEGMENT: &str = "ingest.new";
+
+/// Bytes before the records in a frame: how many records there are up to its end, in all sessions.
+const COUNT_LENGTH: usize = 8;
+
+/// Which segment: the number of its session and its own number in it, both from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SegmentName {
+    pub(super) session: u32,
+    pub(super) number: u32,
+}
+
+impl SegmentName {
+    pub(super) fn file(self) -> String {
+        format!("ingest-{:06}-{:06}.log", self.session, self.number)
+    }
+
+    /// The segments in `storage`, in order.
+    pub(super) fn all(storage: &dyn Storage) -> Result<Vec<Self>, StateError> {
+        let mut names: Vec<Self> = storage.names()?.iter().filter_map(|name| Self::parse(name)).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        let (session, number) = name.strip_prefix("ingest-")?.strip_suffix(".log")?.split_once('-')?;
+        let parsed = Self { session: session.parse().ok()?, number: number.parse().ok()? };
+        (parsed.file() == name).then_some(parsed)
+    }
+
+    /// The next segment of the same session.
+    pub(super) fn next(self) -> Self {
+        Self { number: self.number + 1, ..self }
+    }
+
+    /// The first segment of the next session.
+    pub(super) fn next_session(self) -> Self {
+        Self { session: self.session + 1, number: 0 }
+    }
+}
+
+/// What stands before a segment: the payload of its first frame.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct SegmentHead {
+    pub(super) session: u32,
+    pub(super) number: u32,
+    /// Bytes of the session before this segment.
+    pub(super) start: u64,
+    /// Records before this segment, in all sessions.
+    pub(super) records: u64,
+    /// The bytes that name the columns, in every segment of the session.
+    pub(super) header: Vec<u8>,
+}
+
+impl SegmentHead {
+    pub(super) fn name(&self) -> SegmentName {
+        SegmentName { session: self.session, number: self.number }
+    }
+
+    /// The same for the next segment of the session.
+    pub(super) fn next(&self) -> Self {
+        Self { number: self.number + 1, ..self.clone() }
+    }
+
+    /// Where the segment begins.
+    pub(super) fn place(&self) -> IngestPlace {
+        IngestPlace { session: self.session, offset: self.start }
+    }
+}
+
+/// Begins a segment, on disk when this returns: the file and its length.
+pub(super) fn begin(
+    storage: &dyn Storage,
+    head: &SegmentHead,
+) -> Result<(Box<dyn StorageFile>, u64), StateError> {
+    let (name, beginning) = (head.name().file(), file_header(Role::IngestJournal, Version::NEWEST));
+    let frame = encode(kind::INGEST_SEGMENT, 0, head)?;
+    swap_in(storage, NEW_SEGMENT, &name, &[&beginning, &frame])?;
+    Ok((storage.write(&name)?, (beginning.len() + frame.len()) as u64))
+}
+
+/// A segment that is being read, one frame after the other.
+pub(super) struct Segment {
+    pub(super) file: Box<dyn StorageFile>,
+    pub(super) head: SegmentHead,
+    /// Where the next frame begins in the file.
+    pub(super) offset: u64,
+    /// Where it begins in the session.
+    pub(super) logical: u64,
+    /// Records up to there, in all sessions.
+    pub(super) records: u64,
+    /// The synced length that the frame before it states: nothing else proves that the rest has been synced.
+    pub(super) unproven: u64,
+}
+
+impl Segment {
+    /// Opens the segment `name` before its first records; `None` if there is none.
+    pub(super) fn open(storage: &dyn Storage, name: SegmentName) -> Result<Option<Self>, StateError> {
+        let Some(file) = storage.read(&name.file())? else { return Ok(None) };
+        let offset = FILE_HEADER_LENGTH as u64;
+        let whole = read_file_header(&*file, Role::IngestJournal)?.is_some();
+        let frame = match read_frame(&*file, offset, file.length()?)? {
+            Reading::Frame(frame) if whole && frame.header.kind == kind::INGEST_SEGMENT => frame,
+            _ => return Err(damaged(&*file, 0, "a segment has its name only with a whole beginning")),
+        };
+        let head: SegmentHead = frame.decode(&*file)?;
+        follows(&*file, &frame, "session", head.session.into(), name.session.into())?;
+        follows(&*file, &frame, "segment", head.number.into(), name.number.into())?;
+        let (logical, records) = (head.start, head.records);
+        Ok(Some(Self { file, head, offset: frame.end(), logical, records, unproven: frame.end() }))
+    }
+
+    /// The records of the next frame, if an intact one stands within the first `length` bytes of the file.
+    pub(super) fn next(&mut self, length: u64) -> Result<Option<Records>, StateError> {
+        let Reading::Frame(frame) = read_frame(&*self.file, self.offset, length)? else { return Ok(None) };
+        self.admit(&frame)?;
+        Ok(Some(Records { at: COUNT_LENGTH, payload: frame.payload }))
+    }
+
+    /// Checks that `frame` may stand here, and takes it in.
+    fn admit(&mut self, frame: &Frame) -> Result<(), StateError> {
+        let refuse = |what| Err(damaged(&*self.file, frame.offset, what));
+        let synced = frame.header.synced_length;
+        if frame.header.kind != kind::INGEST_RECORDS {
+            return refuse("a frame of this kind does not belong here");
+        }
+        if synced < self.unproven || synced > frame.offset {
+            return refuse("its synced length is not one that a run could write here");
+        }
+        let Some((count, records)) = frame.payload.split_first_chunk::<COUNT_LENGTH>() else {
+            return refuse("the payload is not of its kind's form");
+        };
+        let count = u64::from_le_bytes(*count);
+        if count < self.records {
+            return refuse("it counts fewer records than the frame before it");
+        }
+        self.logical += records.len() as u64;
+        (self.records, self.unproven, self.offset) = (count, synced, frame.end());
+        Ok(())
+    }
+
+    /// Reads on to the end of what is intact. What follows must be nothing or, in the last segment, torn: not known to
+    /// have been synced.
+    pub(super) fn read_to_end(&mut self, last: bool) -> Result<(), StateError> {
+        let length = self.file.length()?;
+        while self.next(length)?.is_some() {}
+        let mut torn = last;
+        let mut from = self.offset;
+        while let (true, Some(frame)) = (torn, find_frame(&*self.file, from, length)?) {
+            torn = frame.header.synced_length <= self.offset;
+            from = frame.end();
+        }
+        if self.offset == length || torn { Ok(()) } else { Err(self.broken()) }
+    }
+
+    /// Whether this segment follows `before`, which has been read to its end.
+    pub(super) fn continues(&self, before: &Segment) -> bool {
+        let (name, last) = (self.head.name(), before.head.name());
+        let start = if name == last.next() { before.logical } else { 0 };
+        (name == last.next() || name == last.next_session())
+            && self.head.start == start
+            && self.head.records == before.records
+    }
+
+    /// The error of a frame that fails its checksum though it was synced.
+    pub(super) fn broken(&self) -> StateError {
+        damaged(&*self.file, self.offset, "the frame fails its checksum, and it had been synced")
+    }
+}
+
+/// Records that have been read, and how many of their bytes have been taken.
+pub(super) struct Records {
+    payload: Zeroizing<Vec<u8>>,
+    at: usize,
+}
+
+impl Records {
+    pub(super) fn none() -> Self {
+        Self { payload: Zeroizing::default(), at: 0 }
+    }
+
+    /// Passes over at most `bytes` bytes: how many.
+    pub(super) fn skip(&mut self, bytes: u64) -> u64 {
+        let skipped = bytes.min((self.payload.len() - self.at) as u64);
+        self.at += skipped as usize;
+        skipped
+    }
+
+    /// Takes as many bytes as fit.
+    pub(super) fn take(&mut self, buffer: &mut [u8]) -> usize {
+        let rest = &self.payload[self.at..];
+        let taken = rest.len().min(buffer.len());
+        buffer[..taken].copy_from_slice(&rest[..taken]);
+        self.at += taken;
+        taken
+    }
+}
+
+/// Makes `frame` a whole frame of these records, up to whose end there are `count` in all sessions.
+pub(super) fn lay_out(frame: &mut Vec<u8>, synced_length: u64, count: u64, records: &[u8]) {
+    frame.clear();
+    frame.extend_from_slice(&[0; FRAME_HEADER_LENGTH]);
+    frame.extend_from_slice(&count.to_le_bytes());
+    frame.extend_from_slice(records);
+    let header = FrameHeader::of(kind::INGEST_RECORDS, synced_length, &frame[FRAME_HEADER_LENGTH..]);
+    frame[..FRAME_HEADER_LENGTH].copy_from_slice(&header.to_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_known_by_their_names() {
+        let check = |name: &str, expected: Option<(u32, u32)>| {
+            let parsed = SegmentName::parse(name).map(|name| (name.session, name.number));
+            assert_eq!(parsed, expected, "{name}");
+        };
+        check("ingest-000000-000012.log", Some((0, 12)));
+        check("ingest-1000000-000001.log", Some((1_000_000, 1)));
+        for name in
+            ["ingest-0-0.log", "ingest-000000-000000", "ingest.new", "ingest-00000a-000000.log", "lock"]
+        {
+            check(name, None);
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! A standard input with a journal: whatever kills a run, a record that was acknowledged counts once, and so does every other
+//! that its sender sends again, and the sums come out as if nothing had happened.
+//!
+//! `HUSHFLOW_KILLS=n` asks for n kills instead of 24.
+
+mod harness;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use harness::{
+    Ended, Lab, Random, Stream, await_until, expected_sums, finish, hushflow, last_frame, releases, run,
+    sums, wait,
+};
+
+fn kills() -> usize {
+    std::env::var("HUSHFLOW_KILLS").ok().and_then(|number| number.parse().ok()).unwrap_or(24)
+}
+
+/// A stream in a file, a pipeline that takes it from the standard input, and the sums of an undisturbed run.
+struct Case {
+    lab: Lab,
+    pipeline: PathBuf,
+    header: String,
+    rows: Vec<String>,
+    expected: Vec<Vec<i128>>,
+}
+
+impl Case {
+    fn new(stream: &Stream) -> Self {
+        let lab = Lab::new();
+        let text = stream.csv();
+        lab.write("data.csv", &text);
+        let expected = expected_sums(&lab.write("file.toml", stream.pipeline("data.csv", "")));
+        let pipeline = lab.write("pipeline.toml", with_journal(&stream.pipeline("-", "")));
+        let mut lines = text.lines().map(|line| format!("{line}\n"));
+        let header = lines.next().expect("a header");
+        Case { lab, pipeline, header, rows: lines.collect(), expected }
+    }
+
+    fn run(&self, state: &Path, workers: usize) -> Command {
+        let mut command = run(&self.pipeline, state, workers);
+        command.args(["--acknowledge", "-"]).stdin(Stdio::piped());
+        command
+    }
+
+    /// Feeds these lines, and kills the run once all of `rows` rows are acknowledged.
+    fn feed_and_kill(&self, state: &Path, lines: &str, rows: u64) {
+        let mut child = self.run(state, 1).spawn().expect("the run starts");
+        let mut input = child.stdin.take().expect("a pipe");
+        let mut numbers = numbers(&mut child);
+        numbers.next().expect("the number at the start");
+        input.write_all(lines.as_bytes()).expect("the run listens");
+        assert!(numbers.any(|number| number == rows), "all rows are acknowledged");
+        child.kill().expect("a child can be killed");
+        assert_eq!(wait(child).code, None);
+    }
+
+    /// Feeds these lines and ends.
+    fn feed(&self, state: &Path, lines: &str) -> Ended {
+        let mut child = self.run(state, 1).spawn().expect("the run starts");
+        let mut input = child.stdin.take().expect("a pipe");
+        // A run that refuses does not take everything.
+        let _ = input.write_all(lines.as_bytes());
+        drop(input);
+        wait(child)
+    }
+}
+
+fn with_journal(pipeline: &str) -> String {
+    pipeline.replacen("format = 'csv'", "format = 'csv'\njournal = true", 1)
+}
+
+/// What a run acknowledges.
+fn numbers(child: &mut Child) -> impl Iterator<Item = u64> + use<> {
+    let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    lines.map_while(Result::ok).map_while(|line| line.parse().ok())
+}
+
+/// A sender that forgets what was acknowledged, and so can't send it again.
+struct Sender<'a> {
+    case: &'a Case,
+    /// Rows that are safe as far as it knows.
+    safe: u64,
+}
+
+impl Sender<'_> {
+    /// Sends what is not safe to a run, which is killed at a `random` moment if there is one. Gives how it ended.
+    fn send(&mut self, state: &Path, workers: usize, random: Option<&mut Random>) -> Ended {
+        let mut child = self.case.run(state, workers).spawn().expect("the run starts");
+        let input = child.stdin.take().expect("a pipe");
+        let mut numbers = numbers(&mut child);
+        let Some(first) = numbers.next() else { panic!("{}", wait(child).err) };
+        assert!(first >= self.safe, "{first} are left of {} acknowledged records", self.safe);
+        let rows = &self.case.rows[first as usize..];
+        let (safe, told) = (AtomicU64::new(first), AtomicU64::new(0));
+        let ended = std::thread::scope(|scope| {
+            scope.spawn(|| pour(input, &self.case.header, rows));
+            scope.spawn(|| {
+                for number in numbers {
+                    assert!(number > safe.swap(number, Ordering::Relaxed), "acknowledgements grow");
+                    told.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            if let Some(random) = random {
+                strike(&mut child, &told, random);
+            }
+            wait(child)
+        });
+        self.safe = safe.into_inner();
+        ended
+    }
+}
+
+/// Writes rows until they end or the reader is gone.
+fn pour(mut input: ChildStdin, header: &str, rows: &[String]) {
+    if input.write_all(header.as_bytes()).is_err() {
+        return;
+    }
+    for part in rows.chunks(50) {
+        if input.write_all(part.concat().as_bytes()).is_err() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Kills a run at once or after some acknowledgements.
+fn strike(child: &mut Child, told: &AtomicU64, random: &mut Random) {
+    let enough = random.below(40);
+    while told.load(Ordering::Relaxed) < enough && child.try_wait().expect("a child can be asked").is_none() {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    std::thread::sleep(Duration::from_micros(random.below(5_000)));
+    child.kill().expect("a child can be killed");
+}
+
+/// The last file of the journal.
+fn last_segment(state: &Path) -> Option<PathBuf> {
+    let files = std::fs::read_dir(state).expect("a state directory");
+    let files = files.map(|file| file.expect("an entry").path());
+    files.filter(|path| path.display().to_string().contains("/ingest-")).max()
+}
+
+/// What a power cut may leave of a group that was being written: zeros, garbage, or a part of it.
+fn tear(state: &Path, random: &mut Random) {
+    let Some(path) = last_segment(state) else { return };
+    let length = 1 + random.below(3000);
+    let torn: Vec<u8> = match random.below(4) {
+        0 => return,
+        1 => vec![0; length as usize],
+        2 => (0..length).map(|_| random.below(256) as u8).collect(),
+        _ => {
+            let frame = last_frame(&path);
+            let bytes = std::fs::read(&path).expect("a segment");
+            let end = frame.start + length.min(frame.end - frame.start - 1);
+            bytes[frame.start as usize..end.min(bytes.len() as u64) as usize].to_vec()
+        }
+    };
+    let mut file = std::fs::File::options().append(true).open(path).expect("a segment");
+    file.write_all(&torn).expect("a segment can be torn");
+}
+
+#[test]
+fn killed_runs_count_every_record_once() {
+    let case = Case::new(&Stream { rows: 20_000, epochs: 400 });
+    let mut random = Random(1);
+    let (mut killed, mut round) = (0, 0);
+    while killed < kills() {
+        round += 1;
+        let state = case.lab.path(&format!("state {round}"));
+        let mut sender = Sender { case: &case, safe: 0 };
+        let mut seen = Vec::new();
+        loop {
+            let workers = 1 + random.below(3) as usize;
+            let ended = sender.send(&state, workers, Some(&mut random));
+            let now = releases(&state);
+            assert!(now.starts_with(&seen), "an epoch that had been published is another now");
+            seen = now;
+            if ended.code.is_some() {
+                ended.succeeded();
+                break;
+            }
+            killed += 1;
+            tear(&state, &mut random);
+        }
+        assert_eq!(sender.safe, case.rows.len() as u64);
+        assert!(sums(&state) == case.expected, "the sums are not those of a run that nobody killed");
+        finish(hushflow(["verify"]).arg(&state)).succeeded();
+    }
+}
+
+#[test]
+fn sessions_may_name_their_columns_in_another_order_and_none_may_lack_one() {
+    let case = Case::new(&Stream { rows: 2000, epochs: 20 });
+    let state = case.lab.path("state");
+    let (first, rest) = case.rows.split_at(700);
+    let (second, third) = rest.split_at(700);
+    case.feed_and_kill(&state, &(case.header.clone() + &first.concat()), 700);
+    let reversed = |line: &String| line.trim().rsplit(',').collect::<Vec<_>>().join(",") + "\r\n";
+    let second: String = second.iter().map(reversed).collect();
+    case.feed_and_kill(&state, &(reversed(&case.header) + &second), 1400);
+    let lacking = case.header.replace(",e", ",other") + &third.concat();
+    case.feed(&state, &lacking).failed(1, &["<standard input>:1", "none of the 8 columns", "\"e\""]);
+    case.feed(&state, &(case.header.clone() + &third.concat())).succeeded();
+    assert!(sums(&state) == case.expected);
+}
+
+#[test]
+fn what_is_in_the_journal_is_counted_without_more_input_and_then_gone() {
+    let case = Case::new(&Stream { rows: 2000, epochs: 20 });
+    let state = case.lab.path("state");
+    case.feed_and_kill(&state, &(case.header.clone() + &case.rows.concat()), 2000);
+    let verified = finish(hushflow(["verify", "--json"]).arg(&state)).succeeded().json();
+    assert_eq!(verified[0]["journal_sessions"], 1);
+    finish(&mut run(&case.pipeline, &state, 2)).succeeded();
+    assert!(sums(&state) == case.expected);
+    let verified = finish(hushflow(["verify", "--json"]).arg(&state)).succeeded().json();
+    assert_eq!(verified[0]["journal_bytes"], 0, "{}", verified[0]);
+    let segment = last_segment(&state).expect("where the journal ended");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&segment.metadata().expect("a file").permissions());
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_full_disk_is_told_and_loses_nothing() {
+    let case = Case::new(&Stream { rows: 4000, epochs: 20 });
+    let state = case.lab.path("state");
+    let mut limited = Command::new("sh");
+    limited.args([
+        "-c",
+        "trap '' XFSZ; ulimit -f 40; exec \"$0\" \"$@\"",
+        env!("CARGO_BIN_EXE_hushflow"),
+        "run",
+        "--quiet",
+    ]);
+    limited.arg(&case.pipeline).arg("--state").arg(&state).args(["--acknowledge", "-"]);
+    limited.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = limited.spawn().expect("a shell");
+    let input = child.stdin.take().expect("a pipe");
+    let mut numbers = numbers(&mut child);
+    assert_eq!(numbers.next(), Some(0));
+    pour(input, &case.header, &case.rows);
+    let safe = numbers.last().expect("a number");
+    assert!((1..4000).contains(&safe), "{safe}");
+    wait(child).failed(1, &["cannot write the file"]);
+    let mut sender = Sender { case: &case, safe };
+    sender.send(&state, 1, None).succeeded();
+    assert!(sums(&state) == case.expected);
+}
+
+#[test]
+fn a_journal_that_was_damaged_or_lost_is_refused() {
+    let case = Case::new(&Stream { rows: 2000, epochs: 20 });
+    let state = case.lab.path("state");
+    case.feed_and_kill(&state, &(case.header.clone() + &case.rows[..1000].concat()), 1000);
+    case.feed_and_kill(&state, &(case.header.clone() + &case.rows[1000..1500].concat()), 1500);
+    let first = state.join("ingest-000000-000000.log");
+    let good = std::fs::read(&first).expect("a segment");
+    let mut bad = good.clone();
+    let last = bad.len() - 1;
+    bad[last] ^= 1;
+    std::fs::write(&first, &bad).expect("a segment can be damaged");
+    let name = first.display().to_string();
+    finish(hushflow(["verify"]).arg(&state)).failed(1, &[&name, "damaged at byte"]);
+    case.feed(&state, "").failed(1, &[&name, "damaged at byte"]);
+    std::fs::write(&first, &good).expect("a segment can be mended");
+    case.feed(&state, &(case.header.clone() + &case.rows[1500..].concat())).succeeded();
+    assert!(sums(&state) == case.expected);
+    std::fs::remove_file(last_segment(&state).expect("a segment")).expect("a segment can be removed");
+    case.feed(&state, &case.header).failed(1, &["the ingest journal has nothing at byte"]);
+}
+
+#[test]
+fn a_journal_can_be_switched_on_and_not_off() {
+    let case = Case::new(&Stream { rows: 2000, epochs: 20 });
+    let state = case.lab.path("state");
+    let plain = case.lab.write("plain.toml", Stream { rows: 2000, epochs: 20 }.pipeline("-", ""));
+    let mut child = run(&plain, &state, 1).stdin(Stdio::piped()).spawn().expect("the run starts");
+    let mut input = child.stdin.take().expect("a pipe");
+    input.write_all((case.header.clone() + &case.rows[..1000].concat()).as_bytes()).expect("the run listens");
+    await_until("some epochs are published", || releases(&state).len() > 2);
+    child.kill().expect("a child can be killed");
+    wait(child);
+    // The sender goes on with rows of epochs that have not been published.
+    case.feed(&state, &(case.header.clone() + &case.rows[1000..].concat())).succeeded();
+    assert_eq!(releases(&state).len(), 20);
+    finish(&mut run(&plain, &state, 1)).failed(1, &["journal = true"]);
+}
+
+#[test]
+fn wrong_use_is_explained() {
+    let stream = Stream { rows: 2000, epochs: 20 };
+    let lab = Lab::new();
+    let check = |pipeline: &str, arguments: &[&str], parts: &[&str]| {
+        let pipeline = lab.write("p.toml", pipeline);
+        let ended =
+            finish(hushflow(["run"]).arg(pipeline).arg("--state").arg(lab.path("state")).args(arguments));
+        ended.failed(2, parts);
+    };
+    let journal = with_journal(&stream.pipeline("-", ""));
+    check(
+        &with_journal(&stream.pipeline("data.csv", "")),
+        &[],
+        &["p.toml:5:", "source.journal", "standard input"],
+    );
+    check(
+        &journal.replacen("journal", "missing = 'reject'\njournal", 1),
+        &[],
+        &["source.journal", "can't be mended"],
+    );
+    check(&stream.pipeline("-", ""), &["--acknowledge", "-"], &["journal = true"]);
+    check(&journal, &["--acknowledge", "-"], &["add --quiet"]);
+}
