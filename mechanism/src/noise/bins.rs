@@ -24,7 +24,7 @@ use std::sync::LazyLock;
 const COVERED: u64 = 1024;
 
 /// Where the scan of the cumulative table begins, by the leading bits of U.
-const GUIDE_BITS: u32 = 10;
+const GUIDE_BITS: u32 = 12;
 
 /// Table for U of `bits` bits and the denominator D.
 pub(super) struct Bins {
@@ -32,6 +32,7 @@ pub(super) struct Bins {
     denominator: u64,
     /// `cumulative[h] = t_0 + … + t_h`.
     cumulative: Vec<u64>,
+    /// For each beginning of U the h whose share is its first.
     guide: Vec<u16>,
 }
 
@@ -51,14 +52,14 @@ impl Bins {
             .collect();
         let shift = bits - GUIDE_BITS;
         let guide = (0..1u64 << GUIDE_BITS)
-            .map(|g| cumulative.partition_point(|&c| c <= g << shift) as u16)
+            .map(|g| cumulative.partition_point(|&c| c <= g << shift).min(cumulative.len() - 1) as u16)
             .collect();
         assert!(sum + COVERED < 1 << bits, "the table leaves room for the exact trials");
         Bins { bits, denominator, cumulative, guide }
     }
 
     /// Draws a bin from `bits` uniform bits, and from more of the generator where they do not suffice.
-    #[inline]
+    #[inline(always)]
     pub(super) fn draw<R: CryptoRng + ?Sized>(&self, uniform: u64, rng: &mut R) -> u64 {
         match self.table_entry(uniform) {
             Some(h) => h,
@@ -66,16 +67,15 @@ impl Bins {
         }
     }
 
-    #[inline]
+    /// Nearly always U is in the share of the first h that the guide tells or in that of the next: which of them is told
+    /// without a branch that could be guessed wrong.
+    #[inline(always)]
     fn table_entry(&self, uniform: u64) -> Option<u64> {
-        let mut h = self.guide[(uniform >> (self.bits - GUIDE_BITS)) as usize] as usize;
-        while h < self.cumulative.len() {
-            if uniform < self.cumulative[h] {
-                return Some(h as u64);
-            }
-            h += 1;
-        }
-        None
+        let first = usize::from(self.guide[(uniform >> (self.bits - GUIDE_BITS)) as usize]);
+        let h = first + usize::from(uniform >= self.cumulative[first]);
+        let rest = self.cumulative.get(h..)?;
+        let further = rest.iter().position(|&end| uniform < end)?;
+        Some((h + further) as u64)
     }
 
     #[cold]

@@ -24,17 +24,21 @@
 //! decided by 16 bits in 98.6 % of all cases, by 64 bits in all but 2⁻⁴⁰ of the rest, and by as many
 //! as it takes, in integers, in what remains. No comparison is ever rounded.
 //!
-//! **Cost.** Two 64-bit words for W < 2⁴⁸ and three above, one multiplication, no division, no floating point.
-//! Time depends on the noise only, which is drawn before the sums of its epoch are looked at.
+//! **Cost.** Two 64-bit words for W < 2⁵⁸ and three above, drawn for many rounds at a time; two multiplications, no
+//! division, no floating point. Time depends on the noise only, which is drawn before the sums of its epoch are looked at.
 
 use super::bins::{BINS, Bins};
 use super::scale::NoiseScale;
 use super::uniform::LazyUniform;
 use num_bigint::BigUint;
 use rand::CryptoRng;
+use zeroize::Zeroizing;
 
-/// Bins at least this wide are drawn in two parts.
-const WIDE: u128 = 1 << 48;
+/// Bins at least this wide are drawn in two parts. Narrower ones take a word, and another one in less than one of 64 cases.
+const WIDE: u128 = 1 << 58;
+
+/// Rounds whose words are drawn together.
+const ROUNDS: usize = 64;
 
 /// An exact discrete Gaussian of the given scale.
 ///
@@ -90,41 +94,66 @@ impl DiscreteGaussian {
 
     /// Fills the slice with independent draws.
     pub fn fill<R: CryptoRng + ?Sized>(&self, rng: &mut R, noise: &mut [i128]) {
-        for x in noise {
-            *x = self.sample(rng);
+        match self.low_bits {
+            0 => self.fill_by_rounds::<2, R>(rng, noise),
+            _ => self.fill_by_rounds::<3, R>(rng, noise),
         }
     }
 
     /// One draw.
-    #[inline]
     pub fn sample<R: CryptoRng + ?Sized>(&self, rng: &mut R) -> i128 {
-        loop {
-            let word = rng.next_u64();
-            let negative = word & 1 == 1;
-            let squeeze = (word >> 1) & 0xffff;
-            let place = self.draw_place(word >> (64 - Bins::RELEASE_BITS), rng);
-            if !(surely_accepted(&place, squeeze) || self.accepted(&place, squeeze, rng)) {
-                continue;
+        if self.low_bits == 0 { self.draw::<2, R>(rng) } else { self.draw::<3, R>(rng) }
+    }
+
+    /// A round for every draw, and more for those that it does not end.
+    fn fill_by_rounds<const WORDS: usize, R: CryptoRng + ?Sized>(&self, rng: &mut R, noise: &mut [i128]) {
+        let mut bytes = Zeroizing::new([[[0u8; 8]; WORDS]; ROUNDS]);
+        for noise in noise.chunks_mut(ROUNDS) {
+            let bytes = &mut bytes[..noise.len()];
+            rng.fill_bytes(bytes.as_flattened_mut().as_flattened_mut());
+            for (x, bytes) in noise.iter_mut().zip(bytes.iter()) {
+                let round = self.round(bytes.map(u64::from_le_bytes), rng);
+                *x = round.unwrap_or_else(|| self.draw::<WORDS, R>(rng));
             }
-            let magnitude = (u128::from(place.bin) * self.scale.bin_width() + place.offset) as i128;
-            if magnitude == 0 && negative {
-                continue;
-            }
-            return if negative { -magnitude } else { magnitude };
         }
     }
 
-    /// Steps 1 and 2.
-    #[inline]
-    fn draw_place<R: CryptoRng + ?Sized>(&self, uniform: u64, rng: &mut R) -> Place {
-        let bin = self.bins.draw(uniform, rng);
-        let (word, offset) = uniform_below(self.leading, rng);
-        let offset = match self.low_bits {
-            0 => u128::from(offset),
-            k => u128::from(offset) << k | u128::from(rng.next_u64() >> (64 - k)),
-        };
+    #[inline(never)]
+    fn draw<const WORDS: usize, R: CryptoRng + ?Sized>(&self, rng: &mut R) -> i128 {
+        loop {
+            let words = std::array::from_fn(|_| rng.next_u64());
+            if let Some(x) = self.round::<WORDS, R>(words, rng) {
+                return x;
+            }
+        }
+    }
+
+    /// A round with these uniform words, and more of the generator where they do not suffice.
+    #[inline(always)]
+    fn round<const WORDS: usize, R: CryptoRng + ?Sized>(
+        &self,
+        words: [u64; WORDS],
+        rng: &mut R,
+    ) -> Option<i128> {
+        let negative = words[0] & 1;
+        let squeeze = (words[0] >> 1) & 0xffff;
+        let bin = self.bins.draw(words[0] >> (64 - Bins::RELEASE_BITS), rng);
+        let (word, leading) = uniform_below(self.leading, words[1], rng);
+        let low = words.get(2).map_or(0, |word| word >> (64 - self.low_bits));
+        let offset = u128::from(leading) << self.low_bits | u128::from(low);
         // f < word/2⁶⁴ + 2⁻³¹ (narrow bins: f ≤ word/2⁶⁴) < (⌊word/2⁴⁸⌋ + 2)/2¹⁶.
-        Place { bin, offset, fraction: (word >> 48) + 2 }
+        let place = Place { bin, offset, fraction: (word >> 48) + 2 };
+        if !(surely_accepted(&place, squeeze) || self.accepted(&place, squeeze, rng)) {
+            return None;
+        }
+        // Bins that would take it beyond 127 bits, from 2³¹ on, have a probability below exp(−2⁴⁸).
+        let start = (u128::from(bin) * u128::from(self.leading)) << self.low_bits;
+        let magnitude = start.wrapping_add(offset) as i128;
+        if magnitude == 0 && negative == 1 {
+            return None;
+        }
+        let sign = -i128::from(negative);
+        Some((magnitude ^ sign).wrapping_sub(sign))
     }
 
     /// Step 3 where 16 bits of U₁ do not decide it.
@@ -171,7 +200,7 @@ impl DiscreteGaussian {
 
     /// Integers that enclose 2⁶⁴·e/trials, from 48 bits of f.
     fn exponent_bounds(&self, place: &Place, trials: u64) -> (u128, u128) {
-        // W' < 2⁴⁸ are its leading bits, j' those of j: f lies in [j', j'+1)/W', and is j'/W' if nothing was cut.
+        // W' < 2⁵⁸ are its leading bits, j' those of j: f lies in [j', j'+1)/W', and is j'/W' if nothing was cut.
         let cut = self.low_bits.saturating_sub(16);
         let width = self.scale.bin_width() >> cut;
         let offset = place.offset >> cut;
@@ -205,15 +234,16 @@ fn surely_accepted(place: &Place, squeeze: u64) -> bool {
     squeeze > (f * (((2 * place.bin) << 16) + f)) >> 29
 }
 
-/// An exactly uniform integer below `bound`, with the word it was made of (Lemire 2019).
-#[inline]
-fn uniform_below<R: CryptoRng + ?Sized>(bound: u64, rng: &mut R) -> (u64, u64) {
+/// An exactly uniform integer below `bound`, with the word it was made of: this one, or the first of the generator that can
+/// be taken (Lemire 2019).
+#[inline(always)]
+fn uniform_below<R: CryptoRng + ?Sized>(bound: u64, mut word: u64, rng: &mut R) -> (u64, u64) {
     loop {
-        let word = rng.next_u64();
         let product = u128::from(word) * u128::from(bound);
         let low = product as u64;
         if low >= bound || low >= bound.wrapping_neg() % bound {
             return (word, (product >> 64) as u64);
         }
+        word = rng.next_u64();
     }
 }
