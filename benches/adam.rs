@@ -1,8 +1,8 @@
 //! A step of private Adam with a million parameters: 16 gradients are clipped, summed with their squares, released with
 //! exact noise through a strategy with buffers, committed, decoded, and fed back as parameters. By one worker and by two.
 //!
-//! `cargo bench --bench adam`, beside `python3 benches/baseline/adam.py`, which does the same in numpy. Gradients are made
-//! beforehand; copying them into the dataflow is part of the step.
+//! `cargo bench --bench adam`, beside `python3 benches/baseline/adam.py [exact]`, which does the same in numpy. Gradients are made
+//! beforehand, in single precision, as trainers have them.
 
 use std::error::Error;
 use std::num::NonZeroU32;
@@ -29,7 +29,7 @@ fn main() {
 #[divan::bench(args = [(1, 2), (1, 12), (2, 2), (2, 12)], sample_count = 5, sample_size = 1)]
 fn workers_and_steps(bencher: divan::Bencher<'_, '_>, (workers, steps): (usize, u64)) {
     let setup = setup(steps);
-    let gradients: Arc<Vec<f64>> = Arc::new((0..BATCH * DIMENSION).map(|i| (i as f64).sin()).collect());
+    let gradients: Arc<Vec<f32>> = Arc::new((0..BATCH * DIMENSION).map(|i| (i as f32).sin()).collect());
     bencher.bench(|| {
         let (setup, gradients) = (setup.clone(), gradients.clone());
         let work = move |worker: &mut Worker| train(worker, &setup, gradients.clone());
@@ -63,7 +63,7 @@ fn setup(steps: u64) -> TrainingSetup {
     TrainingSetup {
         clipper: Arc::new(mechanism.moments().clipper(clipper).expect("the mechanism's norm")),
         release: ReleaseSetup {
-            shards: Shards::new(1, mechanism.layout(), 16),
+            shards: Shards::at_least(1, mechanism.layout(), 16),
             mechanism: mechanism.clone(),
             source: NoiseSource::System,
             states: Arc::default(),
@@ -76,7 +76,7 @@ fn setup(steps: u64) -> TrainingSetup {
     }
 }
 
-fn train(worker: &mut Worker, setup: &TrainingSetup, gradients: Arc<Vec<f64>>) {
+fn train(worker: &mut Worker, setup: &TrainingSetup, gradients: Arc<Vec<f32>>) {
     let learner = Given { gradients, worker: worker.index(), workers: worker.peers() };
     let (setup, fault) = (setup.clone(), Fault::new());
     let watched = fault.clone();
@@ -87,15 +87,17 @@ fn train(worker: &mut Worker, setup: &TrainingSetup, gradients: Arc<Vec<f64>>) {
 
 /// Has gradients already.
 struct Given {
-    gradients: Arc<Vec<f64>>,
+    gradients: Arc<Vec<f32>>,
     worker: usize,
     workers: usize,
 }
 
 impl Learner for Given {
-    fn gradients(&mut self, _: u64, parameters: &[f64], give: &mut dyn FnMut(Vec<f64>)) {
-        let records = self.gradients.chunks_exact(parameters.len());
-        records.skip(self.worker).step_by(self.workers).for_each(|gradient| give(gradient.to_vec()));
+    type Number = f32;
+
+    fn gradients(&mut self, _: u64, parameters: &[f64], give: &mut dyn FnMut(&[f32])) {
+        let border = |worker: usize| BATCH * worker / self.workers * parameters.len();
+        give(&self.gradients[border(self.worker)..border(self.worker + 1)]);
     }
 }
 

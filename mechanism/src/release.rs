@@ -24,6 +24,9 @@ use std::ops::Range;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
+/// Coordinates whose sums and noise fit the processor's second cache.
+const NEAR_COORDINATES: u64 = 1 << 14;
+
 /// How the coordinates of all keys are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shards {
@@ -37,6 +40,14 @@ impl Shards {
         let coordinates = u64::from(keys) * layout.coordinates() as u64;
         let number = coordinates.clamp(1, u64::from(at_most.max(1))) as u32;
         Shards { coordinates, number }
+    }
+
+    /// Cuts into this many shards, or into as many more as it takes for a shard to hold no more than 2¹⁴ coordinates, so that
+    /// what belongs to them stays in a processor's cache from one stage to the next.
+    pub fn at_least(keys: u32, layout: Layout, least: u32) -> Self {
+        let coordinates = u64::from(keys) * layout.coordinates() as u64;
+        let enough = u32::try_from(coordinates.div_ceil(NEAR_COORDINATES)).unwrap_or(u32::MAX);
+        Shards::new(keys, layout, least.max(enough))
     }
 
     /// Number of shards.
@@ -62,7 +73,7 @@ impl Shards {
     }
 
     /// Cuts a run of coordinates at the borders of shards: `(shard, run)` in order.
-    pub fn split(&self, run: Range<u64>) -> impl Iterator<Item = (u32, Range<u64>)> + use<> {
+    pub fn split(&self, run: Range<u64>) -> impl Iterator<Item = (u32, Range<u64>)> + Clone + use<> {
         let shards = *self;
         let mut next = run.start;
         std::iter::from_fn(move || {
@@ -199,14 +210,14 @@ impl ReleaseShard {
         if let Some(horizon) = self.horizon.filter(|&horizon| epoch > horizon) {
             return Err(StepError::PastHorizon { horizon }.into());
         }
-        let noise = self.take_noise()?;
-        // Wiped where an error leaves values without their noise.
-        let mut values = Zeroizing::new(vec![0; sums.len()]);
-        self.encoder.encode(sums, &mut values)?;
-        for (value, noise) in values.iter_mut().zip(noise.iter()) {
-            *value = value.checked_add(*noise).ok_or(ReleaseError::Overflow)?;
+        // Each is wiped unless all of the noise has become values.
+        let mut noise = self.take_noise()?;
+        let mut encoded = Zeroizing::new(vec![0; sums.len()]);
+        self.encoder.encode(sums, &mut encoded)?;
+        for (noise, encoded) in noise.iter_mut().zip(encoded.iter()) {
+            *noise = noise.checked_add(*encoded).ok_or(ReleaseError::Overflow)?;
         }
-        Ok(std::mem::take(&mut values))
+        Ok(std::mem::take(&mut *noise))
     }
 
     /// Takes over the sums of an epoch that was released before a restart. Nothing is drawn.
@@ -291,6 +302,14 @@ mod tests {
                 next = range.end;
             }
             prop_assert_eq!(next, shards.coordinates());
+        }
+
+        #[test]
+        fn shards_are_small_or_few(dimension in 1usize..100_000, least in 1u32..100) {
+            let shards = Shards::at_least(1, Layout { dimension, second: SecondMoment::None }, least);
+            let longest = (0..shards.number()).map(|shard| shards.range(shard)).map(|run| run.end - run.start).max();
+            prop_assert!(longest <= Some(NEAR_COORDINATES));
+            prop_assert!(u64::from(shards.number()) >= u64::from(least).min(shards.coordinates()));
         }
 
         #[test]

@@ -1,22 +1,22 @@
 //! A training loop inside the dataflow: parameters flow back to where gradients are taken.
 //!
 //! ```text
-//! gradients ─ clip ─ accumulate ─ release ─ commit ─ adam
-//!     ↑                                                │  the update of step t, at time t
-//!     └──────────────── feedback, t → t + 1 ───────────┘
+//! gradients ─ release ─ commit ─ adam
+//!     ↑                           │  the update of step t, at time t
+//!     └─── feedback, t → t + 1 ───┘
 //! ```
 //!
-//! The epoch is the optimiser's step. Every worker has all parameters, which are public, takes the gradients of its own
+//! Gradients are clipped and added up as they are given ([`ClippedSums`]): what leaves the first operator is one worker's
+//! exact sums. The epoch is the optimiser's step. Every worker has all parameters, which are public, takes the gradients of its own
 //! share of a step's records, and applies the same updates in the same order: so all hold equal parameters, and as sums are
 //! of integers, the same as one worker would.
 
 use crate::{
-    Accumulate, AdamSetup, Clip, Commit, CommitLog, Fault, Optimise, PartialSums, QuantisedRecords, Records,
-    Release, ReleaseSetup, SquareBatches,
+    AdamSetup, Commit, CommitLog, Fault, Optimise, PartialSums, Release, ReleaseSetup, SquareBatches,
 };
 use hushflow_mechanism::estimate::adam::{Parameters, UpdatePart};
 use hushflow_mechanism::mechanism::Method;
-use hushflow_mechanism::moments::Clipper;
+use hushflow_mechanism::moments::{ClippedSums, ClippedSumsError, Clipper, Layout};
 use hushflow_mechanism::release::Shards;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,13 +29,16 @@ use timely::dataflow::{Scope, StreamVec};
 
 /// A model that learns, one on each worker.
 pub trait Learner: 'static {
+    /// What gradients are made of: `f64` or `f32`.
+    type Number: Copy + Into<f64>;
+
     /// Takes the gradients of this worker's share of the records of a step, at these parameters, and hands them to `give`,
-    /// several whole gradients at a time, in any order. The last call is for the step behind the last one: what is given
-    /// then goes nowhere.
+    /// whole gradients end to end, in any order; the more at a time, the faster they are added up. The last call is for the
+    /// step behind the last one: what is given then goes nowhere.
     ///
     /// Which worker takes which record must not depend on the data, and each record's gradient must depend on that record
     /// and the parameters alone.
-    fn gradients(&mut self, step: u64, parameters: &[f64], give: &mut dyn FnMut(Vec<f64>));
+    fn gradients(&mut self, step: u64, parameters: &[f64], give: &mut dyn FnMut(&[Self::Number]));
 }
 
 /// What a training loop needs to know. The same on every worker.
@@ -64,8 +67,7 @@ pub fn training_loop<'scope>(
     let shards = setup.release.shards;
     let (loop_end, updates) = scope.feedback(1);
     let ends = vec![setup.adam.horizon].to_stream(scope);
-    let gradients = gradients(updates, &setup, learner, fault.clone()).clip(setup.clipper, fault.clone());
-    sums(gradients, &setup.release, fault.clone())
+    gradients(updates, &setup, learner, fault.clone())
         .release(ends, setup.release, fault.clone())
         .commit(Vec::new().to_stream(scope), shards, 1, log, fault.clone())
         .adam(setup.adam, fault)
@@ -73,33 +75,41 @@ pub fn training_loop<'scope>(
 }
 
 /// The sums that the method of the release asks for.
-fn sums<'scope>(
-    gradients: StreamVec<'scope, u64, QuantisedRecords>,
-    release: &ReleaseSetup,
-    fault: Fault,
-) -> StreamVec<'scope, u64, PartialSums> {
-    let (shards, layout) = (release.shards, release.mechanism.layout());
-    match release.mechanism.moments().parameters().method {
-        Method::BatchSquares { size } => {
-            let first = layout.without_second();
-            let cut = Shards::new(1, first, shards.number());
-            let sums = gradients.accumulate(first, cut, fault.clone());
-            sums.square_batches(layout, size.get(), cut, shards, fault)
-        }
-        _ => gradients.accumulate(layout, shards, fault),
-    }
-}
-
-/// Applies updates, and takes gradients at what comes of them.
 fn gradients<'scope>(
     updates: StreamVec<'scope, u64, UpdatePart>,
     setup: &TrainingSetup,
+    learner: impl Learner,
+    fault: Fault,
+) -> StreamVec<'scope, u64, PartialSums> {
+    let (shards, layout) = (setup.release.shards, setup.release.mechanism.layout());
+    match setup.release.mechanism.moments().parameters().method {
+        Method::BatchSquares { size } => {
+            let first = layout.without_second();
+            let cut = Shards::new(1, first, shards.number());
+            let sums = sums(updates, setup, first, cut, learner, fault.clone());
+            sums.square_batches(layout, size.get(), cut, shards, fault)
+        }
+        _ => sums(updates, setup, layout, shards, learner, fault),
+    }
+}
+
+/// Applies updates, takes gradients at what comes of them, and adds these up.
+fn sums<'scope>(
+    updates: StreamVec<'scope, u64, UpdatePart>,
+    setup: &TrainingSetup,
+    layout: Layout,
+    shards: Shards,
     mut learner: impl Learner,
     fault: Fault,
-) -> StreamVec<'scope, u64, Records> {
+) -> StreamVec<'scope, u64, PartialSums> {
     let (horizon, runs) = (setup.adam.horizon, setup.adam.runs());
-    let not_finite = setup.not_finite.clone();
     let mut parameters = Parameters::new(setup.parameters.clone(), &setup.adam.setting);
+    let mut summer = Summer {
+        sums: ClippedSums::new(setup.clipper.clone(), layout),
+        coordinates: layout.coordinates() as u64,
+        not_finite: setup.not_finite.clone(),
+        scaled: Vec::new(),
+    };
     updates.unary(Pipeline, "Gradients", move |capability, _info| {
         let mut step = 1;
         let mut capabilities = BTreeMap::from([(step, capability.delayed(&step))]);
@@ -119,30 +129,69 @@ fn gradients<'scope>(
                 {
                     return fault.raise(error);
                 }
-                let Some(capability) = capabilities.remove(&step) else { return };
-                let mut session = output.session(&capability);
-                let scale = parameters.scale();
-                learner.gradients(step, parameters.values(), &mut |values| {
-                    if step <= horizon {
-                        session.give(records(values, scale, parameters.values().len(), &not_finite));
+                drop(update);
+                if step > horizon {
+                    learner.gradients(step, parameters.values(), &mut |_| {});
+                } else {
+                    // On a fault the capability stays with its step: it must not look like an end.
+                    match summer.partial_sums(step, &parameters, &mut learner, shards) {
+                        Ok(partials) => {
+                            let Some(capability) = capabilities.get(&step) else { return };
+                            output.session(capability).give_iterator(partials);
+                        }
+                        Err(error) => return fault.raise(error),
                     }
-                });
+                }
+                capabilities.remove(&step);
                 step += 1;
             }
         }
     })
 }
 
-/// Gradients as records of one key.
-fn records(mut values: Vec<f64>, scale: &[f64], dimension: usize, not_finite: &AtomicU64) -> Records {
-    let mut unusable = 0;
-    for gradient in values.chunks_exact_mut(dimension) {
-        gradient.iter_mut().zip(scale).for_each(|(value, scale)| *value *= scale);
-        // 0·x is 0 for every number and NaN for all else.
-        unusable += u64::from(gradient.iter().map(|value| 0.0 * value).sum::<f64>().is_nan());
+/// Adds gradients up, step by step.
+struct Summer {
+    sums: ClippedSums,
+    coordinates: u64,
+    not_finite: Arc<AtomicU64>,
+    /// Gradients, where they are scaled before they are clipped.
+    scaled: Vec<f64>,
+}
+
+impl Summer {
+    /// The sums of a step, cut by shard.
+    fn partial_sums<L: Learner>(
+        &mut self,
+        step: u64,
+        parameters: &Parameters,
+        learner: &mut L,
+        shards: Shards,
+    ) -> Result<impl Iterator<Item = PartialSums> + use<L>, ClippedSumsError> {
+        let (mut unusable, scale) = (Ok(0), parameters.scale());
+        learner.gradients(step, parameters.values(), &mut |gradients| {
+            if let Ok(count) = &mut unusable {
+                match self.add(gradients, scale) {
+                    Ok(more) => *count += more,
+                    Err(error) => unusable = Err(error),
+                }
+            }
+        });
+        self.not_finite.fetch_add(unusable?, Ordering::Relaxed);
+        let cut = shards.split(0..self.coordinates);
+        let runs = cut.clone().map(|(_, run)| run.start as usize..run.end as usize);
+        let sums = self.sums.take(runs)?;
+        Ok(cut.zip(sums).map(|((shard, _), sums)| PartialSums { shard, offset: 0, sums }))
     }
-    not_finite.fetch_add(unusable, Ordering::Relaxed);
-    Records { keys: vec![0; values.len() / dimension], epochs: Vec::new(), values }
+
+    fn add<V: Copy + Into<f64>>(&mut self, gradients: &[V], scale: &[f64]) -> Result<u64, ClippedSumsError> {
+        if scale.is_empty() {
+            return self.sums.add(gradients);
+        }
+        self.scaled.clear();
+        self.scaled
+            .extend(gradients.iter().zip(scale.iter().cycle()).map(|(&value, scale)| value.into() * scale));
+        self.sums.add(&self.scaled)
+    }
 }
 
 #[cfg(test)]
@@ -151,7 +200,7 @@ mod tests {
     use crate::EpochCommit;
     use hushflow_mechanism::estimate::adam::AdamSetting;
     use hushflow_mechanism::mechanism::{MatrixMechanism, MomentParameters};
-    use hushflow_mechanism::moments::{Layout, SecondMoment};
+    use hushflow_mechanism::moments::SecondMoment;
     use hushflow_mechanism::noise::NoiseSource;
     use hushflow_mechanism::sensitivity::Neighbours;
     use hushflow_mechanism::strategy::{StrategyName, build};
@@ -179,14 +228,16 @@ mod tests {
     }
 
     impl Learner for Pull {
-        fn gradients(&mut self, step: u64, parameters: &[f64], give: &mut dyn FnMut(Vec<f64>)) {
+        type Number = f64;
+
+        fn gradients(&mut self, step: u64, parameters: &[f64], give: &mut dyn FnMut(&[f64])) {
             if self.worker == 0 {
                 self.seen.lock().unwrap().push((step, parameters.to_vec()));
             }
             for record in (self.worker..self.records).step_by(self.workers) {
                 let target = |place: usize| ((place + record) % 7) as f64 / 7.0;
                 let gradient = parameters.iter().enumerate().map(|(place, p)| p - target(place));
-                give(match (self.odd)(step, record) {
+                give(&match (self.odd)(step, record) {
                     Some(value) => vec![value; DIMENSION],
                     None => gradient.collect(),
                 });

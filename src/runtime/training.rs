@@ -18,10 +18,10 @@ use crate::training::data::Split;
 use crate::training::model::{Network, Workspace, shuffled};
 use crate::training::plan::{TrainingError, TrainingPlan};
 
-/// Coordinates are cut into so many shards, whatever the number of workers.
+/// Coordinates are cut into at least so many shards, whatever the number of workers.
 const SHARDS: u32 = 16;
 
-/// Numbers in a batch of gradients that goes through the dataflow: about what a processor's cache holds.
+/// Numbers in a batch of gradients that are clipped together: about what a processor's cache holds.
 const BATCH_NUMBERS: usize = 1 << 17;
 
 /// What training came to.
@@ -86,6 +86,7 @@ pub fn train(
         move |worker: &mut Worker| {
             let learner = ImageLearner {
                 workspace: network.workspace(),
+                gradients: Vec::new(),
                 network: network.clone(),
                 images: images.clone(),
                 order: order.clone(),
@@ -130,7 +131,7 @@ fn setup(
         clipper: plan.clipper(mechanism)?,
         release: ReleaseSetup {
             mechanism: mechanism.clone(),
-            shards: Shards::new(1, mechanism.layout(), SHARDS),
+            shards: Shards::at_least(1, mechanism.layout(), SHARDS),
             source: options.noise,
             states: Arc::default(),
             first_epoch: 1,
@@ -151,12 +152,16 @@ struct ImageLearner {
     worker: usize,
     workers: usize,
     workspace: Workspace,
+    /// Of a few images.
+    gradients: Vec<f64>,
     /// Accuracy and parameters after every pass, from the first worker.
     report: Sender<(f64, Vec<f64>)>,
 }
 
 impl Learner for ImageLearner {
-    fn gradients(&mut self, step: u64, parameters: &[f64], give: &mut dyn FnMut(Vec<f64>)) {
+    type Number = f64;
+
+    fn gradients(&mut self, step: u64, parameters: &[f64], give: &mut dyn FnMut(&[f64])) {
         let (steps, done) = (self.plan.steps_per_pass(), step - 1);
         if self.worker == 0 && done > 0 && done.is_multiple_of(steps) {
             let accuracy = self.network.accuracy(parameters, &self.images.test);
@@ -171,7 +176,8 @@ impl Learner for ImageLearner {
         let batch = &self.order[(done % steps) as usize * size..][..size];
         let mine: Vec<usize> = batch.iter().skip(self.worker).step_by(self.workers).copied().collect();
         for images in mine.chunks((BATCH_NUMBERS / dimension).max(1)) {
-            let mut gradients = vec![0.0; images.len() * dimension];
+            let gradients = &mut self.gradients;
+            gradients.resize(images.len() * dimension, 0.0);
             for (&image, gradient) in images.iter().zip(gradients.chunks_exact_mut(dimension)) {
                 let (levels, class) = self.images.training.get(image);
                 self.network.gradient(parameters, levels, class.into(), &mut self.workspace, gradient);

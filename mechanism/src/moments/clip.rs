@@ -167,6 +167,16 @@ impl Clipper {
         &self.half_widths
     }
 
+    /// What brings a record onto the grid if it only has to be scaled and rounded: not where columns have bounds or squares
+    /// are clipped along, nor a record of extreme size.
+    pub(super) fn plain_scale<V: Copy + Into<f64>>(&self, record: &[V]) -> Option<f64> {
+        let plain = self.limit.is_infinite() && self.joint_weight.is_none();
+        let squared = plain.then(|| squared_norm(record))?;
+        let zero = squared == 0.0 && record.iter().all(|&value| value.into() == 0.0);
+        let faithful = FAITHFUL.contains(&squared).then(|| UNIT / self.clip_norm.max(squared.sqrt()));
+        if zero { Some(0.0) } else { faithful }
+    }
+
     /// Appends one record to `rows`, which stay as they were on error.
     pub fn quantise(&self, record: &[f64], rows: &mut QuantisedRows) -> Result<(), RecordError> {
         let dimension = self.dimension();
@@ -256,13 +266,14 @@ fn normalise(row: &mut [f64], clip_norm: f64) -> Option<(f64, f64)> {
 }
 
 /// Σ v² in eight interleaved sums: a fixed order, wide enough for vector registers.
-pub(super) fn squared_norm(row: &[f64]) -> f64 {
+pub(super) fn squared_norm<V: Copy + Into<f64>>(row: &[V]) -> f64 {
+    let square = |value: &V| -> f64 { (*value).into() * (*value).into() };
     let (blocks, rest) = row.as_chunks::<8>();
     let mut lanes = [0.0; 8];
     for block in blocks {
-        lanes.iter_mut().zip(block).for_each(|(lane, value)| *lane += value * value);
+        lanes.iter_mut().zip(block).for_each(|(lane, value)| *lane += square(value));
     }
-    lanes.iter().sum::<f64>() + rest.iter().map(|value| value * value).sum::<f64>()
+    lanes.iter().sum::<f64>() + rest.iter().map(square).sum::<f64>()
 }
 
 /// The nearest integer of a number below 2⁵¹ in magnitude, ties to even; never −0.
@@ -282,17 +293,23 @@ pub(super) fn round_ties_even(value: f64) -> f64 {
 /// `Σq² ≤ Σv² − Σ|v_j|/2 ≤ 2⁴⁰ + (rounding of ‖v‖²) − 2¹⁹`, and so no entry ends further than 3/2 from v_j.
 /// The column to start with is drawn from the excess, lest one column pay for all records.
 pub(super) fn shrink_into_ball(row: &mut [f64], limit: f64) {
-    let mut excess = squared_norm(row) - limit;
+    step_back(squared_norm(row) - limit, row.len(), |place| {
+        let entry = row[place];
+        row[place] -= if entry == 0.0 { 0.0 } else { entry.signum() };
+        entry
+    });
+}
+
+/// Has entries stepped towards zero until an excess of their squared norm is gone. `step` steps the entry at a place, unless
+/// it is 0, and gives what it was.
+pub(super) fn step_back(mut excess: f64, columns: usize, mut step: impl FnMut(usize) -> f64) {
     if excess <= 0.0 {
         return;
     }
-    let start = excess as usize % row.len();
-    for place in (0..row.len()).cycle().skip(start) {
-        let entry = &mut row[place];
-        if *entry != 0.0 {
-            excess -= 2.0 * entry.abs() - 1.0;
-            *entry -= entry.signum();
-        }
+    let start = excess as usize % columns;
+    for place in (start..columns).chain((0..columns).cycle()) {
+        let entry = step(place).abs();
+        excess -= if entry == 0.0 { 0.0 } else { 2.0 * entry - 1.0 };
         if excess <= 0.0 {
             return;
         }

@@ -2,10 +2,11 @@
 //!
 //! The way of a record: a [`Clipper`] makes it a row of [`QuantisedRows`], integers q ≈ z·2²⁰/ζ of squared norm at
 //! most 2⁴⁰; [`Accumulators`] add the rows of each key and epoch up to [`MomentSums`]; sums of several workers
-//! merge. One unit of Σq is ζ·2⁻²⁰, one unit of Σqqᵀ is ζ²·2⁻⁴⁰.
+//! merge. Long records of one key take a shorter way, [`ClippedSums`]. One unit of Σq is ζ·2⁻²⁰, one unit of Σqqᵀ is ζ²·2⁻⁴⁰.
 
 mod accumulate;
 mod clip;
+mod clipped;
 mod jointly;
 mod products;
 mod rows;
@@ -13,6 +14,7 @@ mod sums;
 
 pub use accumulate::Accumulators;
 pub use clip::{ClipError, Clipper};
+pub use clipped::{ClippedSums, ClippedSumsError};
 pub use rows::{QuantisedRows, RecordError};
 pub use sums::{MomentError, MomentSums};
 

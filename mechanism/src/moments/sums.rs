@@ -79,6 +79,11 @@ impl MomentSums {
         Self { layout, coordinates: vec![0; layout.coordinates()] }
     }
 
+    /// Sums in the order of the layout.
+    pub(super) fn of(layout: Layout, coordinates: impl Iterator<Item = i128>) -> Self {
+        Self { layout, coordinates: coordinates.collect() }
+    }
+
     /// Which sums are kept, and where.
     pub fn layout(&self) -> Layout {
         self.layout

@@ -1,0 +1,332 @@
+//! Sums of long records, such as gradients, that are added up as they are clipped: no row is kept.
+//!
+//! A record goes through memory twice: once for its norm, once to be rounded, measured and added. The second time a few
+//! columns of all records come after another, so that sums stay in the nearest cache. The integers are those of
+//! [`Clipper::quantise`]: whether they lie in the ball is known when the last column has been added, and what a
+//! record has to step back then is taken off the sums, before anyone can see them.
+//!
+//! Sums of up to [`NARROW_RECORDS`] records are kept in 64 bits: `|Σq| ≤ Σ|q|² ≤ 2²²·2⁴⁰`.
+
+use super::clip::{BALL, round_ties_even, step_back};
+use super::products::BLOCK_ROWS;
+use super::{
+    Accumulators, Clipper, Layout, MomentError, MomentSums, QuantisedRows, RecordError, SecondMoment,
+};
+use std::ops::Range;
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+/// Columns whose sums stay in the nearest cache from record to record.
+const COLUMNS: usize = 1024;
+
+/// Records whose sums surely fit 64 bits.
+const NARROW_RECORDS: usize = 1 << 22;
+
+/// Why records can't be clipped and added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClippedSumsError {
+    /// They can't be clipped.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// They can't be added.
+    #[error(transparent)]
+    Moment(#[from] MomentError),
+}
+
+/// Adds up what a [`Clipper`] makes of the records of one key.
+///
+/// ```
+/// use hushflow_mechanism::moments::{ClippedSums, Clipper, Layout, SecondMoment};
+/// use std::sync::Arc;
+///
+/// let layout = Layout { dimension: 2, second: SecondMoment::Diagonal };
+/// let clipper = Clipper::unscaled(2, 1.0)?.counting_unusable();
+/// let mut sums = ClippedSums::new(Arc::new(clipper), layout);
+/// assert_eq!(sums.add(&[0.5f32, -0.25, f32::NAN, 0.0])?, 1);
+/// let unit = 1 << 20;
+/// let runs = sums.take([0..3, 3..5])?;
+/// assert_eq!(**runs[0], [2, unit / 2, -unit / 4]); // what can't be used counts as zero
+/// assert_eq!(**runs[1], [unit * unit / 4, unit * unit / 16]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ClippedSums {
+    clipper: Arc<Clipper>,
+    layout: Layout,
+    /// Count, first and second moments of the records that went the short way since the last spill.
+    narrow: Zeroizing<Vec<i64>>,
+    /// Records that go the short way.
+    records: Vec<ShortWay>,
+    block: Zeroizing<Vec<f64>>,
+    /// Sums of all else, and a record on its way there.
+    wide: Accumulators,
+    record: Zeroizing<Vec<f64>>,
+    row: QuantisedRows,
+}
+
+/// A record that only has to be scaled and rounded.
+struct ShortWay {
+    place: usize,
+    scale: f64,
+    /// Of its integers so far.
+    squared_norm: f64,
+}
+
+impl ClippedSums {
+    /// The sums of no records.
+    pub fn new(clipper: Arc<Clipper>, layout: Layout) -> Self {
+        Self {
+            narrow: Zeroizing::new(vec![0; layout.coordinates()]),
+            records: Vec::new(),
+            block: Zeroizing::new(vec![0.0; 2 * COLUMNS]),
+            wide: Accumulators::new(layout),
+            record: Zeroizing::default(),
+            row: QuantisedRows::new(layout.dimension),
+            clipper,
+            layout,
+        }
+    }
+
+    /// Clips whole records, row-major, adds them, and gives the number of those that hold a value that is not finite: they
+    /// are left out, or count as the centre where the clipper is made so.
+    ///
+    /// # Errors
+    /// [`ClippedSumsError`]; the sums are void then, unless values don't divide into records.
+    pub fn add<V: Copy + Into<f64>>(&mut self, records: &[V]) -> Result<u64, ClippedSumsError> {
+        let dimension = self.layout.dimension;
+        if !records.len().is_multiple_of(dimension) || self.clipper.dimension() != dimension {
+            return Err(RecordError::Length { found: records.len(), dimension }.into());
+        }
+        let blocks = records.chunks(BLOCK_ROWS * dimension);
+        blocks.map(|block| self.add_block(block)).sum()
+    }
+
+    /// Hands over the sums of these runs of coordinates, in the order of the layout, and starts anew. Runs must cover all
+    /// coordinates, lest something stay.
+    ///
+    /// # Errors
+    /// [`MomentError::Overflow`].
+    pub fn take(
+        &mut self,
+        runs: impl IntoIterator<Item = Range<usize>>,
+    ) -> Result<Vec<Zeroizing<Vec<i128>>>, MomentError> {
+        let wide = self.wide.take()?;
+        let wide = wide.values().next().map(MomentSums::coordinates);
+        let run = |run: Range<usize>| {
+            let narrow = self.narrow[run.clone()].iter_mut().map(|sum| i128::from(std::mem::take(sum)));
+            match wide {
+                None => Ok(Zeroizing::new(narrow.collect())),
+                Some(wide) => narrow
+                    .zip(&wide[run])
+                    .map(|(narrow, wide)| wide.checked_add(narrow).ok_or(MomentError::Overflow))
+                    .collect::<Result<_, _>>()
+                    .map(Zeroizing::new),
+            }
+        };
+        runs.into_iter().map(run).collect()
+    }
+
+    fn add_block<V: Copy + Into<f64>>(&mut self, block: &[V]) -> Result<u64, ClippedSumsError> {
+        let dimension = self.layout.dimension;
+        self.records.clear();
+        let mut unusable = 0;
+        for (place, record) in block.chunks_exact(dimension).enumerate() {
+            let short = self.layout.second != SecondMoment::Full;
+            match self.clipper.plain_scale(record).filter(|_| short) {
+                Some(scale) => self.records.push(ShortWay { place, scale, squared_norm: 0.0 }),
+                None => unusable += self.add_the_long_way(record)?,
+            }
+        }
+        self.make_room()?;
+        self.narrow[Layout::COUNT] += self.records.len() as i64;
+        for start in (0..dimension).step_by(COLUMNS) {
+            self.add_columns(block, start..dimension.min(start + COLUMNS));
+        }
+        for record in self.records.iter().filter(|record| record.squared_norm > BALL) {
+            let values = &block[record.place * dimension..][..dimension];
+            let (first, second) = self.narrow[self.layout.first().start..].split_at_mut(dimension);
+            // One round is enough, so no entry is met twice.
+            step_back(record.squared_norm - BALL, dimension, |place| {
+                let entry = round_ties_even(values[place].into() * record.scale);
+                if entry != 0.0 {
+                    first[place] -= entry.signum() as i64;
+                    second
+                        .get_mut(place)
+                        .into_iter()
+                        .for_each(|sum| *sum -= (2.0 * entry.abs() - 1.0) as i64);
+                }
+                entry
+            });
+        }
+        Ok(unusable)
+    }
+
+    /// Adds some columns of all records that go the short way.
+    fn add_columns<V: Copy + Into<f64>>(&mut self, block: &[V], columns: Range<usize>) {
+        let (dimension, length) = (self.layout.dimension, columns.len());
+        let (first, second) = self.block.split_at_mut(COLUMNS);
+        let (first, second) = (&mut first[..length], &mut second[..length]);
+        first.fill(0.0);
+        second.fill(0.0);
+        for record in &mut self.records {
+            let values = &block[record.place * dimension..][columns.clone()];
+            record.squared_norm += add_record(values, record.scale, first, second);
+        }
+        let (firsts, seconds) = self.narrow[self.layout.first().start..].split_at_mut(dimension);
+        add(&mut firsts[columns.clone()], first);
+        if let Some(seconds) = seconds.get_mut(columns) {
+            add(seconds, second);
+        }
+    }
+
+    /// Any record, by way of its row. Gives 1 if it holds a value that is not finite.
+    fn add_the_long_way<V: Copy + Into<f64>>(&mut self, record: &[V]) -> Result<u64, ClippedSumsError> {
+        self.record.clear();
+        self.record.extend(record.iter().map(|&value| value.into()));
+        self.row.clear();
+        match self.clipper.quantise(&self.record, &mut self.row) {
+            Err(RecordError::NotFinite) => {}
+            quantised => quantised?,
+        }
+        self.wide.add_to_key(0, &self.row)?;
+        Ok(u64::from(!self.record.iter().all(|value| value.is_finite())))
+    }
+
+    /// Spills narrow sums if a block more may be too many.
+    fn make_room(&mut self) -> Result<(), MomentError> {
+        if self.narrow[Layout::COUNT] as usize + BLOCK_ROWS > NARROW_RECORDS {
+            let widened = self.narrow.iter_mut().map(|sum| i128::from(std::mem::take(sum)));
+            self.wide.merge(0, &MomentSums::of(self.layout, widened))?;
+        }
+        Ok(())
+    }
+}
+
+/// Adds the integers of some columns of a record and their squares, and gives the sum of the latter. All are integers below
+/// 2⁵³ for at most [`BLOCK_ROWS`] records, so nothing is rounded.
+fn add_record<V: Copy + Into<f64>>(values: &[V], scale: f64, first: &mut [f64], second: &mut [f64]) -> f64 {
+    let term = |value: &V, first: &mut f64, second: &mut f64, squares: &mut f64| {
+        let integer = round_ties_even((*value).into() * scale);
+        let square = integer * integer;
+        *first += integer;
+        *second += square;
+        *squares += square;
+    };
+    let mut squares = [0.0; 8];
+    let (blocks, rest) = values.as_chunks::<8>();
+    let (first_blocks, first_rest) = first.as_chunks_mut::<8>();
+    let (second_blocks, second_rest) = second.as_chunks_mut::<8>();
+    for ((values, first), second) in blocks.iter().zip(first_blocks).zip(second_blocks) {
+        for lane in 0..8 {
+            term(&values[lane], &mut first[lane], &mut second[lane], &mut squares[lane]);
+        }
+    }
+    for ((value, first), second) in rest.iter().zip(first_rest).zip(second_rest) {
+        term(value, first, second, &mut squares[0]);
+    }
+    squares.iter().sum()
+}
+
+fn add(sums: &mut [i64], integers: &[f64]) {
+    sums.iter_mut().zip(integers).for_each(|(sum, &integer)| *sum += integer as i64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The same records by way of rows.
+    fn by_rows(clipper: &Clipper, layout: Layout, records: &[f64]) -> Vec<i128> {
+        let mut rows = QuantisedRows::new(layout.dimension);
+        clipper.quantise_all(records, &mut rows).unwrap();
+        let mut accumulators = Accumulators::new(layout);
+        accumulators.add_to_key(0, &rows).unwrap();
+        let sums = accumulators.take().unwrap();
+        sums.get(&0).map_or(vec![0; layout.coordinates()], |sums| sums.coordinates().to_vec())
+    }
+
+    fn taken(sums: &mut ClippedSums) -> Vec<i128> {
+        let end = sums.layout.coordinates();
+        sums.take([0..end / 3, end / 3..end]).unwrap().iter().flat_map(|run| run.to_vec()).collect()
+    }
+
+    fn check(clipper: &Clipper, layout: Layout, records: &[f64]) {
+        let mut sums = ClippedSums::new(Arc::new(clipper.clone()), layout);
+        for _ in 0..2 {
+            let (one, other) = records.split_at(records.len() / layout.dimension / 2 * layout.dimension);
+            let unusable = sums.add(one).unwrap() + sums.add(other).unwrap();
+            let finite = |record: &[f64]| record.iter().all(|value| value.is_finite());
+            let expected = records.chunks(layout.dimension).filter(|record| !finite(record)).count();
+            assert_eq!(unusable, expected as u64);
+            assert_eq!(taken(&mut sums), by_rows(clipper, layout, records), "{layout:?}");
+        }
+        assert!(taken(&mut sums).iter().all(|sum| *sum == 0), "nothing stays");
+    }
+
+    proptest! {
+        #[test]
+        fn sums_are_those_of_rows(
+            dimension in 1usize..30,
+            numbers in prop::collection::vec(-1.0..1.0f64, 40 * 30),
+            sizes in prop::collection::vec(prop::num::f64::ANY, 20),
+            clip_norm in 0.1..10.0f64,
+        ) {
+            let sizes = sizes.into_iter().chain([0.0, -0.0, 1e-300, 1e300, 1.0]).chain([3.0; 15]);
+            let records: Vec<f64> = sizes
+                .zip(numbers.chunks_exact(30))
+                .flat_map(|(size, record)| record[..dimension].iter().map(move |x| x * size))
+                .collect();
+            let unscaled = Clipper::unscaled(dimension, clip_norm).unwrap();
+            let bounded = Clipper::new(&vec![(-1.0, 2.0); dimension], clip_norm).unwrap();
+            for second in [SecondMoment::Full, SecondMoment::Diagonal, SecondMoment::None] {
+                let layout = Layout { dimension, second };
+                check(&unscaled, layout, &records);
+                check(&unscaled.clone().counting_unusable(), layout, &records);
+                check(&unscaled.clone().jointly(0.5).unwrap(), layout, &records);
+                check(&bounded, layout, &records);
+            }
+        }
+    }
+
+    /// Entries that all round away from zero overshoot most, and columns beyond the first block are stepped back too.
+    #[test]
+    fn long_records_end_in_the_ball() {
+        for dimension in [COLUMNS - 1, COLUMNS, 2 * COLUMNS + 13] {
+            let layout = Layout { dimension, second: SecondMoment::Diagonal };
+            let entry = (1048576.0 / (dimension as f64).sqrt()).floor() + 0.6;
+            let records = [vec![entry; dimension], vec![-entry; dimension], vec![0.01; dimension]].concat();
+            check(&Clipper::unscaled(dimension, 1048576.0).unwrap(), layout, &records);
+        }
+    }
+
+    #[test]
+    fn single_precision_is_taken_as_it_is() {
+        let clipper = Clipper::unscaled(3, 1.0).unwrap();
+        let layout = Layout { dimension: 3, second: SecondMoment::Diagonal };
+        let records = [0.1f32, -3e38, 1e-40, 0.3, 0.2, -0.7];
+        let mut sums = ClippedSums::new(Arc::new(clipper.clone()), layout);
+        sums.add(&records).unwrap();
+        assert_eq!(taken(&mut sums), by_rows(&clipper, layout, &records.map(f64::from)));
+    }
+
+    /// One more record than fit.
+    #[test]
+    fn sums_of_many_records_are_exact() {
+        let layout = Layout { dimension: 1, second: SecondMoment::Diagonal };
+        let mut sums = ClippedSums::new(Arc::new(Clipper::unscaled(1, 1.0).unwrap()), layout);
+        sums.add(&vec![-1.0f32; NARROW_RECORDS + 1]).unwrap();
+        let count = NARROW_RECORDS as i128 + 1;
+        assert_eq!(taken(&mut sums), [count, -count << 20, count << 40]);
+    }
+
+    #[test]
+    fn records_of_another_length_are_refused() {
+        let layout = Layout { dimension: 3, second: SecondMoment::None };
+        let mut sums = ClippedSums::new(Arc::new(Clipper::unscaled(3, 1.0).unwrap()), layout);
+        let refused = sums.add(&[1.0; 4]);
+        assert_eq!(refused, Err(RecordError::Length { found: 4, dimension: 3 }.into()));
+        sums.add(&[1.0; 0]).unwrap();
+        assert!(taken(&mut sums).iter().all(|sum| *sum == 0));
+    }
+}
