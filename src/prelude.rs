@@ -14,7 +14,7 @@ pub use hushflow_mechanism::view::{Moments, View};
 pub use hushflow_mechanism::workload::Workload;
 pub use hushflow_operators::{
     Accumulate, Clip, Commit, CommitLog, Densities, EpochCommit, Epochs, Estimated, Fault, Records, Release,
-    ReleaseSetup, Released, Views,
+    ReleaseSetup, Released, Values, Views,
 };
 
 pub use crate::publication::Publication;

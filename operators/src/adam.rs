@@ -1,6 +1,6 @@
 //! `adam`: from released gradients to updates of a model's parameters.
 
-use crate::{Fault, Released};
+use crate::{Fault, Released, Values};
 use hushflow_mechanism::estimate::adam::{AdamError, AdamSetting, PrivateAdam, UpdatePart};
 use hushflow_mechanism::mechanism::MatrixMechanism;
 use serde::{Deserialize, Serialize};
@@ -53,12 +53,47 @@ pub trait Optimise<'scope> {
     fn adam(self, setup: AdamSetup, fault: Fault) -> StreamVec<'scope, u64, UpdatePart>;
 }
 
-/// The released values of a run of parameters.
+/// The released values of a run of parameters. Within a process all runs share an epoch's values; between processes a run
+/// travels with its own.
 #[derive(Clone, Serialize, Deserialize)]
+#[serde(into = "OwnValues", from = "OwnValues")]
 struct Run {
     number: usize,
-    first: Vec<i128>,
-    second: Vec<i128>,
+    values: Values,
+    /// Places of the first moments, and of the second ones, of which there may be none.
+    moments: [Range<usize>; 2],
+}
+
+impl Run {
+    /// Copies its moments.
+    fn copy_to(&self, moments: &mut [Vec<i128>; 2]) {
+        for (values, run) in moments.iter_mut().zip(&self.moments) {
+            values.clear();
+            self.values.append_run(run.clone(), values);
+        }
+    }
+}
+
+/// A run without all others.
+#[derive(Serialize, Deserialize)]
+struct OwnValues {
+    number: usize,
+    moments: [Vec<i128>; 2],
+}
+
+impl From<Run> for OwnValues {
+    fn from(run: Run) -> Self {
+        let mut moments = Default::default();
+        run.copy_to(&mut moments);
+        OwnValues { number: run.number, moments }
+    }
+}
+
+impl From<OwnValues> for Run {
+    fn from(OwnValues { number, moments }: OwnValues) -> Self {
+        let [first, end] = [moments[0].len(), moments[0].len() + moments[1].len()];
+        Run { number, values: Values::new(moments.into()), moments: [0..first, first..end] }
+    }
 }
 
 impl<'scope> Optimise<'scope> for StreamVec<'scope, u64, Released> {
@@ -66,13 +101,14 @@ impl<'scope> Optimise<'scope> for StreamVec<'scope, u64, Released> {
         let by_run = Exchange::new(|run: &Run| run.number as u64);
         cut(self, setup.clone(), fault.clone())
             .unary(by_run, "Adam", move |_capability, _info| {
-                let mut optimisers = BTreeMap::new();
+                let (mut optimisers, mut moments) = (BTreeMap::new(), Default::default());
                 // The times of runs that could not be taken stay: a fault must not look like an end.
                 let mut failed = Vec::new();
                 move |input, output| {
                     input.for_each_time(|time, batches| {
                         for run in batches.flat_map(|batch| batch.drain(..)) {
-                            match update(&setup, &mut optimisers, *time.time(), &run) {
+                            run.copy_to(&mut moments);
+                            match update(&setup, &mut optimisers, *time.time(), run.number, &moments) {
                                 Ok(part) => output.session(&time).give(part),
                                 Err(error) => {
                                     failed.push(time.retain(0));
@@ -91,17 +127,18 @@ fn update(
     setup: &AdamSetup,
     optimisers: &mut BTreeMap<usize, PrivateAdam>,
     step: u64,
-    run: &Run,
+    number: usize,
+    moments: &[Vec<i128>; 2],
 ) -> Result<UpdatePart, String> {
-    let optimiser = match optimisers.remove(&run.number) {
+    let optimiser = match optimisers.remove(&number) {
         Some(optimiser) => Ok(optimiser),
-        None => setup.optimiser(run.number),
+        None => setup.optimiser(number),
     };
-    let optimiser = optimisers.entry(run.number).or_insert(optimiser.map_err(|error| error.to_string())?);
+    let optimiser = optimisers.entry(number).or_insert(optimiser.map_err(|error| error.to_string())?);
     if optimiser.next_step() != step {
         return Err(format!("step {step} came to an optimiser whose next step is {}", optimiser.next_step()));
     }
-    optimiser.push(&run.first, &run.second).map_err(|error| error.to_string())
+    optimiser.push(&moments[0], &moments[1]).map_err(|error| error.to_string())
 }
 
 /// Cuts releases by run.
@@ -121,11 +158,13 @@ fn cut<'scope>(
                         let (found, expected) = (values.len(), layout.coordinates());
                         return fault.raise(AdamError::Length { found, expected });
                     }
-                    let (first, second) = (&values[layout.first()], &values[layout.second()]);
                     let runs = (0..setup.runs()).map(|number| {
                         let run = setup.run(number);
-                        let second = second.get(run.clone()).unwrap_or_default().to_vec();
-                        Run { number, first: first[run].to_vec(), second }
+                        let moments = [layout.first(), layout.second()].map(|places| {
+                            let place = |parameter: usize| (places.start + parameter).min(places.end);
+                            place(run.start)..place(run.end)
+                        });
+                        Run { number, values: values.clone(), moments }
                     });
                     output.session(&time).give_iterator(runs);
                 }

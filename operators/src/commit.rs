@@ -1,6 +1,6 @@
 //! `commit`: makes epochs durable, and only then lets anyone see them.
 
-use crate::{Fault, ShardRelease};
+use crate::{Fault, ShardRelease, Values};
 use hushflow_mechanism::release::Shards;
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
@@ -17,10 +17,10 @@ pub struct EpochCommit<M> {
     pub epoch: u64,
     /// Source positions from which to resume after this epoch.
     pub marks: Vec<M>,
-    /// Exact sums of all keys: private.
-    pub sums: Zeroizing<Vec<i128>>,
+    /// Exact sums of all keys end to end, shard by shard: private.
+    pub sums: Vec<Zeroizing<Vec<i128>>>,
     /// The released values of all keys.
-    pub values: Vec<i128>,
+    pub values: Values,
     /// Encoder states by shard after this epoch, when a checkpoint is due: private. Else empty.
     pub states: Vec<(u32, Zeroizing<Vec<u8>>)>,
 }
@@ -34,13 +34,13 @@ pub trait CommitLog<M>: 'static {
     fn commit(&mut self, epochs: &[EpochCommit<M>]) -> Result<(), Box<dyn Error>>;
 }
 
-/// What everybody may see of an epoch: its private values, all keys end to end, in units of the output grid.
+/// What everybody may see of an epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Released {
     /// The epoch.
     pub epoch: u64,
-    /// The values.
-    pub values: Vec<i128>,
+    /// Its private values.
+    pub values: Values,
 }
 
 /// Commits.
@@ -161,18 +161,12 @@ impl<M> Parts<M> {
                 shards.number()
             ));
         }
-        let mut commit = EpochCommit {
-            epoch,
-            marks: self.marks,
-            sums: Vec::with_capacity(shards.coordinates() as usize).into(),
-            values: Vec::with_capacity(shards.coordinates() as usize),
-            states: Vec::new(),
-        };
-        for release in &mut self.releases {
-            commit.sums.extend_from_slice(&release.sums);
-            commit.values.extend_from_slice(&release.values);
-            commit.states.extend(release.state.take().map(|state| (release.shard, state)));
+        let (mut sums, mut values, mut states) = (Vec::new(), Vec::new(), Vec::new());
+        for release in self.releases {
+            sums.push(release.sums);
+            values.push(release.values);
+            states.extend(release.state.map(|state| (release.shard, state)));
         }
-        Ok(commit)
+        Ok(EpochCommit { epoch, marks: self.marks, sums, values: Values::new(values), states })
     }
 }

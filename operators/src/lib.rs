@@ -52,7 +52,7 @@ pub use commit::{Commit, CommitLog, EpochCommit, Released};
 pub use density::{Densities, Estimated};
 pub use epochs::Epochs;
 pub use fault::Fault;
-pub use records::{PartialSums, QuantisedRecords, Records, ShardRelease};
+pub use records::{PartialSums, QuantisedRecords, Records, ShardRelease, Values};
 pub use release::{Release, ReleaseSetup};
 pub use training::{Learner, TrainingSetup, training_loop};
 pub use view::Views;

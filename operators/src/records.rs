@@ -2,6 +2,8 @@
 
 use hushflow_mechanism::moments::QuantisedRows;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// A batch of raw records: one entry of `keys` and `epochs`, d of `values` each. Private data, so it can't be
@@ -57,3 +59,54 @@ pub struct ShardRelease {
     /// The encoder's state after this epoch, when it is time for a checkpoint.
     pub(crate) state: Option<Zeroizing<Vec<u8>>>,
 }
+
+/// The private values of an epoch, all keys end to end, in units of the output grid. They stay as the shards released them, and
+/// clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Values(Arc<Vec<Vec<i128>>>);
+
+impl Values {
+    /// Shard by shard.
+    pub(crate) fn new(shards: Vec<Vec<i128>>) -> Self {
+        Values(Arc::new(shards))
+    }
+
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(Vec::len).sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All values.
+    pub fn to_vec(&self) -> Vec<i128> {
+        self.0.concat()
+    }
+
+    /// Appends a run of the values to others.
+    pub fn append_run(&self, run: Range<usize>, to: &mut Vec<i128>) {
+        let mut start = 0;
+        for shard in self.0.iter() {
+            let place = |value: usize| value.clamp(start, start + shard.len()) - start;
+            to.extend_from_slice(&shard[place(run.start)..place(run.end)]);
+            start += shard.len();
+        }
+    }
+}
+
+impl From<Vec<i128>> for Values {
+    fn from(values: Vec<i128>) -> Self {
+        Values::new(vec![values])
+    }
+}
+
+impl PartialEq for Values {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.iter().flatten().eq(other.0.iter().flatten())
+    }
+}
+
+impl Eq for Values {}

@@ -143,17 +143,13 @@ impl Owned {
             return Err(error);
         }
         self.prepare()?;
-        let mut sums: BTreeMap<u32, Zeroizing<Vec<i128>>> = self
-            .shards
-            .iter()
-            .map(|(&number, shard)| (number, Zeroizing::new(vec![0; shard.coordinates()])))
-            .collect();
+        let mut by_shard: BTreeMap<u32, Vec<PartialSums>> = BTreeMap::new();
         for partial in partials {
-            add(sums.get_mut(&partial.shard), &partial)?;
+            by_shard.entry(partial.shard).or_default().push(partial);
         }
         let checkpoint = epoch.is_multiple_of(self.setup.checkpoint_interval);
         let release = |(&shard, machine): (&u32, &mut ReleaseShard)| {
-            let sums = sums.remove(&shard).unwrap_or_default();
+            let sums = total(by_shard.remove(&shard).unwrap_or_default(), machine.coordinates())?;
             let values = machine.release(epoch, &sums)?;
             let state = checkpoint.then(|| machine.save());
             Ok(ShardRelease { shard, sums, values, state })
@@ -162,8 +158,17 @@ impl Owned {
     }
 }
 
-fn add(sums: Option<&mut Zeroizing<Vec<i128>>>, partial: &PartialSums) -> Result<(), ReleaseError> {
-    let run = sums.and_then(|sums| sums.get_mut(partial.offset as usize..)).unwrap_or_default();
+/// The sums of a shard. If there is one partial that has all of them, the others are added to it.
+fn total(partials: Vec<PartialSums>, coordinates: usize) -> Result<Zeroizing<Vec<i128>>, ReleaseError> {
+    let mut partials = partials.into_iter().peekable();
+    let whole = partials.next_if(|partial| partial.sums.len() == coordinates);
+    let mut sums = whole.map_or_else(|| Zeroizing::new(vec![0; coordinates]), |partial| partial.sums);
+    partials.try_for_each(|partial| add(&mut sums, &partial))?;
+    Ok(sums)
+}
+
+fn add(sums: &mut [i128], partial: &PartialSums) -> Result<(), ReleaseError> {
+    let run = sums.get_mut(partial.offset as usize..).unwrap_or_default();
     for (total, &sum) in run.iter_mut().zip(partial.sums.iter()) {
         *total = total.checked_add(sum).ok_or(ReleaseError::Overflow)?;
     }

@@ -18,7 +18,7 @@ pub trait Views<'scope> {
     ///
     /// ```
     #[doc = include_str!("../doc/setup.txt")]
-    /// let released = Released { epoch: 1, values: vec![10 << 40, 5 << 60, 5 << 79] };
+    /// let released = Released { epoch: 1, values: vec![10i128 << 40, 5 << 60, 5 << 79].into() };
     /// let view = move || View::new(&mechanism, &Workload::Average, 1, 8);
     /// timely::example(move |scope| {
     ///     let moments = vec![released].to_stream(scope).view(view, fault);
@@ -52,7 +52,7 @@ impl<'scope> Views<'scope> for StreamVec<'scope, u64, Released> {
                     && *entry.key() == view.next_epoch()
                 {
                     let (capability, values) = entry.remove();
-                    match view.push(&values) {
+                    match view.push(&values.to_vec()) {
                         Ok(moments) => output.session(&capability).give_iterator(moments),
                         Err(error) => fault.raise(error),
                     }

@@ -126,8 +126,8 @@ impl CommitLog<Position> for Journal {
                 Ok(EpochFrame {
                     epoch: epoch.epoch,
                     positions: positions.collect::<Result<_, bincode::Error>>()?,
-                    sums: epoch.sums.clone(),
-                    values: epoch.values.clone(),
+                    sums: joined(&epoch.sums),
+                    values: epoch.values.to_vec(),
                 })
             })
             .collect::<Result<Vec<_>, bincode::Error>>()?;
@@ -174,6 +174,13 @@ impl Journal {
             written => written,
         }
     }
+}
+
+/// All sums in one place, which does not grow: that would leave copies in freed memory.
+fn joined(shards: &[Zeroizing<Vec<i128>>]) -> Zeroizing<Vec<i128>> {
+    let mut sums = Zeroizing::new(Vec::with_capacity(shards.iter().map(|sums| sums.len()).sum()));
+    shards.iter().for_each(|shard| sums.extend_from_slice(shard));
+    sums
 }
 
 /// How payloads are coded inside the frames of the state.
