@@ -5,7 +5,7 @@
 
 use super::{
     EpochFrame, Keep, PublicHeader, PublicReader, ReleaseFrame, SourcePosition, StateError, Store,
-    format::{FRAME_HEADER_LENGTH, FrameHeader, Version, kind},
+    format::{FRAME_HEADER_LENGTH, FrameHeader, Version, kind, planted},
     frames::{EncodedEpoch, encode},
     log::{Reading, read_frame},
     simulated::Disk,
@@ -433,4 +433,22 @@ proptest! {
             prop_assert_eq!(&releases[..], &expected_releases()[..releases.len()]);
         }
     }
+}
+
+/// The tests above must be able to fail: without checksums some flipped bit gives other sums, and nothing says so.
+#[test]
+fn planted_skipping_checksums_is_caught() {
+    let (name, bytes) = VERSION_1.iter().find(|(name, _)| is_private(name)).unwrap();
+    planted::SKIP_CHECKSUMS.set(true);
+    let silently_other = (0..8 * bytes.len()).any(|bit| {
+        let mut bad = bytes.to_vec();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        let disk = fixtures(VERSION_1);
+        disk.put(name, &bad);
+        CHECKPOINTS.iter().for_each(|checkpoint| disk.lose(checkpoint));
+        let Ok((_, recovered)) = open_with(&disk, Keep::All) else { return false };
+        let frames: Vec<_> = recovered.replay.map_while(Result::ok).collect();
+        frames.iter().any(|found| found.sums != frame(found.epoch).sums)
+    });
+    assert!(silently_other);
 }

@@ -152,7 +152,21 @@ impl FrameHeader {
     }
 
     pub(super) fn accepts(self, payload: &[u8]) -> bool {
+        #[cfg(test)]
+        if planted::SKIP_CHECKSUMS.get() {
+            return true;
+        }
         payload.len() == self.length as usize && crc32c(payload) == self.payload_checksum
+    }
+}
+
+/// A bug that a test switches on for its own thread.
+#[cfg(test)]
+pub(super) mod planted {
+    use std::cell::Cell;
+
+    thread_local! {
+        pub(in crate::state) static SKIP_CHECKSUMS: Cell<bool> = const { Cell::new(false) };
     }
 }
 
