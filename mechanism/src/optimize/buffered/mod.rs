@@ -299,12 +299,12 @@ fn grow(
 fn descend(loss: &ToeplitzLoss, start: &[f64]) -> (Vec<f64>, f64) {
     let function = |variables: &[f64]| {
         let duals: Vec<_> = variables.iter().enumerate().map(|(j, &v)| Poles::variable(v, j)).collect();
-        let loss = loss.log_loss(&toeplitz::complements(loss.base, &duals));
+        let loss = loss.log_loss(&loss.complements(&duals));
         (loss.value, loss.slopes[..variables.len()].to_vec())
     };
-    let end = minimize(&function, &toeplitz::variables(loss.base, start), 300, TOLERANCE);
+    let end = minimize(&function, &loss.variables(start), 300, TOLERANCE);
     let duals: Vec<_> = end.variables.iter().map(|&v| Dual::<0>::constant(v)).collect();
-    let complements = toeplitz::complements(loss.base, &duals);
+    let complements = loss.complements(&duals);
     (complements.iter().flatten().map(|c| c.value).collect(), end.value)
 }
 

@@ -270,34 +270,59 @@ fn quadratic_error<const N: usize>(form: &[Vec<f64>], weights: &[Dual<N>], zeros
     Dual::compose(value, parts)
 }
 
-/// The complements of variables without bounds: the first pole, then the logarithms of the steps from one to the next, in
-/// the logit between `base` and 1; the last zero may lie beyond 1.
-pub(super) fn complements<const N: usize>(base: f64, variables: &[Dual<N>]) -> Vec<[Dual<N>; 2]> {
-    let one = Dual::<N>::constant(1.0);
-    let mut place = Dual::constant(0.0);
-    let mut all: Vec<Dual<N>> = Vec::new();
-    for (index, &variable) in variables.iter().enumerate() {
-        place = if index == 0 { variable } else { place + variable.exp() };
-        let last = index + 1 == variables.len();
-        let inner = if last { all[index - 1] + variable.exp() } else { one / (one + (-place).exp()) };
-        all.push(if last { inner } else { inner * Dual::constant(1.0 - base) + Dual::constant(base) });
+/// More than rounding a strategy can add to the sum of its weights.
+const ROUNDING: f64 = 1e-9;
+
+impl ToeplitzLoss {
+    /// The complements of variables without bounds: the first pole, then the logarithms of the steps from one to the next, in
+    /// the logit between the base and 1. The last zero may lie beyond 1, for records that take part more than once by so much that
+    /// the weights of C add up to 1: their sum is `Σ δ̂_j − Σ δ_j`, and coefficients that never grow are what their sensitivity rests on.
+    pub(super) fn complements<const N: usize>(&self, variables: &[Dual<N>]) -> Vec<[Dual<N>; 2]> {
+        let one = Dual::<N>::constant(1.0);
+        let mut place = Dual::constant(0.0);
+        let mut all: Vec<Dual<N>> = Vec::new();
+        for (index, &variable) in variables.iter().enumerate() {
+            place = if index == 0 { variable } else { place + variable.exp() };
+            let last = index + 1 == variables.len();
+            let share = one / (one + (-place).exp());
+            all.push(if last {
+                let step =
+                    if self.repeats() { room(&all) / (one + (-variable).exp()) } else { variable.exp() };
+                all[index - 1] + step
+            } else {
+                share * Dual::constant(1.0 - self.base) + Dual::constant(self.base)
+            });
+        }
+        all.as_chunks::<2>().0.to_vec()
     }
-    all.as_chunks::<2>().0.to_vec()
+
+    /// The variables of complements within the base; the inverse of [`complements`](Self::complements).
+    pub(super) fn variables(&self, complements: &[f64]) -> Vec<f64> {
+        let logit = |share: f64| log(share / (1.0 - share));
+        let inner = |c: f64| logit((c - self.base) / (1.0 - self.base));
+        let last = complements.len() - 1;
+        let between = |j: usize| match j {
+            0 => inner(complements[0]),
+            _ if j == last => {
+                let step = complements[last] - complements[last - 1];
+                let before: Vec<Dual<0>> = complements[..last].iter().map(|&c| Dual::constant(c)).collect();
+                let share = || (step / room(&before).value).clamp(ROUNDING, 1.0 - ROUNDING);
+                if self.repeats() { logit(share()) } else { log(step) }
+            }
+            _ => log(inner(complements[j]) - inner(complements[j - 1])),
+        };
+        (0..=last).map(between).collect()
+    }
+
+    fn repeats(&self) -> bool {
+        self.repetition.count > 1
+    }
 }
 
-/// The variables of complements within the base; the inverse of [`complements`].
-pub(super) fn variables(base: f64, complements: &[f64]) -> Vec<f64> {
-    let logit = |c: f64| {
-        let inner = (c - base) / (1.0 - base);
-        log(inner / (1.0 - inner))
-    };
-    let last = complements.len() - 1;
-    let between = |j: usize| match j {
-        0 => logit(complements[0]),
-        _ if j == last => log(complements[last] - complements[last - 1]),
-        _ => log(logit(complements[j]) - logit(complements[j - 1])),
-    };
-    (0..=last).map(between).collect()
+/// What is left for the last step from a pole to its zero when the others have taken theirs of 1.
+fn room<const N: usize>(before: &[Dual<N>]) -> Dual<N> {
+    let pairs = before.as_chunks::<2>().0.iter();
+    pairs.fold(Dual::constant(1.0 - ROUNDING), |room, &[pole, zero]| room - (zero - pole))
 }
 
 /// 2b complements that rise evenly in the logarithm, from about one in the number of steps that matter to about 1.
