@@ -51,7 +51,7 @@ enum Command {
     Ledger(ledger::LedgerArguments),
     /// Check that a state directory is whole and keeps its promise
     Verify(verify::VerifyArguments),
-    /// Try to tell neighbouring streams apart by what the mechanism releases: a lower bound on ε
+    /// Try to tell neighbouring streams apart by what is released
     Audit(audit::AuditArguments),
     /// Draw the figures of the paper on joint moment estimation anew, and judge its claims
     Reproduce(reproduce::ReproduceArguments),

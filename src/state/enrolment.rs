@@ -10,8 +10,10 @@ use super::{
     error::{StateError, refused},
     format::{Role, kind},
     frames::PublicHeader,
+    recovery::decide,
     sealed::Sealed,
     storage::{Directory, Storage, segment_name, segment_numbers},
+    survey::Survey,
 };
 use rand::{TryRng, rngs::SysRng};
 use serde::{Deserialize, Serialize};
@@ -94,12 +96,13 @@ impl Store {
         let directory = Directory::exclusive(path)?;
         let anchor = settings.anchor.as_deref().map(anchor::directory).transpose()?;
         let open = |storage| Self::recover(storage, anchor, header, settings.keep);
-        Self::recover_enrolled(Box::new(directory), open, ledger, enter)
+        Self::recover_enrolled(Box::new(directory), header, open, ledger, enter)
     }
 
     /// `open` goes on with the storage once `enter` has paid for it.
     pub(super) fn recover_enrolled<E: From<StateError>>(
         storage: Box<dyn Storage>,
+        header: &PublicHeader,
         open: impl FnOnce(Box<dyn Storage>) -> Result<(Self, Recovered), StateError>,
         ledger: &Path,
         enter: impl FnOnce(&Enrolment) -> Result<(), E>,
@@ -109,7 +112,13 @@ impl Store {
             let at = |name: &str| storage.path().join(name);
             Err(StateError::PrivateLogLost { path: at(&segment_name(1)), witness: at(ENROLMENT.name) })?;
         }
-        enter(&enrolment)?;
+        if let Err(refused) = enter(&enrolment) {
+            // If it is the log that does not fit, that says more.
+            let mut survey = Survey::new(None);
+            survey.conduct(&*storage)?;
+            decide(storage.path(), &survey.facts, &header.payload()?)?;
+            return Err(refused);
+        }
         let (store, recovered) = open(storage)?;
         enrolment.begin(&*store.storage, ledger)?;
         Ok((store, recovered))

@@ -43,7 +43,8 @@ fn live_with(
 ) -> Result<(), LedgerError> {
     let header = PublicHeader { parameters: b"clip_norm = 1".to_vec(), private: true };
     let open = |storage| Store::recover(storage, None, &header, Keep::default());
-    let (mut store, _) = Store::recover_enrolled(Box::new(disk.clone()), open, Path::new("ledger"), enter)?;
+    let (mut store, _) =
+        Store::recover_enrolled(Box::new(disk.clone()), &header, open, Path::new("ledger"), enter)?;
     for epoch in store.committed() + 1..=2 {
         store.commit(&[EpochFrame { epoch, positions: vec![], sums: vec![7].into(), values: vec![9] }])?;
     }
