@@ -167,21 +167,9 @@ impl Spending {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::assert_close;
+    use super::super::tests::{assert_close, del, eps, sigma};
     use super::*;
     use proptest::prelude::*;
-
-    fn sigma(noise_multiplier: f64) -> NoiseMultiplier {
-        NoiseMultiplier::new(noise_multiplier).unwrap()
-    }
-
-    fn eps(epsilon: f64) -> Epsilon {
-        Epsilon::new(epsilon).unwrap()
-    }
-
-    fn del(delta: f64) -> Delta {
-        Delta::new(delta).unwrap()
-    }
 
     fn spending(noise_multiplier: f64, draws: f64) -> Spending {
         let discreteness = Discreteness::new(2_f64.powi(40), draws).unwrap();

@@ -80,21 +80,9 @@ pub fn noise_multiplier_rounded_up(epsilon: Epsilon, delta: Delta) -> NoiseMulti
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{assert_close, cases};
+    use super::super::tests::{assert_close, cases, del, eps, sigma};
     use super::*;
     use proptest::prelude::*;
-
-    fn sigma(noise_multiplier: f64) -> NoiseMultiplier {
-        NoiseMultiplier::new(noise_multiplier).unwrap()
-    }
-
-    fn eps(epsilon: f64) -> Epsilon {
-        Epsilon::new(epsilon).unwrap()
-    }
-
-    fn del(delta: f64) -> Delta {
-        Delta::new(delta).unwrap()
-    }
 
     #[test]
     fn noise_multiplier_agrees_with_the_reference() {

@@ -208,6 +208,18 @@ mod tests {
         file["cases"].as_array().unwrap().clone()
     }
 
+    pub(super) fn sigma(noise_multiplier: f64) -> NoiseMultiplier {
+        NoiseMultiplier::new(noise_multiplier).unwrap()
+    }
+
+    pub(super) fn eps(epsilon: f64) -> Epsilon {
+        Epsilon::new(epsilon).unwrap()
+    }
+
+    pub(super) fn del(delta: f64) -> Delta {
+        Delta::new(delta).unwrap()
+    }
+
     #[track_caller]
     pub(super) fn assert_close(found: f64, expected: f64, relative: f64) {
         let error = (found - expected).abs();
