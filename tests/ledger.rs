@@ -3,6 +3,9 @@
 
 mod harness;
 
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -343,4 +346,33 @@ fn other_parameters_than_those_that_were_paid_for_are_told() {
     std::fs::remove_file(enrolment("first")).expect("a file");
     finish(&mut command("verify", &data.state("first")))
         .failed(1, &["no ledger knows of this state directory"]);
+}
+
+/// Written by the first version of the format; it must be read as it was then, and go on.
+#[test]
+fn a_ledger_of_the_first_format_is_read_for_ever() {
+    let data = Data::new();
+    let shared = data.state("shared");
+    DirBuilder::new().mode(0o700).create(&shared).expect("a new directory");
+    let golden = include_bytes!("fixtures/ledger-v1/ledger");
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(shared.join("ledger"));
+    file.and_then(|mut file| file.write_all(golden)).expect("there is room");
+    let read = data.ledger();
+    assert_eq!(entries(&read), ["golden one", "golden two"]);
+    let wanted = serde_json::json!({
+        "identity": "2c2cfdbc66ad9c48df10a24fff3d1e39", "started": "2026-11-21T23:05:40Z", "pipeline": "golden one",
+        "method": "jme", "unit": "record", "neighbours": "replace-one", "private": true, "epsilon": 0.5, "delta": 1e-6,
+        "noise_multiplier": 8.057618480733527, "total_variation": 2.031502111788687e-28, "epochs": 10,
+    });
+    for (field, wanted) in wanted.as_object().expect("an object") {
+        assert_eq!(read["entries"][0][field], *wanted, "{field}");
+    }
+    close("μ of both", &read["composition"]["mu"], 0.179_575, 1e-5);
+
+    // The budget of the file holds for who comes now: three fit, and a fourth does not.
+    let budget = "[ledger]\ndirectory = 'shared'\nbudget = { epsilon = 2, delta = 1e-5 }\n";
+    let run = |name: &str| data.run(&data.pipeline(name, budget, ("", "")));
+    ["third", "fourth", "fifth"].map(|name| run(name).succeeded());
+    run("sixth").failed(1, &["5 entries have spent", "is left"]);
+    assert_eq!(entries(&data.ledger()), ["golden one", "golden two", "third", "fourth", "fifth"]);
 }

@@ -174,7 +174,7 @@ fn report(publication: &Publication, options: &Options, summary: &Summary, count
         false => writeln!(err, "NOT PRIVATE: the noise was drawn from a seed."),
         true => writeln!(
             err,
-            "All releases together are (ε, δ) = ({}, {})-differentially private for {} neighbours.",
+            "All releases of this state directory together are (ε, δ) = ({}, {})-differentially private for {} neighbours.",
             privacy.epsilon, privacy.delta, privacy.neighbours
         ),
     };
