@@ -103,6 +103,7 @@ fn operators<const DIMENSION: usize>(bencher: divan::Bencher<'_, '_>, workers: u
         keys: vec![0; BATCH_RECORDS],
         epochs: vec![1; BATCH_RECORDS],
         values: (0..BATCH_RECORDS * DIMENSION).map(|i| (i as f64).sin()).collect(),
+        ..Records::default()
     };
     bencher.counter(ItemsCount::new(BATCHES * BATCH_RECORDS)).bench(|| {
         let (publication, batch) = (publication.clone(), batch.clone());

@@ -139,8 +139,12 @@ mod tests {
             worker.dataflow::<u64, _, _>(|scope| {
                 // ζ = 2²⁰ makes the grid the integers.
                 let clipper = Arc::new(Clipper::unscaled(3, 1048576.0).unwrap());
-                let batch =
-                    |values: [f64; 3]| Records { keys: vec![0], epochs: vec![0], values: values.into() };
+                let batch = |values: [f64; 3]| Records {
+                    keys: vec![0],
+                    epochs: vec![0],
+                    values: values.into(),
+                    ..Records::default()
+                };
                 vec![batch([1.0, -2.0, 3.0]), batch([4.0, 5.0, -7.0])]
                     .to_stream(scope)
                     .container::<Vec<_>>()

@@ -14,7 +14,7 @@ pub trait Epochs<'scope> {
     /// the public clock only, sends at a time not above the oldest open epoch, and holds its capability
     /// there: then every epoch closes when the clock says so. A record whose epoch is below the time at which it was
     /// sent joins the epoch of that time. A batch that does not have one key, one epoch and the same number of values
-    /// for every record goes on without keys, and [`Accumulate`](crate::Accumulate) refuses it.
+    /// for every record (and its entity and place for every record or for none) goes on without keys, and [`Accumulate`](crate::Accumulate) refuses it.
     ///
     /// ```
     /// use hushflow_mechanism::epochs::{Clock, CountSchedule, Schedule};
@@ -59,7 +59,9 @@ impl<'scope> Epochs<'scope> for StreamVec<'scope, u64, Records> {
 fn split(mut records: Records) -> BTreeMap<u64, Records> {
     let first = records.epochs.first().copied().unwrap_or_default();
     let (count, values) = (records.keys.len(), records.values.len());
-    if count != records.epochs.len() || values < count || !values.is_multiple_of(count) {
+    let optional = |length: usize| length == 0 || length == count;
+    let agree = optional(records.entities.len()) && optional(records.places.len());
+    if count != records.epochs.len() || values < count || !values.is_multiple_of(count) || !agree {
         records.keys.clear();
         return BTreeMap::from([(first, records)]);
     }
@@ -68,11 +70,12 @@ fn split(mut records: Records) -> BTreeMap<u64, Records> {
     }
     let mut parts: BTreeMap<u64, Records> = BTreeMap::new();
     let dimension = values / count;
-    let rows = records.values.chunks_exact(dimension);
-    for ((&epoch, &key), row) in records.epochs.iter().zip(&records.keys).zip(rows) {
-        let part = parts.entry(epoch).or_default();
-        part.keys.push(key);
-        part.epochs.push(epoch);
+    for (at, row) in records.values.chunks_exact(dimension).enumerate() {
+        let part = parts.entry(records.epochs[at]).or_default();
+        part.keys.push(records.keys[at]);
+        part.epochs.push(records.epochs[at]);
+        part.entities.extend(records.entities.get(at));
+        part.places.extend(records.places.get(at));
         part.values.extend_from_slice(row);
     }
     parts
@@ -88,7 +91,12 @@ mod tests {
 
     /// Runs one batch up to its sums: whether it raised the fault, and whether its epoch still closed.
     fn outcome(keys: usize, epochs: &[u64], values: usize) -> (bool, bool) {
-        let batch = Records { keys: vec![0; keys], epochs: epochs.to_vec(), values: vec![0.5; values] };
+        let batch = Records {
+            keys: vec![0; keys],
+            epochs: epochs.to_vec(),
+            values: vec![0.5; values],
+            ..Records::default()
+        };
         timely::execute_directly(move |worker| {
             let fault = Fault::new();
             let layout = Layout { dimension: 2, second: SecondMoment::Full };

@@ -6,6 +6,7 @@
 //! | operator | takes | gives |
 //! |---|---|---|
 //! | [`Epochs`] | [`Records`] at the source's time | the same at the epoch they belong to |
+//! | [`Bound`] | [`Records`] with their entities | those that pass: at most m of an entity in each of at most k epochs |
 //! | [`Clip`] | [`Records`] | [`QuantisedRecords`] of bounded norm, on an integer grid |
 //! | [`Accumulate`] | [`QuantisedRecords`] | [`PartialSums`]: one worker's exact sums of an epoch |
 //! | [`SquareBatches`] | [`PartialSums`] of all workers | the same, with squares of the sums |
@@ -17,7 +18,8 @@
 //!
 //! [`training_loop`] closes a loop around them, from the optimiser's updates back to gradients.
 //!
-//! Timestamps are epochs, from 1. Records are never exchanged: each worker sums its own, and only sums travel.
+//! Timestamps are epochs, from 1. Records are not exchanged: each worker sums its own, and only sums travel. The
+//! one exception is [`Bound`], where those of an entity meet.
 //! Everything before [`Commit`] is private: its types print nothing.
 //!
 //! An operator that can't go on raises the [`Fault`] and keeps its capability, because a dropped capability
@@ -31,6 +33,7 @@
 mod accumulate;
 mod adam;
 mod batch_squares;
+mod bound;
 mod clip;
 mod commit;
 mod density;
@@ -47,6 +50,7 @@ pub use timely;
 pub use accumulate::Accumulate;
 pub use adam::{AdamSetup, Optimise};
 pub use batch_squares::SquareBatches;
+pub use bound::{Bound, BoundSetup, Bounded, Entity, EntityLimits, Several, Standing};
 pub use clip::Clip;
 pub use commit::{Commit, CommitLog, EpochCommit, Released};
 pub use density::{Densities, Estimated};

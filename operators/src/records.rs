@@ -1,5 +1,6 @@
 //! What flows between the operators: flat batches, no allocation per record, and no way to print what is private.
 
+use crate::Entity;
 use hushflow_mechanism::moments::QuantisedRows;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -8,7 +9,7 @@ use zeroize::Zeroizing;
 
 /// A batch of raw records: one entry of `keys` and `epochs`, d of `values` each. Private data, so it can't be
 /// printed.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 pub struct Records {
     /// Index of each record's key; 0 where there are none.
     pub keys: Vec<u32>,
@@ -17,6 +18,10 @@ pub struct Records {
     pub epochs: Vec<u64>,
     /// The columns of all records, row by row, in the units of the source.
     pub values: Vec<f64>,
+    /// Whose each record is; empty where single records are protected.
+    pub entities: Vec<Entity>,
+    /// The place of each record's row in the stream, which is public; empty where single records are protected.
+    pub places: Vec<u64>,
 }
 
 impl Records {

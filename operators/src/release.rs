@@ -41,7 +41,7 @@ pub trait Release<'scope> {
     ///
     /// ```
     #[doc = include_str!("../doc/setup.txt")]
-    /// let batch = Records { keys: vec![0], epochs: vec![2], values: vec![0.5] };
+    /// let batch = Records { keys: vec![0], epochs: vec![2], values: vec![0.5], ..Records::default() };
     /// timely::example(move |scope| {
     ///     let records = vec![batch].to_stream(scope).epochs().clip(clipper, fault.clone());
     ///     let sums = records.accumulate(layout, shards, fault.clone());

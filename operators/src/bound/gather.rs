@@ -1,0 +1,149 @@
+//! The first half of `bound`: records go to the worker that owns their entity, which holds what may count until the epoch
+//! closes, and says who was there.
+
+use super::BoundSetup;
+use super::held::{Held, push};
+use super::limits::Entity;
+use crate::{Fault, Records};
+use differential_dataflow::hashable::Hashable;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use timely::dataflow::StreamVec;
+use timely::dataflow::channels::pact::{Exchange, Pipeline};
+use timely::dataflow::operators::generic::OutputBuilder;
+use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
+use timely::dataflow::operators::generic::operator::Operator;
+use zeroize::Zeroize;
+
+/// The most records of a batch.
+const BATCH: usize = 8192;
+
+/// Records, and the worker that owns their entities.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Addressed {
+    owner: u64,
+    records: Records,
+}
+
+/// Sends records to the workers that own their entities: those to which differential brings them too.
+pub(super) fn address<'scope>(
+    records: StreamVec<'scope, u64, Records>,
+    dimension: usize,
+    fault: Fault,
+) -> StreamVec<'scope, u64, Addressed> {
+    let peers = records.scope().peers() as u64;
+    records.unary(Pipeline, "Address", move |_capability, _info| {
+        // The times of batches that could not be taken stay: a fault must not look like an end.
+        let mut failed = Vec::new();
+        move |input, output| {
+            input.for_each_time(|time, batches| {
+                for records in batches.flat_map(|batch| batch.drain(..)) {
+                    if !is_whole(&records, dimension) {
+                        failed.push(time.retain(0));
+                        fault.raise(
+                            "a batch of records does not say of each record whose it is and where it stood",
+                        );
+                        continue;
+                    }
+                    output.session(&time).give_iterator(addressed(records, peers, dimension).into_iter());
+                }
+            });
+        }
+    })
+}
+
+fn is_whole(records: &Records, dimension: usize) -> bool {
+    let count = records.len();
+    records.values.len() == count * dimension
+        && records.entities.len() == count
+        && records.places.len() == count
+}
+
+fn addressed(mut records: Records, peers: u64, dimension: usize) -> Vec<Addressed> {
+    if peers == 1 {
+        return vec![Addressed { owner: 0, records }];
+    }
+    let mut parts: Vec<Addressed> =
+        (0..peers).map(|owner| Addressed { owner, records: Records::default() }).collect();
+    for (at, row) in records.values.chunks_exact(dimension).enumerate() {
+        let part = &mut parts[(records.entities[at].hashed() % peers) as usize].records;
+        part.keys.push(records.keys[at]);
+        part.places.push(records.places[at]);
+        part.entities.push(records.entities[at]);
+        part.values.extend_from_slice(row);
+    }
+    records.values.zeroize();
+    parts.retain(|part| !part.records.is_empty());
+    parts
+}
+
+/// What an epoch leaves when it closes.
+pub(super) struct Gathered<'scope> {
+    /// The records that may count, each with its entity.
+    pub(super) records: StreamVec<'scope, u64, Records>,
+    /// Every entity that has one, once.
+    pub(super) present: StreamVec<'scope, u64, Vec<Entity>>,
+}
+
+/// Holds what may count until its epoch closes.
+pub(super) fn gather<'scope>(
+    addressed: StreamVec<'scope, u64, Addressed>,
+    setup: &BoundSetup,
+    fault: Fault,
+) -> Gathered<'scope> {
+    let (limits, columns) = (setup.limits, setup.columns.clone());
+    let mut builder = OperatorBuilder::new("Gather".to_owned(), addressed.scope());
+    let to_owner = Exchange::new(|addressed: &Addressed| addressed.owner);
+    let mut input = builder.new_input(addressed, to_owner);
+    let (records, record_stream) = builder.new_output::<Vec<Records>>();
+    let (present, present_stream) = builder.new_output::<Vec<Vec<Entity>>>();
+    let (mut records, mut present) = (OutputBuilder::from(records), OutputBuilder::from(present));
+    builder.build(move |_capabilities| {
+        let mut open = BTreeMap::new();
+        move |frontiers| {
+            let (mut records, mut present) = (records.activate(), present.activate());
+            input.for_each_time(|time, batches| {
+                let (_, held) = open
+                    .entry(*time.time())
+                    .or_insert_with(|| ([time.retain(0), time.retain(1)], Held::new(&limits)));
+                for Addressed { records: mut batch, .. } in batches.flat_map(|batch| batch.drain(..)) {
+                    take(held, &batch, &columns);
+                    batch.values.zeroize();
+                }
+            });
+            while !fault.is_raised()
+                && let Some(entry) = open.first_entry()
+                && !frontiers[0].less_equal(entry.key())
+            {
+                let (epoch, ([time, present_time], held)) = entry.remove_entry();
+                present.session(&present_time).give(held.entities().collect::<Vec<_>>());
+                records.session(&time).give_iterator(batches(&held, epoch, &columns).into_iter());
+            }
+        }
+    });
+    Gathered { records: record_stream, present: present_stream }
+}
+
+fn take(held: &mut Held, batch: &Records, columns: &[(f64, f64)]) {
+    let rows = batch.values.chunks_exact(columns.len());
+    for ((&entity, &place), (&key, row)) in
+        batch.entities.iter().zip(&batch.places).zip(batch.keys.iter().zip(rows))
+    {
+        held.add(entity, place, key, row, columns);
+    }
+}
+
+fn batches(held: &Held, epoch: u64, columns: &[(f64, f64)]) -> Vec<Records> {
+    let mut batches = Vec::new();
+    let mut batch = Records::default();
+    held.for_each(columns, |entity, key, row| {
+        push(&mut batch, entity, epoch, key, row);
+        if batch.len() == BATCH {
+            batches.push(std::mem::take(&mut batch));
+        }
+    });
+    if !batch.is_empty() {
+        batches.push(batch);
+    }
+    batches
+}

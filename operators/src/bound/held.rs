@@ -1,0 +1,280 @@
+//! What is held of an epoch until it closes: of every entity the records that may count in it, however many come.
+
+use super::limits::{Entity, EntityLimits, Several};
+use crate::Records;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use zeroize::Zeroize;
+
+/// Records of one epoch, in whatever order they come: what is held depends on which they are, not on their order.
+pub(super) enum Held {
+    First(First),
+    Means(Means),
+}
+
+impl Held {
+    pub(super) fn new(limits: &EntityLimits) -> Self {
+        let most = limits.records_per_epoch;
+        match limits.several {
+            Several::Keep => Self::First(First::new(most)),
+            Several::Average => Self::Means(Means { most, entities: HashMap::default() }),
+        }
+    }
+
+    /// Takes a record of `entity` in; `place` is its place in the stream.
+    pub(super) fn add(&mut self, entity: Entity, place: u64, key: u32, row: &[f64], bounds: &[(f64, f64)]) {
+        match self {
+            Self::First(first) => first.add(entity, place, key, row),
+            Self::Means(means) => means.add(entity, place, key, row, bounds),
+        }
+    }
+
+    /// All entities of which something is held.
+    pub(super) fn entities(&self) -> Box<dyn Iterator<Item = Entity> + '_> {
+        match self {
+            Self::First(first) => Box::new(first.entities.keys().copied()),
+            Self::Means(means) => Box::new(means.entities.keys().copied()),
+        }
+    }
+
+    /// Hands every record over with its entity.
+    pub(super) fn for_each(&self, bounds: &[(f64, f64)], mut give: impl FnMut(Entity, u32, &[f64])) {
+        match self {
+            Self::First(first) => first.for_each(bounds.len(), give),
+            Self::Means(means) => means.for_each(bounds, &mut give),
+        }
+    }
+}
+
+/// The first records of every entity. A record that comes later than those is gone at once: a heavy contributor takes no
+/// more room than another.
+pub(super) struct First {
+    most: u32,
+    slots: Vec<Slot>,
+    values: Vec<f64>,
+    entities: ByEntity<Chain>,
+}
+
+/// A record, and the one of the same entity before it.
+struct Slot {
+    place: u64,
+    key: u32,
+    before: Option<u32>,
+}
+
+/// The records of an entity, the latest in front.
+#[derive(Default)]
+struct Chain {
+    latest: Option<u32>,
+    length: u32,
+}
+
+impl First {
+    fn new(most: u32) -> Self {
+        Self { most, slots: Vec::new(), values: Vec::new(), entities: HashMap::default() }
+    }
+
+    fn add(&mut self, entity: Entity, place: u64, key: u32, row: &[f64]) {
+        let Self { most, slots, values, entities } = self;
+        let chain = entities.entry(entity).or_default();
+        let slot = match chain.latest {
+            _ if chain.length < *most => {
+                chain.length += 1;
+                slots.push(Slot { place, key, before: None });
+                values.extend_from_slice(row);
+                slots.len() - 1
+            }
+            Some(latest) if place < slots[latest as usize].place => {
+                let latest = latest as usize;
+                chain.latest = slots[latest].before;
+                slots[latest] = Slot { place, key, before: None };
+                values[latest * row.len()..][..row.len()].copy_from_slice(row);
+                latest
+            }
+            _ => return,
+        };
+        let mut behind: Option<u32> = None;
+        let mut before = chain.latest;
+        while let Some(next) = before.filter(|&next| slots[next as usize].place > place) {
+            (behind, before) = (before, slots[next as usize].before);
+        }
+        slots[slot].before = before;
+        let link = behind.map_or(&mut chain.latest, |behind| &mut slots[behind as usize].before);
+        *link = Some(slot as u32);
+    }
+
+    fn for_each(&self, dimension: usize, mut give: impl FnMut(Entity, u32, &[f64])) {
+        for (&entity, chain) in &self.entities {
+            let mut next = chain.latest;
+            while let Some(slot) = next.map(|slot| slot as usize) {
+                give(entity, self.slots[slot].key, &self.values[slot * dimension..][..dimension]);
+                next = self.slots[slot].before;
+            }
+        }
+    }
+}
+
+impl Drop for First {
+    fn drop(&mut self) {
+        self.values.zeroize();
+    }
+}
+
+/// Fractions of a column's range are counted in units of 2⁻⁵².
+const FRACTION: f64 = (1_u64 << 52) as f64;
+
+/// The mean of every entity and key. Each value is clamped to its bounds and counted in fractions of their range: integers, so
+/// means don't depend on the order in which records come.
+pub(super) struct Means {
+    most: u32,
+    entities: ByEntity<Vec<KeySum>>,
+}
+
+/// The records of an entity with one key.
+struct KeySum {
+    key: u32,
+    /// The place of the first one.
+    first: u64,
+    /// Number of those with finite values, and the sums of these.
+    finite: u64,
+    sums: Vec<u128>,
+}
+
+impl Means {
+    fn add(&mut self, entity: Entity, place: u64, key: u32, row: &[f64], bounds: &[(f64, f64)]) {
+        let keys = self.entities.entry(entity).or_default();
+        let at = keys.iter().position(|sum| sum.key == key).unwrap_or_else(|| {
+            keys.push(KeySum { key, first: place, finite: 0, sums: vec![0; row.len()] });
+            keys.len() - 1
+        });
+        let sum = &mut keys[at];
+        sum.first = sum.first.min(place);
+        if row.iter().all(|value| value.is_finite()) {
+            sum.finite += 1;
+            for ((sum, &value), &(lower, upper)) in sum.sums.iter_mut().zip(row).zip(bounds) {
+                let fraction = (value.clamp(lower, upper) - lower) / (upper - lower);
+                *sum += (fraction * FRACTION).round() as u128;
+            }
+        }
+    }
+
+    fn for_each(&self, bounds: &[(f64, f64)], give: &mut impl FnMut(Entity, u32, &[f64])) {
+        for (&entity, keys) in &self.entities {
+            let mut keys: Vec<&KeySum> = keys.iter().collect();
+            keys.sort_by_key(|sum| sum.first);
+            for sum in keys.into_iter().take(self.most as usize) {
+                let mut mean = sum.mean(bounds);
+                give(entity, sum.key, &mean);
+                mean.zeroize();
+            }
+        }
+    }
+}
+
+impl KeySum {
+    /// Not a number where no record has finite values: then it is one record that can't be used.
+    fn mean(&self, bounds: &[(f64, f64)]) -> Vec<f64> {
+        let mean = |(&sum, &(lower, upper)): (&u128, &(f64, f64))| {
+            let fraction = sum as f64 / self.finite as f64 / FRACTION;
+            lower + (upper - lower) * fraction
+        };
+        self.sums.iter().zip(bounds).map(mean).collect()
+    }
+}
+
+impl Drop for KeySum {
+    fn drop(&mut self) {
+        self.sums.zeroize();
+    }
+}
+
+/// A table by entity.
+pub(super) type ByEntity<T> = HashMap<Entity, T, BuildHasherDefault<Identity>>;
+
+/// An entity is a hash already.
+#[derive(Default)]
+pub(super) struct Identity(u64);
+
+impl Hasher for Identity {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0 = self.0.rotate_left(32) ^ u64::from_le_bytes(word);
+        }
+    }
+
+    fn write_u128(&mut self, number: u128) {
+        self.0 = number as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Appends a record to a batch.
+pub(super) fn push(batch: &mut Records, entity: Entity, epoch: u64, key: u32, row: &[f64]) {
+    batch.entities.push(entity);
+    batch.epochs.push(epoch);
+    batch.keys.push(key);
+    batch.values.extend_from_slice(row);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn limits(most: u32, several: Several) -> EntityLimits {
+        EntityLimits { participations: 1, min_separation: 1, records_per_epoch: most, several }
+    }
+
+    /// What is held of (entity, place, key, value), sorted.
+    fn held(limits: EntityLimits, records: &[(u8, u64, u32, f64)]) -> Vec<(u128, u32, u64)> {
+        let bounds = [(0.0, 8.0)];
+        let mut held = Held::new(&limits);
+        for &(entity, place, key, value) in records {
+            held.add(Entity(entity.into()), place, key, &[value], &bounds);
+        }
+        let mut given = Vec::new();
+        held.for_each(&bounds, |Entity(entity), key, row| given.push((entity, key, row[0].to_bits())));
+        given.sort();
+        given
+    }
+
+    #[test]
+    fn means_are_those_of_the_first_keys() {
+        let records = [(1, 5, 7, 1.0), (1, 9, 8, 4.0), (1, 6, 7, 99.0), (2, 7, 8, f64::NAN), (1, 4, 9, 8.0)];
+        let given = held(limits(2, Several::Average), &records);
+        let value = |at: usize| f64::from_bits(given[at].2);
+        assert_eq!((given[0].0, given[0].1, value(0)), (1, 7, 4.5), "of 1 and the bound 8");
+        assert_eq!((given[1].0, given[1].1, value(1)), (1, 9, 8.0));
+        assert_eq!((given.len(), given[2].0), (3, 2));
+        assert!(value(2).is_nan());
+    }
+
+    proptest! {
+        #[test]
+        fn the_first_are_kept_in_whatever_order_they_come(
+            records in prop::collection::vec((0..4_u8, 0..3_u32, 0..8_u8), 0..40),
+            most in 1..4_u32,
+            turn in 0..40_usize,
+        ) {
+            let placed: Vec<_> = records.iter().zip(0..)
+                .map(|(&(entity, key, value), place)| (entity, place, key, f64::from(value))).collect();
+            let mut expected = Vec::new();
+            for entity in 0..4 {
+                let first = placed.iter().filter(|record| record.0 == entity).take(most as usize);
+                expected.extend(first.map(|record| (u128::from(record.0), record.2, record.3.to_bits())));
+            }
+            expected.sort();
+            let mut turned = placed.clone();
+            turned.rotate_left(turn.min(placed.len()));
+            turned.chunks_mut(3).for_each(<[_]>::reverse);
+            prop_assert_eq!(held(limits(most, Several::Keep), &turned), expected);
+            let average = limits(most, Several::Average);
+            prop_assert_eq!(held(average, &turned), held(average, &placed));
+        }
+    }
+}

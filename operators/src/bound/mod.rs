@@ -1,0 +1,120 @@
+//! `bound`: how much of the stream one entity may be: at most m records in each of at most k epochs, at least b apart.
+//!
+//! # The rule
+//! Let R be the records of one entity, each with its epoch, its key and its place in the stream.
+//!
+//! 1. *Within an epoch.* Of its records in an epoch the m of the lowest places are kept ([`Several::Keep`]); or those of each
+//!    key become one record, their mean, and the means of the m keys whose first records have the lowest places are kept
+//!    ([`Several::Average`]).
+//! 2. *Over epochs.* The epochs in which it has records are gone through in their order. It takes part in the first, and then in
+//!    every one that is at least b after the last in which it took part, until it has taken part in k
+//!    ([`EntityLimits::admit`]).
+//! 3. The kept records of the epochs in which it takes part pass; all others are cut.
+//!
+//! # What neighbours can do
+//! **Theorem.** Let two streams differ in the records of one entity, replaced at will by others of the same entity or by none;
+//! places, and so the epoch of every record of somebody else, are the same. Then every other entity's part of the bounded
+//! streams is the same, and this entity's lies in each of the two in at most k epochs, at least b apart, with at most m records
+//! in each. Between a stream and the one from which the entity's records are taken away (zero-out) the bounded stream changes in
+//! at most k epochs, at least b apart, by at most m records each.
+//!
+//! *Proof.* The rule is applied to every entity by itself: what passes of it is a function of its own records, their epochs
+//! and the order of their places, and of k, b and m. The epoch of a record depends on its own event time and on the public clock
+//! ([`Schedule::assign`](hushflow_mechanism::epochs::Schedule::assign)), so the records of others are the same in both streams, in
+//! the same epochs and places, and the same of them passes. Of the one entity, step 1 leaves at most m records in an epoch. Step
+//! 2 admits an epoch only if fewer than k were admitted before and the last of these is at least b earlier. Taken away, the entity
+//! leaves nothing in one of the streams. ∎
+//!
+//! So the joint sensitivity is that of (k, b)-participation, times m: number the records that an entity keeps in an epoch by
+//! 1 … m, and let layer r hold the r-th of every epoch. A layer has at most one record in an epoch, at the steps of a
+//! pattern of which some may be skipped, so the encoded difference of two neighbours is within each layer at most s, the
+//! sensitivity for single records of `sensitivity/joint_participation.rs`, and the sum over layers at most m·s by the triangle
+//! inequality. It is attained by m equal records.
+//!
+//! Under neighbours that replace records in place, where keys, event times and whose a row is are public, which records pass is
+//! a function of what is public, in both modes: values play no part in rules 1 and 2. So exact counts stay the same.
+//!
+//! Rule 2 is **online**: what is admitted to an epoch depends on epochs up to it, so an epoch that was released never
+//! changes, and a stream that adapts to releases is bounded as any other.
+//!
+//! # What is kept
+//! One [`Standing`] for every entity that ever took part: how often, and the last time. It can't be less: who has spent its
+//! participations must be known for as long as the stream runs. The differential collection in `admit` compacts to that.
+
+mod admit;
+mod gather;
+mod held;
+mod limits;
+#[cfg(test)]
+mod tests;
+
+pub use limits::{Entity, EntityLimits, Several, Standing};
+
+use crate::{Fault, Records};
+use admit::{admit, admitted};
+use gather::{address, gather};
+use std::sync::Arc;
+use timely::dataflow::StreamVec;
+
+/// What bounding needs to know. The same on every worker.
+#[derive(Clone)]
+pub struct BoundSetup {
+    /// k, b and m.
+    pub limits: EntityLimits,
+    /// The public bounds of each column, lower and upper: means are made between them.
+    pub columns: Arc<[(f64, f64)]>,
+    /// What stands of every entity after the epochs released before a restart: empty at the first start.
+    pub standings: Arc<Vec<(Entity, Standing)>>,
+    /// The first epoch to release: 1 at the first start.
+    pub first_epoch: u64,
+}
+
+/// What bounding gives.
+pub struct Bounded<'scope> {
+    /// The records that pass, once their epoch has closed.
+    pub records: StreamVec<'scope, u64, Records>,
+    /// Who takes part in an epoch, at its time: what a restart needs, and private.
+    pub admitted: StreamVec<'scope, u64, Vec<Entity>>,
+}
+
+/// Bounds entities.
+pub trait Bound<'scope> {
+    /// Lets of every entity at most m records in each of at most k epochs pass, at least b epochs apart; the rule and what
+    /// follows from it are at the head of this module's source. Records come at the time of their epoch, with their entities and
+    /// places. A batch that lacks them raises the fault.
+    ///
+    /// One entity with two records in epoch 1 and one in each of the next two, of which it may take part in every other:
+    ///
+    /// ```
+    /// use hushflow_operators::*;
+    /// use std::sync::Arc;
+    /// use timely::dataflow::operators::{Inspect, vec::ToStream};
+    ///
+    /// let batch = Records {
+    ///     keys: vec![0; 4],
+    ///     epochs: vec![1, 1, 2, 3],
+    ///     values: vec![0.5, 0.25, 0.125, 0.75],
+    ///     entities: vec![Entity(7); 4],
+    ///     places: vec![0, 1, 2, 3],
+    /// };
+    /// let limits = EntityLimits { participations: 9, min_separation: 2, records_per_epoch: 1, several: Several::Keep };
+    /// let setup = BoundSetup { limits, columns: Arc::new([(-1.0, 1.0)]), standings: Arc::default(), first_epoch: 1 };
+    /// timely::example(move |scope| {
+    ///     let records = vec![batch].to_stream(scope).container::<Vec<_>>();
+    ///     records.epochs().bound(setup, Fault::new()).records.inspect_time(|epoch, batch| match epoch {
+    ///         1 => assert_eq!(batch.values, [0.5]),
+    ///         _ => assert_eq!((*epoch, batch.values.as_slice()), (3, [0.75].as_slice())),
+    ///     });
+    /// });
+    /// ```
+    fn bound(self, setup: BoundSetup, fault: Fault) -> Bounded<'scope>;
+}
+
+impl<'scope> Bound<'scope> for StreamVec<'scope, u64, Records> {
+    fn bound(self, setup: BoundSetup, fault: Fault) -> Bounded<'scope> {
+        let dimension = setup.columns.len();
+        let gathered = gather(address(self, dimension, fault.clone()), &setup, fault);
+        let admitted = admitted(gathered.present, &setup);
+        Bounded { records: admit(gathered.records, admitted.clone(), dimension), admitted }
+    }
+}

@@ -1,0 +1,259 @@
+//! The dataflow against the rule gone through entity by entity, and what neighbours can do to a bounded stream.
+
+use super::*;
+use crate::Epochs;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc;
+use std::time::Duration;
+use timely::dataflow::operators::{Input, Inspect, Probe};
+use timely::dataflow::{InputHandle, ProbeHandle};
+
+/// A record: entity, epoch, key and value. Its place is that in the list.
+type Record = (u8, u64, u32, u8);
+
+/// What passes, as (epoch, key, value), sorted; and who takes part, as (epoch, entity).
+type Passed = (Vec<(u64, u32, u64)>, BTreeSet<(u64, u8)>);
+
+const LAST: u64 = 12;
+
+/// Runs records through the operator by so many workers, epoch by epoch, from the first epoch on that is not known.
+fn bounded(
+    records: &[Record],
+    limits: EntityLimits,
+    workers: usize,
+    standings: &[(Entity, Standing)],
+    first: u64,
+) -> Passed {
+    let (records, standings) = (Arc::new(records.to_vec()), Arc::new(standings.to_vec()));
+    let (sender, receiver) = mpsc::channel();
+    let (sender, fault) = (std::sync::Mutex::new(sender), Fault::new());
+    let raised = fault.clone();
+    timely::execute(timely::Config::process(workers), move |worker| {
+        let setup = BoundSetup {
+            limits,
+            columns: Arc::new([(0.0, 255.0)]),
+            standings: standings.clone(),
+            first_epoch: first,
+        };
+        let [passed, taking] = [(); 2].map(|()| sender.lock().expect("no worker panics").clone());
+        let (mut input, probe) = (InputHandle::new(), ProbeHandle::new());
+        worker.dataflow(|scope| {
+            let bounded = scope.input_from(&mut input).epochs().bound(setup, fault.clone());
+            bounded.admitted.inspect_time(move |&epoch, entities: &Vec<Entity>| {
+                let entities = entities.iter().map(|&Entity(entity)| (epoch, u64::MAX, entity as u64));
+                entities.for_each(|told| taking.send(told).expect("heard"));
+            });
+            let records = bounded.records.inspect_time(move |&epoch, batch: &Records| {
+                for (at, &value) in batch.values.iter().enumerate() {
+                    assert_eq!(batch.epochs[at], epoch);
+                    passed.send((epoch, batch.keys[at].into(), value.to_bits())).expect("heard");
+                }
+            });
+            records.probe_with(&probe);
+        });
+        for epoch in first..=LAST {
+            let mut batch = Records::default();
+            for (&(entity, at, key, value), place) in records.iter().zip(0..) {
+                if at == epoch && place as usize % worker.peers() == worker.index() {
+                    batch.keys.push(key);
+                    batch.epochs.push(epoch);
+                    batch.values.push(value.into());
+                    batch.entities.push(Entity(entity.into()));
+                    batch.places.push(place);
+                }
+            }
+            input.send(batch);
+            input.advance_to(epoch + 1);
+            // Sometimes several epochs close at once.
+            if epoch % 3 == 0 {
+                while probe.less_than(&(epoch + 1)) && worker.step_or_park(Some(Duration::from_millis(1))) {}
+            }
+        }
+    })
+    .expect("threads can be started");
+    assert_eq!(raised.reason(), None);
+    let (mut records, mut taking) = (Vec::new(), BTreeSet::new());
+    for (epoch, key, value) in receiver.iter() {
+        match u32::try_from(key) {
+            Ok(key) => records.push((epoch, key, value)),
+            Err(_) => assert!(taking.insert((epoch, value as u8)), "told once"),
+        }
+    }
+    records.sort();
+    (records, taking)
+}
+
+/// The rule, entity by entity.
+fn by_the_rule(records: &[Record], limits: EntityLimits) -> Passed {
+    let (mut passed, mut taking) = (Vec::new(), BTreeSet::new());
+    for entity in records.iter().map(|record| record.0).collect::<BTreeSet<_>>() {
+        let own: Vec<_> = records.iter().filter(|record| record.0 == entity).collect();
+        let mut admitted: Vec<u64> = Vec::new();
+        for epoch in own.iter().map(|record| record.1).collect::<BTreeSet<_>>() {
+            let apart = admitted.last().is_none_or(|last| epoch - last >= limits.min_separation);
+            if !apart || admitted.len() as u64 == limits.participations {
+                continue;
+            }
+            admitted.push(epoch);
+            taking.insert((epoch, entity));
+            let there: Vec<_> = own.iter().filter(|record| record.1 == epoch).collect();
+            let most = limits.records_per_epoch as usize;
+            match limits.several {
+                Several::Keep => {
+                    passed.extend(there.iter().take(most).map(|r| (epoch, r.2, f64::from(r.3).to_bits())));
+                }
+                Several::Average => {
+                    let mut keys: Vec<u32> = Vec::new();
+                    there.iter().for_each(|r| {
+                        if !keys.contains(&r.2) {
+                            keys.push(r.2)
+                        }
+                    });
+                    for &key in keys.iter().take(most) {
+                        let values: Vec<f64> =
+                            there.iter().filter(|r| r.2 == key).map(|r| r.3.into()).collect();
+                        let mean = values.iter().sum::<f64>() / values.len() as f64;
+                        passed.push((epoch, key, mean.to_bits()));
+                    }
+                }
+            }
+        }
+    }
+    passed.sort();
+    (passed, taking)
+}
+
+fn close((found, taking): &Passed, (expected, told): &Passed) -> bool {
+    let near = |a: u64, b: u64| (f64::from_bits(a) - f64::from_bits(b)).abs() < 1e-9;
+    let records = || found.iter().zip(expected).all(|(a, b)| (a.0, a.1) == (b.0, b.1) && near(a.2, b.2));
+    taking == told && found.len() == expected.len() && records()
+}
+
+fn limits() -> impl Strategy<Value = EntityLimits> {
+    (1..4_u64, 1..5_u64, 1..3_u32, prop::bool::ANY).prop_map(
+        |(participations, min_separation, records_per_epoch, average)| {
+            let several = if average { Several::Average } else { Several::Keep };
+            EntityLimits { participations, min_separation, records_per_epoch, several }
+        },
+    )
+}
+
+/// People-shaped: some entities have most of the records.
+fn entity() -> impl Strategy<Value = u8> {
+    prop_oneof![Just(0_u8), Just(1), 0..20_u8]
+}
+
+fn records(most: usize) -> impl Strategy<Value = Vec<Record>> {
+    prop::collection::vec((entity(), 1..=LAST, 0..3_u32, 0..=255_u8), 0..most)
+}
+
+/// How often each (epoch, key, value) is in one list and not in the other, epoch by epoch.
+fn changes(a: &[(u64, u32, u64)], b: &[(u64, u32, u64)]) -> BTreeMap<u64, [usize; 2]> {
+    let mut counts: BTreeMap<(u64, u32, u64), i64> = BTreeMap::new();
+    a.iter().for_each(|record| *counts.entry(*record).or_default() += 1);
+    b.iter().for_each(|record| *counts.entry(*record).or_default() -= 1);
+    let mut changes: BTreeMap<u64, [usize; 2]> = BTreeMap::new();
+    for ((epoch, ..), count) in counts.into_iter().filter(|(_, count)| *count != 0) {
+        changes.entry(epoch).or_default()[usize::from(count < 0)] += count.unsigned_abs() as usize;
+    }
+    changes
+}
+
+fn check_pattern(epochs: &[u64], limits: &EntityLimits) -> Result<(), TestCaseError> {
+    prop_assert!(epochs.len() as u64 <= limits.participations, "{:?}", epochs);
+    prop_assert!(epochs.windows(2).all(|pair| pair[1] - pair[0] >= limits.min_separation), "{:?}", epochs);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn the_dataflow_follows_the_rule_on_any_number_of_workers(
+        records in records(80), limits in limits(), workers in 1..4_usize,
+    ) {
+        let found = bounded(&records, limits, workers, &[], 1);
+        prop_assert!(close(&found, &by_the_rule(&records, limits)));
+        prop_assert!(found == bounded(&records, limits, 1, &[], 1), "bit by bit");
+    }
+
+    #[test]
+    fn one_entity_changes_k_epochs_b_apart_by_m_records_each(
+        others in records(60), limits in limits(), mine in records(40), yours in records(40),
+    ) {
+        // The same rows, each either somebody else's or, in two versions, those of entity 100.
+        let version = |own: &[Record]| -> Vec<Record> {
+            own.iter().map(|&(_, epoch, key, value)| (100, epoch, key, value)).chain(others.clone()).collect()
+        };
+        let blank: Vec<Record> = Vec::new();
+        let [a, b, none] = [&mine, &yours, &blank].map(|own| by_the_rule(&version(own), limits));
+        let run = bounded(&version(&mine), limits, 2, &[], 1);
+        prop_assert!(close(&run, &a));
+        let most = limits.records_per_epoch as usize;
+        for own in [&a, &b] {
+            let taken = changes(&own.0, &none.0);
+            check_pattern(&taken.keys().copied().collect::<Vec<_>>(), &limits)?;
+            prop_assert!(taken.values().all(|&[more, less]| more <= most && less == 0));
+            let epochs: Vec<_> = own.1.iter().filter(|told| told.1 == 100).map(|told| told.0).collect();
+            check_pattern(&epochs, &limits)?;
+        }
+        // Replaced: one pattern goes, another comes.
+        let replaced = changes(&a.0, &b.0);
+        prop_assert!(replaced.values().all(|&[gone, come]| gone <= most && come <= most));
+        for side in [0, 1] {
+            let epochs: Vec<_> = replaced.iter().filter(|(_, change)| change[side] > 0).map(|(&e, _)| e).collect();
+            check_pattern(&epochs, &limits)?;
+        }
+        prop_assert!(a.1.iter().filter(|told| told.1 != 100).eq(b.1.iter().filter(|told| told.1 != 100)));
+    }
+
+    #[test]
+    fn a_restart_goes_on_with_the_standings(records in records(80), limits in limits(), cut in 1..LAST) {
+        let whole = bounded(&records, limits, 1, &[], 1);
+        let mut standings: BTreeMap<u8, Standing> = BTreeMap::new();
+        for &(epoch, entity) in whole.1.iter().filter(|told| told.0 <= cut) {
+            let standing = limits.admit(standings.get(&entity).copied(), epoch);
+            standings.insert(entity, standing.expect("who takes part is admitted"));
+        }
+        let standings: Vec<_> =
+            standings.into_iter().map(|(entity, standing)| (Entity(entity.into()), standing)).collect();
+        let rest = bounded(&records, limits, 2, &standings, cut + 1);
+        let after = |passed: &Passed| -> Passed {
+            let (records, taking) = passed;
+            (records.iter().filter(|r| r.0 > cut).copied().collect(), taking.iter().filter(|t| t.0 > cut).copied().collect())
+        };
+        prop_assert!(rest == after(&whole));
+    }
+}
+
+#[test]
+fn records_of_nobody_are_a_fault_that_holds_its_epoch() {
+    let fault = Fault::new();
+    let raised = fault.clone();
+    let closed = timely::execute_directly(move |worker| {
+        let limits = EntityLimits {
+            participations: 1,
+            min_separation: 1,
+            records_per_epoch: 1,
+            several: Several::Keep,
+        };
+        let setup =
+            BoundSetup { limits, columns: Arc::new([(0.0, 1.0)]), standings: Arc::default(), first_epoch: 1 };
+        let mut input = InputHandle::new();
+        let probe = worker.dataflow(|scope| {
+            let bounded = scope.input_from(&mut input).bound(setup, fault);
+            bounded.records.probe().0
+        });
+        input.advance_to(1);
+        input.send(Records { keys: vec![0], epochs: vec![1], values: vec![0.5], ..Records::default() });
+        input.close();
+        (0..20).for_each(|_| {
+            worker.step();
+        });
+        let closed = probe.done();
+        worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
+        closed
+    });
+    assert!(!closed && raised.reason().is_some_and(|reason| reason.contains("whose it is")));
+}
