@@ -53,6 +53,7 @@ fn commits(bencher: divan::Bencher<'_, '_>, (place, group): (Place, u64)) {
                 positions: vec![],
                 sums: sums.clone().into(),
                 values: sums.clone(),
+                admitted: None,
             };
             let frames: Vec<EpochFrame> = (first..first + group).map(frame).collect();
             store.commit(&frames).expect("the disk works");

@@ -112,7 +112,8 @@ impl Publication {
         let near = gaussian::noise_multiplier(epsilon, delta).value();
         let mechanism = mechanism(&parameters, &chosen, near)?;
         let noise_multiplier = calibrated(&parameters, mechanism.moments())?;
-        let mechanism = mechanism.with_noise_multiplier(noise_multiplier)?;
+        let mechanism =
+            mechanism.with_noise_multiplier(for_records_at_once(&parameters, noise_multiplier))?;
         let calibration = Calibration { noise_multiplier, strategy: chosen };
         Self::new(parameters, mechanism, calibration, private)
     }
@@ -223,6 +224,11 @@ impl Publication {
         Shards::new(self.keys(), self.layout(), SHARDS)
     }
 
+    /// The bounds of the columns, lower and upper.
+    pub fn bounds(&self) -> Arc<[(f64, f64)]> {
+        self.parameters.columns.iter().map(|column| (column.lower, column.upper)).collect()
+    }
+
     /// Bounds and clip norm.
     pub fn clipper(&self) -> &Arc<Clipper> {
         &self.clipper
@@ -262,11 +268,27 @@ fn mechanism(
         layout: Layout { dimension: parameters.columns.len(), second: privacy.second_moments },
         neighbours: privacy.neighbours,
         clip_norm: privacy.clip_norm,
-        noise_multiplier,
+        noise_multiplier: for_records_at_once(parameters, noise_multiplier),
         second_moment_weight: privacy.second_moment_weight,
         count_weight: None,
     };
-    Ok(MatrixMechanism::new(moments, strategy(parameters, chosen)?)?)
+    let strategy = strategy(parameters, chosen)?;
+    Ok(match &parameters.entity {
+        None => MatrixMechanism::new(moments, strategy)?,
+        Some(entity) => {
+            let horizon = parameters.epochs.schedule.horizon();
+            MatrixMechanism::with_participation(moments, strategy.into(), entity.participation(), horizon)?
+        }
+    })
+}
+
+/// The mechanism's sensitivity s is for one record in an epoch; m records move its sums by m·s at most (the layers at the head of
+/// `operators/src/bound/mod.rs`), so its noise is m times that, rounded up.
+fn for_records_at_once(parameters: &PublicParameters, noise_multiplier: f64) -> f64 {
+    match parameters.records_at_once() {
+        1 => noise_multiplier,
+        records => (noise_multiplier * f64::from(records)).next_up(),
+    }
 }
 
 fn guarantee(parameters: &PublicParameters) -> Result<(Epsilon, Delta), AccountingError> {

@@ -52,6 +52,7 @@ fuzz_target!(|input: &[u8]| {
             positions: vec![],
             sums: vec![1].into(),
             values: vec![2],
+            admitted: None,
         };
         assert!(sound as u64 <= store.committed());
         store.commit(&[next]).expect("a store that opens goes on");

@@ -16,6 +16,7 @@
 //! | [`Densities`] | moments | [`Estimated`]: mean and covariance beside the moments |
 //! | [`Optimise`] | [`Released`] gradients | [`UpdatePart`](hushflow_mechanism::estimate::adam::UpdatePart)s of Adam |
 //!
+//! [`WindowedSums`] stands beside them: [`QuantisedRecords`] to exact sums of sliding windows, by retraction.
 //! [`training_loop`] closes a loop around them, from the optimiser's updates back to gradients.
 //!
 //! Timestamps are epochs, from 1. Records are not exchanged: each worker sums its own, and only sums travel. The
@@ -43,7 +44,10 @@ mod records;
 mod release;
 mod training;
 mod view;
+mod windowed_sums;
 
+/// The very differential dataflow that [`WindowedSums`] gives collections of.
+pub use differential_dataflow;
 /// The very timely that these operators are made for: a dataflow that embeds them must use no other version.
 pub use timely;
 
@@ -60,3 +64,4 @@ pub use records::{PartialSums, QuantisedRecords, Records, ShardRelease, Values};
 pub use release::{Release, ReleaseSetup};
 pub use training::{Learner, TrainingSetup, training_loop};
 pub use view::Views;
+pub use windowed_sums::{Sums, WindowedSums};

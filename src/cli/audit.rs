@@ -67,9 +67,9 @@ pub(crate) struct AuditArguments {
     /// Epochs that are run; fewer than the horizon show a smaller share [default: 64, or the horizon]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_EPOCHS))]
     epochs: Option<u64>,
-    /// How often what is protected takes part, as in plan; the noise is made for it
-    #[arg(long, value_name = "KxB", default_value = "1", allow_hyphen_values = true)]
-    participation: Participation,
+    /// How often what is protected takes part, as in plan; the noise is made for it [default: as the file says]
+    #[arg(long, value_name = "KxB", allow_hyphen_values = true)]
+    participation: Option<Participation>,
     /// Print one JSON object, with all digits
     #[arg(long)]
     json: bool,
@@ -105,10 +105,12 @@ struct Report {
 /// Audits, prints what was found, and fails where a claim is exceeded.
 pub(crate) fn execute(arguments: &AuditArguments) -> Result<(), CliError> {
     let pipeline = Pipeline::load(&arguments.pipeline)?;
-    let (publication, mechanism) = mechanism(&pipeline, arguments.participation)?;
+    let of_file = pipeline.public_parameters().participation();
+    let participation = arguments.participation.unwrap_or(of_file);
+    let (publication, mechanism) = mechanism(&pipeline, participation, of_file)?;
     let claim = claim(&publication)?;
     let epochs = arguments.epochs.unwrap_or(EPOCHS).min(publication.horizon());
-    let audited = Audited::new(&mechanism, arguments.participation, epochs, publication.keys(), claim)?;
+    let audited = Audited::new(&mechanism, participation, epochs, publication.keys(), claim)?;
     let canaries = canaries(&audited)?;
     let settings = Settings {
         trials: arguments.runs,
@@ -116,13 +118,14 @@ pub(crate) fn execute(arguments: &AuditArguments) -> Result<(), CliError> {
         canaries: canaries.len(),
     };
     let findings = audit_all(&audited, &canaries, &settings)?;
-    let report = report(arguments, &publication, &audited, findings);
+    let report = report(arguments, participation, &publication, &audited, findings);
     if arguments.json { print_json(&report) } else { print(&report.text()) }?;
     if report.ok { Ok(()) } else { Err(CliError::exceeded("a canary tells more than the claim allows")) }
 }
 
 fn report(
     arguments: &AuditArguments,
+    participation: Participation,
     publication: &Publication,
     audited: &Audited,
     findings: Vec<Finding>,
@@ -137,7 +140,7 @@ fn report(
         neighbours: parameters.privacy.neighbours,
         method: parameters.release.method,
         strategy: publication.calibration().strategy.name.clone(),
-        participation: arguments.participation,
+        participation,
         horizon: publication.horizon(),
         epochs: audited.epochs,
         runs: arguments.runs,
@@ -152,6 +155,7 @@ fn report(
 fn mechanism(
     pipeline: &Pipeline,
     participation: Participation,
+    of_file: Participation,
 ) -> Result<(Publication, MatrixMechanism), CliError> {
     let bar = Bar::new();
     let chosen =
@@ -159,7 +163,7 @@ fn mechanism(
     bar.finish();
     let publication = Publication::calibrate_chosen(pipeline.public_parameters(), chosen, true)?;
     let single = publication.mechanism().as_ref().clone();
-    if participation.is_single() {
+    if participation == of_file {
         return Ok((publication, single));
     }
     let (parameters, strategies) = (*single.moments().parameters(), single.strategies().clone());

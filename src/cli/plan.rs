@@ -114,8 +114,9 @@ pub(crate) struct PlanArguments {
     #[arg(long, value_name = "λ", allow_hyphen_values = true, value_parser = number_in(positive))]
     second_moment_weight: Option<f64>,
     /// How often what is protected takes part: 1; KxB, K times, B epochs apart; KxB+, B or more apart; every-step
-    #[arg(long, value_name = "KxB", default_value = "1", allow_hyphen_values = true)]
-    participation: Participation,
+    /// [default: as the file says, or 1]
+    #[arg(long, value_name = "KxB", allow_hyphen_values = true)]
+    participation: Option<Participation>,
     /// Begin the strategy anew so many times
     #[arg(long, value_name = "S", default_value_t = 1, allow_hyphen_values = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
@@ -183,7 +184,10 @@ impl PlanArguments {
                 workload,
                 horizon: horizon
                     .ok_or_else(|| missing("--horizon", "--horizon 365, the number of epochs"))?,
-                participation: self.participation,
+                participation: self
+                    .participation
+                    .or_else(|| Some(file?.participation()))
+                    .unwrap_or(Participation::Single),
                 stamps: self.stamps,
                 objective: self.objective,
             },
@@ -196,6 +200,7 @@ impl PlanArguments {
             clip_norm: self.clip_norm.or_else(|| Some(privacy?.clip_norm)).unwrap_or(1.0),
             second_moment_weight: self.second_moment_weight.or_else(|| privacy?.second_moment_weight),
             keys: file.map_or(1, keys),
+            records_at_once: file.map_or(1, PublicParameters::records_at_once),
             budget: self.budget(privacy)?,
             records_per_epoch: self.records_per_epoch.or_else(|| records_per_epoch(file?)),
             advice_horizon: if self.strategy.is_some() { MAX_HORIZON } else { COMPARED_HORIZON },

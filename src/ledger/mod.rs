@@ -65,7 +65,7 @@ impl Charge {
         Ok(Self {
             pipeline: parameters.name.clone(),
             method: parameters.release.method.to_string(),
-            unit: Unit::Record,
+            unit: parameters.adjacency().unit,
             neighbours: parameters.privacy.neighbours,
             private: publication.is_private(),
             epsilon: parameters.privacy.epsilon,

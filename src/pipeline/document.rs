@@ -153,6 +153,14 @@ impl<'a> Section<'a> {
         self.get(key)?.section()
     }
 
+    /// The table `key` if it is there, of which nothing is reported here.
+    pub(super) fn peek(&self, key: &str) -> Option<Section<'a>> {
+        let value = self.table.get(key)?;
+        let table = value.get_ref().as_table()?;
+        let (document, name, span) = (self.document, self.dotted(key), value.span());
+        Some(Section { document, table, name, span, asked: RefCell::default() })
+    }
+
     /// The tables `[[key]]`, none if there is none.
     pub(super) fn sections(&self, key: &'static str) -> Vec<Section<'a>> {
         let array = self.get(key).and_then(|field| field.read("tables [[…]]", DeValue::as_array));

@@ -9,17 +9,21 @@ mod read;
 pub mod time;
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
+use hushflow_mechanism::accounting::adjacency::{Adjacency, Unit};
 use hushflow_mechanism::epochs::Schedule;
 use hushflow_mechanism::estimate::intervals::{Confidence, Subject};
 use hushflow_mechanism::estimate::projection::Projection;
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::SecondMoment;
+use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::StrategyName;
 use hushflow_mechanism::view::SquareBias;
 use hushflow_mechanism::workload::Workload;
+use hushflow_operators::EntityLimits;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -41,6 +45,8 @@ pub struct Pipeline {
     pub columns: Vec<Column>,
     /// `[key]`: the public groups; without it all records belong to one.
     pub key: Option<Key>,
+    /// `[entity]`: whose records are protected as a whole; without it single records are.
+    pub entity: Option<EntityUnit>,
     /// `[epochs]`: the steps of the release.
     pub epochs: Epochs,
     /// `[privacy]`: the guarantee.
@@ -139,6 +145,29 @@ pub struct Key {
     pub column: String,
     /// All keys, at least one, each once: those that are not listed are counted and skipped.
     pub values: Vec<String>,
+}
+
+/// Entities that are protected as a whole: all records of one, however many come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntityUnit {
+    /// The column that says whose a record is.
+    pub column: String,
+    /// `participations`, `min_separation`, `records_per_epoch`, `several`: how much of the stream an entity may be.
+    pub limits: EntityLimits,
+}
+
+impl EntityUnit {
+    /// In which epochs an entity takes part.
+    pub fn participation(&self) -> Participation {
+        let at_least_one = |number: u64| NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN);
+        match self.limits.participations {
+            0 | 1 => Participation::Single,
+            count => Participation::MinSeparation {
+                count: at_least_one(count),
+                gap: at_least_one(self.limits.min_separation),
+            },
+        }
+    }
 }
 
 /// The steps of the release.
@@ -252,6 +281,22 @@ pub enum Estimate {
 }
 
 impl PublicParameters {
+    /// In which epochs what is protected takes part.
+    pub fn participation(&self) -> Participation {
+        self.entity.as_ref().map_or(Participation::Single, EntityUnit::participation)
+    }
+
+    /// The most records with which it takes part in an epoch.
+    pub fn records_at_once(&self) -> u32 {
+        self.entity.as_ref().map_or(1, |entity| entity.limits.records_per_epoch.max(1))
+    }
+
+    /// What is protected as a whole, and how it may differ.
+    pub fn adjacency(&self) -> Adjacency {
+        let unit = if self.entity.is_some() { Unit::Entity } else { Unit::Record };
+        Adjacency { unit, neighbours: self.privacy.neighbours }
+    }
+
     /// Whether second moments of records are known, and with them covariances: squares of epoch sums are second moments of
     /// records only where an epoch is one record.
     pub fn have_covariances(&self) -> bool {
@@ -285,6 +330,9 @@ pub struct PublicParameters {
     pub columns: Vec<Column>,
     /// [`Pipeline::key`].
     pub key: Option<Key>,
+    /// [`Pipeline::entity`]; absent where single records are protected, as in logs of before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entity: Option<EntityUnit>,
     /// [`Pipeline::epochs`].
     pub epochs: Epochs,
     /// [`Pipeline::privacy`].
@@ -373,6 +421,7 @@ impl Pipeline {
             rows: self.rows,
             columns: self.columns.clone(),
             key: self.key.clone(),
+            entity: self.entity.clone(),
             epochs: self.epochs.clone(),
             privacy: self.privacy,
             release: self.release.clone(),

@@ -1,5 +1,6 @@
 //! From a TOML document to a [`Pipeline`]: one function a section. A function that gives `None` has reported why.
 
+mod entity;
 mod epochs;
 mod ledger;
 #[cfg(test)]
@@ -43,6 +44,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let mut roles = Roles::default();
     let columns = columns(section, &mut roles);
     let key = optional(section, "key", |section| key(section, base, &mut roles));
+    let entity = entity::entity(section, &mut roles);
     let dimension = columns.as_ref().map_or(1, Vec::len);
     let release = optional(section, "release", |section| release(section, base));
     let method = release.as_ref().and_then(|release| Some(release.as_ref()?.0.method)).unwrap_or_default();
@@ -53,7 +55,9 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let covariances = epochs.as_ref().is_none_or(|epochs| have_covariances(method, second_moments, epochs));
     let views = views(section, method, covariances);
     let state = optional(section, "state", |section| state(section, base));
-    let ledger = optional(section, "ledger", |section| ledger::ledger(section, base, neighbours));
+    let ledger = optional(section, "ledger", |section| {
+        ledger::ledger(section, base, neighbours, entity.as_ref().is_some_and(Option::is_some))
+    });
     let simulation_seed = optional(section, "simulation", |section| {
         section.require("seed", section.count("seed", 0), "seed = 42").map(|seed| seed.value)
     });
@@ -67,6 +71,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         rows,
         columns: columns?,
         key: key?,
+        entity: entity?,
         epochs: epochs?,
         privacy: privacy?,
         release,
@@ -240,6 +245,8 @@ fn read_key_values(path: &Path) -> Result<Vec<String>, String> {
 fn privacy(section: &Section<'_>, dimension: usize, method: Method) -> Option<Privacy> {
     let (epsilon, delta) = guarantee(section);
     let neighbours = neighbours(section);
+    // Read with the section [entity], which must say the same.
+    entity::unit(section);
     let second_moments = second_moments(section, method);
     let clip_norm = section.positive("clip_norm").map(|norm| norm.value);
     let weight = section.positive("second_moment_weight");

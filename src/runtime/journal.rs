@@ -8,11 +8,12 @@ use bincode::{DefaultOptions, Options};
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseShard;
-use hushflow_operators::{CommitLog, EpochCommit};
+use hushflow_operators::{CommitLog, Entity, EntityLimits, EpochCommit, Standing};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::RunError;
+use super::standings::Standings;
 use crate::publication::{Calibration, Publication};
 use crate::source::Position;
 use crate::state::{EpochFrame, Ingest, IngestPlace, Recovered, SourcePosition, Stamp, StateError, Store};
@@ -26,6 +27,30 @@ pub(super) struct Start {
     pub(super) calibration: Calibration,
     /// Encoder states by shard after the epochs before it.
     pub(super) states: BTreeMap<u32, Zeroizing<Vec<u8>>>,
+    /// How entities stand after the epochs before it, where they are protected as a whole.
+    pub(super) standings: Vec<(Entity, Standing)>,
+}
+
+/// What is remembered with an epoch beside its sums.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) enum Mark {
+    /// Where to resume from after it.
+    Position(Position),
+    /// Entities that took part in it.
+    Admitted(Vec<Entity>),
+}
+
+/// Encoder states by shard, as checkpoints have them.
+type States = Vec<(u32, Zeroizing<Vec<u8>>)>;
+
+/// What is in a checkpoint; entities are, where they are protected as a whole.
+fn restored(
+    bytes: &[u8],
+    limits: Option<EntityLimits>,
+) -> Result<(States, Option<Standings>), bincode::Error> {
+    let Some(limits) = limits else { return Ok((options().deserialize(bytes)?, None)) };
+    let (states, standings) = options().deserialize(bytes)?;
+    Ok((states, Some(Standings::restored(limits, standings))))
 }
 
 impl Start {
@@ -34,15 +59,17 @@ impl Start {
         publication: &Publication,
         recovered: Recovered,
         source: NoiseSource,
-    ) -> Result<Self, RunError> {
+    ) -> Result<(Self, Option<Standings>), RunError> {
+        let limits = publication.parameters().entity.as_ref().map(|entity| entity.limits);
+        let mut standings = limits.map(Standings::new);
         let shards = publication.shards();
         let mechanism = publication.mechanism();
         let mut machines: Vec<ReleaseShard> =
             (0..shards.number()).map(|shard| ReleaseShard::new(shard, shards, mechanism, source)).collect();
         let mut committed = 0;
         if let Some(checkpoint) = recovered.checkpoint {
-            let states: Vec<(u32, Zeroizing<Vec<u8>>)> =
-                options().deserialize(&checkpoint.bytes).map_err(|_| RunError::Checkpoint)?;
+            let states;
+            (states, standings) = restored(&checkpoint.bytes, limits).map_err(|_| RunError::Checkpoint)?;
             for (shard, state) in states {
                 let machine = machines.get_mut(shard as usize).ok_or(RunError::Checkpoint)?;
                 machine.restore(&state)?;
@@ -56,13 +83,19 @@ impl Start {
                 let sums = frame.sums.get(range.start as usize..range.end as usize);
                 machine.replay(sums.ok_or(RunError::Checkpoint)?)?;
             }
+            if let Some(standings) = &mut standings {
+                let admitted = frame.admitted.as_ref().ok_or(RunError::Checkpoint)?;
+                standings.advance(frame.epoch, admitted.iter().copied().map(Entity))?;
+            }
             committed = frame.epoch;
         }
         if machines.iter().any(|machine| machine.next_epoch() != committed + 1) {
             return Err(RunError::Checkpoint);
         }
         let states = (0..).zip(machines.iter().map(ReleaseShard::save)).collect();
-        Ok(Start { first_epoch: committed + 1, calibration: publication.calibration().clone(), states })
+        let calibration = publication.calibration().clone();
+        let known = standings.as_ref().map(Standings::to_vec).unwrap_or_default();
+        Ok((Start { first_epoch: committed + 1, calibration, states, standings: known }, standings))
     }
 }
 
@@ -93,6 +126,8 @@ impl Recorded {
 pub(super) struct Journal {
     store: Store,
     ingest: Option<Arc<Ingest>>,
+    /// How entities stand after what is committed, where they are protected as a whole.
+    standings: Option<Standings>,
     /// Where the stamps of committed epochs go: one for each view.
     stamps: Vec<Sender<(u64, Stamp)>>,
 }
@@ -113,13 +148,13 @@ impl Stamps {
     }
 }
 
-impl CommitLog<Position> for Journal {
-    fn commit(&mut self, epochs: &[EpochCommit<Position>]) -> Result<(), Box<dyn Error>> {
+impl CommitLog<Mark> for Journal {
+    fn commit(&mut self, epochs: &[EpochCommit<Mark>]) -> Result<(), Box<dyn Error>> {
         let partition = if self.ingest.is_some() { INGEST_JOURNAL } else { SOURCE };
         let frames = epochs
             .iter()
             .map(|epoch| {
-                let positions = epoch.marks.iter().map(|mark| {
+                let positions = positions(epoch).map(|mark| {
                     let payload = options().serialize(mark)?;
                     Ok(SourcePosition { partition, offset: mark.offset, payload })
                 });
@@ -128,6 +163,10 @@ impl CommitLog<Position> for Journal {
                     positions: positions.collect::<Result<_, bincode::Error>>()?,
                     sums: joined(&epoch.sums),
                     values: epoch.values.to_vec(),
+                    admitted: self
+                        .standings
+                        .is_some()
+                        .then(|| Zeroizing::new(admitted(epoch).map(|Entity(hash)| hash).collect())),
                 })
             })
             .collect::<Result<Vec<_>, bincode::Error>>()?;
@@ -138,10 +177,14 @@ impl CommitLog<Position> for Journal {
                 let _ = stamps.send((epoch.epoch, Stamp { generation, chain }));
             }
         }
-        if let Some(epoch) = epochs.iter().rfind(|epoch| !epoch.states.is_empty()) {
+        let due = epochs.iter().rposition(|epoch| !epoch.states.is_empty());
+        let (due, since) = epochs.split_at(due.map_or(0, |due| due + 1));
+        self.advance(due)?;
+        if let Some(epoch) = due.last() {
             self.checkpoint(epoch)?;
         }
-        let last = epochs.last().and_then(|epoch| epoch.marks.last());
+        self.advance(since)?;
+        let last = epochs.last().and_then(|epoch| positions(epoch).last());
         if let (Some(ingest), Some(&Position { file, offset, .. })) = (&self.ingest, last) {
             ingest.discard_before(IngestPlace { session: file, offset })?;
         }
@@ -150,8 +193,14 @@ impl CommitLog<Position> for Journal {
 }
 
 impl Journal {
-    pub(super) fn new(store: Store, ingest: Option<Arc<Ingest>>) -> Self {
-        Journal { store, ingest, stamps: Vec::new() }
+    /// `standings`: how entities stand after the epochs in the store.
+    pub(super) fn new(store: Store, ingest: Option<Arc<Ingest>>, standings: Option<Standings>) -> Self {
+        Journal { store, ingest, standings, stamps: Vec::new() }
+    }
+
+    fn advance(&mut self, epochs: &[EpochCommit<Mark>]) -> Result<(), RunError> {
+        let Some(standings) = &mut self.standings else { return Ok(()) };
+        epochs.iter().try_for_each(|epoch| standings.advance(epoch.epoch, admitted(epoch)))
     }
 
     /// The number of the run.
@@ -166,14 +215,36 @@ impl Journal {
         Stamps { committed, current: None }
     }
 
-    /// Writes the encoders' states, unless they exceed what a frame may hold: then the next start replays the log.
-    fn checkpoint(&mut self, epoch: &EpochCommit<Position>) -> Result<(), StateError> {
-        let Ok(states) = options().serialize(&epoch.states).map(Zeroizing::new) else { return Ok(()) };
+    /// Writes the encoders' states and how entities stand, unless they exceed what a frame may hold: then the next start replays
+    /// the log.
+    fn checkpoint(&mut self, epoch: &EpochCommit<Mark>) -> Result<(), StateError> {
+        let states = match &self.standings {
+            None => options().serialize(&epoch.states),
+            Some(standings) => options().serialize(&(&epoch.states, standings.to_vec())),
+        };
+        let Ok(states) = states.map(Zeroizing::new) else { return Ok(()) };
         match self.store.checkpoint(epoch.epoch, &states) {
             Err(StateError::TooLarge { .. }) => Ok(()),
             written => written,
         }
     }
+}
+
+/// Where to resume from after an epoch.
+fn positions(epoch: &EpochCommit<Mark>) -> impl Iterator<Item = &Position> {
+    epoch.marks.iter().filter_map(|mark| match mark {
+        Mark::Position(position) => Some(position),
+        Mark::Admitted(_) => None,
+    })
+}
+
+/// Who took part in it.
+fn admitted(epoch: &EpochCommit<Mark>) -> impl Iterator<Item = Entity> {
+    let lists = epoch.marks.iter().filter_map(|mark| match mark {
+        Mark::Position(_) => None,
+        Mark::Admitted(entities) => Some(entities),
+    });
+    lists.flatten().copied()
 }
 
 /// All sums in one place, which does not grow: that would leave copies in freed memory.

@@ -1,7 +1,7 @@
 //! Runs a pipeline: the dataflow, the worker loop, and what happens when something fails.
 //!
 //! ```text
-//! reader thread ─ source ─ epochs ─ clip ─ accumulate ─ release ─ commit ─ views ─ densities ─ output
+//! reader thread ─ source ─ epochs ─ (bound) ─ clip ─ accumulate ─ release ─ commit ─ views ─ densities ─ output
 //!                    └──────── where to resume ────────────────────┘ │
 //!                                                             private and public log
 //! ```
@@ -14,6 +14,7 @@ mod cluster;
 mod feed;
 mod ingest;
 mod journal;
+mod standings;
 #[cfg(test)]
 mod tests;
 pub mod training;
@@ -30,24 +31,25 @@ use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseError;
 use hushflow_mechanism::view::{View, ViewError};
 use hushflow_operators::{
-    Accumulate, Clip, Commit, CommitLog, Densities, Epochs, Estimated, Fault, Release, ReleaseSetup, Views,
+    Accumulate, Bound, BoundSetup, Clip, Commit, CommitLog, Densities, Epochs, Estimated, Fault, Release,
+    ReleaseSetup, Views,
 };
 use thiserror::Error;
-use timely::dataflow::operators::vec::Broadcast;
-use timely::dataflow::operators::{Input, Inspect, Probe};
+use timely::dataflow::operators::vec::{Broadcast, Map};
+use timely::dataflow::operators::{Concat, Input, Inspect, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle};
 use timely::worker::Worker;
 
 use crate::ledger::{Book, Charge, LedgerError, enter};
 use crate::pipeline::{self, Pipeline};
 use crate::publication::{Publication, PublicationError};
-use crate::source::{Counters, Position, SourceError, SourceReader};
+use crate::source::{Counters, SourceError, SourceReader};
 use crate::state::{PublicReader, Recovered, Stamp, StateError, Store};
 use crate::strategies::{Progress, of_pipeline};
 use cluster::execute;
 use feed::{Feed, channels, source};
 use ingest::{Taking, source as open_source};
-use journal::{Journal, Recorded, Stamps, Start};
+use journal::{Journal, Mark, Recorded, Stamps, Start};
 
 pub use cluster::{Cluster, ClusterError, is_lost_peer};
 pub use ingest::Acknowledge;
@@ -236,12 +238,13 @@ fn open(
 ) -> Result<(Lead, (SourceReader, Option<Taking>)), RunError> {
     let (store, recovered) = open_store(pipeline, options, publication)?;
     let recorded = Recorded::of(&recovered)?;
-    let start = Start::recover(publication, recovered, noise)?;
+    let (start, standings) = Start::recover(publication, recovered, noise)?;
     let committed = start.first_epoch - 1;
     let (reader, taking) = open_source(pipeline, &store, recorded, committed, options.acknowledge.clone())?;
     let view = |view: &pipeline::View| publication.view(&view.workload).with_square_bias(view.squares);
     let mut views: Vec<View> = pipeline.views.iter().map(view).collect();
-    let mut journal = Journal::new(store, taking.as_ref().map(|taking| Arc::clone(&taking.ingest)));
+    let mut journal =
+        Journal::new(store, taking.as_ref().map(|taking| Arc::clone(&taking.ingest)), standings);
     let mut releases = PublicReader::open(&options.state)?;
     for _ in 0..committed {
         let release = releases.next_frame()?.ok_or(RunError::Checkpoint)?;
@@ -321,11 +324,17 @@ impl Process {
             None
         };
         let (log, views) = lead.map(|lead| (lead.journal, (lead.views, lead.outputs))).unzip();
-        let log = log.map(|journal| Box::new(journal) as Box<dyn CommitLog<Position>>);
+        let log = log.map(|journal| Box::new(journal) as Box<dyn CommitLog<Mark>>);
         let fault = &self.fault;
         let shards = publication.shards();
         let number = worker.index();
         let first_epoch = start.first_epoch;
+        let bounds = publication.parameters().entity.as_ref().map(|entity| BoundSetup {
+            limits: entity.limits,
+            columns: publication.bounds(),
+            standings: Arc::new(start.standings),
+            first_epoch,
+        });
         let setup = ReleaseSetup {
             mechanism: Arc::clone(publication.mechanism()),
             shards,
@@ -337,13 +346,17 @@ impl Process {
         worker.dataflow::<u64, _, _>(|scope| {
             let feed = self.feed.as_ref();
             let sources = source(scope, feed, number, first_epoch, committed.clone(), fault.clone());
-            let released = sources
-                .records
-                .epochs()
+            let (mut records, mut marks) = (sources.records.epochs(), sources.marks.map(Mark::Position));
+            // The same on every worker: it follows from public parameters.
+            if let Some(setup) = bounds {
+                let bounded = records.bound(setup, fault.clone());
+                (records, marks) = (bounded.records, marks.concat(bounded.admitted.map(Mark::Admitted)));
+            }
+            let released = records
                 .clip(Arc::clone(publication.clipper()), fault.clone())
                 .accumulate(publication.layout(), shards, fault.clone())
                 .release(sources.ends, setup, fault.clone())
-                .commit(sources.marks, shards, first_epoch, log, fault.clone())
+                .commit(marks, shards, first_epoch, log, fault.clone())
                 .inspect(move |released| last.set(released.epoch + 1))
                 .probe_with(committed);
             // Every worker builds the same dataflow; views see something on the first alone.

@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hushflow_mechanism::epochs::{Assignment, Clock, Reason, Schedule};
-use hushflow_operators::Records;
+use hushflow_operators::{Entity, Records};
 
 use super::csv::CsvRows;
 use super::error::{Defect, SourceError};
 use super::files::{Opened, Origin, io_error};
 use super::ndjson::NdjsonRows;
-use super::roles::Roles;
+use super::roles::{Roles, entity};
 use super::row::{Outcome, RECORD_LIMIT, Row, Rows};
 use super::{BATCH_RECORDS, Counters, Event, Mark, Position};
 use crate::pipeline::{Format, Pipeline, RowPolicies, RowPolicy};
@@ -260,6 +260,7 @@ impl SourceReader {
             self.counters.unknown_key += 1;
             return Ok(());
         };
+        let entity = self.entity()?;
         let start = self.batch.values.len();
         let read = self.read_values();
         if read.is_err() {
@@ -274,6 +275,10 @@ impl SourceReader {
             Some(epoch) => {
                 self.batch.keys.push(key);
                 self.batch.epochs.push(epoch);
+                if let Some(entity) = entity {
+                    self.batch.entities.push(entity);
+                    self.batch.places.push(self.clock.row);
+                }
                 if self.firsts.back().is_none_or(|&(last, _)| last < epoch) {
                     self.firsts.push_back((epoch, before));
                 }
@@ -286,6 +291,13 @@ impl SourceReader {
         let Some((slot, numbers)) = &self.roles.key else { return Ok(Some(0)) };
         let text = self.row.text(*slot).map_err(Refusal::of(*slot))?;
         Ok(numbers.get(text).copied())
+    }
+
+    /// Whose the record is, where that matters.
+    fn entity(&self) -> Result<Option<Entity>, Refusal> {
+        let Some(slot) = self.roles.entity else { return Ok(None) };
+        let name = self.row.text(slot).map_err(Refusal::of(slot))?;
+        Ok(Some(entity(name)))
     }
 
     fn read_values(&mut self) -> Result<(), Refusal> {

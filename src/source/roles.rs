@@ -6,6 +6,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use hushflow_mechanism::epochs::{ClockSource, Schedule};
 
 use crate::pipeline::Pipeline;
+use hushflow_operators::Entity;
+use sha2::{Digest, Sha256};
 
 /// Which wanted field of a row means what.
 pub(super) struct Roles {
@@ -14,6 +16,8 @@ pub(super) struct Roles {
     pub(super) dimension: usize,
     /// The field of the key and the number of each key.
     pub(super) key: Option<(usize, KeyNumbers)>,
+    /// The field that says whose a record is, where entities are protected as a whole.
+    pub(super) entity: Option<usize>,
     /// The field of the event time.
     pub(super) time: Option<usize>,
     /// The field that moves the clock.
@@ -33,13 +37,21 @@ impl Roles {
                 key.values.iter().zip(0..).map(|(value, number)| (value.clone().into_bytes(), number));
             (slot(&key.column), values.collect())
         });
+        let entity = pipeline.entity.as_ref().map(|entity| slot(&entity.column));
         let time = pipeline.epochs.time.as_ref().map(&mut slot);
         let clock = match &pipeline.epochs.schedule {
             Schedule::ByTime(by) if by.clock == ClockSource::EventTime => time,
             _ => pipeline.epochs.arrival.as_ref().map(slot),
         };
-        Roles { wanted, dimension, key, time, clock }
+        Roles { wanted, dimension, key, entity, time, clock }
     }
+}
+
+/// What stands for whoever a record names: the first half of SHA-256, so nobody can choose a name that is taken for another's.
+pub(super) fn entity(name: &[u8]) -> Entity {
+    let digest = Sha256::digest(name);
+    let half = digest.first_chunk().expect("a digest has 32 bytes");
+    Entity(u128::from_le_bytes(*half))
 }
 
 /// The numbers of the keys. The table is the pipeline's own, so no row can fill it with collisions, and a plain

@@ -14,7 +14,13 @@ fn header() -> PublicHeader {
 
 /// An epoch whose release is drawn anew with every `draw`.
 fn frame(epoch: u64, draw: i128) -> EpochFrame {
-    EpochFrame { epoch, positions: vec![], sums: vec![1].into(), values: vec![draw, epoch.into()] }
+    EpochFrame {
+        epoch,
+        positions: vec![],
+        sums: vec![1].into(),
+        values: vec![draw, epoch.into()],
+        admitted: None,
+    }
 }
 
 fn anchor_of(disk: &Disk) -> Option<Box<dyn Storage>> {

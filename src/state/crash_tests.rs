@@ -116,6 +116,7 @@ impl World {
             positions,
             sums: sums(epoch).into(),
             values: vec![1000 * self.attempt, epoch.into()],
+            admitted: None,
         }
     }
 
@@ -179,8 +180,13 @@ impl World {
 
 pub(super) fn stays_stopped(store: &mut Store, disk: &Disk) -> Result<(), Broken> {
     let before = disk.after_restart();
-    let frame =
-        EpochFrame { epoch: store.committed() + 1, positions: vec![], sums: vec![].into(), values: vec![] };
+    let frame = EpochFrame {
+        epoch: store.committed() + 1,
+        positions: vec![],
+        sums: vec![].into(),
+        values: vec![],
+        admitted: None,
+    };
     let stopped = matches!(store.commit(&[frame]), Err(StateError::Stopped { .. }))
         && matches!(store.checkpoint(store.committed(), &[]), Err(StateError::Stopped { .. }));
     (stopped && disk.snapshot() == before.snapshot())

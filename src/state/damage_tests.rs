@@ -46,6 +46,7 @@ fn frame(epoch: u64) -> EpochFrame {
         positions: vec![SourcePosition { partition: 1, offset: 100 * epoch, payload: vec![epoch as u8; 2] }],
         sums: vec![wide, -1].into(),
         values: vec![-wide, 7, 0],
+        admitted: None,
     }
 }
 

@@ -46,7 +46,13 @@ fn live_with(
     let (mut store, _) =
         Store::recover_enrolled(Box::new(disk.clone()), &header, open, Path::new("ledger"), enter)?;
     for epoch in store.committed() + 1..=2 {
-        store.commit(&[EpochFrame { epoch, positions: vec![], sums: vec![7].into(), values: vec![9] }])?;
+        store.commit(&[EpochFrame {
+            epoch,
+            positions: vec![],
+            sums: vec![7].into(),
+            values: vec![9],
+            admitted: None,
+        }])?;
     }
     Ok(())
 }

@@ -59,6 +59,7 @@ pub(super) mod kind {
     pub(in crate::state) const ANCHOR: u8 = 7;
     pub(in crate::state) const LEDGER: u8 = 8;
     pub(in crate::state) const ENROLMENT: u8 = 9;
+    pub(in crate::state) const ENTITY_EPOCH: u8 = 10;
     pub(in crate::state) const INGEST_SEGMENT: u8 = 16;
     pub(in crate::state) const INGEST_RECORDS: u8 = 17;
 }

@@ -60,6 +60,8 @@ pub struct EpochFrame {
     pub sums: Zeroizing<Vec<i128>>,
     /// The release y = C·sums + noise, in grid units. Secret until it is committed.
     pub values: Vec<i128>,
+    /// Who took part, as hashes, where entities are protected as a whole. Secret.
+    pub admitted: Option<Zeroizing<Vec<u128>>>,
 }
 
 /// An epoch as the public log shows it.
@@ -126,6 +128,9 @@ pub(super) struct EpochPayload<'a> {
     pub(super) sums: &'a [u8],
     #[serde(serialize_with = "as_bytes")]
     pub(super) values: &'a [u8],
+    /// Follows in frames of kind `ENTITY_EPOCH`: sixteen bytes an entity.
+    #[serde(skip)]
+    pub(super) admitted: Option<&'a [u8]>,
 }
 
 /// Payload of a release frame, but for its link; values are packed.
@@ -156,12 +161,30 @@ impl EpochPayload<'_> {
 
     /// The frame, unpacked; `None` when the packed integers are none.
     pub(super) fn unpack(self) -> Option<EpochFrame> {
+        let admitted = self.admitted.map(hashes);
         Some(EpochFrame {
             epoch: self.epoch,
             positions: self.positions,
             sums: unpack(self.sums)?.into(),
             values: unpack(self.values)?,
+            admitted: match admitted {
+                Some(hashes) => Some(hashes?),
+                None => None,
+            },
         })
+    }
+
+    /// The kind of its frame.
+    fn kind(&self) -> u8 {
+        if self.admitted.is_some() { kind::ENTITY_EPOCH } else { kind::EPOCH }
+    }
+
+    /// The frame in the private log; `chain` is its link if the version stores it.
+    fn frame(&self, synced_length: u64, chain: Option<Link>) -> Result<Zeroizing<Vec<u8>>, StateError> {
+        match self.admitted {
+            None => encode_chained(self.kind(), synced_length, self, chain),
+            Some(admitted) => encode_chained(self.kind(), synced_length, &(self, Bytes(admitted)), chain),
+        }
     }
 }
 
@@ -176,6 +199,16 @@ impl ReleasePayload<'_> {
         let Self { generation, epoch, values } = *self;
         Some(ReleaseFrame { generation, epoch, values: unpack(values)?, chain })
     }
+}
+
+/// Bytes that are written at once.
+#[derive(Serialize)]
+struct Bytes<'a>(#[serde(serialize_with = "as_bytes")] &'a [u8]);
+
+/// Hashes of sixteen bytes each; `None` where one is cut.
+fn hashes(bytes: &[u8]) -> Option<Zeroizing<Vec<u128>>> {
+    let (hashes, rest) = bytes.as_chunks();
+    rest.is_empty().then(|| Zeroizing::new(hashes.iter().map(|hash| u128::from_le_bytes(*hash)).collect()))
 }
 
 /// One copy instead of one call per byte; the bytes are the same.
@@ -261,17 +294,22 @@ impl EncodedEpoch {
         frame: &EpochFrame,
     ) -> Result<Self, StateError> {
         let (sums, values) = (pack(&frame.sums), pack(&frame.values));
+        let bytes = |hashes: &Zeroizing<Vec<u128>>| {
+            Zeroizing::new(hashes.iter().flat_map(|hash| hash.to_le_bytes()).collect::<Vec<u8>>())
+        };
+        let admitted = frame.admitted.as_ref().map(bytes);
         let payload = EpochPayload {
             generation,
             epoch: frame.epoch,
             positions: frame.positions.clone(),
             sums: &sums,
             values: &values,
+            admitted: admitted.as_ref().map(|bytes| &bytes[..]),
         };
         let release = payload.release();
         let link = before.next(&release);
         let stored = version.stores(link);
-        let private = encode_chained(kind::EPOCH, synced_length, &payload, stored)?;
+        let private = payload.frame(synced_length, stored)?;
         let mark = Mark::of(version, crc32c(&private[FRAME_HEADER_LENGTH..]), link);
         Ok(Self { private, public: release.frame(stored)?, link, mark })
     }
@@ -292,6 +330,7 @@ mod tests {
             positions: vec![SourcePosition { partition: 1, offset: 300, payload: b"ab".to_vec() }],
             sums: vec![-1, 5].into(),
             values: vec![256],
+            admitted: None,
         }
     }
 
@@ -331,6 +370,26 @@ mod tests {
         let (release, chain): (ReleasePayload<'_>, Link) = decode(&public[24..]).unwrap();
         let expected = ReleaseFrame { generation: 2, epoch: 3, values: vec![256], chain: link };
         assert_eq!(release.unpack(chain), Some(expected));
+    }
+
+    #[test]
+    fn who_took_part_stands_behind_the_values() {
+        let admitted = Some(Zeroizing::new(vec![1, u128::MAX]));
+        let of_entities = EpochFrame { admitted: admitted.clone(), ..example() };
+        let link = Link::of_header(b"header");
+        let EncodedEpoch { private, public, link, .. } =
+            EncodedEpoch::new(Version::Two, 2, 77, link, &of_entities).unwrap();
+        let plain = encoded(Version::Two);
+        assert!(public == plain.public && link == plain.link, "nobody sees it");
+        let hashes = [&1_u128.to_le_bytes()[..], &[255; 16]].concat();
+        let [before, chain] = [&plain.private[24..], link.bytes()];
+        let before = &before[..before.len() - chain.len()];
+        assert_eq!(private[24..], [before, &[32, 0, 0, 0, 0, 0, 0, 0], &hashes, chain].concat());
+        assert_eq!(private[4], kind::ENTITY_EPOCH);
+        let ((epoch, bytes), _): ((EpochPayload<'_>, &[u8]), Link) = decode(&private[24..]).unwrap();
+        let epoch = EpochPayload { admitted: Some(bytes), ..epoch };
+        assert!(epoch.unpack() == Some(of_entities));
+        assert!(super::hashes(&hashes[1..]).is_none(), "a hash is cut");
     }
 
     #[test]

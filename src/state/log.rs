@@ -7,8 +7,9 @@ use super::{
     error::StateError,
     format::{
         FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, FrameHeader, HeaderFlaw, Role, Version, check_file_header,
+        kind,
     },
-    frames::decode,
+    frames::{EpochPayload, decode},
     storage::StorageFile,
 };
 use serde::Deserialize;
@@ -31,6 +32,19 @@ impl Frame {
     /// The payload as a `T`, or an error that names `file`.
     pub(super) fn decode<'a, T: Deserialize<'a>>(&'a self, file: &dyn StorageFile) -> Result<T, StateError> {
         decode(&self.payload).map_err(|_| damaged(file, self.offset, "the payload is not of its kind's form"))
+    }
+
+    /// The epoch in a frame of one of their kinds, and the link that follows it if the version stores one.
+    pub(super) fn decode_epoch(
+        &self,
+        file: &dyn StorageFile,
+        version: Version,
+    ) -> Result<(EpochPayload<'_>, Option<Link>), StateError> {
+        if self.header.kind != kind::ENTITY_EPOCH {
+            return self.decode_chained(file, version);
+        }
+        let ((epoch, admitted), link) = self.decode_chained::<(EpochPayload<'_>, &[u8])>(file, version)?;
+        Ok((EpochPayload { admitted: Some(admitted), ..epoch }, link))
     }
 
     /// The payload as a `T`, and the link that follows it if the version stores one.

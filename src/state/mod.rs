@@ -81,9 +81,9 @@ use survey::Survey;
 /// let path = outer.path().join("state");
 /// let header = PublicHeader { parameters: b"horizon = 10".to_vec(), private: true };
 /// let (mut store, _) = Store::open(&path, &header)?;
-/// store.commit(&[EpochFrame { epoch: 1, positions: vec![], sums: vec![41].into(), values: vec![43] }])?;
+/// store.commit(&[EpochFrame { epoch: 1, positions: vec![], sums: vec![41].into(), values: vec![43], admitted: None }])?;
 /// store.checkpoint(1, b"encoder state after epoch 1")?;
-/// store.commit(&[EpochFrame { epoch: 2, positions: vec![], sums: vec![-7].into(), values: vec![-9] }])?;
+/// store.commit(&[EpochFrame { epoch: 2, positions: vec![], sums: vec![-7].into(), values: vec![-9], admitted: None }])?;
 /// drop(store);
 ///
 /// let (store, recovered) = Store::open(&path, &header)?;

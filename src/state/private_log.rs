@@ -179,8 +179,8 @@ impl PrivateFacts {
                 self.standing.generation = generation;
                 Ok(Entry::Generation)
             }
-            (kind::EPOCH, Stage::Entries) => {
-                let (payload, stored) = frame.decode_chained::<EpochPayload<'_>>(file, version)?;
+            (kind::EPOCH | kind::ENTITY_EPOCH, Stage::Entries) => {
+                let (payload, stored) = frame.decode_epoch(file, version)?;
                 follows(file, frame, "generation", payload.generation, self.standing.generation)?;
                 self.standing.advance(file, frame, &payload.release(), stored)?;
                 Ok(Entry::Epoch(payload, stored))

@@ -34,7 +34,7 @@ impl Replay {
     ) -> Result<(), StateError> {
         let version = self.version;
         while let Some(frame) = self.next_packed()? {
-            let (epoch, link) = frame.decode_chained(self.file()?, version)?;
+            let (epoch, link) = frame.decode_epoch(self.file()?, version)?;
             take(epoch, link)?;
         }
         Ok(())
@@ -44,12 +44,12 @@ impl Replay {
         let Some(frame) = self.next_packed()? else { return Ok(None) };
         let version = self.version;
         let file = self.file()?;
-        let (epoch, _) = frame.decode_chained::<EpochPayload<'_>>(file, version)?;
+        let (epoch, _) = frame.decode_epoch(file, version)?;
         let malformed = || damaged(file, frame.offset, "its integers are not packed as they should be");
         epoch.unpack().ok_or_else(malformed).map(Some)
     }
 
-    /// The next frame of kind `kind::EPOCH`, still packed.
+    /// The next frame of an epoch, still packed.
     fn next_packed(&mut self) -> Result<Option<Frame>, StateError> {
         while self.next != self.end {
             let (Place { segment, offset }, end) = (self.next, self.end);
@@ -59,7 +59,7 @@ impl Replay {
             match read_frame(file, offset, length)? {
                 Reading::Frame(frame) => {
                     self.next.offset = frame.end();
-                    if frame.header.kind == kind::EPOCH {
+                    if matches!(frame.header.kind, kind::EPOCH | kind::ENTITY_EPOCH) {
                         return Ok(Some(frame));
                     }
                 }

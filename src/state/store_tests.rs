@@ -10,7 +10,13 @@ fn header() -> PublicHeader {
 
 fn frame(epoch: u64) -> EpochFrame {
     let value = i128::from(epoch);
-    EpochFrame { epoch, positions: vec![], sums: vec![value; 3].into(), values: vec![-value; 500] }
+    EpochFrame {
+        epoch,
+        positions: vec![],
+        sums: vec![value; 3].into(),
+        values: vec![-value; 500],
+        admitted: None,
+    }
 }
 
 /// A place for a state directory; it goes with the first part.
@@ -147,7 +153,13 @@ fn errors_hold_no_sums() {
     let (_outer, path) = place();
     let secret = 0x5ec2_e75e_c2e7_5ec2_e75e_i128;
     let (mut store, _) = Store::open(&path, &header()).unwrap();
-    let frame = |epoch| EpochFrame { epoch, positions: vec![], sums: vec![secret].into(), values: vec![0] };
+    let frame = |epoch| EpochFrame {
+        epoch,
+        positions: vec![],
+        sums: vec![secret].into(),
+        values: vec![0],
+        admitted: None,
+    };
     store.commit(&[frame(1)]).unwrap();
     let wrong = store.commit(&[frame(7)]).unwrap_err();
     drop(store);

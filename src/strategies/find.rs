@@ -216,7 +216,7 @@ pub fn choose(
         if strategy.encoder_bytes() as u64 > memory_limit {
             continue;
         }
-        let error = candidate.error(purpose)?;
+        let error = candidate.error_under(purpose)?;
         let value = purpose.objective.of(&error);
         if best.as_ref().is_none_or(|(least, _)| value < *least) {
             best = Some((value, Found { chosen: candidate.chosen, lower_bound: candidate.loss_lower_bound }));

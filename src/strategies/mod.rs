@@ -155,7 +155,9 @@ pub fn of_pipeline(
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Chosen, StrategiesError> {
     let horizon = pipeline.epochs.schedule.horizon();
-    Ok(found_for(pipeline, &Purpose::new(pipeline.release.workload.clone(), horizon), progress)?.chosen)
+    let participation = pipeline.public_parameters().participation();
+    let purpose = Purpose { participation, ..Purpose::new(pipeline.release.workload.clone(), horizon) };
+    Ok(found_for(pipeline, &purpose, progress)?.chosen)
 }
 
 /// What a pipeline's strategy is for one copy of a purpose, which may differ from the pipeline's.

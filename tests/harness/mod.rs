@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use hushflow::mechanism::epochs::Schedule;
+use hushflow::mechanism::epochs::{ClockSource, LatePolicy, Schedule};
 use hushflow::mechanism::moments::{Clipper, QuantisedRows};
 use hushflow::pipeline::time::parse_time;
 use hushflow::pipeline::{Input, Pipeline};
@@ -165,20 +165,25 @@ pub(crate) fn logs(state: &Path) -> Vec<String> {
     logs
 }
 
-/// The sums that a pipeline over one CSV file must come to, by plain loops over its rows.
-pub(crate) fn expected_sums(pipeline: &Path) -> Vec<Vec<i128>> {
-    let pipeline = Pipeline::load(pipeline).expect("a pipeline");
+/// A row that joins an epoch.
+pub(crate) struct Assigned {
+    /// From 1.
+    pub(crate) epoch: usize,
+    pub(crate) key: usize,
+    /// Whose it is; empty where single records are protected.
+    pub(crate) entity: String,
+    pub(crate) values: Vec<f64>,
+}
+
+/// The rows of a pipeline over one CSV file that join an epoch, in their order, and the number of epochs: by plain loops.
+pub(crate) fn assigned(pipeline: &Pipeline) -> (usize, Vec<Assigned>) {
     let Input::Files(files) = &pipeline.source.input else { panic!("the source is a file") };
     let Schedule::ByTime(by) = &pipeline.epochs.schedule else { panic!("epochs are made of time") };
-    let bounds: Vec<_> = pipeline.columns.iter().map(|column| (column.lower, column.upper)).collect();
-    let clipper = Clipper::new(&bounds, pipeline.privacy.clip_norm).expect("bounds");
-    let d = bounds.len();
-    let width = 1 + d + d * (d + 1) / 2;
-    let keys = pipeline.key.as_ref().map_or(1, |key| key.values.len());
     let epoch_at = |time: i64| 1 + (time - by.start).div_euclid(by.length);
+    let clock_column =
+        if by.clock == ClockSource::EventTime { &pipeline.epochs.time } else { &pipeline.epochs.arrival };
 
-    let mut sums: Vec<Vec<i128>> = Vec::new();
-    let mut clock = i64::MIN;
+    let (mut rows, mut last, mut clock) = (Vec::new(), 0, i64::MIN);
     let mut reader = csv::Reader::from_path(&files[0]).expect("the data");
     let header = reader.headers().expect("a header").clone();
     let place = |name: &str| header.iter().position(|found| found == name).expect("the column");
@@ -187,31 +192,54 @@ pub(crate) fn expected_sums(pipeline: &Path) -> Vec<Vec<i128>> {
     };
     for row in reader.records() {
         let row = row.expect("a row");
-        clock = clock.max(time_of(&row, &pipeline.epochs.arrival));
+        clock = clock.max(time_of(&row, clock_column));
         let (oldest, newest) = (epoch_at(clock - by.lateness).max(1), epoch_at(clock));
-        let last = newest.clamp(0, by.horizon as i64) as usize;
-        sums.resize(sums.len().max(last), vec![0; keys * width]);
+        last = last.max(newest.clamp(0, by.horizon as i64) as usize);
         let values: Option<Vec<f64>> =
             pipeline.columns.iter().map(|column| row[place(&column.name)].parse().ok()).collect();
-        let own = epoch_at(time_of(&row, &pipeline.epochs.time));
-        let epoch = own.min(newest).max(oldest);
+        let own = epoch_at(time_of(&row, &pipeline.epochs.time)).min(newest);
+        let epoch = own.max(oldest);
         let key = pipeline
             .key
             .as_ref()
             .map_or(Some(0), |key| key.values.iter().position(|value| *value == row[place(&key.column)]));
         let (Some(values), Some(key)) = (values, key) else { continue };
-        if clock < by.start || epoch > by.horizon as i64 {
+        let dropped = own < oldest && by.late == LatePolicy::Drop;
+        if clock < by.start || epoch > by.horizon as i64 || dropped {
             continue;
         }
-        let mut rows = QuantisedRows::new(d);
-        clipper.quantise(&values, &mut rows).expect("finite values");
-        let q: Vec<i128> = rows.values().iter().map(|&value| value as i128).collect();
+        let entity =
+            pipeline.entity.as_ref().map_or(String::new(), |entity| row[place(&entity.column)].into());
+        rows.push(Assigned { epoch: epoch as usize, key, entity, values });
+    }
+    (last, rows)
+}
+
+/// The exact sums of rows, epoch by epoch.
+pub(crate) fn sums_of(pipeline: &Pipeline, epochs: usize, rows: &[Assigned]) -> Vec<Vec<i128>> {
+    let bounds: Vec<_> = pipeline.columns.iter().map(|column| (column.lower, column.upper)).collect();
+    let clipper = Clipper::new(&bounds, pipeline.privacy.clip_norm).expect("bounds");
+    let d = bounds.len();
+    let width = 1 + d + d * (d + 1) / 2;
+    let keys = pipeline.key.as_ref().map_or(1, |key| key.values.len());
+    let mut sums = vec![vec![0; keys * width]; epochs];
+    for row in rows {
+        let mut quantised = QuantisedRows::new(d);
+        clipper.quantise(&row.values, &mut quantised).expect("finite values");
+        let q: Vec<i128> = quantised.values().iter().map(|&value| value as i128).collect();
         let products = (0..d).flat_map(|i| (i..d).map(move |j| (i, j))).map(|(i, j)| q[i] * q[j]);
         let record = [1].into_iter().chain(q.iter().copied()).chain(products);
-        let places = sums[epoch as usize - 1][key * width..].iter_mut();
+        let places = sums[row.epoch - 1][row.key * width..].iter_mut();
         places.zip(record).for_each(|(sum, part)| *sum += part);
     }
     sums
+}
+
+/// The sums that a pipeline over one CSV file must come to where single records are protected.
+pub(crate) fn expected_sums(pipeline: &Path) -> Vec<Vec<i128>> {
+    let pipeline = Pipeline::load(pipeline).expect("a pipeline");
+    let (epochs, rows) = assigned(&pipeline);
+    sums_of(&pipeline, epochs, &rows)
 }
 
 /// A frame of a log or a checkpoint (`docs/formats.md`).

@@ -55,7 +55,9 @@ impl SecondMomentAdvice {
         };
         let mean = |total: f64| (total / (steps as f64 * number as f64)).sqrt();
         let debiased = comparison.post_processing.debiased().map(mean);
-        let crossing = comparison.crossing().map(|crossing| crossing * parameters.noise_multiplier);
+        let crossing = comparison
+            .crossing()
+            .map(|crossing| crossing * parameters.noise_multiplier / f64::from(plan.records_at_once));
         Some(Self {
             better: match comparison.better() {
                 Better::Joint => "jme",

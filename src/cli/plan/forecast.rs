@@ -38,6 +38,8 @@ pub(super) struct Plan {
     pub(super) clip_norm: f64,
     pub(super) second_moment_weight: Option<f64>,
     pub(super) keys: u64,
+    /// m: the most records of what is protected in an epoch. They move sums by m times the sensitivity for one.
+    pub(super) records_at_once: u32,
     pub(super) budget: Budget,
     /// Of one key.
     pub(super) records_per_epoch: Option<f64>,
@@ -89,6 +91,7 @@ pub(super) struct Forecast {
     pub(super) strategy: StrategyName,
     pub(super) horizon: u64,
     pub(super) participation: Participation,
+    pub(super) records_at_once: u32,
     pub(super) stamps: u64,
     pub(super) objective: Objective,
     #[serde(flatten)]
@@ -152,7 +155,8 @@ impl Plan {
         let horizon = self.purpose.horizon;
         let (sensitivity, kind, geometry) = self.sensitivity(candidate)?;
         let Rows { error, relative, curve } = self.rows(candidate, sensitivity);
-        let mechanism = self.mechanism(&geometry)?;
+        let (mechanism, noise_multiplier) = self.mechanism(&geometry)?;
+        let at_once = f64::from(self.records_at_once);
         let first_alone = MomentWeights { second: 0.0, count: 0.0 };
         let first_alone =
             geometry.joint(self.neighbours, self.layout.dimension, first_alone).map_err(out_of_range)?;
@@ -167,6 +171,7 @@ impl Plan {
             strategy: candidate.chosen.name.clone(),
             horizon,
             participation: self.purpose.participation,
+            records_at_once: self.records_at_once,
             stamps: self.purpose.stamps,
             objective: self.purpose.objective,
             error,
@@ -179,14 +184,14 @@ impl Plan {
             clip_norm: self.clip_norm,
             lambda: mechanism.second_moment_weight(),
             count_weight: mechanism.count_weight(),
-            joint_sensitivity: mechanism.sensitivity(),
-            first_moment_sensitivity: first_alone.sqrt() * self.clip_norm,
+            joint_sensitivity: at_once * mechanism.sensitivity(),
+            first_moment_sensitivity: at_once * first_alone.sqrt() * self.clip_norm,
             rounding: mechanism.rounding_share(),
             second_moment_free: is_second_free(&mechanism, &geometry)?,
             count_free: is_count_free(&mechanism, &geometry)?,
             epsilon,
             delta,
-            noise_multiplier: self.budget.is_known().then_some(mechanism.parameters().noise_multiplier),
+            noise_multiplier: self.budget.is_known().then_some(noise_multiplier),
             first_noise: noise(&mechanism, error.first_row),
             last_noise: noise(&mechanism, error.last_row),
             rms_noise: noise(&mechanism, error.frobenius / (horizon as f64).sqrt()),
@@ -248,7 +253,8 @@ impl Plan {
         Rows { error, relative, curve }
     }
 
-    fn mechanism(&self, geometry: &MomentGeometry) -> Result<MomentMechanism, PublicationError> {
+    /// The mechanism, whose noise is for all records at once, and the noise multiplier of the guarantee.
+    fn mechanism(&self, geometry: &MomentGeometry) -> Result<(MomentMechanism, f64), PublicationError> {
         let near = match self.budget {
             Budget::None => 1.0,
             Budget::NoiseMultiplier(sigma) => sigma.value(),
@@ -259,14 +265,15 @@ impl Plan {
             layout: self.layout,
             neighbours: self.neighbours,
             clip_norm: self.clip_norm,
-            noise_multiplier: near,
+            noise_multiplier: near * f64::from(self.records_at_once),
             second_moment_weight: self.second_moment_weight,
             count_weight: None,
         };
         let mechanism = MomentMechanism::new(parameters, geometry)?;
-        let Budget::Guarantee(epsilon, delta) = self.budget else { return Ok(mechanism) };
+        let Budget::Guarantee(epsilon, delta) = self.budget else { return Ok((mechanism, near)) };
         let cells = self.keys as f64 * self.purpose.horizon as f64;
-        Ok(mechanism.with_noise_multiplier(calibrate(epsilon, delta, &mechanism, cells)?)?)
+        let calibrated = calibrate(epsilon, delta, &mechanism, cells)?;
+        Ok((mechanism.with_noise_multiplier(calibrated * f64::from(self.records_at_once))?, calibrated))
     }
 }
 

@@ -70,9 +70,13 @@ fn subject(forecast: &Forecast) -> String {
         true => String::new(),
         false => format!(", participation {}", forecast.participation),
     };
+    let at_once = match forecast.records_at_once {
+        1 => String::new(),
+        records => format!(", {records} records at once"),
+    };
     let stamps = if forecast.stamps > 1 { format!(", {} stamps", forecast.stamps) } else { String::new() };
     format!(
-        "{} over {} epochs{participation}{stamps}\n{} neighbours; d = {}, {} second moments, clip norm {}\n{budget}\n\n",
+        "{} over {} epochs{participation}{at_once}{stamps}\n{} neighbours; d = {}, {} second moments, clip norm {}\n{budget}\n\n",
         forecast.workload,
         thousands(forecast.horizon),
         word(&forecast.neighbours),

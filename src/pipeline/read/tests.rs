@@ -3,7 +3,9 @@
 use super::super::PipelineError;
 use super::epochs::{NO_CLOCK, PRIVATE_EVENT_TIME};
 use super::*;
+use crate::pipeline::EntityUnit;
 use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
+use hushflow_operators::{EntityLimits, Several};
 
 const BY_COUNT: &str = "name = 'n'
 source.path = 'a.csv'
@@ -215,6 +217,30 @@ fn event_times_drive_the_clock_only_where_they_are_public() {
     assert!(parse(&text).is_err());
     let blank = text.replace("delta = 1e-6", "delta = 1e-6\nneighbours = \"zero-out\"");
     assert!(parse(&blank).is_err());
+}
+
+#[test]
+fn entities_are_protected_where_both_sections_say_so() {
+    let entity = "entity = { column = 'who', participations = 4 }\n";
+    let parsed = |text: String| parse(&text);
+    let of_entities = BY_COUNT.replace("privacy = {", "privacy = { unit = 'entity',");
+    let pipeline = parsed(format!("{of_entities}{entity}")).unwrap();
+    let limits =
+        EntityLimits { participations: 4, min_separation: 1, records_per_epoch: 1, several: Several::Keep };
+    assert_eq!(pipeline.entity, Some(EntityUnit { column: "who".into(), limits }));
+    let parameters = pipeline.public_parameters();
+    let json = serde_json::to_string(&parameters).unwrap();
+    assert_eq!(serde_json::from_str::<super::super::PublicParameters>(&json).unwrap(), parameters);
+    assert_eq!(parameters.participation().to_string(), "4x1+");
+    let refused = |text: String, part: &str| {
+        let told = parse(&text).err().unwrap_or_default();
+        assert!(told.contains(part), "{told}");
+    };
+    refused(of_entities.clone(), "needs a section [entity]");
+    refused(format!("{BY_COUNT}{entity}"), "needs unit = \"entity\" in [privacy]");
+    refused(format!("{of_entities}{}", entity.replace("'who'", "'x'")), "named twice");
+    refused(format!("{of_entities}{}", entity.replace("= 4", "= 0")), "a whole number from 1");
+    refused(BY_COUNT.replace("privacy = {", "privacy = { unit = 'user',"), "\"record\" or \"entity\"");
 }
 
 #[test]

@@ -1,0 +1,246 @@
+//! `windowed_sums`: exact sums of the last w epochs of every key, kept by insertion and retraction.
+//!
+//! A record of epoch t is in the windows of epochs t, …, t + w − 1. As a differential collection it is inserted at t
+//! and taken back at t + w; moved into the difference, records of one key and epoch are one update whose difference is a vector of
+//! their sums. Integers: what is taken back is what was put in, to the last bit, and the order of updates does not matter.
+//!
+//! These sums are **exact, so private**. They are for mechanisms that have to look at whole windows before they add noise; never for
+//! a reader.
+
+use crate::{Fault, QuantisedRecords};
+use differential_dataflow::difference::{Abelian, IsZero, Monoid, Semigroup};
+use differential_dataflow::{AsCollection, VecCollection};
+use hushflow_mechanism::moments::{Accumulators, Layout};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::num::NonZeroU64;
+use timely::dataflow::StreamVec;
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::generic::operator::Operator;
+
+/// Sums of a key as a difference that can be added and taken back; no coordinates at all are zero. Private data: they can't be
+/// printed.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Sums(Vec<i128>);
+
+impl Sums {
+    /// Of these coordinates, in the order of a [`Layout`].
+    pub fn new(coordinates: Vec<i128>) -> Self {
+        Sums(coordinates)
+    }
+
+    /// Count, first and second moments, in the order of the [`Layout`]; empty where there is nothing.
+    pub fn coordinates(&self) -> &[i128] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Sums {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sums(private)")
+    }
+}
+
+impl IsZero for Sums {
+    fn is_zero(&self) -> bool {
+        self.0.iter().all(|&sum| sum == 0)
+    }
+}
+
+impl Semigroup for Sums {
+    /// In two's complement: sums that leave 127 bits and come back are right, and an [`Accumulators`] has refused the others.
+    fn plus_equals(&mut self, other: &Self) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        for (sum, more) in self.0.iter_mut().zip(&other.0) {
+            *sum = sum.wrapping_add(*more);
+        }
+    }
+}
+
+impl Monoid for Sums {
+    fn zero() -> Self {
+        Sums::default()
+    }
+}
+
+impl Abelian for Sums {
+    fn negate(&mut self) {
+        self.0.iter_mut().for_each(|sum| *sum = sum.wrapping_neg());
+    }
+}
+
+/// Sums over sliding windows.
+pub trait WindowedSums<'scope> {
+    /// The sums of every key over the last `window` epochs, as a collection of keys that changes with the epochs: what
+    /// its differences up to epoch t add up to is the sum of the records of epochs t − `window` + 1 to t. Where nothing comes or goes
+    /// nothing is said.
+    ///
+    /// Sums that leave the range of exact arithmetic raise the fault.
+    ///
+    /// Of the records 1, 2 and 4 in epochs 1, 2 and 3, windows of two epochs have the sums 1, 3 and 6:
+    ///
+    /// ```
+    /// use hushflow_mechanism::moments::{Clipper, Layout, SecondMoment};
+    /// use hushflow_operators::*;
+    /// use std::sync::{Arc, mpsc};
+    /// use timely::dataflow::operators::{Inspect, vec::ToStream};
+    ///
+    /// // ζ = 2²⁰ makes the grid the integers.
+    /// let clipper = Arc::new(Clipper::unscaled(1, 1048576.0)?);
+    /// let layout = Layout { dimension: 1, second: SecondMoment::None };
+    /// let batch = Records { keys: vec![0; 3], epochs: vec![1, 2, 3], values: vec![1.0, 2.0, 4.0], ..Records::default() };
+    /// let (sender, changes) = mpsc::channel();
+    /// timely::example(move |scope| {
+    ///     let records = vec![batch].to_stream(scope).container::<Vec<_>>().epochs().clip(clipper, Fault::new());
+    ///     let windows = records.windowed_sums(layout, 2.try_into().expect("not 0"), Fault::new());
+    ///     windows.inner.inspect(move |(_key, epoch, sums)| {
+    ///         let first = sums.coordinates()[1]; // behind the count
+    ///         sender.send((*epoch, first)).expect("heard");
+    ///     });
+    /// });
+    /// let changes: Vec<_> = changes.iter().collect();
+    /// let sum = |at| changes.iter().filter(|(epoch, _)| *epoch <= at).map(|(_, change)| change).sum::<i128>();
+    /// assert_eq!([1, 2, 3, 4, 5].map(sum), [1, 3, 6, 4, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    fn windowed_sums(
+        self,
+        layout: Layout,
+        window: NonZeroU64,
+        fault: Fault,
+    ) -> VecCollection<'scope, u64, u32, Sums>;
+}
+
+impl<'scope> WindowedSums<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
+    fn windowed_sums(
+        self,
+        layout: Layout,
+        window: NonZeroU64,
+        fault: Fault,
+    ) -> VecCollection<'scope, u64, u32, Sums> {
+        let sums = per_epoch(self, layout, fault).as_collection();
+        let gone = sums.clone().negate().delay(move |epoch| epoch.saturating_add(window.get()));
+        sums.concat(gone).consolidate()
+    }
+}
+
+/// Each worker's sums of an epoch, when it closes, as updates.
+fn per_epoch<'scope>(
+    records: StreamVec<'scope, u64, QuantisedRecords>,
+    layout: Layout,
+    fault: Fault,
+) -> StreamVec<'scope, u64, (u32, u64, Sums)> {
+    records.unary_frontier(Pipeline, "WindowedSums", move |_capability, _info| {
+        let mut open = BTreeMap::new();
+        move |(input, frontier), output| {
+            input.for_each_time(|time, batches| {
+                let (_, sums) =
+                    open.entry(*time.time()).or_insert_with(|| (time.retain(0), Accumulators::new(layout)));
+                for records in batches.flat_map(|batch| batch.drain(..)) {
+                    if let Err(error) = sums.add(&records.keys, &records.rows) {
+                        fault.raise(error);
+                    }
+                }
+            });
+            while !fault.is_raised()
+                && let Some(mut entry) = open.first_entry()
+                && !frontier.less_equal(entry.key())
+            {
+                let epoch = *entry.key();
+                // On a fault the capability stays with its epoch: it must not look like an end.
+                match entry.get_mut().1.take() {
+                    Err(error) => fault.raise(error),
+                    Ok(sums) => {
+                        let (time, _) = entry.remove();
+                        let update = |(key, sums): (u32, hushflow_mechanism::moments::MomentSums)| {
+                            (key, epoch, Sums(sums.coordinates().to_vec()))
+                        };
+                        output.session(&time).give_iterator(sums.into_iter().map(update));
+                    }
+                }
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Clip, Epochs, Records};
+    use hushflow_mechanism::moments::{Clipper, SecondMoment};
+    use proptest::prelude::*;
+    use std::sync::{Arc, Mutex, mpsc};
+    use timely::dataflow::operators::{Inspect, vec::ToStream};
+
+    const LAYOUT: Layout = Layout { dimension: 2, second: SecondMoment::Full };
+
+    /// Key, epoch and values of a record.
+    type Record = (u32, u64, [i8; 2]);
+
+    /// Changes (key, epoch, sums) on so many workers.
+    fn changes(records: &[Record], window: u64, workers: usize) -> Vec<(u32, u64, Vec<i128>)> {
+        let (records, window) = (Arc::new(records.to_vec()), NonZeroU64::new(window).expect("a window"));
+        let (sender, receiver) = mpsc::channel();
+        let sender = Mutex::new(sender);
+        timely::execute(timely::Config::process(workers), move |worker| {
+            let sender = sender.lock().expect("no worker panics").clone();
+            let mut batch = Records::default();
+            for (key, epoch, values) in records.iter().skip(worker.index()).step_by(worker.peers()) {
+                batch.keys.push(*key);
+                batch.epochs.push(*epoch);
+                batch.values.extend(values.map(f64::from));
+            }
+            worker.dataflow::<u64, _, _>(|scope| {
+                let clipper = Arc::new(Clipper::unscaled(2, 1048576.0).expect("columns"));
+                let records = vec![batch].to_stream(scope).container::<Vec<_>>().epochs();
+                let clipped = records.clip(clipper, Fault::new());
+                clipped.windowed_sums(LAYOUT, window, Fault::new()).inner.inspect(
+                    move |(key, epoch, sums)| {
+                        sender.send((*key, *epoch, sums.coordinates().to_vec())).expect("heard");
+                    },
+                );
+            });
+        })
+        .expect("threads can be started");
+        receiver.iter().collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        #[test]
+        fn windows_are_what_adding_their_records_up_gives(
+            records in prop::collection::vec((0..3_u32, 1..9_u64, prop::array::uniform2(-9..9_i8)), 0..40),
+            window in 1..6_u64,
+            workers in 1..3_usize,
+        ) {
+            let changes = changes(&records, window, workers);
+            for key in 0..3 {
+                for epoch in 0..16 {
+                    let mut found = [0; 6];
+                    for (_, _, change) in changes.iter().filter(|change| change.0 == key && change.1 <= epoch) {
+                        found.iter_mut().zip(change).for_each(|(sum, change)| *sum += change);
+                    }
+                    let mut expected = [0; 6];
+                    let inside = |at: u64| at <= epoch && epoch < at + window;
+                    for &(_, _, [x, y]) in records.iter().filter(|record| record.0 == key && inside(record.1)) {
+                        let [x, y] = [i128::from(x), i128::from(y)];
+                        let record = [1, x, y, x * x, x * y, y * y];
+                        expected.iter_mut().zip(record).for_each(|(sum, part)| *sum += part);
+                    }
+                    prop_assert_eq!(found, expected, "key {} at epoch {}", key, epoch);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_comes_and_goes_alike_changes_nothing() {
+        let records: Vec<Record> = (1..=5).map(|epoch| (0, epoch, [2, -3])).collect();
+        let found = changes(&records, 1, 1).into_iter().map(|(_, epoch, sums)| (epoch, sums[0]));
+        assert_eq!(found.collect::<Vec<_>>(), [(1, 1), (6, -1)]);
+    }
+}
