@@ -107,7 +107,14 @@ fn records(bencher: divan::Bencher<'_, '_>, place: Place) {
 
 fn publish(pipeline: &Pipeline, state: PathBuf) {
     let on_cluster_fault = |_: &str| std::process::exit(1);
-    let options = Options { workers: 1, state, cluster: None, acknowledge: None, on_cluster_fault };
+    let options = Options {
+        workers: 1,
+        state,
+        cluster: None,
+        acknowledge: None,
+        control: Default::default(),
+        on_cluster_fault,
+    };
     let (outputs, _) = crossbeam::channel::bounded(1);
     run(pipeline, &options, outputs).expect("the run succeeds");
 }

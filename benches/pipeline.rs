@@ -85,7 +85,14 @@ fn whole_pipeline(bencher: divan::Bencher<'_, '_>, workers: usize) {
         let directory = tempfile::tempdir().expect("there is room");
         let state = directory.path().join("state");
         let on_cluster_fault = |_: &str| std::process::exit(1);
-        let options = Options { workers, state, cluster: None, acknowledge: None, on_cluster_fault };
+        let options = Options {
+            workers,
+            state,
+            cluster: None,
+            acknowledge: None,
+            control: Default::default(),
+            on_cluster_fault,
+        };
         let (outputs, _) = crossbeam::channel::bounded(1);
         let summary = run(&pipeline, &options, outputs).expect("the run succeeds");
         summary.counters.rows as usize

@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         state: state.clone(),
         cluster: None,
         acknowledge: None,
+        control: Default::default(),
         on_cluster_fault: |_| std::process::exit(1),
     };
     // What is published goes to the log in any case. Nobody listens while it runs: we read the log afterwards.

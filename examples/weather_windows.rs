@@ -41,6 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         state: state.clone(),
         cluster: None,
         acknowledge: None,
+        control: Default::default(),
         on_cluster_fault: |_| std::process::exit(1),
     };
     let (outputs, _) = crossbeam::channel::bounded(1);

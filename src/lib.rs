@@ -48,7 +48,7 @@
 //! let directory = tempfile::tempdir()?;
 //! let state = directory.path().join("state");
 //! let on_cluster_fault = |_: &str| std::process::exit(1);
-//! let options = Options { workers: 2, state: state.clone(), cluster: None, acknowledge: None, on_cluster_fault };
+//! let options = Options { workers: 2, state: state.clone(), cluster: None, acknowledge: None, control: Default::default(), on_cluster_fault };
 //! let (outputs, _) = crossbeam::channel::bounded(1); // nobody looks on while it runs
 //! run(&pipeline, &options, outputs)?;
 //!

@@ -9,9 +9,13 @@ use std::time::Duration;
 use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
 use hushflow::pipeline::Pipeline;
+use hushflow::pipeline::time::parse_duration;
 use hushflow::publication::Publication;
 use hushflow::runtime::{Acknowledge, Cluster, Options, Output, Summary, publication, run};
 use hushflow::sink::Writer;
+use hushflow::source::Control;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag::{register, register_conditional_shutdown};
 
 use super::crash::{end_at_first_panic, end_process, leave_no_core_dump};
 use super::{CliError, FormatArgument, thousands};
@@ -25,7 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What `hushflow run` takes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The source is read to its end; run it again to go on where it stopped: no epoch is ever published twice.
+The source is read to its end; run it again to go on where it stopped: no epoch is ever published twice. SIGINT and
+SIGTERM end it in good order after the last committed epoch; a second one ends it at once.
 
 Examples:
   hushflow run examples/flights.toml
@@ -50,11 +55,15 @@ pub(crate) struct RunArguments {
     /// Tell what became of the rows, on standard error. These exact counts are private: for the operator's eyes
     #[arg(long)]
     counters: bool,
-    /// Write there how many records of the standard input are safe in the journal: a line at the start, to go on from, and
+    /// Write there how many records of the standard input or a socket are safe in the journal: a line at the start, to go on from, and
     /// one after each sync. A file, a named pipe, /dev/fd/3, or - for standard output (with --quiet). Needs journal = true
     /// in [source]. Exact and so private
     #[arg(long, value_name = "FILE")]
     acknowledge: Option<PathBuf>,
+    /// End when nothing has come for this long, such as 30s: for sources that go on (followed files, sockets, brokers). The
+    /// epoch that has begun is closed, as by the end of a file
+    #[arg(long, value_name = "DURATION", value_parser = patience)]
+    until_idle: Option<Duration>,
     /// host:port of every process of a cluster, in their order
     #[arg(long, value_delimiter = ',', requires = "process", value_name = "HOST:PORT,…")]
     hosts: Vec<String>,
@@ -77,11 +86,13 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
         hosts: arguments.hosts.clone(),
         patience: PATIENCE,
     });
+    let control = control(arguments, &pipeline)?;
     let options = Options {
         workers: arguments.workers.into(),
         state,
         cluster,
         acknowledge: acknowledge(arguments, &pipeline)?,
+        control,
         on_cluster_fault: end_process,
     };
     let publication = publication(&pipeline, &options.state, &mut |_| ())
@@ -109,6 +120,29 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     written?;
     report(&publication, &options, &summary, arguments.counters);
     Ok(())
+}
+
+/// Stops the run by signals, and tells its notices. Only the process that reads is stopped so: the others end with it.
+fn control(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Control, CliError> {
+    if arguments.until_idle.is_some() && !pipeline.source.goes_on() {
+        return Err(CliError::usage(
+            "--until-idle is for sources that go on: followed files, sockets, brokers; this one has an end",
+        ));
+    }
+    let control = Control::new().until_idle(arguments.until_idle).on_notice(warn);
+    if arguments.process.unwrap_or(0) == 0 {
+        for signal in [SIGINT, SIGTERM] {
+            register_conditional_shutdown(signal, 1, control.stop_flag())
+                .and_then(|_| register(signal, control.stop_flag()))
+                .map_err(|error| CliError::failed(format!("signals can't be handled: {error}")))?;
+        }
+    }
+    Ok(control)
+}
+
+fn patience(text: &str) -> Result<Duration, &'static str> {
+    let micros = parse_duration(text).and_then(|micros| u64::try_from(micros).ok());
+    micros.map(Duration::from_micros).ok_or("expected a duration such as 30s or 5m")
 }
 
 /// What writes acknowledgements where they are wanted.
@@ -178,6 +212,12 @@ fn report(publication: &Publication, options: &Options, summary: &Summary, count
             privacy.epsilon, privacy.delta, privacy.neighbours
         ),
     };
+    if options.control.is_stopped() {
+        let _ = writeln!(
+            err,
+            "Stopped by a signal: run it again to go on. The epoch that has begun is still open."
+        );
+    }
     let hint = writeln!(err, "To read them again:  hushflow tail {}", options.state.display());
     // A closed standard error is no reason to fail after the work is done.
     let _ = told.and(guarantee).and(hint);
@@ -193,6 +233,7 @@ fn report(publication: &Publication, options: &Options, summary: &Summary, count
             ("before the first epoch, dropped", c.before_start),
             ("after the last epoch, dropped", c.after_horizon),
             ("of epochs closed in an earlier run, dropped", c.already_closed),
+            ("cut by a disconnect, dropped", c.torn),
         ];
         let _ = writeln!(err, "Rows (exact and so private: for the operator's eyes only):");
         for (what, count) in rows.into_iter().filter(|&(what, count)| count > 0 || what == "rows read") {

@@ -6,6 +6,7 @@
 
 mod document;
 mod read;
+mod source;
 pub mod time;
 
 use std::fmt;
@@ -31,6 +32,7 @@ use crate::ledger::Budget;
 use crate::state::Settings;
 
 pub use document::Problem;
+pub use source::{Address, Broker, Credentials, Followed, Format, Input, Protocol, Socket, Source};
 
 /// A validated pipeline file.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,36 +77,6 @@ pub struct LedgerSettings {
     pub directory: Option<PathBuf>,
     /// `budget`: what all of them may spend together; no run exceeds it.
     pub budget: Option<Budget>,
-}
-
-/// Where rows come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
-    /// `path`: files or the standard input.
-    pub input: Input,
-    /// `format`: by default what the file's extension says.
-    pub format: Format,
-    /// `journal`: whether what comes on the standard input is new each time, and kept in the state directory until it
-    /// is counted.
-    pub journal: bool,
-}
-
-/// The bytes that are read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Input {
-    /// `path = "-"`: the standard input, which can't be read twice.
-    Stdin,
-    /// One stream made of these files, one after the other.
-    Files(Vec<PathBuf>),
-}
-
-/// How rows are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Comma-separated values with a header row (RFC 4180).
-    Csv,
-    /// One JSON object a line.
-    Ndjson,
 }
 
 /// What happens to rows that can't be used. Either way the row keeps its place in the stream.

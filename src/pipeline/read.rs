@@ -3,6 +3,7 @@
 mod entity;
 mod epochs;
 mod ledger;
+mod source;
 #[cfg(test)]
 mod tests;
 
@@ -21,10 +22,7 @@ use hushflow_mechanism::workload::Workload;
 
 use super::document::{Document, Field, Problem, Section};
 use super::time::parse_duration;
-use super::{
-    Column, Estimate, Format, Input, Intervals, Key, Pipeline, Privacy, Release, RowPolicies, RowPolicy,
-    Source, View, have_covariances,
-};
+use super::{Column, Estimate, Intervals, Key, Pipeline, Privacy, Release, View, have_covariances};
 use crate::state::{Keep, Settings};
 use crate::strategies::default_strategy;
 
@@ -40,7 +38,7 @@ pub(super) fn pipeline(text: &str, path: &Path) -> Result<Pipeline, Vec<Problem>
 fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let name =
         section.require("name", section.text("name"), "name = \"flights\"").map(|name| name.value.into());
-    let source = required(section, "source", |section| source(section, base));
+    let source = required(section, "source", |section| source::source(section, base));
     let mut roles = Roles::default();
     let columns = columns(section, &mut roles);
     let key = optional(section, "key", |section| key(section, base, &mut roles));
@@ -116,63 +114,6 @@ impl<'a> Roles<'a> {
     fn claim(&mut self, column: &Field<'a, &'a str>) {
         if !self.0.insert(column.value) {
             column.report(format!("the column {:?} is named twice: each column has one role", column.value));
-        }
-    }
-}
-
-fn source(section: &Section<'_>, base: &Path) -> Option<(Source, RowPolicies)> {
-    let words = [("skip", RowPolicy::Skip), ("reject", RowPolicy::Reject)];
-    let policy = |key| section.word(key, &words).unwrap_or(RowPolicy::Skip);
-    let rows = RowPolicies { missing: policy("missing"), malformed: policy("malformed") };
-    let format = section.word("format", &[("csv", Format::Csv), ("ndjson", Format::Ndjson)]);
-    let paths = section.require("path", section.get("path"), "path = \"data.csv\"")?.texts()?;
-    let input = match &paths[..] {
-        [path] if path.value == "-" => Input::Stdin,
-        paths => Input::Files(paths.iter().map(|path| file(path, base)).collect::<Option<_>>()?),
-    };
-    let journal = journal(section, &input, rows);
-    let format = format.or_else(|| same_format(&paths))?;
-    Some((Source { input, format, journal }, rows))
-}
-
-/// Whether a journal is asked for, where it can be kept.
-fn journal(section: &Section<'_>, input: &Input, rows: RowPolicies) -> bool {
-    let journal = section.flag("journal").unwrap_or(false);
-    if let (true, Some(field)) = (journal, section.get("journal")) {
-        if *input != Input::Stdin {
-            field.report(
-                "a journal is for the standard input, path = \"-\": files can be read again: leave it out",
-            );
-        }
-        if rows.missing == RowPolicy::Reject || rows.malformed == RowPolicy::Reject {
-            field.report("a row in a journal can't be mended, so none may be rejected: let missing and malformed be \"skip\"");
-        }
-    }
-    journal
-}
-
-fn file(path: &Field<'_, &str>, base: &Path) -> Option<PathBuf> {
-    if path.value == "-" {
-        path.report("found \"-\" among files: the standard input stands alone, as path = \"-\"");
-        return None;
-    }
-    Some(base.join(path.value))
-}
-
-/// The format that the extensions of all paths agree on.
-fn same_format(paths: &[Field<'_, &str>]) -> Option<Format> {
-    let of = |path: &Field<'_, &str>| match Path::new(path.value).extension()?.to_str()? {
-        "csv" => Some(Format::Csv),
-        "ndjson" | "jsonl" => Some(Format::Ndjson),
-        _ => None,
-    };
-    let format = of(&paths[0]);
-    let odd = paths.iter().find(|path| format.is_none() || of(path) != format);
-    match odd {
-        None => format,
-        Some(path) => {
-            path.report("the name doesn't tell the format: add format = \"csv\" or format = \"ndjson\"");
-            None
         }
     }
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::RunError;
+use super::ingest::Partition;
 use super::standings::Standings;
 use crate::publication::{Calibration, Publication};
 use crate::source::Position;
@@ -99,32 +100,28 @@ impl Start {
     }
 }
 
-/// The partition of positions in a source itself.
-const SOURCE: u32 = 0;
-/// The partition of positions in the ingest journal.
-const INGEST_JOURNAL: u32 = 1;
-
 /// The place at which the source goes on.
+#[derive(Clone, Copy)]
 pub(super) struct Recorded {
     pub(super) position: Position,
-    /// Whether it is one in the ingest journal.
-    pub(super) in_journal: bool,
+    /// Which kind of place it is: a [`Partition`].
+    pub(super) partition: u32,
 }
 
 impl Recorded {
-    pub(super) fn of(recovered: &Recovered) -> Result<Self, RunError> {
-        let Some(position) = recovered.positions.last() else {
-            return Ok(Recorded { position: Position::START, in_journal: false });
-        };
-        let in_journal = position.partition == INGEST_JOURNAL;
+    /// That of the last committed epoch, if there is one.
+    pub(super) fn of(recovered: &Recovered) -> Result<Option<Self>, RunError> {
+        let Some(position) = recovered.positions.last() else { return Ok(None) };
+        let partition = position.partition;
         let position = options().deserialize(&position.payload).map_err(|_| RunError::Checkpoint)?;
-        Ok(Recorded { position, in_journal })
+        Ok(Some(Recorded { position, partition }))
     }
 }
 
 /// The store behind the commit operator, and the ingest journal if the source has one.
 pub(super) struct Journal {
     store: Store,
+    partition: Partition,
     ingest: Option<Arc<Ingest>>,
     /// How entities stand after what is committed, where they are protected as a whole.
     standings: Option<Standings>,
@@ -150,7 +147,7 @@ impl Stamps {
 
 impl CommitLog<Mark> for Journal {
     fn commit(&mut self, epochs: &[EpochCommit<Mark>]) -> Result<(), Box<dyn Error>> {
-        let partition = if self.ingest.is_some() { INGEST_JOURNAL } else { SOURCE };
+        let partition = self.partition as u32;
         let frames = epochs
             .iter()
             .map(|epoch| {
@@ -194,8 +191,13 @@ impl CommitLog<Mark> for Journal {
 
 impl Journal {
     /// `standings`: how entities stand after the epochs in the store.
-    pub(super) fn new(store: Store, ingest: Option<Arc<Ingest>>, standings: Option<Standings>) -> Self {
-        Journal { store, ingest, standings, stamps: Vec::new() }
+    pub(super) fn new(
+        store: Store,
+        partition: Partition,
+        ingest: Option<Arc<Ingest>>,
+        standings: Option<Standings>,
+    ) -> Self {
+        Journal { store, partition, ingest, standings, stamps: Vec::new() }
     }
 
     fn advance(&mut self, epochs: &[EpochCommit<Mark>]) -> Result<(), RunError> {

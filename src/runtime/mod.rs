@@ -43,12 +43,12 @@ use timely::worker::Worker;
 use crate::ledger::{Book, Charge, LedgerError, enter};
 use crate::pipeline::{self, Pipeline};
 use crate::publication::{Publication, PublicationError};
-use crate::source::{Counters, SourceError, SourceReader};
+use crate::source::{Control, Counters, SourceError, SourceReader};
 use crate::state::{PublicReader, Recovered, Stamp, StateError, Store};
 use crate::strategies::{Progress, of_pipeline};
 use cluster::execute;
 use feed::{Feed, channels, source};
-use ingest::{Taking, source as open_source};
+use ingest::{Partition, Taking, source as open_source};
 use journal::{Journal, Mark, Recorded, Stamps, Start};
 
 pub use cluster::{Cluster, ClusterError, is_lost_peer};
@@ -96,6 +96,12 @@ pub enum RunError {
          keep `journal = true` in [source]"
     )]
     JournalOff,
+    /// The state holds places in another kind of source.
+    #[error(
+        "the last run read another kind of source, so where it stopped means nothing here: keep the source, or begin a new \
+         state directory"
+    )]
+    OtherSource,
     /// Something failed while running. Nothing after the last committed epoch was shown.
     #[error("{0}")]
     Fault(String),
@@ -115,6 +121,8 @@ pub struct Options {
     pub cluster: Option<Cluster>,
     /// Who is told which records are in the ingest journal for good, if the pipeline asks for one.
     pub acknowledge: Option<Acknowledge>,
+    /// Stops the run, and hears what its operator should know.
+    pub control: Control,
     /// What ends this process after a fault in a cluster: it must not return, for a peer that lingers is waited for.
     pub on_cluster_fault: fn(&str) -> !,
 }
@@ -186,8 +194,8 @@ pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> R
     if let Some(reason) = fault.reason() {
         return Err(RunError::Fault(reason.to_owned()));
     }
-    let counters = reading.and_then(|thread| thread.join().ok()).unwrap_or_default();
-    taking.map_or(Ok(()), Taking::finish)?;
+    let mut counters = reading.and_then(|thread| thread.join().ok()).unwrap_or_default();
+    counters.torn = taking.map_or(Ok(0), Taking::finish)?;
     let first = start.map_or(1, |start| start.first_epoch);
     Ok(Summary { epochs: first..ends.into_iter().fold(first, u64::max), generation, counters })
 }
@@ -240,11 +248,11 @@ fn open(
     let recorded = Recorded::of(&recovered)?;
     let (start, standings) = Start::recover(publication, recovered, noise)?;
     let committed = start.first_epoch - 1;
-    let (reader, taking) = open_source(pipeline, &store, recorded, committed, options.acknowledge.clone())?;
+    let (reader, taking) = open_source(pipeline, &store, recorded, committed, options)?;
     let view = |view: &pipeline::View| publication.view(&view.workload).with_square_bias(view.squares);
     let mut views: Vec<View> = pipeline.views.iter().map(view).collect();
-    let mut journal =
-        Journal::new(store, taking.as_ref().map(|taking| Arc::clone(&taking.ingest)), standings);
+    let ingest = taking.as_ref().map(|taking| Arc::clone(&taking.ingest));
+    let mut journal = Journal::new(store, Partition::of(pipeline), ingest, standings);
     let mut releases = PublicReader::open(&options.state)?;
     for _ in 0..committed {
         let release = releases.next_frame()?.ok_or(RunError::Checkpoint)?;

@@ -21,7 +21,14 @@ fn pipeline(directory: &Path, rows: &str, rest: &str) -> Pipeline {
 
 fn options(state: &Path) -> Options {
     let on_cluster_fault = |reason: &str| panic!("{reason}");
-    Options { workers: 2, state: state.into(), cluster: None, acknowledge: None, on_cluster_fault }
+    Options {
+        workers: 2,
+        state: state.into(),
+        cluster: None,
+        acknowledge: None,
+        control: Default::default(),
+        on_cluster_fault,
+    }
 }
 
 /// The releases in the log after a run, which must end.

@@ -44,10 +44,10 @@ impl CsvRows {
         }
     }
 
-    /// Goes on in `stream`, the same file from another place that begins in `line`, or behind the header.
+    /// Goes on in `stream`, the same file from another place that begins in `line`.
     pub(super) fn resume(mut self, stream: Stream, line: u64) -> Self {
         self.stream = stream;
-        self.parser.set_line(self.parser.line().max(line));
+        self.parser.set_line(line);
         self
     }
 
@@ -109,6 +109,13 @@ impl Rows for CsvRows {
     fn line(&self) -> u64 {
         self.line
     }
+}
+
+/// The header row that names these columns.
+pub(super) fn header_row(names: &[String]) -> Vec<u8> {
+    let quoted = |name: &String| format!("\"{}\"", name.replace('"', "\"\""));
+    let names: Vec<String> = names.iter().map(quoted).collect();
+    (names.join(",") + "\n").into_bytes()
 }
 
 fn find(header: &[&[u8]], name: &str, path: &Path) -> Result<usize, SourceError> {

@@ -79,6 +79,47 @@ pub enum SourceError {
         /// What is wrong.
         defect: Defect,
     },
+    /// A source that can be read into a journal only.
+    #[error("what comes over a socket is read into a journal: only a run with a state directory can do that")]
+    NeedsRun,
+    /// Another file has taken the place of one that is followed.
+    #[error("{}: another file has this name now: let new files have new names, and follow their directory", path.display())]
+    Replaced {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The list of followed files doesn't go with the place to resume from.
+    #[error(
+        "{}: the list of followed files has {found} names, but the last run had come to number {expected}: restore it",
+        path.display()
+    )]
+    ListShort {
+        /// The list.
+        path: PathBuf,
+        /// Names that it has.
+        found: usize,
+        /// The number of the file in which the last run was, from 1.
+        expected: usize,
+    },
+    /// A server answers with something that can't be mended by trying again.
+    #[error("{}: {problem}", path.display())]
+    Server {
+        /// The server and its stream.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A stream of a server has lost what a run had read, or what it was still to read.
+    #[error(
+        "{}: the stream {what}: records are lost there; restore the stream, or go on without them in a new state \
+         directory", path.display()
+    )]
+    Lost {
+        /// The server and its stream.
+        path: PathBuf,
+        /// Where the stream and the state disagree.
+        what: String,
+    },
     /// A file ends before the place to resume from.
     #[error(
         "{}: the file has {found} bytes but was read up to byte {offset} before: \
@@ -119,6 +160,9 @@ pub enum Defect {
     /// A line is not a JSON object.
     #[error("the line is not a JSON object")]
     NotAnObject,
+    /// A record of a server's stream is too long.
+    #[error("the record is too long")]
+    TooLong,
     /// A JSON object has a field twice.
     #[error("the field is there twice")]
     FieldTwice,

@@ -2,72 +2,143 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::broker::{self, BrokerRows};
+use super::control::{Control, GLANCE};
 use super::error::SourceError;
-use crate::pipeline::Input;
+use super::follow::Followed;
+use super::row::Rows;
+use crate::pipeline::{Broker, Input, Source};
 use crate::state::{Ingest, IngestPlace, IngestReader, StateError};
 
 /// The standard input in messages.
 pub(super) const STANDARD_INPUT: &str = "<standard input>";
 
-/// Where bytes come from: one file after the other.
+/// Where rows come from: one file after the other.
 pub(super) enum Origin {
     /// The standard input, which is piped in anew after a restart.
-    Stdin,
+    Stdin(Control),
     Files(Vec<PathBuf>),
-    /// The sessions of a journal, each like a file.
-    Journal(Arc<Ingest>),
+    /// Files of a directory, in the order in which they were found.
+    Followed(Arc<Followed>),
+    /// The sessions of a journal, each like a file, and the name of the source.
+    Journal(Arc<Ingest>, PathBuf),
+    /// A stream of a server: one file without an end.
+    Broker(Broker, Control),
 }
 
-/// A file from an offset on.
-pub(super) struct Opened {
-    pub(super) stream: Stream,
-    /// The bytes with the file's header, unless they come first in the stream.
-    pub(super) header: Option<Stream>,
+/// A file from a place on.
+pub(super) enum Opened {
+    /// Its bytes.
+    Bytes {
+        stream: Stream,
+        /// The bytes with the file's header, unless they come first in the stream.
+        header: Option<Stream>,
+    },
+    /// Its rows, where they are no lines.
+    Rows(Box<dyn Rows>),
 }
 
 impl Origin {
-    pub(super) fn of(input: &Input) -> Self {
-        match input {
-            Input::Stdin => Origin::Stdin,
+    /// # Errors
+    /// [`SourceError::NeedsRun`] for what can be read into a journal only.
+    pub(super) fn of(source: &Source, control: &Control) -> Result<Self, SourceError> {
+        Ok(match &source.input {
+            Input::Stdin => Origin::Stdin(control.clone()),
             Input::Files(paths) => Origin::Files(paths.clone()),
-        }
+            Input::Followed(files) => {
+                Origin::Followed(Arc::new(Followed::forgetful(files, source.format, control)))
+            }
+            Input::Broker(broker) => Origin::Broker(broker.clone(), control.clone()),
+            Input::Socket(_) => return Err(SourceError::NeedsRun),
+        })
     }
 
-    /// Opens the file with this number from `offset` on; none beyond the last one. Waits for a session that may begin.
-    pub(super) fn open(&self, file: u32, offset: u64) -> Result<Option<Opened>, SourceError> {
+    /// Opens the file with this number from the place `(offset, line)` on; none beyond the last one. Waits for a session or
+    /// a file that may begin.
+    pub(super) fn open(
+        &self,
+        file: u32,
+        (offset, line): (u64, u64),
+        wanted: &[String],
+    ) -> Result<Option<Opened>, SourceError> {
         match self {
-            Origin::Stdin if file == 0 => {
-                Ok(Some(Opened { stream: Stream::new(io::stdin(), 0), header: None }))
+            Origin::Stdin(control) if file == 0 => {
+                let stream = Stream::new(Patient { input: io::stdin(), control: control.clone() }, 0);
+                Ok(Some(Opened::Bytes { stream, header: None }))
             }
-            Origin::Stdin => Ok(None),
+            Origin::Broker(broker, control) if file == 0 => {
+                let rows = BrokerRows::new(broker, control, (offset, line), wanted);
+                Ok(Some(Opened::Rows(Box::new(rows))))
+            }
+            Origin::Stdin(_) | Origin::Broker(..) => Ok(None),
             Origin::Files(paths) => {
                 let Some(path) = paths.get(file as usize) else { return Ok(None) };
                 let header = (offset > 0).then(|| Stream::open_file(path, 0)).transpose()?;
-                Ok(Some(Opened { stream: Stream::open_file(path, offset)?, header }))
+                Ok(Some(Opened::Bytes { stream: Stream::open_file(path, offset)?, header }))
             }
-            Origin::Journal(ingest) => {
+            Origin::Followed(followed) => followed.open(file, offset),
+            Origin::Journal(ingest, _) => {
                 let reader = IngestReader::open(ingest, IngestPlace { session: file, offset });
                 let reader = reader.map_err(|source| io_error(&self.name(file), source))?;
                 Ok(reader.map(|reader| {
                     let header = Stream::new(io::Cursor::new(reader.header().to_vec()), 0);
-                    Opened { stream: Stream::new(reader, offset), header: Some(header) }
+                    Opened::Bytes { stream: Stream::new(reader, offset), header: Some(header) }
                 }))
             }
         }
+    }
+
+    /// Whether a header that never came is no fault, but one that may still come.
+    pub(super) fn may_begin_later(&self) -> bool {
+        matches!(self, Origin::Followed(_))
+    }
+
+    /// Whether no later file is known.
+    pub(super) fn is_last(&self, file: u32) -> bool {
+        matches!(self, Origin::Followed(followed) if followed.is_last(file))
     }
 
     /// The name of a file for messages.
     pub(super) fn name(&self, file: u32) -> PathBuf {
         match self {
             Origin::Files(paths) => paths.get(file as usize).cloned().unwrap_or_default(),
-            Origin::Journal(ingest) if file < ingest.session() => {
-                format!("<session {file} of the standard input>").into()
+            Origin::Followed(followed) => followed.path(file),
+            Origin::Journal(ingest, name) if file < ingest.session() => {
+                let inner = name.display().to_string();
+                let inner = inner.trim_matches(['<', '>']).replace("standard", "the standard");
+                format!("<session {file} of {inner}>").into()
             }
-            Origin::Stdin | Origin::Journal(_) => STANDARD_INPUT.into(),
+            Origin::Journal(_, name) => name.clone(),
+            Origin::Stdin(_) => STANDARD_INPUT.into(),
+            Origin::Broker(broker, _) => broker::name(broker).into(),
         }
+    }
+}
+
+/// The standard input, waited for no longer than until the run is stopped: then it seems to end.
+struct Patient {
+    input: io::Stdin,
+    control: Control,
+}
+
+impl Read for Patient {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let patience = Timespec { tv_sec: 0, tv_nsec: GLANCE.subsec_nanos().into() };
+        while !self.control.is_stopped() {
+            let input = self.input.as_fd();
+            match poll(&mut [PollFd::new(&input, PollFlags::IN)], Some(&patience)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(rustix::io::read(&self.input, buffer)?),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(0)
     }
 }
 
@@ -82,16 +153,8 @@ impl Stream {
         Stream { reader: BufReader::with_capacity(1 << 16, Box::new(input)), offset }
     }
 
-    fn open_file(path: &Path, offset: u64) -> Result<Stream, SourceError> {
-        let mut file = File::open(path).map_err(|source| io_error(path, source))?;
-        if offset > 0 {
-            let found = file.seek(SeekFrom::End(0)).map_err(|source| io_error(path, source))?;
-            if found < offset {
-                return Err(SourceError::Shrunk { path: path.into(), found, offset });
-            }
-            file.seek(SeekFrom::Start(offset)).map_err(|source| io_error(path, source))?;
-        }
-        Ok(Stream::new(file, offset))
+    pub(super) fn open_file(path: &Path, offset: u64) -> Result<Stream, SourceError> {
+        Ok(Stream::new(open_at(path, offset)?, offset))
     }
 
     /// The offset of the next byte.
@@ -117,6 +180,19 @@ impl BufRead for Stream {
         self.reader.consume(amount);
         self.offset += amount as u64;
     }
+}
+
+/// Opens a file at an offset that it must have.
+pub(super) fn open_at(path: &Path, offset: u64) -> Result<File, SourceError> {
+    let mut file = File::open(path).map_err(|source| io_error(path, source))?;
+    if offset > 0 {
+        let found = file.seek(SeekFrom::End(0)).map_err(|source| io_error(path, source))?;
+        if found < offset {
+            return Err(SourceError::Shrunk { path: path.into(), found, offset });
+        }
+        file.seek(SeekFrom::Start(offset)).map_err(|source| io_error(path, source))?;
+    }
+    Ok(file)
 }
 
 /// The error of reading `path`: one of ours where the journal's thread or files have told it.

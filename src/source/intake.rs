@@ -3,29 +3,31 @@
 //! One thread reads what comes. The other takes all that has come since, cuts it after the last whole record, appends it
 //! and syncs: so records share a sync when there are many, and the first one after a pause is synced at once. A reader of
 //! the journal that is far behind holds up neither. A disk that is slow holds up the source.
+//!
+//! Over a socket one connection follows another. A record that a disconnect has cut is dropped and counted: nobody has
+//! acknowledged it. So is a record that is too long, with the connection, since nobody knows where the next one begins.
 
-use std::io::{self, Read};
-use std::path::Path;
+use std::io::{self, ErrorKind, Read};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use zeroize::Zeroizing;
 
-use super::csv::CsvRows;
+use super::control::{Control, GLANCE};
 use super::error::SourceError;
-use super::files::{STANDARD_INPUT, Stream, io_error};
-use super::framing::Framing;
-use super::roles::Roles;
-use super::row::RECORD_LIMIT;
-use crate::pipeline::{Format, Pipeline};
+use super::files::io_error;
+use super::session::Session;
+use super::socket::{Connection, Connections};
+use crate::pipeline::Pipeline;
 use crate::state::Ingest;
 
 /// What is read of the source at once.
-const CHUNK: usize = 1 << 16;
+pub(super) const CHUNK: usize = 1 << 16;
 
 /// Bytes that may wait for the disk.
-const WAITING_BYTES: usize = 1 << 20;
+pub(super) const WAITING_BYTES: usize = 1 << 20;
 
 /// The least time between two syncs, unless [`WAITING_BYTES`] wait.
 const SYNC_INTERVAL: Duration = Duration::from_millis(5);
@@ -34,13 +36,14 @@ const SYNC_INTERVAL: Duration = Duration::from_millis(5);
 pub(crate) struct Intake {
     waiting: Arc<Waiting>,
     writer: Option<JoinHandle<()>>,
+    torn: Arc<AtomicU64>,
 }
 
 /// What has been read and not been taken by the writer.
-#[derive(Default)]
 struct Waiting {
     buffer: Mutex<Buffer>,
     changed: Condvar,
+    control: Control,
 }
 
 #[derive(Default)]
@@ -50,6 +53,10 @@ struct Buffer {
     ended: Option<io::Result<()>>,
     /// The run is over.
     stopped: bool,
+    /// A connection ends behind the bytes; what comes next waits until the writer has seen it.
+    broken: bool,
+    /// Why no more of this connection can be used.
+    refused: Option<String>,
 }
 
 impl Intake {
@@ -58,18 +65,47 @@ impl Intake {
         input: impl Read + Send + 'static,
         ingest: &Arc<Ingest>,
         pipeline: &Pipeline,
+        control: &Control,
     ) -> Self {
-        let waiting = Arc::new(Waiting::default());
+        let session = Session::new(Arc::clone(ingest), pipeline, super::files::STANDARD_INPUT.into());
+        Self::over(session, ingest, control, false, move |waiting| waiting.read(input))
+    }
+
+    /// Begins to take in what comes over connections. Columns in another order begin another session.
+    pub(crate) fn serve(
+        connections: Connections,
+        ingest: &Arc<Ingest>,
+        pipeline: &Pipeline,
+        control: &Control,
+    ) -> Self {
+        let session = Session::new(Arc::clone(ingest), pipeline, connections.name().into());
+        let journal = Arc::clone(ingest);
+        Self::over(session, ingest, control, true, move |waiting| waiting.serve(connections, &journal))
+    }
+
+    fn over(
+        mut session: Session,
+        ingest: &Arc<Ingest>,
+        control: &Control,
+        outlives: bool,
+        read: impl FnOnce(&Waiting) + Send + 'static,
+    ) -> Self {
+        let (buffer, changed) = (Mutex::default(), Condvar::new());
+        let waiting = Arc::new(Waiting { buffer, changed, control: control.clone() });
+        let torn = session.torn();
         let reader = Arc::clone(&waiting);
         // Never joined: it may wait for a source that says nothing more.
-        thread::spawn(move || reader.read(input));
-        let mut session =
-            Session::new(Arc::clone(ingest), pipeline.source.format, Roles::new(pipeline).wanted);
+        thread::spawn(move || read(&reader));
         let writer = thread::spawn({
             let (waiting, ingest) = (Arc::clone(&waiting), Arc::clone(ingest));
-            move || ingest.end(waiting.write(&mut session).err().map(io::Error::other))
+            move || ingest.end(waiting.write(&mut session, outlives).err().map(io::Error::other))
         });
-        Intake { waiting, writer: Some(writer) }
+        Intake { waiting, writer: Some(writer), torn }
+    }
+
+    /// Records that a disconnect has cut.
+    pub(crate) fn torn(&self) -> u64 {
+        self.torn.load(Ordering::Relaxed)
     }
 }
 
@@ -90,6 +126,14 @@ impl Waiting {
         self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn wait_while<'a>(
+        &self,
+        buffer: MutexGuard<'a, Buffer>,
+        waits: impl FnMut(&mut Buffer) -> bool,
+    ) -> MutexGuard<'a, Buffer> {
+        self.changed.wait_while(buffer, waits).unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Reads `input` to its end.
     fn read(&self, mut input: impl Read) {
         let mut chunk = Zeroizing::new(vec![0; CHUNK]);
@@ -97,141 +141,148 @@ impl Waiting {
         let ended = loop {
             match input.read(&mut chunk) {
                 Ok(0) => break Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => break Err(error),
-                Ok(read) => {
-                    let full = |buffer: &mut Buffer| buffer.bytes.len() >= WAITING_BYTES && !buffer.stopped;
-                    let buffer = self.changed.wait_while(self.buffer(), full);
-                    let mut buffer = buffer.unwrap_or_else(PoisonError::into_inner);
-                    if buffer.stopped {
-                        return;
-                    }
-                    buffer.bytes.extend_from_slice(&chunk[..read]);
-                    self.changed.notify_all();
-                }
+                Ok(read) if !self.put(&chunk[..read]) => return,
+                Ok(_) => {}
             }
         };
         self.buffer().ended = Some(ended);
         self.changed.notify_all();
     }
 
-    /// Takes what waits, again and again, until the source has ended or the run is over.
-    fn write(&self, session: &mut Session) -> Result<(), SourceError> {
+    /// Lets these bytes wait for the writer, once there is room; whether more is wanted.
+    fn put(&self, bytes: &[u8]) -> bool {
+        let full = |buffer: &mut Buffer| buffer.bytes.len() >= WAITING_BYTES && buffer.is_wanted();
+        let mut buffer = self.wait_while(self.buffer(), full);
+        let wanted = buffer.is_wanted();
+        if wanted {
+            buffer.bytes.extend_from_slice(bytes);
+            self.changed.notify_all();
+        }
+        wanted
+    }
+
+    /// Reads one connection after the other, until the run is over.
+    fn serve(&self, mut connections: Connections, ingest: &Ingest) {
+        let peer = connections.peer();
+        self.buffer().bytes.reserve_exact(WAITING_BYTES + CHUNK);
+        let mut last = Instant::now();
+        while let Some(mut connection) = connections.next(last) {
+            last = Instant::now();
+            if connections.acknowledges() {
+                peer.greet(&connection, ingest.acknowledged(None).unwrap_or_default());
+            }
+            self.read_connection(&mut connection, connections.control(), &mut last);
+            peer.leave();
+            if let Some(reason) = self.end_connection() {
+                connections.control().notice(&format!("a peer was refused: {reason}"));
+                connection.refuse(&reason);
+            }
+            if self.buffer().stopped {
+                return;
+            }
+        }
+        self.buffer().ended = Some(Ok(()));
+        self.changed.notify_all();
+    }
+
+    /// Reads a connection until it ends, or nothing more of it is wanted.
+    fn read_connection(&self, connection: &mut Connection, control: &Control, last: &mut Instant) {
+        let mut chunk = Zeroizing::new(vec![0; CHUNK]);
+        while !control.is_over(*last) && self.buffer().is_wanted() {
+            match connection.read(&mut chunk) {
+                Ok(0) => return,
+                Ok(read) => {
+                    *last = Instant::now();
+                    if !self.put(&chunk[..read]) {
+                        return;
+                    }
+                }
+                Err(error) if waits(&error) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Waits until the writer has seen the end of the connection: why it was refused, if it was.
+    fn end_connection(&self) -> Option<String> {
+        let mut buffer = self.buffer();
+        buffer.broken = true;
+        self.changed.notify_all();
+        let mut buffer =
+            self.wait_while(buffer, |buffer| buffer.broken && !buffer.stopped && buffer.ended.is_none());
+        buffer.refused.take()
+    }
+
+    /// Takes what waits, again and again, until the source has ended or the run is over. What is wrong with a connection
+    /// ends it, and not the source, where the source `outlives` it.
+    fn write(&self, session: &mut Session, outlives: bool) -> Result<(), SourceError> {
         let mut batch = Zeroizing::new(Vec::with_capacity(WAITING_BYTES + CHUNK));
         let mut synced: Option<Instant> = None;
         loop {
-            let ended = {
-                let idle = |buffer: &mut Buffer| buffer.bytes.is_empty() && buffer.goes_on();
-                let buffer = self.changed.wait_while(self.buffer(), idle);
+            let (ended, broken) = {
+                let mut buffer = self.buffer();
+                while buffer.bytes.is_empty() && buffer.goes_on() && !self.control.is_stopped() {
+                    let waited = self.changed.wait_timeout(buffer, GLANCE);
+                    buffer = waited.unwrap_or_else(PoisonError::into_inner).0;
+                }
                 let gathering = |buffer: &mut Buffer| buffer.bytes.len() < WAITING_BYTES && buffer.goes_on();
                 let left = synced.map_or(Duration::ZERO, |at| SYNC_INTERVAL.saturating_sub(at.elapsed()));
-                let buffer = buffer.unwrap_or_else(PoisonError::into_inner);
-                let buffer = self.changed.wait_timeout_while(buffer, left, gathering);
-                let (mut buffer, _) = buffer.unwrap_or_else(PoisonError::into_inner);
-                if buffer.stopped {
+                let waited = self.changed.wait_timeout_while(buffer, left, gathering);
+                let (mut buffer, _) = waited.unwrap_or_else(PoisonError::into_inner);
+                if buffer.stopped || self.control.is_stopped() {
                     return Ok(());
                 }
                 batch.clear();
                 std::mem::swap(&mut buffer.bytes, &mut batch);
                 self.changed.notify_all();
-                buffer.ended.take()
+                (buffer.ended.take(), buffer.broken)
             };
-            session.take(&batch, matches!(ended, Some(Ok(()))))?;
+            let last = matches!(ended, Some(Ok(()))) && !outlives;
+            match session.take(&batch, last) {
+                Err(error) if outlives && !matches!(error, SourceError::Journal(_)) => {
+                    session.disconnect();
+                    self.refuse(error.to_string());
+                }
+                taken => taken?,
+            }
+            if broken {
+                session.disconnect();
+                self.buffer().broken = false;
+                self.changed.notify_all();
+            }
             synced = Some(Instant::now());
             match ended {
                 None => {}
-                Some(ended) => return ended.map_err(|error| io_error(Path::new(STANDARD_INPUT), error)),
+                Some(ended) => return ended.map_err(|error| io_error(session.name(), error)),
             }
         }
     }
+
+    /// Lets nothing more of the connection in.
+    fn refuse(&self, reason: String) {
+        let mut buffer = self.buffer();
+        buffer.refused = Some(reason);
+        buffer.bytes.clear();
+        self.changed.notify_all();
+    }
+}
+
+/// Whether a read has only found nothing yet.
+fn waits(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
 impl Buffer {
+    /// Whether the writer may wait for more.
     fn goes_on(&self) -> bool {
-        self.ended.is_none() && !self.stopped
-    }
-}
-
-/// The session that is being written.
-struct Session {
-    ingest: Arc<Ingest>,
-    framing: Framing,
-    wanted: Vec<String>,
-    /// Whether the header, if there is one, has been written.
-    begun: bool,
-    /// Bytes that have come and are not in the journal; the framing has seen the first `seen` of them.
-    bytes: Zeroizing<Vec<u8>>,
-    seen: usize,
-    has_header: bool,
-}
-
-impl Session {
-    fn new(ingest: Arc<Ingest>, format: Format, wanted: Vec<String>) -> Self {
-        let framing = Framing::new(format);
-        // At full size from the start: a vector that grows leaves copies behind.
-        let bytes = Zeroizing::new(Vec::with_capacity(WAITING_BYTES + CHUNK + RECORD_LIMIT));
-        let has_header = format == Format::Csv;
-        Session { ingest, framing, wanted, begun: false, bytes, seen: 0, has_header }
+        self.ended.is_none() && !self.stopped && !self.broken
     }
 
-    /// Takes in what has come; `ended` if nothing more will. What is whole is on disk when this returns.
-    fn take(&mut self, batch: &[u8], ended: bool) -> Result<(), SourceError> {
-        self.bytes.extend_from_slice(batch);
-        if !self.begun && !self.begin(ended)? {
-            return Ok(());
-        }
-        let before = self.framing.records;
-        let mut whole = match self.framing.last_end(&self.bytes[self.seen..]) {
-            0 => 0,
-            end => self.seen + end,
-        };
-        if ended && !self.framing.is_too_long() {
-            self.framing.end();
-            whole = self.bytes.len();
-        }
-        if whole > 0 {
-            self.ingest.append(&self.bytes[..whole], self.framing.records - before)?;
-            self.ingest.sync()?;
-            self.bytes.drain(..whole);
-        }
-        self.seen = self.bytes.len();
-        self.check_length()
-    }
-
-    /// Begins the session once its header is whole; whether it has begun.
-    fn begin(&mut self, ended: bool) -> Result<bool, SourceError> {
-        let mut header = 0;
-        if self.has_header {
-            let end = self.framing.first_end(&self.bytes[self.seen..]);
-            self.check_length()?;
-            header = match end {
-                Some(end) => self.seen + end,
-                None if ended && !self.framing.is_between() => self.bytes.len(),
-                None => {
-                    self.seen = self.bytes.len();
-                    return Ok(false);
-                }
-            };
-            // A header that lacks a column is found out before anything of its session counts.
-            let stream = Stream::new(io::Cursor::new(self.bytes[..header].to_vec()), 0);
-            CsvRows::open(stream, Path::new(STANDARD_INPUT), &self.wanted)?;
-        } else if self.bytes.is_empty() {
-            return Ok(false);
-        }
-        self.ingest.begin(&self.bytes[..header])?;
-        self.bytes.drain(..header);
-        (self.begun, self.seen) = (true, 0);
-        self.framing.end();
-        Ok(true)
-    }
-
-    /// A record that is too long will never be whole.
-    fn check_length(&self) -> Result<(), SourceError> {
-        if !self.framing.is_too_long() {
-            return Ok(());
-        }
-        let (path, line) = (STANDARD_INPUT.into(), self.framing.record_line());
-        Err(SourceError::RecordTooLong { path, line, limit: RECORD_LIMIT })
+    /// Whether the writer takes more.
+    fn is_wanted(&self) -> bool {
+        !self.stopped && self.refused.is_none()
     }
 }
 
@@ -239,7 +290,11 @@ impl Session {
 mod tests {
     use super::*;
     use crate::state::{IngestPlace, IngestReader, PublicHeader, Store};
+    use std::path::Path;
     use std::sync::mpsc;
+
+    use super::super::files::STANDARD_INPUT;
+    use super::super::row::RECORD_LIMIT;
 
     fn pipeline(format: &str) -> Pipeline {
         let text = format!(
@@ -273,7 +328,8 @@ mod tests {
     /// What comes of taking `input` in: header and records, and how many.
     fn take(format: &str, input: &[u8]) -> io::Result<(String, String, u64)> {
         let (_directory, ingest) = journal();
-        let _intake = Intake::start(io::Cursor::new(input.to_vec()), &ingest, &pipeline(format));
+        let _intake =
+            Intake::start(io::Cursor::new(input.to_vec()), &ingest, &pipeline(format), &Control::new());
         let reader = IngestReader::open(&ingest, IngestPlace::START)?;
         let Some(mut reader) = reader else { return Ok(Default::default()) };
         let (header, mut records) = (String::from_utf8_lossy(reader.header()).into_owned(), String::new());
@@ -316,7 +372,7 @@ mod tests {
     fn a_record_counts_as_soon_as_it_is_whole() {
         let (_directory, ingest) = journal();
         let (sender, parts) = mpsc::channel();
-        let intake = Intake::start(Parts(parts), &ingest, &pipeline("csv"));
+        let intake = Intake::start(Parts(parts), &ingest, &pipeline("csv"), &Control::new());
         assert_eq!(ingest.acknowledged(None), Some(0));
         for (part, expected) in [("x\n1", None), ("0\n2\n", Some(2)), ("3", None), ("4\r\n", Some(3))] {
             sender.send(part.as_bytes().to_vec()).unwrap();

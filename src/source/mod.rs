@@ -13,6 +13,8 @@
 //! Where the pipeline asks for a journal, what comes on the standard input is new each time. It goes through the state
 //! directory's [journal](crate::state::Ingest), whose sessions are read like files: from a place, one after the other.
 //!
+//! A socket is journaled as well. Followed files and the streams of brokers have places as files have: they can be read again.
+//!
 //! The end of the input closes the epoch that has begun, if a clock is there to say so. Rows that a file gains afterwards
 //! belong to the next epoch: they are late, not lost.
 //!
@@ -25,25 +27,36 @@
 //! can't is a record all the same, of NaNs, which the clipper counts as the centre of the bounds: else the count would
 //! tell that it was there.
 
+mod broker;
+mod control;
 mod csv;
 mod error;
 mod files;
+mod follow;
 mod framing;
 mod intake;
+mod nats;
 mod ndjson;
 mod reader;
+mod redis;
 mod roles;
 mod row;
+mod session;
+mod socket;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 use hushflow_mechanism::epochs::Clock;
 use hushflow_operators::Records;
 use serde::{Deserialize, Serialize};
 
+pub use control::Control;
 pub use error::{Defect, SourceError};
+pub(crate) use follow::Followed;
 pub(crate) use intake::Intake;
 pub use reader::SourceReader;
+pub(crate) use socket::Connections;
 
 /// The most records of a batch.
 pub const BATCH_RECORDS: usize = 4096;
@@ -67,10 +80,11 @@ pub struct Mark {
     pub resume: Position,
 }
 
-/// A place between two rows of a source.
+/// A place between two rows of a source. Of a broker's stream it holds the least number that the next entry may have: in
+/// JetStream `offset`; in Redis `offset` are the milliseconds of its id and `line` is the number behind them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    /// The file's number in the pipeline's list, or the session's in the journal, from 0.
+    /// The file's number in the pipeline's list or that of followed files, or the session's in the journal, from 0.
     pub file: u32,
     /// The offset in that file, in bytes; in a session, behind its header.
     pub offset: u64,
@@ -105,6 +119,8 @@ pub struct Counters {
     pub before_start: u64,
     /// Records from after the last epoch, dropped.
     pub after_horizon: u64,
+    /// Records that a disconnect has cut, dropped.
+    pub torn: u64,
     /// Records of epochs that an earlier run closed, dropped: the input can't be read again.
     pub already_closed: u64,
 }

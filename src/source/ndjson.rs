@@ -55,12 +55,7 @@ impl Rows for NdjsonRows {
         if outcome != Outcome::Row {
             return Ok(outcome);
         }
-        row.text.clear();
-        row.fields.clear();
-        row.fields.resize(self.wanted.len(), Field::Missing);
-        let mut json = serde_json::Deserializer::from_slice(&self.text);
-        let object = Object { wanted: &self.wanted, row }.deserialize(&mut json).and_then(|()| json.end());
-        row.defect = object.is_err().then_some(Defect::NotAnObject);
+        read_object(&self.text, &self.wanted, row);
         Ok(outcome)
     }
 
@@ -71,6 +66,16 @@ impl Rows for NdjsonRows {
     fn line(&self) -> u64 {
         self.line
     }
+}
+
+/// Reads one object into a row.
+pub(super) fn read_object(text: &[u8], wanted: &[String], row: &mut Row) {
+    row.text.clear();
+    row.fields.clear();
+    row.fields.resize(wanted.len(), Field::Missing);
+    let mut json = serde_json::Deserializer::from_slice(text);
+    let object = Object { wanted, row }.deserialize(&mut json).and_then(|()| json.end());
+    row.defect = object.is_err().then_some(Defect::NotAnObject);
 }
 
 /// Copies the wanted fields of an object into a row and passes over the others.

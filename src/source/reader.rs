@@ -1,14 +1,18 @@
 //! The reader of a source: rows in, batches and marks out.
 
 use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use hushflow_mechanism::epochs::{Assignment, Clock, Reason, Schedule};
 use hushflow_operators::{Entity, Records};
 
-use super::csv::CsvRows;
+use super::control::Control;
+use super::csv::{CsvRows, header_row};
 use super::error::{Defect, SourceError};
-use super::files::{Opened, Origin, io_error};
+use super::files::{Opened, Origin, Stream, io_error};
+use super::follow::Followed;
 use super::ndjson::NdjsonRows;
 use super::roles::{Roles, entity};
 use super::row::{Outcome, RECORD_LIMIT, Row, Rows};
@@ -20,6 +24,9 @@ use crate::state::Ingest;
 pub struct SourceReader {
     origin: Origin,
     format: Format,
+    /// The header row of rows that come without one.
+    header: Option<Vec<u8>>,
+    control: Control,
     policies: RowPolicies,
     /// A record whose values can't be used is passed on as NaN: where counts are public, it must count.
     counts_unusable: bool,
@@ -43,6 +50,8 @@ pub struct SourceReader {
     batch: Records,
     counters: Counters,
     ended: bool,
+    /// Nothing at all is a fault: a header should have come.
+    expects_header: bool,
 }
 
 /// Why a row can't be used: the field, unless it is the whole row, and what is wrong with it.
@@ -71,34 +80,62 @@ impl SourceReader {
     /// # Errors
     /// As [`open`](Self::open), and where a file has become shorter than the place to resume from.
     pub fn resume(pipeline: &Pipeline, position: Position, committed: u64) -> Result<Self, SourceError> {
-        Self::over(Origin::of(&pipeline.source.input), pipeline, position, committed)
+        Self::controlled(pipeline, &Control::new(), position, committed)
     }
 
-    /// Reads on in the sessions of a journal, and waits at its end for what comes.
+    /// As [`resume`](Self::resume), until it is stopped.
     ///
     /// # Errors
-    /// As [`resume`](Self::resume), and what the journal's writer failed with.
-    pub fn journaled(
+    /// As [`resume`](Self::resume).
+    pub fn controlled(
         pipeline: &Pipeline,
-        ingest: Arc<Ingest>,
+        control: &Control,
         position: Position,
         committed: u64,
     ) -> Result<Self, SourceError> {
-        Self::over(Origin::Journal(ingest), pipeline, position, committed)
+        Self::over(Origin::of(&pipeline.source, control)?, pipeline, control, position, committed)
+    }
+
+    /// Reads on in files that are followed.
+    pub(crate) fn following(
+        pipeline: &Pipeline,
+        files: Followed,
+        control: &Control,
+        position: Position,
+        committed: u64,
+    ) -> Result<Self, SourceError> {
+        Self::over(Origin::Followed(Arc::new(files)), pipeline, control, position, committed)
+    }
+
+    /// Reads on in the sessions of the journal of a source with this name, and waits at its end for what comes.
+    ///
+    /// # Errors
+    /// As [`resume`](Self::resume), and what the journal's writer failed with.
+    pub(crate) fn journaled(
+        pipeline: &Pipeline,
+        (ingest, name): (Arc<Ingest>, PathBuf),
+        control: &Control,
+        position: Position,
+        committed: u64,
+    ) -> Result<Self, SourceError> {
+        Self::over(Origin::Journal(ingest, name), pipeline, control, position, committed)
     }
 
     fn over(
         origin: Origin,
         pipeline: &Pipeline,
+        control: &Control,
         position: Position,
         committed: u64,
     ) -> Result<Self, SourceError> {
-        let again = matches!(origin, Origin::Stdin);
+        let again = matches!(origin, Origin::Stdin(_));
         // The standard input starts anew: its rows are numbered from 0, while the clock never goes back.
         let clock = if again { Clock { row: 0, ..position.clock } } else { position.clock };
         let mut reader = SourceReader {
             origin,
             format: pipeline.source.format,
+            header: pipeline.source.header.as_deref().map(header_row),
+            control: control.clone(),
             policies: pipeline.rows,
             counts_unusable: pipeline.privacy.neighbours.counts_are_public(),
             schedule: pipeline.epochs.schedule.clone(),
@@ -115,9 +152,12 @@ impl SourceReader {
             batch: Records::default(),
             counters: Counters::default(),
             ended: false,
+            expects_header: !pipeline.source.goes_on() && pipeline.source.header.is_none(),
         };
-        reader.open_file()?;
-        Ok(reader)
+        match reader.open_file() {
+            Err(error) if !control.is_stopped() => Err(error),
+            _ => Ok(reader),
+        }
     }
 
     /// What became of the rows so far.
@@ -125,12 +165,16 @@ impl SourceReader {
         &self.counters
     }
 
-    /// Waits for the next event. A batch is given when it is full, and before every mark.
+    /// Waits for the next event. A batch is given when it is full, and before every mark. A reader that is stopped comes to
+    /// its end at once, without the marks that the end of the input has.
     ///
     /// # Errors
     /// Where the input can't be read, a record is too long, or a row is rejected by the pipeline's policy.
     pub fn next_event(&mut self) -> Result<Event, SourceError> {
         loop {
+            if self.control.is_stopped() {
+                return Ok(Event::End);
+            }
             let pending = self.due > self.closed;
             let over = self.ended || self.closed >= self.schedule.horizon();
             if self.batch.len() >= BATCH_RECORDS || ((pending || over) && !self.batch.is_empty()) {
@@ -142,13 +186,21 @@ impl SourceReader {
             if over {
                 return Ok(Event::End);
             }
-            self.advance()?;
+            match self.advance() {
+                Err(error) if !self.control.is_stopped() => return Err(error),
+                _ => {}
+            }
         }
     }
 
     /// Reads one row, or finds that there is none. Then tells which epochs are closed.
     fn advance(&mut self) -> Result<(), SourceError> {
-        let Some(before) = self.read_row()? else {
+        let read = self.read_row()?;
+        if self.control.is_stopped() {
+            // The row may have been cut, and an end may be none.
+            return Ok(());
+        }
+        let Some(before) = read else {
             self.ended = true;
             self.due = self.schedule.last_at_end(self.clock);
             // For the rows that come after this end, in a later run.
@@ -217,28 +269,50 @@ impl SourceReader {
     /// Opens the file that the position names, if there is one.
     fn open_file(&mut self) -> Result<(), SourceError> {
         let Position { file, offset, line, .. } = self.position;
-        let opened = self.origin.open(file, offset)?;
-        if file == 0 && opened.is_none() && self.format == Format::Csv {
+        let opened = self.origin.open(file, (offset, line), &self.roles.wanted)?;
+        if file == 0 && opened.is_none() && self.format == Format::Csv && self.expects_header {
             // Nothing has ever come into the journal.
             return Err(SourceError::NoHeader { path: self.origin.name(file) });
         }
         self.rows = match (opened, self.format) {
             (None, _) => None,
-            (Some(opened), Format::Csv) => Some(Box::new(self.open_csv(opened)?)),
-            (Some(Opened { stream, .. }), Format::Ndjson) => {
+            (Some(Opened::Rows(rows)), _) => Some(rows),
+            (Some(Opened::Bytes { stream, header }), Format::Csv) => match self.open_csv(stream, header) {
+                Err(SourceError::NoHeader { .. }) if self.origin.may_begin_later() => {
+                    return self.pass_over(file);
+                }
+                rows => Some(Box::new(rows?)),
+            },
+            (Some(Opened::Bytes { stream, .. }), _) => {
                 Some(Box::new(NdjsonRows::open(stream, line, &self.roles.wanted)))
             }
         };
         Ok(())
     }
 
+    /// Goes on behind a file that has stayed empty, unless it is the last one: then it may begin in a later run.
+    fn pass_over(&mut self, file: u32) -> Result<(), SourceError> {
+        self.rows = None;
+        if self.origin.is_last(file) {
+            return Ok(());
+        }
+        self.position = Position { file: file + 1, ..Position::START };
+        self.open_file()
+    }
+
     /// Reads the header of a CSV file, whose rows follow in the same stream or in another.
-    fn open_csv(&self, Opened { stream, header }: Opened) -> Result<CsvRows, SourceError> {
+    fn open_csv(&self, stream: Stream, header: Option<Stream>) -> Result<CsvRows, SourceError> {
         let Position { file, line, .. } = self.position;
         let (path, wanted) = (self.origin.name(file), &self.roles.wanted);
-        match header {
-            None => CsvRows::open(stream, &path, wanted),
-            Some(header) => Ok(CsvRows::open(header, &path, wanted)?.resume(stream, line)),
+        let given = self.header.as_ref().map(|header| Stream::new(io::Cursor::new(header.clone()), 0));
+        match (given, header) {
+            (Some(given), _) => Ok(CsvRows::open(given, &path, wanted)?.resume(stream, line)),
+            (None, None) => CsvRows::open(stream, &path, wanted),
+            (None, Some(header)) => {
+                let rows = CsvRows::open(header, &path, wanted)?;
+                let (_, behind) = rows.place();
+                Ok(rows.resume(stream, line.max(behind)))
+            }
         }
     }
 

@@ -95,6 +95,12 @@ pub(crate) fn wait(child: Child) -> Ended {
     Ended::of(child.wait_with_output().expect("the process ends"))
 }
 
+/// Asks a process to end, as service managers do.
+pub(crate) fn stop(child: &Child) {
+    let status = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+    assert!(status.expect("a signal is sent").success());
+}
+
 /// `hushflow run`, quietly.
 pub(crate) fn run(pipeline: &Path, state: &Path, workers: usize) -> Command {
     let mut command = hushflow(["run", "--quiet", "--workers", &workers.to_string()]);

@@ -158,17 +158,19 @@ impl Ingest {
         self.shared().session
     }
 
-    /// Begins this run's session with the bytes that name its columns, on disk when this returns.
+    /// Begins a session of this run with the bytes that name its columns, on disk when this returns. One that had begun
+    /// ends with what has been synced.
     ///
     /// # Errors
     /// Where the disk refuses.
     pub fn begin(&self, header: &[u8]) -> Result<(), StateError> {
+        let mut tail = self.tail();
         let (session, records) = {
             let shared = self.shared();
-            (shared.session, shared.end.records)
+            (shared.session + u32::from(tail.is_some()), shared.end.records)
         };
         let head = SegmentHead { session, number: 0, start: 0, records, header: header.into() };
-        self.grow(&mut self.tail(), head)
+        self.grow(&mut tail, head)
     }
 
     /// Begins the segment that grows from now on.
@@ -176,7 +178,7 @@ impl Ingest {
         let mut shared = self.shared();
         let (file, end) = begin(&*shared.storage, &head)?;
         shared.segments.push_back(Known { name: head.name(), start: head.start, durable: end });
-        shared.end = head.next();
+        (shared.session, shared.end) = (head.session, head.next());
         let frame = tail.take().map(|tail| tail.frame).unwrap_or_default();
         *tail = Some(Tail { head, log: Appender::at(file, end), frame });
         self.changed.notify_all();

@@ -1,0 +1,63 @@
+//! A producer that loses nothing and doubles nothing: it sends the rows of a CSV file over a socket, and goes on behind what the
+//! other side says is safe, also when either of them was killed.
+//!
+//! ```sh
+//! cargo run --release -- run examples/socket.toml                                  # in one terminal
+//! cargo run --release --example produce -- 127.0.0.1:7000 [FILE [ROWS A SECOND]]   # in another
+//! ```
+
+use std::env;
+use std::error::Error;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+const FLIGHTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/flights_jan2013.csv");
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = env::args().skip(1);
+    let address = arguments.next().unwrap_or_else(|| "127.0.0.1:7000".into());
+    let text = fs::read_to_string(arguments.next().unwrap_or_else(|| FLIGHTS.into()))?;
+    let rate: f64 = arguments.next().map_or(Ok(2000.0), |rate| rate.parse())?;
+    let (header, rows) = text.split_once('\n').ok_or("the file has no header")?;
+    let rows: Vec<&str> = rows.lines().collect();
+    let safe = AtomicUsize::new(0);
+    while safe.load(Ordering::Relaxed) < rows.len() {
+        if let Err(error) = send(&address, header, &rows, rate, &safe) {
+            writeln!(io::stderr(), "{address}: {error}; trying again")?;
+            thread::sleep(Duration::from_secs(1));
+        }
+    }
+    writeln!(io::stderr(), "all {} rows are safe", rows.len())?;
+    Ok(())
+}
+
+/// Sends what is not safe over one connection, and hears what becomes so.
+fn send(address: &str, header: &str, rows: &[&str], rate: f64, safe: &AtomicUsize) -> io::Result<()> {
+    let mut connection = TcpStream::connect(address)?;
+    let mut lines = BufReader::new(connection.try_clone()?).lines();
+    let mut hear = || -> io::Result<usize> {
+        let line = lines.next().ok_or(io::ErrorKind::UnexpectedEof)??;
+        let number = line.parse().map_err(|_| io::Error::other(line))?;
+        safe.store(number, Ordering::Relaxed);
+        Ok(number)
+    };
+    let first = hear()?.min(rows.len());
+    writeln!(io::stderr(), "going on behind row {first}")?;
+    thread::scope(|scope| {
+        let hearing = scope.spawn(move || while hear().is_ok_and(|number| number < rows.len()) {});
+        writeln!(connection, "{header}")?;
+        for part in rows[first..].chunks((rate / 20.0).ceil() as usize) {
+            connection.write_all((part.join("\n") + "\n").as_bytes())?;
+            thread::sleep(Duration::from_secs_f64(part.len() as f64 / rate));
+        }
+        // Until the last row is safe, or the connection has ended.
+        while !hearing.is_finished() {
+            thread::sleep(Duration::from_millis(20));
+        }
+        connection.shutdown(std::net::Shutdown::Both)
+    })
+}

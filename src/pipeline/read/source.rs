@@ -1,0 +1,323 @@
+//! The section `[source]`: one kind of input for each scheme of its path.
+
+use std::path::{Path, PathBuf};
+
+use crate::pipeline::document::{Field, Section};
+use crate::pipeline::{
+    Address, Broker, Credentials, Followed, Format, Input, Protocol, RowPolicies, RowPolicy, Socket, Source,
+};
+
+type Text<'a> = Field<'a, &'a str>;
+
+pub(super) fn source(section: &Section<'_>, base: &Path) -> Option<(Source, RowPolicies)> {
+    let words = [("skip", RowPolicy::Skip), ("reject", RowPolicy::Reject)];
+    let policy = |key| section.word(key, &words).unwrap_or(RowPolicy::Skip);
+    let rows = RowPolicies { missing: policy("missing"), malformed: policy("malformed") };
+    let formats = [("csv", Format::Csv), ("ndjson", Format::Ndjson), ("fields", Format::Fields)];
+    let format = section.word("format", &formats);
+    let paths = section.require("path", section.get("path"), "path = \"data.csv\"")?.texts()?;
+    let flags = Flags {
+        journal: section.flag("journal"),
+        follow: section.flag("follow").unwrap_or(false),
+        acknowledge: section.flag("acknowledge").unwrap_or(false),
+    };
+    let input = input(section, &paths, &flags, base);
+    let header = header(section);
+    let format = format.or_else(|| format_of(section, &paths, input.as_ref()))?;
+    let input = input?;
+    let journal = flags.journal.unwrap_or(false) || matches!(input, Input::Socket(_));
+    let source = Source { input, format, journal, header };
+    check(section, &flags, &source, rows);
+    Some((source, rows))
+}
+
+/// What is true or false in the section.
+struct Flags {
+    journal: Option<bool>,
+    follow: bool,
+    acknowledge: bool,
+}
+
+fn input(section: &Section<'_>, paths: &[Text<'_>], flags: &Flags, base: &Path) -> Option<Input> {
+    let stream = section.text("stream");
+    let alone = |path: &Text<'_>| {
+        (paths.len() == 1).then_some(()).or_else(|| {
+            path.report(format!("found {:?} among files: {}", path.value, ALONE));
+            None
+        })
+    };
+    if let Some(path) = paths.iter().find(|path| path.value == "-" && paths.len() > 1) {
+        path.report("found \"-\" among files: the standard input stands alone, as path = \"-\"");
+        return None;
+    }
+    for path in paths {
+        if let Some((scheme, rest)) = path.value.split_once("://") {
+            alone(path)?;
+            return match scheme {
+                "redis" | "nats" => broker(section, path, stream, scheme == "redis", rest),
+                _ => socket(path, scheme, rest, flags.acknowledge, base),
+            };
+        }
+    }
+    match paths {
+        [path] if path.value == "-" => Some(Input::Stdin),
+        [path] if flags.follow => followed(path, base),
+        paths if flags.follow => {
+            paths[1].report("one directory or pattern is followed, such as path = \"log/*.csv\"");
+            None
+        }
+        paths => Some(Input::Files(paths.iter().map(|path| base.join(path.value)).collect())),
+    }
+}
+
+const ALONE: &str = "a socket or a broker stands alone, as path = \"tcp://host:port\"";
+
+fn socket(path: &Text<'_>, scheme: &str, rest: &str, acknowledge: bool, base: &Path) -> Option<Input> {
+    let tcp = |listens| Some((Address::Tcp(rest.into()), listens));
+    let unix = |listens| Some((Address::Unix(base.join(rest)), listens));
+    let place = match scheme {
+        "tcp" => tcp(false),
+        "tcp-listen" => tcp(true),
+        "unix" => unix(false),
+        "unix-listen" => unix(true),
+        _ => None,
+    };
+    let whole = match &place {
+        Some((Address::Tcp(address), _)) => has_port(address),
+        _ => !rest.is_empty(),
+    };
+    let Some((address, listens)) = place.filter(|_| whole) else {
+        path.report(format!("found {:?}, expected {SCHEMES}", path.value));
+        return None;
+    };
+    Some(Input::Socket(Socket { address, listens, acknowledge }))
+}
+
+const SCHEMES: &str = "a file, or tcp://host:port, tcp-listen://address:port, unix:///path, unix-listen:///path, \
+    redis://host:port or nats://host:port (without encryption: use a private network or a tunnel)";
+
+fn has_port(address: &str) -> bool {
+    address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+}
+
+fn broker(
+    section: &Section<'_>,
+    path: &Text<'_>,
+    stream: Option<Text<'_>>,
+    redis: bool,
+    rest: &str,
+) -> Option<Input> {
+    let stream = section.require("stream", stream, "stream = \"flights\"");
+    let fits = |stream: &&str| redis || !stream.contains(|c: char| c.is_whitespace() || ".*>/\\".contains(c));
+    let stream = stream.and_then(|stream| stream.filter("the name of a stream", fits));
+    let (credentials, place) = match rest.rsplit_once('@') {
+        None => (None, rest),
+        Some((credentials, place)) => {
+            let (user, secret) = match credentials.split_once(':') {
+                Some((user, secret)) => (Some(user).filter(|user| !user.is_empty()), secret),
+                None => (None, credentials),
+            };
+            (Some(Credentials { user: user.map(String::from), secret: secret.into() }), place)
+        }
+    };
+    let (place, database) = match place.split_once('/') {
+        Some((place, "")) => (place, Some(None)),
+        Some((place, number)) => (place, number.parse().ok().filter(|_| redis).map(Some)),
+        None => (place, Some(None)),
+    };
+    let (protocol, port) = if redis { (Protocol::Redis, 6379) } else { (Protocol::Nats, 4222) };
+    let address = if has_port(place) { place.into() } else { format!("{place}:{port}") };
+    let Some(database) = database.filter(|_| has_port(&address)) else {
+        // Not as it was found: it may hold a password.
+        path.report(
+            "expected redis://[user:password@]host[:port][/database] or nats://[user:password@]host[:port]",
+        );
+        return None;
+    };
+    Some(Input::Broker(Broker { protocol, address, credentials, database, stream: stream?.value.into() }))
+}
+
+/// A directory, a pattern of names in one, or a single file.
+fn followed(path: &Text<'_>, base: &Path) -> Option<Input> {
+    let full = base.join(path.value);
+    if full.is_dir() {
+        return Some(Input::Followed(Followed { directory: full, pattern: "*".into() }));
+    }
+    let pattern = full.file_name().and_then(|name| name.to_str()).map(String::from);
+    let directory = full.parent().map(|directory| match directory.as_os_str().is_empty() {
+        true => PathBuf::from("."),
+        false => directory.into(),
+    });
+    match (pattern, directory) {
+        (Some(pattern), Some(directory)) if !directory.to_string_lossy().contains(['*', '?']) => {
+            Some(Input::Followed(Followed { directory, pattern }))
+        }
+        _ => {
+            path.report("expected a directory, or a pattern of names in one such as \"log/*.csv\"");
+            None
+        }
+    }
+}
+
+fn header(section: &Section<'_>) -> Option<Vec<String>> {
+    Some(section.get("header")?.texts()?.iter().map(|name| name.value.into()).collect())
+}
+
+/// What goes with what.
+fn check(section: &Section<'_>, flags: &Flags, source: &Source, rows: RowPolicies) {
+    let report = |key, message: &str| {
+        if let Some(field) = section.get(key) {
+            field.report(message);
+        }
+    };
+    let broker = match &source.input {
+        Input::Broker(broker) => Some(broker.protocol),
+        _ => None,
+    };
+    let socket = matches!(source.input, Input::Socket(_));
+    if flags.journal == Some(true) && !socket && source.input != Input::Stdin {
+        report(
+            "journal",
+            "a journal is for the standard input, path = \"-\", and for sockets: files and brokers can be read again: \
+             leave it out",
+        );
+    }
+    if flags.journal == Some(false) && socket {
+        report(
+            "journal",
+            "what comes over a socket can't be read again, so it is always journaled: leave it out",
+        );
+    }
+    if (source.journal || broker.is_some())
+        && (rows.missing, rows.malformed) != (RowPolicy::Skip, RowPolicy::Skip)
+    {
+        let field = if section.get("journal").is_some() { "journal" } else { "path" };
+        report(
+            field,
+            "a row in a journal or a broker can't be mended, so none may be rejected: let missing and malformed be \"skip\"",
+        );
+    }
+    if source.header.is_some() && source.format != Format::Csv {
+        report("header", "names of columns are for format = \"csv\": leave it out");
+    }
+    let expected = match broker {
+        Some(Protocol::Redis) => {
+            (source.format == Format::Fields, "entries of Redis have fields: format = \"fields\"")
+        }
+        Some(Protocol::Nats) => {
+            (source.format == Format::Ndjson, "a message of NATS is one JSON object: format = \"ndjson\"")
+        }
+        None => (
+            source.format != Format::Fields,
+            "fields are for redis://: choose format = \"csv\" or format = \"ndjson\"",
+        ),
+    };
+    if !expected.0 {
+        report("format", expected.1);
+    }
+    if broker.is_none() {
+        report("stream", "the name of a stream is for redis:// and nats://: leave it out");
+    }
+    if !socket {
+        report(
+            "acknowledge",
+            "numbers are sent back over a socket alone: leave it out, or see run --acknowledge",
+        );
+    }
+    if flags.follow && !matches!(source.input, Input::Followed(_)) {
+        report("follow", "only files are followed, and other sources go on by themselves: leave it out");
+    }
+}
+
+/// The format that the kind of input has, or that the extensions of all paths agree on.
+fn format_of(section: &Section<'_>, paths: &[Text<'_>], input: Option<&Input>) -> Option<Format> {
+    if let Some(Input::Broker(broker)) = input {
+        return Some(match broker.protocol {
+            Protocol::Redis => Format::Fields,
+            Protocol::Nats => Format::Ndjson,
+        });
+    }
+    let of = |path: &Text<'_>| match Path::new(path.value).extension()?.to_str()? {
+        "csv" => Some(Format::Csv),
+        "ndjson" | "jsonl" => Some(Format::Ndjson),
+        _ => None,
+    };
+    let format = of(&paths[0]);
+    let odd = paths.iter().find(|path| format.is_none() || of(path) != format);
+    match odd {
+        None => format,
+        Some(path) if section.get("format").is_none() => {
+            path.report("the name doesn't tell the format: add format = \"csv\" or format = \"ndjson\"");
+            None
+        }
+        Some(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::Pipeline;
+
+    fn parse(source: &str) -> Result<Source, String> {
+        let text = format!(
+            "name = 'n'\nsource = {{ {source} }}\ncolumns = [{{ name = 'x', lower = 0, upper = 1 }}]
+            privacy = {{ epsilon = 1, delta = 1e-6 }}\nepochs = {{ records = 2, horizon = 9 }}"
+        );
+        let pipeline = Pipeline::parse(&text, "dir/p.toml".as_ref());
+        pipeline.map(|pipeline| pipeline.source).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_kind_of_input_has_its_form() {
+        let socket = |address, listens| Some(Input::Socket(Socket { address, listens, acknowledge: false }));
+        let check = |source: &str, expected: Option<Input>| {
+            assert_eq!(parse(source).ok().map(|source| source.input), expected, "{source}");
+        };
+        check("path = ['a.csv', 'b.csv']", Some(Input::Files(vec!["dir/a.csv".into(), "dir/b.csv".into()])));
+        let tcp = || Address::Tcp("localhost:7000".into());
+        check("path = 'tcp://localhost:7000', format = 'csv'", socket(tcp(), false));
+        check("path = 'tcp-listen://localhost:7000', format = 'csv'", socket(tcp(), true));
+        check("path = 'unix:///run/x', format = 'csv'", socket(Address::Unix("/run/x".into()), false));
+        check("path = 'unix-listen://x', format = 'csv'", socket(Address::Unix("dir/x".into()), true));
+        check("path = 'tcp://:7000', format = 'csv'", None);
+        check("path = 'tcp://localhost:99999', format = 'csv'", None);
+        check("path = 'unix://', format = 'csv'", None);
+        check("path = 'tcp://localhost:1'", None);
+        check("path = ['a.csv', 'tcp://localhost:1'], format = 'csv'", None);
+        let pattern = Followed { directory: "dir/log".into(), pattern: "*.csv".into() };
+        check("path = 'log/*.csv', follow = true", Some(Input::Followed(pattern)));
+        check("path = '*/a.csv', follow = true", None);
+        check("path = ['a.csv', 'b.csv'], follow = true", None);
+    }
+
+    #[test]
+    fn brokers_have_defaults_and_no_secret_is_shown() {
+        let broker = |protocol, address: &str, credentials, database| Broker {
+            protocol,
+            address: address.into(),
+            credentials,
+            database,
+            stream: "s".into(),
+        };
+        let check = |path: &str, expected: Option<Broker>| {
+            let found = parse(&format!("path = '{path}', stream = 's'"));
+            assert!(!format!("{found:?}").contains("hidden"), "{found:?}");
+            assert_eq!(found.ok().map(|source| source.input), expected.map(Input::Broker), "{path}");
+        };
+        let secret =
+            |user: Option<&str>| Some(Credentials { user: user.map(String::from), secret: "hidden".into() });
+        check("redis://h", Some(broker(Protocol::Redis, "h:6379", None, None)));
+        check("redis://h:1/", Some(broker(Protocol::Redis, "h:1", None, None)));
+        check("redis://:hidden@h/3", Some(broker(Protocol::Redis, "h:6379", secret(None), Some(3))));
+        check("nats://u:hidden@h:1", Some(broker(Protocol::Nats, "h:1", secret(Some("u")), None)));
+        check("nats://hidden@h", Some(broker(Protocol::Nats, "h:4222", secret(None), None)));
+        check("redis://:hidden@h/x", None);
+        check("nats://hidden@h/3", None);
+        check("nats://hidden@", None);
+        assert!(parse("path = 'redis://h'").is_err_and(|error| error.contains("stream")));
+        assert!(parse("path = 'nats://h', stream = 'a.b'").is_err());
+        assert!(parse("path = 'nats://h', stream = 's', format = 'csv'").is_err());
+        assert!(parse("path = 'redis://h', stream = 's', missing = 'reject'").is_err());
+    }
+}

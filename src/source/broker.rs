@@ -1,0 +1,142 @@
+//! Rows of a stream that a server keeps.
+//!
+//! The place of every entry is the server's own number of it, and it is our own log that remembers how far we are: with each
+//! committed epoch, as an offset in a file. So nothing is acknowledged to the server, nothing is ever redelivered, and
+//! a run that begins again reads from the recorded number: each entry counts once. What one server numbers twice is two
+//! entries; a publisher that may repeat itself uses the server's own means (ids of messages, ids of entries).
+//!
+//! Entries are read one by one as they are wanted, so a pipeline that is behind holds up the server's connection and takes
+//! no memory. A server that is away is tried again until it is back; that is never an end.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use super::control::{Backoff, Control};
+use super::error::SourceError;
+use super::nats::Nats;
+use super::redis::Redis;
+use super::row::{Outcome, Row, Rows};
+use crate::pipeline::{Broker, Protocol};
+
+/// The least number that the next entry may have, in two parts as in a [`Position`](super::Position).
+pub(super) type Place = (u64, u64);
+
+/// Before the first entry.
+pub(super) const START: Place = (0, 1);
+
+/// Why no entry came.
+pub(super) enum Trouble {
+    /// It may be over after another attempt.
+    Passing(io::Error),
+    Lasting(SourceError),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Trouble::Passing(error)
+    }
+}
+
+/// A connection over which entries come, in their order.
+pub(super) trait Entries: Send {
+    /// Reads the next entry into `row`, and gives the place behind it; none if there has been none for a moment.
+    fn next(&mut self, row: &mut Row, wanted: &[String]) -> Result<Option<Place>, Trouble>;
+}
+
+/// The rows of a stream.
+pub(super) struct BrokerRows {
+    broker: Broker,
+    control: Control,
+    wanted: Vec<String>,
+    place: Place,
+    entries: Option<Box<dyn Entries>>,
+    backoff: Backoff,
+    /// When something came last, or the server was away.
+    last: Instant,
+}
+
+/// A stream in messages.
+pub(super) fn name(broker: &Broker) -> String {
+    let scheme = match broker.protocol {
+        Protocol::Redis => "redis",
+        Protocol::Nats => "nats",
+    };
+    format!("{scheme}://{} {}", broker.address, broker.stream)
+}
+
+impl BrokerRows {
+    pub(super) fn new(broker: &Broker, control: &Control, place: Place, wanted: &[String]) -> Self {
+        BrokerRows {
+            broker: broker.clone(),
+            control: control.clone(),
+            wanted: wanted.into(),
+            place,
+            entries: None,
+            backoff: Backoff::default(),
+            last: Instant::now(),
+        }
+    }
+
+    fn connect(&self) -> Result<Box<dyn Entries>, Trouble> {
+        Ok(match self.broker.protocol {
+            Protocol::Redis => Box::new(Redis::open(&self.broker, &self.control, self.place)?),
+            Protocol::Nats => Box::new(Nats::open(&self.broker, &self.control, self.place)?),
+        })
+    }
+
+    fn next(&mut self, row: &mut Row) -> Result<Option<Place>, Trouble> {
+        if self.entries.is_none() {
+            self.entries = Some(self.connect()?);
+            self.last = Instant::now();
+        }
+        self.entries.as_mut().map_or(Ok(None), |entries| entries.next(row, &self.wanted))
+    }
+
+    /// Lets the connection go, and waits before the next attempt.
+    fn pause(&mut self, error: &io::Error) {
+        self.entries = None;
+        if self.backoff.failed() && !self.control.is_stopped() {
+            self.control.notice(&format!("{}: {error}; trying again", name(&self.broker)));
+        }
+        self.control.sleep(self.backoff.pause());
+        self.last = Instant::now();
+    }
+}
+
+impl Rows for BrokerRows {
+    fn read(&mut self, row: &mut Row) -> io::Result<Outcome> {
+        while !self.control.is_over(self.last) {
+            match self.next(row) {
+                Ok(Some(place)) => {
+                    (self.place, self.last) = (place, Instant::now());
+                    self.backoff.reset();
+                    return Ok(Outcome::Row);
+                }
+                Ok(None) => self.backoff.reset(),
+                Err(Trouble::Passing(error)) => self.pause(&error),
+                Err(Trouble::Lasting(error)) => return Err(io::Error::other(error)),
+            }
+        }
+        Ok(Outcome::End)
+    }
+
+    fn place(&self) -> (u64, u64) {
+        self.place
+    }
+
+    fn line(&self) -> u64 {
+        self.place.0
+    }
+}
+
+/// The error of a server that trying again does not mend, in its own words: they are about the stream, not about records.
+pub(super) fn refusal(broker: &Broker, words: &str) -> Trouble {
+    let problem: String = words.chars().filter(|c| !c.is_control()).take(200).collect();
+    Trouble::Lasting(SourceError::Server { path: PathBuf::from(name(broker)), problem })
+}
+
+/// The error of a stream that is not what it was.
+pub(super) fn lost(broker: &Broker, what: String) -> Trouble {
+    Trouble::Lasting(SourceError::Lost { path: PathBuf::from(name(broker)), what })
+}

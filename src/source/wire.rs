@@ -1,0 +1,126 @@
+//! A connection to a server that speaks in lines and lengths. No wait on it outlasts the run, or a server that is silent.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use zeroize::Zeroizing;
+
+use super::control::{Control, GLANCE};
+use super::socket::{connect, keep_alive};
+
+/// A server that says nothing for so long, when it should, is gone.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// The most bytes of a line.
+const LINE_LIMIT: usize = 1 << 16;
+
+pub(super) struct Wire {
+    stream: TcpStream,
+    control: Control,
+    bytes: Zeroizing<Vec<u8>>,
+    /// What has been read and not been taken: `bytes[at..end]`.
+    at: usize,
+    end: usize,
+}
+
+impl Wire {
+    pub(super) fn connect(address: &str, control: &Control) -> io::Result<Self> {
+        let stream = connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(GLANCE))?;
+        stream.set_write_timeout(Some(SILENCE))?;
+        keep_alive(&stream)?;
+        let bytes = Zeroizing::new(vec![0; LINE_LIMIT]);
+        Ok(Wire { stream, control: control.clone(), bytes, at: 0, end: 0 })
+    }
+
+    pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+
+    /// Waits for more, where nothing is left.
+    fn fill(&mut self) -> io::Result<()> {
+        let begun = Instant::now();
+        loop {
+            match self.stream.read(&mut self.bytes) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(read) => {
+                    (self.at, self.end) = (0, read);
+                    return Ok(());
+                }
+                Err(error)
+                    if !matches!(
+                        error.kind(),
+                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                    ) =>
+                {
+                    return Err(error);
+                }
+                Err(_) if self.control.is_stopped() => return Err(ErrorKind::Interrupted.into()),
+                Err(_) if begun.elapsed() > SILENCE => return Err(ErrorKind::TimedOut.into()),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// What has come and not been taken: at least one byte.
+    fn waiting(&mut self) -> io::Result<&[u8]> {
+        if self.at == self.end {
+            self.fill()?;
+        }
+        Ok(&self.bytes[self.at..self.end])
+    }
+
+    /// Puts the next line into `line`, without its end.
+    pub(super) fn line(&mut self, line: &mut Vec<u8>) -> io::Result<()> {
+        line.clear();
+        loop {
+            let waiting = self.waiting()?;
+            let end = waiting.iter().position(|&byte| byte == b'\n');
+            let count = end.map_or(waiting.len(), |end| end + 1);
+            line.extend_from_slice(&waiting[..count]);
+            self.at += count;
+            if end.is_some() {
+                let content = line.trim_ascii_end().len();
+                line.truncate(content);
+                return Ok(());
+            }
+            if line.len() > LINE_LIMIT {
+                return Err(garbled());
+            }
+        }
+    }
+
+    /// Appends the next `count` bytes to `bytes`.
+    pub(super) fn take(&mut self, count: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
+        self.pass(count, |part| bytes.extend_from_slice(part))
+    }
+
+    /// Passes over the next `count` bytes.
+    pub(super) fn skip(&mut self, count: usize) -> io::Result<()> {
+        self.pass(count, |_| ())
+    }
+
+    fn pass(&mut self, mut count: usize, mut see: impl FnMut(&[u8])) -> io::Result<()> {
+        while count > 0 {
+            let waiting = self.waiting()?;
+            let part = &waiting[..count.min(waiting.len())];
+            see(part);
+            let read = part.len();
+            self.at += read;
+            count -= read;
+        }
+        Ok(())
+    }
+}
+
+/// The server says what nobody understands.
+pub(super) fn garbled() -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "the server's answer can't be understood")
+}
+
+/// A decimal number.
+pub(super) fn number<T: std::str::FromStr>(text: &[u8]) -> io::Result<T> {
+    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or_else(garbled)
+}
