@@ -68,6 +68,7 @@
 pub use hushflow_mechanism as mechanism;
 pub use hushflow_operators as operators;
 
+mod http;
 pub mod ledger;
 pub mod pipeline;
 pub mod plot;
@@ -81,3 +82,4 @@ mod spelling;
 pub mod state;
 pub mod strategies;
 pub mod training;
+pub mod web;

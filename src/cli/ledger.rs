@@ -1,7 +1,7 @@
 //! `hushflow ledger`: what every pipeline over a data set spends, what all spend together, and what is left.
 
 use std::io::{self, Write, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use hushflow::ledger::{Book, Budget, Charge, Entry, Ledger, NoGuarantee, set_budget};
@@ -66,6 +66,16 @@ pub(crate) fn execute(arguments: &LedgerArguments) -> Result<(), CliError> {
     let printed =
         if arguments.json { print_json(&account.json()) } else { account.print(&mut stdout().lock()) };
     Ok(printed?)
+}
+
+/// What everyone may know of the ledger that pays for a state directory; null where there is none.
+pub(super) fn public_account(directory: &Path) -> Value {
+    let book = Book::open(directory).ok();
+    let mut account = book.map_or(Value::Null, |book| Account::of(book, None, None).json());
+    if let Value::Object(account) = &mut account {
+        account.remove("directory");
+    }
+    account
 }
 
 /// A ledger and what follows from it.

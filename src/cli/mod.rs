@@ -162,6 +162,7 @@ status_of! {
     hushflow::mechanism::view::ViewError => 1,
     hushflow::runtime::RunError => 1,
     hushflow::state::StateError => 1,
+    hushflow::web::HttpError => 1,
     io::Error => 1,
 }
 

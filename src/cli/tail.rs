@@ -1,5 +1,7 @@
 //! `hushflow tail`: reads what was published, under any view.
 
+mod web;
+
 use std::io::{BufWriter, Write, stderr, stdout};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -48,7 +50,8 @@ Examples:
   hushflow tail state --follow
   hushflow tail state --workload window:7 --since 20
   hushflow tail state --population --level 0.99 --covariance shrink
-  hushflow tail state --view moments --format csv > moments.csv")]
+  hushflow tail state --view moments --format csv > moments.csv
+  hushflow tail state --web 127.0.0.1:8080")]
 pub(crate) struct TailArguments {
     /// The state directory of a run, or a folder that holds a copy of its public.log
     directory: PathBuf,
@@ -84,6 +87,10 @@ pub(crate) struct TailArguments {
     population: bool,
     #[command(flatten)]
     format: FormatArgument,
+    /// Show the log as a page at http://ADDR/, which follows it: 127.0.0.1:8080, or port 0 for any that is free. The flags above
+    /// say with what it begins. The page is for everyone who can reach the address
+    #[arg(long, value_name = "ADDR", conflicts_with_all = ["follow", "since", "format", "json"])]
+    web: Option<String>,
 }
 
 /// Writes the view of all releases, and with `--follow` of those to come.
@@ -107,6 +114,9 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
             population: arguments.population,
         },
     };
+    if let Some(address) = &arguments.web {
+        return web::serve(address, arguments.directory.clone(), reader, publication, view, &wanted);
+    }
     let projection = view.covariance;
     let mut moments = publication.view(&view.workload).with_square_bias(squares);
     let horizon = publication.horizon();
@@ -169,7 +179,7 @@ fn open(arguments: &TailArguments) -> Result<PublicReader, StateError> {
     let mut told = false;
     loop {
         match PublicReader::open(&arguments.directory) {
-            Err(StateError::Missing { path }) if arguments.follow => {
+            Err(StateError::Missing { path }) if arguments.follow || arguments.web.is_some() => {
                 if !std::mem::replace(&mut told, true) {
                     let _ = writeln!(stderr(), "waiting for a run to begin {}", path.display());
                 }

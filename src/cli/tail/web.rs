@@ -1,0 +1,40 @@
+//! `hushflow tail --web`: the log as a page.
+
+use std::io::{Write, stderr};
+use std::path::PathBuf;
+use std::thread::sleep;
+
+use hushflow::pipeline::View;
+use hushflow::publication::Publication;
+use hushflow::state::PublicReader;
+use hushflow::web::{Page, Site};
+
+use super::super::{CliError, ledger};
+use super::INTERVAL;
+
+/// Serves the page for as long as the log can be read. The first of the wanted keys is shown first.
+pub(super) fn serve(
+    address: &str,
+    directory: PathBuf,
+    mut reader: PublicReader,
+    publication: Publication,
+    view: View,
+    wanted: &[u32],
+) -> Result<(), CliError> {
+    let ledger = {
+        let directory = directory.clone();
+        Box::new(move || ledger::public_account(&directory))
+    };
+    let key = wanted.first().copied().unwrap_or(0);
+    let page = Page::serve(Site { directory, publication, view, key, ledger }, address)?;
+    let mut told = false;
+    loop {
+        while let Some(release) = reader.next_frame()? {
+            page.tell_published(release.epoch);
+        }
+        if !std::mem::replace(&mut told, true) {
+            let _ = writeln!(stderr(), "http://{}/ shows the log until this command is ended", page.address());
+        }
+        sleep(INTERVAL);
+    }
+}

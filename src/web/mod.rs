@@ -1,0 +1,259 @@
+//! A page that shows a view of a public log while it grows: means with their confidence bands, the covariance, the guarantee.
+//!
+//! ```text
+//! GET /                                      the page, with /page.js and /page.css
+//! GET /about                                 what the log promises, as one JSON object
+//! GET /events?key=EWR&workload=window:7      a JSON line of `hushflow tail --json` for each epoch, as server-sent events
+//! ```
+//!
+//! The number of an event is its epoch, so a browser that loses its connection goes on behind the last epoch that it has seen.
+//! Each connection reads the log for itself, as fast as its client takes what it gives. So there are no queues: a client that
+//! stalls holds up itself, and never another one or the run, which knows nothing of readers. Whoever comes late to a long log gets
+//! every so-many-th epoch of what has been, [`BACKLOG`] at most and the newest for sure, and from then on every one.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use hushflow_mechanism::epochs::Schedule;
+use hushflow_mechanism::view::{Moments, ViewError};
+use hushflow_mechanism::workload::Workload;
+use hushflow_operators::Estimated;
+use serde_json::{Value, json};
+use thiserror::Error;
+
+use crate::http::{Answer, Events, Request, Server, Status};
+use crate::pipeline::View;
+use crate::publication::Publication;
+use crate::sink::{Format, Writer};
+use crate::state::{PublicReader, ReleaseFrame, StateError};
+
+pub use crate::http::HttpError;
+
+/// Events of the past that a client gets at most, give or take one.
+pub const BACKLOG: u64 = 4000;
+
+/// Keys that the page offers in a list. More are asked for by their names.
+const LISTED_KEYS: usize = 1000;
+
+/// How often a log is looked at.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// How often a client hears that nothing has happened.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+const PAGE: &str = include_str!("page.html");
+const SCRIPT: &str = include_str!("page.js");
+const STYLE: &str = include_str!("page.css");
+
+/// What the page shows.
+pub struct Site {
+    /// The state directory, or one with a copy of its public log.
+    pub directory: PathBuf,
+    /// What that log means.
+    pub publication: Publication,
+    /// The view that the page begins with. Its workload may be chosen anew there.
+    pub view: View,
+    /// The key that the page begins with.
+    pub key: u32,
+    /// The account of the ledger that pays for the log, as `hushflow ledger --json` gives it; null where there is none.
+    pub ledger: Box<dyn Fn() -> Value + Send + Sync>,
+}
+
+/// A page that is served.
+pub struct Page {
+    address: SocketAddr,
+    published: Arc<AtomicU64>,
+}
+
+impl Page {
+    /// Serves `site` at `address`, `HOST:PORT`, from now on, for as long as the process lives.
+    ///
+    /// # Errors
+    /// [`HttpError`] if that can't be listened at.
+    pub fn serve(site: Site, address: &str) -> Result<Self, HttpError> {
+        let server = Server::bind(address)?;
+        let published = Arc::new(AtomicU64::new(0));
+        let page = Self { address: server.address(), published: Arc::clone(&published) };
+        let names = (0..site.publication.keys()).map(|key| (site.publication.key_name(key).to_owned(), key));
+        let visit = Arc::new(Visit { names: names.collect(), site, published });
+        std::thread::spawn(move || server.serve(move |request| visit.answer(request)));
+        Ok(page)
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Tells how far the log is known to go: whoever comes now gets [`BACKLOG`] epochs of it at most.
+    pub fn tell_published(&self, epoch: u64) {
+        self.published.store(epoch, Ordering::Relaxed);
+    }
+}
+
+struct Visit {
+    site: Site,
+    names: HashMap<String, u32>,
+    published: Arc<AtomicU64>,
+}
+
+impl Visit {
+    fn answer(self: &Arc<Self>, request: &Request) -> Answer {
+        match request.path.as_str() {
+            "/" => Answer::Document("text/html; charset=utf-8", PAGE.into()),
+            "/page.js" => Answer::Document("text/javascript; charset=utf-8", SCRIPT.into()),
+            "/page.css" => Answer::Document("text/css; charset=utf-8", STYLE.into()),
+            "/about" => Answer::Document("application/json", Cow::Owned(self.about().to_string())),
+            "/events" => match self.follower(request) {
+                Ok(follower) => Answer::Events(Box::new(move |events| follower.follow(events))),
+                Err(why) => Answer::Refused(Status::BadRequest, why),
+            },
+            _ => Answer::Refused(Status::NotFound, "there is no such page: go to /".into()),
+        }
+    }
+
+    /// What everyone may know of the log before its first epoch.
+    fn about(&self) -> Value {
+        let Site { publication, view, key, ledger, .. } = &self.site;
+        let parameters = publication.parameters();
+        let (start, length) = match &parameters.epochs.schedule {
+            Schedule::ByTime(by) => (Some(by.start), Some(by.length)),
+            Schedule::ByCount(_) => (None, None),
+        };
+        let names: Vec<_> =
+            (0..publication.keys()).take(LISTED_KEYS).map(|key| publication.key_name(key)).collect();
+        json!({
+            "name": parameters.name,
+            "private": publication.is_private(),
+            "epsilon": parameters.privacy.epsilon,
+            "delta": parameters.privacy.delta,
+            "neighbours": parameters.privacy.neighbours,
+            "method": parameters.release.method,
+            "strategy": publication.calibration().strategy.name.to_string(),
+            "noise_multiplier": publication.calibration().noise_multiplier,
+            "columns": parameters.columns,
+            "by": parameters.key.as_ref().map(|key| key.column.as_str()),
+            "keys": names,
+            "number_of_keys": publication.keys(),
+            "horizon": publication.horizon(),
+            "start": start,
+            "length": length,
+            "view": { "key": publication.key_name(*key), "workload": view.workload.to_string() },
+            "estimate": view.estimate,
+            "projection": view.covariance.name(),
+            "level": view.intervals.level,
+            "joint": view.intervals.joint,
+            "about": if view.intervals.population { "population" } else { "records" },
+            "reach": view.intervals.count_reach(),
+            "ledger": ledger(),
+        })
+    }
+
+    /// What a client wants to follow, or why it can't.
+    fn follower(self: &Arc<Self>, request: &Request) -> Result<Follower, String> {
+        let Site { view, key, .. } = &self.site;
+        let key = match request.get("key") {
+            None => *key,
+            Some(name) => *self.names.get(name).ok_or("no key of this log is called so")?,
+        };
+        let workload = match request.get("workload") {
+            None => view.workload.clone(),
+            Some(text) => text.parse().map_err(|error| format!("workload: {error}"))?,
+        };
+        Ok(Follower { visit: Arc::clone(self), key, workload, seen: request.last_event.unwrap_or(0) })
+    }
+}
+
+/// A client that follows a view of one key.
+struct Follower {
+    visit: Arc<Visit>,
+    key: u32,
+    workload: Workload,
+    /// The last epoch that it has seen.
+    seen: u64,
+}
+
+/// Why a client can't be told more.
+#[derive(Debug, Error)]
+enum Lost {
+    #[error("the client is gone")]
+    Client(#[from] io::Error),
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error(transparent)]
+    View(#[from] ViewError),
+}
+
+impl Follower {
+    /// Sends what there is and what comes, up to the last epoch.
+    fn follow(&self, events: &mut Events<'_>) -> io::Result<()> {
+        match self.try_follow(events) {
+            Ok(()) => events.tell("end", "the last epoch has been published"),
+            Err(Lost::Client(error)) => Err(error),
+            // What is wrong is told to the operator, who sees it in the terminal of this command.
+            Err(_) => events.tell("fault", "the log can't be read on"),
+        }
+    }
+
+    fn try_follow(&self, events: &mut Events<'_>) -> Result<(), Lost> {
+        let Site { directory, publication, view, .. } = &self.visit.site;
+        let published = self.visit.published.load(Ordering::Relaxed);
+        let stride = published.saturating_sub(self.seen).div_ceil(BACKLOG).max(1);
+        let due = |epoch: u64| epoch > published || (epoch - self.seen).is_multiple_of(stride);
+        let mut reader = PublicReader::open(directory)?;
+        let mut moments = publication.view(&self.workload).with_square_bias(view.squares);
+        let mut lines = Lines::new(publication, View { workload: self.workload.clone(), ..view.clone() });
+        let mut told = Instant::now();
+        loop {
+            let mut skipped = None;
+            while let Some(release) = reader.next_frame()? {
+                let found = moments.push(&release.values)?.nth(self.key as usize);
+                let Some(found) = found.filter(|found| found.epoch > self.seen) else { continue };
+                if due(found.epoch) {
+                    events.send(found.epoch, lines.of(found, &release)?)?;
+                    (skipped, told) = (None, Instant::now());
+                } else {
+                    skipped = Some((found, release));
+                }
+            }
+            if let Some((found, release)) = skipped {
+                events.send(found.epoch, lines.of(found, &release)?)?;
+            }
+            if moments.next_epoch() > publication.horizon() {
+                return Ok(());
+            }
+            if told.elapsed() >= HEARTBEAT {
+                events.beat()?;
+                told = Instant::now();
+            }
+            std::thread::sleep(INTERVAL);
+        }
+    }
+}
+
+/// Lines of `hushflow tail --json`.
+struct Lines {
+    writer: Writer,
+    view: View,
+    line: Vec<u8>,
+}
+
+impl Lines {
+    fn new(publication: &Publication, view: View) -> Self {
+        Self { writer: Writer::new(publication.clone(), view.clone(), Format::Json, false), view, line: vec![] }
+    }
+
+    /// The line about these moments, without its end.
+    fn of(&mut self, moments: Moments, release: &ReleaseFrame) -> io::Result<&str> {
+        let density = moments.noisy().density_by(self.view.covariance);
+        self.line.clear();
+        self.writer.write(&Estimated { density, moments }, &release.stamp(), &mut self.line)?;
+        str::from_utf8(&self.line).map(str::trim_end).map_err(io::Error::other)
+    }
+}
