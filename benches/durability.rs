@@ -114,6 +114,7 @@ fn publish(pipeline: &Pipeline, state: PathBuf) {
         acknowledge: None,
         control: Default::default(),
         on_cluster_fault,
+        metrics: Default::default(),
     };
     let (outputs, _) = crossbeam::channel::bounded(1);
     run(pipeline, &options, outputs).expect("the run succeeds");

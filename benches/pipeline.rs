@@ -92,6 +92,7 @@ fn whole_pipeline(bencher: divan::Bencher<'_, '_>, workers: usize) {
             acknowledge: None,
             control: Default::default(),
             on_cluster_fault,
+            metrics: Default::default(),
         };
         let (outputs, _) = crossbeam::channel::bounded(1);
         let summary = run(&pipeline, &options, outputs).expect("the run succeeds");

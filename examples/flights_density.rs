@@ -34,6 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         acknowledge: None,
         control: Default::default(),
         on_cluster_fault: |_| std::process::exit(1),
+        metrics: Default::default(),
     };
     // What is published goes to the log in any case. Nobody listens while it runs: we read the log afterwards.
     let (outputs, _) = crossbeam::channel::bounded(1);

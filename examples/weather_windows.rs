@@ -43,6 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         acknowledge: None,
         control: Default::default(),
         on_cluster_fault: |_| std::process::exit(1),
+        metrics: Default::default(),
     };
     let (outputs, _) = crossbeam::channel::bounded(1);
     run(&pipeline, &options, outputs)?;

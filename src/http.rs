@@ -288,7 +288,8 @@ fn check(request: &httparse::Request<'_, '_>, host: &str) -> Result<Request, Ref
             "the Host is not this server: use its address, or localhost".into(),
         ));
     }
-    let (path, query) = request.path.unwrap_or_default().split_once('?').unwrap_or((request.path.unwrap_or_default(), ""));
+    let (path, query) =
+        request.path.unwrap_or_default().split_once('?').unwrap_or((request.path.unwrap_or_default(), ""));
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     let pairs = pairs.map(|pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -344,11 +345,16 @@ mod tests {
 
     #[test]
     fn only_plain_questions_to_this_host_are_heard() {
-        let get = |more: &str| status_of(&format!("GET /a HTTP/1.1\r\n{more}\r\n")).map(|request| request.path);
-        for host in ["127.0.0.1:8080", "localhost", "LOCALHOST:1", "[::1]:8080", "10.0.0.7", "stats.example:80"] {
+        let get =
+            |more: &str| status_of(&format!("GET /a HTTP/1.1\r\n{more}\r\n")).map(|request| request.path);
+        for host in
+            ["127.0.0.1:8080", "localhost", "LOCALHOST:1", "[::1]:8080", "10.0.0.7", "stats.example:80"]
+        {
             assert_eq!(get(&format!("Host: {host}\r\n")), Ok("/a".into()), "{host}");
         }
-        for host in ["evil.example", "localhost.evil.example:8080", "127.0.0.1.evil.example", "::1", "", "[::1"] {
+        for host in
+            ["evil.example", "localhost.evil.example:8080", "127.0.0.1.evil.example", "::1", "", "[::1"]
+        {
             assert_eq!(get(&format!("Host: {host}\r\n")), Err(Status::MisdirectedRequest), "{host}");
         }
         for (fields, status) in [
@@ -371,7 +377,9 @@ mod tests {
 
     #[test]
     fn queries_are_decoded() {
-        let request = status_of("GET /e?key=a%20b%26c+d&workload=window:7&x HTTP/1.1\r\nHost: [::1]\r\nlast-event-id: 7\r\n\r\n");
+        let request = status_of(
+            "GET /e?key=a%20b%26c+d&workload=window:7&x HTTP/1.1\r\nHost: [::1]\r\nlast-event-id: 7\r\n\r\n",
+        );
         let request = request.expect("a good request");
         assert_eq!(request.get("key"), Some("a b&c d"));
         assert_eq!(request.get("workload"), Some("window:7"));

@@ -39,6 +39,8 @@
 //! last week are asked for.
 //!
 //! ```
+//! use std::sync::Arc;
+//!
 //! use hushflow::pipeline::Pipeline;
 //! use hushflow::publication::Publication;
 //! use hushflow::runtime::{Options, run};
@@ -48,7 +50,7 @@
 //! let directory = tempfile::tempdir()?;
 //! let state = directory.path().join("state");
 //! let on_cluster_fault = |_: &str| std::process::exit(1);
-//! let options = Options { workers: 2, state: state.clone(), cluster: None, acknowledge: None, control: Default::default(), on_cluster_fault };
+//! let options = Options { workers: 2, state: state.clone(), cluster: None, acknowledge: None, control: Default::default(), on_cluster_fault, metrics: Arc::default() };
 //! let (outputs, _) = crossbeam::channel::bounded(1); // nobody looks on while it runs
 //! run(&pipeline, &options, outputs)?;
 //!
@@ -70,6 +72,7 @@ pub use hushflow_operators as operators;
 
 mod http;
 pub mod ledger;
+pub mod metrics;
 pub mod pipeline;
 pub mod plot;
 pub mod prelude;

@@ -97,7 +97,8 @@ fn shown(lab: &Lab, pipeline: &Path) -> Vec<u8> {
     take(hushflow(["verify"]).arg(&state));
     take(hushflow(["verify", "--json"]).arg(&state));
     take(hushflow(["tail", "--json"]).arg(&state));
-    take(hushflow(["run", "--counters"]).arg(pipeline));
+    take(hushflow(["run", "--counters", "--log", "debug"]).arg(pipeline));
+    take(hushflow(["run", "--counters", "--log", "debug", "--log-format", "json"]).arg(pipeline));
     shown.extend(std::fs::read(state.join("public.log")).unwrap_or_default());
     shown
 }
@@ -110,20 +111,26 @@ fn exact_sums_are_shown_by_nothing_whatever_is_damaged() {
     let rows: String = (0..5 * EPOCHS).map(|_| format!("{},{}\n", number(), number())).collect();
     lab.write("data.csv", format!("x,y\n{rows}"));
     let pipeline = lab.write("p.toml", PIPELINE);
-    assert!(hushflow(["run", "--quiet"]).arg(&pipeline).status().unwrap().success());
+    let told = hushflow(["run", "--quiet", "--log", "debug"]).arg(&pipeline).output().unwrap();
+    assert!(told.status.success());
+    let log = String::from_utf8(told.stderr).unwrap();
+    assert!(log.contains("epochs are durable"), "{log}");
+    let values = rows.split([',', '\n']).filter(|value| value.len() >= HEAD);
+    values.for_each(|value| assert!(!log.contains(value), "{value} in: {log}"));
     let state = lab.path("state");
     let canaries: Vec<_> =
         sums(&state).concat().into_iter().filter(|sum| sum.abs() > 1_000_000_000).collect();
     assert!(canaries.len() >= 100, "{} sums are large enough to be told from chance", canaries.len());
     let forms: Vec<_> = canaries.into_iter().flat_map(forms).collect();
     let heads: HashSet<&[u8]> = forms.iter().map(|form| &form[..HEAD]).collect();
-    let check = |what: &str| {
-        let shown = shown(&lab, &pipeline);
+    let search = |what: &str, shown: Vec<u8>| {
         for (at, _) in shown.windows(HEAD).enumerate().filter(|(_, window)| heads.contains(window)) {
             let told = forms.iter().find(|form| shown[at..].starts_with(form));
             assert!(told.is_none(), "{what}: {:?}", told.map(|form| String::from_utf8_lossy(form)));
         }
     };
+    search("the log of the run", log.into_bytes());
+    let check = |what: &str| search(what, shown(&lab, &pipeline));
     check("a sound directory");
     let files = [PRIVATE_LOG, "public.log", "checkpoint.a", "checkpoint.b"];
     for name in files.into_iter().filter(|name| state.join(name).exists()) {

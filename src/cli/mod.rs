@@ -7,6 +7,7 @@ pub(crate) mod audit;
 pub(crate) mod calibrate;
 mod crash;
 pub(crate) mod ledger;
+mod log;
 pub(crate) mod optimize;
 mod output;
 pub(crate) mod plan;

@@ -4,10 +4,12 @@ use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write, stderr, stdout};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
+use hushflow::metrics::Metrics;
 use hushflow::pipeline::Pipeline;
 use hushflow::pipeline::time::parse_duration;
 use hushflow::publication::Publication;
@@ -18,6 +20,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_shutdown};
 
 use super::crash::{end_at_first_panic, end_process, leave_no_core_dump};
+use super::log::LogArguments;
 use super::{CliError, FormatArgument, thousands};
 
 /// Outputs that may wait to be written.
@@ -70,6 +73,15 @@ pub(crate) struct RunArguments {
     /// Number of this process in the list of hosts, from 0; the first one reads the source and commits
     #[arg(long, requires = "hosts", value_name = "I")]
     process: Option<usize>,
+    #[command(flatten)]
+    log: LogArguments,
+    /// Tell at http://ADDR/metrics how the run goes, for Prometheus: 127.0.0.1:9100, or port 0 for any that is free. Exact counts of
+    /// what records hold are private, and are told on a loopback address only
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<String>,
+    /// Tell the private metrics too where others than this machine can listen
+    #[arg(long, requires = "metrics")]
+    metrics_private: bool,
 }
 
 /// Runs the pipeline until its source ends.
@@ -77,6 +89,7 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     if let Err(error) = leave_no_core_dump() {
         warn(&format!("core dumps can't be switched off ({error}): one would hold raw rows and exact sums"));
     }
+    arguments.log.begin();
     let pipeline = Pipeline::load(&arguments.pipeline)?;
     let state = arguments.state.clone().or_else(|| pipeline.state_directory.clone()).ok_or_else(|| {
         CliError::usage("no state directory: name one with --state DIR, or in the pipeline file:\n\n[state]\ndirectory = \"state\"")
@@ -94,7 +107,12 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
         acknowledge: acknowledge(arguments, &pipeline)?,
         control,
         on_cluster_fault: end_process,
+        metrics: Arc::default(),
     };
+    if let Some(address) = &arguments.metrics {
+        let address = options.metrics.serve(address, arguments.metrics_private)?;
+        let _ = writeln!(stderr(), "http://{address}/metrics tells how the run goes");
+    }
     let publication = publication(&pipeline, &options.state, &mut |_| ())
         .map_err(|error| CliError::usage(format!("{}: {error}", arguments.pipeline.display())))?;
     if !publication.is_private() {
@@ -106,12 +124,12 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     let quiet = arguments.quiet;
     let views = pipeline.views.clone();
     let writing = std::thread::spawn({
-        let publication = publication.clone();
+        let (publication, metrics) = (publication.clone(), Arc::clone(&options.metrics));
         move || {
             let writers = views
                 .iter()
                 .map(|view| Writer::new(publication.clone(), view.clone(), format, views.len() > 1));
-            write(writers.collect(), &published, quiet)
+            write(writers.collect(), &published, quiet, &metrics)
         }
     });
     let summary = run(&pipeline, &options, outputs);
@@ -171,9 +189,15 @@ fn acknowledge(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Option<A
 }
 
 /// Writes outputs as they come, and flushes whenever none waits.
-fn write(mut writers: Vec<Writer>, published: &Receiver<Output>, quiet: bool) -> std::io::Result<()> {
+fn write(
+    mut writers: Vec<Writer>,
+    published: &Receiver<Output>,
+    quiet: bool,
+    metrics: &Metrics,
+) -> std::io::Result<()> {
     let mut out = BufWriter::new(stdout());
     for output in published {
+        metrics.tell_waiting_outputs(published.len());
         if quiet {
             continue;
         }

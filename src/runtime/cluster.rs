@@ -16,6 +16,7 @@ use timely::communication::Hooks;
 use timely::communication::allocator::zero_copy::initialize::initialize_networking_from_sockets;
 use timely::communication::allocator::{AllocatorBuilder, ProcessBuilder};
 use timely::worker::Worker;
+use tracing::info;
 
 const MAGIC: [u8; 8] = *b"hushflow";
 const VERSION: u32 = 1;
@@ -165,6 +166,7 @@ impl Cluster {
                 Ok((stream, answer)) => {
                     let found = greeting.check(answer)?;
                     if found == process {
+                        info!(process, address, "another process was reached");
                         return Ok(stream);
                     }
                     return Err(ClusterError::Different {
@@ -207,6 +209,7 @@ impl Cluster {
                     if let Some(socket) = sockets.get_mut(process)
                         && process > self.process
                     {
+                        info!(process, "another process has called");
                         *socket = Some(stream);
                     }
                 }

@@ -14,7 +14,9 @@ use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::OutputBuilder;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::{ProbeHandle, Scope, StreamVec};
+use tracing::info;
 
+use crate::metrics::Metrics;
 use crate::source::{Counters, Event, Position, SourceReader};
 
 /// Batches that may wait for a worker.
@@ -53,18 +55,22 @@ pub(super) fn channels(workers: usize) -> (Dealer, Feed) {
 
 impl Dealer {
     /// Reads the source to its end. Runs on a thread of its own; gives what became of the rows.
-    pub(super) fn deal(self, mut reader: SourceReader, fault: &Fault) -> Counters {
+    pub(super) fn deal(self, mut reader: SourceReader, fault: &Fault, metrics: &Metrics) -> Counters {
         let mut turn = (0..self.0.len()).cycle();
         while !fault.is_raised() {
-            let delivered = match reader.next_event() {
+            let event = reader.next_event();
+            metrics.tell_read(reader.counters(), self.0.iter().map(Sender::len).sum());
+            let delivered = match event {
                 Ok(Event::Batch(batch)) => {
                     deliver(&self.0[turn.next().unwrap_or_default()], Message::Records(batch), fault)
                 }
                 Ok(Event::Mark(mark)) => {
+                    metrics.tell_closed(mark.epoch);
                     let closed = || Message::Closed(mark.epoch, mark.resume);
                     self.0.iter().all(|worker| deliver(worker, closed(), fault))
                 }
                 Ok(Event::End) => {
+                    info!("the source has ended");
                     self.0.iter().all(|worker| deliver(worker, Message::End, fault));
                     false
                 }

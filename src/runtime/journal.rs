@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bincode::{DefaultOptions, Options};
 use crossbeam::channel::{Receiver, Sender, unbounded};
@@ -10,11 +11,13 @@ use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseShard;
 use hushflow_operators::{CommitLog, Entity, EntityLimits, EpochCommit, Standing};
 use serde::{Deserialize, Serialize};
+use tracing::debug;
 use zeroize::Zeroizing;
 
 use super::RunError;
 use super::ingest::Partition;
 use super::standings::Standings;
+use crate::metrics::Metrics;
 use crate::publication::{Calibration, Publication};
 use crate::source::Position;
 use crate::state::{EpochFrame, Ingest, IngestPlace, Recovered, SourcePosition, Stamp, StateError, Store};
@@ -127,6 +130,7 @@ pub(super) struct Journal {
     standings: Option<Standings>,
     /// Where the stamps of committed epochs go: one for each view.
     stamps: Vec<Sender<(u64, Stamp)>>,
+    metrics: Arc<Metrics>,
 }
 
 /// The stamps of committed epochs, in their order, for one view.
@@ -168,7 +172,13 @@ impl CommitLog<Mark> for Journal {
             })
             .collect::<Result<Vec<_>, bincode::Error>>()?;
         let generation = self.store.generation();
-        for (epoch, chain) in epochs.iter().zip(self.store.commit(&frames)?) {
+        let began = Instant::now();
+        let links = self.store.commit(&frames)?;
+        if let (Some(first), Some(last)) = (epochs.first(), epochs.last()) {
+            self.metrics.tell_committed(last.epoch, began.elapsed());
+            debug!(first = first.epoch, last = last.epoch, "epochs are durable and published");
+        }
+        for (epoch, chain) in epochs.iter().zip(links) {
             for stamps in &self.stamps {
                 // Whoever no longer listens does not stop the release.
                 let _ = stamps.send((epoch.epoch, Stamp { generation, chain }));
@@ -193,11 +203,11 @@ impl Journal {
     /// `standings`: how entities stand after the epochs in the store.
     pub(super) fn new(
         store: Store,
-        partition: Partition,
-        ingest: Option<Arc<Ingest>>,
+        (partition, ingest): (Partition, Option<Arc<Ingest>>),
         standings: Option<Standings>,
+        metrics: Arc<Metrics>,
     ) -> Self {
-        Journal { store, partition, ingest, standings, stamps: Vec::new() }
+        Journal { store, partition, ingest, standings, stamps: Vec::new(), metrics }
     }
 
     fn advance(&mut self, epochs: &[EpochCommit<Mark>]) -> Result<(), RunError> {
@@ -227,7 +237,10 @@ impl Journal {
         let Ok(states) = states.map(Zeroizing::new) else { return Ok(()) };
         match self.store.checkpoint(epoch.epoch, &states) {
             Err(StateError::TooLarge { .. }) => Ok(()),
-            written => written,
+            written => {
+                debug!(epoch = epoch.epoch, "the encoders' states are kept");
+                written
+            }
         }
     }
 }

@@ -39,8 +39,10 @@ use timely::dataflow::operators::vec::{Broadcast, Map};
 use timely::dataflow::operators::{Concat, Input, Inspect, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle};
 use timely::worker::Worker;
+use tracing::{error, info};
 
 use crate::ledger::{Book, Charge, LedgerError, enter};
+use crate::metrics::Metrics;
 use crate::pipeline::{self, Pipeline};
 use crate::publication::{Publication, PublicationError};
 use crate::source::{Control, Counters, SourceError, SourceReader};
@@ -125,6 +127,8 @@ pub struct Options {
     pub control: Control,
     /// What ends this process after a fault in a cluster: it must not return, for a peer that lingers is waited for.
     pub on_cluster_fault: fn(&str) -> !,
+    /// Where the run leaves its numbers while it works.
+    pub metrics: Arc<Metrics>,
 }
 
 /// What a view gives for one key and epoch.
@@ -157,6 +161,7 @@ pub struct Summary {
 pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> Result<Summary, RunError> {
     let noise = noise(pipeline);
     let publication = publication(pipeline, &options.state, &mut |_| ())?;
+    info!(pipeline = pipeline.name, workers = options.workers, private = noise.is_private(), "a run begins");
     let parameters = serde_json::to_vec(publication.parameters()).map_err(PublicationError::from)?;
     let fault = Fault::new();
     let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
@@ -166,8 +171,8 @@ pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> R
     let taking = taking.flatten();
     let (dealer, feed) = channels(options.workers);
     let reading = reader.map(|reader| {
-        let fault = fault.clone();
-        std::thread::spawn(move || dealer.deal(reader, &fault))
+        let (fault, metrics) = (fault.clone(), Arc::clone(&options.metrics));
+        std::thread::spawn(move || dealer.deal(reader, &fault, &metrics))
     });
     let start = lead.as_ref().map(|lead| lead.start.clone());
     let generation = lead.as_ref().map_or(0, |lead| lead.journal.generation());
@@ -185,6 +190,10 @@ pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> R
     // With the kind of noise: one process with seeded noise would make the releases of all not private.
     let identity = [&parameters[..], &[u8::from(noise.is_private())]].concat();
     let cluster = options.cluster.as_ref().map(|cluster| (cluster, &identity[..]));
+    if let Some(start) = &start {
+        options.metrics.begin(generation, start.first_epoch - 1, &pipeline.epochs.schedule);
+        info!(generation, first_epoch = start.first_epoch, "the run goes on after what is committed");
+    }
     let worked = execute(options.workers, cluster, &fault, move |worker| process.work(worker));
     if let Err(error) = &worked {
         fault.raise(error);
@@ -192,12 +201,15 @@ pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> R
     let ends = worked?;
     // After a fault the reader is left alone: it may be waiting for rows that never come.
     if let Some(reason) = fault.reason() {
+        error!(reason, "a fault has ended the run");
         return Err(RunError::Fault(reason.to_owned()));
     }
     let mut counters = reading.and_then(|thread| thread.join().ok()).unwrap_or_default();
     counters.torn = taking.map_or(Ok(0), Taking::finish)?;
     let first = start.map_or(1, |start| start.first_epoch);
-    Ok(Summary { epochs: first..ends.into_iter().fold(first, u64::max), generation, counters })
+    let epochs = first..ends.into_iter().fold(first, u64::max);
+    info!(generation, last_epoch = epochs.end - 1, "the run ends in good order");
+    Ok(Summary { epochs, generation, counters })
 }
 
 /// What a pipeline publishes into a state directory: with the noise and the strategy of the log that is there, if it has
@@ -252,7 +264,8 @@ fn open(
     let view = |view: &pipeline::View| publication.view(&view.workload).with_square_bias(view.squares);
     let mut views: Vec<View> = pipeline.views.iter().map(view).collect();
     let ingest = taking.as_ref().map(|taking| Arc::clone(&taking.ingest));
-    let mut journal = Journal::new(store, Partition::of(pipeline), ingest, standings);
+    let mut journal =
+        Journal::new(store, (Partition::of(pipeline), ingest), standings, Arc::clone(&options.metrics));
     let mut releases = PublicReader::open(&options.state)?;
     for _ in 0..committed {
         let release = releases.next_frame()?.ok_or(RunError::Checkpoint)?;
@@ -310,6 +323,7 @@ impl Process {
         while !self.fault.is_raised() && worker.step_or_park(Some(NAP)) {}
         if let Some(reason) = self.fault.reason() {
             if self.in_cluster {
+                error!(reason, "a fault ends this process of the cluster");
                 (self.on_fault)(reason);
             }
             // All workers of this one process stop here, so none waits for another.

@@ -28,6 +28,7 @@ fn options(state: &Path) -> Options {
         acknowledge: None,
         control: Default::default(),
         on_cluster_fault,
+        metrics: Default::default(),
     }
 }
 

@@ -71,6 +71,7 @@ use segments::Segments;
 use std::path::{Path, PathBuf};
 use storage::{CHECKPOINTS, Directory, Storage};
 use survey::Survey;
+use tracing::debug;
 
 /// The writer of a state directory, which it holds locked.
 ///
@@ -284,6 +285,7 @@ impl Store {
             let (begun, positions) = (self.storage.now(), self.positions.clone());
             let begins = SegmentPayload { segment, begun, generation, epoch, chain: link, positions };
             self.private = self.segments.begin(&*self.storage, &begins)?;
+            debug!(segment, epoch, "the private log goes on in a new segment; what no start needs goes");
         }
         self.segments.remove_behind(&*self.storage, older, epoch)
     }

@@ -246,7 +246,11 @@ struct Lines {
 
 impl Lines {
     fn new(publication: &Publication, view: View) -> Self {
-        Self { writer: Writer::new(publication.clone(), view.clone(), Format::Json, false), view, line: vec![] }
+        Self {
+            writer: Writer::new(publication.clone(), view.clone(), Format::Json, false),
+            view,
+            line: vec![],
+        }
     }
 
     /// The line about these moments, without its end.

@@ -169,10 +169,10 @@ class Chart {
     if (series.length === 0) return;
     let [low, high] = series.range();
     if (!Number.isFinite(low) || !Number.isFinite(high)) return;
-    const margin = (high - low) * 0.06 || 1;
+    const margin = (high - low) * 0.12 || 1;
     [low, high] = [low - margin, high + margin];
     pen.font = "12px system-ui, sans-serif";
-    const marks = ticks(low, high, 5);
+    const marks = ticks(low, high, 7);
     const left = Math.max(...marks.map((mark) => pen.measureText(bound(mark)).width)) + 14;
     const box = { left, right: width - 8, top: 8, bottom: height - 24 };
     this.box = box;

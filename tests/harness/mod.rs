@@ -4,8 +4,9 @@
 #![allow(dead_code, reason = "every test file is a program of its own and uses its part")]
 
 use std::ffi::OsStr;
-use std::fmt::Write;
-use std::net::TcpListener;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -125,6 +126,30 @@ pub(crate) fn tail(state: &Path, arguments: &[&str]) -> Command {
     let mut command = hushflow(["tail", "--json"]);
     command.arg(state).args(arguments);
     command
+}
+
+/// Sends a request as it is; gives the connection, whose reads end after a while.
+pub(crate) fn send(address: &str, request: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).expect("somebody listens");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
+    stream.write_all(request.as_bytes()).expect("the request is taken");
+    stream
+}
+
+/// The status line and the body of an answer.
+pub(crate) fn answer(mut stream: TcpStream) -> (String, String) {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+    (head.lines().next().unwrap_or_default().to_owned(), body.to_owned())
+}
+
+/// The address of the page that a process says it serves, and what else it will say.
+pub(crate) fn served(child: &mut Child) -> (String, impl Iterator<Item = String> + use<>) {
+    let lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+    let mut lines = lines.map(|line| line.expect("a line"));
+    let line = lines.find(|line| line.starts_with("http://")).expect("it says where the page is");
+    (line["http://".len()..].split('/').next().expect("an address").to_owned(), lines)
 }
 
 /// Waits until `ready`, for at most twenty seconds.

@@ -33,7 +33,8 @@ pub(super) fn serve(
             page.tell_published(release.epoch);
         }
         if !std::mem::replace(&mut told, true) {
-            let _ = writeln!(stderr(), "http://{}/ shows the log until this command is ended", page.address());
+            let _ =
+                writeln!(stderr(), "http://{}/ shows the log until this command is ended", page.address());
         }
         sleep(INTERVAL);
     }
