@@ -30,7 +30,8 @@
 //! - [`operators`]: timely dataflow operators, each a thin shell around a state machine of `mechanism`. To embed them in a
 //!   dataflow of your own, begin with [`prelude`] and with `examples/embed_in_timely.rs`.
 //! - this crate: a [`pipeline`] file describes a publication, [`runtime`] runs it over a [`source`], [`state`] makes
-//!   it survive crashes, a [`ledger`] adds up what is spent on the same data, [`publication`] tells what a log means, and [`sink`] writes it. The command `hushflow` does all
+//!   it survive crashes, a [`ledger`] adds up what is spent on the same data, [`publication`] tells what a log means, and [`sink`] writes it;
+//!   [`web`] shows it to whoever likes, and [`metrics`] tell the operator how the run goes. The command `hushflow` does all
 //!   of this from a shell.
 //!
 //! # An example

@@ -114,7 +114,7 @@ impl Metrics {
         page.one(
             "rows_read_total",
             "counter",
-            "Rows that have arrived in this run.",
+            "Rows that have arrived in this run, up to the last full batch or closed epoch.",
             self.rows.load(Relaxed),
         );
         let Some(begun) = self.begun.get() else { return };

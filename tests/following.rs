@@ -170,6 +170,26 @@ fn every_workload_is_its_weights_over_the_increments() {
     check_view(&state, "exponential:0.75", |t, i| 0.75f64.powi(t - i));
 }
 
+/// On a terminal there is one table, in place, of the newest epoch.
+#[test]
+fn a_terminal_shows_the_newest_epoch_in_place() {
+    let lab = Lab::new();
+    let state = published(&lab);
+    let binary = hushflow([""; 0]).get_program().display().to_string();
+    let command = format!("stty rows 24 cols 200; '{binary}' tail '{}' --follow", state.display());
+    let mut terminal = std::process::Command::new("script");
+    terminal.args(["-qec", &command, "/dev/null"]).stdin(Stdio::null()).stdout(Stdio::piped());
+    let Ok(shown) = terminal.output() else {
+        let _ = writeln!(std::io::stderr(), "skipped: a terminal is made by script, which is not installed");
+        return;
+    };
+    let shown = String::from_utf8_lossy(&shown.stdout).replace('\r', "");
+    assert_eq!(shown.matches("epoch").count(), 1, "one header: {shown}");
+    let lines: Vec<_> = shown.lines().filter(|line| line.contains("2020-01-01T")).collect();
+    assert_eq!(lines.len(), 7, "{shown}");
+    assert!(lines.iter().all(|line| line.trim_start().starts_with("20 ")), "{shown}");
+}
+
 /// Everyone can compare histories: the run that drew a release and its link are the same wherever it is shown.
 #[test]
 fn run_and_tail_stamp_every_release_alike() {

@@ -26,8 +26,9 @@ allowed_lateness = '5s'
 horizon = 100
 ";
 
-/// Thirteen rows, a second after a second, one of each kind; the clock closes one epoch on the way.
+/// Fourteen rows, of which some are unusable, late or out of range; the clock closes an epoch on the way, and another with the last.
 const ROWS: &str = "event,arrival,key,x
+2019-12-31T23:59:58Z,2019-12-31T23:59:59Z,b,0.5
 2020-01-01T00:00:01Z,2020-01-01T00:00:01Z,a,0.5
 2020-01-01T00:00:02Z,2020-01-01T00:00:02Z,a,
 2020-01-01T00:00:03Z,2020-01-01T00:00:03Z,a,no
@@ -35,12 +36,12 @@ const ROWS: &str = "event,arrival,key,x
 2020-01-01T00:00:04Z,2020-01-01T00:00:04Z,z,0.5
 2020-01-01T00:00:04Z,2020-01-01T00:00:04Z,z,0.5
 2020-01-01T00:00:04Z,2020-01-01T00:00:04Z,z,0.5
-2019-12-31T00:00:00Z,2020-01-01T00:00:05Z,b,0.5
 2020-01-01T00:00:16Z,2020-01-01T00:00:16Z,b,0.5
 2020-01-01T00:00:02Z,2020-01-01T00:00:17Z,b,0.5
 2020-01-01T00:00:03Z,2020-01-01T00:00:18Z,b,0.5
 2020-01-01T00:00:04Z,2020-01-01T00:00:19Z,b,0.5
 2020-01-01T00:00:05Z,2020-01-01T00:00:19Z,b,0.5
+2020-01-01T00:00:26Z,2020-01-01T00:00:26Z,a,0.5
 ";
 
 /// A run that serves its metrics, waiting for more rows behind these.
@@ -52,7 +53,7 @@ fn begin(lab: &Lab, arguments: &[&str]) -> (Child, ChildStdin, String, PathBuf) 
     std::thread::spawn(move || rest.by_ref().for_each(drop));
     let mut input = child.stdin.take().unwrap();
     input.write_all(ROWS.as_bytes()).unwrap();
-    await_until("an epoch is published", || releases(&state).len() == 1);
+    await_until("two epochs are published", || releases(&state).len() == 2);
     (child, input, address, state)
 }
 
@@ -73,25 +74,27 @@ fn scrape(address: &str) -> (String, BTreeMap<String, f64>) {
 fn metrics_count_what_happened_and_say_what_they_may_tell() {
     let lab = Lab::new();
     let (child, input, address, _) = begin(&lab, &["--metrics", "127.0.0.1:0"]);
-    await_until("all rows are counted", || scrape(&address).1["hushflow_rows_read_total"] >= 12.0);
+    await_until("both are counted", || scrape(&address).1["hushflow_last_committed_epoch"] == 2.0);
     let (text, samples) = scrape(&address);
+    assert_eq!(samples["hushflow_rows_read_total"], 14.0, "{text}");
     let reason = |reason: &str| samples[&format!("hushflow_exceptional_rows_total{{reason=\"{reason}\"}}")];
     assert_eq!(["missing", "malformed", "unknown_key", "before_start"].map(reason), [1.0, 2.0, 3.0, 1.0]);
     assert_eq!(reason("late_folded"), 4.0, "{text}");
     for (name, value) in [
         ("generation", 1.0),
-        ("epochs_committed_total", 1.0),
-        ("last_committed_epoch", 1.0),
+        ("epochs_committed_total", 2.0),
         ("horizon_epochs", 100.0),
         ("frontier_lag_epochs", 0.0),
-        ("commit_seconds_count", 1.0),
-        ("commit_seconds_bucket{le=\"+Inf\"}", 1.0),
         ("waiting_batches", 0.0),
         ("waiting_outputs", 0.0),
     ] {
         assert_eq!(samples[&format!("hushflow_{name}")], value, "{name} in {text}");
     }
     assert!(samples["hushflow_commit_seconds_sum"] > 0.0);
+    let commits = samples["hushflow_commit_seconds_count"];
+    assert!(
+        (1.0..=2.0).contains(&commits) && commits == samples["hushflow_commit_seconds_bucket{le=\"+Inf\"}"]
+    );
     assert!(samples["hushflow_frontier_lag_seconds"] > 86_400.0, "2020 is long ago");
     // Every family says what it may tell; only exact counts are private.
     let families: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# HELP hushflow_")).collect();
@@ -120,7 +123,7 @@ fn exact_counts_are_told_where_nobody_else_listens() {
         let (child, input, address, _) = begin(&lab, arguments);
         let (text, samples) = scrape(&address.replace("0.0.0.0", "127.0.0.1"));
         assert_eq!(text.contains("PRIVATE") && text.contains("exceptional"), told, "{text}");
-        assert_eq!(samples["hushflow_last_committed_epoch"], 1.0);
+        assert_eq!(samples["hushflow_horizon_epochs"], 100.0);
         drop(input);
         assert!(wait(child).code == Some(0));
     }
@@ -145,16 +148,18 @@ fn a_log_tells_where_a_run_goes_on_and_how_it_ends() {
     assert_eq!(of("a run begins")["pipeline"], "watched");
     assert_eq!(of("the run goes on after what is committed")["first_epoch"], 1);
     assert_eq!(of("epochs are durable and published")["level"], "DEBUG");
-    assert_eq!(of("the run ends in good order")["last_epoch"], 2);
-    // Run again over more rows, one of which is refused.
-    let strict = text.replace("malformed = 'skip'", "malformed = 'reject'");
-    let (lines, ended) = told(&lab.write("strict.toml", strict), &json);
-    ended.failed(1, &[]);
-    assert!(lines.is_empty(), "another policy is another publication: {lines:?}");
+    assert_eq!(of("the run ends in good order")["last_epoch"], 3);
     let (lines, _) = told(&pipeline, &["--log", "info", "--log-format", "json"]);
-    let again = lines.iter().find(|line| line["first_epoch"] == 3);
+    let again = lines.iter().find(|line| line["first_epoch"] == 4);
     assert!(again.is_some_and(|line| line["generation"] == 2), "{lines:?}");
     assert!(lines.iter().all(|line| line["level"] == "INFO"), "{lines:?}");
+    // A row that is refused: the log says where it is, and not what it holds.
+    let strict = lab.write("strict.toml", text.replace("malformed = 'skip'", "malformed = 'reject'"));
+    let mut command = run(&strict, &lab.path("strict"), 1);
+    let ended = finish(command.args(["--log", "info"]));
+    assert!(ended.err.contains("ERROR") && ended.err.contains("a fault has ended the run"), "{}", ended.err);
+    assert!(!ended.err.contains("nothing"), "{}", ended.err);
+    ended.failed(1, &["data.csv"]);
     let (_, plain) = told(&pipeline, &["--log", "info"]);
     assert!(plain.err.contains("INFO") && plain.err.contains("a run begins"), "{}", plain.err);
     let (_, silent) = told(&pipeline, &[]);

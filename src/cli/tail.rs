@@ -1,5 +1,6 @@
 //! `hushflow tail`: reads what was published, under any view.
 
+mod live;
 mod web;
 
 use std::io::{BufWriter, Write, stderr, stdout};
@@ -14,10 +15,11 @@ use hushflow::mechanism::workload::Workload;
 use hushflow::operators::Estimated;
 use hushflow::pipeline::{Estimate, Intervals, PublicParameters, View};
 use hushflow::publication::Publication;
-use hushflow::sink::Writer;
+use hushflow::sink::{Format, Writer};
 use hushflow::state::{PublicReader, StateError};
 
 use super::{CliError, FormatArgument, number_in};
+use live::Live;
 
 /// How often a followed log is looked at.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -55,7 +57,7 @@ Examples:
 pub(crate) struct TailArguments {
     /// The state directory of a run, or a folder that holds a copy of its public.log
     directory: PathBuf,
-    /// Go on with what a run publishes from now on, to the last epoch
+    /// Go on with what a run publishes from now on, to the last epoch. A table on a terminal shows the newest one alone
     #[arg(long, short)]
     follow: bool,
     /// What to show [default: gaussian, or moments where no second moments of records are known]
@@ -121,17 +123,27 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     let mut moments = publication.view(&view.workload).with_square_bias(squares);
     let horizon = publication.horizon();
     let mut out = BufWriter::new(stdout());
-    let mut writer = Writer::new(publication, view, arguments.format.format(), false);
+    let format = arguments.format.format();
+    let mut live = if arguments.follow && format == Format::Table { Live::new() } else { None };
+    let mut writer = Writer::new(publication, view, format, false);
+    let mut line = Vec::new();
     loop {
         while let Some(release) = reader.next_frame()? {
+            live.iter_mut().for_each(Live::begin_epoch);
             for moments in moments.push(&release.values)? {
                 let shown = wanted.is_empty() || wanted.contains(&moments.key);
                 if release.epoch >= arguments.since && shown {
                     let estimated = Estimated { density: moments.noisy().density_by(projection), moments };
-                    writer.write(&estimated, &release.stamp(), &mut out)?;
+                    line.clear();
+                    writer.write(&estimated, &release.stamp(), &mut line)?;
+                    match &mut live {
+                        Some(live) => live.push(&String::from_utf8_lossy(&line)),
+                        None => out.write_all(&line)?,
+                    }
                 }
             }
         }
+        live.iter_mut().try_for_each(Live::draw)?;
         out.flush()?;
         if !arguments.follow || moments.next_epoch() > horizon {
             return Ok(());
