@@ -73,12 +73,15 @@ impl Request {
     }
 }
 
+/// What sends events, until there are no more or the client is gone.
+pub(crate) type Sender = Box<dyn FnOnce(&mut Events<'_>) -> io::Result<()>>;
+
 /// What is answered.
 pub(crate) enum Answer {
     /// A document of this media type.
     Document(&'static str, Cow<'static, str>),
     /// Events, for as long as this sends them.
-    Events(Box<dyn FnOnce(&mut Events<'_>) -> io::Result<()>>),
+    Events(Sender),
     /// A status other than 200, and why.
     Refused(Status, String),
 }
