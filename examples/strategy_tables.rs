@@ -77,10 +77,10 @@ const TABLE_1: [Row; 30] = [
 /// Workload, equation of the constraints, the constraints, printed root of the loss.
 const TABLE_6: [(&str, &str, Corners, &str); 6] = [
     ("prefix", "(34)", Corners::Signed, "6.461"),
-    ("prefix", "(36)", Corners::NonNegativeInClass, "6.461"),
+    ("prefix", "(36)", Corners::NonNegativeInPattern, "6.461"),
     ("prefix", "(35)", Corners::NonNegative, "6.461"),
     ("momentum:0.95", "(34)", Corners::Signed, "16.114"),
-    ("momentum:0.95", "(36)", Corners::NonNegativeInClass, "16.131"),
+    ("momentum:0.95", "(36)", Corners::NonNegativeInPattern, "16.131"),
     ("momentum:0.95", "(35)", Corners::NonNegative, "16.134"),
 ];
 

@@ -155,11 +155,6 @@ fn participations_that_cannot_be_are_refused() {
         refused(&lab, &format!("optimize --method {method} {purpose}"), parts);
     };
     optimize("coa", "2x5", &["coa is for single participation", "--method multi-epoch"]);
-    optimize(
-        "multi-epoch",
-        "2x3",
-        &["10 steps are more than", "at most 2·3 steps", "at least 4 participations"],
-    );
     // The optimum for equal distances has a larger sensitivity under others.
     optimize("multi-epoch", "4x3+", &["exactly 3 steps apart", "--participation 4x3"]);
 }

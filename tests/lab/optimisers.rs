@@ -9,6 +9,7 @@ use super::{hush, json, kept};
 
 const COA: &str = include_str!("../vectors/coa.json");
 const MULTI_EPOCH: &str = include_str!("../vectors/memf_optimal.json");
+const OVERLAPPING: &str = include_str!("../vectors/memf_windows.json");
 const BUFFERED: &str = include_str!("../vectors/blt_optimised.json");
 
 /// Expects a certified objective between these bounds of the optimum, but for the gap of 10⁻⁶ that is allowed.
@@ -112,6 +113,29 @@ fn multi_epoch_finds_the_reference_optima() {
         close(&line, &planned["loss"], number(&found["objective"]), 1e-9);
     }
     assert_eq!(cases.len(), 5);
+}
+
+/// More steps than the participations span: patterns begin anywhere.
+#[test]
+fn multi_epoch_finds_the_reference_optima_of_overlapping_patterns() {
+    let lab = Lab::new();
+    let cases = cases(OVERLAPPING);
+    for case in &cases {
+        let (input, loss) = (&case["input"], number(&case["expected"]["loss"]));
+        let (workload, n) = (workload(input), &input["n"]);
+        let purpose = format!("-w {workload} -n {n} --participation {}x{}", input["k"], input["b"]);
+        let found = json(&lab, &format!("optimize --method multi-epoch {purpose} -o best.json"));
+        check_certified(&purpose, &found, loss, loss);
+        let planned = json(&lab, &format!("plan {purpose} --strategy file:best.json"));
+        close(&purpose, &planned["loss"], number(&found["objective"]), 1e-9);
+    }
+    assert_eq!(cases.len(), 9);
+    let purpose = "-w prefix -n 64 --participation 4x4";
+    let found = json(&lab, &format!("optimize --method multi-epoch {purpose}"));
+    // Between the bounds of a prototype in numpy.
+    check_certified(purpose, &found, 1958.109_611_011, 1958.109_611_023);
+    let planned = json(&lab, &format!("plan {purpose} --strategy optimal"));
+    close(purpose, &planned["loss"], 1958.109_611_02, 1e-6);
 }
 
 #[test]

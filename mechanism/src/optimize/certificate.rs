@@ -1,11 +1,13 @@
 //! A second opinion: feasibility, value and bound of an optimum, computed anew from X and the multipliers.
 //!
 //! Nothing here is shared with the optimisers, down to the library that factors the matrices. That tr(V X⁻¹) is the
-//! value and X feasible is a matter of looking. The bound is weak duality: every feasible X has
-//! `⟨U, X⟩ ≤ Σ_c max_i U_ii` for a positive definite U = R Rᵀ that is block-diagonal over the classes, and
-//! `tr(V X⁻¹) ⟨U, X⟩ ≥ (tr(Rᵀ V R)^(1/2))²` for every X, by the Cauchy–Schwarz inequality.
+//! value and X feasible is a matter of looking. The bound is weak duality. Let U be block-diagonal over the classes, 0
+//! between steps that share no pattern, and v ≥ 0 with `U_ij ≤ c Σ_(π ∋ i,j) v_π` for some c. Then every X with non-negative
+//! entries and sums of at most 1 over every pattern has `⟨U, X⟩ ≤ c Σ v_π`; an X with zeros between the steps of each
+//! pattern has it if only the diagonal of U is bounded. For U = R Rᵀ, `tr(V X⁻¹) ⟨U, X⟩ ≥ (tr(Rᵀ V R)^(1/2))²` for
+//! every X, by the Cauchy–Schwarz inequality.
 
-use super::{Optimum, QuadraticForm};
+use super::{Optimum, QuadraticForm, classes::Classes};
 use nalgebra::{Cholesky, DMatrix, SymmetricEigen};
 use thiserror::Error;
 
@@ -13,27 +15,61 @@ use thiserror::Error;
 const ROUNDING: f64 = 1e-8;
 const SLACK: f64 = 1e-12;
 
-/// Multipliers U of the constraints, which prove a lower bound by weak duality.
+/// Multipliers of the constraints, which prove a lower bound by weak duality.
+///
+/// A class holds the steps of one residue mod `gap`, a pattern `count` consecutive members of a class, or all where
+/// there are fewer. Where every class is one pattern, X has zeros between its members; else what is proved is about
+/// all X that are not negative within patterns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Certificate {
+    /// Most members of a pattern: 1 for single participation.
+    pub count: usize,
     /// Steps between two members of a class: n for single participation.
     pub gap: usize,
-    /// For the class of each step before `gap`: a symmetric positive definite matrix with a constant diagonal, for
-    /// its members in their order.
+    /// U: for the class of each step before `gap`, a symmetric positive definite matrix for its members in their order.
     pub multipliers: Vec<DMatrix<f64>>,
+    /// v: for each class a multiplier of each pattern, in the order of their first steps.
+    pub patterns: Vec<Vec<f64>>,
 }
 
 impl Certificate {
-    /// Largest `U_ij / U_ii` over different members i, j of a class. While it is at most 1, `U_ii − U_ij` are
-    /// multipliers of `X_ij ≥ 0`: the bound then holds for all X that are non-negative within the classes too.
+    pub(super) fn new(classes: &Classes, multipliers: &[f64]) -> Self {
+        let patterns =
+            classes.parts().map(|(patterns, part)| multipliers[part][..patterns.number()].to_vec());
+        Self {
+            count: classes.count(),
+            gap: classes.gap(),
+            multipliers: Classes::dense(&classes.matrices(multipliers)),
+            patterns: patterns.collect(),
+        }
+    }
+
+    /// Largest `U_ij / Σ_(π ∋ i,j) v_π` over different steps i, j that share a pattern. While it is at most 1, the rest of
+    /// that sum are multipliers of `X_ij ≥ 0`: the bound then holds for all X that are non-negative within the
+    /// patterns too. Where patterns overlap it is, but for rounding.
     pub fn largest_overlap(&self) -> f64 {
-        let overlap = |block: &DMatrix<f64>| {
-            let scaled = DMatrix::from_fn(block.nrows(), block.ncols(), |i, j| {
-                if i == j { 0.0 } else { block[(i, j)] / block[(i, i)] }
-            });
-            scaled.iter().copied().fold(0.0, f64::max)
+        self.largest_ratio(|i, j| i != j)
+    }
+
+    /// Largest `U_ij / Σ_(π ∋ i,j) v_π` over these pairs of members that share a pattern, 0 if all are negative.
+    fn largest_ratio(&self, asked: impl Fn(usize, usize) -> bool) -> f64 {
+        let ratio = |(block, v): (&DMatrix<f64>, &Vec<f64>)| {
+            let pairs = (0..block.nrows()).flat_map(|i| (0..=i).map(move |j| (i, j)));
+            let asked = pairs.filter(|&(i, j)| asked(i, j) && i - j < self.count);
+            asked.map(|(i, j)| block[(i, j)] / self.shared(v, i, j)).fold(0.0, f64::max)
         };
-        self.multipliers.iter().map(overlap).fold(0.0, f64::max)
+        self.multipliers.iter().zip(&self.patterns).map(ratio).fold(0.0, f64::max)
+    }
+
+    /// `Σ_(π ∋ i,j) v_π` for members i ≥ j.
+    fn shared(&self, v: &[f64], i: usize, j: usize) -> f64 {
+        let first = (i + 1).saturating_sub(self.count);
+        v.iter().take(j + 1).skip(first).sum()
+    }
+
+    /// Whether every class is one pattern.
+    fn is_disjoint(&self) -> bool {
+        self.patterns.iter().all(|patterns| patterns.len() == 1)
     }
 }
 
@@ -66,11 +102,11 @@ pub enum Refusal {
     },
     /// The strategy is more sensitive than 1.
     #[error(
-        "the members of the class of step {class} have a squared sensitivity of {found}; expected at most 1"
+        "the pattern that begins with step {first} has a squared sensitivity of {found}; expected at most 1"
     )]
     Infeasible {
-        /// First step of the class, from 1.
-        class: usize,
+        /// First step of the pattern, from 1.
+        first: usize,
         /// What X gives.
         found: f64,
     },
@@ -94,7 +130,7 @@ pub enum Refusal {
 /// A [`Refusal`] that names the first thing wrong.
 pub fn verify(optimum: &Optimum, form: &QuadraticForm) -> Result<Verified, Refusal> {
     check_sizes(optimum, form.steps())?;
-    check_feasible(&optimum.gram, optimum.certificate.gap)?;
+    check_feasible(&optimum.gram, &optimum.certificate)?;
     check_strategy(&optimum.strategy, &optimum.gram)?;
     let objective = value(&optimum.gram, form.matrix())?;
     let lower_bound = bound(&optimum.certificate, form.matrix())?;
@@ -110,13 +146,14 @@ pub fn verify(optimum: &Optimum, form: &QuadraticForm) -> Result<Verified, Refus
 }
 
 fn check_sizes(optimum: &Optimum, steps: usize) -> Result<(), Refusal> {
-    let Certificate { gap, multipliers } = &optimum.certificate;
+    let Certificate { count, gap, multipliers, patterns } = &optimum.certificate;
+    let members = |class: usize| (steps - class).div_ceil(*gap);
     let fits = (1..=steps).contains(gap)
+        && *count >= 1
         && multipliers.len() == *gap
-        && multipliers
-            .iter()
-            .enumerate()
-            .all(|(class, block)| block.shape() == square((steps - class).div_ceil(*gap)))
+        && patterns.len() == *gap
+        && multipliers.iter().enumerate().all(|(class, block)| block.shape() == square(members(class)))
+        && patterns.iter().enumerate().all(|(class, v)| v.len() == members(class).saturating_sub(*count) + 1)
         && optimum.gram.shape() == square(steps)
         && optimum.strategy.shape() == square(steps);
     if fits { Ok(()) } else { Err(Refusal::Sizes { steps }) }
@@ -126,15 +163,24 @@ fn square(n: usize) -> (usize, usize) {
     (n, n)
 }
 
-fn check_feasible(gram: &DMatrix<f64>, gap: usize) -> Result<(), Refusal> {
-    for class in 0..gap {
-        let members = || (class..gram.nrows()).step_by(gap);
-        if members().any(|i| members().any(|j| i != j && gram[(i, j)] != 0.0)) {
-            return Err(Refusal::Shape { matrix: "X", expected: "zero between the members of a class" });
-        }
-        let found: f64 = members().map(|i| gram[(i, i)]).sum();
-        if found.is_nan() || found > 1.0 + SLACK {
-            return Err(Refusal::Infeasible { class: class + 1, found });
+fn check_feasible(gram: &DMatrix<f64>, certificate: &Certificate) -> Result<(), Refusal> {
+    let &Certificate { count, gap, .. } = certificate;
+    let (sound, expected): (fn(f64) -> bool, _) = if certificate.is_disjoint() {
+        (|entry| entry == 0.0, "zero between the members of a class")
+    } else {
+        (|entry| entry >= 0.0, "without negative entries between the steps of a pattern")
+    };
+    for (class, v) in certificate.patterns.iter().enumerate() {
+        for first in (class..).step_by(gap).take(v.len()) {
+            let members = || (first..gram.nrows()).step_by(gap).take(count);
+            let entries = || members().flat_map(|i| members().map(move |j| (i, j)));
+            if entries().any(|(i, j)| i != j && !sound(gram[(i, j)])) {
+                return Err(Refusal::Shape { matrix: "X", expected });
+            }
+            let found: f64 = entries().map(|entry| gram[entry]).sum();
+            if found.is_nan() || found > 1.0 + SLACK {
+                return Err(Refusal::Infeasible { first: first + 1, found });
+            }
         }
     }
     Ok(())
@@ -164,18 +210,29 @@ fn value(gram: &DMatrix<f64>, form: &DMatrix<f64>) -> Result<f64, Refusal> {
     Ok(factor.solve_lower_triangular(&half.transpose()).unwrap_or_default().trace())
 }
 
-/// `(tr(Rᵀ V R)^(1/2))² / Σ_c max_i U_ii`.
+/// `(tr(Rᵀ V R)^(1/2))² / (c Σ v_π)`.
 fn bound(certificate: &Certificate, form: &DMatrix<f64>) -> Result<f64, Refusal> {
+    let &Certificate { count, gap, .. } = certificate;
     let mut root = DMatrix::zeros(form.nrows(), form.nrows());
-    let mut weight = 0.0;
     for (class, block) in certificate.multipliers.iter().enumerate() {
         let factor = definite(block, "U")?.unpack();
-        let step = |member: usize| class + member * certificate.gap;
+        let step = |member: usize| class + member * gap;
         for (i, j) in (0..block.nrows()).flat_map(|i| (0..=i).map(move |j| (i, j))) {
+            if i - j >= count && block[(i, j)] != 0.0 {
+                return Err(Refusal::Shape {
+                    matrix: "U",
+                    expected: "zero between steps that share no pattern",
+                });
+            }
             root[(step(i), step(j))] = factor[(i, j)];
         }
-        weight += block.diagonal().max();
     }
+    let total: f64 = certificate.patterns.iter().flatten().sum();
+    if certificate.patterns.iter().flatten().any(|v| *v < 0.0) || !total.is_finite() {
+        return Err(Refusal::Shape { matrix: "v", expected: "without negative entries" });
+    }
+    let disjoint = certificate.is_disjoint();
+    let weight = total * certificate.largest_ratio(|i, j| i == j || !disjoint);
     let seen = root.tr_mul(&(form * &root));
     let failed =
         Refusal::Shape { matrix: "Rᵀ V R", expected: "a matrix whose eigenvalues can be computed" };
@@ -193,17 +250,24 @@ mod tests {
     use crate::workload::Workload;
     use std::ops::ControlFlow;
 
-    fn both() -> [(Optimum, QuadraticForm); 2] {
+    /// Single participation, disjoint patterns, overlapping patterns.
+    fn all() -> [(Optimum, QuadraticForm); 3] {
         let form = QuadraticForm::from_workload(&Workload::Prefix, 12).unwrap();
         let settings = Settings { relative_gap: 1e-9, ..Settings::default() };
         let single = coa(&form, &settings, &mut |_| ControlFlow::Continue(())).unwrap();
         let multi = multi_epoch(&form, 3, 4, &settings, &mut |_| ControlFlow::Continue(())).unwrap();
-        [(single, form.clone()), (multi, form)]
+        let overlapping = multi_epoch(&form, 2, 4, &settings, &mut |_| ControlFlow::Continue(())).unwrap();
+        [(single, form.clone()), (multi, form.clone()), (overlapping, form)]
+    }
+
+    fn overlapping() -> Optimum {
+        let [_, _, (overlapping, _)] = all();
+        overlapping
     }
 
     #[test]
     fn an_optimum_passes_with_its_own_numbers() {
-        for (optimum, form) in both() {
+        for (optimum, form) in all() {
             let verified = verify(&optimum, &form).unwrap();
             assert!((verified.objective / optimum.objective - 1.0).abs() < 1e-12);
             assert!((verified.lower_bound / optimum.lower_bound - 1.0).abs() < 1e-12);
@@ -213,7 +277,7 @@ mod tests {
     #[test]
     fn every_damage_is_found() {
         let check = |hint: &str, damage: &dyn Fn(&mut Optimum)| {
-            for (mut optimum, form) in both() {
+            for (mut optimum, form) in all() {
                 damage(&mut optimum);
                 let message = verify(&optimum, &form).unwrap_err().to_string();
                 assert!(message.contains(hint), "{message}");
@@ -224,9 +288,19 @@ mod tests {
             optimum.strategy.fill(0.0);
         });
         check("zero between the members", &|optimum| {
-            optimum.certificate.gap = 1;
-            optimum.certificate.multipliers = vec![DMatrix::identity(12, 12)];
+            let multipliers = vec![DMatrix::identity(12, 12)];
+            optimum.certificate = Certificate { count: 12, gap: 1, multipliers, patterns: vec![vec![1.0]] };
         });
+        check("without negative entries between", &|optimum| {
+            optimum.gram[(4, 0)] = -1e-9;
+            optimum.certificate = overlapping().certificate;
+        });
+        check("share no pattern", &|optimum| {
+            *optimum = overlapping();
+            optimum.certificate.multipliers[0][(0, 2)] = 1e-9;
+            optimum.certificate.multipliers[0][(2, 0)] = 1e-9;
+        });
+        check("v is not", &|optimum| optimum.certificate.patterns[1][0] = -1.0);
         check("squared sensitivity of 1.0", &|optimum| optimum.gram[(5, 5)] += 1e-6);
         check("squared sensitivity of NaN", &|optimum| optimum.gram[(5, 5)] = f64::NAN);
         check("CᵀC is not X", &|optimum| optimum.gram[(5, 6)] += 1e-6);
@@ -235,18 +309,25 @@ mod tests {
         check("U is not symmetric", &|optimum| optimum.certificate.multipliers[1][(0, 0)] *= -1.0);
         check("other sizes", &|optimum| drop(optimum.certificate.multipliers.pop()));
         check("other sizes", &|optimum| optimum.certificate.gap = 0);
+        check("other sizes", &|optimum| optimum.certificate.count = 0);
+        check("other sizes", &|optimum| optimum.certificate.patterns[0].clear());
         check("the objective is", &|optimum| optimum.objective *= 1.0 - 1e-6);
         check("the objective is", &|optimum| optimum.objective = f64::NAN);
         check("the lower bound is", &|optimum| optimum.lower_bound *= 1.0 + 1e-6);
         check("the lower bound is", &|optimum| optimum.lower_bound = f64::NAN);
         check("the lower bound is", &|optimum| optimum.certificate.multipliers[1] *= 1.1);
+        check("the lower bound is", &|optimum| optimum.certificate.patterns[1][0] *= 0.9);
+        check("the lower bound is", &|optimum| {
+            *optimum = overlapping();
+            let pair = &mut optimum.certificate.multipliers[0];
+            (pair[(0, 1)], pair[(1, 0)]) = (1.01 * pair[(0, 0)], 1.01 * pair[(0, 0)]);
+        });
     }
 
     #[test]
     fn no_bound_is_above_the_value_of_any_feasible_strategy() {
-        for (optimum, form) in both() {
-            let members = optimum.certificate.multipliers[0].nrows() as f64;
-            let identity = DMatrix::identity(12, 12) / members;
+        for (optimum, form) in all() {
+            let identity = DMatrix::identity(12, 12) / optimum.certificate.count as f64;
             assert!(value(&identity, form.matrix()).unwrap() > optimum.lower_bound);
         }
     }

@@ -1,8 +1,9 @@
 //! Residue classes of the steps, and matrices that are block-diagonal over them.
 //!
-//! Under (k, b)-participation with n ≤ k·b an entity takes part in steps of one residue class mod b. All work is
-//! done on steps sorted by class, so that the entries of X that a participation can see are diagonal blocks.
+//! Under (k, b)-participation an entity takes part in steps of one residue class mod b. All work is done on steps
+//! sorted by class, so that the entries of X that a participation can see are in diagonal blocks.
 
+use super::patterns::Patterns;
 use faer::{Mat, MatRef};
 use nalgebra::DMatrix;
 use std::ops::Range;
@@ -11,23 +12,76 @@ use std::ops::Range;
 pub(super) type Blocks = Vec<Mat<f64>>;
 
 pub(super) struct Classes {
+    gap: usize,
+    count: usize,
     /// Step at each place of the sorted order.
     order: Vec<usize>,
     /// Places of each class.
     ranges: Vec<Range<usize>>,
+    patterns: Vec<Patterns>,
+    /// Multipliers of each class.
+    parts: Vec<Range<usize>>,
 }
 
 impl Classes {
-    /// Steps `0..steps` by their residues mod `gap`.
-    pub(super) fn new(steps: usize, gap: usize) -> Self {
+    /// Steps `0..steps` by their residues mod `gap`, of which an entity sees `count` in a row.
+    pub(super) fn new(steps: usize, count: usize, gap: usize) -> Self {
         let members = |class| (class..steps).step_by(gap);
         let order: Vec<usize> = (0..gap.min(steps)).flat_map(members).collect();
-        let ranges = (0..gap.min(steps)).scan(0, |start, class| {
-            let range = *start..*start + members(class).count();
-            *start = range.end;
-            Some(range)
-        });
-        Self { ranges: ranges.collect(), order }
+        let ranges = in_turn((0..gap.min(steps)).map(|class| members(class).count()));
+        let patterns: Vec<_> = ranges.iter().map(|range| Patterns::new(range.len(), count)).collect();
+        let parts = in_turn(patterns.iter().map(Patterns::multipliers));
+        Self { gap, count, order, ranges, patterns, parts }
+    }
+
+    /// Steps between two members of a class.
+    pub(super) fn gap(&self) -> usize {
+        self.gap
+    }
+
+    /// The most steps of an entity.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Whether a class has several patterns. Its X may then have positive entries within them; elsewhere it has none.
+    pub(super) fn overlap(&self) -> bool {
+        self.patterns.iter().any(|patterns| patterns.number() > 1)
+    }
+
+    /// Patterns of each class, and places of their multipliers.
+    pub(super) fn parts(&self) -> impl Iterator<Item = (&Patterns, Range<usize>)> {
+        self.patterns.iter().zip(self.parts.iter().cloned())
+    }
+
+    /// 1 for the multipliers of patterns, 0 for those of pairs: what X may have.
+    pub(super) fn limits(&self) -> Vec<f64> {
+        let mut limits = Vec::new();
+        for (patterns, part) in self.parts() {
+            limits.resize(part.start + patterns.number(), 1.0);
+            limits.resize(part.end, 0.0);
+        }
+        limits
+    }
+
+    /// U: [`Patterns::matrix`].
+    pub(super) fn matrices(&self, multipliers: &[f64]) -> Blocks {
+        self.parts().map(|(patterns, part)| patterns.matrix(&multipliers[part])).collect()
+    }
+
+    /// [`Patterns::seen`].
+    pub(super) fn seen(&self, blocks: &Blocks) -> Vec<f64> {
+        self.patterns.iter().zip(blocks).flat_map(|(patterns, block)| patterns.seen(block)).collect()
+    }
+
+    /// [`Patterns::solved`].
+    pub(super) fn solved(&self, blocks: &Blocks) -> Vec<f64> {
+        self.patterns.iter().zip(blocks).flat_map(|(patterns, block)| patterns.solved(block)).collect()
+    }
+
+    /// [`Patterns::lifted`].
+    pub(super) fn lifted(&self, multipliers: &[f64]) -> Blocks {
+        self.parts().map(|(patterns, part)| patterns.lifted(&multipliers[part])).collect()
     }
 
     pub(super) fn ranges(&self) -> &[Range<usize>] {
@@ -67,26 +121,32 @@ impl Classes {
         self.ranges.iter().map(block).collect()
     }
 
-    /// 1/m on the diagonal for the members of a class of m.
+    /// 1/m on the diagonal for the members of a class with patterns of m.
     pub(super) fn identity(&self) -> Mat<f64> {
         let mut identity = Mat::zeros(self.order.len(), self.order.len());
-        for range in &self.ranges {
-            range.clone().for_each(|i| identity[(i, i)] = (range.len() as f64).recip());
+        for (range, patterns) in self.ranges.iter().zip(&self.patterns) {
+            range.clone().for_each(|i| identity[(i, i)] = (patterns.length() as f64).recip());
         }
         identity
     }
 
-    /// X with 0 between different members of a class, scaled so that the trace of every class is 1.
+    /// X with 0 between steps that share a pattern, or at least 0 where patterns overlap, scaled class by class so that
+    /// the largest sum over a pattern is 1.
     pub(super) fn feasible(&self, gram: &Mat<f64>) -> Mat<f64> {
-        let (mut class, mut scale) = (vec![0; gram.nrows()], vec![1.0; gram.nrows()]);
-        for (c, range) in self.ranges.iter().enumerate() {
-            let trace: f64 = range.clone().map(|i| gram[(i, i)]).sum();
-            class[range.clone()].fill(c);
-            scale[range.clone()].fill(trace.sqrt().recip());
+        let least = if self.overlap() { 0.0 } else { f64::INFINITY };
+        let mut feasible = gram.clone();
+        let mut scale = vec![1.0; gram.nrows()];
+        for (range, patterns) in self.ranges.iter().zip(&self.patterns) {
+            let mut block = feasible.get_mut(range.clone(), range.clone());
+            for (i, j) in patterns.pairs() {
+                let entry = if block[(i, j)] > least { block[(i, j)] } else { 0.0 };
+                (block[(i, j)], block[(j, i)]) = (entry, entry);
+            }
+            let seen = patterns.seen(&block.to_owned());
+            let largest = seen[..patterns.number()].iter().copied().fold(0.0, f64::max);
+            scale[range.clone()].fill(largest.sqrt().recip());
         }
-        Mat::from_fn(gram.nrows(), gram.ncols(), |i, j| {
-            if i != j && class[i] == class[j] { 0.0 } else { gram[(i, j)] * (scale[i] * scale[j]) }
-        })
+        Mat::from_fn(gram.nrows(), gram.ncols(), |i, j| feasible[(i, j)] * (scale[i] * scale[j]))
     }
 
     /// Block of each class in the order of its members, the first class that of step 0.
@@ -95,37 +155,15 @@ impl Classes {
     }
 }
 
-/// The part of each block that a multiplier can have: symmetric, with a constant diagonal.
-pub(super) fn project(mut blocks: Blocks) -> Blocks {
-    for block in &mut blocks {
-        let members = block.nrows();
-        let mean = (0..members).map(|i| block[(i, i)]).sum::<f64>() / members as f64;
-        for j in 0..members {
-            block[(j, j)] = mean;
-            for i in 0..j {
-                let mean = (block[(i, j)] + block[(j, i)]) / 2.0;
-                (block[(i, j)], block[(j, i)]) = (mean, mean);
-            }
-        }
-    }
-    blocks
-}
-
-/// Σ ⟨a, b⟩ over the classes.
-pub(super) fn dot(a: &Blocks, b: &Blocks) -> f64 {
-    let block = |(a, b): (&Mat<f64>, &Mat<f64>)| {
-        let columns = (0..a.ncols()).flat_map(|j| a.col_as_slice(j).iter().zip(b.col_as_slice(j)));
-        columns.map(|(a, b)| a * b).sum::<f64>()
-    };
-    a.iter().zip(b).map(block).sum()
-}
-
-/// a + factor · b.
-pub(super) fn plus(a: &Blocks, factor: f64, b: &Blocks) -> Blocks {
-    let entry = |a: &Mat<f64>, b: &Mat<f64>| {
-        Mat::from_fn(a.nrows(), a.ncols(), |i, j| a[(i, j)] + factor * b[(i, j)])
-    };
-    a.iter().zip(b).map(|(a, b)| entry(a, b)).collect()
+/// Ranges of these lengths, each beginning where the one before ends.
+fn in_turn(lengths: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
+    let mut end = 0;
+    lengths
+        .map(|length| {
+            end += length;
+            end - length..end
+        })
+        .collect()
 }
 
 pub(super) fn scaled(a: &Blocks, factor: f64) -> Blocks {
@@ -138,7 +176,7 @@ mod tests {
 
     #[test]
     fn sorting_is_undone_and_brings_classes_together() {
-        let classes = Classes::new(7, 3);
+        let classes = Classes::new(7, 3, 3);
         assert_eq!(classes.order, [0, 3, 6, 1, 4, 2, 5]);
         assert_eq!(classes.ranges, [0..3, 3..5, 5..7]);
         let matrix = Mat::from_fn(7, 7, |i, j| (10 * i + j) as f64);
@@ -148,19 +186,31 @@ mod tests {
     }
 
     #[test]
-    fn a_feasible_matrix_has_classes_of_trace_one_and_no_overlap_in_them() {
-        let classes = Classes::new(5, 2);
+    fn a_feasible_matrix_has_patterns_of_sum_one_and_no_overlap_in_them() {
         let gram = Mat::from_fn(5, 5, |i, j| if i == j { 1.0 + i as f64 } else { 0.5 });
-        let gram = classes.feasible(&gram);
-        for block in classes.blocks_of(gram.as_ref()) {
+        let classes = Classes::new(5, 3, 2);
+        let feasible = classes.feasible(&gram);
+        for block in classes.blocks_of(feasible.as_ref()) {
             let trace: f64 = (0..block.nrows()).map(|i| block[(i, i)]).sum();
             assert!((trace - 1.0).abs() < 1e-15 && block[(1, 0)] == 0.0);
         }
-        assert!(gram[(0, 4)] > 0.0);
+        assert!(feasible[(0, 4)] > 0.0);
+    }
+
+    #[test]
+    fn where_patterns_overlap_only_negative_entries_within_them_go() {
+        let gram = Mat::from_fn(5, 5, |i, j| match i.abs_diff(j) {
+            0 => 1.0 + i as f64,
+            1 if i + j == 1 => -0.5,
+            _ => 0.25,
+        });
+        let feasible = Classes::new(5, 2, 1).feasible(&gram);
+        assert!(feasible[(0, 1)] == 0.0 && feasible[(0, 2)] > 0.0);
+        assert!((feasible[(3, 3)] + feasible[(4, 4)] + 2.0 * feasible[(4, 3)] - 1.0).abs() < 1e-15);
     }
 
     #[test]
     fn a_class_longer_than_the_gap_is_one_step_each() {
-        assert_eq!(Classes::new(3, 10).ranges, [0..1, 1..2, 2..3]);
+        assert_eq!(Classes::new(3, 1, 10).ranges, [0..1, 1..2, 2..3]);
     }
 }

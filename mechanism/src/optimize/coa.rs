@@ -30,15 +30,15 @@ pub fn coa(
     settings: &Settings,
     progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
 ) -> Result<Optimum, OptimizeError> {
-    let gap = form.steps();
-    let classes = Classes::new(gap, gap);
+    let steps = form.steps();
+    let classes = Classes::new(steps, 1, steps);
     let problem = Problem::new(form, &classes)?;
     let found = if problem.singular {
         row_space::search(&problem, settings, progress)?
     } else {
         search::search(&problem, settings, progress)?
     };
-    Optimum::new(&found, &problem, gap)
+    Optimum::new(&found, &problem)
 }
 
 #[cfg(test)]
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn both_searches_find_the_same() {
         let form = QuadraticForm::from_workload(&"adam:0.9".parse().unwrap(), 40).unwrap();
-        let classes = Classes::new(40, 40);
+        let classes = Classes::new(40, 1, 40);
         let problem = Problem::new(&form, &classes).unwrap();
         let settings = Settings { relative_gap: 2e-8, ..Settings::default() };
         let found = row_space::search(&problem, &settings, &mut |_| ControlFlow::Continue(())).unwrap();

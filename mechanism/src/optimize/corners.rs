@@ -1,6 +1,6 @@
 //! Optimal strategies for a few steps under the weaker constraints of Choquette-Choo et al. 2023: Eqs. (34) to (36).
 //!
-//! They bound what (k, b)-participation sees of X, `uᵀ X u ≤ 1`, for sign vectors u on the steps of each class, and
+//! They bound what (k, b)-participation sees of X, `uᵀ X u ≤ 1`, for sign vectors u on the steps of each pattern, and
 //! may ask for non-negative entries: a convex program with linear constraints, solved by the logarithmic barrier and
 //! Newton's method in the n(n+1)/2 entries of X. At the barrier's optimum the constraints' reciprocal slacks are
 //! multipliers, which prove the lower bound.
@@ -22,8 +22,8 @@ const NEWTON_STEPS: usize = 50;
 pub enum Corners {
     /// Eq. (34): every choice of signs. Exact for scalar contributions.
     Signed,
-    /// Eq. (36): all contributions alike, and `X_ij ≥ 0` within a class. Exact in every dimension.
-    NonNegativeInClass,
+    /// Eq. (36): all contributions alike, and `X_ij ≥ 0` within a pattern. Exact in every dimension.
+    NonNegativeInPattern,
     /// Eq. (35): all contributions alike, and X ≥ 0.
     NonNegative,
 }
@@ -39,8 +39,8 @@ pub struct CornerOptimum {
     pub lower_bound: f64,
 }
 
-/// The least tr(V X⁻¹) under (k, b)-participation with n ≤ k·b and the given constraints, to the given gap; for at
-/// most [`MAX_STEPS`] steps.
+/// The least tr(V X⁻¹) under (k, b)-participation and the given constraints, to the given gap; for at most
+/// [`MAX_STEPS`] steps.
 ///
 /// # Errors
 /// As for [`multi_epoch`](super::multi_epoch()), and [`OptimizeError::TooManySteps`].
@@ -55,12 +55,12 @@ pub fn optimum(
     if steps > MAX_STEPS {
         return Err(OptimizeError::TooManySteps { found: steps, limit: MAX_STEPS });
     }
-    super::check_participation(steps, count, gap)?;
+    super::check_participation(count, gap)?;
     let scale = form.matrix().trace() / steps as f64;
     let scaled = form.matrix() / scale;
-    let program = Program { form: &scaled, constraints: constraints(steps, gap, corners) };
+    let program = Program { form: &scaled, constraints: constraints(steps, count, gap, corners) };
     let mut weight = 1.0;
-    let mut point = program.interior_point(gap.min(steps));
+    let mut point = program.interior_point(count.min(steps.div_ceil(gap)));
     let mut best: Option<CornerOptimum> = None;
     loop {
         point = program.centre(point, weight).ok_or(OptimizeError::Numerical)?;
@@ -83,9 +83,10 @@ struct Constraint {
     limit: f64,
 }
 
-fn constraints(steps: usize, gap: usize, corners: Corners) -> Vec<Constraint> {
-    let class = |start: usize| (start..steps).step_by(gap).collect::<Vec<_>>();
-    let classes = (0..gap.min(steps)).map(class);
+fn constraints(steps: usize, count: usize, gap: usize, corners: Corners) -> Vec<Constraint> {
+    let pattern = |start: usize| (start..steps).step_by(gap).take(count).collect::<Vec<_>>();
+    let last = steps.saturating_sub((count - 1).saturating_mul(gap));
+    let patterns = (0..last.max(gap.min(steps))).map(pattern);
     let signs = |members: usize| if corners == Corners::Signed { 1 << (members - 1) } else { 1 };
     let corner = |members: &[usize], signs: usize| {
         let mut u = DVector::zeros(steps);
@@ -95,11 +96,11 @@ fn constraints(steps: usize, gap: usize, corners: Corners) -> Vec<Constraint> {
         Constraint { coefficients: &u * u.transpose(), limit: 1.0 }
     };
     let bounds =
-        classes.flat_map(|members| (0..signs(members.len())).map(move |signs| corner(&members, signs)));
+        patterns.flat_map(|members| (0..signs(members.len())).map(move |signs| corner(&members, signs)));
     let pairs = (0..steps).flat_map(|i| (0..i).map(move |j| (i, j)));
     let non_negative = pairs.filter(|(i, j)| match corners {
         Corners::Signed => false,
-        Corners::NonNegativeInClass => (i - j) % gap == 0,
+        Corners::NonNegativeInPattern => (i - j) % gap == 0 && (i - j) / gap < count,
         Corners::NonNegative => true,
     });
     bounds.chain(non_negative.map(|pair| non_negative_entry(steps, pair))).collect()
@@ -117,10 +118,9 @@ struct Program<'a> {
 }
 
 impl Program<'_> {
-    /// Half of what the classes allow, with small positive entries everywhere.
-    fn interior_point(&self, gap: usize) -> DMatrix<f64> {
-        let steps = self.form.nrows();
-        let members = steps.div_ceil(gap) as f64;
+    /// Half of what patterns of so many members allow, with small positive entries everywhere.
+    fn interior_point(&self, members: usize) -> DMatrix<f64> {
+        let (steps, members) = (self.form.nrows(), members as f64);
         let off_diagonal = 0.1 / (members * steps as f64);
         DMatrix::from_fn(steps, steps, |i, j| if i == j { 0.5 / members } else { off_diagonal })
     }
@@ -235,7 +235,7 @@ mod tests {
             };
             let corners = match input["constraints"].as_str().unwrap() {
                 "eq34" => Corners::Signed,
-                "eq36" => Corners::NonNegativeInClass,
+                "eq36" => Corners::NonNegativeInPattern,
                 _ => Corners::NonNegative,
             };
             let form = QuadraticForm::from_workload(&text.parse().unwrap(), steps).unwrap();

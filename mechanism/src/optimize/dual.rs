@@ -1,22 +1,26 @@
 //! The dual of the optimal-strategy problem, and Newton's step in it.
 //!
-//! Among the Gram matrices X = CᵀC whose entries between different steps of a class vanish and whose trace over each
-//! class is at most 1, the least total squared error tr(V X⁻¹) is the largest value of
-//! `2 tr(Rᵀ V R)^(1/2) − Σ_c v_c` over U = R Rᵀ ≥ 0, block-diagonal over the classes with the constant diagonal v_c
-//! in class c (Choquette-Choo et al. 2023, Theorem 3.1; for classes of one step, Yuan et al. 2016, Lemma 3, as
-//! corrected). U may be scaled, so every U gives the lower bound `(tr(Rᵀ V R)^(1/2))² / Σ v_c`, and
-//! X(U) = R⁻ᵀ (Rᵀ V R)^(1/2) R⁻¹ nearly satisfies the constraints when U is nearly optimal.
+//! Among the Gram matrices X = CᵀC with `Σ_(i,j ∈ π) X_ij ≤ 1` for every pattern π, whose entries between different steps of
+//! a pattern vanish or, where patterns overlap, are not negative, the least total squared error tr(V X⁻¹) is the
+//! largest value of `2 tr(Rᵀ V R)^(1/2) − Σ_π v_π` over U = R Rᵀ ≥ 0, block-diagonal over the classes and made of
+//! multipliers (v, w) as [`patterns`](super::patterns) says (Choquette-Choo et al. 2023, Theorem 3.1; for classes of one step, Yuan et
+//! al. 2016, Lemma 3, as corrected). Where X_ij has to vanish w_ij may have any sign; then v needs no bound either,
+//! as it is the diagonal of U. Where patterns overlap both must not be negative: [`interior`](super::interior).
 //!
-//! With Rᵀ V R = Q diag(s²) Qᵀ and T = R⁻ᵀ Q, the derivative of X(U) along D is `−T (K ∘ (Tᵀ D T)) Tᵀ`,
-//! K_ab = s_a s_b / (s_a + s_b). Where D is not restricted to blocks, its inverse is G ↦ −(Z G U + U G Z),
-//! Z = X⁻¹, whose own restriction to blocks needs only the blocks of Z: the preconditioner.
+//! U may be scaled, so every U gives the lower bound `(tr(Rᵀ V R)^(1/2))² / Σ v_π`, and X(U) = R⁻ᵀ (Rᵀ V R)^(1/2) R⁻¹
+//! nearly satisfies the constraints when U is nearly optimal. With Rᵀ V R = Q diag(s²) Qᵀ and T = R⁻ᵀ Q, the derivative
+//! of X(U) along D is `−T (K ∘ (Tᵀ D T)) Tᵀ`, K_ab = s_a s_b / (s_a + s_b).
 
 use super::{
     algebra::{self, Eigen},
     classes::{self, Blocks, Classes},
-    conjugate::conjugate_gradients,
+    conjugate::{conjugate_gradients, dot, plus},
+    interior::Interior,
+    patterns::Patterns,
+    preconditioner::Preconditioner,
 };
 use faer::{Mat, MatRef};
+use std::ops::Range;
 
 /// A conjugate-gradient step costs two half products; more than this many, and a new eigendecomposition is cheaper.
 const CONJUGATE_GRADIENT_STEPS: usize = 60;
@@ -24,9 +28,15 @@ const CONJUGATE_GRADIENT_STEPS: usize = 60;
 /// Eigenvalues of X(U) below this fraction of the largest are raised to it in the preconditioner.
 const PRECONDITIONER_FLOOR: f64 = 1e-9;
 
+/// Least energy of a residual, relative to the bound, that rounding lets conjugate gradients reach.
+const LEAST_ENERGY: f64 = 1e-26;
+
 /// A point U of the dual, scaled so that its value is the best along its ray, with V seen from there.
 pub(super) struct Point {
-    pub(super) multipliers: Blocks,
+    /// v and w.
+    pub(super) multipliers: Vec<f64>,
+    /// U.
+    matrices: Blocks,
     /// R, lower triangular.
     roots: Blocks,
     inverse_roots: Blocks,
@@ -34,33 +44,54 @@ pub(super) struct Point {
     values: Vec<f64>,
     /// Q.
     vectors: Mat<f64>,
+    /// Σ v.
+    total: f64,
 }
 
 impl Point {
-    /// `None` unless the multipliers are positive definite. Costs one eigendecomposition then.
-    pub(super) fn new(form: MatRef<'_, f64>, classes: &Classes, multipliers: &Blocks) -> Option<Self> {
+    /// `None` unless U is positive definite. Costs one eigendecomposition then. `weight` is what the interior-point
+    /// method gives to the logarithm of the scale, 0 without it.
+    pub(super) fn new(
+        form: MatRef<'_, f64>,
+        classes: &Classes,
+        multipliers: &[f64],
+        weight: f64,
+    ) -> Option<Self> {
+        let matrices = classes.matrices(multipliers);
         let roots: Blocks =
-            multipliers.iter().map(|block| algebra::cholesky(block.as_ref())).collect::<Option<_>>()?;
+            matrices.iter().map(|block| algebra::cholesky(block.as_ref())).collect::<Option<_>>()?;
         let half = classes.times(form, &roots);
         let Eigen { values, vectors } = algebra::eigen(classes.times(half.transpose(), &roots).as_ref())?;
         let values: Vec<f64> = values.into_iter().map(f64::sqrt).collect();
-        let scale = values.iter().sum::<f64>() / diagonal_sum(multipliers);
+        let total = dot(multipliers, &classes.limits());
+        let sum = values.iter().sum::<f64>();
+        let scale = (sum + (sum * sum + 4.0 * total * weight).sqrt()) / (2.0 * total);
         let inverse = |root: &Mat<f64>| {
             let identity = Mat::<f64>::identity(root.nrows(), root.nrows());
             algebra::solve_lower((root * faer::Scale(scale)).as_ref(), identity.as_ref())
         };
         Some(Self {
-            multipliers: classes::scaled(multipliers, scale * scale),
+            multipliers: multipliers.iter().map(|multiplier| multiplier * scale * scale).collect(),
+            matrices: classes::scaled(&matrices, scale * scale),
             inverse_roots: roots.iter().map(inverse).collect(),
             roots: classes::scaled(&roots, scale),
             values: values.into_iter().map(|value| value * scale).collect(),
             vectors,
+            total: total * scale * scale,
         })
     }
 
     /// The lower bound that this point proves.
     pub(super) fn bound(&self) -> f64 {
-        self.values.iter().sum::<f64>().powi(2) / diagonal_sum(&self.multipliers)
+        self.values.iter().sum::<f64>().powi(2) / self.total
+    }
+
+    /// What the search maximises.
+    pub(super) fn value(&self, interior: Option<&Interior>) -> f64 {
+        interior.map_or_else(
+            || self.bound(),
+            |interior| 2.0 * self.values.iter().sum::<f64>() - self.total + interior.value(&self.multipliers),
+        )
     }
 
     /// X(U).
@@ -75,40 +106,65 @@ impl Point {
         classes.times(self.vectors.transpose(), &self.inverse_roots)
     }
 
-    /// By how much X(U) misses the constraints: the gradient of the dual.
-    fn gradient(&self, gram: &Mat<f64>, classes: &Classes) -> Blocks {
-        let mut gradient = classes::project(classes.blocks_of(gram.as_ref()));
-        for block in &mut gradient {
-            let members = block.nrows();
-            (0..members).for_each(|i| block[(i, i)] -= (members as f64).recip());
-        }
-        gradient
-    }
-
-    /// The ascent direction that solves Newton's equation by preconditioned conjugate gradients, to as many digits
-    /// as the step itself is going to gain, but no further than to `target` relative to the bound.
-    pub(super) fn newton_direction(&self, gram: &Mat<f64>, classes: &Classes, target: f64) -> Direction {
+    /// The ascent direction that solves Newton's equation by preconditioned conjugate gradients. Its accuracy is what the
+    /// step itself is going to gain, but no further than to `target` relative to the bound; beside an interior-point
+    /// method, what makes X(U) as feasible as μ lets it be.
+    pub(super) fn newton_direction(
+        &self,
+        gram: &Mat<f64>,
+        classes: &Classes,
+        target: f64,
+        interior: Option<&Interior>,
+    ) -> Direction {
         let curvature = Curvature { transform: self.transform(classes), values: &self.values, classes };
-        let preconditioner = Preconditioner::new(self, classes);
-        let gradient = self.gradient(gram, classes);
+        let stiffness = interior.map(|interior| interior.stiffness(&self.multipliers));
+        let preconditioner =
+            Preconditioner::new(classes, &self.matrices, self.inverse_gram(classes), stiffness.as_deref());
+        let mut gradient = plus(&classes.seen(&classes.blocks_of(gram.as_ref())), -1.0, &classes.limits());
+        if let Some(interior) = interior {
+            gradient = plus(&gradient, 1.0, &interior.gradient(&self.multipliers));
+        }
+        let curved = |direction: &[f64]| {
+            let curved = classes.seen(&curvature.apply(&classes.matrices(direction)));
+            let stiff = |stiffness: &[f64]| {
+                let terms = curved.iter().zip(stiffness).zip(direction);
+                terms.map(|((curved, stiffness), step)| curved + stiffness * step).collect()
+            };
+            stiffness.as_deref().map_or_else(|| curved.clone(), stiff)
+        };
         let bound = self.bound();
-        let enough =
-            |energy: f64| (energy * (energy / bound).min(0.01)).max(0.01 * target * bound).min(0.01 * energy);
+        let enough = |energy: f64| match interior {
+            None => (energy * (energy / bound).min(0.01)).max(0.01 * target * bound).min(0.01 * energy),
+            Some(interior) => {
+                let gap = interior.weight * self.multipliers.len() as f64;
+                (gap * gap / bound).max(LEAST_ENERGY * bound).min(0.01 * energy)
+            }
+        };
         let (ascent, steps) = conjugate_gradients(
-            |direction| curvature.apply(direction),
+            curved,
             |residual| preconditioner.apply(residual),
             &gradient,
             enough,
             CONJUGATE_GRADIENT_STEPS,
         );
-        Direction { rise: classes::dot(&gradient, &ascent), ascent, conjugate_gradient_steps: steps }
+        Direction { rise: dot(&gradient, &ascent), ascent, conjugate_gradient_steps: steps }
+    }
+
+    /// Blocks of Z, for the preconditioner.
+    fn inverse_gram(&self, classes: &Classes) -> Blocks {
+        let largest = self.values.iter().fold(0.0, |largest: f64, &s| largest.max(s));
+        let weight = |s: &f64| s.max(PRECONDITIONER_FLOOR * largest).sqrt().recip();
+        let transposed: Blocks = self.roots.iter().map(|root| root.transpose().to_owned()).collect();
+        let mut half = classes.times(self.vectors.transpose(), &transposed);
+        algebra::scale_rows(&mut half, &self.values.iter().map(weight).collect::<Vec<_>>());
+        classes.blocks_of_product(half.as_ref(), half.as_ref())
     }
 }
 
 /// Where to go from a [`Point`].
 pub(super) struct Direction {
-    pub(super) ascent: Blocks,
-    /// Slope of the dual along `ascent`: twice what a full step is going to gain.
+    pub(super) ascent: Vec<f64>,
+    /// Slope of the value along `ascent`: twice what a full step is going to gain.
     pub(super) rise: f64,
     pub(super) conjugate_gradient_steps: usize,
 }
@@ -128,7 +184,7 @@ impl Curvature<'_> {
         harmonic(self.values[a], self.values[b])
     }
 
-    /// The blocks of `T (K ∘ (Tᵀ D T)) Tᵀ`. Of the symmetric inner matrix only the lower triangle is formed, with
+    /// The blocks of a matrix with the symmetric part `T (K ∘ (Tᵀ D T)) Tᵀ`. Of the symmetric inner matrix only the lower triangle is formed, with
     /// half its diagonal, so that both products are half ones.
     pub(super) fn apply(&self, direction: &Blocks) -> Blocks {
         let left = self.classes.times(self.transform.as_ref(), direction);
@@ -140,7 +196,7 @@ impl Curvature<'_> {
         }
         let right = algebra::lower_times(inner.as_ref(), self.transform.as_ref());
         let half = self.classes.blocks_of_product(self.transform.as_ref(), right.as_ref());
-        classes::project(classes::scaled(&half, 2.0))
+        classes::scaled(&half, 2.0)
     }
 }
 
@@ -150,46 +206,20 @@ fn harmonic(s_a: f64, s_b: f64) -> f64 {
     if sum > 0.0 { s_a * (s_b / sum) } else { 0.0 }
 }
 
-struct Preconditioner<'a> {
-    multipliers: &'a Blocks,
-    /// Blocks of Z.
-    inverse_gram: Blocks,
-}
-
-impl<'a> Preconditioner<'a> {
-    fn new(point: &'a Point, classes: &Classes) -> Self {
-        let largest = point.values.iter().fold(0.0, |largest: f64, &s| largest.max(s));
-        let weight = |s: &f64| s.max(PRECONDITIONER_FLOOR * largest).sqrt().recip();
-        let transposed: Blocks = point.roots.iter().map(|root| root.transpose().to_owned()).collect();
-        let mut half = classes.times(point.vectors.transpose(), &transposed);
-        algebra::scale_rows(&mut half, &point.values.iter().map(weight).collect::<Vec<_>>());
-        let inverse_gram = classes.blocks_of_product(half.as_ref(), half.as_ref());
-        Self { multipliers: &point.multipliers, inverse_gram }
-    }
-
-    /// The blocks of `Z G U + U G Z`.
-    fn apply(&self, gradient: &Blocks) -> Blocks {
-        let blocks = self.inverse_gram.iter().zip(gradient).zip(self.multipliers);
-        classes::project(blocks.map(|((z, g), u)| faer::Scale(2.0) * (z * g) * u).collect())
-    }
-}
-
-/// Σ v_c.
-fn diagonal_sum(multipliers: &Blocks) -> f64 {
-    multipliers.iter().map(|block| block[(0, 0)]).sum()
-}
-
-/// Multipliers that are right where one class holds all steps or V is diagonal, pulled towards the others:
-/// the correlations of V in each class, times `(Σ_c √V_jj)^(3/2)`.
-pub(super) fn start(form: MatRef<'_, f64>, classes: &Classes) -> Blocks {
-    let block = |range: &std::ops::Range<usize>| {
+/// Multipliers that are right where one pattern holds all steps or V is diagonal, pulled towards the others: for each
+/// pattern the correlations of V in it, times `(Σ_π √V_jj)^(3/2)`.
+pub(super) fn start(form: MatRef<'_, f64>, classes: &Classes) -> Vec<f64> {
+    let class = |((patterns, _), range): ((&Patterns, Range<usize>), &Range<usize>)| {
         let deviation: Vec<f64> = range.clone().map(|i| form[(i, i)].sqrt()).collect();
-        let weight = deviation.iter().sum::<f64>().powf(1.5);
-        Mat::from_fn(range.len(), range.len(), |i, j| {
-            let covariance = form[(range.start + i, range.start + j)];
-            let shrunk = if i == j { 1.0 } else { 0.9 * covariance / (deviation[i] * deviation[j]) };
-            weight * shrunk
-        })
+        let pattern =
+            |first: usize| deviation[first..first + patterns.length()].iter().sum::<f64>().powf(1.5);
+        let weights: Vec<f64> = (0..patterns.number()).map(pattern).collect();
+        let pair = |(i, j): (usize, usize)| {
+            let correlation = form[(range.start + i, range.start + j)] / (deviation[i] * deviation[j]);
+            weights[patterns.holding(i, j)].iter().sum::<f64>() * (1.0 - 0.9 * correlation)
+        };
+        let pairs: Vec<f64> = patterns.pairs().map(pair).collect();
+        [weights, pairs].concat()
     };
-    classes.ranges().iter().map(block).collect()
+    classes.parts().zip(classes.ranges()).flat_map(class).collect()
 }

@@ -2,7 +2,7 @@
 //!
 //! In X = CᵀC the problem is convex: minimise tr(V X⁻¹), V = AᵀA, where the constraints on X say that the
 //! sensitivity is at most 1. Single participation bounds the diagonal of X ([`coa`]; Yuan et al. 2016, program (9)),
-//! (k, b)-participation what a residue class of steps can see of it ([`multi_epoch`]; Choquette-Choo et al. 2023,
+//! (k, b)-participation what k steps at distances of b can see of it ([`multi_epoch`]; Choquette-Choo et al. 2023,
 //! section 3). Both are solved by Newton's method with preconditioned conjugate gradients and Armijo steps in the
 //! dual, whose every point is a lower bound and yields a feasible X beside it. The published COA takes such steps
 //! in the n² entries of X and for V + θI; the dual has a variable for each constraint, needs no θ for a singular V,
@@ -20,7 +20,10 @@ mod coa;
 mod conjugate;
 pub mod corners;
 mod dual;
+mod interior;
 mod multi_epoch;
+mod patterns;
+mod preconditioner;
 mod quadratic;
 mod row_space;
 mod search;
@@ -30,7 +33,6 @@ pub use coa::coa;
 pub use multi_epoch::multi_epoch;
 pub use quadratic::QuadraticForm;
 
-use classes::Classes;
 use nalgebra::DMatrix;
 use search::{Found, Problem};
 use thiserror::Error;
@@ -130,7 +132,7 @@ impl Optimum {
         relative_gap(self.objective, self.lower_bound)
     }
 
-    fn new(found: &Found, problem: &Problem<'_>, gap: usize) -> Result<Self, OptimizeError> {
+    fn new(found: &Found, problem: &Problem<'_>) -> Result<Self, OptimizeError> {
         let gram = problem.classes.unsorted(found.gram.as_ref());
         let strategy = algebra::reverse_cholesky(gram.as_ref()).ok_or(OptimizeError::Numerical)?;
         let strategy = algebra::dense(strategy.as_ref());
@@ -140,7 +142,7 @@ impl Optimum {
             strategy,
             objective: found.progress.objective,
             lower_bound: found.progress.lower_bound,
-            certificate: Certificate { gap, multipliers: Classes::dense(&found.multipliers) },
+            certificate: Certificate::new(problem.classes, &found.multipliers),
             iterations: found.progress.iteration,
             eigendecompositions: found.progress.eigendecompositions,
             stop: found.stop,
@@ -148,15 +150,9 @@ impl Optimum {
     }
 }
 
-/// Checks that k, b ≥ 1 and n ≤ k·b.
-fn check_participation(steps: usize, count: usize, gap: usize) -> Result<(), OptimizeError> {
-    if count == 0 || gap == 0 {
-        Err(OptimizeError::Participation { count, gap })
-    } else if steps.div_ceil(gap) > count {
-        Err(OptimizeError::Horizon { steps, count, gap })
-    } else {
-        Ok(())
-    }
+/// Checks that k, b ≥ 1.
+fn check_participation(count: usize, gap: usize) -> Result<(), OptimizeError> {
+    if count == 0 || gap == 0 { Err(OptimizeError::Participation { count, gap }) } else { Ok(()) }
 }
 
 /// Why there is no optimal strategy for what was given.
@@ -188,19 +184,6 @@ pub enum OptimizeError {
     /// A participation that cannot be.
     #[error("{count} participations {gap} steps apart: both numbers must be at least 1")]
     Participation {
-        /// Number of participations k.
-        count: usize,
-        /// Steps between them b.
-        gap: usize,
-    },
-    /// More steps than the participations of one entity can span.
-    #[error(
-        "{steps} steps are more than {count} participations {gap} steps apart can span, so that a pattern may begin \
-         at any step; expected at most {count}·{gap} steps, or at least {} participations", steps.div_ceil(*gap)
-    )]
-    Horizon {
-        /// Number of steps n.
-        steps: usize,
         /// Number of participations k.
         count: usize,
         /// Steps between them b.

@@ -8,7 +8,6 @@
 
 use super::{
     OptimizeError, Settings, Stop, algebra,
-    classes::Blocks,
     conjugate::conjugate_gradients,
     dual::Curvature,
     search::{Callback, Found, HALVINGS, Problem, Record, SUFFICIENT_RISE},
@@ -108,15 +107,16 @@ impl Point {
         let curvature =
             Curvature { transform: self.transform.clone(), values: &self.values, classes: problem.classes };
         let (free, stiffness) = (self.free(gradient), self.stiffness(&curvature));
-        let masked = |entries: Vec<f64>| -> Blocks {
-            blocks(entries.iter().zip(&free).map(|(entry, free)| if *free { *entry } else { 0.0 }))
+        let masked = |entries: Vec<f64>| -> Vec<f64> {
+            entries.iter().zip(&free).map(|(entry, free)| if *free { *entry } else { 0.0 }).collect()
         };
-        let apply = |direction: &Blocks| {
-            let damped = curvature.apply(direction).into_iter().zip(direction).zip(&stiffness);
-            masked(damped.map(|((h, d), stiff)| h[(0, 0)] + DAMPING * stiff * d[(0, 0)]).collect())
+        let apply = |direction: &[f64]| {
+            let curved = problem.classes.seen(&curvature.apply(&problem.classes.matrices(direction)));
+            let damped = curved.iter().zip(direction).zip(&stiffness);
+            masked(damped.map(|((h, d), stiff)| h + DAMPING * stiff * d).collect())
         };
-        let precondition = |residual: &Blocks| {
-            blocks(residual.iter().zip(&stiffness).map(|(entry, stiff)| entry[(0, 0)] / stiff))
+        let precondition = |residual: &[f64]| -> Vec<f64> {
+            residual.iter().zip(&stiffness).map(|(entry, stiff)| entry / stiff).collect()
         };
         let enough = |energy: f64| PRECISION * energy * (energy / self.bound()).min(0.01);
         let (ascent, steps) = conjugate_gradients(
@@ -126,17 +126,13 @@ impl Point {
             enough,
             CONJUGATE_GRADIENT_STEPS,
         );
-        let step = |((d, free), y): ((&Mat<f64>, &bool), &f64)| if *free { d[(0, 0)] } else { -y };
+        let step = |((d, free), y): ((&f64, &bool), &f64)| if *free { *d } else { -y };
         (ascent.iter().zip(&free).zip(&self.multipliers).map(step).collect(), steps)
     }
 }
 
 fn largest(entries: &[f64]) -> f64 {
     entries.iter().copied().fold(0.0, f64::max)
-}
-
-fn blocks(entries: impl Iterator<Item = f64>) -> Blocks {
-    entries.map(|entry| Mat::full(1, 1, entry)).collect()
 }
 
 /// `max(y + length·direction, floor)`.
@@ -156,7 +152,7 @@ pub(super) fn search(
     let mut point = Point::new(&problem.root, &start).ok_or(OptimizeError::Numerical)?;
     record.count(1, 0);
     loop {
-        record.raise(point.bound(), &blocks(point.multipliers.iter().copied()));
+        record.raise(point.bound(), &point.multipliers);
         let gram = point.gram();
         if let Some(objective) = problem.value(&gram) {
             record.lower(objective, gram);

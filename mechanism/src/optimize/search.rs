@@ -5,8 +5,10 @@
 
 use super::{
     OptimizeError, Progress, QuadraticForm, Settings, Stop, algebra,
-    classes::{self, Blocks, Classes},
+    classes::Classes,
+    conjugate::plus,
     dual::{self, Direction, Point},
+    interior::{self, Interior},
 };
 use faer::{Mat, MatRef};
 use std::ops::ControlFlow;
@@ -68,7 +70,8 @@ fn row_space(form: MatRef<'_, f64>) -> Option<Mat<f64>> {
 /// What a search found, on steps sorted by class.
 pub(super) struct Found {
     pub(super) gram: Mat<f64>,
-    pub(super) multipliers: Blocks,
+    /// v and w.
+    pub(super) multipliers: Vec<f64>,
     pub(super) progress: Progress,
     pub(super) stop: Stop,
 }
@@ -98,10 +101,10 @@ impl<'a> Record<'a> {
         Ok(Self { found, scale: problem.scale, settings, callback, shrunk: (f64::INFINITY, 0) })
     }
 
-    pub(super) fn raise(&mut self, bound: f64, multipliers: &Blocks) {
+    pub(super) fn raise(&mut self, bound: f64, multipliers: &[f64]) {
         if bound * self.scale > self.found.progress.lower_bound {
             self.found.progress.lower_bound = bound * self.scale;
-            self.found.multipliers = multipliers.clone();
+            self.found.multipliers = multipliers.to_vec();
         }
     }
 
@@ -148,7 +151,8 @@ pub(super) fn search(
 ) -> Result<Found, OptimizeError> {
     let mut record = Record::new(problem, settings, callback)?;
     let start = dual::start(problem.form.as_ref(), problem.classes);
-    let mut point = look(problem, &start, &mut record).ok_or(OptimizeError::Numerical)?;
+    let mut point = look(problem, &start, 0.0, &mut record).ok_or(OptimizeError::Numerical)?;
+    let mut interior = problem.classes.overlap().then(|| Interior::new(&point.multipliers, point.bound()));
     loop {
         let gram = point.gram(problem.classes);
         record.raise(point.bound(), &point.multipliers);
@@ -159,35 +163,45 @@ pub(super) fn search(
         if let Some(stop) = record.verdict() {
             return Ok(record.close(stop));
         }
-        let direction = point.newton_direction(&gram, problem.classes, settings.relative_gap);
+        let target = settings.relative_gap;
+        let direction = point.newton_direction(&gram, problem.classes, target, interior.as_ref());
         record.count(0, direction.conjugate_gradient_steps);
-        match climb(problem, &point, &direction, &mut record) {
-            Some(next) => point = next,
-            None => return Ok(record.close(Stop::Rounding)),
+        let Some((next, length)) = climb(problem, &point, &direction, interior.as_ref(), &mut record) else {
+            return Ok(record.close(Stop::Rounding));
+        };
+        if let Some(interior) = &mut interior {
+            interior.advance(&point.multipliers, &direction.ascent, length, &next.multipliers);
         }
+        point = next;
     }
 }
 
-/// Armijo's rule: the first of the lengths 1, ½, ¼, … that gains enough.
+/// Armijo's rule: the first of the lengths 1, ½, ¼, … of what keeps positive multipliers positive that gains enough.
 fn climb(
     problem: &Problem<'_>,
     from: &Point,
     direction: &Direction,
+    interior: Option<&Interior>,
     record: &mut Record<'_>,
-) -> Option<Point> {
-    (0..HALVINGS).map(|halvings| 0.5f64.powi(halvings)).find_map(|length| {
-        let beyond = classes::plus(&from.multipliers, length / WAY_TO_BOUNDARY, &direction.ascent);
-        if beyond.iter().any(|block| algebra::cholesky(block.as_ref()).is_none()) {
+) -> Option<(Point, f64)> {
+    let ascent = &direction.ascent;
+    let longest = interior.map_or(1.0, |_| interior::longest(&from.multipliers, ascent));
+    let weight = interior.map_or(0.0, |interior| interior.weight * ascent.len() as f64);
+    (0..HALVINGS).map(|halvings| longest * 0.5f64.powi(halvings)).find_map(|length| {
+        let beyond = plus(&from.multipliers, length / WAY_TO_BOUNDARY, ascent);
+        if problem.classes.matrices(&beyond).iter().any(|block| algebra::cholesky(block.as_ref()).is_none()) {
             return None;
         }
-        let trial = classes::plus(&from.multipliers, length, &direction.ascent);
-        let enough = from.bound() + SUFFICIENT_RISE * length * direction.rise;
-        look(problem, &trial, record).filter(|next| next.bound() >= enough)
+        let trial = plus(&from.multipliers, length, ascent);
+        let enough = from.value(interior) + SUFFICIENT_RISE * length * direction.rise;
+        look(problem, &trial, weight, record)
+            .filter(|next| next.value(interior) >= enough)
+            .map(|next| (next, length))
     })
 }
 
-fn look(problem: &Problem<'_>, multipliers: &Blocks, record: &mut Record<'_>) -> Option<Point> {
-    let point = Point::new(problem.form.as_ref(), problem.classes, multipliers)?;
+fn look(problem: &Problem<'_>, multipliers: &[f64], weight: f64, record: &mut Record<'_>) -> Option<Point> {
+    let point = Point::new(problem.form.as_ref(), problem.classes, multipliers, weight)?;
     record.count(1, 0);
     Some(point)
 }
