@@ -133,9 +133,9 @@ fn multi_epoch_finds_the_reference_optima_of_overlapping_patterns() {
     let purpose = "-w prefix -n 64 --participation 4x4";
     let found = json(&lab, &format!("optimize --method multi-epoch {purpose}"));
     // Between the bounds of a prototype in numpy.
-    check_certified(purpose, &found, 1958.109_611_011, 1958.109_611_023);
+    check_certified(purpose, &found, 1_958.109_611_011, 1_958.109_611_023);
     let planned = json(&lab, &format!("plan {purpose} --strategy optimal"));
-    close(purpose, &planned["loss"], 1958.109_611_02, 1e-6);
+    close(purpose, &planned["loss"], 1_958.109_611_02, 1e-6);
 }
 
 #[test]

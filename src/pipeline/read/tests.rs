@@ -3,7 +3,7 @@
 use super::super::PipelineError;
 use super::epochs::{NO_CLOCK, PRIVATE_EVENT_TIME};
 use super::*;
-use crate::pipeline::EntityUnit;
+use crate::pipeline::{EntityUnit, Format, Input, RowPolicies, RowPolicy};
 use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
 use hushflow_operators::{EntityLimits, Several};
 
