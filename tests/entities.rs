@@ -96,7 +96,7 @@ fn changed(text: &str, from: &str, to: &str) -> String {
 fn aircraft_are_bounded_as_plain_loops_bound_them() {
     let lab = Lab::new();
     let example = by_aircraft();
-    let keep = changed(&example, "several = \"average\"", "several = \"keep\"");
+    let keep = changed(&example, "\nseveral = \"average\"", "\nseveral = \"keep\"");
     let two = changed(&keep, "records_per_epoch = 1", "records_per_epoch = 2");
     let mut seen = BTreeSet::new();
     for (name, text, workers) in [
@@ -136,7 +136,7 @@ fn disturbed(lab: &Lab) -> PathBuf {
         }
         for delay in copies {
             let at = recorded + delay as i64;
-            let (day, second) = (at / 86_400 - 15_706, at % 86_400);
+            let (day, second) = (at / 86_400 - 15_705, at % 86_400);
             let date =
                 if day <= 31 { format!("2013-01-{day:02}") } else { format!("2013-02-{:02}", day - 31) };
             let time = format!("{date}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60);

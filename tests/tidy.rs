@@ -15,6 +15,7 @@ const RESERVED: [(&[&str], &[&str], &str); 6] = [
             "examples/embed_in_timely.rs",
             "benches/pipeline.rs",
             "benches/adam.rs",
+            "benches/ingestion.rs",
         ],
         "dataflow is plumbing around mathematics",
     ),
