@@ -5,7 +5,7 @@
 mod harness;
 mod servers;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ impl Case {
         self.lab.path("state")
     }
 
-    fn start(&self, pipeline: &PathBuf, arguments: &[&str]) -> Child {
+    fn start(&self, pipeline: &Path, arguments: &[&str]) -> Child {
         run(pipeline, &self.state(), 2).args(arguments).spawn().expect("the run starts")
     }
 
@@ -114,7 +114,7 @@ fn to_redis(case: &Case, port: u16, client: &mut Option<Client>, row: usize) {
     let fields =
         case.names.iter().zip(&case.rows[row]).flat_map(|(name, value)| [name.as_str(), value.as_str()]);
     let parts: Vec<&str> = ["XADD", "rows", &id].into_iter().chain(fields).collect();
-    if row % 300 == 0 {
+    if row.is_multiple_of(300) {
         *client = Some(Client::new(port));
         let ready = |client: &mut Client| !client.redis(&["PING"]).starts_with("-LOADING");
         await_until("Redis has read its file", || client.as_mut().is_some_and(ready));
@@ -122,7 +122,7 @@ fn to_redis(case: &Case, port: u16, client: &mut Option<Client>, row: usize) {
     let client = client.as_mut().expect("a client");
     let answer = client.redis(&parts);
     assert_eq!(answer, id);
-    if row % 7 == 0 {
+    if row.is_multiple_of(7) {
         assert!(client.redis(&parts).contains("equal or smaller"), "Redis takes an id once");
     }
 }
@@ -203,7 +203,7 @@ fn create_stream(port: u16) {
 
 /// Publishes a row to JetStream, and again with the same id as one does who has not heard the answer.
 fn to_nats(case: &Case, port: u16, client: &mut Option<Client>, row: usize) {
-    if row % 300 == 0 {
+    if row.is_multiple_of(300) {
         *client = Some(Client::nats(port));
     }
     let client = client.as_mut().expect("a client");
@@ -211,7 +211,7 @@ fn to_nats(case: &Case, port: u16, client: &mut Option<Client>, row: usize) {
     let mut publish = || client.nats_ask("rows.x", &head, &case.json(row));
     let answer = publish();
     assert!(answer.contains("\"seq\""), "{answer}");
-    if row % 7 == 0 {
+    if row.is_multiple_of(7) {
         assert!(publish().contains("\"duplicate\""), "JetStream takes an id once");
     }
 }

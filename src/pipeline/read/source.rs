@@ -21,10 +21,9 @@ pub(super) fn source(section: &Section<'_>, base: &Path) -> Option<(Source, RowP
         follow: section.flag("follow").unwrap_or(false),
         acknowledge: section.flag("acknowledge").unwrap_or(false),
     };
-    let input = input(section, &paths, &flags, base);
+    let input = input(section, &paths, &flags, base)?;
     let header = header(section);
-    let format = format.or_else(|| format_of(section, &paths, input.as_ref()))?;
-    let input = input?;
+    let format = format.or_else(|| format_of(section, &paths, &input))?;
     let journal = flags.journal.unwrap_or(false) || matches!(input, Input::Socket(_));
     let source = Source { input, format, journal, header };
     check(section, &flags, &source, rows);
@@ -230,8 +229,8 @@ fn check(section: &Section<'_>, flags: &Flags, source: &Source, rows: RowPolicie
 }
 
 /// The format that the kind of input has, or that the extensions of all paths agree on.
-fn format_of(section: &Section<'_>, paths: &[Text<'_>], input: Option<&Input>) -> Option<Format> {
-    if let Some(Input::Broker(broker)) = input {
+fn format_of(section: &Section<'_>, paths: &[Text<'_>], input: &Input) -> Option<Format> {
+    if let Input::Broker(broker) = input {
         return Some(match broker.protocol {
             Protocol::Redis => Format::Fields,
             Protocol::Nats => Format::Ndjson,
