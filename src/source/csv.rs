@@ -26,6 +26,24 @@ pub(super) struct CsvRows {
 impl CsvRows {
     /// Reads the header of `stream` and finds the wanted columns in it.
     pub(super) fn open(stream: Stream, path: &Path, wanted: &[String]) -> Result<Self, SourceError> {
+        Self::open_with(stream, path, |header| wanted.iter().map(|name| find(header, name, path)).collect())
+    }
+
+    /// Reads the header of `stream` and takes all columns that it names.
+    pub(super) fn open_all(stream: Stream, path: &Path) -> Result<(Self, Vec<String>), SourceError> {
+        let mut names = Vec::new();
+        let rows = Self::open_with(stream, path, |header| {
+            names = header.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+            names.iter().map(|name| find(header, name, path)).collect()
+        })?;
+        Ok((rows, names))
+    }
+
+    fn open_with(
+        stream: Stream,
+        path: &Path,
+        columns: impl FnOnce(&[&[u8]]) -> Result<Vec<usize>, SourceError>,
+    ) -> Result<Self, SourceError> {
         let (parser, ends) = (Reader::new(), vec![0; 64]);
         let mut rows = CsvRows { stream, parser, width: 0, columns: Vec::new(), ends, line: 1 };
         let mut row = Row::default();
@@ -36,8 +54,7 @@ impl CsvRows {
             }
             (Outcome::Row, width) => {
                 let header: Vec<&[u8]> = (0..width).map(|i| row.text[rows.range(i)].trim_ascii()).collect();
-                rows.columns =
-                    wanted.iter().map(|name| find(&header, name, path)).collect::<Result<_, _>>()?;
+                rows.columns = columns(&header)?;
                 rows.width = width;
                 Ok(rows)
             }

@@ -25,12 +25,12 @@ pub enum SourceError {
         /// The file.
         path: PathBuf,
     },
-    /// A column of the pipeline is not in the header.
+    /// A wanted column is not in the header.
     ///
     /// A header may be a row of data by mistake, so it is not shown.
     #[error(
         "{}:1: none of the {width} columns that line 1 names is {column:?}{}: names must agree to the letter; \
-         correct the name in the pipeline file, or begin the file with a header", path.display(),
+         correct the name, or begin the file with a header", path.display(),
         meant.as_ref().map(|name| format!("; did you mean {name:?}?")).unwrap_or_default()
     )]
     NoColumn {
@@ -43,7 +43,7 @@ pub enum SourceError {
         /// A name in the header that is nearly the column's.
         meant: Option<String>,
     },
-    /// A column of the pipeline is in the header twice.
+    /// A wanted column is in the header twice.
     #[error("{}:1: the header has more than one column {column:?}: rename one of them", path.display())]
     ColumnTwice {
         /// The file.

@@ -43,6 +43,7 @@ mod roles;
 mod row;
 mod session;
 mod socket;
+pub mod table;
 #[cfg(test)]
 mod tests;
 mod wire;

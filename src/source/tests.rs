@@ -133,7 +133,7 @@ fn errors_name_file_line_column_and_kind_but_no_value() {
     let no_column = |meant: &str| {
         format!(
             ":1: none of the 2 columns that line 1 names is \"x\"{meant}: names must agree to the letter; correct the \
-             name in the pipeline file, or begin the file with a header"
+             name, or begin the file with a header"
         )
     };
     csv(b"y,z\n1,2\n", &no_column(""));

@@ -1,0 +1,269 @@
+//! A numeric CSV file read as a whole: n rows of d columns, for estimators that look at all records at once.
+//!
+//! Rows and fields are read as those of a pipeline's source are. A row that lacks a value (empty, `NA`, `NaN`, `?` and their
+//! like, or not finite) is handled as [`MissingRows`] says; any other text is an error, for then the column is not numeric.
+//! Bounds are not looked at here: whoever uses the rows clips them.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+use zeroize::Zeroize;
+
+use super::csv::CsvRows;
+use super::error::{Defect, SourceError};
+use super::files::{STANDARD_INPUT, Stream, io_error};
+use super::row::{Outcome, RECORD_LIMIT, Row, Rows};
+
+/// Words for a value that is not there, in lower case.
+const ABSENT: [&str; 7] = ["na", "n/a", "nan", "null", "none", "?", "-nan"];
+
+/// What becomes of a row that lacks a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissingRows {
+    /// It is left out. Then the number of rows tells how many were complete: the guarantee is about those alone.
+    Skip,
+    /// It is an error.
+    Reject,
+    /// It stays, with NaN for each missing value: the number of rows is that of the file, whatever they hold.
+    Keep,
+}
+
+/// Rows of a file. Private data: they can't be printed, and are wiped when dropped.
+pub struct Table {
+    columns: Vec<String>,
+    values: Vec<f64>,
+    incomplete: u64,
+}
+
+impl Table {
+    /// Reads these columns of a CSV file with a header, or all of them; of the standard input where the path is `-`.
+    ///
+    /// # Errors
+    /// [`TableError`] says which line and column can't be used, and never what was in it.
+    pub fn read(path: &Path, columns: Option<&[String]>, missing: MissingRows) -> Result<Self, TableError> {
+        let standard_input = path == Path::new("-");
+        let stream = if standard_input { Stream::new(io::stdin(), 0) } else { Stream::open_file(path, 0)? };
+        let path = if standard_input { Path::new(STANDARD_INPUT) } else { path };
+        let (rows, columns) = match columns {
+            Some(columns) => (CsvRows::open(stream, path, columns)?, columns.to_vec()),
+            None => CsvRows::open_all(stream, path)?,
+        };
+        if columns.iter().all(|name| name.parse::<f64>().is_ok()) {
+            return Err(TableError::HeaderOfNumbers { path: path.into() });
+        }
+        Reading { path, columns, missing, values: Vec::new(), incomplete: 0 }.all(rows)
+    }
+
+    /// The columns' names, in the order of a row's values.
+    pub fn columns(&self) -> &[String] {
+        &self.columns
+    }
+
+    /// All rows, one after the other.
+    pub fn values(&self) -> &[f64] {
+        &self.values
+    }
+
+    /// The number of rows n.
+    pub fn rows(&self) -> usize {
+        self.values.len() / self.columns.len()
+    }
+
+    /// The number of rows that lack a value, skipped or kept. Private: for the operator's eyes.
+    pub fn incomplete(&self) -> u64 {
+        self.incomplete
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        self.values.zeroize();
+    }
+}
+
+/// A table that is being read.
+struct Reading<'a> {
+    path: &'a Path,
+    columns: Vec<String>,
+    missing: MissingRows,
+    values: Vec<f64>,
+    incomplete: u64,
+}
+
+impl Reading<'_> {
+    fn all(mut self, mut rows: CsvRows) -> Result<Table, TableError> {
+        let mut row = Row::default();
+        loop {
+            match rows.read(&mut row).map_err(|source| io_error(self.path, source))? {
+                Outcome::End => break,
+                Outcome::TooLong => {
+                    let (path, line) = (self.path.into(), rows.line());
+                    return Err(SourceError::RecordTooLong { path, line, limit: RECORD_LIMIT }.into());
+                }
+                Outcome::Row => self.add(&row, rows.line())?,
+            }
+        }
+        let Reading { columns, values, incomplete, .. } = self;
+        Ok(Table { columns, values, incomplete })
+    }
+
+    fn add(&mut self, row: &Row, line: u64) -> Result<(), TableError> {
+        if let Some(defect) = row.defect {
+            return Err(self.bad(line, None, defect));
+        }
+        let start = self.values.len();
+        let mut incomplete = None;
+        for slot in 0..self.columns.len() {
+            let value = match number(row, slot) {
+                Ok(value) => value,
+                Err(defect @ (Defect::Missing | Defect::NotFinite)) => {
+                    incomplete.get_or_insert((slot, defect));
+                    f64::NAN
+                }
+                Err(defect) => return Err(self.bad(line, Some(slot), defect)),
+            };
+            self.values.push(value);
+        }
+        let Some((slot, defect)) = incomplete else { return Ok(()) };
+        self.incomplete += 1;
+        match self.missing {
+            MissingRows::Keep => {}
+            MissingRows::Skip => self.values.truncate(start),
+            MissingRows::Reject => return Err(self.bad(line, Some(slot), defect)),
+        }
+        Ok(())
+    }
+
+    fn bad(&self, line: u64, slot: Option<usize>, defect: Defect) -> TableError {
+        let (path, column) = (self.path.into(), slot.map(|slot| self.columns[slot].clone()));
+        match defect {
+            Defect::Missing | Defect::NotFinite => TableError::Missing { path, line, column, defect },
+            _ => TableError::Unusable { path, line, column, defect },
+        }
+    }
+}
+
+fn number(row: &Row, slot: usize) -> Result<f64, Defect> {
+    let absent = |text: &[u8]| ABSENT.iter().any(|word| text.eq_ignore_ascii_case(word.as_bytes()));
+    match row.number(slot) {
+        Err(Defect::NotANumber) if row.text(slot).is_ok_and(absent) => Err(Defect::Missing),
+        number => number,
+    }
+}
+
+fn named(column: &Option<String>) -> String {
+    column.as_ref().map(|name| format!("column {name:?}: ")).unwrap_or_default()
+}
+
+/// Why a file is no numeric table. No message holds a value of a row.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// The file can't be read, or its header lacks a column.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The first line holds numbers alone.
+    #[error(
+        "{}:1: every name in the first line is a number: expected a header row with the columns' names, so that no \
+         record is taken for one", path.display()
+    )]
+    HeaderOfNumbers {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A row lacks a value and rows must not.
+    #[error(
+        "{}:{line}: {}{defect}: mend the row, or say what becomes of rows that lack a value (--missing)",
+        path.display(), named(column)
+    )]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// The line where the row begins.
+        line: u64,
+        /// The first column that lacks a value.
+        column: Option<String>,
+        /// Missing, or not finite.
+        defect: Defect,
+    },
+    /// A row has a text where a number was expected, or too few or too many fields.
+    #[error(
+        "{}:{line}: {}{defect}: mend the row, or name the numeric columns that are wanted (--columns)",
+        path.display(), named(column)
+    )]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// The line where the row begins.
+        line: u64,
+        /// The column, unless the whole row is wrong.
+        column: Option<String>,
+        /// What is wrong.
+        defect: Defect,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(content: &str, columns: Option<&[&str]>, missing: MissingRows) -> Result<Table, String> {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("t.csv");
+        std::fs::write(&path, content).expect("a file");
+        let columns: Option<Vec<String>> =
+            columns.map(|names| names.iter().map(|&name| name.into()).collect());
+        let shown = format!("{}:", path.display());
+        Table::read(&path, columns.as_deref(), missing)
+            .map_err(|error| error.to_string().replace(&shown, "t.csv:"))
+    }
+
+    fn check_error(content: &str, missing: MissingRows, expected: &str) {
+        let found = read(content, None, missing).err().expect("an error");
+        assert_eq!(found, expected, "{content:?}");
+    }
+
+    #[test]
+    fn all_columns_or_those_that_are_named() {
+        let table = read("a, b ,c\n1,2,3\n4.5,-5e0,6\n", None, MissingRows::Reject).unwrap();
+        assert_eq!(table.columns(), ["a", "b", "c"]);
+        assert_eq!((table.rows(), table.values()), (2, &[1.0, 2.0, 3.0, 4.5, -5.0, 6.0][..]));
+        let table = read("a,b,c\n1,x,3\n", Some(&["c", "a"]), MissingRows::Reject).unwrap();
+        assert_eq!(table.values(), [3.0, 1.0]);
+    }
+
+    #[test]
+    fn rows_that_lack_a_value_are_skipped_kept_or_refused() {
+        let content = "a,b\n1,\n2,NA\nnan,3\n?,4\n5,6\ninf,7\n";
+        let skipped = read(content, None, MissingRows::Skip).unwrap();
+        assert_eq!((skipped.values(), skipped.incomplete()), (&[5.0, 6.0][..], 5));
+        let kept = read(content, None, MissingRows::Keep).unwrap();
+        assert_eq!((kept.rows(), kept.incomplete()), (6, 5));
+        assert!(kept.values()[1].is_nan() && kept.values()[10].is_nan());
+        let mend = "mend the row, or say what becomes of rows that lack a value (--missing)";
+        let message = format!("t.csv:2: column \"b\": the value is missing: {mend}");
+        check_error(content, MissingRows::Reject, &message);
+    }
+
+    #[test]
+    fn errors_name_line_and_column_and_no_value() {
+        let mend = "mend the row, or name the numeric columns that are wanted (--columns)";
+        let not_a_number = format!("t.csv:3: column \"b\": expected a number: {mend}");
+        check_error("a,b\n1,2\n3,secret\n", MissingRows::Skip, &not_a_number);
+        let width = format!("t.csv:2: the row has not as many fields as the header: {mend}");
+        check_error("a,b\n1\n", MissingRows::Skip, &width);
+        let header = "t.csv:1: every name in the first line is a number: expected a header row with the columns' \
+                      names, so that no record is taken for one";
+        check_error("1,2\n3,4\n", MissingRows::Skip, header);
+        let twice = "t.csv:1: the header has more than one column \"a\": rename one of them";
+        check_error("a,a\n3,4\n", MissingRows::Skip, twice);
+        let empty = "t.csv: the file is empty: expected a header row with the columns' names";
+        check_error("", MissingRows::Skip, empty);
+    }
+
+    #[test]
+    fn a_table_without_rows_has_none() {
+        assert_eq!(read("a,b\n", None, MissingRows::Skip).unwrap().rows(), 0);
+    }
+}
