@@ -15,6 +15,7 @@
 //! rounding. With the B = 47 of production the exact trials are met once in 2³⁶ draws; the tests run the
 //! same code with small B, where they are met all the time.
 
+use super::exponential;
 use super::uniform::LazyUniform;
 use num_bigint::BigUint;
 use rand::CryptoRng;
@@ -131,28 +132,9 @@ fn scaled_weight(h: u64, precision: u64, denominator: u64) -> (BigUint, BigUint)
     ((low / denominator) >> 64u32, ((high / denominator) >> 64u32) + 1u32)
 }
 
-/// Integers that enclose `2^precision·exp(−a)`, a = h²/8192, with a distance far below 2⁶⁴.
-///
-/// exp(a) = Σaⁿ/n! has positive terms only, so rounding every term down and up encloses it. After n ≥ 2a terms
-/// the rest is at most the last term. The relative width is below (terms+2)²·2^−working.
+/// Integers that enclose `2^precision·exp(−h²/8192)`.
 fn exponential_bounds(h: u64, precision: u64) -> (BigUint, BigUint) {
-    let working = precision + 64;
-    let one = BigUint::from(1u32) << working;
-    let (mut low_term, mut high_term) = (one.clone(), one.clone());
-    let (mut low, mut high) = (one.clone(), one);
-    let square = BigUint::from(h) * h;
-    let mut n = 0u64;
-    while n * 4096 < h * h || high_term > BigUint::from(1u32) {
-        n += 1;
-        let divisor = 8192 * n;
-        low_term = low_term * &square / divisor;
-        high_term = (high_term * &square + (divisor - 1)) / divisor;
-        low += &low_term;
-        high += &high_term;
-    }
-    high += high_term;
-    let scaled = BigUint::from(1u32) << (precision + working);
-    (&scaled / high, scaled / low + 1u32)
+    exponential::bounds(&(BigUint::from(h) * h), &BigUint::from(8192u32), precision)
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 //! | [`scale`] | the standard deviations that the sampler covers, on an integer grid |
 //! | [`gaussian`] | the sampler of every release, with its proof |
 //! | `bins` | its first stage: which bin of width σ/64 |
+//! | [`selection`] | the exponential mechanism: which of a few candidates has a high score |
+//! | `exponential` | exponentials of rational numbers, enclosed by integers |
 //! | `uniform` | real uniforms that are drawn bit by bit, as far as a comparison needs |
 //! | [`entropy`] | where the random bits come from: the operating system, or a seed in simulations |
 //! | [`reference`](mod@reference) | a second, slow, independent exact sampler to test the first against |
@@ -14,9 +16,11 @@
 
 mod bins;
 pub mod entropy;
+mod exponential;
 pub mod gaussian;
 pub mod reference;
 pub mod scale;
+pub mod selection;
 mod uniform;
 
 pub use entropy::{EntropyError, NoiseGenerator, NoiseSource};

@@ -1,0 +1,356 @@
+//! One connected component: a primal-dual interior-point method whose unknowns are the measured entries alone.
+//!
+//! With the measurements y_jk of precision λ_jk, (j, k) ∈ S, barrier weight μ > 0 and W, M ≻ 0,
+//!
+//! ```text
+//! min_W  ½ Σ_S λ_jk (W_jk − y_jk)² − μ log|W|      is solved by      W M = μI,   M_jk = 0 off S,
+//!        W_jj = y_jj + M_jj/λ_jj,   W_jk = y_jk + 2 M_jk/λ_jk  (j ≠ k)
+//! ```
+//!
+//! M = μW⁻¹ is the multiplier of W ⪰ 0 and, over μ, the precision matrix: it has the sparsity of S exactly, at every
+//! iterate. So a Newton step (of Helmberg, Rendl, Vanderbei & Wolkowicz 1996, Kojima et al. 1997 and Monteiro 1997, with
+//! Mehrotra's predictor and corrector) is a linear system in the |S| entries of M, not in the d(d+1)/2 of W:
+//!
+//! ```text
+//! Σ_b (tr(B_a W B_b M⁻¹) + [a = b] c_a) Δ_b = ⟨B_a, μM⁻¹ − ΔWΔM M⁻¹⟩ − ŷ_a − c_a M_a
+//! ```
+//!
+//! As μ falls, (W, M) runs along the central path. Where the measurements have a positive definite completion its end is
+//! the one of maximum entropy; where they have none, it is the limit of the entropy-regularised solutions (the paper's Σ*).
+//! μ is in the unit of the log-likelihood: an objective within mμ of the best, for m columns.
+//!
+//! Beyond [`DIRECT`] entries the system is solved by conjugate gradients, of two matrix products a step.
+
+use super::algebra::{cholesky, inner, inverse, moved, product, solve, symmetric_part};
+use faer::Mat;
+
+/// Entries up to which the Newton system is factored.
+const DIRECT: usize = 1600;
+
+/// Most Newton steps; some fifteen are typical.
+const STEPS: usize = 80;
+
+/// Distance of WM/μ from I at which the end is reached, unless rounding allows no more.
+const CENTRED: f64 = 1e-10;
+
+/// The same, and the μ, of ends that are passed through.
+const COARSE: f64 = 1e-5;
+
+/// Share of the way to the boundary that a step takes.
+const TO_THE_BOUNDARY: f64 = 0.95;
+
+/// A measured entry of a component: local row ≥ column.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Entry {
+    pub(super) row: usize,
+    pub(super) column: usize,
+    pub(super) value: f64,
+    pub(super) precision: f64,
+}
+
+impl Entry {
+    fn diagonal(&self) -> bool {
+        self.row == self.column
+    }
+
+    /// What B_a = e_j e_kᵀ + e_k e_jᵀ counts an entry: once on the diagonal.
+    fn weight(&self) -> f64 {
+        if self.diagonal() { 1.0 } else { 2.0 }
+    }
+
+    /// c_a: of ⟨B_a, W⟩ = ŷ_a + c_a M_a.
+    fn slack(&self) -> f64 {
+        self.weight() * self.weight() / self.precision
+    }
+}
+
+/// A place on the way: W and M, both positive definite.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) covariance: Mat<f64>,
+    pub(super) multiplier: Mat<f64>,
+}
+
+impl Place {
+    /// Of a single column, on its central path: λ(W − y) = μ/W.
+    pub(super) fn single(value: f64, precision: f64, barrier: f64) -> Self {
+        let root = (value * value + 4.0 * barrier / precision).sqrt();
+        // Of the two forms that which does not cancel.
+        let covariance = match value > 0.0 {
+            true => (value + root) / 2.0,
+            false => 2.0 * barrier / precision / (root - value),
+        };
+        let of = |value| Mat::from_fn(1, 1, |_, _| value);
+        Place { covariance: of(covariance), multiplier: of(barrier / covariance) }
+    }
+
+    /// Several of other components side by side, with no correlation between them.
+    pub(super) fn beside(places: &[&Place]) -> Self {
+        let size = places.iter().map(|place| place.covariance.nrows()).sum();
+        let of = |matrix: fn(&Place) -> &Mat<f64>| {
+            let (mut joint, mut start) = (Mat::zeros(size, size), 0);
+            for part in places.iter().map(|place| matrix(place)) {
+                joint.as_mut().submatrix_mut(start, start, part.nrows(), part.nrows()).copy_from(part);
+                start += part.nrows();
+            }
+            joint
+        };
+        Place { covariance: of(|place| &place.covariance), multiplier: of(|place| &place.multiplier) }
+    }
+
+    /// ⟨W, M⟩/m: the μ that this place is near to.
+    fn barrier(&self) -> f64 {
+        inner(&self.covariance, &self.multiplier) / self.covariance.nrows() as f64
+    }
+}
+
+/// The end of a way, and where a later one may begin.
+pub(super) struct Solution {
+    pub(super) end: Place,
+    /// The last place whose μ was not below the one asked for.
+    pub(super) begin: Place,
+    /// Newton steps taken.
+    pub(super) steps: usize,
+}
+
+/// Follows the central path from `start` to `target`. Places with μ of `warm` or above are remembered.
+pub(super) fn follow(entries: &[Entry], start: Place, target: f64, warm: f64) -> Solution {
+    let mut way = Way { entries, begin: start.clone(), place: start };
+    let scale = entries.iter().fold(0.0, |scale: f64, entry| scale.max(entry.value.abs()));
+    let enough = if target < COARSE { CENTRED } else { COARSE };
+    let (mut steps, mut off_centre) = (0, f64::INFINITY);
+    while steps < STEPS {
+        let barrier = way.place.barrier();
+        if barrier >= warm {
+            way.begin = way.place.clone();
+        }
+        let near = barrier <= target * 1.5 && way.residual() <= 1e-11 * scale;
+        if near {
+            let before = std::mem::replace(&mut off_centre, way.off_centre(target));
+            if off_centre <= enough || off_centre > before / 2.0 {
+                break;
+            }
+        }
+        if way.step(target, near).is_none() {
+            break;
+        }
+        steps += 1;
+    }
+    Solution { end: way.place, begin: way.begin, steps }
+}
+
+struct Way<'a> {
+    entries: &'a [Entry],
+    place: Place,
+    begin: Place,
+}
+
+/// ΔW and ΔM.
+struct Direction {
+    covariance: Mat<f64>,
+    multiplier: Mat<f64>,
+}
+
+impl Way<'_> {
+    /// Largest |W_jk − y_jk − c M_jk| over the measured entries.
+    fn residual(&self) -> f64 {
+        let Place { covariance, multiplier } = &self.place;
+        let off = self.entries.iter().map(|entry| {
+            let at = (entry.row, entry.column);
+            let shift = entry.slack() / entry.weight() * multiplier[at];
+            (covariance[at] - entry.value - shift).abs()
+        });
+        off.fold(0.0, f64::max)
+    }
+
+    /// Largest entry of WM/μ − I.
+    fn off_centre(&self, barrier: f64) -> f64 {
+        let product = product(self.place.covariance.as_ref(), self.place.multiplier.as_ref());
+        let size = product.nrows();
+        let off = (0..size)
+            .flat_map(|j| (0..size).map(move |i| (i, j)))
+            .map(|at| (product[at] / barrier - if at.0 == at.1 { 1.0 } else { 0.0 }).abs());
+        off.fold(0.0, f64::max)
+    }
+
+    /// One step towards `target`; straight to it where it is near. `None` where rounding allows no more.
+    fn step(&mut self, target: f64, near: bool) -> Option<()> {
+        let inverse = inverse(&cholesky(self.place.multiplier.clone())?);
+        let system = System::new(self.entries, &self.place.covariance, &inverse)?;
+        let barrier = self.place.barrier();
+        let direction = if near {
+            self.direction(&system, &inverse, target, None)?
+        } else {
+            let predictor = self.direction(&system, &inverse, 0.0, None)?;
+            let reach = self.reach(&predictor)?;
+            let ahead = self.at(&predictor, reach).barrier();
+            let aim = (barrier * (ahead / barrier).clamp(0.0, 1.0).powi(3)).max(target);
+            self.direction(&system, &inverse, aim, Some(&predictor))?
+        };
+        let reach = self.reach(&direction)?;
+        self.place = self.at(&direction, reach);
+        Some(())
+    }
+
+    fn direction(
+        &self,
+        system: &System<'_>,
+        inverse: &Mat<f64>,
+        barrier: f64,
+        predictor: Option<&Direction>,
+    ) -> Option<Direction> {
+        let Place { covariance, multiplier } = &self.place;
+        let second_order = predictor.map(|by| {
+            let square = product(by.covariance.as_ref(), by.multiplier.as_ref());
+            symmetric_part(product(square.as_ref(), inverse.as_ref()))
+        });
+        let second = |at| second_order.as_ref().map_or(0.0, |second: &Mat<f64>| second[at]);
+        let right: Vec<f64> = self
+            .entries
+            .iter()
+            .map(|entry| {
+                let at = (entry.row, entry.column);
+                entry.weight() * (barrier * inverse[at] - second(at) - entry.value)
+                    - entry.slack() * multiplier[at]
+            })
+            .collect();
+        let size = covariance.nrows();
+        let change = spread(self.entries, &system.solve(&right)?, size);
+        let turned = product(product(covariance.as_ref(), change.as_ref()).as_ref(), inverse.as_ref());
+        let turned = symmetric_part(turned);
+        let shift = Mat::from_fn(size, size, |i, j| {
+            barrier * inverse[(i, j)] - covariance[(i, j)] - turned[(i, j)] - second((i, j))
+        });
+        Some(Direction { covariance: symmetric_part(shift), multiplier: change })
+    }
+
+    fn at(&self, direction: &Direction, step: f64) -> Place {
+        Place {
+            covariance: moved(&self.place.covariance, step, &direction.covariance),
+            multiplier: moved(&self.place.multiplier, step, &direction.multiplier),
+        }
+    }
+
+    /// The length of a step that keeps both matrices positive definite.
+    fn reach(&self, direction: &Direction) -> Option<f64> {
+        let inside = |step: f64| {
+            let Place { covariance, multiplier } = self.at(direction, step);
+            cholesky(covariance).is_some() && cholesky(multiplier).is_some()
+        };
+        if inside(1.0) {
+            return Some(1.0);
+        }
+        let (mut low, mut high) = (0.0, 1.0);
+        while high - low > 0.02 * high {
+            let middle = if low > 0.0 { (low + high) / 2.0 } else { high / 2.0 };
+            if inside(middle) {
+                low = middle
+            } else {
+                high = middle
+            }
+            if high < 1e-8 {
+                return None;
+            }
+        }
+        Some(TO_THE_BOUNDARY * low)
+    }
+}
+
+/// The symmetric matrix of these entries.
+fn spread(entries: &[Entry], values: &[f64], size: usize) -> Mat<f64> {
+    let mut matrix = Mat::zeros(size, size);
+    for (entry, &value) in entries.iter().zip(values) {
+        matrix[(entry.row, entry.column)] = value;
+        matrix[(entry.column, entry.row)] = value;
+    }
+    matrix
+}
+
+/// The Newton system of a place: symmetric, positive definite.
+enum System<'a> {
+    Factored(Mat<f64>),
+    Iterative { entries: &'a [Entry], covariance: &'a Mat<f64>, inverse: &'a Mat<f64>, diagonal: Vec<f64> },
+}
+
+impl<'a> System<'a> {
+    fn new(entries: &'a [Entry], covariance: &'a Mat<f64>, inverse: &'a Mat<f64>) -> Option<Self> {
+        if entries.len() <= DIRECT {
+            return cholesky(newton_matrix(entries, covariance, inverse)).map(System::Factored);
+        }
+        let diagonal = entries.iter().map(|a| coefficient(a, a, covariance, inverse) + a.slack()).collect();
+        Some(System::Iterative { entries, covariance, inverse, diagonal })
+    }
+
+    fn solve(&self, right: &[f64]) -> Option<Vec<f64>> {
+        let solution = match self {
+            System::Factored(factor) => solve(factor, right),
+            System::Iterative { diagonal, .. } => {
+                conjugate_gradients(|vector| self.times(vector), diagonal, right)
+            }
+        };
+        solution.iter().all(|value| value.is_finite()).then_some(solution)
+    }
+
+    fn times(&self, vector: &[f64]) -> Vec<f64> {
+        let System::Iterative { entries, covariance, inverse, .. } = self else { return Vec::new() };
+        let change = spread(entries, vector, covariance.nrows());
+        let turned = product(product(covariance.as_ref(), change.as_ref()).as_ref(), inverse.as_ref());
+        let terms = entries.iter().zip(vector).map(|(entry, value)| {
+            let (i, j) = (entry.row, entry.column);
+            entry.weight() * (turned[(i, j)] + turned[(j, i)]) / 2.0 + entry.slack() * value
+        });
+        terms.collect()
+    }
+}
+
+/// tr(B_a W B_b X).
+fn coefficient(a: &Entry, b: &Entry, w: &Mat<f64>, x: &Mat<f64>) -> f64 {
+    let (i, j, k, l) = (a.row, a.column, b.row, b.column);
+    let sum = w[(j, k)] * x[(i, l)] + w[(j, l)] * x[(i, k)] + w[(i, k)] * x[(j, l)] + w[(i, l)] * x[(j, k)];
+    sum * a.weight() * b.weight() / 4.0
+}
+
+/// The lower triangle of the system.
+fn newton_matrix(entries: &[Entry], w: &Mat<f64>, x: &Mat<f64>) -> Mat<f64> {
+    let size = entries.len();
+    let mut matrix = Mat::zeros(size, size);
+    for (place, b) in entries.iter().enumerate() {
+        let (wk, wl) = (w.col_as_slice(b.row), w.col_as_slice(b.column));
+        let (xk, xl) = (x.col_as_slice(b.row), x.col_as_slice(b.column));
+        let column = &mut matrix.col_as_slice_mut(place)[place..];
+        for (target, a) in column.iter_mut().zip(&entries[place..]) {
+            let (i, j) = (a.row, a.column);
+            let sum = wk[j] * xl[i] + wl[j] * xk[i] + wk[i] * xl[j] + wl[i] * xk[j];
+            *target = sum * a.weight() * b.weight() / 4.0;
+        }
+        column[0] += b.slack();
+    }
+    matrix
+}
+
+/// Solves a positive definite system to twelve digits or as far as rounding allows, preconditioned by its diagonal.
+fn conjugate_gradients(times: impl Fn(&[f64]) -> Vec<f64>, diagonal: &[f64], right: &[f64]) -> Vec<f64> {
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let scaled = |r: &[f64]| r.iter().zip(diagonal).map(|(r, d)| r / d).collect::<Vec<f64>>();
+    let (mut solution, mut residual) = (vec![0.0; right.len()], right.to_vec());
+    let mut search = scaled(&residual);
+    let mut size = dot(&residual, &search);
+    let enough = size * 1e-24;
+    for _ in 0..right.len().min(2000) {
+        let image = times(&search);
+        let step = size / dot(&search, &image);
+        if !step.is_finite() {
+            break;
+        }
+        solution.iter_mut().zip(&search).for_each(|(x, p)| *x += step * p);
+        residual.iter_mut().zip(&image).for_each(|(r, q)| *r -= step * q);
+        let ahead = scaled(&residual);
+        let next = dot(&residual, &ahead);
+        if next <= enough {
+            break;
+        }
+        search.iter_mut().zip(&ahead).for_each(|(p, z)| *p = z + next / size * *p);
+        size = next;
+    }
+    solution
+}

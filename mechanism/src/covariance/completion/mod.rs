@@ -1,0 +1,179 @@
+//! The maximum-entropy completion of measured entries: among the positive semidefinite matrices that fit noisy
+//! measurements best, the one of the largest determinant (Ferrando et al. 2026, Problem 2), kept up as entries come in.
+//!
+//! - Columns that no chain of measured entries connects are uncorrelated in the completion (Fischer's inequality), so each
+//!   [connected component](Completion::components) is solved by itself, and only the one that a measurement falls into is solved anew.
+//! - Within a component the unknowns are the measured entries alone (`interior`), and the way begins where the last one,
+//!   of the same component with one entry less, was far from the boundary.
+//!
+//! The precision matrix is sparse to the last bit: its entries are the multipliers.
+
+mod algebra;
+mod interior;
+#[cfg(test)]
+mod tests;
+
+use faer::Mat;
+use interior::{Entry, Place, follow};
+use nalgebra::DMatrix;
+
+/// μ, in units of the log-likelihood, that an estimate between two measurements is solved to: far below their noise.
+const WHILE_MEASURING: f64 = 1e-4;
+
+/// μ of the final estimate.
+const FINAL: f64 = 1e-11;
+
+/// μ from which the first way of a component starts.
+const WARM: f64 = 0.1;
+
+/// Later ways begin where an earlier one had a μ of this or above.
+const REMEMBERED: f64 = 2e-3;
+
+/// Measured entries of a symmetric matrix, and the completion of maximum entropy.
+pub struct Completion {
+    components: Vec<Component>,
+    /// The component of each column.
+    of_column: Vec<usize>,
+    /// The place of each column in its component.
+    place: Vec<usize>,
+    steps: usize,
+}
+
+#[derive(Default)]
+struct Component {
+    columns: Vec<usize>,
+    entries: Vec<Entry>,
+    /// Where the way begins, and where it ended.
+    places: Option<(Place, Place)>,
+}
+
+impl Completion {
+    /// The completion of a measured diagonal: of values y_jj, with the inverse variances of their noise.
+    pub fn of_diagonal(diagonal: &[(f64, f64)]) -> Self {
+        let component = |(column, &(value, precision)): (usize, &(f64, f64))| Component {
+            columns: vec![column],
+            entries: vec![Entry { row: 0, column: 0, value, precision }],
+            places: Some((
+                Place::single(value, precision, WARM),
+                Place::single(value, precision, WHILE_MEASURING),
+            )),
+        };
+        let components = diagonal.iter().enumerate().map(component).collect();
+        Self {
+            components,
+            of_column: (0..diagonal.len()).collect(),
+            place: vec![0; diagonal.len()],
+            steps: 0,
+        }
+    }
+
+    /// Takes the measured value of an entry, and the inverse variance of its noise, in place of what was known of it, and
+    /// solves its component anew.
+    pub fn measure(&mut self, row: usize, column: usize, value: f64, precision: f64) {
+        let home = self.join(self.of_column[row], self.of_column[column]);
+        let (a, b) = (self.place[row], self.place[column]);
+        let entry = Entry { row: a.max(b), column: a.min(b), value, precision };
+        let component = &mut self.components[home];
+        let at = |known: &&mut Entry| (known.row, known.column) == (entry.row, entry.column);
+        match component.entries.iter_mut().find(at) {
+            Some(known) => *known = entry,
+            None => component.entries.push(entry),
+        }
+        self.steps += component.solve(WHILE_MEASURING);
+    }
+
+    /// Solves all components to the end.
+    pub fn finish(&mut self) {
+        self.steps += self.components.iter_mut().map(|component| component.solve(FINAL)).sum::<usize>();
+    }
+
+    /// Newton steps so far.
+    pub fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// An entry of the completion.
+    pub fn covariance(&self, row: usize, column: usize) -> f64 {
+        self.entry(row, column, |place| &place.covariance)
+    }
+
+    /// The completion.
+    pub fn matrix(&self) -> DMatrix<f64> {
+        let size = self.of_column.len();
+        DMatrix::from_fn(size, size, |i, j| self.covariance(i, j))
+    }
+
+    /// The multiplier M of W ⪰ 0: μ times the inverse of the completion, and zero where nothing was measured.
+    pub fn multiplier(&self) -> DMatrix<f64> {
+        let size = self.of_column.len();
+        DMatrix::from_fn(size, size, |i, j| self.entry(i, j, |place| &place.multiplier))
+    }
+
+    /// The columns of each connected component.
+    pub fn components(&self) -> impl Iterator<Item = &[usize]> {
+        self.components.iter().map(|component| &component.columns[..]).filter(|columns| !columns.is_empty())
+    }
+
+    /// Measured entries: row, column, value and the inverse variance of its noise.
+    pub fn entries(&self) -> impl Iterator<Item = (usize, usize, f64, f64)> + '_ {
+        self.components.iter().flat_map(|component| {
+            component.entries.iter().map(|entry| {
+                let (a, b) = (component.columns[entry.row], component.columns[entry.column]);
+                (a.max(b), a.min(b), entry.value, entry.precision)
+            })
+        })
+    }
+
+    fn entry(&self, row: usize, column: usize, matrix: impl Fn(&Place) -> &Mat<f64>) -> f64 {
+        let home = self.of_column[row];
+        match &self.components[home].places {
+            Some((_, end)) if home == self.of_column[column] => {
+                matrix(end)[(self.place[row], self.place[column])]
+            }
+            _ => 0.0,
+        }
+    }
+
+    /// Makes two components one: the number of the one.
+    fn join(&mut self, home: usize, other: usize) -> usize {
+        if home == other {
+            return home;
+        }
+        let moved = std::mem::take(&mut self.components[other]);
+        let component = &mut self.components[home];
+        let shift = component.columns.len();
+        for (place, &column) in moved.columns.iter().enumerate() {
+            (self.of_column[column], self.place[column]) = (home, shift + place);
+        }
+        let shifted = moved.entries.iter().map(|&entry| Entry {
+            row: entry.row + shift,
+            column: entry.column + shift,
+            ..entry
+        });
+        component.entries.extend(shifted);
+        component.columns.extend(&moved.columns);
+        component.places = component
+            .places
+            .take()
+            .zip(moved.places)
+            .map(|(a, b)| (Place::beside(&[&a.0, &b.0]), Place::beside(&[&a.1, &b.1])));
+        home
+    }
+}
+
+impl Component {
+    /// Follows the central path down to `target`: the number of steps it took.
+    fn solve(&mut self, target: f64) -> usize {
+        let Some((begin, end)) = self.places.take() else { return 0 };
+        if let [entry] = self.entries[..] {
+            let single = |barrier| Place::single(entry.value, entry.precision, barrier);
+            self.places = Some((single(WARM), single(target)));
+            return 0;
+        }
+        let start = if target < WHILE_MEASURING { end } else { begin.clone() };
+        let solution = follow(&self.entries, start, target, REMEMBERED);
+        let begin = if target < WHILE_MEASURING { begin } else { solution.begin };
+        self.places = Some((begin, solution.end));
+        solution.steps
+    }
+}
