@@ -9,6 +9,7 @@
 //! | [`Bound`] | [`Records`] with their entities | those that pass: at most m of an entity in each of at most k epochs |
 //! | [`Clip`] | [`Records`] | [`QuantisedRecords`] of bounded norm, on an integer grid |
 //! | [`Accumulate`] | [`QuantisedRecords`] | [`PartialSums`]: one worker's exact sums of an epoch |
+//! | [`AdaptiveCovariance`] | [`Records`] at their epochs | [`WindowCovariance`]: a private covariance of every key and epoch |
 //! | [`SquareBatches`] | [`PartialSums`] of all workers | the same, with squares of the sums |
 //! | [`Release`] | [`PartialSums`] of all workers | [`ShardRelease`]: encoded, with exact noise, for **every** epoch |
 //! | [`Commit`] | [`ShardRelease`] of all shards | [`Released`]: what is durable, and so may be seen by anyone |
@@ -33,6 +34,7 @@
 
 mod accumulate;
 mod adam;
+mod adaptive_covariance;
 mod batch_squares;
 mod bound;
 mod clip;
@@ -53,6 +55,7 @@ pub use timely;
 
 pub use accumulate::Accumulate;
 pub use adam::{AdamSetup, Optimise};
+pub use adaptive_covariance::{AdaptiveCovariance, CovarianceSetup, WindowCovariance};
 pub use batch_squares::SquareBatches;
 pub use bound::{Bound, BoundSetup, Bounded, Entity, EntityLimits, Several, Standing};
 pub use clip::Clip;

@@ -5,6 +5,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod calibrate;
+pub(crate) mod covariance;
 mod crash;
 pub(crate) mod ledger;
 mod log;
@@ -48,6 +49,8 @@ enum Command {
     Tail(tail::TailArguments),
     /// Find the noise for a guarantee, or the guarantee for a noise
     Calibrate(calibrate::CalibrateArguments),
+    /// Estimate the covariance of a file's rows
+    Covariance(covariance::CovarianceArguments),
     /// Add up what all pipelines have spent on the same data
     Ledger(ledger::LedgerArguments),
     /// Check that a state directory is whole and keeps its promise
@@ -64,6 +67,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
         Command::Run(arguments) => run::execute(arguments),
         Command::Tail(arguments) => tail::execute(arguments),
         Command::Calibrate(arguments) => calibrate::execute(arguments),
+        Command::Covariance(arguments) => covariance::execute(arguments),
         Command::Plan(arguments) => plan::execute(arguments),
         Command::Optimize(arguments) => optimize::execute(arguments),
         Command::Ledger(arguments) => ledger::execute(arguments),
@@ -160,8 +164,10 @@ status_of! {
     hushflow::publication::PublicationError => 2,
     hushflow::reproduce::ReproductionError => 1,
     hushflow::mechanism::audit::AuditError => 1,
+    hushflow::mechanism::covariance::CovarianceError => 2,
     hushflow::mechanism::view::ViewError => 1,
     hushflow::runtime::RunError => 1,
+    hushflow::source::table::TableError => 1,
     hushflow::state::StateError => 1,
     hushflow::web::HttpError => 1,
     io::Error => 1,

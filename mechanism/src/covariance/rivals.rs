@@ -11,9 +11,9 @@
 
 use super::budget::{Budget, Part};
 use super::estimate::{Estimate, Measurement, Start};
-use super::sample::{Sample, add_noise, matrix_sensitivity, measure, moments};
+use super::sample::{Noisy, Sample, add_noise, matrix_sensitivity, measure, moments};
 use super::{CovarianceError, Method, nearest_semidefinite};
-use crate::moments::{Clipper, RECORD_BITS, SecondMoment};
+use crate::moments::{Clipper, Layout, RECORD_BITS, SecondMoment};
 use nalgebra::{DMatrix, DVector, SymmetricEigen};
 use rand::CryptoRng;
 
@@ -36,14 +36,36 @@ pub(super) fn estimate<R: CryptoRng + ?Sized>(
     let start = Start::new(sample, COUNT_SHARE * budget.left(), centre, &mut budget, rng)?;
     let covariance = match method {
         Method::Diagonal | Method::Pace => return diagonal(start, budget, rng),
-        Method::Ssp => whole(&start, start.sample.matrix_sensitivity(), &mut budget, 1.0, rng)?,
-        Method::SspTight => whole(&start, start.sample.triangle_sensitivity(), &mut budget, 1.0, rng)?,
+        Method::Ssp | Method::SspTight => return triangle(method, start, budget, rng),
         Method::Separate => separate(&start, &mut budget, rng)?,
         Method::Adaptive => adaptive(&start, &mut budget, rng)?,
         Method::CoinPress => coinpress(&start, &mut budget, rng)?,
     };
     let covariance = nearest_semidefinite(&covariance).ok_or(CovarianceError::Numerical)?;
     start.estimate(&covariance, budget)
+}
+
+/// All entries, each with its noise.
+fn triangle<R: CryptoRng + ?Sized>(
+    method: Method,
+    start: Start<'_>,
+    mut budget: Budget,
+    rng: &mut R,
+) -> Result<Estimate, CovarianceError> {
+    let sensitivity = match method {
+        Method::SspTight => start.sample.triangle_sensitivity(),
+        _ => start.sample.matrix_sensitivity(),
+    };
+    let noisy = whole(&start, sensitivity, &mut budget, 1.0, rng)?;
+    let layout = Layout { dimension: start.sample.dimension(), second: SecondMoment::Full };
+    let measurements = layout.second_entries().zip(&noisy).map(|((column, row), noisy)| {
+        let units = start.own_units(row, column) * start.unit();
+        let (value, deviation) = (noisy.value as f64 * units, noisy.deviation * units);
+        Measurement { row, column, value, deviation, times: 1 }
+    });
+    let measurements = measurements.collect();
+    let covariance = nearest_semidefinite(&start.matrix(&noisy)).ok_or(CovarianceError::Numerical)?;
+    Ok(Estimate { measurements, ..start.estimate(&covariance, budget)? })
 }
 
 /// The upper triangle with noise, for a share of what is left.
@@ -53,11 +75,11 @@ fn whole<R: CryptoRng + ?Sized>(
     budget: &mut Budget,
     share: f64,
     rng: &mut R,
-) -> Result<DMatrix<f64>, CovarianceError> {
+) -> Result<Vec<Noisy>, CovarianceError> {
     let sums = start.sample.moments(SecondMoment::Full)?;
     let second = &sums.coordinates()[sums.layout().second()];
     let part = (Part::Matrix, share * budget.left());
-    Ok(start.matrix(&add_noise(budget, part, second, sensitivity, rng)?))
+    add_noise(budget, part, second, sensitivity, rng)
 }
 
 fn diagonal<R: CryptoRng + ?Sized>(
@@ -118,7 +140,7 @@ fn separate<R: CryptoRng + ?Sized>(
     let sensitivity = start.sample.matrix_sensitivity() + eigenvalue_slack(&start.sample);
     let part = (Part::Eigenvalues, budget.left());
     let values = add_noise(budget, part, &exact, sensitivity, rng)?;
-    let eigen = SymmetricEigen::try_new(noisy, f64::EPSILON, 100 * exact.len() + 100)
+    let eigen = SymmetricEigen::try_new(start.matrix(&noisy), f64::EPSILON, 100 * exact.len() + 100)
         .ok_or(CovarianceError::Numerical)?;
     let mut order: Vec<usize> = (0..exact.len()).collect();
     order.sort_by(|&a, &b| eigen.eigenvalues[b].total_cmp(&eigen.eigenvalues[a]));
@@ -146,7 +168,7 @@ fn adaptive<R: CryptoRng + ?Sized>(
     if bounds.separate() < bounds.whole() {
         separate(start, budget, rng)
     } else {
-        whole(start, start.sample.matrix_sensitivity(), budget, 1.0, rng)
+        Ok(start.matrix(&whole(start, start.sample.matrix_sensitivity(), budget, 1.0, rng)?))
     }
 }
 

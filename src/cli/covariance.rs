@@ -1,0 +1,307 @@
+//! `hushflow covariance`: a private covariance of the rows of a file.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::{Args, ValueEnum};
+use hushflow::mechanism::accounting::{Delta, Epsilon, Rho, zcdp};
+use hushflow::mechanism::covariance::{Budget, Estimate, Method, Pace, Sample};
+use hushflow::mechanism::noise::NoiseSource;
+use hushflow::mechanism::sensitivity::Neighbours;
+use hushflow::source::table::{MissingRows, Table};
+use serde_json::{Map, Value, json};
+
+use super::output::{number, print, print_json, table};
+use super::{CliError, number_in};
+
+/// δ of the (ε, δ) that a ρ is told as, unless given.
+const TOLD_DELTA: f64 = 1e-6;
+
+/// Columns up to which people are shown the matrix.
+const SHOWN: usize = 10;
+
+/// What `hushflow covariance` takes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Every row is a record, and one record is what the guarantee hides. Columns are clipped to public bounds: choose these without \
+looking at the data. The covariance is about the middle of the bounds, or with --centre about a private mean.
+
+pace measures the diagonal, then one badly approximated entry after the other, and completes the matrix; it is best for many \
+columns and small budgets. ssp adds noise to all entries, ssp-tight as little of it as hides a record.
+
+Examples:
+  hushflow covariance scaled.csv --rho 0.1 --json
+  hushflow covariance weather.csv --columns temp,humid --bounds 0:110,0:100 --epsilon 1 --delta 1e-6 --centre --missing skip
+  hushflow covariance scaled.csv --rho 1 --dot graph.dot")]
+pub(crate) struct CovarianceArguments {
+    /// CSV file with a header; - for the standard input
+    file: PathBuf,
+    /// How to estimate
+    #[arg(long, default_value = "pace", value_parser = |text: &str| text.parse::<Method>())]
+    method: Method,
+    /// ρ of zero-concentrated differential privacy to spend, above 0
+    #[arg(long, value_name = "ρ", allow_hyphen_values = true, value_parser = number_in(Rho::new))]
+    rho: Option<Rho>,
+    /// ε of (ε, δ)-differential privacy to spend, in place of ρ
+    #[arg(long, value_name = "ε", allow_hyphen_values = true, conflicts_with = "rho", requires = "delta",
+          value_parser = number_in(Epsilon::new))]
+    epsilon: Option<Epsilon>,
+    /// δ that goes with ε; with ρ, the δ that ε is told for
+    #[arg(long, value_name = "δ", allow_hyphen_values = true, value_parser = number_in(Delta::new))]
+    delta: Option<Delta>,
+    /// Columns to use, by name: all unless given
+    #[arg(long, value_delimiter = ',')]
+    columns: Option<Vec<String>>,
+    /// Public bounds, lo:hi for all columns or one for each
+    #[arg(long, value_name = "LO:HI", value_delimiter = ',', allow_hyphen_values = true, default_value = "-1:1",
+          value_parser = bounds)]
+    bounds: Vec<(f64, f64)>,
+    /// What the guarantee hides: what a row holds, or also whether it is there
+    #[arg(long, value_enum, default_value_t = Relation::ReplaceOne)]
+    neighbours: Relation,
+    /// Centre by a private mean, for this share of the budget
+    #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "0.1", allow_hyphen_values = true)]
+    centre: Option<f64>,
+    /// pace: the diagonal's share α of the budget
+    #[arg(long, value_name = "α", default_value_t = Pace::default().diagonal_share)]
+    diagonal_share: f64,
+    /// pace: the selection's share β of each round
+    #[arg(long, value_name = "β", default_value_t = Pace::default().selection_share)]
+    selection_share: f64,
+    /// pace: rounds T that the budget would last for; twice the number of pairs unless given
+    #[arg(long, value_name = "T")]
+    rounds: Option<u64>,
+    /// What becomes of rows that lack a value
+    #[arg(long, value_enum, default_value_t = Missing::Reject)]
+    missing: Missing,
+    /// Draw noise from a seed: a simulation, not private
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Write the graph of measured pairs in the DOT language
+    #[arg(long, value_name = "FILE")]
+    dot: Option<PathBuf>,
+    /// Print one JSON object, with all digits
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Relation {
+    /// A row is replaced by another: the number of rows is public
+    #[value(alias = "replace-one-in-place")]
+    ReplaceOne,
+    /// A row is blanked: the number of rows is private
+    ZeroOut,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Missing {
+    /// An error
+    Reject,
+    /// Left out: the guarantee is about the other rows
+    Skip,
+    /// Counted as the middle of the bounds: the guarantee is about all rows
+    Centre,
+}
+
+/// `lo:hi`.
+fn bounds(text: &str) -> Result<(f64, f64), String> {
+    let numbers = text.split_once(':').and_then(|(low, high)| Some((low.parse().ok()?, high.parse().ok()?)));
+    numbers.ok_or_else(|| "expected two numbers with a colon between them, such as -1:1 or 0:250".into())
+}
+
+impl CovarianceArguments {
+    fn rho(&self) -> Result<Rho, CliError> {
+        match (self.rho, self.epsilon, self.delta) {
+            (Some(rho), None, _) => Ok(rho),
+            (None, Some(epsilon), Some(delta)) => zcdp::rho_rounded_down(epsilon, delta)
+                .ok_or_else(|| CliError::usage("no noise gives an epsilon of 0: give one above it")),
+            _ => Err(CliError::usage(
+                "expected --rho, or --epsilon and --delta: say how much privacy to spend",
+            )),
+        }
+    }
+
+    fn neighbours(&self) -> Neighbours {
+        match self.neighbours {
+            Relation::ReplaceOne => Neighbours::ReplaceOneInPlace,
+            Relation::ZeroOut => Neighbours::ZeroOut,
+        }
+    }
+
+    fn table(&self) -> Result<Table, CliError> {
+        let missing = match self.missing {
+            Missing::Reject => MissingRows::Reject,
+            Missing::Skip => MissingRows::Skip,
+            Missing::Centre => MissingRows::Keep,
+        };
+        Ok(Table::read(&self.file, self.columns.as_deref(), missing)?)
+    }
+
+    /// The bounds of each column.
+    fn bounds_of(&self, columns: &[String]) -> Result<Vec<(f64, f64)>, CliError> {
+        let bounds = match self.bounds[..] {
+            [all] => vec![all; columns.len()],
+            _ => self.bounds.clone(),
+        };
+        if bounds.len() != columns.len() {
+            let (found, expected) = (bounds.len(), columns.len());
+            let message = format!(
+                "found {found} pairs of --bounds for {expected} columns: give one for all, or one each"
+            );
+            return Err(CliError::usage(message));
+        }
+        let constant = columns.iter().zip(&bounds).find(|(_, (low, high))| low >= high);
+        match constant {
+            Some((name, (low, high))) => Err(CliError::usage(format!(
+                "column {name:?} is bounded by {low} and {high}: the first must be below the second"
+            ))),
+            None => Ok(bounds),
+        }
+    }
+
+    fn source(&self) -> NoiseSource {
+        self.seed.map_or(NoiseSource::System, NoiseSource::Seeded)
+    }
+
+    fn estimate(&self, sample: &Sample<'_>, rho: Rho) -> Result<Estimate, CliError> {
+        let mut generator =
+            self.source().generator(1, 0).map_err(|error| CliError::failed(error.to_string()))?;
+        let budget = Budget::new(rho);
+        let pace = Pace {
+            diagonal_share: self.diagonal_share,
+            selection_share: self.selection_share,
+            rounds: self.rounds,
+            centre: self.centre,
+        };
+        Ok(match self.method {
+            Method::Pace => pace.estimate(sample, budget, &mut generator),
+            method => method.estimate(sample, self.centre, budget, &mut generator),
+        }?)
+    }
+}
+
+/// What is told of an estimate.
+struct Report<'a> {
+    arguments: &'a CovarianceArguments,
+    columns: &'a [String],
+    bounds: &'a [(f64, f64)],
+    rho: Rho,
+    epsilon: Epsilon,
+    delta: Delta,
+    estimate: &'a Estimate,
+    seconds: f64,
+}
+
+impl Report<'_> {
+    fn json(&self) -> Value {
+        let Estimate { rows, rows_deviation, mean, covariance, measurements, .. } = self.estimate;
+        let name = |place: usize| &self.columns[place];
+        let matrix: Vec<Vec<f64>> = covariance.row_iter().map(|row| row.iter().copied().collect()).collect();
+        let pairs = measurements.iter().filter(|entry| entry.row != entry.column);
+        let measured: Vec<Value> = pairs.map(|entry| json!([name(entry.column), name(entry.row)])).collect();
+        let entries: Vec<Value> = measurements
+            .iter()
+            .map(|entry| {
+                json!({
+                    "columns": [name(entry.column), name(entry.row)], "value": entry.value,
+                    "noise": entry.deviation, "times": entry.times,
+                })
+            })
+            .collect();
+        let correlations = self.estimate.partial_correlations.iter();
+        let correlations: Vec<Value> = correlations
+            .map(|&(row, column, value)| json!({"columns": [name(column), name(row)], "value": value}))
+            .collect();
+        let parts = self.estimate.budget.by_kind().into_iter();
+        let parts: Map<String, Value> = parts.map(|(part, rho)| (part.name().into(), json!(rho))).collect();
+        json!({
+            "method": self.arguments.method.name(),
+            "private": self.arguments.source().is_private(),
+            "guarantee": {
+                "rho": self.rho.value(), "epsilon": self.epsilon.value(), "delta": self.delta.value(),
+                "unit": "record", "neighbours": self.arguments.neighbours(),
+            },
+            "rho": self.rho.value(),
+            "parts": parts,
+            "rows": rows,
+            "rows_noise": rows_deviation,
+            "columns": self.columns,
+            "bounds": self.bounds,
+            "mean": mean.as_ref().map(|mean| &mean.values),
+            "mean_noise": mean.as_ref().map(|mean| &mean.deviations),
+            "covariance": matrix,
+            "measured": measured,
+            "measured_pairs": self.estimate.measured_pairs(),
+            "measurements": entries,
+            "measurement_count": self.estimate.measurement_count(),
+            "rounds": self.estimate.rounds,
+            "sparsity": self.estimate.sparsity(),
+            "partial_correlations": correlations,
+            "seconds": self.seconds,
+        })
+    }
+
+    fn text(&self) -> String {
+        let [rho, epsilon, delta] = [self.rho.value(), self.epsilon.value(), self.delta.value()].map(number);
+        let estimate = self.estimate;
+        let neighbours = self.arguments.neighbours();
+        let mut rows = vec![
+            vec!["method".into(), self.arguments.method.name().into()],
+            vec!["rows".into(), number(estimate.rows)],
+            vec!["columns".into(), self.columns.len().to_string()],
+            vec!["measured pairs".into(), estimate.measured_pairs().to_string()],
+        ];
+        if let Some(mean) = &estimate.mean {
+            let shown = mean.values.iter().map(|value| number(*value)).collect::<Vec<_>>().join(" ");
+            rows.push(vec!["mean".into(), shown]);
+        }
+        let mut text = table(&rows) + "\n";
+        if self.columns.len() <= SHOWN {
+            let header = std::iter::once(String::new()).chain(self.columns.iter().cloned()).collect();
+            let lines = self.columns.iter().zip(estimate.covariance.row_iter());
+            let lines = lines.map(|(name, row)| {
+                std::iter::once(name.clone()).chain(row.iter().map(|value| number(*value))).collect()
+            });
+            text += &table(&std::iter::once(header).chain(lines).collect::<Vec<Vec<String>>>());
+        } else {
+            text += "The covariance has too many columns to be shown: ask for it with --json.\n";
+        }
+        let warning = match self.arguments.source().is_private() {
+            true => String::new(),
+            false => "Its noise was drawn from a seed: a simulation, NOT private.\n".into(),
+        };
+        text + &format!(
+            "\nIt is {rho}-zCDP, and so ({epsilon}, {delta})-differentially private, for {neighbours} neighbours.\n{warning}"
+        )
+    }
+}
+
+/// Prints the covariance.
+pub(crate) fn execute(arguments: &CovarianceArguments) -> Result<(), CliError> {
+    let start = Instant::now();
+    let rho = arguments.rho()?;
+    let delta = match arguments.delta {
+        Some(delta) => delta,
+        None => Delta::new(TOLD_DELTA).map_err(|error| CliError::usage(error.to_string()))?,
+    };
+    let table = arguments.table()?;
+    let bounds = arguments.bounds_of(table.columns())?;
+    let sample = Sample::new(&bounds, table.values(), arguments.neighbours())?;
+    let estimate = arguments.estimate(&sample, rho)?;
+    if let Some(path) = &arguments.dot {
+        std::fs::write(path, estimate.dot(table.columns()))
+            .map_err(|error| CliError::failed(format!("{}: can't be written: {error}", path.display())))?;
+    }
+    let report = Report {
+        arguments,
+        columns: table.columns(),
+        bounds: &bounds,
+        rho,
+        epsilon: zcdp::epsilon_rounded_up(rho, delta),
+        delta,
+        estimate: &estimate,
+        seconds: start.elapsed().as_secs_f64(),
+    };
+    Ok(if arguments.json { print_json(&report.json()) } else { print(&report.text()) }?)
+}
