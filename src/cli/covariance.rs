@@ -60,7 +60,7 @@ pub(crate) struct CovarianceArguments {
     #[arg(long, value_enum, default_value_t = Relation::ReplaceOne)]
     neighbours: Relation,
     /// Centre by a private mean, for this share of the budget
-    #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "0.1", allow_hyphen_values = true)]
+    #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "0.1")]
     centre: Option<f64>,
     /// pace: the diagonal's share α of the budget
     #[arg(long, value_name = "α", default_value_t = Pace::default().diagonal_share)]
@@ -115,7 +115,7 @@ impl CovarianceArguments {
         match (self.rho, self.epsilon, self.delta) {
             (Some(rho), None, _) => Ok(rho),
             (None, Some(epsilon), Some(delta)) => zcdp::rho_rounded_down(epsilon, delta)
-                .ok_or_else(|| CliError::usage("no noise gives an epsilon of 0: give one above it")),
+                .ok_or_else(|| CliError::usage("no noise gives so small an epsilon: give a larger one")),
             _ => Err(CliError::usage(
                 "expected --rho, or --epsilon and --delta: say how much privacy to spend",
             )),

@@ -41,7 +41,7 @@ pub fn delta(rho: Rho, epsilon: Epsilon) -> f64 {
     log_delta.min(0.0).exp()
 }
 
-/// The largest ρ that is known to give this (ε, δ), rounded down; `None` for ε = 0, which no ρ gives.
+/// The largest ρ that is known to give this (ε, δ), rounded down; `None` where the least of all gives more.
 ///
 /// ```
 /// use hushflow_mechanism::accounting::{Delta, Epsilon, zcdp};
