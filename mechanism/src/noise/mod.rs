@@ -1,4 +1,4 @@
-//! Exact noise: discrete Gaussians drawn from operating-system entropy, in integers from end to end.
+//! Exact noise: discrete Gaussians and Laplaces drawn from operating-system entropy, in integers from end to end.
 //!
 //! | file | subject |
 //! |---|---|
@@ -7,6 +7,8 @@
 //! | `bins` | its first stage: which bin of width σ/64 |
 //! | [`selection`] | the exponential mechanism: which of a few candidates has a high score |
 //! | `exponential` | exponentials of rational numbers, enclosed by integers |
+//! | [`laplace`] | the discrete Laplace, for pure differential privacy, with its proof |
+//! | [`bernoulli`] | coins of probability exp(−ratio) |
 //! | `uniform` | real uniforms that are drawn bit by bit, as far as a comparison needs |
 //! | [`entropy`] | where the random bits come from: the operating system, or a seed in simulations |
 //! | [`reference`](mod@reference) | a second, slow, independent exact sampler to test the first against |
@@ -14,10 +16,12 @@
 //! No floating-point number takes part in a draw, so the support of a release is the whole grid whatever the
 //! data (Mironov, CCS 2012; Haney et al., arXiv 2207.13793), and no draw is approximate.
 
+pub mod bernoulli;
 mod bins;
 pub mod entropy;
 mod exponential;
 pub mod gaussian;
+pub mod laplace;
 pub mod reference;
 pub mod scale;
 pub mod selection;
@@ -25,4 +29,5 @@ mod uniform;
 
 pub use entropy::{EntropyError, NoiseGenerator, NoiseSource};
 pub use gaussian::DiscreteGaussian;
+pub use laplace::{DiscreteLaplace, LaplaceScaleError};
 pub use scale::NoiseScale;
