@@ -1,0 +1,163 @@
+//! Directions in which the released covariance is too large, weighted by matrix multiplicative weights.
+//!
+//! `U = exp(E)/tr exp(E)`, E = step·Σ(Σ_t − I) over an epoch (Algorithm 10, lines 16 and 17). Exponentials are by the symmetric
+//! eigendecomposition, which is backward stable; eigenvalues are shifted by the largest, so nothing overflows, and tr U = 1.
+//!
+//! # Rounds that take nothing out cost nothing
+//! While ⟨H, U⟩ is at most a share of ‖H‖, Algorithm 10 keeps all records and asks for the same covariance again, hundreds of
+//! times with its step of 1/(111λ). Here H = Σ̃_t − I *is* a private release, so adding it again is post-processing. And
+//! ψ(k) = ⟨H, U(E + kH)⟩ is the derivative of the convex function k ↦ ln tr exp(E + kH), so it never falls: the first round
+//! that filters is found by doubling and bisection, as if each had been run.
+
+use faer::{Mat, MatRef, Side};
+
+/// Rounds that an epoch looks ahead: e^(2²⁰/111) has long put all weight on the largest direction.
+const MOST_ROUNDS: u32 = 1 << 20;
+
+/// Eigenvalues in rising order, and eigenvectors as columns.
+pub(super) struct Spectrum {
+    pub(super) values: Vec<f64>,
+    pub(super) vectors: Mat<f64>,
+}
+
+/// Of a symmetric matrix; `None` where the iteration fails.
+pub(super) fn spectrum(matrix: MatRef<'_, f64>) -> Option<Spectrum> {
+    let found = matrix.self_adjoint_eigen(Side::Lower).ok()?;
+    let values: Vec<f64> = found.S().column_vector().iter().copied().collect();
+    values.iter().all(|value| value.is_finite()).then(|| Spectrum { values, vectors: found.U().to_owned() })
+}
+
+/// Weights of directions: U = WWᵀ.
+pub(super) struct Weights {
+    /// W, columns scaled by the root of their weight.
+    pub(super) root: Mat<f64>,
+    /// Largest eigenvalue of U.
+    pub(super) largest: f64,
+}
+
+impl Weights {
+    /// exp(E)/tr exp(E).
+    fn new(exponent: MatRef<'_, f64>) -> Option<Self> {
+        let Spectrum { values, vectors } = spectrum(exponent)?;
+        let top = values.last()?;
+        let exponentials: Vec<f64> = values.iter().map(|value| (value - top).exp()).collect();
+        let trace: f64 = exponentials.iter().sum();
+        let dimension = values.len();
+        let root =
+            Mat::from_fn(dimension, dimension, |i, j| vectors[(i, j)] * (exponentials[j] / trace).sqrt());
+        Some(Self { root, largest: trace.recip() })
+    }
+
+    /// All weight on one direction.
+    pub(super) fn of_direction(direction: &[f64]) -> Self {
+        Self { root: Mat::from_fn(direction.len(), 1, |i, _| direction[i]), largest: 1.0 }
+    }
+
+    /// ⟨matrix, U⟩.
+    pub(super) fn product(&self, matrix: MatRef<'_, f64>) -> f64 {
+        let product = matrix * &self.root;
+        (0..self.root.ncols())
+            .map(|j| (0..self.root.nrows()).map(|i| self.root[(i, j)] * product[(i, j)]).sum::<f64>())
+            .sum()
+    }
+}
+
+/// The exponent of an epoch.
+pub(super) struct Epoch {
+    exponent: Mat<f64>,
+    step: f64,
+}
+
+impl Epoch {
+    pub(super) fn new(dimension: usize, step: f64) -> Self {
+        Self { exponent: Mat::zeros(dimension, dimension), step }
+    }
+
+    /// Adds `excess` as many times as it takes until ⟨excess, U⟩ exceeds `enough`; `None` if it never does.
+    pub(super) fn weights(&mut self, excess: MatRef<'_, f64>, enough: f64) -> Option<Weights> {
+        let after = |rounds: u32| {
+            let exponent = &self.exponent + faer::Scale(self.step * f64::from(rounds)) * excess;
+            let weights = Weights::new(exponent.as_ref())?;
+            let suffices = weights.product(excess) > enough;
+            Some((exponent, weights, suffices))
+        };
+        let mut rounds = 1;
+        while !after(rounds)?.2 {
+            rounds *= 2;
+            if rounds > MOST_ROUNDS {
+                return None;
+            }
+        }
+        let (mut low, mut high) = (rounds / 2, rounds);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if after(middle)?.2 { high = middle } else { low = middle }
+        }
+        let (exponent, weights, _) = after(high)?;
+        self.exponent = exponent;
+        Some(weights)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn symmetric(seed: u64, dimension: usize) -> Mat<f64> {
+        let entry = |i: usize, j: usize| (((i.min(j) * 31 + i.max(j) * 17) as f64 + seed as f64) * 0.7).sin();
+        Mat::from_fn(dimension, dimension, entry)
+    }
+
+    /// Against the power series, which converges for a norm of a few.
+    #[test]
+    fn weights_are_the_matrix_exponential() {
+        for seed in 0..5 {
+            let exponent = symmetric(seed, 4);
+            let (mut sum, mut term) = (Mat::<f64>::identity(4, 4), Mat::<f64>::identity(4, 4));
+            for k in 1..60 {
+                term = faer::Scale(1.0 / f64::from(k)) * (&term * &exponent);
+                sum += &term;
+            }
+            let trace: f64 = (0..4).map(|i| sum[(i, i)]).sum();
+            let weights = Weights::new(exponent.as_ref()).unwrap();
+            let found = &weights.root * weights.root.transpose();
+            for (i, j) in (0..4).flat_map(|i| (0..4).map(move |j| (i, j))) {
+                assert!((found[(i, j)] - sum[(i, j)] / trace).abs() < 1e-12);
+            }
+        }
+    }
+
+    #[test]
+    fn an_exponent_of_any_size_keeps_the_trace() {
+        let huge = faer::Scale(1e8) * symmetric(1, 5);
+        let weights = Weights::new(huge.as_ref()).unwrap();
+        assert!((weights.product(Mat::<f64>::identity(5, 5).as_ref()) - 1.0).abs() < 1e-12);
+        assert!(weights.largest <= 1.0);
+    }
+
+    /// As many rounds as one by one.
+    #[test]
+    fn rounds_are_skipped_and_not_changed() {
+        for (seed, share) in [(1, 0.18), (2, 0.5), (3, 0.9)] {
+            let excess = symmetric(seed, 6);
+            let top = *spectrum(excess.as_ref()).unwrap().values.last().unwrap();
+            let mut epoch = Epoch::new(6, 0.01);
+            let found = epoch.weights(excess.as_ref(), share * top).unwrap();
+            let mut exponent = Mat::zeros(6, 6);
+            let expected = loop {
+                exponent += faer::Scale(0.01) * &excess;
+                let weights = Weights::new(exponent.as_ref()).unwrap();
+                if weights.product(excess.as_ref()) > share * top {
+                    break weights;
+                }
+            };
+            assert!((found.largest - expected.largest).abs() < 1e-9, "{seed}");
+        }
+    }
+
+    #[test]
+    fn what_is_never_enough_is_said() {
+        let excess = faer::Scale(-1.0) * Mat::<f64>::identity(3, 3);
+        assert!(Epoch::new(3, 0.01).weights(excess.as_ref(), 0.1).is_none());
+    }
+}
