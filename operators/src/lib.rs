@@ -15,6 +15,7 @@
 //! | [`Commit`] | [`ShardRelease`] of all shards | [`Released`]: what is durable, and so may be seen by anyone |
 //! | [`Views`] | [`Released`] | [`Moments`](hushflow_mechanism::view::Moments) of a workload |
 //! | [`Densities`] | moments | [`Estimated`]: mean and covariance beside the moments |
+//! | [`RobustMeans`] | [`Records`] of all workers | [`WindowMean`]: a robust mean of every key and epoch, by itself |
 //! | [`Optimise`] | [`Released`] gradients | [`UpdatePart`](hushflow_mechanism::estimate::adam::UpdatePart)s of Adam |
 //!
 //! [`WindowedSums`] stands beside them: [`QuantisedRecords`] to exact sums of sliding windows, by retraction.
@@ -44,6 +45,7 @@ mod epochs;
 mod fault;
 mod records;
 mod release;
+mod robust_mean;
 mod training;
 mod view;
 mod windowed_sums;
@@ -65,6 +67,7 @@ pub use epochs::Epochs;
 pub use fault::Fault;
 pub use records::{PartialSums, QuantisedRecords, Records, ShardRelease, Values};
 pub use release::{Release, ReleaseSetup};
+pub use robust_mean::{MeanSetup, RobustMeans, WindowMean};
 pub use training::{Learner, TrainingSetup, training_loop};
 pub use view::Views;
 pub use windowed_sums::{Sums, WindowedSums};

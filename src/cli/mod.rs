@@ -9,6 +9,7 @@ pub(crate) mod covariance;
 mod crash;
 pub(crate) mod ledger;
 mod log;
+pub(crate) mod mean;
 pub(crate) mod optimize;
 mod output;
 pub(crate) mod plan;
@@ -57,6 +58,8 @@ enum Command {
     Verify(verify::VerifyArguments),
     /// Try to tell neighbouring streams apart by what is released
     Audit(audit::AuditArguments),
+    /// Estimate the mean of a file's columns, privately and however corrupt a share of its rows is
+    Mean(mean::MeanArguments),
     /// Draw the figures of the paper on joint moment estimation anew, and judge its claims
     Reproduce(reproduce::ReproduceArguments),
 }
@@ -73,6 +76,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
         Command::Ledger(arguments) => ledger::execute(arguments),
         Command::Verify(arguments) => verify::execute(arguments),
         Command::Audit(arguments) => audit::execute(arguments),
+        Command::Mean(arguments) => mean::execute(arguments),
         Command::Reproduce(arguments) => reproduce::execute(arguments),
     };
     match done {
@@ -164,7 +168,10 @@ status_of! {
     hushflow::publication::PublicationError => 2,
     hushflow::reproduce::ReproductionError => 1,
     hushflow::mechanism::audit::AuditError => 1,
+    hushflow::mechanism::accounting::AccountingError => 2,
     hushflow::mechanism::covariance::CovarianceError => 2,
+    hushflow::mechanism::mean::MeanError => 2,
+    hushflow::mechanism::noise::EntropyError => 1,
     hushflow::mechanism::view::ViewError => 1,
     hushflow::runtime::RunError => 1,
     hushflow::source::table::TableError => 1,

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{Budget, Charge, Entry, Ledger, LedgerError};
+use crate::pipeline::time;
 use crate::state::{Enrolment, LedgerFile};
 
 /// The directory of a state directory's own ledger, seen from there.
@@ -74,6 +75,21 @@ pub fn enter(
 ) -> Result<(), LedgerError> {
     let file = if enrolment.has_begun() { opened(path, enrolment)? } else { LedgerFile::exclusive(path)? };
     enter_in(&file, enrolment, charge, budget, started)
+}
+
+/// Enters what is released once and kept nowhere, such as an estimate from a file: each call is an entry of its own. When this
+/// returns, it is on disk.
+///
+/// # Errors
+/// [`LedgerError`]; nothing may be released.
+pub fn enter_once(path: &Path, charge: Charge) -> Result<(), LedgerError> {
+    let file = LedgerFile::exclusive(path)?;
+    let ledger = read(&file)?.unwrap_or_default();
+    let started = time::now();
+    let identity = format!("{}, {} at {started}", charge.method, ledger.entries.len() + 1);
+    let refused = |refusal| LedgerError::Refused { path: file.path().into(), refusal };
+    let ledger = ledger.with(Entry { identity, started, charge }, None).map_err(refused)?;
+    write(&file, &ledger)
 }
 
 /// As [`enter`], in a file that is held exclusively unless the state directory has begun.

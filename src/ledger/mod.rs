@@ -16,14 +16,15 @@ mod tests;
 
 #[cfg(test)]
 pub(crate) use book::enter_in;
-pub use book::{Book, enter, set_budget, standing};
+pub use book::{Book, enter, enter_once, set_budget, standing};
 pub use budget::{Budget, Exceeded};
 pub use error::{LedgerError, NoGuarantee, Refusal};
 
 use hushflow_mechanism::accounting::adjacency::{Adjacency, Unit};
 use hushflow_mechanism::accounting::composition::Spending;
-use hushflow_mechanism::accounting::discrete::Discreteness;
+use hushflow_mechanism::accounting::discrete::{self, Discreteness};
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, NoiseMultiplier};
+use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::sensitivity::Neighbours;
 use serde::{Deserialize, Serialize};
 
@@ -73,6 +74,35 @@ impl Charge {
             noise_multiplier: publication.calibration().noise_multiplier,
             total_variation: publication.discreteness()?.total_variation(),
             epochs: publication.horizon(),
+        })
+    }
+
+    /// That of an estimate from a whole table, of rows that are replaced in place.
+    ///
+    /// The noise multiplier is that of one Gaussian mechanism of this (ε, δ): what methods of Gaussian noise spend, and an estimate of
+    /// what others do.
+    ///
+    /// # Errors
+    /// [`AccountingError`] where the numbers give no guarantee.
+    pub fn of_estimate(
+        name: String,
+        method: String,
+        (epsilon, delta): (Epsilon, Delta),
+        source: NoiseSource,
+    ) -> Result<Self, AccountingError> {
+        let variation = delta.value() / 1024.0 / (1.0 + epsilon.value().exp());
+        let discreteness = Discreteness::of_total_variation(variation)?;
+        Ok(Self {
+            pipeline: name,
+            method,
+            unit: Unit::Record,
+            neighbours: Neighbours::ReplaceOneInPlace,
+            private: source.is_private(),
+            epsilon: epsilon.value(),
+            delta: delta.value(),
+            noise_multiplier: discrete::noise_multiplier_rounded_up(epsilon, delta, discreteness)?.value(),
+            total_variation: variation,
+            epochs: 1,
         })
     }
 

@@ -89,9 +89,9 @@ impl Kept {
         self.records
     }
 
-    /// Count, Σq and the upper triangle of Σqqᵀ of what is kept, exactly.
-    pub(super) fn moments(&self) -> Result<Vec<i128>, MeanError> {
-        let layout = Layout { dimension: self.dimension, second: SecondMoment::Full };
+    /// Count, Σq and, if asked for, the upper triangle of Σqqᵀ of what is kept, exactly.
+    pub(super) fn moments(&self, second: SecondMoment) -> Result<Vec<i128>, MeanError> {
+        let layout = Layout { dimension: self.dimension, second };
         let sum = |&(run, marks): &(&QuantisedRows, &Vec<u32>)| {
             let mut accumulators = Accumulators::new(layout);
             accumulators.add(marks, run)?;

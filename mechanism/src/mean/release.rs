@@ -15,7 +15,7 @@
 
 use super::budget::Budget;
 use super::{MeanError, records::Kept};
-use crate::moments::RECORD_BITS;
+use crate::moments::{RECORD_BITS, SecondMoment};
 use crate::noise::{DiscreteGaussian, NoiseGenerator, NoiseScale};
 use faer::Mat;
 
@@ -110,7 +110,7 @@ pub(super) fn sums(
     budget: &mut Budget,
     rng: &mut NoiseGenerator,
 ) -> Result<Sums, MeanError> {
-    let exact = kept.moments()?;
+    let exact = kept.moments(SecondMoment::None)?;
     let dimension = kept.dimension();
     let (count, first) = channels(squared_mu, COUNT_WITH_SUMS, kept.len())?;
     budget.spend(step, squared_mu, count.grid_scale().min(first.grid_scale()), dimension as f64 + 1.0)?;
@@ -128,7 +128,7 @@ pub(super) fn moments(
     budget: &mut Budget,
     rng: &mut NoiseGenerator,
 ) -> Result<Sums, MeanError> {
-    let exact = kept.moments()?;
+    let exact = kept.moments(SecondMoment::Full)?;
     let dimension = kept.dimension();
     let (count, first) = channels(squared_mu, COUNT_WITH_MOMENTS, kept.len())?;
     let largest = (kept.len() as u128) << (2 * RECORD_BITS);

@@ -148,7 +148,7 @@ proptest! {
         if taken == 2 {
             worlds[0].take_out(1);
         }
-        let [one, other] = worlds.map(|kept| kept.moments().unwrap());
+        let [one, other] = worlds.map(|kept| kept.moments(crate::moments::SecondMoment::Full).unwrap());
         let unit = 0.5_f64.powi(20);
         let difference: Vec<f64> = one.iter().zip(&other).map(|(a, b)| (a - b) as f64).collect();
         let first: f64 = difference[1..4].iter().map(|x| (x * unit).powi(2)).sum();

@@ -13,7 +13,6 @@ use super::{Answer, Estimate, MeanError, Method, Part, Question, Scale};
 use crate::noise::NoiseGenerator;
 use crate::noise::bernoulli::bernoulli_exponential;
 use num_bigint::BigUint;
-use rand::Rng;
 
 /// Most steps of work: points times records.
 const MOST_STEPS: f64 = 2e8;
@@ -42,7 +41,7 @@ pub(super) fn estimate(
     let spacing = (question.corruption * SPACING).max(FINEST);
     let side = (4.0 * range / spacing).ceil() + 1.0;
     let steps = side.powi(columns as i32) * rows.len() as f64;
-    if !(steps <= MOST_STEPS) {
+    if steps.is_nan() || steps > MOST_STEPS {
         return Err(MeanError::TooLarge {
             method,
             what: "points times values",

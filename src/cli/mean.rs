@@ -1,0 +1,279 @@
+//! `hushflow mean`: the private and robust mean of a file's columns.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::{Args, ValueEnum};
+use hushflow::ledger::{Charge, enter_once};
+use hushflow::mechanism::accounting::{Delta, Epsilon};
+use hushflow::mechanism::mean::{Answer, Estimate, Method, Part, Question, Refusal, Scale, estimate};
+use hushflow::mechanism::noise::NoiseSource;
+use hushflow::source::table::{MissingRows, Table};
+use serde::Serialize;
+
+use super::output::{number, print, print_json, table};
+use super::{CliError, number_in};
+
+/// What `hushflow mean` takes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Neighbours are files of equally many rows that differ in one row: the number of rows is public. Whatever the method tells, also \
+that it can't tell anything (a refusal), is private, and costs the same.
+
+Methods:
+  auto        prime or gaussian, whichever promises the smaller error, by public numbers alone
+  prime       filters outliers; clean columns are subgaussian and, once scaled, uncorrelated
+  prime-ht    the same for heavy tails and correlated columns: only their variance is bounded
+  filter      filters one direction at a time; slow
+  gaussian    clips and averages; no defence but the clipping
+  balloon     clips at a private quantile of the distance from the centre
+  tukey       a private Tukey median, for one or two columns; needs --range
+  resilience  by exponential time, for one column and thousands of rows; needs --range
+
+Scales are the standard deviations of clean values. Where they are not known, `--scale auto` (the default) estimates them with \
+a tenth of the budget. A row that lacks a value counts, as one in the middle; --missing skip leaves it out, and then the \
+guarantee is about the complete rows alone.
+
+Exit status: 0 done, also where the answer is a refusal; 1 failed, 2 wrong use, or too few rows for the budget.
+
+Examples:
+  hushflow mean weather.csv --columns temp,wind_speed --method prime-ht --epsilon 1 --delta 1e-6 --corruption 0.01
+  hushflow mean points.csv --scale 1 --epsilon 20 --delta 0.01 --corruption 0.05 --json")]
+pub(crate) struct MeanArguments {
+    /// A CSV file with a header; `-` reads standard input
+    file: PathBuf,
+    /// How to estimate
+    #[arg(long, value_enum, default_value_t = MethodName::Auto)]
+    method: MethodName,
+    /// ε of (ε, δ)-differential privacy, above 0
+    #[arg(long, value_name = "ε", allow_hyphen_values = true, value_parser = number_in(Epsilon::new))]
+    epsilon: Epsilon,
+    /// δ of (ε, δ)-differential privacy, between 0 and 1
+    #[arg(long, value_name = "δ", allow_hyphen_values = true, value_parser = number_in(Delta::new))]
+    delta: Delta,
+    /// α: the share of rows that may be anything, below 1/2
+    #[arg(long, value_name = "α", allow_hyphen_values = true)]
+    corruption: f64,
+    /// The columns wanted, by name [default: all]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    columns: Option<Vec<String>>,
+    /// Standard deviations of clean values: one for all columns, or one for each; or auto
+    #[arg(long, value_name = "S,…|auto", default_value = "auto")]
+    scale: String,
+    /// All means are within this many scales of 0
+    #[arg(long, value_name = "R", value_parser = number_in(range))]
+    range: Option<f64>,
+    /// What becomes of rows that lack a value
+    #[arg(long, value_enum, default_value_t = MissingName::Keep)]
+    missing: MissingName,
+    /// Draw the noise from a seed, for simulations: NOT private
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+    /// Charge the ledger in this directory before anything is told
+    #[arg(long, value_name = "DIR")]
+    ledger: Option<PathBuf>,
+    /// Print one JSON object, with all digits
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum MethodName {
+    Auto,
+    Prime,
+    PrimeHt,
+    Filter,
+    Resilience,
+    Tukey,
+    Gaussian,
+    Balloon,
+}
+
+impl From<MethodName> for Method {
+    fn from(name: MethodName) -> Self {
+        match name {
+            MethodName::Auto => Method::Auto,
+            MethodName::Prime => Method::Prime,
+            MethodName::PrimeHt => Method::PrimeHt,
+            MethodName::Filter => Method::Filter,
+            MethodName::Resilience => Method::Resilience,
+            MethodName::Tukey => Method::Tukey,
+            MethodName::Gaussian => Method::Gaussian,
+            MethodName::Balloon => Method::Balloon,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum MissingName {
+    Keep,
+    Skip,
+    Reject,
+}
+
+impl From<MissingName> for MissingRows {
+    fn from(name: MissingName) -> Self {
+        match name {
+            MissingName::Keep => MissingRows::Keep,
+            MissingName::Skip => MissingRows::Skip,
+            MissingName::Reject => MissingRows::Reject,
+        }
+    }
+}
+
+fn range(value: f64) -> Result<f64, &'static str> {
+    if value > 0.0 && value.is_finite() { Ok(value) } else { Err("expected a finite number above 0") }
+}
+
+/// `auto`, or one number for all columns, or one for each.
+fn scale(text: &str, columns: usize) -> Result<Scale, CliError> {
+    if text == "auto" {
+        return Ok(Scale::Estimated);
+    }
+    let numbers: Result<Vec<f64>, _> = text.split(',').map(|number| number.trim().parse()).collect();
+    match numbers {
+        Ok(numbers) if numbers.len() == 1 => Ok(Scale::Known(vec![numbers[0]; columns])),
+        Ok(numbers) if numbers.len() == columns => Ok(Scale::Known(numbers)),
+        Ok(numbers) => Err(CliError::usage(format!(
+            "--scale has {} numbers for {columns} columns: give one for all, or one for each",
+            numbers.len()
+        ))),
+        Err(_) => Err(CliError::usage("--scale is neither auto nor numbers such as 1 or 0.5,20")),
+    }
+}
+
+/// What is printed.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// The method that ran: what auto chose.
+    method: Method,
+    epsilon: f64,
+    delta: f64,
+    /// ε at δ of all parts together.
+    spent: f64,
+    corruption: f64,
+    neighbours: &'static str,
+    rows: usize,
+    columns: Vec<String>,
+    /// None where the answer is a refusal.
+    mean: Option<Vec<f64>>,
+    /// Standard deviation of the noise of each mean.
+    noise: Option<Vec<f64>>,
+    kept: Option<f64>,
+    converged: Option<bool>,
+    refusal: Option<Why>,
+    parts: Vec<Part>,
+    /// Whether the noise came from the operating system.
+    private: bool,
+    seconds: f64,
+}
+
+/// A refusal, for programs and for people.
+#[derive(Debug, Serialize)]
+struct Why {
+    #[serde(flatten)]
+    refusal: Refusal,
+    message: String,
+}
+
+impl Report {
+    fn new(arguments: &MeanArguments, data: &Table, answer: Answer, seconds: f64) -> Self {
+        let (found, refusal): (Option<Estimate>, Option<Refusal>) = match answer.outcome {
+            Ok(found) => (Some(found), None),
+            Err(refusal) => (None, Some(refusal)),
+        };
+        Report {
+            method: answer.method,
+            epsilon: arguments.epsilon.value(),
+            delta: arguments.delta.value(),
+            spent: answer.spent,
+            corruption: arguments.corruption,
+            neighbours: "replace-one-in-place",
+            rows: data.rows(),
+            columns: data.columns().to_vec(),
+            mean: found.as_ref().map(|found| found.mean.clone()),
+            noise: found.as_ref().map(|found| found.noise.clone()),
+            kept: found.as_ref().and_then(|found| found.kept),
+            converged: found.as_ref().map(|found| found.converged),
+            refusal: refusal.map(|refusal| Why { refusal, message: refusal.to_string() }),
+            parts: answer.parts,
+            private: arguments.seed.is_none(),
+            seconds,
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = match (&self.mean, &self.noise) {
+            (Some(mean), Some(noise)) => self.means(mean, noise),
+            _ => String::new(),
+        };
+        if let Some(why) = &self.refusal {
+            text += &format!("No mean: {}.\n", why.message);
+        }
+        text += "\n";
+        text += &self.parts();
+        text += &format!(
+            "\n{} over {} rows spent ε = {} of {} at δ = {}, {} s.\n",
+            self.method,
+            self.rows,
+            number(self.spent),
+            number(self.epsilon),
+            number(self.delta),
+            number(self.seconds)
+        );
+        if self.converged == Some(false) {
+            text +=
+                "The filter ran out of rounds: what it kept does not look clean, so the mean may be off.\n";
+        }
+        if !self.private {
+            text += "NOT private: a seed drew the noise.\n";
+        }
+        text
+    }
+
+    fn means(&self, mean: &[f64], noise: &[f64]) -> String {
+        let heading = ["column", "mean", "noise"].map(String::from).to_vec();
+        let columns = self.columns.iter().zip(mean).zip(noise);
+        let row = |((name, mean), noise): ((&String, &f64), &f64)| {
+            vec![name.clone(), number(*mean), number(*noise)]
+        };
+        table(&std::iter::once(heading).chain(columns.map(row)).collect::<Vec<_>>())
+    }
+
+    fn parts(&self) -> String {
+        let heading = ["step", "releases", "μ²", "ε"].map(String::from).to_vec();
+        let own = |value: f64| if value == 0.0 { "-".into() } else { number(value) };
+        let row = |part: &Part| {
+            vec![part.step.into(), part.releases.to_string(), own(part.squared_mu), own(part.epsilon)]
+        };
+        table(&std::iter::once(heading).chain(self.parts.iter().map(row)).collect::<Vec<_>>())
+    }
+}
+
+/// Reads the file, charges the ledger, estimates and prints.
+pub(crate) fn execute(arguments: &MeanArguments) -> Result<(), CliError> {
+    let start = Instant::now();
+    let data = Table::read(&arguments.file, arguments.columns.as_deref(), arguments.missing.into())?;
+    let question = Question {
+        method: arguments.method.into(),
+        epsilon: arguments.epsilon,
+        delta: arguments.delta,
+        corruption: arguments.corruption,
+        scale: scale(&arguments.scale, data.columns().len())?,
+        range: arguments.range,
+    };
+    let source = arguments.seed.map_or(NoiseSource::System, NoiseSource::Seeded);
+    let mut generator = source.generator(0, 0)?;
+    // What is found is told only once it is paid for.
+    let answer = estimate(data.values(), data.columns().len(), &question, &mut generator)?;
+    if let Some(directory) = &arguments.ledger {
+        let name = format!("mean of {}", arguments.file.display());
+        let method = answer.method.to_string();
+        enter_once(
+            directory,
+            Charge::of_estimate(name, method, (question.epsilon, question.delta), source)?,
+        )?;
+    }
+    let report = Report::new(arguments, &data, answer, start.elapsed().as_secs_f64());
+    Ok(if arguments.json { print_json(&report) } else { print(&report.text()) }?)
+}
