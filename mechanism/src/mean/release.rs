@@ -53,6 +53,9 @@ pub(super) fn spectral_noise(squared_mu: f64, dimension: usize) -> f64 {
     2.0 * (dimension as f64).sqrt() * deviation(squared_mu)
 }
 
+/// More records than a table has: the grid of counts must not depend on the largest of them.
+const LARGEST_COUNT: u128 = 1 << 40;
+
 /// Adds noise of `deviation` units to integers of this unit = 2^−`unit_bits`, on the finest grid that 128 bits hold.
 struct Channel {
     shift: u32,
@@ -92,8 +95,8 @@ pub(super) fn counts(
     rng: &mut NoiseGenerator,
 ) -> Result<Vec<f64>, MeanError> {
     let deviation = count_deviation(histograms, squared_mu);
-    let largest = exact.iter().copied().max().unwrap_or(0).unsigned_abs().max(1 << 40);
-    let channel = Channel::new(deviation, 0, largest)?;
+    let channel = Channel::new(deviation, 0, LARGEST_COUNT)?;
+    // Only the counts that differ between neighbours: noise on equal ones has the same law in both worlds.
     budget.spend(step, squared_mu, channel.grid_scale(), 2.0 * histograms)?;
     Ok(channel.release(exact, rng))
 }
