@@ -25,14 +25,17 @@ pub use crate::http::HttpError;
 /// Upper ends of the classes of a commit's time, in seconds.
 const COMMIT_CLASSES: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
 
+/// What is looked up when it is asked for.
+type Gauge = Box<dyn Fn() -> usize + Send + Sync>;
+
 /// The numbers of a run.
 #[derive(Default)]
 pub struct Metrics {
     begun: OnceLock<Begun>,
     rows: AtomicU64,
     exceptional: [AtomicU64; 8],
-    waiting_batches: AtomicU64,
-    waiting_outputs: AtomicU64,
+    waiting_batches: OnceLock<Gauge>,
+    waiting_outputs: OnceLock<Gauge>,
     closed: AtomicU64,
     committed: AtomicU64,
     commits: [AtomicU64; COMMIT_CLASSES.len() + 1],
@@ -69,13 +72,22 @@ impl Metrics {
         let _ = self.begun.set(Begun { generation, committed, schedule: schedule.clone() });
     }
 
-    /// So many rows have been read, and so many batches wait for the workers.
-    pub(crate) fn tell_read(&self, counters: &Counters, waiting_batches: usize) {
+    /// Whoever knows how many batches wait for the workers.
+    pub(crate) fn watch_batches(&self, waiting: impl Fn() -> usize + Send + Sync + 'static) {
+        let _ = self.waiting_batches.set(Box::new(waiting));
+    }
+
+    /// Whoever knows how much of what was published waits to be written. The first one is asked.
+    pub fn watch_outputs(&self, waiting: impl Fn() -> usize + Send + Sync + 'static) {
+        let _ = self.waiting_outputs.set(Box::new(waiting));
+    }
+
+    /// What has become of the rows so far.
+    pub(crate) fn tell_read(&self, counters: &Counters) {
         self.rows.store(counters.rows, Relaxed);
         for (told, (_, count)) in self.exceptional.iter().zip(reasons(counters)) {
             told.store(count, Relaxed);
         }
-        self.waiting_batches.store(waiting_batches as u64, Relaxed);
     }
 
     /// The clock has closed this epoch.
@@ -89,11 +101,6 @@ impl Metrics {
         let class = COMMIT_CLASSES.iter().position(|&end| took.as_secs_f64() <= end);
         self.commits[class.unwrap_or(COMMIT_CLASSES.len())].fetch_add(1, Relaxed);
         self.commit_nanoseconds.fetch_add(took.as_nanos() as u64, Relaxed);
-    }
-
-    /// So much of what was published waits to be written.
-    pub fn tell_waiting_outputs(&self, waiting: usize) {
-        self.waiting_outputs.store(waiting as u64, Relaxed);
     }
 
     /// Everything, or everything that is not private, at the time `now`.
@@ -150,7 +157,8 @@ impl Metrics {
             ("waiting_batches", "Batches of rows that wait for the workers.", &self.waiting_batches),
             ("waiting_outputs", "Published lines that wait to be written.", &self.waiting_outputs),
         ] {
-            page.family(Reach::Load, name, "gauge", about, [(String::new(), waiting.load(Relaxed))]);
+            let waiting = waiting.get().map_or(0, |waiting| waiting());
+            page.family(Reach::Load, name, "gauge", about, [(String::new(), waiting)]);
         }
     }
 

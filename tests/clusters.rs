@@ -80,7 +80,7 @@ fn ip(arguments: &[&str]) -> bool {
 fn processes_across_machines_are_killed_and_go_on_in_other_numbers() {
     let Some(machines) = Machines::new(4) else { return };
     let lab = Lab::new();
-    let stream = Stream { rows: 60_000, epochs: 1000 };
+    let stream = Stream { rows: 64_000, epochs: 1600 };
     lab.write("data.csv", stream.csv());
     let pipeline = lab.write("pipeline.toml", stream.pipeline("data.csv", ""));
     let state = lab.path("state");

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
-use hushflow::metrics::Metrics;
 use hushflow::pipeline::Pipeline;
 use hushflow::pipeline::time::parse_duration;
 use hushflow::publication::Publication;
@@ -120,16 +119,19 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     }
     end_at_first_panic();
     let (outputs, published) = bounded(WAITING_OUTPUTS);
+    let published = Arc::new(published);
+    let queue = Arc::downgrade(&published);
+    options.metrics.watch_outputs(move || queue.upgrade().map_or(0, |queue| queue.len()));
     let format = arguments.format.format();
     let quiet = arguments.quiet;
     let views = pipeline.views.clone();
     let writing = std::thread::spawn({
-        let (publication, metrics) = (publication.clone(), Arc::clone(&options.metrics));
+        let publication = publication.clone();
         move || {
             let writers = views
                 .iter()
                 .map(|view| Writer::new(publication.clone(), view.clone(), format, views.len() > 1));
-            write(writers.collect(), &published, quiet, &metrics)
+            write(writers.collect(), &published, quiet)
         }
     });
     let summary = run(&pipeline, &options, outputs);
@@ -189,15 +191,9 @@ fn acknowledge(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Option<A
 }
 
 /// Writes outputs as they come, and flushes whenever none waits.
-fn write(
-    mut writers: Vec<Writer>,
-    published: &Receiver<Output>,
-    quiet: bool,
-    metrics: &Metrics,
-) -> std::io::Result<()> {
+fn write(mut writers: Vec<Writer>, published: &Receiver<Output>, quiet: bool) -> std::io::Result<()> {
     let mut out = BufWriter::new(stdout());
     for output in published {
-        metrics.tell_waiting_outputs(published.len());
         if quiet {
             continue;
         }

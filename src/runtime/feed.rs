@@ -47,6 +47,14 @@ pub(super) struct Feed(Arc<Vec<Receiver<Message>>>);
 /// The reader's ends of the channels.
 pub(super) struct Dealer(Vec<Sender<Message>>);
 
+impl Feed {
+    /// Tells how many messages wait for the workers, for as long as there are any.
+    pub(super) fn waiting(&self) -> impl Fn() -> usize + Send + Sync + 'static {
+        let queues = Arc::downgrade(&self.0);
+        move || queues.upgrade().map_or(0, |queues| queues.iter().map(Receiver::len).sum())
+    }
+}
+
 /// Channels from a reader to the workers of its process.
 pub(super) fn channels(workers: usize) -> (Dealer, Feed) {
     let (senders, receivers) = (0..workers).map(|_| bounded(WAITING_BATCHES)).unzip();
@@ -59,7 +67,7 @@ impl Dealer {
         let mut turn = (0..self.0.len()).cycle();
         while !fault.is_raised() {
             let event = reader.next_event();
-            metrics.tell_read(reader.counters(), self.0.iter().map(Sender::len).sum());
+            metrics.tell_read(reader.counters());
             let delivered = match event {
                 Ok(Event::Batch(batch)) => {
                     deliver(&self.0[turn.next().unwrap_or_default()], Message::Records(batch), fault)

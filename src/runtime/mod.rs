@@ -170,6 +170,7 @@ pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> R
     let (reader, taking) = sources.unzip();
     let taking = taking.flatten();
     let (dealer, feed) = channels(options.workers);
+    options.metrics.watch_batches(feed.waiting());
     let reading = reader.map(|reader| {
         let (fault, metrics) = (fault.clone(), Arc::clone(&options.metrics));
         std::thread::spawn(move || dealer.deal(reader, &fault, &metrics))
