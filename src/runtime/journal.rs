@@ -238,8 +238,9 @@ impl Journal {
         match self.store.checkpoint(epoch.epoch, &states) {
             Err(StateError::TooLarge { .. }) => Ok(()),
             written => {
+                written?;
                 debug!(epoch = epoch.epoch, "the encoders' states are kept");
-                written
+                Ok(())
             }
         }
     }
