@@ -96,7 +96,7 @@ pub trait AdaptiveCovariance<'scope> {
     ///     source: NoiseSource::System,
     /// };
     /// let values = vec![0.5, 0.5, -0.5, -0.5, 0.1, 0.2];
-    /// let batch = Records { keys: vec![0; 3], epochs: vec![1, 1, 2], values };
+    /// let batch = Records { keys: vec![0; 3], epochs: vec![1, 1, 2], values, ..Records::default() };
     /// timely::example(move |scope| {
     ///     let records = vec![batch].to_stream(scope).container::<Vec<_>>().epochs();
     ///     records.adaptive_covariance(setup, Fault::new()).inspect(|window| match window.epoch {

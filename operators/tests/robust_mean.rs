@@ -30,7 +30,15 @@ fn windows(setup: &MeanSetup, values: &[f64], workers: usize) -> Vec<WindowMean>
             let quarter_rows = &rows[quarter * 6000..(quarter + 1) * 6000];
             let epoch = 1 + quarter as u64 / 2;
             let keys = (0..6000).map(|row| row % 2).collect();
-            (epoch, Records { keys, epochs: vec![epoch; 6000], values: quarter_rows.concat() })
+            (
+                epoch,
+                Records {
+                    keys,
+                    epochs: vec![epoch; 6000],
+                    values: quarter_rows.concat(),
+                    ..Records::default()
+                },
+            )
         })
         .collect();
     let sender = std::sync::Mutex::new(sender);
