@@ -4,17 +4,13 @@
 //! Each record is in one window, so the windows compose in parallel: all releases together cost what one costs. The relation
 //! must keep a record in its window, as replace-one-in-place and zero-out do.
 
+use crate::windows::Windows;
 use crate::{Fault, Records};
 use hushflow_mechanism::accounting::Rho;
 use hushflow_mechanism::covariance::{Budget, CovarianceError, Estimate, Method, Sample};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::sensitivity::Neighbours;
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use timely::dataflow::StreamVec;
-use timely::dataflow::channels::pact::{Exchange, Pipeline};
-use timely::dataflow::operators::generic::operator::Operator;
-use zeroize::Zeroizing;
 
 /// What the covariance of each window is made with. All of it is public.
 #[derive(Clone, Debug)]
@@ -61,13 +57,6 @@ impl CovarianceSetup {
         });
         Ok(WindowCovariance { epoch, key, estimate })
     }
-}
-
-/// Rows of one key on their way to its worker. Private data: they can't be printed, and are wiped when dropped.
-#[derive(Clone, Serialize, Deserialize)]
-struct KeyRows {
-    key: u32,
-    values: Zeroizing<Vec<f64>>,
 }
 
 /// Estimates covariances of windows.
@@ -119,75 +108,11 @@ impl<'scope> AdaptiveCovariance<'scope> for StreamVec<'scope, u64, Records> {
         setup: CovarianceSetup,
         fault: Fault,
     ) -> StreamVec<'scope, u64, WindowCovariance> {
-        let (index, peers) = (self.scope().index(), self.scope().peers());
-        let by_key = Exchange::new(|rows: &KeyRows| u64::from(rows.key));
-        let rows = by_keys(self, setup.clone(), fault.clone());
-        rows.unary_frontier(by_key, "AdaptiveCovariance", move |mut capability, _info| {
-            capability.downgrade(&1);
-            let mut capability = Some(capability);
-            let owned: Vec<u32> = (0..setup.keys).filter(|key| *key as usize % peers == index).collect();
-            let mut open: BTreeMap<(u64, u32), Zeroizing<Vec<f64>>> = BTreeMap::new();
-            move |(input, frontier), output| {
-                input.for_each_time(|time, batches| {
-                    for rows in batches.flat_map(|batch| batch.drain(..)) {
-                        open.entry((*time.time(), rows.key)).or_default().extend_from_slice(&rows.values);
-                    }
-                });
-                let Some(held) = capability.as_mut() else { return };
-                while *held.time() <= setup.horizon && !frontier.less_equal(held.time()) {
-                    if fault.is_raised() {
-                        return;
-                    }
-                    let epoch = *held.time();
-                    let window = |&key: &u32| {
-                        setup.window(epoch, key, &open.remove(&(epoch, key)).unwrap_or_default())
-                    };
-                    match owned.iter().map(window).collect::<Result<Vec<_>, _>>() {
-                        Ok(windows) => output.session(&held).give_iterator(windows.into_iter()),
-                        Err(reason) => return fault.raise(reason),
-                    }
-                    held.downgrade(&(epoch + 1));
-                }
-                if *held.time() > setup.horizon {
-                    capability = None;
-                }
-            }
+        let windows = Windows { columns: setup.bounds.len(), keys: setup.keys, epochs: setup.horizon };
+        windows.answers(self, "AdaptiveCovariance", fault, move |epoch, key, records| {
+            setup.window(epoch, key, records)
         })
     }
-}
-
-/// Takes the records of each batch apart by key.
-fn by_keys<'scope>(
-    records: StreamVec<'scope, u64, Records>,
-    setup: CovarianceSetup,
-    fault: Fault,
-) -> StreamVec<'scope, u64, KeyRows> {
-    let dimension = setup.bounds.len();
-    // A capability that is never dropped while a fault is raised: a fault must not look like an end.
-    records.unary_frontier(Pipeline, "ByKeys", move |_capability, _info| {
-        let mut kept = Vec::new();
-        move |(input, _frontier), output| {
-            input.for_each_time(|time, batches| {
-                for records in batches.flat_map(|batch| batch.drain(..)) {
-                    let whole = records.values.len() == records.keys.len() * dimension;
-                    if !whole || records.keys.iter().any(|key| *key >= setup.keys) {
-                        fault.raise(format!(
-                            "a batch holds records of other than {dimension} columns, or a key that is not among the {} keys",
-                            setup.keys
-                        ));
-                        kept.push(time.retain(0));
-                        return;
-                    }
-                    let mut rows: BTreeMap<u32, Zeroizing<Vec<f64>>> = BTreeMap::new();
-                    for (key, record) in records.keys.iter().zip(records.values.chunks_exact(dimension)) {
-                        rows.entry(*key).or_default().extend_from_slice(record);
-                    }
-                    let rows = rows.into_iter().map(|(key, values)| KeyRows { key, values });
-                    output.session(&time).give_iterator(rows);
-                }
-            });
-        }
-    })
 }
 
 #[cfg(test)]

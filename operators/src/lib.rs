@@ -22,7 +22,7 @@
 //! [`training_loop`] closes a loop around them, from the optimiser's updates back to gradients.
 //!
 //! Timestamps are epochs, from 1. Records are not exchanged: each worker sums its own, and only sums travel. The
-//! one exception is [`Bound`], where those of an entity meet.
+//! exceptions are [`Bound`], where those of an entity meet, and [`AdaptiveCovariance`] and [`RobustMeans`], where those of a key do.
 //! Everything before [`Commit`] is private: its types print nothing.
 //!
 //! An operator that can't go on raises the [`Fault`] and keeps its capability, because a dropped capability
@@ -49,6 +49,7 @@ mod robust_mean;
 mod training;
 mod view;
 mod windowed_sums;
+mod windows;
 
 /// The very differential dataflow that [`WindowedSums`] gives collections of.
 pub use differential_dataflow;
