@@ -176,6 +176,7 @@ status_of! {
     hushflow::runtime::RunError => 1,
     hushflow::source::table::TableError => 1,
     hushflow::state::StateError => 1,
+    hushflow::sink::SinkError => 1,
     hushflow::web::HttpError => 1,
     io::Error => 1,
 }

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
-use hushflow::pipeline::Pipeline;
 use hushflow::pipeline::time::parse_duration;
+use hushflow::pipeline::{Pipeline, Sink};
 use hushflow::publication::Publication;
 use hushflow::runtime::{Acknowledge, Cluster, Options, Output, Summary, publication, run};
-use hushflow::sink::Writer;
+use hushflow::sink::{Following, Writer};
 use hushflow::source::Control;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_shutdown};
@@ -134,12 +134,24 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
             write(writers.collect(), &published, quiet)
         }
     });
+    let sinks = sinks(&pipeline, &options, &publication);
     let summary = run(&pipeline, &options, outputs);
+    let sunk: Vec<_> = sinks.into_iter().map(Following::finish).collect();
     let written = writing.join().map_err(|_| CliError::failed("the output thread died"))?;
     let summary = summary?;
     written?;
     report(&publication, &options, &summary, arguments.counters);
-    Ok(())
+    Ok(sunk.into_iter().collect::<Result<(), _>>()?)
+}
+
+/// The files that follow the log, in the process that writes it.
+fn sinks(pipeline: &Pipeline, options: &Options, publication: &Publication) -> Vec<Following> {
+    let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
+    let start = |sink: &Sink| {
+        let (state, views) = (options.state.clone(), pipeline.views.clone());
+        Following::start(sink.clone(), state, publication.clone(), views, warn)
+    };
+    pipeline.sinks.iter().filter(|_| leads).map(start).collect()
 }
 
 /// Stops the run by signals, and tells its notices. Only the process that reads is stopped so: the others end with it.

@@ -3,6 +3,7 @@
 mod entity;
 mod epochs;
 mod ledger;
+mod sinks;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -52,6 +53,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let second_moments = privacy.map_or(SecondMoment::Full, |privacy| privacy.second_moments);
     let covariances = epochs.as_ref().is_none_or(|epochs| have_covariances(method, second_moments, epochs));
     let views = views(section, method, covariances);
+    let sinks = sinks::sinks(section, base);
     let state = optional(section, "state", |section| state(section, base));
     let ledger = optional(section, "ledger", |section| {
         ledger::ledger(section, base, neighbours, entity.as_ref().is_some_and(Option::is_some))
@@ -75,6 +77,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         release,
         strategy_file,
         views: views?,
+        sinks: sinks?,
         state_directory,
         state,
         ledger: ledger?.unwrap_or_default(),

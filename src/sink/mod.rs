@@ -4,8 +4,11 @@
 //! deviation, exact for moments, and for means and covariances exact where counts are public and to the first order in
 //! the count's noise where they are not. Means, covariances and what follows from them have confidence intervals too,
 //! and every line of a density says whether it shows the data or their noise.
+//!
+//! A [`FileSink`] writes JSON lines into files that follow the public log.
 
 mod csv;
+mod file;
 mod json;
 mod table;
 
@@ -17,6 +20,8 @@ use hushflow_mechanism::estimate::intervals::{Interval, Intervals};
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::view::{Moments, SecondMomentSource};
 use hushflow_operators::Estimated;
+
+pub use file::{FileSink, Following, SinkError};
 
 use crate::pipeline::{Estimate, View};
 use crate::publication::Publication;
