@@ -240,8 +240,10 @@ fn report(publication: &Publication, options: &Options, summary: &Summary, count
         false => writeln!(err, "NOT PRIVATE: the noise was drawn from a seed."),
         true => writeln!(
             err,
-            "All releases of this state directory together are (ε, δ) = ({}, {})-differentially private for {} neighbours.",
-            privacy.epsilon, privacy.delta, privacy.neighbours
+            "All releases of this state directory together are (ε, δ) = ({}, {})-differentially private for {}.",
+            privacy.epsilon,
+            privacy.delta,
+            publication.parameters().adjacency()
         ),
     };
     if options.control.is_stopped() {

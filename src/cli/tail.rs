@@ -8,9 +8,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use hushflow::mechanism::estimate::debias::MomentNoise;
 use hushflow::mechanism::estimate::projection::Projection;
 use hushflow::mechanism::mechanism::Method;
-use hushflow::mechanism::view::SquareBias;
+use hushflow::mechanism::view::{Moments, SquareBias};
 use hushflow::mechanism::workload::Workload;
 use hushflow::operators::Estimated;
 use hushflow::pipeline::{Estimate, Intervals, PublicParameters, View};
@@ -75,6 +76,9 @@ pub(crate) struct TailArguments {
     /// Show this key only; may be repeated
     #[arg(long, value_name = "KEY")]
     key: Vec<String>,
+    /// Show the total over all keys, called `all`, in the place of keys
+    #[arg(long, conflicts_with = "key")]
+    total: bool,
     /// How a noisy estimate becomes a covariance: floor, nearest, shrink or raw
     #[arg(long, default_value_t, value_name = "PROJECTION")]
     covariance: Projection,
@@ -121,7 +125,7 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     }
     let projection = view.covariance;
     let mut moments = publication.view(&view.workload).with_square_bias(squares);
-    let horizon = publication.horizon();
+    let (horizon, number_of_keys) = (publication.horizon(), publication.keys());
     let mut out = BufWriter::new(stdout());
     let format = arguments.format.format();
     let mut live = if arguments.follow && format == Format::Table { Live::new() } else { None };
@@ -130,9 +134,13 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     loop {
         while let Some(release) = reader.next_frame()? {
             live.iter_mut().for_each(Live::begin_epoch);
-            for moments in moments.push(&release.values)? {
-                let shown = wanted.is_empty() || wanted.contains(&moments.key);
-                if release.epoch >= arguments.since && shown {
+            let keys = moments.push(&release.values)?;
+            let lines: Vec<Moments> = match arguments.total {
+                true => total(keys, number_of_keys).into_iter().collect(),
+                false => keys.filter(|line| wanted.is_empty() || wanted.contains(&line.key)).collect(),
+            };
+            for moments in lines {
+                if release.epoch >= arguments.since {
                     let estimated = Estimated { density: moments.noisy().density_by(projection), moments };
                     line.clear();
                     writer.write(&estimated, &release.stamp(), &mut line)?;
@@ -152,11 +160,29 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     }
 }
 
+/// The sums over all keys: post-processing, with the noise of as many independent draws. The number after that of the last key
+/// stands for all of them.
+fn total(mut keys: impl Iterator<Item = Moments>, number: u32) -> Option<Moments> {
+    let mut total = keys.next()?;
+    for key in keys {
+        total.coordinates.iter_mut().zip(&key.coordinates).for_each(|(sum, part)| *sum += part);
+    }
+    let root = f64::from(number).sqrt();
+    let MomentNoise { count, first, second } = &mut total.noise;
+    [count, first, second].into_iter().for_each(|deviation| *deviation *= root);
+    Some(Moments { key: number, ..total })
+}
+
 /// What is made of the moments of this log.
 fn choice(
     arguments: &TailArguments,
     parameters: &PublicParameters,
 ) -> Result<(Estimate, SquareBias), CliError> {
+    if arguments.total && parameters.release.method == Method::Pp {
+        return Err(CliError::usage(
+            "--total: second moments of this log are squares of sums, which don't add up over keys: leave it out",
+        ));
+    }
     let covariances = parameters.have_covariances();
     let estimate = match arguments.view {
         None => Estimate::default_for(covariances),
