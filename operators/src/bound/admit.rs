@@ -42,7 +42,7 @@ pub(super) fn admitted<'scope>(
 ) -> StreamVec<'scope, u64, Vec<Entity>> {
     let scope = present.scope();
     let limits = setup.limits;
-    let facts = present.flat_map(|entities| entities).map(|entity| entity);
+    let facts = present.flat_map(|entities| entities);
     let transient = facts.unary(Pipeline, "Present", move |_capability, _info| {
         move |input, output| {
             input.for_each_time(|time, batches| {
