@@ -2,7 +2,7 @@
 //!
 //! For a ratio e ≤ 1, with U₀ = e and U₁, U₂, … uniform, let n be the first with Uₙ > Uₙ₋₁. Then P(n > m) = eᵐ/m!, so
 //! P(n odd) = Σₘ (−e)ᵐ/m! = exp(−e). A larger ratio is ⌊e⌋ such coins of ratio 1 and one of what remains, all of which
-//! must fall. Comparisons are in integers and draw as many bits as it takes ([`uniform`](super::uniform)); none is rounded.
+//! must fall. Comparisons are in integers and draw as many bits as it takes (`uniform`); none is rounded.
 
 use super::uniform::LazyUniform;
 use num_bigint::BigUint;
