@@ -268,11 +268,8 @@ pub(crate) fn execute(arguments: &MeanArguments) -> Result<(), CliError> {
     let answer = estimate(data.values(), data.columns().len(), &question, &mut generator)?;
     if let Some(directory) = &arguments.ledger {
         let name = format!("mean of {}", arguments.file.display());
-        let method = answer.method.to_string();
-        enter_once(
-            directory,
-            Charge::of_estimate(name, method, (question.epsilon, question.delta), source)?,
-        )?;
+        let promise = (question.epsilon, question.delta);
+        enter_once(directory, Charge::of_mean(name, answer.method, promise, source)?)?;
     }
     let report = Report::new(arguments, &data, answer, start.elapsed().as_secs_f64());
     Ok(if arguments.json { print_json(&report) } else { print(&report.text()) }?)

@@ -23,7 +23,8 @@ pub use error::{LedgerError, NoGuarantee, Refusal};
 use hushflow_mechanism::accounting::adjacency::{Adjacency, Unit};
 use hushflow_mechanism::accounting::composition::Spending;
 use hushflow_mechanism::accounting::discrete::{self, Discreteness};
-use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, NoiseMultiplier};
+use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier, pure};
+use hushflow_mechanism::mean::Method;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::sensitivity::Neighbours;
 use serde::{Deserialize, Serialize};
@@ -77,31 +78,43 @@ impl Charge {
         })
     }
 
-    /// That of an estimate from a whole table, of rows that are replaced in place.
+    /// That of a robust mean of a whole table, of rows that are replaced in place.
     ///
-    /// The noise multiplier is that of one Gaussian mechanism of this (ε, δ): what methods of Gaussian noise spend, and an estimate of
-    /// what others do.
+    /// Methods of Gaussian noise are one Gaussian mechanism of this (ε, δ). The Tukey median is purely ε-private, and the
+    /// estimator by resilience but for a total variation of δ/12: these count as the Gaussian mechanism that tells at least as
+    /// much as anything purely ε-private ([`pure`]), which is far more than the one of the same (ε, δ).
     ///
     /// # Errors
     /// [`AccountingError`] where the numbers give no guarantee.
-    pub fn of_estimate(
+    pub fn of_mean(
         name: String,
-        method: String,
+        method: Method,
         (epsilon, delta): (Epsilon, Delta),
         source: NoiseSource,
     ) -> Result<Self, AccountingError> {
-        let variation = delta.value() / 1024.0 / (1.0 + epsilon.value().exp());
-        let discreteness = Discreteness::of_total_variation(variation)?;
+        let total_variation = match method {
+            Method::Tukey => f64::MIN_POSITIVE,
+            Method::Resilience => delta.value() / 12.0 * (1.0 + MARGIN),
+            _ => delta.value() / 1024.0 / (1.0 + epsilon.value().exp()),
+        };
+        let noise_multiplier = match method {
+            Method::Tukey | Method::Resilience => pure::noise_multiplier_rounded_down(epsilon)?,
+            _ => discrete::noise_multiplier_rounded_up(
+                epsilon,
+                delta,
+                Discreteness::of_total_variation(total_variation)?,
+            )?,
+        };
         Ok(Self {
             pipeline: name,
-            method,
+            method: method.to_string(),
             unit: Unit::Record,
             neighbours: Neighbours::ReplaceOneInPlace,
             private: source.is_private(),
             epsilon: epsilon.value(),
             delta: delta.value(),
-            noise_multiplier: discrete::noise_multiplier_rounded_up(epsilon, delta, discreteness)?.value(),
-            total_variation: variation,
+            noise_multiplier: noise_multiplier.value(),
+            total_variation,
             epochs: 1,
         })
     }

@@ -140,6 +140,23 @@ fn a_refusal_says_what_is_spent_asked_and_left() {
     assert!(full.with(calibrated(left * 1.01), stated).is_err(), "and no more");
 }
 
+/// A median that is purely ε-private spends more of a budget than Gaussian noise of the same (ε, δ): two of ε = 1 reach no
+/// (1.5, 1e-6) together, as two of the latter do.
+#[test]
+fn what_is_purely_private_is_charged_for_what_it_may_tell() {
+    let promise = (Epsilon::new(1.0).unwrap(), Delta::new(1e-6).unwrap());
+    let two = |method| {
+        let charge = Charge::of_mean("m".into(), method, promise, NoiseSource::System).unwrap();
+        let about = about(Neighbours::ReplaceOneInPlace);
+        let spent = ledger(&[charge.clone(), charge]).composition(about).unwrap();
+        spent.delta(Epsilon::new(1.5).unwrap())
+    };
+    assert!(two(Method::Gaussian) < 1e-6);
+    // Randomised response twice: δ(1.5) = p² (1 − e^−0.5), p = e/(1 + e).
+    let worst = (1.0_f64 / (1.0 + (-1.0_f64).exp())).powi(2) * (1.0 - (-0.5_f64).exp());
+    assert!(two(Method::Tukey) > worst && two(Method::Resilience) > worst, "{} {worst}", two(Method::Tukey));
+}
+
 /// Beside a budget of a large δ, a pipeline of a small δ may find room for noise but not for any ε.
 #[test]
 fn where_no_epsilon_is_left_nothing_is() {

@@ -5,6 +5,7 @@
 //! - [`gaussian`]: exactly, for continuous noise (also called μ-GDP, μ = 1/σ);
 //! - [`discrete`]: the same with the price of exact noise on a grid;
 //! - [`composition`]: the same for several mechanisms on the same data, about the pairs of streams of one [`adjacency`];
+//! - [`pure`]: what is private without any δ, as one Gaussian mechanism that tells at least as much;
 //! - [`zcdp`]: through ρ = 1/(2σ²), which holds for noise on a grid as it stands and adds up under
 //!   composition.
 //!
@@ -19,6 +20,7 @@ pub mod composition;
 pub mod discrete;
 pub mod gaussian;
 mod mills;
+pub mod pure;
 pub mod zcdp;
 
 /// Relative margin of the conservative functions: several times the rounding error of the formulas.
