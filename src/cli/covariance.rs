@@ -242,21 +242,26 @@ impl Report<'_> {
         })
     }
 
+    /// The private mean of each column with the deviation of its noise, where there is one.
+    fn means(&self) -> String {
+        let Some(mean) = &self.estimate.mean else { return String::new() };
+        let lines = self.columns.iter().zip(mean.values.iter().zip(&mean.deviations));
+        let lines = lines.map(|(name, (value, noise))| vec![name.clone(), number(*value), number(*noise)]);
+        let header = vec!["column".into(), "mean".into(), "noise".into()];
+        table(&std::iter::once(header).chain(lines).collect::<Vec<_>>()) + "\n"
+    }
+
     fn text(&self) -> String {
         let [rho, epsilon, delta] = [self.rho.value(), self.epsilon.value(), self.delta.value()].map(number);
         let estimate = self.estimate;
         let neighbours = self.arguments.neighbours();
-        let mut rows = vec![
+        let rows = [
             vec!["method".into(), self.arguments.method.name().into()],
             vec!["rows".into(), number(estimate.rows)],
             vec!["columns".into(), self.columns.len().to_string()],
             vec!["measured pairs".into(), estimate.measured_pairs().to_string()],
         ];
-        if let Some(mean) = &estimate.mean {
-            let shown = mean.values.iter().map(|value| number(*value)).collect::<Vec<_>>().join(" ");
-            rows.push(vec!["mean".into(), shown]);
-        }
-        let mut text = table(&rows) + "\n";
+        let mut text = table(&rows) + "\n" + &self.means();
         if self.columns.len() <= SHOWN {
             let header = std::iter::once(String::new()).chain(self.columns.iter().cloned()).collect();
             let lines = self.columns.iter().zip(estimate.covariance.row_iter());
