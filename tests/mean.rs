@@ -70,12 +70,13 @@ fn without_the_reading_the_mean_is_the_same() {
 
 #[test]
 fn bad_use_is_refused_with_a_reason() {
-    let check = |flags: &str, expected: &str| {
+    let refused = |flags: &str, code: i32, expected: &str| {
         let Output { status, stderr, .. } = run(&format!("mean {WEATHER} --columns temp {flags}"));
         let message = String::from_utf8_lossy(&stderr);
-        assert_eq!(status.code(), Some(2), "{flags}: {message}");
+        assert_eq!(status.code(), Some(code), "{flags}: {message}");
         assert!(message.contains(expected), "{flags}: {message}");
     };
+    let check = |flags: &str, expected: &str| refused(flags, 2, expected);
     check("--epsilon 1 --delta 1e-6 --corruption 0.5", "below 1/2");
     check("--epsilon 0 --delta 1e-6 --corruption 0.1", "epsilon is 0");
     check("--epsilon 1 --delta 0 --corruption 0.1", "delta is 0");
@@ -83,7 +84,7 @@ fn bad_use_is_refused_with_a_reason() {
     check("--epsilon 1 --delta 1e-6 --corruption 0.1 --scale 1,2", "2 numbers for 1 columns");
     check("--epsilon 1 --delta 1e-6 --corruption 0.1 --scale 0", "above 0");
     check("--epsilon 1 --delta 1e-6 --corruption 0.1 --scale 10 --method tukey", "needs a range");
-    check("--epsilon 1 --delta 1e-6 --corruption 0.1 --missing reject", "--missing");
+    refused("--epsilon 1 --delta 1e-6 --corruption 0.1 --missing reject", 1, "--missing");
 }
 
 #[test]

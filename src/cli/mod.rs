@@ -58,7 +58,7 @@ enum Command {
     Verify(verify::VerifyArguments),
     /// Try to tell neighbouring streams apart by what is released
     Audit(audit::AuditArguments),
-    /// Estimate the mean of a file's columns, privately and however corrupt a share of its rows is
+    /// Estimate a mean privately, however corrupt a share of the rows
     Mean(mean::MeanArguments),
     /// Draw the figures of the paper on joint moment estimation anew, and judge its claims
     Reproduce(reproduce::ReproduceArguments),
