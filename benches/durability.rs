@@ -106,16 +106,6 @@ fn records(bencher: divan::Bencher<'_, '_>, place: Place) {
 }
 
 fn publish(pipeline: &Pipeline, state: PathBuf) {
-    let on_cluster_fault = |_: &str| std::process::exit(1);
-    let options = Options {
-        workers: 1,
-        state,
-        cluster: None,
-        acknowledge: None,
-        control: Default::default(),
-        on_cluster_fault,
-        metrics: Default::default(),
-    };
     let (outputs, _) = crossbeam::channel::bounded(1);
-    run(pipeline, &options, outputs).expect("the run succeeds");
+    run(pipeline, &Options::new(1, state), outputs).expect("the run succeeds");
 }

@@ -84,18 +84,8 @@ fn whole_pipeline(bencher: divan::Bencher<'_, '_>, workers: usize) {
     counted(bencher, || {
         let directory = tempfile::tempdir().expect("there is room");
         let state = directory.path().join("state");
-        let on_cluster_fault = |_: &str| std::process::exit(1);
-        let options = Options {
-            workers,
-            state,
-            cluster: None,
-            acknowledge: None,
-            control: Default::default(),
-            on_cluster_fault,
-            metrics: Default::default(),
-        };
         let (outputs, _) = crossbeam::channel::bounded(1);
-        let summary = run(&pipeline, &options, outputs).expect("the run succeeds");
+        let summary = run(&pipeline, &Options::new(workers, state), outputs).expect("the run succeeds");
         summary.counters.rows as usize
     });
 }

@@ -27,18 +27,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let pipeline = Pipeline::load(&Path::new(EXAMPLES).join("flights.toml"))?;
     let directory = tempfile::tempdir()?;
     let state = directory.path().join("state");
-    let options = Options {
-        workers: 1,
-        state: state.clone(),
-        cluster: None,
-        acknowledge: None,
-        control: Default::default(),
-        on_cluster_fault: |_| std::process::exit(1),
-        metrics: Default::default(),
-    };
     // What is published goes to the log in any case. Nobody listens while it runs: we read the log afterwards.
     let (outputs, _) = crossbeam::channel::bounded(1);
-    let summary = run(&pipeline, &options, outputs)?;
+    let summary = run(&pipeline, &Options::new(1, &state), outputs)?;
 
     // From here on, all is done with the public log alone. It says by itself how it is to be read.
     let mut log = PublicReader::open(&state)?;

@@ -36,17 +36,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let pipeline = Pipeline::load(&Path::new(EXAMPLES).join("weather.toml"))?;
     let directory = tempfile::tempdir()?;
     let state = directory.path().join("state");
-    let options = Options {
-        workers: 1,
-        state: state.clone(),
-        cluster: None,
-        acknowledge: None,
-        control: Default::default(),
-        on_cluster_fault: |_| std::process::exit(1),
-        metrics: Default::default(),
-    };
     let (outputs, _) = crossbeam::channel::bounded(1);
-    run(&pipeline, &options, outputs)?;
+    run(&pipeline, &Options::new(1, &state), outputs)?;
 
     let recent = densities(&state, &"exponential:0.9".parse()?)?;
     let week = densities(&state, &format!("window:{WINDOW}").parse()?)?;

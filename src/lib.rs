@@ -40,8 +40,6 @@
 //! last week are asked for.
 //!
 //! ```
-//! use std::sync::Arc;
-//!
 //! use hushflow::pipeline::Pipeline;
 //! use hushflow::publication::Publication;
 //! use hushflow::runtime::{Options, run};
@@ -50,10 +48,8 @@
 //! let pipeline = Pipeline::load("examples/flights.toml".as_ref())?;
 //! let directory = tempfile::tempdir()?;
 //! let state = directory.path().join("state");
-//! let on_cluster_fault = |_: &str| std::process::exit(1);
-//! let options = Options { workers: 2, state: state.clone(), cluster: None, acknowledge: None, control: Default::default(), on_cluster_fault, metrics: Arc::default() };
 //! let (outputs, _) = crossbeam::channel::bounded(1); // nobody looks on while it runs
-//! run(&pipeline, &options, outputs)?;
+//! run(&pipeline, &Options::new(2, &state), outputs)?;
 //!
 //! let mut log = PublicReader::open(&state)?;
 //! let publication = Publication::from_header(log.header())?;

@@ -97,16 +97,13 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
         process,
         hosts: arguments.hosts.clone(),
         patience: PATIENCE,
+        on_fault: end_process,
     });
-    let control = control(arguments, &pipeline)?;
     let options = Options {
-        workers: arguments.workers.into(),
-        state,
         cluster,
         acknowledge: acknowledge(arguments, &pipeline)?,
-        control,
-        on_cluster_fault: end_process,
-        metrics: Arc::default(),
+        control: control(arguments, &pipeline)?,
+        ..Options::new(arguments.workers.into(), state)
     };
     if let Some(address) = &arguments.metrics {
         let address = options.metrics.serve(address, arguments.metrics_private)?;

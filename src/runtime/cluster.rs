@@ -24,7 +24,7 @@ const GREETING: usize = 24;
 const RETRY: Duration = Duration::from_millis(50);
 
 /// Where the processes of a run are.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Cluster {
     /// Number of this process, from 0. The first reads the source and commits.
     pub process: usize,
@@ -32,6 +32,8 @@ pub struct Cluster {
     pub hosts: Vec<String>,
     /// How long to wait for the others.
     pub patience: Duration,
+    /// What ends this process after a fault: it must not return, for a peer that lingers is waited for.
+    pub on_fault: fn(&str) -> !,
 }
 
 /// Why the processes did not find together.
@@ -286,7 +288,8 @@ mod tests {
         let hosts = free_addresses(pipelines.len());
         let threads: Vec<_> = (0..hosts.len())
             .map(|process| {
-                let cluster = Cluster { process, hosts: hosts.clone(), patience: Duration::from_secs(2) };
+                let (hosts, patience) = (hosts.clone(), Duration::from_secs(2));
+                let cluster = Cluster { process, hosts, patience, on_fault: |reason| panic!("{reason}") };
                 let (workers, pipeline) = (workers[process], pipelines[process]);
                 std::thread::spawn(move || {
                     let sockets = cluster.connect(workers, pipeline).map_err(|error| error.to_string())?;
@@ -319,7 +322,9 @@ mod tests {
     #[test]
     fn whoever_stays_away_is_named() {
         let hosts = free_addresses(2);
-        let wait = |process| Cluster { process, hosts: hosts.clone(), patience: Duration::from_millis(200) };
+        let patience = Duration::from_millis(200);
+        let on_fault = |reason: &str| panic!("{reason}");
+        let wait = |process| Cluster { process, hosts: hosts.clone(), patience, on_fault };
         let error = wait(1).connect(1, b"p").unwrap_err().to_string();
         assert!(error.contains("process 0 was not reached"), "{error}");
         let error = wait(0).connect(1, b"p").unwrap_err().to_string();

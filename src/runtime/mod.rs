@@ -125,10 +125,23 @@ pub struct Options {
     pub acknowledge: Option<Acknowledge>,
     /// Stops the run, and hears what its operator should know.
     pub control: Control,
-    /// What ends this process after a fault in a cluster: it must not return, for a peer that lingers is waited for.
-    pub on_cluster_fault: fn(&str) -> !,
     /// Where the run leaves its numbers while it works.
     pub metrics: Arc<Metrics>,
+}
+
+impl Options {
+    /// One process with this many worker threads, at least 1, that keeps its state in this directory. All else is as
+    /// it comes: nobody is told, and nothing stops the run before its source ends.
+    pub fn new(workers: usize, state: impl Into<PathBuf>) -> Self {
+        Options {
+            workers,
+            state: state.into(),
+            cluster: None,
+            acknowledge: None,
+            control: Control::default(),
+            metrics: Arc::default(),
+        }
+    }
 }
 
 /// What a view gives for one key and epoch.
@@ -181,11 +194,10 @@ pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> R
         publication,
         noise,
         fault: fault.clone(),
-        in_cluster: options.cluster.is_some(),
         feed: leads.then_some(feed),
         start: start.clone(),
         lead: Mutex::new(lead),
-        on_fault: options.on_cluster_fault,
+        on_cluster_fault: options.cluster.as_ref().map(|cluster| cluster.on_fault),
         projections: pipeline.views.iter().map(|view| view.covariance).collect(),
     };
     // With the kind of noise: one process with seeded noise would make the releases of all not private.
@@ -298,12 +310,12 @@ struct Process {
     publication: Publication,
     noise: NoiseSource,
     fault: Fault,
-    in_cluster: bool,
     feed: Option<Feed>,
     /// Known in the first process; the others are told.
     start: Option<Start>,
     lead: Mutex<Option<Lead>>,
-    on_fault: fn(&str) -> !,
+    /// What ends this process after a fault, if it is one of a cluster.
+    on_cluster_fault: Option<fn(&str) -> !>,
     /// Of each view.
     projections: Vec<Projection>,
 }
@@ -312,7 +324,7 @@ impl Process {
     /// One worker's part: gives the epoch after the last one committed.
     fn work(&self, worker: &mut Worker) -> u64 {
         let start = match &self.start {
-            Some(start) if !self.in_cluster => start.clone(),
+            Some(start) if self.on_cluster_fault.is_none() => start.clone(),
             start => tell(worker, start.clone()),
         };
         let committed = ProbeHandle::new();
@@ -323,9 +335,9 @@ impl Process {
         }
         while !self.fault.is_raised() && worker.step_or_park(Some(NAP)) {}
         if let Some(reason) = self.fault.reason() {
-            if self.in_cluster {
+            if let Some(end) = self.on_cluster_fault {
                 error!(reason, "a fault ends this process of the cluster");
-                (self.on_fault)(reason);
+                end(reason);
             }
             // All workers of this one process stop here, so none waits for another.
             worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));

@@ -19,23 +19,10 @@ fn pipeline(directory: &Path, rows: &str, rest: &str) -> Pipeline {
     Pipeline::parse(&text, &directory.join("p.toml")).unwrap()
 }
 
-fn options(state: &Path) -> Options {
-    let on_cluster_fault = |reason: &str| panic!("{reason}");
-    Options {
-        workers: 2,
-        state: state.into(),
-        cluster: None,
-        acknowledge: None,
-        control: Default::default(),
-        on_cluster_fault,
-        metrics: Default::default(),
-    }
-}
-
 /// The releases in the log after a run, which must end.
 fn run_to_the_end(directory: &Path, pipeline: Pipeline) -> Vec<Vec<i128>> {
     let state = directory.join("state");
-    let options = options(&state);
+    let options = Options::new(2, state.clone());
     let (done, ended) = unbounded();
     std::thread::spawn(move || {
         let (outputs, shown) = unbounded();
@@ -90,8 +77,10 @@ fn a_process_with_seeded_noise_is_refused_by_one_without() {
             let directory = tempfile::tempdir().unwrap();
             let rest = format!("{PRIVACY}\nepochs = {{ records = 2, horizon = 2 }}");
             let pipeline = Pipeline { simulation_seed, ..pipeline(directory.path(), "x\n0.5\n", &rest) };
-            let cluster = Cluster { process, hosts, patience: Duration::from_secs(10) };
-            let options = Options { cluster: Some(cluster), ..options(&directory.path().join("state")) };
+            let on_fault = |reason: &str| panic!("{reason}");
+            let cluster = Cluster { process, hosts, patience: Duration::from_secs(10), on_fault };
+            let options =
+                Options { cluster: Some(cluster), ..Options::new(2, directory.path().join("state")) };
             run(&pipeline, &options, unbounded().0).map(|_| ()).unwrap_err().to_string()
         })
     });
