@@ -1,9 +1,4 @@
 //! Rows in CSV.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-
-#[path = "rows.rs"]
-mod rows;
-
-fuzz_target!(|input: &[u8]| rows::read("csv", input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| hushflow_fuzz::rows::run("csv", input));

@@ -185,7 +185,7 @@ impl Nats {
         if self.place == START {
             return Ok(());
         }
-        if last + 1 < next {
+        if last.saturating_add(1) < next {
             let what = format!("ends with message {last}, but was read up to {}", next - 1);
             return Err(lost(&self.broker, what));
         }
@@ -255,7 +255,7 @@ impl Entries for Nats {
             }
             self.left -= 1;
             self.expected += 1;
-            self.place = (sequence + 1, START.1);
+            self.place = (sequence.checked_add(1).ok_or_else(garbled)?, START.1);
             return Ok(Some(self.place));
         }
     }

@@ -169,7 +169,8 @@ impl Redis {
         }
         self.expect(b'*')?;
         let name = self.expect(b'$')?;
-        self.wire.skip(name + 2)?;
+        self.wire.skip(name)?;
+        self.wire.skip(2)?;
         self.left = self.expect(b'*')?;
         Ok(self.left > 0)
     }

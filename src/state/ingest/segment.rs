@@ -23,6 +23,9 @@ const NEW_SEGMENT: &str = "ingest.new";
 /// Bytes before the records in a frame: how many records there are up to its end, in all sessions.
 const COUNT_LENGTH: usize = 8;
 
+/// The most bytes or records before a segment: sums with what a file can hold do not overflow.
+const MOST: u64 = u64::MAX / 2;
+
 /// Which segment: the number of its session and its own number in it, both from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SegmentName {
@@ -126,6 +129,9 @@ impl Segment {
         let head: SegmentHead = frame.decode(&*file)?;
         follows(&*file, &frame, "session", head.session.into(), name.session.into())?;
         follows(&*file, &frame, "segment", head.number.into(), name.number.into())?;
+        if head.start.max(head.records) > MOST {
+            return Err(damaged(&*file, frame.offset, "it says that more came before it than can have come"));
+        }
         let (logical, records) = (head.start, head.records);
         Ok(Some(Self { file, head, offset: frame.end(), logical, records, unproven: frame.end() }))
     }
@@ -153,6 +159,9 @@ impl Segment {
         let count = u64::from_le_bytes(*count);
         if count < self.records {
             return refuse("it counts fewer records than the frame before it");
+        }
+        if count - self.records > records.len() as u64 {
+            return refuse("it counts more records than it has bytes");
         }
         self.logical += records.len() as u64;
         (self.records, self.unproven, self.offset) = (count, synced, frame.end());

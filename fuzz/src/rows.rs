@@ -1,27 +1,21 @@
 //! Reads rows to their end, and again from every mark: what comes then is what came before.
 
+use super::place::in_memory;
 use hushflow::pipeline::Pipeline;
 use hushflow::source::{Event, Mark, SourceReader};
-use std::cell::LazyCell;
-use tempfile::TempDir;
-
-#[path = "place.rs"]
-mod place;
-
-thread_local! {
-    static DIRECTORY: LazyCell<TempDir> = const { LazyCell::new(place::directory) };
-}
 
 /// Reads `input`, which says how in its first byte.
-pub fn read(format: &str, input: &[u8]) {
+pub fn run(format: &str, input: &[u8]) {
     let [how, rows @ ..] = input else { return };
-    DIRECTORY.with(|directory| {
-        let path = directory.path().join("rows");
+    in_memory(|directory| {
+        let path = directory.join("rows");
         std::fs::write(&path, rows).expect("a file");
         let policy = if how & 1 == 0 { "skip" } else { "reject" };
         let epochs = match how & 2 {
             0 => "records = 3",
-            _ => "time = 't', clock = 'event-time', start = '1970-01-01T00:00:00Z', length = '10s', allowed_lateness = '5s'",
+            _ => {
+                "time = 't', clock = 'event-time', start = '1970-01-01T00:00:00Z', length = '10s', allowed_lateness = '5s'"
+            }
         };
         let text = format!(
             "name = 'n'
@@ -33,15 +27,20 @@ privacy = {{ epsilon = 1, delta = 1e-6, neighbours = 'replace-one-in-place' }}
 release.strategy = 'identity'
 "
         );
-        let pipeline = Pipeline::parse(&text, &directory.path().join("pipeline.toml")).expect("a pipeline");
+        let pipeline = Pipeline::parse(&text, &directory.join("pipeline.toml")).expect("a pipeline");
         let Ok(mut reader) = SourceReader::open(&pipeline) else { return };
         let (marks, ended) = drain(&mut reader);
         if !ended {
             return;
         }
         for (place, mark) in marks.iter().enumerate() {
-            let mut again = SourceReader::resume(&pipeline, mark.resume, mark.epoch).expect("a place to resume from");
-            assert!(drain(&mut again) == (marks[place + 1..].to_vec(), true), "other marks after {}", mark.epoch);
+            let mut again =
+                SourceReader::resume(&pipeline, mark.resume, mark.epoch).expect("a place to resume from");
+            assert!(
+                drain(&mut again) == (marks[place + 1..].to_vec(), true),
+                "other marks after {}",
+                mark.epoch
+            );
         }
     });
 }
