@@ -12,7 +12,7 @@ use super::{
     frames::PublicHeader,
     recovery::decide,
     sealed::Sealed,
-    storage::{Directory, Storage, segment_name, segment_numbers},
+    storage::{Directory, Storage},
     survey::Survey,
 };
 use rand::{TryRng, rngs::SysRng};
@@ -23,7 +23,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const ENROLMENT: Sealed =
+pub(super) const ENROLMENT: Sealed =
     Sealed { name: "enrolment", beside: "enrolment.new", role: Role::Enrolment, kind: kind::ENROLMENT };
 
 /// A state directory's place in a ledger.
@@ -40,7 +40,11 @@ impl Enrolment {
     /// # Errors
     /// [`StateError`] if it can't be read.
     pub fn of(path: &Path) -> Result<Option<Self>, StateError> {
-        ENROLMENT.read(&Directory::shared(path)?)
+        Self::on(&Directory::shared(path)?)
+    }
+
+    pub(super) fn on(storage: &dyn Storage) -> Result<Option<Self>, StateError> {
+        ENROLMENT.read(storage)
     }
 
     /// 32 hexadecimal digits that tell the directory from all others.
@@ -60,7 +64,7 @@ impl Enrolment {
 
     /// What is there or, in its absence, a new one with `ledger`, which is on disk when this returns.
     fn ensure(storage: &dyn Storage, ledger: &Path) -> Result<Self, StateError> {
-        if let Some(enrolment) = ENROLMENT.read(storage)? {
+        if let Some(enrolment) = Self::on(storage)? {
             return Ok(enrolment);
         }
         let mut identity = [0; 16];
@@ -108,10 +112,6 @@ impl Store {
         enter: impl FnOnce(&Enrolment) -> Result<(), E>,
     ) -> Result<(Self, Recovered), E> {
         let enrolment = Enrolment::ensure(&*storage, ledger)?;
-        if enrolment.begun && segment_numbers(&*storage)?.is_empty() {
-            let at = |name: &str| storage.path().join(name);
-            Err(StateError::PrivateLogLost { path: at(&segment_name(1)), witness: at(ENROLMENT.name) })?;
-        }
         if let Err(refused) = enter(&enrolment) {
             // If it is the log that does not fit, that says more.
             let mut survey = Survey::new(None);

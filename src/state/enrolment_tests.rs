@@ -123,10 +123,21 @@ fn a_full_disk_or_a_failed_sync_leaves_nothing_unpaid_and_nothing_paid_twice() {
 fn a_log_that_was_taken_away_is_not_begun_anew_under_the_same_entry() {
     let disk = Disk::default();
     live(&disk).unwrap();
-    disk.lose(&segment_name(1));
+    let log = disk.content(&segment_name(1)).unwrap();
     disk.lose("public.log");
-    let lost = live(&disk).unwrap_err();
-    assert!(matches!(lost, LedgerError::State(StateError::PrivateLogLost { .. })), "{lost}");
+    let check_lost = || {
+        let lost = live(&disk).unwrap_err();
+        assert!(matches!(lost, LedgerError::State(StateError::PrivateLogLost { .. })), "{lost}");
+    };
+    // Its beginning was on disk before anything was paid with.
+    for length in 0..60 {
+        disk.put(&segment_name(1), &log[..length]);
+        assert!(live(&disk).is_err(), "{length} bytes are left");
+    }
+    disk.put(&segment_name(1), b"");
+    check_lost();
+    disk.lose(&segment_name(1));
+    check_lost();
     disk.lose("enrolment");
     live(&disk).unwrap();
     assert_eq!(ledger(&disk).entries.len(), 2, "a directory that is made anew pays anew");

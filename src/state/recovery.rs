@@ -8,6 +8,7 @@ use super::{
     anchor::Anchored,
     chain::Standing,
     checkpoint::Slot,
+    enrolment::ENROLMENT,
     error::StateError,
     private_log::{PrivateFacts, Tail},
     public_log::{PublicFacts, Rest},
@@ -21,6 +22,8 @@ pub(super) struct Facts {
     pub(super) private: PrivateFacts,
     pub(super) public: PublicFacts,
     pub(super) checkpoints: [Slot; 2],
+    /// The enrolment says that something may have been released.
+    pub(super) begun: bool,
     /// What the anchor says, if there is one.
     pub(super) anchored: Option<Anchored>,
 }
@@ -86,7 +89,8 @@ pub(super) fn newest_checkpoint(slots: &[Slot; 2]) -> Option<usize> {
 fn nothing_was_made(directory: &Path, facts: &Facts) -> Result<(), StateError> {
     let public = matches!(facts.public.rest, Rest::Ahead { .. }).then_some(PUBLIC_LOG);
     let checkpoint = newest_checkpoint(&facts.checkpoints).map(|place| CHECKPOINTS[place]);
-    match public.or(checkpoint) {
+    let enrolment = facts.begun.then_some(ENROLMENT.name);
+    match public.or(checkpoint).or(enrolment) {
         None => Ok(()),
         Some(witness) => Err(StateError::PrivateLogLost {
             path: directory.join(PRIVATE_LOG),
@@ -224,12 +228,15 @@ mod tests {
         for private in private_logs() {
             for public in public_logs() {
                 for (a, b) in slots().flat_map(|a| slots().map(move |b| (a, b))) {
-                    all.extend(anchors().map(|anchored| Facts {
-                        private: private.clone(),
-                        public: public.clone(),
-                        checkpoints: [a, b],
-                        anchored,
-                    }));
+                    for begun in [false, true] {
+                        all.extend(anchors().map(|anchored| Facts {
+                            private: private.clone(),
+                            public: public.clone(),
+                            checkpoints: [a, b],
+                            begun,
+                            anchored,
+                        }));
+                    }
                 }
             }
         }
@@ -257,7 +264,7 @@ mod tests {
         });
         match private.header {
             _ if private.tail == Tail::Damaged || unanchored => true,
-            None => ahead || !checkpoints.is_empty(),
+            None => ahead || facts.begun || !checkpoints.is_empty(),
             Some(_) => {
                 let judged = || checkpoints.iter().filter(|(epoch, _)| *epoch >= private.base());
                 ahead
@@ -271,7 +278,7 @@ mod tests {
     #[test]
     fn every_combination_of_facts_is_judged_as_specified() {
         let all = all_facts();
-        assert_eq!(all.len(), 18 * 33 * 64 * 5);
+        assert_eq!(all.len(), 18 * 33 * 64 * 2 * 5);
         for facts in all {
             let decision = decide(Path::new("state"), &facts, HEADER);
             assert_eq!(decision.is_err(), must_refuse(&facts), "{facts:?}");

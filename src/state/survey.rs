@@ -4,6 +4,7 @@ use super::{
     anchor::Anchored,
     chain::Standing,
     checkpoint::{self, Slot},
+    enrolment::Enrolment,
     error::StateError,
     format::{FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, kind},
     frames::{Mark, SourcePosition},
@@ -39,6 +40,7 @@ impl Survey {
                 private: PrivateFacts::none(),
                 public: PublicFacts::none(),
                 checkpoints: [Slot::Absent; 2],
+                begun: false,
                 anchored,
             },
             positions: Vec::new(),
@@ -57,6 +59,7 @@ impl Survey {
         let public = storage.read(PUBLIC_LOG)?;
         let public_length = public.as_ref().map_or(Ok(0), |file| file.length())?;
         self.facts.checkpoints = checkpoint::look(storage)?;
+        self.facts.begun = Enrolment::on(storage)?.is_some_and(|enrolment| enrolment.has_begun());
         let mut comparison = Comparison::new(public.as_deref(), public_length)?;
         for number in segment_numbers(storage)? {
             self.read_segment(storage, number, &mut comparison)?;
