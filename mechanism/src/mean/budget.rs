@@ -46,6 +46,8 @@ pub(super) struct Budget {
     epsilon: Epsilon,
     delta: Delta,
     squared_mu: f64,
+    /// What shares are shares of.
+    divided: f64,
     /// τ that all draws and thresholds may add up to.
     variation: f64,
     drawn: f64,
@@ -59,12 +61,17 @@ impl Budget {
         let reserved = Discreteness::of_total_variation(variation)?;
         let sigma = discrete::noise_multiplier_rounded_up(epsilon, delta, reserved)?;
         let squared_mu = sigma.mu().powi(2) * (1.0 - SLACK);
-        Ok(Self { epsilon, delta, squared_mu, variation, drawn: 0.0, parts: Vec::new() })
+        Ok(Self { epsilon, delta, squared_mu, divided: squared_mu, variation, drawn: 0.0, parts: Vec::new() })
     }
 
-    /// μ² of everything.
+    /// μ² of what shares are shares of: of everything, until [`Budget::divide_what_is_left`].
     pub(super) fn whole(&self) -> f64 {
-        self.squared_mu
+        self.divided
+    }
+
+    /// From now on, shares are of what is left.
+    pub(super) fn divide_what_is_left(&mut self) {
+        self.divided = self.left();
     }
 
     /// μ² that is not spent.

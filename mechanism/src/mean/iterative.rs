@@ -10,7 +10,7 @@ use super::filter::{largest_tail, take_out_highest};
 use super::prime::{View, accepted_excess, last_mean, moments_share, scaled_scores};
 use super::records::Kept;
 use super::weights::{Weights, spectrum};
-use super::{Estimate, MeanError, Refusal, Tails, range, release};
+use super::{Estimate, MeanError, Stop, Tails, release};
 use crate::noise::NoiseGenerator;
 use rand::Rng;
 
@@ -20,44 +20,32 @@ const ROUNDS_OF_COLUMN: u32 = 2;
 /// Rounds beside that.
 const MORE_ROUNDS: u32 = 20;
 
-/// Below this share of n that is kept, nothing is said.
-const LEAST_KEPT: f64 = 0.75;
-
 /// The private and robust mean.
 pub(super) fn estimate(
-    rows: &[f64],
-    scales: &[f64],
-    corruption: f64,
+    mut kept: Kept,
+    (tails, corruption): (Tails, f64),
     budget: &mut Budget,
     rng: &mut NoiseGenerator,
-) -> Result<Result<Estimate, Refusal>, MeanError> {
-    let tails = Tails::SubGaussian;
-    let ball = match range::ball(rows, scales, (tails, corruption), budget, rng)? {
-        Ok(ball) => ball,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
-    let mut kept = Kept::new(rows, scales, &ball)?;
+) -> Result<Estimate, Stop> {
     let (dimension, records) = (kept.dimension(), kept.len());
     let rounds = MORE_ROUNDS + ROUNDS_OF_COLUMN * dimension as u32;
     let share = moments_share(budget, rounds);
-    let noise = release::spectral_noise(share, dimension) * ball.radius.powi(2) / records as f64;
+    let noise = release::spectral_noise(share, dimension) * kept.ball().radius.powi(2) / records as f64;
     let accepted = accepted_excess(tails, corruption) + noise;
     let most = largest_tail(corruption, records);
     for _ in 0..rounds {
         let sums = release::moments(&kept, ("rounds", share), budget, rng)?;
-        let view = View::new(&sums, &ball, records, 1.0);
-        if view.share < LEAST_KEPT {
-            return Ok(Err(Refusal::TooManyTakenOut));
-        }
+        let view = View::new(&sums, &kept, 1.0)?;
         let found = spectrum(view.excess.as_ref()).ok_or(MeanError::Spectrum)?;
         if found.values[dimension - 1] <= accepted {
-            return last_mean(&kept, &ball, scales, true, budget, rng);
+            return last_mean(&kept, true, budget, rng);
         }
         let direction: Vec<f64> = (0..dimension).map(|i| found.vectors[(i, dimension - 1)]).collect();
         let weights = Weights::of_direction(&direction);
-        let scores = scaled_scores(&kept, &ball, &weights, &view.mean);
+        let scores = scaled_scores(&kept, &weights, &view.mean);
         let uniform = (rng.next_u64() >> 11) as f64 * 0.5_f64.powi(53);
-        take_out_highest(&mut kept, &scores, view.largest_score(&ball, &weights) * uniform, most);
+        let threshold = view.largest_score(kept.ball(), &weights) * uniform;
+        take_out_highest(&mut kept, &scores, threshold, most);
     }
-    last_mean(&kept, &ball, scales, false, budget, rng)
+    last_mean(&kept, false, budget, rng)
 }

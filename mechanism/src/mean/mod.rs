@@ -11,21 +11,28 @@
 //! | `records` | clipped records in integers, sums and scores |
 //! | `range` | a private ball that holds the clean records (Algorithms 5 and 15) |
 //! | `scale` | scales of columns, where they are unknown |
+//! | `whiten` | directions and their scales, where columns are correlated |
 //! | `filter` | who is taken out, and why neighbours stay neighbours (Definition C.1, Lemma 2.2) |
 //! | `weights`, `threshold` | matrix multiplicative weights, DPthreshold (Algorithms 11 and 17) |
 //! | `prime` | PRIME and PRIME-ht (Algorithms 9, 10 and 16) |
 //! | `iterative` | DPfilter (Algorithms 7 and 8) |
-//! | `tukey`, `resilience` | the exponential-time estimators (Algorithms 14 and 2) |
-//! | `gaussian` | the plain private mean, and the balloon |
+//! | `tukey`, `depth` | the Tukey median (Algorithm 14), exactly |
+//! | `resilience` | the estimator by resilience (Algorithm 2) |
+//! | `net` | the public points that both draw from |
+//! | `balloon` | a rival that clips at a private radius |
+//! | `error` | refusals and errors |
 //!
 //! **Neighbours** are tables of equally many rows that differ in one row ([`Neighbours::ReplaceOneInPlace`](crate::sensitivity::Neighbours)): the
 //! number of rows is public. The paper's Definition 1.1 admits rows that come or go as well, and then divides by n as though it were
 //! public.
 
+mod balloon;
 mod budget;
+mod depth;
+mod error;
 mod filter;
-mod gaussian;
 mod iterative;
+mod net;
 mod prime;
 mod range;
 mod records;
@@ -37,16 +44,18 @@ mod tests;
 mod threshold;
 mod tukey;
 mod weights;
+mod whiten;
 
 pub use budget::Part;
+pub use error::{MeanError, Refusal};
 
-use crate::accounting::{AccountingError, Delta, Epsilon};
-use crate::moments::{ClipError, MomentError, RecordError};
+use crate::accounting::{Delta, Epsilon};
 use crate::noise::NoiseGenerator;
 use budget::Budget;
+use error::Stop;
+use records::Kept;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use thiserror::Error;
 
 /// How the mean is estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,9 +69,9 @@ pub enum Method {
     PrimeHt,
     /// Filters one direction at a time.
     Filter,
-    /// The resilience estimator: exponential time, for a handful of records.
+    /// The resilience estimator: time exponential in the columns, for up to four of them.
     Resilience,
-    /// The private Tukey median: exponential time, for one or two columns.
+    /// The private Tukey median: time exponential in the columns, for up to four of them.
     Tukey,
     /// The mean of clipped records.
     Gaussian,
@@ -92,13 +101,16 @@ enum Tails {
     BoundedCovariance,
 }
 
-/// The standard deviation of each column's clean values.
+/// The standard deviation of each column's clean values, and whether columns are correlated.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scale {
     /// Known in advance, one for each column.
     Known(Vec<f64>),
     /// To be estimated with a share of the budget.
     Estimated,
+    /// Columns are correlated: directions and their scales are to be estimated with a larger share, the mean is found in these and
+    /// brought back.
+    Whitened,
 }
 
 /// What is asked.
@@ -124,6 +136,10 @@ struct Shares;
 impl Shares {
     /// Unknown scales.
     const SCALE: f64 = 0.1;
+    /// Directions, in both passes of whitening.
+    const DIRECTIONS: f64 = 0.16;
+    /// Scales of these, in both passes.
+    const DIRECTED: f64 = 0.14;
     /// Histograms of the range.
     const RANGE: f64 = 0.05;
     /// Both refinements.
@@ -147,122 +163,6 @@ pub struct Estimate {
     pub kept: Option<f64>,
     /// Whether a filter ended because what it kept looks clean.
     pub converged: bool,
-}
-
-/// Why there is no estimate. It depends on the data, privately: it is part of the output, and has cost as much.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case", tag = "reason")]
-#[non_exhaustive]
-pub enum Refusal {
-    /// No bin has enough records.
-    #[error(
-        "the values of column {column} are too few or too far apart to find their range: raise epsilon, or the scale"
-    )]
-    Range {
-        /// Place of the column, from 0.
-        column: usize,
-    },
-    /// No bin of distances has enough pairs.
-    #[error("the scale of column {column} can't be told from so few records: give it with the question")]
-    Scale {
-        /// Place of the column, from 0.
-        column: usize,
-    },
-    /// More records stand out than may be corrupted.
-    #[error(
-        "filtering took out more than a quarter of the records: they are not what the method assumes, or corruption is higher"
-    )]
-    TooManyTakenOut,
-    /// The resilience of the records is not that of the promised distribution.
-    #[error(
-        "the records are not resilient as the promised distribution is: raise the corruption or the scale"
-    )]
-    NotResilient,
-}
-
-/// Why nothing was estimated: known from public numbers, but for a failing computation.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum MeanError {
-    /// Not a share of corrupted records.
-    #[error(
-        "corruption is {0}, but must be at least 0 and below 1/2: no estimator tells a majority of bad records from good ones"
-    )]
-    Corruption(f64),
-    /// Not a table.
-    #[error(
-        "a table of {values} values can't have {columns} columns: give at least one column, and rows that are whole"
-    )]
-    Table {
-        /// Values in all.
-        values: usize,
-        /// Columns asked for.
-        columns: usize,
-    },
-    /// Too few rows to say anything at this budget.
-    #[error(
-        "{rows} rows are too few for this budget: the noise of a count alone would be a share {noise:.2} of them; give at least about {needed}, or a larger epsilon"
-    )]
-    TooFew {
-        /// Rows given.
-        rows: usize,
-        /// Deviation of a noisy count over the rows.
-        noise: f64,
-        /// Rows needed, about.
-        needed: usize,
-    },
-    /// ε is 0: nothing may be learnt.
-    #[error("epsilon is 0, and nothing can be learnt with it: give one above 0")]
-    NoBudget,
-    /// Not scales.
-    #[error("column {column} has scale {scale}: give a finite number above 0 for each column")]
-    Scale {
-        /// Place of the column, from 0.
-        column: usize,
-        /// Scale as given, NaN where there is none.
-        scale: f64,
-    },
-    /// A method that needs a range has none.
-    #[error("the method {method} needs a range: give R such that all means are within R scales of 0")]
-    NoRange {
-        /// The method.
-        method: Method,
-    },
-    /// Exponential time would take too long.
-    #[error(
-        "the method {method} takes exponential time, and {found} {what} are more than the {most} that end: use prime or prime-ht"
-    )]
-    TooLarge {
-        /// The method.
-        method: Method,
-        /// What there is too much of.
-        what: &'static str,
-        /// How much.
-        found: f64,
-        /// The most.
-        most: f64,
-    },
-    /// Parts exceed the whole: a fault of the program.
-    #[error("the parts of the budget exceed it: this is a fault of the program")]
-    Overspent,
-    /// Noise of this size can't be drawn.
-    #[error("noise for this budget can't be drawn exactly: raise epsilon or delta")]
-    Noise,
-    /// An eigendecomposition failed.
-    #[error("an eigendecomposition did not converge")]
-    Spectrum,
-    /// Numbers of the budget.
-    #[error(transparent)]
-    Accounting(#[from] AccountingError),
-    /// Records can't be clipped.
-    #[error(transparent)]
-    Clip(#[from] ClipError),
-    /// A record can't be clipped.
-    #[error(transparent)]
-    Record(#[from] RecordError),
-    /// Records can't be summed.
-    #[error(transparent)]
-    Moments(#[from] MomentError),
 }
 
 /// What was found, and what it cost.
@@ -315,48 +215,89 @@ pub fn estimate(
     rng: &mut NoiseGenerator,
 ) -> Result<Answer, MeanError> {
     check(rows, columns, question)?;
-    if let Some(answer) = exponential_time(rows, columns, question, rng)? {
-        return Ok(answer);
+    match question.method {
+        Method::Tukey | Method::Resilience => by_enumeration(rows, question, rng),
+        _ => by_filtering(rows, columns, question, rng),
     }
-    let mut budget = Budget::new(question.epsilon, question.delta)?;
-    let records = rows.len() / columns;
-    check_count(records, columns, &budget)?;
-    let method = chosen(question, records, columns, &budget);
-    let tails = match method {
-        Method::PrimeHt | Method::Balloon => Tails::BoundedCovariance,
-        _ => Tails::SubGaussian,
-    };
-    let scales = match &question.scale {
-        Scale::Known(scales) => Ok(scales.clone()),
-        Scale::Estimated => scale::estimate(rows, columns, tails, &mut budget, rng)?,
-    };
-    let outcome = match scales {
-        Err(refusal) => Err(refusal),
-        Ok(scales) => {
-            let (alpha, budget) = (question.corruption, &mut budget);
-            match method {
-                Method::Filter => iterative::estimate(rows, &scales, alpha, budget, rng)?,
-                Method::Gaussian => gaussian::plain(rows, &scales, alpha, budget, rng)?,
-                Method::Balloon => gaussian::balloon(rows, &scales, alpha, budget, rng)?,
-                _ => prime::estimate(rows, &scales, (tails, alpha), budget, rng)?,
-            }
-        }
-    };
-    let (parts, spent) = budget.close();
-    Ok(Answer { method, outcome, parts, spent })
 }
 
-/// The answer of a method that has a budget of another kind.
-fn exponential_time(
+/// The answer of a method that looks at a whole net of points, with a budget of pure privacy.
+fn by_enumeration(rows: &[f64], question: &Question, rng: &mut NoiseGenerator) -> Result<Answer, MeanError> {
+    let method = question.method;
+    let range = question.range.filter(|range| range.is_normal() && *range > 0.0);
+    let (Scale::Known(scales), Some(range)) = (&question.scale, range) else {
+        return Err(MeanError::NoRange { method });
+    };
+    match method {
+        Method::Tukey => tukey::estimate(rows, (scales, range), question, rng),
+        _ => resilience::estimate(rows, (scales, range), question, rng),
+    }
+}
+
+/// The answer of a method that looks at the records in a private ball, with a budget of Gaussian privacy.
+fn by_filtering(
     rows: &[f64],
     columns: usize,
     question: &Question,
     rng: &mut NoiseGenerator,
-) -> Result<Option<Answer>, MeanError> {
-    match question.method {
-        Method::Tukey => tukey::estimate(rows, columns, question, rng).map(Some),
-        Method::Resilience => resilience::estimate(rows, columns, question, rng).map(Some),
-        _ => Ok(None),
+) -> Result<Answer, MeanError> {
+    let mut budget = Budget::new(question.epsilon, question.delta)?;
+    let records = rows.len() / columns;
+    check_count(records, columns, &budget)?;
+    let method = chosen(question, records, columns, &budget);
+    let found = preprocessed(rows, columns, (question, method), &mut budget, rng);
+    let outcome = error::outcome(found)?;
+    let (parts, spent) = budget.close();
+    Ok(Answer { method, outcome, parts, spent })
+}
+
+/// The estimate, after what finds the scales.
+fn preprocessed(
+    rows: &[f64],
+    columns: usize,
+    (question, method): (&Question, Method),
+    budget: &mut Budget,
+    rng: &mut NoiseGenerator,
+) -> Result<Estimate, Stop> {
+    let (asked, tails) = ((method, question.corruption), tails(method));
+    match &question.scale {
+        Scale::Known(scales) => scaled(rows, scales, asked, budget, rng),
+        Scale::Estimated => {
+            let part = ("scale", Shares::SCALE);
+            let scales = scale::estimate(rows, columns, part, tails, budget, rng)?;
+            scaled(rows, &scales, asked, budget, rng)
+        }
+        Scale::Whitened => {
+            let table = whiten::whitened(rows, columns, tails, budget, rng)?;
+            Ok(table.back(scaled(&table.rows, &table.scales, asked, budget, rng)?))
+        }
+    }
+}
+
+/// The estimate, once scales are known.
+fn scaled(
+    rows: &[f64],
+    scales: &[f64],
+    (method, corruption): (Method, f64),
+    budget: &mut Budget,
+    rng: &mut NoiseGenerator,
+) -> Result<Estimate, Stop> {
+    let tails = tails(method);
+    let ball = range::ball(rows, scales, (tails, corruption), budget, rng)?;
+    let kept = Kept::new(rows, scales, &ball)?;
+    match method {
+        Method::Filter => iterative::estimate(kept, (tails, corruption), budget, rng),
+        Method::Gaussian => prime::last_mean(&kept, true, budget, rng),
+        Method::Balloon => balloon::estimate(rows, kept, budget, rng),
+        _ => prime::estimate(kept, (tails, corruption), budget, rng),
+    }
+}
+
+/// What a method assumes of clean records.
+fn tails(method: Method) -> Tails {
+    match method {
+        Method::PrimeHt | Method::Balloon => Tails::BoundedCovariance,
+        _ => Tails::SubGaussian,
     }
 }
 

@@ -22,7 +22,7 @@ use super::filter::{largest_tail, take_out_highest};
 use super::records::{Ball, Kept};
 use super::threshold::threshold;
 use super::weights::{Epoch, Weights, spectrum};
-use super::{Estimate, MeanError, Refusal, Shares, Tails, range, release};
+use super::{Estimate, MeanError, Refusal, Shares, Stop, Tails, release};
 use crate::noise::NoiseGenerator;
 use faer::Mat;
 use rand::Rng;
@@ -84,7 +84,7 @@ impl Rules {
 /// What one release says about the kept records, in scaled units from the ball's centre.
 pub(super) struct View {
     /// Count over n.
-    pub(super) share: f64,
+    share: f64,
     /// In units of the ball's radius, and within it.
     pub(super) mean: Vec<f64>,
     /// M − I, or M: about `mean`, over n.
@@ -92,8 +92,9 @@ pub(super) struct View {
 }
 
 impl View {
-    pub(super) fn new(sums: &release::Sums, ball: &Ball, records: usize, identity: f64) -> Self {
-        let (n, squared_radius) = (records as f64, ball.radius * ball.radius);
+    /// Refused where too many were taken out.
+    pub(super) fn new(sums: &release::Sums, kept: &Kept, identity: f64) -> Result<Self, Refusal> {
+        let (n, squared_radius) = (kept.len() as f64, kept.ball().radius.powi(2));
         let mean = mean_within(sums);
         let dimension = mean.len();
         let excess = match &sums.second {
@@ -104,7 +105,8 @@ impl View {
                 about / n * squared_radius - unit
             }),
         };
-        View { share: sums.count / n, mean, excess }
+        let share = sums.count / n;
+        if share < LEAST_KEPT { Err(Refusal::TooManyTakenOut) } else { Ok(View { share, mean, excess }) }
     }
 
     /// The largest score that a record of the ball can have under these weights, in scaled units.
@@ -146,49 +148,36 @@ pub(super) fn accepted_excess(tails: Tails, corruption: f64) -> f64 {
 
 /// The private and robust mean.
 pub(super) fn estimate(
-    rows: &[f64],
-    scales: &[f64],
+    mut kept: Kept,
     (tails, corruption): (Tails, f64),
     budget: &mut Budget,
     rng: &mut NoiseGenerator,
-) -> Result<Result<Estimate, Refusal>, MeanError> {
-    let ball = match range::ball(rows, scales, (tails, corruption), budget, rng)? {
-        Ok(ball) => ball,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
-    let mut kept = Kept::new(rows, scales, &ball)?;
+) -> Result<Estimate, Stop> {
     let rules = Rules::new(tails, corruption, kept.len());
-    let converged = match filtered(&mut kept, &ball, &rules, budget, rng)? {
-        Ok(converged) => converged,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
-    last_mean(&kept, &ball, scales, converged, budget, rng)
+    let converged = filtered(&mut kept, &rules, budget, rng)?;
+    last_mean(&kept, converged, budget, rng)
 }
 
 /// Filters until the excess is accepted, and says whether it is.
 fn filtered(
     kept: &mut Kept,
-    ball: &Ball,
     rules: &Rules,
     budget: &mut Budget,
     rng: &mut NoiseGenerator,
-) -> Result<Result<bool, Refusal>, MeanError> {
-    let dimension = kept.dimension();
-    let rounds = most_rounds(ball, dimension);
+) -> Result<bool, Stop> {
+    let (dimension, ball) = (kept.dimension(), kept.ball().clone());
+    let rounds = most_rounds(&ball, dimension);
     let share = moments_share(budget, rounds);
     let threshold_share = Shares::ROUNDS * Shares::THRESHOLD * budget.whole() / f64::from(rounds);
     let noise = release::spectral_noise(share, dimension) * ball.radius.powi(2) / kept.len() as f64;
     let mut epoch: Option<(f64, Epoch)> = None;
     for _ in 0..rounds {
         let sums = release::moments(kept, ("rounds", share), budget, rng)?;
-        let view = View::new(&sums, ball, kept.len(), rules.identity);
-        if view.share < LEAST_KEPT {
-            return Ok(Err(Refusal::TooManyTakenOut));
-        }
+        let view = View::new(&sums, kept, rules.identity)?;
         let excess = spectrum(view.excess.as_ref()).and_then(|found| found.values.last().copied());
         let excess = excess.ok_or(MeanError::Spectrum)?;
         if excess <= rules.accepted + noise {
-            return Ok(Ok(true));
+            return Ok(true);
         }
         let ended = epoch.as_ref().is_none_or(|(begun, _)| excess <= rules.epoch_ends * begun);
         if ended {
@@ -196,24 +185,24 @@ fn filtered(
         }
         let Some((_, exponent)) = &mut epoch else { continue };
         let Some(weights) = exponent.weights(view.excess.as_ref(), WORTH_FILTERING * excess) else {
-            return Ok(Ok(false));
+            return Ok(false);
         };
-        let scores = scaled_scores(kept, ball, &weights, &view.mean);
+        let scores = scaled_scores(kept, &weights, &view.mean);
         let total = weights.product(view.excess.as_ref()) + rules.identity * (1.0 - view.share);
-        let largest = view.largest_score(ball, &weights);
+        let largest = view.largest_score(&ball, &weights);
         let found = threshold(kept, &scores, (largest, total), threshold_share, budget, rng)?;
         let uniform = (rng.next_u64() >> 11) as f64 * 0.5_f64.powi(53);
         if let Some(threshold) = found {
             take_out_highest(kept, &scores, threshold * uniform, rules.most);
         }
     }
-    Ok(Ok(false))
+    Ok(false)
 }
 
 /// Scores in scaled units.
-pub(super) fn scaled_scores(kept: &Kept, ball: &Ball, weights: &Weights, mean: &[f64]) -> Vec<f64> {
+pub(super) fn scaled_scores(kept: &Kept, weights: &Weights, mean: &[f64]) -> Vec<f64> {
     let mut scores = kept.scores(weights.root.as_ref(), mean);
-    let unit = ball.radius * ball.radius;
+    let unit = kept.ball().radius.powi(2);
     scores.iter_mut().for_each(|score| *score *= unit);
     scores
 }
@@ -221,22 +210,20 @@ pub(super) fn scaled_scores(kept: &Kept, ball: &Ball, weights: &Weights, mean: &
 /// The mean of what is kept, with all that is left.
 pub(super) fn last_mean(
     kept: &Kept,
-    ball: &Ball,
-    scales: &[f64],
     converged: bool,
     budget: &mut Budget,
     rng: &mut NoiseGenerator,
-) -> Result<Result<Estimate, Refusal>, MeanError> {
-    let share = budget.left();
+) -> Result<Estimate, Stop> {
+    let (share, ball, scales) = (budget.left(), kept.ball(), kept.scales());
     let sums = release::sums(kept, ("mean", share), budget, rng)?;
     if sums.count < LEAST_KEPT * kept.len() as f64 {
-        return Ok(Err(Refusal::TooManyTakenOut));
+        return Err(Refusal::TooManyTakenOut.into());
     }
     let noise = release::deviation(share) / sums.count * ball.radius;
-    Ok(Ok(Estimate {
+    Ok(Estimate {
         mean: ball.place(&mean_within(&sums), scales),
         noise: scales.iter().map(|scale| scale * noise).collect(),
         kept: Some(sums.count),
         converged,
-    }))
+    })
 }

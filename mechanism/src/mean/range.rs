@@ -21,7 +21,7 @@
 
 use super::budget::Budget;
 use super::records::{Ball, Kept, in_parallel};
-use super::{MeanError, Refusal, Shares, Tails, release};
+use super::{MeanError, Refusal, Shares, Stop, Tails, release};
 use crate::noise::NoiseGenerator;
 use std::collections::BTreeMap;
 
@@ -71,22 +71,19 @@ pub(super) fn ball(
     (tails, corruption): (Tails, f64),
     budget: &mut Budget,
     rng: &mut NoiseGenerator,
-) -> Result<Result<Ball, Refusal>, MeanError> {
+) -> Result<Ball, Stop> {
     let (dimension, records) = (scales.len(), rows.len() / scales.len());
     let half_bin = match tails {
         Tails::SubGaussian => HALF_BIN,
         Tails::BoundedCovariance => HALF_BIN_HEAVY,
     };
-    let centre = match winners(rows, scales, half_bin, budget, rng)? {
-        Ok(centre) => centre,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
+    let centre = winners(rows, scales, half_bin, budget, rng)?;
     let clean = clean_radius(tails, dimension, records, corruption);
     let mut ball = Ball { centre, radius: clean + CENTRE_ERROR * half_bin * (dimension as f64).sqrt() };
     for _ in 0..REFINEMENTS {
         ball = refined(rows, scales, &ball, (clean, corruption), budget, rng)?;
     }
-    Ok(Ok(ball))
+    Ok(ball)
 }
 
 /// The ball around the private mean of what a larger ball holds.
@@ -117,17 +114,17 @@ fn winners(
     half_bin: f64,
     budget: &mut Budget,
     rng: &mut NoiseGenerator,
-) -> Result<Result<Vec<f64>, Refusal>, MeanError> {
+) -> Result<Vec<f64>, Stop> {
     let widths: Vec<f64> = scales.iter().map(|scale| 2.0 * half_bin * scale).collect();
     let histograms = histograms(rows, &widths, |value| value.floor());
     let share = Shares::RANGE * budget.whole();
     let noisy = stable(&histograms, ("range", share), budget, rng)?;
-    let winner = |(column, bins): (usize, Vec<(i64, f64)>)| {
+    let winner = |(column, bins): (usize, Vec<(i64, f64)>)| -> Result<f64, Stop> {
         let fullest = bins.into_iter().reduce(|best, bin| if bin.1 > best.1 { bin } else { best });
         let middle = |(bin, _): (i64, f64)| (2.0 * bin as f64 + 1.0) * half_bin;
-        fullest.map(middle).ok_or(Refusal::Range { column })
+        fullest.map(middle).ok_or(Refusal::Range { column }.into())
     };
-    Ok(noisy.into_iter().enumerate().map(winner).collect())
+    noisy.into_iter().enumerate().map(winner).collect()
 }
 
 /// Occupied bins of a column and their counts.
@@ -209,5 +206,5 @@ pub(super) fn stable(
     Ok(histograms.iter().map(passing).collect())
 }
 
-/// Thresholded sets of histograms of one estimate: the range, and scales.
-const THRESHOLDED: u32 = 2;
+/// Thresholded sets of histograms of one estimate, at most: the range, scales, and those of both passes of whitening.
+const THRESHOLDED: u32 = 4;

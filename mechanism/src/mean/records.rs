@@ -27,7 +27,8 @@ const TAKEN_OUT: u32 = 1;
 
 /// Clipped records, some of them taken out.
 pub(super) struct Kept {
-    dimension: usize,
+    ball: Ball,
+    scales: Vec<f64>,
     records: usize,
     runs: Vec<QuantisedRows>,
     /// [`KEPT`] or [`TAKEN_OUT`], for each record of each run.
@@ -76,12 +77,23 @@ impl Kept {
         let chunks: Vec<&[f64]> = rows.chunks(RUN * dimension).collect();
         let runs = in_parallel(&chunks, |rows| quantise(rows)).into_iter().collect::<Result<Vec<_>, _>>()?;
         let marks = runs.iter().map(|run| vec![KEPT; run.len()]).collect();
-        Ok(Self { dimension, records: rows.len() / dimension, runs, marks })
+        let (ball, scales) = (ball.clone(), scales.to_vec());
+        Ok(Self { ball, scales, records: rows.len() / dimension, runs, marks })
     }
 
     /// d.
     pub(super) fn dimension(&self) -> usize {
-        self.dimension
+        self.scales.len()
+    }
+
+    /// What the records are clipped to.
+    pub(super) fn ball(&self) -> &Ball {
+        &self.ball
+    }
+
+    /// Scales of the columns.
+    pub(super) fn scales(&self) -> &[f64] {
+        &self.scales
     }
 
     /// Records of the table, whether they are kept or not.
@@ -91,7 +103,7 @@ impl Kept {
 
     /// Count, Σq and, if asked for, the upper triangle of Σqqᵀ of what is kept, exactly.
     pub(super) fn moments(&self, second: SecondMoment) -> Result<Vec<i128>, MeanError> {
-        let layout = Layout { dimension: self.dimension, second };
+        let layout = Layout { dimension: self.dimension(), second };
         let sum = |&(run, marks): &(&QuantisedRows, &Vec<u32>)| {
             let mut accumulators = Accumulators::new(layout);
             accumulators.add(marks, run)?;
@@ -131,7 +143,7 @@ impl Kept {
 
     /// The record at this place, in grid units.
     pub(super) fn row(&self, place: usize) -> &[f64] {
-        &self.runs[place / RUN].values()[place % RUN * self.dimension..][..self.dimension]
+        &self.runs[place / RUN].values()[place % RUN * self.dimension()..][..self.dimension()]
     }
 }
 

@@ -1,6 +1,6 @@
 //! One Gaussian release: integer sums, shifted to a fine grid, with exact noise.
 //!
-//! The three kinds of query, each with its sensitivity over a kept set K and the set K′ of a neighbour, which differ in one
+//! The four kinds of query, each with its sensitivity over a kept set K and the set K′ of a neighbour, which differ in one
 //! record on either side at most (`filter`). Records are integers q with ‖q‖² ≤ 2⁴⁰ (`records`), r = 2²⁰:
 //!
 //! | query | vector | one record replaced | one record only in K |
@@ -8,6 +8,7 @@
 //! | counts | h | √(2g), g histograms | √g |
 //! | sums | (√3·count, Σq/r) | ‖a − b‖ ≤ 2 | √(3 + 1) = 2 |
 //! | moments | (√(5/2)·count, Σq/r, √½·Σqqᵀ/r²) | 2, by the joint sensitivity of `sensitivity` at ν = ½ | √(5/2 + 1 + ½) = 2 |
+//! | second moments | √½·Σqqᵀ/r², all records kept | √½·‖aaᵀ−bbᵀ‖ ≤ 1 | |
 //!
 //! So beside the sums the count is free, and so are second moments of half weight. For the last row: with p = ‖a‖², s = ‖b‖²,
 //! c = a·b, `‖a−b‖² + ½‖aaᵀ−bbᵀ‖² = p + s − 2c + ½(p² + s² − 2c²) ≤ 2 + 1 − 2c − c² = 4 − (1 + c)² ≤ 4` as p, s ≤ 1. ∎
@@ -134,24 +135,58 @@ pub(super) fn moments(
     let exact = kept.moments(SecondMoment::Full)?;
     let dimension = kept.dimension();
     let (count, first) = channels(squared_mu, COUNT_WITH_MOMENTS, kept.len())?;
-    let largest = (kept.len() as u128) << (2 * RECORD_BITS);
-    let off_diagonal = Channel::new(deviation(squared_mu), 2 * RECORD_BITS, largest)?;
-    let diagonal = Channel::new(deviation(squared_mu) * std::f64::consts::SQRT_2, 2 * RECORD_BITS, largest)?;
-    let grid = [&count, &first, &off_diagonal, &diagonal].map(Channel::grid_scale);
-    budget.spend(step, squared_mu, grid.into_iter().fold(f64::INFINITY, f64::min), exact.len() as f64)?;
+    let second = Triangle::new(deviation(squared_mu), kept.len())?;
+    let grid = count.grid_scale().min(first.grid_scale()).min(second.grid_scale());
+    budget.spend(step, squared_mu, grid, exact.len() as f64)?;
     let (count, first) = (count.release(&exact[..1], rng)[0], first.release(&exact[1..=dimension], rng));
-    let mut second = Mat::zeros(dimension, dimension);
-    let mut packed = &exact[1 + dimension..];
-    for i in 0..dimension {
-        let (row, rest) = packed.split_at(dimension - i);
-        packed = rest;
-        second[(i, i)] = diagonal.release(&row[..1], rng)[0];
-        for (place, value) in off_diagonal.release(&row[1..], rng).into_iter().enumerate() {
-            second[(i, i + 1 + place)] = value;
-            second[(i + 1 + place, i)] = value;
-        }
+    Ok(Sums { count, first, second: Some(second.release(&exact[1 + dimension..], dimension, rng)) })
+}
+
+/// Releases second moments alone.
+pub(super) fn second_moments(
+    kept: &Kept,
+    (step, squared_mu): (&'static str, f64),
+    budget: &mut Budget,
+    rng: &mut NoiseGenerator,
+) -> Result<Mat<f64>, MeanError> {
+    let (exact, dimension) = (kept.moments(SecondMoment::Full)?, kept.dimension());
+    let packed = &exact[1 + dimension..];
+    let second = Triangle::new(squared_mu.sqrt().recip() * ROUNDING, kept.len())?;
+    budget.spend(step, squared_mu, second.grid_scale(), packed.len() as f64)?;
+    Ok(second.release(packed, dimension, rng))
+}
+
+/// Noise for the upper triangle of a symmetric matrix: of twice the variance on the diagonal.
+struct Triangle {
+    off_diagonal: Channel,
+    diagonal: Channel,
+}
+
+impl Triangle {
+    fn new(deviation: f64, records: usize) -> Result<Self, MeanError> {
+        let channel =
+            |deviation| Channel::new(deviation, 2 * RECORD_BITS, (records as u128) << (2 * RECORD_BITS));
+        let diagonal = channel(deviation * std::f64::consts::SQRT_2)?;
+        Ok(Self { off_diagonal: channel(deviation)?, diagonal })
     }
-    Ok(Sums { count, first, second: Some(second) })
+
+    fn grid_scale(&self) -> f64 {
+        self.off_diagonal.grid_scale().min(self.diagonal.grid_scale())
+    }
+
+    fn release(&self, mut packed: &[i128], dimension: usize, rng: &mut NoiseGenerator) -> Mat<f64> {
+        let mut matrix = Mat::zeros(dimension, dimension);
+        for i in 0..dimension {
+            let (row, rest) = packed.split_at(dimension - i);
+            packed = rest;
+            matrix[(i, i)] = self.diagonal.release(&row[..1], rng)[0];
+            for (place, value) in self.off_diagonal.release(&row[1..], rng).into_iter().enumerate() {
+                matrix[(i, i + 1 + place)] = value;
+                matrix[(i + 1 + place, i)] = value;
+            }
+        }
+        matrix
+    }
 }
 
 fn channels(squared_mu: f64, weight: f64, records: usize) -> Result<(Channel, Channel), MeanError> {

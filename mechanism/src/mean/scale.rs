@@ -2,7 +2,7 @@
 //!
 //! Record i is paired with record i + ⌊n/2⌋, and in each column the distance of the two over √2 has the column's scale, whatever
 //! its mean. Distances are counted in bins of a quarter of an octave; only bins that pass the threshold of `range` are seen; the
-//! bin in which their noisy counts reach half is the median, and the median of |N(0, 1)| is 0.6745. A share α of
+//! place in a bin where their noisy counts reach half is the median, and the median of |N(0, 1)| is 0.6745. A share α of
 //! corrupted records spoils 2α of the pairs, so below a quarter it moves the median by a bounded amount.
 //!
 //! *Privacy.* A replaced record changes one pair, hence one distance in each column: the histograms are those of `range`, with
@@ -10,7 +10,7 @@
 
 use super::budget::Budget;
 use super::range::{Histogram, stable};
-use super::{MeanError, Refusal, Shares, Tails};
+use super::{Refusal, Stop, Tails};
 use crate::noise::NoiseGenerator;
 
 /// Bins of an octave.
@@ -25,18 +25,17 @@ const ZERO: i64 = i64::MIN;
 /// Standard deviations exceed what medians say of them where tails are heavy.
 const HEAVY_ALLOWANCE: f64 = 2.0;
 
-/// A scale for each column.
+/// A scale for each column, by histograms of this share of μ².
 pub(super) fn estimate(
     rows: &[f64],
     dimension: usize,
+    (step, share): (&'static str, f64),
     tails: Tails,
     budget: &mut Budget,
     rng: &mut NoiseGenerator,
-) -> Result<Result<Vec<f64>, Refusal>, MeanError> {
-    let half = rows.len() / dimension / 2;
+) -> Result<Vec<f64>, Stop> {
     let mut histograms = vec![Histogram::new(); dimension];
-    let (first, second) = rows.split_at(half * dimension);
-    for (a, b) in first.chunks_exact(dimension).zip(second.chunks_exact(dimension)) {
+    for (a, b) in pairs(rows, dimension) {
         for ((a, b), histogram) in a.iter().zip(b).zip(&mut histograms) {
             let distance = (a / 2.0 - b / 2.0).abs();
             if distance.is_finite() {
@@ -44,17 +43,23 @@ pub(super) fn estimate(
             }
         }
     }
-    let noisy = stable(&histograms, ("scale", Shares::SCALE * budget.whole()), budget, rng)?;
+    let noisy = stable(&histograms, (step, share * budget.whole()), budget, rng)?;
     let allowance = match tails {
         Tails::SubGaussian => 1.0,
         Tails::BoundedCovariance => HEAVY_ALLOWANCE,
     };
     let columns = noisy.into_iter().enumerate();
-    let scale = |(column, bins): (usize, Vec<(i64, f64)>)| {
+    let scale = |(column, bins): (usize, Vec<(i64, f64)>)| -> Result<f64, Stop> {
         let median = median(&bins).ok_or(Refusal::Scale { column })?;
-        Ok(if median == ZERO { 1.0 } else { middle(median) / MEDIAN * allowance })
+        Ok(median.map_or(1.0, |median| median / MEDIAN * allowance))
     };
-    Ok(columns.map(scale).collect())
+    columns.map(scale).collect()
+}
+
+/// Rows i and i + ⌊n/2⌋: a row is in one pair at most.
+pub(super) fn pairs(rows: &[f64], dimension: usize) -> impl Iterator<Item = (&[f64], &[f64])> {
+    let (first, second) = rows.split_at(rows.len() / dimension / 2 * dimension);
+    first.chunks_exact(dimension).zip(second.chunks_exact(dimension))
 }
 
 /// Of half the distance, in quarters of an octave.
@@ -62,19 +67,30 @@ fn bin(half_distance: f64) -> i64 {
     if half_distance == 0.0 { ZERO } else { (half_distance.log2() * BINS_PER_OCTAVE).floor() as i64 }
 }
 
-/// Middle of a bin, as distance over √2.
-fn middle(bin: i64) -> f64 {
-    ((bin as f64 + 0.5) / BINS_PER_OCTAVE).exp2() * std::f64::consts::SQRT_2
-}
-
-/// The bin in which half of the counts is reached.
-fn median(bins: &[(i64, f64)]) -> Option<i64> {
+/// Where the noisy counts reach half, in distance over √2: within a bin as if its values were even in logarithms. `Some(None)` if it is 0.
+fn median(bins: &[(i64, f64)]) -> Option<Option<f64>> {
     let half = bins.iter().map(|(_, count)| count).sum::<f64>() / 2.0;
     let mut before = 0.0;
-    bins.iter()
-        .find(|(_, count)| {
-            before += count;
-            before >= half
-        })
-        .map(|(bin, _)| *bin)
+    let reached = |&&(_, count): &&(i64, f64)| {
+        before += count;
+        before >= half
+    };
+    let &(bin, count) = bins.iter().find(reached)?;
+    let place = bin as f64 + 1.0 - (before - half) / count;
+    let distance = (place / BINS_PER_OCTAVE).exp2() * std::f64::consts::SQRT_2;
+    Some((bin != ZERO).then_some(distance))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_are_found_within_their_bin() {
+        let found = median(&[(-4, 10.0), (0, 40.0), (4, 30.0)]).expect("a median").expect("a distance");
+        // Half of 80 is three quarters into the second bin, of a quarter of an octave.
+        assert!((found - (0.75_f64 / 4.0).exp2() * 2_f64.sqrt()).abs() < 1e-12, "{found}");
+        assert_eq!(median(&[(ZERO, 9.0), (3, 2.0)]), Some(None));
+        assert_eq!(median(&[]), None);
+    }
 }

@@ -1,198 +1,185 @@
-//! The private Tukey median: Algorithm 14 of the paper, for one and two columns.
+//! The private Tukey median: Algorithm 14 of the paper, for up to four columns.
 //!
-//! The Tukey depth of a point is the least number of records on one side of a line through it. The exponential mechanism
+//! The Tukey depth of a point is the least number of records on one side of a hyperplane through it. The exponential mechanism
 //! draws a point of a grid over [−2R, 2R]^d with probability ∝ exp(ε·depth/2): ε-private, as one replaced record changes a
 //! depth by 1 at most (Proposition I.2). No δ, no sensitivity in units of data, and no bound on records is needed.
 //!
-//! The paper draws from a density. Here the points are a cover of spacing α/2, and the draw is exact: a point is proposed
-//! uniformly and accepted with probability exp(−(ε/2)(deepest − depth)), a coin of integers
-//! ([`bernoulli`](crate::noise::bernoulli)), ε being a dyadic fraction as every floating-point number is. A record that is not
-//! finite is on no side of any line, whatever it replaces: depths change by 1 still.
+//! The paper draws from a density. Here the points are a public net, the depths are exact integers of records rounded to a grid of
+//! integers (`depth`), and the draw is exact ([`Selection`]). Rounding is a function of each record alone, so it has no part in the
+//! proof; that of floating-point depths would: what one record moves them by has no bound once signs of near-zero products
+//! are decided by rounding. A record that is not finite is on no side of any hyperplane, whatever it replaces: depths change by 1 still.
+//!
+//! Depths take n^(d−1) steps for each point. The net is as fine as α/2 scales where these end, else as fine as they allow, but no
+//! coarser than half a scale: beyond that the table is refused, by its size alone.
 
-use super::{Answer, Estimate, MeanError, Method, Part, Question, Scale};
+use super::depth::{BITS, MOST_COLUMNS, depth};
+use super::net::Net;
+use super::records::in_parallel;
+use super::{Answer, Estimate, MeanError, Part, Question};
 use crate::noise::NoiseGenerator;
-use crate::noise::bernoulli::bernoulli_exponential;
-use num_bigint::BigUint;
+use crate::noise::selection::Selection;
 
-/// Most steps of work: points times records.
-const MOST_STEPS: f64 = 2e8;
+/// Most steps of work: points times records to the power of columns − 1, once in a single column.
+const MOST_STEPS: f64 = 1e9;
+
+/// Most points.
+const MOST_POINTS: f64 = 4e6;
 
 /// Spacing of the points in scales, as a share of α, where that is not less than [`FINEST`].
 const SPACING: f64 = 0.5;
 const FINEST: f64 = 0.01;
 
-/// Bits after the point that ε is rounded down to.
-const EPSILON_BITS: u32 = 40;
+/// A net any coarser than this tells nothing.
+const COARSEST: f64 = 0.5;
+
+/// Points that one worker looks at in a row.
+const RUN: usize = 64;
 
 /// A deep point, by the exponential mechanism.
 pub(super) fn estimate(
     rows: &[f64],
-    columns: usize,
+    (scales, range): (&[f64], f64),
     question: &Question,
     rng: &mut NoiseGenerator,
 ) -> Result<Answer, MeanError> {
-    let method = Method::Tukey;
-    let (Scale::Known(scales), Some(range)) = (&question.scale, question.range) else {
-        return Err(MeanError::NoRange { method });
-    };
-    if columns > 2 {
-        return Err(MeanError::TooLarge { method, what: "columns", found: columns as f64, most: 2.0 });
-    }
-    let spacing = (question.corruption * SPACING).max(FINEST);
-    let side = (4.0 * range / spacing).ceil() + 1.0;
-    let steps = side.powi(columns as i32) * rows.len() as f64;
-    if steps.is_nan() || steps > MOST_STEPS {
-        return Err(MeanError::TooLarge {
-            method,
-            what: "points times values",
-            found: steps,
-            most: MOST_STEPS,
-        });
-    }
-    let points = Points { side: side as usize, columns, range, spacing };
-    let scaled: Vec<f64> =
-        rows.chunks_exact(columns).flat_map(|row| row.iter().zip(scales).map(|(x, s)| x / s)).collect();
-    let depths = points.depths(&scaled);
-    let place = draw(&depths, question.epsilon.value(), rng);
-    let mean = points.place(place).iter().zip(scales).map(|(value, scale)| value * scale).collect();
-    let part =
-        Part { step: "median", releases: 1, squared_mu: 0.0, epsilon: question.epsilon.value(), delta: 0.0 };
-    let noise = scales.iter().map(|scale| scale * spacing).collect();
+    let net = net(rows.len() / scales.len(), scales.len(), range, question)?;
+    let records = rounded(rows, scales, range);
+    let scores = scores(&records, &net);
+    let selection = Selection::pure(question.epsilon, 1).map_err(|_| MeanError::Noise)?;
+    let place = selection.select(&scores, rng).map_err(|_| MeanError::Noise)?;
+    let mean = net.point(place).iter().zip(scales).map(|(value, scale)| value * scale).collect();
+    let spent = question.epsilon.value();
+    let part = Part { step: "median", releases: 1, squared_mu: 0.0, epsilon: spent, delta: 0.0 };
+    let noise = scales.iter().map(|scale| scale * net.spacing()).collect();
     let outcome = Ok(Estimate { mean, noise, kept: None, converged: true });
-    Ok(Answer { method, outcome, parts: vec![part], spent: question.epsilon.value() })
+    Ok(Answer { method: question.method, outcome, parts: vec![part], spent })
 }
 
-/// A place with probability ∝ exp(ε·depth/2).
-fn draw(depths: &[u64], epsilon: f64, rng: &mut NoiseGenerator) -> usize {
-    let deepest = depths.iter().copied().max().unwrap_or(0);
-    let units = BigUint::from((epsilon * 2_f64.powi(EPSILON_BITS as i32)).floor() as u128);
-    let denominator = BigUint::from(1u64) << (EPSILON_BITS + 1);
-    loop {
-        let place = crate::noise::laplace::uniform_below(depths.len() as u128, rng) as usize;
-        if bernoulli_exponential(&(&units * (deepest - depths[place])), &denominator, rng) {
-            return place;
-        }
+/// As fine as is asked for and as ends.
+fn net(records: usize, dimension: usize, range: f64, question: &Question) -> Result<Net, MeanError> {
+    let too_large = |what, found: usize, most: f64| MeanError::TooLarge {
+        method: question.method,
+        what,
+        found: found as f64,
+        most: most.floor(),
+    };
+    if dimension > MOST_COLUMNS {
+        return Err(too_large("columns", dimension, MOST_COLUMNS as f64));
     }
+    let half_width = 2.0 * range;
+    let [columns, of_records] = [dimension as f64, (dimension as f64 - 1.0).max(1.0)];
+    let points = (MOST_STEPS / (records as f64).powf(of_records)).min(MOST_POINTS);
+    let affordable = points.powf(columns.recip()).floor();
+    let wanted = Net::side_of(half_width, (question.corruption * SPACING).max(FINEST));
+    let least = Net::side_of(half_width, COARSEST);
+    if affordable < least.min(wanted) {
+        let most = (MOST_STEPS / least.powf(columns)).powf(of_records.recip());
+        let fits = least.powf(columns) <= MOST_POINTS;
+        return Err(too_large("records for a net over this range", records, if fits { most } else { 0.0 }));
+    }
+    Ok(Net { side: wanted.min(affordable) as usize, dimension, half_width })
 }
 
-/// A grid over [−2R, 2R]^d.
-struct Points {
-    side: usize,
-    columns: usize,
-    range: f64,
-    spacing: f64,
+/// Units of a record's grid in 2R scales.
+fn unit(dimension: usize) -> f64 {
+    2_f64.powi(BITS[dimension - 1] as i32 - 2)
 }
 
-impl Points {
-    fn coordinate(&self, step: usize) -> f64 {
-        (step as f64 * self.spacing - 2.0 * self.range).min(2.0 * self.range)
-    }
-
-    fn place(&self, mut place: usize) -> Vec<f64> {
-        (0..self.columns)
-            .map(|_| {
-                let step = place % self.side;
-                place /= self.side;
-                self.coordinate(step)
-            })
-            .collect()
-    }
-
-    fn depths(&self, rows: &[f64]) -> Vec<u64> {
-        (0..self.side.pow(self.columns as u32)).map(|place| depth(rows, &self.place(place))).collect()
-    }
+/// Records in units of 2R/2^(bits−2) scales, within ±4R; without those that are not finite.
+fn rounded(rows: &[f64], scales: &[f64], range: f64) -> Vec<i128> {
+    let unit = unit(scales.len());
+    let finite = rows.chunks_exact(scales.len()).filter(|row| row.iter().all(|value| value.is_finite()));
+    let place = |(value, scale): (&f64, &f64)| {
+        (value / scale / (2.0 * range) * unit).clamp(-2.0 * unit, 2.0 * unit).round() as i128
+    };
+    finite.flat_map(|row| row.iter().zip(scales).map(place)).collect()
 }
 
-/// The least number of records in a closed half space that the point bounds.
-fn depth(rows: &[f64], point: &[f64]) -> u64 {
-    match *point {
-        [at] => {
-            let above = rows.iter().filter(|&&x| x >= at).count();
-            let below = rows.iter().filter(|&&x| x <= at).count();
-            above.min(below) as u64
-        }
-        [x, y] => planar_depth(rows, (x, y)),
-        _ => 0,
-    }
-}
-
-/// In two columns: records at the point are on both sides of every line; of the others, a closed half plane that turns around the
-/// point holds least just when it begins past a record, so the angles' order decides.
-fn planar_depth(rows: &[f64], (x, y): (f64, f64)) -> u64 {
-    use std::f64::consts::{PI, TAU};
-    let mut at_point = 0;
-    let mut angles = Vec::with_capacity(rows.len() / 2);
-    for row in rows.chunks_exact(2) {
-        let (dx, dy) = (row[0] - x, row[1] - y);
-        if dx == 0.0 && dy == 0.0 {
-            at_point += 1;
-        } else if dx.is_finite() && dy.is_finite() {
-            angles.push(dy.atan2(dx).rem_euclid(TAU));
-        }
-    }
-    angles.sort_by(f64::total_cmp);
-    let count = angles.len();
-    // The open half plane of angles in (a, a + π) for a just after each record, and just before: the complement of a closed one.
-    let most_open = (0..count)
-        .map(|first| {
-            let end = angles[first] + PI;
-            let beyond = angles.partition_point(|&angle| angle < end);
-            let wrapped = angles.partition_point(|&angle| angle < end - TAU);
-            if end > TAU { count - first + wrapped } else { beyond - first }
-        })
-        .max()
-        .unwrap_or(0);
-    (at_point + count - most_open.min(count)) as u64
+/// Depths of all points of a net.
+fn scores(records: &[i128], net: &Net) -> Vec<i128> {
+    let unit = unit(net.dimension) / net.half_width;
+    let runs: Vec<_> = (0..net.len()).step_by(RUN).collect();
+    let score = |place: usize| {
+        let point: Vec<i128> = net.point(place).iter().map(|value| (value * unit).round() as i128).collect();
+        let seen: Vec<i128> = records.iter().zip(point.iter().cycle()).map(|(x, p)| x - p).collect();
+        depth(&seen, net.dimension) as i128
+    };
+    in_parallel(&runs, |&run| (run..net.len().min(run + RUN)).map(score).collect::<Vec<_>>()).concat()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Method, Scale, estimate};
     use super::*;
     use crate::accounting::{Delta, Epsilon};
     use crate::noise::NoiseSource;
 
-    #[test]
-    fn depths_are_right() {
-        let row = [1.0, 2.0, 3.0, 4.0, 5.0];
-        assert_eq!([0.0, 1.0, 3.0, 4.5].map(|at| depth(&row, &[at])), [0, 1, 3, 1]);
-        let square = [1.0, 1.0, -1.0, 1.0, -1.0, -1.0, 1.0, -1.0];
-        assert_eq!(depth(&square, &[0.0, 0.0]), 2);
-        assert_eq!(depth(&square, &[0.3, 0.1]), 1);
-        assert_eq!(depth(&square, &[1.0, 1.0]), 1);
-        assert_eq!(depth(&square, &[2.0, 0.0]), 0);
+    fn question(columns: usize, epsilon: f64) -> Question {
+        Question {
+            method: Method::Tukey,
+            epsilon: Epsilon::new(epsilon).expect("an epsilon"),
+            delta: Delta::new(1e-6).expect("a delta"),
+            corruption: 0.1,
+            scale: Scale::Known(vec![1.0; columns]),
+            range: Some(2.0),
+        }
     }
 
-    /// A replaced record changes no depth by more than 1, wherever it goes.
-    #[test]
-    fn depth_has_sensitivity_one() {
-        let wave = |i: usize| ((i * i) as f64 * 0.37).sin() * 3.0;
-        let rows: Vec<f64> = (0..60).map(wave).collect();
-        let points = Points { side: 9, columns: 2, range: 2.0, spacing: 1.0 };
-        let before = points.depths(&rows);
-        for (place, new) in [(0, [9.0, -9.0]), (20, [0.0, 0.0]), (29, [f64::NAN, 1.0])] {
-            let mut replaced = rows.clone();
-            replaced[2 * place..2 * place + 2].copy_from_slice(&new);
-            let after = points.depths(&replaced);
-            assert!(before.iter().zip(&after).all(|(a, b)| a.abs_diff(*b) <= 1), "{place}");
-        }
+    /// A tenth at 50, the others around 1 in all columns.
+    fn table(records: usize, columns: usize) -> Vec<f64> {
+        let value = |place: usize| {
+            let (record, column) = (place / columns, place % columns);
+            let spread = record * [7919, 104_729, 1_299_709][column] % 1000;
+            if record % 10 == 0 { 50.0 } else { spread as f64 / 500.0 }
+        };
+        (0..records * columns).map(value).collect()
     }
 
     #[test]
     fn the_median_is_found_among_corrupted_records() {
-        let rows: Vec<f64> =
-            (0..400).map(|i| if i < 40 { 50.0 } else { 1.0 + f64::from(i % 20) / 10.0 - 0.95 }).collect();
-        let question = Question {
-            method: Method::Tukey,
-            epsilon: Epsilon::new(1.0).unwrap(),
-            delta: Delta::new(1e-6).unwrap(),
-            corruption: 0.1,
-            scale: Scale::Known(vec![1.0]),
-            range: Some(3.0),
+        for (columns, records, epsilon, most) in [(1, 400, 1.0, 0.4), (2, 400, 2.0, 0.5), (3, 90, 10.0, 0.8)]
+        {
+            let rows = table(records, columns);
+            let mut rng = NoiseSource::Seeded(1).generator(0, 0).unwrap();
+            let answer = estimate(&rows, columns, &question(columns, epsilon), &mut rng).unwrap();
+            let found = answer.outcome.unwrap();
+            assert!(found.mean.iter().all(|mean| (mean - 1.0).abs() < most), "{columns}: {found:?}");
+            assert_eq!(answer.parts[0].epsilon, answer.spent);
+        }
+    }
+
+    /// What is too large is said with the size that is not.
+    #[test]
+    fn refusals_name_the_size_that_would_do() {
+        let refused = |records, columns| net(records, columns, 2.0, &question(columns, 1.0)).unwrap_err();
+        for columns in [3, 4] {
+            let MeanError::TooLarge { most, .. } = refused(1_000_000, columns) else { panic!("{columns}") };
+            let largest = net(most as usize, columns, 2.0, &question(columns, 1.0)).unwrap();
+            assert!(largest.spacing() <= COARSEST && most > 10.0, "{columns}: {most}");
+            assert!(matches!(refused(most as usize + 1, columns), MeanError::TooLarge { .. }), "{columns}");
+        }
+        assert!(refused(10, 5).to_string().contains("5 columns are more than the 4"), "{}", refused(10, 5));
+    }
+
+    /// Attack: each probability of the draw, by its definition, changes by e^ε at most when a record moves through the middle.
+    #[test]
+    fn neighbours_draw_alike() {
+        let (columns, epsilon) = (3, 1.5);
+        let rows = table(24, columns);
+        let net = Net { side: 5, dimension: columns, half_width: 4.0 };
+        let probabilities = |rows: &[f64]| {
+            let scores = scores(&rounded(rows, &[1.0; 3], 2.0), &net);
+            let weights: Vec<f64> =
+                scores.iter().map(|depth| (epsilon / 2.0 * *depth as f64).exp()).collect();
+            let total: f64 = weights.iter().sum();
+            weights.iter().map(|weight| weight / total).collect::<Vec<_>>()
         };
-        let answer =
-            estimate(&rows, 1, &question, &mut NoiseSource::Seeded(1).generator(0, 0).unwrap()).unwrap();
-        let mean = answer.outcome.unwrap().mean[0];
-        assert!((mean - 1.0).abs() < 0.4, "{mean}");
-        assert_eq!(answer.parts[0].epsilon, answer.spent);
+        let before = probabilities(&rows);
+        for other in [[1.0, 1.0, 1.0], [-50.0, 3.0, 0.0], [f64::NAN, 0.0, 0.0], [1e300, -1e300, 1.0]] {
+            let mut replaced = rows.clone();
+            replaced[..3].copy_from_slice(&other);
+            let after = probabilities(&replaced);
+            assert!(before.iter().zip(&after).all(|(a, b)| (a / b).ln().abs() <= epsilon), "{other:?}");
+        }
     }
 }

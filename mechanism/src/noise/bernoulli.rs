@@ -1,76 +1,94 @@
-//! A coin that falls with probability exp(−ratio), for any ratio of integers: exact, by von Neumann's sequence.
+//! A coin that falls with probability exp(−x), for any ratio x ≥ 0 of integers: exact, at the price of one exponential.
 //!
-//! For a ratio e ≤ 1, with U₀ = e and U₁, U₂, … uniform, let n be the first with Uₙ > Uₙ₋₁. Then P(n > m) = eᵐ/m!, so
-//! P(n odd) = Σₘ (−e)ᵐ/m! = exp(−e). A larger ratio is ⌊e⌋ such coins of ratio 1 and one of what remains, all of which
-//! must fall. Comparisons are in integers and draw as many bits as it takes (`uniform`); none is rounded.
+//! It falls if a uniform number U is below exp(−x). 64 bits of U are compared with a floating-point value of exp(−x), whose error
+//! is far below the margin that is left on both sides. Inside the margin, which happens less than once in 10⁸ tosses, as many
+//! bits as it takes are compared with integers that enclose exp(−x) (`exponential`). So no toss is rounded.
 
+use super::exponential;
 use super::uniform::LazyUniform;
 use num_bigint::BigUint;
 use rand::CryptoRng;
 
-/// True with probability exp(−numerator/denominator). The denominator is positive.
-pub fn bernoulli_exponential<R: CryptoRng + ?Sized>(
-    numerator: &BigUint,
-    denominator: &BigUint,
+/// How near to exp(−x) a uniform number may be for floating point to decide, relatively and absolutely. A relative error of
+/// 10⁻¹² of x, of which more than 42 is below the second, moves exp(−x) by less than a twentieth of the first.
+const DOUBT: (f64, f64) = (1e-9, 1e-18);
+
+/// True with probability exp(−numerator/denominator), for the ratio that `exactly` gives and that `ratio` is but for a relative
+/// error of 10⁻¹². The denominator is positive.
+pub(super) fn bernoulli_exponential<R: CryptoRng + ?Sized>(
+    ratio: f64,
+    exactly: impl Fn() -> (BigUint, BigUint),
     rng: &mut R,
 ) -> bool {
-    let one = BigUint::from(1u32);
-    let mut rest = numerator.clone();
-    while rest > *denominator {
-        if !below_one(&one, &one, rng) {
-            return false;
-        }
-        rest -= denominator;
+    let word = rng.next_u64();
+    let (uniform, probability) = (word as f64 * 0.5f64.powi(64), libm::exp(-ratio));
+    let doubt = DOUBT.0 * probability + DOUBT.1;
+    if (uniform - probability).abs() > doubt {
+        return uniform < probability;
     }
-    below_one(&rest, denominator, rng)
+    is_below_exponential(word, exactly(), rng)
 }
 
-/// The same for a ratio of at most 1.
-fn below_one<R: CryptoRng + ?Sized>(numerator: &BigUint, denominator: &BigUint, rng: &mut R) -> bool {
-    let mut previous = LazyUniform::beginning_with(rng.next_u64());
-    let bounds = |precision: u64| {
-        let low = (numerator << precision) / denominator;
-        let high = &low + 1u32;
-        (low, high)
-    };
-    if !previous.is_below(bounds, rng) {
-        return true;
-    }
-    let mut odd = false;
-    loop {
-        let mut next = LazyUniform::beginning_with(rng.next_u64());
-        if next.exceeds(&mut previous, rng) {
-            return odd;
-        }
-        previous = next;
-        odd = !odd;
-    }
+/// Whether the uniform number that begins with this word is below exp(−numerator/denominator).
+#[cold]
+fn is_below_exponential<R: CryptoRng + ?Sized>(
+    word: u64,
+    (numerator, denominator): (BigUint, BigUint),
+    rng: &mut R,
+) -> bool {
+    let bounds = |precision| exponential::bounds(&numerator, &denominator, precision);
+    LazyUniform::beginning_with(word).is_below(bounds, rng)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use chacha20::ChaCha20Rng;
-    use rand::SeedableRng;
+    use rand::{Rng, SeedableRng};
 
-    /// Binomial(100000, e^−ratio) within six standard deviations: a false alarm of 2·10⁻⁹ each.
+    /// Binomial(100000, e^−ratio) within six standard deviations: a false alarm of 2·10⁻⁹ each. And the exact comparison alone,
+    /// with a hundredth of the tosses.
     #[test]
     fn coins_fall_as_often_as_they_should() {
         let check = |numerator: u32, denominator: u32, seed| {
             let mut rng = ChaCha20Rng::seed_from_u64(seed);
-            let [numerator_, denominator_] = [numerator, denominator].map(BigUint::from);
-            let draws = 100_000;
-            let falls =
-                (0..draws).filter(|_| bernoulli_exponential(&numerator_, &denominator_, &mut rng)).count();
-            let probability = (-f64::from(numerator) / f64::from(denominator)).exp();
-            let deviation = (probability * (1.0 - probability) / f64::from(draws)).sqrt();
-            let z = (falls as f64 / f64::from(draws) - probability) / deviation.max(1e-12);
-            assert!(z.abs() < 6.0, "exp(-{numerator}/{denominator}): z = {z}");
+            let exactly = || (BigUint::from(numerator), BigUint::from(denominator));
+            let ratio = f64::from(numerator) / f64::from(denominator);
+            let probability = (-ratio).exp();
+            let near = |falls: usize, draws: f64| {
+                let deviation = (probability * (1.0 - probability) / draws).sqrt();
+                let z = (falls as f64 / draws - probability) / deviation.max(1e-12);
+                assert!(z.abs() < 6.0, "exp(-{numerator}/{denominator}): z = {z}");
+            };
+            near((0..100_000).filter(|_| bernoulli_exponential(ratio, exactly, &mut rng)).count(), 1e5);
+            let words: Vec<u64> = (0..1000).map(|_| rng.next_u64()).collect();
+            near(words.iter().filter(|word| is_below_exponential(**word, exactly(), &mut rng)).count(), 1e3);
         };
         check(1, 3, 1);
         check(1, 1, 2);
         check(7, 2, 3);
         check(1, 1000, 4);
         check(0, 5, 5);
+    }
+
+    /// What floating point decides is what the exact comparison does, just outside the margin.
+    #[test]
+    fn both_comparisons_agree_at_the_margin() {
+        let mut rng = ChaCha20Rng::seed_from_u64(6);
+        for (numerator, denominator) in [(3u64, 10u64), (1, 1 << 41), (65, 2), (40_000, 1001)] {
+            let probability = (-(numerator as f64) / denominator as f64).exp();
+            let exactly = || (BigUint::from(numerator), BigUint::from(denominator));
+            let at = |offset: f64| ((probability * (1.0 + offset)) * 2f64.powi(64)) as u64;
+            assert!(is_below_exponential(at(-1e-9).saturating_sub(2), exactly(), &mut rng));
+            assert!(!is_below_exponential(at(1e-9).saturating_add(2), exactly(), &mut rng));
+        }
+    }
+
+    /// However large the ratio is, the exact comparison ends at once.
+    #[test]
+    fn what_never_falls_is_told_at_once() {
+        let mut rng = ChaCha20Rng::seed_from_u64(7);
+        let huge = (BigUint::from(1u32) << 1000, BigUint::from(1u32));
+        assert!(!is_below_exponential(0, huge, &mut rng));
     }
 }

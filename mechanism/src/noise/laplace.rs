@@ -14,9 +14,10 @@
 //! **Proof.** One round ends with the magnitude ht + j with probability ∝ (1/t)·exp(−j/t)·exp(−h)(1 − e⁻¹), that is
 //! ∝ exp(−|x|/t), and each magnitude arises from one (h, j) only. The sign halves it for x ≠ 0, and the rule for −0 halves
 //! it for x = 0 too. Rounds are independent, so the first that ends has this law. All coins are exact
-//! ([`bernoulli`](super::bernoulli)), and j is drawn by rejection from the next power of two. ∎
+//! (`bernoulli`), and j is drawn by rejection from the next power of two. ∎
 
 use super::bernoulli::bernoulli_exponential;
+use super::uniform::uniform_below;
 use num_bigint::BigUint;
 use rand::CryptoRng;
 use thiserror::Error;
@@ -64,14 +65,13 @@ impl DiscreteLaplace {
 
     /// One draw.
     pub fn sample<R: CryptoRng + ?Sized>(self, rng: &mut R) -> i128 {
-        let (scale, one) = (BigUint::from(self.scale), BigUint::from(1u32));
         loop {
             let low = uniform_below(self.scale, rng);
-            if !bernoulli_exponential(&BigUint::from(low), &scale, rng) {
+            if !coin(low, self.scale, rng) {
                 continue;
             }
             let mut wholes = 0u128;
-            while bernoulli_exponential(&one, &one, rng) {
+            while coin(1, 1, rng) {
                 wholes += 1;
             }
             // Beyond 127 bits only with a probability below exp(−2²⁶).
@@ -84,15 +84,10 @@ impl DiscreteLaplace {
     }
 }
 
-/// An exactly uniform integer below `bound`, by rejection from the next power of two.
-pub(crate) fn uniform_below<R: CryptoRng + ?Sized>(bound: u128, rng: &mut R) -> u128 {
-    let mask = bound.next_power_of_two() - 1;
-    loop {
-        let draw = (u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64())) & mask;
-        if draw < bound {
-            return draw;
-        }
-    }
+/// True with probability exp(−numerator/denominator).
+fn coin<R: CryptoRng + ?Sized>(numerator: u128, denominator: u128, rng: &mut R) -> bool {
+    let exactly = || (BigUint::from(numerator), BigUint::from(denominator));
+    bernoulli_exponential(numerator as f64 / denominator as f64, exactly, rng)
 }
 
 #[cfg(test)]

@@ -5,18 +5,18 @@
 //! | [`scale`] | the standard deviations that the sampler covers, on an integer grid |
 //! | [`gaussian`] | the sampler of every release, with its proof |
 //! | `bins` | its first stage: which bin of width σ/64 |
-//! | [`selection`] | the exponential mechanism: which of a few candidates has a high score |
+//! | [`selection`] | the exponential mechanism: which of many candidates has a high score |
 //! | `exponential` | exponentials of rational numbers, enclosed by integers |
 //! | [`laplace`] | the discrete Laplace, for pure differential privacy, with its proof |
-//! | [`bernoulli`] | coins of probability exp(−ratio) |
-//! | `uniform` | real uniforms that are drawn bit by bit, as far as a comparison needs |
+//! | `bernoulli` | coins of probability exp(−ratio) |
+//! | `uniform` | real uniforms that are drawn bit by bit, as far as a comparison needs; uniform integers |
 //! | [`entropy`] | where the random bits come from: the operating system, or a seed in simulations |
 //! | [`reference`](mod@reference) | a second, slow, independent exact sampler to test the first against |
 //!
 //! No floating-point number takes part in a draw, so the support of a release is the whole grid whatever the
 //! data (Mironov, CCS 2012; Haney et al., arXiv 2207.13793), and no draw is approximate.
 
-pub mod bernoulli;
+mod bernoulli;
 mod bins;
 pub mod entropy;
 mod exponential;

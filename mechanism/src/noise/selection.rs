@@ -1,4 +1,4 @@
-//! The exponential mechanism, sampled exactly: which of a few candidates has a high score.
+//! The exponential mechanism, sampled exactly: which of many candidates has a high score.
 //!
 //! **What it draws.** Candidate r with probability ∝ exp(c·s_r), for integer scores s_r and a positive dyadic c.
 //!
@@ -9,28 +9,24 @@
 //! independent, so the first that ends has this law. It does end: a candidate of the highest score is always accepted,
 //! so a round ends it with probability 1/N at least. ∎
 //!
-//! The trial compares 64 bits of a uniform number with a floating-point value of exp(−x), whose error is far below the margin
-//! of 10⁻⁹ that is left on both sides. Inside the margin, which happens less than once in 10⁸ trials, as many bits as it takes
-//! are compared with integer bounds of exp(−x). So the distribution is exact: no score is ever rounded, no tie broken.
+//! Trials are exact coins (`bernoulli`) and scores are integers, so the distribution is exact: no score is ever rounded, no tie broken.
 //! The *time* it takes depends on the scores (on how many of them are near the highest), as does that of all that computes them:
 //! a selection is for a place whose clock nobody watches.
 //!
 //! **Privacy.** Let neighbours change every score by at most Δ. Then ln(P(r)/P'(r)) = c(s_r − s'_r) + (the same for all r)
 //! ranges over an interval of length 2cΔ: the mechanism is 2cΔ-bounded range (Durfee & Rogers 2019), and an ε-bounded-range
 //! mechanism is ε²/8-zCDP (Cesar & Rogers 2021, Lemma 3.2; Rogers & Steinke 2021). So ρ-zCDP allows 2cΔ = √(8ρ), that is c = √(2ρ)/Δ,
-//! which is rounded down.
+//! which is rounded down. And P(r)/P'(r) ≤ exp(2cΔ), so ε-differential privacy allows c = ε/(2Δ).
 
-use super::exponential;
-use super::uniform::LazyUniform;
+use super::bernoulli::bernoulli_exponential;
+use super::uniform::uniform_below;
+use crate::accounting::Epsilon;
 use num_bigint::BigUint;
 use rand::CryptoRng;
 use thiserror::Error;
 
 /// Relative margin by which c is rounded down.
 const MARGIN: f64 = 1e-12;
-
-/// How near to exp(−x) a uniform number may be for floating point to decide, relatively and absolutely.
-const DOUBT: (f64, f64) = (1e-9, 1e-18);
 
 /// Why nothing can be selected with this privacy.
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
@@ -43,6 +39,16 @@ pub enum SelectionError {
     Weight {
         /// ρ as given.
         rho: f64,
+        /// Δ as given.
+        sensitivity: i128,
+    },
+    /// The same for ε of pure differential privacy.
+    #[error(
+        "a selection with epsilon {epsilon:?} and sensitivity {sensitivity} has no weight: both must be above 0, and finite"
+    )]
+    PureWeight {
+        /// ε as given.
+        epsilon: f64,
         /// Δ as given.
         sensitivity: i128,
     },
@@ -74,9 +80,22 @@ impl Selection {
     /// # Errors
     /// [`SelectionError::Weight`] unless c = √(2ρ)/Δ is a positive finite number.
     pub fn new(rho: f64, sensitivity: i128) -> Result<Self, SelectionError> {
-        let weight = (2.0 * rho).sqrt() / sensitivity as f64 * (1.0 - MARGIN);
-        let valid = rho > 0.0 && sensitivity > 0 && weight.is_normal();
-        if valid { Ok(Self { weight }) } else { Err(SelectionError::Weight { rho, sensitivity }) }
+        Self::of_weight((2.0 * rho).sqrt(), sensitivity).ok_or(SelectionError::Weight { rho, sensitivity })
+    }
+
+    /// The ε-private mechanism for scores that neighbours change by at most `sensitivity`.
+    ///
+    /// # Errors
+    /// [`SelectionError::PureWeight`] unless c = ε/(2Δ) is a positive finite number.
+    pub fn pure(epsilon: Epsilon, sensitivity: i128) -> Result<Self, SelectionError> {
+        let epsilon = epsilon.value();
+        Self::of_weight(epsilon / 2.0, sensitivity).ok_or(SelectionError::PureWeight { epsilon, sensitivity })
+    }
+
+    /// c = numerator/Δ, rounded down.
+    fn of_weight(numerator: f64, sensitivity: i128) -> Option<Self> {
+        let weight = numerator / sensitivity as f64 * (1.0 - MARGIN);
+        (numerator > 0.0 && sensitivity > 0 && weight.is_normal()).then_some(Self { weight })
     }
 
     /// c.
@@ -95,7 +114,7 @@ impl Selection {
     ) -> Result<usize, SelectionError> {
         let highest = *scores.iter().max().ok_or(SelectionError::Empty)?;
         loop {
-            let place = uniform_below(scores.len(), rng);
+            let place = uniform_below(scores.len() as u128, rng) as usize;
             if self.accepts(highest.abs_diff(scores[place]), rng) {
                 return Ok(place);
             }
@@ -104,28 +123,17 @@ impl Selection {
 
     /// True with probability exp(−c·gap).
     fn accepts<R: CryptoRng + ?Sized>(&self, gap: u128, rng: &mut R) -> bool {
-        if gap == 0 {
-            return true;
-        }
-        let word = rng.next_u64();
-        let (uniform, probability) = (word as f64 * 0.5f64.powi(64), (-self.weight * gap as f64).exp());
-        let doubt = DOUBT.0 * probability + DOUBT.1;
-        if (uniform - probability).abs() > doubt {
-            return uniform < probability;
-        }
-        self.accepts_exactly(gap, word, rng)
+        gap == 0 || bernoulli_exponential(self.weight * gap as f64, || self.exponent(gap), rng)
     }
 
-    #[cold]
-    fn accepts_exactly<R: CryptoRng + ?Sized>(&self, gap: u128, word: u64, rng: &mut R) -> bool {
+    /// c·gap as a ratio of integers.
+    fn exponent(&self, gap: u128) -> (BigUint, BigUint) {
         let (significand, exponent) = dyadic(self.weight);
         let numerator = BigUint::from(significand) * gap;
-        let (numerator, denominator) = match exponent {
+        match exponent {
             0.. => (numerator << exponent.unsigned_abs(), BigUint::from(1u32)),
             _ => (numerator, BigUint::from(1u32) << exponent.unsigned_abs()),
-        };
-        let bounds = |precision| exponential::bounds(&numerator, &denominator, precision);
-        LazyUniform::beginning_with(word).is_below(bounds, rng)
+        }
     }
 }
 
@@ -135,21 +143,11 @@ fn dyadic(value: f64) -> (u64, i32) {
     ((bits & ((1 << 52) - 1)) | 1 << 52, (bits >> 52) as i32 - 1075)
 }
 
-/// Exactly uniform below `bound` ≥ 1.
-fn uniform_below<R: CryptoRng + ?Sized>(bound: usize, rng: &mut R) -> usize {
-    let mask = (bound as u64).next_power_of_two() - 1;
-    loop {
-        let draw = rng.next_u64() & mask;
-        if draw < bound as u64 {
-            return draw as usize;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use chacha20::ChaCha20Rng;
+    use num_traits::ToPrimitive;
     use rand::SeedableRng;
 
     /// Frequencies against exp(c·s), chi-squared; false alarm below 1e-6 (six deviations of the normal approximation).
@@ -181,20 +179,30 @@ mod tests {
         check(0.01, 7, &(0..40).map(|k| k * k / 20).collect::<Vec<i128>>(), 4);
     }
 
-    /// The exact trial, which a release meets less than once in 10⁸ trials, forced: it decides as exp does.
+    /// The ratio that the exact coin takes is c·gap, whatever c's exponent.
     #[test]
-    fn the_exact_trial_is_that_of_the_exponential() {
-        let mut rng = ChaCha20Rng::seed_from_u64(5);
-        for (rho, sensitivity, gap) in [(0.5, 10, 3), (1e-3, 1 << 41, 1 << 46), (800.0, 2, 1), (0.02, 1, 40)]
+    fn exponents_are_exact() {
+        for (rho, sensitivity, gap) in
+            [(0.5, 10, 3u128), (1e-3, 1 << 41, 1 << 46), (800.0, 2, 1), (1e40, 1, 1)]
         {
             let selection = Selection::new(rho, sensitivity).unwrap();
-            let probability = (-selection.weight() * gap as f64).exp();
-            let at = |offset: f64| ((probability + offset) * 2f64.powi(64)) as u64;
-            assert!(selection.accepts_exactly(gap, at(-1e-12), &mut rng));
-            assert!(!selection.accepts_exactly(gap, at(1e-12), &mut rng));
-            let (numerator, exponent) = dyadic(selection.weight());
-            assert_eq!(numerator as f64 * 2f64.powi(exponent), selection.weight());
+            let (numerator, denominator) = selection.exponent(gap);
+            let [numerator, denominator] = [numerator, denominator].map(|x| x.to_f64().unwrap());
+            assert_eq!(numerator / denominator, selection.weight() * gap as f64);
         }
+    }
+
+    /// P(1)/P(0) = exp(ε·gap/(2Δ)), at six standard deviations of 200,000 draws: a false alarm of 2·10⁻⁹.
+    #[test]
+    fn pure_selections_have_their_own_weight() {
+        let selection = Selection::pure(Epsilon::new(0.8).unwrap(), 4).unwrap();
+        let mut rng = ChaCha20Rng::seed_from_u64(7);
+        let draws = 200_000;
+        let ones = (0..draws).filter(|_| selection.select(&[3, 8], &mut rng).unwrap() == 1).count();
+        let expected = 1.0 / (1.0 + (-0.5f64).exp());
+        let deviation = (expected * (1.0 - expected) / f64::from(draws)).sqrt();
+        assert!((ones as f64 / f64::from(draws) - expected).abs() < 6.0 * deviation, "{ones}");
+        assert!(Selection::pure(Epsilon::new(0.0).unwrap(), 4).is_err());
     }
 
     /// Attack: a score moved by the sensitivity, all others against it, changes no probability by more than √(8ρ).

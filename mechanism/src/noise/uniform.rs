@@ -2,7 +2,7 @@
 //!
 //! A comparison of two of them, or of one with a rational number, is decided exactly: while the bits drawn so
 //! far leave it open, 64 more are drawn. It ends with probability one, and after the first word but for 2⁻⁴⁰
-//! of the cases.
+//! of the cases. Beside them: uniform integers.
 
 use num_bigint::BigUint;
 use rand::CryptoRng;
@@ -62,6 +62,18 @@ impl LazyUniform {
             }
             place += 1;
             prefix = (prefix << 64u32) + self.word(place, rng);
+        }
+    }
+}
+
+/// An exactly uniform integer below `bound` ≥ 1, by rejection from the next power of two: one word for a draw, two beyond 2⁶⁴.
+pub(super) fn uniform_below<R: CryptoRng + ?Sized>(bound: u128, rng: &mut R) -> u128 {
+    let mask = bound.next_power_of_two() - 1;
+    loop {
+        let high = if mask > u128::from(u64::MAX) { u128::from(rng.next_u64()) << 64 } else { 0 };
+        let draw = (high | u128::from(rng.next_u64())) & mask;
+        if draw < bound {
+            return draw;
         }
     }
 }

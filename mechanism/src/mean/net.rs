@@ -1,0 +1,54 @@
+//! Public points that a mean is drawn from, or looked for around: an even grid over a cube.
+//!
+//! A draw from finitely many points that no record has a part in needs no bound on records, and is exact.
+
+/// A grid over [−h, h]^d.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Net {
+    /// Points of an axis, at least 2.
+    pub(super) side: usize,
+    /// d.
+    pub(super) dimension: usize,
+    /// h.
+    pub(super) half_width: f64,
+}
+
+impl Net {
+    /// Points of an axis that are at most `spacing` apart.
+    pub(super) fn side_of(half_width: f64, spacing: f64) -> f64 {
+        (2.0 * half_width / spacing).ceil().max(1.0) + 1.0
+    }
+
+    /// Number of points.
+    pub(super) fn len(&self) -> usize {
+        self.side.pow(self.dimension as u32)
+    }
+
+    /// Distance of neighbouring points.
+    pub(super) fn spacing(&self) -> f64 {
+        2.0 * self.half_width / (self.side - 1) as f64
+    }
+
+    /// The point at a place: the first coordinate changes first.
+    pub(super) fn point(&self, place: usize) -> Vec<f64> {
+        let steps = std::iter::successors(Some(place), |rest| Some(rest / self.side));
+        let coordinate = |rest: usize| (rest % self.side) as f64 * self.spacing() - self.half_width;
+        steps.take(self.dimension).map(coordinate).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_are_those_of_a_grid() {
+        let net = Net { side: Net::side_of(2.0, 1.1) as usize, dimension: 2, half_width: 2.0 };
+        assert_eq!((net.len(), net.spacing()), (25, 1.0));
+        assert_eq!(
+            [0, 1, 5, 24].map(|place| net.point(place)),
+            [[-2.0, -2.0], [-1.0, -2.0], [-2.0, -1.0], [2.0, 2.0]]
+        );
+        assert_eq!(Net::side_of(1.0, 9.0), 2.0);
+    }
+}
