@@ -68,6 +68,24 @@ fn without_the_reading_the_mean_is_the_same() {
     assert!((with - without).abs() < 0.05, "{with} {without}");
 }
 
+/// Whitening costs what it says, and the corrupt reading still moves nothing.
+#[test]
+fn whitening_is_paid_for_and_told() {
+    let found = json(&format!(
+        "mean {WEATHER} --columns {COLUMNS} --scale whiten --method prime-ht --epsilon 2 --delta 1e-6 --corruption 0.01 --seed 1"
+    ));
+    for (mean, (expected, off)) in means(&found).iter().zip(EXPECTED) {
+        assert!((mean - expected).abs() < off, "{found}");
+    }
+    let parts = found["parts"].as_array().unwrap();
+    assert!(
+        ["scale", "directions", "directed scale"]
+            .iter()
+            .all(|step| parts.iter().any(|part| part["step"] == *step)),
+        "{found}"
+    );
+}
+
 #[test]
 fn bad_use_is_refused_with_a_reason() {
     let refused = |flags: &str, code: i32, expected: &str| {
@@ -84,6 +102,7 @@ fn bad_use_is_refused_with_a_reason() {
     check("--epsilon 1 --delta 1e-6 --corruption 0.1 --scale 1,2", "2 numbers for 1 columns");
     check("--epsilon 1 --delta 1e-6 --corruption 0.1 --scale 0", "above 0");
     check("--epsilon 1 --delta 1e-6 --corruption 0.1 --scale 10 --method tukey", "needs a range");
+    check("--epsilon 1 --delta 1e-6 --corruption 0.1 --scale wide", "neither auto nor whiten");
     refused("--epsilon 1 --delta 1e-6 --corruption 0.1 --missing reject", 1, "--missing");
 }
 

@@ -27,11 +27,12 @@ Methods:
   filter      filters one direction at a time; slow
   gaussian    clips and averages; no defence but the clipping
   balloon     clips at a private quantile of the distance from the centre
-  tukey       a private Tukey median, for one or two columns; needs --range
-  resilience  by exponential time, for one column and thousands of rows; needs --range
+  tukey       a private Tukey median, for up to four columns, and few rows from three on; needs --range
+  resilience  for up to four columns and thousands of rows; needs --range
 
 Scales are the standard deviations of clean values. Where they are not known, `--scale auto` (the default) estimates them with \
-a tenth of the budget. A row that lacks a value counts, as one in the middle; --missing skip leaves it out, and then the \
+a tenth of the budget. Where columns are correlated, `--scale whiten` spends four tenths on directions and their scales, and finds \
+the mean in these. A row that lacks a value counts, as one in the middle; --missing skip leaves it out, and then the \
 guarantee is about the complete rows alone.
 
 Exit status: 0 done, also where the answer is a refusal; 1 failed, 2 wrong use, or too few rows for the budget.
@@ -57,8 +58,8 @@ pub(crate) struct MeanArguments {
     /// The columns wanted, by name [default: all]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     columns: Option<Vec<String>>,
-    /// Standard deviations of clean values: one for all columns, or one for each; or auto
-    #[arg(long, value_name = "S,…|auto", default_value = "auto")]
+    /// Standard deviations of clean values: one for all columns, or one for each; or auto; or whiten, for correlated columns
+    #[arg(long, value_name = "S,…|auto|whiten", default_value = "auto")]
     scale: String,
     /// All means are within this many scales of 0
     #[arg(long, value_name = "R", value_parser = number_in(range))]
@@ -125,10 +126,12 @@ fn range(value: f64) -> Result<f64, &'static str> {
     if value > 0.0 && value.is_finite() { Ok(value) } else { Err("expected a finite number above 0") }
 }
 
-/// `auto`, or one number for all columns, or one for each.
+/// `auto`, `whiten`, or one number for all columns, or one for each.
 fn scale(text: &str, columns: usize) -> Result<Scale, CliError> {
-    if text == "auto" {
-        return Ok(Scale::Estimated);
+    match text {
+        "auto" => return Ok(Scale::Estimated),
+        "whiten" => return Ok(Scale::Whitened),
+        _ => (),
     }
     let numbers: Result<Vec<f64>, _> = text.split(',').map(|number| number.trim().parse()).collect();
     match numbers {
@@ -138,7 +141,7 @@ fn scale(text: &str, columns: usize) -> Result<Scale, CliError> {
             "--scale has {} numbers for {columns} columns: give one for all, or one for each",
             numbers.len()
         ))),
-        Err(_) => Err(CliError::usage("--scale is neither auto nor numbers such as 1 or 0.5,20")),
+        Err(_) => Err(CliError::usage("--scale is neither auto nor whiten nor numbers such as 1 or 0.5,20")),
     }
 }
 
