@@ -6,6 +6,7 @@
 //! - [`discrete`]: the same with the price of exact noise on a grid;
 //! - [`composition`]: the same for several mechanisms on the same data, about the pairs of streams of one [`adjacency`];
 //! - [`pure`]: what is private without any δ, as one Gaussian mechanism that tells at least as much;
+//! - [`bounded_range`]: the same for selections by the exponential mechanism, and for what selects and measures;
 //! - [`zcdp`]: through ρ = 1/(2σ²), which holds for noise on a grid as it stands and adds up under
 //!   composition.
 //!
@@ -16,6 +17,7 @@
 use thiserror::Error;
 
 pub mod adjacency;
+pub mod bounded_range;
 pub mod composition;
 pub mod discrete;
 pub mod gaussian;
@@ -191,7 +193,7 @@ impl Rho {
 ///
 /// Non-negative floats are ordered as their bit patterns are, so bisecting these takes at most 64 steps,
 /// whatever `holds` says, and stops at a float where it is true with a neighbour where it is not.
-fn least(low: f64, high: f64, holds: impl Fn(f64) -> bool) -> f64 {
+pub(crate) fn least(low: f64, high: f64, holds: impl Fn(f64) -> bool) -> f64 {
     let (mut low, mut high) = (low.to_bits(), high.to_bits());
     while low < high {
         let middle = low + (high - low) / 2;

@@ -10,6 +10,7 @@
 //! | [`pace`] | PACE-GGM (Ferrando et al. 2026): entries selected and measured one by one |
 //! | [`completion`] | the maximum-entropy matrix that fits measured entries |
 //! | [`rivals`] | the whole matrix at once, the diagonal alone, eigenvalues apart, CoinPress |
+//! | [`spending`] | what an estimate spends in all, as one Gaussian mechanism |
 //! | [`estimate`] | what comes out, its errors, its graph |
 //! | [`regression`] | linear regression from a private covariance, and AdaSSP |
 //!
@@ -22,18 +23,22 @@ pub mod pace;
 pub mod regression;
 pub mod rivals;
 pub mod sample;
+pub mod spending;
 
 pub use budget::{Budget, Part};
 pub use estimate::{Estimate, Measurement};
 pub use pace::Pace;
 pub use sample::Sample;
+pub use spending::Spending;
 
+use crate::accounting::AccountingError;
 use crate::moments::{ClipError, MomentError, RecordError};
 use crate::noise::scale::NoiseScaleError;
 use crate::noise::selection::SelectionError;
 use crate::sensitivity::Neighbours;
 use nalgebra::DMatrix;
 use rand::CryptoRng;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
@@ -84,6 +89,9 @@ pub enum CovarianceError {
     /// A selection without weight.
     #[error(transparent)]
     Selection(#[from] SelectionError),
+    /// More is spent than can be counted.
+    #[error(transparent)]
+    Accounting(#[from] AccountingError),
     /// More is asked for than is left.
     #[error("a part of {wanted:e} does not fit the {left:e} of rho that are left")]
     Overspent {
@@ -98,7 +106,8 @@ pub enum CovarianceError {
 }
 
 /// How a covariance is estimated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Method {
     /// PACE-GGM: the diagonal, then one badly approximated entry after the other.
@@ -114,6 +123,7 @@ pub enum Method {
     /// Eigenvalues and eigenvectors with noise of their own (Dong et al. 2022).
     Separate,
     /// Clipping to an ellipsoid that is refined step by step (Biswas et al. 2020).
+    #[serde(rename = "coinpress")]
     CoinPress,
 }
 

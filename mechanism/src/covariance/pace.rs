@@ -49,8 +49,7 @@ impl Pace {
         mut budget: Budget,
         rng: &mut R,
     ) -> Result<Estimate, CovarianceError> {
-        check_share("the diagonal", self.diagonal_share)?;
-        check_share("selections", self.selection_share)?;
+        self.check()?;
         let dimension = sample.dimension();
         // A private count is one more entry of the diagonal.
         let count_rho = self.diagonal_share * budget.left() / (dimension + 1) as f64;
@@ -62,6 +61,17 @@ impl Pace {
         }
         run.completion.finish();
         run.estimate(budget)
+    }
+
+    pub(super) fn check(&self) -> Result<(), CovarianceError> {
+        check_share("the diagonal", self.diagonal_share)?;
+        check_share("selections", self.selection_share)
+    }
+
+    /// T, for so many columns.
+    pub(super) fn rounds_for(&self, dimension: usize) -> u64 {
+        let dimension = dimension as u64;
+        self.rounds.unwrap_or(dimension * dimension.saturating_sub(1)).max(1)
     }
 }
 
@@ -147,8 +157,7 @@ impl<'a> Run<'a> {
         budget: &mut Budget,
         rng: &mut R,
     ) -> Result<(), CovarianceError> {
-        let dimension = self.start.sample.dimension() as u64;
-        let rounds = pace.rounds.unwrap_or(dimension * (dimension - 1)).max(1);
+        let rounds = pace.rounds_for(self.start.sample.dimension());
         let nothing = budget.total() * NOTHING;
         let mut allowance = Allowance::of(budget.left() / rounds as f64, pace.selection_share);
         while budget.left() > nothing {

@@ -56,6 +56,8 @@ use error::Stop;
 use records::Kept;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
 
 /// How the mean is estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,18 +81,55 @@ pub enum Method {
     Balloon,
 }
 
+impl Method {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Auto,
+        Self::Prime,
+        Self::PrimeHt,
+        Self::Filter,
+        Self::Resilience,
+        Self::Tukey,
+        Self::Gaussian,
+        Self::Balloon,
+    ];
+
+    /// Its name on the command line and in pipeline files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Prime => "prime",
+            Self::PrimeHt => "prime-ht",
+            Self::Filter => "filter",
+            Self::Resilience => "resilience",
+            Self::Tukey => "tukey",
+            Self::Gaussian => "gaussian",
+            Self::Balloon => "balloon",
+        }
+    }
+
+    /// Whether it needs [`Question::range`].
+    pub fn needs_range(self) -> bool {
+        matches!(self, Self::Resilience | Self::Tukey)
+    }
+}
+
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Method::Auto => "auto",
-            Method::Prime => "prime",
-            Method::PrimeHt => "prime-ht",
-            Method::Filter => "filter",
-            Method::Resilience => "resilience",
-            Method::Tukey => "tukey",
-            Method::Gaussian => "gaussian",
-            Method::Balloon => "balloon",
-        })
+        f.write_str(self.name())
+    }
+}
+
+/// No method is called so.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("found {0:?}, expected auto, prime, prime-ht, filter, resilience, tukey, gaussian or balloon")]
+pub struct UnknownMethod(String);
+
+impl FromStr for Method {
+    type Err = UnknownMethod;
+
+    fn from_str(text: &str) -> Result<Self, UnknownMethod> {
+        Self::ALL.into_iter().find(|method| method.name() == text).ok_or_else(|| UnknownMethod(text.into()))
     }
 }
 

@@ -1,0 +1,197 @@
+//! Selections by the exponential mechanism as Gaussian mechanisms, so that an estimate that selects and measures adds up in one
+//! ledger.
+//!
+//! A mechanism is ε-bounded-range (Durfee & Rogers 2019) if for all neighbours the logarithm of the likelihood ratio of what it
+//! gives lies in *some* interval of length ε. The exponential mechanism is
+//! ([`selection`](crate::noise::selection)), and it is ρ-zCDP for ρ = ε²/8. zCDP itself gives no μ; the range does:
+//!
+//! # Lemma
+//! What is ε-bounded-range is μ-Gaussian-private (Dong, Roth & Su 2022) for `Φ(μ/2) = e^(ε/2)/(1 + e^(ε/2))`, and for no smaller μ. So it
+//! is for `μ² = πε²/8 = πρ`, where a Gaussian mechanism of the same ρ has μ² = 2ρ.
+//!
+//! *Proof.* (1) Let the ratio of P to Q lie in [a, b], b = a·e^ε, a ≤ 1 ≤ b. A test that rejects P falsely with probability x accepts
+//! it falsely with probability `1 − x/a` at least, and `(1 − x)/b`. These chords from (0, 1) and (1, 0) meet in the corner
+//! `x = (b − 1)/(e^ε − 1)`, `y = (1/a − 1)/(e^ε − 1)`. With K = e^ε − 1 that is (1 + Kx)(1 + Ky) = 1 + K whatever a is, or
+//! `logit(1 − x) = logit(y) + ε`: all corners lie on the trade-off curve between two logistic laws, F(·) and F(· − ε).
+//! As in [`pure`](super::pure), a Gaussian's curve lies below both chords if it lies below the corner, that is if
+//! `μ ≥ −Φ⁻¹(x) − Φ⁻¹(y) = g(v + ε) − g(v)` for `g = Φ⁻¹∘F`, v = logit(y).
+//!
+//! (2) g is odd. *It is concave where v > 0*, so its derivative is even and falls with |v|, and no interval of length ε sees g grow by more
+//! than the one about 0: by 2g(ε/2), which is the lemma's μ. With z = g(v), g' = F(1 − F)/φ(z) = Φ(z)(1 − Φ(z))/φ(z), and
+//! its logarithm falls for z > 0 if and only if `k(z) = 4φD − z(1 − D²) ≥ 0`, D = 2Φ − 1. Now k(0) = 0, k → 0 as z → ∞, k' = 8φ² − 1 + D²,
+//! k'' = 4φ(D − 4zφ), and D − 4zφ is 0 at 0 with the derivative φ(4z² − 2): it falls below 0 first and then rises to 1. So k'
+//! falls and then rises, from 4/π − 1 > 0 to 0: it is first positive, then negative. So k rises and then falls to 0, and is nowhere below 0.
+//!
+//! (3) *No smaller μ*: randomised response with log-ratios ±ε/2 has range ε, and its corner is the symmetric one. *The square*:
+//! g is concave, so 2g(ε/2) ≤ ε·g'(0) = ε·√(2π)/4. ∎
+//!
+//! # Several, chosen one in the light of the other
+//! **Theorem.** If on every path the Gaussian mechanisms have ρ_i and the selections ρ_j such that `Σ 2ρ_i + Σ πρ_j ≤ μ²` for a number μ that is
+//! fixed beforehand, then all together are μ-Gaussian-private. *Proof.* Fix neighbours and what was released so far. By the lemma and
+//! Blackwell's theorem a selection is a random function of one draw of N(0, 1) in one world and N(√(πρ_j), 1) in the other. So the whole is a
+//! function of Gaussian mechanisms whose squared shifts, known before each draw, add up to μ² at most: the ideal run of
+//! `docs/privacy.md` ("Adaptivity, and why Gaussian accounting may be used"). ∎
+
+use std::f64::consts::PI;
+
+use super::{AccountingError, MARGIN, NoiseMultiplier};
+use serde::{Deserialize, Serialize};
+
+/// ρ of zero-concentrated differential privacy, by what it is spent on.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Concentrated {
+    /// On Gaussian noise.
+    pub gaussian: f64,
+    /// On selections by the exponential mechanism; where it depends on what is found, at most.
+    pub selection: f64,
+}
+
+impl Concentrated {
+    /// ρ of both.
+    pub fn rho(self) -> f64 {
+        self.gaussian + self.selection
+    }
+
+    /// The noise multiplier 1/μ of the Gaussian mechanism that tells at least as much: μ² = 2ρ + πρ', rounded up.
+    ///
+    /// # Errors
+    /// [`AccountingError`] for parts that are negative, not finite, or nothing together.
+    ///
+    /// ```
+    /// use hushflow_mechanism::accounting::bounded_range::Concentrated;
+    /// let spent = Concentrated { gaussian: 0.5, selection: 0.0 };
+    /// assert!((spent.noise_multiplier_rounded_down()?.mu() - 1.0).abs() < 1e-9);
+    /// # Ok::<(), hushflow_mechanism::accounting::AccountingError>(())
+    /// ```
+    pub fn noise_multiplier_rounded_down(self) -> Result<NoiseMultiplier, AccountingError> {
+        let none = |part: &f64| part.is_nan() || *part < 0.0;
+        if let Some(part) = [self.gaussian, self.selection].into_iter().find(none) {
+            return Err(AccountingError::Rho(part));
+        }
+        let squared_mu = (2.0 * self.gaussian + PI * self.selection) * (1.0 + MARGIN);
+        NoiseMultiplier::new(squared_mu.sqrt().recip() * (1.0 - MARGIN))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::eps;
+    use super::*;
+    use crate::accounting::{gaussian, pure};
+    use crate::estimate::quantile::normal;
+    use crate::noise::selection::Selection;
+    use proptest::prelude::*;
+
+    fn selection(rho: f64) -> NoiseMultiplier {
+        Concentrated { gaussian: 0.0, selection: rho }.noise_multiplier_rounded_down().unwrap()
+    }
+
+    /// δ(ε') of a list of likelihoods in both worlds.
+    fn delta(worlds: &[(f64, f64)], epsilon: f64) -> f64 {
+        worlds.iter().map(|(p, q)| (p - epsilon.exp() * q).max(0.0)).sum()
+    }
+
+    #[test]
+    fn parts_that_are_none_are_refused() {
+        for (gaussian, selection) in [(0.0, 0.0), (-1.0, 2.0), (1.0, f64::NAN), (f64::INFINITY, 0.0)] {
+            let parts = Concentrated { gaussian, selection };
+            assert!(parts.noise_multiplier_rounded_down().is_err(), "{parts:?}");
+        }
+    }
+
+    proptest! {
+        /// Wherever the interval of the log-ratio lies, the two-valued mechanism that reaches both its ends is within the bound, and so is
+        /// within the exact μ of the lemma.
+        #[test]
+        fn no_interval_exceeds_the_lemma(epsilon in 1e-3..12.0_f64, place in 1e-3..0.999_f64, other in 0.0..1.0_f64) {
+            let (a, b) = ((-epsilon * place).exp(), (epsilon * (1.0 - place)).exp());
+            let likely = (1.0 - a) / (b - a);
+            let worlds = [(b * likely, likely), (a * (1.0 - likely), 1.0 - likely)];
+            let exact = pure::noise_multiplier_rounded_down(eps(epsilon / 2.0)).unwrap();
+            for sigma in [exact, selection(epsilon * epsilon / 8.0)] {
+                for at in [other * epsilon, 0.0] {
+                    prop_assert!(gaussian::delta(sigma, eps(at)) >= delta(&worlds, at) * (1.0 - 1e-8) - 1e-15);
+                }
+            }
+        }
+
+        /// Attack on the mechanism that runs: scores of neighbours that differ by up to Δ each, in the way that tells most or in any other.
+        #[test]
+        fn selections_tell_no_more_than_their_mu(
+            rho in 1e-4..3.0_f64, scores in prop::collection::vec(0..60_i128, 2..6), seed in any::<u64>(), at in 0.0..3.0_f64,
+        ) {
+            let weight = Selection::new(rho, 10).unwrap().weight();
+            let law = |scores: &[i128]| {
+                let weights: Vec<f64> = scores.iter().map(|&score| (weight * score as f64).exp()).collect();
+                let sum: f64 = weights.iter().sum();
+                weights.into_iter().map(move |one| one / sum).collect::<Vec<f64>>()
+            };
+            let moved = |place: usize, score: i128| score + [-10, 10, 0, 7][(seed >> (2 * place)) as usize % 4];
+            let other: Vec<i128> = scores.iter().enumerate().map(|(place, &score)| moved(place, score)).collect();
+            let worlds: Vec<(f64, f64)> = law(&scores).into_iter().zip(law(&other)).collect();
+            prop_assert!(gaussian::delta(selection(rho), eps(at)) >= delta(&worlds, at) - 1e-12);
+        }
+    }
+
+    /// Sixteen selections of the worst kind: δ of the binomial against δ of the one Gaussian for all.
+    #[test]
+    fn compositions_stay_below_one_gaussian() {
+        let runs = 16;
+        for rho in [0.001, 0.02, 0.5] {
+            let half = (8.0_f64 * rho).sqrt() / 2.0;
+            let likely = half.exp() / (1.0 + half.exp());
+            let mut ways = 1.0;
+            let worlds: Vec<(f64, f64)> = (0..=runs)
+                .map(|hits| {
+                    let law = |p: f64| ways * p.powi(hits) * (1.0 - p).powi(runs - hits);
+                    let both = (law(likely), law(1.0 - likely));
+                    ways *= f64::from(runs - hits) / f64::from(hits + 1);
+                    both
+                })
+                .collect();
+            for epsilon in [0.0, 0.1, 0.5, 1.0, 3.0] {
+                let claimed = gaussian::delta(selection(rho * f64::from(runs)), eps(epsilon));
+                assert!(claimed >= delta(&worlds, epsilon) - 1e-12, "{rho} {epsilon}");
+            }
+        }
+    }
+
+    /// A selection and a measurement by Gaussian noise: δ by a fine sum over the noise, against that of the one Gaussian for both. μ² = 2ρ
+    /// for the selection, as though it were Gaussian noise, would promise too much.
+    #[test]
+    fn mixtures_stay_below_one_gaussian_and_need_it() {
+        let (rho_selection, rho_gaussian) = (0.02_f64, 0.005_f64);
+        let half = (8.0 * rho_selection).sqrt() / 2.0;
+        let likely = half.exp() / (1.0 + half.exp());
+        let shift = (2.0 * rho_gaussian).sqrt();
+        let density = |x: f64| (-x * x / 2.0).exp() / (2.0 * PI).sqrt();
+        let step = 1e-3;
+        let worlds: Vec<(f64, f64)> = (-9000..9000)
+            .flat_map(|place| {
+                let x = f64::from(place) * step;
+                let (p, q) = (density(x - shift) * step, density(x) * step);
+                [(p * likely, q * (1.0 - likely)), (p * (1.0 - likely), q * likely)]
+            })
+            .collect();
+        let claimed = Concentrated { gaussian: rho_gaussian, selection: rho_selection };
+        let claimed = claimed.noise_multiplier_rounded_down().unwrap();
+        for epsilon in [0.0, 0.05, 0.2, 0.5] {
+            assert!(gaussian::delta(claimed, eps(epsilon)) >= delta(&worlds, epsilon) - 1e-9, "{epsilon}");
+        }
+        let naive = NoiseMultiplier::new((2.0 * (rho_gaussian + rho_selection)).sqrt().recip()).unwrap();
+        assert!(gaussian::delta(naive, eps(0.0)) < delta(&worlds, 0.0));
+    }
+
+    /// g of the lemma is concave above 0, on a grid; and π is the limit of μ²/ρ where ρ is small.
+    #[test]
+    fn the_proof_holds_in_numbers() {
+        let g = |v: f64| normal((1.0 + v.exp()).recip());
+        for place in 1..400 {
+            let v = f64::from(place) * 0.05;
+            assert!(g(v - 0.05) + g(v + 0.05) <= 2.0 * g(v) + 1e-12, "{v}");
+        }
+        let (epsilon, rho) = (1e-3_f64, 1e-6 / 8.0);
+        assert!(((2.0 * normal((1.0 + (epsilon / 2.0).exp()).recip())).powi(2) / rho - PI).abs() < 1e-3);
+    }
+}
