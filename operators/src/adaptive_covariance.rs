@@ -108,8 +108,8 @@ impl<'scope> AdaptiveCovariance<'scope> for StreamVec<'scope, u64, Records> {
         setup: CovarianceSetup,
         fault: Fault,
     ) -> StreamVec<'scope, u64, WindowCovariance> {
-        let windows = Windows { columns: setup.bounds.len(), keys: setup.keys, epochs: setup.horizon };
-        windows.answers(self, "AdaptiveCovariance", fault, move |epoch, key, records| {
+        let windows = Windows { columns: setup.bounds.len(), keys: setup.keys, first_epoch: 1 };
+        windows.answers_until(self, setup.horizon, "AdaptiveCovariance", fault, move |epoch, key, records| {
             setup.window(epoch, key, records)
         })
     }

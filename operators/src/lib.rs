@@ -16,13 +16,15 @@
 //! | [`Views`] | [`Released`] | [`Moments`](hushflow_mechanism::view::Moments) of a workload |
 //! | [`Densities`] | moments | [`Estimated`]: mean and covariance beside the moments |
 //! | [`RobustMeans`] | [`Records`] of all workers | [`WindowMean`]: a robust mean of every key and epoch, by itself |
+//! | [`ReleaseWindows`] | [`Records`] of all workers | [`ShardRelease`]: what is said of every key and epoch by itself, as bytes to commit |
 //! | [`Optimise`] | [`Released`] gradients | [`UpdatePart`](hushflow_mechanism::estimate::adam::UpdatePart)s of Adam |
 //!
 //! [`WindowedSums`] stands beside them: [`QuantisedRecords`] to exact sums of sliding windows, by retraction.
 //! [`training_loop`] closes a loop around them, from the optimiser's updates back to gradients.
 //!
 //! Timestamps are epochs, from 1. Records are not exchanged: each worker sums its own, and only sums travel. The
-//! exceptions are [`Bound`], where those of an entity meet, and [`AdaptiveCovariance`] and [`RobustMeans`], where those of a key do.
+//! exceptions are [`Bound`], where those of an entity meet, and [`AdaptiveCovariance`], [`RobustMeans`] and [`ReleaseWindows`], where those
+//! of a key do.
 //! Everything before [`Commit`] is private: its types print nothing.
 //!
 //! An operator that can't go on raises the [`Fault`] and keeps its capability, because a dropped capability
@@ -39,6 +41,7 @@ mod adaptive_covariance;
 mod batch_squares;
 mod bound;
 mod clip;
+mod closing;
 mod commit;
 mod density;
 mod epochs;
@@ -72,3 +75,4 @@ pub use robust_mean::{MeanSetup, RobustMeans, WindowMean};
 pub use training::{Learner, TrainingSetup, training_loop};
 pub use view::Views;
 pub use windowed_sums::{Sums, WindowedSums};
+pub use windows::{ReleaseWindows, Windows};

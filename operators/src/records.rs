@@ -20,7 +20,8 @@ pub struct Records {
     pub values: Vec<f64>,
     /// Whose each record is; empty where single records are protected.
     pub entities: Vec<Entity>,
-    /// The place of each record's row in the stream, which is public; empty where single records are protected.
+    /// The place of each record's row in the stream, which is public: rising in a batch, and batches are runs of the stream. Needed where
+    /// entities are protected or windows are looked at as a whole; elsewhere it may be empty.
     pub places: Vec<u64>,
 }
 
@@ -63,6 +64,19 @@ pub struct ShardRelease {
     pub(crate) values: Vec<i128>,
     /// The encoder's state after this epoch, when it is time for a checkpoint.
     pub(crate) state: Option<Zeroizing<Vec<u8>>>,
+}
+
+impl ShardRelease {
+    /// Bytes that may be seen by anyone, as the release of a shard that leaves no sums behind, nor a state where a checkpoint is due.
+    pub(crate) fn of_bytes(shard: u32, bytes: &[u8], checkpoint: bool) -> Self {
+        let values = bytes.iter().map(|&byte| i128::from(byte as i8)).collect();
+        ShardRelease { shard, sums: Zeroizing::default(), values, state: checkpoint.then(Zeroizing::default) }
+    }
+
+    /// The bytes of a release of bytes, in which each is an integer of one byte with its sign; none if these are others.
+    pub fn bytes(values: &[i128]) -> Option<Vec<u8>> {
+        values.iter().map(|&value| i8::try_from(value).ok().map(|byte| byte as u8)).collect()
+    }
 }
 
 /// The private values of an epoch, all keys end to end, in units of the output grid. They stay as the shards released them, and

@@ -1,5 +1,6 @@
 //! `release`: encodes the sums of all workers and adds exact noise, for every epoch, whether it had data or not.
 
+use crate::closing::Closing;
 use crate::{Fault, PartialSums, ShardRelease};
 use hushflow_mechanism::mechanism::MatrixMechanism;
 use hushflow_mechanism::noise::NoiseSource;
@@ -85,13 +86,8 @@ impl<'scope> Release<'scope> for StreamVec<'scope, u64, PartialSums> {
                 if fault.is_raised() {
                     return;
                 }
-                let said = ends_frontier.is_empty();
-                let ended = said && sums_frontier.is_empty();
-                let next = sums_frontier.frontier().first().copied();
-                let limit = next.unwrap_or(if ended { last_epoch + 1 } else { *held.time() });
-                let end = if said && last_epoch > 0 { last_epoch + 1 } else { u64::MAX };
-                let limit = limit.min(end);
-                while *held.time() < limit {
+                let closing = Closing::of(sums_frontier, ends_frontier, last_epoch, *held.time());
+                while *held.time() < closing.limit {
                     let epoch = *held.time();
                     match owned.release(epoch, open.remove(&epoch).unwrap_or_default()) {
                         Ok(releases) => output.session(&held).give_iterator(releases.into_iter()),
@@ -99,7 +95,7 @@ impl<'scope> Release<'scope> for StreamVec<'scope, u64, PartialSums> {
                     }
                     held.downgrade(&(epoch + 1));
                 }
-                if ended || *held.time() >= end {
+                if closing.is_over(*held.time()) {
                     capability = None;
                 } else if let Err(error) = owned.prepare() {
                     fault.raise(error);

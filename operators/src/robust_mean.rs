@@ -25,6 +25,20 @@ pub struct MeanSetup {
     pub source: NoiseSource,
 }
 
+impl MeanSetup {
+    /// The answer for these rows, one after the other, as those of a key in an epoch: what a command on the same rows gives.
+    ///
+    /// # Errors
+    /// The reason, where the operating system has no entropy: then nothing may be released.
+    pub fn window(&self, epoch: u64, key: u32, rows: &[f64]) -> Result<WindowMean, String> {
+        let generator = self.source.generator(epoch, u64::from(key));
+        let mut generator = generator.map_err(|error| error.to_string())?;
+        let answer = estimate(rows, self.columns, &self.question, &mut generator);
+        let answer = answer.map_err(|error| error.to_string());
+        Ok(WindowMean { key, epoch, rows: rows.len() / self.columns.max(1), answer })
+    }
+}
+
 /// The answer of one window.
 #[derive(Clone, Debug)]
 pub struct WindowMean {
@@ -47,12 +61,9 @@ pub trait RobustMeans<'scope> {
 impl<'scope> RobustMeans<'scope> for StreamVec<'scope, u64, Records> {
     fn robust_mean(self, setup: MeanSetup, fault: Fault) -> StreamVec<'scope, u64, WindowMean> {
         let MeanSetup { columns, keys, epochs, .. } = setup;
-        Windows { columns, keys, epochs }.answers(self, "RobustMean", fault, move |epoch, key, values| {
-            let generator = setup.source.generator(epoch, u64::from(key));
-            let mut generator = generator.map_err(|error| error.to_string())?;
-            let answer = estimate(values, columns, &setup.question, &mut generator);
-            let answer = answer.map_err(|error| error.to_string());
-            Ok(WindowMean { key, epoch, rows: values.len() / columns, answer })
+        let windows = Windows { columns, keys, first_epoch: 1 };
+        windows.answers_until(self, epochs, "RobustMean", fault, move |epoch, key, rows| {
+            setup.window(epoch, key, rows)
         })
     }
 }

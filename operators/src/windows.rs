@@ -3,47 +3,98 @@
 //! Rows travel to the worker that owns their key, wait until their epoch closes, and are looked at together. Every declared key
 //! answers for every epoch, also where it has no rows, so that which windows there are tells nothing.
 //!
-//! Unlike sums, an estimate is not merged from parts, so rows are exchanged here. They keep the order in which each worker read
-//! them, workers after one another: never an order that depends on values, for neighbours must agree on the place of
-//! every other row.
+//! Unlike sums, an estimate is not merged from parts, so rows are exchanged here. Batches that know their places in the stream come in
+//! that order, whoever read them; others in the order in which each worker read them, workers after one another: never an
+//! order that depends on values, for neighbours must agree on the place of every other row.
 
-use crate::{Fault, Records};
+use crate::closing::Closing;
+use crate::{Fault, Records, ShardRelease};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::{Exchange, Pipeline};
 use timely::dataflow::operators::generic::operator::Operator;
+use timely::dataflow::operators::vec::{Broadcast, ToStream};
 use zeroize::Zeroizing;
 
 /// Which windows there are. All of it is public.
-#[derive(Clone, Copy)]
-pub(crate) struct Windows {
+#[derive(Clone, Copy, Debug)]
+pub struct Windows {
     /// Columns of a record.
-    pub(crate) columns: usize,
+    pub columns: usize,
     /// Keys, numbered from 0.
-    pub(crate) keys: u32,
-    /// Epochs, numbered from 1.
-    pub(crate) epochs: u64,
+    pub keys: u32,
+    /// The first epoch that is asked for: 1, but for a run that goes on.
+    pub first_epoch: u64,
+}
+
+/// Releases what is said of windows.
+pub trait ReleaseWindows<'scope> {
+    /// What `answer` says of the records of every key in every epoch, also of none, as bytes that anyone may see, for
+    /// [`Commit`](crate::Commit) with a shard for each key ([`ShardRelease::bytes`]). Epochs close as those of
+    /// [`Release`](crate::Release) do: the last one is the largest that comes through `ends`. After every epoch that is a multiple of
+    /// `checkpoint_interval` a checkpoint is due, which holds nothing: a window leaves nothing behind.
+    ///
+    /// Records of a key that is not declared or of another number of columns raise the fault, and so does an error of
+    /// `answer`.
+    fn release_windows(
+        self,
+        ends: StreamVec<'scope, u64, u64>,
+        windows: Windows,
+        checkpoint_interval: u64,
+        fault: Fault,
+        answer: impl FnMut(u64, u32, &[f64]) -> Result<Vec<u8>, String> + 'static,
+    ) -> StreamVec<'scope, u64, ShardRelease>;
+}
+
+impl<'scope> ReleaseWindows<'scope> for StreamVec<'scope, u64, Records> {
+    fn release_windows(
+        self,
+        ends: StreamVec<'scope, u64, u64>,
+        windows: Windows,
+        checkpoint_interval: u64,
+        fault: Fault,
+        mut answer: impl FnMut(u64, u32, &[f64]) -> Result<Vec<u8>, String> + 'static,
+    ) -> StreamVec<'scope, u64, ShardRelease> {
+        windows.answers(self, ends, "ReleaseWindows", fault, move |epoch, key, rows| {
+            let due = epoch.is_multiple_of(checkpoint_interval);
+            answer(epoch, key, rows).map(|bytes| ShardRelease::of_bytes(key, &bytes, due))
+        })
+    }
 }
 
 /// Rows of one key on their way to its worker. Private data: they can't be printed, and are wiped when dropped.
 #[derive(Clone, Serialize, Deserialize)]
 struct KeyRows {
     key: u32,
-    /// The worker that read them, and how many batches it had read before.
+    /// 0 and the place of the batch in the stream; or the worker that read it, and how many it had read before.
     place: (usize, u64),
     values: Zeroizing<Vec<f64>>,
 }
 
 impl Windows {
+    /// As [`answers`](Self::answers), to a last epoch that is known beforehand.
+    pub(crate) fn answers_until<'scope, T: 'static>(
+        self,
+        records: StreamVec<'scope, u64, Records>,
+        last_epoch: u64,
+        name: &str,
+        fault: Fault,
+        answer: impl FnMut(u64, u32, &[f64]) -> Result<T, String> + 'static,
+    ) -> StreamVec<'scope, u64, T> {
+        let ends = vec![last_epoch].to_stream(records.scope()).container::<Vec<_>>();
+        self.answers(records, ends, name, fault, answer)
+    }
+
     /// What `answer` says of every key's rows in every epoch, row by row, when the epoch closes. Keys come in their order on each
     /// worker; those with the same remainder live together.
     ///
     /// Records of a key that is not declared or of another number of columns raise the fault, and so does an error of
     /// `answer`.
-    pub(crate) fn answers<'scope, T: 'static>(
+    fn answers<'scope, T: 'static>(
         self,
         records: StreamVec<'scope, u64, Records>,
+        ends: StreamVec<'scope, u64, u64>,
         name: &str,
         fault: Fault,
         mut answer: impl FnMut(u64, u32, &[f64]) -> Result<T, String> + 'static,
@@ -51,18 +102,23 @@ impl Windows {
         let (index, peers) = (records.scope().index(), records.scope().peers());
         let by_key = Exchange::new(|rows: &KeyRows| u64::from(rows.key));
         let rows = self.by_keys(records, fault.clone());
-        rows.unary_frontier(by_key, name, move |mut capability, _info| {
-            capability.downgrade(&1);
+        rows.binary_frontier(ends.broadcast(), by_key, Pipeline, name, move |mut capability, _info| {
+            capability.downgrade(&self.first_epoch);
             let mut capability = Some(capability);
             let owned: Vec<u32> = (0..self.keys).filter(|key| *key as usize % peers == index).collect();
             let mut open: BTreeMap<u64, Vec<KeyRows>> = BTreeMap::new();
-            move |(input, frontier), output| {
-                input.for_each_time(|time, batches| {
+            let mut last_epoch = 0;
+            move |(rows, rows_frontier), (ends, ends_frontier), output| {
+                rows.for_each_time(|time, batches| {
                     open.entry(*time.time()).or_default().extend(batches.flat_map(|batch| batch.drain(..)));
                 });
-                let Some(held) = capability.as_mut() else { return };
+                ends.for_each_time(|_, batches| {
+                    last_epoch = batches.flat_map(|batch| batch.drain(..)).fold(last_epoch, u64::max);
+                });
                 // On a fault the capability stays with its epoch: it must not look like an end.
-                while *held.time() <= self.epochs && !frontier.less_equal(held.time()) && !fault.is_raised() {
+                let Some(held) = capability.as_mut().filter(|_| !fault.is_raised()) else { return };
+                let closing = Closing::of(rows_frontier, ends_frontier, last_epoch, *held.time());
+                while *held.time() < closing.limit && !fault.is_raised() {
                     let epoch = *held.time();
                     let mut rows = whole(open.remove(&epoch).unwrap_or_default());
                     let answer = |&key: &u32| answer(epoch, key, &rows.remove(&key).unwrap_or_default());
@@ -72,7 +128,7 @@ impl Windows {
                     }
                     held.downgrade(&(epoch + 1));
                 }
-                if *held.time() > self.epochs {
+                if closing.is_over(*held.time()) {
                     capability = None;
                 }
             }
@@ -108,6 +164,8 @@ impl Windows {
 
     fn split(self, records: &Records, place: (usize, u64)) -> Result<BTreeMap<u32, KeyRows>, String> {
         let Windows { columns, keys, .. } = self;
+        // Batches are runs of the stream: places rise within each, and all of one are before all of another.
+        let place = records.places.first().map_or(place, |&first| (0, first));
         if columns == 0 || records.values.len() != records.len() * columns {
             return Err(format!("a batch holds records of other than {columns} columns"));
         }
@@ -132,4 +190,73 @@ fn whole(mut parts: Vec<KeyRows>) -> BTreeMap<u32, Zeroizing<Vec<f64>>> {
         windows.entry(rows.key).or_default().extend_from_slice(&rows.values);
     }
     windows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Epochs;
+    use std::sync::{Mutex, mpsc};
+    use timely::dataflow::operators::Inspect;
+
+    /// Forty rows of two keys in two epochs, in batches of five, dealt to workers in turn; a third epoch and a third key have none. What is
+    /// said of a window are the places of its rows. By epoch and key, from an epoch on.
+    fn places(workers: usize, first_epoch: u64) -> Vec<(u64, u32, Vec<u8>)> {
+        let (sender, receiver) = mpsc::channel();
+        let sender = Mutex::new(sender);
+        let guards = timely::execute(timely::Config::process(workers), move |worker| {
+            let seen = sender.lock().expect("no panic").clone();
+            let batch = |first: u64| Records {
+                keys: (first..first + 5).map(|place| place as u32 % 2).collect(),
+                epochs: (first..first + 5).map(|place| 1 + place / 20).collect(),
+                values: (first..first + 5).map(|place| place as f64).collect(),
+                places: (first..first + 5).collect(),
+                ..Records::default()
+            };
+            let index = worker.index();
+            let mine: Vec<Records> = (0..8)
+                .filter(|number| number % workers == index)
+                .map(|number| batch(5 * number as u64))
+                .collect();
+            worker.dataflow::<u64, _, _>(|scope| {
+                let ends = if index == 0 { vec![3] } else { Vec::new() };
+                let ends = ends.to_stream(scope).container::<Vec<_>>();
+                let records = mine.to_stream(scope).container::<Vec<_>>().epochs();
+                let windows = Windows { columns: 1, keys: 3, first_epoch };
+                let said = |_, _, rows: &[f64]| Ok(rows.iter().map(|&place| place as u8 + 200).collect());
+                let released = records.release_windows(ends, windows, 2, Fault::new(), said);
+                released.inspect_time(move |&epoch, release| {
+                    assert!(release.sums.is_empty() && release.state.is_some() == (epoch == 2));
+                    let bytes = ShardRelease::bytes(&release.values).expect("bytes");
+                    seen.send((epoch, release.shard, bytes)).expect("heard");
+                });
+            });
+        })
+        .expect("workers");
+        drop(guards);
+        let mut found: Vec<_> = receiver.iter().collect();
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn rows_come_in_the_order_of_the_stream_whoever_reads_them() {
+        let of = |epoch: u64, key: u32| {
+            let rows = (20 * (epoch - 1)..20 * epoch).filter(|place| epoch < 3 && *place as u32 % 2 == key);
+            (epoch, key, rows.map(|place| place as u8 + 200).collect::<Vec<u8>>())
+        };
+        for first_epoch in [1, 2] {
+            let expected: Vec<_> =
+                (first_epoch..=3).flat_map(|epoch| (0..3).map(move |key| of(epoch, key))).collect();
+            for workers in [1, 2, 3] {
+                assert_eq!(places(workers, first_epoch), expected, "{workers} workers from {first_epoch}");
+            }
+        }
+    }
+
+    #[test]
+    fn other_integers_are_no_bytes() {
+        assert_eq!(ShardRelease::bytes(&[-1, 0, 127, -128]), Some(vec![255, 0, 127, 128]));
+        assert_eq!(ShardRelease::bytes(&[0, 128]), None);
+    }
 }
