@@ -5,6 +5,7 @@
 
 use hushflow_mechanism::accounting::discrete::{Discreteness, noise_multiplier_rounded_up};
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, gaussian};
+use hushflow_mechanism::covariance::CovarianceError;
 use hushflow_mechanism::estimate::density::{Density, DensityError};
 use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError, MomentMechanism, MomentParameters};
 use hushflow_mechanism::moments::{ClipError, Clipper, Layout};
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use thiserror::Error;
 
+use crate::estimates::Estimator;
 use crate::pipeline::PublicParameters;
 use crate::state::PublicHeader;
 use crate::strategies::StrategiesError;
@@ -50,6 +52,14 @@ pub enum PublicationError {
         "the noise multiplier in the public log's header is too small for the (ε, δ) beside it: the log was tampered with"
     )]
     Promise,
+    /// The estimator can't be asked so.
+    #[error("release: {0}")]
+    Covariance(#[from] CovarianceError),
+    /// No moments are released.
+    #[error(
+        "this is about estimates of windows ({0}), which have no moments, strategy or view: `hushflow tail` and programs read them as they are"
+    )]
+    Estimates(Box<Estimator>),
     /// The header of a log is none of ours.
     #[error(
         "the public log's header can't be read ({0}): it was written by another version, or is no release log"
@@ -60,12 +70,12 @@ pub enum PublicationError {
 /// The header of the public log.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Header {
-    parameters: PublicParameters,
-    noise_multiplier: f64,
-    /// Logs of the first version leave it out: theirs has the name in the parameters.
+pub(crate) struct Header {
+    pub(crate) parameters: PublicParameters,
+    pub(crate) noise_multiplier: f64,
+    /// Logs of the first version leave it out: theirs has the name in the parameters. Estimates of windows have none.
     #[serde(default)]
-    strategy: Option<Chosen>,
+    pub(crate) strategy: Option<Chosen>,
 }
 
 /// What was found once for a log, and never again.
@@ -108,6 +118,7 @@ impl Publication {
         chosen: Chosen,
         private: bool,
     ) -> Result<Self, PublicationError> {
+        refuse_estimates(&parameters)?;
         let (epsilon, delta) = guarantee(&parameters)?;
         let near = gaussian::noise_multiplier(epsilon, delta).value();
         let mechanism = mechanism(&parameters, &chosen, near)?;
@@ -125,6 +136,7 @@ impl Publication {
     pub fn from_header(header: &PublicHeader) -> Result<Self, PublicationError> {
         let Header { parameters, noise_multiplier, strategy: chosen } =
             serde_json::from_slice(&header.parameters)?;
+        refuse_estimates(&parameters)?;
         let chosen = chosen.unwrap_or_else(|| parameters.release.strategy.clone().into());
         let calibration = Calibration { noise_multiplier, strategy: chosen };
         let mechanism = mechanism(&parameters, &calibration.strategy, noise_multiplier)?;
@@ -200,13 +212,12 @@ impl Publication {
 
     /// Number of keys; 1 where there are none.
     pub fn keys(&self) -> u32 {
-        self.parameters.key.as_ref().map_or(1, |key| key.values.len() as u32)
+        self.parameters.keys()
     }
 
     /// The name of a key; `all` where there are none.
     pub fn key_name(&self, key: u32) -> &str {
-        let values = self.parameters.key.as_ref().map(|key| key.values.as_slice()).unwrap_or_default();
-        values.get(key as usize).map_or("all", String::as_str)
+        self.parameters.key_name(key)
     }
 
     /// Number of epochs.
@@ -250,6 +261,13 @@ impl Publication {
     /// [`DensityError`] if numbers leave the range of floating point.
     pub fn to_units(&self, density: &Density) -> Result<Density, DensityError> {
         density.to_units(self.clipper.half_widths(), self.clipper.centres())
+    }
+}
+
+fn refuse_estimates(parameters: &PublicParameters) -> Result<(), PublicationError> {
+    match parameters.estimator.clone() {
+        None => Ok(()),
+        Some(estimator) => Err(PublicationError::Estimates(Box::new(estimator))),
     }
 }
 

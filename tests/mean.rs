@@ -103,7 +103,39 @@ fn bad_use_is_refused_with_a_reason() {
     check("--epsilon 1 --delta 1e-6 --corruption 0.1 --scale 0", "above 0");
     check("--epsilon 1 --delta 1e-6 --corruption 0.1 --scale 10 --method tukey", "needs a range");
     check("--epsilon 1 --delta 1e-6 --corruption 0.1 --scale wide", "neither auto nor whiten");
+    check("--epsilon 1 --delta 1e-6 --corruption 0.1 --method primer", "expected auto, prime, prime-ht");
     refused("--epsilon 1 --delta 1e-6 --corruption 0.1 --missing reject", 1, "--missing");
+}
+
+/// Constant columns, rows that can't be used, one row, fewer rows than columns, one column: a mean, or a reason that tells what is missing.
+#[test]
+fn bad_rows_have_a_mean_or_a_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("rows.csv");
+    let ask = |header: &str, row: &str, rows: usize, scale: &str| {
+        std::fs::write(&file, format!("{header}\n{}", format!("{row}\n").repeat(rows))).unwrap();
+        let flags = "--epsilon 1 --delta 1e-6 --corruption 0.01 --seed 1";
+        run(&format!("mean {} {flags} --method prime-ht --scale {scale} --json", file.display()))
+    };
+    for row in ["0.5,0", "nan,", "7e300,-7e300"] {
+        for scale in ["0.5", "auto"] {
+            let Output { status, stdout, stderr } = ask("a,b", row, 20_000, scale);
+            assert!(status.success(), "{row}: {}", String::from_utf8_lossy(&stderr));
+            let found: Value = serde_json::from_slice(&stdout).unwrap();
+            assert_eq!(found["rows"], 20_000, "{row}: a row that can't be used counts");
+            assert!(found["mean"][0].is_number() || found["refusal"]["reason"].is_string(), "{row}: {found}");
+        }
+    }
+    let found: Value = serde_json::from_slice(&ask("a", "0.5", 20_000, "0.5").stdout).unwrap();
+    assert!((means(&found)[0] - 0.5).abs() < 0.1, "{found}");
+    let wide: Vec<String> = (0..30).map(|column| format!("c{column}")).collect();
+    for (header, row, rows) in
+        [("a,b", "0.5,0.5".to_owned(), 1), (&wide.join(","), vec!["0.5"; 30].join(","), 5)]
+    {
+        let Output { status, stderr, .. } = ask(header, &row, rows, "0.5");
+        let message = String::from_utf8_lossy(&stderr);
+        assert!(status.code() == Some(2) && message.contains("rows are too few"), "{message}");
+    }
 }
 
 #[test]

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
-use hushflow::mechanism::accounting::{Delta, Epsilon, Rho, zcdp};
-use hushflow::mechanism::covariance::{Budget, Estimate, Method, Pace, Sample};
+use hushflow::estimates::report;
+use hushflow::ledger::{Charge, enter_once};
+use hushflow::mechanism::accounting::{Delta, Epsilon, Rho};
+use hushflow::mechanism::covariance::{Budget, CovarianceError, Estimate, Method, Pace, Sample, Spending};
 use hushflow::mechanism::noise::NoiseSource;
 use hushflow::mechanism::sensitivity::Neighbours;
 use hushflow::source::table::{MissingRows, Table};
@@ -77,6 +79,9 @@ pub(crate) struct CovarianceArguments {
     /// Draw noise from a seed: a simulation, not private
     #[arg(long)]
     seed: Option<u64>,
+    /// Charge the ledger in this directory before anything is told
+    #[arg(long, value_name = "DIR")]
+    ledger: Option<PathBuf>,
     /// Write the graph of measured pairs in the DOT language
     #[arg(long, value_name = "FILE")]
     dot: Option<PathBuf>,
@@ -111,11 +116,14 @@ fn bounds(text: &str) -> Result<(f64, f64), String> {
 }
 
 impl CovarianceArguments {
-    fn rho(&self) -> Result<Rho, CliError> {
+    fn rho(&self, columns: usize) -> Result<Rho, CliError> {
         match (self.rho, self.epsilon, self.delta) {
             (Some(rho), None, _) => Ok(rho),
-            (None, Some(epsilon), Some(delta)) => zcdp::rho_rounded_down(epsilon, delta)
-                .ok_or_else(|| CliError::usage("no noise gives so small an epsilon: give a larger one")),
+            (None, Some(epsilon), Some(delta)) => match self.method {
+                Method::Pace => self.pace().rho_for(columns, (epsilon, delta)),
+                method => method.rho_for(columns, (epsilon, delta)),
+            }
+            .ok_or_else(|| CliError::usage("no noise gives so small an epsilon: give a larger one")),
             _ => Err(CliError::usage(
                 "expected --rho, or --epsilon and --delta: say how much privacy to spend",
             )),
@@ -168,16 +176,35 @@ impl CovarianceArguments {
         let mut generator =
             self.source().generator(1, 0).map_err(|error| CliError::failed(error.to_string()))?;
         let budget = Budget::new(rho);
-        let pace = Pace {
+        Ok(match self.method {
+            Method::Pace => self.pace().estimate(sample, budget, &mut generator),
+            method => method.estimate(sample, self.centre, budget, &mut generator),
+        }?)
+    }
+
+    fn pace(&self) -> Pace {
+        Pace {
             diagonal_share: self.diagonal_share,
             selection_share: self.selection_share,
             rounds: self.rounds,
             centre: self.centre,
-        };
-        Ok(match self.method {
-            Method::Pace => pace.estimate(sample, budget, &mut generator),
-            method => method.estimate(sample, self.centre, budget, &mut generator),
-        }?)
+        }
+    }
+
+    /// What the estimate spends.
+    fn spending(&self, columns: usize, rho: Rho) -> Result<Spending, CovarianceError> {
+        match self.method {
+            Method::Pace => self.pace().spending(columns, rho),
+            method => method.spending(columns, rho),
+        }
+    }
+
+    /// Enters the estimate in the ledger, if there is one.
+    fn charge(&self, spending: &Spending, told: (Epsilon, Delta)) -> Result<(), CliError> {
+        let Some(directory) = &self.ledger else { return Ok(()) };
+        let name = (format!("covariance of {}", self.file.display()), self.method);
+        let charge = Charge::of_covariance(name, spending, told, self.neighbours(), self.source())?;
+        Ok(enter_once(directory, charge)?)
     }
 }
 
@@ -195,51 +222,23 @@ struct Report<'a> {
 
 impl Report<'_> {
     fn json(&self) -> Value {
-        let Estimate { rows, rows_deviation, mean, covariance, measurements, .. } = self.estimate;
-        let name = |place: usize| &self.columns[place];
-        let matrix: Vec<Vec<f64>> = covariance.row_iter().map(|row| row.iter().copied().collect()).collect();
-        let pairs = measurements.iter().filter(|entry| entry.row != entry.column);
-        let measured: Vec<Value> = pairs.map(|entry| json!([name(entry.column), name(entry.row)])).collect();
-        let entries: Vec<Value> = measurements
-            .iter()
-            .map(|entry| {
+        let mut object = Map::from_iter([
+            ("method".into(), json!(self.arguments.method.name())),
+            ("private".into(), json!(self.arguments.source().is_private())),
+            (
+                "guarantee".into(),
                 json!({
-                    "columns": [name(entry.column), name(entry.row)], "value": entry.value,
-                    "noise": entry.deviation, "times": entry.times,
-                })
-            })
-            .collect();
-        let correlations = self.estimate.partial_correlations.iter();
-        let correlations: Vec<Value> = correlations
-            .map(|&(row, column, value)| json!({"columns": [name(column), name(row)], "value": value}))
-            .collect();
-        let parts = self.estimate.budget.by_kind().into_iter();
-        let parts: Map<String, Value> = parts.map(|(part, rho)| (part.name().into(), json!(rho))).collect();
-        json!({
-            "method": self.arguments.method.name(),
-            "private": self.arguments.source().is_private(),
-            "guarantee": {
-                "rho": self.rho.value(), "epsilon": self.epsilon.value(), "delta": self.delta.value(),
-                "unit": "record", "neighbours": self.arguments.neighbours(),
-            },
-            "rho": self.rho.value(),
-            "parts": parts,
-            "rows": rows,
-            "rows_noise": rows_deviation,
-            "columns": self.columns,
-            "bounds": self.bounds,
-            "mean": mean.as_ref().map(|mean| &mean.values),
-            "mean_noise": mean.as_ref().map(|mean| &mean.deviations),
-            "covariance": matrix,
-            "measured": measured,
-            "measured_pairs": self.estimate.measured_pairs(),
-            "measurements": entries,
-            "measurement_count": self.estimate.measurement_count(),
-            "rounds": self.estimate.rounds,
-            "sparsity": self.estimate.sparsity(),
-            "partial_correlations": correlations,
-            "seconds": self.seconds,
-        })
+                    "rho": self.rho.value(), "epsilon": self.epsilon.value(), "delta": self.delta.value(),
+                    "unit": "record", "neighbours": self.arguments.neighbours(),
+                }),
+            ),
+            ("rho".into(), json!(self.rho.value())),
+            ("columns".into(), json!(self.columns)),
+            ("bounds".into(), json!(self.bounds)),
+        ]);
+        object.extend(report::covariance(self.estimate, self.columns));
+        object.insert("seconds".into(), json!(self.seconds));
+        Value::Object(object)
     }
 
     /// The private mean of each column with the deviation of its noise, where there is one.
@@ -285,15 +284,21 @@ impl Report<'_> {
 /// Prints the covariance.
 pub(crate) fn execute(arguments: &CovarianceArguments) -> Result<(), CliError> {
     let start = Instant::now();
-    let rho = arguments.rho()?;
     let delta = match arguments.delta {
         Some(delta) => delta,
         None => Delta::new(TOLD_DELTA).map_err(|error| CliError::usage(error.to_string()))?,
     };
+    // Before the file is read: what is wrong with the question is told without it.
+    arguments.rho(1)?;
     let table = arguments.table()?;
     let bounds = arguments.bounds_of(table.columns())?;
+    let rho = arguments.rho(bounds.len())?;
     let sample = Sample::new(&bounds, table.values(), arguments.neighbours())?;
     let estimate = arguments.estimate(&sample, rho)?;
+    let spending = arguments.spending(bounds.len(), rho)?;
+    let epsilon = spending.epsilon(delta)?;
+    // What is found is told only once it is paid for.
+    arguments.charge(&spending, (epsilon, delta))?;
     if let Some(path) = &arguments.dot {
         std::fs::write(path, estimate.dot(table.columns()))
             .map_err(|error| CliError::failed(format!("{}: can't be written: {error}", path.display())))?;
@@ -303,7 +308,7 @@ pub(crate) fn execute(arguments: &CovarianceArguments) -> Result<(), CliError> {
         columns: table.columns(),
         bounds: &bounds,
         rho,
-        epsilon: zcdp::epsilon_rounded_up(rho, delta),
+        epsilon,
         delta,
         estimate: &estimate,
         seconds: start.elapsed().as_secs_f64(),

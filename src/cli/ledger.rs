@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use hushflow::ledger::{Book, Budget, Charge, Entry, Ledger, NoGuarantee, set_budget};
 use hushflow::mechanism::accounting::adjacency::Adjacency;
+use hushflow::mechanism::accounting::bounded_range::Concentrated;
 use hushflow::mechanism::accounting::composition::Spending;
 use hushflow::mechanism::accounting::discrete::Discreteness;
 use hushflow::mechanism::accounting::{Delta, Epsilon};
@@ -185,6 +186,11 @@ fn spent(charge: &Charge) -> Option<Spending> {
     charge.spending().ok().filter(|_| charge.private)
 }
 
+/// The ρ that was asked for, or the one that follows from μ.
+fn rho(charge: &Charge) -> Option<f64> {
+    spent(charge).map(|spent| charge.rho.map_or(spent.rho(), Concentrated::rho))
+}
+
 fn line(entry: &Entry) -> Value {
     let Entry { identity, started, charge } = entry;
     let spent = spent(charge);
@@ -198,7 +204,7 @@ fn line(entry: &Entry) -> Value {
         "private": charge.private,
         "epsilon": charge.epsilon,
         "delta": charge.delta,
-        "rho": spent.map(Spending::rho),
+        "rho": rho(charge),
         "mu": spent.map(Spending::mu),
         "noise_multiplier": charge.noise_multiplier,
         "total_variation": charge.total_variation,
@@ -218,7 +224,7 @@ fn row(entry: &Entry) -> Vec<String> {
         charge.neighbours.to_string(),
         guarantee(spent.map(|_| charge.epsilon)),
         guarantee(spent.map(|_| charge.delta)),
-        guarantee(spent.map(Spending::rho)),
+        guarantee(rho(charge)),
         guarantee(spent.map(Spending::mu)),
         charge.epochs.to_string(),
         if charge.private { "yes" } else { "NO" }.into(),

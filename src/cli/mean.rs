@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
+use hushflow::estimates::report::MeanReport;
 use hushflow::ledger::{Charge, enter_once};
 use hushflow::mechanism::accounting::{Delta, Epsilon};
-use hushflow::mechanism::mean::{Answer, Estimate, Method, Part, Question, Refusal, Scale, estimate};
+use hushflow::mechanism::mean::{Answer, Method, Part, Question, Scale, estimate};
 use hushflow::mechanism::noise::NoiseSource;
 use hushflow::source::table::{MissingRows, Table};
 use serde::Serialize;
@@ -44,8 +45,8 @@ pub(crate) struct MeanArguments {
     /// A CSV file with a header; `-` reads standard input
     file: PathBuf,
     /// How to estimate
-    #[arg(long, value_enum, default_value_t = MethodName::Auto)]
-    method: MethodName,
+    #[arg(long, default_value_t = Method::Auto, value_parser = |text: &str| text.parse::<Method>())]
+    method: Method,
     /// ε of (ε, δ)-differential privacy, above 0
     #[arg(long, value_name = "ε", allow_hyphen_values = true, value_parser = number_in(Epsilon::new))]
     epsilon: Epsilon,
@@ -76,33 +77,6 @@ pub(crate) struct MeanArguments {
     /// Print one JSON object, with all digits
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum MethodName {
-    Auto,
-    Prime,
-    PrimeHt,
-    Filter,
-    Resilience,
-    Tukey,
-    Gaussian,
-    Balloon,
-}
-
-impl From<MethodName> for Method {
-    fn from(name: MethodName) -> Self {
-        match name {
-            MethodName::Auto => Method::Auto,
-            MethodName::Prime => Method::Prime,
-            MethodName::PrimeHt => Method::PrimeHt,
-            MethodName::Filter => Method::Filter,
-            MethodName::Resilience => Method::Resilience,
-            MethodName::Tukey => Method::Tukey,
-            MethodName::Gaussian => Method::Gaussian,
-            MethodName::Balloon => Method::Balloon,
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -148,83 +122,54 @@ fn scale(text: &str, columns: usize) -> Result<Scale, CliError> {
 /// What is printed.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// The method that ran: what auto chose.
-    method: Method,
     epsilon: f64,
     delta: f64,
-    /// ε at δ of all parts together.
-    spent: f64,
     corruption: f64,
     neighbours: &'static str,
     rows: usize,
     columns: Vec<String>,
-    /// None where the answer is a refusal.
-    mean: Option<Vec<f64>>,
-    /// Standard deviation of the noise of each mean.
-    noise: Option<Vec<f64>>,
-    kept: Option<f64>,
-    converged: Option<bool>,
-    refusal: Option<Why>,
-    parts: Vec<Part>,
+    #[serde(flatten)]
+    found: MeanReport,
     /// Whether the noise came from the operating system.
     private: bool,
     seconds: f64,
 }
 
-/// A refusal, for programs and for people.
-#[derive(Debug, Serialize)]
-struct Why {
-    #[serde(flatten)]
-    refusal: Refusal,
-    message: String,
-}
-
 impl Report {
     fn new(arguments: &MeanArguments, data: &Table, answer: Answer, seconds: f64) -> Self {
-        let (found, refusal): (Option<Estimate>, Option<Refusal>) = match answer.outcome {
-            Ok(found) => (Some(found), None),
-            Err(refusal) => (None, Some(refusal)),
-        };
         Report {
-            method: answer.method,
             epsilon: arguments.epsilon.value(),
             delta: arguments.delta.value(),
-            spent: answer.spent,
             corruption: arguments.corruption,
             neighbours: "replace-one-in-place",
             rows: data.rows(),
             columns: data.columns().to_vec(),
-            mean: found.as_ref().map(|found| found.mean.clone()),
-            noise: found.as_ref().map(|found| found.noise.clone()),
-            kept: found.as_ref().and_then(|found| found.kept),
-            converged: found.as_ref().map(|found| found.converged),
-            refusal: refusal.map(|refusal| Why { refusal, message: refusal.to_string() }),
-            parts: answer.parts,
+            found: answer.into(),
             private: arguments.seed.is_none(),
             seconds,
         }
     }
 
     fn text(&self) -> String {
-        let mut text = match (&self.mean, &self.noise) {
+        let mut text = match (&self.found.mean, &self.found.noise) {
             (Some(mean), Some(noise)) => self.means(mean, noise),
             _ => String::new(),
         };
-        if let Some(why) = &self.refusal {
+        if let Some(why) = &self.found.refusal {
             text += &format!("No mean: {}.\n", why.message);
         }
         text += "\n";
         text += &self.parts();
         text += &format!(
             "\n{} over {} rows spent ε = {} of {} at δ = {}, {} s.\n",
-            self.method,
+            self.found.method,
             self.rows,
-            number(self.spent),
+            number(self.found.spent),
             number(self.epsilon),
             number(self.delta),
             number(self.seconds)
         );
-        if self.converged == Some(false) {
+        if self.found.converged == Some(false) {
             text +=
                 "The filter ran out of rounds: what it kept does not look clean, so the mean may be off.\n";
         }
@@ -249,7 +194,7 @@ impl Report {
         let row = |part: &Part| {
             vec![part.step.into(), part.releases.to_string(), own(part.squared_mu), own(part.epsilon)]
         };
-        table(&std::iter::once(heading).chain(self.parts.iter().map(row)).collect::<Vec<_>>())
+        table(&std::iter::once(heading).chain(self.found.parts.iter().map(row)).collect::<Vec<_>>())
     }
 }
 
@@ -258,7 +203,7 @@ pub(crate) fn execute(arguments: &MeanArguments) -> Result<(), CliError> {
     let start = Instant::now();
     let data = Table::read(&arguments.file, arguments.columns.as_deref(), arguments.missing.into())?;
     let question = Question {
-        method: arguments.method.into(),
+        method: arguments.method,
         epsilon: arguments.epsilon,
         delta: arguments.delta,
         corruption: arguments.corruption,
@@ -266,7 +211,8 @@ pub(crate) fn execute(arguments: &MeanArguments) -> Result<(), CliError> {
         range: arguments.range,
     };
     let source = arguments.seed.map_or(NoiseSource::System, NoiseSource::Seeded);
-    let mut generator = source.generator(0, 0)?;
+    // That of the first window of a stream, so that both find the same by the same seed.
+    let mut generator = source.generator(1, 0)?;
     // What is found is told only once it is paid for.
     let answer = estimate(data.values(), data.columns().len(), &question, &mut generator)?;
     if let Some(directory) = &arguments.ledger {

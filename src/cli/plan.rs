@@ -27,10 +27,12 @@ use super::progress::Bar;
 use super::{CliError, number_in};
 use advice::COMPARED_HORIZON;
 use forecast::{Budget, Forecast, Plan};
+use windows::WindowPlan;
 
 mod advice;
 mod forecast;
 mod report;
+mod windows;
 
 /// Lines of a plot: more can't be told apart.
 const PLOTTED: usize = 9;
@@ -251,6 +253,9 @@ fn records_per_epoch(file: &PublicParameters) -> Option<f64> {
 /// Prints the forecast of one strategy, or compares all.
 pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
     let file = arguments.pipeline.as_deref().map(Pipeline::load).transpose()?;
+    if let Some(plan) = file.as_ref().map(WindowPlan::of).transpose()?.flatten() {
+        return Ok(if arguments.json { print_json(&plan) } else { print(&plan.text()) }?);
+    }
     let parameters = file.as_ref().map(Pipeline::public_parameters);
     let plan = arguments.plan(parameters.as_ref())?;
     let bar = Bar::new();

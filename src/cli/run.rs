@@ -1,7 +1,7 @@
 //! `hushflow run`: publishes a stream.
 
 use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write, stderr, stdout};
+use std::io::{BufWriter, IsTerminal, Stdout, Write, stderr, stdout};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,11 +9,14 @@ use std::time::Duration;
 
 use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
+use hushflow::estimates::WindowPublication;
 use hushflow::pipeline::time::parse_duration;
-use hushflow::pipeline::{Pipeline, Sink};
-use hushflow::publication::Publication;
-use hushflow::runtime::{Acknowledge, Cluster, Options, Output, Summary, publication, run};
-use hushflow::sink::{Following, Writer};
+use hushflow::pipeline::{Pipeline, PublicParameters, Sink};
+use hushflow::runtime::{
+    Acknowledge, Cluster, Options, Output, Summary, WindowOutput, publication, run, run_windows,
+    window_publication,
+};
+use hushflow::sink::{Following, Format, Subject, WindowWriter, Writer};
 use hushflow::source::Control;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_shutdown};
@@ -109,11 +112,14 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
         let address = options.metrics.serve(address, arguments.metrics_private)?;
         let _ = writeln!(stderr(), "http://{address}/metrics tells how the run goes");
     }
-    let publication = publication(&pipeline, &options.state, &mut |_| ())
-        .map_err(|error| CliError::usage(format!("{}: {error}", arguments.pipeline.display())))?;
-    if !publication.is_private() {
+    let wrong = |error| CliError::usage(format!("{}: {error}", arguments.pipeline.display()));
+    if pipeline.simulation_seed.is_some() {
         warn("[simulation] is set: the noise is drawn from a seed, and what is published protects nobody");
     }
+    if let Some(publication) = window_publication(&pipeline, &options.state).map_err(wrong)? {
+        return publish_windows(arguments, &pipeline, &options, publication);
+    }
+    let publication = publication(&pipeline, &options.state, &mut |_| ()).map_err(wrong)?;
     end_at_first_panic();
     let (outputs, published) = bounded(WAITING_OUTPUTS);
     let published = Arc::new(published);
@@ -128,26 +134,57 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
             let writers = views
                 .iter()
                 .map(|view| Writer::new(publication.clone(), view.clone(), format, views.len() > 1));
-            write(writers.collect(), &published, quiet)
+            let mut writers: Vec<Writer> = writers.collect();
+            write_each(&published, quiet, |output: &Output, out| {
+                writers[output.view].write(&output.estimated, &output.stamp, out)
+            })
         }
     });
-    let sinks = sinks(&pipeline, &options, &publication);
+    let subject = Subject::Moments(publication.clone(), pipeline.views.clone());
+    let sinks = sinks(&pipeline, &options, &subject);
     let summary = run(&pipeline, &options, outputs);
     let sunk: Vec<_> = sinks.into_iter().map(Following::finish).collect();
     let written = writing.join().map_err(|_| CliError::failed("the output thread died"))?;
     let summary = summary?;
     written?;
-    report(&publication, &options, &summary, arguments.counters);
+    report(publication.parameters(), publication.is_private(), &options, &summary, arguments.counters);
+    Ok(sunk.into_iter().collect::<Result<(), _>>()?)
+}
+
+/// Runs a pipeline of estimates of windows until its source ends.
+fn publish_windows(
+    arguments: &RunArguments,
+    pipeline: &Pipeline,
+    options: &Options,
+    publication: WindowPublication,
+) -> Result<(), CliError> {
+    let format = arguments.format.format();
+    if format == Format::Csv {
+        return Err(CliError::usage("CSV is for moments: estimates of windows are tables or --json"));
+    }
+    end_at_first_panic();
+    let (outputs, published) = bounded(WAITING_OUTPUTS);
+    let published: Arc<Receiver<WindowOutput>> = Arc::new(published);
+    let queue = Arc::downgrade(&published);
+    options.metrics.watch_outputs(move || queue.upgrade().map_or(0, |queue| queue.len()));
+    let writing = std::thread::spawn({
+        let (mut writer, quiet) = (WindowWriter::new(publication.clone(), format), arguments.quiet);
+        move || write_each(&published, quiet, |output, out| writer.write(output, out))
+    });
+    let sinks = sinks(pipeline, options, &Subject::Windows(publication.clone()));
+    let summary = run_windows(pipeline, options, outputs);
+    let sunk: Vec<_> = sinks.into_iter().map(Following::finish).collect();
+    let written = writing.join().map_err(|_| CliError::failed("the output thread died"))?;
+    let summary = summary?;
+    written?;
+    report(publication.parameters(), publication.is_private(), options, &summary, arguments.counters);
     Ok(sunk.into_iter().collect::<Result<(), _>>()?)
 }
 
 /// The files that follow the log, in the process that writes it.
-fn sinks(pipeline: &Pipeline, options: &Options, publication: &Publication) -> Vec<Following> {
+fn sinks(pipeline: &Pipeline, options: &Options, subject: &Subject) -> Vec<Following> {
     let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
-    let start = |sink: &Sink| {
-        let (state, views) = (options.state.clone(), pipeline.views.clone());
-        Following::start(sink.clone(), state, publication.clone(), views, warn)
-    };
+    let start = |sink: &Sink| Following::start(sink.clone(), options.state.clone(), subject.clone(), warn);
     pipeline.sinks.iter().filter(|_| leads).map(start).collect()
 }
 
@@ -200,13 +237,17 @@ fn acknowledge(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Option<A
 }
 
 /// Writes outputs as they come, and flushes whenever none waits.
-fn write(mut writers: Vec<Writer>, published: &Receiver<Output>, quiet: bool) -> std::io::Result<()> {
+fn write_each<T>(
+    published: &Receiver<T>,
+    quiet: bool,
+    mut write: impl FnMut(&T, &mut BufWriter<Stdout>) -> std::io::Result<()>,
+) -> std::io::Result<()> {
     let mut out = BufWriter::new(stdout());
     for output in published {
         if quiet {
             continue;
         }
-        writers[output.view].write(&output.estimated, &output.stamp, &mut out)?;
+        write(&output, &mut out)?;
         if published.is_empty() {
             out.flush()?;
         }
@@ -215,11 +256,17 @@ fn write(mut writers: Vec<Writer>, published: &Receiver<Output>, quiet: bool) ->
 }
 
 /// What was done, and how to see it.
-fn report(publication: &Publication, options: &Options, summary: &Summary, counters: bool) {
+fn report(
+    parameters: &PublicParameters,
+    private: bool,
+    options: &Options,
+    summary: &Summary,
+    counters: bool,
+) {
     if options.cluster.as_ref().is_some_and(|cluster| cluster.process > 0) {
         return;
     }
-    let privacy = publication.parameters().privacy;
+    let privacy = parameters.privacy;
     let (epochs, last) = (summary.epochs.end - summary.epochs.start, summary.epochs.end - 1);
     let mut err = stderr().lock();
     let told = match epochs {
@@ -230,17 +277,17 @@ fn report(publication: &Publication, options: &Options, summary: &Summary, count
         _ => writeln!(
             err,
             "{epochs} epochs published; the log now ends at epoch {last} of {}.",
-            publication.horizon()
+            parameters.epochs.schedule.horizon()
         ),
     };
-    let guarantee = match publication.is_private() {
+    let guarantee = match private {
         false => writeln!(err, "NOT PRIVATE: the noise was drawn from a seed."),
         true => writeln!(
             err,
             "All releases of this state directory together are (ε, δ) = ({}, {})-differentially private for {}.",
             privacy.epsilon,
             privacy.delta,
-            publication.parameters().adjacency()
+            parameters.adjacency()
         ),
     };
     if options.control.is_stopped() {

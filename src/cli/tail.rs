@@ -2,12 +2,14 @@
 
 mod live;
 mod web;
+mod windows;
 
 use std::io::{BufWriter, Write, stderr, stdout};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use hushflow::estimates::WindowPublication;
 use hushflow::mechanism::estimate::debias::MomentNoise;
 use hushflow::mechanism::estimate::projection::Projection;
 use hushflow::mechanism::mechanism::Method;
@@ -102,8 +104,11 @@ pub(crate) struct TailArguments {
 /// Writes the view of all releases, and with `--follow` of those to come.
 pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     let mut reader = open(arguments)?;
+    if let Some(publication) = WindowPublication::from_header(reader.header())? {
+        return windows::execute(arguments, reader, publication);
+    }
     let publication = Publication::from_header(reader.header())?;
-    let wanted = wanted_keys(&arguments.key, &publication)?;
+    let wanted = wanted_keys(&arguments.key, publication.parameters())?;
     if !publication.is_private() {
         let _ = writeln!(stderr(), "warning: not private: the noise of these releases was drawn from a seed");
     }
@@ -228,10 +233,10 @@ fn open(arguments: &TailArguments) -> Result<PublicReader, StateError> {
     }
 }
 
-fn wanted_keys(names: &[String], publication: &Publication) -> Result<Vec<u32>, CliError> {
+fn wanted_keys(names: &[String], parameters: &PublicParameters) -> Result<Vec<u32>, CliError> {
     let find = |name: &String| {
-        (0..publication.keys())
-            .find(|&key| publication.key_name(key) == name)
+        (0..parameters.keys())
+            .find(|&key| parameters.key_name(key) == name)
             .ok_or_else(|| CliError::usage(format!("--key {name}: no key of this log is called so")))
     };
     names.iter().map(find).collect()

@@ -4,8 +4,9 @@ use std::io::{Write, stdout};
 use std::path::PathBuf;
 
 use clap::Args;
+use hushflow::estimates::WindowPublication;
 use hushflow::ledger::{Charge, LedgerError, standing};
-use hushflow::publication::Publication;
+use hushflow::publication::{Publication, PublicationError};
 use hushflow::state::{Enrolment, PublicReader, StateError, verify_anchored, verify_ingest};
 use serde_json::json;
 
@@ -85,14 +86,45 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
 }
 
 /// What the header of the public log says.
-fn publication(arguments: &VerifyArguments) -> Result<Publication, String> {
-    let reader = PublicReader::open(&arguments.directory).map_err(|error| error.to_string())?;
-    Publication::from_header(reader.header()).map_err(|error| error.to_string())
+enum Published {
+    Moments(Publication),
+    Windows(WindowPublication),
+}
+
+impl Published {
+    fn read(arguments: &VerifyArguments) -> Result<Self, CliError> {
+        let reader = PublicReader::open(&arguments.directory)?;
+        Ok(match WindowPublication::from_header(reader.header())? {
+            Some(publication) => Self::Windows(publication),
+            None => Self::Moments(Publication::from_header(reader.header())?),
+        })
+    }
+
+    fn guarantee_holds(&self) -> Result<bool, PublicationError> {
+        match self {
+            Self::Moments(publication) => publication.guarantee_holds(),
+            Self::Windows(publication) => Ok(publication.guarantee_holds()),
+        }
+    }
+
+    fn charge(&self) -> Result<Charge, PublicationError> {
+        match self {
+            Self::Moments(publication) => Charge::of(publication),
+            Self::Windows(publication) => Ok(publication.charge()),
+        }
+    }
+
+    fn is_private(&self) -> bool {
+        match self {
+            Self::Moments(publication) => publication.is_private(),
+            Self::Windows(publication) => publication.is_private(),
+        }
+    }
 }
 
 /// Whether the releases are private; or why what the log promises does not hold.
 fn promise(arguments: &VerifyArguments) -> Result<bool, String> {
-    let publication = publication(arguments)?;
+    let publication = Published::read(arguments).map_err(|error| error.to_string())?;
     match publication.guarantee_holds() {
         Ok(true) => Ok(publication.is_private()),
         Ok(false) => Err("the noise multiplier in the header is too small for the (ε, δ) beside it".into()),
@@ -103,7 +135,8 @@ fn promise(arguments: &VerifyArguments) -> Result<bool, String> {
 /// The number of the entry that pays for the releases, and of all entries; or why there is none.
 fn entered(arguments: &VerifyArguments) -> Result<(usize, usize), String> {
     let path = &arguments.directory;
-    let charge = Charge::of(&publication(arguments)?).map_err(|error| error.to_string())?;
+    let publication = Published::read(arguments).map_err(|error| error.to_string())?;
+    let charge = publication.charge().map_err(|error| error.to_string())?;
     let enrolment = Enrolment::of(path).map_err(|error| error.to_string())?;
     let enrolment = enrolment.ok_or_else(|| LedgerError::NotEntered { path: path.clone() }.to_string())?;
     standing(&path.join(enrolment.ledger()), &enrolment, &charge).map_err(|error| error.to_string())

@@ -21,9 +21,11 @@ pub use budget::{Budget, Exceeded};
 pub use error::{LedgerError, NoGuarantee, Refusal};
 
 use hushflow_mechanism::accounting::adjacency::{Adjacency, Unit};
+use hushflow_mechanism::accounting::bounded_range::Concentrated;
 use hushflow_mechanism::accounting::composition::Spending;
 use hushflow_mechanism::accounting::discrete::{self, Discreteness};
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier, pure};
+use hushflow_mechanism::covariance;
 use hushflow_mechanism::mean::Method;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::sensitivity::Neighbours;
@@ -55,6 +57,10 @@ pub struct Charge {
     pub total_variation: f64,
     /// Number of epochs, over all of which the guarantee is.
     pub epochs: u64,
+    /// The ρ of zero-concentrated privacy that was asked for, by what it is spent on, where that is the promise: μ follows from
+    /// it. Absent elsewhere, as in ledgers of before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rho: Option<Concentrated>,
 }
 
 impl Charge {
@@ -75,6 +81,7 @@ impl Charge {
             noise_multiplier: publication.calibration().noise_multiplier,
             total_variation: publication.discreteness()?.total_variation(),
             epochs: publication.horizon(),
+            rho: None,
         })
     }
 
@@ -116,6 +123,35 @@ impl Charge {
             noise_multiplier: noise_multiplier.value(),
             total_variation,
             epochs: 1,
+            rho: None,
+        })
+    }
+
+    /// That of a covariance of a whole table, of which an (ε, δ) is told that follows from ρ.
+    ///
+    /// Gaussian noise counts with μ² = 2ρ, and selections with μ² = πρ ([`bounded_range`](hushflow_mechanism::accounting::bounded_range)).
+    ///
+    /// # Errors
+    /// [`AccountingError`] where the numbers give no guarantee.
+    pub fn of_covariance(
+        (name, method): (String, covariance::Method),
+        spending: &covariance::Spending,
+        (epsilon, delta): (Epsilon, Delta),
+        neighbours: Neighbours,
+        source: NoiseSource,
+    ) -> Result<Self, AccountingError> {
+        Ok(Self {
+            pipeline: name,
+            method: method.to_string(),
+            unit: Unit::Record,
+            neighbours,
+            private: source.is_private(),
+            epsilon: epsilon.value(),
+            delta: delta.value(),
+            noise_multiplier: spending.rho.noise_multiplier_rounded_down()?.value(),
+            total_variation: spending.discreteness.total_variation(),
+            epochs: 1,
+            rho: Some(spending.rho),
         })
     }
 
@@ -158,6 +194,9 @@ impl Charge {
     fn check(&self) -> Result<(), AccountingError> {
         Epsilon::new(self.epsilon)?;
         Delta::new(self.delta)?;
+        if let Some(rho) = self.rho {
+            rho.noise_multiplier_rounded_down()?;
+        }
         self.spending().map(drop)
     }
 }

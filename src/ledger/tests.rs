@@ -4,6 +4,8 @@ use std::thread;
 
 use proptest::prelude::*;
 
+use hushflow_mechanism::accounting::Rho;
+
 use super::*;
 use crate::state::Enrolment;
 
@@ -21,6 +23,7 @@ fn charge(neighbours: Neighbours, noise_multiplier: f64) -> Charge {
         noise_multiplier,
         total_variation: 1e-20,
         epochs: 10,
+        rho: None,
     }
 }
 
@@ -155,6 +158,30 @@ fn what_is_purely_private_is_charged_for_what_it_may_tell() {
     // Randomised response twice: δ(1.5) = p² (1 − e^−0.5), p = e/(1 + e).
     let worst = (1.0_f64 / (1.0 + (-1.0_f64).exp())).powi(2) * (1.0 - (-0.5_f64).exp());
     assert!(two(Method::Tukey) > worst && two(Method::Resilience) > worst, "{} {worst}", two(Method::Tukey));
+}
+
+/// Two covariances, one of which selects, and a stream: μ² is the sum of 2ρ, of 2ρ and πρ by parts, and of the stream's. What was written
+/// is read back, and an entry of before has no ρ.
+#[test]
+fn covariances_add_up_with_streams() {
+    use covariance::Method::{Pace, Ssp};
+    let told = (Epsilon::new(1.0).unwrap(), Delta::new(1e-6).unwrap());
+    let of = |method: covariance::Method| {
+        let spending = method.spending(5, Rho::new(0.02).unwrap()).unwrap();
+        let in_place = Neighbours::ReplaceOneInPlace;
+        Charge::of_covariance(("c".into(), method), &spending, told, in_place, NoiseSource::System).unwrap()
+    };
+    let all = ledger(&[of(Ssp), of(Pace), charge(Neighbours::ReplaceOneInPlace, 4.0)]);
+    let squared = 0.04 + 2.0 * 0.013 + std::f64::consts::PI * 0.007 + 1.0 / 16.0;
+    let found = all.composition(about(Neighbours::ReplaceOneInPlace)).unwrap().mu().powi(2);
+    assert!(found >= squared && found < squared * (1.0 + 1e-8), "{found} {squared}");
+    let text = all.to_bytes().unwrap();
+    assert_eq!(Ledger::from_bytes(&text).as_ref(), Ok(&all));
+    assert_eq!(String::from_utf8(text).unwrap().matches("\"rho\"").count(), 2);
+    let negative = String::from_utf8(all.to_bytes().unwrap())
+        .unwrap()
+        .replace("\"selection\":0.007", "\"selection\":-1");
+    assert!(Ledger::from_bytes(negative.as_bytes()).is_err(), "{negative}");
 }
 
 /// Beside a budget of a large δ, a pipeline of a small δ may find room for noise but not for any ε.

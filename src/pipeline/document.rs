@@ -110,11 +110,7 @@ impl<'a> Section<'a> {
 
     /// The finite number `key` if it is there: an integer is a number too.
     pub(super) fn number(&self, key: &'static str) -> Option<Field<'a, f64>> {
-        self.get(key)?.read("a finite number", |value| match value {
-            DeValue::Float(float) => float.as_str().parse().ok().filter(|x: &f64| x.is_finite()),
-            DeValue::Integer(integer) => Some(integer_value(integer)? as f64),
-            _ => None,
-        })
+        self.get(key)?.read("a finite number", number_value)
     }
 
     /// The number `key` above zero if it is there.
@@ -159,6 +155,11 @@ impl<'a> Section<'a> {
         let table = value.get_ref().as_table()?;
         let (document, name, span) = (self.document, self.dotted(key), value.span());
         Some(Section { document, table, name, span, asked: RefCell::default() })
+    }
+
+    /// The text `key` if it is there and a text, of which nothing is reported here.
+    pub(super) fn peek_text(&self, key: &str) -> Option<&'a str> {
+        self.table.get(key)?.get_ref().as_str()
     }
 
     /// The tables `[[key]]`, none if there is none.
@@ -269,6 +270,13 @@ impl<'a> Field<'a, &'a DeValue<'a>> {
         array.items().map(Field::text).collect()
     }
 
+    /// A list of finite numbers.
+    pub(super) fn numbers(self, expected: &str) -> Option<Field<'a, Vec<f64>>> {
+        self.read(expected, |value| {
+            value.as_array()?.iter().map(|number| number_value(number.get_ref())).collect()
+        })
+    }
+
     fn section(self) -> Option<Section<'a>> {
         let Field { document, name, span, value } = self.read("a table", DeValue::as_table)?;
         Some(Section { document, table: value, name, span, asked: RefCell::default() })
@@ -283,6 +291,14 @@ impl<'a> Field<'a, &'a DeArray<'a>> {
             Field { document, name, span: value.span(), value: value.get_ref() }
         };
         self.value.iter().enumerate().map(item)
+    }
+}
+
+fn number_value(value: &DeValue<'_>) -> Option<f64> {
+    match value {
+        DeValue::Float(float) => float.as_str().parse().ok().filter(|x: &f64| x.is_finite()),
+        DeValue::Integer(integer) => Some(integer_value(integer)? as f64),
+        _ => None,
     }
 }
 

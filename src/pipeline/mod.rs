@@ -29,6 +29,7 @@ use hushflow_operators::EntityLimits;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::estimates::Estimator;
 use crate::ledger::Budget;
 use crate::state::Settings;
 
@@ -57,6 +58,8 @@ pub struct Pipeline {
     pub privacy: Privacy,
     /// `[release]`: how noise is correlated over time.
     pub release: Release,
+    /// `[release] method`, where it is an estimator that looks at all records of an epoch at once; `release` then says nothing.
+    pub estimator: Option<Estimator>,
     /// Where the strategy is, if it is one of a file.
     pub strategy_file: Option<PathBuf>,
     /// `[[views]]`: what people read; one view of the running average if the file has none.
@@ -257,6 +260,17 @@ pub enum Estimate {
 }
 
 impl PublicParameters {
+    /// Number of keys; 1 where there are none.
+    pub fn keys(&self) -> u32 {
+        self.key.as_ref().map_or(1, |key| key.values.len() as u32)
+    }
+
+    /// The name of a key; `all` where there are none.
+    pub fn key_name(&self, key: u32) -> &str {
+        let values = self.key.as_ref().map(|key| key.values.as_slice()).unwrap_or_default();
+        values.get(key as usize).map_or("all", String::as_str)
+    }
+
     /// In which epochs what is protected takes part.
     pub fn participation(&self) -> Participation {
         self.entity.as_ref().map_or(Participation::Single, EntityUnit::participation)
@@ -315,6 +329,9 @@ pub struct PublicParameters {
     pub privacy: Privacy,
     /// [`Pipeline::release`].
     pub release: Release,
+    /// [`Pipeline::estimator`]; absent where moments are released, as in logs of before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimator: Option<Estimator>,
 }
 
 /// A pipeline file that can't be used.
@@ -401,6 +418,7 @@ impl Pipeline {
             epochs: self.epochs.clone(),
             privacy: self.privacy,
             release: self.release.clone(),
+            estimator: self.estimator.clone(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod entity;
 mod epochs;
+mod estimator;
 mod ledger;
 mod sinks;
 mod source;
@@ -45,14 +46,23 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let key = optional(section, "key", |section| key(section, base, &mut roles));
     let entity = entity::entity(section, &mut roles);
     let dimension = columns.as_ref().map_or(1, Vec::len);
-    let release = optional(section, "release", |section| release(section, base));
+    let named = estimator::named(section);
+    let estimator = named
+        .map(|named| required(section, "release", |section| estimator::estimator(section, named, dimension)));
+    let release = match named {
+        Some(_) => Some(Some((estimator::no_release(), None))),
+        None => optional(section, "release", |section| release(section, base)),
+    };
     let method = release.as_ref().and_then(|release| Some(release.as_ref()?.0.method)).unwrap_or_default();
     let privacy = required(section, "privacy", |section| privacy(section, dimension, method));
     let neighbours = privacy.map(|privacy| privacy.neighbours);
     let epochs = required(section, "epochs", |section| epochs::epochs(section, neighbours, &mut roles));
     let second_moments = privacy.map_or(SecondMoment::Full, |privacy| privacy.second_moments);
     let covariances = epochs.as_ref().is_none_or(|epochs| have_covariances(method, second_moments, epochs));
-    let views = views(section, method, covariances);
+    if let Some(named) = named {
+        estimator::refuse(section, named, privacy.as_ref());
+    }
+    let views = if named.is_some() { Some(Vec::new()) } else { views(section, method, covariances) };
     let sinks = sinks::sinks(section, base);
     let state = optional(section, "state", |section| state(section, base));
     let ledger = optional(section, "ledger", |section| {
@@ -64,6 +74,10 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     section.finish();
     let (source, rows) = source?;
     let (state_directory, state) = state?.unwrap_or_default();
+    let estimator = match estimator {
+        Some(estimator) => Some(estimator?),
+        None => None,
+    };
     let (release, strategy_file) = release?.unwrap_or_else(|| (default_release(), None));
     Some(Pipeline {
         name: name?,
@@ -75,6 +89,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         epochs: epochs?,
         privacy: privacy?,
         release,
+        estimator,
         strategy_file,
         views: views?,
         sinks: sinks?,

@@ -27,8 +27,8 @@ use crate::state::{EpochFrame, Ingest, IngestPlace, Recovered, SourcePosition, S
 pub(super) struct Start {
     /// The first epoch to release.
     pub(super) first_epoch: u64,
-    /// Noise and strategy of the log, with which all processes release.
-    pub(super) calibration: Calibration,
+    /// Noise and strategy of the log, with which all processes release; none where there are no moments.
+    pub(super) calibration: Option<Calibration>,
     /// Encoder states by shard after the epochs before it.
     pub(super) states: BTreeMap<u32, Zeroizing<Vec<u8>>>,
     /// How entities stand after the epochs before it, where they are protected as a whole.
@@ -58,6 +58,16 @@ fn restored(
 }
 
 impl Start {
+    /// After so many epochs that left nothing behind.
+    pub(super) fn after(committed: u64) -> Self {
+        Start {
+            first_epoch: committed + 1,
+            calibration: None,
+            states: BTreeMap::new(),
+            standings: Vec::new(),
+        }
+    }
+
     /// The state after all committed epochs: that of the checkpoint, and the sums committed after it.
     pub(super) fn recover(
         publication: &Publication,
@@ -97,7 +107,7 @@ impl Start {
             return Err(RunError::Checkpoint);
         }
         let states = (0..).zip(machines.iter().map(ReleaseShard::save)).collect();
-        let calibration = publication.calibration().clone();
+        let calibration = Some(publication.calibration().clone());
         let known = standings.as_ref().map(Standings::to_vec).unwrap_or_default();
         Ok((Start { first_epoch: committed + 1, calibration, states, standings: known }, standings))
     }

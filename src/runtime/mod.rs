@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! reader thread ─ source ─ epochs ─ (bound) ─ clip ─ accumulate ─ release ─ commit ─ views ─ densities ─ output
-//!                    └──────── where to resume ────────────────────┘ │
+//!                    │          └────────── release_windows ─────────┤ │                               │
+//!                    └──────── where to resume ──────────────────────┘ │ ──────────────────────────────┘
 //!                                                             private and public log
 //! ```
 //!
@@ -14,10 +15,12 @@ mod cluster;
 mod feed;
 mod ingest;
 mod journal;
+mod moments;
 mod standings;
 #[cfg(test)]
 mod tests;
 pub mod training;
+mod windows;
 
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
@@ -26,35 +29,36 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crossbeam::channel::Sender;
-use hushflow_mechanism::estimate::projection::Projection;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseError;
-use hushflow_mechanism::view::{View, ViewError};
-use hushflow_operators::{
-    Accumulate, Bound, BoundSetup, Clip, Commit, CommitLog, Densities, Epochs, Estimated, Fault, Release,
-    ReleaseSetup, Views,
-};
+use hushflow_mechanism::view::ViewError;
+use hushflow_operators::{Estimated, Fault};
 use thiserror::Error;
-use timely::dataflow::operators::vec::{Broadcast, Map};
-use timely::dataflow::operators::{Concat, Input, Inspect, Probe};
+use timely::dataflow::operators::vec::Broadcast;
+use timely::dataflow::operators::{Input, Inspect, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle};
 use timely::worker::Worker;
 use tracing::{error, info};
 
+use crate::estimates::WindowPublication;
 use crate::ledger::{Book, Charge, LedgerError, enter};
 use crate::metrics::Metrics;
-use crate::pipeline::{self, Pipeline};
+use crate::pipeline::{self, Pipeline, PublicParameters};
 use crate::publication::{Publication, PublicationError};
 use crate::source::{Control, Counters, SourceError, SourceReader};
-use crate::state::{PublicReader, Recovered, Stamp, StateError, Store};
+use crate::state::{PublicHeader, PublicReader, Recovered, Stamp, StateError, Store};
 use crate::strategies::{Progress, of_pipeline};
 use cluster::execute;
-use feed::{Feed, channels, source};
+use feed::{Feed, channels};
 use ingest::{Partition, Taking, source as open_source};
-use journal::{Journal, Mark, Recorded, Stamps, Start};
+use journal::{Journal, Recorded, Start};
+use moments::Moments;
+use standings::Standings;
+use windows::WindowEstimates;
 
 pub use cluster::{Cluster, ClusterError, is_lost_peer};
 pub use ingest::Acknowledge;
+pub use windows::WindowOutput;
 
 /// Encoder states are checkpointed after every so many epochs.
 const CHECKPOINT_INTERVAL: u64 = 64;
@@ -104,6 +108,12 @@ pub enum RunError {
          state directory"
     )]
     OtherSource,
+    /// Moments are no estimates of windows.
+    #[error("[release] names no estimator of windows: run it as a pipeline of moments")]
+    Moments,
+    /// The log holds no such estimates.
+    #[error("a release in the public log is none of such estimates: use the directory it was made with")]
+    NoEstimate,
     /// Something failed while running. Nothing after the last committed epoch was shown.
     #[error("{0}")]
     Fault(String),
@@ -165,20 +175,72 @@ pub struct Summary {
     pub counters: Counters,
 }
 
-/// Runs a pipeline until its source ends. What is committed is sent to `outputs`, epoch by epoch.
+/// Runs a pipeline of moments until its source ends. What is committed is sent to `outputs`, epoch by epoch.
 ///
 /// Only the first process of a cluster reads, commits and sends; the others release their shards.
 ///
 /// # Errors
 /// [`RunError`]; what was committed before stays committed.
 pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> Result<Summary, RunError> {
-    let noise = noise(pipeline);
     let publication = publication(pipeline, &options.state, &mut |_| ())?;
+    drive(pipeline, options, Moments { publication, views: pipeline.views.clone(), outputs })
+}
+
+/// Runs a pipeline of estimates of windows until its source ends, as [`run`] does one of moments.
+///
+/// # Errors
+/// [`RunError`]; what was committed before stays committed.
+pub fn run_windows(
+    pipeline: &Pipeline,
+    options: &Options,
+    outputs: Sender<WindowOutput>,
+) -> Result<Summary, RunError> {
+    let publication = window_publication(pipeline, &options.state)?.ok_or(RunError::Moments)?;
+    drive(pipeline, options, WindowEstimates { publication, outputs })
+}
+
+/// What a run releases: the dataflow behind the source, and what stands beside it.
+trait Content: Send + Sync + 'static {
+    /// What the first worker of the first process has for those who look on.
+    type Audience: Send + 'static;
+
+    fn parameters(&self) -> &PublicParameters;
+    fn header(&self) -> Result<PublicHeader, PublicationError>;
+    fn charge(&self) -> Result<Charge, PublicationError>;
+    /// The state after all committed epochs.
+    fn recover(
+        &self,
+        recovered: Recovered,
+        noise: NoiseSource,
+    ) -> Result<(Start, Option<Standings>), RunError>;
+    /// `releases`: the public log, with so many committed epochs.
+    fn audience(
+        &self,
+        journal: &mut Journal,
+        releases: PublicReader,
+        committed: u64,
+    ) -> Result<Self::Audience, RunError>;
+    fn build(&self, worker: &mut Worker, run: Running<'_>, lead: Option<(Journal, Self::Audience)>);
+}
+
+/// What every dataflow of a run is built around.
+struct Running<'a> {
+    noise: NoiseSource,
+    feed: Option<&'a Feed>,
+    fault: &'a Fault,
+    start: Start,
+    committed: &'a ProbeHandle<u64>,
+    /// The epoch after the last one committed.
+    last: Rc<Cell<u64>>,
+}
+
+fn drive<C: Content>(pipeline: &Pipeline, options: &Options, content: C) -> Result<Summary, RunError> {
+    let noise = noise(pipeline);
     info!(pipeline = pipeline.name, workers = options.workers, private = noise.is_private(), "a run begins");
-    let parameters = serde_json::to_vec(publication.parameters()).map_err(PublicationError::from)?;
+    let parameters = serde_json::to_vec(content.parameters()).map_err(PublicationError::from)?;
     let fault = Fault::new();
     let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
-    let opened = leads.then(|| open(pipeline, options, &publication, noise, outputs)).transpose()?;
+    let opened = leads.then(|| open(pipeline, options, &content, noise)).transpose()?;
     let (lead, sources) = opened.unzip();
     let (reader, taking) = sources.unzip();
     let taking = taking.flatten();
@@ -191,14 +253,13 @@ pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> R
     let start = lead.as_ref().map(|lead| lead.start.clone());
     let generation = lead.as_ref().map_or(0, |lead| lead.journal.generation());
     let process = Process {
-        publication,
+        content,
         noise,
         fault: fault.clone(),
         feed: leads.then_some(feed),
         start: start.clone(),
         lead: Mutex::new(lead),
         on_cluster_fault: options.cluster.as_ref().map(|cluster| cluster.on_fault),
-        projections: pipeline.views.iter().map(|view| view.covariance).collect(),
     };
     // With the kind of noise: one process with seeded noise would make the releases of all not private.
     let identity = [&parameters[..], &[u8::from(noise.is_private())]].concat();
@@ -249,54 +310,63 @@ pub fn publication(
     }
 }
 
+/// What a pipeline publishes into a state directory where it publishes estimates of windows; none where it publishes moments.
+///
+/// # Errors
+/// [`PublicationError`].
+pub fn window_publication(
+    pipeline: &Pipeline,
+    state: &Path,
+) -> Result<Option<WindowPublication>, PublicationError> {
+    let publication = WindowPublication::new(pipeline.public_parameters(), noise(pipeline).is_private())?;
+    let earlier = PublicReader::open(state).ok();
+    let earlier = earlier.and_then(|reader| WindowPublication::from_header(reader.header()).ok().flatten());
+    Ok(match (publication, earlier) {
+        (Some(publication), Some(earlier)) => Some(publication.continuing(earlier)),
+        (publication, _) => publication,
+    })
+}
+
 fn noise(pipeline: &Pipeline) -> NoiseSource {
     pipeline.simulation_seed.map_or(NoiseSource::System, NoiseSource::Seeded)
 }
 
 /// What the first worker of the first process has for itself.
-struct Lead {
+struct Lead<A> {
     start: Start,
     journal: Journal,
-    views: Vec<(View, Stamps)>,
-    outputs: Sender<Output>,
+    audience: A,
 }
 
+/// The reader of a source, and what takes it into a journal where it has one.
+type Sources = (SourceReader, Option<Taking>);
+
 /// Opens state and source, and brings encoders, views and source to where the last run stopped.
-fn open(
+fn open<C: Content>(
     pipeline: &Pipeline,
     options: &Options,
-    publication: &Publication,
+    content: &C,
     noise: NoiseSource,
-    outputs: Sender<Output>,
-) -> Result<(Lead, (SourceReader, Option<Taking>)), RunError> {
-    let (store, recovered) = open_store(pipeline, options, publication)?;
+) -> Result<(Lead<C::Audience>, Sources), RunError> {
+    let (store, recovered) = open_store(pipeline, options, content)?;
     let recorded = Recorded::of(&recovered)?;
-    let (start, standings) = Start::recover(publication, recovered, noise)?;
+    let (start, standings) = content.recover(recovered, noise)?;
     let committed = start.first_epoch - 1;
     let (reader, taking) = open_source(pipeline, &store, recorded, committed, options)?;
-    let view = |view: &pipeline::View| publication.view(&view.workload).with_square_bias(view.squares);
-    let mut views: Vec<View> = pipeline.views.iter().map(view).collect();
     let ingest = taking.as_ref().map(|taking| Arc::clone(&taking.ingest));
     let mut journal =
         Journal::new(store, (Partition::of(pipeline), ingest), standings, Arc::clone(&options.metrics));
-    let mut releases = PublicReader::open(&options.state)?;
-    for _ in 0..committed {
-        let release = releases.next_frame()?.ok_or(RunError::Checkpoint)?;
-        for view in &mut views {
-            view.push(&release.values)?.for_each(drop);
-        }
-    }
-    let views = views.into_iter().map(|view| (view, journal.stamps())).collect();
-    Ok((Lead { start, journal, views, outputs }, (reader, taking)))
+    let audience = content.audience(&mut journal, PublicReader::open(&options.state)?, committed)?;
+    Ok((Lead { start, journal, audience }, (reader, taking)))
 }
 
 /// Opens the state directory, once a ledger pays for what it will hold.
 fn open_store(
     pipeline: &Pipeline,
     options: &Options,
-    publication: &Publication,
+    content: &impl Content,
 ) -> Result<(Store, Recovered), RunError> {
-    let (charge, header) = (Charge::of(publication)?, publication.header()?);
+    let (charge, header) = (content.charge()?, content.header()?);
     let ledger = Book::place(pipeline.ledger.directory.as_deref())
         .map_err(|error| RunError::Start(format!("the working directory is gone: {error}")))?;
     Store::open_enrolled(&options.state, &header, &pipeline.state, &ledger, |enrolment| {
@@ -306,21 +376,19 @@ fn open_store(
 }
 
 /// What the workers of a process share.
-struct Process {
-    publication: Publication,
+struct Process<C: Content> {
+    content: C,
     noise: NoiseSource,
     fault: Fault,
     feed: Option<Feed>,
     /// Known in the first process; the others are told.
     start: Option<Start>,
-    lead: Mutex<Option<Lead>>,
+    lead: Mutex<Option<Lead<C::Audience>>>,
     /// What ends this process after a fault, if it is one of a cluster.
     on_cluster_fault: Option<fn(&str) -> !>,
-    /// Of each view.
-    projections: Vec<Projection>,
 }
 
-impl Process {
+impl<C: Content> Process<C> {
     /// One worker's part: gives the epoch after the last one committed.
     fn work(&self, worker: &mut Worker) -> u64 {
         let start = match &self.start {
@@ -329,10 +397,20 @@ impl Process {
         };
         let committed = ProbeHandle::new();
         let last = Rc::new(Cell::new(start.first_epoch));
-        match self.publication.clone().with_calibration(start.calibration.clone()) {
-            Ok(publication) => self.build(worker, &publication, start, &committed, Rc::clone(&last)),
-            Err(error) => self.fault.raise(error),
-        }
+        let lead = if worker.index() == 0 {
+            self.lead.lock().unwrap_or_else(PoisonError::into_inner).take()
+        } else {
+            None
+        };
+        let running = Running {
+            noise: self.noise,
+            feed: self.feed.as_ref(),
+            fault: &self.fault,
+            start,
+            committed: &committed,
+            last: Rc::clone(&last),
+        };
+        self.content.build(worker, running, lead.map(|lead| (lead.journal, lead.audience)));
         while !self.fault.is_raised() && worker.step_or_park(Some(NAP)) {}
         if let Some(reason) = self.fault.reason() {
             if let Some(end) = self.on_cluster_fault {
@@ -343,76 +421,6 @@ impl Process {
             worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
         }
         last.get()
-    }
-
-    fn build(
-        &self,
-        worker: &mut Worker,
-        publication: &Publication,
-        start: Start,
-        committed: &ProbeHandle<u64>,
-        last: Rc<Cell<u64>>,
-    ) {
-        let lead = if worker.index() == 0 {
-            self.lead.lock().unwrap_or_else(PoisonError::into_inner).take()
-        } else {
-            None
-        };
-        let (log, views) = lead.map(|lead| (lead.journal, (lead.views, lead.outputs))).unzip();
-        let log = log.map(|journal| Box::new(journal) as Box<dyn CommitLog<Mark>>);
-        let fault = &self.fault;
-        let shards = publication.shards();
-        let number = worker.index();
-        let first_epoch = start.first_epoch;
-        let bounds = publication.parameters().entity.as_ref().map(|entity| BoundSetup {
-            limits: entity.limits,
-            columns: publication.bounds(),
-            standings: Arc::new(start.standings),
-            first_epoch,
-        });
-        let setup = ReleaseSetup {
-            mechanism: Arc::clone(publication.mechanism()),
-            shards,
-            source: self.noise,
-            states: Arc::new(start.states),
-            first_epoch,
-            checkpoint_interval: CHECKPOINT_INTERVAL,
-        };
-        worker.dataflow::<u64, _, _>(|scope| {
-            let feed = self.feed.as_ref();
-            let sources = source(scope, feed, number, first_epoch, committed.clone(), fault.clone());
-            let (mut records, mut marks) = (sources.records.epochs(), sources.marks.map(Mark::Position));
-            // The same on every worker: it follows from public parameters.
-            if let Some(setup) = bounds {
-                let bounded = records.bound(setup, fault.clone());
-                (records, marks) = (bounded.records, marks.concat(bounded.admitted.map(Mark::Admitted)));
-            }
-            let released = records
-                .clip(Arc::clone(publication.clipper()), fault.clone())
-                .accumulate(publication.layout(), shards, fault.clone())
-                .release(sources.ends, setup, fault.clone())
-                .commit(marks, shards, first_epoch, log, fault.clone())
-                .inspect(move |released| last.set(released.epoch + 1))
-                .probe_with(committed);
-            // Every worker builds the same dataflow; views see something on the first alone.
-            let (views, outputs) = views.unzip();
-            let mut views = views.into_iter().flatten();
-            for (view, &projection) in self.projections.iter().enumerate() {
-                let outputs = outputs.clone();
-                let (moments, mut stamps) = views.next().unzip();
-                released
-                    .clone()
-                    .view(|| moments.expect("releases come to the lead alone"), fault.clone())
-                    .density_by(projection)
-                    .inspect(move |estimated| {
-                        let stamp = stamps.as_mut().and_then(|stamps| stamps.of(estimated.moments.epoch));
-                        if let (Some(outputs), Some(stamp)) = (&outputs, stamp) {
-                            // Whoever no longer listens does not stop the release.
-                            let _ = outputs.send(Output { view, estimated: estimated.clone(), stamp });
-                        }
-                    });
-            }
-        });
     }
 }
 

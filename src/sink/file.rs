@@ -16,10 +16,12 @@ use hushflow_operators::Estimated;
 use serde_json::Value;
 use thiserror::Error;
 
-use super::{Format, Writer};
+use super::{Format, WindowWriter, Writer};
+use crate::estimates::WindowPublication;
 use crate::pipeline::{Rotation, Sink, View};
 use crate::publication::Publication;
-use crate::state::{PublicReader, StateError};
+use crate::runtime::WindowOutput;
+use crate::state::{PublicReader, ReleaseFrame, StateError};
 
 /// Why a file can't go on.
 #[derive(Debug, Error)]
@@ -39,6 +41,14 @@ pub enum SinkError {
     /// A release doesn't fit the views.
     #[error(transparent)]
     View(#[from] ViewError),
+    /// A release is none of the estimates that the header speaks of.
+    #[error(
+        "epoch {epoch} of the public log holds no estimates of windows: it was not written by this pipeline"
+    )]
+    NoEstimates {
+        /// The epoch.
+        epoch: u64,
+    },
     /// The file goes on from releases that the log doesn't have.
     #[error(
         "{}: epoch {epoch} in this file is not of the history in the state directory: move the file away, or restore the \
@@ -52,11 +62,74 @@ pub enum SinkError {
     },
 }
 
+/// What is written of a log.
+#[derive(Clone)]
+pub enum Subject {
+    /// Views of moments.
+    Moments(Publication, Vec<View>),
+    /// Estimates of windows, as they are.
+    Windows(WindowPublication),
+}
+
+/// What makes lines of releases, one after the other from the first on.
+enum Lines {
+    Moments(Vec<(View, Weighted, Writer)>),
+    Windows(Box<(WindowPublication, WindowWriter)>),
+}
+
+impl Lines {
+    fn new(subject: &Subject) -> Self {
+        match subject {
+            Subject::Windows(publication) => {
+                let writer = WindowWriter::new(publication.clone(), Format::Json);
+                Lines::Windows(Box::new((publication.clone(), writer)))
+            }
+            Subject::Moments(publication, views) => {
+                let made = |view: &View| {
+                    let weighted = publication.view(&view.workload).with_square_bias(view.squares);
+                    let writer =
+                        Writer::new(publication.clone(), view.clone(), Format::Json, views.len() > 1);
+                    (view.clone(), weighted, writer)
+                };
+                Lines::Moments(views.iter().map(made).collect())
+            }
+        }
+    }
+
+    /// The lines of a release; none where it is not `wanted`, but views have to see it all the same.
+    fn of(&mut self, release: &ReleaseFrame, wanted: bool, sink: &Sink) -> Result<Vec<u8>, SinkError> {
+        let mut lines = Vec::new();
+        let refused = |source| sink.refused(source);
+        match self {
+            Lines::Moments(views) => {
+                for (view, weighted, writer) in views {
+                    for moments in weighted.push(&release.values)?.filter(|_| wanted) {
+                        let density = moments.noisy().density_by(view.covariance);
+                        let estimated = Estimated { density, moments };
+                        writer.write(&estimated, &release.stamp(), &mut lines).map_err(refused)?;
+                    }
+                }
+            }
+            Lines::Windows(windows) if wanted => {
+                let (publication, writer) = &mut **windows;
+                let epoch = release.epoch;
+                let found = publication.read(&release.values).ok_or(SinkError::NoEstimates { epoch })?;
+                for (key, found) in (0..).zip(found) {
+                    let output = WindowOutput { epoch, key, found, stamp: release.stamp() };
+                    writer.write(&output, &mut lines).map_err(refused)?;
+                }
+            }
+            Lines::Windows(..) => {}
+        }
+        Ok(lines)
+    }
+}
+
 /// A sink of a pipeline, and how far it has come.
 pub struct FileSink {
     sink: Sink,
     reader: PublicReader,
-    views: Vec<(View, Weighted, Writer)>,
+    lines: Lines,
     file: File,
     /// Bytes in the file, and the first epoch in it, if it has one.
     length: u64,
@@ -81,12 +154,7 @@ impl FileSink {
     ///
     /// # Errors
     /// Where file or log can't be opened.
-    pub fn open(
-        sink: &Sink,
-        state: &Path,
-        publication: &Publication,
-        views: &[View],
-    ) -> Result<Self, SinkError> {
+    pub fn open(sink: &Sink, state: &Path, subject: &Subject) -> Result<Self, SinkError> {
         let refused = |source| SinkError::Io { path: sink.path.clone(), source };
         if let Some(folder) = sink.path.parent() {
             fs::create_dir_all(folder).map_err(refused)?;
@@ -98,15 +166,10 @@ impl FileSink {
             Some((epoch, _)) => (contents.first.filter(|first| first < epoch), epoch - 1),
             None => (None, last_rotated(&sink.path).map_err(refused)?),
         };
-        let made = |view: &View| {
-            let weighted = publication.view(&view.workload).with_square_bias(view.squares);
-            let writer = Writer::new(publication.clone(), view.clone(), Format::Json, views.len() > 1);
-            (view.clone(), weighted, writer)
-        };
         Ok(FileSink {
             sink: sink.clone(),
             reader: PublicReader::open(state)?,
-            views: views.iter().map(made).collect(),
+            lines: Lines::new(subject),
             file,
             length: contents.begins,
             first,
@@ -123,17 +186,7 @@ impl FileSink {
         let mut count = 0;
         while let Some(release) = self.reader.next_frame()? {
             self.compare(release.epoch, &release.chain.short())?;
-            let mut lines = Vec::new();
-            for (view, weighted, writer) in &mut self.views {
-                for moments in weighted.push(&release.values)? {
-                    if release.epoch > self.written {
-                        let density = moments.noisy().density_by(view.covariance);
-                        let estimated = Estimated { density, moments };
-                        let written = writer.write(&estimated, &release.stamp(), &mut lines);
-                        written.map_err(|source| self.sink.refused(source))?;
-                    }
-                }
-            }
+            let lines = self.lines.of(&release, release.epoch > self.written, &self.sink)?;
             if release.epoch > self.written {
                 self.append(release.epoch, &lines)?;
                 count += 1;
@@ -184,14 +237,13 @@ impl Following {
     pub fn start(
         sink: Sink,
         state: PathBuf,
-        publication: Publication,
-        views: Vec<View>,
+        subject: Subject,
         notice: impl Fn(&str) + Send + 'static,
     ) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let thread = thread::spawn({
             let over = Arc::clone(&over);
-            move || follow(&over, || FileSink::open(&sink, &state, &publication, &views), &notice)
+            move || follow(&over, || FileSink::open(&sink, &state, &subject), &notice)
         });
         Following { over, thread }
     }

@@ -5,12 +5,13 @@
 //! the count's noise where they are not. Means, covariances and what follows from them have confidence intervals too,
 //! and every line of a density says whether it shows the data or their noise.
 //!
-//! A [`FileSink`] writes JSON lines into files that follow the public log.
+//! A [`WindowWriter`] writes what a pipeline found in windows. A [`FileSink`] writes JSON lines into files that follow the public log.
 
 mod csv;
 mod file;
 mod json;
 mod table;
+mod windows;
 
 use std::io::{self, Write};
 
@@ -21,7 +22,8 @@ use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::view::{Moments, SecondMomentSource};
 use hushflow_operators::Estimated;
 
-pub use file::{FileSink, Following, SinkError};
+pub use file::{FileSink, Following, SinkError, Subject};
+pub use windows::WindowWriter;
 
 use crate::pipeline::{Estimate, View};
 use crate::publication::Publication;
@@ -155,10 +157,7 @@ impl Line<'_> {
 
     /// When the epoch begins, as RFC 3339; empty where epochs are counted.
     fn start(&self) -> String {
-        match &self.publication.parameters().epochs.schedule {
-            Schedule::ByTime(by) => time(by.start, by.length, self.moments.epoch),
-            Schedule::ByCount(_) => String::new(),
-        }
+        start_of(&self.publication.parameters().epochs.schedule, self.moments.epoch)
     }
 
     /// One word on whether the numbers show the data or their noise.
@@ -170,6 +169,14 @@ impl Line<'_> {
             Some(Err(DensityError::NoSecondMoments)) => "no-second-moments",
             Some(Err(_)) => "out-of-range",
         }
+    }
+}
+
+/// When an epoch begins, as RFC 3339; empty where epochs are counted.
+fn start_of(schedule: &Schedule, epoch: u64) -> String {
+    match schedule {
+        Schedule::ByTime(by) => time(by.start, by.length, epoch),
+        Schedule::ByCount(_) => String::new(),
     }
 }
 

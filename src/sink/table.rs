@@ -10,7 +10,7 @@ use super::Line;
 use crate::pipeline::Intervals;
 
 /// Columns that a table shows; the rest are in JSON and CSV.
-const SHOWN: usize = 4;
+pub(super) const SHOWN: usize = 4;
 
 /// Width of `number ± reach`.
 const CELL: usize = 19;
@@ -117,7 +117,7 @@ fn push_bound(text: &mut String, bound: f64) {
     push_cell(text, &format!("≤ {bound:.places$}"));
 }
 
-fn push_cell(text: &mut String, cell: &str) {
+pub(super) fn push_cell(text: &mut String, cell: &str) {
     let _ = write!(text, " {cell:>width$}", width = CELL - 1);
 }
 
@@ -134,11 +134,11 @@ fn lead(line: &Line<'_>, epoch: &str, from: &str, view: &str, key: &str) -> Stri
 }
 
 /// `2013-01-05 05:00` of `2013-01-05T05:00:00Z`, when the rest is zero.
-fn short(start: &str) -> &str {
+pub(super) fn short(start: &str) -> &str {
     start.strip_suffix(":00Z").unwrap_or(start)
 }
 
-fn cut(title: &str) -> String {
+pub(super) fn cut(title: &str) -> String {
     if title.chars().count() < CELL {
         title.into()
     } else {
@@ -147,7 +147,7 @@ fn cut(title: &str) -> String {
 }
 
 /// `value ± reach`, both to the place of the reach's second digit.
-fn push(text: &mut String, value: f64, noise: f64) {
+pub(super) fn push(text: &mut String, value: f64, noise: f64) {
     let places =
         if noise > 0.0 && noise.is_finite() { (1.0 - noise.log10().floor()).clamp(0.0, 6.0) } else { 0.0 };
     let places = places as usize;

@@ -30,6 +30,8 @@ pub struct SourceReader {
     policies: RowPolicies,
     /// A record whose values can't be used is passed on as NaN: where counts are public, it must count.
     counts_unusable: bool,
+    /// Behind the source it matters which record came first.
+    needs_places: bool,
     schedule: Schedule,
     roles: Roles,
     rows: Option<Box<dyn Rows>>,
@@ -138,6 +140,7 @@ impl SourceReader {
             control: control.clone(),
             policies: pipeline.rows,
             counts_unusable: pipeline.privacy.neighbours.counts_are_public(),
+            needs_places: pipeline.entity.is_some() || pipeline.estimator.is_some(),
             schedule: pipeline.epochs.schedule.clone(),
             roles: Roles::new(pipeline),
             rows: None,
@@ -349,8 +352,8 @@ impl SourceReader {
             Some(epoch) => {
                 self.batch.keys.push(key);
                 self.batch.epochs.push(epoch);
-                if let Some(entity) = entity {
-                    self.batch.entities.push(entity);
+                self.batch.entities.extend(entity);
+                if self.needs_places {
                     self.batch.places.push(self.clock.row);
                 }
                 if self.firsts.back().is_none_or(|&(last, _)| last < epoch) {

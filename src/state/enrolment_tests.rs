@@ -26,6 +26,7 @@ fn charge() -> Charge {
         noise_multiplier: 4.3,
         total_variation: 1e-20,
         epochs: 2,
+        rho: None,
     }
 }
 

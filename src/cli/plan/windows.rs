@@ -1,0 +1,66 @@
+//! `hushflow plan` of a pipeline that releases estimates of windows: what all of them spend, and on what.
+
+use hushflow::estimates::WindowPublication;
+use hushflow::pipeline::Pipeline;
+use hushflow::publication::PublicationError;
+use serde::Serialize;
+
+use super::super::output::{number, table};
+
+/// What all windows spend together, which is what one does.
+#[derive(Debug, Serialize)]
+pub(super) struct WindowPlan {
+    estimator: String,
+    /// Pairs of key and epoch.
+    windows: u64,
+    epsilon: f64,
+    delta: f64,
+    unit: String,
+    neighbours: String,
+    /// ρ of zero-concentrated privacy, where that is what is spent: on Gaussian noise and on selections.
+    rho: Option<[f64; 2]>,
+    /// μ of the Gaussian mechanism that a ledger is charged.
+    mu: f64,
+    noise_multiplier: f64,
+}
+
+impl WindowPlan {
+    /// None for a pipeline of moments.
+    pub(super) fn of(pipeline: &Pipeline) -> Result<Option<Self>, PublicationError> {
+        let Some(publication) = WindowPublication::new(pipeline.public_parameters(), true)? else {
+            return Ok(None);
+        };
+        let (parameters, charge) = (publication.parameters(), publication.charge());
+        Ok(Some(WindowPlan {
+            estimator: publication.estimator().to_string(),
+            windows: u64::from(parameters.keys()).saturating_mul(charge.epochs),
+            epsilon: charge.epsilon,
+            delta: charge.delta,
+            unit: charge.unit.to_string(),
+            neighbours: charge.neighbours.to_string(),
+            rho: charge.rho.map(|rho| [rho.gaussian, rho.selection]),
+            mu: charge.spending()?.mu(),
+            noise_multiplier: charge.noise_multiplier,
+        }))
+    }
+
+    pub(super) fn text(&self) -> String {
+        let rows = [
+            ["estimator", &self.estimator],
+            ["windows", &self.windows.to_string()],
+            ["ε", &number(self.epsilon)],
+            ["δ", &number(self.delta)],
+            ["unit", &self.unit],
+            ["neighbours", &self.neighbours],
+            [
+                "ρ of noise and of selections",
+                &self.rho.map_or("-".into(), |parts| parts.map(number).join(" + ")),
+            ],
+            ["μ", &number(self.mu)],
+        ];
+        let rows: Vec<Vec<String>> = rows.map(|row| row.map(String::from).to_vec()).to_vec();
+        table(&rows)
+            + "\nEvery record is in one window, so all windows together spend what one does. Each is estimated by itself, when its \
+               epoch closes; how much noise an estimate has depends on its rows, and is told beside it.\n"
+    }
+}

@@ -1,0 +1,243 @@
+//! Estimates of windows: what a pipeline releases whose `[release] method` is an estimator of a whole sample.
+//!
+//! Every epoch is a window. When it closes, every key's records of it are looked at together, once, and what is found, or why
+//! nothing can be, is the release: a line of text for each key, committed and published as other releases are
+//! (`docs/formats.md`). Nothing of a window is kept. Each record is in one window, of which a neighbour leaves it, so all windows
+//! together cost what one does (parallel composition), and the ledger is charged once.
+//!
+//! The estimators are those of [`mechanism::mean`](crate::mechanism::mean) and [`mechanism::covariance`](crate::mechanism::covariance), and
+//! what they find is what `hushflow mean` and `hushflow covariance` find in the same rows.
+
+pub mod report;
+
+use std::fmt;
+
+use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, Rho};
+use hushflow_mechanism::covariance;
+use hushflow_mechanism::mean::{self, Question, Scale};
+use hushflow_mechanism::moments::{Layout, SecondMoment};
+use hushflow_mechanism::noise::NoiseSource;
+use hushflow_mechanism::release::Shards;
+use hushflow_operators::{CovarianceSetup, MeanSetup, ShardRelease, Windows};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::ledger::Charge;
+use crate::pipeline::PublicParameters;
+use crate::publication::{Header, PublicationError};
+use crate::state::PublicHeader;
+
+/// What is asked of every window. All of it is public.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Estimator {
+    /// A robust mean.
+    Mean {
+        /// How.
+        method: mean::Method,
+        /// α: the share of records that may be anything.
+        corruption: f64,
+        /// Standard deviations of the columns' clean values; estimated where they are absent.
+        scale: Option<Vec<f64>>,
+        /// R: all means are within R scales of 0.
+        range: Option<f64>,
+    },
+    /// A covariance.
+    Covariance {
+        /// How.
+        method: covariance::Method,
+        /// The share of the budget for a mean to centre by.
+        centre: Option<f64>,
+    },
+}
+
+impl fmt::Display for Estimator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mean { method, .. } => method.fmt(f),
+            Self::Covariance { method, .. } => method.fmt(f),
+        }
+    }
+}
+
+/// Public parameters of estimates of windows, and what follows from them.
+#[derive(Clone, Debug)]
+pub struct WindowPublication {
+    parameters: PublicParameters,
+    estimator: Estimator,
+    private: bool,
+    charge: Charge,
+    noise_multiplier: f64,
+}
+
+impl WindowPublication {
+    /// What a pipeline publishes; none where it publishes moments. `private` is false where a seeded generator will draw the noise.
+    ///
+    /// # Errors
+    /// [`PublicationError`] says which parameter can't be and how to mend it.
+    pub fn new(parameters: PublicParameters, private: bool) -> Result<Option<Self>, PublicationError> {
+        let Some(estimator) = parameters.estimator.clone() else { return Ok(None) };
+        let charge = charge(&parameters, &estimator, private)?;
+        let noise_multiplier = charge.noise_multiplier;
+        Ok(Some(Self { parameters, estimator, private, charge, noise_multiplier }))
+    }
+
+    /// What the header of a public log says; none where it is one of moments.
+    ///
+    /// # Errors
+    /// [`PublicationError::Header`], or what the parameters in it can't be.
+    pub fn from_header(header: &PublicHeader) -> Result<Option<Self>, PublicationError> {
+        let Header { parameters, noise_multiplier, .. } = serde_json::from_slice(&header.parameters)?;
+        let publication = Self::new(parameters, header.private)?;
+        Ok(publication.map(|publication| Self { noise_multiplier, ..publication }))
+    }
+
+    /// The header of this publication's log.
+    ///
+    /// # Errors
+    /// [`PublicationError::Header`].
+    pub fn header(&self) -> Result<PublicHeader, PublicationError> {
+        let (parameters, noise_multiplier) = (self.parameters.clone(), self.noise_multiplier);
+        let header = Header { parameters, noise_multiplier, strategy: None };
+        Ok(PublicHeader { parameters: serde_json::to_vec(&header)?, private: self.private })
+    }
+
+    /// Goes on with the header of an earlier run, whose noise multiplier another version may have computed.
+    pub fn continuing(self, earlier: Self) -> Self {
+        let same = earlier.parameters == self.parameters && earlier.private == self.private;
+        if same && earlier.guarantee_holds() { earlier } else { self }
+    }
+
+    /// Whether what the header says is spent is what the parameters spend.
+    pub fn guarantee_holds(&self) -> bool {
+        self.noise_multiplier >= self.charge.noise_multiplier * (1.0 - MARGIN / 2.0)
+            && self.noise_multiplier <= self.charge.noise_multiplier * (1.0 + 1e-6)
+    }
+
+    /// What all windows together spend.
+    pub fn charge(&self) -> Charge {
+        Charge { noise_multiplier: self.noise_multiplier, ..self.charge.clone() }
+    }
+
+    /// The public parameters.
+    pub fn parameters(&self) -> &PublicParameters {
+        &self.parameters
+    }
+
+    /// What is asked of every window.
+    pub fn estimator(&self) -> &Estimator {
+        &self.estimator
+    }
+
+    /// False where a seeded generator drew the noise: such releases protect nobody.
+    pub fn is_private(&self) -> bool {
+        self.private
+    }
+
+    /// Which windows there are, from an epoch on.
+    pub fn windows(&self, first_epoch: u64) -> Windows {
+        Windows { columns: self.parameters.columns.len(), keys: self.parameters.keys(), first_epoch }
+    }
+
+    /// A shard for each key.
+    pub fn shards(&self) -> Shards {
+        let keys = self.parameters.keys();
+        Shards::new(keys, Layout { dimension: 1, second: SecondMoment::None }, keys)
+    }
+
+    /// The line of a key in an epoch, for these rows.
+    ///
+    /// # Errors
+    /// The reason, where the operating system has no entropy: then nothing may be released.
+    pub fn line(&self, asked: &Asked, epoch: u64, key: u32, rows: &[f64]) -> Result<Vec<u8>, String> {
+        let names: Vec<&str> = self.parameters.columns.iter().map(|column| column.name.as_str()).collect();
+        let found = match asked {
+            Asked::Mean(setup) => report::of_window_mean(setup.window(epoch, key, rows)?),
+            Asked::Covariance(setup) => {
+                report::of_window_covariance(&setup.window(epoch, key, rows)?, &names)
+            }
+        };
+        let mut line = serde_json::to_vec(&found).map_err(|error| error.to_string())?;
+        line.push(b'\n');
+        Ok(line)
+    }
+
+    /// The question with all that it takes.
+    ///
+    /// # Errors
+    /// [`PublicationError`] for a budget with which nothing can be asked.
+    pub fn asked(&self, source: NoiseSource) -> Result<Asked, PublicationError> {
+        let (parameters, keys) = (&self.parameters, self.parameters.keys());
+        let (epsilon, delta) = guarantee(parameters)?;
+        let (columns, horizon) = (parameters.columns.len(), parameters.epochs.schedule.horizon());
+        Ok(match &self.estimator {
+            Estimator::Mean { method, corruption, scale, range } => {
+                let scale = scale.clone().map_or(Scale::Estimated, Scale::Known);
+                let (method, corruption, range) = (*method, *corruption, *range);
+                let question = Question { method, epsilon, delta, corruption, scale, range };
+                Asked::Mean(MeanSetup { question, columns, keys, epochs: horizon, source })
+            }
+            Estimator::Covariance { method, centre } => Asked::Covariance(CovarianceSetup {
+                method: *method,
+                centre: *centre,
+                rho: rho(*method, columns, (epsilon, delta))?,
+                neighbours: parameters.privacy.neighbours,
+                bounds: parameters.columns.iter().map(|column| (column.lower, column.upper)).collect(),
+                keys,
+                horizon,
+                source,
+            }),
+        })
+    }
+
+    /// What a release says of each key, in their order; none if it is no release of such estimates.
+    pub fn read(&self, values: &[i128]) -> Option<Vec<Map<String, Value>>> {
+        let text = String::from_utf8(ShardRelease::bytes(values)?).ok()?;
+        let lines: Vec<Map<String, Value>> =
+            text.lines().map(|line| serde_json::from_str(line).ok()).collect::<Option<_>>()?;
+        (lines.len() == self.parameters.keys() as usize).then_some(lines)
+    }
+}
+
+/// A question with all that it takes.
+#[derive(Clone, Debug)]
+pub enum Asked {
+    /// For a robust mean.
+    Mean(MeanSetup),
+    /// For a covariance.
+    Covariance(CovarianceSetup),
+}
+
+fn guarantee(parameters: &PublicParameters) -> Result<(Epsilon, Delta), AccountingError> {
+    Ok((Epsilon::new(parameters.privacy.epsilon)?, Delta::new(parameters.privacy.delta)?))
+}
+
+fn rho(
+    method: covariance::Method,
+    columns: usize,
+    promise: (Epsilon, Delta),
+) -> Result<Rho, AccountingError> {
+    method.rho_for(columns, promise).ok_or(AccountingError::Rho(0.0))
+}
+
+/// What one window spends, and so all of them.
+fn charge(
+    parameters: &PublicParameters,
+    estimator: &Estimator,
+    private: bool,
+) -> Result<Charge, PublicationError> {
+    let (epsilon, delta) = guarantee(parameters)?;
+    let name = parameters.name.clone();
+    // Only whether it is private matters.
+    let source = if private { NoiseSource::System } else { NoiseSource::Seeded(0) };
+    let window = match estimator {
+        Estimator::Mean { method, .. } => Charge::of_mean(name, *method, (epsilon, delta), source)?,
+        Estimator::Covariance { method, .. } => {
+            let columns = parameters.columns.len();
+            let spending = method.spending(columns, rho(*method, columns, (epsilon, delta))?)?;
+            let neighbours = parameters.privacy.neighbours;
+            Charge::of_covariance((name, *method), &spending, (epsilon, delta), neighbours, source)?
+        }
+    };
+    Ok(Charge { epochs: parameters.epochs.schedule.horizon(), ..window })
+}

@@ -1,0 +1,122 @@
+//! What an estimate says, as JSON: the same for a file and for a window.
+
+use hushflow_mechanism::covariance;
+use hushflow_mechanism::mean::{Answer, Method, Part, Refusal};
+use hushflow_operators::{WindowCovariance, WindowMean};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+/// What an answer to the question for a mean says.
+#[derive(Clone, Debug, Serialize)]
+pub struct MeanReport {
+    /// The method that ran: what `auto` chose.
+    pub method: Method,
+    /// ε at δ of all parts together.
+    pub spent: f64,
+    /// The mean of each column; none where the answer is a refusal.
+    pub mean: Option<Vec<f64>>,
+    /// Standard deviation of the noise of each mean.
+    pub noise: Option<Vec<f64>>,
+    /// About how many records were kept, where some were taken out.
+    pub kept: Option<f64>,
+    /// Whether what was kept looks clean.
+    pub converged: Option<bool>,
+    /// Why there is no mean.
+    pub refusal: Option<Why>,
+    /// What each step spent.
+    pub parts: Vec<Part>,
+}
+
+/// A refusal, for programs and for people.
+#[derive(Clone, Debug, Serialize)]
+pub struct Why {
+    /// In words for programs.
+    #[serde(flatten)]
+    pub refusal: Refusal,
+    /// In words for people.
+    pub message: String,
+}
+
+impl From<Answer> for MeanReport {
+    fn from(answer: Answer) -> Self {
+        let Answer { method, outcome, parts, spent } = answer;
+        let (found, refusal) = match outcome {
+            Ok(found) => (Some(found), None),
+            Err(refusal) => (None, Some(refusal)),
+        };
+        MeanReport {
+            method,
+            spent,
+            mean: found.as_ref().map(|found| found.mean.clone()),
+            noise: found.as_ref().map(|found| found.noise.clone()),
+            kept: found.as_ref().and_then(|found| found.kept),
+            converged: found.map(|found| found.converged),
+            refusal: refusal.map(|refusal| Why { refusal, message: refusal.to_string() }),
+            parts,
+        }
+    }
+}
+
+/// What a covariance says, with the names of its columns.
+pub fn covariance(estimate: &covariance::Estimate, columns: &[impl AsRef<str>]) -> Map<String, Value> {
+    let covariance::Estimate { rows, rows_deviation, mean, covariance, measurements, .. } = estimate;
+    let pair = |one: usize, other: usize| [one, other].map(|place| columns.get(place).map(AsRef::as_ref));
+    let matrix: Vec<Vec<f64>> = covariance.row_iter().map(|row| row.iter().copied().collect()).collect();
+    let pairs = measurements.iter().filter(|entry| entry.row != entry.column);
+    let measured: Vec<_> = pairs.map(|entry| pair(entry.column, entry.row)).collect();
+    let entries: Vec<Value> = measurements
+        .iter()
+        .map(|entry| {
+            json!({
+                "columns": pair(entry.column, entry.row), "value": entry.value,
+                "noise": entry.deviation, "times": entry.times,
+            })
+        })
+        .collect();
+    let correlations = estimate.partial_correlations.iter();
+    let correlations: Vec<Value> = correlations
+        .map(|&(row, column, value)| json!({"columns": pair(column, row), "value": value}))
+        .collect();
+    let parts = estimate.budget.by_kind().into_iter();
+    let parts: Map<String, Value> = parts.map(|(part, rho)| (part.name().into(), json!(rho))).collect();
+    let fields = [
+        ("parts", json!(parts)),
+        ("rows", json!(rows)),
+        ("rows_noise", json!(rows_deviation)),
+        ("mean", json!(mean.as_ref().map(|mean| &mean.values))),
+        ("mean_noise", json!(mean.as_ref().map(|mean| &mean.deviations))),
+        ("covariance", json!(matrix)),
+        ("measured", json!(measured)),
+        ("measured_pairs", json!(estimate.measured_pairs())),
+        ("measurements", json!(entries)),
+        ("measurement_count", json!(estimate.measurement_count())),
+        ("rounds", json!(estimate.rounds)),
+        ("sparsity", json!(estimate.sparsity())),
+        ("partial_correlations", json!(correlations)),
+    ];
+    fields.into_iter().map(|(name, value)| (name.into(), value)).collect()
+}
+
+/// What is released of a window for whose mean was asked.
+pub(super) fn of_window_mean(window: WindowMean) -> Map<String, Value> {
+    let mut object = match window.answer.map(|answer| json!(MeanReport::from(answer))) {
+        Ok(Value::Object(report)) => report,
+        Ok(_) => Map::new(),
+        Err(message) => unanswered(message),
+    };
+    object.insert("rows".into(), window.rows.into());
+    object
+}
+
+/// What is released of a window for whose covariance was asked.
+pub(super) fn of_window_covariance(window: &WindowCovariance, columns: &[&str]) -> Map<String, Value> {
+    match &window.estimate {
+        Ok(estimate) => covariance(estimate, columns),
+        Err(reason) => unanswered(reason.to_string()),
+    }
+}
+
+/// What can't be answered, by public numbers alone.
+fn unanswered(message: String) -> Map<String, Value> {
+    Map::from_iter([("refusal".into(), json!({ "reason": "unanswerable", "message": message }))])
+}

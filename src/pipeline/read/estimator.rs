@@ -1,0 +1,125 @@
+//! The section `[release]` where its method is an estimator that looks at all records of an epoch at once.
+
+use hushflow_mechanism::covariance;
+use hushflow_mechanism::mean;
+use hushflow_mechanism::sensitivity::Neighbours;
+use hushflow_mechanism::strategy::StrategyName;
+use hushflow_mechanism::workload::Workload;
+
+use crate::estimates::Estimator;
+use crate::pipeline::document::{Field, Section};
+use crate::pipeline::{Privacy, Release};
+
+/// Whom `method` means, if it is an estimator.
+#[derive(Clone, Copy)]
+pub(super) enum Named {
+    Mean(mean::Method),
+    Covariance(covariance::Method),
+}
+
+/// The estimator that the document names, if it does.
+pub(super) fn named(root: &Section<'_>) -> Option<Named> {
+    let section = root.peek("release")?;
+    // A method that is no text is reported where the section is read.
+    let name = section.peek_text("method")?;
+    let mean = name.parse().ok().map(Named::Mean);
+    mean.or_else(|| name.parse().ok().map(Named::Covariance))
+}
+
+/// The section, to its last field.
+pub(super) fn estimator(section: &Section<'_>, named: Named, columns: usize) -> Option<Estimator> {
+    section.get("method");
+    match named {
+        Named::Mean(method) => mean(section, method, columns),
+        Named::Covariance(method) => {
+            let share = section.number("centre");
+            let share = match share {
+                Some(share) => Some(
+                    share.filter("a share of the budget above 0 and below 1", |&x| x > 0.0 && x < 1.0)?.value,
+                ),
+                None if section.get("centre").is_some() => return None,
+                None => None,
+            };
+            Some(Estimator::Covariance { method, centre: share })
+        }
+    }
+}
+
+fn mean(section: &Section<'_>, method: mean::Method, columns: usize) -> Option<Estimator> {
+    let corruption = section.number("corruption");
+    let corruption = section.require(
+        "corruption",
+        corruption,
+        "corruption = 0.01, the share of records that may be anything",
+    );
+    let share = "a share of records, at least 0 and below 1/2: nothing tells a majority of bad records from good ones";
+    let corruption = corruption.and_then(|field| field.filter(share, |x| (0.0..0.5).contains(x)));
+    let range = section.positive("range");
+    if method.needs_range() && section.get("range").is_none() {
+        section.report(format!(
+            "method = \"{method}\" needs range = 10: all means are within so many scales of 0"
+        ));
+    }
+    let scale = match section.get("scale") {
+        None => Some(None),
+        Some(field) => scale(field, columns),
+    };
+    let range = match (range, section.get("range")) {
+        (None, Some(_)) => None,
+        (range, _) => Some(range.map(|range| range.value)),
+    };
+    Some(Estimator::Mean { method, corruption: corruption?.value, scale: scale?, range: range? })
+}
+
+/// `"auto"`, or a standard deviation for each column.
+fn scale<'a>(field: Field<'a, &'a toml::de::DeValue<'a>>, columns: usize) -> Option<Option<Vec<f64>>> {
+    if field.value.as_str() == Some("auto") {
+        return Some(None);
+    }
+    let expected = format!("\"auto\" or a list of {columns} numbers above 0, one for each column");
+    let scales = field.numbers(&expected)?;
+    let scales =
+        scales.filter(&expected, |scales| scales.len() == columns && scales.iter().all(|x| *x > 0.0))?;
+    Some(Some(scales.value))
+}
+
+/// Reports what an estimator of windows has no use for, or no proof.
+pub(super) fn refuse(root: &Section<'_>, named: Named, privacy: Option<&Privacy>) {
+    let stays = |neighbours| match named {
+        Named::Mean(_) => neighbours == Neighbours::ReplaceOneInPlace,
+        Named::Covariance(_) => neighbours != Neighbours::ReplaceOne,
+    };
+    let kept = privacy.is_none_or(|privacy| stays(privacy.neighbours));
+    let Some(section) = root.peek("privacy") else { return };
+    if !kept {
+        section.report(match named {
+            Named::Mean(_) => {
+                "a mean of windows needs neighbours = \"replace-one-in-place\": how many records a window has must be public"
+            }
+            Named::Covariance(_) => {
+                "a covariance of windows needs neighbours = \"replace-one-in-place\", or \"zero-out\": a record must stay in its window"
+            }
+        });
+    }
+    for key in ["clip_norm", "second_moment_weight", "second_moments"] {
+        if let Some(field) = section.get(key) {
+            field.report("this is for moments, which an estimator of windows does not release: leave it out");
+        }
+    }
+    if root.peek("entity").is_some() {
+        root.report("windows protect single records: leave [entity] out, or release moments");
+    }
+    if let Some(field) = root.get("views") {
+        field.report("this is for moments; an estimate of a window is shown as it is: leave it out");
+    }
+}
+
+/// What the header of a log says where there is no strategy: nothing is correlated over time.
+pub(super) fn no_release() -> Release {
+    Release {
+        strategy: StrategyName::Identity,
+        workload: Workload::Prefix,
+        memory_limit: None,
+        method: hushflow_mechanism::mechanism::Method::default(),
+    }
+}

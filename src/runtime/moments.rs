@@ -1,0 +1,149 @@
+//! The dataflow of a pipeline that releases moments, and what stands beside it.
+
+use std::sync::Arc;
+
+use crossbeam::channel::Sender;
+use hushflow_mechanism::noise::NoiseSource;
+use hushflow_mechanism::view::View;
+use hushflow_operators::{
+    Accumulate, Bound, BoundSetup, Clip, Commit, CommitLog, Densities, Epochs, Release, ReleaseSetup, Views,
+};
+use timely::dataflow::operators::vec::Map;
+use timely::dataflow::operators::{Concat, Inspect, Probe};
+use timely::worker::Worker;
+
+use super::feed::source;
+use super::journal::{Journal, Mark, Stamps, Start};
+use super::standings::Standings;
+use super::{CHECKPOINT_INTERVAL, Content, Output, RunError, Running};
+use crate::ledger::Charge;
+use crate::pipeline::{self, PublicParameters};
+use crate::publication::{Publication, PublicationError};
+use crate::state::{PublicHeader, PublicReader, Recovered};
+
+/// Moments, and the views of them.
+pub(super) struct Moments {
+    pub(super) publication: Publication,
+    pub(super) views: Vec<pipeline::View>,
+    pub(super) outputs: Sender<Output>,
+}
+
+impl Content for Moments {
+    type Audience = (Vec<(View, Stamps)>, Sender<Output>);
+
+    fn parameters(&self) -> &PublicParameters {
+        self.publication.parameters()
+    }
+
+    fn header(&self) -> Result<PublicHeader, PublicationError> {
+        self.publication.header()
+    }
+
+    fn charge(&self) -> Result<Charge, PublicationError> {
+        Charge::of(&self.publication)
+    }
+
+    fn recover(
+        &self,
+        recovered: Recovered,
+        noise: NoiseSource,
+    ) -> Result<(Start, Option<Standings>), RunError> {
+        Start::recover(&self.publication, recovered, noise)
+    }
+
+    fn audience(
+        &self,
+        journal: &mut Journal,
+        mut releases: PublicReader,
+        committed: u64,
+    ) -> Result<Self::Audience, RunError> {
+        let view =
+            |view: &pipeline::View| self.publication.view(&view.workload).with_square_bias(view.squares);
+        let mut views: Vec<View> = self.views.iter().map(view).collect();
+        for _ in 0..committed {
+            let release = releases.next_frame()?.ok_or(RunError::Checkpoint)?;
+            for view in &mut views {
+                view.push(&release.values)?.for_each(drop);
+            }
+        }
+        let views = views.into_iter().map(|view| (view, journal.stamps())).collect();
+        Ok((views, self.outputs.clone()))
+    }
+
+    fn build(&self, worker: &mut Worker, run: Running<'_>, lead: Option<(Journal, Self::Audience)>) {
+        // All processes release with the noise and the strategy of the log.
+        let publication = match run.start.calibration.clone() {
+            Some(calibration) => self.publication.clone().with_calibration(calibration),
+            None => return run.fault.raise(RunError::Checkpoint),
+        };
+        match publication {
+            Ok(publication) => self.build_of(&publication, worker, run, lead),
+            Err(error) => run.fault.raise(error),
+        }
+    }
+}
+
+impl Moments {
+    fn build_of(
+        &self,
+        publication: &Publication,
+        worker: &mut Worker,
+        run: Running<'_>,
+        lead: Option<(Journal, <Self as Content>::Audience)>,
+    ) {
+        let Running { noise, feed, fault, start, committed, last } = run;
+        let (log, views) = lead.unzip();
+        let log = log.map(|journal| Box::new(journal) as Box<dyn CommitLog<Mark>>);
+        let shards = publication.shards();
+        let number = worker.index();
+        let first_epoch = start.first_epoch;
+        let bounds = publication.parameters().entity.as_ref().map(|entity| BoundSetup {
+            limits: entity.limits,
+            columns: publication.bounds(),
+            standings: Arc::new(start.standings),
+            first_epoch,
+        });
+        let setup = ReleaseSetup {
+            mechanism: Arc::clone(publication.mechanism()),
+            shards,
+            source: noise,
+            states: Arc::new(start.states),
+            first_epoch,
+            checkpoint_interval: CHECKPOINT_INTERVAL,
+        };
+        worker.dataflow::<u64, _, _>(|scope| {
+            let sources = source(scope, feed, number, first_epoch, committed.clone(), fault.clone());
+            let (mut records, mut marks) = (sources.records.epochs(), sources.marks.map(Mark::Position));
+            // The same on every worker: it follows from public parameters.
+            if let Some(setup) = bounds {
+                let bounded = records.bound(setup, fault.clone());
+                (records, marks) = (bounded.records, marks.concat(bounded.admitted.map(Mark::Admitted)));
+            }
+            let released = records
+                .clip(Arc::clone(publication.clipper()), fault.clone())
+                .accumulate(publication.layout(), shards, fault.clone())
+                .release(sources.ends, setup, fault.clone())
+                .commit(marks, shards, first_epoch, log, fault.clone())
+                .inspect(move |released| last.set(released.epoch + 1))
+                .probe_with(committed);
+            // Every worker builds the same dataflow; views see something on the first alone.
+            let (views, outputs) = views.unzip();
+            let mut views = views.into_iter().flatten();
+            for (view, projection) in self.views.iter().map(|view| view.covariance).enumerate() {
+                let outputs = outputs.clone();
+                let (moments, mut stamps) = views.next().unzip();
+                released
+                    .clone()
+                    .view(|| moments.expect("releases come to the lead alone"), fault.clone())
+                    .density_by(projection)
+                    .inspect(move |estimated| {
+                        let stamp = stamps.as_mut().and_then(|stamps| stamps.of(estimated.moments.epoch));
+                        if let (Some(outputs), Some(stamp)) = (&outputs, stamp) {
+                            // Whoever no longer listens does not stop the release.
+                            let _ = outputs.send(Output { view, estimated: estimated.clone(), stamp });
+                        }
+                    });
+            }
+        });
+    }
+}
