@@ -24,6 +24,9 @@ use std::sync::LazyLock;
 /// Bins that the table covers.
 const COVERED: u64 = 1024;
 
+/// Places of the table: a power of two beyond [`COVERED`], so that a place is masked instead of compared.
+const ROOM: usize = 2048;
+
 /// Where the scan of the cumulative table begins, by the leading bits of U.
 const GUIDE_BITS: u32 = 12;
 
@@ -31,10 +34,10 @@ const GUIDE_BITS: u32 = 12;
 pub(super) struct Bins {
     bits: u32,
     denominator: u64,
-    /// `cumulative[h] = t_0 + … + t_h`.
-    cumulative: Vec<u64>,
+    /// `cumulative[h] = t_0 + … + t_h` for every h of the table, and 0 beyond: no U is below that.
+    cumulative: Box<[u64; ROOM]>,
     /// For each beginning of U the h whose share is its first.
-    guide: Vec<u16>,
+    guide: Box<[u16; 1 << GUIDE_BITS]>,
 }
 
 /// The table of every release: D = 81 exceeds Σexp(−h²/8192) = 80.71.
@@ -45,16 +48,15 @@ impl Bins {
 
     pub(super) fn new(bits: u32, denominator: u64) -> Self {
         let mut sum = 0u64;
-        let cumulative: Vec<u64> = (0..COVERED)
-            .map(|h| {
-                sum += whole_part(h, bits, denominator);
-                sum
-            })
-            .collect();
+        let mut cumulative = Box::new([0; ROOM]);
+        for (h, end) in (0..COVERED).zip(cumulative.iter_mut()) {
+            sum += whole_part(h, bits, denominator);
+            *end = sum;
+        }
         let shift = bits - GUIDE_BITS;
-        let guide = (0..1u64 << GUIDE_BITS)
-            .map(|g| cumulative.partition_point(|&c| c <= g << shift).min(cumulative.len() - 1) as u16)
-            .collect();
+        let (ends, last) = (&cumulative[..COVERED as usize], COVERED as usize - 1);
+        let first = |g: usize| ends.partition_point(|&end| end <= (g as u64) << shift).min(last) as u16;
+        let guide = Box::new(std::array::from_fn(first));
         assert!(sum + COVERED < 1 << bits, "the table leaves room for the exact trials");
         Bins { bits, denominator, cumulative, guide }
     }
@@ -74,9 +76,19 @@ impl Bins {
     fn table_entry(&self, uniform: u64) -> Option<u64> {
         let first = usize::from(self.guide[(uniform >> (self.bits - GUIDE_BITS)) as usize]);
         let h = first + usize::from(uniform >= self.cumulative[first]);
-        let rest = self.cumulative.get(h..)?;
+        let rest = self.cumulative[..COVERED as usize].get(h..)?;
         let further = rest.iter().position(|&end| uniform < end)?;
         Some((h + further) as u64)
+    }
+
+    /// For the table of every release: the bin of U, the leading bits of a word, and true, where it is the first that the guide
+    /// tells or the next one; else another bin, at most 1024, and false.
+    #[inline(always)]
+    pub(super) fn guess(&self, word: u64) -> (u64, bool) {
+        let uniform = word >> (64 - Self::RELEASE_BITS);
+        let first = usize::from(self.guide[(word >> (64 - GUIDE_BITS)) as usize]);
+        let bin = first + usize::from(uniform >= self.cumulative[first % ROOM]);
+        (bin as u64, uniform < self.cumulative[bin % ROOM])
     }
 
     #[cold]

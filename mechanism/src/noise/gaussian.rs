@@ -24,6 +24,13 @@
 //! decided by 16 bits in 98.6 % of all cases, by 64 bits in all but 2⁻⁴⁰ of the rest, and by as many
 //! as it takes, in integers, in what remains. No comparison is ever rounded.
 //!
+//! **In blocks.** [`DiscreteGaussian::fill`] makes 64 rounds at a time, without a branch, as if none needed more than the common case.
+//! It believes one only where (1) U lies in the share of the very bin that it took from the table, (2) the remainder of Lemire's
+//! product is at least the bound, so the word is taken whatever the rest of his rule says, (3) h ≤ 1024, so that one trial decides,
+//! and the first 16 bits of U₁ exceed every e that the leading bits of j allow, and (4) x ≠ 0. Then the round above ends with the
+//! same x, made of the same words, and asks for no bit more. Every other round is made as above, from its words, in the
+//! order of the draws. So each x is that of rounds made one after another, for a seeded generator too. ∎
+//!
 //! **Cost.** Two 64-bit words for W < 2⁵⁸ and three above, drawn for many rounds at a time; two multiplications, no
 //! division, no floating point. Time depends on the noise only, which is drawn before the sums of its epoch are looked at.
 
@@ -105,17 +112,56 @@ impl DiscreteGaussian {
         if self.low_bits == 0 { self.draw::<2, R>(rng) } else { self.draw::<3, R>(rng) }
     }
 
-    /// A round for every draw, and more for those that it does not end.
+    /// A round for every draw, and more for those that it does not end: first [`plain_round`](Self::plain_round) of all, then the
+    /// rounds of those that it leaves open.
     fn fill_by_rounds<const WORDS: usize, R: CryptoRng + ?Sized>(&self, rng: &mut R, noise: &mut [i128]) {
         let mut bytes = Zeroizing::new([[[0u8; 8]; WORDS]; ROUNDS]);
         for noise in noise.chunks_mut(ROUNDS) {
             let bytes = &mut bytes[..noise.len()];
             rng.fill_bytes(bytes.as_flattened_mut().as_flattened_mut());
-            for (x, bytes) in noise.iter_mut().zip(bytes.iter()) {
-                let round = self.round(bytes.map(u64::from_le_bytes), rng);
-                *x = round.unwrap_or_else(|| self.draw::<WORDS, R>(rng));
+            let mut open = self.plain_rounds(bytes, noise);
+            while open != 0 {
+                let place = open.trailing_zeros() as usize;
+                let round = self.round(bytes[place].map(u64::from_le_bytes), rng);
+                noise[place] = round.unwrap_or_else(|| self.draw::<WORDS, R>(rng));
+                open &= open - 1;
             }
         }
+    }
+
+    /// Plain rounds of at most 64 draws. Gives a bit for each, the lowest for the first: set where the round is open.
+    fn plain_rounds<const WORDS: usize>(&self, bytes: &[[[u8; 8]; WORDS]], noise: &mut [i128]) -> u64 {
+        let mut open = 0;
+        for (x, bytes) in noise.iter_mut().zip(bytes) {
+            let (value, ended) = self.plain_round(bytes.map(u64::from_le_bytes));
+            *x = value;
+            open = open >> 1 | u64::from(!ended) << 63;
+        }
+        open >> (ROUNDS - noise.len())
+    }
+
+    /// What [`round`](Self::round) gives where the common case of every step is told from its words alone, and true; else anything,
+    /// and false. No operation overflows: h ≤ 1024, so hW + j < 2⁶⁹ where the bin is narrow, and else hw + j < 2⁴³ before it is
+    /// shifted by at most 64 bits.
+    #[inline(always)]
+    fn plain_round<const WORDS: usize>(&self, words: [u64; WORDS]) -> (i128, bool) {
+        let (bin, told) = self.bins.guess(words[0]);
+        let product = u128::from(words[1]) * u128::from(self.leading);
+        // ⌊product/2⁶⁴⌋ is uniform below the leading factor unless the rest of the product is small: see `uniform_below`.
+        let uniform = product as u64 >= self.leading;
+        let accepted = squeezed(bin, (words[1] >> 48) + 2, (words[0] >> 1) & 0xffff);
+        let leading = u128::from(bin) * u128::from(self.leading) + (product >> 64);
+        let magnitude = match words.get(2) {
+            None => leading,
+            // A shift of 128 bits, by 1 to 64, whose halves take a shift each.
+            Some(low) => {
+                let [leading, shift] = [leading as u64, u64::from(self.low_bits)];
+                let high = u128::from(leading >> (64 - shift)) << 64;
+                high | u128::from(leading << (shift - 1) << 1 | low >> (64 - shift))
+            }
+        } as i128;
+        let sign = -i128::from(words[0] & 1);
+        ((magnitude ^ sign).wrapping_sub(sign), told & uniform & accepted & (magnitude != 0))
     }
 
     #[inline(never)]
@@ -224,14 +270,16 @@ impl DiscreteGaussian {
 }
 
 /// Whether one trial is enough and U₁ ≥ e for every U₁ that begins with these 16 bits.
-#[inline]
+#[inline(always)]
 fn surely_accepted(place: &Place, squeeze: u64) -> bool {
-    if place.bin >= SINGLE_TRIAL {
-        return false;
-    }
-    let f = place.fraction;
-    // e < f(2h·2¹⁶ + f)/2⁴⁵, so in units of 2⁻¹⁶ below the shifted value plus one.
-    squeeze > (f * (((2 * place.bin) << 16) + f)) >> 29
+    place.bin < SINGLE_TRIAL && squeezed(place.bin, place.fraction, squeeze)
+}
+
+/// The same for bins that take a single trial: `e < f(2h·2¹⁶ + f)/2⁴⁵`, so in units of 2⁻¹⁶ below the shifted value plus one. All
+/// is below 2⁶⁴, as h < 2¹² and f ≤ 2¹⁶ + 1.
+#[inline(always)]
+fn squeezed(bin: u64, fraction: u64, squeeze: u64) -> bool {
+    squeeze > fraction.wrapping_mul((bin << 17).wrapping_add(fraction)) >> 29
 }
 
 /// An exactly uniform integer below `bound`, with the word it was made of: this one, or the first of the generator that can
@@ -245,5 +293,53 @@ fn uniform_below<R: CryptoRng + ?Sized>(bound: u64, mut word: u64, rng: &mut R) 
             return (word, (product >> 64) as u64);
         }
         word = rng.next_u64();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chacha20::ChaCha20Rng;
+    use rand::{Rng, SeedableRng};
+
+    /// Where a plain round ends, the round gives the same and asks for no more bits; and it ends nearly always.
+    fn check<const WORDS: usize>(significand: u32, exponent: u32) {
+        let scale = NoiseScale::new(significand, exponent).unwrap();
+        let gaussian = DiscreteGaussian::new(scale);
+        let mut rng = ChaCha20Rng::seed_from_u64(u64::from(significand) ^ u64::from(exponent));
+        let (rounds, mut open) = (100_000, 0);
+        for round in 0..rounds {
+            let mut words: [u64; WORDS] = std::array::from_fn(|_| rng.next_u64());
+            // Now and then a bin, a place, or both at the end of their range.
+            match round % 64 {
+                1 => words[0] |= !0 << 52,
+                2 => words[0] &= !0 >> 12,
+                3 => words[1] |= !0 << (round % 61),
+                4 => words[1] >>= round % 61,
+                5 => words = [words[0] & 1; WORDS],
+                _ => {}
+            }
+            let before = rng.get_word_pos();
+            match gaussian.plain_round(words) {
+                (x, true) => {
+                    assert_eq!(gaussian.round(words, &mut rng), Some(x), "{words:x?}");
+                    assert_eq!(rng.get_word_pos(), before, "no more bits");
+                }
+                (_, false) => open += 1,
+            }
+        }
+        assert!(open < rounds / 10, "{open}");
+    }
+
+    #[test]
+    fn a_plain_round_is_the_round() {
+        check::<2>(1 << 20, 0);
+        check::<2>(3_000_000_019, 20);
+        check::<2>(u32::MAX, 25);
+        check::<3>(u32::MAX, 27);
+        check::<3>(1 << 31, 30);
+        check::<3>(0xdead_beef, 42);
+        check::<3>(u32::MAX, 64);
+        check::<3>(1, 64);
     }
 }
