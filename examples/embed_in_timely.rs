@@ -76,6 +76,7 @@ fn parameters() -> Result<PublicParameters, Box<dyn Error>> {
         columns: vec![pipeline::Column { name: "dep_delay".into(), lower: -60.0, upper: 240.0 }],
         key: Some(pipeline::Key { column: "origin".into(), values: AIRPORTS.map(String::from).to_vec() }),
         entity: None,
+        estimator: None,
         epochs: pipeline::Epochs { schedule: Schedule::ByTime(schedule), time: None, arrival: None },
         privacy: pipeline::Privacy {
             epsilon: 1.0,

@@ -71,6 +71,14 @@ impl Drop for Machines {
     }
 }
 
+impl Machines {
+    /// Takes a machine off the network without a word to anyone.
+    fn unplug(&self, machine: usize) {
+        let (hub, port) = (self.name(self.number), format!("port{machine}"));
+        assert!(ip(&["-n", &hub, "link", "set", &port, "down"]), "the cable is there");
+    }
+}
+
 /// Whether this could be done.
 fn ip(arguments: &[&str]) -> bool {
     Command::new("ip").args(arguments).output().is_ok_and(|done| done.status.success())
@@ -110,4 +118,22 @@ fn processes_across_machines_are_killed_and_go_on_in_other_numbers() {
     let alone = lab.path("alone");
     finish(&mut run(&pipeline, &alone, 1)).succeeded();
     assert!(sums(&alone) == sums(&state), "as one process has them");
+}
+
+#[test]
+fn a_machine_that_vanishes_ends_the_others() {
+    let Some(machines) = Machines::new(3) else { return };
+    let lab = Lab::new();
+    let stream = Stream { rows: 64_000, epochs: 1600 };
+    lab.write("data.csv", stream.csv());
+    let pipeline = lab.write("pipeline.toml", stream.pipeline("data.csv", ""));
+    let state = lab.path("state");
+    let children = machines.start(3, &pipeline, &state);
+    await_until("the cluster publishes", || !releases(&state).is_empty());
+    machines.unplug(2);
+    // Both sides find it out, and no connection was closed.
+    for child in children {
+        wait(child).failed(1, &["another process of the cluster has ended"]);
+    }
+    assert!(releases(&state).len() < stream.epochs as usize, "the machine vanished half-way");
 }

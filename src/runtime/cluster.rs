@@ -18,6 +18,8 @@ use timely::communication::allocator::{AllocatorBuilder, ProcessBuilder};
 use timely::worker::Worker;
 use tracing::info;
 
+use crate::source::keep_alive;
+
 const MAGIC: [u8; 8] = *b"hushflow";
 const VERSION: u32 = 1;
 const GREETING: usize = 24;
@@ -232,6 +234,7 @@ fn read_greeting(stream: &mut TcpStream, deadline: Instant) -> std::io::Result<[
     stream.read_exact(&mut bytes)?;
     stream.set_read_timeout(None)?;
     stream.set_nodelay(true)?;
+    keep_alive(stream)?;
     Ok(bytes)
 }
 

@@ -57,7 +57,7 @@ pub use error::{Defect, SourceError};
 pub(crate) use follow::Followed;
 pub(crate) use intake::Intake;
 pub use reader::SourceReader;
-pub(crate) use socket::Connections;
+pub(crate) use socket::{Connections, keep_alive};
 
 /// The most records of a batch.
 pub const BATCH_RECORDS: usize = 4096;

@@ -26,9 +26,9 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(1);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A connection that nothing has come over for so long is probed …
-const QUIET: Duration = Duration::from_secs(15);
+const QUIET: Duration = Duration::from_secs(10);
 /// … so often at these intervals.
-const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+const PROBE_INTERVAL: Duration = Duration::from_secs(3);
 const PROBES: u32 = 3;
 
 /// Peers, one after the other.
@@ -232,13 +232,16 @@ pub(super) fn connect(address: &str) -> io::Result<TcpStream> {
     Err(refused)
 }
 
-/// A peer that has gone without a word is found out.
-pub(super) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+/// A peer that has gone without a word is found out, by 19 seconds of silence: whether nothing is sent, or what is sent is
+/// not acknowledged.
+pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     let socket = stream.as_fd();
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, QUIET)?;
     sockopt::set_tcp_keepintvl(socket, PROBE_INTERVAL)?;
     sockopt::set_tcp_keepcnt(socket, PROBES)?;
+    let patience = QUIET + PROBES * PROBE_INTERVAL;
+    sockopt::set_tcp_user_timeout(socket, patience.as_millis() as u32)?;
     Ok(())
 }
 
