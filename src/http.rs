@@ -200,12 +200,13 @@ impl Status {
 pub(crate) struct Events<'a>(&'a mut dyn Write);
 
 impl Events<'_> {
-    /// One event. A client that comes back tells the `number` of the last one. `data` is one line.
+    /// One event. A client that comes back tells the `number` of the last one. It joins the lines of `data` again.
     ///
     /// # Errors
     /// If the client is gone, or has taken nothing for too long.
     pub(crate) fn send(&mut self, number: u64, data: &str) -> io::Result<()> {
-        self.0.write_all(format!("id: {number}\ndata: {data}\n\n").as_bytes())
+        let lines: String = data.lines().map(|line| format!("data: {line}\n")).collect();
+        self.0.write_all(format!("id: {number}\n{lines}\n").as_bytes())
     }
 
     /// An event of a kind of its own, which has no number. `data` is one line.

@@ -67,6 +67,7 @@
 pub use hushflow_mechanism as mechanism;
 pub use hushflow_operators as operators;
 
+mod broker;
 pub mod estimates;
 mod http;
 pub mod ledger;

@@ -62,5 +62,5 @@ fn a_sink_that_fails_holds_up_nothing_and_goes_on_later() {
     assert_eq!(lines(&lab.path("out")).1.len(), 40 * 7);
     // Another history must not go on in the same file.
     let other = lab.path("other state");
-    finish(run(&pipeline, &other, 1).stdin(Stdio::null())).failed(1, &["in this file is not of the history"]);
+    finish(run(&pipeline, &other, 1).stdin(Stdio::null())).failed(1, &["is not of the history"]);
 }

@@ -16,7 +16,7 @@ use hushflow::runtime::{
     Acknowledge, Cluster, Options, Output, Summary, WindowOutput, publication, run, run_windows,
     window_publication,
 };
-use hushflow::sink::{Following, Format, Subject, WindowWriter, Writer};
+use hushflow::sink::{Following, Format, SinkError, Subject, WindowWriter, Writer};
 use hushflow::source::Control;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_shutdown};
@@ -141,7 +141,7 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
         }
     });
     let subject = Subject::Moments(publication.clone(), pipeline.views.clone());
-    let sinks = sinks(&pipeline, &options, &subject);
+    let sinks = sinks(&pipeline, &options, &subject)?;
     let summary = run(&pipeline, &options, outputs);
     let sunk: Vec<_> = sinks.into_iter().map(Following::finish).collect();
     let written = writing.join().map_err(|_| CliError::failed("the output thread died"))?;
@@ -171,7 +171,7 @@ fn publish_windows(
         let (mut writer, quiet) = (WindowWriter::new(publication.clone(), format), arguments.quiet);
         move || write_each(&published, quiet, |output, out| writer.write(output, out))
     });
-    let sinks = sinks(pipeline, options, &Subject::Windows(publication.clone()));
+    let sinks = sinks(pipeline, options, &Subject::Windows(publication.clone()))?;
     let summary = run_windows(pipeline, options, outputs);
     let sunk: Vec<_> = sinks.into_iter().map(Following::finish).collect();
     let written = writing.join().map_err(|_| CliError::failed("the output thread died"))?;
@@ -181,10 +181,16 @@ fn publish_windows(
     Ok(sunk.into_iter().collect::<Result<(), _>>()?)
 }
 
-/// The files that follow the log, in the process that writes it.
-fn sinks(pipeline: &Pipeline, options: &Options, subject: &Subject) -> Vec<Following> {
+/// What follows the log, in the process that writes it.
+fn sinks(pipeline: &Pipeline, options: &Options, subject: &Subject) -> Result<Vec<Following>, SinkError> {
     let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
-    let start = |sink: &Sink| Following::start(sink.clone(), options.state.clone(), subject.clone(), warn);
+    let start = |sink: &Sink| {
+        let following = Following::start(sink.clone(), options.state.clone(), subject.clone(), warn)?;
+        if let Some(address) = following.address() {
+            let _ = writeln!(stderr(), "http://{address}/events tells what is published");
+        }
+        Ok(following)
+    };
     pipeline.sinks.iter().filter(|_| leads).map(start).collect()
 }
 

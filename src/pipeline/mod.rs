@@ -34,7 +34,7 @@ use crate::ledger::Budget;
 use crate::state::Settings;
 
 pub use document::Problem;
-pub use sinks::{Rotation, Sink};
+pub use sinks::{ReleaseFile, ReleaseStream, Rotation, Sink};
 pub use source::{Address, Broker, Credentials, Followed, Format, Input, Protocol, Socket, Source};
 
 /// A validated pipeline file.
@@ -64,7 +64,7 @@ pub struct Pipeline {
     pub strategy_file: Option<PathBuf>,
     /// `[[views]]`: what people read; one view of the running average if the file has none.
     pub views: Vec<View>,
-    /// `[[sinks]]`: files that follow the log.
+    /// `[[sinks]]`: what follows the log.
     pub sinks: Vec<Sink>,
     /// `[state] directory`: where logs are kept.
     pub state_directory: Option<PathBuf>,

@@ -15,6 +15,8 @@ pub struct Source {
     pub journal: bool,
     /// `header`: the names of the columns where a CSV stream doesn't begin with them.
     pub header: Option<Vec<String>>,
+    /// `field`: the field of an entry of Redis that holds a record as text.
+    pub field: Option<String>,
 }
 
 impl Source {
@@ -146,7 +148,7 @@ impl fmt::Debug for Credentials {
 pub enum Protocol {
     /// Redis: a stream of entries with named fields.
     Redis,
-    /// NATS JetStream: messages of one JSON object each.
+    /// NATS JetStream: messages of one record each.
     Nats,
 }
 
@@ -159,6 +161,8 @@ pub enum Format {
     Ndjson,
     /// Entries with fields by name, as Redis has them.
     Fields,
+    /// Parquet files.
+    Parquet,
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 
 use super::journal::Recorded;
 use super::{Options, RunError};
-use crate::pipeline::{Input, Pipeline, Protocol};
+use crate::pipeline::{Format, Input, Pipeline, Protocol};
 use crate::source::{Connections, Control, Followed, Intake, Position, SourceError, SourceReader};
 use crate::state::{Ingest, IngestPlace, Store};
 
@@ -54,6 +54,8 @@ pub(super) enum Partition {
     Redis = 3,
     /// A stream of JetStream.
     Nats = 4,
+    /// Row groups of the Parquet files that the pipeline lists.
+    Parquet = 5,
 }
 
 impl Partition {
@@ -61,8 +63,11 @@ impl Partition {
         match &pipeline.source.input {
             _ if pipeline.source.journal => Partition::Journal,
             Input::Followed(_) => Partition::Followed,
-            Input::Broker(broker) if broker.protocol == Protocol::Redis => Partition::Redis,
-            Input::Broker(_) => Partition::Nats,
+            Input::Broker(broker) => match broker.protocol {
+                Protocol::Redis => Partition::Redis,
+                Protocol::Nats => Partition::Nats,
+            },
+            Input::Files(_) if pipeline.source.format == Format::Parquet => Partition::Parquet,
             _ => Partition::Source,
         }
     }

@@ -5,11 +5,19 @@
 //! the count's noise where they are not. Means, covariances and what follows from them have confidence intervals too,
 //! and every line of a density says whether it shows the data or their noise.
 //!
-//! A [`WindowWriter`] writes what a pipeline found in windows. A [`FileSink`] writes JSON lines into files that follow the public log.
+//! A [`WindowWriter`] writes what a pipeline found in windows.
+//! The sinks of a pipeline follow the public log ([`Following`]): files, streams of Redis and JetStream, server-sent events.
 
 mod csv;
+mod error;
+mod events;
+mod feed;
 mod file;
+mod following;
+mod jetstream;
 mod json;
+mod lines;
+mod redis;
 mod table;
 mod windows;
 
@@ -22,7 +30,9 @@ use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::view::{Moments, SecondMomentSource};
 use hushflow_operators::Estimated;
 
-pub use file::{FileSink, Following, SinkError, Subject};
+pub use error::SinkError;
+pub use following::Following;
+pub use lines::Subject;
 pub use windows::WindowWriter;
 
 use crate::pipeline::{Estimate, View};

@@ -14,9 +14,11 @@ use std::time::Instant;
 
 use super::control::{Backoff, Control};
 use super::error::SourceError;
+use super::form::Form;
 use super::nats::Nats;
 use super::redis::Redis;
 use super::row::{Outcome, Row, Rows};
+use crate::broker::{self, name};
 use crate::pipeline::{Broker, Protocol};
 
 /// The least number that the next entry may have, in two parts as in a [`Position`](super::Position).
@@ -38,17 +40,29 @@ impl From<io::Error> for Trouble {
     }
 }
 
+impl From<broker::Trouble> for Trouble {
+    fn from(trouble: broker::Trouble) -> Self {
+        match trouble {
+            broker::Trouble::Passing(error) => Trouble::Passing(error),
+            broker::Trouble::Refused { path, problem } => {
+                Trouble::Lasting(SourceError::Server { path, problem })
+            }
+            broker::Trouble::NoStream => Trouble::Passing(io::Error::other("the stream is not there")),
+        }
+    }
+}
+
 /// A connection over which entries come, in their order.
 pub(super) trait Entries: Send {
     /// Reads the next entry into `row`, and gives the place behind it; none if there has been none for a moment.
-    fn next(&mut self, row: &mut Row, wanted: &[String]) -> Result<Option<Place>, Trouble>;
+    fn next(&mut self, row: &mut Row, form: &mut Form) -> Result<Option<Place>, Trouble>;
 }
 
 /// The rows of a stream.
 pub(super) struct BrokerRows {
     broker: Broker,
     control: Control,
-    wanted: Vec<String>,
+    form: Form,
     place: Place,
     entries: Option<Box<dyn Entries>>,
     backoff: Backoff,
@@ -56,21 +70,12 @@ pub(super) struct BrokerRows {
     last: Instant,
 }
 
-/// A stream in messages.
-pub(super) fn name(broker: &Broker) -> String {
-    let scheme = match broker.protocol {
-        Protocol::Redis => "redis",
-        Protocol::Nats => "nats",
-    };
-    format!("{scheme}://{} {}", broker.address, broker.stream)
-}
-
 impl BrokerRows {
-    pub(super) fn new(broker: &Broker, control: &Control, place: Place, wanted: &[String]) -> Self {
+    pub(super) fn new(broker: &Broker, control: &Control, place: Place, form: Form) -> Self {
         BrokerRows {
             broker: broker.clone(),
             control: control.clone(),
-            wanted: wanted.into(),
+            form,
             place,
             entries: None,
             backoff: Backoff::default(),
@@ -90,7 +95,7 @@ impl BrokerRows {
             self.entries = Some(self.connect()?);
             self.last = Instant::now();
         }
-        self.entries.as_mut().map_or(Ok(None), |entries| entries.next(row, &self.wanted))
+        self.entries.as_mut().map_or(Ok(None), |entries| entries.next(row, &mut self.form))
     }
 
     /// Lets the connection go, and waits before the next attempt.
@@ -128,12 +133,6 @@ impl Rows for BrokerRows {
     fn line(&self) -> u64 {
         self.place.0
     }
-}
-
-/// The error of a server that trying again does not mend, in its own words: they are about the stream, not about records.
-pub(super) fn refusal(broker: &Broker, words: &str) -> Trouble {
-    let problem: String = words.chars().filter(|c| !c.is_control()).take(200).collect();
-    Trouble::Lasting(SourceError::Server { path: PathBuf::from(name(broker)), problem })
 }
 
 /// The error of a stream that is not what it was.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often a source that waits looks whether it is to stop.
-pub(super) const GLANCE: Duration = Duration::from_millis(50);
+pub(crate) const GLANCE: Duration = Duration::from_millis(50);
 
 /// The longest pause between two attempts to connect.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -89,23 +89,23 @@ impl fmt::Debug for Control {
 
 /// The pauses between attempts to connect: they double, so a server that comes back is not run over.
 #[derive(Default)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     failures: u32,
 }
 
 impl Backoff {
     /// After an attempt that succeeded.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
 
     /// After one that failed: whether it was the first since the last success, and so news.
-    pub(super) fn failed(&mut self) -> bool {
+    pub(crate) fn failed(&mut self) -> bool {
         self.failures += 1;
         self.failures == 1
     }
 
-    pub(super) fn pause(&self) -> Duration {
+    pub(crate) fn pause(&self) -> Duration {
         LONGEST_PAUSE.min(Duration::from_millis(50) * 2u32.saturating_pow(self.failures))
     }
 }

@@ -68,6 +68,17 @@ impl CsvRows {
         self
     }
 
+    /// Goes on in `stream`, whatever was before.
+    pub(super) fn begin(&mut self, stream: Stream) {
+        self.parser.reset();
+        self.stream = stream;
+    }
+
+    /// Whether nothing comes but line ends.
+    pub(super) fn is_at_end(&mut self) -> bool {
+        self.skip_line_ends().is_ok() && self.stream.fill_buf().is_ok_and(<[u8]>::is_empty)
+    }
+
     /// Reads the next record: the number of its fields.
     fn read_fields(&mut self, row: &mut Row) -> io::Result<(Outcome, usize)> {
         self.skip_line_ends()?;

@@ -120,6 +120,14 @@ pub enum SourceError {
         /// Where the stream and the state disagree.
         what: String,
     },
+    /// A Parquet file can't be used.
+    #[error("{}: {problem}", path.display())]
+    Parquet {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// A file ends before the place to resume from.
     #[error(
         "{}: the file has {found} bytes but was read up to byte {offset} before: \
@@ -151,6 +159,9 @@ pub enum Defect {
     /// A field is not a time.
     #[error("expected a date or an RFC 3339 time")]
     NotATime,
+    /// A field is a time or has a fraction, where its text matters.
+    #[error("expected a text or a whole number")]
+    NotAText,
     /// A field is a boolean, a list or an object.
     #[error("expected a text or a number")]
     NotScalar,

@@ -8,12 +8,15 @@ use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::broker::{self, BrokerRows};
+use super::broker::BrokerRows;
 use super::control::{Control, GLANCE};
 use super::error::SourceError;
 use super::follow::Followed;
+use super::form::Form;
+use super::parquet::ParquetRows;
 use super::row::Rows;
-use crate::pipeline::{Broker, Input, Source};
+use crate::broker;
+use crate::pipeline::{Broker, Format, Input, Source};
 use crate::state::{Ingest, IngestPlace, IngestReader, StateError};
 
 /// The standard input in messages.
@@ -24,12 +27,14 @@ pub(super) enum Origin {
     /// The standard input, which is piped in anew after a restart.
     Stdin(Control),
     Files(Vec<PathBuf>),
+    /// Parquet files.
+    Parquet(Vec<PathBuf>),
     /// Files of a directory, in the order in which they were found.
     Followed(Arc<Followed>),
     /// The sessions of a journal, each like a file, and the name of the source.
     Journal(Arc<Ingest>, PathBuf),
     /// A stream of a server: one file without an end.
-    Broker(Broker, Control),
+    Broker(Box<Source>, Broker, Control),
 }
 
 /// A file from a place on.
@@ -50,11 +55,14 @@ impl Origin {
     pub(super) fn of(source: &Source, control: &Control) -> Result<Self, SourceError> {
         Ok(match &source.input {
             Input::Stdin => Origin::Stdin(control.clone()),
+            Input::Files(paths) if source.format == Format::Parquet => Origin::Parquet(paths.clone()),
             Input::Files(paths) => Origin::Files(paths.clone()),
             Input::Followed(files) => {
                 Origin::Followed(Arc::new(Followed::forgetful(files, source.format, control)))
             }
-            Input::Broker(broker) => Origin::Broker(broker.clone(), control.clone()),
+            Input::Broker(broker) => {
+                Origin::Broker(Box::new(source.clone()), broker.clone(), control.clone())
+            }
             Input::Socket(_) => return Err(SourceError::NeedsRun),
         })
     }
@@ -72,8 +80,9 @@ impl Origin {
                 let stream = Stream::new(Patient { input: io::stdin(), control: control.clone() }, 0);
                 Ok(Some(Opened::Bytes { stream, header: None }))
             }
-            Origin::Broker(broker, control) if file == 0 => {
-                let rows = BrokerRows::new(broker, control, (offset, line), wanted);
+            Origin::Broker(source, broker, control) if file == 0 => {
+                let form = Form::new(source, wanted, &self.name(file))?;
+                let rows = BrokerRows::new(broker, control, (offset, line), form);
                 Ok(Some(Opened::Rows(Box::new(rows))))
             }
             Origin::Stdin(_) | Origin::Broker(..) => Ok(None),
@@ -81,6 +90,11 @@ impl Origin {
                 let Some(path) = paths.get(file as usize) else { return Ok(None) };
                 let header = (offset > 0).then(|| Stream::open_file(path, 0)).transpose()?;
                 Ok(Some(Opened::Bytes { stream: Stream::open_file(path, offset)?, header }))
+            }
+            Origin::Parquet(paths) => {
+                let Some(path) = paths.get(file as usize) else { return Ok(None) };
+                let rows = ParquetRows::open(path, (offset, line), wanted)?;
+                Ok(Some(Opened::Rows(Box::new(rows))))
             }
             Origin::Followed(followed) => followed.open(file, offset),
             Origin::Journal(ingest, _) => {
@@ -107,7 +121,9 @@ impl Origin {
     /// The name of a file for messages.
     pub(super) fn name(&self, file: u32) -> PathBuf {
         match self {
-            Origin::Files(paths) => paths.get(file as usize).cloned().unwrap_or_default(),
+            Origin::Files(paths) | Origin::Parquet(paths) => {
+                paths.get(file as usize).cloned().unwrap_or_default()
+            }
             Origin::Followed(followed) => followed.path(file),
             Origin::Journal(ingest, name) if file < ingest.session() => {
                 let inner = name.display().to_string();
@@ -116,7 +132,7 @@ impl Origin {
             }
             Origin::Journal(_, name) => name.clone(),
             Origin::Stdin(_) => STANDARD_INPUT.into(),
-            Origin::Broker(broker, _) => broker::name(broker).into(),
+            Origin::Broker(_, broker, _) => broker::name(broker).into(),
         }
     }
 }

@@ -84,7 +84,7 @@ impl Framing {
     pub(super) fn new(format: Format) -> Self {
         let grammar = match format {
             Format::Csv => &CSV,
-            Format::Ndjson | Format::Fields => &NDJSON,
+            Format::Ndjson | Format::Fields | Format::Parquet => &NDJSON,
         };
         Framing { grammar, state: Between, records: 0, line: 1, began: 1, length: 0 }
     }

@@ -33,10 +33,12 @@ mod csv;
 mod error;
 mod files;
 mod follow;
+mod form;
 mod framing;
 mod intake;
 mod nats;
 mod ndjson;
+mod parquet;
 mod reader;
 mod redis;
 mod roles;
@@ -46,18 +48,18 @@ mod socket;
 pub mod table;
 #[cfg(test)]
 mod tests;
-mod wire;
 
 use hushflow_mechanism::epochs::Clock;
 use hushflow_operators::Records;
 use serde::{Deserialize, Serialize};
 
 pub use control::Control;
+pub(crate) use control::{Backoff, GLANCE};
 pub use error::{Defect, SourceError};
 pub(crate) use follow::Followed;
 pub(crate) use intake::Intake;
 pub use reader::SourceReader;
-pub(crate) use socket::{Connections, keep_alive};
+pub(crate) use socket::{Connections, connect, keep_alive};
 
 /// The most records of a batch.
 pub const BATCH_RECORDS: usize = 4096;
@@ -82,7 +84,8 @@ pub struct Mark {
 }
 
 /// A place between two rows of a source. Of a broker's stream it holds the least number that the next entry may have: in
-/// JetStream `offset`; in Redis `offset` are the milliseconds of its id and `line` is the number behind them.
+/// JetStream `offset`; in Redis `offset` are the milliseconds of its id and `line` is the number behind them. In a Parquet file
+/// `offset` is the row group and `line` is the row in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     /// The file's number in the pipeline's list or that of followed files, or the session's in the journal, from 0.

@@ -36,12 +36,16 @@ impl Default for KnownDate {
 }
 
 /// A field of a row.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq)]
 pub(super) enum Field {
     /// It is not there.
     Missing,
     /// Its place in the row's text.
     Text(Range<usize>),
+    /// A number that is no text.
+    Number(f64),
+    /// A time that is no text, in microseconds since 1970.
+    Time(i64),
     /// It is there but can't be used.
     Defective(Defect),
 }
@@ -75,6 +79,7 @@ impl Row {
     pub(super) fn text(&self, slot: usize) -> Result<&[u8], Defect> {
         match &self.fields[slot] {
             Field::Missing => Err(Defect::Missing),
+            Field::Number(_) | Field::Time(_) => Err(Defect::NotAText),
             Field::Defective(defect) => Err(*defect),
             Field::Text(range) => match self.text[range.clone()].trim_ascii() {
                 [] => Err(Defect::Missing),
@@ -84,14 +89,25 @@ impl Row {
     }
 
     pub(super) fn number(&self, slot: usize) -> Result<f64, Defect> {
-        let text = self.text(slot)?;
-        let other_form = || std::str::from_utf8(text).ok()?.parse().ok();
-        let number: f64 = short_decimal(text).or_else(other_form).ok_or(Defect::NotANumber)?;
+        let number = match self.fields[slot] {
+            Field::Number(number) => number,
+            Field::Time(_) => return Err(Defect::NotANumber),
+            _ => {
+                let text = self.text(slot)?;
+                let other_form = || std::str::from_utf8(text).ok()?.parse().ok();
+                short_decimal(text).or_else(other_form).ok_or(Defect::NotANumber)?
+            }
+        };
         if number.is_finite() { Ok(number) } else { Err(Defect::NotFinite) }
     }
 
     /// Microseconds since 1970.
     pub(super) fn time(&self, slot: usize) -> Result<i64, Defect> {
+        match self.fields[slot] {
+            Field::Time(time) => return Ok(time),
+            Field::Number(_) => return Err(Defect::NotATime),
+            _ => {}
+        }
         let text = self.text(slot)?;
         let other_form = || parse_time(std::str::from_utf8(text).ok()?);
         utc_second(text, &self.last_date).or_else(other_form).ok_or(Defect::NotATime)

@@ -221,7 +221,7 @@ impl Read for Connection {
 }
 
 /// Connects within a time, to the first address of several that answers.
-pub(super) fn connect(address: &str) -> io::Result<TcpStream> {
+pub(crate) fn connect(address: &str) -> io::Result<TcpStream> {
     let mut refused = io::Error::new(ErrorKind::NotFound, "the host has no address");
     for address in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, CONNECT_PATIENCE) {

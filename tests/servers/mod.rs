@@ -1,5 +1,7 @@
 //! Real servers for tests, started on free ports with storage of their own, and a wire to them that can be cut.
 
+#![allow(dead_code, reason = "every test file is a program of its own and uses its part")]
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -167,6 +169,47 @@ impl Client {
         match line.strip_prefix('$').and_then(|length| length.parse::<usize>().ok()) {
             Some(length) => self.bytes(length + 2).trim_end().into(),
             None => line,
+        }
+    }
+
+    /// Says a command to Redis: all texts of the answer.
+    pub(crate) fn redis_texts(&mut self, parts: &[&str]) -> Vec<String> {
+        let first = self.redis(parts);
+        let mut texts = Vec::new();
+        let mut left = first.strip_prefix('*').map_or(0, |length| length.parse().expect("a length"));
+        while left > 0 {
+            let line = self.line();
+            left -= 1;
+            let length = || line[1..].parse::<usize>().expect("a length");
+            match line.split_at(1).0 {
+                "*" => left += length(),
+                "$" => {
+                    let text = self.bytes(length() + 2);
+                    texts.push(text[..length()].into());
+                }
+                _ => texts.push(line),
+            }
+        }
+        texts
+    }
+
+    /// The payload of the message with this number in a stream of JetStream that may be asked directly.
+    pub(crate) fn nats_message(&mut self, stream: &str, number: u64) -> Option<String> {
+        let question = format!("{{\"seq\":{number}}}");
+        self.say(&format!("PUB $JS.API.DIRECT.GET.{stream} answer {}\r\n{question}\r\n", question.len()));
+        loop {
+            let line = self.line();
+            let words: Vec<&str> = line.split(' ').collect();
+            match words[..] {
+                ["PING"] => self.say("PONG\r\n"),
+                ["HMSG", .., head, total] => {
+                    let [head, total] =
+                        [head, total].map(|length| length.parse::<usize>().expect("a length"));
+                    let text = self.bytes(total + 2);
+                    return (!text.starts_with("NATS/1.0 404")).then(|| text[head..total].into());
+                }
+                _ => {}
+            }
         }
     }
 

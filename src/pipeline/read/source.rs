@@ -13,7 +13,12 @@ pub(super) fn source(section: &Section<'_>, base: &Path) -> Option<(Source, RowP
     let words = [("skip", RowPolicy::Skip), ("reject", RowPolicy::Reject)];
     let policy = |key| section.word(key, &words).unwrap_or(RowPolicy::Skip);
     let rows = RowPolicies { missing: policy("missing"), malformed: policy("malformed") };
-    let formats = [("csv", Format::Csv), ("ndjson", Format::Ndjson), ("fields", Format::Fields)];
+    let formats = [
+        ("csv", Format::Csv),
+        ("ndjson", Format::Ndjson),
+        ("fields", Format::Fields),
+        ("parquet", Format::Parquet),
+    ];
     let format = section.word("format", &formats);
     let paths = section.require("path", section.get("path"), "path = \"data.csv\"")?.texts()?;
     let flags = Flags {
@@ -23,9 +28,10 @@ pub(super) fn source(section: &Section<'_>, base: &Path) -> Option<(Source, RowP
     };
     let input = input(section, &paths, &flags, base)?;
     let header = header(section);
+    let field = section.text("field").map(|field| field.value.into());
     let format = format.or_else(|| format_of(section, &paths, &input))?;
     let journal = flags.journal.unwrap_or(false) || matches!(input, Input::Socket(_));
-    let source = Source { input, format, journal, header };
+    let source = Source { input, format, journal, header, field };
     check(section, &flags, &source, rows);
     Some((source, rows))
 }
@@ -53,7 +59,10 @@ fn input(section: &Section<'_>, paths: &[Text<'_>], flags: &Flags, base: &Path) 
         if let Some((scheme, rest)) = path.value.split_once("://") {
             alone(path)?;
             return match scheme {
-                "redis" | "nats" => broker(section, path, stream, scheme == "redis", rest),
+                "redis" => {
+                    Some(Input::Broker(broker(section, path, stream.as_ref(), Protocol::Redis, rest)?))
+                }
+                "nats" => Some(Input::Broker(broker(section, path, stream.as_ref(), Protocol::Nats, rest)?)),
                 _ => socket(path, scheme, rest, flags.acknowledge, base),
             };
         }
@@ -95,20 +104,31 @@ fn socket(path: &Text<'_>, scheme: &str, rest: &str, acknowledge: bool, base: &P
 const SCHEMES: &str = "a file, or tcp://host:port, tcp-listen://address:port, unix:///path, unix-listen:///path, \
     redis://host:port or nats://host:port (without encryption: use a private network or a tunnel)";
 
-fn has_port(address: &str) -> bool {
+pub(super) fn has_port(address: &str) -> bool {
     address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
 
-fn broker(
-    section: &Section<'_>,
-    path: &Text<'_>,
-    stream: Option<Text<'_>>,
-    redis: bool,
+/// A stream of the server that the rest of a path names.
+pub(super) fn broker<'a>(
+    section: &Section<'a>,
+    path: &Text<'a>,
+    stream: Option<&Text<'a>>,
+    protocol: Protocol,
     rest: &str,
-) -> Option<Input> {
+) -> Option<Broker> {
+    let (forbidden, port, numbered) = match protocol {
+        Protocol::Redis => ("", 6379, true),
+        Protocol::Nats => (".*>/\\", 4222, false),
+    };
     let stream = section.require("stream", stream, "stream = \"flights\"");
-    let fits = |stream: &&str| redis || !stream.contains(|c: char| c.is_whitespace() || ".*>/\\".contains(c));
-    let stream = stream.and_then(|stream| stream.filter("the name of a stream", fits));
+    let is_odd = |c: char| c.is_whitespace() || c.is_control() || forbidden.contains(c);
+    let stream = stream.and_then(|stream| match stream.value.contains(is_odd) || stream.value.is_empty() {
+        true => {
+            stream.report(format!("found {:?}, expected the name of a stream", stream.value));
+            None
+        }
+        false => Some(stream.value),
+    });
     let (credentials, place) = match rest.rsplit_once('@') {
         None => (None, rest),
         Some((credentials, place)) => {
@@ -121,10 +141,9 @@ fn broker(
     };
     let (place, database) = match place.split_once('/') {
         Some((place, "")) => (place, Some(None)),
-        Some((place, number)) => (place, number.parse().ok().filter(|_| redis).map(Some)),
+        Some((place, number)) => (place, number.parse().ok().filter(|_| numbered).map(Some)),
         None => (place, Some(None)),
     };
-    let (protocol, port) = if redis { (Protocol::Redis, 6379) } else { (Protocol::Nats, 4222) };
     let address = if has_port(place) { place.into() } else { format!("{place}:{port}") };
     let Some(database) = database.filter(|_| has_port(&address)) else {
         // Not as it was found: it may hold a password.
@@ -133,7 +152,7 @@ fn broker(
         );
         return None;
     };
-    Some(Input::Broker(Broker { protocol, address, credentials, database, stream: stream?.value.into() }))
+    Some(Broker { protocol, address, credentials, database, stream: stream?.into() })
 }
 
 /// A directory, a pattern of names in one, or a single file.
@@ -199,20 +218,33 @@ fn check(section: &Section<'_>, flags: &Flags, source: &Source, rows: RowPolicie
     if source.header.is_some() && source.format != Format::Csv {
         report("header", "names of columns are for format = \"csv\": leave it out");
     }
+    let text = matches!(source.format, Format::Csv | Format::Ndjson);
     let expected = match broker {
-        Some(Protocol::Redis) => {
-            (source.format == Format::Fields, "entries of Redis have fields: format = \"fields\"")
+        Some(Protocol::Redis) if source.field.is_some() => {
+            (text, "the field holds a text: format = \"csv\" or format = \"ndjson\"")
         }
-        Some(Protocol::Nats) => {
-            (source.format == Format::Ndjson, "a message of NATS is one JSON object: format = \"ndjson\"")
-        }
+        Some(Protocol::Redis) => (
+            source.format == Format::Fields,
+            "entries of Redis have fields: format = \"fields\", or field = \"…\" that holds a text",
+        ),
+        Some(Protocol::Nats) => (text, "a message is a text: format = \"ndjson\" or format = \"csv\""),
+        None if source.format == Format::Parquet => (
+            matches!(source.input, Input::Files(_)),
+            "a Parquet file is read when it is whole: name files in path, and leave out follow",
+        ),
         None => (
             source.format != Format::Fields,
             "fields are for redis://: choose format = \"csv\" or format = \"ndjson\"",
         ),
     };
+    if broker.is_some() && source.format == Format::Csv && source.header.is_none() {
+        report("format", "a line of a stream has no header: name the columns, as header = [\"key\", \"x\"]");
+    }
+    if broker != Some(Protocol::Redis) {
+        report("field", "the name of a field is for redis://: leave it out");
+    }
     if !expected.0 {
-        report("format", expected.1);
+        report(if section.get("format").is_some() { "format" } else { "path" }, expected.1);
     }
     if broker.is_none() {
         report("stream", "the name of a stream is for redis:// and nats://: leave it out");
@@ -232,6 +264,7 @@ fn check(section: &Section<'_>, flags: &Flags, source: &Source, rows: RowPolicie
 fn format_of(section: &Section<'_>, paths: &[Text<'_>], input: &Input) -> Option<Format> {
     if let Input::Broker(broker) = input {
         return Some(match broker.protocol {
+            Protocol::Redis if section.get("field").is_some() => Format::Ndjson,
             Protocol::Redis => Format::Fields,
             Protocol::Nats => Format::Ndjson,
         });
@@ -239,6 +272,7 @@ fn format_of(section: &Section<'_>, paths: &[Text<'_>], input: &Input) -> Option
     let of = |path: &Text<'_>| match Path::new(path.value).extension()?.to_str()? {
         "csv" => Some(Format::Csv),
         "ndjson" | "jsonl" => Some(Format::Ndjson),
+        "parquet" => Some(Format::Parquet),
         _ => None,
     };
     let format = of(&paths[0]);
@@ -246,7 +280,7 @@ fn format_of(section: &Section<'_>, paths: &[Text<'_>], input: &Input) -> Option
     match odd {
         None => format,
         Some(path) if section.get("format").is_none() => {
-            path.report("the name doesn't tell the format: add format = \"csv\" or format = \"ndjson\"");
+            path.report("the name doesn't tell the format: add format = \"csv\", \"ndjson\" or \"parquet\"");
             None
         }
         Some(_) => None,
@@ -317,6 +351,20 @@ mod tests {
         assert!(parse("path = 'redis://h'").is_err_and(|error| error.contains("stream")));
         assert!(parse("path = 'nats://h', stream = 'a.b'").is_err());
         assert!(parse("path = 'nats://h', stream = 's', format = 'csv'").is_err());
+        assert!(parse("path = 'nats://h', stream = 's', format = 'csv', header = ['x']").is_ok());
+        assert!(parse("path = 'nats://h', stream = 's', field = 'x'").is_err());
+        assert!(parse("path = 'redis://h', stream = 's', format = 'ndjson'").is_err());
+        let line = parse("path = 'redis://h', stream = 's', field = 'line'");
+        assert_eq!(
+            line.map(|source| (source.format, source.field)),
+            Ok((Format::Ndjson, Some("line".into())))
+        );
+        assert!(parse("path = 'a.parquet', follow = true").is_err());
+        assert!(parse("path = '-', format = 'parquet'").is_err());
+        assert_eq!(
+            parse("path = ['a.parquet', 'b.parquet']").map(|source| source.format),
+            Ok(Format::Parquet)
+        );
         assert!(parse("path = 'redis://h', stream = 's', missing = 'reject'").is_err());
     }
 }

@@ -186,7 +186,7 @@ fn problems_name_place_and_remedy() {
     check(
         "path = \"flights_jan2013.csv\"",
         "path = \"-\"",
-        "dir/p.toml:5:8: source.path: the name doesn't tell the format: add format = \"csv\" or format = \"ndjson\"",
+        "dir/p.toml:5:8: source.path: the name doesn't tell the format: add format = \"csv\", \"ndjson\" or \"parquet\"",
     );
     check(
         "path = \"flights_jan2013.csv\"",

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use zeroize::Zeroizing;
 
-use super::control::{Control, GLANCE};
-use super::socket::{connect, keep_alive};
+use crate::source::{Control, GLANCE, connect, keep_alive};
 
 /// A server that says nothing for so long, when it should, is gone.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -15,7 +14,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// The most bytes of a line.
 const LINE_LIMIT: usize = 1 << 16;
 
-pub(super) struct Wire {
+pub(crate) struct Wire {
     stream: TcpStream,
     control: Control,
     bytes: Zeroizing<Vec<u8>>,
@@ -25,7 +24,7 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub(super) fn connect(address: &str, control: &Control) -> io::Result<Self> {
+    pub(crate) fn connect(address: &str, control: &Control) -> io::Result<Self> {
         let stream = connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(GLANCE))?;
@@ -35,7 +34,7 @@ impl Wire {
         Ok(Wire { stream, control: control.clone(), bytes, at: 0, end: 0 })
     }
 
-    pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }
 
@@ -73,7 +72,7 @@ impl Wire {
     }
 
     /// Puts the next line into `line`, without its end.
-    pub(super) fn line(&mut self, line: &mut Vec<u8>) -> io::Result<()> {
+    pub(crate) fn line(&mut self, line: &mut Vec<u8>) -> io::Result<()> {
         line.clear();
         loop {
             let waiting = self.waiting()?;
@@ -93,12 +92,12 @@ impl Wire {
     }
 
     /// Appends the next `count` bytes to `bytes`.
-    pub(super) fn take(&mut self, count: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
+    pub(crate) fn take(&mut self, count: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
         self.pass(count, |part| bytes.extend_from_slice(part))
     }
 
     /// Passes over the next `count` bytes.
-    pub(super) fn skip(&mut self, count: usize) -> io::Result<()> {
+    pub(crate) fn skip(&mut self, count: usize) -> io::Result<()> {
         self.pass(count, |_| ())
     }
 
@@ -116,11 +115,11 @@ impl Wire {
 }
 
 /// The server says what nobody understands.
-pub(super) fn garbled() -> io::Error {
+pub(crate) fn garbled() -> io::Error {
     io::Error::new(ErrorKind::InvalidData, "the server's answer can't be understood")
 }
 
 /// A decimal number.
-pub(super) fn number<T: std::str::FromStr>(text: &[u8]) -> io::Result<T> {
+pub(crate) fn number<T: std::str::FromStr>(text: &[u8]) -> io::Result<T> {
     std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or_else(garbled)
 }

@@ -1,0 +1,190 @@
+//! A connection to NATS (client protocol, `docs.nats.io/reference/reference-protocols/nats-protocol`), and what is asked of its
+//! JetStream (`docs.nats.io/reference/reference-protocols/nats_api_reference`).
+
+use std::io;
+
+use rand::{TryRng, rngs::SysRng};
+use serde_json::{Value, json};
+
+use super::wire::{Wire, garbled, number};
+use super::{Trouble, passing, refusal};
+use crate::pipeline::{Broker, Credentials};
+use crate::source::Control;
+
+/// The most bytes of an answer.
+const ANSWER_LIMIT: usize = 16 << 20;
+
+/// What the server says of a publisher that comes from a wrong idea of the stream.
+const WRONG_LAST_SEQUENCE: u64 = 10_071;
+
+/// A connection that the server has greeted, with a subject of its own for answers.
+pub(crate) struct Connection {
+    pub(crate) broker: Broker,
+    pub(crate) wire: Wire,
+    pub(crate) inbox: String,
+    line: Vec<u8>,
+    /// The last head or payload.
+    pub(crate) payload: Vec<u8>,
+}
+
+/// What the server sends.
+pub(crate) enum Sent {
+    /// A message: whom it is to be answered to, its status if it is one, and the length of its payload, which is next.
+    Message { reply: String, status: Option<u16>, length: usize },
+    /// Nothing that concerns us.
+    Other,
+}
+
+impl Connection {
+    pub(crate) fn open(broker: &Broker, control: &Control) -> Result<Self, Trouble> {
+        let wire = Wire::connect(&broker.address, control)?;
+        let mut connection =
+            Connection { broker: broker.clone(), wire, inbox: inbox()?, line: vec![], payload: vec![] };
+        connection.greet()?;
+        Ok(connection)
+    }
+
+    pub(crate) fn say(&mut self, text: &str) -> io::Result<()> {
+        self.wire.send(text.as_bytes())
+    }
+
+    /// Says who we are, and hears that we are welcome.
+    fn greet(&mut self) -> Result<(), Trouble> {
+        self.wire.line(&mut self.line)?;
+        if !self.line.starts_with(b"INFO ") {
+            return Err(garbled().into());
+        }
+        let mut hello = json!({
+            "verbose": false, "pedantic": false, "lang": "rust", "name": "hushflow",
+            "version": env!("CARGO_PKG_VERSION"), "headers": true, "no_responders": true,
+        });
+        match &self.broker.credentials {
+            Some(Credentials { user: Some(user), secret }) => {
+                hello["user"] = user.as_str().into();
+                hello["pass"] = secret.as_str().into();
+            }
+            Some(Credentials { user: None, secret }) => hello["auth_token"] = secret.as_str().into(),
+            None => {}
+        }
+        let inbox = self.inbox.clone();
+        self.say(&format!("CONNECT {hello}\r\nSUB {inbox}.* 1\r\nPING\r\n"))?;
+        loop {
+            self.wire.line(&mut self.line)?;
+            if self.line == b"PONG" {
+                return Ok(());
+            }
+            self.notice()?;
+        }
+    }
+
+    /// A line of the server that is no message.
+    fn notice(&mut self) -> Result<(), Trouble> {
+        if self.line == b"PING" {
+            self.say("PONG\r\n")?;
+        } else if let Some(words) = self.line.strip_prefix(b"-ERR") {
+            let words = String::from_utf8_lossy(words).into_owned();
+            let lasting = ["Authorization", "Authentication", "Permissions", "Maximum Payload"];
+            return Err(match lasting.iter().any(|word| words.contains(word)) {
+                true => refusal(&self.broker, words.trim_matches([' ', '\''])),
+                false => passing(words),
+            });
+        }
+        Ok(())
+    }
+
+    /// The next thing that the server sends, up to a message's payload.
+    pub(crate) fn next_sent(&mut self) -> Result<Sent, Trouble> {
+        self.wire.line(&mut self.line)?;
+        let line = String::from_utf8_lossy(&self.line).into_owned();
+        let mut words = line.split_ascii_whitespace();
+        let kind = words.next().unwrap_or_default();
+        let words: Vec<&str> = words.collect();
+        let (reply, head, total) = match (kind, &words[..]) {
+            ("MSG", [_, _, length]) => ("", "0", *length),
+            ("MSG", [_, _, reply, length]) => (*reply, "0", *length),
+            ("HMSG", [_, _, head, total]) => ("", *head, *total),
+            ("HMSG", [_, _, reply, head, total]) => (*reply, *head, *total),
+            _ => {
+                self.notice()?;
+                return Ok(Sent::Other);
+            }
+        };
+        let (head, total): (usize, usize) = (number(head.as_bytes())?, number(total.as_bytes())?);
+        let length = total.checked_sub(head).filter(|_| head <= ANSWER_LIMIT).ok_or_else(garbled)?;
+        self.payload.clear();
+        self.wire.take(head, &mut self.payload)?;
+        Ok(Sent::Message { reply: reply.into(), status: status(&self.payload), length })
+    }
+
+    /// Reads a payload, or passes over one that is longer than `limit`; whether it was read.
+    pub(crate) fn read_payload(&mut self, length: usize, limit: usize) -> io::Result<bool> {
+        self.payload.clear();
+        match length <= limit {
+            true => self.wire.take(length, &mut self.payload)?,
+            false => self.wire.skip(length)?,
+        }
+        self.wire.skip(2)?;
+        Ok(length <= limit)
+    }
+
+    /// Asks JetStream; its answer, unless that is an error.
+    pub(crate) fn ask(&mut self, subject: &str, question: &Value) -> Result<Value, Trouble> {
+        let (inbox, question) = (self.inbox.clone(), question.to_string());
+        self.say(&format!("PUB {subject} {inbox}.api {}\r\n{question}\r\n", question.len()))?;
+        self.answer()
+    }
+
+    /// The next answer of JetStream, unless it is an error.
+    pub(crate) fn answer(&mut self) -> Result<Value, Trouble> {
+        loop {
+            let Sent::Message { status, length, .. } = self.next_sent()? else { continue };
+            if !self.read_payload(length, ANSWER_LIMIT)? || status.is_some() {
+                // Nobody answers for JetStream: it is starting, or it is off.
+                return Err(passing("JetStream is not there"));
+            }
+            let answer: Value = serde_json::from_slice(&self.payload).map_err(|_| garbled())?;
+            let Some(error) = answer.get("error") else { return Ok(answer) };
+            let words = error["description"].as_str().unwrap_or("JetStream refuses").to_owned();
+            return Err(match (error["code"].as_u64(), error["err_code"].as_u64()) {
+                (Some(404), _) => Trouble::NoStream,
+                (Some(503), _) | (_, Some(WRONG_LAST_SEQUENCE)) => passing(words),
+                _ => refusal(&self.broker, &words),
+            });
+        }
+    }
+
+    /// The facts about the stream.
+    pub(crate) fn facts(&mut self) -> Result<Value, Trouble> {
+        self.ask(&format!("$JS.API.STREAM.INFO.{}", self.broker.stream), &json!({}))
+    }
+}
+
+/// A number among the facts about a stream's state.
+pub(crate) fn state(facts: &Value, name: &str) -> io::Result<u64> {
+    facts["state"][name].as_u64().ok_or_else(garbled)
+}
+
+/// A subject that nobody else listens to.
+fn inbox() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    SysRng.try_fill_bytes(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(format!("_INBOX.{:032x}", u128::from_le_bytes(bytes)))
+}
+
+/// The status in a head such as `NATS/1.0 404 No Messages`, if there is one.
+fn status(head: &[u8]) -> Option<u16> {
+    let line = head.split(|&byte| byte == b'\r').next()?.strip_prefix(b"NATS/1.0 ")?;
+    std::str::from_utf8(line.get(..3)?).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_told_from_headers() {
+        assert_eq!(status(b"NATS/1.0 404 No Messages\r\n\r\n"), Some(404));
+        assert_eq!(status(b"NATS/1.0\r\nNats-Msg-Id: 404\r\n\r\n"), None);
+        assert_eq!(status(b""), None);
+    }
+}

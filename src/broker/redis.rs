@@ -1,0 +1,168 @@
+//! A connection to Redis (RESP2, `redis.io/docs/reference/protocol-spec`), and the ids of a stream's entries.
+
+use std::io;
+
+use super::wire::{Wire, garbled, number};
+use super::{Trouble, passing, refusal};
+use crate::pipeline::{Broker, Credentials};
+use crate::source::Control;
+
+/// The most parts of an answer that is read as a whole, how deep they may lie, and the most bytes of a text in it.
+const PARTS: usize = 4096;
+const DEPTH: usize = 8;
+const TEXT: usize = 16 << 20;
+
+/// Answers that pass: the server is starting, or its cluster is in motion.
+const PASSING: [&str; 5] = ["LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "BUSY"];
+
+/// `milliseconds-number`: the id of an entry.
+pub(crate) type Id = (u64, u64);
+
+/// A connection whose user is known and whose database is chosen.
+pub(crate) struct Connection {
+    pub(crate) broker: Broker,
+    pub(crate) wire: Wire,
+    line: Vec<u8>,
+}
+
+/// An answer as a whole.
+pub(crate) enum Value {
+    Text(Vec<u8>),
+    List(Vec<Value>),
+    Nothing,
+    Error(String),
+}
+
+impl Connection {
+    pub(crate) fn open(broker: &Broker, control: &Control) -> Result<Self, Trouble> {
+        let wire = Wire::connect(&broker.address, control)?;
+        let mut connection = Connection { broker: broker.clone(), wire, line: Vec::new() };
+        if let Some(Credentials { user, secret }) = &broker.credentials {
+            let parts: Vec<&str> =
+                ["AUTH"].into_iter().chain(user.as_deref()).chain([secret.as_str()]).collect();
+            connection.ask(&parts)?;
+        }
+        if let Some(database) = broker.database {
+            connection.ask(&["SELECT", &database.to_string()])?;
+        }
+        Ok(connection)
+    }
+
+    pub(crate) fn send(&mut self, parts: &[&str]) -> io::Result<()> {
+        let mut command = Vec::new();
+        write_command(&mut command, parts);
+        self.wire.send(&command)
+    }
+
+    /// Sends a command; its answer, unless that is an error.
+    pub(crate) fn ask(&mut self, parts: &[&str]) -> Result<Value, Trouble> {
+        self.send(parts)?;
+        self.answer()
+    }
+
+    /// The next answer, unless it is an error.
+    pub(crate) fn answer(&mut self) -> Result<Value, Trouble> {
+        match self.value(&mut { PARTS }, DEPTH)? {
+            Value::Error(words) => Err(self.refused(&words)),
+            value => Ok(value),
+        }
+    }
+
+    /// The facts about the stream (`XINFO STREAM`), names and values in turn.
+    pub(crate) fn facts(&mut self) -> Result<Vec<Value>, Trouble> {
+        let stream = self.broker.stream.clone();
+        self.send(&["XINFO", "STREAM", &stream])?;
+        match self.value(&mut { PARTS }, DEPTH)? {
+            Value::List(facts) => Ok(facts),
+            Value::Error(words) if words.contains("no such key") => Err(Trouble::NoStream),
+            Value::Error(words) => Err(self.refused(&words)),
+            _ => Err(garbled().into()),
+        }
+    }
+
+    fn refused(&self, words: &str) -> Trouble {
+        match PASSING.iter().any(|passing| words.starts_with(passing)) {
+            true => passing(words),
+            false => refusal(&self.broker, words),
+        }
+    }
+
+    fn value(&mut self, parts: &mut usize, depth: usize) -> io::Result<Value> {
+        *parts = parts.checked_sub(1).ok_or_else(garbled)?;
+        let mut line = std::mem::take(&mut self.line);
+        self.wire.line(&mut line)?;
+        let value = match line.split_first() {
+            Some((b'+' | b':', text)) => Value::Text(text.to_vec()),
+            Some((b'-', text)) => Value::Error(String::from_utf8_lossy(text).into_owned()),
+            Some((b'$' | b'*', b"-1")) => Value::Nothing,
+            Some((b'$', length)) => {
+                let length = number::<usize>(length)?;
+                let mut text = Vec::new();
+                match length <= TEXT {
+                    true => self.wire.take(length, &mut text)?,
+                    false => self.wire.skip(length)?,
+                }
+                self.wire.skip(2)?;
+                Value::Text(text)
+            }
+            Some((b'*', length)) if depth > 0 => {
+                let length = number::<usize>(length)?;
+                Value::List((0..length).map(|_| self.value(parts, depth - 1)).collect::<io::Result<_>>()?)
+            }
+            _ => return Err(garbled()),
+        };
+        self.line = line;
+        Ok(value)
+    }
+
+    /// The length that a line says behind this mark; none for nothing.
+    pub(crate) fn length(&mut self, mark: u8) -> Result<Option<usize>, Trouble> {
+        self.wire.line(&mut self.line)?;
+        match self.line.split_first() {
+            Some((_, b"-1")) => Ok(None),
+            Some((&found, length)) if found == mark => Ok(Some(number(length)?)),
+            Some((b'-', words)) => Err(self.refused(&String::from_utf8_lossy(words))),
+            _ => Err(garbled().into()),
+        }
+    }
+
+    pub(crate) fn expect(&mut self, mark: u8) -> Result<usize, Trouble> {
+        self.length(mark)?.ok_or_else(|| garbled().into())
+    }
+}
+
+/// The value of a name among facts.
+pub(crate) fn fact<'a>(facts: &'a [Value], name: &str) -> Option<&'a Value> {
+    let is_it = |fact: &&[Value]| matches!(&fact[0], Value::Text(found) if found == name.as_bytes());
+    facts.chunks_exact(2).find(is_it).map(|fact| &fact[1])
+}
+
+/// Appends a command to bytes that are to be sent.
+pub(crate) fn write_command(bytes: &mut Vec<u8>, parts: &[&str]) {
+    bytes.extend_from_slice(format!("*{}\r\n", parts.len()).as_bytes());
+    for part in parts {
+        bytes.extend_from_slice(format!("${}\r\n{part}\r\n", part.len()).as_bytes());
+    }
+}
+
+/// The id `milliseconds-number`.
+pub(crate) fn parse(id: &[u8]) -> io::Result<Id> {
+    let dash = id.iter().position(|&byte| byte == b'-').ok_or_else(garbled)?;
+    Ok((number(&id[..dash])?, number(&id[dash + 1..])?))
+}
+
+pub(crate) fn shown((milliseconds, sequence): Id) -> String {
+    format!("{milliseconds}-{sequence}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_two_numbers() {
+        assert_eq!(parse(b"1526919030474-55").ok(), Some((1_526_919_030_474, 55)));
+        assert!(["", "-", "5", "5-", "-5", "a-b", "1-2-3"].iter().all(|id| parse(id.as_bytes()).is_err()));
+        assert_eq!(shown((7, 0)), "7-0");
+    }
+}

@@ -1,0 +1,87 @@
+//! Why a sink can't go on. No message holds more than the public log does.
+
+use std::io;
+use std::path::PathBuf;
+
+use hushflow_mechanism::view::ViewError;
+use thiserror::Error;
+
+use crate::broker::Trouble;
+use crate::http::HttpError;
+use crate::pipeline::Broker;
+use crate::state::StateError;
+
+/// Why a sink can't go on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SinkError {
+    /// The operating system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file, or the server and its stream.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A server refused.
+    #[error("{}: {problem}", path.display())]
+    Server {
+        /// The server and its stream.
+        path: PathBuf,
+        /// In its own words.
+        problem: String,
+    },
+    /// An address can't be listened at.
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    /// The public log can't be read.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// A release doesn't fit the views.
+    #[error(transparent)]
+    View(#[from] ViewError),
+    /// A release is none of the estimates that the header speaks of.
+    #[error(
+        "epoch {epoch} of the public log holds no estimates of windows: it was not written by this pipeline"
+    )]
+    NoEstimates {
+        /// The epoch.
+        epoch: u64,
+    },
+    /// The sink goes on from releases that the log doesn't have.
+    #[error(
+        "{name}: epoch {epoch} that it holds is not of the history in the state directory: let the sink have a new place, \
+         or restore the directory"
+    )]
+    OtherHistory {
+        /// The sink.
+        name: String,
+        /// The last epoch in it.
+        epoch: u64,
+    },
+    /// The sink has releases that the log doesn't have.
+    #[error(
+        "{name}: it holds epoch {epoch}, but the log ends at epoch {end}: let the sink have a new place, or restore the \
+         state directory"
+    )]
+    Ahead {
+        /// The sink.
+        name: String,
+        /// The last epoch in it.
+        epoch: u64,
+        /// The last epoch of the log.
+        end: u64,
+    },
+}
+
+impl SinkError {
+    /// What a server of streams did not do.
+    pub(super) fn of(broker: &Broker, trouble: Trouble) -> Self {
+        let path = || PathBuf::from(crate::broker::name(broker));
+        match trouble {
+            Trouble::Passing(source) => SinkError::Io { path: path(), source },
+            Trouble::Refused { path, problem } => SinkError::Server { path, problem },
+            Trouble::NoStream => SinkError::Server { path: path(), problem: "the stream is gone".into() },
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Sinks that follow the public log, each on a thread of its own, until they are told that there will be no more.
+//!
+//! The log is the queue, so none can overflow: a sink holds one epoch at a time, and what is slow or away holds up nothing and
+//! catches up. Where a sink begins anew, what it holds says where to go on, and must be of the log's own history.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::SinkError;
+use super::events::Events;
+use super::feed::{Feed, Mark, Published};
+use super::file::Files;
+use super::jetstream::JetStream;
+use super::lines::Subject;
+use super::redis::Redis;
+use crate::broker::Trouble;
+use crate::pipeline::{Protocol, ReleaseStream, Sink};
+use crate::source::{Backoff, GLANCE};
+use crate::state::StateError;
+
+/// How often the log is looked at.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Attempts to write what is left when there will be no more.
+const LAST_ATTEMPTS: u32 = 3;
+
+/// What an outlet holds before anything is written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Held {
+    /// Epochs up to this one are there as a whole.
+    pub(super) whole: u64,
+    /// The last epoch of which anything is there.
+    pub(super) last: Option<Mark>,
+}
+
+/// Where lines go.
+pub(super) trait Outlet: Send {
+    /// In messages.
+    fn name(&self) -> String;
+
+    /// Opens it, anew after an error, and finds out what it holds.
+    fn open(&mut self) -> Result<Held, SinkError>;
+
+    /// Writes the lines of the epoch after the last whole one; of these only those that are not there.
+    fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), SinkError>;
+}
+
+/// A sink of a pipeline that follows the log.
+pub struct Following {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<Result<(), SinkError>>,
+    address: Option<SocketAddr>,
+}
+
+impl Following {
+    /// Follows the log in `state`, which may still have to be begun. What goes wrong is tried again; `notice` hears of it.
+    ///
+    /// # Errors
+    /// [`SinkError::Http`] where an address can't be listened at.
+    pub fn start(
+        sink: Sink,
+        state: PathBuf,
+        subject: Subject,
+        notice: impl Fn(&str) + Send + 'static,
+    ) -> Result<Self, SinkError> {
+        let over = Arc::new(AtomicBool::new(false));
+        let (mut address, log) = (None, Log { state, subject });
+        let outlet: Box<dyn Outlet> = match sink {
+            Sink::File(file) => Box::new(Files::new(file)),
+            Sink::Stream(stream) => match stream.broker.protocol {
+                Protocol::Redis => Box::new(Redis::new(stream)),
+                Protocol::Nats => Box::new(JetStream::new(stream)),
+            },
+            Sink::Events(at) => {
+                let events = Events::serve(&at, log, &over)?;
+                address = Some(events.address());
+                let thread = thread::spawn({
+                    let over = Arc::clone(&over);
+                    move || {
+                        while !over.load(Ordering::Acquire) {
+                            thread::park();
+                        }
+                        events.finish();
+                        Ok(())
+                    }
+                });
+                return Ok(Following { over, thread, address });
+            }
+        };
+        let pursuit = Pursuit { log, outlet, feed: None, held: None, pending: None };
+        let thread = thread::spawn({
+            let over = Arc::clone(&over);
+            move || pursuit.follow(&over, &notice)
+        });
+        Ok(Following { over, thread, address })
+    }
+
+    /// Where it listens, if it does.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// Waits until everything is written that has been published.
+    ///
+    /// # Errors
+    /// What kept it from that. The next run goes on where it stopped.
+    pub fn finish(self) -> Result<(), SinkError> {
+        self.over.store(true, Ordering::Release);
+        self.thread.thread().unpark();
+        // A thread that panicked has said so.
+        self.thread.join().unwrap_or(Ok(()))
+    }
+}
+
+/// A public log and how it is told.
+pub(super) struct Log {
+    pub(super) state: PathBuf,
+    pub(super) subject: Subject,
+}
+
+impl Log {
+    pub(super) fn feed(&self) -> Result<Feed, SinkError> {
+        Feed::open(&self.state, &self.subject)
+    }
+}
+
+/// An outlet, and how far it has come.
+struct Pursuit {
+    log: Log,
+    outlet: Box<dyn Outlet>,
+    feed: Option<Feed>,
+    held: Option<Held>,
+    /// The epoch that was read last, until it is written.
+    pending: Option<Published>,
+}
+
+impl Pursuit {
+    fn follow(mut self, over: &AtomicBool, notice: &impl Fn(&str)) -> Result<(), SinkError> {
+        let (mut backoff, mut failures) = (Backoff::default(), 0);
+        loop {
+            // Asked for before the log is read: then all of it is.
+            let last = over.load(Ordering::Acquire);
+            match self.catch_up(last) {
+                Ok(()) if last => return Ok(()),
+                Ok(()) => {
+                    (backoff, failures) = (Backoff::default(), 0);
+                    thread::park_timeout(INTERVAL);
+                }
+                // No run has begun the log yet.
+                Err(SinkError::State(StateError::Missing { .. })) if !last => thread::park_timeout(INTERVAL),
+                Err(error) => {
+                    // The next attempt finds out what is there.
+                    self.held = None;
+                    if matches!(
+                        error,
+                        SinkError::State(_) | SinkError::View(_) | SinkError::NoEstimates { .. }
+                    ) {
+                        self.feed = None;
+                    }
+                    failures += 1;
+                    if last && failures >= LAST_ATTEMPTS {
+                        return Err(error);
+                    }
+                    // A connection that has grown old is no news.
+                    if failures == 2 {
+                        notice(&format!("{error}; trying again"));
+                    }
+                    backoff.failed();
+                    pause(backoff.pause(), over, last);
+                }
+            }
+        }
+    }
+
+    /// Writes what has been published.
+    fn catch_up(&mut self, last: bool) -> Result<(), SinkError> {
+        if self.feed.is_none() {
+            (self.feed, self.pending) = (Some(self.log.feed()?), None);
+        }
+        if self.held.is_none() {
+            let held = self.outlet.open()?;
+            self.go_back_to(held.whole)?;
+            self.held = Some(held);
+        }
+        let (Some(feed), Some(held)) = (&mut self.feed, &mut self.held) else { return Ok(()) };
+        while let Some(published) = next(feed, &mut self.pending, held.whole)? {
+            let mark = &published.mark;
+            if let Some(found) = held.last.as_ref().filter(|found| !found.agrees(mark)) {
+                let epoch = found.epoch;
+                self.feed = None;
+                return Err(SinkError::OtherHistory { name: self.outlet.name(), epoch });
+            }
+            if mark.epoch > held.whole {
+                self.outlet.append(mark.epoch, &published.lines)?;
+                held.whole = mark.epoch;
+                held.last.take_if(|found| found.epoch <= mark.epoch);
+            }
+            self.pending = None;
+        }
+        match &held.last {
+            Some(Mark { epoch, .. }) if last && *epoch > feed.read() => {
+                Err(SinkError::Ahead { name: self.outlet.name(), epoch: *epoch, end: feed.read() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads the log again if an epoch after `whole` has been read and is not there, or not any more.
+    fn go_back_to(&mut self, whole: u64) -> Result<(), SinkError> {
+        let waiting = self.pending.as_ref().map(|published| published.mark.epoch);
+        let next = waiting.or(self.feed.as_ref().map(|feed| feed.read() + 1));
+        if next.is_some_and(|next| whole + 1 < next) {
+            (self.feed, self.pending) = (Some(self.log.feed()?), None);
+        }
+        Ok(())
+    }
+}
+
+/// The epoch that waits, or else the next one of the log.
+fn next<'a>(
+    feed: &mut Feed,
+    pending: &'a mut Option<Published>,
+    known: u64,
+) -> Result<Option<&'a Published>, SinkError> {
+    if pending.is_none() {
+        *pending = feed.next(known)?;
+    }
+    Ok(pending.as_ref())
+}
+
+/// Waits so long, but not beyond an end that is news.
+fn pause(pause: Duration, over: &AtomicBool, last: bool) {
+    let end = Instant::now() + pause;
+    while Instant::now() < end && over.load(Ordering::Acquire) == last {
+        thread::sleep(GLANCE.min(pause));
+    }
+}
+
+/// The lines of an epoch with their numbers in it, from 0.
+pub(super) fn numbered(lines: &[u8]) -> impl Iterator<Item = (u64, &str)> {
+    let text = std::str::from_utf8(lines).expect("JSON is UTF-8");
+    (0..).zip(text.lines())
+}
+
+/// The most lines that are sent before their answers are read, and the most bytes, unless one line alone has more.
+const BATCH_LINES: usize = 256;
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Lines in parts of no more than that.
+pub(super) fn batches<'a>(
+    lines: impl Iterator<Item = (u64, &'a str)>,
+) -> impl Iterator<Item = Vec<(u64, &'a str)>> {
+    let mut lines = lines.peekable();
+    std::iter::from_fn(move || {
+        let mut batch = vec![lines.next()?];
+        let mut bytes = batch[0].1.len();
+        while let Some(line) = lines.next_if(|(_, line)| {
+            bytes += line.len();
+            batch.len() < BATCH_LINES && bytes <= BATCH_BYTES
+        }) {
+            batch.push(line);
+        }
+        Some(batch)
+    })
+}
+
+impl ReleaseStream {
+    /// What is in the stream is none of ours.
+    pub(super) fn foreign(&self) -> Trouble {
+        let problem = "the last entry was not written by a sink: name a stream that is for it alone".into();
+        Trouble::Refused { path: crate::broker::name(&self.broker).into(), problem }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_bounded_and_in_order() {
+        let long = "x".repeat(BATCH_BYTES);
+        let lines = [vec!["a"; 300], vec![long.as_str(), "b"]].concat().join("\n");
+        let batches: Vec<_> = batches(numbered(lines.as_bytes())).collect();
+        assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [256, 44, 1, 1]);
+        assert!(batches.concat().iter().map(|(number, _)| *number).eq(0..302));
+    }
+}

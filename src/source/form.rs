@@ -1,0 +1,115 @@
+//! How an entry of a broker's stream says a row: by its fields, or by a text that is one record.
+
+use std::io::Cursor;
+use std::path::Path;
+
+use super::csv::{CsvRows, header_row};
+use super::error::{Defect, SourceError};
+use super::files::Stream;
+use super::ndjson::read_object;
+use super::row::{Field, Outcome, Row, Rows};
+use crate::pipeline::{Format, Source};
+
+/// What is wanted of an entry, and how it is read.
+pub(super) struct Form {
+    /// The columns of a row.
+    wanted: Vec<String>,
+    /// The fields of an entry that are read, where it has some: the columns, or the one with the text.
+    pub(super) fields: Vec<String>,
+    text: Text,
+}
+
+enum Text {
+    /// There is none.
+    None,
+    Object,
+    Line(Box<CsvRows>),
+}
+
+impl Form {
+    /// # Errors
+    /// [`SourceError::NoColumn`] where the pipeline's own header lacks a column.
+    pub(super) fn new(source: &Source, wanted: &[String], name: &Path) -> Result<Self, SourceError> {
+        let text = match (source.format, &source.header) {
+            (Format::Csv, Some(header)) => {
+                let header = Stream::new(Cursor::new(header_row(header)), 0);
+                Text::Line(Box::new(CsvRows::open(header, name, wanted)?))
+            }
+            (Format::Fields, _) => Text::None,
+            _ => Text::Object,
+        };
+        let fields = source.field.as_ref().map_or_else(|| wanted.to_vec(), |field| vec![field.clone()]);
+        Ok(Form { wanted: wanted.to_vec(), fields, text })
+    }
+
+    /// Whether the columns are fields of the entry.
+    pub(super) fn is_fields(&self) -> bool {
+        matches!(self.text, Text::None)
+    }
+
+    /// Reads a record into a row.
+    pub(super) fn read(&mut self, text: &[u8], row: &mut Row) {
+        match &mut self.text {
+            Text::Line(rows) => rows.read_alone(text, row),
+            _ => read_object(text, &self.wanted, row),
+        }
+    }
+
+    /// A row of an entry that can't be used.
+    pub(super) fn refuse(&self, defect: Defect, row: &mut Row) {
+        row.fields.clear();
+        row.fields.resize(self.wanted.len(), Field::Missing);
+        row.defect = Some(defect);
+    }
+}
+
+impl CsvRows {
+    /// Reads a text that is one record.
+    fn read_alone(&mut self, text: &[u8], row: &mut Row) {
+        self.begin(Stream::new(Cursor::new(text.to_vec()), 0));
+        let read = Rows::read(self, row);
+        let whole = matches!(read, Ok(Outcome::Row)) && self.is_at_end();
+        if !whole {
+            row.defect = Some(Defect::FieldCount);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::Input;
+
+    #[test]
+    fn a_text_is_one_record() {
+        let header = Some(vec!["a".into(), "b".into()]);
+        let source = |format| Source {
+            input: Input::Stdin,
+            format,
+            journal: false,
+            header: header.clone().filter(|_| format == Format::Csv),
+            field: Some("line".into()),
+        };
+        let mut csv = Form::new(&source(Format::Csv), &["b".into()], "s".as_ref()).unwrap();
+        let mut json = Form::new(&source(Format::Ndjson), &["b".into()], "s".as_ref()).unwrap();
+        assert_eq!(csv.fields, ["line"]);
+        let mut row = Row::default();
+        let mut check = |form: &mut Form, text: &str, expected: Result<f64, Defect>| {
+            form.read(text.as_bytes(), &mut row);
+            let found = row.defect.map_or_else(|| row.number(0), Err);
+            assert_eq!(found, expected, "{text:?}");
+        };
+        for _ in 0..2 {
+            check(&mut csv, "1,2", Ok(2.0));
+            check(&mut csv, "1,\"3\"\r\n", Ok(3.0));
+            check(&mut csv, "1,2\n3,4\n", Err(Defect::FieldCount));
+            check(&mut csv, "1", Err(Defect::FieldCount));
+            check(&mut csv, "", Err(Defect::FieldCount));
+            check(&mut csv, "1,\"2", Ok(2.0));
+            check(&mut csv, "1,", Err(Defect::Missing));
+            check(&mut json, "{\"b\": 4}", Ok(4.0));
+            check(&mut json, "1,2", Err(Defect::NotAnObject));
+        }
+        assert!(Form::new(&source(Format::Csv), &["c".into()], "s".as_ref()).is_err());
+    }
+}

@@ -1,0 +1,431 @@
+//! Rows of a Parquet file (`parquet.apache.org/docs/file-format`), row group by row group.
+//!
+//! A place is the row group and the row in it, so a run that goes on reads at most one row group again, and decodes its wanted
+//! columns alone. Columns are found by name, members of structures as `outer.inner`. A null is a value that is missing; lists
+//! are refused. Times without a zone are taken as UTC, as they are in CSV.
+//!
+//! A file is private data: what is wrong with one is told without a word of it.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use parquet::basic::{Compression, ConvertedType, LogicalType, TimeUnit, Type};
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::data_type::DataType;
+use parquet::errors::ParquetError;
+use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
+use parquet::schema::types::ColumnDescriptor;
+
+use super::error::{Defect, SourceError};
+use super::files::io_error;
+use super::row::{Field, Outcome, RECORD_LIMIT, Row, Rows};
+use crate::spelling::misspelt;
+
+/// Rows that are decoded at once.
+const BATCH: usize = 1024;
+
+/// The rows of a file.
+pub(super) struct ParquetRows {
+    path: PathBuf,
+    file: SerializedFileReader<File>,
+    /// The number and the meaning of every wanted column.
+    wanted: Vec<(usize, Meaning)>,
+    /// The row group, the number of rows in those before it, and how many of its own have been given.
+    group: usize,
+    before: u64,
+    given: u64,
+    columns: Vec<Column>,
+    /// Rows that are decoded, and how many of these have been given.
+    decoded: usize,
+    next: usize,
+}
+
+/// How numbers and bytes of a column are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    Number,
+    Unsigned,
+    /// Whole numbers of 10^-scale.
+    Decimal(i32),
+    /// In units of so many nanoseconds.
+    Time(i64),
+    Text,
+}
+
+/// A wanted column of a row group, and a part of it.
+struct Column {
+    reader: Reader,
+    meaning: Meaning,
+    /// The level of a value that is there.
+    defined: i16,
+    levels: Vec<i16>,
+    /// The next value, which nulls don't have.
+    next: usize,
+}
+
+/// A reader and what it has decoded.
+enum Reader {
+    Boolean(Typed<parquet::data_type::BoolType>),
+    Int32(Typed<parquet::data_type::Int32Type>),
+    Int64(Typed<parquet::data_type::Int64Type>),
+    Float(Typed<parquet::data_type::FloatType>),
+    Double(Typed<parquet::data_type::DoubleType>),
+    Bytes(Typed<parquet::data_type::ByteArrayType>),
+    Fixed(Typed<parquet::data_type::FixedLenByteArrayType>),
+}
+
+struct Typed<T: DataType> {
+    reader: ColumnReaderImpl<T>,
+    values: Vec<T::T>,
+}
+
+impl<T: DataType> Typed<T> {
+    fn new(reader: ColumnReaderImpl<T>) -> Self {
+        Typed { reader, values: Vec::with_capacity(BATCH) }
+    }
+
+    /// Decodes the next rows, and gives their number.
+    fn decode(&mut self, levels: &mut Vec<i16>) -> Result<usize, ParquetError> {
+        self.values.clear();
+        Ok(self.reader.read_records(BATCH, Some(levels), None, &mut self.values)?.0)
+    }
+}
+
+impl ParquetRows {
+    /// Reads on at a row, from 1, of a row group.
+    pub(super) fn open(
+        path: &Path,
+        (group, row): (u64, u64),
+        wanted: &[String],
+    ) -> Result<Self, SourceError> {
+        let file = File::open(path).map_err(|source| io_error(path, source))?;
+        let refused = |problem| SourceError::Parquet { path: path.into(), problem };
+        let damaged = |_| refused("it is no Parquet file, or was not written to its end".into());
+        let file = SerializedFileReader::new(file).map_err(damaged)?;
+        let groups = file.num_row_groups();
+        let at = usize::try_from(group).ok().filter(|&group| group <= groups);
+        let at = at.ok_or_else(|| {
+            refused(format!("it has {groups} row groups but was read up to number {group}"))
+        })?;
+        let wanted = wanted.iter().map(|name| find(&file, path, name)).collect::<Result<_, _>>()?;
+        let mut rows = ParquetRows {
+            path: path.into(),
+            file,
+            wanted,
+            group: at,
+            before: 0,
+            given: 0,
+            columns: Vec::new(),
+            decoded: 0,
+            next: 0,
+        };
+        rows.before = (0..at)
+            .map(|group| rows.length(group))
+            .sum::<io::Result<u64>>()
+            .map_err(|error| io_error(path, error))?;
+        rows.begin(row - 1).map_err(|error| io_error(path, error))?;
+        Ok(rows)
+    }
+
+    /// An error of this file.
+    fn refused(&self, problem: String) -> io::Error {
+        io::Error::other(SourceError::Parquet { path: self.path.clone(), problem })
+    }
+
+    fn damaged(&self, slot: usize) -> io::Error {
+        let column = self.file.metadata().file_metadata().schema_descr().column(self.wanted[slot].0);
+        let (name, group) = (column.path().string(), self.group);
+        self.refused(format!("row group {group}, column {name:?}: it can't be decoded: the file is damaged"))
+    }
+
+    /// Rows in a row group.
+    fn length(&self, group: usize) -> io::Result<u64> {
+        let rows = self.file.metadata().row_group(group).num_rows();
+        u64::try_from(rows)
+            .map_err(|_| self.refused(format!("row group {group}: its number of rows is negative")))
+    }
+
+    /// Opens the row group and passes over its first rows.
+    fn begin(&mut self, passed: u64) -> io::Result<()> {
+        (self.columns, self.given, self.decoded, self.next) = (Vec::new(), passed, 0, 0);
+        if self.group == self.file.num_row_groups() {
+            return Ok(());
+        }
+        let length = self.length(self.group)?;
+        if passed > length {
+            let group = self.group;
+            return Err(
+                self.refused(format!("row group {group} has {length} rows but was read up to row {passed}"))
+            );
+        }
+        let group = self.file.get_row_group(self.group).map_err(|_| self.damaged(0))?;
+        let mut columns = Vec::new();
+        for (slot, &(number, meaning)) in self.wanted.iter().enumerate() {
+            let codec = group.metadata().column(number).compression();
+            if !is_unpacked(codec) {
+                let problem =
+                    format!("its pages are packed by {codec}, which this program was built without: {MEND}");
+                return Err(self.refused(problem));
+            }
+            let mut column = Column::open(&*group, number, meaning).ok_or_else(|| self.damaged(slot))?;
+            column.pass(passed).ok_or_else(|| self.damaged(slot))?;
+            columns.push(column);
+        }
+        self.columns = columns;
+        Ok(())
+    }
+
+    /// Decodes more rows; whether there are any in this row group.
+    fn decode(&mut self) -> io::Result<bool> {
+        let left = self.length(self.group)? - self.given;
+        let expected = usize::try_from(left).unwrap_or(usize::MAX).min(BATCH);
+        let mut columns = std::mem::take(&mut self.columns);
+        for (slot, column) in columns.iter_mut().enumerate() {
+            if !matches!(column.decode(), Ok(rows) if rows == expected) {
+                return Err(self.damaged(slot));
+            }
+        }
+        (self.columns, self.decoded, self.next) = (columns, expected, 0);
+        Ok(expected > 0)
+    }
+}
+
+const MEND: &str = "write the file with snappy, gzip or lz4, or build with --features zstd";
+
+/// Whether pages can be unpacked.
+fn is_unpacked(codec: Compression) -> bool {
+    match codec {
+        Compression::UNCOMPRESSED
+        | Compression::SNAPPY
+        | Compression::GZIP(_)
+        | Compression::LZ4
+        | Compression::LZ4_RAW => true,
+        Compression::ZSTD(_) => cfg!(feature = "zstd"),
+        _ => false,
+    }
+}
+
+impl Rows for ParquetRows {
+    fn read(&mut self, row: &mut Row) -> io::Result<Outcome> {
+        while self.next == self.decoded {
+            if self.group == self.file.num_row_groups() {
+                return Ok(Outcome::End);
+            }
+            if !self.decode()? {
+                self.before += self.given;
+                self.group += 1;
+                self.begin(0)?;
+            }
+        }
+        row.text.clear();
+        row.fields.clear();
+        row.defect = None;
+        for slot in 0..self.columns.len() {
+            let field = self.columns[slot].field(self.next, &mut row.text);
+            row.fields.push(field.ok_or_else(|| self.damaged(slot))?);
+            if row.text.len() > RECORD_LIMIT {
+                row.defect = Some(Defect::TooLong);
+                row.text.clear();
+            }
+        }
+        self.next += 1;
+        self.given += 1;
+        Ok(Outcome::Row)
+    }
+
+    fn place(&self) -> (u64, u64) {
+        (self.group as u64, self.given + 1)
+    }
+
+    fn line(&self) -> u64 {
+        self.before + self.given
+    }
+}
+
+impl Column {
+    fn open(group: &dyn RowGroupReader, number: usize, meaning: Meaning) -> Option<Self> {
+        let reader = match group.get_column_reader(number).ok()? {
+            ColumnReader::BoolColumnReader(reader) => Reader::Boolean(Typed::new(reader)),
+            ColumnReader::Int32ColumnReader(reader) => Reader::Int32(Typed::new(reader)),
+            ColumnReader::Int64ColumnReader(reader) => Reader::Int64(Typed::new(reader)),
+            ColumnReader::FloatColumnReader(reader) => Reader::Float(Typed::new(reader)),
+            ColumnReader::DoubleColumnReader(reader) => Reader::Double(Typed::new(reader)),
+            ColumnReader::ByteArrayColumnReader(reader) => Reader::Bytes(Typed::new(reader)),
+            ColumnReader::FixedLenByteArrayColumnReader(reader) => Reader::Fixed(Typed::new(reader)),
+            ColumnReader::Int96ColumnReader(_) => return None,
+        };
+        let defined = group.metadata().column(number).column_descr().max_def_level();
+        Some(Column { reader, meaning, defined, levels: Vec::with_capacity(BATCH), next: 0 })
+    }
+
+    /// Passes over rows, unless there are not so many.
+    fn pass(&mut self, rows: u64) -> Option<()> {
+        let rows = usize::try_from(rows).ok()?;
+        let passed = match &mut self.reader {
+            Reader::Boolean(typed) => typed.reader.skip_records(rows),
+            Reader::Int32(typed) => typed.reader.skip_records(rows),
+            Reader::Int64(typed) => typed.reader.skip_records(rows),
+            Reader::Float(typed) => typed.reader.skip_records(rows),
+            Reader::Double(typed) => typed.reader.skip_records(rows),
+            Reader::Bytes(typed) => typed.reader.skip_records(rows),
+            Reader::Fixed(typed) => typed.reader.skip_records(rows),
+        };
+        passed.ok().filter(|&passed| passed == rows).map(drop)
+    }
+
+    /// Decodes the next rows, and gives their number.
+    fn decode(&mut self) -> Result<usize, ParquetError> {
+        self.levels.clear();
+        self.next = 0;
+        let levels = &mut self.levels;
+        match &mut self.reader {
+            Reader::Boolean(typed) => typed.decode(levels),
+            Reader::Int32(typed) => typed.decode(levels),
+            Reader::Int64(typed) => typed.decode(levels),
+            Reader::Float(typed) => typed.decode(levels),
+            Reader::Double(typed) => typed.decode(levels),
+            Reader::Bytes(typed) => typed.decode(levels),
+            Reader::Fixed(typed) => typed.decode(levels),
+        }
+    }
+
+    /// The value of the decoded row with this number; none if it was not decoded.
+    fn field(&mut self, row: usize, text: &mut Vec<u8>) -> Option<Field> {
+        if self.defined > 0 && *self.levels.get(row)? != self.defined {
+            return Some(Field::Missing);
+        }
+        let at = self.next;
+        self.next += 1;
+        let meaning = self.meaning;
+        Some(match &self.reader {
+            Reader::Boolean(typed) => Field::Number(f64::from(u8::from(*typed.values.get(at)?))),
+            Reader::Int32(typed) => {
+                let value = *typed.values.get(at)?;
+                let unsigned = meaning == Meaning::Unsigned;
+                whole(if unsigned { i128::from(value as u32) } else { value.into() }, meaning, text)
+            }
+            Reader::Int64(typed) => {
+                let value = *typed.values.get(at)?;
+                let unsigned = meaning == Meaning::Unsigned;
+                whole(if unsigned { i128::from(value as u64) } else { value.into() }, meaning, text)
+            }
+            Reader::Float(typed) => Field::Number((*typed.values.get(at)?).into()),
+            Reader::Double(typed) => Field::Number(*typed.values.get(at)?),
+            Reader::Bytes(typed) => bytes(typed.values.get(at)?.data(), meaning, text),
+            Reader::Fixed(typed) => bytes(typed.values.get(at)?.data(), meaning, text),
+        })
+    }
+}
+
+/// What a whole number means.
+fn whole(value: i128, meaning: Meaning, text: &mut Vec<u8>) -> Field {
+    match meaning {
+        Meaning::Time(nanoseconds) => {
+            let micros = (value * i128::from(nanoseconds)).div_euclid(1000);
+            i64::try_from(micros).map_or(Field::Defective(Defect::NotATime), Field::Time)
+        }
+        Meaning::Decimal(scale) if scale != 0 => write(text, format_args!("{value}e{}", -i64::from(scale))),
+        _ => write(text, format_args!("{value}")),
+    }
+}
+
+/// What bytes mean.
+fn bytes(bytes: &[u8], meaning: Meaning, text: &mut Vec<u8>) -> Field {
+    if bytes.len() > RECORD_LIMIT {
+        return Field::Defective(Defect::TooLong);
+    }
+    match (meaning, bytes) {
+        (Meaning::Decimal(_), [first, rest @ ..]) if rest.len() < 16 => {
+            // Two's complement, the greatest byte first.
+            let sign = if *first < 0x80 { 0 } else { -1 };
+            whole(bytes.iter().fold(sign, |value, &byte| value << 8 | i128::from(byte)), meaning, text)
+        }
+        (Meaning::Decimal(_), _) => Field::Defective(Defect::NotANumber),
+        _ => {
+            let start = text.len();
+            text.extend_from_slice(bytes);
+            Field::Text(start..text.len())
+        }
+    }
+}
+
+fn write(text: &mut Vec<u8>, value: std::fmt::Arguments<'_>) -> Field {
+    use io::Write;
+    let start = text.len();
+    text.write_fmt(value).expect("memory takes every number");
+    Field::Text(start..text.len())
+}
+
+/// The number and the meaning of a column.
+fn find(file: &SerializedFileReader<File>, path: &Path, name: &str) -> Result<(usize, Meaning), SourceError> {
+    let schema = file.metadata().file_metadata().schema_descr();
+    let columns = schema.columns();
+    let names = columns.iter().map(|column| column.path().string());
+    let mut found = names.clone().enumerate().filter(|(_, found)| found == name);
+    let Some((number, _)) = found.next() else {
+        let names: Vec<String> = names.collect();
+        let meant = misspelt(name, &names.iter().map(String::as_str).collect::<Vec<_>>());
+        let hint = meant.map(|meant| format!("; did you mean {meant:?}?")).unwrap_or_default();
+        let problem = format!("none of its {} columns is {name:?}{hint}", names.len());
+        return Err(SourceError::Parquet { path: path.into(), problem });
+    };
+    if found.next().is_some() {
+        return Err(SourceError::ColumnTwice { path: path.into(), column: name.into() });
+    }
+    let refused = |kind: &str| SourceError::Parquet {
+        path: path.into(),
+        problem: format!(
+            "column {name:?} holds {kind}: expected numbers, booleans, texts, dates or timestamps"
+        ),
+    };
+    meaning(&columns[number]).map(|meaning| (number, meaning)).map_err(refused)
+}
+
+/// What a column means, or what it holds that can't be used.
+fn meaning(column: &ColumnDescriptor) -> Result<Meaning, &'static str> {
+    if column.max_rep_level() > 0 {
+        return Err("lists");
+    }
+    let day = 86_400_000_000_000;
+    let logical = match column.logical_type_ref() {
+        Some(logical) => match logical {
+            LogicalType::Decimal(decimal) => Some(Meaning::Decimal(decimal.scale)),
+            LogicalType::Timestamp(timestamp) => Some(Meaning::Time(match timestamp.unit {
+                TimeUnit::MILLIS => 1_000_000,
+                TimeUnit::MICROS => 1000,
+                TimeUnit::NANOS => 1,
+            })),
+            LogicalType::Date => Some(Meaning::Time(day)),
+            LogicalType::Integer(integer) if !integer.is_signed => Some(Meaning::Unsigned),
+            LogicalType::Integer(_) | LogicalType::String | LogicalType::Enum | LogicalType::Json => None,
+            LogicalType::Time(_) => return Err("times of day"),
+            LogicalType::Unknown => None,
+            _ => return Err("values of another kind"),
+        },
+        None => match column.converted_type() {
+            ConvertedType::DECIMAL => Some(Meaning::Decimal(column.type_scale())),
+            ConvertedType::TIMESTAMP_MILLIS => Some(Meaning::Time(1_000_000)),
+            ConvertedType::TIMESTAMP_MICROS => Some(Meaning::Time(1000)),
+            ConvertedType::DATE => Some(Meaning::Time(day)),
+            ConvertedType::UINT_8
+            | ConvertedType::UINT_16
+            | ConvertedType::UINT_32
+            | ConvertedType::UINT_64 => Some(Meaning::Unsigned),
+            ConvertedType::TIME_MILLIS | ConvertedType::TIME_MICROS | ConvertedType::INTERVAL => {
+                return Err("times of day");
+            }
+            _ => None,
+        },
+    };
+    match column.physical_type() {
+        Type::INT96 => {
+            Err("timestamps of 96 bits, which are no longer written: write them as 64-bit timestamps")
+        }
+        Type::BYTE_ARRAY | Type::FIXED_LEN_BYTE_ARRAY => Ok(logical.unwrap_or(Meaning::Text)),
+        _ => Ok(logical.unwrap_or(Meaning::Number)),
+    }
+}
+
+#[cfg(test)]
+mod tests;
