@@ -1,14 +1,19 @@
-//! What the time of a release tells: correlations of the time that an epoch takes with its noise and with its sums.
+//! What the time of a release tells: correlations of the time that an epoch takes with its noise and with its sums, and what
+//! the one says about the other in whatever way.
 //!
 //!     cargo bench -p hushflow-mechanism --bench timing
 //!
 //! Noise is drawn before the sums of its epoch are known, so its time can tell nothing about them; it may tell about the
-//! noise. The sums take part in the encoding alone. Printed are the correlations of
+//! noise. The sums take part in the encoding alone. Printed are the correlations and the mutual information of
 //! - the time of a draw and the mean magnitude of the noise drawn,
 //! - the time of a release, noise in hand, and the size of the sums, which are 1 to 80 bits long at random,
 //!
 //! over [`EPOCHS`] epochs, with the times above the 99th percentile cut to it: these are interrupts. Without any dependence
 //! a correlation lies within ±4/√[`EPOCHS`] but for one case in 16,000.
+//!
+//! A correlation sees straight dependence only. Mutual information sees any: times and others are cut into ten equal parts each,
+//! and it is the sum of p log₂(p/(qr)) over the hundred cells. Without dependence 2 ln 2 · [`EPOCHS`] times it is distributed as
+//! χ² with 81 degrees of freedom, so it stays below [`CHANCE`] but for one case in a thousand.
 #![expect(clippy::print_stdout, reason = "a benchmark tells what it measured")]
 
 use std::hint::black_box;
@@ -24,6 +29,12 @@ use hushflow_mechanism::workload::Workload;
 use rand::Rng;
 
 const EPOCHS: usize = 100_000;
+
+/// Parts into which times and others are cut.
+const PARTS: usize = 10;
+
+/// The 99.9th percentile of χ² with 81 degrees of freedom, as bits of mutual information.
+const CHANCE: f64 = 126.083 / (2.0 * std::f64::consts::LN_2 * EPOCHS as f64);
 const LAYOUT: Layout = Layout { dimension: 8, second: SecondMoment::Full };
 
 /// A shard, and the deviations of its noise.
@@ -63,6 +74,34 @@ fn correlation(times: &[f64], others: &[f64]) -> f64 {
     product(&times, a, others, b) / (product(&times, a, &times, a) * product(others, b, others, b)).sqrt()
 }
 
+/// In which of [`PARTS`] equal parts each value lies. Of equal values the earlier are the smaller.
+fn parts(values: &[f64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
+    let mut parts = vec![0; values.len()];
+    for (rank, place) in order.into_iter().enumerate() {
+        parts[place] = rank * PARTS / values.len();
+    }
+    parts
+}
+
+/// In bits.
+fn mutual_information(times: &[f64], others: &[f64]) -> f64 {
+    let mut cells = [[0_u32; PARTS]; PARTS];
+    for (time, other) in parts(times).into_iter().zip(parts(others)) {
+        cells[time][other] += 1;
+    }
+    let all = times.len() as f64;
+    let even = all / (PARTS * PARTS) as f64;
+    let cells = cells.as_flattened().iter().map(|&count| f64::from(count)).filter(|&count| count > 0.0);
+    cells.map(|count| count / all * (count / even).log2()).sum()
+}
+
+fn tell(what: &str, times: &[f64], others: &[f64]) {
+    let (correlation, information) = (correlation(times, others), mutual_information(times, others));
+    println!("{what}   {correlation:+.4}   {information:.6} bits");
+}
+
 fn main() {
     let (mut shard, deviations) = shard();
     let mut coins = NoiseSource::Seeded(1).generator(0, 0).expect("a generator");
@@ -84,10 +123,16 @@ fn main() {
     }
     let [drawing, noise, releasing, size] = &seen;
     println!(
-        "{EPOCHS} epochs of {} coordinates; chance alone: ±{:.3}",
+        "{EPOCHS} epochs of {} coordinates; chance alone: ±{:.3}, below {CHANCE:.6} bits",
         LAYOUT.coordinates(),
         4.0 / (EPOCHS as f64).sqrt()
     );
-    println!("time of the draw, magnitude of the noise   {:+.4}", correlation(drawing, noise));
-    println!("time of the release, size of the sums      {:+.4}", correlation(releasing, size));
+    tell("time of the draw, magnitude of the noise", drawing, noise);
+    tell("time of the release, size of the sums   ", releasing, size);
+    // The measure must be able to see: a draw that is slower by a twentieth for each deviation of its noise, either way.
+    let centre = noise.iter().sum::<f64>() / EPOCHS as f64;
+    let spread = (noise.iter().map(|noise| (noise - centre).powi(2)).sum::<f64>() / EPOCHS as f64).sqrt();
+    let slower = |(time, noise): (&f64, &f64)| time * (1.0 + 0.05 * (noise - centre).abs() / spread);
+    let planted: Vec<f64> = drawing.iter().zip(noise).map(slower).collect();
+    tell("a draw that is slower for noise far off  ", &planted, noise);
 }
