@@ -3,8 +3,10 @@
 //!
 //! `cargo bench --bench durability`
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use divan::counter::ItemsCount;
 use hushflow::pipeline::Pipeline;
@@ -103,6 +105,38 @@ fn records(bencher: divan::Bencher<'_, '_>, place: Place) {
         .counter(ItemsCount::new(COPIES * 26_398))
         .with_inputs(|| place.directory())
         .bench_refs(|directory| publish(&pipeline, directory.path().join("state")));
+}
+
+/// As many records from a pipe, into a process of their own: without a journal, and with one on a disk or in memory.
+#[divan::bench(args = [(Place::Disk, false), (Place::Disk, true), (Place::Memory, true)], sample_count = 10, sample_size = 1)]
+fn piped_records(bencher: divan::Bencher<'_, '_>, (place, journal): (Place, bool)) {
+    const COPIES: usize = 100;
+    let flights = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/flights_jan2013.csv");
+    let rows = std::fs::read_to_string(flights).expect("the data of the examples");
+    let (header, rows) = rows.split_once('\n').expect("a header");
+    let text = Pipeline::EXAMPLE.replace(
+        "path = \"flights_jan2013.csv\"",
+        &format!("path = \"-\"\nformat = \"csv\"\njournal = {journal}"),
+    );
+    bencher.counter(ItemsCount::new(COPIES * 26_398)).with_inputs(|| place.directory()).bench_refs(
+        |directory| {
+            let pipeline = directory.path().join("pipeline.toml");
+            std::fs::write(&pipeline, &text).expect("there is room");
+            let mut command = Command::new(env!("CARGO_BIN_EXE_hushflow"));
+            command
+                .args(["run", "--quiet"])
+                .arg(&pipeline)
+                .arg("--state")
+                .arg(directory.path().join("state"));
+            let mut child =
+                command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the run starts");
+            let mut input = child.stdin.take().expect("a pipe");
+            writeln!(input, "{header}").expect("the run reads");
+            (0..COPIES).for_each(|_| input.write_all(rows.as_bytes()).expect("the run reads"));
+            drop(input);
+            assert!(child.wait().expect("the run ends").success());
+        },
+    );
 }
 
 fn publish(pipeline: &Pipeline, state: PathBuf) {

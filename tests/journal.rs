@@ -1,29 +1,28 @@
-//! A standard input with a journal: whatever kills a run, a record that was acknowledged counts once, and so does every other
-//! that its sender sends again, and the sums come out as if nothing had happened.
+//! A source with a journal: whatever kills a run, a record that was acknowledged counts once, and so does every other that its
+//! sender sends again, and the sums come out as if nothing had happened.
 //!
-//! `HUSHFLOW_KILLS=n` asks for n kills instead of 24.
+//! `HUSHFLOW_KILLS=n` asks for n kills instead of 40.
 
 mod harness;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use harness::power::{Witness, kills, last_segment, lose_journal, lose_power};
 use harness::{
-    Ended, Lab, Random, Stream, await_until, expected_sums, finish, hushflow, last_frame, releases, run,
-    sums, wait,
+    Ended, Lab, Random, Stream, await_until, expected_sums, finish, hushflow, releases, run, sums, wait,
 };
-
-fn kills() -> usize {
-    std::env::var("HUSHFLOW_KILLS").ok().and_then(|number| number.parse().ok()).unwrap_or(24)
-}
 
 /// A stream in a file, a pipeline that takes it from the standard input, and the sums of an undisturbed run.
 struct Case {
     lab: Lab,
     pipeline: PathBuf,
+    /// The same, from a socket.
+    listening: PathBuf,
     header: String,
     rows: Vec<String>,
     expected: Vec<Vec<i128>>,
@@ -36,9 +35,12 @@ impl Case {
         lab.write("data.csv", &text);
         let expected = expected_sums(&lab.write("file.toml", stream.pipeline("data.csv", "")));
         let pipeline = lab.write("pipeline.toml", with_journal(&stream.pipeline("-", "")));
+        let socket = format!("unix-listen://{}", lab.path("socket").display());
+        let listening = stream.pipeline(&socket, "").replacen("[source]", "[source]\nacknowledge = true", 1);
+        let listening = lab.write("listening.toml", listening);
         let mut lines = text.lines().map(|line| format!("{line}\n"));
         let header = lines.next().expect("a header");
-        Case { lab, pipeline, header, rows: lines.collect(), expected }
+        Case { lab, pipeline, listening, header, rows: lines.collect(), expected }
     }
 
     fn run(&self, state: &Path, workers: usize) -> Command {
@@ -76,9 +78,15 @@ fn with_journal(pipeline: &str) -> String {
 
 /// What a run acknowledges.
 fn numbers(child: &mut Child) -> impl Iterator<Item = u64> + use<> {
-    let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-    lines.map_while(Result::ok).map_while(|line| line.parse().ok())
+    acknowledgements(child.stdout.take().expect("a pipe"))
 }
+
+fn acknowledgements(from: impl Read) -> impl Iterator<Item = u64> {
+    BufReader::new(from).lines().map_while(Result::ok).map_while(|line| line.parse().ok())
+}
+
+/// A way into a run, and the one back.
+type Ways = (Box<dyn Write + Send>, Box<dyn Read + Send>);
 
 /// A sender that forgets what was acknowledged, and so can't send it again.
 struct Sender<'a> {
@@ -88,11 +96,51 @@ struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    /// Sends what is not safe to a run, which is killed at a `random` moment if there is one. Gives how it ended.
-    fn send(&mut self, state: &Path, workers: usize, random: Option<&mut Random>) -> Ended {
-        let mut child = self.case.run(state, workers).spawn().expect("the run starts");
-        let input = child.stdin.take().expect("a pipe");
-        let mut numbers = numbers(&mut child);
+    /// Sends what is not safe to a run, which ends behind it. Gives how it ended.
+    fn send(&mut self, state: &Path) -> Ended {
+        let mut child = self.case.run(state, 1).spawn().expect("the run starts");
+        let ways = pipes(&mut child);
+        self.feed(child, ways, |_, _| ())
+    }
+
+    /// Sends what is not safe to a run, over its standard input or a socket, and kills it at a random moment. A run that has a
+    /// standard input may end before.
+    fn send_and_kill(&mut self, state: &Path, random: &mut Random) -> Ended {
+        let workers = 1 + random.below(3) as usize;
+        let enough = random.below(40);
+        let pause = Duration::from_micros(random.below(5_000));
+        let ends = random.below(2) == 0;
+        let (child, ways) = if ends {
+            let mut child = self.case.run(state, workers).spawn().expect("the run starts");
+            let ways = pipes(&mut child);
+            (child, ways)
+        } else {
+            let socket = self.case.lab.path("socket");
+            let mut child = run(&self.case.listening, state, workers).spawn().expect("the run starts");
+            let ways = connect(&mut child, &socket);
+            (child, ways)
+        };
+        let all = self.case.rows.len() as u64;
+        self.feed(child, ways, |child, (safe, told)| {
+            // A run that has a socket waits for more for ever.
+            let waits =
+                || told.load(Ordering::Relaxed) < enough && (ends || safe.load(Ordering::Relaxed) < all);
+            while waits() && child.try_wait().expect("a child can be asked").is_none() {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            std::thread::sleep(pause);
+            child.kill().expect("a child can be killed");
+        })
+    }
+
+    /// Sends what is not safe, while `strike` is told the last number and how many numbers were told.
+    fn feed(
+        &mut self,
+        mut child: Child,
+        (input, back): Ways,
+        strike: impl FnOnce(&mut Child, (&AtomicU64, &AtomicU64)),
+    ) -> Ended {
+        let mut numbers = acknowledgements(back);
         let Some(first) = numbers.next() else { panic!("{}", wait(child).err) };
         assert!(first >= self.safe, "{first} are left of {} acknowledged records", self.safe);
         let rows = &self.case.rows[first as usize..];
@@ -105,9 +153,7 @@ impl Sender<'_> {
                     told.fetch_add(1, Ordering::Relaxed);
                 }
             });
-            if let Some(random) = random {
-                strike(&mut child, &told, random);
-            }
+            strike(&mut child, (&safe, &told));
             wait(child)
         });
         self.safe = safe.into_inner();
@@ -115,8 +161,25 @@ impl Sender<'_> {
     }
 }
 
+fn pipes(child: &mut Child) -> Ways {
+    let (input, back) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
+    (Box::new(input), Box::new(back))
+}
+
+/// Connects as soon as the run listens.
+fn connect(child: &mut Child, socket: &Path) -> Ways {
+    let mut found = None;
+    await_until("the run listens", || {
+        assert_eq!(child.try_wait().expect("a child can be asked"), None, "the run goes on");
+        found = UnixStream::connect(socket).ok();
+        found.is_some()
+    });
+    let stream = found.expect("a connection");
+    (Box::new(stream.try_clone().expect("a handle")), Box::new(stream))
+}
+
 /// Writes rows until they end or the reader is gone.
-fn pour(mut input: ChildStdin, header: &str, rows: &[String]) {
+fn pour(mut input: impl Write, header: &str, rows: &[String]) {
     if input.write_all(header.as_bytes()).is_err() {
         return;
     }
@@ -128,69 +191,54 @@ fn pour(mut input: ChildStdin, header: &str, rows: &[String]) {
     }
 }
 
-/// Kills a run at once or after some acknowledgements.
-fn strike(child: &mut Child, told: &AtomicU64, random: &mut Random) {
-    let enough = random.below(40);
-    while told.load(Ordering::Relaxed) < enough && child.try_wait().expect("a child can be asked").is_none() {
-        std::thread::sleep(Duration::from_micros(200));
-    }
-    std::thread::sleep(Duration::from_micros(random.below(5_000)));
-    child.kill().expect("a child can be killed");
-}
-
-/// The last file of the journal.
-fn last_segment(state: &Path) -> Option<PathBuf> {
-    let files = std::fs::read_dir(state).expect("a state directory");
-    let files = files.map(|file| file.expect("an entry").path());
-    files.filter(|path| path.display().to_string().contains("/ingest-")).max()
-}
-
-/// What a power cut may leave of a group that was being written: zeros, garbage, or a part of it.
-fn tear(state: &Path, random: &mut Random) {
-    let Some(path) = last_segment(state) else { return };
-    let length = 1 + random.below(3000);
-    let torn: Vec<u8> = match random.below(4) {
-        0 => return,
-        1 => vec![0; length as usize],
-        2 => (0..length).map(|_| random.below(256) as u8).collect(),
-        _ => {
-            let frame = last_frame(&path);
-            let bytes = std::fs::read(&path).expect("a segment");
-            let end = frame.start + length.min(frame.end - frame.start - 1);
-            bytes[frame.start as usize..end.min(bytes.len() as u64) as usize].to_vec()
-        }
-    };
-    let mut file = std::fs::File::options().append(true).open(path).expect("a segment");
-    file.write_all(&torn).expect("a segment can be torn");
-}
-
+/// After every kill the power goes, for the logs and the journal alike.
 #[test]
-fn killed_runs_count_every_record_once() {
-    let case = Case::new(&Stream { rows: 20_000, epochs: 400 });
+fn killed_runs_count_every_record_once_whatever_the_disk_forgets() {
+    let stream = Stream { rows: 6_000, epochs: 120 };
+    let case = Case::new(&stream);
     let mut random = Random(1);
-    let (mut killed, mut round) = (0, 0);
-    while killed < kills() {
+    let (mut killed, mut partial, mut round) = (0, 0, 0);
+    while killed < kills(40) {
         round += 1;
         let state = case.lab.path(&format!("state {round}"));
         let mut sender = Sender { case: &case, safe: 0 };
-        let mut seen = Vec::new();
+        let mut witness = Witness::of(&state);
         loop {
-            let workers = 1 + random.below(3) as usize;
-            let ended = sender.send(&state, workers, Some(&mut random));
-            let now = releases(&state);
-            assert!(now.starts_with(&seen), "an epoch that had been published is another now");
-            seen = now;
+            let before = sender.safe;
+            let ended = sender.send_and_kill(&state, &mut random);
+            let epochs = witness.look().expect("no epoch is published twice");
             if ended.code.is_some() {
                 ended.succeeded();
                 break;
             }
             killed += 1;
-            tear(&state, &mut random);
+            partial += usize::from((before + 1..stream.rows).contains(&sender.safe));
+            lose_journal(&state, sender.safe, &mut random);
+            lose_power(&state, epochs, &mut random);
         }
-        assert_eq!(sender.safe, case.rows.len() as u64);
+        assert_eq!(sender.safe, stream.rows);
+        assert_eq!(witness.look(), Ok(stream.epochs as usize));
         assert!(sums(&state) == case.expected, "the sums are not those of a run that nobody killed");
         finish(hushflow(["verify"]).arg(&state)).succeeded();
+        std::fs::remove_dir_all(&state).expect("a state directory can be removed");
     }
+    let told = writeln!(std::io::stderr(), "{killed} kills in {round} runs, {partial} of them half-way");
+    told.expect("standard error is open");
+}
+
+/// The campaign must be able to fail: acknowledged records that a disk has lost are missed.
+#[test]
+fn losing_what_was_acknowledged_is_noticed() {
+    let case = Case::new(&Stream { rows: 2000, epochs: 20 });
+    let state = case.lab.path("state");
+    case.feed_and_kill(&state, &(case.header.clone() + &case.rows[..20].concat()), 20);
+    let segment = last_segment(&state).expect("a segment");
+    let beginning = harness::frames(&segment).first().expect("a beginning").end;
+    harness::cut(&segment, beginning);
+    let mut child = case.run(&state, 1).spawn().expect("the run starts");
+    assert_eq!(numbers(&mut child).next(), Some(0), "none of 20 acknowledged records is left");
+    drop(child.stdin.take());
+    wait(child);
 }
 
 #[test]
@@ -252,7 +300,7 @@ fn a_full_disk_is_told_and_loses_nothing() {
     assert!((1..4000).contains(&safe), "{safe}");
     wait(child).failed(1, &["cannot write the file"]);
     let mut sender = Sender { case: &case, safe };
-    sender.send(&state, 1, None).succeeded();
+    sender.send(&state).succeeded();
     assert!(sums(&state) == case.expected);
 }
 

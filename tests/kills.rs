@@ -5,47 +5,13 @@
 
 mod harness;
 
-use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
 
-use harness::{Lab, PRIVATE_LOG, Random, Stream, expected_sums, frames, logs, run, run_as_two, sums, wait};
-use hushflow::state::{PublicReader, ReleaseFrame};
-
-fn kills() -> usize {
-    std::env::var("HUSHFLOW_KILLS").ok().and_then(|number| number.parse().ok()).unwrap_or(200)
-}
-
-/// What was seen in a public log so far. Noise is fresh in every run, so an epoch that was drawn twice shows.
-struct Witness {
-    state: PathBuf,
-    seen: Vec<ReleaseFrame>,
-}
-
-impl Witness {
-    /// Looks again: what was there before is as it was, or not there yet after a loss of power. Gives the number of
-    /// epochs seen since the beginning, or the epoch that was published twice.
-    fn look(&mut self) -> Result<usize, u64> {
-        let now = readable(&self.state);
-        let twice = now.iter().zip(&self.seen).find(|(now, before)| now != before);
-        if let Some((now, _)) = twice {
-            return Err(now.epoch);
-        }
-        self.seen.extend_from_slice(now.get(self.seen.len()..).unwrap_or_default());
-        Ok(self.seen.len())
-    }
-}
-
-/// The releases up to the first that can't be read.
-fn readable(state: &Path) -> Vec<ReleaseFrame> {
-    let Ok(mut reader) = PublicReader::open(state) else { return Vec::new() };
-    let frames: Vec<_> = std::iter::from_fn(|| reader.next_frame().ok().flatten()).collect();
-    assert!(frames.iter().map(|frame| frame.epoch).eq(1..=frames.len() as u64));
-    frames
-}
+use harness::power::{Witness, kills, lose_power};
+use harness::{Lab, PRIVATE_LOG, Random, Stream, expected_sums, frames, run, run_as_two, sums, wait};
 
 /// One process with up to three workers, or two with up to two each.
 fn start(pipeline: &Path, state: &Path, random: &mut Random) -> Vec<Child> {
@@ -76,52 +42,6 @@ fn strike(mut children: Vec<Child>, state: &Path, random: &mut Random) -> bool {
     ended == 0
 }
 
-/// The power goes: what was not synced of a log is lost in one way or another.
-fn lose_power(state: &Path, published: usize, random: &mut Random) {
-    // What another segment follows had been synced, and so had the beginning of a segment.
-    let logs = if state.exists() { logs(state) } else { Vec::new() };
-    let Some(last) = logs.iter().rfind(|name| name.starts_with("private")) else { return };
-    let private = state.join(last);
-    let found = frames(&private);
-    // What was published had been synced before, and so had what a later frame says.
-    let of_published = found
-        .iter()
-        .filter(|frame| [1, 6].contains(&frame.kind) || frame.kind == 3 && frame.epoch <= published as u64);
-    let said = found.iter().map(|frame| frame.synced).max().unwrap_or(0);
-    lose(&private, of_published.map(|frame| frame.end).max().unwrap_or(0).max(said), random);
-
-    // The public log is synced before a checkpoint; after a loss it is written anew from the private one.
-    let checkpoints = ["checkpoint.a", "checkpoint.b"].map(|name| frames(&state.join(name)));
-    let newest = checkpoints.iter().flatten().map(|frame| frame.epoch).max();
-    let public = state.join("public.log");
-    let synced = newest.map_or(0, |newest| {
-        frames(&public).iter().filter(|frame| frame.epoch <= newest).map(|frame| frame.end).max().unwrap_or(0)
-    });
-    lose(&public, synced, random);
-}
-
-fn lose(log: &Path, synced: u64, random: &mut Random) {
-    let Ok(file) = File::options().write(true).open(log) else { return };
-    let length = file.metadata().expect("a log").len();
-    if length <= synced {
-        return;
-    }
-    let from = synced + random.below(length - synced);
-    let bytes = (length - from) as usize;
-    match random.below(5) {
-        0 => return,
-        1 => file.set_len(from),
-        2 => file.write_all_at(&vec![0; bytes], from),
-        3 => {
-            let garbage: Vec<u8> = (0..bytes).map(|_| random.below(256) as u8).collect();
-            file.write_all_at(&garbage, from)
-        }
-        // A sector did not arrive, and later ones did.
-        _ => file.write_all_at(&vec![0; bytes.min(512)], from),
-    }
-    .expect("the test may write its files");
-}
-
 #[test]
 fn killed_runs_publish_every_epoch_once_whatever_the_disk_forgets() {
     let lab = Lab::new();
@@ -131,10 +51,10 @@ fn killed_runs_publish_every_epoch_once_whatever_the_disk_forgets() {
     let expected = expected_sums(&pipeline);
     let mut random = Random(1);
     let (mut killed, mut partial, mut round) = (0, 0, 0);
-    while killed < kills() {
+    while killed < kills(200) {
         round += 1;
         let state = lab.path(&format!("state {round}"));
-        let mut witness = Witness { state: state.clone(), seen: Vec::new() };
+        let mut witness = Witness::of(&state);
         loop {
             let before = witness.seen.len();
             let was_running = strike(start(&pipeline, &state, &mut random), &state, &mut random);
@@ -163,7 +83,7 @@ fn losing_what_was_synced_is_noticed() {
     let pipeline = lab.write("pipeline.toml", stream.pipeline("data.csv", ""));
     let state = lab.path("state");
     harness::finish(&mut run(&pipeline, &state, 1)).succeeded();
-    let mut witness = Witness { state: state.clone(), seen: Vec::new() };
+    let mut witness = Witness::of(&state);
     assert_eq!(witness.look(), Ok(20));
     let (private, public) = (state.join(PRIVATE_LOG), state.join("public.log"));
     let kept = |log: &Path, epoch| {

@@ -269,3 +269,28 @@ fn a_restored_directory_is_refused_by_its_anchor_and_told_by_its_chain() {
     assert!((1..20).contains(&common), "{common} epochs in common");
     assert!(seen.iter().zip(&redrawn).skip(common).all(|(seen, redrawn)| seen.1 != redrawn.1));
 }
+
+/// A copy has the identity of its original, and so the same entry in a ledger that is shared. With the anchors beside it, the one
+/// of the two that runs second is refused.
+#[test]
+fn of_two_copies_that_share_a_ledger_entry_one_is_refused() {
+    let lab = Lab::new();
+    let stream = Stream { rows: 2000, epochs: 20 };
+    let csv = stream.csv();
+    let text = stream.pipeline("data.csv", "[ledger]\ndirectory = 'shared'\n");
+    let text = text.replacen("keep = 'all'", "keep = 'all'\nanchor = 'shared'", 1);
+    let pipeline = lab.write("pipeline.toml", text);
+    // The ledger's directory is there before the first run asks for it as an anchor's.
+    finish(hushflow(["ledger", "--budget", "2,1e-6"]).arg(lab.path("shared"))).succeeded();
+    lab.write("data.csv", csv.lines().take(1000).map(|line| format!("{line}\n")).collect::<String>());
+    let (state, copy) = (lab.path("state"), lab.path("copy"));
+    finish(&mut run(&pipeline, &state, 1)).succeeded();
+    let copied = std::process::Command::new("cp").arg("-a").args([&state, &copy]).status();
+    assert!(copied.expect("cp runs").success());
+    lab.write("data.csv", csv);
+    finish(&mut run(&pipeline, &copy, 1)).succeeded();
+    finish(&mut run(&pipeline, &state, 1))
+        .failed(1, &["has seen run 2, epoch 20", "restored from an older copy"]);
+    let ledger = finish(hushflow(["ledger", "--json"]).arg(lab.path("shared"))).succeeded().json();
+    assert_eq!(ledger[0]["entries"].as_array().map(Vec::len), Some(1));
+}

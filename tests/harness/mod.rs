@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "every test file is a program of its own and uses its part")]
 
+pub(crate) mod power;
+
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write as _};
@@ -16,7 +18,7 @@ use hushflow::mechanism::epochs::{ClockSource, LatePolicy, Schedule};
 use hushflow::mechanism::moments::{Clipper, QuantisedRows};
 use hushflow::pipeline::time::parse_time;
 use hushflow::pipeline::{Input, Pipeline};
-use hushflow::state::{PublicReader, ReleaseFrame, Store};
+use hushflow::state::{PublicHeader, PublicReader, ReleaseFrame, Store};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -173,6 +175,31 @@ pub(crate) fn releases(state: &Path) -> Vec<ReleaseFrame> {
 /// The exact sums of every committed epoch, as their owner can read them where all are kept: in a copy without
 /// checkpoints the store replays the whole log.
 pub(crate) fn sums(state: &Path) -> Vec<Vec<i128>> {
+    let (_lab, copy) = copied(state);
+    let header = PublicReader::open(&copy).expect("a public log").header().clone();
+    let (_store, recovered) = Store::open(&copy, &header).expect("a sound state");
+    let frames = recovered.replay.map(|frame| frame.expect("a sound frame"));
+    let sums: Vec<_> = frames.zip(1..).inspect(|(frame, epoch)| assert_eq!(frame.epoch, *epoch)).collect();
+    sums.into_iter().map(|(frame, _)| frame.sums.to_vec()).collect()
+}
+
+/// The file, or the session of a journal, and the offset at which a start goes on, if a commit has recorded one.
+pub(crate) fn recorded(state: &Path) -> Option<(u32, u64)> {
+    let (_lab, copy) = copied(state);
+    // The public log may be garbage after a loss of power; the beginning of the private one never is.
+    let first = copy.join(PRIVATE_LOG);
+    let payload = frames(&first).first().map(|frame| frame.start as usize + 24..frame.end as usize)?;
+    let payload = std::fs::read(&first).expect("a log")[payload].to_vec();
+    let (private, parameters) = payload.split_last().expect("parameters, and whether the noise is private");
+    let header = PublicHeader { parameters: parameters[8..].to_vec(), private: *private == 1 };
+    let (_store, recovered) = Store::open(&copy, &header).expect("a sound state");
+    let place = recovered.positions.last()?;
+    let file = place.payload.first_chunk().expect("a position begins with the number of its file");
+    Some((u32::from_le_bytes(*file), place.offset))
+}
+
+/// A copy of the logs of a state directory.
+fn copied(state: &Path) -> (Lab, PathBuf) {
     let lab = Lab::new();
     let copy = lab.path("copy");
     std::fs::create_dir(&copy).expect("a directory for the copy");
@@ -180,11 +207,7 @@ pub(crate) fn sums(state: &Path) -> Vec<Vec<i128>> {
     for name in logs(state) {
         std::fs::copy(state.join(&name), copy.join(&name)).expect("a log to copy");
     }
-    let header = PublicReader::open(&copy).expect("a public log").header().clone();
-    let (_store, recovered) = Store::open(&copy, &header).expect("a sound state");
-    let frames = recovered.replay.map(|frame| frame.expect("a sound frame"));
-    let sums: Vec<_> = frames.zip(1..).inspect(|(frame, epoch)| assert_eq!(frame.epoch, *epoch)).collect();
-    sums.into_iter().map(|(frame, _)| frame.sums.to_vec()).collect()
+    (lab, copy)
 }
 
 /// The names of the logs in a state directory, in their order.
