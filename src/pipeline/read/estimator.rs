@@ -7,7 +7,7 @@ use hushflow_mechanism::strategy::StrategyName;
 use hushflow_mechanism::workload::Workload;
 
 use crate::estimates::Estimator;
-use crate::pipeline::document::{Field, Section};
+use crate::pipeline::document::Section;
 use crate::pipeline::{Privacy, Release};
 
 /// Whom `method` means, if it is an estimator.
@@ -32,15 +32,9 @@ pub(super) fn estimator(section: &Section<'_>, named: Named, columns: usize) -> 
     match named {
         Named::Mean(method) => mean(section, method, columns),
         Named::Covariance(method) => {
-            let share = section.number("centre");
-            let share = match share {
-                Some(share) => Some(
-                    share.filter("a share of the budget above 0 and below 1", |&x| x > 0.0 && x < 1.0)?.value,
-                ),
-                None if section.get("centre").is_some() => return None,
-                None => None,
-            };
-            Some(Estimator::Covariance { method, centre: share })
+            let share = "a share of the budget above 0 and below 1";
+            let centre = section.number("centre").and_then(|x| x.filter(share, |&x| x > 0.0 && x < 1.0));
+            Some(Estimator::Covariance { method, centre: centre.map(|centre| centre.value) })
         }
     }
 }
@@ -60,27 +54,21 @@ fn mean(section: &Section<'_>, method: mean::Method, columns: usize) -> Option<E
             "method = \"{method}\" needs range = 10: all means are within so many scales of 0"
         ));
     }
-    let scale = match section.get("scale") {
-        None => Some(None),
-        Some(field) => scale(field, columns),
-    };
-    let range = match (range, section.get("range")) {
-        (None, Some(_)) => None,
-        (range, _) => Some(range.map(|range| range.value)),
-    };
-    Some(Estimator::Mean { method, corruption: corruption?.value, scale: scale?, range: range? })
+    let scale = scale(section, columns);
+    let range = range.map(|range| range.value);
+    Some(Estimator::Mean { method, corruption: corruption?.value, scale, range })
 }
 
-/// `"auto"`, or a standard deviation for each column.
-fn scale<'a>(field: Field<'a, &'a toml::de::DeValue<'a>>, columns: usize) -> Option<Option<Vec<f64>>> {
-    if field.value.as_str() == Some("auto") {
-        return Some(None);
+/// A standard deviation for each column; none where it is `"auto"`, or absent.
+fn scale(section: &Section<'_>, columns: usize) -> Option<Vec<f64>> {
+    let field = section.get("scale")?;
+    if section.peek_text("scale") == Some("auto") {
+        return None;
     }
     let expected = format!("\"auto\" or a list of {columns} numbers above 0, one for each column");
     let scales = field.numbers(&expected)?;
-    let scales =
-        scales.filter(&expected, |scales| scales.len() == columns && scales.iter().all(|x| *x > 0.0))?;
-    Some(Some(scales.value))
+    let valid = |scales: &Vec<f64>| scales.len() == columns && scales.iter().all(|x| *x > 0.0);
+    scales.filter(&expected, valid).map(|scales| scales.value)
 }
 
 /// Reports what an estimator of windows has no use for, or no proof.
