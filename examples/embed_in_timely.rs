@@ -77,6 +77,8 @@ fn parameters() -> Result<PublicParameters, Box<dyn Error>> {
         key: Some(pipeline::Key { column: "origin".into(), values: AIRPORTS.map(String::from).to_vec() }),
         entity: None,
         estimator: None,
+        id: None,
+        sources: Vec::new(),
         epochs: pipeline::Epochs { schedule: Schedule::ByTime(schedule), time: None, arrival: None },
         privacy: pipeline::Privacy {
             epsilon: 1.0,

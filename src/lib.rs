@@ -83,5 +83,6 @@ pub mod source;
 mod spelling;
 pub mod state;
 pub mod strategies;
+pub mod totals;
 pub mod training;
 pub mod web;

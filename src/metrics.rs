@@ -33,7 +33,7 @@ type Gauge = Box<dyn Fn() -> usize + Send + Sync>;
 pub struct Metrics {
     begun: OnceLock<Begun>,
     rows: AtomicU64,
-    exceptional: [AtomicU64; 8],
+    exceptional: [AtomicU64; 10],
     waiting_batches: OnceLock<Gauge>,
     waiting_outputs: OnceLock<Gauge>,
     closed: AtomicU64,
@@ -185,7 +185,7 @@ impl Metrics {
 }
 
 /// Everything that can become of a row but to count in its own epoch.
-fn reasons(counters: &Counters) -> [(&'static str, u64); 8] {
+fn reasons(counters: &Counters) -> [(&'static str, u64); 10] {
     [
         ("missing", counters.missing),
         ("malformed", counters.malformed),
@@ -195,6 +195,8 @@ fn reasons(counters: &Counters) -> [(&'static str, u64); 8] {
         ("before_start", counters.before_start),
         ("after_horizon", counters.after_horizon),
         ("already_closed", counters.already_closed),
+        ("leaping_clock", counters.leaping),
+        ("copy", counters.copies),
     ]
 }
 

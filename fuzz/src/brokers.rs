@@ -49,13 +49,13 @@ fn read(pipeline: &Pipeline, from: Position) {
     let control = Control::new();
     let stop = control.stop_flag();
     let control = control.on_notice(move |_| stop.store(true, Ordering::Relaxed));
-    let mut reader = match SourceReader::controlled(pipeline, &control, from, 0) {
+    let mut reader = match SourceReader::controlled((pipeline, &pipeline.sources[0]), &control, from, 0) {
         Ok(reader) => reader,
         Err(error) => return assert!(!error.to_string().is_empty()),
     };
     loop {
         match reader.next_event() {
-            Ok(Event::Batch(batch)) => assert_eq!(batch.values.len(), batch.len()),
+            Ok(Event::Batch(batch)) => assert_eq!(batch.records.values.len(), batch.len()),
             Ok(Event::Mark(_)) => {}
             Ok(Event::End) => return,
             Err(error) => return assert!(!error.to_string().is_empty()),

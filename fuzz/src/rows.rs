@@ -51,7 +51,7 @@ fn drain(reader: &mut SourceReader) -> (Vec<Mark>, bool) {
     loop {
         match reader.next_event() {
             Ok(Event::Mark(mark)) => marks.push(mark),
-            Ok(Event::Batch(batch)) => assert_eq!(batch.values.len(), 2 * batch.len()),
+            Ok(Event::Batch(batch)) => assert_eq!(batch.records.values.len(), 2 * batch.len()),
             Ok(Event::End) => return (marks, true),
             Err(error) => {
                 assert!(!error.to_string().is_empty());

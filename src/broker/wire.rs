@@ -71,6 +71,11 @@ impl Wire {
         Ok(&self.bytes[self.at..self.end])
     }
 
+    /// Whether bytes have come that were not taken.
+    pub(crate) fn has_more(&self) -> bool {
+        self.at < self.end
+    }
+
     /// Puts the next line into `line`, without its end.
     pub(crate) fn line(&mut self, line: &mut Vec<u8>) -> io::Result<()> {
         line.clear();

@@ -11,7 +11,7 @@ use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
 use hushflow::estimates::WindowPublication;
 use hushflow::pipeline::time::parse_duration;
-use hushflow::pipeline::{Pipeline, PublicParameters, Sink};
+use hushflow::pipeline::{Pipeline, PublicParameters, Sink, Source};
 use hushflow::runtime::{
     Acknowledge, Cluster, Options, Output, Summary, WindowOutput, publication, run, run_windows,
     window_publication,
@@ -196,7 +196,7 @@ fn sinks(pipeline: &Pipeline, options: &Options, subject: &Subject) -> Result<Ve
 
 /// Stops the run by signals, and tells its notices. Only the process that reads is stopped so: the others end with it.
 fn control(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Control, CliError> {
-    if arguments.until_idle.is_some() && !pipeline.source.goes_on() {
+    if arguments.until_idle.is_some() && !pipeline.sources.iter().any(Source::goes_on) {
         return Err(CliError::usage(
             "--until-idle is for sources that go on: followed files, sockets, brokers; this one has an end",
         ));
@@ -220,7 +220,7 @@ fn patience(text: &str) -> Result<Duration, &'static str> {
 /// What writes acknowledgements where they are wanted.
 fn acknowledge(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Option<Acknowledge>, CliError> {
     let Some(path) = &arguments.acknowledge else { return Ok(None) };
-    if !pipeline.source.journal {
+    if !pipeline.sources.iter().any(|source| source.journal) {
         return Err(CliError::usage(
             "--acknowledge needs a journal: add path = \"-\" and journal = true to [source]",
         ));
@@ -316,6 +316,8 @@ fn report(
             ("late, dropped", c.late),
             ("before the first epoch, dropped", c.before_start),
             ("after the last epoch, dropped", c.after_horizon),
+            ("of a clock that leaps, dropped", c.leaping),
+            ("copies of another, dropped", c.copies),
             ("of epochs closed in an earlier run, dropped", c.already_closed),
             ("cut by a disconnect, dropped", c.torn),
         ];

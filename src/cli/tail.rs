@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use hushflow::estimates::WindowPublication;
-use hushflow::mechanism::estimate::debias::MomentNoise;
 use hushflow::mechanism::estimate::projection::Projection;
 use hushflow::mechanism::mechanism::Method;
-use hushflow::mechanism::view::{Moments, SquareBias};
+use hushflow::mechanism::view::SquareBias;
 use hushflow::mechanism::workload::Workload;
 use hushflow::operators::Estimated;
 use hushflow::pipeline::{Estimate, Intervals, PublicParameters, View};
 use hushflow::publication::Publication;
 use hushflow::sink::{Format, Writer};
 use hushflow::state::{PublicReader, StateError};
+use hushflow::totals::Totals;
 
 use super::{CliError, FormatArgument, number_in};
 use live::Live;
@@ -124,13 +124,15 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
             joint: arguments.joint,
             population: arguments.population,
         },
+        total: arguments.total,
     };
     if let Some(address) = &arguments.web {
         return web::serve(address, arguments.directory.clone(), reader, publication, view, &wanted);
     }
     let projection = view.covariance;
     let mut moments = publication.view(&view.workload).with_square_bias(squares);
-    let (horizon, number_of_keys) = (publication.horizon(), publication.keys());
+    let horizon = publication.horizon();
+    let mut totals = Totals::of(&publication, arguments.total);
     let mut out = BufWriter::new(stdout());
     let format = arguments.format.format();
     let mut live = if arguments.follow && format == Format::Table { Live::new() } else { None };
@@ -140,11 +142,8 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
         while let Some(release) = reader.next_frame()? {
             live.iter_mut().for_each(Live::begin_epoch);
             let keys = moments.push(&release.values)?;
-            let lines: Vec<Moments> = match arguments.total {
-                true => total(keys, number_of_keys).into_iter().collect(),
-                false => keys.filter(|line| wanted.is_empty() || wanted.contains(&line.key)).collect(),
-            };
-            for moments in lines {
+            let keys = keys.filter(|line| wanted.is_empty() || wanted.contains(&line.key));
+            for moments in keys.filter_map(|line| totals.push(line)) {
                 if release.epoch >= arguments.since {
                     let estimated = Estimated { density: moments.noisy().density_by(projection), moments };
                     line.clear();
@@ -163,19 +162,6 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
         }
         std::thread::sleep(INTERVAL);
     }
-}
-
-/// The sums over all keys: post-processing, with the noise of as many independent draws. The number after that of the last key
-/// stands for all of them.
-fn total(mut keys: impl Iterator<Item = Moments>, number: u32) -> Option<Moments> {
-    let mut total = keys.next()?;
-    for key in keys {
-        total.coordinates.iter_mut().zip(&key.coordinates).for_each(|(sum, part)| *sum += part);
-    }
-    let root = f64::from(number).sqrt();
-    let MomentNoise { count, first, second } = &mut total.noise;
-    [count, first, second].into_iter().for_each(|deviation| *deviation *= root);
-    Some(Moments { key: number, ..total })
 }
 
 /// What is made of the moments of this log.

@@ -35,17 +35,21 @@ use crate::state::Settings;
 
 pub use document::Problem;
 pub use sinks::{ReleaseFile, ReleaseStream, Rotation, Sink};
-pub use source::{Address, Broker, Credentials, Followed, Format, Input, Protocol, Socket, Source};
+pub use source::{
+    Address, Broker, Credentials, Followed, Format, Input, Protocol, Socket, Source, SourceClock,
+};
 
 /// A validated pipeline file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pipeline {
     /// `name`: what the releases are called.
     pub name: String,
-    /// `[source]`: where rows come from.
-    pub source: Source,
+    /// `[source]`, or several `[[sources]]` that are read together: where rows come from, at least one.
+    pub sources: Vec<Source>,
     /// `[source] missing`, `malformed`: what happens to rows that can't be used.
     pub rows: RowPolicies,
+    /// `[source] id`: the column by which copies of a record are known.
+    pub id: Option<String>,
     /// `[[columns]]`: the coordinates of a record, at least one, with distinct names.
     pub columns: Vec<Column>,
     /// `[key]`: the public groups; without it all records belong to one.
@@ -213,6 +217,9 @@ pub struct View {
     pub covariance: Projection,
     /// What its intervals promise.
     pub intervals: Intervals,
+    /// `keys = "total"`: it shows the sum over all keys, in the place of each.
+    #[serde(default)]
+    pub total: bool,
 }
 
 /// What the confidence intervals of a view promise.
@@ -316,6 +323,12 @@ pub struct PublicParameters {
     pub name: String,
     /// [`Pipeline::rows`].
     pub rows: RowPolicies,
+    /// The clocks of several [`Pipeline::sources`], in their order; absent where there is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<SourceClock>,
+    /// [`Pipeline::id`]; absent where copies are records like others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
     /// [`Pipeline::columns`].
     pub columns: Vec<Column>,
     /// [`Pipeline::key`].
@@ -407,11 +420,19 @@ impl Pipeline {
         read::pipeline(text, path).map_err(|problems| PipelineError::Invalid { path: path.into(), problems })
     }
 
+    /// Whether several sources are read together.
+    pub fn has_several_sources(&self) -> bool {
+        self.sources.len() > 1
+    }
+
     /// What a reader of the releases has to know.
     pub fn public_parameters(&self) -> PublicParameters {
+        let several = self.sources.iter().filter(|_| self.has_several_sources());
         PublicParameters {
             name: self.name.clone(),
             rows: self.rows,
+            sources: several.filter_map(Source::public_clock).collect(),
+            id: self.id.clone(),
             columns: self.columns.clone(),
             key: self.key.clone(),
             entity: self.entity.clone(),

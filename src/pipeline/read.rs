@@ -6,6 +6,7 @@ mod estimator;
 mod ledger;
 mod sinks;
 mod source;
+mod sources;
 #[cfg(test)]
 mod tests;
 
@@ -40,7 +41,6 @@ pub(super) fn pipeline(text: &str, path: &Path) -> Result<Pipeline, Vec<Problem>
 fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let name =
         section.require("name", section.text("name"), "name = \"flights\"").map(|name| name.value.into());
-    let source = required(section, "source", |section| source::source(section, base));
     let mut roles = Roles::default();
     let columns = columns(section, &mut roles);
     let key = optional(section, "key", |section| key(section, base, &mut roles));
@@ -57,12 +57,14 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let privacy = required(section, "privacy", |section| privacy(section, dimension, method));
     let neighbours = privacy.map(|privacy| privacy.neighbours);
     let epochs = required(section, "epochs", |section| epochs::epochs(section, neighbours, &mut roles));
+    let sources = sources::sources(section, base, epochs.as_ref(), neighbours, &mut roles);
     let second_moments = privacy.map_or(SecondMoment::Full, |privacy| privacy.second_moments);
     let covariances = epochs.as_ref().is_none_or(|epochs| have_covariances(method, second_moments, epochs));
     if let Some(named) = named {
         estimator::refuse(section, named, privacy.as_ref());
     }
-    let views = if named.is_some() { Some(Vec::new()) } else { views(section, method, covariances) };
+    let keyed = key.as_ref().is_some_and(Option::is_some);
+    let views = if named.is_some() { Some(Vec::new()) } else { views(section, method, covariances, keyed) };
     let sinks = sinks::sinks(section, base);
     let state = optional(section, "state", |section| state(section, base));
     let ledger = optional(section, "ledger", |section| {
@@ -72,7 +74,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         section.require("seed", section.count("seed", 0), "seed = 42").map(|seed| seed.value)
     });
     section.finish();
-    let (source, rows) = source?;
+    let sources::Sources { sources, rows, id } = sources?;
     let (state_directory, state) = state?.unwrap_or_default();
     let estimator = match estimator {
         Some(estimator) => Some(estimator?),
@@ -81,8 +83,9 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let (release, strategy_file) = release?.unwrap_or_else(|| (default_release(), None));
     Some(Pipeline {
         name: name?,
-        source,
+        sources,
         rows,
+        id,
         columns: columns?,
         key: key?,
         entity: entity?,
@@ -318,10 +321,11 @@ fn method(section: &Section<'_>) -> Option<Method> {
     Some(method)
 }
 
-fn views(root: &Section<'_>, method: Method, covariances: bool) -> Option<Vec<View>> {
+fn views(root: &Section<'_>, method: Method, covariances: bool, keyed: bool) -> Option<Vec<View>> {
     let mut names = HashSet::new();
     let sections = root.sections("views").into_iter();
-    let views: Vec<_> = sections.map(|section| view(section, &mut names, method, covariances)).collect();
+    let views: Vec<_> =
+        sections.map(|section| view(section, &mut names, method, covariances, keyed)).collect();
     let default = || View {
         name: "average".into(),
         workload: Workload::Average,
@@ -329,6 +333,7 @@ fn views(root: &Section<'_>, method: Method, covariances: bool) -> Option<Vec<Vi
         squares: SquareBias::Removed,
         covariance: Projection::default(),
         intervals: Intervals::default(),
+        total: false,
     };
     if views.is_empty() { Some(vec![default()]) } else { views.into_iter().collect() }
 }
@@ -338,6 +343,7 @@ fn view<'a>(
     names: &mut HashSet<&'a str>,
     method: Method,
     covariances: bool,
+    keyed: bool,
 ) -> Option<View> {
     let name = section.require("name", section.text("name"), "name = \"last week\"");
     if let Some(name) = name.as_ref().filter(|name| !names.insert(name.value)) {
@@ -358,6 +364,7 @@ fn view<'a>(
     let projections = Projection::ALL.map(|projection| (projection.name(), projection));
     let covariance = section.word("covariance", &projections).unwrap_or_default();
     let intervals = intervals(&section);
+    let total = total(&section, method, keyed);
     section.finish();
     let squares = squares.unwrap_or_default();
     Some(View {
@@ -367,7 +374,21 @@ fn view<'a>(
         squares,
         covariance,
         intervals,
+        total,
     })
+}
+
+/// Whether a view is of the total over keys.
+fn total(view: &Section<'_>, method: Method, keyed: bool) -> bool {
+    let total = view.word("keys", &[("each", false), ("total", true)]).unwrap_or(false);
+    if let (true, Some(field)) = (total, view.get("keys")) {
+        if !keyed {
+            field.report("there is no [key], so every view is of all records: leave it out");
+        } else if method == Method::Pp {
+            field.report(NO_TOTALS);
+        }
+    }
+    total
 }
 
 fn intervals(view: &Section<'_>) -> Intervals {
@@ -402,6 +423,9 @@ fn keep(text: &str) -> Result<Keep, String> {
     let expected = "\"all\", a number of epochs such as \"100 epochs\", or an age such as \"30 days\"";
     keep.ok_or_else(|| format!("found {text:?}, expected {expected}"))
 }
+
+const NO_TOTALS: &str = "with method = \"pp\" second moments are squares of each key's sums, and the square of a total is not \
+    the sum of squares: leave it out, or choose method = \"jme\"";
 
 const NO_COVARIANCES: &str = "no second moments of records are released, so there is no covariance: choose estimate = \
     \"moments\", or other second_moments and another method (pp has them where an epoch is one record: records = 1)";

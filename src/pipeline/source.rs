@@ -1,11 +1,17 @@
-//! What `[source]` says: where rows come from, and how they are written.
+//! What `[source]`, or each of several `[[sources]]`, says: where rows come from, how they are written, and when they are late.
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
+
+use hushflow_mechanism::epochs::{ClockSource, Schedule};
+use serde::{Deserialize, Serialize};
 
 /// Where rows come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
+    /// `name`: what one of several is called; empty where there is one.
+    pub name: String,
     /// `path`: files, the standard input, a socket, or a stream of a broker.
     pub input: Input,
     /// `format`: by default what the file's extension says.
@@ -17,12 +23,40 @@ pub struct Source {
     pub header: Option<Vec<String>>,
     /// `field`: the field of an entry of Redis that holds a record as text.
     pub field: Option<String>,
+    /// Where its records belong and when they are late: the pipeline's schedule with the source's own clock and lateness.
+    pub schedule: Schedule,
+    /// `arrival`: the column that moves its clock, if one does.
+    pub arrival: Option<String>,
+    /// `idle`: after how long a silence it no longer holds the other sources' clock back.
+    pub idle: Option<Duration>,
+    /// `largest_jump`: how far ahead of its clock a row may be that moves it, in microseconds.
+    pub largest_jump: Option<i64>,
+}
+
+/// What readers of a log know of one of several sources.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceClock {
+    /// [`Source::name`].
+    pub name: String,
+    /// How long an epoch stays open to it after its end, in microseconds of its clock.
+    pub lateness: i64,
+    /// What moves its clock.
+    pub clock: ClockSource,
+    /// [`Source::arrival`].
+    pub arrival: Option<String>,
 }
 
 impl Source {
     /// Whether it has no end of its own: a run over it ends at the horizon, by a signal, or when nothing comes any more.
     pub fn goes_on(&self) -> bool {
         !matches!(self.input, Input::Stdin | Input::Files(_))
+    }
+
+    /// What readers of the log know of it, where it is one of several.
+    pub fn public_clock(&self) -> Option<SourceClock> {
+        let Schedule::ByTime(by) = &self.schedule else { return None };
+        let (name, arrival) = (self.name.clone(), self.arrival.clone());
+        Some(SourceClock { name, lateness: by.lateness, clock: by.clock, arrival })
     }
 }
 

@@ -1,6 +1,7 @@
 //! From the source's thread into the dataflow.
 //!
-//! One thread reads the source and deals batches to the workers of its process through bounded channels: back-pressure.
+//! One thread reads the source, or [merges](super::merge) several, and deals batches to the workers of its process through bounded
+//! channels: back-pressure.
 //! Each worker has a source operator. It holds a capability at the oldest epoch that may still get records, and
 //! lowers it only when the reader says that epochs have closed. A reader that fails says so; one that dies is
 //! found out by its channel; neither makes an operator drop its capability.
@@ -17,16 +18,18 @@ use timely::dataflow::{ProbeHandle, Scope, StreamVec};
 use tracing::info;
 
 use crate::metrics::Metrics;
-use crate::source::{Counters, Event, Position, SourceReader};
+use crate::source::{Batch, Counters, Event, Resume, SourceReader};
+
+use super::copies::Copies;
 
 /// Batches that may wait for a worker.
 const WAITING_BATCHES: usize = 8;
 
 /// Epochs that may be closed but not yet committed. It bounds the memory that closed epochs take.
-const EPOCHS_AHEAD: u64 = 256;
+pub(super) const EPOCHS_AHEAD: u64 = 256;
 
 /// How often the reader looks for a fault while it waits.
-const PATIENCE: Duration = Duration::from_millis(100);
+pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How soon a source operator looks again when its channel is empty, or too many epochs wait for their commit.
 const IDLE: Duration = Duration::from_micros(500);
@@ -34,8 +37,8 @@ const IDLE: Duration = Duration::from_micros(500);
 /// What the reader tells a worker.
 enum Message {
     Records(Records),
-    /// All epochs up to this one are closed; where to resume from then.
-    Closed(u64, Position),
+    /// All epochs up to this one are closed; where each source goes on then.
+    Closed(u64, Vec<Resume>),
     /// There is nothing more.
     End,
 }
@@ -45,7 +48,14 @@ enum Message {
 pub(super) struct Feed(Arc<Vec<Receiver<Message>>>);
 
 /// The reader's ends of the channels.
-pub(super) struct Dealer(Vec<Sender<Message>>);
+pub(super) struct Dealer {
+    workers: Vec<Sender<Message>>,
+    /// Whose turn it is.
+    turn: usize,
+    fault: Fault,
+    metrics: Arc<Metrics>,
+    copies: Copies,
+}
 
 impl Feed {
     /// Tells how many messages wait for the workers, for as long as there are any.
@@ -56,52 +66,79 @@ impl Feed {
 }
 
 /// Channels from a reader to the workers of its process.
-pub(super) fn channels(workers: usize) -> (Dealer, Feed) {
-    let (senders, receivers) = (0..workers).map(|_| bounded(WAITING_BATCHES)).unzip();
-    (Dealer(senders), Feed(Arc::new(receivers)))
+pub(super) fn channels(workers: usize, fault: &Fault, metrics: &Arc<Metrics>) -> (Dealer, Feed) {
+    let (workers, receivers) = (0..workers).map(|_| bounded(WAITING_BATCHES)).unzip();
+    let (fault, metrics, copies) = (fault.clone(), Arc::clone(metrics), Copies::default());
+    (Dealer { workers, turn: 0, fault, metrics, copies }, Feed(Arc::new(receivers)))
 }
 
 impl Dealer {
     /// Reads the source to its end. Runs on a thread of its own; gives what became of the rows.
-    pub(super) fn deal(self, mut reader: SourceReader, fault: &Fault, metrics: &Metrics) -> Counters {
-        let mut turn = (0..self.0.len()).cycle();
-        while !fault.is_raised() {
+    pub(super) fn deal(mut self, mut reader: SourceReader) -> Counters {
+        loop {
             let event = reader.next_event();
-            metrics.tell_read(reader.counters());
+            self.tell(*reader.counters());
             let delivered = match event {
-                Ok(Event::Batch(batch)) => {
-                    deliver(&self.0[turn.next().unwrap_or_default()], Message::Records(batch), fault)
-                }
-                Ok(Event::Mark(mark)) => {
-                    metrics.tell_closed(mark.epoch);
-                    let closed = || Message::Closed(mark.epoch, mark.resume);
-                    self.0.iter().all(|worker| deliver(worker, closed(), fault))
-                }
-                Ok(Event::End) => {
-                    info!("the source has ended");
-                    self.0.iter().all(|worker| deliver(worker, Message::End, fault));
-                    false
-                }
+                Ok(Event::Batch(batch)) => self.batch(batch),
+                Ok(Event::Mark(mark)) => self.close(mark.epoch, &[Resume::alone(mark.resume)]),
+                Ok(Event::End) => self.end(),
                 Err(error) => {
-                    fault.raise(error);
+                    self.fault.raise(error);
                     false
                 }
             };
             if !delivered {
-                break;
+                return self.counted(*reader.counters());
             }
         }
-        *reader.counters()
     }
-}
 
-/// Waits for room in the channel, but not beyond a fault. Gives whether the message was taken.
-fn deliver(worker: &Sender<Message>, mut message: Message, fault: &Fault) -> bool {
-    loop {
-        match worker.send_timeout(message, PATIENCE) {
-            Ok(()) => return true,
-            Err(SendTimeoutError::Timeout(back)) if !fault.is_raised() => message = back,
-            Err(_) => return false,
+    pub(super) fn fault(&self) -> &Fault {
+        &self.fault
+    }
+
+    /// Tells what became of the rows, which were read as `counters` say.
+    pub(super) fn tell(&self, counters: Counters) {
+        self.metrics.tell_read(&self.counted(counters));
+    }
+
+    /// With the copies among the rows that were read as `counters` say.
+    pub(super) fn counted(&self, counters: Counters) -> Counters {
+        Counters { copies: self.copies.found(), ..counters }
+    }
+
+    /// Hands records to the next worker, each once; whether that was taken, as with all that is handed on.
+    pub(super) fn batch(&mut self, mut batch: Batch) -> bool {
+        self.copies.take_out(&mut batch);
+        if batch.is_empty() {
+            return !self.fault.is_raised();
+        }
+        self.turn = (self.turn + 1) % self.workers.len();
+        self.deliver(&self.workers[self.turn], Message::Records(batch.records))
+    }
+
+    /// Tells all workers that the epochs up to this one are closed.
+    pub(super) fn close(&mut self, epoch: u64, resumes: &[Resume]) -> bool {
+        self.copies.forget(epoch);
+        self.metrics.tell_closed(epoch);
+        self.workers.iter().all(|worker| self.deliver(worker, Message::Closed(epoch, resumes.into())))
+    }
+
+    /// Tells all workers that there is nothing more; nothing more is taken.
+    pub(super) fn end(&self) -> bool {
+        info!("the source has ended");
+        self.workers.iter().all(|worker| self.deliver(worker, Message::End));
+        false
+    }
+
+    /// Waits for room in the channel, but not beyond a fault. Gives whether the message was taken.
+    fn deliver(&self, worker: &Sender<Message>, mut message: Message) -> bool {
+        loop {
+            match worker.send_timeout(message, PATIENCE) {
+                Ok(()) => return true,
+                Err(SendTimeoutError::Timeout(back)) if !self.fault.is_raised() => message = back,
+                Err(_) => return false,
+            }
         }
     }
 }
@@ -110,8 +147,8 @@ fn deliver(worker: &Sender<Message>, mut message: Message, fault: &Fault) -> boo
 pub(super) struct Sources<'scope> {
     /// Records, at or before the time of their epoch.
     pub(super) records: StreamVec<'scope, u64, Records>,
-    /// Where to resume from after each epoch; from the process's first worker alone.
-    pub(super) marks: StreamVec<'scope, u64, Position>,
+    /// Where each source goes on after each epoch; from the process's first worker alone.
+    pub(super) marks: StreamVec<'scope, u64, Vec<Resume>>,
     /// The last closed epoch, when the source has ended.
     pub(super) ends: StreamVec<'scope, u64, u64>,
 }
@@ -128,7 +165,7 @@ pub(super) fn source<'scope>(
     let mut builder = OperatorBuilder::new("Source".to_owned(), scope);
     let again = scope.activator_for(builder.operator_info().address);
     let (records, record_stream) = builder.new_output::<Vec<Records>>();
-    let (marks, mark_stream) = builder.new_output::<Vec<Position>>();
+    let (marks, mark_stream) = builder.new_output::<Vec<Vec<Resume>>>();
     let (ends, end_stream) = builder.new_output::<Vec<u64>>();
     let (mut records, mut marks, mut ends) =
         (OutputBuilder::from(records), OutputBuilder::from(marks), OutputBuilder::from(ends));
@@ -146,20 +183,20 @@ pub(super) fn source<'scope>(
             for _ in 0..WAITING_BATCHES {
                 match parked.take().map_or_else(|| messages.try_recv(), Ok) {
                     Ok(Message::Records(batch)) => records.session(&capabilities[0]).give(batch),
-                    Ok(Message::Closed(epoch, position)) => {
+                    Ok(Message::Closed(epoch, resumes)) => {
                         let open = *capabilities[0].time();
                         let last = epoch.min(last_to_close(&committed, first_epoch));
                         if worker == 0 {
                             for closed in open..=last {
                                 capabilities[1].downgrade(&closed);
-                                marks.session(&capabilities[1]).give(position);
+                                marks.session(&capabilities[1]).give(resumes.clone());
                             }
                         }
                         if last >= open {
                             capabilities.iter_mut().for_each(|capability| capability.downgrade(&(last + 1)));
                         }
                         if last < epoch {
-                            parked = Some(Message::Closed(epoch, position));
+                            parked = Some(Message::Closed(epoch, resumes));
                             return again.activate_after(IDLE);
                         }
                     }

@@ -1,4 +1,4 @@
-//! The source of a run: files and brokers from the recorded place, the standard input piped in again, or a journal.
+//! The sources of a run: files and brokers from the recorded place, the standard input piped in again, or a journal.
 
 use std::fmt;
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 
 use super::journal::Recorded;
 use super::{Options, RunError};
-use crate::pipeline::{Format, Input, Pipeline, Protocol};
+use crate::pipeline::{Format, Input, Pipeline, Protocol, Source};
 use crate::source::{Connections, Control, Followed, Intake, Position, SourceError, SourceReader};
 use crate::state::{Ingest, IngestPlace, Store};
 
@@ -59,15 +59,15 @@ pub(super) enum Partition {
 }
 
 impl Partition {
-    pub(super) fn of(pipeline: &Pipeline) -> Self {
-        match &pipeline.source.input {
-            _ if pipeline.source.journal => Partition::Journal,
+    pub(super) fn of(source: &Source) -> Self {
+        match &source.input {
+            _ if source.journal => Partition::Journal,
             Input::Followed(_) => Partition::Followed,
             Input::Broker(broker) => match broker.protocol {
                 Protocol::Redis => Partition::Redis,
                 Protocol::Nats => Partition::Nats,
             },
-            Input::Files(_) if pipeline.source.format == Format::Parquet => Partition::Parquet,
+            Input::Files(_) if source.format == Format::Parquet => Partition::Parquet,
             _ => Partition::Source,
         }
     }
@@ -82,7 +82,7 @@ pub(super) struct Taking {
 
 impl Taking {
     fn start(
-        pipeline: &Pipeline,
+        (pipeline, source): (&Pipeline, &Source),
         control: &Control,
         ingest: Arc<Ingest>,
         acknowledge: Option<Acknowledge>,
@@ -91,17 +91,17 @@ impl Taking {
             .map(|acknowledge| telling(&ingest, move |records| (acknowledge.0)(records)))
             .into_iter()
             .collect();
-        let intake = match &pipeline.source.input {
+        let intake = match &source.input {
             Input::Socket(socket) => {
                 let connections = Connections::open(socket, control)?;
                 let peer = connections.peer();
                 acknowledging.push(telling(&ingest, move |records| peer.tell(records)));
-                Intake::serve(connections, &ingest, pipeline, control)
+                Intake::serve(connections, &ingest, (pipeline, source), control)
             }
             _ => {
                 // Not through the library's own buffer, which would keep what it has read.
                 let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-                Intake::start(input, &ingest, pipeline, control)
+                Intake::start(input, &ingest, (pipeline, source), control)
             }
         };
         Ok(Taking { ingest, intake, acknowledging })
@@ -133,59 +133,95 @@ fn telling(ingest: &Arc<Ingest>, tell: impl Fn(u64) + Send + 'static) -> JoinHan
     })
 }
 
-/// Opens the source where the last committed epoch has left it.
-pub(super) fn source(
+/// The readers of a pipeline's sources, and what takes one of them into a journal.
+pub(super) type Opened = (Vec<SourceReader>, Option<Taking>);
+
+/// Opens the sources where the last committed epoch has left them.
+pub(super) fn sources(
     pipeline: &Pipeline,
     store: &Store,
-    recorded: Option<Recorded>,
+    recorded: Option<Vec<Recorded>>,
     committed: u64,
     options: &Options,
-) -> Result<(SourceReader, Option<Taking>), RunError> {
-    let (control, partition) = (&options.control, Partition::of(pipeline));
-    let before = recorded.map(|recorded| recorded.partition);
-    let position = recorded.map_or(Position::START, |recorded| recorded.position);
-    let kept_journal = before == Some(Partition::Journal as u32) || store.has_ingest()?;
-    if partition == Partition::Journal {
-        // What earlier runs read without a journal is behind; only their clock goes on.
-        let in_journal = before == Some(Partition::Journal as u32);
-        let position =
-            if in_journal { position } else { Position { clock: position.clock, ..Position::START } };
-        return journaled(pipeline, store, position, committed, options);
-    }
-    if kept_journal {
+) -> Result<Opened, RunError> {
+    let journaled = pipeline.sources.iter().any(|source| source.journal);
+    let before = |recorded: &Recorded| recorded.partition == Partition::Journal as u32;
+    let kept = recorded.iter().flatten().any(before) || store.has_ingest()?;
+    if kept && !journaled {
         return Err(RunError::JournalOff);
     }
-    if before.is_some_and(|before| before != partition as u32) {
-        return Err(RunError::OtherSource);
+    let opening = Opening { pipeline, store, committed, options };
+    let (mut readers, mut taking) = (Vec::new(), None);
+    for (number, source) in pipeline.sources.iter().enumerate() {
+        let recorded = recorded.as_ref().and_then(|recorded| recorded.get(number).copied());
+        let late_from = recorded.map_or(u64::MAX, |recorded| recorded.resume.late_from);
+        let (reader, taken) = opening.source(source, number, recorded)?;
+        readers.push(reader.among((number as u64, pipeline.sources.len() as u64), late_from));
+        taking = taking.or(taken);
     }
-    let reader = match &pipeline.source.input {
-        Input::Followed(files) => {
-            let reached = before.map(|_| position.file);
-            let files = Followed::kept(files, pipeline.source.format, control, &options.state, reached)?;
-            SourceReader::following(pipeline, files, control, position, committed)?
-        }
-        _ => SourceReader::controlled(pipeline, control, position, committed)?,
-    };
-    Ok((reader, None))
+    Ok((readers, taking))
 }
 
-fn journaled(
-    pipeline: &Pipeline,
-    store: &Store,
-    position: Position,
+/// What it takes to open a source.
+struct Opening<'a> {
+    pipeline: &'a Pipeline,
+    store: &'a Store,
     committed: u64,
-    options: &Options,
-) -> Result<(SourceReader, Option<Taking>), RunError> {
-    let name = match &pipeline.source.input {
-        Input::Socket(socket) => socket.to_string(),
-        _ => "<standard input>".into(),
-    };
-    let ingest = Arc::new(store.ingest(IngestPlace { session: position.file, offset: position.offset })?);
-    let refused = |source| SourceError::Io { path: name.clone().into(), source };
-    let acknowledge = options.acknowledge.clone();
-    let taking =
-        Taking::start(pipeline, &options.control, Arc::clone(&ingest), acknowledge).map_err(refused)?;
-    let journal = (ingest, name.clone().into());
-    let reader = SourceReader::journaled(pipeline, journal, &options.control, position, committed)?;
-    Ok((reader, Some(taking)))
+    options: &'a Options,
+}
+
+impl Opening<'_> {
+    fn source(
+        &self,
+        source: &Source,
+        number: usize,
+        recorded: Option<Recorded>,
+    ) -> Result<(SourceReader, Option<Taking>), RunError> {
+        let (control, partition, committed) = (&self.options.control, Partition::of(source), self.committed);
+        let before = recorded.map(|recorded| recorded.partition);
+        let position = recorded.map_or(Position::START, |Recorded { resume, .. }| resume.position);
+        if partition == Partition::Journal {
+            // What earlier runs read without a journal is behind; only their clock goes on.
+            let in_journal = before == Some(Partition::Journal as u32);
+            let position =
+                if in_journal { position } else { Position { clock: position.clock, ..Position::START } };
+            return self.journaled(source, position);
+        }
+        if before.is_some_and(|before| before != partition as u32) {
+            return Err(RunError::OtherSource);
+        }
+        let read = (self.pipeline, source);
+        let reader = match &source.input {
+            Input::Followed(files) => {
+                let reached = before.map(|_| position.file);
+                let list = if self.pipeline.has_several_sources() { number + 1 } else { 0 };
+                let kept = (self.options.state.as_path(), list);
+                let files = Followed::kept(files, source.format, control, kept, reached)?;
+                SourceReader::following(read, files, control, position, committed)?
+            }
+            _ => SourceReader::controlled(read, control, position, committed)?,
+        };
+        Ok((reader, None))
+    }
+
+    fn journaled(
+        &self,
+        source: &Source,
+        position: Position,
+    ) -> Result<(SourceReader, Option<Taking>), RunError> {
+        let name = match &source.input {
+            Input::Socket(socket) => socket.to_string(),
+            _ => "<standard input>".into(),
+        };
+        let Options { control, acknowledge, .. } = self.options;
+        let place = IngestPlace { session: position.file, offset: position.offset };
+        let ingest = Arc::new(self.store.ingest(place)?);
+        let refused = |source| SourceError::Io { path: name.clone().into(), source };
+        let read = (self.pipeline, source);
+        let taking =
+            Taking::start(read, control, Arc::clone(&ingest), acknowledge.clone()).map_err(refused)?;
+        let journal = (ingest, name.clone().into());
+        let reader = SourceReader::journaled(read, journal, control, position, self.committed)?;
+        Ok((reader, Some(taking)))
+    }
 }

@@ -19,7 +19,7 @@ use super::ingest::Partition;
 use super::standings::Standings;
 use crate::metrics::Metrics;
 use crate::publication::{Calibration, Publication};
-use crate::source::Position;
+use crate::source::Resume;
 use crate::state::{EpochFrame, Ingest, IngestPlace, Recovered, SourcePosition, Stamp, StateError, Store};
 
 /// Where a run begins. The same on every worker of every process.
@@ -38,8 +38,8 @@ pub(super) struct Start {
 /// What is remembered with an epoch beside its sums.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) enum Mark {
-    /// Where to resume from after it.
-    Position(Position),
+    /// Where each source goes on after it.
+    Resume(Vec<Resume>),
     /// Entities that took part in it.
     Admitted(Vec<Entity>),
 }
@@ -113,28 +113,48 @@ impl Start {
     }
 }
 
-/// The place at which the source goes on.
+/// The place at which a source goes on.
 #[derive(Clone, Copy)]
 pub(super) struct Recorded {
-    pub(super) position: Position,
+    pub(super) resume: Resume,
     /// Which kind of place it is: a [`Partition`].
     pub(super) partition: u32,
 }
 
 impl Recorded {
-    /// That of the last committed epoch, if there is one.
-    pub(super) fn of(recovered: &Recovered) -> Result<Option<Self>, RunError> {
-        let Some(position) = recovered.positions.last() else { return Ok(None) };
-        let partition = position.partition;
-        let position = options().deserialize(&position.payload).map_err(|_| RunError::Checkpoint)?;
-        Ok(Some(Recorded { position, partition }))
+    /// Those of the last committed epoch, one for each of so many sources; none if there is no such epoch. A source that is
+    /// alone has a position without the row from which on rows are late, for it is always waited for.
+    pub(super) fn of(recovered: &Recovered, sources: usize) -> Result<Option<Vec<Self>>, RunError> {
+        if recovered.positions.is_empty() {
+            return Ok(None);
+        }
+        let read = |recorded: &SourcePosition| {
+            let resume = match sources {
+                1 => options().deserialize(&recorded.payload).map(Resume::alone),
+                _ => options().deserialize(&recorded.payload),
+            };
+            Ok(Recorded { resume: resume?, partition: recorded.partition })
+        };
+        let recorded: Result<Vec<_>, bincode::Error> = recovered.positions.iter().map(read).collect();
+        let recorded = recorded.ok().filter(|recorded| recorded.len() == sources);
+        recorded.map(Some).ok_or(RunError::Checkpoint)
     }
+}
+
+/// What is recorded of where a source goes on, beside so many others.
+fn recorded(resume: &Resume, partition: Partition, sources: usize) -> Result<SourcePosition, bincode::Error> {
+    let payload = match sources {
+        1 => options().serialize(&resume.position)?,
+        _ => options().serialize(resume)?,
+    };
+    Ok(SourcePosition { partition: partition as u32, offset: resume.position.offset, payload })
 }
 
 /// The store behind the commit operator, and the ingest journal if the source has one.
 pub(super) struct Journal {
     store: Store,
-    partition: Partition,
+    /// Of each source.
+    partitions: Vec<Partition>,
     ingest: Option<Arc<Ingest>>,
     /// How entities stand after what is committed, where they are protected as a whole.
     standings: Option<Standings>,
@@ -161,14 +181,13 @@ impl Stamps {
 
 impl CommitLog<Mark> for Journal {
     fn commit(&mut self, epochs: &[EpochCommit<Mark>]) -> Result<(), Box<dyn Error>> {
-        let partition = self.partition as u32;
+        let sources = self.partitions.len();
         let frames = epochs
             .iter()
             .map(|epoch| {
-                let positions = positions(epoch).map(|mark| {
-                    let payload = options().serialize(mark)?;
-                    Ok(SourcePosition { partition, offset: mark.offset, payload })
-                });
+                let positions = resumes(epoch)
+                    .zip(&self.partitions)
+                    .map(|(resume, &partition)| recorded(resume, partition, sources));
                 Ok(EpochFrame {
                     epoch: epoch.epoch,
                     positions: positions.collect::<Result<_, bincode::Error>>()?,
@@ -201,9 +220,10 @@ impl CommitLog<Mark> for Journal {
             self.checkpoint(epoch)?;
         }
         self.advance(since)?;
-        let last = epochs.last().and_then(|epoch| positions(epoch).last());
-        if let (Some(ingest), Some(&Position { file, offset, .. })) = (&self.ingest, last) {
-            ingest.discard_before(IngestPlace { session: file, offset })?;
+        let journaled = self.partitions.iter().position(|&partition| partition == Partition::Journal);
+        let last = epochs.last().zip(journaled).and_then(|(epoch, source)| resumes(epoch).nth(source));
+        if let (Some(ingest), Some(Resume { position, .. })) = (&self.ingest, last) {
+            ingest.discard_before(IngestPlace { session: position.file, offset: position.offset })?;
         }
         Ok(())
     }
@@ -213,11 +233,11 @@ impl Journal {
     /// `standings`: how entities stand after the epochs in the store.
     pub(super) fn new(
         store: Store,
-        (partition, ingest): (Partition, Option<Arc<Ingest>>),
+        (partitions, ingest): (Vec<Partition>, Option<Arc<Ingest>>),
         standings: Option<Standings>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Journal { store, partition, ingest, standings, stamps: Vec::new(), metrics }
+        Journal { store, partitions, ingest, standings, stamps: Vec::new(), metrics }
     }
 
     fn advance(&mut self, epochs: &[EpochCommit<Mark>]) -> Result<(), RunError> {
@@ -256,18 +276,19 @@ impl Journal {
     }
 }
 
-/// Where to resume from after an epoch.
-fn positions(epoch: &EpochCommit<Mark>) -> impl Iterator<Item = &Position> {
-    epoch.marks.iter().filter_map(|mark| match mark {
-        Mark::Position(position) => Some(position),
+/// Where each source goes on after an epoch.
+fn resumes(epoch: &EpochCommit<Mark>) -> impl Iterator<Item = &Resume> {
+    let lists = epoch.marks.iter().filter_map(|mark| match mark {
+        Mark::Resume(resumes) => Some(resumes),
         Mark::Admitted(_) => None,
-    })
+    });
+    lists.flatten()
 }
 
 /// Who took part in it.
 fn admitted(epoch: &EpochCommit<Mark>) -> impl Iterator<Item = Entity> {
     let lists = epoch.marks.iter().filter_map(|mark| match mark {
-        Mark::Position(_) => None,
+        Mark::Resume(_) => None,
         Mark::Admitted(entities) => Some(entities),
     });
     lists.flatten().copied()

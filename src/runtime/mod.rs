@@ -1,7 +1,7 @@
 //! Runs a pipeline: the dataflow, the worker loop, and what happens when something fails.
 //!
 //! ```text
-//! reader thread ─ source ─ epochs ─ (bound) ─ clip ─ accumulate ─ release ─ commit ─ views ─ densities ─ output
+//! reader threads ─ source ─ epochs ─ (bound) ─ clip ─ accumulate ─ release ─ commit ─ views ─ densities ─ output
 //!                    │          └────────── release_windows ─────────┤ │                               │
 //!                    └──────── where to resume ──────────────────────┘ │ ──────────────────────────────┘
 //!                                                             private and public log
@@ -12,9 +12,11 @@
 //! leaves in good order would leave the others waiting.
 
 mod cluster;
+mod copies;
 mod feed;
 mod ingest;
 mod journal;
+mod merge;
 mod moments;
 mod standings;
 #[cfg(test)]
@@ -45,13 +47,14 @@ use crate::ledger::{Book, Charge, LedgerError, enter};
 use crate::metrics::Metrics;
 use crate::pipeline::{self, Pipeline, PublicParameters};
 use crate::publication::{Publication, PublicationError};
-use crate::source::{Control, Counters, SourceError, SourceReader};
+use crate::source::{Control, Counters, SourceError};
 use crate::state::{PublicHeader, PublicReader, Recovered, Stamp, StateError, Store};
 use crate::strategies::{Progress, of_pipeline};
 use cluster::execute;
 use feed::{Feed, channels};
-use ingest::{Partition, Taking, source as open_source};
+use ingest::{Opened, Partition, Taking, sources as open_sources};
 use journal::{Journal, Recorded, Start};
+use merge::Merge;
 use moments::Moments;
 use standings::Standings;
 use windows::WindowEstimates;
@@ -242,15 +245,19 @@ fn drive<C: Content>(pipeline: &Pipeline, options: &Options, content: C) -> Resu
     let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
     let opened = leads.then(|| open(pipeline, options, &content, noise)).transpose()?;
     let (lead, sources) = opened.unzip();
-    let (reader, taking) = sources.unzip();
+    let (readers, taking) = sources.unzip();
     let taking = taking.flatten();
-    let (dealer, feed) = channels(options.workers);
+    let (dealer, feed) = channels(options.workers, &fault, &options.metrics);
     options.metrics.watch_batches(feed.waiting());
-    let reading = reader.map(|reader| {
-        let (fault, metrics) = (fault.clone(), Arc::clone(&options.metrics));
-        std::thread::spawn(move || dealer.deal(reader, &fault, &metrics))
-    });
     let start = lead.as_ref().map(|lead| lead.start.clone());
+    let committed = start.as_ref().map_or(0, |start| start.first_epoch - 1);
+    let reading = readers.map(|mut readers| {
+        let merge = Merge::new(pipeline, committed, &options.control);
+        std::thread::spawn(move || match readers.pop() {
+            Some(reader) if readers.is_empty() => dealer.deal(reader),
+            last => merge.deal(readers.into_iter().chain(last).collect(), dealer),
+        })
+    });
     let generation = lead.as_ref().map_or(0, |lead| lead.journal.generation());
     let process = Process {
         content,
@@ -338,26 +345,23 @@ struct Lead<A> {
     audience: A,
 }
 
-/// The reader of a source, and what takes it into a journal where it has one.
-type Sources = (SourceReader, Option<Taking>);
-
 /// Opens state and source, and brings encoders, views and source to where the last run stopped.
 fn open<C: Content>(
     pipeline: &Pipeline,
     options: &Options,
     content: &C,
     noise: NoiseSource,
-) -> Result<(Lead<C::Audience>, Sources), RunError> {
+) -> Result<(Lead<C::Audience>, Opened), RunError> {
     let (store, recovered) = open_store(pipeline, options, content)?;
-    let recorded = Recorded::of(&recovered)?;
+    let recorded = Recorded::of(&recovered, pipeline.sources.len())?;
     let (start, standings) = content.recover(recovered, noise)?;
     let committed = start.first_epoch - 1;
-    let (reader, taking) = open_source(pipeline, &store, recorded, committed, options)?;
+    let (readers, taking) = open_sources(pipeline, &store, recorded, committed, options)?;
     let ingest = taking.as_ref().map(|taking| Arc::clone(&taking.ingest));
-    let mut journal =
-        Journal::new(store, (Partition::of(pipeline), ingest), standings, Arc::clone(&options.metrics));
+    let partitions = pipeline.sources.iter().map(Partition::of).collect();
+    let mut journal = Journal::new(store, (partitions, ingest), standings, Arc::clone(&options.metrics));
     let audience = content.audience(&mut journal, PublicReader::open(&options.state)?, committed)?;
-    Ok((Lead { start, journal, audience }, (reader, taking)))
+    Ok((Lead { start, journal, audience }, (readers, taking)))
 }
 
 /// Opens the state directory, once a ledger pays for what it will hold.

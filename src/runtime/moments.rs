@@ -20,6 +20,7 @@ use crate::ledger::Charge;
 use crate::pipeline::{self, PublicParameters};
 use crate::publication::{Publication, PublicationError};
 use crate::state::{PublicHeader, PublicReader, Recovered};
+use crate::totals::Totals;
 
 /// Moments, and the views of them.
 pub(super) struct Moments {
@@ -113,7 +114,7 @@ impl Moments {
         };
         worker.dataflow::<u64, _, _>(|scope| {
             let sources = source(scope, feed, number, first_epoch, committed.clone(), fault.clone());
-            let (mut records, mut marks) = (sources.records.epochs(), sources.marks.map(Mark::Position));
+            let (mut records, mut marks) = (sources.records.epochs(), sources.marks.map(Mark::Resume));
             // The same on every worker: it follows from public parameters.
             if let Some(setup) = bounds {
                 let bounded = records.bound(setup, fault.clone());
@@ -129,12 +130,15 @@ impl Moments {
             // Every worker builds the same dataflow; views see something on the first alone.
             let (views, outputs) = views.unzip();
             let mut views = views.into_iter().flatten();
-            for (view, projection) in self.views.iter().map(|view| view.covariance).enumerate() {
+            for (view, shown) in self.views.iter().enumerate() {
+                let mut totals = Totals::of(publication, shown.total);
+                let projection = shown.covariance;
                 let outputs = outputs.clone();
                 let (moments, mut stamps) = views.next().unzip();
                 released
                     .clone()
                     .view(|| moments.expect("releases come to the lead alone"), fault.clone())
+                    .flat_map(move |moments| totals.push(moments))
                     .density_by(projection)
                     .inspect(move |estimated| {
                         let stamp = stamps.as_mut().and_then(|stamps| stamps.of(estimated.moments.epoch));

@@ -99,7 +99,7 @@ impl Content for WindowEstimates {
                     move |epoch, key, rows| asking.line(&asked, epoch, key, rows),
                 )
                 .commit(
-                    sources.marks.map(Mark::Position),
+                    sources.marks.map(Mark::Resume),
                     publication.shards(),
                     first_epoch,
                     log,

@@ -9,6 +9,7 @@ use crate::pipeline::View;
 use crate::publication::Publication;
 use crate::runtime::WindowOutput;
 use crate::state::ReleaseFrame;
+use crate::totals::Totals;
 
 /// What is written of a log.
 #[derive(Clone)]
@@ -31,7 +32,7 @@ impl Subject {
 
 /// What makes lines of releases, one after the other from the first on.
 pub(super) enum Lines {
-    Moments(Vec<(View, Weighted, Writer)>),
+    Moments(Vec<(View, Weighted, Totals, Writer)>),
     Windows(Box<(WindowPublication, WindowWriter)>),
 }
 
@@ -47,7 +48,7 @@ impl Lines {
                     let weighted = publication.view(&view.workload).with_square_bias(view.squares);
                     let writer =
                         Writer::new(publication.clone(), view.clone(), Format::Json, views.len() > 1);
-                    (view.clone(), weighted, writer)
+                    (view.clone(), weighted, Totals::of(publication, view.total), writer)
                 };
                 Lines::Moments(views.iter().map(made).collect())
             }
@@ -59,8 +60,9 @@ impl Lines {
         let mut lines = Vec::new();
         match self {
             Lines::Moments(views) => {
-                for (view, weighted, writer) in views {
-                    for moments in weighted.push(&release.values)?.filter(|_| wanted) {
+                for (view, weighted, totals, writer) in views {
+                    let shown = weighted.push(&release.values)?.filter_map(|line| totals.push(line));
+                    for moments in shown.filter(|_| wanted) {
                         let density = moments.noisy().density_by(view.covariance);
                         let estimated = Estimated { density, moments };
                         let written = writer.write(&estimated, &release.stamp(), &mut lines);

@@ -56,6 +56,9 @@ impl From<broker::Trouble> for Trouble {
 pub(super) trait Entries: Send {
     /// Reads the next entry into `row`, and gives the place behind it; none if there has been none for a moment.
     fn next(&mut self, row: &mut Row, form: &mut Form) -> Result<Option<Place>, Trouble>;
+
+    /// Whether there is one that needs not be waited for. False is always safe.
+    fn is_at_hand(&self) -> bool;
 }
 
 /// The rows of a stream.
@@ -132,6 +135,10 @@ impl Rows for BrokerRows {
 
     fn line(&self) -> u64 {
         self.place.0
+    }
+
+    fn is_at_hand(&self) -> bool {
+        self.entries.as_ref().is_some_and(|entries| entries.is_at_hand())
     }
 }
 

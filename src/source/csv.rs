@@ -137,6 +137,10 @@ impl Rows for CsvRows {
     fn line(&self) -> u64 {
         self.line
     }
+
+    fn is_at_hand(&self) -> bool {
+        self.stream.holds_line()
+    }
 }
 
 /// The header row that names these columns.

@@ -173,6 +173,11 @@ impl Stream {
         Ok(Stream::new(open_at(path, offset)?, offset))
     }
 
+    /// Whether a line that is not blank is in memory to its end.
+    pub(super) fn holds_line(&self) -> bool {
+        self.reader.buffer().trim_ascii_start().contains(&b'\n')
+    }
+
     /// The offset of the next byte.
     pub(super) fn offset(&self) -> u64 {
         self.offset

@@ -23,7 +23,7 @@ use super::intake::CHUNK;
 use super::row::RECORD_LIMIT;
 use crate::pipeline::{self, Format};
 
-/// The list of files in a state directory.
+/// The list of files in a state directory; that of one of several sources has its number behind it, from 1.
 const LIST: &str = "followed";
 
 /// The files that are followed.
@@ -42,7 +42,7 @@ struct List {
 }
 
 impl Followed {
-    /// Follows files whose numbers the state directory keeps; the last run had come to the file with the number `reached`.
+    /// Follows files whose numbers the state directory keeps, in the list of the source `number`; the last run had come to the file with the number `reached`.
     ///
     /// # Errors
     /// Where the list can't be read or written, or is shorter than that.
@@ -50,10 +50,13 @@ impl Followed {
         files: &pipeline::Followed,
         format: Format,
         control: &Control,
-        state: &Path,
+        (state, number): (&Path, usize),
         reached: Option<u32>,
     ) -> Result<Self, SourceError> {
-        let path = state.join(LIST);
+        let path = state.join(match number {
+            0 => LIST.into(),
+            number => format!("{LIST}-{number}"),
+        });
         let refused = |source| io_error(&path, source);
         let file = File::options().read(true).append(true).create(true).mode(0o600).open(&path);
         let mut file = file.map_err(refused)?;

@@ -78,17 +78,19 @@ impl CsvRows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::Input;
+    use crate::pipeline::{Input, Pipeline};
 
     #[test]
     fn a_text_is_one_record() {
         let header = Some(vec!["a".into(), "b".into()]);
+        let example = Pipeline::parse(Pipeline::EXAMPLE, "example.toml".as_ref()).unwrap().sources.remove(0);
         let source = |format| Source {
             input: Input::Stdin,
             format,
             journal: false,
             header: header.clone().filter(|_| format == Format::Csv),
             field: Some("line".into()),
+            ..example.clone()
         };
         let mut csv = Form::new(&source(Format::Csv), &["b".into()], "s".as_ref()).unwrap();
         let mut json = Form::new(&source(Format::Ndjson), &["b".into()], "s".as_ref()).unwrap();

@@ -20,7 +20,7 @@ use super::error::SourceError;
 use super::files::io_error;
 use super::session::Session;
 use super::socket::{Connection, Connections};
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Pipeline, Source};
 use crate::state::Ingest;
 
 /// What is read of the source at once.
@@ -64,10 +64,10 @@ impl Intake {
     pub(crate) fn start(
         input: impl Read + Send + 'static,
         ingest: &Arc<Ingest>,
-        pipeline: &Pipeline,
+        (pipeline, source): (&Pipeline, &Source),
         control: &Control,
     ) -> Self {
-        let session = Session::new(Arc::clone(ingest), pipeline, super::files::STANDARD_INPUT.into());
+        let session = Session::new(Arc::clone(ingest), pipeline, source, super::files::STANDARD_INPUT.into());
         Self::over(session, ingest, control, false, move |waiting| waiting.read(input))
     }
 
@@ -75,10 +75,10 @@ impl Intake {
     pub(crate) fn serve(
         connections: Connections,
         ingest: &Arc<Ingest>,
-        pipeline: &Pipeline,
+        (pipeline, source): (&Pipeline, &Source),
         control: &Control,
     ) -> Self {
-        let session = Session::new(Arc::clone(ingest), pipeline, connections.name().into());
+        let session = Session::new(Arc::clone(ingest), pipeline, source, connections.name().into());
         let journal = Arc::clone(ingest);
         Self::over(session, ingest, control, true, move |waiting| waiting.serve(connections, &journal))
     }
@@ -328,8 +328,13 @@ mod tests {
     /// What comes of taking `input` in: header and records, and how many.
     fn take(format: &str, input: &[u8]) -> io::Result<(String, String, u64)> {
         let (_directory, ingest) = journal();
-        let _intake =
-            Intake::start(io::Cursor::new(input.to_vec()), &ingest, &pipeline(format), &Control::new());
+        let pipeline = pipeline(format);
+        let _intake = Intake::start(
+            io::Cursor::new(input.to_vec()),
+            &ingest,
+            (&pipeline, &pipeline.sources[0]),
+            &Control::new(),
+        );
         let reader = IngestReader::open(&ingest, IngestPlace::START)?;
         let Some(mut reader) = reader else { return Ok(Default::default()) };
         let (header, mut records) = (String::from_utf8_lossy(reader.header()).into_owned(), String::new());
@@ -372,7 +377,8 @@ mod tests {
     fn a_record_counts_as_soon_as_it_is_whole() {
         let (_directory, ingest) = journal();
         let (sender, parts) = mpsc::channel();
-        let intake = Intake::start(Parts(parts), &ingest, &pipeline("csv"), &Control::new());
+        let pipeline = pipeline("csv");
+        let intake = Intake::start(Parts(parts), &ingest, (&pipeline, &pipeline.sources[0]), &Control::new());
         assert_eq!(ingest.acknowledged(None), Some(0));
         for (part, expected) in [("x\n1", None), ("0\n2\n", Some(2)), ("3", None), ("4\r\n", Some(3))] {
             sender.send(part.as_bytes().to_vec()).unwrap();

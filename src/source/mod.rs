@@ -18,6 +18,12 @@
 //! The end of the input closes the epoch that has begun, if a clock is there to say so. Rows that a file gains afterwards
 //! belong to the next epoch: they are late, not lost.
 //!
+//! **Several sources** are read each by a reader of its own, by its own clock: so where its records belong does not depend on
+//! the others, and a reader that resumes finds it again. [`crate::runtime`] closes an epoch when all clocks have passed it, or
+//! those that count. What it has not waited for is told by a [`Resume`].
+//!
+//! **A clock that leaps** further than the pipeline allows is not believed: the row is counted and not used, and moves nothing.
+//!
 //! **What a row may do.** A row holds its place in the stream whether or not it can be used, and its arrival moves
 //! the clock whether or not its other fields can be read, so what one person's record holds never moves another's.
 //! The framing of rows and the arrival column are the collector's, and trusted: a row with a wrong number of fields
@@ -64,10 +70,32 @@ pub(crate) use socket::{Connections, connect, keep_alive};
 /// The most records of a batch.
 pub const BATCH_RECORDS: usize = 4096;
 
+/// Records with what tells copies of them.
+#[derive(Default)]
+pub struct Batch {
+    /// In the order of their rows.
+    pub records: Records,
+    /// Of each record where the pipeline names a column of ids, else none: equal for two records of an epoch that are copies.
+    pub fingerprints: Vec<u128>,
+}
+
+impl Batch {
+    /// Number of records.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+}
+
 /// What a source gives next.
 pub enum Event {
-    /// Records in the order of their rows, at most [`BATCH_RECORDS`].
-    Batch(Records),
+    /// At most [`BATCH_RECORDS`] records. One of several sources gives what it has before it waits, were it nothing, as a sign
+    /// that it isn't idle.
+    Batch(Batch),
     /// Epochs have closed.
     Mark(Mark),
     /// There is nothing more: the input has ended or the last epoch has closed. All marks came before.
@@ -103,6 +131,23 @@ impl Position {
     pub const START: Position = Position { file: 0, offset: 0, line: 1, clock: Clock::START };
 }
 
+/// Where a source goes on after an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resume {
+    /// The place.
+    pub position: Position,
+    /// Rows behind the place and before this one have counted if their epoch is closed. From this one on they had not been
+    /// waited for, and are late.
+    pub late_from: u64,
+}
+
+impl Resume {
+    /// Where every row of a closed epoch has counted, as that of a source which is alone.
+    pub fn alone(position: Position) -> Self {
+        Resume { position, late_from: u64::MAX }
+    }
+}
+
 /// What became of the rows of this run. Exact counts are private: they are for the operator's eyes, so they can't
 /// be printed as a whole. Rows that are read again after a restart count again.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -123,8 +168,31 @@ pub struct Counters {
     pub before_start: u64,
     /// Records from after the last epoch, dropped.
     pub after_horizon: u64,
+    /// Rows whose clock is further ahead than the pipeline allows, dropped.
+    pub leaping: u64,
+    /// Copies of a record, dropped.
+    pub copies: u64,
     /// Records that a disconnect has cut, dropped.
     pub torn: u64,
     /// Records of epochs that an earlier run closed, dropped: the input can't be read again.
     pub already_closed: u64,
+}
+
+impl std::ops::AddAssign for Counters {
+    fn add_assign(&mut self, other: Self) {
+        let Counters { rows, missing, malformed, unknown_key, folded, late, .. } = other;
+        let Counters { before_start, after_horizon, leaping, copies, torn, already_closed, .. } = other;
+        self.rows += rows;
+        self.missing += missing;
+        self.malformed += malformed;
+        self.unknown_key += unknown_key;
+        self.folded += folded;
+        self.late += late;
+        self.before_start += before_start;
+        self.after_horizon += after_horizon;
+        self.leaping += leaping;
+        self.copies += copies;
+        self.torn += torn;
+        self.already_closed += already_closed;
+    }
 }

@@ -139,6 +139,10 @@ impl Entries for Nats {
             return Ok(Some(self.place));
         }
     }
+
+    fn is_at_hand(&self) -> bool {
+        self.connection.wire.has_more()
+    }
 }
 
 /// A message's numbers in the stream and in the consumer, from where its acknowledgement would go:

@@ -66,6 +66,10 @@ impl Rows for NdjsonRows {
     fn line(&self) -> u64 {
         self.line
     }
+
+    fn is_at_hand(&self) -> bool {
+        self.stream.holds_line()
+    }
 }
 
 /// Reads one object into a row.

@@ -234,6 +234,10 @@ impl Rows for ParquetRows {
         Ok(Outcome::Row)
     }
 
+    fn is_at_hand(&self) -> bool {
+        self.next < self.decoded
+    }
+
     fn place(&self) -> (u64, u64) {
         (self.group as u64, self.given + 1)
     }

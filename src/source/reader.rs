@@ -1,23 +1,24 @@
 //! The reader of a source: rows in, batches and marks out.
 
+mod accept;
+
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hushflow_mechanism::epochs::{Assignment, Clock, Reason, Schedule};
-use hushflow_operators::{Entity, Records};
+use hushflow_mechanism::epochs::{Clock, Schedule};
 
 use super::control::Control;
 use super::csv::{CsvRows, header_row};
-use super::error::{Defect, SourceError};
+use super::error::SourceError;
 use super::files::{Opened, Origin, Stream, io_error};
 use super::follow::Followed;
 use super::ndjson::NdjsonRows;
-use super::roles::{Roles, entity};
+use super::roles::Roles;
 use super::row::{Outcome, RECORD_LIMIT, Row, Rows};
-use super::{BATCH_RECORDS, Counters, Event, Mark, Position};
-use crate::pipeline::{Format, Pipeline, RowPolicies, RowPolicy};
+use super::{BATCH_RECORDS, Batch, Counters, Event, Mark, Position};
+use crate::pipeline::{Format, Pipeline, RowPolicies, Source};
 use crate::state::Ingest;
 
 /// Reads a pipeline's source.
@@ -33,6 +34,14 @@ pub struct SourceReader {
     /// Behind the source it matters which record came first.
     needs_places: bool,
     schedule: Schedule,
+    /// How far ahead of the clock a row may be that moves it.
+    largest_jump: Option<i64>,
+    /// Its number among the sources, and how many there are.
+    place: (u64, u64),
+    /// Rows of closed epochs are late from this one on.
+    late_from: u64,
+    /// Rows read since the last event.
+    unheard: usize,
     roles: Roles,
     rows: Option<Box<dyn Rows>>,
     row: Row,
@@ -49,27 +58,15 @@ pub struct SourceReader {
     arrived: i64,
     /// The rows whose epoch is later than that of every row before them.
     firsts: VecDeque<(u64, Position)>,
-    batch: Records,
+    batch: Batch,
     counters: Counters,
     ended: bool,
     /// Nothing at all is a fault: a header should have come.
     expects_header: bool,
 }
 
-/// Why a row can't be used: the field, unless it is the whole row, and what is wrong with it.
-struct Refusal {
-    slot: Option<usize>,
-    defect: Defect,
-}
-
-impl Refusal {
-    fn of(slot: usize) -> impl FnOnce(Defect) -> Refusal {
-        move |defect| Refusal { slot: Some(slot), defect }
-    }
-}
-
 impl SourceReader {
-    /// Reads from the beginning.
+    /// Reads from the beginning of the pipeline's first source.
     ///
     /// # Errors
     /// Where the first file can't be opened or its header lacks a column.
@@ -82,31 +79,32 @@ impl SourceReader {
     /// # Errors
     /// As [`open`](Self::open), and where a file has become shorter than the place to resume from.
     pub fn resume(pipeline: &Pipeline, position: Position, committed: u64) -> Result<Self, SourceError> {
-        Self::controlled(pipeline, &Control::new(), position, committed)
+        let source = &pipeline.sources[0];
+        Self::controlled((pipeline, source), &Control::new(), position, committed)
     }
 
-    /// As [`resume`](Self::resume), until it is stopped.
+    /// Reads on in any source of the pipeline, until it is stopped.
     ///
     /// # Errors
     /// As [`resume`](Self::resume).
     pub fn controlled(
-        pipeline: &Pipeline,
+        (pipeline, source): (&Pipeline, &Source),
         control: &Control,
         position: Position,
         committed: u64,
     ) -> Result<Self, SourceError> {
-        Self::over(Origin::of(&pipeline.source, control)?, pipeline, control, position, committed)
+        Self::over(Origin::of(source, control)?, (pipeline, source), control, position, committed)
     }
 
     /// Reads on in files that are followed.
     pub(crate) fn following(
-        pipeline: &Pipeline,
+        read: (&Pipeline, &Source),
         files: Followed,
         control: &Control,
         position: Position,
         committed: u64,
     ) -> Result<Self, SourceError> {
-        Self::over(Origin::Followed(Arc::new(files)), pipeline, control, position, committed)
+        Self::over(Origin::Followed(Arc::new(files)), read, control, position, committed)
     }
 
     /// Reads on in the sessions of the journal of a source with this name, and waits at its end for what comes.
@@ -114,18 +112,18 @@ impl SourceReader {
     /// # Errors
     /// As [`resume`](Self::resume), and what the journal's writer failed with.
     pub(crate) fn journaled(
-        pipeline: &Pipeline,
+        read: (&Pipeline, &Source),
         (ingest, name): (Arc<Ingest>, PathBuf),
         control: &Control,
         position: Position,
         committed: u64,
     ) -> Result<Self, SourceError> {
-        Self::over(Origin::Journal(ingest, name), pipeline, control, position, committed)
+        Self::over(Origin::Journal(ingest, name), read, control, position, committed)
     }
 
     fn over(
         origin: Origin,
-        pipeline: &Pipeline,
+        (pipeline, source): (&Pipeline, &Source),
         control: &Control,
         position: Position,
         committed: u64,
@@ -135,14 +133,18 @@ impl SourceReader {
         let clock = if again { Clock { row: 0, ..position.clock } } else { position.clock };
         let mut reader = SourceReader {
             origin,
-            format: pipeline.source.format,
-            header: pipeline.source.header.as_deref().map(header_row),
+            format: source.format,
+            header: source.header.as_deref().map(header_row),
             control: control.clone(),
             policies: pipeline.rows,
             counts_unusable: pipeline.privacy.neighbours.counts_are_public(),
             needs_places: pipeline.entity.is_some() || pipeline.estimator.is_some(),
-            schedule: pipeline.epochs.schedule.clone(),
-            roles: Roles::new(pipeline),
+            schedule: source.schedule.clone(),
+            largest_jump: source.largest_jump,
+            place: (0, 1),
+            late_from: u64::MAX,
+            unheard: 0,
+            roles: Roles::new(pipeline, source),
             rows: None,
             row: Row::default(),
             position: if again { Position::START } else { position },
@@ -152,15 +154,35 @@ impl SourceReader {
             counted_before: if again { committed } else { 0 },
             arrived: Clock::START.time,
             firsts: VecDeque::new(),
-            batch: Records::default(),
+            batch: Batch::default(),
             counters: Counters::default(),
             ended: false,
-            expects_header: !pipeline.source.goes_on() && pipeline.source.header.is_none(),
+            expects_header: !source.goes_on() && source.header.is_none(),
         };
         match reader.open_file() {
             Err(error) if !control.is_stopped() => Err(error),
             _ => Ok(reader),
         }
+    }
+
+    /// Reads as number `place.0` of `place.1` sources: rows that an earlier run had read from `late_from` on are late where their
+    /// epoch has closed.
+    pub(crate) fn among(mut self, place: (u64, u64), late_from: u64) -> Self {
+        self.place = place;
+        if self.counted_before == 0 {
+            self.late_from = late_from;
+        }
+        self
+    }
+
+    /// The number of the next row.
+    pub(crate) fn next_row(&self) -> u64 {
+        self.clock.row
+    }
+
+    /// The row from which on those of closed epochs are late, 0 if that is unknown.
+    pub(crate) fn late_from(&self) -> u64 {
+        if self.late_from == u64::MAX { 0 } else { self.late_from }
     }
 
     /// What became of the rows so far.
@@ -180,7 +202,9 @@ impl SourceReader {
             }
             let pending = self.due > self.closed;
             let over = self.ended || self.closed >= self.schedule.horizon();
-            if self.batch.len() >= BATCH_RECORDS || ((pending || over) && !self.batch.is_empty()) {
+            let full = self.batch.len() >= BATCH_RECORDS || self.is_due();
+            if full || ((pending || over) && !self.batch.is_empty()) {
+                self.unheard = 0;
                 return Ok(Event::Batch(std::mem::take(&mut self.batch)));
             }
             if pending {
@@ -194,6 +218,12 @@ impl SourceReader {
                 _ => {}
             }
         }
+    }
+
+    /// Whether the other sources should hear of this one before it reads on.
+    fn is_due(&self) -> bool {
+        let waits = || self.rows.as_ref().is_none_or(|rows| !rows.is_at_hand());
+        self.place.1 > 1 && self.unheard > 0 && (self.unheard >= BATCH_RECORDS || waits())
     }
 
     /// Reads one row, or finds that there is none. Then tells which epochs are closed.
@@ -211,6 +241,11 @@ impl SourceReader {
             return Ok(());
         };
         self.counters.rows += 1;
+        self.unheard += 1;
+        if self.clock.row >= self.late_from {
+            // Closed by an earlier run that did not wait for this row.
+            (self.clock.closed, self.late_from) = (self.clock.closed.max(self.closed), u64::MAX);
+        }
         if let Err(refusal) = self.accept(before) {
             self.refuse(refusal)?;
         }
@@ -234,7 +269,7 @@ impl SourceReader {
     }
 
     /// The place of the next row.
-    fn here(&self) -> Position {
+    pub(crate) fn here(&self) -> Position {
         match &self.rows {
             None => Position { clock: self.clock, ..self.position },
             Some(rows) => {
@@ -317,112 +352,5 @@ impl SourceReader {
                 Ok(rows.resume(stream, line.max(behind)))
             }
         }
-    }
-
-    /// Puts the current row, which begins at `before`, into the batch. Says what in it can't be used.
-    fn accept(&mut self, before: Position) -> Result<(), Refusal> {
-        if let Some(defect) = self.row.defect {
-            return Err(Refusal { slot: None, defect });
-        }
-        if let Some(slot) = self.roles.clock {
-            let arrival = self.row.time(slot).map_err(Refusal::of(slot))?;
-            self.clock.advance(arrival);
-            self.arrived = arrival;
-        }
-        let event_time = match self.roles.time {
-            Some(slot) => self.row.time(slot).map_err(Refusal::of(slot))?,
-            None => 0,
-        };
-        let Some(key) = self.key()? else {
-            self.counters.unknown_key += 1;
-            return Ok(());
-        };
-        let entity = self.entity()?;
-        let start = self.batch.values.len();
-        let read = self.read_values();
-        if read.is_err() {
-            self.batch.values.truncate(start);
-            if !self.counts_unusable {
-                return read;
-            }
-            self.batch.values.resize(start + self.roles.dimension, f64::NAN);
-        }
-        match self.assign(event_time) {
-            None => self.batch.values.truncate(start),
-            Some(epoch) => {
-                self.batch.keys.push(key);
-                self.batch.epochs.push(epoch);
-                self.batch.entities.extend(entity);
-                if self.needs_places {
-                    self.batch.places.push(self.clock.row);
-                }
-                if self.firsts.back().is_none_or(|&(last, _)| last < epoch) {
-                    self.firsts.push_back((epoch, before));
-                }
-            }
-        }
-        read
-    }
-
-    fn key(&self) -> Result<Option<u32>, Refusal> {
-        let Some((slot, numbers)) = &self.roles.key else { return Ok(Some(0)) };
-        let text = self.row.text(*slot).map_err(Refusal::of(*slot))?;
-        Ok(numbers.get(text).copied())
-    }
-
-    /// Whose the record is, where that matters.
-    fn entity(&self) -> Result<Option<Entity>, Refusal> {
-        let Some(slot) = self.roles.entity else { return Ok(None) };
-        let name = self.row.text(slot).map_err(Refusal::of(slot))?;
-        Ok(Some(entity(name)))
-    }
-
-    fn read_values(&mut self) -> Result<(), Refusal> {
-        for slot in 0..self.roles.dimension {
-            self.batch.values.push(self.row.number(slot).map_err(Refusal::of(slot))?);
-        }
-        Ok(())
-    }
-
-    /// The epoch that the current record joins, if any.
-    fn assign(&mut self, event_time: i64) -> Option<u64> {
-        let counters = &mut self.counters;
-        let counted_before = i64::try_from(self.counted_before).unwrap_or(i64::MAX);
-        // An earlier run may have seen this row by an earlier clock, but not by one before its own arrival.
-        let clock = Clock { time: self.arrived, ..self.clock };
-        if counted_before > 0 && self.schedule.least_epoch(event_time, clock) <= counted_before {
-            counters.already_closed += 1;
-            return None;
-        }
-        let assignment = self.schedule.assign(event_time, self.clock);
-        match assignment {
-            Assignment::Epoch(_) => {}
-            Assignment::Late(_) => counters.folded += 1,
-            Assignment::Dropped(Reason::Late) => counters.late += 1,
-            Assignment::Dropped(Reason::BeforeStart) => counters.before_start += 1,
-            Assignment::Dropped(Reason::AfterHorizon) => counters.after_horizon += 1,
-        }
-        // Read again on the way to the first row that was not committed.
-        assignment.epoch().filter(|&epoch| epoch > self.closed)
-    }
-
-    /// Counts a row that can't be used, or stops.
-    fn refuse(&mut self, Refusal { slot, defect }: Refusal) -> Result<(), SourceError> {
-        let (policy, counter) = match defect {
-            Defect::Missing => (self.policies.missing, &mut self.counters.missing),
-            _ => (self.policies.malformed, &mut self.counters.malformed),
-        };
-        *counter += 1;
-        if policy == RowPolicy::Skip {
-            return Ok(());
-        }
-        let path = self.origin.name(self.position.file);
-        let line = self.rows.as_ref().map_or(0, |rows| rows.line());
-        Err(SourceError::Rejected {
-            path,
-            line,
-            column: slot.map(|slot| self.roles.wanted[slot].clone()),
-            defect,
-        })
     }
 }

@@ -138,6 +138,10 @@ impl Entries for Redis {
         self.place = place;
         Ok(Some(place))
     }
+
+    fn is_at_hand(&self) -> bool {
+        self.connection.wire.has_more()
+    }
 }
 
 /// The next id.

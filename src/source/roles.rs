@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use hushflow_mechanism::epochs::{ClockSource, Schedule};
 
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Pipeline, Source};
 use hushflow_operators::Entity;
 use sha2::{Digest, Sha256};
 
@@ -18,6 +18,8 @@ pub(super) struct Roles {
     pub(super) key: Option<(usize, KeyNumbers)>,
     /// The field that says whose a record is, where entities are protected as a whole.
     pub(super) entity: Option<usize>,
+    /// The field by which copies are known.
+    pub(super) id: Option<usize>,
     /// The field of the event time.
     pub(super) time: Option<usize>,
     /// The field that moves the clock.
@@ -25,7 +27,7 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    pub(super) fn new(pipeline: &Pipeline) -> Self {
+    pub(super) fn new(pipeline: &Pipeline, source: &Source) -> Self {
         let mut wanted: Vec<String> = pipeline.columns.iter().map(|column| column.name.clone()).collect();
         let dimension = wanted.len();
         let mut slot = |name: &String| {
@@ -39,19 +41,33 @@ impl Roles {
         });
         let entity = pipeline.entity.as_ref().map(|entity| slot(&entity.column));
         let time = pipeline.epochs.time.as_ref().map(&mut slot);
-        let clock = match &pipeline.epochs.schedule {
+        let id = pipeline.id.as_ref().map(&mut slot);
+        let clock = match &source.schedule {
             Schedule::ByTime(by) if by.clock == ClockSource::EventTime => time,
-            _ => pipeline.epochs.arrival.as_ref().map(slot),
+            _ => source.arrival.as_ref().map(slot),
         };
-        Roles { wanted, dimension, key, entity, time, clock }
+        Roles { wanted, dimension, key, entity, id, time, clock }
     }
 }
 
 /// What stands for whoever a record names: the first half of SHA-256, so nobody can choose a name that is taken for another's.
 pub(super) fn entity(name: &[u8]) -> Entity {
-    let digest = Sha256::digest(name);
-    let half = digest.first_chunk().expect("a digest has 32 bytes");
-    Entity(u128::from_le_bytes(*half))
+    Entity(half(Sha256::digest(name)))
+}
+
+/// What two copies of a record have in common, and two other records don't: half of the SHA-256 of its parts, each
+/// after its length.
+pub(super) fn fingerprint<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u128 {
+    let mut digest = Sha256::new();
+    for part in parts {
+        digest.update((part.len() as u64).to_le_bytes());
+        digest.update(part);
+    }
+    half(digest.finalize())
+}
+
+fn half(digest: impl AsRef<[u8]>) -> u128 {
+    u128::from_le_bytes(*digest.as_ref().first_chunk().expect("a digest has 32 bytes"))
 }
 
 /// The numbers of the keys. The table is the pipeline's own, so no row can fill it with collisions, and a plain

@@ -61,6 +61,9 @@ pub(super) trait Rows: Send {
 
     /// The line where the current row began.
     fn line(&self) -> u64;
+
+    /// Whether a whole row is at hand, so that the next read needs not wait. False is always safe.
+    fn is_at_hand(&self) -> bool;
 }
 
 /// What came of reading a row.

@@ -14,7 +14,7 @@ use super::framing::Framing;
 use super::intake::{CHUNK, WAITING_BYTES};
 use super::roles::Roles;
 use super::row::RECORD_LIMIT;
-use crate::pipeline::{Format, Pipeline};
+use crate::pipeline::{Format, Pipeline, Source};
 use crate::state::Ingest;
 
 /// The session that is being written.
@@ -39,14 +39,14 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(ingest: Arc<Ingest>, pipeline: &Pipeline, name: PathBuf) -> Self {
-        let format = pipeline.source.format;
+    pub(super) fn new(ingest: Arc<Ingest>, pipeline: &Pipeline, source: &Source, name: PathBuf) -> Self {
+        let format = source.format;
         Session {
             ingest,
             format,
             framing: Framing::new(format),
-            wanted: Roles::new(pipeline).wanted,
-            given: pipeline.source.header.as_deref().map(header_row),
+            wanted: Roles::new(pipeline, source).wanted,
+            given: source.header.as_deref().map(header_row),
             current: None,
             headed: false,
             // At full size from the start: a vector that grows leaves copies behind.

@@ -41,6 +41,7 @@ fn drain(reader: &mut SourceReader) -> Result<(Contents, Vec<Mark>), SourceError
             Event::End => break,
             Event::Mark(mark) => marks.push(mark),
             Event::Batch(batch) => {
+                let batch = batch.records;
                 let dimension = batch.values.len() / batch.len();
                 let rows = batch.values.chunks(dimension);
                 for ((&key, &epoch), values) in batch.keys.iter().zip(&batch.epochs).zip(rows) {

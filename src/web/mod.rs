@@ -3,7 +3,8 @@
 //! ```text
 //! GET /                                      the page, with /page.js and /page.css
 //! GET /about                                 what the log promises, as one JSON object
-//! GET /events?key=EWR&workload=window:7      a JSON line of `hushflow tail --json` for each epoch, as server-sent events
+//! GET /events?key=EWR&workload=window:7      a JSON line of `hushflow tail --json` for each epoch, as server-sent events;
+//!                                            key=all is the total over keys
 //! ```
 //!
 //! The number of an event is its epoch, so a browser that loses its connection goes on behind the last epoch that it has seen.
@@ -32,6 +33,7 @@ use crate::pipeline::View;
 use crate::publication::Publication;
 use crate::sink::{Format, Writer};
 use crate::state::{PublicReader, ReleaseFrame, StateError};
+use crate::totals::{Totals, add_up};
 
 pub use crate::http::HttpError;
 
@@ -39,7 +41,7 @@ pub use crate::http::HttpError;
 pub const BACKLOG: u64 = 4000;
 
 /// Keys that the page offers in a list. More are asked for by their names.
-const LISTED_KEYS: usize = 1000;
+const LISTED_KEYS: u32 = 1000;
 
 /// How often a log is looked at.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -59,7 +61,7 @@ pub struct Site {
     pub publication: Publication,
     /// The view that the page begins with. Its workload may be chosen anew there.
     pub view: View,
-    /// The key that the page begins with.
+    /// The key that the page begins with; the number after theirs for their total.
     pub key: u32,
     /// The account of the ledger that pays for the log, as `hushflow ledger --json` gives it; null where there is none.
     pub ledger: Box<dyn Fn() -> Value + Send + Sync>,
@@ -80,7 +82,8 @@ impl Page {
         let server = Server::bind(address)?;
         let published = Arc::new(AtomicU64::new(0));
         let page = Self { address: server.address(), published: Arc::clone(&published) };
-        let names = (0..site.publication.keys()).map(|key| (site.publication.key_name(key).to_owned(), key));
+        let shown = site.publication.keys() + u32::from(has_total(&site.publication));
+        let names = (0..shown).map(|key| (site.publication.key_name(key).to_owned(), key));
         let visit = Arc::new(Visit { names: names.collect(), site, published });
         std::thread::spawn(move || server.serve(move |request| visit.answer(request)));
         Ok(page)
@@ -95,6 +98,13 @@ impl Page {
     pub fn tell_published(&self, epoch: u64) {
         self.published.store(epoch, Ordering::Relaxed);
     }
+}
+
+/// Whether the total over keys can be asked for, as one more key called `all`.
+fn has_total(publication: &Publication) -> bool {
+    let total = publication.key_name(publication.keys());
+    let taken = (0..publication.keys()).any(|key| publication.key_name(key) == total);
+    !taken && add_up(publication)
 }
 
 struct Visit {
@@ -126,8 +136,9 @@ impl Visit {
             Schedule::ByTime(by) => (Some(by.start), Some(by.length)),
             Schedule::ByCount(_) => (None, None),
         };
-        let names: Vec<_> =
-            (0..publication.keys()).take(LISTED_KEYS).map(|key| publication.key_name(key)).collect();
+        let more = u32::from(has_total(publication) && publication.keys() <= LISTED_KEYS);
+        let listed = publication.keys().min(LISTED_KEYS) + more;
+        let names: Vec<_> = (0..listed).map(|key| publication.key_name(key)).collect();
         json!({
             "name": parameters.name,
             "private": publication.is_private(),
@@ -208,12 +219,14 @@ impl Follower {
         let due = |epoch: u64| epoch > published || (epoch - self.seen).is_multiple_of(stride);
         let mut reader = PublicReader::open(directory)?;
         let mut moments = publication.view(&self.workload).with_square_bias(view.squares);
+        let mut totals = Totals::of(publication, self.key == publication.keys());
         let mut lines = Lines::new(publication, View { workload: self.workload.clone(), ..view.clone() });
         let mut told = Instant::now();
         loop {
             let mut skipped = None;
             while let Some(release) = reader.next_frame()? {
-                let found = moments.push(&release.values)?.nth(self.key as usize);
+                let mut shown = moments.push(&release.values)?.filter_map(|line| totals.push(line));
+                let found = shown.find(|line| line.key == self.key);
                 let Some(found) = found.filter(|found| found.epoch > self.seen) else { continue };
                 if due(found.epoch) {
                     events.send(found.epoch, lines.of(found, &release)?)?;

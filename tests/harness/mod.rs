@@ -5,6 +5,7 @@
 
 pub(crate) mod power;
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write as _};
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 use hushflow::mechanism::epochs::{ClockSource, LatePolicy, Schedule};
 use hushflow::mechanism::moments::{Clipper, QuantisedRows};
 use hushflow::pipeline::time::parse_time;
-use hushflow::pipeline::{Input, Pipeline};
+use hushflow::pipeline::{Input, Pipeline, Source};
 use hushflow::state::{PublicHeader, PublicReader, ReleaseFrame, Store};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -229,13 +230,26 @@ pub(crate) struct Assigned {
     pub(crate) values: Vec<f64>,
 }
 
-/// The rows of a pipeline over one CSV file that join an epoch, in their order, and the number of epochs: by plain loops.
+/// The rows of a pipeline over one CSV file for each source that join an epoch, in their order, and the number of epochs: by
+/// plain loops.
 pub(crate) fn assigned(pipeline: &Pipeline) -> (usize, Vec<Assigned>) {
-    let Input::Files(files) = &pipeline.source.input else { panic!("the source is a file") };
-    let Schedule::ByTime(by) = &pipeline.epochs.schedule else { panic!("epochs are made of time") };
+    let mut seen = HashSet::new();
+    let read: Vec<_> = pipeline.sources.iter().map(|source| read(pipeline, source, &mut seen)).collect();
+    let last = read.iter().map(|(last, _)| *last).max().expect("a source");
+    (last, read.into_iter().flat_map(|(_, rows)| rows).collect())
+}
+
+/// Those of one source, but for copies of what has been `seen`: whole rows, with their epochs.
+fn read(
+    pipeline: &Pipeline,
+    source: &Source,
+    seen: &mut HashSet<(i64, Vec<String>)>,
+) -> (usize, Vec<Assigned>) {
+    let Input::Files(files) = &source.input else { panic!("the source is a file") };
+    let Schedule::ByTime(by) = &source.schedule else { panic!("epochs are made of time") };
     let epoch_at = |time: i64| 1 + (time - by.start).div_euclid(by.length);
     let clock_column =
-        if by.clock == ClockSource::EventTime { &pipeline.epochs.time } else { &pipeline.epochs.arrival };
+        if by.clock == ClockSource::EventTime { &pipeline.epochs.time } else { &source.arrival };
 
     let (mut rows, mut last, mut clock) = (Vec::new(), 0, i64::MIN);
     let mut reader = csv::Reader::from_path(&files[0]).expect("the data");
@@ -246,7 +260,11 @@ pub(crate) fn assigned(pipeline: &Pipeline) -> (usize, Vec<Assigned>) {
     };
     for row in reader.records() {
         let row = row.expect("a row");
-        clock = clock.max(time_of(&row, clock_column));
+        let arrival = time_of(&row, clock_column);
+        if source.largest_jump.is_some_and(|jump| arrival > clock.max(by.start) + jump) {
+            continue;
+        }
+        clock = clock.max(arrival);
         let (oldest, newest) = (epoch_at(clock - by.lateness).max(1), epoch_at(clock));
         last = last.max(newest.clamp(0, by.horizon as i64) as usize);
         let values: Option<Vec<f64>> =
@@ -264,7 +282,9 @@ pub(crate) fn assigned(pipeline: &Pipeline) -> (usize, Vec<Assigned>) {
         }
         let entity =
             pipeline.entity.as_ref().map_or(String::new(), |entity| row[place(&entity.column)].into());
-        rows.push(Assigned { epoch: epoch as usize, key, entity, values });
+        if pipeline.id.is_none() || seen.insert((epoch, row.iter().map(String::from).collect())) {
+            rows.push(Assigned { epoch: epoch as usize, key, entity, values });
+        }
     }
     (last, rows)
 }
@@ -289,7 +309,7 @@ pub(crate) fn sums_of(pipeline: &Pipeline, epochs: usize, rows: &[Assigned]) -> 
     sums
 }
 
-/// The sums that a pipeline over one CSV file must come to where single records are protected.
+/// The sums that a pipeline over CSV files must come to where single records are protected.
 pub(crate) fn expected_sums(pipeline: &Path) -> Vec<Vec<i128>> {
     let pipeline = Pipeline::load(pipeline).expect("a pipeline");
     let (epochs, rows) = assigned(&pipeline);

@@ -12,7 +12,7 @@ use hushflow::web::{Page, Site};
 use super::super::{CliError, ledger};
 use super::INTERVAL;
 
-/// Serves the page for as long as the log can be read. The first of the wanted keys is shown first.
+/// Serves the page for as long as the log can be read. The first of the wanted keys is shown first, or the total.
 pub(super) fn serve(
     address: &str,
     directory: PathBuf,
@@ -25,7 +25,7 @@ pub(super) fn serve(
         let directory = directory.clone();
         Box::new(move || ledger::public_account(&directory))
     };
-    let key = wanted.first().copied().unwrap_or(0);
+    let key = if view.total { publication.keys() } else { wanted.first().copied().unwrap_or(0) };
     let page = Page::serve(Site { directory, publication, view, key, ledger }, address)?;
     let mut told = false;
     loop {

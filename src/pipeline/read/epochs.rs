@@ -46,7 +46,10 @@ fn by_time<'a>(
     let start = section.require("start", start, "start = \"2013-01-01\", the beginning of epoch 1");
     let length = duration(section, "length", 1);
     let length = section.require("length", length, "length = \"1d\"");
-    let clock = clock(section, neighbours, roles);
+    if section.get("arrival").is_none() && section.get("clock").is_none() {
+        section.report(NO_CLOCK);
+    }
+    let clock = clock(section, neighbours, &mut |arrival| roles.claim(arrival));
     if let Some((ClockSource::EndOfInput, _)) = clock {
         refuse_lateness(section);
     }
@@ -64,7 +67,7 @@ fn by_time<'a>(
     Some(Epochs { schedule, time: Some(time?.value.into()), arrival })
 }
 
-fn refuse_lateness(section: &Section<'_>) {
+pub(super) fn refuse_lateness(section: &Section<'_>) {
     for key in ["allowed_lateness", "late"] {
         if let Some(field) = section.get(key) {
             field.report("with clock = \"end-of-input\" no record is late: remove this field");
@@ -72,7 +75,8 @@ fn refuse_lateness(section: &Section<'_>) {
     }
 }
 
-fn duration(section: &Section<'_>, key: &'static str, least: i64) -> Option<i64> {
+/// A length of time in microseconds.
+pub(super) fn duration(section: &Section<'_>, key: &'static str, least: i64) -> Option<i64> {
     let field = section.text(key)?.map(|text| {
         let expected = "expected a duration such as \"1d\", \"6h 30m\" or \"15min\" (months and years vary)";
         let duration = parse_duration(text).filter(|&duration| duration >= least);
@@ -81,14 +85,14 @@ fn duration(section: &Section<'_>, key: &'static str, least: i64) -> Option<i64>
     field.map(|field| field.value)
 }
 
-/// What moves the clock, and the column that does, if one does.
-fn clock<'a>(
+/// What moves the clock, and the column that does, if one does; none if the section doesn't say.
+pub(super) fn clock<'a>(
     section: &Section<'a>,
     neighbours: Option<Neighbours>,
-    roles: &mut Roles<'a>,
+    claim: &mut dyn FnMut(&Field<'a, &'a str>),
 ) -> Option<(ClockSource, Option<String>)> {
     let words = [("event-time", ClockSource::EventTime), ("end-of-input", ClockSource::EndOfInput)];
-    let arrival = section.text("arrival").inspect(|arrival| roles.claim(arrival));
+    let arrival = section.text("arrival").inspect(|arrival| claim(arrival));
     let field = section.get("clock");
     match (arrival, field) {
         (Some(arrival), None) => Some((ClockSource::Arrival, Some(arrival.value.into()))),
@@ -105,10 +109,7 @@ fn clock<'a>(
             }
             Some((clock, None))
         }
-        (None, None) => {
-            section.report(NO_CLOCK);
-            None
-        }
+        (None, None) => None,
     }
 }
 

@@ -1,7 +1,8 @@
-//! The section `[source]`: one kind of input for each scheme of its path.
+//! The section `[source]`, or one of `[[sources]]`: one kind of input for each scheme of its path.
 
 use std::path::{Path, PathBuf};
 
+use super::sources::Clocked;
 use crate::pipeline::document::{Field, Section};
 use crate::pipeline::{
     Address, Broker, Credentials, Followed, Format, Input, Protocol, RowPolicies, RowPolicy, Socket, Source,
@@ -9,7 +10,13 @@ use crate::pipeline::{
 
 type Text<'a> = Field<'a, &'a str>;
 
-pub(super) fn source(section: &Section<'_>, base: &Path) -> Option<(Source, RowPolicies)> {
+/// A source with this name, and what it says of its rows.
+pub(super) fn source(
+    section: &Section<'_>,
+    base: &Path,
+    name: &str,
+    clocked: Option<Clocked>,
+) -> Option<(Source, RowPolicies)> {
     let words = [("skip", RowPolicy::Skip), ("reject", RowPolicy::Reject)];
     let policy = |key| section.word(key, &words).unwrap_or(RowPolicy::Skip);
     let rows = RowPolicies { missing: policy("missing"), malformed: policy("malformed") };
@@ -31,7 +38,10 @@ pub(super) fn source(section: &Section<'_>, base: &Path) -> Option<(Source, RowP
     let field = section.text("field").map(|field| field.value.into());
     let format = format.or_else(|| format_of(section, &paths, &input))?;
     let journal = flags.journal.unwrap_or(false) || matches!(input, Input::Socket(_));
-    let source = Source { input, format, journal, header, field };
+    let Clocked { schedule, arrival, idle, largest_jump } = clocked?;
+    let name = name.into();
+    let source =
+        Source { name, input, format, journal, header, field, schedule, arrival, idle, largest_jump };
     check(section, &flags, &source, rows);
     Some((source, rows))
 }
@@ -298,7 +308,7 @@ mod tests {
             privacy = {{ epsilon = 1, delta = 1e-6 }}\nepochs = {{ records = 2, horizon = 9 }}"
         );
         let pipeline = Pipeline::parse(&text, "dir/p.toml".as_ref());
-        pipeline.map(|pipeline| pipeline.source).map_err(|error| error.to_string())
+        pipeline.map(|mut pipeline| pipeline.sources.remove(0)).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::super::PipelineError;
 use super::epochs::{NO_CLOCK, PRIVATE_EVENT_TIME};
 use super::*;
-use crate::pipeline::{EntityUnit, Format, Input, RowPolicies, RowPolicy};
+use crate::pipeline::{EntityUnit, Format, Input, RowPolicies, RowPolicy, SourceClock};
 use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
 use hushflow_operators::{EntityLimits, Several};
 
@@ -23,8 +23,8 @@ fn parse(text: &str) -> Result<Pipeline, String> {
 #[test]
 fn the_example_is_read_as_it_says() {
     let pipeline = parse(Pipeline::EXAMPLE).unwrap();
-    assert_eq!(pipeline.source.input, Input::Files(vec!["dir/flights_jan2013.csv".into()]));
-    assert_eq!(pipeline.source.format, Format::Csv);
+    assert_eq!(pipeline.sources[0].input, Input::Files(vec!["dir/flights_jan2013.csv".into()]));
+    assert_eq!(pipeline.sources[0].format, Format::Csv);
     assert_eq!(pipeline.columns.len(), 2);
     assert_eq!(pipeline.key.as_ref().map(|key| key.values.len()), Some(3));
     let hour = 3_600_000_000;
@@ -265,4 +265,40 @@ fn keys_come_from_a_file_too() {
 fn no_file_says_so() {
     let error = Pipeline::load(Path::new("/nowhere/p.toml")).unwrap_err();
     assert!(error.to_string().starts_with("/nowhere/p.toml: the pipeline file can't be read"));
+}
+
+#[test]
+fn each_of_several_sources_may_have_a_clock_of_its_own() {
+    let text = "name = 'n'
+columns = [{ name = 'x', lower = 0, upper = 1 }]
+epochs = { time = 't', arrival = 'r', start = '2013-01-01', length = '1d', horizon = 3, allowed_lateness = '1h' }
+privacy = { epsilon = 1, delta = 1e-6 }
+sources = [{ name = 'a', path = 'a.csv' },
+  { name = 'b', path = 'b.ndjson', arrival = 's', allowed_lateness = '2h', idle = '30s', largest_jump = '6h' },
+  { name = 'c', path = 'c.csv', arrival = 's', clock = 'end-of-input' }, { name = 'd', path = 'd.csv', clock = 'end-of-input' }]";
+    let both = "arrival and clock: one thing moves the clock";
+    assert!(parse(text).is_err_and(|error| error.contains(both)));
+    let text = text.replace("arrival = 's', clock = 'end-of-input'", "arrival = 's'");
+    let pipeline = parse(&text).unwrap();
+    let hour = 3_600_000_000;
+    let clock = |name: &str, lateness, clock, arrival: Option<&str>| SourceClock {
+        name: name.into(),
+        lateness,
+        clock,
+        arrival: arrival.map(String::from),
+    };
+    let clocks = [
+        clock("a", hour, ClockSource::Arrival, Some("r")),
+        clock("b", 2 * hour, ClockSource::Arrival, Some("s")),
+        clock("c", hour, ClockSource::Arrival, Some("s")),
+        clock("d", 0, ClockSource::EndOfInput, None),
+    ];
+    let parameters = pipeline.public_parameters();
+    assert_eq!(parameters.sources, clocks);
+    let json = serde_json::to_string(&parameters).unwrap();
+    assert!(!json.contains("idle") && !json.contains("jump"), "these may change from run to run");
+    let b = &pipeline.sources[1];
+    assert_eq!((b.idle, b.largest_jump), (Some(std::time::Duration::from_secs(30)), Some(6 * hour)));
+    let one = serde_json::to_string(&parse(BY_COUNT).unwrap().public_parameters()).unwrap();
+    assert!(!one.contains("sources") && !one.contains("\"id\""), "as in logs of before");
 }

@@ -1,0 +1,184 @@
+//! `[source]`, or several `[[sources]]` that are read together: what each says of its clock beside `[epochs]`, and what all
+//! must agree on.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::Duration;
+
+use hushflow_mechanism::epochs::{ClockSource, LatePolicy, Schedule, TimeSchedule};
+use hushflow_mechanism::sensitivity::Neighbours;
+
+use super::epochs::{clock, duration, refuse_lateness};
+use super::source::source;
+use super::{Roles, required};
+use crate::pipeline::document::Section;
+use crate::pipeline::{Epochs, Input, RowPolicies, Source};
+
+/// What a pipeline reads.
+pub(super) struct Sources {
+    pub(super) sources: Vec<Source>,
+    pub(super) rows: RowPolicies,
+    pub(super) id: Option<String>,
+}
+
+/// What a source says of its clock, and `[epochs]` where it says nothing.
+pub(super) struct Clocked {
+    pub(super) schedule: Schedule,
+    pub(super) arrival: Option<String>,
+    pub(super) idle: Option<Duration>,
+    pub(super) largest_jump: Option<i64>,
+}
+
+pub(super) fn sources<'a>(
+    root: &Section<'a>,
+    base: &Path,
+    epochs: Option<&Epochs>,
+    neighbours: Option<Neighbours>,
+    roles: &mut Roles<'a>,
+) -> Option<Sources> {
+    let Some(field) = root.get("sources") else {
+        let (source, rows, id) = required(root, "source", |section| {
+            let id = id(section, epochs, roles, true);
+            let clocked = epochs.and_then(|epochs| jumping(section, epochs));
+            source(section, base, "", clocked).map(|(source, rows)| (source, rows, id))
+        })?;
+        return Some(Sources { sources: vec![source], rows, id });
+    };
+    if root.get("source").is_some() {
+        field.report("found [source] and [[sources]]: keep [source] for one, [[sources]] for several");
+        return None;
+    }
+    let sections = root.sections("sources");
+    if sections.len() == 1 {
+        field.report("found one of [[sources]]: a source that is alone is written [source]");
+    }
+    if let Some(Schedule::ByCount(_)) = epochs.map(|epochs| &epochs.schedule) {
+        field.report(BY_COUNT);
+    }
+    let mut reader = Several { base, epochs, neighbours, names: HashSet::new(), arrivals: HashSet::new() };
+    reader.arrivals.extend(epochs.and_then(|epochs| epochs.arrival.clone()));
+    let read: Vec<_> = sections.iter().map(|section| reader.read(section, roles)).collect();
+    let read: Vec<_> = read.into_iter().collect::<Option<_>>()?;
+    agree(&sections, &read);
+    let (_, rows, id) = read.first()?.clone();
+    Some(Sources { sources: read.into_iter().map(|(source, ..)| source).collect(), rows, id })
+}
+
+const BY_COUNT: &str = "epochs of a number of records need one source: in which order the records of several come is known to \
+    nobody after a restart, so they would go to other epochs then; make epochs of time in [epochs]";
+
+/// What all sources must say alike.
+fn agree(sections: &[Section<'_>], read: &[(Source, RowPolicies, Option<String>)]) {
+    let journals: Vec<usize> = (0..read.len()).filter(|&at| read[at].0.journal).collect();
+    if let Some(&second) = journals.get(1) {
+        sections[second].report(
+            "this is the second source that can't be read again, and a state directory has one journal: let all but one be \
+             files or brokers, or give this one a pipeline of its own",
+        );
+    }
+    let piped = |at: &usize| read[*at].0.input == Input::Stdin;
+    if let Some(second) = (0..read.len()).filter(piped).nth(1) {
+        sections[second].report("there is one standard input");
+    }
+    for (section, (_, rows, id)) in sections.iter().zip(read).skip(1) {
+        if (*rows, id) != (read[0].1, &read[0].2) {
+            section.report("missing, malformed and id are the same for all sources: write them alike");
+        }
+    }
+}
+
+/// Several sources while they are read.
+struct Several<'e> {
+    base: &'e Path,
+    epochs: Option<&'e Epochs>,
+    neighbours: Option<Neighbours>,
+    names: HashSet<String>,
+    /// Columns that move a clock: they may move another one, too.
+    arrivals: HashSet<String>,
+}
+
+impl Several<'_> {
+    fn read<'a>(
+        &mut self,
+        section: &Section<'a>,
+        roles: &mut Roles<'a>,
+    ) -> Option<(Source, RowPolicies, Option<String>)> {
+        let name = section.require("name", section.text("name"), "name = \"north\"");
+        if let Some(name) = name.as_ref().filter(|name| !self.names.insert(name.value.into())) {
+            name.report(format!("the source {:?} is named twice: change one name", name.value));
+        }
+        let clocked = self.epochs.and_then(|epochs| self.clocked(section, epochs, roles));
+        let id = id(section, self.epochs, roles, self.names.len() == 1);
+        let read = source(section, self.base, name.map_or("", |name| name.value), clocked);
+        section.finish();
+        let (source, rows) = read?;
+        Some((source, rows, id))
+    }
+
+    /// The clock of a source, which may differ from that of `[epochs]`.
+    fn clocked<'a>(
+        &mut self,
+        section: &Section<'a>,
+        epochs: &Epochs,
+        roles: &mut Roles<'a>,
+    ) -> Option<Clocked> {
+        let arrivals = &mut self.arrivals;
+        let own = clock(section, self.neighbours, &mut |arrival| {
+            if arrivals.insert(arrival.value.into()) {
+                roles.claim(arrival);
+            }
+        });
+        if let Some((ClockSource::EndOfInput, _)) = own {
+            refuse_lateness(section);
+        }
+        let lateness = duration(section, "allowed_lateness", 0);
+        let idle = duration(section, "idle", 1).and_then(|micros| u64::try_from(micros).ok());
+        let mut epochs = epochs.clone();
+        if let Schedule::ByTime(by) = &mut epochs.schedule {
+            by.lateness = lateness.unwrap_or(by.lateness);
+            (by.clock, epochs.arrival) = own.unwrap_or((by.clock, epochs.arrival));
+            if by.clock == ClockSource::EndOfInput {
+                by.lateness = 0;
+            }
+        }
+        Some(Clocked { idle: idle.map(Duration::from_micros), ..jumping(section, &epochs)? })
+    }
+}
+
+/// The clock of `[epochs]`, which does not leap further than the source says.
+fn jumping(section: &Section<'_>, epochs: &Epochs) -> Option<Clocked> {
+    let largest_jump = duration(section, "largest_jump", 1);
+    let moved = matches!(&epochs.schedule, Schedule::ByTime(by) if by.clock != ClockSource::EndOfInput);
+    if let (Some(field), false) = (section.get("largest_jump"), moved) {
+        field.report("no row moves a clock here, so none can leap: leave it out");
+    }
+    let (schedule, arrival) = (epochs.schedule.clone(), epochs.arrival.clone());
+    Some(Clocked { schedule, arrival, idle: None, largest_jump })
+}
+
+/// The column by which copies are known; `first` where no other source has named it.
+fn id<'a>(
+    section: &Section<'a>,
+    epochs: Option<&Epochs>,
+    roles: &mut Roles<'a>,
+    first: bool,
+) -> Option<String> {
+    let field = section.text("id")?;
+    if first {
+        roles.claim(&field);
+    }
+    match epochs.map(|epochs| &epochs.schedule) {
+        Some(Schedule::ByCount(_)) => field.report(
+            "copies are known within an epoch, and by records = … a copy is in another one: make epochs of time in [epochs]",
+        ),
+        Some(Schedule::ByTime(TimeSchedule { late: LatePolicy::Fold, clock, .. }))
+            if *clock != ClockSource::EndOfInput =>
+        {
+            field.report(
+                "a copy that comes after its epoch has closed would count in a later one: add late = \"drop\" to [epochs]",
+            );
+        }
+        _ => {}
+    }
+    Some(field.value.into())
+}

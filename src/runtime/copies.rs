@@ -1,0 +1,120 @@
+//! Copies of a record: each record counts once in an epoch, however often it comes.
+//!
+//! Two records are copies if they join the same epoch and have the same fingerprint. What is kept of an epoch while it is open is
+//! a set of fingerprints, 16 bytes each; it is forgotten when the epoch closes, and nothing of it is stored: a run that
+//! resumes reads the rows of open epochs again, and so learns the set anew. A copy that comes later is late, and dropped.
+//!
+//! **Privacy.** What counts of an epoch is then the *set* of its records, in the place of the multiset. Let two streams differ
+//! in one record: x in epoch s, in the place of which the other one has y in epoch t. The sets of all other fingerprints and
+//! epochs agree. In the pair of x and s, copies agree in everything that counts (id, key, event time, entity, every value), so
+//! the contribution of the pair is that of one record if any copy is there, and nothing if none is: it changes by x at most. The
+//! same holds for y and t. So sums differ by −x in epoch s and +y in epoch t at most, as without copies, and every sensitivity
+//! holds as it is, also where two people share an id, or a whole record: nobody's record takes the place of another one
+//! that says something else. Copies in *different* epochs must count each: if the first one hid the second, taking it away would bring
+//! the other one forth, which is a third change.
+//!
+//! With `replace-one-in-place` ids, keys, times and entities are public, and so are counts. There the fingerprint leaves the values out:
+//! which records are copies is public, the first one counts, and a changed value changes that one record or none. With entities the
+//! entity is part of the fingerprint, so what is left of an entity's records is a function of these alone, and of the order of arrival.
+
+use std::collections::{BTreeMap, HashSet};
+
+use hushflow_operators::Records;
+
+use crate::source::Batch;
+
+/// The records of open epochs.
+#[derive(Default)]
+pub(super) struct Copies {
+    seen: BTreeMap<u64, HashSet<u128>>,
+    found: u64,
+}
+
+impl Copies {
+    /// Leaves the first of all copies.
+    pub(super) fn take_out(&mut self, batch: &mut Batch) {
+        let fingerprints = std::mem::take(&mut batch.fingerprints);
+        if fingerprints.is_empty() {
+            return;
+        }
+        let epochs = &batch.records.epochs;
+        let known = fingerprints.into_iter().zip(epochs);
+        let first: Vec<bool> = known
+            .map(|(fingerprint, &epoch)| self.seen.entry(epoch).or_default().insert(fingerprint))
+            .collect();
+        self.found += first.iter().filter(|&&first| !first).count() as u64;
+        retain(&mut batch.records, &first);
+    }
+
+    /// Forgets the epochs up to this one, which nothing joins any more.
+    pub(super) fn forget(&mut self, epoch: u64) {
+        self.seen = self.seen.split_off(&(epoch + 1));
+    }
+
+    /// How many copies there were.
+    pub(super) fn found(&self) -> u64 {
+        self.found
+    }
+}
+
+/// Leaves the records that are `kept`.
+pub(super) fn retain(records: &mut Records, kept: &[bool]) {
+    if kept.iter().all(|&kept| kept) {
+        return;
+    }
+    let dimension = records.values.len() / kept.len();
+    leave(&mut records.keys, kept, 1);
+    leave(&mut records.epochs, kept, 1);
+    leave(&mut records.entities, kept, 1);
+    leave(&mut records.places, kept, 1);
+    leave(&mut records.values, kept, dimension);
+}
+
+/// Leaves those stretches of a column, of `width` each, that are `kept`.
+fn leave<T>(column: &mut Vec<T>, kept: &[bool], width: usize) {
+    let mut at = 0;
+    column.retain(|_| {
+        at += 1;
+        kept[(at - 1) / width]
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(rows: &[(u64, u128, f64)]) -> Batch {
+        let records = Records {
+            keys: vec![0; rows.len()],
+            epochs: rows.iter().map(|row| row.0).collect(),
+            values: rows.iter().flat_map(|row| [row.2, -row.2]).collect(),
+            ..Records::default()
+        };
+        Batch { records, fingerprints: rows.iter().map(|row| row.1).collect() }
+    }
+
+    #[test]
+    fn each_record_of_an_epoch_is_left_once() {
+        let mut copies = Copies::default();
+        let mut check = |rows: &[(u64, u128, f64)], left: &[f64]| {
+            let mut batch = batch(rows);
+            copies.take_out(&mut batch);
+            let firsts: Vec<f64> = batch.records.values.iter().copied().step_by(2).collect();
+            assert_eq!(firsts, left);
+            assert_eq!((batch.len(), batch.records.values.len()), (left.len(), 2 * left.len()));
+            copies.forget(rows.last().map_or(0, |row| row.0 - 1));
+        };
+        check(&[(1, 7, 0.5), (1, 8, 0.25), (1, 7, 0.5), (2, 7, 0.5)], &[0.5, 0.25, 0.5]);
+        check(&[(2, 7, 0.5), (2, 8, 0.25)], &[0.25]);
+        check(&[], &[]);
+        assert_eq!((copies.found(), copies.seen.len()), (2, 1));
+    }
+
+    #[test]
+    fn without_ids_all_records_are_left() {
+        let mut copies = Copies::default();
+        let mut batch = Batch { fingerprints: vec![], ..batch(&[(1, 7, 0.5), (1, 7, 0.5)]) };
+        copies.take_out(&mut batch);
+        assert_eq!((batch.len(), copies.found()), (2, 0));
+    }
+}

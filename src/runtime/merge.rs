@@ -1,0 +1,387 @@
+//! Several sources that are read together: whose clock counts, and what is late by it.
+//!
+//! Each source is read on a thread of its own, by its own clock c, which says that its epochs up to e(c) are closed. With A the
+//! sources that are **active**, neither ended nor idle, epochs are closed up to
+//!
+//! ```text
+//! w = min { e(c) : A }        where nobody is active: w = max { e(c) : all }        and w never falls
+//! ```
+//!
+//! A record goes where its source's own clock sends it, so what another source does moves no record of an active one, and
+//! a reader that resumes assigns its rows again as before. Only what comes of a source that was not waited for can
+//! be of an epoch up to w. It is late: it joins epoch w + 1, or is dropped, as the pipeline says. When a source is idle is a
+//! matter of this machine's clock, and no reader would find it again; so with each epoch the number of each source's next
+//! row is recorded ([`Resume::late_from`]). Of the rows behind its place those before that number have counted if they are of
+//! closed epochs, and from there on they are late. A run that resumes waits for each source until it has come to that row again.
+//!
+//! A source whose clock is far ahead of w is not read on: what is in memory is bounded.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::{Receiver, Select, Sender, TryRecvError, bounded};
+use hushflow_mechanism::epochs::{LatePolicy, Schedule};
+use hushflow_operators::Fault;
+use tracing::debug;
+
+use super::copies::retain;
+use super::feed::{Dealer, EPOCHS_AHEAD, PATIENCE};
+use crate::pipeline::Pipeline;
+use crate::source::{Batch, Control, Counters, Event, Mark, Position, Resume, SourceReader};
+
+/// Events of a source that may wait.
+const WAITING_EVENTS: usize = 4;
+
+/// What the reader of a source tells.
+struct Told {
+    event: Event,
+    /// The number of the source's next row.
+    next_row: u64,
+    counters: Counters,
+}
+
+/// The sources that are merged.
+pub(super) struct Merge {
+    clocks: Clocks,
+    late: LatePolicy,
+    horizon: u64,
+    control: Control,
+    /// Late records of sources that were not waited for.
+    counters: Counters,
+}
+
+/// How far each source is, and all of them.
+struct Clocks {
+    sources: Vec<Clock>,
+    /// Epochs up to this one are closed.
+    closed: u64,
+}
+
+/// How far a source is.
+struct Clock {
+    name: String,
+    /// After how long a silence it is idle.
+    patience: Option<Duration>,
+    /// Its own clock has closed the epochs up to this one.
+    closed: u64,
+    /// Those of its marks that are about epochs still open, and where the last one before them says to resume.
+    marks: VecDeque<Mark>,
+    resume: Position,
+    next_row: u64,
+    /// It is waited for up to this row, which an earlier run had come to.
+    known_to: u64,
+    idle: bool,
+    ended: bool,
+}
+
+impl Clock {
+    fn is_active(&self) -> bool {
+        !self.idle && !self.ended
+    }
+
+    /// Its own clock has closed more epochs, some of which may have been closed without it.
+    fn advance(&mut self, mark: Mark, closed: u64) {
+        self.closed = mark.epoch;
+        self.marks.push_back(mark);
+        self.pass(closed);
+    }
+
+    fn pass(&mut self, epoch: u64) {
+        while let Some(mark) = self.marks.front().filter(|mark| mark.epoch <= epoch) {
+            self.resume = mark.resume;
+            self.marks.pop_front();
+        }
+    }
+
+    /// Where it goes on after `epoch`.
+    fn resume_after(&self, epoch: u64) -> Resume {
+        let mark = self.marks.iter().find(|mark| mark.epoch >= epoch);
+        Resume { position: mark.map_or(self.resume, |mark| mark.resume), late_from: self.next_row }
+    }
+}
+
+impl Clocks {
+    /// Up to where epochs may be closed now.
+    fn due(&self) -> u64 {
+        let active = self.sources.iter().filter(|source| source.is_active()).map(|source| source.closed);
+        let due = active.min().or_else(|| self.sources.iter().map(|source| source.closed).max());
+        due.unwrap_or(0)
+    }
+
+    /// Closes the next epochs that share all their places: the last one of them, and the places.
+    fn close_next(&mut self) -> Option<(u64, Vec<Resume>)> {
+        let due = self.due();
+        if due <= self.closed {
+            return None;
+        }
+        let marks = self.sources.iter().filter_map(|source| source.marks.front());
+        let epoch = marks.map(|mark| mark.epoch).fold(due, u64::min);
+        let resumes = self.sources.iter().map(|source| source.resume_after(epoch)).collect();
+        self.closed = epoch;
+        self.sources.iter_mut().for_each(|source| source.pass(epoch));
+        Some((epoch, resumes))
+    }
+}
+
+impl Merge {
+    /// Of the sources of a pipeline, after the last committed epoch.
+    pub(super) fn new(pipeline: &Pipeline, committed: u64, control: &Control) -> Self {
+        let source = |source: &crate::pipeline::Source| Clock {
+            name: source.name.clone(),
+            patience: source.idle,
+            closed: committed,
+            marks: VecDeque::new(),
+            resume: Position::START,
+            next_row: 0,
+            known_to: 0,
+            idle: false,
+            ended: false,
+        };
+        let late = match &pipeline.epochs.schedule {
+            Schedule::ByTime(by) => by.late,
+            Schedule::ByCount(_) => LatePolicy::Fold,
+        };
+        Merge {
+            clocks: Clocks { sources: pipeline.sources.iter().map(source).collect(), closed: committed },
+            late,
+            horizon: pipeline.epochs.schedule.horizon(),
+            control: control.clone(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Reads all sources to their ends, and hands on what they give; gives what became of the rows.
+    pub(super) fn deal(mut self, readers: Vec<SourceReader>, mut dealer: Dealer) -> Counters {
+        for (clock, reader) in self.clocks.sources.iter_mut().zip(&readers) {
+            (clock.resume, clock.next_row) = (reader.here(), reader.next_row());
+            clock.known_to = reader.late_from();
+        }
+        let mut sources: Vec<Heard> =
+            readers.into_iter().map(|reader| Heard::of(reader, dealer.fault().clone())).collect();
+        while self.step(&mut sources, &mut dealer) {}
+        self.counted(&sources, &dealer)
+    }
+
+    fn counted(&self, sources: &[Heard], dealer: &Dealer) -> Counters {
+        let mut counters = self.counters;
+        sources.iter().for_each(|source| counters += source.counters);
+        dealer.counted(counters)
+    }
+
+    /// Hands on one event, or finds that somebody is idle; whether to go on.
+    fn step(&mut self, sources: &mut [Heard], dealer: &mut Dealer) -> bool {
+        let taken = match self.wait(sources) {
+            Some((number, told)) => self.take(number, told, sources, dealer),
+            None => !dealer.fault().is_raised(),
+        };
+        if !taken {
+            return false;
+        }
+        for (source, clock) in sources.iter().zip(&mut self.clocks.sources) {
+            let silent = clock.patience.is_some_and(|patience| source.is_silent(patience));
+            let idle = silent && clock.next_row >= clock.known_to;
+            if std::mem::replace(&mut clock.idle, idle) != idle {
+                debug!(source = clock.name, idle, "whether its clock counts has changed");
+            }
+        }
+        while let Some((epoch, resumes)) = self.clocks.close_next() {
+            if !dealer.close(epoch, &resumes) {
+                return false;
+            }
+        }
+        if self.clocks.closed >= self.horizon || self.clocks.sources.iter().all(|source| source.ended) {
+            return dealer.end();
+        }
+        true
+    }
+
+    /// The next event of a source that is not too far ahead, if there is one within a moment.
+    fn wait(&self, sources: &[Heard]) -> Option<(usize, Option<Told>)> {
+        let reach = self.clocks.closed.saturating_add(EPOCHS_AHEAD);
+        let wanted = |clock: &Clock| !clock.ended && clock.closed <= reach;
+        let wanted: Vec<usize> =
+            (0..sources.len()).filter(|&number| wanted(&self.clocks.sources[number])).collect();
+        let mut select = Select::new();
+        for &number in &wanted {
+            select.recv(&sources[number].told);
+        }
+        let number = wanted[select.ready_timeout(PATIENCE).ok()?];
+        match sources[number].told.try_recv() {
+            Ok(told) => Some((number, Some(told))),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some((number, None)),
+        }
+    }
+
+    /// Hands on what a source tells; `None` if its reader is gone.
+    fn take(
+        &mut self,
+        number: usize,
+        told: Option<Told>,
+        sources: &mut [Heard],
+        dealer: &mut Dealer,
+    ) -> bool {
+        let Some(Told { event, next_row, counters }) = told else {
+            dealer.fault().raise("the reader of a source has stopped without saying why");
+            return false;
+        };
+        let clock = &mut self.clocks.sources[number];
+        clock.next_row = next_row;
+        (sources[number].last, sources[number].counters) = (Instant::now(), counters);
+        match event {
+            Event::Batch(mut batch) => {
+                self.judge(&mut batch);
+                dealer.tell(self.counted(sources, dealer));
+                dealer.batch(batch)
+            }
+            Event::Mark(mark) => {
+                clock.advance(mark, self.clocks.closed);
+                true
+            }
+            // A stop is no end: what is open stays so.
+            Event::End if self.control.is_stopped() => dealer.end(),
+            Event::End => {
+                debug!(source = clock.name, "a source has ended");
+                clock.ended = true;
+                true
+            }
+        }
+    }
+
+    /// Moves records of closed epochs to the oldest open one, or takes them out.
+    fn judge(&mut self, batch: &mut Batch) {
+        let (closed, open) = (self.clocks.closed, self.clocks.closed + 1);
+        let late = batch.records.epochs.iter().filter(|&&epoch| epoch <= closed).count() as u64;
+        match self.late {
+            _ if late == 0 => {}
+            LatePolicy::Fold if open <= self.horizon => {
+                batch.records.epochs.iter_mut().for_each(|epoch| *epoch = open.max(*epoch));
+                self.counters.folded += late;
+            }
+            _ => {
+                let kept: Vec<bool> = batch.records.epochs.iter().map(|&epoch| epoch > closed).collect();
+                let mut kept_too = kept.iter();
+                batch.fingerprints.retain(|_| kept_too.next() == Some(&true));
+                retain(&mut batch.records, &kept);
+                self.counters.late += late;
+            }
+        }
+    }
+}
+
+/// A source that is read on a thread of its own.
+struct Heard {
+    told: Receiver<Told>,
+    /// When it said something last.
+    last: Instant,
+    counters: Counters,
+}
+
+impl Heard {
+    fn of(reader: SourceReader, fault: Fault) -> Self {
+        let (tells, told) = bounded(WAITING_EVENTS);
+        // Never joined: it may wait for a source that says nothing more.
+        std::thread::spawn(move || tell(reader, &tells, &fault));
+        Heard { told, last: Instant::now(), counters: Counters::default() }
+    }
+
+    fn is_silent(&self, patience: Duration) -> bool {
+        self.told.is_empty() && self.last.elapsed() >= patience
+    }
+}
+
+/// Tells everything of a source, to its end or as long as somebody listens.
+fn tell(mut reader: SourceReader, tells: &Sender<Told>, fault: &Fault) {
+    loop {
+        let event = match reader.next_event() {
+            Ok(event) => event,
+            Err(error) => return fault.raise(error),
+        };
+        let ends = matches!(event, Event::End);
+        let told = Told { event, next_row: reader.next_row(), counters: *reader.counters() };
+        if tells.send(told).is_err() || ends {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clocks(number: usize) -> Clocks {
+        let clock = |number: usize| Clock {
+            name: number.to_string(),
+            patience: None,
+            closed: 0,
+            marks: VecDeque::new(),
+            resume: Position::START,
+            next_row: 0,
+            known_to: 0,
+            idle: false,
+            ended: false,
+        };
+        Clocks { sources: (0..number).map(clock).collect(), closed: 0 }
+    }
+
+    impl Clocks {
+        /// The source's own clock closes epochs up to `epoch`, whose place is the row `row`, when the source is at `next_row`.
+        fn mark(&mut self, source: usize, epoch: u64, row: u64, next_row: u64) {
+            let resume = Position { offset: row, ..Position::START };
+            self.sources[source].next_row = next_row;
+            self.sources[source].advance(Mark { epoch, resume }, self.closed);
+        }
+
+        /// What is closed now: the epoch, and the offset and the row of each place.
+        fn close_all(&mut self) -> Vec<(u64, Vec<(u64, u64)>)> {
+            std::iter::from_fn(|| self.close_next())
+                .map(|(epoch, resumes)| {
+                    let place = |resume: &Resume| (resume.position.offset, resume.late_from);
+                    (epoch, resumes.iter().map(place).collect())
+                })
+                .collect()
+        }
+    }
+
+    #[test]
+    fn the_slowest_active_clock_counts() {
+        let mut clocks = clocks(2);
+        clocks.mark(0, 3, 30, 40);
+        assert!(clocks.close_all().is_empty());
+        clocks.mark(1, 1, 10, 15);
+        assert_eq!(clocks.close_all(), [(1, vec![(30, 40), (10, 15)])]);
+        clocks.mark(1, 2, 20, 25);
+        clocks.mark(1, 5, 50, 60);
+        let both = [(2, vec![(30, 40), (20, 60)]), (3, vec![(30, 40), (50, 60)])];
+        assert_eq!(clocks.close_all(), both);
+    }
+
+    #[test]
+    fn who_is_idle_or_has_ended_is_not_waited_for() {
+        let mut clocks = clocks(2);
+        clocks.mark(0, 4, 40, 41);
+        clocks.mark(1, 1, 10, 15);
+        clocks.sources[1].idle = true;
+        // After epoch 1 its place is the last that is known, and its rows from 15 on are late.
+        assert_eq!(clocks.close_all(), [(1, vec![(40, 41), (10, 15)]), (4, vec![(40, 41), (10, 15)])]);
+        clocks.sources[1].idle = false;
+        clocks.mark(0, 9, 90, 91);
+        clocks.mark(1, 3, 30, 35);
+        assert!(clocks.due() == 3 && clocks.close_all().is_empty());
+        clocks.mark(1, 6, 60, 65);
+        assert_eq!(clocks.close_all(), [(6, vec![(90, 91), (60, 65)])]);
+        clocks.sources[1].ended = true;
+        assert_eq!(clocks.close_all(), [(9, vec![(90, 91), (60, 65)])]);
+        clocks.sources[0].ended = true;
+        assert!(clocks.close_all().is_empty());
+    }
+
+    #[test]
+    fn where_nobody_is_active_the_fastest_clock_counts() {
+        let mut clocks = clocks(2);
+        clocks.mark(0, 2, 20, 21);
+        clocks.mark(1, 7, 70, 71);
+        clocks.sources.iter_mut().for_each(|source| source.ended = true);
+        assert_eq!(clocks.close_all(), [(2, vec![(20, 21), (70, 71)]), (7, vec![(20, 21), (70, 71)])]);
+    }
+}
