@@ -1,5 +1,5 @@
 //! Keyed ingestion from memory, by number of keys and workers: records through the operators to a log that keeps nothing, for single
-//! records and with entities bounded.
+//! records and with entities bounded; beside a plain loop that adds them up.
 //!
 //! `cargo bench --bench ingestion`; figures in `docs/benchmarks.md`.
 
@@ -37,6 +37,35 @@ const RECORDS: u64 = 1 << 19;
 const ENTITIES: u64 = 1 << 18;
 
 const CASES: [(usize, usize); 6] = [(1, 1), (1, 2), (1_000, 1), (1_000, 2), (100_000, 1), (100_000, 2)];
+
+/// Count, values and products of a record.
+const COORDINATES: usize = 1 + DIMENSION + DIMENSION * (DIMENSION + 1) / 2;
+
+/// The floor: one thread adds each record to floating-point sums of its key. Nothing is clipped, exact, private or kept.
+#[divan::bench(args = [1, 1_000, 100_000], sample_count = 3, sample_size = 1)]
+fn plain_loop(bencher: divan::Bencher<'_, '_>, keys: usize) {
+    let batches: Vec<Records> = (0..64).map(|number| batch(number, keys, false)).collect();
+    bencher.counter(ItemsCount::new(EPOCHS * RECORDS)).bench(|| {
+        for _ in 0..EPOCHS {
+            let mut sums = vec![[0.0; COORDINATES]; keys];
+            let an_epoch = batches.iter().cycle().take(RECORDS as usize / BATCH_RECORDS);
+            an_epoch.for_each(|batch| add(&mut sums, batch));
+            divan::black_box(sums);
+        }
+    });
+}
+
+fn add(sums: &mut [[f64; COORDINATES]], batch: &Records) {
+    for (&key, row) in batch.keys.iter().zip(batch.values.as_chunks::<DIMENSION>().0) {
+        let (first, products) = sums[key as usize].split_at_mut(1 + DIMENSION);
+        first[0] += 1.0;
+        first[1..].iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+        let mut products = products.iter_mut();
+        for (i, left) in row.iter().enumerate() {
+            row[i..].iter().zip(&mut products).for_each(|(right, sum)| *sum += left * right);
+        }
+    }
+}
 
 /// Single records: keys, workers.
 #[divan::bench(args = CASES, sample_count = 3, sample_size = 1)]

@@ -64,24 +64,37 @@ impl<'scope> Accumulate<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
     }
 }
 
+/// The sums of neighbouring keys are in one piece, as far as they share a shard.
 fn partial_sums(sums: &mut Accumulators, layout: Layout, shards: Shards) -> Result<Vec<PartialSums>, String> {
-    let width = layout.coordinates() as u64;
-    let mut partials = Vec::new();
-    for (key, sums) in sums.take().map_err(|error| error.to_string())? {
-        let start = u64::from(key) * width;
-        if start + width > shards.coordinates() {
-            let keys = shards.coordinates() / width;
-            return Err(format!("a record's key is not among the {keys} keys: number keys from 0"));
-        }
-        for (shard, run) in shards.split(start..start + width) {
-            partials.push(PartialSums {
-                shard,
-                offset: run.start - shards.range(shard).start,
-                sums: sums.coordinates()[(run.start - start) as usize..(run.end - start) as usize]
-                    .to_vec()
-                    .into(),
-            });
-        }
+    let (keys, width) = (sums.keys(), layout.coordinates() as u64);
+    if keys.last().is_some_and(|&last| (u64::from(last) + 1) * width > shards.coordinates()) {
+        let keys = shards.coordinates() / width;
+        return Err(format!("a record's key is not among the {keys} keys: number keys from 0"));
     }
+    let runs = keys.chunk_by(|key, next| key + 1 == *next).map(|run| {
+        let start = u64::from(run[0]) * width;
+        start..start + run.len() as u64 * width
+    });
+    let pieces: Vec<_> = runs.flat_map(|run| shards.split(run)).collect();
+    let empty = |(shard, piece): &(u32, std::ops::Range<u64>)| PartialSums {
+        shard: *shard,
+        offset: piece.start - shards.range(*shard).start,
+        sums: Vec::with_capacity((piece.end - piece.start) as usize).into(),
+    };
+    let mut partials: Vec<PartialSums> = pieces.iter().map(empty).collect();
+    let mut open = partials.iter_mut().zip(&pieces).peekable();
+    sums.drain(|_, mut coordinates| {
+        while let Some((partial, (_, piece))) = open.peek_mut() {
+            let room = (piece.end - piece.start) as usize - partial.sums.len();
+            let (here, beyond) = coordinates.split_at(room.min(coordinates.len()));
+            partial.sums.extend_from_slice(here);
+            coordinates = beyond;
+            if here.len() < room {
+                return;
+            }
+            open.next();
+        }
+    })
+    .map_err(|error| error.to_string())?;
     Ok(partials)
 }

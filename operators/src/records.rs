@@ -26,6 +26,17 @@ pub struct Records {
 }
 
 impl Records {
+    /// None yet, but room for so many of records with entities, of so many columns.
+    pub(crate) fn with_room(records: usize, columns: usize) -> Self {
+        Records {
+            keys: Vec::with_capacity(records),
+            epochs: Vec::with_capacity(records),
+            values: Vec::with_capacity(records * columns),
+            entities: Vec::with_capacity(records),
+            places: Vec::with_capacity(records),
+        }
+    }
+
     /// Number of records.
     pub fn len(&self) -> usize {
         self.keys.len()

@@ -1,15 +1,18 @@
 //! The sums of all keys of one epoch on one worker.
 //!
-//! A row of d numbers adds to d(d+3)/2 sums, so touching the sums once a record would cost more memory traffic
-//! than arithmetic. A key therefore sets its rows aside until they hold about as many numbers as its sums do,
-//! and multiplies them at once. A key with few records stays small; all keys share one workspace.
+//! A row of d numbers adds to d(d+3)/2 sums. Where those are few, a key has a block of them in floating point, which is exact for as many rows
+//! as [`BLOCK_ROWS`], and each row is added at once: some cache lines of a thousand keys stay near the processor. Where they are many,
+//! touching them once a record would cost more memory traffic than arithmetic: a key sets its rows aside until they hold about
+//! as many numbers as its sums do, and multiplies them at once. A key with few records stays small; all keys share one workspace.
 
-use super::products::BlockProducts;
+use super::narrow::{add_record, is_narrow};
+use super::products::{BLOCK_ROWS, BlockProducts};
 use super::{Layout, MomentError, MomentSums, QuantisedRows};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 use zeroize::{Zeroize, Zeroizing};
 
-/// A key sets at least this many rows aside before it adds them up.
+/// So many rows of one key are multiplied at once, and a key of wide records sets at least as many aside.
 const PENDING_ROWS: usize = 32;
 
 /// Adds quantised records up, key by key.
@@ -32,26 +35,52 @@ pub struct Accumulators {
     layout: Layout,
     /// Values of a record, as in the rows that came first; 0 before.
     width: usize,
-    keys: BTreeMap<u32, Key>,
+    /// Where each key is in `keys`.
+    places: HashMap<u32, u32, BuildHasherDefault<Scatter>>,
+    keys: Vec<Key>,
     products: BlockProducts,
 }
 
 /// Sums of a key, and rows not in them yet.
 struct Key {
-    sums: MomentSums,
+    key: u32,
+    /// None before the first are in.
+    sums: Option<MomentSums>,
+    /// Wide records: the rows. Narrow ones: the sums of at most [`BLOCK_ROWS`] rows.
     pending: Zeroizing<Vec<f64>>,
 }
 
 impl Key {
-    fn new(layout: Layout) -> Self {
-        Self { sums: MomentSums::zero(layout), pending: Zeroizing::new(Vec::new()) }
+    /// Nothing yet.
+    fn new(key: u32) -> Self {
+        Self { key, sums: None, pending: Zeroizing::new(Vec::new()) }
+    }
+
+    fn sums(&mut self, layout: Layout) -> &mut MomentSums {
+        self.sums.get_or_insert_with(|| MomentSums::zero(layout))
+    }
+
+    /// Adds narrow records one by one, fewer than [`BLOCK_ROWS`].
+    fn add_each(&mut self, rows: &[f64], width: usize, layout: Layout) -> Result<(), MomentError> {
+        if self.pending.is_empty() {
+            self.pending.reserve_exact(layout.coordinates());
+            self.pending.resize(layout.coordinates(), 0.0);
+        } else if self.pending[Layout::COUNT] as usize + rows.len() / width > BLOCK_ROWS {
+            self.sums
+                .get_or_insert_with(|| MomentSums::zero(layout))
+                .add_runs([&self.pending[..]].into_iter())?;
+            self.pending.fill(0.0);
+        }
+        rows.chunks_exact(width).for_each(|row| add_record(&mut self.pending, row, layout));
+        Ok(())
     }
 }
 
 impl Accumulators {
     /// No keys yet.
     pub fn new(layout: Layout) -> Self {
-        Self { layout, width: 0, keys: BTreeMap::new(), products: BlockProducts::new(layout) }
+        let products = BlockProducts::new(layout);
+        Self { layout, width: 0, places: HashMap::default(), keys: Vec::new(), products }
     }
 
     /// Adds a batch of rows; `keys` has the key of each. Rows of one key in succession go fastest.
@@ -76,29 +105,74 @@ impl Accumulators {
 
     /// Adds the sums that another worker made of the same epoch and key.
     pub fn merge(&mut self, key: u32, sums: &MomentSums) -> Result<(), MomentError> {
-        self.keys.entry(key).or_insert_with(|| Key::new(self.layout)).sums.merge(sums)
+        let place = self.place(key);
+        self.keys[place].sums(self.layout).merge(sums)
+    }
+
+    /// The keys of which there are sums, ascending.
+    pub fn keys(&self) -> Vec<u32> {
+        let mut keys: Vec<u32> = self.keys.iter().map(|key| key.key).collect();
+        keys.sort_unstable();
+        keys
     }
 
     /// Hands over the sums of all keys, in the order of keys, and starts anew; so it does on error, without them.
     pub fn take(&mut self) -> Result<BTreeMap<u32, MomentSums>, MomentError> {
-        let keys = std::mem::take(&mut self.keys).into_iter();
-        keys.map(|(key, Key { mut sums, pending })| {
-            self.products.add_rows(&pending, self.width.max(1), &mut sums)?;
-            Ok((key, sums))
-        })
-        .collect()
+        let mut sums = Vec::with_capacity(self.keys.len());
+        let layout = self.layout;
+        self.drain(|key, coordinates| {
+            sums.push((key, MomentSums::of(layout, coordinates.iter().copied())));
+        })?;
+        Ok(sums.into_iter().collect())
+    }
+
+    /// Calls `give` with every key, ascending, and its sums in the order of the layout, and starts anew; so it does on error, after
+    /// some of them.
+    pub fn drain(&mut self, mut give: impl FnMut(u32, &[i128])) -> Result<(), MomentError> {
+        self.places = HashMap::default();
+        let mut keys = std::mem::take(&mut self.keys);
+        keys.sort_unstable_by_key(|key| key.key);
+        let mut few = MomentSums::zero(self.layout);
+        for Key { key, mut sums, pending } in keys {
+            let total = sums.as_mut().unwrap_or_else(|| {
+                few.clear();
+                &mut few
+            });
+            if is_narrow(self.layout) {
+                total.add_runs([&pending[..]].into_iter())?;
+            } else {
+                self.products.add_rows(&pending, self.width.max(1), total)?;
+            }
+            give(key, total.coordinates());
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, key: u32) -> usize {
+        let Self { places, keys, .. } = self;
+        let place = places.entry(key).or_insert_with(|| {
+            keys.push(Key::new(key));
+            keys.len() as u32 - 1
+        });
+        *place as usize
     }
 
     fn add_run(&mut self, key: u32, rows: &[f64]) -> Result<(), MomentError> {
-        let (width, dimension) = (self.width, self.layout.dimension);
-        let enough = width * PENDING_ROWS.max(self.layout.coordinates() / dimension);
-        let key = self.keys.entry(key).or_insert_with(|| Key::new(self.layout));
+        let (width, layout) = (self.width, self.layout);
+        let enough = width * PENDING_ROWS.max(layout.coordinates() / layout.dimension);
+        let place = self.place(key);
+        let key = &mut self.keys[place];
         if rows.len() >= enough {
-            return self.products.add_rows(rows, width, &mut key.sums);
+            return self.products.add_rows(rows, width, key.sums(layout));
+        }
+        if is_narrow(layout) {
+            return key.add_each(rows, width, layout);
         }
         key.pending.extend_from_slice(rows);
         if key.pending.len() >= enough {
-            self.products.add_rows(&key.pending, width, &mut key.sums)?;
+            let pending = std::mem::take(&mut key.pending);
+            self.products.add_rows(&pending, width, key.sums(layout))?;
+            key.pending = pending;
             key.pending.zeroize();
         }
         Ok(())
@@ -120,11 +194,29 @@ impl Accumulators {
     }
 }
 
+/// Keys are numbers in a row or nearly so: a multiplication scatters them.
+#[derive(Default)]
+struct Scatter(u64);
+
+impl Hasher for Scatter {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u32(byte.into()));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        // The table looks at the lowest bits, and at the highest.
+        self.0 ^ self.0 >> 32
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::SecondMoment::{Diagonal, Full};
-    use super::super::products::BLOCK_ROWS;
-    use super::super::{Clipper, RecordError};
+    use super::super::{Clipper, RecordError, SecondMoment};
     use super::*;
     use chacha20::ChaCha20Rng;
     use num_bigint::BigInt;
@@ -249,6 +341,23 @@ mod tests {
         let plain = Clipper::unscaled(1, 1048576.0).unwrap();
         assert_eq!(plain.quantise(&[1.0], &mut joint), Err(RecordError::Mixed));
         assert_eq!(plain.quantise_all(&[1.0], &mut joint), Err(RecordError::Mixed));
+    }
+
+    /// Rows of two keys in turn, so that each is added by itself, and more than a block is sure to hold: odd squares just below 2⁴⁰.
+    #[test]
+    fn rows_one_by_one_are_exact_beyond_a_block() {
+        let length = (1 << 20) - 1;
+        for second in [Full, Diagonal, SecondMoment::None] {
+            let layout = Layout { dimension: 2, second };
+            let rows = quantised(2, &[0.0, f64::from(length)].repeat(2 * (2 * BLOCK_ROWS + 1)));
+            let keys: Vec<u32> = (0..rows.len() as u32).map(|row| row % 2).collect();
+            let sums = added(layout, &keys, &rows);
+            check(layout, &keys, &rows, &sums);
+            assert_eq!(
+                sums[&1].coordinates()[..3],
+                [2 * BLOCK_ROWS as i128 + 1, 0, (2 * BLOCK_ROWS as i128 + 1) * i128::from(length)]
+            );
+        }
     }
 
     #[test]

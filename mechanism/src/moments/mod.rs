@@ -8,6 +8,7 @@ mod accumulate;
 mod clip;
 mod clipped;
 mod jointly;
+mod narrow;
 mod products;
 mod rows;
 mod sums;

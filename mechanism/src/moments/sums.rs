@@ -84,6 +84,11 @@ impl MomentSums {
         Self { layout, coordinates: coordinates.collect() }
     }
 
+    /// Sums of no records again.
+    pub(super) fn clear(&mut self) {
+        self.coordinates.fill(0);
+    }
+
     /// Which sums are kept, and where.
     pub fn layout(&self) -> Layout {
         self.layout

@@ -39,7 +39,7 @@ use super::scale::NoiseScale;
 use super::uniform::LazyUniform;
 use num_bigint::BigUint;
 use rand::CryptoRng;
-use zeroize::Zeroizing;
+use zeroize::Zeroize;
 
 /// Bins at least this wide are drawn in two parts. Narrower ones take a word, and another one in less than one of 64 cases.
 const WIDE: u128 = 1 << 58;
@@ -115,7 +115,8 @@ impl DiscreteGaussian {
     /// A round for every draw, and more for those that it does not end: first [`plain_round`](Self::plain_round) of all, then the
     /// rounds of those that it leaves open.
     fn fill_by_rounds<const WORDS: usize, R: CryptoRng + ?Sized>(&self, rng: &mut R, noise: &mut [i128]) {
-        let mut bytes = Zeroizing::new([[[0u8; 8]; WORDS]; ROUNDS]);
+        let mut bytes = [[[0u8; 8]; WORDS]; ROUNDS];
+        let used = noise.len().min(ROUNDS);
         for noise in noise.chunks_mut(ROUNDS) {
             let bytes = &mut bytes[..noise.len()];
             rng.fill_bytes(bytes.as_flattened_mut().as_flattened_mut());
@@ -127,6 +128,8 @@ impl DiscreteGaussian {
                 open &= open - 1;
             }
         }
+        // A run may be a single coordinate: wiping all of them would cost more than the draw.
+        bytes[..used].iter_mut().zeroize();
     }
 
     /// Plain rounds of at most 64 draws. Gives a bit for each, the lowest for the first: set where the round is open.

@@ -1,127 +1,169 @@
 //! The second half of `bound`: who may take part, as a differential computation, and the records of those who may.
 
 use super::BoundSetup;
+use super::gather::owner;
+use super::held::Closed;
 use super::limits::{Entity, EntityLimits, Standing};
 use crate::Records;
+use differential_dataflow::AsCollection;
+use differential_dataflow::difference::{IsZero, Semigroup};
+use differential_dataflow::operators::arrange::arrangement::arrange_core;
+use differential_dataflow::operators::arrange::{Arranged, TraceAgent};
 use differential_dataflow::operators::iterate::Variable;
-use differential_dataflow::{AsCollection, VecCollection};
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashSet};
-use std::hash::BuildHasherDefault;
+use differential_dataflow::trace::implementations::{ContainerChunker, KeyBatcher, KeyBuilder, KeySpine};
+use differential_dataflow::trace::{Cursor, TraceReader};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::Concat;
+use timely::dataflow::operators::generic::OutputBuilder;
+use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::generic::operator::Operator;
-use timely::dataflow::operators::vec::{Map, ToStream};
-use zeroize::Zeroize;
+use timely::dataflow::operators::vec::ToStream;
+use timely::progress::Antichain;
 
-/// What is known of an entity at an epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-enum Fact {
-    /// What its past leaves behind.
-    Stands(Standing),
-    /// It has records in this epoch.
-    Present(u64),
+/// The most records of a batch.
+const BATCH: usize = 8192;
+
+/// Entities, each with its standing as difference.
+type Standings = TraceAgent<KeySpine<Entity, u64, Standing>>;
+
+/// An entity takes part: how it stands from then on.
+type Update = ((Entity, ()), u64, Standing);
+
+/// A standing never goes back, so differences add up to the latest: nothing is ever taken out of the collection, and an entity
+/// that took part many times compacts to one update.
+impl Semigroup for Standing {
+    fn plus_equals(&mut self, other: &Self) {
+        *self = (*self).max(*other);
+    }
 }
 
-type Update = ((Entity, Fact), u64, isize);
+impl IsZero for Standing {
+    fn is_zero(&self) -> bool {
+        false
+    }
+}
 
 /// Entities that take part, at the time of the epoch in which they do.
 ///
 /// With S(t) the standings before epoch t, and P(t) who is present in it, the collection is the recursion
 ///
 /// ```text
-/// S(t+1) = admitted(S(t), P(t))
+/// S(t+1) = S(t) + admitted(S(t), P(t))
 /// ```
 ///
-/// a variable that is fed back one epoch later. P(t) is inserted at t and taken back at t+1, so what the arrangements
-/// keep, once compacted, is one standing of every entity. Only entities of S(t) that are present are looked at.
+/// a variable that is fed back one epoch later. Only entities of S(t) that are present are looked at, in their order; what changes
+/// is what was admitted. Each worker arranges the standings of the entities that it owns, and nothing travels.
 pub(super) fn admitted<'scope>(
     present: StreamVec<'scope, u64, Vec<Entity>>,
     setup: &BoundSetup,
 ) -> StreamVec<'scope, u64, Vec<Entity>> {
     let scope = present.scope();
-    let limits = setup.limits;
-    let facts = present.flat_map(|entities| entities);
-    let transient = facts.unary(Pipeline, "Present", move |_capability, _info| {
-        move |input, output| {
-            input.for_each_time(|time, batches| {
-                let epoch = *time.time();
-                let there = batches.flat_map(|batch| batch.drain(..)).flat_map(|entity| {
-                    let fact = (entity, Fact::Present(epoch));
-                    [(fact, epoch, 1), (fact, epoch + 1, -1)]
-                });
-                output.session(&time).give_iterator(there);
-            });
-        }
-    });
-    // Every worker brings the standings of its own share of the entities.
-    let (index, peers, first) = (scope.index(), scope.peers(), setup.first_epoch);
-    let standings = setup.standings.clone();
-    let before = (index..standings.len()).step_by(peers).flat_map(move |at| {
-        let (entity, standing) = standings[at];
-        let fact = (entity, Fact::Stands(standing));
-        [(fact, first, 1), (fact, first + 1, -1)]
-    });
-    let before: StreamVec<'scope, u64, Update> = before.to_stream(scope).container::<Vec<_>>();
-    let (variable, standing): (_, VecCollection<'scope, u64, (Entity, Fact), isize>) =
-        Variable::new(scope, 1);
-    let after = standing.concat(transient.concat(before).as_collection()).reduce_named(
-        "Admit",
-        move |_entity, facts, after| {
-            after.extend(
-                stands_after(&limits, facts.iter().map(|(fact, _)| **fact)).map(|standing| (standing, 1)),
-            );
-        },
-    );
-    variable.set(after.clone().map(|(entity, standing)| (entity, Fact::Stands(standing))));
-    at_their_epochs(after.inner)
+    let (index, peers, first) = (scope.index() as u64, scope.peers() as u64, setup.first_epoch);
+    let standings = Arc::clone(&setup.standings);
+    let own = (0..standings.len())
+        .map(move |at| standings[at])
+        .filter(move |(entity, _)| owner(*entity, peers) == index);
+    let before: StreamVec<'scope, u64, Update> = own
+        .map(move |(entity, standing)| ((entity, ()), first, standing))
+        .to_stream(scope)
+        .container::<Vec<_>>();
+    let (variable, later) = Variable::new(scope, 1);
+    let standings =
+        arrange_core::<_, _, ContainerChunker<Vec<Update>>, KeyBatcher<_, _, _>, KeyBuilder<_, _, _>, _>(
+            later.inner.concat(before),
+            Pipeline,
+            "Standings",
+        );
+    let (changes, admitted) = admit(present, standings, setup.limits);
+    variable.set(changes.as_collection());
+    admitted
 }
 
-/// An entity's standing after an epoch of which these facts are known.
-fn stands_after(limits: &EntityLimits, facts: impl Iterator<Item = Fact>) -> Option<Standing> {
-    let (mut standing, mut present) = (None, None);
-    for fact in facts {
-        match fact {
-            Fact::Stands(known) => standing = Some(known),
-            Fact::Present(epoch) => present = Some(epoch),
-        }
-    }
-    present.and_then(|epoch| limits.admit(standing, epoch)).or(standing)
-}
-
-/// Those whose standing changes because they take part, each at the time of that epoch.
-fn at_their_epochs<'scope>(
-    changes: StreamVec<'scope, u64, ((Entity, Standing), u64, isize)>,
-) -> StreamVec<'scope, u64, Vec<Entity>> {
-    changes.unary(Pipeline, "Admitted", move |_capability, _info| {
-        move |input, output| {
-            input.for_each_time(|time, batches| {
-                let mut epochs: BTreeMap<u64, Vec<Entity>> = BTreeMap::new();
-                for ((entity, standing), epoch, change) in batches.flat_map(|batch| batch.drain(..)) {
-                    if change > 0 && standing.last == epoch {
-                        epochs.entry(epoch).or_default().push(entity);
-                    }
-                }
-                for (epoch, entities) in epochs {
-                    output.session(&time.delayed(&epoch, 0)).give(entities);
-                }
-            });
-        }
-    })
-}
-
-/// Lets the records of admitted entities pass, once all who are admitted to the epoch are known.
-pub(super) fn admit<'scope>(
-    records: StreamVec<'scope, u64, Records>,
-    admitted: StreamVec<'scope, u64, Vec<Entity>>,
-    dimension: usize,
-) -> StreamVec<'scope, u64, Records> {
-    records.binary_frontier(admitted, Pipeline, Pipeline, "Admit", move |_capability, _info| {
+/// Admits who is present by how they stand, once that is known: the changes of their standings, and who they are, ascending.
+fn admit<'scope>(
+    present: StreamVec<'scope, u64, Vec<Entity>>,
+    standings: Arranged<'scope, Standings>,
+    limits: EntityLimits,
+) -> (StreamVec<'scope, u64, Update>, StreamVec<'scope, u64, Vec<Entity>>) {
+    let Arranged { stream, trace: mut standings } = standings;
+    let mut builder = OperatorBuilder::new("Admit".to_owned(), present.scope());
+    let mut present = builder.new_input(present, Pipeline);
+    let mut known = builder.new_input(stream, Pipeline);
+    let (changes, change_stream) = builder.new_output::<Vec<Update>>();
+    let (admitted, admitted_stream) = builder.new_output::<Vec<Vec<Entity>>>();
+    let (mut changes, mut admitted) = (OutputBuilder::from(changes), OutputBuilder::from(admitted));
+    builder.build(move |_capabilities| {
         let mut open = BTreeMap::new();
-        let mut known: BTreeMap<u64, Admitted> = BTreeMap::new();
-        move |(records, records_frontier), (admitted, admitted_frontier), output| {
-            records.for_each_time(|time, batches| {
+        move |frontiers| {
+            let (mut changes, mut admitted) = (changes.activate(), admitted.activate());
+            present.for_each_time(|time, batches| {
+                let (_, there) = open
+                    .entry(*time.time())
+                    .or_insert_with(|| ([time.retain(0), time.retain(1)], Vec::new()));
+                there.extend(batches.flat_map(|batch| batch.drain(..)).flatten());
+            });
+            // What is in them is in the trace.
+            known.for_each_time(|_, batches| batches.for_each(Vec::clear));
+            while let Some(entry) = open.first_entry()
+                && frontiers.iter().all(|frontier| !frontier.less_equal(entry.key()))
+            {
+                let (epoch, ([change_time, time], there)) = entry.remove_entry();
+                let after = standing_after(&mut standings, &limits, epoch, there);
+                let update = |&(entity, standing): &_| ((entity, ()), epoch, standing);
+                changes.session(&change_time).give_iterator(after.iter().map(update));
+                let entities: Vec<Entity> = after.into_iter().map(|(entity, _)| entity).collect();
+                admitted.session(&time).give(entities);
+            }
+            // Nobody asks for standings before the first epoch that may still close.
+            if let Some(next) =
+                frontiers.iter().filter_map(|frontier| frontier.frontier().first().copied()).min()
+            {
+                let next = Antichain::from_elem(next);
+                standings.set_logical_compaction(next.borrow());
+                standings.set_physical_compaction(next.borrow());
+            }
+        }
+    });
+    (change_stream, admitted_stream)
+}
+
+/// Those of `present`, ascending, who take part in `epoch`, and how they stand after it.
+fn standing_after(
+    standings: &mut Standings,
+    limits: &EntityLimits,
+    epoch: u64,
+    present: Vec<Entity>,
+) -> Vec<(Entity, Standing)> {
+    let (mut cursor, storage) = standings.cursor();
+    let admitted = present.into_iter().filter_map(|entity| {
+        cursor.seek_key(&storage, &entity);
+        let mut standing: Option<Standing> = None;
+        if cursor.get_key(&storage) == Some(&entity) {
+            cursor.map_times(&storage, |&since, &change| {
+                if since <= epoch {
+                    standing = standing.max(Some(change));
+                }
+            });
+        }
+        Some((entity, limits.admit(standing, epoch)?))
+    });
+    admitted.collect()
+}
+
+/// Lets the records of admitted entities pass, once all who are admitted to the epoch are known. Whose they are is no longer said.
+pub(super) fn pass<'scope>(
+    closed: StreamVec<'scope, u64, Closed>,
+    admitted: StreamVec<'scope, u64, Vec<Entity>>,
+    columns: Arc<[(f64, f64)]>,
+) -> StreamVec<'scope, u64, Records> {
+    closed.binary_frontier(admitted, Pipeline, Pipeline, "Pass", move |_capability, _info| {
+        let mut open = BTreeMap::new();
+        let mut known: BTreeMap<u64, Vec<Entity>> = BTreeMap::new();
+        move |(closed, closed_frontier), (admitted, admitted_frontier), output| {
+            closed.for_each_time(|time, batches| {
                 let (_, held) = open.entry(*time.time()).or_insert_with(|| (time.retain(0), Vec::new()));
                 held.extend(batches.flat_map(|batch| batch.drain(..)));
             });
@@ -132,33 +174,38 @@ pub(super) fn admit<'scope>(
                     .extend(batches.flat_map(|batch| batch.drain(..)).flatten());
             });
             while let Some(entry) = open.first_entry()
-                && !records_frontier.less_equal(entry.key())
+                && !closed_frontier.less_equal(entry.key())
                 && !admitted_frontier.less_equal(entry.key())
             {
                 let (epoch, (time, held)) = entry.remove_entry();
                 let admitted = known.remove(&epoch).unwrap_or_default();
-                let passed = held.into_iter().map(|batch| those_of(&admitted, batch, dimension));
-                output.session(&time).give_iterator(passed.filter(|batch| !batch.is_empty()));
+                let mut session = output.session(&time);
+                held.iter().for_each(|held| {
+                    give_batches(held, &admitted, epoch, &columns, |batch| session.give(batch))
+                });
             }
         }
     })
 }
 
-type Admitted = HashSet<Entity, BuildHasherDefault<super::held::Identity>>;
-
-/// The records of admitted entities, whose they are no longer said.
-fn those_of(admitted: &Admitted, mut batch: Records, dimension: usize) -> Records {
-    let mut passed = Records::default();
-    let rows = batch.values.chunks_exact(dimension);
-    for ((entity, row), (&key, &epoch)) in
-        batch.entities.iter().zip(rows).zip(batch.keys.iter().zip(&batch.epochs))
-    {
-        if admitted.contains(entity) {
-            passed.keys.push(key);
-            passed.epochs.push(epoch);
-            passed.values.extend_from_slice(row);
+fn give_batches(
+    held: &Closed,
+    admitted: &[Entity],
+    epoch: u64,
+    columns: &[(f64, f64)],
+    mut give: impl FnMut(Records),
+) {
+    let room = || Records::with_room(BATCH.min(admitted.len()), columns.len());
+    let mut batch = room();
+    held.for_each(admitted, columns, |key, row| {
+        batch.keys.push(key);
+        batch.epochs.push(epoch);
+        batch.values.extend_from_slice(row);
+        if batch.len() == BATCH {
+            give(std::mem::replace(&mut batch, room()));
         }
+    });
+    if !batch.is_empty() {
+        give(batch);
     }
-    batch.values.zeroize();
-    passed
 }

@@ -2,10 +2,9 @@
 //! closes, and says who was there.
 
 use super::BoundSetup;
-use super::held::{Held, push};
+use super::held::{Closed, Held};
 use super::limits::Entity;
 use crate::{Fault, Records};
-use differential_dataflow::hashable::Hashable;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use timely::dataflow::StreamVec;
@@ -15,9 +14,6 @@ use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::generic::operator::Operator;
 use zeroize::Zeroize;
 
-/// The most records of a batch.
-const BATCH: usize = 8192;
-
 /// Records, and the worker that owns their entities.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Addressed {
@@ -25,7 +21,16 @@ pub(super) struct Addressed {
     records: Records,
 }
 
-/// Sends records to the workers that own their entities: those to which differential brings them too.
+/// The worker, of so many, that holds all records of an entity and knows how it stands.
+pub(super) fn owner(entity: Entity, peers: u64) -> u64 {
+    // Multiplied, for tables are ordered by the low bits of the same hash. The upper half times the number of workers is
+    // below 2³² of them.
+    let folded = (entity.0 ^ entity.0 >> 64) as u64;
+    let scattered = folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    (scattered * peers) >> 32
+}
+
+/// Sends records to the workers that own their entities.
 pub(super) fn address<'scope>(
     records: StreamVec<'scope, u64, Records>,
     dimension: usize,
@@ -63,10 +68,15 @@ fn addressed(mut records: Records, peers: u64, dimension: usize) -> Vec<Addresse
     if peers == 1 {
         return vec![Addressed { owner: 0, records }];
     }
-    let mut parts: Vec<Addressed> =
-        (0..peers).map(|owner| Addressed { owner, records: Records::default() }).collect();
+    let owners: Vec<u64> = records.entities.iter().map(|&entity| owner(entity, peers)).collect();
+    let mut counts = vec![0; peers as usize];
+    owners.iter().for_each(|&owner| counts[owner as usize] += 1);
+    let mut parts: Vec<Addressed> = (0..)
+        .zip(counts)
+        .map(|(owner, count)| Addressed { owner, records: Records::with_room(count, dimension) })
+        .collect();
     for (at, row) in records.values.chunks_exact(dimension).enumerate() {
-        let part = &mut parts[(records.entities[at].hashed() % peers) as usize].records;
+        let part = &mut parts[owners[at] as usize].records;
         part.keys.push(records.keys[at]);
         part.places.push(records.places[at]);
         part.entities.push(records.entities[at]);
@@ -79,9 +89,9 @@ fn addressed(mut records: Records, peers: u64, dimension: usize) -> Vec<Addresse
 
 /// What an epoch leaves when it closes.
 pub(super) struct Gathered<'scope> {
-    /// The records that may count, each with its entity.
-    pub(super) records: StreamVec<'scope, u64, Records>,
-    /// Every entity that has one, once.
+    /// The records that may count.
+    pub(super) closed: StreamVec<'scope, u64, Closed>,
+    /// Every entity that has one, once, ascending.
     pub(super) present: StreamVec<'scope, u64, Vec<Entity>>,
 }
 
@@ -95,17 +105,19 @@ pub(super) fn gather<'scope>(
     let mut builder = OperatorBuilder::new("Gather".to_owned(), addressed.scope());
     let to_owner = Exchange::new(|addressed: &Addressed| addressed.owner);
     let mut input = builder.new_input(addressed, to_owner);
-    let (records, record_stream) = builder.new_output::<Vec<Records>>();
+    let (closed, closed_stream) = builder.new_output::<Vec<Closed>>();
     let (present, present_stream) = builder.new_output::<Vec<Vec<Entity>>>();
-    let (mut records, mut present) = (OutputBuilder::from(records), OutputBuilder::from(present));
+    let (mut closed, mut present) = (OutputBuilder::from(closed), OutputBuilder::from(present));
     builder.build(move |_capabilities| {
         let mut open = BTreeMap::new();
+        // As many as there were in the last epoch: tables that grow move what is in them.
+        let mut expected = 0;
         move |frontiers| {
-            let (mut records, mut present) = (records.activate(), present.activate());
+            let (mut closed, mut present) = (closed.activate(), present.activate());
             input.for_each_time(|time, batches| {
-                let (_, held) = open
-                    .entry(*time.time())
-                    .or_insert_with(|| ([time.retain(0), time.retain(1)], Held::new(&limits)));
+                let new = || Held::new(&limits, columns.len(), expected);
+                let (_, held) =
+                    open.entry(*time.time()).or_insert_with(|| ([time.retain(0), time.retain(1)], new()));
                 for Addressed { records: mut batch, .. } in batches.flat_map(|batch| batch.drain(..)) {
                     take(held, &batch, &columns);
                     batch.values.zeroize();
@@ -115,13 +127,15 @@ pub(super) fn gather<'scope>(
                 && let Some(entry) = open.first_entry()
                 && !frontiers[0].less_equal(entry.key())
             {
-                let (epoch, ([time, present_time], held)) = entry.remove_entry();
-                present.session(&present_time).give(held.entities().collect::<Vec<_>>());
-                records.session(&time).give_iterator(batches(&held, epoch, &columns).into_iter());
+                let ([time, present_time], held) = entry.remove();
+                let held = held.close();
+                expected = held.entities().len();
+                present.session(&present_time).give(held.entities().to_vec());
+                closed.session(&time).give(held);
             }
         }
     });
-    Gathered { records: record_stream, present: present_stream }
+    Gathered { closed: closed_stream, present: present_stream }
 }
 
 fn take(held: &mut Held, batch: &Records, columns: &[(f64, f64)]) {
@@ -131,19 +145,4 @@ fn take(held: &mut Held, batch: &Records, columns: &[(f64, f64)]) {
     {
         held.add(entity, place, key, row, columns);
     }
-}
-
-fn batches(held: &Held, epoch: u64, columns: &[(f64, f64)]) -> Vec<Records> {
-    let mut batches = Vec::new();
-    let mut batch = Records::default();
-    held.for_each(columns, |entity, key, row| {
-        push(&mut batch, entity, epoch, key, row);
-        if batch.len() == BATCH {
-            batches.push(std::mem::take(&mut batch));
-        }
-    });
-    if !batch.is_empty() {
-        batches.push(batch);
-    }
-    batches
 }

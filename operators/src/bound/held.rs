@@ -1,10 +1,9 @@
 //! What is held of an epoch until it closes: of every entity the records that may count in it, however many come.
 
 use super::limits::{Entity, EntityLimits, Several};
-use crate::Records;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
 /// Records of one epoch, in whatever order they come: what is held depends on which they are, not on their order.
 pub(super) enum Held {
@@ -13,11 +12,12 @@ pub(super) enum Held {
 }
 
 impl Held {
-    pub(super) fn new(limits: &EntityLimits) -> Self {
+    /// Nothing yet, and room for as many entities as are expected.
+    pub(super) fn new(limits: &EntityLimits, columns: usize, expected: usize) -> Self {
         let most = limits.records_per_epoch;
         match limits.several {
-            Several::Keep => Self::First(First::new(most)),
-            Several::Average => Self::Means(Means { most, entities: HashMap::default() }),
+            Several::Keep => Self::First(First::new(most, columns, expected)),
+            Several::Average => Self::Means(Means { most, entities: table(expected) }),
         }
     }
 
@@ -29,21 +29,90 @@ impl Held {
         }
     }
 
-    /// All entities of which something is held.
-    pub(super) fn entities(&self) -> Box<dyn Iterator<Item = Entity> + '_> {
+    /// What is held when the epoch has closed.
+    pub(super) fn close(self) -> Closed {
         match self {
-            Self::First(first) => Box::new(first.entities.keys().copied()),
-            Self::Means(means) => Box::new(means.entities.keys().copied()),
+            Self::First(First { slots, values, entities, .. }) => {
+                let (entities, latest) = in_order(entities, |chain| chain.latest);
+                Closed { entities, kept: Kept::First { latest, slots, values } }
+            }
+            Self::Means(Means { most, entities }) => {
+                let (entities, sums) = in_order(entities, |sums| sums);
+                Closed { entities, kept: Kept::Means { most, sums } }
+            }
         }
+    }
+}
+
+/// What was held of an epoch, entity by entity in their order.
+#[derive(Clone)]
+pub(super) struct Closed {
+    entities: Vec<Entity>,
+    kept: Kept,
+}
+
+#[derive(Clone)]
+enum Kept {
+    /// For each entity its latest record.
+    First { latest: Vec<Option<u32>>, slots: Vec<Slot>, values: Zeroizing<Vec<f64>> },
+    /// For each entity the sums of its keys.
+    Means { most: u32, sums: Vec<Vec<KeySum>> },
+}
+
+impl Closed {
+    /// All entities of which something is held, ascending.
+    pub(super) fn entities(&self) -> &[Entity] {
+        &self.entities
     }
 
-    /// Hands every record over with its entity.
-    pub(super) fn for_each(&self, bounds: &[(f64, f64)], mut give: impl FnMut(Entity, u32, &[f64])) {
-        match self {
-            Self::First(first) => first.for_each(bounds.len(), give),
-            Self::Means(means) => means.for_each(bounds, &mut give),
+    /// Hands over key and values of every record of those who are admitted, ascending as the entities are.
+    pub(super) fn for_each(
+        &self,
+        admitted: &[Entity],
+        bounds: &[(f64, f64)],
+        mut give: impl FnMut(u32, &[f64]),
+    ) {
+        let admitted = common(&self.entities, admitted);
+        match &self.kept {
+            Kept::First { latest, slots, values } => {
+                let pass = passing(admitted.map(|at| latest[at]), slots);
+                let rows = values.chunks_exact(bounds.len());
+                let passed = slots.iter().zip(rows).zip(pass).filter(|(_, pass)| *pass);
+                passed.for_each(|((slot, row), _)| give(slot.key, row));
+            }
+            Kept::Means { most, sums } => {
+                admitted.for_each(|at| give_means(&sums[at], *most, bounds, &mut give))
+            }
         }
     }
+}
+
+/// A table in the order of its entities.
+fn in_order<T, U>(table: ByEntity<T>, mut value: impl FnMut(T) -> U) -> (Vec<Entity>, Vec<U>) {
+    let mut order: Vec<_> = table.into_iter().map(|(entity, entry)| (entity, value(entry))).collect();
+    order.sort_unstable_by_key(|(entity, _)| *entity);
+    order.into_iter().unzip()
+}
+
+/// The places in `all` of those who are in `some`; both ascend.
+fn common(all: &[Entity], some: &[Entity]) -> impl Iterator<Item = usize> {
+    let mut some = some.iter().peekable();
+    all.iter().enumerate().filter_map(move |(at, entity)| {
+        while some.next_if(|other| *other < entity).is_some() {}
+        some.next_if_eq(&entity).map(|_| at)
+    })
+}
+
+/// Which of the slots belong to chains with these latest records. They are read in the order in which they lie then.
+fn passing(latest: impl Iterator<Item = Option<u32>>, slots: &[Slot]) -> Vec<bool> {
+    let mut pass = vec![false; slots.len()];
+    for mut next in latest {
+        while let Some(slot) = next.map(|slot| slot as usize) {
+            pass[slot] = true;
+            next = slots[slot].before;
+        }
+    }
+    pass
 }
 
 /// The first records of every entity. A record that comes later than those is gone at once: a heavy contributor takes no
@@ -51,11 +120,12 @@ impl Held {
 pub(super) struct First {
     most: u32,
     slots: Vec<Slot>,
-    values: Vec<f64>,
+    values: Zeroizing<Vec<f64>>,
     entities: ByEntity<Chain>,
 }
 
 /// A record, and the one of the same entity before it.
+#[derive(Clone)]
 struct Slot {
     place: u64,
     key: u32,
@@ -70,8 +140,13 @@ struct Chain {
 }
 
 impl First {
-    fn new(most: u32) -> Self {
-        Self { most, slots: Vec::new(), values: Vec::new(), entities: HashMap::default() }
+    fn new(most: u32, columns: usize, expected: usize) -> Self {
+        Self {
+            most,
+            slots: Vec::with_capacity(expected),
+            values: Zeroizing::new(Vec::with_capacity(expected * columns)),
+            entities: table(expected),
+        }
     }
 
     fn add(&mut self, entity: Entity, place: u64, key: u32, row: &[f64]) {
@@ -102,22 +177,6 @@ impl First {
         let link = behind.map_or(&mut chain.latest, |behind| &mut slots[behind as usize].before);
         *link = Some(slot as u32);
     }
-
-    fn for_each(&self, dimension: usize, mut give: impl FnMut(Entity, u32, &[f64])) {
-        for (&entity, chain) in &self.entities {
-            let mut next = chain.latest;
-            while let Some(slot) = next.map(|slot| slot as usize) {
-                give(entity, self.slots[slot].key, &self.values[slot * dimension..][..dimension]);
-                next = self.slots[slot].before;
-            }
-        }
-    }
-}
-
-impl Drop for First {
-    fn drop(&mut self) {
-        self.values.zeroize();
-    }
 }
 
 /// Fractions of a column's range are counted in units of 2⁻⁵².
@@ -131,6 +190,7 @@ pub(super) struct Means {
 }
 
 /// The records of an entity with one key.
+#[derive(Clone)]
 struct KeySum {
     key: u32,
     /// The place of the first one.
@@ -157,17 +217,16 @@ impl Means {
             }
         }
     }
+}
 
-    fn for_each(&self, bounds: &[(f64, f64)], give: &mut impl FnMut(Entity, u32, &[f64])) {
-        for (&entity, keys) in &self.entities {
-            let mut keys: Vec<&KeySum> = keys.iter().collect();
-            keys.sort_by_key(|sum| sum.first);
-            for sum in keys.into_iter().take(self.most as usize) {
-                let mut mean = sum.mean(bounds);
-                give(entity, sum.key, &mean);
-                mean.zeroize();
-            }
-        }
+/// Hands over the means of the keys whose first records come first.
+fn give_means(keys: &[KeySum], most: u32, bounds: &[(f64, f64)], give: &mut impl FnMut(u32, &[f64])) {
+    let mut keys: Vec<&KeySum> = keys.iter().collect();
+    keys.sort_by_key(|sum| sum.first);
+    for sum in keys.into_iter().take(most as usize) {
+        let mut mean = sum.mean(bounds);
+        give(sum.key, &mean);
+        mean.zeroize();
     }
 }
 
@@ -189,11 +248,15 @@ impl Drop for KeySum {
 }
 
 /// A table by entity.
-pub(super) type ByEntity<T> = HashMap<Entity, T, BuildHasherDefault<Identity>>;
+type ByEntity<T> = HashMap<Entity, T, BuildHasherDefault<Identity>>;
+
+fn table<T>(expected: usize) -> ByEntity<T> {
+    HashMap::with_capacity_and_hasher(expected, BuildHasherDefault::default())
+}
 
 /// An entity is a hash already.
 #[derive(Default)]
-pub(super) struct Identity(u64);
+struct Identity(u64);
 
 impl Hasher for Identity {
     fn write(&mut self, bytes: &[u8]) {
@@ -213,14 +276,6 @@ impl Hasher for Identity {
     }
 }
 
-/// Appends a record to a batch.
-pub(super) fn push(batch: &mut Records, entity: Entity, epoch: u64, key: u32, row: &[f64]) {
-    batch.entities.push(entity);
-    batch.epochs.push(epoch);
-    batch.keys.push(key);
-    batch.values.extend_from_slice(row);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,12 +288,17 @@ mod tests {
     /// What is held of (entity, place, key, value), sorted.
     fn held(limits: EntityLimits, records: &[(u8, u64, u32, f64)]) -> Vec<(u128, u32, u64)> {
         let bounds = [(0.0, 8.0)];
-        let mut held = Held::new(&limits);
+        let mut held = Held::new(&limits, 1, 0);
         for &(entity, place, key, value) in records {
             held.add(Entity(entity.into()), place, key, &[value], &bounds);
         }
+        let closed = held.close();
         let mut given = Vec::new();
-        held.for_each(&bounds, |Entity(entity), key, row| given.push((entity, key, row[0].to_bits())));
+        for entity in closed.entities() {
+            // Among others that hold nothing.
+            let admitted = [*entity, Entity(u128::MAX)];
+            closed.for_each(&admitted, &bounds, |key, row| given.push((entity.0, key, row[0].to_bits())));
+        }
         given.sort();
         given
     }
