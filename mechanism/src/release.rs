@@ -19,13 +19,16 @@
 use crate::mechanism::{MatrixMechanism, MomentEncoder};
 use crate::moments::Layout;
 use crate::noise::{DiscreteGaussian, EntropyError, NoiseScale, NoiseSource};
-use crate::strategy::StepError;
+use crate::strategy::{Row, StepError};
 use std::ops::Range;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
 /// Coordinates whose sums and noise fit the processor's second cache.
 const NEAR_COORDINATES: u64 = 1 << 14;
+
+/// Memory for noise is taken in multiples of this, so that shards whose lengths differ by one can use that of each other.
+const ROOM: usize = 64;
 
 /// How the coordinates of all keys are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,20 +173,33 @@ impl ReleaseShard {
     /// # Errors
     /// [`ReleaseError::Entropy`].
     pub fn prepare(&mut self) -> Result<(), ReleaseError> {
+        self.prepare_in(Vec::new)
+    }
+
+    /// The same in memory that has served before, such as that of values which are no longer needed.
+    ///
+    /// # Errors
+    /// [`ReleaseError::Entropy`].
+    pub fn prepare_in(&mut self, room: impl FnOnce() -> Vec<i128>) -> Result<(), ReleaseError> {
         if !self.prepared.as_ref().is_some_and(Prepared::is_of_this_process) {
-            self.prepared = Some(self.draw()?);
+            self.prepared = Some(self.draw(room())?);
         }
         Ok(())
     }
 
-    fn draw(&self) -> Result<Prepared, ReleaseError> {
+    fn draw(&self, room: Vec<i128>) -> Result<Prepared, ReleaseError> {
         let mut generator = self.source.generator(self.next_epoch(), u64::from(self.shard))?;
-        let mut noise = Zeroizing::new(vec![0; self.coordinates]);
+        let mut noise = Zeroizing::new(room);
+        if noise.capacity() < self.coordinates {
+            *noise = Vec::with_capacity(self.coordinates.next_multiple_of(ROOM));
+        }
+        noise.resize(self.coordinates, 0);
         let mut rest = &mut noise[..];
         for (sampler, length) in &self.samplers {
             let (run, after) = rest.split_at_mut(*length);
-            if let Some(gaussian) = sampler {
-                gaussian.fill(&mut generator, run);
+            match sampler {
+                Some(gaussian) => gaussian.fill(&mut generator, run),
+                None => run.fill(0),
             }
             rest = after;
         }
@@ -194,7 +210,7 @@ impl ReleaseShard {
     fn take_noise(&mut self) -> Result<Zeroizing<Vec<i128>>, ReleaseError> {
         match self.prepared.take().filter(Prepared::is_of_this_process) {
             Some(prepared) => Ok(prepared.noise),
-            None => Ok(self.draw()?.noise),
+            None => Ok(self.draw(Vec::new())?.noise),
         }
     }
 
@@ -203,6 +219,14 @@ impl ReleaseShard {
     /// # Errors
     /// [`ReleaseError`]; the shard is of no use afterwards.
     pub fn release(&mut self, epoch: u64, sums: &[i128]) -> Result<Vec<i128>, ReleaseError> {
+        self.release_row(epoch, sums.into())
+    }
+
+    /// The same for sums that may be in 64 bits, which is faster.
+    ///
+    /// # Errors
+    /// [`ReleaseError`]; the shard is of no use afterwards.
+    pub fn release_row(&mut self, epoch: u64, sums: Row<'_>) -> Result<Vec<i128>, ReleaseError> {
         let expected = self.next_epoch();
         if epoch != expected {
             return Err(ReleaseError::OutOfOrder { found: epoch, expected });
@@ -210,13 +234,9 @@ impl ReleaseShard {
         if let Some(horizon) = self.horizon.filter(|&horizon| epoch > horizon) {
             return Err(StepError::PastHorizon { horizon }.into());
         }
-        // Each is wiped unless all of the noise has become values.
+        // It is wiped unless all of it has become values.
         let mut noise = self.take_noise()?;
-        let mut encoded = Zeroizing::new(vec![0; sums.len()]);
-        self.encoder.encode(sums, &mut encoded)?;
-        for (noise, encoded) in noise.iter_mut().zip(encoded.iter()) {
-            *noise = noise.checked_add(*encoded).ok_or(ReleaseError::Overflow)?;
-        }
+        self.encoder.add_encoded(sums, &mut noise)?;
         Ok(std::mem::take(&mut *noise))
     }
 

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
+use zeroize::Zeroizing;
 
 /// Sums records.
 pub trait Accumulate<'scope> {
@@ -76,18 +77,16 @@ fn partial_sums(sums: &mut Accumulators, layout: Layout, shards: Shards) -> Resu
         start..start + run.len() as u64 * width
     });
     let pieces: Vec<_> = runs.flat_map(|run| shards.split(run)).collect();
-    let empty = |(shard, piece): &(u32, std::ops::Range<u64>)| PartialSums {
-        shard: *shard,
-        offset: piece.start - shards.range(*shard).start,
-        sums: Vec::with_capacity((piece.end - piece.start) as usize).into(),
+    let room = |(_, piece): &(u32, std::ops::Range<u64>)| {
+        Zeroizing::new(Vec::with_capacity((piece.end - piece.start) as usize))
     };
-    let mut partials: Vec<PartialSums> = pieces.iter().map(empty).collect();
-    let mut open = partials.iter_mut().zip(&pieces).peekable();
+    let mut parts: Vec<Zeroizing<Vec<i128>>> = pieces.iter().map(room).collect();
+    let mut open = parts.iter_mut().zip(&pieces).peekable();
     sums.drain(|_, mut coordinates| {
-        while let Some((partial, (_, piece))) = open.peek_mut() {
-            let room = (piece.end - piece.start) as usize - partial.sums.len();
+        while let Some((part, (_, piece))) = open.peek_mut() {
+            let room = (piece.end - piece.start) as usize - part.len();
             let (here, beyond) = coordinates.split_at(room.min(coordinates.len()));
-            partial.sums.extend_from_slice(here);
+            part.extend_from_slice(here);
             coordinates = beyond;
             if here.len() < room {
                 return;
@@ -96,5 +95,10 @@ fn partial_sums(sums: &mut Accumulators, layout: Layout, shards: Shards) -> Resu
         }
     })
     .map_err(|error| error.to_string())?;
-    Ok(partials)
+    let whole = |((shard, piece), sums): ((u32, std::ops::Range<u64>), Zeroizing<Vec<i128>>)| PartialSums {
+        shard,
+        offset: piece.start - shards.range(shard).start,
+        sums: sums.into(),
+    };
+    Ok(pieces.into_iter().zip(parts).map(whole).collect())
 }

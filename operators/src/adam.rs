@@ -4,6 +4,7 @@ use crate::{Fault, Released, Values};
 use hushflow_mechanism::estimate::adam::{AdamError, AdamSetting, PrivateAdam, UpdatePart};
 use hushflow_mechanism::mechanism::MatrixMechanism;
 use serde::{Deserialize, Serialize};
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -50,7 +51,37 @@ pub trait Optimise<'scope> {
     ///
     /// Each run of parameters has its place on one worker. Post-processing of releases that come in the order of steps, from
     /// a dataflow or from a log.
-    fn adam(self, setup: AdamSetup, fault: Fault) -> StreamVec<'scope, u64, UpdatePart>;
+    fn adam(self, setup: AdamSetup, fault: Fault) -> StreamVec<'scope, u64, SharedUpdate>;
+}
+
+/// A part of an update that all workers of a process share.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(into = "UpdatePart", from = "UpdatePart")]
+pub struct SharedUpdate(Arc<UpdatePart>);
+
+impl SharedUpdate {
+    /// The part, if nobody else has it any longer.
+    fn into_inner(self) -> Option<UpdatePart> {
+        Arc::into_inner(self.0)
+    }
+}
+
+impl From<UpdatePart> for SharedUpdate {
+    fn from(part: UpdatePart) -> Self {
+        SharedUpdate(Arc::new(part))
+    }
+}
+
+impl From<SharedUpdate> for UpdatePart {
+    fn from(SharedUpdate(part): SharedUpdate) -> Self {
+        Arc::unwrap_or_clone(part)
+    }
+}
+
+impl Borrow<UpdatePart> for SharedUpdate {
+    fn borrow(&self) -> &UpdatePart {
+        &self.0
+    }
 }
 
 /// The released values of a run of parameters. Within a process all runs share an epoch's values; between processes a run
@@ -65,12 +96,9 @@ struct Run {
 }
 
 impl Run {
-    /// Copies its moments.
-    fn copy_to(&self, moments: &mut [Vec<i128>; 2]) {
-        for (values, run) in moments.iter_mut().zip(&self.moments) {
-            values.clear();
-            self.values.append_run(run.clone(), values);
-        }
+    /// First or second moments, in pieces.
+    fn moments(&self, which: usize) -> impl Iterator<Item = &[i128]> + Clone {
+        self.values.run(self.moments[which].clone())
     }
 }
 
@@ -83,8 +111,7 @@ struct OwnValues {
 
 impl From<Run> for OwnValues {
     fn from(run: Run) -> Self {
-        let mut moments = Default::default();
-        run.copy_to(&mut moments);
+        let moments = [0, 1].map(|which| run.moments(which).flatten().copied().collect());
         OwnValues { number: run.number, moments }
     }
 }
@@ -92,24 +119,28 @@ impl From<Run> for OwnValues {
 impl From<OwnValues> for Run {
     fn from(OwnValues { number, moments }: OwnValues) -> Self {
         let [first, end] = [moments[0].len(), moments[0].len() + moments[1].len()];
-        Run { number, values: Values::new(moments.into()), moments: [0..first, first..end] }
+        Run { number, values: moments.concat().into(), moments: [0..first, first..end] }
     }
 }
 
 impl<'scope> Optimise<'scope> for StreamVec<'scope, u64, Released> {
-    fn adam(self, setup: AdamSetup, fault: Fault) -> StreamVec<'scope, u64, UpdatePart> {
+    fn adam(self, setup: AdamSetup, fault: Fault) -> StreamVec<'scope, u64, SharedUpdate> {
         let by_run = Exchange::new(|run: &Run| run.number as u64);
         cut(self, setup.clone(), fault.clone())
             .unary(by_run, "Adam", move |_capability, _info| {
-                let (mut optimisers, mut moments) = (BTreeMap::new(), Default::default());
+                let (mut optimisers, mut lent) = (BTreeMap::new(), BTreeMap::new());
                 // The times of runs that could not be taken stay: a fault must not look like an end.
                 let mut failed = Vec::new();
                 move |input, output| {
                     input.for_each_time(|time, batches| {
                         for run in batches.flat_map(|batch| batch.drain(..)) {
-                            run.copy_to(&mut moments);
-                            match update(&setup, &mut optimisers, *time.time(), run.number, &moments) {
-                                Ok(part) => output.session(&time).give(part),
+                            let used = lent.remove(&run.number).and_then(SharedUpdate::into_inner);
+                            match update(&setup, &mut optimisers, *time.time(), &run, used) {
+                                Ok(part) => {
+                                    let part = SharedUpdate::from(part);
+                                    lent.insert(run.number, part.clone());
+                                    output.session(&time).give(part);
+                                }
                                 Err(error) => {
                                     failed.push(time.retain(0));
                                     fault.raise(error);
@@ -127,18 +158,19 @@ fn update(
     setup: &AdamSetup,
     optimisers: &mut BTreeMap<usize, PrivateAdam>,
     step: u64,
-    number: usize,
-    moments: &[Vec<i128>; 2],
+    run: &Run,
+    used: Option<UpdatePart>,
 ) -> Result<UpdatePart, String> {
-    let optimiser = match optimisers.remove(&number) {
+    let optimiser = match optimisers.remove(&run.number) {
         Some(optimiser) => Ok(optimiser),
-        None => setup.optimiser(number),
+        None => setup.optimiser(run.number),
     };
-    let optimiser = optimisers.entry(number).or_insert(optimiser.map_err(|error| error.to_string())?);
+    let optimiser = optimisers.entry(run.number).or_insert(optimiser.map_err(|error| error.to_string())?);
     if optimiser.next_step() != step {
         return Err(format!("step {step} came to an optimiser whose next step is {}", optimiser.next_step()));
     }
-    optimiser.push(&moments[0], &moments[1]).map_err(|error| error.to_string())
+    used.into_iter().for_each(|part| optimiser.give_back(part));
+    optimiser.push(run.moments(0), run.moments(1)).map_err(|error| error.to_string())
 }
 
 /// Cuts releases by run.

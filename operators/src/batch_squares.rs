@@ -75,7 +75,7 @@ fn add(shards: &mut BTreeMap<u32, Sums>, from: Shards, partial: &PartialSums) ->
     let empty = || Zeroizing::new(vec![0i128; (range.end - range.start) as usize]);
     let sums = shards.entry(partial.shard).or_insert_with(empty);
     let run = sums.get_mut(partial.offset as usize..).unwrap_or_default();
-    run.iter_mut().zip(partial.sums.iter()).all(|(total, sum)| match total.checked_add(*sum) {
+    run.iter_mut().zip(partial.sums.to_wide().iter()).all(|(total, sum)| match total.checked_add(*sum) {
         Some(sum) => {
             *total = sum;
             true
@@ -109,7 +109,8 @@ fn squared(
         let piece = |(shard, piece): (u32, Range<u64>)| PartialSums {
             shard,
             offset: piece.start - to.range(shard).start,
-            sums: sums[(piece.start - start) as usize..(piece.end - start) as usize].to_vec().into(),
+            sums: Zeroizing::new(sums[(piece.start - start) as usize..(piece.end - start) as usize].to_vec())
+                .into(),
         };
         to.split(start..start + sums.len() as u64).map(piece).collect::<Vec<_>>()
     };
@@ -161,7 +162,7 @@ mod tests {
         let mut sums = vec![0; LAYOUT.coordinates()];
         for partial in receiver.try_iter() {
             let start = to.range(partial.shard).start + partial.offset;
-            sums[start as usize..][..partial.sums.len()].copy_from_slice(&partial.sums);
+            sums[start as usize..][..partial.sums.len()].copy_from_slice(&partial.sums.to_wide());
         }
         (sums, raised.reason().map(String::from))
     }

@@ -1,6 +1,7 @@
 //! `commit`: makes epochs durable, and only then lets anyone see them.
 
 use crate::{Fault, ShardRelease, Values};
+use hushflow_mechanism::moments::RunSums;
 use hushflow_mechanism::release::Shards;
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
@@ -18,7 +19,7 @@ pub struct EpochCommit<M> {
     /// Source positions from which to resume after this epoch.
     pub marks: Vec<M>,
     /// Exact sums of all keys end to end, shard by shard: private.
-    pub sums: Vec<Zeroizing<Vec<i128>>>,
+    pub sums: Vec<RunSums>,
     /// The released values of all keys.
     pub values: Values,
     /// Encoder states by shard after this epoch, when a checkpoint is due: private. Else empty.

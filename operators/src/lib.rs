@@ -60,7 +60,7 @@ pub use differential_dataflow;
 pub use timely;
 
 pub use accumulate::Accumulate;
-pub use adam::{AdamSetup, Optimise};
+pub use adam::{AdamSetup, Optimise, SharedUpdate};
 pub use adaptive_covariance::{AdaptiveCovariance, CovarianceSetup, WindowCovariance};
 pub use batch_squares::SquareBatches;
 pub use bound::{Bound, BoundSetup, Bounded, Entity, EntityLimits, Several, Standing};

@@ -1,10 +1,11 @@
 //! What flows between the operators: flat batches, no allocation per record, and no way to print what is private.
 
 use crate::Entity;
-use hushflow_mechanism::moments::QuantisedRows;
+use hushflow_mechanism::moments::{QuantisedRows, RunSums};
 use serde::{Deserialize, Serialize};
-use std::ops::Range;
-use std::sync::Arc;
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
 /// A batch of raw records: one entry of `keys` and `epochs`, d of `values` each. Private data, so it can't be
@@ -64,15 +65,74 @@ pub struct PartialSums {
     pub(crate) shard: u32,
     /// Place of the first sum in the shard.
     pub(crate) offset: u64,
-    pub(crate) sums: Zeroizing<Vec<i128>>,
+    pub(crate) sums: RunSums,
+}
+
+/// Memory of released values that nobody needs any longer, for noise to come: fresh memory would cost more than what is
+/// done with it. What it holds has been released.
+#[derive(Clone, Default)]
+pub(crate) struct Spare {
+    rooms: Arc<Mutex<Vec<Vec<i128>>>>,
+    most: usize,
+}
+
+impl Spare {
+    /// Keeps the memory of so many shards.
+    pub(crate) fn new(most: usize) -> Self {
+        Spare { rooms: Arc::default(), most }
+    }
+
+    /// Empty room where there is none.
+    pub(crate) fn take(&self) -> Vec<i128> {
+        self.rooms().pop().unwrap_or_default()
+    }
+
+    fn give_back(&self, room: Vec<i128>) {
+        let mut rooms = self.rooms();
+        if rooms.len() < self.most {
+            rooms.push(room);
+        }
+    }
+
+    fn rooms(&self) -> MutexGuard<'_, Vec<Vec<i128>>> {
+        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The private values of a shard. Their memory goes back to where it came from.
+#[derive(Clone, Default, Serialize, Deserialize)]
+pub(crate) struct ShardValues {
+    values: Vec<i128>,
+    #[serde(skip)]
+    home: Spare,
+}
+
+impl ShardValues {
+    pub(crate) fn new(values: Vec<i128>, home: Spare) -> Self {
+        ShardValues { values, home }
+    }
+}
+
+impl Deref for ShardValues {
+    type Target = [i128];
+
+    fn deref(&self) -> &[i128] {
+        &self.values
+    }
+}
+
+impl Drop for ShardValues {
+    fn drop(&mut self) {
+        self.home.give_back(std::mem::take(&mut self.values));
+    }
 }
 
 /// One shard of one epoch: the exact sums, for the private log, and the private values.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct ShardRelease {
     pub(crate) shard: u32,
-    pub(crate) sums: Zeroizing<Vec<i128>>,
-    pub(crate) values: Vec<i128>,
+    pub(crate) sums: RunSums,
+    pub(crate) values: ShardValues,
     /// The encoder's state after this epoch, when it is time for a checkpoint.
     pub(crate) state: Option<Zeroizing<Vec<u8>>>,
 }
@@ -81,7 +141,8 @@ impl ShardRelease {
     /// Bytes that may be seen by anyone, as the release of a shard that leaves no sums behind, nor a state where a checkpoint is due.
     pub(crate) fn of_bytes(shard: u32, bytes: &[u8], checkpoint: bool) -> Self {
         let values = bytes.iter().map(|&byte| i128::from(byte as i8)).collect();
-        ShardRelease { shard, sums: Zeroizing::default(), values, state: checkpoint.then(Zeroizing::default) }
+        let values = ShardValues::new(values, Spare::default());
+        ShardRelease { shard, sums: RunSums::zero(0), values, state: checkpoint.then(Zeroizing::default) }
     }
 
     /// The bytes of a release of bytes, in which each is an integer of one byte with its sign; none if these are others.
@@ -92,18 +153,22 @@ impl ShardRelease {
 
 /// The private values of an epoch, all keys end to end, in units of the output grid. They stay as the shards released them, and
 /// clones share them.
-#[derive(Clone, Debug, Default)]
-pub struct Values(Arc<Vec<Vec<i128>>>);
+#[derive(Clone, Default)]
+pub struct Values(Arc<Vec<ShardValues>>);
 
 impl Values {
     /// Shard by shard.
-    pub(crate) fn new(shards: Vec<Vec<i128>>) -> Self {
+    pub(crate) fn new(shards: Vec<ShardValues>) -> Self {
         Values(Arc::new(shards))
+    }
+
+    fn shards(&self) -> impl Iterator<Item = &[i128]> + Clone {
+        self.0.iter().map(|shard| &shard[..])
     }
 
     /// Number of values.
     pub fn len(&self) -> usize {
-        self.0.iter().map(Vec::len).sum()
+        self.shards().map(<[i128]>::len).sum()
     }
 
     /// Whether there is none.
@@ -113,30 +178,55 @@ impl Values {
 
     /// All values.
     pub fn to_vec(&self) -> Vec<i128> {
-        self.0.concat()
+        self.shards().flatten().copied().collect()
     }
 
-    /// Appends a run of the values to others.
-    pub fn append_run(&self, run: Range<usize>, to: &mut Vec<i128>) {
+    /// A run of the values, in pieces.
+    pub fn run(&self, run: Range<usize>) -> impl Iterator<Item = &[i128]> + Clone {
         let mut start = 0;
-        for shard in self.0.iter() {
+        self.shards().map(move |shard| {
             let place = |value: usize| value.clamp(start, start + shard.len()) - start;
-            to.extend_from_slice(&shard[place(run.start)..place(run.end)]);
+            let piece = &shard[place(run.start)..place(run.end)];
             start += shard.len();
-        }
+            piece
+        })
     }
 }
 
 impl From<Vec<i128>> for Values {
     fn from(values: Vec<i128>) -> Self {
-        Values::new(vec![values])
+        Values::new(vec![ShardValues::new(values, Spare::default())])
+    }
+}
+
+impl fmt::Debug for Values {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_list().entries(self.shards().flatten()).finish()
     }
 }
 
 impl PartialEq for Values {
     fn eq(&self, other: &Self) -> bool {
-        self.0.iter().flatten().eq(other.0.iter().flatten())
+        self.shards().flatten().eq(other.shards().flatten())
     }
 }
 
 impl Eq for Values {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_values_goes_back_when_nobody_sees_them() {
+        let spare = Spare::new(1);
+        let shards = [vec![1, 2, 3], vec![4]].map(|values| ShardValues::new(values, spare.clone()));
+        let values = Values::new(shards.into());
+        let seen = values.clone();
+        drop(values);
+        assert!(spare.take().is_empty());
+        assert_eq!(seen.run(1..4).collect::<Vec<_>>(), [&[2, 3][..], &[4]]);
+        drop(seen);
+        assert_eq!((spare.take().len(), spare.take().len()), (3, 0), "no more than was asked for");
+    }
+}

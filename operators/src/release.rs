@@ -1,8 +1,10 @@
 //! `release`: encodes the sums of all workers and adds exact noise, for every epoch, whether it had data or not.
 
 use crate::closing::Closing;
+use crate::records::{ShardValues, Spare};
 use crate::{Fault, PartialSums, ShardRelease};
 use hushflow_mechanism::mechanism::MatrixMechanism;
+use hushflow_mechanism::moments::RunSums;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::{ReleaseError, ReleaseShard, Shards};
 use std::collections::BTreeMap;
@@ -109,13 +111,19 @@ impl<'scope> Release<'scope> for StreamVec<'scope, u64, PartialSums> {
 struct Owned {
     setup: ReleaseSetup,
     shards: BTreeMap<u32, ReleaseShard>,
+    /// Memory of values that have been seen.
+    spare: Spare,
+    /// Sums of several workers in 64 bits, whose memory serves for the next epoch.
+    sums: BTreeMap<u32, RunSums>,
     /// Why the states of a restart could not be taken over; reported with the first epoch.
     broken: Option<ReleaseError>,
 }
 
 impl Owned {
     fn new(setup: ReleaseSetup, index: usize, peers: usize) -> Self {
-        let mut owned = Owned { shards: BTreeMap::new(), broken: None, setup };
+        let spare = Spare::new((setup.shards.number() as usize).div_ceil(peers));
+        let (shards, sums) = (BTreeMap::new(), BTreeMap::new());
+        let mut owned = Owned { shards, spare, sums, broken: None, setup };
         let ReleaseSetup { mechanism, shards, source, .. } = &owned.setup;
         for number in (0..shards.number()).filter(|&number| number as usize % peers == index) {
             let mut shard = ReleaseShard::new(number, *shards, mechanism, *source);
@@ -131,7 +139,7 @@ impl Owned {
 
     /// Draws the noise of the next epoch before its sums are looked at.
     fn prepare(&mut self) -> Result<(), ReleaseError> {
-        self.shards.values_mut().try_for_each(ReleaseShard::prepare)
+        self.shards.values_mut().try_for_each(|shard| shard.prepare_in(|| self.spare.take()))
     }
 
     fn release(&mut self, epoch: u64, partials: Vec<PartialSums>) -> Result<Vec<ShardRelease>, ReleaseError> {
@@ -145,8 +153,11 @@ impl Owned {
         }
         let checkpoint = epoch.is_multiple_of(self.setup.checkpoint_interval);
         let release = |(&shard, machine): (&u32, &mut ReleaseShard)| {
-            let sums = total(by_shard.remove(&shard).unwrap_or_default(), machine.coordinates())?;
-            let values = machine.release(epoch, &sums)?;
+            let partials = by_shard.remove(&shard).unwrap_or_default();
+            let several = partials.len() > 1;
+            let sums = total(partials, machine.coordinates(), self.sums.remove(&shard))?;
+            self.sums.extend(sums.shared().filter(|_| several).map(|sums| (shard, sums)));
+            let values = ShardValues::new(machine.release_row(epoch, sums.row())?, self.spare.clone());
             let state = checkpoint.then(|| machine.save());
             Ok(ShardRelease { shard, sums, values, state })
         };
@@ -155,18 +166,15 @@ impl Owned {
 }
 
 /// The sums of a shard. If there is one partial that has all of them, the others are added to it.
-fn total(partials: Vec<PartialSums>, coordinates: usize) -> Result<Zeroizing<Vec<i128>>, ReleaseError> {
+fn total(
+    partials: Vec<PartialSums>,
+    coordinates: usize,
+    mut room: Option<RunSums>,
+) -> Result<RunSums, ReleaseError> {
     let mut partials = partials.into_iter().peekable();
     let whole = partials.next_if(|partial| partial.sums.len() == coordinates);
-    let mut sums = whole.map_or_else(|| Zeroizing::new(vec![0; coordinates]), |partial| partial.sums);
-    partials.try_for_each(|partial| add(&mut sums, &partial))?;
-    Ok(sums)
-}
-
-fn add(sums: &mut [i128], partial: &PartialSums) -> Result<(), ReleaseError> {
-    let run = sums.get_mut(partial.offset as usize..).unwrap_or_default();
-    for (total, &sum) in run.iter_mut().zip(partial.sums.iter()) {
-        *total = total.checked_add(sum).ok_or(ReleaseError::Overflow)?;
-    }
-    Ok(())
+    let sums = whole.map_or_else(|| RunSums::zero(coordinates), |partial| partial.sums);
+    let plus =
+        |sums: RunSums, partial: PartialSums| sums.plus(partial.offset as usize, &partial.sums, room.take());
+    partials.try_fold(sums, plus).map_err(|_| ReleaseError::Overflow)
 }

@@ -12,12 +12,14 @@
 //! of integers, the same as one worker would.
 
 use crate::{
-    AdamSetup, Commit, CommitLog, Fault, Optimise, PartialSums, Release, ReleaseSetup, SquareBatches,
+    AdamSetup, Commit, CommitLog, Fault, Optimise, PartialSums, Release, ReleaseSetup, SharedUpdate,
+    SquareBatches,
 };
 use hushflow_mechanism::estimate::adam::{Parameters, UpdatePart};
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::{ClippedSums, ClippedSumsError, Clipper, Layout};
 use hushflow_mechanism::release::Shards;
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,7 +78,7 @@ pub fn training_loop<'scope>(
 
 /// The sums that the method of the release asks for.
 fn gradients<'scope>(
-    updates: StreamVec<'scope, u64, UpdatePart>,
+    updates: StreamVec<'scope, u64, SharedUpdate>,
     setup: &TrainingSetup,
     learner: impl Learner,
     fault: Fault,
@@ -95,7 +97,7 @@ fn gradients<'scope>(
 
 /// Applies updates, takes gradients at what comes of them, and adds these up.
 fn sums<'scope>(
-    updates: StreamVec<'scope, u64, UpdatePart>,
+    updates: StreamVec<'scope, u64, SharedUpdate>,
     setup: &TrainingSetup,
     layout: Layout,
     shards: Shards,
@@ -114,16 +116,16 @@ fn sums<'scope>(
         let mut step = 1;
         let mut capabilities = BTreeMap::from([(step, capability.delayed(&step))]);
         drop(capability);
-        let mut parts: BTreeMap<u64, Vec<UpdatePart>> = BTreeMap::from([(step, Vec::new())]);
+        let mut parts: BTreeMap<u64, Vec<SharedUpdate>> = BTreeMap::from([(step, Vec::new())]);
         move |input, output| {
             input.for_each_time(|time, batches| {
                 capabilities.entry(*time.time()).or_insert_with(|| time.retain(0));
                 parts.entry(*time.time()).or_default().extend(batches.flat_map(|batch| batch.drain(..)));
             });
-            let complete = |parts: &Vec<UpdatePart>, step| step == 1 || parts.len() == runs;
+            let complete = |parts: &Vec<SharedUpdate>, step| step == 1 || parts.len() == runs;
             while !fault.is_raised() && parts.get(&step).is_some_and(|parts| complete(parts, step)) {
                 let mut update = parts.remove(&step).unwrap_or_default();
-                update.sort_by_key(|part| part.start);
+                update.sort_by_key(|part| Borrow::<UpdatePart>::borrow(part).start);
                 if step > 1
                     && let Err(error) = parameters.apply(&update)
                 {

@@ -7,8 +7,10 @@ use std::time::Instant;
 
 use bincode::{DefaultOptions, Options};
 use crossbeam::channel::{Receiver, Sender, unbounded};
+use hushflow_mechanism::moments::RunSums;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseShard;
+use hushflow_mechanism::strategy::Row;
 use hushflow_operators::{CommitLog, Entity, EntityLimits, EpochCommit, Standing};
 use serde::{Deserialize, Serialize};
 use tracing::debug;
@@ -295,9 +297,14 @@ fn admitted(epoch: &EpochCommit<Mark>) -> impl Iterator<Item = Entity> {
 }
 
 /// All sums in one place, which does not grow: that would leave copies in freed memory.
-fn joined(shards: &[Zeroizing<Vec<i128>>]) -> Zeroizing<Vec<i128>> {
-    let mut sums = Zeroizing::new(Vec::with_capacity(shards.iter().map(|sums| sums.len()).sum()));
-    shards.iter().for_each(|shard| sums.extend_from_slice(shard));
+fn joined(shards: &[RunSums]) -> Zeroizing<Vec<i128>> {
+    let mut sums = Zeroizing::new(Vec::with_capacity(shards.iter().map(RunSums::len).sum()));
+    for shard in shards {
+        match shard.row() {
+            Row::Narrow(shard) => sums.extend(shard.iter().map(|&sum| i128::from(sum))),
+            Row::Wide(shard) => sums.extend_from_slice(shard),
+        }
+    }
     sums
 }
 

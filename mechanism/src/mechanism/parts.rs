@@ -5,9 +5,9 @@
 
 use super::Strategies;
 use crate::moments::Layout;
-use crate::strategy::{Decoder, Encoder, StepError};
+use crate::strategy::{Decoder, Encoder, Row, StepError};
 use std::ops::Range;
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 impl Strategies {
     /// Starts encoding a run of the coordinates of all keys, laid end to end.
@@ -94,17 +94,18 @@ impl MomentEncoder {
 
     /// As [`Encoder::encode`].
     pub(crate) fn encode(&mut self, x: &[i128], y: &mut [i128]) -> Result<(), StepError> {
+        y.fill(0);
+        self.add_encoded(x.into(), y)
+    }
+
+    /// As [`Encoder::add_encoded`].
+    pub(crate) fn add_encoded(&mut self, x: Row<'_>, y: &mut [i128]) -> Result<(), StepError> {
         match self {
-            Self::Shared(encoder) => encoder.encode(x, y),
-            Self::Separate { places, encoders } => {
-                let parts = places.gather(x)?.map(Zeroizing::new);
-                let mut encoded = parts.each_ref().map(|part| Zeroizing::new(vec![0; part.len()]));
-                for ((encoder, x), y) in encoders.iter_mut().zip(&parts).zip(&mut encoded) {
-                    encoder.encode(x, y)?;
-                }
-                places.scatter(encoded.each_ref().map(|part| &part[..]), y);
-                Ok(())
-            }
+            Self::Shared(encoder) => encoder.add_encoded(x, y),
+            Self::Separate { places, encoders } => match x {
+                Row::Narrow(x) => add_encoded_parts(places, encoders, x, y),
+                Row::Wide(x) => add_encoded_parts(places, encoders, x, y),
+            },
         }
     }
 
@@ -135,6 +136,26 @@ impl MomentEncoder {
             }
         }
     }
+}
+
+/// Gathers the parts of both rows, and puts those of `y` back when what is encoded has been added.
+fn add_encoded_parts<T>(
+    places: &Places,
+    encoders: &mut [Box<dyn Encoder>; 2],
+    x: &[T],
+    y: &mut [i128],
+) -> Result<(), StepError>
+where
+    T: Copy + Zeroize,
+    for<'a> Row<'a>: From<&'a [T]>,
+{
+    let parts = places.gather(x)?.map(Zeroizing::new);
+    let mut sums = places.gather(y)?.map(Zeroizing::new);
+    for ((encoder, x), y) in encoders.iter_mut().zip(&parts).zip(&mut sums) {
+        encoder.add_encoded(x[..].into(), y)?;
+    }
+    places.scatter(sums.each_ref().map(|part| &part[..]), y);
+    Ok(())
 }
 
 fn saved_parts(state: &[u8]) -> Option<(&[u8], &[u8])> {

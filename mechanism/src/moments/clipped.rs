@@ -5,12 +5,13 @@
 //! [`Clipper::quantise`]: whether they lie in the ball is known when the last column has been added, and what a
 //! record has to step back then is taken off the sums, before anyone can see them.
 //!
-//! Sums of up to [`NARROW_RECORDS`] records are kept in 64 bits: `|Σq| ≤ Σ|q|² ≤ 2²²·2⁴⁰`.
+//! Sums of up to [`NARROW_RECORDS`] records are kept in 64 bits: `|Σq| ≤ Σ|q|² ≤ 2²²·2⁴⁰`. They are lent, not copied, to whoever
+//! takes them, and wiped and used again when all have given them back.
 
 use super::clip::{BALL, round_ties_even, step_back};
 use super::products::BLOCK_ROWS;
 use super::{
-    Accumulators, Clipper, Layout, MomentError, MomentSums, QuantisedRows, RecordError, SecondMoment,
+    Accumulators, Clipper, Layout, MomentError, MomentSums, QuantisedRows, RecordError, RunSums, SecondMoment,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -46,15 +47,16 @@ pub enum ClippedSumsError {
 /// assert_eq!(sums.add(&[0.5f32, -0.25, f32::NAN, 0.0])?, 1);
 /// let unit = 1 << 20;
 /// let runs = sums.take([0..3, 3..5])?;
-/// assert_eq!(**runs[0], [2, unit / 2, -unit / 4]); // what can't be used counts as zero
-/// assert_eq!(**runs[1], [unit * unit / 4, unit * unit / 16]);
+/// assert_eq!(**runs[0].to_wide(), [2, unit / 2, -unit / 4]); // what can't be used counts as zero
+/// assert_eq!(**runs[1].to_wide(), [unit * unit / 4, unit * unit / 16]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct ClippedSums {
     clipper: Arc<Clipper>,
     layout: Layout,
-    /// Count, first and second moments of the records that went the short way since the last spill.
+    /// Count, first and second moments of the records that went the short way since the last spill; empty while they are lent.
     narrow: Zeroizing<Vec<i64>>,
+    lent: Option<Arc<Zeroizing<Vec<i64>>>>,
     /// Records that go the short way.
     records: Vec<ShortWay>,
     block: Zeroizing<Vec<f64>>,
@@ -77,6 +79,7 @@ impl ClippedSums {
     pub fn new(clipper: Arc<Clipper>, layout: Layout) -> Self {
         Self {
             narrow: Zeroizing::new(vec![0; layout.coordinates()]),
+            lent: None,
             records: Vec::new(),
             block: Zeroizing::new(vec![0.0; 2 * COLUMNS]),
             wide: Accumulators::new(layout),
@@ -97,33 +100,40 @@ impl ClippedSums {
         if !records.len().is_multiple_of(dimension) || self.clipper.dimension() != dimension {
             return Err(RecordError::Length { found: records.len(), dimension }.into());
         }
+        self.begin();
         let blocks = records.chunks(BLOCK_ROWS * dimension);
         blocks.map(|block| self.add_block(block)).sum()
     }
 
-    /// Hands over the sums of these runs of coordinates, in the order of the layout, and starts anew. Runs must cover all
-    /// coordinates, lest something stay.
+    /// Hands over the sums of these runs of coordinates, in the order of the layout, and starts anew.
     ///
     /// # Errors
     /// [`MomentError::Overflow`].
     pub fn take(
         &mut self,
         runs: impl IntoIterator<Item = Range<usize>>,
-    ) -> Result<Vec<Zeroizing<Vec<i128>>>, MomentError> {
+    ) -> Result<Vec<RunSums>, MomentError> {
+        self.begin();
         let wide = self.wide.take()?;
         let wide = wide.values().next().map(MomentSums::coordinates);
+        let all = self.lent.insert(Arc::new(std::mem::take(&mut self.narrow)));
         let run = |run: Range<usize>| {
-            let narrow = self.narrow[run.clone()].iter_mut().map(|sum| i128::from(std::mem::take(sum)));
+            let narrow = RunSums::narrow(all.clone(), run.clone());
             match wide {
-                None => Ok(Zeroizing::new(narrow.collect())),
-                Some(wide) => narrow
-                    .zip(&wide[run])
-                    .map(|(narrow, wide)| wide.checked_add(narrow).ok_or(MomentError::Overflow))
-                    .collect::<Result<_, _>>()
-                    .map(Zeroizing::new),
+                None => Ok(narrow),
+                Some(wide) => RunSums::from(Zeroizing::new(wide[run].to_vec())).plus(0, &narrow, None),
             }
         };
         runs.into_iter().map(run).collect()
+    }
+
+    /// Makes room for sums unless there are some: in what was lent, if it has come back.
+    fn begin(&mut self) {
+        if let Some(lent) = self.lent.take() {
+            self.narrow = Arc::into_inner(lent).unwrap_or_default();
+            self.narrow.fill(0);
+            self.narrow.resize(self.layout.coordinates(), 0);
+        }
     }
 
     fn add_block<V: Copy + Into<f64>>(&mut self, block: &[V]) -> Result<u64, ClippedSumsError> {
@@ -248,7 +258,7 @@ mod tests {
 
     fn taken(sums: &mut ClippedSums) -> Vec<i128> {
         let end = sums.layout.coordinates();
-        sums.take([0..end / 3, end / 3..end]).unwrap().iter().flat_map(|run| run.to_vec()).collect()
+        sums.take([0..end / 3, end / 3..end]).unwrap().iter().flat_map(|run| run.to_wide().to_vec()).collect()
     }
 
     fn check(clipper: &Clipper, layout: Layout, records: &[f64]) {
@@ -308,6 +318,18 @@ mod tests {
         let mut sums = ClippedSums::new(Arc::new(clipper.clone()), layout);
         sums.add(&records).unwrap();
         assert_eq!(taken(&mut sums), by_rows(&clipper, layout, &records.map(f64::from)));
+    }
+
+    /// What somebody still holds is not touched.
+    #[test]
+    fn sums_that_are_lent_stay_as_they_are() {
+        let layout = Layout { dimension: 1, second: SecondMoment::None };
+        let mut sums = ClippedSums::new(Arc::new(Clipper::unscaled(1, 1.0).unwrap()), layout);
+        sums.add(&[1.0]).unwrap();
+        let held = sums.take(std::iter::once(0..2)).unwrap();
+        sums.add(&[-1.0, -1.0]).unwrap();
+        assert_eq!(taken(&mut sums), [2, -2 << 20]);
+        assert_eq!(**held[0].to_wide(), [1, 1 << 20]);
     }
 
     /// One more record than fit.

@@ -11,12 +11,14 @@ mod jointly;
 mod narrow;
 mod products;
 mod rows;
+mod run;
 mod sums;
 
 pub use accumulate::Accumulators;
 pub use clip::{ClipError, Clipper};
 pub use clipped::{ClippedSums, ClippedSumsError};
 pub use rows::{QuantisedRows, RecordError};
+pub use run::RunSums;
 pub use sums::{MomentError, MomentSums};
 
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! What every strategy must satisfy, checked from the traits alone: streaming is the matrix, and what is judged is
 //! what runs.
 
-use super::{Decoder, Encoder, StepError, Strategy};
+use super::{Decoder, Encoder, Row, StepError, Strategy};
 use crate::workload::Workload;
 use chacha20::ChaCha20Rng;
 use nalgebra::DMatrix;
@@ -21,6 +21,7 @@ pub(super) fn check(strategy: &dyn Strategy, workload: &Workload, steps: usize) 
     check_columns(strategy, &c, &what);
     check_row_norms(strategy, &(workload.matrix(steps) * &inverse), workload, &what);
     check_stream(strategy, &c, &rows, &what);
+    check_addition(strategy, &rows, &what);
     check_rounding(strategy, &c, &rows, &what);
     check_decoder(strategy, &inverse, &what);
     check_saved_states(strategy, &rows, &what);
@@ -98,6 +99,24 @@ fn check_stream(strategy: &dyn Strategy, c: &DMatrix<f64>, rows: &[Vec<i128>], w
     let y = real(&encode(strategy.encoder(COORDINATES).as_mut(), rows, what), UNIT);
     check_close(&y, &(c * real(rows, 1.0)), what);
     check_close(&decode(strategy.decoder(COORDINATES).as_mut(), &y, what), &real(rows, 1.0), what);
+}
+
+/// What is encoded can be added to what is there, from rows of either width.
+fn check_addition(strategy: &dyn Strategy, rows: &[Vec<i128>], what: &str) {
+    let y = encode(strategy.encoder(COORDINATES).as_mut(), rows, what);
+    let [mut wide, mut narrow] = [(); 2].map(|()| strategy.encoder(COORDINATES));
+    for (t, (row, y)) in rows.iter().zip(&y).enumerate() {
+        let there = (t as i128 - 3) << 70;
+        let in_64_bits: Vec<i64> = row.iter().map(|&x| x as i64).collect();
+        for (encoder, row) in [(&mut wide, Row::Wide(row)), (&mut narrow, Row::Narrow(&in_64_bits))] {
+            let mut sums = [there; COORDINATES];
+            encoder.add_encoded(row, &mut sums).expect(what);
+            assert!(sums.iter().map(|sum| sum - there).eq(y.iter().copied()), "{what}: step {t}");
+        }
+    }
+    let mut full = [i128::MAX; COORDINATES];
+    let added = strategy.encoder(COORDINATES).add_encoded(Row::Narrow(&[1; COORDINATES]), &mut full);
+    assert_eq!(added, Err(StepError::Overflow), "{what}");
 }
 
 /// Two streams that differ by a unit vector, one for every coordinate, are encoded as far apart as C says; but for

@@ -36,6 +36,7 @@ pub use tree::{Tree, TreeDecoder, TreeEncoder, tree_optimal_decoder};
 
 use crate::workload::Workload;
 use thiserror::Error;
+use zeroize::Zeroizing;
 
 /// Bits after the binary point of the coefficients of every strategy.
 pub const COEFFICIENT_BITS: u32 = 40;
@@ -153,6 +154,42 @@ pub trait Strategy: Factorization {
     fn decoder(&self, coordinates: usize) -> Box<dyn Decoder>;
 }
 
+/// A row of integers, in 64 bits where all of them are known to fit.
+#[derive(Clone, Copy)]
+pub enum Row<'a> {
+    /// In 64 bits.
+    Narrow(&'a [i64]),
+    /// In 128 bits.
+    Wide(&'a [i128]),
+}
+
+impl<'a> From<&'a [i64]> for Row<'a> {
+    fn from(row: &'a [i64]) -> Self {
+        Row::Narrow(row)
+    }
+}
+
+impl<'a> From<&'a [i128]> for Row<'a> {
+    fn from(row: &'a [i128]) -> Self {
+        Row::Wide(row)
+    }
+}
+
+impl Row<'_> {
+    /// Number of integers.
+    pub fn len(&self) -> usize {
+        match self {
+            Row::Narrow(row) => row.len(),
+            Row::Wide(row) => row.len(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// Computes `(C x)_t` step by step, exactly but for what [`ColumnGeometry::rounding_squared`] charges.
 pub trait Encoder: Send {
     /// Number of steps encoded so far.
@@ -164,6 +201,25 @@ pub trait Encoder: Send {
     /// [`StepError::PastHorizon`], [`StepError::Coordinates`] and [`StepError::Overflow`]; the state is unchanged
     /// then, and what is in `y` means nothing.
     fn encode(&mut self, x: &[i128], y: &mut [i128]) -> Result<(), StepError>;
+
+    /// Adds the next row of `C x` to `y`.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode); and [`StepError::Overflow`] if a sum leaves the range, and the encoder is of no use then.
+    fn add_encoded(&mut self, x: Row<'_>, y: &mut [i128]) -> Result<(), StepError> {
+        let mut encoded = Zeroizing::new(vec![0; y.len()]);
+        match x {
+            Row::Wide(x) => self.encode(x, &mut encoded)?,
+            Row::Narrow(x) => {
+                let x: Zeroizing<Vec<i128>> = Zeroizing::new(x.iter().map(|&x| x.into()).collect());
+                self.encode(&x, &mut encoded)?;
+            }
+        }
+        for (y, encoded) in y.iter_mut().zip(encoded.iter()) {
+            *y = y.checked_add(*encoded).ok_or(StepError::Overflow)?;
+        }
+        Ok(())
+    }
 
     /// All state, for a checkpoint. It holds raw sums: private.
     fn save(&self) -> Vec<u8>;

@@ -2,6 +2,7 @@
 
 use super::{AdamError, AdamSetting};
 use serde::{Deserialize, Serialize};
+use std::borrow::Borrow;
 
 /// The update of a run of parameters, before learning rate and clipping.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,9 +60,10 @@ impl Parameters {
     ///
     /// # Errors
     /// [`AdamError::Length`] if they don't; nothing is changed then.
-    pub fn apply(&mut self, parts: &[UpdatePart]) -> Result<(), AdamError> {
+    pub fn apply(&mut self, parts: &[impl Borrow<UpdatePart>]) -> Result<(), AdamError> {
+        let parts = parts.iter().map(Borrow::borrow);
         let mut next = 0;
-        for part in parts {
+        for part in parts.clone() {
             if part.start != next {
                 return Err(AdamError::Length { found: part.start, expected: next });
             }
@@ -70,12 +72,16 @@ impl Parameters {
         if next != self.values.len() {
             return Err(AdamError::Length { found: next, expected: self.values.len() });
         }
-        let norm = parts.iter().map(|part| part.squared_norm).sum::<f64>().sqrt() * self.learning_rate;
+        let norm = parts.clone().map(|part| part.squared_norm).sum::<f64>().sqrt() * self.learning_rate;
         let rate = self.learning_rate * if norm > self.update_norm { self.update_norm / norm } else { 1.0 };
-        let directions = parts.iter().flat_map(|part| &part.direction);
-        self.values.iter_mut().zip(directions).for_each(|(value, direction)| *value -= rate * direction);
+        let mut rest = &mut self.values[..];
         self.scale.clear();
-        self.scale.extend(parts.iter().flat_map(|part| &part.scale));
+        for UpdatePart { direction, scale, .. } in parts {
+            let (values, after) = rest.split_at_mut(direction.len());
+            values.iter_mut().zip(direction).for_each(|(value, direction)| *value -= rate * direction);
+            self.scale.extend_from_slice(scale);
+            rest = after;
+        }
         Ok(())
     }
 }

@@ -19,6 +19,8 @@ pub struct PrivateAdam {
     steps: usize,
     blocks: Vec<Block>,
     workspace: Workspace,
+    /// Memory of an update that is no longer needed.
+    spare: Vec<f64>,
 }
 
 struct Block {
@@ -69,6 +71,7 @@ impl PrivateAdam {
             steps: 0,
             blocks: run.clone().step_by(BLOCK).map(block).collect(),
             workspace: Workspace { released: room(), gradient: room(), squares: room() },
+            spare: Vec::new(),
             setting,
             run,
         })
@@ -79,12 +82,22 @@ impl PrivateAdam {
         self.steps as u64 + 1
     }
 
-    /// Takes the released first moments of this run, and its second moments (none where none are released), and gives what
-    /// the step does to the parameters.
+    /// Takes an update back that nobody needs any longer: the next will use its memory.
+    pub fn give_back(&mut self, part: UpdatePart) {
+        self.spare = part.direction;
+    }
+
+    /// Takes the released first moments of this run, and its second moments (none where none are released), each in any number
+    /// of pieces, and gives what the step does to the parameters.
     ///
     /// # Errors
     /// [`AdamError`].
-    pub fn push(&mut self, first: &[i128], second: &[i128]) -> Result<UpdatePart, AdamError> {
+    pub fn push<'a>(
+        &mut self,
+        first: impl IntoIterator<Item = &'a [i128], IntoIter: Clone>,
+        second: impl IntoIterator<Item = &'a [i128], IntoIter: Clone>,
+    ) -> Result<UpdatePart, AdamError> {
+        let (mut first, mut second) = (Pieces::new(first.into_iter()), Pieces::new(second.into_iter()));
         let noise =
             *self.noise.get(self.steps).ok_or(AdamError::PastHorizon { horizon: self.noise.len() as u64 })?;
         let length = self.run.len();
@@ -95,12 +108,11 @@ impl PrivateAdam {
             }
         }
         self.steps += 1;
-        let mut direction = vec![0.0; length];
+        let mut direction = std::mem::take(&mut self.spare);
+        direction.resize(length, 0.0);
         let floor = self.setting.floor_deviations * noise.deviation;
-        let seconds = second.chunks(BLOCK).chain(std::iter::repeat(&[][..]));
-        let parts = first.chunks(BLOCK).zip(seconds).zip(direction.chunks_mut(BLOCK));
-        for (block, ((first, second), direction)) in self.blocks.iter_mut().zip(parts) {
-            self.workspace.increments(block, self.units, noise.bias, first, second)?;
+        for (block, direction) in self.blocks.iter_mut().zip(direction.chunks_mut(BLOCK)) {
+            self.workspace.increments(block, self.units, noise.bias, &mut first, &mut second)?;
             let Workspace { gradient, squares, .. } = &self.workspace;
             block.adam.step(gradient, squares, floor, direction);
         }
@@ -126,30 +138,67 @@ impl PrivateAdam {
 }
 
 impl Workspace {
-    /// Decodes the mean gradient of a block and its second moments.
-    fn increments(
+    /// Decodes the mean gradient of a block and its second moments, which come next in these pieces.
+    fn increments<'a>(
         &mut self,
         block: &mut Block,
         units: [f64; 2],
         bias: f64,
-        first: &[i128],
-        second: &[i128],
+        first: &mut Pieces<'a, impl Iterator<Item = &'a [i128]>>,
+        second: &mut Pieces<'a, impl Iterator<Item = &'a [i128]>>,
     ) -> Result<(), AdamError> {
-        let length = first.len();
+        let length = block.adam.len();
         let [released, gradient, squares] = [&mut self.released, &mut self.gradient, &mut self.squares];
         let (released, gradient, squares) =
             (&mut released[..length], &mut gradient[..length], &mut squares[..length]);
-        in_real_units(first, units[0], released);
+        first.read(units[0], released);
         block.first.decode(released, gradient)?;
         gradient.iter_mut().zip(&block.scale).for_each(|(gradient, scale)| *gradient /= scale);
         match &mut block.second {
             Some(decoder) => {
-                in_real_units(second, units[1], released);
+                second.read(units[1], released);
                 decoder.decode(released, squares)?;
             }
             None => squares.iter_mut().zip(gradient).for_each(|(square, g)| *square = *g * *g - bias),
         }
         Ok(())
+    }
+}
+
+/// Integers in several pieces, read one after another.
+struct Pieces<'a, I> {
+    piece: &'a [i128],
+    rest: I,
+}
+
+impl<'a, I: Iterator<Item = &'a [i128]>> Pieces<'a, I> {
+    fn new(rest: I) -> Self {
+        Pieces { piece: &[], rest }
+    }
+
+    /// Number of integers.
+    fn len(&self) -> usize
+    where
+        I: Clone,
+    {
+        self.piece.len() + self.rest.clone().map(<[i128]>::len).sum::<usize>()
+    }
+
+    /// The next integers, in a unit, as real numbers; zeros where there are no more.
+    fn read(&mut self, unit: f64, mut reals: &mut [f64]) {
+        while !reals.is_empty() {
+            while self.piece.is_empty() {
+                match self.rest.next() {
+                    Some(piece) => self.piece = piece,
+                    None => return reals.fill(0.0),
+                }
+            }
+            let length = reals.len().min(self.piece.len());
+            let (integers, piece) = self.piece.split_at(length);
+            let (now, later) = reals.split_at_mut(length);
+            in_real_units(integers, unit, now);
+            (self.piece, reals) = (piece, later);
+        }
     }
 }
 

@@ -36,6 +36,11 @@ impl Adam {
         }
     }
 
+    /// Number of coordinates.
+    pub(super) fn len(&self) -> usize {
+        self.averages.len()
+    }
+
     /// Takes in the gradient and the second moments of a step, and writes `m/(√max(v, floor) + ε)`. All are of as many
     /// coordinates as this state; of longer ones the rest is left alone.
     pub fn step(&mut self, gradient: &[f64], squares: &[f64], floor: f64, direction: &mut [f64]) {

@@ -83,7 +83,7 @@ fn sums(mechanism: &MatrixMechanism, gradients: &[f64]) -> Vec<i128> {
 }
 
 fn push(adam: &mut PrivateAdam, layout: Layout, values: &[i128]) -> UpdatePart {
-    adam.push(&values[layout.first()], &values[layout.second()]).unwrap()
+    adam.push([&values[layout.first()]], [&values[layout.second()]]).unwrap()
 }
 
 /// The averages are the workload's, coefficient by coefficient, bias correction included.
@@ -144,7 +144,7 @@ fn a_release_without_noise_gives_plain_adam() {
                     assert!((found - expected).abs() < 1e-4, "{method}: {found} {expected}");
                 }
                 let second = values[layout.second()].get(2..4).unwrap_or_default();
-                let run = part.push(&values[layout.first()][2..4], second).unwrap();
+                let run = part.push(values[layout.first()][2..4].chunks(1), [second]).unwrap();
                 assert_eq!((run.start, &run.direction[..]), (2, &found[2..4]));
             }
         }
@@ -445,9 +445,9 @@ fn refuses_with_a_reason() {
     let scaling = AdamSetting { squares: GradientSquares::Scaling { damping: 1.0 }, ..setting(1) };
     assert_eq!(scaling.check_release(&both), Err(AdamError::Scaling { method: Method::Jme }));
     let mut adam = PrivateAdam::new(&both, setting(1), 0..2, 1).unwrap();
-    assert_eq!(adam.push(&[0; 2], &[0]), Err(AdamError::Length { found: 1, expected: 2 }));
-    adam.push(&[0; 2], &[0; 2]).unwrap();
-    assert_eq!(adam.push(&[0; 2], &[0; 2]), Err(AdamError::PastHorizon { horizon: 1 }));
+    assert_eq!(adam.push([&[0; 2][..]], [&[0][..]]), Err(AdamError::Length { found: 1, expected: 2 }));
+    adam.push([&[0; 2][..]], [&[0; 2][..]]).unwrap();
+    assert_eq!(adam.push([&[0; 2][..]], [&[0; 2][..]]), Err(AdamError::PastHorizon { horizon: 1 }));
     let parameters = MomentParameters {
         layout: Layout { dimension: 2, second: SecondMoment::Full },
         ..*both.moments().parameters()

@@ -26,7 +26,7 @@ use super::{
     steps::{Coefficients, Step},
 };
 use crate::strategy::{
-    COEFFICIENT_BITS, Encoder, StepError,
+    COEFFICIENT_BITS, Encoder, Row, StepError,
     step::{Identification, fingerprint, refused, sums},
 };
 use zeroize::Zeroizing;
@@ -90,14 +90,26 @@ impl<const B: usize> Encoder for BufferedEncoder<B> {
     }
 
     fn encode(&mut self, x: &[i128], y: &mut [i128]) -> Result<(), StepError> {
+        y.fill(0);
+        self.add_encoded(Row::Wide(x), y)
+    }
+
+    fn add_encoded(&mut self, x: Row<'_>, y: &mut [i128]) -> Result<(), StepError> {
         self.strategy.check_step(self.steps, [x.len(), y.len()], self.buffers.len())?;
         let step = self.strategy.coefficients.step(self.steps + 1);
-        let largest = x.iter().fold(0, |bits, x| bits | x.unsigned_abs());
+        let largest = match x {
+            Row::Narrow(x) => x.iter().fold(0, |bits, x| bits | x.unsigned_abs()).into(),
+            Row::Wide(x) => x.iter().fold(0, |bits, x| bits | x.unsigned_abs()),
+        };
         let magnitudes = self.next_magnitudes(&step, largest).ok_or(StepError::Overflow)?;
-        take_step(&step, self.extra_bits, &mut self.buffers, x, y);
+        let (extra, buffers) = (self.extra_bits, &mut self.buffers[..]);
+        let in_range = match x {
+            Row::Narrow(x) => take_step(&step, extra, buffers, x, y),
+            Row::Wide(x) => take_step(&step, extra, buffers, x, y),
+        };
         *self.magnitudes = magnitudes;
         self.steps += 1;
-        Ok(())
+        if in_range { Ok(()) } else { Err(StepError::Overflow) }
     }
 
     fn save(&self) -> Vec<u8> {
@@ -126,25 +138,30 @@ impl<const B: usize> Encoder for BufferedEncoder<B> {
     }
 }
 
-/// A step of all coordinates. Nothing overflows: see [`BufferedEncoder::next_magnitudes`].
-fn take_step<const B: usize>(
+/// A step of all coordinates, and whether all sums with what is in `y` are in range: they are if that is zero. Nothing else
+/// overflows: see [`BufferedEncoder::next_magnitudes`]. Where `x` has 64 bits a product takes a single instruction.
+fn take_step<const B: usize, X: Copy + Into<i128>>(
     step: &Step,
     extra_bits: u32,
     buffers: &mut [[i128; B]],
-    x: &[i128],
+    x: &[X],
     y: &mut [i128],
-) {
+) -> bool {
     let (inputs, decays): ([i64; B], [u64; B]) =
         (std::array::from_fn(|j| step.inputs[j] << extra_bits), std::array::from_fn(|j| step.decays[j]));
     let half = (1 << extra_bits) >> 1;
+    let mut overflows = false;
     for ((r, &x), y) in buffers.iter_mut().zip(x).zip(y) {
-        let mut sum: i128 = half;
+        let (x, mut sum): (i128, i128) = (x.into(), half);
         for j in 0..B {
             sum = sum.wrapping_add(r[j]);
             r[j] = scaled(r[j], decays[j]).wrapping_add(x.wrapping_mul(i128::from(inputs[j])));
         }
-        *y = x.wrapping_mul(i128::from(step.gain)).wrapping_add(sum >> extra_bits);
+        let encoded = x.wrapping_mul(i128::from(step.gain)).wrapping_add(sum >> extra_bits);
+        let (total, overflow) = y.overflowing_add(encoded);
+        (*y, overflows) = (total, overflows | overflow);
     }
+    !overflows
 }
 
 /// `value · decay 2⁻⁶⁴`, rounded to the nearest integer, halves up: two products of words.
