@@ -156,7 +156,7 @@ fn an_impossible_value_is_named() {
     for value in ["[]", "['data.csv', '-']", "7", "''"] {
         check("source.path", value);
     }
-    check("source.format", "'parquet'");
+    check("source.format", "'tsv'");
     check("source.missing", "'keep'");
     check("columns[1].upper", "-1");
     for value in ["nan", "inf", "-inf", "1e400"] {

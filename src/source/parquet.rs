@@ -6,12 +6,14 @@
 //!
 //! A file is private data: what is wrong with one is told without a word of it.
 
+mod pages;
+
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use parquet::basic::{Compression, ConvertedType, LogicalType, TimeUnit, Type};
-use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use parquet::data_type::DataType;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
@@ -21,6 +23,7 @@ use super::error::{Defect, SourceError};
 use super::files::io_error;
 use super::row::{Field, Outcome, RECORD_LIMIT, Row, Rows};
 use crate::spelling::misspelt;
+use pages::Checked;
 
 /// Rows that are decoded at once.
 const BATCH: usize = 1024;
@@ -249,7 +252,9 @@ impl Rows for ParquetRows {
 
 impl Column {
     fn open(group: &dyn RowGroupReader, number: usize, meaning: Meaning) -> Option<Self> {
-        let reader = match group.get_column_reader(number).ok()? {
+        let described = group.metadata().column(number).column_descr_ptr();
+        let pages = Box::new(Checked::new(group.get_column_page_reader(number).ok()?));
+        let reader = match get_column_reader(described, pages) {
             ColumnReader::BoolColumnReader(reader) => Reader::Boolean(Typed::new(reader)),
             ColumnReader::Int32ColumnReader(reader) => Reader::Int32(Typed::new(reader)),
             ColumnReader::Int64ColumnReader(reader) => Reader::Int64(Typed::new(reader)),

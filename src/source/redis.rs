@@ -74,7 +74,8 @@ impl Redis {
         }
         self.connection.expect(b'*')?;
         let name = self.connection.expect(b'$')?;
-        self.connection.wire.skip(name + 2)?;
+        self.connection.wire.skip(name)?;
+        self.connection.wire.skip(2)?;
         self.left = self.connection.expect(b'*')?;
         Ok(self.left > 0)
     }
