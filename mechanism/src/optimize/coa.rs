@@ -83,6 +83,24 @@ mod tests {
         check_total(&QuadraticForm::all_ranges(128).unwrap(), 8256.0 * 2.59899076f64.powi(2), 1e-7);
     }
 
+    /// Six rows over seven steps, so V is singular; but a small pivot comes before the last one, which rounding makes 4·10⁻¹⁴ of its
+    /// entry.
+    #[test]
+    fn rounding_is_no_rank() {
+        let entries = [
+            [1, 2, -1, 1, -2, 1, -1],
+            [1, 1, -3, -2, 0, 0, 1],
+            [-2, 2, 0, -1, 2, 2, 1],
+            [1, 0, 1, 0, 3, -2, 0],
+            [0, 0, 3, 0, 0, 0, 0],
+            [1, 3, -1, 0, -3, 2, -2],
+        ];
+        let workload = DMatrix::from_fn(6, 7, |i, j| f64::from(entries[i][j]));
+        let optimum = solved(&QuadraticForm::from_matrix(&workload).unwrap(), 1e-6);
+        assert!(optimum.relative_gap() <= 1e-6, "{}", optimum.relative_gap());
+        assert!((optimum.objective - 72.2115081).abs() < 1e-4, "{}", optimum.objective);
+    }
+
     /// The generator of the reference workloads.
     struct Congruential(u64);
 

@@ -43,8 +43,14 @@ impl<'a> Problem<'a> {
         let scale = form.matrix().trace() / form.steps() as f64;
         let form = faer::Scale(scale.recip()) * classes.sorted(algebra::view(form.matrix()));
         let rounding = 4.0 * form.nrows() as f64 * f64::EPSILON;
-        let sound =
-            |root: &Mat<f64>| (0..form.nrows()).all(|i| root[(i, i)].powi(2) > rounding * form[(i, i)]);
+        // A pivot is a difference that small pivots before it have made less exact.
+        let sound = |root: &Mat<f64>| {
+            let pivots = (0..form.nrows()).map(|i| root[(i, i)].powi(2) / form[(i, i)]);
+            let least = pivots
+                .clone()
+                .scan(1.0, |least: &mut f64, pivot| Some(std::mem::replace(least, least.min(pivot))));
+            pivots.zip(least).all(|(pivot, least)| pivot * least > rounding)
+        };
         let definite = algebra::cholesky(form.as_ref()).filter(sound);
         let singular = definite.is_none();
         let root = definite.or_else(|| row_space(form.as_ref())).ok_or(OptimizeError::Numerical)?;
