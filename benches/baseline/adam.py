@@ -4,13 +4,17 @@ is correlated over time. Clips 16 gradients, sums them and their squares, adds G
 Toeplitz strategy (as C^-1 Z, which needs no encoder), and takes an Adam step with bias correction and a floor under v.
 
     python3 benches/baseline/adam.py
-    python3 benches/baseline/adam.py exact
+    python3 benches/baseline/adam.py exact [system | chacha20 | aes]
 
 The noise is that of numpy's floating-point sampler, or with `exact` a discrete Gaussian by the algorithm of
-mechanism/src/noise, in vectorised integers: exact but for cells that are met once in 2^36 draws. All else stays in floating point.
+mechanism/src/noise, in vectorised integers: exact but for cells that are met once in 2^36 draws. Its random bits come from numpy's
+fastest generator, whose other bits anyone can tell who has seen some, or from one that keeps them secret, as a private release
+needs it: the operating system's, which is all that Python brings along, or ChaCha20 or AES-256 of OpenSSL by the package
+`cryptography`. All else stays in floating point.
 """
 
 import decimal
+import os
 import sys
 import time
 
@@ -37,11 +41,41 @@ GUIDE = np.searchsorted(CUMULATIVE, np.arange(4096, dtype=np.uint64) << np.uint6
 WIDTH, CHUNK = np.uint64(3_000_000_019), 1 << 14
 
 
+class Keystream:
+    """Random words from a stream cipher of OpenSSL."""
+
+    def __init__(self, name):
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        key, nonce = os.urandom(32), os.urandom(16)
+        ciphers = {
+            "chacha20": lambda: Cipher(algorithms.ChaCha20(key, nonce), None),
+            "aes": lambda: Cipher(algorithms.AES(key), modes.CTR(nonce)),
+        }
+        self.encryptor = ciphers[name]().encryptor()
+        self.zeros, self.room = bytes(16 * CHUNK), bytearray(16 * CHUNK + 16)
+
+    def words(self, number):
+        self.encryptor.update_into(memoryview(self.zeros)[:8 * number], self.room)
+        return np.frombuffer(self.room, dtype=np.uint64, count=number)
+
+
+def generator():
+    """What gives random words."""
+    match sys.argv[2:]:
+        case []:
+            return rng.bit_generator.random_raw
+        case ["system"]:
+            return lambda number: np.frombuffer(os.urandom(8 * number), dtype=np.uint64)
+        case [name]:
+            return Keystream(name).words
+
+
 def discrete_gaussian(out):
     """Discrete Gaussian of sigma = 64 WIDTH, in units of sigma: bin, place in the bin, rejection, sign."""
     done = 0
     while done < len(out):
-        first, second = rng.bit_generator.random_raw((2, min(CHUNK, len(out) - done)))
+        first, second = random_words(2 * min(CHUNK, len(out) - done)).reshape(2, -1)
         bins = GUIDE[first >> np.uint64(52)]
         uniform = first >> np.uint64(17)
         bins += uniform >= CUMULATIVE[bins]
@@ -124,6 +158,7 @@ def step(t):
     np.subtract(parameters, scratch[0], out=parameters)
 
 
+random_words = generator()
 times = []
 for t in range(1, STEPS + 1):
     start = time.perf_counter()

@@ -132,12 +132,17 @@ impl Accumulators {
         self.places = HashMap::default();
         let mut keys = std::mem::take(&mut self.keys);
         keys.sort_unstable_by_key(|key| key.key);
-        let mut few = MomentSums::zero(self.layout);
+        // Made where it is needed: of a million columns it would be made and wiped in vain.
+        let mut few = None;
         for Key { key, mut sums, pending } in keys {
-            let total = sums.as_mut().unwrap_or_else(|| {
-                few.clear();
-                &mut few
-            });
+            let total = match &mut sums {
+                Some(sums) => sums,
+                None => {
+                    let few = few.get_or_insert_with(|| MomentSums::zero(self.layout));
+                    few.clear();
+                    few
+                }
+            };
             if is_narrow(self.layout) {
                 total.add_runs([&pending[..]].into_iter())?;
             } else {

@@ -6,9 +6,9 @@
 //! record has to step back then is taken off the sums, before anyone can see them.
 //!
 //! Sums of up to [`NARROW_RECORDS`] records are kept in 64 bits: `|Σq| ≤ Σ|q|² ≤ 2²²·2⁴⁰`. They are lent, not copied, to whoever
-//! takes them, and wiped and used again when all have given them back.
+//! takes them, and written over when all have given them back.
 
-use super::clip::{BALL, round_ties_even, step_back};
+use super::clip::{BALL, as_integer, round_ties_even, step_back};
 use super::products::BLOCK_ROWS;
 use super::{
     Accumulators, Clipper, Layout, MomentError, MomentSums, QuantisedRows, RecordError, RunSums, SecondMoment,
@@ -19,6 +19,9 @@ use zeroize::Zeroizing;
 
 /// Columns whose sums stay in the nearest cache from record to record.
 const COLUMNS: usize = 1024;
+
+/// Records whose sums of squares, of a column little more than 2⁴⁰ each, stay below 2⁵¹.
+const TOGETHER: usize = BLOCK_ROWS / 4;
 
 /// Records whose sums surely fit 64 bits.
 const NARROW_RECORDS: usize = 1 << 22;
@@ -57,6 +60,8 @@ pub struct ClippedSums {
     /// Count, first and second moments of the records that went the short way since the last spill; empty while they are lent.
     narrow: Zeroizing<Vec<i64>>,
     lent: Option<Arc<Zeroizing<Vec<i64>>>>,
+    /// All of `narrow` but the count is of sums that were lent, to be written over.
+    stale: bool,
     /// Records that go the short way.
     records: Vec<ShortWay>,
     block: Zeroizing<Vec<f64>>,
@@ -80,6 +85,7 @@ impl ClippedSums {
         Self {
             narrow: Zeroizing::new(vec![0; layout.coordinates()]),
             lent: None,
+            stale: false,
             records: Vec::new(),
             block: Zeroizing::new(vec![0.0; 2 * COLUMNS]),
             wide: Accumulators::new(layout),
@@ -101,7 +107,7 @@ impl ClippedSums {
             return Err(RecordError::Length { found: records.len(), dimension }.into());
         }
         self.begin();
-        let blocks = records.chunks(BLOCK_ROWS * dimension);
+        let blocks = records.chunks(TOGETHER * dimension);
         blocks.map(|block| self.add_block(block)).sum()
     }
 
@@ -114,6 +120,7 @@ impl ClippedSums {
         runs: impl IntoIterator<Item = Range<usize>>,
     ) -> Result<Vec<RunSums>, MomentError> {
         self.begin();
+        self.wipe();
         let wide = self.wide.take()?;
         let wide = wide.values().next().map(MomentSums::coordinates);
         let all = self.lent.insert(Arc::new(std::mem::take(&mut self.narrow)));
@@ -131,8 +138,16 @@ impl ClippedSums {
     fn begin(&mut self) {
         if let Some(lent) = self.lent.take() {
             self.narrow = Arc::into_inner(lent).unwrap_or_default();
-            self.narrow.fill(0);
             self.narrow.resize(self.layout.coordinates(), 0);
+            self.narrow[Layout::COUNT] = 0;
+            self.stale = true;
+        }
+    }
+
+    /// Zeros where no record has written over what is stale.
+    fn wipe(&mut self) {
+        if std::mem::take(&mut self.stale) {
+            self.narrow.fill(0);
         }
     }
 
@@ -147,11 +162,15 @@ impl ClippedSums {
                 None => unusable += self.add_the_long_way(record)?,
             }
         }
+        if self.layout.second == SecondMoment::Full {
+            self.wipe();
+        }
         self.make_room()?;
         self.narrow[Layout::COUNT] += self.records.len() as i64;
         for start in (0..dimension).step_by(COLUMNS) {
             self.add_columns(block, start..dimension.min(start + COLUMNS));
         }
+        self.stale = false;
         for record in self.records.iter().filter(|record| record.squared_norm > BALL) {
             let values = &block[record.place * dimension..][..dimension];
             let (first, second) = self.narrow[self.layout.first().start..].split_at_mut(dimension);
@@ -183,9 +202,10 @@ impl ClippedSums {
             record.squared_norm += add_record(values, record.scale, first, second);
         }
         let (firsts, seconds) = self.narrow[self.layout.first().start..].split_at_mut(dimension);
-        add(&mut firsts[columns.clone()], first);
+        let kept = if self.stale { 0 } else { !0 };
+        add(&mut firsts[columns.clone()], kept, first);
         if let Some(seconds) = seconds.get_mut(columns) {
-            add(seconds, second);
+            add(seconds, kept, second);
         }
     }
 
@@ -204,7 +224,7 @@ impl ClippedSums {
 
     /// Spills narrow sums if a block more may be too many.
     fn make_room(&mut self) -> Result<(), MomentError> {
-        if self.narrow[Layout::COUNT] as usize + BLOCK_ROWS > NARROW_RECORDS {
+        if self.narrow[Layout::COUNT] as usize + TOGETHER > NARROW_RECORDS {
             let widened = self.narrow.iter_mut().map(|sum| i128::from(std::mem::take(sum)));
             self.wide.merge(0, &MomentSums::of(self.layout, widened))?;
         }
@@ -213,7 +233,7 @@ impl ClippedSums {
 }
 
 /// Adds the integers of some columns of a record and their squares, and gives the sum of the latter. All are integers below
-/// 2⁵³ for at most [`BLOCK_ROWS`] records, so nothing is rounded.
+/// 2⁵³ for at most [`TOGETHER`] records, so nothing is rounded.
 fn add_record<V: Copy + Into<f64>>(values: &[V], scale: f64, first: &mut [f64], second: &mut [f64]) -> f64 {
     let term = |value: &V, first: &mut f64, second: &mut f64, squares: &mut f64| {
         let integer = round_ties_even((*value).into() * scale);
@@ -237,8 +257,11 @@ fn add_record<V: Copy + Into<f64>>(values: &[V], scale: f64, first: &mut [f64], 
     squares.iter().sum()
 }
 
-fn add(sums: &mut [i64], integers: &[f64]) {
-    sums.iter_mut().zip(integers).for_each(|(sum, &integer)| *sum += integer as i64);
+/// Adds sums of at most [`TOGETHER`] records to the bits of others that are kept. None leaves 64 bits: see [`NARROW_RECORDS`].
+fn add(sums: &mut [i64], kept: i64, integers: &[f64]) {
+    sums.iter_mut()
+        .zip(integers)
+        .for_each(|(sum, &integer)| *sum = (*sum & kept).wrapping_add(as_integer(integer)));
 }
 
 #[cfg(test)]

@@ -109,12 +109,12 @@ fn sum(these: &[i64], those: &[i64], mut sums: Zeroizing<Vec<i64>>) -> Option<Ze
         sums = Zeroizing::new(Vec::with_capacity(these.len()));
     }
     sums.clear();
-    sums.extend_from_slice(these);
     let mut overflows = false;
-    for (sum, &other) in sums.iter_mut().zip(those) {
-        let (total, overflow) = sum.overflowing_add(other);
-        (*sum, overflows) = (total, overflows | overflow);
-    }
+    sums.extend(these.iter().zip(those).map(|(&this, &that)| {
+        let (total, overflow) = this.overflowing_add(that);
+        overflows |= overflow;
+        total
+    }));
     (!overflows).then_some(sums)
 }
 
