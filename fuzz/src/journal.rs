@@ -37,7 +37,7 @@ fn go_on(path: &Path, place: IngestPlace, record: &[u8]) -> Result<u64, StateErr
     let ingest = Arc::new(store.ingest(place)?);
     let there = ingest.acknowledged(None).unwrap_or(0);
     ingest.begin(b"x\n")?;
-    ingest.append(record, 1)?;
+    ingest.append([record, &[]], 1)?;
     ingest.sync()?;
     ingest.end(None);
     for session in place.session..ingest.session() {
@@ -76,7 +76,7 @@ fn write() -> Result<[Vec<u8>; 2], StateError> {
             let ingest = store.ingest(IngestPlace::START)?;
             ingest.begin(b"x\n")?;
             for records in records {
-                ingest.append(records.as_bytes(), records.lines().count() as u64)?;
+                ingest.append([records.as_bytes(), &[]], records.lines().count() as u64)?;
                 ingest.sync()?;
             }
         }

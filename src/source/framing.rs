@@ -1,7 +1,8 @@
 //! Where the records of a stream end: what may be made durable and acknowledged as a whole.
 //!
 //! One pass over the bytes, without their meaning. For CSV it is the state machine of the parser that reads them later
-//! (`csv-core` as [`super::csv`] uses it), so both agree on every text, well-formed or not.
+//! (`csv-core` as [`super::csv`] uses it), so both agree on every text, well-formed or not. Blocks of plain lines, which
+//! most streams are made of, are counted without it.
 
 use super::row::RECORD_LIMIT;
 use crate::pipeline::Format;
@@ -39,6 +40,10 @@ use State::{Between, FieldStart, Plain, QuoteInQuoted, Quoted};
 struct Grammar {
     /// The bytes that end a line or open quotes, some of them twice.
     marks: [u8; 3],
+    /// No line with one of these is plain …
+    doubtful: [u8; 3],
+    /// … nor is one that this stands at the end of.
+    doubtful_at_end: u8,
     /// Of every byte its class: 0, 1, 2, or 3 for what ends a line.
     class: [u8; 256],
     /// For every state and class the next state.
@@ -47,6 +52,8 @@ struct Grammar {
 
 static CSV: Grammar = Grammar {
     marks: *b"\"\r\n",
+    doubtful: *b"\"\r\r",
+    doubtful_at_end: b'"',
     class: classes(b"\"", b",", b"\r\n"),
     next: [
         [Plain, Quoted, FieldStart, Between],
@@ -59,6 +66,8 @@ static CSV: Grammar = Grammar {
 
 static NDJSON: Grammar = Grammar {
     marks: *b"\n\n\n",
+    doubtful: *b"\t\r\x0c",
+    doubtful_at_end: b' ',
     class: classes(b" \t\r\x0c", b"", b"\n"),
     next: [
         [Plain, Between, Plain, Between],
@@ -72,7 +81,40 @@ static NDJSON: Grammar = Grammar {
 /// Bytes that are looked at together.
 const STRIDE: usize = 32;
 
+/// Bytes whose lines are counted together if they are plain: less than a record that is too long.
+const BLOCK: usize = 1 << 13;
+
+/// What is in a block of plain lines: of their records is all but the last line, which has not ended.
+struct Lines {
+    /// Lines that have ended.
+    ended: u64,
+    /// Those of them behind the first that were not empty.
+    full: u64,
+}
+
 impl Grammar {
+    /// The lines of a block, if all are plain and one has ended: then `\n` ends a record unless another one, or nothing,
+    /// stands before it. Without a branch for each byte, which the compiler turns into vectors.
+    fn plain_lines(&self, block: &[u8]) -> Option<Lines> {
+        let (&first, rest) = block.split_first()?;
+        let is_doubtful = |byte: u8| self.doubtful.iter().fold(false, |any, &mark| any | (byte == mark));
+        let (mut ended, mut full) = (u64::from(first == b'\n'), 0);
+        let mut doubtful = is_doubtful(first);
+        // So many that a byte can count them.
+        for (befores, bytes) in block.chunks(STRIDE * 4).zip(rest.chunks(STRIDE * 4)) {
+            let (mut ends, mut ends_of_full) = (0_u8, 0_u8);
+            for (&before, &byte) in befores.iter().zip(bytes) {
+                let end = byte == b'\n';
+                ends = ends.wrapping_add(u8::from(end));
+                ends_of_full = ends_of_full.wrapping_add(u8::from(end & (before != b'\n')));
+                doubtful |= is_doubtful(byte) | (end & (before == self.doubtful_at_end));
+            }
+            ended += u64::from(ends);
+            full += u64::from(ends_of_full);
+        }
+        (ended > 0 && !doubtful).then_some(Lines { ended, full })
+    }
+
     /// The state after a byte.
     fn after(&self, state: State, byte: u8) -> State {
         self.next[state as usize][usize::from(self.class[usize::from(byte)])]
@@ -133,7 +175,37 @@ impl Framing {
     /// Reads `bytes`, but not beyond a record that is too long: the number of those up to the last place between two
     /// records; blanks before a record may count as its own.
     pub(super) fn last_end(&mut self, bytes: &[u8]) -> usize {
-        self.read(bytes, u64::MAX)
+        let (mut at, mut end) = (0, 0);
+        for block in bytes.chunks(BLOCK) {
+            let last = match self.read_plain(block) {
+                Some(last) => last,
+                None => self.read(block, u64::MAX),
+            };
+            if last > 0 {
+                end = at + last;
+            }
+            if self.is_too_long() {
+                break;
+            }
+            at += block.len();
+        }
+        end
+    }
+
+    /// Reads a block of plain lines, if it is one and no record in it is too long: like [`Self::read`].
+    fn read_plain(&mut self, block: &[u8]) -> Option<usize> {
+        if matches!(self.state, Quoted | QuoteInQuoted) || self.length + block.len() >= RECORD_LIMIT {
+            return None;
+        }
+        let lines = self.grammar.plain_lines(block)?;
+        let end = 1 + block.iter().rposition(|&byte| byte == b'\n')?;
+        // The first byte has another before it, which the state knows.
+        self.records += lines.full + u64::from(block[0] == b'\n' && self.state != Between);
+        self.line += lines.ended;
+        self.began = self.line;
+        self.state = self.grammar.after_run(Between, &block[end..]);
+        self.length = if self.is_between() { 0 } else { block.len() - end };
+        Some(end)
     }
 
     /// Whether the current record is longer than any reader takes.

@@ -26,10 +26,13 @@ use crate::state::Ingest;
 /// What is read of the source at once.
 pub(super) const CHUNK: usize = 1 << 16;
 
-/// Bytes that may wait for the disk.
-pub(super) const WAITING_BYTES: usize = 1 << 20;
+/// Bytes that may wait for the disk. While it syncs more come together than it takes to begin: a slow disk syncs more at once.
+pub(super) const WAITING_BYTES: usize = 4 << 20;
 
-/// The least time between two syncs, unless [`WAITING_BYTES`] wait.
+/// Bytes with which a sync begins at once.
+const GROUP_BYTES: usize = 1 << 20;
+
+/// The least time between two syncs, unless [`GROUP_BYTES`] wait.
 const SYNC_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Takes a source in, until it ends or this is dropped.
@@ -155,10 +158,13 @@ impl Waiting {
     fn put(&self, bytes: &[u8]) -> bool {
         let full = |buffer: &mut Buffer| buffer.bytes.len() >= WAITING_BYTES && buffer.is_wanted();
         let mut buffer = self.wait_while(self.buffer(), full);
-        let wanted = buffer.is_wanted();
+        let (wanted, before) = (buffer.is_wanted(), buffer.bytes.len());
         if wanted {
             buffer.bytes.extend_from_slice(bytes);
-            self.changed.notify_all();
+            // In between the writer waits for nothing but time.
+            if before == 0 || buffer.bytes.len() >= GROUP_BYTES {
+                self.changed.notify_all();
+            }
         }
         wanted
     }
@@ -227,7 +233,7 @@ impl Waiting {
                     let waited = self.changed.wait_timeout(buffer, GLANCE);
                     buffer = waited.unwrap_or_else(PoisonError::into_inner).0;
                 }
-                let gathering = |buffer: &mut Buffer| buffer.bytes.len() < WAITING_BYTES && buffer.goes_on();
+                let gathering = |buffer: &mut Buffer| buffer.bytes.len() < GROUP_BYTES && buffer.goes_on();
                 let left = synced.map_or(Duration::ZERO, |at| SYNC_INTERVAL.saturating_sub(at.elapsed()));
                 let waited = self.changed.wait_timeout_while(buffer, left, gathering);
                 let (mut buffer, _) = waited.unwrap_or_else(PoisonError::into_inner);

@@ -29,7 +29,8 @@ pub(super) struct Session {
     current: Option<Vec<u8>>,
     /// Whether what comes now are records, and the header, if there is one, has come.
     headed: bool,
-    /// Bytes that have come and are not in the journal; the framing has seen the first `seen` of them.
+    /// Bytes that have come and are not in the journal: of a header that is not whole, or of a record. The framing has
+    /// seen the first `seen` of them.
     bytes: Zeroizing<Vec<u8>>,
     seen: usize,
     /// Records that a disconnect has cut.
@@ -68,24 +69,33 @@ impl Session {
 
     /// Takes in what has come; `ended` if nothing more will. What is whole is on disk when this returns.
     pub(super) fn take(&mut self, batch: &[u8], ended: bool) -> Result<(), SourceError> {
+        if self.headed {
+            return self.take_records(batch, ended);
+        }
         self.bytes.extend_from_slice(batch);
-        if !self.headed && !self.begin(ended)? {
+        if !self.begin(ended)? {
             return Ok(());
         }
+        let records = Zeroizing::new(self.bytes.to_vec());
+        self.bytes.clear();
+        self.take_records(&records, ended)
+    }
+
+    /// Takes in what has come behind the header, and behind the beginning of a record.
+    fn take_records(&mut self, batch: &[u8], ended: bool) -> Result<(), SourceError> {
         let before = self.framing.records;
-        let mut whole = match self.framing.last_end(&self.bytes[self.seen..]) {
-            0 => 0,
-            end => self.seen + end,
-        };
+        let mut whole = self.framing.last_end(batch);
+        let mut ends = whole > 0;
         if ended && !self.framing.is_too_long() {
             self.framing.end();
-            whole = self.bytes.len();
+            (whole, ends) = (batch.len(), !(batch.is_empty() && self.bytes.is_empty()));
         }
-        if whole > 0 {
-            self.ingest.append(&self.bytes[..whole], self.framing.records - before)?;
+        if ends {
+            self.ingest.append([&self.bytes, &batch[..whole]], self.framing.records - before)?;
             self.ingest.sync()?;
-            self.bytes.drain(..whole);
+            self.bytes.clear();
         }
+        self.bytes.extend_from_slice(&batch[whole..]);
         self.seen = self.bytes.len();
         self.check_length()
     }

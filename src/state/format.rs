@@ -2,7 +2,7 @@
 //!
 //! `docs/formats.md` is the specification; the constants here are its table of offsets.
 
-use crc32c::crc32c;
+use crc32c::{crc32c, crc32c_append};
 
 /// A format version that this program reads and goes on with. New directories get the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,8 +115,15 @@ pub(super) struct FrameHeader {
 impl FrameHeader {
     /// The header of `payload`, whose length the caller has held below [`MAX_PAYLOAD`].
     pub(super) fn of(kind: u8, synced_length: u64, payload: &[u8]) -> Self {
-        let length = u32::try_from(payload.len()).expect("payloads are encoded under MAX_PAYLOAD");
-        Self { length, kind, synced_length, payload_checksum: crc32c(payload) }
+        Self::of_parts(kind, synced_length, &[payload])
+    }
+
+    /// The same of a payload in parts that follow each other.
+    pub(super) fn of_parts(kind: u8, synced_length: u64, payload: &[&[u8]]) -> Self {
+        let length = payload.iter().map(|part| part.len()).sum::<usize>();
+        let length = u32::try_from(length).expect("payloads are encoded under MAX_PAYLOAD");
+        let payload_checksum = payload.iter().fold(0, |before, part| crc32c_append(before, part));
+        Self { length, kind, synced_length, payload_checksum }
     }
 
     pub(super) fn to_bytes(self) -> [u8; FRAME_HEADER_LENGTH] {

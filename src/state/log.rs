@@ -74,6 +74,16 @@ pub(super) enum Reading {
 
 /// Reads what stands at `offset` of a file of `length` bytes.
 pub(super) fn read_frame(file: &dyn StorageFile, offset: u64, length: u64) -> Result<Reading, StateError> {
+    read_frame_into(file, offset, length, Zeroizing::default())
+}
+
+/// The same, with the memory of a payload that has been read before: wiping and fetching memory takes as long as reading.
+pub(super) fn read_frame_into(
+    file: &dyn StorageFile,
+    offset: u64,
+    length: u64,
+    mut payload: Zeroizing<Vec<u8>>,
+) -> Result<Reading, StateError> {
     if offset >= length {
         return Ok(Reading::End);
     }
@@ -87,7 +97,11 @@ pub(super) fn read_frame(file: &dyn StorageFile, offset: u64, length: u64) -> Re
     if length - offset < header.frame_length() {
         return Ok(Reading::Partial);
     }
-    let mut payload = Zeroizing::new(vec![0; header.length as usize]);
+    if payload.capacity() < header.length as usize {
+        // Not grown: that would leave a copy in freed memory.
+        payload = Zeroizing::new(Vec::with_capacity(header.length as usize));
+    }
+    payload.resize(header.length as usize, 0);
     file.read_at(offset + FRAME_HEADER_LENGTH as u64, &mut payload)?;
     Ok(if header.accepts(&payload) {
         Reading::Frame(Frame { offset, header, payload })

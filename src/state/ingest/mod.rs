@@ -18,13 +18,12 @@ pub use reader::IngestReader;
 pub use verify::{IngestReport, verify_ingest};
 
 use super::{Store, error::StateError, log::Appender, resume::rewrite, storage::Storage};
-use segment::{Segment, SegmentHead, SegmentName, begin, lay_out};
+use segment::{Segment, SegmentHead, SegmentName, before_records, begin};
 use std::{
     collections::VecDeque,
     io,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
 };
-use zeroize::Zeroizing;
 
 /// A segment that has become this long is followed by another.
 const SEGMENT_LENGTH: u64 = 16 << 20;
@@ -48,8 +47,10 @@ pub struct Ingest {
     shared: Mutex<Shared>,
     /// Something in `shared` is another than before.
     changed: Condvar,
-    /// What is appended to; locked before `shared`.
+    /// What is appended to; locked before the others.
     tail: Mutex<Option<Tail>>,
+    /// Where segments are deleted, by one at a time; locked before `shared`.
+    discarding: Mutex<Box<dyn Storage>>,
     segment_length: u64,
 }
 
@@ -88,8 +89,6 @@ struct Tail {
     /// What stands before the next segment.
     head: SegmentHead,
     log: Appender,
-    /// The frame that is being made.
-    frame: Zeroizing<Vec<u8>>,
 }
 
 impl Store {
@@ -124,11 +123,13 @@ impl Ingest {
         let last = segments.back().map(|known| known.name);
         let session = last.map_or(from.session, |last| last.session + 1);
         let end = SegmentHead { session, number: 0, start: 0, records: 0, header: Vec::new() };
+        let discarding = Mutex::new(storage.share());
         let shared = Shared { storage, segments, session, end, passed: from, ended: false, failure: None };
         let ingest = Self {
             shared: Mutex::new(shared),
             changed: Condvar::new(),
             tail: Mutex::new(None),
+            discarding,
             segment_length,
         };
         ingest.discard_before(from)?;
@@ -175,31 +176,33 @@ impl Ingest {
 
     /// Begins the segment that grows from now on.
     fn grow(&self, tail: &mut Option<Tail>, head: SegmentHead) -> Result<(), StateError> {
+        // Readers and commits go on while the disk works.
+        let storage = self.shared().storage.share();
+        let (file, end) = begin(&*storage, &head)?;
         let mut shared = self.shared();
-        let (file, end) = begin(&*shared.storage, &head)?;
         shared.segments.push_back(Known { name: head.name(), start: head.start, durable: end });
         (shared.session, shared.end) = (head.session, head.next());
-        let frame = tail.take().map(|tail| tail.frame).unwrap_or_default();
-        *tail = Some(Tail { head, log: Appender::at(file, end), frame });
+        *tail = Some(Tail { head, log: Appender::at(file, end) });
         self.changed.notify_all();
         Ok(())
     }
 
-    /// Appends whole records to the session that has begun: `count` of them. They may be read and acknowledged after
-    /// the next [`sync`](Self::sync).
+    /// Appends whole records to the session that has begun: `count` of them, their bytes in two parts, so that who has
+    /// the beginning of the first one elsewhere need not copy the rest. They may be read and acknowledged after the next
+    /// [`sync`](Self::sync).
     ///
     /// # Errors
     /// Where the disk refuses: nothing more may be appended.
     ///
     /// # Panics
     /// Before [`begin`](Self::begin).
-    pub fn append(&self, records: &[u8], count: u64) -> Result<(), StateError> {
+    pub fn append(&self, records: [&[u8]; 2], count: u64) -> Result<(), StateError> {
         let mut tail = self.tail();
-        let Tail { head, log, frame } = tail.as_mut().expect("records come after the beginning");
+        let Tail { head, log } = tail.as_mut().expect("records come after the beginning");
         head.records += count;
-        head.start += records.len() as u64;
-        lay_out(frame, log.synced(), head.records, records);
-        log.append(frame)
+        head.start += records.iter().map(|part| part.len() as u64).sum::<u64>();
+        log.append(&before_records(log.synced(), head.records, records))?;
+        records.iter().filter(|part| !part.is_empty()).try_for_each(|part| log.append(part))
     }
 
     /// Makes what was appended durable, and lets it be read and acknowledged.
@@ -208,7 +211,7 @@ impl Ingest {
     /// Where the disk refuses: nothing more may be appended.
     pub fn sync(&self) -> Result<(), StateError> {
         let mut tail = self.tail();
-        let Some(Tail { head, log, .. }) = tail.as_mut() else { return Ok(()) };
+        let Some(Tail { head, log }) = tail.as_mut() else { return Ok(()) };
         log.sync()?;
         let (next, durable) = (head.next(), log.synced());
         {
@@ -245,16 +248,15 @@ impl Ingest {
     /// # Errors
     /// Where a file can't be removed.
     pub fn discard_before(&self, place: IngestPlace) -> Result<(), StateError> {
-        let mut shared = self.shared();
-        shared.passed = place;
-        while shared.segments.get(1).is_some_and(|next| next.place() <= place) {
-            if let Some(behind) = shared.segments.pop_front() {
-                shared.storage.remove(&behind.name.file())?;
-                // One by one: no crash leaves a gap.
-                shared.storage.sync()?;
-            }
+        let storage = self.discarding.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared().passed = place;
+        loop {
+            // Not locked while the file system works, which takes long: readers and whoever appends go on.
+            let Some(behind) = self.shared().take_behind(place) else { return Ok(()) };
+            storage.remove(&behind.file())?;
+            // One by one: no crash leaves a gap.
+            storage.sync()?;
         }
-        Ok(())
     }
 
     /// After an orderly end: if everything has been counted, nothing of it is kept but where it ended.
@@ -276,6 +278,12 @@ impl Ingest {
 }
 
 impl Shared {
+    /// Takes out the first segment, if all of it lies behind `place`.
+    fn take_behind(&mut self, place: IngestPlace) -> Option<SegmentName> {
+        let next = self.segments.get(1)?.place();
+        (next <= place).then(|| self.segments.pop_front())?.map(|behind| behind.name)
+    }
+
     /// Whether the journal goes on from `from` without a gap.
     fn holds(&self, from: IngestPlace) -> Result<(), StateError> {
         let gap = |place: IngestPlace| StateError::IngestGap {

@@ -96,9 +96,10 @@ impl IngestReader {
     fn fetch(&mut self) -> io::Result<bool> {
         match self.next()? {
             Next::Segment(durable) => {
+                let before = std::mem::replace(&mut self.records, Records::none());
                 let records = self
                     .segment
-                    .next(durable)
+                    .next(durable, before)
                     .and_then(|records| records.ok_or_else(|| self.segment.broken()));
                 self.records = records.map_err(io::Error::other)?;
                 self.skip -= self.records.skip(self.skip);

@@ -9,7 +9,7 @@ use super::{
         error::StateError,
         format::{FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, FrameHeader, Role, Version, file_header, kind},
         frames::encode,
-        log::{Frame, Reading, damaged, find_frame, read_file_header, read_frame},
+        log::{Frame, Reading, damaged, find_frame, read_file_header, read_frame, read_frame_into},
         storage::{Storage, StorageFile, swap_in},
     },
     IngestPlace,
@@ -136,9 +136,11 @@ impl Segment {
         Ok(Some(Self { file, head, offset: frame.end(), logical, records, unproven: frame.end() }))
     }
 
-    /// The records of the next frame, if an intact one stands within the first `length` bytes of the file.
-    pub(super) fn next(&mut self, length: u64) -> Result<Option<Records>, StateError> {
-        let Reading::Frame(frame) = read_frame(&*self.file, self.offset, length)? else { return Ok(None) };
+    /// The records of the next frame, if an intact one stands within the first `length` bytes of the file, in the place of
+    /// those `before` them.
+    pub(super) fn next(&mut self, length: u64, before: Records) -> Result<Option<Records>, StateError> {
+        let reading = read_frame_into(&*self.file, self.offset, length, before.payload)?;
+        let Reading::Frame(frame) = reading else { return Ok(None) };
         self.admit(&frame)?;
         Ok(Some(Records { at: COUNT_LENGTH, payload: frame.payload }))
     }
@@ -172,7 +174,10 @@ impl Segment {
     /// have been synced.
     pub(super) fn read_to_end(&mut self, last: bool) -> Result<(), StateError> {
         let length = self.file.length()?;
-        while self.next(length)?.is_some() {}
+        let mut records = Some(Records::none());
+        while let Some(before) = records {
+            records = self.next(length, before)?;
+        }
         let mut torn = last;
         let mut from = self.offset;
         while let (true, Some(frame)) = (torn, find_frame(&*self.file, from, length)?) {
@@ -225,14 +230,18 @@ impl Records {
     }
 }
 
-/// Makes `frame` a whole frame of these records, up to whose end there are `count` in all sessions.
-pub(super) fn lay_out(frame: &mut Vec<u8>, synced_length: u64, count: u64, records: &[u8]) {
-    frame.clear();
-    frame.extend_from_slice(&[0; FRAME_HEADER_LENGTH]);
-    frame.extend_from_slice(&count.to_le_bytes());
-    frame.extend_from_slice(records);
-    let header = FrameHeader::of(kind::INGEST_RECORDS, synced_length, &frame[FRAME_HEADER_LENGTH..]);
-    frame[..FRAME_HEADER_LENGTH].copy_from_slice(&header.to_bytes());
+/// What stands before these records in their frame, up to whose end there are `count` in all sessions.
+pub(super) fn before_records(
+    synced_length: u64,
+    count: u64,
+    records: [&[u8]; 2],
+) -> [u8; FRAME_HEADER_LENGTH + COUNT_LENGTH] {
+    let (count, [first, second]) = (count.to_le_bytes(), records);
+    let header = FrameHeader::of_parts(kind::INGEST_RECORDS, synced_length, &[&count, first, second]);
+    let mut bytes = [0; FRAME_HEADER_LENGTH + COUNT_LENGTH];
+    bytes[..FRAME_HEADER_LENGTH].copy_from_slice(&header.to_bytes());
+    bytes[FRAME_HEADER_LENGTH..].copy_from_slice(&count);
+    bytes
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ impl World {
         ingest.begin(HEADER)?;
         while sent < RECORDS {
             let next = (sent + 1 + sent % 4).min(RECORDS);
-            ingest.append(&records(sent..next), next - sent)?;
+            ingest.append([&records(sent..next), &[]], next - sent)?;
             ingest.sync()?;
             (self.acknowledged, sent) = (next, next);
             if sent % 3 == 0 {
@@ -188,7 +188,7 @@ fn small_journal() -> (Disk, Vec<u8>) {
         let ingest = open(&disk, IngestPlace::START).unwrap();
         ingest.begin(HEADER).unwrap();
         for next in numbers.step_by(3) {
-            ingest.append(&records(next..next + 3), 3).unwrap();
+            ingest.append([&records(next..next + 2), &record(next + 2)], 3).unwrap();
             ingest.sync().unwrap();
         }
     }
@@ -274,7 +274,7 @@ fn a_reader_waits_for_what_comes_and_is_told_of_the_end() {
     });
     ingest.begin(HEADER).unwrap();
     for next in (0..90).step_by(3) {
-        ingest.append(&records(next..next + 3), 3).unwrap();
+        ingest.append([&records(next..next + 2), &record(next + 2)], 3).unwrap();
         ingest.sync().unwrap();
     }
     ingest.end(None);
