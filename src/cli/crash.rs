@@ -1,12 +1,17 @@
-//! How a run dies of a fault of its own: at once, saying where and nothing else, and leaving no image of its memory.
+//! How a command dies of a fault of its own: at once, saying where and nothing else, and leaving no image of its memory.
 //!
 //! Memory holds raw rows and exact sums, and a panic's message may hold what was being looked at.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{Write, stderr};
+use std::sync::Arc;
 
 use hushflow::runtime::is_lost_peer;
 use rustix::process::{Resource, Rlimit, setrlimit};
+use signal_hook::consts::SIGXFSZ;
+use signal_hook::flag::register;
+
+use super::run::warn;
 
 const LOST_PEER: &str = "another process of the cluster has ended or can't be reached, so this one ends too: \
     start all of them again, and the run goes on after the last committed epoch";
@@ -15,14 +20,27 @@ const LOST_PEER: &str = "another process of the cluster has ended or can't be re
 /// to a program of the system either, which to Linux only 1 says.
 const CORE_DUMP: u64 = 1;
 
-/// From here on the process leaves no core dump.
-pub(super) fn leave_no_core_dump() -> std::io::Result<()> {
+/// What every command does first: from here on it dies in this way alone.
+pub(super) fn prepare() {
+    end_at_first_panic();
+    if let Err(error) = leave_no_core_dump() {
+        warn(&format!("core dumps can't be switched off ({error}): one would hold raw rows and exact sums"));
+    }
+    // A file at its limit (ulimit -f) is an error that names the file, not the end of the process.
+    if let Err(error) = register(SIGXFSZ, Arc::default()) {
+        warn(&format!(
+            "a file that reaches its limit ends this without a message: signals can't be handled ({error})"
+        ));
+    }
+}
+
+fn leave_no_core_dump() -> std::io::Result<()> {
     let limit = Rlimit { current: Some(CORE_DUMP), maximum: Some(CORE_DUMP) };
     Ok(setrlimit(Resource::Core, limit)?)
 }
 
 /// A worker that unwinds would leave its siblings waiting for ever.
-pub(super) fn end_at_first_panic() {
+fn end_at_first_panic() {
     std::panic::set_hook(Box::new(|panic| {
         if is_lost_peer(panic) {
             end_process(LOST_PEER);

@@ -66,6 +66,7 @@ enum Command {
 
 /// Runs the command.
 pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
+    crash::prepare();
     let done = match &arguments.command {
         Command::Run(arguments) => run::execute(arguments),
         Command::Tail(arguments) => tail::execute(arguments),

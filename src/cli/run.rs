@@ -21,7 +21,7 @@ use hushflow::source::Control;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_shutdown};
 
-use super::crash::{end_at_first_panic, end_process, leave_no_core_dump};
+use super::crash::end_process;
 use super::log::LogArguments;
 use super::{CliError, FormatArgument, thousands};
 
@@ -88,9 +88,6 @@ pub(crate) struct RunArguments {
 
 /// Runs the pipeline until its source ends.
 pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
-    if let Err(error) = leave_no_core_dump() {
-        warn(&format!("core dumps can't be switched off ({error}): one would hold raw rows and exact sums"));
-    }
     arguments.log.begin();
     let pipeline = Pipeline::load(&arguments.pipeline)?;
     let state = arguments.state.clone().or_else(|| pipeline.state_directory.clone()).ok_or_else(|| {
@@ -120,7 +117,6 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
         return publish_windows(arguments, &pipeline, &options, publication);
     }
     let publication = publication(&pipeline, &options.state, &mut |_| ()).map_err(wrong)?;
-    end_at_first_panic();
     let (outputs, published) = bounded(WAITING_OUTPUTS);
     let published = Arc::new(published);
     let queue = Arc::downgrade(&published);
@@ -159,7 +155,6 @@ fn publish_windows(
     publication: WindowPublication,
 ) -> Result<(), CliError> {
     let format = arguments.format.format();
-    end_at_first_panic();
     let (outputs, published) = bounded(WAITING_OUTPUTS);
     let published: Arc<Receiver<WindowOutput>> = Arc::new(published);
     let queue = Arc::downgrade(&published);
@@ -325,6 +320,6 @@ fn report(
     }
 }
 
-fn warn(message: &str) {
+pub(super) fn warn(message: &str) {
     let _ = writeln!(stderr(), "warning: {message}");
 }

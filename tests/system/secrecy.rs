@@ -146,21 +146,28 @@ fn exact_sums_are_shown_by_nothing_whatever_is_damaged() {
 }
 
 #[test]
-fn a_run_leaves_no_core_dump() {
+fn a_command_that_holds_rows_leaves_no_core_dump() {
     let lab = Lab::new();
     let pipeline = lab.write(
         "p.toml",
         PIPELINE.replace("source.path = 'data.csv'", "source = { path = '-', format = 'csv' }"),
     );
-    let mut run = hushflow(["run", "--quiet"]).arg(&pipeline).stdin(Stdio::piped()).spawn().unwrap();
-    let limits = format!("/proc/{}/limits", run.id());
-    let mut limit = String::new();
-    await_until("the run sets its limit", || {
-        let limits = std::fs::read_to_string(&limits).unwrap_or_default();
-        limit = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap_or_default().into();
-        limit.split_whitespace().nth(4) == Some("1")
-    });
-    assert_eq!(limit.split_whitespace().nth(5), Some("1"), "{limit}");
-    run.stdin.take().unwrap().write_all(b"x,y\n0.5,0.5\n").unwrap();
-    assert!(run.wait_with_output().unwrap().status.success());
+    let check = |command: &mut Command| {
+        let mut running =
+            command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let limits = format!("/proc/{}/limits", running.id());
+        let mut limit = String::new();
+        await_until("the command sets its limit", || {
+            let limits = std::fs::read_to_string(&limits).unwrap_or_default();
+            limit =
+                limits.lines().find(|line| line.starts_with("Max core file size")).unwrap_or_default().into();
+            limit.split_whitespace().nth(4) == Some("1")
+        });
+        assert_eq!(limit.split_whitespace().nth(5), Some("1"), "{limit}");
+        running.stdin.take().unwrap().write_all("x,y\n0.5,0.5\n0.4,0.1\n".repeat(20).as_bytes()).unwrap();
+        running.wait().unwrap();
+    };
+    check(hushflow(["run", "--quiet"]).arg(&pipeline));
+    check(&mut hushflow(["mean", "-", "--epsilon", "1", "--delta", "1e-6", "--corruption", "0.1"]));
+    check(&mut hushflow(["covariance", "-", "--rho", "1"]));
 }
