@@ -62,7 +62,8 @@ fn write(file: &LedgerFile, ledger: &Ledger) -> Result<(), LedgerError> {
 /// is on disk.
 ///
 /// A state directory pays once. If it has begun, its entry must be there; if not, it may be there from a run that went no
-/// further, and is then written once more: its sync may have been what failed.
+/// further, and is then written once more: its sync may have been what failed. A budget that is stated later stands from then
+/// on, and nobody releases more who has paid while all together exceed one.
 ///
 /// # Errors
 /// [`LedgerError`]; nothing may be released.
@@ -73,7 +74,12 @@ pub fn enter(
     budget: Option<Budget>,
     started: String,
 ) -> Result<(), LedgerError> {
-    let file = if enrolment.has_begun() { opened(path, enrolment)? } else { LedgerFile::exclusive(path)? };
+    let mut file =
+        if enrolment.has_begun() { opened(path, enrolment)? } else { LedgerFile::exclusive(path)? };
+    if enrolment.has_begun() && budget.is_some() && read(&file)?.is_some_and(|ledger| ledger.budget.is_none())
+    {
+        file = LedgerFile::exclusive(path)?;
+    }
     enter_in(&file, enrolment, charge, budget, started)
 }
 
@@ -92,7 +98,7 @@ pub fn enter_once(path: &Path, charge: Charge) -> Result<(), LedgerError> {
     write(&file, &ledger)
 }
 
-/// As [`enter`], in a file that is held exclusively unless the state directory has begun.
+/// As [`enter`], in a file that is held exclusively if it may change.
 pub(crate) fn enter_in(
     file: &LedgerFile,
     enrolment: &Enrolment,
@@ -102,11 +108,13 @@ pub(crate) fn enter_in(
 ) -> Result<(), LedgerError> {
     let ledger = read(file)?.unwrap_or_default();
     let identity = enrolment.identity();
+    let refused = |refusal| LedgerError::Refused { path: file.path().into(), refusal };
     if enrolment.has_begun() || ledger.entry(&identity).is_some() {
         agreeing(&ledger, file.path(), identity, &charge)?;
-        return if enrolment.has_begun() { Ok(()) } else { write(file, &ledger) };
+        let stated = ledger.clone().stating(budget).map_err(refused)?;
+        let unchanged = enrolment.has_begun() && stated == ledger;
+        return if unchanged { Ok(()) } else { write(file, &stated) };
     }
-    let refused = |refusal| LedgerError::Refused { path: file.path().into(), refusal };
     let ledger = ledger.with(Entry { identity, started, charge }, budget).map_err(refused)?;
     write(file, &ledger)
 }

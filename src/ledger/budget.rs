@@ -8,7 +8,7 @@ use hushflow_mechanism::sensitivity::Neighbours;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-use super::{Charge, Ledger, NoGuarantee, Refusal};
+use super::{Charge, Ledger, Refusal};
 
 /// The (ε, δ) that all pipelines over a data set may reach together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -67,13 +67,24 @@ impl Budget {
         Ok((Epsilon::new(self.epsilon)?, Delta::new(self.delta)?))
     }
 
+    /// Whether what is spent is within it.
+    pub(super) fn covers(&self, ledger: &Ledger) -> Result<(), Refusal> {
+        let no_guarantee = |reason| Refusal::NoGuarantee { budget: *self, reason };
+        let spent = ledger.composition(self.adjacency()).map_err(no_guarantee)?;
+        let (epsilon, delta) = self.numbers().map_err(|error| no_guarantee(error.into()))?;
+        if spent.delta(epsilon) <= delta.value() {
+            return Ok(());
+        }
+        let together = spent.epsilon(delta).map(|epsilon| epsilon.value());
+        Err(Refusal::Overspent { budget: *self, entries: ledger.entries.len(), together })
+    }
+
     /// Lets one more pipeline in, or says why not.
     pub(super) fn admit(&self, ledger: &Ledger, charge: &Charge) -> Result<(), Refusal> {
         let no_guarantee = |reason| Refusal::NoGuarantee { budget: *self, reason };
         let spent = ledger.composition(self.adjacency()).map_err(no_guarantee)?;
         let asked = charge.spending_about(self.adjacency()).map_err(no_guarantee)?;
-        let (epsilon, delta) =
-            self.numbers().map_err(|error| no_guarantee(NoGuarantee::Accounting(error)))?;
+        let (epsilon, delta) = self.numbers().map_err(|error| no_guarantee(error.into()))?;
         let together = spent.and(asked).ok();
         if together.is_some_and(|together| together.delta(epsilon) <= delta.value()) {
             return Ok(());
@@ -122,14 +133,19 @@ impl fmt::Display for Budget {
     }
 }
 
+/// An (ε, δ) that is reached, where there is one.
+pub(super) fn reached(epsilon: Option<f64>, delta: f64) -> String {
+    match epsilon {
+        Some(epsilon) => format!("({epsilon:.6}, {delta:e})"),
+        None => format!("more than any ε at δ = {delta:e}"),
+    }
+}
+
 impl fmt::Display for Exceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Exceeded { budget, entries, spent, together, asked, left } = self;
         let delta = budget.delta;
-        let pair = |epsilon: &Option<f64>| match epsilon {
-            Some(epsilon) => format!("({epsilon:.6}, {delta:e})"),
-            None => format!("more than any ε at δ = {delta:e}"),
-        };
+        let pair = |epsilon: &Option<f64>| reached(*epsilon, delta);
         write!(
             f,
             "the budget of this data set is {budget}: {entries} entries have spent {} of it, and with the ({}, {:e}) of this \

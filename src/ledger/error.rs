@@ -6,7 +6,7 @@ use hushflow_mechanism::accounting::AccountingError;
 use hushflow_mechanism::accounting::adjacency::Incomparable;
 use thiserror::Error;
 
-use super::{Budget, Exceeded};
+use super::{Budget, Exceeded, budget::reached};
 use crate::state::StateError;
 
 /// Why the entries of a ledger have no guarantee together.
@@ -61,6 +61,21 @@ pub enum Refusal {
     /// The budget does not suffice.
     #[error("{0}")]
     Exceeded(Box<Exceeded>),
+    /// The pipeline has paid, before the budget was what it is.
+    #[error(
+        "the budget of this data set is {budget}, but what is entered, {entries} with this pipeline, spends {}: nothing was read \
+         and nothing was drawn: raise the budget, in the pipeline file and, where the ledger has it from another run, \
+         with `hushflow ledger DIR --budget EPSILON,DELTA`, or publish no more",
+        reached(*together, budget.delta())
+    )]
+    Overspent {
+        /// The budget.
+        budget: Budget,
+        /// Number of entries.
+        entries: usize,
+        /// Their ε at the δ of the budget.
+        together: Option<f64>,
+    },
 }
 
 /// A ledger that can't be used, or lets no one in.

@@ -300,4 +300,14 @@ impl Ledger {
         self.entries.push(entry);
         Ok(self)
     }
+
+    /// With the budget that the pipeline of one of its entries states now.
+    ///
+    /// # Errors
+    /// [`Refusal`] if that, or the one that stands, is exceeded.
+    pub fn stating(mut self, stated: Option<Budget>) -> Result<Self, Refusal> {
+        self.budget.iter().chain(&stated).try_for_each(|budget| budget.covers(&self))?;
+        self.budget = self.budget.or(stated);
+        Ok(self)
+    }
 }

@@ -248,8 +248,12 @@ impl<'a> Field<'a, &'a DeValue<'a>> {
     }
 
     pub(super) fn text(self) -> Option<Field<'a, &'a str>> {
-        self.read("a text in quotes", DeValue::as_str)?
-            .filter("a text that is not empty", |text| !text.is_empty())
+        self.text_of("a text in quotes")?.filter("a text that is not empty", |text| !text.is_empty())
+    }
+
+    /// The text, where one is expected that is such.
+    pub(super) fn text_of(self, expected: &str) -> Option<Field<'a, &'a str>> {
+        self.read(expected, DeValue::as_str)
     }
 
     /// A text or a bare TOML date or time as text.

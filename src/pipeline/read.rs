@@ -406,10 +406,13 @@ fn intervals(view: &Section<'_>) -> Intervals {
 /// The state directory, and how it is kept.
 fn state(section: &Section<'_>, base: &Path) -> Option<(Option<PathBuf>, Settings)> {
     let path = |key| section.text(key).map(|path| base.join(path.value));
-    let keep = section.text("keep").and_then(|field| field.map(|text| keep(text)));
+    let keep = section.get("keep").and_then(|field| field.text_of(KEEP)?.map(|text| keep(text)));
     let keep = keep.map_or_else(Keep::default, |keep| keep.value);
     Some((path("directory"), Settings { keep, anchor: path("anchor") }))
 }
+
+/// What `keep` may be.
+const KEEP: &str = "\"all\", a number of epochs such as \"100 epochs\", or an age such as \"30 days\"";
 
 fn keep(text: &str) -> Result<Keep, String> {
     let epochs = text.strip_suffix("epochs").or(text.strip_suffix("epoch"));
@@ -420,8 +423,7 @@ fn keep(text: &str) -> Result<Keep, String> {
             .and_then(|micros| u64::try_from(micros).ok())
             .map(|micros| Keep::Seconds(micros.div_ceil(1_000_000))),
     };
-    let expected = "\"all\", a number of epochs such as \"100 epochs\", or an age such as \"30 days\"";
-    keep.ok_or_else(|| format!("found {text:?}, expected {expected}"))
+    keep.ok_or_else(|| format!("found {text:?}, expected {KEEP}"))
 }
 
 const NO_TOTALS: &str = "with method = \"pp\" second moments are squares of each key's sums, and the square of a total is not \

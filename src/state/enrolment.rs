@@ -83,6 +83,23 @@ impl Enrolment {
     }
 }
 
+/// Refuses an anchor within the state directory at `path`, where it would tell nothing, and a ledger in its place.
+fn apart(path: &Path, settings: &Settings, ledger: &Path) -> Result<(), StateError> {
+    // What can't be resolved is not there yet, or is told when it is opened.
+    let real = |path: &Path| path.canonicalize().ok();
+    let Some(state) = real(path) else { return Ok(()) };
+    if let Some(anchor) =
+        settings.anchor.as_deref().filter(|anchor| real(anchor).is_some_and(|real| real.starts_with(&state)))
+    {
+        return Err(StateError::Inside { path: anchor.into(), what: "the anchor" });
+    }
+    let ledger = path.join(ledger);
+    if real(&ledger) == Some(state) {
+        return Err(StateError::Inside { path: ledger, what: "the ledger" });
+    }
+    Ok(())
+}
+
 impl Store {
     /// As [`open`](Self::open), once `enter` has seen to it that `ledger` pays for what will be released. That is called
     /// under the lock, before anything of the logs is touched. `ledger` is absolute, or seen from the state directory.
@@ -98,6 +115,7 @@ impl Store {
         enter: impl FnOnce(&Enrolment) -> Result<(), E>,
     ) -> Result<(Self, Recovered), E> {
         let directory = Directory::exclusive(path)?;
+        apart(path, settings, ledger)?;
         let anchor = settings.anchor.as_deref().map(anchor::directory).transpose()?;
         let open = |storage| Self::recover(storage, anchor, header, settings.keep);
         Self::recover_enrolled(Box::new(directory), header, open, ledger, enter)

@@ -56,13 +56,27 @@ pub enum StateError {
     },
     /// The directory was made with other public parameters.
     #[error(
-        "{}: these parameters differ from those the directory was made with: restore the parameters, or \
+        "{}: these parameters differ from those the directory was made with{}: restore the parameters, or \
          use another --state directory, whose guarantee adds to that of this one if the data are the same",
-        path.display()
+        path.display(),
+        difference.as_ref().map(|difference| format!(" ({difference})")).unwrap_or_default()
     )]
     HeaderDiffers {
         /// The log whose header differs.
         path: PathBuf,
+        /// The first place where it differs, and both values.
+        difference: Option<String>,
+    },
+    /// A directory that must be another lies in the state directory.
+    #[error(
+        "{}: {what} lies in the state directory, and would be copied, restored and locked with it: name another directory",
+        path.display()
+    )]
+    Inside {
+        /// The directory that was named.
+        path: PathBuf,
+        /// What it is for.
+        what: &'static str,
     },
     /// Written by a newer version.
     #[error(

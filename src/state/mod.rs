@@ -10,6 +10,7 @@
 mod anchor;
 mod chain;
 mod checkpoint;
+mod difference;
 mod enrolment;
 mod error;
 mod format;

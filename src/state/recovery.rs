@@ -8,6 +8,7 @@ use super::{
     anchor::Anchored,
     chain::Standing,
     checkpoint::Slot,
+    difference::difference,
     enrolment::ENROLMENT,
     error::StateError,
     private_log::{PrivateFacts, Tail},
@@ -62,7 +63,8 @@ pub(super) fn decide(directory: &Path, facts: &Facts, header: &[u8]) -> Result<P
         });
     };
     if stored != header {
-        return Err(StateError::HeaderDiffers { path: last_segment(directory, facts) });
+        let path = last_segment(directory, facts);
+        return Err(StateError::HeaderDiffers { path, difference: difference(stored, header) });
     }
     public_is_no_further(directory, facts)?;
     checkpoints_are_of_this_log(directory, facts)?;

@@ -312,6 +312,33 @@ fn a_budget_is_changed_for_all_or_not_at_all() {
 }
 
 #[test]
+fn a_budget_that_comes_later_binds_those_who_have_paid() {
+    let data = Data::new();
+    data.run(&data.pipeline("first", "[ledger]\ndirectory = 'shared'\n", ("", ""))).succeeded();
+    let tight = BUDGET.replace("1.5", "0.5");
+    let parts = ["(0.5, 1e-6)", "1 with this pipeline, spends (1.000000, 1e-6)"];
+    data.run(&data.pipeline("first", &tight, ("", ""))).failed(1, &parts);
+    assert_eq!(data.ledger()["budget"], Value::Null);
+    data.run(&data.shared("first")).succeeded();
+    assert_eq!(data.ledger()["budget"]["epsilon"], 1.5, "others are bound by it");
+    ledger(&data.state("shared"), &["--budget", "0.5,1e-6"]);
+    data.run(&data.shared("first")).failed(1, &parts);
+}
+
+#[test]
+fn neither_ledger_nor_anchor_may_be_copied_with_the_state() {
+    let data = Data::new();
+    let run = |more: &str| data.run(&data.pipeline("first", more, ("", "")));
+    run("[ledger]\ndirectory = 'first'\n").failed(1, &["first: the ledger lies in the state directory"]);
+    run("").succeeded();
+    for anchor in ["first", "first/ledger", "shared/../first"] {
+        std::fs::create_dir_all(data.state("shared")).expect("a directory");
+        run(&format!("[state]\nanchor = '{anchor}'\n"))
+            .failed(1, &[anchor, "the anchor lies in the state directory"]);
+    }
+}
+
+#[test]
 fn what_is_wrong_in_the_section_is_told_with_its_place() {
     let data = Data::new();
     let check = |more: &str, parts: &[&str]| {

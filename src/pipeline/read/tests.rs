@@ -68,8 +68,8 @@ fn what_is_kept_is_spelled_out() {
     check("100 epochs", Keep::Epochs(100));
     check("30 days", Keep::Seconds(30 * 86_400));
     check("36h", Keep::Seconds(36 * 3600));
-    for wrong in ["none", "epochs", "-1 epochs", "100", "-1 day", "1 month"] {
-        let told = state(&format!("keep = {wrong:?}")).err().unwrap_or_default();
+    for wrong in ["'none'", "'epochs'", "'-1 epochs'", "'100'", "'-1 day'", "'1 month'", "''", "100", "1.5"] {
+        let told = state(&format!("keep = {wrong}")).err().unwrap_or_default();
         assert!(told.contains("state.keep: found") && told.contains("\"30 days\""), "{told}");
     }
     let pipeline = state("anchor = \"../anchors\"").unwrap();
