@@ -16,6 +16,9 @@ use crate::pipeline::{ReleaseFile, Rotation};
 pub(super) struct Files {
     sink: ReleaseFile,
     file: Option<File>,
+    /// Whether behind `length` there is what will be written again. It is there until its history is known to be the log's:
+    /// what was shown of another is nobody's to take away.
+    is_to_cut: bool,
     /// Bytes in the newest file, and the first epoch in it, if it has one.
     length: u64,
     first: Option<u64>,
@@ -32,10 +35,10 @@ struct Contents {
 
 impl Files {
     pub(super) fn new(sink: ReleaseFile) -> Self {
-        Files { sink, file: None, length: 0, first: None }
+        Files { sink, file: None, is_to_cut: false, length: 0, first: None }
     }
 
-    /// Opens the newest file, and cuts its last epoch off to write it again.
+    /// Opens the newest file, whose last epoch is to be written again.
     fn begin(&mut self) -> io::Result<Held> {
         let path = &self.sink.path;
         if let Some(folder) = path.parent() {
@@ -43,17 +46,20 @@ impl Files {
         }
         let file = File::options().read(true).append(true).create(true).open(path)?;
         let contents = Contents::of(&file)?;
-        file.set_len(contents.begins)?;
         let (first, whole) = match &contents.last {
             Some(last) => (contents.first.filter(|first| *first < last.epoch), last.epoch.saturating_sub(1)),
             None => (None, last_rotated(path)?),
         };
-        (self.file, self.length, self.first) = (Some(file), contents.begins, first);
+        (self.file, self.is_to_cut, self.length, self.first) = (Some(file), true, contents.begins, first);
         Ok(Held { whole, last: contents.last })
     }
 
     fn write(&mut self, epoch: u64, lines: &[u8]) -> io::Result<()> {
         let path = &self.sink.path;
+        if let (Some(file), true) = (&self.file, self.is_to_cut) {
+            file.set_len(self.length)?;
+            self.is_to_cut = false;
+        }
         if let (Some(file), Some(first)) = (&self.file, self.first)
             && self.sink.is_full(self.length + lines.len() as u64, epoch - first)
         {

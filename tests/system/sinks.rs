@@ -58,7 +58,11 @@ fn a_sink_that_fails_holds_up_nothing_and_goes_on_later() {
     fs::remove_file(obstacle).expect("the obstacle goes");
     finish(&mut run(&pipeline, &state, 1)).succeeded();
     assert_eq!(lines(&lab.path("out")).1.len(), 40 * 7);
-    // Another history must not go on in the same file.
+    // Another history must not go on in the same file, nor take anything away from it.
     let other = lab.path("other state");
-    finish(run(&pipeline, &other, 1).stdin(Stdio::null())).failed(1, &["is not of the history"]);
+    let shown = fs::read(lab.path("out/releases.ndjson")).expect("the sink's file");
+    for _ in 0..2 {
+        finish(run(&pipeline, &other, 1).stdin(Stdio::null())).failed(1, &["is not of the history"]);
+        assert!(fs::read(lab.path("out/releases.ndjson")).is_ok_and(|found| found == shown));
+    }
 }
