@@ -328,13 +328,13 @@ fn a_budget_that_comes_later_binds_those_who_have_paid() {
 #[test]
 fn neither_ledger_nor_anchor_may_be_copied_with_the_state() {
     let data = Data::new();
-    let run = |more: &str| data.run(&data.pipeline("first", more, ("", "")));
-    run("[ledger]\ndirectory = 'first'\n").failed(1, &["first: the ledger lies in the state directory"]);
-    run("").succeeded();
-    for anchor in ["first", "first/ledger", "shared/../first"] {
-        std::fs::create_dir_all(data.state("shared")).expect("a directory");
-        run(&format!("[state]\nanchor = '{anchor}'\n"))
-            .failed(1, &[anchor, "the anchor lies in the state directory"]);
+    let ledger = data.pipeline("first", "[ledger]\ndirectory = 'first'\n", ("", ""));
+    data.run(&ledger).failed(1, &["first: the ledger lies in the state directory"]);
+    data.run(&data.pipeline("first", "", ("", ""))).succeeded();
+    for anchor in ["first", "first/ledger", "first/../first"] {
+        let words = format!("[state]\nanchor = '{anchor}'");
+        let anchored = data.pipeline("first", "", ("[state]", &words));
+        data.run(&anchored).failed(1, &[anchor, "the anchor lies in the state directory"]);
     }
 }
 
