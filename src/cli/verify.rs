@@ -7,7 +7,10 @@ use clap::Args;
 use hushflow::estimates::WindowPublication;
 use hushflow::ledger::{Charge, LedgerError, standing};
 use hushflow::publication::{Publication, PublicationError};
-use hushflow::state::{Enrolment, PublicReader, StateError, verify_anchored, verify_ingest};
+use hushflow::runtime::journaled;
+use hushflow::state::{
+    Enrolment, PublicReader, StateError, verify_anchored, verify_ingest, verify_ingest_from,
+};
 use serde_json::json;
 
 use super::CliError;
@@ -17,7 +20,8 @@ use super::CliError;
 #[command(after_help = "\
 Checked are: every checksum; that epochs and generations follow each other, and every release the chain before it; that
 the public log shows just what was committed; that the logs agree on their parameters; that the noise in use gives the
-guarantee that they state; and that the ledger has an entry of that very guarantee for this directory.
+guarantee that they state; that an ingest journal holds what comes next; and that the ledger has an entry of that very
+guarantee for this directory.
 Nothing is changed, no sum is shown, and a run may be at work meanwhile.")]
 pub(crate) struct VerifyArguments {
     /// The state directory of a run
@@ -32,11 +36,15 @@ pub(crate) struct VerifyArguments {
 
 /// Verifies, prints what was found, and fails where something is wrong.
 pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
-    let report = verify_anchored(&arguments.directory, arguments.anchor.as_ref())?;
+    let path = &arguments.directory;
+    let ingest = verify_ingest(path)?;
+    let report = verify_anchored(path, arguments.anchor.as_ref())?;
     let promise = promise(arguments);
     let entered = entered(arguments);
-    let ingest = verify_ingest(&arguments.directory)?;
-    let problem = report.problem.as_ref().or(ingest.problem.as_ref()).map(StateError::to_string);
+    let goes_on = journaled(&report.positions).map(|place| verify_ingest_from(path, place, &ingest));
+    let gap = goes_on.and_then(Result::err);
+    let problem = report.problem.as_ref().or(ingest.problem.as_ref()).or(gap.as_ref());
+    let problem = problem.map(StateError::to_string);
     let problem =
         problem.or_else(|| promise.as_ref().err().cloned()).or_else(|| entered.as_ref().err().cloned());
     let mut out = stdout().lock();

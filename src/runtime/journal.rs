@@ -21,7 +21,7 @@ use super::ingest::Partition;
 use super::standings::Standings;
 use crate::metrics::Metrics;
 use crate::publication::{Calibration, Publication};
-use crate::source::Resume;
+use crate::source::{Position, Resume};
 use crate::state::{EpochFrame, Ingest, IngestPlace, Recovered, SourcePosition, Stamp, StateError, Store};
 
 /// Where a run begins. The same on every worker of every process.
@@ -141,6 +141,14 @@ impl Recorded {
         let recorded = recorded.ok().filter(|recorded| recorded.len() == sources);
         recorded.map(Some).ok_or(RunError::Checkpoint)
     }
+}
+
+/// Where in the ingest journal the next run goes on, if one of these positions is of it.
+pub fn journaled(positions: &[SourcePosition]) -> Option<IngestPlace> {
+    let position = positions.iter().find(|position| position.partition == Partition::Journal as u32)?;
+    let Position { file: session, offset, .. } =
+        options().allow_trailing_bytes().deserialize(&position.payload).ok()?;
+    Some(IngestPlace { session, offset })
 }
 
 /// What is recorded of where a source goes on, beside so many others.

@@ -61,6 +61,7 @@ use windows::WindowEstimates;
 
 pub use cluster::{Cluster, ClusterError, is_lost_peer};
 pub use ingest::Acknowledge;
+pub use journal::journaled;
 pub use windows::WindowOutput;
 
 /// Encoder states are checkpointed after every so many epochs.

@@ -340,6 +340,21 @@ mod tests {
             prop_assert_eq!(framing.records, records, "{:?}", text);
         }
 
+        /// Blocks of plain lines, between others, are as if every byte had passed through the state machine.
+        #[test]
+        fn blocks_change_nothing(text in "([a,\" \r\n]|[a,]{20,70}|[a, \n]{90}){1,30}", plain in 0_usize..3) {
+            let bytes = [text.repeat(1 + BLOCK / text.len()), "a,b\n".repeat(plain * BLOCK / 4), text].concat();
+            for format in [Format::Csv, Format::Ndjson] {
+                let (mut plainly, mut framing) = (Framing::new(format), Framing::new(format));
+                let ends = (plainly.read(bytes.as_bytes(), u64::MAX), framing.last_end(bytes.as_bytes()));
+                prop_assert_eq!(ends.0, ends.1);
+                let seen = |framing: &Framing| {
+                    (framing.records, framing.line, framing.began, framing.length, framing.state as u8)
+                };
+                prop_assert_eq!(seen(&plainly), seen(&framing));
+            }
+        }
+
         /// However the bytes come in parts, records of NDJSON are the lines that are not blank.
         #[test]
         fn records_of_ndjson_are_lines(text in "([{ \t\r\n]|[{ ]{20,70}){0,30}", cut in 0_usize..200) {

@@ -11,6 +11,7 @@ use super::{
 use bincode::{DefaultOptions, ErrorKind, Options};
 use crc32c::crc32c;
 use serde::{Deserialize, Serialize, Serializer};
+use std::fmt;
 use zeroize::Zeroizing;
 
 /// What everyone may know of a log before its first release.
@@ -43,6 +44,13 @@ pub struct SourcePosition {
     pub offset: u64,
     /// What else the source needs to go on; opaque to the state.
     pub payload: Vec<u8>,
+}
+
+/// Shows which partition it is of, and not how much has been read of it.
+impl fmt::Debug for SourcePosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SourcePosition").field("partition", &self.partition).finish_non_exhaustive()
+    }
 }
 
 /// An epoch as the private log holds it. It can't be printed:

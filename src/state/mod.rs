@@ -52,7 +52,7 @@ pub use enrolment::Enrolment;
 pub use error::StateError;
 pub use format::MAX_PAYLOAD;
 pub use frames::{Checkpoint, EpochFrame, PublicHeader, ReleaseFrame, SourcePosition};
-pub use ingest::{Ingest, IngestPlace, IngestReader, IngestReport, verify_ingest};
+pub use ingest::{Ingest, IngestPlace, IngestReader, IngestReport, verify_ingest, verify_ingest_from};
 pub use ledger_file::LedgerFile;
 pub use reader::PublicReader;
 pub use replay::Replay;

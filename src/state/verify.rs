@@ -5,6 +5,7 @@ use super::{
     chain::Link,
     checkpoint::Slot,
     error::StateError,
+    frames::SourcePosition,
     public_log::Rest,
     reader::PublicReader,
     recovery::{Facts, decide},
@@ -30,6 +31,8 @@ pub struct Report {
     pub published: u64,
     /// The epochs of the intact checkpoints, oldest first.
     pub checkpoints: Vec<u64>,
+    /// The source positions of the last committed epoch.
+    pub positions: Vec<SourcePosition>,
     /// Bytes behind the last readable frame of the private log: a commit that was cut short or is being written.
     pub uncommitted_bytes: u64,
     /// The first problem found.
@@ -78,6 +81,7 @@ pub(super) fn verify_storage(storage: &dyn Storage, anchor: Option<Box<dyn Stora
         published: public.epoch,
         checkpoints: epochs,
         uncommitted_bytes: private.length - private.end,
+        positions: survey.positions,
         problem,
     }
 }

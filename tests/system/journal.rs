@@ -319,7 +319,9 @@ fn a_journal_that_was_damaged_or_lost_is_refused() {
     std::fs::write(&first, &good).expect("a segment can be mended");
     case.feed(&state, &(case.header.clone() + &case.rows[1050..].concat())).succeeded();
     assert!(sums(&state) == case.expected);
+    finish(hushflow(["verify"]).arg(&state)).succeeded();
     std::fs::remove_file(last_segment(&state).expect("a segment")).expect("a segment can be removed");
+    finish(hushflow(["verify"]).arg(&state)).failed(1, &["the ingest journal has nothing at byte"]);
     case.feed(&state, &case.header).failed(1, &["the ingest journal has nothing at byte"]);
 }
 

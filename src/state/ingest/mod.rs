@@ -15,7 +15,7 @@ mod tests;
 mod verify;
 
 pub use reader::IngestReader;
-pub use verify::{IngestReport, verify_ingest};
+pub use verify::{IngestReport, verify_ingest, verify_ingest_from};
 
 use super::{Store, error::StateError, log::Appender, resume::rewrite, storage::Storage};
 use segment::{Segment, SegmentHead, SegmentName, before_records, begin};
