@@ -46,12 +46,15 @@ impl Files {
         }
         let file = File::options().read(true).append(true).create(true).open(path)?;
         let contents = Contents::of(&file)?;
-        let (first, whole) = match &contents.last {
-            Some(last) => (contents.first.filter(|first| *first < last.epoch), last.epoch.saturating_sub(1)),
-            None => (None, last_rotated(path)?),
+        let (first, held) = match contents.last {
+            Some(last) => {
+                let first = contents.first.filter(|first| *first < last.epoch);
+                (first, Held { whole: last.epoch.saturating_sub(1), last: Some(last) })
+            }
+            None => (None, held_by_full(path)?),
         };
         (self.file, self.is_to_cut, self.length, self.first) = (Some(file), true, contents.begins, first);
-        Ok(Held { whole, last: contents.last })
+        Ok(held)
     }
 
     fn write(&mut self, epoch: u64, lines: &[u8]) -> io::Result<()> {
@@ -138,16 +141,18 @@ fn part(part: Option<&std::ffi::OsStr>) -> String {
     part.map_or_else(String::new, |part| part.to_string_lossy().into_owned())
 }
 
-/// The last epoch in the files that are full, 0 if there is none.
-fn last_rotated(path: &Path) -> io::Result<u64> {
+/// What the files that are full hold.
+fn held_by_full(path: &Path) -> io::Result<Held> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let (prefix, suffix) = (format!("{}-", part(path.file_stem())), format!(".{}", part(path.extension())));
-    let mut last = 0;
+    let mut newest: Option<(u64, PathBuf)> = None;
     for entry in fs::read_dir(folder)? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
         let epochs = name.strip_prefix(&prefix).and_then(|name| name.strip_suffix(&suffix));
         let end = epochs.and_then(|epochs| epochs.split_once('-')?.1.parse().ok());
-        last = last.max(end.unwrap_or(0));
+        newest = newest.max(end.map(|end| (end, entry.path())));
     }
-    Ok(last)
+    let Some((whole, file)) = newest else { return Ok(Held::default()) };
+    Ok(Held { whole, last: Contents::of(&File::open(file)?)?.last })
 }

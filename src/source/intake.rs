@@ -26,7 +26,7 @@ use crate::state::Ingest;
 /// What is read of the source at once.
 pub(super) const CHUNK: usize = 1 << 16;
 
-/// Bytes that may wait for the disk. While it syncs more come together than it takes to begin: a slow disk syncs more at once.
+/// Bytes that may wait for the disk: more than begin a sync, so that a slow disk syncs more at once.
 pub(super) const WAITING_BYTES: usize = 4 << 20;
 
 /// Bytes with which a sync begins at once.

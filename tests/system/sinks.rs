@@ -66,3 +66,15 @@ fn a_sink_that_fails_holds_up_nothing_and_goes_on_later() {
         assert!(fs::read(lab.path("out/releases.ndjson")).is_ok_and(|found| found == shown));
     }
 }
+
+#[test]
+fn files_that_are_full_are_of_the_same_history_too() {
+    let (lab, pipeline, state) = case("[[sinks]]\npath = 'out/releases.ndjson'\nrotate = '7 epochs'\n");
+    finish(&mut run(&pipeline, &state, 1)).succeeded();
+    let all = lines(&lab.path("out"));
+    // As after a crash between two files, or where somebody took the newest one away.
+    fs::remove_file(lab.path("out/releases.ndjson")).expect("the newest file");
+    finish(&mut run(&pipeline, &lab.path("other state"), 1)).failed(1, &["epoch 35", "not of the history"]);
+    finish(&mut run(&pipeline, &state, 1)).succeeded();
+    assert!(lines(&lab.path("out")) == all);
+}
