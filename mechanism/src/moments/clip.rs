@@ -9,6 +9,7 @@
 //! IEEE rounds correctly) in a fixed order: the same record gives the same integers on every machine.
 
 use super::jointly::quantise_jointly;
+use super::rounding::round_ties_even;
 use super::{QuantisedRows, RECORD_BITS, RecordError};
 
 /// Integer norm of a record of norm ζ.
@@ -274,23 +275,6 @@ pub(super) fn squared_norm<V: Copy + Into<f64>>(row: &[V]) -> f64 {
         lanes.iter_mut().zip(block).for_each(|(lane, value)| *lane += square(value));
     }
     lanes.iter().sum::<f64>() + rest.iter().map(square).sum::<f64>()
-}
-
-/// The middle of [2⁵², 2⁵³].
-const SHIFT: f64 = 1.5 * (1u64 << 52) as f64;
-
-/// The nearest integer of a number below 2⁵¹ in magnitude, ties to even; never −0.
-///
-/// In `[2⁵², 2⁵³]` the numbers are the integers, so the addition rounds and the subtraction is exact.
-/// `f64::round_ties_even` would be a call for every entry on processors without a rounding instruction.
-pub(super) fn round_ties_even(value: f64) -> f64 {
-    (value + SHIFT) - SHIFT
-}
-
-/// A number below 2⁵¹ in magnitude that is an integer, as such. In `[2⁵², 2⁵³]` the bits of a number count it; a cast would
-/// take numbers one by one, for it looks for those beyond the range.
-pub(super) fn as_integer(value: f64) -> i64 {
-    (value + SHIFT).to_bits() as i64 - SHIFT.to_bits() as i64
 }
 
 /// Steps integer entries towards zero, one unit at a time, until their squared norm is at most `limit`, which is at least 0.

@@ -8,8 +8,9 @@
 //! Sums of up to [`NARROW_RECORDS`] records are kept in 64 bits: `|Σq| ≤ Σ|q|² ≤ 2²²·2⁴⁰`. They are lent, not copied, to whoever
 //! takes them, and written over when all have given them back.
 
-use super::clip::{BALL, as_integer, round_ties_even, step_back};
+use super::clip::{BALL, step_back};
 use super::products::BLOCK_ROWS;
+use super::rounding::{as_integer, round_ties_even};
 use super::{
     Accumulators, Clipper, Layout, MomentError, MomentSums, QuantisedRows, RecordError, RunSums, SecondMoment,
 };

@@ -10,6 +10,7 @@ mod clipped;
 mod jointly;
 mod narrow;
 mod products;
+mod rounding;
 mod rows;
 mod run;
 mod sums;
