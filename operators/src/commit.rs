@@ -116,6 +116,10 @@ impl<'scope> Commit<'scope> for StreamVec<'scope, u64, ShardRelease> {
                     && !mark_frontier.less_equal(&next)
                     && let Some(mut parts) = open.remove(&next)
                 {
+                    if parts.releases.is_empty() && release_frontier.is_empty() {
+                        // Marks of an epoch that had not closed when the source ended: it is no release, of any worker.
+                        break;
+                    }
                     times.extend(parts.time.take());
                     match parts.assemble(next, shards) {
                         Ok(epoch) => epochs.push(epoch),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::harness::{
     Assigned, Lab, Random, assigned, await_until, close, finish, hushflow, number, releases, run, run_as_two,
-    sums, sums_of, tail, wait,
+    stop, sums, sums_of, tail, wait,
 };
 use hushflow::operators::{EntityLimits, Several};
 use hushflow::pipeline::Pipeline;
@@ -219,6 +219,45 @@ fn standings_survive_kills_and_other_numbers_of_workers() {
     assert!(sums(&state) == expected, "a bound that a crash has moved");
     let verified = finish(hushflow(["verify"]).arg(&state)).succeeded();
     assert!(verified.err.is_empty(), "{}", verified.err);
+}
+
+/// A file of so many rows, each of another person, that a pipeline follows in epochs of 5000 rows.
+fn followed(lab: &Lab, rows: usize) -> PathBuf {
+    let rows = (0..rows).map(|row| format!("p{row},0.5\n"));
+    lab.write("rows.csv", "who,x\n".to_owned() + &rows.collect::<String>());
+    let text = "name = 'people'
+        source = { path = 'rows.csv', follow = true }
+        columns = [{ name = 'x', lower = -1, upper = 1 }]
+        entity = { column = 'who', participations = 2 }
+        epochs = { records = 5000, horizon = 9 }
+        privacy = { unit = 'entity', epsilon = 1, delta = 1e-6 }
+        release.strategy = 'square-root'
+        state.keep = 'all'";
+    lab.write("followed.toml", text)
+}
+
+#[test]
+fn records_of_an_epoch_that_stays_open_are_no_fault() {
+    let lab = Lab::new();
+    let (pipeline, state) = (followed(&lab, 14_500), lab.path("state"));
+    let counts = || sums(&state).iter().map(|epoch| epoch[0]).collect::<Vec<_>>();
+    let running = run(&pipeline, &state, 2).spawn().expect("the run starts");
+    await_until("two epochs have closed", || releases(&state).len() == 2);
+    // By then whole batches of the third have been read, and who takes part in it is known to no commit.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    stop(&running);
+    wait(running).succeeded();
+    assert_eq!(counts(), [5000, 5000]);
+    let ends = || finish(run(&pipeline, &state, 2).args(["--until-idle", "300ms"])).succeeded();
+    ends();
+    assert_eq!(counts(), [5000, 5000, 4500]);
+    // What comes behind the end of the third is of the fourth, which has not begun by the clock.
+    followed(&lab, 14_900);
+    ends();
+    assert_eq!(counts(), [5000, 5000, 4500]);
+    followed(&lab, 15_100);
+    ends();
+    assert_eq!(counts(), [5000, 5000, 4500, 600]);
 }
 
 #[test]
