@@ -19,8 +19,12 @@ use thiserror::Error;
 
 use crate::estimates::Estimator;
 use crate::pipeline::PublicParameters;
-use crate::state::PublicHeader;
+use crate::state::{MAX_PAYLOAD, PublicHeader};
 use crate::strategies::StrategiesError;
+
+/// Numbers that one release may have, over all keys: at sixteen bytes for each exact sum and as many for each released value they
+/// fill a frame of the log, so none is ever too large to be committed.
+pub const RELEASE_LIMIT: u64 = MAX_PAYLOAD / 32;
 
 /// Shards of a pipeline: the unit of work and of state. Fixed for ever, so that the number of workers may change.
 const SHARDS: u32 = 64;
@@ -47,6 +51,17 @@ pub enum PublicationError {
     /// The bounds can't be used.
     #[error("columns: {0}")]
     Clip(#[from] ClipError),
+    /// More is released at once than a frame of the log holds.
+    #[error(
+        "columns: a release would be {each} moments for each of {keys} keys, and has at most {RELEASE_LIMIT} in all: list fewer keys, \
+         or fewer columns, or release fewer second moments ([privacy] second_moments = \"diagonal\" or \"none\")"
+    )]
+    TooWide {
+        /// Number of keys.
+        keys: u64,
+        /// Moments of one key.
+        each: u64,
+    },
     /// The log's noise is too small for what it promises.
     #[error(
         "the noise multiplier in the public log's header is too small for the (ε, δ) beside it: the log was tampered with"
@@ -281,9 +296,12 @@ fn mechanism(
     noise_multiplier: f64,
 ) -> Result<MatrixMechanism, PublicationError> {
     let privacy = &parameters.privacy;
+    let layout = Layout { dimension: parameters.columns.len(), second: privacy.second_moments };
+    // Before anything is laid out: the header of a log may have been forged.
+    check_width(parameters.keys().into(), layout)?;
     let moments = MomentParameters {
         method: parameters.release.method,
-        layout: Layout { dimension: parameters.columns.len(), second: privacy.second_moments },
+        layout,
         neighbours: privacy.neighbours,
         clip_norm: privacy.clip_norm,
         noise_multiplier: for_records_at_once(parameters, noise_multiplier),
@@ -298,6 +316,18 @@ fn mechanism(
             MatrixMechanism::with_participation(moments, strategy.into(), entity.participation(), horizon)?
         }
     })
+}
+
+/// Whether a release of so many keys fits a frame of the log.
+///
+/// # Errors
+/// [`PublicationError::TooWide`].
+pub fn check_width(keys: u64, layout: Layout) -> Result<(), PublicationError> {
+    let each = layout.coordinates() as u64;
+    match keys.saturating_mul(each) > RELEASE_LIMIT {
+        true => Err(PublicationError::TooWide { keys, each }),
+        false => Ok(()),
+    }
 }
 
 /// The mechanism's sensitivity s is for one record in an epoch; m records move its sums by m·s at most (the layers at the head of

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use crate::harness::{Ended, Lab, finish, hushflow, releases, sums};
+use hushflow::state::{PublicHeader, PublicReader, Store};
 
 /// A pipeline with every section; each field has a line of its own.
 const EVERY_FIELD: &str = "name = 'every'
@@ -217,6 +218,44 @@ fn what_only_the_mechanism_refuses_names_the_file_and_the_section() {
         &["p.toml: release: the horizon is 1000000000000 steps"],
     );
     check("upper = 1\n", "upper = 5e-324\n", &["p.toml: columns: column 0 is bounded by 0"]);
+}
+
+/// More moments than a frame of the log holds.
+const TOO_WIDE: &str =
+    "columns: a release would be 40513501 moments for each of 1 keys, and has at most 33554432";
+
+#[test]
+fn a_release_that_no_log_can_hold_is_refused_before_it_takes_memory() {
+    let lab = Lab::new();
+    lab.write("data.csv", "x\n0.5\n");
+    let columns = |number: u32| {
+        let column = |at| format!("[[columns]]\nname = 'x{at}'\nlower = 0\nupper = 1\n");
+        (1..number).fold("[[columns]]\nname = 'x'\nlower = 0\nupper = 1\n".into(), |all: String, at| {
+            all + &column(at)
+        })
+    };
+    let rest = "[privacy]\nepsilon = 1\ndelta = 1e-6\n[epochs]\nrecords = 1\nhorizon = 9\n[release]\nstrategy = 'identity'\n";
+    let write = |number| {
+        let text = format!("name = 'n'\nsource.path = 'data.csv'\n{}{rest}", columns(number));
+        lab.write("p.toml", text)
+    };
+    let state = lab.path("state");
+    let wide = write(9000);
+    finish(hushflow(["run"]).arg(&wide).arg("--state").arg(&state)).failed(2, &[TOO_WIDE, "list fewer keys"]);
+    finish(hushflow(["plan", "--strategy", "identity"]).arg(&wide)).failed(2, &[TOO_WIDE]);
+    // A log that says so of itself was forged.
+    finish(hushflow(["run"]).arg(write(1)).arg("--state").arg(&state)).succeeded();
+    let header = PublicReader::open(&state).expect("a log").header().clone();
+    let mut parameters: serde_json::Value = serde_json::from_slice(&header.parameters).expect("parameters");
+    let column = parameters["parameters"]["columns"][0].clone();
+    parameters["parameters"]["columns"] = vec![column; 9000].into();
+    let parameters = serde_json::to_vec(&parameters).expect("parameters");
+    let forged = lab.path("forged");
+    drop(Store::open(&forged, &PublicHeader { parameters, ..header }).expect("a state"));
+    for command in ["tail", "verify"] {
+        let ended = finish(hushflow([command]).arg(&forged));
+        assert!(ended.code != Some(0) && ended.err.contains(TOO_WIDE), "{command}: {}", ended.err);
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use hushflow::mechanism::sensitivity::{
 };
 use hushflow::mechanism::strategy::StrategyName;
 use hushflow::mechanism::workload::Workload;
-use hushflow::publication::{PublicationError, calibrate};
+use hushflow::publication::{PublicationError, calibrate, check_width};
 use hushflow::strategies::{Candidate, Objective, Purpose};
 use serde::Serialize;
 
@@ -255,6 +255,7 @@ impl Plan {
 
     /// The mechanism, whose noise is for all records at once, and the noise multiplier of the guarantee.
     fn mechanism(&self, geometry: &MomentGeometry) -> Result<(MomentMechanism, f64), PublicationError> {
+        check_width(self.keys, self.layout)?;
         let near = match self.budget {
             Budget::None => 1.0,
             Budget::NoiseMultiplier(sigma) => sigma.value(),
