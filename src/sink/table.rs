@@ -122,6 +122,7 @@ pub(super) fn push_cell(text: &mut String, cell: &str) {
 }
 
 fn lead(line: &Line<'_>, epoch: &str, from: &str, view: &str, key: &str) -> String {
+    let (view, key) = (plain(view), plain(key));
     let mut text = format!("{epoch:>7}  ");
     if !line.start().is_empty() {
         let _ = write!(text, "{from:<16}  ");
@@ -138,12 +139,14 @@ pub(super) fn short(start: &str) -> &str {
     start.strip_suffix(":00Z").unwrap_or(start)
 }
 
+/// A name as a log has it, without what would move a terminal's cursor or end the line.
+pub(super) fn plain(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
 pub(super) fn cut(title: &str) -> String {
-    if title.chars().count() < CELL {
-        title.into()
-    } else {
-        title.chars().take(CELL - 2).chain(['…']).collect()
-    }
+    let title = plain(title);
+    if title.chars().count() < CELL { title } else { title.chars().take(CELL - 2).chain(['…']).collect() }
 }
 
 /// `value ± reach`, both to the place of the reach's second digit.

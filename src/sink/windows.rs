@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use serde_json::{Map, Value};
 
 use super::csv::csv_line;
-use super::table::{SHOWN, push, push_cell, short};
+use super::table::{SHOWN, cut, plain, push, push_cell, short};
 use super::{Format, start_of};
 use crate::estimates::{Estimator, WindowPublication};
 use crate::runtime::WindowOutput;
@@ -136,14 +136,14 @@ impl WindowWriter {
         };
         let mut text = self.lead("epoch", "from", "key", &self.start(1));
         for column in self.publication.parameters().columns.iter().take(SHOWN) {
-            push_cell(&mut text, &super::table::cut(&format!("{what} {}", column.name)));
+            push_cell(&mut text, &cut(&format!("{what} {}", column.name)));
         }
         format!("±: standard deviation of the noise\n{text}")
     }
 
     fn lead(&self, epoch: &str, from: &str, key: &str, start: &str) -> String {
         let from = if start.is_empty() { String::new() } else { format!("{from:<16}  ") };
-        format!("{epoch:>7}  {from}{key:<8}")
+        format!("{epoch:>7}  {from}{:<8}", plain(key))
     }
 
     fn line(&self, output: &WindowOutput) -> String {
@@ -152,7 +152,7 @@ impl WindowWriter {
         let mut text = self.lead(&output.epoch.to_string(), short(&start), key, &start);
         let found = &output.found;
         if let Some(message) = found.get("refusal").and_then(|refusal| refusal["message"].as_str()) {
-            return text + "  no estimate: " + message;
+            return text + "  no estimate: " + &plain(message);
         }
         let number = |name: &str, place: usize| found.get(name).and_then(|list| list[place].as_f64());
         for place in 0..parameters.columns.len().min(SHOWN) {

@@ -259,6 +259,25 @@ fn a_release_that_no_log_can_hold_is_refused_before_it_takes_memory() {
 }
 
 #[test]
+fn no_name_moves_the_cursor_of_a_terminal() {
+    let lab = Lab::new();
+    lab.write("data.csv", "\"x\u{1b}[2J\",k\n0.5,a\n");
+    let text = "name = 'n'
+source.path = 'data.csv'
+columns = [{ name = \"x\\u001b[2J\", lower = 0, upper = 1 }]
+key = { column = 'k', values = ['a', \"b\\u001b[2J\\nb\"] }
+epochs = { records = 1, horizon = 2 }
+privacy = { epsilon = 1, delta = 1e-6 }
+release.strategy = 'identity'
+";
+    let state = lab.path("state");
+    finish(hushflow(["run"]).arg(lab.write("p.toml", text)).arg("--state").arg(&state)).succeeded();
+    let shown = finish(hushflow(["tail"]).arg(&state)).succeeded().out;
+    assert_eq!(shown.lines().count(), 4, "a legend, titles, and a line for each key: {shown}");
+    assert!(!shown.contains('\u{1b}') && shown.contains("b\u{fffd}[2J\u{fffd}b"), "{shown}");
+}
+
+#[test]
 fn extreme_but_possible_values_never_panic() {
     let numbers = ["1e-308", "5e-324", "1e308", "1e-30", "1e30"];
     for (name, values) in [
