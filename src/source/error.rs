@@ -168,6 +168,9 @@ pub enum Defect {
     /// A CSV row has not as many fields as the header.
     #[error("the row has not as many fields as the header")]
     FieldCount,
+    /// An earlier run has read the beginning of the line, which was the end of its file then.
+    #[error("an earlier run has read the beginning of this line as the last row of the file")]
+    Continued,
     /// A line is not a JSON object.
     #[error("the line is not a JSON object")]
     NotAnObject,

@@ -108,6 +108,19 @@ impl Origin {
         }
     }
 
+    /// Whether what comes at `offset` of a file goes on with a line that was the file's last one when it was read up to there.
+    pub(super) fn goes_on_in_line(&self, file: u32, offset: u64) -> Result<bool, SourceError> {
+        let path = match self {
+            Origin::Files(paths) if offset > 0 => paths.get(file as usize),
+            _ => None,
+        };
+        let Some(path) = path else { return Ok(false) };
+        let mut around = Vec::new();
+        let read = open_at(path, offset - 1)?.take(2).read_to_end(&mut around);
+        read.map_err(|source| io_error(path, source))?;
+        Ok(around.len() == 2 && !around.iter().any(|byte| matches!(byte, b'\r' | b'\n')))
+    }
+
     /// Whether a header that never came is no fault, but one that may still come.
     pub(super) fn may_begin_later(&self) -> bool {
         matches!(self, Origin::Followed(_))

@@ -11,7 +11,7 @@ use hushflow_mechanism::epochs::{Clock, Schedule};
 
 use super::control::Control;
 use super::csv::{CsvRows, header_row};
-use super::error::SourceError;
+use super::error::{Defect, SourceError};
 use super::files::{Opened, Origin, Stream, io_error};
 use super::follow::Followed;
 use super::ndjson::NdjsonRows;
@@ -20,6 +20,9 @@ use super::row::{Outcome, RECORD_LIMIT, Row, Rows};
 use super::{BATCH_RECORDS, Batch, Counters, Event, Mark, Position};
 use crate::pipeline::{Format, Pipeline, RowPolicies, Source};
 use crate::state::Ingest;
+
+const REST: &str = "an earlier run has read the beginning of a line as the last row of the file, and the line has gone on since: its rest is \
+    not used; a file that is still written is read with follow = true, which waits for whole lines";
 
 /// Reads a pipeline's source.
 pub struct SourceReader {
@@ -45,6 +48,8 @@ pub struct SourceReader {
     roles: Roles,
     rows: Option<Box<dyn Rows>>,
     row: Row,
+    /// What comes next is the rest of a row that an earlier run has read.
+    continues: bool,
     /// The place of the next row, where no file is open.
     position: Position,
     clock: Clock,
@@ -147,6 +152,7 @@ impl SourceReader {
             roles: Roles::new(pipeline, source),
             rows: None,
             row: Row::default(),
+            continues: false,
             position: if again { Position::START } else { position },
             clock,
             closed: committed,
@@ -286,7 +292,13 @@ impl SourceReader {
             let Some(rows) = &mut self.rows else { return Ok(None) };
             let path = || self.origin.name(before.file);
             match rows.read(&mut self.row).map_err(|source| io_error(&path(), source))? {
-                Outcome::Row => return Ok(Some(before)),
+                Outcome::Row => {
+                    if std::mem::take(&mut self.continues) {
+                        self.row.defect = Some(Defect::Continued);
+                        self.control.notice(&format!("{}: {REST}", self.origin.name(before.file).display()));
+                    }
+                    return Ok(Some(before));
+                }
                 Outcome::TooLong => {
                     let line = rows.line();
                     return Err(SourceError::RecordTooLong { path: path(), line, limit: RECORD_LIMIT });
@@ -308,6 +320,7 @@ impl SourceReader {
     fn open_file(&mut self) -> Result<(), SourceError> {
         let Position { file, offset, line, .. } = self.position;
         let opened = self.origin.open(file, (offset, line), &self.roles.wanted)?;
+        self.continues = self.origin.goes_on_in_line(file, offset)?;
         if file == 0 && opened.is_none() && self.format == Format::Csv && self.expects_header {
             // Nothing has ever come into the journal.
             return Err(SourceError::NoHeader { path: self.origin.name(file) });

@@ -380,3 +380,24 @@ fn lateness_of_real_flights_is_as_computed_offline() {
     }
     assert!(fractions[0] > 0.5 && fractions.is_sorted_by(|a, b| a > b), "{fractions:?}");
 }
+
+#[test]
+fn the_rest_of_a_row_that_was_read_as_the_last_one_is_none() {
+    let check = |name: &str, [before, after]: [&str; 2], expected: &[f64], malformed| {
+        let (directory, pipeline) = pipeline(&[(name, before.as_bytes())], BY_COUNT);
+        let (mut first, marks) = drain(&mut SourceReader::open(&pipeline).unwrap()).unwrap();
+        let Mark { epoch, resume } = marks.last().copied().unwrap();
+        std::fs::write(directory.path().join(name), format!("{before}{after}")).unwrap();
+        let mut reader = SourceReader::resume(&pipeline, resume, epoch).unwrap();
+        first.append(&mut drain(&mut reader).unwrap().0);
+        assert_eq!(values(&first), expected, "{before:?} {after:?}");
+        assert_eq!(reader.counters().malformed, malformed, "{before:?} {after:?}");
+    };
+    check("a.csv", ["x\n0.5\n0.625", "125\n0.75\n"], &[0.5, 0.625, 0.75], 1);
+    check("a.csv", ["x\n0.5\n0.625", "\n0.75\n"], &[0.5, 0.625, 0.75], 0);
+    check("a.csv", ["x\n0.5\n0.625\n", "0.75"], &[0.5, 0.625, 0.75], 0);
+    check("a.csv", ["x\r\n0.5\r\n", "0.75"], &[0.5, 0.75], 0);
+    check("a.csv", ["x\n0.5\n0.625", ""], &[0.5, 0.625], 0);
+    // Of the line of JSON nothing had counted.
+    check("a.ndjson", ["{\"x\":0.5}\n{\"x\":", "1}\n{\"x\":0.75}\n"], &[0.5, 0.75], 1);
+}
