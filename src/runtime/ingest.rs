@@ -7,9 +7,11 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use sha2::{Digest, Sha256};
+
 use super::journal::Recorded;
 use super::{Options, RunError};
-use crate::pipeline::{Format, Input, Pipeline, Protocol, Source};
+use crate::pipeline::{Broker, Format, Input, Pipeline, Protocol, Source};
 use crate::source::{Connections, Control, Followed, Intake, Position, SourceError, SourceReader};
 use crate::state::{Ingest, IngestPlace, Store};
 
@@ -40,9 +42,9 @@ impl fmt::Debug for Acknowledge {
     }
 }
 
-/// Which kind of place a position is. The numbers are in the private log.
+/// Which kind of place a position is. The numbers are in the private log, as the low byte of [`Recorded::partition`].
 #[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
+#[repr(u8)]
 pub(super) enum Partition {
     /// Files that the pipeline lists, or the standard input.
     Source = 0,
@@ -75,6 +77,36 @@ impl Partition {
             Input::Files(_) if source.format == Format::Parquet => Partition::Parquet,
             _ => Partition::Source,
         }
+    }
+}
+
+/// What of a source is recorded beside its place: which kind of place it is, and above that, of a stream of a server, the first bits
+/// of a hash of which it is. A server may move, and logs of before have no hash.
+pub(super) fn partition_of(source: &Source) -> u32 {
+    let stream = match &source.input {
+        Input::Broker(broker) => stream_hash(broker),
+        _ => 0,
+    };
+    stream << u8::BITS | Partition::of(source) as u32
+}
+
+/// 24 bits, never zero.
+fn stream_hash(Broker { database, stream, partition, .. }: &Broker) -> u32 {
+    let mut digest = Sha256::new();
+    digest.update(database.unwrap_or(0).to_le_bytes());
+    digest.update(partition.unwrap_or(0).to_le_bytes());
+    digest.update(stream);
+    let [a, b, c, ..] = *digest.finalize().first_chunk::<4>().expect("a digest has 32 bytes");
+    u32::from_le_bytes([a, b, c, 0]).max(1)
+}
+
+/// Whether a place that was recorded as that of the partition `before` is one in `now`.
+fn is_place_in(now: u32, before: u32) -> Result<(), RunError> {
+    let (kinds, streams) = ([now, before].map(|it| it as u8), [now, before].map(|it| it >> u8::BITS));
+    match () {
+        () if kinds[0] != kinds[1] => Err(RunError::OtherSource),
+        () if streams[0] != streams[1] && streams[1] != 0 => Err(RunError::OtherStream),
+        () => Ok(()),
     }
 }
 
@@ -150,8 +182,7 @@ pub(super) fn sources(
     options: &Options,
 ) -> Result<Opened, RunError> {
     let journaled = pipeline.sources.iter().any(|source| source.journal);
-    let before = |recorded: &Recorded| recorded.partition == Partition::Journal as u32;
-    let kept = recorded.iter().flatten().any(before) || store.has_ingest()?;
+    let kept = recorded.iter().flatten().any(Recorded::is_journal) || store.has_ingest()?;
     if kept && !journaled {
         return Err(RunError::JournalOff);
     }
@@ -182,23 +213,20 @@ impl Opening<'_> {
         number: usize,
         recorded: Option<Recorded>,
     ) -> Result<(SourceReader, Option<Taking>), RunError> {
-        let (control, partition, committed) = (&self.options.control, Partition::of(source), self.committed);
-        let before = recorded.map(|recorded| recorded.partition);
+        let (control, committed) = (&self.options.control, self.committed);
         let position = recorded.map_or(Position::START, |Recorded { resume, .. }| resume.position);
-        if partition == Partition::Journal {
+        if source.journal {
             // What earlier runs read without a journal is behind; only their clock goes on.
-            let in_journal = before == Some(Partition::Journal as u32);
+            let in_journal = recorded.as_ref().is_some_and(Recorded::is_journal);
             let position =
                 if in_journal { position } else { Position { clock: position.clock, ..Position::START } };
             return self.journaled(source, position);
         }
-        if before.is_some_and(|before| before != partition as u32) {
-            return Err(RunError::OtherSource);
-        }
+        recorded.map_or(Ok(()), |recorded| is_place_in(partition_of(source), recorded.partition))?;
         let read = (self.pipeline, source);
         let reader = match &source.input {
             Input::Followed(files) => {
-                let reached = before.map(|_| position.file);
+                let reached = recorded.map(|_| position.file);
                 let list = if self.pipeline.has_several_sources() { number + 1 } else { 0 };
                 let kept = (self.options.state.as_path(), list);
                 let files = Followed::kept(files, source.format, control, kept, reached)?;

@@ -119,11 +119,16 @@ impl Start {
 #[derive(Clone, Copy)]
 pub(super) struct Recorded {
     pub(super) resume: Resume,
-    /// Which kind of place it is: a [`Partition`].
+    /// What it is a place in, as [`partition_of`](super::ingest::partition_of) says.
     pub(super) partition: u32,
 }
 
 impl Recorded {
+    /// Whether it is a place in the ingest journal.
+    pub(super) fn is_journal(&self) -> bool {
+        self.partition == Partition::Journal as u32
+    }
+
     /// Those of the last committed epoch, one for each of so many sources; none if there is no such epoch. A source that is
     /// alone has a position without the row from which on rows are late, for it is always waited for.
     pub(super) fn of(recovered: &Recovered, sources: usize) -> Result<Option<Vec<Self>>, RunError> {
@@ -152,19 +157,19 @@ pub fn journaled(positions: &[SourcePosition]) -> Option<IngestPlace> {
 }
 
 /// What is recorded of where a source goes on, beside so many others.
-fn recorded(resume: &Resume, partition: Partition, sources: usize) -> Result<SourcePosition, bincode::Error> {
+fn recorded(resume: &Resume, partition: u32, sources: usize) -> Result<SourcePosition, bincode::Error> {
     let payload = match sources {
         1 => options().serialize(&resume.position)?,
         _ => options().serialize(resume)?,
     };
-    Ok(SourcePosition { partition: partition as u32, offset: resume.position.offset, payload })
+    Ok(SourcePosition { partition, offset: resume.position.offset, payload })
 }
 
 /// The store behind the commit operator, and the ingest journal if the source has one.
 pub(super) struct Journal {
     store: Store,
-    /// Of each source.
-    partitions: Vec<Partition>,
+    /// Of each source what is recorded beside its place.
+    partitions: Vec<u32>,
     ingest: Option<Arc<Ingest>>,
     /// How entities stand after what is committed, where they are protected as a whole.
     standings: Option<Standings>,
@@ -230,7 +235,7 @@ impl CommitLog<Mark> for Journal {
             self.checkpoint(epoch)?;
         }
         self.advance(since)?;
-        let journaled = self.partitions.iter().position(|&partition| partition == Partition::Journal);
+        let journaled = self.partitions.iter().position(|&partition| partition == Partition::Journal as u32);
         let last = epochs.last().zip(journaled).and_then(|(epoch, source)| resumes(epoch).nth(source));
         if let (Some(ingest), Some(Resume { position, .. })) = (&self.ingest, last) {
             ingest.discard_before(IngestPlace { session: position.file, offset: position.offset })?;
@@ -243,7 +248,7 @@ impl Journal {
     /// `standings`: how entities stand after the epochs in the store.
     pub(super) fn new(
         store: Store,
-        (partitions, ingest): (Vec<Partition>, Option<Arc<Ingest>>),
+        (partitions, ingest): (Vec<u32>, Option<Arc<Ingest>>),
         standings: Option<Standings>,
         metrics: Arc<Metrics>,
     ) -> Self {

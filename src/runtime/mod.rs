@@ -52,7 +52,7 @@ use crate::state::{PublicHeader, PublicReader, Recovered, Stamp, StateError, Sto
 use crate::strategies::{Progress, of_pipeline};
 use cluster::execute;
 use feed::{Feed, channels};
-use ingest::{Opened, Partition, Taking, sources as open_sources};
+use ingest::{Opened, Taking, partition_of, sources as open_sources};
 use journal::{Journal, Recorded, Start};
 use merge::Merge;
 use moments::Moments;
@@ -112,6 +112,12 @@ pub enum RunError {
          state directory"
     )]
     OtherSource,
+    /// The state holds a place in another stream of a server.
+    #[error(
+        "the last run read another stream, or another partition or database, than `stream`, `partition` and `path` name now, so \
+         where it stopped means nothing here: name that one, or begin a new state directory"
+    )]
+    OtherStream,
     /// Moments are no estimates of windows.
     #[error("[release] names no estimator of windows: run it as a pipeline of moments")]
     Moments,
@@ -359,7 +365,7 @@ fn open<C: Content>(
     let committed = start.first_epoch - 1;
     let (readers, taking) = open_sources(pipeline, &store, recorded, committed, options)?;
     let ingest = taking.as_ref().map(|taking| Arc::clone(&taking.ingest));
-    let partitions = pipeline.sources.iter().map(Partition::of).collect();
+    let partitions = pipeline.sources.iter().map(partition_of).collect();
     let mut journal = Journal::new(store, (partitions, ingest), standings, Arc::clone(&options.metrics));
     let audience = content.audience(&mut journal, PublicReader::open(&options.state)?, committed)?;
     Ok((Lead { start, journal, audience }, (readers, taking)))

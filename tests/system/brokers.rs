@@ -173,6 +173,15 @@ fn a_stream_of_redis_that_went_back_is_refused() {
     }
     wait(case.start(&pipeline, &["--until-idle", "1s"])).succeeded();
     let other = client.as_mut().expect("a client");
+    other.redis(&["COPY", "rows", "others"]);
+    let named = |from: &str, to: &str| {
+        let text = std::fs::read_to_string(&pipeline).expect("the pipeline").replace(from, to);
+        case.lab.write("other.toml", text)
+    };
+    let refused = ["the last run read another stream"];
+    finish(&mut run(&named("'rows'", "'others'"), &case.state(), 1)).failed(1, &refused);
+    let port = server.port.to_string();
+    finish(&mut run(&named(&port, &format!("{port}/1")), &case.state(), 1)).failed(1, &refused);
     other.redis(&["DEL", "rows"]);
     finish(&mut run(&pipeline, &case.state(), 1)).failed(1, &["redis://127.0.0.1", "not there any more"]);
     other.redis(&["XADD", "rows", "1-1", "a", "1"]);
