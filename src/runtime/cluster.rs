@@ -18,7 +18,7 @@ use timely::communication::allocator::{AllocatorBuilder, ProcessBuilder};
 use timely::worker::Worker;
 use tracing::info;
 
-use crate::source::keep_alive;
+use crate::source::{Control, connect, keep_alive};
 
 const MAGIC: [u8; 8] = *b"hushflow";
 const VERSION: u32 = 1;
@@ -50,6 +50,19 @@ pub enum ClusterError {
         /// Number of addresses.
         processes: usize,
     },
+    /// Two processes have one address.
+    #[error("processes {first} and {second} are both at {address}: give each an address of its own")]
+    SameAddress {
+        /// One of them.
+        first: usize,
+        /// The other.
+        second: usize,
+        /// Where both are said to be.
+        address: String,
+    },
+    /// The run was stopped before all had come.
+    #[error("stopped while waiting for the other processes")]
+    Stopped,
     /// The address of this process can't be listened at.
     #[error("can't listen at {address}: {source}")]
     Listen {
@@ -134,15 +147,17 @@ impl Greeting {
 }
 
 impl Cluster {
-    /// Connects to all other processes. `pipeline` identifies what is run.
+    /// Connects to all other processes, unless the run is stopped before. `pipeline` identifies what is run.
     pub(super) fn connect(
         &self,
         workers: usize,
         pipeline: &[u8],
+        control: &Control,
     ) -> Result<Vec<Option<TcpStream>>, ClusterError> {
         let processes = self.hosts.len();
         let address = self.hosts.get(self.process);
         let address = address.ok_or(ClusterError::Process { process: self.process, processes })?.clone();
+        self.check_addresses()?;
         let greeting = Greeting {
             process: self.process as u32,
             workers: workers as u32,
@@ -153,16 +168,32 @@ impl Cluster {
         let listener = listener.map_err(|source| ClusterError::Listen { address, source })?;
         let mut sockets: Vec<Option<TcpStream>> = (0..processes).map(|_| None).collect();
         for (process, socket) in sockets.iter_mut().enumerate().take(self.process) {
-            *socket = Some(self.call(process, greeting, deadline)?);
+            *socket = Some(self.call(process, greeting, deadline, control)?);
         }
-        self.await_calls(&listener, greeting, deadline, &mut sockets)?;
+        self.await_calls(&listener, greeting, deadline, control, &mut sockets)?;
         Ok(sockets)
     }
 
-    fn call(&self, process: usize, greeting: Greeting, deadline: Instant) -> Result<TcpStream, ClusterError> {
+    fn check_addresses(&self) -> Result<(), ClusterError> {
+        for (second, address) in self.hosts.iter().enumerate() {
+            if let Some(first) = self.hosts[..second].iter().position(|other| other == address) {
+                return Err(ClusterError::SameAddress { first, second, address: address.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    fn call(
+        &self,
+        process: usize,
+        greeting: Greeting,
+        deadline: Instant,
+        control: &Control,
+    ) -> Result<TcpStream, ClusterError> {
         let address = &self.hosts[process];
         loop {
-            let reason = match TcpStream::connect(address).and_then(|mut stream| {
+            // Within a time, for a machine that is not there yet may not even refuse.
+            let reason = match connect(address).and_then(|mut stream| {
                 stream.write_all(&greeting.encode())?;
                 let answer = read_greeting(&mut stream, deadline)?;
                 Ok((stream, answer))
@@ -180,6 +211,9 @@ impl Cluster {
                 }
                 Err(error) => error.to_string(),
             };
+            if control.is_stopped() {
+                return Err(ClusterError::Stopped);
+            }
             if Instant::now() >= deadline {
                 let seconds = self.patience.as_secs();
                 return Err(ClusterError::Unreached { process, address: address.clone(), seconds, reason });
@@ -193,6 +227,7 @@ impl Cluster {
         listener: &TcpListener,
         greeting: Greeting,
         deadline: Instant,
+        control: &Control,
         sockets: &mut [Option<TcpStream>],
     ) -> Result<(), ClusterError> {
         listener.set_nonblocking(true).map_err(ClusterError::Network)?;
@@ -206,7 +241,7 @@ impl Cluster {
                     stream.set_nonblocking(false).map_err(ClusterError::Network)?;
                     // Whoever calls and says nothing sensible is not one of us: wait for the others.
                     let Ok(bytes) = read_greeting(&mut stream, deadline) else { continue };
-                    if stream.write_all(&greeting.encode()).is_err() {
+                    if bytes[..MAGIC.len()] != MAGIC || stream.write_all(&greeting.encode()).is_err() {
                         continue;
                     }
                     let process = greeting.check(bytes)?;
@@ -219,6 +254,9 @@ impl Cluster {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(RETRY),
                 Err(error) => return Err(ClusterError::Network(error)),
+            }
+            if control.is_stopped() {
+                return Err(ClusterError::Stopped);
             }
             if Instant::now() >= deadline {
                 return Err(ClusterError::Missing { missing, seconds: self.patience.as_secs() });
@@ -249,7 +287,7 @@ pub fn is_lost_peer(panic: &PanicHookInfo<'_>) -> bool {
 /// Runs `work` on every worker of this process and gives what each gave.
 pub(super) fn execute<T: Send + 'static>(
     workers: usize,
-    cluster: Option<(&Cluster, &[u8])>,
+    cluster: Option<(&Cluster, &[u8], &Control)>,
     fault: &Fault,
     work: impl Fn(&mut Worker) -> T + Send + Sync + 'static,
 ) -> Result<Vec<T>, super::RunError> {
@@ -262,8 +300,8 @@ pub(super) fn execute<T: Send + 'static>(
             let builders = local.into_iter().map(AllocatorBuilder::Process).collect();
             timely::execute::execute_from(builders, Box::new(()), config, work)
         }
-        Some((cluster, pipeline)) => {
-            let sockets = cluster.connect(workers, pipeline)?;
+        Some((cluster, pipeline, control)) => {
+            let sockets = cluster.connect(workers, pipeline, control)?;
             let (builders, guard) =
                 initialize_networking_from_sockets(local, sockets, cluster.process, workers, hooks)
                     .map_err(ClusterError::Network)?;
@@ -295,7 +333,9 @@ mod tests {
                 let cluster = Cluster { process, hosts, patience, on_fault: |reason| panic!("{reason}") };
                 let (workers, pipeline) = (workers[process], pipelines[process]);
                 std::thread::spawn(move || {
-                    let sockets = cluster.connect(workers, pipeline).map_err(|error| error.to_string())?;
+                    let sockets = cluster
+                        .connect(workers, pipeline, &Control::new())
+                        .map_err(|error| error.to_string())?;
                     Ok(sockets.iter().flatten().count())
                 })
             })
@@ -328,11 +368,48 @@ mod tests {
         let patience = Duration::from_millis(200);
         let on_fault = |reason: &str| panic!("{reason}");
         let wait = |process| Cluster { process, hosts: hosts.clone(), patience, on_fault };
-        let error = wait(1).connect(1, b"p").unwrap_err().to_string();
+        let connect = |process| wait(process).connect(1, b"p", &Control::new()).unwrap_err().to_string();
+        let error = connect(1);
         assert!(error.contains("process 0 was not reached"), "{error}");
-        let error = wait(0).connect(1, b"p").unwrap_err().to_string();
+        let error = connect(0);
         assert!(error.contains("1 of the processes after this one"), "{error}");
-        let error = wait(2).connect(1, b"p").unwrap_err().to_string();
+        let error = connect(2);
         assert!(error.contains("process 2 of 2"), "{error}");
+    }
+
+    #[test]
+    fn whoever_is_none_of_us_is_not_minded() {
+        let hosts = free_addresses(2);
+        let patience = Duration::from_secs(5);
+        let process = |process| Cluster { process, hosts: hosts.clone(), patience, on_fault: |_| panic!() };
+        let first = process(0);
+        let waiting = std::thread::spawn(move || first.connect(1, b"p", &Control::new()).is_ok());
+        let stray = std::iter::repeat_with(|| TcpStream::connect(&hosts[0])).find_map(Result::ok);
+        stray.unwrap().write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+        assert!(process(1).connect(1, b"p", &Control::new()).is_ok());
+        assert!(waiting.join().unwrap());
+    }
+
+    #[test]
+    fn one_address_is_not_that_of_two() {
+        let hosts = vec!["127.0.0.1:1".into(), "127.0.0.1:2".into(), "127.0.0.1:1".into()];
+        let patience = Duration::from_secs(60);
+        let cluster = Cluster { process: 0, hosts, patience, on_fault: |_| panic!() };
+        let error = cluster.connect(1, b"p", &Control::new()).unwrap_err().to_string();
+        assert!(error.contains("processes 0 and 2 are both at 127.0.0.1:1"), "{error}");
+    }
+
+    #[test]
+    fn a_stop_ends_the_wait_for_the_others() {
+        let hosts = free_addresses(2);
+        let control = Control::new();
+        control.stop();
+        for process in [0, 1] {
+            let patience = Duration::from_secs(60);
+            let cluster = Cluster { process, hosts: hosts.clone(), patience, on_fault: |_| panic!() };
+            let begun = Instant::now();
+            assert!(matches!(cluster.connect(1, b"p", &control), Err(ClusterError::Stopped)));
+            assert!(begun.elapsed() < patience / 2);
+        }
     }
 }

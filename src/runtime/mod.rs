@@ -277,7 +277,7 @@ fn drive<C: Content>(pipeline: &Pipeline, options: &Options, content: C) -> Resu
     };
     // With the kind of noise: one process with seeded noise would make the releases of all not private.
     let identity = [&parameters[..], &[u8::from(noise.is_private())]].concat();
-    let cluster = options.cluster.as_ref().map(|cluster| (cluster, &identity[..]));
+    let cluster = options.cluster.as_ref().map(|cluster| (cluster, &identity[..], &options.control));
     if let Some(start) = &start {
         options.metrics.begin(generation, start.first_epoch - 1, &pipeline.epochs.schedule);
         info!(generation, first_epoch = start.first_epoch, "the run goes on after what is committed");
@@ -286,7 +286,14 @@ fn drive<C: Content>(pipeline: &Pipeline, options: &Options, content: C) -> Resu
     if let Err(error) = &worked {
         fault.raise(error);
     }
-    let ends = worked?;
+    let ends = match worked {
+        // Nothing has begun, so nothing is left half done.
+        Err(RunError::Cluster(ClusterError::Stopped)) => {
+            let first = start.map_or(1, |start| start.first_epoch);
+            return Ok(Summary { epochs: first..first, generation, counters: Counters::default() });
+        }
+        worked => worked?,
+    };
     // After a fault the reader is left alone: it may be waiting for rows that never come.
     if let Some(reason) = fault.reason() {
         error!(reason, "a fault has ended the run");
