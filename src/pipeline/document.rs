@@ -190,7 +190,12 @@ impl<'a> Section<'a> {
                 let name = self.dotted(found);
                 let hint = match closest(found, &asked) {
                     Some(meant) => format!("did you mean {meant}?"),
-                    None => format!("expected one of {}", asked.join(", ")),
+                    None => {
+                        let first = |&(at, key): &(usize, &&str)| !asked[..at].contains(key);
+                        let each: Vec<_> =
+                            asked.iter().enumerate().filter(first).map(|(_, key)| *key).collect();
+                        format!("expected one of {}", each.join(", "))
+                    }
                 };
                 self.document.report(key.span(), &name, format!("unknown field: {hint}"));
             }

@@ -186,8 +186,19 @@ fn key_values(fields: Vec<Field<'_, &str>>) -> Vec<String> {
     if let Some(twice) = fields.iter().find(|field| !seen.insert(field.value)) {
         twice.report(format!("the key {:?} is listed twice: remove one", twice.value));
     }
+    if let Some(padded) = fields.iter().find(|field| is_padded(field.value)) {
+        padded.report(format!("the key {:?} {PADDED}", padded.value));
+    }
     fields.iter().map(|field| field.value.into()).collect()
 }
+
+/// Whether no row has this key, because blanks around what a row holds are not looked at.
+fn is_padded(key: &str) -> bool {
+    key.trim_ascii() != key
+}
+
+const PADDED: &str = "begins or ends with a blank, and blanks around a key in a row are not part of it, so no row would have it: remove \
+    the blank";
 
 /// One key a line; empty lines are passed over.
 fn read_key_values(path: &Path) -> Result<Vec<String>, String> {
@@ -198,6 +209,9 @@ fn read_key_values(path: &Path) -> Result<Vec<String>, String> {
     for (index, value) in text.lines().enumerate().filter(|(_, value)| !value.is_empty()) {
         if !seen.insert(value) {
             return Err(format!("{at}:{}: the key {value:?} is listed twice: remove one", index + 1));
+        }
+        if is_padded(value) {
+            return Err(format!("{at}:{}: the key {value:?} {PADDED}", index + 1));
         }
         values.push(value.into());
     }

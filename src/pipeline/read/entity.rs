@@ -19,7 +19,8 @@ pub(super) fn entity<'a>(root: &Section<'a>, roles: &mut Roles<'a>) -> Option<Op
             None
         }
         (Some(Unit::Record), Some(_)) | (None, Some(_)) => {
-            root.report("a section [entity] needs unit = \"entity\" in [privacy]: what is protected must be said there");
+            let section = root.peek("entity");
+            section.as_ref().unwrap_or(root).report("a section [entity] needs unit = \"entity\" in [privacy]: what is protected must be said there");
             None
         }
         _ => Some(entity),

@@ -100,7 +100,24 @@ fn input(section: &Section<'_>, paths: &[Text<'_>], flags: &Flags, base: &Path) 
             paths[1].report("one directory or pattern is followed, such as path = \"log/*.csv\"");
             None
         }
-        paths => Some(Input::Files(paths.iter().map(|path| base.join(path.value)).collect())),
+        paths => files(paths, base),
+    }
+}
+
+/// Files that are there or will be when the run begins.
+fn files(paths: &[Text<'_>], base: &Path) -> Option<Input> {
+    let is_followed = |path: &&Text<'_>| {
+        let full = base.join(path.value);
+        full.is_dir() || (path.value.contains(['*', '?']) && !full.exists())
+    };
+    match paths.iter().find(is_followed) {
+        None => Some(Input::Files(paths.iter().map(|path| base.join(path.value)).collect())),
+        Some(path) => {
+            path.report(
+                "a directory or a pattern of names is followed: add follow = true (and end the run by --until-idle or a signal)",
+            );
+            None
+        }
     }
 }
 
@@ -186,7 +203,9 @@ pub(super) fn broker<'a>(
         None => (place, Some(None)),
     };
     let address = if has_port(place) { place.into() } else { format!("{place}:{port}") };
-    let Some(database) = database.filter(|_| has_port(&address)) else {
+    // A port that is none, and no address of many colons.
+    let odd_port = !has_port(place) && place.contains(':') && !place.ends_with(']');
+    let Some(database) = database.filter(|_| has_port(&address) && !odd_port) else {
         // Not as it was found: it may hold a password.
         path.report(
             "expected redis://[user:password@]host[:port][/database], nats://[user:password@]host[:port] or \
@@ -381,6 +400,18 @@ mod tests {
         check("path = 'log/*.csv', follow = true", Some(Input::Followed(pattern)));
         check("path = '*/a.csv', follow = true", None);
         check("path = ['a.csv', 'b.csv'], follow = true", None);
+        check("path = 'log/*.csv'", None);
+        check("path = '/', format = 'csv'", None);
+        for (source, part) in [
+            ("path = 'log/*.csv'", "add follow = true"),
+            ("path = '/', format = 'csv'", "add follow = true"),
+            ("path = 'a.csv', idle = '3s'", "one of several [[sources]]"),
+            ("path = 'a.csv', arrival = 'x'", "stand in [epochs]"),
+        ] {
+            assert!(parse(source).is_err_and(|error| error.contains(part)), "{source}");
+        }
+        let unknown = parse("path = 'a.csv', zzzzzzzzz = 1").unwrap_err();
+        assert_eq!(unknown.matches("largest_jump").count(), 1, "each once: {unknown}");
     }
 
     #[test]
@@ -402,6 +433,9 @@ mod tests {
             |user: Option<&str>| Some(Credentials { user: user.map(String::from), secret: "hidden".into() });
         check("redis://h", Some(broker(Protocol::Redis, "h:6379", None, None)));
         check("redis://h:1/", Some(broker(Protocol::Redis, "h:1", None, None)));
+        check("redis://[::1]", Some(broker(Protocol::Redis, "[::1]:6379", None, None)));
+        check("redis://:hidden@h:99999", None);
+        check("nats://h:", None);
         check("redis://:hidden@h/3", Some(broker(Protocol::Redis, "h:6379", secret(None), Some(3))));
         check("nats://u:hidden@h:1", Some(broker(Protocol::Nats, "h:1", secret(Some("u")), None)));
         check("nats://hidden@h", Some(broker(Protocol::Nats, "h:4222", secret(None), None)));

@@ -38,6 +38,11 @@ pub(super) fn sources<'a>(
 ) -> Option<Sources> {
     let Some(field) = root.get("sources") else {
         let (source, rows, id) = required(root, "source", |section| {
+            for key in ["name", "arrival", "clock", "allowed_lateness", "idle"] {
+                if let Some(field) = section.get(key) {
+                    field.report(ALONE);
+                }
+            }
             let id = id(section, epochs, roles, true);
             let clocked = epochs.and_then(|epochs| jumping(section, epochs));
             source(section, base, "", clocked).map(|(source, rows)| (source, rows, id))
@@ -63,6 +68,9 @@ pub(super) fn sources<'a>(
     let (_, rows, id) = read.first()?.clone();
     Some(Sources { sources: read.into_iter().map(|(source, ..)| source).collect(), rows, id })
 }
+
+const ALONE: &str = "this is said of one of several [[sources]]: where one is alone, arrival, clock and allowed_lateness stand in \
+    [epochs], it has no name, and it is never idle";
 
 const BY_COUNT: &str = "epochs of a number of records need one source: in which order the records of several come is known to \
     nobody after a restart, so they would go to other epochs then; make epochs of time in [epochs]";

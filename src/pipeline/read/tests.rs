@@ -166,6 +166,12 @@ fn problems_name_place_and_remedy() {
         "\"EWR\"",
         "dir/p.toml:19:18: key.values[1]: the key \"EWR\" is listed twice: remove one",
     );
+    check(
+        "\"JFK\"",
+        "\" JFK\"",
+        "dir/p.toml:19:18: key.values[1]: the key \" JFK\" begins or ends with a blank, and blanks around a key in a row are not \
+         part of it, so no row would have it: remove the blank",
+    );
     check("\"JFK\"", "7", "dir/p.toml:19:18: key.values[1]: found 7, expected a text in quotes");
     check(
         "time = \"event_time\"",
@@ -258,6 +264,7 @@ fn keys_come_from_a_file_too() {
     check("a\r\n\nb\n", Ok(2));
     check(&(0..100_000).map(|key| format!("{key}\n")).collect::<String>(), Ok(100_000));
     check("a\nb\na\n", Err("keys.txt:3: the key \"a\" is listed twice"));
+    check("a\nb \n", Err("keys.txt:2: the key \"b \" begins or ends with a blank"));
     check("\n", Err("holds no key"));
 }
 
