@@ -6,6 +6,7 @@
 //!
 //! Of the last file only whole records are given out: a half line waits for its rest.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -37,6 +38,8 @@ pub(crate) struct Followed {
 /// The names that have been found, in the order of their numbers.
 struct List {
     names: Vec<String>,
+    /// The same, to be looked up: a directory may hold many, and is looked at often.
+    known: HashSet<String>,
     /// Where they are kept.
     kept: Option<(PathBuf, File)>,
 }
@@ -71,13 +74,13 @@ impl Followed {
         if names.len() < expected {
             return Err(SourceError::ListShort { path, found: names.len(), expected });
         }
-        let list = Mutex::new(List { names, kept: Some((path, file)) });
+        let list = Mutex::new(List::new(names, Some((path, file))));
         Ok(Followed { files: files.clone(), format, control: control.clone(), list })
     }
 
     /// Follows files whose numbers are good for this run alone.
     pub(super) fn forgetful(files: &pipeline::Followed, format: Format, control: &Control) -> Self {
-        let list = Mutex::new(List { names: Vec::new(), kept: None });
+        let list = Mutex::new(List::new(Vec::new(), None));
         Followed { files: files.clone(), format, control: control.clone(), list }
     }
 
@@ -138,7 +141,7 @@ impl Followed {
         for entry in fs::read_dir(&self.files.directory).map_err(refused)? {
             let entry = entry.map_err(refused)?;
             let Ok(name) = entry.file_name().into_string() else { continue };
-            let known = list.names.contains(&name) || name.contains('\n') || !self.files.names(&name);
+            let known = list.known.contains(&name) || name.contains('\n') || !self.files.names(&name);
             if !known && fs::metadata(entry.path()).is_ok_and(|file| file.is_file()) {
                 found.push(name);
             }
@@ -150,6 +153,11 @@ impl Followed {
 }
 
 impl List {
+    fn new(names: Vec<String>, kept: Option<(PathBuf, File)>) -> Self {
+        let known = names.iter().cloned().collect();
+        List { names, known, kept }
+    }
+
     /// Numbers more files, for good when this returns.
     fn add(&mut self, names: &[String]) -> Result<(), SourceError> {
         if names.is_empty() {
@@ -161,6 +169,7 @@ impl List {
             written.map_err(|source| io_error(path, source))?;
         }
         self.names.extend_from_slice(names);
+        self.known.extend(names.iter().cloned());
         Ok(())
     }
 }
