@@ -4,6 +4,7 @@
 //! holds raw rows. A [`Wire`](wire::Wire) reads lines and lengths with limits to both, and waits for nobody for ever. Kafka's
 //! protocol is too large for that: its client is librdkafka, where the feature `kafka` asks for it.
 
+pub(crate) mod id;
 #[cfg(feature = "kafka")]
 pub(crate) mod kafka;
 pub(crate) mod nats;

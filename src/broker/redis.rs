@@ -1,4 +1,4 @@
-//! A connection to Redis (RESP2, `redis.io/docs/reference/protocol-spec`), and the ids of a stream's entries.
+//! A connection to Redis (RESP2, `redis.io/docs/reference/protocol-spec`).
 
 use std::io;
 
@@ -14,9 +14,6 @@ const TEXT: usize = 16 << 20;
 
 /// Answers that pass: the server is starting, or its cluster is in motion.
 const PASSING: [&str; 5] = ["LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "BUSY"];
-
-/// `milliseconds-number`: the id of an entry.
-pub(crate) type Id = (u64, u64);
 
 /// A connection whose user is known and whose database is chosen.
 pub(crate) struct Connection {
@@ -142,27 +139,5 @@ pub(crate) fn write_command(bytes: &mut Vec<u8>, parts: &[&str]) {
     bytes.extend_from_slice(format!("*{}\r\n", parts.len()).as_bytes());
     for part in parts {
         bytes.extend_from_slice(format!("${}\r\n{part}\r\n", part.len()).as_bytes());
-    }
-}
-
-/// The id `milliseconds-number`.
-pub(crate) fn parse(id: &[u8]) -> io::Result<Id> {
-    let dash = id.iter().position(|&byte| byte == b'-').ok_or_else(garbled)?;
-    Ok((number(&id[..dash])?, number(&id[dash + 1..])?))
-}
-
-pub(crate) fn shown((milliseconds, sequence): Id) -> String {
-    format!("{milliseconds}-{sequence}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_are_two_numbers() {
-        assert_eq!(parse(b"1526919030474-55").ok(), Some((1_526_919_030_474, 55)));
-        assert!(["", "-", "5", "5-", "-5", "a-b", "1-2-3"].iter().all(|id| parse(id.as_bytes()).is_err()));
-        assert_eq!(shown((7, 0)), "7-0");
     }
 }

@@ -6,8 +6,8 @@
 use base64::prelude::{BASE64_STANDARD as BASE64, Engine};
 use serde_json::{Value, json};
 
+use crate::broker::id::{Id, parse, shown};
 use crate::broker::nats::{Connection, state};
-use crate::broker::redis::{Id, parse, shown};
 use crate::broker::wire::garbled;
 use crate::broker::{Trouble, passing};
 use crate::pipeline::ReleaseStream;

@@ -11,8 +11,8 @@ use rdkafka::message::Message;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use crate::broker::Trouble;
+use crate::broker::id::{Id, parse, shown};
 use crate::broker::kafka::{PATIENCE, Polled, Reader, config, trouble};
-use crate::broker::redis::{Id, parse, shown};
 use crate::broker::wire::garbled;
 use crate::pipeline::{Broker, ReleaseStream};
 use crate::source::Control;

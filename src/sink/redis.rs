@@ -3,7 +3,8 @@
 //! Redis takes ids in rising order alone. So no line can be there twice, whoever repeats it, and the last id says where to go on.
 
 use crate::broker::Trouble;
-use crate::broker::redis::{Connection, Id, Value, fact, parse, shown, write_command};
+use crate::broker::id::{Id, parse, shown};
+use crate::broker::redis::{Connection, Value, fact, write_command};
 use crate::broker::wire::garbled;
 use crate::pipeline::ReleaseStream;
 use crate::source::Control;

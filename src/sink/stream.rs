@@ -4,7 +4,7 @@ use super::SinkError;
 use super::feed::Mark;
 use super::following::{Held, Outlet};
 use crate::broker::Trouble;
-use crate::broker::redis::Id;
+use crate::broker::id::Id;
 use crate::pipeline::ReleaseStream;
 
 /// What differs from server to server.

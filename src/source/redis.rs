@@ -10,7 +10,8 @@ use super::error::Defect;
 use super::form::Form;
 use super::row::{Field, RECORD_LIMIT, Row};
 use crate::broker;
-use crate::broker::redis::{Connection, Value, fact, parse, shown};
+use crate::broker::id::{parse, shown};
+use crate::broker::redis::{Connection, Value, fact};
 use crate::broker::wire::garbled;
 use crate::pipeline::Broker;
 

@@ -114,6 +114,10 @@ fn one_partition_is_chosen() {
     case.publish(("parts", 1), 0, case.rows.len());
     case.until_idle(&case.pipeline("parts", "partition = 1"));
     assert!(sums(&case.state()) == case.expected, "the sums are not those of a file");
+    case.refused(
+        &case.pipeline("parts", "partition = 0"),
+        &["the last run read another stream, or another partition"],
+    );
 }
 
 #[test]
