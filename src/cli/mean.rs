@@ -60,10 +60,10 @@ pub(crate) struct MeanArguments {
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     columns: Option<Vec<String>>,
     /// Standard deviations of clean values: one for all columns, or one for each; or auto; or whiten, for correlated columns
-    #[arg(long, value_name = "S,…|auto|whiten", default_value = "auto")]
+    #[arg(long, value_name = "S,…|auto|whiten", default_value = "auto", allow_hyphen_values = true)]
     scale: String,
-    /// All means are within this many scales of 0
-    #[arg(long, value_name = "R", value_parser = number_in(range))]
+    /// tukey, resilience: all means are within this many scales of 0
+    #[arg(long, value_name = "R", allow_hyphen_values = true, value_parser = number_in(range))]
     range: Option<f64>,
     /// What becomes of rows that lack a value
     #[arg(long, value_enum, default_value_t = MissingName::Keep)]
@@ -92,6 +92,18 @@ impl From<MissingName> for MissingRows {
             MissingName::Keep => MissingRows::Keep,
             MissingName::Skip => MissingRows::Skip,
             MissingName::Reject => MissingRows::Reject,
+        }
+    }
+}
+
+impl MeanArguments {
+    fn check_range(&self) -> Result<(), CliError> {
+        match self.range {
+            Some(_) if !self.method.takes_range() => Err(CliError::usage(format!(
+                "--range is for tukey and resilience; {} finds its own: leave it out",
+                self.method
+            ))),
+            _ => Ok(()),
         }
     }
 }
@@ -201,6 +213,7 @@ impl Report {
 /// Reads the file, charges the ledger, estimates and prints.
 pub(crate) fn execute(arguments: &MeanArguments) -> Result<(), CliError> {
     let start = Instant::now();
+    arguments.check_range()?;
     let data = Table::read(&arguments.file, arguments.columns.as_deref(), arguments.missing.into())?;
     let question = Question {
         method: arguments.method,

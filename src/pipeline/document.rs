@@ -97,7 +97,9 @@ impl<'a> Section<'a> {
 
     /// The field `key` if it is there.
     pub(super) fn get(&self, key: &'static str) -> Option<Field<'a, &'a DeValue<'a>>> {
-        self.asked.borrow_mut().push(key);
+        if !self.asked.borrow().contains(&key) {
+            self.asked.borrow_mut().push(key);
+        }
         let (found, value) = self.table.iter().find(|(found, _)| found.get_ref() == key)?;
         let name = self.dotted(found.get_ref());
         Some(Field { document: self.document, name, span: value.span(), value: value.get_ref() })
@@ -135,10 +137,21 @@ impl<'a> Section<'a> {
 
     /// One of the given words if `key` is there.
     pub(super) fn word<T: Copy>(&self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
+        self.word_beside(key, words, &[])
+    }
+
+    /// One of the given words if `key` is there, where `others` have a meaning elsewhere.
+    pub(super) fn word_beside<T: Copy>(
+        &self,
+        key: &'static str,
+        words: &[(&str, T)],
+        others: &[&str],
+    ) -> Option<T> {
         let field = self.text(key)?;
         let found = words.iter().find(|(word, _)| *word == field.value);
         if found.is_none() {
-            let expected: Vec<_> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
+            let names = words.iter().map(|(word, _)| word).chain(others);
+            let expected: Vec<_> = names.map(|word| format!("{word:?}")).collect();
             field.report(format!("found {:?}, expected {}", field.value, expected.join(" or ")));
         }
         found.map(|(_, meaning)| *meaning)

@@ -326,7 +326,7 @@ fn method(section: &Section<'_>) -> Option<Method> {
         ("joint-clip", Method::JointClip),
     ];
     let method = match section.get("method") {
-        Some(_) => section.word("method", &words)?,
+        Some(_) => section.word_beside("method", &words, &estimator::names())?,
         None => Method::Jme,
     };
     if let (Some(share), false) = (&share, matches!(method, Method::Ime { .. })) {

@@ -101,6 +101,9 @@ fn bad_use_is_refused_with_a_reason() {
     check("--epsilon 1 --delta 1e-6 --corruption 0.1 --scale 10 --method tukey", "needs a range");
     check("--epsilon 1 --delta 1e-6 --corruption 0.1 --scale wide", "neither auto nor whiten");
     check("--epsilon 1 --delta 1e-6 --corruption 0.1 --method primer", "expected auto, prime, prime-ht");
+    check("--epsilon 1 --delta 1e-6 --corruption 0.1 --range 5", "--range is for tukey and resilience");
+    check("--epsilon 150 --delta 1e-6 --corruption 0.1", "smaller epsilon");
+    check("--epsilon 1 --delta 1e-6 --corruption 0.1 --scale -1", "above 0");
     refused("--epsilon 1 --delta 1e-6 --corruption 0.1 --missing reject", 1, "--missing");
 }
 

@@ -360,7 +360,12 @@ fn what_no_window_can_be_asked_is_refused_with_its_place() {
         "needs scale",
     );
     check(("scale = [18, 6]", "scale = 'whitened'"), "\"auto\", \"whiten\" or a list of 2 numbers");
-    check(("prime-ht", "prime-hut"), "prime-hut");
+    check(("scale = [18, 6]", "scale = [1e-320, 6]"), "a list of 2 numbers above 0");
+    check(("scale = [18, 6]", "scale = [18, 6]\nrange = 5"), "range is for tukey and resilience");
+    check(("prime-ht", "prime-hut"), "\"prime-hut\", expected \"jme\" or");
+    check(("prime-ht", "prime-hut"), "or \"prime-ht\" or");
+    let resilience = "'resilience'\ncorruption = 0.2";
+    check(("'prime-ht'\ncorruption = 0.01", resilience), "above 0 and below 1/6");
     check(("upper = 60", "upper = 0"), "a number above lower");
     check(("neighbours = 'replace-one-in-place'\n", "neighbours = 'zero-out'\n"), "replace-one-in-place");
     check(("method = 'prime-ht'\n", "method = 'prime-ht'\nworkload = 'average'\n"), "unknown field");

@@ -58,7 +58,9 @@ impl Budget {
     /// All of (ε, δ), in one Gaussian mechanism's μ².
     pub(super) fn new(epsilon: Epsilon, delta: Delta) -> Result<Self, MeanError> {
         let variation = delta.value() * VARIATION_SHARE / (1.0 + epsilon.value().exp());
-        let reserved = Discreteness::of_total_variation(variation)?;
+        let (told, of) = (epsilon.value(), delta.value());
+        let uncountable = MeanError::Uncountable { epsilon: told, delta: of, released: false };
+        let reserved = Discreteness::of_total_variation(variation).map_err(|_| uncountable)?;
         let sigma = discrete::noise_multiplier_rounded_up(epsilon, delta, reserved)?;
         let squared_mu = sigma.mu().powi(2) * (1.0 - SLACK);
         Ok(Self { epsilon, delta, squared_mu, divided: squared_mu, variation, drawn: 0.0, parts: Vec::new() })
@@ -91,7 +93,7 @@ impl Budget {
     /// Books a release of μ² and of this many draws on a grid of `grid_scale` steps in a deviation.
     ///
     /// # Errors
-    /// [`MeanError::Overspent`] where that is more than there is.
+    /// [`MeanError::Overspent`] where that is more than there is, and [`MeanError::Uncountable`] where the grid is too coarse for δ.
     pub(super) fn spend(
         &mut self,
         step: &'static str,
@@ -101,7 +103,11 @@ impl Budget {
     ) -> Result<(), MeanError> {
         self.drawn += Discreteness::new(grid_scale, draws)?.total_variation();
         let affordable = self.spent() + squared_mu <= self.squared_mu * (1.0 + SLACK / 2.0);
-        if !affordable || self.drawn > self.variation * (1.0 - THRESHOLD_SHARE) {
+        if self.drawn > self.variation * (1.0 - THRESHOLD_SHARE) {
+            let (epsilon, delta) = (self.epsilon.value(), self.delta.value());
+            return Err(MeanError::Uncountable { epsilon, delta, released: !self.parts.is_empty() });
+        }
+        if !affordable {
             return Err(MeanError::Overspent);
         }
         match self.parts.iter_mut().find(|part| part.step == step) {
@@ -164,6 +170,9 @@ mod tests {
 
     #[test]
     fn a_coarse_grid_is_refused() {
-        assert!(matches!(budget(1.0, 1e-6).spend("coarse", 1e-3, 64.0, 1.0), Err(MeanError::Overspent)));
+        assert!(matches!(
+            budget(1.0, 1e-6).spend("coarse", 1e-3, 64.0, 1.0),
+            Err(MeanError::Uncountable { .. })
+        ));
     }
 }

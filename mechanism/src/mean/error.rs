@@ -47,6 +47,20 @@ pub enum MeanError {
         "corruption is {0}, but must be at least 0 and below 1/2: no estimator tells a majority of bad records from good ones"
     )]
     Corruption(f64),
+    /// Not a share of corrupted records that the estimator by resilience can trim.
+    #[error(
+        "corruption is {corruption:?}, but the method resilience leaves out three times that share of the rows at either end, and looks at \
+         subsets without that share: of {rows} rows it must be above about {:.1e}, and below 1/6", 1.0 / *rows as f64
+    )]
+    Trimmed {
+        /// The share.
+        corruption: f64,
+        /// Rows given.
+        rows: usize,
+    },
+    /// No rows.
+    #[error("there are no rows, and the mean of nothing is no number: give some")]
+    NoRows,
     /// Not a table.
     #[error(
         "a table of {values} values can't have {columns} columns: give at least one column, and rows that are whole"
@@ -73,7 +87,9 @@ pub enum MeanError {
     #[error("epsilon is 0, and nothing can be learnt with it: give one above 0")]
     NoBudget,
     /// Not scales.
-    #[error("column {column} has scale {scale}: give a finite number above 0 for each column")]
+    #[error(
+        "column {column} has scale {scale:?}: give a finite number above 0 (1e-307 at least) for each column"
+    )]
     Scale {
         /// Place of the column, from 0.
         column: usize,
@@ -106,6 +122,19 @@ pub enum MeanError {
         /// The most.
         most: f64,
     },
+    /// What exact noise on a grid costs is more than δ/e^ε.
+    #[error(
+        "noise on a grid can't be counted at epsilon {epsilon:?} and delta {delta:?}: give a smaller epsilon (64 is always \
+         small enough where delta is no less than 1e-9), or a larger delta"
+    )]
+    Uncountable {
+        /// ε asked for.
+        epsilon: f64,
+        /// δ asked for.
+        delta: f64,
+        /// Whether something was released before this was seen.
+        released: bool,
+    },
     /// Parts exceed the whole: a fault of the program.
     #[error("the parts of the budget exceed it: this is a fault of the program")]
     Overspent,
@@ -118,9 +147,18 @@ pub enum MeanError {
     /// Numbers of the budget.
     #[error(transparent)]
     Accounting(#[from] AccountingError),
+    /// The ball that records are clipped to is beyond floating point.
+    #[error(
+        "around where column {column} has its values, numbers are too large or too close together for its scale: give a larger scale, \
+         or the column in another unit"
+    )]
+    Beyond {
+        /// Place of the column, from 0.
+        column: usize,
+    },
     /// Records can't be clipped.
     #[error(transparent)]
-    Clip(#[from] ClipError),
+    Clip(ClipError),
     /// A record can't be clipped.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -133,7 +171,24 @@ impl MeanError {
     /// Whether it may follow from what was released, such as a centre too far away to be told from its surroundings, and so has to be
     /// paid for like an estimate.
     pub fn follows_from_releases(&self) -> bool {
-        matches!(self, Self::Spectrum | Self::Clip(_) | Self::Overspent)
+        matches!(
+            self,
+            Self::Spectrum
+                | Self::Beyond { .. }
+                | Self::Clip(_)
+                | Self::Overspent
+                | Self::Uncountable { released: true, .. }
+        )
+    }
+}
+
+impl From<ClipError> for MeanError {
+    /// Nobody gave bounds: they are those of a ball.
+    fn from(error: ClipError) -> Self {
+        match error {
+            ClipError::Bounds { column, .. } => Self::Beyond { column },
+            error => Self::Clip(error),
+        }
     }
 }
 

@@ -116,6 +116,11 @@ impl Method {
         self == Self::Tukey
     }
 
+    /// Whether it has a use for [`Question::range`].
+    pub fn takes_range(self) -> bool {
+        matches!(self, Self::Tukey | Self::Resilience)
+    }
+
     /// Whether it needs [`Scale::Known`].
     pub fn needs_scales(self) -> bool {
         matches!(self, Self::Resilience | Self::Tukey)
@@ -369,7 +374,10 @@ fn chosen(question: &Question, records: usize, columns: usize, budget: &Budget) 
 }
 
 fn check(rows: &[f64], columns: usize, question: &Question) -> Result<(), MeanError> {
-    if columns == 0 || rows.is_empty() || !rows.len().is_multiple_of(columns) {
+    if columns > 0 && rows.is_empty() {
+        return Err(MeanError::NoRows);
+    }
+    if columns == 0 || !rows.len().is_multiple_of(columns) {
         return Err(MeanError::Table { values: rows.len(), columns });
     }
     if !(0.0..0.5).contains(&question.corruption) {

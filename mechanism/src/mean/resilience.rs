@@ -106,7 +106,8 @@ pub(super) fn check(records: usize, scales: &[f64], question: &Question) -> Resu
     let (alpha, method) = (question.corruption, question.method);
     let range = question.range.ok_or(MeanError::NoRange { method })?;
     let centres = centres(records, scales.len(), range, question)?;
-    let trimmed = Trimmed::new(records, alpha).ok_or(MeanError::Corruption(alpha))?;
+    let trimmed =
+        Trimmed::new(records, alpha).ok_or(MeanError::Trimmed { corruption: alpha, rows: records })?;
     let half = Epsilon::new(question.epsilon.value() / 2.0)?;
     let to_grid = GRID / reach(range, scales.len());
     let bound = GOODNESS * alpha * (1.0 / alpha).ln().sqrt() * to_grid;

@@ -97,10 +97,11 @@ fn rounded(rows: &[f64], scales: &[f64], range: f64) -> Vec<i128> {
 
 /// Depths of all points of a net.
 fn scores(records: &[i128], net: &Net) -> Vec<i128> {
-    let unit = unit(net.dimension) / net.half_width;
+    let unit = unit(net.dimension);
     let runs: Vec<_> = (0..net.len()).step_by(RUN).collect();
     let score = |place: usize| {
-        let point: Vec<i128> = net.point(place).iter().map(|value| (value * unit).round() as i128).collect();
+        let point: Vec<i128> =
+            net.point(place).iter().map(|value| (value / net.half_width * unit).round() as i128).collect();
         let seen: Vec<i128> = records.iter().zip(point.iter().cycle()).map(|(x, p)| x - p).collect();
         depth(&seen, net.dimension) as i128
     };
@@ -133,6 +134,17 @@ mod tests {
             if record % 10 == 0 { 50.0 } else { spread as f64 / 500.0 }
         };
         (0..records * columns).map(value).collect()
+    }
+
+    /// Points and records are brought to the same grid, however small the range is.
+    #[test]
+    fn ranges_of_any_size_have_a_median() {
+        for range in [1e-300, 1e-30, 1e-3] {
+            let question = Question { range: Some(range), ..question(1, 1.0) };
+            let mut rng = NoiseSource::Seeded(1).generator(0, 0).unwrap();
+            let found = estimate(&table(60, 1), 1, &question, &mut rng).unwrap().outcome.unwrap();
+            assert!(found.mean[0].abs() <= 2.0 * range, "{range}: {found:?}");
+        }
     }
 
     #[test]

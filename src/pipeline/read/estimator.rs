@@ -10,6 +10,12 @@ use crate::estimates::Estimator;
 use crate::pipeline::document::Section;
 use crate::pipeline::{Privacy, Release};
 
+/// Names of all estimators.
+pub(super) fn names() -> Vec<&'static str> {
+    let means = mean::Method::ALL.into_iter().map(mean::Method::name);
+    means.chain(covariance::Method::ALL.into_iter().map(covariance::Method::name)).collect()
+}
+
 /// Whom `method` means, if it is an estimator.
 #[derive(Clone, Copy)]
 pub(super) enum Named {
@@ -48,7 +54,19 @@ fn mean(section: &Section<'_>, method: mean::Method, columns: usize) -> Option<E
     );
     let share = "a share of records, at least 0 and below 1/2: nothing tells a majority of bad records from good ones";
     let corruption = corruption.and_then(|field| field.filter(share, |x| (0.0..0.5).contains(x)));
+    let trimmed = "a share above 0 and below 1/6: resilience leaves out three times as many at either end";
+    let corruption = match method {
+        mean::Method::Resilience => {
+            corruption.and_then(|field| field.filter(trimmed, |&x| x > 0.0 && x < 1.0 / 6.0))
+        }
+        _ => corruption,
+    };
     let range = section.positive("range");
+    if let (false, Some(field)) = (method.takes_range(), section.get("range")) {
+        field.report(format!(
+            "a range is for tukey and resilience; method = \"{method}\" finds its range: leave it out"
+        ));
+    }
     if method.needs_range() && section.get("range").is_none() {
         section.report(format!(
             "method = \"{method}\" needs range = 10: all means are within so many scales of 0"
@@ -75,7 +93,8 @@ fn scale(section: &Section<'_>, columns: usize) -> Option<Scale> {
     let expected =
         format!("\"auto\", \"whiten\" or a list of {columns} numbers above 0, one for each column");
     let scales = field.numbers(&expected)?;
-    let valid = |scales: &Vec<f64>| scales.len() == columns && scales.iter().all(|x| *x > 0.0);
+    let valid =
+        |scales: &Vec<f64>| scales.len() == columns && scales.iter().all(|x| x.is_normal() && *x > 0.0);
     scales.filter(&expected, valid).map(|scales| Scale::Known(scales.value))
 }
 
