@@ -67,16 +67,19 @@ pub(crate) struct CovarianceArguments {
     #[arg(long, value_enum, default_value_t = Relation::ReplaceOne)]
     neighbours: Relation,
     /// Centre by a private mean, for this share of the budget
-    #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "0.1")]
+    #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "0.1", allow_negative_numbers = true)]
     centre: Option<f64>,
-    /// pace: the diagonal's share α of the budget
-    #[arg(long, value_name = "α", default_value_t = Pace::default().diagonal_share)]
-    diagonal_share: f64,
-    /// pace: the selection's share β of each round
-    #[arg(long, value_name = "β", default_value_t = Pace::default().selection_share)]
-    selection_share: f64,
+    /// Tell with noise how many rows have a value outside the bounds, for this share of the budget
+    #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "0.01", allow_negative_numbers = true)]
+    count_clipped: Option<f64>,
+    /// pace: the diagonal's share α of the budget [default: 0.3]
+    #[arg(long, value_name = "α", allow_negative_numbers = true)]
+    diagonal_share: Option<f64>,
+    /// pace: the selection's share β of each round [default: 0.5]
+    #[arg(long, value_name = "β", allow_negative_numbers = true)]
+    selection_share: Option<f64>,
     /// pace: rounds T that the budget would last for; twice the number of pairs unless given
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", value_parser = clap::value_parser!(u64).range(1..))]
     rounds: Option<u64>,
     /// ssp, ssp-tight, diagonal: how the noisy entries become a covariance: floor, nearest, shrink or raw [default: nearest]
     #[arg(long, value_name = "PROJECTION", value_parser = |text: &str| text.parse::<Projection>())]
@@ -84,7 +87,7 @@ pub(crate) struct CovarianceArguments {
     /// Regress this column on the others, through the middle of the bounds, with a third of the budget for the ridge: with
     /// ssp it is AdaSSP
     #[arg(long, value_name = "COLUMN",
-          conflicts_with_all = ["centre", "projection", "dot", "diagonal_share", "selection_share", "rounds"])]
+          conflicts_with_all = ["centre", "count_clipped", "projection", "dot", "diagonal_share", "selection_share", "rounds"])]
     target: Option<String>,
     /// What becomes of rows that lack a value
     #[arg(long, value_enum, default_value_t = Missing::Reject)]
@@ -136,7 +139,18 @@ impl CovarianceArguments {
                 Method::Pace => self.pace().rho_for(columns, (epsilon, delta)),
                 method => method.rho_for(columns, (epsilon, delta)),
             }
-            .ok_or_else(|| CliError::usage("no noise gives so small an epsilon: give a larger one")),
+            .ok_or_else(|| {
+                CliError::usage(format!(
+                    "no noise on a grid is known to give epsilon {:?} at delta {:?}: {}",
+                    epsilon.value(),
+                    delta.value(),
+                    if epsilon.value() > 1.0 {
+                        "give a smaller epsilon, or --rho"
+                    } else {
+                        "give a larger one of them"
+                    }
+                ))
+            }),
             _ => Err(CliError::usage(
                 "expected --rho, or --epsilon and --delta: say how much privacy to spend",
             )),
@@ -172,10 +186,10 @@ impl CovarianceArguments {
             );
             return Err(CliError::usage(message));
         }
-        let constant = columns.iter().zip(&bounds).find(|(_, (low, high))| low >= high);
-        match constant {
+        let spans = |(low, high): &(f64, f64)| low < high && low.is_finite() && high.is_finite();
+        match columns.iter().zip(&bounds).find(|(_, bounds)| !spans(bounds)) {
             Some((name, (low, high))) => Err(CliError::usage(format!(
-                "column {name:?} is bounded by {low} and {high}: the first must be below the second"
+                "column {name:?} is bounded by {low} and {high}: give two finite numbers, the first below the second"
             ))),
             None => Ok(bounds),
         }
@@ -186,9 +200,22 @@ impl CovarianceArguments {
         self.projection.or(self.method.measures_at_once().then_some(Projection::Nearest))
     }
 
-    fn check_projection(&self) -> Result<(), CliError> {
-        match self.projection {
-            Some(_) if !self.method.measures_at_once() => Err(CliError::usage(format!(
+    /// Refuses what the method has no use for, and a budget that tells nothing.
+    fn check(&self) -> Result<(), CliError> {
+        if self.epsilon.is_some_and(|epsilon| epsilon.value() == 0.0) {
+            return Err(CliError::usage("epsilon is 0, and nothing can be learnt with it: give one above 0"));
+        }
+        let pace = [
+            ("--diagonal-share", self.diagonal_share.is_some()),
+            ("--selection-share", self.selection_share.is_some()),
+            ("--rounds", self.rounds.is_some()),
+        ];
+        match (pace.into_iter().find(|(_, given)| *given), self.projection) {
+            (Some((flag, _)), _) if self.method != Method::Pace => Err(CliError::usage(format!(
+                "{flag} is for pace, which measures in rounds; {} does not: leave it out",
+                self.method
+            ))),
+            (_, Some(_)) if !self.method.measures_at_once() => Err(CliError::usage(format!(
                 "--projection is for methods that measure all entries at once: ssp, ssp-tight and diagonal; what {} finds \
                  is semidefinite: leave it out",
                 self.method
@@ -201,10 +228,13 @@ impl CovarianceArguments {
         self.seed.map_or(NoiseSource::System, NoiseSource::Seeded)
     }
 
-    fn estimate(&self, sample: &Sample<'_>, rho: Rho) -> Result<Result<Estimate, CovarianceError>, CliError> {
+    /// The estimate, or what follows from releases in its place; and how many rows were clipped, where that is asked for.
+    fn estimate(&self, sample: &Sample<'_>, rho: Rho) -> Result<Result<Found, CovarianceError>, CliError> {
         let mut generator =
             self.source().generator(1, 0).map_err(|error| CliError::failed(error.to_string()))?;
-        let budget = Budget::new(rho);
+        let mut budget = Budget::new(rho);
+        let count = |share| sample.count_clipped(share, &mut budget, &mut generator);
+        let clipped = self.count_clipped.map(count).transpose()?;
         let found = match self.method {
             Method::Pace => self.pace().estimate(sample, budget, &mut generator),
             method => method.estimate(sample, self.centre, budget, &mut generator),
@@ -215,14 +245,15 @@ impl CovarianceArguments {
         };
         match found {
             Err(error) if !error.follows_from_releases() => Err(error.into()),
-            found => Ok(found),
+            found => Ok(found.map(|estimate| Found { estimate, clipped })),
         }
     }
 
     fn pace(&self) -> Pace {
+        let usual = Pace::default();
         Pace {
-            diagonal_share: self.diagonal_share,
-            selection_share: self.selection_share,
+            diagonal_share: self.diagonal_share.unwrap_or(usual.diagonal_share),
+            selection_share: self.selection_share.unwrap_or(usual.selection_share),
             rounds: self.rounds,
             centre: self.centre,
         }
@@ -272,6 +303,12 @@ impl CovarianceArguments {
     }
 }
 
+/// What was found: the estimate, and the number of clipped rows with the deviation of its noise.
+struct Found {
+    estimate: Estimate,
+    clipped: Option<(f64, f64)>,
+}
+
 /// What is told of an estimate.
 struct Report<'a> {
     arguments: &'a CovarianceArguments,
@@ -281,6 +318,7 @@ struct Report<'a> {
     epsilon: Epsilon,
     delta: Delta,
     estimate: &'a Estimate,
+    clipped: Option<(f64, f64)>,
     seconds: f64,
 }
 
@@ -293,6 +331,9 @@ impl Report<'_> {
             ("bounds".into(), json!(self.bounds)),
         ]);
         object.extend(report::covariance(self.estimate, self.columns));
+        if let Some((rows, noise)) = self.clipped {
+            object.extend([("clipped".into(), json!(rows)), ("clipped_noise".into(), json!(noise))]);
+        }
         object.insert("seconds".into(), json!(self.seconds));
         Value::Object(object)
     }
@@ -308,12 +349,16 @@ impl Report<'_> {
 
     fn text(&self) -> String {
         let estimate = self.estimate;
-        let rows = [
+        let mut rows = vec![
             vec!["method".into(), self.arguments.method.name().into()],
             vec!["rows".into(), number(estimate.rows)],
             vec!["columns".into(), self.columns.len().to_string()],
             vec!["measured pairs".into(), estimate.measured_pairs().to_string()],
         ];
+        if let Some((clipped, noise)) = self.clipped {
+            let told = format!("{} ± {}", number(clipped), number(noise));
+            rows.push(vec!["rows outside the bounds".into(), told]);
+        }
         let mut text = table(&rows) + "\n" + &self.means();
         if self.columns.len() <= SHOWN {
             let header = std::iter::once(String::new()).chain(self.columns.iter().cloned()).collect();
@@ -338,7 +383,7 @@ pub(crate) fn execute(arguments: &CovarianceArguments) -> Result<(), CliError> {
     };
     // Before the file is read: what is wrong with the question is told without it.
     arguments.rho(1)?;
-    arguments.check_projection()?;
+    arguments.check()?;
     let table = arguments.table()?;
     let bounds = arguments.bounds_of(table.columns())?;
     let rho = arguments.rho(bounds.len())?;
@@ -353,7 +398,7 @@ pub(crate) fn execute(arguments: &CovarianceArguments) -> Result<(), CliError> {
     let epsilon = spending.epsilon(delta)?;
     // What is found, or why what was released leads nowhere, is told only once it is paid for.
     arguments.charge("covariance", &spending, (epsilon, delta))?;
-    let estimate = estimate?;
+    let Found { estimate, clipped } = estimate?;
     if let Some(path) = &arguments.dot {
         std::fs::write(path, estimate.dot(columns))
             .map_err(|error| CliError::failed(format!("{}: can't be written: {error}", path.display())))?;
@@ -366,6 +411,7 @@ pub(crate) fn execute(arguments: &CovarianceArguments) -> Result<(), CliError> {
         epsilon,
         delta,
         estimate: &estimate,
+        clipped,
         seconds: start.elapsed().as_secs_f64(),
     };
     Ok(if arguments.json { print_json(&report.json()) } else { print(&report.text()) }?)

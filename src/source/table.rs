@@ -49,6 +49,9 @@ impl Table {
             Some(columns) => (CsvRows::open(stream, path, columns)?, columns.to_vec()),
             None => CsvRows::open_all(stream, path)?,
         };
+        if let Some(name) = (1..columns.len()).find(|&place| columns[..place].contains(&columns[place])) {
+            return Err(TableError::Twice { column: columns[name].clone() });
+        }
         if columns.iter().all(|name| name.parse::<f64>().is_ok()) {
             return Err(TableError::HeaderOfNumbers { path: path.into() });
         }
@@ -201,6 +204,12 @@ pub enum TableError {
     HeaderOfNumbers {
         /// The file.
         path: PathBuf,
+    },
+    /// A column is asked for twice.
+    #[error("column {column:?} is asked for twice: name it once")]
+    Twice {
+        /// The column.
+        column: String,
     },
     /// A row lacks a value and rows must not.
     #[error(

@@ -148,6 +148,18 @@ fn bad_input_is_refused_with_its_place_and_without_its_values() {
     }
     refused(&[&good], 2, "expected --rho, or --epsilon and --delta");
     refused(&[&good, "--rho", "1", "--bounds", "1:1"], 2, "column \"a\" is bounded by 1 and 1");
+    refused(&[&good, "--rho", "1", "--bounds", "-1:1,nan:1"], 2, "column \"b\" is bounded by NaN and 1");
+    refused(&[&good, "--epsilon", "0", "--delta", "1e-6"], 2, "epsilon is 0");
+    refused(&[&good, "--epsilon", "1e6", "--delta", "1e-6"], 2, "give a smaller epsilon");
+    refused(&[&good, "--rho", "1", "--columns", "a,a"], 1, "column \"a\" is asked for twice");
+    refused(&[&good, "--rho", "1", "--method", "ssp", "--rounds", "4"], 2, "--rounds is for pace");
+    refused(
+        &[&good, "--rho", "1", "--method", "ssp", "--diagonal-share", "0.5"],
+        2,
+        "--diagonal-share is for pace",
+    );
+    refused(&[&good, "--rho", "1", "--rounds", "0"], 2, "0 is not in 1..");
+    refused(&[&good, "--rho", "1", "--centre", "-0.5"], 2, "share of the budget for centring is -0.5");
     refused(&[&good, "--rho", "1", "--bounds", "0:1,0:1,0:1"], 2, "found 3 pairs of --bounds for 2 columns");
     refused(&[&good, "--rho", "1", "--bounds", "zero:1"], 2, "expected two numbers with a colon");
     refused(
@@ -164,6 +176,10 @@ fn bad_input_is_refused_with_its_place_and_without_its_values() {
     refused(&[&missing, "--rho", "1"], 1, "missing.csv:3: column \"b\": the value is missing");
     assert_eq!(json(&[&missing, "--rho", "1", "--missing", "skip"])["rows"], 2.0);
     assert_eq!(json(&[&missing, "--rho", "1", "--missing", "centre"])["rows"], 4.0);
+    let outside = json(&[&good, "--rho", "1e6", "--count-clipped", "0.5"]);
+    assert!((outside["clipped"].as_f64().unwrap() - 1.0).abs() < 0.01, "{outside}");
+    assert_eq!(outside["parts"]["clipped"], 5e5);
+    refused(&[&good, "--rho", "1", "--count-clipped", "1"], 2, "number of clipped records is 1");
     let single = write("single.csv", "a\n0.5\n0.25\n");
     assert_eq!(json(&[&single, "--rho", "1"])["covariance"].as_array().unwrap().len(), 1);
     json(&[&write("constant.csv", "a,b\n1,0\n1,0\n1,0\n"), "--rho", "1"]);

@@ -12,6 +12,8 @@ use crate::accounting::Rho;
 pub enum Part {
     /// The number of records, where it is private.
     Count,
+    /// The number of records outside the bounds.
+    Clipped,
     /// The mean, for centring.
     Mean,
     /// The diagonal.
@@ -33,6 +35,7 @@ impl Part {
     pub fn name(self) -> &'static str {
         match self {
             Self::Count => "count",
+            Self::Clipped => "clipped",
             Self::Mean => "mean",
             Self::Diagonal => "diagonal",
             Self::Selection => "selection",

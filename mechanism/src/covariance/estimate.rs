@@ -64,11 +64,16 @@ impl Estimate {
         self.measurements.iter().map(|entry| u64::from(entry.times)).sum()
     }
 
-    /// Share of the pairs of columns whose entry of the precision matrix is 0; 1 for a single column.
-    pub fn sparsity(&self) -> f64 {
+    /// Share of the pairs of columns whose entry of the precision matrix is 0; 1 for a single column. `None` of a method that measures no
+    /// entries, whose precision matrix is dense.
+    pub fn sparsity(&self) -> Option<f64> {
         let columns = self.covariance.nrows();
         let pairs = columns * columns.saturating_sub(1) / 2;
-        if pairs == 0 { 1.0 } else { 1.0 - self.measured_pairs() as f64 / pairs as f64 }
+        match (pairs, self.measurements.is_empty()) {
+            (0, _) => Some(1.0),
+            (_, true) => None,
+            _ => Some(1.0 - self.measured_pairs() as f64 / pairs as f64),
+        }
     }
 
     /// The graph of conditional dependence in the DOT language: an edge for each measured pair, with its partial correlation.

@@ -10,6 +10,7 @@
 //!
 //! | statistic | replace one | zero out | proof |
 //! |---|---|---|---|
+//! | records, and those outside the bounds | 1 | 1 | |
 //! | Σ q_j | 2Q | Q | |
 //! | Σ q_j² | Q² | Q² | both squares lie in [0, Q²]: half of what the paper takes |
 //! | Σ q_j q_k | 2Q² | Q² | both products lie in [−Q², Q²] |
@@ -25,6 +26,7 @@
 
 use super::CovarianceError;
 use super::budget::{Budget, Part};
+use super::estimate::check_share;
 use crate::moments::{Accumulators, Clipper, Layout, MomentSums, QuantisedRows, RECORD_BITS, SecondMoment};
 use crate::noise::{DiscreteGaussian, NoiseScale};
 use crate::sensitivity::Neighbours;
@@ -94,6 +96,28 @@ impl<'a> Sample<'a> {
     /// Number of records: public only where counts are.
     pub(super) fn rows(&self) -> usize {
         self.records.len() / self.dimension()
+    }
+
+    /// How many records have a value outside the bounds, where it is clipped, with noise; and the deviation of that. It takes a share of
+    /// what is left of the budget. One record changes the number by 1 at most, and a blank one is within the bounds.
+    ///
+    /// # Errors
+    /// [`CovarianceError::Share`], and what noise can't be.
+    pub fn count_clipped<R: CryptoRng + ?Sized>(
+        &self,
+        share: f64,
+        budget: &mut Budget,
+        rng: &mut R,
+    ) -> Result<(f64, f64), CovarianceError> {
+        check_share("the number of clipped records", share)?;
+        let outside = |record: &&[f64]| {
+            let mut columns = record.iter().zip(self.centres()).zip(self.half_widths());
+            let beyond =
+                |((x, centre), width): ((&f64, &f64), &f64)| (x - centre).abs() > width * (1.0 + MARGIN);
+            record.iter().all(|x| x.is_finite()) && columns.any(beyond)
+        };
+        let clipped = self.records.chunks_exact(self.dimension()).filter(outside).count();
+        noisy_count(clipped, (Part::Clipped, share * budget.left()), budget, rng)
     }
 
     /// All records, as they came.
@@ -264,10 +288,21 @@ pub(super) fn count<R: CryptoRng + ?Sized>(
     if sample.neighbours().counts_are_public() {
         return Ok((sample.rows() as f64, 0.0));
     }
+    let (count, deviation) = noisy_count(sample.rows(), (Part::Count, rho), budget, rng)?;
+    Ok((count.max(1.0), deviation))
+}
+
+/// A number of records, which one of them changes by 1 at most, with its noise and the deviation of that.
+fn noisy_count<R: CryptoRng + ?Sized>(
+    records: usize,
+    part: (Part, f64),
+    budget: &mut Budget,
+    rng: &mut R,
+) -> Result<(f64, f64), CovarianceError> {
     // In units of 2⁻⁴⁰ records, for the noise needs a fine grid.
     let unit = 1i128 << 40;
-    let noisy = measure(budget, (Part::Count, rho), sample.rows() as i128 * unit, unit as f64, rng)?;
-    Ok(((noisy.value as f64 / unit as f64).max(1.0), noisy.deviation / unit as f64))
+    let noisy = measure(budget, part, records as i128 * unit, unit as f64, rng)?;
+    Ok((noisy.value as f64 / unit as f64, noisy.deviation / unit as f64))
 }
 
 #[cfg(test)]
@@ -340,6 +375,21 @@ mod tests {
         assert!([2, 5, 7].iter().all(|&place| found[place] > 0.99999), "{found:?}");
         let found = ratios(&one, &with(rest.to_vec()), Neighbours::ZeroOut);
         assert!(found.iter().all(|ratio| *ratio > 0.99999), "{found:?}");
+    }
+
+    /// Two of four records are outside, one of them in two columns; a third can't be used.
+    #[test]
+    fn clipped_records_are_counted_once_each() {
+        let records = [2.0, 11.0, 0.0, 0.0, 10.0, 20.0, 0.5, -1e300, 0.0, f64::INFINITY, 99.0, 0.0];
+        for neighbours in [Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut] {
+            let sample = Sample::new(&BOUNDS, &records, neighbours).expect("a sample");
+            let mut budget = Budget::new(Rho::new(1e6).expect("a budget"));
+            let mut rng = ChaCha20Rng::seed_from_u64(1);
+            let (found, deviation) = sample.count_clipped(0.5, &mut budget, &mut rng).expect("a count");
+            assert!((found - 2.0).abs() < 6.0 * deviation && deviation < 2e-3, "{found} {deviation}");
+            assert_eq!(budget.by_kind(), [(Part::Clipped, 5e5)]);
+            assert!(sample.count_clipped(1.0, &mut budget, &mut rng).is_err());
+        }
     }
 
     #[test]
