@@ -149,7 +149,7 @@ pub enum MeanError {
     Accounting(#[from] AccountingError),
     /// The ball that records are clipped to is beyond floating point.
     #[error(
-        "around where column {column} has its values, numbers are too large or too close together for its scale: give a larger scale, \
+        "around where column {column} has its values, numbers are too large or too close together for its scale: give another scale, \
          or the column in another unit"
     )]
     Beyond {

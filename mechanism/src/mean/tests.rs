@@ -146,7 +146,7 @@ fn bad_questions_are_refused_with_reasons() {
     for corruption in [0.0, 1e-9, 0.2] {
         check(question(Method::Resilience, 8.0, 1e-6, corruption, 1), 1, "below 1/6");
     }
-    check(Question { scale: Scale::Known(vec![1e308]), ..usual(0.1) }, 1, "give a larger scale");
+    check(Question { scale: Scale::Known(vec![1e308]), ..usual(0.1) }, 1, "give another scale");
     check(usual(0.1), 0, "at least one column");
     check(usual(0.1), 3, "rows that are whole");
     check(usual(0.1), 2, "scale");
