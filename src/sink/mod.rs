@@ -176,13 +176,18 @@ impl Line<'_> {
 
     /// One word on whether the numbers show the data or their noise.
     fn quality(&self) -> &'static str {
-        match self.density {
-            None | Some(Ok(Density { quality: Quality::Good, .. })) => "good",
-            Some(Ok(_)) => "noise-dominated",
-            Some(Err(DensityError::TooFewRecords { .. })) => "too-few-records",
-            Some(Err(DensityError::NoSecondMoments)) => "no-second-moments",
-            Some(Err(_)) => "out-of-range",
-        }
+        self.density.map_or("good", quality)
+    }
+}
+
+/// One word on whether a density shows the data or their noise, or why there is none.
+pub fn quality(density: Result<&Density, &DensityError>) -> &'static str {
+    match density {
+        Ok(Density { quality: Quality::Good, .. }) => "good",
+        Ok(_) => "noise-dominated",
+        Err(DensityError::TooFewRecords { .. }) => "too-few-records",
+        Err(DensityError::NoSecondMoments) => "no-second-moments",
+        Err(_) => "out-of-range",
     }
 }
 

@@ -6,11 +6,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use hushflow::mechanism::estimate::density::{Density, DensityError, Quality};
+use hushflow::mechanism::estimate::density::{Density, DensityError};
 use hushflow::operators::Estimated;
 use hushflow::pipeline::PublicParameters;
 use hushflow::publication::Publication;
-use hushflow::sink::{Format, csv_line};
+use hushflow::sink::{Format, csv_line, quality};
 use hushflow::source::table::{MissingRows, Table};
 use nalgebra::{DMatrix, DVector};
 use serde::Deserialize;
@@ -108,11 +108,9 @@ impl Scores {
         let moments = &estimated.moments;
         let key = self.publication.key_name(moments.key);
         let density = estimated.density.as_ref().map_err(|error| *error);
-        let density = density.and_then(|density| self.publication.to_units(density)).ok();
-        let quality = density.as_ref().map(|density| match density.quality {
-            Quality::Good => "good",
-            _ => "noise-dominated",
-        });
+        let density = density.and_then(|density| self.publication.to_units(density));
+        let quality = quality(density.as_ref());
+        let density = density.ok();
         let rows = self.held_out.as_ref().map(|held_out| held_out.of(moments.key));
         let score = match (&density, &rows) {
             (Some(density), Some(rows)) => score(density, rows)?,
