@@ -66,6 +66,7 @@ fn setup(steps: u64) -> TrainingSetup {
             shards: Shards::at_least(1, mechanism.layout(), 16),
             mechanism: mechanism.clone(),
             source: NoiseSource::System,
+            draw_ahead: false,
             states: Arc::default(),
             first_epoch: 1,
             checkpoint_interval: u64::MAX,

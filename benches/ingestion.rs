@@ -157,6 +157,7 @@ fn feed(worker: &mut Worker, publication: &Publication, batches: &[Records]) {
         mechanism: publication.mechanism().clone(),
         shards,
         source: NoiseSource::System,
+        draw_ahead: true,
         states: Arc::default(),
         first_epoch: 1,
         checkpoint_interval: 64,

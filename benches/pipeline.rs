@@ -129,6 +129,7 @@ fn feed(worker: &mut Worker, publication: &Publication, batch: &Records) {
         mechanism: Arc::clone(publication.mechanism()),
         shards,
         source: NoiseSource::System,
+        draw_ahead: true,
         states: Arc::default(),
         first_epoch: 1,
         checkpoint_interval: u64::MAX,

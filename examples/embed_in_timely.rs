@@ -148,6 +148,7 @@ fn build(
         shards,
         // Decision 6: the operating system's entropy. A seeded source is for tests, and protects nobody.
         source: NoiseSource::System,
+        draw_ahead: true,
         // Decision 7: where to begin. After a restart these are the encoders' states from the log's checkpoint, and the
         // epoch after the last committed one, which must never be drawn again.
         states: Arc::default(),

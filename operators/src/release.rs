@@ -24,6 +24,9 @@ pub struct ReleaseSetup {
     pub shards: Shards,
     /// Where noise comes from.
     pub source: NoiseSource,
+    /// Whether the noise of an epoch is drawn while its sums are waited for. Otherwise that of a shard is drawn when its turn comes, just
+    /// before its sums are looked at: where nothing is waited for it is still in the processor's cache then.
+    pub draw_ahead: bool,
     /// Encoder states of shards after the epochs released before a restart: empty at the first start.
     pub states: Arc<BTreeMap<u32, Zeroizing<Vec<u8>>>>,
     /// The first epoch to release: 1 at the first start.
@@ -137,22 +140,24 @@ impl Owned {
         owned
     }
 
-    /// Draws the noise of the next epoch before its sums are looked at.
+    /// Draws the noise of the next epoch, if it is to be drawn now.
     fn prepare(&mut self) -> Result<(), ReleaseError> {
-        self.shards.values_mut().try_for_each(|shard| shard.prepare_in(|| self.spare.take()))
+        let early = if self.setup.draw_ahead { self.shards.len() } else { 0 };
+        self.shards.values_mut().take(early).try_for_each(|shard| shard.prepare_in(|| self.spare.take()))
     }
 
     fn release(&mut self, epoch: u64, partials: Vec<PartialSums>) -> Result<Vec<ShardRelease>, ReleaseError> {
         if let Some(error) = self.broken.take() {
             return Err(error);
         }
-        self.prepare()?;
         let mut by_shard: BTreeMap<u32, Vec<PartialSums>> = BTreeMap::new();
         for partial in partials {
             by_shard.entry(partial.shard).or_default().push(partial);
         }
         let checkpoint = epoch.is_multiple_of(self.setup.checkpoint_interval);
         let release = |(&shard, machine): (&u32, &mut ReleaseShard)| {
+            // Before its sums are looked at.
+            machine.prepare_in(|| self.spare.take())?;
             let partials = by_shard.remove(&shard).unwrap_or_default();
             let several = partials.len() > 1;
             let sums = total(partials, machine.coordinates(), self.sums.remove(&shard))?;

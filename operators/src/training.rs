@@ -48,7 +48,7 @@ pub trait Learner: 'static {
 pub struct TrainingSetup {
     /// Clips gradients. Where neighbours make counts public it must count gradients that are not finite.
     pub clipper: Arc<Clipper>,
-    /// The release, of one key.
+    /// The release, of one key. Noise is best not drawn ahead: nothing is waited for.
     pub release: ReleaseSetup,
     /// The optimiser; its horizon is the number of steps.
     pub adam: AdamSetup,
@@ -273,6 +273,7 @@ mod tests {
                 mechanism: mechanism.clone(),
                 shards: Shards::new(1, mechanism.layout(), 5),
                 source: NoiseSource::Seeded(4),
+                draw_ahead: false,
                 states: Arc::default(),
                 first_epoch: 1,
                 checkpoint_interval: u64::MAX,

@@ -108,6 +108,7 @@ impl Moments {
             mechanism: Arc::clone(publication.mechanism()),
             shards,
             source: noise,
+            draw_ahead: true,
             states: Arc::new(start.states),
             first_epoch,
             checkpoint_interval: CHECKPOINT_INTERVAL,

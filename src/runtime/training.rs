@@ -133,6 +133,7 @@ fn setup(
             mechanism: mechanism.clone(),
             shards: Shards::at_least(1, mechanism.layout(), SHARDS),
             source: options.noise,
+            draw_ahead: false,
             states: Arc::default(),
             first_epoch: 1,
             checkpoint_interval: u64::MAX,
