@@ -10,6 +10,7 @@
 
 use super::jointly::quantise_jointly;
 use super::rounding::round_ties_even;
+use super::side_by_side::squared_norm;
 use super::{QuantisedRows, RECORD_BITS, RecordError};
 
 /// Integer norm of a record of norm ζ.
@@ -168,11 +169,13 @@ impl Clipper {
         &self.half_widths
     }
 
-    /// What brings a record onto the grid if it only has to be scaled and rounded: not where columns have bounds or squares
-    /// are clipped along, nor a record of extreme size.
-    pub(super) fn plain_scale<V: Copy + Into<f64>>(&self, record: &[V]) -> Option<f64> {
-        let plain = self.limit.is_infinite() && self.joint_weight.is_none();
-        let squared = plain.then(|| squared_norm(record))?;
+    /// Whether records only have to be scaled and rounded: not where columns have bounds or squares are clipped along.
+    pub(super) fn is_plain(&self) -> bool {
+        self.limit.is_infinite() && self.joint_weight.is_none()
+    }
+
+    /// What brings a record of this squared norm onto the grid where it [is plain](Self::is_plain), unless it is of extreme size.
+    pub(super) fn plain_scale<V: Copy + Into<f64>>(&self, record: &[V], squared: f64) -> Option<f64> {
         let zero = squared == 0.0 && record.iter().all(|&value| value.into() == 0.0);
         let faithful = FAITHFUL.contains(&squared).then(|| UNIT / self.clip_norm.max(squared.sqrt()));
         if zero { Some(0.0) } else { faithful }
@@ -264,17 +267,6 @@ fn normalise(row: &mut [f64], clip_norm: f64) -> Option<(f64, f64)> {
     row.iter_mut().for_each(|value| *value /= largest);
     // ζ/largest may overflow, and the row rounds to zero, or underflow, and its norm alone decides.
     Some((clip_norm / largest, squared_norm(row).sqrt()))
-}
-
-/// Σ v² in eight interleaved sums: a fixed order, wide enough for vector registers.
-pub(super) fn squared_norm<V: Copy + Into<f64>>(row: &[V]) -> f64 {
-    let square = |value: &V| -> f64 { (*value).into() * (*value).into() };
-    let (blocks, rest) = row.as_chunks::<8>();
-    let mut lanes = [0.0; 8];
-    for block in blocks {
-        lanes.iter_mut().zip(block).for_each(|(lane, value)| *lane += square(value));
-    }
-    lanes.iter().sum::<f64>() + rest.iter().map(square).sum::<f64>()
 }
 
 /// Steps integer entries towards zero, one unit at a time, until their squared norm is at most `limit`, which is at least 0.

@@ -10,7 +10,8 @@
 
 use super::clip::{BALL, step_back};
 use super::products::BLOCK_ROWS;
-use super::rounding::{as_integer, round_ties_even};
+use super::rounding::round_ties_even;
+use super::side_by_side::{SUMS, add_integers, add_records, squared_norms};
 use super::{
     Accumulators, Clipper, Layout, MomentError, MomentSums, QuantisedRows, RecordError, RunSums, SecondMoment,
 };
@@ -65,6 +66,7 @@ pub struct ClippedSums {
     stale: bool,
     /// Records that go the short way.
     records: Vec<ShortWay>,
+    norms: Vec<f64>,
     block: Zeroizing<Vec<f64>>,
     /// Sums of all else, and a record on its way there.
     wide: Accumulators,
@@ -88,6 +90,7 @@ impl ClippedSums {
             lent: None,
             stale: false,
             records: Vec::new(),
+            norms: Vec::new(),
             block: Zeroizing::new(vec![0.0; 2 * COLUMNS]),
             wide: Accumulators::new(layout),
             record: Zeroizing::default(),
@@ -155,10 +158,13 @@ impl ClippedSums {
     fn add_block<V: Copy + Into<f64>>(&mut self, block: &[V]) -> Result<u64, ClippedSumsError> {
         let dimension = self.layout.dimension;
         self.records.clear();
+        self.norms.clear();
+        if self.layout.second != SecondMoment::Full && self.clipper.is_plain() {
+            squared_norms(block, dimension, &mut self.norms);
+        }
         let mut unusable = 0;
         for (place, record) in block.chunks_exact(dimension).enumerate() {
-            let short = self.layout.second != SecondMoment::Full;
-            match self.clipper.plain_scale(record).filter(|_| short) {
+            match self.norms.get(place).and_then(|&squared| self.clipper.plain_scale(record, squared)) {
                 Some(scale) => self.records.push(ShortWay { place, scale, squared_norm: 0.0 }),
                 None => unusable += self.add_the_long_way(record)?,
             }
@@ -198,15 +204,23 @@ impl ClippedSums {
         let (first, second) = (&mut first[..length], &mut second[..length]);
         first.fill(0.0);
         second.fill(0.0);
-        for record in &mut self.records {
-            let values = &block[record.place * dimension..][columns.clone()];
-            record.squared_norm += add_record(values, record.scale, first, second);
+        let values = |record: &ShortWay| &block[record.place * dimension..][columns.clone()];
+        let (groups, rest) = self.records.as_chunks_mut::<SUMS>();
+        for group in groups {
+            let (values, scales) =
+                (group.each_ref().map(values), group.each_ref().map(|record| record.scale));
+            let squares = add_records(values, scales, first, second);
+            group.iter_mut().zip(squares).for_each(|(record, squares)| record.squared_norm += squares);
+        }
+        for record in rest {
+            let [squares] = add_records([values(record)], [record.scale], first, second);
+            record.squared_norm += squares;
         }
         let (firsts, seconds) = self.narrow[self.layout.first().start..].split_at_mut(dimension);
         let kept = if self.stale { 0 } else { !0 };
-        add(&mut firsts[columns.clone()], kept, first);
+        add_integers(&mut firsts[columns.clone()], kept, first);
         if let Some(seconds) = seconds.get_mut(columns) {
-            add(seconds, kept, second);
+            add_integers(seconds, kept, second);
         }
     }
 
@@ -231,38 +245,6 @@ impl ClippedSums {
         }
         Ok(())
     }
-}
-
-/// Adds the integers of some columns of a record and their squares, and gives the sum of the latter. All are integers below
-/// 2⁵³ for at most [`TOGETHER`] records, so nothing is rounded.
-fn add_record<V: Copy + Into<f64>>(values: &[V], scale: f64, first: &mut [f64], second: &mut [f64]) -> f64 {
-    let term = |value: &V, first: &mut f64, second: &mut f64, squares: &mut f64| {
-        let integer = round_ties_even((*value).into() * scale);
-        let square = integer * integer;
-        *first += integer;
-        *second += square;
-        *squares += square;
-    };
-    let mut squares = [0.0; 8];
-    let (blocks, rest) = values.as_chunks::<8>();
-    let (first_blocks, first_rest) = first.as_chunks_mut::<8>();
-    let (second_blocks, second_rest) = second.as_chunks_mut::<8>();
-    for ((values, first), second) in blocks.iter().zip(first_blocks).zip(second_blocks) {
-        for lane in 0..8 {
-            term(&values[lane], &mut first[lane], &mut second[lane], &mut squares[lane]);
-        }
-    }
-    for ((value, first), second) in rest.iter().zip(first_rest).zip(second_rest) {
-        term(value, first, second, &mut squares[0]);
-    }
-    squares.iter().sum()
-}
-
-/// Adds sums of at most [`TOGETHER`] records to the bits of others that are kept. None leaves 64 bits: see [`NARROW_RECORDS`].
-fn add(sums: &mut [i64], kept: i64, integers: &[f64]) {
-    sums.iter_mut()
-        .zip(integers)
-        .for_each(|(sum, &integer)| *sum = (*sum & kept).wrapping_add(as_integer(integer)));
 }
 
 #[cfg(test)]

@@ -14,8 +14,9 @@
 //! Entries are rounded to the nearest integer; where this leaves the ball, the longer of the two rows is stepped back
 //! into it.
 
-use super::clip::{BALL, UNIT, radius_and_norm, shrink_into_ball, squared_norm};
+use super::clip::{BALL, UNIT, radius_and_norm, shrink_into_ball};
 use super::rounding::round_ties_even;
+use super::side_by_side::squared_norm;
 
 /// From here on s² + 1 is s².
 const LONG: f64 = (1u64 << 30) as f64;

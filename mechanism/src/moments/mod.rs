@@ -13,6 +13,7 @@ mod products;
 mod rounding;
 mod rows;
 mod run;
+mod side_by_side;
 mod sums;
 
 pub use accumulate::Accumulators;
@@ -20,6 +21,7 @@ pub use clip::{ClipError, Clipper};
 pub use clipped::{ClippedSums, ClippedSumsError};
 pub use rows::{QuantisedRows, RecordError};
 pub use run::RunSums;
+pub(crate) use side_by_side::squared_norm;
 pub use sums::{MomentError, MomentSums};
 
 use serde::{Deserialize, Serialize};

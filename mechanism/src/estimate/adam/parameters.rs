@@ -1,6 +1,7 @@
 //! What an update does to the parameters of a model.
 
 use super::{AdamError, AdamSetting};
+use crate::moments::squared_norm;
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
 
@@ -20,7 +21,7 @@ pub struct UpdatePart {
 impl UpdatePart {
     /// The update of the parameters from `start` on.
     pub fn new(start: usize, direction: Vec<f64>, scale: Vec<f64>) -> Self {
-        let squared_norm = direction.iter().map(|x| x * x).sum();
+        let squared_norm = squared_norm(&direction);
         Self { start, direction, squared_norm, scale }
     }
 }
