@@ -1,5 +1,5 @@
-"""One step of the mechanism that benches/adam.rs measures, as competent numpy: vectorised, in place, no temporaries that can be
-avoided, matrix products for sums over the batch, single precision for gradients as trainers have it, double precision for what
+"""One step of the mechanism that benches/adam.rs measures, as competent numpy: vectorised, in place, block by block of columns so
+that what passes between operations stays in cache, matrix products for sums over the batch, single precision for gradients as trainers have it, double precision for what
 is correlated over time. Clips 16 gradients, sums them and their squares, adds Gaussian noise correlated by a buffered
 Toeplitz strategy (as C^-1 Z, which needs no encoder), and takes an Adam step with bias correction and a floor under v.
 
@@ -28,10 +28,15 @@ BETA = (0.9, 0.999)
 rng = np.random.Generator(np.random.SFC64(1))
 gradients = rng.standard_normal((BATCH, DIMENSION), dtype=np.float32)
 buffers = np.zeros((3, 2, DIMENSION))
-noise, scratch = np.empty((2, DIMENSION)), np.empty((2, DIMENSION))
-first, second = np.zeros(DIMENSION), np.zeros(DIMENSION)
+averages = np.zeros((2, DIMENSION))
 parameters = np.zeros(DIMENSION)
-squares = np.empty(DIMENSION, dtype=np.float32)
+
+# A block of columns goes through the whole step while it is in the processor's second cache.
+BLOCK = 1 << 13
+noise, scratch = np.empty((2, BLOCK)), np.empty((2, BLOCK))
+exact_noise = np.empty(2 * DIMENSION if "exact" in sys.argv else 0)
+squares = np.empty((BATCH, BLOCK), dtype=np.float32)
+sums = np.empty((2, BLOCK), dtype=np.float32)
 
 
 decimal.getcontext().prec = 40
@@ -113,22 +118,17 @@ def accepted(bins, place, squeeze):
     return result
 
 
-def sums():
-    """Sums of clipped gradients and of their squares."""
+def clip_factors():
+    """What brings gradients to the clip norm, and its squares."""
     norms = np.sqrt(np.array([gradient @ gradient for gradient in gradients]))
     factors = np.minimum(1, CLIP_NORM / norms).astype(np.float32)
-    squared = np.zeros(DIMENSION, dtype=np.float32)
-    for gradient, factor in zip(gradients, factors):
-        np.multiply(gradient, factor, out=squares)
-        np.square(squares, out=squares)
-        np.add(squared, squares, out=squared)
-    return factors @ gradients, squared
+    return factors, factors * factors
 
 
-def correlated_noise():
+def correlated_noise(noise, scratch, buffers, columns):
     """The next row of C^-1 Z for both moments: x = z - sum of buffers; each buffer forgets and takes in x."""
     if "exact" in sys.argv:
-        discrete_gaussian(noise.reshape(-1))
+        noise[:] = exact_noise[2 * columns.start:2 * columns.stop].reshape(noise.shape)
     else:
         rng.standard_normal(out=noise)
     np.multiply(noise, NOISE, out=noise)
@@ -141,21 +141,38 @@ def correlated_noise():
 
 
 def step(t):
-    total, squared = sums()
-    correlated_noise()
-    np.add(noise[0], total, out=noise[0])
-    np.add(noise[1], squared, out=noise[1])
-    for average, beta, row in zip((first, second), BETA, noise):
+    factors, squared_factors = clip_factors()
+    # All at once: what is rejected in a block is drawn anew with the next.
+    discrete_gaussian(exact_noise)
+    for start in range(0, DIMENSION, BLOCK):
+        columns = slice(start, min(start + BLOCK, DIMENSION))
+        block(t, gradients[:, columns], factors, squared_factors, columns)
+
+
+def block(t, gradients, factors, squared_factors, columns):
+    length = gradients.shape[1]
+    noise_, scratch_, squares_, (total, squared) = (
+        array.ravel()[: array.shape[0] * length].reshape(-1, length) for array in (noise, scratch, squares, sums)
+    )
+    np.dot(factors, gradients, out=total)
+    np.square(gradients, out=squares_)
+    np.dot(squared_factors, squares_, out=squared)
+    correlated_noise(noise_, scratch_, buffers[:, :, columns], columns)
+    np.add(noise_[0], total, out=noise_[0])
+    np.add(noise_[1], squared, out=noise_[1])
+    for average, beta, row in zip(averages[:, columns], BETA, noise_):
         np.multiply(average, beta, out=average)
         np.multiply(row, (1 - beta) / BATCH, out=row)
         np.add(average, row, out=average)
-    np.multiply(second, 1 / (1 - BETA[1] ** t), out=scratch[0])
-    np.maximum(scratch[0], 1e-2, out=scratch[0])
-    np.sqrt(scratch[0], out=scratch[0])
-    np.add(scratch[0], 1e-8, out=scratch[0])
-    np.divide(first, scratch[0], out=scratch[0])
-    np.multiply(scratch[0], LEARNING_RATE / (1 - BETA[0] ** t), out=scratch[0])
-    np.subtract(parameters, scratch[0], out=parameters)
+    first, second = averages[:, columns]
+    update = scratch_[0]
+    np.multiply(second, 1 / (1 - BETA[1] ** t), out=update)
+    np.maximum(update, 1e-2, out=update)
+    np.sqrt(update, out=update)
+    np.add(update, 1e-8, out=update)
+    np.divide(first, update, out=update)
+    np.multiply(update, LEARNING_RATE / (1 - BETA[0] ** t), out=update)
+    np.subtract(parameters[columns], update, out=parameters[columns])
 
 
 random_words = generator()
