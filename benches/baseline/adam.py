@@ -1,7 +1,8 @@
 """One step of the mechanism that benches/adam.rs measures, as competent numpy: vectorised, in place, block by block of columns so
-that what passes between operations stays in cache, matrix products for sums over the batch, single precision for gradients as trainers have it, double precision for what
-is correlated over time. Clips 16 gradients, sums them and their squares, adds Gaussian noise correlated by a buffered
-Toeplitz strategy (as C^-1 Z, which needs no encoder), and takes an Adam step with bias correction and a floor under v.
+that what passes between operations stays in cache, matrix products for sums over the batch, single precision for gradients as
+trainers have it, double precision for what is correlated over time. Clips 16 gradients, sums them and their squares, adds
+Gaussian noise correlated by a buffered Toeplitz strategy (as C^-1 Z, which needs no encoder), and takes an Adam step with bias
+correction and a floor under v.
 
     python3 benches/baseline/adam.py
     python3 benches/baseline/adam.py exact [system | chacha20 | aes]

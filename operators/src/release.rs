@@ -142,8 +142,10 @@ impl Owned {
 
     /// Draws the noise of the next epoch, if it is to be drawn now.
     fn prepare(&mut self) -> Result<(), ReleaseError> {
-        let early = if self.setup.draw_ahead { self.shards.len() } else { 0 };
-        self.shards.values_mut().take(early).try_for_each(|shard| shard.prepare_in(|| self.spare.take()))
+        if !self.setup.draw_ahead {
+            return Ok(());
+        }
+        self.shards.values_mut().try_for_each(|shard| shard.prepare_in(|| self.spare.take()))
     }
 
     fn release(&mut self, epoch: u64, partials: Vec<PartialSums>) -> Result<Vec<ShardRelease>, ReleaseError> {

@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn the_loop_ends_and_learns_the_same_on_any_number_of_workers() {
         for method in [Method::Jme, Method::Pp, Method::BatchSquares { size: NonZeroU32::new(30).unwrap() }] {
-            let setup = setup(method, setting());
+            let mut setup = setup(method, setting());
             let (seen, _, fault) = run(1, 30, |_, _| None, &setup);
             assert_eq!(fault, None);
             assert!(seen.iter().map(|(step, _)| *step).eq(1..=STEPS + 1));
@@ -325,6 +325,8 @@ mod tests {
             for workers in [2, 3] {
                 assert_eq!(run(workers, 30, |_, _| None, &setup).0, seen, "{workers} workers");
             }
+            setup.release.draw_ahead = true;
+            assert_eq!(run(2, 30, |_, _| None, &setup).0, seen, "noise is the same whenever it is drawn");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Sums of long records, such as gradients, that are added up as they are clipped: no row is kept.
 //!
 //! A record goes through memory twice: once for its norm, once to be rounded, measured and added. The second time a few
-//! columns of all records come after another, so that sums stay in the nearest cache. The integers are those of
+//! columns of all records come one after another, several records side by side (`side_by_side`), so that sums stay in the nearest cache. The integers are those of
 //! [`Clipper::quantise`]: whether they lie in the ball is known when the last column has been added, and what a
 //! record has to step back then is taken off the sums, before anyone can see them.
 //!
@@ -66,7 +66,8 @@ pub struct ClippedSums {
     stale: bool,
     /// Records that go the short way.
     records: Vec<ShortWay>,
-    norms: Vec<f64>,
+    /// Squared norms of all records of a block, if any can go the short way.
+    norms: Zeroizing<Vec<f64>>,
     block: Zeroizing<Vec<f64>>,
     /// Sums of all else, and a record on its way there.
     wide: Accumulators,
@@ -90,7 +91,7 @@ impl ClippedSums {
             lent: None,
             stale: false,
             records: Vec::new(),
-            norms: Vec::new(),
+            norms: Zeroizing::default(),
             block: Zeroizing::new(vec![0.0; 2 * COLUMNS]),
             wide: Accumulators::new(layout),
             record: Zeroizing::default(),

@@ -14,7 +14,7 @@ use pulp::{Arch, Simd, WithSimd};
 const LANES: usize = 8;
 
 /// Records whose norms are best taken at once.
-pub(super) const NORMS: usize = 8;
+const NORMS: usize = 8;
 
 /// Records that are best added at once.
 pub(super) const SUMS: usize = 4;
@@ -29,15 +29,11 @@ pub(crate) fn squared_norm<V: Copy + Into<f64>>(row: &[V]) -> f64 {
 pub(super) fn squared_norms<V: Copy + Into<f64>>(records: &[V], dimension: usize, norms: &mut Vec<f64>) {
     let arch = Arch::new();
     for group in records.chunks(NORMS * dimension) {
-        match group.len() == NORMS * dimension {
-            true => {
-                let record = |place| &group[place * dimension..][..dimension];
-                norms.extend(arch.dispatch(SquaredNorms::<V, NORMS>(std::array::from_fn(record))));
-            }
-            false => {
-                let norm = |record| arch.dispatch(SquaredNorms([record]));
-                norms.extend(group.chunks(dimension).flat_map(norm));
-            }
+        if group.len() == NORMS * dimension {
+            let record = |place| &group[place * dimension..][..dimension];
+            norms.extend(arch.dispatch(SquaredNorms::<V, NORMS>(std::array::from_fn(record))));
+        } else {
+            norms.extend(group.chunks(dimension).flat_map(|record| arch.dispatch(SquaredNorms([record]))));
         }
     }
 }
