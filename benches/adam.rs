@@ -1,5 +1,6 @@
 //! A step of private Adam with a million parameters: 16 gradients are clipped, summed with their squares, released with
-//! exact noise through a strategy with buffers, committed, decoded, and fed back as parameters. By one worker and by two.
+//! exact noise through a strategy with buffers, committed, and fed back as parameters. By one worker and by two; with noise that is correlated ahead of
+//! the sums, and with sums that are encoded, and what is released decoded.
 //!
 //! `cargo bench --bench adam`, beside `python3 benches/baseline/adam.py [exact]`, which does the same in numpy. Gradients are made
 //! beforehand, in single precision, as trainers have them.
@@ -27,8 +28,17 @@ fn main() {
 /// Samples differ in nothing but their number of steps: the difference of two, over the difference of their steps, is the
 /// time of a step without that of starting.
 #[divan::bench(args = [(1, 2), (1, 12), (2, 2), (2, 12)], sample_count = 5, sample_size = 1)]
-fn workers_and_steps(bencher: divan::Bencher<'_, '_>, (workers, steps): (usize, u64)) {
-    let setup = setup(steps);
+fn correlated_noise(bencher: divan::Bencher<'_, '_>, (workers, steps): (usize, u64)) {
+    let correlated = |mechanism: MatrixMechanism| mechanism.correlated().expect("a strategy that correlates");
+    bench(bencher, workers, setup(steps, correlated));
+}
+
+#[divan::bench(args = [(1, 2), (1, 12), (2, 2), (2, 12)], sample_count = 5, sample_size = 1)]
+fn encoded_sums(bencher: divan::Bencher<'_, '_>, (workers, steps): (usize, u64)) {
+    bench(bencher, workers, setup(steps, |mechanism| mechanism));
+}
+
+fn bench(bencher: divan::Bencher<'_, '_>, workers: usize, setup: TrainingSetup) {
     let gradients: Arc<Vec<f32>> = Arc::new((0..BATCH * DIMENSION).map(|i| (i as f32).sin()).collect());
     bencher.bench(|| {
         let (setup, gradients) = (setup.clone(), gradients.clone());
@@ -37,7 +47,7 @@ fn workers_and_steps(bencher: divan::Bencher<'_, '_>, (workers, steps): (usize, 
     });
 }
 
-fn setup(steps: u64) -> TrainingSetup {
+fn setup(steps: u64, form: impl FnOnce(MatrixMechanism) -> MatrixMechanism) -> TrainingSetup {
     // Any buffers will do; these are good ones for running sums.
     let buffers = [(0.998046875, 0.046875), (0.984375, 0.09375), (0.90625, 0.1875)];
     let buffers = buffers.map(|(decay, weight)| ExponentialBuffer { decay, weight });
@@ -57,7 +67,7 @@ fn setup(steps: u64) -> TrainingSetup {
     let participation = "1".parse().expect("a schema");
     let mechanism =
         MatrixMechanism::with_participation(parameters, Strategies::shared(strategy), participation, 64);
-    let mechanism = Arc::new(mechanism.expect("sound parameters"));
+    let mechanism = Arc::new(form(mechanism.expect("sound parameters")));
     let setting = AdamSetting::new(NonZeroU32::new(BATCH as u32).unwrap_or(NonZeroU32::MIN), 1e-3);
     let clipper = Clipper::unscaled(DIMENSION, 1.0).expect("a clip norm");
     TrainingSetup {

@@ -141,16 +141,28 @@ fn check_covariance(errors: &DMatrix<f64>, decoder: &DMatrix<f64>, case: &str) {
     }
 }
 
+/// With sums that are encoded; and with noise that is correlated, where it can be.
 fn check(method: Method, strategies: &Strategies, workload: &str) {
     let workload: Workload = workload.parse().expect("a workload");
-    let mechanism = MatrixMechanism::with_participation(
+    let encoded = MatrixMechanism::with_participation(
         parameters(method),
         strategies.clone(),
         "1".parse().expect("a participation"),
         STEPS as u64,
     )
     .expect("a mechanism");
+    check_form(&encoded, strategies, &workload);
+    let correlates =
+        [strategies.first(), strategies.second()].iter().all(|strategy| strategy.correlates().is_some());
+    match encoded.correlated() {
+        Ok(correlated) => check_form(&correlated, strategies, &workload),
+        Err(error) => assert!(!correlates, "{error}"),
+    }
+}
+
+fn check_form(mechanism: &MatrixMechanism, strategies: &Strategies, workload: &Workload) {
     let moments = mechanism.moments();
+    let method = moments.parameters().method;
     let layout = mechanism.layout();
     // s and the weights alone tell the levels, as in one Gaussian mechanism.
     let first = moments.sensitivity() * moments.parameters().noise_multiplier;
@@ -166,17 +178,19 @@ fn check(method: Method, strategies: &Strategies, workload: &str) {
     }
     let noisy = layout.coordinates() - usize::from(moments.count_weight().is_none());
     assert_eq!(kinds.iter().map(|kind| kind.1.len()).sum::<usize>(), noisy);
-    let decoders = [strategies.first(), strategies.second()].map(|strategy| decoder(strategy, &workload));
-    let views = views(&mechanism, &workload);
+    let decoders = [strategies.first(), strategies.second()].map(|strategy| decoder(strategy, workload));
+    let views = views(mechanism, workload);
     for (kind, places, level, part) in kinds.into_iter().filter(|kind| !kind.1.is_empty()) {
-        let case = format!("{method}, {workload}, {}, {kind}", strategies.first().name());
+        let form = if mechanism.is_correlated() { "correlated" } else { "encoded" };
+        let case = format!("{method}, {workload}, {}, {form}, {kind}", strategies.first().name());
         check_covariance(&samples(&views, &places, level), &decoders[part], &case);
         for (t, moments) in views.iter().enumerate() {
             let noise = moments[0].noise;
             let told = [noise.count, noise.first, noise.first, noise.second][places[0].min(3)];
             let told = if kind == "products" { told / 2_f64.sqrt() } else { told };
             let expected = level * decoders[part].row(t).norm();
-            assert!((told / expected - 1.0).abs() < 1e-6, "{case}: {told}, not {expected}");
+            // Scales are rounded up, by less than 2⁻¹⁹.
+            assert!((told / expected - 1.0).abs() < 2e-6, "{case}: {told}, not {expected}");
         }
     }
 }
@@ -196,6 +210,8 @@ fn of_every_method_through_every_kind_of_strategy() {
             ("normalized-banded-square-root:3", "prefix", "prefix"),
             ("log-perturbed-root", "prefix", "prefix"),
             ("blt:2", "prefix", "adam:0.9"),
+            ("blt:3", "prefix", "prefix"),
+            ("blt:1", "exponential:0.9", "window:3"),
             ("power-law:2", "average", "prefix"),
             ("banded-optimal:3", "prefix", "prefix"),
             ("banded-toeplitz-optimal:3", "prefix", "momentum:0.5"),
@@ -213,5 +229,7 @@ fn of_a_strategy_for_each_moment() {
         let (one, other) = (strategy("square-root", "prefix"), strategy("identity", "prefix"));
         check(method, &Strategies::separate(one.clone(), other.clone()), "prefix");
         check(method, &Strategies::separate(other, one), "average");
+        let (one, other) = (strategy("blt:2", "prefix"), strategy("blt:1", "exponential:0.5"));
+        check(method, &Strategies::separate(one, other), "adam:0.9");
     }
 }

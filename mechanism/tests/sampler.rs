@@ -115,6 +115,10 @@ fn equal_cells_are_hit_equally_at_large_scales() {
         (1, 64),
         (3, 60),
         (1 << 31, 64),
+        // Several at a time.
+        (1 << 19, 0),
+        (600_001, 17),
+        ((1 << 20) - 1, 32),
     ]
     .into_iter()
     .enumerate()
@@ -140,7 +144,9 @@ fn normal_distribution(x: f64) -> f64 {
 #[test]
 fn moments_and_tails_are_those_of_the_gaussian_at_every_scale() {
     for (stream, (w, k)) in
-        [(1, 0), (1 << 16, 0), (1 << 31, 2), (4_000_000_007, 30), (1 << 31, 64)].into_iter().enumerate()
+        [(1, 0), (1 << 16, 0), (1 << 31, 2), (4_000_000_007, 30), (1 << 31, 64), (777_777, 16)]
+            .into_iter()
+            .enumerate()
     {
         let (sampler, mut rng) = (sampler(w, k), generator(200 + stream as u64));
         let (sigma, n) = (sampler.scale().sigma(), draws());

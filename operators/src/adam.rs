@@ -3,6 +3,7 @@
 use crate::{Fault, Released, Values};
 use hushflow_mechanism::estimate::adam::{AdamError, AdamSetting, PrivateAdam, UpdatePart};
 use hushflow_mechanism::mechanism::MatrixMechanism;
+use hushflow_mechanism::strategy::Row;
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -97,7 +98,7 @@ struct Run {
 
 impl Run {
     /// First or second moments, in pieces.
-    fn moments(&self, which: usize) -> impl Iterator<Item = &[i128]> + Clone {
+    fn moments(&self, which: usize) -> impl Iterator<Item = Row<'_>> + Clone {
         self.values.run(self.moments[which].clone())
     }
 }
@@ -111,7 +112,7 @@ struct OwnValues {
 
 impl From<Run> for OwnValues {
     fn from(run: Run) -> Self {
-        let moments = [0, 1].map(|which| run.moments(which).flatten().copied().collect());
+        let moments = [0, 1].map(|which| run.moments(which).flat_map(Row::iter).collect());
         OwnValues { number: run.number, moments }
     }
 }

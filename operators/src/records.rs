@@ -2,9 +2,11 @@
 
 use crate::Entity;
 use hushflow_mechanism::moments::{QuantisedRows, RunSums};
+use hushflow_mechanism::release::ReleasedValues;
+use hushflow_mechanism::strategy::Row;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
@@ -72,7 +74,7 @@ pub struct PartialSums {
 /// done with it. What it holds has been released.
 #[derive(Clone, Default)]
 pub(crate) struct Spare {
-    rooms: Arc<Mutex<Vec<Vec<i128>>>>,
+    rooms: Arc<Mutex<Vec<ReleasedValues>>>,
     most: usize,
 }
 
@@ -83,18 +85,18 @@ impl Spare {
     }
 
     /// Empty room where there is none.
-    pub(crate) fn take(&self) -> Vec<i128> {
+    pub(crate) fn take(&self) -> ReleasedValues {
         self.rooms().pop().unwrap_or_default()
     }
 
-    fn give_back(&self, room: Vec<i128>) {
+    fn give_back(&self, room: ReleasedValues) {
         let mut rooms = self.rooms();
         if rooms.len() < self.most {
             rooms.push(room);
         }
     }
 
-    fn rooms(&self) -> MutexGuard<'_, Vec<Vec<i128>>> {
+    fn rooms(&self) -> MutexGuard<'_, Vec<ReleasedValues>> {
         self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -102,22 +104,18 @@ impl Spare {
 /// The private values of a shard. Their memory goes back to where it came from.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub(crate) struct ShardValues {
-    values: Vec<i128>,
+    values: ReleasedValues,
     #[serde(skip)]
     home: Spare,
 }
 
 impl ShardValues {
-    pub(crate) fn new(values: Vec<i128>, home: Spare) -> Self {
+    pub(crate) fn new(values: ReleasedValues, home: Spare) -> Self {
         ShardValues { values, home }
     }
-}
 
-impl Deref for ShardValues {
-    type Target = [i128];
-
-    fn deref(&self) -> &[i128] {
-        &self.values
+    pub(crate) fn row(&self) -> Row<'_> {
+        self.values.row()
     }
 }
 
@@ -140,8 +138,8 @@ pub struct ShardRelease {
 impl ShardRelease {
     /// Bytes that may be seen by anyone, as the release of a shard that leaves no sums behind, nor a state where a checkpoint is due.
     pub(crate) fn of_bytes(shard: u32, bytes: &[u8], checkpoint: bool) -> Self {
-        let values = bytes.iter().map(|&byte| i128::from(byte as i8)).collect();
-        let values = ShardValues::new(values, Spare::default());
+        let values = bytes.iter().map(|&byte| i64::from(byte as i8)).collect();
+        let values = ShardValues::new(ReleasedValues::Narrow(values), Spare::default());
         ShardRelease { shard, sums: RunSums::zero(0), values, state: checkpoint.then(Zeroizing::default) }
     }
 
@@ -162,13 +160,17 @@ impl Values {
         Values(Arc::new(shards))
     }
 
-    fn shards(&self) -> impl Iterator<Item = &[i128]> + Clone {
-        self.0.iter().map(|shard| &shard[..])
+    fn shards(&self) -> impl Iterator<Item = Row<'_>> + Clone {
+        self.0.iter().map(ShardValues::row)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = i128> {
+        self.shards().flat_map(Row::iter)
     }
 
     /// Number of values.
     pub fn len(&self) -> usize {
-        self.shards().map(<[i128]>::len).sum()
+        self.shards().map(|shard| shard.len()).sum()
     }
 
     /// Whether there is none.
@@ -178,15 +180,15 @@ impl Values {
 
     /// All values.
     pub fn to_vec(&self) -> Vec<i128> {
-        self.shards().flatten().copied().collect()
+        self.iter().collect()
     }
 
     /// A run of the values, in pieces.
-    pub fn run(&self, run: Range<usize>) -> impl Iterator<Item = &[i128]> + Clone {
+    pub fn run(&self, run: Range<usize>) -> impl Iterator<Item = Row<'_>> + Clone {
         let mut start = 0;
         self.shards().map(move |shard| {
             let place = |value: usize| value.clamp(start, start + shard.len()) - start;
-            let piece = &shard[place(run.start)..place(run.end)];
+            let piece = shard.run(place(run.start)..place(run.end));
             start += shard.len();
             piece
         })
@@ -195,19 +197,19 @@ impl Values {
 
 impl From<Vec<i128>> for Values {
     fn from(values: Vec<i128>) -> Self {
-        Values::new(vec![ShardValues::new(values, Spare::default())])
+        Values::new(vec![ShardValues::new(ReleasedValues::Wide(values), Spare::default())])
     }
 }
 
 impl fmt::Debug for Values {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_list().entries(self.shards().flatten()).finish()
+        formatter.debug_list().entries(self.iter()).finish()
     }
 }
 
 impl PartialEq for Values {
     fn eq(&self, other: &Self) -> bool {
-        self.shards().flatten().eq(other.shards().flatten())
+        self.iter().eq(other.iter())
     }
 }
 
@@ -220,13 +222,17 @@ mod tests {
     #[test]
     fn the_memory_of_values_goes_back_when_nobody_sees_them() {
         let spare = Spare::new(1);
-        let shards = [vec![1, 2, 3], vec![4]].map(|values| ShardValues::new(values, spare.clone()));
+        let shards = [ReleasedValues::Narrow(vec![1, 2, 3]), ReleasedValues::Wide(vec![4])];
+        let shards = shards.map(|values| ShardValues::new(values, spare.clone()));
         let values = Values::new(shards.into());
         let seen = values.clone();
         drop(values);
-        assert!(spare.take().is_empty());
-        assert_eq!(seen.run(1..4).collect::<Vec<_>>(), [&[2, 3][..], &[4]]);
+        assert!(spare.take().row().is_empty());
+        assert_eq!(
+            seen.run(1..4).map(|piece| piece.iter().collect()).collect::<Vec<Vec<_>>>(),
+            [vec![2, 3], vec![4]]
+        );
         drop(seen);
-        assert_eq!((spare.take().len(), spare.take().len()), (3, 0), "no more than was asked for");
+        assert_eq!(spare.take().row().len() + spare.take().row().len(), 3, "no more than was asked for");
     }
 }

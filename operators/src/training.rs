@@ -201,10 +201,11 @@ mod tests {
     use super::*;
     use crate::EpochCommit;
     use hushflow_mechanism::estimate::adam::AdamSetting;
-    use hushflow_mechanism::mechanism::{MatrixMechanism, MomentParameters};
+    use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError, MomentParameters};
     use hushflow_mechanism::moments::SecondMoment;
     use hushflow_mechanism::noise::NoiseSource;
     use hushflow_mechanism::sensitivity::Neighbours;
+    use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
     use hushflow_mechanism::strategy::{StrategyName, build};
     use hushflow_mechanism::workload::Workload;
     use std::error::Error;
@@ -257,6 +258,14 @@ mod tests {
 
     fn setup(method: Method, setting: AdamSetting) -> TrainingSetup {
         let strategy = build(StrategyName::SquareRoot, &Workload::Prefix, Some(STEPS)).unwrap();
+        setup_of(method, setting, |parameters| MatrixMechanism::new(parameters, strategy))
+    }
+
+    fn setup_of(
+        method: Method,
+        setting: AdamSetting,
+        mechanism: impl FnOnce(MomentParameters) -> Result<MatrixMechanism, MechanismError>,
+    ) -> TrainingSetup {
         let parameters = MomentParameters {
             method,
             layout: Layout { dimension: DIMENSION, second: SecondMoment::Diagonal },
@@ -266,7 +275,7 @@ mod tests {
             second_moment_weight: None,
             count_weight: None,
         };
-        let mechanism = Arc::new(MatrixMechanism::new(parameters, strategy).unwrap());
+        let mechanism = Arc::new(mechanism(parameters).unwrap());
         TrainingSetup {
             clipper: Arc::new(Clipper::unscaled(DIMENSION, 1.0).unwrap().counting_unusable()),
             release: ReleaseSetup {
@@ -327,6 +336,34 @@ mod tests {
             }
             setup.release.draw_ahead = true;
             assert_eq!(run(2, 30, |_, _| None, &setup).0, seen, "noise is the same whenever it is drawn");
+        }
+    }
+
+    /// Correlated noise takes the place of encoded sums.
+    #[test]
+    fn correlated_noise_trains_alike() {
+        let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
+        let fitted = BufferedParameters { horizon: Some(STEPS), buffers };
+        let strategy = Arc::new(Buffered::new("blt:1".parse().unwrap(), fitted).unwrap());
+        for method in [Method::Jme, Method::Pp, Method::BatchSquares { size: NonZeroU32::new(30).unwrap() }] {
+            let form = |form: fn(MatrixMechanism) -> MatrixMechanism| {
+                setup_of(method, setting(), |parameters| {
+                    MatrixMechanism::new(parameters, strategy.clone()).map(form)
+                })
+            };
+            let mut setup = form(|mechanism| mechanism.correlated().unwrap());
+            let (seen, _, fault) = run(1, 30, |_, _| None, &setup);
+            assert_eq!((fault, seen.len() as u64), (None, STEPS + 1));
+            for workers in [2, 3] {
+                assert_eq!(run(workers, 30, |_, _| None, &setup).0, seen, "{workers} workers");
+            }
+            setup.release.draw_ahead = true;
+            assert_eq!(run(2, 30, |_, _| None, &setup).0, seen, "noise is the same whenever it is drawn");
+            let distance = |parameters: &[f64]| parameters.iter().map(|p| (p - 3.0 / 7.0).abs()).sum::<f64>();
+            let (encoded, _, _) = run(1, 30, |_, _| None, &form(|mechanism| mechanism));
+            for seen in [&seen, &encoded] {
+                assert!(distance(&seen[STEPS as usize].1) < 0.8 * distance(&seen[0].1));
+            }
         }
     }
 

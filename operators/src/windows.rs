@@ -227,7 +227,8 @@ mod tests {
                 let released = records.release_windows(ends, windows, 2, Fault::new(), said);
                 released.inspect_time(move |&epoch, release| {
                     assert!(release.sums.is_empty() && release.state.is_some() == (epoch == 2));
-                    let bytes = ShardRelease::bytes(&release.values).expect("bytes");
+                    let values: Vec<_> = release.values.row().iter().collect();
+                    let bytes = ShardRelease::bytes(&values).expect("bytes");
                     seen.send((epoch, release.shard, bytes)).expect("heard");
                 });
             });

@@ -3,13 +3,15 @@
 //!
 //! Nothing here uses the sensitivity: streams are encoded and compared coordinate by coordinate.
 
-use super::{Method, MomentGeometry, MomentMechanism, MomentParameters};
+use super::{MatrixMechanism, Method, MomentGeometry, MomentMechanism, MomentParameters};
 use crate::moments::{Clipper, Layout, QuantisedRows, SecondMoment};
 use crate::sensitivity::Neighbours;
-use crate::strategy::{COEFFICIENT_BITS, ColumnGeometry};
+use crate::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
+use crate::strategy::{COEFFICIENT_BITS, ColumnGeometry, Correlator};
 use chacha20::ChaCha8Rng;
 use rand::SeedableRng;
 use rand_distr::{Distribution, StandardNormal, Uniform};
+use std::sync::Arc;
 
 const KEYS: usize = 2;
 const EPOCHS: usize = 5;
@@ -144,6 +146,105 @@ fn check(columns: &Columns, parameters: MomentParameters) {
     // A record and its square are clipped to the sphere but for a unit of the grid.
     let attained = largest >= budget * (1.0 - if method == Method::JointClip { 1e-5 } else { 1e-8 });
     assert!(attained || !is_tight(method, neighbours), "{largest} is far from {budget}: {parameters:?}");
+}
+
+/// The independent noise of which this correlated noise is made.
+fn independent(correlator: &mut dyn Correlator, correlated: [i64; EPOCHS]) -> [i128; EPOCHS] {
+    correlated.map(|u| {
+        let before = correlator.save();
+        let mut left = [0];
+        correlator.correlate(&mut left).unwrap();
+        correlator.restore(&before).unwrap();
+        let mut noise = [u - left[0]];
+        correlator.correlate(&mut noise).unwrap();
+        assert_eq!(noise, [u]);
+        i128::from(u) - i128::from(left[0])
+    })
+}
+
+/// How far two streams move what independent noise is added to, on a random path of releases: where these are the same, the noise that
+/// made them differs by just that. Sums come key by key, epoch by epoch.
+fn moved_on_a_path(mechanism: &MatrixMechanism, sums: &[i128], random: &mut ChaCha8Rng) -> Vec<i128> {
+    let width = mechanism.layout().coordinates();
+    let mut moved = vec![0; sums.len()];
+    for start in (0..KEYS).flat_map(|key| (0..width).map(move |place| key * EPOCHS * width + place)) {
+        let difference: [i128; EPOCHS] = std::array::from_fn(|epoch| sums[start + epoch * width]);
+        let noise = mechanism.moments().noise()[start % width];
+        let moves = match noise.scale {
+            None => difference,
+            Some(scale) => {
+                let strategy = mechanism.strategies().first().correlates().unwrap();
+                let path = Uniform::new(-20.0, 20.0).unwrap();
+                let one: [i64; EPOCHS] =
+                    std::array::from_fn(|_| (path.sample(random) * scale.sigma()) as i64);
+                let other =
+                    std::array::from_fn(|t| one[t] + i64::try_from(difference[t] << noise.sum_bits).unwrap());
+                let [one, other] = [one, other]
+                    .map(|u| independent(strategy.correlator(1, noise.coarse_bits.into()).as_mut(), u));
+                std::array::from_fn(|t| other[t] - one[t])
+            }
+        };
+        (0..EPOCHS).for_each(|epoch| moved[start + epoch * width] = moves[epoch]);
+    }
+    moved
+}
+
+fn check_correlated(buffers: &[(f64, f64)], parameters: MomentParameters) {
+    let buffers = buffers.iter().map(|&(decay, weight)| ExponentialBuffer { decay, weight }).collect();
+    let fitted = BufferedParameters { horizon: Some(EPOCHS as u64), buffers: Buffers::Toeplitz(buffers) };
+    let name = format!("blt:{}", fitted.count()).parse().unwrap();
+    let strategy = Arc::new(Buffered::new(name, fitted.rounded()).unwrap());
+    let mechanism = MatrixMechanism::new(parameters, strategy).unwrap().correlated().unwrap();
+    let MomentParameters { method, neighbours, noise_multiplier, .. } = parameters;
+    let layout = mechanism.layout();
+    let clipper = Clipper::unscaled(layout.dimension, parameters.clip_norm).unwrap();
+    let clipper = mechanism.moments().clipper(clipper).unwrap();
+    let mut random = ChaCha8Rng::seed_from_u64(17);
+    let tried: Vec<_> = (0..40).map(|_| neighbours_of(neighbours, &clipper, &mut random)).collect();
+    let ones = std::array::from_fn(|column| std::array::from_fn(|row| i128::from(row == column)));
+    let largest = tried
+        .into_iter()
+        .chain(worst(neighbours, &clipper))
+        .map(|[left, right]| {
+            let sums = encoded_difference(&ones, layout, &left, &right);
+            mechanism.moments().concentrated_loss(&moved_on_a_path(&mechanism, &sums, &mut random))
+        })
+        .fold(0.0, f64::max);
+    let budget = 1.0 / (2.0 * noise_multiplier * noise_multiplier);
+    assert!(largest <= budget, "{largest} exceeds {budget}: {parameters:?}");
+    // Scales are rounded up by up to 2⁻¹⁹.
+    let attained = largest >= budget * (1.0 - 2e-5);
+    assert!(attained || !is_tight(method, neighbours), "{largest} is far from {budget}: {parameters:?}");
+}
+
+#[test]
+fn correlated_noise_spends_what_was_asked_for_on_every_path() {
+    for buffers in [&[(0.5, 0.5)][..], &[(0.998046875, 0.046875), (0.984375, 0.09375), (0.90625, 0.1875)]] {
+        for (dimension, second) in
+            [(1, SecondMoment::Diagonal), (3, SecondMoment::Full), (5, SecondMoment::Diagonal)]
+        {
+            for neighbours in [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut] {
+                for (clip_norm, noise_multiplier) in [(1.0, 0.05), (7.3, 0.9), (123.4, 50.21)] {
+                    for method in [Method::Jme, Method::Cs, Method::JointClip, Method::Pp] {
+                        let layout = Layout { dimension, second };
+                        let (second_moment_weight, count_weight) = (None, None);
+                        check_correlated(
+                            buffers,
+                            MomentParameters {
+                                method,
+                                layout,
+                                neighbours,
+                                clip_norm,
+                                noise_multiplier,
+                                second_moment_weight,
+                                count_weight,
+                            },
+                        );
+                    }
+                }
+            }
+        }
+    }
 }
 
 fn check_all(first: [f64; EPOCHS]) {

@@ -97,6 +97,8 @@ pub struct MatrixMechanism {
     moments: MomentMechanism,
     strategies: Strategies,
     horizon: Option<u64>,
+    /// The most records of one entity.
+    participations: usize,
 }
 
 impl MatrixMechanism {
@@ -107,7 +109,7 @@ impl MatrixMechanism {
     pub fn new(parameters: MomentParameters, strategy: Arc<dyn Strategy>) -> Result<Self, MechanismError> {
         let moments = MomentMechanism::new(parameters, &MomentGeometry::shared(strategy.geometry()))?;
         let strategies = Strategies::shared(strategy);
-        Ok(Self { moments, horizon: strategies.horizon(), strategies })
+        Ok(Self { moments, horizon: strategies.horizon(), strategies, participations: 1 })
     }
 
     /// Any strategies and any number of records of an entity, over `horizon` steps.
@@ -124,8 +126,57 @@ impl MatrixMechanism {
         if let Some(limit) = strategies.horizon().filter(|&limit| limit < horizon) {
             return Err(MechanismError::Horizon { horizon, limit });
         }
-        let moments = MomentMechanism::new(parameters, &strategies.geometry(participation, horizon)?)?;
-        Ok(Self { moments, strategies, horizon: Some(horizon) })
+        let geometry = strategies.geometry(participation, horizon)?;
+        let moments = MomentMechanism::new(parameters, &geometry)?;
+        Ok(Self { moments, strategies, horizon: Some(horizon), participations: geometry.participations() })
+    }
+
+    /// The same guarantee with noise that is correlated by C⁻¹ ahead of the sums, in place of sums that are encoded: what is released is what the
+    /// decoder would make of it, and a release takes less time and memory. `strategy/correlation.rs` has the proof. The sensitivity is
+    /// larger by what rounding the noise adds: [`MomentMechanism::rounding_share`].
+    ///
+    /// ```
+    /// # use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
+    /// # use hushflow_mechanism::moments::{Layout, SecondMoment};
+    /// # use hushflow_mechanism::sensitivity::Neighbours;
+    /// # use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
+    /// # use std::sync::Arc;
+    /// # let parameters = MomentParameters {
+    /// #     method: Method::Jme,
+    /// #     layout: Layout { dimension: 3, second: SecondMoment::Diagonal },
+    /// #     neighbours: Neighbours::ReplaceOneInPlace,
+    /// #     clip_norm: 1.0,
+    /// #     noise_multiplier: 1.0,
+    /// #     second_moment_weight: None,
+    /// #     count_weight: None,
+    /// # };
+    /// let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
+    /// let fitted = BufferedParameters { horizon: Some(1000), buffers };
+    /// let strategy = Arc::new(Buffered::new("blt:1".parse()?, fitted)?);
+    /// let encoded = MatrixMechanism::new(parameters, strategy)?;
+    /// let correlated = encoded.correlated()?;
+    /// assert!(correlated.moments().rounding_share() < 1e-8);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`MechanismError::Correlation`] for strategies that can't correlate, [`MechanismError::CorrelationError`] and
+    /// [`MechanismError::CorrelationRange`] where rounding would add too much.
+    pub fn correlated(&self) -> Result<Self, MechanismError> {
+        let steps = self.horizon.ok_or(MechanismError::Correlation)?;
+        let of = |strategy: &dyn Strategy| {
+            let correlation = strategy.correlates().map(|strategy| strategy.correlation(steps));
+            correlation.ok_or(MechanismError::Correlation)
+        };
+        let first = of(self.strategies.first())?;
+        let second = if self.strategies.are_one() { first } else { of(self.strategies.second())? };
+        let moments = self.moments.correlated([first, second], self.participations, steps)?;
+        Ok(Self { moments, ..self.clone() })
+    }
+
+    /// Whether noise is correlated ahead of the sums.
+    pub fn is_correlated(&self) -> bool {
+        self.moments.is_correlated()
     }
 
     /// The same mechanism with more or less noise.

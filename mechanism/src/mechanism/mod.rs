@@ -51,12 +51,13 @@ pub use geometry::MomentGeometry;
 pub use matrix::{MatrixMechanism, Strategies};
 pub use method::Method;
 pub use noise::CoordinateNoise;
+use noise::Rounding;
 pub(crate) use parts::{MomentDecoder, MomentEncoder};
 
 use crate::moments::{ClipError, Clipper, Layout};
 use crate::noise::scale::NoiseScaleError;
 use crate::sensitivity::{MomentWeights, Neighbours, OutOfRange, positive, rounded_up};
-use crate::strategy::MatrixError;
+use crate::strategy::{Correlation, MatrixError};
 use thiserror::Error;
 
 /// What a mechanism is made of, but for its strategies.
@@ -203,6 +204,27 @@ pub enum MechanismError {
     /// A record and its square can't be clipped together.
     #[error(transparent)]
     Clip(#[from] ClipError),
+    /// A strategy whose noise can't be correlated ahead of the sums.
+    #[error(
+        "noise can be correlated ahead of the sums for a horizon and buffered Toeplitz strategies, blt:b, whose inverse has no long rows: encode the sums in place of that"
+    )]
+    Correlation,
+    /// Noise that would be correlated too roughly.
+    #[error(
+        "correlating noise ahead of the sums errs by {share:?} of the sensitivity or the noise, more than 0.01: shorten the horizon, or encode the sums in place of that"
+    )]
+    CorrelationError {
+        /// The larger of both shares.
+        share: f64,
+    },
+    /// Noise out of the range of 64 bits.
+    #[error(
+        "the noise of {moment} is out of the range in which it can be correlated ahead of the sums: encode the sums in place of that"
+    )]
+    CorrelationRange {
+        /// Which moment.
+        moment: &'static str,
+    },
     /// More steps than a strategy has.
     #[error("the horizon is {horizon} steps, but the strategy ends after {limit}: make it for more steps")]
     Horizon {
@@ -260,8 +282,9 @@ pub struct JointClaim {
 pub struct MomentMechanism {
     parameters: MomentParameters,
     claim: JointClaim,
-    /// What the rounding of encoders adds to the sensitivity, in units of ζ.
-    rounding: f64,
+    rounding: Rounding,
+    /// s/ζ.
+    relative_sensitivity: f64,
     noise: Vec<CoordinateNoise>,
 }
 
@@ -273,9 +296,34 @@ impl MomentMechanism {
     pub fn new(parameters: MomentParameters, geometry: &MomentGeometry) -> Result<Self, MechanismError> {
         positive("noise_multiplier", parameters.noise_multiplier)?;
         let claim = parameters.claim(geometry)?;
-        let rounding = noise::rounding(&parameters, claim.weights, geometry);
+        let rounding = Rounding::Encoders(noise::of_encoders(&parameters, claim.weights, geometry));
+        Self::with_rounding(parameters, claim, rounding)
+    }
+
+    fn with_rounding(
+        parameters: MomentParameters,
+        claim: JointClaim,
+        rounding: Rounding,
+    ) -> Result<Self, MechanismError> {
+        let relative_sensitivity = rounding.relative_sensitivity(claim, parameters.noise_multiplier)?;
         let noise = noise::of_moments(&parameters, claim, rounding)?;
-        Ok(Self { parameters, claim, rounding, noise })
+        Ok(Self { parameters, claim, rounding, relative_sensitivity, noise })
+    }
+
+    /// The same mechanism for noise that is correlated ahead of the sums over `steps` steps.
+    fn correlated(
+        &self,
+        correlations: [Correlation; 2],
+        participations: usize,
+        steps: u64,
+    ) -> Result<Self, MechanismError> {
+        let rounding = noise::of_correlators(&self.parameters, correlations, participations, steps);
+        Self::with_rounding(self.parameters, self.claim, rounding.ok_or(MechanismError::Correlation)?)
+    }
+
+    /// Whether noise is correlated ahead of the sums.
+    fn is_correlated(&self) -> bool {
+        self.rounding.is_of_correlators()
     }
 
     /// The same mechanism with more or less noise.
@@ -285,8 +333,7 @@ impl MomentMechanism {
     pub fn with_noise_multiplier(&self, noise_multiplier: f64) -> Result<Self, MechanismError> {
         let parameters = MomentParameters { noise_multiplier, ..self.parameters };
         positive("noise_multiplier", noise_multiplier)?;
-        let noise = noise::of_moments(&parameters, self.claim, self.rounding)?;
-        Ok(Self { parameters, noise, ..*self })
+        Self::with_rounding(parameters, self.claim, self.rounding)
     }
 
     /// The same weights and noise for records of fewer columns, of at least two unless there is only one: the sensitivity
@@ -294,8 +341,7 @@ impl MomentMechanism {
     pub(crate) fn with_fewer_columns(&self, dimension: usize) -> Result<Self, MechanismError> {
         let layout = Layout { dimension, ..self.parameters.layout };
         let parameters = MomentParameters { layout, ..self.parameters };
-        let noise = noise::of_moments(&parameters, self.claim, self.rounding)?;
-        Ok(Self { parameters, noise, ..*self })
+        Self::with_rounding(parameters, self.claim, self.rounding)
     }
 
     /// What the mechanism was made of, defaults not filled in.
@@ -326,12 +372,15 @@ impl MomentMechanism {
 
     /// s: the bound of how far neighbours move `(κ C₁n, C₁u, √λ C₂S)`, in real units, rounded up.
     pub fn sensitivity(&self) -> f64 {
-        rounded_up(self.relative_sensitivity() * self.parameters.clip_norm)
+        rounded_up(self.relative_sensitivity * self.parameters.clip_norm)
     }
 
-    /// Share of the sensitivity that is due to the rounding of a recursive encoder.
+    /// Share of the sensitivity that is due to the rounding of a recursive encoder, or of a correlator.
     pub fn rounding_share(&self) -> f64 {
-        self.rounding / self.relative_sensitivity()
+        match self.rounding {
+            Rounding::Encoders(added) => added / self.relative_sensitivity,
+            Rounding::Correlators(deviations) => deviations * self.parameters.noise_multiplier,
+        }
     }
 
     /// What bounds the records that the sensitivity is for: the clipper, counting unusable records where counts are public,
@@ -364,11 +413,6 @@ impl MomentMechanism {
         let coordinates = self.noise.iter().cycle();
         let losses = difference.iter().zip(coordinates).map(|(&value, noise)| noise.concentrated_loss(value));
         losses.filter(|&loss| loss > 0.0).fold(0.0, |sum, loss| (sum + loss).next_up())
-    }
-
-    /// s/ζ.
-    fn relative_sensitivity(&self) -> f64 {
-        noise::relative_sensitivity(self.claim, self.rounding)
     }
 }
 

@@ -3,9 +3,9 @@
 //! A row holds the coordinates of several keys, or a piece of them, so the parts alternate: one is gathered from its places,
 //! encoded, and put back.
 
-use super::Strategies;
+use super::{MatrixMechanism, Strategies};
 use crate::moments::Layout;
-use crate::strategy::{Decoder, Encoder, Row, StepError};
+use crate::strategy::{Decoded, Decoder, Encoder, Row, StepError, Strategy};
 use std::ops::Range;
 use zeroize::{Zeroize, Zeroizing};
 
@@ -22,25 +22,45 @@ impl Strategies {
         }
     }
 
-    /// Starts decoding the coordinates of `keys` keys, laid end to end.
-    pub(crate) fn decoder(&self, layout: Layout, keys: u32) -> MomentDecoder {
-        let coordinates = u64::from(keys) * layout.coordinates() as u64;
-        match self.places(layout, 0..coordinates) {
-            None => MomentDecoder::Shared(self.first().decoder(coordinates as usize)),
-            Some(places) => {
-                let [first, second] = places.lengths();
-                let decoders = [self.first().decoder(first), self.second().decoder(second)];
-                MomentDecoder::Separate { places, decoders }
-            }
-        }
-    }
-
     /// `None` where all goes through one strategy.
     fn places(&self, layout: Layout, run: Range<u64>) -> Option<Places> {
         let is_second =
             |coordinate| layout.second().contains(&((coordinate % layout.coordinates() as u64) as usize));
         let separate = !self.are_one() && layout.second_len() > 0;
         separate.then(|| Places { is_second: run.map(is_second).collect() })
+    }
+}
+
+impl MatrixMechanism {
+    /// Starts decoding what was released of first moments, or counts, by itself.
+    pub(crate) fn first_decoder(&self, coordinates: usize) -> Box<dyn Decoder> {
+        self.decoder_of(self.strategies().first(), coordinates)
+    }
+
+    /// Starts decoding what was released of second moments by itself.
+    pub(crate) fn second_decoder(&self, coordinates: usize) -> Box<dyn Decoder> {
+        self.decoder_of(self.strategies().second(), coordinates)
+    }
+
+    fn decoder_of(&self, strategy: &dyn Strategy, coordinates: usize) -> Box<dyn Decoder> {
+        if self.is_correlated() {
+            Box::new(Decoded::new(strategy.horizon(), coordinates))
+        } else {
+            strategy.decoder(coordinates)
+        }
+    }
+
+    /// Starts decoding what was released of `keys` keys, laid end to end.
+    pub(crate) fn decoder(&self, keys: u32) -> MomentDecoder {
+        let coordinates = u64::from(keys) * self.layout().coordinates() as u64;
+        match self.strategies().places(self.layout(), 0..coordinates) {
+            None => MomentDecoder::Shared(self.first_decoder(coordinates as usize)),
+            Some(places) => {
+                let [first, second] = places.lengths();
+                let decoders = [self.first_decoder(first), self.second_decoder(second)];
+                MomentDecoder::Separate { places, decoders }
+            }
+        }
     }
 }
 

@@ -3,7 +3,9 @@
 use super::*;
 use crate::moments::SecondMoment;
 use crate::participation::Participation;
-use crate::strategy::{ColumnGeometry, Matrix};
+use crate::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
+use crate::strategy::{ColumnGeometry, Matrix, Strategy, StrategyName, build};
+use crate::workload::Workload;
 use serde_json::Value;
 use std::{iter, sync::Arc};
 
@@ -280,4 +282,45 @@ fn two_strategies_have_weights_of_their_own() {
     let joint = MomentParameters { method: Method::JointClip, ..parameters(Neighbours::ReplaceOne, 3) };
     let refused = MomentMechanism::new(joint, &matrices(&[1.0], &[1.0, 0.5], "1"));
     assert_eq!(refused, Err(MechanismError::OneStrategy { method: Method::JointClip }));
+}
+
+/// Noise that can't be correlated, or would be too roughly.
+#[test]
+fn noise_is_correlated_where_that_is_sound() {
+    let blt = |buffers: &[(f64, f64)], horizon: Option<u64>| -> Arc<dyn Strategy> {
+        let buffers = buffers.iter().map(|&(decay, weight)| ExponentialBuffer { decay, weight }).collect();
+        let fitted = BufferedParameters { horizon, buffers: Buffers::Toeplitz(buffers) }.rounded();
+        Arc::new(Buffered::new(format!("blt:{}", fitted.count()).parse().unwrap(), fitted).unwrap())
+    };
+    let correlated = |strategy: &Arc<dyn Strategy>, noise_multiplier: f64, dimension: usize| {
+        let parameters =
+            MomentParameters { noise_multiplier, ..parameters(Neighbours::ReplaceOne, dimension) };
+        MatrixMechanism::new(parameters, strategy.clone()).unwrap().correlated()
+    };
+    let good = blt(&[(0.75, 0.5)], Some(1000));
+    let sound = correlated(&good, 1.0, 3).unwrap();
+    let encoded = MatrixMechanism::new(parameters(Neighbours::ReplaceOne, 3), good.clone()).unwrap();
+    assert!(sound.is_correlated() && !encoded.is_correlated());
+    let ratio = sound.moments().sensitivity() / encoded.moments().sensitivity();
+    assert!((ratio - 1.0).abs() < 1e-6 && sound.moments().rounding_share() > 0.0);
+    // All numbers follow a change of the noise.
+    let more = sound.with_noise_multiplier(9.0).unwrap();
+    assert!(more.is_correlated() && *more.moments() == *correlated(&good, 9.0, 3).unwrap().moments());
+    assert!(more.moments().sensitivity() > sound.moments().sensitivity());
+    for noise in sound.moments().noise() {
+        let in_units = noise.scale.unwrap().sigma() / 2f64.powi(noise.coarse_bits.into());
+        assert!((41.0..42.0001).contains(&in_units.log2()), "{in_units}");
+    }
+
+    let square_root = build(StrategyName::SquareRoot, &Workload::Prefix, Some(10)).unwrap();
+    let endless = blt(&[(0.75, 0.5)], None);
+    let alternating = blt(&[(0.1, 0.999), (0.01, 0.09)], Some(100_000));
+    for strategy in [&square_root, &endless] {
+        assert!(matches!(correlated(strategy, 1.0, 3), Err(MechanismError::Correlation)));
+    }
+    let long = blt(&[(1.0 - 1e-9, 0.9)], Some(10_000_000));
+    assert!(matches!(correlated(&long, 1.0, 3), Err(MechanismError::CorrelationError { .. })));
+    assert!(matches!(correlated(&good, 1e5, 3), Err(MechanismError::CorrelationRange { .. })));
+    // Rows of its inverse are long.
+    assert!(matches!(correlated(&alternating, 1.0, 3), Err(MechanismError::Correlation)));
 }

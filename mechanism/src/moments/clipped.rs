@@ -20,7 +20,7 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// Columns whose sums stay in the nearest cache from record to record.
-const COLUMNS: usize = 1024;
+const COLUMNS: usize = 2048;
 
 /// Records whose sums of squares, of a column little more than 2⁴⁰ each, stay below 2⁵¹.
 const TOGETHER: usize = BLOCK_ROWS / 4;
@@ -207,16 +207,10 @@ impl ClippedSums {
         second.fill(0.0);
         let values = |record: &ShortWay| &block[record.place * dimension..][columns.clone()];
         let (groups, rest) = self.records.as_chunks_mut::<SUMS>();
-        for group in groups {
-            let (values, scales) =
-                (group.each_ref().map(values), group.each_ref().map(|record| record.scale));
-            let squares = add_records(values, scales, first, second);
-            group.iter_mut().zip(squares).for_each(|(record, squares)| record.squared_norm += squares);
-        }
-        for record in rest {
-            let [squares] = add_records([values(record)], [record.scale], first, second);
-            record.squared_norm += squares;
-        }
+        let (halves, rest) = rest.as_chunks_mut::<{ SUMS / 2 }>();
+        groups.iter_mut().for_each(|group| add_group(group, values, first, second));
+        halves.iter_mut().for_each(|group| add_group(group, values, first, second));
+        rest.iter_mut().for_each(|record| add_group(std::array::from_mut(record), values, first, second));
         let (firsts, seconds) = self.narrow[self.layout.first().start..].split_at_mut(dimension);
         let kept = if self.stale { 0 } else { !0 };
         add_integers(&mut firsts[columns.clone()], kept, first);
@@ -246,6 +240,19 @@ impl ClippedSums {
         }
         Ok(())
     }
+}
+
+/// Adds columns of a few records, and what they add to the norms of these.
+#[inline(always)]
+fn add_group<'a, V: Copy + Into<f64> + 'a, const R: usize>(
+    group: &mut [ShortWay; R],
+    values: impl Fn(&ShortWay) -> &'a [V],
+    first: &mut [f64],
+    second: &mut [f64],
+) {
+    let records = group.each_ref().map(values);
+    let squares = add_records(records, group.each_ref().map(|record| record.scale), first, second);
+    group.iter_mut().zip(squares).for_each(|(record, squares)| record.squared_norm += squares);
 }
 
 #[cfg(test)]

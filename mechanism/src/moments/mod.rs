@@ -10,7 +10,7 @@ mod clipped;
 mod jointly;
 mod narrow;
 mod products;
-mod rounding;
+pub(crate) mod rounding;
 mod rows;
 mod run;
 mod side_by_side;

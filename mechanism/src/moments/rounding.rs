@@ -7,13 +7,18 @@ const SHIFT: f64 = 1.5 * (1u64 << 52) as f64;
 ///
 /// The addition rounds and the subtraction is exact. `f64::round_ties_even` would be a call for every entry on processors without a
 /// rounding instruction.
-pub(super) fn round_ties_even(value: f64) -> f64 {
+pub(crate) fn round_ties_even(value: f64) -> f64 {
     (value + SHIFT) - SHIFT
 }
 
 /// An integer below 2⁵¹ in magnitude, as such. A cast would look for numbers beyond the range.
-pub(super) fn as_integer(value: f64) -> i64 {
-    (value + SHIFT).to_bits() as i64 - SHIFT.to_bits() as i64
+pub(crate) fn as_integer(value: f64) -> i64 {
+    ((value + SHIFT).to_bits() as i64).wrapping_sub(SHIFT.to_bits() as i64)
+}
+
+/// An integer below 2⁵¹ in magnitude, as a floating-point number, exactly.
+pub(crate) fn as_number(value: i64) -> f64 {
+    f64::from_bits(value.wrapping_add(SHIFT.to_bits() as i64) as u64) - SHIFT
 }
 
 #[cfg(test)]
@@ -30,6 +35,7 @@ mod tests {
             let rounded = round_ties_even(value);
             prop_assert_eq!(rounded, value.round_ties_even());
             prop_assert_eq!(as_integer(rounded), rounded as i64);
+            prop_assert_eq!(as_number(rounded as i64), rounded);
         }
     }
 

@@ -109,13 +109,14 @@ fn sum(these: &[i64], those: &[i64], mut sums: Zeroizing<Vec<i64>>) -> Option<Ze
         sums = Zeroizing::new(Vec::with_capacity(these.len()));
     }
     sums.clear();
-    let mut overflows = false;
+    // The sign bit tells whether a total has another sign than both of what it is the total of.
+    let mut overflows = 0;
     sums.extend(these.iter().zip(those).map(|(&this, &that)| {
-        let (total, overflow) = this.overflowing_add(that);
-        overflows |= overflow;
+        let total = this.wrapping_add(that);
+        overflows |= (this ^ total) & (that ^ total);
         total
     }));
-    (!overflows).then_some(sums)
+    (overflows >= 0).then_some(sums)
 }
 
 impl From<Zeroizing<Vec<i64>>> for RunSums {

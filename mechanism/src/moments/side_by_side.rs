@@ -1,7 +1,7 @@
 //! Loops over several long records at once.
 //!
 //! What they cost is bringing records from memory. A processor fetches ahead in several runs of addresses side by side, and sums that
-//! several records share are loaded and stored once for all of them: four or eight at a time take half the time of one after another. The
+//! several records share are loaded and stored once for all of them: eight at a time take half the time of one after another. The
 //! same code is compiled for registers of 256 bits as well, and which is run is found out once (`pulp`): each operation
 //! stays one of IEEE's, in the same order, so the results are the same, bit by bit.
 //!
@@ -17,7 +17,7 @@ const LANES: usize = 8;
 const NORMS: usize = 8;
 
 /// Records that are best added at once.
-pub(super) const SUMS: usize = 4;
+pub(super) const SUMS: usize = 8;
 
 /// Squared norm of a row, in eight sums that are added in the end.
 pub(crate) fn squared_norm<V: Copy + Into<f64>>(row: &[V]) -> f64 {
@@ -178,8 +178,8 @@ mod tests {
         #[test]
         fn several_records_are_one_after_another(
             columns in 1usize..40,
-            scales in prop::array::uniform4(1.0..1000.0),
-            values in prop::collection::vec(-100.0..100.0, 160),
+            scales in prop::array::uniform8(1.0..1000.0),
+            values in prop::collection::vec(-100.0..100.0, 40 * SUMS),
         ) {
             let records: Vec<Vec<f64>> = values.chunks(40).map(|record| record[..columns].to_vec()).collect();
             let expected = one_by_one(&records, &scales);

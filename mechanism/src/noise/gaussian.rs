@@ -35,11 +35,12 @@
 //! division, no floating point. Time depends on the noise only, which is drawn before the sums of its epoch are looked at.
 
 use super::bins::{BINS, Bins};
+use super::packed::{LEADING_BITS, PackedRounds, are_packed, low_part};
 use super::scale::NoiseScale;
 use super::uniform::LazyUniform;
 use num_bigint::BigUint;
 use rand::CryptoRng;
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
 /// Bins at least this wide are drawn in two parts. Narrower ones take a word, and another one in less than one of 64 cases.
 const WIDE: u128 = 1 << 58;
@@ -65,7 +66,29 @@ pub struct DiscreteGaussian {
     leading: u64,
     /// Bits of the lower part of j; 0 where the bin is narrow.
     low_bits: u32,
+    /// Whether both parts of j are of one word: see `packed`.
+    is_packed: bool,
     bins: &'static Bins,
+}
+
+/// What noise is drawn as.
+pub(super) trait NoiseInteger: Copy + Default + Zeroize {
+    /// The lower half of a draw, or all of it.
+    fn lower_half(draw: i128) -> Self;
+}
+
+impl NoiseInteger for i128 {
+    #[inline(always)]
+    fn lower_half(draw: i128) -> i128 {
+        draw
+    }
+}
+
+impl NoiseInteger for i64 {
+    #[inline(always)]
+    fn lower_half(draw: i128) -> i64 {
+        draw as i64
+    }
 }
 
 /// Below this bin e < (2h + 1)/8192 ≤ 1, and exp(−e) takes a single trial.
@@ -83,7 +106,9 @@ impl DiscreteGaussian {
     /// The sampler of this scale. [`NoiseScale`] holds just the scales that the proof covers.
     pub fn new(scale: NoiseScale) -> Self {
         let width = scale.bin_width();
+        let is_packed = are_packed(scale.significand(), scale.exponent());
         let (leading, low_bits) = match u64::try_from(width) {
+            _ if is_packed => (u64::from(scale.significand()), scale.exponent()),
             Ok(narrow) if width < WIDE => (narrow, 0),
             // The leading factor takes all of its 32 bits: the bound of f in `draw_place` needs w ≥ 2³¹.
             _ => {
@@ -91,7 +116,7 @@ impl DiscreteGaussian {
                 (u64::from(scale.significand() << shift), scale.exponent() - shift)
             }
         };
-        DiscreteGaussian { scale, leading, low_bits, bins: &BINS }
+        DiscreteGaussian { scale, leading, low_bits, is_packed, bins: &BINS }
     }
 
     /// Its scale: σ on the grid.
@@ -101,20 +126,34 @@ impl DiscreteGaussian {
 
     /// Fills the slice with independent draws.
     pub fn fill<R: CryptoRng + ?Sized>(&self, rng: &mut R, noise: &mut [i128]) {
+        self.fill_as(rng, noise);
+    }
+
+    /// The same in 64 bits: the lower halves, which are all unless a draw is beyond 2⁶³.
+    pub(crate) fn fill_narrow<R: CryptoRng + ?Sized>(&self, rng: &mut R, noise: &mut [i64]) {
+        self.fill_as(rng, noise);
+    }
+
+    fn fill_as<R: CryptoRng + ?Sized, N: NoiseInteger>(&self, rng: &mut R, noise: &mut [N]) {
         match self.low_bits {
-            0 => self.fill_by_rounds::<2, R>(rng, noise),
-            _ => self.fill_by_rounds::<3, R>(rng, noise),
+            _ if self.is_packed => self.fill_packed(rng, noise),
+            0 => self.fill_by_rounds::<2, R, N>(rng, noise),
+            _ => self.fill_by_rounds::<3, R, N>(rng, noise),
         }
     }
 
     /// One draw.
     pub fn sample<R: CryptoRng + ?Sized>(&self, rng: &mut R) -> i128 {
-        if self.low_bits == 0 { self.draw::<2, R>(rng) } else { self.draw::<3, R>(rng) }
+        if self.is_packed || self.low_bits == 0 { self.draw::<2, R>(rng) } else { self.draw::<3, R>(rng) }
     }
 
     /// A round for every draw, and more for those that it does not end: first [`plain_round`](Self::plain_round) of all, then the
     /// rounds of those that it leaves open.
-    fn fill_by_rounds<const WORDS: usize, R: CryptoRng + ?Sized>(&self, rng: &mut R, noise: &mut [i128]) {
+    fn fill_by_rounds<const WORDS: usize, R: CryptoRng + ?Sized, N: NoiseInteger>(
+        &self,
+        rng: &mut R,
+        noise: &mut [N],
+    ) {
         let mut bytes = [[[0u8; 8]; WORDS]; ROUNDS];
         let used = noise.len().min(ROUNDS);
         for noise in noise.chunks_mut(ROUNDS) {
@@ -124,7 +163,7 @@ impl DiscreteGaussian {
             while open != 0 {
                 let place = open.trailing_zeros() as usize;
                 let round = self.round(bytes[place].map(u64::from_le_bytes), rng);
-                noise[place] = round.unwrap_or_else(|| self.draw::<WORDS, R>(rng));
+                noise[place] = N::lower_half(round.unwrap_or_else(|| self.draw::<WORDS, R>(rng)));
                 open &= open - 1;
             }
         }
@@ -132,12 +171,48 @@ impl DiscreteGaussian {
         bytes[..used].iter_mut().zeroize();
     }
 
+    /// The same for packed rounds. What is left over in the end is drawn as if the block was full.
+    fn fill_packed<R: CryptoRng + ?Sized, N: NoiseInteger>(&self, rng: &mut R, noise: &mut [N]) {
+        let mut bytes = [[[0u8; 8]; 2]; ROUNDS];
+        let (blocks, rest) = noise.as_chunks_mut();
+        for block in blocks {
+            self.fill_block(rng, &mut bytes, block);
+        }
+        if !rest.is_empty() {
+            let mut block = Zeroizing::new([N::default(); ROUNDS]);
+            self.fill_block(rng, &mut bytes, &mut block);
+            rest.copy_from_slice(&block[..rest.len()]);
+        }
+        bytes.as_flattened_mut().as_flattened_mut().zeroize();
+    }
+
+    fn fill_block<R: CryptoRng + ?Sized, N: NoiseInteger>(
+        &self,
+        rng: &mut R,
+        bytes: &mut [[[u8; 8]; 2]; ROUNDS],
+        noise: &mut [N; ROUNDS],
+    ) {
+        rng.fill_bytes(bytes.as_flattened_mut().as_flattened_mut());
+        let (bins, leading, low_bits) = (self.bins, self.leading, self.low_bits);
+        let mut open = PackedRounds { bins, leading, low_bits, bytes, noise }.run();
+        while open != 0 {
+            let place = open.trailing_zeros() as usize;
+            let round = self.round(bytes[place].map(u64::from_le_bytes), rng);
+            noise[place] = N::lower_half(round.unwrap_or_else(|| self.draw::<2, R>(rng)));
+            open &= open - 1;
+        }
+    }
+
     /// Plain rounds of at most 64 draws. Gives a bit for each, the lowest for the first: set where the round is open.
-    fn plain_rounds<const WORDS: usize>(&self, bytes: &[[[u8; 8]; WORDS]], noise: &mut [i128]) -> u64 {
+    fn plain_rounds<const WORDS: usize, N: NoiseInteger>(
+        &self,
+        bytes: &[[[u8; 8]; WORDS]],
+        noise: &mut [N],
+    ) -> u64 {
         let mut open = 0;
         for (x, bytes) in noise.iter_mut().zip(bytes) {
             let (value, ended) = self.plain_round(bytes.map(u64::from_le_bytes));
-            *x = value;
+            *x = N::lower_half(value);
             open = open >> 1 | u64::from(!ended) << 63;
         }
         open >> (ROUNDS - noise.len())
@@ -187,10 +262,18 @@ impl DiscreteGaussian {
         let negative = words[0] & 1;
         let squeeze = (words[0] >> 1) & 0xffff;
         let bin = self.bins.draw(words[0] >> (64 - Bins::RELEASE_BITS), rng);
-        let (word, leading) = uniform_below(self.leading, words[1], rng);
-        let low = words.get(2).map_or(0, |word| word >> (64 - self.low_bits));
+        let (word, leading) = if self.is_packed {
+            uniform_below::<LEADING_BITS, R>(self.leading, words[1], rng)
+        } else {
+            uniform_below::<64, R>(self.leading, words[1], rng)
+        };
+        let low = match words.get(2) {
+            Some(low) => low >> (64 - self.low_bits),
+            None if self.is_packed => low_part(word, self.low_bits),
+            None => 0,
+        };
         let offset = u128::from(leading) << self.low_bits | u128::from(low);
-        // f < word/2⁶⁴ + 2⁻³¹ (narrow bins: f ≤ word/2⁶⁴) < (⌊word/2⁴⁸⌋ + 2)/2¹⁶.
+        // f < word/2⁶⁴ + 2⁻¹⁹ (wide bins: 2⁻³¹, narrow ones: 0) < (⌊word/2⁴⁸⌋ + 2)/2¹⁶.
         let place = Place { bin, offset, fraction: (word >> 48) + 2 };
         if !(surely_accepted(&place, squeeze) || self.accepted(&place, squeeze, rng)) {
             return None;
@@ -285,15 +368,20 @@ fn squeezed(bin: u64, fraction: u64, squeeze: u64) -> bool {
     squeeze > fraction.wrapping_mul((bin << 17).wrapping_add(fraction)) >> 29
 }
 
-/// An exactly uniform integer below `bound`, with the word it was made of: this one, or the first of the generator that can
-/// be taken (Lemire 2019).
+/// An exactly uniform integer below `bound`, by the leading bits of a word, with the word it was made of: this one, or the first of the generator
+/// that can be taken (Lemire 2019).
 #[inline(always)]
-fn uniform_below<R: CryptoRng + ?Sized>(bound: u64, mut word: u64, rng: &mut R) -> (u64, u64) {
+fn uniform_below<const BITS: u32, R: CryptoRng + ?Sized>(
+    bound: u64,
+    mut word: u64,
+    rng: &mut R,
+) -> (u64, u64) {
+    let range = 1u128 << BITS;
     loop {
-        let product = u128::from(word) * u128::from(bound);
-        let low = product as u64;
-        if low >= bound || low >= bound.wrapping_neg() % bound {
-            return (word, (product >> 64) as u64);
+        let product = u128::from(word >> (64 - BITS)) * u128::from(bound);
+        let low = product & (range - 1);
+        if low >= u128::from(bound) || low >= (range - u128::from(bound)) % u128::from(bound) {
+            return (word, (product >> BITS) as u64);
         }
         word = rng.next_u64();
     }
@@ -305,6 +393,21 @@ mod tests {
     use chacha20::ChaCha20Rng;
     use rand::{Rng, SeedableRng};
 
+    /// Random, but now and then a bin, a place, or both at the end of their range.
+    fn words<const WORDS: usize>(round: usize, rng: &mut ChaCha20Rng) -> [u64; WORDS] {
+        let mut words: [u64; WORDS] = std::array::from_fn(|_| rng.next_u64());
+        match round % 61 {
+            1 => words[0] |= !0 << 52,
+            2 => words[0] &= !0 >> 12,
+            3 => words[1] |= !0 << (round % 64),
+            4 => words[1] >>= round % 64,
+            5 => words = [words[0] & 1; WORDS],
+            6 => words[1] &= u64::MAX >> 32 | !0 << (32 + round % 32),
+            _ => {}
+        }
+        words
+    }
+
     /// Where a plain round ends, the round gives the same and asks for no more bits; and it ends nearly always.
     fn check<const WORDS: usize>(significand: u32, exponent: u32) {
         let scale = NoiseScale::new(significand, exponent).unwrap();
@@ -312,16 +415,7 @@ mod tests {
         let mut rng = ChaCha20Rng::seed_from_u64(u64::from(significand) ^ u64::from(exponent));
         let (rounds, mut open) = (100_000, 0);
         for round in 0..rounds {
-            let mut words: [u64; WORDS] = std::array::from_fn(|_| rng.next_u64());
-            // Now and then a bin, a place, or both at the end of their range.
-            match round % 64 {
-                1 => words[0] |= !0 << 52,
-                2 => words[0] &= !0 >> 12,
-                3 => words[1] |= !0 << (round % 61),
-                4 => words[1] >>= round % 61,
-                5 => words = [words[0] & 1; WORDS],
-                _ => {}
-            }
+            let words = words::<WORDS>(round, &mut rng);
             let before = rng.get_word_pos();
             match gaussian.plain_round(words) {
                 (x, true) => {
@@ -332,6 +426,41 @@ mod tests {
             }
         }
         assert!(open < rounds / 10, "{open}");
+    }
+
+    /// The same of packed rounds, and both kinds of integers are drawn alike.
+    fn check_packed(significand: u32, exponent: u32) {
+        let gaussian = DiscreteGaussian::new(NoiseScale::new(significand, exponent).unwrap());
+        assert!(gaussian.is_packed);
+        let mut rng = ChaCha20Rng::seed_from_u64(u64::from(significand) ^ u64::from(exponent));
+        let (blocks, mut opened) = (1000, 0);
+        for block in 0..blocks {
+            let words: [[u64; 2]; ROUNDS] = std::array::from_fn(|place| words(block * 7 + place, &mut rng));
+            let bytes = words.map(|words| words.map(u64::to_le_bytes));
+            let mut noise = [0i64; ROUNDS];
+            let (bins, leading, low_bits) = (gaussian.bins, gaussian.leading, gaussian.low_bits);
+            let open = PackedRounds { bins, leading, low_bits, bytes: &bytes, noise: &mut noise }.run();
+            opened += open.count_ones() as usize;
+            let before = rng.get_word_pos();
+            for place in (0..ROUNDS).filter(|place| open >> place & 1 == 0) {
+                assert_eq!(gaussian.round(words[place], &mut rng), Some(noise[place].into()), "{words:x?}");
+            }
+            assert_eq!(rng.get_word_pos(), before, "no more bits");
+        }
+        assert!(opened < blocks * ROUNDS / 8, "{opened}");
+        let [mut narrow, mut wide] = [(); 2].map(|()| ChaCha20Rng::seed_from_u64(1));
+        let (mut small, mut large) = ([0i64; 200], [0i128; 200]);
+        gaussian.fill_narrow(&mut narrow, &mut small);
+        gaussian.fill(&mut wide, &mut large);
+        assert_eq!(small.map(i128::from), large);
+    }
+
+    #[test]
+    fn a_packed_round_is_the_round() {
+        check_packed(1 << 19, 0);
+        check_packed((1 << 20) - 1, 16);
+        check_packed(600_001, 17);
+        check_packed(777_777, 32);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! | [`scale`] | the standard deviations that the sampler covers, on an integer grid |
 //! | [`gaussian`] | the sampler of every release, with its proof |
 //! | `bins` | its first stage: which bin of width σ/64 |
+//! | `packed` | its rounds, eight at a time |
 //! | [`selection`] | the exponential mechanism: which of many candidates has a high score |
 //! | `exponential` | exponentials of rational numbers, enclosed by integers |
 //! | [`laplace`] | the discrete Laplace, for pure differential privacy, with its proof |
@@ -22,6 +23,7 @@ pub mod entropy;
 mod exponential;
 pub mod gaussian;
 pub mod laplace;
+mod packed;
 pub mod reference;
 pub mod scale;
 pub mod selection;

@@ -71,6 +71,16 @@ impl NoiseScale {
             .ok_or(NoiseScaleError::TooLarge { deviation })
     }
 
+    /// The smallest scale of few bits whose σ is at least `deviation`, for noise that is drawn several at a time: it costs less than 2⁻¹⁹ of σ. `None` unless there
+    /// is one of `w < 2²⁰` and `k ≤ 32`.
+    pub(crate) fn packed_at_least(deviation: f64) -> Option<Self> {
+        let bins = deviation / f64::from(BINS_PER_DEVIATION);
+        let significand = |exponent: u32| (bins / 2f64.powi(exponent as i32)).ceil();
+        let exponent = (0..=32).find(|&exponent| significand(exponent) < 2f64.powi(20))?;
+        let scale = Self { significand: significand(exponent) as u32, exponent };
+        (scale.significand >= 1 << 19).then_some(scale)
+    }
+
     /// The factor w.
     pub fn significand(self) -> u32 {
         self.significand
@@ -114,6 +124,13 @@ mod tests {
     }
 
     #[test]
+    fn there_are_packed_scales_for_some_deviations() {
+        for deviation in [2_f64.powi(24), 2_f64.powi(59), f64::NAN, f64::INFINITY, -1.0] {
+            assert_eq!(NoiseScale::packed_at_least(deviation), None);
+        }
+    }
+
+    #[test]
     fn refuses_what_cannot_be_drawn() {
         for deviation in [f64::NAN, f64::NEG_INFINITY, 0.0, SMALLEST_DEVIATION.next_down()] {
             assert!(matches!(NoiseScale::at_least(deviation), Err(NoiseScaleError::TooSmall { .. })));
@@ -128,6 +145,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn packed_scales_are_rounded_up_and_not_far(logarithm in 25.0_f64..58.0) {
+            let deviation = logarithm.exp2();
+            let scale = NoiseScale::packed_at_least(deviation).unwrap();
+            prop_assert!(scale.sigma() >= deviation && scale.sigma() <= deviation * (1.0 + 0.5_f64.powi(19)));
+            prop_assert!(scale.significand() >= 1 << 19 && scale.significand() < 1 << 20 && scale.exponent() <= 32);
+        }
+
         #[test]
         fn rounds_up_and_not_far(logarithm in 26.0_f64..101.9) {
             let deviation = logarithm.exp2().max(SMALLEST_DEVIATION);

@@ -9,6 +9,7 @@ mod build;
 mod chosen;
 #[cfg(test)]
 mod conformance;
+mod correlation;
 mod dense;
 mod fourier;
 mod gram;
@@ -23,6 +24,8 @@ mod tree;
 pub(crate) use build::check_horizon;
 pub use build::{MAX_HISTORY_HORIZON, MAX_HORIZON, StrategyError, build, build_chosen, build_factorization};
 pub use chosen::{Chosen, Fitted};
+pub use correlation::{Correlates, Correlation, Correlator};
+pub(crate) use correlation::{CorrelationUnits, Decoded};
 pub use dense::{
     BandedOptimum, Dense, DenseParameters, MAX_BANDED_OPTIMAL_HORIZON, MAX_DENSE_HORIZON, banded_optimal,
     matrix_square_root, optimal_banded_toeplitz,
@@ -152,6 +155,11 @@ pub trait Strategy: Factorization {
 
     /// Starts decoding `coordinates` independent streams.
     fn decoder(&self, coordinates: usize) -> Box<dyn Decoder>;
+
+    /// How noise is correlated by C⁻¹ ahead of the sums; `None` where it can't be.
+    fn correlates(&self) -> Option<&dyn Correlates> {
+        None
+    }
 }
 
 /// A row of integers, in 64 bits where all of them are known to fit.
@@ -175,7 +183,26 @@ impl<'a> From<&'a [i128]> for Row<'a> {
     }
 }
 
-impl Row<'_> {
+impl<'a> Row<'a> {
+    /// A run of the integers.
+    #[must_use]
+    pub fn run(self, run: std::ops::Range<usize>) -> Row<'a> {
+        match self {
+            Row::Narrow(row) => Row::Narrow(&row[run]),
+            Row::Wide(row) => Row::Wide(&row[run]),
+        }
+    }
+
+    /// All integers.
+    pub fn iter(self) -> impl Iterator<Item = i128> + Clone + 'a {
+        // One of the two is empty.
+        let (narrow, wide): (&[i64], &[i128]) = match self {
+            Row::Narrow(row) => (row, &[]),
+            Row::Wide(row) => (&[], row),
+        };
+        narrow.iter().map(|&value| i128::from(value)).chain(wide.iter().copied())
+    }
+
     /// Number of integers.
     pub fn len(&self) -> usize {
         match self {

@@ -145,7 +145,7 @@ impl View {
             },
             first_norms: norms(strategies.first()),
             second_norms: (!strategies.are_one()).then(|| norms(strategies.second())),
-            decoder: strategies.decoder(released, keys),
+            decoder: mechanism.decoder(keys),
             squares,
             workload: workload.state(keys as usize * layout.coordinates()),
             released: vec![0.0; coordinates],

@@ -2,7 +2,7 @@
 
 use super::{Adam, AdamError, AdamSetting, SecondMomentNoise, UpdatePart, second_moment_noise};
 use crate::mechanism::MatrixMechanism;
-use crate::strategy::Decoder;
+use crate::strategy::{Decoder, Row};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -54,12 +54,11 @@ impl PrivateAdam {
         let layout = mechanism.layout();
         let unit = |place: usize| mechanism.moments().noise().get(place).map_or(0.0, |noise| noise.unit);
         let divisors = setting.divisors(mechanism);
-        let strategies = mechanism.strategies();
         let block = |start: usize| {
             let length = BLOCK.min(run.end - start);
             Block {
-                first: strategies.first().decoder(length),
-                second: (layout.second_len() > 0).then(|| strategies.second().decoder(length)),
+                first: mechanism.first_decoder(length),
+                second: (layout.second_len() > 0).then(|| mechanism.second_decoder(length)),
                 adam: Adam::new(&setting, length),
                 scale: setting.damping().map_or(Vec::new(), |_| vec![1.0; length]),
             }
@@ -94,10 +93,11 @@ impl PrivateAdam {
     /// [`AdamError`].
     pub fn push<'a>(
         &mut self,
-        first: impl IntoIterator<Item = &'a [i128], IntoIter: Clone>,
-        second: impl IntoIterator<Item = &'a [i128], IntoIter: Clone>,
+        first: impl IntoIterator<Item: Into<Row<'a>>, IntoIter: Clone>,
+        second: impl IntoIterator<Item: Into<Row<'a>>, IntoIter: Clone>,
     ) -> Result<UpdatePart, AdamError> {
-        let (mut first, mut second) = (Pieces::new(first.into_iter()), Pieces::new(second.into_iter()));
+        let mut first = Pieces::new(first.into_iter().map(Into::into));
+        let mut second = Pieces::new(second.into_iter().map(Into::into));
         let noise =
             *self.noise.get(self.steps).ok_or(AdamError::PastHorizon { horizon: self.noise.len() as u64 })?;
         let length = self.run.len();
@@ -144,8 +144,8 @@ impl Workspace {
         block: &mut Block,
         units: [f64; 2],
         bias: f64,
-        first: &mut Pieces<'a, impl Iterator<Item = &'a [i128]>>,
-        second: &mut Pieces<'a, impl Iterator<Item = &'a [i128]>>,
+        first: &mut Pieces<'a, impl Iterator<Item = Row<'a>>>,
+        second: &mut Pieces<'a, impl Iterator<Item = Row<'a>>>,
     ) -> Result<(), AdamError> {
         let length = block.adam.len();
         let [released, gradient, squares] = [&mut self.released, &mut self.gradient, &mut self.squares];
@@ -167,13 +167,13 @@ impl Workspace {
 
 /// Integers in several pieces, read one after another.
 struct Pieces<'a, I> {
-    piece: &'a [i128],
+    piece: Row<'a>,
     rest: I,
 }
 
-impl<'a, I: Iterator<Item = &'a [i128]>> Pieces<'a, I> {
+impl<'a, I: Iterator<Item = Row<'a>>> Pieces<'a, I> {
     fn new(rest: I) -> Self {
-        Pieces { piece: &[], rest }
+        Pieces { piece: Row::Narrow(&[]), rest }
     }
 
     /// Number of integers.
@@ -181,7 +181,7 @@ impl<'a, I: Iterator<Item = &'a [i128]>> Pieces<'a, I> {
     where
         I: Clone,
     {
-        self.piece.len() + self.rest.clone().map(<[i128]>::len).sum::<usize>()
+        self.piece.len() + self.rest.clone().map(|piece| piece.len()).sum::<usize>()
     }
 
     /// The next integers, in a unit, as real numbers; zeros where there are no more.
@@ -194,18 +194,24 @@ impl<'a, I: Iterator<Item = &'a [i128]>> Pieces<'a, I> {
                 }
             }
             let length = reals.len().min(self.piece.len());
-            let (integers, piece) = self.piece.split_at(length);
             let (now, later) = reals.split_at_mut(length);
-            in_real_units(integers, unit, now);
-            (self.piece, reals) = (piece, later);
+            in_real_units(self.piece.run(0..length), unit, now);
+            (self.piece, reals) = (self.piece.run(length..self.piece.len()), later);
         }
     }
 }
 
 /// Integers in a unit, as real numbers: halves of 64 bits are converted by single instructions, which a whole is not.
-fn in_real_units(integers: &[i128], unit: f64, reals: &mut [f64]) {
+fn in_real_units(integers: Row<'_>, unit: f64, reals: &mut [f64]) {
     let high = unit * 2f64.powi(64);
-    for (real, &integer) in reals.iter_mut().zip(integers) {
-        *real = (integer >> 64) as i64 as f64 * high + integer as u64 as f64 * unit;
+    match integers {
+        Row::Narrow(integers) => {
+            reals.iter_mut().zip(integers).for_each(|(real, &integer)| *real = integer as f64 * unit);
+        }
+        Row::Wide(integers) => {
+            for (real, &integer) in reals.iter_mut().zip(integers) {
+                *real = (integer >> 64) as i64 as f64 * high + integer as u64 as f64 * unit;
+            }
+        }
     }
 }

@@ -445,9 +445,9 @@ fn refuses_with_a_reason() {
     let scaling = AdamSetting { squares: GradientSquares::Scaling { damping: 1.0 }, ..setting(1) };
     assert_eq!(scaling.check_release(&both), Err(AdamError::Scaling { method: Method::Jme }));
     let mut adam = PrivateAdam::new(&both, setting(1), 0..2, 1).unwrap();
-    assert_eq!(adam.push([&[0; 2][..]], [&[0][..]]), Err(AdamError::Length { found: 1, expected: 2 }));
-    adam.push([&[0; 2][..]], [&[0; 2][..]]).unwrap();
-    assert_eq!(adam.push([&[0; 2][..]], [&[0; 2][..]]), Err(AdamError::PastHorizon { horizon: 1 }));
+    assert_eq!(adam.push([&[0i64; 2][..]], [&[0i64][..]]), Err(AdamError::Length { found: 1, expected: 2 }));
+    adam.push([&[0i64; 2][..]], [&[0i128; 2][..]]).unwrap();
+    assert_eq!(adam.push([&[0i64; 2][..]], [&[0i128; 2][..]]), Err(AdamError::PastHorizon { horizon: 1 }));
     let parameters = MomentParameters {
         layout: Layout { dimension: 2, second: SecondMoment::Full },
         ..*both.moments().parameters()

@@ -202,7 +202,7 @@ fn deviation_squared(parameters: &BufferedParameters, bits: u32) -> f64 {
 
 impl Buffered {
     /// Tells this strategy from others in saved states: FNV-1a over all its numbers.
-    fn fingerprint(&self) -> u64 {
+    pub(super) fn fingerprint(&self) -> u64 {
         let numbers: Vec<u64> = match &self.parameters.buffers {
             Buffers::Toeplitz(buffers) => {
                 buffers.iter().flat_map(|b| [b.decay, b.weight].map(f64::to_bits)).collect()

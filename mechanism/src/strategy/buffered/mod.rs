@@ -15,6 +15,7 @@
 //! point; what their rounding can add is bounded in `encoder`.
 
 mod columns;
+mod correlator;
 mod decoder;
 mod encoder;
 mod inverse;
@@ -33,10 +34,11 @@ pub(crate) use inverse::{complements, inverse_complements};
 pub(crate) use steps::column_norm_squared;
 
 use super::{
-    ColumnGeometry, Decoder, Encoder, Factorization, Matrix, MatrixError, RowNorms, StepError, Strategy,
-    StrategyError, StrategyName, step::check_step,
+    ColumnGeometry, Correlates, Correlation, Correlator, Decoder, Encoder, Factorization, Matrix,
+    MatrixError, RowNorms, StepError, Strategy, StrategyError, StrategyName, step::check_step,
 };
 use crate::workload::Workload;
+use correlator::BufferedCorrelator;
 use decoder::BufferedDecoder;
 use encoder::BufferedEncoder;
 use std::sync::Arc;
@@ -157,6 +159,21 @@ impl Strategy for Buffered {
 
     fn decoder(&self, coordinates: usize) -> Box<dyn Decoder> {
         for_count!(self.parameters.count(), BufferedDecoder::new(self, coordinates))
+    }
+
+    fn correlates(&self) -> Option<&dyn Correlates> {
+        // The diagonal of a power law is not one.
+        matches!(self.parameters.buffers, Buffers::Toeplitz(_)).then_some(self)
+    }
+}
+
+impl Correlates for Buffered {
+    fn correlation(&self, steps: u64) -> Correlation {
+        correlator::correlation(self, self.within_horizon(steps))
+    }
+
+    fn correlator(&self, coordinates: usize, coarse_bits: u32) -> Box<dyn Correlator> {
+        for_count!(self.parameters.count(), BufferedCorrelator::new(self, coordinates, coarse_bits))
     }
 }
 

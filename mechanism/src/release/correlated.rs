@@ -1,0 +1,192 @@
+//! One shard's noise, correlated ahead of the sums: `w_t = K x_t + u_t`, where `u = C⁻¹ z` but for rounding. `strategy/correlation.rs`
+//! has the mathematics and the proof.
+//!
+//! The state holds no sums, only noise.
+
+use super::{ReleaseError, ReleasedValues};
+use crate::mechanism::{CoordinateNoise, MatrixMechanism};
+use crate::noise::{DiscreteGaussian, NoiseGenerator};
+use crate::strategy::{Correlator, Row, StepError};
+use std::ops::Range;
+use zeroize::Zeroizing;
+
+/// Correlators of all coordinates of a shard.
+pub(super) struct CorrelatedNoise {
+    runs: Vec<Run>,
+    steps: u64,
+}
+
+/// Coordinates one after another with equal noise, through one strategy.
+struct Run {
+    length: usize,
+    /// K is 2 to this power.
+    sum_bits: u8,
+    noise: RunNoise,
+}
+
+enum RunNoise {
+    /// Public and exact.
+    None,
+    Correlated(DiscreteGaussian, Box<dyn Correlator>),
+    /// The strategy says that it correlates, and does not: nothing may be released.
+    Missing,
+}
+
+impl CorrelatedNoise {
+    /// Of a run of the coordinates of all keys, laid end to end.
+    pub(super) fn new(mechanism: &MatrixMechanism, range: Range<u64>) -> Self {
+        let (noise, layout) = (mechanism.moments().noise(), mechanism.layout());
+        let kind = |coordinate: u64| {
+            let place = (coordinate % noise.len() as u64) as usize;
+            (noise[place], layout.second().contains(&place))
+        };
+        let mut kinds: Vec<(_, usize)> = Vec::new();
+        for kind in range.map(kind) {
+            match kinds.last_mut() {
+                Some((last, length)) if *last == kind => *length += 1,
+                _ => kinds.push((kind, 1)),
+            }
+        }
+        let strategies = mechanism.strategies();
+        let run = |((noise, is_second), length): ((CoordinateNoise, bool), usize)| {
+            let strategy = if is_second { strategies.second() } else { strategies.first() };
+            let noise_of_run = match (noise.scale, strategy.correlates()) {
+                (None, _) => RunNoise::None,
+                (Some(scale), Some(strategy)) => RunNoise::Correlated(
+                    DiscreteGaussian::new(scale),
+                    strategy.correlator(length, noise.coarse_bits.into()),
+                ),
+                (Some(_), None) => RunNoise::Missing,
+            };
+            Run { length, sum_bits: noise.sum_bits, noise: noise_of_run }
+        };
+        Self { runs: kinds.into_iter().map(run).collect(), steps: 0 }
+    }
+
+    /// Number of steps so far.
+    pub(super) fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Draws the independent noise of a step. The state does not change: what was drawn may be lost.
+    pub(super) fn draw(&self, generator: &mut NoiseGenerator, room: Vec<i64>) -> Zeroizing<Vec<i64>> {
+        let mut noise = Zeroizing::new(room);
+        noise.resize(self.runs.iter().map(|run| run.length).sum(), 0);
+        let mut rest = &mut noise[..];
+        for run in &self.runs {
+            let (own, after) = rest.split_at_mut(run.length);
+            match &run.noise {
+                RunNoise::Correlated(gaussian, _) => gaussian.fill_narrow(generator, own),
+                RunNoise::None | RunNoise::Missing => own.fill(0),
+            }
+            rest = after;
+        }
+        noise
+    }
+
+    /// Correlates the noise of a step, then adds the sums to it. The noise is wiped unless all of it has become values.
+    pub(super) fn release(
+        &mut self,
+        mut noise: Zeroizing<Vec<i64>>,
+        sums: Row<'_>,
+    ) -> Result<ReleasedValues, ReleaseError> {
+        if sums.len() != noise.len() {
+            return Err(StepError::Coordinates { found: sums.len(), expected: noise.len() }.into());
+        }
+        let mut rest = &mut noise[..];
+        for run in &mut self.runs {
+            let (own, after) = rest.split_at_mut(run.length);
+            match &mut run.noise {
+                RunNoise::None => {}
+                RunNoise::Correlated(_, correlator) => correlator.correlate(own)?,
+                RunNoise::Missing => {
+                    return Err(StepError::State { reason: "its strategy correlates no noise" }.into());
+                }
+            }
+            rest = after;
+        }
+        self.steps += 1;
+        match sums {
+            Row::Narrow(sums) if self.fit(&noise, sums) => {
+                let mut rest = (&mut noise[..], sums);
+                for run in &self.runs {
+                    let ((own, noise), (sums, after)) =
+                        (rest.0.split_at_mut(run.length), rest.1.split_at(run.length));
+                    let pairs = own.iter_mut().zip(sums);
+                    pairs.for_each(|(u, sum)| *u = u.wrapping_add(sum << run.sum_bits));
+                    rest = (noise, after);
+                }
+                Ok(ReleasedValues::Narrow(std::mem::take(&mut *noise)))
+            }
+            _ => self.add_wide(&noise, sums),
+        }
+    }
+
+    /// Whether values surely fit 64 bits: magnitudes are below 2⁶² in all.
+    fn fit(&self, noise: &[i64], sums: &[i64]) -> bool {
+        let bits = |values: &[i64]| values.iter().fold(0, |bits, value| bits | (value ^ (value >> 63)));
+        let mut rest = sums;
+        bits(noise) >> 61 == 0
+            && self.runs.iter().all(|run| {
+                let (own, after) = rest.split_at(run.length);
+                rest = after;
+                run.sum_bits <= 61 && bits(own) >> (61 - run.sum_bits) == 0
+            })
+    }
+
+    fn add_wide(&self, noise: &[i64], sums: Row<'_>) -> Result<ReleasedValues, ReleaseError> {
+        let mut values = Zeroizing::new(Vec::with_capacity(noise.len()));
+        let bits = self.runs.iter().flat_map(|run| std::iter::repeat_n(run.sum_bits, run.length));
+        for ((sum, &u), bits) in sums.iter().zip(noise).zip(bits) {
+            let value = sum.checked_mul(1 << bits).and_then(|sum| sum.checked_add(i128::from(u)));
+            values.push(value.ok_or(StepError::Overflow)?);
+        }
+        Ok(ReleasedValues::Wide(std::mem::take(&mut *values)))
+    }
+
+    /// All state: private. The number of steps, and of each run with noise the length of its correlator's state and that.
+    pub(super) fn save(&self) -> Zeroizing<Vec<u8>> {
+        let states: Vec<_> = self.correlators().map(|correlator| Zeroizing::new(correlator.save())).collect();
+        // Growing would leave copies of noise in freed memory.
+        let length = 8 + states.iter().map(|state| 8 + state.len()).sum::<usize>();
+        let mut all = Zeroizing::new(Vec::with_capacity(length));
+        all.extend(self.steps.to_le_bytes());
+        for state in states {
+            all.extend((state.len() as u64).to_le_bytes());
+            all.extend(&state[..]);
+        }
+        all
+    }
+
+    /// Takes over a state written by [`save`](Self::save).
+    pub(super) fn restore(&mut self, state: &[u8]) -> Result<(), StepError> {
+        let refused = || StepError::State { reason: "it is not one of correlated noise" };
+        let (steps, mut rest) = word(state).ok_or_else(refused)?;
+        for run in &mut self.runs {
+            let RunNoise::Correlated(_, correlator) = &mut run.noise else { continue };
+            let (length, states) = word(rest).ok_or_else(refused)?;
+            let length = usize::try_from(length).ok().and_then(|length| states.split_at_checked(length));
+            let (own, after) = length.ok_or_else(refused)?;
+            correlator.restore(own)?;
+            if correlator.steps() != steps {
+                return Err(refused());
+            }
+            rest = after;
+        }
+        self.steps = steps;
+        if rest.is_empty() { Ok(()) } else { Err(refused()) }
+    }
+
+    fn correlators(&self) -> impl Iterator<Item = &dyn Correlator> {
+        self.runs.iter().filter_map(|run| match &run.noise {
+            RunNoise::Correlated(_, correlator) => Some(correlator.as_ref()),
+            RunNoise::None | RunNoise::Missing => None,
+        })
+    }
+}
+
+/// The first number of a state, and what is behind it.
+fn word(state: &[u8]) -> Option<(u64, &[u8])> {
+    let (word, rest) = state.split_first_chunk()?;
+    Some((u64::from_le_bytes(*word), rest))
+}

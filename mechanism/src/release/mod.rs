@@ -1,0 +1,438 @@
+//! The release of one shard: `y_t = (C·sums)_t + noise`, in integers.
+//!
+//! The coordinates of all keys, `keys × Layout::coordinates()` in number and laid end to end, are cut into a fixed
+//! number of [`Shards`]: the unit of work and of state. Small keys share a shard, a wide key spans several, and the
+//! number of workers does not matter to any of them.
+//!
+//! A [`ReleaseShard`] draws the noise of an epoch **before** it is given that epoch's sums
+//! ([`prepare`](ReleaseShard::prepare)), so the time that the draw takes tells nothing about the data, and draws it once: an
+//! epoch that was released can't be released again by the same shard. Noise belongs to the process that drew it: if that
+//! forks while the noise waits, the copy draws its own.
+//!
+//! Privacy: by induction over the epochs. Given everything released before, `y_t` is an integer vector `v_t` that
+//! depends on the data, plus independent discrete Gaussians whose parameters do not. Its conditional
+//! zero-concentrated loss is `Σ Δv²/(2σ²)` (Canonne, Kamath & Steinke 2020, Thm 14), and along every path these add up to at most
+//! the squared joint sensitivity over 2(noise deviation)², also when the stream was chosen after seeing earlier releases,
+//! because C is lower triangular (fully adaptive composition: Whitehouse et al. 2023). That these paths may also be accounted
+//! for as one Gaussian mechanism, which is what (ε, δ) is calibrated by, is proved in `docs/privacy.md`.
+
+mod correlated;
+mod encoded;
+mod shards;
+mod values;
+
+pub use shards::Shards;
+pub use values::ReleasedValues;
+
+use crate::mechanism::MatrixMechanism;
+use crate::noise::{EntropyError, NoiseSource};
+use crate::strategy::{Row, StepError};
+use correlated::CorrelatedNoise;
+use encoded::EncodedSums;
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+/// Memory for noise is taken in multiples of this.
+const ROOM: usize = 64;
+
+/// Why a shard can't release an epoch. Each is fatal to the run.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReleaseError {
+    /// Epochs come one after another, once each.
+    #[error("epoch {found} was given to a shard whose next epoch is {expected}")]
+    OutOfOrder {
+        /// The epoch asked for.
+        found: u64,
+        /// The only epoch that can be released now.
+        expected: u64,
+    },
+    /// The strategy can't encode the step.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// There is no entropy.
+    #[error(transparent)]
+    Entropy(#[from] EntropyError),
+    /// A noisy sum left the range of 128-bit integers.
+    #[error(
+        "a released sum left the range of exact 128-bit arithmetic: lower the number of records in an epoch"
+    )]
+    Overflow,
+}
+
+/// Encoder and noise of one shard.
+pub struct ReleaseShard {
+    shard: u32,
+    horizon: Option<u64>,
+    coordinates: usize,
+    source: NoiseSource,
+    form: Form,
+    /// Noise of the next epoch, once it is drawn.
+    prepared: Option<Prepared>,
+}
+
+/// How sums and noise meet.
+enum Form {
+    /// Sums are encoded, and noise added.
+    Encoded(EncodedSums),
+    /// Noise is correlated, and sums added.
+    Correlated(CorrelatedNoise),
+}
+
+/// Noise, and the process that drew it.
+struct Prepared {
+    noise: Noise,
+    process: u32,
+}
+
+enum Noise {
+    /// To which encoded sums are added.
+    Independent(Zeroizing<Vec<i128>>),
+    /// To be correlated, before sums are added.
+    ToCorrelate(Zeroizing<Vec<i64>>),
+}
+
+impl Prepared {
+    /// A copy of the process has a copy of the noise, and two releases with the same noise would differ by the data alone.
+    fn is_of_this_process(&self) -> bool {
+        self.process == std::process::id()
+    }
+}
+
+impl ReleaseShard {
+    /// A shard before its first epoch.
+    pub fn new(shard: u32, shards: Shards, mechanism: &MatrixMechanism, source: NoiseSource) -> Self {
+        let range = shards.range(shard);
+        let coordinates = (range.end - range.start) as usize;
+        let form = if mechanism.is_correlated() {
+            Form::Correlated(CorrelatedNoise::new(mechanism, range))
+        } else {
+            Form::Encoded(EncodedSums::new(mechanism, range))
+        };
+        ReleaseShard { shard, horizon: mechanism.horizon(), coordinates, source, form, prepared: None }
+    }
+
+    /// The epoch that comes next; the first is 1.
+    pub fn next_epoch(&self) -> u64 {
+        1 + match &self.form {
+            Form::Encoded(sums) => sums.steps(),
+            Form::Correlated(noise) => noise.steps(),
+        }
+    }
+
+    /// Number of coordinates.
+    pub fn coordinates(&self) -> usize {
+        self.coordinates
+    }
+
+    /// Draws the noise of the next epoch, unless it is drawn already.
+    ///
+    /// # Errors
+    /// [`ReleaseError::Entropy`].
+    pub fn prepare(&mut self) -> Result<(), ReleaseError> {
+        self.prepare_in(ReleasedValues::default)
+    }
+
+    /// The same in memory that has served before, such as that of values which are no longer needed.
+    ///
+    /// # Errors
+    /// [`ReleaseError::Entropy`].
+    pub fn prepare_in(&mut self, room: impl FnOnce() -> ReleasedValues) -> Result<(), ReleaseError> {
+        if !self.prepared.as_ref().is_some_and(Prepared::is_of_this_process) {
+            self.prepared = Some(self.draw(room())?);
+        }
+        Ok(())
+    }
+
+    fn draw(&self, room: ReleasedValues) -> Result<Prepared, ReleaseError> {
+        let mut generator = self.source.generator(self.next_epoch(), u64::from(self.shard))?;
+        let noise = match &self.form {
+            Form::Encoded(sums) => {
+                let mut room = room.wide_room();
+                make_room(&mut room, self.coordinates);
+                Noise::Independent(sums.draw(&mut generator, room))
+            }
+            Form::Correlated(noise) => {
+                let mut room = room.narrow_room();
+                make_room(&mut room, self.coordinates);
+                Noise::ToCorrelate(noise.draw(&mut generator, room))
+            }
+        };
+        Ok(Prepared { noise, process: std::process::id() })
+    }
+
+    /// The noise of the next epoch, for once.
+    fn take_noise(&mut self) -> Result<Noise, ReleaseError> {
+        match self.prepared.take().filter(Prepared::is_of_this_process) {
+            Some(prepared) => Ok(prepared.noise),
+            None => Ok(self.draw(ReleasedValues::default())?.noise),
+        }
+    }
+
+    /// Releases one epoch: takes its exact sums, gives its private values.
+    ///
+    /// # Errors
+    /// [`ReleaseError`]; the shard is of no use afterwards.
+    pub fn release(&mut self, epoch: u64, sums: &[i128]) -> Result<Vec<i128>, ReleaseError> {
+        Ok(self.release_row(epoch, sums.into())?.into_wide())
+    }
+
+    /// The same for sums and values that may be in 64 bits, which is faster.
+    ///
+    /// # Errors
+    /// [`ReleaseError`]; the shard is of no use afterwards.
+    pub fn release_row(&mut self, epoch: u64, sums: Row<'_>) -> Result<ReleasedValues, ReleaseError> {
+        let expected = self.next_epoch();
+        if epoch != expected {
+            return Err(ReleaseError::OutOfOrder { found: epoch, expected });
+        }
+        if let Some(horizon) = self.horizon.filter(|&horizon| epoch > horizon) {
+            return Err(StepError::PastHorizon { horizon }.into());
+        }
+        match (self.take_noise()?, &mut self.form) {
+            (Noise::Independent(mut noise), Form::Encoded(encoded)) => {
+                // It is wiped unless all of it has become values.
+                encoded.add(sums, &mut noise)?;
+                Ok(ReleasedValues::Wide(std::mem::take(&mut *noise)))
+            }
+            (Noise::ToCorrelate(noise), Form::Correlated(correlated)) => correlated.release(noise, sums),
+            // A shard draws noise for its own form.
+            _ => Err(StepError::State { reason: "its noise is of another form" }.into()),
+        }
+    }
+
+    /// Takes over the sums of an epoch that was released before a restart. Nothing is drawn.
+    ///
+    /// # Errors
+    /// [`ReleaseError::Step`], also where noise is correlated: sums don't tell what it was.
+    pub fn replay(&mut self, sums: &[i128]) -> Result<(), ReleaseError> {
+        match &mut self.form {
+            Form::Encoded(encoded) => Ok(encoded.replay(sums)?),
+            Form::Correlated(_) => {
+                Err(StepError::State { reason: "sums don't tell what noise was correlated" }.into())
+            }
+        }
+    }
+
+    /// All state: private.
+    pub fn save(&self) -> Zeroizing<Vec<u8>> {
+        match &self.form {
+            Form::Encoded(sums) => sums.save(),
+            Form::Correlated(noise) => noise.save(),
+        }
+    }
+
+    /// Takes over a state written by [`save`](Self::save).
+    ///
+    /// # Errors
+    /// [`ReleaseError::Step`] if it belongs to another shard or strategy.
+    pub fn restore(&mut self, state: &[u8]) -> Result<(), ReleaseError> {
+        self.prepared = None;
+        match &mut self.form {
+            Form::Encoded(sums) => Ok(sums.restore(state)?),
+            Form::Correlated(noise) => Ok(noise.restore(state)?),
+        }
+    }
+}
+
+/// Memory for so many values, and a few more, so that shards whose lengths differ by one can use that of each other.
+fn make_room<T>(room: &mut Vec<T>, coordinates: usize) {
+    if room.capacity() < coordinates {
+        *room = Vec::with_capacity(coordinates.next_multiple_of(ROOM));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mechanism::{Method, MomentParameters};
+    use crate::moments::{Layout, SecondMoment};
+    use crate::sensitivity::Neighbours;
+    use crate::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
+    use crate::strategy::{StrategyName, build};
+    use crate::workload::Workload;
+    use std::sync::Arc;
+
+    const LAYOUT: Layout = Layout { dimension: 2, second: SecondMoment::Full };
+
+    fn parameters(neighbours: Neighbours) -> MomentParameters {
+        MomentParameters {
+            method: Method::Jme,
+            layout: LAYOUT,
+            neighbours,
+            clip_norm: 1.0,
+            noise_multiplier: 2.0,
+            second_moment_weight: None,
+            count_weight: None,
+        }
+    }
+
+    /// Sums that are encoded, and noise that is correlated.
+    fn mechanisms(neighbours: Neighbours) -> [MatrixMechanism; 2] {
+        let square_root = build(StrategyName::SquareRoot, &Workload::Prefix, Some(5)).unwrap();
+        let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
+        let fitted = BufferedParameters { horizon: Some(5), buffers };
+        let buffered = Arc::new(Buffered::new("blt:1".parse().unwrap(), fitted).unwrap());
+        let encoded = MatrixMechanism::new(parameters(neighbours), square_root).unwrap();
+        let correlated =
+            MatrixMechanism::new(parameters(neighbours), buffered).unwrap().correlated().unwrap();
+        [encoded, correlated]
+    }
+
+    fn shard(mechanism: &MatrixMechanism, source: NoiseSource) -> ReleaseShard {
+        ReleaseShard::new(0, Shards::new(1, LAYOUT, 1), mechanism, source)
+    }
+
+    fn machines(neighbours: Neighbours, source: NoiseSource) -> [ReleaseShard; 2] {
+        mechanisms(neighbours).map(|mechanism| shard(&mechanism, source))
+    }
+
+    /// What the last of these epochs has more with these sums than without, in one order of drawing and in the other.
+    fn difference(mechanism: &MatrixMechanism, epochs: u64, sums: [i128; 6]) -> Vec<i128> {
+        let [mut with, mut without] = [(); 2].map(|()| shard(mechanism, NoiseSource::Seeded(3)));
+        let mut release = |epoch| {
+            with.prepare().unwrap();
+            let (a, b) = (with.release(epoch, &sums).unwrap(), without.release(epoch, &[0; 6]).unwrap());
+            a.iter().zip(b).map(|(a, b)| a - b).collect()
+        };
+        (1..=epochs).map(&mut release).last().unwrap()
+    }
+
+    #[test]
+    fn noise_is_drawn_before_the_sums_and_does_not_depend_on_them() {
+        let sums = [1i128, -2, 3, 4, 5, -6];
+        let [encoded, correlated] = mechanisms(Neighbours::ReplaceOne);
+        // In the first step C multiplies by one, which is 2⁴⁰ units.
+        assert_eq!(difference(&encoded, 1, sums), sums.map(|sum| sum << 40));
+        // Correlated noise meets sums in a single addition, in every step.
+        let bits = correlated.moments().noise().iter().map(|noise| noise.sum_bits);
+        let expected: Vec<i128> = sums.iter().zip(bits).map(|(sum, bits)| sum << bits).collect();
+        for epochs in 1..=5 {
+            assert_eq!(difference(&correlated, epochs, sums), expected);
+        }
+    }
+
+    /// As after a fork: the copy holds noise that its parent will use.
+    #[test]
+    fn noise_that_another_process_drew_is_not_used() {
+        let drawn = |prepared: &Prepared| match &prepared.noise {
+            Noise::Independent(noise) => noise.to_vec(),
+            Noise::ToCorrelate(noise) => noise.iter().map(|&z| z.into()).collect(),
+        };
+        let twice = [(); 2].map(|()| machines(Neighbours::ReplaceOne, NoiseSource::System));
+        let [children, owns] = twice;
+        for (mut child, mut own) in children.into_iter().zip(owns) {
+            child.prepare().unwrap();
+            let mut of_parent = child.prepared.take().unwrap();
+            of_parent.process = of_parent.process.wrapping_add(1);
+            let noise = drawn(&of_parent);
+            child.prepared = Some(of_parent);
+            assert_ne!(child.release(1, &[0; 6]).unwrap(), noise);
+
+            own.prepare().unwrap();
+            let noise = drawn(own.prepared.as_ref().unwrap());
+            assert_eq!(own.release(1, &[0; 6]).unwrap(), noise, "its own noise is used as it was drawn");
+        }
+    }
+
+    #[test]
+    fn without_entropy_nothing_is_released() {
+        for mut shard in machines(Neighbours::ReplaceOne, NoiseSource::Exhausted) {
+            assert!(matches!(shard.prepare(), Err(ReleaseError::Entropy(_))));
+            assert!(matches!(shard.release(1, &[0; 6]), Err(ReleaseError::Entropy(_))));
+            assert_eq!(shard.next_epoch(), 1, "the epoch is not used up");
+        }
+    }
+
+    #[test]
+    fn every_epoch_is_released_once_and_in_order() {
+        for mut shard in machines(Neighbours::ReplaceOne, NoiseSource::System) {
+            let first = shard.release(1, &[0; 6]).unwrap();
+            let out_of_order = |found| ReleaseError::OutOfOrder { found, expected: 2 }.to_string();
+            for epoch in [1, 3] {
+                assert_eq!(shard.release(epoch, &[0; 6]).unwrap_err().to_string(), out_of_order(epoch));
+            }
+            assert_ne!(first, shard.release(2, &[0; 6]).unwrap(), "fresh noise");
+            for epoch in 3..=5 {
+                shard.release(epoch, &[0; 6]).unwrap();
+            }
+            let end = shard.release(6, &[0; 6]);
+            assert!(matches!(end, Err(ReleaseError::Step(StepError::PastHorizon { horizon: 5 }))));
+        }
+    }
+
+    #[test]
+    fn a_restored_and_a_replayed_shard_go_on_alike() {
+        let source = NoiseSource::Seeded(9);
+        let sums = |epoch: i128| [epoch, -7 * epoch, 11, 1 << 50, -3, epoch * epoch];
+        let [mut replayed, mut not_replayed] = machines(Neighbours::ReplaceOne, source);
+        let mut states = Vec::new();
+        for mechanism in mechanisms(Neighbours::ReplaceOne) {
+            let mut whole = shard(&mechanism, source);
+            for epoch in 1..=3 {
+                whole.release(epoch as u64, &sums(epoch)).unwrap();
+            }
+            let mut restored = shard(&mechanism, source);
+            restored.restore(&whole.save()).unwrap();
+            states.push(whole.save());
+            let expected = whole.release(4, &sums(4)).unwrap();
+            assert_eq!(restored.release(4, &sums(4)).unwrap(), expected);
+            assert_eq!(restored.save(), whole.save());
+            if !mechanism.is_correlated() {
+                (1..=3).for_each(|epoch| replayed.replay(&sums(epoch)).unwrap());
+                assert_eq!(replayed.release(4, &sums(4)).unwrap(), expected);
+            }
+        }
+        assert!(not_replayed.replay(&sums(1)).is_err(), "sums don't tell the noise");
+        for (mut shard, other) in machines(Neighbours::ReplaceOne, source).into_iter().zip([1, 0]) {
+            let cut = states[1 - other].len() - 1;
+            let longer = [&states[1 - other][..], &[0]].concat();
+            for state in [&b"something else"[..], &states[other], &states[1 - other][..cut], &longer, &[]] {
+                assert!(shard.restore(state).is_err());
+            }
+            shard.restore(&states[1 - other]).unwrap();
+            assert_eq!(shard.next_epoch(), 4);
+        }
+    }
+
+    #[test]
+    fn counts_have_noise_unless_they_are_public() {
+        let counts = |neighbours| {
+            let release = |mut shard: ReleaseShard| shard.release(1, &[5, 0, 0, 0, 0, 0]).unwrap()[0];
+            machines(neighbours, NoiseSource::System).map(release)
+        };
+        assert_eq!(counts(Neighbours::ReplaceOneInPlace), [5 << 40; 2]);
+        for neighbours in [Neighbours::ReplaceOne, Neighbours::ZeroOut] {
+            let bits = mechanisms(neighbours).map(|mechanism| mechanism.moments().noise()[0].sum_bits);
+            assert!(counts(neighbours).iter().zip(bits).all(|(count, bits)| *count != 5 << bits));
+        }
+    }
+
+    #[test]
+    fn sums_beyond_the_range_are_refused() {
+        for mut shard in machines(Neighbours::ReplaceOne, NoiseSource::System) {
+            let error = shard.release(1, &[0, i128::MAX, 0, 0, 0, 0]).unwrap_err();
+            assert!(
+                matches!(error, ReleaseError::Step(StepError::Overflow) | ReleaseError::Overflow),
+                "{error}"
+            );
+        }
+        for mut shard in machines(Neighbours::ReplaceOne, NoiseSource::System) {
+            assert!(shard.release(1, &[0; 5]).is_err(), "of other coordinates");
+        }
+    }
+
+    /// Values take 64 bits where they fit, and are the same where they don't.
+    #[test]
+    fn correlated_noise_takes_as_many_bits_as_it_needs() {
+        let [_, mechanism] = mechanisms(Neighbours::ReplaceOne);
+        for (sums, are_narrow) in [([7; 6], true), ([7, -7, i64::MAX, i64::MIN, 0, 1], false)] {
+            let [mut narrow, mut wide] = [(); 2].map(|()| shard(&mechanism, NoiseSource::Seeded(5)));
+            for epoch in 1..=5 {
+                let values = narrow.release_row(epoch, Row::Narrow(&sums)).unwrap();
+                assert_eq!(matches!(values, ReleasedValues::Narrow(_)), are_narrow);
+                assert_eq!(values.into_wide(), wide.release(epoch, &sums.map(i128::from)).unwrap());
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! How the coordinates of all keys are cut into shards, the unit of work and of state.
+
+use crate::moments::Layout;
+use std::ops::Range;
+
+/// Coordinates whose sums and noise fit the processor's second cache.
+const NEAR_COORDINATES: u64 = 1 << 14;
+
+/// How the coordinates of all keys are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shards {
+    coordinates: u64,
+    number: u32,
+}
+
+impl Shards {
+    /// Cuts the coordinates of `keys` keys into at most `at_most` shards, and at least one.
+    pub fn new(keys: u32, layout: Layout, at_most: u32) -> Self {
+        let coordinates = u64::from(keys) * layout.coordinates() as u64;
+        let number = coordinates.clamp(1, u64::from(at_most.max(1))) as u32;
+        Shards { coordinates, number }
+    }
+
+    /// Cuts into this many shards, or into as many more as it takes for a shard to hold no more than 2¹⁴ coordinates, so that
+    /// what belongs to them stays in a processor's cache from one stage to the next.
+    pub fn at_least(keys: u32, layout: Layout, least: u32) -> Self {
+        let coordinates = u64::from(keys) * layout.coordinates() as u64;
+        let enough = u32::try_from(coordinates.div_ceil(NEAR_COORDINATES)).unwrap_or(u32::MAX);
+        Shards::new(keys, layout, least.max(enough))
+    }
+
+    /// Number of shards.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Number of coordinates of all keys.
+    pub fn coordinates(&self) -> u64 {
+        self.coordinates
+    }
+
+    /// The coordinates of one shard.
+    pub fn range(&self, shard: u32) -> Range<u64> {
+        self.begin(shard)..self.begin(shard + 1)
+    }
+
+    /// The shard that holds a coordinate.
+    pub fn shard_of(&self, coordinate: u64) -> u32 {
+        // The largest shard that begins at or before the coordinate.
+        let product = u128::from(coordinate + 1) * u128::from(self.number) - 1;
+        (product / u128::from(self.coordinates.max(1))) as u32
+    }
+
+    /// Cuts a run of coordinates at the borders of shards: `(shard, run)` in order.
+    pub fn split(&self, run: Range<u64>) -> impl Iterator<Item = (u32, Range<u64>)> + Clone + use<> {
+        let shards = *self;
+        let mut next = run.start;
+        std::iter::from_fn(move || {
+            if next >= run.end {
+                return None;
+            }
+            let shard = shards.shard_of(next);
+            let piece = next..run.end.min(shards.range(shard).end);
+            next = piece.end;
+            Some((shard, piece))
+        })
+    }
+
+    fn begin(&self, shard: u32) -> u64 {
+        (u128::from(self.coordinates) * u128::from(shard) / u128::from(self.number)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::moments::SecondMoment;
+    use proptest::{prop_assert, prop_assert_eq, proptest};
+
+    const LAYOUT: Layout = Layout { dimension: 2, second: SecondMoment::Full };
+
+    proptest! {
+        #[test]
+        fn shards_are_a_partition_in_order(keys in 1u32..200, dimension in 1usize..12, at_most in 1u32..100) {
+            let shards = Shards::new(keys, Layout { dimension, second: SecondMoment::Full }, at_most);
+            prop_assert!(shards.number() <= at_most);
+            let mut next = 0;
+            for shard in 0..shards.number() {
+                let range = shards.range(shard);
+                prop_assert_eq!(range.start, next);
+                prop_assert!(range.end > range.start, "no shard is empty");
+                for coordinate in [range.start, range.end - 1] {
+                    prop_assert_eq!(shards.shard_of(coordinate), shard);
+                }
+                next = range.end;
+            }
+            prop_assert_eq!(next, shards.coordinates());
+        }
+
+        #[test]
+        fn shards_are_small_or_few(dimension in 1usize..100_000, least in 1u32..100) {
+            let shards = Shards::at_least(1, Layout { dimension, second: SecondMoment::None }, least);
+            let longest = (0..shards.number()).map(|shard| shards.range(shard)).map(|run| run.end - run.start).max();
+            prop_assert!(longest <= Some(NEAR_COORDINATES));
+            prop_assert!(u64::from(shards.number()) >= u64::from(least).min(shards.coordinates()));
+        }
+
+        #[test]
+        fn a_run_is_cut_at_borders_and_nowhere_else(start in 0u64..500, length in 0u64..500, at_most in 1u32..40) {
+            let shards = Shards::new(200, LAYOUT, at_most);
+            let run = start..start + length;
+            let pieces: Vec<_> = shards.split(run.clone()).collect();
+            let mut next = run.start;
+            for (shard, piece) in &pieces {
+                prop_assert_eq!(piece.start, next);
+                let range = shards.range(*shard);
+                prop_assert!(range.start <= piece.start && piece.end <= range.end);
+                next = piece.end;
+            }
+            prop_assert_eq!(next, run.end);
+            prop_assert!(pieces.windows(2).all(|pair| pair[0].0 < pair[1].0));
+        }
+    }
+}

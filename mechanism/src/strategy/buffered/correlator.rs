@@ -1,0 +1,288 @@
+//! Noise correlated by C⁻¹, in floating point: see [`correlation`](crate::strategy::Correlator) for why that is private.
+//!
+//! ```text
+//! u_t = z_t − ⌊Σ_j r_j(t)⌉,        r_j(t+1) = θ_j r_j(t) + h_j ⌊u_t⌉
+//! ```
+//!
+//! with the brackets for the nearest whole number of units, which are the grid's or coarser. It is the decoder's recursion, with the noise alone in
+//! the place of the release.
+//!
+//! *What rounding does.* Let |u| ≤ M and `E_j = min(n, 1/(1 − θ_j))`, so that r_j stays within `ρ_j = h_j E_j M` but for rounding. A step of the recursion
+//! rounds four times, θ included: by at most `2⁻⁵³ (2θ_j ρ_j + h_j M + ρ_j) ≤ 2⁻⁵¹ ρ_j`. Errors are forgotten as values are, so r_j is off by at most
+//! `2⁻⁵¹ ρ_j E_j`, and by at most `½ h_j E_j` units for the rounding of u. Adding b buffers rounds b − 1 times, by at most `2⁻⁵³ Σ ρ_j` each, and the sum
+//! is rounded to the nearest unit. With a margin for what this leaves out of second order, R errs by no more than
+//!
+//! ```text
+//! ½ (1 + Σ_j h_j E_j) units + M · 2⁻⁵⁰ Σ_j h_j E_j (E_j + b).
+//! ```
+//!
+//! All is in IEEE's operations one by one, in the same order on every processor: eight coordinates at a time.
+//!
+//! A saved correlator is its header and its buffers, one after the other, 8 bytes a coordinate.
+
+use super::{Buffered, steps::RealStep};
+use crate::moments::rounding::{as_integer, as_number};
+use crate::strategy::step::{Identification, refused};
+use crate::strategy::{Correlation, Correlator, Factorization, StepError};
+use crate::workload::Workload;
+use pulp::{Arch, Simd, WithSimd};
+use std::num::NonZeroU64;
+use zeroize::Zeroizing;
+
+/// No version of an encoder's.
+const STATE_VERSION: u64 = 1 << 32;
+
+/// Coordinates that are taken at once.
+const LANES: usize = 8;
+
+pub(super) struct BufferedCorrelator<const B: usize> {
+    strategy: Buffered,
+    steps: u64,
+    coordinates: usize,
+    coarse_bits: u32,
+    buffers: Zeroizing<[Vec<f64>; B]>,
+}
+
+impl<const B: usize> BufferedCorrelator<B> {
+    pub(super) fn new(strategy: &Buffered, coordinates: usize, coarse_bits: u32) -> Self {
+        let buffers = Zeroizing::new(std::array::from_fn(|_| vec![0.0; coordinates]));
+        Self { strategy: strategy.clone(), steps: 0, coordinates, coarse_bits, buffers }
+    }
+
+    fn identification(&self) -> Identification {
+        Identification {
+            version: STATE_VERSION | u64::from(self.coarse_bits),
+            fingerprint: self.strategy.fingerprint(),
+            coordinates: self.coordinates,
+            horizon: Some(self.strategy.parameters.steps()),
+        }
+    }
+}
+
+impl<const B: usize> Correlator for BufferedCorrelator<B> {
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    fn correlate(&mut self, noise: &mut [i64]) -> Result<(), StepError> {
+        self.strategy.check_step(self.steps, [noise.len(); 2], self.coordinates)?;
+        self.steps += 1;
+        let step = self.strategy.coefficients.step(self.steps).real();
+        let buffers = self.buffers.each_mut().map(|buffer| &mut buffer[..]);
+        Arch::new().dispatch(Correlate { step, coarse_bits: self.coarse_bits, noise, buffers });
+        Ok(())
+    }
+
+    fn save(&self) -> Vec<u8> {
+        let mut state = self.identification().header(self.steps, 8 * B * self.coordinates);
+        state.extend(self.buffers.iter().flatten().flat_map(|value| value.to_le_bytes()));
+        state
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<(), StepError> {
+        let (steps, rest) = self.identification().read(state)?;
+        if rest.len() != 8 * B * self.coordinates {
+            return Err(refused("its length does not fit its number of coordinates"));
+        }
+        let values = rest.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes));
+        if !values.clone().all(f64::is_finite) {
+            return Err(refused("a buffer is not finite"));
+        }
+        self.buffers.iter_mut().flatten().zip(values).for_each(|(buffer, value)| *buffer = value);
+        self.steps = steps;
+        Ok(())
+    }
+}
+
+struct Correlate<'a, const B: usize> {
+    step: RealStep,
+    coarse_bits: u32,
+    noise: &'a mut [i64],
+    buffers: [&'a mut [f64]; B],
+}
+
+impl<const B: usize> WithSimd for Correlate<'_, B> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { step, coarse_bits, noise, buffers } = self;
+        // The grid's own units are the common case, and take no shifts.
+        match coarse_bits {
+            0 => correlate(&step, 0, noise, buffers),
+            _ => correlate(&step, coarse_bits, noise, buffers),
+        }
+    }
+}
+
+#[inline(always)]
+fn correlate<const B: usize>(step: &RealStep, coarse_bits: u32, noise: &mut [i64], buffers: [&mut [f64]; B]) {
+    let (noise, noise_rest) = noise.as_chunks_mut::<LANES>();
+    let (number, rest_length) = (noise.len(), noise_rest.len());
+    let mut parts = buffers.map(|buffer| buffer.as_chunks_mut::<LANES>());
+    let mut blocks = parts.each_mut().map(|(blocks, _)| &mut blocks[..number]);
+    for (place, noise) in noise.iter_mut().enumerate() {
+        let held: [_; B] = std::array::from_fn(|buffer| blocks[buffer][place]);
+        let (correlated, next) = correlate_block(step, coarse_bits, *noise, held);
+        *noise = correlated;
+        for (blocks, next) in blocks.iter_mut().zip(next) {
+            blocks[place] = next;
+        }
+    }
+    let mut rests = parts.map(|(_, rest)| &mut rest[..rest_length]);
+    for (place, noise) in noise_rest.iter_mut().enumerate() {
+        let held: [_; B] = std::array::from_fn(|buffer| [rests[buffer][place]]);
+        let ([correlated], next) = correlate_block(step, coarse_bits, [*noise], held);
+        *noise = correlated;
+        for (rest, [next]) in rests.iter_mut().zip(next) {
+            rest[place] = next;
+        }
+    }
+}
+
+/// u_t of some coordinates, and their buffers at the next step.
+#[inline(always)]
+fn correlate_block<const B: usize, const N: usize>(
+    step: &RealStep,
+    coarse_bits: u32,
+    noise: [i64; N],
+    mut buffers: [[f64; N]; B],
+) -> ([i64; N], [[f64; N]; B]) {
+    let mut sums = [0.0; N];
+    for buffer in &buffers {
+        sums.iter_mut().zip(buffer).for_each(|(sum, value)| *sum += value);
+    }
+    let half = (1 << coarse_bits) >> 1;
+    let correlated: [i64; N] =
+        std::array::from_fn(|lane| noise[lane].wrapping_sub(as_integer(sums[lane]) << coarse_bits));
+    let real = correlated.map(|u| as_number(u.wrapping_add(half) >> coarse_bits));
+    for (j, buffer) in buffers.iter_mut().enumerate() {
+        let (decay, input) = (step.decays[j], step.inputs[j]);
+        buffer.iter_mut().zip(real).for_each(|(value, u)| *value = decay * *value + input * u);
+    }
+    (correlated, buffers)
+}
+
+/// How well a strategy correlates whose diagonal is one.
+pub(super) fn correlation(strategy: &Buffered, steps: u64) -> Correlation {
+    let coefficients = strategy.coefficients.step(1).real();
+    let number = strategy.parameters.count() as f64;
+    let (mut inputs, mut growth) = (0.0, 0.0);
+    for (input, decay) in coefficients.inputs.iter().zip(coefficients.decays) {
+        let kept = (steps as f64).min(1.0 / (1.0 - decay));
+        inputs += input * kept;
+        growth += input * kept * (kept + number);
+    }
+    // A window of one step is the identity.
+    let norms = strategy.decoder_row_norms(&Workload::Window(NonZeroU64::MIN), steps);
+    let margin = 1.0 + 0.5f64.powi(20);
+    let row_norm = norms.fold(1.0, f64::max) * margin;
+    Correlation { row_norm, units: 0.5 * (1.0 + inputs) * margin, growth: growth * 0.5f64.powi(50) * margin }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy::buffered::{BufferedParameters, Buffers, ExponentialBuffer};
+    use crate::strategy::{COEFFICIENT_BITS, Correlates, Strategy};
+    use proptest::prelude::*;
+
+    const STEPS: u64 = 150;
+
+    /// More than a block, and a few.
+    const COORDINATES: usize = LANES + 3;
+
+    fn strategy(buffers: &[(f64, f64)]) -> Buffered {
+        let buffer = |&(decay, weight): &(f64, f64)| ExponentialBuffer { decay, weight };
+        let mut buffers: Vec<_> = buffers.iter().map(buffer).collect();
+        buffers.sort_by(|a, b| b.decay.total_cmp(&a.decay));
+        let parameters = BufferedParameters { horizon: Some(STEPS), buffers: Buffers::Toeplitz(buffers) };
+        Buffered::new(format!("blt:{}", parameters.count()).parse().unwrap(), parameters.rounded()).unwrap()
+    }
+
+    /// `R_t − L_t(u)`, in units of the grid: as z = u + R, what is left of z when C u is taken away. The encoder multiplies by C.
+    fn errors(strategy: &Buffered, coarse_bits: u32, rows: &[Vec<i64>]) -> (Vec<f64>, f64) {
+        let mut correlator = strategy.correlator(COORDINATES, coarse_bits);
+        let mut encoder = strategy.encoder(COORDINATES);
+        let (mut errors, mut largest) = (Vec::new(), 0f64);
+        for z in rows {
+            let mut u = z.clone();
+            correlator.correlate(&mut u).unwrap();
+            let wide: Vec<i128> = u.iter().map(|&u| u.into()).collect();
+            let mut encoded = vec![0; COORDINATES];
+            encoder.encode(&wide, &mut encoded).unwrap();
+            let left = z.iter().zip(&encoded).map(|(&z, c)| (i128::from(z) << COEFFICIENT_BITS) - c);
+            errors.extend(left.map(|left| left as f64 * 0.5f64.powi(COEFFICIENT_BITS as i32)));
+            largest = u.iter().fold(largest, |largest, u| largest.max(u.unsigned_abs() as f64));
+        }
+        (errors, largest)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// On any path, not just on those that noise takes: here u is as large as there is room for, and all of one sign for a while.
+        #[test]
+        fn rounding_stays_within_its_bound(
+            buffers in prop::collection::vec((0.01f64..0.9999, 0.001f64..0.1), 1..9),
+            coarse_bits in 0u32..12,
+            signs in prop::collection::vec(any::<bool>(), STEPS as usize),
+            magnitude in 12u32..49,
+        ) {
+            let strategy = strategy(&buffers);
+            let run = |t: usize| if signs[t / 20] { 1i64 } else { -1 };
+            let z = |t: usize, place: usize| run(t) * ((1 << (magnitude + coarse_bits)) - 97 * (t * place) as i64);
+            let rows: Vec<Vec<i64>> = (0..STEPS as usize).map(|t| (0..COORDINATES).map(|i| z(t, i)).collect()).collect();
+            let (errors, largest) = errors(&strategy, coarse_bits, &rows);
+            let bound = strategy.correlates().unwrap().correlation(STEPS);
+            let unit = 2f64.powi(coarse_bits as i32);
+            prop_assert!(largest < 2f64.powi(51) * unit);
+            let bound = bound.units * unit + bound.growth * largest + 1e-3;
+            let worst = errors.iter().fold(0f64, |worst, error| worst.max(error.abs()));
+            prop_assert!(worst <= bound, "{worst} of {bound}");
+        }
+
+        #[test]
+        fn a_restored_correlator_goes_on_alike(
+            buffers in prop::collection::vec((0.01f64..0.9999, 0.001f64..0.1), 1..9),
+            z in prop::collection::vec(-1i64 << 45..1 << 45, COORDINATES),
+        ) {
+            let strategy = strategy(&buffers);
+            let [mut whole, mut restored] = [(); 2].map(|()| strategy.correlator(COORDINATES, 3));
+            for _ in 0..5 {
+                whole.correlate(&mut z.clone()).unwrap();
+            }
+            restored.restore(&whole.save()).unwrap();
+            prop_assert_eq!(restored.steps(), 5);
+            let [mut one, mut other] = [z.clone(), z];
+            whole.correlate(&mut one).unwrap();
+            restored.correlate(&mut other).unwrap();
+            prop_assert_eq!(one, other);
+            prop_assert_eq!(whole.save(), restored.save());
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_leaves_no_trace() {
+        let strategy = strategy(&[(0.9, 0.2), (0.5, 0.1)]);
+        let mut correlator = strategy.correlator(2, 0);
+        let wrong = Err(StepError::Coordinates { found: 3, expected: 2 });
+        assert_eq!(correlator.correlate(&mut [0; 3]), wrong);
+        for _ in 0..STEPS {
+            correlator.correlate(&mut [1 << 44; 2]).unwrap();
+        }
+        let saved = correlator.save();
+        let ended = Err(StepError::PastHorizon { horizon: STEPS });
+        assert_eq!(correlator.correlate(&mut [0; 2]), ended);
+        let not_finite = [&saved[..saved.len() - 8], &f64::NAN.to_le_bytes()].concat();
+        let encoder = strategy.encoder(2).save();
+        let longer = [&saved[..], &[0]].concat();
+        for state in [&saved[..saved.len() - 1], &longer, &not_finite, &encoder, &[]] {
+            assert!(matches!(correlator.restore(state), Err(StepError::State { .. })));
+        }
+        assert_eq!(correlator.save(), saved);
+        assert!(strategy.correlator(2, 1).restore(&saved).is_err(), "in other units");
+        assert!(strategy.correlator(1, 0).restore(&saved).is_err());
+        assert!(strategy.encoder(2).restore(&saved).is_err());
+    }
+}
