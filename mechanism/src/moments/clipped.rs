@@ -19,8 +19,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// Columns whose sums stay in the nearest cache from record to record.
-const COLUMNS: usize = 2048;
+/// Columns whose sums stay in the second cache from record to record, and which are fetched from memory one after another for long enough.
+const COLUMNS: usize = 16384;
 
 /// Records whose sums of squares, of a column little more than 2⁴⁰ each, stay below 2⁵¹.
 const TOGETHER: usize = BLOCK_ROWS / 4;
@@ -212,10 +212,9 @@ impl ClippedSums {
         halves.iter_mut().for_each(|group| add_group(group, values, first, second));
         rest.iter_mut().for_each(|record| add_group(std::array::from_mut(record), values, first, second));
         let (firsts, seconds) = self.narrow[self.layout.first().start..].split_at_mut(dimension);
-        let kept = if self.stale { 0 } else { !0 };
-        add_integers(&mut firsts[columns.clone()], kept, first);
+        add_integers(&mut firsts[columns.clone()], self.stale, first);
         if let Some(seconds) = seconds.get_mut(columns) {
-            add_integers(seconds, kept, second);
+            add_integers(seconds, self.stale, second);
         }
     }
 

@@ -126,14 +126,14 @@ impl<V: Copy + Into<f64>, const R: usize> WithSimd for AddRecords<'_, V, R> {
     }
 }
 
-/// Adds integers below 2⁵¹ in magnitude to the bits of sums that are kept. None may leave 64 bits.
-pub(super) fn add_integers(sums: &mut [i64], kept: i64, integers: &[f64]) {
-    Arch::new().dispatch(AddIntegers { sums, kept, integers });
+/// Adds integers below 2⁵¹ in magnitude to sums, or writes over these where they are stale. None may leave 64 bits.
+pub(super) fn add_integers(sums: &mut [i64], are_stale: bool, integers: &[f64]) {
+    Arch::new().dispatch(AddIntegers { sums, are_stale, integers });
 }
 
 struct AddIntegers<'a> {
     sums: &'a mut [i64],
-    kept: i64,
+    are_stale: bool,
     integers: &'a [f64],
 }
 
@@ -142,15 +142,20 @@ impl WithSimd for AddIntegers<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Self { sums, kept, integers } = self;
-        let add = |sum: i64, integer: f64| (sum & kept).wrapping_add(as_integer(integer));
+        let Self { sums, are_stale, integers } = self;
         let ((sums, sums_rest), (integers, integers_rest)) = (sums.as_chunks_mut(), integers.as_chunks());
-        for (sums, integers) in sums.iter_mut().zip(integers) {
-            let (before, integers): ([i64; LANES], [f64; LANES]) = (*sums, *integers);
-            *sums = std::array::from_fn(|lane| add(before[lane], integers[lane]));
+        let blocks = sums.iter_mut().zip(integers);
+        if are_stale {
+            // What is written over need not be read.
+            blocks.for_each(|(sums, integers): (_, &[f64; LANES])| *sums = integers.map(as_integer));
+        } else {
+            blocks.for_each(|(sums, integers)| {
+                let (before, integers): ([i64; LANES], [f64; LANES]) = (*sums, *integers);
+                *sums = std::array::from_fn(|lane| before[lane].wrapping_add(as_integer(integers[lane])));
+            });
         }
         for (sum, &integer) in sums_rest.iter_mut().zip(integers_rest) {
-            *sum = add(*sum, integer);
+            *sum = if are_stale { 0 } else { *sum }.wrapping_add(as_integer(integer));
         }
     }
 }
@@ -194,9 +199,9 @@ mod tests {
             prop_assert_eq!((again, squares), (first.clone(), second));
 
             let mut sums = vec![7; columns];
-            add_integers(&mut sums, !0, &first);
+            add_integers(&mut sums, false, &first);
             prop_assert!(sums.iter().zip(&first).all(|(sum, integer)| *sum == 7 + *integer as i64));
-            add_integers(&mut sums, 0, &first);
+            add_integers(&mut sums, true, &first);
             prop_assert!(sums.iter().zip(&first).all(|(sum, integer)| *sum == *integer as i64));
         }
 

@@ -36,6 +36,9 @@ impl NoiseGenerator {
     fn fill(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             if self.given == MADE {
+                let (whole, rest) = bytes.split_at_mut(bytes.len() / MADE * MADE);
+                self.cipher.write_keystream(whole);
+                bytes = rest;
                 self.cipher.write_keystream(&mut *self.made);
                 self.given = 0;
             }

@@ -48,6 +48,9 @@ const WIDE: u128 = 1 << 58;
 /// Rounds whose words are drawn together.
 const ROUNDS: usize = 64;
 
+/// As many times as many where rounds are packed.
+const BLOCKS: usize = 8;
+
 /// An exact discrete Gaussian of the given scale.
 ///
 /// ```
@@ -173,26 +176,28 @@ impl DiscreteGaussian {
 
     /// The same for packed rounds. What is left over in the end is drawn as if the block was full.
     fn fill_packed<R: CryptoRng + ?Sized, N: NoiseInteger>(&self, rng: &mut R, noise: &mut [N]) {
-        let mut bytes = [[[0u8; 8]; 2]; ROUNDS];
+        let mut bytes = [[[[0u8; 8]; 2]; ROUNDS]; BLOCKS];
         let (blocks, rest) = noise.as_chunks_mut();
-        for block in blocks {
-            self.fill_block(rng, &mut bytes, block);
+        for blocks in blocks.chunks_mut(BLOCKS) {
+            let bytes = &mut bytes[..blocks.len()];
+            rng.fill_bytes(bytes.as_flattened_mut().as_flattened_mut().as_flattened_mut());
+            blocks.iter_mut().zip(bytes).for_each(|(block, bytes)| self.fill_block(rng, bytes, block));
         }
         if !rest.is_empty() {
             let mut block = Zeroizing::new([N::default(); ROUNDS]);
-            self.fill_block(rng, &mut bytes, &mut block);
+            rng.fill_bytes(bytes[0].as_flattened_mut().as_flattened_mut());
+            self.fill_block(rng, &bytes[0], &mut block);
             rest.copy_from_slice(&block[..rest.len()]);
         }
-        bytes.as_flattened_mut().as_flattened_mut().zeroize();
+        bytes.as_flattened_mut().as_flattened_mut().as_flattened_mut().zeroize();
     }
 
     fn fill_block<R: CryptoRng + ?Sized, N: NoiseInteger>(
         &self,
         rng: &mut R,
-        bytes: &mut [[[u8; 8]; 2]; ROUNDS],
+        bytes: &[[[u8; 8]; 2]; ROUNDS],
         noise: &mut [N; ROUNDS],
     ) {
-        rng.fill_bytes(bytes.as_flattened_mut().as_flattened_mut());
         let (bins, leading, low_bits) = (self.bins, self.leading, self.low_bits);
         let mut open = PackedRounds { bins, leading, low_bits, bytes, noise }.run();
         while open != 0 {

@@ -253,7 +253,8 @@ mod tests {
             let form = QuadraticForm::from_matrix(&workload).unwrap();
             let optimum = solved(&form, 1e-6);
             prop_assert!(optimum.relative_gap() <= 1e-6, "{}", optimum.relative_gap());
-            prop_assert!(certificate::verify(&optimum, &form).is_ok());
+            let verified = certificate::verify(&optimum, &form);
+            prop_assert!(verified.is_ok(), "{verified:?}");
             prop_assert!((optimum.column_norm - 1.0).abs() < 1e-12);
         }
     }
