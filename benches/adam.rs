@@ -2,7 +2,7 @@
 //! exact noise through a strategy with buffers, committed, and fed back as parameters. By one worker and by two; with noise that is correlated ahead of
 //! the sums, and with sums that are encoded, and what is released decoded.
 //!
-//! `cargo bench --bench adam`, beside `python3 benches/baseline/adam.py [exact]`, which does the same in numpy. Gradients are made
+//! `cargo bench --bench adam`, beside `python3 benches/baseline/adam.py`, which does the same in numpy. Gradients are made
 //! beforehand, in single precision, as trainers have them.
 
 use std::error::Error;

@@ -4,14 +4,13 @@ trainers have it, double precision for what is correlated over time. Clips 16 gr
 Gaussian noise correlated by a buffered Toeplitz strategy (as C^-1 Z, which needs no encoder), and takes an Adam step with bias
 correction and a floor under v.
 
-    python3 benches/baseline/adam.py
-    python3 benches/baseline/adam.py exact [system | chacha20 | aes]
+    python3 benches/baseline/adam.py [sfc64 | chacha20 | aes | system | floating]
 
-The noise is that of numpy's floating-point sampler, or with `exact` a discrete Gaussian by the algorithm of
-mechanism/src/noise, in vectorised integers: exact but for cells that are met once in 2^36 draws. Its random bits come from numpy's
-fastest generator, whose other bits anyone can tell who has seen some, or from one that keeps them secret, as a private release
-needs it: the operating system's, which is all that Python brings along, or ChaCha20 or AES-256 of OpenSSL by the package
-`cryptography`. All else stays in floating point.
+The noise is a discrete Gaussian by the algorithm of mechanism/src/noise, in vectorised integers: exact but for cells that are met once in 2^36 draws.
+Its random bits come from numpy's fastest generator (sfc64, the default), whose other bits anyone can tell who has seen some, or from one that keeps them
+secret, as a private release needs it: ChaCha20 or AES-256 of OpenSSL by the package `cryptography`, or the operating system's, which is all that Python
+brings along. With `floating` it is that of numpy's floating-point sampler, which is another mechanism: its values tell what they were added to. All else
+stays in floating point.
 """
 
 import decimal
@@ -35,7 +34,8 @@ parameters = np.zeros(DIMENSION)
 # A block of columns goes through the whole step while it is in the processor's second cache.
 BLOCK = 1 << 13
 noise, scratch = np.empty((2, BLOCK)), np.empty((2, BLOCK))
-exact_noise = np.empty(2 * DIMENSION if "exact" in sys.argv else 0)
+SOURCE = (sys.argv[1:] or ["sfc64"])[0]
+exact_noise = np.empty(0 if SOURCE == "floating" else 2 * DIMENSION)
 squares = np.empty((BATCH, BLOCK), dtype=np.float32)
 sums = np.empty((2, BLOCK), dtype=np.float32)
 
@@ -68,12 +68,12 @@ class Keystream:
 
 def generator():
     """What gives random words."""
-    match sys.argv[2:]:
-        case []:
+    match SOURCE:
+        case "sfc64" | "floating":
             return rng.bit_generator.random_raw
-        case ["system"]:
+        case "system":
             return lambda number: np.frombuffer(os.urandom(8 * number), dtype=np.uint64)
-        case [name]:
+        case name:
             return Keystream(name).words
 
 
@@ -128,7 +128,7 @@ def clip_factors():
 
 def correlated_noise(noise, scratch, buffers, columns):
     """The next row of C^-1 Z for both moments: x = z - sum of buffers; each buffer forgets and takes in x."""
-    if "exact" in sys.argv:
+    if SOURCE != "floating":
         noise[:] = exact_noise[2 * columns.start:2 * columns.stop].reshape(noise.shape)
     else:
         rng.standard_normal(out=noise)

@@ -48,7 +48,8 @@ pub trait Learner: 'static {
 pub struct TrainingSetup {
     /// Clips gradients. Where neighbours make counts public it must count gradients that are not finite.
     pub clipper: Arc<Clipper>,
-    /// The release, of one key. Noise is best not drawn ahead: nothing is waited for.
+    /// The release, of one key. Noise is best not drawn ahead, since nothing is waited for, and where the strategy can, best correlated
+    /// ahead of the sums: [`MatrixMechanism::correlated`](hushflow_mechanism::mechanism::MatrixMechanism::correlated).
     pub release: ReleaseSetup,
     /// The optimiser; its horizon is the number of steps.
     pub adam: AdamSetup,

@@ -31,7 +31,8 @@
 //! A record of norm ζ is 2²⁰ in integers, C has coefficients in units of 2⁻⁴⁰, so encoded sums are integers
 //! in units of 2⁻⁴⁰ (count), ζ2⁻⁶⁰ (first) and ζ²2⁻⁸⁰ (second moments): the *grid*. The noise is a discrete
 //! Gaussian on the grid. Counted in grid units its deviation does not depend on ζ, because neither do `ν =
-//! λζ²`, `c = κ²/ζ²` and `s/ζ`; it is rounded up to a [`NoiseScale`](crate::noise::NoiseScale). A discrete Gaussian of
+//! λζ²`, `c = κ²/ζ²` and `s/ζ`; it is rounded up to a [`NoiseScale`](crate::noise::NoiseScale). (Noise that is [correlated](MatrixMechanism::correlated) ahead of the sums has a grid of
+//! its own: [`CoordinateNoise::sum_bits`].) A discrete Gaussian of
 //! parameter σ_q on integers at distance Δ_q, coordinate by coordinate, is ρ-zCDP with exactly `ρ = Σ_q Δ_q²/(2σ_q²)`
 //! (Canonne, Kamath, Steinke 2020, on the multivariate discrete Gaussian), and here `ρ ≤ 1/(2σ²)`.
 

@@ -1,4 +1,5 @@
-//! The release of one shard: `y_t = (C·sums)_t + noise`, in integers.
+//! The release of one shard: `y_t = (C·sums)_t + noise`, in integers (`encoded`); or what comes to the same and needs no decoding,
+//! `w_t = sums_t + (C⁻¹ noise)_t` (`correlated`).
 //!
 //! The coordinates of all keys, `keys × Layout::coordinates()` in number and laid end to end, are cut into a fixed
 //! number of [`Shards`]: the unit of work and of state. Small keys share a shard, a wide key spans several, and the
@@ -9,7 +10,7 @@
 //! epoch that was released can't be released again by the same shard. Noise belongs to the process that drew it: if that
 //! forks while the noise waits, the copy draws its own.
 //!
-//! Privacy: by induction over the epochs. Given everything released before, `y_t` is an integer vector `v_t` that
+//! Privacy: by induction over the epochs. Given everything released before, what is released is an integer vector `v_t` that
 //! depends on the data, plus independent discrete Gaussians whose parameters do not. Its conditional
 //! zero-concentrated loss is `Σ Δv²/(2σ²)` (Canonne, Kamath & Steinke 2020, Thm 14), and along every path these add up to at most
 //! the squared joint sensitivity over 2(noise deviation)², also when the stream was chosen after seeing earlier releases,
