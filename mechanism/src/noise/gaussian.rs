@@ -10,7 +10,7 @@
 //!
 //! 1. draw h with probability ∝ exp(−h²/8192) (`bins`: exact);
 //! 2. draw j uniformly in 0..W (Lemire's multiplication with rejection: exact; for wide bins the lower k bits of
-//!    j are uniform bits of their own);
+//!    j are uniform bits of their own, and those of `packed` bins the rest of the same word);
 //! 3. accept with probability exp(−e) (below: exact), else begin again;
 //! 4. draw a sign; begin again at −0, so that 0 is not counted twice.
 //!
@@ -40,7 +40,7 @@ use super::scale::NoiseScale;
 use super::uniform::LazyUniform;
 use num_bigint::BigUint;
 use rand::CryptoRng;
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroize;
 
 /// Bins at least this wide are drawn in two parts. Narrower ones take a word, and another one in less than one of 64 cases.
 const WIDE: u128 = 1 << 58;
@@ -75,7 +75,7 @@ pub struct DiscreteGaussian {
 }
 
 /// What noise is drawn as.
-pub(super) trait NoiseInteger: Copy + Default + Zeroize {
+pub(super) trait NoiseInteger: Copy {
     /// The lower half of a draw, or all of it.
     fn lower_half(draw: i128) -> Self;
 }
@@ -174,20 +174,21 @@ impl DiscreteGaussian {
         bytes[..used].iter_mut().zeroize();
     }
 
-    /// The same for packed rounds. What is left over in the end is drawn as if the block was full.
+    /// The same for packed rounds; what fills no block is drawn one by one.
     fn fill_packed<R: CryptoRng + ?Sized, N: NoiseInteger>(&self, rng: &mut R, noise: &mut [N]) {
-        let mut bytes = [[[[0u8; 8]; 2]; ROUNDS]; BLOCKS];
         let (blocks, rest) = noise.as_chunks_mut();
+        if !blocks.is_empty() {
+            self.fill_blocks(rng, blocks);
+        }
+        rest.iter_mut().for_each(|noise| *noise = N::lower_half(self.draw::<2, R>(rng)));
+    }
+
+    fn fill_blocks<R: CryptoRng + ?Sized, N: NoiseInteger>(&self, rng: &mut R, blocks: &mut [[N; ROUNDS]]) {
+        let mut bytes = [[[[0u8; 8]; 2]; ROUNDS]; BLOCKS];
         for blocks in blocks.chunks_mut(BLOCKS) {
             let bytes = &mut bytes[..blocks.len()];
             rng.fill_bytes(bytes.as_flattened_mut().as_flattened_mut().as_flattened_mut());
             blocks.iter_mut().zip(bytes).for_each(|(block, bytes)| self.fill_block(rng, bytes, block));
-        }
-        if !rest.is_empty() {
-            let mut block = Zeroizing::new([N::default(); ROUNDS]);
-            rng.fill_bytes(bytes[0].as_flattened_mut().as_flattened_mut());
-            self.fill_block(rng, &bytes[0], &mut block);
-            rest.copy_from_slice(&block[..rest.len()]);
         }
         bytes.as_flattened_mut().as_flattened_mut().as_flattened_mut().zeroize();
     }
