@@ -231,7 +231,11 @@ fn expected_lean() -> f64 {
 /// Each residue modulo a small number is as likely as another at large scales: the low bits carry no trace of a lattice.
 #[test]
 fn low_bits_are_uniform() {
-    for (stream, (w, k)) in [(1 << 20, 0), (3_000_000_019, 2), (3_000_000_019, 40)].into_iter().enumerate() {
+    for (stream, (w, k)) in
+        [(1 << 20, 0), (3_000_000_019, 2), (3_000_000_019, 40), (1 << 19, 5), (600_001, 17)]
+            .into_iter()
+            .enumerate()
+    {
         for modulus in [2usize, 64, 81] {
             let (sampler, mut rng) = (sampler(w, k), generator(300 + 10 * stream as u64 + modulus as u64));
             let mut counts = vec![0u64; modulus];
