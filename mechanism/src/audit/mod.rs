@@ -92,6 +92,11 @@ pub enum AuditError {
     /// Squares of batches take another path than sums of records.
     #[error("the method batch-squares can't be audited: its sums are made by the training loop")]
     BatchSquares,
+    /// Releases whose difference is not that of encoded sums.
+    #[error(
+        "a mechanism that correlates its noise can't be audited, for what two of its releases differ by is not encoded: audit the one that encodes"
+    )]
+    Correlated,
     /// A record outside the stream.
     #[error(
         "a record is in key {key} and epoch {epoch}, outside a stream of {keys} keys and {epochs} epochs"
@@ -136,7 +141,7 @@ impl Audited {
     /// The claim that this mechanism is (ε, δ)-private, audited over its first `epochs` epochs.
     ///
     /// # Errors
-    /// [`AuditError::BatchSquares`].
+    /// [`AuditError::BatchSquares`] and [`AuditError::Correlated`].
     pub fn new(
         mechanism: &MatrixMechanism,
         participation: Participation,
@@ -147,6 +152,9 @@ impl Audited {
         let parameters = mechanism.moments().parameters();
         if matches!(parameters.method, Method::BatchSquares { .. }) {
             return Err(AuditError::BatchSquares);
+        }
+        if mechanism.is_correlated() {
+            return Err(AuditError::Correlated);
         }
         let mechanism = mechanism.with_fewer_columns(parameters.layout.dimension.min(2))?;
         Ok(Self { mechanism, participation, epochs, two_keys: keys > 1, epsilon, delta })

@@ -162,13 +162,8 @@ impl DiscreteGaussian {
         for noise in noise.chunks_mut(ROUNDS) {
             let bytes = &mut bytes[..noise.len()];
             rng.fill_bytes(bytes.as_flattened_mut().as_flattened_mut());
-            let mut open = self.plain_rounds(bytes, noise);
-            while open != 0 {
-                let place = open.trailing_zeros() as usize;
-                let round = self.round(bytes[place].map(u64::from_le_bytes), rng);
-                noise[place] = N::lower_half(round.unwrap_or_else(|| self.draw::<WORDS, R>(rng)));
-                open &= open - 1;
-            }
+            let open = self.plain_rounds(bytes, noise);
+            self.end_rounds(open, bytes, noise, rng);
         }
         // A run may be a single coordinate: wiping all of them would cost more than the draw.
         bytes[..used].iter_mut().zeroize();
@@ -200,11 +195,23 @@ impl DiscreteGaussian {
         noise: &mut [N; ROUNDS],
     ) {
         let (bins, leading, low_bits) = (self.bins, self.leading, self.low_bits);
-        let mut open = PackedRounds { bins, leading, low_bits, bytes, noise }.run();
+        let open = PackedRounds { bins, leading, low_bits, bytes, noise: &mut *noise }.run();
+        self.end_rounds(open, bytes, noise, rng);
+    }
+
+    /// Makes the rounds that are open from their words, and more where these end none.
+    #[inline(always)]
+    fn end_rounds<const WORDS: usize, R: CryptoRng + ?Sized, N: NoiseInteger>(
+        &self,
+        mut open: u64,
+        bytes: &[[[u8; 8]; WORDS]],
+        noise: &mut [N],
+        rng: &mut R,
+    ) {
         while open != 0 {
             let place = open.trailing_zeros() as usize;
             let round = self.round(bytes[place].map(u64::from_le_bytes), rng);
-            noise[place] = N::lower_half(round.unwrap_or_else(|| self.draw::<2, R>(rng)));
+            noise[place] = N::lower_half(round.unwrap_or_else(|| self.draw::<WORDS, R>(rng)));
             open &= open - 1;
         }
     }
