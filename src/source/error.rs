@@ -19,6 +19,25 @@ pub enum SourceError {
     /// The ingest journal can't be written or read.
     #[error(transparent)]
     Journal(#[from] crate::state::StateError),
+    /// A file of text is compressed.
+    #[error("{}: the file is compressed ({form}): decompress it, or pipe it in with path = \"-\"", path.display())]
+    Compressed {
+        /// The file.
+        path: PathBuf,
+        /// By what.
+        form: &'static str,
+    },
+    /// The first row comes after all epochs.
+    #[error(
+        "{}:{line}: the clock begins after the last epoch has ended, so all epochs would be published without a record: correct \
+         start, length or horizon in [epochs]; nothing was published", path.display()
+    )]
+    AfterHorizon {
+        /// The file.
+        path: PathBuf,
+        /// The line where the row begins.
+        line: u64,
+    },
     /// A file has no header row.
     #[error("{}: the file is empty: expected a header row with the columns' names", path.display())]
     NoHeader {

@@ -22,6 +22,10 @@ use crate::state::{Ingest, IngestPlace, IngestReader, StateError};
 /// The standard input in messages.
 pub(super) const STANDARD_INPUT: &str = "<standard input>";
 
+/// How compressed files begin.
+const COMPRESSED: [(&[u8], &str); 4] =
+    [(b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\xfd7zXZ\0", "xz"), (b"PK\x03\x04", "zip")];
+
 /// Where rows come from: one file after the other.
 pub(super) enum Origin {
     /// The standard input, which is piped in anew after a restart.
@@ -65,6 +69,27 @@ impl Origin {
             }
             Input::Socket(_) => return Err(SourceError::NeedsRun),
         })
+    }
+
+    /// Looks at every file that is listed from the number `first` on, before anything is published: whether it can be opened, and
+    /// is the text that it should be.
+    pub(super) fn check(&self, first: u32) -> Result<(), SourceError> {
+        let (Origin::Files(paths) | Origin::Parquet(paths)) = self else { return Ok(()) };
+        for path in paths.iter().skip(first as usize) {
+            let found = path.metadata().map_err(|source| io_error(path, source))?;
+            // A named pipe gives its bytes only once.
+            if !found.is_file() {
+                continue;
+            }
+            let (file, mut start) = (open_at(path, 0)?, Vec::new());
+            if matches!(self, Origin::Files(_)) {
+                file.take(6).read_to_end(&mut start).map_err(|source| io_error(path, source))?;
+            }
+            if let Some((_, form)) = COMPRESSED.iter().find(|(magic, _)| start.starts_with(magic)) {
+                return Err(SourceError::Compressed { path: path.clone(), form });
+            }
+        }
+        Ok(())
     }
 
     /// Opens the file with this number from the place `(offset, line)` on; none beyond the last one. Waits for a session or

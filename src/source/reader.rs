@@ -165,6 +165,7 @@ impl SourceReader {
             ended: false,
             expects_header: !source.goes_on() && source.header.is_none(),
         };
+        reader.origin.check(reader.position.file)?;
         match reader.open_file() {
             Err(error) if !control.is_stopped() => Err(error),
             _ => Ok(reader),
@@ -252,11 +253,17 @@ impl SourceReader {
             // Closed by an earlier run that did not wait for this row.
             (self.clock.closed, self.late_from) = (self.clock.closed.max(self.closed), u64::MAX);
         }
+        let started = self.clock.time != Clock::START.time;
         if let Err(refusal) = self.accept(before) {
             self.refuse(refusal)?;
         }
         self.clock.row += 1;
         self.due = self.schedule.oldest_open(self.clock) - 1;
+        let alone = self.place.1 == 1 && self.closed == 0;
+        if !started && self.clock.time != Clock::START.time && alone && self.due >= self.schedule.horizon() {
+            let line = self.rows.as_ref().map_or(0, |rows| rows.line());
+            return Err(SourceError::AfterHorizon { path: self.origin.name(before.file), line });
+        }
         Ok(())
     }
 
