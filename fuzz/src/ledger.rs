@@ -6,7 +6,7 @@ use super::place::{in_memory, state_directory};
 use hushflow::ledger::{Book, set_budget};
 use hushflow::mechanism::accounting::Delta;
 
-const INTACT: &[u8] = include_bytes!("../../tests/fixtures/ledger-v1/ledger");
+const INTACT: &[u8] = include_bytes!("../../tests/fixtures/ledger/ledger");
 const ROLE: u8 = 5;
 const KIND: u8 = 8;
 
@@ -20,11 +20,11 @@ pub fn run(input: &[u8]) {
             Ok(book) => book,
             Err(error) => return assert!(!error.to_string().is_empty()),
         };
-        if let Ok(together) = book.ledger.composition(book.ledger.adjacency()) {
+        if let Ok(together) = book.ledger.composition(&book.ledger.adjacency()) {
             let epsilon = together.epsilon(Delta::new(1e-6).expect("a δ"));
             assert!(epsilon.is_none_or(|epsilon| epsilon.value() > 0.0));
         }
-        if let Some(budget) = book.ledger.budget {
+        if let Some(budget) = book.ledger.budget.clone() {
             set_budget(&path, |_| budget).expect("what was read can be written");
             assert_eq!(Book::open(&path).expect("what was written can be read").ledger, book.ledger);
         }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use hushflow::estimates::report;
-use hushflow::ledger::{Charge, enter_once};
+use hushflow::ledger::Charge;
 use hushflow::mechanism::accounting::{Delta, Epsilon, Rho};
 use hushflow::mechanism::covariance::{Budget, CovarianceError, Estimate, Method, Pace, Sample, Spending};
 use hushflow::mechanism::estimate::projection::Projection;
@@ -16,6 +16,7 @@ use hushflow::mechanism::sensitivity::Neighbours;
 use hushflow::source::table::{MissingRows, Table};
 use serde_json::{Map, Value, json};
 
+use super::charge::ChargeArguments;
 use super::output::{number, print, print_json, table};
 use super::{CliError, number_in};
 use regression::Asked;
@@ -95,9 +96,8 @@ pub(crate) struct CovarianceArguments {
     /// Draw noise from a seed: a simulation, not private
     #[arg(long)]
     seed: Option<u64>,
-    /// Charge the ledger in this directory before anything is told
-    #[arg(long, value_name = "DIR")]
-    ledger: Option<PathBuf>,
+    #[command(flatten)]
+    charge: ChargeArguments,
     /// Write the graph of measured pairs in the DOT language
     #[arg(long, value_name = "FILE")]
     dot: Option<PathBuf>,
@@ -268,11 +268,16 @@ impl CovarianceArguments {
     }
 
     /// Enters the estimate in the ledger, if there is one.
-    fn charge(&self, what: &str, spending: &Spending, told: (Epsilon, Delta)) -> Result<(), CliError> {
-        let Some(directory) = &self.ledger else { return Ok(()) };
-        let name = (format!("{what} of {}", self.file.display()), self.method);
+    fn enter(
+        &self,
+        what: &str,
+        ledger: Option<&PathBuf>,
+        spending: &Spending,
+        told: (Epsilon, Delta),
+    ) -> Result<(), CliError> {
+        let name = (what.to_owned(), self.method);
         let charge = Charge::of_covariance(name, spending, told, self.neighbours(), self.source())?;
-        Ok(enter_once(directory, charge)?)
+        self.charge.enter(ledger, charge)
     }
 
     /// What every answer says first, for programs.
@@ -384,6 +389,7 @@ pub(crate) fn execute(arguments: &CovarianceArguments) -> Result<(), CliError> {
     // Before the file is read: what is wrong with the question is told without it.
     arguments.rho(1)?;
     arguments.check()?;
+    let ledger = arguments.charge.ledger()?;
     let table = arguments.table()?;
     let bounds = arguments.bounds_of(table.columns())?;
     let rho = arguments.rho(bounds.len())?;
@@ -391,13 +397,14 @@ pub(crate) fn execute(arguments: &CovarianceArguments) -> Result<(), CliError> {
     let target = arguments.target.as_deref().map(|target| Asked::place(columns, target)).transpose()?;
     let sample = Sample::new(&bounds, table.values(), arguments.neighbours())?;
     if let Some(target) = target {
-        return Asked { arguments, columns, bounds: &bounds, rho, delta, target }.answer(&sample);
+        let ledger = ledger.as_ref();
+        return Asked { arguments, columns, bounds: &bounds, rho, delta, target, ledger }.answer(&sample);
     }
     let estimate = arguments.estimate(&sample, rho)?;
     let spending = arguments.spending(bounds.len(), rho)?;
     let epsilon = spending.epsilon(delta)?;
     // What is found, or why what was released leads nowhere, is told only once it is paid for.
-    arguments.charge("covariance", &spending, (epsilon, delta))?;
+    arguments.enter("covariance", ledger.as_ref(), &spending, (epsilon, delta))?;
     let Found { estimate, clipped } = estimate?;
     if let Some(path) = &arguments.dot {
         std::fs::write(path, estimate.dot(columns))

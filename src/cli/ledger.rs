@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use hushflow::ledger::{Book, Budget, Charge, Entry, Ledger, NoGuarantee, set_budget};
-use hushflow::mechanism::accounting::adjacency::Adjacency;
+use hushflow::mechanism::accounting::adjacency::{Adjacency, Unit};
 use hushflow::mechanism::accounting::bounded_range::Concentrated;
 use hushflow::mechanism::accounting::composition::Spending;
 use hushflow::mechanism::accounting::discrete::Discreteness;
@@ -26,12 +26,13 @@ const USUAL_TOTAL_VARIATION: f64 = 1.0 / (1_u128 << 67) as f64;
 /// What `hushflow ledger` takes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A pipeline is entered by its first run into a state directory, before it reads a record, and pays for all epochs that it may \
-ever publish there; a later run pays nothing more. Pipelines over the same data share a ledger: [ledger] directory = \"…\" in \
-their files. With [ledger] budget = { epsilon = 2, delta = 1e-6 }, a run that doesn't fit is refused.
+A pipeline is entered when its first run into a state directory commits the first epoch, and pays for all epochs that it may \
+ever publish there; a later run pays nothing more, and a run that fails before has spent nothing. Pipelines over the same \
+data share a ledger: [ledger] directory = \"…\" and data_set = \"…\" in their files, or HUSHFLOW_LEDGER=DIR for all data \
+sets. With [ledger] budget = { epsilon = 2, delta = 1e-6 }, a run that doesn't fit is refused before it reads a record.
 
 The composition is that of all entries, for one unit and one kind of neighbours: those of the budget, or those that fit the \
-entries, or --neighbours. ε, δ, ρ and μ are rounded up.")]
+entries, or --unit and --neighbours. ε, δ, ρ and μ are rounded up.")]
 pub(crate) struct LedgerArguments {
     /// The directory of a ledger, or a state directory whose ledger is meant
     directory: PathBuf,
@@ -44,7 +45,10 @@ pub(crate) struct LedgerArguments {
     /// Which streams are hard to tell apart
     #[arg(long, value_parser = word::<Neighbours>(&["replace-one", "replace-one-in-place", "zero-out"]))]
     neighbours: Option<Neighbours>,
-    /// Let all together reach this ε and δ from now on, and no more, for these neighbours
+    /// What is protected as a whole: record, or a kind of entity such as user
+    #[arg(long, value_name = "UNIT")]
+    unit: Option<String>,
+    /// Let all together reach this ε and δ from now on, and no more, for this unit and these neighbours
     #[arg(long, value_name = "ε,δ", allow_hyphen_values = true, value_parser = read_budget)]
     budget: Option<(Epsilon, Delta)>,
 }
@@ -58,21 +62,37 @@ fn read_budget(text: &str) -> Result<(Epsilon, Delta), String> {
 pub(crate) fn execute(arguments: &LedgerArguments) -> Result<(), CliError> {
     let mut directory = arguments.directory.clone();
     if let Some((epsilon, delta)) = arguments.budget {
-        directory = set_budget(&directory, |ledger| {
-            let neighbours = arguments.neighbours.unwrap_or(ledger.adjacency().neighbours);
-            Budget::new(epsilon, delta, Adjacency { neighbours, ..ledger.adjacency() })
-        })?;
+        directory =
+            set_budget(&directory, |ledger| Budget::new(epsilon, delta, arguments.adjacency(ledger)))?;
     }
-    let account = Account::of(Book::open(&directory)?, arguments.neighbours, arguments.delta);
+    let book = Book::open(&directory)?;
+    let adjacency = arguments.adjacency(&book.ledger);
+    let account = Account::of(book, adjacency, arguments.delta);
     let printed =
         if arguments.json { print_json(&account.json()) } else { account.print(&mut stdout().lock()) };
     Ok(printed?)
 }
 
+impl LedgerArguments {
+    /// The streams that are asked about, or those that fit the ledger.
+    fn adjacency(&self, ledger: &Ledger) -> Adjacency {
+        let Adjacency { unit, neighbours } = ledger.adjacency();
+        let asked = self.unit.as_deref().map(|unit| match unit {
+            "record" => Unit::Record,
+            kind => Unit::Entity(kind.into()),
+        });
+        Adjacency { unit: asked.unwrap_or(unit), neighbours: self.neighbours.unwrap_or(neighbours) }
+    }
+}
+
 /// What everyone may know of the ledger that pays for a state directory; null where there is none.
 pub(super) fn public_account(directory: &Path) -> Value {
     let book = Book::open(directory).ok();
-    let mut account = book.map_or(Value::Null, |book| Account::of(book, None, None).json());
+    let account = |book: Book| {
+        let adjacency = book.ledger.adjacency();
+        Account::of(book, adjacency, None).json()
+    };
+    let mut account = book.map_or(Value::Null, account);
     if let Value::Object(account) = &mut account {
         account.remove("directory");
     }
@@ -88,15 +108,13 @@ struct Account {
 }
 
 impl Account {
-    fn of(book: Book, neighbours: Option<Neighbours>, delta: Option<Delta>) -> Self {
-        let Ledger { budget, entries } = &book.ledger;
+    fn of(book: Book, adjacency: Adjacency, delta: Option<Delta>) -> Self {
+        let Ledger { budget, entries, .. } = &book.ledger;
         let largest = entries.iter().map(|entry| entry.charge.delta).reduce(f64::max);
-        let usual = budget.map(|budget| budget.delta()).or(largest).unwrap_or(USUAL_DELTA);
+        let usual = budget.as_ref().map(Budget::delta).or(largest).unwrap_or(USUAL_DELTA);
         let delta =
             delta.or(Delta::new(usual).ok()).expect("a ledger's numbers were checked when it was read");
-        let adjacency = book.ledger.adjacency();
-        let adjacency = Adjacency { neighbours: neighbours.unwrap_or(adjacency.neighbours), ..adjacency };
-        let composition = book.ledger.composition(adjacency);
+        let composition = book.ledger.composition(&adjacency);
         Self { book, adjacency, delta, composition }
     }
 
@@ -107,8 +125,8 @@ impl Account {
 
     /// The largest ε of one more pipeline at the δ and for the neighbours of the budget.
     fn left(&self) -> Option<f64> {
-        let budget = self.book.ledger.budget?;
-        let spent = self.book.ledger.composition(budget.adjacency()).ok()?;
+        let budget = self.book.ledger.budget.as_ref()?;
+        let spent = self.book.ledger.composition(&budget.adjacency()).ok()?;
         let discreteness = Discreteness::of_total_variation(USUAL_TOTAL_VARIATION).ok()?;
         budget.left(spent, 1, discreteness, Delta::new(budget.delta()).ok()?)
     }
@@ -125,10 +143,11 @@ impl Account {
     }
 
     fn json(&self) -> Value {
-        let Ledger { budget, entries } = &self.book.ledger;
+        let Ledger { data_set, budget, entries } = &self.book.ledger;
         let composition = self.composition.as_ref().ok().map(|spent| {
             json!({
-                "unit": self.adjacency.unit,
+                "unit": word_of(&self.adjacency.unit),
+                "entity": self.adjacency.unit.entity(),
                 "neighbours": self.adjacency.neighbours,
                 "epsilon": self.epsilon(),
                 "delta": self.delta.value(),
@@ -139,20 +158,24 @@ impl Account {
         });
         json!({
             "directory": self.book.path,
+            "data_set": data_set,
             "entries": entries.iter().map(line).collect::<Vec<_>>(),
             "composition": composition,
             "problem": self.problem(),
-            "budget": budget,
-            "left": budget.map(|budget| json!({ "epsilon": self.left(), "delta": budget.delta() })),
+            "budget": budget.as_ref().map(limit),
+            "left": budget.as_ref().map(|budget| json!({ "epsilon": self.left(), "delta": budget.delta() })),
         })
     }
 
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
-        let Ledger { budget, entries } = &self.book.ledger;
+        let Ledger { data_set, budget, entries } = &self.book.ledger;
         let titles =
             ["started", "pipeline", "method", "unit", "neighbours", "ε", "δ", "ρ", "μ", "epochs", "private"];
         let titles = titles.map(String::from).to_vec();
         let rows: Vec<_> = [titles].into_iter().chain(entries.iter().map(row)).collect();
+        if let Some(data_set) = data_set {
+            writeln!(out, "data set: {data_set}\n")?;
+        }
         write!(out, "{}\n{} together, ", table(&rows), count(entries.len()))?;
         match (&self.composition, self.epsilon()) {
             (Ok(spent), Some(epsilon)) => writeln!(
@@ -191,6 +214,22 @@ fn rho(charge: &Charge) -> Option<f64> {
     spent(charge).map(|spent| charge.rho.map_or(spent.rho(), Concentrated::rho))
 }
 
+/// `record` or `entity`.
+fn word_of(unit: &Unit) -> &'static str {
+    if unit.entity().is_some() { "entity" } else { "record" }
+}
+
+fn limit(budget: &Budget) -> Value {
+    let Adjacency { unit, neighbours } = budget.adjacency();
+    json!({
+        "epsilon": budget.epsilon(),
+        "delta": budget.delta(),
+        "unit": word_of(&unit),
+        "entity": unit.entity(),
+        "neighbours": neighbours,
+    })
+}
+
 fn line(entry: &Entry) -> Value {
     let Entry { identity, started, charge } = entry;
     let spent = spent(charge);
@@ -199,7 +238,9 @@ fn line(entry: &Entry) -> Value {
         "started": started,
         "pipeline": charge.pipeline,
         "method": charge.method,
-        "unit": charge.unit,
+        "unit": word_of(&charge.unit),
+        "entity": charge.unit.entity(),
+        "within": charge.within,
         "neighbours": charge.neighbours,
         "private": charge.private,
         "epsilon": charge.epsilon,

@@ -5,13 +5,14 @@ use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use hushflow::estimates::report::MeanReport;
-use hushflow::ledger::{Charge, enter_once};
+use hushflow::ledger::Charge;
 use hushflow::mechanism::accounting::{Delta, Epsilon};
 use hushflow::mechanism::mean::{Answer, Method, Part, Question, Scale, estimate};
 use hushflow::mechanism::noise::NoiseSource;
 use hushflow::source::table::{MissingRows, Table};
 use serde::Serialize;
 
+use super::charge::ChargeArguments;
 use super::output::{number, print, print_json, table};
 use super::{CliError, number_in};
 
@@ -71,9 +72,8 @@ pub(crate) struct MeanArguments {
     /// Draw the noise from a seed, for simulations: NOT private
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// Charge the ledger in this directory before anything is told
-    #[arg(long, value_name = "DIR")]
-    ledger: Option<PathBuf>,
+    #[command(flatten)]
+    charge: ChargeArguments,
     /// Print one JSON object, with all digits
     #[arg(long)]
     json: bool,
@@ -214,6 +214,7 @@ impl Report {
 pub(crate) fn execute(arguments: &MeanArguments) -> Result<(), CliError> {
     let start = Instant::now();
     arguments.check_range()?;
+    let ledger = arguments.charge.ledger()?;
     let data = Table::read(&arguments.file, arguments.columns.as_deref(), arguments.missing.into())?;
     let question = Question {
         method: arguments.method,
@@ -232,11 +233,10 @@ pub(crate) fn execute(arguments: &MeanArguments) -> Result<(), CliError> {
         Ok(answer) => Some(answer.method),
         Err(error) => error.follows_from_releases().then_some(question.method),
     };
-    if let (Some(directory), Some(method)) = (&arguments.ledger, paid) {
-        let name = format!("mean of {}", arguments.file.display());
+    if let Some(method) = paid {
         let promise = (question.epsilon, question.delta);
-        let charge = Charge::of_mean(name, (method, question.range.is_some()), promise, source)?;
-        enter_once(directory, charge)?;
+        let charge = Charge::of_mean("mean".into(), (method, question.range.is_some()), promise, source)?;
+        arguments.charge.enter(ledger.as_ref(), charge)?;
     }
     let answer = found?;
     let report = Report::new(arguments, &data, answer, start.elapsed().as_secs_f64());

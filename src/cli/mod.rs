@@ -5,6 +5,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod calibrate;
+mod charge;
 pub(crate) mod covariance;
 mod crash;
 pub(crate) mod ledger;
@@ -164,6 +165,7 @@ macro_rules! status_of {
 }
 
 status_of! {
+    hushflow::ledger::HomeError => 2,
     hushflow::ledger::LedgerError => 1,
     hushflow::pipeline::PipelineError => 2,
     hushflow::publication::PublicationError => 2,

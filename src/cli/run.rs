@@ -10,17 +10,19 @@ use std::time::Duration;
 use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
 use hushflow::estimates::WindowPublication;
+use hushflow::ledger::Home;
 use hushflow::pipeline::time::parse_duration;
 use hushflow::pipeline::{Pipeline, PublicParameters, Sink, Source};
 use hushflow::runtime::{
     Acknowledge, Cluster, Options, Output, Summary, WindowOutput, publication, run, run_windows,
-    window_publication,
+    shared_ledger, window_publication,
 };
 use hushflow::sink::{Following, SinkError, Subject, WindowWriter, Writer};
 use hushflow::source::Control;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_shutdown};
 
+use super::charge::say_alone;
 use super::crash::end_process;
 use super::log::LogArguments;
 use super::{CliError, FormatArgument, thousands};
@@ -103,8 +105,12 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
         cluster,
         acknowledge: acknowledge(arguments, &pipeline)?,
         control: control(arguments, &pipeline)?,
+        ledgers: Home::find()?,
         ..Options::new(arguments.workers.into(), state)
     };
+    if arguments.process.unwrap_or(0) == 0 && shared_ledger(&pipeline, &options)?.is_none() {
+        say_alone("[ledger] directory");
+    }
     if let Some(address) = &arguments.metrics {
         let address = options.metrics.serve(address, arguments.metrics_private)?;
         let _ = writeln!(stderr(), "http://{address}/metrics tells how the run goes");

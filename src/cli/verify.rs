@@ -40,7 +40,7 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
     let ingest = verify_ingest(path)?;
     let report = verify_anchored(path, arguments.anchor.as_ref())?;
     let promise = promise(arguments);
-    let entered = entered(arguments);
+    let entered = entered(arguments, report.committed);
     let goes_on = journaled(&report.positions).map(|place| verify_ingest_from(path, place, &ingest));
     let gap = goes_on.and_then(Result::err);
     let problem = report.problem.as_ref().or(ingest.problem.as_ref()).or(gap.as_ref());
@@ -60,8 +60,8 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
             "sums_from": report.sums_from,
             "checkpoints": report.checkpoints,
             "uncommitted_bytes": report.uncommitted_bytes,
-            "ledger_entry": entered.as_ref().ok().map(|(number, _)| number),
-            "ledger_entries": entered.as_ref().ok().map(|(_, entries)| entries),
+            "ledger_entry": entered.as_ref().ok().and_then(|entered| Some(entered.as_ref()?.0)),
+            "ledger_entries": entered.as_ref().ok().and_then(|entered| Some(entered.as_ref()?.1)),
             "journal_sessions": ingest.sessions,
             "journal_bytes": ingest.bytes,
             "problem": problem,
@@ -85,8 +85,10 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
                 if private { "gives the stated guarantee" } else { "was drawn from a seed: NOT PRIVATE" };
             writeln!(out, "noise              {noise}")?;
         }
-        if let Ok((number, entries)) = entered {
-            writeln!(out, "ledger             entry {number} of {entries}")?;
+        match entered {
+            Ok(Some((number, entries))) => writeln!(out, "ledger             entry {number} of {entries}")?,
+            Ok(None) => writeln!(out, "ledger             nothing was published, and nothing is charged")?,
+            Err(_) => {}
         }
         writeln!(out, "{}", if problem.is_none() { "all is well" } else { "SOMETHING IS WRONG" })?;
     }
@@ -140,12 +142,16 @@ fn promise(arguments: &VerifyArguments) -> Result<bool, String> {
     }
 }
 
-/// The number of the entry that pays for the releases, and of all entries; or why there is none.
-fn entered(arguments: &VerifyArguments) -> Result<(usize, usize), String> {
+/// The number of the entry that pays for the releases, and of all entries, unless there is nothing to pay for; or why there is none.
+fn entered(arguments: &VerifyArguments, committed: u64) -> Result<Option<(usize, usize)>, String> {
     let path = &arguments.directory;
     let publication = Published::read(arguments).map_err(|error| error.to_string())?;
     let charge = publication.charge().map_err(|error| error.to_string())?;
     let enrolment = Enrolment::of(path).map_err(|error| error.to_string())?;
-    let enrolment = enrolment.ok_or_else(|| LedgerError::NotEntered { path: path.clone() }.to_string())?;
-    standing(&path.join(enrolment.ledger()), &enrolment, &charge).map_err(|error| error.to_string())
+    let Some(enrolment) = enrolment.filter(|enrolment| enrolment.has_begun()) else {
+        let missing = LedgerError::NotEntered { path: path.clone() };
+        return if committed == 0 { Ok(None) } else { Err(missing.to_string()) };
+    };
+    let standing = standing(&path.join(enrolment.ledger()), &enrolment, &charge);
+    standing.map(Some).map_err(|error| error.to_string())
 }

@@ -1,6 +1,6 @@
 //! What all pipelines over a data set may spend together, and what of it is left.
 
-use hushflow_mechanism::accounting::adjacency::{Adjacency, Unit};
+use hushflow_mechanism::accounting::adjacency::{Adjacency, Nesting, Unit};
 use hushflow_mechanism::accounting::composition::Spending;
 use hushflow_mechanism::accounting::discrete::Discreteness;
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, NoiseMultiplier};
@@ -11,7 +11,7 @@ use std::fmt;
 use super::{Charge, Ledger, Refusal};
 
 /// The (ε, δ) that all pipelines over a data set may reach together.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
     epsilon: f64,
@@ -25,8 +25,10 @@ pub struct Budget {
 pub struct Exceeded {
     /// The budget.
     pub budget: Budget,
-    /// Number of entries.
+    /// Number of entries, with those that runs under way have reserved.
     pub entries: usize,
+    /// Number of the latter.
+    pub reserved: usize,
     /// Their ε at the δ of the budget.
     pub spent: Option<f64>,
     /// The same with the pipeline that asks.
@@ -56,7 +58,7 @@ impl Budget {
 
     /// The streams that are to be hard to tell apart.
     pub fn adjacency(&self) -> Adjacency {
-        Adjacency { unit: self.unit, neighbours: self.neighbours }
+        Adjacency { unit: self.unit.clone(), neighbours: self.neighbours }
     }
 
     pub(super) fn check(&self) -> Result<(), AccountingError> {
@@ -69,21 +71,23 @@ impl Budget {
 
     /// Whether what is spent is within it.
     pub(super) fn covers(&self, ledger: &Ledger) -> Result<(), Refusal> {
-        let no_guarantee = |reason| Refusal::NoGuarantee { budget: *self, reason };
-        let spent = ledger.composition(self.adjacency()).map_err(no_guarantee)?;
+        let no_guarantee = |reason| Refusal::NoGuarantee { budget: Box::new(self.clone()), reason };
+        let spent = ledger.composition(&self.adjacency()).map_err(no_guarantee)?;
         let (epsilon, delta) = self.numbers().map_err(|error| no_guarantee(error.into()))?;
         if spent.delta(epsilon) <= delta.value() {
             return Ok(());
         }
         let together = spent.epsilon(delta).map(|epsilon| epsilon.value());
-        Err(Refusal::Overspent { budget: *self, entries: ledger.entries.len(), together })
+        let budget = Box::new(self.clone());
+        Err(Refusal::Overspent { budget, entries: ledger.entries.len(), together })
     }
 
     /// Lets one more pipeline in, or says why not.
     pub(super) fn admit(&self, ledger: &Ledger, charge: &Charge) -> Result<(), Refusal> {
-        let no_guarantee = |reason| Refusal::NoGuarantee { budget: *self, reason };
-        let spent = ledger.composition(self.adjacency()).map_err(no_guarantee)?;
-        let asked = charge.spending_about(self.adjacency()).map_err(no_guarantee)?;
+        let no_guarantee = |reason| Refusal::NoGuarantee { budget: Box::new(self.clone()), reason };
+        let (about, nesting) = (self.adjacency(), ledger.nesting_with(charge));
+        let spent = ledger.spent(&about, &nesting).map_err(no_guarantee)?;
+        let asked = charge.spending_about(&about, &nesting).map_err(no_guarantee)?;
         let (epsilon, delta) = self.numbers().map_err(|error| no_guarantee(error.into()))?;
         let together = spent.and(asked).ok();
         if together.is_some_and(|together| together.delta(epsilon) <= delta.value()) {
@@ -91,18 +95,19 @@ impl Budget {
         }
         let epsilon_of = |spending: Spending| Some(spending.epsilon(delta)?.value());
         Err(Refusal::Exceeded(Box::new(Exceeded {
-            budget: *self,
+            budget: self.clone(),
             entries: ledger.entries.len(),
+            reserved: ledger.entries.iter().filter(|entry| entry.is_reserved()).count(),
             spent: epsilon_of(spent),
             together: together.and_then(epsilon_of),
             asked: (charge.epsilon, charge.delta),
-            left: self.left_for(spent, charge),
+            left: self.left_for(spent, charge, &nesting),
         })))
     }
 
     /// The largest ε, to four digits, of a pipeline like `charge` for which there is room.
-    fn left_for(&self, spent: Spending, charge: &Charge) -> Option<f64> {
-        let steps = charge.adjacency().steps_to(self.adjacency()).ok()?;
+    fn left_for(&self, spent: Spending, charge: &Charge, nesting: &Nesting) -> Option<f64> {
+        let steps = charge.adjacency().steps_to(&self.adjacency(), nesting).ok()?;
         self.left(spent, steps, charge.discreteness().ok()?, Delta::new(charge.delta).ok()?)
     }
 
@@ -143,13 +148,17 @@ pub(super) fn reached(epsilon: Option<f64>, delta: f64) -> String {
 
 impl fmt::Display for Exceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Exceeded { budget, entries, spent, together, asked, left } = self;
+        let Exceeded { budget, entries, reserved, spent, together, asked, left } = self;
         let delta = budget.delta;
         let pair = |epsilon: &Option<f64>| reached(*epsilon, delta);
         write!(
             f,
-            "the budget of this data set is {budget}: {entries} entries have spent {} of it, and with the ({}, {:e}) of this \
-             pipeline it would be {}; nothing was read and nothing was drawn: ",
+            "the budget of this data set is {budget}: {entries} entries{} have spent {} of it, and with the ({}, {:e}) of this \
+             pipeline it would be {}; nothing was published: ",
+            match reserved {
+                0 => String::new(),
+                _ => format!(" ({reserved} reserved by runs under way)"),
+            },
             pair(spent),
             asked.0,
             asked.1,

@@ -25,7 +25,7 @@ pub enum NoGuarantee {
         /// Its name.
         pipeline: String,
         /// Why its guarantee can't be converted.
-        reason: Incomparable,
+        reason: Box<Incomparable>,
     },
     /// They spend more than can be counted.
     #[error(transparent)]
@@ -43,10 +43,26 @@ pub enum Refusal {
     )]
     OtherBudget {
         /// The ledger's.
-        stands: Budget,
+        stands: Box<Budget>,
         /// The pipeline's.
-        stated: Budget,
+        stated: Box<Budget>,
     },
+    /// A ledger is that of one data set.
+    #[error(
+        "this ledger is that of the data set {stands:?}, not of {named:?}: correct `data_set`, or name another directory"
+    )]
+    OtherData {
+        /// The ledger's.
+        stands: String,
+        /// The pipeline's.
+        named: String,
+    },
+    /// Who shares a ledger says whose it is.
+    #[error(
+        "this ledger does not know yet which data it is for: name them, with data_set = \"flights\" under [ledger] in the \
+         pipeline file, or with --data-set flights"
+    )]
+    NoData,
     /// There is no guarantee that could be within the budget.
     #[error(
         "the budget of this data set is {budget}, but with this pipeline there is no such guarantee: {reason}: choose other \
@@ -54,7 +70,7 @@ pub enum Refusal {
     )]
     NoGuarantee {
         /// The budget.
-        budget: Budget,
+        budget: Box<Budget>,
         /// Why.
         reason: NoGuarantee,
     },
@@ -63,14 +79,14 @@ pub enum Refusal {
     Exceeded(Box<Exceeded>),
     /// The pipeline has paid, before the budget was what it is.
     #[error(
-        "the budget of this data set is {budget}, but what is entered, {entries} with this pipeline, spends {}: nothing was read \
-         and nothing was drawn: raise the budget, in the pipeline file and, where the ledger has it from another run, \
+        "the budget of this data set is {budget}, but what is entered, {entries} with this pipeline, spends {}: nothing was \
+         published: raise the budget, in the pipeline file and, where the ledger has it from another run, \
          with `hushflow ledger DIR --budget EPSILON,DELTA`, or publish no more",
         reached(*together, budget.delta())
     )]
     Overspent {
         /// The budget.
-        budget: Budget,
+        budget: Box<Budget>,
         /// Number of entries.
         entries: usize,
         /// Their ε at the δ of the budget.
@@ -111,7 +127,7 @@ pub enum LedgerError {
         reason: String,
     },
     /// There is none.
-    #[error("{}: there is no ledger here: name the directory of a ledger, or a state directory that has been run", path.display())]
+    #[error("{}: there is no ledger here: name the directory of a ledger, or a state directory that something was published from", path.display())]
     Missing {
         /// Where it was looked for.
         path: PathBuf,
@@ -151,7 +167,8 @@ pub enum LedgerError {
     },
     /// A state directory in no ledger.
     #[error(
-        "{}: no ledger knows of this state directory: its releases are in no composition; the next run enters it",
+        "{}: no ledger knows of this state directory: its releases, if it has any, are in no composition; the next run that \
+         publishes enters it",
         path.display()
     )]
     NotEntered {

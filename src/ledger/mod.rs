@@ -1,9 +1,9 @@
 //! The ledger of a data set: every pipeline that ever released from it, what each of them spends, and what all spend
 //! together.
 //!
-//! A run [enters](enter()) its pipeline before it reads a record: once for each state directory, however often that is run again.
-//! Where there is a [`Budget`], a pipeline that does not fit is refused. The mathematics is that of
-//! [`composition`](crate::mechanism::accounting::composition), the bytes are in `docs/formats.md`.
+//! A run [reserves](enter()) room before it reads a record, and pays when it commits its first epoch: once for each state directory,
+//! however often that is run again. Where there is a [`Budget`], a pipeline that does not fit is refused. The mathematics is that
+//! of [`composition`](crate::mechanism::accounting::composition), the bytes are in `docs/formats.md`.
 //!
 //! A ledger holds no data: names, parameters and times of runs, all of them public. It knows what is entered, no more: whoever
 //! releases past it, or runs a copy of a state directory, spends without an entry.
@@ -11,16 +11,18 @@
 mod book;
 mod budget;
 mod error;
+mod home;
 #[cfg(test)]
 mod tests;
 
 #[cfg(test)]
 pub(crate) use book::enter_in;
-pub use book::{Book, enter, enter_once, set_budget, standing};
+pub use book::{Book, Request, enter, enter_once, set_budget, standing};
 pub use budget::{Budget, Exceeded};
 pub use error::{LedgerError, NoGuarantee, Refusal};
+pub use home::{Home, HomeError, data_set_name};
 
-use hushflow_mechanism::accounting::adjacency::{Adjacency, Unit};
+use hushflow_mechanism::accounting::adjacency::{Adjacency, Nesting, Unit};
 use hushflow_mechanism::accounting::bounded_range::Concentrated;
 use hushflow_mechanism::accounting::composition::Spending;
 use hushflow_mechanism::accounting::discrete::{self, Discreteness};
@@ -43,6 +45,9 @@ pub struct Charge {
     pub method: String,
     /// What is protected as a whole.
     pub unit: Unit,
+    /// Larger kinds of entities that each entity of this unit lies within.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub within: Vec<String>,
     /// How it may differ.
     pub neighbours: Neighbours,
     /// False where a seeded generator draws the noise: then all that follows is worth nothing.
@@ -58,7 +63,7 @@ pub struct Charge {
     /// Number of epochs, over all of which the guarantee is.
     pub epochs: u64,
     /// The ρ of zero-concentrated privacy that was asked for, by what it is spent on, where that is the promise: μ follows from
-    /// it. Absent elsewhere, as in ledgers of before.
+    /// it. Absent elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rho: Option<Concentrated>,
 }
@@ -86,6 +91,7 @@ impl Charge {
             pipeline: parameters.name.clone(),
             method: parameters.release.method.to_string(),
             unit: parameters.adjacency().unit,
+            within: parameters.entity.as_ref().map(|entity| entity.within.clone()).unwrap_or_default(),
             neighbours: parameters.privacy.neighbours,
             private: publication.is_private(),
             epsilon: parameters.privacy.epsilon,
@@ -129,6 +135,7 @@ impl Charge {
             pipeline: name,
             method: method.to_string(),
             unit: Unit::Record,
+            within: Vec::new(),
             neighbours: Neighbours::ReplaceOneInPlace,
             private: source.is_private(),
             epsilon: epsilon.value(),
@@ -157,6 +164,7 @@ impl Charge {
             pipeline: name,
             method: method.to_string(),
             unit: Unit::Record,
+            within: Vec::new(),
             neighbours,
             private: source.is_private(),
             epsilon: epsilon.value(),
@@ -170,7 +178,7 @@ impl Charge {
 
     /// Which streams it makes hard to tell apart.
     pub fn adjacency(&self) -> Adjacency {
-        Adjacency { unit: self.unit, neighbours: self.neighbours }
+        Adjacency { unit: self.unit.clone(), neighbours: self.neighbours }
     }
 
     /// What it spends about these, whatever drew the noise.
@@ -186,14 +194,24 @@ impl Charge {
     }
 
     /// What it spends about other streams.
-    fn spending_about(&self, wanted: Adjacency) -> Result<Spending, NoGuarantee> {
+    fn spending_about(&self, wanted: &Adjacency, nesting: &Nesting) -> Result<Spending, NoGuarantee> {
         let pipeline = || self.pipeline.clone();
         if !self.private {
             return Err(NoGuarantee::Seeded { pipeline: pipeline() });
         }
-        let steps = self.adjacency().steps_to(wanted);
-        let steps = steps.map_err(|reason| NoGuarantee::Incomparable { pipeline: pipeline(), reason })?;
+        let steps = self.adjacency().steps_to(wanted, nesting);
+        let steps = steps
+            .map_err(|reason| NoGuarantee::Incomparable { pipeline: pipeline(), reason: Box::new(reason) })?;
         Ok(self.spending()?.over_steps(steps)?)
+    }
+
+    /// Pairs of kinds of entities of which one lies within the other.
+    fn nested(&self) -> impl Iterator<Item = (&str, &str)> {
+        let larger = self.within.iter().map(String::as_str);
+        self.unit
+            .entity()
+            .into_iter()
+            .flat_map(move |smaller| larger.clone().map(move |larger| (smaller, larger)))
     }
 
     /// Whether both are of the same public parameters. Total variations are computed anew on every start, perhaps by another
@@ -226,10 +244,23 @@ pub struct Entry {
     pub charge: Charge,
 }
 
+impl Entry {
+    /// That of a run that has not paid yet.
+    fn reserved(started: String, charge: Charge) -> Self {
+        Self { identity: String::new(), started, charge }
+    }
+
+    fn is_reserved(&self) -> bool {
+        self.identity.is_empty()
+    }
+}
+
 /// What is known of a data set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ledger {
+    /// The name of the data. None where the ledger is that of one state directory, whose data need no name.
+    pub data_set: Option<String>,
     /// What all pipelines may spend together.
     pub budget: Option<Budget>,
     /// All pipelines, in the order in which they came.
@@ -259,23 +290,42 @@ impl Ledger {
     ///
     /// # Errors
     /// [`NoGuarantee`] names the first entry with which there is no guarantee.
-    pub fn composition(&self, wanted: Adjacency) -> Result<Spending, NoGuarantee> {
-        self.entries
-            .iter()
-            .try_fold(Spending::NOTHING, |sum, entry| Ok(sum.and(entry.charge.spending_about(wanted)?)?))
+    pub fn composition(&self, wanted: &Adjacency) -> Result<Spending, NoGuarantee> {
+        self.spent(wanted, &self.nesting())
     }
 
-    /// The streams that the budget is about or, without one, those about which the entries together say most.
+    fn spent(&self, wanted: &Adjacency, nesting: &Nesting) -> Result<Spending, NoGuarantee> {
+        self.entries.iter().try_fold(Spending::NOTHING, |sum, entry| {
+            Ok(sum.and(entry.charge.spending_about(wanted, nesting)?)?)
+        })
+    }
+
+    /// Which kinds of entities lie within which, as all entries say.
+    fn nesting(&self) -> Nesting {
+        Nesting::new(self.entries.iter().flat_map(|entry| entry.charge.nested()))
+    }
+
+    /// The same, with what one more pipeline says.
+    fn nesting_with(&self, charge: &Charge) -> Nesting {
+        Nesting::new(self.entries.iter().flat_map(|entry| entry.charge.nested()).chain(charge.nested()))
+    }
+
+    /// The streams that the budget is about or, without one, those about which the entries together say most: the
+    /// smallest kind of entity, where it lies within all others, or else the record.
     pub fn adjacency(&self) -> Adjacency {
         if let Some(budget) = &self.budget {
             return budget.adjacency();
         }
         let found: Vec<_> = self.entries.iter().map(|entry| entry.charge.adjacency()).collect();
-        let all = |of: fn(&Adjacency) -> bool| !found.is_empty() && found.iter().all(of);
-        let unit = if all(|one| one.unit == Unit::Entity) { Unit::Entity } else { Unit::Record };
+        let kinds: Option<Vec<&str>> = found.iter().map(|one| one.unit.entity()).collect();
+        let (kinds, nesting) = (kinds.unwrap_or_default(), self.nesting());
+        let within_all = |kind: &&&str| kinds.iter().all(|larger| nesting.is_within(kind, larger));
+        let smallest = kinds.iter().find(within_all);
+        let unit = smallest.map_or(Unit::Record, |&kind| Unit::Entity(kind.into()));
+        let all_blank = found.iter().all(|one| one.neighbours == Neighbours::ZeroOut);
         let neighbours = if found.iter().any(|one| one.neighbours == Neighbours::ReplaceOneInPlace) {
             Neighbours::ReplaceOneInPlace
-        } else if all(|one| one.neighbours == Neighbours::ZeroOut) {
+        } else if !found.is_empty() && all_blank {
             Neighbours::ZeroOut
         } else {
             Neighbours::ReplaceOne
@@ -283,14 +333,31 @@ impl Ledger {
         Adjacency { unit, neighbours }
     }
 
+    /// Of these data, or as it is where they have no name.
+    ///
+    /// # Errors
+    /// [`Refusal::OtherData`] if it is that of others.
+    pub fn of_data(mut self, data_set: Option<&str>) -> Result<Self, Refusal> {
+        match (&self.data_set, data_set) {
+            (Some(stands), Some(named)) if stands != named => {
+                let (stands, named) = (stands.clone(), named.into());
+                return Err(Refusal::OtherData { stands, named });
+            }
+            (None, Some(named)) => self.data_set = Some(named.into()),
+            _ => {}
+        }
+        Ok(self)
+    }
+
     /// With one more entry, and the budget that its pipeline states.
     ///
     /// # Errors
     /// [`Refusal`] if that is another budget than the ledger's, or if it does not suffice.
     pub fn with(mut self, entry: Entry, stated: Option<Budget>) -> Result<Self, Refusal> {
-        if let (Some(stands), Some(stated)) = (self.budget, stated)
+        if let (Some(stands), Some(stated)) = (&self.budget, &stated)
             && stands != stated
         {
+            let (stands, stated) = (Box::new(stands.clone()), Box::new(stated.clone()));
             return Err(Refusal::OtherBudget { stands, stated });
         }
         self.budget = self.budget.or(stated);

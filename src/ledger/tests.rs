@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use hushflow_mechanism::accounting::Rho;
 
 use super::*;
-use crate::state::Enrolment;
+use crate::state::{Enrolment, EpochFrame};
 
 const RECORD: [Neighbours; 3] = [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut];
 
@@ -16,6 +16,7 @@ fn charge(neighbours: Neighbours, noise_multiplier: f64) -> Charge {
         pipeline: format!("σ = {noise_multiplier}"),
         method: "jme".into(),
         unit: Unit::Record,
+        within: vec![],
         neighbours,
         private: true,
         epsilon: 1.0,
@@ -31,6 +32,12 @@ fn entry(charge: Charge) -> Entry {
     Entry { identity: "00".into(), started: "2026-01-01T00:00:00Z".into(), charge }
 }
 
+fn request(budget: Option<Budget>) -> Request {
+    let data_set = Some("flights".into());
+    let charge = charge(Neighbours::ReplaceOne, 4.0);
+    Request { charge, budget, data_set, shared: true, started: String::new() }
+}
+
 fn about(neighbours: Neighbours) -> Adjacency {
     Adjacency { unit: Unit::Record, neighbours }
 }
@@ -40,7 +47,7 @@ fn budget(epsilon: f64, neighbours: Neighbours) -> Budget {
 }
 
 fn ledger(charges: &[Charge]) -> Ledger {
-    Ledger { budget: None, entries: charges.iter().cloned().map(entry).collect() }
+    Ledger { data_set: None, budget: None, entries: charges.iter().cloned().map(entry).collect() }
 }
 
 /// μ of two entries about each kind of neighbours, in units of the μ of one; 0 where there is no guarantee.
@@ -50,7 +57,7 @@ fn every_pair_of_neighbours_composes_or_is_refused() {
     let check = |first, second, expected: [f64; 3]| {
         let both = ledger(&[charge(first, 4.0), charge(second, 4.0)]);
         let found =
-            RECORD.map(|wanted| both.composition(about(wanted)).map_or(0.0, |spent| 4.0 * spent.mu()));
+            RECORD.map(|wanted| both.composition(&about(wanted)).map_or(0.0, |spent| 4.0 * spent.mu()));
         for (found, expected) in found.iter().zip(expected) {
             assert!((found - expected).abs() < 1e-12, "{first} and {second}: {found} {expected}");
         }
@@ -69,7 +76,7 @@ fn the_streams_that_a_composition_is_about_fit_the_entries() {
     let check = |neighbours: &[Neighbours], expected| {
         let charges: Vec<_> = neighbours.iter().map(|&neighbours| charge(neighbours, 4.0)).collect();
         assert_eq!(ledger(&charges).adjacency(), about(expected), "{neighbours:?}");
-        assert!(ledger(&charges).composition(about(expected)).is_ok());
+        assert!(ledger(&charges).composition(&about(expected)).is_ok());
     };
     check(&[], Neighbours::ReplaceOne);
     check(&[Neighbours::ZeroOut; 2], Neighbours::ZeroOut);
@@ -81,7 +88,7 @@ fn the_streams_that_a_composition_is_about_fit_the_entries() {
 fn seeded_noise_breaks_the_composition_and_fits_no_budget() {
     let seeded = Charge { private: false, ..charge(Neighbours::ReplaceOne, 4.0) };
     let broken = ledger(&[charge(Neighbours::ReplaceOne, 4.0), seeded.clone()]);
-    let reason = broken.composition(about(Neighbours::ReplaceOne)).unwrap_err();
+    let reason = broken.composition(&about(Neighbours::ReplaceOne)).unwrap_err();
     assert!(matches!(reason, NoGuarantee::Seeded { .. }) && reason.to_string().contains("protect nobody"));
     let refused = Ledger::default().with(entry(seeded), Some(budget(100.0, Neighbours::ReplaceOne)));
     assert!(matches!(refused, Err(Refusal::NoGuarantee { .. })));
@@ -104,10 +111,10 @@ fn a_budget_stands_once_it_is_entered() {
     let one = || entry(charge(Neighbours::ReplaceOne, 10.0));
     let ledger = Ledger::default().with(one(), None).unwrap();
     assert_eq!(ledger.budget, None);
-    let ledger = ledger.with(one(), Some(two)).unwrap().with(one(), None).unwrap();
-    assert_eq!((ledger.budget, ledger.entries.len()), (Some(two), 3));
-    let refused = ledger.clone().with(one(), Some(three)).unwrap_err();
-    assert_eq!(refused, Refusal::OtherBudget { stands: two, stated: three });
+    let ledger = ledger.with(one(), Some(two.clone())).unwrap().with(one(), None).unwrap();
+    assert_eq!((ledger.budget.clone(), ledger.entries.len()), (Some(two.clone()), 3));
+    let refused = ledger.clone().with(one(), Some(three.clone())).unwrap_err();
+    assert_eq!(refused, Refusal::OtherBudget { stands: Box::new(two), stated: Box::new(three) });
     let wasteful = entry(charge(Neighbours::ReplaceOne, 0.1));
     assert!(
         matches!(ledger.with(wasteful, None), Err(Refusal::Exceeded(_))),
@@ -125,7 +132,7 @@ fn a_refusal_says_what_is_spent_asked_and_left() {
         "(ε, δ) = (1.5, 1e-6) for replace-one neighbours",
         "2 entries have spent (1.45467",
         "the (1, 1e-6) of this pipeline",
-        "nothing was read",
+        "nothing was published",
         "epsilon = 0.3",
         "hushflow ledger DIR --budget",
     ] {
@@ -139,7 +146,7 @@ fn a_refusal_says_what_is_spent_asked_and_left() {
         entry(charge(Neighbours::ReplaceOne, noise.value()))
     };
     let stated = Some(budget(1.5, Neighbours::ReplaceOne));
-    assert!(full.clone().with(calibrated(left), stated).is_ok(), "what is left is left");
+    assert!(full.clone().with(calibrated(left), stated.clone()).is_ok(), "what is left is left");
     assert!(full.with(calibrated(left * 1.01), stated).is_err(), "and no more");
 }
 
@@ -151,7 +158,7 @@ fn what_is_purely_private_is_charged_for_what_it_may_tell() {
     let two = |method, ranged| {
         let charge = Charge::of_mean("m".into(), (method, ranged), promise, NoiseSource::System).unwrap();
         let about = about(Neighbours::ReplaceOneInPlace);
-        let spent = ledger(&[charge.clone(), charge]).composition(about).unwrap();
+        let spent = ledger(&[charge.clone(), charge]).composition(&about).unwrap();
         spent.delta(Epsilon::new(1.5).unwrap())
     };
     assert!(two(Method::Gaussian, false) < 1e-6);
@@ -164,7 +171,7 @@ fn what_is_purely_private_is_charged_for_what_it_may_tell() {
 }
 
 /// Two covariances, one of which selects, and a stream: μ² is the sum of 2ρ, of 2ρ and πρ by parts, and of the stream's. What was written
-/// is read back, and an entry of before has no ρ.
+/// is read back.
 #[test]
 fn covariances_add_up_with_streams() {
     use covariance::Method::{Pace, Ssp};
@@ -176,7 +183,7 @@ fn covariances_add_up_with_streams() {
     };
     let all = ledger(&[of(Ssp), of(Pace), charge(Neighbours::ReplaceOneInPlace, 4.0)]);
     let squared = 0.04 + 2.0 * 0.013 + std::f64::consts::PI * 0.007 + 1.0 / 16.0;
-    let found = all.composition(about(Neighbours::ReplaceOneInPlace)).unwrap().mu().powi(2);
+    let found = all.composition(&about(Neighbours::ReplaceOneInPlace)).unwrap().mu().powi(2);
     assert!(found >= squared && found < squared * (1.0 + 1e-8), "{found} {squared}");
     let text = all.to_bytes().unwrap();
     assert_eq!(Ledger::from_bytes(&text).as_ref(), Ok(&all));
@@ -230,17 +237,26 @@ fn eight_threads_never_exceed_a_budget_and_lose_no_entry() {
     let enrolled = |thread: usize, index: usize| {
         let state = outer.path().join(format!("state {thread} {index}"));
         let header = crate::state::PublicHeader { parameters: vec![], private: true };
-        let enter = |enrolment: &Enrolment| {
-            enter(&path, enrolment, charge(Neighbours::ReplaceOne, 4.0), Some(stated), String::new())
-        };
-        crate::state::Store::open_enrolled::<LedgerError>(
+        let enter = |enrolment: Option<&Enrolment>| enter(&path, enrolment, request(Some(stated.clone())));
+        let opened = crate::state::Store::open_enrolled::<LedgerError>(
             &state,
             &header,
             &crate::state::Settings::default(),
             &path,
             enter,
-        )
-        .is_ok()
+        );
+        opened.is_ok_and(|(mut store, _)| {
+            // It was let in, so it can pay.
+            let frame = EpochFrame {
+                epoch: 1,
+                positions: vec![],
+                sums: vec![1].into(),
+                values: vec![2],
+                admitted: None,
+            };
+            store.commit(&[frame]).expect("what was reserved is there");
+            true
+        })
     };
     let count = |thread| (0..4).filter(|&index| enrolled(thread, index)).count();
     let admitted: usize = thread::scope(|scope| {
@@ -249,6 +265,98 @@ fn eight_threads_never_exceed_a_budget_and_lose_no_entry() {
     });
     let book = Book::open(&path).unwrap();
     assert_eq!((admitted, book.ledger.entries.len()), (16, 16));
+}
+
+/// A pipeline about entities, with what lies around them.
+fn entities(kind: &str, within: &[&str], neighbours: Neighbours) -> Charge {
+    let within = within.iter().map(|&larger| larger.into()).collect();
+    Charge { unit: Unit::Entity(kind.into()), within, ..charge(neighbours, 4.0) }
+}
+
+fn about_entities(kind: &str, neighbours: Neighbours) -> Adjacency {
+    Adjacency { unit: Unit::Entity(kind.into()), neighbours }
+}
+
+/// Users and devices share nothing unless one of them lies within the other; then a device is protected by both, and a user by
+/// the first alone.
+#[test]
+fn entities_of_different_kinds_add_up_only_where_one_lies_within_the_other() {
+    use Neighbours::{ReplaceOne, ZeroOut};
+    let apart = ledger(&[entities("user", &[], ReplaceOne), entities("device", &[], ReplaceOne)]);
+    for kind in ["user", "device"] {
+        let refused = apart.composition(&about_entities(kind, ReplaceOne)).unwrap_err().to_string();
+        assert!(refused.contains("nothing says that each"), "{refused}");
+    }
+    // About one record both say something: two steps each.
+    assert_eq!(apart.adjacency(), about(ReplaceOne));
+    let mu = |ledger: &Ledger, wanted| 4.0 * ledger.composition(&wanted).unwrap().mu();
+    assert!((mu(&apart, about(ReplaceOne)) - 8_f64.sqrt()).abs() < 1e-9);
+
+    let nested = ledger(&[entities("user", &[], ReplaceOne), entities("device", &["user"], ReplaceOne)]);
+    assert_eq!(nested.adjacency(), about_entities("device", ReplaceOne));
+    assert!((mu(&nested, about_entities("device", ReplaceOne)) - 5_f64.sqrt()).abs() < 1e-9);
+    assert!((mu(&nested, about_entities("device", ZeroOut)) - 2_f64.sqrt()).abs() < 1e-9);
+    let refused = nested.composition(&about_entities("user", ReplaceOne)).unwrap_err().to_string();
+    assert!(refused.contains("any number of device entities"), "{refused}");
+
+    // A budget about users lets no device in, and one about devices lets users in where a file says what holds.
+    let budget = |kind| {
+        let (epsilon, delta) = (Epsilon::new(9.0).unwrap(), Delta::new(1e-6).unwrap());
+        Some(Budget::new(epsilon, delta, about_entities(kind, ReplaceOne)))
+    };
+    let user = Ledger::default().with(entry(entities("user", &[], ReplaceOne)), budget("user")).unwrap();
+    assert!(user.with(entry(entities("device", &["user"], ReplaceOne)), None).is_err());
+    let user = ledger(&[entities("user", &[], ReplaceOne)]);
+    assert!(user.clone().with(entry(entities("device", &[], ReplaceOne)), budget("device")).is_err());
+    assert!(user.with(entry(entities("device", &["user"], ReplaceOne)), budget("device")).is_ok());
+}
+
+#[test]
+fn a_ledger_is_that_of_one_data_set() {
+    let unnamed = Request { data_set: None, ..request(None) };
+    let outer = tempfile::tempdir().unwrap();
+    let path = outer.path().join("ledger");
+    let refusal = |request| match enter(&path, None, request).err() {
+        Some(LedgerError::Refused { refusal, .. }) => Some(refusal),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refusal(unnamed.clone()), Some(Refusal::NoData));
+    enter_once(&path, charge(Neighbours::ReplaceOne, 4.0), Some("flights".into())).unwrap();
+    let other = Request { data_set: Some("weather".into()), ..request(None) };
+    assert!(matches!(refusal(other), Some(Refusal::OtherData { .. })));
+    assert!(enter(&path, None, unnamed).is_ok(), "it is known by now");
+    assert_eq!(Book::open(&path).unwrap().ledger.data_set.as_deref(), Some("flights"));
+}
+
+/// What a run has reserved is nobody else's, until it ends; and what was reserved is no payment.
+#[test]
+fn a_reservation_holds_its_room_for_as_long_as_its_run() {
+    let outer = tempfile::tempdir().unwrap();
+    let path = outer.path().join("ledger");
+    let stated = Some(budget(1.2, Neighbours::ReplaceOne));
+    let asked = || enter(&path, None, request(stated.clone()));
+    let first = asked().unwrap().expect("something is to be paid");
+    assert!(matches!(asked().err(), Some(LedgerError::Refused { .. })));
+    let once = enter_once(&path, charge(Neighbours::ReplaceOne, 4.0), None);
+    assert!(matches!(once, Err(LedgerError::Refused { .. })), "an estimate does not take it either");
+    assert!(matches!(Book::open(&path), Err(LedgerError::Missing { .. })), "nothing was paid");
+    drop(first);
+    let second = asked().unwrap();
+    assert!(second.is_some(), "the room is free again");
+
+    // A budget that is lowered meanwhile holds for those who pay later.
+    let tight = budget(0.5, Neighbours::ReplaceOne);
+    set_budget(&path, |_| tight).unwrap();
+    let state = outer.path().join("state");
+    let header = crate::state::PublicHeader { parameters: vec![], private: true };
+    let settings = crate::state::Settings::default();
+    let opened =
+        crate::state::Store::open_enrolled::<LedgerError>(&state, &header, &settings, &path, |_| Ok(second));
+    let frame =
+        EpochFrame { epoch: 1, positions: vec![], sums: vec![1].into(), values: vec![2], admitted: None };
+    let refused = opened.unwrap().0.commit(&[frame]).unwrap_err();
+    assert!(matches!(refused, crate::state::StateError::Unpaid(_)), "{refused}");
+    assert!(Book::open(&path).unwrap().ledger.entries.is_empty());
 }
 
 proptest! {
@@ -261,13 +369,13 @@ proptest! {
     ) {
         let budget = budget(epsilon, RECORD[budgeted]);
         let within = |ledger: &Ledger| {
-            let spent = ledger.composition(budget.adjacency()).ok();
+            let spent = ledger.composition(&budget.adjacency()).ok();
             spent.is_some_and(|spent| spent.delta(Epsilon::new(epsilon).unwrap()) <= 1e-6)
         };
         let mut ledger = Ledger::default();
         for (neighbours, log_sigma, states) in asks {
             let one = entry(charge(RECORD[neighbours], log_sigma.exp()));
-            let stated = (states || ledger.budget.is_none()).then_some(budget);
+            let stated = (states || ledger.budget.is_none()).then(|| budget.clone());
             match ledger.clone().with(one.clone(), stated) {
                 Ok(next) => {
                     prop_assert!(within(&next));

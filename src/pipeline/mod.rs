@@ -86,6 +86,8 @@ pub struct LedgerSettings {
     /// `directory`: that of the ledger, which all pipelines over the same data share; without it the state directory has one of
     /// its own.
     pub directory: Option<PathBuf>,
+    /// `data_set`: the name of the data, in ledgers that others share.
+    pub data_set: Option<String>,
     /// `budget`: what all of them may spend together; no run exceeds it.
     pub budget: Option<Budget>,
 }
@@ -135,6 +137,11 @@ pub struct Key {
 pub struct EntityUnit {
     /// The column that says whose a record is.
     pub column: String,
+    /// `kind`: what entities are called in ledgers, the name of the column unless the file says otherwise.
+    pub kind: String,
+    /// `within`: larger kinds of entities, each of which all records of one of these belong to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub within: Vec<String>,
     /// `participations`, `min_separation`, `records_per_epoch`, `several`: how much of the stream an entity may be.
     pub limits: EntityLimits,
 }
@@ -290,7 +297,7 @@ impl PublicParameters {
 
     /// What is protected as a whole, and how it may differ.
     pub fn adjacency(&self) -> Adjacency {
-        let unit = if self.entity.is_some() { Unit::Entity } else { Unit::Record };
+        let unit = self.entity.as_ref().map_or(Unit::Record, |entity| Unit::Entity(entity.kind.clone()));
         Adjacency { unit, neighbours: self.privacy.neighbours }
     }
 

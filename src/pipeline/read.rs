@@ -68,7 +68,8 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let sinks = sinks::sinks(section, base);
     let state = optional(section, "state", |section| state(section, base));
     let ledger = optional(section, "ledger", |section| {
-        ledger::ledger(section, base, neighbours, entity.as_ref().is_some_and(Option::is_some))
+        let kind = entity.as_ref().and_then(|entity| Some(entity.as_ref()?.kind.as_str()));
+        ledger::ledger(section, base, neighbours, kind)
     });
     let simulation_seed = optional(section, "simulation", |section| {
         section.require("seed", section.count("seed", 0), "seed = 42").map(|seed| seed.value)
@@ -222,7 +223,7 @@ fn privacy(section: &Section<'_>, dimension: usize, method: Method) -> Option<Pr
     let (epsilon, delta) = guarantee(section);
     let neighbours = neighbours(section);
     // Read with the section [entity], which must say the same.
-    entity::unit(section);
+    entity::is_of_entities(section);
     let second_moments = second_moments(section, method);
     let clip_norm = section.positive("clip_norm").map(|norm| norm.value);
     let weight = section.positive("second_moment_weight");

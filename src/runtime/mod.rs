@@ -18,6 +18,7 @@ mod ingest;
 mod journal;
 mod merge;
 mod moments;
+mod paying;
 mod standings;
 #[cfg(test)]
 mod tests;
@@ -43,12 +44,12 @@ use timely::worker::Worker;
 use tracing::{error, info};
 
 use crate::estimates::WindowPublication;
-use crate::ledger::{Book, Charge, LedgerError, enter};
+use crate::ledger::{Charge, Home, HomeError, LedgerError};
 use crate::metrics::Metrics;
-use crate::pipeline::{self, Pipeline, PublicParameters};
+use crate::pipeline::{Pipeline, PublicParameters};
 use crate::publication::{Publication, PublicationError};
 use crate::source::{Control, Counters, SourceError};
-use crate::state::{PublicHeader, PublicReader, Recovered, Stamp, StateError, Store};
+use crate::state::{PublicHeader, PublicReader, Recovered, Stamp, StateError};
 use crate::strategies::{Progress, of_pipeline};
 use cluster::execute;
 use feed::{Feed, channels};
@@ -56,12 +57,14 @@ use ingest::{Opened, Taking, partition_of, sources as open_sources};
 use journal::{Journal, Recorded, Start};
 use merge::Merge;
 use moments::Moments;
+use paying::open_store;
 use standings::Standings;
 use windows::WindowEstimates;
 
 pub use cluster::{Cluster, ClusterError, is_lost_peer};
 pub use ingest::Acknowledge;
 pub use journal::journaled;
+pub use paying::shared_ledger;
 pub use windows::WindowOutput;
 
 /// Encoder states are checkpointed after every so many epochs.
@@ -80,9 +83,12 @@ pub enum RunError {
     /// The state directory can't be used.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The ledger can't be used, or has no room for this pipeline. Nothing was read and nothing was drawn.
+    /// The ledger can't be used, or has no room for this pipeline. Nothing was published.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+    /// The directory of all ledgers can't be used.
+    #[error(transparent)]
+    Home(#[from] HomeError),
     /// The source can't be opened.
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -147,6 +153,8 @@ pub struct Options {
     pub control: Control,
     /// Where the run leaves its numbers while it works.
     pub metrics: Arc<Metrics>,
+    /// Where all ledgers are, for a pipeline that names none.
+    pub ledgers: Option<Home>,
 }
 
 impl Options {
@@ -160,6 +168,7 @@ impl Options {
             acknowledge: None,
             control: Control::default(),
             metrics: Arc::default(),
+            ledgers: None,
         }
     }
 }
@@ -376,21 +385,6 @@ fn open<C: Content>(
     let mut journal = Journal::new(store, (partitions, ingest), standings, Arc::clone(&options.metrics));
     let audience = content.audience(&mut journal, PublicReader::open(&options.state)?, committed)?;
     Ok((Lead { start, journal, audience }, (readers, taking)))
-}
-
-/// Opens the state directory, once a ledger pays for what it will hold.
-fn open_store(
-    pipeline: &Pipeline,
-    options: &Options,
-    content: &impl Content,
-) -> Result<(Store, Recovered), RunError> {
-    let (charge, header) = (content.charge()?, content.header()?);
-    let ledger = Book::place(pipeline.ledger.directory.as_deref())
-        .map_err(|error| RunError::Start(format!("the working directory is gone: {error}")))?;
-    Store::open_enrolled(&options.state, &header, &pipeline.state, &ledger, |enrolment| {
-        let path = options.state.join(&ledger);
-        Ok(enter(&path, enrolment, charge, pipeline.ledger.budget, pipeline::time::now())?)
-    })
 }
 
 /// What the workers of a process share.

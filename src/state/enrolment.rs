@@ -1,23 +1,37 @@
 //! Which entry of which ledger pays for the releases of a state directory.
 //!
-//! A directory draws an identity when it is first opened, and keeps it for as long as it lives; a ledger knows the entry of the
-//! directory by it. So a restart finds its entry, and a directory that is made anew pays anew. The identity is on disk before
-//! the entry is made, and [`begun`](Enrolment::has_begun) before the first release is: an entry that is missing in
-//! the ledger was not made yet where nothing has begun, and has been lost where something has.
+//! A run pays when it commits the first epoch, not before: a run that fails earlier has spent nothing. In this order, each
+//! durable before the next begins:
+//!
+//! 1. the directory's identity, drawn now unless the ledger knows an earlier one, in the file `enrolment`;
+//! 2. the entry with this identity in the ledger;
+//! 3. [`begun`](Enrolment::has_begun) in the enrolment;
+//! 4. the first epoch, in the private log; then it is published.
+//!
+//! So an epoch that anybody saw has an entry. A restart finds the entry by the identity and pays no more; a directory that is
+//! made anew draws another identity and pays anew. An entry is never taken back. After a crash between 2 and 4 it
+//! stays, and pays for what the directory publishes later: whether a copy of the directory has gone on from there cannot be
+//! known. An entry that is missing was not made yet where nothing has begun, and has been lost where something has.
+//!
+//! A directory that has not begun has published nothing. If its log is of other parameters than those of the pipeline, the log
+//! is begun anew: a pipeline file that failed can be corrected.
 
 use super::{
     Recovered, Settings, Store, anchor,
     error::{StateError, refused},
     format::{Role, kind},
     frames::PublicHeader,
+    private_log::Tail,
+    public_log::Rest,
     recovery::decide,
     sealed::Sealed,
-    storage::{Directory, Storage},
+    storage::{Directory, PUBLIC_LOG, Storage, segment_name},
     survey::Survey,
 };
 use rand::{TryRng, rngs::SysRng};
 use serde::{Deserialize, Serialize};
 use std::{
+    error::Error,
     ffi::OsStr,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -35,7 +49,7 @@ pub struct Enrolment {
 }
 
 impl Enrolment {
-    /// That of the state directory at `path`; none if no run has opened it, or only one before there were ledgers.
+    /// That of the state directory at `path`; none if no run has paid for anything in it.
     ///
     /// # Errors
     /// [`StateError`] if it can't be read.
@@ -62,11 +76,8 @@ impl Enrolment {
         OsStr::from_bytes(&self.ledger).into()
     }
 
-    /// What is there or, in its absence, a new one with `ledger`, which is on disk when this returns.
-    fn ensure(storage: &dyn Storage, ledger: &Path) -> Result<Self, StateError> {
-        if let Some(enrolment) = Self::on(storage)? {
-            return Ok(enrolment);
-        }
+    /// A new one with `ledger`, which is on disk when this returns.
+    fn draw(storage: &dyn Storage, ledger: &Path) -> Result<Self, StateError> {
         let mut identity = [0; 16];
         SysRng.try_fill_bytes(&mut identity).map_err(|error| {
             refused(storage.path(), "draw an identity for the directory")(std::io::Error::other(error))
@@ -100,9 +111,56 @@ fn apart(path: &Path, settings: &Settings, ledger: &Path) -> Result<(), StateErr
     Ok(())
 }
 
+/// What pays for a directory.
+pub struct Pay {
+    /// Whether the ledger has the entry already, of a run that was cut short before it published.
+    pub entered: bool,
+    /// Makes the entry, and returns when it is durable.
+    pub enter: Box<dyn FnOnce(&Enrolment) -> Result<(), Box<dyn Error + Send + Sync>> + Send>,
+}
+
+/// What is still to be paid before anything is committed, and the directory of the ledger.
+pub(super) struct Payment {
+    pay: Pay,
+    ledger: PathBuf,
+}
+
+impl Payment {
+    /// Pays: the first three steps at the head of this module.
+    pub(super) fn settle(self, storage: &dyn Storage) -> Result<(), StateError> {
+        // An identity without an entry may be that of copies too: each draws its own.
+        let entered = if self.pay.entered { Enrolment::on(storage)? } else { None };
+        let enrolment = entered.map_or_else(|| Enrolment::draw(storage, &self.ledger), Ok)?;
+        (self.pay.enter)(&enrolment).map_err(StateError::Unpaid)?;
+        enrolment.begin(storage, &self.ledger)
+    }
+}
+
+/// Removes the logs of a directory that has not begun, if they are whole, hold no epoch, and are of other parameters.
+fn forget_unpaid(storage: &dyn Storage, header: &[u8]) -> Result<(), StateError> {
+    let mut survey = Survey::new(None);
+    survey.conduct(storage)?;
+    let (private, public) = (&survey.facts.private, &survey.facts.public);
+    let other = private.header.as_deref().is_some_and(|stored| stored != header);
+    let empty = private.standing.epoch == 0 && private.segments.len() == 1 && private.tail != Tail::Damaged;
+    if !other || !empty || matches!(public.rest, Rest::Ahead { .. } | Rest::Differs { .. }) {
+        return Ok(());
+    }
+    // The private log goes last: without it the public one would be taken for that of a lost history.
+    for name in [PUBLIC_LOG, &segment_name(private.end().segment)] {
+        if storage.read(name)?.is_some() {
+            storage.remove(name)?;
+            storage.sync()?;
+        }
+    }
+    Ok(())
+}
+
 impl Store {
-    /// As [`open`](Self::open), once `enter` has seen to it that `ledger` pays for what will be released. That is called
-    /// under the lock, before anything of the logs is touched. `ledger` is absolute, or seen from the state directory.
+    /// As [`open`](Self::open), for releases that a ledger pays for. `enter` is called under the lock, before anything of the
+    /// logs is touched, with the directory's enrolment if it has one. It says whether there is room in `ledger`, and gives what
+    /// pays; none if the directory has begun and its entry is there. The first [`commit`](Self::commit) pays.
+    /// `ledger` is absolute, or seen from the state directory.
     ///
     /// # Errors
     /// Those of `enter` and of [`open`](Self::open), and [`StateError::PrivateLogLost`] where releases were paid for but
@@ -112,7 +170,7 @@ impl Store {
         header: &PublicHeader,
         settings: &Settings,
         ledger: &Path,
-        enter: impl FnOnce(&Enrolment) -> Result<(), E>,
+        enter: impl FnOnce(Option<&Enrolment>) -> Result<Option<Pay>, E>,
     ) -> Result<(Self, Recovered), E> {
         let directory = Directory::exclusive(path)?;
         apart(path, settings, ledger)?;
@@ -121,24 +179,35 @@ impl Store {
         Self::recover_enrolled(Box::new(directory), header, open, ledger, enter)
     }
 
-    /// `open` goes on with the storage once `enter` has paid for it.
+    /// `open` goes on with the storage once `enter` has found room for it.
     pub(super) fn recover_enrolled<E: From<StateError>>(
         storage: Box<dyn Storage>,
         header: &PublicHeader,
         open: impl FnOnce(Box<dyn Storage>) -> Result<(Self, Recovered), StateError>,
         ledger: &Path,
-        enter: impl FnOnce(&Enrolment) -> Result<(), E>,
+        enter: impl FnOnce(Option<&Enrolment>) -> Result<Option<Pay>, E>,
     ) -> Result<(Self, Recovered), E> {
-        let enrolment = Enrolment::ensure(&*storage, ledger)?;
-        if let Err(refused) = enter(&enrolment) {
-            // If it is the log that does not fit, that says more.
-            let mut survey = Survey::new(None);
-            survey.conduct(&*storage)?;
-            decide(storage.path(), &survey.facts, &header.payload()?)?;
-            return Err(refused);
+        let enrolment = Enrolment::on(&*storage)?;
+        let begun = enrolment.as_ref().filter(|enrolment| enrolment.has_begun());
+        if begun.is_none() {
+            forget_unpaid(&*storage, &header.payload()?)?;
         }
-        let (store, recovered) = open(storage)?;
-        enrolment.begin(&*store.storage, ledger)?;
+        let pay = match enter(enrolment.as_ref()) {
+            Ok(pay) => pay,
+            Err(refused) => {
+                // If it is the log that does not fit, that says more.
+                let mut survey = Survey::new(None);
+                survey.conduct(&*storage)?;
+                decide(storage.path(), &survey.facts, &header.payload()?)?;
+                return Err(refused);
+            }
+        };
+        let (mut store, recovered) = open(storage)?;
+        if let Some(enrolment) = begun {
+            // The ledger may have moved.
+            enrolment.clone().begin(&*store.storage, ledger)?;
+        }
+        store.payment = pay.map(|pay| Payment { pay, ledger: ledger.into() });
         Ok((store, recovered))
     }
 }

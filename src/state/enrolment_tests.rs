@@ -6,11 +6,11 @@
 //! - what is left can always be started, and comes to its end.
 
 use super::{
-    Enrolment, EpochFrame, Keep, LedgerFile, PublicHeader, PublicReader, StateError, Store,
+    Enrolment, EpochFrame, Keep, LedgerFile, Pay, PublicHeader, PublicReader, StateError, Store,
     simulated::{Disk, Fault, LOSSES},
     storage::segment_name,
 };
-use crate::ledger::{Charge, Ledger, LedgerError, enter_in};
+use crate::ledger::{Charge, Ledger, LedgerError, Request, enter_in};
 use hushflow_mechanism::{accounting::adjacency::Unit, sensitivity::Neighbours};
 use std::path::Path;
 
@@ -19,6 +19,7 @@ fn charge() -> Charge {
         pipeline: "flights".into(),
         method: "jme".into(),
         unit: Unit::Record,
+        within: vec![],
         neighbours: Neighbours::ReplaceOne,
         private: true,
         epsilon: 1.0,
@@ -32,17 +33,35 @@ fn charge() -> Charge {
 
 /// One life of a run: enters, publishes what is missing, or fails on its way.
 fn live(disk: &Disk) -> Result<(), LedgerError> {
-    live_with(disk, |enrolment: &Enrolment| {
-        let file = LedgerFile::on(Box::new(disk.clone()));
-        enter_in(&file, enrolment, charge(), None, "2026-01-01T00:00:00Z".into())
-    })
+    live_with(disk, b"clip_norm = 1", enter(disk))
+}
+
+fn request() -> Request {
+    let started = "2026-01-01T00:00:00Z".into();
+    Request { charge: charge(), budget: None, data_set: None, shared: false, started }
+}
+
+/// Enters as `ledger::enter` does, without reservations, which have no part in what is paid.
+fn enter(disk: &Disk) -> impl FnOnce(Option<&Enrolment>) -> Result<Option<Pay>, LedgerError> + use<> {
+    let file = LedgerFile::on(Box::new(disk.clone()));
+    move |enrolment| {
+        if let Some(enrolment) = enrolment.filter(|enrolment| enrolment.has_begun()) {
+            return enter_in(&file, enrolment, request()).map(|()| None);
+        }
+        let text = file.read()?;
+        let ledger: Ledger = text.map(|text| serde_json::from_slice(&text).unwrap()).unwrap_or_default();
+        let entered = enrolment.is_some_and(|enrolment| ledger.entry(&enrolment.identity()).is_some());
+        let enter = move |enrolment: &Enrolment| Ok(enter_in(&file, enrolment, request())?);
+        Ok(Some(Pay { entered, enter: Box::new(enter) }))
+    }
 }
 
 fn live_with(
     disk: &Disk,
-    enter: impl FnOnce(&Enrolment) -> Result<(), LedgerError>,
+    parameters: &[u8],
+    enter: impl FnOnce(Option<&Enrolment>) -> Result<Option<Pay>, LedgerError>,
 ) -> Result<(), LedgerError> {
-    let header = PublicHeader { parameters: b"clip_norm = 1".to_vec(), private: true };
+    let header = PublicHeader { parameters: parameters.to_vec(), private: true };
     let open = |storage| Store::recover(storage, None, &header, Keep::default());
     let (mut store, _) =
         Store::recover_enrolled(Box::new(disk.clone()), &header, open, Path::new("ledger"), enter)?;
@@ -158,7 +177,54 @@ fn an_entry_that_was_paid_with_must_stay() {
     };
     let disk = (0..20).find_map(early).expect("the enrolment comes first");
     assert_eq!(ledger(&disk).entries.len(), 0);
+    // Its identity may be that of copies too, so it is not the one that pays.
+    let identity = || Enrolment::on(&disk).unwrap().unwrap().identity();
+    let before = identity();
     live(&disk).unwrap();
+    assert_ne!(identity(), before);
+    assert!(ledger(&disk).entry(&identity()).is_some());
+}
+
+/// A directory that was opened and has published nothing has paid nothing, and may begin anew with other parameters. One that
+/// has begun may not.
+#[test]
+fn parameters_that_published_nothing_are_corrected_and_others_are_not() {
+    let disk = Disk::default();
+    let open = |parameters: &[u8]| {
+        let header = PublicHeader { parameters: parameters.to_vec(), private: true };
+        let open = |storage| Store::recover(storage, None, &header, Keep::default());
+        let storage = Box::new(disk.clone());
+        Store::recover_enrolled(storage, &header, open, Path::new("ledger"), enter(&disk)).map(drop)
+    };
+    open(b"clip_nrom = 1").unwrap();
+    open(b"clip_norm = 2").unwrap();
+    assert!(disk.content("enrolment").is_none() && ledger(&disk).entries.is_empty());
+    live(&disk).unwrap();
+    assert_eq!(ledger(&disk).entries.len(), 1);
+    let refused = open(b"clip_norm = 2").unwrap_err();
+    assert!(matches!(refused, LedgerError::State(StateError::HeaderDiffers { .. })), "{refused}");
+    live(&disk).unwrap();
+}
+
+/// The same with the power cut at every call.
+#[test]
+fn a_power_cut_while_parameters_are_corrected_leaves_what_can_be_started() {
+    for call in 0.. {
+        let disk = Disk::default();
+        live_with(&disk, b"clip_nrom = 1", |_| Err(LedgerError::Missing { path: "".into() })).unwrap_err();
+        let header = PublicHeader { parameters: b"clip_nrom = 1".to_vec(), private: true };
+        Store::recover(Box::new(disk.clone()), None, &header, Keep::default()).map(drop).unwrap();
+        disk.fail_at(call, Fault::Power);
+        let ended = live(&disk);
+        if !disk.struck() {
+            assert!(ended.is_ok() && call > 15, "{call} calls are too few to be a test");
+            return;
+        }
+        let seen = is_public(&disk);
+        for loss in LOSSES {
+            check(&disk.after_power_cut(loss), seen, &format!("power at call {call}, losing {loss:?}"));
+        }
+    }
 }
 
 /// Every flipped bit and every cut of both files is told, with file and offset.
@@ -191,6 +257,6 @@ fn damage_is_never_passed_over() {
 #[test]
 fn planted_skipping_the_ledger_is_caught() {
     let disk = Disk::default();
-    live_with(&disk, |_| Ok(())).unwrap();
+    live_with(&disk, b"clip_norm = 1", |_| Ok(None)).unwrap();
     assert!(!is_paid(&disk, is_public(&disk)));
 }

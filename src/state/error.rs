@@ -300,6 +300,9 @@ pub enum StateError {
         /// The limit on a payload, in bytes.
         limit: u64,
     },
+    /// The ledger does not pay for what was to be committed.
+    #[error("{0}")]
+    Unpaid(Box<dyn std::error::Error + Send + Sync>),
     /// An earlier write or sync failed.
     #[error(
         "nothing more is written after a failure, since what is on disk is unknown: start again; first failure: {cause}"

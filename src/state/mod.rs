@@ -25,6 +25,7 @@ mod public_log;
 mod reader;
 mod recovery;
 mod replay;
+mod reservation;
 mod resume;
 mod sealed;
 mod segments;
@@ -48,7 +49,7 @@ mod simulated;
 mod store_tests;
 
 pub use chain::{Link, Stamp};
-pub use enrolment::Enrolment;
+pub use enrolment::{Enrolment, Pay};
 pub use error::StateError;
 pub use format::MAX_PAYLOAD;
 pub use frames::{Checkpoint, EpochFrame, PublicHeader, ReleaseFrame, SourcePosition};
@@ -56,12 +57,14 @@ pub use ingest::{Ingest, IngestPlace, IngestReader, IngestReport, verify_ingest,
 pub use ledger_file::LedgerFile;
 pub use reader::PublicReader;
 pub use replay::Replay;
+pub use reservation::Reservation;
 pub use segments::Keep;
 pub use verify::{Report, verify, verify_anchored};
 
 use anchor::Anchor;
 use chain::Standing;
 use checkpoint::CheckpointWriter;
+use enrolment::Payment;
 use format::Version;
 use frames::{EncodedEpoch, SegmentPayload};
 use log::Appender;
@@ -108,6 +111,8 @@ pub struct Store {
     positions: Vec<SourcePosition>,
     segments: Segments,
     checkpoints: CheckpointWriter,
+    /// What the first commit pays.
+    payment: Option<Payment>,
     /// The first failure's message; from then on nothing is written.
     stopped: Option<String>,
 }
@@ -201,6 +206,7 @@ impl Store {
             positions: survey.positions,
             segments: Segments::new(header.clone(), keep, survey.facts.private.segments),
             checkpoints,
+            payment: None,
             stopped: None,
         };
         Ok((store, recovered))
@@ -217,10 +223,10 @@ impl Store {
     }
 
     /// Commits epochs: all are in the private log and synced, with one sync, before any is published.
-    /// The encoded batch is held in memory. Gives the epochs' links.
+    /// The encoded batch is held in memory. Gives the epochs' links. What a ledger is to be paid is paid first.
     ///
     /// # Errors
-    /// [`StateError::WrongEpoch`] unless the epochs are the next ones, in order, and [`StateError::TooLarge`] above
+    /// [`StateError::Unpaid`] if the ledger lets nobody in, and [`StateError::WrongEpoch`] unless the epochs are the next ones, in order, and [`StateError::TooLarge`] above
     /// [`MAX_PAYLOAD`]: nothing has been written. Any other error stops the store: end the run and start
     /// again, and recovery finds out which epochs were committed.
     pub fn commit(&mut self, frames: &[EpochFrame]) -> Result<Vec<Link>, StateError> {
@@ -237,6 +243,12 @@ impl Store {
             Ok(epoch)
         };
         let encoded: Vec<_> = frames.iter().map(encode).collect::<Result<_, StateError>>()?;
+        if encoded.is_empty() {
+            return Ok(Vec::new());
+        }
+        if let Some(payment) = self.payment.take() {
+            self.or_stop(|store| payment.settle(&*store.storage))?;
+        }
         self.or_stop(|store| store.write(&encoded))?;
         if let Some(last) = frames.last() {
             self.positions.clone_from(&last.positions);

@@ -192,7 +192,7 @@ fn a_ledger_adds_up_covariances_and_means() {
     let lab = Lab::new();
     let (file, ledger, dot) = (lab.write("x.csv", sample(4000).0), lab.path("ledger"), lab.path("graph.dot"));
     let [file, ledger, dot] = [&file, &ledger, &dot].map(|path| path.to_str().unwrap());
-    json(&[file, "--rho", "0.01", "--ledger", ledger]);
+    json(&[file, "--rho", "0.01", "--ledger", ledger, "--data-set", "sample"]);
     json(&[file, "--rho", "0.01", "--ledger", ledger, "--method", "ssp-tight"]);
     let mean = ["mean", file, "--scale", "0.6", "--epsilon", "1", "--delta", "1e-6", "--corruption", "0.01"];
     assert_eq!(run(&[&mean[..], &["--ledger", ledger]].concat()).0, Some(0));
@@ -283,10 +283,12 @@ fn a_column_is_told_by_the_others() {
     let (_, shown, _) = run(&[&["covariance", file, "--rho", "2", "--method", "ssp"], &bounds[..]].concat());
     assert!(shown.contains("y by") && shown.contains("(intercept)") && shown.contains("2-zCDP"), "{shown}");
     let ledger = lab.path("ledger");
-    let paid = [&[file, "--rho", "2", "--ledger", ledger.to_str().unwrap()], &bounds[..]].concat();
+    let paid =
+        [&[file, "--rho", "2", "--data-set", "sample", "--ledger", ledger.to_str().unwrap()], &bounds[..]]
+            .concat();
     json(&paid);
     let (_, entries, _) = run(&["ledger", ledger.to_str().unwrap(), "--json"]);
-    assert!(entries.contains("regression of"), "{entries}");
+    assert!(entries.contains("\"pipeline\":\"regression\""), "{entries}");
     let asked = |more: &[&'static str]| [&[file, "--rho", "2"], more].concat();
     refused(&asked(&["--target", "z"]), 2, "not one of the columns");
     refused(&asked(&["--columns", "y", "--target", "y"]), 2, "one column more");

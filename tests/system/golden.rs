@@ -1,4 +1,4 @@
-//! Logs of estimates and ledgers with an entry of ρ as the first version that wrote them left them: they are read, and go on, for ever.
+//! Logs of estimates and ledgers, as the version that wrote them left them: they are read, and go on.
 
 use std::fmt::Write as _;
 use std::fs::{DirBuilder, OpenOptions};
@@ -83,24 +83,36 @@ fn estimates_of_the_first_version_are_read_and_go_on() {
     finish(&mut hushflow(["verify".as_ref(), state.as_os_str()])).succeeded();
 }
 
+/// With a pipeline about records, one about entities that lie within others, a covariance that selects, and a budget.
 #[test]
-fn a_ledger_with_entries_of_rho_is_read_and_goes_on() {
+fn a_ledger_is_read_and_goes_on() {
     let lab = Lab::new();
     let ledger = lab.path("ledger");
-    directory(&ledger, &[("ledger", include_bytes!("../fixtures/ledger-v1-rho/ledger"))]);
+    directory(&ledger, &[("ledger", include_bytes!("../fixtures/ledger/ledger"))]);
     let account = || {
         finish(hushflow(["ledger".as_ref(), ledger.as_os_str()]).arg("--json")).succeeded().json().remove(0)
     };
     let found = account();
-    let field = |name: &str| [0, 1].map(|place| found["entries"][place][name].clone());
-    assert_eq!(field("method"), [json!("pace"), json!("ssp-tight")]);
-    assert_eq!(field("started"), [json!("2026-11-22T06:43:19Z"), json!("2026-11-22T06:43:19Z")]);
-    assert_eq!(field("noise_multiplier"), [json!(6.455567486484489), json!(4.9999999999925)]);
-    let squared = 0.01 * (1.3 + 0.35 * std::f64::consts::PI) + 0.04;
-    close("μ of both", &found["composition"]["mu"], squared.sqrt(), 1e-6);
+    let field = |name: &str| [0, 1, 2].map(|place| found["entries"][place][name].clone());
+    assert_eq!(found["data_set"], "golden");
+    assert_eq!(field("pipeline"), ["golden records", "golden users", "covariance"].map(Value::from));
+    assert_eq!(field("method"), ["jme", "jme", "pace"].map(Value::from));
+    assert_eq!(field("entity"), [Value::Null, json!("user"), Value::Null]);
+    assert_eq!(field("within"), [json!([]), json!(["household"]), json!([])]);
+    assert_eq!(field("identity")[0], "84820d974b0f613470350cf007dc8299");
+    let sigma = 8.057_618_480_733_527_f64;
+    assert_eq!(field("noise_multiplier"), [sigma, sigma, 6.455_567_486_484_489].map(Value::from));
+    assert_eq!(found["budget"]["epsilon"], 3.0);
+    // About one record in place: one step, two steps, and ρ of noise and of selections.
+    let squared = 5.0 / sigma.powi(2) + 0.01 * (1.3 + 0.35 * std::f64::consts::PI);
+    close("μ of all", &found["composition"]["mu"], squared.sqrt(), 1e-6);
+
     let file = lab.write("rows.csv", rows(1000));
-    let flags = ["--columns", "a,b", "--rho", "0.01", "--ledger"];
-    let mut more = hushflow(["covariance".as_ref(), file.as_os_str()]);
-    finish(more.args(flags).arg(&ledger)).succeeded();
-    assert_eq!(account()["entries"].as_array().unwrap()[..2], found["entries"].as_array().unwrap()[..]);
+    let covariance = |rho: &str| {
+        let mut command = hushflow(["covariance".as_ref(), file.as_os_str()]);
+        finish(command.args(["--columns", "a,b", "--rho", rho, "--ledger"]).arg(&ledger))
+    };
+    covariance("0.01").succeeded();
+    assert_eq!(account()["entries"].as_array().unwrap()[..3], found["entries"].as_array().unwrap()[..]);
+    covariance("9").failed(1, &["4 entries have spent", "is left"]);
 }

@@ -7,7 +7,7 @@
 //! - Sources: `input`, `parquet`, `growing`, `sockets`, `brokers`, `clocks`.
 //! - Kafka, which needs its feature: `kafka`.
 //! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `watching`, `web`.
-//! - What survives what: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `ledger`, `golden`, `soak`, `seeds`.
+//! - What survives what: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `ledger`, `spending`, `golden`, `soak`, `seeds`.
 //! - The house itself: `secrecy`, `tidy`, `units`.
 //! - What they share: `harness`, `servers`.
 
@@ -48,6 +48,7 @@ mod servers;
 mod sinks;
 mod soak;
 mod sockets;
+mod spending;
 mod statistics;
 mod stream_sinks;
 mod tidy;

@@ -147,7 +147,7 @@ fn what_follows_from_releases_is_paid_for() {
     std::fs::write(&file, format!("a\n{}", "1.7e308\n".repeat(20_000))).unwrap();
     let ask = |flags: &str| {
         let flags = format!("{flags} --epsilon 1 --delta 1e-6 --corruption 0.01 --method prime-ht");
-        run(&format!("mean {} {flags} --ledger {}", file.display(), ledger.display()))
+        run(&format!("mean {} {flags} --ledger {} --data-set far", file.display(), ledger.display()))
     };
     assert_eq!(ask("--scale 0").status.code(), Some(2));
     assert!(!ledger.exists());
@@ -166,7 +166,7 @@ fn a_ledger_is_charged_before_anything_is_told() {
     let directory = tempfile::tempdir().unwrap();
     let ledger = directory.path().join("ledger");
     let line = format!(
-        "mean {WEATHER} --columns temp --scale 18 --epsilon 1 --delta 1e-6 --corruption 0.01 --ledger {}",
+        "mean {WEATHER} --columns temp --scale 18 --epsilon 1 --delta 1e-6 --corruption 0.01 --data-set weather --ledger {}",
         ledger.display()
     );
     means(&json(&line));

@@ -275,7 +275,7 @@ fn of_two_copies_that_share_a_ledger_entry_one_is_refused() {
     let lab = Lab::new();
     let stream = Stream { rows: 2000, epochs: 20 };
     let csv = stream.csv();
-    let text = stream.pipeline("data.csv", "[ledger]\ndirectory = 'shared'\n");
+    let text = stream.pipeline("data.csv", "[ledger]\ndirectory = 'shared'\ndata_set = 'stream'\n");
     let text = text.replacen("keep = 'all'", "keep = 'all'\nanchor = 'shared'", 1);
     let pipeline = lab.write("pipeline.toml", text);
     // The ledger's directory is there before the first run asks for it as an anchor's.

@@ -296,8 +296,10 @@ seed = 3
 fn the_ledger_is_charged_once_for_all_windows() {
     let lab = Lab::new();
     let ledger = lab.path("ledger");
-    let more =
-        format!("[ledger]\ndirectory = '{}'\nbudget = {{ epsilon = 2.2, delta = 2e-6 }}\n", ledger.display());
+    let more = format!(
+        "[ledger]\ndirectory = '{}'\ndata_set = 'stream'\nbudget = {{ epsilon = 2.2, delta = 2e-6 }}\n",
+        ledger.display()
+    );
     let real = |release: &str| {
         let pipeline = weather(&lab, WEATHER, 91, release, &more);
         let text = std::fs::read_to_string(&pipeline).unwrap().replace("[simulation]\nseed = 5\n", "");

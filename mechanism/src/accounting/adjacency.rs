@@ -7,15 +7,46 @@
 //! the number of steps of R that lead from one stream of a pair of S to the other (group privacy: Dong, Roth & Su 2022,
 //! Theorem 2.14, gives fμ-GDP).
 //!
+//! # The same unit
 //! | from | to | f | why |
 //! |---|---|---|---|
 //! | any | the same | 1 | |
 //! | replace-one | in place | 1 | other values in the same cell are another record |
-//! | replace-one | zero-out | 1 | a blank is one of the things that a record may turn into |
-//! | zero-out | replace-one, in place | 2 | one record is blanked, then the other takes the place of the blank |
+//! | replace-one | zero-out | 1 | a blank is one of the things that a unit may turn into |
+//! | zero-out | replace-one, in place | 2 | the unit is blanked, then the other one takes the place of the blank |
 //! | in place | replace-one, zero-out | none | counts are released exactly, so a record that comes, goes or moves is seen |
-//! | an entity's records | one record | 1 | the entity's other records are the same in both streams |
-//! | one record | an entity's records | none | k records cost kμ, and nothing bounds k |
+//!
+//! # A smaller unit within a larger one
+//! A record lies within its entity, and a device within its user if the pipeline file says so ([`Nesting`]). Let U be the
+//! larger unit, and let the rows of one smaller unit s change. In each of the two streams all rows of s belong to one U: to e
+//! before, to f after.
+//!
+//! | from, about U | to, about s | f | path of streams |
+//! |---|---|---|---|
+//! | replace-one | zero-out | 1 | e's rows become e's other rows and blanks |
+//! | replace-one | replace-one, in place | 2 | s's rows of e become blanks; then blanks become f's rows |
+//! | zero-out | zero-out | 2 | all rows of e are blanked; then those are put back that are not of s |
+//! | zero-out | replace-one, in place | 4 | the same for e, then for f |
+//! | in place | in place | 1 | whose a row is stays, so e = f, and the values of some of e's rows change |
+//! | in place | replace-one, zero-out | none | as above |
+//!
+//! In place, keys, event times and whose a row is stay in the pipelines that promise it in place, for there they are
+//! public. Of a pipeline that promises something else they may be among the values that change: hence 2 and 4 in the lines
+//! above.
+//!
+//! Fewer steps are not enough, although "e's other records stay the same". They stay in the *stream*; behind the
+//! bound on participations they need not: with the first row of e gone, a later one passes that was cut before. So e leaves
+//! one pattern of epochs and enters another, which zero-out does not allow in one step: the squared distance is up to twice
+//! what it charges where no columns of C oppose each other, and up to four times where they do. If s moves from e to f, both
+//! change pattern at once, and an epoch that e enters may be one that f enters: √6 times the charge of zero-out, and
+//! √3 times that of replace-one. `operators/src/bound/attack.rs` measures these
+//! distances through the rule of the bound, exactly. The table holds for every limit of the bound (k, b, m, means of several records), for it asks only that what
+//! passes of an entity is a function of that entity's own rows; and with copies taken out, for those are found
+//! among the rows of one entity.
+//!
+//! # No step leads there
+//! A guarantee about s says nothing about a larger unit: k of its members cost kμ, and nothing bounds k. A guarantee about one
+//! kind of entity says nothing about another kind unless the second lies within the first.
 //!
 //! What discrete noise adds to δ does not grow with f: it is the distance between the noise that runs and its ideal, whatever the data.
 
@@ -25,26 +56,75 @@ use std::fmt;
 use thiserror::Error;
 
 /// What of a stream is protected as a whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
     /// One record.
     Record,
-    /// All records of an entity.
-    Entity,
+    /// All records of an entity of this kind, such as `user`.
+    Entity(String),
+}
+
+impl Unit {
+    /// The kind of entity, where one is protected.
+    pub fn entity(&self) -> Option<&str> {
+        match self {
+            Unit::Record => None,
+            Unit::Entity(kind) => Some(kind),
+        }
+    }
 }
 
 impl fmt::Display for Unit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Unit::Record => "record",
-            Unit::Entity => "entity",
-        })
+        match self {
+            Unit::Record => f.write_str("record"),
+            Unit::Entity(kind) => write!(f, "entity {kind}"),
+        }
+    }
+}
+
+/// Which kinds of entities lie within which: what is known of the data, not of any mechanism.
+///
+/// `device` lies within `user` when in every stream all records of one device belong to one user.
+///
+/// ```
+/// use hushflow_mechanism::accounting::adjacency::Nesting;
+///
+/// let nesting = Nesting::new([("device", "user"), ("user", "household")]);
+/// assert!(nesting.is_within("device", "household"));
+/// assert!(!nesting.is_within("household", "device"));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nesting(Vec<(String, String)>);
+
+impl Nesting {
+    /// Of pairs of a smaller kind and the larger one that it lies within.
+    pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        Self(pairs.into_iter().map(|(smaller, larger)| (smaller.into(), larger.into())).collect())
+    }
+
+    /// Whether a chain of pairs leads from `smaller` to `larger`, or both are the same.
+    pub fn is_within(&self, smaller: &str, larger: &str) -> bool {
+        let mut reached = vec![smaller];
+        let mut next = 0;
+        while let Some(&kind) = reached.get(next) {
+            if kind == larger {
+                return true;
+            }
+            for (inner, outer) in &self.0 {
+                if inner == kind && !reached.contains(&outer.as_str()) {
+                    reached.push(outer);
+                }
+            }
+            next += 1;
+        }
+        false
     }
 }
 
 /// Which two streams are hard to tell apart: those that differ in one unit, as neighbours do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Adjacency {
     /// What is protected as a whole.
     pub unit: Unit,
@@ -53,7 +133,7 @@ pub struct Adjacency {
 }
 
 /// A guarantee that says nothing about the pairs of streams that are asked for.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("a guarantee for {found} says nothing about {wanted}: {reason}")]
 pub struct Incomparable {
     /// What the guarantee is about.
@@ -61,36 +141,58 @@ pub struct Incomparable {
     /// What it was asked to be about.
     pub wanted: Adjacency,
     /// Why it is not.
-    pub reason: &'static str,
+    pub reason: String,
 }
 
 impl Adjacency {
     /// How many steps between streams of this adjacency lead from one stream of a `wanted` pair to the other: a
-    /// μ-private mechanism for this one is (steps·μ)-private for that one.
+    /// μ-private mechanism for this one is (steps·μ)-private for that one. The table and its proofs are at the head of this
+    /// module's source.
     ///
     /// # Errors
     /// [`Incomparable`] if no number of steps is enough for all pairs.
-    pub fn steps_to(self, wanted: Adjacency) -> Result<u32, Incomparable> {
-        let none = |reason| Err(Incomparable { found: self, wanted, reason });
-        if (self.unit, wanted.unit) == (Unit::Record, Unit::Entity) {
-            return none("an entity may have any number of records, and k of them cost k times as much");
-        }
-        match (self.neighbours, wanted.neighbours) {
-            (found, wanted) if found == wanted => Ok(1),
-            (Neighbours::ReplaceOne, _) => Ok(1),
-            (Neighbours::ZeroOut, _) => Ok(2),
-            (Neighbours::ReplaceOneInPlace, _) => {
-                none("counts were released exactly, so whether a record came, went or moved is not hidden")
+    pub fn steps_to(&self, wanted: &Adjacency, nesting: &Nesting) -> Result<u32, Incomparable> {
+        let none = |reason| Err(Incomparable { found: self.clone(), wanted: wanted.clone(), reason });
+        let larger = match (&self.unit, &wanted.unit) {
+            (Unit::Record, Unit::Record) => false,
+            (Unit::Entity(found), Unit::Entity(wanted)) if found == wanted => false,
+            (Unit::Record, Unit::Entity(kind)) => {
+                return none(format!(
+                    "a {kind} may have any number of records, and k of them cost k times as much"
+                ));
             }
+            (Unit::Entity(_), Unit::Record) => true,
+            (Unit::Entity(found), Unit::Entity(wanted)) if nesting.is_within(wanted, found) => true,
+            (Unit::Entity(found), Unit::Entity(wanted)) if nesting.is_within(found, wanted) => {
+                return none(format!(
+                    "a {wanted} may have any number of {found} entities, and k of them cost k times as much"
+                ));
+            }
+            (Unit::Entity(found), Unit::Entity(wanted)) => {
+                return none(format!(
+                    "nothing says that each {wanted} lies within one {found}: if so, add within = [\"{found}\"] to \
+                     [entity] where its column is that of {wanted}"
+                ));
+            }
+        };
+        match (self.neighbours, wanted.neighbours) {
+            (Neighbours::ReplaceOneInPlace, Neighbours::ReplaceOneInPlace) => Ok(1),
+            (Neighbours::ReplaceOneInPlace, _) => none(
+                "counts were released exactly, so whether a record came, went or moved is not hidden".into(),
+            ),
+            (Neighbours::ReplaceOne, Neighbours::ZeroOut) => Ok(1),
+            (Neighbours::ReplaceOne, _) => Ok(if larger { 2 } else { 1 }),
+            (Neighbours::ZeroOut, Neighbours::ZeroOut) => Ok(if larger { 2 } else { 1 }),
+            (Neighbours::ZeroOut, _) => Ok(if larger { 4 } else { 2 }),
         }
     }
 }
 
 impl fmt::Display for Adjacency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.unit {
+        match &self.unit {
             Unit::Record => write!(f, "{} neighbours", self.neighbours),
-            Unit::Entity => write!(f, "{} neighbours of entities", self.neighbours),
+            Unit::Entity(kind) => write!(f, "{} neighbours of entities ({kind})", self.neighbours),
         }
     }
 }
@@ -100,53 +202,104 @@ mod tests {
     use super::*;
     use Neighbours::{ReplaceOne, ReplaceOneInPlace, ZeroOut};
 
+    fn entity(kind: &str) -> Unit {
+        Unit::Entity(kind.into())
+    }
+
+    /// Each device belongs to one user, who belongs to one household. A site has nothing to do with them.
+    fn nesting() -> Nesting {
+        Nesting::new([("device", "user"), ("user", "household")])
+    }
+
     fn all() -> impl Iterator<Item = Adjacency> {
-        let units = [Unit::Record, Unit::Entity];
-        units.into_iter().flat_map(|unit| {
-            [ReplaceOne, ReplaceOneInPlace, ZeroOut].map(|neighbours| Adjacency { unit, neighbours })
+        let kinds = ["device", "user", "household", "site"];
+        let units = [Unit::Record].into_iter().chain(kinds.map(entity));
+        units.flat_map(|unit| {
+            [ReplaceOne, ReplaceOneInPlace, ZeroOut]
+                .map(|neighbours| Adjacency { unit: unit.clone(), neighbours })
         })
+    }
+
+    fn check(units: [&Unit; 2], neighbours: [Neighbours; 2], expected: Option<u32>) {
+        let [from, to] = [0, 1].map(|at| Adjacency { unit: units[at].clone(), neighbours: neighbours[at] });
+        assert_eq!(from.steps_to(&to, &nesting()).ok(), expected, "{from} to {to}");
     }
 
     #[test]
     fn every_pair_of_neighbours_is_converted_or_refused() {
-        let check = |from, to, expected: Option<u32>| {
-            for unit in [Unit::Record, Unit::Entity] {
-                let [from, to] = [from, to].map(|neighbours| Adjacency { unit, neighbours });
-                assert_eq!(from.steps_to(to).ok(), expected, "{from} to {to}");
-            }
-        };
-        check(ReplaceOne, ReplaceOne, Some(1));
-        check(ReplaceOne, ReplaceOneInPlace, Some(1));
-        check(ReplaceOne, ZeroOut, Some(1));
-        check(ZeroOut, ReplaceOne, Some(2));
-        check(ZeroOut, ReplaceOneInPlace, Some(2));
-        check(ZeroOut, ZeroOut, Some(1));
-        check(ReplaceOneInPlace, ReplaceOne, None);
-        check(ReplaceOneInPlace, ReplaceOneInPlace, Some(1));
-        check(ReplaceOneInPlace, ZeroOut, None);
+        for unit in [Unit::Record, entity("user")] {
+            let check = |from, to, expected| check([&unit, &unit], [from, to], expected);
+            check(ReplaceOne, ReplaceOne, Some(1));
+            check(ReplaceOne, ReplaceOneInPlace, Some(1));
+            check(ReplaceOne, ZeroOut, Some(1));
+            check(ZeroOut, ReplaceOne, Some(2));
+            check(ZeroOut, ReplaceOneInPlace, Some(2));
+            check(ZeroOut, ZeroOut, Some(1));
+            check(ReplaceOneInPlace, ReplaceOne, None);
+            check(ReplaceOneInPlace, ReplaceOneInPlace, Some(1));
+            check(ReplaceOneInPlace, ZeroOut, None);
+        }
     }
 
     #[test]
-    fn a_record_is_protected_with_its_entity_and_not_the_other_way_round() {
-        let [record, entity] =
-            [Unit::Record, Unit::Entity].map(|unit| Adjacency { unit, neighbours: ZeroOut });
-        assert_eq!(entity.steps_to(record), Ok(1));
-        let refused = record.steps_to(entity).unwrap_err().to_string();
+    fn a_larger_unit_protects_a_smaller_one_in_more_steps() {
+        for (larger, smaller) in
+            [("user", Unit::Record), ("user", entity("device")), ("household", entity("device"))]
+        {
+            let check = |from, to, expected| check([&entity(larger), &smaller], [from, to], expected);
+            check(ReplaceOne, ReplaceOne, Some(2));
+            check(ReplaceOne, ReplaceOneInPlace, Some(2));
+            check(ReplaceOne, ZeroOut, Some(1));
+            check(ZeroOut, ReplaceOne, Some(4));
+            check(ZeroOut, ReplaceOneInPlace, Some(4));
+            check(ZeroOut, ZeroOut, Some(2));
+            check(ReplaceOneInPlace, ReplaceOne, None);
+            check(ReplaceOneInPlace, ReplaceOneInPlace, Some(1));
+            check(ReplaceOneInPlace, ZeroOut, None);
+        }
+    }
+
+    #[test]
+    fn a_smaller_unit_and_an_unrelated_one_protect_nothing_else() {
+        let reason = |from: Unit, to: Unit| {
+            let [from, to] = [from, to].map(|unit| Adjacency { unit, neighbours: ZeroOut });
+            from.steps_to(&to, &nesting()).unwrap_err().to_string()
+        };
         assert_eq!(
-            refused,
-            "a guarantee for zero-out neighbours says nothing about zero-out neighbours of entities: an entity may have \
+            reason(Unit::Record, entity("user")),
+            "a guarantee for zero-out neighbours says nothing about zero-out neighbours of entities (user): a user may have \
              any number of records, and k of them cost k times as much"
         );
+        assert!(reason(entity("device"), entity("user")).contains("any number of device entities"));
+        assert!(
+            reason(entity("user"), entity("site"))
+                .contains("nothing says that each site lies within one user")
+        );
+        assert!(reason(entity("site"), entity("user")).contains("add within = [\"site\"]"));
     }
 
     #[test]
+    fn nesting_follows_chains_and_ends_in_circles() {
+        let circle = Nesting::new([("a", "b"), ("b", "c"), ("c", "a"), ("c", "d")]);
+        assert!(circle.is_within("a", "d") && circle.is_within("b", "a") && !circle.is_within("d", "a"));
+    }
+
+    /// Through neighbours in place there is no detour from others: a row keeps whose it is there, which a guarantee that is not
+    /// in place may not count on.
+    #[test]
     fn a_detour_is_never_shorter() {
-        for (from, through) in all().flat_map(|from| all().map(move |through| (from, through))) {
+        let nesting = nesting();
+        for (from, through) in all().flat_map(|from| all().map(move |through| (from.clone(), through))) {
+            if through.neighbours == ReplaceOneInPlace && from.neighbours != ReplaceOneInPlace {
+                continue;
+            }
             for to in all() {
-                let (Ok(first), Ok(second)) = (from.steps_to(through), through.steps_to(to)) else {
+                let (Ok(first), Ok(second)) =
+                    (from.steps_to(&through, &nesting), through.steps_to(&to, &nesting))
+                else {
                     continue;
                 };
-                let direct = from.steps_to(to).expect("a detour proves that there is a way");
+                let direct = from.steps_to(&to, &nesting).expect("a detour proves that there is a way");
                 assert!(direct <= first * second, "{from} to {to} through {through}");
             }
         }

@@ -34,6 +34,10 @@
 //! Under neighbours that replace records in place, where keys, event times and whose a row is are public, which records pass is
 //! a function of what is public, in both modes: values play no part in rules 1 and 2. So exact counts stay the same.
 //!
+//! Two streams that differ in *one record* of an entity are not neighbours of one step under zero-out: with the record
+//! gone, a later one of the same entity may pass that was cut before. How many steps lead from one to the other is proved at
+//! the head of `accounting/adjacency.rs`, and attacked in `attack`.
+//!
 //! Rule 2 is **online**: what is admitted to an epoch depends on epochs up to it, so an epoch that was released never
 //! changes, and a stream that adapts to releases is bounded as any other.
 //!
@@ -43,6 +47,8 @@
 //! bytes an entity, on the worker that owns it.
 
 mod admit;
+#[cfg(test)]
+mod attack;
 mod gather;
 mod held;
 mod limits;

@@ -10,15 +10,15 @@ use timely::dataflow::operators::{Input, Inspect, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle};
 
 /// A record: entity, epoch, key and value. Its place is that in the list.
-type Record = (u8, u64, u32, u8);
+pub(super) type Record = (u8, u64, u32, u8);
 
 /// What passes, as (epoch, key, value), sorted; and who takes part, as (epoch, entity).
-type Passed = (Vec<(u64, u32, u64)>, BTreeSet<(u64, u8)>);
+pub(super) type Passed = (Vec<(u64, u32, u64)>, BTreeSet<(u64, u8)>);
 
-const LAST: u64 = 12;
+pub(super) const LAST: u64 = 12;
 
 /// Runs records through the operator by so many workers, epoch by epoch, from the first epoch on that is not known.
-fn bounded(
+pub(super) fn bounded(
     records: &[Record],
     limits: EntityLimits,
     workers: usize,

@@ -3,6 +3,8 @@
 //!
 //! A regression spends what a covariance with the same budget may spend, and no more: selections have two thirds of it.
 
+use std::path::PathBuf;
+
 use hushflow::mechanism::accounting::{Delta, Epsilon, Rho};
 use hushflow::mechanism::covariance::regression::{Regression, regress};
 use hushflow::mechanism::covariance::{Budget, Sample};
@@ -21,6 +23,8 @@ pub(super) struct Asked<'a> {
     pub(super) delta: Delta,
     /// The place of the column that is told by the others.
     pub(super) target: usize,
+    /// The directory of the ledger that pays, if one does.
+    pub(super) ledger: Option<&'a PathBuf>,
 }
 
 impl<'a> Asked<'a> {
@@ -48,7 +52,7 @@ impl<'a> Asked<'a> {
         }
         let spending = self.arguments.spending(self.columns.len(), self.rho)?;
         let epsilon = spending.epsilon(self.delta)?;
-        self.arguments.charge("regression", &spending, (epsilon, self.delta))?;
+        self.arguments.enter("regression", self.ledger, &spending, (epsilon, self.delta))?;
         let report = Report { asked: self, epsilon, found: found? };
         Ok(if self.arguments.json { print_json(&report.json()) } else { print(&report.text()) }?)
     }

@@ -1,24 +1,23 @@
 //! The section `[entity]`: whose records are protected as a whole, and how much of the stream they may be.
 
-use hushflow_mechanism::accounting::adjacency::Unit;
 use hushflow_operators::{EntityLimits, Several};
 
 use super::Roles;
 use crate::pipeline::EntityUnit;
-use crate::pipeline::document::Section;
+use crate::pipeline::document::{Field, Section};
 
 /// The section, if there is one, where `[privacy] unit` says the same.
 pub(super) fn entity<'a>(root: &Section<'a>, roles: &mut Roles<'a>) -> Option<Option<EntityUnit>> {
-    let unit = root.peek("privacy").and_then(|privacy| unit(&privacy));
+    let of_entities = root.peek("privacy").and_then(|privacy| is_of_entities(&privacy));
     let entity = super::optional(root, "entity", |section| section_entity(section, roles))?;
-    match (unit, &entity) {
-        (Some(Unit::Entity), None) => {
+    match (of_entities, &entity) {
+        (Some(true), None) => {
             root.report(
                 "unit = \"entity\" needs a section [entity] with column = \"user\" and participations = 10",
             );
             None
         }
-        (Some(Unit::Record), Some(_)) | (None, Some(_)) => {
+        (Some(false) | None, Some(_)) => {
             let section = root.peek("entity");
             section.as_ref().unwrap_or(root).report("a section [entity] needs unit = \"entity\" in [privacy]: what is protected must be said there");
             None
@@ -27,14 +26,28 @@ pub(super) fn entity<'a>(root: &Section<'a>, roles: &mut Roles<'a>) -> Option<Op
     }
 }
 
-/// What `[privacy]` or a budget says is protected as a whole.
-pub(super) fn unit(section: &Section<'_>) -> Option<Unit> {
-    section.word("unit", &[("record", Unit::Record), ("entity", Unit::Entity)])
+/// Whether `[privacy]` or a budget says that entities are protected as a whole.
+pub(super) fn is_of_entities(section: &Section<'_>) -> Option<bool> {
+    section.word("unit", &[("record", false), ("entity", true)])
+}
+
+/// A kind of entity, as ledgers know it.
+pub(super) fn kind(section: &Section<'_>, key: &'static str) -> Option<String> {
+    section
+        .text(key)?
+        .filter("a name that is not empty", |kind| !kind.is_empty())
+        .map(|kind| kind.value.into())
 }
 
 fn section_entity<'a>(section: &Section<'a>, roles: &mut Roles<'a>) -> Option<EntityUnit> {
     let column = section.require("column", section.text("column"), "column = \"user\"");
     let column = column.inspect(|column| roles.claim(column));
+    let own = kind(section, "kind").or_else(|| column.as_ref().map(|column| column.value.into()));
+    let within = section.get("within").and_then(Field::texts).unwrap_or_default();
+    let within: Vec<String> = within.iter().map(|kind| kind.value.into()).collect();
+    if own.as_ref().is_some_and(|own| within.contains(own)) {
+        section.report("found the entity's own kind under within: expected larger kinds alone");
+    }
     let participations = section.require(
         "participations",
         section.count("participations", 1),
@@ -53,5 +66,5 @@ fn section_entity<'a>(section: &Section<'a>, roles: &mut Roles<'a>) -> Option<En
         records_per_epoch: records.map_or(1, |records| records.value),
         several: several.unwrap_or_default(),
     };
-    Some(EntityUnit { column: column?.value.into(), limits })
+    Some(EntityUnit { column: column?.value.into(), kind: own?, within, limits })
 }

@@ -6,40 +6,63 @@ use hushflow_mechanism::accounting::adjacency::{Adjacency, Unit};
 use hushflow_mechanism::accounting::{Delta, Epsilon};
 use hushflow_mechanism::sensitivity::Neighbours;
 
-use super::entity::unit;
+use super::entity::{is_of_entities, kind};
 use super::{guarantee, neighbours, required};
-use crate::ledger::Budget;
+use crate::ledger::{Budget, data_set_name};
 use crate::pipeline::LedgerSettings;
 use crate::pipeline::document::Section;
 
-/// `of_pipeline`: the neighbours of the pipeline, and `of_entities`: whether it protects entities, which the budget does
-/// alike unless it says otherwise.
+/// `of_pipeline`: the neighbours of the pipeline, and `own`: the kind of entity that it protects, if it does. The budget is
+/// about the same unless it says otherwise.
 pub(super) fn ledger(
     section: &Section<'_>,
     base: &Path,
     of_pipeline: Option<Neighbours>,
-    of_entities: bool,
+    own: Option<&str>,
 ) -> Option<LedgerSettings> {
     let directory = section.text("directory").map(|directory| base.join(directory.value));
     let budget = match section.get("budget") {
-        Some(_) => Some(required(section, "budget", |section| budget(section, of_pipeline, of_entities))?),
+        Some(_) => Some(required(section, "budget", |section| budget(section, of_pipeline, own))?),
         None => None,
     };
-    if directory.is_none() && section.get("directory").is_none() && budget.is_none() {
+    let data_set = section.text("data_set").and_then(|name| name.map(|name| data_set_name(name)));
+    let data_set = data_set.map(|name| name.value);
+    let empty = ["directory", "data_set", "budget"].iter().all(|key| section.get(key).is_none());
+    if empty {
         section.report(
-            "nothing is said here: add directory = \"ledger\" or budget = { epsilon = 2, delta = 1e-6 }",
+            "nothing is said here: add directory = \"ledger\" and data_set = \"flights\", or budget = { epsilon = 2, delta = 1e-6 }",
         );
     }
-    Some(LedgerSettings { directory, budget })
+    Some(LedgerSettings { directory, data_set, budget })
 }
 
-fn budget(section: &Section<'_>, of_pipeline: Option<Neighbours>, of_entities: bool) -> Option<Budget> {
+fn budget(section: &Section<'_>, of_pipeline: Option<Neighbours>, own: Option<&str>) -> Option<Budget> {
     let (epsilon, delta) = guarantee(section);
-    let own = neighbours(section);
-    let unit = unit(section).unwrap_or(if of_entities { Unit::Entity } else { Unit::Record });
+    let stated = neighbours(section);
+    let unit = unit(section, own);
     let number = |error| section.report(format!("{error}"));
     let epsilon = Epsilon::new(epsilon?).map_err(number).ok();
     let delta = Delta::new(delta?).map_err(number).ok();
-    let neighbours = own.or(of_pipeline)?;
-    Some(Budget::new(epsilon?, delta?, Adjacency { unit, neighbours }))
+    let neighbours = stated.or(of_pipeline)?;
+    Some(Budget::new(epsilon?, delta?, Adjacency { unit: unit?, neighbours }))
+}
+
+/// What a budget is about.
+fn unit(section: &Section<'_>, own: Option<&str>) -> Option<Unit> {
+    let stated = kind(section, "entity");
+    match (is_of_entities(section), &stated) {
+        (Some(false), Some(_)) => {
+            section.report(
+                "found unit = \"record\" and entity: the budget is about one of them, remove the other",
+            );
+            None
+        }
+        (Some(false), None) => Some(Unit::Record),
+        (None, None) => Some(own.map_or(Unit::Record, |own| Unit::Entity(own.into()))),
+        (_, Some(kind)) => Some(Unit::Entity(kind.clone())),
+        (Some(true), None) => {
+            let own = own.map(|own| Unit::Entity(own.into()));
+            section.require("entity", own, "entity = \"user\", the kind that the budget is about")
+        }
+    }
 }

@@ -233,7 +233,10 @@ fn entities_are_protected_where_both_sections_say_so() {
     let pipeline = parsed(format!("{of_entities}{entity}")).unwrap();
     let limits =
         EntityLimits { participations: 4, min_separation: 1, records_per_epoch: 1, several: Several::Keep };
-    assert_eq!(pipeline.entity, Some(EntityUnit { column: "who".into(), limits }));
+    assert_eq!(
+        pipeline.entity,
+        Some(EntityUnit { column: "who".into(), kind: "who".into(), within: vec![], limits })
+    );
     let parameters = pipeline.public_parameters();
     let json = serde_json::to_string(&parameters).unwrap();
     assert_eq!(serde_json::from_str::<super::super::PublicParameters>(&json).unwrap(), parameters);

@@ -84,6 +84,8 @@ pub(crate) fn hushflow<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) 
     let mut command = Command::new(env!("CARGO_BIN_EXE_hushflow"));
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.env("HUSHFLOW_STRATEGIES", "/dev/null/kept");
+    // Nor does the user's own ledger count.
+    command.env_remove("HUSHFLOW_LEDGER").env("XDG_CONFIG_HOME", "/dev/null/configured");
     command
 }
 

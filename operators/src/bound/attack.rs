@@ -1,0 +1,196 @@
+//! What a guarantee about entities costs about one record, measured through the rule that runs.
+//!
+//! Two streams that differ in one record are bounded by the dataflow itself, clipped, summed, encoded and compared in
+//! integers. Nothing here uses the sensitivity or the table of steps but the last comparison: the distance in units of what
+//! the guarantee charges is at most the number of steps, and comes close to it where the streams are built to.
+
+use super::tests::{LAST, Record, bounded};
+use super::{EntityLimits, Several};
+use hushflow_mechanism::accounting::adjacency::{Adjacency, Nesting, Unit};
+use hushflow_mechanism::mechanism::{Method, MomentGeometry, MomentMechanism, MomentParameters};
+use hushflow_mechanism::moments::{Clipper, Layout, QuantisedRows, SecondMoment};
+use hushflow_mechanism::participation::Participation;
+use hushflow_mechanism::sensitivity::Neighbours;
+use hushflow_mechanism::strategy::{COEFFICIENT_BITS, Matrix};
+use proptest::prelude::*;
+use std::sync::Arc;
+
+const KEYS: usize = 3;
+const SIGMA: f64 = 0.7;
+const CLIP_NORM: f64 = 3.0;
+const LAYOUT: Layout = Layout { dimension: 1, second: SecondMoment::Full };
+
+/// The first coefficients of C, exact in units of 2⁻⁴⁰.
+type Coefficients = [f64; LAST as usize];
+
+const IDENTITY: Coefficients = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+const FORGETTING: Coefficients = [1.0, 0.5, 0.375, 0.25, 0.125, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+/// Columns that point away from each other, as far as they can.
+const OPPOSED: Coefficients = [1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0];
+
+/// A guarantee about entities.
+struct Guarantee {
+    coefficients: Coefficients,
+    mechanism: MomentMechanism,
+    limits: EntityLimits,
+}
+
+impl Guarantee {
+    fn new(coefficients: Coefficients, neighbours: Neighbours, limits: EntityLimits) -> Self {
+        let matrix = Arc::new(Matrix::toeplitz(coefficients.to_vec(), LAST as usize).unwrap());
+        let written = format!("{}x{}+", limits.participations, limits.min_separation);
+        let participation: Participation = written.parse().unwrap();
+        let geometry =
+            MomentGeometry::of_matrices(Arc::clone(&matrix), matrix, participation, [0.0; 2]).unwrap();
+        let parameters = MomentParameters {
+            method: Method::Jme,
+            layout: LAYOUT,
+            neighbours,
+            clip_norm: CLIP_NORM,
+            noise_multiplier: SIGMA,
+            second_moment_weight: None,
+            count_weight: None,
+        };
+        Self { coefficients, mechanism: MomentMechanism::new(parameters, &geometry).unwrap(), limits }
+    }
+
+    /// Sums of all that passes, by key, epoch and coordinate.
+    fn sums(&self, records: &[Record]) -> Vec<i128> {
+        let clipper =
+            self.mechanism.clipper(Clipper::unscaled(LAYOUT.dimension, CLIP_NORM).unwrap()).unwrap();
+        let width = LAYOUT.coordinates();
+        let mut sums = vec![0; KEYS * LAST as usize * width];
+        for (epoch, key, value) in bounded(records, self.limits, 1, &[], 1).0 {
+            let mut rows = QuantisedRows::new(1);
+            let value = (f64::from_bits(value) / 127.5 - 1.0) * CLIP_NORM;
+            clipper.quantise(&[value], &mut rows).unwrap();
+            let moment = rows.values()[0] as i128;
+            let start = (key as usize * LAST as usize + epoch as usize - 1) * width;
+            for (sum, more) in sums[start..].iter_mut().zip([1, moment, moment * moment]) {
+                *sum += more;
+            }
+        }
+        sums
+    }
+
+    /// The distance of what two streams release before noise, in units of μ, which is what one step may cost.
+    fn distance(&self, one: &[Record], other: &[Record]) -> f64 {
+        let [one, other] = [one, other].map(|records| self.sums(records));
+        let difference: Vec<i128> = one.iter().zip(&other).map(|(one, other)| one - other).collect();
+        let (width, epochs) = (LAYOUT.coordinates(), LAST as usize);
+        let unit = f64::from(COEFFICIENT_BITS).exp2();
+        let mut encoded = vec![0; difference.len()];
+        for (at, change) in difference.iter().enumerate().filter(|(_, change)| **change != 0) {
+            let epoch = at / width % epochs;
+            for lag in 0..epochs - epoch {
+                encoded[at + lag * width] += change * (self.coefficients[lag] * unit) as i128;
+            }
+        }
+        let squared = self.mechanism.concentrated_loss(&encoded) * 2.0 * SIGMA * SIGMA;
+        // m records at once cost m times as much, which the noise of a publication pays for.
+        squared.sqrt() / f64::from(self.limits.records_per_epoch)
+    }
+}
+
+fn steps(from: Neighbours, to: Neighbours) -> f64 {
+    let about = |unit, neighbours| Adjacency { unit, neighbours };
+    let steps =
+        about(Unit::Entity("user".into()), from).steps_to(&about(Unit::Record, to), &Nesting::default());
+    steps.unwrap().into()
+}
+
+fn once() -> EntityLimits {
+    EntityLimits { participations: 1, min_separation: 1, records_per_epoch: 1, several: Several::Keep }
+}
+
+/// The value 255 is ζ, 0 is −ζ.
+const HIGH: u8 = 255;
+
+/// Entity 1 has a row in epoch 1 and another in epoch 2, of which the first alone passes; then the first is blank. Entity 2
+/// has one in epoch 3; then the blank becomes its row in epoch 2.
+fn chain() -> [Vec<Record>; 3] {
+    let rest = [(1, 2, 0, HIGH), (2, 3, 0, HIGH)];
+    let with = |first: Option<Record>| first.into_iter().chain(rest).collect();
+    [Some((1, 1, 0, HIGH)), None, Some((2, 2, 0, HIGH))].map(with)
+}
+
+/// One row of an entity blanked, or given to another entity, is further than one step.
+#[test]
+fn one_record_costs_more_than_one_step() {
+    use Neighbours::{ReplaceOne, ZeroOut};
+    let [before, blanked, moved] = chain();
+    let check = |coefficients, charged, other: &Vec<Record>, expected: f64, most: f64| {
+        let distance = Guarantee::new(coefficients, charged, once()).distance(&before, other);
+        assert!((distance / expected - 1.0).abs() < 1e-3, "{charged}: {distance}, expected {expected}");
+        assert!(distance <= most, "{charged}: {distance} in {most} steps");
+    };
+    // Where no columns overlap.
+    check(IDENTITY, ZeroOut, &blanked, 2_f64.sqrt(), steps(ZeroOut, ZeroOut));
+    check(IDENTITY, ZeroOut, &moved, 6_f64.sqrt(), steps(ZeroOut, ReplaceOne));
+    check(IDENTITY, ReplaceOne, &blanked, 1.0, steps(ReplaceOne, ZeroOut));
+    check(IDENTITY, ReplaceOne, &moved, 3_f64.sqrt(), steps(ReplaceOne, ReplaceOne));
+    // Where they oppose each other: of K·12, the charge, the encoded difference has 45 and 170 parts.
+    check(OPPOSED, ZeroOut, &blanked, (45_f64 / 12.0).sqrt(), steps(ZeroOut, ZeroOut));
+    check(OPPOSED, ZeroOut, &moved, (170_f64 / 12.0).sqrt(), steps(ZeroOut, ReplaceOne));
+}
+
+/// With one step for the record, as it was charged once, each of these would pass for private.
+#[test]
+fn the_bounds_are_nearly_attained() {
+    use Neighbours::{ReplaceOne, ZeroOut};
+    let [before, blanked, moved] = chain();
+    let share = |charged, wanted, other: &Vec<Record>| {
+        Guarantee::new(OPPOSED, charged, once()).distance(&before, other) / steps(charged, wanted)
+    };
+    assert!(share(ZeroOut, ZeroOut, &blanked) > 0.96);
+    assert!(share(ZeroOut, ReplaceOne, &moved) > 0.94);
+    assert!(share(ReplaceOne, ReplaceOne, &moved) > 0.94);
+    assert!(share(ReplaceOne, ZeroOut, &blanked) > 0.96);
+}
+
+fn limits() -> impl Strategy<Value = EntityLimits> {
+    (1..4_u64, 1..4_u64, 1..3_u32, prop::bool::ANY).prop_map(
+        |(participations, min_separation, records_per_epoch, average)| {
+            let several = if average { Several::Average } else { Several::Keep };
+            EntityLimits { participations, min_separation, records_per_epoch, several }
+        },
+    )
+}
+
+fn record() -> impl Strategy<Value = Record> {
+    let value = prop_oneof![Just(0), Just(HIGH), 0..=HIGH];
+    (0..3_u8, 1..=LAST, 0..2_u32, value)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Whatever the other rows are, and whatever becomes of the one.
+    #[test]
+    fn no_pair_of_records_is_further_apart_than_the_steps_say(
+        rows in prop::collection::vec(record(), 1..16), at in 0..16_usize, replacement in record(),
+        limits in limits(), strategy in 0..3_usize,
+    ) {
+        let at = at % rows.len();
+        let with = |row: Option<Record>| -> Vec<Record> {
+            [&rows[..at], row.as_slice(), &rows[at + 1..]].concat()
+        };
+        let (entity, epoch, key, _) = rows[at];
+        let changed = [
+            (Neighbours::ZeroOut, with(None)),
+            (Neighbours::ReplaceOne, with(Some(replacement))),
+            (Neighbours::ReplaceOneInPlace, with(Some((entity, epoch, key, replacement.3)))),
+        ];
+        let coefficients = [IDENTITY, FORGETTING, OPPOSED][strategy];
+        for charged in [Neighbours::ZeroOut, Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace] {
+            let guarantee = Guarantee::new(coefficients, charged, limits);
+            for (wanted, other) in &changed {
+                if charged == Neighbours::ReplaceOneInPlace && *wanted != charged {
+                    continue;
+                }
+                let distance = guarantee.distance(&rows, other);
+                prop_assert!(distance <= steps(charged, *wanted), "{charged} about {wanted}: {distance}");
+            }
+        }
+    }
+}

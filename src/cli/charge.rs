@@ -1,0 +1,49 @@
+//! Which ledger pays for an estimate that is printed once, and what is said where none does.
+
+use std::io::{Write, stderr};
+use std::path::PathBuf;
+
+use clap::Args;
+use hushflow::ledger::{Charge, Home, data_set_name, enter_once};
+
+use super::CliError;
+
+/// Where an estimate is charged.
+#[derive(Debug, Args)]
+pub(crate) struct ChargeArguments {
+    /// Charge the ledger in this directory before anything is printed [default: that of --data-set in the directory
+    /// that HUSHFLOW_LEDGER or the user's configuration names]
+    #[arg(long, value_name = "DIR")]
+    ledger: Option<PathBuf>,
+    /// The name of the data in ledgers, such as flights
+    #[arg(long, value_name = "NAME", value_parser = data_set_name)]
+    data_set: Option<String>,
+}
+
+impl ChargeArguments {
+    /// The directory of the ledger. Says so where there is none. To be called before the data are read.
+    pub(crate) fn ledger(&self) -> Result<Option<PathBuf>, CliError> {
+        if self.ledger.is_some() {
+            return Ok(self.ledger.clone());
+        }
+        if let Some(home) = Home::find()? {
+            return Ok(Some(home.of_data(self.data_set.as_deref())?));
+        }
+        say_alone("--ledger DIR");
+        Ok(None)
+    }
+
+    /// Enters the estimate, if there is a ledger.
+    pub(crate) fn enter(&self, ledger: Option<&PathBuf>, charge: Charge) -> Result<(), CliError> {
+        ledger.map_or(Ok(()), |ledger| Ok(enter_once(ledger, charge, self.data_set.clone())?))
+    }
+}
+
+/// Says that what is released adds up with nothing else; `how` names a ledger for this command.
+pub(crate) fn say_alone(how: &str) {
+    let _ = writeln!(
+        stderr(),
+        "note: no ledger adds this up with other releases of the same data: name one with {how}, or for all runs with \
+         HUSHFLOW_LEDGER=DIR or ledger = \"DIR\" in ~/.config/hushflow/config.toml"
+    );
+}

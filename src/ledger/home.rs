@@ -1,0 +1,162 @@
+//! Where a user keeps the ledgers of all data sets: named once, in the environment or in the user's configuration.
+
+use std::env;
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use thiserror::Error;
+
+/// The variable that names the directory.
+const VARIABLE: &str = "HUSHFLOW_LEDGER";
+
+/// The most bytes of a configuration file.
+const MAX_CONFIG: u64 = 1 << 20;
+
+/// A directory in which each data set has a ledger of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home(PathBuf);
+
+/// Why the directory can't be found or used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum HomeError {
+    /// The configuration file is there and can't be read.
+    #[error("{}: can't be read: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// The reason given.
+        source: io::Error,
+    },
+    /// The configuration file says something else.
+    #[error("{}: {reason}: expected ledger = \"DIR\", and nothing else", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Nothing says which of the ledgers is meant.
+    #[error(
+        "ledgers are kept in {} (by HUSHFLOW_LEDGER or the user's configuration), but nothing says which data these are: name them, \
+         with data_set = \"flights\" under [ledger] in the pipeline file, or with --data-set flights",
+        path.display()
+    )]
+    NoData {
+        /// The directory of all ledgers.
+        path: PathBuf,
+    },
+}
+
+/// What the user's configuration may say.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    ledger: Option<PathBuf>,
+}
+
+fn variable(name: &str) -> Option<PathBuf> {
+    env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+impl Home {
+    /// The directory that `HUSHFLOW_LEDGER` names or else `ledger` in `hushflow/config.toml` of the user's
+    /// configuration (`XDG_CONFIG_HOME`, or `.config` in the home directory). None where neither does.
+    ///
+    /// # Errors
+    /// [`HomeError`] for a configuration that can't be read: it may have named one.
+    pub fn find() -> Result<Option<Self>, HomeError> {
+        if let Some(directory) = variable(VARIABLE) {
+            return absolute(&directory).map(Some);
+        }
+        let folder = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")));
+        folder.map_or(Ok(None), |folder| Self::configured(&folder.join("hushflow/config.toml")))
+    }
+
+    fn configured(file: &Path) -> Result<Option<Self>, HomeError> {
+        let io = |source| HomeError::Io { path: file.into(), source };
+        let config = |reason: String| HomeError::Config { path: file.into(), reason };
+        let length = match fs::metadata(file) {
+            Ok(found) => found.len(),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(io(error)),
+        };
+        if length > MAX_CONFIG {
+            return Err(config(format!("found {length} bytes")));
+        }
+        let text = fs::read_to_string(file).map_err(io)?;
+        let Config { ledger } = toml::from_str(&text).map_err(|error| config(error.message().into()))?;
+        // Seen from the file, so that it means the same wherever a command is run.
+        let directory = ledger.map(|ledger| file.parent().unwrap_or(Path::new("")).join(ledger));
+        directory.map(|directory| absolute(&directory)).transpose()
+    }
+
+    /// The directory of the ledger of these data. Creates the directory of all ledgers, for its owner alone, when needed.
+    ///
+    /// # Errors
+    /// [`HomeError::NoData`] if they have no name, and [`HomeError::Io`].
+    pub fn of_data(&self, data_set: Option<&str>) -> Result<PathBuf, HomeError> {
+        let Some(data_set) = data_set else { return Err(HomeError::NoData { path: self.0.clone() }) };
+        let made = fs::DirBuilder::new().mode(0o700).recursive(true).create(&self.0);
+        made.map_err(|source| HomeError::Io { path: self.0.clone(), source })?;
+        Ok(self.0.join(data_set))
+    }
+}
+
+fn absolute(directory: &Path) -> Result<Home, HomeError> {
+    std::path::absolute(directory)
+        .map(Home)
+        .map_err(|source| HomeError::Io { path: directory.into(), source })
+}
+
+/// A name of data, which is also that of a directory.
+///
+/// # Errors
+/// What is expected.
+pub fn data_set_name(text: &str) -> Result<String, String> {
+    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let starts = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if starts && text.len() <= 100 && text.chars().all(inner) {
+        Ok(text.into())
+    } else {
+        Err(format!("found {text:?}, expected a name of letters, digits, -, _ and ., such as flights-2013"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_data_is_no_path() {
+        for name in ["flights", "a", "2013_flights-v1.2"] {
+            assert_eq!(data_set_name(name).as_deref(), Ok(name));
+        }
+        for name in ["", ".", "..", "../x", "a/b", ".hidden", "-x", "a b", "ü", &"x".repeat(101)] {
+            assert!(data_set_name(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_configuration_names_a_directory_beside_it_or_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.toml");
+        assert_eq!(Home::configured(&file).unwrap(), None);
+        let check = |text: &str| {
+            fs::write(&file, text).unwrap();
+            Home::configured(&file)
+        };
+        assert_eq!(check("").unwrap(), None);
+        assert_eq!(check("ledger = 'all'").unwrap(), Some(Home(folder.path().join("all"))));
+        assert_eq!(check("ledger = '/all'").unwrap(), Some(Home("/all".into())));
+        for text in ["ledger = 1", "ledgers = 'x'", "ledger ="] {
+            let message = check(text).unwrap_err().to_string();
+            assert!(message.contains("expected ledger = \"DIR\""), "{message}");
+        }
+    }
+}

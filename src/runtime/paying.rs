@@ -1,0 +1,53 @@
+//! Which ledger pays for a run, and the state directory that is opened once there is room in it.
+
+use std::path::PathBuf;
+
+use super::{Content, Options, RunError};
+use crate::ledger::{Book, Request, enter};
+use crate::pipeline::{Pipeline, time};
+use crate::state::{Enrolment, Recovered, StateError, Store};
+
+/// The directory of the ledger that pays for what a run publishes: the one that the pipeline names, or that of its state
+/// directory if something was published there, or the one of its data where all ledgers are. None where it is the state
+/// directory's own: then what is published adds up with nothing else.
+///
+/// # Errors
+/// [`RunError`] if that can't be said.
+pub fn shared_ledger(pipeline: &Pipeline, options: &Options) -> Result<Option<PathBuf>, RunError> {
+    if let Some(directory) = &pipeline.ledger.directory {
+        let absolute = std::path::absolute(directory);
+        return absolute
+            .map(Some)
+            .map_err(|error| RunError::Start(format!("the working directory is gone: {error}")));
+    }
+    let enrolment = match Enrolment::of(&options.state) {
+        Err(StateError::Missing { .. }) => None,
+        enrolment => enrolment?,
+    };
+    if let Some(enrolment) = enrolment.filter(Enrolment::has_begun) {
+        return Ok(Some(enrolment.ledger()).filter(|ledger| *ledger != Book::own()));
+    }
+    let home = options.ledgers.as_ref();
+    Ok(home.map(|home| home.of_data(pipeline.ledger.data_set.as_deref())).transpose()?)
+}
+
+/// Opens the state directory, once there is room in a ledger for what it will hold.
+pub(super) fn open_store(
+    pipeline: &Pipeline,
+    options: &Options,
+    content: &impl Content,
+) -> Result<(Store, Recovered), RunError> {
+    let (charge, header) = (content.charge()?, content.header()?);
+    let shared = shared_ledger(pipeline, options)?;
+    let request = Request {
+        charge,
+        budget: pipeline.ledger.budget.clone(),
+        data_set: pipeline.ledger.data_set.clone(),
+        shared: shared.is_some(),
+        started: time::now(),
+    };
+    let ledger = shared.unwrap_or_else(Book::own);
+    Store::open_enrolled(&options.state, &header, &pipeline.state, &ledger, |enrolment| {
+        Ok(enter(&options.state.join(&ledger), enrolment, request)?)
+    })
+}

@@ -1,0 +1,131 @@
+//! Room that a run holds in a ledger until it pays: a file beside the ledger with an exclusive `flock`, which the kernel
+//! ends with the run, however that ends. So nothing has to be given back after a crash.
+//!
+//! A reservation is a courtesy between runs, not a payment: nothing is published on the strength of one. So its file has
+//! no checksum and is never synced.
+
+use super::error::{StateError, refused};
+use rand::{TryRng, rngs::SysRng};
+use rustix::{
+    fs::{FlockOperation, Mode, OFlags, flock, open},
+    io::Errno,
+};
+use std::{
+    fs::{File, read_dir, remove_file},
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+};
+
+const PREFIX: &str = "reserved-";
+
+/// A file that counts for as long as this lives, and goes with it.
+pub struct Reservation {
+    path: PathBuf,
+    /// Held, not read: the lock ends with it.
+    _file: File,
+}
+
+impl Reservation {
+    /// Leaves `text` in the directory of a ledger, which the caller holds exclusively.
+    ///
+    /// # Errors
+    /// [`StateError::Io`].
+    pub fn make(directory: &Path, text: &[u8]) -> Result<Self, StateError> {
+        let mut number = [0; 8];
+        SysRng
+            .try_fill_bytes(&mut number)
+            .map_err(|error| refused(directory, "draw a name for a reservation")(io::Error::other(error)))?;
+        let path = directory.join(format!("{PREFIX}{:016x}", u64::from_le_bytes(number)));
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = open(&path, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|error| refused(&path, "create the file")(error.into()))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|error| refused(&path, "lock the file")(error.into()))?;
+        // From here on the file is removed whatever happens.
+        let mut reservation = Self { path, _file: File::from(file) };
+        let written = reservation._file.write_all(text);
+        written.map_err(refused(&reservation.path, "write the file"))?;
+        Ok(reservation)
+    }
+
+    /// What the runs that live have left in the directory of a ledger, which the caller holds exclusively. What dead ones
+    /// left is removed.
+    ///
+    /// # Errors
+    /// [`StateError::Io`].
+    pub fn all(directory: &Path) -> Result<Vec<Vec<u8>>, StateError> {
+        let listing = |error| refused(directory, "list the directory")(error);
+        let mut texts = Vec::new();
+        for entry in read_dir(directory).map_err(listing)? {
+            let entry = entry.map_err(listing)?;
+            if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+                texts.extend(Self::read(&entry.path())?);
+            }
+        }
+        Ok(texts)
+    }
+
+    /// The text of one whose run lives.
+    fn read(path: &Path) -> Result<Option<Vec<u8>>, StateError> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = match open(path, flags, Mode::empty()) {
+            // Its run has just ended.
+            Err(Errno::NOENT) => return Ok(None),
+            file => file.map_err(|error| refused(path, "open the file")(error.into()))?,
+        };
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => {
+                let mut text = Vec::new();
+                File::from(file).read_to_end(&mut text).map_err(refused(path, "read the file"))?;
+                Ok(Some(text))
+            }
+            Err(error) => Err(refused(path, "lock the file")(error.into())),
+            Ok(()) => {
+                let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+                match remove_file(path) {
+                    Err(error) if !gone(&error) => Err(refused(path, "remove the file")(error)),
+                    _ => Ok(None),
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // What stays is removed by the next run that looks.
+        let _ = remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reservation_counts_for_as_long_as_it_lives() {
+        let directory = tempfile::tempdir().unwrap();
+        let all = || {
+            let mut all = Reservation::all(directory.path()).unwrap();
+            all.sort();
+            all
+        };
+        assert!(all().is_empty());
+        let one = Reservation::make(directory.path(), b"one").unwrap();
+        let two = Reservation::make(directory.path(), b"two").unwrap();
+        assert_eq!(all(), [b"one", b"two"]);
+        drop(one);
+        assert_eq!(all(), [b"two"]);
+        drop(two);
+        assert_eq!(read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_a_dead_run_left_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("reserved-00"), b"dead").unwrap();
+        std::fs::write(directory.path().join("ledger"), b"not ours").unwrap();
+        assert!(Reservation::all(directory.path()).unwrap().is_empty());
+        assert_eq!(read_dir(directory.path()).unwrap().count(), 1);
+    }
+}
