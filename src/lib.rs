@@ -70,6 +70,7 @@ pub use hushflow_operators as operators;
 mod broker;
 pub mod estimates;
 mod http;
+pub mod key;
 pub mod ledger;
 pub mod metrics;
 pub mod pipeline;

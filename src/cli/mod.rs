@@ -8,6 +8,7 @@ pub(crate) mod calibrate;
 mod charge;
 pub(crate) mod covariance;
 mod crash;
+pub(crate) mod key;
 pub(crate) mod ledger;
 mod log;
 pub(crate) mod mean;
@@ -55,6 +56,8 @@ enum Command {
     Covariance(covariance::CovarianceArguments),
     /// Add up what all pipelines have spent on the same data
     Ledger(ledger::LedgerArguments),
+    /// Make a key file, for the links of a cluster and the senders of a source
+    Key(key::KeyArguments),
     /// Check that a state directory is whole and keeps its promise
     Verify(verify::VerifyArguments),
     /// Try to tell neighbouring streams apart by what is released
@@ -76,6 +79,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
         Command::Plan(arguments) => plan::execute(arguments),
         Command::Optimize(arguments) => optimize::execute(arguments),
         Command::Ledger(arguments) => ledger::execute(arguments),
+        Command::Key(arguments) => key::execute(arguments),
         Command::Verify(arguments) => verify::execute(arguments),
         Command::Audit(arguments) => audit::execute(arguments),
         Command::Mean(arguments) => mean::execute(arguments),
@@ -166,6 +170,7 @@ macro_rules! status_of {
 
 status_of! {
     hushflow::ledger::HomeError => 2,
+    hushflow::key::KeyError => 1,
     hushflow::ledger::LedgerError => 1,
     hushflow::pipeline::PipelineError => 2,
     hushflow::publication::PublicationError => 2,

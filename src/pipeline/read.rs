@@ -5,6 +5,7 @@ mod epochs;
 mod estimator;
 mod ledger;
 mod sinks;
+mod socket;
 mod source;
 mod sources;
 #[cfg(test)]

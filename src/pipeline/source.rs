@@ -29,7 +29,8 @@ pub struct Source {
     pub arrival: Option<String>,
     /// `idle`: after how long a silence it no longer holds the other sources' clock back.
     pub idle: Option<Duration>,
-    /// `largest_jump`: how far ahead of its clock a row may be that moves it, in microseconds.
+    /// `largest_jump`: how far ahead of its clock a row may be that moves it, in microseconds. What comes from a network always has
+    /// a limit.
     pub largest_jump: Option<i64>,
 }
 
@@ -47,6 +48,11 @@ pub struct SourceClock {
 }
 
 impl Source {
+    /// Whether its rows come from a network.
+    pub fn is_remote(&self) -> bool {
+        matches!(self.input, Input::Socket(_) | Input::Broker(_))
+    }
+
     /// Whether it has no end of its own: a run over it ends at the horizon, by a signal, or when nothing comes any more.
     pub fn goes_on(&self) -> bool {
         !matches!(self.input, Input::Stdin | Input::Files(_))
@@ -125,6 +131,10 @@ pub struct Socket {
     pub listens: bool,
     /// `acknowledge`: whether the peer is told how many records are safe.
     pub acknowledge: bool,
+    /// `key`: the key file whose token peers must show, of one that listens.
+    pub key: Option<PathBuf>,
+    /// `expose`: whether it may listen where others than this machine can reach it.
+    pub expose: bool,
 }
 
 impl fmt::Display for Socket {

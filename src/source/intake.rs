@@ -32,6 +32,8 @@ pub(super) const WAITING_BYTES: usize = 4 << 20;
 /// Bytes with which a sync begins at once.
 const GROUP_BYTES: usize = 1 << 20;
 
+const MAKE_ROOM: &str = "no whole line has come for ten seconds, and another peer is ready to send";
+
 /// The least time between two syncs, unless [`GROUP_BYTES`] wait.
 const SYNC_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -179,9 +181,9 @@ impl Waiting {
             if connections.acknowledges() {
                 peer.greet(&connection, ingest.acknowledged(None).unwrap_or_default());
             }
-            self.read_connection(&mut connection, connections.control(), &mut last);
+            let refused = self.read_connection(&mut connection, &mut connections, &mut last);
             peer.leave();
-            if let Some(reason) = self.end_connection() {
+            if let Some(reason) = self.end_connection().or(refused) {
                 connections.control().notice(&format!("a peer was refused: {reason}"));
                 connection.refuse(&reason);
             }
@@ -193,22 +195,38 @@ impl Waiting {
         self.changed.notify_all();
     }
 
-    /// Reads a connection until it ends, or nothing more of it is wanted.
-    fn read_connection(&self, connection: &mut Connection, control: &Control, last: &mut Instant) {
+    /// Reads a connection until it ends, or nothing more of it is wanted. Says why where the peer was refused or had to make room.
+    fn read_connection(
+        &self,
+        connection: &mut Connection,
+        connections: &mut Connections,
+        last: &mut Instant,
+    ) -> Option<String> {
         let mut chunk = Zeroizing::new(vec![0; CHUNK]);
-        while !control.is_over(*last) && self.buffer().is_wanted() {
+        let mut progress = Instant::now();
+        while !connections.control().is_over(*last) && self.buffer().is_wanted() {
+            if connections.must_make_room(progress) {
+                return Some(MAKE_ROOM.into());
+            }
             match connection.read(&mut chunk) {
-                Ok(0) => return,
+                Ok(0) => return None,
                 Ok(read) => {
-                    *last = Instant::now();
+                    let has_line = chunk[..read].contains(&b'\n');
                     if !self.put(&chunk[..read]) {
-                        return;
+                        return None;
+                    }
+                    *last = Instant::now();
+                    // A byte now and then is no sign of life: what counts is a line.
+                    if has_line {
+                        progress = *last;
                     }
                 }
                 Err(error) if waits(&error) => {}
-                Err(_) => return,
+                Err(error) if error.kind() == ErrorKind::InvalidData => return Some(error.to_string()),
+                Err(_) => return None,
             }
         }
+        None
     }
 
     /// Waits until the writer has seen the end of the connection: why it was refused, if it was.

@@ -36,6 +36,8 @@
 mod broker;
 mod control;
 mod csv;
+mod door;
+mod entry;
 mod error;
 mod files;
 mod follow;

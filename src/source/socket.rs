@@ -1,22 +1,23 @@
 //! Connections that lines come over: one peer at a time, again and again.
 //!
-//! Whoever listens takes the next peer when the last one has gone. Whoever connects tries again, with pauses that grow.
-//! A peer that is gone without a word is found out by the system's probes. None of this ends the stream: it ends with
-//! the run.
+//! Whoever listens takes the next peer when the last one has gone, or when it has been quiet for a while and another one is
+//! ready to send ([`door`](super::door)). Whoever connects tries again, with pauses that grow. A peer that is gone
+//! without a word is found out by the system's probes. None of this ends the stream: it ends with the run.
 
-use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
+use zeroize::Zeroizing;
 
 use super::control::{Backoff, Control, GLANCE};
+use super::door::Door;
+use super::entry::{Entry, LONGEST, judge};
+use crate::key::Token;
 use crate::pipeline::{Address, Socket};
 
 /// How long a peer may leave what it is told unread.
@@ -24,6 +25,9 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long an attempt to connect may take.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a peer without a new line keeps the place when another one is ready.
+const QUIET_PEER: Duration = Duration::from_secs(10);
 
 /// A connection that nothing has come over for so long is probed …
 const QUIET: Duration = Duration::from_secs(10);
@@ -34,20 +38,25 @@ const PROBES: u32 = 3;
 /// Peers, one after the other.
 pub(crate) struct Connections {
     socket: Socket,
-    listener: Option<Listener>,
+    door: Option<Door>,
     control: Control,
     peer: Peer,
+    attended: Instant,
 }
 
-enum Listener {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-}
-
-/// A connection to a peer.
-pub(super) enum Connection {
+/// The bytes to and from a peer.
+pub(super) enum Wire {
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+/// A connection to a peer, whose first bytes are judged before any is given on.
+pub(super) struct Connection {
+    wire: Wire,
+    judged: bool,
+    token: Option<Token>,
+    /// What was read to be judged, and belongs to the rows.
+    heard: Zeroizing<Vec<u8>>,
 }
 
 /// The peer that is connected now, as whoever tells it something sees it.
@@ -55,7 +64,7 @@ pub(super) enum Connection {
 pub(crate) struct Peer(Arc<Mutex<Option<Told>>>);
 
 struct Told {
-    connection: Connection,
+    wire: Wire,
     /// The last number it was told.
     last: Option<u64>,
 }
@@ -64,10 +73,16 @@ impl Connections {
     /// Begins to listen where the socket listens.
     ///
     /// # Errors
-    /// Where the address can't be listened on.
+    /// Where the address can't be listened on, or the key file can't be used.
     pub(crate) fn open(socket: &Socket, control: &Control) -> io::Result<Self> {
-        let listener = socket.listens.then(|| Listener::open(&socket.address)).transpose()?;
-        Ok(Connections { socket: socket.clone(), listener, control: control.clone(), peer: Peer::default() })
+        let door = socket.listens.then(|| Door::open(socket)).transpose()?;
+        if socket.expose && socket.key.is_none() {
+            control.notice(&format!(
+                "{socket}: everybody who reaches this address can write records: give the source a key"
+            ));
+        }
+        let (socket, control, peer) = (socket.clone(), control.clone(), Peer::default());
+        Ok(Connections { socket, door, control, peer, attended: Instant::now() })
     }
 
     /// Whoever is connected.
@@ -86,18 +101,18 @@ impl Connections {
 
     /// Waits for the next peer; none when the run is over, or has been silent since `last` for too long.
     pub(super) fn next(&mut self, mut last: Instant) -> Option<Connection> {
-        let mut backoff = Backoff::default();
+        let (mut backoff, name) = (Backoff::default(), self.name());
         while !self.control.is_over(last) {
-            let connected = match &self.listener {
-                Some(listener) => listener.accept(),
-                None => Connection::to(&self.socket.address),
+            let connected = match &mut self.door {
+                Some(door) => door.attend(&self.control, &name).map(|()| door.next()),
+                None => Wire::to(&self.socket.address).map(|wire| Some(Connection::trusted(wire))),
             };
-            match connected.and_then(Connection::prepared) {
-                Ok(connection) => return Some(connection),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.control.sleep(GLANCE),
+            match connected.and_then(|connection| connection.map(Connection::prepared).transpose()) {
+                Ok(Some(connection)) => return Some(connection),
+                Ok(None) => self.control.sleep(GLANCE),
                 Err(error) => {
                     if backoff.failed() {
-                        self.control.notice(&format!("{}: {error}; trying again", self.name()));
+                        self.control.notice(&format!("{name}: {error}; trying again"));
                     }
                     self.control.sleep(backoff.pause());
                     // A source that fails is not one that is silent.
@@ -108,90 +123,43 @@ impl Connections {
         None
     }
 
+    /// Attends to waiting connections. Returns whether the peer, whose last line came at `progress`, must make room for one.
+    pub(super) fn must_make_room(&mut self, progress: Instant) -> bool {
+        let Some(door) = self.door.as_mut().filter(|_| self.attended.elapsed() >= GLANCE) else {
+            return false;
+        };
+        self.attended = Instant::now();
+        // A listener that fails now fails again when the place is free.
+        let _ = door.attend(&self.control, &self.socket.to_string());
+        progress.elapsed() >= QUIET_PEER && door.is_wanted()
+    }
+
     /// The socket in messages.
     pub(super) fn name(&self) -> String {
         self.socket.to_string()
     }
 }
 
-impl Listener {
-    fn open(address: &Address) -> io::Result<Self> {
-        match address {
-            Address::Tcp(address) => {
-                let listener = TcpListener::bind(address)?;
-                listener.set_nonblocking(true)?;
-                Ok(Listener::Tcp(listener))
-            }
-            Address::Unix(path) => {
-                remove_left_behind(path)?;
-                let listener = UnixListener::bind(path)?;
-                fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-                listener.set_nonblocking(true)?;
-                Ok(Listener::Unix(listener))
-            }
-        }
-    }
-
-    fn accept(&self) -> io::Result<Connection> {
-        match self {
-            Listener::Tcp(listener) => {
-                let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(false)?;
-                Ok(Connection::Tcp(stream))
-            }
-            Listener::Unix(listener) => {
-                let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(false)?;
-                Ok(Connection::Unix(stream))
-            }
-        }
-    }
-}
-
-/// Takes away the socket of a run that is dead: nobody answers there. Nothing but a socket is ever taken away.
-fn remove_left_behind(path: &Path) -> io::Result<()> {
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
-    let refused =
-        || UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
-    if is_socket && refused() { fs::remove_file(path) } else { Ok(()) }
-}
-
-impl Connection {
+impl Wire {
     fn to(address: &Address) -> io::Result<Self> {
         match address {
-            Address::Tcp(address) => connect(address).map(Connection::Tcp),
-            Address::Unix(path) => UnixStream::connect(path).map(Connection::Unix),
+            Address::Tcp(address) => connect(address).map(Wire::Tcp),
+            Address::Unix(path) => UnixStream::connect(path).map(Wire::Unix),
         }
-    }
-
-    /// With limits to every wait.
-    fn prepared(self) -> io::Result<Self> {
-        match &self {
-            Connection::Tcp(stream) => {
-                stream.set_read_timeout(Some(GLANCE))?;
-                stream.set_write_timeout(Some(WRITE_PATIENCE))?;
-                keep_alive(stream)?;
-            }
-            Connection::Unix(stream) => {
-                stream.set_read_timeout(Some(GLANCE))?;
-                stream.set_write_timeout(Some(WRITE_PATIENCE))?;
-            }
-        }
-        Ok(self)
     }
 
     fn another(&self) -> io::Result<Self> {
         match self {
-            Connection::Tcp(stream) => stream.try_clone().map(Connection::Tcp),
-            Connection::Unix(stream) => stream.try_clone().map(Connection::Unix),
+            Wire::Tcp(stream) => stream.try_clone().map(Wire::Tcp),
+            Wire::Unix(stream) => stream.try_clone().map(Wire::Unix),
         }
     }
 
     fn close(&self) {
         // One that is gone already needs no closing.
         let _ = match self {
-            Connection::Tcp(stream) => stream.shutdown(Shutdown::Both),
-            Connection::Unix(stream) => stream.shutdown(Shutdown::Both),
+            Wire::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Wire::Unix(stream) => stream.shutdown(Shutdown::Both),
         };
     }
 
@@ -199,24 +167,94 @@ impl Connection {
     fn say(&mut self, line: &str) -> io::Result<()> {
         let line = format!("{line}\n");
         match self {
-            Connection::Tcp(stream) => stream.write_all(line.as_bytes()),
-            Connection::Unix(stream) => stream.write_all(line.as_bytes()),
+            Wire::Tcp(stream) => stream.write_all(line.as_bytes()),
+            Wire::Unix(stream) => stream.write_all(line.as_bytes()),
         }
+    }
+}
+
+impl Connection {
+    /// One that we have made: its first bytes are rows.
+    fn trusted(wire: Wire) -> Self {
+        Connection { wire, judged: true, token: None, heard: Zeroizing::default() }
+    }
+
+    /// One that somebody else has made.
+    pub(super) fn judged(wire: Wire, token: Option<Token>) -> Self {
+        // With room for all of it: a vector that grows leaves copies behind.
+        Connection { wire, judged: false, token, heard: Zeroizing::new(Vec::with_capacity(2 * LONGEST)) }
+    }
+
+    /// With limits to every wait.
+    fn prepared(self) -> io::Result<Self> {
+        match &self.wire {
+            Wire::Tcp(stream) => {
+                stream.set_nonblocking(false)?;
+                stream.set_read_timeout(Some(GLANCE))?;
+                stream.set_write_timeout(Some(WRITE_PATIENCE))?;
+                keep_alive(stream)?;
+            }
+            Wire::Unix(stream) => {
+                stream.set_nonblocking(false)?;
+                stream.set_read_timeout(Some(GLANCE))?;
+                stream.set_write_timeout(Some(WRITE_PATIENCE))?;
+            }
+        }
+        Ok(self)
+    }
+
+    /// Judges the first bytes, once they have come.
+    ///
+    /// # Errors
+    /// `InvalidData` with the reason where the peer is refused; others as they come, as long as nothing is decided.
+    pub(super) fn settle(&mut self) -> io::Result<()> {
+        while !self.judged {
+            let mut bytes = Zeroizing::new([0; LONGEST]);
+            let read = self.wire.read(&mut *bytes)?;
+            self.heard.extend_from_slice(&bytes[..read]);
+            match judge(&self.heard, self.token.as_ref()) {
+                Entry::Open(begin) => {
+                    self.heard.drain(..begin);
+                    self.judged = true;
+                }
+                Entry::Refused(reason) => return Err(io::Error::new(ErrorKind::InvalidData, reason)),
+                Entry::Undecided if read > 0 => {}
+                Entry::Undecided if self.heard.is_empty() || self.token.is_some() => {
+                    return Err(ErrorKind::UnexpectedEof.into());
+                }
+                // A row that begins like a method and ends with the connection.
+                Entry::Undecided => self.judged = true,
+            }
+        }
+        Ok(())
     }
 
     /// Tells the peer why, and ends.
     pub(super) fn refuse(mut self, reason: &str) {
-        let _ = self.say(&format!("error: {reason}"));
-        self.close();
+        let _ = self.wire.say(&format!("error: {reason}"));
+        self.wire.close();
+    }
+}
+
+impl Read for Wire {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Wire::Tcp(stream) => stream.read(buffer),
+            Wire::Unix(stream) => stream.read(buffer),
+        }
     }
 }
 
 impl Read for Connection {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Connection::Tcp(stream) => stream.read(buffer),
-            Connection::Unix(stream) => stream.read(buffer),
+        self.settle()?;
+        if self.heard.is_empty() {
+            return self.wire.read(buffer);
         }
+        let length = self.heard.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&self.heard[..length]);
+        self.heard.drain(..length);
+        Ok(length)
     }
 }
 
@@ -252,8 +290,8 @@ impl Peer {
 
     /// From now on this connection is told numbers, the first of them at once.
     pub(super) fn greet(&self, connection: &Connection, first: u64) {
-        if let Ok(connection) = connection.another() {
-            *self.told() = Some(Told { connection, last: None });
+        if let Ok(wire) = connection.wire.another() {
+            *self.told() = Some(Told { wire, last: None });
             self.tell(first);
         }
     }
@@ -262,11 +300,11 @@ impl Peer {
     /// is safe.
     pub(crate) fn tell(&self, number: u64) {
         let mut told = self.told();
-        let Some(Told { connection, last }) = told.as_mut() else { return };
+        let Some(Told { wire, last }) = told.as_mut() else { return };
         if last.is_none_or(|last| number > last) {
             *last = Some(number);
-            if connection.say(&number.to_string()).is_err() {
-                connection.close();
+            if wire.say(&number.to_string()).is_err() {
+                wire.close();
                 *told = None;
             }
         }

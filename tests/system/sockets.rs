@@ -271,6 +271,8 @@ fn wrong_use_is_explained() {
     check("tcp://localhost:1", "missing = 'reject'", &["can't be mended"]);
     check("data.csv", "acknowledge = true", &["source.acknowledge"]);
     check("-", "follow = true", &["source.follow"]);
+    check("tcp-listen://0.0.0.0:1", "", &["source.path", "expose = true"]);
+    check("tcp-listen://0.0.0.0:1", "expose = true\nacknowledge = true", &["source.acknowledge", "key = "]);
     let pipeline = case.pipeline("data.csv", "");
     finish(run(&pipeline, &case.state(), 1).args(["--until-idle", "1s"]))
         .failed(2, &["--until-idle", "has an end"]);
@@ -280,4 +282,116 @@ fn wrong_use_is_explained() {
     let text = std::fs::read_to_string(&pipeline).expect("a pipeline").replace("127.0.0.1:1", &address);
     let pipeline = case.lab.write("taken.toml", text);
     finish(&mut run(&pipeline, &case.state(), 1)).failed(1, &[&address]);
+}
+
+/// Sends these bytes, and gives what comes back until the run hangs up.
+fn told(address: &str, bytes: &[u8]) -> String {
+    let mut peer = connect(address);
+    // A peer that is refused may find out while it writes.
+    let _ = peer.write_all(bytes);
+    let mut answer = String::new();
+    let _ = peer.read_to_string(&mut answer);
+    answer
+}
+
+const POST: &[u8] =
+    b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: text/plain\r\nContent-Length: 99\r\n\r\n\
+    event,arrival,key,a,b,c,d,e\n2020-01-01T00:30:00Z,2020-01-01T00:33:00Z,k1,1,1,1,1,1\n";
+const HELLO: &[u8] = b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\n1,2,3\n";
+
+/// Nor while nobody else is there.
+#[test]
+fn a_web_page_or_a_client_of_tls_counts_nothing_and_publishes_nothing() {
+    let case = Case::new();
+    for more in ["acknowledge = true", ""] {
+        let (run, address) = case.listen(more, &["--counters", "--until-idle", "4s"]);
+        for _ in 0..3 {
+            assert!(told(&address, POST).contains("HTTP"));
+            assert!(told(&address, HELLO).contains("TLS"));
+        }
+        let mut peer = connect(&address);
+        assert!(told(&address, POST).contains("HTTP"), "also while another peer has the place");
+        if more.is_empty() {
+            peer.write_all((case.header.clone() + &case.rows(0..2000)).as_bytes()).expect("the run listens");
+            drop(peer);
+            let ended = case.check(run);
+            assert!(ended.err.contains("2,000  rows read"), "{}", ended.err);
+            assert!(!ended.err.contains("malformed") && ended.err.contains("refused"), "{}", ended.err);
+        } else {
+            drop(peer);
+            wait(run).succeeded();
+            assert!(sums(&case.state()).is_empty(), "nothing was published");
+        }
+    }
+}
+
+/// They say nothing, and one that has the place says half a line.
+#[test]
+fn idle_strangers_hold_no_place() {
+    let case = Case::new();
+    let (run, address) = case.listen("", &["--until-idle", "20s"]);
+    let mut half = connect(&address);
+    half.write_all(&case.header.as_bytes()[..9]).expect("the run listens");
+    let strangers: Vec<_> = (0..500).filter_map(|_| TcpStream::connect(&address).ok()).collect();
+    assert!(strangers.len() > 100, "{} could connect", strangers.len());
+    let mut peer = connect(&address);
+    peer.write_all((case.header.clone() + &case.rows(0..2000)).as_bytes()).expect("the run listens");
+    case.check(run);
+    let mut answer = String::new();
+    let _ = half.read_to_string(&mut answer);
+    assert!(answer.contains("another peer is ready"), "{answer}");
+}
+
+#[test]
+fn a_source_with_a_key_takes_rows_from_those_who_show_its_token() {
+    let case = Case::new();
+    let key = case.lab.path("source.key");
+    finish(hushflow(["key"]).arg(&key)).succeeded();
+    let token = finish(hushflow(["key", "--token"]).arg(&key)).succeeded().out;
+    let (run, address) =
+        case.listen("key = 'source.key'\nacknowledge = true", &["--counters", "--until-idle", "4s"]);
+    let rows = case.header.clone() + &case.rows(0..1000);
+    let mut random = harness::Random(16);
+    let idle = connect(&address);
+    for length in [24, 100, 300, 1000] {
+        let bytes: Vec<u8> = (0..length).map(|_| 32 + random.below(90) as u8).collect();
+        let bytes = [bytes, b"\n".to_vec()].concat();
+        assert!(told(&address, &bytes).contains("token"), "what is none is no row");
+    }
+    for wrong in
+        [rows.clone(), format!("{}\n{rows}", "0".repeat(64)), format!("{}\n{rows}", &token.trim()[1..])]
+    {
+        assert!(told(&address, wrong.as_bytes()).contains("token"));
+    }
+    for part in [0..1000, 1000..2000] {
+        let mut peer = connect(&address);
+        peer.write_all(token.as_bytes()).expect("the run listens");
+        let mut safe = numbers(&peer);
+        assert_eq!(
+            safe.next(),
+            Some(part.start as u64),
+            "the number of records is told to those alone who show the token"
+        );
+        let text = case.header.clone() + &case.rows(part.clone());
+        peer.write_all(text.as_bytes()).expect("the run listens");
+        assert!(safe.any(|number| number == part.end as u64));
+    }
+    drop(idle);
+    let ended = case.check(run);
+    assert!(!ended.err.contains("malformed") && !ended.err.contains(token.trim()), "{}", ended.err);
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o640)).expect("a mode");
+    let (run, _) = case.listen("key = 'source.key'", &[]);
+    wait(run).failed(1, &["0640", "chmod 600"]);
+}
+
+/// A row that would move the clock by more than a tenth of the horizon, or ten epochs, is not believed.
+#[test]
+fn one_row_from_a_network_does_not_publish_the_whole_horizon() {
+    let case = Case::new();
+    let (run, address) = case.listen("", &UNTIL_IDLE);
+    let leap = case.rows[0].replace("2020-01-01T", "2031-01-01T");
+    let text = [&case.header, &leap, &case.rows(0..2000)].map(String::as_str).concat();
+    connect(&address).write_all(text.as_bytes()).expect("the run listens");
+    let ended = case.check(run);
+    assert!(ended.err.contains("1  of a clock that leaps"), "{}", ended.err);
 }

@@ -2,13 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+use hushflow_mechanism::epochs::{ClockSource, Schedule};
+
+use super::socket::{SocketFlags, check_socket, socket};
 use super::sources::Clocked;
 use crate::pipeline::document::{Field, Section};
 use crate::pipeline::{
-    Address, Broker, Credentials, Followed, Format, Input, Protocol, RowPolicies, RowPolicy, Socket, Source,
+    Broker, Credentials, Followed, Format, Input, Protocol, RowPolicies, RowPolicy, Source,
 };
 
-type Text<'a> = Field<'a, &'a str>;
+pub(super) type Text<'a> = Field<'a, &'a str>;
 
 /// A source with this name, and what it says of its rows.
 pub(super) fn source(
@@ -31,7 +34,7 @@ pub(super) fn source(
     let flags = Flags {
         journal: section.flag("journal"),
         follow: section.flag("follow").unwrap_or(false),
-        acknowledge: section.flag("acknowledge").unwrap_or(false),
+        socket: SocketFlags::of(section, base),
         partition: partition(section),
     };
     let input = input(section, &paths, &flags, base)?;
@@ -41,17 +44,31 @@ pub(super) fn source(
     let journal = flags.journal.unwrap_or(false) || matches!(input, Input::Socket(_));
     let Clocked { schedule, arrival, idle, largest_jump } = clocked?;
     let name = name.into();
-    let source =
+    let mut source =
         Source { name, input, format, journal, header, field, schedule, arrival, idle, largest_jump };
+    if source.is_remote() {
+        source.largest_jump = largest_jump.or(usual_jump(&source.schedule));
+    }
     check(section, &flags, &source, rows);
     Some((source, rows))
+}
+
+/// How far a row from a network may move a clock that rows move: ten epochs, or a tenth of the horizon where that is more.
+fn usual_jump(schedule: &Schedule) -> Option<i64> {
+    match schedule {
+        Schedule::ByTime(by) if by.clock != ClockSource::EndOfInput => {
+            let epochs = i64::try_from(by.horizon / 10).unwrap_or(i64::MAX).max(10);
+            Some(by.length.saturating_mul(epochs))
+        }
+        _ => None,
+    }
 }
 
 /// What is said in few words in the section.
 struct Flags {
     journal: Option<bool>,
     follow: bool,
-    acknowledge: bool,
+    socket: SocketFlags,
     /// The inner nothing is one that has not been said, the outer one has been reported.
     partition: Option<Option<u32>>,
 }
@@ -89,7 +106,7 @@ fn input(section: &Section<'_>, paths: &[Text<'_>], flags: &Flags, base: &Path) 
                     path.report(problem);
                     None
                 }
-                None => socket(path, scheme, rest, flags.acknowledge, base),
+                None => socket(path, scheme, rest, &flags.socket, base),
             };
         }
     }
@@ -135,30 +152,6 @@ pub(super) fn protocol(scheme: &str) -> Option<Result<Protocol, &'static str>> {
 }
 
 const ALONE: &str = "a socket or a broker stands alone, as path = \"tcp://host:port\"";
-
-fn socket(path: &Text<'_>, scheme: &str, rest: &str, acknowledge: bool, base: &Path) -> Option<Input> {
-    let tcp = |listens| Some((Address::Tcp(rest.into()), listens));
-    let unix = |listens| Some((Address::Unix(base.join(rest)), listens));
-    let place = match scheme {
-        "tcp" => tcp(false),
-        "tcp-listen" => tcp(true),
-        "unix" => unix(false),
-        "unix-listen" => unix(true),
-        _ => None,
-    };
-    let whole = match &place {
-        Some((Address::Tcp(address), _)) => has_port(address),
-        _ => !rest.is_empty(),
-    };
-    let Some((address, listens)) = place.filter(|_| whole) else {
-        path.report(format!("found {:?}, expected {SCHEMES}", path.value));
-        return None;
-    };
-    Some(Input::Socket(Socket { address, listens, acknowledge }))
-}
-
-const SCHEMES: &str = "a file, or tcp://host:port, tcp-listen://address:port, unix:///path, unix-listen:///path, \
-    redis://host:port, nats://host:port or kafka://host:port (without encryption: use a private network or a tunnel)";
 
 pub(super) fn has_port(address: &str) -> bool {
     address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
@@ -324,6 +317,7 @@ fn check(section: &Section<'_>, flags: &Flags, source: &Source, rows: RowPolicie
             "numbers are sent back over a socket alone: leave it out, or see run --acknowledge",
         );
     }
+    check_socket(section, &source.input);
     if flags.follow && !matches!(source.input, Input::Followed(_)) {
         report("follow", "only files are followed, and other sources go on by themselves: leave it out");
     }
@@ -368,7 +362,7 @@ fn format_of(section: &Section<'_>, paths: &[Text<'_>], input: &Input) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::Pipeline;
+    use crate::pipeline::{Address, Pipeline, Socket};
 
     fn parse(source: &str) -> Result<Source, String> {
         let text = format!(
@@ -381,7 +375,9 @@ mod tests {
 
     #[test]
     fn every_kind_of_input_has_its_form() {
-        let socket = |address, listens| Some(Input::Socket(Socket { address, listens, acknowledge: false }));
+        let socket = |address, listens| {
+            Some(Input::Socket(Socket { address, listens, acknowledge: false, key: None, expose: false }))
+        };
         let check = |source: &str, expected: Option<Input>| {
             assert_eq!(parse(source).ok().map(|source| source.input), expected, "{source}");
         };

@@ -1,0 +1,260 @@
+//! Key files: the secret that the processes of a cluster share, and that lets a sender into a source.
+//!
+//! A key file is one line, `hushflow-key-1:` and 64 hexadecimal digits: 32 bytes of the system's entropy. It is made with mode
+//! 0600 and refused when anyone but its owner may read or write it. The links of a cluster are encrypted under keys that follow
+//! from it (`runtime::link`). A sender shows a [`Token`] instead, a hash of the key: a token is sent as it is, so whoever
+//! sees one may write to the source but can't join a cluster.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rand::{TryRng, rngs::SysRng};
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+const PREFIX: &str = "hushflow-key-1:";
+const BYTES: usize = 32;
+
+/// Prefix, digits and a line end of two bytes.
+const LONGEST_FILE: usize = PREFIX.len() + 2 * BYTES + 2;
+
+/// What the hash behind a token begins with.
+const TOKEN_LABEL: &[u8] = b"hushflow source token 1\0";
+
+/// Permissions of group and others.
+const OTHERS: u32 = 0o077;
+
+/// A shared secret. It is never printed, and wiped when dropped.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key(Zeroizing<[u8; BYTES]>);
+
+/// What a sender shows to a source, as the first line of a connection: 64 hexadecimal digits. Never printed by accident.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(Zeroizing<String>);
+
+/// Why a key file can't be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// The file can't be read.
+    #[error("the key file {} can't be read: {source}; `hushflow key FILE` makes one", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The file can't be made.
+    #[error("the key file {} can't be made: {source}", path.display())]
+    Create {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// There is such a file already.
+    #[error(
+        "{} exists, and a key is never overwritten: name another file, or delete this one if nothing uses it", path.display()
+    )]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Others than the owner may read or write it.
+    #[error(
+        "the key file {0} has mode {mode:04o}, so others can read or write it: chmod 600 {0}, and make a new key if \
+         somebody may have read it",
+        path.display()
+    )]
+    Shared {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// It holds something else.
+    #[error("{} holds no key: expected one line, {PREFIX} and 64 hexadecimal digits", path.display())]
+    Form {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Key {
+    /// Makes a new key file with mode 0600. It is on disk when this returns.
+    ///
+    /// # Errors
+    /// [`KeyError::Exists`] where there is a file of this name; [`KeyError::Create`].
+    pub fn create(path: &Path) -> Result<Self, KeyError> {
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::AlreadyExists => KeyError::Exists { path: path.into() },
+            _ => KeyError::Create { path: path.into(), source },
+        };
+        let mut bytes = Zeroizing::new([0; BYTES]);
+        SysRng
+            .try_fill_bytes(&mut *bytes)
+            .map_err(|error| failed(io::Error::other(format!("no entropy: {error}"))))?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let mut file = file.map_err(failed)?;
+        let line = Zeroizing::new(format!("{PREFIX}{}\n", *digits(&bytes)));
+        file.write_all(line.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+        Ok(Key(bytes))
+    }
+
+    /// Reads a key file.
+    ///
+    /// # Errors
+    /// [`KeyError`] where it can't be read, is no key file, or others may read or write it.
+    pub fn load(path: &Path) -> Result<Self, KeyError> {
+        let failed = |source| KeyError::Read { path: path.into(), source };
+        let form = || KeyError::Form { path: path.into() };
+        // Asked of the file that is read, so nobody can change it in between.
+        let file = File::open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if !metadata.is_file() {
+            return Err(form());
+        }
+        if metadata.mode() & OTHERS != 0 {
+            return Err(KeyError::Shared { path: path.into(), mode: metadata.mode() & 0o7777 });
+        }
+        // With room for all of it: a text that grows leaves copies behind.
+        let mut text = Zeroizing::new(String::with_capacity(2 * LONGEST_FILE));
+        match file.take(LONGEST_FILE as u64 + 1).read_to_string(&mut text) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(form()),
+            read => read.map_err(failed)?,
+        };
+        let line = text.strip_suffix('\n').unwrap_or(&text);
+        let line = line.strip_suffix('\r').unwrap_or(line);
+        let digits = line.strip_prefix(PREFIX).ok_or_else(form)?;
+        parsed(digits.as_bytes()).map(Key).ok_or_else(form)
+    }
+
+    /// What a sender shows to a source with this key.
+    pub fn token(&self) -> Token {
+        let hash = Sha256::new().chain_update(TOKEN_LABEL).chain_update(*self.0).finalize();
+        let hash = Zeroizing::new(<[u8; BYTES]>::from(hash));
+        Token(digits(&hash))
+    }
+
+    /// The secret itself.
+    pub(crate) fn bytes(&self) -> &[u8; BYTES] {
+        &self.0
+    }
+}
+
+impl Token {
+    /// Number of digits.
+    pub const LENGTH: usize = 2 * BYTES;
+
+    /// The digits.
+    pub fn digits(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether a line shows this token. The time it takes says nothing about where they differ.
+    pub(crate) fn agrees(&self, line: &[u8]) -> bool {
+        let own = self.0.as_bytes();
+        line.len() == own.len()
+            && own.iter().zip(line).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key")
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+fn digits(bytes: &[u8; BYTES]) -> Zeroizing<String> {
+    let digit = |value: u8| char::from_digit(value.into(), 16).unwrap_or('0');
+    let mut text = Zeroizing::new(String::with_capacity(2 * BYTES));
+    bytes.iter().for_each(|byte| text.extend([digit(byte >> 4), digit(byte & 15)]));
+    text
+}
+
+fn parsed(digits: &[u8]) -> Option<Zeroizing<[u8; BYTES]>> {
+    let mut bytes = Zeroizing::new([0; BYTES]);
+    if digits.len() != 2 * BYTES {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let digit = |place: usize| char::from(pair[place]).to_digit(16);
+        *byte = (digit(0)? << 4 | digit(1)?) as u8;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_key_file_is_made_once_for_its_owner_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cluster.key");
+        let key = Key::create(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
+        assert!(Key::load(&path).unwrap() == key);
+        assert!(matches!(Key::create(&path), Err(KeyError::Exists { .. })));
+        assert!(Key::load(&path).unwrap() == key, "it is as it was");
+        assert!(Key::create(&directory.path().join("other.key")).unwrap() != key);
+        for mode in [0o640, 0o604, 0o620, 0o602, 0o601] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let error = Key::load(&path).unwrap_err().to_string();
+            assert!(error.contains("chmod 600") && error.contains(&format!("{mode:04o}")), "{error}");
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
+        assert!(Key::load(&path).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused_and_not_shown() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cluster.key");
+        Key::create(&path).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let check = |content: &[u8], accepted: bool| {
+            fs::write(&path, content).unwrap();
+            let loaded = Key::load(&path);
+            assert_eq!(loaded.is_ok(), accepted, "{}", String::from_utf8_lossy(content));
+            let shown = format!("{loaded:?}");
+            assert!(!shown.contains(text.trim_start_matches(PREFIX).trim()), "{shown}");
+        };
+        check(text.trim().as_bytes(), true);
+        check(text.replace('\n', "\r\n").as_bytes(), true);
+        check(format!("{text}\n").as_bytes(), false);
+        check(&text.as_bytes()[1..], false);
+        check(text.replacen(':', ":+", 1).as_bytes(), false);
+        check(&text.as_bytes()[..text.len() - 2], false);
+        check(b"", false);
+        check(b"\xff\xfe", false);
+        check(&[b'0'; 1 << 20], false);
+        assert!(matches!(Key::load(directory.path()), Err(KeyError::Form { .. })));
+        assert!(matches!(Key::load("/no/such/key".as_ref()), Err(KeyError::Read { .. })));
+    }
+
+    #[test]
+    fn a_token_follows_from_the_key_and_does_not_show_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let [a, b] = ["a", "b"].map(|name| Key::create(&directory.path().join(name)).unwrap());
+        let token = a.token();
+        assert_eq!(token.digits().len(), Token::LENGTH);
+        assert!(token == a.token() && token != b.token());
+        assert!(token.digits() != digits(a.bytes()).as_str());
+        assert!(token.agrees(token.digits().as_bytes()));
+        assert!(!token.agrees(b.token().digits().as_bytes()) && !token.agrees(b""));
+        assert!(!format!("{token:?}").contains(token.digits()));
+    }
+}

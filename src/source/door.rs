@@ -1,0 +1,176 @@
+//! A socket that listens: which connections wait, which are refused, and which one sends next.
+//!
+//! One peer sends at a time. The others wait here; a waiting connection takes no thread and never blocks. The next peer is one
+//! whose first bytes have come and were accepted ([`entry`](super::entry)), so a silent connection displaces nobody. A
+//! source that acknowledges and has no key is the exception: its peers wait for the first number before they send.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::TcpListener;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::control::Control;
+use super::socket::{Connection, Wire};
+use crate::key::{Key, Token};
+use crate::pipeline::{Address, Socket};
+
+/// Connections that may wait.
+const WAITING: usize = 64;
+
+/// How long a connection may take to show the token of a source with a key.
+const TOKEN_PATIENCE: Duration = Duration::from_secs(10);
+
+const TOO_LATE: &str = "it has not shown the token of this source in time";
+
+const EXPOSED: &str = "others than this machine can reach this address: add expose = true to the source if they may, and best a \
+    key too";
+
+/// The listening end of a socket.
+pub(super) struct Door {
+    listener: Listener,
+    token: Option<Token>,
+    /// Whether peers wait for us to say something first.
+    speaks_first: bool,
+    waiting: Vec<Waiting>,
+    refused: u64,
+}
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+struct Waiting {
+    connection: Connection,
+    since: Instant,
+    ready: bool,
+}
+
+impl Door {
+    /// Begins to listen.
+    ///
+    /// # Errors
+    /// Where the address can't be listened on, or others can reach it and must not; where the key file can't be used.
+    pub(super) fn open(socket: &Socket) -> io::Result<Self> {
+        let token = socket.key.as_deref().map(Key::load).transpose().map_err(io::Error::other)?;
+        let token = token.as_ref().map(Key::token);
+        let speaks_first = socket.acknowledge && token.is_none();
+        let listener = Listener::open(&socket.address, socket.expose)?;
+        Ok(Door { listener, token, speaks_first, waiting: Vec::new(), refused: 0 })
+    }
+
+    /// Accepts new connections, reads the first bytes of those that wait, and refuses some of them.
+    ///
+    /// # Errors
+    /// Where the listener fails. Connections that wait are read all the same.
+    pub(super) fn attend(&mut self, control: &Control, name: &str) -> io::Result<()> {
+        let accepted = self.accept();
+        for mut waiting in std::mem::take(&mut self.waiting) {
+            let refusal = match waiting.connection.settle() {
+                Ok(()) => {
+                    waiting.ready = true;
+                    None
+                }
+                Err(error) if error.kind() == ErrorKind::InvalidData => Some(error.to_string()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let late = self.token.is_some() && waiting.since.elapsed() >= TOKEN_PATIENCE;
+                    late.then(|| TOO_LATE.into())
+                }
+                // It has gone again.
+                Err(_) => continue,
+            };
+            match refusal {
+                None => self.waiting.push(waiting),
+                Some(reason) => self.refuse(waiting.connection, &reason, control, name),
+            }
+        }
+        accepted
+    }
+
+    fn refuse(&mut self, connection: Connection, reason: &str, control: &Control, name: &str) {
+        self.refused += 1;
+        // Nobody can fill a log by connecting.
+        if self.refused.is_power_of_two() {
+            let refused = self.refused;
+            control.notice(&format!("{name}: {refused} connections were refused; the last because {reason}"));
+        }
+        connection.refuse(reason);
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        for _ in 0..WAITING {
+            let wire = match self.listener.accept() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                accepted => accepted?,
+            };
+            let connection = Connection::judged(wire, self.token.clone());
+            self.waiting.push(Waiting { connection, since: Instant::now(), ready: self.speaks_first });
+            if self.waiting.len() > WAITING {
+                // The oldest that has said nothing, or else the one that has just come.
+                let quiet = self.waiting.iter().position(|waiting| !waiting.ready);
+                self.waiting.remove(quiet.unwrap_or(WAITING));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a connection is ready to send.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.waiting.iter().any(|waiting| waiting.ready)
+    }
+
+    /// The connection that sends next.
+    pub(super) fn next(&mut self) -> Option<Connection> {
+        let first = self.waiting.iter().position(|waiting| waiting.ready)?;
+        Some(self.waiting.remove(first).connection)
+    }
+}
+
+impl Listener {
+    fn open(address: &Address, expose: bool) -> io::Result<Self> {
+        match address {
+            Address::Tcp(address) => {
+                let listener = TcpListener::bind(address)?;
+                if !expose && !listener.local_addr()?.ip().is_loopback() {
+                    return Err(io::Error::new(ErrorKind::PermissionDenied, EXPOSED));
+                }
+                listener.set_nonblocking(true)?;
+                Ok(Listener::Tcp(listener))
+            }
+            Address::Unix(path) => {
+                remove_left_behind(path)?;
+                let listener = UnixListener::bind(path)?;
+                fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+                listener.set_nonblocking(true)?;
+                Ok(Listener::Unix(listener))
+            }
+        }
+    }
+
+    /// The next connection, which doesn't block either.
+    fn accept(&self) -> io::Result<Wire> {
+        match self {
+            Listener::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                Ok(Wire::Tcp(stream))
+            }
+            Listener::Unix(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                Ok(Wire::Unix(stream))
+            }
+        }
+    }
+}
+
+/// Takes away the socket of a run that is dead: nobody answers there. Nothing but a socket is ever taken away.
+fn remove_left_behind(path: &Path) -> io::Result<()> {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    let refused =
+        || UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+    if is_socket && refused() { fs::remove_file(path) } else { Ok(()) }
+}

@@ -1,0 +1,112 @@
+//! Who may send to a source that listens, judged by the first bytes of a connection.
+//!
+//! Any web page can make a browser send requests to this machine, and their lines would count as rows. A connection that
+//! begins like HTTP, TLS or other binary data is therefore refused before any of it is read as rows. Where the source has a key, the first
+//! line must be its token ([`Key::token`](crate::key::Key::token)), which is not a row.
+
+use crate::key::Token;
+
+/// A connection says who it is within so many bytes.
+pub(super) const LONGEST: usize = 128;
+
+const HTTP: &str = "this is no HTTP server, and a first line that begins with an HTTP method is not taken";
+const BINARY: &str = "no text begins like this, and TLS is not spoken here";
+const TOKEN: &str =
+    "the first line must be the token that `hushflow key FILE --token` prints for the key of this source";
+
+/// The methods of RFC 9110, those that browsers know besides, and the first word of HTTP/2.
+const METHODS: [&str; 10] =
+    ["GET ", "HEAD ", "POST ", "PUT ", "DELETE ", "CONNECT ", "OPTIONS ", "TRACE ", "PATCH ", "PRI "];
+
+/// What the first bytes of a connection say.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// More must come.
+    Undecided,
+    /// The connection may go on, and rows begin behind so many bytes.
+    Open(usize),
+    /// It may not.
+    Refused(&'static str),
+}
+
+/// Judges what has come of a connection so far.
+pub(super) fn judge(heard: &[u8], token: Option<&Token>) -> Entry {
+    let Some(&first) = heard.first() else { return Entry::Undecided };
+    if (first.is_ascii_control() && !first.is_ascii_whitespace()) || first == 0x0c {
+        return Entry::Refused(BINARY);
+    }
+    if METHODS.iter().any(|method| heard.starts_with(method.as_bytes())) {
+        return Entry::Refused(HTTP);
+    }
+    let Some(token) = token else {
+        let begins = METHODS.iter().any(|method| method.as_bytes().starts_with(heard));
+        return if begins { Entry::Undecided } else { Entry::Open(0) };
+    };
+    let Some(end) = heard.iter().position(|&byte| byte == b'\n') else {
+        // A carriage return may stand behind the digits.
+        return if heard.len() > Token::LENGTH + 1 { Entry::Refused(TOKEN) } else { Entry::Undecided };
+    };
+    let line = &heard[..end];
+    match token.agrees(line.strip_suffix(b"\r").unwrap_or(line)) {
+        true => Entry::Open(end + 1),
+        false => Entry::Refused(TOKEN),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Key;
+
+    /// As judged of every prefix up to the first that decides.
+    fn judged(bytes: &[u8], token: Option<&Token>) -> Entry {
+        let undecided = |length: &usize| judge(&bytes[..*length], token) == Entry::Undecided;
+        let length = (0..=bytes.len()).find(|length| !undecided(length)).unwrap_or(bytes.len());
+        assert!(length <= LONGEST, "{length} bytes decide nothing");
+        judge(&bytes[..length], token)
+    }
+
+    #[test]
+    fn http_and_binary_data_are_refused_at_once() {
+        for method in METHODS {
+            let request = format!("{method}/ HTTP/1.1\r\nHost: 127.0.0.1:7000\r\n\r\nx\n1\n");
+            assert_eq!(judged(request.as_bytes(), None), Entry::Refused(HTTP), "{method}");
+        }
+        // The hello of TLS, one of STUN, gzip, and zeros.
+        for hello in [&b"\x16\x03\x01\x02\x00\x01"[..], b"\x00\x03\x00\x50", b"\x1f\x8b\x08", &[0; 24]] {
+            assert_eq!(judged(hello, None), Entry::Refused(BINARY));
+        }
+    }
+
+    #[test]
+    fn rows_are_let_in() {
+        for rows in
+            [&b"event,key,x\n"[..], b"{\"x\": 1}\n", b"\n\n", b" {}", b"\xef\xbb\xbfx\n", b"1", b"PUTS,1\n"]
+        {
+            assert_eq!(judged(rows, None), Entry::Open(0));
+        }
+        for beginning in [&b""[..], b"G", b"OPTIONS", b"PRI"] {
+            assert_eq!(judged(beginning, None), Entry::Undecided);
+        }
+    }
+
+    #[test]
+    fn only_the_token_opens_a_source_with_a_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let [own, other] = ["a", "b"].map(|name| Key::create(&directory.path().join(name)).unwrap().token());
+        let check = |line: &str, expected| {
+            assert_eq!(judged(line.as_bytes(), Some(&own)), expected);
+        };
+        let digits = own.digits();
+        check(&format!("{digits}\nx\n1\n"), Entry::Open(65));
+        check(&format!("{digits}\r\nx\n1\n"), Entry::Open(66));
+        check(digits, Entry::Undecided);
+        for line in [other.digits(), &digits[1..], "", "x,y"] {
+            check(&format!("{line}\nx\n"), Entry::Refused(TOKEN));
+        }
+        check(&format!("{digits}0"), Entry::Undecided);
+        check(&format!("{digits}00"), Entry::Refused(TOKEN));
+        check(&"1".repeat(200), Entry::Refused(TOKEN));
+        check("POST / HTTP/1.1\r\n", Entry::Refused(HTTP));
+    }
+}
