@@ -3,6 +3,7 @@
 
 pub mod brokers;
 mod framed;
+pub mod greeting;
 pub mod header;
 pub mod journal;
 pub mod ledger;
@@ -16,9 +17,10 @@ pub mod strategy;
 pub type Body = fn(&[u8]);
 
 /// All targets, by the names of their folders of seeds.
-pub const TARGETS: [(&str, Body); 9] = [
+pub const TARGETS: [(&str, Body); 10] = [
     ("brokers", brokers::run),
     ("csv", |input| rows::run("csv", input)),
+    ("greeting", greeting::run),
     ("header", header::run),
     ("journal", journal::run),
     ("ledger", ledger::run),

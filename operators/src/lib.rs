@@ -70,7 +70,7 @@ pub use density::{Densities, Estimated};
 pub use epochs::Epochs;
 pub use fault::Fault;
 pub use records::{PartialSums, QuantisedRecords, Records, ShardRelease, Values};
-pub use release::{Release, ReleaseSetup};
+pub use release::{Release, ReleaseSetup, shard_owner};
 pub use robust_mean::{MeanSetup, RobustMeans, WindowMean};
 pub use training::{Learner, TrainingSetup, training_loop};
 pub use view::Views;

@@ -15,7 +15,7 @@ use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::Broadcast;
 use zeroize::Zeroizing;
 
-/// What a release needs to know. The same on every worker.
+/// What a release needs to know. The same on every worker, but for the states.
 #[derive(Clone)]
 pub struct ReleaseSetup {
     /// Strategies, sensitivity and noise.
@@ -27,12 +27,18 @@ pub struct ReleaseSetup {
     /// Whether the noise of an epoch is drawn while its sums are waited for. Otherwise that of a shard is drawn when its turn comes, just
     /// before its sums are looked at: where nothing is waited for it is still in the processor's cache then.
     pub draw_ahead: bool,
-    /// Encoder states of shards after the epochs released before a restart: empty at the first start.
+    /// Encoder states of shards after the epochs released before a restart, at least of those that the worker owns
+    /// ([`shard_owner`]): empty at the first start.
     pub states: Arc<BTreeMap<u32, Zeroizing<Vec<u8>>>>,
     /// The first epoch to release: 1 at the first start.
     pub first_epoch: u64,
     /// A checkpoint of the encoders is due after every epoch that is a multiple of this.
     pub checkpoint_interval: u64,
+}
+
+/// The worker, of so many, that releases a shard.
+pub fn shard_owner(shard: u32, workers: usize) -> usize {
+    shard as usize % workers
 }
 
 /// Adds noise.
@@ -128,7 +134,7 @@ impl Owned {
         let (shards, sums) = (BTreeMap::new(), BTreeMap::new());
         let mut owned = Owned { shards, spare, sums, broken: None, setup };
         let ReleaseSetup { mechanism, shards, source, .. } = &owned.setup;
-        for number in (0..shards.number()).filter(|&number| number as usize % peers == index) {
+        for number in (0..shards.number()).filter(|&number| shard_owner(number, peers) == index) {
             let mut shard = ReleaseShard::new(number, *shards, mechanism, *source);
             if let Some(state) = owned.setup.states.get(&number)
                 && let Err(error) = shard.restore(state)

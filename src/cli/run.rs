@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
 use hushflow::estimates::WindowPublication;
+use hushflow::key::Key;
 use hushflow::ledger::Home;
 use hushflow::pipeline::time::parse_duration;
 use hushflow::pipeline::{Pipeline, PublicParameters, Sink, Source};
@@ -43,7 +44,8 @@ Examples:
   hushflow run examples/flights.toml
   cat flights.csv | hushflow run pipeline.toml --json > releases.jsonl     (with path = \"-\")
   tail -F log.ndjson | hushflow run pipeline.toml --quiet --acknowledge safe   (with path = \"-\" and journal = true)
-  hushflow run pipeline.toml --hosts 127.0.0.1:2101,127.0.0.1:2102 --process 0   (and --process 1 elsewhere)")]
+  hushflow key cluster.key
+  hushflow run pipeline.toml --hosts 10.0.0.1:2101,10.0.0.2:2101 --key cluster.key --process 0   (and --process 1 on 10.0.0.2)")]
 pub(crate) struct RunArguments {
     /// The pipeline file
     pipeline: PathBuf,
@@ -77,6 +79,9 @@ pub(crate) struct RunArguments {
     /// Number of this process in the list of hosts, from 0; the first one reads the source and commits
     #[arg(long, requires = "hosts", value_name = "I")]
     process: Option<usize>,
+    /// The key that all processes of a cluster share, made by `hushflow key FILE`. Without one only loopback addresses are taken
+    #[arg(long, requires = "hosts", value_name = "FILE")]
+    key: Option<PathBuf>,
     #[command(flatten)]
     log: LogArguments,
     /// Tell at http://ADDR/metrics how the run goes, for Prometheus: 127.0.0.1:9100, or port 0 for any that is free. Exact counts of
@@ -95,9 +100,11 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     let state = arguments.state.clone().or_else(|| pipeline.state_directory.clone()).ok_or_else(|| {
         CliError::usage("no state directory: name one with --state DIR, or in the pipeline file:\n\n[state]\ndirectory = \"state\"")
     })?;
+    let key = arguments.key.as_deref().map(Key::load).transpose()?;
     let cluster = arguments.process.map(|process| Cluster {
         process,
         hosts: arguments.hosts.clone(),
+        key,
         patience: PATIENCE,
         on_fault: end_process,
     });

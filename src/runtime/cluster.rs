@@ -1,13 +1,11 @@
-//! The processes of a run find together: every pair shares one TCP connection, made before the dataflow starts.
+//! The processes of a cluster, and the threads that they share the dataflow with: every pair has one link, made before the
+//! dataflow starts.
 //!
-//! Process i listens at its own address, calls every process before it, and is called by those after it. Both ends
-//! say who they are, how many workers they have and which pipeline they run, and refuse each other on any difference.
-//! The connections carry exact sums, in plain text and without authentication: use a loopback or private network.
+//! Process i listens at its own address, calls every process before it, and is called by those after it ([`meeting`](super::meeting)).
+//! All that they tell each other, the dataflow's own exchange included, goes over encrypted links ([`link`](super::link)).
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::panic::PanicHookInfo;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hushflow_operators::Fault;
 use thiserror::Error;
@@ -16,14 +14,10 @@ use timely::communication::Hooks;
 use timely::communication::allocator::zero_copy::initialize::initialize_networking_from_sockets;
 use timely::communication::allocator::{AllocatorBuilder, ProcessBuilder};
 use timely::worker::Worker;
-use tracing::info;
 
-use crate::source::{Control, connect, keep_alive};
-
-const MAGIC: [u8; 8] = *b"hushflow";
-const VERSION: u32 = 1;
-const GREETING: usize = 24;
-const RETRY: Duration = Duration::from_millis(50);
+use super::meeting::meet;
+use crate::key::Key;
+use crate::source::Control;
 
 /// Where the processes of a run are.
 #[derive(Clone, Debug)]
@@ -32,13 +26,15 @@ pub struct Cluster {
     pub process: usize,
     /// `host:port` of every process, in their order.
     pub hosts: Vec<String>,
+    /// The secret that all processes share. Without one they must be on loopback addresses.
+    pub key: Option<Key>,
     /// How long to wait for the others.
     pub patience: Duration,
     /// What ends this process after a fault: it must not return, for a peer that lingers is waited for.
     pub on_fault: fn(&str) -> !,
 }
 
-/// Why the processes did not find together.
+/// Why a cluster did not come together.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClusterError {
@@ -86,12 +82,40 @@ pub enum ClusterError {
         reason: String,
     },
     /// Not all later processes called in time.
-    #[error("{missing} of the processes after this one did not call within {seconds} s: start all processes")]
+    #[error(
+        "{missing} of the processes after this one did not call within {seconds} s ({reason}): start all processes"
+    )]
     Missing {
         /// How many.
         missing: usize,
         /// How long we waited.
         seconds: u64,
+        /// Who called instead.
+        reason: String,
+    },
+    /// A process that was connected has ended before all were.
+    #[error("process {process} has ended before all processes were connected: start all processes")]
+    Gone {
+        /// The other process.
+        process: usize,
+    },
+    /// Another process with the same number is connected.
+    #[error(
+        "process {process} is connected to another process with the number of this one, and keeps it: give each process a \
+         number of its own"
+    )]
+    Taken {
+        /// The other process.
+        process: usize,
+    },
+    /// Others than this machine can reach an address, and there is no key.
+    #[error(
+        "{address} is not a loopback address, so others could join the cluster: make a key with `hushflow key FILE`, copy it \
+         to all machines, and start all processes with --key FILE"
+    )]
+    NoKey {
+        /// The address.
+        address: String,
     },
     /// Another process runs something else.
     #[error("process {process} {difference}: start all processes alike")]
@@ -104,176 +128,6 @@ pub enum ClusterError {
     /// The connections could not be taken over.
     #[error("the connections between the processes failed: {0}")]
     Network(std::io::Error),
-}
-
-/// What a process says of itself.
-#[derive(Clone, Copy)]
-struct Greeting {
-    process: u32,
-    workers: u32,
-    pipeline: u32,
-}
-
-impl Greeting {
-    fn encode(self) -> [u8; GREETING] {
-        let mut bytes = [0; GREETING];
-        bytes[..8].copy_from_slice(&MAGIC);
-        for (field, place) in
-            [VERSION, self.process, self.workers, self.pipeline].into_iter().zip((8..).step_by(4))
-        {
-            bytes[place..place + 4].copy_from_slice(&field.to_le_bytes());
-        }
-        bytes
-    }
-
-    /// The process that greets, once it has been found to run the same.
-    fn check(self, bytes: [u8; GREETING]) -> Result<usize, ClusterError> {
-        let field = |place: usize| {
-            bytes[place..place + 4].iter().rev().fold(0u32, |value, &byte| value << 8 | u32::from(byte))
-        };
-        let process = field(12) as usize;
-        let different = |difference| Err(ClusterError::Different { process, difference });
-        if bytes[..8] != MAGIC || field(8) != VERSION {
-            return different("is another program or another version");
-        }
-        if field(16) != self.workers {
-            return different("has another number of workers");
-        }
-        if field(20) != self.pipeline {
-            return different("runs another pipeline");
-        }
-        Ok(process)
-    }
-}
-
-impl Cluster {
-    /// Connects to all other processes, unless the run is stopped before. `pipeline` identifies what is run.
-    pub(super) fn connect(
-        &self,
-        workers: usize,
-        pipeline: &[u8],
-        control: &Control,
-    ) -> Result<Vec<Option<TcpStream>>, ClusterError> {
-        let processes = self.hosts.len();
-        let address = self.hosts.get(self.process);
-        let address = address.ok_or(ClusterError::Process { process: self.process, processes })?.clone();
-        self.check_addresses()?;
-        let greeting = Greeting {
-            process: self.process as u32,
-            workers: workers as u32,
-            pipeline: crc32c::crc32c(pipeline),
-        };
-        let deadline = Instant::now() + self.patience;
-        let listener = TcpListener::bind(&address);
-        let listener = listener.map_err(|source| ClusterError::Listen { address, source })?;
-        let mut sockets: Vec<Option<TcpStream>> = (0..processes).map(|_| None).collect();
-        for (process, socket) in sockets.iter_mut().enumerate().take(self.process) {
-            *socket = Some(self.call(process, greeting, deadline, control)?);
-        }
-        self.await_calls(&listener, greeting, deadline, control, &mut sockets)?;
-        Ok(sockets)
-    }
-
-    fn check_addresses(&self) -> Result<(), ClusterError> {
-        for (second, address) in self.hosts.iter().enumerate() {
-            if let Some(first) = self.hosts[..second].iter().position(|other| other == address) {
-                return Err(ClusterError::SameAddress { first, second, address: address.clone() });
-            }
-        }
-        Ok(())
-    }
-
-    fn call(
-        &self,
-        process: usize,
-        greeting: Greeting,
-        deadline: Instant,
-        control: &Control,
-    ) -> Result<TcpStream, ClusterError> {
-        let address = &self.hosts[process];
-        loop {
-            // Within a time, for a machine that is not there yet may not even refuse.
-            let reason = match connect(address).and_then(|mut stream| {
-                stream.write_all(&greeting.encode())?;
-                let answer = read_greeting(&mut stream, deadline)?;
-                Ok((stream, answer))
-            }) {
-                Ok((stream, answer)) => {
-                    let found = greeting.check(answer)?;
-                    if found == process {
-                        info!(process, address, "another process was reached");
-                        return Ok(stream);
-                    }
-                    return Err(ClusterError::Different {
-                        process,
-                        difference: "is at another process's address",
-                    });
-                }
-                Err(error) => error.to_string(),
-            };
-            if control.is_stopped() {
-                return Err(ClusterError::Stopped);
-            }
-            if Instant::now() >= deadline {
-                let seconds = self.patience.as_secs();
-                return Err(ClusterError::Unreached { process, address: address.clone(), seconds, reason });
-            }
-            std::thread::sleep(RETRY);
-        }
-    }
-
-    fn await_calls(
-        &self,
-        listener: &TcpListener,
-        greeting: Greeting,
-        deadline: Instant,
-        control: &Control,
-        sockets: &mut [Option<TcpStream>],
-    ) -> Result<(), ClusterError> {
-        listener.set_nonblocking(true).map_err(ClusterError::Network)?;
-        loop {
-            let missing = sockets[self.process + 1..].iter().filter(|socket| socket.is_none()).count();
-            if missing == 0 {
-                return Ok(());
-            }
-            match listener.accept() {
-                Ok((mut stream, _)) => {
-                    stream.set_nonblocking(false).map_err(ClusterError::Network)?;
-                    // Whoever calls and says nothing sensible is not one of us: wait for the others.
-                    let Ok(bytes) = read_greeting(&mut stream, deadline) else { continue };
-                    if bytes[..MAGIC.len()] != MAGIC || stream.write_all(&greeting.encode()).is_err() {
-                        continue;
-                    }
-                    let process = greeting.check(bytes)?;
-                    if let Some(socket) = sockets.get_mut(process)
-                        && process > self.process
-                    {
-                        info!(process, "another process has called");
-                        *socket = Some(stream);
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(RETRY),
-                Err(error) => return Err(ClusterError::Network(error)),
-            }
-            if control.is_stopped() {
-                return Err(ClusterError::Stopped);
-            }
-            if Instant::now() >= deadline {
-                return Err(ClusterError::Missing { missing, seconds: self.patience.as_secs() });
-            }
-        }
-    }
-}
-
-fn read_greeting(stream: &mut TcpStream, deadline: Instant) -> std::io::Result<[u8; GREETING]> {
-    let left = deadline.saturating_duration_since(Instant::now()).max(RETRY);
-    stream.set_read_timeout(Some(left.min(Duration::from_secs(5))))?;
-    let mut bytes = [0; GREETING];
-    stream.read_exact(&mut bytes)?;
-    stream.set_read_timeout(None)?;
-    stream.set_nodelay(true)?;
-    keep_alive(stream)?;
-    Ok(bytes)
 }
 
 /// Whether this panic is the engine's way to say that the connection to another process is lost.
@@ -301,9 +155,9 @@ pub(super) fn execute<T: Send + 'static>(
             timely::execute::execute_from(builders, Box::new(()), config, work)
         }
         Some((cluster, pipeline, control)) => {
-            let sockets = cluster.connect(workers, pipeline, control)?;
+            let links = meet(cluster, workers, pipeline, control)?;
             let (builders, guard) =
-                initialize_networking_from_sockets(local, sockets, cluster.process, workers, hooks)
+                initialize_networking_from_sockets(local, links, cluster.process, workers, hooks)
                     .map_err(ClusterError::Network)?;
             let builders = builders.into_iter().map(AllocatorBuilder::Tcp).collect();
             timely::execute::execute_from(builders, Box::new(guard), config, work)
@@ -314,102 +168,4 @@ pub(super) fn execute<T: Send + 'static>(
         fault.raise(&reason);
         super::RunError::Fault(reason)
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn free_addresses(number: usize) -> Vec<String> {
-        let listeners: Vec<_> = (0..number).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
-    }
-
-    fn connect_all(pipelines: &[&'static [u8]], workers: &[usize]) -> Vec<Result<usize, String>> {
-        let hosts = free_addresses(pipelines.len());
-        let threads: Vec<_> = (0..hosts.len())
-            .map(|process| {
-                let (hosts, patience) = (hosts.clone(), Duration::from_secs(2));
-                let cluster = Cluster { process, hosts, patience, on_fault: |reason| panic!("{reason}") };
-                let (workers, pipeline) = (workers[process], pipelines[process]);
-                std::thread::spawn(move || {
-                    let sockets = cluster
-                        .connect(workers, pipeline, &Control::new())
-                        .map_err(|error| error.to_string())?;
-                    Ok(sockets.iter().flatten().count())
-                })
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    }
-
-    #[test]
-    fn three_processes_find_together() {
-        assert_eq!(connect_all(&[b"p".as_slice(); 3], &[2; 3]), [Ok(2), Ok(2), Ok(2)]);
-    }
-
-    #[test]
-    fn processes_that_run_something_else_are_refused() {
-        for (pipelines, workers, expected) in [
-            ([b"p".as_slice(), b"q"], [1, 1], "runs another pipeline"),
-            ([b"p", b"p"], [1, 2], "has another number of workers"),
-        ] {
-            let results = connect_all(&pipelines, &workers);
-            assert!(
-                results.iter().all(|result| result.as_ref().is_err_and(|error| error.contains(expected))),
-                "{results:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn whoever_stays_away_is_named() {
-        let hosts = free_addresses(2);
-        let patience = Duration::from_millis(200);
-        let on_fault = |reason: &str| panic!("{reason}");
-        let wait = |process| Cluster { process, hosts: hosts.clone(), patience, on_fault };
-        let connect = |process| wait(process).connect(1, b"p", &Control::new()).unwrap_err().to_string();
-        let error = connect(1);
-        assert!(error.contains("process 0 was not reached"), "{error}");
-        let error = connect(0);
-        assert!(error.contains("1 of the processes after this one"), "{error}");
-        let error = connect(2);
-        assert!(error.contains("process 2 of 2"), "{error}");
-    }
-
-    #[test]
-    fn whoever_is_none_of_us_is_not_minded() {
-        let hosts = free_addresses(2);
-        let patience = Duration::from_secs(5);
-        let process = |process| Cluster { process, hosts: hosts.clone(), patience, on_fault: |_| panic!() };
-        let first = process(0);
-        let waiting = std::thread::spawn(move || first.connect(1, b"p", &Control::new()).is_ok());
-        let stray = std::iter::repeat_with(|| TcpStream::connect(&hosts[0])).find_map(Result::ok);
-        stray.unwrap().write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
-        assert!(process(1).connect(1, b"p", &Control::new()).is_ok());
-        assert!(waiting.join().unwrap());
-    }
-
-    #[test]
-    fn one_address_is_not_that_of_two() {
-        let hosts = vec!["127.0.0.1:1".into(), "127.0.0.1:2".into(), "127.0.0.1:1".into()];
-        let patience = Duration::from_secs(60);
-        let cluster = Cluster { process: 0, hosts, patience, on_fault: |_| panic!() };
-        let error = cluster.connect(1, b"p", &Control::new()).unwrap_err().to_string();
-        assert!(error.contains("processes 0 and 2 are both at 127.0.0.1:1"), "{error}");
-    }
-
-    #[test]
-    fn a_stop_ends_the_wait_for_the_others() {
-        let hosts = free_addresses(2);
-        let control = Control::new();
-        control.stop();
-        for process in [0, 1] {
-            let patience = Duration::from_secs(60);
-            let cluster = Cluster { process, hosts: hosts.clone(), patience, on_fault: |_| panic!() };
-            let begun = Instant::now();
-            assert!(matches!(cluster.connect(1, b"p", &control), Err(ClusterError::Stopped)));
-            assert!(begun.elapsed() < patience / 2);
-        }
-    }
 }

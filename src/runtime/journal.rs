@@ -11,7 +11,7 @@ use hushflow_mechanism::moments::RunSums;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseShard;
 use hushflow_mechanism::strategy::Row;
-use hushflow_operators::{CommitLog, Entity, EntityLimits, EpochCommit, Standing};
+use hushflow_operators::{CommitLog, Entity, EntityLimits, EpochCommit, Standing, shard_owner};
 use serde::{Deserialize, Serialize};
 use tracing::debug;
 use zeroize::Zeroizing;
@@ -24,7 +24,7 @@ use crate::publication::{Calibration, Publication};
 use crate::source::{Position, Resume};
 use crate::state::{EpochFrame, Ingest, IngestPlace, Recovered, SourcePosition, Stamp, StateError, Store};
 
-/// Where a run begins. The same on every worker of every process.
+/// Where a run begins. In a cluster a worker has the states and the standings that it owns, and no others.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Start {
     /// The first epoch to release.
@@ -67,6 +67,19 @@ impl Start {
             calibration: None,
             states: BTreeMap::new(),
             standings: Vec::new(),
+        }
+    }
+
+    /// What one of so many workers needs to know.
+    pub(super) fn of_worker(&self, worker: usize, workers: usize) -> Self {
+        let owns_shard = |(shard, _): &(&u32, _)| shard_owner(**shard, workers) == worker;
+        let owns = |(entity, _): &&(Entity, Standing)| entity.owner(workers) == worker;
+        let states = self.states.iter().filter(owns_shard);
+        Start {
+            first_epoch: self.first_epoch,
+            calibration: self.calibration.clone(),
+            states: states.map(|(&shard, state)| (shard, state.clone())).collect(),
+            standings: self.standings.iter().filter(owns).copied().collect(),
         }
     }
 

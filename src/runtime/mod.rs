@@ -16,6 +16,8 @@ mod copies;
 mod feed;
 mod ingest;
 mod journal;
+pub mod link;
+mod meeting;
 mod merge;
 mod moments;
 mod paying;
@@ -37,8 +39,8 @@ use hushflow_mechanism::release::ReleaseError;
 use hushflow_mechanism::view::ViewError;
 use hushflow_operators::{Estimated, Fault};
 use thiserror::Error;
-use timely::dataflow::operators::vec::Broadcast;
-use timely::dataflow::operators::{Input, Inspect, Probe};
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::operators::{Exchange, Input, Inspect, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle};
 use timely::worker::Worker;
 use tracing::{error, info};
@@ -405,7 +407,7 @@ impl<C: Content> Process<C> {
     fn work(&self, worker: &mut Worker) -> u64 {
         let start = match &self.start {
             Some(start) if self.on_cluster_fault.is_none() => start.clone(),
-            start => tell(worker, start.clone()),
+            start => tell(worker, start.as_ref()),
         };
         let committed = ProbeHandle::new();
         let last = Rc::new(Cell::new(start.first_epoch));
@@ -436,18 +438,19 @@ impl<C: Content> Process<C> {
     }
 }
 
-/// Tells every worker of every process where the run begins.
-fn tell(worker: &mut Worker, start: Option<Start>) -> Start {
+/// Tells every worker of every process where the run begins, and of what is private only what that worker owns.
+fn tell(worker: &mut Worker, start: Option<&Start>) -> Start {
     let told: Rc<RefCell<Option<Start>>> = Rc::default();
     let probe = ProbeHandle::new();
-    let mut input = InputHandle::new();
+    let mut input: InputHandle<u64, CapacityContainerBuilder<Vec<(u64, Start)>>> = InputHandle::new();
     let sink = Rc::clone(&told);
     worker.dataflow::<u64, _, _>(|scope| {
-        let starts = scope.input_from(&mut input).broadcast();
-        starts.inspect(move |start: &Start| *sink.borrow_mut() = Some(start.clone())).probe_with(&probe);
+        let starts = scope.input_from(&mut input).exchange(|(to, _)| *to);
+        starts.inspect(move |(_, start)| *sink.borrow_mut() = Some(start.clone())).probe_with(&probe);
     });
     if let Some(start) = start.filter(|_| worker.index() == 0) {
-        input.send(start);
+        let peers = worker.peers();
+        (0..peers).for_each(|to| input.send((to as u64, start.of_worker(to, peers))));
     }
     input.close();
     while !probe.done() && worker.step_or_park(Some(NAP)) {}

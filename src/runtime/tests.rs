@@ -5,8 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use crossbeam::channel::unbounded;
+use hushflow_operators::{Entity, Standing, shard_owner};
+use zeroize::Zeroizing;
 
 use super::*;
+use crate::key::Key;
 use crate::state::PublicReader;
 
 /// A pipeline over `rows.csv` in `directory`, with one column `x` between −1 and 1 and seeded noise.
@@ -71,14 +74,15 @@ fn rows_that_a_file_gains_are_counted_by_the_next_run() {
 fn a_process_with_seeded_noise_is_refused_by_one_without() {
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let hosts = listeners.map(|listener| listener.local_addr().unwrap().to_string()).to_vec();
+    let key = Key::create(&tempfile::tempdir().unwrap().path().join("key")).unwrap();
     let processes = [None, Some(7)].into_iter().enumerate().map(|(process, simulation_seed)| {
-        let hosts = hosts.clone();
+        let (hosts, key) = (hosts.clone(), Some(key.clone()));
         std::thread::spawn(move || {
             let directory = tempfile::tempdir().unwrap();
             let rest = format!("{PRIVACY}\nepochs = {{ records = 2, horizon = 2 }}");
             let pipeline = Pipeline { simulation_seed, ..pipeline(directory.path(), "x\n0.5\n", &rest) };
             let on_fault = |reason: &str| panic!("{reason}");
-            let cluster = Cluster { process, hosts, patience: Duration::from_secs(10), on_fault };
+            let cluster = Cluster { process, hosts, key, patience: Duration::from_secs(10), on_fault };
             let options =
                 Options { cluster: Some(cluster), ..Options::new(2, directory.path().join("state")) };
             run(&pipeline, &options, unbounded().0).map(|_| ()).unwrap_err().to_string()
@@ -87,6 +91,24 @@ fn a_process_with_seeded_noise_is_refused_by_one_without() {
     for process in processes.collect::<Vec<_>>() {
         let error = process.join().unwrap();
         assert!(error.contains("runs another pipeline"), "{error}");
+    }
+}
+
+#[test]
+fn a_worker_is_told_of_what_it_owns_and_of_nothing_else() {
+    let standing = Standing { participations: 1, last: 3 };
+    let states = (0..64).map(|shard| (shard, Zeroizing::new(vec![shard as u8]))).collect();
+    let standings = (0..500).map(|at| (Entity((at << 64) | (at * at)), standing)).collect();
+    let start = Start { states, standings, ..Start::after(3) };
+    for workers in [1, 2, 5, 64, 100] {
+        let parts: Vec<Start> = (0..workers).map(|worker| start.of_worker(worker, workers)).collect();
+        for (worker, part) in parts.iter().enumerate() {
+            assert_eq!(part.first_epoch, 4);
+            assert!(part.states.keys().all(|&shard| shard_owner(shard, workers) == worker));
+            assert!(part.standings.iter().all(|(entity, _)| entity.owner(workers) == worker));
+        }
+        assert_eq!(parts.iter().map(|part| part.states.len()).sum::<usize>(), 64);
+        assert_eq!(parts.iter().map(|part| part.standings.len()).sum::<usize>(), 500);
     }
 }
 

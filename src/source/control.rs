@@ -57,7 +57,7 @@ impl Control {
         self.stop.load(Ordering::Relaxed)
     }
 
-    pub(super) fn notice(&self, message: &str) {
+    pub(crate) fn notice(&self, message: &str) {
         if let Some(listener) = &self.notice {
             listener(message);
         }

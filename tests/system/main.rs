@@ -7,7 +7,8 @@
 //! - Sources: `input`, `parquet`, `growing`, `sockets`, `brokers`, `clocks`.
 //! - Kafka, which needs its feature: `kafka`.
 //! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `watching`, `web`.
-//! - What survives what: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `ledger`, `spending`, `golden`, `soak`, `seeds`.
+//! - What survives what: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `links`, `ledger`, `spending`, `golden`,
+//!   `soak`, `seeds`.
 //! - The house itself: `secrecy`, `tidy`, `units`.
 //! - What they share: `harness`, `servers`.
 
@@ -36,6 +37,7 @@ mod kafka;
 mod kills;
 mod lab;
 mod ledger;
+mod links;
 mod mean;
 mod methods;
 mod output;

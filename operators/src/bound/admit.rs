@@ -1,7 +1,6 @@
 //! The second half of `bound`: who may take part, as a differential computation, and the records of those who may.
 
 use super::BoundSetup;
-use super::gather::owner;
 use super::held::Closed;
 use super::limits::{Entity, EntityLimits, Standing};
 use crate::Records;
@@ -61,11 +60,11 @@ pub(super) fn admitted<'scope>(
     setup: &BoundSetup,
 ) -> StreamVec<'scope, u64, Vec<Entity>> {
     let scope = present.scope();
-    let (index, peers, first) = (scope.index() as u64, scope.peers() as u64, setup.first_epoch);
+    let (index, peers, first) = (scope.index(), scope.peers(), setup.first_epoch);
     let standings = Arc::clone(&setup.standings);
     let own = (0..standings.len())
         .map(move |at| standings[at])
-        .filter(move |(entity, _)| owner(*entity, peers) == index);
+        .filter(move |(entity, _)| entity.owner(peers) == index);
     let before: StreamVec<'scope, u64, Update> = own
         .map(move |(entity, standing)| ((entity, ()), first, standing))
         .to_stream(scope)

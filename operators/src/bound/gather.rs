@@ -21,22 +21,13 @@ pub(super) struct Addressed {
     records: Records,
 }
 
-/// The worker, of so many, that holds all records of an entity and knows how it stands.
-pub(super) fn owner(entity: Entity, peers: u64) -> u64 {
-    // Multiplied, for tables are ordered by the low bits of the same hash. The upper half times the number of workers is
-    // below 2³² of them.
-    let folded = (entity.0 ^ entity.0 >> 64) as u64;
-    let scattered = folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    (scattered * peers) >> 32
-}
-
 /// Sends records to the workers that own their entities.
 pub(super) fn address<'scope>(
     records: StreamVec<'scope, u64, Records>,
     dimension: usize,
     fault: Fault,
 ) -> StreamVec<'scope, u64, Addressed> {
-    let peers = records.scope().peers() as u64;
+    let peers = records.scope().peers();
     records.unary(Pipeline, "Address", move |_capability, _info| {
         // The times of batches that could not be taken stay: a fault must not look like an end.
         let mut failed = Vec::new();
@@ -64,19 +55,19 @@ fn is_whole(records: &Records, dimension: usize) -> bool {
         && records.places.len() == count
 }
 
-fn addressed(mut records: Records, peers: u64, dimension: usize) -> Vec<Addressed> {
+fn addressed(mut records: Records, peers: usize, dimension: usize) -> Vec<Addressed> {
     if peers == 1 {
         return vec![Addressed { owner: 0, records }];
     }
-    let owners: Vec<u64> = records.entities.iter().map(|&entity| owner(entity, peers)).collect();
-    let mut counts = vec![0; peers as usize];
-    owners.iter().for_each(|&owner| counts[owner as usize] += 1);
+    let owners: Vec<usize> = records.entities.iter().map(|entity| entity.owner(peers)).collect();
+    let mut counts = vec![0; peers];
+    owners.iter().for_each(|&owner| counts[owner] += 1);
     let mut parts: Vec<Addressed> = (0..)
         .zip(counts)
         .map(|(owner, count)| Addressed { owner, records: Records::with_room(count, dimension) })
         .collect();
     for (at, row) in records.values.chunks_exact(dimension).enumerate() {
-        let part = &mut parts[owners[at] as usize].records;
+        let part = &mut parts[owners[at]].records;
         part.keys.push(records.keys[at]);
         part.places.push(records.places[at]);
         part.entities.push(records.entities[at]);

@@ -7,6 +7,17 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Entity(pub u128);
 
+impl Entity {
+    /// The worker, of so many, that holds all records of the entity and knows how it stands.
+    pub fn owner(self, workers: usize) -> usize {
+        // Multiplied, for tables are ordered by the low bits of the same hash. The upper half times the number of workers is
+        // below 2³² of them.
+        let folded = (self.0 ^ self.0 >> 64) as u64;
+        let scattered = folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        ((scattered * workers as u64) >> 32) as usize
+    }
+}
+
 impl fmt::Debug for Entity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Entity(private)")

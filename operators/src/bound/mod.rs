@@ -63,14 +63,15 @@ use gather::{address, gather};
 use std::sync::Arc;
 use timely::dataflow::StreamVec;
 
-/// What bounding needs to know. The same on every worker.
+/// What bounding needs to know. The same on every worker, but for the standings.
 #[derive(Clone)]
 pub struct BoundSetup {
     /// k, b and m.
     pub limits: EntityLimits,
     /// The public bounds of each column, lower and upper: means are made between them.
     pub columns: Arc<[(f64, f64)]>,
-    /// What stands of every entity after the epochs released before a restart: empty at the first start.
+    /// How entities stand after the epochs released before a restart, at least those that the worker owns
+    /// ([`Entity::owner`]): empty at the first start.
     pub standings: Arc<Vec<(Entity, Standing)>>,
     /// The first epoch to release: 1 at the first start.
     pub first_epoch: u64,

@@ -1,0 +1,317 @@
+//! An authenticated, encrypted link between two processes of a cluster, in place of the bare connection.
+//!
+//! # The handshake
+//! Noise (<https://noiseprotocol.org/noise.html>), `NNpsk0` with X25519, ChaCha20-Poly1305 and BLAKE2s, under the cluster's key:
+//!
+//! | | from | bytes | holds |
+//! |---|---|---|---|
+//! | greeting | caller | 96 | an ephemeral key; encrypted: who calls whom, and what it runs ([`Greeting`]) |
+//! | answer | called | 96 | an ephemeral key; encrypted: the same of the called process |
+//! | confirmation | caller | 19 | a frame: the caller has read the answer, so the greeting is no recording |
+//! | verdict | called | 19 | a frame: [`Verdict`] |
+//!
+//! A greeting that was made without the key does not decrypt, and its sender is dropped. Greetings name both ends, so none
+//! can be sent back to its sender or forwarded to another process. The keys of a link also depend on the ephemeral
+//! keys: a key that is stolen later decrypts no traffic that was recorded before.
+//!
+//! # Frames
+//! Two bytes of length (big-endian, 16 to 65535) and that many of ciphertext with its tag. Each direction has a key and a counter
+//! of its own, so a frame that is changed, left out, repeated, reordered or sent back does not decrypt. An
+//! empty frame ends a direction: a connection that is cut before has not ended in good order.
+//!
+//! Sizes and times of frames are visible on the network.
+
+mod stream;
+
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+
+use snow::{Builder, HandshakeState, StatelessTransportState};
+
+pub use stream::Link;
+
+use crate::key::Key;
+
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+
+/// Part of every handshake: another version of this protocol, or another protocol under the same key, does not decrypt.
+const PROLOGUE: &[u8] = b"hushflow cluster 2";
+
+/// The key of clusters without a key file, which is public. It hides traffic on the loopback from a packet capture, but any
+/// process of this machine can join.
+const NO_KEY: [u8; 32] = [0; 32];
+
+const TAG: usize = 16;
+const PUBLIC_KEY: usize = 32;
+
+/// Bytes of a greeting before it is encrypted.
+const PLAIN: usize = 48;
+
+/// Bytes of a greeting, and of its answer.
+pub const GREETING: usize = PUBLIC_KEY + PLAIN + TAG;
+
+/// Bytes of a frame's length.
+const LENGTH: usize = 2;
+
+/// Bytes of a frame that holds one byte.
+pub const SHORT_FRAME: usize = LENGTH + 1 + TAG;
+
+/// The most that a frame holds.
+const LARGEST: usize = u16::MAX as usize - TAG;
+
+/// What a process says of itself, and to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Greeting {
+    /// Number of the process that speaks.
+    pub process: u32,
+    /// Number of the process that it means to speak to.
+    pub to: u32,
+    /// Number of processes.
+    pub processes: u32,
+    /// Worker threads of each.
+    pub workers: u32,
+    /// A hash of what is run.
+    pub pipeline: [u8; 32],
+}
+
+/// The called process's decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Verdict {
+    /// The link stands.
+    Welcome = 1,
+    /// A process with the caller's number is connected, and keeps its place.
+    Taken = 2,
+    /// The caller runs something else.
+    Different = 3,
+}
+
+impl Verdict {
+    /// The verdict with this number.
+    pub fn of(byte: u8) -> Option<Self> {
+        [Verdict::Welcome, Verdict::Taken, Verdict::Different]
+            .into_iter()
+            .find(|verdict| *verdict as u8 == byte)
+    }
+}
+
+/// Bytes that were not made by a process with the key, or not for this place in the conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotOurs;
+
+impl From<snow::Error> for NotOurs {
+    fn from(_: snow::Error) -> Self {
+        NotOurs
+    }
+}
+
+impl From<NotOurs> for io::Error {
+    fn from(_: NotOurs) -> Self {
+        io::Error::new(ErrorKind::InvalidData, "what came was not made with this key")
+    }
+}
+
+impl Greeting {
+    fn encode(&self) -> [u8; PLAIN] {
+        let mut bytes = [0; PLAIN];
+        let numbers = [self.process, self.to, self.processes, self.workers];
+        for (number, place) in numbers.iter().zip(bytes.chunks_exact_mut(4)) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes[16..].copy_from_slice(&self.pipeline);
+        bytes
+    }
+
+    fn decode(bytes: &[u8; PLAIN]) -> Self {
+        let number = |place: usize| {
+            let bytes = &bytes[4 * place..4 * place + 4];
+            bytes.iter().rev().fold(0u32, |value, &byte| value << 8 | u32::from(byte))
+        };
+        let mut pipeline = [0; 32];
+        pipeline.copy_from_slice(&bytes[16..]);
+        Greeting { process: number(0), to: number(1), processes: number(2), workers: number(3), pipeline }
+    }
+}
+
+/// The state of a handshake under a key, or under none.
+fn handshake(key: Option<&Key>, calls: bool) -> Result<HandshakeState, NotOurs> {
+    let secret = key.map_or(&NO_KEY, Key::bytes);
+    let pattern = PATTERN.parse().map_err(|_| NotOurs)?;
+    let builder = Builder::new(pattern).prologue(PROLOGUE)?.psk(0, secret)?;
+    Ok(if calls { builder.build_initiator()? } else { builder.build_responder()? })
+}
+
+fn write(state: &mut HandshakeState, greeting: &Greeting) -> Result<[u8; GREETING], NotOurs> {
+    let mut message = [0; GREETING];
+    let written = state.write_message(&greeting.encode(), &mut message)?;
+    if written == GREETING { Ok(message) } else { Err(NotOurs) }
+}
+
+fn read(state: &mut HandshakeState, message: &[u8; GREETING]) -> Result<Greeting, NotOurs> {
+    let mut plain = [0; GREETING];
+    let read = state.read_message(message, &mut plain)?;
+    plain.first_chunk().filter(|_| read == PLAIN).map(Greeting::decode).ok_or(NotOurs)
+}
+
+/// The caller's side of a handshake that has begun.
+pub struct Call(HandshakeState);
+
+impl Call {
+    /// Begins: gives the greeting to send.
+    ///
+    /// # Errors
+    /// [`NotOurs`] where the system has no entropy for an ephemeral key.
+    pub fn begin(key: Option<&Key>, greeting: &Greeting) -> Result<(Self, [u8; GREETING]), NotOurs> {
+        let mut state = handshake(key, true)?;
+        let message = write(&mut state, greeting)?;
+        Ok((Call(state), message))
+    }
+
+    /// Takes the answer.
+    ///
+    /// # Errors
+    /// [`NotOurs`] where it was not made with the key for this very greeting.
+    pub fn answered(mut self, answer: &[u8; GREETING]) -> Result<(Greeting, Session), NotOurs> {
+        let greeting = read(&mut self.0, answer)?;
+        Ok((greeting, Session::of(self.0)?))
+    }
+}
+
+/// The called side: what the caller says, the answer to send, and the session. Nothing is known of the caller before a frame of
+/// the session has come: the greeting may be a recording.
+///
+/// # Errors
+/// [`NotOurs`] where the greeting was not made with the key.
+pub fn answer(
+    key: Option<&Key>,
+    greeting: &[u8; GREETING],
+    own: impl FnOnce(&Greeting) -> Greeting,
+) -> Result<(Greeting, [u8; GREETING], Session), NotOurs> {
+    let mut state = handshake(key, false)?;
+    let caller = read(&mut state, greeting)?;
+    let answer = write(&mut state, &own(&caller))?;
+    Ok((caller, answer, Session::of(state)?))
+}
+
+/// The keys and counters of a link.
+pub struct Session {
+    ciphers: Arc<StatelessTransportState>,
+    sent: u64,
+    received: u64,
+}
+
+impl Session {
+    fn of(state: HandshakeState) -> Result<Self, NotOurs> {
+        Ok(Session { ciphers: Arc::new(state.into_stateless_transport_mode()?), sent: 0, received: 0 })
+    }
+
+    /// A frame that holds one byte.
+    ///
+    /// # Errors
+    /// [`NotOurs`] where the counter has run out.
+    pub fn seal(&mut self, byte: u8) -> Result<[u8; SHORT_FRAME], NotOurs> {
+        let mut frame = [0; SHORT_FRAME];
+        seal(&self.ciphers, &mut self.sent, &[byte], &mut frame)?;
+        Ok(frame)
+    }
+
+    /// The byte in such a frame.
+    ///
+    /// # Errors
+    /// [`NotOurs`] where it is not the next frame of the other side.
+    pub fn open(&mut self, frame: &[u8; SHORT_FRAME]) -> Result<u8, NotOurs> {
+        let mut byte = [0; 1 + TAG];
+        let (length, sealed) = frame.split_at(LENGTH);
+        if length != (sealed.len() as u16).to_be_bytes() {
+            return Err(NotOurs);
+        }
+        open(&self.ciphers, &mut self.received, sealed, &mut byte)?;
+        Ok(byte[0])
+    }
+}
+
+/// Puts a frame with `plain` into `frame`: its length in bytes.
+fn seal(
+    ciphers: &StatelessTransportState,
+    sent: &mut u64,
+    plain: &[u8],
+    frame: &mut [u8],
+) -> Result<usize, NotOurs> {
+    let sealed = ciphers.write_message(*sent, plain, &mut frame[LENGTH..])?;
+    frame[..LENGTH].copy_from_slice(&(sealed as u16).to_be_bytes());
+    *sent += 1;
+    Ok(LENGTH + sealed)
+}
+
+fn open(
+    ciphers: &StatelessTransportState,
+    received: &mut u64,
+    sealed: &[u8],
+    plain: &mut [u8],
+) -> Result<usize, NotOurs> {
+    let length = ciphers.read_message(*received, sealed, plain)?;
+    *received += 1;
+    Ok(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn keys() -> [Key; 2] {
+        let directory = tempfile::tempdir().unwrap();
+        ["a", "b"].map(|name| Key::create(&directory.path().join(name)).unwrap())
+    }
+
+    fn greeting(process: u32, to: u32) -> Greeting {
+        Greeting { process, to, processes: 3, workers: 2, pipeline: [7; 32] }
+    }
+
+    pub(super) fn sessions(key: &Key) -> [Session; 2] {
+        let (call, hello) = Call::begin(Some(key), &greeting(2, 1)).unwrap();
+        let (caller, back, called) = answer(Some(key), &hello, |_| greeting(1, 2)).unwrap();
+        let (found, calling) = call.answered(&back).unwrap();
+        assert_eq!((caller, found), (greeting(2, 1), greeting(1, 2)));
+        [calling, called]
+    }
+
+    #[test]
+    fn both_ends_hear_who_the_other_is_and_agree() {
+        let [key, _] = keys();
+        let [mut calling, mut called] = sessions(&key);
+        let frame = calling.seal(0).unwrap();
+        assert_eq!(called.open(&frame), Ok(0));
+        assert_eq!(called.open(&frame), Err(NotOurs), "a frame counts once");
+        let verdict = called.seal(Verdict::Taken as u8).unwrap();
+        assert_eq!(called.open(&verdict), Err(NotOurs), "nor can it be sent back");
+        assert_eq!(calling.open(&verdict).map(Verdict::of), Ok(Some(Verdict::Taken)));
+        assert_eq!([0, 4].map(Verdict::of), [None; 2]);
+    }
+
+    #[test]
+    fn nobody_without_the_key_gets_beyond_the_first_message() {
+        let [key, other] = keys();
+        let own = |_: &Greeting| greeting(1, 2);
+        for wrong in [Some(&other), None] {
+            let (_, hello) = Call::begin(wrong, &greeting(2, 1)).unwrap();
+            assert!(answer(Some(&key), &hello, own).is_err());
+            let (call, hello) = Call::begin(Some(&key), &greeting(2, 1)).unwrap();
+            assert!(answer(wrong, &hello, own).is_err());
+            // An answer under another key, as if its sender had read the greeting.
+            let (_, theirs) = Call::begin(wrong, &greeting(2, 1)).unwrap();
+            let (_, forged, _) = answer(wrong, &theirs, own).unwrap();
+            assert!(call.answered(&forged).is_err());
+        }
+        let (_, hello) = Call::begin(Some(&key), &greeting(2, 1)).unwrap();
+        for place in 0..GREETING {
+            let mut changed = hello;
+            changed[place] ^= 1;
+            assert!(answer(Some(&key), &changed, own).is_err(), "byte {place}");
+        }
+        // A recorded greeting is answered, under keys that whoever plays it does not have.
+        let (_, first, _) = answer(Some(&key), &hello, own).unwrap();
+        let (_, second, mut session) = answer(Some(&key), &hello, own).unwrap();
+        assert!(first != second);
+        assert!(session.open(&[0; SHORT_FRAME]).is_err());
+    }
+}

@@ -1,0 +1,210 @@
+//! The link itself: a stream that the dataflow reads and writes as if it were the connection.
+
+use std::io::{self, BufReader, Read, Write};
+use std::net::Shutdown;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use snow::StatelessTransportState;
+use timely::communication::allocator::zero_copy::stream::Stream;
+use zeroize::Zeroizing;
+
+use super::{LARGEST, LENGTH, Session, TAG, open, seal};
+
+/// A connection whose bytes go through a [`Session`]. Clones share it, as those of a socket do.
+pub struct Link<S: Stream>(Arc<Ends<S>>);
+
+struct Ends<S> {
+    stream: S,
+    ciphers: Arc<StatelessTransportState>,
+    sending: Mutex<Sending<S>>,
+    receiving: Mutex<Receiving<S>>,
+}
+
+struct Sending<S> {
+    stream: S,
+    sent: u64,
+    frame: Vec<u8>,
+}
+
+struct Receiving<S> {
+    stream: BufReader<S>,
+    received: u64,
+    sealed: Vec<u8>,
+    /// What was in the last frame, of which `plain[from..to]` has not been read.
+    plain: Zeroizing<Vec<u8>>,
+    from: usize,
+    to: usize,
+    ended: bool,
+}
+
+impl<S: Stream> Link<S> {
+    /// A link over a connection on which the handshake is over.
+    ///
+    /// # Errors
+    /// Where the system has no handle left.
+    pub fn new(stream: S, session: Session) -> io::Result<Self> {
+        let Session { ciphers, sent, received } = session;
+        let sending = Sending { stream: stream.try_clone()?, sent, frame: vec![0; LENGTH + LARGEST + TAG] };
+        let receiving = Receiving {
+            stream: BufReader::with_capacity(2 * (LENGTH + LARGEST + TAG), stream.try_clone()?),
+            received,
+            sealed: vec![0; LARGEST + TAG],
+            plain: Zeroizing::new(vec![0; LARGEST + TAG]),
+            from: 0,
+            to: 0,
+            ended: false,
+        };
+        Ok(Link(Arc::new(Ends {
+            stream,
+            ciphers,
+            sending: Mutex::new(sending),
+            receiving: Mutex::new(receiving),
+        })))
+    }
+
+    /// The connection beneath.
+    pub(in crate::runtime) fn stream(&self) -> &S {
+        &self.0.stream
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<S: Stream> Sending<S> {
+    fn send(&mut self, ciphers: &StatelessTransportState, plain: &[u8]) -> io::Result<()> {
+        let length = seal(ciphers, &mut self.sent, plain, &mut self.frame)?;
+        self.stream.write_all(&self.frame[..length])
+    }
+}
+
+impl<S: Stream> Receiving<S> {
+    /// Reads the next frame.
+    fn receive(&mut self, ciphers: &StatelessTransportState) -> io::Result<()> {
+        let mut length = [0; LENGTH];
+        self.stream.read_exact(&mut length)?;
+        let length = usize::from(u16::from_be_bytes(length));
+        let sealed = &mut self.sealed[..length];
+        self.stream.read_exact(sealed)?;
+        (self.from, self.to) = (0, open(ciphers, &mut self.received, sealed, &mut self.plain)?);
+        self.ended = self.to == 0;
+        Ok(())
+    }
+}
+
+impl<S: Stream> Read for Link<S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut receiving = locked(&self.0.receiving);
+        while receiving.from == receiving.to && !receiving.ended && !buffer.is_empty() {
+            receiving.receive(&self.0.ciphers)?;
+        }
+        let (from, to) = (receiving.from, receiving.to.min(receiving.from + buffer.len()));
+        buffer[..to - from].copy_from_slice(&receiving.plain[from..to]);
+        receiving.from = to;
+        Ok(to - from)
+    }
+}
+
+impl<S: Stream> Write for Link<S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let part = &bytes[..bytes.len().min(LARGEST)];
+        if !part.is_empty() {
+            locked(&self.0.sending).send(&self.0.ciphers, part)?;
+        }
+        Ok(part.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        locked(&self.0.sending).stream.flush()
+    }
+}
+
+impl<S: Stream> Stream for Link<S> {
+    fn try_clone(&self) -> io::Result<Self> {
+        Ok(Link(Arc::clone(&self.0)))
+    }
+
+    fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.0.stream.set_nonblocking(nonblocking)
+    }
+
+    fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        if how != Shutdown::Read {
+            locked(&self.0.sending).send(&self.0.ciphers, &[])?;
+        }
+        self.0.stream.shutdown(how)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{keys, sessions};
+    use super::*;
+    use std::io::ErrorKind;
+    use std::os::unix::net::UnixStream;
+
+    fn links() -> [Link<UnixStream>; 2] {
+        let [key, _] = keys();
+        let (a, b) = UnixStream::pair().unwrap();
+        let [calling, called] = sessions(&key);
+        [Link::new(a, calling).unwrap(), Link::new(b, called).unwrap()]
+    }
+
+    #[test]
+    fn a_link_carries_what_is_written_and_says_when_it_ends() {
+        let [mut a, mut b] = links();
+        let sent: Vec<u8> = (0..1_000_000u32).map(|at| (at % 251) as u8).collect();
+        let expected = sent.clone();
+        let writing = std::thread::spawn(move || {
+            a.write_all(b"").unwrap();
+            a.write_all(&sent).unwrap();
+            a.shutdown(Shutdown::Write).unwrap();
+            let mut back = Vec::new();
+            a.read_to_end(&mut back).unwrap();
+            back
+        });
+        let mut received = Vec::new();
+        b.read_to_end(&mut received).unwrap();
+        assert!(received == expected);
+        b.try_clone().unwrap().write_all(b"back").unwrap();
+        b.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(writing.join().unwrap(), b"back");
+    }
+
+    #[test]
+    fn a_link_that_is_cut_or_meddled_with_fails() {
+        let read = |meddle: fn(Vec<u8>) -> Vec<u8>| {
+            let [key, _] = keys();
+            let [calling, called] = sessions(&key);
+            let ((a, mut network), (mut out, b)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+            let mut a = Link::new(a, calling).unwrap();
+            [&b"one"[..], b"two"].iter().for_each(|part| a.write_all(part).unwrap());
+            a.shutdown(Shutdown::Write).unwrap();
+            let mut bytes = Vec::new();
+            network.read_to_end(&mut bytes).unwrap();
+            out.write_all(&meddle(bytes)).unwrap();
+            drop(out);
+            let mut received = Vec::new();
+            let ended = Link::new(b, called).unwrap().read_to_end(&mut received);
+            (received, ended.map_err(|error| error.kind()).err())
+        };
+        const FRAME: usize = LENGTH + 3 + TAG;
+        assert_eq!(read(|bytes| bytes), (b"onetwo".to_vec(), None));
+        let cut = Some(ErrorKind::UnexpectedEof);
+        assert_eq!(read(|bytes| bytes[..2 * FRAME].to_vec()), (b"onetwo".to_vec(), cut));
+        assert_eq!(read(|bytes| bytes[..FRAME + 5].to_vec()), (b"one".to_vec(), cut));
+        let forged = Some(ErrorKind::InvalidData);
+        let twice = |bytes: Vec<u8>| [&bytes[..FRAME], &bytes[..FRAME]].concat();
+        assert_eq!(read(twice), (b"one".to_vec(), forged));
+        let left_out = |bytes: Vec<u8>| bytes[FRAME..].to_vec();
+        assert_eq!(read(left_out), (vec![], forged));
+        let changed = |mut bytes: Vec<u8>| {
+            bytes[FRAME + LENGTH] ^= 1;
+            bytes
+        };
+        assert_eq!(read(changed), (b"one".to_vec(), forged));
+        assert_eq!(read(|_| vec![0; 40]), (vec![], forged), "frames without a tag");
+        assert_eq!(read(|_| vec![0xff; 40]), (vec![], cut));
+    }
+}

@@ -1,0 +1,438 @@
+//! Cluster bootstrap: how the processes of a run connect to each other before the dataflow starts.
+//!
+//! Every process calls those before it, each from a thread of its own, and is called by those after it. The called side is one
+//! loop over connections that never block, so a stranger who is slow or silent holds up nobody: a caller has five seconds for
+//! the handshake, and when too many wait the oldest is dropped. A caller without the key is dropped and counted. A
+//! process that is connected keeps its place. When it ends before all are connected, the others end at once.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sha2::{Digest, Sha256};
+use tracing::{info, warn};
+
+use super::cluster::{Cluster, ClusterError};
+use super::link::{Call, GREETING, Greeting, Link, NotOurs, SHORT_FRAME, Session, Verdict, answer};
+use crate::key::Key;
+use crate::source::{Control, connect, keep_alive};
+
+/// How long the handshake of one connection may take.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// Callers whose handshake is not over. One more pushes out the oldest.
+const CALLERS: usize = 64;
+
+/// How often the loop looks for a stop, and for processes that were reached.
+const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+
+/// The pauses between calls double from the first to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The links to all other processes, by their numbers.
+pub(super) type Links = Vec<Option<Link<TcpStream>>>;
+
+/// Connects to all other processes, unless the run is stopped before. `pipeline` identifies what is run.
+pub(super) fn meet(
+    cluster: &Cluster,
+    workers: usize,
+    pipeline: &[u8],
+    control: &Control,
+) -> Result<Links, ClusterError> {
+    let (process, processes) = (cluster.process, cluster.hosts.len());
+    let address = cluster.hosts.get(process).ok_or(ClusterError::Process { process, processes })?;
+    check_addresses(cluster)?;
+    let listener =
+        listen(address).map_err(|source| ClusterError::Listen { address: address.clone(), source })?;
+    let own = Greeting {
+        process: process as u32,
+        to: process as u32,
+        processes: processes as u32,
+        workers: workers as u32,
+        pipeline: Sha256::digest(pipeline).into(),
+    };
+    let (reached, calls) = channel();
+    let reasons = (0..process).map(|to| start_call(cluster, own, to, &reached)).collect::<Result<_, _>>()?;
+    let links = (0..processes).map(|_| None).collect();
+    let meeting = Meeting { cluster, control, own, links, callers: Vec::new(), dropped: 0, odd: None };
+    meeting.attend(&listener, &calls, reasons)
+}
+
+fn listen(address: &str) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn check_addresses(cluster: &Cluster) -> Result<(), ClusterError> {
+    for (second, address) in cluster.hosts.iter().enumerate() {
+        if let Some(first) = cluster.hosts[..second].iter().position(|other| other == address) {
+            return Err(ClusterError::SameAddress { first, second, address: address.clone() });
+        }
+        let local =
+            |mut found: std::vec::IntoIter<SocketAddr>| found.all(|address| address.ip().is_loopback());
+        if cluster.key.is_none() && !address.to_socket_addrs().is_ok_and(local) {
+            return Err(ClusterError::NoKey { address: address.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// In what another process differs from what it must be.
+fn difference(own: &Greeting, other: &Greeting) -> Option<&'static str> {
+    match () {
+        () if other.to != own.process => Some("is at another process's address"),
+        () if other.processes != own.processes => Some("is one of another number of processes"),
+        () if other.process >= own.processes => Some("has a number that no process has"),
+        () if other.workers != own.workers => Some("has another number of workers"),
+        () if other.pipeline != own.pipeline => Some("runs another pipeline"),
+        () => None,
+    }
+}
+
+/// Why a process was not reached yet, for as long as anybody wants to know.
+type Reason = Arc<Mutex<String>>;
+
+/// A process that was reached, or why it never will be.
+type Reached = (usize, Result<Link<TcpStream>, ClusterError>);
+
+/// Calls a process in a thread of its own, until it answers or the meeting is over.
+fn start_call(
+    cluster: &Cluster,
+    own: Greeting,
+    to: usize,
+    reached: &Sender<Reached>,
+) -> Result<Reason, ClusterError> {
+    let reason = Reason::default();
+    let wanted = Arc::downgrade(&reason);
+    let (address, key, reached) = (cluster.hosts[to].clone(), cluster.key.clone(), reached.clone());
+    thread::Builder::new()
+        .name(format!("call-{to}"))
+        .spawn(move || {
+            if let Some(result) = call(&address, key.as_ref(), Greeting { to: to as u32, ..own }, &wanted) {
+                // A meeting that is over wants no more links.
+                let _ = reached.send((to, result));
+            }
+        })
+        .map_err(ClusterError::Network)?;
+    Ok(reason)
+}
+
+fn call(
+    address: &str,
+    key: Option<&Key>,
+    own: Greeting,
+    wanted: &Weak<Mutex<String>>,
+) -> Option<Result<Link<TcpStream>, ClusterError>> {
+    let mut pause = FIRST_PAUSE;
+    while wanted.strong_count() > 0 {
+        match attempt(address, key, &own) {
+            Ok(done) => return Some(done),
+            Err(error) => {
+                *wanted.upgrade()?.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
+            }
+        }
+        thread::sleep(pause);
+        pause = LONGEST_PAUSE.min(2 * pause);
+    }
+    None
+}
+
+/// One call. An error is worth another attempt.
+fn attempt(
+    address: &str,
+    key: Option<&Key>,
+    own: &Greeting,
+) -> io::Result<Result<Link<TcpStream>, ClusterError>> {
+    let process = own.to as usize;
+    // Within a time, for a machine that is not there yet may not even refuse.
+    let mut stream = connect(address)?;
+    if key.is_none() && !stream.peer_addr()?.ip().is_loopback() {
+        return Ok(Err(ClusterError::NoKey { address: address.into() }));
+    }
+    let deadline = Instant::now() + HANDSHAKE;
+    stream.set_write_timeout(Some(HANDSHAKE))?;
+    let (call, greeting) = Call::begin(key, own)?;
+    stream.write_all(&greeting)?;
+    let answer = read_until(&mut stream, deadline).map_err(|error| match error.kind() {
+        ErrorKind::UnexpectedEof => {
+            io::Error::other("it does not take our greeting: do both have the same key and version?")
+        }
+        _ => error,
+    })?;
+    let (other, mut session) = call.answered(&answer)?;
+    stream.write_all(&session.seal(0)?)?;
+    let difference = match other.process {
+        number if number != own.to => Some("is at another process's address"),
+        _ => difference(own, &other),
+    };
+    if let Some(difference) = difference {
+        return Ok(Err(ClusterError::Different { process, difference }));
+    }
+    let verdict = session.open(&read_until(&mut stream, deadline)?)?;
+    match Verdict::of(verdict) {
+        Some(Verdict::Welcome) => {}
+        Some(Verdict::Taken) => return Ok(Err(ClusterError::Taken { process })),
+        Some(Verdict::Different) => {
+            let difference = "finds that this process differs from it";
+            return Ok(Err(ClusterError::Different { process, difference }));
+        }
+        None => return Err(NotOurs.into()),
+    }
+    info!(process, address, "another process was reached");
+    settle(stream, session).map(Ok)
+}
+
+/// Reads N bytes, however they come, before a deadline.
+fn read_until<const N: usize>(stream: &mut TcpStream, deadline: Instant) -> io::Result<[u8; N]> {
+    let (mut bytes, mut filled) = ([0; N], 0);
+    while filled < N {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut bytes[filled..]) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bytes)
+}
+
+/// A link over a connection whose handshake is over.
+fn settle(stream: TcpStream, session: Session) -> io::Result<Link<TcpStream>> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(None)?;
+    stream.set_write_timeout(None)?;
+    stream.set_nodelay(true)?;
+    keep_alive(&stream)?;
+    Link::new(stream, session)
+}
+
+/// The called side.
+struct Meeting<'a> {
+    cluster: &'a Cluster,
+    control: &'a Control,
+    own: Greeting,
+    links: Links,
+    callers: Vec<Caller>,
+    dropped: u64,
+    /// In what the last process differed that was dropped for it.
+    odd: Option<&'static str>,
+}
+
+impl Meeting<'_> {
+    /// Waits until all processes are connected.
+    fn attend(
+        mut self,
+        listener: &TcpListener,
+        calls: &Receiver<Reached>,
+        reasons: Vec<Reason>,
+    ) -> Result<Links, ClusterError> {
+        let deadline = Instant::now() + self.cluster.patience;
+        loop {
+            for (process, reached) in calls.try_iter() {
+                self.links[process] = Some(reached?);
+            }
+            let is_missing =
+                |process: &usize| *process != self.cluster.process && self.links[*process].is_none();
+            let missing: Vec<usize> = (0..self.links.len()).filter(is_missing).collect();
+            let Some(&first) = missing.first() else { return Ok(self.links) };
+            if self.control.is_stopped() {
+                return Err(ClusterError::Stopped);
+            }
+            if Instant::now() >= deadline {
+                return Err(self.absent(first, missing.len(), &reasons));
+            }
+            self.wait(listener)?;
+            self.accept(listener);
+            self.hear()?;
+        }
+    }
+
+    fn absent(&self, process: usize, missing: usize, reasons: &[Reason]) -> ClusterError {
+        let seconds = self.cluster.patience.as_secs();
+        let Some(reason) = reasons.get(process) else {
+            let reason = match (self.odd, self.dropped) {
+                (Some(difference), _) => format!("one that called {difference}"),
+                (None, 0) => "nobody called".into(),
+                (None, dropped) => {
+                    format!("{dropped} callers were dropped: do all have the same key and version?")
+                }
+            };
+            return ClusterError::Missing { missing, seconds, reason };
+        };
+        let reason = reason.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let address = self.cluster.hosts[process].clone();
+        ClusterError::Unreached { process, address, seconds, reason }
+    }
+
+    /// Waits until somebody calls or says something, but not for long. A connected process that has ended is an error.
+    fn wait(&self, listener: &TcpListener) -> Result<(), ClusterError> {
+        let linked: Vec<(usize, &TcpStream)> = (0..self.links.len())
+            .filter_map(|process| Some((process, self.links[process].as_ref()?.stream())))
+            .collect();
+        let mut watched = vec![PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
+        // What a connected process sends waits for the dataflow; only its end is news.
+        watched.extend(
+            linked.iter().map(|(_, stream)| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::RDHUP)),
+        );
+        let callers = self.callers.iter().map(|caller| caller.stream.as_fd());
+        watched.extend(callers.map(|caller| PollFd::from_borrowed_fd(caller, PollFlags::IN)));
+        match poll(&mut watched, Some(&GLANCE)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(ClusterError::Network(error.into())),
+        }
+        let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let gone = linked.iter().zip(&watched[1..]).find(|(_, watched)| watched.revents().intersects(ended));
+        gone.map_or(Ok(()), |(&(process, _), _)| Err(ClusterError::Gone { process }))
+    }
+
+    /// Takes those who call.
+    fn accept(&mut self, listener: &TcpListener) {
+        for _ in 0..CALLERS {
+            match listener.accept() {
+                Ok((stream, address)) => {
+                    if stream.set_nonblocking(true).is_ok() && stream.set_nodelay(true).is_ok() {
+                        self.callers.push(Caller::new(stream, address));
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                // A caller that has gone again, or no descriptor left: those that wait will free some.
+                Err(_) => return thread::sleep(FIRST_PAUSE),
+            }
+            if self.callers.len() > CALLERS {
+                let oldest = self.callers.remove(0);
+                self.drop_caller(&oldest, "too many wait");
+            }
+        }
+    }
+
+    /// Hears those who have called.
+    fn hear(&mut self) -> Result<(), ClusterError> {
+        let mut waiting = Vec::new();
+        for mut caller in std::mem::take(&mut self.callers) {
+            match caller.hear(self.cluster.key.as_ref(), &self.own) {
+                Ok(None) if caller.since.elapsed() < HANDSHAKE => waiting.push(caller),
+                Ok(None) => self.drop_caller(&caller, "it took too long"),
+                Ok(Some((greeting, session))) => self.judge(caller, greeting, session)?,
+                Err(reason) => self.drop_caller(&caller, reason),
+            }
+        }
+        self.callers = waiting;
+        Ok(())
+    }
+
+    /// Connects a process that has the key, if it is one of us and new.
+    fn judge(&mut self, caller: Caller, other: Greeting, mut session: Session) -> Result<(), ClusterError> {
+        let process = other.process as usize;
+        let expected = self.own.process < other.process;
+        let difference = difference(&self.own, &other).or((!expected).then_some("calls a process after it"));
+        let verdict = match difference {
+            Some(_) => Verdict::Different,
+            None if self.links[process].is_some() => Verdict::Taken,
+            None => Verdict::Welcome,
+        };
+        let said = session.seal(verdict as u8).map_err(io::Error::from);
+        let said = said.and_then(|frame| (&caller.stream).write_all(&frame));
+        match (verdict, difference) {
+            (Verdict::Welcome, _) => {
+                let address = caller.address;
+                match said.and_then(|()| settle(caller.stream, session)) {
+                    Ok(link) => {
+                        info!(process, "another process has called");
+                        self.links[process] = Some(link);
+                    }
+                    Err(error) => warn!(%address, %error, "a process that called was lost again"),
+                }
+            }
+            (_, Some(difference)) if self.cluster.key.is_some() => {
+                return Err(ClusterError::Different { process, difference });
+            }
+            // Without a key it may be anybody.
+            (_, Some(difference)) => {
+                self.odd = Some(difference);
+                self.drop_caller(&caller, difference);
+            }
+            (_, None) => self.drop_caller(&caller, "its number is taken"),
+        }
+        Ok(())
+    }
+
+    /// Counts a caller that is dropped, and says so at 1, 2, 4, 8 … of them: nobody can fill a log by calling.
+    fn drop_caller(&mut self, caller: &Caller, reason: &str) {
+        self.dropped += 1;
+        if self.dropped.is_power_of_two() {
+            let (dropped, address) = (self.dropped, caller.address);
+            self.control.notice(&format!(
+                "{dropped} callers that are no process of this cluster were dropped; the last came from {address}: {reason}"
+            ));
+        }
+    }
+}
+
+/// A connection whose handshake is not over.
+struct Caller {
+    stream: TcpStream,
+    address: SocketAddr,
+    since: Instant,
+    /// What has come of the next message.
+    heard: [u8; GREETING],
+    filled: usize,
+    /// Once its greeting has been answered.
+    answered: Option<(Greeting, Session)>,
+}
+
+impl Caller {
+    fn new(stream: TcpStream, address: SocketAddr) -> Self {
+        Caller { stream, address, since: Instant::now(), heard: [0; GREETING], filled: 0, answered: None }
+    }
+
+    /// Hears what has come: who calls, once that is proven; or why the caller is dropped.
+    fn hear(
+        &mut self,
+        key: Option<&Key>,
+        own: &Greeting,
+    ) -> Result<Option<(Greeting, Session)>, &'static str> {
+        loop {
+            let length = if self.answered.is_some() { SHORT_FRAME } else { GREETING };
+            match self.stream.read(&mut self.heard[self.filled..length]) {
+                Ok(0) => return Err("it hung up"),
+                Ok(read) => self.filled += read,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Err("its connection failed"),
+            }
+            if self.filled < length {
+                continue;
+            }
+            self.filled = 0;
+            let no_key = |NotOurs| "it does not have the key";
+            match (self.answered.take(), self.heard.first_chunk::<SHORT_FRAME>()) {
+                (Some((greeting, mut session)), Some(frame)) => {
+                    session.open(frame).map_err(no_key)?;
+                    return Ok(Some((greeting, session)));
+                }
+                _ => {
+                    let reply = |caller: &Greeting| Greeting { to: caller.process, ..*own };
+                    let (greeting, answer, session) = answer(key, &self.heard, reply).map_err(no_key)?;
+                    self.stream.write_all(&answer).map_err(|_| "its connection failed")?;
+                    self.answered = Some((greeting, session));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "meeting_tests.rs"]
+mod tests;

@@ -1,0 +1,178 @@
+//! Processes that meet, and those that do not.
+
+use super::*;
+use std::iter;
+use std::thread::JoinHandle;
+
+fn free_addresses(number: usize) -> Vec<String> {
+    let listeners: Vec<_> = (0..number).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
+}
+
+fn key() -> Key {
+    Key::create(&tempfile::tempdir().unwrap().path().join("key")).unwrap()
+}
+
+fn cluster(process: usize, hosts: &[String], key: Option<&Key>, seconds: u64) -> Cluster {
+    let (hosts, key, patience) = (hosts.to_vec(), key.cloned(), Duration::from_secs(seconds));
+    Cluster { process, hosts, key, patience, on_fault: |reason| panic!("{reason}") }
+}
+
+/// A process in a thread of its own.
+struct Started(JoinHandle<Result<Links, String>>);
+
+fn start(cluster: Cluster, workers: usize, pipeline: &'static [u8]) -> Started {
+    Started(thread::spawn(move || {
+        meet(&cluster, workers, pipeline, &Control::new()).map_err(|error| error.to_string())
+    }))
+}
+
+impl Started {
+    fn error(self) -> String {
+        self.0.join().unwrap().map(|_| ()).unwrap_err()
+    }
+}
+
+/// To how many others each is connected. All keep their links until the last one has them.
+fn ends(processes: impl IntoIterator<Item = Started>) -> Vec<Result<usize, String>> {
+    let ended: Vec<_> = processes.into_iter().map(|process| process.0.join().unwrap()).collect();
+    ended.into_iter().map(|links| Ok(links?.iter().flatten().count())).collect()
+}
+
+fn connect_all(
+    key: Option<&Key>,
+    pipelines: &[&'static [u8]],
+    workers: &[usize],
+) -> Vec<Result<usize, String>> {
+    let hosts = free_addresses(pipelines.len());
+    let threads: Vec<_> = (0..hosts.len())
+        .map(|process| start(cluster(process, &hosts, key, 2), workers[process], pipelines[process]))
+        .collect();
+    ends(threads)
+}
+
+#[test]
+fn processes_with_one_key_or_none_are_connected() {
+    for key in [None, Some(&key())] {
+        assert_eq!(connect_all(key, &[b"p".as_slice(); 3], &[2; 3]), [Ok(2), Ok(2), Ok(2)]);
+    }
+}
+
+#[test]
+fn processes_that_run_something_else_are_refused() {
+    for (pipelines, workers, expected) in [
+        ([b"p".as_slice(), b"q"], [1, 1], "runs another pipeline"),
+        ([b"p", b"p"], [1, 2], "has another number of workers"),
+    ] {
+        for key in [None, Some(&key())] {
+            let results = connect_all(key, &pipelines, &workers);
+            assert!(
+                results.iter().all(|result| result.as_ref().is_err_and(|error| error.contains(expected))),
+                "{results:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_process_with_another_key_or_none_is_dropped() {
+    let (ours, theirs) = (key(), key());
+    for wrong in [None, Some(&theirs)] {
+        let hosts = free_addresses(2);
+        let called = start(cluster(0, &hosts, Some(&ours), 2), 1, b"p");
+        let caller = start(cluster(1, &hosts, wrong, 1), 1, b"p");
+        let error = caller.error();
+        assert!(error.contains("same key"), "{error}");
+        let error = called.error();
+        assert!(error.contains("callers were dropped"), "{error}");
+    }
+}
+
+/// The link of a process 2 of three that calls process 0.
+fn called_by_the_third(hosts: &[String], key: &Key) -> Result<Link<TcpStream>, ClusterError> {
+    let pipeline = Sha256::digest(b"p").into();
+    let own = Greeting { process: 2, to: 0, processes: 3, workers: 1, pipeline };
+    loop {
+        match attempt(&hosts[0], Some(key), &own) {
+            Ok(done) => return done,
+            Err(_) => thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+#[test]
+fn a_process_that_is_connected_keeps_its_place_and_all_hear_at_once_when_it_ends() {
+    let (hosts, key) = (free_addresses(3), key());
+    let called = start(cluster(0, &hosts, Some(&key), 600), 1, b"p");
+    let link = called_by_the_third(&hosts, &key).unwrap();
+    for _ in 0..3 {
+        let second = called_by_the_third(&hosts, &key).map(|_| ());
+        assert!(matches!(second, Err(ClusterError::Taken { process: 0 })), "{second:?}");
+    }
+    assert!(!called.0.is_finished(), "it waits for process 1");
+    drop(link);
+    let error = called.error();
+    assert!(error.contains("process 2 has ended"), "{error}");
+}
+
+#[test]
+fn addresses_that_others_can_reach_need_a_key() {
+    for address in ["0.0.0.0:0", "192.0.2.1:2101", "[::]:2101"] {
+        let hosts = [address.to_owned(), "127.0.0.1:2102".into()];
+        for process in [0, 1] {
+            let error = start(cluster(process, &hosts, None, 600), 1, b"p").error();
+            assert!(error.contains("hushflow key") && error.contains(address), "{error}");
+        }
+    }
+}
+
+#[test]
+fn whoever_stays_away_is_named() {
+    let hosts = free_addresses(2);
+    let connect = |process| start(cluster(process, &hosts, None, 1), 1, b"p").error();
+    let error = connect(1);
+    assert!(error.contains("process 0 was not reached"), "{error}");
+    let error = connect(0);
+    assert!(error.contains("1 of the processes after this one"), "{error}");
+    let error = connect(2);
+    assert!(error.contains("process 2 of 2"), "{error}");
+}
+
+#[test]
+fn strangers_hold_up_nobody() {
+    for key in [None, Some(&key())] {
+        let hosts = free_addresses(2);
+        let called = start(cluster(0, &hosts, key, 60), 1, b"p");
+        let connect = || iter::repeat_with(|| TcpStream::connect(&hosts[0])).find_map(Result::ok).unwrap();
+        // More that say nothing than may wait, and some that say something.
+        let silent: Vec<_> = (0..2 * CALLERS).map(|_| connect()).collect();
+        for says in [&b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"[..], &[0; 24], &[0xff; 1000]] {
+            let _ = connect().write_all(says);
+        }
+        let plain = [b"hushflow".as_slice(), &1u32.to_le_bytes(), &[1, 0, 0, 0, 1, 0, 0, 0, 9, 9, 9, 9]];
+        connect().write_all(&plain.concat()).unwrap();
+        let begun = Instant::now();
+        let caller = start(cluster(1, &hosts, key, 60), 1, b"p");
+        assert_eq!(ends([called, caller]), [Ok(1), Ok(1)]);
+        assert!(begun.elapsed() < Duration::from_secs(30), "nobody waited for the strangers");
+        drop(silent);
+    }
+}
+
+#[test]
+fn one_address_is_not_that_of_two() {
+    let hosts = ["127.0.0.1:1".to_owned(), "127.0.0.1:2".into(), "127.0.0.1:1".into()];
+    let error = start(cluster(0, &hosts, None, 60), 1, b"p").error();
+    assert!(error.contains("processes 0 and 2 are both at 127.0.0.1:1"), "{error}");
+}
+
+#[test]
+fn a_stop_ends_the_wait_for_the_others() {
+    let hosts = free_addresses(2);
+    let control = Control::new();
+    control.stop();
+    for process in [0, 1] {
+        let cluster = cluster(process, &hosts, None, 600);
+        assert!(matches!(meet(&cluster, 1, b"p", &control), Err(ClusterError::Stopped)));
+    }
+}
