@@ -11,10 +11,10 @@ use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError, MomentMecha
 use hushflow_mechanism::moments::{ClipError, Clipper, Layout};
 use hushflow_mechanism::release::Shards;
 use hushflow_mechanism::strategy::{Chosen, MatrixError, Strategy, StrategyError, build_chosen};
-use hushflow_mechanism::view::View;
+use hushflow_mechanism::view::{View, ViewNoise};
 use hushflow_mechanism::workload::Workload;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use thiserror::Error;
 
 use crate::estimates::Estimator;
@@ -110,6 +110,8 @@ pub struct Publication {
     calibration: Calibration,
     clipper: Arc<Clipper>,
     mechanism: Arc<MatrixMechanism>,
+    /// Noise levels of the views that there are, which views of one workload share.
+    levels: Arc<Mutex<Vec<Weak<ViewNoise>>>>,
 }
 
 impl Publication {
@@ -185,7 +187,8 @@ impl Publication {
         let bounds: Vec<_> = parameters.columns.iter().map(|column| (column.lower, column.upper)).collect();
         let clipper = Clipper::new(&bounds, parameters.privacy.clip_norm)?;
         let clipper = Arc::new(mechanism.moments().clipper(clipper)?);
-        Ok(Publication { parameters, private, calibration, clipper, mechanism: Arc::new(mechanism) })
+        let (mechanism, levels) = (Arc::new(mechanism), Arc::default());
+        Ok(Publication { parameters, private, calibration, clipper, mechanism, levels })
     }
 
     /// The header of this publication's log.
@@ -267,7 +270,21 @@ impl Publication {
 
     /// A view from the first epoch on.
     pub fn view(&self, workload: &Workload) -> View {
-        View::new(&self.mechanism, workload, self.keys(), self.horizon())
+        View::sharing(&self.mechanism, &self.levels(workload), self.keys())
+    }
+
+    /// Noise levels of a workload, which all its views share for as long as one of them or this value lives.
+    pub fn levels(&self, workload: &Workload) -> Arc<ViewNoise> {
+        let mut known = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|levels| levels.strong_count() > 0);
+        if let Some(found) =
+            known.iter().filter_map(Weak::upgrade).find(|levels| levels.workload() == workload)
+        {
+            return found;
+        }
+        let levels = Arc::new(ViewNoise::new(&self.mechanism, workload, self.horizon()));
+        known.push(Arc::downgrade(&levels));
+        levels
     }
 
     /// A density in the units of the columns.

@@ -5,10 +5,12 @@
 //! view `A x̂` has noise `(AC⁻¹Z)_t`, whose standard deviation at epoch t is that of one coordinate of Z times
 //! `‖(AC⁻¹)_t‖`. Where only first moments are released (PP), second ones are squares of decoded increments: `squares`.
 
+mod noise;
 mod squares;
 #[cfg(test)]
 mod tests;
 
+pub use noise::ViewNoise;
 pub use squares::SquareBias;
 use squares::Squares;
 
@@ -16,8 +18,9 @@ use crate::estimate::debias::{MomentNoise, NoisyMoments};
 use crate::estimate::density::{Density, DensityError};
 use crate::mechanism::{MatrixMechanism, MomentDecoder};
 use crate::moments::Layout;
-use crate::strategy::{StepError, Strategy};
+use crate::strategy::StepError;
 use crate::workload::{Workload, WorkloadError, WorkloadState};
+use std::sync::Arc;
 use thiserror::Error;
 
 /// Why a view can't take a release.
@@ -112,9 +115,7 @@ pub struct View {
     units: Vec<f64>,
     /// Noise of one release, before decoding.
     noise: MomentNoise,
-    first_norms: Vec<f64>,
-    /// As those of first moments where there are none.
-    second_norms: Option<Vec<f64>>,
+    levels: Arc<ViewNoise>,
     decoder: MomentDecoder,
     squares: Option<Squares>,
     workload: WorkloadState,
@@ -125,15 +126,16 @@ pub struct View {
 impl View {
     /// The view of `workload` over releases of `mechanism`, for `horizon` epochs. Squares of epoch sums have no bias.
     pub fn new(mechanism: &MatrixMechanism, workload: &Workload, keys: u32, horizon: u64) -> Self {
+        Self::sharing(mechanism, &Arc::new(ViewNoise::new(mechanism, workload, horizon)), keys)
+    }
+
+    /// The view that `levels` are about, which it shares with others. They must have been made for this `mechanism`.
+    pub fn sharing(mechanism: &MatrixMechanism, levels: &Arc<ViewNoise>, keys: u32) -> Self {
         let (released, layout) = (mechanism.layout(), mechanism.moments().parameters().layout);
-        let strategies = mechanism.strategies();
         let noise = mechanism.moments().noise();
         let deviation = |place: usize| noise.get(place).map_or(0.0, |noise| noise.standard_deviation());
-        let norms =
-            |strategy: &dyn Strategy| strategy.decoder_row_norms(workload, horizon).collect::<Vec<_>>();
         let first = deviation(layout.first().start);
-        let squares = (layout != released)
-            .then(|| Squares::new(layout, strategies.first(), first, workload, keys, horizon));
+        let squares = (layout != released).then(|| Squares::new(layout, Arc::clone(levels), first, keys));
         let coordinates = keys as usize * released.coordinates();
         View {
             layout,
@@ -143,11 +145,10 @@ impl View {
                 first,
                 second: deviation(layout.second().start),
             },
-            first_norms: norms(strategies.first()),
-            second_norms: (!strategies.are_one()).then(|| norms(strategies.second())),
             decoder: mechanism.decoder(keys),
             squares,
-            workload: workload.state(keys as usize * layout.coordinates()),
+            workload: levels.workload().state(keys as usize * layout.coordinates()),
+            levels: Arc::clone(levels),
             released: vec![0.0; coordinates],
             decoded: vec![0.0; coordinates],
         }
@@ -203,9 +204,8 @@ impl View {
 
     /// Noise levels of released moments at an epoch, counted from 0.
     fn noise_of(&self, epoch: usize) -> Result<MomentNoise, ViewError> {
-        let past = ViewError::PastHorizon { horizon: self.first_norms.len() as u64 };
-        let first = *self.first_norms.get(epoch).ok_or(past)?;
-        let second = self.second_norms.as_ref().and_then(|norms| norms.get(epoch)).unwrap_or(&first);
+        let past = ViewError::PastHorizon { horizon: self.levels.horizon() };
+        let (first, second) = self.levels.at(epoch).ok_or(past)?;
         Ok(MomentNoise {
             count: self.noise.count * first,
             first: self.noise.first * first,

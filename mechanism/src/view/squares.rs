@@ -28,10 +28,11 @@
 //! estimate `‖û_i‖²/d − τ²Q_ii` of the squared entries: exact but for the estimate if C = I. Other strategies make
 //! neighbouring e_i cancel, so where sums of neighbouring epochs are alike it says too much.
 
+use super::noise::ViewNoise;
 use crate::moments::Layout;
-use crate::strategy::Strategy;
 use crate::workload::{Decay, Workload, WorkloadError, WorkloadState};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Whether squares of noisy sums keep the bias that the noise gives them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,56 +46,41 @@ pub enum SquareBias {
 }
 
 /// Weight of the epoch before in the workload that tells covariances of neighbouring epochs: its square can be neglected.
-const NEIGHBOUR_WEIGHT: f64 = 1e-4;
+pub(super) const NEIGHBOUR_WEIGHT: f64 = 1e-4;
 
 /// From decoded sums to their squares, for all keys.
 pub(super) struct Squares {
     /// Of one key, with second moments.
     layout: Layout,
-    /// τ²Q_tt for every epoch.
-    variances: Vec<f64>,
-    /// τ²Q_(t,t−1) for every epoch.
-    covariances: Vec<f64>,
+    levels: Arc<ViewNoise>,
+    /// τ².
+    variance: f64,
     bias: SquareBias,
     increments: Vec<f64>,
     /// `A∘A` applied to both parts of the variance, the one that all keys share in front.
     noise: Vec<(f64, WorkloadState)>,
-    workload: Workload,
 }
 
 impl Squares {
-    /// `deviation` is τ in real units.
-    pub(super) fn new(
-        layout: Layout,
-        strategy: &dyn Strategy,
-        deviation: f64,
-        workload: &Workload,
-        keys: u32,
-        horizon: u64,
-    ) -> Self {
-        let variance = deviation * deviation;
-        let squares = |weight| {
-            strategy.decoder_row_norms(&fading(weight), horizon).map(move |norm| variance * norm * norm)
-        };
-        let variances: Vec<f64> = squares(f64::MIN_POSITIVE).collect();
-        // Row t of the fading workload is e_t + w·e_(t−1) + …, of variance Q_tt + 2w·Q_(t,t−1) + O(w²).
-        let covariance = |(both, alone): (f64, &f64)| (both - alone) / (2.0 * NEIGHBOUR_WEIGHT);
-        let covariances = squares(NEIGHBOUR_WEIGHT).zip(&variances).map(covariance).collect();
-        let terms = workload.squared_terms().into_iter();
+    /// Under the workload that `levels` are about; `deviation` is τ in real units.
+    pub(super) fn new(layout: Layout, levels: Arc<ViewNoise>, deviation: f64, keys: u32) -> Self {
+        let terms = levels.workload().squared_terms().into_iter();
         Self {
             layout,
-            variances,
-            covariances,
+            variance: deviation * deviation,
             bias: SquareBias::Removed,
             increments: vec![0.0; keys as usize * layout.coordinates()],
             noise: terms.map(|(weight, term)| (weight, term.state(1 + keys as usize))).collect(),
-            workload: workload.clone(),
+            levels,
         }
     }
 
-    /// τ²Q_tt and τ²Q_(t,t−1) of an epoch, counted from 0.
-    pub(super) fn of_epoch(&self, epoch: usize) -> (f64, f64) {
-        (self.variances[epoch], self.covariances[epoch])
+    /// τ²Q_tt and τ²Q_(t,t−1) of an epoch, counted from 0; none past the last.
+    pub(super) fn of_epoch(&self, epoch: usize) -> Option<(f64, f64)> {
+        let norms = self.levels.of_increments(epoch)?;
+        let [alone, both] = norms.map(|norm| self.variance * norm * norm);
+        // Row t of the fading workload is e_t + w·e_(t−1) + …, of variance Q_tt + 2w·Q_(t,t−1) + O(w²).
+        Some((alone, (both - alone) / (2.0 * NEIGHBOUR_WEIGHT)))
     }
 
     pub(super) fn set_bias(&mut self, bias: SquareBias) {
@@ -113,7 +99,8 @@ impl Squares {
         decoded: &[f64],
     ) -> Result<(&[f64], Vec<f64>), WorkloadError> {
         let (layout, narrow) = (self.layout, self.layout.without_second());
-        let (variance, covariance) = self.of_epoch(epoch);
+        let horizon = self.levels.horizon();
+        let (variance, covariance) = self.of_epoch(epoch).ok_or(WorkloadError::PastHorizon { horizon })?;
         let removed = if self.bias == SquareBias::Removed { variance } else { 0.0 };
         let mut variances = vec![2.0 * variance * variance + 4.0 * covariance * covariance];
         let keys = decoded.chunks_exact(narrow.coordinates());
@@ -137,7 +124,7 @@ impl Squares {
             let terms = state.push(variances)?;
             sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum += *weight * term);
         }
-        let divisor = self.workload.row_divisor(epoch as u64 + 1);
+        let divisor = self.levels.workload().row_divisor(epoch as u64 + 1);
         let (shared, keys) = sums.split_first().unwrap_or((&0.0, &[]));
         Ok(keys.iter().map(|own| (shared.max(0.0) + own.max(0.0)).sqrt() / divisor).collect())
     }
@@ -145,6 +132,6 @@ impl Squares {
 
 /// The epoch itself, and the epochs before with powers of a small weight: every strategy tells row norms of this workload
 /// fast, for any horizon.
-fn fading(weight: f64) -> Workload {
+pub(super) fn fading(weight: f64) -> Workload {
     Decay::new(weight).map_or(Workload::Prefix, Workload::Exponential)
 }

@@ -7,7 +7,7 @@ use crate::noise::NoiseSource;
 use crate::release::{ReleaseShard, Shards};
 use crate::sensitivity::Neighbours;
 use crate::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer, PowerLawBuffer};
-use crate::strategy::{COEFFICIENT_BITS, Stamped, StrategyName, build};
+use crate::strategy::{COEFFICIENT_BITS, Stamped, Strategy, StrategyName, build};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -131,9 +131,12 @@ fn increments_have_the_covariance_of_the_inverse() {
         let name = strategy.name();
         let inverse = strategy.matrix(steps).unwrap().entries().try_inverse().unwrap();
         let expected = &inverse * inverse.transpose();
-        let squares = Squares::new(LAYOUT, strategy.as_ref(), 3.0, &Workload::Prefix, 1, steps);
+        let mechanism = MatrixMechanism::new(parameters(Method::Pp), strategy).unwrap();
+        let levels = Arc::new(ViewNoise::new(&mechanism, &Workload::Prefix, steps));
+        let squares = Squares::new(LAYOUT, levels, 3.0, 1);
+        assert_eq!(squares.of_epoch(steps as usize), None);
         for t in 0..steps as usize {
-            let (variance, covariance) = squares.of_epoch(t);
+            let (variance, covariance) = squares.of_epoch(t).unwrap();
             let (found, expected) = (variance / 9.0, [expected[(t, t)], expected[(t, t.max(1) - 1)]]);
             assert!(
                 (found - expected[0]).abs() <= 1e-9 * expected[0],
@@ -218,5 +221,30 @@ fn squares_are_unbiased_and_spread_as_told() {
             let ratio = told / variance;
             assert!(ratio > least && (ratio < 1.06 || least < 0.9), "{name:?} {epoch}: {ratio}");
         }
+    }
+}
+
+/// Levels are found in stretches, as far as they are asked for, once for all views; and are those of the whole horizon.
+#[test]
+fn levels_are_found_as_far_as_they_are_asked_for() {
+    let horizon = 10_000;
+    for (name, workload) in [
+        (StrategyName::SquareRoot, "prefix"),
+        (StrategyName::Identity, "window:5000"),
+        (StrategyName::SquareRoot, "average"),
+    ] {
+        let workload: Workload = workload.parse().unwrap();
+        let strategy = build(name, &workload, Some(horizon)).unwrap();
+        let whole: Vec<f64> = strategy.decoder_row_norms(&workload, horizon).collect();
+        let mechanism = mechanism(strategy);
+        let levels = Arc::new(ViewNoise::new(&mechanism, &workload, horizon));
+        let _views = [(); 10].map(|()| View::sharing(&mechanism, &levels, 1));
+        assert_eq!(levels.found(), 0);
+        for (epoch, found) in [(0, 4096), (4095, 4096), (4096, 8192), (100, 8192), (9999, 10_000)] {
+            let (first, second) = levels.at(epoch).unwrap();
+            assert!((first - whole[epoch]).abs() <= 1e-12 * whole[epoch], "{workload} {epoch}");
+            assert_eq!((first, levels.found()), (second, found), "{workload} {epoch}");
+        }
+        assert_eq!(levels.at(10_000), None);
     }
 }

@@ -1,0 +1,140 @@
+//! How much noise each epoch of a view has, found as far as somebody asks.
+//!
+//! A level is the norm of a row of a decoder. A horizon of ten million epochs has as many, and a view of the first thousand needs
+//! the first thousand. So they are found in stretches, each twice as long as all before it, and all views of one workload share
+//! what was found. Row t does not depend on how many rows are found with it, because strategies are causal.
+
+use super::squares::{NEIGHBOUR_WEIGHT, fading};
+use crate::mechanism::{MatrixMechanism, Strategies};
+use crate::workload::Workload;
+use std::sync::{Mutex, PoisonError};
+
+/// Rows that are found at first.
+const FIRST_STRETCH: u64 = 4096;
+
+/// Noise levels of a workload over releases, per unit of the noise of one release.
+///
+/// ```
+/// # use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters};
+/// # use hushflow_mechanism::moments::{Layout, SecondMoment};
+/// # use hushflow_mechanism::sensitivity::Neighbours;
+/// # use hushflow_mechanism::strategy::{StrategyName, build};
+/// # use hushflow_mechanism::view::{View, ViewNoise};
+/// # use hushflow_mechanism::workload::Workload;
+/// # let parameters = MomentParameters {
+/// #     method: Method::Jme,
+/// #     layout: Layout { dimension: 1, second: SecondMoment::Full },
+/// #     neighbours: Neighbours::ReplaceOneInPlace,
+/// #     clip_norm: 1.0,
+/// #     noise_multiplier: 1.0,
+/// #     second_moment_weight: None,
+/// #     count_weight: None,
+/// # };
+/// let horizon = 10_000_000;
+/// let strategy = build(StrategyName::Identity, &Workload::Prefix, Some(horizon))?;
+/// let mechanism = MatrixMechanism::new(parameters, strategy)?;
+/// let noise = std::sync::Arc::new(ViewNoise::new(&mechanism, &Workload::Prefix, horizon));
+/// let views = [(); 100].map(|()| View::sharing(&mechanism, &noise, 1));
+/// assert_eq!(noise.found(), 0, "nothing has been asked for");
+/// # drop(views);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ViewNoise {
+    workload: Workload,
+    horizon: u64,
+    first: Levels,
+    /// None where all moments go through one strategy.
+    second: Option<Levels>,
+    /// Of an epoch alone, and of it with a little of the one before, where squares of epoch sums need them.
+    increments: Option<[Levels; 2]>,
+}
+
+impl ViewNoise {
+    /// Of `workload` over releases of `mechanism`, for `horizon` epochs.
+    pub fn new(mechanism: &MatrixMechanism, workload: &Workload, horizon: u64) -> Self {
+        let strategies = mechanism.strategies();
+        let levels = |of, workload: &Workload| Levels::new(strategies, of, workload, horizon);
+        let squared = mechanism.layout() != mechanism.moments().parameters().layout;
+        Self {
+            workload: workload.clone(),
+            horizon,
+            first: levels(Of::First, workload),
+            second: (!strategies.are_one()).then(|| levels(Of::Second, workload)),
+            increments: squared.then(|| {
+                [f64::MIN_POSITIVE, NEIGHBOUR_WEIGHT].map(|weight| levels(Of::First, &fading(weight)))
+            }),
+        }
+    }
+
+    /// The workload.
+    pub fn workload(&self) -> &Workload {
+        &self.workload
+    }
+
+    /// The last epoch.
+    pub fn horizon(&self) -> u64 {
+        self.horizon
+    }
+
+    /// How many epochs' levels have been found.
+    pub fn found(&self) -> usize {
+        self.first.lock().len()
+    }
+
+    /// Those of first and second moments at an epoch, counted from 0; none past the last.
+    pub(super) fn at(&self, epoch: usize) -> Option<(f64, f64)> {
+        let first = self.first.at(epoch)?;
+        Some((first, self.second.as_ref().and_then(|second| second.at(epoch)).unwrap_or(first)))
+    }
+
+    /// Those of the increment at an epoch, counted from 0, and of it with [`NEIGHBOUR_WEIGHT`] times the one before.
+    pub(super) fn of_increments(&self, epoch: usize) -> Option<[f64; 2]> {
+        let [alone, both] = self.increments.as_ref()?;
+        Some([alone.at(epoch)?, both.at(epoch)?])
+    }
+}
+
+/// Which strategy.
+#[derive(Clone, Copy)]
+enum Of {
+    First,
+    Second,
+}
+
+/// Norms of the rows of one decoder, from the first one on.
+struct Levels {
+    strategies: Strategies,
+    of: Of,
+    workload: Workload,
+    horizon: u64,
+    found: Mutex<Vec<f64>>,
+}
+
+impl Levels {
+    fn new(strategies: &Strategies, of: Of, workload: &Workload, horizon: u64) -> Self {
+        let (strategies, workload) = (strategies.clone(), workload.clone());
+        Self { strategies, of, workload, horizon, found: Mutex::default() }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<f64>> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn at(&self, epoch: usize) -> Option<f64> {
+        let mut found = self.lock();
+        while found.len() <= epoch && (found.len() as u64) < self.horizon {
+            let known = found.len();
+            let wanted = FIRST_STRETCH.max(2 * known as u64).min(self.horizon);
+            let strategy = match self.of {
+                Of::First => self.strategies.first(),
+                Of::Second => self.strategies.second(),
+            };
+            found.extend(strategy.decoder_row_norms(&self.workload, wanted).skip(known));
+            if found.len() == known {
+                // The strategy or the workload ends before the horizon.
+                break;
+            }
+        }
+        found.get(epoch).copied()
+    }
+}
