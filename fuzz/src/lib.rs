@@ -5,6 +5,7 @@ pub mod brokers;
 mod framed;
 pub mod greeting;
 pub mod header;
+pub mod http;
 pub mod journal;
 pub mod ledger;
 pub mod pipeline;
@@ -22,6 +23,7 @@ pub const TARGETS: [(&str, Body); 10] = [
     ("csv", |input| rows::run("csv", input)),
     ("greeting", greeting::run),
     ("header", header::run),
+    ("http", http::run),
     ("journal", journal::run),
     ("ledger", ledger::run),
     ("ndjson", |input| rows::run("ndjson", input)),

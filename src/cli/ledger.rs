@@ -85,18 +85,28 @@ impl LedgerArguments {
     }
 }
 
-/// What everyone may know of the ledger that pays for a state directory; null where there is none.
+/// What everyone may know of the ledger that pays for a state directory; null where there is none. No path and no identity is
+/// part of it.
 pub(super) fn public_account(directory: &Path) -> Value {
-    let book = Book::open(directory).ok();
-    let account = |book: Book| {
+    const ACCOUNT: [&str; 6] = ["data_set", "entries", "composition", "problem", "budget", "left"];
+    const ENTRY: [&str; 9] =
+        ["started", "pipeline", "method", "unit", "neighbours", "epsilon", "delta", "epochs", "private"];
+    let Ok(book) = Book::open(directory) else { return Value::Null };
+    let mut account = {
         let adjacency = book.ledger.adjacency();
         Account::of(book, adjacency, None).json()
     };
-    let mut account = book.map_or(Value::Null, account);
-    if let Value::Object(account) = &mut account {
-        account.remove("directory");
-    }
+    only(&mut account, &ACCOUNT);
+    let entries = account["entries"].as_array_mut();
+    entries.into_iter().flatten().for_each(|entry| only(entry, &ENTRY));
     account
+}
+
+/// Leaves the fields of these names.
+fn only(object: &mut Value, names: &[&str]) {
+    if let Value::Object(fields) = object {
+        fields.retain(|name, _| names.contains(&name.as_str()));
+    }
 }
 
 /// A ledger and what follows from it.

@@ -73,9 +73,10 @@ pub(crate) struct TailArguments {
     /// Whether squares of noisy sums keep their bias, in a log of the method pp [default: debiased]
     #[arg(long, value_enum)]
     squares: Option<Squares>,
-    /// How epochs are weighted: prefix, average, exponential:β, window:k, momentum:β, adam:β
+    /// How epochs are weighted: prefix, average, exponential:β, window:k, momentum:β, adam:β. With --web it may be repeated: the
+    /// page begins with the first one, and offers them all and that of the log's release
     #[arg(long, default_value = "prefix")]
-    workload: Workload,
+    workload: Vec<Workload>,
     /// The first epoch to show
     #[arg(long, default_value_t = 1, value_name = "EPOCH")]
     since: u64,
@@ -125,9 +126,15 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
         let _ = writeln!(stderr(), "warning: not private: the noise of these releases was drawn from a seed");
     }
     let (estimate, squares) = choice(arguments, publication.parameters())?;
+    let [workload, others @ ..] = &arguments.workload[..] else {
+        return Err(CliError::usage("--workload: name one, such as prefix"));
+    };
+    if arguments.web.is_none() && !others.is_empty() {
+        return Err(CliError::usage("--workload: only a page (--web) offers several: name one"));
+    }
     let view = View {
         name: "tail".into(),
-        workload: arguments.workload.clone(),
+        workload: workload.clone(),
         estimate,
         squares,
         covariance: arguments.covariance,
@@ -139,7 +146,8 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
         total: arguments.total,
     };
     if let Some(address) = &arguments.web {
-        return web::serve(address, arguments.directory.clone(), reader, publication, view, &wanted);
+        let site = web::site(arguments.directory.clone(), publication, view, others, &wanted);
+        return web::serve(address, site, reader);
     }
     let projection = view.covariance;
     let mut moments = publication.view(&view.workload).with_square_bias(squares);

@@ -7,10 +7,15 @@
 //!                                            key=all is the total over keys
 //! ```
 //!
+//! Anybody may ask, so what a request costs is bounded: it names one of a few workloads that the page's owner chose, whose noise levels are
+//! found once, as far as the log goes; and whoever computes for a client has its [turn](crate::http::Turn).
+//!
 //! The number of an event is its epoch, so a browser that loses its connection goes on behind the last epoch that it has seen.
 //! Each connection reads the log for itself, as fast as its client takes what it gives. So there are no queues: a client that
-//! stalls holds up itself, and never another one or the run, which knows nothing of readers. Whoever comes late to a long log gets
-//! every so-many-th epoch of what has been, [`BACKLOG`] at most and the newest for sure, and from then on every one.
+//! stalls holds up itself, and never another one or the run, which knows nothing of readers. A client that comes late to a long log
+//! gets a subsampled backlog, [`BACKLOG`] epochs at most with the newest among them, and from then on every epoch.
+
+mod promise;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -22,13 +27,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hushflow_mechanism::epochs::Schedule;
-use hushflow_mechanism::view::{Moments, ViewError};
+use hushflow_mechanism::view::{Moments, View as Weighted, ViewError, ViewNoise};
 use hushflow_mechanism::workload::Workload;
 use hushflow_operators::Estimated;
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use crate::http::{Answer, Events, Request, Server, Status};
+use crate::http::{Answer, Events, Request, Server, Status, Turn};
 use crate::pipeline::View;
 use crate::publication::Publication;
 use crate::sink::{Format, Writer};
@@ -46,6 +51,9 @@ const LISTED_KEYS: u32 = 1000;
 /// How often a log is looked at.
 const INTERVAL: Duration = Duration::from_millis(50);
 
+/// Epochs, and bytes of events, that are computed for a client in one turn.
+const SLICE: (usize, usize) = (64, 256 << 10);
+
 /// How often a client hears that nothing has happened.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
@@ -59,8 +67,10 @@ pub struct Site {
     pub directory: PathBuf,
     /// What that log means.
     pub publication: Publication,
-    /// The view that the page begins with. Its workload may be chosen anew there.
+    /// The view that the page begins with.
     pub view: View,
+    /// The workloads that can be chosen beside that of the view.
+    pub workloads: Vec<Workload>,
     /// The key that the page begins with; the number after theirs for their total.
     pub key: u32,
     /// The account of the ledger that pays for the log, as `hushflow ledger --json` gives it; null where there is none.
@@ -84,8 +94,14 @@ impl Page {
         let page = Self { address: server.address(), published: Arc::clone(&published) };
         let shown = site.publication.keys() + u32::from(has_total(&site.publication));
         let names = (0..shown).map(|key| (site.publication.key_name(key).to_owned(), key));
-        let visit = Arc::new(Visit { names: names.collect(), site, published });
-        std::thread::spawn(move || server.serve(move |request| visit.answer(request)));
+        let mut workloads = vec![site.publication.levels(&site.view.workload)];
+        for workload in &site.workloads {
+            if !workloads.iter().any(|levels| levels.workload() == workload) {
+                workloads.push(site.publication.levels(workload));
+            }
+        }
+        let visit = Arc::new(Visit { names: names.collect(), workloads, site, published });
+        server.serve(move |request| visit.answer(request))?;
         Ok(page)
     }
 
@@ -110,6 +126,8 @@ fn has_total(publication: &Publication) -> bool {
 struct Visit {
     site: Site,
     names: HashMap<String, u32>,
+    /// Those that can be chosen, the view's first.
+    workloads: Vec<Arc<ViewNoise>>,
     published: Arc<AtomicU64>,
 }
 
@@ -145,6 +163,8 @@ impl Visit {
             "epsilon": parameters.privacy.epsilon,
             "delta": parameters.privacy.delta,
             "neighbours": parameters.privacy.neighbours,
+            "protects": promise::unit(parameters),
+            "guarantee": promise::guarantee(publication),
             "method": parameters.release.method,
             "strategy": publication.calibration().strategy.name.to_string(),
             "noise_multiplier": publication.calibration().noise_multiplier,
@@ -156,6 +176,7 @@ impl Visit {
             "start": start,
             "length": length,
             "view": { "key": publication.key_name(*key), "workload": view.workload.to_string() },
+            "workloads": self.offered(),
             "estimate": view.estimate,
             "projection": view.covariance.name(),
             "level": view.intervals.level,
@@ -166,6 +187,11 @@ impl Visit {
         })
     }
 
+    /// The workloads that can be chosen.
+    fn offered(&self) -> Vec<String> {
+        self.workloads.iter().map(|levels| levels.workload().to_string()).collect()
+    }
+
     /// What a client wants to follow, or why it can't.
     fn follower(self: &Arc<Self>, request: &Request) -> Result<Follower, String> {
         let Site { view, key, .. } = &self.site;
@@ -173,11 +199,19 @@ impl Visit {
             None => *key,
             Some(name) => *self.names.get(name).ok_or("no key of this log is called so")?,
         };
-        let workload = match request.get("workload") {
-            None => view.workload.clone(),
-            Some(text) => text.parse().map_err(|error| format!("workload: {error}"))?,
+        let refused = || {
+            let offered = self.offered().join(", ");
+            format!(
+                "workload: this page shows {offered}; `hushflow tail --web … --workload WORKLOAD` adds others"
+            )
         };
-        Ok(Follower { visit: Arc::clone(self), key, workload, seen: request.last_event.unwrap_or(0) })
+        let wanted = match request.get("workload") {
+            None => view.workload.clone(),
+            Some(text) => text.parse().map_err(|_| refused())?,
+        };
+        let levels = self.workloads.iter().find(|levels| *levels.workload() == wanted).ok_or_else(refused)?;
+        let (visit, levels) = (Arc::clone(self), Arc::clone(levels));
+        Ok(Follower { visit, key, levels, seen: request.last_event.unwrap_or(0) })
     }
 }
 
@@ -185,7 +219,7 @@ impl Visit {
 struct Follower {
     visit: Arc<Visit>,
     key: u32,
-    workload: Workload,
+    levels: Arc<ViewNoise>,
     /// The last epoch that it has seen.
     seen: u64,
 }
@@ -213,40 +247,107 @@ impl Follower {
     }
 
     fn try_follow(&self, events: &mut Events<'_>) -> Result<(), Lost> {
-        let Site { directory, publication, view, .. } = &self.visit.site;
-        let published = self.visit.published.load(Ordering::Relaxed);
-        let stride = published.saturating_sub(self.seen).div_ceil(BACKLOG).max(1);
-        let due = |epoch: u64| epoch > published || (epoch - self.seen).is_multiple_of(stride);
-        let mut reader = PublicReader::open(directory)?;
-        let mut moments = publication.view(&self.workload).with_square_bias(view.squares);
-        let mut totals = Totals::of(publication, self.key == publication.keys());
-        let mut lines = Lines::new(publication, View { workload: self.workload.clone(), ..view.clone() });
+        let horizon = self.visit.site.publication.horizon();
+        if self.seen >= horizon {
+            return Ok(());
+        }
+        let mut reading = {
+            let _turn = Turn::wait();
+            Reading::of(self)?
+        };
         let mut told = Instant::now();
         loop {
-            let mut skipped = None;
-            while let Some(release) = reader.next_frame()? {
-                let mut shown = moments.push(&release.values)?.filter_map(|line| totals.push(line));
-                let found = shown.find(|line| line.key == self.key);
-                let Some(found) = found.filter(|found| found.epoch > self.seen) else { continue };
-                if due(found.epoch) {
-                    events.send(found.epoch, lines.of(found, &release)?)?;
-                    (skipped, told) = (None, Instant::now());
-                } else {
-                    skipped = Some((found, release));
-                }
+            let slice = {
+                let _turn = Turn::wait();
+                reading.slice()?
+            };
+            for (epoch, line) in &slice.events {
+                events.send(*epoch, line)?;
+                told = Instant::now();
             }
-            if let Some((found, release)) = skipped {
-                events.send(found.epoch, lines.of(found, &release)?)?;
-            }
-            if moments.next_epoch() > publication.horizon() {
+            if reading.moments.next_epoch() > horizon {
                 return Ok(());
             }
             if told.elapsed() >= HEARTBEAT {
                 events.beat()?;
                 told = Instant::now();
             }
-            std::thread::sleep(INTERVAL);
+            if slice.is_all {
+                std::thread::sleep(INTERVAL);
+            }
         }
+    }
+}
+
+/// How far a client has come in the log.
+struct Reading<'a> {
+    follower: &'a Follower,
+    reader: PublicReader,
+    moments: Weighted,
+    totals: Totals,
+    lines: Lines,
+    /// The last epoch of the backlog, of which every `stride`-th is sent.
+    published: u64,
+    stride: u64,
+    /// The newest epoch that has been left out since one was sent.
+    skipped: Option<(Moments, ReleaseFrame)>,
+}
+
+/// What one turn has computed.
+struct Slice {
+    events: Vec<(u64, String)>,
+    /// There is nothing more in the log.
+    is_all: bool,
+}
+
+impl<'a> Reading<'a> {
+    fn of(follower: &'a Follower) -> Result<Self, Lost> {
+        let Follower { visit, key, levels, seen } = follower;
+        let Site { directory, publication, view, .. } = &visit.site;
+        let published = visit.published.load(Ordering::Relaxed);
+        let workload = levels.workload().clone();
+        Ok(Self {
+            follower,
+            reader: PublicReader::open(directory)?,
+            moments: publication.view(&workload).with_square_bias(view.squares),
+            totals: Totals::of(publication, *key == publication.keys()),
+            lines: Lines::new(publication, View { workload, ..view.clone() }),
+            published,
+            stride: published.saturating_sub(*seen).div_ceil(BACKLOG).max(1),
+            skipped: None,
+        })
+    }
+
+    /// Reads on in the log, but no more than a turn allows.
+    fn slice(&mut self) -> Result<Slice, Lost> {
+        let (key, seen) = (self.follower.key, self.follower.seen);
+        let (mut events, mut bytes) = (Vec::new(), 0);
+        for _ in 0..SLICE.0 {
+            if bytes >= SLICE.1 {
+                return Ok(Slice { events, is_all: false });
+            }
+            let Some(release) = self.reader.next_frame()? else {
+                if let Some((found, release)) = self.skipped.take() {
+                    events.push((found.epoch, self.lines.of(found, &release)?.to_owned()));
+                }
+                return Ok(Slice { events, is_all: true });
+            };
+            let totals = &mut self.totals;
+            let mut shown = self.moments.push(&release.values)?.filter_map(|line| totals.push(line));
+            let found = shown.find(|line| line.key == key);
+            let Some(found) = found.filter(|found| found.epoch > seen) else { continue };
+            let due = found.epoch > self.published || (found.epoch - seen).is_multiple_of(self.stride);
+            if due {
+                let epoch = found.epoch;
+                let line = self.lines.of(found, &release)?;
+                bytes += line.len();
+                events.push((epoch, line.to_owned()));
+                self.skipped = None;
+            } else {
+                self.skipped = Some((found, release));
+            }
+        }
+        Ok(Slice { events, is_all: false })
     }
 }
 

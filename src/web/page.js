@@ -405,13 +405,14 @@ function buildMatrix() {
 }
 
 function buildGuarantee() {
-  const { epsilon, delta, neighbours } = about;
-  $("guarantee").textContent = about.private
-    ? `All releases together, of every epoch and under every view, are (ε, δ) = (${epsilon}, ${delta})-differentially private ` +
-      `for ${neighbours} neighbours: streams that differ in what one record holds are hard to tell apart.`
-    : "Nothing: the noise was drawn from a seed.";
+  const { epsilon, delta, neighbours, protects } = about;
+  $("guarantee").textContent = about.guarantee;
+  const limits = protects.unit === "entity"
+    ? { "an entity": protects.column, "epochs of one, at most": protects.participations,
+      "epochs apart, at least": protects.min_separation, "records in each, at most": protects.records_per_epoch }
+    : {};
   const bounds = about.columns.map(({ name, lower, upper }) => `${name} ${lower} to ${upper}`).join(", ");
-  const facts = { ε: epsilon, δ: delta, neighbours, method: about.method, strategy: about.strategy,
+  const facts = { ε: epsilon, δ: delta, unit: protects.unit, ...limits, neighbours, method: about.method, strategy: about.strategy,
     "noise multiplier": bound(about.noise_multiplier), epochs: about.horizon, bounds, covariance: about.projection };
   for (const [name, value] of Object.entries(facts)) {
     const pair = document.createElement("div");
@@ -440,29 +441,27 @@ function buildControls() {
   const key = wanted.get("key") ?? about.view.key;
   if (about.keys.includes(key)) $("key").value = key;
   $("key-name").value = key;
-  const [name, parameter] = (wanted.get("workload") ?? about.view.workload).split(":");
-  if (![...$("workload").options].some((option) => option.value === name)) {
-    $("workload").append(new Option(about.view.workload, about.view.workload));
-    $("workload").value = about.view.workload;
-  } else {
-    $("workload").value = name;
-    if (name === "exponential" && parameter) $("decay").value = parameter;
-    if (name === "window" && parameter) $("length").value = parameter;
-  }
-  for (const input of ["key", "key-name", "workload", "decay", "length"]) $(input).addEventListener("change", connect);
+  $("workload").append(...about.workloads.map((workload) => new Option(weighting(workload), workload)));
+  const workload = wanted.get("workload") ?? about.view.workload;
+  $("workload").value = about.workloads.includes(workload) ? workload : about.view.workload;
+  for (const input of ["key", "key-name", "workload"]) $(input).addEventListener("change", connect);
   $("controls").addEventListener("submit", (event) => event.preventDefault());
+}
+
+/// A workload in words.
+function weighting(workload) {
+  const [name, parameter] = workload.split(":");
+  const words = { prefix: "all so far", average: "all so far, averaged",
+    exponential: `the recent ones most (exponential, β = ${parameter})`, window: `the last ${parameter} (window)` };
+  return words[name] ?? workload;
 }
 
 /// The view that the controls name.
 function chosen() {
   const workload = $("workload").value;
-  $("decay-label").hidden = workload !== "exponential";
-  $("length-label").hidden = workload !== "window";
   $("count-title").textContent = workload === "prefix" ? "records" : "weight";
-  const parameter = { exponential: $("decay"), window: $("length") }[workload];
-  if (parameter && !parameter.reportValidity()) return null;
   const key = $("key-name-label").hidden ? $("key").value : $("key-name").value;
-  return new URLSearchParams({ key, workload: parameter ? `${workload}:${parameter.value}` : workload });
+  return new URLSearchParams({ key, workload });
 }
 
 function status(state, text) {
@@ -472,7 +471,6 @@ function status(state, text) {
 
 function connect() {
   const view = chosen();
-  if (view === null) return;
   history.replaceState(null, "", `#${view}`);
   stream?.close();
   for (const chart of charts) chart.series.clear();

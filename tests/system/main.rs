@@ -6,7 +6,7 @@
 //! - What is published: `methods`, `windows`, `window_columns`, `entities`, `totals`, `training`, `workers`, `statistics`.
 //! - Sources: `input`, `parquet`, `growing`, `sockets`, `brokers`, `clocks`.
 //! - Kafka, which needs its feature: `kafka`.
-//! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `watching`, `web`.
+//! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `web`.
 //! - What survives what: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `links`, `ledger`, `spending`, `golden`,
 //!   `soak`, `seeds`.
 //! - The house itself: `secrecy`, `tidy`, `units`.
@@ -42,6 +42,7 @@ mod mean;
 mod methods;
 mod output;
 mod parquet;
+mod readers;
 mod recovery;
 mod reproduction;
 mod secrecy;

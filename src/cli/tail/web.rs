@@ -4,6 +4,7 @@ use std::io::{Write, stderr};
 use std::path::PathBuf;
 use std::thread::sleep;
 
+use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::View;
 use hushflow::publication::Publication;
 use hushflow::state::PublicReader;
@@ -12,21 +13,27 @@ use hushflow::web::{Page, Site};
 use super::super::{CliError, ledger};
 use super::INTERVAL;
 
-/// Serves the page for as long as the log can be read. The first of the wanted keys is shown first, or the total.
-pub(super) fn serve(
-    address: &str,
+/// The page of a log. The first of the wanted keys is shown first, or the total.
+pub(super) fn site(
     directory: PathBuf,
-    mut reader: PublicReader,
     publication: Publication,
     view: View,
+    others: &[Workload],
     wanted: &[u32],
-) -> Result<(), CliError> {
+) -> Site {
     let ledger = {
         let directory = directory.clone();
         Box::new(move || ledger::public_account(&directory))
     };
     let key = if view.total { publication.keys() } else { wanted.first().copied().unwrap_or(0) };
-    let page = Page::serve(Site { directory, publication, view, key, ledger }, address)?;
+    let released = &publication.parameters().release.workload;
+    let workloads = others.iter().chain([released]).cloned().collect();
+    Site { directory, publication, view, workloads, key, ledger }
+}
+
+/// Serves the page for as long as the log can be read.
+pub(super) fn serve(address: &str, site: Site, mut reader: PublicReader) -> Result<(), CliError> {
+    let page = Page::serve(site, address)?;
     let mut told = false;
     loop {
         while let Some(release) = reader.next_frame()? {

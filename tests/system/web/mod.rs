@@ -77,8 +77,11 @@ fn lines(state: &Path, arguments: &[&str]) -> Vec<String> {
 fn events_are_the_lines_of_tail_and_go_on_where_a_client_stopped() {
     let lab = Lab::new();
     let state = published(&lab);
-    let site = Site::of(&state, &["--level", "0.9", "--key", "k5"]);
-    for workload in ["prefix", "average", "exponential:0.75", "window:7", "momentum:0.5", "window:999999"] {
+    let workloads = ["prefix", "average", "exponential:0.75", "window:7", "momentum:0.5", "window:999999"];
+    let offered = workloads.iter().flat_map(|workload| ["--workload", workload]);
+    let site =
+        Site::of(&state, &[&["--level", "0.9", "--key", "k5"][..], &offered.collect::<Vec<_>>()].concat());
+    for workload in workloads {
         let expected = lines(&state, &["--level", "0.9", "--key", "k3", "--workload", workload]);
         let events = site.events(&format!("key=k3&workload={workload}"), "");
         assert_eq!(events.len(), 20);
@@ -114,7 +117,15 @@ fn the_page_says_what_is_promised_and_nothing_of_the_machine() {
     assert_eq!(about["private"], true);
     assert_eq!(about["horizon"], 20);
     assert_eq!(about["view"], json!({ "key": "k0", "workload": "window:3" }));
+    assert_eq!(about["workloads"], json!(["window:3", "prefix"]), "those of the command and of the release");
+    assert_eq!(about["protects"], json!({ "unit": "record" }));
+    let guarantee = about["guarantee"].as_str().expect("words");
+    assert!(
+        guarantee.contains("replace-one neighbours") && guarantee.contains("what one record holds"),
+        "{guarantee}"
+    );
     assert_eq!(about["ledger"]["entries"][0]["pipeline"], "stream");
+    assert!(about["ledger"]["entries"][0].get("identity").is_none());
     // Where there is a copy of the public log alone, there is no ledger.
     let copy = lab.path("copy");
     std::fs::create_dir(&copy).expect("a directory");
@@ -125,6 +136,38 @@ fn the_page_says_what_is_promised_and_nothing_of_the_machine() {
     for (path, kind) in [("/", "<!doctype html>"), ("/page.js", "//"), ("/page.css", ":root")] {
         assert!(site.get(path, "").1.starts_with(kind), "{path}");
     }
+}
+
+#[test]
+fn the_page_of_entities_speaks_of_entities() {
+    let lab = Lab::new();
+    lab.write("data.csv", "who,x\nann,0.5\nbob,0.25\nann,0.125\nbob,0\n");
+    let text = "name = 'visits'
+source.path = 'data.csv'
+columns = [{ name = 'x', lower = -1, upper = 1 }]
+entity = { column = 'who', participations = 3, min_separation = 2 }
+epochs = { records = 2, horizon = 8 }
+privacy = { epsilon = 1, delta = 1e-6, unit = 'entity' }
+release.strategy = 'identity'
+";
+    let (pipeline, state) = (lab.write("p.toml", text), lab.path("state"));
+    finish(&mut run(&pipeline, &state, 1)).succeeded();
+    let site = Site::of(&state, &[]);
+    let about: Value = serde_json::from_str(&site.get("/about", "").1).expect("JSON");
+    let unit = json!({ "unit": "entity", "column": "who", "participations": 3, "min_separation": 2, "records_per_epoch": 1 });
+    assert_eq!(about["protects"], unit);
+    let guarantee = about["guarantee"].as_str().expect("words");
+    for part in [
+        "(1, 0.000001)",
+        "entities",
+        "column who",
+        "at most 3 epochs",
+        "at least 2 epochs apart",
+        "1 record in each",
+    ] {
+        assert!(guarantee.contains(part), "{part:?} in {guarantee}");
+    }
+    assert!(!guarantee.contains("one record holds"), "{guarantee}");
 }
 
 #[test]
@@ -141,6 +184,7 @@ fn whoever_is_not_meant_is_refused() {
         ("/events?workload=window:0", "400"),
         ("/events?workload=matrix:/etc/passwd", "400"),
         ("/events?workload=exponential:2", "400"),
+        ("/events?workload=window:5", "400"),
         ("/events?key=%ff", "400"),
     ] {
         let (line, body) = site.get(path, "");
@@ -268,7 +312,9 @@ fn same(found: &Value, expected: &Value) -> bool {
 fn a_browser_shows_what_tail_says() {
     let lab = Lab::new();
     let state = published(&lab);
-    let site = Site::of(&state, &["--key", "k2"]);
+    let others = ["window:7", "exponential:0.75", "average"];
+    let offered = ["prefix"].iter().chain(&others).flat_map(|workload| ["--workload", workload]);
+    let site = Site::of(&state, &[&["--key", "k2"][..], &offered.collect::<Vec<_>>()].concat());
     let Some(mut browser) = Browser::open(&format!("http://{}/", site.address)) else { return };
     let ended = "$('status')?.dataset.state === 'ended' && $('epoch').dataset.epoch === '20'";
     let check = |browser: &mut Browser, key: &str, workload: &str| {
@@ -278,14 +324,9 @@ fn a_browser_shows_what_tail_says() {
         assert!(same(&found, &expected), "{key} {workload}:\n{found}\n{expected}");
     };
     check(&mut browser, "k2", "prefix");
-    for (key, name, parameter, workload) in [
-        ("k4", "window", "7", "window:7"),
-        ("k0", "exponential", "0.75", "exponential:0.75"),
-        ("k6", "average", "", "average"),
-    ] {
+    for (key, workload) in ["k4", "k0", "k6"].into_iter().zip(others) {
         browser.evaluate(&format!(
-            "$('epoch').dataset.epoch = ''; $('key').value = '{key}'; $('workload').value = '{name}';
-             for (const input of ['decay', 'length']) if ('{parameter}') $(input).value = '{parameter}';
+            "$('epoch').dataset.epoch = ''; $('key').value = '{key}'; $('workload').value = '{workload}';
              $('workload').dispatchEvent(new Event('change')); 1"
         ));
         check(&mut browser, key, workload);

@@ -1,0 +1,299 @@
+//! A small HTTP/1.1 server for pages and server-sent events (WHATWG HTML, section 9.2). Each connection has a thread, is answered
+//! once, and ends.
+//!
+//! Anybody may call, so nothing that a client does or leaves undone takes more than its share: the number of connections and their
+//! descriptors ([`places`]), memory (a request has at most 8 KiB), and time. A connection beyond the limit is refused by the
+//! thread that accepts it. Every step has a deadline that no byte extends: a request, an answer, each event.
+//!
+//! Servers of others were weighed. Small ones without a runtime bound neither connections nor time. Those on an asynchronous
+//! runtime leave both to the caller as well, and bring a hundred crates.
+
+mod places;
+mod request;
+
+use std::borrow::Cow;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+pub(crate) use places::Turn;
+use places::{Place, Places, yield_to_others};
+use request::{REQUEST_LIMIT, Refusal, host_of, parse};
+pub(crate) use request::{Request, Status};
+
+/// How long a request may take to arrive.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a client may take for a document, or for one event.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long what a client still sends is read after its answer.
+const LAST_PATIENCE: Duration = Duration::from_millis(200);
+
+/// How long nobody is accepted after it has failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Nothing but what this server itself gives is run, styled, shown or fetched.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
+     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Why nothing can be served.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum HttpError {
+    /// The address can't be listened at.
+    #[error("can't listen at {address}: {source}: name a free HOST:PORT, or port 0 for any that is free")]
+    Listen {
+        /// What was asked for.
+        address: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// No thread can be had.
+    #[error("can't serve {address}: {source}: let this user start more threads (ulimit -u)")]
+    Thread {
+        /// Where it would have been served.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// A socket that is listened at.
+pub(crate) struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    /// As it was asked for, without the port.
+    host: String,
+}
+
+/// Sends events, until there are no more or the client is gone.
+pub(crate) type Sender = Box<dyn FnOnce(&mut Events<'_>) -> io::Result<()>>;
+
+/// The answer to a request.
+pub(crate) enum Answer {
+    /// A document of this media type.
+    Document(&'static str, Cow<'static, str>),
+    /// Events, for as long as this sends them.
+    Events(Sender),
+    /// A status other than 200, and why.
+    Refused(Status, String),
+}
+
+impl Server {
+    /// Listens at `address`, `HOST:PORT`.
+    ///
+    /// # Errors
+    /// [`HttpError::Listen`].
+    pub(crate) fn bind(address: &str) -> Result<Self, HttpError> {
+        let listener = TcpListener::bind(address).and_then(|listener| Ok((listener.local_addr()?, listener)));
+        let (found, listener) =
+            listener.map_err(|source| HttpError::Listen { address: address.into(), source })?;
+        let host = host_of(address).to_ascii_lowercase();
+        Ok(Self { listener, address: found, host })
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers from now on, for as long as the process lives.
+    ///
+    /// # Errors
+    /// [`HttpError::Thread`].
+    pub(crate) fn serve(
+        self,
+        answer: impl Fn(&Request) -> Answer + Send + Sync + 'static,
+    ) -> Result<(), HttpError> {
+        let Server { listener, address, host } = self;
+        let places = Places::of_this_process();
+        let accept = move || accept(&listener, &places, &Arc::new((host, answer)));
+        let started = thread::Builder::new().name("http".into()).spawn(accept);
+        started.map(drop).map_err(|source| HttpError::Thread { address, source })
+    }
+}
+
+/// Gives each connection that has a place a thread, and refuses the others.
+fn accept<A>(listener: &TcpListener, places: &Places, site: &Arc<(String, A)>) -> !
+where
+    A: Fn(&Request) -> Answer + Send + Sync + 'static,
+{
+    yield_to_others();
+    loop {
+        let Ok((stream, _)) = listener.accept() else {
+            // Out of descriptors, most likely: let some connections end.
+            thread::sleep(ACCEPT_PAUSE);
+            continue;
+        };
+        let Some(place) = places.take() else {
+            refuse(stream);
+            continue;
+        };
+        let site = Arc::clone(site);
+        let converse = move || {
+            let (host, answer) = &*site;
+            // A client that goes away does not matter to the others.
+            let _ = converse(stream, &place, host, answer);
+        };
+        // Without a thread the connection is closed.
+        let _ = thread::Builder::new().name("http".into()).spawn(converse);
+    }
+}
+
+/// Refuses a connection without waiting for anything.
+fn refuse(stream: TcpStream) {
+    let mut answer = Vec::new();
+    let refused = "too many are connected: try again later\n";
+    let _ = stream
+        .set_nonblocking(true)
+        .and_then(|()| {
+            document(&mut answer, Status::Unavailable.line(), "text/plain; charset=utf-8", refused)
+        })
+        .and_then(|()| (&stream).write_all(&answer))
+        .and_then(|()| stream.shutdown(Shutdown::Write))
+        // A close with unread bytes would tear the answer away.
+        .and_then(|()| (&stream).read(&mut [0; 1024]));
+}
+
+/// A connection on which each step has a deadline, however often the client gives or takes a little.
+struct Connection {
+    stream: TcpStream,
+    deadline: Instant,
+}
+
+impl Connection {
+    /// Begins a step that may take this long.
+    fn within(&mut self, patience: Duration) -> &mut Self {
+        self.deadline = Instant::now() + patience;
+        self
+    }
+
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+impl Read for Connection {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(self.left()?))?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Connection {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+fn converse(
+    stream: TcpStream,
+    _place: &Place,
+    host: &str,
+    answer: &impl Fn(&Request) -> Answer,
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut connection = Connection { stream, deadline: Instant::now() };
+    let request = read_request(connection.within(REQUEST_PATIENCE), host)?;
+    let answer =
+        request.map_or_else(|(status, why)| Answer::Refused(status, why), |request| answer(&request));
+    connection.within(ANSWER_PATIENCE);
+    match answer {
+        Answer::Document(kind, text) => document(&mut connection, "200 OK", kind, &text)?,
+        Answer::Refused(status, why) => {
+            document(&mut connection, status.line(), "text/plain; charset=utf-8", &format!("{why}\n"))?;
+        }
+        Answer::Events(send) => {
+            head(&mut connection, "200 OK", "text/event-stream", "")?;
+            send(&mut Events(&mut connection))?;
+        }
+    }
+    // A close with unread bytes would tear the answer away.
+    connection.stream.shutdown(Shutdown::Write)?;
+    connection.within(LAST_PATIENCE);
+    let _ = io::copy(&mut connection.take(REQUEST_LIMIT as u64), &mut io::sink());
+    Ok(())
+}
+
+fn document(out: &mut impl Write, status: &str, kind: &str, text: &str) -> io::Result<()> {
+    head(out, status, kind, &format!("Content-Length: {}\r\n", text.len()))?;
+    out.write_all(text.as_bytes())
+}
+
+fn head(out: &mut impl Write, status: &str, kind: &str, more: &str) -> io::Result<()> {
+    let allow = if status.starts_with("405") { "Allow: GET\r\n" } else { "" };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{more}{allow}Content-Security-Policy: {CONTENT_SECURITY_POLICY}\r\n\
+         X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\nCross-Origin-Resource-Policy: same-origin\r\n\
+         Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+    );
+    out.write_all(head.as_bytes())
+}
+
+/// A client that is sent events. One that takes them slowly holds up its sender and nobody else.
+pub(crate) struct Events<'a>(&'a mut Connection);
+
+impl Events<'_> {
+    /// Sends an event. A client that returns names the `number` of the last one. It joins the lines of `data` again.
+    ///
+    /// # Errors
+    /// If the client is gone, or has not taken the event in time.
+    pub(crate) fn send(&mut self, number: u64, data: &str) -> io::Result<()> {
+        let lines: String = data.lines().map(|line| format!("data: {line}\n")).collect();
+        self.write(&format!("id: {number}\n{lines}\n"))
+    }
+
+    /// Sends an event of a kind of its own, which has no number. `data` is one line.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub(crate) fn tell(&mut self, kind: &str, data: &str) -> io::Result<()> {
+        self.write(&format!("event: {kind}\ndata: {data}\n\n"))
+    }
+
+    /// Sends nothing, so that both ends see that the other is there.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub(crate) fn beat(&mut self) -> io::Result<()> {
+        self.write(":\n\n")
+    }
+
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        self.0.within(ANSWER_PATIENCE).write_all(text.as_bytes())
+    }
+}
+
+/// Reads a request, or finds what is wrong with it.
+fn read_request(connection: &mut Connection, host: &str) -> io::Result<Result<Request, Refusal>> {
+    let mut bytes = Vec::with_capacity(1024);
+    loop {
+        let mut piece = [0; 1024];
+        match connection.read(&mut piece) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(length) => bytes.extend_from_slice(&piece[..length]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                return Ok(Err((Status::RequestTimeout, "the request did not come in time".into())));
+            }
+            Err(error) => return Err(error),
+        }
+        if let Some(read) = parse(&bytes, host) {
+            return Ok(read);
+        }
+        if bytes.len() > REQUEST_LIMIT {
+            return Ok(Err((Status::TooLarge, format!("a request has at most {REQUEST_LIMIT} bytes"))));
+        }
+    }
+}

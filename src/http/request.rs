@@ -1,0 +1,200 @@
+//! What a request may be: strict, because a browser shares this server with the whole web.
+//!
+//! Only GET is answered, without a body, with a head of at most [`REQUEST_LIMIT`] bytes, and a `Host` that is an address, `localhost`
+//! or the host that the server was told to listen at. So no site can point a name of its own at the server and read along (DNS
+//! rebinding). A path is compared with those that exist and never looked up in a file system.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::str::from_utf8;
+
+/// The most bytes of a request.
+pub(super) const REQUEST_LIMIT: usize = 8 << 10;
+
+/// The most header fields of a request.
+const FIELD_LIMIT: usize = 64;
+
+/// A request that may be answered.
+pub(crate) struct Request {
+    /// Without the query.
+    pub(crate) path: String,
+    query: Vec<(String, String)>,
+    /// The number of the last event that a returning client has seen.
+    pub(crate) last_event: Option<u64>,
+}
+
+impl Request {
+    /// The first value of this name in the query.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.query.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// What is wrong with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    BadRequest = 400,
+    NotFound = 404,
+    MethodNotAllowed = 405,
+    RequestTimeout = 408,
+    MisdirectedRequest = 421,
+    TooLarge = 431,
+    Unavailable = 503,
+}
+
+/// A status, and why in words.
+pub(super) type Refusal = (Status, String);
+
+impl Status {
+    pub(super) fn line(self) -> &'static str {
+        match self {
+            Status::BadRequest => "400 Bad Request",
+            Status::NotFound => "404 Not Found",
+            Status::MethodNotAllowed => "405 Method Not Allowed",
+            Status::RequestTimeout => "408 Request Timeout",
+            Status::MisdirectedRequest => "421 Misdirected Request",
+            Status::TooLarge => "431 Request Header Fields Too Large",
+            Status::Unavailable => "503 Service Unavailable",
+        }
+    }
+}
+
+/// The request that these bytes begin with, once they have all of it.
+pub(super) fn parse(bytes: &[u8], host: &str) -> Option<Result<Request, Refusal>> {
+    let mut fields = [httparse::EMPTY_HEADER; FIELD_LIMIT];
+    let mut request = httparse::Request::new(&mut fields);
+    match request.parse(bytes) {
+        Ok(httparse::Status::Partial) => None,
+        Ok(httparse::Status::Complete(_)) => Some(check(&request, host)),
+        Err(httparse::Error::TooManyHeaders) => {
+            Some(Err((Status::TooLarge, format!("a request has at most {FIELD_LIMIT} fields"))))
+        }
+        Err(_) => Some(bad("this is not HTTP/1.1")),
+    }
+}
+
+fn bad<T>(why: &str) -> Result<T, Refusal> {
+    Err((Status::BadRequest, why.into()))
+}
+
+fn check(request: &httparse::Request<'_, '_>, host: &str) -> Result<Request, Refusal> {
+    let field = |name: &str| {
+        let mut found = request.headers.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
+        let value = found.next().map(|field| from_utf8(field.value).unwrap_or_default().trim());
+        if found.next().is_some() { bad("a field is there twice") } else { Ok(value) }
+    };
+    if request.method != Some("GET") {
+        return Err((Status::MethodNotAllowed, "only GET is answered".into()));
+    }
+    if field("Transfer-Encoding")?.is_some() || field("Content-Length")?.is_some_and(|length| length != "0") {
+        return bad("a request has no body");
+    }
+    let named = field("Host")?.map_or_else(|| bad("a request names its Host"), Ok)?;
+    if !is_ours(named, host) {
+        return Err((
+            Status::MisdirectedRequest,
+            "the Host is not this server: use its address, or localhost".into(),
+        ));
+    }
+    let (path, query) =
+        request.path.unwrap_or_default().split_once('?').unwrap_or((request.path.unwrap_or_default(), ""));
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    let pairs = pairs.map(|pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        Some((decode(name)?, decode(value)?))
+    });
+    let query = pairs.collect::<Option<_>>().map_or_else(|| bad("the query is not well encoded"), Ok)?;
+    let last_event = field("Last-Event-ID")?.filter(|text| !text.is_empty()).map(str::parse);
+    let last_event = last_event.transpose().or_else(|_| bad("Last-Event-ID is no number of ours"))?;
+    Ok(Request { path: path.into(), query, last_event })
+}
+
+/// Whether a `Host` names this server. A name that anyone may own does not.
+fn is_ours(named: &str, host: &str) -> bool {
+    let name = host_of(named).to_ascii_lowercase();
+    let address = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let is_address = address.map_or_else(
+        || name.parse::<IpAddr>().is_ok_and(|address| address.is_ipv4()),
+        |address| address.parse::<Ipv6Addr>().is_ok(),
+    );
+    is_address || name == "localhost" || name == host
+}
+
+/// `HOST:PORT` without the port.
+pub(super) fn host_of(address: &str) -> &str {
+    match address.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => address,
+    }
+}
+
+/// Percent-encoding and `+` undone; `None` where that gives no text.
+fn decode(text: &str) -> Option<String> {
+    let mut bytes = text.bytes();
+    let mut decoded = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        let mut digit = || char::from(bytes.next()?).to_digit(16);
+        decoded.push(match byte {
+            b'+' => b' ',
+            b'%' => (digit()? << 4 | digit()?) as u8,
+            byte => byte,
+        });
+    }
+    String::from_utf8(decoded).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status_of(request: &str) -> Result<Request, Status> {
+        parse(request.as_bytes(), "stats.example").expect("a whole request").map_err(|(status, _)| status)
+    }
+
+    #[test]
+    fn only_plain_questions_to_this_host_are_heard() {
+        let get =
+            |more: &str| status_of(&format!("GET /a HTTP/1.1\r\n{more}\r\n")).map(|request| request.path);
+        for host in
+            ["127.0.0.1:8080", "localhost", "LOCALHOST:1", "[::1]:8080", "10.0.0.7", "stats.example:80"]
+        {
+            assert_eq!(get(&format!("Host: {host}\r\n")), Ok("/a".into()), "{host}");
+        }
+        for host in
+            ["evil.example", "localhost.evil.example:8080", "127.0.0.1.evil.example", "::1", "", "[::1"]
+        {
+            assert_eq!(get(&format!("Host: {host}\r\n")), Err(Status::MisdirectedRequest), "{host}");
+        }
+        for (fields, status) in [
+            ("", Status::BadRequest),
+            ("Host: localhost\r\nHost: localhost\r\n", Status::BadRequest),
+            ("Host: localhost\r\nContent-Length: 3\r\n", Status::BadRequest),
+            ("Host: localhost\r\nTransfer-Encoding: chunked\r\n", Status::BadRequest),
+            ("Host: localhost\r\nLast-Event-ID: -1\r\n", Status::BadRequest),
+            (&"X: y\r\n".repeat(FIELD_LIMIT + 1), Status::TooLarge),
+        ] {
+            assert_eq!(get(fields), Err(status), "{fields}");
+        }
+        for method in ["POST", "HEAD", "OPTIONS"] {
+            let found = status_of(&format!("{method} / HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+            assert_eq!(found.err(), Some(Status::MethodNotAllowed), "{method}");
+        }
+        assert_eq!(status_of("GET /\r\n\r\n").err(), Some(Status::BadRequest));
+        assert!(parse(b"GET / HTTP/1.1\r\nHost: local", "").is_none());
+    }
+
+    #[test]
+    fn queries_are_decoded() {
+        let request = status_of(
+            "GET /e?key=a%20b%26c+d&workload=window:7&x HTTP/1.1\r\nHost: [::1]\r\nlast-event-id: 7\r\n\r\n",
+        );
+        let request = request.expect("a good request");
+        assert_eq!(request.get("key"), Some("a b&c d"));
+        assert_eq!(request.get("workload"), Some("window:7"));
+        assert_eq!((request.get("x"), request.get("y")), (Some(""), None));
+        assert_eq!((request.path.as_str(), request.last_event), ("/e", Some(7)));
+        for broken in ["%", "%4", "%zz", "%ff"] {
+            let found = status_of(&format!("GET /?k={broken} HTTP/1.1\r\nHost: [::1]\r\n\r\n"));
+            assert_eq!(found.err(), Some(Status::BadRequest), "{broken}");
+        }
+    }
+}
