@@ -5,7 +5,11 @@
 //! - `PUBLIC`: a function of the arrivals, the public clock and the parameters, which the guarantee hides from nobody.
 //! - `LOAD`: how long something took or how much of it waits. The guarantee is silent about that (`docs/privacy.md`), and whoever
 //!   follows the log sees much of it.
-//! - `PRIVATE`: an exact count of what records hold, for the operator alone. It is left out where others may listen.
+//! - `PRIVATE`: an exact count of what records hold, or one whose changes depend on that, for the operator alone. It is left out
+//!   where others may listen.
+//!
+//! A count can be public and the moments at which it changes can be private. Rows that have been read are such a count: after a
+//! restart a source is read again from a place that depends on event times. So it is told in public only where an epoch closes.
 //!
 //! Threads leave their numbers here once for a batch of records or an epoch, never for a record.
 
@@ -33,6 +37,7 @@ type Gauge = Box<dyn Fn() -> usize + Send + Sync>;
 pub struct Metrics {
     begun: OnceLock<Begun>,
     rows: AtomicU64,
+    rows_closed: AtomicU64,
     exceptional: [AtomicU64; 10],
     waiting_batches: OnceLock<Gauge>,
     waiting_outputs: OnceLock<Gauge>,
@@ -90,8 +95,9 @@ impl Metrics {
         }
     }
 
-    /// The clock has closed this epoch.
-    pub(crate) fn tell_closed(&self, epoch: u64) {
+    /// The clock of the first `rows` rows has closed this epoch.
+    pub(crate) fn tell_closed(&self, epoch: u64, rows: u64) {
+        self.rows_closed.store(rows, Relaxed);
         self.closed.store(epoch, Relaxed);
     }
 
@@ -108,6 +114,9 @@ impl Metrics {
         let mut page = Page { text: String::new(), with_private };
         self.write_progress(&mut page, now);
         self.write_load(&mut page);
+        let about = "Rows that this run has read so far, those read again after a restart among them.";
+        let rows = [(String::new(), self.rows.load(Relaxed))];
+        page.family(Reach::Private, "rows_read_total", "counter", about, rows);
         let about = "Rows that were unusable, late or out of range, by what became of them; exact counts of this run.";
         let counts =
             reasons(&Counters::default()).map(|(reason, _)| reason).into_iter().zip(&self.exceptional);
@@ -119,10 +128,10 @@ impl Metrics {
     fn write_progress(&self, page: &mut Page, now: SystemTime) {
         let (closed, committed) = (self.closed.load(Relaxed), self.committed.load(Relaxed));
         page.one(
-            "rows_read_total",
-            "counter",
-            "Rows that have arrived in this run, up to the last full batch or closed epoch.",
-            self.rows.load(Relaxed),
+            "rows_closed",
+            "gauge",
+            "Rows of the input up to the one whose clock closed the last epoch; 0 until this run closes one.",
+            self.rows_closed.load(Relaxed),
         );
         let Some(begun) = self.begun.get() else { return };
         page.one("generation", "gauge", "The number of this run in its state directory.", begun.generation);
@@ -131,12 +140,14 @@ impl Metrics {
         page.one("last_committed_epoch", "gauge", "The last durable epoch, of all runs.", committed);
         page.one("horizon_epochs", "gauge", "The last epoch that there will be.", begun.schedule.horizon());
         let about = "Epochs that the public clock has closed and that are not durable yet.";
-        page.one("frontier_lag_epochs", "gauge", about, closed.saturating_sub(committed));
+        let lag = [(String::new(), closed.saturating_sub(committed))];
+        page.family(Reach::Load, "frontier_lag_epochs", "gauge", about, lag);
         if let Schedule::ByTime(by) = &begun.schedule {
             let end = by.start as f64 + by.length as f64 * committed as f64;
             let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_micros() as f64;
             let about = "How long ago the last durable epoch ended, by this machine's clock.";
-            page.one("frontier_lag_seconds", "gauge", about, (now - end) / 1e6);
+            let lag = [(String::new(), (now - end) / 1e6)];
+            page.family(Reach::Load, "frontier_lag_seconds", "gauge", about, lag);
         }
     }
 
@@ -179,7 +190,7 @@ impl Metrics {
             ),
             _ => Answer::Refused(Status::NotFound, "there is no such page: go to /metrics".into()),
         };
-        std::thread::spawn(move || server.serve(answer));
+        server.serve(answer)?;
         Ok(address)
     }
 }

@@ -80,7 +80,7 @@ impl Dealer {
             self.tell(*reader.counters());
             let delivered = match event {
                 Ok(Event::Batch(batch)) => self.batch(batch),
-                Ok(Event::Mark(mark)) => self.close(mark.epoch, &[Resume::alone(mark.resume)]),
+                Ok(Event::Mark(mark)) => self.close(mark.epoch, mark.rows, &[Resume::alone(mark.resume)]),
                 Ok(Event::End) => self.end(),
                 Err(error) => {
                     self.fault.raise(error);
@@ -117,10 +117,10 @@ impl Dealer {
         self.deliver(&self.workers[self.turn], Message::Records(batch.records))
     }
 
-    /// Tells all workers that the epochs up to this one are closed.
-    pub(super) fn close(&mut self, epoch: u64, resumes: &[Resume]) -> bool {
+    /// Tells all workers that the epochs up to this one are closed, by the clock of so many rows of all sources.
+    pub(super) fn close(&mut self, epoch: u64, rows: u64, resumes: &[Resume]) -> bool {
         self.copies.forget(epoch);
-        self.metrics.tell_closed(epoch);
+        self.metrics.tell_closed(epoch, rows);
         self.workers.iter().all(|worker| self.deliver(worker, Message::Closed(epoch, resumes.into())))
     }
 

@@ -231,10 +231,11 @@ impl CommitLog<Mark> for Journal {
         let generation = self.store.generation();
         let began = Instant::now();
         let links = self.store.commit(&frames)?;
-        if let (Some(first), Some(last)) = (epochs.first(), epochs.last()) {
+        if let Some(last) = epochs.last() {
             self.metrics.tell_committed(last.epoch, began.elapsed());
-            debug!(first = first.epoch, last = last.epoch, "epochs are durable and published");
         }
+        // A line for each: how many are committed at once is a matter of load.
+        epochs.iter().for_each(|epoch| debug!(epoch = epoch.epoch, "the epoch is durable and published"));
         for (epoch, chain) in epochs.iter().zip(links) {
             for stamps in &self.stamps {
                 // Whoever no longer listens does not stop the release.

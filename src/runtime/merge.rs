@@ -67,6 +67,8 @@ struct Clock {
     /// Those of its marks that are about epochs still open, and where the last one before them says to resume.
     marks: VecDeque<Mark>,
     resume: Position,
+    /// Rows up to the last mark before them.
+    rows: u64,
     next_row: u64,
     /// It is waited for up to this row, which an earlier run had come to.
     known_to: u64,
@@ -83,6 +85,7 @@ impl Clock {
             closed: committed,
             marks: VecDeque::new(),
             resume: Position::START,
+            rows: 0,
             next_row: 0,
             known_to: 0,
             idle: false,
@@ -103,15 +106,20 @@ impl Clock {
 
     fn pass(&mut self, epoch: u64) {
         while let Some(mark) = self.marks.front().filter(|mark| mark.epoch <= epoch) {
-            self.resume = mark.resume;
+            (self.resume, self.rows) = (mark.resume, mark.rows);
             self.marks.pop_front();
         }
     }
 
+    /// The mark that closes `epoch`, if its own clock has come so far.
+    fn closing(&self, epoch: u64) -> Option<&Mark> {
+        self.marks.iter().find(|mark| mark.epoch >= epoch)
+    }
+
     /// Where it goes on after `epoch`.
     fn resume_after(&self, epoch: u64) -> Resume {
-        let mark = self.marks.iter().find(|mark| mark.epoch >= epoch);
-        Resume { position: mark.map_or(self.resume, |mark| mark.resume), late_from: self.next_row }
+        let position = self.closing(epoch).map_or(self.resume, |mark| mark.resume);
+        Resume { position, late_from: self.next_row }
     }
 }
 
@@ -123,8 +131,9 @@ impl Clocks {
         due.unwrap_or(0)
     }
 
-    /// Closes the next epochs that share all their places: the last one of them, and the places.
-    fn close_next(&mut self) -> Option<(u64, Vec<Resume>)> {
+    /// Closes the next epochs that share all their places: the last one of them, the rows whose clocks have closed it, and the
+    /// places.
+    fn close_next(&mut self) -> Option<(u64, u64, Vec<Resume>)> {
         let due = self.due();
         if due <= self.closed {
             return None;
@@ -132,9 +141,11 @@ impl Clocks {
         let marks = self.sources.iter().filter_map(|source| source.marks.front());
         let epoch = marks.map(|mark| mark.epoch).fold(due, u64::min);
         let resumes = self.sources.iter().map(|source| source.resume_after(epoch)).collect();
+        let rows = |source: &Clock| source.closing(epoch).map_or(source.rows, |mark| mark.rows);
+        let rows = self.sources.iter().map(rows).sum();
         self.closed = epoch;
         self.sources.iter_mut().for_each(|source| source.pass(epoch));
-        Some((epoch, resumes))
+        Some((epoch, rows, resumes))
     }
 }
 
@@ -189,8 +200,8 @@ impl Merge {
                 debug!(source = clock.name, idle, "whether its clock counts has changed");
             }
         }
-        while let Some((epoch, resumes)) = self.clocks.close_next() {
-            if !dealer.close(epoch, &resumes) {
+        while let Some((epoch, rows, resumes)) = self.clocks.close_next() {
+            if !dealer.close(epoch, rows, &resumes) {
                 return false;
             }
         }
@@ -324,13 +335,13 @@ mod tests {
         fn mark(&mut self, source: usize, epoch: u64, row: u64, next_row: u64) {
             let resume = Position { offset: row, ..Position::START };
             self.sources[source].next_row = next_row;
-            self.sources[source].advance(Mark { epoch, resume }, self.closed);
+            self.sources[source].advance(Mark { epoch, resume, rows: 100 * row }, self.closed);
         }
 
         /// What is closed now: the epoch, and the offset and the row of each place.
         fn close_all(&mut self) -> Vec<(u64, Vec<(u64, u64)>)> {
             std::iter::from_fn(|| self.close_next())
-                .map(|(epoch, resumes)| {
+                .map(|(epoch, _, resumes)| {
                     let place = |resume: &Resume| (resume.position.offset, resume.late_from);
                     (epoch, resumes.iter().map(place).collect())
                 })
@@ -378,5 +389,30 @@ mod tests {
         clocks.mark(1, 7, 70, 71);
         clocks.sources.iter_mut().for_each(|source| source.ended = true);
         assert_eq!(clocks.close_all(), [(2, vec![(20, 21), (70, 71)]), (7, vec![(20, 21), (70, 71)])]);
+    }
+
+    /// Where places are private, so is how many marks there are. The rows are the same.
+    #[test]
+    fn rows_do_not_depend_on_how_marks_are_split() {
+        let rows_at = |split: bool| {
+            let mut clocks = clocks(2);
+            for (epoch, row) in [(3, 30), (9, 90)] {
+                if split {
+                    clocks.mark(0, epoch - 1, row, row);
+                }
+                clocks.mark(0, epoch, row, row);
+            }
+            let mut rows = Vec::new();
+            for epoch in 1..=9 {
+                clocks.mark(1, epoch, 1, 1);
+                while let Some((closed, sum, _)) = clocks.close_next() {
+                    rows.push((closed, sum));
+                }
+            }
+            rows
+        };
+        assert_eq!(rows_at(false), rows_at(true));
+        let expected = (1..=9).map(|epoch| (epoch, 100 + if epoch <= 3 { 3000 } else { 9000 }));
+        assert!(rows_at(false).into_iter().eq(expected));
     }
 }

@@ -71,7 +71,7 @@ pub(crate) use intake::Intake;
 pub use reader::SourceReader;
 pub(crate) use socket::{Connections, connect, keep_alive};
 
-/// The most records of a batch.
+/// The most rows of a batch, and so the most records.
 pub const BATCH_RECORDS: usize = 4096;
 
 /// Records with what tells copies of them.
@@ -97,8 +97,8 @@ impl Batch {
 
 /// What a source gives next.
 pub enum Event {
-    /// At most [`BATCH_RECORDS`] records. One of several sources gives what it has before it waits, were it nothing, as a sign
-    /// that it isn't idle.
+    /// The records of at most [`BATCH_RECORDS`] rows. There may be none: where a batch ends depends on rows alone, and not on what
+    /// they hold. One of several sources gives what it has before it waits, even if empty, as a sign that it isn't idle.
     Batch(Batch),
     /// Epochs have closed.
     Mark(Mark),
@@ -113,6 +113,9 @@ pub struct Mark {
     pub epoch: u64,
     /// Where to resume once this epoch, or any other that this mark closes, is the last committed one.
     pub resume: Position,
+    /// Rows of the input up to the one whose clock has closed the epoch. It is public: it depends on arrivals alone, also after a
+    /// restart.
+    pub rows: u64,
 }
 
 /// A place between two rows of a source. Of a broker's stream it holds the least number that the next entry may have: in

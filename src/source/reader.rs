@@ -197,7 +197,7 @@ impl SourceReader {
         &self.counters
     }
 
-    /// Waits for the next event. A batch is given when it is full, and before every mark. A reader that is stopped comes to
+    /// Waits for the next event. A batch is given after [`BATCH_RECORDS`] rows, and before every mark. A reader that is stopped comes to
     /// its end at once, without the marks that the end of the input has.
     ///
     /// # Errors
@@ -209,8 +209,8 @@ impl SourceReader {
             }
             let pending = self.due > self.closed;
             let over = self.ended || self.closed >= self.schedule.horizon();
-            let full = self.batch.len() >= BATCH_RECORDS || self.is_due();
-            if full || ((pending || over) && !self.batch.is_empty()) {
+            let due = self.unheard >= BATCH_RECORDS || self.is_due();
+            if due || ((pending || over) && self.unheard > 0) {
                 self.unheard = 0;
                 return Ok(Event::Batch(std::mem::take(&mut self.batch)));
             }
@@ -230,7 +230,7 @@ impl SourceReader {
     /// Whether the other sources should hear of this one before it reads on.
     fn is_due(&self) -> bool {
         let waits = || self.rows.as_ref().is_none_or(|rows| !rows.is_at_hand());
-        self.place.1 > 1 && self.unheard > 0 && (self.unheard >= BATCH_RECORDS || waits())
+        self.place.1 > 1 && self.unheard > 0 && waits()
     }
 
     /// Reads one row, or finds that there is none. Then tells which epochs are closed.
@@ -278,7 +278,7 @@ impl SourceReader {
             None => (self.due, self.here()),
         };
         self.closed = epoch;
-        Mark { epoch, resume }
+        Mark { epoch, resume, rows: self.clock.row }
     }
 
     /// The place of the next row.

@@ -42,8 +42,8 @@ fn drain(reader: &mut SourceReader) -> Result<(Contents, Vec<Mark>), SourceError
             Event::Mark(mark) => marks.push(mark),
             Event::Batch(batch) => {
                 let batch = batch.records;
-                let dimension = batch.values.len() / batch.len();
-                let rows = batch.values.chunks(dimension);
+                let dimension = batch.values.len() / batch.len().max(1);
+                let rows = batch.values.chunks(dimension.max(1));
                 for ((&key, &epoch), values) in batch.keys.iter().zip(&batch.epochs).zip(rows) {
                     assert!(marks.last().is_none_or(|mark| epoch > mark.epoch), "epoch {epoch} had closed");
                     let bits = values.iter().map(|value| value.to_bits()).collect();
@@ -388,7 +388,7 @@ fn the_rest_of_a_row_that_was_read_as_the_last_one_is_none() {
     let check = |name: &str, [before, after]: [&str; 2], expected: &[f64], malformed| {
         let (directory, pipeline) = pipeline(&[(name, before.as_bytes())], BY_COUNT);
         let (mut first, marks) = drain(&mut SourceReader::open(&pipeline).unwrap()).unwrap();
-        let Mark { epoch, resume } = marks.last().copied().unwrap();
+        let Mark { epoch, resume, .. } = marks.last().copied().unwrap();
         std::fs::write(directory.path().join(name), format!("{before}{after}")).unwrap();
         let mut reader = SourceReader::resume(&pipeline, resume, epoch).unwrap();
         first.append(&mut drain(&mut reader).unwrap().0);
@@ -402,4 +402,59 @@ fn the_rest_of_a_row_that_was_read_as_the_last_one_is_none() {
     check("a.csv", ["x\n0.5\n0.625", ""], &[0.5, 0.625], 0);
     // Of the line of JSON nothing had counted.
     check("a.ndjson", ["{\"x\":0.5}\n{\"x\":", "1}\n{\"x\":0.75}\n"], &[0.5, 0.75], 1);
+}
+
+/// When a reader gives something, and which rows a mark names, depends on arrivals alone: not on what rows hold, and not on where an
+/// earlier run left off.
+#[test]
+fn what_rows_hold_does_not_show_in_when_they_are_given() {
+    const ROWS: usize = 20_000;
+    let rest = "source.missing = 'skip'\nsource.malformed = 'skip'\n[epochs]\ntime = 't'\narrival = 'a'\nstart = '1970-01-01'\n\
+         length = '3000s'\nallowed_lateness = '600s'\nhorizon = 100\n";
+    let time = |second: usize| {
+        format!("1970-01-01T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
+    };
+    let read = |unusable: &[usize], early: &[usize]| {
+        let row = |second: usize| {
+            let value = if unusable.contains(&second) { ["?", ""][second % 2] } else { "0.5" };
+            let event = if early.contains(&second) { second + 2999 } else { second };
+            format!("{},{},{value}\n", time(event), time(second))
+        };
+        let content: String = ["t,a,x\n".into()].into_iter().chain((0..ROWS).map(row)).collect();
+        let (_directory, pipeline) = pipeline(&[("a.csv", content.as_bytes())], rest);
+        let mut reader = SourceReader::open(&pipeline).unwrap();
+        let (mut given, mut closed, mut resumes) = (Vec::new(), Vec::new(), Vec::new());
+        loop {
+            let event = reader.next_event().unwrap();
+            given.push(reader.counters().rows);
+            match event {
+                Event::Batch(_) => {}
+                Event::Mark(mark) => {
+                    closed.push((mark.epoch, mark.rows));
+                    resumes.push(mark);
+                }
+                Event::End => break,
+            }
+        }
+        for Mark { epoch, resume, .. } in resumes {
+            let mut later = SourceReader::resume(&pipeline, resume, epoch).unwrap();
+            let (_, marks) = drain(&mut later).unwrap();
+            let marks: Vec<_> = marks.into_iter().map(|mark| (mark.epoch, mark.rows)).collect();
+            assert!(closed.ends_with(&marks) && marks.len() + epoch as usize == closed.len());
+        }
+        given.dedup();
+        (given, closed)
+    };
+    let whole: Vec<usize> = (0..6000).collect();
+    let plain = read(&[], &[]);
+    assert_eq!(plain.1[0], (1, 3601), "the first epoch is closed by the row that comes 600 s after its end");
+    for (unusable, early) in [
+        (&[17][..], &[][..]),
+        (&[1, 2, 3, 5, 7, 4095, 4096], &[]),
+        (&whole, &[]),
+        (&[], &[10, 4000]),
+        (&[9000], &[8999]),
+    ] {
+        assert_eq!(read(unusable, early), plain, "{} {early:?}", unusable.len());
+    }
 }

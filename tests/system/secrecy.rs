@@ -109,7 +109,7 @@ fn exact_sums_are_shown_by_nothing_whatever_is_damaged() {
     let told = hushflow(["run", "--quiet", "--log", "debug"]).arg(&pipeline).output().unwrap();
     assert!(told.status.success());
     let log = String::from_utf8(told.stderr).unwrap();
-    assert!(log.contains("epochs are durable"), "{log}");
+    assert!(log.contains("the epoch is durable"), "{log}");
     let values = rows.split([',', '\n']).filter(|value| value.len() >= HEAD);
     values.for_each(|value| assert!(!log.contains(value), "{value} in: {log}"));
     let state = lab.path("state");
