@@ -55,6 +55,9 @@ pub(crate) struct RunArguments {
     /// State directory, instead of the one that the pipeline names
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+    /// Keep the public log in this directory, which everyone may read, instead of where the pipeline says
+    #[arg(long, value_name = "DIR")]
+    public: Option<PathBuf>,
     /// How to write what is published
     #[command(flatten)]
     format: FormatArgument,
@@ -96,7 +99,8 @@ pub(crate) struct RunArguments {
 /// Runs the pipeline until its source ends.
 pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     arguments.log.begin();
-    let pipeline = Pipeline::load(&arguments.pipeline)?;
+    let mut pipeline = Pipeline::load(&arguments.pipeline)?;
+    pipeline.state.public = arguments.public.clone().or(pipeline.state.public);
     let state = arguments.state.clone().or_else(|| pipeline.state_directory.clone()).ok_or_else(|| {
         CliError::usage("no state directory: name one with --state DIR, or in the pipeline file:\n\n[state]\ndirectory = \"state\"")
     })?;
@@ -156,7 +160,8 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     let written = writing.join().map_err(|_| CliError::failed("the output thread died"))?;
     let summary = summary?;
     written?;
-    report(publication.parameters(), publication.is_private(), &options, &summary, arguments.counters);
+    let log = pipeline.log_directory(&options.state);
+    report(publication.parameters(), publication.is_private(), (&options, log), &summary, arguments.counters);
     Ok(sunk.into_iter().collect::<Result<(), _>>()?)
 }
 
@@ -182,7 +187,8 @@ fn publish_windows(
     let written = writing.join().map_err(|_| CliError::failed("the output thread died"))?;
     let summary = summary?;
     written?;
-    report(publication.parameters(), publication.is_private(), options, &summary, arguments.counters);
+    let log = pipeline.log_directory(&options.state);
+    report(publication.parameters(), publication.is_private(), (options, log), &summary, arguments.counters);
     Ok(sunk.into_iter().collect::<Result<(), _>>()?)
 }
 
@@ -190,7 +196,8 @@ fn publish_windows(
 fn sinks(pipeline: &Pipeline, options: &Options, subject: &Subject) -> Result<Vec<Following>, SinkError> {
     let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
     let start = |sink: &Sink| {
-        let following = Following::start(sink.clone(), options.state.clone(), subject.clone(), warn)?;
+        let log = pipeline.log_directory(&options.state).to_owned();
+        let following = Following::start(sink.clone(), log, subject.clone(), warn)?;
         if let Some(address) = following.address() {
             let _ = writeln!(stderr(), "http://{address}/events tells what is published");
         }
@@ -266,11 +273,11 @@ fn write_each<T>(
     out.flush()
 }
 
-/// What was done, and how to see it.
+/// Reports what was done, and how to see it in the directory of the `log`.
 fn report(
     parameters: &PublicParameters,
     private: bool,
-    options: &Options,
+    (options, log): (&Options, &Path),
     summary: &Summary,
     counters: bool,
 ) {
@@ -307,7 +314,7 @@ fn report(
             "Stopped by a signal: run it again to go on. The epoch that has begun is still open."
         );
     }
-    let hint = writeln!(err, "To read them again:  hushflow tail {}", options.state.display());
+    let hint = writeln!(err, "To read them again:  hushflow tail {}", log.display());
     // A closed standard error is no reason to fail after the work is done.
     let _ = told.and(guarantee).and(hint);
     if counters || err.is_terminal() {

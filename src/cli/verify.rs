@@ -9,7 +9,8 @@ use hushflow::ledger::{Charge, LedgerError, standing};
 use hushflow::publication::{Publication, PublicationError};
 use hushflow::runtime::journaled;
 use hushflow::state::{
-    Enrolment, PublicReader, StateError, verify_anchored, verify_ingest, verify_ingest_from,
+    Enrolment, PublicReader, Settings, StateError, is_public_alone, verify_ingest, verify_ingest_from,
+    verify_public, verify_with,
 };
 use serde_json::json;
 
@@ -22,10 +23,14 @@ Checked are: every checksum; that epochs and generations follow each other, and 
 the public log shows just what was committed; that the logs agree on their parameters; that the noise in use gives the
 guarantee that they state; that an ingest journal holds what comes next; and that the ledger has an entry of that very
 guarantee for this directory.
-Nothing is changed, no sum is shown, and a run may be at work meanwhile.")]
+Nothing is changed, no sum is shown, and a run may be at work meanwhile. Of a public log alone its own checksums, order, chain
+and noise are checked.")]
 pub(crate) struct VerifyArguments {
-    /// The state directory of a run
+    /// The state directory of a run, or a directory that holds a public log alone
     directory: PathBuf,
+    /// The directory of the public log: `public` in [state] of the pipeline file
+    #[arg(long, value_name = "DIR")]
+    public: Option<PathBuf>,
     /// Check the directory against its anchor in this directory: `anchor` in [state] of the pipeline file
     #[arg(long, value_name = "DIR")]
     anchor: Option<PathBuf>,
@@ -37,8 +42,16 @@ pub(crate) struct VerifyArguments {
 /// Verifies, prints what was found, and fails where something is wrong.
 pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
     let path = &arguments.directory;
+    if arguments.public.is_none() && arguments.anchor.is_none() && is_public_alone(path)? {
+        return execute_public(arguments);
+    }
     let ingest = verify_ingest(path)?;
-    let report = verify_anchored(path, arguments.anchor.as_ref())?;
+    let settings = Settings {
+        anchor: arguments.anchor.clone(),
+        public: arguments.public.clone(),
+        ..Settings::default()
+    };
+    let report = verify_with(path, &settings)?;
     let promise = promise(arguments);
     let entered = entered(arguments, report.committed);
     let goes_on = journaled(&report.positions).map(|place| verify_ingest_from(path, place, &ingest));
@@ -81,9 +94,7 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
             writeln!(out, "ingest journal     {} bytes of {} sessions", ingest.bytes, ingest.sessions)?;
         }
         if let Ok(private) = promise {
-            let noise =
-                if private { "gives the stated guarantee" } else { "was drawn from a seed: NOT PRIVATE" };
-            writeln!(out, "noise              {noise}")?;
+            writeln!(out, "noise              {}", noise(private))?;
         }
         match entered {
             Ok(Some((number, entries))) => writeln!(out, "ledger             entry {number} of {entries}")?,
@@ -95,6 +106,44 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
     problem.map_or(Ok(()), |problem| Err(CliError::failed(problem)))
 }
 
+/// Verifies a public log by itself.
+fn execute_public(arguments: &VerifyArguments) -> Result<(), CliError> {
+    let report = verify_public(&arguments.directory)?;
+    let promise = promise(arguments);
+    let problem = report.problem.as_ref().map(StateError::to_string);
+    let problem = problem.or_else(|| promise.as_ref().err().cloned());
+    let mut out = stdout().lock();
+    if arguments.json {
+        let object = json!({
+            "ok": problem.is_none(),
+            "private": promise.as_ref().ok(),
+            "committed": null,
+            "published": report.published,
+            "generations": report.generation,
+            "chain": report.chain.to_string(),
+            "problem": problem,
+        });
+        writeln!(out, "{object}")?;
+    } else {
+        writeln!(out, "epochs published   {}", report.published)?;
+        writeln!(out, "runs               {}", report.generation)?;
+        writeln!(out, "head of the chain  {}", report.chain)?;
+        if let Ok(private) = promise {
+            writeln!(out, "noise              {}", noise(private))?;
+        }
+        writeln!(
+            out,
+            "{}",
+            if problem.is_none() { "all is well with the public log" } else { "SOMETHING IS WRONG" }
+        )?;
+    }
+    problem.map_or(Ok(()), |problem| Err(CliError::failed(problem)))
+}
+
+fn noise(private: bool) -> &'static str {
+    if private { "gives the stated guarantee" } else { "was drawn from a seed: NOT PRIVATE" }
+}
+
 /// What the header of the public log says.
 enum Published {
     Moments(Publication),
@@ -103,7 +152,7 @@ enum Published {
 
 impl Published {
     fn read(arguments: &VerifyArguments) -> Result<Self, CliError> {
-        let reader = PublicReader::open(&arguments.directory)?;
+        let reader = PublicReader::open(arguments.public.as_ref().unwrap_or(&arguments.directory))?;
         Ok(match WindowPublication::from_header(reader.header())? {
             Some(publication) => Self::Windows(publication),
             None => Self::Moments(Publication::from_header(reader.header())?),

@@ -72,7 +72,7 @@ pub struct Pipeline {
     pub sinks: Vec<Sink>,
     /// `[state] directory`: where logs are kept.
     pub state_directory: Option<PathBuf>,
-    /// `[state] keep`, `anchor`: how they are kept.
+    /// `[state] keep`, `anchor`, `public`: how they are kept.
     pub state: Settings,
     /// `[ledger]`: who else releases from these data, and what all may spend together.
     pub ledger: LedgerSettings,
@@ -393,6 +393,11 @@ impl fmt::Display for Lines<'_> {
 }
 
 impl Pipeline {
+    /// The directory of the public log of a run whose state directory is `state`.
+    pub fn log_directory<'a>(&'a self, state: &'a Path) -> &'a Path {
+        self.state.public.as_deref().unwrap_or(state)
+    }
+
     /// A pipeline file to start from.
     pub const EXAMPLE: &str = include_str!("example.toml");
 

@@ -424,7 +424,7 @@ fn state(section: &Section<'_>, base: &Path) -> Option<(Option<PathBuf>, Setting
     let path = |key| section.text(key).map(|path| base.join(path.value));
     let keep = section.get("keep").and_then(|field| field.text_of(KEEP)?.map(|text| keep(text)));
     let keep = keep.map_or_else(Keep::default, |keep| keep.value);
-    Some((path("directory"), Settings { keep, anchor: path("anchor") }))
+    Some((path("directory"), Settings { keep, anchor: path("anchor"), public: path("public") }))
 }
 
 /// What `keep` may be.

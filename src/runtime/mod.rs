@@ -329,7 +329,7 @@ pub fn publication(
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Publication, PublicationError> {
     let (parameters, private) = (pipeline.public_parameters(), noise(pipeline).is_private());
-    let earlier = PublicReader::open(state).ok();
+    let earlier = PublicReader::open(pipeline.log_directory(state)).ok();
     let earlier = earlier.and_then(|reader| Publication::from_header(reader.header()).ok());
     match earlier {
         Some(earlier) if *earlier.parameters() == parameters && earlier.is_private() == private => {
@@ -351,7 +351,7 @@ pub fn window_publication(
     state: &Path,
 ) -> Result<Option<WindowPublication>, PublicationError> {
     let publication = WindowPublication::new(pipeline.public_parameters(), noise(pipeline).is_private())?;
-    let earlier = PublicReader::open(state).ok();
+    let earlier = PublicReader::open(pipeline.log_directory(state)).ok();
     let earlier = earlier.and_then(|reader| WindowPublication::from_header(reader.header()).ok().flatten());
     Ok(match (publication, earlier) {
         (Some(publication), Some(earlier)) => Some(publication.continuing(earlier)),
@@ -385,7 +385,11 @@ fn open<C: Content>(
     let ingest = taking.as_ref().map(|taking| Arc::clone(&taking.ingest));
     let partitions = pipeline.sources.iter().map(partition_of).collect();
     let mut journal = Journal::new(store, (partitions, ingest), standings, Arc::clone(&options.metrics));
-    let audience = content.audience(&mut journal, PublicReader::open(&options.state)?, committed)?;
+    let audience = content.audience(
+        &mut journal,
+        PublicReader::open(pipeline.log_directory(&options.state))?,
+        committed,
+    )?;
     Ok((Lead { start, journal, audience }, (readers, taking)))
 }
 

@@ -172,7 +172,7 @@ impl Store {
         ledger: &Path,
         enter: impl FnOnce(Option<&Enrolment>) -> Result<Option<Pay>, E>,
     ) -> Result<(Self, Recovered), E> {
-        let directory = Directory::exclusive(path)?;
+        let directory = Directory::exclusive(path)?.publishing_in(settings.public.as_deref())?;
         apart(path, settings, ledger)?;
         let anchor = settings.anchor.as_deref().map(anchor::directory).transpose()?;
         let open = |storage| Self::recover(storage, anchor, header, settings.keep);

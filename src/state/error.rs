@@ -28,6 +28,17 @@ pub enum StateError {
         /// Its permission bits.
         mode: u32,
     },
+    /// Others may write where the public log is.
+    #[error(
+        "{}: mode {mode:04o} lets group or others write, who could change what is published: run `chmod go-w {}`",
+        path.display(), path.display()
+    )]
+    Writable {
+        /// The directory.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
     /// The file or directory belongs to another user.
     #[error(
         "{}: belongs to user {owner}, not to this process's user: run as its owner, or use another --state directory",

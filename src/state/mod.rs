@@ -21,6 +21,7 @@ mod ledger_file;
 mod lock;
 mod log;
 mod private_log;
+mod public_directory;
 mod public_log;
 mod reader;
 mod recovery;
@@ -59,7 +60,7 @@ pub use reader::PublicReader;
 pub use replay::Replay;
 pub use reservation::Reservation;
 pub use segments::Keep;
-pub use verify::{Report, verify, verify_anchored};
+pub use verify::{PublicReport, Report, is_public_alone, verify, verify_public, verify_with};
 
 use anchor::Anchor;
 use chain::Standing;
@@ -125,6 +126,8 @@ pub struct Settings {
     /// A directory elsewhere in which every run leaves how far it has come, so that a state directory that was
     /// restored from an older copy is refused.
     pub anchor: Option<PathBuf>,
+    /// A directory elsewhere for the public log, which everyone may read. Without one it is in the state directory.
+    pub public: Option<PathBuf>,
 }
 
 /// What a run goes on from.
@@ -158,7 +161,7 @@ impl Store {
         header: &PublicHeader,
         settings: &Settings,
     ) -> Result<(Self, Recovered), StateError> {
-        let directory = Directory::exclusive(path.as_ref())?;
+        let directory = Directory::exclusive(path.as_ref())?.publishing_in(settings.public.as_deref())?;
         let anchor = settings.anchor.as_deref().map(anchor::directory).transpose()?;
         Self::recover(Box::new(directory), anchor, header, settings.keep)
     }

@@ -37,7 +37,8 @@ pub struct PublicReader {
 }
 
 impl PublicReader {
-    /// Opens the public log of the state directory at `path`, before its first release. Takes no lock.
+    /// Opens the public log in the directory at `path`, before its first release: a state directory, or one that has the public log
+    /// alone. Takes no lock.
     ///
     /// # Errors
     /// [`StateError::Missing`] when no run has begun a public log here.
@@ -46,7 +47,7 @@ impl PublicReader {
     }
 
     pub(super) fn of(storage: Box<dyn Storage>) -> Result<Self, StateError> {
-        let missing = || StateError::Missing { path: storage.path().join(PUBLIC_LOG) };
+        let missing = || StateError::Missing { path: storage.path_of(PUBLIC_LOG) };
         let file = storage.read(PUBLIC_LOG)?.ok_or_else(missing)?;
         if file.length()? < FILE_HEADER_LENGTH as u64 {
             return Err(missing());
@@ -60,6 +61,11 @@ impl PublicReader {
         let header = frame.decode(&*file)?;
         let standing = Standing::before(&frame.payload);
         Ok(Self { storage, file, header, version, offset: frame.end(), standing })
+    }
+
+    /// The last run and the last epoch that have been read.
+    pub(super) fn standing(&self) -> Standing {
+        self.standing
     }
 
     /// What the log says of itself.

@@ -13,7 +13,7 @@ use super::{
     error::StateError,
     private_log::{PrivateFacts, Tail},
     public_log::{PublicFacts, Rest},
-    storage::{CHECKPOINTS, PRIVATE_LOG, PUBLIC_LOG, segment_name},
+    storage::{CHECKPOINTS, PRIVATE_LOG, segment_name},
 };
 use std::path::{Path, PathBuf};
 
@@ -23,6 +23,8 @@ pub(super) struct Facts {
     pub(super) private: PrivateFacts,
     pub(super) public: PublicFacts,
     pub(super) checkpoints: [Slot; 2],
+    /// Where the public log is, for messages.
+    pub(super) public_log: PathBuf,
     /// The enrolment says that something may have been released.
     pub(super) begun: bool,
     /// What the anchor says, if there is one.
@@ -89,15 +91,12 @@ pub(super) fn newest_checkpoint(slots: &[Slot; 2]) -> Option<usize> {
 
 /// Without a private log there must be nothing that was made from one.
 fn nothing_was_made(directory: &Path, facts: &Facts) -> Result<(), StateError> {
-    let public = matches!(facts.public.rest, Rest::Ahead { .. }).then_some(PUBLIC_LOG);
-    let checkpoint = newest_checkpoint(&facts.checkpoints).map(|place| CHECKPOINTS[place]);
-    let enrolment = facts.begun.then_some(ENROLMENT.name);
+    let public = matches!(facts.public.rest, Rest::Ahead { .. }).then(|| facts.public_log.clone());
+    let checkpoint = newest_checkpoint(&facts.checkpoints).map(|place| directory.join(CHECKPOINTS[place]));
+    let enrolment = facts.begun.then(|| directory.join(ENROLMENT.name));
     match public.or(checkpoint).or(enrolment) {
         None => Ok(()),
-        Some(witness) => Err(StateError::PrivateLogLost {
-            path: directory.join(PRIVATE_LOG),
-            witness: directory.join(witness),
-        }),
+        Some(witness) => Err(StateError::PrivateLogLost { path: directory.join(PRIVATE_LOG), witness }),
     }
 }
 
@@ -107,11 +106,11 @@ fn public_is_no_further(directory: &Path, facts: &Facts) -> Result<(), StateErro
         Rest::Lost { offset } => {
             let what =
                 "a release is missing or fails its checksum, and the private log no longer begins so early";
-            Err(StateError::Damaged { path: directory.join(PUBLIC_LOG), offset, what })
+            Err(StateError::Damaged { path: facts.public_log.clone(), offset, what })
         }
-        Rest::Ahead { epoch } => Err(rolled_back(directory, facts, PUBLIC_LOG, epoch)),
+        Rest::Ahead { epoch } => Err(rolled_back(directory, facts, &facts.public_log, epoch)),
         Rest::Differs { offset, epoch } => {
-            Err(StateError::Conflict { path: directory.join(PUBLIC_LOG), offset, epoch })
+            Err(StateError::Conflict { path: facts.public_log.clone(), offset, epoch })
         }
     }
 }
@@ -124,7 +123,7 @@ fn checkpoints_are_of_this_log(directory: &Path, facts: &Facts) -> Result<(), St
         match *slot {
             Slot::Intact { epoch, .. } if epoch < base => {}
             Slot::Intact { epoch, .. } if epoch > facts.private.standing.epoch => {
-                return Err(rolled_back(directory, facts, name, epoch));
+                return Err(rolled_back(directory, facts, &directory.join(name), epoch));
             }
             Slot::Intact { genuine: true, .. } => found = true,
             Slot::Intact { epoch, genuine: false, .. } => {
@@ -161,12 +160,12 @@ fn last_segment(directory: &Path, facts: &Facts) -> PathBuf {
     directory.join(segment_name(facts.private.end().segment))
 }
 
-fn rolled_back(directory: &Path, facts: &Facts, witness: &str, witnessed: u64) -> StateError {
+fn rolled_back(directory: &Path, facts: &Facts, witness: &Path, witnessed: u64) -> StateError {
     StateError::RolledBack {
         path: last_segment(directory, facts),
         offset: facts.private.end,
         committed: facts.private.standing.epoch,
-        witness: directory.join(witness),
+        witness: witness.to_owned(),
         witnessed,
     }
 }
@@ -236,6 +235,7 @@ mod tests {
                             public: public.clone(),
                             checkpoints: [a, b],
                             begun,
+                            public_log: "state/public.log".into(),
                             anchored,
                         }));
                     }

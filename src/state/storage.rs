@@ -6,6 +6,7 @@
 use super::{
     error::{StateError, refused},
     lock,
+    public_directory::{PublicDirectory, open_for_all},
 };
 use rustix::{
     fd::{AsFd, OwnedFd},
@@ -52,7 +53,7 @@ pub(super) fn segment_numbers(storage: &dyn Storage) -> Result<Vec<u64>, StateEr
 
 /// A handle, for reading, on a file that has been found.
 pub(super) fn reopen(storage: &dyn Storage, name: &str) -> Result<Box<dyn StorageFile>, StateError> {
-    storage.read(name)?.ok_or_else(|| StateError::Missing { path: storage.path().join(name) })
+    storage.read(name)?.ok_or_else(|| StateError::Missing { path: storage.path_of(name) })
 }
 
 /// Writes a file, in parts, beside its place, and swaps it in when it is whole and on disk.
@@ -78,6 +79,10 @@ pub(super) fn swap_in(
 pub(super) trait Storage: Send {
     /// The directory, for messages.
     fn path(&self) -> &Path;
+    /// A file in it, for messages.
+    fn path_of(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
     /// Opens a file for reading, if it exists.
     fn read(&self, name: &str) -> Result<Option<Box<dyn StorageFile>>, StateError>;
     /// Opens a file for reading and writing, creating it when needed.
@@ -119,6 +124,8 @@ pub(super) trait StorageFile: Send {
 pub(super) struct Directory {
     path: PathBuf,
     handle: Arc<OwnedFd>,
+    /// Where the public log is, if not here.
+    public: Option<PublicDirectory>,
     /// Held, not read: the lock ends with it.
     _lock: Option<Arc<OwnedFd>>,
 }
@@ -148,7 +155,19 @@ impl Directory {
             rustix::io::Errno::NOENT => StateError::Missing { path: path.to_owned() },
             error => refused(path, "open the directory")(error.into()),
         })?;
-        Ok(Self { path: path.to_owned(), handle: Arc::new(handle), _lock: None })
+        Ok(Self { path: path.to_owned(), handle: Arc::new(handle), public: None, _lock: None })
+    }
+
+    /// The same directory whose public log is in another one, if there is one, for one writer.
+    pub(super) fn publishing_in(self, public: Option<&Path>) -> Result<Self, StateError> {
+        let public = public.map(|public| PublicDirectory::exclusive(public, &self.path)).transpose()?;
+        Ok(Self { public, ..self })
+    }
+
+    /// The same directory whose public log is in another one, if there is one, for reading.
+    pub(super) fn published_in(self, public: Option<&Path>) -> Result<Self, StateError> {
+        let public = public.map(PublicDirectory::shared).transpose()?;
+        Ok(Self { public, ..self })
     }
 
     /// A new directory lives in its parent's entries.
@@ -160,9 +179,13 @@ impl Directory {
     }
 
     fn open(&self, name: &str, flags: OFlags) -> Result<Option<Box<dyn StorageFile>>, StateError> {
-        let path = self.path.join(name);
+        let path = self.path_of(name);
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let handle = match fs::openat(&self.handle, name, flags, creation_mode(name)) {
+        let opened = match self.public_of(name) {
+            Some(public) => open_for_all(&public.handle, name, flags),
+            None => fs::openat(&self.handle, name, flags, creation_mode(name)),
+        };
+        let handle = match opened {
             Err(rustix::io::Errno::NOENT) => return Ok(None),
             other => other.map_err(|e| refused(&path, "open the file")(e.into()))?,
         };
@@ -170,6 +193,13 @@ impl Directory {
             require_private(&path, &handle)?;
         }
         Ok(Some(Box::new(DirectoryFile { path, file: handle.into() })))
+    }
+}
+
+impl Directory {
+    /// The directory of a file that is not here.
+    fn public_of(&self, name: &str) -> Option<&PublicDirectory> {
+        self.public.as_ref().filter(|_| name == PUBLIC_LOG)
     }
 }
 
@@ -200,6 +230,10 @@ impl Storage for Directory {
         &self.path
     }
 
+    fn path_of(&self, name: &str) -> PathBuf {
+        self.public_of(name).map_or(&self.path, |public| &public.path).join(name)
+    }
+
     fn read(&self, name: &str) -> Result<Option<Box<dyn StorageFile>>, StateError> {
         self.open(name, OFlags::RDONLY)
     }
@@ -220,7 +254,10 @@ impl Storage for Directory {
     }
 
     fn sync(&self) -> Result<(), StateError> {
-        fs::fsync(&self.handle).map_err(|e| refused(&self.path, "sync the directory")(e.into()))
+        let public = self.public.as_ref().map(|public| (&public.path, &public.handle));
+        [(&self.path, &self.handle)].into_iter().chain(public).try_for_each(|(path, handle)| {
+            fs::fsync(handle).map_err(|e| refused(path, "sync the directory")(e.into()))
+        })
     }
 
     fn names(&self) -> Result<Vec<String>, StateError> {
@@ -232,7 +269,8 @@ impl Storage for Directory {
     }
 
     fn reader(&self) -> Result<Box<dyn Storage>, StateError> {
-        Ok(Box::new(Self { _lock: None, ..self.clone() }))
+        let public = self.public.as_ref().map(PublicDirectory::reader);
+        Ok(Box::new(Self { public, _lock: None, ..self.clone() }))
     }
 
     fn share(&self) -> Box<dyn Storage> {

@@ -41,6 +41,7 @@ impl Survey {
                 public: PublicFacts::none(),
                 checkpoints: [Slot::Absent; 2],
                 begun: false,
+                public_log: PUBLIC_LOG.into(),
                 anchored,
             },
             positions: Vec::new(),
@@ -56,6 +57,7 @@ impl Survey {
     /// The public log's length and the checkpoints are taken first: a run that is at work meanwhile writes the
     /// private log before them, so it is never found behind.
     pub(super) fn conduct(&mut self, storage: &dyn Storage) -> Result<(), StateError> {
+        self.facts.public_log = storage.path_of(PUBLIC_LOG);
         let public = storage.read(PUBLIC_LOG)?;
         let public_length = public.as_ref().map_or(Ok(0), |file| file.length())?;
         self.facts.checkpoints = checkpoint::look(storage)?;

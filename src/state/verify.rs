@@ -1,9 +1,11 @@
 //! Reads everything, changes nothing, and says what is there and what is wrong with it.
 
 use super::{
+    Settings,
     anchor::{Anchor, Anchored, directory},
-    chain::Link,
+    chain::{Link, Standing},
     checkpoint::Slot,
+    enrolment::ENROLMENT,
     error::StateError,
     frames::SourcePosition,
     public_log::Rest,
@@ -44,21 +46,61 @@ pub struct Report {
 /// # Errors
 /// When the directory itself can't be opened. What is wrong inside is in the report.
 pub fn verify(path: impl AsRef<Path>) -> Result<Report, StateError> {
-    verify_anchored(path, None::<&Path>)
+    verify_with(path, &Settings::default())
 }
 
-/// Verifies as [`verify`] does, and that the directory has come at least as far as its anchor in the directory
-/// `anchor`, by the same way.
+/// Verifies as [`verify`] does a directory that is kept with these settings: against the public log elsewhere if there is one, and
+/// that it has come at least as far as its anchor, by the same way, if there is one.
 ///
 /// # Errors
 /// When one of the directories can't be opened. What is wrong inside is in the report.
-pub fn verify_anchored(
-    path: impl AsRef<Path>,
-    anchor: Option<impl AsRef<Path>>,
-) -> Result<Report, StateError> {
-    let storage = Directory::shared(path.as_ref())?;
-    let anchor = anchor.map(|path| directory(path.as_ref())).transpose()?;
+pub fn verify_with(path: impl AsRef<Path>, settings: &Settings) -> Result<Report, StateError> {
+    let storage = Directory::shared(path.as_ref())?.published_in(settings.public.as_deref())?;
+    let anchor = settings.anchor.as_deref().map(directory).transpose()?;
     Ok(verify_storage(&storage, anchor))
+}
+
+/// What [`verify_public`] found in a public log by itself.
+#[derive(Debug)]
+pub struct PublicReport {
+    /// The number of the run that drew the last release.
+    pub generation: u64,
+    /// Releases in the log.
+    pub published: u64,
+    /// The link of the last of them: the head of the chain.
+    pub chain: Link,
+    /// The first problem found.
+    pub problem: Option<StateError>,
+}
+
+/// Reads the public log in the directory at `path` by itself: all checksums, the order of epochs and generations, and the chain.
+/// Whether it shows what was committed only the state directory can tell.
+///
+/// # Errors
+/// When there is no log.
+pub fn verify_public(path: impl AsRef<Path>) -> Result<PublicReport, StateError> {
+    let mut reader = PublicReader::open(path)?;
+    let problem = loop {
+        match reader.next_frame() {
+            Ok(Some(_)) => {}
+            Ok(None) => break None,
+            Err(error) => break Some(error),
+        }
+    };
+    let Standing { generation, epoch, link } = reader.standing();
+    Ok(PublicReport { generation, published: epoch, chain: link, problem })
+}
+
+/// Whether the directory at `path` holds a public log and nothing of a state directory.
+///
+/// # Errors
+/// When it can't be opened.
+pub fn is_public_alone(path: impl AsRef<Path>) -> Result<bool, StateError> {
+    let names = Directory::shared(path.as_ref())?.names()?;
+    let private = |name: &String| {
+        name.starts_with("private") || CHECKPOINTS.contains(&name.as_str()) || name == ENROLMENT.name
+    };
+    Ok(names.iter().any(|name| name == PUBLIC_LOG) && !names.iter().any(private))
 }
 
 pub(super) fn verify_storage(storage: &dyn Storage, anchor: Option<Box<dyn Storage>>) -> Report {
@@ -112,7 +154,7 @@ fn judge(directory: &Path, facts: &Facts) -> Result<(), StateError> {
         let what =
             "the frame fails its checksum; the next run rebuilds the rest of the file from the private log";
         return Err(StateError::Damaged {
-            path: directory.join(PUBLIC_LOG),
+            path: facts.public_log.clone(),
             offset: facts.public.matched,
             what,
         });

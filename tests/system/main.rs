@@ -6,9 +6,9 @@
 //! - What is published: `methods`, `windows`, `window_columns`, `entities`, `totals`, `training`, `workers`, `statistics`.
 //! - Sources: `input`, `parquet`, `growing`, `sockets`, `brokers`, `clocks`.
 //! - Kafka, which needs its feature: `kafka`.
-//! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `web`.
-//! - What survives what: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `links`, `ledger`, `spending`, `golden`,
-//!   `soak`, `seeds`.
+//! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `web`, `elsewhere`.
+//! - What survives what: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `links`, `ledger`,
+//!   `spending`, `golden`, `soak`, `seeds`.
 //! - The house itself: `secrecy`, `tidy`, `units`.
 //! - What they share: `harness`, `servers`.
 
@@ -23,6 +23,7 @@ mod clusters;
 mod covariance;
 mod densities;
 mod disks;
+mod elsewhere;
 mod entities;
 mod estimates;
 mod examples;

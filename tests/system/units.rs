@@ -38,6 +38,12 @@ fn systemd_accepts_the_units_of_the_documents() {
         units.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
         ["hushflow.service", "hushflow-page.service", "hushflow@.service"]
     );
+    // What faces the network is not the owner of exact sums.
+    let page = &units[1].1;
+    assert!(
+        page.contains("DynamicUser=true") && page.contains("InaccessiblePaths=-/var/lib/hushflow"),
+        "{page}"
+    );
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         let _ = writeln!(stderr(), "skipped: systemd-analyze is not installed");
         return;

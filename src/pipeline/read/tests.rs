@@ -72,8 +72,15 @@ fn what_is_kept_is_spelled_out() {
         let told = state(&format!("keep = {wrong}")).err().unwrap_or_default();
         assert!(told.contains("state.keep: found") && told.contains("\"30 days\""), "{told}");
     }
-    let pipeline = state("anchor = \"../anchors\"").unwrap();
-    assert_eq!(pipeline.state, Settings { keep: Keep::Epochs(0), anchor: Some("dir/../anchors".into()) });
+    let pipeline = state("anchor = \"../anchors\"\npublic = \"public\"").unwrap();
+    assert_eq!(
+        pipeline.state,
+        Settings {
+            anchor: Some("dir/../anchors".into()),
+            public: Some("dir/public".into()),
+            ..Settings::default()
+        }
+    );
     assert_eq!(pipeline.state_directory, None, "it may be named on the command line");
 }
 

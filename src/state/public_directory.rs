@@ -1,0 +1,254 @@
+//! A directory of its own for the public log, which everyone may read and only its owner may write.
+//!
+//! The state directory lets nobody in, so whoever follows a log there must run as the owner of exact sums. With the log in a directory
+//! of its own, those who face the network run as another user, in a container, or on another machine, without access to the
+//! rest. For recovery the place makes no difference: the log is a function of the private log, is rebuilt where it is behind, and
+//! refuses a start where it is further or another one. So it is also a witness against an old copy of the state directory.
+
+use super::error::{StateError, refused};
+use rustix::{
+    fd::OwnedFd,
+    fs::{self, FlockOperation, Mode, OFlags},
+    io::Errno,
+};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Held by the run that writes the log. Its mode is 0600: a lock that readers could take would let them hold up a run.
+const LOCK: &str = "writer.lock";
+
+/// The directory, and the lock of a run that writes to it.
+#[derive(Clone)]
+pub(super) struct PublicDirectory {
+    pub(super) path: PathBuf,
+    pub(super) handle: Arc<OwnedFd>,
+    /// Held, not read: the lock ends with it.
+    _lock: Option<Arc<OwnedFd>>,
+}
+
+impl PublicDirectory {
+    /// The directory at `path` for one writer, whose state directory is `state`: created with mode 0755 when missing, refused when
+    /// others can write to it or it lies in the state directory, locked.
+    pub(super) fn exclusive(path: &Path, state: &Path) -> Result<Self, StateError> {
+        let created = match fs::mkdir(path, Mode::RWXU) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(error) => return Err(refused(path, "create the directory")(error.into())),
+        };
+        let directory = Self::shared(path)?;
+        if created {
+            // Whatever the umask of the service: this one is for others.
+            let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
+            fs::fchmod(&directory.handle, mode).map_err(|e| refused(path, "set the mode")(e.into()))?;
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            fs::openat(&directory.handle, "..", flags, Mode::empty())
+                .and_then(fs::fsync)
+                .map_err(|e| refused(path, "sync the parent directory")(e.into()))?;
+        }
+        let real = |path: &Path| path.canonicalize().ok();
+        if real(path).zip(real(state)).is_some_and(|(public, state)| public.starts_with(state)) {
+            return Err(StateError::Inside { path: path.to_owned(), what: "the public directory" });
+        }
+        directory.refuse_other_writers()?;
+        Ok(Self { _lock: Some(Arc::new(directory.lock()?)), ..directory })
+    }
+
+    /// The directory at `path` for reading, whoever else writes.
+    pub(super) fn shared(path: &Path) -> Result<Self, StateError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let handle = fs::open(path, flags, Mode::empty()).map_err(|error| match error {
+            Errno::NOENT => StateError::Missing { path: path.to_owned() },
+            error => refused(path, "open the directory")(error.into()),
+        })?;
+        Ok(Self { path: path.to_owned(), handle: Arc::new(handle), _lock: None })
+    }
+
+    /// The same directory without the lock.
+    pub(super) fn reader(&self) -> Self {
+        Self { _lock: None, ..self.clone() }
+    }
+
+    /// Whoever may write here may change what is published.
+    fn refuse_other_writers(&self) -> Result<(), StateError> {
+        let status =
+            fs::fstat(&self.handle).map_err(|e| refused(&self.path, "read the permissions")(e.into()))?;
+        match status.st_mode & 0o777 {
+            mode if mode & 0o022 != 0 => Err(StateError::Writable { path: self.path.clone(), mode }),
+            _ => Ok(()),
+        }
+    }
+
+    fn lock(&self) -> Result<OwnedFd, StateError> {
+        let path = self.path.join(LOCK);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = fs::openat(&self.handle, LOCK, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|e| refused(&path, "open the file")(e.into()))?;
+        match fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(file),
+            Err(Errno::WOULDBLOCK) => Err(StateError::Locked { path: self.path.clone() }),
+            Err(error) => Err(refused(&path, "lock the file")(error.into())),
+        }
+    }
+}
+
+/// Opens a file that everyone may read, creating it when needed, whatever the umask.
+pub(super) fn open_for_all(directory: &OwnedFd, name: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+    if flags.contains(OFlags::CREATE) {
+        match fs::openat(directory, name, flags | OFlags::EXCL, mode) {
+            Ok(file) => {
+                fs::fchmod(&file, mode)?;
+                return Ok(file);
+            }
+            Err(Errno::EXIST) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    fs::openat(directory, name, flags, mode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{EpochFrame, PublicHeader, PublicReader, Settings, Store, verify_with};
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    struct Places {
+        _outer: tempfile::TempDir,
+        state: PathBuf,
+        public: PathBuf,
+    }
+
+    impl Places {
+        fn new() -> Self {
+            let outer = tempfile::tempdir().unwrap();
+            let place = |name| outer.path().join(name);
+            Self { state: place("state"), public: place("public"), _outer: outer }
+        }
+
+        fn open_in(&self, state: &Path) -> Result<Store, StateError> {
+            let header = PublicHeader { parameters: b"p".to_vec(), private: true };
+            let settings = Settings { public: Some(self.public.clone()), ..Settings::default() };
+            Store::open_with(state, &header, &settings).map(|(store, _)| store)
+        }
+
+        fn open(&self) -> Result<Store, StateError> {
+            self.open_in(&self.state)
+        }
+
+        fn log(&self) -> PathBuf {
+            self.public.join("public.log")
+        }
+
+        /// Commits epochs up to this one.
+        fn commit_to(&self, last: u64) {
+            let mut store = self.open().unwrap();
+            for epoch in store.committed() + 1..=last {
+                let values = vec![7 * i128::from(epoch)];
+                let frame =
+                    EpochFrame { epoch, positions: vec![], sums: vec![1].into(), values, admitted: None };
+                store.commit(&[frame]).unwrap();
+            }
+        }
+    }
+
+    fn mode_of(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn the_log_alone_is_elsewhere_and_everyone_may_read_it() {
+        let places = Places::new();
+        places.commit_to(3);
+        assert_eq!((mode_of(&places.public), mode_of(&places.log())), (0o755, 0o644));
+        assert_eq!(mode_of(&places.public.join(LOCK)), 0o600);
+        assert_eq!(mode_of(&places.state), 0o700);
+        assert!(!places.state.join("public.log").exists());
+        let mut reader = PublicReader::open(&places.public).unwrap();
+        let released = std::iter::from_fn(|| reader.next_frame().unwrap());
+        assert_eq!(released.map(|release| release.epoch).collect::<Vec<_>>(), [1, 2, 3]);
+        let settings = Settings { public: Some(places.public.clone()), ..Settings::default() };
+        let report = verify_with(&places.state, &settings).unwrap();
+        assert!(report.problem.is_none() && report.published == 3, "{:?}", report.problem);
+    }
+
+    #[test]
+    fn a_log_that_is_lost_or_behind_is_rebuilt_to_the_last_byte() {
+        let places = Places::new();
+        places.commit_to(5);
+        let whole = std::fs::read(places.log()).unwrap();
+        for length in [0, 3, whole.len() / 2, whole.len() - 1] {
+            std::fs::write(places.log(), &whole[..length]).unwrap();
+            places.commit_to(5);
+            assert!(std::fs::read(places.log()).unwrap() == whole, "cut to {length}");
+        }
+        std::fs::remove_dir_all(&places.public).unwrap();
+        places.commit_to(5);
+        assert!(std::fs::read(places.log()).unwrap() == whole);
+        assert_eq!((mode_of(&places.public), mode_of(&places.log())), (0o755, 0o644));
+    }
+
+    #[test]
+    fn a_log_that_is_further_or_another_one_is_refused_by_its_own_name() {
+        let places = Places::new();
+        places.commit_to(2);
+        let copy = places.state.with_file_name("copy");
+        std::fs::create_dir(&copy).unwrap();
+        std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o700)).unwrap();
+        for entry in std::fs::read_dir(&places.state).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+        }
+        places.commit_to(4);
+        let refused = |error: StateError| {
+            let log = places.log().display().to_string();
+            assert!(error.to_string().contains(&log), "{error}");
+            error
+        };
+        let old = refused(places.open_in(&copy).err().unwrap());
+        assert!(matches!(old, StateError::RolledBack { witnessed: 4, .. }), "{old}");
+        let new = refused(places.open_in(&places.state.with_file_name("new")).err().unwrap());
+        assert!(matches!(new, StateError::PrivateLogLost { .. }), "{new}");
+        let own = std::fs::read(places.log()).unwrap();
+        std::fs::rename(&places.public, places.public.with_file_name("kept")).unwrap();
+        std::fs::rename(&places.state, places.state.with_file_name("moved")).unwrap();
+        // Another stream of the same length, by the same parameters.
+        let mut store = places.open().unwrap();
+        let frame = |epoch| EpochFrame {
+            epoch,
+            positions: vec![],
+            sums: vec![1].into(),
+            values: vec![-7 * i128::from(epoch)],
+            admitted: None,
+        };
+        store.commit(&[frame(1), frame(2), frame(3), frame(4)]).unwrap();
+        drop(store);
+        std::fs::write(places.log(), own).unwrap();
+        let other = refused(places.open().err().unwrap());
+        assert!(matches!(other, StateError::Conflict { epoch: 1, .. }), "{other}");
+    }
+
+    #[test]
+    fn one_run_writes_and_nobody_else_may() {
+        let places = Places::new();
+        let first = places.open().unwrap();
+        let second = places.open_in(&places.state.with_file_name("other")).err().unwrap();
+        assert!(matches!(&second, StateError::Locked { path } if *path == places.public), "{second}");
+        drop(first);
+        for mode in [0o757, 0o775, 0o777] {
+            std::fs::set_permissions(&places.public, std::fs::Permissions::from_mode(mode)).unwrap();
+            let error = places.open().err().unwrap();
+            assert!(matches!(error, StateError::Writable { .. }), "{error}");
+            assert!(error.to_string().contains("chmod go-w"), "{error}");
+        }
+        for mode in [0o750, 0o700, 0o755] {
+            std::fs::set_permissions(&places.public, std::fs::Permissions::from_mode(mode)).unwrap();
+            drop(places.open().unwrap());
+            assert_eq!(mode_of(&places.public), mode, "what its owner has chosen stays");
+        }
+        let inside = Places { public: places.state.join("public"), ..places };
+        assert!(matches!(inside.open().err().unwrap(), StateError::Inside { .. }));
+    }
+}

@@ -1,0 +1,104 @@
+//! The public log in a directory of its own: what reads it needs no access to the state directory, and runs as another user.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::harness::{Lab, Stream, answer, finish, hushflow, releases, run, send, served};
+use serde_json::Value;
+
+const STREAM: Stream = Stream { rows: 2000, epochs: 20 };
+
+/// A user that owns nothing.
+const NOBODY: u32 = 65_534;
+
+/// A copy of the binary that everyone may start.
+fn binary_for_all(lab: &Lab) -> PathBuf {
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let copy = lab.path("hushflow");
+    std::fs::copy(env!("CARGO_BIN_EXE_hushflow"), &copy).unwrap();
+    mode(&copy, 0o755);
+    mode(&lab.path(""), 0o755);
+    copy
+}
+
+/// The command as a user without any rights, if this test may become one.
+fn as_nobody(binary: &Path, arguments: &[&str], directory: &Path) -> Command {
+    let mut command = Command::new(binary);
+    let [name, rest @ ..] = arguments else { panic!("a command") };
+    command.arg(name).arg(directory).args(rest).current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    if std::fs::metadata("/proc/self").unwrap().uid() == 0 {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command
+}
+
+#[test]
+fn readers_need_the_public_directory_alone() {
+    let lab = Lab::new();
+    lab.write("data.csv", STREAM.csv());
+    let pipeline = lab.write("p.toml", STREAM.pipeline("data.csv", ""));
+    let (state, public) = (lab.path("state"), lab.path("public"));
+    let command = run(&pipeline, &state, 1);
+    // As a service of systemd with UMask=0077.
+    let mut closed = Command::new("sh");
+    closed.args(["-c", "umask 077; exec \"$0\" \"$@\""]).arg(command.get_program()).args(command.get_args());
+    closed.arg("--public").arg(&public).env("HUSHFLOW_STRATEGIES", "/dev/null/kept");
+    let told = finish(closed.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped())).succeeded();
+    assert!(told.err.contains(&format!("hushflow tail {}", public.display())), "{}", told.err);
+    assert_eq!(releases(&public).len(), 20);
+    assert!(!state.join("public.log").exists());
+    assert_eq!(std::fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o700);
+
+    let binary = binary_for_all(&lab);
+    let lines = finish(&mut as_nobody(&binary, &["tail", "--json"], &public)).succeeded().json();
+    assert_eq!(lines.len(), 20 * 7);
+    let verified = finish(&mut as_nobody(&binary, &["verify", "--json"], &public)).succeeded().json();
+    assert_eq!((&verified[0]["published"], &verified[0]["private"]), (&Value::from(20), &Value::from(true)));
+    let mut page = as_nobody(&binary, &["tail", "--web", "127.0.0.1:0"], &public).spawn().unwrap();
+    let (address, _rest) = served(&mut page);
+    let ask = |path: &str| answer(send(&address, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n")));
+    let about: Value = serde_json::from_str(&ask("/about").1).unwrap();
+    assert_eq!((&about["horizon"], &about["ledger"]), (&Value::from(20), &Value::Null));
+    assert_eq!(ask("/events").1.matches("id: ").count(), 20);
+    page.kill().unwrap();
+    page.wait().unwrap();
+    if std::fs::metadata("/proc/self").unwrap().uid() == 0 {
+        finish(&mut as_nobody(&binary, &["tail", "--json"], &state)).failed(1, &["state", "denied"]);
+    }
+
+    // The owner verifies both against each other.
+    let mut verify = hushflow(["verify", "--json"]);
+    let verified = finish(verify.arg(&state).arg("--public").arg(&public)).succeeded().json();
+    assert_eq!((&verified[0]["ok"], &verified[0]["published"]), (&Value::from(true), &Value::from(20)));
+    let log = std::fs::read(public.join("public.log")).unwrap();
+    std::fs::write(public.join("public.log"), [&log[..], &log[log.len() - 100..]].concat()).unwrap();
+    let mut verify = hushflow(["verify"]);
+    let name = public.join("public.log").display().to_string();
+    finish(verify.arg(&state).arg("--public").arg(&public)).failed(1, &[&name]);
+    finish(&mut as_nobody(&binary, &["verify"], &public)).failed(1, &[&name]);
+}
+
+/// The pipeline file names the directory. What is lost there is rebuilt, and sinks follow the log where it is.
+#[test]
+fn a_run_rebuilds_what_is_lost_of_its_public_directory() {
+    let lab = Lab::new();
+    lab.write("data.csv", STREAM.csv());
+    let sink = "[[sinks]]\npath = 'out.ndjson'\n";
+    let text = STREAM.pipeline("data.csv", sink).replace("keep = 'all'", "keep = 'all'\npublic = 'public'");
+    let (pipeline, state, public) = (lab.write("p.toml", text), lab.path("state"), lab.path("public"));
+    finish(&mut run(&pipeline, &state, 1)).succeeded();
+    let log = std::fs::read(public.join("public.log")).unwrap();
+    assert_eq!(releases(&public).len(), 20);
+    let lines = std::fs::read_to_string(lab.path("out.ndjson")).unwrap();
+    assert_eq!(lines.lines().count(), 20 * 7);
+    std::fs::remove_dir_all(&public).unwrap();
+    finish(&mut run(&pipeline, &state, 2)).succeeded();
+    assert!(std::fs::read(public.join("public.log")).unwrap() == log);
+    std::fs::set_permissions(&public, std::fs::Permissions::from_mode(0o777)).unwrap();
+    finish(&mut run(&pipeline, &state, 1)).failed(1, &["public", "chmod go-w"]);
+}
