@@ -9,7 +9,7 @@
 //!   where others may listen.
 //!
 //! A count can be public and the moments at which it changes can be private. Rows that have been read are such a count: after a
-//! restart a source is read again from a place that depends on event times. So it is told in public only where an epoch closes.
+//! restart a source is read again from a place that depends on event times. So the public count changes only where an epoch closes.
 //!
 //! Threads leave their numbers here once for a batch of records or an epoch, never for a record.
 

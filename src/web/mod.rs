@@ -7,8 +7,8 @@
 //!                                            key=all is the total over keys
 //! ```
 //!
-//! Anybody may ask, so what a request costs is bounded: it names one of a few workloads that the page's owner chose, whose noise levels are
-//! found once, as far as the log goes; and whoever computes for a client has its [turn](crate::http::Turn).
+//! Anybody may ask, so what a request costs is bounded. It names one of a few workloads that the page's owner chose, whose noise
+//! levels are found once, as far as the log goes. The server computes for one client at a time.
 //!
 //! The number of an event is its epoch, so a browser that loses its connection goes on behind the last epoch that it has seen.
 //! Each connection reads the log for itself, as fast as its client takes what it gives. So there are no queues: a client that
