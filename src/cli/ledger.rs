@@ -89,8 +89,19 @@ impl LedgerArguments {
 /// part of it.
 pub(super) fn public_account(directory: &Path) -> Value {
     const ACCOUNT: [&str; 6] = ["data_set", "entries", "composition", "problem", "budget", "left"];
-    const ENTRY: [&str; 9] =
-        ["started", "pipeline", "method", "unit", "neighbours", "epsilon", "delta", "epochs", "private"];
+    const ENTRY: [&str; 11] = [
+        "started",
+        "pipeline",
+        "method",
+        "unit",
+        "entity",
+        "within",
+        "neighbours",
+        "epsilon",
+        "delta",
+        "epochs",
+        "private",
+    ];
     let Ok(book) = Book::open(directory) else { return Value::Null };
     let mut account = {
         let adjacency = book.ledger.adjacency();
