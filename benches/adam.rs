@@ -29,13 +29,12 @@ fn main() {
 /// time of a step without that of starting.
 #[divan::bench(args = [(1, 2), (1, 12), (2, 2), (2, 12)], sample_count = 5, sample_size = 1)]
 fn correlated_noise(bencher: divan::Bencher<'_, '_>, (workers, steps): (usize, u64)) {
-    let correlated = |mechanism: MatrixMechanism| mechanism.correlated().expect("a strategy that correlates");
-    bench(bencher, workers, setup(steps, correlated));
+    bench(bencher, workers, setup(steps, Strategies::correlated));
 }
 
 #[divan::bench(args = [(1, 2), (1, 12), (2, 2), (2, 12)], sample_count = 5, sample_size = 1)]
 fn encoded_sums(bencher: divan::Bencher<'_, '_>, (workers, steps): (usize, u64)) {
-    bench(bencher, workers, setup(steps, |mechanism| mechanism));
+    bench(bencher, workers, setup(steps, |strategies| strategies));
 }
 
 fn bench(bencher: divan::Bencher<'_, '_>, workers: usize, setup: TrainingSetup) {
@@ -47,7 +46,7 @@ fn bench(bencher: divan::Bencher<'_, '_>, workers: usize, setup: TrainingSetup) 
     });
 }
 
-fn setup(steps: u64, form: impl FnOnce(MatrixMechanism) -> MatrixMechanism) -> TrainingSetup {
+fn setup(steps: u64, form: impl FnOnce(Strategies) -> Strategies) -> TrainingSetup {
     // Any buffers will do; these are good ones for running sums.
     let buffers = [(0.998046875, 0.046875), (0.984375, 0.09375), (0.90625, 0.1875)];
     let buffers = buffers.map(|(decay, weight)| ExponentialBuffer { decay, weight });
@@ -65,9 +64,9 @@ fn setup(steps: u64, form: impl FnOnce(MatrixMechanism) -> MatrixMechanism) -> T
         count_weight: None,
     };
     let participation = "1".parse().expect("a schema");
-    let mechanism =
-        MatrixMechanism::with_participation(parameters, Strategies::shared(strategy), participation, 64);
-    let mechanism = Arc::new(form(mechanism.expect("sound parameters")));
+    let strategies = form(Strategies::shared(strategy));
+    let mechanism = MatrixMechanism::with_participation(parameters, strategies, participation, 64);
+    let mechanism = Arc::new(mechanism.expect("sound parameters"));
     let setting = AdamSetting::new(NonZeroU32::new(BATCH as u32).unwrap_or(NonZeroU32::MIN), 1e-3);
     let clipper = Clipper::unscaled(DIMENSION, 1.0).expect("a clip norm");
     TrainingSetup {

@@ -3,11 +3,11 @@
 //! The runtime makes a [`Publication`] from a pipeline before it draws any noise; `tail` and `verify` make the same one
 //! from the header of the public log. So what is read is decoded by what was run.
 
-use hushflow_mechanism::accounting::discrete::{Discreteness, noise_multiplier_rounded_up};
+use hushflow_mechanism::accounting::discrete::Discreteness;
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, gaussian};
 use hushflow_mechanism::covariance::CovarianceError;
 use hushflow_mechanism::estimate::density::{Density, DensityError};
-use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError, MomentMechanism, MomentParameters};
+use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError, MomentParameters};
 use hushflow_mechanism::moments::{ClipError, Clipper, Layout};
 use hushflow_mechanism::release::Shards;
 use hushflow_mechanism::strategy::{Chosen, MatrixError, Strategy, StrategyError, build_chosen};
@@ -139,7 +139,7 @@ impl Publication {
         let (epsilon, delta) = guarantee(&parameters)?;
         let near = gaussian::noise_multiplier(epsilon, delta).value();
         let mechanism = mechanism(&parameters, &chosen, near)?;
-        let noise_multiplier = calibrated(&parameters, mechanism.moments())?;
+        let noise_multiplier = mechanism.moments().calibrated(epsilon, delta, cells(&parameters))?;
         let mechanism =
             mechanism.with_noise_multiplier(for_records_at_once(&parameters, noise_multiplier))?;
         let calibration = Calibration { noise_multiplier, strategy: chosen };
@@ -203,9 +203,10 @@ impl Publication {
     /// by half the margin that calibration adds, which is more than roundings of two versions of it can differ.
     ///
     /// # Errors
-    /// [`PublicationError::Accounting`] if no noise gives the guarantee.
+    /// [`PublicationError`] if no noise gives the guarantee.
     pub fn guarantee_holds(&self) -> Result<bool, PublicationError> {
-        let needed = calibrated(&self.parameters, self.mechanism.moments())?;
+        let (epsilon, delta) = guarantee(&self.parameters)?;
+        let needed = self.mechanism.moments().calibrated(epsilon, delta, cells(&self.parameters))?;
         Ok(self.calibration.noise_multiplier >= needed * (1.0 - MARGIN / 2.0))
     }
 
@@ -215,7 +216,7 @@ impl Publication {
     /// [`PublicationError`] if no noise gives the guarantee.
     pub fn discreteness(&self) -> Result<Discreteness, PublicationError> {
         let (epsilon, delta) = guarantee(&self.parameters)?;
-        discreteness(epsilon, delta, self.mechanism.moments(), cells(&self.parameters))
+        Ok(self.mechanism.moments().discreteness(epsilon, delta, cells(&self.parameters))?)
     }
 
     /// The public parameters.
@@ -360,47 +361,8 @@ fn guarantee(parameters: &PublicParameters) -> Result<(Epsilon, Delta), Accounti
     Ok((Epsilon::new(parameters.privacy.epsilon)?, Delta::new(parameters.privacy.delta)?))
 }
 
-fn calibrated(parameters: &PublicParameters, mechanism: &MomentMechanism) -> Result<f64, PublicationError> {
-    let (epsilon, delta) = guarantee(parameters)?;
-    calibrate(epsilon, delta, mechanism, cells(parameters))
-}
-
 /// Pairs of key and epoch.
 fn cells(parameters: &PublicParameters) -> f64 {
     let keys = parameters.key.as_ref().map_or(1, |key| key.values.len());
     parameters.epochs.schedule.horizon() as f64 * keys as f64
-}
-
-/// The least noise multiplier for (ε, δ), with what the grid costs of δ when so many cells (pairs of key and epoch) are
-/// released. That of the mechanism does not matter.
-///
-/// # Errors
-/// [`PublicationError::Accounting`] and [`PublicationError::Mechanism`] if no noise gives the guarantee.
-pub fn calibrate(
-    epsilon: Epsilon,
-    delta: Delta,
-    mechanism: &MomentMechanism,
-    cells: f64,
-) -> Result<f64, PublicationError> {
-    let discreteness = discreteness(epsilon, delta, mechanism, cells)?;
-    Ok(noise_multiplier_rounded_up(epsilon, delta, discreteness)?.value())
-}
-
-/// How far the noise of so many cells is from its ideal, at most.
-///
-/// That falls with the scale of the noise on its grid, which grows with the multiplier; so the scale for continuous noise,
-/// whose multiplier is smaller, bounds it from above.
-fn discreteness(
-    epsilon: Epsilon,
-    delta: Delta,
-    mechanism: &MomentMechanism,
-    cells: f64,
-) -> Result<Discreteness, PublicationError> {
-    let continuous = gaussian::noise_multiplier(epsilon, delta).value() * (1.0 - MARGIN);
-    let mechanism = mechanism.with_noise_multiplier(continuous)?;
-    let scales = mechanism.noise().iter().filter_map(|noise| noise.scale);
-    let least_scale = scales.map(|scale| scale.sigma()).fold(f64::INFINITY, f64::min);
-    let draws = cells * mechanism.noise().len() as f64;
-    // The scales were rounded up, by less than one part in 2¹⁹.
-    Ok(Discreteness::new(least_scale * (1.0 - 2f64.powi(-19)), draws)?)
 }

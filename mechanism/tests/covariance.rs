@@ -144,17 +144,14 @@ fn check_covariance(errors: &DMatrix<f64>, decoder: &DMatrix<f64>, case: &str) {
 /// With sums that are encoded; and with noise that is correlated, where it can be.
 fn check(method: Method, strategies: &Strategies, workload: &str) {
     let workload: Workload = workload.parse().expect("a workload");
-    let encoded = MatrixMechanism::with_participation(
-        parameters(method),
-        strategies.clone(),
-        "1".parse().expect("a participation"),
-        STEPS as u64,
-    )
-    .expect("a mechanism");
-    check_form(&encoded, strategies, &workload);
+    let mechanism = |strategies: Strategies| {
+        let participation = "1".parse().expect("a participation");
+        MatrixMechanism::with_participation(parameters(method), strategies, participation, STEPS as u64)
+    };
+    check_form(&mechanism(strategies.clone()).expect("a mechanism"), strategies, &workload);
     let correlates =
         [strategies.first(), strategies.second()].iter().all(|strategy| strategy.correlates().is_some());
-    match encoded.correlated() {
+    match mechanism(strategies.clone().correlated()) {
         Ok(correlated) => check_form(&correlated, strategies, &workload),
         Err(error) => assert!(!correlates, "{error}"),
     }

@@ -49,7 +49,7 @@ pub struct TrainingSetup {
     /// Clips gradients. Where neighbours make counts public it must count gradients that are not finite.
     pub clipper: Arc<Clipper>,
     /// The release, of one key. Noise is best not drawn ahead, since nothing is waited for, and where the strategy can, best correlated
-    /// ahead of the sums: [`MatrixMechanism::correlated`](hushflow_mechanism::mechanism::MatrixMechanism::correlated).
+    /// ahead of the sums: [`Strategies::correlated`](hushflow_mechanism::mechanism::Strategies::correlated).
     pub release: ReleaseSetup,
     /// The optimiser; its horizon is the number of steps.
     pub adam: AdamSetup,
@@ -202,9 +202,10 @@ mod tests {
     use super::*;
     use crate::EpochCommit;
     use hushflow_mechanism::estimate::adam::AdamSetting;
-    use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError, MomentParameters};
+    use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError, MomentParameters, Strategies};
     use hushflow_mechanism::moments::SecondMoment;
     use hushflow_mechanism::noise::NoiseSource;
+    use hushflow_mechanism::participation::Participation;
     use hushflow_mechanism::sensitivity::Neighbours;
     use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
     use hushflow_mechanism::strategy::{StrategyName, build};
@@ -347,12 +348,14 @@ mod tests {
         let fitted = BufferedParameters { horizon: Some(STEPS), buffers };
         let strategy = Arc::new(Buffered::new("blt:1".parse().unwrap(), fitted).unwrap());
         for method in [Method::Jme, Method::Pp, Method::BatchSquares { size: NonZeroU32::new(30).unwrap() }] {
-            let form = |form: fn(MatrixMechanism) -> MatrixMechanism| {
+            let form = |form: fn(Strategies) -> Strategies| {
+                let (strategies, single) =
+                    (form(Strategies::shared(strategy.clone())), Participation::Single);
                 setup_of(method, setting(), |parameters| {
-                    MatrixMechanism::new(parameters, strategy.clone()).map(form)
+                    MatrixMechanism::with_participation(parameters, strategies, single, STEPS)
                 })
             };
-            let mut setup = form(|mechanism| mechanism.correlated().unwrap());
+            let mut setup = form(Strategies::correlated);
             let (seen, _, fault) = run(1, 30, |_, _| None, &setup);
             assert_eq!((fault, seen.len() as u64), (None, STEPS + 1));
             for workers in [2, 3] {
@@ -361,7 +364,7 @@ mod tests {
             setup.release.draw_ahead = true;
             assert_eq!(run(2, 30, |_, _| None, &setup).0, seen, "noise is the same whenever it is drawn");
             let distance = |parameters: &[f64]| parameters.iter().map(|p| (p - 3.0 / 7.0).abs()).sum::<f64>();
-            let (encoded, _, _) = run(1, 30, |_, _| None, &form(|mechanism| mechanism));
+            let (encoded, _, _) = run(1, 30, |_, _| None, &form(|strategies| strategies));
             for seen in [&seen, &encoded] {
                 assert!(distance(&seen[STEPS as usize].1) < 0.8 * distance(&seen[0].1));
             }

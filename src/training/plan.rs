@@ -7,8 +7,7 @@
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
-use hushflow_mechanism::accounting::discrete::{Discreteness, noise_multiplier_rounded_up};
-use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, NoiseMultiplier, gaussian};
+use hushflow_mechanism::accounting::{Delta, Epsilon, gaussian};
 use hushflow_mechanism::estimate::adam::{AdamError, AdamSetting, GradientSquares};
 use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError, Method, MomentParameters, Strategies};
 use hushflow_mechanism::moments::{ClipError, Clipper, Layout, SecondMoment};
@@ -73,12 +72,9 @@ pub enum TrainingError {
         /// Records of a batch.
         batch_size: u32,
     },
-    /// There is no such noise.
+    /// There is no such noise or guarantee.
     #[error(transparent)]
     Mechanism(#[from] MechanismError),
-    /// There is no such guarantee.
-    #[error(transparent)]
-    Accounting(#[from] AccountingError),
     /// There is no such clipping.
     #[error(transparent)]
     Clip(#[from] ClipError),
@@ -112,15 +108,15 @@ impl TrainingPlan {
     ) -> Result<MatrixMechanism, TrainingError> {
         let continuous = gaussian::noise_multiplier(self.epsilon, self.delta).value();
         let mechanism = self.release(dimension, strategies, continuous, self.passes.get(), None)?;
-        let scales = mechanism.moments().noise().iter().filter_map(|noise| noise.scale);
-        let least = scales.map(|scale| scale.sigma()).fold(f64::INFINITY, f64::min);
-        let draws = self.horizon() as f64 * mechanism.layout().coordinates() as f64;
-        let discreteness = Discreteness::new(least * (1.0 - 2f64.powi(-19)), draws)?;
-        let multiplier = noise_multiplier_rounded_up(self.epsilon, self.delta, discreteness)?.value();
+        let cells = self.horizon() as f64;
+        let multiplier = mechanism.moments().calibrated(self.epsilon, self.delta, cells)?;
         Ok(mechanism.with_noise_multiplier(multiplier)?)
     }
 
-    /// ε spent after so many passes: the sensitivity of what a record has added by then, under the noise of the whole run.
+    /// ε spent after so many passes: of what a record has added by then, under the noise of the whole run; infinite where the
+    /// grid leaves nothing of δ. [`MomentMechanism::spent_by`] says how it is found.
+    ///
+    /// [`MomentMechanism::spent_by`]: hushflow_mechanism::mechanism::MomentMechanism::spent_by
     ///
     /// # Errors
     /// [`TrainingError`] as [`mechanism`](Self::mechanism).
@@ -130,8 +126,9 @@ impl TrainingPlan {
         let dimension = mechanism.layout().dimension;
         let weight = moments.second_moment_weight();
         let part = self.release(dimension, mechanism.strategies(), multiplier, passes, weight)?;
-        let ratio = moments.sensitivity() / part.moments().sensitivity();
-        Ok(gaussian::epsilon_rounded_up(NoiseMultiplier::new(multiplier * ratio)?, self.delta).value())
+        let cells = self.steps_per_pass() as f64 * f64::from(passes);
+        let spent = moments.spent_by(part.moments(), self.delta, cells)?;
+        Ok(spent.map_or(f64::INFINITY, Epsilon::value))
     }
 
     fn release(

@@ -3,6 +3,7 @@
 use hushflow::mechanism::accounting::{Delta, Epsilon};
 use hushflow::mechanism::estimate::adam::GradientSquares;
 use hushflow::mechanism::mechanism::Strategies;
+use hushflow::mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
 use hushflow::mechanism::strategy::build;
 use hushflow::prelude::*;
 use hushflow::runtime::training::{Trained, TrainingOptions, train};
@@ -41,6 +42,26 @@ fn trained(privatisation: Privatisation, name: StrategyName, workers: usize) -> 
     let network = Network::new(vec![64, 10], Activation::Tanh);
     let options = TrainingOptions { workers, seed: 1, noise: NoiseSource::Seeded(1), keep_releases: true };
     train(&network, &images, &plan(&images, privatisation), &strategies(name), options).unwrap()
+}
+
+/// Noise that is correlated ahead of the sums is calibrated for the grid that runs, and spends what was promised.
+#[test]
+fn correlated_noise_spends_what_was_promised() {
+    let images = images();
+    let network = Network::new(vec![64, 10], Activation::Tanh);
+    let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
+    let fitted = BufferedParameters { horizon: Some(40), buffers };
+    let strategy = Arc::new(Buffered::new("blt:1".parse().unwrap(), fitted).unwrap());
+    let plan = plan(&images, Privatisation::Jme);
+    let options =
+        TrainingOptions { workers: 2, seed: 1, noise: NoiseSource::Seeded(1), keep_releases: false };
+    for strategies in
+        [Strategies::shared(strategy.clone()), Strategies::shared(strategy.clone()).correlated()]
+    {
+        let Trained { passes, .. } = train(&network, &images, &plan, &strategies, options).unwrap();
+        assert!(passes.windows(2).all(|pair| pair[0].epsilon < pair[1].epsilon));
+        assert!((29.9..=30.0 + 1e-9).contains(&passes[3].epsilon), "{passes:?}");
+    }
 }
 
 #[test]

@@ -3,8 +3,9 @@
 //!
 //! Nothing here uses the sensitivity: streams are encoded and compared coordinate by coordinate.
 
-use super::{MatrixMechanism, Method, MomentGeometry, MomentMechanism, MomentParameters};
+use super::{MatrixMechanism, Method, MomentGeometry, MomentMechanism, MomentParameters, Strategies};
 use crate::moments::{Clipper, Layout, QuantisedRows, SecondMoment};
+use crate::participation::Participation;
 use crate::sensitivity::Neighbours;
 use crate::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
 use crate::strategy::{COEFFICIENT_BITS, ColumnGeometry, Correlator};
@@ -194,7 +195,10 @@ fn check_correlated(buffers: &[(f64, f64)], parameters: MomentParameters) {
     let fitted = BufferedParameters { horizon: Some(EPOCHS as u64), buffers: Buffers::Toeplitz(buffers) };
     let name = format!("blt:{}", fitted.count()).parse().unwrap();
     let strategy = Arc::new(Buffered::new(name, fitted.rounded()).unwrap());
-    let mechanism = MatrixMechanism::new(parameters, strategy).unwrap().correlated().unwrap();
+    let strategies = Strategies::shared(strategy).correlated();
+    let single = Participation::Single;
+    let mechanism =
+        MatrixMechanism::with_participation(parameters, strategies, single, EPOCHS as u64).unwrap();
     let MomentParameters { method, neighbours, noise_multiplier, .. } = parameters;
     let layout = mechanism.layout();
     let clipper = Clipper::unscaled(layout.dimension, parameters.clip_norm).unwrap();

@@ -17,6 +17,30 @@
 //! The same for Σ x∘x. The last is attained for g = 0 by one record that moves between two keys, in every dimension:
 //! `√2ζ²`, which Algorithm 4 of the paper has for d = 1 too, is right for records that move and loose in place.
 
+//!
+//! # From the matrix to the C that runs
+//! Matrices are C in floating point. Let Ĉ_ℓ be the matrix of C_ℓ, V_ℓ the bound above of `‖Ĉ_ℓu‖²` for contributions of norm
+//! at most 1, and `‖(C_ℓ − Ĉ_ℓ)u‖ ≤ η_ℓ√V_ℓ` ([`Discrepancy`](crate::strategy::Discrepancy)), η = max(η₁, η₂).
+//!
+//! *Theorem.* If s² is one of the bounds of [`sensitivity`](crate::sensitivity), or of the table above, for Ĉ₁ and Ĉ₂, then
+//! (1 + 2η)²s² is a bound for C₁ and C₂.
+//!
+//! *Proof.* The difference of two neighbours is D = (D₁, √ν D₂), D₁ of counts and first moments, D₂ of second moments. Let a_ℓ be the
+//! largest norm of what one record contributes to D_ℓ: √(c+1) and 1 where it is blanked, 2 and √2 (1 for d = 1) where it is replaced
+//! in place. For records that move, D is the difference of two patterns with the a_ℓ of blanked ones. So `‖(C_ℓ − Ĉ_ℓ)D_ℓ‖` is at
+//! most η a_ℓ√V_ℓ, and 2η a_ℓ√V_ℓ where records move. Every bound s² is at least a₁²V₁ and νa₂²V₂, and twice that where records move:
+//!
+//! | | one strategy | two strategies |
+//! |---|---|---|
+//! | zero-out | K·V, K = c + 1 + ν | (1+c)·Z₁ + ν·Z₂ |
+//! | in place | r_d(ν)·V, r_d(ν) ≥ 4 and ≥ νa₂² by its definition | Σ w₁ᵢ r_d(νw₂ᵢ/w₁ᵢ) ≥ 4Z₁ and ≥ νa₂²Z₂ |
+//! | replace-one | at least 2K·V | at least (2+2c)·Z₁ and 2ν·Z₂ |
+//!
+//! and Z_ℓ ≥ V_ℓ. With one strategy both parts together contribute vectors of a norm a with a²V ≤ s², so the error is at most
+//! ηs, and √2ηs where records move. With two, each part's error is at most ηs and √2ηs, both together √2 times as much. The triangle
+//! inequality gives s + 2ηs. Batches are the same: `α + βν` is the largest `‖Δfirst‖² + ν‖Δsecond‖²` for every ν, so α and β are
+//! the largest of either; moved records are blanked twice, and charged 4 times. ∎
+
 use crate::participation::Participation;
 use crate::sensitivity::{
     Batch, MomentStrategies, MomentWeights, Neighbours, OutOfRange, batch_participation_sensitivity,
@@ -25,9 +49,6 @@ use crate::sensitivity::{
 };
 use crate::strategy::{ColumnGeometry, Matrix};
 use std::sync::Arc;
-
-/// Matrices are C in floating point; the C that runs is within this of it, in squared sensitivity.
-const MATRIX_ERROR: f64 = 1.0 / (1u64 << 30) as f64;
 
 /// Columns of the strategies, and which of them one entity reaches.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,7 +126,7 @@ impl MomentGeometry {
                     *participation,
                     weights,
                 )?;
-                Ok(raised(claim.squared))
+                Ok(self.of_running(claim.squared))
             }
         }
     }
@@ -141,7 +162,7 @@ impl MomentGeometry {
                     *participation,
                     second_weight,
                 )?;
-                Ok(raised(claim.squared))
+                Ok(self.of_running(claim.squared))
             }
         }
     }
@@ -161,7 +182,7 @@ impl MomentGeometry {
                 (2.0 * (vectors + overlaps)).min(4.0 * vectors)
             }
         };
-        positive("squared sensitivity of second moments", rounded_up(squared))
+        positive("squared sensitivity of second moments", rounded_up(self.of_running(squared)))
     }
 
     /// V₁/V₂: by how much more the strategy of first moments can be moved, squared, than that of second moments. 1 for one
@@ -181,7 +202,18 @@ impl MomentGeometry {
         }
     }
 
-    /// Squared sensitivity for vectors of norm 1 of C₁ (0) or C₂ (1).
+    /// A squared sensitivity of the matrices, as one of the C that run: see the head of this module's source.
+    fn of_running(&self, squared: f64) -> f64 {
+        match &self.columns {
+            Columns::Shared(_) => squared,
+            Columns::Matrices { first, second, .. } => {
+                let of = |matrix: &Matrix| matrix.relative_discrepancy(self.participations);
+                rounded_up(squared * (1.0 + 2.0 * of(first).max(of(second))).powi(2))
+            }
+        }
+    }
+
+    /// Squared sensitivity for vectors of norm 1 of the matrix of C₁ (0) or C₂ (1).
     fn vectors(&self, part: usize) -> Result<f64, OutOfRange> {
         match &self.columns {
             Columns::Shared(columns) => {
@@ -190,7 +222,7 @@ impl MomentGeometry {
             Columns::Matrices { first, second, participation } => {
                 let matrix = if part == 0 { first } else { second };
                 // Records of two keys are vectors, also in dimension 1.
-                Ok(raised(participation_sensitivity(matrix, *participation, 2)?.squared))
+                Ok(participation_sensitivity(matrix, *participation, 2)?.squared)
             }
         }
     }
@@ -202,8 +234,4 @@ impl MomentGeometry {
             Columns::Matrices { second, .. } => second.negative_overlap().unwrap_or(f64::INFINITY),
         }
     }
-}
-
-fn raised(squared: f64) -> f64 {
-    squared * (1.0 + MATRIX_ERROR)
 }

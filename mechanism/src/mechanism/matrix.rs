@@ -3,11 +3,14 @@
 //! A [`MatrixMechanism`] is what a release needs to know, and can only be made with the geometry of the very strategies in
 //! it. With one strategy and one participation the guarantee holds as long as the strategy goes on; else it is computed for
 //! a horizon, and there is no release beyond it.
+//!
+//! The form of the release (sums that are encoded, or noise that is correlated ahead of them) is a part of [`Strategies`],
+//! and no mechanism changes it. So noise that is [calibrated](MomentMechanism::calibrated) is charged for the grid that runs.
 
 use super::{MechanismError, MomentGeometry, MomentMechanism, MomentParameters};
 use crate::moments::Layout;
 use crate::participation::Participation;
-use crate::strategy::Strategy;
+use crate::strategy::{Correlation, Strategy};
 use std::sync::Arc;
 
 /// The strategies C₁ of counts and first moments, and C₂ of second moments.
@@ -15,17 +18,52 @@ use std::sync::Arc;
 pub struct Strategies {
     first: Arc<dyn Strategy>,
     second: Arc<dyn Strategy>,
+    /// Whether noise is correlated ahead of the sums.
+    correlated: bool,
 }
 
 impl Strategies {
     /// All moments through one strategy.
     pub fn shared(strategy: Arc<dyn Strategy>) -> Self {
-        Self { second: strategy.clone(), first: strategy }
+        Self { second: strategy.clone(), first: strategy, correlated: false }
     }
 
     /// A strategy for counts and first moments, and one for second moments.
     pub fn separate(first: Arc<dyn Strategy>, second: Arc<dyn Strategy>) -> Self {
-        Self { first, second }
+        Self { first, second, correlated: false }
+    }
+
+    /// The same strategies with noise that is correlated by C⁻¹ ahead of the sums, in place of sums that are encoded. What is
+    /// released is what the decoder would make of it, and a release takes less time and memory.
+    /// `strategy/correlation.rs` has the proof. The sensitivity is larger by what rounding the noise adds
+    /// ([`MomentMechanism::rounding_share`]), and the grid is another.
+    ///
+    /// ```
+    /// # use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
+    /// # use hushflow_mechanism::moments::{Layout, SecondMoment};
+    /// # use hushflow_mechanism::participation::Participation;
+    /// # use hushflow_mechanism::sensitivity::Neighbours;
+    /// # use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
+    /// # use std::sync::Arc;
+    /// # let parameters = MomentParameters {
+    /// #     method: Method::Jme,
+    /// #     layout: Layout { dimension: 3, second: SecondMoment::Diagonal },
+    /// #     neighbours: Neighbours::ReplaceOneInPlace,
+    /// #     clip_norm: 1.0,
+    /// #     noise_multiplier: 1.0,
+    /// #     second_moment_weight: None,
+    /// #     count_weight: None,
+    /// # };
+    /// let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
+    /// let fitted = BufferedParameters { horizon: Some(1000), buffers };
+    /// let strategies = Strategies::shared(Arc::new(Buffered::new("blt:1".parse()?, fitted)?)).correlated();
+    /// let correlated = MatrixMechanism::with_participation(parameters, strategies, Participation::Single, 1000)?;
+    /// assert!(correlated.moments().rounding_share() < 1e-8);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn correlated(self) -> Self {
+        Self { correlated: true, ..self }
     }
 
     /// C₁.
@@ -46,6 +84,17 @@ impl Strategies {
     /// Number of steps that both are defined for; `None` when they may go on for ever.
     pub fn horizon(&self) -> Option<u64> {
         [&self.first, &self.second].into_iter().filter_map(|strategy| strategy.horizon()).min()
+    }
+
+    /// How well they correlate noise: that of counts and first moments, and that of second moments.
+    fn correlations(&self, steps: u64) -> Result<[Correlation; 2], MechanismError> {
+        let of = |strategy: &dyn Strategy| {
+            let correlation = strategy.correlates().map(|strategy| strategy.correlation(steps));
+            correlation.ok_or(MechanismError::Correlation)
+        };
+        let first = of(self.first())?;
+        let second = if self.are_one() { first } else { of(self.second())? };
+        Ok([first, second])
     }
 
     fn geometry(&self, participation: Participation, horizon: u64) -> Result<MomentGeometry, MechanismError> {
@@ -97,8 +146,6 @@ pub struct MatrixMechanism {
     moments: MomentMechanism,
     strategies: Strategies,
     horizon: Option<u64>,
-    /// The most records of one entity.
-    participations: usize,
 }
 
 impl MatrixMechanism {
@@ -109,14 +156,16 @@ impl MatrixMechanism {
     pub fn new(parameters: MomentParameters, strategy: Arc<dyn Strategy>) -> Result<Self, MechanismError> {
         let moments = MomentMechanism::new(parameters, &MomentGeometry::shared(strategy.geometry()))?;
         let strategies = Strategies::shared(strategy);
-        Ok(Self { moments, horizon: strategies.horizon(), strategies, participations: 1 })
+        Ok(Self { moments, horizon: strategies.horizon(), strategies })
     }
 
     /// Any strategies and any number of records of an entity, over `horizon` steps.
     ///
     /// # Errors
     /// [`MechanismError`], as [`MomentMechanism::new`], also where a strategy is not defined for so many steps or the
-    /// sensitivity can't be computed for them.
+    /// sensitivity can't be computed for them. [`MechanismError::Correlation`] for strategies that can't correlate noise
+    /// as they should, [`MechanismError::CorrelationError`] and [`MechanismError::CorrelationRange`] where rounding would
+    /// add too much.
     pub fn with_participation(
         parameters: MomentParameters,
         strategies: Strategies,
@@ -127,56 +176,21 @@ impl MatrixMechanism {
             return Err(MechanismError::Horizon { horizon, limit });
         }
         let geometry = strategies.geometry(participation, horizon)?;
-        let moments = MomentMechanism::new(parameters, &geometry)?;
-        Ok(Self { moments, strategies, horizon: Some(horizon), participations: geometry.participations() })
-    }
-
-    /// The same guarantee with noise that is correlated by C⁻¹ ahead of the sums, in place of sums that are encoded: what is released is what the
-    /// decoder would make of it, and a release takes less time and memory. `strategy/correlation.rs` has the proof. The sensitivity is
-    /// larger by what rounding the noise adds: [`MomentMechanism::rounding_share`].
-    ///
-    /// ```
-    /// # use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
-    /// # use hushflow_mechanism::moments::{Layout, SecondMoment};
-    /// # use hushflow_mechanism::sensitivity::Neighbours;
-    /// # use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
-    /// # use std::sync::Arc;
-    /// # let parameters = MomentParameters {
-    /// #     method: Method::Jme,
-    /// #     layout: Layout { dimension: 3, second: SecondMoment::Diagonal },
-    /// #     neighbours: Neighbours::ReplaceOneInPlace,
-    /// #     clip_norm: 1.0,
-    /// #     noise_multiplier: 1.0,
-    /// #     second_moment_weight: None,
-    /// #     count_weight: None,
-    /// # };
-    /// let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
-    /// let fitted = BufferedParameters { horizon: Some(1000), buffers };
-    /// let strategy = Arc::new(Buffered::new("blt:1".parse()?, fitted)?);
-    /// let encoded = MatrixMechanism::new(parameters, strategy)?;
-    /// let correlated = encoded.correlated()?;
-    /// assert!(correlated.moments().rounding_share() < 1e-8);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`MechanismError::Correlation`] for strategies that can't correlate, [`MechanismError::CorrelationError`] and
-    /// [`MechanismError::CorrelationRange`] where rounding would add too much.
-    pub fn correlated(&self) -> Result<Self, MechanismError> {
-        let steps = self.horizon.ok_or(MechanismError::Correlation)?;
-        let of = |strategy: &dyn Strategy| {
-            let correlation = strategy.correlates().map(|strategy| strategy.correlation(steps));
-            correlation.ok_or(MechanismError::Correlation)
+        let moments = match strategies.correlated {
+            false => MomentMechanism::new(parameters, &geometry)?,
+            true => MomentMechanism::correlated(
+                parameters,
+                &geometry,
+                strategies.correlations(horizon)?,
+                horizon,
+            )?,
         };
-        let first = of(self.strategies.first())?;
-        let second = if self.strategies.are_one() { first } else { of(self.strategies.second())? };
-        let moments = self.moments.correlated([first, second], self.participations, steps)?;
-        Ok(Self { moments, ..self.clone() })
+        Ok(Self { moments, strategies, horizon: Some(horizon) })
     }
 
     /// Whether noise is correlated ahead of the sums.
     pub fn is_correlated(&self) -> bool {
-        self.moments.is_correlated()
+        self.strategies.correlated
     }
 
     /// The same mechanism with more or less noise.

@@ -31,13 +31,14 @@
 //! A record of norm ζ is 2²⁰ in integers, C has coefficients in units of 2⁻⁴⁰, so encoded sums are integers
 //! in units of 2⁻⁴⁰ (count), ζ2⁻⁶⁰ (first) and ζ²2⁻⁸⁰ (second moments): the *grid*. The noise is a discrete
 //! Gaussian on the grid. Counted in grid units its deviation does not depend on ζ, because neither do `ν =
-//! λζ²`, `c = κ²/ζ²` and `s/ζ`; it is rounded up to a [`NoiseScale`](crate::noise::NoiseScale). (Noise that is [correlated](MatrixMechanism::correlated) ahead of the sums has a grid of
-//! its own: [`CoordinateNoise::sum_bits`].) A discrete Gaussian of
-//! parameter σ_q on integers at distance Δ_q, coordinate by coordinate, is ρ-zCDP with exactly `ρ = Σ_q Δ_q²/(2σ_q²)`
+//! λζ²`, `c = κ²/ζ²` and `s/ζ`; it is rounded up to a [`NoiseScale`](crate::noise::NoiseScale). (Noise that is
+//! [correlated](Strategies::correlated) ahead of the sums has a grid of its own: [`CoordinateNoise::sum_bits`].) A discrete
+//! Gaussian of parameter σ_q on integers at distance Δ_q, coordinate by coordinate, is ρ-zCDP with exactly `ρ = Σ_q Δ_q²/(2σ_q²)`
 //! (Canonne, Kamath, Steinke 2020, on the multivariate discrete Gaussian), and here `ρ ≤ 1/(2σ²)`.
 
 #[cfg(test)]
 mod attack;
+mod calibration;
 #[cfg(test)]
 mod entity_attack;
 mod geometry;
@@ -55,6 +56,7 @@ pub use noise::CoordinateNoise;
 use noise::Rounding;
 pub(crate) use parts::{MomentDecoder, MomentEncoder};
 
+use crate::accounting::AccountingError;
 use crate::moments::{ClipError, Clipper, Layout};
 use crate::noise::scale::NoiseScaleError;
 use crate::sensitivity::{MomentWeights, Neighbours, OutOfRange, positive, rounded_up};
@@ -218,6 +220,9 @@ pub enum MechanismError {
         /// The larger of both shares.
         share: f64,
     },
+    /// No noise gives the guarantee.
+    #[error(transparent)]
+    Accounting(#[from] AccountingError),
     /// Noise out of the range of 64 bits.
     #[error(
         "the noise of {moment} is out of the range in which it can be correlated ahead of the sums: encode the sums in place of that"
@@ -311,20 +316,17 @@ impl MomentMechanism {
         Ok(Self { parameters, claim, rounding, relative_sensitivity, noise })
     }
 
-    /// The same mechanism for noise that is correlated ahead of the sums over `steps` steps.
+    /// The same for noise that is correlated ahead of the sums over `steps` steps.
     fn correlated(
-        &self,
+        parameters: MomentParameters,
+        geometry: &MomentGeometry,
         correlations: [Correlation; 2],
-        participations: usize,
         steps: u64,
     ) -> Result<Self, MechanismError> {
-        let rounding = noise::of_correlators(&self.parameters, correlations, participations, steps);
-        Self::with_rounding(self.parameters, self.claim, rounding.ok_or(MechanismError::Correlation)?)
-    }
-
-    /// Whether noise is correlated ahead of the sums.
-    fn is_correlated(&self) -> bool {
-        self.rounding.is_of_correlators()
+        positive("noise_multiplier", parameters.noise_multiplier)?;
+        let claim = parameters.claim(geometry)?;
+        let rounding = noise::of_correlators(&parameters, correlations, geometry.participations(), steps);
+        Self::with_rounding(parameters, claim, rounding.ok_or(MechanismError::Correlation)?)
     }
 
     /// The same mechanism with more or less noise.

@@ -6,8 +6,9 @@ use crate::audit::{AuditError, Audited};
 use crate::moments::SecondMoment;
 use crate::participation::Participation;
 use crate::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
-use crate::strategy::{ColumnGeometry, Matrix, Strategy, StrategyName, build};
+use crate::strategy::{ColumnGeometry, Discrepancy, Matrix, Strategy, StrategyName, build};
 use crate::workload::Workload;
+use nalgebra::DMatrix;
 use serde_json::Value;
 use std::{iter, sync::Arc};
 
@@ -286,6 +287,52 @@ fn two_strategies_have_weights_of_their_own() {
     assert_eq!(refused, Err(MechanismError::OneStrategy { method: Method::JointClip }));
 }
 
+/// A C that runs as far from its matrix as may be, in the worst direction: found by trying errors of both kinds on records
+/// of equal and of opposite contributions.
+#[test]
+fn what_a_matrix_errs_is_charged() {
+    const STEPS: usize = 40;
+    const RECORDS: usize = 20;
+    // Columns that hardly overlap: each error counts by itself, √20 times as much beside them.
+    let entry = |t: usize, i: usize| if t == i { 1.0 } else { 1e-3 * f64::from(u8::from(t > i)) };
+    let matrix = DMatrix::from_fn(STEPS, STEPS, entry);
+    let pattern: Vec<usize> = (0..RECORDS).map(|i| 2 * i).collect();
+    let largest = |c: &DMatrix<f64>| {
+        let signed = |sign: f64| -> f64 {
+            let signs = pattern.iter().enumerate().map(|(m, &i)| (i, if m % 2 == 0 { 1.0 } else { sign }));
+            signs.map(|(i, sign)| c.column(i) * sign).sum::<nalgebra::DVector<f64>>().norm_squared()
+        };
+        signed(1.0).max(signed(-1.0))
+    };
+    let participation = "20x2".parse().unwrap();
+    let charged = |discrepancy: Discrepancy| {
+        let matrix = Arc::new(Matrix::dense(matrix.clone()).unwrap().with_discrepancy(discrepancy));
+        let geometry = MomentGeometry::of_matrices(matrix.clone(), matrix, participation, [0.0; 2]).unwrap();
+        let weights = MomentWeights { second: 0.0, count: 0.0 };
+        geometry.joint(Neighbours::ZeroOut, 2, weights).unwrap()
+    };
+    let exact = charged(Discrepancy::NONE);
+    assert!(largest(&matrix) <= exact && largest(&matrix) > exact * (1.0 - 1e-10));
+    for size in [1e-9, 1e-4, 0.1] {
+        // Every column is moved by the same vector of that length.
+        let error = DMatrix::from_element(STEPS, STEPS, size / (STEPS as f64).sqrt());
+        let column = Discrepancy { column: size, relative: 0.0 };
+        let relative = Discrepancy { relative: size, column: 0.0 };
+        for (runs, discrepancy) in [(&matrix + error, column), (&matrix * (1.0 + size), relative)] {
+            let found = largest(&runs);
+            assert!(found > exact * (1.0 + 2f64.powi(-30)), "{size}: {found}");
+            assert!(found <= charged(discrepancy), "{size}: {found} above {}", charged(discrepancy));
+        }
+    }
+    let of = |name: &str| {
+        let strategy = build(name.parse().unwrap(), &Workload::Prefix, Some(1 << 10)).unwrap();
+        strategy.matrix(1 << 10).unwrap().discrepancy()
+    };
+    assert_eq!(of("square-root"), Discrepancy::NONE);
+    assert!(of("normalized-square-root").column > 14.0 * 2f64.powi(-40));
+    assert!(of("banded-inverse-square-root:8").relative > 2f64.powi(-50));
+}
+
 /// Noise that can't be correlated, or would be too roughly.
 #[test]
 fn noise_is_correlated_where_that_is_sound() {
@@ -297,7 +344,9 @@ fn noise_is_correlated_where_that_is_sound() {
     let correlated = |strategy: &Arc<dyn Strategy>, noise_multiplier: f64, dimension: usize| {
         let parameters =
             MomentParameters { noise_multiplier, ..parameters(Neighbours::ReplaceOne, dimension) };
-        MatrixMechanism::new(parameters, strategy.clone()).unwrap().correlated()
+        let horizon = strategy.horizon().unwrap_or(1000);
+        let strategies = Strategies::shared(strategy.clone()).correlated();
+        MatrixMechanism::with_participation(parameters, strategies, Participation::Single, horizon)
     };
     let good = blt(&[(0.75, 0.5)], Some(1000));
     let sound = correlated(&good, 1.0, 3).unwrap();
@@ -318,11 +367,8 @@ fn noise_is_correlated_where_that_is_sound() {
     }
 
     let square_root = build(StrategyName::SquareRoot, &Workload::Prefix, Some(10)).unwrap();
-    let endless = blt(&[(0.75, 0.5)], None);
     let alternating = blt(&[(0.1, 0.999), (0.01, 0.09)], Some(100_000));
-    for strategy in [&square_root, &endless] {
-        assert!(matches!(correlated(strategy, 1.0, 3), Err(MechanismError::Correlation)));
-    }
+    assert!(matches!(correlated(&square_root, 1.0, 3), Err(MechanismError::Correlation)));
     let long = blt(&[(1.0 - 1e-9, 0.9)], Some(10_000_000));
     assert!(matches!(correlated(&long, 1.0, 3), Err(MechanismError::CorrelationError { .. })));
     assert!(matches!(correlated(&good, 1e5, 3), Err(MechanismError::CorrelationRange { .. })));

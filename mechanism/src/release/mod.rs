@@ -246,8 +246,9 @@ fn make_room<T>(room: &mut Vec<T>, coordinates: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mechanism::{Method, MomentParameters};
+    use crate::mechanism::{Method, MomentParameters, Strategies};
     use crate::moments::{Layout, SecondMoment};
+    use crate::participation::Participation;
     use crate::sensitivity::Neighbours;
     use crate::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
     use crate::strategy::{StrategyName, build};
@@ -275,8 +276,10 @@ mod tests {
         let fitted = BufferedParameters { horizon: Some(5), buffers };
         let buffered = Arc::new(Buffered::new("blt:1".parse().unwrap(), fitted).unwrap());
         let encoded = MatrixMechanism::new(parameters(neighbours), square_root).unwrap();
+        let strategies = Strategies::shared(buffered).correlated();
         let correlated =
-            MatrixMechanism::new(parameters(neighbours), buffered).unwrap().correlated().unwrap();
+            MatrixMechanism::with_participation(parameters(neighbours), strategies, Participation::Single, 5)
+                .unwrap();
         [encoded, correlated]
     }
 

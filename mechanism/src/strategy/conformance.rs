@@ -1,7 +1,7 @@
 //! What every strategy must satisfy, checked from the traits alone: streaming is the matrix, and what is judged is
 //! what runs.
 
-use super::{Decoder, Encoder, Row, StepError, Strategy};
+use super::{Decoder, Discrepancy, Encoder, Row, StepError, Strategy};
 use crate::workload::Workload;
 use chacha20::ChaCha20Rng;
 use nalgebra::DMatrix;
@@ -120,15 +120,19 @@ fn check_addition(strategy: &dyn Strategy, rows: &[Vec<i128>], what: &str) {
 }
 
 /// Two streams that differ by a unit vector, one for every coordinate, are encoded as far apart as C says; but for
-/// what the geometry charges, and for the rounding of coefficients that the matrix may leave out.
+/// what the geometry charges, and for how far the matrix is from the C that runs.
 fn check_rounding(strategy: &dyn Strategy, c: &DMatrix<f64>, rows: &[Vec<i128>], what: &str) {
     let steps = rows.len();
     let repeated: Vec<Vec<i128>> = rows.iter().map(|row| vec![row[0]; steps]).collect();
     let mut neighbours = repeated.clone();
     (0..steps).for_each(|t| neighbours[t][t] += 1);
     let [y, other] = [&repeated, &neighbours].map(|x| encode(strategy.encoder(steps).as_mut(), x, what));
-    let charged = strategy.geometry().rounding_squared + steps as f64 * UNIT * UNIT;
+    let Discrepancy { relative, column } = strategy.matrix(steps as u64).expect(what).discrepancy();
     for i in 0..steps {
+        let norm = c.column(i).norm();
+        // Twice 2⁻⁵³ for each entry: those of `c` and their differences are rounded.
+        let discrepancy = relative * norm + column + 2.0 * f64::EPSILON * norm;
+        let charged = (strategy.geometry().rounding_squared.sqrt() + discrepancy).powi(2);
         let errors = (0..steps).map(|t| (other[t][i] - y[t][i]) as f64 * UNIT - c[(t, i)]);
         let error: f64 = errors.map(|error| error * error).sum();
         assert!(error <= charged, "{what}: column {i} is off by {error}, charged is {charged}");

@@ -109,6 +109,10 @@ pub(crate) struct CorrelationUnits {
 }
 
 impl CorrelationUnits {
+    /// No noise has a smaller deviation in units of the grid, however small or large it is: K is chosen so, scaling by powers of
+    /// two is exact, and scales are rounded up.
+    pub(crate) const LEAST_SCALE: f64 = (1u64 << DEVIATION_BITS) as f64;
+
     /// For noise of this deviation in the units of sums; `None` where there are none.
     pub(crate) fn for_deviation(deviation: f64) -> Option<Self> {
         let least = 2f64.powi(DEVIATION_BITS as i32);

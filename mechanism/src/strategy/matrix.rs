@@ -13,6 +13,33 @@ pub const MAX_COLUMNS: usize = 1 << 24;
 /// that their error does not grow with the number of rows.
 pub(crate) const OVERLAP_ERROR: f64 = 64.0 * f64::EPSILON;
 
+/// How far the C that runs can be from the matrix Ĉ that its strategy gives, at most.
+///
+/// Let u be contributions of norm at most 1, numbers or vectors, at the steps of a pattern of k steps, and V the
+/// largest `‖Ĉu‖²` over all of these. Then `‖(C − Ĉ)u‖ ≤ relative·√V + k·column`. This holds with
+///
+/// - `relative` = η where `C = (I + R)Ĉ` and `‖R‖₂ ≤ η`, because `‖RĈu‖ ≤ η‖Ĉu‖`;
+/// - `relative` = η where Ĉ ≥ 0 and `|C − Ĉ| ≤ ηĈ` entry by entry, because row t of `(C − Ĉ)u` is at most
+///   `η Σ_i Ĉ_ti‖u_i‖` long, which is η times row t of Ĉu for the contributions `‖u_i‖` along one axis;
+/// - `column` = h where no column of C − Ĉ is longer than h, by the triangle inequality.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Discrepancy {
+    /// As a share of the sensitivity.
+    pub relative: f64,
+    /// For each column, in the units of entries.
+    pub column: f64,
+}
+
+impl Discrepancy {
+    /// Ĉ is C.
+    pub const NONE: Self = Self { relative: 0.0, column: 0.0 };
+
+    /// What holds for two blocks of one matrix, if these two hold for one each.
+    pub(crate) fn of_either(self, other: Self) -> Self {
+        Self { relative: self.relative.max(other.relative), column: self.column.max(other.column) }
+    }
+}
+
 /// A matrix C, real, with at least one column.
 ///
 /// ```
@@ -29,6 +56,7 @@ pub(crate) const OVERLAP_ERROR: f64 = 64.0 * f64::EPSILON;
 pub struct Matrix {
     form: Form,
     columns: usize,
+    discrepancy: Discrepancy,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -92,7 +120,7 @@ impl Matrix {
     pub fn toeplitz(coefficients: Vec<f64>, columns: usize) -> Result<Self, MatrixError> {
         let coefficients = cut(coefficients, columns);
         check(&coefficients, columns)?;
-        Ok(Self { form: Form::Toeplitz { coefficients, scales: None }, columns })
+        Ok(Self::exact(Form::Toeplitz { coefficients, scales: None }, columns))
     }
 
     /// The lower-triangular `C[t,i] = coefficients[t−i] · column_scales[i]`, with a column for every scale: the steps
@@ -105,7 +133,7 @@ impl Matrix {
         let coefficients = cut(coefficients, columns);
         check(&coefficients, columns)?;
         check(&column_scales, columns)?;
-        Ok(Self { form: Form::Toeplitz { coefficients, scales: Some(column_scales) }, columns })
+        Ok(Self::exact(Form::Toeplitz { coefficients, scales: Some(column_scales) }, columns))
     }
 
     /// Any matrix, of any number of rows.
@@ -115,7 +143,7 @@ impl Matrix {
     pub fn dense(entries: DMatrix<f64>) -> Result<Self, MatrixError> {
         let columns = entries.ncols();
         check(entries.as_slice(), columns)?;
-        Ok(Self { form: Form::Dense(entries), columns })
+        Ok(Self::exact(Form::Dense(entries), columns))
     }
 
     /// `copies` of a block along the diagonal: the strategy begins anew after every block.
@@ -125,7 +153,40 @@ impl Matrix {
     pub fn stamped(block: Self, copies: usize) -> Result<Self, MatrixError> {
         let columns = block.columns.saturating_mul(copies);
         check_columns(columns)?;
-        Ok(Self { form: Form::Stamped { block: Box::new(block), copies }, columns })
+        let discrepancy = block.discrepancy;
+        let form = Form::Stamped { block: Box::new(block), copies };
+        Ok(Self { discrepancy, ..Self::exact(form, columns) })
+    }
+
+    fn exact(form: Form, columns: usize) -> Self {
+        Self { form, columns, discrepancy: Discrepancy::NONE }
+    }
+
+    /// The same matrix, for a C that runs and differs from it by at most this.
+    #[must_use]
+    pub fn with_discrepancy(self, discrepancy: Discrepancy) -> Self {
+        Self { discrepancy, ..self }
+    }
+
+    /// How far the C that runs can be from this.
+    pub fn discrepancy(&self) -> Discrepancy {
+        self.discrepancy
+    }
+
+    /// η with `‖(C − Ĉ)u‖ ≤ η√V` for contributions at up to `count` steps: [`Discrepancy`], where `√V` is at least the
+    /// norm of the longest column.
+    pub(crate) fn relative_discrepancy(&self, count: usize) -> f64 {
+        let Discrepancy { relative, column } = self.discrepancy;
+        if column == 0.0 {
+            return relative;
+        }
+        // More than the rounding of the norm, and of these few operations.
+        (relative + count as f64 * column / self.max_column_norm()) * (1.0 + 2f64.powi(-40))
+    }
+
+    /// Norm of the longest column, but for rounding.
+    pub(crate) fn max_column_norm(&self) -> f64 {
+        self.overlaps(0).into_iter().fold(0.0, f64::max).sqrt()
     }
 
     /// Number of columns: of steps.

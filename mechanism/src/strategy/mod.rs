@@ -31,7 +31,7 @@ pub use dense::{
     matrix_square_root, optimal_banded_toeplitz,
 };
 pub use fourier::{Fourier, fft_optimal_decoder};
-pub use matrix::{MAX_COLUMNS, Matrix, MatrixError};
+pub use matrix::{Discrepancy, MAX_COLUMNS, Matrix, MatrixError};
 pub use name::{MAX_BANDS, MAX_BUFFERS, StrategyName};
 pub use stamped::Stamped;
 pub use toeplitz::toeplitz_units;
@@ -106,7 +106,8 @@ pub trait Factorization: Send + Sync {
     /// Number of steps it is defined for; `None` when it may go on for ever.
     fn horizon(&self) -> Option<u64>;
 
-    /// C for the first `steps` steps. No more than the horizon.
+    /// C for the first `steps` steps, in floating point, with a proven bound of how far the C that runs is from it. No
+    /// more than the horizon.
     ///
     /// # Errors
     /// [`MatrixError::Columns`] beyond [`MAX_COLUMNS`] steps, or fewer where C has to be written out.

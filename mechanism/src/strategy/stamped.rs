@@ -9,8 +9,8 @@
 //! Memory: that of one block.
 
 use super::{
-    ColumnGeometry, Decoder, Encoder, Factorization, MAX_DENSE_HORIZON, MAX_HORIZON, Matrix, MatrixError,
-    RowNorms, StepError, Strategy, StrategyError, check_horizon,
+    ColumnGeometry, Decoder, Discrepancy, Encoder, Factorization, MAX_DENSE_HORIZON, MAX_HORIZON, Matrix,
+    MatrixError, RowNorms, StepError, Strategy, StrategyError, check_horizon,
     dense::algebra,
     step::{self, Identification},
 };
@@ -163,8 +163,12 @@ impl<F: Factorization + ?Sized> Factorization for Stamped<F> {
             return stamped(copies);
         }
         if steps <= MAX_DENSE_HORIZON {
-            let (full, cut) = (stamped(copies)?.entries(), self.block.matrix(rest)?.entries());
-            return Matrix::dense(block_diagonal(&full, &cut));
+            let (full, cut) = (stamped(copies)?, self.block.matrix(rest)?);
+            let both = Matrix::dense(block_diagonal(&full.entries(), &cut.entries()))?;
+            let Discrepancy { relative, column } = full.discrepancy().of_either(cut.discrepancy());
+            // Scales that are multiplied into entries round them once.
+            let column = column + f64::EPSILON * full.max_column_norm();
+            return Ok(both.with_discrepancy(Discrepancy { relative, column }));
         }
         stamped(copies + 1)
     }

@@ -14,7 +14,7 @@ use hushflow::mechanism::sensitivity::{
 };
 use hushflow::mechanism::strategy::StrategyName;
 use hushflow::mechanism::workload::Workload;
-use hushflow::publication::{PublicationError, calibrate, check_width};
+use hushflow::publication::{PublicationError, check_width};
 use hushflow::strategies::{Candidate, Objective, Purpose};
 use serde::Serialize;
 
@@ -273,7 +273,7 @@ impl Plan {
         let mechanism = MomentMechanism::new(parameters, geometry)?;
         let Budget::Guarantee(epsilon, delta) = self.budget else { return Ok((mechanism, near)) };
         let cells = self.keys as f64 * self.purpose.horizon as f64;
-        let calibrated = calibrate(epsilon, delta, &mechanism, cells)?;
+        let calibrated = mechanism.calibrated(epsilon, delta, cells)?;
         Ok((mechanism.with_noise_multiplier(calibrated * f64::from(self.records_at_once))?, calibrated))
     }
 }

@@ -2,28 +2,39 @@
 
 use super::{
     Buffered, Buffers, ExponentialBuffer,
-    steps::{Coefficients, Step},
+    steps::{Coefficients, ROOM, Step},
 };
-use crate::strategy::{MAX_COLUMNS, MAX_DENSE_HORIZON, Matrix, MatrixError};
+use crate::strategy::{Discrepancy, MAX_COLUMNS, MAX_DENSE_HORIZON, Matrix, MatrixError};
 use libm::{exp, expm1, log1p, pow};
 use nalgebra::DMatrix;
 
 /// More than the relative rounding error of up to 4096 squares of a column, or of the geometric sums between two steps of
-/// a record: all terms are positive.
+/// a record: all terms are positive. A geometric sum takes `exp`, `expm1` and `log1p`, of which it is assumed that they
+/// err by 2⁻⁵⁰ of themselves at most. An exponent below −745 gives 0; so `exp` makes of the error of its argument, a few
+/// times 2⁻⁵⁰ of that, less than 2⁻⁴⁰ of itself, and `expm1` less.
 const MARGIN: f64 = 1.0 / (1u64 << 40) as f64;
 
 /// A power law of up to this many steps can be written out, and its columns be summed entry by entry.
 const SUMMED_STEPS: u64 = 4096;
 
-/// C for a number of steps.
+/// C for a number of steps. All parameters are exact in floating point and no entry is negative, so what rounding costs is
+/// a share of each entry ([`Discrepancy`]): that of a Toeplitz C is a sum of at most 8 products with a power, that of a
+/// power law a sum of at most 8 products of up to as many factors as there are steps. A product, sum or power is off by
+/// 2^-50 of itself at most, which for powers is what is assumed of `libm`.
 pub(super) fn matrix(strategy: &Buffered, steps: usize) -> Result<Matrix, MatrixError> {
     let limit = MAX_DENSE_HORIZON as usize;
-    match &strategy.parameters.buffers {
-        Buffers::Toeplitz(_) if steps > MAX_COLUMNS => Err(MatrixError::Columns { found: steps }),
-        Buffers::Toeplitz(buffers) => Matrix::toeplitz(coefficients(buffers, steps), steps),
-        Buffers::PowerLaw(_) if steps > limit => Err(MatrixError::WrittenOut { found: steps, limit }),
-        Buffers::PowerLaw(_) => Matrix::dense(dense(strategy, steps)),
-    }
+    let (matrix, roundings) = match &strategy.parameters.buffers {
+        Buffers::Toeplitz(_) if steps > MAX_COLUMNS => return Err(MatrixError::Columns { found: steps }),
+        Buffers::Toeplitz(buffers) => (Matrix::toeplitz(coefficients(buffers, steps), steps)?, ROOM + 2),
+        Buffers::PowerLaw(_) if steps > limit => {
+            return Err(MatrixError::WrittenOut { found: steps, limit });
+        }
+        Buffers::PowerLaw(_) => (Matrix::dense(dense(strategy, steps))?, ROOM + steps),
+    };
+    let relative = roundings as f64 * 2f64.powi(-50) * (1.0 + 2f64.powi(-30));
+    // Powers below the least float come out as 0: no column of these can lose more.
+    let column = f64::MIN_POSITIVE * (ROOM * steps) as f64;
+    Ok(matrix.with_discrepancy(Discrepancy { relative, column }))
 }
 
 /// The first coefficients of a Toeplitz C.
@@ -53,7 +64,7 @@ fn all_steps(coefficients: &Coefficients, steps: u64) -> Vec<Step> {
 /// The entries from the diagonal down of the column of the first of these steps.
 fn column(steps: &[Step]) -> impl Iterator<Item = f64> {
     let first = steps.first().map(Step::real);
-    let mut parts = first.map_or([0.0; super::steps::ROOM], |step| step.inputs);
+    let mut parts = first.map_or([0.0; ROOM], |step| step.inputs);
     let below = steps.iter().skip(1).map(move |step| {
         let entry = parts.iter().sum();
         parts.iter_mut().zip(step.real().decays).for_each(|(part, decay)| *part *= decay);

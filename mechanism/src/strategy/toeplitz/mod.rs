@@ -46,8 +46,9 @@ pub(super) use build::{
 };
 
 use super::{
-    COEFFICIENT_BITS, ColumnGeometry, Decoder, Encoder, Factorization, MAX_HISTORY_HORIZON, MAX_HORIZON,
-    Matrix, MatrixError, RowNorms, StepError, Strategy, StrategyName, gram, history::History, step,
+    COEFFICIENT_BITS, ColumnGeometry, Decoder, Discrepancy, Encoder, Factorization, MAX_HISTORY_HORIZON,
+    MAX_HORIZON, Matrix, MatrixError, RowNorms, StepError, Strategy, StrategyName, gram, history::History,
+    step,
 };
 use crate::{series, workload::Workload};
 use decoder::ToeplitzDecoder;
@@ -220,13 +221,17 @@ impl Factorization for Toeplitz {
         self.horizon
     }
 
-    /// Of scaled columns, without the rounding of their entries.
+    /// Of scaled columns, without the rounding of their entries, which is the discrepancy.
     fn matrix(&self, steps: u64) -> Result<Matrix, MatrixError> {
         let steps = self.within_horizon(steps);
         let coefficients = self.real_coefficients(steps);
         match &self.column_scales {
             None => Matrix::toeplitz(coefficients, steps),
-            Some(scales) => Matrix::scaled_toeplitz(coefficients, scales[..steps].to_vec()),
+            Some(scales) => {
+                let discrepancy = Discrepancy { column: self.rounding(), ..Discrepancy::NONE };
+                let matrix = Matrix::scaled_toeplitz(coefficients, scales[..steps].to_vec())?;
+                Ok(matrix.with_discrepancy(discrepancy))
+            }
         }
     }
 
