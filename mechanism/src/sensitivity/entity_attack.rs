@@ -279,6 +279,64 @@ fn nothing_beats_the_claims_for_one_strategy() {
     assert!(exact > 500, "{exact}");
 }
 
+/// Where diagonal moments point further away from each other than full ones can: the records of one entity become their
+/// opposites in the same key, at other steps. The kernel is then below the least of full moments.
+#[test]
+fn opposite_records_with_diagonal_moments_stay_within_the_claims() {
+    let weights = MomentWeights { second: 0.5, count: 0.5 };
+    let neighbours = Neighbours::ReplaceOne;
+    let mut random = ChaCha8Rng::seed_from_u64(5);
+    let mut below_full = 0;
+    for dimension in [2, 4] {
+        let even = DVector::from_element(dimension, (dimension as f64).sqrt().recip());
+        // ⟨x∘x, y∘y⟩ is 1/d for y = −x, while ⟨x,y⟩² is 1.
+        let kernel = weights.count - 1.0 + weights.second / dimension as f64;
+        assert!(kernel <= -0.25, "the least of full moments is 0");
+        for matrix in &strategies(STEPS) {
+            let (release, claims) = (
+                Release {
+                    first: written_out(matrix),
+                    second: written_out(matrix),
+                    weights,
+                    moment: SecondMoment::Diagonal,
+                },
+                MomentStrategies::shared(matrix),
+            );
+            for schema in SCHEMAS {
+                let participation = schema.parse().unwrap();
+                let claim =
+                    joint_participation_sensitivity(neighbours, dimension, claims, participation, weights)
+                        .unwrap();
+                let patterns = patterns(schema, matrix);
+                let mut largest = 0.0_f64;
+                for (left, _) in &patterns {
+                    let (right, _) = &patterns[below(patterns.len(), &mut random)];
+                    for right in [left, right] {
+                        // Signs of single coordinates keep x∘x, and so do those of whole records.
+                        let flips = DVector::from_fn(dimension, |_, _| {
+                            f64::from(below(2, &mut random) as u8) * 2.0 - 1.0
+                        });
+                        for x in [even.clone(), even.component_mul(&flips)] {
+                            let start = [
+                                placed(left, 1.0, |_| (0, x.clone())),
+                                placed(right, -1.0, |_| (0, -x.clone())),
+                            ];
+                            let (distance, _) = release.distance(&start.concat());
+                            largest = largest.max(distance).max(release.climb_records(start.concat()));
+                        }
+                    }
+                }
+                assert!(
+                    largest <= claim.squared * (1.0 + 1e-12),
+                    "{largest} of {claim:?}, {schema} {matrix:?}"
+                );
+                below_full += usize::from(largest > 0.5 * claim.squared);
+            }
+        }
+    }
+    assert!(below_full > 20, "the attack comes near the claims: {below_full}");
+}
+
 #[test]
 fn nothing_beats_the_claims_for_two_strategies() {
     let strategies = strategies(STEPS);

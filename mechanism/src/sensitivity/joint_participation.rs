@@ -11,6 +11,13 @@
 //! [`participation_sensitivity`](super::participation_sensitivity) bounds it. If records of several keys move, those of
 //! different keys do not overlap; taking their contributions for orthogonal vectors shows that V bounds them too.
 //!
+//! # Diagonal second moments
+//! All below is for full second moments, and holds for diagonal ones: `φ_D(x) = (√c, x, √ν·x∘x) = Πφ(x)` with the orthogonal
+//! projection Π that drops the entries off the diagonal. It acts on coordinates, C on steps, so Π applied to all steps of what
+//! full moments release is what diagonal ones release, and `‖ΠD‖ ≤ ‖D‖` for the difference D of any two streams: no neighbours
+//! are further apart. (The steps of the proof need not hold with `⟨x∘x, y∘y⟩` in place of `⟨x,y⟩²`. For x = (1,1)/√2, y = −x and
+//! ν = c = ½ the kernel is ½ − 1 + ¼ = −¼, while m below is 0.)
+//!
 //! # One strategy, C₁ = C₂
 //! ```text
 //! ZeroOut              sens² ≤ K·V
@@ -21,7 +28,7 @@
 //! *Proof.* What vanishes in step i is `φ(x_i)` of squared norm at most K, or `φ(x_i) − φ(y_i)` of at most r_d(ν):
 //! the first two lines. They are attained, where V is exact with equal contributions, by one optimal record or pair
 //! used at every step; in place signs may differ as well, because a pair can be swapped.
-//! Now let `P = Σ_(i∈π) c_i ⊗ φ(x_i)` become `Q = Σ_(j∈π') c_j ⊗ φ(y_j)`. Then `‖P‖², ‖Q‖² ≤ K·V`, hence
+//! Now, for full second moments, let `P = Σ_(i∈π) c_i ⊗ φ(x_i)` become `Q = Σ_(j∈π') c_j ⊗ φ(y_j)`. Then `‖P‖², ‖Q‖² ≤ K·V`, hence
 //! `‖P − Q‖² ≤ 4K·V`. With `m = −min(0, min_(|s|≤1) c + s + νs²)` no k(x,y) is below −m, so for `X ≥ 0`
 //! `⟨P,Q⟩ = Σ_ij X_ij k(x_i,y_j) ≥ −m Σ_ij X_ij = −m⟨C1_π, C1_π'⟩ ≥ −m·V`, and `‖P − Q‖² ≤ 2(K + m)·V`. The minimum is
 //! at `s = −min(1, 1/(2ν))`, which makes `2(K + m) = max(2K, r₂(ν))`. With overlaps down to −g, and N ≤ k²g the

@@ -11,9 +11,10 @@
 //! F = X_ii k(x,x) + X_jj k(y,y) − 2 X_ij k(x,y),     k(x,y) = ⟨φ(x),φ(y)⟩ = c + ⟨x,y⟩ + ν⟨x,y⟩²
 //! ```
 //!
-//! in squared norm; ⟨x∘x, y∘y⟩ stands for ⟨x,y⟩² when only the diagonal Σ x∘x is kept. Write `A = max X_ii`,
-//! `−g` for a lower bound of all `X_ij` with `g ≥ 0`, and `K = c + 1 + ν`. Two facts hold for both kinds of
-//! second moment: `k(x,y) ≤ K`, and `‖φ(x) − φ(y)‖² ≤ r_d(ν)` ([`replace_one_factor`]; the count cancels).
+//! in squared norm, for full second moments. Where only the diagonal Σ x∘x is kept, what is released is an orthogonal projection
+//! of that (the entries off the diagonal are dropped at every step), so F is no larger. Write `A = max X_ii`,
+//! `−g` for a lower bound of all `X_ij` with `g ≥ 0`, and `K = c + 1 + ν`. Two facts:
+//! `k(x,y) ≤ K`, and `‖φ(x) − φ(y)‖² ≤ r_d(ν)` ([`replace_one_factor`]; the count cancels).
 //!
 //! # Theorem
 //! ```text
