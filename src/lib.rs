@@ -87,3 +87,5 @@ pub mod strategies;
 pub mod totals;
 pub mod training;
 pub mod web;
+#[doc(hidden)]
+pub mod whole;

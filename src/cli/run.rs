@@ -21,7 +21,7 @@ use hushflow::runtime::{
 use hushflow::sink::{Following, SinkError, Subject, WindowWriter, Writer};
 use hushflow::source::Control;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag::{register, register_conditional_shutdown};
+use signal_hook::flag::{register, register_conditional_default};
 
 use super::charge::say_alone;
 use super::crash::end_process;
@@ -38,7 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The source is read to its end; run it again to go on where it stopped: no epoch is ever published twice. SIGINT and
-SIGTERM end it in good order after the last committed epoch; a second one ends it at once.
+SIGTERM end it in good order after the last committed epoch; a second one ends it at once, and so does the first one
+while nothing has been read yet (a strategy is searched for, other processes are awaited).
 
 Examples:
   hushflow run examples/flights.toml
@@ -206,7 +207,8 @@ fn sinks(pipeline: &Pipeline, options: &Options, subject: &Subject) -> Result<Ve
     pipeline.sinks.iter().filter(|_| leads).map(start).collect()
 }
 
-/// Stops the run by signals, and tells its notices. Only the process that reads is stopped so: the others end with it.
+/// Stops the run by signals, and reports its notices. Only the process that reads is stopped so: the others end with it. A signal
+/// ends the process at once, as the signal itself would, before the run reads, and the second time.
 fn control(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Control, CliError> {
     if arguments.until_idle.is_some() && !pipeline.sources.iter().any(Source::goes_on) {
         return Err(CliError::usage(
@@ -216,7 +218,8 @@ fn control(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Control, Cli
     let control = Control::new().until_idle(arguments.until_idle).on_notice(warn);
     if arguments.process.unwrap_or(0) == 0 {
         for signal in [SIGINT, SIGTERM] {
-            register_conditional_shutdown(signal, 1, control.stop_flag())
+            register_conditional_default(signal, control.preparing_flag())
+                .and_then(|_| register_conditional_default(signal, control.stop_flag()))
                 .and_then(|_| register(signal, control.stop_flag()))
                 .map_err(|error| CliError::failed(format!("signals can't be handled: {error}")))?;
         }

@@ -32,6 +32,7 @@ use thiserror::Error;
 use crate::estimates::Estimator;
 use crate::ledger::Budget;
 use crate::state::Settings;
+use crate::whole::{SETTINGS, read_text};
 
 pub use document::Problem;
 pub use sinks::{ReleaseFile, ReleaseStream, Rotation, Sink};
@@ -406,7 +407,7 @@ impl Pipeline {
     /// # Errors
     /// As [`Pipeline::parse`], and [`PipelineError::Read`] where there is no such file or it is not UTF-8.
     pub fn load(path: &Path) -> Result<Pipeline, PipelineError> {
-        match std::fs::read_to_string(path) {
+        match read_text(path, SETTINGS) {
             Ok(text) => Pipeline::parse(&text, path),
             Err(source) => Err(PipelineError::Read { path: path.into(), source }),
         }

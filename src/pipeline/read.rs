@@ -29,6 +29,7 @@ use super::time::parse_duration;
 use super::{Column, Estimate, Intervals, Key, Pipeline, Privacy, Release, View, have_covariances};
 use crate::state::{Keep, Settings};
 use crate::strategies::default_strategy;
+use crate::whole::{SETTINGS, read_text};
 
 pub(super) fn pipeline(text: &str, path: &Path) -> Result<Pipeline, Vec<Problem>> {
     let document = Document::new(text);
@@ -205,7 +206,7 @@ const PADDED: &str = "begins or ends with a blank, and blanks around a key in a 
 /// One key a line; empty lines are passed over.
 fn read_key_values(path: &Path) -> Result<Vec<String>, String> {
     let at = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| format!("{at} can't be read: {error}"))?;
+    let text = read_text(path, SETTINGS).map_err(|error| format!("{at} can't be read: {error}"))?;
     let mut seen = HashSet::new();
     let mut values = Vec::new();
     for (index, value) in text.lines().enumerate().filter(|(_, value)| !value.is_empty()) {

@@ -124,6 +124,7 @@ impl Taking {
         ingest: Arc<Ingest>,
         acknowledge: Option<Acknowledge>,
     ) -> io::Result<Self> {
+        control.begin();
         let mut acknowledging: Vec<_> = acknowledge
             .map(|acknowledge| telling(&ingest, move |records| (acknowledge.0)(records)))
             .into_iter()

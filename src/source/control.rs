@@ -16,14 +16,23 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A run that is **stopped** ends after the last epoch that it has committed, as after a crash, but in good order: the epochs
 /// that have begun stay open, and the next run reads their records again. The end of a source closes the epoch that has
 /// begun.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Control {
     stop: Arc<AtomicBool>,
+    /// Whether no source has been opened yet.
+    preparing: Arc<AtomicBool>,
     until_idle: Option<Duration>,
     notice: Option<Notice>,
 }
 
 type Notice = Arc<dyn Fn(&str) + Send + Sync>;
+
+impl Default for Control {
+    fn default() -> Self {
+        let preparing = Arc::new(AtomicBool::new(true));
+        Self { stop: Arc::default(), preparing, until_idle: None, notice: None }
+    }
+}
 
 impl Control {
     /// Nobody stops the run, no source ends by silence, and nobody hears notices.
@@ -45,6 +54,18 @@ impl Control {
     /// The flag that stops the run when it is set, as a signal handler may do.
     pub fn stop_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stop)
+    }
+
+    /// A flag that is set until the first source is opened. What a run does before (searching for a strategy, waiting for other
+    /// processes, reading the log) may take minutes and doesn't look for a stop, but has nothing to end in good order: a
+    /// signal should end the process at once, which loses no more than any kill does.
+    pub fn preparing_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.preparing)
+    }
+
+    /// From now on a stop is looked for.
+    pub(crate) fn begin(&self) {
+        self.preparing.store(false, Ordering::Relaxed);
     }
 
     /// Stops the run.

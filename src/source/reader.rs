@@ -133,6 +133,7 @@ impl SourceReader {
         position: Position,
         committed: u64,
     ) -> Result<Self, SourceError> {
+        control.begin();
         let again = matches!(origin, Origin::Stdin(_));
         // The standard input starts anew: its rows are numbered from 0, while the clock never goes back.
         let clock = if again { Clock { row: 0, ..position.clock } } else { position.clock };

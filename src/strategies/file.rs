@@ -14,6 +14,8 @@ use hushflow_mechanism::workload::Workload;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::whole::{NUMBERS, read_text};
+
 /// First field of every file, which tells the version.
 const FORMAT: &str = "hushflow strategy 1";
 
@@ -126,7 +128,7 @@ impl SavedStrategy {
     pub fn load(path: &Path) -> Result<Self, StrategyFileError> {
         let io = |source| StrategyFileError::Io { path: path.into(), what: "read", source };
         let refused = |reason| StrategyFileError::Format { path: path.into(), reason };
-        let text = fs::read_to_string(path).map_err(io)?;
+        let text = read_text(path, NUMBERS).map_err(io)?;
         let saved: Self = serde_json::from_str(&text).map_err(|error| refused(error.to_string()))?;
         if saved.format != FORMAT {
             return Err(refused(format!("it says `{}`", saved.format)));

@@ -8,6 +8,8 @@ use csv::{ReaderBuilder, Trim};
 use nalgebra::DMatrix;
 use thiserror::Error;
 
+use crate::whole::{Limited, NUMBERS};
+
 /// A file that holds no matrix.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -63,8 +65,7 @@ pub fn read_matrix(path: &Path) -> Result<DMatrix<f64>, MatrixError> {
         .flexible(true)
         .trim(Trim::All)
         .comment(Some(b'#'))
-        .from_path(path)
-        .map_err(read)?;
+        .from_reader(Limited::open(path, NUMBERS).map_err(|error| read(error.into()))?);
     let (mut numbers, mut rows, mut columns) = (Vec::new(), 0, 0);
     for record in reader.records() {
         let record = record.map_err(read)?;
@@ -125,5 +126,7 @@ mod tests {
         let empty = "m.csv: the file is empty; expected a line of comma-separated numbers for every row of the matrix";
         check("", empty);
         assert!(read_matrix("absent.csv".as_ref()).unwrap_err().to_string().starts_with("absent.csv: "));
+        let endless = read_matrix("/dev/zero".as_ref()).unwrap_err().to_string();
+        assert!(endless.contains("larger than 512 MiB"), "{endless}");
     }
 }

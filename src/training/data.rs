@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use flate2::read::GzDecoder;
 use thiserror::Error;
 
+use crate::whole::NUMBERS;
+
 /// Where Debian's package `dataset-fashion-mnist` puts its files.
 pub const FASHION_MNIST: &str = "/usr/share/datasets/fashion-mnist";
 
@@ -218,8 +220,12 @@ fn read_idx<const D: usize>(path: &Path) -> Result<([usize; D], Vec<u8>), DataEr
     })?;
     let mut bytes = Vec::new();
     let zipped = path.extension().is_some_and(|extension| extension == "gz");
-    let read =
-        if zipped { GzDecoder::new(file).read_to_end(&mut bytes) } else { (&file).read_to_end(&mut bytes) };
+    // The largest file of images has 47 MB.
+    let read = if zipped {
+        GzDecoder::new(file).take(NUMBERS).read_to_end(&mut bytes)
+    } else {
+        file.take(NUMBERS).read_to_end(&mut bytes)
+    };
     read.map_err(io_error)?;
     parse_idx(path, &bytes).map(|(shape, elements)| (shape, elements.to_vec()))
 }

@@ -38,6 +38,7 @@ mod kafka;
 mod kills;
 mod lab;
 mod ledger;
+mod limits;
 mod links;
 mod mean;
 mod methods;

@@ -178,7 +178,11 @@ pub fn build_chosen(
         StrategyName::BandedInverseSquareRoot(bands) => {
             Arc::new(toeplitz::banded_inverse_square_root(&name, workload, *bands, steps()?)?)
         }
-        StrategyName::LogPerturbedRoot => Arc::new(toeplitz::log_perturbed_root(&name, workload)?),
+        StrategyName::LogPerturbedRoot => {
+            // It has no end, but nobody judges or runs it for longer.
+            check_horizon(&name, horizon.unwrap_or(1), MAX_HISTORY_HORIZON)?;
+            Arc::new(toeplitz::log_perturbed_root(&name, workload)?)
+        }
         StrategyName::MatrixSquareRoot => Arc::new(matrix_square_root(name.clone(), workload, steps()?)?),
         StrategyName::Normalized(inner) => normalized(&name, inner, workload, steps()?)?,
         StrategyName::TreeOptimalDecoder => Arc::new(tree_optimal_decoder(steps()?)?),

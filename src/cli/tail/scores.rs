@@ -12,6 +12,7 @@ use hushflow::pipeline::PublicParameters;
 use hushflow::publication::Publication;
 use hushflow::sink::{Format, csv_line, quality};
 use hushflow::source::table::{MissingRows, Table};
+use hushflow::whole::{SETTINGS, read_text};
 use nalgebra::{DMatrix, DVector};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -187,7 +188,7 @@ struct Said {
 
 fn truth(path: &Path, parameters: &PublicParameters) -> Result<Density, CliError> {
     let wrong = |what: String| CliError::usage(format!("--truth {}: {what}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let text = read_text(path, SETTINGS).map_err(|error| wrong(error.to_string()))?;
     let expected = "expected one JSON object such as {\"mean\": {\"x\": 0.5}, \"covariance\": [[1.5]]}";
     let said: Said = serde_json::from_str(&text).map_err(|error| wrong(format!("{error}: {expected}")))?;
     let names = || parameters.columns.iter().map(|column| &column.name);

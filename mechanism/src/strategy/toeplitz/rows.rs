@@ -6,24 +6,50 @@ use crate::{
     workload::Workload,
 };
 use nalgebra::DMatrix;
+use std::collections::VecDeque;
 
 /// For `A = D⁻¹T` with the row divisors D, row t of B holds the first t coefficients of `T C⁻¹`, divided: all norms by
 /// one quotient of series. For any other A, row by row.
 pub(super) fn of_toeplitz<'a>(workload: &Workload, coefficients: &[f64], steps: usize) -> RowNorms<'a> {
+    let named = !matches!(workload, Workload::Matrix(_));
+    if named && (coefficients.len() == 1 || (steps > STREAMED && coefficients.len() < steps)) {
+        return streamed(workload, coefficients.to_vec(), steps);
+    }
     match workload.toeplitz_part(steps) {
         Some(part) => of_series(workload, fast::quotient(&part, coefficients, steps)),
         None => of_dense(workload, &series::quotient(&[1.0], coefficients, steps), &vec![1.0; steps]),
     }
 }
 
+/// From so many steps on the quotient is found term by term, in memory for the bands of C alone.
+const STREAMED: usize = 1 << 22;
+
+/// [`of_toeplitz`] by long division: `b_t = (a_t − Σ_j c_j b_(t−j))/c_0`, where a_t is what the workload makes of an impulse.
+fn streamed<'a>(workload: &Workload, coefficients: Vec<f64>, steps: usize) -> RowNorms<'a> {
+    let (first, bands) = (coefficients[0], coefficients.len() - 1);
+    let workload = workload.clone();
+    let (mut state, mut kept, mut square) = (workload.state(1), VecDeque::with_capacity(bands + 1), 0.0);
+    Box::new((1..=steps as u64).map(move |t| {
+        let impulse = if t == 1 { 1.0 } else { 0.0 };
+        let divisor = workload.row_divisor(t);
+        let part = state.push(&[impulse]).map_or(f64::NAN, |row| row[0] * divisor);
+        let before: f64 = coefficients[1..].iter().zip(&kept).map(|(c, b)| c * b).sum();
+        let term = (part - before) / first;
+        kept.push_front(term);
+        kept.truncate(bands);
+        square += term * term;
+        f64::sqrt(square) / divisor
+    }))
+}
+
 /// Norms of the rows of `D⁻¹M`, where M is the Toeplitz matrix of the series and D the row divisors of the workload.
 pub(super) fn of_series<'a>(workload: &Workload, series: Vec<f64>) -> RowNorms<'a> {
-    let divisors: Vec<f64> = (1..=series.len() as u64).map(|t| workload.row_divisor(t)).collect();
+    let workload = workload.clone();
     let squared_norms = series.into_iter().scan(0.0, |sum, b| {
         *sum += b * b;
         Some(*sum)
     });
-    Box::new(squared_norms.zip(divisors).map(|(square, divisor)| f64::sqrt(square) / divisor))
+    Box::new(squared_norms.zip(1..).map(move |(square, t)| f64::sqrt(square) / workload.row_divisor(t)))
 }
 
 /// For C with columns scaled by s: `B = A S⁻¹ T`, T the Toeplitz matrix of the inverse series. Every workload with a
@@ -112,4 +138,26 @@ fn of_dense<'a>(workload: &Workload, inverse: &[f64], scales: &[f64]) -> RowNorm
         DMatrix::from_fn(steps, steps, |t, i| if t < i { 0.0 } else { coefficient(t - i) / scales[t] });
     let decoder = workload.matrix(steps) * inverse;
     Box::new((0..steps).map(move |t| decoder.row(t).norm()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streamed_rows_are_those_of_the_quotient() {
+        for text in ["prefix", "average", "exponential:0.9", "window:7", "momentum:0.9", "adam:0.9"] {
+            let workload: Workload = text.parse().unwrap();
+            for coefficients in [vec![0.5], vec![1.0, 0.5, 0.375, 0.3125]] {
+                let part = workload.toeplitz_part(300).unwrap();
+                let all = of_series(&workload, fast::quotient(&part, &coefficients, 300));
+                for (t, (found, expected)) in streamed(&workload, coefficients, 300).zip(all).enumerate() {
+                    assert!(
+                        (found - expected).abs() < 1e-11 * expected,
+                        "{text}, row {t}: {found} {expected}"
+                    );
+                }
+            }
+        }
+    }
 }
