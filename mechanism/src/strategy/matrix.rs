@@ -3,6 +3,7 @@
 //! C may have more rows than columns (tree and Fourier encoders). A Toeplitz C is never written out: a million steps
 //! are a million coefficients, and a diagonal of X costs one pass over them.
 
+use super::Discrepancy;
 use nalgebra::DMatrix;
 use thiserror::Error;
 
@@ -12,33 +13,6 @@ pub const MAX_COLUMNS: usize = 1 << 24;
 /// Every computed overlap is within `OVERLAP_ERROR · ‖c_i‖ ‖c_j‖` of `(CᵀC)_ij`: sums are compensated or pairwise, so
 /// that their error does not grow with the number of rows.
 pub(crate) const OVERLAP_ERROR: f64 = 64.0 * f64::EPSILON;
-
-/// How far the C that runs can be from the matrix Ĉ that its strategy gives, at most.
-///
-/// Let u be contributions of norm at most 1, numbers or vectors, at the steps of a pattern of k steps, and V the
-/// largest `‖Ĉu‖²` over all of these. Then `‖(C − Ĉ)u‖ ≤ relative·√V + k·column`. This holds with
-///
-/// - `relative` = η where `C = (I + R)Ĉ` and `‖R‖₂ ≤ η`, because `‖RĈu‖ ≤ η‖Ĉu‖`;
-/// - `relative` = η where Ĉ ≥ 0 and `|C − Ĉ| ≤ ηĈ` entry by entry, because row t of `(C − Ĉ)u` is at most
-///   `η Σ_i Ĉ_ti‖u_i‖` long, which is η times row t of Ĉu for the contributions `‖u_i‖` along one axis;
-/// - `column` = h where no column of C − Ĉ is longer than h, by the triangle inequality.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Discrepancy {
-    /// As a share of the sensitivity.
-    pub relative: f64,
-    /// For each column, in the units of entries.
-    pub column: f64,
-}
-
-impl Discrepancy {
-    /// Ĉ is C.
-    pub const NONE: Self = Self { relative: 0.0, column: 0.0 };
-
-    /// What holds for two blocks of one matrix, if these two hold for one each.
-    pub(crate) fn of_either(self, other: Self) -> Self {
-        Self { relative: self.relative.max(other.relative), column: self.column.max(other.column) }
-    }
-}
 
 /// A matrix C, real, with at least one column.
 ///

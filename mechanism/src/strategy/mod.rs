@@ -11,6 +11,7 @@ mod chosen;
 mod conformance;
 mod correlation;
 mod dense;
+mod discrepancy;
 mod fourier;
 mod gram;
 mod history;
@@ -30,8 +31,9 @@ pub use dense::{
     BandedOptimum, Dense, DenseParameters, MAX_BANDED_OPTIMAL_HORIZON, MAX_DENSE_HORIZON, banded_optimal,
     matrix_square_root, optimal_banded_toeplitz,
 };
+pub use discrepancy::Discrepancy;
 pub use fourier::{Fourier, fft_optimal_decoder};
-pub use matrix::{Discrepancy, MAX_COLUMNS, Matrix, MatrixError};
+pub use matrix::{MAX_COLUMNS, Matrix, MatrixError};
 pub use name::{MAX_BANDS, MAX_BUFFERS, StrategyName};
 pub use stamped::Stamped;
 pub use toeplitz::toeplitz_units;
