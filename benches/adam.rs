@@ -66,21 +66,11 @@ fn setup(steps: u64, form: impl FnOnce(Strategies) -> Strategies) -> TrainingSet
     let participation = "1".parse().expect("a schema");
     let strategies = form(Strategies::shared(strategy));
     let mechanism = MatrixMechanism::with_participation(parameters, strategies, participation, 64);
-    let mechanism = Arc::new(mechanism.expect("sound parameters"));
+    let measurement = Measurement::of_vectors(mechanism.expect("sound parameters")).shards_at_least(16);
     let setting = AdamSetting::new(NonZeroU32::new(BATCH as u32).unwrap_or(NonZeroU32::MIN), 1e-3);
-    let clipper = Clipper::unscaled(DIMENSION, 1.0).expect("a clip norm");
     TrainingSetup {
-        clipper: Arc::new(mechanism.moments().clipper(clipper).expect("the mechanism's norm")),
-        release: ReleaseSetup {
-            shards: Shards::at_least(1, mechanism.layout(), 16),
-            mechanism: mechanism.clone(),
-            source: NoiseSource::System,
-            draw_ahead: false,
-            states: Arc::default(),
-            first_epoch: 1,
-            checkpoint_interval: u64::MAX,
-        },
-        adam: AdamSetup { mechanism, setting, horizon: steps },
+        measurement: measurement.checkpoint_interval(u64::MAX).draw_late().build().expect("sound parts"),
+        adam: AdamSetup { setting, horizon: steps },
         parameters: vec![0.0; DIMENSION],
         not_finite: Arc::default(),
     }

@@ -9,8 +9,7 @@ use divan::counter::ItemsCount;
 use hushflow::mechanism::noise::NoiseSource;
 use hushflow::operators::timely;
 use hushflow::operators::{
-    Accumulate, Bound, BoundSetup, Clip, Commit, CommitLog, Entity, EpochCommit, Epochs, Fault, Records,
-    Release, ReleaseSetup,
+    Accumulate, Bound, Clip, Commit, CommitLog, Entity, EpochCommit, Epochs, Fault, Records, Release,
 };
 use hushflow::pipeline::Pipeline;
 use hushflow::publication::Publication;
@@ -146,35 +145,22 @@ fn mix(number: u64) -> u64 {
 fn feed(worker: &mut Worker, publication: &Publication, batches: &[Records]) {
     let (mut input, mut ends) = (InputHandle::new(), InputHandle::new());
     let fault = Fault::new();
-    let (layout, shards) = (publication.layout(), publication.shards());
-    let bounds = publication.parameters().entity.as_ref().map(|entity| BoundSetup {
-        limits: entity.limits,
-        columns: publication.bounds(),
-        standings: Arc::default(),
-        first_epoch: 1,
-    });
-    let setup = ReleaseSetup {
-        mechanism: publication.mechanism().clone(),
-        shards,
-        source: NoiseSource::System,
-        draw_ahead: true,
-        states: Arc::default(),
-        first_epoch: 1,
-        checkpoint_interval: 64,
-    };
+    let measurement = publication.measurement(NoiseSource::System).expect("private noise");
+    let measurement = measurement.build().expect("sound parts");
     let log = (worker.index() == 0).then(|| Box::new(Nowhere) as Box<dyn CommitLog<()>>);
     let probe = worker.dataflow::<u64, _, _>(|scope| {
-        let mut records = scope.input_from(&mut input).epochs();
-        if let Some(bounds) = bounds {
-            records = records.bound(bounds, fault.clone()).records;
-        }
-        let sums = records.clip(publication.clipper().clone(), fault.clone()).accumulate(
-            layout,
-            shards,
-            fault.clone(),
-        );
-        let released = sums.release(scope.input_from(&mut ends), setup, fault.clone());
-        released.commit(None::<()>.to_stream(scope), shards, 1, log, fault.clone()).probe().0
+        let records = scope.input_from(&mut input).epochs();
+        let clipped = if publication.parameters().entity.is_some() {
+            records.bound(&measurement, fault.clone()).records.clip(&measurement, fault.clone())
+        } else {
+            records.clip(&measurement, fault.clone())
+        };
+        clipped
+            .accumulate(&measurement, fault.clone())
+            .release(scope.input_from(&mut ends), &measurement, fault.clone())
+            .commit(None::<()>.to_stream(scope), &measurement, log, fault.clone())
+            .probe()
+            .0
     });
     let an_epoch = RECORDS as usize / BATCH_RECORDS;
     for epoch in 1..=EPOCHS {

@@ -6,7 +6,6 @@
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use divan::counter::{BytesCount, ItemsCount};
@@ -124,24 +123,17 @@ fn wide(dimension: usize) -> Publication {
 
 fn feed(worker: &mut Worker, publication: &Publication, batch: &Records) {
     let (mut input, mut ends) = (InputHandle::new(), InputHandle::new());
-    let (shards, fault) = (publication.shards(), Fault::new());
-    let setup = ReleaseSetup {
-        mechanism: Arc::clone(publication.mechanism()),
-        shards,
-        source: NoiseSource::System,
-        draw_ahead: true,
-        states: Arc::default(),
-        first_epoch: 1,
-        checkpoint_interval: u64::MAX,
-    };
+    let fault = Fault::new();
+    let measurement = publication.measurement(NoiseSource::System).expect("private noise");
+    let measurement = measurement.checkpoint_interval(u64::MAX).build().expect("sound parts");
     worker.dataflow(|scope| {
         scope
             .input_from(&mut input)
             .epochs()
-            .clip(Arc::clone(publication.clipper()), fault.clone())
-            .accumulate(publication.layout(), shards, fault.clone())
-            .release(scope.input_from(&mut ends), setup, fault.clone())
-            .commit(Vec::new().to_stream(scope), shards, 1, Some(Box::new(Nowhere)), fault.clone());
+            .clip(&measurement, fault.clone())
+            .accumulate(&measurement, fault.clone())
+            .release(scope.input_from(&mut ends), &measurement, fault.clone())
+            .commit(Vec::new().to_stream(scope), &measurement, Some(Box::new(Nowhere)), fault.clone());
     });
     for _ in 0..BATCHES / worker.peers() {
         input.send_batch(&mut vec![batch.clone()]);

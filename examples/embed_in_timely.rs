@@ -43,12 +43,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Decision 1: what is promised, to whom, over which horizon. The publication turns it into a clipper, a strategy and
     // the least noise that keeps the promise. All workers must use the same one.
     let publication = Publication::calibrate(parameters()?, true)?;
+    // Decision 2: which noise, and where to begin. One value holds all that the operators need, so none can be given what another
+    // was not. The noise is the operating system's; a seeded one is for tests, protects nobody, and is refused here. After a
+    // restart `resume` gives it the epoch after the last committed one, which must never be drawn again, and the encoders'
+    // states from the log's checkpoint.
+    let measurement = publication.measurement(NoiseSource::System)?.build()?;
     let flights = read()?;
     let fault = Fault::new();
     let log = MemoryLog::default();
     let run = {
         let (publication, fault, log) = (publication.clone(), fault.clone(), log.clone());
-        move |worker: &mut Worker| work(worker, &publication, &flights, &log, &fault)
+        move |worker: &mut Worker| work(worker, (&publication, &measurement), &flights, &log, &fault)
     };
     timely::execute(timely::Config::process(WORKERS), run)?
         .join()
@@ -98,11 +103,17 @@ fn parameters() -> Result<PublicParameters, Box<dyn Error>> {
 }
 
 /// One worker's part.
-fn work(worker: &mut Worker, publication: &Publication, flights: &[Flight], log: &MemoryLog, fault: &Fault) {
+fn work(
+    worker: &mut Worker,
+    (publication, measurement): (&Publication, &Measurement),
+    flights: &[Flight],
+    log: &MemoryLog,
+    fault: &Fault,
+) {
     let (mut input, mut ends) = (InputHandle::new(), InputHandle::new());
-    build(worker, &mut input, &mut ends, publication, log, fault);
+    build(worker, &mut input, &mut ends, (publication, measurement), log, fault);
 
-    // Decision 2: what moves the clock. It must be public: here the times at which flights are recorded. A flight joins the
+    // Decision 3: what moves the clock. It must be public: here the times at which flights are recorded. A flight joins the
     // epoch that its departure and the clock tell, and the input stays at the oldest epoch that may still get flights.
     let schedule = &publication.parameters().epochs.schedule;
     let mut clock = Clock::START;
@@ -119,13 +130,13 @@ fn work(worker: &mut Worker, publication: &Publication, flights: &[Flight], log:
         }
     }
 
-    // Decision 3: where the stream ends. An input that closes might as well have been lost. So the last epoch to be released
+    // Decision 4: where the stream ends. An input that closes might as well have been lost, which is a fault. So the last epoch to be released
     // is said aloud; it follows from the clock, not from the data.
     ends.send(schedule.last_at_end(clock));
     ends.close();
     input.close();
 
-    // Decision 4: what happens on a fault. An operator that can't go on raises it, on whatever worker, and everybody stops.
+    // Decision 5: what happens on a fault. An operator that can't go on raises it, on whatever worker, and everybody stops.
     // Parking rather than spinning leaves the processor to others; the nap is how long a fault may go unnoticed.
     while !fault.is_raised() && worker.step_or_park(Some(NAP)) {}
     // After a fault timely must not wait for dataflows that will never be done.
@@ -136,35 +147,22 @@ fn build(
     worker: &mut Worker,
     input: &mut InputHandle<u64, CapacityContainerBuilder<Vec<(u64, Flight)>>>,
     ends: &mut InputHandle<u64, CapacityContainerBuilder<Vec<u64>>>,
-    publication: &Publication,
+    (publication, measurement): (&Publication, &Measurement),
     log: &MemoryLog,
     fault: &Fault,
 ) {
-    // Decision 5: who commits. The operator does so on worker 0, the only one that needs a log.
+    // Decision 6: who commits. The operator does so on worker 0, the only one that needs a log.
     let log = (worker.index() == 0).then(|| Box::new(log.clone()) as Box<dyn CommitLog<u64>>);
-    let shards = publication.shards();
-    let setup = ReleaseSetup {
-        mechanism: Arc::clone(publication.mechanism()),
-        shards,
-        // Decision 6: the operating system's entropy. A seeded source is for tests, and protects nobody.
-        source: NoiseSource::System,
-        draw_ahead: true,
-        // Decision 7: where to begin. After a restart these are the encoders' states from the log's checkpoint, and the
-        // epoch after the last committed one, which must never be drawn again.
-        states: Arc::default(),
-        first_epoch: 1,
-        checkpoint_interval: 64,
-    };
     let (viewed, printed) = (publication.clone(), publication.clone());
     worker.dataflow(|scope| {
         // Where to resume after a restart would come here, at the time of its epoch. This program starts over.
         let marks = Vec::new().to_stream(scope);
         records(scope.input_from(input))
             .epochs()
-            .clip(Arc::clone(publication.clipper()), fault.clone())
-            .accumulate(publication.layout(), shards, fault.clone())
-            .release(scope.input_from(ends), setup, fault.clone())
-            .commit(marks, shards, 1, log, fault.clone())
+            .clip(measurement, fault.clone())
+            .accumulate(measurement, fault.clone())
+            .release(scope.input_from(ends), measurement, fault.clone())
+            .commit(marks, measurement, log, fault.clone())
             // Everything above is private, and its types can't be printed. Everything below may be seen by anyone.
             .view(move || viewed.view(&Workload::Prefix), fault.clone())
             .density()
@@ -206,7 +204,7 @@ fn print(publication: &Publication, estimated: &Estimated) {
     }
 }
 
-/// Decision 8: what durable means. A real log writes all of an epoch to disk and syncs before it returns: only then is
+/// Decision 7: what durable means. A real log writes all of an epoch to disk and syncs before it returns: only then is
 /// the epoch shown, and after a crash it is read back. This one keeps what is public, and forgets with the process.
 #[derive(Clone, Default)]
 struct MemoryLog(Arc<Mutex<Vec<Released>>>);
@@ -219,8 +217,7 @@ impl MemoryLog {
 
 impl CommitLog<u64> for MemoryLog {
     fn commit(&mut self, epochs: &[EpochCommit<u64>]) -> Result<(), Box<dyn Error>> {
-        let public = epochs.iter().map(|epoch| Released { epoch: epoch.epoch, values: epoch.values.clone() });
-        self.epochs().extend(public);
+        self.epochs().extend(epochs.iter().map(EpochCommit::released));
         Ok(())
     }
 }

@@ -5,16 +5,15 @@
 
 pub use hushflow_mechanism::epochs::{Clock, ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
 pub use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
-pub use hushflow_mechanism::moments::{Clipper, Layout, SecondMoment};
+pub use hushflow_mechanism::moments::{Layout, SecondMoment};
 pub use hushflow_mechanism::noise::NoiseSource;
-pub use hushflow_mechanism::release::Shards;
 pub use hushflow_mechanism::sensitivity::Neighbours;
 pub use hushflow_mechanism::strategy::StrategyName;
 pub use hushflow_mechanism::view::{Moments, View};
 pub use hushflow_mechanism::workload::Workload;
 pub use hushflow_operators::{
-    Accumulate, Clip, Commit, CommitLog, Densities, EpochCommit, Epochs, Estimated, Fault, Records, Release,
-    ReleaseSetup, Released, Values, Views,
+    Accumulate, Bound, Clip, Commit, CommitLog, Densities, EpochCommit, Epochs, Estimated, Fault,
+    Measurement, Records, Release, Released, Values, Views,
 };
 
 pub use crate::publication::Publication;

@@ -6,13 +6,15 @@
 use hushflow_mechanism::accounting::discrete::Discreteness;
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, gaussian};
 use hushflow_mechanism::covariance::CovarianceError;
+use hushflow_mechanism::epochs::{CountSchedule, Schedule};
 use hushflow_mechanism::estimate::density::{Density, DensityError};
 use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError, MomentParameters};
 use hushflow_mechanism::moments::{ClipError, Clipper, Layout};
-use hushflow_mechanism::release::Shards;
+use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::strategy::{Chosen, MatrixError, Strategy, StrategyError, build_chosen};
 use hushflow_mechanism::view::{View, ViewNoise};
 use hushflow_mechanism::workload::Workload;
+use hushflow_operators::{Measurement, MeasurementBuilder, MeasurementError};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use thiserror::Error;
@@ -62,6 +64,17 @@ pub enum PublicationError {
         /// Moments of one key.
         each: u64,
     },
+    /// Epochs that a strategy has no room for.
+    #[error(
+        "epochs: an epoch of {rows} rows may have more records of one key than the strategy has room for, {most}: make epochs shorter, \
+         or choose a shorter horizon or another strategy"
+    )]
+    TooLong {
+        /// Rows of an epoch.
+        rows: u64,
+        /// Records that there is room for.
+        most: u64,
+    },
     /// The log's noise is too small for what it promises.
     #[error(
         "the noise multiplier in the public log's header is too small for the (ε, δ) beside it: the log was tampered with"
@@ -75,6 +88,18 @@ pub enum PublicationError {
         "this is about estimates of windows ({0}), which have no moments, strategy or view: `hushflow tail` and programs read them as they are"
     )]
     Estimates(Box<Estimator>),
+    /// Noise of another kind than the header will say.
+    #[error(
+        "the publication says private = {private}, which its noise is not: use the operating system's noise \
+         for what is private, and a seed for simulations alone"
+    )]
+    Noise {
+        /// What the header says.
+        private: bool,
+    },
+    /// The parts of a measurement don't fit.
+    #[error(transparent)]
+    Measurement(#[from] MeasurementError),
     /// The header of a log is none of ours.
     #[error(
         "the public log's header can't be read ({0}): it was written by another version, or is no release log"
@@ -184,6 +209,11 @@ impl Publication {
         calibration: Calibration,
         private: bool,
     ) -> Result<Self, PublicationError> {
+        if let Schedule::ByCount(CountSchedule { records_per_epoch: rows, .. }) = parameters.epochs.schedule
+            && let Some(most) = mechanism.most_records().filter(|&most| most < rows)
+        {
+            return Err(PublicationError::TooLong { rows, most });
+        }
         let bounds: Vec<_> = parameters.columns.iter().map(|column| (column.lower, column.upper)).collect();
         let clipper = Clipper::new(&bounds, parameters.privacy.clip_norm)?;
         let clipper = Arc::new(mechanism.moments().clipper(clipper)?);
@@ -249,14 +279,23 @@ impl Publication {
         self.mechanism.layout()
     }
 
-    /// How the coordinates of all keys are cut.
-    pub fn shards(&self) -> Shards {
-        Shards::new(self.keys(), self.layout(), SHARDS)
-    }
-
-    /// The bounds of the columns, lower and upper.
-    pub fn bounds(&self) -> Arc<[(f64, f64)]> {
-        self.parameters.columns.iter().map(|column| (column.lower, column.upper)).collect()
+    /// What the operators take: all that this publication says about bounds, keys, entities and noise in one value, which
+    /// may still [go on](MeasurementBuilder::resume) after a restart.
+    ///
+    /// # Errors
+    /// [`PublicationError::Noise`] unless `source` is private where the publication is, and seeded where it is not.
+    pub fn measurement(&self, source: NoiseSource) -> Result<MeasurementBuilder, PublicationError> {
+        if source.is_private() != self.private {
+            return Err(PublicationError::Noise { private: self.private });
+        }
+        let bounds: Arc<[_]> =
+            self.parameters.columns.iter().map(|column| (column.lower, column.upper)).collect();
+        let measurement = Measurement::of_columns(self.mechanism.clone(), bounds);
+        let measurement = measurement.keys(self.keys()).shards_at_most(SHARDS).noise(source);
+        Ok(match &self.parameters.entity {
+            None => measurement,
+            Some(entity) => measurement.entities(entity.limits),
+        })
     }
 
     /// Bounds and clip norm.

@@ -1,6 +1,9 @@
 //! `accumulate`: each worker's exact sums of its own records, epoch by epoch.
 
-use crate::{Fault, PartialSums, QuantisedRecords};
+use crate::batch_squares::square_batches;
+use crate::measurement::MeasurementId;
+use crate::{Fault, Measurement, PartialSums, QuantisedRecords};
+use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::{Accumulators, Layout};
 use hushflow_mechanism::release::Shards;
 use std::collections::BTreeMap;
@@ -13,60 +16,107 @@ use zeroize::Zeroizing;
 pub trait Accumulate<'scope> {
     /// Sums the records of each (key, epoch) on this worker, and sends the sums when the epoch closes, cut by shard.
     ///
-    /// Keys are indices below the number that `shards` was made for; another one raises the fault, as does an
-    /// overflow.
+    /// Where the method is `batch-squares`, the squares of all workers' sums take the place of second moments.
+    /// Keys are indices below the number of the measurement; another one raises the fault, as do records that were clipped under
+    /// another measurement.
     /// Records of two epochs come to two sums of their key (one shard holds all of its coordinates here):
     ///
     /// ```
     #[doc = include_str!("../doc/setup.txt")]
     /// let batch = Records { keys: vec![0; 3], epochs: vec![1, 1, 2], values: vec![0.5, 0.25, 0.125], ..Records::default() };
     /// timely::example(move |scope| {
-    ///     let records = vec![batch].to_stream(scope).epochs().clip(clipper, fault.clone());
-    ///     let sums = records.accumulate(layout, shards, fault);
+    ///     let records = vec![batch].to_stream(scope).epochs().clip(&measurement, fault.clone());
+    ///     let sums = records.accumulate(&measurement, fault);
     ///     sums.inspect_time(move |epoch, _private| seen.send(*epoch).expect("heard"));
     /// });
     /// assert_eq!(all_seen.iter().collect::<Vec<_>>(), [1, 2]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    fn accumulate(self, layout: Layout, shards: Shards, fault: Fault) -> StreamVec<'scope, u64, PartialSums>;
+    fn accumulate(self, measurement: &Measurement, fault: Fault) -> StreamVec<'scope, u64, PartialSums>;
 }
 
 impl<'scope> Accumulate<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
-    fn accumulate(self, layout: Layout, shards: Shards, fault: Fault) -> StreamVec<'scope, u64, PartialSums> {
-        self.unary_frontier(Pipeline, "Accumulate", move |_capability, _info| {
-            let mut open = BTreeMap::new();
-            move |(input, frontier), output| {
-                input.for_each_time(|time, batches| {
-                    let (_, sums) = open
-                        .entry(*time.time())
-                        .or_insert_with(|| (time.retain(0), Accumulators::new(layout)));
-                    for records in batches.flat_map(|batch| batch.drain(..)) {
-                        if let Err(error) = sums.add(&records.keys, &records.rows) {
-                            fault.raise(error);
-                        }
-                    }
-                });
-                while !fault.is_raised()
-                    && let Some(entry) = open.first_entry()
-                    && !frontier.less_equal(entry.key())
-                {
-                    let (capability, mut sums) = entry.remove();
-                    match partial_sums(&mut sums, layout, shards) {
-                        Ok(partials) => output.session(&capability).give_iterator(partials.into_iter()),
-                        Err(reason) => {
-                            fault.raise(reason);
-                            // The capability stays with its epoch: a fault must not look like an end.
-                            open.insert(*capability.time(), (capability, sums));
-                        }
-                    }
-                }
-            }
-        })
+    fn accumulate(self, measurement: &Measurement, fault: Fault) -> StreamVec<'scope, u64, PartialSums> {
+        summed(measurement, fault, |cut, fault| sums(self, cut, fault))
     }
 }
 
+/// What is added up, record by record, and how it is cut.
+#[derive(Clone, Copy)]
+pub(crate) struct Cut {
+    pub(crate) measurement: MeasurementId,
+    pub(crate) layout: Layout,
+    pub(crate) shards: Shards,
+}
+
+/// The sums that the method of the measurement asks for, by way of `sums`.
+pub(crate) fn summed<'scope>(
+    measurement: &Measurement,
+    fault: Fault,
+    sums: impl FnOnce(Cut, Fault) -> StreamVec<'scope, u64, PartialSums>,
+) -> StreamVec<'scope, u64, PartialSums> {
+    let (layout, shards) = (measurement.layout(), measurement.shards());
+    let released = Cut { measurement: measurement.id(), layout, shards };
+    match measurement.mechanism().moments().parameters().method {
+        Method::BatchSquares { size } => {
+            let layout = layout.without_second();
+            let keys = (shards.coordinates() / released.layout.coordinates() as u64) as u32;
+            let cut = Cut { layout, shards: Shards::new(keys, layout, shards.number()), ..released };
+            square_batches(sums(cut, fault.clone()), size.get(), cut, released, fault)
+        }
+        _ => sums(released, fault),
+    }
+}
+
+fn sums<'scope>(
+    records: StreamVec<'scope, u64, QuantisedRecords>,
+    cut: Cut,
+    fault: Fault,
+) -> StreamVec<'scope, u64, PartialSums> {
+    records.unary_frontier(Pipeline, "Accumulate", move |_capability, _info| {
+        let mut open = BTreeMap::new();
+        move |(input, frontier), output| {
+            input.for_each_time(|time, batches| {
+                let (_, sums) = open
+                    .entry(*time.time())
+                    .or_insert_with(|| (time.retain(0), Accumulators::new(cut.layout)));
+                for records in batches.flat_map(|batch| batch.drain(..)) {
+                    if let Err(error) = add(sums, &records, cut.measurement) {
+                        fault.raise(error);
+                    }
+                }
+            });
+            while !fault.is_raised()
+                && let Some(entry) = open.first_entry()
+                && !frontier.less_equal(entry.key())
+            {
+                let (capability, mut sums) = entry.remove();
+                match partial_sums(&mut sums, cut) {
+                    Ok(partials) => output.session(&capability).give_iterator(partials.into_iter()),
+                    Err(reason) => {
+                        fault.raise(reason);
+                        // The capability stays with its epoch: a fault must not look like an end.
+                        open.insert(*capability.time(), (capability, sums));
+                    }
+                }
+            }
+        }
+    })
+}
+
+/// Adds records up that were clipped under this measurement.
+pub(crate) fn add(
+    sums: &mut Accumulators,
+    records: &QuantisedRecords,
+    measurement: MeasurementId,
+) -> Result<(), String> {
+    records.measurement.check(measurement, "clipped records")?;
+    sums.add(&records.keys, &records.rows).map_err(|error| error.to_string())
+}
+
 /// The sums of neighbouring keys are in one piece, as far as they share a shard.
-fn partial_sums(sums: &mut Accumulators, layout: Layout, shards: Shards) -> Result<Vec<PartialSums>, String> {
+fn partial_sums(sums: &mut Accumulators, cut: Cut) -> Result<Vec<PartialSums>, String> {
+    let Cut { measurement, layout, shards } = cut;
     let (keys, width) = (sums.keys(), layout.coordinates() as u64);
     if keys.last().is_some_and(|&last| (u64::from(last) + 1) * width > shards.coordinates()) {
         let keys = shards.coordinates() / width;
@@ -93,9 +143,9 @@ fn partial_sums(sums: &mut Accumulators, layout: Layout, shards: Shards) -> Resu
             }
             open.next();
         }
-    })
-    .map_err(|error| error.to_string())?;
+    });
     let whole = |((shard, piece), sums): ((u32, std::ops::Range<u64>), Zeroizing<Vec<i128>>)| PartialSums {
+        measurement,
         shard,
         offset: piece.start - shards.range(shard).start,
         sums: sums.into(),

@@ -1,6 +1,6 @@
 //! `adam`: from released gradients to updates of a model's parameters.
 
-use crate::{Fault, Released, Values};
+use crate::{Fault, Measurement, Released, Values};
 use hushflow_mechanism::estimate::adam::{AdamError, AdamSetting, PrivateAdam, UpdatePart};
 use hushflow_mechanism::mechanism::MatrixMechanism;
 use hushflow_mechanism::strategy::Row;
@@ -17,23 +17,32 @@ use timely::dataflow::operators::vec::Broadcast;
 /// Parameters are cut into at most this many runs, whatever the number of workers.
 const RUNS: usize = 16;
 
-/// What the optimiser needs to know. The same on every worker.
-#[derive(Clone)]
+/// The optimiser, and how long it runs. The same on every worker.
+#[derive(Clone, Copy, Debug)]
 pub struct AdamSetup {
-    /// Of the releases, which have one key.
-    pub mechanism: Arc<MatrixMechanism>,
     /// The optimiser.
     pub setting: AdamSetting,
     /// Number of steps.
     pub horizon: u64,
 }
 
-impl AdamSetup {
+/// An optimiser of the releases of a mechanism, which have one key.
+#[derive(Clone)]
+pub(crate) struct Optimiser {
+    mechanism: Arc<MatrixMechanism>,
+    setup: AdamSetup,
+}
+
+impl Optimiser {
+    pub(crate) fn new(measurement: &Measurement, setup: AdamSetup) -> Self {
+        Optimiser { mechanism: measurement.mechanism().clone(), setup }
+    }
+
     /// Number of parts of an update.
-    pub fn runs(&self) -> usize {
+    pub(crate) fn runs(&self) -> usize {
         let dimension = self.mechanism.layout().dimension;
         // A scale is relative to the mean of all coordinates, so one place has to know all.
-        if self.setting.damping().is_some() { 1 } else { RUNS.min(dimension) }
+        if self.setup.setting.damping().is_some() { 1 } else { RUNS.min(dimension) }
     }
 
     fn run(&self, number: usize) -> Range<usize> {
@@ -41,18 +50,23 @@ impl AdamSetup {
         begin(number)..begin(number + 1)
     }
 
-    fn optimiser(&self, number: usize) -> Result<PrivateAdam, AdamError> {
-        PrivateAdam::new(&self.mechanism, self.setting, self.run(number), self.horizon)
+    fn of_run(&self, number: usize) -> Result<PrivateAdam, AdamError> {
+        PrivateAdam::new(&self.mechanism, self.setup.setting, self.run(number), self.setup.horizon)
     }
 }
 
 /// Optimises.
 pub trait Optimise<'scope> {
-    /// The update of every step, in parts, on every worker: [`AdamSetup::runs`] parts a step.
+    /// The update of every step, in parts, on every worker.
     ///
     /// Each run of parameters has its place on one worker. Post-processing of releases that come in the order of steps, from
     /// a dataflow or from a log.
-    fn adam(self, setup: AdamSetup, fault: Fault) -> StreamVec<'scope, u64, SharedUpdate>;
+    fn adam(
+        self,
+        measurement: &Measurement,
+        setup: AdamSetup,
+        fault: Fault,
+    ) -> StreamVec<'scope, u64, SharedUpdate>;
 }
 
 /// A part of an update that all workers of a process share.
@@ -125,9 +139,15 @@ impl From<OwnValues> for Run {
 }
 
 impl<'scope> Optimise<'scope> for StreamVec<'scope, u64, Released> {
-    fn adam(self, setup: AdamSetup, fault: Fault) -> StreamVec<'scope, u64, SharedUpdate> {
+    fn adam(
+        self,
+        measurement: &Measurement,
+        setup: AdamSetup,
+        fault: Fault,
+    ) -> StreamVec<'scope, u64, SharedUpdate> {
+        let optimiser = Optimiser::new(measurement, setup);
         let by_run = Exchange::new(|run: &Run| run.number as u64);
-        cut(self, setup.clone(), fault.clone())
+        cut(self, optimiser.clone(), fault.clone())
             .unary(by_run, "Adam", move |_capability, _info| {
                 let (mut optimisers, mut lent) = (BTreeMap::new(), BTreeMap::new());
                 // The times of runs that could not be taken stay: a fault must not look like an end.
@@ -136,7 +156,7 @@ impl<'scope> Optimise<'scope> for StreamVec<'scope, u64, Released> {
                     input.for_each_time(|time, batches| {
                         for run in batches.flat_map(|batch| batch.drain(..)) {
                             let used = lent.remove(&run.number).and_then(SharedUpdate::into_inner);
-                            match update(&setup, &mut optimisers, *time.time(), &run, used) {
+                            match update(&optimiser, &mut optimisers, *time.time(), &run, used) {
                                 Ok(part) => {
                                     let part = SharedUpdate::from(part);
                                     lent.insert(run.number, part.clone());
@@ -156,7 +176,7 @@ impl<'scope> Optimise<'scope> for StreamVec<'scope, u64, Released> {
 }
 
 fn update(
-    setup: &AdamSetup,
+    all: &Optimiser,
     optimisers: &mut BTreeMap<usize, PrivateAdam>,
     step: u64,
     run: &Run,
@@ -164,7 +184,7 @@ fn update(
 ) -> Result<UpdatePart, String> {
     let optimiser = match optimisers.remove(&run.number) {
         Some(optimiser) => Ok(optimiser),
-        None => setup.optimiser(run.number),
+        None => all.of_run(run.number),
     };
     let optimiser = optimisers.entry(run.number).or_insert(optimiser.map_err(|error| error.to_string())?);
     if optimiser.next_step() != step {
@@ -177,11 +197,11 @@ fn update(
 /// Cuts releases by run.
 fn cut<'scope>(
     releases: StreamVec<'scope, u64, Released>,
-    setup: AdamSetup,
+    optimiser: Optimiser,
     fault: Fault,
 ) -> StreamVec<'scope, u64, Run> {
     releases.unary(Pipeline, "CutRuns", move |_capability, _info| {
-        let layout = setup.mechanism.layout();
+        let layout = optimiser.mechanism.layout();
         let mut failed = Vec::new();
         move |input, output| {
             input.for_each_time(|time, batches| {
@@ -191,8 +211,8 @@ fn cut<'scope>(
                         let (found, expected) = (values.len(), layout.coordinates());
                         return fault.raise(AdamError::Length { found, expected });
                     }
-                    let runs = (0..setup.runs()).map(|number| {
-                        let run = setup.run(number);
+                    let runs = (0..optimiser.runs()).map(|number| {
+                        let run = optimiser.run(number);
                         let moments = [layout.first(), layout.second()].map(|places| {
                             let place = |parameter: usize| (places.start + parameter).min(places.end);
                             place(run.start)..place(run.end)

@@ -108,7 +108,12 @@ impl<'scope> AdaptiveCovariance<'scope> for StreamVec<'scope, u64, Records> {
         setup: CovarianceSetup,
         fault: Fault,
     ) -> StreamVec<'scope, u64, WindowCovariance> {
-        let windows = Windows { columns: setup.bounds.len(), keys: setup.keys, first_epoch: 1 };
+        let windows = Windows {
+            columns: setup.bounds.len(),
+            keys: setup.keys,
+            first_epoch: 1,
+            checkpoint_interval: u64::MAX,
+        };
         windows.answers_until(self, setup.horizon, "AdaptiveCovariance", fault, move |epoch, key, records| {
             setup.window(epoch, key, records)
         })

@@ -1,8 +1,7 @@
 //! `clip`: centres, scales, clips and quantises records.
 
-use crate::{Fault, QuantisedRecords, Records};
-use hushflow_mechanism::moments::{Clipper, QuantisedRows, RecordError};
-use std::sync::Arc;
+use crate::{BoundedRecords, Fault, Measurement, QuantisedRecords, Records};
+use hushflow_mechanism::moments::QuantisedRows;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
@@ -11,58 +10,79 @@ use zeroize::Zeroize;
 /// Bounds what a record can do.
 pub trait Clip<'scope> {
     /// Brings every record into the ζ-ball and onto its integer grid. A record that is not finite is dropped, as one NaN
-    /// must not poison a sum; where counts are public it counts as the centre, if the clipper is made
-    /// [`counting_unusable`](Clipper::counting_unusable), as it must be there.
-    /// A batch that does not divide into rows raises the fault.
+    /// must not poison a sum; where counts are public it counts as the centre.
+    /// A batch that does not divide into rows raises the fault. So do records that did not pass [`Bound`](crate::Bound) where the
+    /// measurement protects entities, and those that passed it under another measurement.
     ///
     /// ```
-    /// use hushflow_mechanism::moments::Clipper;
-    /// use hushflow_operators::{Clip, Fault, Records};
-    /// use std::sync::Arc;
-    /// use timely::dataflow::operators::{Inspect, vec::ToStream};
-    ///
-    /// let clipper = Arc::new(Clipper::new(&[(0.0, 100.0)], 1.0)?);
-    /// let batch = Records { keys: vec![0; 3], values: vec![50.0, 1e9, f64::NAN], ..Records::default() };
+    #[doc = include_str!("../doc/setup.txt")]
+    /// let batch = Records { keys: vec![0; 3], values: vec![0.5, 1e9, f64::NAN], ..Records::default() };
     /// timely::example(move |scope| {
     ///     let records = vec![batch].to_stream(scope).container::<Vec<_>>();
-    ///     let clipped = records.clip(clipper, Fault::new());
-    ///     clipped.inspect(|batch| assert_eq!(batch.rows.values(), [0.0, 1048576.0]));
+    ///     let clipped = records.clip(&measurement, fault);
+    ///     clipped.inspect(move |batch| seen.send(batch.rows().values().to_vec()).expect("heard"));
     /// });
-    /// # Ok::<(), hushflow_mechanism::moments::ClipError>(())
+    /// assert_eq!(all_seen.recv()?, [524288.0, 1048576.0]); // in units of 2⁻²⁰
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    fn clip(self, clipper: Arc<Clipper>, fault: Fault) -> StreamVec<'scope, u64, QuantisedRecords>;
+    fn clip(self, measurement: &Measurement, fault: Fault) -> StreamVec<'scope, u64, QuantisedRecords>;
 }
 
 impl<'scope> Clip<'scope> for StreamVec<'scope, u64, Records> {
-    fn clip(self, clipper: Arc<Clipper>, fault: Fault) -> StreamVec<'scope, u64, QuantisedRecords> {
-        self.unary(Pipeline, "Clip", move |_capability, _info| {
-            // The times of batches that could not be taken stay: a fault must not look like an end.
-            let mut failed = Vec::new();
-            move |input, output| {
-                input.for_each_time(|time, batches| {
-                    let mut session = output.session(&time);
-                    for records in batches.flat_map(|batch| batch.drain(..)) {
-                        match quantise(&clipper, records) {
-                            Ok(quantised) => session.give(quantised),
-                            Err(error) => {
-                                failed.push(time.retain(0));
-                                fault.raise(error);
-                            }
-                        }
-                    }
-                });
+    fn clip(self, measurement: &Measurement, fault: Fault) -> StreamVec<'scope, u64, QuantisedRecords> {
+        clip(self, measurement, fault, |measurement, records| match measurement.bound_setup() {
+            None => Ok(records),
+            Some(_) => {
+                Err("records of entities came that were not bounded: let them pass `bound` first".into())
             }
         })
     }
 }
 
+impl<'scope> Clip<'scope> for StreamVec<'scope, u64, BoundedRecords> {
+    fn clip(self, measurement: &Measurement, fault: Fault) -> StreamVec<'scope, u64, QuantisedRecords> {
+        clip(self, measurement, fault, |measurement, bounded| {
+            bounded.measurement.check(measurement.id(), "bounded records").map(|()| bounded.records)
+        })
+    }
+}
+
+fn clip<'scope, B: Clone + 'static>(
+    batches: StreamVec<'scope, u64, B>,
+    measurement: &Measurement,
+    fault: Fault,
+    records: impl Fn(&Measurement, B) -> Result<Records, String> + 'static,
+) -> StreamVec<'scope, u64, QuantisedRecords> {
+    let measurement = measurement.clone();
+    batches.unary(Pipeline, "Clip", move |_capability, _info| {
+        // The times of batches that could not be taken stay: a fault must not look like an end.
+        let mut failed = Vec::new();
+        move |input, output| {
+            input.for_each_time(|time, batches| {
+                let mut session = output.session(&time);
+                for batch in batches.flat_map(|batch| batch.drain(..)) {
+                    let records = records(&measurement, batch);
+                    match records.and_then(|records| quantise(&measurement, records)) {
+                        Ok(quantised) => session.give(quantised),
+                        Err(error) => {
+                            failed.push(time.retain(0));
+                            fault.raise(error);
+                        }
+                    }
+                }
+            });
+        }
+    })
+}
+
 /// Raw values are wiped once they are quantised.
-fn quantise(clipper: &Clipper, mut records: Records) -> Result<QuantisedRecords, RecordError> {
+fn quantise(measurement: &Measurement, mut records: Records) -> Result<QuantisedRecords, String> {
+    let clipper = measurement.clipper();
     let mut rows = QuantisedRows::new(clipper.dimension());
     let left_out = clipper.quantise_all(&records.values, &mut rows);
     records.values.zeroize();
-    let left_out = left_out?;
+    let left_out = left_out.map_err(|error| error.to_string())?;
     let (mut left_out, mut places) = (left_out.into_iter().peekable(), 0..);
     records.keys.retain(|_| places.next().is_none_or(|place| left_out.next_if_eq(&place).is_none()));
-    Ok(QuantisedRecords { keys: records.keys, rows })
+    Ok(QuantisedRecords { measurement: measurement.id(), keys: records.keys, rows })
 }

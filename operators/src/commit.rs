@@ -1,8 +1,7 @@
 //! `commit`: makes epochs durable, and only then lets anyone see them.
 
-use crate::{Fault, ShardRelease, Values};
+use crate::{CommitPlan, Fault, ShardRelease, Values};
 use hushflow_mechanism::moments::RunSums;
-use hushflow_mechanism::release::Shards;
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
 use timely::ExchangeData;
@@ -35,6 +34,13 @@ pub trait CommitLog<M>: 'static {
     fn commit(&mut self, epochs: &[EpochCommit<M>]) -> Result<(), Box<dyn Error>>;
 }
 
+impl<M> EpochCommit<M> {
+    /// The part that everybody may see.
+    pub fn released(&self) -> Released {
+        Released { epoch: self.epoch, values: self.values.clone() }
+    }
+}
+
 /// What everybody may see of an epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Released {
@@ -48,6 +54,7 @@ pub struct Released {
 pub trait Commit<'scope> {
     /// Gathers all shards of each epoch on worker 0, commits the epochs in order, and sends them on.
     ///
+    /// `plan` is the [`Measurement`](crate::Measurement) of the releases, or the [`Windows`](crate::Windows); others raise the fault.
     /// `marks` carries the source positions that belong to an epoch, at its time. `log` is looked at on worker 0 only.
     /// What comes out is in the log by then. A log of one's own:
     ///
@@ -63,11 +70,11 @@ pub trait Commit<'scope> {
     ///
     /// let batch = Records { keys: vec![0], epochs: vec![2], values: vec![0.5], ..Records::default() };
     /// timely::example(move |scope| {
-    ///     let records = vec![batch].to_stream(scope).epochs().clip(clipper, fault.clone());
-    ///     let sums = records.accumulate(layout, shards, fault.clone());
-    ///     let releases = sums.release(vec![3].to_stream(scope), setup, fault.clone());
+    ///     let records = vec![batch].to_stream(scope).epochs().clip(&measurement, fault.clone());
+    ///     let sums = records.accumulate(&measurement, fault.clone());
+    ///     let releases = sums.release(vec![3].to_stream(scope), &measurement, fault.clone());
     ///     let marks = Vec::<u64>::new().to_stream(scope); // nowhere to resume from
-    ///     let released = releases.commit(marks, shards, 1, Some(Box::new(Paper(seen))), fault);
+    ///     let released = releases.commit(marks, &measurement, Some(Box::new(Paper(seen))), fault);
     ///     released.inspect(|released| assert_eq!(released.values.len(), 3)); // count, Σx, Σx²
     /// });
     /// assert_eq!(all_seen.iter().collect::<Vec<_>>(), [1, 2, 3]);
@@ -76,8 +83,7 @@ pub trait Commit<'scope> {
     fn commit<M: ExchangeData>(
         self,
         marks: StreamVec<'scope, u64, M>,
-        shards: Shards,
-        first_epoch: u64,
+        plan: impl Into<CommitPlan>,
         log: Option<Box<dyn CommitLog<M>>>,
         fault: Fault,
     ) -> StreamVec<'scope, u64, Released>;
@@ -87,15 +93,15 @@ impl<'scope> Commit<'scope> for StreamVec<'scope, u64, ShardRelease> {
     fn commit<M: ExchangeData>(
         self,
         marks: StreamVec<'scope, u64, M>,
-        shards: Shards,
-        first_epoch: u64,
+        plan: impl Into<CommitPlan>,
         mut log: Option<Box<dyn CommitLog<M>>>,
         fault: Fault,
     ) -> StreamVec<'scope, u64, Released> {
+        let plan = plan.into();
         let to_writer = Exchange::new(|_: &ShardRelease| 0);
         let marks_to_writer = Exchange::new(|_: &M| 0);
         self.binary_frontier(marks, to_writer, marks_to_writer, "Commit", move |_capability, _info| {
-            let mut next = first_epoch;
+            let mut next = plan.first_epoch;
             let mut open: BTreeMap<u64, Parts<M>> = BTreeMap::new();
             // The times of epochs on their way into the log. The operator holds the times of releases and no other, so it ends
             // when the releases end, also in a loop.
@@ -121,7 +127,7 @@ impl<'scope> Commit<'scope> for StreamVec<'scope, u64, ShardRelease> {
                         break;
                     }
                     times.extend(parts.time.take());
-                    match parts.assemble(next, shards) {
+                    match parts.assemble(next, plan) {
                         Ok(epoch) => epochs.push(epoch),
                         Err(reason) => return fault.raise(reason),
                     }
@@ -156,14 +162,15 @@ impl<M> Default for Parts<M> {
 }
 
 impl<M> Parts<M> {
-    fn assemble(mut self, epoch: u64, shards: Shards) -> Result<EpochCommit<M>, String> {
+    fn assemble(mut self, epoch: u64, plan: CommitPlan) -> Result<EpochCommit<M>, String> {
+        self.releases.iter().try_for_each(|release| release.measurement.check(plan.id, "releases"))?;
         self.releases.sort_by_key(|release| release.shard);
-        let complete = self.releases.iter().map(|release| release.shard).eq(0..shards.number());
+        let complete = self.releases.iter().map(|release| release.shard).eq(0..plan.shards);
         if !complete {
             return Err(format!(
                 "epoch {epoch} has {} of its {} shards: a worker is missing",
                 self.releases.len(),
-                shards.number()
+                plan.shards
             ));
         }
         let (mut sums, mut values, mut states) = (Vec::new(), Vec::new(), Vec::new());

@@ -83,10 +83,11 @@ fn split(mut records: Records) -> BTreeMap<u64, Records> {
 
 #[cfg(test)]
 mod tests {
+    use crate::measurement::tests::vectors;
     use crate::{Accumulate, Clip, Epochs, Fault, Records};
-    use hushflow_mechanism::moments::{Clipper, Layout, SecondMoment};
-    use hushflow_mechanism::release::Shards;
-    use std::sync::Arc;
+    use hushflow_mechanism::mechanism::Method;
+    use hushflow_mechanism::moments::{Layout, SecondMoment};
+    use hushflow_mechanism::sensitivity::Neighbours;
     use timely::dataflow::operators::{Probe, vec::ToStream};
 
     /// Runs one batch up to its sums: whether it raised the fault, and whether its epoch still closed.
@@ -100,12 +101,11 @@ mod tests {
         timely::execute_directly(move |worker| {
             let fault = Fault::new();
             let layout = Layout { dimension: 2, second: SecondMoment::Full };
-            let clipper = Arc::new(Clipper::unscaled(2, 1.0).unwrap());
-            let shards = Shards::new(1, layout, 1);
+            let measurement = vectors(Method::Jme, layout, Neighbours::ReplaceOne).build().unwrap();
             let raised = fault.clone();
             let probe = worker.dataflow::<u64, _, _>(|scope| {
                 let records = vec![batch].to_stream(scope).container::<Vec<_>>();
-                let sums = records.epochs().clip(clipper, fault.clone()).accumulate(layout, shards, fault);
+                let sums = records.epochs().clip(&measurement, fault.clone()).accumulate(&measurement, fault);
                 sums.probe().0
             });
             (0..20).for_each(|_| {

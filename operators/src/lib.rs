@@ -10,7 +10,6 @@
 //! | [`Clip`] | [`Records`] | [`QuantisedRecords`] of bounded norm, on an integer grid |
 //! | [`Accumulate`] | [`QuantisedRecords`] | [`PartialSums`]: one worker's exact sums of an epoch |
 //! | [`AdaptiveCovariance`] | [`Records`] at their epochs | [`WindowCovariance`]: a private covariance of every key and epoch |
-//! | [`SquareBatches`] | [`PartialSums`] of all workers | the same, with squares of the sums |
 //! | [`Release`] | [`PartialSums`] of all workers | [`ShardRelease`]: encoded, with exact noise, for **every** epoch |
 //! | [`Commit`] | [`ShardRelease`] of all shards | [`Released`]: what is durable, and so may be seen by anyone |
 //! | [`Views`] | [`Released`] | [`Moments`](hushflow_mechanism::view::Moments) of a workload |
@@ -22,6 +21,8 @@
 //! [`WindowedSums`] stands beside them: [`QuantisedRecords`] to exact sums of sliding windows, by retraction.
 //! [`training_loop`] closes a loop around them, from the optimiser's updates back to gradients.
 //!
+//! All operators of a release take one [`Measurement`], which says what is measured, how it is bounded and with which noise.
+//!
 //! Timestamps are epochs, from 1. Records are not exchanged: each worker sums its own, and only sums travel. The
 //! exceptions are [`Bound`], where those of an entity meet, and [`AdaptiveCovariance`], [`RobustMeans`] and [`ReleaseWindows`], where those
 //! of a key do.
@@ -32,7 +33,7 @@
 //! fault and ends the process.
 //!
 //! The example of each operator embeds it in a small dataflow. Where one needs a publication around it, they share
-//! one in hidden lines (`doc/setup.txt`): one column in [−1, 1], one key, at most 8 epochs, `square-root`. A whole program is
+//! one in hidden lines (`doc/setup.txt`): a `measurement` of one column in [−1, 1], one key, at most 8 epochs, `square-root`. A whole program is
 //! `examples/embed_in_timely.rs` in the repository.
 
 mod accumulate;
@@ -46,6 +47,7 @@ mod commit;
 mod density;
 mod epochs;
 mod fault;
+mod measurement;
 mod records;
 mod release;
 mod robust_mean;
@@ -62,15 +64,15 @@ pub use timely;
 pub use accumulate::Accumulate;
 pub use adam::{AdamSetup, Optimise, SharedUpdate};
 pub use adaptive_covariance::{AdaptiveCovariance, CovarianceSetup, WindowCovariance};
-pub use batch_squares::SquareBatches;
-pub use bound::{Bound, BoundSetup, Bounded, Entity, EntityLimits, Several, Standing};
+pub use bound::{Bound, Bounded, BoundedRecords, Entity, EntityLimits, Several, Standing};
 pub use clip::Clip;
 pub use commit::{Commit, CommitLog, EpochCommit, Released};
 pub use density::{Densities, Estimated};
 pub use epochs::Epochs;
 pub use fault::Fault;
+pub use measurement::{CommitPlan, Measurement, MeasurementBuilder, MeasurementError, States};
 pub use records::{PartialSums, QuantisedRecords, Records, ShardRelease, Values};
-pub use release::{Release, ReleaseSetup, shard_owner};
+pub use release::{Release, shard_owner};
 pub use robust_mean::{MeanSetup, RobustMeans, WindowMean};
 pub use training::{Learner, TrainingSetup, training_loop};
 pub use view::Views;

@@ -1,6 +1,7 @@
 //! What flows between the operators: flat batches, no allocation per record, and no way to print what is private.
 
 use crate::Entity;
+use crate::measurement::MeasurementId;
 use hushflow_mechanism::moments::{QuantisedRows, RunSums};
 use hushflow_mechanism::release::ReleasedValues;
 use hushflow_mechanism::strategy::Row;
@@ -51,18 +52,37 @@ impl Records {
     }
 }
 
-/// A batch of clipped records on the integer grid.
+/// A batch of clipped records on the integer grid. Only [`Clip`](crate::Clip) makes one, with the clipper of a measurement:
+///
+/// ```compile_fail
+/// use hushflow_mechanism::moments::QuantisedRows;
+/// use hushflow_operators::QuantisedRecords;
+///
+/// let forged = QuantisedRecords { keys: vec![0], rows: QuantisedRows::new(1) };
+/// ```
 #[derive(Clone)]
 pub struct QuantisedRecords {
+    pub(crate) measurement: MeasurementId,
+    pub(crate) keys: Vec<u32>,
+    pub(crate) rows: QuantisedRows,
+}
+
+impl QuantisedRecords {
     /// Index of each record's key.
-    pub keys: Vec<u32>,
+    pub fn keys(&self) -> &[u32] {
+        &self.keys
+    }
+
     /// The records.
-    pub rows: QuantisedRows,
+    pub fn rows(&self) -> &QuantisedRows {
+        &self.rows
+    }
 }
 
 /// One worker's exact sums over a run of coordinates within one shard.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct PartialSums {
+    pub(crate) measurement: MeasurementId,
     /// The shard.
     pub(crate) shard: u32,
     /// Place of the first sum in the shard.
@@ -128,6 +148,7 @@ impl Drop for ShardValues {
 /// One shard of one epoch: the exact sums, for the private log, and the private values.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct ShardRelease {
+    pub(crate) measurement: MeasurementId,
     pub(crate) shard: u32,
     pub(crate) sums: RunSums,
     pub(crate) values: ShardValues,
@@ -137,10 +158,11 @@ pub struct ShardRelease {
 
 impl ShardRelease {
     /// Bytes that may be seen by anyone, as the release of a shard that leaves no sums behind, nor a state where a checkpoint is due.
-    pub(crate) fn of_bytes(shard: u32, bytes: &[u8], checkpoint: bool) -> Self {
-        let values = bytes.iter().map(|&byte| i64::from(byte as i8)).collect();
-        let values = ShardValues::new(ReleasedValues::Narrow(values), Spare::default());
-        ShardRelease { shard, sums: RunSums::zero(0), values, state: checkpoint.then(Zeroizing::default) }
+    pub(crate) fn of_bytes(measurement: MeasurementId, shard: u32, bytes: &[u8], checkpoint: bool) -> Self {
+        let values = bytes.iter().map(|&byte| i128::from(byte as i8)).collect();
+        let values = ShardValues::new(ReleasedValues::released_before(values), Spare::default());
+        let state = checkpoint.then(Zeroizing::default);
+        ShardRelease { measurement, shard, sums: RunSums::zero(0), values, state }
     }
 
     /// The bytes of a release of bytes, in which each is an integer of one byte with its sign; none if these are others.
@@ -197,7 +219,7 @@ impl Values {
 
 impl From<Vec<i128>> for Values {
     fn from(values: Vec<i128>) -> Self {
-        Values::new(vec![ShardValues::new(ReleasedValues::Wide(values), Spare::default())])
+        Values::new(vec![ShardValues::new(ReleasedValues::released_before(values), Spare::default())])
     }
 }
 
@@ -222,7 +244,7 @@ mod tests {
     #[test]
     fn the_memory_of_values_goes_back_when_nobody_sees_them() {
         let spare = Spare::new(1);
-        let shards = [ReleasedValues::Narrow(vec![1, 2, 3]), ReleasedValues::Wide(vec![4])];
+        let shards = [vec![1, 2, 3], vec![4]].map(ReleasedValues::released_before);
         let shards = shards.map(|values| ShardValues::new(values, spare.clone()));
         let values = Values::new(shards.into());
         let seen = values.clone();

@@ -61,7 +61,7 @@ pub trait RobustMeans<'scope> {
 impl<'scope> RobustMeans<'scope> for StreamVec<'scope, u64, Records> {
     fn robust_mean(self, setup: MeanSetup, fault: Fault) -> StreamVec<'scope, u64, WindowMean> {
         let MeanSetup { columns, keys, epochs, .. } = setup;
-        let windows = Windows { columns, keys, first_epoch: 1 };
+        let windows = Windows { columns, keys, first_epoch: 1, checkpoint_interval: u64::MAX };
         windows.answers_until(self, epochs, "RobustMean", fault, move |epoch, key, rows| {
             setup.window(epoch, key, rows)
         })

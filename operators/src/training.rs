@@ -11,14 +11,11 @@
 //! share of a step's records, and applies the same updates in the same order: so all hold equal parameters, and as sums are
 //! of integers, the same as one worker would.
 
-use crate::{
-    AdamSetup, Commit, CommitLog, Fault, Optimise, PartialSums, Release, ReleaseSetup, SharedUpdate,
-    SquareBatches,
-};
+use crate::accumulate::{Cut, summed};
+use crate::adam::Optimiser;
+use crate::{AdamSetup, Commit, CommitLog, Fault, Measurement, Optimise, PartialSums, Release, SharedUpdate};
 use hushflow_mechanism::estimate::adam::{Parameters, UpdatePart};
-use hushflow_mechanism::mechanism::Method;
-use hushflow_mechanism::moments::{ClippedSums, ClippedSumsError, Clipper, Layout};
-use hushflow_mechanism::release::Shards;
+use hushflow_mechanism::moments::{ClippedSums, ClippedSumsError};
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,11 +43,10 @@ pub trait Learner: 'static {
 /// What a training loop needs to know. The same on every worker.
 #[derive(Clone)]
 pub struct TrainingSetup {
-    /// Clips gradients. Where neighbours make counts public it must count gradients that are not finite.
-    pub clipper: Arc<Clipper>,
-    /// The release, of one key. Noise is best not drawn ahead, since nothing is waited for, and where the strategy can, best correlated
-    /// ahead of the sums: [`Strategies::correlated`](hushflow_mechanism::mechanism::Strategies::correlated).
-    pub release: ReleaseSetup,
+    /// Of one key, whose columns are the gradients'. Noise is best [drawn late](crate::MeasurementBuilder::draw_late), since nothing is
+    /// waited for, and where the strategy can, best correlated ahead of the sums:
+    /// [`Strategies::correlated`](hushflow_mechanism::mechanism::Strategies::correlated).
+    pub measurement: Measurement,
     /// The optimiser; its horizon is the number of steps.
     pub adam: AdamSetup,
     /// Parameters to begin with.
@@ -67,49 +63,29 @@ pub fn training_loop<'scope>(
     log: Option<Box<dyn CommitLog<u64>>>,
     fault: Fault,
 ) {
-    let shards = setup.release.shards;
+    let measurement = setup.measurement.clone();
     let (loop_end, updates) = scope.feedback(1);
     let ends = vec![setup.adam.horizon].to_stream(scope);
-    gradients(updates, &setup, learner, fault.clone())
-        .release(ends, setup.release, fault.clone())
-        .commit(Vec::new().to_stream(scope), shards, 1, log, fault.clone())
-        .adam(setup.adam, fault)
+    summed(&measurement, fault.clone(), |cut, fault| gradients(updates, &setup, cut, learner, fault))
+        .release(ends, &measurement, fault.clone())
+        .commit(Vec::new().to_stream(scope), &measurement, log, fault.clone())
+        .adam(&measurement, setup.adam, fault)
         .connect_loop(loop_end);
 }
 
-/// The sums that the method of the release asks for.
+/// Applies updates, takes gradients at what comes of them, and adds these up.
 fn gradients<'scope>(
     updates: StreamVec<'scope, u64, SharedUpdate>,
     setup: &TrainingSetup,
-    learner: impl Learner,
-    fault: Fault,
-) -> StreamVec<'scope, u64, PartialSums> {
-    let (shards, layout) = (setup.release.shards, setup.release.mechanism.layout());
-    match setup.release.mechanism.moments().parameters().method {
-        Method::BatchSquares { size } => {
-            let first = layout.without_second();
-            let cut = Shards::new(1, first, shards.number());
-            let sums = sums(updates, setup, first, cut, learner, fault.clone());
-            sums.square_batches(layout, size.get(), cut, shards, fault)
-        }
-        _ => sums(updates, setup, layout, shards, learner, fault),
-    }
-}
-
-/// Applies updates, takes gradients at what comes of them, and adds these up.
-fn sums<'scope>(
-    updates: StreamVec<'scope, u64, SharedUpdate>,
-    setup: &TrainingSetup,
-    layout: Layout,
-    shards: Shards,
+    cut: Cut,
     mut learner: impl Learner,
     fault: Fault,
 ) -> StreamVec<'scope, u64, PartialSums> {
-    let (horizon, runs) = (setup.adam.horizon, setup.adam.runs());
+    let (horizon, runs) = (setup.adam.horizon, Optimiser::new(&setup.measurement, setup.adam).runs());
     let mut parameters = Parameters::new(setup.parameters.clone(), &setup.adam.setting);
     let mut summer = Summer {
-        sums: ClippedSums::new(setup.clipper.clone(), layout),
-        coordinates: layout.coordinates() as u64,
+        sums: ClippedSums::new(setup.measurement.clipper().clone(), cut.layout),
+        cut,
         not_finite: setup.not_finite.clone(),
         scaled: Vec::new(),
     };
@@ -137,7 +113,7 @@ fn sums<'scope>(
                     learner.gradients(step, parameters.values(), &mut |_| {});
                 } else {
                     // On a fault the capability stays with its step: it must not look like an end.
-                    match summer.partial_sums(step, &parameters, &mut learner, shards) {
+                    match summer.partial_sums(step, &parameters, &mut learner) {
                         Ok(partials) => {
                             let Some(capability) = capabilities.get(&step) else { return };
                             output.session(capability).give_iterator(partials);
@@ -155,7 +131,7 @@ fn sums<'scope>(
 /// Adds gradients up, step by step.
 struct Summer {
     sums: ClippedSums,
-    coordinates: u64,
+    cut: Cut,
     not_finite: Arc<AtomicU64>,
     /// Gradients, where they are scaled before they are clipped.
     scaled: Vec<f64>,
@@ -168,7 +144,6 @@ impl Summer {
         step: u64,
         parameters: &Parameters,
         learner: &mut L,
-        shards: Shards,
     ) -> Result<impl Iterator<Item = PartialSums> + use<L>, ClippedSumsError> {
         let (mut unusable, scale) = (Ok(0), parameters.scale());
         learner.gradients(step, parameters.values(), &mut |gradients| {
@@ -180,10 +155,11 @@ impl Summer {
             }
         });
         self.not_finite.fetch_add(unusable?, Ordering::Relaxed);
-        let cut = shards.split(0..self.coordinates);
+        let Cut { measurement, layout, shards } = self.cut;
+        let cut = shards.split(0..layout.coordinates() as u64);
         let runs = cut.clone().map(|(_, run)| run.start as usize..run.end as usize);
-        let sums = self.sums.take(runs)?;
-        Ok(cut.zip(sums).map(|((shard, _), sums)| PartialSums { shard, offset: 0, sums }))
+        let sums = self.sums.take(runs);
+        Ok(cut.zip(sums).map(move |((shard, _), sums)| PartialSums { measurement, shard, offset: 0, sums }))
     }
 
     fn add<V: Copy + Into<f64>>(&mut self, gradients: &[V], scale: &[f64]) -> Result<u64, ClippedSumsError> {
@@ -200,10 +176,12 @@ impl Summer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::EpochCommit;
+    use crate::{EpochCommit, Released};
     use hushflow_mechanism::estimate::adam::AdamSetting;
-    use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError, MomentParameters, Strategies};
-    use hushflow_mechanism::moments::SecondMoment;
+    use hushflow_mechanism::mechanism::{
+        MatrixMechanism, MechanismError, Method, MomentParameters, Strategies,
+    };
+    use hushflow_mechanism::moments::{Layout, SecondMoment};
     use hushflow_mechanism::noise::NoiseSource;
     use hushflow_mechanism::participation::Participation;
     use hushflow_mechanism::sensitivity::Neighbours;
@@ -212,8 +190,10 @@ mod tests {
     use hushflow_mechanism::workload::Workload;
     use std::error::Error;
     use std::num::NonZeroU32;
-    use std::sync::Mutex;
+    use std::sync::{Mutex, mpsc};
     use std::time::Duration;
+    use timely::dataflow::operators::Inspect;
+    use timely::dataflow::operators::vec::Delay;
     use timely::worker::Worker;
 
     const DIMENSION: usize = 40;
@@ -250,22 +230,26 @@ mod tests {
         }
     }
 
-    struct Nowhere;
+    /// Released integers of every step.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<Vec<i128>>>>);
 
-    impl CommitLog<u64> for Nowhere {
-        fn commit(&mut self, _: &[EpochCommit<u64>]) -> Result<(), Box<dyn Error>> {
+    impl CommitLog<u64> for Log {
+        fn commit(&mut self, epochs: &[EpochCommit<u64>]) -> Result<(), Box<dyn Error>> {
+            self.0.lock().unwrap().extend(epochs.iter().map(|epoch| epoch.values.to_vec()));
             Ok(())
         }
     }
 
-    fn setup(method: Method, setting: AdamSetting) -> TrainingSetup {
+    fn setup(method: Method, setting: AdamSetting, draw_late: bool) -> TrainingSetup {
         let strategy = build(StrategyName::SquareRoot, &Workload::Prefix, Some(STEPS)).unwrap();
-        setup_of(method, setting, |parameters| MatrixMechanism::new(parameters, strategy))
+        setup_of(method, setting, draw_late, |parameters| MatrixMechanism::new(parameters, strategy))
     }
 
     fn setup_of(
         method: Method,
         setting: AdamSetting,
+        draw_late: bool,
         mechanism: impl FnOnce(MomentParameters) -> Result<MatrixMechanism, MechanismError>,
     ) -> TrainingSetup {
         let parameters = MomentParameters {
@@ -277,19 +261,11 @@ mod tests {
             second_moment_weight: None,
             count_weight: None,
         };
-        let mechanism = Arc::new(mechanism(parameters).unwrap());
+        let measurement = Measurement::of_vectors(mechanism(parameters).unwrap()).shards_at_most(5);
+        let measurement = measurement.noise(NoiseSource::Seeded(4));
         TrainingSetup {
-            clipper: Arc::new(Clipper::unscaled(DIMENSION, 1.0).unwrap().counting_unusable()),
-            release: ReleaseSetup {
-                mechanism: mechanism.clone(),
-                shards: Shards::new(1, mechanism.layout(), 5),
-                source: NoiseSource::Seeded(4),
-                draw_ahead: false,
-                states: Arc::default(),
-                first_epoch: 1,
-                checkpoint_interval: u64::MAX,
-            },
-            adam: AdamSetup { mechanism, setting, horizon: STEPS },
+            measurement: if draw_late { measurement.draw_late() } else { measurement }.build().unwrap(),
+            adam: AdamSetup { setting, horizon: STEPS },
             parameters: vec![1.0; DIMENSION],
             not_finite: Arc::default(),
         }
@@ -302,19 +278,35 @@ mod tests {
         odd: fn(u64, usize) -> Option<f64>,
         setup: &TrainingSetup,
     ) -> (Seen, u64, Option<String>) {
+        run_into(&Log::default(), workers, records, odd, setup)
+    }
+
+    /// The same, with a log. Of three workers all speak to each other in bytes, as processes do.
+    fn run_into(
+        log: &Log,
+        workers: usize,
+        records: usize,
+        odd: fn(u64, usize) -> Option<f64>,
+        setup: &TrainingSetup,
+    ) -> (Seen, u64, Option<String>) {
         let (seen, fault) = (Arc::default(), Fault::new());
         setup.not_finite.store(0, Ordering::Relaxed);
         let pull = Pull { records, odd, worker: 0, workers, seen: Arc::clone(&seen) };
-        let (shared, watched) = (setup.clone(), fault.clone());
+        let (shared, watched, log) = (setup.clone(), fault.clone(), log.clone());
         let work = move |worker: &mut Worker| {
             let learner = Pull { worker: worker.index(), ..pull.clone() };
-            let log = (worker.index() == 0).then(|| Box::new(Nowhere) as Box<dyn CommitLog<u64>>);
+            let log = (worker.index() == 0).then(|| Box::new(log.clone()) as Box<dyn CommitLog<u64>>);
             let setup = shared.clone();
             worker.dataflow(|scope| training_loop(scope, setup, learner, log, watched.clone()));
             while !watched.is_raised() && worker.step_or_park(Some(Duration::from_millis(20))) {}
             worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
         };
-        timely::execute(timely::Config::process(workers), work).unwrap().join();
+        let communication = match workers {
+            3 => timely::CommunicationConfig::ProcessBinary(workers),
+            _ => timely::CommunicationConfig::Process(workers),
+        };
+        let config = timely::Config { communication, worker: timely::WorkerConfig::default() };
+        timely::execute(config, work).unwrap().join();
         let not_finite = setup.not_finite.load(Ordering::Relaxed);
         let seen = std::mem::take(&mut *seen.lock().unwrap());
         (seen, not_finite, fault.reason().map(String::from))
@@ -327,7 +319,7 @@ mod tests {
     #[test]
     fn the_loop_ends_and_learns_the_same_on_any_number_of_workers() {
         for method in [Method::Jme, Method::Pp, Method::BatchSquares { size: NonZeroU32::new(30).unwrap() }] {
-            let mut setup = setup(method, setting());
+            let [early, setup] = [false, true].map(|draw_late| setup(method, setting(), draw_late));
             let (seen, _, fault) = run(1, 30, |_, _| None, &setup);
             assert_eq!(fault, None);
             assert!(seen.iter().map(|(step, _)| *step).eq(1..=STEPS + 1));
@@ -336,8 +328,7 @@ mod tests {
             for workers in [2, 3] {
                 assert_eq!(run(workers, 30, |_, _| None, &setup).0, seen, "{workers} workers");
             }
-            setup.release.draw_ahead = true;
-            assert_eq!(run(2, 30, |_, _| None, &setup).0, seen, "noise is the same whenever it is drawn");
+            assert_eq!(run(2, 30, |_, _| None, &early).0, seen, "noise is the same whenever it is drawn");
         }
     }
 
@@ -348,32 +339,74 @@ mod tests {
         let fitted = BufferedParameters { horizon: Some(STEPS), buffers };
         let strategy = Arc::new(Buffered::new("blt:1".parse().unwrap(), fitted).unwrap());
         for method in [Method::Jme, Method::Pp, Method::BatchSquares { size: NonZeroU32::new(30).unwrap() }] {
-            let form = |form: fn(Strategies) -> Strategies| {
+            let form = |draw_late, form: fn(Strategies) -> Strategies| {
                 let (strategies, single) =
                     (form(Strategies::shared(strategy.clone())), Participation::Single);
-                setup_of(method, setting(), |parameters| {
+                setup_of(method, setting(), draw_late, |parameters| {
                     MatrixMechanism::with_participation(parameters, strategies, single, STEPS)
                 })
             };
-            let mut setup = form(Strategies::correlated);
+            let [early, setup] = [false, true].map(|draw_late| form(draw_late, Strategies::correlated));
             let (seen, _, fault) = run(1, 30, |_, _| None, &setup);
             assert_eq!((fault, seen.len() as u64), (None, STEPS + 1));
             for workers in [2, 3] {
                 assert_eq!(run(workers, 30, |_, _| None, &setup).0, seen, "{workers} workers");
             }
-            setup.release.draw_ahead = true;
-            assert_eq!(run(2, 30, |_, _| None, &setup).0, seen, "noise is the same whenever it is drawn");
+            assert_eq!(run(2, 30, |_, _| None, &early).0, seen, "noise is the same whenever it is drawn");
             let distance = |parameters: &[f64]| parameters.iter().map(|p| (p - 3.0 / 7.0).abs()).sum::<f64>();
-            let (encoded, _, _) = run(1, 30, |_, _| None, &form(|strategies| strategies));
+            let (encoded, _, _) = run(1, 30, |_, _| None, &form(true, |strategies| strategies));
             for seen in [&seen, &encoded] {
                 assert!(distance(&seen[STEPS as usize].1) < 0.8 * distance(&seen[0].1));
             }
         }
     }
 
+    /// Bit for bit, in both forms: with the log's integers alone, and whatever the workers were.
+    #[test]
+    fn a_replay_of_the_log_comes_to_the_same_parameters() {
+        let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
+        let fitted = BufferedParameters { horizon: Some(STEPS), buffers };
+        let strategy = Arc::new(Buffered::new("blt:1".parse().unwrap(), fitted).unwrap());
+        for form in [|strategies| strategies, Strategies::correlated] {
+            let strategies = form(Strategies::shared(strategy.clone()));
+            let setup = setup_of(Method::Jme, setting(), true, |parameters| {
+                MatrixMechanism::with_participation(parameters, strategies, Participation::Single, STEPS)
+            });
+            let odd = |step: u64, record: usize| (step == 2 && record == 3).then_some(f64::NAN);
+            let (log, on_the_wire) = (Log::default(), Log::default());
+            let (seen, _, fault) = run_into(&log, 1, 30, odd, &setup);
+            assert_eq!(fault, None);
+            assert_eq!(run_into(&on_the_wire, 3, 30, odd, &setup).0, seen);
+            let log = log.0.lock().unwrap().clone();
+            assert_eq!(*on_the_wire.0.lock().unwrap(), log);
+
+            let (sender, updates) = mpsc::channel();
+            let (measurement, adam) = (setup.measurement.clone(), setup.adam);
+            timely::example(move |scope| {
+                let released =
+                    (1..).zip(log).map(|(epoch, values)| Released { epoch, values: values.into() });
+                let released = released.to_stream(scope).container::<Vec<_>>();
+                let released = released.delay(|released, _| released.epoch);
+                released.adam(&measurement, adam, Fault::new()).inspect_time(move |step, part| {
+                    sender.send((*step, part.clone())).unwrap();
+                });
+            });
+            let mut parts: BTreeMap<u64, Vec<SharedUpdate>> = BTreeMap::new();
+            updates.iter().for_each(|(step, part)| parts.entry(step).or_default().push(part));
+            let mut parameters = Parameters::new(setup.parameters.clone(), &setup.adam.setting);
+            let mut replayed = vec![(1, parameters.values().to_vec())];
+            for (step, mut update) in parts {
+                update.sort_by_key(|part| Borrow::<UpdatePart>::borrow(part).start);
+                parameters.apply(&update).unwrap();
+                replayed.push((step + 1, parameters.values().to_vec()));
+            }
+            assert_eq!(replayed, seen);
+        }
+    }
+
     #[test]
     fn gradients_that_are_not_finite_are_counted_and_do_no_harm() {
-        let setup = setup(Method::Jme, setting());
+        let setup = setup(Method::Jme, setting(), true);
         let odd = |step: u64, record: usize| match (step, record) {
             (2, 3) => Some(f64::NAN),
             (2, 4) => Some(f64::NEG_INFINITY),
@@ -393,7 +426,7 @@ mod tests {
 
     #[test]
     fn steps_without_gradients_are_steps() {
-        let setup = setup(Method::Pp, setting());
+        let setup = setup(Method::Pp, setting(), true);
         let (seen, _, fault) = run(2, 0, |_, _| None, &setup);
         assert_eq!((seen.len() as u64, fault), (STEPS + 1, None));
         assert!(seen.iter().flat_map(|(_, parameters)| parameters).all(|value| value.is_finite()));
@@ -401,7 +434,7 @@ mod tests {
 
     #[test]
     fn a_setting_that_can_not_be_is_a_fault() {
-        let setup = setup(Method::Jme, AdamSetting { learning_rate: 0.0, ..setting() });
+        let setup = setup(Method::Jme, AdamSetting { learning_rate: 0.0, ..setting() }, true);
         let (_, _, fault) = run(2, 3, |_, _| None, &setup);
         assert!(fault.is_some_and(|reason| reason.starts_with("learning_rate is 0")));
     }

@@ -7,10 +7,11 @@
 //! These sums are **exact, so private**. They are for mechanisms that have to look at whole windows before they add noise; never for
 //! a reader.
 
-use crate::{Fault, QuantisedRecords};
+use crate::accumulate::add;
+use crate::{Fault, Measurement, QuantisedRecords};
 use differential_dataflow::difference::{Abelian, IsZero, Monoid, Semigroup};
 use differential_dataflow::{AsCollection, VecCollection};
-use hushflow_mechanism::moments::{Accumulators, Layout};
+use hushflow_mechanism::moments::{Accumulators, MomentSums};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -49,7 +50,7 @@ impl IsZero for Sums {
 }
 
 impl Semigroup for Sums {
-    /// In two's complement: sums that leave 127 bits and come back are right, and an [`Accumulators`] has refused the others.
+    /// In two's complement: sums that leave 127 bits and come back are right.
     fn plus_equals(&mut self, other: &Self) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
@@ -78,37 +79,29 @@ pub trait WindowedSums<'scope> {
     /// its differences up to epoch t add up to is the sum of the records of epochs t − `window` + 1 to t. Where nothing comes or goes
     /// nothing is said.
     ///
-    /// Sums that leave the range of exact arithmetic raise the fault.
+    /// Records that were clipped under another measurement raise the fault.
     ///
-    /// Of the records 1, 2 and 4 in epochs 1, 2 and 3, windows of two epochs have the sums 1, 3 and 6:
+    /// Of the records ⅛, ¼ and ½ in epochs 1, 2 and 3, windows of two epochs have the sums ⅛, ⅜ and ¾:
     ///
     /// ```
-    /// use hushflow_mechanism::moments::{Clipper, Layout, SecondMoment};
-    /// use hushflow_operators::*;
-    /// use std::sync::{Arc, mpsc};
-    /// use timely::dataflow::operators::{Inspect, vec::ToStream};
-    ///
-    /// // ζ = 2²⁰ makes the grid the integers.
-    /// let clipper = Arc::new(Clipper::unscaled(1, 1048576.0)?);
-    /// let layout = Layout { dimension: 1, second: SecondMoment::None };
-    /// let batch = Records { keys: vec![0; 3], epochs: vec![1, 2, 3], values: vec![1.0, 2.0, 4.0], ..Records::default() };
-    /// let (sender, changes) = mpsc::channel();
+    #[doc = include_str!("../doc/setup.txt")]
+    /// let batch = Records { keys: vec![0; 3], epochs: vec![1, 2, 3], values: vec![0.125, 0.25, 0.5], ..Records::default() };
     /// timely::example(move |scope| {
-    ///     let records = vec![batch].to_stream(scope).container::<Vec<_>>().epochs().clip(clipper, Fault::new());
-    ///     let windows = records.windowed_sums(layout, 2.try_into().expect("not 0"), Fault::new());
+    ///     let records = vec![batch].to_stream(scope).epochs().clip(&measurement, fault.clone());
+    ///     let windows = records.windowed_sums(&measurement, 2.try_into().expect("not 0"), fault);
     ///     windows.inner.inspect(move |(_key, epoch, sums)| {
-    ///         let first = sums.coordinates()[1]; // behind the count
-    ///         sender.send((*epoch, first)).expect("heard");
+    ///         let first = sums.coordinates()[1] >> 17; // behind the count; eighths, of which a unit is 2⁻¹⁷
+    ///         seen.send((*epoch, first)).expect("heard");
     ///     });
     /// });
-    /// let changes: Vec<_> = changes.iter().collect();
+    /// let changes: Vec<_> = all_seen.iter().collect();
     /// let sum = |at| changes.iter().filter(|(epoch, _)| *epoch <= at).map(|(_, change)| change).sum::<i128>();
     /// assert_eq!([1, 2, 3, 4, 5].map(sum), [1, 3, 6, 4, 0]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     fn windowed_sums(
         self,
-        layout: Layout,
+        measurement: &Measurement,
         window: NonZeroU64,
         fault: Fault,
     ) -> VecCollection<'scope, u64, u32, Sums>;
@@ -117,11 +110,11 @@ pub trait WindowedSums<'scope> {
 impl<'scope> WindowedSums<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
     fn windowed_sums(
         self,
-        layout: Layout,
+        measurement: &Measurement,
         window: NonZeroU64,
         fault: Fault,
     ) -> VecCollection<'scope, u64, u32, Sums> {
-        let sums = per_epoch(self, layout, fault).as_collection();
+        let sums = per_epoch(self, measurement, fault).as_collection();
         let gone = sums.clone().negate().delay(move |epoch| epoch.saturating_add(window.get()));
         sums.concat(gone).consolidate()
     }
@@ -130,9 +123,10 @@ impl<'scope> WindowedSums<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
 /// Each worker's sums of an epoch, when it closes, as updates.
 fn per_epoch<'scope>(
     records: StreamVec<'scope, u64, QuantisedRecords>,
-    layout: Layout,
+    measurement: &Measurement,
     fault: Fault,
 ) -> StreamVec<'scope, u64, (u32, u64, Sums)> {
+    let (id, layout) = (measurement.id(), measurement.layout());
     records.unary_frontier(Pipeline, "WindowedSums", move |_capability, _info| {
         let mut open = BTreeMap::new();
         move |(input, frontier), output| {
@@ -140,27 +134,18 @@ fn per_epoch<'scope>(
                 let (_, sums) =
                     open.entry(*time.time()).or_insert_with(|| (time.retain(0), Accumulators::new(layout)));
                 for records in batches.flat_map(|batch| batch.drain(..)) {
-                    if let Err(error) = sums.add(&records.keys, &records.rows) {
+                    if let Err(error) = add(sums, &records, id) {
                         fault.raise(error);
                     }
                 }
             });
             while !fault.is_raised()
-                && let Some(mut entry) = open.first_entry()
+                && let Some(entry) = open.first_entry()
                 && !frontier.less_equal(entry.key())
             {
-                let epoch = *entry.key();
-                // On a fault the capability stays with its epoch: it must not look like an end.
-                match entry.get_mut().1.take() {
-                    Err(error) => fault.raise(error),
-                    Ok(sums) => {
-                        let (time, _) = entry.remove();
-                        let update = |(key, sums): (u32, hushflow_mechanism::moments::MomentSums)| {
-                            (key, epoch, Sums(sums.coordinates().to_vec()))
-                        };
-                        output.session(&time).give_iterator(sums.into_iter().map(update));
-                    }
-                }
+                let (epoch, (time, mut sums)) = entry.remove_entry();
+                let update = |(key, sums): (u32, MomentSums)| (key, epoch, Sums(sums.coordinates().to_vec()));
+                output.session(&time).give_iterator(sums.take().into_iter().map(update));
             }
         }
     })
@@ -169,8 +154,11 @@ fn per_epoch<'scope>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measurement::tests::vectors;
     use crate::{Clip, Epochs, Records};
-    use hushflow_mechanism::moments::{Clipper, SecondMoment};
+    use hushflow_mechanism::mechanism::Method;
+    use hushflow_mechanism::moments::{Layout, SecondMoment};
+    use hushflow_mechanism::sensitivity::Neighbours;
     use proptest::prelude::*;
     use std::sync::{Arc, Mutex, mpsc};
     use timely::dataflow::operators::{Inspect, vec::ToStream};
@@ -194,10 +182,11 @@ mod tests {
                 batch.values.extend(values.map(f64::from));
             }
             worker.dataflow::<u64, _, _>(|scope| {
-                let clipper = Arc::new(Clipper::unscaled(2, 1048576.0).expect("columns"));
+                let measurement = vectors(Method::Jme, LAYOUT, Neighbours::ReplaceOne).keys(3).build();
+                let measurement = measurement.expect("a measurement");
                 let records = vec![batch].to_stream(scope).container::<Vec<_>>().epochs();
-                let clipped = records.clip(clipper, Fault::new());
-                clipped.windowed_sums(LAYOUT, window, Fault::new()).inner.inspect(
+                let clipped = records.clip(&measurement, Fault::new());
+                clipped.windowed_sums(&measurement, window, Fault::new()).inner.inspect(
                     move |(key, epoch, sums)| {
                         sender.send((*key, *epoch, sums.coordinates().to_vec())).expect("heard");
                     },

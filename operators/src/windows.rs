@@ -8,6 +8,7 @@
 //! order that depends on values, for neighbours must agree on the place of every other row.
 
 use crate::closing::Closing;
+use crate::measurement::MeasurementId;
 use crate::{Fault, Records, ShardRelease};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -17,8 +18,8 @@ use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::{Broadcast, ToStream};
 use zeroize::Zeroizing;
 
-/// Which windows there are. All of it is public.
-#[derive(Clone, Copy, Debug)]
+/// Which windows there are. All of it is public. [`Commit`](crate::Commit) takes the same value.
+#[derive(Clone, Copy, Debug, Hash)]
 pub struct Windows {
     /// Columns of a record.
     pub columns: usize,
@@ -26,22 +27,23 @@ pub struct Windows {
     pub keys: u32,
     /// The first epoch that is asked for: 1, but for a run that goes on.
     pub first_epoch: u64,
+    /// A checkpoint is due after every epoch that is a multiple of this, at least 1. It holds nothing: a window leaves nothing behind.
+    pub checkpoint_interval: u64,
 }
 
 /// Releases what is said of windows.
 pub trait ReleaseWindows<'scope> {
     /// What `answer` says of the records of every key in every epoch, also of none, as bytes that anyone may see, for
     /// [`Commit`](crate::Commit) with a shard for each key ([`ShardRelease::bytes`]). Epochs close as those of
-    /// [`Release`](crate::Release) do: the last one is the largest that comes through `ends`. After every epoch that is a multiple of
-    /// `checkpoint_interval` a checkpoint is due, which holds nothing: a window leaves nothing behind.
+    /// [`Release`](crate::Release) do: the last one is the largest that comes through `ends`, and an input that closes without having
+    /// said it there raises the fault.
     ///
     /// Records of a key that is not declared or of another number of columns raise the fault, and so does an error of
     /// `answer`.
     fn release_windows(
         self,
         ends: StreamVec<'scope, u64, u64>,
-        windows: Windows,
-        checkpoint_interval: u64,
+        windows: &Windows,
         fault: Fault,
         answer: impl FnMut(u64, u32, &[f64]) -> Result<Vec<u8>, String> + 'static,
     ) -> StreamVec<'scope, u64, ShardRelease>;
@@ -51,14 +53,14 @@ impl<'scope> ReleaseWindows<'scope> for StreamVec<'scope, u64, Records> {
     fn release_windows(
         self,
         ends: StreamVec<'scope, u64, u64>,
-        windows: Windows,
-        checkpoint_interval: u64,
+        windows: &Windows,
         fault: Fault,
         mut answer: impl FnMut(u64, u32, &[f64]) -> Result<Vec<u8>, String> + 'static,
     ) -> StreamVec<'scope, u64, ShardRelease> {
+        let (id, checkpoint_interval) = (windows.id(), windows.checkpoint_interval.max(1));
         windows.answers(self, ends, "ReleaseWindows", fault, move |epoch, key, rows| {
             let due = epoch.is_multiple_of(checkpoint_interval);
-            answer(epoch, key, rows).map(|bytes| ShardRelease::of_bytes(key, &bytes, due))
+            answer(epoch, key, rows).map(|bytes| ShardRelease::of_bytes(id, key, &bytes, due))
         })
     }
 }
@@ -73,6 +75,10 @@ struct KeyRows {
 }
 
 impl Windows {
+    pub(crate) fn id(&self) -> MeasurementId {
+        MeasurementId::of(("windows", self))
+    }
+
     /// As [`answers`](Self::answers), to a last epoch that is known beforehand.
     pub(crate) fn answers_until<'scope, T: 'static>(
         self,
@@ -107,13 +113,13 @@ impl Windows {
             let mut capability = Some(capability);
             let owned: Vec<u32> = (0..self.keys).filter(|key| *key as usize % peers == index).collect();
             let mut open: BTreeMap<u64, Vec<KeyRows>> = BTreeMap::new();
-            let mut last_epoch = 0;
+            let mut last_epoch = None;
             move |(rows, rows_frontier), (ends, ends_frontier), output| {
                 rows.for_each_time(|time, batches| {
                     open.entry(*time.time()).or_default().extend(batches.flat_map(|batch| batch.drain(..)));
                 });
                 ends.for_each_time(|_, batches| {
-                    last_epoch = batches.flat_map(|batch| batch.drain(..)).fold(last_epoch, u64::max);
+                    last_epoch = batches.flat_map(|batch| batch.drain(..)).max().max(last_epoch);
                 });
                 // On a fault the capability stays with its epoch: it must not look like an end.
                 let Some(held) = capability.as_mut().filter(|_| !fault.is_raised()) else { return };
@@ -128,7 +134,9 @@ impl Windows {
                     }
                     held.downgrade(&(epoch + 1));
                 }
-                if closing.is_over(*held.time()) {
+                if let Err(reason) = closing.check() {
+                    fault.raise(reason);
+                } else if closing.is_over(*held.time()) {
                     capability = None;
                 }
             }
@@ -222,9 +230,9 @@ mod tests {
                 let ends = if index == 0 { vec![3] } else { Vec::new() };
                 let ends = ends.to_stream(scope).container::<Vec<_>>();
                 let records = mine.to_stream(scope).container::<Vec<_>>().epochs();
-                let windows = Windows { columns: 1, keys: 3, first_epoch };
+                let windows = Windows { columns: 1, keys: 3, first_epoch, checkpoint_interval: 2 };
                 let said = |_, _, rows: &[f64]| Ok(rows.iter().map(|&place| place as u8 + 200).collect());
-                let released = records.release_windows(ends, windows, 2, Fault::new(), said);
+                let released = records.release_windows(ends, &windows, Fault::new(), said);
                 released.inspect_time(move |&epoch, release| {
                     assert!(release.sums.is_empty() && release.state.is_some() == (epoch == 2));
                     let values: Vec<_> = release.values.row().iter().collect();

@@ -16,9 +16,7 @@ use std::fmt;
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, Rho};
 use hushflow_mechanism::covariance;
 use hushflow_mechanism::mean::{self, Question, Scale};
-use hushflow_mechanism::moments::{Layout, SecondMoment};
 use hushflow_mechanism::noise::NoiseSource;
-use hushflow_mechanism::release::Shards;
 use hushflow_operators::{CovarianceSetup, MeanSetup, ShardRelease, Windows};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -137,14 +135,9 @@ impl WindowPublication {
     }
 
     /// Which windows there are, from an epoch on.
-    pub fn windows(&self, first_epoch: u64) -> Windows {
-        Windows { columns: self.parameters.columns.len(), keys: self.parameters.keys(), first_epoch }
-    }
-
-    /// A shard for each key.
-    pub fn shards(&self) -> Shards {
-        let keys = self.parameters.keys();
-        Shards::new(keys, Layout { dimension: 1, second: SecondMoment::None }, keys)
+    pub fn windows(&self, first_epoch: u64, checkpoint_interval: u64) -> Windows {
+        let (columns, keys) = (self.parameters.columns.len(), self.parameters.keys());
+        Windows { columns, keys, first_epoch, checkpoint_interval }
     }
 
     /// The line of a key in an epoch, for these rows.

@@ -20,7 +20,7 @@ use super::RunError;
 use super::ingest::Partition;
 use super::standings::Standings;
 use crate::metrics::Metrics;
-use crate::publication::{Calibration, Publication};
+use crate::publication::{Calibration, Publication, PublicationError};
 use crate::source::{Position, Resume};
 use crate::state::{EpochFrame, Ingest, IngestPlace, Recovered, SourcePosition, Stamp, StateError, Store};
 
@@ -91,10 +91,10 @@ impl Start {
     ) -> Result<(Self, Option<Standings>), RunError> {
         let limits = publication.parameters().entity.as_ref().map(|entity| entity.limits);
         let mut standings = limits.map(Standings::new);
-        let shards = publication.shards();
-        let mechanism = publication.mechanism();
+        let measurement = publication.measurement(source)?.build().map_err(PublicationError::from)?;
+        let shards = measurement.shards();
         let mut machines: Vec<ReleaseShard> =
-            (0..shards.number()).map(|shard| ReleaseShard::new(shard, shards, mechanism, source)).collect();
+            (0..shards.number()).map(|shard| measurement.machine(shard)).collect();
         let mut committed = 0;
         if let Some(checkpoint) = recovered.checkpoint {
             let states;

@@ -1,12 +1,10 @@
 //! The dataflow of a pipeline that releases moments, and what stands beside it.
 
-use std::sync::Arc;
-
 use crossbeam::channel::Sender;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::view::View;
 use hushflow_operators::{
-    Accumulate, Bound, BoundSetup, Clip, Commit, CommitLog, Densities, Epochs, Release, ReleaseSetup, Views,
+    Accumulate, Bound, Clip, Commit, CommitLog, Densities, Epochs, Measurement, Release, Views,
 };
 use timely::dataflow::operators::vec::Map;
 use timely::dataflow::operators::{Concat, Inspect, Probe};
@@ -77,8 +75,16 @@ impl Content for Moments {
             Some(calibration) => self.publication.clone().with_calibration(calibration),
             None => return run.fault.raise(RunError::Checkpoint),
         };
-        match publication {
-            Ok(publication) => self.build_of(&publication, worker, run, lead),
+        let measured = publication.and_then(|publication| {
+            let measurement = publication.measurement(run.noise)?;
+            let measurement = measurement
+                .checkpoint_interval(CHECKPOINT_INTERVAL)
+                .resume(run.start.first_epoch, run.start.states.clone())
+                .standings(run.start.standings.clone());
+            Ok((measurement.build()?, publication))
+        });
+        match measured {
+            Ok((measurement, publication)) => self.build_of(&publication, &measurement, worker, run, lead),
             Err(error) => run.fault.raise(error),
         }
     }
@@ -88,44 +94,31 @@ impl Moments {
     fn build_of(
         &self,
         publication: &Publication,
+        measurement: &Measurement,
         worker: &mut Worker,
         run: Running<'_>,
         lead: Option<(Journal, <Self as Content>::Audience)>,
     ) {
-        let Running { noise, feed, fault, start, committed, last } = run;
+        let Running { feed, fault, start, committed, last, .. } = run;
         let (log, views) = lead.unzip();
         let log = log.map(|journal| Box::new(journal) as Box<dyn CommitLog<Mark>>);
-        let shards = publication.shards();
-        let number = worker.index();
-        let first_epoch = start.first_epoch;
-        let bounds = publication.parameters().entity.as_ref().map(|entity| BoundSetup {
-            limits: entity.limits,
-            columns: publication.bounds(),
-            standings: Arc::new(start.standings),
-            first_epoch,
-        });
-        let setup = ReleaseSetup {
-            mechanism: Arc::clone(publication.mechanism()),
-            shards,
-            source: noise,
-            draw_ahead: true,
-            states: Arc::new(start.states),
-            first_epoch,
-            checkpoint_interval: CHECKPOINT_INTERVAL,
-        };
+        let (number, first_epoch) = (worker.index(), start.first_epoch);
+        let has_entities = publication.parameters().entity.is_some();
         worker.dataflow::<u64, _, _>(|scope| {
             let sources = source(scope, feed, number, first_epoch, committed.clone(), fault.clone());
-            let (mut records, mut marks) = (sources.records.epochs(), sources.marks.map(Mark::Resume));
+            let (records, mut marks) = (sources.records.epochs(), sources.marks.map(Mark::Resume));
             // The same on every worker: it follows from public parameters.
-            if let Some(setup) = bounds {
-                let bounded = records.bound(setup, fault.clone());
-                (records, marks) = (bounded.records, marks.concat(bounded.admitted.map(Mark::Admitted)));
-            }
-            let released = records
-                .clip(Arc::clone(publication.clipper()), fault.clone())
-                .accumulate(publication.layout(), shards, fault.clone())
-                .release(sources.ends, setup, fault.clone())
-                .commit(marks, shards, first_epoch, log, fault.clone())
+            let clipped = if has_entities {
+                let bounded = records.bound(measurement, fault.clone());
+                marks = marks.concat(bounded.admitted.map(Mark::Admitted));
+                bounded.records.clip(measurement, fault.clone())
+            } else {
+                records.clip(measurement, fault.clone())
+            };
+            let released = clipped
+                .accumulate(measurement, fault.clone())
+                .release(sources.ends, measurement, fault.clone())
+                .commit(marks, measurement, log, fault.clone())
                 .inspect(move |released| last.set(released.epoch + 1))
                 .probe_with(committed);
             // Every worker builds the same dataflow; views see something on the first alone.

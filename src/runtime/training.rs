@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use hushflow_mechanism::mechanism::{MatrixMechanism, Strategies};
 use hushflow_mechanism::noise::NoiseSource;
-use hushflow_mechanism::release::Shards;
 use hushflow_operators::{
-    AdamSetup, CommitLog, EpochCommit, Fault, Learner, ReleaseSetup, Released, TrainingSetup, training_loop,
+    AdamSetup, CommitLog, EpochCommit, Fault, Learner, Measurement, Released, TrainingSetup, training_loop,
 };
 use timely::worker::Worker;
 
@@ -127,18 +126,10 @@ fn setup(
 ) -> Result<TrainingSetup, TrainingError> {
     let setting = plan.setting();
     setting.check_release(mechanism)?;
+    let measurement = Measurement::of_vectors(mechanism.clone()).shards_at_least(SHARDS);
     Ok(TrainingSetup {
-        clipper: plan.clipper(mechanism)?,
-        release: ReleaseSetup {
-            mechanism: mechanism.clone(),
-            shards: Shards::at_least(1, mechanism.layout(), SHARDS),
-            source: options.noise,
-            draw_ahead: false,
-            states: Arc::default(),
-            first_epoch: 1,
-            checkpoint_interval: u64::MAX,
-        },
-        adam: AdamSetup { mechanism: mechanism.clone(), setting, horizon: plan.horizon() },
+        measurement: measurement.noise(options.noise).checkpoint_interval(u64::MAX).draw_late().build()?,
+        adam: AdamSetup { setting, horizon: plan.horizon() },
         parameters: network.initial(options.seed),
         not_finite: Arc::new(AtomicU64::new(0)),
     })
@@ -198,8 +189,7 @@ struct MemoryLog {
 impl CommitLog<u64> for MemoryLog {
     fn commit(&mut self, epochs: &[EpochCommit<u64>]) -> Result<(), Box<dyn Error>> {
         if self.keep {
-            let public =
-                epochs.iter().map(|epoch| Released { epoch: epoch.epoch, values: epoch.values.clone() });
+            let public = epochs.iter().map(EpochCommit::released);
             self.released.lock().unwrap_or_else(PoisonError::into_inner).extend(public);
         }
         Ok(())

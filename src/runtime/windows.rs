@@ -85,26 +85,17 @@ impl Content for WindowEstimates {
         let log = log.map(|journal| Box::new(journal) as Box<dyn CommitLog<Mark>>);
         let (publication, first_epoch, number) = (&self.publication, start.first_epoch, worker.index());
         let (asking, reading) = (publication.clone(), publication.clone());
+        let windows = publication.windows(first_epoch, CHECKPOINT_INTERVAL);
         worker.dataflow::<u64, _, _>(|scope| {
             let sources = source(scope, feed, number, first_epoch, committed.clone(), fault.clone());
             let unreadable = fault.clone();
             sources
                 .records
                 .epochs()
-                .release_windows(
-                    sources.ends,
-                    publication.windows(first_epoch),
-                    CHECKPOINT_INTERVAL,
-                    fault.clone(),
-                    move |epoch, key, rows| asking.line(&asked, epoch, key, rows),
-                )
-                .commit(
-                    sources.marks.map(Mark::Resume),
-                    publication.shards(),
-                    first_epoch,
-                    log,
-                    fault.clone(),
-                )
+                .release_windows(sources.ends, &windows, fault.clone(), move |epoch, key, rows| {
+                    asking.line(&asked, epoch, key, rows)
+                })
+                .commit(sources.marks.map(Mark::Resume), &windows, log, fault.clone())
                 .inspect(move |released| {
                     last.set(released.epoch + 1);
                     let Some((stamps, outputs)) = &mut audience else { return };

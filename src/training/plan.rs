@@ -5,14 +5,14 @@
 //! place; the number of records in a step is public. There is no subsampling, so the guarantee needs none.
 
 use std::num::{NonZeroU32, NonZeroU64};
-use std::sync::Arc;
 
 use hushflow_mechanism::accounting::{Delta, Epsilon, gaussian};
 use hushflow_mechanism::estimate::adam::{AdamError, AdamSetting, GradientSquares};
 use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError, Method, MomentParameters, Strategies};
-use hushflow_mechanism::moments::{ClipError, Clipper, Layout, SecondMoment};
+use hushflow_mechanism::moments::{Layout, SecondMoment};
 use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
+use hushflow_operators::MeasurementError;
 use thiserror::Error;
 
 /// Ways of making Adam private.
@@ -75,9 +75,9 @@ pub enum TrainingError {
     /// There is no such noise or guarantee.
     #[error(transparent)]
     Mechanism(#[from] MechanismError),
-    /// There is no such clipping.
+    /// There is no such measurement.
     #[error(transparent)]
-    Clip(#[from] ClipError),
+    Measurement(#[from] MeasurementError),
     /// There is no such optimiser.
     #[error(transparent)]
     Adam(#[from] AdamError),
@@ -155,16 +155,6 @@ impl TrainingPlan {
         let participation = Participation::Fixed { count, gap };
         let horizon = u64::from(passes) * gap.get();
         Ok(MatrixMechanism::with_participation(parameters, strategies.clone(), participation, horizon)?)
-    }
-
-    /// What clips gradients for a release. One that is not finite counts as zero: that a record's gradient can't be used must
-    /// not show in the public count.
-    ///
-    /// # Errors
-    /// [`TrainingError::Clip`].
-    pub fn clipper(&self, mechanism: &MatrixMechanism) -> Result<Arc<Clipper>, TrainingError> {
-        let clipper = Clipper::unscaled(mechanism.layout().dimension, self.clip_norm)?;
-        Ok(Arc::new(mechanism.moments().clipper(clipper)?))
     }
 
     /// The optimiser. Updates are clipped to norm 1, as in the paper's Table 4.

@@ -15,7 +15,7 @@ fn seeds(target: &str) -> PathBuf {
 
 #[test]
 fn every_target_answers_for_its_seeds() {
-    for (target, body) in fuzz::TARGETS {
+    for &(target, body) in fuzz::TARGETS {
         let files = fs::read_dir(seeds(target)).expect("a folder of seeds");
         let mut files: Vec<_> = files.map(|file| file.expect("an entry").path()).collect();
         files.sort();

@@ -91,7 +91,7 @@ impl RealPath {
         let mut accumulators = Accumulators::new(layout);
         accumulators.add(&of_row, &rows)?;
         let mut all = vec![0; keys as usize * layout.coordinates()];
-        for (key, sums) in accumulators.take()? {
+        for (key, sums) in accumulators.take() {
             let start = key as usize * layout.coordinates();
             all[start..start + layout.coordinates()].copy_from_slice(sums.coordinates());
         }

@@ -239,7 +239,7 @@ pub(super) fn moments(
         clipper.quantise_all(batch, &mut rows)?;
         accumulators.add_to_key(0, &rows)?;
     }
-    Ok(accumulators.take()?.remove(&0).unwrap_or_else(|| MomentSums::zero(layout)))
+    Ok(accumulators.take().remove(&0).unwrap_or_else(|| MomentSums::zero(layout)))
 }
 
 /// Adds exact noise to integers that one record changes by at most `sensitivity` in the Euclidean norm: ρ-zCDP.

@@ -107,7 +107,7 @@ impl Kept {
         let sum = |&(run, marks): &(&QuantisedRows, &Vec<u32>)| {
             let mut accumulators = Accumulators::new(layout);
             accumulators.add(marks, run)?;
-            Ok(accumulators.take()?.remove(&KEPT))
+            Ok(accumulators.take().remove(&KEPT))
         };
         let runs: Vec<_> = self.runs.iter().zip(&self.marks).collect();
         let mut total = MomentSums::zero(layout);

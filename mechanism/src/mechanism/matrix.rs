@@ -7,8 +7,8 @@
 //! The form of the release (sums that are encoded, or noise that is correlated ahead of them) is a part of [`Strategies`],
 //! and no mechanism changes it. So noise that is [calibrated](MomentMechanism::calibrated) is charged for the grid that runs.
 
-use super::{MechanismError, MomentGeometry, MomentMechanism, MomentParameters};
-use crate::moments::Layout;
+use super::{MechanismError, Method, MomentGeometry, MomentMechanism, MomentParameters};
+use crate::moments::{Layout, RECORD_BITS};
 use crate::participation::Participation;
 use crate::strategy::{Correlation, Strategy};
 use std::sync::Arc;
@@ -146,6 +146,7 @@ pub struct MatrixMechanism {
     moments: MomentMechanism,
     strategies: Strategies,
     horizon: Option<u64>,
+    participations: usize,
 }
 
 impl MatrixMechanism {
@@ -156,7 +157,7 @@ impl MatrixMechanism {
     pub fn new(parameters: MomentParameters, strategy: Arc<dyn Strategy>) -> Result<Self, MechanismError> {
         let moments = MomentMechanism::new(parameters, &MomentGeometry::shared(strategy.geometry()))?;
         let strategies = Strategies::shared(strategy);
-        Ok(Self { moments, horizon: strategies.horizon(), strategies })
+        Ok(Self { moments, horizon: strategies.horizon(), strategies, participations: 1 })
     }
 
     /// Any strategies and any number of records of an entity, over `horizon` steps.
@@ -185,7 +186,7 @@ impl MatrixMechanism {
                 horizon,
             )?,
         };
-        Ok(Self { moments, strategies, horizon: Some(horizon) })
+        Ok(Self { moments, strategies, horizon: Some(horizon), participations: geometry.participations() })
     }
 
     /// Whether noise is correlated ahead of the sums.
@@ -221,6 +222,31 @@ impl MatrixMechanism {
     /// Places of the coordinates of one key in a release.
     pub fn layout(&self) -> Layout {
         self.moments.layout()
+    }
+
+    /// The most records of one entity that the sensitivity is for.
+    pub fn participations(&self) -> usize {
+        self.participations
+    }
+
+    /// Number of records of one key in an epoch that a release is sure to have room for; `None` for any number, as where no
+    /// strategy rounds.
+    ///
+    /// No sum of such records leaves an encoder's range, so no error depends on sums. It is public, and to be held against what
+    /// is known of the stream before anything is released.
+    pub fn most_records(&self) -> Option<u64> {
+        if self.is_correlated() {
+            return None;
+        }
+        let (layout, strategies) = (self.layout(), &self.strategies);
+        let squares_batches = matches!(self.moments.parameters().method, Method::BatchSquares { .. });
+        // Sums of so many records are at most 2²⁰ and 2⁴⁰ times as large; squares of sums, the square of that.
+        let of_first = strategies.first().input_limit().map(|limit| limit >> RECORD_BITS);
+        let of_second = strategies.second().input_limit().filter(|_| layout.second_len() > 0);
+        let of_second = of_second.map(|limit| limit >> (2 * RECORD_BITS));
+        let of_second = of_second.map(|limit| if squares_batches { limit.isqrt() } else { limit });
+        let limits = [of_first, of_second].into_iter().flatten();
+        limits.min().map(|limit| u64::try_from(limit).unwrap_or(u64::MAX))
     }
 
     /// The last step that may be released; `None` when it may go on for ever.

@@ -26,7 +26,7 @@ const PENDING_ROWS: usize = 32;
 ///
 /// let mut accumulators = Accumulators::new(Layout { dimension: 2, second: SecondMoment::Full });
 /// accumulators.add(&[7, 4, 7], &rows)?;
-/// let sums = accumulators.take()?;
+/// let sums = accumulators.take();
 /// assert_eq!(sums[&4].coordinates(), [1, 3, 4, 9, 12, 16]);
 /// assert_eq!(sums[&7].coordinates(), [2, 6, 8, 26, 32, 40]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -61,18 +61,17 @@ impl Key {
     }
 
     /// Adds narrow records one by one, fewer than [`BLOCK_ROWS`].
-    fn add_each(&mut self, rows: &[f64], width: usize, layout: Layout) -> Result<(), MomentError> {
+    fn add_each(&mut self, rows: &[f64], width: usize, layout: Layout) {
         if self.pending.is_empty() {
             self.pending.reserve_exact(layout.coordinates());
             self.pending.resize(layout.coordinates(), 0.0);
         } else if self.pending[Layout::COUNT] as usize + rows.len() / width > BLOCK_ROWS {
             self.sums
                 .get_or_insert_with(|| MomentSums::zero(layout))
-                .add_runs([&self.pending[..]].into_iter())?;
+                .add_runs([&self.pending[..]].into_iter());
             self.pending.fill(0.0);
         }
         rows.chunks_exact(width).for_each(|row| add_record(&mut self.pending, row, layout));
-        Ok(())
     }
 }
 
@@ -90,17 +89,21 @@ impl Accumulators {
             return Err(MomentError::Keys { keys: keys.len(), rows: rows.len() });
         }
         let mut rest = rows.values();
-        keys.chunk_by(PartialEq::eq).try_for_each(|run| {
+        for run in keys.chunk_by(PartialEq::eq) {
             let (rows, after) = rest.split_at(run.len() * self.width);
             rest = after;
-            self.add_run(run[0], rows)
-        })
+            self.add_run(run[0], rows);
+        }
+        Ok(())
     }
 
     /// Adds a batch of rows that all belong to one key.
     pub fn add_to_key(&mut self, key: u32, rows: &QuantisedRows) -> Result<(), MomentError> {
         self.check_width(rows)?;
-        if rows.is_empty() { Ok(()) } else { self.add_run(key, rows.values()) }
+        if !rows.is_empty() {
+            self.add_run(key, rows.values());
+        }
+        Ok(())
     }
 
     /// Adds the sums that another worker made of the same epoch and key.
@@ -116,19 +119,18 @@ impl Accumulators {
         keys
     }
 
-    /// Hands over the sums of all keys, in the order of keys, and starts anew; so it does on error, without them.
-    pub fn take(&mut self) -> Result<BTreeMap<u32, MomentSums>, MomentError> {
+    /// Hands over the sums of all keys, in the order of keys, and starts anew.
+    pub fn take(&mut self) -> BTreeMap<u32, MomentSums> {
         let mut sums = Vec::with_capacity(self.keys.len());
         let layout = self.layout;
         self.drain(|key, coordinates| {
             sums.push((key, MomentSums::of(layout, coordinates.iter().copied())));
-        })?;
-        Ok(sums.into_iter().collect())
+        });
+        sums.into_iter().collect()
     }
 
-    /// Calls `give` with every key, ascending, and its sums in the order of the layout, and starts anew; so it does on error, after
-    /// some of them.
-    pub fn drain(&mut self, mut give: impl FnMut(u32, &[i128])) -> Result<(), MomentError> {
+    /// Calls `give` with every key, ascending, and its sums in the order of the layout, and starts anew.
+    pub fn drain(&mut self, mut give: impl FnMut(u32, &[i128])) {
         self.places = HashMap::default();
         let mut keys = std::mem::take(&mut self.keys);
         keys.sort_unstable_by_key(|key| key.key);
@@ -144,13 +146,12 @@ impl Accumulators {
                 }
             };
             if is_narrow(self.layout) {
-                total.add_runs([&pending[..]].into_iter())?;
+                total.add_runs([&pending[..]].into_iter());
             } else {
-                self.products.add_rows(&pending, self.width.max(1), total)?;
+                self.products.add_rows(&pending, self.width.max(1), total);
             }
             give(key, total.coordinates());
         }
-        Ok(())
     }
 
     fn place(&mut self, key: u32) -> usize {
@@ -162,7 +163,7 @@ impl Accumulators {
         *place as usize
     }
 
-    fn add_run(&mut self, key: u32, rows: &[f64]) -> Result<(), MomentError> {
+    fn add_run(&mut self, key: u32, rows: &[f64]) {
         let (width, layout) = (self.width, self.layout);
         let enough = width * PENDING_ROWS.max(layout.coordinates() / layout.dimension);
         let place = self.place(key);
@@ -176,11 +177,10 @@ impl Accumulators {
         key.pending.extend_from_slice(rows);
         if key.pending.len() >= enough {
             let pending = std::mem::take(&mut key.pending);
-            self.products.add_rows(&pending, width, key.sums(layout))?;
+            self.products.add_rows(&pending, width, key.sums(layout));
             key.pending = pending;
             key.pending.zeroize();
         }
-        Ok(())
     }
 
     fn check_width(&mut self, rows: &QuantisedRows) -> Result<(), MomentError> {
@@ -272,7 +272,7 @@ mod tests {
     fn added(layout: Layout, keys: &[u32], rows: &QuantisedRows) -> BTreeMap<u32, MomentSums> {
         let mut accumulators = Accumulators::new(layout);
         accumulators.add(keys, rows).unwrap();
-        accumulators.take().unwrap()
+        accumulators.take()
     }
 
     #[test]
@@ -299,7 +299,7 @@ mod tests {
             let layout = Layout { dimension, second: Full };
             let mut accumulators = Accumulators::new(layout);
             accumulators.add_to_key(0, &quantised(dimension, &record.repeat(count))).unwrap();
-            let sums = &accumulators.take().unwrap()[&0];
+            let sums = &accumulators.take()[&0];
             let (count, length) = (count as i128, i128::from(length));
             assert_eq!(sums.coordinates()[Layout::COUNT], count);
             assert_eq!(sums.coordinates()[layout.first().end - 1], -count * length);
@@ -370,7 +370,7 @@ mod tests {
         let mut accumulators = Accumulators::new(Layout { dimension: 2, second: Full });
         accumulators.add(&[], &QuantisedRows::new(2)).unwrap();
         accumulators.add_to_key(1, &QuantisedRows::new(2)).unwrap();
-        assert!(accumulators.take().unwrap().is_empty());
+        assert!(accumulators.take().is_empty());
     }
 
     #[test]
@@ -415,10 +415,10 @@ mod tests {
             }
             let mut whole = Accumulators::new(layout);
             for part in &mut parts {
-                part.take().unwrap().iter().for_each(|(key, sums)| whole.merge(*key, sums).unwrap());
+                part.take().iter().for_each(|(key, sums)| whole.merge(*key, sums).unwrap());
             }
             let keys: Vec<u32> = keys.into_iter().map(|(_, key)| key).collect();
-            check(layout, &keys, &rows, &whole.take().unwrap());
+            check(layout, &keys, &rows, &whole.take());
         }
     }
 }

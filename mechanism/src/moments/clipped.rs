@@ -6,7 +6,9 @@
 //! record has to step back then is taken off the sums, before anyone can see them.
 //!
 //! Sums of up to [`NARROW_RECORDS`] records are kept in 64 bits: `|Σq| ≤ Σ|q|² ≤ 2²²·2⁴⁰`. They are lent, not copied, to whoever
-//! takes them, and written over when all have given them back.
+//! takes them, and written over when all have given them back. The width of sums depends on the layout and the number of
+//! records alone, never on values: a record that is not finite or of extreme size goes through a row of its own, and joins
+//! the same sums.
 
 use super::clip::{BALL, step_back};
 use super::products::BLOCK_ROWS;
@@ -26,7 +28,7 @@ const COLUMNS: usize = 16384;
 const TOGETHER: usize = BLOCK_ROWS / 4;
 
 /// Records whose sums surely fit 64 bits.
-const NARROW_RECORDS: usize = 1 << 22;
+pub(super) const NARROW_RECORDS: u64 = 1 << 22;
 
 /// Why records can't be clipped and added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,7 +53,7 @@ pub enum ClippedSumsError {
 /// let mut sums = ClippedSums::new(Arc::new(clipper), layout);
 /// assert_eq!(sums.add(&[0.5f32, -0.25, f32::NAN, 0.0])?, 1);
 /// let unit = 1 << 20;
-/// let runs = sums.take([0..3, 3..5])?;
+/// let runs = sums.take([0..3, 3..5]);
 /// assert_eq!(**runs[0].to_wide(), [2, unit / 2, -unit / 4]); // what can't be used counts as zero
 /// assert_eq!(**runs[1].to_wide(), [unit * unit / 4, unit * unit / 16]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -69,10 +71,11 @@ pub struct ClippedSums {
     /// Squared norms of all records of a block, if any can go the short way.
     norms: Zeroizing<Vec<f64>>,
     block: Zeroizing<Vec<f64>>,
-    /// Sums of all else, and a record on its way there.
+    /// Full second moments, and sums beyond 64 bits.
     wide: Accumulators,
+    /// A record that goes the long way, and those of a block.
     record: Zeroizing<Vec<f64>>,
-    row: QuantisedRows,
+    rows: QuantisedRows,
 }
 
 /// A record that only has to be scaled and rounded.
@@ -95,7 +98,7 @@ impl ClippedSums {
             block: Zeroizing::new(vec![0.0; 2 * COLUMNS]),
             wide: Accumulators::new(layout),
             record: Zeroizing::default(),
-            row: QuantisedRows::new(layout.dimension),
+            rows: QuantisedRows::new(layout.dimension),
             clipper,
             layout,
         }
@@ -117,23 +120,23 @@ impl ClippedSums {
     }
 
     /// Hands over the sums of these runs of coordinates, in the order of the layout, and starts anew.
-    ///
-    /// # Errors
-    /// [`MomentError::Overflow`].
-    pub fn take(
-        &mut self,
-        runs: impl IntoIterator<Item = Range<usize>>,
-    ) -> Result<Vec<RunSums>, MomentError> {
+    pub fn take(&mut self, runs: impl IntoIterator<Item = Range<usize>>) -> Vec<RunSums> {
         self.begin();
         self.wipe();
-        let wide = self.wide.take()?;
-        let wide = wide.values().next().map(MomentSums::coordinates);
+        let mut wide = self.wide.take().remove(&0);
+        if self.layout.second == SecondMoment::Full {
+            wide.get_or_insert_with(|| MomentSums::zero(self.layout));
+        }
+        let records = self.narrow[Layout::COUNT] as u64;
         let all = self.lent.insert(Arc::new(std::mem::take(&mut self.narrow)));
         let run = |run: Range<usize>| {
-            let narrow = RunSums::narrow(all.clone(), run.clone());
-            match wide {
-                None => Ok(narrow),
-                Some(wide) => RunSums::from(Zeroizing::new(wide[run].to_vec())).plus(0, &narrow, None),
+            let narrow = RunSums::narrow(all.clone(), run.clone(), records);
+            match &wide {
+                None => narrow,
+                Some(wide) => {
+                    let wide = Zeroizing::new(wide.coordinates()[run].to_vec());
+                    RunSums::from(wide).plus(0, &narrow, None)
+                }
             }
         };
         runs.into_iter().map(run).collect()
@@ -163,22 +166,25 @@ impl ClippedSums {
         if self.layout.second != SecondMoment::Full && self.clipper.is_plain() {
             squared_norms(block, dimension, &mut self.norms);
         }
+        self.rows.clear();
         let mut unusable = 0;
         for (place, record) in block.chunks_exact(dimension).enumerate() {
             match self.norms.get(place).and_then(|&squared| self.clipper.plain_scale(record, squared)) {
                 Some(scale) => self.records.push(ShortWay { place, scale, squared_norm: 0.0 }),
-                None => unusable += self.add_the_long_way(record)?,
+                None => unusable += u64::from(!self.take_the_long_way(record)?),
             }
         }
         if self.layout.second == SecondMoment::Full {
-            self.wipe();
+            self.wide.add_to_key(0, &self.rows)?;
+            return Ok(unusable);
         }
         self.make_room()?;
-        self.narrow[Layout::COUNT] += self.records.len() as i64;
+        self.narrow[Layout::COUNT] += (self.records.len() + self.rows.len()) as i64;
         for start in (0..dimension).step_by(COLUMNS) {
             self.add_columns(block, start..dimension.min(start + COLUMNS));
         }
         self.stale = false;
+        self.add_rows();
         for record in self.records.iter().filter(|record| record.squared_norm > BALL) {
             let values = &block[record.place * dimension..][..dimension];
             let (first, second) = self.narrow[self.layout.first().start..].split_at_mut(dimension);
@@ -218,22 +224,30 @@ impl ClippedSums {
         }
     }
 
-    /// Any record, by way of its row. Gives 1 if it holds a value that is not finite.
-    fn add_the_long_way<V: Copy + Into<f64>>(&mut self, record: &[V]) -> Result<u64, ClippedSumsError> {
+    /// Any record, by way of its row; whether all its values are finite.
+    fn take_the_long_way<V: Copy + Into<f64>>(&mut self, record: &[V]) -> Result<bool, RecordError> {
         self.record.clear();
         self.record.extend(record.iter().map(|&value| value.into()));
-        self.row.clear();
-        match self.clipper.quantise(&self.record, &mut self.row) {
+        match self.clipper.quantise(&self.record, &mut self.rows) {
             Err(RecordError::NotFinite) => {}
             quantised => quantised?,
         }
-        self.wide.add_to_key(0, &self.row)?;
-        Ok(u64::from(!self.record.iter().all(|value| value.is_finite())))
+        Ok(self.record.iter().all(|value| value.is_finite()))
+    }
+
+    /// Adds the rows of records that went the long way: integers of which no square is beyond 2⁴⁰.
+    fn add_rows(&mut self) {
+        let (dimension, width) = (self.layout.dimension, self.rows.width());
+        let (first, second) = self.narrow[self.layout.first().start..].split_at_mut(dimension);
+        for row in self.rows.values().chunks_exact(width) {
+            first.iter_mut().zip(row).for_each(|(sum, q)| *sum += *q as i64);
+            second.iter_mut().zip(&row[width - dimension..]).for_each(|(sum, q)| *sum += (q * q) as i64);
+        }
     }
 
     /// Spills narrow sums if a block more may be too many.
     fn make_room(&mut self) -> Result<(), MomentError> {
-        if self.narrow[Layout::COUNT] as usize + TOGETHER > NARROW_RECORDS {
+        if self.narrow[Layout::COUNT] as u64 + TOGETHER as u64 > NARROW_RECORDS {
             let widened = self.narrow.iter_mut().map(|sum| i128::from(std::mem::take(sum)));
             self.wide.merge(0, &MomentSums::of(self.layout, widened))?;
         }
@@ -257,6 +271,7 @@ fn add_group<'a, V: Copy + Into<f64> + 'a, const R: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::strategy::Row;
     use proptest::prelude::*;
 
     /// The same records by way of rows.
@@ -265,13 +280,13 @@ mod tests {
         clipper.quantise_all(records, &mut rows).unwrap();
         let mut accumulators = Accumulators::new(layout);
         accumulators.add_to_key(0, &rows).unwrap();
-        let sums = accumulators.take().unwrap();
+        let sums = accumulators.take();
         sums.get(&0).map_or(vec![0; layout.coordinates()], |sums| sums.coordinates().to_vec())
     }
 
     fn taken(sums: &mut ClippedSums) -> Vec<i128> {
         let end = sums.layout.coordinates();
-        sums.take([0..end / 3, end / 3..end]).unwrap().iter().flat_map(|run| run.to_wide().to_vec()).collect()
+        sums.take([0..end / 3, end / 3..end]).iter().flat_map(|run| run.to_wide().to_vec()).collect()
     }
 
     fn check(clipper: &Clipper, layout: Layout, records: &[f64]) {
@@ -339,7 +354,7 @@ mod tests {
         let layout = Layout { dimension: 1, second: SecondMoment::None };
         let mut sums = ClippedSums::new(Arc::new(Clipper::unscaled(1, 1.0).unwrap()), layout);
         sums.add(&[1.0]).unwrap();
-        let held = sums.take(std::iter::once(0..2)).unwrap();
+        let held = sums.take(std::iter::once(0..2));
         sums.add(&[-1.0, -1.0]).unwrap();
         assert_eq!(taken(&mut sums), [2, -2 << 20]);
         assert_eq!(**held[0].to_wide(), [1, 1 << 20]);
@@ -350,9 +365,31 @@ mod tests {
     fn sums_of_many_records_are_exact() {
         let layout = Layout { dimension: 1, second: SecondMoment::Diagonal };
         let mut sums = ClippedSums::new(Arc::new(Clipper::unscaled(1, 1.0).unwrap()), layout);
-        sums.add(&vec![-1.0f32; NARROW_RECORDS + 1]).unwrap();
+        sums.add(&vec![-1.0f32; NARROW_RECORDS as usize + 1]).unwrap();
         let count = NARROW_RECORDS as i128 + 1;
         assert_eq!(taken(&mut sums), [count, -count << 20, count << 40]);
+    }
+
+    /// Whatever values are, and also where there are none, so that a width tells nothing.
+    #[test]
+    fn the_width_of_sums_does_not_depend_on_values() {
+        let odd = [0.5, 0.0, 1e-308, 5e-324, 1e160, 1e300, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+        for second in [SecondMoment::Full, SecondMoment::Diagonal, SecondMoment::None] {
+            let layout = Layout { dimension: 2, second };
+            for clipper in
+                [Clipper::unscaled(2, 1.0).unwrap(), Clipper::unscaled(2, 1.0).unwrap().counting_unusable()]
+            {
+                let mut sums = ClippedSums::new(Arc::new(clipper), layout);
+                let mut is_narrow = |records: &[f64]| {
+                    sums.add(records).unwrap();
+                    let runs = sums.take(std::iter::once(0..layout.coordinates()));
+                    matches!(runs[0].row(), Row::Narrow(_))
+                };
+                let expected = second != SecondMoment::Full;
+                assert_eq!(is_narrow(&[]), expected);
+                odd.iter().for_each(|&value| assert_eq!(is_narrow(&[0.5, value, 0.1, 0.2]), expected));
+            }
+        }
     }
 
     #[test]

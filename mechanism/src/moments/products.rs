@@ -5,7 +5,7 @@
 //! at most 2⁵² < 2⁵³: `f64` holds every one of them exactly. A matrix product may therefore block, unroll and
 //! vectorise as it likes; the result is the same to the last bit, on every machine.
 
-use super::{Layout, MomentError, MomentSums, RECORD_BITS, SecondMoment};
+use super::{Layout, MomentSums, RECORD_BITS, SecondMoment};
 use nalgebra::{DMatrixView, DMatrixViewMut, Dyn};
 use zeroize::Zeroize;
 
@@ -44,17 +44,12 @@ impl BlockProducts {
 
     /// Adds records, row-major and of `width` values each, however many, to `sums`. The first d values of a record add to
     /// first moments, the products of the last d to second ones; they are the same where the width is d.
-    pub(super) fn add_rows(
-        &mut self,
-        rows: &[f64],
-        width: usize,
-        sums: &mut MomentSums,
-    ) -> Result<(), MomentError> {
-        rows.chunks(BLOCK_ROWS * width).try_for_each(|block| {
+    pub(super) fn add_rows(&mut self, rows: &[f64], width: usize, sums: &mut MomentSums) {
+        for block in rows.chunks(BLOCK_ROWS * width) {
             self.multiply(block, width);
             let count = (block.len() / width) as f64;
-            sums.add_runs([&[count], &self.first[..]].into_iter().chain(self.second_moments()))
-        })
+            sums.add_runs([&[count], &self.first[..]].into_iter().chain(self.second_moments()));
+        }
     }
 
     /// Runs of second moments in the layout's order: rows of the upper triangle, or the diagonal.

@@ -1,6 +1,9 @@
 //! Exact sums of a run of coordinates, in 64 bits where they are known to fit, shared instead of copied.
+//!
+//! They are known to fit by the number of records alone: values play no part in which arithmetic adds them, nor is there any
+//! sum that can't be added (`MomentSums` says why none leaves 128 bits).
 
-use super::MomentError;
+use super::clipped::NARROW_RECORDS;
 use crate::strategy::Row;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -14,10 +17,11 @@ pub struct RunSums(Sums);
 
 #[derive(Clone)]
 enum Sums {
-    /// A run of sums of which all are in 64 bits.
+    /// A run of sums of at most so many records, and never more than [`NARROW_RECORDS`].
     Narrow {
         all: Arc<Zeroizing<Vec<i64>>>,
         run: Range<usize>,
+        records: u64,
     },
     Wide(Zeroizing<Vec<i128>>),
 }
@@ -25,20 +29,26 @@ enum Sums {
 /// Sums on their way to another process.
 #[derive(Serialize, Deserialize)]
 enum OwnSums {
-    Narrow(Zeroizing<Vec<i64>>),
+    Narrow(u64, Zeroizing<Vec<i64>>),
     Wide(Zeroizing<Vec<i128>>),
 }
 
 impl RunSums {
-    /// A run of these sums, which it shares.
-    pub(super) fn narrow(all: Arc<Zeroizing<Vec<i64>>>, run: Range<usize>) -> Self {
+    /// A run of these sums of so many records, which it shares.
+    pub(super) fn narrow(all: Arc<Zeroizing<Vec<i64>>>, run: Range<usize>, records: u64) -> Self {
         let end = run.end.min(all.len());
-        Self(Sums::Narrow { run: run.start.min(end)..end, all })
+        Self(Sums::Narrow { run: run.start.min(end)..end, all, records })
+    }
+
+    /// All of these sums of so many records.
+    fn of(sums: Zeroizing<Vec<i64>>, records: u64) -> Self {
+        let run = 0..sums.len();
+        Self::narrow(Arc::new(sums), run, records)
     }
 
     /// The sums of no records.
     pub fn zero(coordinates: usize) -> Self {
-        Zeroizing::new(vec![0i64; coordinates]).into()
+        Self::of(Zeroizing::new(vec![0; coordinates]), 0)
     }
 
     /// Number of sums.
@@ -54,7 +64,7 @@ impl RunSums {
     /// The sums.
     pub fn row(&self) -> Row<'_> {
         match &self.0 {
-            Sums::Narrow { all, run } => Row::Narrow(&all[run.clone()]),
+            Sums::Narrow { all, run, .. } => Row::Narrow(&all[run.clone()]),
             Sums::Wide(sums) => Row::Wide(sums),
         }
     }
@@ -81,15 +91,14 @@ impl RunSums {
     }
 
     /// These and others, the first of which belongs to the place `offset` of these; in the memory of `room` where it serves.
-    ///
-    /// # Errors
-    /// [`MomentError::Overflow`].
-    pub fn plus(self, offset: usize, others: &Self, room: Option<Self>) -> Result<Self, MomentError> {
+    #[must_use]
+    pub fn plus(self, offset: usize, others: &Self, room: Option<Self>) -> Self {
         if let (Row::Narrow(these), Row::Narrow(those)) = (self.row(), others.row())
             && (offset, these.len()) == (0, those.len())
-            && let Some(sums) = sum(these, those, room.and_then(Self::into_room).unwrap_or_default())
+            && let Some(records) = self.narrow_records(others)
         {
-            return Ok(sums.into());
+            let room = room.and_then(Self::into_room).unwrap_or_default();
+            return Self::of(sum(these, those, room), records);
         }
         let mut sums = match self.0 {
             Sums::Wide(sums) => sums,
@@ -97,33 +106,29 @@ impl RunSums {
         };
         let others = others.to_wide();
         for (sum, other) in sums.get_mut(offset..).unwrap_or_default().iter_mut().zip(others.iter()) {
-            *sum = sum.checked_add(*other).ok_or(MomentError::Overflow)?;
+            *sum = sum.wrapping_add(*other);
         }
-        Ok(sums.into())
+        sums.into()
+    }
+
+    /// Records of both together, if their sums fit 64 bits.
+    fn narrow_records(&self, others: &Self) -> Option<u64> {
+        match (&self.0, &others.0) {
+            (Sums::Narrow { records: these, .. }, Sums::Narrow { records: those, .. }) => {
+                these.checked_add(*those).filter(|records| *records <= NARROW_RECORDS)
+            }
+            _ => None,
+        }
     }
 }
 
-/// `None` if one leaves 64 bits.
-fn sum(these: &[i64], those: &[i64], mut sums: Zeroizing<Vec<i64>>) -> Option<Zeroizing<Vec<i64>>> {
+fn sum(these: &[i64], those: &[i64], mut sums: Zeroizing<Vec<i64>>) -> Zeroizing<Vec<i64>> {
     if sums.capacity() < these.len() {
         sums = Zeroizing::new(Vec::with_capacity(these.len()));
     }
     sums.clear();
-    // The sign bit tells whether a total has another sign than both of what it is the total of.
-    let mut overflows = 0;
-    sums.extend(these.iter().zip(those).map(|(&this, &that)| {
-        let total = this.wrapping_add(that);
-        overflows |= (this ^ total) & (that ^ total);
-        total
-    }));
-    (overflows >= 0).then_some(sums)
-}
-
-impl From<Zeroizing<Vec<i64>>> for RunSums {
-    fn from(sums: Zeroizing<Vec<i64>>) -> Self {
-        let run = 0..sums.len();
-        Self(Sums::Narrow { all: Arc::new(sums), run })
-    }
+    sums.extend(these.iter().zip(those).map(|(&this, &that)| this.wrapping_add(that)));
+    sums
 }
 
 impl From<Zeroizing<Vec<i128>>> for RunSums {
@@ -135,7 +140,7 @@ impl From<Zeroizing<Vec<i128>>> for RunSums {
 impl From<RunSums> for OwnSums {
     fn from(sums: RunSums) -> Self {
         match sums.0 {
-            Sums::Narrow { all, run } => OwnSums::Narrow(Zeroizing::new(all[run].to_vec())),
+            Sums::Narrow { all, run, records } => OwnSums::Narrow(records, Zeroizing::new(all[run].to_vec())),
             Sums::Wide(sums) => OwnSums::Wide(sums),
         }
     }
@@ -144,7 +149,7 @@ impl From<RunSums> for OwnSums {
 impl From<OwnSums> for RunSums {
     fn from(sums: OwnSums) -> Self {
         match sums {
-            OwnSums::Narrow(sums) => sums.into(),
+            OwnSums::Narrow(records, sums) => Self::of(sums, records),
             OwnSums::Wide(sums) => sums.into(),
         }
     }
@@ -155,7 +160,7 @@ mod tests {
     use super::*;
 
     fn narrow(sums: &[i64]) -> RunSums {
-        Zeroizing::new(sums.to_vec()).into()
+        RunSums::of(Zeroizing::new(sums.to_vec()), 1)
     }
 
     fn wide(sums: &[i128]) -> RunSums {
@@ -165,27 +170,37 @@ mod tests {
     #[test]
     fn sums_add_up_in_any_width() {
         let check = |one: RunSums, offset, other: RunSums, expected: &[i128]| {
-            assert_eq!(*one.plus(offset, &other, None).unwrap().to_wide(), expected);
+            assert_eq!(*one.plus(offset, &other, None).to_wide(), expected);
         };
         check(narrow(&[1, -2, 3]), 0, narrow(&[4, 5, 6]), &[5, 3, 9]);
         check(narrow(&[1, 2, 3]), 1, narrow(&[4, 5]), &[1, 6, 8]);
         check(RunSums::zero(3), 2, wide(&[7]), &[0, 0, 7]);
         check(wide(&[1 << 90, 0]), 0, narrow(&[1, 2]), &[(1 << 90) + 1, 2]);
-        check(narrow(&[i64::MAX, 0]), 0, narrow(&[1, 1]), &[1 << 63, 1]);
         check(narrow(&[1]), 5, narrow(&[1]), &[1]);
-        assert_eq!(wide(&[i128::MAX]).plus(0, &narrow(&[1]), None).err(), Some(MomentError::Overflow));
         for room in [narrow(&[7; 9]), narrow(&[7]), wide(&[7; 9])] {
-            let sums = narrow(&[1, 2]).plus(0, &narrow(&[3, 4]), Some(room)).unwrap();
+            let sums = narrow(&[1, 2]).plus(0, &narrow(&[3, 4]), Some(room));
             assert_eq!(*sums.to_wide(), [4, 6]);
+        }
+    }
+
+    /// As many records as fit 64 bits, whatever their sums are, and one more.
+    #[test]
+    fn the_width_of_a_total_depends_on_the_number_of_records_alone() {
+        for (records, is_narrow) in [(NARROW_RECORDS - 1, true), (NARROW_RECORDS, false)] {
+            for value in [0, 1 << 62] {
+                let sums = RunSums::of(Zeroizing::new(vec![value]), records).plus(0, &narrow(&[5]), None);
+                assert_eq!(matches!(sums.row(), Row::Narrow(_)), is_narrow);
+                assert_eq!(*sums.to_wide(), [i128::from(value) + 5]);
+            }
         }
     }
 
     #[test]
     fn a_run_of_shared_sums_is_what_it_says() {
         let all = Arc::new(Zeroizing::new(vec![1, 2, 3, 4]));
-        let run = RunSums::narrow(all.clone(), 1..3);
+        let run = RunSums::narrow(all.clone(), 1..3, 9);
         assert_eq!((*run.to_wide()).clone(), [2, 3]);
         assert_eq!(*RunSums::from(OwnSums::from(run)).to_wide(), [2, 3]);
-        assert!(RunSums::narrow(all, 3..9).len() == 1);
+        assert!(RunSums::narrow(all, 3..9, 9).len() == 1);
     }
 }

@@ -84,7 +84,11 @@ impl CorrelatedNoise {
         noise
     }
 
-    /// Correlates the noise of a step, then adds the sums to it. The noise is wiped unless all of it has become values.
+    /// Correlates the noise of a step, then adds the sums to it, modulo 2¹²⁸ (as [`Encoder`](crate::strategy::Encoder) does, and
+    /// for its reasons). The noise is wiped unless all of it has become values.
+    ///
+    /// What is done depends on the values that are released, and on nothing else that is private: all sums of one width take the same
+    /// operations, and sums of either width make the same values.
     pub(super) fn release(
         &mut self,
         mut noise: Zeroizing<Vec<i64>>,
@@ -106,42 +110,41 @@ impl CorrelatedNoise {
             rest = after;
         }
         self.steps += 1;
-        match sums {
-            Row::Narrow(sums) if self.fit(&noise, sums) => {
-                let mut rest = (&mut noise[..], sums);
-                for run in &self.runs {
-                    let ((own, noise), (sums, after)) =
-                        (rest.0.split_at_mut(run.length), rest.1.split_at(run.length));
-                    let pairs = own.iter_mut().zip(sums);
-                    pairs.for_each(|(u, sum)| *u = u.wrapping_add(sum << run.sum_bits));
-                    rest = (noise, after);
-                }
-                Ok(ReleasedValues::Narrow(std::mem::take(&mut *noise)))
-            }
-            _ => self.add_wide(&noise, sums),
+        let are_narrow = match sums {
+            Row::Narrow(sums) => self.add(&mut noise, sums, sum_of_narrow),
+            Row::Wide(sums) => self.add(&mut noise, sums, sum_of_wide),
+        };
+        if are_narrow {
+            return Ok(ReleasedValues::narrow(std::mem::take(&mut *noise)));
         }
-    }
-
-    /// Whether values surely fit 64 bits: magnitudes are below 2⁶² in all.
-    fn fit(&self, noise: &[i64], sums: &[i64]) -> bool {
-        let bits = |values: &[i64]| values.iter().fold(0, |bits, value| bits | (value ^ (value >> 63)));
-        let mut rest = sums;
-        bits(noise) >> 61 == 0
-            && self.runs.iter().all(|run| {
-                let (own, after) = rest.split_at(run.length);
-                rest = after;
-                run.sum_bits <= 61 && bits(own) >> (61 - run.sum_bits) == 0
-            })
-    }
-
-    fn add_wide(&self, noise: &[i64], sums: Row<'_>) -> Result<ReleasedValues, ReleaseError> {
-        let mut values = Zeroizing::new(Vec::with_capacity(noise.len()));
+        // What is in the place of the noise are the low halves of values, and so the noise is known again.
         let bits = self.runs.iter().flat_map(|run| std::iter::repeat_n(run.sum_bits, run.length));
-        for ((sum, &u), bits) in sums.iter().zip(noise).zip(bits) {
-            let value = sum.checked_mul(1 << bits).and_then(|sum| sum.checked_add(i128::from(u)));
-            values.push(value.ok_or(StepError::Overflow)?);
+        let mut values = Vec::with_capacity(noise.len());
+        for ((sum, &low), bits) in sums.iter().zip(noise.iter()).zip(bits) {
+            let scaled = sum.wrapping_shl(bits.into());
+            values.push(scaled.wrapping_add(low.wrapping_sub(scaled as i64).into()));
         }
-        Ok(ReleasedValues::Wide(std::mem::take(&mut *values)))
+        Ok(ReleasedValues::released_before(values))
+    }
+
+    /// Adds sums to noise, in place; whether all values fit 64 bits. Otherwise their low halves are there.
+    fn add<X: Copy>(
+        &self,
+        noise: &mut [i64],
+        mut sums: &[X],
+        value: impl Fn(i64, X, u32) -> (i64, i64),
+    ) -> bool {
+        let (mut rest, mut beyond) = (noise, 0);
+        for run in &self.runs {
+            let ((own, noise), (of_run, after)) = (rest.split_at_mut(run.length), sums.split_at(run.length));
+            for (u, &sum) in own.iter_mut().zip(of_run) {
+                let (low, high) = value(*u, sum, run.sum_bits.into());
+                beyond |= high ^ (low >> 63);
+                *u = low;
+            }
+            (rest, sums) = (noise, after);
+        }
+        beyond == 0
     }
 
     /// All state: private. The number of steps, and of each run with noise the length of its correlator's state and that.
@@ -185,8 +188,40 @@ impl CorrelatedNoise {
     }
 }
 
+/// Low and high half of `u + sum·2^bits`, at most 63 bits, from operations on 64 bits that a processor does on several at once.
+#[inline(always)]
+fn sum_of_narrow(u: i64, sum: i64, bits: u32) -> (i64, i64) {
+    let (low, high) = (sum << bits, sum >> (63 - bits) >> 1);
+    let total = low.wrapping_add(u);
+    let carry = ((low & u) | ((low | u) & !total)).cast_unsigned() >> 63;
+    (total, high.wrapping_add(u >> 63).wrapping_add(carry.cast_signed()))
+}
+
+/// The same modulo 2¹²⁸.
+fn sum_of_wide(u: i64, sum: i128, bits: u32) -> (i64, i64) {
+    let total = sum.wrapping_shl(bits).wrapping_add(u.into());
+    (total as i64, (total >> 64) as i64)
+}
+
 /// The first number of a state, and what is behind it.
 fn word(state: &[u8]) -> Option<(u64, &[u8])> {
     let (word, rest) = state.split_first_chunk()?;
     Some((u64::from_le_bytes(*word), rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn halves_are_those_of_128_bits(u in any::<i64>(), sum in any::<i64>(), shift in 0u32..64, bits in 0u32..64) {
+            for u in [u, u >> shift, i64::MIN, i64::MAX, 0] {
+                for sum in [sum, sum >> shift, i64::MIN, i64::MAX, 0] {
+                    prop_assert_eq!(sum_of_narrow(u, sum, bits), sum_of_wide(u, sum.into(), bits));
+                }
+            }
+        }
+    }
 }

@@ -64,8 +64,11 @@ pub enum StepError {
         /// Number of coordinates of the state.
         expected: usize,
     },
-    /// A sum left the range of 128-bit integers.
-    #[error("a sum left the range of exact 128-bit arithmetic")]
+    /// A sum left the range of an encoder that rounds. No stream within [`Strategy::input_limit`] gets there.
+    #[error(
+        "a sum left the range of 128-bit arithmetic: an epoch has more records of one key than this strategy is made for; \
+         release more often, or choose a shorter horizon"
+    )]
     Overflow,
     /// The saved state is not one of this strategy and number of coordinates.
     #[error("the saved state does not fit this strategy: {reason}")]
@@ -153,6 +156,12 @@ pub trait Strategy: Factorization {
         2 * (1 + self.encoder_bytes() / size_of::<i128>())
     }
 
+    /// The largest magnitude of inputs for which the encoder is sure to work; `None` where it works for all, as those do that make
+    /// no rounding errors.
+    fn input_limit(&self) -> Option<u128> {
+        None
+    }
+
     /// Starts encoding `coordinates` independent streams.
     fn encoder(&self, coordinates: usize) -> Box<dyn Encoder>;
 
@@ -221,6 +230,14 @@ impl<'a> Row<'a> {
 }
 
 /// Computes `(C x)_t` step by step, exactly but for what [`ColumnGeometry::rounding_squared`] charges.
+///
+/// All sums are modulo 2¹²⁸, so no stream makes an encoder without rounding errors fail: an error would depend on private sums.
+/// That is private too. With integers `v_t` of any size and noise `z_t` the release `v_t + z_t` has the guarantee, and
+/// `(v_t + z_t) mod 2¹²⁸` is a function of it. Reduction modulo 2¹²⁸ commutes with sums and products of integers, so it may
+/// happen at any place on the way to `C x`.
+///
+/// It does not commute with rounding. Encoders that round are exact integers for inputs up to [`Strategy::input_limit`] and
+/// refuse what leaves the range beyond it.
 pub trait Encoder: Send {
     /// Number of steps encoded so far.
     fn steps(&self) -> u64;
@@ -228,14 +245,14 @@ pub trait Encoder: Send {
     /// Writes the next row of `C x`, in units of 2^-[`COEFFICIENT_BITS`] of the unit of `x`.
     ///
     /// # Errors
-    /// [`StepError::PastHorizon`], [`StepError::Coordinates`] and [`StepError::Overflow`]; the state is unchanged
-    /// then, and what is in `y` means nothing.
+    /// [`StepError::PastHorizon`] and [`StepError::Coordinates`], and [`StepError::Overflow`] where the strategy has a
+    /// [limit](Strategy::input_limit); the state is unchanged then, and what is in `y` means nothing.
     fn encode(&mut self, x: &[i128], y: &mut [i128]) -> Result<(), StepError>;
 
     /// Adds the next row of `C x` to `y`.
     ///
     /// # Errors
-    /// As [`encode`](Self::encode); and [`StepError::Overflow`] if a sum leaves the range, and the encoder is of no use then.
+    /// As [`encode`](Self::encode).
     fn add_encoded(&mut self, x: Row<'_>, y: &mut [i128]) -> Result<(), StepError> {
         let mut encoded = Zeroizing::new(vec![0; y.len()]);
         match x {
@@ -246,7 +263,7 @@ pub trait Encoder: Send {
             }
         }
         for (y, encoded) in y.iter_mut().zip(encoded.iter()) {
-            *y = y.checked_add(*encoded).ok_or(StepError::Overflow)?;
+            *y = y.wrapping_add(*encoded);
         }
         Ok(())
     }

@@ -227,6 +227,10 @@ impl<F: Strategy + ?Sized + 'static> Strategy for Stamped<F> {
         self.block.encoder_bytes()
     }
 
+    fn input_limit(&self) -> Option<u128> {
+        self.block.input_limit()
+    }
+
     fn encoder(&self, coordinates: usize) -> Box<dyn Encoder> {
         let words = [self.length.get(), self.horizon.unwrap_or(0)];
         let identification = Identification {

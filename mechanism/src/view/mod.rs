@@ -18,6 +18,7 @@ use crate::estimate::debias::{MomentNoise, NoisyMoments};
 use crate::estimate::density::{Density, DensityError};
 use crate::mechanism::{MatrixMechanism, MomentDecoder};
 use crate::moments::Layout;
+use crate::release::to_real;
 use crate::strategy::StepError;
 use crate::workload::{Workload, WorkloadError, WorkloadState};
 use std::sync::Arc;
@@ -179,7 +180,7 @@ impl View {
         let noise = self.noise_of(epoch as usize - 1)?;
         let units = self.units.iter().cycle();
         for ((real, &integer), &unit) in self.released.iter_mut().zip(values).zip(units) {
-            *real = integer as f64 * unit;
+            *real = to_real(integer) * unit;
         }
         self.decoder.decode(&self.released, &mut self.decoded)?;
         let (increments, levels, source) = match &mut self.squares {

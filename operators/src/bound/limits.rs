@@ -64,6 +64,16 @@ impl fmt::Debug for Standing {
 }
 
 impl EntityLimits {
+    /// One record of an entity.
+    pub(crate) const LEAST: Self =
+        Self { participations: 1, min_separation: 1, records_per_epoch: 1, several: Several::Keep };
+
+    /// The most epochs of so many in which an entity takes part.
+    pub(crate) fn most_participations(&self, epochs: Option<u64>) -> u64 {
+        let within = |epochs: u64| epochs.div_ceil(self.min_separation.max(1));
+        epochs.map_or(self.participations, |epochs| within(epochs).min(self.participations))
+    }
+
     /// The rule: what an entity's standing is after it took part in `epoch`, or `None` where it may not. Greedy in the order
     /// of epochs: it takes part as soon as it may.
     ///

@@ -57,30 +57,48 @@ mod tests;
 
 pub use limits::{Entity, EntityLimits, Several, Standing};
 
-use crate::{Fault, Records};
+use crate::measurement::MeasurementId;
+use crate::{Fault, Measurement, Records};
 use admit::{admitted, pass};
 use gather::{address, gather};
+use std::ops::Deref;
 use std::sync::Arc;
 use timely::dataflow::StreamVec;
+use timely::dataflow::operators::vec::Map;
 
 /// What bounding needs to know. The same on every worker, but for the standings.
 #[derive(Clone)]
-pub struct BoundSetup {
+pub(crate) struct BoundSetup {
     /// k, b and m.
-    pub limits: EntityLimits,
+    pub(crate) limits: EntityLimits,
     /// The public bounds of each column, lower and upper: means are made between them.
-    pub columns: Arc<[(f64, f64)]>,
+    pub(crate) columns: Arc<[(f64, f64)]>,
     /// How entities stand after the epochs released before a restart, at least those that the worker owns
     /// ([`Entity::owner`]): empty at the first start.
-    pub standings: Arc<Vec<(Entity, Standing)>>,
+    pub(crate) standings: Arc<Vec<(Entity, Standing)>>,
     /// The first epoch to release: 1 at the first start.
-    pub first_epoch: u64,
+    pub(crate) first_epoch: u64,
+}
+
+/// Records that have passed [`Bound`]. Private data, as records are.
+#[derive(Clone)]
+pub struct BoundedRecords {
+    pub(crate) measurement: MeasurementId,
+    pub(crate) records: Records,
+}
+
+impl Deref for BoundedRecords {
+    type Target = Records;
+
+    fn deref(&self) -> &Records {
+        &self.records
+    }
 }
 
 /// What bounding gives.
 pub struct Bounded<'scope> {
     /// The records that pass, once their epoch has closed.
-    pub records: StreamVec<'scope, u64, Records>,
+    pub records: StreamVec<'scope, u64, BoundedRecords>,
     /// Who takes part in an epoch, at its time: what a restart needs, and private.
     pub admitted: StreamVec<'scope, u64, Vec<Entity>>,
 }
@@ -89,15 +107,12 @@ pub struct Bounded<'scope> {
 pub trait Bound<'scope> {
     /// Lets of every entity at most m records in each of at most k epochs pass, at least b epochs apart; the rule and what
     /// follows from it are at the head of this module's source. Records come at the time of their epoch, with their entities and
-    /// places. A batch that lacks them raises the fault.
+    /// places. A batch that lacks them raises the fault, as does a measurement that protects no entities.
     ///
     /// One entity with two records in epoch 1 and one in each of the next two, of which it may take part in every other:
     ///
     /// ```
-    /// use hushflow_operators::*;
-    /// use std::sync::Arc;
-    /// use timely::dataflow::operators::{Inspect, vec::ToStream};
-    ///
+    #[doc = include_str!("../../doc/setup.txt")]
     /// let batch = Records {
     ///     keys: vec![0; 4],
     ///     epochs: vec![1, 1, 2, 3],
@@ -105,23 +120,32 @@ pub trait Bound<'scope> {
     ///     entities: vec![Entity(7); 4],
     ///     places: vec![0, 1, 2, 3],
     /// };
-    /// let limits = EntityLimits { participations: 9, min_separation: 2, records_per_epoch: 1, several: Several::Keep };
-    /// let setup = BoundSetup { limits, columns: Arc::new([(-1.0, 1.0)]), standings: Arc::default(), first_epoch: 1 };
+    /// let limits = EntityLimits { participations: 4, min_separation: 2, records_per_epoch: 1, several: Several::Keep };
+    /// # let strategies = mechanism.strategies().clone();
+    /// # let mechanism = MatrixMechanism::with_participation(parameters, strategies, "4x2".parse()?, 8)?;
+    /// let measurement = Measurement::of_columns(mechanism, [(-1.0, 1.0)]).entities(limits).build()?;
     /// timely::example(move |scope| {
     ///     let records = vec![batch].to_stream(scope).container::<Vec<_>>();
-    ///     records.epochs().bound(setup, Fault::new()).records.inspect_time(|epoch, batch| match epoch {
-    ///         1 => assert_eq!(batch.values, [0.5]),
-    ///         _ => assert_eq!((*epoch, batch.values.as_slice()), (3, [0.75].as_slice())),
-    ///     });
+    ///     let bounded = records.epochs().bound(&measurement, fault).records;
+    ///     bounded.inspect_time(move |epoch, batch| seen.send((*epoch, batch.values.clone())).expect("heard"));
     /// });
+    /// assert_eq!(all_seen.iter().collect::<Vec<_>>(), [(1, vec![0.5]), (3, vec![0.75])]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    fn bound(self, setup: BoundSetup, fault: Fault) -> Bounded<'scope>;
+    fn bound(self, measurement: &Measurement, fault: Fault) -> Bounded<'scope>;
 }
 
 impl<'scope> Bound<'scope> for StreamVec<'scope, u64, Records> {
-    fn bound(self, setup: BoundSetup, fault: Fault) -> Bounded<'scope> {
+    fn bound(self, measurement: &Measurement, fault: Fault) -> Bounded<'scope> {
+        let setup = measurement.bound_setup().unwrap_or_else(|| {
+            fault.raise("records are to be bounded under a measurement that protects no entities: give it their limits");
+            BoundSetup { limits: EntityLimits::LEAST, columns: Arc::default(), standings: Arc::default(), first_epoch: 1 }
+        });
         let gathered = gather(address(self, setup.columns.len(), fault.clone()), &setup, fault);
         let admitted = admitted(gathered.present, &setup);
-        Bounded { records: pass(gathered.closed, admitted.clone(), setup.columns), admitted }
+        let measurement = measurement.id();
+        let records = pass(gathered.closed, admitted.clone(), setup.columns)
+            .map(move |records| BoundedRecords { measurement, records });
+        Bounded { records, admitted }
     }
 }

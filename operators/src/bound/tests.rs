@@ -1,7 +1,8 @@
 //! The dataflow against the rule gone through entity by entity, and what neighbours can do to a bounded stream.
 
 use super::*;
-use crate::Epochs;
+use crate::measurement::tests::entities;
+use crate::{Epochs, States};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc;
@@ -30,21 +31,17 @@ pub(super) fn bounded(
     let (sender, fault) = (std::sync::Mutex::new(sender), Fault::new());
     let raised = fault.clone();
     timely::execute(timely::Config::process(workers), move |worker| {
-        let setup = BoundSetup {
-            limits,
-            columns: Arc::new([(0.0, 255.0)]),
-            standings: standings.clone(),
-            first_epoch: first,
-        };
+        let measurement = entities(limits, [(0.0, 255.0)]).standings(standings.clone());
+        let measurement = measurement.resume(first, States::new()).build().expect("a measurement");
         let [passed, taking] = [(); 2].map(|()| sender.lock().expect("no worker panics").clone());
         let (mut input, probe) = (InputHandle::new(), ProbeHandle::new());
         worker.dataflow(|scope| {
-            let bounded = scope.input_from(&mut input).epochs().bound(setup, fault.clone());
+            let bounded = scope.input_from(&mut input).epochs().bound(&measurement, fault.clone());
             bounded.admitted.inspect_time(move |&epoch, entities: &Vec<Entity>| {
                 let entities = entities.iter().map(|&Entity(entity)| (epoch, u64::MAX, entity as u64));
                 entities.for_each(|told| taking.send(told).expect("heard"));
             });
-            let records = bounded.records.inspect_time(move |&epoch, batch: &Records| {
+            let records = bounded.records.inspect_time(move |&epoch, batch: &BoundedRecords| {
                 for (at, &value) in batch.values.iter().enumerate() {
                     assert_eq!(batch.epochs[at], epoch);
                     passed.send((epoch, batch.keys[at].into(), value.to_bits())).expect("heard");
@@ -238,11 +235,10 @@ fn records_of_nobody_are_a_fault_that_holds_its_epoch() {
             records_per_epoch: 1,
             several: Several::Keep,
         };
-        let setup =
-            BoundSetup { limits, columns: Arc::new([(0.0, 1.0)]), standings: Arc::default(), first_epoch: 1 };
+        let measurement = entities(limits, [(0.0, 1.0)]).build().expect("a measurement");
         let mut input = InputHandle::new();
         let probe = worker.dataflow(|scope| {
-            let bounded = scope.input_from(&mut input).bound(setup, fault);
+            let bounded = scope.input_from(&mut input).bound(&measurement, fault);
             bounded.records.probe().0
         });
         input.advance_to(1);

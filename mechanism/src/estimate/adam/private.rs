@@ -2,6 +2,7 @@
 
 use super::{Adam, AdamError, AdamSetting, SecondMomentNoise, UpdatePart, second_moment_noise};
 use crate::mechanism::MatrixMechanism;
+use crate::release::in_real_units;
 use crate::strategy::{Decoder, Row};
 use std::ops::Range;
 use std::sync::Arc;
@@ -197,21 +198,6 @@ impl<'a, I: Iterator<Item = Row<'a>>> Pieces<'a, I> {
             let (now, later) = reals.split_at_mut(length);
             in_real_units(self.piece.run(0..length), unit, now);
             (self.piece, reals) = (self.piece.run(length..self.piece.len()), later);
-        }
-    }
-}
-
-/// Integers in a unit, as real numbers: halves of 64 bits are converted by single instructions, which a whole is not.
-fn in_real_units(integers: Row<'_>, unit: f64, reals: &mut [f64]) {
-    let high = unit * 2f64.powi(64);
-    match integers {
-        Row::Narrow(integers) => {
-            reals.iter_mut().zip(integers).for_each(|(real, &integer)| *real = integer as f64 * unit);
-        }
-        Row::Wide(integers) => {
-            for (real, &integer) in reals.iter_mut().zip(integers) {
-                *real = (integer >> 64) as i64 as f64 * high + integer as u64 as f64 * unit;
-            }
         }
     }
 }

@@ -18,6 +18,9 @@
 //! one part in ten thousand and those of sums of records, whose units are finer, by nothing to speak of. More bits would
 //! take away from the range: sums must stay below 2^(127−F).
 //!
+//! *Range.* Inputs up to X leave in buffer j at most `E_j (X h_j 2^F + 1)` units, so all sums are below 2¹²⁵ if
+//! `2 Σ_j E_j (X h_j 2^F + 1)` is, and `X 2^F` with it: [`input_limit`] is the largest such X.
+//!
 //! Behind its header, a saved encoder has the bounds of the buffers' magnitudes and then the buffers, coordinate by
 //! coordinate, 16 bytes each.
 
@@ -103,13 +106,13 @@ impl<const B: usize> Encoder for BufferedEncoder<B> {
         };
         let magnitudes = self.next_magnitudes(&step, largest).ok_or(StepError::Overflow)?;
         let (extra, buffers) = (self.extra_bits, &mut self.buffers[..]);
-        let in_range = match x {
+        match x {
             Row::Narrow(x) => take_step(&step, extra, buffers, x, y),
             Row::Wide(x) => take_step(&step, extra, buffers, x, y),
-        };
+        }
         *self.magnitudes = magnitudes;
         self.steps += 1;
-        if in_range { Ok(()) } else { Err(StepError::Overflow) }
+        Ok(())
     }
 
     fn save(&self) -> Vec<u8> {
@@ -138,19 +141,18 @@ impl<const B: usize> Encoder for BufferedEncoder<B> {
     }
 }
 
-/// A step of all coordinates, and whether all sums with what is in `y` are in range: they are if that is zero. Nothing else
-/// overflows: see [`BufferedEncoder::next_magnitudes`]. Where `x` has 64 bits a product takes a single instruction.
+/// A step of all coordinates. Sums with what is in `y` are modulo 2¹²⁸; nothing else overflows: see
+/// [`BufferedEncoder::next_magnitudes`]. Where `x` has 64 bits a product takes a single instruction.
 fn take_step<const B: usize, X: Copy + Into<i128>>(
     step: &Step,
     extra_bits: u32,
     buffers: &mut [[i128; B]],
     x: &[X],
     y: &mut [i128],
-) -> bool {
+) {
     let (inputs, decays): ([i64; B], [u64; B]) =
         (std::array::from_fn(|j| step.inputs[j] << extra_bits), std::array::from_fn(|j| step.decays[j]));
     let half = (1 << extra_bits) >> 1;
-    let mut overflows = false;
     for ((r, &x), y) in buffers.iter_mut().zip(x).zip(y) {
         let (x, mut sum): (i128, i128) = (x.into(), half);
         for j in 0..B {
@@ -158,10 +160,8 @@ fn take_step<const B: usize, X: Copy + Into<i128>>(
             r[j] = scaled(r[j], decays[j]).wrapping_add(x.wrapping_mul(i128::from(inputs[j])));
         }
         let encoded = x.wrapping_mul(i128::from(step.gain)).wrapping_add(sum >> extra_bits);
-        let (total, overflow) = y.overflowing_add(encoded);
-        (*y, overflows) = (total, overflows | overflow);
+        *y = y.wrapping_add(encoded);
     }
-    !overflows
 }
 
 /// `value · decay 2⁻⁶⁴`, rounded to the nearest integer, halves up: two products of words.
@@ -188,12 +188,30 @@ fn fraction_bits(parameters: &BufferedParameters) -> u32 {
     (COEFFICIENT_BITS..MAX_BITS).find(enough).unwrap_or(MAX_BITS)
 }
 
+/// The E_j, and at least the h_j.
+fn kept_and_inputs(parameters: &BufferedParameters) -> Vec<(f64, f64)> {
+    let steps = parameters.steps() as f64;
+    match &parameters.buffers {
+        Buffers::Toeplitz(buffers) => {
+            buffers.iter().map(|b| (steps.min(1.0 / (1.0 - b.decay)), b.weight)).collect()
+        }
+        Buffers::PowerLaw(buffers) => buffers.iter().map(|b| (steps / (b.decay + 1.0) + 1.0, 1.0)).collect(),
+    }
+}
+
+/// X, rounded down.
+pub(super) fn input_limit(parameters: &BufferedParameters) -> u128 {
+    let grid = 2f64.powi(fraction_bits(parameters) as i32);
+    let buffers = kept_and_inputs(parameters);
+    let (least, each) = buffers
+        .iter()
+        .fold((0.0, 1.0), |(least, each), (kept, input)| (least + kept * 1.001, each + kept * 1.001 * input));
+    ((2f64.powi(124) - least) / (grid * each) * 0.999) as u128
+}
+
 fn deviation_squared(parameters: &BufferedParameters, bits: u32) -> f64 {
     let steps = parameters.steps() as f64;
-    let kept: f64 = match &parameters.buffers {
-        Buffers::Toeplitz(buffers) => buffers.iter().map(|b| steps.min(1.0 / (1.0 - b.decay))).sum(),
-        Buffers::PowerLaw(buffers) => buffers.iter().map(|b| steps / (b.decay + 1.0) + 1.0).sum(),
-    };
+    let kept: f64 = kept_and_inputs(parameters).iter().map(|(kept, _)| kept).sum();
     let result = if bits > COEFFICIENT_BITS { 0.5f64.powi(COEFFICIENT_BITS as i32) } else { 0.0 };
     let step = result + kept * 0.5f64.powi(bits as i32);
     // Fewer than 20 operations, all on positive numbers.

@@ -153,6 +153,10 @@ impl Strategy for Buffered {
         2 * (1 + 2 * self.parameters.count())
     }
 
+    fn input_limit(&self) -> Option<u128> {
+        Some(encoder::input_limit(&self.parameters))
+    }
+
     fn encoder(&self, coordinates: usize) -> Box<dyn Encoder> {
         for_count!(self.parameters.count(), BufferedEncoder::new(self, coordinates))
     }

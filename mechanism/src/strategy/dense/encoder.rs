@@ -1,4 +1,4 @@
-//! `C x` with a C given entry by entry, exactly in integers.
+//! `C x` with a C given entry by entry, exactly in integers, modulo 2¹²⁸ ([`Encoder`] says why that is enough).
 
 use super::Dense;
 use crate::strategy::{
@@ -13,12 +13,8 @@ const STATE_VERSION: u64 = 1;
 /// Keeps the rows themselves; a saved one holds them in the order of their ring, 16 bytes a coordinate.
 pub(super) struct DenseEncoder {
     strategy: Dense,
-    /// Largest sum of the magnitudes in a row of C.
-    weight: u128,
     identification: Identification,
     history: History<i128>,
-    /// At least the magnitude of every value held.
-    largest: u128,
 }
 
 impl DenseEncoder {
@@ -31,13 +27,7 @@ impl DenseEncoder {
             horizon: Some(entries.steps() as u64),
         };
         let history = History::new(coordinates, strategy.kept());
-        Self {
-            weight: entries.largest_row_sum(),
-            strategy: strategy.clone(),
-            identification,
-            history,
-            largest: 0,
-        }
+        Self { strategy: strategy.clone(), identification, history }
     }
 }
 
@@ -46,19 +36,14 @@ impl Encoder for DenseEncoder {
         self.history.steps()
     }
 
-    /// `Σ|m| · max|x|` bounds every partial sum: a step for which that leaves the range is refused.
     fn encode(&mut self, x: &[i128], y: &mut [i128]) -> Result<(), StepError> {
         let horizon = self.identification.horizon;
         step::check_step(horizon, self.steps(), self.identification.coordinates, [x.len(), y.len()])?;
-        let largest = x.iter().map(|x| x.unsigned_abs()).fold(self.largest, u128::max);
-        let bound = largest.checked_mul(self.weight).ok_or(StepError::Overflow)?;
-        i128::try_from(bound).map_err(|_| StepError::Overflow)?;
         y.fill(0);
         let coefficients = self.strategy.entries.row(self.steps() as usize).iter().rev();
         for (&m, row) in coefficients.zip(iter::once(x).chain(self.history.newest_first())) {
-            y.iter_mut().zip(row).for_each(|(y, &x)| *y += x * i128::from(m));
+            y.iter_mut().zip(row).for_each(|(y, &x)| *y = y.wrapping_add(x.wrapping_mul(m.into())));
         }
-        self.largest = largest;
         self.history.push(x);
         Ok(())
     }
@@ -73,38 +58,34 @@ impl Encoder for DenseEncoder {
     fn restore(&mut self, state: &[u8]) -> Result<(), StepError> {
         let (steps, rows) = self.identification.read(state)?;
         let rows = step::sums(rows)?;
-        let largest = rows.iter().map(|x| x.unsigned_abs()).fold(0, u128::max);
         let history = self.history.replaced(steps, rows);
         self.history = history.ok_or(step::refused("its length does not fit its number of steps"))?;
-        self.largest = largest;
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::strategy::{Dense, StepError, Strategy, StrategyName};
+    use crate::strategy::{Dense, Strategy, StrategyName};
     use nalgebra::DMatrix;
 
     fn strategy() -> Dense {
         Dense::new(StrategyName::Optimal, &DMatrix::from_row_slice(2, 2, &[1.0, 0.0, -0.5, 1.0])).unwrap()
     }
 
-    /// What was taken in before counts for the range of a later step.
+    /// What leaves the range comes back modulo 2¹²⁸.
     #[test]
-    fn steps_that_can_leave_the_range_are_refused() {
-        let (mut encoder, mut y) = (strategy().encoder(1), [0]);
-        let limit = i128::MAX >> 41;
-        assert_eq!(encoder.encode(&[2 * limit], &mut y), Err(StepError::Overflow));
-        encoder.encode(&[limit], &mut y).unwrap();
-        assert_eq!(encoder.encode(&[i128::MIN], &mut y), Err(StepError::Overflow));
-        let mut restored = strategy().encoder(1);
-        restored.restore(&encoder.save()).unwrap();
-        for mut encoder in [encoder, restored] {
-            assert_eq!(encoder.encode(&[2 * limit], &mut y), Err(StepError::Overflow));
-            encoder.encode(&[limit], &mut y).unwrap();
-            assert_eq!(encoder.steps(), 2);
-        }
+    fn encoding_is_exact_modulo_the_range() {
+        let encoded = |rows: [i128; 2]| {
+            let (mut encoder, mut y) = (strategy().encoder(1), [0]);
+            rows.map(|x| {
+                encoder.encode(&[x], &mut y).unwrap();
+                y[0]
+            })
+        };
+        let ([a, b], [_, c], far) = (encoded([1, 0]), encoded([0, 1]), i128::MAX >> 20);
+        let expected = [far.wrapping_mul(a), far.wrapping_mul(b).wrapping_add(7 * c)];
+        assert_eq!(encoded([far, 7]), expected);
     }
 
     /// States on disk must stay readable.

@@ -81,11 +81,6 @@ impl DenseParameters {
         (0..self.steps).map(used).max().unwrap_or(0)
     }
 
-    pub(super) fn largest_row_sum(&self) -> u128 {
-        let sum = |t| self.row(t).iter().map(|m| u128::from(m.unsigned_abs())).sum();
-        (0..self.steps).map(sum).max().unwrap_or(0)
-    }
-
     /// Largest squared norm of a column of the first steps of C. At most 2¹² terms of at most 2⁸⁰.
     pub(super) fn max_squared_norm(&self, steps: usize) -> u128 {
         let mut norms = vec![0u128; steps];

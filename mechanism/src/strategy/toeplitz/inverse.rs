@@ -227,6 +227,14 @@ impl Strategy for BandedInverse {
         self.kept() * size_of::<i128>()
     }
 
+    /// For inputs up to X every `z_t` is at most `s X` and every output at most `‖c‖₁ (s X + 1)`, so
+    /// [`InverseEncoder::in_range`] asks for `s X + ‖d‖₁ ‖c‖₁ (s X + 1) + …` below 2¹²⁶.
+    fn input_limit(&self) -> Option<u128> {
+        let weight: f64 = self.bands().map(|d| real(d).abs()).sum();
+        let scale = self.scales.iter().fold(1.0, |largest: f64, &scale| largest.max(scale as f64));
+        Some((2f64.powi(125) / (scale * (1.0 + weight * self.sum))) as u128)
+    }
+
     fn encoder(&self, coordinates: usize) -> Box<dyn Encoder> {
         Box::new(InverseEncoder {
             strategy: self.clone(),

@@ -1,0 +1,172 @@
+//! The same release from different worlds: noise is chosen so that the released integers are equal, and then all that can be
+//! seen is.
+//!
+//! Worlds differ by records that are not finite, of extreme size, or so many that sums pass a width. In the encoded form
+//! `z' = z + C(x − x')`; in the correlated form `u' = u + K(x − x')` and `z' = u' + R(u')`.
+
+use super::*;
+use crate::estimate::adam::{AdamSetting, PrivateAdam};
+use crate::mechanism::{Method, MomentParameters, Strategies};
+use crate::moments::{ClippedSums, Clipper, Layout, RunSums, SecondMoment};
+use crate::participation::Participation;
+use crate::sensitivity::Neighbours;
+use crate::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
+use crate::view::View;
+use crate::workload::Workload;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+const LAYOUT: Layout = Layout { dimension: 3, second: SecondMoment::Diagonal };
+const EPOCHS: u64 = 3;
+
+/// Sums that are encoded, and noise that is correlated.
+fn mechanisms() -> [MatrixMechanism; 2] {
+    let parameters = MomentParameters {
+        method: Method::Jme,
+        layout: LAYOUT,
+        neighbours: Neighbours::ReplaceOneInPlace,
+        clip_norm: 1.0,
+        noise_multiplier: 2.0,
+        second_moment_weight: None,
+        count_weight: None,
+    };
+    let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
+    let fitted = BufferedParameters { horizon: Some(EPOCHS), buffers };
+    let strategy = Arc::new(Buffered::new("blt:1".parse().unwrap(), fitted).unwrap());
+    let encoded = Strategies::shared(strategy);
+    let correlated = encoded.clone().correlated();
+    [encoded, correlated].map(|strategies| {
+        MatrixMechanism::with_participation(parameters, strategies, Participation::Single, EPOCHS).unwrap()
+    })
+}
+
+fn shard(mechanism: &MatrixMechanism) -> ReleaseShard {
+    ReleaseShard::new(0, Shards::new(1, LAYOUT, 1), mechanism, NoiseSource::Seeded(11))
+}
+
+/// What a shard releases with this noise.
+fn with_noise(shard: &mut ReleaseShard, noise: Noise, sums: Row<'_>) -> ReleasedValues {
+    // In memory like that of a draw.
+    let noise = match noise {
+        Noise::Independent(z) => Noise::Independent(in_room(&z)),
+        Noise::ToCorrelate(z) => Noise::ToCorrelate(in_room(&z)),
+    };
+    shard.prepared = Some(Prepared { noise, process: std::process::id() });
+    shard.release_row(shard.next_epoch(), sums).unwrap()
+}
+
+fn in_room<T: Copy + zeroize::Zeroize>(noise: &[T]) -> Zeroizing<Vec<T>> {
+    let mut room = Vec::new();
+    make_room(&mut room, noise.len());
+    room.extend_from_slice(noise);
+    Zeroizing::new(room)
+}
+
+/// Noise with which these sums are released as those values.
+fn noise_for(
+    shard: &mut ReleaseShard,
+    sums: Row<'_>,
+    values: &ReleasedValues,
+    mechanism: &MatrixMechanism,
+) -> Noise {
+    let state = shard.save();
+    let coordinates = shard.coordinates();
+    let noise = if mechanism.is_correlated() {
+        // Without sums and noise −R is released.
+        let nothing = Noise::ToCorrelate(Zeroizing::new(vec![0; coordinates]));
+        let reaction = with_noise(shard, nothing, Row::Wide(&vec![0; coordinates])).into_wide();
+        let bits = mechanism.moments().noise().iter().map(|noise| noise.sum_bits);
+        let drawn = values.row().iter().zip(sums.iter()).zip(bits).zip(reaction);
+        let drawn = drawn.map(|(((value, sum), bits), reaction)| value - (sum << bits) - reaction);
+        Noise::ToCorrelate(Zeroizing::new(drawn.map(|z| i64::try_from(z).unwrap()).collect()))
+    } else {
+        let nothing = Noise::Independent(Zeroizing::new(vec![0; coordinates]));
+        let encoded = with_noise(shard, nothing, sums).into_wide();
+        let drawn = values.row().iter().zip(encoded).map(|(value, encoded)| value - encoded);
+        Noise::Independent(Zeroizing::new(drawn.collect()))
+    };
+    shard.restore(&state).unwrap();
+    noise
+}
+
+/// Everything that can be seen of values, but for views of several epochs.
+fn seen(values: ReleasedValues) -> (Vec<u8>, bool, usize) {
+    let (bytes, is_narrow) = (serde_json::to_vec(&values).unwrap(), matches!(values.row(), Row::Narrow(_)));
+    let capacity = if is_narrow { values.narrow_room().capacity() } else { values.wide_room().capacity() };
+    (bytes, is_narrow, capacity)
+}
+
+/// Two worlds with these sums of every epoch are told apart by nothing.
+fn check(mechanism: &MatrixMechanism, worlds: [&[RunSums]; 2]) {
+    let [mut one, mut other] = [(); 2].map(|()| shard(mechanism));
+    let views = [(); 2].map(|()| View::new(mechanism, &Workload::Average, 1, EPOCHS));
+    let setting = AdamSetting::new(NonZeroU32::new(5).unwrap(), 0.1);
+    let optimisers = [(); 2].map(|()| PrivateAdam::new(mechanism, setting, 0..3, EPOCHS).unwrap());
+    let mut readers: Vec<_> = views.into_iter().zip(optimisers).collect();
+    for (a, b) in worlds[0].iter().zip(worlds[1]) {
+        let values = one.release_row(one.next_epoch(), a.row()).unwrap();
+        let noise = noise_for(&mut other, b.row(), &values, mechanism);
+        let same = with_noise(&mut other, noise, b.row());
+        assert!(
+            a.to_wide() != b.to_wide() && values == same,
+            "the worlds differ, and what is released does not"
+        );
+        let from_log = ReleasedValues::released_before(same.row().iter().collect());
+        let from_wire: ReleasedValues = serde_json::from_slice(&serde_json::to_vec(&same).unwrap()).unwrap();
+        assert_eq!((&from_log, &from_wire), (&same, &same));
+        let mut reals = [&values, &same].into_iter().zip(&mut readers).map(|(values, (view, adam))| {
+            let wide: Vec<i128> = values.row().iter().collect();
+            let moments: Vec<f64> =
+                view.push(&wide).unwrap().flat_map(|moments| moments.coordinates).collect();
+            let pieces = |run| std::iter::once(values.row().run(run));
+            let update = adam.push(pieces(LAYOUT.first()), pieces(LAYOUT.second())).unwrap();
+            moments.iter().chain(&update.direction).map(|real| real.to_bits()).collect::<Vec<_>>()
+        });
+        assert_eq!(reals.next(), reals.next());
+        drop(reals);
+        assert_eq!(seen(values), seen(same));
+    }
+}
+
+/// The sums of these records in every epoch.
+fn sums(records: &[f64]) -> Vec<RunSums> {
+    let clipper = Clipper::unscaled(3, 1.0).unwrap().counting_unusable();
+    let mut sums = ClippedSums::new(Arc::new(clipper), LAYOUT);
+    let epoch = |_| {
+        sums.add(records).unwrap();
+        sums.take(std::iter::once(0..LAYOUT.coordinates())).remove(0)
+    };
+    (0..EPOCHS).map(epoch).collect()
+}
+
+fn given(values: i128) -> Vec<RunSums> {
+    let sums = |epoch: i128| vec![5, values + epoch, -values, 3, values / 2, 7, 1 - values];
+    (0..EPOCHS).map(|epoch| Zeroizing::new(sums(epoch.into())).into()).collect()
+}
+
+#[test]
+fn records_of_any_kind_leave_no_trace() {
+    let odd = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 5e-324, 1e-308, 1e-140, 1e140, 1e300, -0.0];
+    for mechanism in mechanisms() {
+        let usual = sums(&[0.5, -0.25, 0.125, 0.1, 0.2, 0.3]);
+        for value in odd {
+            check(&mechanism, [&usual, &sums(&[0.5, -0.25, 0.125, value, 0.2, 0.3])]);
+            check(&mechanism, [&sums(&[0.5, value, 0.125, 0.0, 0.2, 0.3]), &usual]);
+        }
+    }
+}
+
+/// Sums near 2^61 to 2^64, also in units of the grid, and one of their neighbours.
+#[test]
+fn sums_near_a_width_leave_no_trace() {
+    for mechanism in mechanisms() {
+        let noise = mechanism.moments().noise();
+        let grids = [0, noise[1].sum_bits, noise[4].sum_bits].map(u32::from);
+        for bits in (61..65).flat_map(|bits| grids.map(|grid| bits - grid)) {
+            for off in [-(1 << 20), -1, 0, 1] {
+                let values = (1i128 << bits) + off;
+                check(&mechanism, [&given(values), &given(values - (1 << 20).min(1 << bits))]);
+            }
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! One value for all that a release is made of, which every operator takes.
+//!
+//! Records are bounded by the clipper of the very mechanism whose noise is added, sums are cut as the release expects them, and
+//! both begin with the same epoch: a [`Measurement`] holds all of it, so nothing can be made for one release and used in another.
+//! (The idea is OpenDP's `Measurement`, a function together with what it costs.)
+//!
+//! What flows between operators carries the id of the measurement that it was made under, and an operator that is given
+//! anything else raises the fault. An id is a hash of what the measurement consists of: it is the same on all workers of all
+//! processes.
+
+use crate::bound::BoundSetup;
+use crate::{Entity, EntityLimits, Standing, Windows};
+use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError};
+use hushflow_mechanism::moments::{ClipError, Clipper, Layout};
+use hushflow_mechanism::noise::NoiseSource;
+use hushflow_mechanism::release::{ReleaseShard, Shards};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+/// Shards unless another number is chosen.
+const SHARDS: u32 = 64;
+
+/// Epochs from one checkpoint to the next unless another number is chosen.
+const CHECKPOINT_INTERVAL: u64 = 64;
+
+/// Encoder states by shard: private.
+pub type States = BTreeMap<u32, Zeroizing<Vec<u8>>>;
+
+/// Why there is no such measurement.
+#[derive(Clone, Debug, Error, PartialEq)]
+#[non_exhaustive]
+pub enum MeasurementError {
+    /// The bounds can't be used.
+    #[error(transparent)]
+    Clip(#[from] ClipError),
+    /// The bounds are not for the mechanism's records.
+    #[error(transparent)]
+    Mechanism(#[from] MechanismError),
+    /// Entities that take part more often than the noise is for.
+    #[error(
+        "an entity may take part in {limit} epochs, but the noise is for {participations}: make the mechanism with the \
+         participation of the entity limits"
+    )]
+    Participations {
+        /// Epochs of an entity.
+        limit: u64,
+        /// Records of an entity that the mechanism is for.
+        participations: usize,
+    },
+    /// There is no epoch 0.
+    #[error(
+        "the first epoch is 0: epochs are numbered from 1, so give the one after the last that was committed"
+    )]
+    FirstEpoch,
+}
+
+/// Tells what was made under one measurement from what was made under others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MeasurementId(u64);
+
+impl MeasurementId {
+    /// Of everything that is hashed.
+    pub(crate) fn of(parts: impl Hash) -> Self {
+        let mut hasher = DefaultHasher::new();
+        parts.hash(&mut hasher);
+        Self(hasher.finish())
+    }
+
+    /// Whether this is the one that is `expected`.
+    pub(crate) fn check(self, expected: Self, what: &str) -> Result<(), String> {
+        if self == expected {
+            return Ok(());
+        }
+        Err(format!(
+            "{what} came that were made under another measurement: give one value to all operators of a release"
+        ))
+    }
+}
+
+/// What is measured, how it is bounded, and with which noise it is released. The same on every worker. Clones share it.
+///
+/// ```
+/// use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters};
+/// use hushflow_mechanism::moments::{Layout, SecondMoment};
+/// use hushflow_mechanism::sensitivity::Neighbours;
+/// use hushflow_mechanism::strategy::{StrategyName, build};
+/// use hushflow_mechanism::workload::Workload;
+/// use hushflow_operators::Measurement;
+///
+/// let parameters = MomentParameters {
+///     method: Method::Jme,
+///     layout: Layout { dimension: 1, second: SecondMoment::Full },
+///     neighbours: Neighbours::ReplaceOne,
+///     clip_norm: 1.0,
+///     noise_multiplier: 4.0,
+///     second_moment_weight: None,
+///     count_weight: None,
+/// };
+/// let strategy = build(StrategyName::SquareRoot, &Workload::Prefix, Some(8))?;
+/// let mechanism = MatrixMechanism::new(parameters, strategy)?;
+/// let measurement = Measurement::of_columns(mechanism, [(0.0, 100.0)]).keys(3).build()?;
+/// assert_eq!(measurement.shards().coordinates(), 9);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Measurement(Arc<Parts>);
+
+struct Parts {
+    id: MeasurementId,
+    mechanism: Arc<MatrixMechanism>,
+    clipper: Arc<Clipper>,
+    columns: Arc<[(f64, f64)]>,
+    shards: Shards,
+    choices: Choices,
+}
+
+/// What has a default.
+#[derive(Clone)]
+struct Choices {
+    keys: u32,
+    shards: (u32, bool),
+    source: NoiseSource,
+    draw_ahead: bool,
+    checkpoint_interval: u64,
+    first_epoch: u64,
+    states: Arc<States>,
+    entities: Option<EntityLimits>,
+    standings: Arc<Vec<(Entity, Standing)>>,
+}
+
+/// Makes a [`Measurement`].
+#[derive(Clone)]
+#[must_use = "it makes a measurement when it is built"]
+pub struct MeasurementBuilder {
+    mechanism: Arc<MatrixMechanism>,
+    columns: Option<Arc<[(f64, f64)]>>,
+    choices: Choices,
+}
+
+impl Measurement {
+    /// Of records with columns between these public bounds, lower and upper.
+    pub fn of_columns(
+        mechanism: impl Into<Arc<MatrixMechanism>>,
+        bounds: impl Into<Arc<[(f64, f64)]>>,
+    ) -> MeasurementBuilder {
+        MeasurementBuilder::new(mechanism.into(), Some(bounds.into()))
+    }
+
+    /// Of vectors that are centred and scaled already, such as gradients.
+    pub fn of_vectors(mechanism: impl Into<Arc<MatrixMechanism>>) -> MeasurementBuilder {
+        MeasurementBuilder::new(mechanism.into(), None)
+    }
+
+    /// Strategies, sensitivity and noise.
+    pub fn mechanism(&self) -> &Arc<MatrixMechanism> {
+        &self.0.mechanism
+    }
+
+    /// What bounds records.
+    pub fn clipper(&self) -> &Arc<Clipper> {
+        &self.0.clipper
+    }
+
+    /// Places of one key's coordinates in a release.
+    pub fn layout(&self) -> Layout {
+        self.0.mechanism.layout()
+    }
+
+    /// How the coordinates of all keys are cut.
+    pub fn shards(&self) -> Shards {
+        self.0.shards
+    }
+
+    /// The first epoch to release.
+    pub fn first_epoch(&self) -> u64 {
+        self.0.choices.first_epoch
+    }
+
+    /// A shard before its first epoch.
+    pub fn machine(&self, shard: u32) -> ReleaseShard {
+        ReleaseShard::new(shard, self.0.shards, &self.0.mechanism, self.0.choices.source)
+    }
+
+    pub(crate) fn id(&self) -> MeasurementId {
+        self.0.id
+    }
+
+    /// Encoder states after the epochs released before a restart.
+    pub(crate) fn states(&self) -> &States {
+        &self.0.choices.states
+    }
+
+    pub(crate) fn draws_ahead(&self) -> bool {
+        self.0.choices.draw_ahead
+    }
+
+    pub(crate) fn is_checkpoint_due(&self, epoch: u64) -> bool {
+        epoch.is_multiple_of(self.0.choices.checkpoint_interval)
+    }
+
+    /// How entities are bounded; `None` where single records are protected.
+    pub(crate) fn bound_setup(&self) -> Option<BoundSetup> {
+        let Choices { entities, standings, first_epoch, .. } = &self.0.choices;
+        let limits = (*entities)?;
+        Some(BoundSetup {
+            limits,
+            columns: self.0.columns.clone(),
+            standings: standings.clone(),
+            first_epoch: *first_epoch,
+        })
+    }
+}
+
+impl MeasurementBuilder {
+    fn new(mechanism: Arc<MatrixMechanism>, columns: Option<Arc<[(f64, f64)]>>) -> Self {
+        let choices = Choices {
+            keys: 1,
+            shards: (SHARDS, false),
+            source: NoiseSource::System,
+            draw_ahead: true,
+            checkpoint_interval: CHECKPOINT_INTERVAL,
+            first_epoch: 1,
+            states: Arc::default(),
+            entities: None,
+            standings: Arc::default(),
+        };
+        Self { mechanism, columns, choices }
+    }
+
+    /// Number of keys, which are numbered from 0; 1 by default.
+    pub fn keys(mut self, keys: u32) -> Self {
+        self.choices.keys = keys;
+        self
+    }
+
+    /// Cuts coordinates into at most this many shards, 64 by default. The number is fixed for as long as a release goes on.
+    pub fn shards_at_most(mut self, number: u32) -> Self {
+        self.choices.shards = (number, false);
+        self
+    }
+
+    /// Cuts coordinates as [`Shards::at_least`] does, so that a shard stays in a processor's cache.
+    pub fn shards_at_least(mut self, number: u32) -> Self {
+        self.choices.shards = (number, true);
+        self
+    }
+
+    /// Where noise comes from: the operating system by default. A seeded source is for tests and simulations.
+    pub fn noise(mut self, source: NoiseSource) -> Self {
+        self.choices.source = source;
+        self
+    }
+
+    /// Draws the noise of a shard when its turn comes, just before its sums are looked at, in place of while sums are waited for. Where
+    /// nothing is waited for, as in a training loop, it is still in the processor's cache then.
+    pub fn draw_late(mut self) -> Self {
+        self.choices.draw_ahead = false;
+        self
+    }
+
+    /// Saves the states of encoders after every epoch that is a multiple of this, at least 1; 64 by default.
+    pub fn checkpoint_interval(mut self, epochs: u64) -> Self {
+        self.choices.checkpoint_interval = epochs.max(1);
+        self
+    }
+
+    /// Goes on where an earlier run stopped: the epoch after the last one committed, and the encoders' states after that.
+    pub fn resume(mut self, first_epoch: u64, states: impl Into<Arc<States>>) -> Self {
+        (self.choices.first_epoch, self.choices.states) = (first_epoch, states.into());
+        self
+    }
+
+    /// Protects entities, which take part as often as these limits say: records have to pass [`Bound`](crate::Bound).
+    pub fn entities(mut self, limits: EntityLimits) -> Self {
+        self.choices.entities = Some(limits);
+        self
+    }
+
+    /// How entities stand after the epochs released before a restart.
+    pub fn standings(mut self, standings: impl Into<Arc<Vec<(Entity, Standing)>>>) -> Self {
+        self.choices.standings = standings.into();
+        self
+    }
+
+    /// The measurement, with the clipper that the mechanism's sensitivity is for.
+    ///
+    /// # Errors
+    /// [`MeasurementError`] says what does not fit.
+    pub fn build(self) -> Result<Measurement, MeasurementError> {
+        let Self { mechanism, columns, choices } = self;
+        if choices.first_epoch == 0 {
+            return Err(MeasurementError::FirstEpoch);
+        }
+        let moments = mechanism.moments();
+        let clip_norm = moments.parameters().clip_norm;
+        let clipper = match &columns {
+            Some(bounds) => Clipper::new(bounds, clip_norm)?,
+            None => Clipper::unscaled(mechanism.layout().dimension, clip_norm)?,
+        };
+        let clipper = moments.clipper(clipper)?;
+        if let Some(limits) = choices.entities {
+            let participations = mechanism.participations();
+            let limit = limits.most_participations(mechanism.horizon());
+            if limit > participations as u64 {
+                return Err(MeasurementError::Participations { limit, participations });
+            }
+        }
+        let (keys, layout) = (choices.keys, mechanism.layout());
+        let shards = match choices.shards {
+            (least, true) => Shards::at_least(keys, layout, least),
+            (most, false) => Shards::new(keys, layout, most),
+        };
+        let columns = columns.unwrap_or_default();
+        let id = MeasurementId::of((
+            columns.iter().map(|(lower, upper)| [lower.to_bits(), upper.to_bits()]).collect::<Vec<_>>(),
+            (keys, shards.number(), choices.source.is_private(), choices.first_epoch),
+            format!("{:?}", (moments.parameters(), choices.entities, mechanism.horizon())),
+            (moments.sensitivity().to_bits(), mechanism.is_correlated()),
+            // The header of a saved encoder has the fingerprint of its strategy.
+            [mechanism.strategies().first(), mechanism.strategies().second()].map(|c| c.encoder(1).save()),
+        ));
+        let clipper = Arc::new(clipper);
+        Ok(Measurement(Arc::new(Parts { id, mechanism, clipper, columns, shards, choices })))
+    }
+}
+
+/// What [`Commit`](crate::Commit) needs to know of what it commits: made of the value that the releases were made with.
+#[derive(Clone, Copy)]
+pub struct CommitPlan {
+    pub(crate) id: MeasurementId,
+    pub(crate) shards: u32,
+    pub(crate) first_epoch: u64,
+}
+
+impl From<&Measurement> for CommitPlan {
+    fn from(measurement: &Measurement) -> Self {
+        let (shards, first_epoch) = (measurement.shards().number(), measurement.first_epoch());
+        Self { id: measurement.id(), shards, first_epoch }
+    }
+}
+
+impl From<&Windows> for CommitPlan {
+    fn from(windows: &Windows) -> Self {
+        Self { id: windows.id(), shards: windows.keys, first_epoch: windows.first_epoch }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

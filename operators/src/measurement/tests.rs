@@ -1,0 +1,225 @@
+//! What is made under one measurement is a fault under another, wherever it comes.
+
+use super::*;
+use crate::{
+    Accumulate, Bound, BoundedRecords, Clip, Commit, CommitLog, EpochCommit, Epochs, Fault, Records, Release,
+    Several,
+};
+use hushflow_mechanism::mechanism::{Method, MomentParameters};
+use hushflow_mechanism::moments::SecondMoment;
+use hushflow_mechanism::participation::Participation;
+use hushflow_mechanism::sensitivity::Neighbours;
+use hushflow_mechanism::strategy::{StrategyName, build};
+use hushflow_mechanism::workload::Workload;
+use std::error::Error;
+use std::sync::Mutex;
+use timely::dataflow::operators::Inspect;
+use timely::dataflow::operators::vec::ToStream;
+
+const LAYOUT: Layout = Layout { dimension: 1, second: SecondMoment::Full };
+const HORIZON: u64 = 16;
+
+fn mechanism(parameters: MomentParameters, participation: Participation) -> MatrixMechanism {
+    let strategy = build(StrategyName::Identity, &Workload::Prefix, Some(HORIZON)).unwrap();
+    MatrixMechanism::with_participation(parameters, strategy.into(), participation, HORIZON).unwrap()
+}
+
+fn parameters(method: Method, layout: Layout, neighbours: Neighbours, clip_norm: f64) -> MomentParameters {
+    MomentParameters {
+        method,
+        layout,
+        neighbours,
+        clip_norm,
+        noise_multiplier: 4.0,
+        second_moment_weight: None,
+        count_weight: None,
+    }
+}
+
+/// Of vectors with ζ = 2²⁰, which makes the grid the integers.
+pub(crate) fn vectors(method: Method, layout: Layout, neighbours: Neighbours) -> MeasurementBuilder {
+    let parameters = parameters(method, layout, neighbours, 1048576.0);
+    Measurement::of_vectors(mechanism(parameters, Participation::Single))
+}
+
+/// Of entities.
+pub(crate) fn entities(limits: EntityLimits, bounds: [(f64, f64); 1]) -> MeasurementBuilder {
+    let parameters = parameters(Method::Jme, LAYOUT, Neighbours::ReplaceOne, 1.0);
+    let most = format!("{HORIZON}x1").parse().unwrap();
+    Measurement::of_columns(mechanism(parameters, most), bounds).entities(limits)
+}
+
+/// Of columns.
+fn columns(clip_norm: f64) -> MeasurementBuilder {
+    let parameters = parameters(Method::Jme, LAYOUT, Neighbours::ReplaceOne, clip_norm);
+    Measurement::of_columns(mechanism(parameters, Participation::Single), [(-1.0, 1.0)]).keys(9)
+}
+
+/// One that is like `columns(1.0)`, and others.
+fn measurements() -> (Measurement, Vec<Measurement>) {
+    let one = || columns(1.0);
+    let parameters = parameters(Method::Jme, LAYOUT, Neighbours::ReplaceOneInPlace, 1.0);
+    let others = vec![
+        one().shards_at_most(7),
+        one().shards_at_least(3),
+        one().keys(8),
+        one().noise(NoiseSource::Seeded(1)),
+        one().resume(2, States::new()),
+        columns(2.0),
+        Measurement::of_columns(one().mechanism, [(-1.0, 1.5)]).keys(9),
+        Measurement::of_vectors(one().mechanism).keys(9),
+        Measurement::of_columns(mechanism(parameters, Participation::Single), [(-1.0, 1.0)]).keys(9),
+        one().entities(EntityLimits::LEAST),
+    ];
+    (one().build().unwrap(), others.into_iter().map(|builder| builder.build().unwrap()).collect())
+}
+
+#[derive(Clone, Default)]
+struct Seen(Arc<Mutex<Vec<u64>>>);
+
+impl CommitLog<u64> for Seen {
+    fn commit(&mut self, epochs: &[EpochCommit<u64>]) -> Result<(), Box<dyn Error>> {
+        self.0.lock().unwrap().extend(epochs.iter().map(|epoch| epoch.epoch));
+        Ok(())
+    }
+}
+
+/// The epochs that are committed, and the fault, with a measurement for each operator.
+fn outcome(operators: [&Measurement; 4], ends: Vec<u64>) -> (Vec<u64>, Option<String>) {
+    let operators = operators.map(Measurement::clone);
+    let (fault, log) = (Fault::new(), Seen::default());
+    let (raised, seen) = (fault.clone(), log.clone());
+    timely::execute_directly(move |worker| {
+        worker.dataflow::<u64, _, _>(|scope| {
+            let [clip, accumulate, release, commit] = &operators;
+            let batch = Records {
+                keys: vec![0, 8],
+                epochs: vec![1, 2],
+                values: vec![0.5, 0.25],
+                entities: vec![Entity(1), Entity(2)],
+                places: vec![0, 1],
+            };
+            let records = vec![batch].to_stream(scope).container::<Vec<_>>().epochs();
+            let clipped = match clip.bound_setup() {
+                None => records.clip(clip, fault.clone()),
+                Some(_) => records.bound(clip, fault.clone()).records.clip(clip, fault.clone()),
+            };
+            clipped
+                .accumulate(accumulate, fault.clone())
+                .release(ends.to_stream(scope), release, fault.clone())
+                .commit(Vec::new().to_stream(scope), commit, Some(Box::new(log)), fault.clone());
+        });
+        (0..50).for_each(|_| {
+            worker.step();
+        });
+        worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
+    });
+    (seen.0.lock().unwrap().clone(), raised.reason().map(String::from))
+}
+
+#[test]
+fn operators_of_one_measurement_work_together() {
+    let (one, others) = measurements();
+    assert_eq!(outcome([&one; 4], vec![3]), (vec![1, 2, 3], None));
+    // Made anew, as another process does, and drawn or saved at other times.
+    let again = columns(1.0).draw_late().checkpoint_interval(2).build().unwrap();
+    assert_eq!(outcome([&one, &again, &one, &again], vec![2]), (vec![1, 2], None));
+    // One begins with a later epoch, and lacks the states of its shards.
+    let whole = |other: &&Measurement| other.shards().coordinates() == 27 && other.first_epoch() == 1;
+    for other in others.iter().filter(whole) {
+        assert_eq!(outcome([other; 4], vec![3]), ((1..=3).collect(), None));
+    }
+}
+
+#[test]
+fn what_another_measurement_made_is_a_fault_and_commits_nothing() {
+    let (one, others) = measurements();
+    for other in &others {
+        for operators in [[other, &one, &one, &one], [&one, &one, other, other], [&one, &one, &one, other]] {
+            let (committed, fault) = outcome(operators, vec![3]);
+            assert_eq!(committed, []);
+            assert!(fault.unwrap().contains("under another measurement"));
+        }
+    }
+}
+
+#[test]
+fn a_source_that_closes_without_a_word_is_a_fault() {
+    let (one, _) = measurements();
+    let (committed, fault) = outcome([&one; 4], Vec::new());
+    assert_eq!(committed, []);
+    assert!(fault.unwrap().contains("nothing came through `ends`"));
+    assert_eq!(outcome([&one; 4], vec![0]), (vec![], None), "an end before the first epoch is one");
+}
+
+#[test]
+fn records_of_entities_must_be_bounded_under_the_same_limits() {
+    let reason = |clip: Measurement, bound: Option<Measurement>| {
+        let fault = Fault::new();
+        let raised = fault.clone();
+        timely::execute_directly(move |worker| {
+            worker.dataflow::<u64, _, _>(|scope| {
+                let batch = Records {
+                    keys: vec![0],
+                    epochs: vec![1],
+                    values: vec![0.5],
+                    entities: vec![Entity(1)],
+                    places: vec![0],
+                };
+                let records = vec![batch].to_stream(scope).container::<Vec<_>>().epochs();
+                let clipped = match bound {
+                    None => records.clip(&clip, fault),
+                    Some(bound) => {
+                        let bounded = records.bound(&bound, fault.clone()).records;
+                        bounded.inspect(|_: &BoundedRecords| {}).clip(&clip, fault)
+                    }
+                };
+                clipped.inspect(|_| {});
+            });
+            (0..50).for_each(|_| {
+                worker.step();
+            });
+            worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
+        });
+        raised.reason().map(String::from)
+    };
+    let of = |limits| entities(limits, [(-1.0, 1.0)]).build().unwrap();
+    let twice = EntityLimits { participations: 2, ..EntityLimits::LEAST };
+    let averaged = EntityLimits { several: Several::Average, ..EntityLimits::LEAST };
+    assert_eq!(reason(of(twice), Some(of(twice))), None);
+    assert!(reason(of(twice), None).unwrap().contains("not bounded"));
+    for limits in [EntityLimits::LEAST, averaged] {
+        assert!(reason(of(twice), Some(of(limits))).unwrap().contains("under another measurement"));
+    }
+    let (single, _) = measurements();
+    assert!(reason(single.clone(), Some(single)).unwrap().contains("protects no entities"));
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let limits = EntityLimits { participations: 3, ..EntityLimits::LEAST };
+    let refused = |builder: MeasurementBuilder| builder.build().err().unwrap();
+    let error = MeasurementError::Participations { limit: 3, participations: 1 };
+    assert_eq!(refused(columns(1.0).entities(limits)), error);
+    assert_eq!(refused(columns(1.0).resume(0, States::new())), MeasurementError::FirstEpoch);
+    let two = Measurement::of_columns(columns(1.0).mechanism, [(0.0, 1.0), (0.0, 1.0)]);
+    assert!(matches!(refused(two), MeasurementError::Mechanism(_)));
+    let none = Measurement::of_columns(columns(1.0).mechanism, [(1.0, 0.0)]);
+    assert!(matches!(refused(none), MeasurementError::Clip(_)));
+}
+
+/// What a mechanism needs of its clipper can't be forgotten.
+#[test]
+fn the_clipper_is_that_of_the_mechanism() {
+    let layout = Layout { dimension: 2, second: SecondMoment::Full };
+    for neighbours in [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace] {
+        for method in [Method::Jme, Method::JointClip] {
+            let measurement = vectors(method, layout, neighbours).build().unwrap();
+            let mut rows = hushflow_mechanism::moments::QuantisedRows::new(2);
+            measurement.clipper().quantise_all(&[1.0, 2.0, f64::NAN, 0.0], &mut rows).unwrap();
+            let counted = if neighbours.counts_are_public() { 2 } else { 1 };
+            assert_eq!(rows.len(), counted);
+            assert_eq!(rows.width(), if method == Method::JointClip { 4 } else { 2 });
+        }
+    }
+}
