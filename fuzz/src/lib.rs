@@ -27,6 +27,7 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("journal", journal::run),
     ("ledger", ledger::run),
     ("ndjson", |input| rows::run("ndjson", input)),
+    ("parquet", |input| rows::run("parquet", input)),
     ("pipeline", pipeline::run),
     ("state", state::run),
     ("strategy", strategy::run),

@@ -68,6 +68,7 @@ pub(crate) use control::{Backoff, GLANCE};
 pub use error::{Defect, SourceError};
 pub(crate) use follow::Followed;
 pub(crate) use intake::Intake;
+pub use parquet::file_being_decoded;
 pub use reader::SourceReader;
 pub(crate) use socket::{Connections, connect, keep_alive};
 

@@ -5,9 +5,18 @@
 //! are refused. Times without a zone are taken as UTC, as they are in CSV.
 //!
 //! A file is private data: what is wrong with one is told without a word of it.
+//!
+//! The decoder panics on some damaged files. What it relies on is checked before (`pages`), and for the rest every thread says
+//! which file it decodes, so that a panic there is told as what it is: a damaged file.
 
+#[cfg(test)]
+mod damage;
+mod packed;
 mod pages;
+#[cfg(test)]
+mod tests;
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,14 +32,41 @@ use super::error::{Defect, SourceError};
 use super::files::io_error;
 use super::row::{Field, Outcome, RECORD_LIMIT, Row, Rows};
 use crate::spelling::misspelt;
-use pages::Checked;
+use pages::{Checked, is_within};
 
 /// Rows that are decoded at once.
 const BATCH: usize = 1024;
 
+thread_local! {
+    static DECODED: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
+}
+
+/// The file that this thread is decoding, whose fault a panic is.
+pub fn file_being_decoded() -> Option<PathBuf> {
+    DECODED.try_with(|path| path.try_borrow().ok()?.clone()).ok().flatten()
+}
+
+/// A file is being decoded for as long as this lives.
+struct Decoding;
+
+impl Decoding {
+    fn begin(path: &Path) -> Self {
+        DECODED.set(Some(path.into()));
+        Decoding
+    }
+}
+
+impl Drop for Decoding {
+    fn drop(&mut self) {
+        DECODED.set(None);
+    }
+}
+
 /// The rows of a file.
 pub(super) struct ParquetRows {
     path: PathBuf,
+    /// Bytes of the file.
+    length: u64,
     file: SerializedFileReader<File>,
     /// The number and the meaning of every wanted column.
     wanted: Vec<(usize, Meaning)>,
@@ -105,15 +141,19 @@ impl ParquetRows {
         let file = File::open(path).map_err(|source| io_error(path, source))?;
         let refused = |problem| SourceError::Parquet { path: path.into(), problem };
         let damaged = |_| refused("it is no Parquet file, or was not written to its end".into());
+        let length = file.metadata().map_err(|source| io_error(path, source))?.len();
+        let decoding = Decoding::begin(path);
         let file = SerializedFileReader::new(file).map_err(damaged)?;
         let groups = file.num_row_groups();
         let at = usize::try_from(group).ok().filter(|&group| group <= groups);
         let at = at.ok_or_else(|| {
             refused(format!("it has {groups} row groups but was read up to number {group}"))
         })?;
+        drop(decoding);
         let wanted = wanted.iter().map(|name| find(&file, path, name)).collect::<Result<_, _>>()?;
         let mut rows = ParquetRows {
             path: path.into(),
+            length,
             file,
             wanted,
             group: at,
@@ -162,9 +202,13 @@ impl ParquetRows {
                 self.refused(format!("row group {group} has {length} rows but was read up to row {passed}"))
             );
         }
+        let _decoding = Decoding::begin(&self.path);
         let group = self.file.get_row_group(self.group).map_err(|_| self.damaged(0))?;
         let mut columns = Vec::new();
         for (slot, &(number, meaning)) in self.wanted.iter().enumerate() {
+            if !is_within(group.metadata().column(number), self.length) {
+                return Err(self.damaged(slot));
+            }
             let codec = group.metadata().column(number).compression();
             if !is_unpacked(codec) {
                 let problem =
@@ -184,6 +228,7 @@ impl ParquetRows {
         let left = self.length(self.group)? - self.given;
         let expected = usize::try_from(left).unwrap_or(usize::MAX).min(BATCH);
         let mut columns = std::mem::take(&mut self.columns);
+        let _decoding = Decoding::begin(&self.path);
         for (slot, column) in columns.iter_mut().enumerate() {
             if !matches!(column.decode(), Ok(rows) if rows == expected) {
                 return Err(self.damaged(slot));
@@ -435,6 +480,3 @@ fn meaning(column: &ColumnDescriptor) -> Result<Meaning, &'static str> {
         _ => Ok(logical.unwrap_or(Meaning::Number)),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -8,6 +8,8 @@ use std::time::Duration;
 use crate::harness::{Lab, Random, Stream, expected_sums, finish, run, sums, wait};
 use hushflow::pipeline::time::parse_time;
 use parquet::data_type::{ByteArrayType, DataType, DoubleType, Int64Type};
+use parquet::file::properties::{WriterProperties, WriterVersion};
+use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
@@ -28,9 +30,13 @@ fn put<T: DataType>(group: &mut SerializedRowGroupWriter<'_, File>, values: &[T:
 
 /// Writes rows of CSV as a file with groups of so many rows.
 fn write(path: &Path, rows: &[Vec<&str>], group: usize) {
+    write_with(WriterProperties::default(), path, rows, group);
+}
+
+fn write_with(properties: WriterProperties, path: &Path, rows: &[Vec<&str>], group: usize) {
     let schema = Arc::new(parse_message_type(SCHEMA).expect("a schema"));
     let file = File::create(path).expect("a file");
-    let mut writer = SerializedFileWriter::new(file, schema, Arc::default()).expect("a writer");
+    let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties)).expect("a writer");
     for rows in rows.chunks(group) {
         let mut group = writer.next_row_group().expect("a row group");
         for column in 0..2 {
@@ -73,4 +79,28 @@ fn killed_runs_over_parquet_count_every_row_once() {
     finish(&mut run(&other, &state, 1)).failed(1, &[]);
     lab.write("a.parquet", "no longer");
     finish(&mut run(&pipeline, &lab.path("new"), 1)).failed(1, &["a.parquet", "no Parquet file"]);
+}
+
+/// Where the library for Parquet panics, the file is named, and not a fault of the program.
+#[test]
+fn a_file_that_its_decoder_cannot_bear_is_an_error_that_names_it() {
+    let lab = Lab::new();
+    let text = STREAM.csv();
+    let rows: Vec<Vec<&str>> = text.lines().skip(1).take(100).map(|line| line.split(',').collect()).collect();
+    let properties = WriterProperties::builder().set_dictionary_enabled(false);
+    let properties = properties.set_writer_version(WriterVersion::PARQUET_2_0).build();
+    write_with(properties, &lab.path("a.parquet"), &rows, 100);
+    let mut bytes = std::fs::read(lab.path("a.parquet")).expect("a file");
+    // The two lengths of levels in the header of a page of `a`, 0 and 0, become the greatest: their sum is too great.
+    let reader =
+        SerializedFileReader::new(File::open(lab.path("a.parquet")).expect("a file")).expect("a file");
+    let page = reader.metadata().row_group(0).column(3).data_page_offset() as usize;
+    let lengths = bytes[page..].windows(4).position(|bytes| bytes == [0x15, 0, 0x15, 0]);
+    let lengths = page + lengths.expect("lengths of levels");
+    let greatest = [0x15, 0xfe, 0xff, 0xff, 0xff, 0x0f];
+    bytes.splice(lengths..lengths + 4, [greatest, greatest].concat());
+    lab.write("a.parquet", bytes);
+    let list = STREAM.pipeline("a.parquet", "").replace("'csv'", "'parquet'");
+    let parts = ["a.parquet", "can't be decoded", "damaged", "write it anew"];
+    finish(&mut run(&lab.write("pipeline.toml", list), &lab.path("state"), 1)).failed(1, &parts);
 }

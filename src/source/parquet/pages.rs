@@ -1,39 +1,177 @@
-//! Pages of a column in an order that can be decoded: a damaged file is an error before the decoder relies on it.
+//! Pages of a column as they can be decoded: a damaged one is an error before the decoder relies on it.
+//!
+//! The decoder believes what a page says of itself, and panics where that is wrong. So levels are counted here, values must be
+//! there for all of them, and values that are packed in one of the rarer ways are unpacked here: they come to the decoder plain.
 
 use parquet::basic::{Encoding, Type};
 use parquet::column::page::{Page, PageMetadata, PageReader};
 use parquet::errors::{ParquetError, Result};
+use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::schema::types::ColumnDescriptor;
 
-/// Pages as they come, up to one that refers to a dictionary that has not come, or that has a text that goes beyond it.
+use super::packed::{defined, deltas};
+
+/// The most bytes of a page's unpacked values: texts that share their beginnings may be packed a thousandfold.
+const PLAIN_LIMIT: usize = 1 << 28;
+
+/// Whether a column chunk is in a file of so many bytes.
+pub(super) fn is_within(column: &ColumnChunkMetaData, length: u64) -> bool {
+    let begin = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
+    let end = begin.checked_add(column.compressed_size());
+    let known =
+        [begin, column.data_page_offset(), column.compressed_size()].iter().all(|&number| number >= 0);
+    known && end.is_some_and(|end| end as u64 <= length)
+}
+
+/// Pages as they come, up to the first that is damaged.
 pub(super) struct Checked {
     pages: Box<dyn PageReader>,
+    physical: Type,
+    /// Bytes of a value; those of a text's length where values are texts, 0 where they are bits.
+    width: usize,
+    /// The level of a value that is there.
+    most: u16,
     has_dictionary: bool,
-    /// Texts, each after its length.
-    has_texts: bool,
-    /// Whether a value may be absent.
-    has_levels: bool,
 }
 
 impl Checked {
     pub(super) fn new(pages: Box<dyn PageReader>, column: &ColumnDescriptor) -> Self {
-        let has_texts = column.physical_type() == Type::BYTE_ARRAY;
-        Checked { pages, has_dictionary: false, has_texts, has_levels: column.max_def_level() > 0 }
+        let physical = column.physical_type();
+        let width = match physical {
+            Type::BOOLEAN => 0,
+            Type::INT32 | Type::FLOAT | Type::BYTE_ARRAY => 4,
+            Type::INT64 | Type::DOUBLE => 8,
+            Type::INT96 => 12,
+            Type::FIXED_LEN_BYTE_ARRAY => usize::try_from(column.type_length()).unwrap_or(0),
+        };
+        Checked { pages, physical, width, most: column.max_def_level().unsigned_abs(), has_dictionary: false }
     }
 
-    /// Where a page's texts begin, if it is one that has them as they are.
-    fn texts(&self, page: &Page) -> Option<usize> {
-        let plain = matches!(page.encoding(), Encoding::PLAIN) || matches!(page, Page::DictionaryPage { .. });
-        if !self.has_texts || !plain {
+    fn is_fixed(&self) -> bool {
+        self.physical == Type::FIXED_LEN_BYTE_ARRAY
+    }
+
+    /// Whether these bytes are as many plain values, or more.
+    fn hold(&self, values: &[u8], count: usize) -> bool {
+        match self.physical {
+            Type::BYTE_ARRAY => filled(values).is_some_and(|texts| texts >= count),
+            Type::BOOLEAN => values.len() >= count.div_ceil(8),
+            _ => count.checked_mul(self.width).is_some_and(|bytes| values.len() >= bytes),
+        }
+    }
+
+    fn check_dictionary(&mut self, page: &Page) -> Result<()> {
+        let plain = matches!(page.encoding(), Encoding::PLAIN | Encoding::PLAIN_DICTIONARY);
+        let has_width = self.width > 0;
+        if !plain || !has_width || !self.hold(page.buffer(), page.num_values() as usize) {
+            return Err(damaged("a dictionary has fewer values than it says"));
+        }
+        self.has_dictionary = true;
+        Ok(())
+    }
+
+    /// Where a data page's values begin, and how many there are.
+    fn values(&self, page: &Page) -> Option<(usize, usize)> {
+        let (buffer, count) = (page.buffer(), page.num_values() as usize);
+        match page {
+            Page::DataPage { def_level_encoding: Encoding::RLE, .. } if self.most > 0 => {
+                let start = length(buffer)?.checked_add(4)?;
+                Some((start, defined(buffer.get(4..start)?, self.most, count)?))
+            }
+            Page::DataPage { .. } if self.most > 0 => None,
+            Page::DataPageV2 { num_nulls, def_levels_byte_len, rep_levels_byte_len, .. } => {
+                let begin = *rep_levels_byte_len as usize;
+                let start = begin.checked_add(*def_levels_byte_len as usize)?;
+                let levels = buffer.get(begin..start)?;
+                let there = if self.most > 0 { defined(levels, self.most, count)? } else { count };
+                (count.checked_sub(*num_nulls as usize) == Some(there)).then_some((start, there))
+            }
+            _ => Some((0, count)),
+        }
+    }
+
+    /// The values of a page as they are plainly, if they are packed in a way that is unpacked here.
+    fn unpacked(&self, encoding: Encoding, values: &[u8], count: usize) -> Option<Vec<u8>> {
+        if count > PLAIN_LIMIT / 8 {
             return None;
         }
-        match page {
-            Page::DataPage { buf, .. } if self.has_levels => Some(4 + length(buf)?),
-            Page::DataPageV2 { def_levels_byte_len, rep_levels_byte_len, .. } => {
-                Some(*def_levels_byte_len as usize + *rep_levels_byte_len as usize)
+        match encoding {
+            Encoding::DELTA_BINARY_PACKED => {
+                let numbers = deltas(&mut { values }, count)?;
+                Some(
+                    numbers
+                        .iter()
+                        .flat_map(|number| number.to_le_bytes().into_iter().take(self.width))
+                        .collect(),
+                )
             }
-            _ => Some(0),
+            Encoding::BYTE_STREAM_SPLIT => {
+                let stride = values.len().checked_div(self.width)?;
+                let byte = |at: usize| values[at % self.width * stride + at / self.width];
+                (stride * self.width == values.len()).then(|| (0..values.len()).map(byte).collect())
+            }
+            Encoding::DELTA_LENGTH_BYTE_ARRAY => self.texts(values, &vec![0; count]),
+            Encoding::DELTA_BYTE_ARRAY => {
+                let mut rest = values;
+                let shared = deltas(&mut rest, count)?;
+                self.texts(rest, &shared)
+            }
+            _ => None,
         }
+    }
+
+    /// Texts of which each begins with so many bytes of the one before it, and goes on with bytes whose lengths come first.
+    fn texts(&self, mut values: &[u8], shared: &[i64]) -> Option<Vec<u8>> {
+        let lengths = deltas(&mut values, shared.len())?;
+        let (mut plain, mut before) = (Vec::new(), 0..0);
+        for (&shared, &length) in shared.iter().zip(&lengths) {
+            let (shared, length) = (usize::try_from(shared).ok()?, usize::try_from(length).ok()?);
+            let (own, rest) = values.split_at_checked(length)?;
+            values = rest;
+            let whole = u32::try_from(shared.checked_add(length)?).ok()?;
+            if shared > before.len() || plain.len().checked_add(whole as usize)? > PLAIN_LIMIT {
+                return None;
+            }
+            if !self.is_fixed() {
+                plain.extend_from_slice(&whole.to_le_bytes());
+            } else if whole as usize != self.width {
+                return None;
+            }
+            let begin = plain.len();
+            plain.extend_from_within(before.start..before.start + shared);
+            plain.extend_from_slice(own);
+            before = begin..plain.len();
+        }
+        Some(plain)
+    }
+
+    fn checked(&self, page: Page) -> Result<Page> {
+        let (start, count) =
+            self.values(&page).ok_or_else(|| damaged("levels are not what the page says"))?;
+        let values = page.buffer().get(start..).ok_or_else(|| damaged("levels go beyond their page"))?;
+        let (is_bits, is_text) = (self.physical == Type::BOOLEAN, self.physical == Type::BYTE_ARRAY);
+        let is_whole = matches!(self.physical, Type::INT32 | Type::INT64);
+        let encoding = page.encoding();
+        let fits = match encoding {
+            // A decoder of anything else wants a beginning even of nothing.
+            _ if count == 0 => return Ok(plain(page, start, Vec::new())),
+            Encoding::PLAIN => self.hold(values, count),
+            Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY => {
+                self.has_dictionary && !values.is_empty()
+            }
+            Encoding::RLE => is_bits,
+            Encoding::DELTA_BINARY_PACKED if !is_whole => false,
+            Encoding::DELTA_LENGTH_BYTE_ARRAY if !is_text => false,
+            Encoding::DELTA_BYTE_ARRAY if !is_text && !self.is_fixed() => false,
+            Encoding::BYTE_STREAM_SPLIT if is_bits || is_text => false,
+            _ => {
+                let unpacked = self.unpacked(encoding, values, count);
+                let unpacked = unpacked.filter(|unpacked| self.hold(unpacked, count));
+                let unpacked = unpacked.ok_or_else(|| damaged("values are not packed as the page says"))?;
+                return Ok(plain(page, start, unpacked));
+            }
+        };
+        if fits { Ok(page) } else { Err(damaged("a page has fewer values than it says")) }
     }
 }
 
@@ -56,43 +194,23 @@ fn damaged(what: &str) -> ParquetError {
     ParquetError::General(what.into())
 }
 
-/// The same page with so many empty texts behind its own: as many as levels may promise beyond those that are there.
-fn padded(mut page: Page, texts: usize) -> Page {
-    if let Page::DataPage { buf, .. } | Page::DataPageV2 { buf, .. } = &mut page {
-        let mut bytes = buf.to_vec();
-        bytes.resize(bytes.len() + 4 * texts, 0);
-        *buf = bytes.into();
+/// The same page with plain values in the place of those that begin at `start`.
+fn plain(mut page: Page, start: usize, values: Vec<u8>) -> Page {
+    if let Page::DataPage { buf, encoding, .. } | Page::DataPageV2 { buf, encoding, .. } = &mut page {
+        let bytes = [&buf[..start], &values].concat();
+        (*buf, *encoding) = (bytes.into(), Encoding::PLAIN);
     }
     page
 }
 
 impl PageReader for Checked {
     fn get_next_page(&mut self) -> Result<Option<Page>> {
-        let page = self.pages.get_next_page()?;
-        let refers =
-            |page: &Page| matches!(page.encoding(), Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY);
-        match &page {
-            Some(Page::DictionaryPage { .. }) => self.has_dictionary = true,
-            Some(page) if refers(page) && !self.has_dictionary => {
-                return Err(damaged("a page refers to a dictionary that is not there"));
-            }
-            Some(Page::DataPage { def_level_encoding, .. })
-                if self.has_levels && *def_level_encoding != Encoding::RLE =>
-            {
-                return Err(damaged("levels are written in a way that nobody has used for long, or damaged"));
-            }
-            _ => {}
+        let Some(page) = self.pages.get_next_page()? else { return Ok(None) };
+        if matches!(page, Page::DictionaryPage { .. }) {
+            self.check_dictionary(&page)?;
+            return Ok(Some(page));
         }
-        let Some(page) = page else { return Ok(None) };
-        let Some(start) = self.texts(&page) else { return Ok(Some(page)) };
-        let texts = page.buffer().get(start..).and_then(filled);
-        let texts = texts.ok_or_else(|| damaged("a text goes beyond the page that it is in"))?;
-        let promised = page.num_values() as usize;
-        match &page {
-            _ if texts >= promised => Ok(Some(page)),
-            Page::DictionaryPage { .. } => Err(damaged("a dictionary has fewer texts than it says")),
-            _ => Ok(Some(padded(page, promised - texts))),
-        }
+        self.checked(page).map(Some)
     }
 
     fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {

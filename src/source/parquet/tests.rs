@@ -46,7 +46,7 @@ fn all<T>(value: impl Fn(usize) -> T) -> (Vec<T>, Option<Vec<i16>>) {
     ((0..ROWS).map(value).collect(), None)
 }
 
-fn put<T: DataType>(
+pub(super) fn put<T: DataType>(
     group: &mut parquet::file::writer::SerializedRowGroupWriter<'_, Vec<u8>>,
     (values, levels): (Vec<T::T>, Option<Vec<i16>>),
 ) {
@@ -88,14 +88,14 @@ fn file(codec: Compression) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-fn written(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
+pub(super) fn written(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rows.parquet");
     std::fs::write(&path, bytes).unwrap();
     (directory, path)
 }
 
-fn wanted(names: &[&str]) -> Vec<String> {
+pub(super) fn wanted(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| String::from(*name)).collect()
 }
 
