@@ -7,7 +7,7 @@ use std::io::{Write, stderr};
 use std::panic::PanicHookInfo;
 use std::sync::Arc;
 
-use hushflow::runtime::is_lost_peer;
+use hushflow::runtime::{is_lost_peer, is_missing_worker};
 use hushflow::source::file_being_decoded;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use signal_hook::consts::SIGXFSZ;
@@ -79,11 +79,7 @@ fn refusal(panic: &PanicHookInfo<'_>) -> Option<&'static str> {
     let text = panic.payload().downcast_ref::<String>().map(String::as_str);
     let text = text.or(panic.payload().downcast_ref::<&str>().copied())?;
     let says = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
-    // A worker whose sibling was never started has nobody to hear from.
-    let engine = panic.location().is_some_and(|place| place.file().contains("timely_communication"));
-    if says(&["failed to spawn thread", "ThreadPoolBuildError"])
-        || engine && says(&["RecvError", "send buzzer", "recv buzzer"])
-    {
+    if says(&["failed to spawn thread", "ThreadPoolBuildError"]) || is_missing_worker(panic) {
         return Some(NO_THREAD);
     }
     says(&["failed to generate random data", "getrandom"]).then_some(NO_ENTROPY)

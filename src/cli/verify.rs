@@ -7,10 +7,10 @@ use clap::Args;
 use hushflow::estimates::WindowPublication;
 use hushflow::ledger::{Charge, LedgerError, standing};
 use hushflow::publication::{Publication, PublicationError};
-use hushflow::runtime::journaled;
+use hushflow::runtime::{followed, journaled};
 use hushflow::state::{
-    Enrolment, PublicReader, Settings, StateError, is_public_alone, verify_ingest, verify_ingest_from,
-    verify_public, verify_with,
+    Enrolment, PublicReader, Settings, StateError, is_public_alone, verify_followed, verify_ingest,
+    verify_ingest_from, verify_public, verify_with,
 };
 use serde_json::json;
 
@@ -21,8 +21,8 @@ use super::CliError;
 #[command(after_help = "\
 Checked are: every checksum; that epochs and generations follow each other, and every release the chain before it; that
 the public log shows just what was committed; that the logs agree on their parameters; that the noise in use gives the
-guarantee that they state; that an ingest journal holds what comes next; and that the ledger has an entry of that very
-guarantee for this directory.
+guarantee that they state; that an ingest journal and the lists of followed files hold what comes next; and that the
+ledger has an entry of that very guarantee for this directory.
 Nothing is changed, no sum is shown, and a run may be at work meanwhile. Of a public log alone its own checksums, order, chain
 and noise are checked.")]
 pub(crate) struct VerifyArguments {
@@ -56,7 +56,8 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
     let entered = entered(arguments, report.committed);
     let goes_on = journaled(&report.positions).map(|place| verify_ingest_from(path, place, &ingest));
     let gap = goes_on.and_then(Result::err);
-    let problem = report.problem.as_ref().or(ingest.problem.as_ref()).or(gap.as_ref());
+    let lists = verify_followed(path, &followed(&report.positions)).err();
+    let problem = report.problem.as_ref().or(ingest.problem.as_ref()).or(gap.as_ref()).or(lists.as_ref());
     let problem = problem.map(StateError::to_string);
     let problem =
         problem.or_else(|| promise.as_ref().err().cloned()).or_else(|| entered.as_ref().err().cloned());

@@ -138,6 +138,13 @@ pub fn is_lost_peer(panic: &PanicHookInfo<'_>) -> bool {
         .is_some_and(|text| text.starts_with("timely communication error"))
 }
 
+/// Whether this panic is the engine's way to say that another worker of this process was never started.
+pub fn is_missing_worker(panic: &PanicHookInfo<'_>) -> bool {
+    let engine = panic.location().is_some_and(|place| place.file().contains("timely_communication"));
+    let text = panic.payload().downcast_ref::<String>();
+    engine && text.is_some_and(|text| text.contains("buzzer") || text.contains("RecvError"))
+}
+
 /// Runs `work` on every worker of this process and gives what each gave.
 pub(super) fn execute<T: Send + 'static>(
     workers: usize,
@@ -148,7 +155,7 @@ pub(super) fn execute<T: Send + 'static>(
     let hooks = Hooks::default();
     let local = ProcessBuilder::new_typed_vector(workers, hooks.refill.clone(), hooks.spill.clone());
     let config = WorkerConfig::default();
-    let start = super::RunError::Start;
+    let start = |refused| super::RunError::Start(format!("no threads for the workers: {refused}"));
     let guards = match cluster {
         None => {
             let builders = local.into_iter().map(AllocatorBuilder::Process).collect();

@@ -127,13 +127,14 @@ impl Taking {
         control.begin();
         let mut acknowledging: Vec<_> = acknowledge
             .map(|acknowledge| telling(&ingest, move |records| (acknowledge.0)(records)))
+            .transpose()?
             .into_iter()
             .collect();
         let intake = match &source.input {
             Input::Socket(socket) => {
                 let connections = Connections::open(socket, control)?;
                 let peer = connections.peer();
-                acknowledging.push(telling(&ingest, move |records| peer.tell(records)));
+                acknowledging.push(telling(&ingest, move |records| peer.tell(records))?);
                 Intake::serve(connections, &ingest, (pipeline, source), control)
             }
             _ => {
@@ -160,9 +161,9 @@ impl Taking {
 }
 
 /// A thread that tells each number of records that are safe.
-fn telling(ingest: &Arc<Ingest>, tell: impl Fn(u64) + Send + 'static) -> JoinHandle<()> {
+fn telling(ingest: &Arc<Ingest>, tell: impl Fn(u64) + Send + 'static) -> io::Result<JoinHandle<()>> {
     let ingest = Arc::clone(ingest);
-    thread::spawn(move || {
+    thread::Builder::new().spawn(move || {
         let mut known = None;
         while let Some(records) = ingest.acknowledged(known) {
             tell(records);
@@ -228,9 +229,9 @@ impl Opening<'_> {
         let reader = match &source.input {
             Input::Followed(files) => {
                 let reached = recorded.map(|_| position.file);
-                let list = if self.pipeline.has_several_sources() { number + 1 } else { 0 };
-                let kept = (self.options.state.as_path(), list);
-                let files = Followed::kept(files, source.format, control, kept, reached)?;
+                let list = if self.pipeline.has_several_sources() { number as u64 + 1 } else { 0 };
+                let kept = self.store.followed(list, reached)?;
+                let files = Followed::kept(files, source.format, control, kept);
                 SourceReader::following(read, files, control, position, committed)?
             }
             _ => SourceReader::controlled(read, control, position, committed)?,

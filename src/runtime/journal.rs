@@ -169,6 +169,18 @@ pub fn journaled(positions: &[SourcePosition]) -> Option<IngestPlace> {
     Some(IngestPlace { session, offset })
 }
 
+/// Of each source whose position is in followed files, its number as its list has it, and the number of the file.
+pub fn followed(positions: &[SourcePosition]) -> Vec<(u64, u32)> {
+    let first = u64::from(positions.len() > 1);
+    let followed =
+        (first..).zip(positions).filter(|(_, position)| position.partition == Partition::Followed as u32);
+    let file = |position: &SourcePosition| {
+        let read = options().allow_trailing_bytes().deserialize::<Position>(&position.payload);
+        read.ok().map(|position| position.file)
+    };
+    followed.filter_map(|(source, position)| Some((source, file(position)?))).collect()
+}
+
 /// What is recorded of where a source goes on, beside so many others.
 fn recorded(resume: &Resume, partition: u32, sources: usize) -> Result<SourcePosition, bincode::Error> {
     let payload = match sources {

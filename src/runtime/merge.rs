@@ -297,7 +297,13 @@ impl Heard {
     fn of(reader: SourceReader, fault: Fault) -> Self {
         let (tells, told) = bounded(WAITING_EVENTS);
         // Never joined: it may wait for a source that says nothing more.
-        std::thread::spawn(move || tell(reader, &tells, &fault));
+        let started = std::thread::Builder::new().spawn({
+            let fault = fault.clone();
+            move || tell(reader, &tells, &fault)
+        });
+        if let Err(error) = started {
+            fault.raise(format_args!("no thread for a source: {error}"));
+        }
         Heard { told, last: Instant::now(), counters: Counters::default() }
     }
 

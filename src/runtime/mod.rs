@@ -63,9 +63,9 @@ use paying::open_store;
 use standings::Standings;
 use windows::WindowEstimates;
 
-pub use cluster::{Cluster, ClusterError, is_lost_peer};
+pub use cluster::{Cluster, ClusterError, is_lost_peer, is_missing_worker};
 pub use ingest::Acknowledge;
-pub use journal::journaled;
+pub use journal::{followed, journaled};
 pub use paying::shared_ledger;
 pub use windows::WindowOutput;
 
@@ -136,7 +136,7 @@ pub enum RunError {
     #[error("{0}")]
     Fault(String),
     /// The threads could not be started.
-    #[error("the workers could not be started: {0}")]
+    #[error("the run could not be started: {0}")]
     Start(String),
 }
 
@@ -257,6 +257,8 @@ struct Running<'a> {
 
 fn drive<C: Content>(pipeline: &Pipeline, options: &Options, content: C) -> Result<Summary, RunError> {
     let noise = noise(pipeline);
+    // Without entropy nothing can be released: better known before anything is written.
+    noise.generator(0, 0).map_err(|error| RunError::Start(error.to_string()))?;
     info!(pipeline = pipeline.name, workers = options.workers, private = noise.is_private(), "a run begins");
     let parameters = serde_json::to_vec(content.parameters()).map_err(PublicationError::from)?;
     let fault = Fault::new();
@@ -271,11 +273,13 @@ fn drive<C: Content>(pipeline: &Pipeline, options: &Options, content: C) -> Resu
     let committed = start.as_ref().map_or(0, |start| start.first_epoch - 1);
     let reading = readers.map(|mut readers| {
         let merge = Merge::new(pipeline, committed, &options.control);
-        std::thread::spawn(move || match readers.pop() {
+        std::thread::Builder::new().name("source".into()).spawn(move || match readers.pop() {
             Some(reader) if readers.is_empty() => dealer.deal(reader),
             last => merge.deal(readers.into_iter().chain(last).collect(), dealer),
         })
     });
+    let reading =
+        reading.transpose().map_err(|error| RunError::Start(format!("no thread for the source: {error}")))?;
     let generation = lead.as_ref().map_or(0, |lead| lead.journal.generation());
     let process = Process {
         content,

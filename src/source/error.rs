@@ -107,19 +107,6 @@ pub enum SourceError {
         /// The file.
         path: PathBuf,
     },
-    /// The list of followed files doesn't go with the place to resume from.
-    #[error(
-        "{}: the list of followed files has {found} names, but the last run had come to number {expected}: restore it",
-        path.display()
-    )]
-    ListShort {
-        /// The list.
-        path: PathBuf,
-        /// Names that it has.
-        found: usize,
-        /// The number of the file in which the last run was, from 1.
-        expected: usize,
-    },
     /// A server answers with something that can't be mended by trying again.
     #[error("{}: {problem}", path.display())]
     Server {

@@ -188,11 +188,27 @@ impl Read for Patient {
             let input = self.input.as_fd();
             match poll(&mut [PollFd::new(&input, PollFlags::IN)], Some(&patience)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                Ok(_) => return Ok(rustix::io::read(&self.input, buffer)?),
+                Ok(_) => {
+                    return Ok(rustix::io::retry_on_intr(|| rustix::io::read(&self.input, &mut *buffer))?);
+                }
                 Err(error) => return Err(error.into()),
             }
         }
         Ok(0)
+    }
+}
+
+/// Input that is read again where a signal has interrupted that.
+pub(super) struct Uninterrupted<R>(pub(super) R);
+
+impl<R: Read> Read for Uninterrupted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.0.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => return read,
+            }
+        }
     }
 }
 
@@ -204,7 +220,7 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn new(input: impl Read + Send + 'static, offset: u64) -> Self {
-        Stream { reader: BufReader::with_capacity(1 << 16, Box::new(input)), offset }
+        Stream { reader: BufReader::with_capacity(1 << 16, Box::new(Uninterrupted(input))), offset }
     }
 
     pub(super) fn open_file(path: &Path, offset: u64) -> Result<Stream, SourceError> {

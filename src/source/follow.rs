@@ -7,10 +7,12 @@
 //! Of the last file only whole records are given out: a half line waits for its rest.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::io::{self, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -18,14 +20,12 @@ use zeroize::Zeroizing;
 
 use super::control::{Control, GLANCE};
 use super::error::SourceError;
-use super::files::{Opened, Stream, io_error, open_at};
+use super::files::{Opened, Stream, Uninterrupted, io_error, open_at};
 use super::framing::Framing;
 use super::intake::CHUNK;
 use super::row::RECORD_LIMIT;
 use crate::pipeline::{self, Format};
-
-/// The list of files in a state directory; that of one of several sources has its number behind it, from 1.
-const LIST: &str = "followed";
+use crate::state::FollowedList;
 
 /// The files that are followed.
 pub(crate) struct Followed {
@@ -37,45 +37,24 @@ pub(crate) struct Followed {
 
 /// The names that have been found, in the order of their numbers.
 struct List {
-    names: Vec<String>,
+    names: Vec<OsString>,
     /// The same, to be looked up: a directory may hold many, and is looked at often.
-    known: HashSet<String>,
+    known: HashSet<OsString>,
     /// Where they are kept.
-    kept: Option<(PathBuf, File)>,
+    kept: Option<FollowedList>,
 }
 
 impl Followed {
-    /// Follows files whose numbers the state directory keeps, in the list of the source `number`; the last run had come to the file with the number `reached`.
-    ///
-    /// # Errors
-    /// Where the list can't be read or written, or is shorter than that.
+    /// Follows files whose numbers the state directory keeps, in this list, which holds these names.
     pub(crate) fn kept(
         files: &pipeline::Followed,
         format: Format,
         control: &Control,
-        (state, number): (&Path, usize),
-        reached: Option<u32>,
-    ) -> Result<Self, SourceError> {
-        let path = state.join(match number {
-            0 => LIST.into(),
-            number => format!("{LIST}-{number}"),
-        });
-        let refused = |source| io_error(&path, source);
-        let file = File::options().read(true).append(true).create(true).mode(0o600).open(&path);
-        let mut file = file.map_err(refused)?;
-        let mut text = String::new();
-        file.read_to_string(&mut text).map_err(refused)?;
-        // A line that a crash has cut was never relied on.
-        let whole = text.rfind('\n').map_or(0, |end| end + 1);
-        file.set_len(whole as u64).and_then(|()| file.sync_all()).map_err(refused)?;
-        File::open(state).and_then(|directory| directory.sync_all()).map_err(refused)?;
-        let names: Vec<String> = text[..whole].lines().map(String::from).collect();
-        let expected = reached.map_or(0, |file| file as usize + 1);
-        if names.len() < expected {
-            return Err(SourceError::ListShort { path, found: names.len(), expected });
-        }
-        let list = Mutex::new(List::new(names, Some((path, file))));
-        Ok(Followed { files: files.clone(), format, control: control.clone(), list })
+        (kept, names): (FollowedList, Vec<Vec<u8>>),
+    ) -> Self {
+        let names = names.into_iter().map(OsString::from_vec).collect();
+        let list = Mutex::new(List::new(names, Some(kept)));
+        Followed { files: files.clone(), format, control: control.clone(), list }
     }
 
     /// Follows files whose numbers are good for this run alone.
@@ -140,9 +119,9 @@ impl Followed {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.files.directory).map_err(refused)? {
             let entry = entry.map_err(refused)?;
-            let Ok(name) = entry.file_name().into_string() else { continue };
-            let known = list.known.contains(&name) || name.contains('\n') || !self.files.names(&name);
-            if !known && fs::metadata(entry.path()).is_ok_and(|file| file.is_file()) {
+            let name = entry.file_name();
+            let passed = list.known.contains(&name) || !self.files.names(&name.to_string_lossy());
+            if !passed && fs::metadata(entry.path()).is_ok_and(|file| file.is_file()) {
                 found.push(name);
             }
         }
@@ -153,20 +132,19 @@ impl Followed {
 }
 
 impl List {
-    fn new(names: Vec<String>, kept: Option<(PathBuf, File)>) -> Self {
+    fn new(names: Vec<OsString>, kept: Option<FollowedList>) -> Self {
         let known = names.iter().cloned().collect();
         List { names, known, kept }
     }
 
     /// Numbers more files, for good when this returns.
-    fn add(&mut self, names: &[String]) -> Result<(), SourceError> {
+    fn add(&mut self, names: &[OsString]) -> Result<(), SourceError> {
         if names.is_empty() {
             return Ok(());
         }
-        if let Some((path, file)) = &mut self.kept {
-            let lines: String = names.iter().map(|name| format!("{name}\n")).collect();
-            let written = file.write_all(lines.as_bytes()).and_then(|()| file.sync_all());
-            written.map_err(|source| io_error(path, source))?;
+        if let Some(kept) = &mut self.kept {
+            let names: Vec<_> = names.iter().map(|name| name.as_bytes().to_vec()).collect();
+            kept.add(&names)?;
         }
         self.names.extend_from_slice(names);
         self.known.extend(names.iter().cloned());
@@ -202,7 +180,7 @@ impl Growing {
         loop {
             let seen = self.bytes.len();
             self.bytes.resize(seen + CHUNK, 0);
-            let read = self.file.read(&mut self.bytes[seen..]);
+            let read = Uninterrupted(&self.file).read(&mut self.bytes[seen..]);
             let read = read.map_err(|source| io_error(&self.path, source));
             self.bytes.truncate(seen + *read.as_ref().unwrap_or(&0));
             let read = read?;

@@ -2,12 +2,16 @@
 //!
 //! A state directory that was restored from a copy is whole, only old. Nothing in it says so; the anchor does. It is
 //! moved after the private log's sync and before anything is published, so whatever was shown is anchored.
+//!
+//! An anchor is a directory of its own, which a run holds locked from before it reads the anchor until it ends. So of two
+//! copies of a state directory one is refused, wherever the other stands still, and the anchor never moves backwards.
 
 use super::{
+    Settings,
     chain::{Link, Standing},
     error::{StateError, refused},
     format::{Role, Version, file_header, kind},
-    frames::encode,
+    frames::{PublicHeader, encode},
     log::{damaged, only_frame},
     storage::{Directory, Storage, swap_in},
 };
@@ -16,10 +20,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The anchor of one log in a directory that may hold those of others.
+/// The anchor of one log.
 pub(super) struct Anchor {
     storage: Box<dyn Storage>,
-    name: String,
     fingerprint: Link,
     /// What it says, unless somebody else has moved it since.
     standing: Option<Standing>,
@@ -34,10 +37,15 @@ pub(super) struct Anchored {
     pub(super) agrees: bool,
 }
 
-/// The directory of anchors, which must exist: it may be that of a disk that is not mounted.
-pub(super) fn directory(path: &Path) -> Result<Box<dyn Storage>, StateError> {
-    match Directory::shared(path) {
-        Ok(directory) => Ok(Box::new(directory)),
+const NAME: &str = "anchor";
+/// Its name while it is being written.
+const BESIDE: &str = "anchor.new";
+
+/// Where the anchor of the log with this fingerprint lives, in a directory of anchors, which must exist: it may be that of a
+/// disk that is not mounted.
+fn place(anchors: &Path, fingerprint: Link) -> Result<PathBuf, StateError> {
+    match Directory::shared(anchors) {
+        Ok(_) => Ok(anchors.join(format!("{}.anchor", fingerprint.short()))),
         Err(StateError::Missing { path }) => Err(refused(
             path,
             "open the anchor's directory, which must exist",
@@ -46,11 +54,32 @@ pub(super) fn directory(path: &Path) -> Result<Box<dyn Storage>, StateError> {
     }
 }
 
+/// Locks the anchor of a log with this header, if one is asked for.
+pub(super) fn hold(
+    settings: &Settings,
+    header: &PublicHeader,
+) -> Result<Option<Box<dyn Storage>>, StateError> {
+    let Some(anchors) = &settings.anchor else { return Ok(None) };
+    match Directory::exclusive(&place(anchors, header.fingerprint()?)?) {
+        Ok(directory) => Ok(Some(Box::new(directory))),
+        Err(StateError::Locked { path }) => Err(StateError::AnchorHeld { path }),
+        Err(error) => Err(error),
+    }
+}
+
+/// The anchor of the log with this fingerprint, to be read, whoever holds it.
+pub(super) fn look(anchors: &Path, fingerprint: Link) -> Result<Box<dyn Storage>, StateError> {
+    match Directory::shared(&place(anchors, fingerprint)?) {
+        Ok(directory) => Ok(Box::new(directory)),
+        Err(StateError::Missing { path }) => Err(StateError::NotAnchored { path }),
+        Err(error) => Err(error),
+    }
+}
+
 impl Anchor {
-    /// Looks for the anchor of the log with this fingerprint.
-    pub(super) fn find(storage: Box<dyn Storage>, fingerprint: Link) -> Result<Self, StateError> {
-        let name = format!("{}.anchor", fingerprint.short());
-        let mut anchor = Self { storage, name, fingerprint, standing: None };
+    /// The anchor that lives in `storage`, of the log with this fingerprint.
+    pub(super) fn read_from(storage: Box<dyn Storage>, fingerprint: Link) -> Result<Self, StateError> {
+        let mut anchor = Self { storage, fingerprint, standing: None };
         anchor.standing = anchor.read()?;
         Ok(anchor)
     }
@@ -62,18 +91,20 @@ impl Anchor {
 
     /// Writes down how far the log has come.
     pub(super) fn move_to(&mut self, standing: Standing) -> Result<(), StateError> {
+        self.storage.confirm()?;
         if self.read()? != self.standing {
             return Err(StateError::AnchorMoved { path: self.path() });
         }
         let frame = encode(kind::ANCHOR, 0, &(self.fingerprint, standing))?;
         let parts = [&file_header(Role::Anchor, Version::NEWEST)[..], &frame];
-        swap_in(&*self.storage, &format!("{}.new", self.name), &self.name, &parts)?;
+        swap_in(&*self.storage, BESIDE, NAME, &parts)?;
+        self.storage.confirm()?;
         self.standing = Some(standing);
         Ok(())
     }
 
     fn read(&self) -> Result<Option<Standing>, StateError> {
-        let Some(file) = self.storage.read(&self.name)? else { return Ok(None) };
+        let Some(file) = self.storage.read(NAME)? else { return Ok(None) };
         let unreadable = "the anchor fails its checksum (to delete it accepts the state directory as it is)";
         let frame = only_frame(&*file, Role::Anchor, kind::ANCHOR)?;
         let (_, frame) = frame.ok_or_else(|| damaged(&*file, 0, unreadable))?;
@@ -85,6 +116,6 @@ impl Anchor {
     }
 
     pub(super) fn path(&self) -> PathBuf {
-        self.storage.path().join(&self.name)
+        self.storage.path().join(NAME)
     }
 }

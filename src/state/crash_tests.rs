@@ -46,7 +46,7 @@ pub(super) fn to_bytes(state: &[i128]) -> Vec<u8> {
 }
 
 fn anchored_epoch(disk: &Disk) -> Result<u64, StateError> {
-    let anchor = Anchor::find(Box::new(disk.folder("anchor/")), header().fingerprint()?)?;
+    let anchor = Anchor::read_from(Box::new(disk.folder("anchor/")), header().fingerprint()?)?;
     Ok(anchor.anchored().map_or(0, |anchored| anchored.standing.epoch))
 }
 

@@ -174,7 +174,7 @@ impl Store {
     ) -> Result<(Self, Recovered), E> {
         let directory = Directory::exclusive(path)?.publishing_in(settings.public.as_deref())?;
         apart(path, settings, ledger)?;
-        let anchor = settings.anchor.as_deref().map(anchor::directory).transpose()?;
+        let anchor = anchor::hold(settings, header)?;
         let open = |storage| Self::recover(storage, anchor, header, settings.keep);
         Self::recover_enrolled(Box::new(directory), header, open, ledger, enter)
     }

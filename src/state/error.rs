@@ -59,6 +59,40 @@ pub enum StateError {
         /// The directory.
         path: PathBuf,
     },
+    /// Another run holds the anchor.
+    #[error(
+        "{}: another run holds this anchor, so it is at work on this state directory or on a copy of it, and of two copies \
+         only one may publish: wait for it to end, or end it",
+        path.display()
+    )]
+    AnchorHeld {
+        /// The anchor.
+        path: PathBuf,
+    },
+    /// A path no longer leads to what this run holds.
+    #[error(
+        "{}: no longer leads to what this run has locked: it was removed, renamed or replaced while the run was at work, and \
+         another run may be at work there now, so nothing more is published: put back what was there, then start again",
+        path.display()
+    )]
+    Replaced {
+        /// The file or directory.
+        path: PathBuf,
+    },
+    /// The list of followed files does not go with the place that the log has recorded.
+    #[error(
+        "{}: the list of followed files has {found} names, but the last run had come to number {expected}, and the rows of \
+         files that are not in it would be counted twice: restore it from the newest copy",
+        path.display()
+    )]
+    ListShort {
+        /// The list.
+        path: PathBuf,
+        /// Names that it has.
+        found: usize,
+        /// The number of the file in which the last run was, from 1.
+        expected: usize,
+    },
     /// No log has been written here (yet), or there is no such directory.
     #[error("{}: nothing has been published here: start a run with this --state directory first", path.display())]
     Missing {

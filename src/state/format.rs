@@ -46,6 +46,7 @@ pub(super) enum Role {
     Ledger = 5,
     Enrolment = 6,
     IngestJournal = 7,
+    Followed = 8,
 }
 
 /// Frame kinds. Zero is never one, so zeros are never a frame.
@@ -60,6 +61,7 @@ pub(super) mod kind {
     pub(in crate::state) const LEDGER: u8 = 8;
     pub(in crate::state) const ENROLMENT: u8 = 9;
     pub(in crate::state) const ENTITY_EPOCH: u8 = 10;
+    pub(in crate::state) const FOLLOWED: u8 = 11;
     pub(in crate::state) const INGEST_SEGMENT: u8 = 16;
     pub(in crate::state) const INGEST_RECORDS: u8 = 17;
 }

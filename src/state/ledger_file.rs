@@ -1,4 +1,4 @@
-//! Where a ledger lives: one sealed file in a directory of its own, whose lock is held while it changes.
+//! Where a ledger lives: one sealed file in a directory of its own, which is locked while it changes.
 
 use super::{
     error::StateError,
@@ -75,8 +75,11 @@ impl LedgerFile {
     /// Replaces what was there. When this returns, it is on disk.
     ///
     /// # Errors
-    /// [`StateError::Io`]; what was there before may still be.
+    /// [`StateError::Io`]; what was there before may still be. [`StateError::Replaced`] where the path no longer leads to the
+    /// directory that is locked.
     pub fn write(&self, text: Vec<u8>) -> Result<(), StateError> {
-        LEDGER.write(&*self.storage, &LedgerPayload { text })
+        self.storage.confirm()?;
+        LEDGER.write(&*self.storage, &LedgerPayload { text })?;
+        self.storage.confirm()
     }
 }

@@ -1,31 +1,58 @@
-//! One writer per state directory: an exclusive `flock` on the file `lock`, held by the kernel for as long as
-//! the run lives, so that nothing is left behind by a killed one.
+//! One writer per directory: an exclusive `flock` on the directory itself, held by the kernel for as long as the run
+//! lives, so that a killed run leaves nothing behind.
+//!
+//! There is no lock file: whoever deleted one would let a second run in. The directory can't be deleted while it holds a
+//! log, but it can be renamed, replaced by a copy, or covered by a mount. So before every release the run confirms
+//! that the paths of its logs still lead to the files that it holds.
 
 use super::error::{StateError, refused};
 use rustix::{
-    fd::OwnedFd,
-    fs::{FlockOperation, Mode, OFlags, flock, openat},
+    fd::{AsFd, OwnedFd},
+    fs::{FlockOperation, Mode, OFlags, flock, fstat, openat, stat},
     io::Errno,
 };
 use std::path::Path;
 
-const LOCK: &str = "lock";
-
-/// Locks the directory at once or not at all; the lock ends with the returned handle.
+/// Locks the directory at `path` at once or not at all; the lock ends with the returned handle.
 pub(super) fn acquire(path: &Path, directory: &OwnedFd) -> Result<OwnedFd, StateError> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = openat(directory, LOCK, flags, Mode::RUSR | Mode::WUSR)
-        .map_err(|e| refused(path.join(LOCK), "open the file")(e.into()))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
+    // A handle of its own: other handles on the directory may outlive the lock.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let handle = openat(directory, ".", flags, Mode::empty())
+        .map_err(|e| refused(path, "open the directory")(e.into()))?;
+    exclude(path, &handle)?;
+    confirm(path, &handle)?;
+    Ok(handle)
+}
+
+/// Locks an open file or directory of the state directory at `path`.
+pub(super) fn exclude(path: &Path, handle: impl AsFd) -> Result<(), StateError> {
+    match flock(handle, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => Err(StateError::Locked { path: path.to_owned() }),
-        Err(error) => Err(refused(path.join(LOCK), "lock the file")(error.into())),
+        Err(error) => Err(refused(
+            path,
+            "lock the directory, which must be on a local file system (network file systems can't lock directories)",
+        )(error.into())),
+    }
+}
+
+/// Refuses unless `path` still leads to what `handle` is open on.
+pub(super) fn confirm(path: &Path, handle: impl AsFd) -> Result<(), StateError> {
+    let held = fstat(handle).map_err(|e| refused(path, "identify the open file")(e.into()))?;
+    match stat(path) {
+        Ok(found) if (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino) => Ok(()),
+        Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => Err(StateError::Replaced { path: path.to_owned() }),
+        Err(error) => Err(refused(path, "identify the file")(error.into())),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::state::{error::StateError, storage::Directory};
+    use crate::state::{
+        error::StateError,
+        storage::{Directory, PRIVATE_LOG, PUBLIC_LOG, Storage},
+    };
+    use std::fs;
 
     #[test]
     fn a_second_writer_is_refused_until_the_first_ends() {
@@ -36,7 +63,56 @@ mod tests {
         assert!(matches!(second, StateError::Locked { .. }));
         assert!(second.to_string().starts_with(&path.display().to_string()));
         assert!(Directory::shared(&path).is_ok(), "readers need no lock");
+        let reader = first.reader().unwrap();
         drop(first);
         assert!(Directory::exclusive(&path).is_ok());
+        drop(reader);
+    }
+
+    /// Nothing that can be deleted holds the lock.
+    #[test]
+    fn a_writer_stays_alone_whatever_is_deleted() {
+        let outer = tempfile::tempdir().unwrap();
+        let path = outer.path().join("state");
+        let first = Directory::exclusive(&path).unwrap();
+        first.write(PUBLIC_LOG).unwrap();
+        for entry in fs::read_dir(&path).unwrap() {
+            fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+        assert!(matches!(Directory::exclusive(&path), Err(StateError::Locked { .. })));
+    }
+
+    /// A copy of hard links has the same files in another directory.
+    #[test]
+    fn a_linked_copy_does_not_share_its_private_log() {
+        let outer = tempfile::tempdir().unwrap();
+        let (path, copy) = (outer.path().join("state"), outer.path().join("copy"));
+        let first = Directory::exclusive(&path).unwrap();
+        let log = first.write(PRIVATE_LOG).unwrap();
+        let second = Directory::exclusive(&copy).unwrap();
+        fs::hard_link(path.join(PRIVATE_LOG), copy.join(PRIVATE_LOG)).unwrap();
+        assert!(matches!(second.write(PRIVATE_LOG), Err(StateError::Locked { .. })));
+        drop(log);
+        assert!(second.write(PRIVATE_LOG).is_ok());
+    }
+
+    #[test]
+    fn a_file_or_directory_that_was_replaced_is_not_confirmed() {
+        let outer = tempfile::tempdir().unwrap();
+        let (path, away) = (outer.path().join("state"), outer.path().join("away"));
+        let directory = Directory::exclusive(&path).unwrap();
+        let log = directory.write(PUBLIC_LOG).unwrap();
+        let confirmed = || (directory.confirm().is_ok(), log.confirm().is_ok());
+        assert_eq!(confirmed(), (true, true));
+        fs::rename(path.join(PUBLIC_LOG), path.join("other")).unwrap();
+        assert_eq!(confirmed(), (true, false));
+        fs::copy(path.join("other"), path.join(PUBLIC_LOG)).unwrap();
+        assert!(matches!(log.confirm(), Err(StateError::Replaced { .. })));
+        fs::rename(path.join("other"), path.join(PUBLIC_LOG)).unwrap();
+        assert_eq!(confirmed(), (true, true));
+        fs::rename(&path, &away).unwrap();
+        assert_eq!(confirmed(), (false, false));
+        fs::create_dir(&path).unwrap();
+        assert_eq!(confirmed(), (false, false));
     }
 }

@@ -135,6 +135,19 @@ pub(super) fn find_frame(
     Ok(None)
 }
 
+/// Whether what stands from `end` on, which is no frame, had been synced: a later frame says so. Else it is what is left of
+/// a write that nobody relied on.
+pub(super) fn is_damaged(file: &dyn StorageFile, end: u64, length: u64) -> Result<bool, StateError> {
+    let mut from = end;
+    while let Some(frame) = find_frame(file, from, length)? {
+        if frame.header.synced_length > end {
+            return Ok(true);
+        }
+        from = frame.end();
+    }
+    Ok(false)
+}
+
 /// The version of a file that begins with the header of `role`. Only a torn or damaged header is `None`: an intact
 /// one of an unknown version or another role is an error.
 pub(super) fn read_file_header(file: &dyn StorageFile, role: Role) -> Result<Option<Version>, StateError> {
@@ -186,6 +199,11 @@ impl Appender {
     /// How much of the file is known to be on disk: the synced length of the next frame.
     pub(super) fn synced(&self) -> u64 {
         self.synced
+    }
+
+    /// Refuses unless the path still leads to this file.
+    pub(super) fn confirm(&self) -> Result<(), StateError> {
+        self.file.confirm()
     }
 
     pub(super) fn append(&mut self, frame: &[u8]) -> Result<(), StateError> {

@@ -13,6 +13,7 @@ mod checkpoint;
 mod difference;
 mod enrolment;
 mod error;
+mod followed;
 mod format;
 mod frames;
 mod ingest;
@@ -52,6 +53,7 @@ mod store_tests;
 pub use chain::{Link, Stamp};
 pub use enrolment::{Enrolment, Pay};
 pub use error::StateError;
+pub use followed::{FollowedList, verify_followed};
 pub use format::MAX_PAYLOAD;
 pub use frames::{Checkpoint, EpochFrame, PublicHeader, ReleaseFrame, SourcePosition};
 pub use ingest::{Ingest, IngestPlace, IngestReader, IngestReport, verify_ingest, verify_ingest_from};
@@ -162,7 +164,7 @@ impl Store {
         settings: &Settings,
     ) -> Result<(Self, Recovered), StateError> {
         let directory = Directory::exclusive(path.as_ref())?.publishing_in(settings.public.as_deref())?;
-        let anchor = settings.anchor.as_deref().map(anchor::directory).transpose()?;
+        let anchor = anchor::hold(settings, header)?;
         Self::recover(Box::new(directory), anchor, header, settings.keep)
     }
 
@@ -173,7 +175,7 @@ impl Store {
         keep: Keep,
     ) -> Result<(Self, Recovered), StateError> {
         let fingerprint = header.fingerprint()?;
-        let mut anchor = anchor.map(|storage| Anchor::find(storage, fingerprint)).transpose()?;
+        let mut anchor = anchor.map(|storage| Anchor::read_from(storage, fingerprint)).transpose()?;
         let mut survey = Survey::new(anchor.as_ref().and_then(Anchor::anchored));
         survey.conduct(&*storage)?;
         let plan = decide(storage.path(), &survey.facts, &header.payload()?)?;
@@ -183,6 +185,7 @@ impl Store {
         let standing = Standing { generation: plan.generation, epoch, link };
         let private = resume_private(&*storage, &plan, facts, header)?;
         anchor.as_mut().map_or(Ok(()), |anchor| anchor.move_to(standing))?;
+        private.confirm()?;
         let end = Place { segment: facts.end().segment, offset: plan.keep_private };
         let replay = |from| Ok(Replay::between(storage.reader()?, version, from, end));
         let unpublished = replay(survey.unpublished_from)?;
@@ -260,6 +263,7 @@ impl Store {
     }
 
     fn write(&mut self, epochs: &[EncodedEpoch]) -> Result<(), StateError> {
+        self.confirm()?;
         for epoch in epochs {
             self.private.append(&epoch.private)?;
         }
@@ -270,11 +274,18 @@ impl Store {
         if let Some(anchor) = &mut self.anchor {
             anchor.move_to(self.standing)?;
         }
+        // Nothing is shown in a log that the path no longer leads to: another run may be at work on its copy.
+        self.confirm()?;
         for epoch in epochs {
             self.public.append(&epoch.public)?;
             self.checkpoints.marks.push_back(epoch.mark);
         }
         Ok(())
+    }
+
+    fn confirm(&self) -> Result<(), StateError> {
+        self.private.confirm()?;
+        self.public.confirm()
     }
 
     /// Writes a checkpoint of the state after `epoch`, replacing the older of the two. Then the private log goes on

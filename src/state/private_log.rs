@@ -9,7 +9,7 @@ use super::{
     error::StateError,
     format::{FILE_HEADER_LENGTH, Role, Version, file_header, kind},
     frames::{EpochPayload, GenerationPayload, PublicHeader, SegmentPayload, encode},
-    log::{Frame, Reading, damaged, find_frame, read_file_header, read_frame},
+    log::{Frame, Reading, damaged, is_damaged, read_file_header, read_frame},
     storage::StorageFile,
 };
 use zeroize::Zeroizing;
@@ -236,14 +236,7 @@ impl PrivateFacts {
         if self.end == self.length {
             return Ok(Tail::Clean);
         }
-        let mut from = self.end;
-        while let Some(frame) = find_frame(file, from, self.length)? {
-            if frame.header.synced_length > self.end {
-                return Ok(Tail::Damaged);
-            }
-            from = frame.end();
-        }
-        Ok(Tail::Torn)
+        Ok(if is_damaged(file, self.end, self.length)? { Tail::Damaged } else { Tail::Torn })
     }
 }
 

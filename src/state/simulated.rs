@@ -91,7 +91,11 @@ struct State {
     late: bool,
     /// The file whose sync has been asked for and not been done yet, and how many changes it was for.
     owed: Option<(usize, usize)>,
+    stall: Option<(usize, Meanwhile)>,
 }
+
+/// What happens while a process stands still.
+type Meanwhile = Arc<Mutex<dyn FnMut() + Send>>;
 
 /// The disk, or a folder on it; clones are handles to the same one.
 #[derive(Clone)]
@@ -125,6 +129,19 @@ impl Disk {
     pub(super) fn fail_at(&self, call: usize, fault: Fault) {
         let mut state = self.state();
         (state.calls, state.fault) = (0, Some((call, fault)));
+    }
+
+    /// Lets whoever makes the `call`-th changing call from now, counted from 0, stand still before it, and `meanwhile` happen.
+    pub(super) fn stall_at(&self, call: usize, meanwhile: impl FnMut() + Send + 'static) {
+        self.state().stall = Some((call, Arc::new(Mutex::new(meanwhile))));
+    }
+
+    fn stall(&self) {
+        let mut state = self.state();
+        let due = state.stall.take_if(|(left, _)| *left == 0);
+        state.stall.iter_mut().for_each(|(left, _)| *left -= 1);
+        drop(state);
+        due.iter().for_each(|(_, meanwhile)| meanwhile.lock().unwrap()());
     }
 
     /// Makes every later sync a lie: it succeeds and nothing becomes durable.
@@ -224,6 +241,7 @@ impl Disk {
 
     /// The state for a changing call, unless a fault strikes it.
     fn call(&self, path: &Path, is_sync: bool) -> Result<MutexGuard<'_, State>, StateError> {
+        self.stall();
         let mut state = self.state();
         state.call(is_sync).map_or(Ok(()), |struck| Err(fault(path, struck)))?;
         Ok(state)
@@ -402,6 +420,10 @@ impl Storage for Disk {
         Box::new(self.clone())
     }
 
+    fn confirm(&self) -> Result<(), StateError> {
+        Ok(())
+    }
+
     fn now(&self) -> u64 {
         0
     }
@@ -431,6 +453,7 @@ impl StorageFile for DiskFile {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), StateError> {
+        self.disk.stall();
         let mut state = self.disk.state();
         let struck = state.call(false);
         let arriving = match struck {
@@ -448,6 +471,7 @@ impl StorageFile for DiskFile {
     }
 
     fn sync(&self) -> Result<(), StateError> {
+        self.disk.stall();
         let mut state = self.disk.state();
         let (struck, lying) = (state.call(true), state.lying);
         match struck {
@@ -463,5 +487,11 @@ impl StorageFile for DiskFile {
             Some(_) => {}
         }
         struck.map_or(Ok(()), |struck| Err(fault(&self.path, struck)))
+    }
+
+    fn confirm(&self) -> Result<(), StateError> {
+        let found = self.disk.state().seen.get(&self.path.display().to_string()).copied();
+        let replaced = || StateError::Replaced { path: self.path.clone() };
+        (found == Some(self.file)).then_some(()).ok_or_else(replaced)
     }
 }

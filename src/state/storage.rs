@@ -101,6 +101,8 @@ pub(super) trait Storage: Send {
     fn now(&self) -> u64;
     /// Another handle on the directory, which stays locked as long as either lives.
     fn share(&self) -> Box<dyn Storage>;
+    /// Refuses with [`StateError::Replaced`] unless the path still leads to this directory.
+    fn confirm(&self) -> Result<(), StateError>;
 }
 
 /// An open file.
@@ -117,6 +119,8 @@ pub(super) trait StorageFile: Send {
     fn truncate(&self, length: u64) -> Result<(), StateError>;
     /// Makes content and length durable.
     fn sync(&self) -> Result<(), StateError>;
+    /// Refuses with [`StateError::Replaced`] unless the path still leads to this file.
+    fn confirm(&self) -> Result<(), StateError>;
 }
 
 /// A directory of the file system.
@@ -126,8 +130,8 @@ pub(super) struct Directory {
     handle: Arc<OwnedFd>,
     /// Where the public log is, if not here.
     public: Option<PublicDirectory>,
-    /// Held, not read: the lock ends with it.
-    _lock: Option<Arc<OwnedFd>>,
+    /// The lock ends with it; readers have none.
+    lock: Option<Arc<OwnedFd>>,
 }
 
 impl Directory {
@@ -141,7 +145,7 @@ impl Directory {
         }
         let mut directory = Self::shared(path)?;
         require_private(path, &directory.handle)?;
-        directory._lock = Some(Arc::new(lock::acquire(path, &directory.handle)?));
+        directory.lock = Some(Arc::new(lock::acquire(path, &directory.handle)?));
         if directory.read(PRIVATE_LOG)?.is_none() {
             directory.sync_parent()?;
         }
@@ -155,7 +159,7 @@ impl Directory {
             rustix::io::Errno::NOENT => StateError::Missing { path: path.to_owned() },
             error => refused(path, "open the directory")(error.into()),
         })?;
-        Ok(Self { path: path.to_owned(), handle: Arc::new(handle), public: None, _lock: None })
+        Ok(Self { path: path.to_owned(), handle: Arc::new(handle), public: None, lock: None })
     }
 
     /// The same directory whose public log is in another one, if there is one, for one writer.
@@ -178,7 +182,7 @@ impl Directory {
             .map_err(|e| refused(&self.path, "sync the parent directory")(e.into()))
     }
 
-    fn open(&self, name: &str, flags: OFlags) -> Result<Option<Box<dyn StorageFile>>, StateError> {
+    fn open(&self, name: &str, flags: OFlags) -> Result<Option<DirectoryFile>, StateError> {
         let path = self.path_of(name);
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = match self.public_of(name) {
@@ -192,7 +196,7 @@ impl Directory {
         if name != PUBLIC_LOG {
             require_private(&path, &handle)?;
         }
-        Ok(Some(Box::new(DirectoryFile { path, file: handle.into() })))
+        Ok(Some(DirectoryFile { path, file: handle.into() }))
     }
 }
 
@@ -235,11 +239,20 @@ impl Storage for Directory {
     }
 
     fn read(&self, name: &str) -> Result<Option<Box<dyn StorageFile>>, StateError> {
-        self.open(name, OFlags::RDONLY)
+        let file = self.open(name, OFlags::RDONLY)?;
+        Ok(file.map(|file| -> Box<dyn StorageFile> { Box::new(file) }))
     }
 
     fn write(&self, name: &str) -> Result<Box<dyn StorageFile>, StateError> {
         let file = self.open(name, OFlags::RDWR | OFlags::CREATE)?;
+        // A copy of the directory may share its private log, by hard links.
+        if let Some(file) = &file
+            && self.lock.is_some()
+            && segment_number(name).is_some()
+        {
+            lock::exclude(&self.path, &file.file)?;
+        }
+        let file = file.map(|file| -> Box<dyn StorageFile> { Box::new(file) });
         file.ok_or_else(|| refused(self.path.join(name), "create the file")(io::ErrorKind::NotFound.into()))
     }
 
@@ -270,11 +283,15 @@ impl Storage for Directory {
 
     fn reader(&self) -> Result<Box<dyn Storage>, StateError> {
         let public = self.public.as_ref().map(PublicDirectory::reader);
-        Ok(Box::new(Self { public, _lock: None, ..self.clone() }))
+        Ok(Box::new(Self { public, lock: None, ..self.clone() }))
     }
 
     fn share(&self) -> Box<dyn Storage> {
         Box::new(self.clone())
+    }
+
+    fn confirm(&self) -> Result<(), StateError> {
+        lock::confirm(&self.path, &self.handle)
     }
 
     fn now(&self) -> u64 {
@@ -321,6 +338,10 @@ impl StorageFile for DirectoryFile {
         // Length included: fdatasync leaves out only what reading back does not need.
         self.file.sync_data().map_err(refused(&self.path, "sync the file"))
     }
+
+    fn confirm(&self) -> Result<(), StateError> {
+        lock::confirm(&self.path, &self.file)
+    }
 }
 
 #[cfg(test)]
@@ -341,7 +362,6 @@ mod tests {
             directory.write(name).unwrap();
         }
         assert_eq!(mode_of(&path), 0o700);
-        assert_eq!(mode_of(&path.join("lock")), 0o600);
         assert_eq!(mode_of(&path.join(PRIVATE_LOG)), 0o600);
         assert_eq!(mode_of(&path.join(CHECKPOINTS[0])), 0o600);
         assert_eq!(mode_of(&path.join(PUBLIC_LOG)) & !0o644, 0);

@@ -2,7 +2,7 @@
 
 use super::{
     Settings,
-    anchor::{Anchor, Anchored, directory},
+    anchor::{self, Anchor},
     chain::{Link, Standing},
     checkpoint::Slot,
     enrolment::ENROLMENT,
@@ -53,11 +53,15 @@ pub fn verify(path: impl AsRef<Path>) -> Result<Report, StateError> {
 /// that it has come at least as far as its anchor, by the same way, if there is one.
 ///
 /// # Errors
-/// When one of the directories can't be opened. What is wrong inside is in the report.
+/// When the state directory or that of the public log can't be opened. What is wrong inside, or with the anchor, is in the
+/// report.
 pub fn verify_with(path: impl AsRef<Path>, settings: &Settings) -> Result<Report, StateError> {
     let storage = Directory::shared(path.as_ref())?.published_in(settings.public.as_deref())?;
-    let anchor = settings.anchor.as_deref().map(directory).transpose()?;
-    Ok(verify_storage(&storage, anchor))
+    let look = |path: &Path| {
+        let fingerprint = fingerprint(&storage)?;
+        Ok((anchor::look(path, fingerprint)?, fingerprint))
+    };
+    Ok(report(&storage, settings.anchor.as_deref().map(look).transpose()))
 }
 
 /// What [`verify_public`] found in a public log by itself.
@@ -103,9 +107,23 @@ pub fn is_public_alone(path: impl AsRef<Path>) -> Result<bool, StateError> {
     Ok(names.iter().any(|name| name == PUBLIC_LOG) && !names.iter().any(private))
 }
 
+#[cfg(test)]
 pub(super) fn verify_storage(storage: &dyn Storage, anchor: Option<Box<dyn Storage>>) -> Report {
+    report(storage, anchor.map(|anchor| Ok((anchor, fingerprint(storage)?))).transpose())
+}
+
+/// Where an anchor lives, and the fingerprint of the log that it should be of.
+type Place = (Box<dyn Storage>, Link);
+
+fn report(storage: &dyn Storage, anchor: Result<Option<Place>, StateError>) -> Report {
     let mut survey = Survey::new(None);
-    let anchored = anchor.map_or(Ok(None), |anchor| find_anchor(storage, anchor));
+    // The anchor is read first: a run that is at work meanwhile is further by then, never behind.
+    let anchored = anchor.and_then(|anchor| {
+        let Some((anchor, fingerprint)) = anchor else { return Ok(None) };
+        let anchor = Anchor::read_from(anchor, fingerprint)?;
+        let missing = || StateError::NotAnchored { path: anchor.path() };
+        anchor.anchored().ok_or_else(missing).map(Some)
+    });
     let problem = anchored.and_then(|anchored| {
         survey.facts.anchored = anchored;
         survey.conduct(storage)?;
@@ -128,12 +146,8 @@ pub(super) fn verify_storage(storage: &dyn Storage, anchor: Option<Box<dyn Stora
     }
 }
 
-/// The anchor is read first: a run that is at work meanwhile is further by then, never behind.
-fn find_anchor(storage: &dyn Storage, anchor: Box<dyn Storage>) -> Result<Option<Anchored>, StateError> {
-    let fingerprint = PublicReader::of(storage.reader()?)?.header().fingerprint()?;
-    let anchor = Anchor::find(anchor, fingerprint)?;
-    let missing = || StateError::NotAnchored { path: anchor.path() };
-    anchor.anchored().ok_or_else(missing).map(Some)
+fn fingerprint(storage: &dyn Storage) -> Result<Link, StateError> {
+    PublicReader::of(storage.reader()?)?.header().fingerprint()
 }
 
 fn epoch_of(slot: &Slot) -> Option<u64> {

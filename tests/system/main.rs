@@ -8,7 +8,7 @@
 //! - Kafka, which needs its feature: `kafka`.
 //! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `web`, `elsewhere`.
 //! - What survives what: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `links`, `ledger`,
-//!   `spending`, `golden`, `soak`, `seeds`.
+//!   `spending`, `golden`, `soak`, `seeds`, `holding`, `flips`, `refusals`.
 //! - The house itself: `secrecy`, `tidy`, `units`.
 //! - What they share: `harness`, `servers`.
 
@@ -27,10 +27,12 @@ mod elsewhere;
 mod entities;
 mod estimates;
 mod examples;
+mod flips;
 mod following;
 mod golden;
 mod growing;
 mod harness;
+mod holding;
 mod input;
 mod journal;
 #[cfg(feature = "kafka")]
@@ -46,6 +48,7 @@ mod output;
 mod parquet;
 mod readers;
 mod recovery;
+mod refusals;
 mod reproduction;
 mod secrecy;
 mod seeds;

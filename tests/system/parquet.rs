@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::harness::{Lab, Random, Stream, expected_sums, finish, run, sums, wait};
 use hushflow::pipeline::time::parse_time;
 use parquet::data_type::{ByteArrayType, DataType, DoubleType, Int64Type};
-use parquet::file::properties::{WriterProperties, WriterVersion};
+use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
@@ -81,26 +81,29 @@ fn killed_runs_over_parquet_count_every_row_once() {
     finish(&mut run(&pipeline, &lab.path("new"), 1)).failed(1, &["a.parquet", "no Parquet file"]);
 }
 
-/// Where the library for Parquet panics, the file is named, and not a fault of the program.
+/// A page whose header is not what it was: the file is named, whatever its decoder makes of it.
 #[test]
-fn a_file_that_its_decoder_cannot_bear_is_an_error_that_names_it() {
+fn a_damaged_page_is_an_error_that_names_its_file() {
     let lab = Lab::new();
     let text = STREAM.csv();
     let rows: Vec<Vec<&str>> = text.lines().skip(1).take(100).map(|line| line.split(',').collect()).collect();
     let properties = WriterProperties::builder().set_dictionary_enabled(false);
-    let properties = properties.set_writer_version(WriterVersion::PARQUET_2_0).build();
-    write_with(properties, &lab.path("a.parquet"), &rows, 100);
-    let mut bytes = std::fs::read(lab.path("a.parquet")).expect("a file");
-    // The two lengths of levels in the header of a page of `a`, 0 and 0, become the greatest: their sum is too great.
+    write_with(properties.build(), &lab.path("a.parquet"), &rows, 100);
+    let intact = std::fs::read(lab.path("a.parquet")).expect("a file");
     let reader =
         SerializedFileReader::new(File::open(lab.path("a.parquet")).expect("a file")).expect("a file");
-    let page = reader.metadata().row_group(0).column(3).data_page_offset() as usize;
-    let lengths = bytes[page..].windows(4).position(|bytes| bytes == [0x15, 0, 0x15, 0]);
-    let lengths = page + lengths.expect("lengths of levels");
-    let greatest = [0x15, 0xfe, 0xff, 0xff, 0xff, 0x0f];
-    bytes.splice(lengths..lengths + 4, [greatest, greatest].concat());
-    lab.write("a.parquet", bytes);
-    let list = STREAM.pipeline("a.parquet", "").replace("'csv'", "'parquet'");
-    let parts = ["a.parquet", "can't be decoded", "damaged", "write it anew"];
-    finish(&mut run(&lab.write("pipeline.toml", list), &lab.path("state"), 1)).failed(1, &parts);
+    let pipeline = STREAM.pipeline("a.parquet", "").replace("'csv'", "'parquet'");
+    let pipeline = lab.write("pipeline.toml", pipeline);
+    // Keys are texts: their number, and the lengths that stand before them.
+    let page = reader.metadata().row_group(0).column(2).data_page_offset() as usize;
+    let key = page + intact[page..].windows(2).position(|bytes| bytes[0] == b'k').expect("a key");
+    let number =
+        page + intact[page..].windows(3).position(|bytes| bytes == [0x15, 0xc8, 1]).expect("100 rows");
+    for (at, byte) in [(key - 4, 0xff), (key - 1, 0x7f), (number + 2, 0x7f), (number + 1, 0xca)] {
+        let mut bytes = intact.clone();
+        bytes[at] = byte;
+        lab.write("a.parquet", bytes);
+        let parts = ["a.parquet", "can't be decoded", "damaged"];
+        finish(&mut run(&pipeline, &lab.path(&format!("state-{at}")), 1)).failed(1, &parts);
+    }
 }

@@ -1,0 +1,265 @@
+//! The lists of followed files: their names, in the order of their numbers.
+//!
+//! A number in a source's position means a file by this list alone, so a name that is lost or changed is a file whose
+//! rows count twice. Each list is a file of frames, checked like the logs, and holds names as bytes. Names are on disk before
+//! any of their rows is read. A tail that was torn was never relied on, and is cut; one that the log's positions
+//! rely on is missed.
+
+use super::{
+    Store,
+    error::StateError,
+    format::{FILE_HEADER_LENGTH, Role, Version, file_header, kind},
+    frames::encode,
+    log::{Appender, Reading, damaged, is_damaged, read_file_header, read_frame},
+    resume::rewrite,
+    storage::{Directory, Storage, StorageFile, swap_in},
+};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// The only list, or the beginning of the name of one of several.
+const LIST: &str = "followed";
+/// A list while it is being begun.
+const NEW_LIST: &str = "followed.new";
+/// The most names of a frame.
+const FRAME_NAMES: usize = 1 << 14;
+
+/// The list of one source, which grows.
+pub struct FollowedList {
+    log: Appender,
+    source: u64,
+    names: u64,
+}
+
+/// Files that were found together.
+#[derive(Serialize, Deserialize)]
+struct Payload {
+    /// The number of the source, from 1; 0 for the only one.
+    source: u64,
+    /// The number of the first of them.
+    first: u64,
+    names: Vec<Vec<u8>>,
+}
+
+/// What a list holds.
+struct Found {
+    names: Vec<Vec<u8>>,
+    length: u64,
+    /// Where its readable part ends.
+    end: u64,
+    /// Nothing says that what follows this offset has been synced.
+    unproven: u64,
+}
+
+/// The name of the list of the source with this number, from 1; 0 for the only one.
+fn list_name(source: u64) -> String {
+    if source == 0 { LIST.into() } else { format!("{LIST}-{source}") }
+}
+
+/// The number of the source whose list has this name.
+fn source_of(name: &str) -> Option<u64> {
+    let number = name.strip_prefix(LIST)?;
+    let source = if number.is_empty() { 0 } else { number.strip_prefix('-')?.parse().ok()? };
+    (list_name(source) == name).then_some(source)
+}
+
+impl Store {
+    /// The list of the source with this number, from 1, or 0 for the only one, and its names. The last committed epoch's position
+    /// is in the file number `reached`, from 0.
+    ///
+    /// # Errors
+    /// [`StateError::Damaged`] where what was synced has changed, [`StateError::ListShort`] where it ends before `reached`, and where the
+    /// disk refuses.
+    pub fn followed(
+        &self,
+        source: u64,
+        reached: Option<u32>,
+    ) -> Result<(FollowedList, Vec<Vec<u8>>), StateError> {
+        FollowedList::open(&*self.storage, source, reached)
+    }
+}
+
+impl FollowedList {
+    pub(super) fn open(
+        storage: &dyn Storage,
+        source: u64,
+        reached: Option<u32>,
+    ) -> Result<(Self, Vec<Vec<u8>>), StateError> {
+        let name = list_name(source);
+        if storage.read(&name)?.is_none() {
+            swap_in(storage, NEW_LIST, &name, &[&file_header(Role::Followed, Version::NEWEST)])?;
+        }
+        let file = storage.write(&name)?;
+        let found = Found::read(&*file, source)?;
+        found.reaches(reached, &*file)?;
+        if found.length > found.end {
+            file.truncate(found.end)?;
+        }
+        rewrite(&*file, found.unproven, found.end)?;
+        file.sync()?;
+        let list = Self { log: Appender::at(file, found.end), source, names: found.names.len() as u64 };
+        Ok((list, found.names))
+    }
+
+    /// Gives the next numbers to these names, for good when this returns.
+    ///
+    /// # Errors
+    /// Where the disk refuses, or the list is no longer the one in the state directory.
+    pub fn add(&mut self, names: &[Vec<u8>]) -> Result<(), StateError> {
+        self.log.confirm()?;
+        let synced = self.log.synced();
+        for names in names.chunks(FRAME_NAMES) {
+            let payload = Payload { source: self.source, first: self.names, names: names.to_vec() };
+            self.log.append(&encode(kind::FOLLOWED, synced, &payload)?)?;
+            self.names += names.len() as u64;
+        }
+        self.log.sync()
+    }
+}
+
+impl Found {
+    fn read(file: &dyn StorageFile, source: u64) -> Result<Self, StateError> {
+        if read_file_header(file, Role::Followed)?.is_none() {
+            return Err(damaged(file, 0, "its beginning was on disk before it got its name"));
+        }
+        let (length, end) = (file.length()?, FILE_HEADER_LENGTH as u64);
+        let mut found = Found { names: Vec::new(), length, end, unproven: end };
+        while let Reading::Frame(frame) = read_frame(file, found.end, length)? {
+            let synced = frame.header.synced_length;
+            if frame.header.kind != kind::FOLLOWED || synced < found.unproven || synced > frame.offset {
+                return Err(damaged(file, frame.offset, "no run writes this frame here"));
+            }
+            let Payload { source: of, first, names } = frame.decode(file)?;
+            if (of, first) != (source, found.names.len() as u64) {
+                return Err(damaged(file, frame.offset, "the frame is of another list of followed files"));
+            }
+            found.names.extend(names);
+            (found.end, found.unproven) = (frame.end(), synced);
+        }
+        if is_damaged(file, found.end, length)? {
+            return Err(damaged(file, found.end, "a frame fails its checksum, and was synced"));
+        }
+        Ok(found)
+    }
+
+    /// Refuses a list that ends before the file with the number `reached`.
+    fn reaches(&self, reached: Option<u32>, file: &dyn StorageFile) -> Result<(), StateError> {
+        let (found, expected) = (self.names.len(), reached.map_or(0, |file| file as usize + 1));
+        let short = || StateError::ListShort { path: file.path().to_owned(), found, expected };
+        (found >= expected).then_some(()).ok_or_else(short)
+    }
+}
+
+/// Reads all lists in the state directory at `path`. `reached` has, of each source that follows files, its number, and the file in
+/// which the last committed epoch's position is. Takes no lock: a run may be at work.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn verify_followed(path: impl AsRef<Path>, reached: &[(u64, u32)]) -> Result<(), StateError> {
+    verify_lists(&Directory::shared(path.as_ref())?, reached)
+}
+
+pub(super) fn verify_lists(storage: &dyn Storage, reached: &[(u64, u32)]) -> Result<(), StateError> {
+    let names = storage.names()?;
+    let there = names.iter().filter_map(|name| source_of(name)).map(|source| (source, None));
+    for (source, reached) in there.chain(reached.iter().map(|&(source, file)| (source, Some(file)))) {
+        match storage.read(&list_name(source))? {
+            Some(file) => Found::read(&*file, source)?.reaches(reached, &*file)?,
+            None if reached.is_none() => {}
+            None => {
+                let (path, expected) =
+                    (storage.path().join(list_name(source)), reached.map_or(0, |file| file as usize + 1));
+                return Err(StateError::ListShort { path, found: 0, expected });
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::simulated::Disk, *};
+
+    fn names() -> [Vec<u8>; 5] {
+        [b"a.csv".to_vec(), b"b\r".to_vec(), b"c\nd".to_vec(), vec![0xff, 0xfe], vec![]]
+    }
+
+    /// A list of three times that names were found, and the lengths that it had.
+    fn listed(disk: &Disk) -> Vec<usize> {
+        let [a, b, c, d, e] = names();
+        let (mut list, none) = FollowedList::open(disk, 2, None).unwrap();
+        assert!(none.is_empty());
+        let length = || disk.content("followed-2").unwrap().len();
+        let mut lengths = vec![length()];
+        for found in [&[a, b][..], &[c], &[d, e]] {
+            list.add(found).unwrap();
+            lengths.push(length());
+        }
+        lengths
+    }
+
+    #[test]
+    fn names_of_any_bytes_keep_their_numbers() {
+        let disk = Disk::default();
+        listed(&disk);
+        let (mut list, found) = FollowedList::open(&disk, 2, Some(4)).unwrap();
+        assert_eq!(found, names());
+        list.add(&[b"last".to_vec()]).unwrap();
+        let (_, found) = FollowedList::open(&disk, 2, Some(5)).unwrap();
+        assert_eq!((found.len(), &found[5][..]), (6, &b"last"[..]));
+        verify_lists(&disk, &[(2, 5)]).unwrap();
+        assert!(matches!(verify_lists(&disk, &[(2, 6)]), Err(StateError::ListShort { expected: 7, .. })));
+        assert!(matches!(verify_lists(&disk, &[(1, 0)]), Err(StateError::ListShort { found: 0, .. })));
+        assert!(FollowedList::open(&disk, 2, Some(6)).is_err());
+    }
+
+    /// A change to what a position relies on is an error. One to names behind it leaves the names before: the rest is found anew.
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_refused_or_forgets_unread_names_alone() {
+        let disk = Disk::default();
+        let lengths = listed(&disk);
+        let bytes = disk.content("followed-2").unwrap();
+        let check = |changed: &[u8], at: usize, reached: u32| {
+            let disk = Disk::default();
+            disk.put("followed-2", changed);
+            let verified = verify_lists(&disk, &[(2, reached)]);
+            match FollowedList::open(&disk, 2, Some(reached)) {
+                Err(_) => assert!(verified.is_err(), "byte {at}: only a start refuses"),
+                Ok((_, found)) => {
+                    assert!(verified.is_ok() && found.len() > reached as usize, "byte {at}");
+                    assert!(names().starts_with(&found), "byte {at}: other names");
+                }
+            }
+        };
+        for reached in [0, 2, 4] {
+            for bit in 0..8 * bytes.len() {
+                let mut bad = bytes.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                check(&bad, bit / 8, reached);
+            }
+            (0..bytes.len()).for_each(|length| check(&bytes[..length], length, reached));
+        }
+        // Damage before the last frame is told from a torn tail, whatever was reached.
+        let mut bad = bytes.clone();
+        bad[lengths[1] - 1] ^= 1;
+        disk.put("followed-2", &bad);
+        assert!(matches!(FollowedList::open(&disk, 2, None), Err(StateError::Damaged { .. })));
+    }
+
+    #[test]
+    fn a_list_of_another_source_is_refused() {
+        let disk = Disk::default();
+        listed(&disk);
+        disk.put("followed-1", &disk.content("followed-2").unwrap());
+        assert!(matches!(FollowedList::open(&disk, 1, None), Err(StateError::Damaged { .. })));
+        assert!(verify_lists(&disk, &[]).is_err());
+    }
+
+    #[test]
+    fn lists_are_known_by_their_names() {
+        for (name, source) in [("followed", Some(0)), ("followed-12", Some(12)), ("followed.new", None)] {
+            assert_eq!(source_of(name), source, "{name}");
+        }
+        assert!(["followed-0", "followed-01", "followed-x", "follow"].iter().all(|n| source_of(n).is_none()));
+    }
+}
