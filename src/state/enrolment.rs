@@ -111,12 +111,15 @@ fn apart(path: &Path, settings: &Settings, ledger: &Path) -> Result<(), StateErr
     Ok(())
 }
 
+/// Enters a directory in its ledger.
+pub type Enter = Box<dyn FnOnce(&Enrolment) -> Result<(), Box<dyn Error + Send + Sync>> + Send>;
+
 /// What pays for a directory.
 pub struct Pay {
     /// Whether the ledger has the entry already, of a run that was cut short before it published.
     pub entered: bool,
     /// Makes the entry, and returns when it is durable.
-    pub enter: Box<dyn FnOnce(&Enrolment) -> Result<(), Box<dyn Error + Send + Sync>> + Send>,
+    pub enter: Enter,
 }
 
 /// What is still to be paid before anything is committed, and the directory of the ledger.

@@ -51,7 +51,7 @@ mod simulated;
 mod store_tests;
 
 pub use chain::{Link, Stamp};
-pub use enrolment::{Enrolment, Pay};
+pub use enrolment::{Enrolment, Enter, Pay};
 pub use error::StateError;
 pub use followed::{FollowedList, verify_followed};
 pub use format::MAX_PAYLOAD;
