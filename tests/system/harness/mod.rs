@@ -65,6 +65,12 @@ impl Ended {
         self
     }
 
+    /// Expects what a signal asks for: an end in good order, or, before anything is read, death by that signal.
+    #[track_caller]
+    pub(crate) fn stopped(self) {
+        assert!(matches!(self.code, Some(0) | None), "{:?}: {}", self.code, self.err);
+    }
+
     /// Expects this exit code and a message with all these parts.
     #[track_caller]
     pub(crate) fn failed(self, code: i32, parts: &[&str]) {
