@@ -9,6 +9,7 @@
 //! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `web`, `elsewhere`.
 //! - What survives what: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `links`, `ledger`,
 //!   `spending`, `golden`, `soak`, `seeds`, `holding`, `flips`, `refusals`.
+//! - Whether anything leaks: `oracle`.
 //! - The house itself: `secrecy`, `tidy`, `units`.
 //! - What they share: `harness`, `servers`.
 
@@ -44,6 +45,7 @@ mod limits;
 mod links;
 mod mean;
 mod methods;
+mod oracle;
 mod output;
 mod parquet;
 mod readers;

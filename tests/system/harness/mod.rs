@@ -118,11 +118,15 @@ pub(crate) fn run(pipeline: &Path, state: &Path, workers: usize) -> Command {
     command
 }
 
+/// Free ports for two processes, as `--hosts` takes them.
+pub(crate) fn free_hosts() -> String {
+    let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    ports.each_ref().map(|port| port.local_addr().expect("a bound port").to_string()).join(",")
+}
+
 /// `hushflow run` as a cluster of two processes on free ports.
 pub(crate) fn run_as_two(pipeline: &Path, state: &Path, workers: usize) -> [Command; 2] {
-    let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    let address = |port: &TcpListener| port.local_addr().expect("a bound port").to_string();
-    let hosts = ports.each_ref().map(address).join(",");
+    let hosts = free_hosts();
     ["0", "1"].map(|process| {
         let mut command = run(pipeline, state, workers);
         command.args(["--hosts", &hosts, "--process", process]);

@@ -1,0 +1,96 @@
+//! Whether the noise that is drawn is the noise that the public header stands for.
+//!
+//! Where no row can be used, all sums are zero, and what is released is the noise itself. The distance of two worlds says nothing of
+//! it, because it cancels. So its squares are added up coordinate by coordinate, and so are its products with the next epoch's,
+//! the next key's and the next run's noise, which must be independent.
+
+use hushflow::publication::Publication;
+
+use super::factors::{Case, Factor as F};
+use super::pairs::{Pair, pair};
+use super::world::World;
+use super::{Leak, folder};
+
+/// Runs, each with a seed of its own.
+const RUNS: u64 = 60;
+
+/// Standard deviations by which a mean may be off. A normal variable is so far from its mean with a probability of 2·10⁻⁹; there are
+/// at most 50 means here, and the seeds are fixed.
+const FAR: f64 = 6.0;
+
+/// Rows that can't be used, in both worlds.
+fn silent(case: &Case) -> Pair {
+    let mut pair = pair(case);
+    for row in pair.worlds.iter_mut().flatten() {
+        row.record.values.iter_mut().for_each(|value| value.clear());
+    }
+    pair
+}
+
+/// Noise in deviations: by run, epoch, key and coordinate.
+fn drawn(relation: &str) -> Vec<Vec<Vec<Vec<f64>>>> {
+    let run = |seed| {
+        let levels = [
+            (F::Neighbours, relation),
+            (F::Strategy, "square-root"),
+            (F::Keys, "three"),
+            (F::Columns, "3"),
+            (F::Horizon, "12"),
+        ];
+        let case = Case::of(&levels, seed);
+        let folder = folder();
+        let seen = World::seen(&case, &silent(&case), 0, folder.path());
+        let publication = Publication::from_header(&seen.header).expect("the header of a log");
+        let noise = publication.mechanism().moments().noise();
+        let scaled = |(place, value): (usize, &i128)| {
+            let sigma = noise[place].scale.map_or(f64::INFINITY, |scale| scale.sigma());
+            *value as f64 / sigma
+        };
+        let key = |values: &[i128]| values.iter().enumerate().map(scaled).collect();
+        let epoch = |values: &Vec<i128>| values.chunks(noise.len()).map(key).collect();
+        seen.values.iter().map(epoch).collect()
+    };
+    (0..RUNS).map(run).collect()
+}
+
+/// What is wrong with noise that should be independent and of deviation 1.
+pub(super) fn leaks() -> Vec<Leak> {
+    let mut leaks = Vec::new();
+    for relation in ["replace-one", "replace-one-in-place"] {
+        let noise = drawn(relation);
+        let coordinates = noise[0][0][0].len();
+        // A count that is public has none.
+        let first = usize::from(relation == "replace-one-in-place");
+        let mut check = |what: String, terms: Vec<f64>, expected: f64, deviation: f64| {
+            let mean = terms.iter().sum::<f64>() / terms.len() as f64;
+            let off = (mean - expected).abs() / deviation * (terms.len() as f64).sqrt();
+            if off > FAR || off.is_nan() {
+                let detail = format!("{relation}: {what} is {mean}, not {expected}: {off:.1} deviations off");
+                leaks.push(Leak { kind: "noise".into(), detail });
+            }
+        };
+        for at in first..coordinates {
+            let all = noise.iter().flatten().flatten().map(|key| key[at] * key[at]);
+            check(format!("the variance of coordinate {at}"), all.collect(), 1.0, 2f64.sqrt());
+            let epochs = noise.iter().flat_map(|run| run.windows(2));
+            let products =
+                epochs.flat_map(|two| (0..two[0].len()).map(move |key| two[0][key][at] * two[1][key][at]));
+            check(format!("coordinate {at} times that of the next epoch"), products.collect(), 0.0, 1.0);
+        }
+        let epochs = noise.iter().flatten();
+        let keys = epochs.flat_map(|epoch| (first..coordinates).map(move |at| epoch[0][at] * epoch[1][at]));
+        check("a key's noise times that of the next key".into(), keys.collect(), 0.0, 1.0);
+        let columns = noise.iter().flatten().flatten().map(|key| key[1] * key[2]);
+        check("a column's noise times that of the next one".into(), columns.collect(), 0.0, 1.0);
+        let runs = noise.windows(2).flat_map(|two| two[0].iter().flatten().zip(two[1].iter().flatten()));
+        let products = runs.map(|(one, other)| one[1] * other[1]);
+        check("noise times that of another seed".into(), products.collect(), 0.0, 1.0);
+    }
+    leaks
+}
+
+#[test]
+fn noise_is_what_the_header_says() {
+    let leaks = leaks();
+    assert!(leaks.is_empty(), "{leaks:#?}");
+}

@@ -1,0 +1,324 @@
+//! The factors of a case, and which cases are tried: every level of every factor beside every level of every other one.
+//!
+//! A [`Case`] is one level of each factor and a seed; everything else of it follows from these by pure functions, so the name
+//! that a failure prints is enough to run the case again. Levels that exclude each other are repaired, always in the same way.
+//! Cases are chosen greedily among random candidates for the pairs of levels that no earlier case has (pairwise covering:
+//! Cohen, Dalal, Fredman & Patton 1997).
+
+use std::collections::HashSet;
+use std::fmt;
+use std::ops::Index;
+
+use hushflow::mechanism::accounting::adjacency::{Adjacency, Unit};
+use hushflow::mechanism::sensitivity::Neighbours;
+
+use crate::harness::Random;
+
+/// What cases differ in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Factor {
+    Unit,
+    Neighbours,
+    Claim,
+    Limits,
+    Method,
+    Strategy,
+    Clock,
+    Jump,
+    Source,
+    Format,
+    Keys,
+    Moments,
+    Columns,
+    ClipNorm,
+    Copies,
+    Restart,
+    Workers,
+    Watch,
+    Values,
+    Pair,
+    Horizon,
+    Rows,
+}
+
+use Factor as F;
+
+/// The levels of each factor, the plainest first.
+pub(super) const FACTORS: [(Factor, &[&str]); 22] = [
+    (F::Unit, &["record", "entity"]),
+    (F::Neighbours, &["replace-one", "zero-out", "replace-one-in-place"]),
+    // Which of the adjacencies that the guarantee converts to: its own, the next one, …
+    (F::Claim, &["own", "second", "third", "fourth"]),
+    // Participations, separation, records at once.
+    (F::Limits, &["1/1/1", "2/1/1", "2/3/1", "3/2/2", "4/1/1 average"]),
+    (
+        F::Method,
+        &[
+            "jme",
+            "ime",
+            "cs",
+            "pp",
+            "joint-clip",
+            "gaussian",
+            "prime-ht",
+            "filter",
+            "tukey",
+            "pace",
+            "adaptive",
+            "coinpress",
+        ],
+    ),
+    (
+        F::Strategy,
+        &[
+            "identity",
+            "square-root",
+            "banded-square-root:3",
+            "banded-inverse-square-root:3",
+            "blt:2",
+            "power-law:2",
+            "tree-optimal-decoder",
+            "fft-optimal-decoder",
+            "log-perturbed-root",
+            "matrix-square-root",
+            "normalized-square-root",
+            "normalized-banded-inverse-square-root:3",
+            "file:dense.csv",
+        ],
+    ),
+    (F::Clock, &["records", "arrival", "late folded", "late dropped", "end-of-input", "event-time"]),
+    (F::Jump, &["any", "limited"]),
+    (F::Source, &["file", "two files", "two sources", "stdin", "journal"]),
+    (F::Format, &["csv", "ndjson"]),
+    (F::Keys, &["none", "three"]),
+    (F::Moments, &["full", "diagonal", "none"]),
+    (F::Columns, &["1", "2", "3"]),
+    (F::ClipNorm, &["default", "short"]),
+    (F::Copies, &["none", "by id"]),
+    (F::Restart, &["none", "grown", "torn", "killed"]),
+    (F::Workers, &["1", "2", "3", "two processes"]),
+    (F::Watch, &["quiet", "json", "csv", "log info", "log debug", "metrics"]),
+    (F::Values, &["plain", "odd", "huge"]),
+    (F::Pair, &["extreme", "random"]),
+    (F::Horizon, &["4", "7", "12"]),
+    (F::Rows, &["few", "many"]),
+];
+
+/// A level of each factor, and a seed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Case {
+    levels: Vec<usize>,
+    pub(super) seed: u64,
+}
+
+impl Index<Factor> for Case {
+    type Output = str;
+
+    fn index(&self, factor: Factor) -> &str {
+        FACTORS[factor as usize].1[self.levels[factor as usize]]
+    }
+}
+
+/// The name by which a case is run again: a letter for each level, then the seed.
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letter = |&level: &usize| char::from(b'a' + level as u8);
+        write!(f, "{}{}", self.levels.iter().map(letter).collect::<String>(), self.seed)
+    }
+}
+
+impl Case {
+    /// The case of this name.
+    pub(super) fn named(name: &str) -> Self {
+        let (letters, seed) = name.split_at_checked(FACTORS.len()).expect("a letter for each factor");
+        let levels = letters.bytes().map(|letter| usize::from(letter - b'a')).collect();
+        Self { levels, seed: seed.parse().expect("a seed behind the letters") }
+    }
+
+    /// The plainest case but for these levels.
+    pub(super) fn of(levels: &[(Factor, &str)], seed: u64) -> Self {
+        let mut case = Self { levels: vec![0; FACTORS.len()], seed };
+        levels.iter().for_each(|(factor, level)| case.set(*factor, level));
+        case.repaired()
+    }
+
+    /// Its levels but for the plainest ones, in words.
+    pub(super) fn words(&self) -> String {
+        let odd = FACTORS.iter().filter(|(factor, levels)| self[*factor] != *levels[0]);
+        odd.map(|(factor, _)| format!("{factor:?}: {}", &self[*factor])).collect::<Vec<_>>().join(", ")
+    }
+
+    fn random(random: &mut Random) -> Self {
+        let level = |(factor, levels): &(Factor, &[&str])| match factor {
+            // Thousands of rows take longer.
+            F::Rows => usize::from(random.below(12) == 0),
+            _ => random.below(levels.len() as u64) as usize,
+        };
+        let levels = FACTORS.iter().map(level).collect();
+        Self { levels, seed: random.below(1 << 32) }.repaired()
+    }
+
+    /// The case with this factor at its plainest, if that is another one.
+    pub(super) fn plainer(&self, factor: Factor) -> Option<Self> {
+        let mut plainer = self.clone();
+        plainer.levels[factor as usize] = 0;
+        Some(plainer.repaired()).filter(|plainer| plainer != self)
+    }
+
+    fn set(&mut self, factor: Factor, level: &str) {
+        let place = FACTORS[factor as usize].1.iter().position(|found| *found == level);
+        self.levels[factor as usize] = place.expect("a level of the factor");
+    }
+
+    pub(super) fn is(&self, factor: Factor, levels: &[&str]) -> bool {
+        levels.contains(&&self[factor])
+    }
+
+    /// Whether whole windows are estimated, not moments summed.
+    pub(super) fn estimates(&self) -> bool {
+        self.estimates_means() || self.is(F::Method, &["pace", "adaptive", "coinpress"])
+    }
+
+    pub(super) fn estimates_means(&self) -> bool {
+        self.is(F::Method, &["gaussian", "prime-ht", "filter", "tukey"])
+    }
+
+    /// Makes levels fit each other.
+    fn repaired(mut self) -> Self {
+        if self.estimates() {
+            self.set(F::Unit, "record");
+            if self.estimates_means() || self.is(F::Neighbours, &["replace-one"]) {
+                self.set(F::Neighbours, "replace-one-in-place");
+            }
+            if self.is(F::Columns, &["1"]) {
+                self.set(F::Columns, "2");
+            }
+            for factor in [F::Strategy, F::Moments, F::ClipNorm] {
+                self.levels[factor as usize] = 0;
+            }
+        }
+        if self.is(F::Unit, &["record"]) {
+            self.levels[F::Limits as usize] = 0;
+        }
+        if self.is(F::Clock, &["event-time"]) && !self.is(F::Neighbours, &["replace-one-in-place"]) {
+            self.set(F::Clock, "arrival");
+        }
+        if !self.is(F::Clock, &["arrival", "late folded", "late dropped"]) {
+            self.set(F::Jump, "any");
+        }
+        if !self.is(F::Clock, &["late dropped", "end-of-input"]) {
+            self.set(F::Copies, "none");
+        }
+        if !self.is(F::Method, &["jme"]) && self.is(F::Moments, &["none"]) {
+            self.set(F::Moments, "diagonal");
+        }
+        if self.is(F::Restart, &["killed"]) && self.is(F::Clock, &["end-of-input"]) {
+            self.set(F::Restart, "torn");
+        }
+        if self.is(F::Restart, &["killed"]) && !self.is(F::Source, &["stdin", "journal"]) {
+            self.set(F::Source, "stdin");
+        }
+        if self.is(F::Restart, &["grown", "torn"]) && self.is(F::Source, &["stdin", "journal"]) {
+            self.set(F::Source, "file");
+        }
+        if self.is(F::Watch, &["metrics"]) && !self.is(F::Source, &["stdin", "journal"]) {
+            self.set(F::Source, "stdin");
+            if self.is(F::Restart, &["grown", "torn"]) {
+                self.set(F::Restart, "none");
+            }
+        }
+        if self.is(F::Source, &["two sources"]) && self.is(F::Clock, &["records"]) {
+            self.set(F::Source, "two files");
+        }
+        if self.is(F::Rows, &["many"]) {
+            self.set(F::Horizon, "4");
+        }
+        self.levels[F::Claim as usize] %= self.claims().len();
+        self
+    }
+
+    pub(super) fn number(&self, factor: Factor) -> usize {
+        self[factor].parse().expect("a level that is a number")
+    }
+
+    /// Participations k, separation b and records at once m of an entity.
+    pub(super) fn limits(&self) -> [usize; 3] {
+        let limits = self[F::Limits].split(' ').next().expect("a word");
+        let mut numbers = limits.split('/').map(|number| number.parse().expect("a number"));
+        [(); 3].map(|()| numbers.next().expect("three numbers"))
+    }
+
+    /// What the guarantee is about.
+    pub(super) fn guarantee(&self) -> Adjacency {
+        let unit = if self.is(F::Unit, &["entity"]) { Unit::Entity } else { Unit::Record };
+        let neighbours = match &self[F::Neighbours] {
+            "replace-one" => Neighbours::ReplaceOne,
+            "zero-out" => Neighbours::ZeroOut,
+            _ => Neighbours::ReplaceOneInPlace,
+        };
+        Adjacency { unit, neighbours }
+    }
+
+    /// Everything that the ledger takes the guarantee to be about, and how many times it charges for that. Its own comes first.
+    fn claims(&self) -> Vec<(Adjacency, u32)> {
+        let own = self.guarantee();
+        let units = [Unit::Record, Unit::Entity].into_iter();
+        let all = units.flat_map(|unit| {
+            let kinds = [Neighbours::ReplaceOne, Neighbours::ZeroOut, Neighbours::ReplaceOneInPlace];
+            kinds.map(|neighbours| Adjacency { unit, neighbours })
+        });
+        let others = all.filter(|wanted| *wanted != own);
+        let claims = [own].into_iter().chain(others);
+        claims.filter_map(|wanted| Some((wanted, own.steps_to(wanted).ok()?))).collect()
+    }
+
+    /// What the two worlds of this case differ in, and how many times the ledger charges for it.
+    pub(super) fn claim(&self) -> (Adjacency, u32) {
+        self.claims()[self.levels[F::Claim as usize]]
+    }
+
+    /// Every two levels of it.
+    fn pairs(&self) -> impl Iterator<Item = [(usize, usize); 2]> + '_ {
+        let all = || self.levels.iter().copied().enumerate();
+        all().flat_map(move |one| all().skip(one.0 + 1).map(move |other| [one, other]))
+    }
+}
+
+/// Candidates among which a case is chosen.
+const CANDIDATES: usize = 24;
+
+/// So many cases, for which every two levels that go together occur if there are some hundred of them.
+pub(super) fn cases(number: usize, seed: u64) -> Vec<Case> {
+    let mut random = Random(seed);
+    let mut covered = HashSet::new();
+    let mut cases = Vec::with_capacity(number);
+    while cases.len() < number {
+        let candidates = (0..CANDIDATES).map(|_| Case::random(&mut random));
+        let new = |case: &Case| case.pairs().filter(|pair| !covered.contains(pair)).count();
+        let best = candidates.max_by_key(new).expect("candidates");
+        covered.extend(best.pairs());
+        cases.push(best);
+    }
+    cases
+}
+
+#[test]
+fn every_two_levels_that_go_together_occur() {
+    let mut random = Random(1);
+    let possible: HashSet<_> =
+        (0..20_000).flat_map(|_| Case::random(&mut random).pairs().collect::<Vec<_>>()).collect();
+    let covered: HashSet<_> =
+        cases(super::USUAL, super::SEED).iter().flat_map(|case| case.pairs().collect::<Vec<_>>()).collect();
+    let missing: Vec<_> = possible.difference(&covered).collect();
+    let words = |[one, other]: &[(usize, usize); 2]| {
+        [one, other].map(|(factor, level)| format!("{:?} {}", FACTORS[*factor].0, FACTORS[*factor].1[*level]))
+    };
+    assert!(missing.is_empty(), "{:?}", missing.into_iter().map(words).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_case_is_found_by_its_name() {
+    for case in cases(50, 3) {
+        assert_eq!(Case::named(&case.to_string()), case);
+    }
+}

@@ -1,0 +1,187 @@
+//! Two worlds of a case: neighbours as docs/privacy.md and docs/entities.md say what neighbours are.
+//!
+//! | claim | what the worlds differ in |
+//! |---|---|
+//! | a record, `replace-one` | all that one row holds, but for its arrival and its framing |
+//! | a record, `zero-out` | the same, and in one world it can't be used |
+//! | a record, `replace-one-in-place` | the values of one row |
+//! | an entity, `replace-one` | rows that in either world hold records of that entity or nothing that can be used |
+//! | an entity, `zero-out` | the same, and in one world none of them can be used |
+//! | an entity, `replace-one-in-place` | the values of all rows of an entity |
+//!
+//! *Extreme* pairs are those that the theorems call the worst: full length, opposite signs, another cell, as many records as
+//! the bounds of entities admit, as early as they can be. *Random* ones try everything else.
+
+use hushflow::mechanism::accounting::adjacency::Unit;
+use hushflow::mechanism::sensitivity::Neighbours;
+
+use super::factors::{Case, Factor as F};
+use super::pipeline::{KEYS, LENGTH};
+use super::rows::{Maker, Record, Row, time};
+
+/// Two worlds, and how many rows come before whatever the case does in the middle of the stream.
+pub(super) struct Pair {
+    pub(super) worlds: [Vec<Row>; 2],
+    pub(super) cut: usize,
+}
+
+/// The entity that is protected.
+const PROTECTED: &str = "e0";
+
+/// Makes the pair of a case.
+pub(super) fn pair(case: &Case) -> Pair {
+    let mut maker = Maker::new(case);
+    let mut stream = maker.stream();
+    maker.lay_in_wait(&mut stream);
+    let many = case.is(F::Rows, &["many"]);
+    let first = if many { 4150 } else { stream.len() / 2 };
+    let cut = first + maker.random.below(if many { 100 } else { stream.len() as u64 / 2 }) as usize;
+    let mut worlds = [stream.clone(), stream];
+    let differing = maker.differing(&worlds[0]);
+    for place in differing {
+        let arrival = worlds[0][place].arrival;
+        let records = maker.counterparts(place, &worlds[0][place].record, arrival);
+        for (world, record) in worlds.iter_mut().zip(records) {
+            world[place].record = record;
+        }
+    }
+    if maker.chance(50) {
+        worlds.reverse();
+    }
+    Pair { worlds, cut }
+}
+
+impl Maker<'_> {
+    fn is_extreme(&self) -> bool {
+        self.case.is(F::Pair, &["extreme"])
+    }
+
+    /// Gives the protected entity more records than may pass, where a single one of them is to differ: whether that passes decides
+    /// about the others.
+    fn lay_in_wait(&mut self, rows: &mut [Row]) {
+        let (claim, _) = self.case.claim();
+        if !self.is_extreme() || self.case.is(F::Unit, &["record"]) || claim.unit == Unit::Entity {
+            return;
+        }
+        let own_time = !self.case.is(F::Clock, &["records"]);
+        for row in rows.iter_mut().skip(1).filter(|row| row.arrival % 2 == 0) {
+            row.record.entity = PROTECTED.into();
+            row.record.values = self.corner(true);
+            if own_time {
+                row.record.event = time(row.arrival);
+            }
+        }
+    }
+
+    /// The rows in which the worlds differ.
+    fn differing(&mut self, rows: &[Row]) -> Vec<usize> {
+        let (claim, _) = self.case.claim();
+        let number = rows.len() as u64;
+        match (claim.unit, self.is_extreme()) {
+            (Unit::Record, true) => vec![0],
+            (Unit::Record, false) => vec![self.random.below(number) as usize],
+            (Unit::Entity, true) => self.pattern(rows),
+            (Unit::Entity, false) => {
+                let mut places: Vec<_> =
+                    (0..1 + self.random.below(12)).map(|_| self.random.below(number) as usize).collect();
+                places.sort_unstable();
+                places.dedup();
+                places
+            }
+        }
+    }
+
+    /// The first m rows of as many epochs as an entity may take part in, as close together as may be.
+    fn pattern(&self, rows: &[Row]) -> Vec<usize> {
+        let [k, b, m] = self.case.limits();
+        let epoch_of = |(place, row): (usize, &Row)| match &self.case[F::Clock] {
+            "records" => place / self.case.rows_per_epoch(),
+            _ => (row.arrival / LENGTH) as usize,
+        };
+        let places = (0..k).flat_map(|participation| {
+            let epoch = participation * b;
+            let of_epoch = rows.iter().enumerate().filter(move |place| epoch_of(*place) == epoch);
+            of_epoch.take(m).map(|(place, _)| place).collect::<Vec<_>>()
+        });
+        places.collect()
+    }
+
+    /// What a row holds in one world and in the other.
+    fn counterparts(&mut self, place: usize, record: &Record, arrival: i64) -> [Record; 2] {
+        let (claim, _) = self.case.claim();
+        let of_entity = self.case.is(F::Unit, &["entity"]);
+        let mut one = if self.is_extreme() { self.extreme(record, arrival) } else { self.record(arrival) };
+        if claim.neighbours == Neighbours::ReplaceOneInPlace && !self.is_extreme() {
+            one = Record { values: one.values, ..record.clone() };
+        }
+        if claim.unit == Unit::Entity || (of_entity && self.is_extreme()) {
+            one.entity = PROTECTED.into();
+        }
+        let mut other = match claim.neighbours {
+            Neighbours::ReplaceOneInPlace => self.in_place(&one),
+            Neighbours::ZeroOut => self.blank(&one),
+            Neighbours::ReplaceOne => self.replaced(&one, place, arrival),
+        };
+        if claim.unit == Unit::Entity
+            && claim.neighbours == Neighbours::ReplaceOne
+            && !other.entity.is_empty()
+        {
+            other.entity = PROTECTED.into();
+        }
+        if !self.is_extreme()
+            && claim.unit == Unit::Entity
+            && claim.neighbours == Neighbours::ReplaceOne
+            && self.chance(20)
+        {
+            one = self.blank(&one);
+        }
+        [one, other]
+    }
+
+    /// A record of full length in the epoch of its arrival.
+    fn extreme(&mut self, record: &Record, arrival: i64) -> Record {
+        let upper = self.chance(50);
+        Record { event: time(arrival), key: KEYS[0].into(), values: self.corner(upper), ..record.clone() }
+    }
+
+    fn in_place(&mut self, record: &Record) -> Record {
+        let values = if self.is_extreme() && self.chance(80) {
+            self.opposite(record)
+        } else if self.chance(30) {
+            let blank = self.one_of(&["", "NaN", "x", "inf", "1e400"]);
+            vec![blank.to_owned(); record.values.len()]
+        } else {
+            (0..record.values.len()).map(|column| self.value(column)).collect()
+        };
+        Record { values, ..record.clone() }
+    }
+
+    fn opposite(&self, record: &Record) -> Vec<String> {
+        let upper = self.corner(true);
+        if record.values == upper { self.corner(false) } else { upper }
+    }
+
+    /// Any other record of the same place in the stream, or nothing that can be used.
+    fn replaced(&mut self, record: &Record, place: usize, arrival: i64) -> Record {
+        let values = self.opposite(record);
+        let (claim, _) = self.case.claim();
+        match self.random.below(10) {
+            _ if !self.is_extreme() && self.chance(25) => self.blank(record),
+            _ if !self.is_extreme() => {
+                let mut other = self.record(arrival);
+                if claim.unit == Unit::Record && self.chance(50) {
+                    other.entity.clone_from(&record.entity);
+                }
+                other
+            }
+            0..4 if self.case.is(F::Keys, &["three"]) => {
+                Record { key: KEYS[1 + place % 2].into(), ..record.clone() }
+            }
+            4 | 5 if self.case.is(F::Clock, &["end-of-input"]) => {
+                Record { event: time(arrival + 3 * LENGTH), ..record.clone() }
+            }
+            9 => self.blank(record),
+            _ => Record { values, ..record.clone() },
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The pipeline file of a case.
+
+use std::fmt::Write;
+
+use super::factors::{Case, Factor as F};
+
+/// Lower and upper bounds of the columns.
+pub(super) const BOUNDS: [[f64; 2]; 3] = [[-1.0, 1.0], [0.0, 10.0], [-5.0, 95.0]];
+
+/// Seconds in an epoch of time.
+pub(super) const LENGTH: i64 = 60;
+
+/// Seconds by which a record may be late, where any may.
+pub(super) const LATENESS: i64 = 90;
+
+/// Seconds by which the clock may jump, where that is limited.
+pub(super) const JUMP: i64 = 600;
+
+/// The public keys.
+pub(super) const KEYS: [&str; 3] = ["k0", "k1", "k2"];
+
+impl Case {
+    /// Rows of an epoch by count.
+    pub(super) fn rows_per_epoch(&self) -> usize {
+        if self.is(F::Rows, &["many"]) { 1200 } else { 3 }
+    }
+
+    /// How its files are called, of each source.
+    pub(super) fn files(&self) -> Vec<Vec<String>> {
+        let format = &self[F::Format];
+        let named = |name: &str| format!("{name}.{format}");
+        match &self[F::Source] {
+            "file" => vec![vec![named("a")]],
+            "two files" => vec![vec![named("a"), named("b")]],
+            "two sources" => vec![vec![named("a")], vec![named("b")]],
+            _ => vec![vec!["-".into()]],
+        }
+    }
+
+    /// The pipeline file.
+    pub(super) fn pipeline(&self) -> String {
+        let mut text = format!("name = 'oracle'\n{}", self.sources());
+        for (name, [lower, upper]) in ["x", "y", "z"].iter().zip(BOUNDS).take(self.number(F::Columns)) {
+            let _ = writeln!(text, "[[columns]]\nname = '{name}'\nlower = {lower}\nupper = {upper}");
+        }
+        if self.is(F::Keys, &["three"]) {
+            let _ = writeln!(text, "[key]\ncolumn = 'key'\nvalues = {KEYS:?}");
+        }
+        if self.is(F::Unit, &["entity"]) {
+            let [k, b, m] = self.limits();
+            let several = if self[F::Limits].ends_with("average") { "average" } else { "keep" };
+            let _ = writeln!(
+                text,
+                "[entity]\ncolumn = 'entity'\nparticipations = {k}\nmin_separation = {b}\nrecords_per_epoch = {m}\n\
+                 several = '{several}'"
+            );
+        }
+        text += &self.epochs();
+        let _ = writeln!(
+            text,
+            "[privacy]\nunit = '{}'\nneighbours = '{}'\nepsilon = 1\ndelta = 1e-6",
+            &self[F::Unit],
+            &self[F::Neighbours]
+        );
+        if !self.estimates() {
+            let _ = writeln!(text, "second_moments = '{}'", &self[F::Moments]);
+        }
+        if self.is(F::ClipNorm, &["short"]) {
+            text += "clip_norm = 0.5\n";
+        }
+        text += &self.release();
+        let _ = writeln!(text, "[simulation]\nseed = {}", self.seed % 1000);
+        text
+    }
+
+    fn sources(&self) -> String {
+        let id = if self.is(F::Copies, &["by id"]) { "id = 'id'\n" } else { "" };
+        let jump = if self.is(F::Jump, &["limited"]) { "largest_jump = '600s'\n" } else { "" };
+        let journal = if self.is(F::Source, &["journal"]) { "journal = true\n" } else { "" };
+        let files = self.files();
+        let source = |(files, name): (&Vec<String>, &str)| {
+            let (title, name) = match self.is(F::Source, &["two sources"]) {
+                true => ("[[sources]]", format!("name = '{name}'\n")),
+                false => ("[source]", String::new()),
+            };
+            let path = if files.len() == 1 { format!("{:?}", files[0]) } else { format!("{files:?}") };
+            format!("{title}\n{name}path = {path}\nformat = '{}'\n{journal}{id}{jump}", &self[F::Format])
+        };
+        files.iter().zip(["north", "south"]).map(source).collect()
+    }
+
+    fn epochs(&self) -> String {
+        let horizon = &self[F::Horizon];
+        let clock = match &self[F::Clock] {
+            "records" => {
+                return format!("[epochs]\nrecords = {}\nhorizon = {horizon}\n", self.rows_per_epoch());
+            }
+            "arrival" => "arrival = 'arrival'".into(),
+            "late folded" => format!("arrival = 'arrival'\nallowed_lateness = '{LATENESS}s'"),
+            "late dropped" => format!("arrival = 'arrival'\nallowed_lateness = '{LATENESS}s'\nlate = 'drop'"),
+            clock => format!("clock = '{clock}'"),
+        };
+        format!(
+            "[epochs]\ntime = 'event'\n{clock}\nstart = '2020-01-01'\nlength = '{LENGTH}s'\nhorizon = {horizon}\n"
+        )
+    }
+
+    fn release(&self) -> String {
+        let method = &self[F::Method];
+        if self.estimates_means() {
+            let range = if method == "tukey" { "range = 50\n" } else { "" };
+            let scales = vec!["1.0"; self.number(F::Columns)].join(", ");
+            return format!("[release]\nmethod = '{method}'\ncorruption = 0.01\nscale = [{scales}]\n{range}");
+        }
+        if self.estimates() {
+            return format!("[release]\nmethod = '{method}'\n");
+        }
+        let strategy = &self[F::Strategy];
+        let workload = if strategy == "power-law:2" { "average" } else { "prefix" };
+        format!("[release]\nmethod = '{method}'\nstrategy = '{strategy}'\nworkload = '{workload}'\n")
+    }
+
+    /// A lower-triangular matrix with entries of both signs, for `file:dense.csv`.
+    pub(super) fn matrix(&self) -> String {
+        let horizon = self.number(F::Horizon);
+        let entry = |row: usize, column: usize| match row.checked_sub(column) {
+            None => 0.0,
+            Some(0) => 1.0 + 0.1 * (row % 3) as f64,
+            Some(lag) => [0.5, -0.25, 0.125][lag % 3] / lag as f64,
+        };
+        let row = |row| {
+            (0..horizon).map(|column| entry(row, column).to_string()).collect::<Vec<_>>().join(",") + "\n"
+        };
+        (0..horizon).map(row).collect()
+    }
+}

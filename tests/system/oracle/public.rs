@@ -1,0 +1,210 @@
+//! What anyone may see of a run: everything that is labelled public, by name.
+//!
+//! Left out is what the guarantee is silent about: when something happened, how much waited for what, and how many epochs shared
+//! a commit, which is a matter of time.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use hushflow::state::{PublicHeader, PublicReader};
+use serde_json::Value;
+
+use super::factors::{Case, Factor as F};
+use crate::harness::{answer, await_until, finish, hushflow, send};
+
+/// Public facts by what they are.
+#[derive(Default)]
+pub(super) struct Facts {
+    facts: BTreeMap<String, String>,
+    /// What a run that failed has said.
+    pub(super) failure: Option<String>,
+}
+
+/// All that anyone may see of a world.
+pub(super) struct Seen {
+    pub(super) facts: Facts,
+    pub(super) header: PublicHeader,
+    /// What was released, epoch by epoch.
+    pub(super) values: Vec<Vec<i128>>,
+    /// What the ledger charges: μ = 1/σ of one Gaussian mechanism.
+    pub(super) noise_multiplier: f64,
+}
+
+impl Facts {
+    fn tell(&mut self, name: String, content: impl ToString) {
+        self.facts.insert(name, content.to_string());
+    }
+
+    /// How a process has ended, and what it has said.
+    pub(super) fn ended(&mut self, name: &str, code: Option<i32>, out: &str, err: &str, case: &Case) {
+        self.tell(format!("exit code of {name}"), format!("{code:?}"));
+        if code != Some(0) {
+            self.failure = Some(err.to_owned());
+        }
+        self.tell(format!("standard error of {name}"), normalised(err));
+        let shape = match &case[F::Watch] {
+            "json" => out.lines().map(shape).collect(),
+            "csv" => out.lines().count().to_string(),
+            _ => out.to_owned(),
+        };
+        self.tell(format!("standard output of {name}"), shape);
+    }
+
+    /// The public metrics of the process that writes `err`, once it has told of so many epochs and says the same three times.
+    pub(super) fn metrics(&mut self, name: &str, err: &Path, epochs: usize) {
+        let address = || {
+            let text = std::fs::read_to_string(err).unwrap_or_default();
+            Some(text.split_once("http://")?.1.split_once('/')?.0.to_owned())
+        };
+        await_until("the metrics are served", || address().is_some());
+        let address = address().expect("an address");
+        let scrape = || {
+            public_metrics(
+                &answer(send(
+                    &address,
+                    "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+                ))
+                .1,
+            )
+        };
+        let mut told = vec![scrape()];
+        await_until("the metrics say that the epochs are committed", || {
+            std::thread::sleep(Duration::from_millis(8));
+            told.push(scrape());
+            let last = told.iter().rev().take(3);
+            let settled = told.len() > 2 && last.clone().all(|text| Some(text) == told.last());
+            settled && last.clone().all(|text| text.contains(&format!("last_committed_epoch {epochs}\n")))
+        });
+        self.tell(name.into(), told.pop().unwrap_or_default());
+    }
+
+    /// What differs between two worlds: names, and both contents.
+    pub(super) fn differences<'a>(&'a self, other: &'a Self) -> Vec<(&'a str, [&'a str; 2])> {
+        let others = other.facts.keys().filter(|name| !self.facts.contains_key(*name));
+        let names = self.facts.keys().chain(others);
+        let of = |facts: &'a Self, name: &String| facts.facts.get(name).map_or("nothing", String::as_str);
+        let pairs = names.map(|name| (name.as_str(), [of(self, name), of(other, name)]));
+        pairs.filter(|(_, [one, other])| one != other).collect()
+    }
+}
+
+impl Seen {
+    /// What is left in the state directory when all runs have ended.
+    pub(super) fn of(mut facts: Facts, state: &Path, case: &Case) -> Self {
+        let mut reader = PublicReader::open(state).expect("a public log");
+        let header = reader.header().clone();
+        facts.tell("the header of the public log".into(), String::from_utf8_lossy(&header.parameters));
+        let frames: Vec<_> =
+            std::iter::from_fn(|| reader.next_frame().expect("a sound public log")).collect();
+        let order: Vec<_> =
+            frames.iter().map(|frame| (frame.generation, frame.epoch, frame.values.len())).collect();
+        if !case.estimates() {
+            facts.tell("generation, epoch and length of every release".into(), format!("{order:?}"));
+            let packed: usize = frames.iter().map(|frame| packed(&frame.values)).sum();
+            let length = std::fs::metadata(state.join("public.log")).expect("a public log").len();
+            facts.tell("bytes of the public log beside its packed values".into(), length - packed as u64);
+        } else {
+            let order: Vec<_> = order.iter().map(|(generation, epoch, _)| (generation, epoch)).collect();
+            facts.tell("generation and epoch of every estimate".into(), format!("{order:?}"));
+        }
+        facts.tell("files of the state directory".into(), files(state).join(" "));
+        let ledger = finish(hushflow(["ledger", "--json"]).arg(state)).succeeded().json().remove(0);
+        let entry = &ledger["entries"][0];
+        let mut public = entry.clone();
+        for name in ["identity", "started"] {
+            public[name] = Value::Null;
+        }
+        facts.tell("what the ledger charges".into(), &public);
+        let noise_multiplier = entry["noise_multiplier"].as_f64().expect("a noise multiplier");
+        let values = frames.into_iter().map(|frame| frame.values).collect();
+        Self { facts, header, values, noise_multiplier }
+    }
+}
+
+/// Bytes that a release's values take in a frame: a width, and so many bytes for each.
+fn packed(values: &[i128]) -> usize {
+    let bits = values.iter().fold(0, |bits, value| bits | (value ^ (value >> 127)) as u128);
+    let width = (128 - bits.leading_zeros() as usize) / 8 + 1;
+    1 + width * values.len()
+}
+
+/// The files of a state directory, and the sizes of those that are public.
+fn files(state: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![state.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("an entry")) {
+            let path = entry.path();
+            let name = path.strip_prefix(state).expect("a file of the state").display().to_string();
+            match path.is_dir() {
+                true => folders.push(path),
+                false if name.starts_with("ledger") || name == "enrolment" => {
+                    found.push(format!("{name}:{}", entry.metadata().expect("a size").len()));
+                }
+                // How far the journal has been read is the operator's.
+                false if name.starts_with("ingest-") => found.push("ingest".into()),
+                false => found.push(name),
+            }
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// A line of JSON without its numbers: which view, epoch and key it is about, and which fields it has.
+fn shape(line: &str) -> String {
+    let line: Value = serde_json::from_str(line).expect("a JSON line");
+    let of = ["view", "epoch", "key", "private", "generation"].map(|name| line[name].to_string());
+    let fields: Vec<_> = line.as_object().expect("an object").keys().cloned().collect();
+    format!("{} {}\n", of.join(" "), fields.join(" "))
+}
+
+/// Lines on standard error in order of their text, without times, ports, the borders between commits, and what a thread says last,
+/// if the run leaves it the time.
+fn normalised(text: &str) -> String {
+    let mut committed: Option<[u64; 2]> = None;
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let mut line = line.to_owned();
+        if let Ok(Value::Object(mut object)) = serde_json::from_str(&line) {
+            object.remove("timestamp");
+            if object["message"] == "epochs are durable and published" {
+                let [first, last] = ["first", "last"].map(|name| object[name].as_u64().expect("an epoch"));
+                let range = committed.get_or_insert([first, last]);
+                *range = [range[0].min(first), range[1].max(last)];
+                continue;
+            }
+            line = Value::Object(object).to_string();
+        } else if line.len() > 28 && line.as_bytes()[10] == b'T' && line.as_bytes()[26] == b'Z' {
+            line = line[27..].to_owned();
+        }
+        if line.contains("source has ended") {
+            continue;
+        }
+        if let Some((before, after)) = line.clone().split_once("127.0.0.1:") {
+            let rest = after.trim_start_matches(|c: char| c.is_ascii_digit());
+            line = format!("{before}PORT{rest}");
+        }
+        lines.push(line);
+    }
+    lines.sort();
+    format!("{}\ncommitted: {committed:?}", lines.join("\n"))
+}
+
+/// Families whose help says that they are public, but for the one that tells the time.
+fn public_metrics(page: &str) -> String {
+    let mut public = String::new();
+    let mut is_public = false;
+    for line in page.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            is_public = help.split(' ').nth(1) == Some("PUBLIC.");
+        }
+        if is_public && !line.starts_with("hushflow_frontier_lag_seconds ") {
+            public += line;
+            public.push('\n');
+        }
+    }
+    public
+}
