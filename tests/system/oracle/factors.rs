@@ -97,12 +97,38 @@ pub(super) const FACTORS: [(Factor, &[&str]); 22] = [
     (F::Copies, &["none", "by id"]),
     (F::Restart, &["none", "grown", "torn", "killed"]),
     (F::Workers, &["1", "2", "3", "two processes"]),
-    (F::Watch, &["quiet", "json", "csv", "log info", "log debug", "metrics"]),
+    (F::Watch, &["quiet", "json", "csv", "sink", "log info", "log debug", "metrics"]),
     (F::Values, &["plain", "odd", "huge"]),
     (F::Pair, &["extreme", "random"]),
     (F::Horizon, &["4", "7", "12"]),
     (F::Rows, &["few", "many"]),
 ];
+
+/// Which two streams are neighbours.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) struct Relation {
+    /// Whether they differ in all records of an entity, or in one record.
+    pub(super) entities: bool,
+    pub(super) neighbours: Neighbours,
+}
+
+impl Relation {
+    fn adjacency(self) -> Adjacency {
+        let unit = if self.entities { Unit::Entity } else { Unit::Record };
+        Adjacency { unit, neighbours: self.neighbours }
+    }
+
+    /// How many times the ledger charges a guarantee for these neighbours when it is asked about others.
+    fn steps_to(self, wanted: Self) -> Option<u32> {
+        self.adjacency().steps_to(wanted.adjacency()).ok()
+    }
+}
+
+impl fmt::Display for Relation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.neighbours, if self.entities { "entities" } else { "records" })
+    }
+}
 
 /// A level of each factor, and a seed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -249,31 +275,28 @@ impl Case {
     }
 
     /// What the guarantee is about.
-    pub(super) fn guarantee(&self) -> Adjacency {
-        let unit = if self.is(F::Unit, &["entity"]) { Unit::Entity } else { Unit::Record };
+    pub(super) fn guarantee(&self) -> Relation {
         let neighbours = match &self[F::Neighbours] {
             "replace-one" => Neighbours::ReplaceOne,
             "zero-out" => Neighbours::ZeroOut,
             _ => Neighbours::ReplaceOneInPlace,
         };
-        Adjacency { unit, neighbours }
+        Relation { entities: self.is(F::Unit, &["entity"]), neighbours }
     }
 
     /// Everything that the ledger takes the guarantee to be about, and how many times it charges for that. Its own comes first.
-    fn claims(&self) -> Vec<(Adjacency, u32)> {
+    fn claims(&self) -> Vec<(Relation, u32)> {
         let own = self.guarantee();
-        let units = [Unit::Record, Unit::Entity].into_iter();
-        let all = units.flat_map(|unit| {
+        let all = [false, true].into_iter().flat_map(|entities| {
             let kinds = [Neighbours::ReplaceOne, Neighbours::ZeroOut, Neighbours::ReplaceOneInPlace];
-            kinds.map(|neighbours| Adjacency { unit, neighbours })
+            kinds.map(|neighbours| Relation { entities, neighbours })
         });
-        let others = all.filter(|wanted| *wanted != own);
-        let claims = [own].into_iter().chain(others);
-        claims.filter_map(|wanted| Some((wanted, own.steps_to(wanted).ok()?))).collect()
+        let claims = [own].into_iter().chain(all.filter(|wanted| *wanted != own));
+        claims.filter_map(|wanted| Some((wanted, own.steps_to(wanted)?))).collect()
     }
 
     /// What the two worlds of this case differ in, and how many times the ledger charges for it.
-    pub(super) fn claim(&self) -> (Adjacency, u32) {
+    pub(super) fn claim(&self) -> (Relation, u32) {
         self.claims()[self.levels[F::Claim as usize]]
     }
 

@@ -12,7 +12,6 @@
 //! *Extreme* pairs are those that the theorems call the worst: full length, opposite signs, another cell, as many records as
 //! the bounds of entities admit, as early as they can be. *Random* ones try everything else.
 
-use hushflow::mechanism::accounting::adjacency::Unit;
 use hushflow::mechanism::sensitivity::Neighbours;
 
 use super::factors::{Case, Factor as F};
@@ -60,7 +59,7 @@ impl Maker<'_> {
     /// about the others.
     fn lay_in_wait(&mut self, rows: &mut [Row]) {
         let (claim, _) = self.case.claim();
-        if !self.is_extreme() || self.case.is(F::Unit, &["record"]) || claim.unit == Unit::Entity {
+        if !self.is_extreme() || self.case.is(F::Unit, &["record"]) || claim.entities {
             return;
         }
         let own_time = !self.case.is(F::Clock, &["records"]);
@@ -77,11 +76,11 @@ impl Maker<'_> {
     fn differing(&mut self, rows: &[Row]) -> Vec<usize> {
         let (claim, _) = self.case.claim();
         let number = rows.len() as u64;
-        match (claim.unit, self.is_extreme()) {
-            (Unit::Record, true) => vec![0],
-            (Unit::Record, false) => vec![self.random.below(number) as usize],
-            (Unit::Entity, true) => self.pattern(rows),
-            (Unit::Entity, false) => {
+        match (claim.entities, self.is_extreme()) {
+            (false, true) => vec![0],
+            (false, false) => vec![self.random.below(number) as usize],
+            (true, true) => self.pattern(rows),
+            (true, false) => {
                 let mut places: Vec<_> =
                     (0..1 + self.random.below(12)).map(|_| self.random.below(number) as usize).collect();
                 places.sort_unstable();
@@ -114,7 +113,7 @@ impl Maker<'_> {
         if claim.neighbours == Neighbours::ReplaceOneInPlace && !self.is_extreme() {
             one = Record { values: one.values, ..record.clone() };
         }
-        if claim.unit == Unit::Entity || (of_entity && self.is_extreme()) {
+        if claim.entities || (of_entity && self.is_extreme()) {
             one.entity = PROTECTED.into();
         }
         let mut other = match claim.neighbours {
@@ -122,14 +121,11 @@ impl Maker<'_> {
             Neighbours::ZeroOut => self.blank(&one),
             Neighbours::ReplaceOne => self.replaced(&one, place, arrival),
         };
-        if claim.unit == Unit::Entity
-            && claim.neighbours == Neighbours::ReplaceOne
-            && !other.entity.is_empty()
-        {
+        if claim.entities && claim.neighbours == Neighbours::ReplaceOne && !other.entity.is_empty() {
             other.entity = PROTECTED.into();
         }
         if !self.is_extreme()
-            && claim.unit == Unit::Entity
+            && claim.entities
             && claim.neighbours == Neighbours::ReplaceOne
             && self.chance(20)
         {
@@ -140,12 +136,13 @@ impl Maker<'_> {
 
     /// A record of full length in the epoch of its arrival.
     fn extreme(&mut self, record: &Record, arrival: i64) -> Record {
-        let upper = self.chance(50);
+        // Records of one entity add up if they point the same way.
+        let upper = self.case.seed.is_multiple_of(2);
         Record { event: time(arrival), key: KEYS[0].into(), values: self.corner(upper), ..record.clone() }
     }
 
     fn in_place(&mut self, record: &Record) -> Record {
-        let values = if self.is_extreme() && self.chance(80) {
+        let values = if self.is_extreme() && !(self.case.seed / 2).is_multiple_of(5) {
             self.opposite(record)
         } else if self.chance(30) {
             let blank = self.one_of(&["", "NaN", "x", "inf", "1e400"]);
@@ -165,11 +162,12 @@ impl Maker<'_> {
     fn replaced(&mut self, record: &Record, place: usize, arrival: i64) -> Record {
         let values = self.opposite(record);
         let (claim, _) = self.case.claim();
-        match self.random.below(10) {
+        // All rows of an extreme pair are replaced in the same way.
+        match self.case.seed / 2 % 10 {
             _ if !self.is_extreme() && self.chance(25) => self.blank(record),
             _ if !self.is_extreme() => {
                 let mut other = self.record(arrival);
-                if claim.unit == Unit::Record && self.chance(50) {
+                if !claim.entities && self.chance(50) {
                     other.entity.clone_from(&record.entity);
                 }
                 other

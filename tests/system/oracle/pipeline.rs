@@ -69,6 +69,9 @@ impl Case {
             text += "clip_norm = 0.5\n";
         }
         text += &self.release();
+        if self.is(F::Watch, &["sink"]) {
+            text += "[[sinks]]\npath = 'sink.jsonl'\n";
+        }
         let _ = writeln!(text, "[simulation]\nseed = {}", self.seed % 1000);
         text
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use hushflow::state::{PublicHeader, PublicReader};
 use serde_json::Value;
 
+use super::Leak;
 use super::factors::{Case, Factor as F};
 use crate::harness::{answer, await_until, finish, hushflow, send};
 
@@ -17,6 +18,8 @@ use crate::harness::{answer, await_until, finish, hushflow, send};
 #[derive(Default)]
 pub(super) struct Facts {
     facts: BTreeMap<String, String>,
+    /// What follows from the releases, and is the same where they are.
+    following: BTreeMap<String, String>,
     /// What a run that failed has said.
     pub(super) failure: Option<String>,
 }
@@ -43,6 +46,7 @@ impl Facts {
             self.failure = Some(err.to_owned());
         }
         self.tell(format!("standard error of {name}"), normalised(err));
+        self.following.insert(format!("standard output of {name}, to the byte"), out.to_owned());
         let shape = match &case[F::Watch] {
             "json" => out.lines().map(shape).collect(),
             "csv" => out.lines().count().to_string(),
@@ -79,14 +83,27 @@ impl Facts {
         self.tell(name.into(), told.pop().unwrap_or_default());
     }
 
-    /// What differs between two worlds: names, and both contents.
-    pub(super) fn differences<'a>(&'a self, other: &'a Self) -> Vec<(&'a str, [&'a str; 2])> {
-        let others = other.facts.keys().filter(|name| !self.facts.contains_key(*name));
-        let names = self.facts.keys().chain(others);
-        let of = |facts: &'a Self, name: &String| facts.facts.get(name).map_or("nothing", String::as_str);
-        let pairs = names.map(|name| (name.as_str(), [of(self, name), of(other, name)]));
-        pairs.filter(|(_, [one, other])| one != other).collect()
+    /// What differs between two worlds though it is public.
+    pub(super) fn leaks(&self, other: &Self) -> Vec<Leak> {
+        differences(&self.facts, &other.facts)
     }
+
+    /// What differs between two worlds of the same releases though it follows from these.
+    pub(super) fn leaks_of_equals(&self, other: &Self) -> Vec<Leak> {
+        differences(&self.following, &other.following)
+    }
+}
+
+fn differences(ones: &BTreeMap<String, String>, others: &BTreeMap<String, String>) -> Vec<Leak> {
+    let names = ones.keys().chain(others.keys().filter(|name| !ones.contains_key(*name)));
+    let of = |facts: &BTreeMap<String, String>, name| facts.get(name).cloned().unwrap_or("nothing".into());
+    let pairs = names.map(|name| (name, of(ones, name), of(others, name)));
+    let different = pairs.filter(|(_, one, other)| one != other);
+    let leak = |(name, one, other): (&String, String, String)| Leak {
+        kind: format!("public: {name}"),
+        detail: format!("one world: {one}\nthe other: {other}"),
+    };
+    different.map(leak).collect()
 }
 
 impl Seen {
@@ -109,6 +126,12 @@ impl Seen {
             facts.tell("generation and epoch of every estimate".into(), format!("{order:?}"));
         }
         facts.tell("files of the state directory".into(), files(state).join(" "));
+        let log = std::fs::read(state.join("public.log")).expect("a public log");
+        facts.following.insert("the public log, to the byte".into(), format!("{log:?}"));
+        if let Ok(sink) = std::fs::read_to_string(state.with_file_name("sink.jsonl")) {
+            facts.tell("lines of the sink".into(), sink.lines().map(shape).collect::<String>());
+            facts.following.insert("the sink, to the byte".into(), sink);
+        }
         let ledger = finish(hushflow(["ledger", "--json"]).arg(state)).succeeded().json().remove(0);
         let entry = &ledger["entries"][0];
         let mut public = entry.clone();

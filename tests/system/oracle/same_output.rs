@@ -1,0 +1,63 @@
+//! The same output from different worlds: other records with the same sums, and the same noise, so the released integers are equal.
+//! Then everything that follows from these is equal to the byte: the public log, standard output and sinks in every format, and
+//! whatever the other oracle compares.
+//!
+//! Rows that can't be used are so for other reasons in the other world (missing, NaN, infinite, no number, another key, no time, no
+//! entity), and values beyond the bounds are further beyond them, up to overflow. Where neighbours may not differ so (in place, keys
+//! and times are public) rows differ in values alone. Sums that differ, up to every width of an integer, are in
+//! `mechanism/src/release/alike.rs`: there the noise is chosen so that the released integers are equal.
+
+use super::factors::{Case, Factor as F};
+use super::pairs::{self, Pair};
+use super::public::Seen;
+use super::rows::Maker;
+use super::{Leak, Oracle, Verdict};
+
+/// Cases of a usual run.
+const USUAL: usize = 120;
+
+/// Values that count as the upper bound of any column.
+const BEYOND: [&str; 4] = ["1e3", "96", "1e300", "1.7976931348623157e308"];
+
+const SAME_SUMS: Oracle = Oracle { pair, judge };
+
+/// Worlds of the same sums.
+fn pair(case: &Case) -> Pair {
+    let Pair { mut worlds, cut } = pairs::pair(case);
+    let mut maker = Maker::new(case);
+    let [ones, others] = &mut worlds;
+    for (one, other) in ones.iter_mut().zip(others) {
+        let record = one.record.clone();
+        (one.record, other.record) = if maker.chance(60) {
+            (record.clone(), record)
+        } else if !case.estimates() && maker.chance(50) {
+            let beyond = [(); 2].map(|()| {
+                let values = record.values.iter().map(|_| maker.one_of(&BEYOND).to_owned()).collect();
+                super::rows::Record { values, ..record.clone() }
+            });
+            beyond.into()
+        } else if case.is(F::Neighbours, &["replace-one-in-place"]) {
+            let blanks = [(); 2].map(|()| {
+                let blank = maker.one_of(&["", "NaN", "inf", "-inf", "x", "1e400"]);
+                super::rows::Record { values: vec![blank.to_owned(); record.values.len()], ..record.clone() }
+            });
+            blanks.into()
+        } else {
+            (maker.blank(&record), maker.blank(&record))
+        };
+    }
+    Pair { worlds, cut }
+}
+
+fn judge(_: &Case, [one, other]: &[Seen; 2]) -> Verdict {
+    let mut leaks = one.facts.leaks_of_equals(&other.facts);
+    if one.values != other.values {
+        leaks.insert(0, Leak { kind: "releases of equal sums".into(), detail: "they differ".into() });
+    }
+    Verdict { share: None, leaks }
+}
+
+#[test]
+fn equal_sums_leave_no_trace_of_what_they_are_made_of() {
+    SAME_SUMS.test(USUAL).expect_no_leaks();
+}
