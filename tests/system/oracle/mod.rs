@@ -20,6 +20,7 @@
 //! | `public` | what anyone may see |
 //! | `distance` | how far apart releases are |
 //! | `same_output` | worlds of other records and the same sums: equal to the byte |
+//! | `plants` | planted faults, which must be found |
 //! | `drawn` | whether the noise that is drawn is the noise that the header stands for |
 //!
 //! **What it does not cover.** Estimators of windows choose by the data which noise is drawn where, so their noise does not cancel:
@@ -34,6 +35,7 @@ mod drawn;
 mod factors;
 mod pairs;
 mod pipeline;
+mod plants;
 mod public;
 mod rows;
 mod same_output;
@@ -248,6 +250,21 @@ impl Findings {
 #[test]
 fn neighbours_are_as_far_apart_as_the_ledger_says_and_alike_in_all_else() {
     NEIGHBOURS.test(USUAL).expect_no_leaks();
+}
+
+/// One blanked row of an entity let a later one pass, and rows were counted in batches of usable ones.
+#[test]
+fn what_leaked_once_leaks_no_more() {
+    let passing = [(Factor::Unit, "entity"), (Factor::Neighbours, "zero-out"), (Factor::Claim, "third")];
+    let counting = [
+        (Factor::Neighbours, "zero-out"),
+        (Factor::Clock, "arrival"),
+        (Factor::Source, "stdin"),
+        (Factor::Watch, "metrics"),
+        (Factor::Rows, "many"),
+    ];
+    let of = |levels: &[(Factor, &str)]| (0..6).map(|seed| Case::of(levels, seed)).collect::<Vec<_>>();
+    NEIGHBOURS.tried(&[of(&passing), of(&counting)].concat()).expect_no_leaks();
 }
 
 /// An oracle that comes nowhere near a bound would not see it broken.
