@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::ops::Index;
 
-use hushflow::mechanism::accounting::adjacency::{Adjacency, Unit};
+use hushflow::mechanism::accounting::adjacency::{Adjacency, Nesting, Unit};
 use hushflow::mechanism::sensitivity::Neighbours;
 
 use crate::harness::Random;
@@ -114,13 +114,13 @@ pub(super) struct Relation {
 
 impl Relation {
     fn adjacency(self) -> Adjacency {
-        let unit = if self.entities { Unit::Entity } else { Unit::Record };
+        let unit = if self.entities { Unit::Entity("entity".into()) } else { Unit::Record };
         Adjacency { unit, neighbours: self.neighbours }
     }
 
     /// How many times the ledger charges a guarantee for these neighbours when it is asked about others.
     fn steps_to(self, wanted: Self) -> Option<u32> {
-        self.adjacency().steps_to(wanted.adjacency()).ok()
+        self.adjacency().steps_to(&wanted.adjacency(), &Nesting::default()).ok()
     }
 }
 

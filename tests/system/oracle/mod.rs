@@ -183,13 +183,18 @@ impl Oracle {
                 let largest = found.shares.entry(name).or_insert(0.0);
                 *largest = largest.max(share);
             }
-            let Some(leak) = leaks.first() else { return };
-            let (_, names) = found.leaks.entry(leak.kind.clone()).or_default();
-            names.push(case.to_string());
-            if names.len() == 1 {
-                drop(found);
-                let report = self.report(case, leak);
-                findings.lock().unwrap().leaks.entry(leak.kind.clone()).or_default().0 = report;
+            let mut first = None;
+            for leak in leaks {
+                let (_, names) = found.leaks.entry(leak.kind.clone()).or_default();
+                names.push(case.to_string());
+                if names.len() == 1 && first.is_none() {
+                    first = Some(leak);
+                }
+            }
+            drop(found);
+            if let Some(leak) = first {
+                let report = self.report(case, &leak);
+                findings.lock().unwrap().leaks.entry(leak.kind).or_default().0 = report;
             }
         };
         std::thread::scope(|scope| {

@@ -78,7 +78,11 @@ impl Facts {
             told.push(scrape());
             let last = told.iter().rev().take(3);
             let settled = told.len() > 2 && last.clone().all(|text| Some(text) == told.last());
-            settled && last.clone().all(|text| text.contains(&format!("last_committed_epoch {epochs}\n")))
+            let committed = |text: &String| {
+                let (_, number) = text.split_once("\nhushflow_last_committed_epoch ")?;
+                number.lines().next()?.parse::<usize>().ok()
+            };
+            settled && last.clone().all(|text| committed(text).is_some_and(|committed| committed >= epochs))
         });
         self.tell(name.into(), told.pop().unwrap_or_default());
     }

@@ -95,11 +95,11 @@ impl<'a> World<'a> {
             let cut = self.cut.clamp(from, end);
             feed(&mut input, &written(self.case, rows[from..cut].iter()));
             if self.case.is(F::Watch, &["metrics"]) {
-                self.look(&format!("metrics in the middle of {name}"), cut);
+                self.look(&format!("metrics in the middle of {name}"), cut, &mut running);
             }
             feed(&mut input, &without_header(self.case, rows[cut..].iter()));
             if self.case.is(F::Watch, &["metrics"]) {
-                self.look(&format!("metrics at the end of {name}"), end);
+                self.look(&format!("metrics at the end of {name}"), end, &mut running);
             }
         }
         self.end(name, &mut running);
@@ -110,7 +110,7 @@ impl<'a> World<'a> {
         let mut running = self.start();
         let mut input = running.children[0].stdin.take().expect("a pipe");
         feed(&mut input, &written(self.case, self.rows[..self.cut].iter()));
-        self.look("metrics before the kill", self.cut);
+        self.look("metrics before the kill", self.cut, &mut running);
         for child in &mut running.children {
             child.kill().expect("a child can be killed");
         }
@@ -168,13 +168,16 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Waits until the run has published what the first rows close; looks at the metrics if they are told.
-    fn look(&mut self, name: &str, rows: usize) {
+    /// Waits until the run has published what the first rows close, or has ended; looks at the metrics if they are told.
+    fn look(&mut self, name: &str, rows: usize, running: &mut Running) {
         let expected = closed(self.case, &self.rows[..rows]);
         let state = self.path("state");
-        await_until("the epochs that are closed are published", || releases(&state).len() >= expected);
+        let mut has_ended = || running.children[0].try_wait().expect("a child").is_some();
+        await_until("the epochs that are closed are published", || {
+            releases(&state).len() >= expected || has_ended()
+        });
         // The last epoch ends the run, and with it the page.
-        if self.case.is(F::Watch, &["metrics"]) && expected < self.case.number(F::Horizon) {
+        if self.case.is(F::Watch, &["metrics"]) && expected < self.case.number(F::Horizon) && !has_ended() {
             let err = self.path("err0");
             self.facts.metrics(name, &err, expected);
         }
