@@ -57,7 +57,7 @@ use tempfile::TempDir;
 use world::World;
 
 /// Cases of a usual run.
-const USUAL: usize = 600;
+const USUAL: usize = 300;
 
 /// Where the choice of cases begins.
 const SEED: u64 = 19;
