@@ -34,11 +34,10 @@ pub fn run(input: &[u8]) {
 fn go_on(path: &Path, place: IngestPlace, record: &[u8]) -> Result<u64, StateError> {
     let header = PublicHeader { parameters: b"clip_norm = 1\n".to_vec(), private: false };
     let (store, _) = Store::open(path, &header)?;
-    let ingest = Arc::new(store.ingest(place)?);
+    let ingest = Arc::new(store.ingest(place, u64::MAX)?);
     let there = ingest.acknowledged(None).unwrap_or(0);
-    ingest.begin(b"x\n")?;
-    ingest.append([record, &[]], 1)?;
-    ingest.sync()?;
+    ingest.begin(b"x\n", &mut |_| false)?;
+    ingest.append([record, &[]], 1, &mut |_| false)?;
     ingest.end(None);
     for session in place.session..ingest.session() {
         let _ = read(
@@ -73,11 +72,11 @@ fn write() -> Result<[Vec<u8>; 2], StateError> {
         let path = state_directory(outer, "intact", []);
         for records in [["1\n2\n", "3\n"], ["4\n", "5\n6\n"]] {
             let (store, _) = Store::open(&path, &header)?;
-            let ingest = store.ingest(IngestPlace::START)?;
-            ingest.begin(b"x\n")?;
+            let ingest = store.ingest(IngestPlace::START, u64::MAX)?;
+            ingest.begin(b"x\n", &mut |_| false)?;
             for records in records {
-                ingest.append([records.as_bytes(), &[]], records.lines().count() as u64)?;
-                ingest.sync()?;
+                let count = records.lines().count() as u64;
+                ingest.append([records.as_bytes(), &[]], count, &mut |_| false)?;
             }
         }
         Ok(SEGMENTS.map(|name| std::fs::read(path.join(name)).expect("a segment")))

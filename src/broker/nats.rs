@@ -14,6 +14,9 @@ use crate::source::Control;
 /// The most bytes of an answer.
 const ANSWER_LIMIT: usize = 16 << 20;
 
+/// What is kept of a message's head: its first line says the status. The rest is passed over.
+const HEAD_KEPT: usize = 1 << 10;
+
 /// What the server says of a publisher that comes from a wrong idea of the stream.
 const WRONG_LAST_SEQUENCE: u64 = 10_071;
 
@@ -110,9 +113,11 @@ impl Connection {
             }
         };
         let (head, total): (usize, usize) = (number(head.as_bytes())?, number(total.as_bytes())?);
-        let length = total.checked_sub(head).filter(|_| head <= ANSWER_LIMIT).ok_or_else(garbled)?;
+        let length = total.checked_sub(head).ok_or_else(garbled)?;
+        let kept = head.min(HEAD_KEPT);
         self.payload.clear();
-        self.wire.take(head, &mut self.payload)?;
+        self.wire.take(kept, &mut self.payload)?;
+        self.wire.skip(head - kept)?;
         Ok(Sent::Message { reply: reply.into(), status: status(&self.payload), length })
     }
 

@@ -7,9 +7,11 @@ use super::{Trouble, passing, refusal};
 use crate::pipeline::{Broker, Credentials};
 use crate::source::Control;
 
-/// The most parts of an answer that is read as a whole, how deep they may lie, and the most bytes of a text in it.
+/// The most parts of an answer that is read as a whole, and how deep they may lie.
 const PARTS: usize = 4096;
 const DEPTH: usize = 8;
+
+/// The most bytes that the texts of such an answer take in memory. Texts behind them are passed over and read as empty.
 const TEXT: usize = 16 << 20;
 
 /// Answers that pass: the server is starting, or its cluster is in motion.
@@ -20,6 +22,12 @@ pub(crate) struct Connection {
     pub(crate) broker: Broker,
     pub(crate) wire: Wire,
     line: Vec<u8>,
+}
+
+/// What an answer may still hold.
+struct Left {
+    parts: usize,
+    bytes: usize,
 }
 
 /// An answer as a whole.
@@ -59,7 +67,7 @@ impl Connection {
 
     /// The next answer, unless it is an error.
     pub(crate) fn answer(&mut self) -> Result<Value, Trouble> {
-        match self.value(&mut { PARTS }, DEPTH)? {
+        match self.value(&mut Left { parts: PARTS, bytes: TEXT }, DEPTH)? {
             Value::Error(words) => Err(self.refused(&words)),
             value => Ok(value),
         }
@@ -69,7 +77,7 @@ impl Connection {
     pub(crate) fn facts(&mut self) -> Result<Vec<Value>, Trouble> {
         let stream = self.broker.stream.clone();
         self.send(&["XINFO", "STREAM", &stream])?;
-        match self.value(&mut { PARTS }, DEPTH)? {
+        match self.value(&mut Left { parts: PARTS, bytes: TEXT }, DEPTH)? {
             Value::List(facts) => Ok(facts),
             Value::Error(words) if words.contains("no such key") => Err(Trouble::NoStream),
             Value::Error(words) => Err(self.refused(&words)),
@@ -84,10 +92,11 @@ impl Connection {
         }
     }
 
-    fn value(&mut self, parts: &mut usize, depth: usize) -> io::Result<Value> {
-        *parts = parts.checked_sub(1).ok_or_else(garbled)?;
+    fn value(&mut self, left: &mut Left, depth: usize) -> io::Result<Value> {
+        left.parts = left.parts.checked_sub(1).ok_or_else(garbled)?;
         let mut line = std::mem::take(&mut self.line);
         self.wire.line(&mut line)?;
+        left.bytes = left.bytes.saturating_sub(line.len());
         let value = match line.split_first() {
             Some((b'+' | b':', text)) => Value::Text(text.to_vec()),
             Some((b'-', text)) => Value::Error(String::from_utf8_lossy(text).into_owned()),
@@ -95,16 +104,19 @@ impl Connection {
             Some((b'$', length)) => {
                 let length = number::<usize>(length)?;
                 let mut text = Vec::new();
-                match length <= TEXT {
-                    true => self.wire.take(length, &mut text)?,
-                    false => self.wire.skip(length)?,
+                match left.bytes.checked_sub(length) {
+                    Some(bytes) => {
+                        left.bytes = bytes;
+                        self.wire.take(length, &mut text)?;
+                    }
+                    None => self.wire.skip(length)?,
                 }
                 self.wire.skip(2)?;
                 Value::Text(text)
             }
             Some((b'*', length)) if depth > 0 => {
                 let length = number::<usize>(length)?;
-                Value::List((0..length).map(|_| self.value(parts, depth - 1)).collect::<io::Result<_>>()?)
+                Value::List((0..length).map(|_| self.value(left, depth - 1)).collect::<io::Result<_>>()?)
             }
             _ => return Err(garbled()),
         };

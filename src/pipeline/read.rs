@@ -5,6 +5,7 @@ mod epochs;
 mod estimator;
 mod ledger;
 mod sinks;
+mod size;
 mod socket;
 mod source;
 mod sources;

@@ -19,6 +19,8 @@ pub struct Source {
     /// `journal`: whether what comes is new each time, and kept in the state directory until it is counted. Always so for a
     /// socket.
     pub journal: bool,
+    /// `journal_limit`: the bytes of the journal at which whoever sends is held up.
+    pub journal_limit: u64,
     /// `header`: the names of the columns where a CSV stream doesn't begin with them.
     pub header: Option<Vec<String>>,
     /// `field`: the field of an entry of Redis that holds a record as text.
@@ -48,6 +50,11 @@ pub struct SourceClock {
 }
 
 impl Source {
+    /// The least `journal_limit`: a group of records always has room in it.
+    pub const LEAST_JOURNAL_LIMIT: u64 = 8 << 20;
+    /// The `journal_limit` of a source that names none.
+    pub const JOURNAL_LIMIT: u64 = 1 << 30;
+
     /// Whether its rows come from a network.
     pub fn is_remote(&self) -> bool {
         matches!(self.input, Input::Socket(_) | Input::Broker(_))

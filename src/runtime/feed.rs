@@ -19,6 +19,7 @@ use tracing::info;
 
 use crate::metrics::Metrics;
 use crate::source::{Batch, Counters, Event, Resume, SourceReader};
+use crate::state::Ingest;
 
 use super::copies::Copies;
 
@@ -55,6 +56,8 @@ pub(super) struct Dealer {
     fault: Fault,
     metrics: Arc<Metrics>,
     copies: Copies,
+    /// The journal that is read, if one is: it is told which epochs are closed.
+    ingest: Option<Arc<Ingest>>,
 }
 
 impl Feed {
@@ -69,10 +72,16 @@ impl Feed {
 pub(super) fn channels(workers: usize, fault: &Fault, metrics: &Arc<Metrics>) -> (Dealer, Feed) {
     let (workers, receivers) = (0..workers).map(|_| bounded(WAITING_BATCHES)).unzip();
     let (fault, metrics, copies) = (fault.clone(), Arc::clone(metrics), Copies::default());
-    (Dealer { workers, turn: 0, fault, metrics, copies }, Feed(Arc::new(receivers)))
+    let dealer = Dealer { workers, turn: 0, fault, metrics, copies, ingest: None };
+    (dealer, Feed(Arc::new(receivers)))
 }
 
 impl Dealer {
+    /// What is dealt has been read from this journal.
+    pub(super) fn of_journal(self, ingest: Option<Arc<Ingest>>) -> Self {
+        Dealer { ingest, ..self }
+    }
+
     /// Reads the source to its end. Runs on a thread of its own; gives what became of the rows.
     pub(super) fn deal(mut self, mut reader: SourceReader) -> Counters {
         loop {
@@ -121,6 +130,9 @@ impl Dealer {
     pub(super) fn close(&mut self, epoch: u64, rows: u64, resumes: &[Resume]) -> bool {
         self.copies.forget(epoch);
         self.metrics.tell_closed(epoch, rows);
+        if let Some(ingest) = &self.ingest {
+            ingest.closed(epoch);
+        }
         self.workers.iter().all(|worker| self.deliver(worker, Message::Closed(epoch, resumes.into())))
     }
 

@@ -250,7 +250,7 @@ impl Opening<'_> {
         };
         let Options { control, acknowledge, .. } = self.options;
         let place = IngestPlace { session: position.file, offset: position.offset };
-        let ingest = Arc::new(self.store.ingest(place)?);
+        let ingest = Arc::new(self.store.ingest(place, source.journal_limit)?);
         let refused = |source| SourceError::Io { path: name.clone().into(), source };
         let read = (self.pipeline, source);
         let taking =

@@ -264,7 +264,8 @@ impl CommitLog<Mark> for Journal {
         let journaled = self.partitions.iter().position(|&partition| partition == Partition::Journal as u32);
         let last = epochs.last().zip(journaled).and_then(|(epoch, source)| resumes(epoch).nth(source));
         if let (Some(ingest), Some(Resume { position, .. })) = (&self.ingest, last) {
-            ingest.discard_before(IngestPlace { session: position.file, offset: position.offset })?;
+            let place = IngestPlace { session: position.file, offset: position.offset };
+            ingest.committed(self.store.committed(), place)?;
         }
         Ok(())
     }

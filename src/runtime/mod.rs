@@ -268,6 +268,7 @@ fn drive<C: Content>(pipeline: &Pipeline, options: &Options, content: C) -> Resu
     let (readers, taking) = sources.unzip();
     let taking = taking.flatten();
     let (dealer, feed) = channels(options.workers, &fault, &options.metrics);
+    let dealer = dealer.of_journal(taking.as_ref().map(|taking| Arc::clone(&taking.ingest)));
     options.metrics.watch_batches(feed.waiting());
     let start = lead.as_ref().map(|lead| lead.start.clone());
     let committed = start.as_ref().map_or(0, |start| start.first_epoch - 1);

@@ -83,7 +83,7 @@ impl CsvRows {
     fn read_fields(&mut self, row: &mut Row) -> io::Result<(Outcome, usize)> {
         self.skip_line_ends()?;
         self.line = self.parser.line();
-        let (mut written, mut fields) = (0, 0);
+        let (mut written, mut fields, mut length) = (0, 0, 0);
         loop {
             let input = self.stream.fill_buf()?;
             let (result, read, more_text, more_fields) =
@@ -91,6 +91,10 @@ impl CsvRows {
             self.stream.consume(read);
             written += more_text;
             fields += more_fields;
+            length += read;
+            if length > RECORD_LIMIT {
+                return Ok((Outcome::TooLong, fields));
+            }
             let grown = match result {
                 ReadRecordResult::InputEmpty => true,
                 ReadRecordResult::OutputFull => grow(&mut row.text),

@@ -72,8 +72,8 @@ pub enum SourceError {
     },
     /// A record is so long that the framing itself is in doubt: an open quote swallows the rows after it.
     #[error(
-        "{}:{line}: the record that begins here is longer than {limit} bytes: look for a quote that is not closed",
-        path.display()
+        "{}:{line}: the record that begins here is longer than {limit} bytes: look for a quote that is not closed, or a \
+         line that does not end", path.display()
     )]
     RecordTooLong {
         /// The file.

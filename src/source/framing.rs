@@ -17,7 +17,7 @@ pub(super) struct Framing {
     line: u64,
     /// The line where the current record began.
     began: u64,
-    /// Bytes of the current record.
+    /// Bytes of the current record, with the blanks before it; of NDJSON, of the current line.
     length: usize,
 }
 
@@ -173,7 +173,7 @@ impl Framing {
     }
 
     /// Reads `bytes`, but not beyond a record that is too long: the number of those up to the last place between two
-    /// records; blanks before a record may count as its own.
+    /// records; blanks in front of a record count as its own.
     pub(super) fn last_end(&mut self, bytes: &[u8]) -> usize {
         let (mut at, mut end) = (0, 0);
         for block in bytes.chunks(BLOCK) {
@@ -204,13 +204,14 @@ impl Framing {
         self.line += lines.ended;
         self.began = self.line;
         self.state = self.grammar.after_run(Between, &block[end..]);
-        self.length = if self.is_between() { 0 } else { block.len() - end };
+        self.length = block.len() - end;
         Some(end)
     }
 
-    /// Whether the current record is longer than any reader takes.
+    /// Whether the current record, or a line of blanks, is longer than any reader takes. Line ends before a record are no part
+    /// of it, so any number of blank lines may come.
     pub(super) fn is_too_long(&self) -> bool {
-        self.length >= RECORD_LIMIT
+        self.length > RECORD_LIMIT
     }
 
     /// The stream has ended: so has the record that was being read.
@@ -252,7 +253,7 @@ impl Framing {
                 continue;
             }
             self.length = if end == 0 { before + at } else { at - end };
-            if ends && self.is_too_long() {
+            if self.is_too_long() {
                 return end;
             }
             (end, self.began, self.length) = (at, self.line, 0);
@@ -261,9 +262,7 @@ impl Framing {
                 break;
             }
         }
-        if state != Between {
-            self.length = if end == 0 { before + bytes.len() } else { bytes.len() - end };
-        }
+        self.length = if end == 0 { before + at } else { at - end };
         self.state = state;
         end
     }
@@ -271,6 +270,10 @@ impl Framing {
 
 #[cfg(test)]
 mod tests {
+    use super::super::csv::CsvRows;
+    use super::super::files::Stream;
+    use super::super::ndjson::NdjsonRows;
+    use super::super::row::{Outcome, Row, Rows};
     use super::*;
     use proptest::prelude::*;
 
@@ -315,6 +318,60 @@ mod tests {
         let mut framing = Framing::new(Format::Csv);
         assert_eq!(framing.first_end(&text.as_bytes()[4..]), None);
         assert!(framing.is_too_long());
+    }
+
+    /// What framing lets through, a parser takes, and the other way round.
+    #[test]
+    fn framing_and_parsers_have_one_limit() {
+        let wanted = ["x".to_owned()];
+        for excess in 0..3 {
+            let length = RECORD_LIMIT - 2 + excess;
+            let fits = length < RECORD_LIMIT;
+            let expected = if fits { Outcome::Row } else { Outcome::TooLong };
+            let csv =
+                format!("\n\n{},{}\n", "\"\"".repeat(length / 4), "x".repeat(length - 1 - length / 4 * 2));
+            let (head, blanks) = ("{\"x\":1}", " ".repeat(length - 7));
+            for (format, text) in [
+                (Format::Csv, csv),
+                (Format::Ndjson, format!("\n\n{head}{blanks}\n")),
+                (Format::Ndjson, format!("\n\n{blanks}{head}\n")),
+            ] {
+                let mut framing = Framing::new(format);
+                framing.last_end(text.as_bytes());
+                assert_eq!((framing.is_too_long(), framing.records), (!fits, u64::from(fits)), "{length}");
+                let stream = |text: String| Stream::new(std::io::Cursor::new(text), 0);
+                let mut rows: Box<dyn Rows> = match format {
+                    Format::Csv => {
+                        let header = CsvRows::open(stream("x,y\n".into()), "p".as_ref(), &wanted).unwrap();
+                        Box::new(header.resume(stream(text), 1))
+                    }
+                    _ => Box::new(NdjsonRows::open(stream(text), 1, &wanted)),
+                };
+                assert_eq!(rows.read(&mut Row::default()).unwrap(), expected, "{length}");
+            }
+        }
+    }
+
+    /// Blanks of a line count towards its length, as its parser counts them, and line ends count for nothing.
+    #[test]
+    fn a_line_of_blanks_may_be_too_long_and_no_number_of_blank_lines_is() {
+        for format in [Format::Csv, Format::Ndjson] {
+            let mut framing = Framing::new(format);
+            for _ in 0..3 {
+                assert_eq!(framing.last_end(&b"\n".repeat(RECORD_LIMIT)), RECORD_LIMIT);
+                assert!(!framing.is_too_long() && framing.records == 0);
+            }
+        }
+        for part in [1000, 1 << 16, 3 << 20] {
+            let mut framing = Framing::new(Format::Ndjson);
+            let (spaces, mut length) = (b" ".repeat(part), 0);
+            while !framing.is_too_long() {
+                assert!(length <= RECORD_LIMIT, "{length} blanks");
+                assert_eq!(framing.last_end(&spaces), 0);
+                length += part;
+            }
+            assert!(length > RECORD_LIMIT && framing.is_between());
+        }
     }
 
     proptest! {

@@ -2,7 +2,8 @@
 //!
 //! One thread reads what comes. The other takes all that has come since, cuts it after the last whole record, appends it
 //! and syncs: so records share a sync when there are many, and the first one after a pause is synced at once. A reader of
-//! the journal that is far behind holds up neither. A disk that is slow holds up the source.
+//! the journal that is behind holds up neither, until the journal has reached its limit. Then, or where the disk is slow or full,
+//! the writer waits, the bytes between the two threads reach theirs, and the source is read no more until there is room.
 //!
 //! Over a socket one connection follows another. A record that a disconnect has cut is dropped and counted: nobody has
 //! acknowledged it. So is a record that is too long, with the connection, since nobody knows where the next one begins.
@@ -13,6 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use tracing::info;
 use zeroize::Zeroizing;
 
 use super::control::{Control, GLANCE};
@@ -21,7 +23,7 @@ use super::files::io_error;
 use super::session::Session;
 use super::socket::{Connection, Connections};
 use crate::pipeline::{Pipeline, Source};
-use crate::state::Ingest;
+use crate::state::{Full, Ingest};
 
 /// What is read of the source at once.
 pub(super) const CHUNK: usize = 1 << 16;
@@ -33,6 +35,11 @@ pub(super) const WAITING_BYTES: usize = 4 << 20;
 const GROUP_BYTES: usize = 1 << 20;
 
 const MAKE_ROOM: &str = "no whole line has come for ten seconds, and another peer is ready to send";
+const DISK_FULL: &str = "the disk has no room for the ingest journal: the source is held up, and nothing is lost; counting records \
+    makes room, and so do you";
+
+/// The least time between two notices that the journal has no room.
+const NOTICE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The least time between two syncs, unless [`GROUP_BYTES`] wait.
 const SYNC_INTERVAL: Duration = Duration::from_millis(5);
@@ -211,15 +218,13 @@ impl Waiting {
             match connection.read(&mut chunk) {
                 Ok(0) => return None,
                 Ok(read) => {
-                    let has_line = chunk[..read].contains(&b'\n');
+                    let (has_line, came) = (chunk[..read].contains(&b'\n'), Instant::now());
                     if !self.put(&chunk[..read]) {
                         return None;
                     }
                     *last = Instant::now();
-                    // A byte now and then is no sign of life: what counts is a line.
-                    if has_line {
-                        progress = *last;
-                    }
+                    // A byte now and then is no sign of life: what counts is a line. A peer that was held up was not silent.
+                    progress = if has_line { *last } else { progress + (*last - came) };
                 }
                 Err(error) if waits(&error) => {}
                 Err(error) if error.kind() == ErrorKind::InvalidData => return Some(error.to_string()),
@@ -244,6 +249,7 @@ impl Waiting {
     fn write(&self, session: &mut Session, outlives: bool) -> Result<(), SourceError> {
         let mut batch = Zeroizing::new(Vec::with_capacity(WAITING_BYTES + CHUNK));
         let mut synced: Option<Instant> = None;
+        let mut noticed: Option<Instant> = None;
         loop {
             let (ended, broken) = {
                 let mut buffer = self.buffer();
@@ -264,7 +270,14 @@ impl Waiting {
                 (buffer.ended.take(), buffer.broken)
             };
             let last = matches!(ended, Some(Ok(()))) && !outlives;
-            match session.take(&batch, last) {
+            let mut patience = |full| {
+                if noticed.is_none_or(|at| at.elapsed() >= NOTICE_INTERVAL) {
+                    noticed = Some(Instant::now());
+                    self.tell_full(full);
+                }
+                !self.buffer().stopped && !self.control.is_stopped()
+            };
+            match session.take(&batch, last, &mut patience) {
                 Err(error) if outlives && !matches!(error, SourceError::Journal(_)) => {
                     session.disconnect();
                     self.refuse(error.to_string());
@@ -281,6 +294,16 @@ impl Waiting {
                 None => {}
                 Some(ended) => return ended.map_err(|error| io_error(session.name(), error)),
             }
+        }
+    }
+
+    /// Says why the source is held up.
+    fn tell_full(&self, full: Full) {
+        match full {
+            Full::Limit => {
+                info!("the ingest journal is at its limit: the source waits for records to be counted")
+            }
+            Full::Disk => self.control.notice(DISK_FULL),
         }
     }
 
@@ -345,20 +368,19 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let header = PublicHeader { parameters: vec![], private: true };
         let (store, _) = Store::open(directory.path().join("state"), &header).unwrap();
-        let ingest = Arc::new(store.ingest(IngestPlace::START).unwrap());
+        let ingest = Arc::new(store.ingest(IngestPlace::START, u64::MAX).unwrap());
         (directory, ingest)
     }
 
     /// What comes of taking `input` in: header and records, and how many.
     fn take(format: &str, input: &[u8]) -> io::Result<(String, String, u64)> {
+        take_from(format, io::Cursor::new(input.to_vec()))
+    }
+
+    fn take_from(format: &str, input: impl Read + Send + 'static) -> io::Result<(String, String, u64)> {
         let (_directory, ingest) = journal();
         let pipeline = pipeline(format);
-        let _intake = Intake::start(
-            io::Cursor::new(input.to_vec()),
-            &ingest,
-            (&pipeline, &pipeline.sources[0]),
-            &Control::new(),
-        );
+        let _intake = Intake::start(input, &ingest, (&pipeline, &pipeline.sources[0]), &Control::new());
         let reader = IngestReader::open(&ingest, IngestPlace::START)?;
         let Some(mut reader) = reader else { return Ok(Default::default()) };
         let (header, mut records) = (String::from_utf8_lossy(reader.header()).into_owned(), String::new());
@@ -382,8 +404,28 @@ mod tests {
         check("csv", "\n", "", "", 0);
         check("csv", "", "", "", 0);
         check("ndjson", "{\"x\":1}\n\n{}", "", "{\"x\":1}\n\n{}", 2);
+        check("ndjson", "\u{feff}{}\n{}\n", "", "{}\n{}\n", 2);
+        check("ndjson", "\u{feff}", "", "", 0);
+        check("csv", "\u{feff}\r\n\nx\n1\n", "x\n", "1\n", 1);
+        check("csv", "\u{feff}x", "x", "", 0);
         let many = "1\n".repeat(2_000_000);
         check("csv", &format!("x\n{many}"), "x\n", &many, 2_000_000);
+    }
+
+    /// Blank lines before, between and behind records, far more than may wait for the disk.
+    #[test]
+    fn blank_lines_are_dropped_as_they_come() {
+        for (format, record, end) in [("ndjson", &b"{}\n"[..], &b"  \t\r\n"[..]), ("csv", b"x\n", b"\r\n\n")]
+        {
+            let blanks = || io::Cursor::new(end.repeat(3 * WAITING_BYTES / end.len()));
+            let record = || io::Cursor::new(record);
+            let input = blanks().chain(record()).chain(blanks()).chain(record()).chain(blanks());
+            let (_, records, number) = take_from(format, input.chain(record()).chain(blanks())).unwrap();
+            assert_eq!(number, 3 - u64::from(format == "csv"), "{format}");
+            // What came together with a record may be kept with it.
+            assert!(records.len() <= 3 * (WAITING_BYTES + CHUNK), "{format}: {} bytes", records.len());
+            assert_eq!(records.split_ascii_whitespace().count() as u64, number);
+        }
     }
 
     #[test]
@@ -395,6 +437,11 @@ mod tests {
         check("y\n1\n", &["<standard input>:1", "\"x\""]);
         check(&format!("x\n1\n\"{}", "2\n".repeat(RECORD_LIMIT)), &["<standard input>:3", "longer than"]);
         check(&"x".repeat(2 * RECORD_LIMIT), &["<standard input>:1", "longer than"]);
+        check(&format!("x\n1\n{}", "2,".repeat(RECORD_LIMIT)), &["<standard input>:3", "longer than"]);
+        for line in [" ".repeat(2 * RECORD_LIMIT), "\n\n".to_owned() + &"\t".repeat(RECORD_LIMIT + 1)] {
+            let refused = take("ndjson", format!("{{}}\n{line}").as_bytes()).unwrap_err();
+            assert!(refused.to_string().contains("longer than"), "{refused}");
+        }
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::ops::Range;
 use super::error::Defect;
 use crate::pipeline::time::parse_time;
 
-/// The most bytes of one record.
+/// The most bytes of one record, with the line end behind it and, in NDJSON, the blanks before it. No reader holds more of a
+/// record that is longer.
 pub(super) const RECORD_LIMIT: usize = 1 << 20;
 
 /// The wanted fields of the current row, in buffers that every row uses again.

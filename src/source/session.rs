@@ -1,4 +1,7 @@
 //! A session of the ingest journal as it is written: bytes in, whole records on disk.
+//!
+//! What is no record is dropped as it comes: a byte order mark, line ends before a header, blank lines between groups of records. What
+//! is held is at most a record or a header, each within the limit of a record, and the bytes that came last.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +18,10 @@ use super::intake::{CHUNK, WAITING_BYTES};
 use super::roles::Roles;
 use super::row::RECORD_LIMIT;
 use crate::pipeline::{Format, Pipeline, Source};
-use crate::state::Ingest;
+use crate::state::{Ingest, Patience};
+
+/// What some programs write before everything else.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The session that is being written.
 pub(super) struct Session {
@@ -29,6 +35,8 @@ pub(super) struct Session {
     current: Option<Vec<u8>>,
     /// Whether what comes now are records, and the header, if there is one, has come.
     headed: bool,
+    /// Whether anything has come behind a byte order mark.
+    begun: bool,
     /// Bytes that have come and are not in the journal: of a header that is not whole, or of a record. The framing has
     /// seen the first `seen` of them.
     bytes: Zeroizing<Vec<u8>>,
@@ -50,6 +58,7 @@ impl Session {
             given: source.header.as_deref().map(header_row),
             current: None,
             headed: false,
+            begun: false,
             // At full size from the start: a vector that grows leaves copies behind.
             bytes: Zeroizing::new(Vec::with_capacity(WAITING_BYTES + CHUNK + RECORD_LIMIT)),
             seen: 0,
@@ -67,32 +76,56 @@ impl Session {
         Arc::clone(&self.torn)
     }
 
-    /// Takes in what has come; `ended` if nothing more will. What is whole is on disk when this returns.
-    pub(super) fn take(&mut self, batch: &[u8], ended: bool) -> Result<(), SourceError> {
+    /// Takes in what has come; `ended` if nothing more will. What is whole is on disk when this returns, unless `patience` has
+    /// ended: then the run has, too.
+    pub(super) fn take(
+        &mut self,
+        batch: &[u8],
+        ended: bool,
+        patience: Patience<'_>,
+    ) -> Result<(), SourceError> {
         if self.headed {
-            return self.take_records(batch, ended);
+            return self.take_records(batch, ended, patience);
         }
         self.bytes.extend_from_slice(batch);
-        if !self.begin(ended)? {
+        if !self.drop_mark(ended) || !self.begin(ended, patience)? {
             return Ok(());
         }
         let records = Zeroizing::new(self.bytes.to_vec());
         self.bytes.clear();
-        self.take_records(&records, ended)
+        self.take_records(&records, ended, patience)
+    }
+
+    /// Drops a byte order mark; whether enough has come to know that there is none.
+    fn drop_mark(&mut self, ended: bool) -> bool {
+        if !self.begun {
+            let cut = self.bytes.len() < BYTE_ORDER_MARK.len() && BYTE_ORDER_MARK.starts_with(&self.bytes);
+            if cut && !ended {
+                return false;
+            }
+            if self.bytes.starts_with(BYTE_ORDER_MARK) {
+                self.bytes.drain(..BYTE_ORDER_MARK.len());
+            }
+            self.begun = true;
+        }
+        true
     }
 
     /// Takes in what has come behind the header, and behind the beginning of a record.
-    fn take_records(&mut self, batch: &[u8], ended: bool) -> Result<(), SourceError> {
+    fn take_records(&mut self, batch: &[u8], ended: bool, patience: Patience<'_>) -> Result<(), SourceError> {
         let before = self.framing.records;
         let mut whole = self.framing.last_end(batch);
-        let mut ends = whole > 0;
-        if ended && !self.framing.is_too_long() {
-            self.framing.end();
-            (whole, ends) = (batch.len(), !(batch.is_empty() && self.bytes.is_empty()));
-        }
+        let ends = ended && !self.framing.is_too_long();
         if ends {
-            self.ingest.append([&self.bytes, &batch[..whole]], self.framing.records - before)?;
-            self.ingest.sync()?;
+            self.framing.end();
+            whole = batch.len();
+        }
+        let count = self.framing.records - before;
+        if count > 0 {
+            self.ingest.append([&self.bytes, &batch[..whole]], count, patience)?;
+        }
+        if whole > 0 || ends {
+            // Without a record these were blanks.
             self.bytes.clear();
         }
         self.bytes.extend_from_slice(&batch[whole..]);
@@ -106,12 +139,12 @@ impl Session {
         self.torn.fetch_add(u64::from(cut), Ordering::Relaxed);
         self.framing = Framing::new(self.format);
         self.bytes.clear();
-        (self.seen, self.headed) = (0, false);
+        (self.seen, self.headed, self.begun) = (0, false, false);
     }
 
     /// Begins the session once its header is whole, unless it is the one that has begun already; whether what comes now
     /// are records.
-    fn begin(&mut self, ended: bool) -> Result<bool, SourceError> {
+    fn begin(&mut self, ended: bool, patience: Patience<'_>) -> Result<bool, SourceError> {
         let in_stream = self.format == Format::Csv && self.given.is_none();
         let mut header = 0;
         if in_stream {
@@ -121,6 +154,10 @@ impl Session {
                 Some(end) => self.seen + end,
                 None if ended && !self.framing.is_between() => self.bytes.len(),
                 None => {
+                    if self.framing.is_between() {
+                        // Line ends alone.
+                        self.bytes.clear();
+                    }
                     self.seen = self.bytes.len();
                     return Ok(false);
                 }
@@ -128,14 +165,18 @@ impl Session {
         } else if self.bytes.is_empty() {
             return Ok(false);
         }
-        let named = self.given.clone().unwrap_or_else(|| self.bytes[..header].to_vec());
+        let is_line_end = |byte: &&u8| matches!(byte, b'\r' | b'\n');
+        let blank = self.bytes[..header].iter().take_while(is_line_end).count();
+        let named = self.given.clone().unwrap_or_else(|| self.bytes[blank..header].to_vec());
         if self.current.as_ref() != Some(&named) {
             if self.format == Format::Csv {
                 // A header that lacks a column is found out before anything of its session counts.
                 let stream = Stream::new(io::Cursor::new(named.clone()), 0);
                 CsvRows::open(stream, &self.name, &self.wanted)?;
             }
-            self.ingest.begin(&named)?;
+            if !self.ingest.begin(&named, patience)? {
+                return Ok(false);
+            }
             self.current = Some(named);
         }
         self.bytes.drain(..header);

@@ -152,8 +152,8 @@ fn errors_name_file_line_column_and_kind_but_no_value() {
 
 #[test]
 fn a_record_without_end_is_an_error_in_bounded_memory() {
-    let long =
-        ":2: the record that begins here is longer than 1048576 bytes: look for a quote that is not closed";
+    let long = ":2: the record that begins here is longer than 1048576 bytes: look for a quote that is not closed, or a line \
+                that does not end";
     let mut csv = b"x\n\"".to_vec();
     csv.resize(4 << 20, b'1');
     check_error("a.csv", &csv, long);

@@ -358,6 +358,14 @@ pub enum StateError {
     },
 }
 
+impl StateError {
+    /// Whether the disk, or a quota on it, has no room: the same may succeed later.
+    pub(super) fn is_full(&self) -> bool {
+        let full = |kind| matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        matches!(self, Self::Io { source, .. } if full(source.kind()))
+    }
+}
+
 /// Says what was tried, and on which file, when the operating system refuses.
 pub(super) fn refused(
     path: impl Into<PathBuf>,

@@ -212,6 +212,12 @@ impl Appender {
         Ok(())
     }
 
+    /// Takes back what was appended since the last sync.
+    pub(super) fn cut_back(&mut self) -> Result<(), StateError> {
+        self.end = self.synced;
+        self.file.truncate(self.synced)
+    }
+
     pub(super) fn sync(&mut self) -> Result<(), StateError> {
         self.file.sync()?;
         self.synced = self.end;

@@ -56,7 +56,9 @@ pub use error::StateError;
 pub use followed::{FollowedList, verify_followed};
 pub use format::MAX_PAYLOAD;
 pub use frames::{Checkpoint, EpochFrame, PublicHeader, ReleaseFrame, SourcePosition};
-pub use ingest::{Ingest, IngestPlace, IngestReader, IngestReport, verify_ingest, verify_ingest_from};
+pub use ingest::{
+    Full, Ingest, IngestPlace, IngestReader, IngestReport, Patience, verify_ingest, verify_ingest_from,
+};
 pub use ledger_file::LedgerFile;
 pub use reader::PublicReader;
 pub use replay::Replay;

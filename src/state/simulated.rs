@@ -89,6 +89,8 @@ struct State {
     dead: bool,
     lying: bool,
     late: bool,
+    /// Bytes that are free, where they are counted.
+    free: Option<u64>,
     /// The file whose sync has been asked for and not been done yet, and how many changes it was for.
     owed: Option<(usize, usize)>,
     stall: Option<(usize, Meanwhile)>,
@@ -142,6 +144,11 @@ impl Disk {
         state.stall.iter_mut().for_each(|(left, _)| *left -= 1);
         drop(state);
         due.iter().for_each(|(_, meanwhile)| meanwhile.lock().unwrap()());
+    }
+
+    /// Says that this many bytes are free.
+    pub(super) fn set_free(&self, bytes: u64) {
+        self.state().free = Some(bytes);
     }
 
     /// Makes every later sync a lie: it succeeds and nothing becomes durable.
@@ -426,6 +433,10 @@ impl Storage for Disk {
 
     fn now(&self) -> u64 {
         0
+    }
+
+    fn free(&self) -> u64 {
+        self.state().free.unwrap_or(u64::MAX)
     }
 }
 

@@ -99,6 +99,8 @@ pub(super) trait Storage: Send {
     fn reader(&self) -> Result<Box<dyn Storage>, StateError>;
     /// Seconds since 1970, by a clock that may be wrong.
     fn now(&self) -> u64;
+    /// Bytes that may still be written to the file system, `u64::MAX` where that is unknown.
+    fn free(&self) -> u64;
     /// Another handle on the directory, which stays locked as long as either lives.
     fn share(&self) -> Box<dyn Storage>;
     /// Refuses with [`StateError::Replaced`] unless the path still leads to this directory.
@@ -292,6 +294,14 @@ impl Storage for Directory {
 
     fn confirm(&self) -> Result<(), StateError> {
         lock::confirm(&self.path, &self.handle)
+    }
+
+    fn free(&self) -> u64 {
+        match fs::fstatvfs(&self.handle) {
+            // A file system without blocks doesn't count them.
+            Ok(status) if status.f_blocks > 0 => status.f_bavail.saturating_mul(status.f_frsize),
+            _ => u64::MAX,
+        }
     }
 
     fn now(&self) -> u64 {

@@ -48,6 +48,7 @@ mod methods;
 mod oracle;
 mod output;
 mod parquet;
+mod pressure;
 mod readers;
 mod recovery;
 mod refusals;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use hushflow_mechanism::epochs::{ClockSource, Schedule};
 
+use super::size::journal_limit;
 use super::socket::{SocketFlags, check_socket, socket};
 use super::sources::Clocked;
 use crate::pipeline::document::{Field, Section};
@@ -42,10 +43,22 @@ pub(super) fn source(
     let field = section.text("field").map(|field| field.value.into());
     let format = format.or_else(|| format_of(section, &paths, &input))?;
     let journal = flags.journal.unwrap_or(false) || matches!(input, Input::Socket(_));
+    let journal_limit = journal_limit(section, journal);
     let Clocked { schedule, arrival, idle, largest_jump } = clocked?;
     let name = name.into();
-    let mut source =
-        Source { name, input, format, journal, header, field, schedule, arrival, idle, largest_jump };
+    let mut source = Source {
+        name,
+        input,
+        format,
+        journal,
+        journal_limit,
+        header,
+        field,
+        schedule,
+        arrival,
+        idle,
+        largest_jump,
+    };
     if source.is_remote() {
         source.largest_jump = largest_jump.or(usual_jump(&source.schedule));
     }

@@ -9,24 +9,29 @@
 //! synced frame was never acknowledged: the next start cuts it off.
 
 mod reader;
+mod room;
 mod segment;
 #[cfg(test)]
 mod tests;
 mod verify;
 
 pub use reader::IngestReader;
+pub use room::{Full, Patience};
 pub use verify::{IngestReport, verify_ingest, verify_ingest_from};
 
 use super::{Store, error::StateError, log::Appender, resume::rewrite, storage::Storage};
-use segment::{Segment, SegmentHead, SegmentName, before_records, begin};
+use segment::{Segment, SegmentHead, SegmentName, begin};
 use std::{
     collections::VecDeque,
     io,
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
 };
 
-/// A segment that has become this long is followed by another.
+/// A segment that has become this long is followed by another, at the latest.
 const SEGMENT_LENGTH: u64 = 16 << 20;
+
+/// The least number of segments in a journal at its limit, so that some of it can be deleted while the rest is needed.
+const SEGMENTS_IN_LIMIT: u64 = 8;
 
 /// A place between two bytes of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,6 +57,8 @@ pub struct Ingest {
     /// Where segments are deleted, by one at a time; locked before `shared`.
     discarding: Mutex<Box<dyn Storage>>,
     segment_length: u64,
+    /// The most bytes of segments, but see [`room`].
+    limit: u64,
 }
 
 struct Shared {
@@ -63,6 +70,11 @@ struct Shared {
     end: SegmentHead,
     /// The place that the last commit has recorded.
     passed: IngestPlace,
+    /// Everything has been read, and the reader waits for more.
+    drained: bool,
+    /// The last epoch that is closed, and the last one that is committed.
+    closed: u64,
+    committed: u64,
     /// Nothing more will be appended.
     ended: bool,
     /// Why no more could be appended, until someone has been told.
@@ -92,14 +104,15 @@ struct Tail {
 }
 
 impl Store {
-    /// The journal of this state directory, to be read from `from`, the place that the last committed epoch recorded. It
-    /// keeps the directory locked.
+    /// The journal of this state directory, to be read from `from`, the place that the last committed epoch recorded, with
+    /// segments of at most `limit` bytes in all. It keeps the directory locked.
     ///
     /// # Errors
     /// [`StateError::Damaged`] where what was synced has changed, [`StateError::IngestGap`] where `from` is not in
     /// it, and where the torn tail of an earlier run can't be cut.
-    pub fn ingest(&self, from: IngestPlace) -> Result<Ingest, StateError> {
-        Ingest::open(self.storage.share(), from, SEGMENT_LENGTH)
+    pub fn ingest(&self, from: IngestPlace, limit: u64) -> Result<Ingest, StateError> {
+        let segment_length = SEGMENT_LENGTH.min(limit / SEGMENTS_IN_LIMIT);
+        Ingest::open(self.storage.share(), from, (segment_length, limit))
     }
 
     /// Whether a run has kept a journal here: then its input was new each time.
@@ -112,7 +125,11 @@ impl Store {
 }
 
 impl Ingest {
-    fn open(storage: Box<dyn Storage>, from: IngestPlace, segment_length: u64) -> Result<Self, StateError> {
+    fn open(
+        storage: Box<dyn Storage>,
+        from: IngestPlace,
+        (segment_length, limit): (u64, u64),
+    ) -> Result<Self, StateError> {
         let mut segments = VecDeque::new();
         for name in SegmentName::all(&*storage)? {
             if let Some(segment) = Segment::open(&*storage, name)? {
@@ -124,13 +141,25 @@ impl Ingest {
         let session = last.map_or(from.session, |last| last.session + 1);
         let end = SegmentHead { session, number: 0, start: 0, records: 0, header: Vec::new() };
         let discarding = Mutex::new(storage.share());
-        let shared = Shared { storage, segments, session, end, passed: from, ended: false, failure: None };
+        let shared = Shared {
+            storage,
+            segments,
+            session,
+            end,
+            passed: from,
+            drained: false,
+            closed: 0,
+            committed: 0,
+            ended: false,
+            failure: None,
+        };
         let ingest = Self {
             shared: Mutex::new(shared),
             changed: Condvar::new(),
             tail: Mutex::new(None),
             discarding,
             segment_length,
+            limit,
         };
         ingest.discard_before(from)?;
         let mut shared = ingest.shared();
@@ -159,21 +188,6 @@ impl Ingest {
         self.shared().session
     }
 
-    /// Begins a session of this run with the bytes that name its columns, on disk when this returns. One that had begun
-    /// ends with what has been synced.
-    ///
-    /// # Errors
-    /// Where the disk refuses.
-    pub fn begin(&self, header: &[u8]) -> Result<(), StateError> {
-        let mut tail = self.tail();
-        let (session, records) = {
-            let shared = self.shared();
-            (shared.session + u32::from(tail.is_some()), shared.end.records)
-        };
-        let head = SegmentHead { session, number: 0, start: 0, records, header: header.into() };
-        self.grow(&mut tail, head)
-    }
-
     /// Begins the segment that grows from now on.
     fn grow(&self, tail: &mut Option<Tail>, head: SegmentHead) -> Result<(), StateError> {
         // Readers and commits go on while the disk works.
@@ -185,44 +199,6 @@ impl Ingest {
         *tail = Some(Tail { head, log: Appender::at(file, end) });
         self.changed.notify_all();
         Ok(())
-    }
-
-    /// Appends whole records to the session that has begun: `count` of them, their bytes in two parts, so that who has
-    /// the beginning of the first one elsewhere need not copy the rest. They may be read and acknowledged after the next
-    /// [`sync`](Self::sync).
-    ///
-    /// # Errors
-    /// Where the disk refuses: nothing more may be appended.
-    ///
-    /// # Panics
-    /// Before [`begin`](Self::begin).
-    pub fn append(&self, records: [&[u8]; 2], count: u64) -> Result<(), StateError> {
-        let mut tail = self.tail();
-        let Tail { head, log } = tail.as_mut().expect("records come after the beginning");
-        head.records += count;
-        head.start += records.iter().map(|part| part.len() as u64).sum::<u64>();
-        log.append(&before_records(log.synced(), head.records, records))?;
-        records.iter().filter(|part| !part.is_empty()).try_for_each(|part| log.append(part))
-    }
-
-    /// Makes what was appended durable, and lets it be read and acknowledged.
-    ///
-    /// # Errors
-    /// Where the disk refuses: nothing more may be appended.
-    pub fn sync(&self) -> Result<(), StateError> {
-        let mut tail = self.tail();
-        let Some(Tail { head, log }) = tail.as_mut() else { return Ok(()) };
-        log.sync()?;
-        let (next, durable) = (head.next(), log.synced());
-        {
-            let mut shared = self.shared();
-            (shared.end.start, shared.end.records) = (next.start, next.records);
-            if let Some(known) = shared.segments.back_mut() {
-                known.durable = durable;
-            }
-            self.changed.notify_all();
-        }
-        if durable < self.segment_length { Ok(()) } else { self.grow(&mut tail, next) }
     }
 
     /// Nothing more comes: readers reach the end of the session, or this failure.
@@ -243,11 +219,25 @@ impl Ingest {
         Some(shared.end.records).filter(|&records| known != Some(records))
     }
 
-    /// Deletes the segments that lie behind `place`, which a commit has recorded for good: nobody goes back there.
+    /// An epoch has closed: it will be committed, whatever else comes.
+    pub fn closed(&self, epoch: u64) {
+        self.shared().closed = epoch;
+    }
+
+    /// An epoch is committed for good, with `place` as the one where the next run goes on: deletes the segments that lie behind
+    /// it.
     ///
     /// # Errors
     /// Where a file can't be removed.
-    pub fn discard_before(&self, place: IngestPlace) -> Result<(), StateError> {
+    pub fn committed(&self, epoch: u64, place: IngestPlace) -> Result<(), StateError> {
+        self.discard_before(place)?;
+        self.shared().committed = epoch;
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Deletes the segments that lie behind `place`, which a commit has recorded for good: nobody goes back there.
+    fn discard_before(&self, place: IngestPlace) -> Result<(), StateError> {
         let storage = self.discarding.lock().unwrap_or_else(PoisonError::into_inner);
         self.shared().passed = place;
         loop {
@@ -272,8 +262,11 @@ impl Ingest {
         if end.place() != passed || last.is_none_or(|last| last == passed) {
             return Ok(());
         }
-        self.grow(&mut tail, end)?;
-        self.discard_before(passed)
+        match self.grow(&mut tail, end) {
+            // The next start deletes what has been counted.
+            Err(error) if error.is_full() => Ok(()),
+            grown => grown.and_then(|()| self.discard_before(passed)),
+        }
     }
 }
 

@@ -1,13 +1,13 @@
 //! Reads a session of the ingest journal from any place, and waits at its end as long as it grows.
 
 use super::{
-    Ingest, IngestPlace,
+    Ingest, IngestPlace, Shared,
     segment::{Records, Segment, SegmentName},
 };
 use crate::state::error::StateError;
 use std::{
     io::{self, Read},
-    sync::Arc,
+    sync::{Arc, MutexGuard},
 };
 
 /// The bytes of one session behind its header. Errors of the journal come as those of the operating system, with a
@@ -30,6 +30,17 @@ enum Next {
     End,
 }
 
+impl Ingest {
+    /// Waits for a change where everything has been read.
+    fn wait_drained<'a>(&'a self, mut shared: MutexGuard<'a, Shared>) -> MutexGuard<'a, Shared> {
+        if !shared.drained {
+            shared.drained = true;
+            self.changed.notify_all();
+        }
+        self.wait(shared)
+    }
+}
+
 impl IngestReader {
     /// Opens a session at `place`; `None` if there is no such session (yet, which is waited for, or ever).
     ///
@@ -48,7 +59,7 @@ impl IngestReader {
             match found {
                 Some(known) => break known.name,
                 None if shared.ended || place.session != shared.session => return Ok(None),
-                None => shared = ingest.wait(shared),
+                None => shared = ingest.wait_drained(shared),
             }
         };
         let segment = Segment::open(&*shared.storage, session).and_then(|segment| {
@@ -88,7 +99,7 @@ impl IngestReader {
             if shared.ended || name.session != shared.session {
                 return Ok(Next::End);
             }
-            shared = self.ingest.wait(shared);
+            shared = self.ingest.wait_drained(shared);
         }
     }
 

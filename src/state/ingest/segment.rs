@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 const NEW_SEGMENT: &str = "ingest.new";
 
 /// Bytes before the records in a frame: how many records there are up to its end, in all sessions.
-const COUNT_LENGTH: usize = 8;
+pub(super) const COUNT_LENGTH: usize = 8;
 
 /// The most bytes or records before a segment: sums with what a file can hold do not overflow.
 const MOST: u64 = u64::MAX / 2;

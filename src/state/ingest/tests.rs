@@ -21,7 +21,23 @@ fn records(numbers: std::ops::Range<u64>) -> Vec<u8> {
 }
 
 fn open(disk: &Disk, from: IngestPlace) -> Result<Arc<Ingest>, StateError> {
-    Ingest::open(disk.share(), from, 150).map(Arc::new)
+    Ingest::open(disk.share(), from, (150, u64::MAX)).map(Arc::new)
+}
+
+/// Nobody waits where nothing fails.
+fn gives_up(_: Full) -> bool {
+    false
+}
+
+fn begin(ingest: &Ingest) {
+    assert!(ingest.begin(HEADER, &mut gives_up).unwrap());
+}
+
+/// Appends records, the last of them as a part of its own; there is room.
+fn append(ingest: &Ingest, numbers: std::ops::Range<u64>) {
+    let (first, last) = (records(numbers.start..numbers.end - 1), record(numbers.end - 1));
+    let count = numbers.end - numbers.start;
+    assert!(ingest.append([&first, &last], count, &mut gives_up).unwrap());
 }
 
 /// Everything from `from` to the end of the session before this run's.
@@ -60,11 +76,15 @@ impl World {
         assert!(sent >= self.acknowledged, "{sent} records of {} are left", self.acknowledged);
         self.acknowledged = sent;
         let first = sent;
-        ingest.begin(HEADER)?;
+        if !ingest.begin(HEADER, &mut gives_up)? {
+            return Ok(());
+        }
         while sent < RECORDS {
             let next = (sent + 1 + sent % 4).min(RECORDS);
-            ingest.append([&records(sent..next), &[]], next - sent)?;
-            ingest.sync()?;
+            if !ingest.append([&records(sent..next), &[]], next - sent, &mut gives_up)? {
+                // As if the run had ended here.
+                return Ok(());
+            }
             (self.acknowledged, sent) = (next, next);
             if sent % 3 == 0 {
                 let place = IngestPlace { session: ingest.session(), offset: 7 * (sent - first) };
@@ -186,10 +206,9 @@ fn small_journal() -> (Disk, Vec<u8>) {
     let disk = Disk::default();
     for numbers in [0..9, 9..18] {
         let ingest = open(&disk, IngestPlace::START).unwrap();
-        ingest.begin(HEADER).unwrap();
+        begin(&ingest);
         for next in numbers.step_by(3) {
-            ingest.append([&records(next..next + 2), &record(next + 2)], 3).unwrap();
-            ingest.sync().unwrap();
+            append(&ingest, next..next + 3);
         }
     }
     (disk, records(0..18))
@@ -272,10 +291,9 @@ fn a_reader_waits_for_what_comes_and_is_told_of_the_end() {
             told
         }
     });
-    ingest.begin(HEADER).unwrap();
+    begin(&ingest);
     for next in (0..90).step_by(3) {
-        ingest.append([&records(next..next + 2), &record(next + 2)], 3).unwrap();
-        ingest.sync().unwrap();
+        append(&ingest, next..next + 3);
     }
     ingest.end(None);
     assert_eq!(reading.join().unwrap().unwrap(), records(0..90));
@@ -290,4 +308,153 @@ fn a_reader_is_told_once_why_nothing_more_comes() {
     let error = IngestReader::open(&ingest, IngestPlace::START).err().expect("the failure");
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     assert!(IngestReader::open(&ingest, IngestPlace::START).unwrap().is_none());
+}
+
+/// What a full disk refuses is tried again until it is there, and a segment that can't be followed goes on to grow.
+#[test]
+fn a_disk_that_was_full_for_a_moment_has_every_record_once() {
+    let (mut waited, mut stopped) = (0, 0);
+    for call in 0.. {
+        let disk = Disk::default();
+        let ingest = open(&disk, IngestPlace::START).unwrap();
+        begin(&ingest);
+        disk.fail_at(call, Fault::Full);
+        let mut safe = 0;
+        for next in (0..30).step_by(3) {
+            let mut patience = |full| {
+                assert_eq!(full, Full::Disk);
+                waited += 1;
+                true
+            };
+            match ingest.append([&records(next..next + 3), &[]], 3, &mut patience) {
+                Ok(appended) => assert!(appended),
+                Err(error) => {
+                    assert!(matches!(error, StateError::Stopped { .. }), "{error}");
+                    stopped += 1;
+                    break;
+                }
+            }
+            safe = next + 3;
+        }
+        let safe = ingest.acknowledged(None).filter(|&there| there >= safe).unwrap();
+        let struck = disk.struck();
+        for loss in LOSSES {
+            let disk = disk.after_power_cut(loss);
+            assert!(verify_storage(&disk).problem.is_none(), "call {call}, {loss:?}");
+            let ingest = open(&disk, IngestPlace::START).unwrap();
+            let there = ingest.acknowledged(None).unwrap();
+            assert!(there >= safe, "call {call}, {loss:?}: {there} records are left of {safe}");
+            assert_eq!(read_back(&ingest, IngestPlace::START).unwrap(), records(0..there));
+        }
+        if !struck {
+            break;
+        }
+    }
+    // Only a new segment whose name may or may not be on disk stops the journal.
+    assert!(waited > 10 && stopped > 0 && 4 * stopped < waited, "{waited} {stopped}");
+}
+
+/// Appends three records, if there is room: why not.
+fn try_append(ingest: &Ingest, next: u64) -> Option<Full> {
+    let mut full = None;
+    let mut patience = |found| {
+        full = Some(found);
+        false
+    };
+    let appended = ingest.append([&records(next..next + 3), &[]], 3, &mut patience).unwrap();
+    assert_eq!(appended, full.is_none());
+    full
+}
+
+/// A journal of this limit on `disk`, and a thread that reads all of it.
+fn read_by_another(disk: &Disk, limit: u64) -> (Arc<Ingest>, std::thread::JoinHandle<usize>) {
+    let ingest = Arc::new(Ingest::open(disk.share(), IngestPlace::START, (150, limit)).unwrap());
+    begin(&ingest);
+    let reading = std::thread::spawn({
+        let ingest = Arc::clone(&ingest);
+        move || {
+            let mut reader = IngestReader::open(&ingest, IngestPlace::START).unwrap().unwrap();
+            reader.read_to_end(&mut Vec::new()).unwrap()
+        }
+    });
+    (ingest, reading)
+}
+
+fn await_drained(ingest: &Ingest) {
+    while !ingest.shared().drained {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_journal_at_its_limit_takes_nothing_until_a_commit_makes_room() {
+    const LIMIT: u64 = 1500;
+    let disk = Disk::default();
+    let size =
+        || disk.names().unwrap().iter().map(|name| disk.content(name).unwrap().len() as u64).sum::<u64>();
+    let ingest = Arc::new(Ingest::open(disk.share(), IngestPlace::START, (150, LIMIT)).unwrap());
+    begin(&ingest);
+    let mut next = 0;
+    let fill = |next: &mut u64| {
+        while try_append(&ingest, *next).is_none() {
+            *next += 3;
+            assert!(size() <= LIMIT, "{} bytes", size());
+        }
+        assert_eq!(try_append(&ingest, *next), Some(Full::Limit));
+    };
+    fill(&mut next);
+    assert!(next > 12 && size() > LIMIT / 2);
+    for epoch in 1..9 {
+        ingest.committed(epoch, IngestPlace { session: 0, offset: 7 * next }).unwrap();
+        let before = next;
+        fill(&mut next);
+        assert!(next > before, "a commit has made room");
+    }
+}
+
+#[test]
+fn an_epoch_longer_than_the_limit_gets_what_it_needs_one_group_at_a_time() {
+    let disk = Disk::default();
+    let (ingest, reading) = read_by_another(&disk, 400);
+    disk.set_free(0);
+    for next in (0..60).step_by(3) {
+        await_drained(&ingest);
+        assert_eq!(try_append(&ingest, next), None, "everything has been read, and nothing is closed");
+    }
+    await_drained(&ingest);
+    ingest.closed(1);
+    assert_eq!(try_append(&ingest, 60), Some(Full::Limit), "a commit is due");
+    ingest.committed(1, IngestPlace { session: 0, offset: 7 * 60 }).unwrap();
+    assert_eq!(try_append(&ingest, 60), None);
+    ingest.end(None);
+    assert_eq!(reading.join().unwrap(), 7 * 63);
+}
+
+#[test]
+fn some_of_the_disk_is_left_to_the_logs() {
+    let disk = Disk::default();
+    let ingest = open(&disk, IngestPlace::START).unwrap();
+    begin(&ingest);
+    disk.set_free(8 << 20);
+    assert_eq!(try_append(&ingest, 0), Some(Full::Disk));
+    disk.set_free((8 << 20) + 1000);
+    assert_eq!(try_append(&ingest, 0), None);
+}
+
+#[test]
+fn a_frame_above_the_limit_is_never_written() {
+    let disk = Disk::default();
+    let ingest = open(&disk, IngestPlace::START).unwrap();
+    begin(&ingest);
+    // Never touched, so never in memory.
+    let half = vec![0; (crate::state::MAX_PAYLOAD / 2) as usize];
+    let refused = ingest.append([&half, &half], 1, &mut gives_up);
+    assert!(matches!(refused, Err(StateError::TooLarge { .. })));
+    append(&ingest, 0..3);
+    ingest.end(None);
+    assert!(verify_storage(&disk).problem.is_none());
+    let mut reader = IngestReader::open(&ingest, IngestPlace::START).unwrap().unwrap();
+    let mut bytes = Vec::new();
+    reader.read_to_end(&mut bytes).unwrap();
+    assert_eq!(bytes, records(0..3));
 }

@@ -1,0 +1,63 @@
+//! A number of bytes as people write it.
+
+use crate::pipeline::Source;
+use crate::pipeline::document::Section;
+
+/// What stands behind a number, and how many bytes it means.
+const UNITS: [(&str, u64); 9] = [
+    ("B", 1),
+    ("kB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+];
+
+/// The limit of a source's journal, if it has one.
+pub(super) fn journal_limit(section: &Section<'_>, journal: bool) -> u64 {
+    let key = "journal_limit";
+    if let (Some(limit), false) = (section.get(key), journal) {
+        limit.report("it is the limit of a journal, and there is none: leave it out, or add journal = true");
+    }
+    size(section, key, Source::LEAST_JOURNAL_LIMIT).unwrap_or(Source::JOURNAL_LIMIT)
+}
+
+/// The size `key`, at least `least` bytes, if it is there.
+fn size(section: &Section<'_>, key: &'static str, least: u64) -> Option<u64> {
+    let field = section.text(key)?.map(|text| {
+        let expected =
+            format!("a size from \"{} MiB\", such as \"512 MiB\" or \"2 GB\"", least.div_ceil(1 << 20));
+        parse(text)
+            .filter(|&size| size >= least)
+            .ok_or_else(|| format!("found {text:?}, expected {expected}"))
+    });
+    field.map(|field| field.value)
+}
+
+/// Bytes in a size such as `512 MiB` or `2GB`.
+fn parse(text: &str) -> Option<u64> {
+    let unit = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = (text[..unit].parse::<u64>().ok()?, text[unit..].trim_start());
+    let (_, bytes) = UNITS.iter().find(|(name, _)| *name == unit)?;
+    number.checked_mul(*bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_a_number_and_a_unit() {
+        let check = |text, expected| assert_eq!(parse(text), expected, "{text:?}");
+        check("1 GiB", Some(1 << 30));
+        check("8MiB", Some(8 << 20));
+        check("2 GB", Some(2_000_000_000));
+        check("10 kB", Some(10_000));
+        for odd in ["", "8", "MiB", "-1 MiB", "1.5 GiB", "8 mib", "99999999 TiB", "8 MiB more"] {
+            check(odd, None);
+        }
+    }
+}
