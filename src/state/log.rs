@@ -212,10 +212,11 @@ impl Appender {
         Ok(())
     }
 
-    /// Takes back what was appended since the last sync.
+    /// Takes back, for good, what was appended since the last sync: another file may follow this one.
     pub(super) fn cut_back(&mut self) -> Result<(), StateError> {
         self.end = self.synced;
-        self.file.truncate(self.synced)
+        self.file.truncate(self.synced)?;
+        self.file.sync()
     }
 
     pub(super) fn sync(&mut self) -> Result<(), StateError> {

@@ -213,6 +213,11 @@ fn on_a_small_disk(epochs: u64, script: &str) -> Option<String> {
 }
 
 #[test]
+fn a_small_disk_holds_up_the_sender_while_records_are_counted() {
+    on_a_small_disk(400, "");
+}
+
+#[test]
 fn a_disk_that_is_too_small_for_an_epoch_holds_up_the_sender_until_there_is_space() {
     let grow = "while ! grep -q 'no room' said && [ ! -e ended ]; do sleep 0.05; done
         sleep 0.3; [ ! -e ended ]; mount -o remount,size=64m none disk";

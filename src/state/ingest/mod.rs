@@ -239,7 +239,10 @@ impl Ingest {
     /// Deletes the segments that lie behind `place`, which a commit has recorded for good: nobody goes back there.
     fn discard_before(&self, place: IngestPlace) -> Result<(), StateError> {
         let storage = self.discarding.lock().unwrap_or_else(PoisonError::into_inner);
-        self.shared().passed = place;
+        {
+            let mut shared = self.shared();
+            shared.passed = shared.passed.max(place);
+        }
         loop {
             // Not locked while the file system works, which takes long: readers and whoever appends go on.
             let Some(behind) = self.shared().take_behind(place) else { return Ok(()) };

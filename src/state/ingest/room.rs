@@ -2,7 +2,7 @@
 //!
 //! A sender may be faster than the pipeline, so the journal has a limit, and some bytes of the disk are left to the logs. Where a
 //! group of records would exceed either, or the disk refuses it, whoever appends is held up. What it was given is taken back
-//! from the disk and tried again.
+//! from the disk and tried again. The segment that grew so far ends, so that commits can delete it, too.
 //!
 //! **Why nobody waits for ever.** Only commits make room, and only records close epochs. Three cases:
 //!
@@ -101,6 +101,7 @@ impl Ingest {
                     written => return written.map(|()| true),
                 },
             };
+            self.make_room()?;
             if !self.wait_for_room(full, patience) {
                 return Ok(false);
             }
@@ -163,13 +164,33 @@ impl Ingest {
         if durable < self.segment_length {
             return Ok(());
         }
+        self.follow(&mut tail, next)
+    }
+
+    /// Begins the segment that follows, unless the disk is full.
+    fn follow(&self, tail: &mut Option<Tail>, next: SegmentHead) -> Result<(), StateError> {
         let file = next.name().file();
-        match self.grow(&mut tail, next) {
-            // This segment goes on to grow, unless another one has its place already.
+        match self.grow(tail, next) {
+            // The last segment goes on to grow, unless another one has its place already.
             Err(error) if error.is_full() && self.shared().storage.read(&file)?.is_none() => Ok(()),
             Err(error) if error.is_full() => Err(StateError::Stopped { cause: error.to_string() }),
             grown => grown,
         }
+    }
+
+    /// Ends the segment that grows, so that it can be deleted once it is counted, and deletes what is.
+    fn make_room(&self) -> Result<(), StateError> {
+        let mut tail = self.tail();
+        let last = self.shared().segments.back().map(|known| known.start);
+        if let Some(Tail { head, .. }) = tail.as_ref()
+            && last.is_some_and(|start| start < head.start)
+        {
+            let next = head.next();
+            self.follow(&mut tail, next)?;
+        }
+        drop(tail);
+        let passed = self.shared().passed;
+        self.discard_before(passed)
     }
 }
 
