@@ -140,8 +140,8 @@ impl Ingest {
         let total = head.records + count;
         let before = before_records(log.synced(), total, records);
         let [first, second] = records;
-        let parts = [&before, first, second].into_iter().filter(|part| !part.is_empty());
-        let written = parts.map(|part| log.append(part)).collect::<Result<(), _>>();
+        let mut parts = [&before, first, second].into_iter().filter(|part| !part.is_empty());
+        let written = parts.try_for_each(|part| log.append(part));
         if let Err(error) = written.and_then(|()| log.sync()) {
             if error.is_full() {
                 // What can't be taken back must not be written over: it might look like a frame.
