@@ -13,7 +13,7 @@
 use super::{
     EpochFrame, StateError,
     crash_tests::{Broken, World, encoder_after, stays_stopped, to_bytes},
-    simulated::{Disk, Fault, LOSSES, Loss, mix},
+    simulated::{Disk, Fault, LOSSES, Loss},
     storage::PUBLIC_LOG,
 };
 
@@ -22,6 +22,14 @@ const EPOCHS: u64 = 14;
 
 /// Lives of a run, at most.
 const LIVES: u64 = 6;
+
+/// A SplitMix64 step: arbitrary, and the same every time.
+pub(super) fn mix(seed: u64, index: u64) -> u64 {
+    let mut z = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
 
 /// Decisions from a seed.
 struct Dice {

@@ -5,6 +5,7 @@
 
 use super::{
     error::{StateError, refused},
+    schedules::mix,
     storage::{Storage, StorageFile},
 };
 use std::{
@@ -89,7 +90,6 @@ struct State {
     dead: bool,
     lying: bool,
     late: bool,
-    /// Bytes that are free, where they are counted.
     free: Option<u64>,
     /// The file whose sync has been asked for and not been done yet, and how many changes it was for.
     owed: Option<(usize, usize)>,
@@ -263,14 +263,6 @@ fn arrives(loss: Loss, index: usize, count: usize) -> bool {
         Loss::Some(seed) => mix(seed, index as u64).is_multiple_of(2),
         Loss::Nothing | Loss::Torn | Loss::Zeros | Loss::Garbage => true,
     }
-}
-
-/// A SplitMix64 step: arbitrary, and the same every time.
-pub(super) fn mix(seed: u64, index: u64) -> u64 {
-    let mut z = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 impl Entry {

@@ -150,7 +150,8 @@ fn blank_lines_take_neither_memory_nor_disk() {
         let mut input = child.stdin.take().expect("a pipe");
         for part in case.lines.chunks(700) {
             pour(&mut input, b'\n', 100 << 20);
-            assert!(journal_size(&case.state()) < 16 << 20, "{journal}");
+            // What came together with records may be kept with them, up to 4 MiB a group.
+            assert!(journal_size(&case.state()) < 40 << 20, "{journal}");
             input.write_all(part.concat().as_bytes()).expect("the run listens");
         }
         drop(input);
@@ -164,7 +165,6 @@ fn a_followed_file_of_blanks_is_refused_in_bounded_memory() {
     let case = Blanks::new();
     let pipeline = case.pipeline("log.ndjson", "follow = true");
     let mut file = std::fs::File::create(case.lab.path("log.ndjson")).expect("a file");
-    // Holes are not blanks.
     file.write_all(case.lines[..100].concat().as_bytes()).expect("the test writes");
     pour(&mut file, b' ', TOO_MUCH);
     let ended = finish(case.bounded(&pipeline).stdin(Stdio::null()));
@@ -220,8 +220,8 @@ fn a_small_disk_holds_up_the_sender_while_records_are_counted() {
 #[test]
 fn a_disk_that_is_too_small_for_an_epoch_holds_up_the_sender_until_there_is_space() {
     let grow = "while ! grep -q 'no room' said && [ ! -e ended ]; do sleep 0.05; done
-        sleep 0.3; [ ! -e ended ]; mount -o remount,size=64m none disk";
-    if let Some(said) = on_a_small_disk(2, grow) {
+        sleep 1; [ ! -e ended ]; mount -o remount,size=64m none disk";
+    if let Some(said) = on_a_small_disk(1, grow) {
         assert!(said.contains("the disk has no room for the ingest journal"), "{said}");
     }
 }
