@@ -6,12 +6,13 @@
 //! sees one may write to the source but can't join a cluster.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rand::{TryRng, rngs::SysRng};
+use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 use zeroize::Zeroizing;
@@ -113,7 +114,9 @@ impl Key {
         let failed = |source| KeyError::Read { path: path.into(), source };
         let form = || KeyError::Form { path: path.into() };
         // Asked of the file that is read, so nobody can change it in between.
-        let file = File::open(path).map_err(failed)?;
+        // A pipe without a writer would be waited for.
+        let without_waiting = OFlags::NONBLOCK.bits() as i32;
+        let file = OpenOptions::new().read(true).custom_flags(without_waiting).open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
         if !metadata.is_file() {
             return Err(form());
@@ -242,6 +245,16 @@ mod tests {
         check(b"\xff\xfe", false);
         check(&[b'0'; 1 << 20], false);
         assert!(matches!(Key::load(directory.path()), Err(KeyError::Form { .. })));
+        let pipe = directory.path().join("pipe");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &pipe,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+            0,
+        )
+        .unwrap();
+        assert!(matches!(Key::load(&pipe), Err(KeyError::Form { .. })), "it is not waited for");
         assert!(matches!(Key::load("/no/such/key".as_ref()), Err(KeyError::Read { .. })));
     }
 

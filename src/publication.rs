@@ -14,7 +14,7 @@ use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::strategy::{Chosen, MatrixError, Strategy, StrategyError, build_chosen};
 use hushflow_mechanism::view::{View, ViewNoise};
 use hushflow_mechanism::workload::Workload;
-use hushflow_operators::{Measurement, MeasurementBuilder, MeasurementError};
+use hushflow_operators::{FixedMeasurement, Measurement, MeasurementError};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use thiserror::Error;
@@ -165,8 +165,7 @@ impl Publication {
         let near = gaussian::noise_multiplier(epsilon, delta).value();
         let mechanism = mechanism(&parameters, &chosen, near)?;
         let noise_multiplier = mechanism.moments().calibrated(epsilon, delta, cells(&parameters))?;
-        let mechanism =
-            mechanism.with_noise_multiplier(for_records_at_once(&parameters, noise_multiplier))?;
+        let mechanism = mechanism.with_noise_multiplier(noise_multiplier)?;
         let calibration = Calibration { noise_multiplier, strategy: chosen };
         Self::new(parameters, mechanism, calibration, private)
     }
@@ -280,11 +279,11 @@ impl Publication {
     }
 
     /// What the operators take: all that this publication says about bounds, keys, entities and noise in one value, which
-    /// may still [go on](MeasurementBuilder::resume) after a restart.
+    /// may still [go on](FixedMeasurement::resume) after a restart.
     ///
     /// # Errors
     /// [`PublicationError::Noise`] unless `source` is private where the publication is, and seeded where it is not.
-    pub fn measurement(&self, source: NoiseSource) -> Result<MeasurementBuilder, PublicationError> {
+    pub fn measurement(&self, source: NoiseSource) -> Result<FixedMeasurement, PublicationError> {
         if source.is_private() != self.private {
             return Err(PublicationError::Noise { private: self.private });
         }
@@ -293,8 +292,8 @@ impl Publication {
         let measurement = Measurement::of_columns(self.mechanism.clone(), bounds);
         let measurement = measurement.keys(self.keys()).shards_at_most(SHARDS).noise(source);
         Ok(match &self.parameters.entity {
-            None => measurement,
-            Some(entity) => measurement.entities(entity.limits),
+            None => measurement.fixed(),
+            Some(entity) => measurement.entities(entity.limits).fixed(),
         })
     }
 
@@ -361,18 +360,16 @@ fn mechanism(
         layout,
         neighbours: privacy.neighbours,
         clip_norm: privacy.clip_norm,
-        noise_multiplier: for_records_at_once(parameters, noise_multiplier),
+        noise_multiplier,
         second_moment_weight: privacy.second_moment_weight,
         count_weight: None,
     };
     let strategy = strategy(parameters, chosen)?;
-    Ok(match &parameters.entity {
-        None => MatrixMechanism::new(moments, strategy)?,
-        Some(entity) => {
-            let horizon = parameters.epochs.schedule.horizon();
-            MatrixMechanism::with_participation(moments, strategy.into(), entity.participation(), horizon)?
-        }
-    })
+    let Some(entity) = &parameters.entity else { return Ok(MatrixMechanism::new(moments, strategy)?) };
+    let horizon = parameters.epochs.schedule.horizon();
+    let mechanism =
+        MatrixMechanism::with_participation(moments, strategy.into(), entity.participation(), horizon)?;
+    Ok(mechanism.for_records_at_once(parameters.records_at_once())?)
 }
 
 /// Whether a release of so many keys fits a frame of the log.
@@ -384,15 +381,6 @@ pub fn check_width(keys: u64, layout: Layout) -> Result<(), PublicationError> {
     match keys.saturating_mul(each) > RELEASE_LIMIT {
         true => Err(PublicationError::TooWide { keys, each }),
         false => Ok(()),
-    }
-}
-
-/// The mechanism's sensitivity s is for one record in an epoch; m records move its sums by m·s at most (the layers at the head of
-/// `operators/src/bound/mod.rs`), so its noise is m times that, rounded up.
-fn for_records_at_once(parameters: &PublicParameters, noise_multiplier: f64) -> f64 {
-    match parameters.records_at_once() {
-        1 => noise_multiplier,
-        records => (noise_multiplier * f64::from(records)).next_up(),
     }
 }
 

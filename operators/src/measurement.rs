@@ -13,6 +13,7 @@ use crate::{Entity, EntityLimits, Standing, Windows};
 use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError};
 use hushflow_mechanism::moments::{ClipError, Clipper, Layout};
 use hushflow_mechanism::noise::NoiseSource;
+use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::release::{ReleaseShard, Shards};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -40,16 +41,28 @@ pub enum MeasurementError {
     /// The bounds are not for the mechanism's records.
     #[error(transparent)]
     Mechanism(#[from] MechanismError),
-    /// Entities that take part more often than the noise is for.
+    /// Entities that may take part more often, closer together or with more records at once than the noise is for.
     #[error(
-        "an entity may take part in {limit} epochs, but the noise is for {participations}: make the mechanism with the \
-         participation of the entity limits"
+        "the noise is for entities that take part as {participation}, with {records} records at once; the limits allow \
+         {limits:?}: make the mechanism with the participation of the limits, written {}x{}+, and for_records_at_once",
+        limits.participations, limits.min_separation
     )]
-    Participations {
-        /// Epochs of an entity.
-        limit: u64,
-        /// Records of an entity that the mechanism is for.
-        participations: usize,
+    Entities {
+        /// The limits.
+        limits: EntityLimits,
+        /// Steps of an entity that the mechanism is for.
+        participation: Participation,
+        /// Records of an entity in a step that the mechanism is for.
+        records: u32,
+    },
+    /// A restart that forgets how entities stand would let each take part anew.
+    #[error(
+        "the measurement goes on at epoch {first_epoch} and protects entities: give `standings` what they stood at, even \
+         if there are none"
+    )]
+    Standings {
+        /// The first epoch to release.
+        first_epoch: u64,
     },
     /// There is no epoch 0.
     #[error(
@@ -129,7 +142,7 @@ struct Choices {
     first_epoch: u64,
     states: Arc<States>,
     entities: Option<EntityLimits>,
-    standings: Arc<Vec<(Entity, Standing)>>,
+    standings: Option<Arc<Vec<(Entity, Standing)>>>,
 }
 
 /// Makes a [`Measurement`].
@@ -209,13 +222,64 @@ impl Measurement {
         Some(BoundSetup {
             limits,
             columns: self.0.columns.clone(),
-            standings: standings.clone(),
+            standings: standings.clone().unwrap_or_default(),
             first_epoch: *first_epoch,
         })
     }
 }
 
+/// Whether the sensitivity and the noise are for entities of these limits.
+fn is_for(mechanism: &MatrixMechanism, limits: EntityLimits) -> bool {
+    let epochs = limits.most_participations(mechanism.horizon());
+    let participates = match mechanism.participation() {
+        Participation::MinSeparation { count, gap } => {
+            epochs <= count.get() && limits.min_separation >= gap.get()
+        }
+        _ => false,
+    };
+    (epochs <= 1 || participates) && limits.records_per_epoch <= mechanism.records_at_once()
+}
+
+/// A measurement of which only what a restart changes is open: bounds, keys, entities and noise are those of its maker.
+#[derive(Clone)]
+pub struct FixedMeasurement(MeasurementBuilder);
+
+impl FixedMeasurement {
+    /// As [`MeasurementBuilder::draw_late`].
+    pub fn draw_late(self) -> Self {
+        Self(self.0.draw_late())
+    }
+
+    /// As [`MeasurementBuilder::checkpoint_interval`].
+    pub fn checkpoint_interval(self, epochs: u64) -> Self {
+        Self(self.0.checkpoint_interval(epochs))
+    }
+
+    /// As [`MeasurementBuilder::resume`].
+    pub fn resume(self, first_epoch: u64, states: impl Into<Arc<States>>) -> Self {
+        Self(self.0.resume(first_epoch, states))
+    }
+
+    /// As [`MeasurementBuilder::standings`].
+    pub fn standings(self, standings: impl Into<Arc<Vec<(Entity, Standing)>>>) -> Self {
+        Self(self.0.standings(standings))
+    }
+
+    /// As [`MeasurementBuilder::build`].
+    ///
+    /// # Errors
+    /// [`MeasurementError`] says what does not fit.
+    pub fn build(self) -> Result<Measurement, MeasurementError> {
+        self.0.build()
+    }
+}
+
 impl MeasurementBuilder {
+    /// Closes all choices but those that a restart changes.
+    pub fn fixed(self) -> FixedMeasurement {
+        FixedMeasurement(self)
+    }
+
     fn new(mechanism: Arc<MatrixMechanism>, columns: Option<Arc<[(f64, f64)]>>) -> Self {
         let choices = Choices {
             keys: 1,
@@ -226,7 +290,7 @@ impl MeasurementBuilder {
             first_epoch: 1,
             states: Arc::default(),
             entities: None,
-            standings: Arc::default(),
+            standings: None,
         };
         Self { mechanism, columns, choices }
     }
@@ -282,7 +346,7 @@ impl MeasurementBuilder {
 
     /// How entities stand after the epochs released before a restart.
     pub fn standings(mut self, standings: impl Into<Arc<Vec<(Entity, Standing)>>>) -> Self {
-        self.choices.standings = standings.into();
+        self.choices.standings = Some(standings.into());
         self
     }
 
@@ -303,10 +367,12 @@ impl MeasurementBuilder {
         };
         let clipper = moments.clipper(clipper)?;
         if let Some(limits) = choices.entities {
-            let participations = mechanism.participations();
-            let limit = limits.most_participations(mechanism.horizon());
-            if limit > participations as u64 {
-                return Err(MeasurementError::Participations { limit, participations });
+            if !is_for(&mechanism, limits) {
+                let (participation, records) = (mechanism.participation(), mechanism.records_at_once());
+                return Err(MeasurementError::Entities { limits, participation, records });
+            }
+            if choices.first_epoch > 1 && choices.standings.is_none() {
+                return Err(MeasurementError::Standings { first_epoch: choices.first_epoch });
             }
         }
         let (keys, layout) = (choices.keys, mechanism.layout());

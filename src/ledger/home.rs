@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::whole;
+
 /// The variable that names the directory.
 const VARIABLE: &str = "HUSHFLOW_LEDGER";
 
@@ -79,18 +81,20 @@ impl Home {
     fn configured(file: &Path) -> Result<Option<Self>, HomeError> {
         let io = |source| HomeError::Io { path: file.into(), source };
         let config = |reason: String| HomeError::Config { path: file.into(), reason };
-        let length = match fs::metadata(file) {
-            Ok(found) => found.len(),
+        let text = match whole::read_text(file, MAX_CONFIG) {
+            Ok(text) => text,
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 return Ok(None);
             }
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                return Err(config(format!("found more than {MAX_CONFIG} bytes")));
+            }
             Err(error) => return Err(io(error)),
         };
-        if length > MAX_CONFIG {
-            return Err(config(format!("found {length} bytes")));
-        }
-        let text = fs::read_to_string(file).map_err(io)?;
         let Config { ledger } = toml::from_str(&text).map_err(|error| config(error.message().into()))?;
+        if ledger.as_deref().is_some_and(|ledger| ledger.starts_with("~")) {
+            return Err(config("found a path that begins with ~, which only shells expand: write it in full".into()));
+        }
         // Seen from the file, so that it means the same wherever a command is run.
         let directory = ledger.map(|ledger| file.parent().unwrap_or(Path::new("")).join(ledger));
         directory.map(|directory| absolute(&directory)).transpose()

@@ -255,6 +255,8 @@ impl Store {
             return Ok(Vec::new());
         }
         if let Some(payment) = self.payment.take() {
+            // What can't be committed is not paid for.
+            self.or_stop(|store| store.confirm())?;
             self.or_stop(|store| payment.settle(&*store.storage))?;
         }
         self.or_stop(|store| store.write(&encoded))?;
@@ -286,6 +288,7 @@ impl Store {
     }
 
     fn confirm(&self) -> Result<(), StateError> {
+        self.storage.confirm()?;
         self.private.confirm()?;
         self.public.confirm()
     }

@@ -5,7 +5,10 @@
 //! rest. For recovery the place makes no difference: the log is a function of the private log, is rebuilt where it is behind, and
 //! refuses a start where it is further or another one. So it is also a witness against an old copy of the state directory.
 
-use super::error::{StateError, refused};
+use super::{
+    error::{StateError, refused},
+    lock,
+};
 use rustix::{
     fd::OwnedFd,
     fs::{self, FlockOperation, Mode, OFlags},
@@ -16,7 +19,8 @@ use std::{
     sync::Arc,
 };
 
-/// Held by the run that writes the log. Its mode is 0600: a lock that readers could take would let them hold up a run.
+/// Held by the run that writes the log. Its mode is 0600: a lock that readers could take would let them hold up a run. Whoever
+/// deletes it lets another run in, so before every release the run confirms that it is still there.
 const LOCK: &str = "writer.lock";
 
 /// The directory, and the lock of a run that writes to it.
@@ -24,14 +28,20 @@ const LOCK: &str = "writer.lock";
 pub(super) struct PublicDirectory {
     pub(super) path: PathBuf,
     pub(super) handle: Arc<OwnedFd>,
-    /// Held, not read: the lock ends with it.
-    _lock: Option<Arc<OwnedFd>>,
+    /// The lock ends with it; readers have none.
+    lock: Option<Arc<OwnedFd>>,
 }
 
 impl PublicDirectory {
     /// The directory at `path` for one writer, whose state directory is `state`: created with mode 0755 when missing, refused when
     /// others can write to it or it lies in the state directory, locked.
     pub(super) fn exclusive(path: &Path, state: &Path) -> Result<Self, StateError> {
+        let real = |path: &Path| path.canonicalize().ok();
+        // A directory that is not there yet is judged by its parent.
+        let place = real(path).or_else(|| real(path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."))));
+        if place.zip(real(state)).is_some_and(|(public, state)| public.starts_with(state)) {
+            return Err(StateError::Inside { path: path.to_owned(), what: "the public directory" });
+        }
         let created = match fs::mkdir(path, Mode::RWXU) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
@@ -47,12 +57,8 @@ impl PublicDirectory {
                 .and_then(fs::fsync)
                 .map_err(|e| refused(path, "sync the parent directory")(e.into()))?;
         }
-        let real = |path: &Path| path.canonicalize().ok();
-        if real(path).zip(real(state)).is_some_and(|(public, state)| public.starts_with(state)) {
-            return Err(StateError::Inside { path: path.to_owned(), what: "the public directory" });
-        }
         directory.refuse_other_writers()?;
-        Ok(Self { _lock: Some(Arc::new(directory.lock()?)), ..directory })
+        Ok(Self { lock: Some(Arc::new(directory.lock()?)), ..directory })
     }
 
     /// The directory at `path` for reading, whoever else writes.
@@ -62,12 +68,12 @@ impl PublicDirectory {
             Errno::NOENT => StateError::Missing { path: path.to_owned() },
             error => refused(path, "open the directory")(error.into()),
         })?;
-        Ok(Self { path: path.to_owned(), handle: Arc::new(handle), _lock: None })
+        Ok(Self { path: path.to_owned(), handle: Arc::new(handle), lock: None })
     }
 
     /// The same directory without the lock.
     pub(super) fn reader(&self) -> Self {
-        Self { _lock: None, ..self.clone() }
+        Self { lock: None, ..self.clone() }
     }
 
     /// Whoever may write here may change what is published.
@@ -78,6 +84,11 @@ impl PublicDirectory {
             mode if mode & 0o022 != 0 => Err(StateError::Writable { path: self.path.clone(), mode }),
             _ => Ok(()),
         }
+    }
+
+    /// Refuses unless the lock is still the one that another run would take.
+    pub(super) fn confirm(&self) -> Result<(), StateError> {
+        self.lock.as_ref().map_or(Ok(()), |held| lock::confirm(&self.path.join(LOCK), held))
     }
 
     fn lock(&self) -> Result<OwnedFd, StateError> {

@@ -293,7 +293,8 @@ impl Storage for Directory {
     }
 
     fn confirm(&self) -> Result<(), StateError> {
-        lock::confirm(&self.path, &self.handle)
+        lock::confirm(&self.path, &self.handle)?;
+        self.public.as_ref().map_or(Ok(()), PublicDirectory::confirm)
     }
 
     fn free(&self) -> u64 {

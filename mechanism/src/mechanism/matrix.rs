@@ -146,7 +146,8 @@ pub struct MatrixMechanism {
     moments: MomentMechanism,
     strategies: Strategies,
     horizon: Option<u64>,
-    participations: usize,
+    participation: Participation,
+    records_at_once: u32,
 }
 
 impl MatrixMechanism {
@@ -157,7 +158,8 @@ impl MatrixMechanism {
     pub fn new(parameters: MomentParameters, strategy: Arc<dyn Strategy>) -> Result<Self, MechanismError> {
         let moments = MomentMechanism::new(parameters, &MomentGeometry::shared(strategy.geometry()))?;
         let strategies = Strategies::shared(strategy);
-        Ok(Self { moments, horizon: strategies.horizon(), strategies, participations: 1 })
+        let participation = Participation::Single;
+        Ok(Self { moments, horizon: strategies.horizon(), strategies, participation, records_at_once: 1 })
     }
 
     /// Any strategies and any number of records of an entity, over `horizon` steps.
@@ -186,7 +188,7 @@ impl MatrixMechanism {
                 horizon,
             )?,
         };
-        Ok(Self { moments, strategies, horizon: Some(horizon), participations: geometry.participations() })
+        Ok(Self { moments, strategies, horizon: Some(horizon), participation, records_at_once: 1 })
     }
 
     /// Whether noise is correlated ahead of the sums.
@@ -194,13 +196,28 @@ impl MatrixMechanism {
         self.strategies.correlated
     }
 
-    /// The same mechanism with more or less noise.
+    /// The same mechanism with more or less noise. The multiplier is that of the guarantee: where an entity may have m records in
+    /// a step, the noise is m times that.
     ///
     /// # Errors
     /// As [`MomentMechanism::with_noise_multiplier`].
     pub fn with_noise_multiplier(&self, noise_multiplier: f64) -> Result<Self, MechanismError> {
+        let noise_multiplier = match self.records_at_once {
+            1 => noise_multiplier,
+            records => (noise_multiplier * f64::from(records)).next_up(),
+        };
         let moments = self.moments.with_noise_multiplier(noise_multiplier)?;
         Ok(Self { moments, ..self.clone() })
+    }
+
+    /// The same mechanism for entities of up to m records in each step that they take part in, with m times the noise. Number the
+    /// records of each step 1 … m: the r-th of all steps differ by s at most, and the triangle inequality adds m of them.
+    ///
+    /// # Errors
+    /// As [`MomentMechanism::with_noise_multiplier`].
+    pub fn for_records_at_once(&self, records: u32) -> Result<Self, MechanismError> {
+        let noise_multiplier = self.moments.parameters().noise_multiplier;
+        Self { records_at_once: records.max(1), ..self.clone() }.with_noise_multiplier(noise_multiplier)
     }
 
     /// As [`MomentMechanism::with_fewer_columns`].
@@ -224,9 +241,14 @@ impl MatrixMechanism {
         self.moments.layout()
     }
 
-    /// The most records of one entity that the sensitivity is for.
-    pub fn participations(&self) -> usize {
-        self.participations
+    /// The steps of an entity that the sensitivity is for.
+    pub fn participation(&self) -> Participation {
+        self.participation
+    }
+
+    /// The most records of an entity in a step that the noise is for.
+    pub fn records_at_once(&self) -> u32 {
+        self.records_at_once
     }
 
     /// Number of records of one key in an epoch that a release is sure to have room for; `None` for any number, as where no

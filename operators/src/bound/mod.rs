@@ -122,7 +122,7 @@ pub trait Bound<'scope> {
     /// };
     /// let limits = EntityLimits { participations: 4, min_separation: 2, records_per_epoch: 1, several: Several::Keep };
     /// # let strategies = mechanism.strategies().clone();
-    /// # let mechanism = MatrixMechanism::with_participation(parameters, strategies, "4x2".parse()?, 8)?;
+    /// # let mechanism = MatrixMechanism::with_participation(parameters, strategies, "4x2+".parse()?, 8)?;
     /// let measurement = Measurement::of_columns(mechanism, [(-1.0, 1.0)]).entities(limits).build()?;
     /// timely::example(move |scope| {
     ///     let records = vec![batch].to_stream(scope).container::<Vec<_>>();

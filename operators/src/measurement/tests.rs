@@ -45,8 +45,9 @@ pub(crate) fn vectors(method: Method, layout: Layout, neighbours: Neighbours) ->
 /// Of entities.
 pub(crate) fn entities(limits: EntityLimits, bounds: [(f64, f64); 1]) -> MeasurementBuilder {
     let parameters = parameters(Method::Jme, LAYOUT, Neighbours::ReplaceOne, 1.0);
-    let most = format!("{HORIZON}x1").parse().unwrap();
-    Measurement::of_columns(mechanism(parameters, most), bounds).entities(limits)
+    let most = format!("{HORIZON}x1+").parse().unwrap();
+    let mechanism = mechanism(parameters, most).for_records_at_once(limits.records_per_epoch).unwrap();
+    Measurement::of_columns(mechanism, bounds).entities(limits)
 }
 
 /// Of columns.
@@ -96,7 +97,7 @@ fn outcome(operators: [&Measurement; 4], ends: Vec<u64>) -> (Vec<u64>, Option<St
                 keys: vec![0, 8],
                 epochs: vec![1, 2],
                 values: vec![0.5, 0.25],
-                entities: vec![Entity(1), Entity(2)],
+                entities: clip.bound_setup().map_or_else(Vec::new, |_| vec![Entity(1), Entity(2)]),
                 places: vec![0, 1],
             };
             let records = vec![batch].to_stream(scope).container::<Vec<_>>().epochs();
@@ -192,15 +193,32 @@ fn records_of_entities_must_be_bounded_under_the_same_limits() {
         assert!(reason(of(twice), Some(of(limits))).unwrap().contains("under another measurement"));
     }
     let (single, _) = measurements();
+    assert!(reason(single.clone(), None).unwrap().contains("protects none"));
     assert!(reason(single.clone(), Some(single)).unwrap().contains("protects no entities"));
 }
 
 #[test]
 fn what_does_not_fit_is_refused() {
-    let limits = EntityLimits { participations: 3, ..EntityLimits::LEAST };
     let refused = |builder: MeasurementBuilder| builder.build().err().unwrap();
-    let error = MeasurementError::Participations { limit: 3, participations: 1 };
-    assert_eq!(refused(columns(1.0).entities(limits)), error);
+    let apart = EntityLimits { participations: 3, min_separation: 4, ..EntityLimits::LEAST };
+    let of = |schema: &str, limits| {
+        let parameters = parameters(Method::Jme, LAYOUT, Neighbours::ReplaceOne, 1.0);
+        let mechanism = mechanism(parameters, schema.parse().unwrap());
+        Measurement::of_columns(mechanism, [(-1.0, 1.0)]).entities(limits)
+    };
+    let fits = |schema, limits| of(schema, limits).build().is_ok();
+    assert!(fits("3x4+", apart) && fits("4x3+", apart) && fits("1", EntityLimits::LEAST));
+    // Too often, too close together, or exactly so far apart, which the limits are not.
+    for schema in ["1", "2x4+", "3x5+", "3x4"] {
+        assert!(matches!(refused(of(schema, apart)), MeasurementError::Entities { .. }), "{schema}");
+    }
+    let many = EntityLimits { records_per_epoch: 2, ..apart };
+    assert!(matches!(refused(of("3x4+", many)), MeasurementError::Entities { records: 1, .. }));
+    assert!(entities(many, [(-1.0, 1.0)]).build().is_ok());
+    // A restart with and without what entities stood at.
+    let later = of("3x4+", apart).resume(2, States::new());
+    assert_eq!(refused(later.clone()), MeasurementError::Standings { first_epoch: 2 });
+    assert!(later.standings(Vec::new()).build().is_ok());
     assert_eq!(refused(columns(1.0).resume(0, States::new())), MeasurementError::FirstEpoch);
     let two = Measurement::of_columns(columns(1.0).mechanism, [(0.0, 1.0), (0.0, 1.0)]);
     assert!(matches!(refused(two), MeasurementError::Mechanism(_)));

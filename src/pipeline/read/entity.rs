@@ -45,6 +45,12 @@ fn section_entity<'a>(section: &Section<'a>, roles: &mut Roles<'a>) -> Option<En
     let own = kind(section, "kind").or_else(|| column.as_ref().map(|column| column.value.into()));
     let within = section.get("within").and_then(Field::texts).unwrap_or_default();
     let within: Vec<String> = within.iter().map(|kind| kind.value.into()).collect();
+    if own.iter().chain(&within).any(|kind| kind == "record") {
+        section.report(
+            "found \"record\" as a kind of entity, which stands for single records: expected a kind such as \
+             kind = \"user\"",
+        );
+    }
     if own.as_ref().is_some_and(|own| within.contains(own)) {
         section.report("found the entity's own kind under within: expected larger kinds alone");
     }
