@@ -32,9 +32,11 @@ impl<'scope> Clip<'scope> for StreamVec<'scope, u64, Records> {
     fn clip(self, measurement: &Measurement, fault: Fault) -> StreamVec<'scope, u64, QuantisedRecords> {
         clip(self, measurement, fault, |measurement, records| match measurement.bound_setup() {
             None if records.entities.is_empty() => Ok(records),
-            None => Err("records of entities came, and the measurement protects none: give it `entities`, and let \
+            None => Err(
+                "records of entities came, and the measurement protects none: give it `entities`, and let \
                          the records pass `bound` first"
-                .into()),
+                    .into(),
+            ),
             Some(_) => {
                 Err("records of entities came that were not bounded: let them pass `bound` first".into())
             }

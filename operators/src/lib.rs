@@ -70,7 +70,9 @@ pub use commit::{Commit, CommitLog, EpochCommit, Released};
 pub use density::{Densities, Estimated};
 pub use epochs::Epochs;
 pub use fault::Fault;
-pub use measurement::{CommitPlan, FixedMeasurement, Measurement, MeasurementBuilder, MeasurementError, States};
+pub use measurement::{
+    CommitPlan, FixedMeasurement, Measurement, MeasurementBuilder, MeasurementError, States,
+};
 pub use records::{PartialSums, QuantisedRecords, Records, ShardRelease, Values};
 pub use release::{Release, shard_owner};
 pub use robust_mean::{MeanSetup, RobustMeans, WindowMean};

@@ -22,7 +22,22 @@ pub(crate) struct ChargeArguments {
 
 impl ChargeArguments {
     /// The directory of the ledger. Says so where there is none. To be called before the data are read.
-    pub(crate) fn ledger(&self) -> Result<Option<PathBuf>, CliError> {
+    ///
+    /// A ledger is charged for rows that may turn into any others. Where some are left out, the number of those that stay is
+    /// exact, and neighbours are told apart by it: that is refused, and `instead` says what keeps all rows.
+    pub(crate) fn ledger(&self, skips: bool, instead: &str) -> Result<Option<PathBuf>, CliError> {
+        let ledger = self.found()?;
+        match ledger {
+            Some(ledger) if skips => Err(CliError::usage(format!(
+                "--missing skip leaves rows out, so the exact number of complete rows is seen, for which the ledger in {} \
+                 has no charge: use --missing {instead}, which counts all rows",
+                ledger.display()
+            ))),
+            ledger => Ok(ledger),
+        }
+    }
+
+    fn found(&self) -> Result<Option<PathBuf>, CliError> {
         if self.ledger.is_some() {
             return Ok(self.ledger.clone());
         }

@@ -389,7 +389,7 @@ pub(crate) fn execute(arguments: &CovarianceArguments) -> Result<(), CliError> {
     // Before the file is read: what is wrong with the question is told without it.
     arguments.rho(1)?;
     arguments.check()?;
-    let ledger = arguments.charge.ledger()?;
+    let ledger = arguments.charge.ledger(matches!(arguments.missing, Missing::Skip), "centre")?;
     let table = arguments.table()?;
     let bounds = arguments.bounds_of(table.columns())?;
     let rho = arguments.rho(bounds.len())?;

@@ -214,7 +214,7 @@ impl Report {
 pub(crate) fn execute(arguments: &MeanArguments) -> Result<(), CliError> {
     let start = Instant::now();
     arguments.check_range()?;
-    let ledger = arguments.charge.ledger()?;
+    let ledger = arguments.charge.ledger(matches!(arguments.missing, MissingName::Skip), "keep")?;
     let data = Table::read(&arguments.file, arguments.columns.as_deref(), arguments.missing.into())?;
     let question = Question {
         method: arguments.method,

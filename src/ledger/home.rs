@@ -93,7 +93,9 @@ impl Home {
         };
         let Config { ledger } = toml::from_str(&text).map_err(|error| config(error.message().into()))?;
         if ledger.as_deref().is_some_and(|ledger| ledger.starts_with("~")) {
-            return Err(config("found a path that begins with ~, which only shells expand: write it in full".into()));
+            return Err(config(
+                "found a path that begins with ~, which only shells expand: write it in full".into(),
+            ));
         }
         // Seen from the file, so that it means the same wherever a command is run.
         let directory = ledger.map(|ledger| file.parent().unwrap_or(Path::new("")).join(ledger));

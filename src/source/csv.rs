@@ -8,7 +8,6 @@ use csv_core::{ReadRecordResult, Reader};
 use super::error::{Defect, SourceError};
 use super::files::{Stream, io_error};
 use super::row::{Field, Outcome, RECORD_LIMIT, Row, Rows};
-use crate::spelling::misspelt;
 
 /// A CSV file after its header.
 pub(super) struct CsvRows {
@@ -160,9 +159,7 @@ fn find(header: &[&[u8]], name: &str, path: &Path) -> Result<usize, SourceError>
         (Some((place, _)), None) => Ok(place),
         (Some(_), Some(_)) => Err(SourceError::ColumnTwice { path: path.into(), column: name.into() }),
         (None, _) => {
-            let names: Vec<&str> = header.iter().filter_map(|name| std::str::from_utf8(name).ok()).collect();
-            let meant = misspelt(name, &names).map(String::from);
-            Err(SourceError::NoColumn { path: path.into(), column: name.into(), width: header.len(), meant })
+            Err(SourceError::NoColumn { path: path.into(), column: name.into(), width: header.len() })
         }
     }
 }

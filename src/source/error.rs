@@ -46,11 +46,10 @@ pub enum SourceError {
     },
     /// A wanted column is not in the header.
     ///
-    /// A header may be a row of data by mistake, so it is not shown.
+    /// A header may be a row of data by mistake, so nothing of it is shown, not even a name that is nearly the column's.
     #[error(
-        "{}:1: none of the {width} columns that line 1 names is {column:?}{}: names must agree to the letter; \
-         correct the name, or begin the file with a header", path.display(),
-        meant.as_ref().map(|name| format!("; did you mean {name:?}?")).unwrap_or_default()
+        "{}:1: none of the {width} columns that line 1 names is {column:?}: names must agree to the letter; \
+         correct the name, or begin the file with a header", path.display()
     )]
     NoColumn {
         /// The file.
@@ -59,8 +58,6 @@ pub enum SourceError {
         column: String,
         /// The number of columns.
         width: usize,
-        /// A name in the header that is nearly the column's.
-        meant: Option<String>,
     },
     /// A wanted column is in the header twice.
     #[error("{}:1: the header has more than one column {column:?}: rename one of them", path.display())]

@@ -211,6 +211,8 @@ impl Waiting {
     ) -> Option<String> {
         let mut chunk = Zeroizing::new(vec![0; CHUNK]);
         let mut progress = Instant::now();
+        // Whether the line that is coming has anything in it.
+        let mut is_speaking = false;
         while !connections.control().is_over(*last) && self.buffer().is_wanted() {
             if connections.must_make_room(progress) {
                 return Some(MAKE_ROOM.into());
@@ -218,12 +220,15 @@ impl Waiting {
             match connection.read(&mut chunk) {
                 Ok(0) => return None,
                 Ok(read) => {
-                    let (has_line, came) = (chunk[..read].contains(&b'\n'), Instant::now());
+                    let (bytes, came) = (&chunk[..read], Instant::now());
+                    is_speaking |= !bytes.trim_ascii().is_empty();
+                    let has_line = is_speaking && bytes.contains(&b'\n');
+                    is_speaking &= !has_line;
                     if !self.put(&chunk[..read]) {
                         return None;
                     }
                     *last = Instant::now();
-                    // A byte now and then is no sign of life: what counts is a line. A peer that was held up was not silent.
+                    // A byte now and then is no sign of life, nor is a blank line: what counts is a line with something. A peer that was held up was not silent.
                     progress = if has_line { *last } else { progress + (*last - came) };
                 }
                 Err(error) if waits(&error) => {}

@@ -38,7 +38,9 @@ impl PublicDirectory {
     pub(super) fn exclusive(path: &Path, state: &Path) -> Result<Self, StateError> {
         let real = |path: &Path| path.canonicalize().ok();
         // A directory that is not there yet is judged by its parent.
-        let place = real(path).or_else(|| real(path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."))));
+        let place = real(path).or_else(|| {
+            real(path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new(".")))
+        });
         if place.zip(real(state)).is_some_and(|(public, state)| public.starts_with(state)) {
             return Err(StateError::Inside { path: path.to_owned(), what: "the public directory" });
         }
