@@ -128,7 +128,7 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
         let _ = writeln!(stderr(), "http://{address}/metrics tells how the run goes");
     }
     let wrong = |error| CliError::usage(format!("{}: {error}", arguments.pipeline.display()));
-    if pipeline.simulation_seed.is_some() {
+    if !pipeline.noise.is_private() {
         warn("[simulation] is set: the noise is drawn from a seed, and what is published protects nobody");
     }
     if let Some(publication) = window_publication(&pipeline, &options.state).map_err(wrong)? {

@@ -20,6 +20,7 @@ use hushflow_mechanism::estimate::intervals::{Confidence, Subject};
 use hushflow_mechanism::estimate::projection::Projection;
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::SecondMoment;
+use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::StrategyName;
@@ -77,8 +78,8 @@ pub struct Pipeline {
     pub state: Settings,
     /// `[ledger]`: who else releases from these data, and what all may spend together.
     pub ledger: LedgerSettings,
-    /// `[simulation] seed`: the noise is drawn from this seed, so that the output is **not private**.
-    pub simulation_seed: Option<u64>,
+    /// `[simulation]`: noise from a seed, so that the output is **not private**; else it comes from the operating system.
+    pub noise: NoiseSource,
 }
 
 /// What a pipeline says of the ledger of its data.

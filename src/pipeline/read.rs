@@ -20,6 +20,7 @@ use hushflow_mechanism::baseline::ime::DEFAULT_FIRST_MOMENT_SHARE;
 use hushflow_mechanism::estimate::projection::Projection;
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::SecondMoment;
+use hushflow_mechanism::noise::{NoiseSource, Offsets};
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::StrategyName;
 use hushflow_mechanism::view::SquareBias;
@@ -74,9 +75,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         let kind = entity.as_ref().and_then(|entity| Some(entity.as_ref()?.kind.as_str()));
         ledger::ledger(section, base, neighbours, kind)
     });
-    let simulation_seed = optional(section, "simulation", |section| {
-        section.require("seed", section.count("seed", 0), "seed = 42").map(|seed| seed.value)
-    });
+    let noise = optional(section, "simulation", |section| simulation(section, base, named.is_some()));
     section.finish();
     let sources::Sources { sources, rows, id } = sources?;
     let (state_directory, state) = state?.unwrap_or_default();
@@ -103,8 +102,25 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         state_directory,
         state,
         ledger: ledger?.unwrap_or_default(),
-        simulation_seed: simulation_seed?,
+        noise: noise?.unwrap_or(NoiseSource::System),
     })
+}
+
+/// The noise of a simulation.
+fn simulation(section: &Section<'_>, base: &Path, is_estimator: bool) -> Option<NoiseSource> {
+    let seed = section.require("seed", section.count("seed", 0), "seed = 42").map(|seed| seed.value);
+    let Some(file) = section.text("offsets") else { return seed.map(NoiseSource::Seeded) };
+    if is_estimator {
+        file.report("offsets shift the noise of sums, and this method adds up none: leave them out");
+    }
+    let offsets = file.map(|name| read_offsets(&base.join(name)))?.value;
+    Some(NoiseSource::Shifted { seed: seed?, offsets: offsets.leaked() })
+}
+
+fn read_offsets(path: &Path) -> Result<Offsets, String> {
+    let at = path.display();
+    let text = read_text(path, SETTINGS).map_err(|error| format!("{at} can't be read: {error}"))?;
+    text.parse().map_err(|error| format!("{at}: {error}"))
 }
 
 /// Reads a section that must be there, to its last field.

@@ -256,7 +256,7 @@ struct Running<'a> {
 }
 
 fn drive<C: Content>(pipeline: &Pipeline, options: &Options, content: C) -> Result<Summary, RunError> {
-    let noise = noise(pipeline);
+    let noise = pipeline.noise;
     // Without entropy nothing can be released: better known before anything is written.
     noise.generator(0, 0).map_err(|error| RunError::Start(error.to_string()))?;
     info!(pipeline = pipeline.name, workers = options.workers, private = noise.is_private(), "a run begins");
@@ -333,7 +333,7 @@ pub fn publication(
     state: &Path,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Publication, PublicationError> {
-    let (parameters, private) = (pipeline.public_parameters(), noise(pipeline).is_private());
+    let (parameters, private) = (pipeline.public_parameters(), pipeline.noise.is_private());
     let earlier = PublicReader::open(pipeline.log_directory(state)).ok();
     let earlier = earlier.and_then(|reader| Publication::from_header(reader.header()).ok());
     match earlier {
@@ -355,17 +355,13 @@ pub fn window_publication(
     pipeline: &Pipeline,
     state: &Path,
 ) -> Result<Option<WindowPublication>, PublicationError> {
-    let publication = WindowPublication::new(pipeline.public_parameters(), noise(pipeline).is_private())?;
+    let publication = WindowPublication::new(pipeline.public_parameters(), pipeline.noise.is_private())?;
     let earlier = PublicReader::open(pipeline.log_directory(state)).ok();
     let earlier = earlier.and_then(|reader| WindowPublication::from_header(reader.header()).ok().flatten());
     Ok(match (publication, earlier) {
         (Some(publication), Some(earlier)) => Some(publication.continuing(earlier)),
         (publication, _) => publication,
     })
-}
-
-fn noise(pipeline: &Pipeline) -> NoiseSource {
-    pipeline.simulation_seed.map_or(NoiseSource::System, NoiseSource::Seeded)
 }
 
 /// What the first worker of the first process has for itself.

@@ -75,12 +75,13 @@ fn a_process_with_seeded_noise_is_refused_by_one_without() {
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let hosts = listeners.map(|listener| listener.local_addr().unwrap().to_string()).to_vec();
     let key = Key::create(&tempfile::tempdir().unwrap().path().join("key")).unwrap();
-    let processes = [None, Some(7)].into_iter().enumerate().map(|(process, simulation_seed)| {
+    let sources = [NoiseSource::System, NoiseSource::Seeded(7)];
+    let processes = sources.into_iter().enumerate().map(|(process, noise)| {
         let (hosts, key) = (hosts.clone(), Some(key.clone()));
         std::thread::spawn(move || {
             let directory = tempfile::tempdir().unwrap();
             let rest = format!("{PRIVACY}\nepochs = {{ records = 2, horizon = 2 }}");
-            let pipeline = Pipeline { simulation_seed, ..pipeline(directory.path(), "x\n0.5\n", &rest) };
+            let pipeline = Pipeline { noise, ..pipeline(directory.path(), "x\n0.5\n", &rest) };
             let on_fault = |reason: &str| panic!("{reason}");
             let cluster = Cluster { process, hosts, key, patience: Duration::from_secs(10), on_fault };
             let options =

@@ -6,6 +6,7 @@
 //! epoch in progress.) The seeded source exists for tests and
 //! simulations; releases made with it are marked `private: false`.
 
+use super::offsets::Offsets;
 use chacha20::ChaCha20Legacy;
 use chacha20::cipher::{KeyIvInit, StreamCipher};
 use rand::{TryCryptoRng, TryRng, rngs::SysRng};
@@ -94,6 +95,13 @@ pub enum NoiseSource {
     System,
     /// A seed, for tests and simulations: **not private**. Equal seeds give equal noise for equal (epoch, shard).
     Seeded(u64),
+    /// The noise of a seed, and an integer more for every coordinate: **not private**. For tests that choose what is released.
+    Shifted {
+        /// The seed.
+        seed: u64,
+        /// What is added to its noise.
+        offsets: &'static Offsets,
+    },
     /// An operating system that has no entropy.
     #[cfg(test)]
     Exhausted,
@@ -117,12 +125,20 @@ impl NoiseSource {
             }
             #[cfg(test)]
             NoiseSource::Exhausted => return Err(EntropyError("none is left".into())),
-            NoiseSource::Seeded(number) => {
+            NoiseSource::Seeded(number) | NoiseSource::Shifted { seed: number, .. } => {
                 seed[..8].copy_from_slice(&number.to_le_bytes());
                 seed[8..16].copy_from_slice(&epoch.to_le_bytes());
             }
         }
         Ok(NoiseGenerator::new(&seed, shard))
+    }
+
+    /// What is added to the noise of an epoch, from this coordinate on.
+    pub(crate) fn offsets(self, epoch: u64, coordinate: u64) -> &'static [i128] {
+        match self {
+            NoiseSource::Shifted { offsets, .. } => offsets.from(epoch, coordinate),
+            _ => &[],
+        }
     }
 }
 

@@ -12,6 +12,7 @@
 //! | `bernoulli` | coins of probability exp(−ratio) |
 //! | `uniform` | real uniforms that are drawn bit by bit, as far as a comparison needs; uniform integers |
 //! | [`entropy`] | where the random bits come from: the operating system, or a seed in simulations |
+//! | `offsets` | integers that a simulation adds to seeded noise |
 //! | [`reference`](mod@reference) | a second, slow, independent exact sampler to test the first against |
 //!
 //! No floating-point number takes part in a draw, so the support of a release is the whole grid whatever the
@@ -23,6 +24,7 @@ pub mod entropy;
 mod exponential;
 pub mod gaussian;
 pub mod laplace;
+mod offsets;
 mod packed;
 pub mod reference;
 pub mod scale;
@@ -32,4 +34,5 @@ mod uniform;
 pub use entropy::{EntropyError, NoiseGenerator, NoiseSource};
 pub use gaussian::DiscreteGaussian;
 pub use laplace::{DiscreteLaplace, LaplaceScaleError};
+pub use offsets::{Offsets, OffsetsError};
 pub use scale::NoiseScale;

@@ -69,6 +69,8 @@ pub enum ReleaseError {
 pub struct ReleaseShard {
     shard: u32,
     horizon: Option<u64>,
+    /// Its place among the coordinates of all keys.
+    first_coordinate: u64,
     coordinates: usize,
     source: NoiseSource,
     form: Form,
@@ -108,13 +110,14 @@ impl ReleaseShard {
     /// A shard before its first epoch.
     pub fn new(shard: u32, shards: Shards, mechanism: &MatrixMechanism, source: NoiseSource) -> Self {
         let range = shards.range(shard);
-        let coordinates = (range.end - range.start) as usize;
+        let (first_coordinate, coordinates) = (range.start, (range.end - range.start) as usize);
         let form = if mechanism.is_correlated() {
             Form::Correlated(CorrelatedNoise::new(mechanism, range))
         } else {
             Form::Encoded(EncodedSums::new(mechanism, range))
         };
-        ReleaseShard { shard, horizon: mechanism.horizon(), coordinates, source, form, prepared: None }
+        let horizon = mechanism.horizon();
+        ReleaseShard { shard, horizon, first_coordinate, coordinates, source, form, prepared: None }
     }
 
     /// The epoch that comes next; the first is 1.
@@ -150,17 +153,23 @@ impl ReleaseShard {
     }
 
     fn draw(&self, room: ReleasedValues) -> Result<Prepared, ReleaseError> {
-        let mut generator = self.source.generator(self.next_epoch(), u64::from(self.shard))?;
+        let epoch = self.next_epoch();
+        let mut generator = self.source.generator(epoch, u64::from(self.shard))?;
+        let offsets = self.source.offsets(epoch, self.first_coordinate);
         let noise = match &self.form {
             Form::Encoded(sums) => {
                 let mut room = room.wide_room();
                 make_room(&mut room, self.coordinates);
-                Noise::Independent(sums.draw(&mut generator, room))
+                let mut noise = sums.draw(&mut generator, room);
+                noise.iter_mut().zip(offsets).for_each(|(z, &offset)| *z = z.wrapping_add(offset));
+                Noise::Independent(noise)
             }
             Form::Correlated(noise) => {
                 let mut room = room.narrow_room();
                 make_room(&mut room, self.coordinates);
-                Noise::ToCorrelate(noise.draw(&mut generator, room))
+                let mut noise = noise.draw(&mut generator, room);
+                noise.iter_mut().zip(offsets).for_each(|(z, &offset)| *z = z.wrapping_add(offset as i64));
+                Noise::ToCorrelate(noise)
             }
         };
         Ok(Prepared { noise, process: std::process::id() })

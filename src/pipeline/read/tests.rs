@@ -39,7 +39,7 @@ fn the_example_is_read_as_it_says() {
     assert_eq!(pipeline.epochs.schedule, Schedule::ByTime(schedule));
     assert_eq!(pipeline.epochs.arrival.as_deref(), Some("recorded_at"));
     assert_eq!(pipeline.privacy.neighbours, Neighbours::ReplaceOne);
-    assert_eq!((pipeline.state_directory, pipeline.simulation_seed), (None, None));
+    assert_eq!((pipeline.state_directory, pipeline.noise), (None, NoiseSource::System));
 }
 
 #[test]
@@ -51,6 +51,29 @@ fn short_files_get_defaults() {
     assert_eq!(pipeline.release.workload, Workload::Prefix);
     assert_eq!(pipeline.views.len(), 1);
     assert_eq!(pipeline.rows, RowPolicies { missing: RowPolicy::Skip, malformed: RowPolicy::Skip });
+}
+
+#[test]
+fn offsets_of_a_simulation_are_read_or_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let parsed = |offsets: &str| {
+        std::fs::write(directory.path().join("offsets.csv"), offsets).unwrap();
+        let text = format!("{BY_COUNT}[simulation]\nseed = 3\noffsets = 'offsets.csv'\n");
+        Pipeline::parse(&text, &directory.path().join("p.toml")).map_err(|error| error.to_string())
+    };
+    let offsets = Offsets::new(vec![vec![1, -2], vec![], vec![1 << 100]]).leaked();
+    let noise = parsed("1,-2\n\n1267650600228229401496703205376\n").unwrap().noise;
+    assert_eq!(noise, NoiseSource::Shifted { seed: 3, offsets });
+    assert!(!noise.is_private());
+    let error = parsed("1\n2,0.5\n").unwrap_err();
+    assert!(error.contains("offsets.csv: line 2, column 2 holds \"0.5\": expected an integer"), "{error}");
+    let error = parse(&format!("{BY_COUNT}[simulation]\nseed = 3\noffsets = 'missing.csv'\n")).unwrap_err();
+    assert!(error.contains("missing.csv can't be read"), "{error}");
+    let error = parse(&format!("{BY_COUNT}[simulation]\noffsets = 'missing.csv'\n")).unwrap_err();
+    assert!(error.contains("seed = 42"), "{error}");
+    let estimator = BY_COUNT.replace("release.strategy = 'identity'", "release = { method = 'pace' }");
+    let error = parse(&format!("{estimator}[simulation]\nseed = 3\noffsets = 'missing.csv'\n")).unwrap_err();
+    assert!(error.contains("this method adds up none"), "{error}");
 }
 
 #[test]
