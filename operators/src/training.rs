@@ -175,6 +175,8 @@ impl Summer {
 
 #[cfg(test)]
 mod tests {
+    mod alike;
+
     use super::*;
     use crate::{EpochCommit, Released};
     use hushflow_mechanism::estimate::adam::AdamSetting;
@@ -252,6 +254,16 @@ mod tests {
         draw_late: bool,
         mechanism: impl FnOnce(MomentParameters) -> Result<MatrixMechanism, MechanismError>,
     ) -> TrainingSetup {
+        setup_with(NoiseSource::Seeded(4), method, setting, draw_late, mechanism)
+    }
+
+    fn setup_with(
+        source: NoiseSource,
+        method: Method,
+        setting: AdamSetting,
+        draw_late: bool,
+        mechanism: impl FnOnce(MomentParameters) -> Result<MatrixMechanism, MechanismError>,
+    ) -> TrainingSetup {
         let parameters = MomentParameters {
             method,
             layout: Layout { dimension: DIMENSION, second: SecondMoment::Diagonal },
@@ -262,7 +274,7 @@ mod tests {
             count_weight: None,
         };
         let measurement = Measurement::of_vectors(mechanism(parameters).unwrap()).shards_at_most(5);
-        let measurement = measurement.noise(NoiseSource::Seeded(4));
+        let measurement = measurement.noise(source);
         TrainingSetup {
             measurement: if draw_late { measurement.draw_late() } else { measurement }.build().unwrap(),
             adam: AdamSetup { setting, horizon: STEPS },
@@ -283,7 +295,7 @@ mod tests {
 
     /// The same, with a log. Of three workers all speak to each other in bytes, as processes do.
     fn run_into(
-        log: &Log,
+        log: &(impl CommitLog<u64> + Clone + Send + Sync),
         workers: usize,
         records: usize,
         odd: fn(u64, usize) -> Option<f64>,
@@ -361,6 +373,30 @@ mod tests {
         }
     }
 
+    /// Parameters at every step by the integers of a log alone.
+    fn replayed(log: Vec<Vec<i128>>, setup: &TrainingSetup) -> Seen {
+        let (sender, updates) = mpsc::channel();
+        let (measurement, adam) = (setup.measurement.clone(), setup.adam);
+        timely::example(move |scope| {
+            let released = (1..).zip(log).map(|(epoch, values)| Released { epoch, values: values.into() });
+            let released = released.to_stream(scope).container::<Vec<_>>();
+            let released = released.delay(|released, _| released.epoch);
+            released.adam(&measurement, adam, Fault::new()).inspect_time(move |step, part| {
+                sender.send((*step, part.clone())).unwrap();
+            });
+        });
+        let mut parts: BTreeMap<u64, Vec<SharedUpdate>> = BTreeMap::new();
+        updates.iter().for_each(|(step, part)| parts.entry(step).or_default().push(part));
+        let mut parameters = Parameters::new(setup.parameters.clone(), &setup.adam.setting);
+        let mut replayed = vec![(1, parameters.values().to_vec())];
+        for (step, mut update) in parts {
+            update.sort_by_key(|part| Borrow::<UpdatePart>::borrow(part).start);
+            parameters.apply(&update).unwrap();
+            replayed.push((step + 1, parameters.values().to_vec()));
+        }
+        replayed
+    }
+
     /// Bit for bit, in both forms: with the log's integers alone, and whatever the workers were.
     #[test]
     fn a_replay_of_the_log_comes_to_the_same_parameters() {
@@ -380,27 +416,7 @@ mod tests {
             let log = log.0.lock().unwrap().clone();
             assert_eq!(*on_the_wire.0.lock().unwrap(), log);
 
-            let (sender, updates) = mpsc::channel();
-            let (measurement, adam) = (setup.measurement.clone(), setup.adam);
-            timely::example(move |scope| {
-                let released =
-                    (1..).zip(log).map(|(epoch, values)| Released { epoch, values: values.into() });
-                let released = released.to_stream(scope).container::<Vec<_>>();
-                let released = released.delay(|released, _| released.epoch);
-                released.adam(&measurement, adam, Fault::new()).inspect_time(move |step, part| {
-                    sender.send((*step, part.clone())).unwrap();
-                });
-            });
-            let mut parts: BTreeMap<u64, Vec<SharedUpdate>> = BTreeMap::new();
-            updates.iter().for_each(|(step, part)| parts.entry(step).or_default().push(part));
-            let mut parameters = Parameters::new(setup.parameters.clone(), &setup.adam.setting);
-            let mut replayed = vec![(1, parameters.values().to_vec())];
-            for (step, mut update) in parts {
-                update.sort_by_key(|part| Borrow::<UpdatePart>::borrow(part).start);
-                parameters.apply(&update).unwrap();
-                replayed.push((step + 1, parameters.values().to_vec()));
-            }
-            assert_eq!(replayed, seen);
+            assert_eq!(replayed(log, &setup), seen);
         }
     }
 

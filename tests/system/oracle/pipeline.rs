@@ -72,6 +72,7 @@ impl Case {
         if self.is(F::Watch, &["sink"]) {
             text += "[[sinks]]\npath = 'sink.jsonl'\n";
         }
+        // The last section: a world may add offsets.
         let _ = writeln!(text, "[simulation]\nseed = {}", self.seed % 1000);
         text
     }

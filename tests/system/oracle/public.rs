@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::Leak;
 use super::factors::{Case, Factor as F};
-use crate::harness::{answer, await_until, finish, hushflow, send};
+use crate::harness::{answer, await_until, finish, hushflow, send, tail};
 
 /// Public facts by what they are.
 #[derive(Default)]
@@ -135,6 +135,11 @@ impl Seen {
         if let Ok(sink) = std::fs::read_to_string(state.with_file_name("sink.jsonl")) {
             facts.tell("lines of the sink".into(), sink.lines().map(shape).collect::<String>());
             facts.following.insert("the sink, to the byte".into(), sink);
+        }
+        // It costs a process.
+        if case.seed.is_multiple_of(4) {
+            let lines = finish(&mut tail(state, &[])).succeeded().out;
+            facts.following.insert("what tail prints, to the byte".into(), lines);
         }
         let ledger = finish(hushflow(["ledger", "--json"]).arg(state)).succeeded().json().remove(0);
         let entry = &ledger["entries"][0];

@@ -4,8 +4,8 @@
 //!
 //! Rows that can't be used are so for other reasons in the other world (missing, NaN, infinite, no number, another key, no time, no
 //! entity), and values beyond the bounds are further beyond them, up to overflow. Where neighbours may not differ so (in place, keys
-//! and times are public) rows differ in values alone. Sums that differ, up to every width of an integer, are in
-//! `mechanism/src/release/alike.rs`: there the noise is chosen so that the released integers are equal.
+//! and times are public) rows differ in values alone. Sums that differ
+//! are in `same_release`.
 
 use super::factors::{Case, Factor as F};
 use super::pairs::{self, Pair};
@@ -19,7 +19,7 @@ const USUAL: usize = 60;
 /// Values that count as the upper bound of any column.
 const BEYOND: [&str; 4] = ["1e3", "96", "1e300", "1.7976931348623157e308"];
 
-const SAME_SUMS: Oracle = Oracle { pair, judge };
+const SAME_SUMS: Oracle = Oracle { takes: |_| true, pair, judge };
 
 /// Worlds of the same sums.
 fn pair(case: &Case) -> Pair {

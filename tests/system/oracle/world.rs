@@ -32,6 +32,17 @@ struct Running {
 impl<'a> World<'a> {
     /// Runs one world of the pair in an empty directory, and gives all that anyone may see of it.
     pub(super) fn seen(case: &'a Case, pair: &'a Pair, which: usize, directory: &Path) -> Seen {
+        Self::with_offsets(case, pair, which, directory, None)
+    }
+
+    /// The same with these offsets to the noise.
+    pub(super) fn with_offsets(
+        case: &'a Case,
+        pair: &'a Pair,
+        which: usize,
+        directory: &Path,
+        offsets: Option<&str>,
+    ) -> Seen {
         std::fs::create_dir_all(directory).expect("a directory for the world");
         let mut world = World {
             case,
@@ -40,7 +51,9 @@ impl<'a> World<'a> {
             directory: directory.into(),
             facts: Facts::default(),
         };
-        world.write("pipeline.toml", &case.pipeline());
+        let offsets_of_simulation = offsets.map_or("", |_| "offsets = 'offsets.csv'\n");
+        world.write("pipeline.toml", &(case.pipeline() + offsets_of_simulation));
+        world.write("offsets.csv", offsets.unwrap_or_default());
         world.write("dense.csv", &case.matrix());
         match &case[F::Restart] {
             "none" => world.run("the run", 0, world.rows.len()),
