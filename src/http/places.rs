@@ -1,8 +1,8 @@
 //! What readers may take of the process that they read from: connections, descriptors and time.
 //!
 //! A process that publishes needs descriptors for its logs at any moment. Readers of all its servers together get half of those that
-//! the system allows, and each server a quarter at most. Their threads have the lowest priority, and one of them computes at a
-//! time, so however many there are, they take what is left of one processor.
+//! the system allows, and each server a quarter at most. Their threads have a lower priority, and one of them computes at a
+//! time, so however many there are, they take less than a run's thread of one processor.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -78,12 +78,16 @@ impl Drop for Place {
     }
 }
 
-/// Gives this thread, and those that it starts, the lowest priority. Elsewhere than on Linux a priority is that of the whole
+/// How much nicer readers are than a run: on a processor that both want, they get about a quarter. The lowest priority would
+/// starve them on a machine with other work.
+const NICENESS: i32 = 5;
+
+/// Gives this thread, and those that it starts, a lower priority. Elsewhere than on Linux a priority is that of the whole
 /// process, and stays.
 pub(super) fn yield_to_others() {
     #[cfg(target_os = "linux")]
     // A system that refuses this leaves the priority as it is.
-    let _ = rustix::process::setpriority_process(None, 19);
+    let _ = rustix::process::setpriority_process(None, NICENESS);
 }
 
 /// Whose turn it is to compute, in the order in which readers ask.

@@ -62,7 +62,6 @@ pub(super) const FACTORS: [(Factor, &[&str]); 22] = [
             "gaussian",
             "prime-ht",
             "filter",
-            "tukey",
             "pace",
             "adaptive",
             "coinpress",
@@ -206,7 +205,7 @@ impl Case {
     }
 
     pub(super) fn estimates_means(&self) -> bool {
-        self.is(F::Method, &["gaussian", "prime-ht", "filter", "tukey"])
+        self.is(F::Method, &["gaussian", "prime-ht", "filter"])
     }
 
     /// Makes levels fit each other.

@@ -25,7 +25,8 @@
 //! | `drawn` | whether the noise that is drawn is the noise that the header stands for |
 //!
 //! **What it does not cover.** Estimators of windows choose by the data which noise is drawn where, so their noise does not cancel:
-//! of them everything public but the estimates is compared. What a reader could learn from time, load and the operator's private
+//! of them everything public but the estimates is compared. `tukey`
+//! and `resilience` are left out: a window of some hundred rows takes them minutes. What a reader could learn from time, load and the operator's private
 //! counters is not looked at. Brokers and sockets have tests of their own.
 //!
 //! `HUSHFLOW_ORACLE_CASES=100000 cargo test --test system oracle` tries more, `HUSHFLOW_ORACLE_SEED` others, and

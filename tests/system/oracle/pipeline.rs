@@ -112,9 +112,8 @@ impl Case {
     fn release(&self) -> String {
         let method = &self[F::Method];
         if self.estimates_means() {
-            let range = if method == "tukey" { "range = 50\n" } else { "" };
             let scales = vec!["1.0"; self.number(F::Columns)].join(", ");
-            return format!("[release]\nmethod = '{method}'\ncorruption = 0.01\nscale = [{scales}]\n{range}");
+            return format!("[release]\nmethod = '{method}'\ncorruption = 0.01\nscale = [{scales}]\n");
         }
         if self.estimates() {
             return format!("[release]\nmethod = '{method}'\n");
