@@ -26,12 +26,12 @@ use timely::dataflow::operators::generic::operator::Operator;
 pub struct Sums(Vec<i128>);
 
 impl Sums {
-    /// Of these coordinates, in the order of a [`Layout`].
+    /// Of these coordinates, in the order of a [`Layout`](hushflow_mechanism::moments::Layout).
     pub fn new(coordinates: Vec<i128>) -> Self {
         Sums(coordinates)
     }
 
-    /// Count, first and second moments, in the order of the [`Layout`]; empty where there is nothing.
+    /// Count, first and second moments, in the order of the [`Layout`](hushflow_mechanism::moments::Layout); empty where there is nothing.
     pub fn coordinates(&self) -> &[i128] {
         &self.0
     }
