@@ -42,7 +42,8 @@ impl MomentMechanism {
         Ok(noise_multiplier_rounded_up(epsilon, delta, discreteness)?.value())
     }
 
-    /// How far the noise of so many cells is from its ideal, at most, at the calibrated noise multiplier and all above it:
+    /// Upper bound on the distance between the noise of `cells` cells and its ideal, for the calibrated noise
+    /// multiplier and every larger one:
     /// what calibration takes of δ.
     ///
     /// # Errors

@@ -262,7 +262,8 @@ impl MatrixMechanism {
         }
         let (layout, strategies) = (self.layout(), &self.strategies);
         let squares_batches = matches!(self.moments.parameters().method, Method::BatchSquares { .. });
-        // Sums of so many records are at most 2²⁰ and 2⁴⁰ times as large; squares of sums, the square of that.
+        // First moments are at most 2²⁰ times the number of records, second moments 2⁴⁰ times; a squared sum has
+        // the square of its own bound.
         let of_first = strategies.first().input_limit().map(|limit| limit >> RECORD_BITS);
         let of_second = strategies.second().input_limit().filter(|_| layout.second_len() > 0);
         let of_second = of_second.map(|limit| limit >> (2 * RECORD_BITS));
