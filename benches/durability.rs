@@ -140,6 +140,5 @@ fn piped_records(bencher: divan::Bencher<'_, '_>, (place, journal): (Place, bool
 }
 
 fn publish(pipeline: &Pipeline, state: PathBuf) {
-    let (outputs, _) = crossbeam::channel::bounded(1);
-    run(pipeline, &Options::new(1, state), outputs).expect("the run succeeds");
+    run(pipeline, &Options::new(1, state), |_| ()).expect("the run succeeds");
 }

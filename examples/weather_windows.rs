@@ -36,8 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let pipeline = Pipeline::load(&Path::new(EXAMPLES).join("weather.toml"))?;
     let directory = tempfile::tempdir()?;
     let state = directory.path().join("state");
-    let (outputs, _) = crossbeam::channel::bounded(1);
-    run(&pipeline, &Options::new(1, &state), outputs)?;
+    run(&pipeline, &Options::new(1, &state), |_| ())?;
 
     let recent = densities(&state, &"exponential:0.9".parse()?)?;
     let week = densities(&state, &format!("window:{WINDOW}").parse()?)?;

@@ -16,9 +16,10 @@
 //!    │  release      encode over time (C), add exact discrete Gaussian noise
 //!    │  commit       private log ── sync ── public log: each epoch once, whatever crashes
 //! ── the private side ends here: everything below may be seen by anyone ──
+//!    │  follow       reads the public log, here or anywhere
 //!    │  view         any workload over the releases: prefix, average, exponential, sliding window
 //!    │  density      mean and covariance, debiased, with their noise levels
-//! sink
+//! lines, sinks, pages
 //! ```
 //!
 //! The public log is the product. Every view is a pure function of it, so a view that nobody thought of when the stream ran
@@ -30,8 +31,8 @@
 //! - [`operators`]: timely dataflow operators, each a thin shell around a state machine of `mechanism`. To embed them in a
 //!   dataflow of your own, begin with [`prelude`] and with `examples/embed_in_timely.rs`.
 //! - this crate: a [`pipeline`] file describes a publication, [`runtime`] runs it over a [`source`], [`state`] makes
-//!   it survive crashes, a [`ledger`] adds up what is spent on the same data, [`publication`] tells what a log means, and [`sink`] writes it;
-//!   [`web`] shows it to whoever likes, and [`metrics`] tell the operator how the run goes. The command `hushflow` does all
+//!   it survive crashes, a [`ledger`] adds up what is spent on the same data, and [`publication`] says what a log means. Everything that
+//!   shows a log [`follow`]s it: [`lines`] are written of it, a [`sink`] passes them on, [`web`] draws a page, and [`metrics`] tell the operator how the run goes. The command `hushflow` does all
 //!   of this from a shell.
 //!
 //! # An example
@@ -48,8 +49,7 @@
 //! let pipeline = Pipeline::load("examples/flights.toml".as_ref())?;
 //! let directory = tempfile::tempdir()?;
 //! let state = directory.path().join("state");
-//! let (outputs, _) = crossbeam::channel::bounded(1); // nobody looks on while it runs
-//! run(&pipeline, &Options::new(2, &state), outputs)?;
+//! run(&pipeline, &Options::new(2, &state), |_first_epoch| ())?;
 //!
 //! let mut log = PublicReader::open(&state)?;
 //! let publication = Publication::from_header(log.header())?;
@@ -69,9 +69,11 @@ pub use hushflow_operators as operators;
 
 mod broker;
 pub mod estimates;
+pub mod follow;
 mod http;
 pub mod key;
 pub mod ledger;
+pub mod lines;
 pub mod metrics;
 pub mod pipeline;
 pub mod plot;
@@ -84,7 +86,6 @@ pub mod source;
 mod spelling;
 pub mod state;
 pub mod strategies;
-pub mod totals;
 pub mod training;
 pub mod web;
 #[doc(hidden)]

@@ -40,7 +40,6 @@ pub struct Metrics {
     rows_closed: AtomicU64,
     exceptional: [AtomicU64; 10],
     waiting_batches: OnceLock<Gauge>,
-    waiting_outputs: OnceLock<Gauge>,
     closed: AtomicU64,
     committed: AtomicU64,
     commits: [AtomicU64; COMMIT_CLASSES.len() + 1],
@@ -80,11 +79,6 @@ impl Metrics {
     /// Whoever knows how many batches wait for the workers.
     pub(crate) fn watch_batches(&self, waiting: impl Fn() -> usize + Send + Sync + 'static) {
         let _ = self.waiting_batches.set(Box::new(waiting));
-    }
-
-    /// Whoever knows how much of what was published waits to be written. The first one is asked.
-    pub fn watch_outputs(&self, waiting: impl Fn() -> usize + Send + Sync + 'static) {
-        let _ = self.waiting_outputs.set(Box::new(waiting));
     }
 
     /// What has become of the rows so far.
@@ -164,13 +158,9 @@ impl Metrics {
         let seconds = self.commit_nanoseconds.load(Relaxed) as f64 / 1e9;
         let _ =
             writeln!(page.text, "hushflow_commit_seconds_sum {seconds}\nhushflow_commit_seconds_count {sum}");
-        for (name, about, waiting) in [
-            ("waiting_batches", "Batches of rows that wait for the workers.", &self.waiting_batches),
-            ("waiting_outputs", "Published lines that wait to be written.", &self.waiting_outputs),
-        ] {
-            let waiting = waiting.get().map_or(0, |waiting| waiting());
-            page.family(Reach::Load, name, "gauge", about, [(String::new(), waiting)]);
-        }
+        let about = "Batches of rows that wait for the workers.";
+        let waiting = self.waiting_batches.get().map_or(0, |waiting| waiting());
+        page.family(Reach::Load, "waiting_batches", "gauge", about, [(String::new(), waiting)]);
     }
 
     /// Serves them at `http://ADDRESS/metrics` from now on, `address` being `HOST:PORT`. Private ones are told on a loopback address

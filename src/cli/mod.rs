@@ -27,7 +27,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use hushflow::sink::Format;
+use hushflow::lines::Format;
 
 /// Publishes running moments of a stream of people's data, epoch after epoch, with differential privacy for the whole
 /// history of releases.
@@ -180,7 +180,7 @@ status_of! {
     hushflow::mechanism::covariance::CovarianceError => 2,
     hushflow::mechanism::mean::MeanError => 2,
     hushflow::mechanism::noise::EntropyError => 1,
-    hushflow::mechanism::view::ViewError => 1,
+    hushflow::follow::FollowError => 1,
     hushflow::runtime::RunError => 1,
     hushflow::source::table::TableError => 1,
     hushflow::state::StateError => 1,

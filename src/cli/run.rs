@@ -1,24 +1,23 @@
 //! `hushflow run`: publishes a stream.
 
 use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Stdout, Write, stderr, stdout};
+use std::io::{IsTerminal, Write, stderr, stdout};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use crossbeam::channel::{Receiver, bounded};
-use hushflow::estimates::WindowPublication;
+use hushflow::follow::Subject;
 use hushflow::key::Key;
 use hushflow::ledger::Home;
 use hushflow::pipeline::time::parse_duration;
-use hushflow::pipeline::{Pipeline, PublicParameters, Sink, Source};
+use hushflow::pipeline::{Pipeline, Sink, Source};
+use hushflow::publication::PublicationError;
 use hushflow::runtime::{
-    Acknowledge, Cluster, Options, Output, Summary, WindowOutput, publication, run, run_windows,
-    shared_ledger, window_publication,
+    Acknowledge, Cluster, Options, Summary, publication, run, shared_ledger, window_publication,
 };
-use hushflow::sink::{Following, SinkError, Subject, WindowWriter, Writer};
+use hushflow::sink::{Following, Log, SinkError};
 use hushflow::source::Control;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
@@ -27,9 +26,6 @@ use super::charge::say_alone;
 use super::crash::end_process;
 use super::log::LogArguments;
 use super::{CliError, FormatArgument, thousands};
-
-/// Outputs that may wait to be written.
-const WAITING_OUTPUTS: usize = 1024;
 
 /// How long a process waits for the others of its cluster.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -131,80 +127,49 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     if !pipeline.noise.is_private() {
         warn("[simulation] is set: the noise is drawn from a seed, and what is published protects nobody");
     }
-    if let Some(publication) = window_publication(&pipeline, &options.state).map_err(wrong)? {
-        return publish_windows(arguments, &pipeline, &options, publication);
-    }
-    let publication = publication(&pipeline, &options.state, &mut |_| ()).map_err(wrong)?;
-    let (outputs, published) = bounded(WAITING_OUTPUTS);
-    let published = Arc::new(published);
-    let queue = Arc::downgrade(&published);
-    options.metrics.watch_outputs(move || queue.upgrade().map_or(0, |queue| queue.len()));
+    let subject = Arc::new(subject(&pipeline, &options).map_err(wrong)?);
+    let directory = pipeline.log_directory(&options.state).to_owned();
+    let log = Log { directory, subject };
+    let mut followers = sinks(&pipeline, &options, &log)?;
     let format = arguments.format.format();
-    let quiet = arguments.quiet;
-    let views = pipeline.views.clone();
-    let writing = std::thread::spawn({
-        let publication = publication.clone();
-        move || {
-            let writers = views
-                .iter()
-                .map(|view| Writer::new(publication.clone(), view.clone(), format, views.len() > 1));
-            let mut writers: Vec<Writer> = writers.collect();
-            write_each(&published, quiet, |output: &Output, out| {
-                writers[output.view].write(&output.estimated, &output.stamp, out)
-            })
+    let mut shown = None;
+    let summary = run(&pipeline, &options, |first_epoch| {
+        if !arguments.quiet {
+            shown = Some(Following::show(log.clone(), format, first_epoch - 1));
         }
     });
-    let subject = Subject::Moments(publication.clone(), pipeline.views.clone());
-    let sinks = sinks(&pipeline, &options, &subject)?;
-    let summary = run(&pipeline, &options, outputs);
-    let sunk: Vec<_> = sinks.into_iter().map(Following::finish).collect();
-    let written = writing.join().map_err(|_| CliError::failed("the output thread died"))?;
+    let shown = shown.transpose().map(|shown| followers.extend(shown));
+    let followed: Vec<_> = followers.into_iter().map(Following::finish).collect();
     let summary = summary?;
-    written?;
-    let log = pipeline.log_directory(&options.state);
-    report(publication.parameters(), publication.is_private(), (&options, log), &summary, arguments.counters);
-    Ok(sunk.into_iter().collect::<Result<(), _>>()?)
+    shown?;
+    report(&log, &options, &summary, arguments.counters);
+    Ok(followed.into_iter().collect::<Result<(), _>>()?)
 }
 
-/// Runs a pipeline of estimates of windows until its source ends.
-fn publish_windows(
-    arguments: &RunArguments,
-    pipeline: &Pipeline,
-    options: &Options,
-    publication: WindowPublication,
-) -> Result<(), CliError> {
-    let format = arguments.format.format();
-    let (outputs, published) = bounded(WAITING_OUTPUTS);
-    let published: Arc<Receiver<WindowOutput>> = Arc::new(published);
-    let queue = Arc::downgrade(&published);
-    options.metrics.watch_outputs(move || queue.upgrade().map_or(0, |queue| queue.len()));
-    let writing = std::thread::spawn({
-        let (mut writer, quiet) = (WindowWriter::new(publication.clone(), format), arguments.quiet);
-        move || write_each(&published, quiet, |output, out| writer.write(output, out))
-    });
-    let sinks = sinks(pipeline, options, &Subject::Windows(publication.clone()))?;
-    let summary = run_windows(pipeline, options, outputs);
-    let sunk: Vec<_> = sinks.into_iter().map(Following::finish).collect();
-    let written = writing.join().map_err(|_| CliError::failed("the output thread died"))?;
-    let summary = summary?;
-    written?;
-    let log = pipeline.log_directory(&options.state);
-    report(publication.parameters(), publication.is_private(), (options, log), &summary, arguments.counters);
-    Ok(sunk.into_iter().collect::<Result<(), _>>()?)
+/// What followers of the run show.
+fn subject(pipeline: &Pipeline, options: &Options) -> Result<Subject, PublicationError> {
+    Ok(match window_publication(pipeline, &options.state)? {
+        Some(publication) => Subject::Windows(publication),
+        None => {
+            let publication = publication(pipeline, &options.state, &mut |_| ())?;
+            Subject::Moments(publication, pipeline.views.clone())
+        }
+    })
 }
 
 /// What follows the log, in the process that writes it.
-fn sinks(pipeline: &Pipeline, options: &Options, subject: &Subject) -> Result<Vec<Following>, SinkError> {
+fn sinks(pipeline: &Pipeline, options: &Options, log: &Log) -> Result<Vec<Following>, SinkError> {
     let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
-    let start = |sink: &Sink| {
-        let log = pipeline.log_directory(&options.state).to_owned();
-        let following = Following::start(sink.clone(), log, subject.clone(), warn)?;
-        if let Some(address) = following.address() {
-            let _ = writeln!(stderr(), "http://{address}/events tells what is published");
-        }
-        Ok(following)
-    };
-    pipeline.sinks.iter().filter(|_| leads).map(start).collect()
+    pipeline.sinks.iter().filter(|_| leads).map(|sink| start(sink, log)).collect()
+}
+
+/// Starts a sink, and says where it listens if it does.
+pub(super) fn start(sink: &Sink, log: &Log) -> Result<Following, SinkError> {
+    let following = Following::start(sink.clone(), log.clone(), warn)?;
+    if let Some(address) = following.address() {
+        let _ = writeln!(stderr(), "http://{address}/events tells what is published");
+    }
+    Ok(following)
 }
 
 /// Stops the run by signals, and reports its notices. Only the process that reads is stopped so: the others end with it. A signal
@@ -257,36 +222,12 @@ fn acknowledge(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Option<A
     })))
 }
 
-/// Writes outputs as they come, and flushes whenever none waits.
-fn write_each<T>(
-    published: &Receiver<T>,
-    quiet: bool,
-    mut write: impl FnMut(&T, &mut BufWriter<Stdout>) -> std::io::Result<()>,
-) -> std::io::Result<()> {
-    let mut out = BufWriter::new(stdout());
-    for output in published {
-        if quiet {
-            continue;
-        }
-        write(&output, &mut out)?;
-        if published.is_empty() {
-            out.flush()?;
-        }
-    }
-    out.flush()
-}
-
-/// Reports what was done, and how to see it in the directory of the `log`.
-fn report(
-    parameters: &PublicParameters,
-    private: bool,
-    (options, log): (&Options, &Path),
-    summary: &Summary,
-    counters: bool,
-) {
+/// Reports what was done, and how to see it in the `log`.
+fn report(log: &Log, options: &Options, summary: &Summary, counters: bool) {
     if options.cluster.as_ref().is_some_and(|cluster| cluster.process > 0) {
         return;
     }
+    let parameters = log.subject.parameters();
     let privacy = parameters.privacy;
     let (epochs, last) = (summary.epochs.end - summary.epochs.start, summary.epochs.end - 1);
     let mut err = stderr().lock();
@@ -301,7 +242,7 @@ fn report(
             parameters.epochs.schedule.horizon()
         ),
     };
-    let guarantee = match private {
+    let guarantee = match log.subject.is_private() {
         false => writeln!(err, "NOT PRIVATE: the noise was drawn from a seed."),
         true => writeln!(
             err,
@@ -317,7 +258,7 @@ fn report(
             "Stopped by a signal: run it again to go on. The epoch that has begun is still open."
         );
     }
-    let hint = writeln!(err, "To read them again:  hushflow tail {}", log.display());
+    let hint = writeln!(err, "To read them again:  hushflow tail {}", log.directory.display());
     // A closed standard error is no reason to fail after the work is done.
     let _ = told.and(guarantee).and(hint);
     if counters || err.is_terminal() {

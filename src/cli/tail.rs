@@ -4,24 +4,20 @@ mod live;
 mod sample;
 mod scores;
 mod web;
-mod windows;
 
 use std::io::{BufWriter, Write, stderr, stdout};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use hushflow::estimates::WindowPublication;
+use hushflow::follow::{Follower, Found, Shown, Subject};
+use hushflow::lines::{Format, Writer};
 use hushflow::mechanism::estimate::projection::Projection;
 use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::view::SquareBias;
 use hushflow::mechanism::workload::Workload;
-use hushflow::operators::Estimated;
 use hushflow::pipeline::{Estimate, Intervals, PublicParameters, View};
-use hushflow::publication::Publication;
-use hushflow::sink::{Format, Writer};
 use hushflow::state::{PublicReader, Stamp, StateError};
-use hushflow::totals::Totals;
 
 use super::{CliError, FormatArgument, number_in};
 use live::Live;
@@ -116,69 +112,38 @@ pub(crate) struct TailArguments {
 
 /// Writes the view of all releases, and with `--follow` of those to come.
 pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
-    let mut reader = open(arguments)?;
-    if let Some(publication) = WindowPublication::from_header(reader.header())? {
-        return windows::execute(arguments, reader, publication);
-    }
-    let publication = Publication::from_header(reader.header())?;
-    let wanted = wanted_keys(&arguments.key, publication.parameters())?;
-    if !publication.is_private() {
+    let reader = open(arguments)?;
+    let subject = subject(arguments, &reader)?;
+    let wanted = wanted_keys(&arguments.key, subject.parameters())?;
+    if !subject.is_private() {
         let _ = writeln!(stderr(), "warning: not private: the noise of these releases was drawn from a seed");
     }
-    let (estimate, squares) = choice(arguments, publication.parameters())?;
-    let [workload, others @ ..] = &arguments.workload[..] else {
-        return Err(CliError::usage("--workload: name one, such as prefix"));
-    };
-    if arguments.web.is_none() && !others.is_empty() {
-        return Err(CliError::usage("--workload: only a page (--web) offers several: name one"));
-    }
-    let view = View {
-        name: "tail".into(),
-        workload: workload.clone(),
-        estimate,
-        squares,
-        covariance: arguments.covariance,
-        intervals: Intervals {
-            level: arguments.level,
-            joint: arguments.joint,
-            population: arguments.population,
-        },
-        total: arguments.total,
-    };
     if let Some(address) = &arguments.web {
-        let site = web::site(arguments.directory.clone(), publication, view, others, &wanted);
+        let site = web::site(arguments.directory.clone(), &subject, &arguments.workload, &wanted)?;
         return web::serve(address, site, reader);
     }
-    let projection = view.covariance;
-    let mut moments = publication.view(&view.workload).with_square_bias(squares);
-    let horizon = publication.horizon();
-    let mut totals = Totals::of(&publication, arguments.total);
     let mut out = BufWriter::new(stdout());
     let format = arguments.format.format();
     let mut live = if arguments.follow && format == Format::Table { Live::new() } else { None };
-    let mut writer = Output::new(arguments, publication, view)?;
+    let mut output = Output::new(arguments, &subject)?;
+    let mut follower = Follower::of(reader, &subject, &wanted);
     let mut line = Vec::new();
     loop {
-        while let Some(release) = reader.next_frame()? {
+        while let Some(epoch) = follower.next(|epoch, _| epoch >= arguments.since)? {
             live.iter_mut().for_each(Live::begin_epoch);
-            let keys = moments.push(&release.values)?;
-            let keys = keys.filter(|line| wanted.is_empty() || wanted.contains(&line.key));
-            for moments in keys.filter_map(|line| totals.push(line)) {
-                if release.epoch >= arguments.since {
-                    let estimated = Estimated { density: moments.noisy().density_by(projection), moments };
-                    line.clear();
-                    writer.write(&estimated, &release.stamp(), &mut line)?;
-                    match &mut live {
-                        Some(live) => live.push(&String::from_utf8_lossy(&line)),
-                        None => out.write_all(&line)?,
-                    }
+            for shown in &epoch.shown {
+                line.clear();
+                output.write(shown, &epoch.stamp, &mut line)?;
+                match &mut live {
+                    Some(live) => live.push(&String::from_utf8_lossy(&line)),
+                    None => out.write_all(&line)?,
                 }
             }
         }
         live.iter_mut().try_for_each(Live::draw)?;
         out.flush()?;
-        if !arguments.follow || moments.next_epoch() > horizon {
-            return writer.finish(&mut out);
+        if !arguments.follow || follower.last() >= subject.horizon() {
+            return output.finish(&mut out);
         }
         std::thread::sleep(INTERVAL);
     }
@@ -195,15 +160,18 @@ enum Output {
 }
 
 impl Output {
-    fn new(arguments: &TailArguments, publication: Publication, view: View) -> Result<Self, CliError> {
-        let format = arguments.format.format();
-        let scores = &arguments.scores;
-        if (arguments.sample.is_some() || scores.wanted()) && view.estimate != Estimate::Gaussian {
+    fn new(arguments: &TailArguments, subject: &Subject) -> Result<Self, CliError> {
+        let (format, scores) = (arguments.format.format(), &arguments.scores);
+        let lines = || Self::Lines(Box::new(Writer::new(subject, format)));
+        let Subject::Moments(publication, views) = subject else { return Ok(lines()) };
+        let has_densities = views.iter().all(|view| view.estimate == Estimate::Gaussian);
+        if (arguments.sample.is_some() || scores.wanted()) && !has_densities {
             return Err(CliError::usage(
                 "--sample, --held-out and --truth are about densities, and this view has moments alone: it needs second \
                  moments of records, and --view gaussian",
             ));
         }
+        let publication = publication.clone();
         Ok(match arguments.sample {
             Some(size) => {
                 Self::Sample(Box::new(sample::Sample::new(publication, size, arguments.seed, format)))
@@ -212,18 +180,20 @@ impl Output {
                 let shown = if arguments.total { 1 } else { arguments.key.len() };
                 Self::Scores(Box::new(scores::Scores::new(scores, publication, shown, format)?))
             }
-            None => Self::Lines(Box::new(Writer::new(publication, view, format, false))),
+            None => lines(),
         })
     }
 
-    fn write(&mut self, estimated: &Estimated, stamp: &Stamp, out: &mut impl Write) -> Result<(), CliError> {
-        match self {
-            Self::Lines(writer) => Ok(writer.write(estimated, stamp, out)?),
-            Self::Scores(scores) => scores.write(estimated, out),
-            Self::Sample(sample) => {
+    fn write(&mut self, shown: &Shown, stamp: &Stamp, out: &mut impl Write) -> Result<(), CliError> {
+        match (self, &shown.found) {
+            (Self::Lines(writer), _) => Ok(writer.write_line(shown, stamp, out)?),
+            (Self::Scores(scores), Found::Moments(estimated)) => scores.write(estimated, out),
+            (Self::Sample(sample), Found::Moments(estimated)) => {
                 sample.keep(estimated);
                 Ok(())
             }
+            // Refused before anything is read.
+            (_, Found::Window(_)) => Ok(()),
         }
     }
 
@@ -234,6 +204,47 @@ impl Output {
             Self::Lines(_) | Self::Scores(_) => Ok(()),
         }
     }
+}
+
+/// What is shown of this log.
+fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, CliError> {
+    let [workload, others @ ..] = &arguments.workload[..] else {
+        return Err(CliError::usage("--workload: name one, such as prefix"));
+    };
+    let view = |(estimate, squares)| View {
+        name: "tail".into(),
+        workload: workload.clone(),
+        estimate,
+        squares,
+        covariance: arguments.covariance,
+        intervals: Intervals {
+            level: arguments.level,
+            joint: arguments.joint,
+            population: arguments.population,
+        },
+        total: arguments.total,
+    };
+    let mut subject = Subject::from_header(reader.header(), Vec::new())?;
+    match &mut subject {
+        Subject::Windows(publication) => {
+            let weighs = arguments.view.is_some() || arguments.squares.is_some() || arguments.total;
+            let judged = arguments.sample.is_some() || arguments.scores.wanted();
+            if weighs || judged || arguments.web.is_some() {
+                return Err(CliError::usage(format!(
+                    "this log holds estimates of windows ({}): --view, --squares, --total, --sample, --held-out, --truth and \
+                     --web are for moments; choose a table, --json or --format csv",
+                    publication.estimator()
+                )));
+            }
+        }
+        Subject::Moments(publication, views) => {
+            if arguments.web.is_none() && !others.is_empty() {
+                return Err(CliError::usage("--workload: only a page (--web) offers several: name one"));
+            }
+            views.push(view(choice(arguments, publication.parameters())?));
+        }
+    }
+    Ok(subject)
 }
 
 /// What is made of the moments of this log.

@@ -1,4 +1,4 @@
-//! The commit operator's log: a [`Store`], the state from which a run begins, and the stamps of what it commits.
+//! The commit operator's log: a [`Store`], and the state from which a run begins.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bincode::{DefaultOptions, Options};
-use crossbeam::channel::{Receiver, Sender, unbounded};
 use hushflow_mechanism::moments::RunSums;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseShard;
@@ -22,7 +21,7 @@ use super::standings::Standings;
 use crate::metrics::Metrics;
 use crate::publication::{Calibration, Publication, PublicationError};
 use crate::source::{Position, Resume};
-use crate::state::{EpochFrame, Ingest, IngestPlace, Recovered, SourcePosition, Stamp, StateError, Store};
+use crate::state::{EpochFrame, Ingest, IngestPlace, Recovered, SourcePosition, StateError, Store};
 
 /// Where a run begins. In a cluster a worker has the states and the standings that it owns, and no others.
 #[derive(Clone, Serialize, Deserialize)]
@@ -198,25 +197,7 @@ pub(super) struct Journal {
     ingest: Option<Arc<Ingest>>,
     /// How entities stand after what is committed, where they are protected as a whole.
     standings: Option<Standings>,
-    /// Where the stamps of committed epochs go: one for each view.
-    stamps: Vec<Sender<(u64, Stamp)>>,
     metrics: Arc<Metrics>,
-}
-
-/// The stamps of committed epochs, in their order, for one view.
-pub(super) struct Stamps {
-    committed: Receiver<(u64, Stamp)>,
-    current: Option<(u64, Stamp)>,
-}
-
-impl Stamps {
-    /// That of `epoch`, which is committed, and not before one that was asked for.
-    pub(super) fn of(&mut self, epoch: u64) -> Option<Stamp> {
-        while self.current.is_none_or(|(current, _)| current < epoch) {
-            self.current = Some(self.committed.try_recv().ok()?);
-        }
-        self.current.filter(|(current, _)| *current == epoch).map(|(_, stamp)| stamp)
-    }
 }
 
 impl CommitLog<Mark> for Journal {
@@ -240,20 +221,13 @@ impl CommitLog<Mark> for Journal {
                 })
             })
             .collect::<Result<Vec<_>, bincode::Error>>()?;
-        let generation = self.store.generation();
         let began = Instant::now();
-        let links = self.store.commit(&frames)?;
+        self.store.commit(&frames)?;
         if let Some(last) = epochs.last() {
             self.metrics.tell_committed(last.epoch, began.elapsed());
         }
         // A line for each: how many are committed at once is a matter of load.
         epochs.iter().for_each(|epoch| debug!(epoch = epoch.epoch, "the epoch is durable and published"));
-        for (epoch, chain) in epochs.iter().zip(links) {
-            for stamps in &self.stamps {
-                // Whoever no longer listens does not stop the release.
-                let _ = stamps.send((epoch.epoch, Stamp { generation, chain }));
-            }
-        }
         let due = epochs.iter().rposition(|epoch| !epoch.states.is_empty());
         let (due, since) = epochs.split_at(due.map_or(0, |due| due + 1));
         self.advance(due)?;
@@ -279,7 +253,7 @@ impl Journal {
         standings: Option<Standings>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Journal { store, partitions, ingest, standings, stamps: Vec::new(), metrics }
+        Journal { store, partitions, ingest, standings, metrics }
     }
 
     fn advance(&mut self, epochs: &[EpochCommit<Mark>]) -> Result<(), RunError> {
@@ -290,13 +264,6 @@ impl Journal {
     /// The number of the run.
     pub(super) fn generation(&self) -> u64 {
         self.store.generation()
-    }
-
-    /// The stamps of what will be committed.
-    pub(super) fn stamps(&mut self) -> Stamps {
-        let (stamps, committed) = unbounded();
-        self.stamps.push(stamps);
-        Stamps { committed, current: None }
     }
 
     /// Writes the encoders' states and how entities stand, unless they exceed what a frame may hold: then the next start replays

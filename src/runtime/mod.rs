@@ -1,11 +1,12 @@
 //! Runs a pipeline: the dataflow, the worker loop, and what happens when something fails.
 //!
 //! ```text
-//! reader threads ─ source ─ epochs ─ (bound) ─ clip ─ accumulate ─ release ─ commit ─ views ─ densities ─ output
-//!                    │          └────────── release_windows ─────────┤ │                               │
-//!                    └──────── where to resume ──────────────────────┘ │ ──────────────────────────────┘
-//!                                                             private and public log
+//! reader threads ─ source ─ epochs ─ (bound) ─ clip ─ accumulate ─ release ─ commit ─→ private and public log
+//!                    │          └─────────── release_windows ──────────┤
+//!                    └───────── where to resume ───────────────────────┘
 //! ```
+//!
+//! A run ends at the commit. What it publishes is read from the public log, by [followers](crate::follow).
 //!
 //! A fault anywhere (source, entropy, disk, a peer) stops the run: nothing more is committed or shown, and the next
 //! run goes on after the last committed epoch. Across processes a fault ends the process at once, because a peer that
@@ -33,11 +34,9 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crossbeam::channel::Sender;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseError;
-use hushflow_mechanism::view::ViewError;
-use hushflow_operators::{Estimated, Fault};
+use hushflow_operators::Fault;
 use thiserror::Error;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::operators::{Exchange, Input, Inspect, Probe};
@@ -51,7 +50,7 @@ use crate::metrics::Metrics;
 use crate::pipeline::{Pipeline, PublicParameters};
 use crate::publication::{Publication, PublicationError};
 use crate::source::{Control, Counters, SourceError};
-use crate::state::{PublicHeader, PublicReader, Recovered, Stamp, StateError};
+use crate::state::{PublicHeader, PublicReader, Recovered, StateError};
 use crate::strategies::{Progress, of_pipeline};
 use cluster::execute;
 use feed::{Feed, channels};
@@ -67,7 +66,6 @@ pub use cluster::{Cluster, ClusterError, is_lost_peer, is_missing_worker};
 pub use ingest::Acknowledge;
 pub use journal::{followed, journaled};
 pub use paying::shared_ledger;
-pub use windows::WindowOutput;
 
 /// Encoder states are checkpointed after every so many epochs.
 const CHECKPOINT_INTERVAL: u64 = 64;
@@ -97,9 +95,6 @@ pub enum RunError {
     /// The encoder can't go on where it stood.
     #[error(transparent)]
     Release(#[from] ReleaseError),
-    /// An earlier release does not fit.
-    #[error(transparent)]
-    View(#[from] ViewError),
     /// The processes of a cluster did not find together.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
@@ -126,12 +121,6 @@ pub enum RunError {
          where it stopped means nothing here: name that one, or begin a new state directory"
     )]
     OtherStream,
-    /// Moments are no estimates of windows.
-    #[error("[release] names no estimator of windows: run it as a pipeline of moments")]
-    Moments,
-    /// The log holds no such estimates.
-    #[error("a release in the public log is none of such estimates: use the directory it was made with")]
-    NoEstimate,
     /// Something failed while running. Nothing after the last committed epoch was shown.
     #[error("{0}")]
     Fault(String),
@@ -175,17 +164,6 @@ impl Options {
     }
 }
 
-/// What a view gives for one key and epoch.
-#[derive(Clone, Debug)]
-pub struct Output {
-    /// Which of the pipeline's views.
-    pub view: usize,
-    /// Moments and density.
-    pub estimated: Estimated,
-    /// The run and the history of the release behind them.
-    pub stamp: Stamp,
-}
-
 /// What a run did.
 pub struct Summary {
     /// The epochs that this run committed.
@@ -196,35 +174,29 @@ pub struct Summary {
     pub counters: Counters,
 }
 
-/// Runs a pipeline of moments until its source ends. What is committed is sent to `outputs`, epoch by epoch.
+/// Runs a pipeline until its source ends. What it publishes is in the public log. `begins` is told the first epoch of this run, once
+/// that is known.
 ///
-/// Only the first process of a cluster reads, commits and sends; the others release their shards.
-///
-/// # Errors
-/// [`RunError`]; what was committed before stays committed.
-pub fn run(pipeline: &Pipeline, options: &Options, outputs: Sender<Output>) -> Result<Summary, RunError> {
-    let publication = publication(pipeline, &options.state, &mut |_| ())?;
-    drive(pipeline, options, Moments { publication, views: pipeline.views.clone(), outputs })
-}
-
-/// Runs a pipeline of estimates of windows until its source ends, as [`run`] does one of moments.
+/// Only the first process of a cluster reads and commits; the others release their shards.
 ///
 /// # Errors
 /// [`RunError`]; what was committed before stays committed.
-pub fn run_windows(
+pub fn run(
     pipeline: &Pipeline,
     options: &Options,
-    outputs: Sender<WindowOutput>,
+    begins: impl FnOnce(u64),
 ) -> Result<Summary, RunError> {
-    let publication = window_publication(pipeline, &options.state)?.ok_or(RunError::Moments)?;
-    drive(pipeline, options, WindowEstimates { publication, outputs })
+    match window_publication(pipeline, &options.state)? {
+        Some(publication) => drive(pipeline, options, WindowEstimates { publication }, begins),
+        None => {
+            let publication = publication(pipeline, &options.state, &mut |_| ())?;
+            drive(pipeline, options, Moments { publication }, begins)
+        }
+    }
 }
 
 /// What a run releases: the dataflow behind the source, and what stands beside it.
 trait Content: Send + Sync + 'static {
-    /// What the first worker of the first process has for those who look on.
-    type Audience: Send + 'static;
-
     fn parameters(&self) -> &PublicParameters;
     fn header(&self) -> Result<PublicHeader, PublicationError>;
     fn charge(&self) -> Result<Charge, PublicationError>;
@@ -234,14 +206,7 @@ trait Content: Send + Sync + 'static {
         recovered: Recovered,
         noise: NoiseSource,
     ) -> Result<(Start, Option<Standings>), RunError>;
-    /// `releases`: the public log, with so many committed epochs.
-    fn audience(
-        &self,
-        journal: &mut Journal,
-        releases: PublicReader,
-        committed: u64,
-    ) -> Result<Self::Audience, RunError>;
-    fn build(&self, worker: &mut Worker, run: Running<'_>, lead: Option<(Journal, Self::Audience)>);
+    fn build(&self, worker: &mut Worker, run: Running<'_>, journal: Option<Journal>);
 }
 
 /// What every dataflow of a run is built around.
@@ -255,7 +220,12 @@ struct Running<'a> {
     last: Rc<Cell<u64>>,
 }
 
-fn drive<C: Content>(pipeline: &Pipeline, options: &Options, content: C) -> Result<Summary, RunError> {
+fn drive<C: Content>(
+    pipeline: &Pipeline,
+    options: &Options,
+    content: C,
+    begins: impl FnOnce(u64),
+) -> Result<Summary, RunError> {
     let noise = pipeline.noise;
     // Without entropy nothing can be released: better known before anything is written.
     noise.generator(0, 0).map_err(|error| RunError::Start(error.to_string()))?;
@@ -297,6 +267,7 @@ fn drive<C: Content>(pipeline: &Pipeline, options: &Options, content: C) -> Resu
     if let Some(start) = &start {
         options.metrics.begin(generation, start.first_epoch - 1, &pipeline.epochs.schedule);
         info!(generation, first_epoch = start.first_epoch, "the run goes on after what is committed");
+        begins(start.first_epoch);
     }
     let worked = execute(options.workers, cluster, &fault, move |worker| process.work(worker));
     if let Err(error) = &worked {
@@ -365,19 +336,18 @@ pub fn window_publication(
 }
 
 /// What the first worker of the first process has for itself.
-struct Lead<A> {
+struct Lead {
     start: Start,
     journal: Journal,
-    audience: A,
 }
 
-/// Opens state and source, and brings encoders, views and source to where the last run stopped.
+/// Opens state and source, and brings encoders and source to where the last run stopped.
 fn open<C: Content>(
     pipeline: &Pipeline,
     options: &Options,
     content: &C,
     noise: NoiseSource,
-) -> Result<(Lead<C::Audience>, Opened), RunError> {
+) -> Result<(Lead, Opened), RunError> {
     let (store, recovered) = open_store(pipeline, options, content)?;
     let recorded = Recorded::of(&recovered, pipeline.sources.len())?;
     let (start, standings) = content.recover(recovered, noise)?;
@@ -385,13 +355,8 @@ fn open<C: Content>(
     let (readers, taking) = open_sources(pipeline, &store, recorded, committed, options)?;
     let ingest = taking.as_ref().map(|taking| Arc::clone(&taking.ingest));
     let partitions = pipeline.sources.iter().map(partition_of).collect();
-    let mut journal = Journal::new(store, (partitions, ingest), standings, Arc::clone(&options.metrics));
-    let audience = content.audience(
-        &mut journal,
-        PublicReader::open(pipeline.log_directory(&options.state))?,
-        committed,
-    )?;
-    Ok((Lead { start, journal, audience }, (readers, taking)))
+    let journal = Journal::new(store, (partitions, ingest), standings, Arc::clone(&options.metrics));
+    Ok((Lead { start, journal }, (readers, taking)))
 }
 
 /// What the workers of a process share.
@@ -402,7 +367,7 @@ struct Process<C: Content> {
     feed: Option<Feed>,
     /// Known in the first process; the others are told.
     start: Option<Start>,
-    lead: Mutex<Option<Lead<C::Audience>>>,
+    lead: Mutex<Option<Lead>>,
     /// What ends this process after a fault, if it is one of a cluster.
     on_cluster_fault: Option<fn(&str) -> !>,
 }
@@ -429,7 +394,7 @@ impl<C: Content> Process<C> {
             committed: &committed,
             last: Rc::clone(&last),
         };
-        self.content.build(worker, running, lead.map(|lead| (lead.journal, lead.audience)));
+        self.content.build(worker, running, lead.map(|lead| lead.journal));
         while !self.fault.is_raised() && worker.step_or_park(Some(NAP)) {}
         if let Some(reason) = self.fault.reason() {
             if let Some(end) = self.on_cluster_fault {

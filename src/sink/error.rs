@@ -3,13 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 
-use hushflow_mechanism::view::ViewError;
 use thiserror::Error;
 
 use crate::broker::Trouble;
+use crate::follow::FollowError;
 use crate::http::HttpError;
 use crate::pipeline::Broker;
-use crate::state::StateError;
 
 /// Why a sink can't go on.
 #[derive(Debug, Error)]
@@ -34,20 +33,15 @@ pub enum SinkError {
     /// An address can't be listened at.
     #[error(transparent)]
     Http(#[from] HttpError),
-    /// The public log can't be read.
+    /// The public log can't be followed.
     #[error(transparent)]
-    State(#[from] StateError),
-    /// A release doesn't fit the views.
-    #[error(transparent)]
-    View(#[from] ViewError),
-    /// A release is none of the estimates that the header speaks of.
-    #[error(
-        "epoch {epoch} of the public log holds no estimates of windows: it was not written by this pipeline"
-    )]
-    NoEstimates {
-        /// The epoch.
-        epoch: u64,
-    },
+    Follow(#[from] FollowError),
+    /// Nobody takes what is written to standard output.
+    #[error("standard output: {0}")]
+    Output(#[source] io::Error),
+    /// No thread can be had.
+    #[error("no thread for a sink: {0}: let this user start more threads (ulimit -u)")]
+    Thread(#[source] io::Error),
     /// The sink goes on from releases that the log doesn't have.
     #[error(
         "{name}: epoch {epoch} that it holds is not of the history in the state directory: let the sink have a new place, \

@@ -1,26 +1,22 @@
 //! The lines of a public log, epoch by epoch, for whatever writes them elsewhere: a reader of the log like any other, so it
 //! never holds up a run.
 
-use std::path::Path;
-
 use serde_json::Value;
 
-use super::SinkError;
-use super::lines::{Lines, Subject};
-use crate::state::PublicReader;
+use super::following::Log;
+use crate::follow::{FollowError, Follower};
+use crate::lines::{Format, Writer};
 
 /// The lines of a log from its first epoch on.
 pub(super) struct Feed {
-    reader: PublicReader,
-    lines: Lines,
-    /// The last epoch that was read.
-    read: u64,
+    follower: Follower,
+    writer: Writer,
 }
 
 /// What an epoch is told as.
 pub(super) struct Published {
     pub(super) mark: Mark,
-    /// The JSON lines of all views and keys, each with its line end.
+    /// The lines of all views and keys, each with its line end.
     pub(super) lines: Vec<u8>,
 }
 
@@ -52,23 +48,24 @@ impl Mark {
 
 impl Feed {
     /// # Errors
-    /// [`SinkError::State`], too where no run has begun the log yet.
-    pub(super) fn open(state: &Path, subject: &Subject) -> Result<Self, SinkError> {
-        Ok(Feed { reader: PublicReader::open(state)?, lines: Lines::new(subject), read: 0 })
+    /// [`FollowError::State`], too where no run has begun the log yet.
+    pub(super) fn open(log: &Log, format: Format) -> Result<Self, FollowError> {
+        let follower = Follower::open(&log.directory, &log.subject, &[])?;
+        Ok(Feed { follower, writer: Writer::new(&log.subject, format) })
     }
 
     /// The last epoch that was read.
     pub(super) fn read(&self) -> u64 {
-        self.read
+        self.follower.last()
     }
 
     /// The next epoch if it has been published, with its lines if it comes after `known`.
-    pub(super) fn next(&mut self, known: u64) -> Result<Option<Published>, SinkError> {
-        let Some(release) = self.reader.next_frame()? else { return Ok(None) };
-        let lines = self.lines.of(&release, release.epoch > known)?;
-        self.read = release.epoch;
-        let (epoch, generation, chain) = (release.epoch, release.generation, release.chain.short());
-        Ok(Some(Published { mark: Mark { epoch, generation, chain }, lines }))
+    pub(super) fn next(&mut self, known: u64) -> Result<Option<Published>, FollowError> {
+        let Some(epoch) = self.follower.next(|epoch, _| epoch > known)? else { return Ok(None) };
+        let mut lines = Vec::new();
+        self.writer.write(&epoch, &mut lines).expect("memory takes every line");
+        let (generation, chain) = (epoch.stamp.generation, epoch.stamp.chain.short());
+        Ok(Some(Published { mark: Mark { epoch: epoch.number, generation, chain }, lines }))
     }
 }
 

@@ -1,12 +1,11 @@
 //! Sinks that follow the public log, each on a thread of its own, until they are told that there will be no more.
 //!
-//! The log is the queue, so none can overflow: a sink holds one epoch at a time, and what is slow or away holds up nothing and
+//! The log is the queue, so none can overflow: a sink holds two epochs at a time, and what is slow or away holds up nothing and
 //! catches up. Where a sink begins anew, what it holds says where to go on, and must be of the log's own history.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -17,15 +16,17 @@ use super::file::Files;
 use super::jetstream::JetStream;
 #[cfg(feature = "kafka")]
 use super::kafka::Kafka;
-use super::lines::Subject;
 use super::redis::Redis;
+use super::standard::Standard;
 use super::stream::Stream;
+use crate::follow::{FollowError, Over, Subject};
+use crate::lines::Format;
 use crate::pipeline::{Protocol, Sink};
 use crate::source::{Backoff, GLANCE};
 use crate::state::StateError;
 
 /// How often the log is looked at.
-const INTERVAL: Duration = Duration::from_millis(100);
+const INTERVAL: Duration = Duration::from_millis(20);
 
 /// Attempts to write what is left when there will be no more.
 const LAST_ATTEMPTS: u32 = 3;
@@ -51,26 +52,29 @@ pub(super) trait Outlet: Send {
     fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), SinkError>;
 }
 
-/// A sink of a pipeline that follows the log.
+/// A public log, and what is shown of it.
+#[derive(Clone)]
+pub struct Log {
+    /// Where it is; it may still have to be begun.
+    pub directory: PathBuf,
+    /// What is shown.
+    pub subject: Arc<Subject>,
+}
+
+/// A sink that follows the log.
 pub struct Following {
-    over: Arc<AtomicBool>,
+    over: Over,
     thread: JoinHandle<Result<(), SinkError>>,
     address: Option<SocketAddr>,
 }
 
 impl Following {
-    /// Follows the log in `state`, which may still have to be begun. What goes wrong is tried again; `notice` hears of it.
+    /// Follows `log` with a sink of a pipeline. What goes wrong is tried again; `notice` hears of it.
     ///
     /// # Errors
     /// [`SinkError::Http`] where an address can't be listened at.
-    pub fn start(
-        sink: Sink,
-        state: PathBuf,
-        subject: Subject,
-        notice: impl Fn(&str) + Send + 'static,
-    ) -> Result<Self, SinkError> {
-        let over = Arc::new(AtomicBool::new(false));
-        let (mut address, log) = (None, Log { state, subject });
+    pub fn start(sink: Sink, log: Log, notice: impl Fn(&str) + Send + 'static) -> Result<Self, SinkError> {
+        let over = Over::default();
         let outlet: Box<dyn Outlet> = match sink {
             Sink::File(file) => Box::new(Files::new(file)),
             Sink::Stream(stream) => match stream.broker.protocol {
@@ -81,26 +85,32 @@ impl Following {
             },
             Sink::Events(at) => {
                 let events = Events::serve(&at, log, &over)?;
-                address = Some(events.address());
-                let thread = thread::spawn({
-                    let over = Arc::clone(&over);
+                let address = Some(events.address());
+                let thread = spawn({
+                    let over = over.clone();
                     move || {
-                        while !over.load(Ordering::Acquire) {
+                        while !over.is_set() {
                             thread::park();
                         }
                         events.finish();
                         Ok(())
                     }
-                });
+                })?;
                 return Ok(Following { over, thread, address });
             }
         };
-        let pursuit = Pursuit { log, outlet, feed: None, held: None, pending: None };
-        let thread = thread::spawn({
-            let over = Arc::clone(&over);
-            move || pursuit.follow(&over, &notice)
-        });
-        Ok(Following { over, thread, address })
+        let thread = spawn(pursuit((log, Format::Json), outlet, over.clone(), notice))?;
+        Ok(Following { over, thread, address: None })
+    }
+
+    /// Shows what `log` gets after the epoch `since` on standard output.
+    ///
+    /// # Errors
+    /// [`SinkError::Thread`].
+    pub fn show(log: Log, format: Format, since: u64) -> Result<Self, SinkError> {
+        let over = Over::default();
+        let thread = spawn(pursuit((log, format), Box::new(Standard::after(since)), over.clone(), |_| ()))?;
+        Ok(Following { over, thread, address: None })
     }
 
     /// Where it listens, if it does.
@@ -113,28 +123,33 @@ impl Following {
     /// # Errors
     /// What kept it from that. The next run goes on where it stopped.
     pub fn finish(self) -> Result<(), SinkError> {
-        self.over.store(true, Ordering::Release);
+        self.over.set();
         self.thread.thread().unpark();
         // A thread that panicked has said so.
         self.thread.join().unwrap_or(Ok(()))
     }
 }
 
-/// A public log and how it is told.
-pub(super) struct Log {
-    pub(super) state: PathBuf,
-    pub(super) subject: Subject,
+fn spawn(
+    work: impl FnOnce() -> Result<(), SinkError> + Send + 'static,
+) -> Result<JoinHandle<Result<(), SinkError>>, SinkError> {
+    thread::Builder::new().name("sink".into()).spawn(work).map_err(SinkError::Thread)
 }
 
-impl Log {
-    pub(super) fn feed(&self) -> Result<Feed, SinkError> {
-        Feed::open(&self.state, &self.subject)
-    }
+/// What the thread of a sink does.
+fn pursuit(
+    (log, format): (Log, Format),
+    outlet: Box<dyn Outlet>,
+    over: Over,
+    notice: impl Fn(&str) + Send + 'static,
+) -> impl FnOnce() -> Result<(), SinkError> + Send {
+    move || Pursuit { log, format, outlet, feed: None, held: None, pending: None }.follow(&over, &notice)
 }
 
 /// An outlet, and how far it has come.
 struct Pursuit {
     log: Log,
+    format: Format,
     outlet: Box<dyn Outlet>,
     feed: Option<Feed>,
     held: Option<Held>,
@@ -143,11 +158,11 @@ struct Pursuit {
 }
 
 impl Pursuit {
-    fn follow(mut self, over: &AtomicBool, notice: &impl Fn(&str)) -> Result<(), SinkError> {
+    fn follow(mut self, over: &Over, notice: &impl Fn(&str)) -> Result<(), SinkError> {
         let (mut backoff, mut failures) = (Backoff::default(), 0);
         loop {
             // Asked for before the log is read: then all of it is.
-            let last = over.load(Ordering::Acquire);
+            let last = over.is_set();
             match self.catch_up(last) {
                 Ok(()) if last => return Ok(()),
                 Ok(()) => {
@@ -155,14 +170,15 @@ impl Pursuit {
                     thread::park_timeout(INTERVAL);
                 }
                 // No run has begun the log yet.
-                Err(SinkError::State(StateError::Missing { .. })) if !last => thread::park_timeout(INTERVAL),
+                Err(SinkError::Follow(FollowError::State(StateError::Missing { .. }))) if !last => {
+                    thread::park_timeout(INTERVAL);
+                }
+                // Whoever listened to standard output does not listen again.
+                Err(error @ SinkError::Output(_)) => return Err(error),
                 Err(error) => {
                     // The next attempt finds out what is there.
                     self.held = None;
-                    if matches!(
-                        error,
-                        SinkError::State(_) | SinkError::View(_) | SinkError::NoEstimates { .. }
-                    ) {
+                    if matches!(error, SinkError::Follow(_)) {
                         self.feed = None;
                     }
                     failures += 1;
@@ -183,7 +199,7 @@ impl Pursuit {
     /// Writes what has been published.
     fn catch_up(&mut self, last: bool) -> Result<(), SinkError> {
         if self.feed.is_none() {
-            (self.feed, self.pending) = (Some(self.log.feed()?), None);
+            (self.feed, self.pending) = (Some(Feed::open(&self.log, self.format)?), None);
         }
         if self.held.is_none() {
             let held = self.outlet.open()?;
@@ -218,7 +234,7 @@ impl Pursuit {
         let waiting = self.pending.as_ref().map(|published| published.mark.epoch);
         let next = waiting.or(self.feed.as_ref().map(|feed| feed.read() + 1));
         if next.is_some_and(|next| whole + 1 < next) {
-            (self.feed, self.pending) = (Some(self.log.feed()?), None);
+            (self.feed, self.pending) = (Some(Feed::open(&self.log, self.format)?), None);
         }
         Ok(())
     }
@@ -237,9 +253,9 @@ fn next<'a>(
 }
 
 /// Waits so long, but not beyond an end that is news.
-fn pause(pause: Duration, over: &AtomicBool, last: bool) {
+fn pause(pause: Duration, over: &Over, last: bool) {
     let end = Instant::now() + pause;
-    while Instant::now() < end && over.load(Ordering::Acquire) == last {
+    while Instant::now() < end && over.is_set() == last {
         thread::sleep(GLANCE.min(pause));
     }
 }

@@ -84,7 +84,6 @@ fn metrics_count_what_happened_and_say_what_they_may_tell() {
         ("horizon_epochs", 100.0),
         ("frontier_lag_epochs", 0.0),
         ("waiting_batches", 0.0),
-        ("waiting_outputs", 0.0),
     ] {
         assert_eq!(samples[&format!("hushflow_{name}")], value, "{name} in {text}");
     }

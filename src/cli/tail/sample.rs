@@ -7,7 +7,7 @@ use hushflow::mechanism::estimate::density::{Density, DensityError};
 use hushflow::mechanism::noise::NoiseSource;
 use hushflow::operators::Estimated;
 use hushflow::publication::Publication;
-use hushflow::sink::{Format, csv_line};
+use hushflow::lines::{Format, csv_line};
 use serde_json::{Map, Value};
 
 use super::super::CliError;

@@ -10,7 +10,7 @@ use hushflow::mechanism::estimate::density::{Density, DensityError};
 use hushflow::operators::Estimated;
 use hushflow::pipeline::PublicParameters;
 use hushflow::publication::Publication;
-use hushflow::sink::{Format, csv_line, quality};
+use hushflow::lines::{Format, csv_line, quality};
 use hushflow::source::table::{MissingRows, Table};
 use hushflow::whole::{SETTINGS, read_text};
 use nalgebra::{DMatrix, DVector};

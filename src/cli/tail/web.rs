@@ -4,9 +4,8 @@ use std::io::{Write, stderr};
 use std::path::PathBuf;
 use std::thread::sleep;
 
+use hushflow::follow::Subject;
 use hushflow::mechanism::workload::Workload;
-use hushflow::pipeline::View;
-use hushflow::publication::Publication;
 use hushflow::state::PublicReader;
 use hushflow::web::{Page, Site};
 
@@ -14,21 +13,27 @@ use super::super::{CliError, ledger};
 use super::INTERVAL;
 
 /// The page of a log. The first of the wanted keys is shown first, or the total.
-pub(super) fn site(
+///
+/// # Errors
+/// The log holds no moments.
+pub(in super::super) fn site(
     directory: PathBuf,
-    publication: Publication,
-    view: View,
-    others: &[Workload],
+    subject: &Subject,
+    workloads: &[Workload],
     wanted: &[u32],
-) -> Site {
+) -> Result<Site, CliError> {
+    let Subject::Moments(publication, views) = subject else {
+        return Err(CliError::usage("this log holds estimates of windows, of which there is no page yet"));
+    };
+    let view = views.first().cloned().ok_or_else(|| CliError::usage("a page begins with a view: name one"))?;
     let ledger = {
         let directory = directory.clone();
         Box::new(move || ledger::public_account(&directory))
     };
     let key = if view.total { publication.keys() } else { wanted.first().copied().unwrap_or(0) };
     let released = &publication.parameters().release.workload;
-    let workloads = others.iter().chain([released]).cloned().collect();
-    Site { directory, publication, view, workloads, key, ledger }
+    let workloads = workloads.iter().chain([released]).cloned().collect();
+    Ok(Site { directory, publication: publication.clone(), view, workloads, key, ledger })
 }
 
 /// Serves the page for as long as the log can be read.

@@ -10,35 +10,51 @@ use super::csv::csv_line;
 use super::table::{SHOWN, cut, plain, push, push_cell, short};
 use super::{Format, start_of};
 use crate::estimates::{Estimator, WindowPublication};
-use crate::runtime::WindowOutput;
+use crate::follow::Shown;
+use crate::state::Stamp;
 
 /// Writes what is found in windows.
-pub struct WindowWriter {
+pub(super) struct WindowWriter {
     publication: WindowPublication,
     format: Format,
-    headed: bool,
+}
+
+/// One window's estimate, and what it is an estimate of.
+struct Window<'a> {
+    epoch: u64,
+    key: u32,
+    stamp: &'a Stamp,
+    found: &'a Map<String, Value>,
 }
 
 impl WindowWriter {
     /// A writer of what a log of this publication says.
-    pub fn new(publication: WindowPublication, format: Format) -> Self {
-        WindowWriter { publication, format, headed: false }
+    pub(super) fn new(publication: WindowPublication, format: Format) -> Self {
+        WindowWriter { publication, format }
     }
 
-    /// Writes what was found in one window to `out`, and the header before the first line.
+    /// Writes what was `found` in one window to `out`, after the header if it `heads`.
     ///
     /// # Errors
     /// Whatever the output says.
-    pub fn write(&mut self, output: &WindowOutput, out: &mut impl Write) -> io::Result<()> {
-        if self.format == Format::Json {
-            return writeln!(out, "{}", Value::Object(self.object(output)));
+    pub(super) fn write(
+        &self,
+        (shown, stamp): (&Shown, &Stamp),
+        found: &Map<String, Value>,
+        heads: bool,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        let window = Window { epoch: shown.epoch, key: shown.key, stamp, found };
+        match self.format {
+            Format::Table if heads => writeln!(out, "{}", self.header())?,
+            Format::Csv if heads => writeln!(out, "{}", self.csv_header())?,
+            _ => {}
         }
-        if !std::mem::replace(&mut self.headed, true) {
-            let header = if self.format == Format::Csv { self.csv_header() } else { self.header() };
-            writeln!(out, "{header}")?;
+        match self.format {
+            Format::Json => writeln!(out, "{}", Value::Object(self.object(&window))),
+            Format::Csv => writeln!(out, "{}", self.csv_line(&window)),
+            Format::Table => writeln!(out, "{}", self.line(&window)),
         }
-        let line = if self.format == Format::Csv { self.csv_line(output) } else { self.line(output) };
-        writeln!(out, "{line}")
     }
 
     fn columns(&self) -> Vec<&str> {
@@ -84,14 +100,14 @@ impl WindowWriter {
         csv_line(fields)
     }
 
-    fn csv_line(&self, output: &WindowOutput) -> String {
-        let (found, columns) = (&output.found, self.columns().len());
+    fn csv_line(&self, window: &Window<'_>) -> String {
+        let (found, columns) = (window.found, self.columns().len());
         let number = |value: Option<&Value>| {
             value.filter(|value| value.is_number()).map_or_else(String::new, Value::to_string)
         };
-        let key = self.publication.parameters().key_name(output.key).to_owned();
+        let key = self.publication.parameters().key_name(window.key).to_owned();
         let estimator = self.publication.estimator().to_string();
-        let mut fields = vec![output.epoch.to_string(), self.start(output.epoch), key, estimator];
+        let mut fields = vec![window.epoch.to_string(), self.start(window.epoch), key, estimator];
         fields.extend(self.numbers().iter().map(|name| number(found.get(*name))));
         let of_columns = |name: &'static str| {
             (0..columns).map(move |place| number(found.get(name).and_then(|x| x.get(place))))
@@ -112,20 +128,20 @@ impl WindowWriter {
     }
 
     /// Which line it is, and then its fields.
-    fn object(&self, output: &WindowOutput) -> Map<String, Value> {
+    fn object(&self, window: &Window<'_>) -> Map<String, Value> {
         let parameters = self.publication.parameters();
-        let mut object = Map::from_iter([("epoch".into(), output.epoch.into())]);
-        let start = self.start(output.epoch);
+        let mut object = Map::from_iter([("epoch".into(), window.epoch.into())]);
+        let start = self.start(window.epoch);
         if !start.is_empty() {
             object.insert("start".into(), start.into());
         }
-        object.insert("key".into(), parameters.key_name(output.key).into());
+        object.insert("key".into(), parameters.key_name(window.key).into());
         object.insert("estimator".into(), self.publication.estimator().to_string().into());
         object.insert("private".into(), self.publication.is_private().into());
-        object.insert("generation".into(), output.stamp.generation.into());
-        object.insert("chain".into(), output.stamp.chain.short().into());
+        object.insert("generation".into(), window.stamp.generation.into());
+        object.insert("chain".into(), window.stamp.chain.short().into());
         object.insert("columns".into(), self.columns().into());
-        object.extend(output.found.clone());
+        object.extend(window.found.clone());
         object
     }
 
@@ -146,11 +162,11 @@ impl WindowWriter {
         format!("{epoch:>7}  {from}{:<8}", plain(key))
     }
 
-    fn line(&self, output: &WindowOutput) -> String {
-        let (start, parameters) = (self.start(output.epoch), self.publication.parameters());
-        let key = parameters.key_name(output.key);
-        let mut text = self.lead(&output.epoch.to_string(), short(&start), key, &start);
-        let found = &output.found;
+    fn line(&self, window: &Window<'_>) -> String {
+        let (start, parameters) = (self.start(window.epoch), self.publication.parameters());
+        let key = parameters.key_name(window.key);
+        let mut text = self.lead(&window.epoch.to_string(), short(&start), key, &start);
+        let found = window.found;
         if let Some(message) = found.get("refusal").and_then(|refusal| refusal["message"].as_str()) {
             return text + "  no estimate: " + &plain(message);
         }

@@ -1,0 +1,151 @@
+//! A log as server-sent events: an event for each epoch, with its JSON lines.
+//!
+//! The number of an event is its epoch, so a reader that returns names with `Last-Event-ID` the last one that it has seen, as browsers
+//! do by themselves, and has every epoch once. Each reader has a thread of its own that follows the log as fast as the reader takes
+//! it: one that stalls holds up itself alone, and is dropped when it has not taken an event in time. Readers
+//! [take turns](crate::http::Turn) to compute, so they never take more than one processor from the run.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{FollowError, Follower, Over, Subject};
+use crate::http::{Events, Turn};
+use crate::lines::{Format, Writer};
+use crate::state::StateError;
+
+/// How often a log is looked at.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// Epochs, and bytes of lines, that are computed for a reader in one turn.
+const SLICE: (usize, usize) = (64, 256 << 10);
+
+/// How often a reader hears that nothing has happened.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// How much a reader gets of what was published before it came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Backlog {
+    /// Every epoch.
+    Whole,
+    /// Of the epochs up to `published` about `most` at even distances, and the newest.
+    Subsampled {
+        /// The last epoch of the past.
+        published: u64,
+        /// The number of events.
+        most: u64,
+    },
+}
+
+/// What one reader follows.
+pub(crate) struct EventStream {
+    /// The directory of the log.
+    pub(crate) directory: PathBuf,
+    /// What is shown of it.
+    pub(crate) subject: Arc<Subject>,
+    /// The keys that are shown; all if there are none.
+    pub(crate) keys: Vec<u32>,
+    /// The last epoch that the reader has seen.
+    pub(crate) seen: u64,
+    /// How much of the past it gets.
+    pub(crate) backlog: Backlog,
+    /// Ends the events when all is told.
+    pub(crate) over: Over,
+}
+
+impl EventStream {
+    /// Sends what there is, and what comes, up to the last epoch.
+    pub(crate) fn tell(&self, events: &mut Events<'_>) -> io::Result<()> {
+        let horizon = self.subject.horizon();
+        let (mut reading, mut told) = (None, Instant::now());
+        let mut last = self.seen;
+        loop {
+            let over = self.over.is_set();
+            let slice = if last < horizon { self.slice(&mut reading) } else { Ok(Slice::default()) };
+            // What is wrong is reported to the operator, by whoever serves.
+            let Ok(slice) = slice else { return events.tell("fault", "the log can't be read on") };
+            for (epoch, lines) in &slice.events {
+                events.send(*epoch, lines)?;
+                told = Instant::now();
+            }
+            last = last.max(slice.last);
+            if last >= horizon {
+                return events.tell("end", "the last epoch has been published");
+            }
+            if over && !slice.goes_on {
+                return events.tell("pause", "the run is over");
+            }
+            if told.elapsed() >= HEARTBEAT {
+                events.beat()?;
+                told = Instant::now();
+            }
+            if !slice.goes_on {
+                thread::sleep(INTERVAL);
+            }
+        }
+    }
+
+    /// Reads on in the log, but no more than a turn allows.
+    fn slice(&self, reading: &mut Option<Reading>) -> Result<Slice, FollowError> {
+        let _turn = Turn::wait();
+        if reading.is_none() {
+            let follower = match Follower::open(&self.directory, &self.subject, &self.keys) {
+                // No run has begun the log yet.
+                Err(FollowError::State(StateError::Missing { .. })) => return Ok(Slice::default()),
+                opened => opened?,
+            };
+            let writer = Writer::new(&self.subject, Format::Json);
+            *reading = Some(Reading { follower, writer, text: Vec::new() });
+        }
+        let Some(reading) = reading else { return Ok(Slice::default()) };
+        let (mut slice, mut bytes) = (Slice { goes_on: true, ..Slice::default() }, 0);
+        for _ in 0..SLICE.0 {
+            if bytes >= SLICE.1 {
+                break;
+            }
+            let Some(epoch) = reading.follower.next(|epoch, newest| self.is_due(epoch, newest))? else {
+                slice.goes_on = false;
+                break;
+            };
+            slice.last = epoch.number;
+            if !epoch.shown.is_empty() {
+                reading.text.clear();
+                let written = reading.writer.write(&epoch, &mut reading.text);
+                written.expect("memory takes every line");
+                bytes += reading.text.len();
+                slice.events.push((epoch.number, String::from_utf8_lossy(&reading.text).trim_end().to_owned()));
+            }
+        }
+        Ok(slice)
+    }
+
+    fn is_due(&self, epoch: u64, newest: bool) -> bool {
+        let due = match self.backlog {
+            Backlog::Whole => true,
+            Backlog::Subsampled { published, most } => {
+                let stride = published.saturating_sub(self.seen).div_ceil(most).max(1);
+                newest || epoch > published || epoch.saturating_sub(self.seen).is_multiple_of(stride)
+            }
+        };
+        epoch > self.seen && due
+    }
+}
+
+/// How far a reader has come in the log.
+struct Reading {
+    follower: Follower,
+    writer: Writer,
+    text: Vec<u8>,
+}
+
+/// What one turn has computed.
+#[derive(Default)]
+struct Slice {
+    events: Vec<(u64, String)>,
+    /// The last epoch that was read.
+    last: u64,
+    /// There may be more in the log.
+    goes_on: bool,
+}

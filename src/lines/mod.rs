@@ -1,0 +1,223 @@
+//! Lines of what was released, for people and for programs. Everything here may be seen by anyone.
+//!
+//! A [`Writer`] turns estimates into a table, JSON lines or CSV. The noise level stands beside every number: its standard
+//! deviation, exact for moments, and for means and covariances exact where counts are public and to the first order in
+//! the count's noise where they are not. Means, covariances and what follows from them have confidence intervals too,
+//! and every line of a density says whether it shows the data or their noise.
+
+mod csv;
+mod json;
+mod table;
+mod windows;
+
+use std::io::{self, Write};
+
+use hushflow_mechanism::epochs::Schedule;
+use hushflow_mechanism::estimate::density::{Density, DensityError, Quality};
+use hushflow_mechanism::estimate::intervals::{Interval, Intervals};
+use hushflow_mechanism::moments::SecondMoment;
+use hushflow_mechanism::view::{Moments, SecondMomentSource};
+use hushflow_operators::Estimated;
+
+pub use csv::csv_line;
+use windows::WindowWriter;
+
+use crate::follow::{Epoch, Found, Shown, Subject};
+use crate::pipeline::{Estimate, View};
+use crate::publication::Publication;
+use crate::state::Stamp;
+
+/// How a view is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// An aligned table, for people.
+    Table,
+    /// One JSON object a line.
+    Json,
+    /// CSV with a header line.
+    Csv,
+}
+
+/// Writes what a follower shows, a line for every view, key and epoch.
+///
+/// The output is passed to every line: writers that share an output must share its buffer too, or their lines would cut
+/// each other where buffers fill up.
+pub struct Writer {
+    lines: Lines,
+    format: Format,
+    headed: bool,
+}
+
+/// What lines are made of.
+enum Lines {
+    /// With several views lines name theirs.
+    Moments(Publication, Vec<View>),
+    Windows(WindowWriter),
+}
+
+impl Writer {
+    /// A writer of what is followed in a log.
+    pub fn new(subject: &Subject, format: Format) -> Self {
+        let lines = match subject {
+            Subject::Moments(publication, views) => Lines::Moments(publication.clone(), views.clone()),
+            Subject::Windows(publication) => Lines::Windows(WindowWriter::new(publication.clone(), format)),
+        };
+        Writer { lines, format, headed: false }
+    }
+
+    /// Writes the lines of an epoch to `out`.
+    ///
+    /// # Errors
+    /// Whatever the output says.
+    pub fn write(&mut self, epoch: &Epoch, out: &mut impl Write) -> io::Result<()> {
+        epoch.shown.iter().try_for_each(|shown| self.write_line(shown, &epoch.stamp, out))
+    }
+
+    /// Writes one line, of the release with this `stamp`, to `out`, and the header before the first line.
+    ///
+    /// # Errors
+    /// Whatever the output says.
+    pub fn write_line(&mut self, shown: &Shown, stamp: &Stamp, out: &mut impl Write) -> io::Result<()> {
+        let headed = std::mem::replace(&mut self.headed, true);
+        match (&self.lines, &shown.found) {
+            (Lines::Windows(windows), Found::Window(found)) => {
+                windows.write((shown, stamp), found, !headed, out)
+            }
+            (Lines::Moments(publication, views), Found::Moments(estimated)) => {
+                let view = &views[shown.view];
+                let named = views.len() > 1;
+                write_moments((publication, view, named), (estimated, stamp), (self.format, !headed), out)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn write_moments(
+    (publication, view, named): (&Publication, &View, bool),
+    (estimated, stamp): (&Estimated, &Stamp),
+    (format, heads): (Format, bool),
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let density = match (&estimated.density, view.estimate) {
+        (_, Estimate::Moments) => None,
+        (Ok(density), Estimate::Gaussian) => Some(publication.to_units(density)),
+        (Err(error), Estimate::Gaussian) => Some(Err(*error)),
+    };
+    let moments = &estimated.moments;
+    let confidence = view.intervals.confidence(&view.workload, moments.epoch);
+    let noisy = moments.noisy();
+    let line = Line {
+        publication,
+        view,
+        named,
+        moments,
+        stamp,
+        density: density.as_ref().map(Result::as_ref),
+        intervals: noisy.intervals(confidence).ok(),
+    };
+    match format {
+        Format::Table if heads => writeln!(out, "{}", table::header(&line))?,
+        Format::Csv if heads => writeln!(out, "{}", csv::header(&line))?,
+        _ => {}
+    }
+    let text = match format {
+        Format::Table => table::line(&line),
+        Format::Csv => csv::line(&line),
+        Format::Json => json::line(&line),
+    };
+    writeln!(out, "{text}")
+}
+
+/// What one line says.
+struct Line<'a> {
+    publication: &'a Publication,
+    view: &'a View,
+    named: bool,
+    moments: &'a Moments,
+    stamp: &'a Stamp,
+    /// In the units of the columns; none for a view of moments.
+    density: Option<Result<&'a Density, &'a DensityError>>,
+    /// In centred and scaled coordinates; none where there is no density.
+    intervals: Option<Intervals<'a>>,
+}
+
+impl Line<'_> {
+    fn key(&self) -> &str {
+        self.publication.key_name(self.moments.key)
+    }
+
+    fn columns(&self) -> impl Iterator<Item = &str> {
+        self.publication.parameters().columns.iter().map(|column| column.name.as_str())
+    }
+
+    /// Pairs of columns whose second moment is known, with its place.
+    fn pairs(&self) -> Vec<(usize, usize)> {
+        self.moments.layout.second_entries().collect()
+    }
+
+    fn is_full(&self) -> bool {
+        self.moments.layout.second == SecondMoment::Full
+    }
+
+    /// Whether second moments are squares of epoch sums, which are none of records.
+    fn squares_epoch_sums(&self) -> bool {
+        self.moments.source != SecondMomentSource::Released
+    }
+
+    /// Half the width of a column's bounds: its unit.
+    fn scale(&self, column: usize) -> f64 {
+        self.publication.clipper().half_widths()[column]
+    }
+
+    fn mean_interval(&self, column: usize) -> Option<Interval> {
+        let centre = self.publication.clipper().centres()[column];
+        Some(self.intervals.as_ref()?.mean(column)?.to_units(self.scale(column), centre))
+    }
+
+    fn covariance_interval(&self, (i, j): (usize, usize)) -> Option<Interval> {
+        Some(self.intervals.as_ref()?.covariance(i, j)?.to_units(self.scale(i) * self.scale(j), 0.0))
+    }
+
+    /// `None` where a variance does not stand out of its noise.
+    fn correlation(&self, (i, j): (usize, usize)) -> Option<(f64, Interval)> {
+        self.intervals.as_ref()?.correlation(i, j)
+    }
+
+    /// When the epoch begins, as RFC 3339; empty where epochs are counted.
+    fn start(&self) -> String {
+        start_of(&self.publication.parameters().epochs.schedule, self.moments.epoch)
+    }
+
+    /// One word on whether the numbers show the data or their noise.
+    fn quality(&self) -> &'static str {
+        self.density.map_or("good", quality)
+    }
+}
+
+/// One word on whether a density shows the data or their noise, or why there is none.
+pub fn quality(density: Result<&Density, &DensityError>) -> &'static str {
+    match density {
+        Ok(Density { quality: Quality::Good, .. }) => "good",
+        Ok(_) => "noise-dominated",
+        Err(DensityError::TooFewRecords { .. }) => "too-few-records",
+        Err(DensityError::NoSecondMoments) => "no-second-moments",
+        Err(_) => "out-of-range",
+    }
+}
+
+/// When an epoch begins, as RFC 3339; empty where epochs are counted.
+fn start_of(schedule: &Schedule, epoch: u64) -> String {
+    match schedule {
+        Schedule::ByTime(by) => time(by.start, by.length, epoch),
+        Schedule::ByCount(_) => String::new(),
+    }
+}
+
+fn time(start: i64, length: i64, epoch: u64) -> String {
+    let offset = i128::from(length) * i128::from(epoch - 1);
+    i64::try_from(i128::from(start) + offset)
+        .ok()
+        .and_then(|micros| jiff::Timestamp::from_microsecond(micros).ok())
+        .map_or_else(String::new, |timestamp| timestamp.to_string())
+}
