@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 
 use divan::counter::ItemsCount;
 use hushflow::pipeline::Pipeline;
+use hushflow::publication::Publication;
 use hushflow::runtime::{Options, run};
 use hushflow::state::{EpochFrame, PublicHeader, Store};
 use tempfile::TempDir;
@@ -140,5 +141,7 @@ fn piped_records(bencher: divan::Bencher<'_, '_>, (place, journal): (Place, bool
 }
 
 fn publish(pipeline: &Pipeline, state: PathBuf) {
-    run(pipeline, &Options::new(1, state), |_| ()).expect("the run succeeds");
+    let publication =
+        Publication::of_pipeline(pipeline, &state, &mut |_| ()).expect("the parameters are sound");
+    run(pipeline, &publication, &Options::new(1, state), |_| ()).expect("the run succeeds");
 }

@@ -12,7 +12,7 @@ use hushflow::operators::{
     Accumulate, Bound, Clip, Commit, CommitLog, Entity, EpochCommit, Epochs, Fault, Records, Release,
 };
 use hushflow::pipeline::Pipeline;
-use hushflow::publication::Publication;
+use hushflow::publication::MomentPublication;
 use hushflow::source::BATCH_RECORDS;
 use timely::dataflow::InputHandle;
 use timely::dataflow::operators::vec::ToStream;
@@ -88,7 +88,7 @@ fn ingest(bencher: divan::Bencher<'_, '_>, keys: usize, workers: usize, bounded:
     });
 }
 
-fn publication(keys: usize, bounded: bool) -> Publication {
+fn publication(keys: usize, bounded: bool) -> MomentPublication {
     let columns: String =
         (0..DIMENSION).map(|column| format!("{{ name = 'x{column}', lower = -1, upper = 1 }},")).collect();
     let keys: String = (0..keys).map(|key| format!("'{key}',")).collect();
@@ -102,7 +102,7 @@ fn publication(keys: usize, bounded: bool) -> Publication {
         privacy = {{ epsilon = 1, delta = 1e-6, unit = '{unit}' }}\nrelease.strategy = 'identity'"
     );
     let pipeline = Pipeline::parse(&text, "ingestion.toml".as_ref()).expect("a pipeline");
-    Publication::calibrate(pipeline.public_parameters(), true).expect("a publication")
+    MomentPublication::calibrate(pipeline.public_parameters(), true).expect("a publication")
 }
 
 /// Records of the first epoch.
@@ -142,7 +142,7 @@ fn mix(number: u64) -> u64 {
 }
 
 /// Publishes the epochs, of which every worker has its share.
-fn feed(worker: &mut Worker, publication: &Publication, batches: &[Records]) {
+fn feed(worker: &mut Worker, publication: &MomentPublication, batches: &[Records]) {
     let (mut input, mut ends) = (InputHandle::new(), InputHandle::new());
     let fault = Fault::new();
     let measurement = publication.measurement(NoiseSource::System).expect("private noise");

@@ -83,7 +83,10 @@ fn whole_pipeline(bencher: divan::Bencher<'_, '_>, workers: usize) {
     counted(bencher, || {
         let directory = tempfile::tempdir().expect("there is room");
         let state = directory.path().join("state");
-        let summary = run(&pipeline, &Options::new(workers, state), |_| ()).expect("the run succeeds");
+        let publication =
+            Publication::of_pipeline(&pipeline, &state, &mut |_| ()).expect("the parameters are sound");
+        let summary =
+            run(&pipeline, &publication, &Options::new(workers, state), |_| ()).expect("the run succeeds");
         summary.counters.rows as usize
     });
 }
@@ -109,7 +112,7 @@ fn operators<const DIMENSION: usize>(bencher: divan::Bencher<'_, '_>, workers: u
 }
 
 /// One epoch of records of this dimension, in [−1, 1].
-fn wide(dimension: usize) -> Publication {
+fn wide(dimension: usize) -> MomentPublication {
     let columns: String =
         (0..dimension).map(|i| format!("[[columns]]\nname = 'x{i}'\nlower = -1\nupper = 1\n")).collect();
     let text = format!(
@@ -117,10 +120,10 @@ fn wide(dimension: usize) -> Publication {
          privacy = {{ epsilon = 1, delta = 1e-6 }}\nrelease.strategy = 'identity'\n{columns}"
     );
     let pipeline = Pipeline::parse(&text, Path::new("bench.toml")).expect("the pipeline is valid");
-    Publication::calibrate(pipeline.public_parameters(), true).expect("the parameters are sound")
+    MomentPublication::calibrate(pipeline.public_parameters(), true).expect("the parameters are sound")
 }
 
-fn feed(worker: &mut Worker, publication: &Publication, batch: &Records) {
+fn feed(worker: &mut Worker, publication: &MomentPublication, batch: &Records) {
     let (mut input, mut ends) = (InputHandle::new(), InputHandle::new());
     let fault = Fault::new();
     let measurement = publication.measurement(NoiseSource::System).expect("private noise");

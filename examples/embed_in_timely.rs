@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hushflow::operators::timely;
-use hushflow::pipeline::time::{parse_duration, parse_time};
 use hushflow::pipeline::{self, PublicParameters, RowPolicies, RowPolicy};
 use hushflow::prelude::*;
+use hushflow::time::{parse_duration, parse_time};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
@@ -42,7 +42,7 @@ struct Flight {
 fn main() -> Result<(), Box<dyn Error>> {
     // Decision 1: what is promised, to whom, over which horizon. The publication turns it into a clipper, a strategy and
     // the least noise that keeps the promise. All workers must use the same one.
-    let publication = Publication::calibrate(parameters()?, true)?;
+    let publication = MomentPublication::calibrate(parameters()?, true)?;
     // Decision 2: which noise, and where to begin. One value holds all that the operators need, so none can be given what another
     // was not. The noise is the operating system's; a seeded one is for tests, protects nobody, and is refused here. After a
     // restart `resume` gives it the epoch after the last committed one, which must never be drawn again, and the encoders'
@@ -105,7 +105,7 @@ fn parameters() -> Result<PublicParameters, Box<dyn Error>> {
 /// One worker's part.
 fn work(
     worker: &mut Worker,
-    (publication, measurement): (&Publication, &Measurement),
+    (publication, measurement): (&MomentPublication, &Measurement),
     flights: &[Flight],
     log: &MemoryLog,
     fault: &Fault,
@@ -147,7 +147,7 @@ fn build(
     worker: &mut Worker,
     input: &mut InputHandle<u64, CapacityContainerBuilder<Vec<(u64, Flight)>>>,
     ends: &mut InputHandle<u64, CapacityContainerBuilder<Vec<u64>>>,
-    (publication, measurement): (&Publication, &Measurement),
+    (publication, measurement): (&MomentPublication, &Measurement),
     log: &MemoryLog,
     fault: &Fault,
 ) {
@@ -191,7 +191,7 @@ fn records<'scope>(flights: StreamVec<'scope, u64, (u64, Flight)>) -> StreamVec<
 }
 
 /// Prints a line a week for each airport.
-fn print(publication: &Publication, estimated: &Estimated) {
+fn print(publication: &MomentPublication, estimated: &Estimated) {
     let Estimated { moments, density } = estimated;
     let in_units = density.as_ref().map(|density| publication.to_units(density));
     if let (Ok(Ok(density)), true) = (in_units, moments.epoch.is_multiple_of(7)) {

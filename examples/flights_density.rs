@@ -17,7 +17,7 @@ use hushflow::mechanism::estimate::density::Density;
 use hushflow::mechanism::view::Moments;
 use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::Pipeline;
-use hushflow::publication::Publication;
+use hushflow::publication::MomentPublication;
 use hushflow::runtime::{Options, run};
 use hushflow::state::PublicReader;
 
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // From here on, all is done with the public log alone. It says by itself how it is to be read.
     let mut log = PublicReader::open(&state)?;
-    let publication = Publication::from_header(log.header())?;
+    let publication = MomentPublication::from_header(log.header())?;
     let mut view = publication.view(&Workload::Prefix);
     let mut month: Vec<Moments> = Vec::new();
     while let Some(release) = log.next_frame()? {

@@ -24,12 +24,12 @@ use hushflow::mechanism::estimate::adam::GradientSquares;
 use hushflow::mechanism::mechanism::Strategies;
 use hushflow::mechanism::participation::Participation;
 use hushflow::prelude::*;
-use hushflow::runtime::training::{Pass, TrainingOptions, train};
 use hushflow::strategies::{Candidate, Purpose};
 use hushflow::training::data::{FASHION_MNIST, Split, digits, fashion_mnist};
 use hushflow::training::exact::train_exactly;
 use hushflow::training::model::{Activation, Network};
 use hushflow::training::plan::{Privatisation, TrainingPlan};
+use hushflow::training::{Pass, TrainingOptions, train};
 
 const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits_8x8.csv");
 const LEARNING_RATES: [f64; 5] = [0.003, 0.01, 0.03, 0.1, 0.3];

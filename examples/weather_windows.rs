@@ -19,7 +19,7 @@ use std::path::Path;
 use hushflow::mechanism::estimate::density::Density;
 use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::Pipeline;
-use hushflow::publication::Publication;
+use hushflow::publication::{MomentPublication, Publication};
 use hushflow::runtime::{Options, run};
 use hushflow::state::PublicReader;
 use jiff::Timestamp;
@@ -36,7 +36,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let pipeline = Pipeline::load(&Path::new(EXAMPLES).join("weather.toml"))?;
     let directory = tempfile::tempdir()?;
     let state = directory.path().join("state");
-    run(&pipeline, &Options::new(1, &state), |_| ())?;
+    let publication = Publication::of_pipeline(&pipeline, &state, &mut |_| ())?;
+    run(&pipeline, &publication, &Options::new(1, &state), |_| ())?;
 
     let recent = densities(&state, &"exponential:0.9".parse()?)?;
     let week = densities(&state, &format!("window:{WINDOW}").parse()?)?;
@@ -64,7 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// The station's density under a workload, day by day, from the public log alone.
 fn densities(state: &Path, workload: &Workload) -> Result<BTreeMap<Date, Density>, Box<dyn Error>> {
     let mut log = PublicReader::open(state)?;
-    let publication = Publication::from_header(log.header())?;
+    let publication = MomentPublication::from_header(log.header())?;
     let mut view = publication.view(workload);
     let mut densities = BTreeMap::new();
     let mut day = date(2013, 1, 1);

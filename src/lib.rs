@@ -42,17 +42,18 @@
 //!
 //! ```
 //! use hushflow::pipeline::Pipeline;
-//! use hushflow::publication::Publication;
+//! use hushflow::publication::{MomentPublication, Publication};
 //! use hushflow::runtime::{Options, run};
 //! use hushflow::state::PublicReader;
 //!
 //! let pipeline = Pipeline::load("examples/flights.toml".as_ref())?;
 //! let directory = tempfile::tempdir()?;
 //! let state = directory.path().join("state");
-//! run(&pipeline, &Options::new(2, &state), |_first_epoch| ())?;
+//! let publication = Publication::of_pipeline(&pipeline, &state, &mut |_| ())?;
+//! run(&pipeline, &publication, &Options::new(2, &state), |_first_epoch| ())?;
 //!
 //! let mut log = PublicReader::open(&state)?;
-//! let publication = Publication::from_header(log.header())?;
+//! let publication = MomentPublication::from_header(log.header())?;
 //! let mut week = publication.view(&"window:7".parse()?);
 //! while let Some(release) = log.next_frame()? {
 //!     for moments in week.push(&release.values)?.filter(|moments| moments.epoch == 31) {
@@ -68,7 +69,7 @@ pub use hushflow_mechanism as mechanism;
 pub use hushflow_operators as operators;
 
 mod broker;
-pub mod estimates;
+pub mod control;
 pub mod follow;
 mod http;
 pub mod key;
@@ -86,6 +87,8 @@ pub mod source;
 mod spelling;
 pub mod state;
 pub mod strategies;
+mod tcp;
+pub mod time;
 pub mod training;
 pub mod web;
 #[doc(hidden)]

@@ -16,4 +16,4 @@ pub use hushflow_operators::{
     Measurement, Records, Release, Released, Values, Views,
 };
 
-pub use crate::publication::Publication;
+pub use crate::publication::{MomentPublication, Publication};

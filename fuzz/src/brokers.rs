@@ -1,8 +1,9 @@
 //! What a server of a broker says: Redis or JetStream. Whatever it is, a reader ends with an answer, and what it took for rows
 //! has their form.
 
+use hushflow::control::Control;
 use hushflow::pipeline::Pipeline;
-use hushflow::source::{Control, Event, Position, SourceReader};
+use hushflow::source::{Event, Position, SourceReader};
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;

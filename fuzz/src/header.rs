@@ -1,6 +1,6 @@
 //! The public parameters in a log's header, as every reader takes them.
 
-use hushflow::publication::Publication;
+use hushflow::publication::MomentPublication;
 use hushflow::state::PublicHeader;
 
 /// Reads a publication, and asks what it promises.
@@ -10,7 +10,7 @@ pub fn run(input: &[u8]) {
         return;
     }
     let header = PublicHeader { parameters: input.to_vec(), private: true };
-    if let Ok(publication) = Publication::from_header(&header) {
+    if let Ok(publication) = MomentPublication::from_header(&header) {
         let _ = publication.guarantee_holds();
     }
 }

@@ -15,8 +15,8 @@ use rdkafka::message::BorrowedMessage;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::{Trouble, passing, refusal};
+use crate::control::Control;
 use crate::pipeline::Broker;
-use crate::source::Control;
 
 /// How long an answer is waited for, and how often it is asked whether to wait on.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::wire::{Wire, garbled, number};
 use super::{Trouble, passing, refusal};
+use crate::control::Control;
 use crate::pipeline::{Broker, Credentials};
-use crate::source::Control;
 
 /// The most bytes of an answer.
 const ANSWER_LIMIT: usize = 16 << 20;

@@ -4,8 +4,8 @@ use std::io;
 
 use super::wire::{Wire, garbled, number};
 use super::{Trouble, passing, refusal};
+use crate::control::Control;
 use crate::pipeline::{Broker, Credentials};
-use crate::source::Control;
 
 /// The most parts of an answer that is read as a whole, and how deep they may lie.
 const PARTS: usize = 4096;

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use zeroize::Zeroizing;
 
-use crate::source::{Control, GLANCE, connect, keep_alive};
+use crate::control::{Control, GLANCE};
+use crate::tcp::{connect, keep_alive};
 
 /// A server that says nothing for so long, when it should, is gone.
 const SILENCE: Duration = Duration::from_secs(5);

@@ -11,8 +11,7 @@ use hushflow::mechanism::participation::Participation;
 use hushflow::mechanism::sensitivity::Neighbours;
 use hushflow::mechanism::strategy::StrategyName;
 use hushflow::pipeline::Pipeline;
-use hushflow::publication::{Publication, PublicationError};
-use hushflow::strategies::of_pipeline;
+use hushflow::publication::{MomentPublication, PublicationError, chosen};
 use serde::Serialize;
 
 use super::output::{number, print, print_json, table};
@@ -126,7 +125,7 @@ pub(crate) fn execute(arguments: &AuditArguments) -> Result<(), CliError> {
 fn report(
     arguments: &AuditArguments,
     participation: Participation,
-    publication: &Publication,
+    publication: &MomentPublication,
     audited: &Audited,
     findings: Vec<Finding>,
 ) -> Report {
@@ -156,12 +155,11 @@ fn mechanism(
     pipeline: &Pipeline,
     participation: Participation,
     of_file: Participation,
-) -> Result<(Publication, MatrixMechanism), CliError> {
+) -> Result<(MomentPublication, MatrixMechanism), CliError> {
     let bar = Bar::new();
-    let chosen =
-        of_pipeline(pipeline, &mut |progress| bar.tell(progress)).map_err(PublicationError::Search)?;
+    let chosen = chosen(pipeline, &mut |progress| bar.tell(progress)).map_err(PublicationError::Search)?;
     bar.finish();
-    let publication = Publication::calibrate_chosen(pipeline.public_parameters(), chosen, true)?;
+    let publication = MomentPublication::calibrate_chosen(pipeline.public_parameters(), chosen, true)?;
     let single = publication.mechanism().as_ref().clone();
     if participation == of_file {
         return Ok((publication, single));
@@ -172,7 +170,7 @@ fn mechanism(
     Ok((publication, mechanism.map_err(PublicationError::Mechanism)?))
 }
 
-fn claim(publication: &Publication) -> Result<(Epsilon, Delta), PublicationError> {
+fn claim(publication: &MomentPublication) -> Result<(Epsilon, Delta), PublicationError> {
     let privacy = publication.parameters().privacy;
     Ok((Epsilon::new(privacy.epsilon)?, Delta::new(privacy.delta)?))
 }

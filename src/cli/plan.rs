@@ -296,7 +296,8 @@ fn forecast(plan: &Plan, name: &StrategyName, bar: &Bar) -> Result<Forecast, Pub
 
 fn forecast_of_file(plan: &Plan, file: &Pipeline, bar: &Bar) -> Result<Forecast, PublicationError> {
     bar.name(&file.release.strategy);
-    let candidate = Candidate::of_pipeline(file, &plan.purpose, &mut |progress| bar.tell(progress))?;
+    let candidate =
+        Candidate::of_wanted(&file.wanted_strategy(), &plan.purpose, &mut |progress| bar.tell(progress))?;
     plan.forecast(&candidate)
 }
 

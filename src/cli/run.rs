@@ -8,17 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use hushflow::control::Control;
 use hushflow::follow::Subject;
 use hushflow::key::Key;
 use hushflow::ledger::Home;
-use hushflow::pipeline::time::parse_duration;
 use hushflow::pipeline::{Pipeline, Sink, Source};
-use hushflow::publication::PublicationError;
-use hushflow::runtime::{
-    Acknowledge, Cluster, Options, Summary, publication, run, shared_ledger, window_publication,
-};
+use hushflow::publication::Publication;
+use hushflow::runtime::{Acknowledge, Cluster, Options, Summary, run, shared_ledger};
 use hushflow::sink::{Following, Log, SinkError};
-use hushflow::source::Control;
+use hushflow::time::parse_duration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_default};
 
@@ -127,13 +125,14 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     if !pipeline.noise.is_private() {
         warn("[simulation] is set: the noise is drawn from a seed, and what is published protects nobody");
     }
-    let subject = Arc::new(subject(&pipeline, &options).map_err(wrong)?);
+    let publication = Publication::of_pipeline(&pipeline, &options.state, &mut |_| ()).map_err(wrong)?;
+    let subject = Subject { publication: publication.clone(), views: pipeline.views.clone() };
     let directory = pipeline.log_directory(&options.state).to_owned();
-    let log = Log { directory, subject };
+    let log = Log { directory, subject: Arc::new(subject) };
     let mut followers = sinks(&pipeline, &options, &log)?;
     let format = arguments.format.format();
     let mut shown = None;
-    let summary = run(&pipeline, &options, |first_epoch| {
+    let summary = run(&pipeline, &publication, &options, |first_epoch| {
         if !arguments.quiet {
             shown = Some(Following::show(log.clone(), format, first_epoch - 1));
         }
@@ -144,17 +143,6 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     shown?;
     report(&log, &options, &summary, arguments.counters);
     Ok(followed.into_iter().collect::<Result<(), _>>()?)
-}
-
-/// What followers of the run show.
-fn subject(pipeline: &Pipeline, options: &Options) -> Result<Subject, PublicationError> {
-    Ok(match window_publication(pipeline, &options.state)? {
-        Some(publication) => Subject::Windows(publication),
-        None => {
-            let publication = publication(pipeline, &options.state, &mut |_| ())?;
-            Subject::Moments(publication, pipeline.views.clone())
-        }
-    })
 }
 
 /// What follows the log, in the process that writes it.
@@ -242,7 +230,7 @@ fn report(log: &Log, options: &Options, summary: &Summary, counters: bool) {
             parameters.epochs.schedule.horizon()
         ),
     };
-    let guarantee = match log.subject.is_private() {
+    let guarantee = match log.subject.publication.is_private() {
         false => writeln!(err, "NOT PRIVATE: the noise was drawn from a seed."),
         true => writeln!(
             err,

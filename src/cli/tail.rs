@@ -17,6 +17,7 @@ use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::view::SquareBias;
 use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::{Estimate, Intervals, PublicParameters, View};
+use hushflow::publication::Publication;
 use hushflow::state::{PublicReader, Stamp, StateError};
 
 use super::{CliError, FormatArgument, number_in};
@@ -115,7 +116,7 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     let reader = open(arguments)?;
     let subject = subject(arguments, &reader)?;
     let wanted = wanted_keys(&arguments.key, subject.parameters())?;
-    if !subject.is_private() {
+    if !subject.publication.is_private() {
         let _ = writeln!(stderr(), "warning: not private: the noise of these releases was drawn from a seed");
     }
     if let Some(address) = &arguments.web {
@@ -163,8 +164,8 @@ impl Output {
     fn new(arguments: &TailArguments, subject: &Subject) -> Result<Self, CliError> {
         let (format, scores) = (arguments.format.format(), &arguments.scores);
         let lines = || Self::Lines(Box::new(Writer::new(subject, format)));
-        let Subject::Moments(publication, views) = subject else { return Ok(lines()) };
-        let has_densities = views.iter().all(|view| view.estimate == Estimate::Gaussian);
+        let Publication::Moments(publication) = &subject.publication else { return Ok(lines()) };
+        let has_densities = subject.views.iter().all(|view| view.estimate == Estimate::Gaussian);
         if (arguments.sample.is_some() || scores.wanted()) && !has_densities {
             return Err(CliError::usage(
                 "--sample, --held-out and --truth are about densities, and this view has moments alone: it needs second \
@@ -225,8 +226,8 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
         total: arguments.total,
     };
     let mut subject = Subject::from_header(reader.header(), Vec::new())?;
-    match &mut subject {
-        Subject::Windows(publication) => {
+    match &subject.publication {
+        Publication::Windows(publication) => {
             let weighs = arguments.view.is_some() || arguments.squares.is_some() || arguments.total;
             let judged = arguments.sample.is_some() || arguments.scores.wanted();
             if weighs || judged || arguments.web.is_some() {
@@ -237,11 +238,12 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
                 )));
             }
         }
-        Subject::Moments(publication, views) => {
+        Publication::Moments(publication) => {
             if arguments.web.is_none() && !others.is_empty() {
                 return Err(CliError::usage("--workload: only a page (--web) offers several: name one"));
             }
-            views.push(view(choice(arguments, publication.parameters())?));
+            let view = view(choice(arguments, publication.parameters())?);
+            subject.views.push(view);
         }
     }
     Ok(subject)

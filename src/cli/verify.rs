@@ -4,9 +4,8 @@ use std::io::{Write, stdout};
 use std::path::PathBuf;
 
 use clap::Args;
-use hushflow::estimates::WindowPublication;
-use hushflow::ledger::{Charge, LedgerError, standing};
-use hushflow::publication::{Publication, PublicationError};
+use hushflow::ledger::{LedgerError, standing};
+use hushflow::publication::Publication;
 use hushflow::runtime::{followed, journaled};
 use hushflow::state::{
     Enrolment, PublicReader, Settings, StateError, is_public_alone, verify_followed, verify_ingest,
@@ -146,45 +145,14 @@ fn noise(private: bool) -> &'static str {
 }
 
 /// What the header of the public log says.
-enum Published {
-    Moments(Publication),
-    Windows(WindowPublication),
-}
-
-impl Published {
-    fn read(arguments: &VerifyArguments) -> Result<Self, CliError> {
-        let reader = PublicReader::open(arguments.public.as_ref().unwrap_or(&arguments.directory))?;
-        Ok(match WindowPublication::from_header(reader.header())? {
-            Some(publication) => Self::Windows(publication),
-            None => Self::Moments(Publication::from_header(reader.header())?),
-        })
-    }
-
-    fn guarantee_holds(&self) -> Result<bool, PublicationError> {
-        match self {
-            Self::Moments(publication) => publication.guarantee_holds(),
-            Self::Windows(publication) => Ok(publication.guarantee_holds()),
-        }
-    }
-
-    fn charge(&self) -> Result<Charge, PublicationError> {
-        match self {
-            Self::Moments(publication) => Charge::of(publication),
-            Self::Windows(publication) => Ok(publication.charge()),
-        }
-    }
-
-    fn is_private(&self) -> bool {
-        match self {
-            Self::Moments(publication) => publication.is_private(),
-            Self::Windows(publication) => publication.is_private(),
-        }
-    }
+fn published(arguments: &VerifyArguments) -> Result<Publication, CliError> {
+    let reader = PublicReader::open(arguments.public.as_ref().unwrap_or(&arguments.directory))?;
+    Ok(Publication::from_header(reader.header())?)
 }
 
 /// Whether the releases are private; or why what the log promises does not hold.
 fn promise(arguments: &VerifyArguments) -> Result<bool, String> {
-    let publication = Published::read(arguments).map_err(|error| error.to_string())?;
+    let publication = published(arguments).map_err(|error| error.to_string())?;
     match publication.guarantee_holds() {
         Ok(true) => Ok(publication.is_private()),
         Ok(false) => Err("the noise multiplier in the header is too small for the (ε, δ) beside it".into()),
@@ -195,7 +163,7 @@ fn promise(arguments: &VerifyArguments) -> Result<bool, String> {
 /// The number of the entry that pays for the releases, and of all entries, unless there is nothing to pay for; or why there is none.
 fn entered(arguments: &VerifyArguments, committed: u64) -> Result<Option<(usize, usize)>, String> {
     let path = &arguments.directory;
-    let publication = Published::read(arguments).map_err(|error| error.to_string())?;
+    let publication = published(arguments).map_err(|error| error.to_string())?;
     let charge = publication.charge().map_err(|error| error.to_string())?;
     let enrolment = Enrolment::of(path).map_err(|error| error.to_string())?;
     let Some(enrolment) = enrolment.filter(|enrolment| enrolment.has_begun()) else {

@@ -8,7 +8,6 @@
 //! in another one, or on another machine with a copy of the log. Nothing that a follower does, or fails to do, reaches a run. Tables,
 //! sinks and pages are all made from it.
 
-mod events;
 mod subject;
 mod totals;
 
@@ -30,12 +29,10 @@ use timely::dataflow::operators::{Input, Inspect, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle, Scope, StreamVec};
 use timely::worker::Worker;
 
-use crate::estimates::WindowPublication;
 use crate::pipeline::View;
-use crate::publication::Publication;
+use crate::publication::{MomentPublication, Publication, WindowPublication};
 use crate::state::{PublicReader, ReleaseFrame, Stamp, StateError};
 
-pub(crate) use events::{Backlog, EventStream};
 pub use subject::Subject;
 pub use totals::{Totals, add_up};
 
@@ -166,11 +163,11 @@ impl Flow {
                 let shown = Rc::clone(shown);
                 estimates.inspect(move |found| shown.borrow_mut().push(found.clone())).probe_with(probe);
             };
-            match subject {
-                Subject::Windows(publication) => show(part.windows(released, publication)),
-                Subject::Moments(publication, views) => {
-                    for (number, view) in views.iter().enumerate() {
-                        show(part.moments(released.clone(), publication, (number, view)));
+            match &subject.publication {
+                Publication::Windows(windows) => show(part.windows(released, windows)),
+                Publication::Moments(moments) => {
+                    for (number, view) in subject.views.iter().enumerate() {
+                        show(part.moments(released.clone(), moments, (number, view)));
                     }
                 }
             }
@@ -214,7 +211,7 @@ impl Part<'_> {
     fn moments<'scope>(
         &self,
         released: StreamVec<'scope, u64, Released>,
-        publication: &Publication,
+        publication: &MomentPublication,
         (number, view): (usize, &View),
     ) -> StreamVec<'scope, u64, Shown> {
         let weighted = publication.view(&view.workload).with_square_bias(view.squares);
@@ -243,7 +240,8 @@ impl Part<'_> {
                 fault.raise("it holds no estimates of windows");
                 return Vec::new();
             };
-            let shown = |(key, found)| Shown { view: 0, epoch: released.epoch, key, found: Found::Window(found) };
+            let shown =
+                |(key, found)| Shown { view: 0, epoch: released.epoch, key, found: Found::Window(found) };
             (0..).zip(found).map(shown).collect()
         });
         windows.filter(move |shown| is_asked_for(shown.key))

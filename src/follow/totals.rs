@@ -8,10 +8,10 @@ use hushflow_mechanism::estimate::debias::MomentNoise;
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::view::Moments;
 
-use crate::publication::Publication;
+use crate::publication::MomentPublication;
 
 /// Whether sums over keys mean something: by the method `pp` they don't.
-pub fn add_up(publication: &Publication) -> bool {
+pub fn add_up(publication: &MomentPublication) -> bool {
     publication.parameters().release.method != Method::Pp
 }
 
@@ -24,12 +24,12 @@ pub struct Totals {
 
 impl Totals {
     /// Over all keys of a publication, if they are `wanted`: else every key is shown.
-    pub fn of(publication: &Publication, wanted: bool) -> Self {
+    pub fn of(publication: &MomentPublication, wanted: bool) -> Self {
         Totals { keys: publication.keys(), wanted, sum: None }
     }
 
     /// Takes the moments of the next key. Gives them, or else the total after the last key of an epoch: its key is the number
-    /// after theirs, which is called [`all`](Publication::key_name).
+    /// after theirs, which is called [`all`](MomentPublication::key_name).
     pub fn push(&mut self, moments: Moments) -> Option<Moments> {
         if !self.wanted {
             return Some(moments);

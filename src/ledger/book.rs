@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{Budget, Charge, Entry, Ledger, LedgerError, Refusal};
-use crate::pipeline::time;
 use crate::state::{Enrolment, LedgerFile, Pay, Reservation};
+use crate::time;
 
 /// The directory of a state directory's own ledger, seen from there.
 const OWN: &str = "ledger";

@@ -33,8 +33,6 @@ use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::sensitivity::Neighbours;
 use serde::{Deserialize, Serialize};
 
-use crate::publication::{Publication, PublicationError};
-
 /// What a pipeline spends with all releases of one state directory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -81,28 +79,6 @@ fn by_resilience(epsilon: Epsilon, delta: Delta) -> Result<(NoiseMultiplier, f64
 }
 
 impl Charge {
-    /// That of a publication.
-    ///
-    /// # Errors
-    /// [`PublicationError`] if its parameters give no guarantee.
-    pub fn of(publication: &Publication) -> Result<Self, PublicationError> {
-        let parameters = publication.parameters();
-        Ok(Self {
-            pipeline: parameters.name.clone(),
-            method: parameters.release.method.to_string(),
-            unit: parameters.adjacency().unit,
-            within: parameters.entity.as_ref().map(|entity| entity.within.clone()).unwrap_or_default(),
-            neighbours: parameters.privacy.neighbours,
-            private: publication.is_private(),
-            epsilon: parameters.privacy.epsilon,
-            delta: parameters.privacy.delta,
-            noise_multiplier: publication.calibration().noise_multiplier,
-            total_variation: publication.discreteness()?.total_variation(),
-            epochs: publication.horizon(),
-            rho: None,
-        })
-    }
-
     /// That of a robust mean of a whole table, of rows that are replaced in place.
     ///
     /// Methods of Gaussian noise are one Gaussian mechanism of this (ε, δ). The Tukey median is purely ε-private, and the

@@ -24,7 +24,7 @@ use windows::WindowWriter;
 
 use crate::follow::{Epoch, Found, Shown, Subject};
 use crate::pipeline::{Estimate, View};
-use crate::publication::Publication;
+use crate::publication::{MomentPublication, Publication};
 use crate::state::Stamp;
 
 /// How a view is written.
@@ -51,16 +51,16 @@ pub struct Writer {
 /// What lines are made of.
 enum Lines {
     /// With several views lines name theirs.
-    Moments(Publication, Vec<View>),
+    Moments(MomentPublication, Vec<View>),
     Windows(WindowWriter),
 }
 
 impl Writer {
     /// A writer of what is followed in a log.
     pub fn new(subject: &Subject, format: Format) -> Self {
-        let lines = match subject {
-            Subject::Moments(publication, views) => Lines::Moments(publication.clone(), views.clone()),
-            Subject::Windows(publication) => Lines::Windows(WindowWriter::new(publication.clone(), format)),
+        let lines = match subject.publication.clone() {
+            Publication::Moments(moments) => Lines::Moments(moments, subject.views.clone()),
+            Publication::Windows(windows) => Lines::Windows(WindowWriter::new(windows, format)),
         };
         Writer { lines, format, headed: false }
     }
@@ -94,7 +94,7 @@ impl Writer {
 }
 
 fn write_moments(
-    (publication, view, named): (&Publication, &View, bool),
+    (publication, view, named): (&MomentPublication, &View, bool),
     (estimated, stamp): (&Estimated, &Stamp),
     (format, heads): (Format, bool),
     out: &mut impl Write,
@@ -131,7 +131,7 @@ fn write_moments(
 
 /// What one line says.
 struct Line<'a> {
-    publication: &'a Publication,
+    publication: &'a MomentPublication,
     view: &'a View,
     named: bool,
     moments: &'a Moments,

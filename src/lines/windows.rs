@@ -9,8 +9,9 @@ use serde_json::{Map, Value};
 use super::csv::csv_line;
 use super::table::{SHOWN, cut, plain, push, push_cell, short};
 use super::{Format, start_of};
-use crate::estimates::{Estimator, WindowPublication};
 use crate::follow::Shown;
+use crate::pipeline::Estimator;
+use crate::publication::WindowPublication;
 use crate::state::Stamp;
 
 /// Writes what is found in windows.

@@ -5,10 +5,11 @@
 //! without the data and reports all problems at once, each with its place and with how to mend it.
 
 mod document;
+mod estimator;
 mod read;
+mod scales;
 mod sinks;
 mod source;
-pub mod time;
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -30,12 +31,13 @@ use hushflow_operators::EntityLimits;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::estimates::Estimator;
 use crate::ledger::Budget;
 use crate::state::Settings;
+use crate::strategies::{Purpose, Wanted};
 use crate::whole::{SETTINGS, read_text};
 
 pub use document::Problem;
+pub use estimator::Estimator;
 pub use sinks::{ReleaseFile, ReleaseStream, Rotation, Sink};
 pub use source::{
     Address, Broker, Credentials, Followed, Format, Input, Protocol, Socket, Source, SourceClock,
@@ -437,6 +439,22 @@ impl Pipeline {
     /// Whether several sources are read together.
     pub fn has_several_sources(&self) -> bool {
         self.sources.len() > 1
+    }
+
+    /// The strategy that `[release]` asks for.
+    pub fn wanted_strategy(&self) -> Wanted {
+        let name = match (&self.release.strategy, &self.strategy_file) {
+            (StrategyName::File(_), Some(path)) => StrategyName::File(path.display().to_string()),
+            (name, _) => name.clone(),
+        };
+        Wanted { name, memory_limit: self.release.memory_limit.unwrap_or(u64::MAX) }
+    }
+
+    /// What that strategy is for.
+    pub fn strategy_purpose(&self) -> Purpose {
+        let participation = self.public_parameters().participation();
+        let horizon = self.epochs.schedule.horizon();
+        Purpose { participation, ..Purpose::new(self.release.workload.clone(), horizon) }
     }
 
     /// What a reader of the releases has to know.

@@ -27,10 +27,10 @@ use hushflow_mechanism::view::SquareBias;
 use hushflow_mechanism::workload::Workload;
 
 use super::document::{Document, Field, Problem, Section};
-use super::time::parse_duration;
 use super::{Column, Estimate, Intervals, Key, Pipeline, Privacy, Release, View, have_covariances};
 use crate::state::{Keep, Settings};
 use crate::strategies::default_strategy;
+use crate::time::parse_duration;
 use crate::whole::{SETTINGS, read_text};
 
 pub(super) fn pipeline(text: &str, path: &Path) -> Result<Pipeline, Vec<Problem>> {

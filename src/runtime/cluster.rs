@@ -16,8 +16,8 @@ use timely::communication::allocator::{AllocatorBuilder, ProcessBuilder};
 use timely::worker::Worker;
 
 use super::meeting::meet;
+use crate::control::Control;
 use crate::key::Key;
-use crate::source::Control;
 
 /// Where the processes of a run are.
 #[derive(Clone, Debug)]

@@ -11,8 +11,9 @@ use sha2::{Digest, Sha256};
 
 use super::journal::Recorded;
 use super::{Options, RunError};
+use crate::control::Control;
 use crate::pipeline::{Broker, Format, Input, Pipeline, Protocol, Source};
-use crate::source::{Connections, Control, Followed, Intake, Position, SourceError, SourceReader};
+use crate::source::{Connections, Followed, Intake, Position, SourceError, SourceReader};
 use crate::state::{Ingest, IngestPlace, Store};
 
 /// Whoever wants to know which records are safe. The number is of all records that the state directory's journal has

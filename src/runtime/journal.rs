@@ -19,7 +19,7 @@ use super::RunError;
 use super::ingest::Partition;
 use super::standings::Standings;
 use crate::metrics::Metrics;
-use crate::publication::{Calibration, Publication, PublicationError};
+use crate::publication::{Calibration, MomentPublication, PublicationError};
 use crate::source::{Position, Resume};
 use crate::state::{EpochFrame, Ingest, IngestPlace, Recovered, SourcePosition, StateError, Store};
 
@@ -84,7 +84,7 @@ impl Start {
 
     /// The state after all committed epochs: that of the checkpoint, and the sums committed after it.
     pub(super) fn recover(
-        publication: &Publication,
+        publication: &MomentPublication,
         recovered: Recovered,
         source: NoiseSource,
     ) -> Result<(Self, Option<Standings>), RunError> {

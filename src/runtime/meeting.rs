@@ -19,8 +19,9 @@ use tracing::{info, warn};
 
 use super::cluster::{Cluster, ClusterError};
 use super::link::{Call, GREETING, Greeting, Link, NotOurs, SHORT_FRAME, Session, Verdict, answer};
+use crate::control::Control;
 use crate::key::Key;
-use crate::source::{Control, connect, keep_alive};
+use crate::tcp::{connect, keep_alive};
 
 /// How long the handshake of one connection may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);

@@ -26,8 +26,9 @@ use tracing::debug;
 
 use super::copies::retain;
 use super::feed::{Dealer, EPOCHS_AHEAD, PATIENCE};
+use crate::control::Control;
 use crate::pipeline::{Pipeline, Source};
-use crate::source::{Batch, Control, Counters, Event, Mark, Position, Resume, SourceReader};
+use crate::source::{Batch, Counters, Event, Mark, Position, Resume, SourceReader};
 
 /// Events of a source that may wait.
 const WAITING_EVENTS: usize = 4;

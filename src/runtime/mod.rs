@@ -25,11 +25,10 @@ mod paying;
 mod standings;
 #[cfg(test)]
 mod tests;
-pub mod training;
 mod windows;
 
 use std::cell::{Cell, RefCell};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -44,14 +43,13 @@ use timely::dataflow::{InputHandle, ProbeHandle};
 use timely::worker::Worker;
 use tracing::{error, info};
 
-use crate::estimates::WindowPublication;
-use crate::ledger::{Charge, Home, HomeError, LedgerError};
+use crate::control::Control;
+use crate::ledger::{Home, HomeError, LedgerError};
 use crate::metrics::Metrics;
-use crate::pipeline::{Pipeline, PublicParameters};
+use crate::pipeline::Pipeline;
 use crate::publication::{Publication, PublicationError};
-use crate::source::{Control, Counters, SourceError};
-use crate::state::{PublicHeader, PublicReader, Recovered, StateError};
-use crate::strategies::{Progress, of_pipeline};
+use crate::source::{Counters, SourceError};
+use crate::state::{Recovered, StateError};
 use cluster::execute;
 use feed::{Feed, channels};
 use ingest::{Opened, Taking, partition_of, sources as open_sources};
@@ -79,7 +77,7 @@ const NAP: Duration = Duration::from_millis(50);
 pub enum RunError {
     /// The pipeline's parameters can't be.
     #[error(transparent)]
-    Publication(#[from] PublicationError),
+    MomentPublication(#[from] PublicationError),
     /// The state directory can't be used.
     #[error(transparent)]
     State(#[from] StateError),
@@ -174,8 +172,8 @@ pub struct Summary {
     pub counters: Counters,
 }
 
-/// Runs a pipeline until its source ends. What it publishes is in the public log. `begins` is told the first epoch of this run, once
-/// that is known.
+/// Runs a pipeline until its source ends. `publication` is [what it publishes](Publication::of_pipeline) into the state directory;
+/// releases are in the public log. `begins` is told the first epoch of this run, once that is known.
 ///
 /// Only the first process of a cluster reads and commits; the others release their shards.
 ///
@@ -183,23 +181,19 @@ pub struct Summary {
 /// [`RunError`]; what was committed before stays committed.
 pub fn run(
     pipeline: &Pipeline,
+    publication: &Publication,
     options: &Options,
     begins: impl FnOnce(u64),
 ) -> Result<Summary, RunError> {
-    match window_publication(pipeline, &options.state)? {
-        Some(publication) => drive(pipeline, options, WindowEstimates { publication }, begins),
-        None => {
-            let publication = publication(pipeline, &options.state, &mut |_| ())?;
-            drive(pipeline, options, Moments { publication }, begins)
-        }
+    let run = (pipeline, publication, options);
+    match publication.clone() {
+        Publication::Moments(publication) => drive(run, Moments { publication }, begins),
+        Publication::Windows(publication) => drive(run, WindowEstimates { publication }, begins),
     }
 }
 
 /// What a run releases: the dataflow behind the source, and what stands beside it.
 trait Content: Send + Sync + 'static {
-    fn parameters(&self) -> &PublicParameters;
-    fn header(&self) -> Result<PublicHeader, PublicationError>;
-    fn charge(&self) -> Result<Charge, PublicationError>;
     /// The state after all committed epochs.
     fn recover(
         &self,
@@ -221,8 +215,7 @@ struct Running<'a> {
 }
 
 fn drive<C: Content>(
-    pipeline: &Pipeline,
-    options: &Options,
+    (pipeline, publication, options): (&Pipeline, &Publication, &Options),
     content: C,
     begins: impl FnOnce(u64),
 ) -> Result<Summary, RunError> {
@@ -230,10 +223,10 @@ fn drive<C: Content>(
     // Without entropy nothing can be released: better known before anything is written.
     noise.generator(0, 0).map_err(|error| RunError::Start(error.to_string()))?;
     info!(pipeline = pipeline.name, workers = options.workers, private = noise.is_private(), "a run begins");
-    let parameters = serde_json::to_vec(content.parameters()).map_err(PublicationError::from)?;
+    let parameters = serde_json::to_vec(publication.parameters()).map_err(PublicationError::from)?;
     let fault = Fault::new();
     let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
-    let opened = leads.then(|| open(pipeline, options, &content, noise)).transpose()?;
+    let opened = leads.then(|| open((pipeline, publication, options), &content, noise)).transpose()?;
     let (lead, sources) = opened.unzip();
     let (readers, taking) = sources.unzip();
     let taking = taking.flatten();
@@ -294,47 +287,6 @@ fn drive<C: Content>(
     Ok(Summary { epochs, generation, counters })
 }
 
-/// What a pipeline publishes into a state directory: with the noise and the strategy of the log that is there, if it has
-/// the pipeline's parameters, or else found now, which may take seconds: `progress` is told.
-///
-/// # Errors
-/// [`PublicationError`].
-pub fn publication(
-    pipeline: &Pipeline,
-    state: &Path,
-    progress: &mut dyn FnMut(&Progress),
-) -> Result<Publication, PublicationError> {
-    let (parameters, private) = (pipeline.public_parameters(), pipeline.noise.is_private());
-    let earlier = PublicReader::open(pipeline.log_directory(state)).ok();
-    let earlier = earlier.and_then(|reader| Publication::from_header(reader.header()).ok());
-    match earlier {
-        Some(earlier) if *earlier.parameters() == parameters && earlier.is_private() == private => {
-            if earlier.guarantee_holds()? { Ok(earlier) } else { Err(PublicationError::Promise) }
-        }
-        _ => {
-            let chosen = of_pipeline(pipeline, progress)?;
-            Publication::calibrate_chosen(parameters, chosen, private)
-        }
-    }
-}
-
-/// What a pipeline publishes into a state directory where it publishes estimates of windows; none where it publishes moments.
-///
-/// # Errors
-/// [`PublicationError`].
-pub fn window_publication(
-    pipeline: &Pipeline,
-    state: &Path,
-) -> Result<Option<WindowPublication>, PublicationError> {
-    let publication = WindowPublication::new(pipeline.public_parameters(), pipeline.noise.is_private())?;
-    let earlier = PublicReader::open(pipeline.log_directory(state)).ok();
-    let earlier = earlier.and_then(|reader| WindowPublication::from_header(reader.header()).ok().flatten());
-    Ok(match (publication, earlier) {
-        (Some(publication), Some(earlier)) => Some(publication.continuing(earlier)),
-        (publication, _) => publication,
-    })
-}
-
 /// What the first worker of the first process has for itself.
 struct Lead {
     start: Start,
@@ -343,12 +295,11 @@ struct Lead {
 
 /// Opens state and source, and brings encoders and source to where the last run stopped.
 fn open<C: Content>(
-    pipeline: &Pipeline,
-    options: &Options,
+    (pipeline, publication, options): (&Pipeline, &Publication, &Options),
     content: &C,
     noise: NoiseSource,
 ) -> Result<(Lead, Opened), RunError> {
-    let (store, recovered) = open_store(pipeline, options, content)?;
+    let (store, recovered) = open_store(pipeline, publication, options)?;
     let recorded = Recorded::of(&recovered, pipeline.sources.len())?;
     let (start, standings) = content.recover(recovered, noise)?;
     let committed = start.first_epoch - 1;

@@ -1,9 +1,7 @@
 //! The dataflow of a pipeline that releases moments, from the source to the commit.
 
 use hushflow_mechanism::noise::NoiseSource;
-use hushflow_operators::{
-    Accumulate, Bound, Clip, Commit, CommitLog, Epochs, Measurement, Release,
-};
+use hushflow_operators::{Accumulate, Bound, Clip, Commit, CommitLog, Epochs, Measurement, Release};
 use timely::dataflow::operators::vec::Map;
 use timely::dataflow::operators::{Concat, Inspect, Probe};
 use timely::worker::Worker;
@@ -12,29 +10,15 @@ use super::feed::source;
 use super::journal::{Journal, Mark, Start};
 use super::standings::Standings;
 use super::{CHECKPOINT_INTERVAL, Content, RunError, Running};
-use crate::ledger::Charge;
-use crate::pipeline::PublicParameters;
-use crate::publication::{Publication, PublicationError};
-use crate::state::{PublicHeader, Recovered};
+use crate::publication::MomentPublication;
+use crate::state::Recovered;
 
 /// Moments.
 pub(super) struct Moments {
-    pub(super) publication: Publication,
+    pub(super) publication: MomentPublication,
 }
 
 impl Content for Moments {
-    fn parameters(&self) -> &PublicParameters {
-        self.publication.parameters()
-    }
-
-    fn header(&self) -> Result<PublicHeader, PublicationError> {
-        self.publication.header()
-    }
-
-    fn charge(&self) -> Result<Charge, PublicationError> {
-        Charge::of(&self.publication)
-    }
-
     fn recover(
         &self,
         recovered: Recovered,
@@ -67,7 +51,7 @@ impl Content for Moments {
 impl Moments {
     fn build_of(
         &self,
-        publication: &Publication,
+        publication: &MomentPublication,
         measurement: &Measurement,
         worker: &mut Worker,
         run: Running<'_>,

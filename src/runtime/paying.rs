@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
-use super::{Content, Options, RunError};
+use super::{Options, RunError};
 use crate::ledger::{Book, Request, enter};
-use crate::pipeline::{Pipeline, time};
+use crate::pipeline::Pipeline;
+use crate::publication::Publication;
 use crate::state::{Enrolment, Recovered, StateError, Store};
+use crate::time;
 
 /// The directory of the ledger that pays for what a run publishes: the one that the pipeline names, or that of its state
 /// directory if something was published there, or the one of its data where all ledgers are. None where it is the state
@@ -34,10 +36,10 @@ pub fn shared_ledger(pipeline: &Pipeline, options: &Options) -> Result<Option<Pa
 /// Opens the state directory, once there is room in a ledger for what it will hold.
 pub(super) fn open_store(
     pipeline: &Pipeline,
+    publication: &Publication,
     options: &Options,
-    content: &impl Content,
 ) -> Result<(Store, Recovered), RunError> {
-    let (charge, header) = (content.charge()?, content.header()?);
+    let (charge, header) = (publication.charge()?, publication.header()?);
     let shared = shared_ledger(pipeline, options)?;
     let request = Request {
         charge,

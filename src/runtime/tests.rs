@@ -22,17 +22,20 @@ fn pipeline(directory: &Path, rows: &str, rest: &str) -> Pipeline {
     Pipeline::parse(&text, &directory.join("p.toml")).unwrap()
 }
 
+fn run_pipeline(pipeline: &Pipeline, options: &Options) -> Result<(), String> {
+    let publication = Publication::of_pipeline(pipeline, &options.state, &mut |_| ()).unwrap();
+    run(pipeline, &publication, options, |_| ()).map(drop).map_err(|error| error.to_string())
+}
+
 /// The releases in the log after a run, which must end.
 fn run_to_the_end(directory: &Path, pipeline: Pipeline) -> Vec<Vec<i128>> {
     let state = directory.join("state");
     let options = Options::new(2, state.clone());
     let (done, ended) = unbounded();
     std::thread::spawn(move || {
-        let (outputs, shown) = unbounded();
-        let summary = run(&pipeline, &options, outputs);
-        let _ = done.send((summary.map(|_| ()).map_err(|error| error.to_string()), shown));
+        let _ = done.send(run_pipeline(&pipeline, &options));
     });
-    let (outcome, _) = ended.recv_timeout(Duration::from_secs(30)).expect("the run ends");
+    let outcome = ended.recv_timeout(Duration::from_secs(30)).expect("the run ends");
     outcome.unwrap();
     let mut reader = PublicReader::open(&state).unwrap();
     std::iter::from_fn(|| reader.next_frame().unwrap()).map(|release| release.values).collect()
@@ -86,7 +89,7 @@ fn a_process_with_seeded_noise_is_refused_by_one_without() {
             let cluster = Cluster { process, hosts, key, patience: Duration::from_secs(10), on_fault };
             let options =
                 Options { cluster: Some(cluster), ..Options::new(2, directory.path().join("state")) };
-            run(&pipeline, &options, unbounded().0).map(|_| ()).unwrap_err().to_string()
+            run_pipeline(&pipeline, &options).unwrap_err()
         })
     });
     for process in processes.collect::<Vec<_>>() {

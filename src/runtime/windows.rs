@@ -14,11 +14,8 @@ use super::feed::source;
 use super::journal::{Journal, Mark, Start};
 use super::standings::Standings;
 use super::{CHECKPOINT_INTERVAL, Content, RunError, Running};
-use crate::estimates::WindowPublication;
-use crate::ledger::Charge;
-use crate::pipeline::PublicParameters;
-use crate::publication::PublicationError;
-use crate::state::{PublicHeader, Recovered};
+use crate::publication::WindowPublication;
+use crate::state::Recovered;
 
 /// Estimates of windows.
 pub(super) struct WindowEstimates {
@@ -26,18 +23,6 @@ pub(super) struct WindowEstimates {
 }
 
 impl Content for WindowEstimates {
-    fn parameters(&self) -> &PublicParameters {
-        self.publication.parameters()
-    }
-
-    fn header(&self) -> Result<PublicHeader, PublicationError> {
-        self.publication.header()
-    }
-
-    fn charge(&self) -> Result<Charge, PublicationError> {
-        Ok(self.publication.charge())
-    }
-
     fn recover(
         &self,
         mut recovered: Recovered,

@@ -9,8 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::SinkError;
+use super::event_stream::{Backlog, EventStream};
 use super::following::Log;
-use crate::follow::{Backlog, EventStream, Over};
+use crate::follow::Over;
 use crate::http::{Answer, Request, Server, Status};
 
 /// How often it is looked whether readers are still there.

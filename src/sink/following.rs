@@ -19,10 +19,10 @@ use super::kafka::Kafka;
 use super::redis::Redis;
 use super::standard::Standard;
 use super::stream::Stream;
+use crate::control::{Backoff, GLANCE};
 use crate::follow::{FollowError, Over, Subject};
 use crate::lines::Format;
 use crate::pipeline::{Protocol, Sink};
-use crate::source::{Backoff, GLANCE};
 use crate::state::StateError;
 
 /// How often the log is looked at.

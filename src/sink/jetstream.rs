@@ -10,8 +10,8 @@ use crate::broker::id::{Id, parse, shown};
 use crate::broker::nats::{Connection, state};
 use crate::broker::wire::garbled;
 use crate::broker::{Trouble, passing};
+use crate::control::Control;
 use crate::pipeline::ReleaseStream;
-use crate::source::Control;
 
 use super::feed::Mark;
 use super::stream::Server;

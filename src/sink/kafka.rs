@@ -14,8 +14,8 @@ use crate::broker::Trouble;
 use crate::broker::id::{Id, parse, shown};
 use crate::broker::kafka::{PATIENCE, Polled, Reader, config, trouble};
 use crate::broker::wire::garbled;
+use crate::control::Control;
 use crate::pipeline::{Broker, ReleaseStream};
-use crate::source::Control;
 
 use super::feed::Mark;
 use super::stream::Server;

@@ -4,6 +4,7 @@
 //! and standard output.
 
 mod error;
+mod event_stream;
 mod events;
 mod feed;
 mod file;
@@ -16,4 +17,5 @@ mod standard;
 mod stream;
 
 pub use error::SinkError;
+pub(crate) use event_stream::{Backlog, EventStream};
 pub use following::{Following, Log};

@@ -6,8 +6,8 @@ use crate::broker::Trouble;
 use crate::broker::id::{Id, parse, shown};
 use crate::broker::redis::{Connection, Value, fact, write_command};
 use crate::broker::wire::garbled;
+use crate::control::Control;
 use crate::pipeline::ReleaseStream;
-use crate::source::Control;
 
 use super::feed::Mark;
 use super::stream::Server;

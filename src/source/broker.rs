@@ -12,7 +12,6 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use super::control::{Backoff, Control};
 use super::error::SourceError;
 use super::form::Form;
 #[cfg(feature = "kafka")]
@@ -21,6 +20,7 @@ use super::nats::Nats;
 use super::redis::Redis;
 use super::row::{Outcome, Row, Rows};
 use crate::broker::{self, name};
+use crate::control::{Backoff, Control};
 use crate::pipeline::{Broker, Protocol};
 
 /// The least number that the next entry may have, in two parts as in a [`Position`](super::Position).

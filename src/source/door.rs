@@ -12,8 +12,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::control::Control;
 use super::socket::{Connection, Wire};
+use crate::control::Control;
 use crate::key::{Key, Token};
 use crate::pipeline::{Address, Socket};
 

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::broker::BrokerRows;
-use super::control::{Control, GLANCE};
 use super::error::SourceError;
 use super::follow::Followed;
 use super::form::Form;
 use super::parquet::ParquetRows;
 use super::row::Rows;
 use crate::broker;
+use crate::control::{Control, GLANCE};
 use crate::pipeline::{Broker, Format, Input, Source};
 use crate::state::{Ingest, IngestPlace, IngestReader, StateError};
 

@@ -18,12 +18,12 @@ use std::time::Instant;
 
 use zeroize::Zeroizing;
 
-use super::control::{Control, GLANCE};
 use super::error::SourceError;
 use super::files::{Opened, Stream, Uninterrupted, io_error, open_at};
 use super::framing::Framing;
 use super::intake::CHUNK;
 use super::row::RECORD_LIMIT;
+use crate::control::{Control, GLANCE};
 use crate::pipeline::{self, Format};
 use crate::state::FollowedList;
 

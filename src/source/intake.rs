@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 use tracing::info;
 use zeroize::Zeroizing;
 
-use super::control::{Control, GLANCE};
 use super::error::SourceError;
 use super::files::io_error;
 use super::session::Session;
 use super::socket::{Connection, Connections};
+use crate::control::{Control, GLANCE};
 use crate::pipeline::{Pipeline, Source};
 use crate::state::{Full, Ingest};
 

@@ -34,7 +34,6 @@
 //! tell that it was there.
 
 mod broker;
-mod control;
 mod csv;
 mod door;
 mod entry;
@@ -63,14 +62,12 @@ use hushflow_mechanism::epochs::Clock;
 use hushflow_operators::Records;
 use serde::{Deserialize, Serialize};
 
-pub use control::Control;
-pub(crate) use control::{Backoff, GLANCE};
 pub use error::{Defect, SourceError};
 pub(crate) use follow::Followed;
 pub(crate) use intake::Intake;
 pub use parquet::file_being_decoded;
 pub use reader::SourceReader;
-pub(crate) use socket::{Connections, connect, keep_alive};
+pub(crate) use socket::Connections;
 
 /// The most rows of a batch, and so the most records.
 pub const BATCH_RECORDS: usize = 4096;

@@ -9,13 +9,13 @@ use std::io;
 use serde_json::json;
 
 use super::broker::{Entries, Place, START, Trouble, lost};
-use super::control::Control;
 use super::error::Defect;
 use super::form::Form;
 use super::row::{RECORD_LIMIT, Row};
 use crate::broker;
 use crate::broker::nats::{Connection, Sent, state};
 use crate::broker::wire::{garbled, number};
+use crate::control::Control;
 use crate::pipeline::Broker;
 
 /// Messages that are asked for at once.

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use hushflow_mechanism::epochs::{Clock, Schedule};
 
-use super::control::Control;
 use super::csv::{CsvRows, header_row};
 use super::error::{Defect, SourceError};
 use super::files::{Opened, Origin, Stream, io_error};
@@ -18,6 +17,7 @@ use super::ndjson::NdjsonRows;
 use super::roles::Roles;
 use super::row::{Outcome, RECORD_LIMIT, Row, Rows};
 use super::{BATCH_RECORDS, Batch, Counters, Event, Mark, Position};
+use crate::control::Control;
 use crate::pipeline::{Format, Pipeline, RowPolicies, Source};
 use crate::state::Ingest;
 

@@ -5,7 +5,6 @@
 //! read entry by entry into the row's own buffers: a value that is too long is passed over before it takes memory.
 
 use super::broker::{Entries, Place, START, Trouble, lost};
-use super::control::Control;
 use super::error::Defect;
 use super::form::Form;
 use super::row::{Field, RECORD_LIMIT, Row};
@@ -13,6 +12,7 @@ use crate::broker;
 use crate::broker::id::{parse, shown};
 use crate::broker::redis::{Connection, Value, fact};
 use crate::broker::wire::garbled;
+use crate::control::Control;
 use crate::pipeline::Broker;
 
 /// Entries that are asked for at once.

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::error::Defect;
-use crate::pipeline::time::parse_time;
+use crate::time::parse_time;
 
 /// The most bytes of one record, with the line end behind it and, in NDJSON, the blanks before it. No reader holds more of a
 /// record that is longer.

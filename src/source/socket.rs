@@ -5,35 +5,25 @@
 //! without a word is found out by the system's probes. None of this ends the stream: it ends with the run.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs};
-use std::os::fd::AsFd;
+use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt;
 use zeroize::Zeroizing;
 
-use super::control::{Backoff, Control, GLANCE};
 use super::door::Door;
 use super::entry::{Entry, LONGEST, judge};
+use crate::control::{Backoff, Control, GLANCE};
 use crate::key::Token;
 use crate::pipeline::{Address, Socket};
+use crate::tcp::{connect, keep_alive};
 
 /// How long a peer may leave what it is told unread.
 const WRITE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long an attempt to connect may take.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-
 /// How long a peer without a new line keeps the place when another one is ready.
 const QUIET_PEER: Duration = Duration::from_secs(10);
-
-/// A connection that nothing has come over for so long is probed …
-const QUIET: Duration = Duration::from_secs(10);
-/// … so often at these intervals.
-const PROBE_INTERVAL: Duration = Duration::from_secs(3);
-const PROBES: u32 = 3;
 
 /// Peers, one after the other.
 pub(crate) struct Connections {
@@ -256,31 +246,6 @@ impl Read for Connection {
         self.heard.drain(..length);
         Ok(length)
     }
-}
-
-/// Connects within a time, to the first address of several that answers.
-pub(crate) fn connect(address: &str) -> io::Result<TcpStream> {
-    let mut refused = io::Error::new(ErrorKind::NotFound, "the host has no address");
-    for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, CONNECT_PATIENCE) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => refused = error,
-        }
-    }
-    Err(refused)
-}
-
-/// A peer that has gone without a word is found out, by 19 seconds of silence: whether nothing is sent, or what is sent is
-/// not acknowledged.
-pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
-    let socket = stream.as_fd();
-    sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, QUIET)?;
-    sockopt::set_tcp_keepintvl(socket, PROBE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(socket, PROBES)?;
-    let patience = QUIET + PROBES * PROBE_INTERVAL;
-    sockopt::set_tcp_user_timeout(socket, patience.as_millis() as u32)?;
-    Ok(())
 }
 
 impl Peer {

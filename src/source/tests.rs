@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::pipeline::time::parse_time;
 use crate::pipeline::{Pipeline, RowPolicies, RowPolicy};
+use crate::time::parse_time;
 
 const BY_COUNT: &str = "epochs = { records = 2, horizon = 100 }";
 

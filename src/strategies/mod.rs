@@ -21,8 +21,6 @@ use hushflow_mechanism::strategy::{
 use hushflow_mechanism::workload::Workload;
 use thiserror::Error;
 
-use crate::pipeline::Pipeline;
-
 pub use catalogue::{catalogue, default_strategy};
 pub use file::{Request, SavedStrategy, StrategyFileError, remember};
 pub use find::{Found, choose, find, search};
@@ -146,34 +144,29 @@ pub enum StrategiesError {
     },
 }
 
-/// The strategy that a pipeline runs: the one it names, or the best that keeps within its limit of memory.
-///
-/// # Errors
-/// [`StrategiesError`].
-pub fn of_pipeline(
-    pipeline: &Pipeline,
-    progress: &mut dyn FnMut(&Progress),
-) -> Result<Chosen, StrategiesError> {
-    let horizon = pipeline.epochs.schedule.horizon();
-    let participation = pipeline.public_parameters().participation();
-    let purpose = Purpose { participation, ..Purpose::new(pipeline.release.workload.clone(), horizon) };
-    Ok(found_for(pipeline, &purpose, progress)?.chosen)
+/// The strategy that somebody asks for.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Its name, with the path of its file where it is one of a file.
+    pub name: StrategyName,
+    /// The most bytes of encoder state a coordinate may take, where the name leaves the choice.
+    pub memory_limit: u64,
 }
 
-/// What a pipeline's strategy is for one copy of a purpose, which may differ from the pipeline's.
-fn found_for(
-    pipeline: &Pipeline,
-    purpose: &Purpose,
-    progress: &mut dyn FnMut(&Progress),
-) -> Result<Found, StrategiesError> {
-    match (&pipeline.release.strategy, &pipeline.strategy_file) {
-        (StrategyName::Auto, _) => {
-            choose(purpose, pipeline.release.memory_limit.unwrap_or(u64::MAX), progress)
+impl Wanted {
+    /// Finds it for one copy of a purpose.
+    ///
+    /// # Errors
+    /// [`StrategiesError`].
+    pub fn find(
+        &self,
+        purpose: &Purpose,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> Result<Found, StrategiesError> {
+        match &self.name {
+            StrategyName::Auto => choose(purpose, self.memory_limit, progress),
+            name => find(name, purpose, progress),
         }
-        (StrategyName::File(_), Some(path)) => {
-            find(&StrategyName::File(path.display().to_string()), purpose, progress)
-        }
-        (name, _) => find(name, purpose, progress),
     }
 }
 
@@ -210,16 +203,16 @@ impl Candidate {
         Self::of_chosen(found.chosen, purpose, lower_bound)
     }
 
-    /// Makes the strategy of a pipeline for a purpose, which may differ from the pipeline's.
+    /// Makes the strategy that is asked for.
     ///
     /// # Errors
     /// [`StrategiesError`].
-    pub fn of_pipeline(
-        pipeline: &Pipeline,
+    pub fn of_wanted(
+        wanted: &Wanted,
         purpose: &Purpose,
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<Self, StrategiesError> {
-        let found = found_for(pipeline, &purpose.of_a_copy(), progress)?;
+        let found = wanted.find(&purpose.of_a_copy(), progress)?;
         Self::of_chosen(found.chosen, purpose, None)
     }
 

@@ -5,9 +5,9 @@ use hushflow_mechanism::estimate::adam::{Adam, AdamError, AdamSetting, Parameter
 use super::data::Split;
 use super::model::{Network, shuffled};
 use super::plan::{TrainingError, TrainingPlan};
-use crate::runtime::training::Pass;
+use super::run::Pass;
 
-/// Trains like [`train`](crate::runtime::training::train), in the same order, without clipping and noise. What is spent is
+/// Trains like [`train`](super::train), in the same order, without clipping and noise. What is spent is
 /// infinite.
 ///
 /// # Errors

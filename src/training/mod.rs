@@ -1,7 +1,7 @@
 //! What private training needs beside the mechanism: labelled images ([`data`]), a model whose gradients are known in
 //! closed form, record by record ([`model`]), and what a run promises ([`plan`]).
 //!
-//! Gradients are the records of a stream and the optimiser's steps are its epochs; [`crate::runtime::training`] runs the
+//! Gradients are the records of a stream and the optimiser's steps are its epochs; [`train`] runs the
 //! loop, [`exact`] the same without privacy. Small on purpose: enough to train real models on real images and to compare
 //! ways of making Adam private, not a library of tensors.
 
@@ -9,3 +9,6 @@ pub mod data;
 pub mod exact;
 pub mod model;
 pub mod plan;
+mod run;
+
+pub use run::{Pass, Trained, TrainingOptions, train};

@@ -27,10 +27,11 @@ use hushflow_mechanism::view::ViewNoise;
 use hushflow_mechanism::workload::Workload;
 use serde_json::{Value, json};
 
-use crate::follow::{Backlog, EventStream, Over, Subject, add_up};
+use crate::follow::{Over, Subject, add_up};
 use crate::http::{Answer, Request, Server, Status};
 use crate::pipeline::View;
-use crate::publication::Publication;
+use crate::publication::{MomentPublication, Publication};
+use crate::sink::{Backlog, EventStream};
 
 pub use crate::http::HttpError;
 
@@ -49,7 +50,7 @@ pub struct Site {
     /// The state directory, or one with a copy of its public log.
     pub directory: PathBuf,
     /// What that log means.
-    pub publication: Publication,
+    pub publication: MomentPublication,
     /// The view that the page begins with.
     pub view: View,
     /// The workloads that can be chosen beside that of the view.
@@ -100,7 +101,7 @@ impl Page {
 }
 
 /// Whether the total over keys can be asked for, as one more key called `all`.
-fn has_total(publication: &Publication) -> bool {
+fn has_total(publication: &MomentPublication) -> bool {
     let total = publication.key_name(publication.keys());
     let taken = (0..publication.keys()).any(|key| publication.key_name(key) == total);
     !taken && add_up(publication)
@@ -198,7 +199,10 @@ impl Visit {
         let published = self.published.load(Ordering::Relaxed);
         Ok(EventStream {
             directory: directory.clone(),
-            subject: Arc::new(Subject::Moments(publication.clone(), vec![view])),
+            subject: Arc::new(Subject {
+                publication: Publication::Moments(publication.clone()),
+                views: vec![view],
+            }),
             keys: vec![key],
             seen: request.last_event.unwrap_or(0),
             backlog: Backlog::Subsampled { published, most: BACKLOG },

@@ -4,7 +4,7 @@ use hushflow_mechanism::sensitivity::Neighbours;
 use serde_json::{Value, json};
 
 use crate::pipeline::PublicParameters;
-use crate::publication::Publication;
+use crate::publication::MomentPublication;
 
 /// Who is protected as a whole: single records, or entities within their limits.
 pub(super) fn unit(parameters: &PublicParameters) -> Value {
@@ -21,7 +21,7 @@ pub(super) fn unit(parameters: &PublicParameters) -> Value {
 }
 
 /// The guarantee, in sentences.
-pub(super) fn guarantee(publication: &Publication) -> String {
+pub(super) fn guarantee(publication: &MomentPublication) -> String {
     if !publication.is_private() {
         return "Nothing: the noise was drawn from a seed.".into();
     }

@@ -3,7 +3,7 @@
 use std::process::Output;
 
 use hushflow::pipeline::Pipeline;
-use hushflow::publication::Publication;
+use hushflow::publication::MomentPublication;
 use serde_json::Value;
 
 use crate::harness::{cases, close, hushflow, number, workload};
@@ -176,7 +176,7 @@ fn plan_reads_a_pipeline_file_and_flags_win() {
     assert_eq!([&found["horizon"], &found["dimension"]], [32, 2]);
     assert_eq!((number(&found["epsilon"]), number(&found["clip_norm"])), (1.0, 2f64.sqrt()));
     let parameters = Pipeline::load(path.as_ref()).unwrap().public_parameters();
-    let run = Publication::calibrate(parameters, true).unwrap();
+    let run = MomentPublication::calibrate(parameters, true).unwrap();
     assert_eq!(number(&found["noise_multiplier"]), run.mechanism().moments().parameters().noise_multiplier);
     assert_eq!(number(&found["joint_sensitivity"]), run.mechanism().moments().sensitivity());
     let changed = json(&format!("plan {path} --epsilon 2 --strategy identity --horizon 8"));

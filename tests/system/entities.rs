@@ -126,7 +126,7 @@ fn disturbed(lab: &Lab) -> PathBuf {
     let mut arrivals: Vec<(i64, u64, String)> = Vec::new();
     for row in rows.lines() {
         let fields: Vec<&str> = row.split(',').collect();
-        let recorded = hushflow::pipeline::time::parse_time(fields[1]).expect("a time") / 1_000_000;
+        let recorded = hushflow::time::parse_time(fields[1]).expect("a time") / 1_000_000;
         let delay = [0, 0, random.below(20 * 3600)][random.below(3) as usize];
         let mut copies = vec![delay];
         if random.below(10) == 0 {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::harness::{Lab, Random, Stream, expected_sums, finish, run, sums, wait};
-use hushflow::pipeline::time::parse_time;
+use hushflow::time::parse_time;
 use parquet::data_type::{ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::reader::{FileReader, SerializedFileReader};

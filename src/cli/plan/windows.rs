@@ -1,8 +1,8 @@
 //! `hushflow plan` of a pipeline that releases estimates of windows: what all of them spend, and on what.
 
-use hushflow::estimates::WindowPublication;
 use hushflow::pipeline::Pipeline;
 use hushflow::publication::PublicationError;
+use hushflow::publication::WindowPublication;
 use serde::Serialize;
 
 use super::super::output::{number, table};

@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use hushflow::lines::{Format, csv_line};
 use hushflow::mechanism::estimate::density::{Density, DensityError};
 use hushflow::mechanism::noise::NoiseSource;
 use hushflow::operators::Estimated;
-use hushflow::publication::Publication;
-use hushflow::lines::{Format, csv_line};
+use hushflow::publication::MomentPublication;
 use serde_json::{Map, Value};
 
 use super::super::CliError;
 
 /// Draws from the newest density of each key.
 pub(super) struct Sample {
-    publication: Publication,
+    publication: MomentPublication,
     size: u32,
     source: NoiseSource,
     format: Format,
@@ -23,7 +23,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    pub(super) fn new(publication: Publication, size: u32, seed: Option<u64>, format: Format) -> Self {
+    pub(super) fn new(publication: MomentPublication, size: u32, seed: Option<u64>, format: Format) -> Self {
         let source = seed.map_or(NoiseSource::System, NoiseSource::Seeded);
         Self { publication, size, source, format, newest: BTreeMap::new() }
     }

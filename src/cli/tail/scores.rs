@@ -6,11 +6,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use hushflow::lines::{Format, csv_line, quality};
 use hushflow::mechanism::estimate::density::{Density, DensityError};
 use hushflow::operators::Estimated;
 use hushflow::pipeline::PublicParameters;
-use hushflow::publication::Publication;
-use hushflow::lines::{Format, csv_line, quality};
+use hushflow::publication::MomentPublication;
 use hushflow::source::table::{MissingRows, Table};
 use hushflow::whole::{SETTINGS, read_text};
 use nalgebra::{DMatrix, DVector};
@@ -52,7 +52,7 @@ const TITLES: [(&str, usize); 8] = [
 
 /// Scores densities.
 pub(super) struct Scores {
-    publication: Publication,
+    publication: MomentPublication,
     format: Format,
     held_out: Option<HeldOut>,
     truth: Option<Density>,
@@ -63,7 +63,7 @@ impl Scores {
     /// Reads what densities of `shown` keys, all of them for 0, are compared with.
     pub(super) fn new(
         arguments: &ScoresArguments,
-        publication: Publication,
+        publication: MomentPublication,
         shown: usize,
         format: Format,
     ) -> Result<Self, CliError> {

@@ -6,6 +6,7 @@ use std::thread::sleep;
 
 use hushflow::follow::Subject;
 use hushflow::mechanism::workload::Workload;
+use hushflow::publication::Publication;
 use hushflow::state::PublicReader;
 use hushflow::web::{Page, Site};
 
@@ -22,10 +23,14 @@ pub(in super::super) fn site(
     workloads: &[Workload],
     wanted: &[u32],
 ) -> Result<Site, CliError> {
-    let Subject::Moments(publication, views) = subject else {
+    let Publication::Moments(publication) = &subject.publication else {
         return Err(CliError::usage("this log holds estimates of windows, of which there is no page yet"));
     };
-    let view = views.first().cloned().ok_or_else(|| CliError::usage("a page begins with a view: name one"))?;
+    let view = subject
+        .views
+        .first()
+        .cloned()
+        .ok_or_else(|| CliError::usage("a page begins with a view: name one"))?;
     let ledger = {
         let directory = directory.clone();
         Box::new(move || ledger::public_account(&directory))

@@ -6,7 +6,7 @@ use hushflow_mechanism::sensitivity::Neighbours;
 use super::Roles;
 use crate::pipeline::Epochs;
 use crate::pipeline::document::{Field, Section};
-use crate::pipeline::time::{parse_duration, parse_time};
+use crate::time::{parse_duration, parse_time};
 
 pub(super) fn epochs<'a>(
     section: &Section<'a>,

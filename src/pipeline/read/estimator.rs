@@ -6,7 +6,7 @@ use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::StrategyName;
 use hushflow_mechanism::workload::Workload;
 
-use crate::estimates::Estimator;
+use crate::pipeline::Estimator;
 use crate::pipeline::document::Section;
 use crate::pipeline::{Privacy, Release};
 

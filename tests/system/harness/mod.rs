@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use hushflow::mechanism::epochs::{ClockSource, LatePolicy, Schedule};
 use hushflow::mechanism::moments::{Clipper, QuantisedRows};
-use hushflow::pipeline::time::parse_time;
 use hushflow::pipeline::{Input, Pipeline, Source};
 use hushflow::state::{PublicHeader, PublicReader, ReleaseFrame, Store};
+use hushflow::time::parse_time;
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -3,7 +3,7 @@
 //! Both worlds draw the same noise, so what is published differs by exactly what the noise has to hide. The deviations are those
 //! that the public header stands for. Each term is rounded up.
 
-use hushflow::publication::Publication;
+use hushflow::publication::MomentPublication;
 
 use super::factors::Case;
 use super::public::Seen;
@@ -11,7 +11,7 @@ use super::{Leak, Verdict};
 
 /// Σ (Δy/σ)² over all epochs and coordinates, rounded up; infinite where something differs that has no noise.
 fn squared(one: &Seen, other: &Seen) -> f64 {
-    let publication = Publication::from_header(&one.header).expect("the header of a log");
+    let publication = MomentPublication::from_header(&one.header).expect("the header of a log");
     let noise = publication.mechanism().moments().noise();
     let mut sum: f64 = 0.0;
     for (values, others) in one.values.iter().zip(&other.values) {

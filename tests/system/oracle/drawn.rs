@@ -4,7 +4,7 @@
 //! it, because it cancels. So its squares are added up coordinate by coordinate, and so are its products with the next epoch's,
 //! the next key's and the next run's noise, which must be independent.
 
-use hushflow::publication::Publication;
+use hushflow::publication::MomentPublication;
 
 use super::factors::{Case, Factor as F};
 use super::pairs::{Pair, pair};
@@ -40,7 +40,7 @@ fn drawn(relation: &str) -> Vec<Vec<Vec<Vec<f64>>>> {
         let case = Case::of(&levels, seed);
         let folder = folder();
         let seen = World::seen(&case, &silent(&case), 0, folder.path());
-        let publication = Publication::from_header(&seen.header).expect("the header of a log");
+        let publication = MomentPublication::from_header(&seen.header).expect("the header of a log");
         let noise = publication.mechanism().moments().noise();
         let scaled = |(place, value): (usize, &i128)| {
             let sigma = noise[place].scale.map_or(f64::INFINITY, |scale| scale.sigma());

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use hushflow::pipeline::time::parse_time;
+use hushflow::time::parse_time;
 
 use super::factors::{Case, Factor as F};
 use super::pipeline::{BOUNDS, KEYS, LATENESS, LENGTH};

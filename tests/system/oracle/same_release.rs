@@ -8,7 +8,7 @@
 
 use std::path::Path;
 
-use hushflow::publication::Publication;
+use hushflow::publication::MomentPublication;
 
 use super::factors::{Case, Factor as F};
 use super::pairs::{self, Pair};
@@ -104,7 +104,7 @@ fn target(case: &Case, one: &Seen) -> Vec<Vec<i128>> {
 
 /// Which coordinates of a key have noise.
 fn noisy(seen: &Seen) -> Vec<bool> {
-    let publication = Publication::from_header(&seen.header).expect("the header of a log");
+    let publication = MomentPublication::from_header(&seen.header).expect("the header of a log");
     publication.mechanism().moments().noise().iter().map(|noise| noise.scale.is_some()).collect()
 }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 use hushflow::mechanism::noise::{DiscreteGaussian, NoiseScale, NoiseSource};
-use hushflow::publication::Publication;
+use hushflow::publication::MomentPublication;
 use hushflow::state::PublicReader;
 
 const KEYS: usize = 20_000;
@@ -51,7 +51,7 @@ fn run_on(lab: &Path, rows: &mut String, value: impl Fn(usize) -> f64) {
 /// The projection of each key's releases, in units of the noise, and μ.
 fn projections(state: &Path) -> (Vec<f64>, f64) {
     let mut log = PublicReader::open(state).expect("a public log");
-    let publication = Publication::from_header(log.header()).expect("a header");
+    let publication = MomentPublication::from_header(log.header()).expect("a header");
     let noise = publication.mechanism().moments().noise()[1];
     let norm = COLUMN.iter().map(|c| c * c).sum::<f64>().sqrt();
     let mut projections = vec![0.0; KEYS];

@@ -85,12 +85,12 @@ impl Control {
     }
 
     /// Whether to wait no longer for a source that has said nothing since `last`.
-    pub(super) fn is_over(&self, last: Instant) -> bool {
+    pub(crate) fn is_over(&self, last: Instant) -> bool {
         self.is_stopped() || self.until_idle.is_some_and(|patience| last.elapsed() >= patience)
     }
 
     /// Waits so long, but not beyond a stop.
-    pub(super) fn sleep(&self, pause: Duration) {
+    pub(crate) fn sleep(&self, pause: Duration) {
         let end = Instant::now() + pause;
         while !self.is_stopped() {
             let left = end.saturating_duration_since(Instant::now());

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{FollowError, Follower, Over, Subject};
+use crate::follow::{FollowError, Follower, Over, Subject};
 use crate::http::{Events, Turn};
 use crate::lines::{Format, Writer};
 use crate::state::StateError;
@@ -115,7 +115,9 @@ impl EventStream {
                 let written = reading.writer.write(&epoch, &mut reading.text);
                 written.expect("memory takes every line");
                 bytes += reading.text.len();
-                slice.events.push((epoch.number, String::from_utf8_lossy(&reading.text).trim_end().to_owned()));
+                slice
+                    .events
+                    .push((epoch.number, String::from_utf8_lossy(&reading.text).trim_end().to_owned()));
             }
         }
         Ok(slice)

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use hushflow_mechanism::mechanism::{MatrixMechanism, Strategies};
 use hushflow_mechanism::noise::NoiseSource;
@@ -12,10 +13,12 @@ use hushflow_operators::{
 };
 use timely::worker::Worker;
 
-use super::NAP;
-use crate::training::data::Split;
-use crate::training::model::{Network, Workspace, shuffled};
-use crate::training::plan::{TrainingError, TrainingPlan};
+use super::data::Split;
+use super::model::{Network, Workspace, shuffled};
+use super::plan::{TrainingError, TrainingPlan};
+
+/// How long a worker sleeps at most before it looks for a fault.
+const NAP: Duration = Duration::from_millis(50);
 
 /// Coordinates are cut into at least so many shards, whatever the number of workers.
 const SHARDS: u32 = 16;

@@ -8,57 +8,16 @@
 //! The estimators are those of [`mechanism::mean`](crate::mechanism::mean) and [`mechanism::covariance`](crate::mechanism::covariance), and
 //! what they find is what `hushflow mean` and `hushflow covariance` find in the same rows.
 
-pub mod report;
-mod scales;
-
-use std::fmt;
-
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, Rho};
 use hushflow_mechanism::covariance;
-use hushflow_mechanism::mean::{self, Question, Scale};
+use hushflow_mechanism::mean::Question;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_operators::{CovarianceSetup, MeanSetup, ShardRelease, Windows};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::{PublicationError, guarantee, report};
 use crate::ledger::Charge;
-use crate::pipeline::PublicParameters;
-use crate::publication::{Header, PublicationError};
-use crate::state::PublicHeader;
-
-/// What is asked of every window. All of it is public.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Estimator {
-    /// A robust mean.
-    Mean {
-        /// How.
-        method: mean::Method,
-        /// α: the share of records that may be anything.
-        corruption: f64,
-        /// Standard deviations of the columns' clean values: a list, nothing where they are estimated, or `"whiten"`.
-        #[serde(default = "scales::estimated", with = "scales")]
-        scale: Scale,
-        /// R: all means are within R scales of 0.
-        range: Option<f64>,
-    },
-    /// A covariance.
-    Covariance {
-        /// How.
-        method: covariance::Method,
-        /// The share of the budget for a mean to centre by.
-        centre: Option<f64>,
-    },
-}
-
-impl fmt::Display for Estimator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mean { method, .. } => method.fmt(f),
-            Self::Covariance { method, .. } => method.fmt(f),
-        }
-    }
-}
+use crate::pipeline::{Estimator, PublicParameters};
 
 /// Public parameters of estimates of windows, and what follows from them.
 #[derive(Clone, Debug)]
@@ -82,30 +41,14 @@ impl WindowPublication {
         Ok(Some(Self { parameters, estimator, private, charge, noise_multiplier }))
     }
 
-    /// What the header of a public log says; none where it is one of moments.
-    ///
-    /// # Errors
-    /// [`PublicationError::Header`], or what the parameters in it can't be.
-    pub fn from_header(header: &PublicHeader) -> Result<Option<Self>, PublicationError> {
-        let Header { parameters, noise_multiplier, .. } = serde_json::from_slice(&header.parameters)?;
-        let publication = Self::new(parameters, header.private)?;
-        Ok(publication.map(|publication| Self { noise_multiplier, ..publication }))
+    /// That of a log whose header says that so much is spent.
+    pub(super) fn with_noise_multiplier(self, noise_multiplier: f64) -> Self {
+        Self { noise_multiplier, ..self }
     }
 
-    /// The header of this publication's log.
-    ///
-    /// # Errors
-    /// [`PublicationError::Header`].
-    pub fn header(&self) -> Result<PublicHeader, PublicationError> {
-        let (parameters, noise_multiplier) = (self.parameters.clone(), self.noise_multiplier);
-        let header = Header { parameters, noise_multiplier, strategy: None };
-        Ok(PublicHeader { parameters: serde_json::to_vec(&header)?, private: self.private })
-    }
-
-    /// Goes on with the header of an earlier run, whose noise multiplier another version may have computed.
-    pub fn continuing(self, earlier: Self) -> Self {
-        let same = earlier.parameters == self.parameters && earlier.private == self.private;
-        if same && earlier.guarantee_holds() { earlier } else { self }
+    /// σ of one Gaussian mechanism that stands for all releases, as the header of the log has it.
+    pub(super) fn noise_multiplier(&self) -> f64 {
+        self.noise_multiplier
     }
 
     /// Whether what the header says is spent is what the parameters spend.
@@ -200,10 +143,6 @@ pub enum Asked {
     Mean(MeanSetup),
     /// For a covariance.
     Covariance(CovarianceSetup),
-}
-
-fn guarantee(parameters: &PublicParameters) -> Result<(Epsilon, Delta), AccountingError> {
-    Ok((Epsilon::new(parameters.privacy.epsilon)?, Delta::new(parameters.privacy.delta)?))
 }
 
 fn rho(

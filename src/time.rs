@@ -8,7 +8,7 @@ use jiff::{Span, SpanRelativeTo, Timestamp};
 /// the past; without an offset from UTC, UTC is meant.
 ///
 /// ```
-/// # use hushflow::pipeline::time::parse_time;
+/// # use hushflow::time::parse_time;
 /// assert_eq!(parse_time("1970-01-02"), Some(86_400_000_000));
 /// assert_eq!(parse_time("1970-01-01T02:00:00+01:00"), parse_time("1970-01-01 01:00"));
 /// assert_eq!(parse_time("noon"), None);
@@ -25,7 +25,7 @@ pub fn parse_time(text: &str) -> Option<i64> {
 /// have no fixed length and are refused.
 ///
 /// ```
-/// # use hushflow::pipeline::time::parse_duration;
+/// # use hushflow::time::parse_duration;
 /// assert_eq!(parse_duration("1d 2h"), Some(26 * 3_600_000_000));
 /// assert_eq!(parse_duration("1 month"), None);
 /// ```

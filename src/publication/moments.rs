@@ -1,122 +1,27 @@
-//! What a release log means: everything that follows from its public parameters.
-//!
-//! The runtime makes a [`Publication`] from a pipeline before it draws any noise; `tail` and `verify` make the same one
-//! from the header of the public log. So what is read is decoded by what was run.
+//! A publication of moments: the mechanism, its noise, and the views of what it releases.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use hushflow_mechanism::accounting::discrete::Discreteness;
-use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, gaussian};
-use hushflow_mechanism::covariance::CovarianceError;
+use hushflow_mechanism::accounting::{MARGIN, gaussian};
 use hushflow_mechanism::epochs::{CountSchedule, Schedule};
 use hushflow_mechanism::estimate::density::{Density, DensityError};
-use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError, MomentParameters};
-use hushflow_mechanism::moments::{ClipError, Clipper, Layout};
+use hushflow_mechanism::mechanism::{MatrixMechanism, MomentParameters};
+use hushflow_mechanism::moments::{Clipper, Layout};
 use hushflow_mechanism::noise::NoiseSource;
-use hushflow_mechanism::strategy::{Chosen, MatrixError, Strategy, StrategyError, build_chosen};
+use hushflow_mechanism::strategy::{Chosen, Strategy, StrategyError, build_chosen};
 use hushflow_mechanism::view::{View, ViewNoise};
 use hushflow_mechanism::workload::Workload;
-use hushflow_operators::{FixedMeasurement, Measurement, MeasurementError};
+use hushflow_operators::{FixedMeasurement, Measurement};
 use serde::{Deserialize, Serialize};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use thiserror::Error;
 
-use crate::estimates::Estimator;
+use super::{Publication, PublicationError, check_width, guarantee};
+use crate::ledger::Charge;
 use crate::pipeline::PublicParameters;
-use crate::state::{MAX_PAYLOAD, PublicHeader};
-use crate::strategies::StrategiesError;
-
-/// Numbers that one release may have, over all keys: at sixteen bytes for each exact sum and as many for each released value they
-/// fill a frame of the log, so none is ever too large to be committed.
-pub const RELEASE_LIMIT: u64 = MAX_PAYLOAD / 32;
+use crate::state::PublicHeader;
 
 /// Shards of a pipeline: the unit of work and of state. Fixed for ever, so that the number of workers may change.
 const SHARDS: u32 = 64;
-
-/// Why there can be no publication with these parameters.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum PublicationError {
-    /// No noise gives the guarantee.
-    #[error("privacy: {0}")]
-    Accounting(#[from] AccountingError),
-    /// The mechanism can't be.
-    #[error("privacy: {0}")]
-    Mechanism(#[from] MechanismError),
-    /// The strategy can't be made.
-    #[error("release: {0}")]
-    Strategy(#[from] StrategyError),
-    /// The strategy can't be found.
-    #[error("release: {0}")]
-    Search(#[from] StrategiesError),
-    /// The strategy can't be judged.
-    #[error("release: {0}")]
-    Matrix(#[from] MatrixError),
-    /// The bounds can't be used.
-    #[error("columns: {0}")]
-    Clip(#[from] ClipError),
-    /// More is released at once than a frame of the log holds.
-    #[error(
-        "columns: a release would be {each} moments for each of {keys} keys, and has at most {RELEASE_LIMIT} in all: list fewer keys, \
-         or fewer columns, or release fewer second moments ([privacy] second_moments = \"diagonal\" or \"none\")"
-    )]
-    TooWide {
-        /// Number of keys.
-        keys: u64,
-        /// Moments of one key.
-        each: u64,
-    },
-    /// Epochs that a strategy has no room for.
-    #[error(
-        "epochs: an epoch of {rows} rows may have more records of one key than the strategy has room for, {most}: make epochs shorter, \
-         or choose a shorter horizon or another strategy"
-    )]
-    TooLong {
-        /// Rows of an epoch.
-        rows: u64,
-        /// Records that there is room for.
-        most: u64,
-    },
-    /// The log's noise is too small for what it promises.
-    #[error(
-        "the noise multiplier in the public log's header is too small for the (ε, δ) beside it: the log was tampered with"
-    )]
-    Promise,
-    /// The estimator can't be asked so.
-    #[error("release: {0}")]
-    Covariance(#[from] CovarianceError),
-    /// No moments are released.
-    #[error(
-        "this is about estimates of windows ({0}), which have no moments, strategy or view: `hushflow tail` and programs read them as they are"
-    )]
-    Estimates(Box<Estimator>),
-    /// Noise of another kind than the header will say.
-    #[error(
-        "the publication says private = {private}, which its noise is not: use the operating system's noise \
-         for what is private, and a seed for simulations alone"
-    )]
-    Noise {
-        /// What the header says.
-        private: bool,
-    },
-    /// The parts of a measurement don't fit.
-    #[error(transparent)]
-    Measurement(#[from] MeasurementError),
-    /// The header of a log is none of ours.
-    #[error(
-        "the public log's header can't be read ({0}): it was written by another version, or is no release log"
-    )]
-    Header(#[from] serde_json::Error),
-}
-
-/// The header of the public log.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Header {
-    pub(crate) parameters: PublicParameters,
-    pub(crate) noise_multiplier: f64,
-    /// Logs of the first version leave it out: theirs has the name in the parameters. Estimates of windows have none.
-    #[serde(default)]
-    pub(crate) strategy: Option<Chosen>,
-}
 
 /// What was found once for a log, and never again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -129,7 +34,7 @@ pub struct Calibration {
 
 /// Public parameters and what follows from them.
 #[derive(Clone)]
-pub struct Publication {
+pub struct MomentPublication {
     parameters: PublicParameters,
     private: bool,
     calibration: Calibration,
@@ -139,7 +44,7 @@ pub struct Publication {
     levels: Arc<Mutex<Vec<Weak<ViewNoise>>>>,
 }
 
-impl Publication {
+impl MomentPublication {
     /// Calibrates the noise to the guarantee, for a strategy whose name says it all. `private` is false where a seeded
     /// generator will draw the noise.
     ///
@@ -150,7 +55,7 @@ impl Publication {
         Self::calibrate_chosen(parameters, chosen, private)
     }
 
-    /// Calibrates the noise to the guarantee, for what [`of_pipeline`](crate::strategies::of_pipeline) made of the strategy that the
+    /// Calibrates the noise to the guarantee, for what [`find`](crate::strategies::find) made of the strategy that the
     /// parameters name.
     ///
     /// # Errors
@@ -160,7 +65,7 @@ impl Publication {
         chosen: Chosen,
         private: bool,
     ) -> Result<Self, PublicationError> {
-        refuse_estimates(&parameters)?;
+        refuse_windows(&parameters)?;
         let (epsilon, delta) = guarantee(&parameters)?;
         let near = gaussian::noise_multiplier(epsilon, delta).value();
         let mechanism = mechanism(&parameters, &chosen, near)?;
@@ -173,15 +78,19 @@ impl Publication {
     /// What the header of a public log says.
     ///
     /// # Errors
-    /// [`PublicationError::Header`], or what the parameters in it can't be.
+    /// [`PublicationError::Header`], [`PublicationError::Windows`], or what the parameters in it can't be.
     pub fn from_header(header: &PublicHeader) -> Result<Self, PublicationError> {
-        let Header { parameters, noise_multiplier, strategy: chosen } =
-            serde_json::from_slice(&header.parameters)?;
-        refuse_estimates(&parameters)?;
-        let chosen = chosen.unwrap_or_else(|| parameters.release.strategy.clone().into());
-        let calibration = Calibration { noise_multiplier, strategy: chosen };
-        let mechanism = mechanism(&parameters, &calibration.strategy, noise_multiplier)?;
-        Self::new(parameters, mechanism, calibration, header.private)
+        Publication::from_header(header)?.into_moments()
+    }
+
+    /// That of a log with this noise and strategy.
+    pub(super) fn calibrated(
+        parameters: PublicParameters,
+        calibration: Calibration,
+        private: bool,
+    ) -> Result<Self, PublicationError> {
+        let mechanism = mechanism(&parameters, &calibration.strategy, calibration.noise_multiplier)?;
+        Self::new(parameters, mechanism, calibration, private)
     }
 
     /// The publication that goes on with the noise and the strategy of an earlier run, which were found once for the
@@ -193,8 +102,7 @@ impl Publication {
         if calibration == self.calibration {
             return Ok(self);
         }
-        let mechanism = mechanism(&self.parameters, &calibration.strategy, calibration.noise_multiplier)?;
-        Self::new(self.parameters, mechanism, calibration, self.private)
+        Self::calibrated(self.parameters, calibration, self.private)
     }
 
     /// What was found once for the log.
@@ -217,15 +125,29 @@ impl Publication {
         let clipper = Clipper::new(&bounds, parameters.privacy.clip_norm)?;
         let clipper = Arc::new(mechanism.moments().clipper(clipper)?);
         let (mechanism, levels) = (Arc::new(mechanism), Arc::default());
-        Ok(Publication { parameters, private, calibration, clipper, mechanism, levels })
+        Ok(MomentPublication { parameters, private, calibration, clipper, mechanism, levels })
     }
 
-    /// The header of this publication's log.
-    pub fn header(&self) -> Result<PublicHeader, PublicationError> {
-        let Calibration { noise_multiplier, strategy } = self.calibration.clone();
-        let header =
-            Header { parameters: self.parameters.clone(), noise_multiplier, strategy: Some(strategy) };
-        Ok(PublicHeader { parameters: serde_json::to_vec(&header)?, private: self.private })
+    /// What it spends with all its releases.
+    ///
+    /// # Errors
+    /// [`PublicationError`] if its parameters give no guarantee.
+    pub fn charge(&self) -> Result<Charge, PublicationError> {
+        let parameters = &self.parameters;
+        Ok(Charge {
+            pipeline: parameters.name.clone(),
+            method: parameters.release.method.to_string(),
+            unit: parameters.adjacency().unit,
+            within: parameters.entity.as_ref().map(|entity| entity.within.clone()).unwrap_or_default(),
+            neighbours: parameters.privacy.neighbours,
+            private: self.private,
+            epsilon: parameters.privacy.epsilon,
+            delta: parameters.privacy.delta,
+            noise_multiplier: self.calibration.noise_multiplier,
+            total_variation: self.discreteness()?.total_variation(),
+            epochs: self.horizon(),
+            rho: None,
+        })
     }
 
     /// Whether the noise multiplier in use gives the stated guarantee. It may fall short of what would be calibrated now
@@ -335,10 +257,10 @@ impl Publication {
     }
 }
 
-fn refuse_estimates(parameters: &PublicParameters) -> Result<(), PublicationError> {
+fn refuse_windows(parameters: &PublicParameters) -> Result<(), PublicationError> {
     match parameters.estimator.clone() {
         None => Ok(()),
-        Some(estimator) => Err(PublicationError::Estimates(Box::new(estimator))),
+        Some(estimator) => Err(PublicationError::Windows(Box::new(estimator))),
     }
 }
 
@@ -370,22 +292,6 @@ fn mechanism(
     let mechanism =
         MatrixMechanism::with_participation(moments, strategy.into(), entity.participation(), horizon)?;
     Ok(mechanism.for_records_at_once(parameters.records_at_once())?)
-}
-
-/// Whether a release of so many keys fits a frame of the log.
-///
-/// # Errors
-/// [`PublicationError::TooWide`].
-pub fn check_width(keys: u64, layout: Layout) -> Result<(), PublicationError> {
-    let each = layout.coordinates() as u64;
-    match keys.saturating_mul(each) > RELEASE_LIMIT {
-        true => Err(PublicationError::TooWide { keys, each }),
-        false => Ok(()),
-    }
-}
-
-fn guarantee(parameters: &PublicParameters) -> Result<(Epsilon, Delta), AccountingError> {
-    Ok((Epsilon::new(parameters.privacy.epsilon)?, Delta::new(parameters.privacy.delta)?))
 }
 
 /// Pairs of key and epoch.

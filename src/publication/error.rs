@@ -1,0 +1,92 @@
+//! Why there can be no publication with some parameters.
+
+use hushflow_mechanism::accounting::AccountingError;
+use hushflow_mechanism::covariance::CovarianceError;
+use hushflow_mechanism::mechanism::MechanismError;
+use hushflow_mechanism::moments::ClipError;
+use hushflow_mechanism::strategy::{MatrixError, StrategyError};
+use hushflow_operators::MeasurementError;
+use thiserror::Error;
+
+use super::RELEASE_LIMIT;
+use crate::pipeline::Estimator;
+use crate::strategies::StrategiesError;
+
+/// Why there can be no publication with these parameters.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PublicationError {
+    /// No noise gives the guarantee.
+    #[error("privacy: {0}")]
+    Accounting(#[from] AccountingError),
+    /// The mechanism can't be.
+    #[error("privacy: {0}")]
+    Mechanism(#[from] MechanismError),
+    /// The strategy can't be made.
+    #[error("release: {0}")]
+    Strategy(#[from] StrategyError),
+    /// The strategy can't be found.
+    #[error("release: {0}")]
+    Search(#[from] StrategiesError),
+    /// The strategy can't be judged.
+    #[error("release: {0}")]
+    Matrix(#[from] MatrixError),
+    /// The bounds can't be used.
+    #[error("columns: {0}")]
+    Clip(#[from] ClipError),
+    /// More is released at once than a frame of the log holds.
+    #[error(
+        "columns: a release would be {each} moments for each of {keys} keys, and has at most {RELEASE_LIMIT} in all: list fewer keys, \
+         or fewer columns, or release fewer second moments ([privacy] second_moments = \"diagonal\" or \"none\")"
+    )]
+    TooWide {
+        /// Number of keys.
+        keys: u64,
+        /// Moments of one key.
+        each: u64,
+    },
+    /// Epochs that a strategy has no room for.
+    #[error(
+        "epochs: an epoch of {rows} rows may have more records of one key than the strategy has room for, {most}: make epochs shorter, \
+         or choose a shorter horizon or another strategy"
+    )]
+    TooLong {
+        /// Rows of an epoch.
+        rows: u64,
+        /// Records that there is room for.
+        most: u64,
+    },
+    /// Moments without a strategy.
+    #[error("the public log's header names no strategy: it is no log of moments that hushflow wrote")]
+    NoStrategy,
+    /// The log's noise is too small for what it promises.
+    #[error(
+        "the noise multiplier in the public log's header is too small for the (ε, δ) beside it: the log was tampered with"
+    )]
+    Promise,
+    /// The estimator can't be asked so.
+    #[error("release: {0}")]
+    Covariance(#[from] CovarianceError),
+    /// No moments are released.
+    #[error(
+        "this is about estimates of windows ({0}), which have no moments, strategy or view: `hushflow tail` and programs read them as they are"
+    )]
+    Windows(Box<Estimator>),
+    /// Noise of another kind than the header will say.
+    #[error(
+        "the publication says private = {private}, which its noise is not: use the operating system's noise \
+         for what is private, and a seed for simulations alone"
+    )]
+    Noise {
+        /// What the header says.
+        private: bool,
+    },
+    /// The parts of a measurement don't fit.
+    #[error(transparent)]
+    Measurement(#[from] MeasurementError),
+    /// The header of a log is none of ours.
+    #[error(
+        "the public log's header can't be read ({0}): it was written by another version, or is no release log"
+    )]
+    Header(#[from] serde_json::Error),
+}
