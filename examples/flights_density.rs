@@ -17,7 +17,7 @@ use hushflow::mechanism::estimate::density::Density;
 use hushflow::mechanism::view::Moments;
 use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::Pipeline;
-use hushflow::publication::MomentPublication;
+use hushflow::publication::{MomentPublication, Publication};
 use hushflow::runtime::{Options, run};
 use hushflow::state::PublicReader;
 
@@ -27,9 +27,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let pipeline = Pipeline::load(&Path::new(EXAMPLES).join("flights.toml"))?;
     let directory = tempfile::tempdir()?;
     let state = directory.path().join("state");
-    // What is published goes to the log in any case. Nobody listens while it runs: we read the log afterwards.
-    let (outputs, _) = crossbeam::channel::bounded(1);
-    let summary = run(&pipeline, &Options::new(1, &state), outputs)?;
+    let publication = Publication::of_pipeline(&pipeline, &state, &mut |_| ())?;
+    let summary = run(&pipeline, &publication, &Options::new(1, &state), |_| ())?;
 
     // From here on, all is done with the public log alone. It says by itself how it is to be read.
     let mut log = PublicReader::open(&state)?;

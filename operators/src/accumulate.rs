@@ -1,10 +1,10 @@
 //! `accumulate`: each worker's exact sums of its own records, epoch by epoch.
 
 use crate::batch_squares::square_batches;
-use crate::measurement::MeasurementId;
+use crate::measurement::{Cut, MeasurementId};
 use crate::{Fault, Measurement, PartialSums, QuantisedRecords};
 use hushflow_mechanism::mechanism::Method;
-use hushflow_mechanism::moments::{Accumulators, Layout};
+use hushflow_mechanism::moments::Accumulators;
 use hushflow_mechanism::release::Shards;
 use std::collections::BTreeMap;
 use timely::dataflow::StreamVec;
@@ -39,14 +39,6 @@ impl<'scope> Accumulate<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
     fn accumulate(self, measurement: &Measurement, fault: Fault) -> StreamVec<'scope, u64, PartialSums> {
         summed(measurement, fault, |cut, fault| sums(self, cut, fault))
     }
-}
-
-/// What is added up, record by record, and how it is cut.
-#[derive(Clone, Copy)]
-pub(crate) struct Cut {
-    pub(crate) measurement: MeasurementId,
-    pub(crate) layout: Layout,
-    pub(crate) shards: Shards,
 }
 
 /// The sums that the method of the measurement asks for, by way of `sums`.

@@ -3,7 +3,7 @@
 use crate::{Fault, Measurement, Released, Values};
 use hushflow_mechanism::estimate::adam::{AdamError, AdamSetting, PrivateAdam, UpdatePart};
 use hushflow_mechanism::mechanism::MatrixMechanism;
-use hushflow_mechanism::strategy::Row;
+use hushflow_mechanism::moments::Row;
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
 use std::collections::BTreeMap;

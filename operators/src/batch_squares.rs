@@ -1,6 +1,6 @@
 //! `square_batches`: the squares of whole batches, of which Adam as usually written takes its second moment.
 
-use crate::accumulate::Cut;
+use crate::measurement::Cut;
 use crate::{Fault, PartialSums};
 use hushflow_mechanism::moments::Layout;
 use hushflow_mechanism::release::Shards;

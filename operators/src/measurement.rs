@@ -8,8 +8,8 @@
 //! anything else raises the fault. An id is a hash of what the measurement consists of: it is the same on all workers of all
 //! processes.
 
-use crate::bound::BoundSetup;
-use crate::{Entity, EntityLimits, Standing, Windows};
+use crate::Windows;
+use crate::entity::{Entity, EntityLimits, Standing};
 use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError};
 use hushflow_mechanism::moments::{ClipError, Clipper, Layout};
 use hushflow_mechanism::noise::NoiseSource;
@@ -392,6 +392,28 @@ impl MeasurementBuilder {
         let clipper = Arc::new(clipper);
         Ok(Measurement(Arc::new(Parts { id, mechanism, clipper, columns, shards, choices })))
     }
+}
+
+/// What bounding needs to know. The same on every worker, but for the standings.
+#[derive(Clone)]
+pub(crate) struct BoundSetup {
+    /// k, b and m.
+    pub(crate) limits: EntityLimits,
+    /// The public bounds of each column, lower and upper: means are made between them.
+    pub(crate) columns: Arc<[(f64, f64)]>,
+    /// How entities stand after the epochs released before a restart, at least those that the worker owns
+    /// ([`Entity::owner`]): empty at the first start.
+    pub(crate) standings: Arc<Vec<(Entity, Standing)>>,
+    /// The first epoch to release: 1 at the first start.
+    pub(crate) first_epoch: u64,
+}
+
+/// What is added up, record by record, and how it is cut.
+#[derive(Clone, Copy)]
+pub(crate) struct Cut {
+    pub(crate) measurement: MeasurementId,
+    pub(crate) layout: Layout,
+    pub(crate) shards: Shards,
 }
 
 /// What [`Commit`](crate::Commit) needs to know of what it commits: made of the value that the releases were made with.

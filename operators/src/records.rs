@@ -2,9 +2,9 @@
 
 use crate::Entity;
 use crate::measurement::MeasurementId;
+use hushflow_mechanism::moments::Row;
 use hushflow_mechanism::moments::{QuantisedRows, RunSums};
 use hushflow_mechanism::release::ReleasedValues;
-use hushflow_mechanism::strategy::Row;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;

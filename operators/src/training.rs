@@ -11,8 +11,9 @@
 //! share of a step's records, and applies the same updates in the same order: so all hold equal parameters, and as sums are
 //! of integers, the same as one worker would.
 
-use crate::accumulate::{Cut, summed};
+use crate::accumulate::summed;
 use crate::adam::Optimiser;
+use crate::measurement::Cut;
 use crate::{AdamSetup, Commit, CommitLog, Fault, Measurement, Optimise, PartialSums, Release, SharedUpdate};
 use hushflow_mechanism::estimate::adam::{Parameters, UpdatePart};
 use hushflow_mechanism::moments::{ClippedSums, ClippedSumsError};

@@ -14,10 +14,12 @@ mod log;
 pub(crate) mod mean;
 pub(crate) mod optimize;
 mod output;
+mod page;
 pub(crate) mod plan;
 mod progress;
 pub(crate) mod reproduce;
 pub(crate) mod run;
+pub(crate) mod serve;
 pub(crate) mod tail;
 pub(crate) mod verify;
 
@@ -50,6 +52,8 @@ enum Command {
     Run(run::RunArguments),
     /// Read what was published, under any view, as often as you like
     Tail(tail::TailArguments),
+    /// Show a public log as a page, and keep its sinks, apart from the run
+    Serve(serve::ServeArguments),
     /// Find the noise for a guarantee, or the guarantee for a noise
     Calibrate(calibrate::CalibrateArguments),
     /// Estimate the covariance of a file's rows
@@ -74,6 +78,7 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
     let done = match &arguments.command {
         Command::Run(arguments) => run::execute(arguments),
         Command::Tail(arguments) => tail::execute(arguments),
+        Command::Serve(arguments) => serve::execute(arguments),
         Command::Calibrate(arguments) => calibrate::execute(arguments),
         Command::Covariance(arguments) => covariance::execute(arguments),
         Command::Plan(arguments) => plan::execute(arguments),

@@ -3,10 +3,9 @@
 mod live;
 mod sample;
 mod scores;
-mod web;
 
 use std::io::{BufWriter, Write, stderr, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -20,11 +19,12 @@ use hushflow::pipeline::{Estimate, Intervals, PublicParameters, View};
 use hushflow::publication::Publication;
 use hushflow::state::{PublicReader, Stamp, StateError};
 
+use super::page::{self, Served};
 use super::{CliError, FormatArgument, number_in};
 use live::Live;
 
 /// How often a followed log is looked at.
-const INTERVAL: Duration = Duration::from_millis(100);
+pub(super) const INTERVAL: Duration = Duration::from_millis(100);
 
 /// What a reader wants to see.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -120,8 +120,12 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
         let _ = writeln!(stderr(), "warning: not private: the noise of these releases was drawn from a seed");
     }
     if let Some(address) = &arguments.web {
-        let site = web::site(arguments.directory.clone(), &subject, &arguments.workload, &wanted)?;
-        return web::serve(address, site, reader);
+        let site = page::site(arguments.directory.clone(), &subject, &arguments.workload, &wanted)?;
+        let mut served = Served::begin(address, site, reader)?;
+        loop {
+            std::thread::sleep(INTERVAL);
+            served.read_on()?;
+        }
     }
     let mut out = BufWriter::new(stdout());
     let format = arguments.format.format();
@@ -290,10 +294,18 @@ fn level(level: f64) -> Result<f64, &'static str> {
 
 /// Opens the log. A follower waits for a run to begin it.
 fn open(arguments: &TailArguments) -> Result<PublicReader, StateError> {
+    if arguments.follow || arguments.web.is_some() {
+        return await_log(&arguments.directory);
+    }
+    PublicReader::open(&arguments.directory)
+}
+
+/// Waits for a run to begin the log.
+pub(super) fn await_log(directory: &Path) -> Result<PublicReader, StateError> {
     let mut told = false;
     loop {
-        match PublicReader::open(&arguments.directory) {
-            Err(StateError::Missing { path }) if arguments.follow || arguments.web.is_some() => {
+        match PublicReader::open(directory) {
+            Err(StateError::Missing { path }) => {
                 if !std::mem::replace(&mut told, true) {
                     let _ = writeln!(stderr(), "waiting for a run to begin {}", path.display());
                 }

@@ -16,9 +16,9 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use hushflow_mechanism::baseline::ime::DEFAULT_FIRST_MOMENT_SHARE;
 use hushflow_mechanism::estimate::projection::Projection;
 use hushflow_mechanism::mechanism::Method;
+use hushflow_mechanism::mechanism::method::ime::DEFAULT_FIRST_MOMENT_SHARE;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::noise::{NoiseSource, Offsets};
 use hushflow_mechanism::sensitivity::Neighbours;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bincode::{DefaultOptions, Options};
+use hushflow_mechanism::moments::Row;
 use hushflow_mechanism::moments::RunSums;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseShard;
-use hushflow_mechanism::strategy::Row;
 use hushflow_operators::{CommitLog, Entity, EntityLimits, EpochCommit, Standing, shard_owner};
 use serde::{Deserialize, Serialize};
 use tracing::debug;

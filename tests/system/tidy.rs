@@ -1,5 +1,6 @@
 //! The walls between the rooms, held over the source text: who may name what, how files begin, how long they are.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The most lines of a file.
@@ -12,6 +13,8 @@ const RESERVED: [(&[&str], &[&str], &str); 6] = [
         &[
             "operators/",
             "src/runtime/",
+            "src/follow/",
+            "src/training/run.rs",
             "examples/embed_in_timely.rs",
             "benches/pipeline.rs",
             "benches/adam.rs",
@@ -137,4 +140,63 @@ fn files_are_short() {
     let lengths = sources.iter().map(|source| (source.path.as_str(), source.text.lines().count()));
     let long = lengths.filter(|&(_, lines)| lines > ROOM);
     check(long.map(|(path, lines)| format!("{path}: {lines} lines: find its two subjects")).collect());
+}
+
+/// The room of a source, and those that it imports: by their names after `crate::`, outside of tests.
+fn imports(source: &Source, house: &str) -> Option<(String, BTreeSet<String>)> {
+    let inside = source.path.strip_prefix(house)?;
+    let room = |path: &str| path.split(['/', '.', ':']).next().unwrap_or_default().to_owned();
+    let text: String = source.code().map(|(_, line)| line.to_owned() + "\n").collect();
+    let paths = text.split("crate::").skip(1).map(|path| {
+        path.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default().to_owned()
+    });
+    Some((room(inside), paths.collect()))
+}
+
+/// Rooms that import each other in a circle, if there are any: each with one that it imports in it.
+fn circle(arrows: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+    let mut left = arrows.clone();
+    // Whoever imports nobody who is left stands on the ground.
+    while let Some(ground) =
+        left.iter().find(|(room, to)| !to.iter().any(|to| to != *room && left.contains_key(to)))
+    {
+        let ground = ground.0.clone();
+        left.remove(&ground);
+    }
+    let within = |to: &BTreeSet<String>| to.iter().filter(|to| left.contains_key(*to)).cloned().collect();
+    left.iter()
+        .map(|(room, to)| (room, within(to)))
+        .map(|(room, to): (_, Vec<_>)| format!("{room} -> {to:?}"))
+        .collect()
+}
+
+#[test]
+fn no_rooms_import_each_other_in_a_circle() {
+    let sources = sources();
+    let tests: Vec<String> = sources.iter().flat_map(test_modules).collect();
+    for house in ["mechanism/src/", "operators/src/", "src/"] {
+        let mut arrows: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for source in sources.iter().filter(|source| !tests.contains(&source.path)) {
+            if let Some((room, to)) =
+                imports(source, house).filter(|(room, _)| room != "lib" && room != "main")
+            {
+                arrows.entry(room).or_default().extend(to);
+            }
+        }
+        assert!(arrows.len() > 10, "the rooms of {house} are found");
+        let circle = circle(&arrows);
+        assert!(circle.is_empty(), "{house}: rooms import each other:\n{}", circle.join("\n"));
+    }
+}
+
+#[test]
+fn circles_are_found() {
+    let arrows = |list: &[(&str, &[&str])]| {
+        let sets = list
+            .iter()
+            .map(|(room, to)| ((*room).to_owned(), to.iter().map(|to| (*to).to_owned()).collect()));
+        sets.collect::<BTreeMap<_, _>>()
+    };
+    assert!(circle(&arrows(&[("a", &["b", "a", "serde"]), ("b", &["c"]), ("c", &[])])).is_empty());
+    assert_eq!(circle(&arrows(&[("a", &["b"]), ("b", &["c"]), ("c", &["b"])])).len(), 3);
 }

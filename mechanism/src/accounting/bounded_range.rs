@@ -79,8 +79,8 @@ mod tests {
     use super::super::tests::eps;
     use super::*;
     use crate::accounting::{gaussian, pure};
-    use crate::estimate::quantile::normal;
     use crate::noise::selection::Selection;
+    use crate::quantile::normal;
     use proptest::prelude::*;
 
     fn selection(rho: f64) -> NoiseMultiplier {

@@ -10,7 +10,7 @@
 //! is 1-private has 1.232.
 
 use super::{AccountingError, Epsilon, MARGIN, NoiseMultiplier};
-use crate::estimate::quantile::normal;
+use crate::quantile::normal;
 
 /// More than the quantile's own rounding moves μ where e^ε is near 1.
 const ROUNDING: f64 = 1e-14;

@@ -9,7 +9,7 @@
 //!   above 1/δ to say much.
 
 use crate::accounting::Delta;
-use crate::estimate::quantile;
+use crate::quantile;
 
 /// Terms of the continued fraction; it takes about √n of them.
 const MAX_TERMS: u32 = 1_000_000;

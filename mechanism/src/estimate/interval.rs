@@ -1,6 +1,6 @@
 //! An interval of real numbers, and what confidence it is to hold.
 
-use super::quantile;
+use crate::quantile;
 
 /// The numbers from `lower` to `upper`; infinite ends where nothing can be said.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -21,8 +21,8 @@ pub use super::interval::{Confidence, Interval, Subject};
 use super::ball::Entry;
 use super::debias::NoisyMoments;
 use super::density::DensityError;
-use super::quantile;
 use crate::moments::SecondMoment;
+use crate::quantile;
 use nalgebra::{DMatrix, DVector};
 use std::f64::consts::SQRT_2;
 

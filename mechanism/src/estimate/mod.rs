@@ -12,7 +12,6 @@ mod interval;
 pub mod intervals;
 pub mod projection;
 pub mod quality;
-pub(crate) mod quantile;
 pub mod sample;
 #[cfg(test)]
 mod simulation;

@@ -14,12 +14,12 @@
 //!
 //! | [`Method`] | claim made in | source: "Continual Release Moment Estimation with Differential Privacy" |
 //! |---|---|---|
-//! | `jme` | [`crate::jme`] | Algorithm 1 |
-//! | `ime` | [`crate::baseline::ime`] | Algorithm 4 |
-//! | `cs` | [`crate::baseline::cs`] | Algorithm 5 |
-//! | `pp` | [`crate::baseline::pp`] | Algorithm 6 |
-//! | `batch-squares` | [`crate::baseline::batch_squares`] | Algorithm 2, with a sensitivity of its own |
-//! | `joint-clip` | [`crate::baseline::joint_clip`] | the heuristic of its Section 5 |
+//! | `jme` | [`crate::mechanism::method::jme`] | Algorithm 1 |
+//! | `ime` | [`crate::mechanism::method::ime`] | Algorithm 4 |
+//! | `cs` | [`crate::mechanism::method::cs`] | Algorithm 5 |
+//! | `pp` | [`crate::mechanism::method::pp`] | Algorithm 6 |
+//! | `batch-squares` | [`crate::mechanism::method::batch_squares`] | Algorithm 2, with a sensitivity of its own |
+//! | `joint-clip` | [`crate::mechanism::method::joint_clip`] | the heuristic of its Section 5 |
 //!
 //! # Half the samples for a symmetric matrix
 //! Only the upper triangle of S is released, with off-diagonal noise of half the variance. The distance that
@@ -43,7 +43,7 @@ mod calibration;
 mod entity_attack;
 mod geometry;
 mod matrix;
-mod method;
+pub mod method;
 mod noise;
 mod parts;
 #[cfg(test)]

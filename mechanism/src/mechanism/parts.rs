@@ -5,7 +5,8 @@
 
 use super::{MatrixMechanism, Strategies};
 use crate::moments::Layout;
-use crate::strategy::{Decoded, Decoder, Encoder, Row, StepError, Strategy};
+use crate::moments::Row;
+use crate::strategy::{Decoded, Decoder, Encoder, StepError, Strategy};
 use std::ops::Range;
 use zeroize::{Zeroize, Zeroizing};
 

@@ -135,7 +135,7 @@ impl Clipper {
     }
 
     /// The same clipper, but what is clipped to norm ζ is (x, √τ·xxᵀ) as a whole, with ν = τζ² above 0, as the
-    /// [`joint_clip`](crate::baseline::joint_clip) baseline does. A quantised row then holds the integers q ≈ f·x that
+    /// [`joint_clip`](crate::mechanism::method::joint_clip) baseline does. A quantised row then holds the integers q ≈ f·x that
     /// first moments are made of, and p ≈ √f·τ^¼·x whose squares second moments are made of, and `‖q‖² + ‖p‖⁴ ≤ 1` in units
     /// of 2²⁰, tested on integers.
     ///

@@ -271,7 +271,7 @@ fn add_group<'a, V: Copy + Into<f64> + 'a, const R: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::strategy::Row;
+    use crate::moments::Row;
     use proptest::prelude::*;
 
     /// The same records by way of rows.

@@ -4,7 +4,7 @@
 //! sum that can't be added (`MomentSums` says why none leaves 128 bits).
 
 use super::clipped::NARROW_RECORDS;
-use crate::strategy::Row;
+use crate::moments::Row;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;

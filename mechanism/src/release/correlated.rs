@@ -5,8 +5,9 @@
 
 use super::{ReleaseError, ReleasedValues};
 use crate::mechanism::{CoordinateNoise, MatrixMechanism};
+use crate::moments::Row;
 use crate::noise::{DiscreteGaussian, NoiseGenerator};
-use crate::strategy::{Correlator, Row, StepError};
+use crate::strategy::{Correlator, StepError};
 use std::ops::Range;
 use zeroize::Zeroizing;
 

@@ -1,8 +1,9 @@
 //! One shard's sums, encoded and added to independent noise: `y_t = (C x)_t + z_t`.
 
 use crate::mechanism::{MatrixMechanism, MomentEncoder};
+use crate::moments::Row;
 use crate::noise::{DiscreteGaussian, NoiseGenerator, NoiseScale};
-use crate::strategy::{Row, StepError};
+use crate::strategy::StepError;
 use std::ops::Range;
 use zeroize::Zeroizing;
 

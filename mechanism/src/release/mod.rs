@@ -35,8 +35,9 @@ pub use shards::Shards;
 pub use values::ReleasedValues;
 
 use crate::mechanism::MatrixMechanism;
+use crate::moments::Row;
 use crate::noise::{EntropyError, NoiseSource};
-use crate::strategy::{Row, StepError};
+use crate::strategy::StepError;
 use correlated::CorrelatedNoise;
 use encoded::EncodedSums;
 use thiserror::Error;

@@ -4,7 +4,7 @@
 //! where all of a shard fit and 128 otherwise, so their width is a function of what was released and of nothing else. It
 //! is settled after the noise was added: neither the sums nor the way that they were added up can be told from it.
 
-use crate::strategy::Row;
+use crate::moments::Row;
 use serde::{Deserialize, Serialize};
 
 /// Released values of a shard. They may be seen by anyone.

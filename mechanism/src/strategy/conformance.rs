@@ -1,7 +1,8 @@
 //! What every strategy must satisfy, checked from the traits alone: streaming is the matrix, and what is judged is
 //! what runs.
 
-use super::{Decoder, Discrepancy, Encoder, Row, StepError, Strategy};
+use super::{Decoder, Discrepancy, Encoder, StepError, Strategy};
+use crate::moments::Row;
 use crate::workload::Workload;
 use chacha20::ChaCha20Rng;
 use nalgebra::DMatrix;

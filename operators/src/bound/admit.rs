@@ -2,8 +2,8 @@
 
 use super::BoundSetup;
 use super::held::Closed;
-use super::limits::{Entity, EntityLimits, Standing};
 use crate::Records;
+use crate::entity::{Entity, EntityLimits, Standing};
 use differential_dataflow::AsCollection;
 use differential_dataflow::difference::{IsZero, Semigroup};
 use differential_dataflow::operators::arrange::arrangement::arrange_core;

@@ -5,7 +5,7 @@
 //! the guarantee charges is at most the number of steps, and comes close to it where the streams are built to.
 
 use super::tests::{LAST, Record, bounded};
-use super::{EntityLimits, Several};
+use crate::entity::{EntityLimits, Several};
 use hushflow_mechanism::accounting::adjacency::{Adjacency, Nesting, Unit};
 use hushflow_mechanism::mechanism::{Method, MomentGeometry, MomentMechanism, MomentParameters};
 use hushflow_mechanism::moments::{Clipper, Layout, QuantisedRows, SecondMoment};

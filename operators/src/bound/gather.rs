@@ -3,7 +3,7 @@
 
 use super::BoundSetup;
 use super::held::{Closed, Held};
-use super::limits::Entity;
+use crate::entity::Entity;
 use crate::{Fault, Records};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

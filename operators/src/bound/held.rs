@@ -1,6 +1,6 @@
 //! What is held of an epoch until it closes: of every entity the records that may count in it, however many come.
 
-use super::limits::{Entity, EntityLimits, Several};
+use crate::entity::{Entity, EntityLimits, Several};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use zeroize::{Zeroize, Zeroizing};

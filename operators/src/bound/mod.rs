@@ -51,13 +51,12 @@ mod admit;
 mod attack;
 mod gather;
 mod held;
-mod limits;
 #[cfg(test)]
 mod tests;
 
-pub use limits::{Entity, EntityLimits, Several, Standing};
+use crate::entity::{Entity, EntityLimits};
 
-use crate::measurement::MeasurementId;
+use crate::measurement::{BoundSetup, MeasurementId};
 use crate::{Fault, Measurement, Records};
 use admit::{admitted, pass};
 use gather::{address, gather};
@@ -65,20 +64,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 use timely::dataflow::StreamVec;
 use timely::dataflow::operators::vec::Map;
-
-/// What bounding needs to know. The same on every worker, but for the standings.
-#[derive(Clone)]
-pub(crate) struct BoundSetup {
-    /// k, b and m.
-    pub(crate) limits: EntityLimits,
-    /// The public bounds of each column, lower and upper: means are made between them.
-    pub(crate) columns: Arc<[(f64, f64)]>,
-    /// How entities stand after the epochs released before a restart, at least those that the worker owns
-    /// ([`Entity::owner`]): empty at the first start.
-    pub(crate) standings: Arc<Vec<(Entity, Standing)>>,
-    /// The first epoch to release: 1 at the first start.
-    pub(crate) first_epoch: u64,
-}
 
 /// Records that have passed [`Bound`]. Private data, as records are.
 #[derive(Clone)]

@@ -1,6 +1,7 @@
 //! The dataflow against the rule gone through entity by entity, and what neighbours can do to a bounded stream.
 
 use super::*;
+use crate::entity::{Several, Standing};
 use crate::measurement::tests::entities;
 use crate::{Epochs, States};
 use proptest::prelude::*;

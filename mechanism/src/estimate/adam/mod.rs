@@ -23,7 +23,7 @@
 //! | scale, then privatise | `x̂∘x̂` | first moments of scaled gradients, `pp` | that of first moments |
 //!
 //! The square of the mean is what Algorithm 2 of "Continual Release Moment Estimation with Differential Privacy" prints, with
-//! the sensitivity of single records, which it exceeds: [`batch_squares`](crate::baseline::batch_squares) has its own.
+//! the sensitivity of single records, which it exceeds: [`batch_squares`](crate::mechanism::method::batch_squares) has its own.
 //! The mean of squares is what JME is free for.
 //!
 //! # Keeping v usable

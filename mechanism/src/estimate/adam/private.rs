@@ -2,8 +2,9 @@
 
 use super::{Adam, AdamError, AdamSetting, SecondMomentNoise, UpdatePart, second_moment_noise};
 use crate::mechanism::MatrixMechanism;
+use crate::moments::Row;
 use crate::release::in_real_units;
-use crate::strategy::{Decoder, Row};
+use crate::strategy::Decoder;
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -5,8 +5,8 @@
 //! parameters then. So the loop runs once for each step.
 
 use super::*;
+use hushflow_mechanism::moments::Row;
 use hushflow_mechanism::noise::Offsets;
-use hushflow_mechanism::strategy::Row;
 
 const RECORDS: usize = 30;
 

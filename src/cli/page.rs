@@ -1,8 +1,7 @@
-//! `hushflow tail --web`: the log as a page.
+//! The log as a page, for `hushflow tail --web` and `hushflow serve`.
 
 use std::io::{Write, stderr};
 use std::path::PathBuf;
-use std::thread::sleep;
 
 use hushflow::follow::Subject;
 use hushflow::mechanism::workload::Workload;
@@ -10,14 +9,13 @@ use hushflow::publication::Publication;
 use hushflow::state::PublicReader;
 use hushflow::web::{Page, Site};
 
-use super::super::{CliError, ledger};
-use super::INTERVAL;
+use super::{CliError, ledger};
 
 /// The page of a log. The first of the wanted keys is shown first, or the total.
 ///
 /// # Errors
 /// The log holds no moments.
-pub(in super::super) fn site(
+pub(super) fn site(
     directory: PathBuf,
     subject: &Subject,
     workloads: &[Workload],
@@ -41,18 +39,33 @@ pub(in super::super) fn site(
     Ok(Site { directory, publication: publication.clone(), view, workloads, key, ledger })
 }
 
-/// Serves the page for as long as the log can be read.
-pub(super) fn serve(address: &str, site: Site, mut reader: PublicReader) -> Result<(), CliError> {
-    let page = Page::serve(site, address)?;
-    let mut told = false;
-    loop {
-        while let Some(release) = reader.next_frame()? {
-            page.tell_published(release.epoch);
+/// A page that is served, and how far its log is known to go.
+pub(super) struct Served {
+    page: Page,
+    reader: PublicReader,
+}
+
+impl Served {
+    /// Serves the page at `address`.
+    ///
+    /// # Errors
+    /// The address can't be listened at, or the log can't be read.
+    pub(super) fn begin(address: &str, site: Site, reader: PublicReader) -> Result<Self, CliError> {
+        let mut served = Served { page: Page::serve(site, address)?, reader };
+        served.read_on()?;
+        let at = served.page.address();
+        let _ = writeln!(stderr(), "http://{at}/ shows the log until this command is ended");
+        Ok(served)
+    }
+
+    /// Finds out how far the log goes by now.
+    ///
+    /// # Errors
+    /// The log can't be read.
+    pub(super) fn read_on(&mut self) -> Result<(), CliError> {
+        while let Some(release) = self.reader.next_frame()? {
+            self.page.tell_published(release.epoch);
         }
-        if !std::mem::replace(&mut told, true) {
-            let _ =
-                writeln!(stderr(), "http://{}/ shows the log until this command is ended", page.address());
-        }
-        sleep(INTERVAL);
+        Ok(())
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! It is also the claim of a release that has no second moments, whatever the method.
 
-use crate::mechanism::{JointClaim, MechanismError, MomentGeometry, MomentParameters};
+use super::super::{JointClaim, MechanismError, MomentGeometry, MomentParameters};
 use crate::sensitivity::{MomentWeights, Neighbours};
 
 pub(crate) fn claim(

@@ -1,8 +1,13 @@
 //! The methods by name, and where each makes its claim.
 
+pub mod batch_squares;
+pub mod cs;
+pub mod ime;
+pub mod jme;
+pub mod joint_clip;
+pub mod pp;
+
 use super::{JointClaim, MechanismError, MomentGeometry, MomentParameters};
-use crate::baseline::{batch_squares, cs, ime, joint_clip, pp};
-use crate::jme;
 use crate::sensitivity::{MomentWeights, OutOfRange};
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -18,8 +18,8 @@
 //! are the bounds for ν = 0: the claim is that of counts and first moments of records of norm 1, and so is the count's
 //! default weight. In place it is CS's 2R, which nothing attains. Like CS it needs C₁ = C₂.
 
+use super::super::{JointClaim, MechanismError, Method, MomentGeometry, MomentParameters};
 use super::pp;
-use crate::mechanism::{JointClaim, MechanismError, Method, MomentGeometry, MomentParameters};
 use crate::sensitivity::MomentWeights;
 
 pub(crate) fn claim(

@@ -14,7 +14,7 @@
 //! are negative and all moments go through one C, c = 1 + ν is still free: `2(c + 1 + ν) = 4(1 + ν)`, the default.
 //! τ is [`second_moment_weight`](MomentParameters::second_moment_weight); by default ν = τζ² = ½.
 
-use crate::mechanism::{JointClaim, MechanismError, MomentGeometry, MomentParameters};
+use super::super::{JointClaim, MechanismError, MomentGeometry, MomentParameters};
 use crate::sensitivity::{MomentWeights, Neighbours};
 
 pub(crate) fn claim(

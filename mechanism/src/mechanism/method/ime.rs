@@ -20,8 +20,8 @@
 //! The count: for replace-one through C₁ with overlaps of at least 0, c = 1 is free (`max(4, 2(c + 1)) = 4`), and the
 //! default.
 
+use super::super::{JointClaim, MechanismError, MomentGeometry, MomentParameters};
 use super::pp;
-use crate::mechanism::{JointClaim, MechanismError, MomentGeometry, MomentParameters};
 use crate::sensitivity::{MomentWeights, rounded_up};
 
 /// The share where a pipeline does not say.

@@ -14,7 +14,7 @@
 //! ν is by default `1/(4(m − 1)²)`, which gives both moments the same share of the sensitivity; first moments then have √2 times
 //! the noise that they have alone. The number of records in a batch has to be public, and at most m.
 
-use crate::mechanism::{JointClaim, MechanismError, MomentGeometry, MomentParameters};
+use super::super::{JointClaim, MechanismError, MomentGeometry, MomentParameters};
 use crate::moments::SecondMoment;
 use crate::sensitivity::{Batch, BatchQuery, MomentWeights, free_second_weight};
 use std::num::NonZeroU32;

@@ -9,7 +9,7 @@
 //! V₁/V₂ if C₁ ≠ C₂ (squared sensitivities of either for vectors of norm 1, lest λ depend on how C₂ is scaled). The
 //! count then has all that is free: c = ½ beside ν = ½ through one C, c = 1 beside second moments of another.
 
-use crate::mechanism::{JointClaim, MechanismError, MomentGeometry, MomentParameters};
+use super::super::{JointClaim, MechanismError, MomentGeometry, MomentParameters};
 use crate::sensitivity::{MomentWeights, Neighbours};
 
 pub(crate) fn claim(

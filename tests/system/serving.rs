@@ -1,0 +1,80 @@
+//! `hushflow serve`: followers apart from the run. They have every epoch once, and nothing that becomes of them reaches a run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::harness::{Lab, Random, Stream, answer, finish, hushflow, run, send, served, stop, tail, wait};
+
+const STREAM: Stream = Stream { rows: 4000, epochs: 40 };
+
+/// A lab with a pipeline that only publishes, and the same one with a file that follows it.
+fn case() -> (Lab, [PathBuf; 2], PathBuf) {
+    let lab = Lab::new();
+    lab.write("data.csv", STREAM.csv());
+    let view = "[[views]]\nname = 'tail'\nworkload = 'prefix'\n";
+    let sink = "[[sinks]]\npath = 'out/releases.ndjson'\n";
+    let alone = lab.write("alone.toml", STREAM.pipeline("data.csv", view));
+    let followed = lab.write("followed.toml", STREAM.pipeline("data.csv", &format!("{view}{sink}")));
+    let state = lab.path("state");
+    (lab, [alone, followed], state)
+}
+
+fn serve(source: &Path, arguments: &[&str]) -> Command {
+    let mut command = hushflow(["serve".as_ref(), source.as_os_str()]);
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn a_follower_that_is_killed_leaves_the_run_alone_and_has_every_epoch_once() {
+    let (lab, [alone, followed], state) = case();
+    let at = ["--state", state.to_str().expect("UTF-8")];
+    let mut random = Random(11);
+    // It waits for a run that has not begun.
+    let waiting = serve(&followed, &at).spawn().expect("it starts");
+    let running = run(&alone, &state, 1).arg("--quiet").spawn().expect("the run starts");
+    let mut follower = waiting;
+    for _ in 0..5 {
+        std::thread::sleep(Duration::from_millis(random.below(300)));
+        let _ = follower.kill();
+        wait(follower);
+        follower = serve(&followed, &at).spawn().expect("it starts");
+    }
+    wait(running).succeeded();
+    wait(follower).succeeded();
+    let shown = finish(&mut tail(&state, &[])).succeeded();
+    let written = fs::read_to_string(lab.path("out/releases.ndjson")).expect("the sink's file");
+    assert_eq!(written.lines().count(), 40 * 7);
+    assert!(shown.json().iter().map(ToString::to_string).eq(written.lines().map(String::from)));
+    // All is there: nothing is left to do.
+    finish(&mut serve(&followed, &at)).succeeded();
+    assert!(fs::read_to_string(lab.path("out/releases.ndjson")).is_ok_and(|text| text == written));
+}
+
+#[test]
+fn a_directory_is_shown_as_a_page() {
+    let (_lab, [alone, _], state) = case();
+    finish(run(&alone, &state, 1).arg("--quiet")).succeeded();
+    let mut child =
+        serve(&state, &["--web", "127.0.0.1:0"]).stderr(Stdio::piped()).spawn().expect("it starts");
+    let (address, _lines) = served(&mut child);
+    let (head, about) = answer(send(&address, "GET /about HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"));
+    assert!(head.starts_with("HTTP/1.1 200") && about.contains("\"horizon\":40"), "{head}\n{about}");
+    stop(&child);
+    wait(child).succeeded();
+}
+
+#[test]
+fn what_cannot_be_served_is_refused() {
+    let (lab, [alone, followed], state) = case();
+    finish(run(&alone, &state, 1).arg("--quiet")).succeeded();
+    finish(&mut serve(&followed, &[])).failed(2, &["no public log", "--public DIR"]);
+    let other =
+        fs::read_to_string(&followed).expect("the pipeline file").replace("name = 'stream'", "name = 'other'");
+    let other = lab.write("other.toml", other);
+    let at = ["--state", state.to_str().expect("UTF-8")];
+    finish(&mut serve(&other, &at)).failed(2, &["was begun with other parameters"]);
+    finish(&mut serve(&state, &at)).failed(2, &["a directory is served as it is"]);
+}
