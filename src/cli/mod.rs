@@ -30,6 +30,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hushflow::lines::Format;
+use hushflow::sink::SinkError;
 
 /// Publishes running moments of a stream of people's data, epoch after epoch, with differential privacy for the whole
 /// history of releases.
@@ -153,7 +154,13 @@ impl CliError {
     }
 
     fn is_broken_pipe(&self) -> bool {
-        self.cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+        let cause: &(dyn Error + 'static) = &*self.cause;
+        let output = cause.downcast_ref().and_then(|error: &SinkError| match error {
+            SinkError::Output(error) => Some(error),
+            _ => None,
+        });
+        let error = output.or_else(|| cause.downcast_ref::<io::Error>());
+        error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     }
 }
 
@@ -189,7 +196,7 @@ status_of! {
     hushflow::runtime::RunError => 1,
     hushflow::source::table::TableError => 1,
     hushflow::state::StateError => 1,
-    hushflow::sink::SinkError => 1,
+    SinkError => 1,
     hushflow::web::HttpError => 1,
     io::Error => 1,
 }

@@ -34,7 +34,7 @@ fn a_follower_that_is_killed_leaves_the_run_alone_and_has_every_epoch_once() {
     let mut random = Random(11);
     // It waits for a run that has not begun.
     let waiting = serve(&followed, &at).spawn().expect("it starts");
-    let running = run(&alone, &state, 1).arg("--quiet").spawn().expect("the run starts");
+    let running = run(&alone, &state, 1).spawn().expect("the run starts");
     let mut follower = waiting;
     for _ in 0..5 {
         std::thread::sleep(Duration::from_millis(random.below(300)));
@@ -56,7 +56,7 @@ fn a_follower_that_is_killed_leaves_the_run_alone_and_has_every_epoch_once() {
 #[test]
 fn a_directory_is_shown_as_a_page() {
     let (_lab, [alone, _], state) = case();
-    finish(run(&alone, &state, 1).arg("--quiet")).succeeded();
+    finish(&mut run(&alone, &state, 1)).succeeded();
     let mut child =
         serve(&state, &["--web", "127.0.0.1:0"]).stderr(Stdio::piped()).spawn().expect("it starts");
     let (address, _lines) = served(&mut child);
@@ -69,7 +69,7 @@ fn a_directory_is_shown_as_a_page() {
 #[test]
 fn what_cannot_be_served_is_refused() {
     let (lab, [alone, followed], state) = case();
-    finish(run(&alone, &state, 1).arg("--quiet")).succeeded();
+    finish(&mut run(&alone, &state, 1)).succeeded();
     finish(&mut serve(&followed, &[])).failed(2, &["no public log", "--public DIR"]);
     let other =
         fs::read_to_string(&followed).expect("the pipeline file").replace("name = 'stream'", "name = 'other'");
