@@ -80,7 +80,6 @@ pub mod pipeline;
 pub mod plot;
 pub mod prelude;
 pub mod publication;
-pub mod reproduce;
 pub mod runtime;
 pub mod sink;
 pub mod source;

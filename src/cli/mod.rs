@@ -17,7 +17,6 @@ mod output;
 mod page;
 pub(crate) mod plan;
 mod progress;
-pub(crate) mod reproduce;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod tail;
@@ -69,8 +68,6 @@ enum Command {
     Audit(audit::AuditArguments),
     /// Estimate a mean privately, however corrupt a share of the rows
     Mean(mean::MeanArguments),
-    /// Draw the figures of the paper on joint moment estimation anew, and judge its claims
-    Reproduce(reproduce::ReproduceArguments),
 }
 
 /// Runs the command.
@@ -89,7 +86,6 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
         Command::Verify(arguments) => verify::execute(arguments),
         Command::Audit(arguments) => audit::execute(arguments),
         Command::Mean(arguments) => mean::execute(arguments),
-        Command::Reproduce(arguments) => reproduce::execute(arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -186,7 +182,6 @@ status_of! {
     hushflow::ledger::LedgerError => 1,
     hushflow::pipeline::PipelineError => 2,
     hushflow::publication::PublicationError => 2,
-    hushflow::reproduce::ReproductionError => 1,
     hushflow::mechanism::audit::AuditError => 1,
     hushflow::mechanism::accounting::AccountingError => 2,
     hushflow::mechanism::covariance::CovarianceError => 2,

@@ -1,16 +1,28 @@
-//! `hushflow reproduce`, driven as a user drives it.
+//! The example `reproduce`, driven as a user drives it.
 
-use crate::harness::{Lab, hushflow};
+use std::path::Path;
+use std::process::{Command, Output};
+
+use crate::harness::Lab;
 use serde_json::Value;
+
+/// What the example says. `cargo test` builds it.
+fn reproduce(arguments: &[&str]) -> Output {
+    let binary = Path::new(env!("CARGO_BIN_EXE_hushflow")).with_file_name("examples").join("reproduce");
+    Command::new(&binary)
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|error| panic!("{}: {error}", binary.display()))
+}
 
 #[test]
 fn a_figure_is_written_judged_and_the_same_for_the_same_seed() {
     let lab = Lab::new();
     let run = |out: &str, seed: &str| {
         let path = lab.path(out);
-        let arguments =
-            ["reproduce", "figure-1", "--quick", "--runs", "20", "--seed", seed, "--json", "--out"];
-        let output = hushflow(arguments).arg(&path).output().unwrap();
+        let out = path.to_str().unwrap();
+        let output =
+            reproduce(&["figure-1", "--quick", "--runs", "20", "--seed", seed, "--json", "--out", out]);
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         let [csv, svg] = ["csv", "svg"]
@@ -35,14 +47,14 @@ fn a_figure_is_written_judged_and_the_same_for_the_same_seed() {
 fn what_can_not_be_drawn_is_refused() {
     let lab = Lab::new();
     let refused = |arguments: &[&str], part: &str, status: i32| {
-        let output = hushflow(arguments).output().unwrap();
+        let output = reproduce(arguments);
         let message = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(status) && message.contains(part), "{message}");
     };
-    refused(&["reproduce", "figure-6"], "figure-7", 2);
-    refused(&["reproduce"], "FIGURE", 2);
-    refused(&["reproduce", "all", "--runs", "1"], "10", 2);
+    refused(&["figure-6"], "figure-7", 2);
+    refused(&[], "FIGURE", 2);
+    refused(&["all", "--runs", "1"], "10", 2);
     let file = lab.write("file", "");
     let out = file.to_str().unwrap();
-    refused(&["reproduce", "figure-3", "--quick", "--runs", "10", "--out", out], "can't be written", 1);
+    refused(&["figure-3", "--quick", "--runs", "10", "--out", out], "can't be written", 1);
 }

@@ -71,8 +71,9 @@ fn what_cannot_be_served_is_refused() {
     let (lab, [alone, followed], state) = case();
     finish(&mut run(&alone, &state, 1)).succeeded();
     finish(&mut serve(&followed, &[])).failed(2, &["no public log", "--public DIR"]);
-    let other =
-        fs::read_to_string(&followed).expect("the pipeline file").replace("name = 'stream'", "name = 'other'");
+    let other = fs::read_to_string(&followed)
+        .expect("the pipeline file")
+        .replace("name = 'stream'", "name = 'other'");
     let other = lab.write("other.toml", other);
     let at = ["--state", state.to_str().expect("UTF-8")];
     finish(&mut serve(&other, &at)).failed(2, &["was begun with other parameters"]);

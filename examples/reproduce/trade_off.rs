@@ -6,17 +6,17 @@
 
 use std::sync::Arc;
 
-use hushflow_mechanism::error::{ExpectedError, InPlaceRelease, NoiseDeviations, SecondEntries};
-use hushflow_mechanism::mechanism::Method;
-use hushflow_mechanism::moments::{Layout, SecondMoment};
-use hushflow_mechanism::strategy::{Strategy, StrategyName, build};
-use hushflow_mechanism::view::SquareBias;
-use hushflow_mechanism::workload::Workload;
+use hushflow::mechanism::error::{ExpectedError, InPlaceRelease, NoiseDeviations, SecondEntries};
+use hushflow::mechanism::mechanism::Method;
+use hushflow::mechanism::moments::{Layout, SecondMoment};
+use hushflow::mechanism::strategy::{Strategy, StrategyName, build};
+use hushflow::mechanism::view::SquareBias;
+use hushflow::mechanism::workload::Workload;
 
-use super::over_noise::of_estimate;
-use super::simulate::{Quantity, SquaredErrors, Stream, equal_entries};
-use super::{Drawn, Effort, Finding, ReproductionError, geometric, in_place};
-use crate::plot::{Corner, Mark, Panel, Point, Series};
+use crate::figures::{Drawn, Effort, Finding, ReproductionError, geometric, in_place};
+use crate::over_noise::of_estimate;
+use crate::simulate::{Quantity, SquaredErrors, Stream, equal_entries};
+use hushflow::plot::{Corner, Mark, Panel, Point, Series};
 
 const DIMENSION: usize = 10;
 

@@ -1,18 +1,32 @@
-//! `hushflow reproduce`: the figures of the paper from our own mechanisms, as CSV and SVG.
+//! The figures of the paper on joint moment estimation from our own mechanisms, as CSV and SVG.
+//!
+//! ```sh
+//! cargo run --release --example reproduce -- figure-2 --out figures
+//! cargo run --release --example reproduce -- all --quick
+//! cargo run --release --example reproduce -- figure-5 --runs 1000 --seed 7 --json
+//! ```
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to its reader")]
+
+mod covariance;
+mod density;
+mod figures;
+mod over_noise;
+mod second_moments;
+mod simulate;
+mod trade_off;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
-use clap::Args;
+use clap::Parser;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use hushflow::reproduce::{Effort, Figure, Finding, reproduce};
+use figures::{Effort, Figure, Finding, ReproductionError, reproduce};
+use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::CliError;
-use super::output::{print, print_json};
-use super::progress::Bar;
-
-/// What `hushflow reproduce` takes.
-#[derive(Debug, Args)]
+/// Draws the figures of the paper on joint moment estimation anew, and judges its claims.
+#[derive(Debug, Parser)]
 #[command(after_help = "\
 The figures of \"Continual Release Moment Estimation with Differential Privacy\" (Kalinin, Upadhyay and Lampert 2025):
 
@@ -24,15 +38,10 @@ The figures of \"Continual Release Moment Estimation with Differential Privacy\"
   figure-7   figure-2 for exponential and sliding-window weights
 
 Curves are closed forms; circles, and all of figure-5, are runs of encoder, exact noise, decoder and view. The noise is \
-seeded: the same arguments give the same files. Each figure's claims are judged; docs/reproduction.md shows what came out.
-
-Examples:
-  hushflow reproduce figure-2 --out figures
-  hushflow reproduce all --quick
-  hushflow reproduce figure-5 --runs 1000 --seed 7 --json")]
-pub(crate) struct ReproduceArguments {
+seeded: the same arguments give the same files. Each figure's claims are judged; docs/reproduction.md shows what came out.")]
+struct Arguments {
     /// Which figure: figure-1 to figure-5, figure-7, or all
-    #[arg(value_name = "FIGURE", value_parser = figures())]
+    #[arg(value_name = "FIGURE", value_parser = names())]
     figures: Figures,
     /// Directory for FIGURE.csv and FIGURE.svg; made if there is none
     #[arg(long, short, value_name = "DIR", default_value = "figures")]
@@ -56,7 +65,7 @@ pub(crate) struct ReproduceArguments {
 #[derive(Clone, Debug)]
 struct Figures(Vec<Figure>);
 
-fn figures() -> impl TypedValueParser<Value = Figures> {
+fn names() -> impl TypedValueParser<Value = Figures> {
     let names = Figure::ALL.into_iter().map(Figure::name).chain(["all"]);
     PossibleValuesParser::new(names).map(|name| {
         Figures(Figure::ALL.into_iter().filter(|figure| name == "all" || name == figure.name()).collect())
@@ -80,13 +89,22 @@ struct Reports {
     figures: Vec<Report>,
 }
 
-/// Draws the figures and tells what became of the paper's claims.
-pub(crate) fn execute(arguments: &ReproduceArguments) -> Result<(), CliError> {
-    let ReproduceArguments { runs, seed, quick, .. } = *arguments;
-    let bar = Bar::new();
+fn main() -> ExitCode {
+    match draw(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn draw(arguments: &Arguments) -> Result<(), ReproductionError> {
+    let Arguments { runs, seed, quick, .. } = *arguments;
+    let bar = ProgressBar::new_spinner();
     let mut reports = Reports { runs, seed, quick, figures: Vec::new() };
     for &figure in &arguments.figures.0 {
-        let mut tell = |what: &str| bar.name(format!("{figure} {what}"));
+        let mut tell = |what: &str| bar.set_message(format!("{figure} {what}"));
         let reproduction = reproduce(figure, Effort { runs, seed, quick }, &mut tell)?;
         let [csv, svg] = reproduction.write(&arguments.out)?;
         reports.figures.push(Report {
@@ -96,8 +114,12 @@ pub(crate) fn execute(arguments: &ReproduceArguments) -> Result<(), CliError> {
             findings: reproduction.findings,
         });
     }
-    bar.finish();
-    Ok(if arguments.json { print_json(&reports) } else { print(&text(&reports.figures)) }?)
+    bar.finish_and_clear();
+    match arguments.json {
+        true => println!("{}", serde_json::json!(reports)),
+        false => print!("{}", text(&reports.figures)),
+    }
+    Ok(())
 }
 
 fn text(reports: &[Report]) -> String {

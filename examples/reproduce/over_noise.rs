@@ -1,10 +1,10 @@
 //! What the figures of an error over the noise share: curves between bounds, circles of runs, axes.
 
-use hushflow_mechanism::error::Bounds;
+use hushflow::mechanism::error::Bounds;
 
-use super::geometric;
-use super::simulate::Estimate;
-use crate::plot::{Corner, Mark, Panel, Point, Series};
+use crate::figures::geometric;
+use crate::simulate::Estimate;
+use hushflow::plot::{Corner, Mark, Panel, Point, Series};
 
 /// Farther off, in standard errors, no circle should be: all 64 of the figures are with a probability below 10⁻⁵.
 pub(super) const FAR: f64 = 5.5;

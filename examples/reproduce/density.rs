@@ -10,18 +10,18 @@
 //! private run with the same noise multiplier: records are clipped at ζ = 10, which 1.3 % of them exceed, and noise
 //! is for that ζ. It needs more steps.
 
-use hushflow_mechanism::estimate::density::Density;
-use hushflow_mechanism::mechanism::Method;
-use hushflow_mechanism::moments::{Layout, RECORD_BITS, SecondMoment};
-use hushflow_mechanism::noise::{DiscreteGaussian, NoiseGenerator, NoiseScale, NoiseSource};
-use hushflow_mechanism::strategy::{COEFFICIENT_BITS, StrategyName, build};
-use hushflow_mechanism::view::{Moments, SquareBias, View};
-use hushflow_mechanism::workload::Workload;
+use hushflow::mechanism::estimate::density::Density;
+use hushflow::mechanism::mechanism::Method;
+use hushflow::mechanism::moments::{Layout, RECORD_BITS, SecondMoment};
+use hushflow::mechanism::noise::{DiscreteGaussian, NoiseGenerator, NoiseScale, NoiseSource};
+use hushflow::mechanism::strategy::{COEFFICIENT_BITS, StrategyName, build};
+use hushflow::mechanism::view::{Moments, SquareBias, View};
+use hushflow::mechanism::workload::Workload;
 use nalgebra::{DMatrix, DVector, SymmetricEigen};
 
-use super::simulate::{mean_and_deviation, moments, release};
-use super::{Drawn, Effort, Finding, ReproductionError, geometric, in_place};
-use crate::plot::{Corner, Mark, Panel, Point, Series};
+use crate::figures::{Drawn, Effort, Finding, ReproductionError, geometric, in_place};
+use crate::simulate::{mean_and_deviation, moments, release};
+use hushflow::plot::{Corner, Mark, Panel, Point, Series};
 
 const DIMENSION: usize = 5;
 

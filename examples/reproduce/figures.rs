@@ -2,42 +2,35 @@
 //!
 //! | figure | shows | file |
 //! |---|---|---|
-//! | 1 | errors of first against second moments: λ-JME, IME, CS | [`trade_off`] |
-//! | 2, 7 | errors of second moments over the noise: JME, PP | [`second_moments`] |
-//! | 3 | errors of covariances over the noise | [`covariance`] |
-//! | 4 | errors of the diagonal, for Adam | [`second_moments`] |
-//! | 5 | divergence of a Gaussian density from the truth, step by step | [`density`] |
+//! | 1 | errors of first against second moments: λ-JME, IME, CS | [`trade_off`](crate::trade_off) |
+//! | 2, 7 | errors of second moments over the noise: JME, PP | [`second_moments`](crate::second_moments) |
+//! | 3 | errors of covariances over the noise | [`covariance`](crate::covariance) |
+//! | 4 | errors of the diagonal, for Adam | [`second_moments`](crate::second_moments) |
+//! | 5 | divergence of a Gaussian density from the truth, step by step | [`density`](crate::density) |
 //!
-//! Curves are the closed forms of [`error`](crate::mechanism::error); circles on them, and all of Figure 5, are runs
-//! of the release path ([`simulate`]) with seeded noise. Each figure also judges what the paper claims of it
+//! Curves are the closed forms of [`error`](hushflow::mechanism::error); circles on them, and all of Figure 5, are runs
+//! of the release path ([`simulate`](crate::simulate)) with seeded noise. Each figure also judges what the paper claims of it
 //! ([`Finding`]). `docs/reproduction.md` shows them.
-
-pub mod covariance;
-pub mod density;
-mod over_noise;
-pub mod second_moments;
-pub mod simulate;
-pub mod trade_off;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError, Method, MomentParameters};
-use hushflow_mechanism::moments::{Layout, SecondMoment};
-use hushflow_mechanism::release::ReleaseError;
-use hushflow_mechanism::sensitivity::Neighbours;
-use hushflow_mechanism::strategy::{MatrixError, Strategy, StrategyError};
-use hushflow_mechanism::view::ViewError;
-use hushflow_mechanism::workload::WorkloadError;
+use hushflow::mechanism::mechanism::{MatrixMechanism, MechanismError, Method, MomentParameters};
+use hushflow::mechanism::moments::{Layout, SecondMoment};
+use hushflow::mechanism::release::ReleaseError;
+use hushflow::mechanism::sensitivity::Neighbours;
+use hushflow::mechanism::strategy::{MatrixError, Strategy, StrategyError};
+use hushflow::mechanism::view::ViewError;
+use hushflow::mechanism::workload::WorkloadError;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::plot::{Panel, PlotError, write_panels};
+use hushflow::plot::{Panel, PlotError, write_panels};
 
 /// A figure of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Figure {
+pub(crate) enum Figure {
     /// Figure 1.
     TradeOff,
     /// Figure 2.
@@ -54,11 +47,11 @@ pub enum Figure {
 
 impl Figure {
     /// In the paper's order.
-    pub const ALL: [Self; 6] =
+    pub(crate) const ALL: [Self; 6] =
         [Self::TradeOff, Self::PrefixSums, Self::Covariances, Self::Adam, Self::Densities, Self::Workloads];
 
     /// As on the command line, for example `figure-1`.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::TradeOff => "figure-1",
             Self::PrefixSums => "figure-2",
@@ -79,51 +72,51 @@ impl fmt::Display for Figure {
 
 /// How much work to do, and from which seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Effort {
+pub(crate) struct Effort {
     /// Runs of Figures 3 and 5; the circles of the others take a fifth of them, and at least 200.
-    pub runs: u32,
+    pub(crate) runs: u32,
     /// Of all noise and data.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// Shorter streams, for a first look.
-    pub quick: bool,
+    pub(crate) quick: bool,
 }
 
 impl Effort {
     /// Runs behind a circle: sums over many steps, of which a few hundred have a mean that is nearly normal.
-    fn circle_runs(self) -> u32 {
+    pub(crate) fn circle_runs(self) -> u32 {
         (self.runs / 5).max(200)
     }
 
     /// Steps of a stream.
-    fn steps(self, steps: u64) -> u64 {
+    pub(crate) fn steps(self, steps: u64) -> u64 {
         if self.quick { steps.min(100) } else { steps }
     }
 }
 
 /// A figure, drawn anew.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reproduction {
+pub(crate) struct Reproduction {
     /// Which one.
-    pub figure: Figure,
+    pub(crate) figure: Figure,
     /// Its diagrams.
-    pub panels: Vec<Panel>,
+    pub(crate) panels: Vec<Panel>,
     /// What the paper claims of it, judged.
-    pub findings: Vec<Finding>,
+    pub(crate) findings: Vec<Finding>,
 }
 
 /// A claim and what came out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// What should be so.
-    pub claim: String,
+    pub(crate) claim: String,
     /// Whether it is.
-    pub holds: bool,
+    pub(crate) holds: bool,
     /// The numbers.
-    pub evidence: String,
+    pub(crate) evidence: String,
 }
 
 impl Finding {
-    fn new(claim: impl Into<String>, holds: bool, evidence: impl Into<String>) -> Self {
+    pub(crate) fn new(claim: impl Into<String>, holds: bool, evidence: impl Into<String>) -> Self {
         Self { claim: claim.into(), holds, evidence: evidence.into() }
     }
 }
@@ -131,7 +124,7 @@ impl Finding {
 /// Why a figure can't be made.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum ReproductionError {
+pub(crate) enum ReproductionError {
     /// A mechanism can't be made.
     #[error(transparent)]
     Mechanism(#[from] MechanismError),
@@ -173,31 +166,31 @@ pub enum ReproductionError {
 ///
 /// # Errors
 /// [`ReproductionError`].
-pub fn reproduce(
+pub(crate) fn reproduce(
     figure: Figure,
     effort: Effort,
     tell: &mut dyn FnMut(&str),
 ) -> Result<Reproduction, ReproductionError> {
     let (panels, findings) = match figure {
-        Figure::TradeOff => trade_off::figure(effort, tell)?,
-        Figure::PrefixSums => second_moments::prefix_sums(effort, tell)?,
-        Figure::Covariances => covariance::figure(effort, tell)?,
-        Figure::Adam => second_moments::adam(effort, tell)?,
-        Figure::Densities => density::figure(effort, tell)?,
-        Figure::Workloads => second_moments::workloads(effort, tell)?,
+        Figure::TradeOff => crate::trade_off::figure(effort, tell)?,
+        Figure::PrefixSums => crate::second_moments::prefix_sums(effort, tell)?,
+        Figure::Covariances => crate::covariance::figure(effort, tell)?,
+        Figure::Adam => crate::second_moments::adam(effort, tell)?,
+        Figure::Densities => crate::density::figure(effort, tell)?,
+        Figure::Workloads => crate::second_moments::workloads(effort, tell)?,
     };
     Ok(Reproduction { figure, panels, findings })
 }
 
 /// Diagrams, and what they show.
-type Drawn = (Vec<Panel>, Vec<Finding>);
+pub(crate) type Drawn = (Vec<Panel>, Vec<Finding>);
 
 impl Reproduction {
     /// Writes `figure-N.csv` and `figure-N.svg` into a directory. Gives their paths.
     ///
     /// # Errors
     /// [`ReproductionError::File`] and [`ReproductionError::Plot`].
-    pub fn write(&self, directory: &Path) -> Result<[PathBuf; 2], ReproductionError> {
+    pub(crate) fn write(&self, directory: &Path) -> Result<[PathBuf; 2], ReproductionError> {
         let path = |ending: &str| directory.join(format!("{}.{ending}", self.figure));
         let (csv, svg) = (path("csv"), path("svg"));
         let refused = |path: &Path| {
@@ -211,7 +204,7 @@ impl Reproduction {
     }
 
     /// All points: `low` and `high` are the ends of the band or bar.
-    pub fn csv(&self) -> String {
+    pub(crate) fn csv(&self) -> String {
         let mut text = String::from("panel,series,x,y,low,high\n");
         for panel in &self.panels {
             for series in &panel.series {
@@ -231,13 +224,13 @@ fn significant(value: f64) -> String {
 }
 
 /// `count` numbers from `low` to `high`, evenly spaced in their logarithms.
-fn geometric(low: f64, high: f64, count: usize) -> impl Iterator<Item = f64> + Clone {
+pub(crate) fn geometric(low: f64, high: f64, count: usize) -> impl Iterator<Item = f64> + Clone {
     let last = (count - 1).max(1) as f64;
     (0..count).map(move |i| low * (high / low).powf(i as f64 / last))
 }
 
 /// A mechanism in the paper's setting: records are replaced in place, counts are public.
-fn in_place(
+pub(crate) fn in_place(
     method: Method,
     layout: Layout,
     clip_norm: f64,
@@ -257,8 +250,8 @@ fn in_place(
     MatrixMechanism::new(parameters, strategy.clone())
 }
 
-/// The coordinates that are run of `dimension`: see [`simulate`].
-fn few_coordinates(dimension: usize, second: SecondMoment) -> Layout {
+/// The coordinates that are run of `dimension`: see [`simulate`](crate::simulate).
+pub(crate) fn few_coordinates(dimension: usize, second: SecondMoment) -> Layout {
     Layout { dimension: dimension.min(2), second }
 }
 

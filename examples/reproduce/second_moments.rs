@@ -10,19 +10,19 @@
 
 use std::sync::Arc;
 
-use hushflow_mechanism::error::{
+use hushflow::mechanism::error::{
     Better, Bounds, Comparison, ExpectedError, InPlaceRelease, PostProcessing, SecondEntries,
 };
-use hushflow_mechanism::mechanism::Method;
-use hushflow_mechanism::moments::SecondMoment;
-use hushflow_mechanism::strategy::{Strategy, build};
-use hushflow_mechanism::view::SquareBias;
-use hushflow_mechanism::workload::Workload;
+use hushflow::mechanism::mechanism::Method;
+use hushflow::mechanism::moments::SecondMoment;
+use hushflow::mechanism::strategy::{Strategy, build};
+use hushflow::mechanism::view::SquareBias;
+use hushflow::mechanism::workload::Workload;
 
-use super::over_noise::{Circle, FAR, curve, farthest, panel, runs};
-use super::simulate::{Estimate, Quantity, Stream, equal_entries};
-use super::{Drawn, Effort, Finding, ReproductionError, few_coordinates, geometric, in_place};
-use crate::plot::{Mark, Panel};
+use crate::figures::{Drawn, Effort, Finding, ReproductionError, few_coordinates, geometric, in_place};
+use crate::over_noise::{Circle, FAR, curve, farthest, panel, runs};
+use crate::simulate::{Estimate, Quantity, Stream, equal_entries};
+use hushflow::plot::{Mark, Panel};
 
 /// The paper's σ, from low to high privacy.
 const NOISE: (f64, f64, usize) = (0.005, 20.0, 73);

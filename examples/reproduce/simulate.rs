@@ -7,18 +7,18 @@
 //! *Many dimensions.* Coordinates are treated alike. For records with equal entries, an error summed over all entries
 //! is known from one entry on the diagonal and one beside it: two of the d coordinates are run, and count for all.
 
-use hushflow_mechanism::mechanism::MatrixMechanism;
-use hushflow_mechanism::moments::{Layout, RECORD_BITS};
-use hushflow_mechanism::noise::NoiseSource;
-use hushflow_mechanism::release::{ReleaseShard, Shards};
-use hushflow_mechanism::view::{Moments, SquareBias, View};
-use hushflow_mechanism::workload::{Workload, WorkloadState};
+use hushflow::mechanism::mechanism::MatrixMechanism;
+use hushflow::mechanism::moments::{Layout, RECORD_BITS};
+use hushflow::mechanism::noise::NoiseSource;
+use hushflow::mechanism::release::{ReleaseShard, Shards};
+use hushflow::mechanism::view::{Moments, SquareBias, View};
+use hushflow::mechanism::workload::{Workload, WorkloadState};
 
-use super::ReproductionError;
+use crate::figures::ReproductionError;
 
 /// What is compared with the truth beside first moments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Quantity {
+pub(crate) enum Quantity {
     /// Weighted sums of squares.
     SecondMoments,
     /// The covariance `Ŝ − μ̂μ̂ᵀ`, plus the variance of the noise of μ̂. The workload is an average.
@@ -26,43 +26,43 @@ pub enum Quantity {
 }
 
 /// A stream of one record an epoch.
-pub struct Stream<'a> {
+pub(crate) struct Stream<'a> {
     /// What makes it private.
-    pub mechanism: &'a MatrixMechanism,
+    pub(crate) mechanism: &'a MatrixMechanism,
     /// What is wanted.
-    pub workload: &'a Workload,
+    pub(crate) workload: &'a Workload,
     /// Whether squares of noisy sums, where the method makes these, keep their bias.
-    pub square_bias: SquareBias,
+    pub(crate) square_bias: SquareBias,
     /// d, of which the mechanism has the first coordinates.
-    pub dimension: usize,
+    pub(crate) dimension: usize,
     /// In units of ζ/2²⁰, an epoch each. If the mechanism has fewer coordinates than d, these are equal.
-    pub records: &'a [Vec<i64>],
+    pub(crate) records: &'a [Vec<i64>],
 }
 
 /// A mean over runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Estimate {
+pub(crate) struct Estimate {
     /// Mean over runs.
-    pub mean: f64,
+    pub(crate) mean: f64,
     /// Of that mean.
-    pub standard_error: f64,
+    pub(crate) standard_error: f64,
 }
 
 impl Estimate {
     /// Of independent numbers.
-    pub fn of(values: &[f64]) -> Self {
+    pub(crate) fn of(values: &[f64]) -> Self {
         let (mean, deviation) = mean_and_deviation(values);
         Self { mean, standard_error: deviation / (values.len() as f64).sqrt() }
     }
 
     /// How many standard errors it is above a number.
-    pub fn distance(&self, expected: f64) -> f64 {
+    pub(crate) fn distance(&self, expected: f64) -> f64 {
         (self.mean - expected) / self.standard_error
     }
 }
 
 /// Mean and standard deviation of a sample.
-pub fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
+pub(crate) fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
@@ -71,15 +71,15 @@ pub fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
 
 /// Squared errors of a run, summed over steps and entries.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SquaredErrors {
+pub(crate) struct SquaredErrors {
     /// Of first moments.
-    pub first: Estimate,
+    pub(crate) first: Estimate,
     /// Of second moments or covariances.
-    pub second: Estimate,
+    pub(crate) second: Estimate,
 }
 
 /// `sign·ζ·(1, …, 1)/√d` for every sign, in the first `coordinates` of `dimension`, rounded to the grid towards 0.
-pub fn equal_entries(
+pub(crate) fn equal_entries(
     dimension: usize,
     coordinates: usize,
     signs: impl Iterator<Item = bool>,
@@ -93,7 +93,12 @@ impl Stream<'_> {
     ///
     /// # Errors
     /// [`ReproductionError`] where the mechanism and the records do not fit.
-    pub fn run(&self, quantity: Quantity, runs: u32, seed: u64) -> Result<SquaredErrors, ReproductionError> {
+    pub(crate) fn run(
+        &self,
+        quantity: Quantity,
+        runs: u32,
+        seed: u64,
+    ) -> Result<SquaredErrors, ReproductionError> {
         let steps = self.records.len() as u64;
         let view = View::new(self.mechanism, self.workload, runs, steps);
         let mut view = view.with_square_bias(self.square_bias);
@@ -121,7 +126,7 @@ impl Stream<'_> {
 ///
 /// # Errors
 /// [`ReproductionError`] where a release fails, or `see` does.
-pub fn release(
+pub(crate) fn release(
     mechanism: &MatrixMechanism,
     keys: u32,
     steps: u64,
@@ -140,7 +145,7 @@ pub fn release(
 }
 
 /// Count, first and second moments of one record, as integers.
-pub fn moments(layout: Layout, record: &[i64]) -> Vec<i128> {
+pub(crate) fn moments(layout: Layout, record: &[i64]) -> Vec<i128> {
     let first = record.iter().map(|&x| i128::from(x));
     let second = layout.second_entries().map(|(i, j)| i128::from(record[i]) * i128::from(record[j]));
     std::iter::once(1).chain(first).chain(second).collect()
@@ -206,13 +211,13 @@ impl Truth {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hushflow_mechanism::error::{
+    use hushflow::mechanism::error::{
         ExpectedError, InPlaceRelease, NoiseDeviations, PostProcessing, SecondEntries, covariance,
     };
-    use hushflow_mechanism::mechanism::{Method, MomentParameters};
-    use hushflow_mechanism::moments::SecondMoment;
-    use hushflow_mechanism::sensitivity::Neighbours;
-    use hushflow_mechanism::strategy::build;
+    use hushflow::mechanism::mechanism::{Method, MomentParameters};
+    use hushflow::mechanism::moments::SecondMoment;
+    use hushflow::mechanism::sensitivity::Neighbours;
+    use hushflow::mechanism::strategy::build;
 
     /// Mean errors farther off than this are found in fewer than 10⁻⁶ of right mechanisms: the normal law has 4·10⁻⁸
     /// beyond, and the skewness of sums of squares (at most 4, over 3000 runs or more) makes it no more than eight

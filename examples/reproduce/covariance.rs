@@ -1,24 +1,24 @@
 //! Figure 3: the error of covariances over the noise, from JME and from PP, for running averages and C = I.
 //!
-//! x and y as in Figures 2, 4 and 7 ([`second_moments`](super::second_moments)); bands between the bounds of Theorem
+//! x and y as in Figures 2, 4 and 7 ([`second_moments`](crate::second_moments)); bands between the bounds of Theorem
 //! 4.2. Circles: JME with records that are all equal, its worst data; PP with records that change their sign at every
 //! step, nearly its worst.
 
 use std::sync::Arc;
 
-use hushflow_mechanism::error::{
+use hushflow::mechanism::error::{
     Better, Bounds, Comparison, InPlaceRelease, SecondEntries, SquaredNoiseError, covariance,
 };
-use hushflow_mechanism::mechanism::Method;
-use hushflow_mechanism::moments::SecondMoment;
-use hushflow_mechanism::strategy::{Strategy, StrategyName, build};
-use hushflow_mechanism::view::SquareBias;
-use hushflow_mechanism::workload::Workload;
+use hushflow::mechanism::mechanism::Method;
+use hushflow::mechanism::moments::SecondMoment;
+use hushflow::mechanism::strategy::{Strategy, StrategyName, build};
+use hushflow::mechanism::view::SquareBias;
+use hushflow::mechanism::workload::Workload;
 
-use super::over_noise::{Circle, FAR, curve, farthest, panel, runs};
-use super::simulate::{Estimate, Quantity, Stream, equal_entries};
-use super::{Drawn, Effort, Finding, ReproductionError, few_coordinates, geometric, in_place};
-use crate::plot::{Mark, Panel};
+use crate::figures::{Drawn, Effort, Finding, ReproductionError, few_coordinates, geometric, in_place};
+use crate::over_noise::{Circle, FAR, curve, farthest, panel, runs};
+use crate::simulate::{Estimate, Quantity, Stream, equal_entries};
+use hushflow::plot::{Mark, Panel};
 
 /// The paper's σ, from low to high privacy.
 const NOISE: (f64, f64, usize) = (0.02, 20.0, 61);
