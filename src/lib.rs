@@ -65,6 +65,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub use hushflow_estimators as estimators;
 pub use hushflow_mechanism as mechanism;
 pub use hushflow_operators as operators;
 

@@ -1,13 +1,13 @@
 //! `adaptive_covariance`: a private covariance of the records of each key and epoch, by any method of
-//! [`covariance`](hushflow_mechanism::covariance).
+//! [`covariance`](hushflow_estimators::covariance).
 //!
 //! Each record is in one window, so the windows compose in parallel: all releases together cost what one costs. The relation
 //! must keep a record in its window, as replace-one-in-place and zero-out do.
 
 use crate::windows::Windows;
 use crate::{Fault, Records};
+use hushflow_estimators::covariance::{Budget, CovarianceError, Estimate, Method, Sample};
 use hushflow_mechanism::accounting::Rho;
-use hushflow_mechanism::covariance::{Budget, CovarianceError, Estimate, Method, Sample};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::sensitivity::Neighbours;
 use timely::dataflow::StreamVec;
@@ -68,7 +68,7 @@ pub trait AdaptiveCovariance<'scope> {
     ///
     /// ```
     /// use hushflow_mechanism::accounting::Rho;
-    /// use hushflow_mechanism::covariance::Method;
+    /// use hushflow_estimators::covariance::Method;
     /// use hushflow_mechanism::noise::NoiseSource;
     /// use hushflow_mechanism::sensitivity::Neighbours;
     /// use hushflow_operators::{AdaptiveCovariance, CovarianceSetup, Epochs, Fault, Records};

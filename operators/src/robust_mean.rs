@@ -6,7 +6,7 @@
 
 use crate::windows::Windows;
 use crate::{Fault, Records};
-use hushflow_mechanism::mean::{Answer, Question, estimate};
+use hushflow_estimators::mean::{Answer, Question, estimate};
 use hushflow_mechanism::noise::NoiseSource;
 use timely::dataflow::StreamVec;
 

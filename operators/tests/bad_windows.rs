@@ -3,9 +3,9 @@
 
 use std::sync::mpsc;
 
+use hushflow_estimators::covariance;
+use hushflow_estimators::mean::{Method, Question, Scale};
 use hushflow_mechanism::accounting::{Delta, Epsilon, Rho};
-use hushflow_mechanism::covariance;
-use hushflow_mechanism::mean::{Method, Question, Scale};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_operators::timely::dataflow::operators::Inspect;

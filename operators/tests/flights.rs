@@ -3,9 +3,9 @@
 
 use std::sync::{Mutex, mpsc};
 
+use hushflow_estimators::covariance::{self, Budget, Sample};
+use hushflow_estimators::mean::{self, Question, Scale};
 use hushflow_mechanism::accounting::{Delta, Epsilon, Rho};
-use hushflow_mechanism::covariance::{self, Budget, Sample};
-use hushflow_mechanism::mean::{self, Question, Scale};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_operators::timely::dataflow::StreamVec;

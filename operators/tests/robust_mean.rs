@@ -3,8 +3,8 @@
 
 use std::sync::mpsc;
 
+use hushflow_estimators::mean::{Method, Question, Scale, estimate};
 use hushflow_mechanism::accounting::{Delta, Epsilon};
-use hushflow_mechanism::mean::{Method, Question, Scale, estimate};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_operators::timely::dataflow::operators::Inspect;
 use hushflow_operators::timely::dataflow::operators::vec::ToStream;

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
+use hushflow::estimators::covariance::{Budget, CovarianceError, Estimate, Method, Pace, Sample, Spending};
 use hushflow::ledger::Charge;
 use hushflow::mechanism::accounting::{Delta, Epsilon, Rho};
-use hushflow::mechanism::covariance::{Budget, CovarianceError, Estimate, Method, Pace, Sample, Spending};
 use hushflow::mechanism::estimate::projection::Projection;
 use hushflow::mechanism::noise::NoiseSource;
 use hushflow::mechanism::sensitivity::Neighbours;

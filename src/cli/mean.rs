@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
+use hushflow::estimators::mean::{Answer, Method, Part, Question, Scale, estimate};
 use hushflow::ledger::Charge;
 use hushflow::mechanism::accounting::{Delta, Epsilon};
-use hushflow::mechanism::mean::{Answer, Method, Part, Question, Scale, estimate};
 use hushflow::mechanism::noise::NoiseSource;
 use hushflow::publication::report::MeanReport;
 use hushflow::source::table::{MissingRows, Table};

@@ -22,13 +22,13 @@ pub use budget::{Budget, Exceeded};
 pub use error::{LedgerError, NoGuarantee, Refusal};
 pub use home::{Home, HomeError, data_set_name};
 
+use hushflow_estimators::covariance;
+use hushflow_estimators::mean::{Method, shares_of_range};
 use hushflow_mechanism::accounting::adjacency::{Adjacency, Nesting, Unit};
 use hushflow_mechanism::accounting::bounded_range::Concentrated;
 use hushflow_mechanism::accounting::composition::Spending;
 use hushflow_mechanism::accounting::discrete::{self, Discreteness};
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier, pure};
-use hushflow_mechanism::covariance;
-use hushflow_mechanism::mean::{Method, shares_of_range};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::sensitivity::Neighbours;
 use serde::{Deserialize, Serialize};

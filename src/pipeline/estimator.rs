@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use hushflow_mechanism::covariance;
-use hushflow_mechanism::mean::{self, Scale};
+use hushflow_estimators::covariance;
+use hushflow_estimators::mean::{self, Scale};
 use serde::{Deserialize, Serialize};
 
 use super::scales;

@@ -1,6 +1,6 @@
 //! How the scales of columns are written in the header of a log: nothing where they are estimated, a list where they are known, `"whiten"`.
 
-use hushflow_mechanism::mean::Scale;
+use hushflow_estimators::mean::Scale;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 #[derive(Serialize, Deserialize)]

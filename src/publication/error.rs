@@ -1,7 +1,7 @@
 //! Why there can be no publication with some parameters.
 
+use hushflow_estimators::covariance::CovarianceError;
 use hushflow_mechanism::accounting::AccountingError;
-use hushflow_mechanism::covariance::CovarianceError;
 use hushflow_mechanism::mechanism::MechanismError;
 use hushflow_mechanism::moments::ClipError;
 use hushflow_mechanism::strategy::{MatrixError, StrategyError};

@@ -1,7 +1,7 @@
 //! What an estimate says, as JSON: the same for a file and for a window.
 
-use hushflow_mechanism::covariance;
-use hushflow_mechanism::mean::{Answer, Method, Part, Refusal};
+use hushflow_estimators::covariance;
+use hushflow_estimators::mean::{Answer, Method, Part, Refusal};
 use hushflow_operators::{WindowCovariance, WindowMean};
 use serde::Serialize;
 use serde_json::{Map, Value, json};

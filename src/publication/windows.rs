@@ -5,12 +5,12 @@
 //! (`docs/formats.md`). Nothing of a window is kept. Each record is in one window, of which a neighbour leaves it, so all windows
 //! together cost what one does (parallel composition), and the ledger is charged once.
 //!
-//! The estimators are those of [`mechanism::mean`](crate::mechanism::mean) and [`mechanism::covariance`](crate::mechanism::covariance), and
+//! The estimators are those of [`estimators::mean`](crate::estimators::mean) and [`estimators::covariance`](crate::estimators::covariance), and
 //! what they find is what `hushflow mean` and `hushflow covariance` find in the same rows.
 
+use hushflow_estimators::covariance;
+use hushflow_estimators::mean::Question;
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, Rho};
-use hushflow_mechanism::covariance;
-use hushflow_mechanism::mean::Question;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_operators::{CovarianceSetup, MeanSetup, ShardRelease, Windows};
 use serde_json::{Map, Value};

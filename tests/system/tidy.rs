@@ -34,7 +34,9 @@ const RESERVED: [(&[&str], &[&str], &str); 6] = [
             "examples/",
             "mechanism/tests/",
             "mechanism/benches/",
-            "mechanism/examples/",
+            "estimators/tests/",
+            "estimators/benches/",
+            "estimators/examples/",
             "operators/tests/",
             "operators/benches/",
             "operators/examples/",
@@ -49,6 +51,9 @@ const RESERVED: [(&[&str], &[&str], &str); 6] = [
             "examples/",
             "mechanism/tests/",
             "mechanism/benches/",
+            "estimators/tests/",
+            "estimators/benches/",
+            "estimators/examples/",
             "operators/tests/",
             "operators/benches/",
         ],
@@ -94,7 +99,7 @@ fn test_modules(source: &Source) -> Vec<String> {
 fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
-    ["mechanism", "operators", "src", "tests", "benches", "examples"]
+    ["mechanism", "estimators", "operators", "src", "tests", "benches", "examples"]
         .iter()
         .for_each(|folder| rust_files(&root.join(folder), &mut found));
     let sources = found.iter().map(|path| Source {

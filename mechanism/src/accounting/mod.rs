@@ -193,7 +193,7 @@ impl Rho {
 ///
 /// Non-negative floats are ordered as their bit patterns are, so bisecting these takes at most 64 steps,
 /// whatever `holds` says, and stops at a float where it is true with a neighbour where it is not.
-pub(crate) fn least(low: f64, high: f64, holds: impl Fn(f64) -> bool) -> f64 {
+pub fn least(low: f64, high: f64, holds: impl Fn(f64) -> bool) -> f64 {
     let (mut low, mut high) = (low.to_bits(), high.to_bits());
     while low < high {
         let middle = low + (high - low) / 2;

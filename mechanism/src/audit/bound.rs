@@ -16,19 +16,22 @@ const MAX_TERMS: u32 = 1_000_000;
 
 /// How often an event was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Count {
-    pub(crate) hits: u64,
-    pub(crate) trials: u64,
+pub struct Count {
+    /// How often it came true.
+    pub hits: u64,
+    /// Out of how many.
+    pub trials: u64,
 }
 
 impl Count {
-    pub(crate) fn add(&mut self, hit: bool) {
+    /// Counts a trial, and whether the event came true in it.
+    pub fn add(&mut self, hit: bool) {
         self.hits += u64::from(hit);
         self.trials += 1;
     }
 
     /// The event's probability is no less, but for a chance of `alpha`.
-    pub(crate) fn at_least(self, alpha: f64) -> f64 {
+    pub fn at_least(self, alpha: f64) -> f64 {
         let (hits, rest) = (self.hits as f64, (self.trials - self.hits) as f64);
         if self.hits == 0 {
             return 0.0;
@@ -42,27 +45,28 @@ impl Count {
     }
 
     /// The event's probability is no more, but for a chance of `alpha`.
-    pub(crate) fn at_most(self, alpha: f64) -> f64 {
+    pub fn at_most(self, alpha: f64) -> f64 {
         1.0 - Count { hits: self.trials - self.hits, ..self }.at_least(alpha)
     }
 }
 
 /// The same event in both worlds: likely in the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Event {
-    pub(crate) worlds: [Count; 2],
+pub struct Event {
+    /// What was counted in each of two neighbouring worlds.
+    pub worlds: [Count; 2],
 }
 
 impl Event {
     /// Lower bound of μ, each count with a chance of `alpha` to mislead; 0 where it is negative.
-    pub(crate) fn mu(&self, alpha: f64) -> f64 {
+    pub fn mu(&self, alpha: f64) -> f64 {
         let [one, other] = self.worlds;
         let mu = quantile_of(one.at_least(alpha)) - quantile_of(other.at_most(alpha));
         if mu > 0.0 { mu } else { 0.0 }
     }
 
     /// Lower bound of ε at δ, each count with a chance of `alpha` to mislead; 0 where it is negative.
-    pub(crate) fn epsilon(&self, delta: Delta, alpha: f64) -> f64 {
+    pub fn epsilon(&self, delta: Delta, alpha: f64) -> f64 {
         let [one, other] = self.worlds;
         let epsilon = ((one.at_least(alpha) - delta.value()) / other.at_most(alpha)).ln();
         if epsilon > 0.0 { epsilon } else { 0.0 }

@@ -27,7 +27,7 @@
 //! Sources: Nasr et al., "Tight Auditing of Differentially Private Machine Learning", USENIX Security 2023; Steinke, Nasr &
 //! Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023, for many canaries in one run, each in by a coin.
 
-pub(crate) mod bound;
+pub mod bound;
 mod canary;
 #[cfg(test)]
 mod planted;

@@ -129,7 +129,7 @@ impl NoisyMoments<'_> {
 }
 
 /// A matrix with its entries off the diagonal times 1 − α, for noise of these standard deviations.
-pub(crate) fn shrunk(mut matrix: DMatrix<f64>, noise: &DMatrix<f64>) -> DMatrix<f64> {
+pub fn shrunk(mut matrix: DMatrix<f64>, noise: &DMatrix<f64>) -> DMatrix<f64> {
     let off_diagonal = |matrix: &DMatrix<f64>| matrix.norm_squared() - matrix.diagonal().norm_squared();
     let (noise, found) = (off_diagonal(noise), off_diagonal(&matrix));
     let kept = if found > noise { 1.0 - noise / found } else { 0.0 };
@@ -140,21 +140,23 @@ pub(crate) fn shrunk(mut matrix: DMatrix<f64>, noise: &DMatrix<f64>) -> DMatrix<
 }
 
 /// Eigenvalues, and their directions unless these are the axes.
-pub(crate) struct Spectrum {
-    pub(crate) values: DVector<f64>,
-    pub(crate) directions: Option<DMatrix<f64>>,
+pub struct Spectrum {
+    /// The eigenvalues.
+    pub values: DVector<f64>,
+    /// Eigenvectors, one a column; none where they are the axes.
+    pub directions: Option<DMatrix<f64>>,
 }
 
 impl Spectrum {
     /// Of a symmetric matrix; `None` where it can't be found.
-    pub(crate) fn of(matrix: &DMatrix<f64>) -> Option<Self> {
+    pub fn of(matrix: &DMatrix<f64>) -> Option<Self> {
         SymmetricEigen::try_new(matrix.clone(), f64::EPSILON, ITERATIONS * matrix.nrows())
             .filter(|eigen| eigen.eigenvalues.iter().all(|value| value.is_finite()))
             .map(|eigen| Self { values: eigen.eigenvalues, directions: Some(eigen.eigenvectors) })
     }
 
     /// The matrix of this spectrum with eigenvalues raised to their floors: the same matrix if none is below.
-    pub(crate) fn raise(&self, matrix: DMatrix<f64>, floors: &DVector<f64>) -> DMatrix<f64> {
+    pub fn raise(&self, matrix: DMatrix<f64>, floors: &DVector<f64>) -> DMatrix<f64> {
         if self.values.iter().zip(floors).all(|(value, floor)| value >= floor) {
             return matrix;
         }

@@ -5,9 +5,9 @@
 
 use std::path::PathBuf;
 
+use hushflow::estimators::covariance::regression::{Regression, regress};
+use hushflow::estimators::covariance::{Budget, Sample};
 use hushflow::mechanism::accounting::{Delta, Epsilon, Rho};
-use hushflow::mechanism::covariance::regression::{Regression, regress};
-use hushflow::mechanism::covariance::{Budget, Sample};
 use serde_json::{Map, Value, json};
 
 use super::super::CliError;

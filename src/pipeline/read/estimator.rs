@@ -1,7 +1,7 @@
 //! The section `[release]` where its method is an estimator that looks at all records of an epoch at once.
 
-use hushflow_mechanism::covariance;
-use hushflow_mechanism::mean::{self, Scale};
+use hushflow_estimators::covariance;
+use hushflow_estimators::mean::{self, Scale};
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::StrategyName;
 use hushflow_mechanism::workload::Workload;

@@ -1,0 +1,219 @@
+//! What comes out: a covariance, how it was measured, its errors, and the graph of what was found to depend on what.
+
+use super::CovarianceError;
+use super::budget::{Budget, Part};
+use super::sample::{Noisy, Sample, add_noise, count};
+use hushflow_mechanism::moments::{Layout, SecondMoment};
+use nalgebra::{Cholesky, DMatrix, DVector};
+use rand::CryptoRng;
+use std::fmt::Write;
+
+/// A measured entry, in the columns' own units.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measurement {
+    /// The greater place of the two columns, from 0.
+    pub row: usize,
+    /// The smaller one, or the same.
+    pub column: usize,
+    /// What was measured, averaged over its measurements by their precision.
+    pub value: f64,
+    /// Standard deviation of its noise.
+    pub deviation: f64,
+    /// How often it was measured.
+    pub times: u32,
+}
+
+/// A mean, in the columns' own units.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mean {
+    /// The mean.
+    pub values: Vec<f64>,
+    /// Standard deviation of the noise of each.
+    pub deviations: Vec<f64>,
+}
+
+/// A private covariance. All of it may be seen by anyone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Estimate {
+    /// Number of records: public, or private with noise.
+    pub rows: f64,
+    /// Standard deviation of the noise of that; 0 where it is public.
+    pub rows_deviation: f64,
+    /// What the covariance is about, where that was measured; else the middle of the bounds.
+    pub mean: Option<Mean>,
+    /// The second moments about it, over the number of records.
+    pub covariance: DMatrix<f64>,
+    /// What was measured, row by row; of a method that measures no entries, none.
+    pub measurements: Vec<Measurement>,
+    /// Partial correlations of the pairs that were measured one by one.
+    pub partial_correlations: Vec<(usize, usize, f64)>,
+    /// Selections made.
+    pub rounds: u64,
+    /// What was spent.
+    pub budget: Budget,
+}
+
+impl Estimate {
+    /// Pairs of different columns that were measured.
+    pub fn measured_pairs(&self) -> usize {
+        self.measurements.iter().filter(|entry| entry.row != entry.column).count()
+    }
+
+    /// Measurements of single entries, repeated ones included.
+    pub fn measurement_count(&self) -> u64 {
+        self.measurements.iter().map(|entry| u64::from(entry.times)).sum()
+    }
+
+    /// Share of the pairs of columns whose entry of the precision matrix is 0; 1 for a single column. `None` of a method that measures no
+    /// entries, whose precision matrix is dense.
+    pub fn sparsity(&self) -> Option<f64> {
+        let columns = self.covariance.nrows();
+        let pairs = columns * columns.saturating_sub(1) / 2;
+        match (pairs, self.measurements.is_empty()) {
+            (0, _) => Some(1.0),
+            (_, true) => None,
+            _ => Some(1.0 - self.measured_pairs() as f64 / pairs as f64),
+        }
+    }
+
+    /// The graph of conditional dependence in the DOT language: an edge for each measured pair, with its partial correlation.
+    pub fn dot(&self, names: &[String]) -> String {
+        let mut graph = String::from("graph covariance {\n");
+        let quoted = |name: &str| name.replace('\\', "\\\\").replace('"', "\\\"");
+        for name in names {
+            let _ = writeln!(graph, "  \"{}\";", quoted(name));
+        }
+        for &(row, column, partial) in &self.partial_correlations {
+            if let (Some(a), Some(b)) = (names.get(column), names.get(row)) {
+                let _ = writeln!(graph, "  \"{}\" -- \"{}\" [label=\"{partial:.3}\"];", quoted(a), quoted(b));
+            }
+        }
+        graph + "}\n"
+    }
+}
+
+/// ‖Σ^(−1/2) Σ̂ Σ^(−1/2) − I‖_F: the error in the metric of the truth. `None` where that is singular.
+pub fn mahalanobis_error(estimate: &DMatrix<f64>, truth: &DMatrix<f64>) -> Option<f64> {
+    // L⁻¹Σ̂L⁻ᵀ for Σ = LLᵀ differs from Σ^(−1/2)Σ̂Σ^(−1/2) by a rotation.
+    let root = Cholesky::new(truth.clone())?.l();
+    let half = root.solve_lower_triangular(estimate)?;
+    let whole = root.solve_lower_triangular(&half.transpose())?;
+    Some((whole - DMatrix::identity(truth.nrows(), truth.nrows())).norm())
+}
+
+/// ‖Σ̂ − Σ‖_F.
+pub fn frobenius_error(estimate: &DMatrix<f64>, truth: &DMatrix<f64>) -> f64 {
+    (estimate - truth).norm()
+}
+
+/// A sample whose count is known, and which is centred if that was asked for.
+pub(super) struct Start<'a> {
+    pub(super) sample: Sample<'a>,
+    pub(super) rows: (f64, f64),
+    pub(super) mean: Option<Mean>,
+}
+
+impl<'a> Start<'a> {
+    /// Spends `count_rho` on the count where it is private, and the share `centre` of what is left on the mean.
+    pub(super) fn new<R: CryptoRng + ?Sized>(
+        sample: &Sample<'a>,
+        count_rho: f64,
+        centre: Option<f64>,
+        budget: &mut Budget,
+        rng: &mut R,
+    ) -> Result<Self, CovarianceError> {
+        let rows = count(sample, budget, count_rho, rng)?;
+        let Some(share) = centre else { return Ok(Self { sample: sample.clone(), rows, mean: None }) };
+        check_share("centring", share)?;
+        let sums = sample.moments(SecondMoment::None)?;
+        let first = &sums.coordinates()[sums.layout().first()];
+        let sensitivity = sample.first_sensitivity() * (sample.dimension() as f64).sqrt();
+        // On a finer grid, for this noise is small.
+        let fine = 1i128 << 30;
+        let scaled: Vec<i128> = first.iter().map(|sum| sum * fine).collect();
+        let part = (Part::Mean, share * budget.left());
+        let noisy = add_noise(budget, part, &scaled, sensitivity * fine as f64, rng)?;
+        let unit = sample.grid() / fine as f64 / rows.0;
+        let place = DVector::from_iterator(
+            noisy.len(),
+            noisy.iter().map(|noisy| (noisy.value as f64 * unit).clamp(-1.0, 1.0)),
+        );
+        let centred = sample.centred(&place)?;
+        let deviations = sample.half_widths().iter().map(|width| width * noisy[0].deviation * unit).collect();
+        let mean = Mean { values: centred.centres().to_vec(), deviations };
+        Ok(Self { sample: centred, rows, mean: Some(mean) })
+    }
+
+    /// The same, with records clipped to this norm of z.
+    pub(super) fn clipped(&self, norm: f64) -> Result<Self, CovarianceError> {
+        Ok(Self { sample: self.sample.clipped(norm)?, rows: self.rows, mean: self.mean.clone() })
+    }
+
+    /// From integers on the grid of second moments to z² per record.
+    pub(super) fn unit(&self) -> f64 {
+        self.sample.grid() * self.sample.grid() / self.rows.0
+    }
+
+    /// From z² to the units of two columns.
+    pub(super) fn own_units(&self, row: usize, column: usize) -> f64 {
+        self.sample.half_widths()[row] * self.sample.half_widths()[column]
+    }
+
+    /// An estimate of this covariance, in z².
+    pub(super) fn estimate(
+        self,
+        covariance: &DMatrix<f64>,
+        budget: Budget,
+    ) -> Result<Estimate, CovarianceError> {
+        let size = covariance.nrows();
+        let covariance = DMatrix::from_fn(size, size, |i, j| covariance[(i, j)] * self.own_units(i, j));
+        if !covariance.iter().all(|value| value.is_finite()) {
+            return Err(CovarianceError::Numerical);
+        }
+        Ok(Estimate {
+            rows: self.rows.0,
+            rows_deviation: self.rows.1,
+            mean: self.mean,
+            covariance,
+            measurements: Vec::new(),
+            partial_correlations: Vec::new(),
+            rounds: 0,
+            budget,
+        })
+    }
+
+    /// The symmetric matrix, in z², of noisy second moments in the layout's order.
+    pub(super) fn matrix(&self, noisy: &[Noisy]) -> DMatrix<f64> {
+        let dimension = self.sample.dimension();
+        let layout = Layout { dimension, second: SecondMoment::Full };
+        let mut matrix = DMatrix::zeros(dimension, dimension);
+        for ((i, j), noisy) in layout.second_entries().zip(noisy) {
+            let value = noisy.value as f64 * self.unit();
+            (matrix[(i, j)], matrix[(j, i)]) = (value, value);
+        }
+        matrix
+    }
+}
+
+pub(super) fn check_share(what: &'static str, share: f64) -> Result<(), CovarianceError> {
+    if share > 0.0 && share < 1.0 { Ok(()) } else { Err(CovarianceError::Share { what, share }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_those_of_the_definitions() {
+        let truth = DMatrix::from_row_slice(2, 2, &[4.0, 0.0, 0.0, 1.0]);
+        let estimate = DMatrix::from_row_slice(2, 2, &[4.0, 2.0, 2.0, 3.0]);
+        // Whitened: [[1, 1], [1, 3]].
+        assert!((mahalanobis_error(&estimate, &truth).unwrap() - 6f64.sqrt()).abs() < 1e-12);
+        assert!((frobenius_error(&estimate, &truth) - 12f64.sqrt()).abs() < 1e-12);
+        assert_eq!(mahalanobis_error(&estimate, &DMatrix::zeros(2, 2)), None);
+        let affine = DMatrix::from_row_slice(2, 2, &[2.0, 1.0, 0.5, -3.0]);
+        let moved = |matrix: &DMatrix<f64>| &affine * matrix * affine.transpose();
+        let invariant = mahalanobis_error(&moved(&estimate), &moved(&truth)).unwrap();
+        assert!((invariant - 6f64.sqrt()).abs() < 1e-12, "it does not depend on the units");
+    }
+}

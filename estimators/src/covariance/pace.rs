@@ -1,0 +1,247 @@
+//! PACE-GGM: select a badly approximated entry, measure it, complete the matrix, again (Ferrando et al. 2026, Algorithms 1 to 3).
+//!
+//! All scores and measurements are of integer sums, so what a neighbour changes of them is known exactly ([`sample`](super::sample)):
+//! the count is no denominator before everything is public. The current estimate enters a score as a public integer; then
+//! `||S − E| − |S' − E|| ≤ |S − S'|`, the sensitivity of the entry.
+//!
+//! **Privacy.** With shares α and β of ρ: the diagonal is one Gaussian mechanism (αρ); each round is an
+//! exponential mechanism (its ρ_sel) and a Gaussian one (its ρ_meas), chosen by public numbers; [`Budget`] refuses any part beyond ρ. ∎
+
+use super::CovarianceError;
+use super::budget::{Budget, Part};
+use super::completion::Completion;
+use super::estimate::{Estimate, Measurement, Start, check_share};
+use super::sample::{Sample, add_noise, measure};
+use hushflow_mechanism::moments::{Layout, MomentSums, SecondMoment};
+use hushflow_mechanism::noise::selection::Selection;
+use rand::CryptoRng;
+
+/// A share of the budget below which nothing is left.
+const NOTHING: f64 = 1e-9;
+
+/// How the budget is divided. The default is the paper's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// α: the diagonal's share.
+    pub diagonal_share: f64,
+    /// β: the selection's share of each round.
+    pub selection_share: f64,
+    /// T: the rounds that the budget would last for if it were never annealed; twice the number of pairs unless given.
+    pub rounds: Option<u64>,
+    /// The share of the mean, where the data are to be centred.
+    pub centre: Option<f64>,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { diagonal_share: 0.3, selection_share: 0.5, rounds: None, centre: None }
+    }
+}
+
+impl Pace {
+    /// Spends all that is left of a budget.
+    ///
+    /// # Errors
+    /// [`CovarianceError`], by public numbers alone.
+    pub fn estimate<R: CryptoRng + ?Sized>(
+        &self,
+        sample: &Sample<'_>,
+        mut budget: Budget,
+        rng: &mut R,
+    ) -> Result<Estimate, CovarianceError> {
+        self.check()?;
+        let dimension = sample.dimension();
+        // A private count is one more entry of the diagonal.
+        let count_rho = self.diagonal_share * budget.left() / (dimension + 1) as f64;
+        let start = Start::new(sample, count_rho, self.centre, &mut budget, rng)?;
+        let sums = start.sample.moments(SecondMoment::Full)?;
+        let mut run = Run::begin(self, &start, &sums, &mut budget, rng)?;
+        if dimension > 1 {
+            run.spend(self, &mut budget, rng)?;
+        }
+        run.completion.finish();
+        run.estimate(budget)
+    }
+
+    pub(super) fn check(&self) -> Result<(), CovarianceError> {
+        check_share("the diagonal", self.diagonal_share)?;
+        check_share("selections", self.selection_share)
+    }
+
+    /// T, for so many columns.
+    pub(super) fn rounds_for(&self, dimension: usize) -> u64 {
+        let dimension = dimension as u64;
+        self.rounds.unwrap_or(dimension * dimension.saturating_sub(1)).max(1)
+    }
+}
+
+/// An entry, and what is known of it: the weighted average y and the precision λ of its measurements, in z².
+#[derive(Clone, Copy)]
+struct Known {
+    row: usize,
+    column: usize,
+    /// Σ q_j q_k, exactly: private.
+    sum: i128,
+    value: f64,
+    precision: f64,
+    times: u32,
+}
+
+struct Run<'a> {
+    start: &'a Start<'a>,
+    known: Vec<Known>,
+    completion: Completion,
+    rounds: u64,
+}
+
+/// What a round may spend.
+#[derive(Clone, Copy)]
+struct Allowance {
+    selection: f64,
+    measurement: f64,
+}
+
+impl Allowance {
+    fn of(rho: f64, share: f64) -> Self {
+        Self { selection: share * rho, measurement: rho - share * rho }
+    }
+
+    fn total(self) -> f64 {
+        self.selection + self.measurement
+    }
+}
+
+impl<'a> Run<'a> {
+    /// Algorithm 2.
+    fn begin<R: CryptoRng + ?Sized>(
+        pace: &Pace,
+        start: &'a Start<'a>,
+        sums: &MomentSums,
+        budget: &mut Budget,
+        rng: &mut R,
+    ) -> Result<Self, CovarianceError> {
+        let dimension = start.sample.dimension();
+        let second = &sums.coordinates()[sums.layout().second()];
+        let places = Layout { dimension, second: SecondMoment::Full }.second_entries();
+        let entry = |((column, row), &sum): ((usize, usize), &i128)| Known {
+            row,
+            column,
+            sum,
+            value: 0.0,
+            precision: 0.0,
+            times: 0,
+        };
+        let mut known: Vec<Known> = places.zip(second).map(entry).collect();
+        let diagonal: Vec<i128> =
+            known.iter().filter(|entry| entry.row == entry.column).map(|entry| entry.sum).collect();
+        let share = if dimension == 1 { 1.0 } else { pace.diagonal_share };
+        let sensitivity = start.sample.entry_sensitivity(true) * (dimension as f64).sqrt();
+        let part = (Part::Diagonal, share * budget.left());
+        let noisy = add_noise(budget, part, &diagonal, sensitivity, rng)?;
+        let unit = start.unit();
+        for (entry, noisy) in known.iter_mut().filter(|entry| entry.row == entry.column).zip(&noisy) {
+            entry.learn(noisy.value as f64 * unit, noisy.deviation * unit);
+        }
+        let measured: Vec<(f64, f64)> = known
+            .iter()
+            .filter(|entry| entry.row == entry.column)
+            .map(|entry| (entry.value, entry.precision))
+            .collect();
+        Ok(Self { start, known, completion: Completion::of_diagonal(&measured), rounds: 0 })
+    }
+
+    /// Rounds until the budget is spent.
+    fn spend<R: CryptoRng + ?Sized>(
+        &mut self,
+        pace: &Pace,
+        budget: &mut Budget,
+        rng: &mut R,
+    ) -> Result<(), CovarianceError> {
+        let rounds = pace.rounds_for(self.start.sample.dimension());
+        let nothing = budget.total() * NOTHING;
+        let mut allowance = Allowance::of(budget.left() / rounds as f64, pace.selection_share);
+        while budget.left() > nothing {
+            let informative = self.round(allowance, budget, rng)?;
+            // Algorithm 3.
+            if !informative {
+                allowance.selection *= 2.0;
+                allowance.measurement *= 4.0;
+            }
+            if budget.left() < 2.0 * allowance.total() {
+                allowance = Allowance::of(budget.left(), pace.selection_share);
+            }
+        }
+        Ok(())
+    }
+
+    /// Selects, measures and completes. Whether the estimate changed by more than the noise.
+    fn round<R: CryptoRng + ?Sized>(
+        &mut self,
+        allowance: Allowance,
+        budget: &mut Budget,
+        rng: &mut R,
+    ) -> Result<bool, CovarianceError> {
+        let sample = &self.start.sample;
+        let rho = budget.spend(Part::Selection, allowance.selection)?;
+        let sensitivity = sample.entry_sensitivity(false).max(sample.entry_sensitivity(true));
+        let chosen = Selection::new(rho, sensitivity as i128)?.select(&self.scores(), rng)?;
+        let unit = self.start.unit();
+        let entry = &mut self.known[chosen];
+        let (row, column) = (entry.row, entry.column);
+        let part = (Part::Measurement, allowance.measurement);
+        let noisy = measure(budget, part, entry.sum, sample.entry_sensitivity(row == column), rng)?;
+        let deviation = noisy.deviation * unit;
+        entry.learn(noisy.value as f64 * unit, deviation);
+        let before = self.completion.covariance(row, column);
+        self.completion.measure(row, column, entry.value, entry.precision);
+        let change = (self.completion.covariance(row, column) - before).abs();
+        self.rounds += 1;
+        Ok(change > (2.0 / std::f64::consts::PI).sqrt() * deviation)
+    }
+
+    /// |Σ_jk − Σ̂_jk| of every entry, in integers.
+    fn scores(&self) -> Vec<i128> {
+        let per_unit = self.start.unit().recip();
+        let score = |entry: &Known| {
+            let estimate = (self.completion.covariance(entry.row, entry.column) * per_unit).round() as i128;
+            entry.sum.saturating_sub(estimate).saturating_abs()
+        };
+        self.known.iter().map(score).collect()
+    }
+
+    fn estimate(self, budget: Budget) -> Result<Estimate, CovarianceError> {
+        let Run { start, known, completion, rounds } = self;
+        let measured = known.iter().filter(|entry| entry.times > 0).map(|entry| {
+            let units = start.own_units(entry.row, entry.column);
+            let deviation = units * entry.precision.sqrt().recip();
+            Measurement {
+                row: entry.row,
+                column: entry.column,
+                value: units * entry.value,
+                deviation,
+                times: entry.times,
+            }
+        });
+        let measurements: Vec<Measurement> = measured.collect();
+        let multiplier = completion.multiplier();
+        let pairs = measurements.iter().filter(|entry| entry.row != entry.column);
+        let partial_correlations = pairs.map(|&Measurement { row, column, .. }| {
+            let norm = (multiplier[(row, row)] * multiplier[(column, column)]).sqrt();
+            (row, column, -multiplier[(row, column)] / norm)
+        });
+        let partial_correlations = partial_correlations.collect();
+        let start = Start { sample: start.sample.clone(), rows: start.rows, mean: start.mean.clone() };
+        let estimate = start.estimate(&completion.matrix(), budget)?;
+        Ok(Estimate { measurements, partial_correlations, rounds, ..estimate })
+    }
+}
+
+impl Known {
+    /// Averages a measurement in, by its precision (Proposition 4.2).
+    fn learn(&mut self, value: f64, deviation: f64) {
+        let precision = deviation.powi(-2);
+        self.value = (self.precision * self.value + precision * value) / (self.precision + precision);
+        self.precision += precision;
+        self.times += 1;
+    }
+}

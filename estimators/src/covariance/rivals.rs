@@ -1,0 +1,219 @@
+//! Other private covariances, for comparison: the whole matrix at once, the diagonal alone, eigenvalues apart, CoinPress.
+//!
+//! - **SSP**: exact noise on the upper triangle. The paper takes the sensitivity of the whole matrix, √2·d; the triangle's is d
+//!   ([`sample`](super::sample)), so half the variance is enough: `ssp-tight`. Negative eigenvalues are then raised to 0.
+//! - **Diagonal**: the whole budget on d entries, zeros elsewhere.
+//! - **SeparateCov** (Dong, Liang & Yi 2022): half of ρ for the eigenvalues, half for a noisy matrix whose eigenvectors are taken.
+//! - **AdaptiveCov** (same): the better of both, at a clipping norm that is sought (`covariance/adaptive.rs`).
+//! - **CoinPress** (Biswas et al. 2020): records are whitened by the last estimate and clipped to where a Gaussian's would be, so that the
+//!   next estimate takes less noise. Three steps, of ρ/8, ρ/8 and 3ρ/4.
+
+use super::adaptive::adaptive;
+use super::budget::{Budget, Part};
+use super::estimate::{Estimate, Measurement, Start};
+use super::sample::{Noisy, Sample, add_noise, matrix_sensitivity, moments};
+use super::{CovarianceError, Method, nearest_semidefinite};
+use hushflow_mechanism::moments::{Clipper, Layout, RECORD_BITS, SecondMoment};
+use nalgebra::{DMatrix, DVector, SymmetricEigen};
+use rand::CryptoRng;
+
+/// Share of a private count.
+const COUNT_SHARE: f64 = 0.05;
+
+/// Failure probability of the tail bounds that AdaptiveCov and CoinPress choose by.
+pub(super) const TAIL: f64 = 0.1;
+
+/// CoinPress's shares of its steps.
+const COIN_SHARES: [f64; 3] = [0.125, 0.125, 0.75];
+
+pub(super) fn estimate<R: CryptoRng + ?Sized>(
+    method: Method,
+    sample: &Sample<'_>,
+    centre: Option<f64>,
+    mut budget: Budget,
+    rng: &mut R,
+) -> Result<Estimate, CovarianceError> {
+    if matches!(method, Method::Separate | Method::Adaptive) {
+        // At once: whether eigenvalues are asked for may follow from what was found, and then a refusal would tell it.
+        public_count(sample)?;
+    }
+    let start = Start::new(sample, COUNT_SHARE * budget.left(), centre, &mut budget, rng)?;
+    let covariance = match method {
+        Method::Diagonal | Method::Pace => return diagonal(start, budget, rng),
+        Method::Ssp | Method::SspTight => return triangle(method, start, budget, rng),
+        Method::Separate => separate(&start, &mut budget, rng)?,
+        Method::Adaptive => adaptive(&start, &mut budget, rng)?,
+        Method::CoinPress => coinpress(&start, &mut budget, rng)?,
+    };
+    let covariance = nearest_semidefinite(&covariance).ok_or(CovarianceError::Numerical)?;
+    start.estimate(&covariance, budget)
+}
+
+/// All entries, each with its noise.
+fn triangle<R: CryptoRng + ?Sized>(
+    method: Method,
+    start: Start<'_>,
+    mut budget: Budget,
+    rng: &mut R,
+) -> Result<Estimate, CovarianceError> {
+    let sensitivity = match method {
+        Method::SspTight => start.sample.triangle_sensitivity(),
+        _ => start.sample.matrix_sensitivity(),
+    };
+    let noisy = whole(&start, sensitivity, &mut budget, 1.0, rng)?;
+    let layout = Layout { dimension: start.sample.dimension(), second: SecondMoment::Full };
+    let measurements = layout.second_entries().zip(&noisy).map(|((column, row), noisy)| {
+        let units = start.own_units(row, column) * start.unit();
+        let (value, deviation) = (noisy.value as f64 * units, noisy.deviation * units);
+        Measurement { row, column, value, deviation, times: 1 }
+    });
+    let measurements = measurements.collect();
+    let covariance = nearest_semidefinite(&start.matrix(&noisy)).ok_or(CovarianceError::Numerical)?;
+    Ok(Estimate { measurements, ..start.estimate(&covariance, budget)? })
+}
+
+/// The upper triangle with noise, for a share of what is left.
+pub(super) fn whole<R: CryptoRng + ?Sized>(
+    start: &Start<'_>,
+    sensitivity: f64,
+    budget: &mut Budget,
+    share: f64,
+    rng: &mut R,
+) -> Result<Vec<Noisy>, CovarianceError> {
+    let sums = start.sample.moments(SecondMoment::Full)?;
+    let second = &sums.coordinates()[sums.layout().second()];
+    let part = (Part::Matrix, share * budget.left());
+    add_noise(budget, part, second, sensitivity, rng)
+}
+
+fn diagonal<R: CryptoRng + ?Sized>(
+    start: Start<'_>,
+    mut budget: Budget,
+    rng: &mut R,
+) -> Result<Estimate, CovarianceError> {
+    let sums = start.sample.moments(SecondMoment::Diagonal)?;
+    let second = &sums.coordinates()[sums.layout().second()];
+    let sensitivity = start.sample.entry_sensitivity(true) * (second.len() as f64).sqrt();
+    let part = (Part::Diagonal, budget.left());
+    let noisy = add_noise(&mut budget, part, second, sensitivity, rng)?;
+    let values =
+        DVector::from_iterator(noisy.len(), noisy.iter().map(|noisy| noisy.value as f64 * start.unit()));
+    let measurements = noisy.iter().zip(values.iter()).enumerate().map(|(place, (noisy, value))| {
+        let units = start.own_units(place, place);
+        let deviation = units * noisy.deviation * start.unit();
+        Measurement { row: place, column: place, value: units * value, deviation, times: 1 }
+    });
+    let measurements = measurements.collect();
+    let covariance = DMatrix::from_diagonal(&values.map(|value| value.max(0.0)));
+    Ok(Estimate { measurements, ..start.estimate(&covariance, budget)? })
+}
+
+/// What the eigenvalue search and rounding to integers may add to the distance of two samples' eigenvalues: backward errors of at most
+/// 16dε‖A‖_F on both sides, ‖A‖_F ≤ nR², and half a unit for each value.
+pub(super) fn eigenvalue_slack(sample: &Sample<'_>) -> f64 {
+    let (d, rows) = (sample.dimension() as f64, sample.rows() as f64);
+    let largest = rows * (1u64 << (2 * RECORD_BITS)) as f64;
+    d.sqrt() + 32.0 * d * f64::EPSILON * largest
+}
+
+fn public_count(sample: &Sample<'_>) -> Result<(), CovarianceError> {
+    if sample.neighbours().counts_are_public() { Ok(()) } else { Err(CovarianceError::PublicCount) }
+}
+
+/// Eigenvalues of the exact second moments on their grid, largest first. Only where the count is public: the error of
+/// their search is bounded by it.
+pub(super) fn eigenvalues(sample: &Sample<'_>) -> Result<Vec<i128>, CovarianceError> {
+    public_count(sample)?;
+    let sums = sample.moments(SecondMoment::Full)?;
+    let mut matrix = DMatrix::zeros(sample.dimension(), sample.dimension());
+    for ((i, j), &sum) in sums.layout().second_entries().zip(&sums.coordinates()[sums.layout().second()]) {
+        (matrix[(i, j)], matrix[(j, i)]) = (sum as f64, sum as f64);
+    }
+    // Of a matrix that is never out of range: the search ends whatever the records are.
+    let eigen = SymmetricEigen::new(matrix);
+    let mut values: Vec<i128> = eigen.eigenvalues.iter().map(|value| value.round() as i128).collect();
+    values.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(values)
+}
+
+/// Eigenvalues and eigenvectors apart, with all that is left.
+pub(super) fn separate<R: CryptoRng + ?Sized>(
+    start: &Start<'_>,
+    budget: &mut Budget,
+    rng: &mut R,
+) -> Result<DMatrix<f64>, CovarianceError> {
+    let exact = eigenvalues(&start.sample)?;
+    let noisy = whole(start, start.sample.matrix_sensitivity(), budget, 0.5, rng)?;
+    let sensitivity = start.sample.matrix_sensitivity() + eigenvalue_slack(&start.sample);
+    let part = (Part::Eigenvalues, budget.left());
+    let values = add_noise(budget, part, &exact, sensitivity, rng)?;
+    let eigen = SymmetricEigen::try_new(start.matrix(&noisy), f64::EPSILON, 100 * exact.len() + 100)
+        .ok_or(CovarianceError::Numerical)?;
+    let mut order: Vec<usize> = (0..exact.len()).collect();
+    order.sort_by(|&a, &b| eigen.eigenvalues[b].total_cmp(&eigen.eigenvalues[a]));
+    let mut covariance = DMatrix::zeros(exact.len(), exact.len());
+    for (place, value) in order.into_iter().zip(values) {
+        let direction = eigen.eigenvectors.column(place);
+        covariance += direction * direction.transpose() * (value.value as f64 * start.unit()).max(0.0);
+    }
+    Ok(covariance)
+}
+
+/// What the norm of d standard Gaussians stays below but for the tail.
+pub(super) fn chi_tail(d: f64) -> f64 {
+    let log = (1.0 / TAIL).ln();
+    (d + 2.0 * (d * log).sqrt() + 2.0 * log).sqrt()
+}
+
+fn coinpress<R: CryptoRng + ?Sized>(
+    start: &Start<'_>,
+    budget: &mut Budget,
+    rng: &mut R,
+) -> Result<DMatrix<f64>, CovarianceError> {
+    let sample = &start.sample;
+    let (size, total) = (sample.dimension(), budget.left());
+    let d = size as f64;
+    let radius = chi_tail(d);
+    let (ratio, neighbours) = ((d / start.rows.0).sqrt(), sample.neighbours());
+    let spread = 0.5 * (2.0 * ratio + ratio * ratio);
+    let clipper = Clipper::unscaled(size, radius)?.counting_unusable();
+    // No covariance of z ∈ [−1, 1]^d exceeds d.
+    let mut whitening = DMatrix::identity(size, size) / d.sqrt();
+    let mut estimate = DMatrix::identity(size, size);
+    for (step, share) in COIN_SHARES.into_iter().enumerate() {
+        let whitened = whiten(sample, &whitening);
+        let sums = moments(&clipper, &whitened, SecondMoment::Full)?;
+        let second = &sums.coordinates()[sums.layout().second()];
+        let rho = if step + 1 == COIN_SHARES.len() { budget.left() } else { share * total };
+        let noisy = add_noise(budget, (Part::Matrix, rho), second, matrix_sensitivity(neighbours), rng)?;
+        let grid = radius / (1u64 << RECORD_BITS) as f64 / sample.grid();
+        let found =
+            nearest_semidefinite(&(start.matrix(&noisy) * grid * grid)).ok_or(CovarianceError::Numerical)?;
+        let back = whitening.clone().try_inverse().ok_or(CovarianceError::Numerical)?;
+        estimate = &back * &found * back.transpose();
+        whitening = inverse_root(found + DMatrix::identity(size, size) * spread)? * whitening;
+    }
+    Ok((&estimate + estimate.transpose()) / 2.0)
+}
+
+/// A·z of every record; zeros for one that can't be used.
+fn whiten(sample: &Sample<'_>, whitening: &DMatrix<f64>) -> Vec<f64> {
+    let mut whitened = Vec::with_capacity(sample.records().len());
+    for record in sample.records().chunks_exact(sample.dimension()) {
+        let columns = record.iter().zip(sample.centres()).zip(sample.half_widths());
+        let place = columns.map(|((x, centre), width)| ((x - centre) / width).clamp(-1.0, 1.0));
+        let place = DVector::from_iterator(record.len(), place);
+        let usable = record.iter().all(|x| x.is_finite());
+        whitened.extend((whitening * place).iter().map(|value| if usable { *value } else { 0.0 }));
+    }
+    whitened
+}
+
+/// U^(−1/2) of a positive definite matrix.
+fn inverse_root(matrix: DMatrix<f64>) -> Result<DMatrix<f64>, CovarianceError> {
+    let iterations = 100 * matrix.nrows() + 100;
+    let eigen =
+        SymmetricEigen::try_new(matrix, f64::EPSILON, iterations).ok_or(CovarianceError::Numerical)?;
+    let roots = DMatrix::from_diagonal(&eigen.eigenvalues.map(|value| value.max(1e-300).sqrt().recip()));
+    Ok(&eigen.eigenvectors * roots * eigen.eigenvectors.transpose())
+}

@@ -1,0 +1,431 @@
+//! Records as integers, their exact moments, and what a neighbour changes of each statistic.
+//!
+//! A record x is mapped to z ∈ [−1, 1]^d by its public bounds and rounded to integers q ≈ z/g on the grid g = √d·2⁻²⁰. Its
+//! squared norm is at most 2⁴⁰ and its entries are at most Q = ⌊2²⁰/√d⌋ + 1, both in integers: z/g is at most 2²⁰/√d before it is
+//! rounded, and rounding is monotone. All statistics are integers, and so is the noise, so no rounding enters a sensitivity.
+//!
+//! # What one record changes
+//! Neighbours are samples that differ in one record, u in place of v; or, for zero-out, u = 0 in place of v (a blank is the centre of
+//! the bounds). The number of records is public for the first; for the second it is not, and a record counts 1 or 0.
+//!
+//! | statistic | replace one | zero out | proof |
+//! |---|---|---|---|
+//! | records, and those outside the bounds | 1 | 1 | |
+//! | Σ q_j | 2Q | Q | |
+//! | Σ q_j² | Q² | Q² | both squares lie in [0, Q²]: half of what the paper takes |
+//! | Σ q_j q_k | 2Q² | Q² | both products lie in [−Q², Q²] |
+//! | all Σ q_j q_k, Frobenius | √2·R² | R² | ‖vvᵀ−uuᵀ‖² = ‖v‖⁴ + ‖u‖⁴ − 2(v·u)² ≤ 2R⁴, R = 2²⁰ |
+//! | the upper triangle | dQ² | √(d(d+1)/2)·Q² | below |
+//! | Σ ‖q‖² | R² | R² | both lie in [0, R²] |
+//! | ordered eigenvalues of Σ qqᵀ | √2·R² | R² | at most the Frobenius norm (Hoffman & Wielandt 1953) |
+//!
+//! **The upper triangle.** Its squared norm is ½(‖vvᵀ−uuᵀ‖²_F + Σ_j (v_j² − u_j²)²) ≤ ½((Σp)² + (Σr)² + Σ(p_j−r_j)²) for the
+//! squares p_j, r_j ∈ [0, Q²] of v and u. That is convex in (p, r), so it is largest where all are 0 or Q². With a columns where both
+//! are Q², b where only p is and c where only r is it is ½((a+b)² + (a+c)² + b + c)·Q⁴, and for given a + b + c = d no more than d²Q⁴ (a = d: d²; b + c = k:
+//! at most ½(d² + (d−k)² + k) ≤ d²). Zero-out: ½((Σp)² + Σp²) ≤ ½(d² + d)Q⁴. ∎
+
+use super::CovarianceError;
+use super::budget::{Budget, Part};
+use super::estimate::check_share;
+use hushflow_mechanism::moments::{
+    Accumulators, Clipper, Layout, MomentSums, QuantisedRows, RECORD_BITS, SecondMoment,
+};
+use hushflow_mechanism::noise::{DiscreteGaussian, NoiseScale};
+use hushflow_mechanism::sensitivity::Neighbours;
+use nalgebra::DVector;
+use rand::CryptoRng;
+
+/// Records quantised at a time.
+const BATCH: usize = 4096;
+
+/// Relative margin by which deviations are raised.
+const MARGIN: f64 = 1e-12;
+
+/// 2²⁰: the integer norm that no record exceeds.
+const RADIUS: f64 = (1u64 << RECORD_BITS) as f64;
+
+/// Records between public bounds, and who their neighbours are. Private data: they can't be printed.
+#[derive(Clone)]
+pub struct Sample<'a> {
+    records: &'a [f64],
+    clipper: Clipper,
+    neighbours: Neighbours,
+}
+
+/// What noise was added to a statistic.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Noisy {
+    /// The statistic with its noise, on the grid.
+    pub value: i128,
+    /// Standard deviation of the noise, on the grid.
+    pub deviation: f64,
+}
+
+impl<'a> Sample<'a> {
+    /// Records, row after row, of as many columns as there are `bounds`. What lies outside is clipped; a record with a value that is
+    /// not finite counts as the centre of the bounds.
+    ///
+    /// # Errors
+    /// [`CovarianceError`] for bounds that span no interval, values that make no rows, less than two records where their
+    /// number is public, and neighbours without a proof.
+    pub fn new(
+        bounds: &[(f64, f64)],
+        records: &'a [f64],
+        neighbours: Neighbours,
+    ) -> Result<Self, CovarianceError> {
+        if neighbours == Neighbours::ReplaceOne {
+            return Err(CovarianceError::Neighbours(neighbours));
+        }
+        let clipper = Clipper::new(bounds, (bounds.len() as f64).sqrt())?.counting_unusable();
+        let sample = Self { records, clipper, neighbours };
+        let found = sample.rows();
+        if neighbours.counts_are_public() && found < 2 {
+            return Err(CovarianceError::TooFew { found });
+        }
+        Ok(sample)
+    }
+
+    /// Number of columns d.
+    pub fn dimension(&self) -> usize {
+        self.clipper.dimension()
+    }
+
+    /// The relation that the guarantee is about.
+    pub fn neighbours(&self) -> Neighbours {
+        self.neighbours
+    }
+
+    /// Number of records: public only where counts are.
+    pub(super) fn rows(&self) -> usize {
+        self.records.len() / self.dimension()
+    }
+
+    /// How many records have a value outside the bounds, where it is clipped, with noise; and the deviation of that. It takes a share of
+    /// what is left of the budget. One record changes the number by 1 at most, and a blank one is within the bounds.
+    ///
+    /// # Errors
+    /// [`CovarianceError::Share`], and what noise can't be.
+    pub fn count_clipped<R: CryptoRng + ?Sized>(
+        &self,
+        share: f64,
+        budget: &mut Budget,
+        rng: &mut R,
+    ) -> Result<(f64, f64), CovarianceError> {
+        check_share("the number of clipped records", share)?;
+        let outside = |record: &&[f64]| {
+            let mut columns = record.iter().zip(self.centres()).zip(self.half_widths());
+            let beyond =
+                |((x, centre), width): ((&f64, &f64), &f64)| (x - centre).abs() > width * (1.0 + MARGIN);
+            record.iter().all(|x| x.is_finite()) && columns.any(beyond)
+        };
+        let clipped = self.records.chunks_exact(self.dimension()).filter(outside).count();
+        noisy_count(clipped, (Part::Clipped, share * budget.left()), budget, rng)
+    }
+
+    /// All records, as they came.
+    pub(super) fn records(&self) -> &'a [f64] {
+        self.records
+    }
+
+    /// Half the distance of each column's bounds.
+    pub fn half_widths(&self) -> &[f64] {
+        self.clipper.half_widths()
+    }
+
+    /// Middle of each column's bounds.
+    pub fn centres(&self) -> &[f64] {
+        self.clipper.centres()
+    }
+
+    /// The same records between bounds whose middle is the given place z of these bounds, and which hold these bounds.
+    pub(super) fn centred(&self, place: &DVector<f64>) -> Result<Self, CovarianceError> {
+        let columns = self.centres().iter().zip(self.half_widths()).zip(place.iter());
+        let bounds: Vec<(f64, f64)> = columns
+            .map(|((centre, half_width), z)| {
+                let (centre, half_width) = (centre + half_width * z, half_width * (1.0 + z.abs()));
+                (centre - half_width, centre + half_width)
+            })
+            .collect();
+        // What was outside the first bounds has to be clipped to them: the second ones are wider.
+        let clipper =
+            Clipper::new(&bounds, (bounds.len() as f64).sqrt()).map_err(|_| CovarianceError::Numerical)?;
+        Ok(Self { clipper: clipper.counting_unusable(), ..self.clone() })
+    }
+
+    /// The same records, clipped to this norm of z; their integers are of a grid that is finer by as much.
+    pub(super) fn clipped(&self, norm: f64) -> Result<Self, CovarianceError> {
+        let columns = self.centres().iter().zip(self.half_widths());
+        let bounds: Vec<(f64, f64)> =
+            columns.map(|(centre, width)| (centre - width, centre + width)).collect();
+        let clipper = Clipper::new(&bounds, norm).map_err(|_| CovarianceError::Numerical)?;
+        Ok(Self { clipper: clipper.counting_unusable(), ..self.clone() })
+    }
+
+    /// ‖q‖² of every record, 2⁴⁰ at most.
+    pub(super) fn squared_norms(&self) -> Result<Vec<i128>, CovarianceError> {
+        let dimension = self.dimension();
+        let (mut norms, mut rows) = (Vec::with_capacity(self.rows()), QuantisedRows::new(dimension));
+        for batch in self.records.chunks(BATCH * dimension) {
+            rows.clear();
+            self.clipper.quantise_all(batch, &mut rows)?;
+            let norm = |row: &[f64]| row.iter().map(|q| (*q as i128).pow(2)).sum::<i128>();
+            norms.extend(rows.values().chunks_exact(dimension).map(norm));
+        }
+        Ok(norms)
+    }
+
+    /// Exact count, Σq and Σqqᵀ.
+    pub(super) fn moments(&self, second: SecondMoment) -> Result<MomentSums, CovarianceError> {
+        moments(&self.clipper, self.records, second)
+    }
+
+    /// g: what one unit of q is in z.
+    pub fn grid(&self) -> f64 {
+        self.clipper.clip_norm() / RADIUS
+    }
+
+    fn largest_entry(&self) -> f64 {
+        (RADIUS / self.clipper.clip_norm()).floor() + 1.0
+    }
+
+    fn either(&self, replace: f64, zero_out: f64) -> f64 {
+        if self.neighbours == Neighbours::ZeroOut { zero_out } else { replace }
+    }
+
+    /// Of Σ q_j.
+    pub(super) fn first_sensitivity(&self) -> f64 {
+        self.either(2.0, 1.0) * self.largest_entry()
+    }
+
+    /// Of Σ q_j q_k.
+    pub fn entry_sensitivity(&self, diagonal: bool) -> f64 {
+        let square = self.largest_entry() * self.largest_entry();
+        if diagonal { square } else { self.either(2.0, 1.0) * square }
+    }
+
+    /// Of Σ ‖q‖².
+    pub(super) fn trace_sensitivity(&self) -> f64 {
+        RADIUS * RADIUS
+    }
+
+    /// Of all d² entries, in the Frobenius norm; and of the ordered eigenvalues.
+    pub fn matrix_sensitivity(&self) -> f64 {
+        matrix_sensitivity(self.neighbours)
+    }
+
+    /// Of the d(d+1)/2 distinct entries, in the Euclidean norm.
+    pub fn triangle_sensitivity(&self) -> f64 {
+        let (d, square) = (self.dimension() as f64, self.largest_entry() * self.largest_entry());
+        self.either(d, (d * (d + 1.0) / 2.0).sqrt()) * square * (1.0 + MARGIN)
+    }
+}
+
+/// Of all entries of Σ qqᵀ in the Frobenius norm, for q of norm at most 2²⁰.
+pub(super) fn matrix_sensitivity(neighbours: Neighbours) -> f64 {
+    let factor = if neighbours == Neighbours::ZeroOut { 1.0 } else { 2f64.sqrt() };
+    factor * RADIUS * RADIUS * (1.0 + MARGIN)
+}
+
+/// Exact moments of what a clipper makes of records.
+pub(super) fn moments(
+    clipper: &Clipper,
+    records: &[f64],
+    second: SecondMoment,
+) -> Result<MomentSums, CovarianceError> {
+    let dimension = clipper.dimension();
+    let layout = Layout { dimension, second };
+    let mut accumulators = Accumulators::new(layout);
+    let mut rows = QuantisedRows::new(dimension);
+    for batch in records.chunks(BATCH * dimension) {
+        rows.clear();
+        clipper.quantise_all(batch, &mut rows)?;
+        accumulators.add_to_key(0, &rows)?;
+    }
+    Ok(accumulators.take().remove(&0).unwrap_or_else(|| MomentSums::zero(layout)))
+}
+
+/// Adds exact noise to integers that one record changes by at most `sensitivity` in the Euclidean norm: ρ-zCDP.
+///
+/// Discrete Gaussian noise of parameter σ on integers is Δ²/(2σ²)-zCDP (Canonne, Kamath & Steinke 2020, Theorem 4 and its
+/// multivariate form), so σ = Δ/√(2ρ), rounded up.
+pub(super) fn add_noise<R: CryptoRng + ?Sized>(
+    budget: &mut Budget,
+    (part, rho): (Part, f64),
+    values: &[i128],
+    sensitivity: f64,
+    rng: &mut R,
+) -> Result<Vec<Noisy>, CovarianceError> {
+    let rho = budget.spend(part, rho)?;
+    let gaussian =
+        DiscreteGaussian::new(NoiseScale::at_least(sensitivity / (2.0 * rho).sqrt() * (1.0 + MARGIN))?);
+    let deviation = gaussian.scale().sigma();
+    let mut noise = vec![0; values.len()];
+    gaussian.fill(rng, &mut noise);
+    // Sums and noise are below 2^126 but for a probability below any that could be met; wrapping is a bijection all the same.
+    let noisy = values
+        .iter()
+        .zip(&noise)
+        .map(|(value, noise)| Noisy { value: value.wrapping_add(*noise), deviation });
+    Ok(noisy.collect())
+}
+
+/// [`add_noise`] to one integer.
+pub(super) fn measure<R: CryptoRng + ?Sized>(
+    budget: &mut Budget,
+    part: (Part, f64),
+    value: i128,
+    sensitivity: f64,
+    rng: &mut R,
+) -> Result<Noisy, CovarianceError> {
+    Ok(add_noise(budget, part, &[value], sensitivity, rng)?[0])
+}
+
+/// The number of records that sums are divided by: the public one, or a private one of at least 1, with its deviation.
+pub(super) fn count<R: CryptoRng + ?Sized>(
+    sample: &Sample<'_>,
+    budget: &mut Budget,
+    rho: f64,
+    rng: &mut R,
+) -> Result<(f64, f64), CovarianceError> {
+    if sample.neighbours().counts_are_public() {
+        return Ok((sample.rows() as f64, 0.0));
+    }
+    let (count, deviation) = noisy_count(sample.rows(), (Part::Count, rho), budget, rng)?;
+    Ok((count.max(1.0), deviation))
+}
+
+/// A number of records, which one of them changes by 1 at most, with its noise and the deviation of that.
+fn noisy_count<R: CryptoRng + ?Sized>(
+    records: usize,
+    part: (Part, f64),
+    budget: &mut Budget,
+    rng: &mut R,
+) -> Result<(f64, f64), CovarianceError> {
+    // In units of 2⁻⁴⁰ records, for the noise needs a fine grid.
+    let unit = 1i128 << 40;
+    let noisy = measure(budget, part, records as i128 * unit, unit as f64, rng)?;
+    Ok((noisy.value as f64 / unit as f64, noisy.deviation / unit as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chacha20::ChaCha20Rng;
+    use hushflow_mechanism::accounting::Rho;
+    use proptest::prelude::*;
+    use rand::SeedableRng;
+
+    const BOUNDS: [(f64, f64); 3] = [(-1.0, 1.0), (0.0, 10.0), (-5.0, 20.0)];
+
+    fn sums(records: &[f64], neighbours: Neighbours) -> Vec<i128> {
+        let sample = Sample::new(&BOUNDS, records, neighbours).expect("a sample");
+        sample.moments(SecondMoment::Full).expect("moments").coordinates().to_vec()
+    }
+
+    /// Norms of the difference of two samples' statistics, over their sensitivities.
+    fn ratios(one: &[f64], other: &[f64], neighbours: Neighbours) -> Vec<f64> {
+        let sample = Sample::new(&BOUNDS, one, neighbours).expect("a sample");
+        let layout = Layout { dimension: 3, second: SecondMoment::Full };
+        let difference: Vec<f64> =
+            sums(one, neighbours).iter().zip(sums(other, neighbours)).map(|(a, b)| (a - b) as f64).collect();
+        let (first, second) = (&difference[layout.first()], &difference[layout.second()]);
+        let mut ratios: Vec<f64> = first.iter().map(|x| x.abs() / sample.first_sensitivity()).collect();
+        let (mut triangle, mut frobenius, mut trace) = (0.0, 0.0, 0.0);
+        for ((j, k), x) in layout.second_entries().zip(second) {
+            ratios.push(x.abs() / sample.entry_sensitivity(j == k));
+            triangle += x * x;
+            frobenius += x * x * if j == k { 1.0 } else { 2.0 };
+            trace += if j == k { *x } else { 0.0 };
+        }
+        ratios.push(triangle.sqrt() / sample.triangle_sensitivity());
+        ratios.push(frobenius.sqrt() / sample.matrix_sensitivity());
+        ratios.push(trace.abs() / sample.trace_sensitivity());
+        ratios
+    }
+
+    proptest! {
+        /// Attack: whatever record takes the place of another, or of the centre, no statistic moves by more than is said.
+        #[test]
+        fn no_neighbour_moves_a_statistic_by_more_than_its_sensitivity(
+            rest in prop::collection::vec(-30.0..30.0f64, 6),
+            v in prop::collection::vec(-30.0..30.0f64, 3),
+            u in prop::collection::vec(-30.0..30.0f64, 3),
+        ) {
+            let with = |record: &[f64]| [&rest[..], record].concat();
+            let centre = [0.0, 5.0, 7.5];
+            for ratio in ratios(&with(&v), &with(&u), Neighbours::ReplaceOneInPlace) {
+                prop_assert!(ratio <= 1.0, "{ratio}");
+            }
+            for ratio in ratios(&with(&v), &with(&centre), Neighbours::ZeroOut) {
+                prop_assert!(ratio <= 1.0, "{ratio}");
+            }
+        }
+    }
+
+    /// The sensitivities are reached, nearly, by records in the corners: none is larger than it must be.
+    #[test]
+    fn corners_reach_the_sensitivities() {
+        let rest = [0.0, 5.0, 7.5];
+        let corner = |signs: [f64; 3]| {
+            let place = |(sign, (low, high)): (f64, (f64, f64))| if sign > 0.0 { high } else { low };
+            signs.into_iter().zip(BOUNDS).map(place).collect::<Vec<f64>>()
+        };
+        let with = |record: Vec<f64>| [&rest[..], &record].concat();
+        let (one, other) = (with(corner([1.0, 1.0, 1.0])), with(corner([1.0, 1.0, -1.0])));
+        let found = ratios(&one, &other, Neighbours::ReplaceOneInPlace);
+        // Σq_3, Σq_1q_3 and Σq_2q_3 turn around.
+        assert!([2, 5, 7].iter().all(|&place| found[place] > 0.99999), "{found:?}");
+        let found = ratios(&one, &with(rest.to_vec()), Neighbours::ZeroOut);
+        assert!(found.iter().all(|ratio| *ratio > 0.99999), "{found:?}");
+    }
+
+    /// Two of four records are outside, one of them in two columns; a third can't be used.
+    #[test]
+    fn clipped_records_are_counted_once_each() {
+        let records = [2.0, 11.0, 0.0, 0.0, 10.0, 20.0, 0.5, -1e300, 0.0, f64::INFINITY, 99.0, 0.0];
+        for neighbours in [Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut] {
+            let sample = Sample::new(&BOUNDS, &records, neighbours).expect("a sample");
+            let mut budget = Budget::new(Rho::new(1e6).expect("a budget"));
+            let mut rng = ChaCha20Rng::seed_from_u64(1);
+            let (found, deviation) = sample.count_clipped(0.5, &mut budget, &mut rng).expect("a count");
+            assert!((found - 2.0).abs() < 6.0 * deviation && deviation < 2e-3, "{found} {deviation}");
+            assert_eq!(budget.by_kind(), [(Part::Clipped, 5e5)]);
+            assert!(sample.count_clipped(1.0, &mut budget, &mut rng).is_err());
+        }
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_used_is_the_centre_of_the_bounds() {
+        let nan = sums(&[0.5, 1.0, 2.0, f64::NAN, 1.0, 1.0], Neighbours::ReplaceOneInPlace);
+        let centre = sums(&[0.5, 1.0, 2.0, 0.0, 5.0, 7.5], Neighbours::ReplaceOneInPlace);
+        assert_eq!(nan, centre);
+    }
+
+    #[test]
+    fn what_is_no_sample_is_refused() {
+        let make = |bounds: &[(f64, f64)], records: &[f64], neighbours| {
+            Sample::new(bounds, records, neighbours).err().expect("an error").to_string()
+        };
+        let found = make(&BOUNDS, &[0.0; 3], Neighbours::ReplaceOneInPlace);
+        assert_eq!(found, "found 1 records, expected at least 2: a covariance takes more than one");
+        assert!(make(&[(1.0, 1.0)], &[0.0; 3], Neighbours::ZeroOut).contains("is bounded by 1 and 1"));
+        assert!(make(&[], &[], Neighbours::ZeroOut).contains("no columns"));
+        assert!(make(&BOUNDS, &[0.0; 6], Neighbours::ReplaceOne).contains("replace-one neighbours"));
+    }
+
+    /// Mean and variance of the noise of 20000 draws, six deviations.
+    #[test]
+    fn noise_has_the_deviation_that_is_said() {
+        let mut budget = Budget::new(Rho::new(2.0).unwrap());
+        let mut rng = ChaCha20Rng::seed_from_u64(3);
+        let sensitivity = 2f64.powi(40);
+        let noisy = add_noise(&mut budget, (Part::Matrix, 2.0), &[7; 20_000], sensitivity, &mut rng).unwrap();
+        let deviation = noisy[0].deviation;
+        assert!(deviation >= sensitivity / 2.0 && deviation < sensitivity / 2.0 * 1.000001);
+        let relative: Vec<f64> = noisy.iter().map(|noisy| (noisy.value - 7) as f64 / deviation).collect();
+        let count = relative.len() as f64;
+        let mean = relative.iter().sum::<f64>() / count;
+        let variance = relative.iter().map(|x| x * x).sum::<f64>() / count;
+        assert!(mean.abs() < 6.0 / count.sqrt() && (variance - 1.0).abs() < 6.0 * (2.0 / count).sqrt());
+    }
+}

@@ -1,0 +1,67 @@
+//! The balloon: a rival that clips at a private quantile of the distance from the centre.
+//!
+//! Ramsay et al., arXiv 2606.12654, known here by its abstract and its authors' code: the radius of the ball around the present
+//! centre that holds a share of the records is found privately, records are clipped to it, their mean is the next centre. Clipping
+//! at such a radius bounds what corruption can do to α radii.
+
+use super::budget::Budget;
+use super::prime::last_mean;
+use super::records::{Ball, Kept};
+use super::weights::Weights;
+use super::{Estimate, MeanError, Shares, Stop, release};
+use faer::Mat;
+use hushflow_mechanism::noise::NoiseGenerator;
+
+/// Share of the records that a balloon is to hold; the authors' default.
+const HELD: f64 = 0.9;
+
+/// Balloons; the authors' default.
+const BALLOONS: u32 = 2;
+
+/// Radii that are tried: as many steps from a hundredth of the first ball to all of it, evenly in logarithms.
+const RADII: usize = 256;
+const SMALLEST: f64 = 0.01;
+
+/// The mean of what the last balloon clips, from the records in the ball that holds the clean ones.
+pub(super) fn estimate(
+    rows: &[f64],
+    mut kept: Kept,
+    budget: &mut Budget,
+    rng: &mut NoiseGenerator,
+) -> Result<Estimate, Stop> {
+    let scales = kept.scales().to_vec();
+    let share = Shares::ROUNDS * budget.whole() / f64::from(BALLOONS);
+    for round in 1..=BALLOONS {
+        let radius = radius(&kept, share * Shares::THRESHOLD, budget, rng)? * kept.ball().radius;
+        let balloon = Ball { radius, ..kept.ball().clone() };
+        kept = Kept::new(rows, &scales, &balloon)?;
+        if round < BALLOONS {
+            let step = ("balloons", share * (1.0 - Shares::THRESHOLD));
+            let sums = release::sums(&kept, step, budget, rng)?;
+            let mean: Vec<f64> = sums.first.iter().map(|sum| sum / kept.len() as f64).collect();
+            let centre = balloon.place(&mean, &vec![1.0; scales.len()]);
+            kept = Kept::new(rows, &scales, &Ball { centre, radius: 2.0 * radius })?;
+        }
+    }
+    last_mean(&kept, true, budget, rng)
+}
+
+/// The radius, in units of the ball's, within which a share [`HELD`] of the records is, by a noisy histogram of their norms.
+fn radius(kept: &Kept, share: f64, budget: &mut Budget, rng: &mut NoiseGenerator) -> Result<f64, MeanError> {
+    let dimension = kept.dimension();
+    let identity = Mat::<f64>::identity(dimension, dimension);
+    let weights = Weights { root: identity, largest: 1.0 };
+    let edge = |bin: usize| SMALLEST.powf(1.0 - bin as f64 / (RADII - 1) as f64);
+    let edges: Vec<f64> = (0..RADII).map(|bin| edge(bin).powi(2)).collect();
+    let mut counts = vec![0i128; RADII];
+    for score in kept.scores(weights.root.as_ref(), &vec![0.0; dimension]) {
+        counts[edges.partition_point(|edge| *edge < score).min(RADII - 1)] += 1;
+    }
+    let noisy = release::counts(&counts, 1.0, ("radii", share), budget, rng)?;
+    let mut held = 0.0;
+    let enough = noisy.iter().position(|count| {
+        held += count;
+        held >= HELD * kept.len() as f64
+    });
+    Ok(edge(enough.unwrap_or(RADII - 1)))
+}

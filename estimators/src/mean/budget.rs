@@ -1,0 +1,178 @@
+//! The budget of one estimate, in μ² of Gaussian differential privacy, and what each step spent of it.
+//!
+//! # Why it may be spent adaptively
+//! Every release of the Gaussian methods is an exact discrete Gaussian on integers, and for every pair of neighbours it moves
+//! by at most Δ deviations, Δ² being what [`Budget::spend`] books. Which query comes next, with which share, and when to stop is
+//! decided from earlier releases and public numbers alone. So along every path Σ Δ² ≤ μ², and the proof in `docs/privacy.md`
+//! ("Adaptivity, and why Gaussian accounting may be used") applies as it stands: all releases together are no worse than
+//! *one* Gaussian mechanism of noise multiplier 1/μ. What a run that ends early has left over goes into its last release.
+//!
+//! # δ
+//! Of δ, the 1024th part pays for total variation: discrete noise against its ideal, and thresholds of histograms (`range`),
+//! (1 + e^ε)τ together. σ = 1/μ is calibrated for the rest.
+
+use super::MeanError;
+use hushflow_mechanism::accounting::discrete::{self, Discreteness};
+use hushflow_mechanism::accounting::{Delta, Epsilon, NoiseMultiplier, gaussian};
+use serde::Serialize;
+
+/// Share of δ that total variation may cost.
+const VARIATION_SHARE: f64 = 1.0 / 1024.0;
+
+/// Relative slack of μ² that sums of parts may lose to rounding.
+const SLACK: f64 = 1e-9;
+
+/// Share of all total variation that may go to thresholds of histograms; noise on its grid has the other half.
+const THRESHOLD_SHARE: f64 = 0.5;
+
+/// What one step spent.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Part {
+    /// What it was for.
+    pub step: &'static str,
+    /// Releases of this kind.
+    pub releases: u32,
+    /// μ² of Gaussian differential privacy; 0 for a step of another kind.
+    pub squared_mu: f64,
+    /// ε of its own, where it is not Gaussian; these add up by basic composition.
+    pub epsilon: f64,
+    /// δ of its own, where it is not Gaussian.
+    pub delta: f64,
+}
+
+/// What may be spent, and what was.
+#[derive(Clone, Debug)]
+pub(super) struct Budget {
+    epsilon: Epsilon,
+    delta: Delta,
+    squared_mu: f64,
+    /// What shares are shares of.
+    divided: f64,
+    /// τ that all draws and thresholds may add up to.
+    variation: f64,
+    drawn: f64,
+    parts: Vec<Part>,
+}
+
+impl Budget {
+    /// All of (ε, δ), in one Gaussian mechanism's μ².
+    pub(super) fn new(epsilon: Epsilon, delta: Delta) -> Result<Self, MeanError> {
+        let variation = delta.value() * VARIATION_SHARE / (1.0 + epsilon.value().exp());
+        let (told, of) = (epsilon.value(), delta.value());
+        let uncountable = MeanError::Uncountable { epsilon: told, delta: of, released: false };
+        let reserved = Discreteness::of_total_variation(variation).map_err(|_| uncountable)?;
+        let sigma = discrete::noise_multiplier_rounded_up(epsilon, delta, reserved)?;
+        let squared_mu = sigma.mu().powi(2) * (1.0 - SLACK);
+        Ok(Self { epsilon, delta, squared_mu, divided: squared_mu, variation, drawn: 0.0, parts: Vec::new() })
+    }
+
+    /// μ² of what shares are shares of: of everything, until [`Budget::divide_what_is_left`].
+    pub(super) fn whole(&self) -> f64 {
+        self.divided
+    }
+
+    /// From now on, shares are of what is left.
+    pub(super) fn divide_what_is_left(&mut self) {
+        self.divided = self.left();
+    }
+
+    /// μ² that is not spent.
+    pub(super) fn left(&self) -> f64 {
+        (self.squared_mu - self.spent()).max(0.0)
+    }
+
+    fn spent(&self) -> f64 {
+        self.parts.iter().map(|part| part.squared_mu).sum()
+    }
+
+    /// τ that the thresholds of `histograms` histograms may cost each.
+    pub(super) fn threshold_variation(&self, histograms: u32) -> f64 {
+        self.variation * THRESHOLD_SHARE / f64::from(histograms)
+    }
+
+    /// Books a release of μ² and of this many draws on a grid of `grid_scale` steps in a deviation.
+    ///
+    /// # Errors
+    /// [`MeanError::Overspent`] where that is more than there is, and [`MeanError::Uncountable`] where the grid is too coarse for δ.
+    pub(super) fn spend(
+        &mut self,
+        step: &'static str,
+        squared_mu: f64,
+        grid_scale: f64,
+        draws: f64,
+    ) -> Result<(), MeanError> {
+        self.drawn += Discreteness::new(grid_scale, draws)?.total_variation();
+        let affordable = self.spent() + squared_mu <= self.squared_mu * (1.0 + SLACK / 2.0);
+        if self.drawn > self.variation * (1.0 - THRESHOLD_SHARE) {
+            let (epsilon, delta) = (self.epsilon.value(), self.delta.value());
+            return Err(MeanError::Uncountable { epsilon, delta, released: !self.parts.is_empty() });
+        }
+        if !affordable {
+            return Err(MeanError::Overspent);
+        }
+        match self.parts.iter_mut().find(|part| part.step == step) {
+            Some(part) => {
+                part.releases += 1;
+                part.squared_mu += squared_mu;
+            }
+            None => self.parts.push(Part { step, releases: 1, squared_mu, epsilon: 0.0, delta: 0.0 }),
+        }
+        Ok(())
+    }
+
+    /// The parts, and the ε that they add up to at δ, rounded up.
+    pub(super) fn close(self) -> (Vec<Part>, f64) {
+        let total: f64 = self.spent();
+        let remaining = Delta::new(self.delta.value() * (1.0 - VARIATION_SHARE)).unwrap_or(self.delta);
+        let epsilon = NoiseMultiplier::new(total.sqrt().recip())
+            .map_or(0.0, |sigma| gaussian::epsilon_rounded_up(sigma, remaining).value());
+        (self.parts, epsilon.min(self.epsilon.value()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(epsilon: f64, delta: f64) -> Budget {
+        Budget::new(Epsilon::new(epsilon).unwrap(), Delta::new(delta).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn parts_add_up_to_the_whole_and_no_more() {
+        for (epsilon, delta) in [(1e-3, 1e-6), (1.0, 1e-6), (20.0, 0.01), (100.0, 0.01)] {
+            let mut all = budget(epsilon, delta);
+            let whole = all.whole();
+            for _ in 0..10 {
+                all.spend("one", whole / 20.0, 2_f64.powi(90), 10.0).unwrap();
+            }
+            all.spend("other", all.left(), 2_f64.powi(90), 10.0).unwrap();
+            assert!(all.clone().spend("more", whole * 1e-6, 2_f64.powi(90), 1.0).is_err(), "{epsilon}");
+            let (parts, spent) = all.close();
+            assert_eq!(parts.iter().map(|part| part.releases).collect::<Vec<_>>(), [10, 1]);
+            assert!(spent <= epsilon && spent > epsilon * (1.0 - 1e-2), "{epsilon}: {spent}");
+        }
+    }
+
+    /// ε of the parts is what the exact curve of one Gaussian mechanism says.
+    #[test]
+    fn the_total_is_that_of_one_gaussian_mechanism() {
+        let mut half = budget(2.0, 1e-6);
+        let squared_mu = half.whole() / 2.0;
+        half.spend("half", squared_mu, 2_f64.powi(90), 10.0).unwrap();
+        let expected = gaussian::epsilon(
+            NoiseMultiplier::new(squared_mu.sqrt().recip()).unwrap(),
+            Delta::new(1e-6).unwrap(),
+        );
+        let (_, spent) = half.close();
+        assert!(spent >= expected.value() && spent < expected.value() * 1.001, "{spent}");
+    }
+
+    #[test]
+    fn a_coarse_grid_is_refused() {
+        assert!(matches!(
+            budget(1.0, 1e-6).spend("coarse", 1e-3, 64.0, 1.0),
+            Err(MeanError::Uncountable { .. })
+        ));
+    }
+}

@@ -1,0 +1,51 @@
+//! Private iterative filtering: Algorithms 7 and 8 of the paper, one direction at a time.
+//!
+//! A round releases the moments of what is kept, takes the direction in which they exceed I most, scores records by their squared
+//! distance from the mean along it, and takes out what scores at least bZ, where b is the largest score there can be. As b depends
+//! on no record, progress is slow: the expected share that a round takes out is a record's score over b. It is the
+//! slow rival of PRIME, and its T = Θ̃(d) rounds divide the same budget.
+
+use super::budget::Budget;
+use super::filter::{largest_tail, take_out_highest};
+use super::prime::{View, accepted_excess, last_mean, moments_share, scaled_scores};
+use super::records::Kept;
+use super::weights::{Weights, spectrum};
+use super::{Estimate, MeanError, Stop, Tails, release};
+use hushflow_mechanism::noise::NoiseGenerator;
+use rand::Rng;
+
+/// Rounds for each column: T = Θ̃(d), whose constant the paper leaves open.
+const ROUNDS_OF_COLUMN: u32 = 2;
+
+/// Rounds beside that.
+const MORE_ROUNDS: u32 = 20;
+
+/// The private and robust mean.
+pub(super) fn estimate(
+    mut kept: Kept,
+    (tails, corruption): (Tails, f64),
+    budget: &mut Budget,
+    rng: &mut NoiseGenerator,
+) -> Result<Estimate, Stop> {
+    let (dimension, records) = (kept.dimension(), kept.len());
+    let rounds = MORE_ROUNDS + ROUNDS_OF_COLUMN * dimension as u32;
+    let share = moments_share(budget, rounds);
+    let noise = release::spectral_noise(share, dimension) * kept.ball().radius.powi(2) / records as f64;
+    let accepted = accepted_excess(tails, corruption) + noise;
+    let most = largest_tail(corruption, records);
+    for _ in 0..rounds {
+        let sums = release::moments(&kept, ("rounds", share), budget, rng)?;
+        let view = View::new(&sums, &kept, 1.0)?;
+        let found = spectrum(view.excess.as_ref()).ok_or(MeanError::Spectrum)?;
+        if found.values[dimension - 1] <= accepted {
+            return last_mean(&kept, true, budget, rng);
+        }
+        let direction: Vec<f64> = (0..dimension).map(|i| found.vectors[(i, dimension - 1)]).collect();
+        let weights = Weights::of_direction(&direction);
+        let scores = scaled_scores(&kept, &weights, &view.mean);
+        let uniform = (rng.next_u64() >> 11) as f64 * 0.5_f64.powi(53);
+        let threshold = view.largest_score(kept.ball(), &weights) * uniform;
+        take_out_highest(&mut kept, &scores, threshold, most);
+    }
+    last_mean(&kept, false, budget, rng)
+}

@@ -1,0 +1,70 @@
+//! The estimator by resilience where no range is known: Algorithm 2 from its first step on.
+//!
+//! A third of ε and of δ finds, in each column, a bin that the mean is in or beside (`range`, as Gaussian noise of (ε/3, δ/3)). What is left
+//! is for the estimator, whose range is then the few scales that the middle of such a bin may be off. Records are seen from there: each is
+//! moved by a vector that was released, so the estimator's proof holds for the moved ones as it stands, and the parts add up by basic
+//! composition. The paper clips to a ball of radius √d·B/2 instead, with B = 8√log(dn/ζ): all noise is proportional to it.
+
+use super::budget::Budget;
+use super::range::{CENTRE_ERROR, HALF_BIN, winners};
+use super::{Answer, COUNT_DEVIATIONS, MeanError, Part, Question, error, release, resilience};
+use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon};
+use hushflow_mechanism::noise::NoiseGenerator;
+
+/// (ε, δ) of the range, and of the estimator.
+///
+/// # Errors
+/// [`AccountingError`] for an ε or δ of which no third is left.
+pub fn shares(epsilon: Epsilon, delta: Delta) -> Result<[(Epsilon, Delta); 2], AccountingError> {
+    let of = |share: f64| {
+        Ok::<_, AccountingError>((Epsilon::new(epsilon.value() * share)?, Delta::new(delta.value() * share)?))
+    };
+    // A little less than thirds, so that the parts add up to no more than the whole.
+    Ok([of(1.0 / 3.0 - 1e-12)?, of(2.0 / 3.0 - 1e-12)?])
+}
+
+/// The mean, wherever it is.
+pub(super) fn estimate(
+    rows: &[f64],
+    scales: &[f64],
+    question: &Question,
+    rng: &mut NoiseGenerator,
+) -> Result<Answer, MeanError> {
+    let [first, (epsilon, delta)] = shares(question.epsilon, question.delta)?;
+    let mut budget = Budget::new(first.0, first.1)?;
+    let (records, columns) = (rows.len() / scales.len(), scales.len() as f64);
+    let deviation = release::count_deviation(columns, budget.whole());
+    let needed = (4.0 * COUNT_DEVIATIONS * deviation).ceil();
+    if (records as f64) < needed {
+        let noise = deviation / records as f64;
+        return Err(MeanError::TooFew { rows: records, noise, needed: needed.min(9e18) as usize });
+    }
+    let rest = Question { epsilon, delta, range: Some(CENTRE_ERROR * HALF_BIN), ..question.clone() };
+    // What can't be asked of so many rows is told before anything is spent.
+    resilience::check(records, scales, &rest)?;
+    let part = ("range", budget.whole());
+    let found = error::outcome(winners(rows, (scales, HALF_BIN), part, &mut budget, rng))?;
+    let range = Part {
+        step: "range",
+        releases: 1,
+        squared_mu: budget.close().0.iter().map(|part| part.squared_mu).sum(),
+        epsilon: first.0.value(),
+        delta: first.1.value(),
+    };
+    let centre: Vec<f64> = match found {
+        Ok(centre) => centre.iter().zip(scales).map(|(place, scale)| place * scale).collect(),
+        Err(refusal) => {
+            let (method, spent) = (question.method, question.epsilon.value());
+            return Ok(Answer { method, outcome: Err(refusal), parts: vec![range], spent });
+        }
+    };
+    let moved: Vec<f64> =
+        rows.iter().zip(centre.iter().cycle()).map(|(value, centre)| value - centre).collect();
+    let Answer { method, mut outcome, mut parts, .. } =
+        resilience::estimate(&moved, (scales, CENTRE_ERROR * HALF_BIN), &rest, rng)?;
+    if let Ok(found) = &mut outcome {
+        found.mean.iter_mut().zip(&centre).for_each(|(mean, centre)| *mean += centre);
+    }
+    parts.insert(0, range);
+    Ok(Answer { method, outcome, parts, spent: question.epsilon.value() })
+}

@@ -1,0 +1,210 @@
+//! Where the records are: Algorithms 5 and 15, and refinements of what they find.
+//!
+//! Each column is cut into bins of one width. Only occupied bins get noise, and of these only such as exceed a threshold
+//! may win: an empty bin's noise never does, so the endless empty bins needn't be drawn. The paper's Algorithm 5 takes the
+//! argmax over occupied bins **without** a threshold, "without any changes to the privacy guarantee": that gives neighbours
+//! away, for a record that is alone in its bin makes an outcome possible that is impossible without it.
+//!
+//! # Privacy
+//! Let a record be replaced. In each column it leaves one bin and enters another. Let M be the mechanism, and M′ the one that also
+//! suppresses, for this pair, the bins that are occupied in one of the two tables only. M′ on the two tables is one Gaussian
+//! mechanism: 2d counts of common bins change by 1 at most, a distance of √(2d). M differs from M′ only if a bin of one record
+//! passes 1 + t: the discrete Gaussian is subgaussian (Canonne, Kamath & Steinke 2020, Corollary 17), so with
+//! probability d·exp(−t²/2s²) ≤ τ for each table, s being the noise's deviation. Hence M is within total variation τ of M′,
+//! which the budget books: (1 + e^ε)τ of δ. If no bin of a column passes, the refusal is part of the output. ∎
+//!
+//! # From bins to a ball
+//! The winner's middle is off by ±1.5 bins where the mean lies in a neighbouring bin. Then, twice, records are clipped
+//! to a ball that is sure to hold the clean ones, and the private mean of what is clipped, which corruption moves by
+//! at most 2α radii, becomes the centre of a smaller ball (as CoinPress does: Biswas et al., NeurIPS 2020). The paper stays
+//! with its cube of half width 4√log(dn/ζ) and diameter 8√(d·log(dn/ζ)), whose square all noise is proportional to.
+
+use super::budget::Budget;
+use super::records::{Ball, Kept, in_parallel};
+use super::{MeanError, Refusal, Shares, Stop, Tails, release};
+use hushflow_mechanism::noise::NoiseGenerator;
+use std::collections::BTreeMap;
+
+/// ζ: chance that some clean record is outside its ball, or a heavy tail misleads.
+pub(super) const FAILURE: f64 = 0.1;
+
+/// Half of a bin in scales, Algorithm 5: σ = 1.
+pub(super) const HALF_BIN: f64 = 1.0;
+
+/// The same where only the variance is bounded: the paper's σ is 40, for Markov's inequality; Chebyshev's leaves 1/16 of the
+/// records outside 4, as [`FAILURE`] and n ≥ 100 want it no wider.
+const HALF_BIN_HEAVY: f64 = 4.0;
+
+/// A winner's middle is this many half bins off at most: the mean is in the winner or a bin beside it.
+pub(super) const CENTRE_ERROR: f64 = 3.0;
+
+/// Radius of the ball around the mean of heavy-tailed records, in √(d/α): by Chebyshev's inequality a share α/4 of
+/// clean ones is outside. The paper's is 25, for α/1250, and its square multiplies all noise.
+const HEAVY_RADIUS: f64 = 2.0;
+
+/// Rounds of refinement.
+const REFINEMENTS: u32 = 2;
+
+/// Bins further out than this are one: values beyond are no number of scales any more.
+const FARTHEST: f64 = 1e15;
+
+/// Records of one worker's part of a histogram.
+const PART: usize = 1 << 16;
+
+/// Radius around the mean that holds the clean records: all but ζ of the time for subgaussian ones, all but α/4 of them for
+/// heavy tails. `‖x‖² ≤ d + 2√(dt) + 2t` but for e^−t (Hsu, Kakade & Zhang 2012), t = ln(n/ζ).
+pub(super) fn clean_radius(tails: Tails, dimension: usize, records: usize, corruption: f64) -> f64 {
+    let dimension = dimension as f64;
+    match tails {
+        Tails::SubGaussian => {
+            let t = (records as f64 / FAILURE).ln();
+            (dimension + 2.0 * (dimension * t).sqrt() + 2.0 * t).sqrt()
+        }
+        Tails::BoundedCovariance => HEAVY_RADIUS * (dimension / corruption.max(1.0 / records as f64)).sqrt(),
+    }
+}
+
+/// A private ball that holds the clean records.
+pub(super) fn ball(
+    rows: &[f64],
+    scales: &[f64],
+    (tails, corruption): (Tails, f64),
+    budget: &mut Budget,
+    rng: &mut NoiseGenerator,
+) -> Result<Ball, Stop> {
+    let (dimension, records) = (scales.len(), rows.len() / scales.len());
+    let half_bin = match tails {
+        Tails::SubGaussian => HALF_BIN,
+        Tails::BoundedCovariance => HALF_BIN_HEAVY,
+    };
+    let part = ("range", Shares::RANGE * budget.whole());
+    let centre = winners(rows, (scales, half_bin), part, budget, rng)?;
+    let clean = clean_radius(tails, dimension, records, corruption);
+    let mut ball = Ball { centre, radius: clean + CENTRE_ERROR * half_bin * (dimension as f64).sqrt() };
+    for _ in 0..REFINEMENTS {
+        ball = refined(rows, scales, &ball, (clean, corruption), budget, rng)?;
+    }
+    Ok(ball)
+}
+
+/// The ball around the private mean of what a larger ball holds.
+fn refined(
+    rows: &[f64],
+    scales: &[f64],
+    ball: &Ball,
+    (clean, corruption): (f64, f64),
+    budget: &mut Budget,
+    rng: &mut NoiseGenerator,
+) -> Result<Ball, MeanError> {
+    let dimension = scales.len();
+    let kept = Kept::new(rows, scales, ball)?;
+    let share = Shares::REFINEMENT * budget.whole() / f64::from(REFINEMENTS);
+    let sums = release::sums(&kept, ("refinement", share), budget, rng)?;
+    let records = kept.len() as f64;
+    let mean: Vec<f64> = sums.first.iter().map(|sum| sum / records).collect();
+    let noise = release::deviation(share) / records * ball.radius * ((dimension as f64).sqrt() + 3.0);
+    let ones = vec![1.0; dimension];
+    let radius = clean + 2.0 * corruption * ball.radius + noise;
+    Ok(Ball { centre: ball.place(&mean, &ones), radius: radius.min(ball.radius) })
+}
+
+/// The middle of the fullest bin of each column, in scaled units, for μ² of a step.
+pub(super) fn winners(
+    rows: &[f64],
+    (scales, half_bin): (&[f64], f64),
+    part: (&'static str, f64),
+    budget: &mut Budget,
+    rng: &mut NoiseGenerator,
+) -> Result<Vec<f64>, Stop> {
+    let widths: Vec<f64> = scales.iter().map(|scale| 2.0 * half_bin * scale).collect();
+    let histograms = histograms(rows, &widths, |value| value.floor());
+    let noisy = stable(&histograms, part, budget, rng)?;
+    let winner = |(column, bins): (usize, Vec<(i64, f64)>)| -> Result<f64, Stop> {
+        let fullest = bins.into_iter().reduce(|best, bin| if bin.1 > best.1 { bin } else { best });
+        let middle = |(bin, _): (i64, f64)| (2.0 * bin as f64 + 1.0) * half_bin;
+        fullest.map(middle).ok_or(Refusal::Range { column }.into())
+    };
+    noisy.into_iter().enumerate().map(winner).collect()
+}
+
+/// Occupied bins of a column and their counts.
+pub(super) type Histogram = BTreeMap<i64, i128>;
+
+/// Histograms of all columns, by the bin that `bin` makes of a value in units of its column's width. What is not a number is in
+/// none.
+pub(super) fn histograms(rows: &[f64], widths: &[f64], bin: impl Fn(f64) -> f64 + Sync) -> Vec<Histogram> {
+    let dimension = widths.len();
+    let parts: Vec<&[f64]> = rows.chunks(PART * dimension).collect();
+    let count = |rows: &&[f64]| {
+        let mut counts = vec![Dense::default(); dimension];
+        for row in rows.chunks_exact(dimension) {
+            for ((value, width), counts) in row.iter().zip(widths).zip(&mut counts) {
+                let place = bin((value / width).clamp(-FARTHEST, FARTHEST));
+                if !place.is_nan() {
+                    counts.add(place as i64);
+                }
+            }
+        }
+        counts
+    };
+    let mut whole = vec![Histogram::new(); dimension];
+    for part in in_parallel(&parts, count) {
+        for (whole, part) in whole.iter_mut().zip(part) {
+            part.drain_into(whole);
+        }
+    }
+    whole
+}
+
+/// Counts of bins near zero in an array, of the others in a tree.
+#[derive(Clone)]
+struct Dense {
+    near: Vec<i128>,
+    far: Histogram,
+}
+
+const NEAR: i64 = 512;
+
+impl Default for Dense {
+    fn default() -> Self {
+        Self { near: vec![0; 2 * NEAR as usize], far: Histogram::new() }
+    }
+}
+
+impl Dense {
+    fn add(&mut self, bin: i64) {
+        match self.near.get_mut((bin.wrapping_add(NEAR)) as usize) {
+            Some(count) => *count += 1,
+            None => *self.far.entry(bin).or_default() += 1,
+        }
+    }
+
+    fn drain_into(self, whole: &mut Histogram) {
+        let near = (-NEAR..).zip(self.near).filter(|(_, count)| *count > 0);
+        near.chain(self.far).for_each(|(bin, count)| *whole.entry(bin).or_default() += count);
+    }
+}
+
+/// The bins of each histogram that pass the threshold, with their noisy counts.
+pub(super) fn stable(
+    histograms: &[Histogram],
+    (step, share): (&'static str, f64),
+    budget: &mut Budget,
+    rng: &mut NoiseGenerator,
+) -> Result<Vec<Vec<(i64, f64)>>, MeanError> {
+    let columns = histograms.len() as f64;
+    let exact: Vec<i128> = histograms.iter().flat_map(|histogram| histogram.values().copied()).collect();
+    let mut noisy = release::counts(&exact, columns, (step, share), budget, rng)?.into_iter();
+    let tail = budget.threshold_variation(THRESHOLDED) / columns;
+    let threshold = 1.0 + release::count_deviation(columns, share) * (-2.0 * tail.ln()).sqrt() * (1.0 + 1e-9);
+    let passing = |histogram: &Histogram| {
+        let bins = histogram.keys().copied().zip(noisy.by_ref());
+        // All of this column's noise is taken, whatever passes.
+        let bins: Vec<_> = bins.take(histogram.len()).collect();
+        bins.into_iter().filter(|(_, count)| *count > threshold).collect()
+    };
+    Ok(histograms.iter().map(passing).collect())
+}
+
+/// Thresholded sets of histograms of one estimate, at most: the range, scales, and those of both passes of whitening.
+const THRESHOLDED: u32 = 4;

@@ -1,0 +1,187 @@
+//! The records of one estimate: clipped to a ball around a private centre, in integers, with those that a filter took out.
+//!
+//! A record is scaled by its columns' scales, clamped to a box around the centre and clipped to the ball of radius r, and rounded
+//! to integers q ≈ (x − centre)·2²⁰/r of squared norm ≤ 2⁴⁰ ([`Clipper`]): its bound is exact. A record that
+//! is not finite counts, at the centre: whether there is one must not show. Sums are exact integers, by matrix
+//! products over runs of records; scores are floating-point, each a function of **its record and its place alone**, as contraction
+//! of the filter asks for (`filter`): a record keeps its place while others are taken out.
+//!
+//! Memory beside the table: 8 bytes for each value, 12 for each record.
+
+use super::MeanError;
+use faer::MatRef;
+use hushflow_mechanism::moments::{
+    Accumulators, Clipper, Layout, MomentSums, QuantisedRows, RECORD_BITS, SecondMoment,
+};
+use nalgebra::{DMatrix, DMatrixView};
+use std::collections::BTreeMap;
+use std::thread;
+
+/// Rows of a run: one unit of work.
+const RUN: usize = 1 << 14;
+
+/// Rows whose scores are computed together.
+const BLOCK: usize = 256;
+
+/// Keys under which records are summed up.
+const KEPT: u32 = 0;
+const TAKEN_OUT: u32 = 1;
+
+/// Clipped records, some of them taken out.
+pub(super) struct Kept {
+    ball: Ball,
+    scales: Vec<f64>,
+    records: usize,
+    runs: Vec<QuantisedRows>,
+    /// [`KEPT`] or [`TAKEN_OUT`], for each record of each run.
+    marks: Vec<Vec<u32>>,
+}
+
+/// The ball that records are clipped to, in scaled units.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Ball {
+    pub(super) centre: Vec<f64>,
+    pub(super) radius: f64,
+}
+
+impl Ball {
+    /// What brings records of columns of these scales into the ball.
+    fn clipper(&self, scales: &[f64]) -> Result<Clipper, MeanError> {
+        // The box is as wide as the ball, or a little wider: the ball decides.
+        let bounds: Vec<_> = self
+            .centre
+            .iter()
+            .zip(scales)
+            .map(|(centre, scale)| {
+                let half_width = self.radius * scale;
+                (centre * scale - half_width, centre * scale + half_width)
+            })
+            .collect();
+        Ok(Clipper::new(&bounds, 1.0)?.counting_unusable())
+    }
+
+    /// A point in units of the radius from the centre, back in the columns' own units.
+    pub(super) fn place(&self, point: &[f64], scales: &[f64]) -> Vec<f64> {
+        let columns = self.centre.iter().zip(scales).zip(point);
+        columns.map(|((centre, scale), value)| (centre + value * self.radius) * scale).collect()
+    }
+}
+
+impl Kept {
+    /// All records of a table, row by row.
+    pub(super) fn new(rows: &[f64], scales: &[f64], ball: &Ball) -> Result<Self, MeanError> {
+        let dimension = scales.len();
+        let clipper = ball.clipper(scales)?;
+        let quantise = |rows: &[f64]| {
+            let mut run = QuantisedRows::new(dimension);
+            clipper.quantise_all(rows, &mut run).map(|_| run)
+        };
+        let chunks: Vec<&[f64]> = rows.chunks(RUN * dimension).collect();
+        let runs = in_parallel(&chunks, |rows| quantise(rows)).into_iter().collect::<Result<Vec<_>, _>>()?;
+        let marks = runs.iter().map(|run| vec![KEPT; run.len()]).collect();
+        let (ball, scales) = (ball.clone(), scales.to_vec());
+        Ok(Self { ball, scales, records: rows.len() / dimension, runs, marks })
+    }
+
+    /// d.
+    pub(super) fn dimension(&self) -> usize {
+        self.scales.len()
+    }
+
+    /// What the records are clipped to.
+    pub(super) fn ball(&self) -> &Ball {
+        &self.ball
+    }
+
+    /// Scales of the columns.
+    pub(super) fn scales(&self) -> &[f64] {
+        &self.scales
+    }
+
+    /// Records of the table, whether they are kept or not.
+    pub(super) fn len(&self) -> usize {
+        self.records
+    }
+
+    /// Count, Σq and, if asked for, the upper triangle of Σqqᵀ of what is kept, exactly.
+    pub(super) fn moments(&self, second: SecondMoment) -> Result<Vec<i128>, MeanError> {
+        let layout = Layout { dimension: self.dimension(), second };
+        let sum = |&(run, marks): &(&QuantisedRows, &Vec<u32>)| {
+            let mut accumulators = Accumulators::new(layout);
+            accumulators.add(marks, run)?;
+            Ok(accumulators.take().remove(&KEPT))
+        };
+        let runs: Vec<_> = self.runs.iter().zip(&self.marks).collect();
+        let mut total = MomentSums::zero(layout);
+        for sums in in_parallel(&runs, sum) {
+            let sums: Option<MomentSums> =
+                sums.map_err(|error: hushflow_mechanism::moments::MomentError| MeanError::from(error))?;
+            sums.iter().try_for_each(|sums| total.merge(sums))?;
+        }
+        Ok(total.coordinates().to_vec())
+    }
+
+    /// ‖Wᵀ(q/r − m)‖² of every record, kept or not.
+    pub(super) fn scores(&self, weights: MatRef<'_, f64>, mean: &[f64]) -> Vec<f64> {
+        let (rows, columns) = (weights.nrows(), weights.ncols());
+        let unit = 0.5_f64.powi(RECORD_BITS as i32);
+        // Wᵀ, column-major, in units of the grid.
+        let transposed = DMatrix::from_fn(columns, rows, |i, j| weights[(j, i)] * unit);
+        let offset: Vec<f64> =
+            (0..columns).map(|i| (0..rows).map(|j| weights[(j, i)] * mean[j]).sum()).collect();
+        let runs: Vec<_> = self.runs.iter().collect();
+        in_parallel(&runs, |run| score_run(run, &transposed, &offset)).concat()
+    }
+
+    /// Whether the record at this place is kept.
+    pub(super) fn is_kept(&self, place: usize) -> bool {
+        self.marks[place / RUN][place % RUN] == KEPT
+    }
+
+    /// Takes a record out.
+    pub(super) fn take_out(&mut self, place: usize) {
+        self.marks[place / RUN][place % RUN] = TAKEN_OUT;
+    }
+
+    /// The record at this place, in grid units.
+    pub(super) fn row(&self, place: usize) -> &[f64] {
+        &self.runs[place / RUN].values()[place % RUN * self.dimension()..][..self.dimension()]
+    }
+}
+
+fn score_run(run: &QuantisedRows, transposed: &DMatrix<f64>, offset: &[f64]) -> Vec<f64> {
+    let (columns, dimension) = transposed.shape();
+    let mut scores = Vec::with_capacity(run.len());
+    let mut product = DMatrix::zeros(columns, BLOCK);
+    for block in run.values().chunks(BLOCK * dimension) {
+        let count = block.len() / dimension;
+        // Row-major records are the columns of a d × n matrix.
+        let values = DMatrixView::from_slice(block, dimension, count);
+        let mut product = product.columns_mut(0, count);
+        product.gemm(1.0, transposed, &values, 0.0);
+        let score = |column: nalgebra::DVectorView<'_, f64>| {
+            column.iter().zip(offset).map(|(value, offset)| (value - offset).powi(2)).sum::<f64>()
+        };
+        scores.extend(product.column_iter().map(score));
+    }
+    scores
+}
+
+/// What `work` makes of all items, in their order, by all processors.
+pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let workers = thread::available_parallelism().map_or(1, usize::from).min(items.len()).max(1);
+    if workers == 1 {
+        return items.iter().map(work).collect();
+    }
+    let mut results: BTreeMap<usize, Vec<R>> = BTreeMap::new();
+    thread::scope(|scope| {
+        let share = items.len().div_ceil(workers);
+        let work = &work;
+        let threads: Vec<_> =
+            items.chunks(share).map(|items| scope.spawn(move || items.iter().map(work).collect())).collect();
+        for (place, thread) in threads.into_iter().enumerate() {
+            results.insert(place, thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+    });
+    results.into_values().flatten().collect()
+}

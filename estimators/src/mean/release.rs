@@ -1,0 +1,196 @@
+//! One Gaussian release: integer sums, shifted to a fine grid, with exact noise.
+//!
+//! The four kinds of query, each with its sensitivity over a kept set K and the set K′ of a neighbour, which differ in one
+//! record on either side at most (`filter`). Records are integers q with ‖q‖² ≤ 2⁴⁰ (`records`), r = 2²⁰:
+//!
+//! | query | vector | one record replaced | one record only in K |
+//! |---|---|---|---|
+//! | counts | h | √(2g), g histograms | √g |
+//! | sums | (√3·count, Σq/r) | ‖a − b‖ ≤ 2 | √(3 + 1) = 2 |
+//! | moments | (√(5/2)·count, Σq/r, √½·Σqqᵀ/r²) | 2, by the joint sensitivity of `sensitivity` at ν = ½ | √(5/2 + 1 + ½) = 2 |
+//! | second moments | √½·Σqqᵀ/r², all records kept | √½·‖aaᵀ−bbᵀ‖ ≤ 1 | |
+//!
+//! So beside the sums the count is free, and so are second moments of half weight. For the last row: with p = ‖a‖², s = ‖b‖²,
+//! c = a·b, `‖a−b‖² + ½‖aaᵀ−bbᵀ‖² = p + s − 2c + ½(p² + s² − 2c²) ≤ 2 + 1 − 2c − c² = 4 − (1 + c)² ≤ 4` as p, s ≤ 1. ∎
+//! The upper triangle is released, with half the variance off the diagonal: the Frobenius norm counts these entries twice.
+
+use super::budget::Budget;
+use super::{MeanError, records::Kept};
+use faer::Mat;
+use hushflow_mechanism::moments::{RECORD_BITS, SecondMoment};
+use hushflow_mechanism::noise::{DiscreteGaussian, NoiseGenerator, NoiseScale};
+
+/// √2 · weights of the count: its deviation is that of Σq/r divided by these.
+const COUNT_WITH_SUMS: f64 = 1.732_050_807_568_877_2;
+const COUNT_WITH_MOMENTS: f64 = 1.581_138_830_084_189_8;
+
+/// What a replaced record moves the weighted vector by, in units of r.
+pub(super) const SENSITIVITY: f64 = 2.0;
+
+/// Deviations on the grid aim at this many bits: far above what total variation asks for at ε = 100, below the sampler's 2¹⁰².
+const DEVIATION_BITS: i32 = 98;
+
+/// Bits that sums with noise may have.
+const SUM_BITS: i32 = 125;
+
+/// More than the relative rounding of a deviation's computation.
+const ROUNDING: f64 = 1.0 + 1e-12;
+
+/// Noisy sums in units of the ball's radius.
+pub(super) struct Sums {
+    pub(super) count: f64,
+    pub(super) first: Vec<f64>,
+    /// Empty where it was not asked for.
+    pub(super) second: Option<Mat<f64>>,
+}
+
+/// Deviation of Σq/r in a release of μ².
+pub(super) fn deviation(squared_mu: f64) -> f64 {
+    SENSITIVITY / squared_mu.sqrt() * ROUNDING
+}
+
+/// Likely bound of the spectral norm of the noise of Σqqᵀ/r²: 2√d times the deviation off the diagonal.
+pub(super) fn spectral_noise(squared_mu: f64, dimension: usize) -> f64 {
+    2.0 * (dimension as f64).sqrt() * deviation(squared_mu)
+}
+
+/// More records than a table has: the grid of counts must not depend on the largest of them.
+const LARGEST_COUNT: u128 = 1 << 40;
+
+/// Adds noise of `deviation` units to integers of this unit = 2^−`unit_bits`, on the finest grid that 128 bits hold.
+struct Channel {
+    shift: u32,
+    gaussian: DiscreteGaussian,
+    unit: f64,
+}
+
+impl Channel {
+    fn new(deviation: f64, unit_bits: u32, largest: u128) -> Result<Self, MeanError> {
+        let room = SUM_BITS - (128 - largest.leading_zeros()) as i32;
+        let base = deviation * 2_f64.powi(unit_bits as i32);
+        let shift = (DEVIATION_BITS - base.log2().ceil() as i32).clamp(0, room.max(0)) as u32;
+        let scale = NoiseScale::at_least(base * 2_f64.powi(shift as i32)).map_err(|_| MeanError::Noise)?;
+        let unit = 0.5_f64.powi((unit_bits + shift) as i32);
+        Ok(Self { shift, gaussian: DiscreteGaussian::new(scale), unit })
+    }
+
+    fn grid_scale(&self) -> f64 {
+        self.gaussian.scale().sigma()
+    }
+
+    /// Wrapping: noise that leaves 127 bits has a probability below exp(−2⁴⁰).
+    fn release(&self, exact: &[i128], rng: &mut NoiseGenerator) -> Vec<f64> {
+        let mut noise = vec![0; exact.len()];
+        self.gaussian.fill(rng, &mut noise);
+        let noisy = exact.iter().zip(&noise).map(|(&sum, &noise)| (sum << self.shift).wrapping_add(noise));
+        noisy.map(|value| value as f64 * self.unit).collect()
+    }
+}
+
+/// Releases counts of `histograms` histograms: each record is in one cell of each at most.
+pub(super) fn counts(
+    exact: &[i128],
+    histograms: f64,
+    (step, squared_mu): (&'static str, f64),
+    budget: &mut Budget,
+    rng: &mut NoiseGenerator,
+) -> Result<Vec<f64>, MeanError> {
+    let deviation = count_deviation(histograms, squared_mu);
+    let channel = Channel::new(deviation, 0, LARGEST_COUNT)?;
+    // Only the counts that differ between neighbours: noise on equal ones has the same law in both worlds.
+    budget.spend(step, squared_mu, channel.grid_scale(), 2.0 * histograms)?;
+    Ok(channel.release(exact, rng))
+}
+
+/// Deviation of one count of [`counts`].
+pub(super) fn count_deviation(histograms: f64, squared_mu: f64) -> f64 {
+    (2.0 * histograms / squared_mu).sqrt() * ROUNDING
+}
+
+/// Releases count and sums of what is kept.
+pub(super) fn sums(
+    kept: &Kept,
+    (step, squared_mu): (&'static str, f64),
+    budget: &mut Budget,
+    rng: &mut NoiseGenerator,
+) -> Result<Sums, MeanError> {
+    let exact = kept.moments(SecondMoment::None)?;
+    let dimension = kept.dimension();
+    let (count, first) = channels(squared_mu, COUNT_WITH_SUMS, kept.len())?;
+    budget.spend(step, squared_mu, count.grid_scale().min(first.grid_scale()), dimension as f64 + 1.0)?;
+    Ok(Sums {
+        count: count.release(&exact[..1], rng)[0],
+        first: first.release(&exact[1..=dimension], rng),
+        second: None,
+    })
+}
+
+/// Releases count, sums and second moments of what is kept.
+pub(super) fn moments(
+    kept: &Kept,
+    (step, squared_mu): (&'static str, f64),
+    budget: &mut Budget,
+    rng: &mut NoiseGenerator,
+) -> Result<Sums, MeanError> {
+    let exact = kept.moments(SecondMoment::Full)?;
+    let dimension = kept.dimension();
+    let (count, first) = channels(squared_mu, COUNT_WITH_MOMENTS, kept.len())?;
+    let second = Triangle::new(deviation(squared_mu), kept.len())?;
+    let grid = count.grid_scale().min(first.grid_scale()).min(second.grid_scale());
+    budget.spend(step, squared_mu, grid, exact.len() as f64)?;
+    let (count, first) = (count.release(&exact[..1], rng)[0], first.release(&exact[1..=dimension], rng));
+    Ok(Sums { count, first, second: Some(second.release(&exact[1 + dimension..], dimension, rng)) })
+}
+
+/// Releases second moments alone.
+pub(super) fn second_moments(
+    kept: &Kept,
+    (step, squared_mu): (&'static str, f64),
+    budget: &mut Budget,
+    rng: &mut NoiseGenerator,
+) -> Result<Mat<f64>, MeanError> {
+    let (exact, dimension) = (kept.moments(SecondMoment::Full)?, kept.dimension());
+    let packed = &exact[1 + dimension..];
+    let second = Triangle::new(squared_mu.sqrt().recip() * ROUNDING, kept.len())?;
+    budget.spend(step, squared_mu, second.grid_scale(), packed.len() as f64)?;
+    Ok(second.release(packed, dimension, rng))
+}
+
+/// Noise for the upper triangle of a symmetric matrix: of twice the variance on the diagonal.
+struct Triangle {
+    off_diagonal: Channel,
+    diagonal: Channel,
+}
+
+impl Triangle {
+    fn new(deviation: f64, records: usize) -> Result<Self, MeanError> {
+        let channel =
+            |deviation| Channel::new(deviation, 2 * RECORD_BITS, (records as u128) << (2 * RECORD_BITS));
+        let diagonal = channel(deviation * std::f64::consts::SQRT_2)?;
+        Ok(Self { off_diagonal: channel(deviation)?, diagonal })
+    }
+
+    fn grid_scale(&self) -> f64 {
+        self.off_diagonal.grid_scale().min(self.diagonal.grid_scale())
+    }
+
+    fn release(&self, mut packed: &[i128], dimension: usize, rng: &mut NoiseGenerator) -> Mat<f64> {
+        let mut matrix = Mat::zeros(dimension, dimension);
+        for i in 0..dimension {
+            let (row, rest) = packed.split_at(dimension - i);
+            packed = rest;
+            matrix[(i, i)] = self.diagonal.release(&row[..1], rng)[0];
+            for (place, value) in self.off_diagonal.release(&row[1..], rng).into_iter().enumerate() {
+                matrix[(i, i + 1 + place)] = value;
+                matrix[(i + 1 + place, i)] = value;
+            }
+        }
+        matrix
+    }
+}
+
+fn channels(squared_mu: f64, weight: f64, records: usize) -> Result<(Channel, Channel), MeanError> {
+    let records = records as u128 + 1;
+    let count = Channel::new(deviation(squared_mu) / weight * ROUNDING, 0, records)?;
+    Ok((count, Channel::new(deviation(squared_mu), RECORD_BITS, records << RECORD_BITS)?))
+}
