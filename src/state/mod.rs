@@ -8,6 +8,7 @@
 //! one, so its release is read back. What a start does is a pure function of what it finds (`recovery`).
 
 mod anchor;
+mod calls;
 mod chain;
 mod checkpoint;
 mod difference;

@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::harness::means::can_mount;
 use crate::harness::{
     Ended, Lab, PRIVATE_LOG, Stream, await_until, expected_sums, finish, hushflow, releases, run, sums, wait,
 };
@@ -53,17 +54,6 @@ fn a_file_at_its_limit_ends_the_run_and_the_next_one_goes_on() {
     let before = releases(&state);
     assert!(!before.is_empty());
     goes_on(&pipeline, &state, &before);
-}
-
-/// Whether file systems can be mounted here, in a namespace of the test's own.
-fn can_mount(lab: &Lab) -> bool {
-    let mounted =
-        Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "none"]).arg(lab.path("")).output();
-    let can = mounted.is_ok_and(|mounted| mounted.status.success());
-    if !can {
-        let _ = writeln!(std::io::stderr(), "skipped: mounting a file system takes root and unshare");
-    }
-    can
 }
 
 /// Runs `script` where `$3` lies on a small file system of its own, whose content the lab gets in the end.
