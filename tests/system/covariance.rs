@@ -177,6 +177,12 @@ fn bad_input_is_refused_with_its_place_and_without_its_values() {
     refused(&[&missing, "--rho", "1"], 1, "missing.csv:3: column \"b\": the value is missing");
     assert_eq!(json(&[&missing, "--rho", "1", "--missing", "skip"])["rows"], 2.0);
     assert_eq!(json(&[&missing, "--rho", "1", "--missing", "centre"])["rows"], 4.0);
+    let ledger = lab.path("ledger").display().to_string();
+    let charged = [&missing, "--rho", "1", "--data-set", "sample", "--ledger", &ledger];
+    let message = "--missing skip leaves rows out";
+    refused(&[&charged[..], &["--missing", "skip"]].concat(), 2, message);
+    assert!(!lab.path("ledger").exists(), "what is refused costs nothing");
+    json(&[&charged[..], &["--missing", "centre"]].concat());
     let outside = json(&[&good, "--rho", "1e6", "--count-clipped", "0.5"]);
     assert!((outside["clipped"].as_f64().unwrap() - 1.0).abs() < 0.01, "{outside}");
     assert_eq!(outside["parts"]["clipped"], 5e5);
