@@ -1,6 +1,7 @@
-//! Files that are parsed whole, and so must have an end: no device, pipe or wrong file may fill the memory.
+//! Files that are parsed whole, and so must have an end: no device, pipe or wrong file may fill the memory. Directories that are
+//! listed whole.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
@@ -44,6 +45,16 @@ impl Read for Limited {
             io::Error::new(ErrorKind::FileTooLarge, message)
         })?;
         Ok(found)
+    }
+}
+
+/// What is in a directory, listed again where a signal interrupted that.
+pub(crate) fn entries(folder: &Path) -> io::Result<Vec<fs::DirEntry>> {
+    loop {
+        match fs::read_dir(folder).and_then(Iterator::collect) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            entries => return entries,
+        }
     }
 }
 

@@ -109,6 +109,10 @@ impl Wire {
 
     fn pass(&mut self, mut count: usize, mut see: impl FnMut(&[u8])) -> io::Result<()> {
         while count > 0 {
+            // A server may state any length, and send for ever.
+            if count > LINE_LIMIT && self.control.is_stopped() {
+                return Err(ErrorKind::Interrupted.into());
+            }
             let waiting = self.waiting()?;
             let part = &waiting[..count.min(waiting.len())];
             see(part);

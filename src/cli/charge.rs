@@ -13,7 +13,7 @@ use super::CliError;
 pub(crate) struct ChargeArguments {
     /// Charge the ledger in this directory before anything is printed [default: that of --data-set in the directory
     /// that HUSHFLOW_LEDGER or the user's configuration names]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", requires = "data_set")]
     ledger: Option<PathBuf>,
     /// The name of the data in ledgers, such as flights
     #[arg(long, value_name = "NAME", value_parser = data_set_name)]

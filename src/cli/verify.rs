@@ -77,6 +77,7 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
             "ledger_entries": entered.as_ref().ok().and_then(|entered| Some(entered.as_ref()?.1)),
             "journal_sessions": ingest.sessions,
             "journal_bytes": ingest.bytes,
+            "anchor_checked": arguments.anchor.is_some(),
             "problem": problem,
         });
         writeln!(out, "{object}")?;
@@ -95,6 +96,14 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
         }
         if let Ok(private) = promise {
             writeln!(out, "noise              {}", noise(private))?;
+        }
+        match (&arguments.anchor, &problem) {
+            (None, _) => writeln!(
+                out,
+                "anchor             not checked: name its directory, if it has one, with --anchor DIR"
+            )?,
+            (Some(_), None) => writeln!(out, "anchor             agrees")?,
+            (Some(_), Some(_)) => {}
         }
         match entered {
             Ok(Some((number, entries))) => writeln!(out, "ledger             entry {number} of {entries}")?,

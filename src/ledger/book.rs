@@ -82,11 +82,10 @@ impl Request {
     /// The ledger with one more entry.
     fn enter(self, ledger: Ledger, identity: String) -> Result<Ledger, Refusal> {
         let Self { charge, budget, data_set, shared, started } = self;
-        let ledger = ledger.of_data(data_set.as_deref())?;
-        if shared && ledger.data_set.is_none() {
-            return Err(Refusal::NoData);
+        if shared && data_set.is_none() {
+            return Err(Refusal::NoData { stands: ledger.data_set });
         }
-        ledger.with(Entry { identity, started, charge }, budget)
+        ledger.of_data(data_set.as_deref())?.with(Entry { identity, started, charge }, budget)
     }
 
     /// The ledger as it will be when this has been paid, whether that is within the budget or not.

@@ -57,12 +57,17 @@ pub enum Refusal {
         /// The pipeline's.
         named: String,
     },
-    /// Who shares a ledger says whose it is.
+    /// A run that shares a ledger names its data.
     #[error(
-        "this ledger does not know yet which data it is for: name them, with data_set = \"flights\" under [ledger] in the \
-         pipeline file, or with --data-set flights"
+        "{}, but nothing says which data are read here: name them, with data_set = {example:?} under [ledger] in the pipeline file, \
+         or with --data-set {example}; data of another name have a ledger of their own",
+        stands.as_ref().map_or("this ledger is for one data set".into(), |name| format!("this ledger is that of the data set {name:?}")),
+        example = stands.as_deref().unwrap_or("flights")
     )]
-    NoData,
+    NoData {
+        /// The name of the ledger's data, if it has one yet.
+        stands: Option<String>,
+    },
     /// There is no guarantee that could be within the budget.
     #[error(
         "the budget of this data set is {budget}, but with this pipeline there is no such guarantee: {reason}: choose other \

@@ -164,5 +164,13 @@ mod tests {
             let message = check(text).unwrap_err().to_string();
             assert!(message.contains("expected ledger = \"DIR\""), "{message}");
         }
+        for text in ["ledger = '~/all'", "ledger = '~'"] {
+            let message = check(text).unwrap_err().to_string();
+            assert!(message.contains("which only shells expand"), "{message}");
+        }
+        let endless = folder.path().join("endless.toml");
+        std::os::unix::fs::symlink("/dev/zero", &endless).unwrap();
+        let message = Home::configured(&endless).unwrap_err().to_string();
+        assert!(message.contains("found more than 1048576 bytes"), "{message}");
     }
 }

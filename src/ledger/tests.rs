@@ -320,11 +320,15 @@ fn a_ledger_is_that_of_one_data_set() {
         Some(LedgerError::Refused { refusal, .. }) => Some(refusal),
         other => panic!("{other:?}"),
     };
-    assert_eq!(refusal(unnamed.clone()), Some(Refusal::NoData));
+    assert_eq!(refusal(unnamed.clone()), Some(Refusal::NoData { stands: None }));
     enter_once(&path, charge(Neighbours::ReplaceOne, 4.0), Some("flights".into())).unwrap();
     let other = Request { data_set: Some("weather".into()), ..request(None) };
     assert!(matches!(refusal(other), Some(Refusal::OtherData { .. })));
-    assert!(enter(&path, None, unnamed).is_ok(), "it is known by now");
+    let unnamed = refusal(unnamed).unwrap();
+    assert_eq!(unnamed, Refusal::NoData { stands: Some("flights".into()) });
+    assert!(unnamed.to_string().contains("data_set = \"flights\" under [ledger]"), "{unnamed}");
+    let nobody = enter_once(&path, charge(Neighbours::ReplaceOne, 4.0), None);
+    assert!(matches!(nobody, Err(LedgerError::Refused { refusal: Refusal::NoData { .. }, .. })));
     assert_eq!(Book::open(&path).unwrap().ledger.data_set.as_deref(), Some("flights"));
 }
 

@@ -155,7 +155,13 @@ pub(super) fn execute<T: Send + 'static>(
     let hooks = Hooks::default();
     let local = ProcessBuilder::new_typed_vector(workers, hooks.refill.clone(), hooks.spill.clone());
     let config = WorkerConfig::default();
-    let start = |refused| super::RunError::Start(format!("no threads for the workers: {refused}"));
+    // What timely gives is an error's form for programmers.
+    let start = |_: String| {
+        super::RunError::Start(format!(
+            "the system gives no threads for {workers} workers: allow more processes and memory (ulimit -u, or TasksMax of \
+             the service), or ask for fewer --workers"
+        ))
+    };
     let guards = match cluster {
         None => {
             let builders = local.into_iter().map(AllocatorBuilder::Process).collect();

@@ -11,6 +11,7 @@ use super::SinkError;
 use super::feed::Mark;
 use super::following::{Held, Outlet};
 use crate::pipeline::{ReleaseFile, Rotation};
+use crate::whole;
 
 /// The files of a sink, and how far they have come.
 pub(super) struct Files {
@@ -146,8 +147,7 @@ fn held_by_full(path: &Path) -> io::Result<Held> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let (prefix, suffix) = (format!("{}-", part(path.file_stem())), format!(".{}", part(path.extension())));
     let mut newest: Option<(u64, PathBuf)> = None;
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
+    for entry in whole::entries(folder)? {
         let name = entry.file_name().to_string_lossy().into_owned();
         let epochs = name.strip_prefix(&prefix).and_then(|name| name.strip_suffix(&suffix));
         let end = epochs.and_then(|epochs| epochs.split_once('-')?.1.parse().ok());

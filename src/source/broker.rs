@@ -150,3 +150,64 @@ impl Rows for BrokerRows {
 pub(super) fn lost(broker: &Broker, what: String) -> Trouble {
     Trouble::Lasting(SourceError::Lost { path: PathBuf::from(name(broker)), what })
 }
+
+/// Servers that say what a test wants.
+#[cfg(test)]
+pub(super) mod fake {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+    use std::thread::{JoinHandle, spawn};
+
+    use super::super::form::Form;
+    use crate::pipeline::{Broker, Format, Pipeline, Protocol, Source};
+
+    /// A server for one client. Each answer waits for a line that has a word in it, if there is one. The last answer may
+    /// go on without an end.
+    pub(in super::super) fn serve(
+        protocol: Protocol,
+        script: Vec<(Option<&'static str>, String)>,
+        goes_on: bool,
+    ) -> (Broker, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let broker = Broker {
+            protocol,
+            address,
+            credentials: None,
+            database: None,
+            stream: "s".into(),
+            partition: None,
+        };
+        let server = spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = BufReader::new(stream.try_clone().unwrap());
+            for (word, answer) in script {
+                let mut line = String::new();
+                while word.is_some_and(|word| !line.contains(word)) {
+                    line.clear();
+                    assert!(asked.read_line(&mut line).unwrap() > 0, "the client is gone before {word:?}");
+                }
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+            let more = vec![b'7'; if goes_on { 1 << 20 } else { 0 }];
+            while !more.is_empty() && stream.write_all(&more).is_ok() {}
+        });
+        (broker, server)
+    }
+
+    fn form_of(format: Format) -> Form {
+        let example = Pipeline::parse(Pipeline::EXAMPLE, "example.toml".as_ref()).unwrap().sources.remove(0);
+        let source = Source { format, header: None, field: None, ..example };
+        Form::new(&source, &["x".into()], "s".as_ref()).unwrap()
+    }
+
+    /// Column `x` is a field of an entry.
+    pub(in super::super) fn form() -> Form {
+        form_of(Format::Fields)
+    }
+
+    /// Column `x` is a field of an object in JSON.
+    pub(in super::super) fn json_form() -> Form {
+        form_of(Format::Ndjson)
+    }
+}

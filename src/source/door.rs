@@ -2,7 +2,8 @@
 //!
 //! One peer sends at a time. The others wait here; a waiting connection takes no thread and never blocks. The next peer is one
 //! whose first bytes have come and were accepted ([`entry`](super::entry)), so a silent connection displaces nobody. A
-//! source that acknowledges and has no key is the exception: its peers wait for the first number before they send.
+//! source that acknowledges and has no key is the exception: its peers wait for the first number before they send. The
+//! more connections wait, the sooner the peer must send its first line, so that each of them gets its turn.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -23,6 +24,7 @@ const WAITING: usize = 64;
 /// How long a connection may take to show the token of a source with a key.
 const TOKEN_PATIENCE: Duration = Duration::from_secs(10);
 
+const FULL: &str = "too many connections wait already";
 const TOO_LATE: &str = "it has not shown the token of this source in time";
 
 const EXPOSED: &str = "others than this machine can reach this address: add expose = true to the source if they may, and best a \
@@ -67,7 +69,7 @@ impl Door {
     /// # Errors
     /// Where the listener fails. Connections that wait are read all the same.
     pub(super) fn attend(&mut self, control: &Control, name: &str) -> io::Result<()> {
-        let accepted = self.accept();
+        let accepted = self.accept(control, name);
         for mut waiting in std::mem::take(&mut self.waiting) {
             let refusal = match waiting.connection.settle() {
                 Ok(()) => {
@@ -75,7 +77,7 @@ impl Door {
                     None
                 }
                 Err(error) if error.kind() == ErrorKind::InvalidData => Some(error.to_string()),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
                     let late = self.token.is_some() && waiting.since.elapsed() >= TOKEN_PATIENCE;
                     late.then(|| TOO_LATE.into())
                 }
@@ -100,7 +102,7 @@ impl Door {
         connection.refuse(reason);
     }
 
-    fn accept(&mut self) -> io::Result<()> {
+    fn accept(&mut self, control: &Control, name: &str) -> io::Result<()> {
         for _ in 0..WAITING {
             let wire = match self.listener.accept() {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -111,15 +113,16 @@ impl Door {
             if self.waiting.len() > WAITING {
                 // The oldest that has said nothing, or else the one that has just come.
                 let quiet = self.waiting.iter().position(|waiting| !waiting.ready);
-                self.waiting.remove(quiet.unwrap_or(WAITING));
+                let surplus = self.waiting.remove(quiet.unwrap_or(WAITING));
+                self.refuse(surplus.connection, FULL, control, name);
             }
         }
         Ok(())
     }
 
-    /// Whether a connection is ready to send.
-    pub(super) fn is_wanted(&self) -> bool {
-        self.waiting.iter().any(|waiting| waiting.ready)
+    /// The number of connections that are ready to send.
+    pub(super) fn ready(&self) -> u32 {
+        self.waiting.iter().map(|waiting| u32::from(waiting.ready)).sum()
     }
 
     /// The connection that sends next.

@@ -26,6 +26,7 @@ use super::row::RECORD_LIMIT;
 use crate::control::{Control, GLANCE};
 use crate::pipeline::{self, Format};
 use crate::state::FollowedList;
+use crate::whole;
 
 /// The files that are followed.
 pub(crate) struct Followed {
@@ -117,8 +118,7 @@ impl Followed {
         let mut list = self.list();
         let refused = |source| io_error(&self.files.directory, source);
         let mut found = Vec::new();
-        for entry in fs::read_dir(&self.files.directory).map_err(refused)? {
-            let entry = entry.map_err(refused)?;
+        for entry in whole::entries(&self.files.directory).map_err(refused)? {
             let name = entry.file_name();
             let passed = list.known.contains(&name) || !self.files.names(&name.to_string_lossy());
             if !passed && fs::metadata(entry.path()).is_ok_and(|file| file.is_file()) {

@@ -34,7 +34,7 @@ pub(super) const WAITING_BYTES: usize = 4 << 20;
 /// Bytes with which a sync begins at once.
 const GROUP_BYTES: usize = 1 << 20;
 
-const MAKE_ROOM: &str = "no whole line has come for ten seconds, and another peer is ready to send";
+const MAKE_ROOM: &str = "no whole line has come in time, and another peer is ready to send";
 const DISK_FULL: &str = "the disk has no room for the ingest journal: the source is held up, and nothing is lost; counting records \
     makes room, and so do you";
 
@@ -213,8 +213,9 @@ impl Waiting {
         let mut progress = Instant::now();
         // Whether the line that is coming has anything in it.
         let mut is_speaking = false;
+        let mut is_new = true;
         while !connections.control().is_over(*last) && self.buffer().is_wanted() {
-            if connections.must_make_room(progress) {
+            if connections.must_make_room(progress, is_new) {
                 return Some(MAKE_ROOM.into());
             }
             match connection.read(&mut chunk) {
@@ -224,6 +225,7 @@ impl Waiting {
                     is_speaking |= !bytes.trim_ascii().is_empty();
                     let has_line = is_speaking && bytes.contains(&b'\n');
                     is_speaking &= !has_line;
+                    is_new &= !has_line;
                     if !self.put(&chunk[..read]) {
                         return None;
                     }

@@ -163,7 +163,50 @@ fn numbers(reply: &str) -> io::Result<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::broker::fake::{json_form, serve};
     use super::*;
+    use crate::pipeline::Protocol;
+
+    /// A message and a head that are too long, a good one, and one that never ends.
+    #[test]
+    fn no_length_that_a_server_states_takes_memory() {
+        let long = "7".repeat(3 * RECORD_LIMIT);
+        let to = |number| format!("_ 1 $JS.ACK.s.c.1.{number}.{number}.0.0");
+        let head = format!("NATS/1.0\r\nx: {long}\r\n\r\n");
+        let messages = [
+            format!("MSG {} {}\r\n{long}\r\n", to(1), long.len()),
+            format!("HMSG {} {} {}\r\n{head}{{\"x\": 4}}\r\n", to(2), head.len(), head.len() + 8),
+            format!("MSG {} 8\r\n{{\"x\": 5}}\r\n", to(3)),
+            format!("MSG {} 2147483647\r\n", to(4)),
+        ];
+        let answer = |text: &str| format!("MSG _ 1 {}\r\n{text}\r\n", text.len());
+        let facts = answer("{\"state\": {\"first_seq\": 1, \"last_seq\": 9}}");
+        let script = vec![
+            (None, "INFO {}\r\n".into()),
+            (Some("PING\r\n"), "PONG\r\n".into()),
+            (Some("STREAM.INFO"), facts),
+            (Some("CONSUMER.CREATE"), answer("{\"name\": \"c\"}")),
+            (Some("MSG.NEXT"), messages.concat()),
+        ];
+        let (broker, server) = serve(Protocol::Nats, script, true);
+        let control = Control::new();
+        let mut nats = Nats::open(&broker, &control, START).ok().unwrap();
+        let (mut row, mut form) = (Row::default(), json_form());
+        for expected in [Err(Defect::TooLong), Ok(4.0), Ok(5.0)] {
+            assert!(matches!(nats.next(&mut row, &mut form), Ok(Some(_))));
+            assert_eq!(row.defect.map_or_else(|| row.number(0), Err), expected);
+        }
+        let stop = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            control.stop();
+        });
+        assert!(matches!(nats.next(&mut row, &mut form), Err(Trouble::Passing(_))), "the run is stopped");
+        let taken = row.text.capacity() + nats.connection.payload.capacity();
+        assert!(taken <= 4 * RECORD_LIMIT, "{taken} bytes are held");
+        drop(nats);
+        stop.join().unwrap();
+        server.join().unwrap();
+    }
 
     #[test]
     fn messages_tell_their_numbers() {

@@ -6,11 +6,14 @@
 //!
 //! A file is private data: what is wrong with one is told without a word of it.
 //!
-//! The decoder panics on some damaged files. What it relies on is checked before (`pages`), and for the rest every thread says
-//! which file it decodes, so that a panic there is told as what it is: a damaged file.
+//! The decoder panics on some damaged files, and takes whatever memory they ask for. What it relies on is checked before (`disk`,
+//! `header` and `pages`). For the rest every thread says which file it decodes, so a panic there is reported as a damaged file.
 
 #[cfg(test)]
 mod damage;
+mod disk;
+mod header;
+mod meaning;
 mod packed;
 mod pages;
 #[cfg(test)]
@@ -20,18 +23,21 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use parquet::basic::{Compression, ConvertedType, LogicalType, TimeUnit, Type};
+use parquet::basic::Compression;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
 use parquet::data_type::DataType;
 use parquet::errors::ParquetError;
-use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
-use parquet::schema::types::ColumnDescriptor;
+use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
+use parquet::file::reader::Length;
+use parquet::file::serialized_reader::SerializedPageReader;
 
 use super::error::{Defect, SourceError};
 use super::files::io_error;
 use super::row::{Field, Outcome, RECORD_LIMIT, Row, Rows};
-use crate::spelling::misspelt;
+use disk::{Disk, Failure, PAGE_LIMIT, Pages};
+use meaning::{Meaning, find};
 use pages::{Checked, is_within};
 
 /// Rows that are decoded at once.
@@ -65,9 +71,8 @@ impl Drop for Decoding {
 /// The rows of a file.
 pub(super) struct ParquetRows {
     path: PathBuf,
-    /// Bytes of the file.
-    length: u64,
-    file: SerializedFileReader<File>,
+    disk: Disk,
+    file: ParquetMetaData,
     /// The number and the meaning of every wanted column.
     wanted: Vec<(usize, Meaning)>,
     /// The row group, the number of rows in those before it, and how many of its own have been given.
@@ -78,18 +83,6 @@ pub(super) struct ParquetRows {
     /// Rows that are decoded, and how many of these have been given.
     decoded: usize,
     next: usize,
-}
-
-/// How numbers and bytes of a column are meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meaning {
-    Number,
-    Unsigned,
-    /// Whole numbers of 10^-scale.
-    Decimal(i32),
-    /// In units of so many nanoseconds.
-    Time(i64),
-    Text,
 }
 
 /// A wanted column of a row group, and a part of it.
@@ -140,10 +133,13 @@ impl ParquetRows {
     ) -> Result<Self, SourceError> {
         let file = File::open(path).map_err(|source| io_error(path, source))?;
         let refused = |problem| SourceError::Parquet { path: path.into(), problem };
-        let damaged = |_| refused("it is no Parquet file, or was not written to its end".into());
-        let length = file.metadata().map_err(|source| io_error(path, source))?.len();
+        let disk = Disk::new(file).map_err(|source| io_error(path, source))?;
+        let damaged = |_| match disk.failure() {
+            Some(Failure::Io(source)) => io_error(path, source),
+            _ => refused("it is no Parquet file, or was not written to its end".into()),
+        };
         let decoding = Decoding::begin(path);
-        let file = SerializedFileReader::new(file).map_err(damaged)?;
+        let file = ParquetMetaDataReader::new().parse_and_finish(&disk).map_err(damaged)?;
         let groups = file.num_row_groups();
         let at = usize::try_from(group).ok().filter(|&group| group <= groups);
         let at = at.ok_or_else(|| {
@@ -153,7 +149,7 @@ impl ParquetRows {
         let wanted = wanted.iter().map(|name| find(&file, path, name)).collect::<Result<_, _>>()?;
         let mut rows = ParquetRows {
             path: path.into(),
-            length,
+            disk,
             file,
             wanted,
             group: at,
@@ -176,15 +172,23 @@ impl ParquetRows {
         io::Error::other(SourceError::Parquet { path: self.path.clone(), problem })
     }
 
+    /// The error of a column that can't be decoded: damage, unless the disk has told another reason.
     fn damaged(&self, slot: usize) -> io::Error {
-        let column = self.file.metadata().file_metadata().schema_descr().column(self.wanted[slot].0);
+        let what = match self.disk.failure() {
+            Some(Failure::Io(error)) => return error,
+            Some(Failure::TooLarge) => {
+                format!("a page has more than {PAGE_LIMIT} bytes: write the file with smaller pages")
+            }
+            None => "it can't be decoded: the file is damaged".into(),
+        };
+        let column = self.file.file_metadata().schema_descr().column(self.wanted[slot].0);
         let (name, group) = (column.path().string(), self.group);
-        self.refused(format!("row group {group}, column {name:?}: it can't be decoded: the file is damaged"))
+        self.refused(format!("row group {group}, column {name:?}: {what}"))
     }
 
     /// Rows in a row group.
     fn length(&self, group: usize) -> io::Result<u64> {
-        let rows = self.file.metadata().row_group(group).num_rows();
+        let rows = self.file.row_group(group).num_rows();
         u64::try_from(rows)
             .map_err(|_| self.refused(format!("row group {group}: its number of rows is negative")))
     }
@@ -203,19 +207,20 @@ impl ParquetRows {
             );
         }
         let _decoding = Decoding::begin(&self.path);
-        let group = self.file.get_row_group(self.group).map_err(|_| self.damaged(0))?;
+        let group = self.file.row_group(self.group);
         let mut columns = Vec::new();
         for (slot, &(number, meaning)) in self.wanted.iter().enumerate() {
-            if !is_within(group.metadata().column(number), self.length) {
+            if !is_within(group.column(number), self.disk.len()) {
                 return Err(self.damaged(slot));
             }
-            let codec = group.metadata().column(number).compression();
+            let codec = group.column(number).compression();
             if !is_unpacked(codec) {
                 let problem =
                     format!("its pages are packed by {codec}, which this program was built without: {MEND}");
                 return Err(self.refused(problem));
             }
-            let mut column = Column::open(&*group, number, meaning).ok_or_else(|| self.damaged(slot))?;
+            let mut column =
+                Column::open(&self.disk, group, (number, meaning)).ok_or_else(|| self.damaged(slot))?;
             column.pass(passed).ok_or_else(|| self.damaged(slot))?;
             columns.push(column);
         }
@@ -296,9 +301,12 @@ impl Rows for ParquetRows {
 }
 
 impl Column {
-    fn open(group: &dyn RowGroupReader, number: usize, meaning: Meaning) -> Option<Self> {
-        let described = group.metadata().column(number).column_descr_ptr();
-        let pages = Box::new(Checked::new(group.get_column_page_reader(number).ok()?, &described));
+    fn open(disk: &Disk, group: &RowGroupMetaData, (number, meaning): (usize, Meaning)) -> Option<Self> {
+        let chunk = group.column(number);
+        let described = chunk.column_descr_ptr();
+        let pages = Arc::new(Pages::new(disk, chunk.compression()));
+        let pages = SerializedPageReader::new(pages, chunk, usize::try_from(group.num_rows()).ok()?, None);
+        let pages = Box::new(Checked::new(Box::new(pages.ok()?), &described));
         let reader = match get_column_reader(described, pages) {
             ColumnReader::BoolColumnReader(reader) => Reader::Boolean(Typed::new(reader)),
             ColumnReader::Int32ColumnReader(reader) => Reader::Int32(Typed::new(reader)),
@@ -309,7 +317,7 @@ impl Column {
             ColumnReader::FixedLenByteArrayColumnReader(reader) => Reader::Fixed(Typed::new(reader)),
             ColumnReader::Int96ColumnReader(_) => return None,
         };
-        let defined = group.metadata().column(number).column_descr().max_def_level();
+        let defined = chunk.column_descr().max_def_level();
         Some(Column { reader, meaning, defined, levels: Vec::with_capacity(BATCH), next: 0 })
     }
 
@@ -409,74 +417,4 @@ fn write(text: &mut Vec<u8>, value: std::fmt::Arguments<'_>) -> Field {
     let start = text.len();
     text.write_fmt(value).expect("memory takes every number");
     Field::Text(start..text.len())
-}
-
-/// The number and the meaning of a column.
-fn find(file: &SerializedFileReader<File>, path: &Path, name: &str) -> Result<(usize, Meaning), SourceError> {
-    let schema = file.metadata().file_metadata().schema_descr();
-    let columns = schema.columns();
-    let names = columns.iter().map(|column| column.path().string());
-    let mut found = names.clone().enumerate().filter(|(_, found)| found == name);
-    let Some((number, _)) = found.next() else {
-        let names: Vec<String> = names.collect();
-        let meant = misspelt(name, &names.iter().map(String::as_str).collect::<Vec<_>>());
-        let hint = meant.map(|meant| format!("; did you mean {meant:?}?")).unwrap_or_default();
-        let problem = format!("none of its {} columns is {name:?}{hint}", names.len());
-        return Err(SourceError::Parquet { path: path.into(), problem });
-    };
-    if found.next().is_some() {
-        return Err(SourceError::ColumnTwice { path: path.into(), column: name.into() });
-    }
-    let refused = |kind: &str| SourceError::Parquet {
-        path: path.into(),
-        problem: format!(
-            "column {name:?} holds {kind}: expected numbers, booleans, texts, dates or timestamps"
-        ),
-    };
-    meaning(&columns[number]).map(|meaning| (number, meaning)).map_err(refused)
-}
-
-/// What a column means, or what it holds that can't be used.
-fn meaning(column: &ColumnDescriptor) -> Result<Meaning, &'static str> {
-    if column.max_rep_level() > 0 {
-        return Err("lists");
-    }
-    let day = 86_400_000_000_000;
-    let logical = match column.logical_type_ref() {
-        Some(logical) => match logical {
-            LogicalType::Decimal(decimal) => Some(Meaning::Decimal(decimal.scale)),
-            LogicalType::Timestamp(timestamp) => Some(Meaning::Time(match timestamp.unit {
-                TimeUnit::MILLIS => 1_000_000,
-                TimeUnit::MICROS => 1000,
-                TimeUnit::NANOS => 1,
-            })),
-            LogicalType::Date => Some(Meaning::Time(day)),
-            LogicalType::Integer(integer) if !integer.is_signed => Some(Meaning::Unsigned),
-            LogicalType::Integer(_) | LogicalType::String | LogicalType::Enum | LogicalType::Json => None,
-            LogicalType::Time(_) => return Err("times of day"),
-            LogicalType::Unknown => None,
-            _ => return Err("values of another kind"),
-        },
-        None => match column.converted_type() {
-            ConvertedType::DECIMAL => Some(Meaning::Decimal(column.type_scale())),
-            ConvertedType::TIMESTAMP_MILLIS => Some(Meaning::Time(1_000_000)),
-            ConvertedType::TIMESTAMP_MICROS => Some(Meaning::Time(1000)),
-            ConvertedType::DATE => Some(Meaning::Time(day)),
-            ConvertedType::UINT_8
-            | ConvertedType::UINT_16
-            | ConvertedType::UINT_32
-            | ConvertedType::UINT_64 => Some(Meaning::Unsigned),
-            ConvertedType::TIME_MILLIS | ConvertedType::TIME_MICROS | ConvertedType::INTERVAL => {
-                return Err("times of day");
-            }
-            _ => None,
-        },
-    };
-    match column.physical_type() {
-        Type::INT96 => {
-            Err("timestamps of 96 bits, which are no longer written: write them as 64-bit timestamps")
-        }
-        Type::BYTE_ARRAY | Type::FIXED_LEN_BYTE_ARRAY => Ok(logical.unwrap_or(Meaning::Text)),
-        _ => Ok(logical.unwrap_or(Meaning::Number)),
-    }
 }

@@ -164,7 +164,44 @@ fn before((milliseconds, sequence): Place) -> Place {
 
 #[cfg(test)]
 mod tests {
+    use super::super::broker::fake::{form, serve};
     use super::*;
+    use crate::pipeline::Protocol;
+
+    /// A value, a name and a row that are too long, a good one, and a value that never ends.
+    #[test]
+    fn no_length_that_a_server_states_takes_memory() {
+        let entry = |id: u8, fields: &str| format!("*2\r\n$3\r\n{id}-0\r\n{fields}");
+        let long = "7".repeat(3 * RECORD_LIMIT);
+        let many = format!("$1\r\nx\r\n$9\r\n{:9}\r\n", 1).repeat(RECORD_LIMIT / 9 + 1);
+        let entries = [
+            entry(1, &format!("*2\r\n$1\r\nx\r\n${}\r\n{long}\r\n", long.len())),
+            entry(2, &format!("*2\r\n${}\r\n{long}\r\n$1\r\n7\r\n", long.len())),
+            entry(3, &format!("*{}\r\n{many}", 2 * (RECORD_LIMIT / 9 + 1))),
+            entry(4, "*2\r\n$1\r\nx\r\n$1\r\n5\r\n"),
+            entry(5, "*2\r\n$1\r\nx\r\n$2147483647\r\n"),
+        ];
+        let answer = format!("*1\r\n*2\r\n$1\r\ns\r\n*5\r\n{}", entries.concat());
+        let (broker, server) = serve(Protocol::Redis, vec![(None, answer)], true);
+        let control = Control::new();
+        let mut redis = Redis::open(&broker, &control, START).ok().unwrap();
+        let (mut row, mut form) = (Row::default(), form());
+        for expected in [Some(Defect::TooLong), Some(Defect::TooLong), Some(Defect::TooLong), None] {
+            assert!(matches!(redis.next(&mut row, &mut form), Ok(Some(_))));
+            assert_eq!(row.defect, expected);
+        }
+        assert_eq!(row.number(0), Ok(5.0));
+        let stop = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            control.stop();
+        });
+        assert!(matches!(redis.next(&mut row, &mut form), Err(Trouble::Passing(_))), "the run is stopped");
+        let taken = row.text.capacity() + redis.name.capacity();
+        assert!(taken <= 4 * RECORD_LIMIT, "{taken} bytes are held");
+        drop(redis);
+        stop.join().unwrap();
+        server.join().unwrap();
+    }
 
     #[test]
     fn ids_follow_each_other() {

@@ -25,6 +25,9 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a peer without a new line keeps the place when another one is ready.
 const QUIET_PEER: Duration = Duration::from_secs(10);
 
+/// The same before the first line of a peer. Where many are ready, each has only its share of [`QUIET_PEER`].
+const NEW_PEER: Duration = Duration::from_secs(1);
+
 /// Peers, one after the other.
 pub(crate) struct Connections {
     socket: Socket,
@@ -114,14 +117,17 @@ impl Connections {
     }
 
     /// Attends to waiting connections. Returns whether the peer, whose last line came at `progress`, must make room for one.
-    pub(super) fn must_make_room(&mut self, progress: Instant) -> bool {
+    /// `is_new` says that this was not a line, but the beginning of the connection.
+    pub(super) fn must_make_room(&mut self, progress: Instant, is_new: bool) -> bool {
         let Some(door) = self.door.as_mut().filter(|_| self.attended.elapsed() >= GLANCE) else {
             return false;
         };
         self.attended = Instant::now();
         // A listener that fails now fails again when the place is free.
         let _ = door.attend(&self.control, &self.socket.to_string());
-        progress.elapsed() >= QUIET_PEER && door.is_wanted()
+        let ready = door.ready();
+        let patience = if is_new { NEW_PEER.min(QUIET_PEER / ready.max(1)) } else { QUIET_PEER };
+        ready > 0 && progress.elapsed() >= patience
     }
 
     /// The socket in messages.

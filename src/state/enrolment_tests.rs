@@ -127,6 +127,38 @@ fn a_power_cut_at_any_call_leaves_nothing_unpaid_and_nothing_paid_twice() {
 }
 
 #[test]
+fn a_disk_without_room_for_the_first_epoch_costs_nothing() {
+    let mut refused = 0;
+    for capacity in (0..3000).chain(32_500..36_500).step_by(8) {
+        let disk = Disk::default();
+        disk.limit(Some(capacity));
+        let ended = live(&disk);
+        disk.limit(None);
+        let entries = ledger(&disk).entries.len();
+        assert_eq!(entries, usize::from(is_public(&disk)), "{capacity} bytes: {ended:?}");
+        refused += usize::from(ended.is_err());
+        check(&disk, false, "with more room");
+    }
+    assert!((300..800).contains(&refused), "{refused} lives found the disk full");
+}
+
+/// Where the path no longer leads to the log, another run may be at work: this one publishes nothing, and so owes nothing.
+#[test]
+fn a_run_whose_log_was_replaced_pays_nothing() {
+    let disk = Disk::default();
+    let header = PublicHeader { parameters: b"clip_norm = 1".to_vec(), private: true };
+    let open = |storage| Store::recover(storage, None, &header, Keep::default());
+    let storage = Box::new(disk.clone());
+    let (mut store, _) =
+        Store::recover_enrolled(storage, &header, open, Path::new("ledger"), enter(&disk)).unwrap();
+    disk.put(&segment_name(1), &disk.content(&segment_name(1)).unwrap());
+    let (positions, sums) = (vec![], vec![7].into());
+    let first = EpochFrame { epoch: 1, positions, sums, values: vec![9], admitted: None };
+    assert!(matches!(store.commit(&[first]), Err(StateError::Replaced { .. })));
+    assert!(ledger(&disk).entries.is_empty() && disk.content("enrolment").is_none());
+}
+
+#[test]
 fn a_full_disk_or_a_failed_sync_leaves_nothing_unpaid_and_nothing_paid_twice() {
     for fault in [Fault::Full, Fault::Sync] {
         at_every_call(fault, |disk, what| {
@@ -175,7 +207,7 @@ fn an_entry_that_was_paid_with_must_stay() {
         disk.fail_at(call, Fault::Power);
         live(&disk).is_err().then(|| disk.after_restart()).filter(|disk| disk.content("enrolment").is_some())
     };
-    let disk = (0..20).find_map(early).expect("the enrolment comes first");
+    let disk = (0..40).find_map(early).expect("the enrolment comes first");
     assert_eq!(ledger(&disk).entries.len(), 0);
     // Its identity may be that of copies too, so it is not the one that pays.
     let identity = || Enrolment::on(&disk).unwrap().unwrap().identity();

@@ -19,7 +19,7 @@ pub enum StateError {
     },
     /// Group or others have access to private data.
     #[error(
-        "{}: mode {mode:04o} lets group or others in, but exact sums live here: run `chmod go-rwx {}`",
+        "{}: mode {mode:04o} lets group or others in, but this is for its owner alone: run `chmod go-rwx {}`",
         path.display(), path.display()
     )]
     Exposed {
@@ -34,7 +34,7 @@ pub enum StateError {
         path.display(), path.display()
     )]
     Writable {
-        /// The directory.
+        /// The log or its directory.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
@@ -373,4 +373,19 @@ pub(super) fn refused(
 ) -> impl FnOnce(io::Error) -> StateError {
     let path = path.into();
     move |source| StateError::Io { path, action, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    #[test]
+    fn a_quota_that_is_used_up_is_a_full_disk() {
+        for (errno, full) in
+            [(Errno::NOSPC, true), (Errno::DQUOT, true), (Errno::IO, false), (Errno::FBIG, false)]
+        {
+            assert_eq!(refused("journal", "write the file")(errno.into()).is_full(), full, "{errno}");
+        }
+    }
 }

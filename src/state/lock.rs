@@ -5,10 +5,13 @@
 //! log, but it can be renamed, replaced by a copy, or covered by a mount. So before every release the run confirms
 //! that the paths of its logs still lead to the files that it holds.
 
-use super::error::{StateError, refused};
+use super::{
+    calls::{flock, fstat, openat, stat},
+    error::{StateError, refused},
+};
 use rustix::{
     fd::{AsFd, OwnedFd},
-    fs::{FlockOperation, Mode, OFlags, flock, fstat, openat, stat},
+    fs::{FlockOperation, Mode, OFlags},
     io::Errno,
 };
 use std::path::Path;

@@ -15,6 +15,9 @@ use super::{
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
+/// What files beside a log may need before the log is written on.
+const SPARE: u64 = 1 << 15;
+
 /// A frame whose checksums agreed.
 pub(super) struct Frame {
     /// Where it begins.
@@ -210,6 +213,20 @@ impl Appender {
         self.file.write_at(self.end, frame)?;
         self.end += frame.len() as u64;
         Ok(())
+    }
+
+    /// Takes room on disk for `length` bytes behind the end, and finds out that there is [`SPARE`] more. The bytes are zeros, which
+    /// are no frame.
+    pub(super) fn reserve(&self, length: u64) -> Result<(), StateError> {
+        static ZEROS: [u8; SPARE as usize] = [0; SPARE as usize];
+        let (mut from, end) = (self.end, self.end + length + SPARE);
+        while from < end {
+            let part = ZEROS.len().min(usize::try_from(end - from).unwrap_or(ZEROS.len()));
+            self.file.write_at(from, &ZEROS[..part])?;
+            from += part as u64;
+        }
+        self.file.truncate(self.end + length)?;
+        self.file.sync()
     }
 
     /// Takes back, for good, what was appended since the last sync: another file may follow this one.

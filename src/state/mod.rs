@@ -8,6 +8,7 @@
 //! one, so its release is read back. What a start does is a pure function of what it finds (`recovery`).
 
 mod anchor;
+mod calls;
 mod chain;
 mod checkpoint;
 mod difference;
@@ -43,6 +44,8 @@ mod crash_tests;
 mod damage_tests;
 #[cfg(test)]
 mod enrolment_tests;
+#[cfg(test)]
+mod faults;
 #[cfg(test)]
 mod schedules;
 #[cfg(test)]
@@ -257,13 +260,24 @@ impl Store {
         if let Some(payment) = self.payment.take() {
             // What can't be committed is not paid for.
             self.or_stop(|store| store.confirm())?;
-            self.or_stop(|store| payment.settle(&*store.storage))?;
+            let length = encoded.iter().map(|epoch| epoch.private.len() as u64).sum();
+            self.or_stop(|store| store.pay(payment, length))?;
         }
         self.or_stop(|store| store.write(&encoded))?;
         if let Some(last) = frames.last() {
             self.positions.clone_from(&last.positions);
         }
         Ok(encoded.iter().map(|epoch| epoch.link).collect())
+    }
+
+    /// Pays for a first commit of `length` bytes, once the disk has room for them: a full disk is found before anything is spent.
+    fn pay(&mut self, payment: Payment, length: u64) -> Result<(), StateError> {
+        let paid = self.private.reserve(length).and_then(|()| payment.settle(&*self.storage));
+        if paid.is_err() {
+            // Where this fails too, the next start does it.
+            let _ = self.private.cut_back();
+        }
+        paid
     }
 
     fn write(&mut self, epochs: &[EncodedEpoch]) -> Result<(), StateError> {

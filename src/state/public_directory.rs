@@ -6,12 +6,14 @@
 //! refuses a start where it is further or another one. So it is also a witness against an old copy of the state directory.
 
 use super::{
+    calls,
     error::{StateError, refused},
     lock,
+    storage::require_private,
 };
 use rustix::{
-    fd::OwnedFd,
-    fs::{self, FlockOperation, Mode, OFlags},
+    fd::{AsFd, OwnedFd},
+    fs::{FlockOperation, Mode, OFlags},
     io::Errno,
 };
 use std::{
@@ -44,7 +46,7 @@ impl PublicDirectory {
         if place.zip(real(state)).is_some_and(|(public, state)| public.starts_with(state)) {
             return Err(StateError::Inside { path: path.to_owned(), what: "the public directory" });
         }
-        let created = match fs::mkdir(path, Mode::RWXU) {
+        let created = match calls::mkdir(path, Mode::RWXU) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
             Err(error) => return Err(refused(path, "create the directory")(error.into())),
@@ -53,20 +55,20 @@ impl PublicDirectory {
         if created {
             // Whatever the umask of the service: this one is for others.
             let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
-            fs::fchmod(&directory.handle, mode).map_err(|e| refused(path, "set the mode")(e.into()))?;
+            calls::fchmod(&directory.handle, mode).map_err(|e| refused(path, "set the mode")(e.into()))?;
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            fs::openat(&directory.handle, "..", flags, Mode::empty())
-                .and_then(fs::fsync)
+            calls::openat(&directory.handle, "..", flags, Mode::empty())
+                .and_then(calls::fsync)
                 .map_err(|e| refused(path, "sync the parent directory")(e.into()))?;
         }
-        directory.refuse_other_writers()?;
+        refuse_other_writers(path, &directory.handle)?;
         Ok(Self { lock: Some(Arc::new(directory.lock()?)), ..directory })
     }
 
     /// The directory at `path` for reading, whoever else writes.
     pub(super) fn shared(path: &Path) -> Result<Self, StateError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let handle = fs::open(path, flags, Mode::empty()).map_err(|error| match error {
+        let handle = calls::open(path, flags, Mode::empty()).map_err(|error| match error {
             Errno::NOENT => StateError::Missing { path: path.to_owned() },
             error => refused(path, "open the directory")(error.into()),
         })?;
@@ -78,16 +80,6 @@ impl PublicDirectory {
         Self { lock: None, ..self.clone() }
     }
 
-    /// Whoever may write here may change what is published.
-    fn refuse_other_writers(&self) -> Result<(), StateError> {
-        let status =
-            fs::fstat(&self.handle).map_err(|e| refused(&self.path, "read the permissions")(e.into()))?;
-        match status.st_mode & 0o777 {
-            mode if mode & 0o022 != 0 => Err(StateError::Writable { path: self.path.clone(), mode }),
-            _ => Ok(()),
-        }
-    }
-
     /// Refuses unless the lock is still the one that another run would take.
     pub(super) fn confirm(&self) -> Result<(), StateError> {
         self.lock.as_ref().map_or(Ok(()), |held| lock::confirm(&self.path.join(LOCK), held))
@@ -96,9 +88,10 @@ impl PublicDirectory {
     fn lock(&self) -> Result<OwnedFd, StateError> {
         let path = self.path.join(LOCK);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = fs::openat(&self.handle, LOCK, flags, Mode::RUSR | Mode::WUSR)
+        let file = calls::openat(&self.handle, LOCK, flags, Mode::RUSR | Mode::WUSR)
             .map_err(|e| refused(&path, "open the file")(e.into()))?;
-        match fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        require_private(&path, &file)?;
+        match calls::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(file),
             Err(Errno::WOULDBLOCK) => Err(StateError::Locked { path: self.path.clone() }),
             Err(error) => Err(refused(&path, "lock the file")(error.into())),
@@ -106,20 +99,29 @@ impl PublicDirectory {
     }
 }
 
+/// Refuses a public log, or its directory, that others may write: they could change what is published.
+pub(super) fn refuse_other_writers(path: &Path, handle: impl AsFd) -> Result<(), StateError> {
+    let status = calls::fstat(handle).map_err(|e| refused(path, "read the permissions")(e.into()))?;
+    match status.st_mode & 0o777 {
+        mode if mode & 0o022 != 0 => Err(StateError::Writable { path: path.to_owned(), mode }),
+        _ => Ok(()),
+    }
+}
+
 /// Opens a file that everyone may read, creating it when needed, whatever the umask.
 pub(super) fn open_for_all(directory: &OwnedFd, name: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
     if flags.contains(OFlags::CREATE) {
-        match fs::openat(directory, name, flags | OFlags::EXCL, mode) {
+        match calls::openat(directory, name, flags | OFlags::EXCL, mode) {
             Ok(file) => {
-                fs::fchmod(&file, mode)?;
+                calls::fchmod(&file, mode)?;
                 return Ok(file);
             }
             Err(Errno::EXIST) => {}
             Err(error) => return Err(error),
         }
     }
-    fs::openat(directory, name, flags, mode)
+    calls::openat(directory, name, flags, mode)
 }
 
 #[cfg(test)]
@@ -243,6 +245,22 @@ mod tests {
         assert!(matches!(other, StateError::Conflict { epoch: 1, .. }), "{other}");
     }
 
+    /// Whoever deletes the lock lets another run in, which would publish the same epochs anew.
+    #[test]
+    fn a_run_whose_lock_was_deleted_publishes_nothing_more() {
+        let places = Places::new();
+        let header = PublicHeader { parameters: b"p".to_vec(), private: true };
+        let settings = Settings { public: Some(places.public.clone()), ..Settings::default() };
+        let (mut store, _) = Store::open_with(&places.state, &header, &settings).unwrap();
+        let before = std::fs::read(places.log()).unwrap();
+        std::fs::remove_file(places.public.join(LOCK)).unwrap();
+        let (positions, sums) = (vec![], vec![1].into());
+        let frame = EpochFrame { epoch: 1, positions, sums, values: vec![7], admitted: None };
+        let error = store.commit(&[frame]).unwrap_err();
+        assert!(matches!(&error, StateError::Replaced { path } if path.ends_with(LOCK)), "{error}");
+        assert!(std::fs::read(places.log()).unwrap() == before);
+    }
+
     #[test]
     fn one_run_writes_and_nobody_else_may() {
         let places = Places::new();
@@ -250,6 +268,11 @@ mod tests {
         let second = places.open_in(&places.state.with_file_name("other")).err().unwrap();
         assert!(matches!(&second, StateError::Locked { path } if *path == places.public), "{second}");
         drop(first);
+        let lock = places.public.join(LOCK);
+        std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o666)).unwrap();
+        let exposed = places.open().err().unwrap();
+        assert!(matches!(exposed, StateError::Exposed { .. }), "others could hold the lock: {exposed}");
+        std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o600)).unwrap();
         for mode in [0o757, 0o775, 0o777] {
             std::fs::set_permissions(&places.public, std::fs::Permissions::from_mode(mode)).unwrap();
             let error = places.open().err().unwrap();

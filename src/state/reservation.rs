@@ -4,14 +4,17 @@
 //! A reservation is a courtesy between runs, not a payment: nothing is published on the strength of one. So its file has
 //! no checksum and is never synced.
 
-use super::error::{StateError, refused};
+use super::{
+    calls::{flock, names, open},
+    error::{StateError, refused},
+};
 use rand::{TryRng, rngs::SysRng};
 use rustix::{
-    fs::{FlockOperation, Mode, OFlags, flock, open},
+    fs::{FlockOperation, Mode, OFlags},
     io::Errno,
 };
 use std::{
-    fs::{File, read_dir, remove_file},
+    fs::{File, remove_file},
     io::{self, Read, Write},
     path::{Path, PathBuf},
 };
@@ -54,13 +57,12 @@ impl Reservation {
     /// # Errors
     /// [`StateError::Io`].
     pub fn all(directory: &Path) -> Result<Vec<Vec<u8>>, StateError> {
-        let listing = |error| refused(directory, "list the directory")(error);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let names = open(directory, flags, Mode::empty()).and_then(names);
+        let names = names.map_err(|error| refused(directory, "list the directory")(error.into()))?;
         let mut texts = Vec::new();
-        for entry in read_dir(directory).map_err(listing)? {
-            let entry = entry.map_err(listing)?;
-            if entry.file_name().to_string_lossy().starts_with(PREFIX) {
-                texts.extend(Self::read(&entry.path())?);
-            }
+        for name in names.iter().filter(|name| name.starts_with(PREFIX)) {
+            texts.extend(Self::read(&directory.join(name))?);
         }
         Ok(texts)
     }
@@ -101,6 +103,7 @@ impl Drop for Reservation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::read_dir;
 
     #[test]
     fn a_reservation_counts_for_as_long_as_it_lives() {

@@ -3,6 +3,8 @@
 //! Each file has what processes see and what the platter holds; writes, cuts and directory entries wait between
 //! the two until a sync. A fault strikes at the n-th call that changes anything.
 
+pub(super) use super::faults::{Fault, LOSSES, Loss};
+
 use super::{
     error::{StateError, refused},
     schedules::mix,
@@ -14,50 +16,6 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
 };
-
-/// What happens at the fated call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// The power goes: this call and all later ones do nothing.
-    Power,
-    /// The disk is full: half of a write arrives, other calls are refused; later calls work.
-    Full,
-    /// A sync fails and, as real systems do, forgets that the bytes are still unsynced; later calls work.
-    Sync,
-}
-
-/// What a power cut leaves of unsynced changes.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Loss {
-    Everything,
-    Nothing,
-    /// The first half of the changes arrived.
-    LaterHalf,
-    /// The first half of the changes was lost, later ones arrived.
-    EarlierHalf,
-    /// The last write arrived by half.
-    Torn,
-    /// Lengths arrived, contents are zero.
-    Zeros,
-    /// Lengths arrived, contents are arbitrary.
-    Garbage,
-    /// Each change arrived or not, by this seed.
-    Some(u64),
-}
-
-/// Every kind of loss.
-pub(super) const LOSSES: [Loss; 10] = [
-    Loss::Everything,
-    Loss::Nothing,
-    Loss::LaterHalf,
-    Loss::EarlierHalf,
-    Loss::Torn,
-    Loss::Zeros,
-    Loss::Garbage,
-    Loss::Some(1),
-    Loss::Some(2),
-    Loss::Some(3),
-];
 
 #[derive(Clone)]
 enum Change {
@@ -91,6 +49,8 @@ struct State {
     lying: bool,
     late: bool,
     free: Option<u64>,
+    /// Bytes that all files may have together.
+    capacity: Option<usize>,
     /// The file whose sync has been asked for and not been done yet, and how many changes it was for.
     owed: Option<(usize, usize)>,
     stall: Option<(usize, Meanwhile)>,
@@ -149,6 +109,11 @@ impl Disk {
     /// Says that this many bytes are free.
     pub(super) fn set_free(&self, bytes: u64) {
         self.state().free = Some(bytes);
+    }
+
+    /// Refuses every write with which all files would have more bytes than this.
+    pub(super) fn limit(&self, bytes: Option<usize>) {
+        self.state().capacity = bytes;
     }
 
     /// Makes every later sync a lie: it succeeds and nothing becomes durable.
@@ -345,6 +310,12 @@ impl Content {
 }
 
 impl State {
+    /// Whether files that grow by so many bytes exceed the capacity. What has been removed takes none.
+    fn is_full(&self, grown: usize) -> bool {
+        let used = || self.seen.values().map(|&file| self.files[file].seen.len()).sum::<usize>();
+        grown > 0 && self.capacity.is_some_and(|capacity| used() + grown > capacity)
+    }
+
     /// Counts a changing call and says which fault strikes it.
     fn call(&mut self, is_sync: bool) -> Option<Fault> {
         self.calls += 1;
@@ -458,7 +429,8 @@ impl StorageFile for DiskFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), StateError> {
         self.disk.stall();
         let mut state = self.disk.state();
-        let struck = state.call(false);
+        let grown = (offset as usize + bytes.len()).saturating_sub(state.files[self.file].seen.len());
+        let struck = state.call(false).or_else(|| state.is_full(grown).then_some(Fault::Full));
         let arriving = match struck {
             None => bytes.len(),
             Some(Fault::Full) => bytes.len() / 2,

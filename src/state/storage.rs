@@ -1,16 +1,17 @@
 //! Where the files of a state directory live: a trait narrow enough to simulate, and the real directory.
 //!
 //! Files are opened relative to one directory handle and without following links, so what was checked is what
-//! is used. Nothing here retries: after a failed sync the state of the disk is unknown.
+//! is used. Nothing here retries what has failed: after a failed sync the state of the disk is unknown.
 
 use super::{
+    calls,
     error::{StateError, refused},
     lock,
-    public_directory::{PublicDirectory, open_for_all},
+    public_directory::{PublicDirectory, open_for_all, refuse_other_writers},
 };
 use rustix::{
     fd::{AsFd, OwnedFd},
-    fs::{self, AtFlags, Mode, OFlags, Stat},
+    fs::{Mode, OFlags, Stat},
     process::geteuid,
 };
 use std::{
@@ -139,7 +140,7 @@ pub(super) struct Directory {
 impl Directory {
     /// The directory at `path` for one writer: created when missing, refused when others have access, locked.
     pub(super) fn exclusive(path: &Path) -> Result<Self, StateError> {
-        match fs::mkdir(path, Mode::RWXU) {
+        match calls::mkdir(path, Mode::RWXU) {
             Err(error) if error != rustix::io::Errno::EXIST => {
                 return Err(refused(path, "create the directory")(error.into()));
             }
@@ -157,7 +158,7 @@ impl Directory {
     /// The directory at `path` for reading, whoever else writes.
     pub(super) fn shared(path: &Path) -> Result<Self, StateError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let handle = fs::open(path, flags, Mode::empty()).map_err(|error| match error {
+        let handle = calls::open(path, flags, Mode::empty()).map_err(|error| match error {
             rustix::io::Errno::NOENT => StateError::Missing { path: path.to_owned() },
             error => refused(path, "open the directory")(error.into()),
         })?;
@@ -179,8 +180,8 @@ impl Directory {
     /// A new directory lives in its parent's entries.
     fn sync_parent(&self) -> Result<(), StateError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        fs::openat(&self.handle, "..", flags, Mode::empty())
-            .and_then(fs::fsync)
+        calls::openat(&self.handle, "..", flags, Mode::empty())
+            .and_then(calls::fsync)
             .map_err(|e| refused(&self.path, "sync the parent directory")(e.into()))
     }
 
@@ -189,7 +190,7 @@ impl Directory {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = match self.public_of(name) {
             Some(public) => open_for_all(&public.handle, name, flags),
-            None => fs::openat(&self.handle, name, flags, creation_mode(name)),
+            None => calls::openat(&self.handle, name, flags, creation_mode(name)),
         };
         let handle = match opened {
             Err(rustix::io::Errno::NOENT) => return Ok(None),
@@ -197,6 +198,8 @@ impl Directory {
         };
         if name != PUBLIC_LOG {
             require_private(&path, &handle)?;
+        } else if self.lock.is_some() {
+            refuse_other_writers(&path, &handle)?;
         }
         Ok(Some(DirectoryFile { path, file: handle.into() }))
     }
@@ -216,8 +219,8 @@ fn creation_mode(name: &str) -> Mode {
 }
 
 /// Refuses what another user owns, or what group or others can enter.
-fn require_private(path: &Path, handle: impl AsFd) -> Result<(), StateError> {
-    let status = fs::fstat(handle).map_err(|e| refused(path, "read the permissions")(e.into()))?;
+pub(super) fn require_private(path: &Path, handle: impl AsFd) -> Result<(), StateError> {
+    let status = calls::fstat(handle).map_err(|e| refused(path, "read the permissions")(e.into()))?;
     check_private(path, &status, geteuid().as_raw())
 }
 
@@ -259,28 +262,24 @@ impl Storage for Directory {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), StateError> {
-        fs::renameat(&self.handle, from, &self.handle, to)
+        calls::rename(&self.handle, from, to)
             .map_err(|e| refused(self.path.join(from), "rename the file")(e.into()))
     }
 
     fn remove(&self, name: &str) -> Result<(), StateError> {
-        fs::unlinkat(&self.handle, name, AtFlags::empty())
+        calls::unlink(&self.handle, name)
             .map_err(|e| refused(self.path.join(name), "remove the file")(e.into()))
     }
 
     fn sync(&self) -> Result<(), StateError> {
         let public = self.public.as_ref().map(|public| (&public.path, &public.handle));
         [(&self.path, &self.handle)].into_iter().chain(public).try_for_each(|(path, handle)| {
-            fs::fsync(handle).map_err(|e| refused(path, "sync the directory")(e.into()))
+            calls::fsync(handle).map_err(|e| refused(path, "sync the directory")(e.into()))
         })
     }
 
     fn names(&self) -> Result<Vec<String>, StateError> {
-        let entries = fs::Dir::read_from(&self.handle).and_then(|directory| {
-            let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
-            directory.map(|entry| entry.map(name)).collect()
-        });
-        entries.map_err(|e| refused(&self.path, "list the directory")(e.into()))
+        calls::names(&self.handle).map_err(|e| refused(&self.path, "list the directory")(e.into()))
     }
 
     fn reader(&self) -> Result<Box<dyn Storage>, StateError> {
@@ -298,7 +297,7 @@ impl Storage for Directory {
     }
 
     fn free(&self) -> u64 {
-        match fs::fstatvfs(&self.handle) {
+        match calls::fstatvfs(&self.handle) {
             // A file system without blocks doesn't count them.
             Ok(status) if status.f_blocks > 0 => status.f_bavail.saturating_mul(status.f_frsize),
             _ => u64::MAX,
@@ -406,9 +405,30 @@ mod tests {
         directory.write(PRIVATE_LOG).unwrap();
         std::fs::set_permissions(path.join(PRIVATE_LOG), std::fs::Permissions::from_mode(0o640)).unwrap();
         assert!(matches!(directory.read(PRIVATE_LOG), Err(StateError::Exposed { mode: 0o640, .. })));
-        let status = fs::fstat(&directory.handle).unwrap();
+        let status = calls::fstat(&directory.handle).unwrap();
         let stranger = check_private(&path, &status, status.st_uid + 1);
         assert!(matches!(stranger, Err(StateError::ForeignOwner { .. })));
+    }
+
+    #[test]
+    fn a_public_log_that_others_may_write_is_refused_to_its_writer() {
+        let outer = tempfile::tempdir().unwrap();
+        let path = outer.path().join("state");
+        let directory = Directory::exclusive(&path).unwrap();
+        directory.write(PUBLIC_LOG).unwrap();
+        let set = |mode| {
+            std::fs::set_permissions(path.join(PUBLIC_LOG), std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        for mode in [0o666, 0o664, 0o646] {
+            set(mode);
+            assert!(matches!(directory.write(PUBLIC_LOG), Err(StateError::Writable { .. })), "{mode:o}");
+            assert!(matches!(directory.read(PUBLIC_LOG), Err(StateError::Writable { .. })), "{mode:o}");
+            assert!(Directory::shared(&path).unwrap().read(PUBLIC_LOG).is_ok(), "a copy may be anyone's");
+        }
+        for mode in [0o644, 0o600, 0o640] {
+            set(mode);
+            assert!(directory.write(PUBLIC_LOG).is_ok(), "{mode:o}");
+        }
     }
 
     #[test]

@@ -91,7 +91,8 @@ fn every_method_and_relation_gives_a_matrix_or_its_reason() {
     let ledger = lab.path("ledger");
     for method in ["separate", "adaptive"] {
         let zero_out = [file, "--neighbours", "zero-out", "--rho", "1", "--method", method];
-        refused(&[&zero_out[..], &["--ledger", ledger.to_str().unwrap()]].concat(), 2, message);
+        let to = ["--data-set", "sample", "--ledger", ledger.to_str().unwrap()];
+        refused(&[&zero_out[..], &to].concat(), 2, message);
     }
     assert!(!ledger.exists(), "public numbers alone decided it: it costs nothing");
     let (code, out, _) = run(&["covariance", file, "--rho", "1", "--seed", "3"]);
@@ -176,6 +177,12 @@ fn bad_input_is_refused_with_its_place_and_without_its_values() {
     refused(&[&missing, "--rho", "1"], 1, "missing.csv:3: column \"b\": the value is missing");
     assert_eq!(json(&[&missing, "--rho", "1", "--missing", "skip"])["rows"], 2.0);
     assert_eq!(json(&[&missing, "--rho", "1", "--missing", "centre"])["rows"], 4.0);
+    let ledger = lab.path("ledger").display().to_string();
+    let charged = [&missing, "--rho", "1", "--data-set", "sample", "--ledger", &ledger];
+    let message = "--missing skip leaves rows out";
+    refused(&[&charged[..], &["--missing", "skip"]].concat(), 2, message);
+    assert!(!lab.path("ledger").exists(), "what is refused costs nothing");
+    json(&[&charged[..], &["--missing", "centre"]].concat());
     let outside = json(&[&good, "--rho", "1e6", "--count-clipped", "0.5"]);
     assert!((outside["clipped"].as_f64().unwrap() - 1.0).abs() < 0.01, "{outside}");
     assert_eq!(outside["parts"]["clipped"], 5e5);
@@ -192,10 +199,11 @@ fn a_ledger_adds_up_covariances_and_means() {
     let lab = Lab::new();
     let (file, ledger, dot) = (lab.write("x.csv", sample(4000).0), lab.path("ledger"), lab.path("graph.dot"));
     let [file, ledger, dot] = [&file, &ledger, &dot].map(|path| path.to_str().unwrap());
-    json(&[file, "--rho", "0.01", "--ledger", ledger, "--data-set", "sample"]);
-    json(&[file, "--rho", "0.01", "--ledger", ledger, "--method", "ssp-tight"]);
+    let charged = ["--ledger", ledger, "--data-set", "sample"];
+    json(&[&[file, "--rho", "0.01"], &charged[..]].concat());
+    json(&[&[file, "--rho", "0.01", "--method", "ssp-tight"], &charged[..]].concat());
     let mean = ["mean", file, "--scale", "0.6", "--epsilon", "1", "--delta", "1e-6", "--corruption", "0.01"];
-    assert_eq!(run(&[&mean[..], &["--ledger", ledger]].concat()).0, Some(0));
+    assert_eq!(run(&[&mean[..], &charged].concat()).0, Some(0));
     let account = || {
         let (code, out, err) = run(&["ledger", ledger, "--json"]);
         assert_eq!(code, Some(0), "{err}");
@@ -213,7 +221,7 @@ fn a_ledger_adds_up_covariances_and_means() {
     let epsilon = found["composition"]["epsilon"].as_f64().unwrap();
     let budget = format!("{},1e-6", epsilon + 0.01);
     assert_eq!(run(&["ledger", ledger, "--budget", &budget]).0, Some(0));
-    refused(&[file, "--rho", "0.01", "--ledger", ledger, "--dot", dot], 1, "3 entries have spent");
+    refused(&[&[file, "--rho", "0.01", "--dot", dot], &charged[..]].concat(), 1, "3 entries have spent");
     assert!(!std::path::Path::new(dot).exists(), "nothing is told of what is not paid for");
     assert_eq!(account()["entries"].as_array().unwrap().len(), 3);
 }

@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::harness::means::can_mount;
 use crate::harness::{
     Ended, Lab, PRIVATE_LOG, Stream, await_until, expected_sums, finish, hushflow, releases, run, sums, wait,
 };
@@ -44,7 +45,7 @@ fn a_file_at_its_limit_ends_the_run_and_the_next_one_goes_on() {
     let (lab, pipeline) = lab();
     let state = lab.path("state");
     // In units of 512 bytes, or 1024 in some shells: enough for some epochs, not for all.
-    let script = "ulimit -f 100; exec \"$1\" run --quiet \"$2\" --state \"$3\"";
+    let script = "ulimit -f 200; exec \"$1\" run --quiet \"$2\" --state \"$3\"";
     for _ in 0..2 {
         let before = releases(&state).len();
         shell(&[], script, &pipeline, &state).failed(1, &["private-000001.log", "File too large"]);
@@ -53,17 +54,6 @@ fn a_file_at_its_limit_ends_the_run_and_the_next_one_goes_on() {
     let before = releases(&state);
     assert!(!before.is_empty());
     goes_on(&pipeline, &state, &before);
-}
-
-/// Whether file systems can be mounted here, in a namespace of the test's own.
-fn can_mount(lab: &Lab) -> bool {
-    let mounted =
-        Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "none"]).arg(lab.path("")).output();
-    let can = mounted.is_ok_and(|mounted| mounted.status.success());
-    if !can {
-        let _ = writeln!(std::io::stderr(), "skipped: mounting a file system takes root and unshare");
-    }
-    can
 }
 
 /// Runs `script` where `$3` lies on a small file system of its own, whose content the lab gets in the end.
@@ -109,6 +99,32 @@ fn a_disk_mounted_read_only_is_refused_and_the_next_run_goes_on() {
     assert_eq!(ended.out, "run 1\ntail 0\n", "{}", ended.err);
     assert!(ended.err.contains("Read-only file system"), "{}", ended.err);
     goes_on(&pipeline, &lab.path("state"), &releases(&lab.path("state")));
+}
+
+/// What publishes nothing owes nothing, however large the disk is.
+#[test]
+fn a_disk_without_room_for_the_first_epoch_costs_nothing() {
+    let lab = Lab::new();
+    if !can_mount(&lab) {
+        return;
+    }
+    lab.write("data.csv", STREAM.csv());
+    let ledger = "[ledger]\ndirectory = 'shared'\ndata_set = 'stream'\n";
+    let pipeline = lab.write("pipeline.toml", STREAM.pipeline("data.csv", ledger));
+    let disk = lab.path("disk");
+    std::fs::create_dir(&disk).expect("a mount point");
+    let sizes = (8..=120).step_by(4);
+    let script = "cd \"$3\"; for size in $(seq 8 4 120); do mount -t tmpfs -o size=${size}k none .; cd \"$3\"
+        \"$1\" run --quiet \"$2\" --state state; echo $?
+        cp -a state ../state-$size; cd ..; umount \"$3\"; cd \"$3\"; done";
+    let ended = shell(&["unshare", "-m"], script, &pipeline, &disk).succeeded();
+    assert_eq!(ended.out, "1\n".repeat(29), "{}", ended.err);
+    let published = |size: &u64| !releases(&lab.path(&format!("state-{size}"))).is_empty();
+    let published = sizes.filter(published).count();
+    let mut account = hushflow(["ledger", "--json"]);
+    let account = finish(account.arg(lab.path("shared"))).succeeded().json().remove(0);
+    assert_eq!(account["entries"].as_array().expect("entries").len(), published, "{}", ended.err);
+    assert!((2..29).contains(&published), "{published} runs published something: {}", ended.err);
 }
 
 /// A command to which permissions apply: root gives up that they don't, where it can.

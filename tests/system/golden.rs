@@ -110,7 +110,9 @@ fn a_ledger_is_read_and_goes_on() {
     let file = lab.write("rows.csv", rows(1000));
     let covariance = |rho: &str| {
         let mut command = hushflow(["covariance".as_ref(), file.as_os_str()]);
-        finish(command.args(["--columns", "a,b", "--rho", rho, "--ledger"]).arg(&ledger))
+        finish(
+            command.args(["--columns", "a,b", "--rho", rho, "--data-set", "golden", "--ledger"]).arg(&ledger),
+        )
     };
     covariance("0.01").succeeded();
     assert_eq!(account()["entries"].as_array().unwrap()[..3], found["entries"].as_array().unwrap()[..]);

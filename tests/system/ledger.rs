@@ -327,6 +327,10 @@ fn what_is_wrong_in_the_section_is_told_with_its_place() {
     };
     check("[ledger]\n", &["ledger: nothing is said here"]);
     check("[ledger]\ndirectory = 'x'\ndata_set = 'a/b'\n", &["ledger.data_set", "a name of letters"]);
+    check("[ledger]\ndirectory = 'x'\n", &["ledger: directory names a ledger", "add data_set = \"flights\""]);
+    let kind = "[entity]\ncolumn = 'user'\nkind = 'record'\nparticipations = 2\n";
+    check(kind, &["found \"record\" as a kind of entity", "kind = \"user\""]);
+    check(&kind.replace("kind = 'record'", "within = ['record']"), &["found \"record\" as a kind of entity"]);
     let of_whom = "[ledger]\nbudget = { epsilon = 1, delta = 1e-6, unit = 'entity' }\n";
     check(of_whom, &["ledger.budget", "entity = \"user\""]);
     check("[ledger]\ndirectories = 'x'\n", &["ledger.directories", "did you mean directory?"]);

@@ -169,6 +169,9 @@ fn a_ledger_is_charged_before_anything_is_told() {
         "mean {WEATHER} --columns temp --scale 18 --epsilon 1 --delta 1e-6 --corruption 0.01 --data-set weather --ledger {}",
         ledger.display()
     );
+    let skipping = run(&format!("{line} --missing skip"));
+    let message = String::from_utf8_lossy(&skipping.stderr);
+    assert!(skipping.status.code() == Some(2) && message.contains("skip leaves rows out"), "{message}");
     means(&json(&line));
     means(&json(&line));
     let found = json(&format!("ledger {} --delta 1e-6", ledger.display()));

@@ -29,7 +29,7 @@ fn put<T: DataType>(group: &mut SerializedRowGroupWriter<'_, File>, values: &[T:
 }
 
 /// Writes rows of CSV as a file with groups of so many rows.
-fn write(path: &Path, rows: &[Vec<&str>], group: usize) {
+pub(crate) fn write(path: &Path, rows: &[Vec<&str>], group: usize) {
     write_with(WriterProperties::default(), path, rows, group);
 }
 

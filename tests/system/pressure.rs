@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::harness::means::can_mount;
 use crate::harness::{Lab, Stream, expected_sums, finish, hushflow, run, sums, wait};
 
 /// Bytes of the ingest journal.
@@ -170,17 +171,6 @@ fn a_followed_file_of_blanks_is_refused_in_bounded_memory() {
     let ended = finish(case.bounded(&pipeline).stdin(Stdio::null()));
     std::fs::remove_file(case.lab.path("log.ndjson")).expect("the file goes");
     ended.failed(1, &["log.ndjson:101", "longer than 1048576 bytes"]);
-}
-
-/// Whether file systems can be mounted here, in a namespace of the test's own.
-fn can_mount(lab: &Lab) -> bool {
-    let mounted =
-        Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "none"]).arg(lab.path("")).output();
-    let can = mounted.is_ok_and(|mounted| mounted.status.success());
-    if !can {
-        let _ = writeln!(std::io::stderr(), "skipped: mounting a file system takes root and unshare");
-    }
-    can
 }
 
 /// Runs over a stream that is longer than a disk of 12 MiB, `script` beside it; gives what the run said.

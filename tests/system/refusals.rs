@@ -2,23 +2,14 @@
 //! fault of the program. By strace, which makes system calls fail; skipped where that is not installed.
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::harness::means::can_inject;
 use crate::harness::{Ended, Lab, Stream, finish, releases, run, sums};
+use crate::parquet::write;
 
 const STREAM: Stream = Stream { rows: 2000, epochs: 20 };
-
-/// Whether system calls can be made to fail here.
-fn can_inject() -> bool {
-    let traced = Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).status();
-    let can = traced.is_ok_and(|status| status.success());
-    if !can {
-        let _ = writeln!(std::io::stderr(), "skipped: system calls fail by strace, which can't be used here");
-    }
-    can
-}
 
 /// The run with these options of strace.
 fn traced(options: &[&str], pipeline: &Path, state: &Path) -> Command {
@@ -60,7 +51,9 @@ fn refuse(call: &str, error: &str, limit: usize, check: impl Fn(&Ended)) -> usiz
 #[test]
 fn a_thread_that_cannot_be_had_is_an_error_of_its_own() {
     if can_inject() {
-        let named = |ended: &Ended| assert!(ended.err.contains("thread"), "{}", ended.err);
+        let named = |ended: &Ended| {
+            assert!(ended.err.contains("thread") && !ended.err.contains("kind: "), "{}", ended.err);
+        };
         assert!(refuse("clone3", "EAGAIN", 8, named) > 1);
     }
 }
@@ -90,12 +83,97 @@ fn a_read_that_a_signal_interrupts_is_tried_again() {
     ];
     for (number, pipeline) in pipelines.iter().enumerate() {
         let state = lab.path(&format!("state-{number}"));
-        let options = ["-P", path, "-e", "inject=read:error=EINTR:when=1+2"];
+        let folder = data.parent().and_then(Path::to_str).expect("a plain name");
+        let listing = "inject=getdents64:error=EINTR:when=1+3";
+        let options = ["-P", path, "-P", folder, "-e", "inject=read:error=EINTR:when=1+2", "-e", listing];
         let mut run = traced(&options, pipeline, &state);
         if number == 2 {
             run.args(["--until-idle", "200ms"]);
         }
         finish(run.stdin(fs::File::open(&data).expect("the data"))).succeeded();
         assert!(sums(&state) == expected, "{}", pipeline.display());
+    }
+}
+
+/// Whether in the footer or in a page.
+#[test]
+fn a_disk_that_fails_under_parquet_is_no_damaged_file() {
+    if !can_inject() {
+        return;
+    }
+    let lab = Lab::new();
+    let text = STREAM.csv();
+    let rows: Vec<Vec<&str>> = text.lines().skip(1).map(|line| line.split(',').collect()).collect();
+    write(&lab.path("data.parquet"), &rows, 1000);
+    let text = STREAM.pipeline("data.parquet", "").replace("'csv'", "'parquet'");
+    let pipeline = lab.write("pipeline.toml", text);
+    let data = fs::canonicalize(lab.path("data.parquet")).expect("the data");
+    let path = data.to_str().expect("a plain name");
+    let mut refused = 0;
+    for from in [1, 2, 5, 20] {
+        let inject = format!("inject=pread64:error=EIO:when={from}+");
+        let options = ["-P", path, "-e", &inject];
+        let ended = finish(&mut traced(&options, &pipeline, &lab.path(&format!("state-{from}"))));
+        refused += usize::from(ended.code != Some(0));
+        if ended.code != Some(0) {
+            ended.failed(1, &["data.parquet", "can't be read", "Input/output error"]);
+        }
+    }
+    assert!(refused > 2, "{refused} runs were refused");
+}
+
+/// Every third call, of all that reach the state directory or what is in it.
+#[test]
+fn a_call_on_the_state_directory_that_a_signal_interrupts_is_made_again() {
+    if !can_inject() {
+        return;
+    }
+    let (lab, _, _, expected) = STREAM.laid_out();
+    let text = STREAM.pipeline("data.csv", "[ledger]\ndirectory = 'shared'\ndata_set = 'stream'\n");
+    let pipeline = lab.write("pipeline.toml", text);
+    let state = lab.path("state");
+    let inside = |folder: &str, names: &[&str]| {
+        let folder = lab.path(folder);
+        let names = names.iter().map(|name| folder.join(name)).collect::<Vec<_>>();
+        [vec![folder], names].concat()
+    };
+    let files = [
+        "checkpoint.a",
+        "checkpoint.b",
+        "checkpoint.new",
+        "private.new",
+        "enrolment",
+        "enrolment.new",
+        "public.log",
+    ];
+    let segments: Vec<String> = (1..9).map(|number| format!("private-{number:06}.log")).collect();
+    let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+    let paths =
+        [inside("state", &[&files[..], &segments].concat()), inside("shared", &["ledger", "ledger.new"])];
+    let mut options = Vec::new();
+    for path in paths.concat() {
+        options.extend(["-P".into(), path.to_str().expect("a plain name").to_owned()]);
+    }
+    for calls in [
+        "open,openat",
+        "flock",
+        "fsync",
+        "fdatasync",
+        "ftruncate",
+        "fchmod",
+        "mkdir",
+        "getdents64",
+        "pread64",
+        "pwrite64",
+        "rename,renameat,renameat2",
+        "unlink,unlinkat",
+        "statfs,fstatfs",
+    ] {
+        options.extend(["-e".into(), format!("inject={calls}:error=EINTR:when=1+3")]);
+    }
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    for _ in 0..2 {
+        finish(&mut traced(&options, &pipeline, &state)).succeeded();
+        assert!(sums(&state) == expected);
     }
 }

@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::harness::{self, Ended, Lab, Stream, await_until, finish, hushflow, run, stop, sums, wait};
 
@@ -340,6 +340,56 @@ fn idle_strangers_hold_no_place() {
     let mut answer = String::new();
     let _ = half.read_to_string(&mut answer);
     assert!(answer.contains("another peer is ready"), "{answer}");
+}
+
+/// Peers of a source that acknowledges wait for a number before they send, as a silent stranger does.
+#[test]
+fn a_queue_of_silent_strangers_delays_a_peer_that_waits_for_its_number_only_shortly() {
+    let case = Case::new();
+    let (run, address) = case.listen("acknowledge = true", &[]);
+    let first = connect(&address);
+    let silent = (0..65).filter_map(|_| TcpStream::connect(&address).ok());
+    let strangers: Vec<_> =
+        silent.map(|stranger| (&stranger).write_all(b"event").map(|()| stranger)).collect();
+    let mut greeted = None;
+    let deadline = Instant::now() + Duration::from_secs(90);
+    while greeted.is_none() && Instant::now() < deadline {
+        let peer = connect(&address);
+        let number = numbers(&peer).next();
+        greeted = number.map(|number| (peer, number));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let (mut peer, number) = greeted.expect("a peer that waits for its number has its turn");
+    assert_eq!(number, 0);
+    let text = case.header.clone() + &case.rows(0..2000);
+    peer.write_all(text.as_bytes()).expect("the run listens");
+    assert!(numbers(&peer).any(|number| number == 2000), "all are acknowledged");
+    drop((first, strangers));
+    stop(&run);
+    wait(run).succeeded();
+    let (run, _) = case.listen("", &UNTIL_IDLE);
+    case.check(run);
+}
+
+#[test]
+fn blank_lines_hold_no_place() {
+    let case = Case::new();
+    let (run, address) = case.listen("", &["--until-idle", "20s"]);
+    let mut blank = connect(&address);
+    blank.write_all(b"\n").expect("the run listens");
+    let mut blanks = blank.try_clone().expect("a handle");
+    let babble = std::thread::spawn(move || {
+        while blanks.write_all(b"\r\n\n").is_ok() {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+    let mut peer = connect(&address);
+    peer.write_all((case.header.clone() + &case.rows(0..2000)).as_bytes()).expect("the run listens");
+    case.check(run);
+    let mut answer = String::new();
+    let _ = blank.read_to_string(&mut answer);
+    assert!(answer.contains("another peer is ready"), "{answer}");
+    babble.join().expect("the babbler ends");
 }
 
 #[test]

@@ -153,12 +153,14 @@ fn estimates_are_named_by_their_data_and_not_by_a_path() {
         command
     };
     let shared = data.state("shared");
-    let to_shared = ["--ledger", shared.to_str().expect("UTF-8")];
+    let unnamed = ["--ledger", shared.to_str().expect("UTF-8")];
+    let to_shared = [&unnamed[..], &["--data-set", "stream"]].concat();
+    finish(&mut estimate(&unnamed)).failed(2, &["--data-set <NAME>"]);
     finish(&mut estimate(&to_shared)).failed(1, &["counts were released exactly"]);
     ledger(&shared, &["--budget", "1.5,1e-6", "--neighbours", "replace-one-in-place"]);
     let ended = finish(&mut estimate(&to_shared)).succeeded();
     assert!(!ended.err.contains("note:"), "{}", ended.err);
-    finish(&mut estimate(&[&to_shared[..], &["--data-set", "weather"]].concat()))
+    finish(&mut estimate(&[&unnamed[..], &["--data-set", "weather"]].concat()))
         .failed(1, &["is that of the data set \"stream\", not of \"weather\""]);
     assert!(finish(&mut estimate(&[])).succeeded().err.contains("note: no ledger adds this up"));
     finish(estimate(&[]).env("HUSHFLOW_LEDGER", data.state("all"))).failed(2, &["--data-set"]);

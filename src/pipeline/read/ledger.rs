@@ -33,6 +33,11 @@ pub(super) fn ledger(
             "nothing is said here: add directory = \"ledger\" and data_set = \"flights\", or budget = { epsilon = 2, delta = 1e-6 }",
         );
     }
+    if directory.is_some() && section.get("data_set").is_none() {
+        section.report(
+            "directory names a ledger that others may share, but nothing says which data these are: add data_set = \"flights\"",
+        );
+    }
     Some(LedgerSettings { directory, data_set, budget })
 }
 

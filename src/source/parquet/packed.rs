@@ -2,14 +2,14 @@
 //! follow the format is `None`, and memory is taken only for values that a page says it has.
 
 /// Takes so many bytes off the front.
-fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
+pub(super) fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
     let (front, rest) = bytes.split_at_checked(count)?;
     *bytes = rest;
     Some(front)
 }
 
 /// Takes a number in groups of seven bits, the least first, off the front.
-fn number(bytes: &mut &[u8]) -> Option<u64> {
+pub(super) fn number(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for shift in (0..70).step_by(7) {
         let &byte = take(bytes, 1)?.first()?;
@@ -22,12 +22,12 @@ fn number(bytes: &mut &[u8]) -> Option<u64> {
 }
 
 /// The same of a number with a sign, which is its last bit.
-fn signed(bytes: &mut &[u8]) -> Option<i64> {
+pub(super) fn signed(bytes: &mut &[u8]) -> Option<i64> {
     let number = number(bytes)?;
     Some((number >> 1) as i64 ^ -((number & 1) as i64))
 }
 
-fn length(bytes: &mut &[u8]) -> Option<usize> {
+pub(super) fn length(bytes: &mut &[u8]) -> Option<usize> {
     usize::try_from(number(bytes)?).ok()
 }
 

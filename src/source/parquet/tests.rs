@@ -203,6 +203,38 @@ fn what_cannot_be_read_is_told_and_no_value_of_it() {
     assert!(error.contains("no Parquet file"), "{error}");
 }
 
+/// The page's bytes make room for a greater number in its header.
+#[test]
+fn a_page_that_asks_for_more_memory_than_the_limit_is_refused() {
+    let schema = Arc::new(parse_message_type("message rows { REQUIRED DOUBLE x; }").unwrap());
+    let properties =
+        WriterProperties::builder().set_compression(Compression::SNAPPY).set_dictionary_enabled(false);
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Arc::new(properties.build())).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    put::<DoubleType>(&mut group, all(|row| row as f64));
+    let page = usize::try_from(group.close().unwrap().column(0).data_page_offset()).unwrap();
+    let mut bytes = writer.into_inner().unwrap();
+    let header = header::PageHeader::read(&bytes[page..]).unwrap();
+    let varint = |value: usize| {
+        let bytes = (0..5).map(|at| ((2 * value) >> (7 * at)) as u8).take_while(|&byte| byte > 0);
+        let mut bytes: Vec<u8> = bytes.map(|byte| byte | 0x80).collect();
+        *bytes.last_mut().unwrap() &= 0x7f;
+        bytes
+    };
+    let (before, most) = (varint(header.unpacked), varint(i32::MAX as usize));
+    let grown = most.len() - before.len();
+    let sizes = [&[0x15][..], &before, &[0x15], &varint(header.packed)].concat();
+    assert_eq!(bytes[page + 2..][..sizes.len()], sizes);
+    let end = page + header.length + header.packed;
+    bytes.drain(end - grown..end);
+    let asked = [&[0x15][..], &most, &[0x15], &varint(header.packed - grown)].concat();
+    bytes.splice(page + 2..page + 2 + sizes.len(), asked);
+    let (_directory, path) = written(&bytes);
+    let mut rows = ParquetRows::open(&path, (0, 1), &wanted(&["x"])).unwrap();
+    let error = rows.read(&mut Row::default()).unwrap_err().to_string();
+    assert!(error.contains("\"x\": a page has more than 268435456 bytes"), "{error}");
+}
+
 /// Whether a damaged file panics where it is read.
 fn panics(bytes: &[u8]) -> bool {
     let (_directory, path) = written(bytes);

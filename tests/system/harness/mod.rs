@@ -1,6 +1,7 @@
 //! What the whole-system tests share: a place for files, the real binary, the logs that it leaves, and a plain
 //! computation of the sums that they must hold.
 
+pub(crate) mod means;
 pub(crate) mod power;
 
 use std::collections::HashSet;

@@ -1,0 +1,246 @@
+//! The bytes of a file as its decoder asks for them: none beyond the file, and no page above a limit.
+//!
+//! The decoder takes memory for whatever sizes a page's header states, and reports an error of the operating system like damage. So
+//! headers are read here first ([`header`](super::header)), and the first failure is kept.
+
+use std::fs::File;
+use std::io::{self, BufReader, Cursor, ErrorKind, Read};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use flate2::read::MultiGzDecoder;
+use parquet::basic::Compression;
+use parquet::errors::{ParquetError, Result};
+use parquet::file::reader::{ChunkReader, Length};
+
+use super::header::PageHeader;
+
+/// The most bytes of a page, packed or unpacked.
+pub(super) const PAGE_LIMIT: usize = 1 << 28;
+
+/// The most bytes of a page's header, which may hold the least and the greatest value of the page.
+const HEADER_LIMIT: usize = 1 << 24;
+
+/// What a header has room in, nearly always.
+const HEADER: usize = 1 << 12;
+
+/// Bytes that gzip makes of one, at most (it is 1,032).
+const GZIP_RATIO: usize = 1100;
+
+/// A file, and why it can't be read on.
+#[derive(Clone)]
+pub(super) struct Disk {
+    file: Arc<File>,
+    length: u64,
+    failure: Arc<Mutex<Option<Failure>>>,
+}
+
+/// Why the bytes of a file were not given to the decoder.
+pub(super) enum Failure {
+    /// The operating system refused.
+    Io(io::Error),
+    /// A page has more bytes than [`PAGE_LIMIT`].
+    TooLarge,
+}
+
+/// Bytes of a file, one after the other.
+pub(super) struct Onward {
+    disk: Disk,
+    at: u64,
+}
+
+/// The pages of a column chunk.
+pub(super) struct Pages {
+    disk: Disk,
+    /// Whether they are packed by gzip, which unpacks more than a header states.
+    is_gzip: bool,
+    /// Bytes of the last page's levels that are never packed.
+    levels: Arc<AtomicUsize>,
+}
+
+/// The bytes of a page's header, which is found where the first of them is wanted: the decoder also asks for a reader of a page
+/// whose header it has.
+pub(super) struct HeaderBytes {
+    disk: Disk,
+    start: u64,
+    levels: Arc<AtomicUsize>,
+    bytes: Option<Cursor<Vec<u8>>>,
+}
+
+impl Disk {
+    pub(super) fn new(file: File) -> io::Result<Self> {
+        let length = file.metadata()?.len();
+        Ok(Disk { file: Arc::new(file), length, failure: Arc::default() })
+    }
+
+    /// Why bytes were last not given.
+    pub(super) fn failure(&self) -> Option<Failure> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn fail(&self, failure: Failure) -> ParquetError {
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+        ParquetError::General("the file can't be read on".into())
+    }
+
+    fn read_at(&self, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.file.read_at(buffer, at) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    let kind = error.kind();
+                    self.fail(Failure::Io(error));
+                    return Err(kind.into());
+                }
+                read => return read,
+            }
+        }
+    }
+
+    /// Up to `most` bytes, as many as the file has.
+    fn front(&self, start: u64, most: usize) -> Result<Vec<u8>> {
+        let left = self.length.saturating_sub(start);
+        let mut bytes = vec![0; usize::try_from(left).unwrap_or(most).min(most)];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match self.read_at(start + filled as u64, &mut bytes[filled..])? {
+                0 => break,
+                read => filled += read,
+            }
+        }
+        bytes.truncate(filled);
+        Ok(bytes)
+    }
+}
+
+impl Length for Disk {
+    fn len(&self) -> u64 {
+        self.length
+    }
+}
+
+impl ChunkReader for Disk {
+    type T = BufReader<Onward>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T> {
+        Ok(BufReader::new(Onward { disk: self.clone(), at: start }))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
+        let bytes = self.front(start, length)?;
+        let is_whole = bytes.len() == length;
+        is_whole.then(|| bytes.into()).ok_or_else(|| ParquetError::EOF("the file ends before".into()))
+    }
+}
+
+impl Read for Onward {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.disk.read_at(self.at, buffer)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+impl Pages {
+    pub(super) fn new(disk: &Disk, codec: Compression) -> Self {
+        let is_gzip = matches!(codec, Compression::GZIP(_));
+        Pages { disk: disk.clone(), is_gzip, levels: Arc::default() }
+    }
+}
+
+impl Length for Pages {
+    fn len(&self) -> u64 {
+        self.disk.length
+    }
+}
+
+impl ChunkReader for Pages {
+    type T = HeaderBytes;
+
+    fn get_read(&self, start: u64) -> Result<Self::T> {
+        let (disk, levels) = (self.disk.clone(), Arc::clone(&self.levels));
+        Ok(HeaderBytes { disk, start, levels, bytes: None })
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
+        let bytes = self.disk.get_bytes(start, length)?;
+        let packed = bytes.get(self.levels.load(Ordering::Relaxed)..).unwrap_or_default();
+        if self.is_gzip && packed.len() > PAGE_LIMIT / GZIP_RATIO {
+            // The decoder unpacks gzip without a limit: find out where that leads.
+            let mut unpacked = MultiGzDecoder::new(packed).take(PAGE_LIMIT as u64 + 1);
+            let count = io::copy(&mut unpacked, &mut io::sink());
+            if count.is_ok_and(|count| count > PAGE_LIMIT as u64) {
+                return Err(self.disk.fail(Failure::TooLarge));
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+impl HeaderBytes {
+    /// The header that begins here, and nothing else.
+    fn find(&self) -> Result<Vec<u8>> {
+        let mut most = HEADER;
+        loop {
+            let mut bytes = self.disk.front(self.start, most)?;
+            if let Some(header) = PageHeader::read(&bytes) {
+                if header.packed.max(header.unpacked) > PAGE_LIMIT {
+                    return Err(self.disk.fail(Failure::TooLarge));
+                }
+                self.levels.store(header.levels, Ordering::Relaxed);
+                bytes.truncate(header.length);
+                return Ok(bytes);
+            }
+            if bytes.len() < most || most >= HEADER_LIMIT {
+                return Err(ParquetError::General("there is no page header".into()));
+            }
+            most *= 16;
+        }
+    }
+}
+
+impl Read for HeaderBytes {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.bytes.is_none() {
+            self.bytes = Some(Cursor::new(self.find().map_err(io::Error::other)?));
+        }
+        self.bytes.as_mut().map_or(Ok(0), |bytes| bytes.read(buffer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn pages(bytes: &[u8], codec: Compression) -> Pages {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        Pages::new(&Disk::new(file).unwrap(), codec)
+    }
+
+    /// Many small members, which the decoder unpacks one behind the other.
+    #[test]
+    fn gzip_that_unpacks_to_more_than_the_limit_is_refused() {
+        let mut member = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        member.write_all(&vec![0; 1 << 20]).unwrap();
+        let members = member.finish().unwrap().repeat((PAGE_LIMIT >> 20) + 1);
+        let bomb = pages(&members, Compression::GZIP(Default::default()));
+        assert!(bomb.get_bytes(0, members.len()).is_err());
+        assert!(matches!(bomb.disk.failure(), Some(Failure::TooLarge)));
+        assert!(pages(&members, Compression::SNAPPY).get_bytes(0, members.len()).is_ok());
+    }
+
+    #[test]
+    fn nothing_beyond_the_file_is_asked_of_it() {
+        let all = pages(&[0; 10], Compression::UNCOMPRESSED);
+        assert_eq!(all.get_bytes(4, 6).unwrap().len(), 6);
+        for (start, length) in [(5, 6), (11, 1), (u64::MAX, 2), (0, usize::MAX)] {
+            assert!(all.get_bytes(start, length).is_err());
+        }
+        assert!(all.disk.failure().is_none(), "a file that is too short is damaged");
+    }
+}

@@ -1,0 +1,92 @@
+//! What the columns of a Parquet file mean, by their types in the schema.
+
+use std::path::Path;
+
+use parquet::basic::{ConvertedType, LogicalType, TimeUnit, Type};
+use parquet::file::metadata::ParquetMetaData;
+use parquet::schema::types::ColumnDescriptor;
+
+use crate::source::error::SourceError;
+use crate::spelling::misspelt;
+
+/// How numbers and bytes of a column are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Meaning {
+    Number,
+    Unsigned,
+    /// Whole numbers of 10^-scale.
+    Decimal(i32),
+    /// In units of so many nanoseconds.
+    Time(i64),
+    Text,
+}
+
+/// The number and the meaning of a column.
+pub(super) fn find(file: &ParquetMetaData, path: &Path, name: &str) -> Result<(usize, Meaning), SourceError> {
+    let schema = file.file_metadata().schema_descr();
+    let columns = schema.columns();
+    let names = columns.iter().map(|column| column.path().string());
+    let mut found = names.clone().enumerate().filter(|(_, found)| found == name);
+    let Some((number, _)) = found.next() else {
+        let names: Vec<String> = names.collect();
+        let meant = misspelt(name, &names.iter().map(String::as_str).collect::<Vec<_>>());
+        let hint = meant.map(|meant| format!("; did you mean {meant:?}?")).unwrap_or_default();
+        let problem = format!("none of its {} columns is {name:?}{hint}", names.len());
+        return Err(SourceError::Parquet { path: path.into(), problem });
+    };
+    if found.next().is_some() {
+        return Err(SourceError::ColumnTwice { path: path.into(), column: name.into() });
+    }
+    let refused = |kind: &str| SourceError::Parquet {
+        path: path.into(),
+        problem: format!(
+            "column {name:?} holds {kind}: expected numbers, booleans, texts, dates or timestamps"
+        ),
+    };
+    meaning(&columns[number]).map(|meaning| (number, meaning)).map_err(refused)
+}
+
+/// What a column means, or what it holds that can't be used.
+fn meaning(column: &ColumnDescriptor) -> Result<Meaning, &'static str> {
+    if column.max_rep_level() > 0 {
+        return Err("lists");
+    }
+    let day = 86_400_000_000_000;
+    let logical = match column.logical_type_ref() {
+        Some(logical) => match logical {
+            LogicalType::Decimal(decimal) => Some(Meaning::Decimal(decimal.scale)),
+            LogicalType::Timestamp(timestamp) => Some(Meaning::Time(match timestamp.unit {
+                TimeUnit::MILLIS => 1_000_000,
+                TimeUnit::MICROS => 1000,
+                TimeUnit::NANOS => 1,
+            })),
+            LogicalType::Date => Some(Meaning::Time(day)),
+            LogicalType::Integer(integer) if !integer.is_signed => Some(Meaning::Unsigned),
+            LogicalType::Integer(_) | LogicalType::String | LogicalType::Enum | LogicalType::Json => None,
+            LogicalType::Time(_) => return Err("times of day"),
+            LogicalType::Unknown => None,
+            _ => return Err("values of another kind"),
+        },
+        None => match column.converted_type() {
+            ConvertedType::DECIMAL => Some(Meaning::Decimal(column.type_scale())),
+            ConvertedType::TIMESTAMP_MILLIS => Some(Meaning::Time(1_000_000)),
+            ConvertedType::TIMESTAMP_MICROS => Some(Meaning::Time(1000)),
+            ConvertedType::DATE => Some(Meaning::Time(day)),
+            ConvertedType::UINT_8
+            | ConvertedType::UINT_16
+            | ConvertedType::UINT_32
+            | ConvertedType::UINT_64 => Some(Meaning::Unsigned),
+            ConvertedType::TIME_MILLIS | ConvertedType::TIME_MICROS | ConvertedType::INTERVAL => {
+                return Err("times of day");
+            }
+            _ => None,
+        },
+    };
+    match column.physical_type() {
+        Type::INT96 => {
+            Err("timestamps of 96 bits, which are no longer written: write them as 64-bit timestamps")
+        }
+        Type::BYTE_ARRAY | Type::FIXED_LEN_BYTE_ARRAY => Ok(logical.unwrap_or(Meaning::Text)),
+        _ => Ok(logical.unwrap_or(Meaning::Number)),
+    }
+}

@@ -1,0 +1,63 @@
+//! The system calls of a state directory, made again where a signal interrupted them.
+//!
+//! A signal, a debugger or a file system of a user's own may interrupt any of these, also those that the standard library makes
+//! again by itself on files. `EINTR` is no failure: nothing was lost, and a sync that was interrupted has reported no error of the
+//! disk.
+
+use rustix::{
+    fd::{AsFd, OwnedFd},
+    fs::{self, AtFlags, FlockOperation, Mode, OFlags, Stat, StatVfs},
+    io::{Result, retry_on_intr},
+    path::Arg,
+};
+
+pub(super) fn open(path: impl Arg + Copy, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+    retry_on_intr(|| fs::open(path, flags, mode))
+}
+
+pub(super) fn openat(directory: impl AsFd, name: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+    retry_on_intr(|| fs::openat(&directory, name, flags, mode))
+}
+
+pub(super) fn mkdir(path: impl Arg + Copy, mode: Mode) -> Result<()> {
+    retry_on_intr(|| fs::mkdir(path, mode))
+}
+
+pub(super) fn fchmod(file: impl AsFd, mode: Mode) -> Result<()> {
+    retry_on_intr(|| fs::fchmod(&file, mode))
+}
+
+pub(super) fn flock(file: impl AsFd, operation: FlockOperation) -> Result<()> {
+    retry_on_intr(|| fs::flock(&file, operation))
+}
+
+pub(super) fn fsync(file: impl AsFd) -> Result<()> {
+    retry_on_intr(|| fs::fsync(&file))
+}
+
+pub(super) fn fstat(file: impl AsFd) -> Result<Stat> {
+    retry_on_intr(|| fs::fstat(&file))
+}
+
+pub(super) fn fstatvfs(file: impl AsFd) -> Result<StatVfs> {
+    retry_on_intr(|| fs::fstatvfs(&file))
+}
+
+pub(super) fn stat(path: impl Arg + Copy) -> Result<Stat> {
+    retry_on_intr(|| fs::stat(path))
+}
+
+/// Replaces `to` by `from` in a directory.
+pub(super) fn rename(directory: impl AsFd, from: &str, to: &str) -> Result<()> {
+    retry_on_intr(|| fs::renameat(&directory, from, &directory, to))
+}
+
+pub(super) fn unlink(directory: impl AsFd, name: &str) -> Result<()> {
+    retry_on_intr(|| fs::unlinkat(&directory, name, AtFlags::empty()))
+}
+
+/// The names in a directory, in any order.
+pub(super) fn names(directory: impl AsFd) -> Result<Vec<String>> {
+    let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+    retry_on_intr(|| fs::Dir::read_from(&directory)?.map(|entry| entry.map(name)).collect())
+}

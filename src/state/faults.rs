@@ -1,0 +1,45 @@
+//! What goes wrong on the simulated disk, and what a power cut leaves of it.
+
+/// What happens at the fated call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The power goes: this call and all later ones do nothing.
+    Power,
+    /// The disk is full: half of a write arrives, other calls are refused; later calls work.
+    Full,
+    /// A sync fails and, as real systems do, forgets that the bytes are still unsynced; later calls work.
+    Sync,
+}
+
+/// What a power cut leaves of unsynced changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Loss {
+    Everything,
+    Nothing,
+    /// The first half of the changes arrived.
+    LaterHalf,
+    /// The first half of the changes was lost, later ones arrived.
+    EarlierHalf,
+    /// The last write arrived by half.
+    Torn,
+    /// Lengths arrived, contents are zero.
+    Zeros,
+    /// Lengths arrived, contents are arbitrary.
+    Garbage,
+    /// Each change arrived or not, by this seed.
+    Some(u64),
+}
+
+/// Every kind of loss.
+pub(super) const LOSSES: [Loss; 10] = [
+    Loss::Everything,
+    Loss::Nothing,
+    Loss::LaterHalf,
+    Loss::EarlierHalf,
+    Loss::Torn,
+    Loss::Zeros,
+    Loss::Garbage,
+    Loss::Some(1),
+    Loss::Some(2),
+    Loss::Some(3),
+];

@@ -1,0 +1,28 @@
+//! What this machine lets a test do. A test that can't be done says so on standard error, and passes.
+
+use std::io::Write;
+use std::process::Command;
+
+use super::Lab;
+
+fn succeeds(command: &mut Command, otherwise: &str) -> bool {
+    let can = command.output().is_ok_and(|tried| tried.status.success());
+    if !can {
+        let _ = writeln!(std::io::stderr(), "skipped: {otherwise}");
+    }
+    can
+}
+
+/// Whether file systems can be mounted, in a namespace of the test's own.
+pub(crate) fn can_mount(lab: &Lab) -> bool {
+    let mut mount = Command::new("unshare");
+    mount.args(["-m", "mount", "-t", "tmpfs", "none"]).arg(lab.path(""));
+    succeeds(&mut mount, "mounting a file system takes root and unshare")
+}
+
+/// Whether system calls can be made to fail.
+pub(crate) fn can_inject() -> bool {
+    let mut trace = Command::new("strace");
+    trace.args(["-qq", "-o", "/dev/null", "true"]);
+    succeeds(&mut trace, "system calls fail by strace, which can't be used here")
+}
