@@ -31,7 +31,7 @@ pub struct RowSample {
 pub type RowSamples<'a> = Box<dyn Iterator<Item = RowSample> + 'a>;
 
 /// Every row for itself.
-pub(super) fn all<'a>(norms: RowNorms<'a>) -> RowSamples<'a> {
+pub(super) fn all(norms: RowNorms<'_>) -> RowSamples<'_> {
     Box::new(norms.zip(1_u64..).map(|(norm, t)| RowSample { step: t as f64, weight: 1.0, norm }))
 }
 
@@ -174,10 +174,7 @@ impl Series {
 
     fn term(&self, lag: u64) -> f64 {
         let length = self.first.len() as u64;
-        match self.first.get(lag as usize) {
-            Some(term) if lag < length => *term,
-            _ => value(&self.lasting, (lag - length) as f64),
-        }
+        self.first.get(lag as usize).copied().unwrap_or_else(|| value(&self.lasting, (lag - length) as f64))
     }
 }
 
