@@ -4,8 +4,9 @@ use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Stdout, Write, stderr, stdout};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
@@ -30,6 +31,9 @@ use super::{CliError, FormatArgument, thousands};
 
 /// Outputs that may wait to be written.
 const WAITING_OUTPUTS: usize = 1024;
+
+/// How long a run that was stopped waits for whoever reads its output.
+const READERS: Duration = Duration::from_millis(500);
 
 /// How long a process waits for the others of its cluster.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -138,7 +142,8 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     let (outputs, published) = bounded(WAITING_OUTPUTS);
     let published = Arc::new(published);
     let queue = Arc::downgrade(&published);
-    options.metrics.watch_outputs(move || queue.upgrade().map_or(0, |queue| queue.len()));
+    let watched = Weak::clone(&queue);
+    options.metrics.watch_outputs(move || watched.upgrade().map_or(0, |queue| queue.len()));
     let format = arguments.format.format();
     let quiet = arguments.quiet;
     let views = pipeline.views.clone();
@@ -158,7 +163,7 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     let sinks = sinks(&pipeline, &options, &subject)?;
     let summary = run(&pipeline, &options, outputs);
     let sunk: Vec<_> = sinks.into_iter().map(Following::finish).collect();
-    let written = writing.join().map_err(|_| CliError::failed("the output thread died"))?;
+    let written = written(writing, &queue, &options.control);
     let summary = summary?;
     written?;
     let log = pipeline.log_directory(&options.state);
@@ -177,7 +182,8 @@ fn publish_windows(
     let (outputs, published) = bounded(WAITING_OUTPUTS);
     let published: Arc<Receiver<WindowOutput>> = Arc::new(published);
     let queue = Arc::downgrade(&published);
-    options.metrics.watch_outputs(move || queue.upgrade().map_or(0, |queue| queue.len()));
+    let watched = Weak::clone(&queue);
+    options.metrics.watch_outputs(move || watched.upgrade().map_or(0, |queue| queue.len()));
     let writing = std::thread::spawn({
         let (mut writer, quiet) = (WindowWriter::new(publication.clone(), format), arguments.quiet);
         move || write_each(&published, quiet, |output, out| writer.write(output, out))
@@ -185,7 +191,7 @@ fn publish_windows(
     let sinks = sinks(pipeline, options, &Subject::Windows(publication.clone()))?;
     let summary = run_windows(pipeline, options, outputs);
     let sunk: Vec<_> = sinks.into_iter().map(Following::finish).collect();
-    let written = writing.join().map_err(|_| CliError::failed("the output thread died"))?;
+    let written = written(writing, &queue, &options.control);
     let summary = summary?;
     written?;
     let log = pipeline.log_directory(&options.state);
@@ -255,6 +261,27 @@ fn acknowledge(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Option<A
     Ok(Some(Acknowledge::to(move |records| {
         let _ = (&file).write_all(format!("{records}\n").as_bytes());
     })))
+}
+
+/// Waits until all is written; when the run was stopped, no longer than somebody reads it.
+fn written<T>(
+    writing: JoinHandle<std::io::Result<()>>,
+    queue: &Weak<Receiver<T>>,
+    control: &Control,
+) -> Result<(), CliError> {
+    let waiting = || queue.upgrade().map_or(0, |queue| queue.len());
+    let (mut left, mut since) = (waiting(), Instant::now());
+    while !writing.is_finished() {
+        if waiting() != left {
+            (left, since) = (waiting(), Instant::now());
+        }
+        if control.is_stopped() && since.elapsed() >= READERS {
+            warn("nobody reads the standard output, so it lacks what was published last; the log has it");
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(writing.join().map_err(|_| CliError::failed("the output thread died"))??)
 }
 
 /// Writes outputs as they come, and flushes whenever none waits.

@@ -13,6 +13,7 @@ use timely::worker::Worker;
 use super::feed::source;
 use super::journal::{Journal, Mark, Stamps, Start};
 use super::standings::Standings;
+use super::stopping::show;
 use super::{CHECKPOINT_INTERVAL, Content, Output, RunError, Running};
 use crate::ledger::Charge;
 use crate::pipeline::{self, PublicParameters};
@@ -99,7 +100,7 @@ impl Moments {
         run: Running<'_>,
         lead: Option<(Journal, <Self as Content>::Audience)>,
     ) {
-        let Running { feed, fault, start, committed, last, .. } = run;
+        let Running { feed, fault, control, start, committed, last, .. } = run;
         let (log, views) = lead.unzip();
         let log = log.map(|journal| Box::new(journal) as Box<dyn CommitLog<Mark>>);
         let (number, first_epoch) = (worker.index(), start.first_epoch);
@@ -127,7 +128,7 @@ impl Moments {
             for (view, shown) in self.views.iter().enumerate() {
                 let mut totals = Totals::of(publication, shown.total);
                 let projection = shown.covariance;
-                let outputs = outputs.clone();
+                let (outputs, control, ended) = (outputs.clone(), control.clone(), fault.clone());
                 let (moments, mut stamps) = views.next().unzip();
                 released
                     .clone()
@@ -137,8 +138,8 @@ impl Moments {
                     .inspect(move |estimated| {
                         let stamp = stamps.as_mut().and_then(|stamps| stamps.of(estimated.moments.epoch));
                         if let (Some(outputs), Some(stamp)) = (&outputs, stamp) {
-                            // Whoever no longer listens does not stop the release.
-                            let _ = outputs.send(Output { view, estimated: estimated.clone(), stamp });
+                            let output = Output { view, estimated: estimated.clone(), stamp };
+                            show(outputs, output, &control, &ended);
                         }
                     });
             }

@@ -3,6 +3,10 @@
 //! An epoch that is committed is never estimated again: its lines are in the log. One that is not was seen by nobody, and its
 //! records are read again from where the last committed epoch says. A window leaves nothing behind, so there is nothing to
 //! restore.
+//!
+//! An estimate may take minutes. A run that is stopped gives it up ([`stopping`](super::stopping)): the next run makes it.
+
+use std::sync::Arc;
 
 use crossbeam::channel::Sender;
 use hushflow_mechanism::noise::NoiseSource;
@@ -11,10 +15,12 @@ use serde_json::{Map, Value};
 use timely::dataflow::operators::vec::Map as _;
 use timely::dataflow::operators::{Inspect, Probe};
 use timely::worker::Worker;
+use zeroize::Zeroizing;
 
 use super::feed::source;
 use super::journal::{Journal, Mark, Stamps, Start};
 use super::standings::Standings;
+use super::stopping::{show, until_stopped};
 use super::{CHECKPOINT_INTERVAL, Content, RunError, Running};
 use crate::estimates::WindowPublication;
 use crate::ledger::Charge;
@@ -42,6 +48,8 @@ pub(super) struct WindowEstimates {
 }
 
 impl Content for WindowEstimates {
+    const ANSWERS_SLOWLY: bool = true;
+
     type Audience = (Stamps, Sender<WindowOutput>);
 
     fn parameters(&self) -> &PublicParameters {
@@ -76,15 +84,16 @@ impl Content for WindowEstimates {
     }
 
     fn build(&self, worker: &mut Worker, run: Running<'_>, lead: Option<(Journal, Self::Audience)>) {
-        let Running { noise, feed, fault, start, committed, last } = run;
+        let Running { noise, feed, fault, control, start, committed, last } = run;
         let asked = match self.publication.asked(noise) {
-            Ok(asked) => asked,
+            Ok(asked) => Arc::new(asked),
             Err(error) => return fault.raise(error),
         };
         let (log, mut audience) = lead.unzip();
         let log = log.map(|journal| Box::new(journal) as Box<dyn CommitLog<Mark>>);
         let (publication, first_epoch, number) = (&self.publication, start.first_epoch, worker.index());
-        let (asking, reading) = (publication.clone(), publication.clone());
+        let (asking, reading) = (Arc::new(publication.clone()), publication.clone());
+        let (control, watched) = (control.clone(), control.clone());
         let windows = publication.windows(first_epoch, CHECKPOINT_INTERVAL);
         worker.dataflow::<u64, _, _>(|scope| {
             let sources = source(scope, feed, number, first_epoch, committed.clone(), fault.clone());
@@ -93,13 +102,16 @@ impl Content for WindowEstimates {
                 .records
                 .epochs()
                 .release_windows(sources.ends, &windows, fault.clone(), move |epoch, key, rows| {
-                    asking.line(&asked, epoch, key, rows)
+                    let (asking, asked) = (Arc::clone(&asking), Arc::clone(&asked));
+                    let rows = Zeroizing::new(rows.to_vec());
+                    until_stopped(&control, move || asking.line(&asked, epoch, key, &rows))
                 })
                 .commit(sources.marks.map(Mark::Resume), &windows, log, fault.clone())
                 .inspect(move |released| {
                     last.set(released.epoch + 1);
                     let Some((stamps, outputs)) = &mut audience else { return };
-                    if let Err(error) = tell(&reading, released, stamps, outputs) {
+                    let show = |output| show(outputs, output, &watched, &unreadable);
+                    if let Err(error) = tell(&reading, released, stamps, show) {
                         unreadable.raise(error);
                     }
                 })
@@ -113,14 +125,13 @@ fn tell(
     publication: &WindowPublication,
     released: &Released,
     stamps: &mut Stamps,
-    outputs: &Sender<WindowOutput>,
+    mut show: impl FnMut(WindowOutput),
 ) -> Result<(), RunError> {
     let epoch = released.epoch;
     let stamp = stamps.of(epoch).ok_or(RunError::NoEstimate)?;
     let lines = publication.read(&released.values.to_vec()).ok_or(RunError::NoEstimate)?;
     for (key, found) in (0..).zip(lines) {
-        // Whoever no longer listens does not stop the release.
-        let _ = outputs.send(WindowOutput { epoch, key, found, stamp });
+        show(WindowOutput { epoch, key, found, stamp });
     }
     Ok(())
 }
