@@ -138,8 +138,8 @@ fn loss(name: &StrategyName, stamps: u64) -> Fallible<Found> {
     let candidate = Candidate::new(name, &purpose, &mut |_| ())?;
     let matrix = candidate.factorization.matrix(STEPS)?;
     let sensitivity = participation_sensitivity(&matrix, participation, DIMENSION)?;
-    let rows = candidate.factorization.decoder_row_norms(&purpose.workload, STEPS);
-    let error = ExpectedError::of_rows(sensitivity.value(), rows);
+    let rows = candidate.factorization.decoder_row_samples(&purpose.workload, STEPS);
+    let error = ExpectedError::of_samples(sensitivity.value(), rows);
     let spectral = matches!(name, StrategyName::Fourier | StrategyName::FourierOptimalDecoder)
         .then(|| spectral_bound(&matrix, participation) * error.frobenius.powi(2));
     Ok(Found { loss: error.loss, sensitivity, spectral })

@@ -25,6 +25,9 @@ use super::crash::end_process;
 use super::log::LogArguments;
 use super::{CliError, FormatArgument, thousands};
 
+/// How long a run that was stopped waits for whoever reads its output.
+const READERS: Duration = Duration::from_millis(500);
+
 /// How long a process waits for the others of its cluster.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -129,7 +132,7 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     let subject = Subject { publication: publication.clone(), views: pipeline.views.clone() };
     let directory = pipeline.log_directory(&options.state).to_owned();
     let log = Log { directory, subject: Arc::new(subject) };
-    let mut followers = sinks(&pipeline, &options, &log)?;
+    let sinks = sinks(&pipeline, &options, &log)?;
     let format = arguments.format.format();
     let mut shown = None;
     let summary = run(&pipeline, &publication, &options, |first_epoch| {
@@ -137,12 +140,11 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
             shown = Some(Following::show(log.clone(), format, first_epoch - 1));
         }
     });
-    let shown = shown.transpose().map(|shown| followers.extend(shown));
-    let followed: Vec<_> = followers.into_iter().map(Following::finish).collect();
+    let sunk: Vec<_> = sinks.into_iter().map(Following::finish).collect();
+    let shown = shown.transpose().and_then(|shown| shown.map_or(Ok(()), |shown| written(shown, &options)));
     let summary = summary?;
-    shown?;
     report(&log, &options, &summary, arguments.counters);
-    Ok(followed.into_iter().collect::<Result<(), _>>()?)
+    Ok(sunk.into_iter().chain([shown]).collect::<Result<(), _>>()?)
 }
 
 /// What follows the log, in the process that writes it.
@@ -208,6 +210,17 @@ fn acknowledge(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Option<A
     Ok(Some(Acknowledge::to(move |records| {
         let _ = (&file).write_all(format!("{records}\n").as_bytes());
     })))
+}
+
+/// Waits until all is written; when the run was stopped, no longer than somebody reads it.
+fn written(shown: Following, options: &Options) -> Result<(), SinkError> {
+    match shown.finish_while_taken(|| options.control.is_stopped(), READERS) {
+        Some(outcome) => outcome,
+        None => {
+            warn("nobody reads the standard output, so it lacks what was published last; the log has it");
+            Ok(())
+        }
+    }
 }
 
 /// Reports what was done, and how to see it in the `log`.

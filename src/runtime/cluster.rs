@@ -15,8 +15,7 @@ use timely::communication::allocator::zero_copy::initialize::initialize_networki
 use timely::communication::allocator::{AllocatorBuilder, ProcessBuilder};
 use timely::worker::Worker;
 
-use super::meeting::meet;
-use crate::control::Control;
+use super::meeting::Links;
 use crate::key::Key;
 
 /// Where the processes of a run are.
@@ -93,8 +92,8 @@ pub enum ClusterError {
         /// Who called instead.
         reason: String,
     },
-    /// A process that was connected has ended before all were.
-    #[error("process {process} has ended before all processes were connected: start all processes")]
+    /// A process that was connected has ended before the dataflow started.
+    #[error("process {process} has ended before the run began: start all processes")]
     Gone {
         /// The other process.
         process: usize,
@@ -145,10 +144,11 @@ pub fn is_missing_worker(panic: &PanicHookInfo<'_>) -> bool {
     engine && text.is_some_and(|text| text.contains("buzzer") || text.contains("RecvError"))
 }
 
-/// Runs `work` on every worker of this process and gives what each gave.
+/// Runs `work` on every worker of this process and gives what each gave. In a cluster, with the number of this process and its links to
+/// the others.
 pub(super) fn execute<T: Send + 'static>(
     workers: usize,
-    cluster: Option<(&Cluster, &[u8], &Control)>,
+    cluster: Option<(usize, Links)>,
     fault: &Fault,
     work: impl Fn(&mut Worker) -> T + Send + Sync + 'static,
 ) -> Result<Vec<T>, super::RunError> {
@@ -167,11 +167,9 @@ pub(super) fn execute<T: Send + 'static>(
             let builders = local.into_iter().map(AllocatorBuilder::Process).collect();
             timely::execute::execute_from(builders, Box::new(()), config, work)
         }
-        Some((cluster, pipeline, control)) => {
-            let links = meet(cluster, workers, pipeline, control)?;
-            let (builders, guard) =
-                initialize_networking_from_sockets(local, links, cluster.process, workers, hooks)
-                    .map_err(ClusterError::Network)?;
+        Some((process, links)) => {
+            let (builders, guard) = initialize_networking_from_sockets(local, links, process, workers, hooks)
+                .map_err(ClusterError::Network)?;
             let builders = builders.into_iter().map(AllocatorBuilder::Tcp).collect();
             timely::execute::execute_from(builders, Box::new(guard), config, work)
         }

@@ -3,12 +3,13 @@
 //! Every process calls those before it, each from a thread of its own, and is called by those after it. The called side is one
 //! loop over connections that never block, so a stranger who is slow or silent holds up nobody: a caller has five seconds for
 //! the handshake, and when too many wait the oldest is dropped. A caller without the key is dropped and counted. A
-//! process that is connected keeps its place. When it ends before all are connected, the others end at once.
+//! process that is connected keeps its place. When it ends before the dataflow starts, the others end at once.
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::iter;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::fd::AsFd;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -279,23 +280,10 @@ impl Meeting<'_> {
 
     /// Waits until somebody calls or says something, but not for long. A connected process that has ended is an error.
     fn wait(&self, listener: &TcpListener) -> Result<(), ClusterError> {
-        let linked: Vec<(usize, &TcpStream)> = (0..self.links.len())
-            .filter_map(|process| Some((process, self.links[process].as_ref()?.stream())))
-            .collect();
-        let mut watched = vec![PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
-        // What a connected process sends waits for the dataflow; only its end is news.
-        watched.extend(
-            linked.iter().map(|(_, stream)| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::RDHUP)),
-        );
+        let linked: Vec<(usize, &TcpStream)> =
+            connected(&self.links).map(|(process, link)| (process, link.stream())).collect();
         let callers = self.callers.iter().map(|caller| caller.stream.as_fd());
-        watched.extend(callers.map(|caller| PollFd::from_borrowed_fd(caller, PollFlags::IN)));
-        match poll(&mut watched, Some(&GLANCE)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(ClusterError::Network(error.into())),
-        }
-        let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-        let gone = linked.iter().zip(&watched[1..]).find(|(_, watched)| watched.revents().intersects(ended));
-        gone.map_or(Ok(()), |(&(process, _), _)| Err(ClusterError::Gone { process }))
+        wait_for(&linked, [listener.as_fd()].into_iter().chain(callers))
     }
 
     /// Takes those who call.
@@ -378,6 +366,56 @@ impl Meeting<'_> {
                 "{dropped} callers that are no process of this cluster were dropped; the last came from {address}: {reason}"
             ));
         }
+    }
+}
+
+/// The links that stand, with the numbers of the processes.
+fn connected(links: &Links) -> impl Iterator<Item = (usize, &Link<TcpStream>)> {
+    links.iter().enumerate().filter_map(|(process, link)| Some((process, link.as_ref()?)))
+}
+
+/// Waits until something can be read, but not for long. A connected process that has ended is an error.
+fn wait_for<'a>(
+    linked: &'a [(usize, impl AsFd)],
+    others: impl Iterator<Item = BorrowedFd<'a>>,
+) -> Result<(), ClusterError> {
+    // What a connected process sends waits for the dataflow; only its end is news.
+    let links = linked.iter().map(|(_, link)| PollFd::from_borrowed_fd(link.as_fd(), PollFlags::RDHUP));
+    let others = others.map(|other| PollFd::from_borrowed_fd(other, PollFlags::IN));
+    let mut watched: Vec<PollFd<'_>> = links.chain(others).collect();
+    match poll(&mut watched, Some(&GLANCE)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(ClusterError::Network(error.into())),
+    }
+    let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    let gone = linked.iter().zip(&watched).find(|(_, watched)| watched.revents().intersects(ended));
+    gone.map_or(Ok(()), |(&(process, _), _)| Err(ClusterError::Gone { process }))
+}
+
+/// Ends this process when another one ends, until it is dropped: for the time in which nobody reads the links.
+pub(super) struct Watch {
+    /// The thread ends when this is gone.
+    _wanted: Sender<()>,
+}
+
+impl Watch {
+    pub(super) fn begin(links: &Links, end: fn(&str) -> !) -> Result<Self, ClusterError> {
+        let streams = connected(links).map(|(process, link)| Ok((process, link.stream().try_clone()?)));
+        let linked = streams.collect::<io::Result<Vec<_>>>().map_err(ClusterError::Network)?;
+        let (wanted, is_wanted) = channel();
+        let watch = move || {
+            loop {
+                let waited = wait_for(&linked, iter::empty());
+                // First whether anybody still asks: later, an end may be one in good order.
+                match (is_wanted.try_recv(), waited) {
+                    (Err(TryRecvError::Disconnected), _) => return,
+                    (_, Ok(())) => {}
+                    (_, Err(error)) => end(&error.to_string()),
+                }
+            }
+        };
+        thread::Builder::new().name("links".into()).spawn(watch).map_err(ClusterError::Network)?;
+        Ok(Watch { _wanted: wanted })
     }
 }
 

@@ -23,6 +23,7 @@ mod merge;
 mod moments;
 mod paying;
 mod standings;
+mod stopping;
 #[cfg(test)]
 mod tests;
 mod windows;
@@ -31,7 +32,7 @@ use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseError;
@@ -54,10 +55,12 @@ use cluster::execute;
 use feed::{Feed, channels};
 use ingest::{Opened, Taking, partition_of, sources as open_sources};
 use journal::{Journal, Recorded, Start};
+use meeting::{Links, Watch, meet};
 use merge::Merge;
 use moments::Moments;
 use paying::open_store;
 use standings::Standings;
+use stopping::{PATIENCE, STOPPED};
 use windows::WindowEstimates;
 
 pub use cluster::{Cluster, ClusterError, is_lost_peer, is_missing_worker};
@@ -194,6 +197,9 @@ pub fn run(
 
 /// What a run releases: the dataflow behind the source, and what stands beside it.
 trait Content: Send + Sync + 'static {
+    /// Whether what is released of an epoch may take longer than anybody waits who has stopped the run.
+    const ANSWERS_SLOWLY: bool = false;
+
     /// The state after all committed epochs.
     fn recover(
         &self,
@@ -208,6 +214,7 @@ struct Running<'a> {
     noise: NoiseSource,
     feed: Option<&'a Feed>,
     fault: &'a Fault,
+    control: &'a Control,
     start: Start,
     committed: &'a ProbeHandle<u64>,
     /// The epoch after the last one committed.
@@ -223,10 +230,13 @@ fn drive<C: Content>(
     // Without entropy nothing can be released: better known before anything is written.
     noise.generator(0, 0).map_err(|error| RunError::Start(error.to_string()))?;
     info!(pipeline = pipeline.name, workers = options.workers, private = noise.is_private(), "a run begins");
-    let parameters = serde_json::to_vec(publication.parameters()).map_err(PublicationError::from)?;
     let fault = Fault::new();
     let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
+    let met = options.cluster.as_ref().map(|cluster| find_others(cluster, options, publication, noise));
+    let met = met.transpose()?;
+    let (links, watch) = met.unzip();
     let opened = leads.then(|| open((pipeline, publication, options), &content, noise)).transpose()?;
+    drop(watch);
     let (lead, sources) = opened.unzip();
     let (readers, taking) = sources.unzip();
     let taking = taking.flatten();
@@ -249,33 +259,25 @@ fn drive<C: Content>(
         content,
         noise,
         fault: fault.clone(),
+        control: options.control.clone(),
         feed: leads.then_some(feed),
         start: start.clone(),
         lead: Mutex::new(lead),
         on_cluster_fault: options.cluster.as_ref().map(|cluster| cluster.on_fault),
     };
-    // With the kind of noise: one process with seeded noise would make the releases of all not private.
-    let identity = [&parameters[..], &[u8::from(noise.is_private())]].concat();
-    let cluster = options.cluster.as_ref().map(|cluster| (cluster, &identity[..], &options.control));
     if let Some(start) = &start {
         options.metrics.begin(generation, start.first_epoch - 1, &pipeline.epochs.schedule);
         info!(generation, first_epoch = start.first_epoch, "the run goes on after what is committed");
         begins(start.first_epoch);
     }
+    let cluster = options.cluster.as_ref().map(|cluster| cluster.process).zip(links);
     let worked = execute(options.workers, cluster, &fault, move |worker| process.work(worker));
     if let Err(error) = &worked {
         fault.raise(error);
     }
-    let ends = match worked {
-        // Nothing has begun, so nothing is left half done.
-        Err(RunError::Cluster(ClusterError::Stopped)) => {
-            let first = start.map_or(1, |start| start.first_epoch);
-            return Ok(Summary { epochs: first..first, generation, counters: Counters::default() });
-        }
-        worked => worked?,
-    };
+    let ends = worked?;
     // After a fault the reader is left alone: it may be waiting for rows that never come.
-    if let Some(reason) = fault.reason() {
+    if let Some(reason) = fault.reason().filter(|reason| *reason != STOPPED) {
         error!(reason, "a fault has ended the run");
         return Err(RunError::Fault(reason.to_owned()));
     }
@@ -285,6 +287,22 @@ fn drive<C: Content>(
     let epochs = first..ends.into_iter().fold(first, u64::max);
     info!(generation, last_epoch = epochs.end - 1, "the run ends in good order");
     Ok(Summary { epochs, generation, counters })
+}
+
+/// Connects to the other processes before anything is opened: a source may be silent for long, and no budget is spent on a run that
+/// can't be. Whoever ends before the dataflow starts is noticed while the second part is kept.
+fn find_others(
+    cluster: &Cluster,
+    options: &Options,
+    publication: &Publication,
+    noise: NoiseSource,
+) -> Result<(Links, Watch), RunError> {
+    let parameters = serde_json::to_vec(publication.parameters()).map_err(PublicationError::from)?;
+    // With the kind of noise: one process with seeded noise would make the releases of all not private.
+    let identity = [&parameters[..], &[u8::from(noise.is_private())]].concat();
+    let links = meet(cluster, options.workers, &identity, &options.control)?;
+    let watch = Watch::begin(&links, cluster.on_fault)?;
+    Ok((links, watch))
 }
 
 /// What the first worker of the first process has for itself.
@@ -315,6 +333,7 @@ struct Process<C: Content> {
     content: C,
     noise: NoiseSource,
     fault: Fault,
+    control: Control,
     feed: Option<Feed>,
     /// Known in the first process; the others are told.
     start: Option<Start>,
@@ -341,12 +360,21 @@ impl<C: Content> Process<C> {
             noise: self.noise,
             feed: self.feed.as_ref(),
             fault: &self.fault,
+            control: &self.control,
             start,
             committed: &committed,
             last: Rc::clone(&last),
         };
         self.content.build(worker, running, lead.map(|lead| lead.journal));
-        while !self.fault.is_raised() && worker.step_or_park(Some(NAP)) {}
+        let mut stopped = None;
+        while !self.fault.is_raised() && worker.step_or_park(Some(NAP)) {
+            if C::ANSWERS_SLOWLY && self.control.is_stopped() {
+                let since = *stopped.get_or_insert_with(Instant::now);
+                if since.elapsed() >= PATIENCE {
+                    self.fault.raise(STOPPED);
+                }
+            }
+        }
         if let Some(reason) = self.fault.reason() {
             if let Some(end) = self.on_cluster_fault {
                 error!(reason, "a fault ends this process of the cluster");

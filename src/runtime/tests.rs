@@ -131,3 +131,26 @@ fn any_number_of_epochs_may_close_at_once() {
                 0.5,1970-01-01T00:15:02Z,1970-01-01T00:15:02Z\n";
     check(rows, &format!("{{ {time}, arrival = 'a' }}"), 903);
 }
+
+/// No state directory, so no charge either.
+#[test]
+fn a_run_whose_other_processes_stay_away_opens_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let rest = "privacy = { epsilon = 1, delta = 1e-6 }\nepochs = { records = 2, horizon = 2 }";
+    let pipeline = pipeline(directory.path(), "x\n0.5\n", rest);
+    let free = || TcpListener::bind("127.0.0.1:0").unwrap();
+    let hosts = [free(), free()].map(|port| port.local_addr().unwrap().to_string()).to_vec();
+    let state = directory.path().join("state");
+    let cluster = Cluster {
+        process: 0,
+        hosts,
+        key: None,
+        patience: Duration::from_millis(200),
+        on_fault: |reason| panic!("{reason}"),
+    };
+    let options = Options { cluster: Some(cluster), ..Options::new(1, &state) };
+    let publication = Publication::of_pipeline(&pipeline, &state, &mut |_| ()).unwrap();
+    let ended = run(&pipeline, &publication, &options, |_| ()).map(|_| ());
+    assert!(matches!(ended, Err(RunError::Cluster(ClusterError::Missing { .. }))), "{ended:?}");
+    assert!(!state.exists(), "nothing was opened");
+}

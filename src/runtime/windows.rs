@@ -3,16 +3,22 @@
 //! An epoch that is committed is never estimated again: its lines are in the log. One that is not was seen by nobody, and its
 //! records are read again from where the last committed epoch says. A window leaves nothing behind, so there is nothing to
 //! restore.
+//!
+//! An estimate may take minutes. A run that is stopped gives it up ([`stopping`](super::stopping)): the next run makes it.
+
+use std::sync::Arc;
 
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_operators::{Commit, CommitLog, Epochs, ReleaseWindows};
 use timely::dataflow::operators::vec::Map as _;
 use timely::dataflow::operators::{Inspect, Probe};
 use timely::worker::Worker;
+use zeroize::Zeroizing;
 
 use super::feed::source;
 use super::journal::{Journal, Mark, Start};
 use super::standings::Standings;
+use super::stopping::until_stopped;
 use super::{CHECKPOINT_INTERVAL, Content, RunError, Running};
 use crate::publication::WindowPublication;
 use crate::state::Recovered;
@@ -23,6 +29,8 @@ pub(super) struct WindowEstimates {
 }
 
 impl Content for WindowEstimates {
+    const ANSWERS_SLOWLY: bool = true;
+
     fn recover(
         &self,
         mut recovered: Recovered,
@@ -34,14 +42,14 @@ impl Content for WindowEstimates {
     }
 
     fn build(&self, worker: &mut Worker, run: Running<'_>, journal: Option<Journal>) {
-        let Running { noise, feed, fault, start, committed, last } = run;
+        let Running { noise, feed, fault, control, start, committed, last } = run;
         let asked = match self.publication.asked(noise) {
-            Ok(asked) => asked,
+            Ok(asked) => Arc::new(asked),
             Err(error) => return fault.raise(error),
         };
         let log = journal.map(|journal| Box::new(journal) as Box<dyn CommitLog<Mark>>);
         let (publication, first_epoch, number) = (&self.publication, start.first_epoch, worker.index());
-        let asking = publication.clone();
+        let (asking, control) = (Arc::new(publication.clone()), control.clone());
         let windows = publication.windows(first_epoch, CHECKPOINT_INTERVAL);
         worker.dataflow::<u64, _, _>(|scope| {
             let sources = source(scope, feed, number, first_epoch, committed.clone(), fault.clone());
@@ -49,7 +57,9 @@ impl Content for WindowEstimates {
                 .records
                 .epochs()
                 .release_windows(sources.ends, &windows, fault.clone(), move |epoch, key, rows| {
-                    asking.line(&asked, epoch, key, rows)
+                    let (asking, asked) = (Arc::clone(&asking), Arc::clone(&asked));
+                    let rows = Zeroizing::new(rows.to_vec());
+                    until_stopped(&control, move || asking.line(&asked, epoch, key, &rows))
                 })
                 .commit(sources.marks.map(Mark::Resume), &windows, log, fault.clone())
                 .inspect(move |released| last.set(released.epoch + 1))

@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -66,6 +67,8 @@ pub struct Following {
     over: Over,
     thread: JoinHandle<Result<(), SinkError>>,
     address: Option<SocketAddr>,
+    /// Epochs that standard output has taken.
+    taken: Arc<AtomicU64>,
 }
 
 impl Following {
@@ -96,11 +99,11 @@ impl Following {
                         Ok(())
                     }
                 })?;
-                return Ok(Following { over, thread, address });
+                return Ok(Following { over, thread, address, taken: Arc::default() });
             }
         };
         let thread = spawn(pursuit((log, Format::Json), outlet, over.clone(), notice))?;
-        Ok(Following { over, thread, address: None })
+        Ok(Following { over, thread, address: None, taken: Arc::default() })
     }
 
     /// Shows what `log` gets after the epoch `since` on standard output.
@@ -109,8 +112,10 @@ impl Following {
     /// [`SinkError::Thread`].
     pub fn show(log: Log, format: Format, since: u64) -> Result<Self, SinkError> {
         let over = Over::default();
-        let thread = spawn(pursuit((log, format), Box::new(Standard::after(since)), over.clone(), |_| ()))?;
-        Ok(Following { over, thread, address: None })
+        let taken = Arc::new(AtomicU64::new(0));
+        let outlet = Box::new(Standard::after(since, Arc::clone(&taken)));
+        let thread = spawn(pursuit((log, format), outlet, over.clone(), |_| ()))?;
+        Ok(Following { over, thread, address: None, taken })
     }
 
     /// Where it listens, if it does.
@@ -118,13 +123,40 @@ impl Following {
         self.address
     }
 
+    /// There will be no more.
+    fn over(&self) {
+        self.over.set();
+        self.thread.thread().unpark();
+    }
+
+    /// The same as [`finish`](Self::finish) for standard output; none where the run is stopped and for so long nobody has taken
+    /// what is written.
+    pub fn finish_while_taken(
+        self,
+        is_stopped: impl Fn() -> bool,
+        patience: Duration,
+    ) -> Option<Result<(), SinkError>> {
+        self.over();
+        let (mut taken, mut since) = (0, Instant::now());
+        while !self.thread.is_finished() {
+            let now = self.taken.load(Ordering::Relaxed);
+            if now != taken {
+                (taken, since) = (now, Instant::now());
+            }
+            if is_stopped() && since.elapsed() >= patience {
+                return None;
+            }
+            thread::sleep(INTERVAL);
+        }
+        Some(self.finish())
+    }
+
     /// Waits until everything is written that has been published.
     ///
     /// # Errors
     /// What kept it from that. The next run goes on where it stopped.
     pub fn finish(self) -> Result<(), SinkError> {
-        self.over.set();
-        self.thread.thread().unpark();
+        self.over();
         // A thread that panicked has said so.
         self.thread.join().unwrap_or(Ok(()))
     }

@@ -1,6 +1,8 @@
 //! Standard output: the lines of what a run publishes, for whoever started it.
 
 use std::io::{Write, stdout};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::SinkError;
 use super::following::{Held, Outlet};
@@ -8,12 +10,14 @@ use super::following::{Held, Outlet};
 /// Standard output from an epoch on.
 pub(super) struct Standard {
     since: u64,
+    /// Epochs that were taken.
+    taken: Arc<AtomicU64>,
 }
 
 impl Standard {
-    /// For the epochs after `since`.
-    pub(super) fn after(since: u64) -> Self {
-        Standard { since }
+    /// For the epochs after `since`; `taken` counts them as they are written.
+    pub(super) fn after(since: u64, taken: Arc<AtomicU64>) -> Self {
+        Standard { since, taken }
     }
 }
 
@@ -29,6 +33,8 @@ impl Outlet for Standard {
     fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), SinkError> {
         let mut out = stdout().lock();
         self.since = epoch;
-        out.write_all(lines).and_then(|()| out.flush()).map_err(SinkError::Output)
+        out.write_all(lines).and_then(|()| out.flush()).map_err(SinkError::Output)?;
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 }

@@ -1,12 +1,14 @@
 //! The bytes of a source: files, the standard input or its journal, with the offset of the next byte.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
 
 use super::broker::BrokerRows;
 use super::error::SourceError;
@@ -30,7 +32,7 @@ const COMPRESSED: [(&[u8], &str); 4] =
 pub(super) enum Origin {
     /// The standard input, which is piped in anew after a restart.
     Stdin(Control),
-    Files(Vec<PathBuf>),
+    Files(Vec<PathBuf>, Control),
     /// Parquet files.
     Parquet(Vec<PathBuf>),
     /// Files of a directory, in the order in which they were found.
@@ -60,7 +62,7 @@ impl Origin {
         Ok(match &source.input {
             Input::Stdin => Origin::Stdin(control.clone()),
             Input::Files(paths) if source.format == Format::Parquet => Origin::Parquet(paths.clone()),
-            Input::Files(paths) => Origin::Files(paths.clone()),
+            Input::Files(paths) => Origin::Files(paths.clone(), control.clone()),
             Input::Followed(files) => {
                 Origin::Followed(Arc::new(Followed::forgetful(files, source.format, control)))
             }
@@ -74,7 +76,7 @@ impl Origin {
     /// Looks at every file that is listed from the number `first` on, before anything is published: whether it can be opened, and
     /// is the text that it should be.
     pub(super) fn check(&self, first: u32) -> Result<(), SourceError> {
-        let (Origin::Files(paths) | Origin::Parquet(paths)) = self else { return Ok(()) };
+        let (Origin::Files(paths, _) | Origin::Parquet(paths)) = self else { return Ok(()) };
         for path in paths.iter().skip(first as usize) {
             let found = path.metadata().map_err(|source| io_error(path, source))?;
             // A named pipe gives its bytes only once.
@@ -82,7 +84,7 @@ impl Origin {
                 continue;
             }
             let (file, mut start) = (open_at(path, 0)?, Vec::new());
-            if matches!(self, Origin::Files(_)) {
+            if matches!(self, Origin::Files(..)) {
                 file.take(6).read_to_end(&mut start).map_err(|source| io_error(path, source))?;
             }
             if let Some((_, form)) = COMPRESSED.iter().find(|(magic, _)| start.starts_with(magic)) {
@@ -102,7 +104,9 @@ impl Origin {
     ) -> Result<Option<Opened>, SourceError> {
         match self {
             Origin::Stdin(control) if file == 0 => {
-                let stream = Stream::new(Patient { input: io::stdin(), control: control.clone() }, 0);
+                let input = io::stdin().as_fd().try_clone_to_owned().map(File::from);
+                let input = input.map_err(|source| io_error(&self.name(file), source))?;
+                let stream = Stream::new(Patient { input, control: control.clone() }, 0);
                 Ok(Some(Opened::Bytes { stream, header: None }))
             }
             Origin::Broker(source, broker, control) if file == 0 => {
@@ -111,8 +115,12 @@ impl Origin {
                 Ok(Some(Opened::Rows(Box::new(rows))))
             }
             Origin::Stdin(_) | Origin::Broker(..) => Ok(None),
-            Origin::Files(paths) => {
+            Origin::Files(paths, control) => {
                 let Some(path) = paths.get(file as usize) else { return Ok(None) };
+                if path.metadata().is_ok_and(|found| found.file_type().is_fifo()) {
+                    let stream = Stream::new(Patient::of_pipe(path, offset, control)?, 0);
+                    return Ok(Some(Opened::Bytes { stream, header: None }));
+                }
                 let header = (offset > 0).then(|| Stream::open_file(path, 0)).transpose()?;
                 Ok(Some(Opened::Bytes { stream: Stream::open_file(path, offset)?, header }))
             }
@@ -136,7 +144,7 @@ impl Origin {
     /// Whether what comes at `offset` of a file goes on with a line that was the file's last one when it was read up to there.
     pub(super) fn goes_on_in_line(&self, file: u32, offset: u64) -> Result<bool, SourceError> {
         let path = match self {
-            Origin::Files(paths) if offset > 0 => paths.get(file as usize),
+            Origin::Files(paths, _) if offset > 0 => paths.get(file as usize),
             _ => None,
         };
         let Some(path) = path else { return Ok(false) };
@@ -159,7 +167,7 @@ impl Origin {
     /// The name of a file for messages.
     pub(super) fn name(&self, file: u32) -> PathBuf {
         match self {
-            Origin::Files(paths) | Origin::Parquet(paths) => {
+            Origin::Files(paths, _) | Origin::Parquet(paths) => {
                 paths.get(file as usize).cloned().unwrap_or_default()
             }
             Origin::Followed(followed) => followed.path(file),
@@ -175,10 +183,24 @@ impl Origin {
     }
 }
 
-/// The standard input, waited for no longer than until the run is stopped: then it seems to end.
+/// The standard input or a named pipe, waited for no longer than until the run is stopped: then it seems to end.
 struct Patient {
-    input: io::Stdin,
+    input: File,
     control: Control,
+}
+
+impl Patient {
+    /// A named pipe, which need not have a writer yet: opened as a file it would wait for one, and hear no signal.
+    fn of_pipe(path: &Path, offset: u64, control: &Control) -> Result<Self, SourceError> {
+        if offset > 0 {
+            // What was read of it is gone.
+            return Err(io_error(path, ErrorKind::NotSeekable.into()));
+        }
+        let input =
+            rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+        let input = input.map_err(|source| io_error(path, source.into()))?.into();
+        Ok(Patient { input, control: control.clone() })
+    }
 }
 
 impl Read for Patient {
@@ -188,9 +210,10 @@ impl Read for Patient {
             let input = self.input.as_fd();
             match poll(&mut [PollFd::new(&input, PollFlags::IN)], Some(&patience)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                Ok(_) => {
-                    return Ok(rustix::io::retry_on_intr(|| rustix::io::read(&self.input, &mut *buffer))?);
-                }
+                Ok(_) => match (&self.input).read(buffer) {
+                    Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
+                    read => return read,
+                },
                 Err(error) => return Err(error.into()),
             }
         }

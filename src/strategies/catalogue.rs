@@ -18,6 +18,10 @@ const DENSE: u64 = 512;
 /// The longest horizon for which strategies with full history and errors that cost a square of it are compared.
 const FULL_HISTORY: u64 = 1 << 13;
 
+/// The longest horizon for which bands for a window of any length are compared, and the longest window beyond.
+const STREAMED: u64 = 1 << 22;
+const BANDED_WINDOW: u64 = 1 << 10;
+
 fn number(count: u32) -> NonZeroU32 {
     NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN)
 }
@@ -46,9 +50,10 @@ pub fn catalogue(purpose: &Purpose) -> Vec<StrategyName> {
     if toeplitz {
         names.extend([2, 5].map(|buffers| BufferedToeplitz(number(buffers))));
         names.extend([8, 32].map(|bands| BandedInverseSquareRoot(number(bands))));
-        names.push(match workload {
-            Workload::Window(length) => BandedSquareRoot(bands(length.get(), 4)),
-            _ => BandedSquareRoot(number(32)),
+        names.extend(match workload {
+            Workload::Window(length) if length.get() > BANDED_WINDOW && steps > STREAMED => None,
+            Workload::Window(length) => Some(BandedSquareRoot(bands(length.get(), 4))),
+            _ => Some(BandedSquareRoot(number(32))),
         });
     }
     if toeplitz && steps <= FULL_HISTORY {

@@ -264,7 +264,7 @@ impl Candidate {
         }
         let matrix = self.factorization.matrix(purpose.horizon)?;
         let claim = participation_sensitivity(&matrix, purpose.participation, VECTORS)?;
-        let rows = self.factorization.decoder_row_norms(&purpose.workload, purpose.horizon);
-        Ok(ExpectedError::of_rows(claim.value(), rows))
+        let rows = self.factorization.decoder_row_samples(&purpose.workload, purpose.horizon);
+        Ok(ExpectedError::of_samples(claim.value(), rows))
     }
 }

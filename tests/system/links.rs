@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -65,7 +65,7 @@ impl Case {
 
     fn start_as(&self, number: usize, hosts: &[String]) -> (Child, Receiver<String>) {
         let mut command = self.process(number, hosts, Some(&self.lab.path("cluster.key")));
-        let mut child = command.spawn().expect("the process starts");
+        let mut child = command.stdin(Stdio::piped()).spawn().expect("the process starts");
         let (said, lines) = channel();
         let err = BufReader::new(child.stderr.take().expect("a pipe"));
         thread::spawn(move || err.lines().map_while(Result::ok).try_for_each(|line| said.send(line)));
@@ -174,8 +174,33 @@ fn all_hear_at_once_that_one_was_killed_before_all_have_met() {
     third.kill().expect("a child can be killed");
     wait(third);
     // Not after the minute for which they wait for a process that has never come.
-    await_line(&first_says, "process 2 has ended before all processes were connected");
+    await_line(&first_says, "process 2 has ended before the run began");
     assert_eq!(wait(first).code, Some(1));
+}
+
+/// The first process waits for a header: the others reach it all the same, and it notices when one of them ends.
+#[test]
+fn a_silent_source_keeps_nobody_from_meeting() {
+    let mut case = Case::new(2);
+    let from_file = case.pipeline.clone();
+    case.pipeline = case.lab.write("silent.toml", STREAM.pipeline("-", ""));
+    let met = |case: &Case| {
+        let ((first, first_says), (second, second_says)) = (case.start(0), case.start(1));
+        await_line(&first_says, "another process has called");
+        await_line(&second_says, "another process was reached");
+        (first, first_says, second)
+    };
+    let (first, first_says, mut second) = met(&case);
+    second.kill().expect("a child can be killed");
+    wait(second);
+    await_line(&first_says, "process 1 has ended before the run began");
+    assert_eq!(wait(first).code, Some(1));
+    let (mut first, _first_says, second) = met(&case);
+    let mut input = first.stdin.take().expect("a pipe");
+    input.write_all(STREAM.csv().as_bytes()).expect("the run reads");
+    drop(input);
+    assert_eq!([first, second].map(|process| wait(process).code), [Some(0), Some(0)]);
+    assert!(sums(&case.state()) == expected_sums(&from_file), "as computed row by row");
 }
 
 /// A connection through which everything goes, and what went through it in both directions.

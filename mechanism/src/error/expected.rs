@@ -6,7 +6,7 @@
 //! norm of C, unless another sensitivity is given.
 
 use crate::{
-    strategy::{Factorization, MAX_HORIZON, StrategyError, check_horizon},
+    strategy::{Factorization, MAX_HORIZON, RowSample, StrategyError, check_horizon},
     workload::Workload,
 };
 use serde::{Deserialize, Serialize};
@@ -51,22 +51,22 @@ impl ExpectedError {
     pub fn new(workload: &Workload, strategy: &dyn Factorization, steps: u64) -> Result<Self, StrategyError> {
         check_horizon(&strategy.name(), steps, strategy.horizon().unwrap_or(MAX_HORIZON))?;
         let sensitivity = square_root_up(strategy.max_column_norm_squared(steps));
-        Ok(Self::of_rows(sensitivity, strategy.decoder_row_norms(workload, steps)))
+        Ok(Self::of_samples(sensitivity, strategy.decoder_row_samples(workload, steps)))
     }
 
-    /// Errors for a sensitivity, of one or several participations, and the row norms of a decoder, one for every step.
-    pub fn of_rows(sensitivity: f64, rows: impl Iterator<Item = f64>) -> Self {
-        let (mut steps, mut squares, mut max_row, mut first_row, mut last_row) = (0_u64, 0.0, 0.0, None, 0.0);
-        for row in rows {
-            steps += 1;
-            squares += row * row;
-            max_row = f64::max(max_row, row);
-            first_row.get_or_insert(row);
-            last_row = row;
+    /// Errors for a sensitivity, of one or several participations, and samples of the rows of a decoder, first step first.
+    pub fn of_samples(sensitivity: f64, rows: impl Iterator<Item = RowSample>) -> Self {
+        let (mut steps, mut squares, mut max_row, mut first_row, mut last_row) = (0.0, 0.0, 0.0, None, 0.0);
+        for RowSample { step, weight, norm } in rows {
+            steps = step;
+            squares += weight * norm * norm;
+            max_row = f64::max(max_row, norm);
+            first_row.get_or_insert(norm);
+            last_row = norm;
         }
         let (frobenius, first_row) = (f64::sqrt(squares), first_row.unwrap_or(0.0));
         let loss = (sensitivity * frobenius).powi(2);
-        let (rmse, max_error) = ((loss / steps as f64).sqrt(), sensitivity * max_row);
+        let (rmse, max_error) = ((loss / steps).sqrt(), sensitivity * max_row);
         Self { sensitivity, frobenius, max_row, first_row, last_row, loss, rmse, max_error }
     }
 }

@@ -10,6 +10,7 @@ use crate::series::quotient;
 use crate::strategy::{Decoder, Matrix, MatrixError, StepError, Strategy};
 use crate::workload::Workload;
 use nalgebra::DMatrix;
+use std::borrow::Cow;
 
 /// The most steps where all pairs of them have to be gone through.
 const MAX_PAIRED_STEPS: usize = 1 << 14;
@@ -58,9 +59,10 @@ impl Gram {
     }
 
     /// `(AᵀA)_(i, i+lag)` for i = 0, 1, ….
-    pub(super) fn diagonal(&self, lag: usize) -> Vec<f64> {
+    pub(super) fn diagonal(&self, lag: usize) -> Cow<'_, [f64]> {
         match self {
-            Self::Columns(matrix) => matrix.overlaps(lag),
+            Self::Columns(matrix) => matrix.overlaps(lag).into(),
+            Self::Geometric { tails, .. } if lag == 0 => tails.into(),
             Self::Geometric { decay, tails } => {
                 let weight = decay.powi(lag as i32);
                 tails.iter().skip(lag).map(|tail| weight * tail).collect()
@@ -87,7 +89,8 @@ impl IncrementCovariance {
         if coefficients.len() > 1 {
             check_steps(steps, MAX_PAIRED_STEPS)?;
         }
-        let inverse = Matrix::toeplitz(quotient(&[1.0], coefficients, steps), steps)?;
+        let terms = if coefficients.len() > 1 { steps } else { 1 };
+        let inverse = Matrix::toeplitz(quotient(&[1.0], coefficients, terms), steps)?;
         Ok(Self::Toeplitz { inverse, scales: scales.map(Vec::from) })
     }
 
@@ -175,7 +178,7 @@ mod tests {
         for workload in workloads.chain([Workload::from_matrix("table", table).unwrap()]) {
             let a = workload.matrix(steps);
             let gram = Gram::new(&workload, steps).unwrap();
-            let found = symmetric(steps, |lag| gram.diagonal(lag));
+            let found = symmetric(steps, |lag| gram.diagonal(lag).into_owned());
             assert!((found - a.transpose() * a).amax() < 1e-12, "{workload}");
         }
         let strategies = [

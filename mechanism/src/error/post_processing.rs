@@ -109,7 +109,9 @@ impl PostProcessing {
     /// written out.
     pub fn new(workload: &Workload, strategy: &dyn Strategy, steps: u64) -> Result<Self, MatrixError> {
         let steps = usize::try_from(steps).map_err(|_| MatrixError::Columns { found: usize::MAX })?;
-        let (gram, covariance) = (Gram::new(workload, steps)?, IncrementCovariance::new(strategy, steps)?);
+        // First what refuses too many steps before it makes anything.
+        let covariance = IncrementCovariance::new(strategy, steps)?;
+        let gram = Gram::new(workload, steps)?;
         let bias = squared_row_sums(workload, &covariance.diagonal(0));
         let zero = [0.0; 5];
         let [quadratic, constant, alternating, independent, absolute] =

@@ -7,6 +7,7 @@
 //! machine, and may enter a mechanism. [`fast`] is for judging one.
 
 pub mod fast;
+pub(crate) mod quadrature;
 
 use std::num::NonZeroUsize;
 

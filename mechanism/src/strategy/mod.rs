@@ -17,6 +17,7 @@ mod gram;
 mod history;
 pub(crate) mod matrix;
 mod name;
+mod samples;
 mod stamped;
 mod step;
 mod toeplitz;
@@ -35,6 +36,7 @@ pub use discrepancy::Discrepancy;
 pub use fourier::{Fourier, fft_optimal_decoder};
 pub use matrix::{MAX_COLUMNS, Matrix, MatrixError};
 pub use name::{MAX_BANDS, MAX_BUFFERS, StrategyName};
+pub use samples::{RowSample, RowSamples};
 pub use stamped::Stamped;
 pub use toeplitz::toeplitz_units;
 pub use tree::{Tree, TreeDecoder, TreeEncoder, tree_optimal_decoder};
@@ -126,6 +128,11 @@ pub trait Factorization: Send + Sync {
     /// Norms of the rows t = 1..`steps` of the decoder B, `A C⁻¹` where C is square: the noise in row t of the workload
     /// per unit of the noise added to `C x`. No more than the horizon, or than [`MAX_HORIZON`].
     fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> RowNorms<'_>;
+
+    /// The same rows in a form to sum over: few samples in place of many rows, where the norms follow from a few numbers.
+    fn decoder_row_samples(&self, workload: &Workload, steps: u64) -> RowSamples<'_> {
+        samples::all(self.decoder_row_norms(workload, steps))
+    }
 }
 
 /// A causal, invertible, lower-triangular C.

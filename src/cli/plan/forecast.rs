@@ -141,7 +141,7 @@ pub(super) struct Forecast {
     pub(super) curve: Vec<(f64, f64)>,
 }
 
-/// Decoder rows, looked at once: there may be a hundred million of them.
+/// Decoder rows, looked at once.
 struct Rows {
     error: ExpectedError,
     /// Row norms over row sums: noise of a mean for one record an epoch.
@@ -236,18 +236,15 @@ impl Plan {
         let (mut squares, mut first, mut last) = (0.0, None, 0.0);
         let mut curve: Vec<(f64, f64)> = Vec::new();
         let stride = (*horizon as f64).powf(1.0 / CURVE_POINTS);
-        let norms = candidate.factorization.decoder_row_norms(workload, *horizon);
-        let rows = norms.zip(workload.row_sums()).zip(1_u64..).map(|((norm, sum), t)| {
-            last = norm / sum.abs();
-            squares += last * last;
+        let rows = candidate.factorization.decoder_row_samples(workload, *horizon).inspect(|row| {
+            last = row.norm / workload.row_sum(row.step).abs();
+            squares += row.weight * last * last;
             first.get_or_insert(last);
-            let t = t as f64;
-            if curve.last().is_none_or(|point| t >= point.0 * stride) {
-                curve.push((t, norm * sensitivity));
+            if curve.last().is_none_or(|point| row.step >= point.0 * stride) {
+                curve.push((row.step, row.norm * sensitivity));
             }
-            norm
         });
-        let error = ExpectedError::of_rows(sensitivity, rows);
+        let error = ExpectedError::of_samples(sensitivity, rows);
         let average = (squares / *horizon as f64).sqrt();
         let relative = EstimateNoise { first_epoch: first.unwrap_or(0.0), last_epoch: last, average };
         Rows { error, relative, curve }

@@ -4,11 +4,10 @@
 //! integral over [L − ½, 2L − ½), up to a term that cancels from range to range and leaves `f′(L)/24` of the first one,
 //! and Gauss's rule takes the integral: to about 1e-7 of the whole, in a few hundred terms.
 
+use crate::series::quadrature::gauss_legendre;
+
 /// Lags that are summed one by one.
 pub(super) const EXACT_LAGS: usize = 256;
-
-/// Places of Gauss's rule in a range.
-const PLACES: usize = 12;
 
 /// Where the squares are taken, and what they weigh.
 #[derive(Clone, Debug)]
@@ -80,28 +79,6 @@ impl Energy {
 /// `(1 − complement)^lag` for long lags; what forgets by half in a step, or swings, has vanished.
 fn smooth_power(complement: f64, lag: f64) -> f64 {
     if complement > 0.5 { 0.0 } else { libm::exp(lag * libm::log1p(-complement)) }
-}
-
-/// Places in (−1, 1) and weights of Gauss's rule: the zeros of a Legendre polynomial, by Newton's method.
-fn gauss_legendre() -> [[f64; 2]; PLACES] {
-    let n = PLACES as f64;
-    let legendre = |x: f64| {
-        let next = |(last, this): (f64, f64), k: usize| {
-            let k = k as f64;
-            (this, ((2.0 * k + 1.0) * x * this - k * last) / (k + 1.0))
-        };
-        let (last, this) = (1..PLACES).fold((1.0, x), next);
-        (this, n * (x * this - last) / (x * x - 1.0))
-    };
-    std::array::from_fn(|j| {
-        let guess = libm::cos(std::f64::consts::PI * (j as f64 + 0.75) / (n + 0.5));
-        let place = (0..8).fold(guess, |x, _| {
-            let (value, slope) = legendre(x);
-            x - value / slope
-        });
-        let (_, slope) = legendre(place);
-        [place, 2.0 / ((1.0 - place * place) * slope * slope)]
-    })
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ pub struct InverseBuffer {
     pub decay: f64,
     /// ω̂, below 0.
     pub weight: f64,
+    /// 1 − θ̂, with all its digits.
+    pub complement: f64,
 }
 
 impl Buffered {
@@ -31,7 +33,9 @@ fn inverse(buffers: &[ExponentialBuffer]) -> Vec<InverseBuffer> {
         buffers.iter().map(|b| (b.weight, 1.0 - b.decay - pole)).map(|(w, d)| w / (d * d)).sum()
     };
     let poles = inverse_complements(buffers).into_iter();
-    poles.map(|pole| InverseBuffer { decay: 1.0 - pole, weight: -1.0 / slope(pole) }).collect()
+    poles
+        .map(|pole| InverseBuffer { decay: 1.0 - pole, weight: -1.0 / slope(pole), complement: pole })
+        .collect()
 }
 
 /// All 1 − θ_j.

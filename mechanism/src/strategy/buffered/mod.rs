@@ -35,7 +35,7 @@ pub(crate) use steps::column_norm_squared;
 
 use super::{
     ColumnGeometry, Correlates, Correlation, Correlator, Decoder, Encoder, Factorization, Matrix,
-    MatrixError, RowNorms, StepError, Strategy, StrategyError, StrategyName, step::check_step,
+    MatrixError, RowNorms, RowSamples, StepError, Strategy, StrategyError, StrategyName, step::check_step,
 };
 use crate::workload::Workload;
 use correlator::BufferedCorrelator;
@@ -133,6 +133,12 @@ impl Factorization for Buffered {
     /// matrices, and for windows of a power law.
     fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> RowNorms<'_> {
         rows::norms(self, workload, self.within_horizon(steps))
+    }
+
+    /// In a time that hardly depends on the number of steps, but for what [`decoder_row_norms`](Self::decoder_row_norms) takes
+    /// for matrices, and of a power law for what is neither a running sum nor an average.
+    fn decoder_row_samples(&self, workload: &Workload, steps: u64) -> RowSamples<'_> {
+        rows::samples(self, workload, self.within_horizon(steps))
     }
 }
 

@@ -1,13 +1,21 @@
-//! Norms of the rows of A C⁻¹, step by step.
+//! Norms of the rows of A C⁻¹, step by step, and samples of them.
+//!
+//! *Leaps.* The covariance P of a power law's buffers and the running sum goes on by `P ← M P Mᵀ + N`, whose M and N change slowly:
+//! from step t on, m ≤ t·2⁻¹² of them are as m times the ones in their middle, but for `(m/t)²/24` of the change, and j doublings
+//! `N ← M N Mᵀ + N`, `M ← M²` make m = 2^j of one.
 
 use super::{
-    Buffered, Buffers,
+    Buffered, Buffers, InverseBuffer,
     steps::{ROOM, RealStep},
 };
 use crate::{
-    strategy::{RowNorms, Strategy as _},
+    strategy::{
+        RowNorms, RowSample, RowSamples, Strategy as _,
+        samples::{self, Part},
+    },
     workload::{Decay, Workload},
 };
+use nalgebra::{DMatrix, DVector};
 
 /// Buffers and the one or two sums of a workload.
 const SIZE: usize = ROOM + 2;
@@ -25,22 +33,65 @@ pub(super) fn norms<'a>(strategy: &'a Buffered, workload: &Workload, steps: u64)
 /// For `A = D⁻¹T` with the row divisors D, row t of `A C⁻¹` holds the first t coefficients of `T C⁻¹`, divided. They are what
 /// T makes of the answer of the decoder to a single 1.
 fn toeplitz_norms<'a>(strategy: &'a Buffered, workload: &Workload, steps: u64) -> RowNorms<'a> {
-    let mut decoder = strategy.decoder(1);
-    let mut undivided = match workload {
+    let undivided = match workload {
         Workload::Average => Workload::Prefix,
         Workload::Adam(decay) => Workload::Exponential(*decay),
         other => other.clone(),
-    }
-    .state(1);
+    };
     let mut squares = Workload::Prefix.state(1);
     let workload = workload.clone();
-    Box::new((1..=steps).map_while(move |t| {
-        let (impulse, mut increment) = ([if t == 1 { 1.0 } else { 0.0 }], [0.0]);
-        decoder.decode(&impulse, &mut increment).ok()?;
-        let coefficient = undivided.push(&increment).ok()?[0];
-        let square = squares.push(&[coefficient * coefficient]).ok()?[0];
+    Box::new(terms(strategy, &undivided, steps).zip(1..).map_while(move |(term, t)| {
+        let square = squares.push(&[term * term]).ok()?[0];
         Some(square.sqrt() / workload.row_divisor(t))
     }))
+}
+
+/// The coefficients of `T C⁻¹`.
+fn terms<'a>(
+    strategy: &'a Buffered,
+    undivided: &Workload,
+    steps: u64,
+) -> impl Iterator<Item = f64> + use<'a> {
+    let (mut decoder, mut state) = (strategy.decoder(1), undivided.state(1));
+    (1..=steps).map_while(move |t| {
+        let (impulse, mut increment) = ([if t == 1 { 1.0 } else { 0.0 }], [0.0]);
+        decoder.decode(&impulse, &mut increment).ok()?;
+        Some(state.push(&increment).ok()?[0])
+    })
+}
+
+pub(super) fn samples<'a>(strategy: &'a Buffered, workload: &Workload, steps: u64) -> RowSamples<'a> {
+    let fewer = match &strategy.parameters.buffers {
+        Buffers::Toeplitz(_) => toeplitz_samples(strategy, workload, steps),
+        Buffers::PowerLaw(_) => leaps(strategy, workload, steps),
+    };
+    match fewer {
+        Some(samples) => Box::new(samples.into_iter()),
+        None => samples::all(norms(strategy, workload, steps)),
+    }
+}
+
+/// `C(1/λ) = 1 + Σ ω/(λ − θ)` at the poles λ of the workload, and the poles of C⁻¹, of which those that forget by half in a step are
+/// left out.
+fn toeplitz_samples(strategy: &Buffered, workload: &Workload, steps: u64) -> Option<Vec<RowSample>> {
+    let (Buffers::Toeplitz(buffers), Some(inverse)) = (&strategy.parameters.buffers, strategy.inverse())
+    else {
+        return None;
+    };
+    let poles = samples::poles(workload)?;
+    let response = |complement: f64| {
+        1.0 / (1.0 + buffers.iter().map(|b| b.weight / (1.0 - b.decay - complement)).sum::<f64>())
+    };
+    let slow = inverse.iter().filter(|buffer| buffer.decay > 0.5);
+    let of_buffer = |&InverseBuffer { decay, weight, complement }: &InverseBuffer| {
+        let amplitude =
+            poles.iter().fold(weight / decay, |product, pole| product * decay / (pole - complement));
+        Part { amplitude, complement }
+    };
+    let mut parts = samples::parts_of_workload(&poles, response);
+    parts.extend(slow.map(of_buffer));
+    let terms = terms(strategy, &samples::base(workload), steps);
+    samples::of_series(workload, steps, terms, &parts, buffers.len())
 }
 
 /// The sums that make up a workload of constant memory, undivided: `s ← φ s + x`, and for momentum a sum of these.
@@ -99,6 +150,69 @@ fn forget(vector: &mut [f64; SIZE], step: &RealStep, sums: Sums) {
     vector[ROOM] *= sums.decay;
     vector[ROOM + 1] =
         if sums.summed { vector[ROOM + 1] + vector[ROOM] } else { sums.decay * vector[ROOM + 1] };
+}
+
+/// Steps before the first leap, and how much longer than a leap the time before it is.
+const LEAPING: u64 = 1 << 14;
+const SLOWNESS: u64 = 1 << 12;
+
+/// See the head of this file.
+fn leaps(strategy: &Buffered, workload: &Workload, steps: u64) -> Option<Vec<RowSample>> {
+    let sums = Sums::new(workload).filter(|sums| sums.decay == 1.0 && !sums.summed)?;
+    if steps < 2 * LEAPING {
+        return None;
+    }
+    let mut covariance = [[0.0; SIZE]; SIZE];
+    let mut rows = Vec::new();
+    let row = |step: u64, weight, square: f64| RowSample {
+        step: step as f64,
+        weight,
+        norm: square.sqrt() / workload.row_divisor(step),
+    };
+    for t in 1..=LEAPING {
+        advance(&mut covariance, &strategy.coefficients.step(t).real(), sums);
+        rows.push(row(t, 1.0, covariance[SIZE - 1][SIZE - 1]));
+    }
+    let buffers = strategy.parameters.count();
+    let places: Vec<usize> = (0..buffers).chain([SIZE - 1]).collect();
+    let mut covariance =
+        DMatrix::from_fn(places.len(), places.len(), |j, k| covariance[places[j]][places[k]]);
+    let mut t = LEAPING;
+    while t < steps {
+        // The longest power of 2 that is neither too long nor beyond the end.
+        let length = 1 << (t / SLOWNESS).min(steps - t).ilog2();
+        let (transition, noise) = leap(strategy, t + length / 2, length);
+        covariance = &transition * covariance * transition.transpose() + noise;
+        t += length;
+        // The rows of a leap lie on a line from end to end.
+        if let Some(before) = rows.last_mut() {
+            before.weight += 0.5 * (length - 1) as f64;
+        }
+        rows.push(row(t, 0.5 * (length + 1) as f64, covariance[(buffers, buffers)]));
+    }
+    Some(rows)
+}
+
+/// Transition and noise of the buffers and the running sum over so many steps, a power of 2, with the middle of them behind `before`.
+fn leap(strategy: &Buffered, before: u64, length: u64) -> (DMatrix<f64>, DMatrix<f64>) {
+    let buffers = strategy.parameters.count();
+    let steps = [before, before + 1].map(|t| strategy.coefficients.step(t).real());
+    let mean = |of: &dyn Fn(&RealStep) -> f64| 0.5 * (of(&steps[0]) + of(&steps[1]));
+    let gain = mean(&|step| step.gain);
+    let input = |j: usize| if j < buffers { mean(&|step| step.inputs[j]) } else { 1.0 };
+    let decay = |j: usize| if j < buffers { mean(&|step| step.decays[j]) } else { 1.0 };
+    // v ← D v + e x with x = (y − Σ r)/g.
+    let mut transition = DMatrix::from_fn(buffers + 1, buffers + 1, |j, k| {
+        let kept = if j == k { decay(j) } else { 0.0 };
+        if k < buffers { kept - input(j) / gain } else { kept }
+    });
+    let added = DVector::from_fn(buffers + 1, |j, _| input(j) / gain);
+    let mut noise = &added * added.transpose();
+    for _ in 0..length.ilog2() {
+        noise = &transition * &noise * transition.transpose() + &noise;
+        transition = &transition * &transition;
+    }
+    (transition, noise)
 }
 
 /// Row by row: `b C = a` from the last entry back, `b_i = (a_i − Σ_j h_ij q_j)/g_i` and `q_j ← b_i + θ_ij q_j`.

@@ -28,8 +28,9 @@ use crate::{
     series,
     strategy::{
         COEFFICIENT_BITS, ColumnGeometry, Decoder, Discrepancy, Encoder, Factorization, Matrix, MatrixError,
-        RowNorms, StepError, Strategy, StrategyError, StrategyName, check_horizon, gram,
+        RowNorms, RowSamples, StepError, Strategy, StrategyError, StrategyName, check_horizon, gram,
         history::History,
+        samples,
         step::{self, Identification, sums, wrong_length},
     },
     workload::Workload,
@@ -132,6 +133,13 @@ impl BandedInverse {
         self.scales.iter().take(steps).map(|&s| real(s)).collect()
     }
 
+    /// The series of C⁻¹, where all columns have one scale and the workload is Toeplitz but for row divisors.
+    fn unscaled_inverse(&self, workload: &Workload, steps: usize) -> Option<Vec<f64>> {
+        let scale = self.scales[0];
+        workload.toeplitz_part(1).filter(|_| self.scales[..steps].iter().all(|&s| s == scale))?;
+        Some(self.inverse.iter().map(|&d| real(d) / real(scale)).collect())
+    }
+
     fn bands(&self) -> impl Iterator<Item = i64> {
         self.inverse[1..].iter().copied()
     }
@@ -195,19 +203,22 @@ impl Factorization for BandedInverse {
 
     /// Without scaled columns B is the workload applied to d, in the time that takes; with them, in n² time.
     fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> RowNorms<'_> {
-        let (steps, inverse) = (self.within_horizon(steps), self.inverse.iter().map(|&d| real(d)));
-        let scales = self.real_scales(steps);
-        let (inverse, scale) = (inverse.collect::<Vec<f64>>(), scales[0]);
-        match workload.toeplitz_part(1) {
-            Some(_) if scales.iter().all(|&s| s == scale) => {
-                let mut state = workload.state(1);
-                let terms = inverse.into_iter().chain(std::iter::repeat(0.0)).take(steps).zip(1..);
-                let series = terms.map_while(|(d, t)| {
-                    state.push(&[d / scale]).ok().map(|row| row[0] * workload.row_divisor(t))
-                });
-                rows::of_series(workload, series.collect())
+        let steps = self.within_horizon(steps);
+        match self.unscaled_inverse(workload, steps) {
+            Some(inverse) => rows::of_series(workload, rows::inverse_terms(workload, inverse).take(steps)),
+            None => {
+                let inverse: Vec<f64> = self.inverse.iter().map(|&d| real(d)).collect();
+                rows::of_scaled(workload, &inverse, &self.real_scales(steps))
             }
-            _ => rows::of_scaled(workload, &inverse, &scales),
+        }
+    }
+
+    fn decoder_row_samples(&self, workload: &Workload, steps: u64) -> RowSamples<'_> {
+        let within = self.within_horizon(steps);
+        let inverse = self.unscaled_inverse(workload, within);
+        match inverse.and_then(|inverse| rows::inverse_samples(workload, &inverse, within)) {
+            Some(samples) => Box::new(samples.into_iter()),
+            None => samples::all(self.decoder_row_norms(workload, steps)),
         }
     }
 }

@@ -47,8 +47,8 @@ pub(super) use build::{
 
 use super::{
     COEFFICIENT_BITS, ColumnGeometry, Decoder, Discrepancy, Encoder, Factorization, MAX_HISTORY_HORIZON,
-    MAX_HORIZON, Matrix, MatrixError, RowNorms, StepError, Strategy, StrategyName, gram, history::History,
-    step,
+    MAX_HORIZON, Matrix, MatrixError, RowNorms, RowSamples, StepError, Strategy, StrategyName, gram,
+    history::History, samples, step,
 };
 use crate::{series, workload::Workload};
 use decoder::ToeplitzDecoder;
@@ -258,6 +258,21 @@ impl Factorization for Toeplitz {
                 let inverse = series::fast::quotient(&[1.0], &coefficients, steps);
                 rows::of_scaled(workload, &inverse, &scales[..steps])
             }
+        }
+    }
+
+    /// In time and memory for the bands of C, where it has bands and no scaled columns.
+    fn decoder_row_samples(&self, workload: &Workload, steps: u64) -> RowSamples<'_> {
+        let within = self.within_horizon(steps);
+        let banded = self.column_scales.is_none() && self.endless.is_none();
+        let fewer = if banded {
+            rows::banded_samples(workload, &self.real_coefficients(within), within)
+        } else {
+            None
+        };
+        match fewer {
+            Some(samples) => Box::new(samples.into_iter()),
+            None => samples::all(self.decoder_row_norms(workload, steps)),
         }
     }
 }

@@ -2,9 +2,13 @@
 
 use crate::{
     series::{self, fast},
-    strategy::RowNorms,
+    strategy::{
+        RowNorms, RowSample,
+        samples::{self, Part},
+    },
     workload::Workload,
 };
+use libm::{exp, log1p};
 use nalgebra::DMatrix;
 use std::collections::VecDeque;
 
@@ -26,24 +30,69 @@ const STREAMED: usize = 1 << 22;
 
 /// [`of_toeplitz`] by long division: `b_t = (a_t − Σ_j c_j b_(t−j))/c_0`, where a_t is what the workload makes of an impulse.
 fn streamed<'a>(workload: &Workload, coefficients: Vec<f64>, steps: usize) -> RowNorms<'a> {
+    let (divided, mut square) = (workload.clone(), 0.0);
+    Box::new(terms(workload, coefficients).take(steps).zip(1..).map(move |(term, t)| {
+        square += term * term;
+        f64::sqrt(square) / divided.row_divisor(t)
+    }))
+}
+
+/// The coefficients of `T C⁻¹`, one after another.
+fn terms(workload: &Workload, coefficients: Vec<f64>) -> impl Iterator<Item = f64> + use<> {
     let (first, bands) = (coefficients[0], coefficients.len() - 1);
     let workload = workload.clone();
-    let (mut state, mut kept, mut square) = (workload.state(1), VecDeque::with_capacity(bands + 1), 0.0);
-    Box::new((1..=steps as u64).map(move |t| {
+    let (mut state, mut kept) = (workload.state(1), VecDeque::with_capacity(bands + 1));
+    (1_u64..).map(move |t| {
         let impulse = if t == 1 { 1.0 } else { 0.0 };
-        let divisor = workload.row_divisor(t);
-        let part = state.push(&[impulse]).map_or(f64::NAN, |row| row[0] * divisor);
+        let part = state.push(&[impulse]).map_or(f64::NAN, |row| row[0] * workload.row_divisor(t));
         let before: f64 = coefficients[1..].iter().zip(&kept).map(|(c, b)| c * b).sum();
         let term = (part - before) / first;
         kept.push_front(term);
         kept.truncate(bands);
-        square += term * term;
-        f64::sqrt(square) / divisor
-    }))
+        term
+    })
+}
+
+/// Samples of the rows of `A C⁻¹` for a banded C: what lasts are the poles of the workload.
+pub(super) fn banded_samples(
+    workload: &Workload,
+    coefficients: &[f64],
+    steps: usize,
+) -> Option<Vec<RowSample>> {
+    let terms = terms(&samples::base(workload), coefficients.to_vec());
+    let parts = parts(workload, |pole| 1.0 / polynomial(coefficients, pole))?;
+    samples::of_series(workload, steps as u64, terms, &parts, coefficients.len())
+}
+
+/// Samples of the rows of `A C⁻¹` for a banded C⁻¹ with these coefficients.
+pub(super) fn inverse_samples(workload: &Workload, inverse: &[f64], steps: usize) -> Option<Vec<RowSample>> {
+    let parts = parts(workload, |pole| polynomial(inverse, pole))?;
+    let terms = inverse_terms(&samples::base(workload), inverse.to_vec());
+    samples::of_series(workload, steps as u64, terms, &parts, inverse.len())
+}
+
+/// The coefficients of `T C⁻¹`, for those of C⁻¹.
+pub(super) fn inverse_terms(workload: &Workload, inverse: Vec<f64>) -> impl Iterator<Item = f64> + use<> {
+    let (mut state, workload) = (workload.state(1), workload.clone());
+    let increments = inverse.into_iter().chain(std::iter::repeat(0.0)).zip(1_u64..);
+    increments.map_while(move |(d, t)| state.push(&[d]).ok().map(|row| row[0] * workload.row_divisor(t)))
+}
+
+fn parts(workload: &Workload, response: impl Fn(f64) -> f64) -> Option<Vec<Part>> {
+    Some(samples::parts_of_workload(&samples::poles(workload)?, response))
+}
+
+/// `Σ c_j λ^(−j)` for the pole λ with this complement.
+fn polynomial(coefficients: &[f64], complement: f64) -> f64 {
+    let rate = -log1p(-complement);
+    coefficients.iter().enumerate().map(|(j, c)| c * exp(rate * j as f64)).sum()
 }
 
 /// Norms of the rows of `D⁻¹M`, where M is the Toeplitz matrix of the series and D the row divisors of the workload.
-pub(super) fn of_series<'a>(workload: &Workload, series: Vec<f64>) -> RowNorms<'a> {
+pub(super) fn of_series<'a>(
+    workload: &Workload,
+    series: impl IntoIterator<Item = f64, IntoIter: 'a>,
+) -> RowNorms<'a> {
     let workload = workload.clone();
     let squared_norms = series.into_iter().scan(0.0, |sum, b| {
         *sum += b * b;
