@@ -14,6 +14,10 @@
 //! So every h ≥ 0 is drawn with probability exactly p_h in a round, and p_h/Σp in the end: no truncation and no
 //! rounding. With the B = 47 of production the exact trials are met once in 2³⁶ draws; the tests run the
 //! same code with small B, where they are met all the time.
+//!
+//! **The table is made at each start**, so it must be cheap: `p_{h+1} = p_h·r_h` and `r_{h+1} = r_h·exp(−2/8192)`, for
+//! `(h+1)² − h² = 2h + 1`. Both are enclosed in integers of 128 bits. Where the enclosure leaves more than one `t_h` open, the
+//! exponential itself is enclosed, to any precision.
 
 use super::exponential;
 use super::uniform::LazyUniform;
@@ -49,9 +53,14 @@ impl Bins {
     pub(super) fn new(bits: u32, denominator: u64) -> Self {
         let mut sum = 0u64;
         let mut cumulative = Box::new([0; ROOM]);
+        let one = u128::MAX / u128::from(denominator);
+        let mut weight = Enclosed { low: one, high: one + 1 };
+        let (mut ratio, step) = (Enclosed::exponential(1), Enclosed::exponential(2));
         for (h, end) in (0..COVERED).zip(cumulative.iter_mut()) {
-            sum += whole_part(h, bits, denominator);
+            sum += weight.whole_part(bits).unwrap_or_else(|| whole_part(h, bits, denominator));
             *end = sum;
+            weight = weight.times(ratio);
+            ratio = ratio.times(step);
         }
         let shift = bits - GUIDE_BITS;
         let (ends, last) = (&cumulative[..COVERED as usize], COVERED as usize - 1);
@@ -125,7 +134,41 @@ impl Bins {
     }
 }
 
-/// `⌊2^bits·p_h⌋`.
+/// Bounds of a number below 1, in units of 2⁻¹²⁸.
+#[derive(Clone, Copy)]
+struct Enclosed {
+    low: u128,
+    high: u128,
+}
+
+impl Enclosed {
+    /// `exp(−numerator/8192)`, for a small numerator that is not 0.
+    fn exponential(numerator: u64) -> Self {
+        let (low, high) = exponential::bounds(&numerator.into(), &BigUint::from(8192u32), 128);
+        let fit = |bound| u128::try_from(bound).expect("the exponential is below 1 by more than 2⁻¹⁴");
+        Enclosed { low: fit(low), high: fit(high) }
+    }
+
+    fn times(self, factor: Self) -> Self {
+        let high = upper_half(self.high, factor.high) + 3;
+        Enclosed { low: upper_half(self.low, factor.low), high }
+    }
+
+    /// `⌊2^bits·number⌋`, if the bounds tell.
+    fn whole_part(self, bits: u32) -> Option<u64> {
+        let [low, high] = [self.low, self.high].map(|bound| bound >> (128 - bits));
+        (low == high).then_some(low as u64)
+    }
+}
+
+/// `a·b/2¹²⁸`, or less by less than 3: of its four products the least is left out, and two are rounded down.
+fn upper_half(a: u128, b: u128) -> u128 {
+    let halves = |factor: u128| [factor >> 64, factor & u128::from(u64::MAX)];
+    let ([a, a_low], [b, b_low]) = (halves(a), halves(b));
+    a * b + (a * b_low >> 64) + (a_low * b >> 64)
+}
+
+/// `⌊2^bits·p_h⌋`, slowly.
 fn whole_part(h: u64, bits: u32, denominator: u64) -> u64 {
     let mut guard = 64;
     loop {
@@ -182,6 +225,36 @@ mod tests {
             bins.cumulative[900],
             "the far tail is left to trials"
         );
+    }
+
+    /// The cheap table is that of the exponential itself.
+    #[test]
+    fn the_table_is_the_exponential_to_the_last_bit() {
+        for (bits, denominator) in [(Bins::RELEASE_BITS, 81), (12, 128), (14, 100), (46, 90)] {
+            let bins = Bins::new(bits, denominator);
+            let mut before = 0;
+            for h in 0..COVERED {
+                let end = bins.cumulative[h as usize];
+                assert_eq!(end - before, whole_part(h, bits, denominator), "h = {h}, {bits} bits");
+                before = end;
+            }
+        }
+    }
+
+    /// The bounds enclose the exponential and stay within 2⁻¹⁰⁰ of each other, so they leave nothing of the table open.
+    #[test]
+    fn products_enclose_the_exponential() {
+        let (mut ratio, step) = (Enclosed::exponential(1), Enclosed::exponential(2));
+        let one = u128::MAX / 81;
+        let mut weight = Enclosed { low: one, high: one + 1 };
+        for h in 0..COVERED {
+            let (low, high) = scaled_weight(h, 128, 81);
+            assert!(BigUint::from(weight.low) <= high && BigUint::from(weight.high) >= low, "h = {h}");
+            assert!(weight.high - weight.low < 1 << 28, "h = {h}");
+            assert!(weight.whole_part(Bins::RELEASE_BITS).is_some(), "h = {h}");
+            weight = weight.times(ratio);
+            ratio = ratio.times(step);
+        }
     }
 
     /// Every branch is exact whatever the number of bits: a coarse table, whose exact trials decide about a

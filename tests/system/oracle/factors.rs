@@ -11,6 +11,7 @@ use std::ops::Index;
 
 use hushflow::mechanism::accounting::adjacency::{Adjacency, Nesting, Unit};
 use hushflow::mechanism::sensitivity::Neighbours;
+use hushflow::mechanism::{covariance, mean};
 
 use crate::harness::Random;
 
@@ -60,10 +61,19 @@ pub(super) const FACTORS: [(Factor, &[&str]); 22] = [
             "pp",
             "joint-clip",
             "gaussian",
+            "balloon",
+            "prime",
             "prime-ht",
             "filter",
+            "auto",
+            "tukey",
+            "resilience",
             "pace",
+            "ssp",
+            "ssp-tight",
+            "diagonal",
             "adaptive",
+            "separate",
             "coinpress",
         ],
     ),
@@ -82,6 +92,11 @@ pub(super) const FACTORS: [(Factor, &[&str]); 22] = [
             "matrix-square-root",
             "normalized-square-root",
             "normalized-banded-inverse-square-root:3",
+            "banded-optimal:3",
+            "banded-toeplitz-optimal:3",
+            "optimal",
+            "coa",
+            "auto",
             "file:dense.csv",
         ],
     ),
@@ -102,6 +117,11 @@ pub(super) const FACTORS: [(Factor, &[&str]); 22] = [
     (F::Horizon, &["4", "7", "12"]),
     (F::Rows, &["few", "many"]),
 ];
+
+/// How many methods sum moments: the first. Estimators of means follow, then those of covariances.
+const MOMENTS: usize = 5;
+
+const MEANS: usize = mean::Method::ALL.len();
 
 /// Which two streams are neighbours.
 #[derive(Clone, Copy, PartialEq)]
@@ -175,12 +195,19 @@ impl Case {
 
     fn random(random: &mut Random) -> Self {
         let level = |(factor, levels): &(Factor, &[&str])| match factor {
+            // Only sums of moments have a distance.
+            F::Method if random.below(3) > 0 => random.below(MOMENTS as u64) as usize,
             // Thousands of rows take longer.
             F::Rows => usize::from(random.below(12) == 0),
             _ => random.below(levels.len() as u64) as usize,
         };
         let levels = FACTORS.iter().map(level).collect();
-        Self { levels, seed: random.below(1 << 32) }.repaired()
+        let mut case = Self { levels, seed: random.below(1 << 32) };
+        // A window of few rows is refused by nearly every estimator.
+        if case.estimates() && random.below(3) == 0 {
+            case.set(F::Rows, "many");
+        }
+        case.repaired()
     }
 
     /// The case with this factor at its plainest, if that is another one.
@@ -201,11 +228,18 @@ impl Case {
 
     /// Whether whole windows are estimated, not moments summed.
     pub(super) fn estimates(&self) -> bool {
-        self.estimates_means() || self.is(F::Method, &["pace", "adaptive", "coinpress"])
+        self.levels[F::Method as usize] >= MOMENTS
     }
 
     pub(super) fn estimates_means(&self) -> bool {
-        self.is(F::Method, &["gaussian", "prime-ht", "filter"])
+        (MOMENTS..MOMENTS + MEANS).contains(&self.levels[F::Method as usize])
+    }
+
+    /// Whether time decides what is released: of copies in two sources the one that is read first
+    /// counts, with its values where those are private, and with its position in a window.
+    pub(super) fn races(&self) -> bool {
+        let values_may_differ = self.estimates() || self.is(F::Neighbours, &["replace-one-in-place"]);
+        values_may_differ && self.is(F::Source, &["two sources"]) && self.is(F::Copies, &["by id"])
     }
 
     /// Makes levels fit each other.
@@ -215,7 +249,8 @@ impl Case {
             if self.estimates_means() || self.is(F::Neighbours, &["replace-one"]) {
                 self.set(F::Neighbours, "replace-one-in-place");
             }
-            if self.is(F::Columns, &["1"]) {
+            // Depths of three columns take a step for each pair of records.
+            if self.is(F::Columns, &["1"]) || self.is(F::Method, &["tukey"]) {
                 self.set(F::Columns, "2");
             }
             for factor in [F::Strategy, F::Moments, F::ClipNorm] {
@@ -336,6 +371,18 @@ fn every_two_levels_that_go_together_occur() {
         [one, other].map(|(factor, level)| format!("{:?} {}", FACTORS[*factor].0, FACTORS[*factor].1[*level]))
     };
     assert!(missing.is_empty(), "{:?}", missing.into_iter().map(words).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_estimator_is_tried() {
+    let sorted = |mut names: Vec<&'static str>| {
+        names.sort_unstable();
+        names
+    };
+    let (means, covariances) = FACTORS[F::Method as usize].1[MOMENTS..].split_at(MEANS);
+    assert_eq!(sorted(means.into()), sorted(mean::Method::ALL.map(mean::Method::name).into()));
+    let names = covariance::Method::ALL.map(covariance::Method::name);
+    assert_eq!(sorted(covariances.into()), sorted(names.into()));
 }
 
 #[test]

@@ -38,8 +38,7 @@ pub(super) fn pair(case: &Case) -> Pair {
     let mut worlds = [stream.clone(), stream];
     let differing = maker.differing(&worlds[0]);
     for place in differing {
-        let arrival = worlds[0][place].arrival;
-        let records = maker.counterparts(place, &worlds[0][place].record, arrival);
+        let records = maker.counterparts(place, &worlds[0]);
         for (world, record) in worlds.iter_mut().zip(records) {
             world[place].record = record;
         }
@@ -106,10 +105,19 @@ impl Maker<'_> {
     }
 
     /// What a row holds in one world and in the other.
-    fn counterparts(&mut self, place: usize, record: &Record, arrival: i64) -> [Record; 2] {
+    fn counterparts(&mut self, place: usize, rows: &[Row]) -> [Record; 2] {
         let (claim, _) = self.case.claim();
         let of_entity = self.case.is(F::Unit, &["entity"]);
-        let mut one = if self.is_extreme() { self.extreme(record, arrival) } else { self.record(arrival) };
+        let Row { arrival, ref record, .. } = rows[place];
+        let copies = self.case.is(F::Copies, &["by id"]);
+        let mut one = match self.is_extreme() {
+            true => self.extreme(record, arrival),
+            // A copy of another record, which then counts for both.
+            false if copies && self.chance(30) => {
+                self.one_of(&rows.iter().collect::<Vec<_>>()).record.clone()
+            }
+            false => self.record(arrival),
+        };
         if claim.neighbours == Neighbours::ReplaceOneInPlace && !self.is_extreme() {
             one = Record { values: one.values, ..record.clone() };
         }
