@@ -9,9 +9,9 @@ use std::collections::HashSet;
 use std::fmt;
 use std::ops::Index;
 
+use hushflow::estimators::{covariance, mean};
 use hushflow::mechanism::accounting::adjacency::{Adjacency, Nesting, Unit};
 use hushflow::mechanism::sensitivity::Neighbours;
-use hushflow::mechanism::{covariance, mean};
 
 use crate::harness::Random;
 
