@@ -1,6 +1,6 @@
 //! Figure 3: the error of covariances over the noise, from JME and from PP, for running averages and C = I.
 //!
-//! x and y as in Figures 2, 4 and 7 ([`second_moments`](crate::second_moments)); bands between the bounds of Theorem
+//! x and y as in Figures 2, 4 and 7 ([`second_moments`](super::second_moments)); bands between the bounds of Theorem
 //! 4.2. Circles: JME with records that are all equal, its worst data; PP with records that change their sign at every
 //! step, nearly its worst.
 
@@ -15,9 +15,9 @@ use hushflow::mechanism::strategy::{Strategy, StrategyName, build};
 use hushflow::mechanism::view::SquareBias;
 use hushflow::mechanism::workload::Workload;
 
-use crate::figures::{Drawn, Effort, Finding, ReproductionError, few_coordinates, geometric, in_place};
-use crate::over_noise::{Circle, FAR, curve, farthest, panel, runs};
-use crate::simulate::{Estimate, Quantity, Stream, equal_entries};
+use super::figures::{Drawn, Effort, Finding, ReproductionError, few_coordinates, geometric, in_place};
+use super::over_noise::{Circle, FAR, curve, farthest, panel, runs};
+use super::simulate::{Estimate, Quantity, Stream, equal_entries};
 use hushflow::plot::{Mark, Panel};
 
 /// The paper's σ, from low to high privacy.

@@ -19,8 +19,8 @@ use hushflow::mechanism::view::{Moments, SquareBias, View};
 use hushflow::mechanism::workload::Workload;
 use nalgebra::{DMatrix, DVector, SymmetricEigen};
 
-use crate::figures::{Drawn, Effort, Finding, ReproductionError, geometric, in_place};
-use crate::simulate::{mean_and_deviation, moments, release};
+use super::figures::{Drawn, Effort, Finding, ReproductionError, geometric, in_place};
+use super::simulate::{mean_and_deviation, moments, release};
 use hushflow::plot::{Corner, Mark, Panel, Point, Series};
 
 const DIMENSION: usize = 5;

@@ -2,14 +2,14 @@
 //!
 //! | figure | shows | file |
 //! |---|---|---|
-//! | 1 | errors of first against second moments: λ-JME, IME, CS | [`trade_off`](crate::trade_off) |
-//! | 2, 7 | errors of second moments over the noise: JME, PP | [`second_moments`](crate::second_moments) |
-//! | 3 | errors of covariances over the noise | [`covariance`](crate::covariance) |
-//! | 4 | errors of the diagonal, for Adam | [`second_moments`](crate::second_moments) |
-//! | 5 | divergence of a Gaussian density from the truth, step by step | [`density`](crate::density) |
+//! | 1 | errors of first against second moments: λ-JME, IME, CS | [`trade_off`](super::trade_off) |
+//! | 2, 7 | errors of second moments over the noise: JME, PP | [`second_moments`](super::second_moments) |
+//! | 3 | errors of covariances over the noise | [`covariance`](super::covariance) |
+//! | 4 | errors of the diagonal, for Adam | [`second_moments`](super::second_moments) |
+//! | 5 | divergence of a Gaussian density from the truth, step by step | [`density`](super::density) |
 //!
 //! Curves are the closed forms of [`error`](hushflow::mechanism::error); circles on them, and all of Figure 5, are runs
-//! of the release path ([`simulate`](crate::simulate)) with seeded noise. Each figure also judges what the paper claims of it
+//! of the release path ([`simulate`](super::simulate)) with seeded noise. Each figure also judges what the paper claims of it
 //! ([`Finding`]). `docs/reproduction.md` shows them.
 
 use std::fmt;
@@ -172,12 +172,12 @@ pub(crate) fn reproduce(
     tell: &mut dyn FnMut(&str),
 ) -> Result<Reproduction, ReproductionError> {
     let (panels, findings) = match figure {
-        Figure::TradeOff => crate::trade_off::figure(effort, tell)?,
-        Figure::PrefixSums => crate::second_moments::prefix_sums(effort, tell)?,
-        Figure::Covariances => crate::covariance::figure(effort, tell)?,
-        Figure::Adam => crate::second_moments::adam(effort, tell)?,
-        Figure::Densities => crate::density::figure(effort, tell)?,
-        Figure::Workloads => crate::second_moments::workloads(effort, tell)?,
+        Figure::TradeOff => super::trade_off::figure(effort, tell)?,
+        Figure::PrefixSums => super::second_moments::prefix_sums(effort, tell)?,
+        Figure::Covariances => super::covariance::figure(effort, tell)?,
+        Figure::Adam => super::second_moments::adam(effort, tell)?,
+        Figure::Densities => super::density::figure(effort, tell)?,
+        Figure::Workloads => super::second_moments::workloads(effort, tell)?,
     };
     Ok(Reproduction { figure, panels, findings })
 }
@@ -250,7 +250,7 @@ pub(crate) fn in_place(
     MatrixMechanism::new(parameters, strategy.clone())
 }
 
-/// The coordinates that are run of `dimension`: see [`simulate`](crate::simulate).
+/// The coordinates that are run of `dimension`: see [`simulate`](super::simulate).
 pub(crate) fn few_coordinates(dimension: usize, second: SecondMoment) -> Layout {
     Layout { dimension: dimension.min(2), second }
 }

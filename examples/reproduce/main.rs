@@ -19,9 +19,9 @@ mod trade_off;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use self::figures::{Effort, Figure, Finding, ReproductionError, reproduce};
 use clap::Parser;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use figures::{Effort, Figure, Finding, ReproductionError, reproduce};
 use indicatif::ProgressBar;
 use serde::Serialize;
 

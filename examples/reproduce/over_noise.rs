@@ -2,8 +2,8 @@
 
 use hushflow::mechanism::error::Bounds;
 
-use crate::figures::geometric;
-use crate::simulate::Estimate;
+use super::figures::geometric;
+use super::simulate::Estimate;
 use hushflow::plot::{Corner, Mark, Panel, Point, Series};
 
 /// Farther off, in standard errors, no circle should be: all 64 of the figures are with a probability below 10⁻⁵.

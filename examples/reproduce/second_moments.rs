@@ -19,9 +19,9 @@ use hushflow::mechanism::strategy::{Strategy, build};
 use hushflow::mechanism::view::SquareBias;
 use hushflow::mechanism::workload::Workload;
 
-use crate::figures::{Drawn, Effort, Finding, ReproductionError, few_coordinates, geometric, in_place};
-use crate::over_noise::{Circle, FAR, curve, farthest, panel, runs};
-use crate::simulate::{Estimate, Quantity, Stream, equal_entries};
+use super::figures::{Drawn, Effort, Finding, ReproductionError, few_coordinates, geometric, in_place};
+use super::over_noise::{Circle, FAR, curve, farthest, panel, runs};
+use super::simulate::{Estimate, Quantity, Stream, equal_entries};
 use hushflow::plot::{Mark, Panel};
 
 /// The paper's σ, from low to high privacy.

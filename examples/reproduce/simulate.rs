@@ -14,7 +14,7 @@ use hushflow::mechanism::release::{ReleaseShard, Shards};
 use hushflow::mechanism::view::{Moments, SquareBias, View};
 use hushflow::mechanism::workload::{Workload, WorkloadState};
 
-use crate::figures::ReproductionError;
+use super::figures::ReproductionError;
 
 /// What is compared with the truth beside first moments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

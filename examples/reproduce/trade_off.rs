@@ -13,9 +13,9 @@ use hushflow::mechanism::strategy::{Strategy, StrategyName, build};
 use hushflow::mechanism::view::SquareBias;
 use hushflow::mechanism::workload::Workload;
 
-use crate::figures::{Drawn, Effort, Finding, ReproductionError, geometric, in_place};
-use crate::over_noise::of_estimate;
-use crate::simulate::{Quantity, SquaredErrors, Stream, equal_entries};
+use super::figures::{Drawn, Effort, Finding, ReproductionError, geometric, in_place};
+use super::over_noise::of_estimate;
+use super::simulate::{Quantity, SquaredErrors, Stream, equal_entries};
 use hushflow::plot::{Corner, Mark, Panel, Point, Series};
 
 const DIMENSION: usize = 10;

@@ -1,5 +1,9 @@
 //! The example `reproduce`, driven as a user drives it.
 
+#[path = "../../examples/reproduce/main.rs"]
+#[expect(dead_code, reason = "its unit tests run here; `main` does not")]
+mod example;
+
 use std::path::Path;
 use std::process::{Command, Output};
 

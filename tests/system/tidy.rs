@@ -34,6 +34,7 @@ const RESERVED: [(&[&str], &[&str], &str); 6] = [
             "examples/",
             "mechanism/tests/",
             "mechanism/benches/",
+            "mechanism/examples/",
             "estimators/tests/",
             "estimators/benches/",
             "operators/tests/",
