@@ -13,10 +13,12 @@ use serde_json::Value;
 /// What the example says. `cargo test` builds it.
 fn reproduce(arguments: &[&str]) -> Output {
     let binary = Path::new(env!("CARGO_BIN_EXE_hushflow")).with_file_name("examples").join("reproduce");
-    Command::new(&binary)
-        .args(arguments)
-        .output()
-        .unwrap_or_else(|error| panic!("{}: {error}", binary.display()))
+    Command::new(&binary).args(arguments).output().unwrap_or_else(|error| {
+        panic!(
+            "{}: {error}: run `cargo build --example reproduce` first, as `cargo test` does",
+            binary.display()
+        )
+    })
 }
 
 #[test]
