@@ -10,12 +10,12 @@ use zeroize::Zeroizing;
 /// Encoder and samplers of all coordinates of a shard.
 pub(super) struct EncodedSums {
     encoder: MomentEncoder,
-    /// Samplers of runs of coordinates with equal noise, and the lengths of the runs.
+    /// Samplers of runs of coordinates with equal noise, with the lengths of the runs.
     samplers: Vec<(Option<DiscreteGaussian>, usize)>,
 }
 
 impl EncodedSums {
-    /// Of a run of the coordinates of all keys, laid end to end.
+    /// For the coordinates in `range`, of the coordinates of all keys laid end to end.
     pub(super) fn new(mechanism: &MatrixMechanism, range: Range<u64>) -> Self {
         let noise = mechanism.moments().noise();
         let samplers = samplers(range.clone().map(|c| noise[(c % noise.len() as u64) as usize].scale));
@@ -59,7 +59,7 @@ impl EncodedSums {
         self.encoder.save()
     }
 
-    /// Takes over a state written by [`save`](Self::save).
+    /// Restores a state written by [`save`](Self::save).
     pub(super) fn restore(&mut self, state: &[u8]) -> Result<(), StepError> {
         self.encoder.restore(state)
     }
