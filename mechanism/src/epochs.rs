@@ -217,7 +217,6 @@ impl Schedule {
         }
     }
 
-    /// Assignment of a late record while `oldest` is the oldest open epoch.
     fn late(&self, oldest: u64) -> Assignment {
         match self {
             Schedule::ByTime(TimeSchedule { late: LatePolicy::Drop, .. }) => {
@@ -251,7 +250,6 @@ impl Schedule {
 }
 
 impl TimeSchedule {
-    /// 1 + ⌊(time − start)/length⌋, saturating at the ends of `i64`.
     fn epoch_at(&self, time: i64) -> i64 {
         time.saturating_sub(self.start).div_euclid(self.length.max(1)).saturating_add(1)
     }
@@ -383,7 +381,6 @@ mod tests {
             assert_eq!(schedule.assign(122, clock), expected, "{schedule:?} after {closed}");
             assert!(schedule.oldest_open(clock) > closed && schedule.last_at_end(clock) >= closed);
         };
-        // Epoch 3 by the clock and by count.
         let fold = || by_time(LatePolicy::Fold, ClockSource::Arrival);
         let count = || Schedule::ByCount(CountSchedule { records_per_epoch: 2, horizon: 8 });
         for closed in [0, 2] {

@@ -20,7 +20,6 @@ use std::sync::Arc;
 const LAYOUT: Layout = Layout { dimension: 3, second: SecondMoment::Diagonal };
 const EPOCHS: u64 = 3;
 
-/// One mechanism that encodes sums, one that correlates noise.
 fn mechanisms() -> [MatrixMechanism; 2] {
     let parameters = MomentParameters {
         method: Method::Jme,
@@ -45,7 +44,6 @@ fn shard(mechanism: &MatrixMechanism) -> ReleaseShard {
     ReleaseShard::new(0, Shards::new(1, LAYOUT, 1), mechanism, NoiseSource::Seeded(11))
 }
 
-/// The release of a shard with this noise.
 fn with_noise(shard: &mut ReleaseShard, noise: Noise, sums: Row<'_>) -> ReleasedValues {
     // Allocated as for drawn noise.
     let noise = match noise {
@@ -129,7 +127,6 @@ fn check(mechanism: &MatrixMechanism, worlds: [&[RunSums]; 2]) {
     }
 }
 
-/// The sums of these records in every epoch.
 fn sums(records: &[f64]) -> Vec<RunSums> {
     let clipper = Clipper::unscaled(3, 1.0).unwrap().counting_unusable();
     let mut sums = ClippedSums::new(Arc::new(clipper), LAYOUT);

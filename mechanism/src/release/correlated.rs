@@ -11,7 +11,6 @@ use crate::strategy::{Correlator, StepError};
 use std::ops::Range;
 use zeroize::Zeroizing;
 
-/// Correlators of all coordinates of a shard.
 pub(super) struct CorrelatedNoise {
     runs: Vec<Run>,
     steps: u64,
@@ -34,7 +33,6 @@ enum RunNoise {
 }
 
 impl CorrelatedNoise {
-    /// For the coordinates in `range`, of the coordinates of all keys laid end to end.
     pub(super) fn new(mechanism: &MatrixMechanism, range: Range<u64>) -> Self {
         let (noise, layout) = (mechanism.moments().noise(), mechanism.layout());
         let kind = |coordinate: u64| {
@@ -64,7 +62,6 @@ impl CorrelatedNoise {
         Self { runs: kinds.into_iter().map(run).collect(), steps: 0 }
     }
 
-    /// Number of steps so far.
     pub(super) fn steps(&self) -> u64 {
         self.steps
     }
@@ -168,7 +165,6 @@ impl CorrelatedNoise {
         all
     }
 
-    /// Restores a state written by [`save`](Self::save).
     pub(super) fn restore(&mut self, state: &[u8]) -> Result<(), StepError> {
         let refused = || StepError::State { reason: "it is not one of correlated noise" };
         let (steps, mut rest) = word(state).ok_or_else(refused)?;
@@ -211,7 +207,6 @@ fn sum_of_wide(u: i64, sum: i128, bits: u32) -> (i64, i64) {
     (total as i64, (total >> 64) as i64)
 }
 
-/// The first number of a state, and the bytes after it.
 fn word(state: &[u8]) -> Option<(u64, &[u8])> {
     let (word, rest) = state.split_first_chunk()?;
     Some((u64::from_le_bytes(*word), rest))

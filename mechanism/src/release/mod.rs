@@ -78,11 +78,9 @@ pub struct ReleaseShard {
     coordinates: usize,
     source: NoiseSource,
     form: Form,
-    /// Noise of the next epoch, once it is drawn.
     prepared: Option<Prepared>,
 }
 
-/// Order of encoding, noise and sums.
 enum Form {
     /// Sums are encoded, then noise is added.
     Encoded(EncodedSums),
@@ -90,7 +88,6 @@ enum Form {
     Correlated(CorrelatedNoise),
 }
 
-/// Noise, and the process that drew it.
 struct Prepared {
     noise: Noise,
     process: u32,
@@ -180,7 +177,6 @@ impl ReleaseShard {
         Ok(Prepared { noise, process: std::process::id() })
     }
 
-    /// Returns the noise of the next epoch, for a single use.
     fn take_noise(&mut self) -> Result<Noise, ReleaseError> {
         match self.prepared.take().filter(Prepared::is_of_this_process) {
             Some(prepared) => Ok(prepared.noise),
@@ -288,7 +284,6 @@ mod tests {
         }
     }
 
-    /// One mechanism that encodes sums, one that correlates noise.
     fn mechanisms(neighbours: Neighbours) -> [MatrixMechanism; 2] {
         let square_root = build(StrategyName::SquareRoot, &Workload::Prefix, Some(5)).unwrap();
         let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
@@ -432,7 +427,6 @@ mod tests {
         }
     }
 
-    /// Arithmetic is modulo 2¹²⁸: an error would depend on private sums.
     #[test]
     fn sums_of_any_size_are_released() {
         for mechanism in mechanisms(Neighbours::ReplaceOne) {

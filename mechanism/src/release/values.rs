@@ -33,7 +33,6 @@ pub struct ReleasedValues(Form);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Form {
-    /// All values fit 64 bits.
     Narrow(Vec<i64>),
     /// At least one value does not.
     Wide(Vec<i128>),
@@ -49,7 +48,6 @@ impl ReleasedValues {
         }
     }
 
-    /// Values that all fit 64 bits.
     pub(super) fn narrow(values: Vec<i64>) -> Self {
         Self(Form::Narrow(values))
     }

@@ -118,7 +118,6 @@ mod tests {
         assert_eq!(product(&[1.0, 2.0], &[3.0], 4), [3.0, 6.0, 0.0, 0.0]);
     }
 
-    /// Sums of squares, as in row norms, agree with long division to 1e-12.
     #[test]
     fn quotients_are_those_of_long_division() {
         let ones = vec![1.0; TERMS];

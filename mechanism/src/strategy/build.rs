@@ -195,7 +195,6 @@ pub fn build_chosen(
     })
 }
 
-/// A strategy with columns scaled to norm 1.
 fn normalized(
     name: &StrategyName,
     inner: &StrategyName,
@@ -215,7 +214,6 @@ fn normalized(
     })
 }
 
-/// A strategy from its fitted parameters.
 fn fitted(Chosen { name, fitted }: &Chosen) -> Result<Arc<dyn Strategy>, StrategyError> {
     Ok(match fitted.clone() {
         Some(Fitted::Toeplitz(coefficients)) => Arc::new(toeplitz::of_units(name, coefficients)?),
@@ -244,7 +242,6 @@ pub fn build_factorization(
     })
 }
 
-/// Checks that a workload has a row for every step.
 fn check_rows(name: &StrategyName, workload: &Workload, steps: u64) -> Result<(), StrategyError> {
     if workload.horizon().is_none_or(|rows| steps <= rows) {
         return Ok(());
@@ -253,7 +250,6 @@ fn check_rows(name: &StrategyName, workload: &Workload, steps: u64) -> Result<()
     Err(StrategyError::Workload { strategy, workload, reason: "it has fewer rows than the horizon" })
 }
 
-/// Checks that `1 ≤ found ≤ limit`.
 pub(crate) fn check_horizon(
     strategy: &dyn fmt::Display,
     found: u64,

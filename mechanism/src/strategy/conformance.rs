@@ -29,7 +29,6 @@ pub(super) fn check(strategy: &dyn Strategy, workload: &Workload, steps: usize) 
     check_refusals(strategy, &rows, &what);
 }
 
-/// Column norms and overlaps.
 fn check_columns(strategy: &dyn Strategy, c: &DMatrix<f64>, what: &str) {
     let (steps, geometry) = (c.ncols(), strategy.geometry());
     for part in [1, steps.div_ceil(2), steps] {
@@ -95,7 +94,6 @@ fn check_close(found: &DMatrix<f64>, expected: &DMatrix<f64>, what: &str) {
     assert!(error <= TOLERANCE * size, "{what}: off by {error} where entries are up to {size}");
 }
 
-/// Encoding is multiplication by C, and decoding undoes it.
 fn check_stream(strategy: &dyn Strategy, c: &DMatrix<f64>, rows: &[Vec<i128>], what: &str) {
     let y = real(&encode(strategy.encoder(COORDINATES).as_mut(), rows, what), UNIT);
     check_close(&y, &(c * real(rows, 1.0)), what);
@@ -143,7 +141,6 @@ fn check_rounding(strategy: &dyn Strategy, c: &DMatrix<f64>, rows: &[Vec<i128>],
     }
 }
 
-/// Decoding multiplies by the inverse of C, for any outputs.
 fn check_decoder(strategy: &dyn Strategy, inverse: &DMatrix<f64>, what: &str) {
     let y =
         DMatrix::from_fn(inverse.nrows(), COORDINATES, |t, coordinate| ((t * 3 + coordinate) as f64).sin());
@@ -176,7 +173,6 @@ fn check_saved_states(strategy: &dyn Strategy, rows: &[Vec<i128>], what: &str) {
     }
 }
 
-/// Invalid input is refused and leaves the state unchanged.
 fn check_refusals(strategy: &dyn Strategy, rows: &[Vec<i128>], what: &str) {
     let (mut encoder, mut decoder) = (strategy.encoder(COORDINATES), strategy.decoder(COORDINATES));
     let wrong = Err(StepError::Coordinates { found: 1, expected: COORDINATES });

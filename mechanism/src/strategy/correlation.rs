@@ -1,16 +1,16 @@
 //! Noise that is correlated before the sums are added, in integers.
 //!
-//! A reader of a release `C x + z` decodes it and uses `x + C⁻¹ z`. If the diagonal of C is one,
-//! that sum can be released directly. With integer sums x, whose unit is K units of the grid, and
-//! integer noise z,
+//! A reader of a release `C x + z` decodes it to `x + C⁻¹ z`. If the diagonal of C is one, that sum
+//! can be released directly. With integer sums x, whose unit is K units of the grid, and integer
+//! noise z,
 //!
 //! ```text
 //! u_t = z_t − R_t(u_1, …, u_(t−1)),        w_t = K x_t + u_t
 //! ```
 //!
-//! where R_t is an integer near `L_t(u) = Σ_(s<t) C[t,s] u_s`. The w are released. Only u, which is
-//! pure noise, is kept from step to step. So no state depends on the data, all work except one
-//! addition is done before the sums are read, and the output needs no decoding.
+//! where R_t is an integer near `L_t(u) = Σ_(s<t) C[t,s] u_s`. The w are released. Only the noise u
+//! is kept from step to step. So no state depends on the data, all work except one addition
+//! precedes the sums, and the output needs no decoding.
 //!
 //! # Privacy
 //! *Given the past, w_t is an integer that depends on the data plus a discrete Gaussian.* Since u_s
@@ -30,9 +30,8 @@
 //!
 //! if the streams differ before step t in that coordinate, and 0 if they do not. By the triangle
 //! inequality, n steps of all coordinates of the keys that a neighbour touches add at most `2e √(n
-//! · coordinates)` to the distance. The mechanism charges this. Every z_t, and hence every w_t, can
-//! be any integer whatever x is. The grid therefore reveals nothing, unlike the grid of a rounded
-//! C⁻¹z.
+//! · coordinates)` to the distance. The mechanism charges this. Every w_t can be any integer
+//! whatever x is, so the grid reveals nothing, unlike the grid of a rounded C⁻¹z.
 //!
 //! *Choice of R.* R is a sum of floating-point numbers, rounded ([`Correlator`]). It errs by at
 //! most e as long as |u| ≤ M and |R| ≤ 2M. Let R* equal R there, and L rounded exactly elsewhere.
@@ -47,9 +46,9 @@
 //! 2⁻¹⁰⁰⁰)-private. The difference is less than the last digit of any δ. ∎
 //!
 //! *The grid.* K is the least power of two for which σ exceeds 2⁴¹ grid units. If σ exceeds 2⁴²
-//! with K = 1, noise is correlated in coarser units of 2^[`CorrelationUnits::coarse_bits`]: u is
-//! rounded to them before it is kept, and R is a multiple of them. In these units σ lies in (2⁴¹,
-//! 2⁴²], which is small enough for M to fit 51 bits and large enough for one unit to be negligible.
+//! with K = 1, u and R are rounded to coarser units, of 2 to the power
+//! [`CorrelationUnits::coarse_bits`]. In these units σ lies in (2⁴¹, 2⁴²]: M fits 51 bits, and one
+//! unit is negligible.
 
 use super::{Decoder, StepError, step::check_step};
 
@@ -112,7 +111,6 @@ pub struct Correlation {
     pub growth: f64,
 }
 
-/// The units in which noise of a given deviation is correlated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CorrelationUnits {
     /// K = 2^`sum_bits`.

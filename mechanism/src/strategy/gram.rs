@@ -140,7 +140,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Definition of CᵀC, entry by entry.
     fn dense_overlap(coefficients: &[i64], steps: usize) -> i128 {
         let entry = |t: usize, i: usize| t.checked_sub(i).and_then(|lag| coefficients.get(lag)).copied();
         let column = |i| (0..steps).map(|t| entry(t, i).unwrap_or(0).into()).collect::<Vec<i128>>();

@@ -30,22 +30,18 @@ impl<T: Copy + Zeroize> History<T> {
         self.kept = kept;
     }
 
-    /// Number of rows pushed so far.
     pub(super) fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Number of values in a row.
     pub(super) fn coordinates(&self) -> usize {
         self.coordinates
     }
 
-    /// All values held, in ring order.
     pub(super) fn values(&self) -> &[T] {
         &self.rows
     }
 
-    /// The rows held, newest first.
     pub(super) fn newest_first(&self) -> impl Iterator<Item = &[T]> {
         let next = self.next();
         let places = (0..next).rev().chain((next..held(self.steps, self.kept)).rev());
@@ -81,7 +77,6 @@ impl<T: Copy + Zeroize> History<T> {
     }
 }
 
-/// Number of rows held after `steps` rows when `kept` are kept.
 fn held(steps: u64, kept: usize) -> usize {
     steps.min(kept as u64) as usize
 }

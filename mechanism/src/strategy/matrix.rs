@@ -42,7 +42,6 @@ enum Form {
         scales: Option<Vec<f64>>,
     },
     Dense(DMatrix<f64>),
-    /// Copies of a block along the diagonal.
     Stamped {
         block: Box<Matrix>,
         copies: usize,
@@ -188,7 +187,6 @@ impl Matrix {
         }
     }
 
-    /// Coefficients and optional scales of a Toeplitz matrix.
     pub(crate) fn as_toeplitz(&self) -> Option<(&[f64], Option<&[f64]>)> {
         match &self.form {
             Form::Toeplitz { coefficients, scales } => Some((coefficients, scales.as_deref())),
@@ -196,7 +194,6 @@ impl Matrix {
         }
     }
 
-    /// Block and number of copies of a stamped matrix.
     pub(crate) fn as_stamped(&self) -> Option<(&Self, usize)> {
         match &self.form {
             Form::Stamped { block, copies } => Some((block, *copies)),
@@ -204,7 +201,6 @@ impl Matrix {
         }
     }
 
-    /// C written out.
     pub(crate) fn entries(&self) -> DMatrix<f64> {
         match &self.form {
             Form::Toeplitz { coefficients, scales } => {
@@ -414,7 +410,6 @@ mod tests {
         Matrix::scaled_toeplitz(vec![1.0, -0.5, 0.25], vec![1.0, 2.0, 3.0, 0.5, -1.0]).unwrap()
     }
 
-    /// C from its products with the unit vectors.
     fn written_out(matrix: &Matrix) -> DMatrix<f64> {
         let column = |i| {
             let unit: Vec<f64> = (0..matrix.columns()).map(|j| f64::from(u8::from(i == j))).collect();

@@ -69,7 +69,6 @@ pub enum StrategyName {
     Coa,
 }
 
-/// Names without a number.
 const PLAIN: [(&str, StrategyName); 12] = [
     ("identity", StrategyName::Identity),
     ("square-root", StrategyName::SquareRoot),
@@ -200,7 +199,6 @@ impl From<StrategyName> for String {
     }
 }
 
-/// All names, as listed in error messages.
 pub(super) fn all_names() -> String {
     let plain = PLAIN.iter().map(|(word, _)| format!("`{word}`"));
     let numbered = NUMBERED.iter().map(|(word, unit, ..)| format!("`{word}:{}`", &unit[..1]));

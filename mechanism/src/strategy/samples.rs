@@ -1,12 +1,12 @@
 //! Weighted samples of the rows of a decoder: a few thousand stand for 10⁸ rows.
 //!
 //! Let `A = D⁻¹T` with T Toeplitz and D the row divisors. Row t of `A C⁻¹` holds the first t terms
-//! b of the series `T C⁻¹`, divided by the divisor of t. C⁻¹ decays, so after some terms b reduces
-//! to a few lasting parts: powers of a pole of T or of a slow buffer. From there on the squared
-//! norm is a sum of geometric sums, known in closed form for every t and smooth in t.
+//! of the series `T C⁻¹`, divided by the divisor of t. C⁻¹ decays, so later terms are sums of a few
+//! lasting parts: powers of a pole of T or of a slow buffer. The squared norm is then a sum of
+//! geometric sums, known in closed form and smooth in t.
 //!
-//! The lasting parts follow from the poles. They are used once they agree with terms computed one
-//! by one. If they never agree, every row is a sample. Sensitivities do not use samples.
+//! The lasting parts follow from the poles, and are used once they agree with terms computed one by
+//! one. If they never agree, every row is a sample. Sensitivities do not use samples.
 
 use crate::{
     series::quadrature::sum_rule,
@@ -32,7 +32,6 @@ pub struct RowSample {
 /// Samples of the rows of a decoder. The first sample is the first row, the last is the last row.
 pub type RowSamples<'a> = Box<dyn Iterator<Item = RowSample> + 'a>;
 
-/// One sample per row.
 pub(super) fn all(norms: RowNorms<'_>) -> RowSamples<'_> {
     Box::new(norms.zip(1_u64..).map(|(norm, t)| RowSample { step: t as f64, weight: 1.0, norm }))
 }
@@ -131,7 +130,6 @@ pub(super) fn of_series(
     Some(rows.samples)
 }
 
-/// Terms computed one by one, and the parts that last after them.
 struct Series {
     first: Vec<f64>,
     /// Amplitudes as of the first term after `first`.
@@ -201,10 +199,8 @@ fn energy(parts: &[Part], terms: f64) -> f64 {
     parts.iter().map(|one| parts.iter().map(|other| pair(one, other)).sum::<f64>()).sum()
 }
 
-/// Samples built from the first row on.
 struct Rows<'a> {
     workload: &'a Workload,
-    /// Sum of the squares of the terms so far.
     square: f64,
     /// Divisor of the terms.
     unit: f64,
@@ -217,7 +213,6 @@ impl Rows<'_> {
         self.samples.push(RowSample { step, weight, norm });
     }
 
-    /// Adds the row whose last term is `term`.
     fn push(&mut self, lag: u64, term: f64) {
         self.square += term * term;
         self.sample(lag as f64 + 1.0, 1.0, self.square);
@@ -268,7 +263,6 @@ mod tests {
         "adam:0.99999",
     ];
 
-    /// All figures of a plan.
     fn figures(workload: &Workload, samples: impl Iterator<Item = RowSample>) -> [f64; 6] {
         let (mut relative, mut last) = (0.0, 0.0);
         let error = ExpectedError::of_samples(

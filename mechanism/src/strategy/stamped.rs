@@ -76,7 +76,6 @@ impl<F: Factorization + ?Sized> Stamped<F> {
         steps.min(self.horizon.unwrap_or(MAX_HORIZON))
     }
 
-    /// C of a block, entry by entry.
     fn square_block(&self) -> Option<Mat<f64>> {
         let length = self.length.get();
         if length > MAX_DENSE_HORIZON { None } else { algebra::square(&self.block.matrix(length).ok()?) }

@@ -6,7 +6,6 @@
 use super::StepError;
 use zeroize::Zeroizing;
 
-/// Length of the header of a saved state.
 const HEADER_BYTES: usize = 32;
 
 /// Checks that a step can follow `steps` steps, with rows of these lengths.
@@ -25,7 +24,6 @@ pub(super) fn check_step(
     }
 }
 
-/// Common fields of the saved states of one encoder.
 pub(super) struct Identification {
     pub(super) version: u64,
     pub(super) fingerprint: u64,
@@ -43,7 +41,6 @@ impl Identification {
         state
     }
 
-    /// A saved state with these values.
     pub(super) fn save(&self, steps: u64, values: &[i128]) -> Vec<u8> {
         let mut state = self.header(steps, size_of_val(values));
         state.extend(values.iter().flat_map(|value| value.to_le_bytes()));
@@ -69,12 +66,10 @@ impl Identification {
     }
 }
 
-/// Error for a saved state with the wrong number of values.
 pub(super) fn wrong_length() -> StepError {
     refused("its length does not fit its number of steps")
 }
 
-/// The sums that fill the rest of a saved state.
 pub(super) fn sums(bytes: &[u8]) -> Result<Zeroizing<Vec<i128>>, StepError> {
     match bytes.as_chunks() {
         (sums, []) => Ok(Zeroizing::new(sums.iter().map(|sum| i128::from_le_bytes(*sum)).collect())),

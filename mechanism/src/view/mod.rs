@@ -209,7 +209,6 @@ impl View {
         }))
     }
 
-    /// Noise levels of released moments at an epoch, counted from 0.
     fn noise_of(&self, epoch: usize) -> Result<MomentNoise, ViewError> {
         let past = ViewError::PastHorizon { horizon: self.levels.horizon() };
         let (first, second) = self.levels.at(epoch).ok_or(past)?;

@@ -97,7 +97,6 @@ impl ViewNoise {
     }
 }
 
-/// The strategy that a level belongs to.
 #[derive(Clone, Copy)]
 enum Of {
     First,

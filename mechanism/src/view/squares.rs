@@ -56,7 +56,6 @@ pub enum SquareBias {
 /// square is negligible.
 pub(super) const NEIGHBOUR_WEIGHT: f64 = 1e-4;
 
-/// Squares of decoded sums, for all keys.
 pub(super) struct Squares {
     /// Layout of one key, with second moments.
     layout: Layout,

@@ -123,7 +123,6 @@ fn kinds_of_strategies() -> Vec<Arc<dyn Strategy>> {
     all
 }
 
-/// Every kind of strategy yields variances and neighbouring covariances of its increments.
 #[test]
 fn increments_have_the_covariance_of_the_inverse() {
     let steps = 12;

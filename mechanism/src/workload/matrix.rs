@@ -28,7 +28,6 @@ impl MatrixWorkload {
         self.toeplitz
     }
 
-    /// The matrix of the squares of its entries.
     pub(super) fn squared(&self) -> Self {
         let rows = self.rows.map(|entry| (entry * entry).min(f64::MAX));
         Self { name: format!("{} squared", self.name), rows, toeplitz: self.toeplitz }

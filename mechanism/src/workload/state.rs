@@ -136,9 +136,7 @@ struct WindowSums {
     /// Rows of this block up to `place`, then suffix sums of the previous block (none in the first
     /// block).
     rows: Vec<f64>,
-    /// Sum of the rows of this block so far.
     block: Vec<f64>,
-    /// Number of rows of this block so far.
     place: usize,
 }
 

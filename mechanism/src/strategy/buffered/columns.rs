@@ -39,7 +39,6 @@ pub(super) fn matrix(strategy: &Buffered, steps: usize) -> Result<Matrix, Matrix
     Ok(matrix.with_discrepancy(Discrepancy { relative, column }))
 }
 
-/// The first coefficients of a Toeplitz C.
 pub(crate) fn coefficients(buffers: &[ExponentialBuffer], steps: usize) -> Vec<f64> {
     (0..steps).map(|lag| entry(buffers, lag)).collect()
 }

@@ -144,7 +144,6 @@ fn correlate<const B: usize>(step: &RealStep, coarse_bits: u32, noise: &mut [i64
     }
 }
 
-/// u_t of some coordinates, and their buffers at the next step.
 #[inline(always)]
 fn correlate_block<const B: usize, const N: usize>(
     step: &RealStep,

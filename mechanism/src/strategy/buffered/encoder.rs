@@ -221,7 +221,6 @@ fn deviation_squared(parameters: &BufferedParameters, bits: u32) -> f64 {
 }
 
 impl Buffered {
-    /// Distinguishes this strategy in saved states: FNV-1a over all its numbers.
     pub(super) fn fingerprint(&self) -> u64 {
         let numbers: Vec<u64> = match &self.parameters.buffers {
             Buffers::Toeplitz(buffers) => {

@@ -39,7 +39,6 @@ fn inverse(buffers: &[ExponentialBuffer]) -> Vec<InverseBuffer> {
         .collect()
 }
 
-/// All 1 − θ_j.
 pub(crate) fn complements(buffers: &[ExponentialBuffer]) -> Vec<f64> {
     buffers.iter().map(|b| 1.0 - b.decay).collect()
 }

@@ -92,13 +92,11 @@ impl Buffered {
         steps.min(self.parameters.steps())
     }
 
-    /// Checks that a step can follow `steps` steps, with rows of these lengths.
     fn check_step(&self, steps: u64, rows: [usize; 2], expected: usize) -> Result<(), StepError> {
         check_step(Some(self.parameters.steps()), steps, expected, rows)
     }
 }
 
-/// Calls a function that is generic over the number of buffers.
 macro_rules! for_count {
     ($count:expr, $type:ident :: new($($argument:expr),*)) => {
         match $count {

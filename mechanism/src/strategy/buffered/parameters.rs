@@ -9,7 +9,6 @@ pub const ENDLESS_TOEPLITZ_STEPS: u64 = 1 << 32;
 /// Most steps of a power law made for an unbounded stream: one step a minute for 31 years.
 pub const ENDLESS_POWER_LAW_STEPS: u64 = 1 << 24;
 
-/// Largest exponent of a power law.
 const MAX_EXPONENT: f64 = 64.0;
 
 /// All parameters needed to rebuild exactly the same C.
@@ -80,7 +79,6 @@ impl BufferedParameters {
         self
     }
 
-    /// Checks the documented ranges of the fields.
     pub(super) fn check(&self, name: &StrategyName) -> Result<(), StrategyError> {
         let limit = match self.buffers {
             Buffers::Toeplitz(_) => ENDLESS_TOEPLITZ_STEPS,

@@ -47,7 +47,6 @@ fn toeplitz_norms<'a>(strategy: &'a Buffered, workload: &Workload, steps: u64) -
     }))
 }
 
-/// The coefficients of `T C⁻¹`.
 fn terms<'a>(
     strategy: &'a Buffered,
     undivided: &Workload,
@@ -159,7 +158,6 @@ fn forget(vector: &mut [f64; SIZE], step: &RealStep, sums: Sums) {
 const LEAPING: u64 = 1 << 14;
 const SLOWNESS: u64 = 1 << 12;
 
-/// Leaps, as described at the head of this file.
 fn leaps(strategy: &Buffered, workload: &Workload, steps: u64) -> Option<Vec<RowSample>> {
     let sums = Sums::new(workload).filter(|sums| sums.decay == 1.0 && !sums.summed)?;
     if steps < 2 * LEAPING {
@@ -205,7 +203,6 @@ fn leap(strategy: &Buffered, before: u64, length: u64) -> (DMatrix<f64>, DMatrix
     let gain = mean(&|step| step.gain);
     let input = |j: usize| if j < buffers { mean(&|step| step.inputs[j]) } else { 1.0 };
     let decay = |j: usize| if j < buffers { mean(&|step| step.decays[j]) } else { 1.0 };
-    // v ← D v + e x with x = (y − Σ r)/g.
     let mut transition = DMatrix::from_fn(buffers + 1, buffers + 1, |j, k| {
         let kept = if j == k { decay(j) } else { 0.0 };
         if k < buffers { kept - input(j) / gain } else { kept }

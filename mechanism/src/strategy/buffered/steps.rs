@@ -20,14 +20,12 @@ use libm::{exp, log, log1p, pow};
 /// Room for buffers; those beyond the number in use are 0.
 pub(super) const ROOM: usize = MAX_BUFFERS as usize;
 
-/// Terms of a column norm summed one by one.
 const EXACT_TERMS: u64 = 24;
 
 /// Bound of the relative rounding error of N_i², a sum of fewer than 2⁹ positive terms with powers
 /// of exponent at most 64. The relative error of each is below 2⁻⁴².
 const NORM_MARGIN: f64 = 1.0 + 1.0 / (1u64 << 36) as f64;
 
-/// The integers of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     /// g in units of 2⁻⁴⁰, at most 2⁴⁰.
@@ -38,7 +36,6 @@ pub(super) struct Step {
     pub(super) decays: [u64; ROOM],
 }
 
-/// Source of the coefficients of each step.
 #[derive(Clone, Debug)]
 pub(super) enum Coefficients {
     Constant(Step),
@@ -49,7 +46,6 @@ pub(super) enum Coefficients {
     },
 }
 
-/// The real values of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RealStep {
     pub(super) gain: f64,
@@ -67,7 +63,6 @@ impl Coefficients {
         }
     }
 
-    /// The coefficients of step t ≥ 1.
     pub(super) fn step(&self, t: u64) -> Step {
         match self {
             Self::Constant(step) => *step,

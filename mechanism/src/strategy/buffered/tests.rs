@@ -193,7 +193,6 @@ fn power_law_columns_have_norm_one() {
     assert!(endless.max_column_norm_squared(1) < 0.99);
 }
 
-/// Sums of the columns of several participations, by definition.
 #[test]
 fn participation_norms_are_those_of_the_sums_of_columns() {
     let strategy = toeplitz(Some(100), &THREE);

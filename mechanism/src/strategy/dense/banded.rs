@@ -33,7 +33,6 @@ use std::num::NonZeroU32;
 /// Longest horizon of the best banded strategy: an iteration takes about n³ operations.
 pub const MAX_BANDED_OPTIMAL_HORIZON: u64 = 2048;
 
-/// Largest number of iterations of the descent.
 const ITERATIONS: usize = 500;
 
 /// The best banded strategy found, and a bound of its distance from the optimum.
@@ -113,7 +112,6 @@ impl Problem {
         self.transposed.nrows()
     }
 
-    /// Row and column of each entry.
     fn places(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let bands = self.bands;
         (0..self.steps()).flat_map(move |t| ((t + 1).saturating_sub(bands)..=t).map(move |i| (t, i)))

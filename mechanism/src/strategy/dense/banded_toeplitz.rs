@@ -16,7 +16,6 @@ use super::{
 use crate::workload::Workload;
 use std::num::NonZeroU32;
 
-/// Largest number of iterations of the descent.
 const ITERATIONS: usize = 1000;
 
 /// Coefficients of the best Toeplitz C with `bands` bands for a workload with a Toeplitz part,
@@ -65,7 +64,6 @@ pub fn optimal_banded_toeplitz(
     Ok(best)
 }
 
-/// `w_j` for all j.
 fn weights(workload: &Workload, horizon: u64) -> Vec<f64> {
     let mut sum = 0.0;
     let mut weights: Vec<f64> = (1..=horizon)
@@ -128,7 +126,6 @@ mod tests {
         assert!((found / 816620.8897423883 - 1.0).abs() < 1e-9, "{found}");
     }
 
-    /// Better than the root cut to as many bands, and never worse with more bands.
     #[test]
     fn more_bands_are_better() {
         for workload in ["prefix", "average", "exponential:0.9", "window:10", "momentum:0.9"] {

@@ -4,7 +4,6 @@
 
 use std::collections::VecDeque;
 
-/// Number of steps remembered.
 const MEMORY: usize = 20;
 
 /// The descent stops when a quadratic model predicts no larger gain than this.
@@ -13,10 +12,8 @@ const TOLERANCE: f64 = 1e-13;
 /// Least gain of a step, as a share of what the slope predicts.
 const SUFFICIENT: f64 = 1e-4;
 
-/// Largest number of halvings of a step.
 const HALVINGS: usize = 40;
 
-/// Result of a descent.
 pub(super) struct Descent {
     pub(super) point: Vec<f64>,
     pub(super) iterations: usize,

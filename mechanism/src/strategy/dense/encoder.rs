@@ -73,7 +73,6 @@ mod tests {
         Dense::new(StrategyName::Optimal, &DMatrix::from_row_slice(2, 2, &[1.0, 0.0, -0.5, 1.0])).unwrap()
     }
 
-    /// Values that leave the range wrap modulo 2¹²⁸.
     #[test]
     fn encoding_is_exact_modulo_the_range() {
         let encoded = |rows: [i128; 2]| {
@@ -88,7 +87,6 @@ mod tests {
         assert_eq!(encoded([far, 7]), expected);
     }
 
-    /// Saved states must stay readable.
     #[test]
     fn the_saved_bytes_are_those_of_version_1() {
         let mut encoder = strategy().encoder(1);

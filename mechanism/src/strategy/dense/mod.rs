@@ -98,7 +98,6 @@ impl Dense {
     }
 }
 
-/// The real value of an entry; exact.
 fn real(entry: i64) -> f64 {
     entry as f64 * 0.5f64.powi(COEFFICIENT_BITS as i32)
 }
@@ -167,7 +166,6 @@ impl Strategy for Dense {
 }
 
 impl DenseParameters {
-    /// The first steps of C.
     fn to_mat(&self, steps: usize) -> Mat<f64> {
         Mat::from_fn(steps, steps, |t, i| real(self.entry(t, i)))
     }

@@ -5,7 +5,6 @@ use super::MAX_DENSE_HORIZON;
 use nalgebra::DMatrix;
 use serde::{Deserialize, Serialize};
 
-/// Bits per character of the text form.
 const CHARACTER_BITS: u32 = 6;
 
 /// Characters per entry in the text form: 42 bits hold every integer from −2⁴⁰ to 2⁴⁰.
@@ -13,7 +12,6 @@ const ENTRY_CHARACTERS: usize = 7;
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Largest magnitude of an entry.
 const LARGEST: i64 = 1 << COEFFICIENT_BITS;
 
 /// The entries of a lower-triangular C with a positive diagonal, in units of
@@ -31,7 +29,6 @@ pub struct DenseParameters {
 }
 
 impl DenseParameters {
-    /// Checks, scales and rounds C as documented at [`Dense::new`](super::Dense::new).
     pub(super) fn round(name: &StrategyName, c: &DMatrix<f64>) -> Result<Self, StrategyError> {
         let (rows, columns) = c.shape();
         if rows != columns {
@@ -187,7 +184,6 @@ mod tests {
         assert!(message.contains("4097 steps") && message.contains("`optimal`"), "{message}");
     }
 
-    /// Stored headers must stay readable.
     #[test]
     fn the_text_form_stays() {
         let parameters = DenseParameters { steps: 2, lower: vec![LARGEST, -LARGEST, 1] };

@@ -116,7 +116,6 @@ mod tests {
         }
     }
 
-    /// Squared losses of the roots at single participation, computed independently.
     #[test]
     fn losses_are_the_known_ones() {
         let check = |workload: &str, steps, plain: f64, normalized: f64| {

@@ -134,7 +134,6 @@ impl Fourier {
         }
     }
 
-    /// Squared norms of the rows of B for any A.
     fn dense_squares(&self, workload: &Workload, steps: usize) -> Vec<f64> {
         let rows = algebra::transposed_workload(workload, 0..steps, 0..steps);
         let products = self.covariance(steps) * &rows;
@@ -174,7 +173,6 @@ fn reciprocals(n: usize) -> Vec<f64> {
     (0..n).map(|k| 1.0 / (n as f64 * libm::sin(angle(k)))).collect()
 }
 
-/// T_k for all k < n.
 fn gram(reciprocals: &[f64]) -> Vec<f64> {
     let total: f64 = reciprocals.iter().sum();
     let next = |entry: &mut f64, q: &f64| Some(std::mem::replace(entry, *entry - q));

@@ -53,7 +53,6 @@ impl Fourier {
         Ok(self.solve_gram(&projected).into_iter().map(|increment| (sum += increment, sum).1).collect())
     }
 
-    /// `(CᵀC)⁻¹ w`.
     fn solve_gram(&self, right: &[f64]) -> Vec<f64> {
         let (n, q) = (right.len(), &self.reciprocals);
         // Embeds the Toeplitz part in a circulant matrix of 2n rows, whose first column is
@@ -89,7 +88,6 @@ impl Fourier {
     }
 }
 
-/// The spectrum of a series, padded with zeros.
 fn spectrum(series: &[f64], size: usize) -> Vec<Complex64> {
     let forward = RealFftPlanner::new().plan_fft_forward(size);
     let mut padded = series.to_vec();

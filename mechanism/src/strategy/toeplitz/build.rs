@@ -41,7 +41,6 @@ pub fn toeplitz_units(coefficients: &[f64]) -> Vec<i64> {
     coefficients.iter().map(|c| (c / super::real(1)).round() as i64).collect()
 }
 
-/// Fresh noise at every step.
 pub(in crate::strategy) fn identity(name: &StrategyName) -> Toeplitz {
     Toeplitz::new(name.clone(), &[1.0], None)
 }

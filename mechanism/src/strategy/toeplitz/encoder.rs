@@ -111,7 +111,6 @@ mod tests {
     }
 
     proptest! {
-        /// Sums that leave the range wrap modulo 2¹²⁸, and later sums stay correct.
         #[test]
         fn encoding_is_exact_modulo_the_range(workload in WORKLOADS, rows in stream(2)) {
             let strategy = square_root(&workload);
@@ -228,7 +227,6 @@ mod tests {
         check(&[&good[..], &[0]].concat(), "length");
     }
 
-    /// Saved states must stay readable.
     #[test]
     fn the_saved_bytes_are_those_of_version_1() {
         let workload = "prefix".parse().unwrap();

@@ -45,7 +45,6 @@ use zeroize::Zeroizing;
 /// Largest horizon times bands, the cost of computing c.
 const MAX_WORK: u64 = 1 << 34;
 
-/// Largest magnitude of a coefficient of the inverse.
 const MAX_COEFFICIENT: f64 = (1u64 << 20) as f64;
 
 /// A lower-triangular C whose inverse is banded and Toeplitz up to the scale of columns.

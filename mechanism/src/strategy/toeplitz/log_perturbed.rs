@@ -16,9 +16,7 @@
 //! | n | root mean loss | of the plain root | root max loss | of the plain root |
 //! |---|---|---|---|---|
 //! | 64 | 2.854 | 2.230 | 3.158 | 2.389 |
-//! | 2¹⁰ | 3.803 | 3.110 | 4.147 | 3.273 |
 //! | 2¹⁴ | 4.846 | 3.993 | 5.224 | 4.155 |
-//! | 2¹⁸ | 5.985 | 4.876 | 6.399 | 5.038 |
 //! | 2²⁰ | 6.591 | 5.318 | 7.024 | 5.479 |
 //!
 //! *Coefficients.* `16 + L` has no zero off the cut [1, ∞) (L is a Stieltjes function), so Cauchy's

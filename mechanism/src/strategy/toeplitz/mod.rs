@@ -15,23 +15,21 @@
 //! *Normalised.* Every column of C is divided by its norm, which depends on the number of steps
 //! left. The strategy is `C[t,i] = round(m_(t−i) s_i)` in the same units, with `s_i = 1/‖c_(<n−i)‖`
 //! in floating point. The product of an integer up to 2⁴⁰ and s is rounded once before it is
-//! rounded to an integer. The result is the same on every machine. An entry is off by at most `(1/2
-//! + 2^−12) 2^−40`, so a column of L entries has a norm within `(1/2 + 2^−12) √L 2^−40` of 1. The
-//! charge is about `1 + √n 2^−41`.
+//! rounded to an integer, the same on every machine. An entry is off by at most `(1/2 + 2^−12)
+//! 2^−40`, so a column of L entries has a norm within `(1/2 + 2^−12) √L 2^−40` of 1. The charge is
+//! about `1 + √n 2^−41`.
 //!
-//! *Sliding windows.* The root of a window of length k falls off like a periodic `t^(−3/2)`. A few
-//! windows of it are as good as all, so use `banded-square-root:b` with b a multiple of k for
-//! memory O(k). Root mean loss over 4096 steps relative to the whole square root, which at k = 10
-//! is within 0.2% of the optimum:
+//! *Sliding windows.* The root of a window of length k falls off like a periodic `t^(−3/2)`. So
+//! `banded-square-root:b` with b a multiple of k is almost as good as the whole root, with memory
+//! O(k). Root mean loss over 4096 steps relative to the whole root, which at k = 10 is within 0.2%
+//! of the optimum:
 //!
-//! | k | b = k | k + 1 | 2k | 3k | 4k | 8k |
-//! |---|---|---|---|---|---|---|
-//! | 10 | 1.0484 | 1.0110 | 1.0058 | 1.0021 | 1.0010 | 1.0002 |
-//! | 32 | 1.0635 | 1.0221 | 1.0073 | 1.0025 | 1.0012 | 1.0002 |
-//! | 100 | 1.0717 | 1.0337 | 1.0078 | 1.0026 | 1.0012 | 1.0002 |
+//! | k | b = k | k + 1 | 2k | 4k |
+//! |---|---|---|---|---|
+//! | 10 | 1.0484 | 1.0110 | 1.0058 | 1.0010 |
+//! | 100 | 1.0717 | 1.0337 | 1.0078 | 1.0012 |
 //!
-//! Normalising helps as much as for the whole square root (0.1% at k = 10, n = 512). The banded
-//! inverse is worse (1.10 at b = 2k, 1.03 at 8k), and with k + 1 bands its C grows exponentially.
+//! The banded inverse is worse (1.10 at b = 2k), and with k + 1 bands its C grows exponentially.
 
 mod build;
 mod decoder;
@@ -94,7 +92,6 @@ impl Toeplitz {
         Self { horizon, fingerprint, ..Self::exact(name, coefficients) }
     }
 
-    /// For an unbounded stream.
     fn endless(name: StrategyName, endless: Endless) -> Self {
         let coefficients = (endless.coefficients)(FIRST_TERMS);
         let fingerprint = fingerprint(None, &coefficients);
@@ -120,7 +117,6 @@ impl Toeplitz {
         History::new(coordinates, self.kept())
     }
 
-    /// Number of rows kept.
     fn kept(&self) -> usize {
         self.coefficients.len() - 1
     }
@@ -151,7 +147,6 @@ impl Toeplitz {
         coefficients.iter().take(steps).map(|&m| real(m)).collect()
     }
 
-    /// Checks that the next step can follow `history`, with rows of these lengths.
     fn check_step<T: Copy + Zeroize>(&self, history: &History<T>, rows: [usize; 2]) -> Result<(), StepError> {
         check_step(self.horizon, history, rows)
     }
@@ -184,7 +179,6 @@ impl Toeplitz {
     }
 }
 
-/// Distinguishes strategies in saved states.
 fn fingerprint(horizon: Option<u64>, coefficients: &[i64]) -> u64 {
     let horizon = horizon.unwrap_or(0).to_le_bytes();
     step::fingerprint(horizon.into_iter().chain(coefficients.iter().flat_map(|m| m.to_le_bytes())))
@@ -206,12 +200,10 @@ fn check_step<T: Copy + Zeroize>(
     }
 }
 
-/// The real value of a coefficient; exact.
 fn real(coefficient: i64) -> f64 {
     coefficient as f64 * 0.5f64.powi(COEFFICIENT_BITS as i32)
 }
 
-/// An entry of a scaled column.
 fn scaled(coefficient: i64, scale: f64) -> i64 {
     (coefficient as f64 * scale).round() as i64
 }
@@ -356,7 +348,6 @@ mod tests {
         }
     }
 
-    /// A strategy can be judged for, and decoded to, any other workload.
     #[test]
     fn streaming_is_the_matrix_for_other_workloads() {
         let toeplitz =

@@ -88,7 +88,6 @@ fn momentum(exponent: f64, beta: f64, terms: usize) -> Vec<f64> {
     series::power(&[1.0, -(1.0 + beta), beta], exponent, terms)
 }
 
-/// `((1 − x^k)/(1 − x))^exponent`, a power of `1 + x + … + x^(k−1)`.
 fn window(exponent: f64, length: u64, terms: usize) -> Vec<f64> {
     let stride =
         NonZeroUsize::try_from(usize::try_from(length).unwrap_or(usize::MAX)).unwrap_or(NonZeroUsize::MIN);

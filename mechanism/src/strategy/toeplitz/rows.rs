@@ -39,7 +39,6 @@ fn streamed<'a>(workload: &Workload, coefficients: Vec<f64>, steps: usize) -> Ro
     }))
 }
 
-/// The coefficients of `T C⁻¹`, one after another.
 fn terms(workload: &Workload, coefficients: Vec<f64>) -> impl Iterator<Item = f64> + use<> {
     let (first, bands) = (coefficients[0], coefficients.len() - 1);
     let workload = workload.clone();

@@ -23,7 +23,6 @@ pub fn tree_optimal_decoder(horizon: u64) -> Result<Dense, StrategyError> {
     Dense::new(name, &DMatrix::from_fn(rows.len(), rows.len(), entry))
 }
 
-/// A row of C, counted from 0.
 struct Row {
     diagonal: f64,
     /// For each height, the value in the node to the left of t that belongs to that binary digit of

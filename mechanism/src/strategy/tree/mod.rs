@@ -78,7 +78,6 @@ impl Tree {
         top + 1
     }
 
-    /// Whether the tree is completed by virtual steps at step t.
     fn completes(&self, t: u64) -> bool {
         self.honaker && t == self.horizon
     }

@@ -139,7 +139,6 @@ impl TreeDecoder {
     }
 }
 
-/// Number of heights of the completed tree.
 fn heights(tree: &Tree) -> usize {
     height(tree.horizon) as usize + 1
 }
@@ -187,7 +186,6 @@ mod tests {
             prop_assert_eq!(encoder.encode(&[0, 0]).err(), Some(StepError::PastHorizon { horizon }));
         }
 
-        /// Without noise the estimates are the running sums.
         #[test]
         fn decoding_gives_running_sums(honaker: bool, horizon in 1u64..70) {
             let tree = tree(honaker, horizon);
