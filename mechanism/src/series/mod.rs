@@ -67,8 +67,8 @@ pub fn quotient(numerator: &[f64], denominator: &[f64], terms: usize) -> Vec<f64
     remainder
 }
 
-/// First `terms` coefficients of a power of a polynomial whose first coefficient is 1. For `f =
-/// p^exponent` the recurrence follows from `p f' = exponent p' f` (Knuth, The Art of Computer
+/// First `terms` coefficients of a power of a polynomial whose first coefficient is 1. For
+/// `f = p^exponent` the recurrence follows from `p f' = exponent p' f` (Knuth, The Art of Computer
 /// Programming, 4.7, exercise 4). Takes `terms` times the degree steps.
 ///
 /// Rounding errors do not grow if all roots of the polynomial are simple and lie on or outside the

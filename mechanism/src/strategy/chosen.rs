@@ -21,7 +21,8 @@ pub struct Chosen {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Fitted {
-    /// The coefficients of a Toeplitz matrix, in units of 2^-[`COEFFICIENT_BITS`](super::COEFFICIENT_BITS).
+    /// The coefficients of a Toeplitz matrix, in units of
+    /// 2^-[`COEFFICIENT_BITS`](super::COEFFICIENT_BITS).
     Toeplitz(Vec<i64>),
     /// Buffers of a Toeplitz matrix or of a power law.
     Buffered(BufferedParameters),

@@ -13,8 +13,8 @@
 //! precedes the sums, and the output needs no decoding.
 //!
 //! # Privacy
-//! *Given the past, w_t is an integer that depends on the data plus a discrete Gaussian.* Since u_s
-//! = w_s − K x_s,
+//! *Given the past, w_t is an integer that depends on the data plus a discrete Gaussian.* Since
+//! `u_s = w_s − K x_s`,
 //!
 //! ```text
 //! w_t = v_t + z_t,        v_t = K x_t − R_t(w_1 − K x_1, …, w_(t−1) − K x_(t−1))
@@ -29,9 +29,9 @@
 //! ```
 //!
 //! if the streams differ before step t in that coordinate, and 0 if they do not. By the triangle
-//! inequality, n steps of all coordinates of the keys that a neighbour touches add at most `2e √(n
-//! · coordinates)` to the distance. The mechanism charges this. Every w_t can be any integer
-//! whatever x is, so the grid reveals nothing, unlike the grid of a rounded C⁻¹z.
+//! inequality, n steps of all coordinates of the keys that a neighbour touches add at most
+//! `2e √(n · coordinates)` to the distance. The mechanism charges this. Every w_t can be any
+//! integer whatever x is, so the grid reveals nothing, unlike the grid of a rounded C⁻¹z.
 //!
 //! *Choice of R.* R is a sum of floating-point numbers, rounded ([`Correlator`]). It errs by at
 //! most e as long as |u| ≤ M and |R| ≤ 2M. Let R* equal R there, and L rounded exactly elsewhere.

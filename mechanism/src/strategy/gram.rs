@@ -36,8 +36,8 @@ pub(super) fn negative_overlap(coefficients: &[i64]) -> u128 {
 }
 
 /// Sums up to `exact` entries and lags. All others, and those that cannot reach the lowest overlap
-/// found, are bounded by the Cauchy–Schwarz inequality `|Σ_(j≥e) m_j m_(j+lag)| ≤ ‖m_(≥e)‖
-/// ‖m_(≥e+lag)‖`.
+/// found, are bounded by the Cauchy–Schwarz inequality
+/// `|Σ_(j≥e) m_j m_(j+lag)| ≤ ‖m_(≥e)‖ ‖m_(≥e+lag)‖`.
 fn overlap_bound(coefficients: &[i64], exact: usize) -> u128 {
     let tails = tail_norms(coefficients);
     let lags = coefficients.len().min(exact);
@@ -46,8 +46,8 @@ fn overlap_bound(coefficients: &[i64], exact: usize) -> u128 {
     (1..lags).fold(beyond, lowest).unsigned_abs()
 }
 
-/// The lowest overlap over all numbers of entries of the column with coefficients `earlier`, which
-/// are cut to those that face the other column; `lowest` if that is lower.
+/// The lowest overlap of two columns over all numbers of entries; `lowest` if that is lower.
+/// `earlier` holds the coefficients of the earlier column that face the later one.
 fn lowest_overlap(earlier: &[i64], later: &[i64], tails: &[i128], exact: usize, mut lowest: i128) -> i128 {
     let (lag, terms) = (later.len() - earlier.len(), earlier.len().min(exact));
     let mut sum = 0i128;

@@ -30,18 +30,21 @@ pub enum StrategyName {
     /// Henzinger and Upadhyay, "Constant matters", 2023, for prefix sums). Needs a horizon n. Keeps
     /// all rows, or fewer if the coefficients of a decaying workload round to 0.
     SquareRoot,
-    /// `banded-square-root:b`: the first b coefficients of the square root (Kalinin and Lampert, 2024).
+    /// `banded-square-root:b`: the first b coefficients of the square root (Kalinin and Lampert,
+    /// 2024).
     BandedSquareRoot(NonZeroU32),
-    /// `banded-inverse-square-root:b`: the inverse has the first b coefficients of the inverse square root
-    /// (arXiv 2505.12128).
+    /// `banded-inverse-square-root:b`: the inverse has the first b coefficients of the inverse
+    /// square root (arXiv 2505.12128).
     BandedInverseSquareRoot(NonZeroU32),
-    /// `matrix-square-root`: the lower-triangular square root of the whole workload, row divisors included. Dense.
+    /// `matrix-square-root`: the lower-triangular square root of the whole workload, row divisors
+    /// included. Dense.
     MatrixSquareRoot,
     /// `normalized-…`: one of the strategies above with columns scaled to norm 1.
     Normalized(Box<StrategyName>),
     /// `log-perturbed-root`: for prefix sums of an unbounded stream (arXiv 2506.15018).
     LogPerturbedRoot,
-    /// `blt:b`: a buffered linear Toeplitz matrix with b buffers (Dvijotham et al., 2024), fitted to the workload.
+    /// `blt:b`: a buffered linear Toeplitz matrix with b buffers (Dvijotham et al., 2024), fitted
+    /// to the workload.
     BufferedToeplitz(NonZeroU32),
     /// `power-law:b`: b buffers that decay as powers of time, fitted to the running average.
     PowerLaw(NonZeroU32),

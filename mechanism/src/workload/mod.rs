@@ -1,8 +1,8 @@
 //! Workloads A: the weighted sums over epochs to estimate.
 //!
-//! Every named workload is a lower-triangular Toeplitz matrix whose rows may have divisors: `A[t,i]
-//! = toeplitz(t−i) / divisor(t)`. Any other matrix can be given entry by entry. Steps count from 1,
-//! as in the papers.
+//! Every named workload is a lower-triangular Toeplitz matrix whose rows may have divisors:
+//! `A[t,i] = toeplitz(t−i) / divisor(t)`. Any other matrix can be given entry by entry. Steps count
+//! from 1, as in the papers.
 
 mod matrix;
 mod state;
@@ -42,7 +42,8 @@ pub enum Workload {
     Window(NonZeroU64),
     /// `A[t,i] = (1 − β^(t−i+1))/(1 − β)`: running sums of heavy-ball momentum.
     Momentum(Decay),
-    /// `A[t,i] = (1 − β)β^(t−i)/(1 − β^t)`: the exponential average with the bias correction of Adam.
+    /// `A[t,i] = (1 − β)β^(t−i)/(1 − β^t)`: the exponential average with the bias correction of
+    /// Adam.
     Adam(Decay),
     /// Given entry by entry.
     Matrix(Arc<MatrixWorkload>),

@@ -9,7 +9,8 @@ use super::{Workload, WorkloadError};
 
 /// `(A x)_t` for every coordinate of a stream of rows x.
 ///
-/// Memory: one to three rows, and k more for a window of length k; all rows for a matrix given entry by entry.
+/// Memory: one to three rows, and k more for a window of length k; all rows for a matrix given
+/// entry by entry.
 ///
 /// ```
 /// let mut average = hushflow_mechanism::workload::Workload::Average.state(2);

@@ -10,9 +10,9 @@ use nalgebra::DMatrix;
 
 /// Bound of the relative rounding error of up to 4096 squares of a column, and of the geometric
 /// sums between two steps of a record. All terms are positive. A geometric sum uses `exp`, `expm1`
-/// and `log1p`, whose relative errors are assumed to be at most 2⁻⁵⁰. An exponent below −745 gives
-/// 0. So an error of the argument of a few times 2⁻⁵⁰ of it makes `exp` err by less than 2⁻⁴⁰ of
-/// itself, and `expm1` by less.
+/// and `log1p`, whose relative errors are assumed to be at most 2⁻⁵⁰. The exponential of less than
+/// −745 is zero. So an error of the argument of a few times 2⁻⁵⁰ of it makes `exp` err by less than
+/// 2⁻⁴⁰ of itself, and `expm1` by less.
 const MARGIN: f64 = 1.0 / (1u64 << 40) as f64;
 
 /// Longest power law that can be written out, with columns summed entry by entry.

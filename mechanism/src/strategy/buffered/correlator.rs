@@ -8,12 +8,12 @@
 //! The brackets round to the nearest unit, which is that of the grid or coarser. This is the
 //! decoder's recursion, applied to noise instead of the release.
 //!
-//! *Rounding.* Let |u| ≤ M and `E_j = min(n, 1/(1 − θ_j))`, so that r_j stays within `ρ_j = h_j E_j
-//! M` up to rounding. A step of the recursion rounds four times, θ included: by at most `2⁻⁵³ (2θ_j
-//! ρ_j + h_j M + ρ_j) ≤ 2⁻⁵¹ ρ_j`. Errors decay as values do, so r_j is off by at most `2⁻⁵¹ ρ_j
-//! E_j`, plus at most `½ h_j E_j` units for the rounding of u. Adding b buffers rounds b − 1 times,
-//! by at most `2⁻⁵³ Σ ρ_j` each, and the sum is rounded to the nearest unit. With a margin for
-//! second-order terms, R errs by no more than
+//! *Rounding.* Let |u| ≤ M and `E_j = min(n, 1/(1 − θ_j))`, so that r_j stays within
+//! `ρ_j = h_j E_j M` up to rounding. A step of the recursion rounds four times, θ included: by at
+//! most `2⁻⁵³ (2θ_j ρ_j + h_j M + ρ_j) ≤ 2⁻⁵¹ ρ_j`. Errors decay as values do, so r_j is off by at
+//! most `2⁻⁵¹ ρ_j E_j`, plus at most `½ h_j E_j` units for the rounding of u. Adding b buffers
+//! rounds b − 1 times, by at most `2⁻⁵³ Σ ρ_j` each, and the sum is rounded to the nearest unit.
+//! With a margin for second-order terms, R errs by no more than
 //!
 //! ```text
 //! ½ (1 + Σ_j h_j E_j) units + M · 2⁻⁵⁰ Σ_j h_j E_j (E_j + b).

@@ -7,9 +7,10 @@
 //! *Rounding.* Take two streams and one coordinate. The difference of the buffers follows the
 //! recursion of C up to the error of each multiplication: at most half a unit per stream, so at
 //! most 1 in the difference. Errors of buffer j decay as its values do. After t steps their sum E_j
-//! is at most `Σ_(s≤t) Π_(s≤l<t) θ_lj` units. With a constant decay that is at most `min(n, 1/(1 −
-//! θ_j))`. With `θ_lj ≤ (l/(l+1))^(b_j)` it is at most `Σ_(s≤t) (s/t)^(b_j) ≤ t/(b_j + 1) + 1`.
-//! Rounding the result errs by half a unit of 2⁻⁴⁰ per stream, unless F = 40. So over n steps
+//! is at most `Σ_(s≤t) Π_(s≤l<t) θ_lj` units. With a constant decay that is at most
+//! `min(n, 1/(1 − θ_j))`. With `θ_lj ≤ (l/(l+1))^(b_j)` it is at most
+//! `Σ_(s≤t) (s/t)^(b_j) ≤ t/(b_j + 1) + 1`. Rounding the result errs by half a unit of 2⁻⁴⁰ per
+//! stream, unless F = 40. So over n steps
 //!
 //! ```text
 //! Σ_t (Δy_t − (CΔx)_t)² ≤ n (2⁻⁴⁰ + 2^-F Σ_j E_j)².

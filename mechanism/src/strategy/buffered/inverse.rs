@@ -1,10 +1,10 @@
 //! The inverse of a buffered Toeplitz C, which has the same form.
 //!
-//! C is the series `1 + Σ ω_j z/(1 − θ_j z)`, which with λ = 1/z is the function `q(λ) = 1 + Σ
-//! ω_j/(λ − θ_j)`. All ω are positive, so q decreases between any two poles and has one zero there,
-//! and one below the last pole: the poles θ̂_j of the inverse lie between those of C. The weights
-//! of the inverse are the residues of 1/q, `ω̂_j = 1/q′(θ̂_j)`, all negative. Computations use the
-//! complements 1 − θ, which keep their digits if θ is near 1.
+//! C is the series `1 + Σ ω_j z/(1 − θ_j z)`, which with λ = 1/z is the function
+//! `q(λ) = 1 + Σ ω_j/(λ − θ_j)`. All ω are positive, so q decreases between any two poles and has
+//! one zero there, and one below the last pole: the poles θ̂_j of the inverse lie between those of
+//! C. The weights of the inverse are the residues of 1/q, `ω̂_j = 1/q′(θ̂_j)`, all negative.
+//! Computations use the complements 1 − θ, which keep their digits if θ is near 1.
 
 use super::{Buffered, Buffers, ExponentialBuffer};
 

@@ -1,9 +1,9 @@
 //! Norms of the rows of A C⁻¹, step by step, and samples of them.
 //!
-//! *Leaps.* The covariance P of a power law's buffers and the running sum evolves by `P ← M P Mᵀ +
-//! N`, where M and N change slowly. From step t on, m ≤ t·2⁻¹² updates equal m times the one in
-//! their middle, with an error of `(m/t)²/24` of the change. Doubling j times, `N ← M N Mᵀ + N`, `M
-//! ← M²`, combines m = 2^j updates into one.
+//! *Leaps.* The covariance P of a power law's buffers and the running sum evolves by
+//! `P ← M P Mᵀ + N`, where M and N change slowly. From step t on, m ≤ t·2⁻¹² updates equal m times
+//! the one in their middle, with an error of `(m/t)²/24` of the change. Doubling j times,
+//! `N ← M N Mᵀ + N`, `M ← M²`, combines m = 2^j updates into one.
 
 use super::{
     Buffered, Buffers, InverseBuffer,
@@ -31,8 +31,8 @@ pub(super) fn norms<'a>(strategy: &'a Buffered, workload: &Workload, steps: u64)
     }
 }
 
-/// For `A = D⁻¹T` with the row divisors D, row t of `A C⁻¹` holds the first t coefficients of `T
-/// C⁻¹`, divided. They are T applied to the impulse response of the decoder.
+/// For `A = D⁻¹T` with the row divisors D, row t of `A C⁻¹` holds the first t coefficients of
+/// `T C⁻¹`, divided. They are T applied to the impulse response of the decoder.
 fn toeplitz_norms<'a>(strategy: &'a Buffered, workload: &Workload, steps: u64) -> RowNorms<'a> {
     let undivided = match workload {
         Workload::Average => Workload::Prefix,
@@ -124,8 +124,8 @@ fn covariance_norms(strategy: &Buffered, workload: Workload, sums: Sums, steps: 
     }))
 }
 
-/// `v ← D v + e x` with `x = (y − Σ r)/g`. With u = cov(v, x), `P ← D P Dᵀ + D u eᵀ + e (D u)ᵀ + e
-/// eᵀ var x`.
+/// `v ← D v + e x` with `x = (y − Σ r)/g`. With u = cov(v, x),
+/// `P ← D P Dᵀ + D u eᵀ + e (D u)ᵀ + e eᵀ var x`.
 fn advance(covariance: &mut [[f64; SIZE]; SIZE], step: &RealStep, sums: Sums) {
     let from_buffers = |row: &[f64; SIZE]| -row[..ROOM].iter().sum::<f64>() / step.gain;
     let mut overlap = covariance.each_ref().map(from_buffers);
@@ -216,8 +216,8 @@ fn leap(strategy: &Buffered, before: u64, length: u64) -> (DMatrix<f64>, DMatrix
     (transition, noise)
 }
 
-/// Row by row: `b C = a` from the last entry back, `b_i = (a_i − Σ_j h_ij q_j)/g_i` and `q_j ← b_i
-/// + θ_ij q_j`.
+/// Row by row: `b C = a` from the last entry back, `b_i = (a_i − Σ_j h_ij q_j)/g_i` and
+/// `q_j ← b_i + θ_ij q_j`.
 fn dense_norms(strategy: &Buffered, workload: Workload, steps: u64) -> RowNorms<'_> {
     let all: Vec<RealStep> = (1..=steps).map(|t| strategy.coefficients.step(t).real()).collect();
     Box::new((1..=steps).map(move |t| {

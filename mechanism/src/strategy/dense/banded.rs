@@ -1,18 +1,18 @@
 //! The best C with a number of bands, for the squared error summed over all steps and single
 //! participation.
 //!
-//! A lower-triangular C has b bands exactly if `X = CᵀC` has, and `‖AC⁻¹‖² = tr(V X⁻¹)` with `V =
-//! AᵀA` is convex in X, so there is one optimum. [`descend`] approaches it in the entries of C,
-//! with columns scaled to norm 1. Its variables are scaled by `√(Y_tt (X⁻¹)_ii)`, `Y = BᵀB`, like
-//! the second derivative.
+//! A lower-triangular C has b bands exactly if `X = CᵀC` has, and `‖AC⁻¹‖² = tr(V X⁻¹)` with
+//! `V = AᵀA` is convex in X, so there is one optimum. [`descend`] approaches it in the entries of
+//! C, with columns scaled to norm 1. Its variables are scaled by `√(Y_tt (X⁻¹)_ii)`, `Y = BᵀB`,
+//! like the second derivative.
 //!
 //! # Lower bound
 //!
 //! Take any U ⪰ 0 that is 0 within the bands off the diagonal. A feasible X is 0 outside the bands
-//! and at most 1 on the diagonal, so `⟨U, X⟩ ≤ tr U`. And `tr(V X⁻¹) + ⟨U, X⟩ ≥ 2 T` with `T = ‖A
-//! U^(1/2)‖_*` for all X ≻ 0. With the best scale of U, `tr(V X⁻¹) ≥ T²/tr U`: a bound for every
-//! banded C. At the optimum `U = X⁻¹VX⁻¹` is such a U and attains it. Where the descent ends, this
-//! U is cut and shifted to satisfy both conditions.
+//! and at most 1 on the diagonal, so `⟨U, X⟩ ≤ tr U`. And `tr(V X⁻¹) + ⟨U, X⟩ ≥ 2 T` with
+//! `T = ‖A U^(1/2)‖_*` for all X ≻ 0. With the best scale of U, `tr(V X⁻¹) ≥ T²/tr U`: a bound for
+//! every banded C. At the optimum `U = X⁻¹VX⁻¹` is such a U and attains it. Where the descent ends,
+//! this U is cut and shifted to satisfy both conditions.
 
 use super::{
     Dense, algebra,

@@ -1,9 +1,9 @@
 //! The best Toeplitz C with a number of bands, for the squared error summed over all steps.
 //!
-//! With coefficients c, those of the decoder are `b = a/c` as series, and the loss is `‖c‖² Σ_j w_j
-//! b_j²`. `w_j` is the sum of 1 over the squared divisors of rows j and later: n − j for running
-//! sums. The derivative of b by `c_k` is `−b/c` shifted by k steps, so value and gradient take n
-//! operations per band.
+//! With coefficients c, those of the decoder are `b = a/c` as series, and the loss is
+//! `‖c‖² Σ_j w_j b_j²`. `w_j` is the sum of 1 over the squared divisors of rows j and later: n − j
+//! for running sums. The derivative of b by `c_k` is `−b/c` shifted by k steps, so value and
+//! gradient take n operations per band.
 //!
 //! If participations are at least as far apart as there are bands, their columns do not overlap.
 //! The squared sensitivity under k participations is then k `‖c‖²`, and the same c is optimal.

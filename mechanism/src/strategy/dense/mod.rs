@@ -105,9 +105,9 @@ fn real(entry: i64) -> f64 {
 /// Upper bound of `−(CᵀC)_ij` over all i ≠ j, at least 0.
 ///
 /// The entries of C are exact in floating point. An inner product of n terms, summed in any order,
-/// with or without fused multiplications, is off by at most `γ_n Σ|a||b| ≤ γ_n ‖a‖‖b‖` with `γ_n =
-/// nu/(1 − nu)`, u = 2^-53 (Higham, Accuracy and Stability of Numerical Algorithms, 2002, eq. 3.5).
-/// Two units per term are charged.
+/// with or without fused multiplications, is off by at most `γ_n Σ|a||b| ≤ γ_n ‖a‖‖b‖` with
+/// `γ_n = nu/(1 − nu)`, u = 2^-53 (Higham, Accuracy and Stability of Numerical Algorithms, 2002,
+/// eq. 3.5). Two units per term are charged.
 fn negative_overlap(entries: &DenseParameters) -> f64 {
     if entries.is_non_negative() {
         return 0.0;

@@ -10,8 +10,8 @@
 //! # Closed forms
 //!
 //! The eigenvalues have magnitude n once, 0 at the other even frequencies and `1/sin(πa/2n)` at the
-//! odd ones a, so `T = CᵀC` is the Toeplitz matrix of `1/2 + (1/2n) Σ_(a odd)
-//! cos(πak/n)/sin(πa/2n)`. With
+//! odd ones a, so `T = CᵀC` is the Toeplitz matrix of
+//! `1/2 + (1/2n) Σ_(a odd) cos(πak/n)/sin(πa/2n)`. With
 //!
 //! ```text
 //! q_k = 1/(n sin((2k+1)π/2n)),   Q_t = q_0 + … + q_(t−1),   Q = Q_n
@@ -141,8 +141,9 @@ impl Fourier {
         (0..steps).map(inner).collect()
     }
 
-    /// First column of the circulant root: `(1/2n) (√n + Σ_(a odd) sin(πa/2n)^(−1/2) cos(πak/n + πa/4n − π/4))`, the
-    /// eigenvalue at the frequency a being `1 − i cot(πa/2n)`.
+    /// First column of the circulant root:
+    /// `(1/2n) (√n + Σ_(a odd) sin(πa/2n)^(−1/2) cos(πak/n + πa/4n − π/4))`, the eigenvalue at the
+    /// frequency a being `1 − i cot(πa/2n)`.
     fn circulant_root(&self) -> Vec<f64> {
         let n = self.reciprocals.len();
         let cosines: Vec<f64> = (0..8 * n).map(|turn| libm::cos(PI * turn as f64 / (4 * n) as f64)).collect();

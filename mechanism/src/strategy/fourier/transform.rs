@@ -97,7 +97,8 @@ fn spectrum(series: &[f64], size: usize) -> Vec<Complex64> {
     spectrum
 }
 
-/// The circular convolution of a series, padded with zeros, with the real series of the spectrum `factor`.
+/// The circular convolution of a series, padded with zeros, with the real series of the spectrum
+/// `factor`.
 fn filter(series: &[f64], size: usize, factor: impl Fn(usize) -> Complex64) -> Vec<f64> {
     let mut spectrum = spectrum(series, size);
     let scale = 1.0 / size as f64;

@@ -18,7 +18,8 @@ const MAX_INVERSE_HORIZON: u64 = 1 << 24;
 /// The Toeplitz matrix with these coefficients, in units of 2^-[`COEFFICIENT_BITS`].
 ///
 /// # Errors
-/// [`StrategyError::Parameters`] for a first coefficient that is not positive, and any above 1 in magnitude.
+/// [`StrategyError::Parameters`] for a first coefficient that is not positive, and any above 1 in
+/// magnitude.
 pub(in crate::strategy) fn of_units(
     name: &StrategyName,
     mut coefficients: Vec<i64>,
@@ -75,7 +76,8 @@ pub(in crate::strategy) fn banded_square_root(
     Ok(Toeplitz::new(name.clone(), &root::root(workload, terms as usize), workload.horizon()))
 }
 
-/// The square root, or its first `bands` coefficients, with columns scaled to norm 1 over the horizon.
+/// The square root, or its first `bands` coefficients, with columns scaled to norm 1 over the
+/// horizon.
 ///
 /// # Errors
 /// As [`square_root`], and [`StrategyError::Horizon`] beyond 2¹⁷ steps.

@@ -11,19 +11,20 @@
 //! y is split into a high part and the last 40 bits. The products of the high parts are exact.
 //! Those of the low parts are summed exactly and rounded once, to the nearest unit. So the y that
 //! runs obeys the recursion with an error `|e_t| ≤ 1/2` at every step. The errors of two streams
-//! differ by at most 1, so the difference of their outputs differs from that of C by `c ∗ (e −
-//! e')`, whose squared norm is at most `n ‖c‖₁²` squared units: `ColumnGeometry::rounding_squared =
-//! n ‖c‖₁² 2^−80`. For prefix sums `‖c‖₁ ≤ 1/d(1) ≈ √(πb)`.
+//! differ by at most 1, so the difference of their outputs differs from that of C by
+//! `c ∗ (e − e')`, whose squared norm is at most `n ‖c‖₁²` squared units:
+//! `ColumnGeometry::rounding_squared = n ‖c‖₁² 2^−80`. For prefix sums `‖c‖₁ ≤ 1/d(1) ≈ √(πb)`.
 //!
 //! *Norms.* c is computed by long division in floating point; let ĉ be the result. Every term of ĉ
 //! misses the recursion by at most `γ Σ_j |d_j| |ĉ_(t−j)|`, γ = (b + 4) 2^-52. So `ĉ − c = c ∗ r`
-//! with `‖r‖₁ ≤ γ ‖d‖₁ ‖ĉ‖₁ =: ρ`, `‖c‖₁ ≤ ‖ĉ‖₁/(1 − ρ)`, and over any number of first terms `‖c‖ ≤
-//! ‖ĉ‖ (1 + ‖c‖₁ γ ‖d‖₁)`. Strategies with ρ > 1/4 are refused.
+//! with `‖r‖₁ ≤ γ ‖d‖₁ ‖ĉ‖₁ =: ρ`, `‖c‖₁ ≤ ‖ĉ‖₁/(1 − ρ)`, and over any number of first terms
+//! `‖c‖ ≤ ‖ĉ‖ (1 + ‖c‖₁ γ ‖d‖₁)`. Strategies with ρ > 1/4 are refused.
 //!
 //! *As a matrix* ([`Discrepancy`]). Lower-triangular Toeplitz matrices of n rows multiply like
-//! series. The scales are the same, so `ĉ = (1 + r) ∗ c` means `C = (I + R)⁻¹ Ĉ` with `‖R‖₂ ≤ ‖r‖₁
-//! ≤ ρ`, and `‖(I + R)⁻¹ − I‖₂ ≤ ρ/(1 − ρ)`. If all scales are equal, they are multiplied into ĉ,
-//! which rounds every entry once: a column is then off by a further 2^-53 of its norm.
+//! series. The scales are the same, so `ĉ = (1 + r) ∗ c` means `C = (I + R)⁻¹ Ĉ` with
+//! `‖R‖₂ ≤ ‖r‖₁ ≤ ρ`, and `‖(I + R)⁻¹ − I‖₂ ≤ ρ/(1 − ρ)`. If all scales are equal, they are
+//! multiplied into ĉ, which rounds every entry once: a column is then off by a further 2^-53 of its
+//! norm.
 //!
 //! Computing c takes n b steps, so the horizon times the bands is limited to 2³⁴.
 

@@ -20,12 +20,12 @@
 //! | 2²⁰ | 6.591 | 5.318 | 7.024 | 5.479 |
 //!
 //! *Coefficients.* `16 + L` has no zero off the cut [1, ∞) (L is a Stieltjes function), so Cauchy's
-//! formula can be moved onto the cut: `c_k = (1/π) ∫ Im c(1 + u + 0i) (1 + u)^(−k−1) du` over u >
-//! 0. The trapezoidal rule in ln u gives `Σ_j W_j q_j^k`, `q_j = 1/(1 + u_j)`, all `W_j > 0`. With
-//! nodes a factor e apart it is accurate to four digits. This sum *is* the strategy, so C needs no
-//! approximation argument. Its norm over the infinite stream has a closed form: `Σ_k c_k² = Σ_ij
-//! W_i W_j/(1 − q_i q_j)`. With nodes down to `e^(−33)` the sum follows the integral for 2⁴⁷ steps.
-//! Beyond that the guarantee still holds, but the error grows faster.
+//! formula can be moved onto the cut: `c_k = (1/π) ∫ Im c(1 + u + 0i) (1 + u)^(−k−1) du` over all
+//! positive u. The trapezoidal rule in ln u gives `Σ_j W_j q_j^k`, `q_j = 1/(1 + u_j)`, all
+//! `W_j > 0`. With nodes a factor e apart it is accurate to four digits. This sum *is* the
+//! strategy, so C needs no approximation argument. Its norm over the infinite stream has a closed
+//! form: `Σ_k c_k² = Σ_ij W_i W_j/(1 − q_i q_j)`. With nodes down to `e^(−33)` the sum follows the
+//! integral for 2⁴⁷ steps. Beyond that the guarantee still holds, but the error grows faster.
 
 use crate::strategy::COEFFICIENT_BITS;
 use std::f64::consts::PI;

@@ -15,9 +15,9 @@
 //! *Normalised.* Every column of C is divided by its norm, which depends on the number of steps
 //! left. The strategy is `C[t,i] = round(m_(t−i) s_i)` in the same units, with `s_i = 1/‖c_(<n−i)‖`
 //! in floating point. The product of an integer up to 2⁴⁰ and s is rounded once before it is
-//! rounded to an integer, the same on every machine. An entry is off by at most `(1/2 + 2^−12)
-//! 2^−40`, so a column of L entries has a norm within `(1/2 + 2^−12) √L 2^−40` of 1. The charge is
-//! about `1 + √n 2^−41`.
+//! rounded to an integer, the same on every machine. An entry is off by at most
+//! `(1/2 + 2^−12) 2^−40`, so a column of L entries has a norm within `(1/2 + 2^−12) √L 2^−40` of 1.
+//! The charge is about `1 + √n 2^−41`.
 //!
 //! *Sliding windows.* The root of a window of length k falls off like a periodic `t^(−3/2)`. So
 //! `banded-square-root:b` with b a multiple of k is almost as good as the whole root, with memory
@@ -63,7 +63,8 @@ const FIRST_TERMS: usize = 1 << 10;
 #[derive(Clone)]
 pub(super) struct Toeplitz {
     name: StrategyName,
-    /// In units of 2^-[`COEFFICIENT_BITS`], at most 2⁴⁰ in magnitude; the first is positive, the last not 0.
+    /// In units of 2^-[`COEFFICIENT_BITS`], at most 2⁴⁰ in magnitude; the first is positive, the
+    /// last not 0.
     coefficients: Arc<[i64]>,
     /// Column factors from the first step to the horizon, not decreasing.
     column_scales: Option<Arc<[f64]>>,
@@ -121,7 +122,8 @@ impl Toeplitz {
         self.coefficients.len() - 1
     }
 
-    /// Entries of row t of C, counted from 0, from the diagonal to the left, in units of 2^-[`COEFFICIENT_BITS`].
+    /// Entries of row t of C, counted from 0, from the diagonal to the left, in units of
+    /// 2^-[`COEFFICIENT_BITS`].
     fn row(&self, t: u64) -> impl Iterator<Item = i64> {
         let scales = self.column_scales.as_deref();
         let terms = self.coefficients.iter().zip((0..=t as usize).rev());

@@ -89,7 +89,8 @@ fn polynomial(coefficients: &[f64], complement: f64) -> f64 {
     coefficients.iter().enumerate().map(|(j, c)| c * exp(rate * j as f64)).sum()
 }
 
-/// Norms of the rows of `D⁻¹M`, where M is the Toeplitz matrix of the series and D the row divisors of the workload.
+/// Norms of the rows of `D⁻¹M`, where M is the Toeplitz matrix of the series and D the row divisors
+/// of the workload.
 pub(super) fn of_series<'a>(
     workload: &Workload,
     series: impl IntoIterator<Item = f64, IntoIter: 'a>,
@@ -103,8 +104,8 @@ pub(super) fn of_series<'a>(
 }
 
 /// For C with columns scaled by s: `B = A S⁻¹ T`, T the Toeplitz matrix of the inverse series.
-/// Every named workload is a short recursion over the rows `g_t` of `S⁻¹ T`, entry by entry: `m_t =
-/// β m_(t−1) + g_t`, `v_t = α v_(t−1) + m_t`. Takes n²/2 such steps.
+/// Every named workload is a short recursion over the rows `g_t` of `S⁻¹ T`, entry by entry:
+/// `m_t = β m_(t−1) + g_t`, `v_t = α v_(t−1) + m_t`. Takes n²/2 such steps.
 pub(super) fn of_scaled<'a>(workload: &Workload, inverse: &[f64], scales: &[f64]) -> RowNorms<'a> {
     let (alpha, beta, window) = match workload {
         Workload::Prefix | Workload::Average => (1.0, 0.0, None),
