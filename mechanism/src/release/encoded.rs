@@ -48,7 +48,7 @@ impl EncodedSums {
         self.encoder.encode(sums, &mut encoded)
     }
 
-    /// The state of the encoder: private.
+    /// The encoder's state. Private.
     pub(super) fn save(&self) -> Zeroizing<Vec<u8>> {
         self.encoder.save()
     }

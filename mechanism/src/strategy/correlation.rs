@@ -46,9 +46,9 @@
 //! 2⁻¹⁰⁰⁰)-private. The difference is less than the last digit of any δ. ∎
 //!
 //! *The grid.* K is the least power of two for which σ exceeds 2⁴¹ grid units. If σ exceeds 2⁴²
-//! with K = 1, u and R are rounded to coarser units, of 2 to the power
-//! [`CorrelationUnits::coarse_bits`]. In these units σ lies in (2⁴¹, 2⁴²]: M fits 51 bits, and one
-//! unit is negligible.
+//! with K = 1, noise is correlated in coarser units, of 2 to the power
+//! [`CorrelationUnits::coarse_bits`]: u is rounded to them before it is kept, and R is a multiple
+//! of them. In these units σ lies in (2⁴¹, 2⁴²]: M fits 51 bits, and one unit is negligible.
 
 use super::{Decoder, StepError, step::check_step};
 

@@ -291,7 +291,7 @@ impl InverseEncoder {
         }
     }
 
-    /// Whether no partial sum of the next step can leave the range.
+    /// Whether all partial sums of the next step stay in range.
     fn in_range(&self, x: &[i128], scale: i128) -> bool {
         let input = x.iter().map(|x| x.unsigned_abs()).fold(0, u128::max).checked_mul(scale.unsigned_abs());
         let held = self.weight.checked_mul((self.largest >> COEFFICIENT_BITS) + 2);

@@ -20,9 +20,9 @@
 //! The charge is about `1 + √n 2^−41`.
 //!
 //! *Sliding windows.* The root of a window of length k falls off like a periodic `t^(−3/2)`. So
-//! `banded-square-root:b` with b a multiple of k is almost as good as the whole root, with memory
-//! O(k). Root mean loss over 4096 steps relative to the whole root, which at k = 10 is within 0.2%
-//! of the optimum:
+//! `banded-square-root:b` with b a multiple of k, at least 2k, is almost as good as the whole root,
+//! with memory O(k). Root mean loss over 4096 steps relative to the whole root, which at k = 10 is
+//! within 0.2% of the optimum:
 //!
 //! | k | b = k | k + 1 | 2k | 4k |
 //! |---|---|---|---|---|

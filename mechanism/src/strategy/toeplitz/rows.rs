@@ -172,7 +172,7 @@ impl Iterator for ScaledRows {
     }
 }
 
-/// In lanes, so that it takes no longer than reading the row.
+/// Norm in lanes: takes no longer than reading the row.
 fn norm(row: &[f64]) -> f64 {
     let (blocks, rest) = row.as_chunks::<8>();
     let mut lanes = [0.0; 8];
