@@ -320,7 +320,6 @@ mod tests {
         check(99, 100, Late(1), Dropped(Reason::Late));
         both(99, 99, Dropped(Reason::BeforeStart));
         both(105, 99, Dropped(Reason::BeforeStart));
-        // An event later than its arrival belongs to the epoch of its arrival.
         both(175, 112, Epoch(2));
         both(i64::MAX, 112, Epoch(2));
         // The horizon ends at 180.

@@ -61,7 +61,6 @@ fn in_room<T: Copy + zeroize::Zeroize>(noise: &[T]) -> Zeroizing<Vec<T>> {
     Zeroizing::new(room)
 }
 
-/// The noise with which these sums are released as `values`.
 fn noise_for(
     shard: &mut ReleaseShard,
     sums: Row<'_>,

@@ -201,7 +201,6 @@ fn sum_of_narrow(u: i64, sum: i64, bits: u32) -> (i64, i64) {
     (total, high.wrapping_add(u >> 63).wrapping_add(carry.cast_signed()))
 }
 
-/// Low and high half of `u + sum·2^bits` modulo 2¹²⁸.
 fn sum_of_wide(u: i64, sum: i128, bits: u32) -> (i64, i64) {
     let total = sum.wrapping_shl(bits).wrapping_add(u.into());
     (total as i64, (total >> 64) as i64)

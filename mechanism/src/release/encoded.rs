@@ -48,7 +48,6 @@ impl EncodedSums {
         self.encoder.encode(sums, &mut encoded)
     }
 
-    /// The encoder's state. Private.
     pub(super) fn save(&self) -> Zeroizing<Vec<u8>> {
         self.encoder.save()
     }

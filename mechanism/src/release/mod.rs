@@ -94,9 +94,7 @@ struct Prepared {
 }
 
 enum Noise {
-    /// Noise that encoded sums are added to.
     Independent(Zeroizing<Vec<i128>>),
-    /// Noise to correlate before sums are added.
     ToCorrelate(Zeroizing<Vec<i64>>),
 }
 
@@ -443,7 +441,6 @@ mod tests {
         }
     }
 
-    /// Values take 64 bits if they fit, and are the same if they do not.
     #[test]
     fn correlated_noise_takes_as_many_bits_as_it_needs() {
         let [_, mechanism] = mechanisms(Neighbours::ReplaceOne);

@@ -146,7 +146,6 @@ mod tests {
         }
     }
 
-    /// From every source and near every width.
     #[test]
     fn equal_integers_are_equal_in_every_respect() {
         for bits in 60..66 {

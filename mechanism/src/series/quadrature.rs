@@ -1,6 +1,5 @@
 //! Sums of smooth functions over long runs of integers, from a few points.
 
-/// Points of Gauss's rule per range.
 pub(crate) const PLACES: usize = 12;
 
 /// Points in (−1, 1) and weights of Gauss's rule. The points are the zeros of a Legendre

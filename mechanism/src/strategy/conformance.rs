@@ -113,7 +113,6 @@ fn check_addition(strategy: &dyn Strategy, rows: &[Vec<i128>], what: &str) {
             assert!(sums.iter().map(|sum| sum - there).eq(y.iter().copied()), "{what}: step {t}");
         }
     }
-    // Noise can have any value: sums are modulo 2¹²⁸.
     let (mut from_zero, mut from_most) = ([0; COORDINATES], [i128::MAX; COORDINATES]);
     for sums in [&mut from_zero, &mut from_most] {
         strategy.encoder(COORDINATES).add_encoded(Row::Narrow(&[1; COORDINATES]), sums).expect(what);

@@ -148,7 +148,6 @@ mod tests {
         (0..steps).flat_map(|i| (0..i).map(move |j| (i, j))).map(|(i, j)| -dot(i, j)).fold(0, i128::max)
     }
 
-    /// Coefficients that decay like those of a root, with any signs, over several blocks.
     fn coefficients() -> impl Strategy<Value = Vec<i64>> {
         let decaying = |(k, m): (usize, i64)| m / (k as i64 + 1);
         prop::collection::vec(-(1i64 << 40)..1 << 40, 1..200)

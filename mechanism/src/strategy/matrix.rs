@@ -392,7 +392,6 @@ fn toeplitz_overlaps(coefficients: &[f64], lag: usize, length: usize) -> Vec<f64
     sums
 }
 
-/// Inner product, summed pairwise.
 pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     let length = a.len().min(b.len());
     if length <= 64 {

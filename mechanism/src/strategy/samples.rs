@@ -42,7 +42,6 @@ const TERMS: [u64; 2] = [1 << 14, 1 << 20];
 /// Relative error allowed between a term and its lasting parts.
 const AGREEMENT: f64 = 1e-10;
 
-/// Number of last terms that must agree.
 const WITNESSES: usize = 64;
 
 /// A part `amplitude·(1 − complement)^l` of the term with lag l.
@@ -202,7 +201,6 @@ fn energy(parts: &[Part], terms: f64) -> f64 {
 struct Rows<'a> {
     workload: &'a Workload,
     square: f64,
-    /// Divisor of the terms.
     unit: f64,
     samples: Vec<RowSample>,
 }

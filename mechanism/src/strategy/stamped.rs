@@ -201,7 +201,6 @@ fn block_diagonal(first: &DMatrix<f64>, second: &DMatrix<f64>) -> DMatrix<f64> {
 }
 
 impl<F: Strategy + ?Sized + 'static> Stamped<F> {
-    /// Last step that can be encoded.
     fn last(&self) -> Option<u64> {
         let exact = self.block.geometry().rounding_squared == 0.0;
         let charged = || self.length.get().saturating_mul(CHARGED_BLOCKS);

@@ -10,7 +10,6 @@ use crate::mechanism::{MatrixMechanism, Strategies};
 use crate::workload::Workload;
 use std::sync::{Mutex, PoisonError};
 
-/// Number of rows computed first.
 const FIRST_STRETCH: u64 = 4096;
 
 /// Noise levels of a workload over releases, per unit of the noise of one release.

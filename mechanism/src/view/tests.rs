@@ -29,7 +29,6 @@ fn mechanism(strategy: Arc<dyn Strategy>) -> MatrixMechanism {
     MatrixMechanism::new(parameters(Method::Jme), strategy).unwrap()
 }
 
-/// Without noise a view returns the weighted sums in real units, for every strategy and workload.
 #[test]
 fn a_view_undoes_strategy_and_units() {
     for (name, workload) in [
@@ -226,8 +225,6 @@ fn squares_are_unbiased_and_spread_as_told() {
     }
 }
 
-/// Levels are computed in stretches, on demand, once for all views, and equal those of the whole
-/// horizon.
 #[test]
 fn levels_are_found_as_far_as_they_are_asked_for() {
     let horizon = 10_000;

@@ -36,7 +36,6 @@ use zeroize::Zeroizing;
 /// Differs from the version of any encoder.
 const STATE_VERSION: u64 = 1 << 32;
 
-/// Coordinates processed together.
 const LANES: usize = 8;
 
 pub(super) struct BufferedCorrelator<const B: usize> {

@@ -94,8 +94,6 @@ fn toeplitz_samples(strategy: &Buffered, workload: &Workload, steps: u64) -> Opt
     samples::of_series(workload, steps, terms, &parts, buffers.len())
 }
 
-/// The sums of a workload with constant memory, undivided: `s ← φ s + x`, and for momentum a sum of
-/// these.
 #[derive(Clone, Copy)]
 struct Sums {
     decay: f64,

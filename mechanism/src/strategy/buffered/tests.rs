@@ -213,8 +213,6 @@ fn participation_norms_are_those_of_the_sums_of_columns() {
     }
 }
 
-/// Row norms over many steps, against the coefficients of A C⁻¹ in closed form, whose terms are
-/// positive.
 #[test]
 fn row_norms_keep_their_digits_over_a_million_steps() {
     let buffers = [(1.0 - 1e-5, 0.002), (0.999, 0.015), (0.97, 0.08), (0.6, 0.3)];
@@ -232,8 +230,6 @@ fn row_norms_keep_their_digits_over_a_million_steps() {
     }
 }
 
-/// Two neighbouring streams in exact arithmetic: the encoder's rounding adds far less than is
-/// charged.
 fn deviation(strategy: &Buffered, stream: &[i64], step: usize, change: i64) -> f64 {
     let [mut one, mut other] = [strategy.encoder(1), strategy.encoder(1)];
     let c = strategy.matrix(stream.len() as u64).unwrap().product(&[1.0]);

@@ -30,7 +30,6 @@ pub(in crate::strategy) fn squared_row_norms(mut transposed: Mat<f64>, c: &Mat<f
     transposed.col_iter().map(|row| row.squared_norm_l2()).collect()
 }
 
-/// All entries of a square C; `None` if C is not square.
 pub(in crate::strategy) fn square(matrix: &Matrix) -> Option<Mat<f64>> {
     let entries = (matrix.rows() == matrix.columns()).then(|| matrix.entries())?;
     Some(Mat::from_fn(entries.nrows(), entries.ncols(), |t, i| entries[(t, i)]))

@@ -238,7 +238,6 @@ mod tests {
         }
     }
 
-    /// The bound holds far from the optimum too.
     #[test]
     fn the_bound_holds_everywhere() {
         let a = Workload::Prefix.matrix(32);

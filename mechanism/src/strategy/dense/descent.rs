@@ -100,7 +100,6 @@ fn difference(a: &[f64], b: &[f64]) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    /// Rosenbrock's valley in many variables.
     #[test]
     fn a_curved_valley_is_followed_to_its_end() {
         let valley = |x: &[f64]| {

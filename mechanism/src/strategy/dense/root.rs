@@ -137,7 +137,6 @@ mod tests {
         check("window:10", 512, 18.8453634702, 18.8105113143);
     }
 
-    /// If A is a Toeplitz matrix, so is its root.
     #[test]
     fn errors_of_toeplitz_roots_are_those_of_the_reference() {
         let vectors: Value =

@@ -66,7 +66,6 @@ mod tests {
         }
     }
 
-    /// The closed forms agree with triangular solves.
     #[test]
     fn it_is_judged_as_the_closed_forms_say() {
         for workload in ["prefix", "average", "exponential:0.99", "window:30", "momentum:0.9"] {

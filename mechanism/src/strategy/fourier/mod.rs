@@ -275,8 +275,6 @@ mod tests {
         }
     }
 
-    /// Against the explicit encoder: its own decoder is its first rows, the optimal one its
-    /// pseudo-inverse.
     #[test]
     fn row_norms_are_those_of_the_dense_decoders() {
         let any = DMatrix::from_fn(24, 24, |t, i| if i > t { 0.0 } else { ((t * 7 + i * 3) as f64).sin() });

@@ -43,8 +43,6 @@ impl Decoder for ToeplitzDecoder {
 mod tests {
     use crate::strategy::{StepError, StrategyName, build};
 
-    /// For large sums over many steps, the relative error of an increment stays near the last
-    /// digit.
     #[test]
     fn increments_come_back_from_their_sums() {
         for workload in ["prefix", "average", "exponential:0.99", "window:10", "window:300"] {

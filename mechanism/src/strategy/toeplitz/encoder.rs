@@ -88,8 +88,6 @@ mod tests {
     const HORIZON: u64 = 24;
     const WORKLOADS: &str = "prefix|exponential:0\\.[19]|window:[1-9]";
 
-    /// A square root as `build` makes it; for a decaying workload, with a memory shorter than the
-    /// horizon.
     fn square_root(workload: &str) -> Toeplitz {
         let workload = workload.parse().unwrap();
         let root = crate::strategy::toeplitz::root::root(&workload, HORIZON as usize);

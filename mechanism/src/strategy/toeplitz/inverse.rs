@@ -398,8 +398,6 @@ mod tests {
     }
 
     proptest! {
-        /// Every output obeys the exact recursion to half a unit, or is refused and leaves the
-        /// state unchanged.
         #[test]
         fn a_step_is_off_by_half_a_unit(
             workload in "prefix|exponential:0\\.9|window:[3-9]",

@@ -88,7 +88,6 @@ mod tests {
         coefficients(STEPS).into_iter().map(|m| m as f64 / 2f64.powi(40)).collect()
     }
 
-    /// The sum over nodes is close to the series itself, computed from its powers.
     #[test]
     fn the_sum_of_exponentials_is_the_perturbed_root() {
         let logarithm: Vec<f64> =
@@ -114,7 +113,6 @@ mod tests {
         }
     }
 
-    /// Coefficients are extended as the stream continues, also by a restored encoder.
     #[test]
     fn a_stream_goes_on_past_the_first_coefficients() {
         let strategy = build(StrategyName::LogPerturbedRoot, &Workload::Prefix, None).unwrap();

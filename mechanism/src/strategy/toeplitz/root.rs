@@ -162,7 +162,6 @@ mod tests {
         assert!(window.iter().zip(prefix).all(|(w, p)| *w == p / 2f64.powi(32)));
     }
 
-    /// The coefficients that a decoder of a banded root multiplies by.
     #[test]
     fn inverses_of_banded_roots_have_the_reference_coefficients() {
         let vectors: Value =

@@ -65,7 +65,6 @@ pub(super) fn banded_samples(
     samples::of_series(workload, steps as u64, terms, &parts, coefficients.len())
 }
 
-/// Samples of the rows of `A C⁻¹` for a banded C⁻¹ with these coefficients.
 pub(super) fn inverse_samples(workload: &Workload, inverse: &[f64], steps: usize) -> Option<Vec<RowSample>> {
     let parts = parts(workload, |pole| polynomial(inverse, pole))?;
     let terms = inverse_terms(&samples::base(workload), inverse.to_vec());

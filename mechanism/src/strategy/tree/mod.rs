@@ -197,7 +197,6 @@ mod tests {
         Tree::new(name.parse().unwrap(), horizon).unwrap()
     }
 
-    /// B for running sums, column by column: the streaming decoder on unit vectors.
     fn prefix_decoder(tree: &Tree) -> DMatrix<f64> {
         let nodes: usize = (1..=tree.horizon).map(|t| tree.released(t) as usize).sum();
         let (mut decoder, mut first) = (tree.decoder(nodes), 0);
@@ -245,8 +244,6 @@ mod tests {
         }
     }
 
-    /// Variances of the tree and of its estimates from below, and losses of running sums, against
-    /// other implementations.
     #[test]
     fn variances_are_the_known_ones() {
         let squares = |name: &str, n| -> Vec<f64> {
