@@ -1,10 +1,11 @@
-//! Epoch time: which epoch a record belongs to, and which epochs are closed.
+//! Epochs: which epoch a record belongs to, and which epochs are closed.
 //!
-//! An epoch is one step t = 1, 2, … of the release. The assignment is a pure function of the record's own event
-//! time and of the [`Clock`]: what everybody may know about the arrivals so far. No record's content moves another
-//! record, so streams that differ in one record have sums that differ in that record alone, which is the premise
-//! of every sensitivity in [`crate::sensitivity`]. And a stream read again from a stored clock is assigned again
-//! in the same way, which is what recovery from a crash needs.
+//! An epoch is one step t = 1, 2, … of the release. The assignment of a record is a pure function
+//! of its own event time and of the [`Clock`], the public information about the arrivals so far. No
+//! record's content affects the assignment of another record. So the sums of two streams that
+//! differ in one record differ in that record alone, which is the premise of every sensitivity in
+//! [`crate::sensitivity`]. Crash recovery also relies on this: a stream that is read again from a
+//! stored clock gets the same assignment.
 //!
 //! With c the clock's time, the oldest open and the newest epoch are
 //!
@@ -15,26 +16,27 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// How records are assigned to epochs, and when epochs close.
+/// Rules that assign records to epochs and close epochs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Schedule {
     /// By event time: epoch t covers `[start + (t−1)·length, start + t·length)`.
     ByTime(TimeSchedule),
-    /// By position: epoch t covers the rows `[(t−1)·n, t·n)` of the stream, valid or not, so nobody shifts.
+    /// By position: epoch t covers the rows `[(t−1)·n, t·n)` of the stream. Invalid rows count too,
+    /// so they do not shift other records.
     ByCount(CountSchedule),
 }
 
 /// Epochs of equal length in event time. All times are microseconds since 1970-01-01T00:00:00Z.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeSchedule {
-    /// The first microsecond of epoch 1.
+    /// First microsecond of epoch 1.
     pub start: i64,
     /// Microseconds in an epoch, at least 1.
     pub length: i64,
     /// How long an epoch stays open after its end, in microseconds of the clock, at least 0.
     pub lateness: i64,
-    /// The number of epochs, at least 1.
+    /// Number of epochs, at least 1.
     pub horizon: u64,
     /// What happens to records of closed epochs.
     pub late: LatePolicy,
@@ -47,11 +49,11 @@ pub struct TimeSchedule {
 pub struct CountSchedule {
     /// Rows in an epoch, at least 1. Rows without a valid record count too.
     pub records_per_epoch: u64,
-    /// The number of epochs, at least 1.
+    /// Number of epochs, at least 1.
     pub horizon: u64,
 }
 
-/// What happens to a record of an epoch that is closed already.
+/// What happens to a record whose epoch is already closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LatePolicy {
@@ -61,26 +63,26 @@ pub enum LatePolicy {
     Drop,
 }
 
-/// What moves the clock. It must be public: when an epoch closes, everybody sees it.
+/// What moves the clock. It must be public, because everybody sees when an epoch closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClockSource {
     /// The largest arrival time so far.
     Arrival,
-    /// The largest event time so far. Only where event times are public.
+    /// The largest event time so far. Valid only if event times are public.
     EventTime,
-    /// Nothing: all epochs stay open until the input ends, and every record goes to its own epoch.
+    /// Nothing: all epochs stay open until the input ends, and every record joins its own epoch.
     EndOfInput,
 }
 
-/// What everybody may know about the arrivals before a row.
+/// Public information about the arrivals before a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Clock {
-    /// The largest public time seen, in microseconds since 1970; `i64::MIN` before the first.
+    /// Largest public time seen, in microseconds since 1970; `i64::MIN` before the first.
     pub time: i64,
-    /// The number of rows seen: the next row's position.
+    /// Number of rows seen, which is the position of the next row.
     pub row: u64,
-    /// The last epoch that an earlier end of the input closed before its time; 0 where none did.
+    /// Last epoch that an earlier end of the input closed early; 0 if none.
     pub closed: u64,
 }
 
@@ -94,14 +96,14 @@ impl Clock {
     }
 }
 
-/// Where a record goes.
+/// The assignment of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Assignment {
-    /// Into its own epoch. A record from the future (its event time is ahead of the clock) counts as one of now.
+    /// Joins its own epoch. If its event time is ahead of the clock, it joins the clock's epoch.
     Epoch(u64),
-    /// Its own epoch is closed: it joins this one.
+    /// Its own epoch is closed; joins this one.
     Late(u64),
-    /// Nowhere.
+    /// Joins no epoch.
     Dropped(Reason),
 }
 
@@ -118,32 +120,33 @@ impl Assignment {
 /// Why a record is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// The clock had not reached the start of epoch 1; without a clock: the event came before it.
+    /// The record arrived before the start of epoch 1 or, without a clock, its event time is before
+    /// it.
     BeforeStart,
     /// Its epoch is closed and late records are dropped.
     Late,
-    /// Its epoch comes after the horizon.
+    /// Its epoch is after the horizon.
     AfterHorizon,
 }
 
-/// A schedule that can't be.
+/// An invalid schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ScheduleError {
-    /// A count of epochs or of rows, or a length, is below its least value.
+    /// A field is below its minimum.
     #[error("the {field} is {found}: expected at least {least}")]
     TooSmall {
         /// The field.
         field: &'static str,
         /// Its value.
         found: i64,
-        /// The least that makes sense.
+        /// Its minimum.
         least: i64,
     },
 }
 
 impl Schedule {
-    /// Checks the ranges that the fields' documentation states.
+    /// Checks the ranges documented at the fields.
     ///
     /// # Errors
     /// [`ScheduleError::TooSmall`] names the first field that is out of range.
@@ -162,7 +165,7 @@ impl Schedule {
         at_least("horizon", clamp(self.horizon()), 1)
     }
 
-    /// The number of epochs.
+    /// Number of epochs.
     pub fn horizon(&self) -> u64 {
         match self {
             Schedule::ByTime(by) => by.horizon,
@@ -170,8 +173,8 @@ impl Schedule {
         }
     }
 
-    /// The least epoch that a record may have joined if it arrived at `clock` or later: below 1 for events before the
-    /// start. Who knows only some of the arrivals before a record, and so an earlier clock, gets no greater epoch.
+    /// Returns the least epoch that a record may have joined if it arrived at `clock` or later;
+    /// below 1 for events before the start. An earlier clock never gives a greater epoch.
     pub fn least_epoch(&self, event_time: i64, clock: Clock) -> i64 {
         match self {
             Schedule::ByTime(by) if by.clock == ClockSource::EndOfInput => by.epoch_at(event_time),
@@ -180,11 +183,12 @@ impl Schedule {
         }
     }
 
-    /// Where a record goes that arrives at `clock` (`clock.row` is its own position, `clock.time` includes its own
-    /// arrival). By count, `event_time` plays no part.
+    /// Assigns a record that arrives at `clock` (`clock.row` is its own position, `clock.time`
+    /// includes its own arrival). By count, `event_time` is ignored.
     ///
-    /// By time, a record that arrives before the start is dropped; every other record of an epoch below 1 is late. So is
-    /// one of an epoch that an end of the input closed; by count it joins the next epoch.
+    /// By time, a record that arrives before the start is dropped, and any other record of an epoch
+    /// below 1 is late. A record of an epoch that an end of the input closed is late too; by count
+    /// it joins the next epoch.
     ///
     /// ```
     /// use hushflow_mechanism::epochs::*;
@@ -213,7 +217,6 @@ impl Schedule {
         }
     }
 
-    /// Where a late record goes while `oldest` is the oldest open epoch.
     fn late(&self, oldest: u64) -> Assignment {
         match self {
             Schedule::ByTime(TimeSchedule { late: LatePolicy::Drop, .. }) => {
@@ -223,8 +226,8 @@ impl Schedule {
         }
     }
 
-    /// The oldest epoch that a record can still join once the clock is `clock`: all before it are closed.
-    /// It is above the horizon once the schedule is over, and never decreases with the clock.
+    /// Returns the oldest open epoch at `clock`; all epochs before it are closed. It exceeds the
+    /// horizon once the schedule is over, and never decreases as the clock advances.
     pub fn oldest_open(&self, clock: Clock) -> u64 {
         let oldest = match self {
             Schedule::ByTime(by) => by.oldest_open(clock.time),
@@ -233,8 +236,9 @@ impl Schedule {
         oldest.max(clock.closed.saturating_add(1)).min(self.horizon().saturating_add(1))
     }
 
-    /// The last epoch to be released when the input ends at `clock`, 0 if none: the newest that has begun on a
-    /// public clock, the horizon without one (which epochs hold records is private).
+    /// Returns the last epoch to release when the input ends at `clock`; 0 if none. With a public
+    /// clock it is the newest epoch that has begun, without one it is the horizon, because which
+    /// epochs hold records is private.
     pub fn last_at_end(&self, clock: Clock) -> u64 {
         let last = match self {
             Schedule::ByTime(by) if by.clock == ClockSource::EndOfInput => by.horizon,
@@ -246,7 +250,6 @@ impl Schedule {
 }
 
 impl TimeSchedule {
-    /// 1 + ⌊(time − start)/length⌋, saturating at the ends of `i64`.
     fn epoch_at(&self, time: i64) -> i64 {
         time.saturating_sub(self.start).div_euclid(self.length.max(1)).saturating_add(1)
     }
@@ -313,11 +316,10 @@ mod tests {
         // Epoch 1 ends at 110 and closes when the clock reaches 115.
         both(109, 114, Epoch(1));
         check(109, 115, Late(2), Dropped(Reason::Late));
-        // An event before the start is late from the first; a row that arrives before the start is no part of it.
+        // An event before the start is always late; a row that arrives before the start is dropped.
         check(99, 100, Late(1), Dropped(Reason::Late));
         both(99, 99, Dropped(Reason::BeforeStart));
         both(105, 99, Dropped(Reason::BeforeStart));
-        // An event after its arrival belongs to the epoch of its arrival.
         both(175, 112, Epoch(2));
         both(i64::MAX, 112, Epoch(2));
         // The horizon ends at 180.
@@ -378,7 +380,6 @@ mod tests {
             assert_eq!(schedule.assign(122, clock), expected, "{schedule:?} after {closed}");
             assert!(schedule.oldest_open(clock) > closed && schedule.last_at_end(clock) >= closed);
         };
-        // Epoch 3 by the clock, and by count.
         let fold = || by_time(LatePolicy::Fold, ClockSource::Arrival);
         let count = || Schedule::ByCount(CountSchedule { records_per_epoch: 2, horizon: 8 });
         for closed in [0, 2] {

@@ -1,9 +1,9 @@
-//! How often, and at which steps, one entity may take part in the stream: the participation schemas of
-//! "Multi-Epoch Matrix Factorization Mechanisms" (Section 2), and min-separation.
+//! Participation schemas: how often, and at which steps, one entity may take part in the stream
+//! ("Multi-Epoch Matrix Factorization Mechanisms", Section 2, and min-separation).
 //!
-//! A *pattern* is a set of steps at which all records of one entity may lie. Whoever may take part in a pattern may
-//! skip some of its steps, so only maximal patterns are listed. A schema is written down without a horizon;
-//! [`Participation::on`] lays it over one, where fewer participations may fit than it allows.
+//! A *pattern* is a set of steps that may hold all records of one entity. The entity may skip steps
+//! of its pattern, so only maximal patterns are listed. A schema has no horizon;
+//! [`Participation::on`] applies one, which may fit fewer participations than the schema allows.
 
 mod schedule;
 
@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use std::{fmt, num::NonZeroU64, str::FromStr};
 use thiserror::Error;
 
-/// A schema of participation, written as on the command line, in text and in serialised form alike.
+/// A participation schema, written as on the command line both in text and in serialised form.
 ///
-/// Steps count from 1. A schema that allows more than fits into a horizon is no error: what fits is what counts.
+/// Steps count from 1. A schema may allow more than fits a horizon; only what fits counts.
 ///
 /// ```
 /// use hushflow_mechanism::participation::Participation;
@@ -30,18 +30,19 @@ use thiserror::Error;
 #[serde(try_from = "String", into = "String")]
 #[non_exhaustive]
 pub enum Participation {
-    /// `1`: one step, any.
+    /// `1`: any single step.
     Single,
-    /// `20x100`: at most 20 steps, exactly 100 after one another, (k, b)-participation. `1xb` is like [`Single`](Self::Single).
+    /// `20x100`: at most 20 steps, exactly 100 apart; (k, b)-participation. `1xb` equals
+    /// [`Single`](Self::Single).
     Fixed {
-        /// k, the most participations.
+        /// k, the largest number of participations.
         count: NonZeroU64,
-        /// b, the steps from one participation to the next.
+        /// b, the number of steps from one participation to the next.
         gap: NonZeroU64,
     },
-    /// `20x100+`: at most 20 steps, at least 100 after one another.
+    /// `20x100+`: at most 20 steps, at least 100 apart.
     MinSeparation {
-        /// k, the most participations.
+        /// k, the largest number of participations.
         count: NonZeroU64,
         /// b, the least number of steps from one participation to the next.
         gap: NonZeroU64,
@@ -50,47 +51,47 @@ pub enum Participation {
     EveryStep,
 }
 
-/// What is wrong with a written schema.
+/// Error of parsing a schema.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ParticipationError {
-    /// No schema is written like this.
+    /// The text has no known form.
     #[error(
         "no participation is written `{found}`; expected `1` (once), `20x100` (at most 20 times, exactly 100 steps \
          apart), `20x100+` (at most 20 times, at least 100 steps apart) or `every-step`"
     )]
     Unknown {
-        /// What was written.
+        /// The rejected text.
         found: String,
     },
-    /// A number of participations without the steps between them.
+    /// The number of participations is given without the gap.
     #[error(
         "`{found}` does not say how far apart the participations are; expected for example `{found}x100` \
          (exactly 100 steps apart) or `{found}x100+` (at least 100 steps apart)"
     )]
     NoGap {
-        /// What was written.
+        /// The rejected text.
         found: NonZeroU64,
     },
-    /// A number is not positive, or no number.
+    /// A number is zero or unreadable.
     #[error(
         "the {what} of the participation `{found}` is no whole number of 1 or more; expected for example `20x100`"
     )]
     Number {
         /// Which of the two numbers.
         what: &'static str,
-        /// What was written.
+        /// The rejected text.
         found: String,
     },
 }
 
 impl Participation {
-    /// Whether every entity takes part once at most.
+    /// Whether every entity takes part at most once.
     pub fn is_single(self) -> bool {
         self.on(usize::MAX).count() == 1
     }
 
-    /// Lays the schema over steps 1..=`horizon`.
+    /// Applies the schema to steps 1..=`horizon`.
     pub fn on(self, horizon: usize) -> Schedule {
         let size = |number: NonZeroU64| usize::try_from(number.get()).unwrap_or(usize::MAX);
         match self {

@@ -1,9 +1,9 @@
-//! A schema laid over a horizon: how many participations fit, and its maximal patterns. Steps count from 0 here, as
-//! columns of a matrix do.
+//! A schema applied to a horizon: the number of participations that fit, and the maximal patterns.
+//! Steps count from 0 here, like columns of a matrix.
 
 use std::ops::Range;
 
-/// A schema of participation on steps 0..`horizon`.
+/// A participation schema on steps 0..`horizon`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schedule {
     horizon: usize,
@@ -13,10 +13,11 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// At most `count` ≥ 1 participations, `gap` ≥ 1 apart, or more where `flexible`.
+    /// At most `count` ≥ 1 participations, `gap` apart, or at least `gap` apart if `flexible`.
+    /// `gap` is at least 1.
     pub(super) fn new(horizon: usize, count: usize, gap: usize, flexible: bool) -> Self {
         let count = count.min(horizon.div_ceil(gap));
-        // A larger gap fits, and not all patterns lie in the one of all steps.
+        // A larger gap fits, and the pattern of all steps does not contain all others.
         let differs = count > 1 && gap + 1 < horizon && count < horizon;
         Self { horizon, count, gap, flexible: flexible && differs }
     }
@@ -26,23 +27,24 @@ impl Schedule {
         self.horizon
     }
 
-    /// The most participations of one entity that fit.
+    /// Largest number of participations of one entity that fit.
     pub fn count(self) -> usize {
         self.count
     }
 
-    /// Steps from a participation to the next, or the least number of them.
+    /// Steps from one participation to the next, or the least number of them.
     pub fn gap(self) -> usize {
         self.gap
     }
 
-    /// Whether gaps may be larger than [`gap`](Self::gap), and patterns so differ in more than where they start.
+    /// Whether gaps may exceed [`gap`](Self::gap), so that patterns differ in more than their
+    /// start.
     pub fn is_flexible(self) -> bool {
         self.flexible
     }
 
-    /// First steps of the maximal patterns with equal gaps: those that cannot be extended to the left, and those that
-    /// need not be because they have all participations.
+    /// First steps of the maximal patterns with equal gaps: patterns that cannot be extended to the
+    /// left, and patterns that already have all participations.
     pub fn starts(self) -> Range<usize> {
         let full = self.horizon - self.count.saturating_sub(1) * self.gap;
         0..full.max(self.gap.min(self.horizon))
@@ -53,8 +55,8 @@ impl Schedule {
         (start..self.horizon).step_by(self.gap).take(self.count).collect()
     }
 
-    /// Patterns that start in `starts` and that no step can be appended to, among them all maximal ones; `None` when
-    /// there are more than `limit`.
+    /// Patterns that start in `starts` and cannot be extended to the right, including all maximal
+    /// ones; `None` if there are more than `limit`.
     pub fn patterns(self, starts: Range<usize>, limit: usize) -> Option<Vec<Vec<usize>>> {
         if !self.flexible {
             return (starts.len() <= limit).then(|| starts.map(|start| self.pattern(start)).collect());
@@ -74,7 +76,7 @@ impl Schedule {
         Some(found)
     }
 
-    /// First steps of all patterns: later than [`starts`](Self::starts) where gaps may vary.
+    /// First steps of all patterns; with variable gaps these go beyond [`starts`](Self::starts).
     pub fn first_steps(self) -> Range<usize> {
         if self.flexible { 0..self.horizon } else { self.starts() }
     }
@@ -122,7 +124,8 @@ mod tests {
         assert_eq!(patterns("2x2+", 3), [vec![0, 2], vec![1]]);
     }
 
-    /// Every admissible set of steps lies in a listed one, and every listed one is admissible.
+    /// Every admissible set of steps is contained in a listed pattern, and every listed pattern is
+    /// admissible.
     #[test]
     fn separated_patterns_cover_every_admissible_set() {
         for (count, gap, horizon) in

@@ -1,8 +1,9 @@
-//! The same release from different worlds: noise is chosen so that the released integers are equal, and then all that can be
-//! seen is.
+//! Tests that different inputs with equal released integers are indistinguishable. Noise is chosen
+//! so that the released integers are equal; then everything observable must be equal.
 //!
-//! Worlds differ by records that are not finite, of extreme size, or so many that sums pass a width. In the encoded form
-//! `z' = z + C(x − x')`; in the correlated form `u' = u + K(x − x')` and `z' = u' + R(u')`.
+//! Inputs differ by records that are not finite or have extreme size, or by enough records for sums
+//! to exceed an integer width. In the encoded form `z' = z + C(x − x')`; in the correlated form
+//! `u' = u + K(x − x')` and `z' = u' + R(u')`.
 
 use super::*;
 use crate::estimate::adam::{AdamSetting, PrivateAdam};
@@ -19,7 +20,6 @@ use std::sync::Arc;
 const LAYOUT: Layout = Layout { dimension: 3, second: SecondMoment::Diagonal };
 const EPOCHS: u64 = 3;
 
-/// Sums that are encoded, and noise that is correlated.
 fn mechanisms() -> [MatrixMechanism; 2] {
     let parameters = MomentParameters {
         method: Method::Jme,
@@ -44,9 +44,8 @@ fn shard(mechanism: &MatrixMechanism) -> ReleaseShard {
     ReleaseShard::new(0, Shards::new(1, LAYOUT, 1), mechanism, NoiseSource::Seeded(11))
 }
 
-/// What a shard releases with this noise.
 fn with_noise(shard: &mut ReleaseShard, noise: Noise, sums: Row<'_>) -> ReleasedValues {
-    // In memory like that of a draw.
+    // Allocated as for drawn noise.
     let noise = match noise {
         Noise::Independent(z) => Noise::Independent(in_room(&z)),
         Noise::ToCorrelate(z) => Noise::ToCorrelate(in_room(&z)),
@@ -62,7 +61,6 @@ fn in_room<T: Copy + zeroize::Zeroize>(noise: &[T]) -> Zeroizing<Vec<T>> {
     Zeroizing::new(room)
 }
 
-/// Noise with which these sums are released as those values.
 fn noise_for(
     shard: &mut ReleaseShard,
     sums: Row<'_>,
@@ -72,7 +70,7 @@ fn noise_for(
     let state = shard.save();
     let coordinates = shard.coordinates();
     let noise = if mechanism.is_correlated() {
-        // Without sums and noise −R is released.
+        // With zero sums and zero noise the release is −R.
         let nothing = Noise::ToCorrelate(Zeroizing::new(vec![0; coordinates]));
         let reaction = with_noise(shard, nothing, Row::Wide(&vec![0; coordinates])).into_wide();
         let bits = mechanism.moments().noise().iter().map(|noise| noise.sum_bits);
@@ -89,14 +87,14 @@ fn noise_for(
     noise
 }
 
-/// Everything that can be seen of values, but for views of several epochs.
+/// Everything observable of the values, except views of several epochs.
 fn seen(values: ReleasedValues) -> (Vec<u8>, bool, usize) {
     let (bytes, is_narrow) = (serde_json::to_vec(&values).unwrap(), matches!(values.row(), Row::Narrow(_)));
     let capacity = if is_narrow { values.narrow_room().capacity() } else { values.wide_room().capacity() };
     (bytes, is_narrow, capacity)
 }
 
-/// Two worlds with these sums of every epoch are told apart by nothing.
+/// Checks that nothing distinguishes two inputs with these sums in every epoch.
 fn check(mechanism: &MatrixMechanism, worlds: [&[RunSums]; 2]) {
     let [mut one, mut other] = [(); 2].map(|()| shard(mechanism));
     let views = [(); 2].map(|()| View::new(mechanism, &Workload::Average, 1, EPOCHS));
@@ -128,7 +126,6 @@ fn check(mechanism: &MatrixMechanism, worlds: [&[RunSums]; 2]) {
     }
 }
 
-/// The sums of these records in every epoch.
 fn sums(records: &[f64]) -> Vec<RunSums> {
     let clipper = Clipper::unscaled(3, 1.0).unwrap().counting_unusable();
     let mut sums = ClippedSums::new(Arc::new(clipper), LAYOUT);
@@ -156,7 +153,7 @@ fn records_of_any_kind_leave_no_trace() {
     }
 }
 
-/// Sums near 2^61 to 2^64, also in units of the grid, and one of their neighbours.
+/// Sums near 2^61 to 2^64, also in units of the grid, and a neighbour of each.
 #[test]
 fn sums_near_a_width_leave_no_trace() {
     for mechanism in mechanisms() {

@@ -1,7 +1,7 @@
-//! One shard's noise, correlated ahead of the sums: `w_t = K x_t + u_t`, where `u = C⁻¹ z` but for rounding. `strategy/correlation.rs`
-//! has the mathematics and the proof.
+//! One shard's noise, correlated before the sums are added: `w_t = K x_t + u_t`, where `u = C⁻¹ z`
+//! up to rounding. `strategy/correlation.rs` has the derivation and the proof.
 //!
-//! The state holds no sums, only noise.
+//! The state holds only noise, no sums.
 
 use super::{ReleaseError, ReleasedValues};
 use crate::mechanism::{CoordinateNoise, MatrixMechanism};
@@ -11,30 +11,28 @@ use crate::strategy::{Correlator, StepError};
 use std::ops::Range;
 use zeroize::Zeroizing;
 
-/// Correlators of all coordinates of a shard.
 pub(super) struct CorrelatedNoise {
     runs: Vec<Run>,
     steps: u64,
 }
 
-/// Coordinates one after another with equal noise, through one strategy.
+/// Consecutive coordinates with equal noise and the same strategy.
 struct Run {
     length: usize,
-    /// K is 2 to this power.
+    /// K = 2^`sum_bits`.
     sum_bits: u8,
     noise: RunNoise,
 }
 
 enum RunNoise {
-    /// Public and exact.
+    /// The coordinates are public and exact.
     None,
     Correlated(DiscreteGaussian, Box<dyn Correlator>),
-    /// The strategy says that it correlates, and does not: nothing may be released.
+    /// The strategy claims to correlate but returned no correlator: nothing may be released.
     Missing,
 }
 
 impl CorrelatedNoise {
-    /// Of a run of the coordinates of all keys, laid end to end.
     pub(super) fn new(mechanism: &MatrixMechanism, range: Range<u64>) -> Self {
         let (noise, layout) = (mechanism.moments().noise(), mechanism.layout());
         let kind = |coordinate: u64| {
@@ -64,12 +62,12 @@ impl CorrelatedNoise {
         Self { runs: kinds.into_iter().map(run).collect(), steps: 0 }
     }
 
-    /// Number of steps so far.
     pub(super) fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Draws the independent noise of a step. The state does not change: what was drawn may be lost.
+    /// Draws the independent noise of a step. The state does not change, so the draw may be
+    /// discarded.
     pub(super) fn draw(&self, generator: &mut NoiseGenerator, room: Vec<i64>) -> Zeroizing<Vec<i64>> {
         let mut noise = Zeroizing::new(room);
         noise.resize(self.runs.iter().map(|run| run.length).sum(), 0);
@@ -85,11 +83,13 @@ impl CorrelatedNoise {
         noise
     }
 
-    /// Correlates the noise of a step, then adds the sums to it, modulo 2¹²⁸ (as [`Encoder`](crate::strategy::Encoder) does, and
-    /// for its reasons). The noise is wiped unless all of it has become values.
+    /// Correlates the noise of a step, then adds the sums to it modulo 2¹²⁸, as
+    /// [`Encoder`](crate::strategy::Encoder) does and for the same reasons. The noise is wiped
+    /// unless all of it has become values.
     ///
-    /// What is done depends on the values that are released, and on nothing else that is private: all sums of one width take the same
-    /// operations, and sums of either width make the same values.
+    /// All sums of one width take the same operations, and sums of either width give the same
+    /// values. Apart from the width of the sums, the operations depend only on public data and the
+    /// released values.
     pub(super) fn release(
         &mut self,
         mut noise: Zeroizing<Vec<i64>>,
@@ -118,7 +118,8 @@ impl CorrelatedNoise {
         if are_narrow {
             return Ok(ReleasedValues::narrow(std::mem::take(&mut *noise)));
         }
-        // What is in the place of the noise are the low halves of values, and so the noise is known again.
+        // `noise` now holds the low halves of the values, so subtracting the sums recovers the
+        // noise.
         let bits = self.runs.iter().flat_map(|run| std::iter::repeat_n(run.sum_bits, run.length));
         let mut values = Vec::with_capacity(noise.len());
         for ((sum, &low), bits) in sums.iter().zip(noise.iter()).zip(bits) {
@@ -128,7 +129,8 @@ impl CorrelatedNoise {
         Ok(ReleasedValues::released_before(values))
     }
 
-    /// Adds sums to noise, in place; whether all values fit 64 bits. Otherwise their low halves are there.
+    /// Adds sums to noise in place. Returns whether all values fit 64 bits; if not, `noise` holds
+    /// their low halves.
     fn add<X: Copy>(
         &self,
         noise: &mut [i64],
@@ -148,7 +150,8 @@ impl CorrelatedNoise {
         beyond == 0
     }
 
-    /// All state: private. The number of steps, and of each run with noise the length of its correlator's state and that.
+    /// The complete state: the number of steps, then for each run with noise the length of its
+    /// correlator's state and that state. Private.
     pub(super) fn save(&self) -> Zeroizing<Vec<u8>> {
         let states: Vec<_> = self.correlators().map(|correlator| Zeroizing::new(correlator.save())).collect();
         // Growing would leave copies of noise in freed memory.
@@ -162,7 +165,6 @@ impl CorrelatedNoise {
         all
     }
 
-    /// Takes over a state written by [`save`](Self::save).
     pub(super) fn restore(&mut self, state: &[u8]) -> Result<(), StepError> {
         let refused = || StepError::State { reason: "it is not one of correlated noise" };
         let (steps, mut rest) = word(state).ok_or_else(refused)?;
@@ -189,7 +191,8 @@ impl CorrelatedNoise {
     }
 }
 
-/// Low and high half of `u + sum·2^bits`, at most 63 bits, from operations on 64 bits that a processor does on several at once.
+/// Low and high half of `u + sum·2^bits`, `bits` at most 63. Uses only 64-bit operations, which
+/// vectorise.
 #[inline(always)]
 fn sum_of_narrow(u: i64, sum: i64, bits: u32) -> (i64, i64) {
     let (low, high) = (sum << bits, sum >> (63 - bits) >> 1);
@@ -198,13 +201,11 @@ fn sum_of_narrow(u: i64, sum: i64, bits: u32) -> (i64, i64) {
     (total, high.wrapping_add(u >> 63).wrapping_add(carry.cast_signed()))
 }
 
-/// The same modulo 2¹²⁸.
 fn sum_of_wide(u: i64, sum: i128, bits: u32) -> (i64, i64) {
     let total = sum.wrapping_shl(bits).wrapping_add(u.into());
     (total as i64, (total >> 64) as i64)
 }
 
-/// The first number of a state, and what is behind it.
 fn word(state: &[u8]) -> Option<(u64, &[u8])> {
     let (word, rest) = state.split_first_chunk()?;
     Some((u64::from_le_bytes(*word), rest))

@@ -7,27 +7,23 @@ use crate::strategy::StepError;
 use std::ops::Range;
 use zeroize::Zeroizing;
 
-/// Encoder and samplers of all coordinates of a shard.
 pub(super) struct EncodedSums {
     encoder: MomentEncoder,
-    /// Samplers of runs of coordinates with equal noise, and the lengths of the runs.
+    /// Samplers of runs of coordinates with equal noise, with the lengths of the runs.
     samplers: Vec<(Option<DiscreteGaussian>, usize)>,
 }
 
 impl EncodedSums {
-    /// Of a run of the coordinates of all keys, laid end to end.
     pub(super) fn new(mechanism: &MatrixMechanism, range: Range<u64>) -> Self {
         let noise = mechanism.moments().noise();
         let samplers = samplers(range.clone().map(|c| noise[(c % noise.len() as u64) as usize].scale));
         Self { encoder: mechanism.strategies().encoder(mechanism.layout(), range), samplers }
     }
 
-    /// Number of steps so far.
     pub(super) fn steps(&self) -> u64 {
         self.encoder.steps()
     }
 
-    /// Draws the noise of a step.
     pub(super) fn draw(&self, generator: &mut NoiseGenerator, room: Vec<i128>) -> Zeroizing<Vec<i128>> {
         let mut noise = Zeroizing::new(room);
         noise.resize(self.samplers.iter().map(|(_, length)| length).sum(), 0);
@@ -43,29 +39,24 @@ impl EncodedSums {
         noise
     }
 
-    /// Adds the encoded sums of a step to its noise.
     pub(super) fn add(&mut self, sums: Row<'_>, noise: &mut [i128]) -> Result<(), StepError> {
         self.encoder.add_encoded(sums, noise)
     }
 
-    /// Takes a step without noise.
     pub(super) fn replay(&mut self, sums: &[i128]) -> Result<(), StepError> {
         let mut encoded = Zeroizing::new(vec![0; sums.len()]);
         self.encoder.encode(sums, &mut encoded)
     }
 
-    /// The state of the encoder: private.
     pub(super) fn save(&self) -> Zeroizing<Vec<u8>> {
         self.encoder.save()
     }
 
-    /// Takes over a state written by [`save`](Self::save).
     pub(super) fn restore(&mut self, state: &[u8]) -> Result<(), StepError> {
         self.encoder.restore(state)
     }
 }
 
-/// One sampler for each run of equal scales.
 fn samplers(scales: impl Iterator<Item = Option<NoiseScale>>) -> Vec<(Option<DiscreteGaussian>, usize)> {
     let mut samplers: Vec<(Option<DiscreteGaussian>, usize)> = Vec::new();
     for scale in scales {

@@ -1,25 +1,28 @@
-//! The release of one shard: `y_t = (C·sums)_t + noise`, in integers (`encoded`); or what comes to the same and needs no decoding,
-//! `w_t = sums_t + (C⁻¹ noise)_t` (`correlated`).
+//! The release of one shard, in integers: `y_t = (C·sums)_t + noise` (`encoded`), or the equivalent
+//! `w_t = sums_t + (C⁻¹ noise)_t` (`correlated`), which needs no decoding.
 //!
-//! The coordinates of all keys, `keys × Layout::coordinates()` in number and laid end to end, are cut into a fixed
-//! number of [`Shards`]: the unit of work and of state. Small keys share a shard, a wide key spans several, and the
-//! number of workers does not matter to any of them.
+//! The coordinates of all keys, `keys × Layout::coordinates()` laid end to end, are cut into a
+//! fixed number of [`Shards`], the unit of work and of state. Small keys share a shard, and a wide
+//! key spans several. Shards do not depend on the number of workers.
 //!
-//! A [`ReleaseShard`] draws the noise of an epoch **before** it is given that epoch's sums
-//! ([`prepare`](ReleaseShard::prepare)), so the time that the draw takes tells nothing about the data, and draws it once: an
-//! epoch that was released can't be released again by the same shard. Noise belongs to the process that drew it: if that
-//! forks while the noise waits, the copy draws its own.
+//! A [`ReleaseShard`] draws the noise of an epoch **before** it receives that epoch's sums
+//! ([`prepare`](ReleaseShard::prepare)), so the duration of the draw reveals nothing about the
+//! data. It draws the noise once: a shard cannot release an epoch twice. Noise belongs to the
+//! process that drew it. If the process forks while noise is pending, the copy draws its own.
 //!
-//! Privacy: by induction over the epochs. Given everything released before, what is released is an integer vector `v_t` that
-//! depends on the data, plus independent discrete Gaussians whose parameters do not. Its conditional
-//! zero-concentrated loss is `Σ Δv²/(2σ²)` (Canonne, Kamath & Steinke 2020, Thm 14), and along every path these add up to at most
-//! the squared joint sensitivity over 2(noise deviation)², also when the stream was chosen after seeing earlier releases,
-//! because C is lower triangular (fully adaptive composition: Whitehouse et al. 2023). That these paths may also be accounted
-//! for as one Gaussian mechanism, which is what (ε, δ) is calibrated by, is proved in `docs/privacy.md`.
+//! Privacy: by induction over the epochs. Given everything released before, the release is an
+//! integer vector `v_t` that depends on the data, plus independent discrete Gaussians whose
+//! parameters do not. Its conditional zero-concentrated loss is `Σ Δv²/(2σ²)` (Canonne, Kamath &
+//! Steinke 2020, Thm 14). Along every path these losses add up to at most the squared joint
+//! sensitivity over 2(noise deviation)². This also holds if the stream is chosen after seeing
+//! earlier releases, because C is lower triangular (fully adaptive composition: Whitehouse et al.
+//! 2023). `docs/privacy.md` proves that the paths may also be accounted for as one Gaussian
+//! mechanism, by which (ε, δ) is calibrated.
 //!
-//! Integers are all that this speaks of, so nothing but integers may come out. [`ReleasedValues`] have no other property: where
-//! released integers are equal, so is all that can be seen of them. Nor does an error depend on sums: arithmetic is modulo
-//! 2¹²⁸ ([`Encoder`](crate::strategy::Encoder) has the proof), but for encoders that round, which work for any sums of up to
+//! This argument covers integers only, so the output must be a function of the released integers.
+//! [`ReleasedValues`] ensure it: equal integers are indistinguishable. Errors do not depend on sums
+//! either, because arithmetic is modulo 2¹²⁸ (proof at [`Encoder`](crate::strategy::Encoder)). The
+//! exceptions are encoders that round, which work for any sums of up to
 //! [`MatrixMechanism::most_records`](crate::mechanism::MatrixMechanism::most_records) records.
 
 #[cfg(test)]
@@ -43,14 +46,14 @@ use encoded::EncodedSums;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// Memory for noise is taken in multiples of this.
+/// Granularity of memory for noise, in values.
 const ROOM: usize = 64;
 
-/// Why a shard can't release an epoch. Each is fatal to the run.
+/// Error of releasing an epoch. Each is fatal to the run.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReleaseError {
-    /// Epochs come one after another, once each.
+    /// Epochs must be released in order, once each.
     #[error("epoch {found} was given to a shard whose next epoch is {expected}")]
     OutOfOrder {
         /// The epoch asked for.
@@ -58,10 +61,10 @@ pub enum ReleaseError {
         /// The only epoch that can be released now.
         expected: u64,
     },
-    /// The strategy can't encode the step.
+    /// The strategy cannot encode the step.
     #[error(transparent)]
     Step(#[from] StepError),
-    /// There is no entropy.
+    /// No entropy is available.
     #[error(transparent)]
     Entropy(#[from] EntropyError),
 }
@@ -70,38 +73,34 @@ pub enum ReleaseError {
 pub struct ReleaseShard {
     shard: u32,
     horizon: Option<u64>,
-    /// Its place among the coordinates of all keys.
+    /// Offset among the coordinates of all keys.
     first_coordinate: u64,
     coordinates: usize,
     source: NoiseSource,
     form: Form,
-    /// Noise of the next epoch, once it is drawn.
     prepared: Option<Prepared>,
 }
 
-/// How sums and noise meet.
 enum Form {
-    /// Sums are encoded, and noise added.
+    /// Sums are encoded, then noise is added.
     Encoded(EncodedSums),
-    /// Noise is correlated, and sums added.
+    /// Noise is correlated, then sums are added.
     Correlated(CorrelatedNoise),
 }
 
-/// Noise, and the process that drew it.
 struct Prepared {
     noise: Noise,
     process: u32,
 }
 
 enum Noise {
-    /// To which encoded sums are added.
     Independent(Zeroizing<Vec<i128>>),
-    /// To be correlated, before sums are added.
     ToCorrelate(Zeroizing<Vec<i64>>),
 }
 
 impl Prepared {
-    /// A copy of the process has a copy of the noise, and two releases with the same noise would differ by the data alone.
+    /// A forked process has a copy of the noise. Two releases with the same noise would differ by
+    /// the data alone.
     fn is_of_this_process(&self) -> bool {
         self.process == std::process::id()
     }
@@ -121,7 +120,7 @@ impl ReleaseShard {
         ReleaseShard { shard, horizon, first_coordinate, coordinates, source, form, prepared: None }
     }
 
-    /// The epoch that comes next; the first is 1.
+    /// The next epoch; the first is 1.
     pub fn next_epoch(&self) -> u64 {
         1 + match &self.form {
             Form::Encoded(sums) => sums.steps(),
@@ -142,7 +141,7 @@ impl ReleaseShard {
         self.prepare_in(ReleasedValues::default)
     }
 
-    /// The same in memory that has served before, such as that of values which are no longer needed.
+    /// As [`prepare`](Self::prepare), but reuses memory, such as that of values no longer needed.
     ///
     /// # Errors
     /// [`ReleaseError::Entropy`].
@@ -176,7 +175,6 @@ impl ReleaseShard {
         Ok(Prepared { noise, process: std::process::id() })
     }
 
-    /// The noise of the next epoch, for once.
     fn take_noise(&mut self) -> Result<Noise, ReleaseError> {
         match self.prepared.take().filter(Prepared::is_of_this_process) {
             Some(prepared) => Ok(prepared.noise),
@@ -184,18 +182,18 @@ impl ReleaseShard {
         }
     }
 
-    /// Releases one epoch: takes its exact sums, gives its private values.
+    /// Releases one epoch: takes its exact sums, returns its private values.
     ///
     /// # Errors
-    /// [`ReleaseError`]; the shard is of no use afterwards.
+    /// [`ReleaseError`]; the shard must not be used afterwards.
     pub fn release(&mut self, epoch: u64, sums: &[i128]) -> Result<Vec<i128>, ReleaseError> {
         Ok(self.release_row(epoch, sums.into())?.into_wide())
     }
 
-    /// The same for sums and values that may be in 64 bits, which is faster.
+    /// As [`release`](Self::release), for sums and values that may be in 64 bits, which is faster.
     ///
     /// # Errors
-    /// [`ReleaseError`]; the shard is of no use afterwards.
+    /// [`ReleaseError`]; the shard must not be used afterwards.
     pub fn release_row(&mut self, epoch: u64, sums: Row<'_>) -> Result<ReleasedValues, ReleaseError> {
         let expected = self.next_epoch();
         if epoch != expected {
@@ -206,20 +204,20 @@ impl ReleaseShard {
         }
         match (self.take_noise()?, &mut self.form) {
             (Noise::Independent(mut noise), Form::Encoded(encoded)) => {
-                // It is wiped unless all of it has become values.
+                // Wiped unless all of it has become values.
                 encoded.add(sums, &mut noise)?;
                 Ok(ReleasedValues::released_before(std::mem::take(&mut *noise)))
             }
             (Noise::ToCorrelate(noise), Form::Correlated(correlated)) => correlated.release(noise, sums),
-            // A shard draws noise for its own form.
+            // Unreachable: a shard draws noise for its own form.
             _ => Err(StepError::State { reason: "its noise is of another form" }.into()),
         }
     }
 
-    /// Takes over the sums of an epoch that was released before a restart. Nothing is drawn.
+    /// Replays the sums of an epoch that was released before a restart. Draws nothing.
     ///
     /// # Errors
-    /// [`ReleaseError::Step`], also where noise is correlated: sums don't tell what it was.
+    /// [`ReleaseError::Step`], also if noise is correlated: the sums do not determine it.
     pub fn replay(&mut self, sums: &[i128]) -> Result<(), ReleaseError> {
         match &mut self.form {
             Form::Encoded(encoded) => Ok(encoded.replay(sums)?),
@@ -229,7 +227,7 @@ impl ReleaseShard {
         }
     }
 
-    /// All state: private.
+    /// The complete state. Private.
     pub fn save(&self) -> Zeroizing<Vec<u8>> {
         match &self.form {
             Form::Encoded(sums) => sums.save(),
@@ -237,7 +235,7 @@ impl ReleaseShard {
         }
     }
 
-    /// Takes over a state written by [`save`](Self::save).
+    /// Restores a state written by [`save`](Self::save).
     ///
     /// # Errors
     /// [`ReleaseError::Step`] if it belongs to another shard or strategy.
@@ -250,7 +248,8 @@ impl ReleaseShard {
     }
 }
 
-/// Memory for so many values, and a few more, so that shards whose lengths differ by one can use that of each other.
+/// Reserves memory for this number of values, rounded up so that shards whose lengths differ by one
+/// can reuse each other's memory.
 fn make_room<T>(room: &mut Vec<T>, coordinates: usize) {
     if room.capacity() < coordinates {
         *room = Vec::with_capacity(coordinates.next_multiple_of(ROOM));
@@ -283,7 +282,6 @@ mod tests {
         }
     }
 
-    /// Sums that are encoded, and noise that is correlated.
     fn mechanisms(neighbours: Neighbours) -> [MatrixMechanism; 2] {
         let square_root = build(StrategyName::SquareRoot, &Workload::Prefix, Some(5)).unwrap();
         let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
@@ -305,7 +303,8 @@ mod tests {
         mechanisms(neighbours).map(|mechanism| shard(&mechanism, source))
     }
 
-    /// What the last of these epochs has more with these sums than without, in one order of drawing and in the other.
+    /// Difference of the last epoch's releases with and without these sums. The first shard
+    /// prepares its noise, the second draws it on release.
     fn difference(mechanism: &MatrixMechanism, epochs: u64, sums: [i128; 6]) -> Vec<i128> {
         let [mut with, mut without] = [(); 2].map(|()| shard(mechanism, NoiseSource::Seeded(3)));
         let mut release = |epoch| {
@@ -322,7 +321,7 @@ mod tests {
         let [encoded, correlated] = mechanisms(Neighbours::ReplaceOne);
         // In the first step C multiplies by one, which is 2⁴⁰ units.
         assert_eq!(difference(&encoded, 1, sums), sums.map(|sum| sum << 40));
-        // Correlated noise meets sums in a single addition, in every step.
+        // Correlated noise and sums meet in a single addition, at every step.
         let bits = correlated.moments().noise().iter().map(|noise| noise.sum_bits);
         let expected: Vec<i128> = sums.iter().zip(bits).map(|(sum, bits)| sum << bits).collect();
         for epochs in 1..=5 {
@@ -426,7 +425,6 @@ mod tests {
         }
     }
 
-    /// Modulo 2¹²⁸: an error would depend on private sums.
     #[test]
     fn sums_of_any_size_are_released() {
         for mechanism in mechanisms(Neighbours::ReplaceOne) {
@@ -443,7 +441,6 @@ mod tests {
         }
     }
 
-    /// Values take 64 bits where they fit, and are the same where they don't.
     #[test]
     fn correlated_noise_takes_as_many_bits_as_it_needs() {
         let [_, mechanism] = mechanisms(Neighbours::ReplaceOne);

@@ -1,12 +1,12 @@
-//! How the coordinates of all keys are cut into shards, the unit of work and of state.
+//! Shards: how the coordinates of all keys are cut into units of work and state.
 
 use crate::moments::Layout;
 use std::ops::Range;
 
-/// Coordinates whose sums and noise fit the processor's second cache.
+/// Coordinates whose sums and noise fit the processor's second-level cache.
 const NEAR_COORDINATES: u64 = 1 << 14;
 
-/// How the coordinates of all keys are cut.
+/// The cut of the coordinates of all keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shards {
     coordinates: u64,
@@ -14,15 +14,15 @@ pub struct Shards {
 }
 
 impl Shards {
-    /// Cuts the coordinates of `keys` keys into at most `at_most` shards, and at least one.
+    /// Cuts the coordinates of `keys` keys into at least one and at most `at_most` shards.
     pub fn new(keys: u32, layout: Layout, at_most: u32) -> Self {
         let coordinates = u64::from(keys) * layout.coordinates() as u64;
         let number = coordinates.clamp(1, u64::from(at_most.max(1))) as u32;
         Shards { coordinates, number }
     }
 
-    /// Cuts into this many shards, or into as many more as it takes for a shard to hold no more than 2¹⁴ coordinates, so that
-    /// what belongs to them stays in a processor's cache from one stage to the next.
+    /// Cuts into at least `least` shards, and into more if needed for a shard to hold at most 2¹⁴
+    /// coordinates. Their data then stays in the processor's cache between stages.
     pub fn at_least(keys: u32, layout: Layout, least: u32) -> Self {
         let coordinates = u64::from(keys) * layout.coordinates() as u64;
         let enough = u32::try_from(coordinates.div_ceil(NEAR_COORDINATES)).unwrap_or(u32::MAX);
@@ -46,12 +46,12 @@ impl Shards {
 
     /// The shard that holds a coordinate.
     pub fn shard_of(&self, coordinate: u64) -> u32 {
-        // The largest shard that begins at or before the coordinate.
+        // The last shard that begins at or before the coordinate.
         let product = u128::from(coordinate + 1) * u128::from(self.number) - 1;
         (product / u128::from(self.coordinates.max(1))) as u32
     }
 
-    /// Cuts a run of coordinates at the borders of shards: `(shard, run)` in order.
+    /// Cuts a run of coordinates at shard boundaries: `(shard, run)` in order.
     pub fn split(&self, run: Range<u64>) -> impl Iterator<Item = (u32, Range<u64>)> + Clone + use<> {
         let shards = *self;
         let mut next = run.start;

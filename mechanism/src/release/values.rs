@@ -1,15 +1,17 @@
-//! What leaves the private side: released integers, in one canonical form.
+//! Released integers, in one canonical form: what leaves the private side.
 //!
-//! Equal integers are equal in every respect: in memory, in what is written of them, and as real numbers. They take 64 bits
-//! where all of a shard fit and 128 otherwise, so their width is a function of what was released and of nothing else. It
-//! is settled after the noise was added: neither the sums nor the way that they were added up can be told from it.
+//! Equal integers are indistinguishable: in memory, in serialised form and as real numbers. They
+//! take 64 bits if all of a shard fit, and 128 otherwise. So the width is a function of the
+//! released integers alone. It is chosen after the noise is added, so it reveals nothing about the
+//! sums or how they were accumulated.
 
 use crate::moments::Row;
 use serde::{Deserialize, Serialize};
 
-/// Released values of a shard. They may be seen by anyone.
+/// Released values of a shard. They are safe to publish.
 ///
-/// Only a [`ReleaseShard`](super::ReleaseShard) makes new ones. Those that were released before are read back as integers:
+/// Only a [`ReleaseShard`](super::ReleaseShard) creates new ones. Earlier releases are read back as
+/// integers:
 ///
 /// ```
 /// use hushflow_mechanism::release::ReleasedValues;
@@ -18,7 +20,7 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!(log, copy);
 /// ```
 ///
-/// Nobody chooses a form:
+/// The form cannot be chosen:
 ///
 /// ```compile_fail
 /// use hushflow_mechanism::release::ReleasedValues;
@@ -31,14 +33,13 @@ pub struct ReleasedValues(Form);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Form {
-    /// All are in 64 bits.
     Narrow(Vec<i64>),
-    /// At least one is not.
+    /// At least one value does not.
     Wide(Vec<i128>),
 }
 
 impl ReleasedValues {
-    /// What was released before, as a log or another process has it.
+    /// Values of an earlier release, from a log or another process.
     pub fn released_before(values: Vec<i128>) -> Self {
         if values.iter().all(|&value| i64::try_from(value).is_ok()) {
             Self::narrow(values.into_iter().map(|value| value as i64).collect())
@@ -47,7 +48,6 @@ impl ReleasedValues {
         }
     }
 
-    /// Values that all fit 64 bits.
     pub(super) fn narrow(values: Vec<i64>) -> Self {
         Self(Form::Narrow(values))
     }
@@ -68,7 +68,7 @@ impl ReleasedValues {
         }
     }
 
-    /// Their memory, if it is of 64 bits.
+    /// The values' memory, if they are in 64 bits.
     pub(super) fn narrow_room(self) -> Vec<i64> {
         match self.0 {
             Form::Narrow(room) => room,
@@ -76,7 +76,7 @@ impl ReleasedValues {
         }
     }
 
-    /// Their memory, if it is of 128 bits.
+    /// The values' memory, if they are in 128 bits.
     pub(super) fn wide_room(self) -> Vec<i128> {
         match self.0 {
             Form::Narrow(_) => Vec::new(),
@@ -92,7 +92,7 @@ impl Default for ReleasedValues {
 }
 
 impl From<Form> for ReleasedValues {
-    /// Bytes that were not written by this type may hold narrow values in 128 bits.
+    /// Bytes from elsewhere may hold narrow values in 128 bits.
     fn from(form: Form) -> Self {
         match form {
             Form::Narrow(values) => Self::narrow(values),
@@ -101,7 +101,7 @@ impl From<Form> for ReleasedValues {
     }
 }
 
-/// Released integers as real numbers in a unit.
+/// Released integers as real numbers, in multiples of `unit`.
 pub(crate) fn in_real_units(integers: Row<'_>, unit: f64, reals: &mut [f64]) {
     match integers {
         Row::Narrow(integers) => {
@@ -113,8 +113,8 @@ pub(crate) fn in_real_units(integers: Row<'_>, unit: f64, reals: &mut [f64]) {
     }
 }
 
-/// The nearest real number, ties to even: the same as `integer as f64`, in 64 bits or 128, but faster. Below 2¹⁰⁴ the
-/// highest bits and the lowest 52 are real numbers, and their sum is rounded once.
+/// The nearest real number, ties to even: equals `integer as f64`, but faster. Below 2¹⁰⁴ the high
+/// bits and the lowest 52 are exact real numbers, and their sum rounds once.
 pub(crate) fn to_real(integer: i128) -> f64 {
     const LOW_BITS: u32 = 52;
     if integer.unsigned_abs() >> (2 * LOW_BITS) == 0 {
@@ -146,7 +146,6 @@ mod tests {
         }
     }
 
-    /// However they come, and near every width.
     #[test]
     fn equal_integers_are_equal_in_every_respect() {
         for bits in 60..66 {

@@ -1,21 +1,22 @@
-//! Products and quotients of long series by the fast Fourier transform, for judging errors.
+//! Products and quotients of long series by the fast Fourier transform, for computing errors.
 //!
-//! A product is off by a few times 2^-53 of the product of the norms of its factors in every coefficient. A quotient
-//! comes from an inverse found by Newton's method and one step of iterative refinement: what it is off by is then what
-//! the last residual was off by, whatever the numerator. Which bits come out may differ between machines: nothing of
-//! this may enter a mechanism.
+//! Each coefficient of a product is off by a few times 2^-53 of the product of the norms of its
+//! factors. A quotient uses an inverse found by Newton's method and one step of iterative
+//! refinement, so its error is that of the last residual, for any numerator. Results may differ in
+//! their last bits between machines, so they must not enter a mechanism.
 
 use super::quotient as long_division;
 use realfft::RealFftPlanner;
 
-/// Below so many steps the plain methods are used: they are as fast, and exact to the last places.
+/// Up to this number of multiplications the plain methods are used: they are as fast, and accurate
+/// to the last digits.
 const PLAIN_STEPS: usize = 1 << 24;
 
-/// Terms of an inverse with which Newton's method begins.
+/// Number of terms of the inverse that Newton's method starts from.
 const START: usize = 1 << 10;
 
-/// Largest coefficient that may remain of `numerator − denominator · quotient`, times the sum of the magnitudes of the
-/// inverse, relative to the largest coefficient of the quotient.
+/// Largest allowed coefficient of `numerator − denominator · quotient`, times the sum of the
+/// magnitudes of the inverse, relative to the largest coefficient of the quotient.
 const RESIDUAL: f64 = 1e-11;
 
 /// First `terms` coefficients of `left · right`.
@@ -35,7 +36,7 @@ pub fn product(left: &[f64], right: &[f64], terms: usize) -> Vec<f64> {
     };
     let (mut spectra, factors, mut product) = (spectrum(left), spectrum(right), backward.make_output_vec());
     spectra.iter_mut().zip(factors).for_each(|(value, factor)| *value = *value * factor / size as f64);
-    // Exactly real at both ends, as the transform of real numbers is.
+    // The transform of real numbers is real at both ends.
     for end in [0, spectra.len() - 1] {
         spectra[end].im = 0.0;
     }
@@ -44,8 +45,9 @@ pub fn product(left: &[f64], right: &[f64], terms: usize) -> Vec<f64> {
     product
 }
 
-/// First `terms` coefficients of `numerator / denominator`, as [`super::quotient`] gives them: that is what is used
-/// for few terms, and where the inverse grows so much that the transform would lose its digits.
+/// First `terms` coefficients of `numerator / denominator`, as [`super::quotient`] returns them.
+/// That function is used for few terms, and if the inverse grows so much that the transform would
+/// lose its digits.
 pub fn quotient(numerator: &[f64], denominator: &[f64], terms: usize) -> Vec<f64> {
     let denominator = &denominator[..denominator.len().min(terms)];
     if denominator.len() * terms <= 16 * PLAIN_STEPS {
@@ -70,7 +72,7 @@ pub fn quotient(numerator: &[f64], denominator: &[f64], terms: usize) -> Vec<f64
     }
 }
 
-/// Newton's method: every round doubles the number of terms that are right.
+/// Newton's method: every round doubles the number of correct terms.
 fn inverse(series: &[f64], terms: usize) -> Vec<f64> {
     let mut inverse = long_division(&[1.0], series, terms.min(START));
     while inverse.len() < terms {
@@ -83,7 +85,7 @@ fn inverse(series: &[f64], terms: usize) -> Vec<f64> {
     inverse
 }
 
-/// Infinite when a term is no number.
+/// Largest magnitude; infinite if a term is NaN.
 fn largest(series: &[f64]) -> f64 {
     series
         .iter()
@@ -116,7 +118,6 @@ mod tests {
         assert_eq!(product(&[1.0, 2.0], &[3.0], 4), [3.0, 6.0, 0.0, 0.0]);
     }
 
-    /// Sums of squares, as row norms are made of, to 1e-12 of long division.
     #[test]
     fn quotients_are_those_of_long_division() {
         let ones = vec![1.0; TERMS];
@@ -137,7 +138,7 @@ mod tests {
         check(&ones, &rounded[..20_000], 1e-13);
     }
 
-    /// `1/(1 − 1.01x)` grows long past what a transform can hold beside the first terms.
+    /// `1/(1 − 1.01x)` grows far beyond what a transform can hold beside the first terms.
     #[test]
     fn what_grows_is_divided_at_length() {
         let mut denominator = vec![0.0; TERMS];

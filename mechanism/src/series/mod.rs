@@ -1,10 +1,12 @@
-//! Formal power series, cut after a number of terms: the arithmetic of lower-triangular Toeplitz matrices.
+//! Truncated formal power series: the arithmetic of lower-triangular Toeplitz matrices.
 //!
-//! The matrix with `M[t,i] = m_(t−i)` is the series `m_0 + m_1 x + m_2 x² + …`; product, inverse and square root
-//! of matrices are those of series. A series is the slice of its coefficients; missing ones are 0.
+//! The matrix with `M[t,i] = m_(t−i)` is the series `m_0 + m_1 x + m_2 x² + …`. Products, inverses
+//! and square roots of matrices are those of series. A series is the slice of its coefficients;
+//! missing ones are 0.
 //!
-//! What is here takes additions, multiplications, divisions and roots in a fixed order: it gives the same bits on every
-//! machine, and may enter a mechanism. [`fast`] is for judging one.
+//! This module uses additions, multiplications, divisions and roots in a fixed order. It returns
+//! the same bits on every machine, so its results may enter a mechanism. [`fast`] is only for
+//! computing errors.
 
 pub mod fast;
 pub(crate) mod quadrature;
@@ -13,7 +15,7 @@ use std::num::NonZeroUsize;
 
 /// First `terms` coefficients of `(1 − βx)^exponent`, by the binomial recurrence.
 ///
-/// The relative error of every coefficient is a few units in the last place per term at most.
+/// The relative error of a coefficient is at most a few units in the last place per term.
 ///
 /// ```
 /// let root = hushflow_mechanism::series::binomial(-0.5, 1.0, 4);
@@ -39,7 +41,7 @@ pub fn stretch(series: &[f64], stride: NonZeroUsize, terms: usize) -> Vec<f64> {
     stretched
 }
 
-/// First `terms` coefficients of `left · right`. Zeros of `left` cost nothing, every other term a pass over
+/// First `terms` coefficients of `left · right`. Each nonzero term of `left` costs one pass over
 /// `right`.
 pub fn product(left: &[f64], right: &[f64], terms: usize) -> Vec<f64> {
     let mut product = vec![0.0; terms];
@@ -49,8 +51,8 @@ pub fn product(left: &[f64], right: &[f64], terms: usize) -> Vec<f64> {
     product
 }
 
-/// First `terms` coefficients of `numerator / denominator`, whose first coefficient must not be 0; of the
-/// inverse when the numerator is `[1.0]`.
+/// First `terms` coefficients of `numerator / denominator`. The first coefficient of the
+/// denominator must not be 0. The numerator `[1.0]` gives the inverse.
 ///
 /// Long division: `terms` passes over the denominator.
 pub fn quotient(numerator: &[f64], denominator: &[f64], terms: usize) -> Vec<f64> {
@@ -65,12 +67,12 @@ pub fn quotient(numerator: &[f64], denominator: &[f64], terms: usize) -> Vec<f64
     remainder
 }
 
-/// First `terms` coefficients of the power of a polynomial whose first coefficient is 1, by the recurrence that
-/// `p f' = exponent p' f` gives for `f = p^exponent` (Knuth, The Art of Computer Programming, 4.7, exercise 4). Takes
-/// `terms` times the degree steps.
+/// First `terms` coefficients of a power of a polynomial whose first coefficient is 1. For
+/// `f = p^exponent` the recurrence follows from `p f' = exponent p' f` (Knuth, The Art of Computer
+/// Programming, 4.7, exercise 4). Takes `terms` times the degree steps.
 ///
-/// Errors of rounding stay as small as they were made where all roots of the polynomial lie on the unit circle or
-/// outside it, and are simple.
+/// Rounding errors do not grow if all roots of the polynomial are simple and lie on or outside the
+/// unit circle.
 ///
 /// ```
 /// let root = hushflow_mechanism::series::power(&[1.0, -1.0], -0.5, 4);
@@ -86,8 +88,8 @@ pub fn power(polynomial: &[f64], exponent: f64, terms: usize) -> Vec<f64> {
     power
 }
 
-/// First `terms` coefficients of the square root, whose first is positive, of a series whose first coefficient
-/// must be positive. Takes `terms²/2` steps.
+/// First `terms` coefficients of the square root with positive first coefficient. The first
+/// coefficient of `series` must be positive. Takes `terms²/2` steps.
 pub fn square_root(series: &[f64], terms: usize) -> Vec<f64> {
     let mut root: Vec<f64> = Vec::with_capacity(terms);
     for t in 0..terms {

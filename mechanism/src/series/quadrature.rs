@@ -1,9 +1,9 @@
-//! Sums over long runs of whole numbers, of functions that are smooth there, as sums over a few places.
+//! Sums of smooth functions over long runs of integers, from a few points.
 
-/// Places of Gauss's rule in a range.
 pub(crate) const PLACES: usize = 12;
 
-/// Places in (−1, 1) and weights of Gauss's rule: the zeros of a Legendre polynomial, by Newton's method.
+/// Points in (−1, 1) and weights of Gauss's rule. The points are the zeros of a Legendre
+/// polynomial, found by Newton's method.
 pub(crate) fn gauss_legendre() -> [[f64; 2]; PLACES] {
     let n = PLACES as f64;
     let legendre = |x: f64| {
@@ -25,17 +25,19 @@ pub(crate) fn gauss_legendre() -> [[f64; 2]; PLACES] {
     })
 }
 
-/// Places and weights with `Σ_(first ≤ t ≤ last) f(t) = Σ weight·f(place)`, but for about 1e-13 of it, for functions that are smooth
-/// on the scale of t from `first` on, which is at least 2¹². No place is outside the range; its two ends are places.
+/// Points and weights with `Σ_(first ≤ t ≤ last) f(t) = Σ weight·f(point)` to a relative error of
+/// about 1e-13, for functions that are smooth on the scale of t from `first` on, where `first` is
+/// at least 2¹². All points lie in the range; its two ends are among them.
 ///
-/// Euler and Maclaurin: the sum is the integral, half of f at both ends, and a twelfth of how much f′ grows; what is left out is
-/// `f‴/720`, of order `f/t³`. Gauss's rule takes the integral over ranges that at most double t.
+/// Euler–Maclaurin: the sum is the integral, plus half of f at both ends, plus a twelfth of the
+/// increase of f′. The remainder is `f‴/720`, of order `f/t³`. Gauss's rule takes the integral over
+/// ranges that at most double t.
 pub(crate) fn sum_rule(first: u64, last: u64) -> Vec<[f64; 2]> {
     let (first, last) = (first as f64, last as f64);
     if last - first < 1024.0 {
         return (0..=(last - first) as u64).map(|step| [first + step as f64, 1.0]).collect();
     }
-    // f′ by differences of three places to one side.
+    // f′ from one-sided differences of three points.
     let slope = [-3.0, 4.0, -1.0].map(|part: f64| -part / 24.0);
     let mut rule: Vec<[f64; 2]> = (0..3).map(|step| [first + step as f64, slope[step]]).collect();
     rule[0][1] += 0.5;

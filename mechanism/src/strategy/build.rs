@@ -1,4 +1,4 @@
-//! Which strategies there are, and the making of one for a workload.
+//! Building a strategy for a workload, by name.
 
 use super::{
     Chosen, Dense, Factorization, Fitted, Fourier, Strategy, StrategyName, Tree, buffered::Buffered,
@@ -8,80 +8,80 @@ use crate::workload::Workload;
 use std::{fmt, sync::Arc};
 use thiserror::Error;
 
-/// The longest horizon a strategy is made or judged for.
+/// Longest horizon for which a strategy is built or its error computed.
 pub const MAX_HORIZON: u64 = 100_000_000;
 
-/// The longest horizon of strategies that keep the full history: at every step they cost a multiplication per coordinate
-/// for each step before it.
+/// Longest horizon of strategies that keep the full history. Each step costs one multiplication per
+/// coordinate for every earlier step.
 pub const MAX_HISTORY_HORIZON: u64 = 1 << 20;
 
-/// Why there is no such strategy.
+/// Error of building a strategy.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StrategyError {
-    /// No strategy is written like this.
+    /// The name is unknown.
     #[error("no strategy is called `{found}`; expected one of {}", name::all_names())]
     Unknown {
-        /// What was written.
+        /// The rejected text.
         found: String,
     },
-    /// The number behind the name of a strategy is missing or out of range.
+    /// The number after the name of a strategy is missing or out of range.
     #[error("`{found}` needs a number of {unit} from 1 to {limit}; expected for example `{strategy}:4`")]
     Number {
         /// The name before the number.
         strategy: &'static str,
-        /// What is counted.
+        /// What the number counts.
         unit: &'static str,
-        /// The largest number.
+        /// Largest allowed number.
         limit: u32,
-        /// What was written.
+        /// The rejected text.
         found: String,
     },
-    /// The strategy has several rows for a step.
+    /// The strategy has several rows per step and cannot run.
     #[error(
         "the strategy `{strategy}` releases several numbers a step and can't run; expected its causal form, which is never \
          worse: `tree-optimal-decoder` or `fft-optimal-decoder`"
     )]
     Rectangular {
-        /// As on the command line.
+        /// Name on the command line.
         strategy: String,
     },
-    /// The strategy has to be found by an optimiser first, or read from a file.
+    /// The strategy needs the result of an optimiser or a file.
     #[error("the strategy `{strategy}` was not fitted: it needs what an optimiser found for it")]
     NotFitted {
-        /// As on the command line.
+        /// Name on the command line.
         strategy: String,
     },
-    /// The strategy is not made for this workload.
+    /// The strategy does not exist for this workload.
     #[error("the strategy `{strategy}` can't be made for the workload `{workload}`: {reason}")]
     Workload {
-        /// As on the command line.
+        /// Name on the command line.
         strategy: String,
-        /// As on the command line.
+        /// Workload as written on the command line.
         workload: String,
         /// What the strategy needs.
         reason: &'static str,
     },
-    /// The strategy is made for a number of steps, and none was given.
+    /// The strategy needs a number of steps, and none was given.
     #[error(
         "the strategy `{strategy}` needs a horizon: say how many steps the stream has, from 1 to {MAX_HORIZON}"
     )]
     NoHorizon {
-        /// As on the command line.
+        /// Name on the command line.
         strategy: String,
     },
-    /// A series that does not have the strategy's number of steps.
+    /// A series does not have the strategy's number of steps.
     #[error("the series has {found} numbers, but the strategy takes {expected}")]
     Length {
         /// Its length.
         found: usize,
-        /// The length that it must have.
+        /// Required length.
         expected: usize,
     },
     /// The number of steps is out of range.
     #[error("the horizon is {found} steps; for the strategy `{strategy}` it can be 1 to {limit}")]
     Horizon {
-        /// As on the command line.
+        /// Name on the command line.
         strategy: String,
         /// Number of steps asked for.
         found: u64,
@@ -96,7 +96,7 @@ pub enum StrategyError {
         /// Number of columns.
         columns: usize,
     },
-    /// An entry of a C is no number.
+    /// An entry of C is NaN or infinite.
     #[error("row {row}, column {column} of the strategy is not finite; expected a number")]
     NotFinite {
         /// From 1.
@@ -104,7 +104,7 @@ pub enum StrategyError {
         /// From 1.
         column: usize,
     },
-    /// A C looks into the future.
+    /// C has an entry above the diagonal: it would use future steps.
     #[error(
         "row {row}, column {column} of the strategy is not 0: step {row} can't use what step {column} will bring; \
          expected zeros above the diagonal"
@@ -115,7 +115,7 @@ pub enum StrategyError {
         /// From 1.
         column: usize,
     },
-    /// A C can't be decoded.
+    /// C cannot be decoded.
     #[error(
         "the strategy can't be decoded at step {step}: expected a positive number on the diagonal, at least 2^-41 of the \
          norm of the longest column"
@@ -124,23 +124,24 @@ pub enum StrategyError {
         /// From 1.
         step: usize,
     },
-    /// The stored entries of a C can't be read.
+    /// The stored entries of C cannot be read.
     #[error("the stored strategy can't be read: {reason}; expected what was written when it was made")]
     Parameters {
         /// What is wrong.
         reason: &'static str,
     },
-    /// The numbers that a strategy is made of make no strategy.
+    /// The parameters do not define a strategy.
     #[error("these parameters make no strategy `{strategy}`: {reason}")]
     Buffers {
-        /// As on the command line.
+        /// Name on the command line.
         strategy: String,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and what was expected.
         reason: &'static str,
     },
 }
 
-/// Makes the named strategy for a workload and, where it needs one, a horizon of 1 to [`MAX_HORIZON`] steps.
+/// Builds the named strategy for a workload and, if the strategy needs one, a horizon of 1 to
+/// [`MAX_HORIZON`] steps.
 ///
 /// # Errors
 /// As [`build_chosen`].
@@ -152,12 +153,12 @@ pub fn build(
     build_chosen(&name.into(), workload, horizon)
 }
 
-/// Makes a strategy from its name and what was found for it.
+/// Builds a strategy from its name and its fitted parameters.
 ///
 /// # Errors
-/// [`StrategyError::Horizon`] for a horizon out of range, [`StrategyError::NoHorizon`] where one is missing,
-/// [`StrategyError::NotFitted`] where the name does not say it all, [`StrategyError::Workload`] where the workload has no
-/// such strategy.
+/// [`StrategyError::Horizon`] for a horizon out of range, [`StrategyError::NoHorizon`] for a
+/// missing one, [`StrategyError::NotFitted`] if the name needs fitted parameters and has none,
+/// [`StrategyError::Workload`] if the workload has no such strategy.
 pub fn build_chosen(
     chosen: &Chosen,
     workload: &Workload,
@@ -179,7 +180,7 @@ pub fn build_chosen(
             Arc::new(toeplitz::banded_inverse_square_root(&name, workload, *bands, steps()?)?)
         }
         StrategyName::LogPerturbedRoot => {
-            // It has no end, but nobody judges or runs it for longer.
+            // The strategy is unbounded, but it is judged and run only up to this limit.
             check_horizon(&name, horizon.unwrap_or(1), MAX_HISTORY_HORIZON)?;
             Arc::new(toeplitz::log_perturbed_root(&name, workload)?)
         }
@@ -194,7 +195,6 @@ pub fn build_chosen(
     })
 }
 
-/// A strategy with columns scaled to norm 1.
 fn normalized(
     name: &StrategyName,
     inner: &StrategyName,
@@ -214,7 +214,6 @@ fn normalized(
     })
 }
 
-/// A strategy that is made of what was found for it.
 fn fitted(Chosen { name, fitted }: &Chosen) -> Result<Arc<dyn Strategy>, StrategyError> {
     Ok(match fitted.clone() {
         Some(Fitted::Toeplitz(coefficients)) => Arc::new(toeplitz::of_units(name, coefficients)?),
@@ -224,7 +223,7 @@ fn fitted(Chosen { name, fitted }: &Chosen) -> Result<Arc<dyn Strategy>, Strateg
     })
 }
 
-/// Makes the factorisation of a name for comparison: also of those that can't run.
+/// Builds the factorisation of a name for comparison, including those that cannot run.
 ///
 /// # Errors
 /// As [`build`].
@@ -243,7 +242,6 @@ pub fn build_factorization(
     })
 }
 
-/// Checks that a workload has a row for every step.
 fn check_rows(name: &StrategyName, workload: &Workload, steps: u64) -> Result<(), StrategyError> {
     if workload.horizon().is_none_or(|rows| steps <= rows) {
         return Ok(());
@@ -252,7 +250,6 @@ fn check_rows(name: &StrategyName, workload: &Workload, steps: u64) -> Result<()
     Err(StrategyError::Workload { strategy, workload, reason: "it has fewer rows than the horizon" })
 }
 
-/// Checks that `1 ≤ found ≤ limit`.
 pub(crate) fn check_horizon(
     strategy: &dyn fmt::Display,
     found: u64,

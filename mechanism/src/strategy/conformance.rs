@@ -1,5 +1,5 @@
-//! What every strategy must satisfy, checked from the traits alone: streaming is the matrix, and what is judged is
-//! what runs.
+//! Checks that every strategy must pass, through the traits alone: the stream matches the matrix,
+//! and the geometry matches what runs.
 
 use super::{Decoder, Discrepancy, Encoder, StepError, Strategy};
 use crate::moments::Row;
@@ -8,12 +8,12 @@ use chacha20::ChaCha20Rng;
 use nalgebra::DMatrix;
 use rand::{RngExt, SeedableRng};
 
-/// Relative to the largest entry in sight.
+/// Relative to the largest entry in question.
 const TOLERANCE: f64 = 1e-10;
 const UNIT: f64 = 1.0 / (1u64 << super::COEFFICIENT_BITS) as f64;
 const COORDINATES: usize = 3;
 
-/// Checks `steps` steps of a strategy, no more than its horizon, against dense matrices.
+/// Checks `steps` steps of a strategy, at most its horizon, against dense matrices.
 pub(super) fn check(strategy: &dyn Strategy, workload: &Workload, steps: usize) {
     let what = format!("{} for {workload}, {steps} steps", strategy.name());
     let c = strategy.matrix(steps as u64).expect(&what).entries();
@@ -29,7 +29,6 @@ pub(super) fn check(strategy: &dyn Strategy, workload: &Workload, steps: usize) 
     check_refusals(strategy, &rows, &what);
 }
 
-/// The columns of C, and pairs of them, as a sensitivity sees them.
 fn check_columns(strategy: &dyn Strategy, c: &DMatrix<f64>, what: &str) {
     let (steps, geometry) = (c.ncols(), strategy.geometry());
     for part in [1, steps.div_ceil(2), steps] {
@@ -59,7 +58,7 @@ fn check_row_norms(strategy: &dyn Strategy, decoder: &DMatrix<f64>, workload: &W
     }
 }
 
-/// Integers of all signs, some rows of zeros among them.
+/// Integers of both signs, with some rows of zeros.
 fn rows(steps: usize) -> Vec<Vec<i128>> {
     let mut random = ChaCha20Rng::seed_from_u64(3);
     let mut value = |t: usize| if t % 5 == 3 { 0 } else { random.random_range(-(1i128 << 50)..1 << 50) };
@@ -95,14 +94,13 @@ fn check_close(found: &DMatrix<f64>, expected: &DMatrix<f64>, what: &str) {
     assert!(error <= TOLERANCE * size, "{what}: off by {error} where entries are up to {size}");
 }
 
-/// Encoding is multiplication by C, and decoding undoes it.
 fn check_stream(strategy: &dyn Strategy, c: &DMatrix<f64>, rows: &[Vec<i128>], what: &str) {
     let y = real(&encode(strategy.encoder(COORDINATES).as_mut(), rows, what), UNIT);
     check_close(&y, &(c * real(rows, 1.0)), what);
     check_close(&decode(strategy.decoder(COORDINATES).as_mut(), &y, what), &real(rows, 1.0), what);
 }
 
-/// What is encoded can be added to what is there, from rows of either width.
+/// Encoding can be added to a buffer, from rows of either width.
 fn check_addition(strategy: &dyn Strategy, rows: &[Vec<i128>], what: &str) {
     let y = encode(strategy.encoder(COORDINATES).as_mut(), rows, what);
     let [mut wide, mut narrow] = [(); 2].map(|()| strategy.encoder(COORDINATES));
@@ -115,7 +113,6 @@ fn check_addition(strategy: &dyn Strategy, rows: &[Vec<i128>], what: &str) {
             assert!(sums.iter().map(|sum| sum - there).eq(y.iter().copied()), "{what}: step {t}");
         }
     }
-    // Noise may be anything: sums are modulo 2¹²⁸.
     let (mut from_zero, mut from_most) = ([0; COORDINATES], [i128::MAX; COORDINATES]);
     for sums in [&mut from_zero, &mut from_most] {
         strategy.encoder(COORDINATES).add_encoded(Row::Narrow(&[1; COORDINATES]), sums).expect(what);
@@ -123,8 +120,8 @@ fn check_addition(strategy: &dyn Strategy, rows: &[Vec<i128>], what: &str) {
     assert_eq!(from_most, from_zero.map(|sum| i128::MAX.wrapping_add(sum)), "{what}");
 }
 
-/// Two streams that differ by a unit vector, one for every coordinate, are encoded as far apart as C says; but for
-/// what the geometry charges, and for how far the matrix is from the C that runs.
+/// Two streams that differ by a unit vector in every coordinate are encoded as far apart as C
+/// requires, up to the charged rounding and the matrix's discrepancy.
 fn check_rounding(strategy: &dyn Strategy, c: &DMatrix<f64>, rows: &[Vec<i128>], what: &str) {
     let steps = rows.len();
     let repeated: Vec<Vec<i128>> = rows.iter().map(|row| vec![row[0]; steps]).collect();
@@ -134,7 +131,7 @@ fn check_rounding(strategy: &dyn Strategy, c: &DMatrix<f64>, rows: &[Vec<i128>],
     let Discrepancy { relative, column } = strategy.matrix(steps as u64).expect(what).discrepancy();
     for i in 0..steps {
         let norm = c.column(i).norm();
-        // Twice 2⁻⁵³ for each entry: those of `c` and their differences are rounded.
+        // Twice 2⁻⁵³ per entry: those of `c` and their differences are rounded.
         let discrepancy = relative * norm + column + 2.0 * f64::EPSILON * norm;
         let charged = (strategy.geometry().rounding_squared.sqrt() + discrepancy).powi(2);
         let errors = (0..steps).map(|t| (other[t][i] - y[t][i]) as f64 * UNIT - c[(t, i)]);
@@ -143,14 +140,14 @@ fn check_rounding(strategy: &dyn Strategy, c: &DMatrix<f64>, rows: &[Vec<i128>],
     }
 }
 
-/// Decoding is multiplication by the inverse of C, for outputs of any kind.
 fn check_decoder(strategy: &dyn Strategy, inverse: &DMatrix<f64>, what: &str) {
     let y =
         DMatrix::from_fn(inverse.nrows(), COORDINATES, |t, coordinate| ((t * 3 + coordinate) as f64).sin());
     check_close(&decode(strategy.decoder(COORDINATES).as_mut(), &y, what), &(inverse * &y), what);
 }
 
-/// A restored encoder goes on as the saved one, from every step; its state is as large as was said.
+/// A restored encoder continues like the saved one from every step, and its state has the declared
+/// size.
 fn check_saved_states(strategy: &dyn Strategy, rows: &[Vec<i128>], what: &str) {
     const MARGIN: usize = 1024;
     let mut encoder = strategy.encoder(COORDINATES);
@@ -175,7 +172,6 @@ fn check_saved_states(strategy: &dyn Strategy, rows: &[Vec<i128>], what: &str) {
     }
 }
 
-/// What does not fit is refused and leaves no trace.
 fn check_refusals(strategy: &dyn Strategy, rows: &[Vec<i128>], what: &str) {
     let (mut encoder, mut decoder) = (strategy.encoder(COORDINATES), strategy.decoder(COORDINATES));
     let wrong = Err(StepError::Coordinates { found: 1, expected: COORDINATES });
@@ -197,7 +193,7 @@ fn check_refusals(strategy: &dyn Strategy, rows: &[Vec<i128>], what: &str) {
         assert_eq!(decoder.decode(&[1.0; COORDINATES], &mut [0.0; COORDINATES]), ended, "{what}");
         assert_eq!(encoder.save(), saved, "{what}");
     } else {
-        // Only where a limit says so may values be too large.
+        // Only strategies with a limit may refuse large values.
         let outcome = encoder.encode(&[i128::MAX; COORDINATES], &mut [0; COORDINATES]);
         let expected = strategy.input_limit().map_or(Ok(()), |_| Err(StepError::Overflow));
         assert_eq!(outcome, expected, "{what}");

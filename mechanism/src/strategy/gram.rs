@@ -1,18 +1,20 @@
-//! Entries of the Gram matrix CᵀC of a banded or full lower-triangular Toeplitz C, in exact integers.
+//! Entries of the Gram matrix CᵀC of a banded or full lower-triangular Toeplitz C, in exact
+//! integers.
 //!
-//! With integer coefficients m_0, m_1, … (units of 2^-[`COEFFICIENT_BITS`]) two columns at a distance `lag`
-//! overlap by `Σ_(j<e) m_j m_(j+lag)`, where e is the number of entries of the later column: its distance from
-//! the last step. Coefficients are at most 2⁴⁰ in magnitude, so these sums stay below 2¹²⁷.
+//! With integer coefficients m_0, m_1, … (units of 2^-[`COEFFICIENT_BITS`]) two columns at a
+//! distance `lag` overlap by `Σ_(j<e) m_j m_(j+lag)`, where e is the number of entries of the later
+//! column: its distance from the last step. Coefficients are at most 2⁴⁰ in magnitude, so these
+//! sums stay below 2¹²⁷.
 
 use super::COEFFICIENT_BITS;
 
-/// Columns are correlated exactly over this many entries and lags; what lies beyond is bounded.
+/// Entries and lags up to this many are summed exactly; the rest is bounded.
 const EXACT_TERMS: usize = 1 << 16;
 
-/// The same for columns of different scales.
+/// The same limit for columns of different scales.
 const EXACT_SCALED_TERMS: usize = 1 << 14;
 
-/// Entries summed between two looks at whether the sum can still matter.
+/// Entries summed between two checks whether the sum can still set a new minimum.
 const BLOCK: usize = 64;
 
 /// Squared norms of columns with 0, 1, … entries.
@@ -26,15 +28,16 @@ pub(super) fn squared_norms(coefficients: &[i64]) -> Vec<u128> {
         .collect()
 }
 
-/// At least `−(CᵀC)_ij` for all i ≠ j and any number of steps, and at least 0.
+/// An upper bound of `−(CᵀC)_ij` for all i ≠ j and any number of steps, at least 0.
 ///
-/// Exact for up to [`EXACT_TERMS`] coefficients, and 0 when none is negative.
+/// Exact for up to [`EXACT_TERMS`] coefficients, and 0 if none is negative.
 pub(super) fn negative_overlap(coefficients: &[i64]) -> u128 {
     if coefficients.iter().all(|&m| m >= 0) { 0 } else { overlap_bound(coefficients, EXACT_TERMS) }
 }
 
-/// Sums up to `exact` entries and lags; the others are bounded by the Cauchy–Schwarz inequality,
-/// `|Σ_(j≥e) m_j m_(j+lag)| ≤ ‖m_(≥e)‖ ‖m_(≥e+lag)‖`, and so are all that cannot reach the lowest overlap found.
+/// Sums up to `exact` entries and lags. All others, and those that cannot reach the lowest overlap
+/// found, are bounded by the Cauchy–Schwarz inequality
+/// `|Σ_(j≥e) m_j m_(j+lag)| ≤ ‖m_(≥e)‖ ‖m_(≥e+lag)‖`.
 fn overlap_bound(coefficients: &[i64], exact: usize) -> u128 {
     let tails = tail_norms(coefficients);
     let lags = coefficients.len().min(exact);
@@ -43,8 +46,8 @@ fn overlap_bound(coefficients: &[i64], exact: usize) -> u128 {
     (1..lags).fold(beyond, lowest).unsigned_abs()
 }
 
-/// The lowest overlap over all numbers of entries of the column with coefficients `earlier`, cut to those that face
-/// the other column, or `lowest` if that is lower.
+/// The lowest overlap of two columns over all numbers of entries; `lowest` if that is lower.
+/// `earlier` holds the coefficients of the earlier column that face the later one.
 fn lowest_overlap(earlier: &[i64], later: &[i64], tails: &[i128], exact: usize, mut lowest: i128) -> i128 {
     let (lag, terms) = (later.len() - earlier.len(), earlier.len().min(exact));
     let mut sum = 0i128;
@@ -61,7 +64,7 @@ fn lowest_overlap(earlier: &[i64], later: &[i64], tails: &[i128], exact: usize, 
     lowest.min(sum - tails[terms] * tails[terms + lag])
 }
 
-/// Norms of the coefficients from 0, from 1, … and from the end on, rounded up to integers.
+/// Norms of the coefficients from index 0, 1, … to the end, rounded up to integers.
 fn tail_norms(coefficients: &[i64]) -> Vec<i128> {
     let reversed: Vec<i64> = coefficients.iter().rev().copied().collect();
     let root_up = |square: u128| {
@@ -71,11 +74,12 @@ fn tail_norms(coefficients: &[i64]) -> Vec<i128> {
     squared_norms(&reversed).into_iter().rev().map(root_up).collect()
 }
 
-/// At least `−(CᵀC)_ij` for all i ≠ j where column i has the coefficients times `scales[i]`, one for every step of the
-/// horizon and not falling; at least 0.
+/// An upper bound of `−(CᵀC)_ij` for all i ≠ j, at least 0, where column i has the coefficients
+/// times `scales[i]`. There is one scale per step of the horizon, and scales do not decrease.
 ///
-/// Exact but for rounding, which is added, for up to [`EXACT_SCALED_TERMS`] coefficients; the others are bounded by the
-/// Cauchy–Schwarz inequality. Two columns overlap less the fewer entries they have, but weigh more.
+/// Exact up to rounding, which is added, for up to [`EXACT_SCALED_TERMS`] coefficients; the others
+/// are bounded by the Cauchy–Schwarz inequality. Two columns with fewer entries overlap less but
+/// weigh more.
 pub(super) fn scaled_negative_overlap(coefficients: &[f64], scales: &[f64]) -> f64 {
     let lags = coefficients.len().min(EXACT_SCALED_TERMS);
     let mut tails: Vec<f64> = coefficients
@@ -88,7 +92,7 @@ pub(super) fn scaled_negative_overlap(coefficients: &[f64], scales: &[f64]) -> f
         .collect();
     tails.reverse();
     tails.push(0.0);
-    // From the last step on: the scale of a column with 1, 2, … entries.
+    // Scale of a column with 1, 2, … entries, counted from the last step.
     let scale = |entries: usize| scales.get(scales.len().saturating_sub(entries)).copied().unwrap_or(0.0);
     let beyond =
         if lags < coefficients.len() { -tails[0] * tails[lags] * scale(1) * scale(lags + 1) } else { 0.0 };
@@ -97,7 +101,7 @@ pub(super) fn scaled_negative_overlap(coefficients: &[f64], scales: &[f64]) -> f
     slack - (1..lags).fold(beyond, lowest)
 }
 
-/// The lowest overlap of two columns at a distance `lag`, or `lowest` if that is lower.
+/// The lowest overlap of two columns at distance `lag`, or `lowest` if that is lower.
 fn lowest_scaled_overlap(
     coefficients: &[f64],
     lag: usize,
@@ -136,7 +140,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The definition, entry by entry of CᵀC.
     fn dense_overlap(coefficients: &[i64], steps: usize) -> i128 {
         let entry = |t: usize, i: usize| t.checked_sub(i).and_then(|lag| coefficients.get(lag)).copied();
         let column = |i| (0..steps).map(|t| entry(t, i).unwrap_or(0).into()).collect::<Vec<i128>>();
@@ -145,7 +148,6 @@ mod tests {
         (0..steps).flat_map(|i| (0..i).map(move |j| (i, j))).map(|(i, j)| -dot(i, j)).fold(0, i128::max)
     }
 
-    /// Coefficients that decay as those of a root do, with signs of any pattern; several blocks of them.
     fn coefficients() -> impl Strategy<Value = Vec<i64>> {
         let decaying = |(k, m): (usize, i64)| m / (k as i64 + 1);
         prop::collection::vec(-(1i64 << 40)..1 << 40, 1..200)

@@ -2,9 +2,9 @@
 
 use zeroize::{Zeroize, Zeroizing};
 
-/// The newest rows of a stream, up to a fixed number of them, wiped from memory when dropped.
+/// The newest rows of a stream, up to a fixed number, wiped from memory when dropped.
 ///
-/// Rows lie one after the other in a ring, which grows until it holds `kept` rows.
+/// Rows are stored in a ring, which grows until it holds `kept` rows.
 pub(super) struct History<T: Copy + Zeroize> {
     coordinates: usize,
     kept: usize,
@@ -17,42 +17,38 @@ impl<T: Copy + Zeroize> History<T> {
         Self { coordinates, kept, steps: 0, rows: Zeroizing::new(Vec::new()) }
     }
 
-    /// The same history after `steps` rows, its ring holding `rows`; `None` if that is not the number of values it
-    /// would hold.
+    /// This history after `steps` rows, with `rows` as the ring's content; `None` if the number of
+    /// values does not match.
     pub(super) fn replaced(&self, steps: u64, rows: Zeroizing<Vec<T>>) -> Option<Self> {
         let (coordinates, kept) = (self.coordinates, self.kept);
         let fits = held(steps, kept).checked_mul(coordinates) == Some(rows.len());
         fits.then_some(Self { coordinates, kept, steps, rows })
     }
 
-    /// Keeps more rows from now on. None may have given way yet.
+    /// Raises the number of rows kept. No row may have been dropped yet.
     pub(super) fn keep(&mut self, kept: usize) {
         self.kept = kept;
     }
 
-    /// Number of rows pushed so far.
     pub(super) fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Number of values in a row.
     pub(super) fn coordinates(&self) -> usize {
         self.coordinates
     }
 
-    /// All values held, in the order of the ring.
     pub(super) fn values(&self) -> &[T] {
         &self.rows
     }
 
-    /// The rows held, newest first.
     pub(super) fn newest_first(&self) -> impl Iterator<Item = &[T]> {
         let next = self.next();
         let places = (0..next).rev().chain((next..held(self.steps, self.kept)).rev());
         places.map(|place| &self.rows[place * self.coordinates..][..self.coordinates])
     }
 
-    /// Takes in a row of `coordinates` values; the oldest gives way when `kept` are held.
+    /// Adds a row of `coordinates` values; drops the oldest if `kept` rows are held.
     pub(super) fn push(&mut self, row: &[T]) {
         if self.kept > 0 {
             let start = self.next() * self.coordinates;
@@ -64,12 +60,13 @@ impl<T: Copy + Zeroize> History<T> {
         self.steps += 1;
     }
 
-    /// Place in the ring of the next row; the number of rows held while the ring still grows.
+    /// Ring position of the next row; while the ring grows, the number of rows held.
     fn next(&self) -> usize {
         self.steps.checked_rem(self.kept as u64).unwrap_or(0) as usize
     }
 
-    /// A vector that grows by itself would leave a copy of its values behind in freed memory.
+    /// Grows by hand: a vector that grows by itself would leave a copy of its values in freed
+    /// memory.
     fn append(&mut self, row: &[T]) {
         if self.rows.len() + row.len() > self.rows.capacity() {
             let mut larger = Zeroizing::new(Vec::with_capacity(2 * (self.rows.len() + row.len())));
@@ -80,7 +77,6 @@ impl<T: Copy + Zeroize> History<T> {
     }
 }
 
-/// Number of rows held after `steps` rows when `kept` are kept.
 fn held(steps: u64, kept: usize) -> usize {
     steps.min(kept as u64) as usize
 }

@@ -1,17 +1,17 @@
-//! Strategies as sensitivities see them: the columns of C and their overlaps `X = CᵀC`, without the stream.
+//! Strategies as sensitivities use them: the columns of C and their overlaps `X = CᵀC`.
 //!
-//! C may have more rows than columns (tree and Fourier encoders). A Toeplitz C is never written out: a million steps
-//! are a million coefficients, and a diagonal of X costs one pass over them.
+//! C may have more rows than columns (tree and Fourier encoders). A Toeplitz C is never written
+//! out: a million steps take a million coefficients, and a diagonal of X takes one pass over them.
 
 use super::Discrepancy;
 use nalgebra::DMatrix;
 use thiserror::Error;
 
-/// The most columns of a matrix.
+/// Largest number of columns of a matrix.
 pub const MAX_COLUMNS: usize = 1 << 24;
 
-/// Every computed overlap is within `OVERLAP_ERROR · ‖c_i‖ ‖c_j‖` of `(CᵀC)_ij`: sums are compensated or pairwise, so
-/// that their error does not grow with the number of rows.
+/// Relative error of computed overlaps: each is within `OVERLAP_ERROR · ‖c_i‖ ‖c_j‖` of `(CᵀC)_ij`.
+/// Sums are compensated or pairwise, so the error does not grow with the number of rows.
 pub(crate) const OVERLAP_ERROR: f64 = 64.0 * f64::EPSILON;
 
 /// A matrix C, real, with at least one column.
@@ -35,20 +35,20 @@ pub struct Matrix {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Form {
-    /// `C[t,i] = coefficients[t−i] · scales[i]`, square; no scales stand for ones, missing coefficients for zeros.
+    /// Square, `C[t,i] = coefficients[t−i] · scales[i]`. Without scales all are 1; missing
+    /// coefficients are 0.
     Toeplitz {
         coefficients: Vec<f64>,
         scales: Option<Vec<f64>>,
     },
     Dense(DMatrix<f64>),
-    /// Copies of a block along the diagonal.
     Stamped {
         block: Box<Matrix>,
         copies: usize,
     },
 }
 
-/// Why something is no matrix that a sensitivity can be computed of.
+/// Error of a matrix for which no sensitivity can be computed.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum MatrixError {
@@ -58,50 +58,50 @@ pub enum MatrixError {
         /// Number of columns.
         found: usize,
     },
-    /// An entry is no number or infinite.
+    /// An entry is NaN or infinite.
     #[error("an entry of a strategy is {found}; all must be finite")]
     NotFinite {
         /// The entry.
         found: f64,
     },
-    /// Entries beyond the range in which their squares can be added up.
+    /// The squares of the entries could overflow or underflow.
     #[error(
         "the largest entry of a strategy is {found:e}; expected between 2^-300 and 2^300: scale the strategy"
     )]
     Magnitude {
-        /// The largest absolute value of the entries.
+        /// Largest absolute value of the entries.
         found: f64,
     },
-    /// A matrix without structure that is too large to be written out.
+    /// A matrix without structure is too large to write out.
     #[error(
         "the strategy would have to be written out entry by entry for {found} steps; expected at most {limit}"
     )]
     WrittenOut {
         /// Number of steps.
         found: usize,
-        /// Most steps.
+        /// Largest number of steps.
         limit: usize,
     },
 }
 
 impl Matrix {
-    /// The lower-triangular `C[t,i] = coefficients[t−i]` of `columns` rows and columns. What the coefficients lack is 0,
-    /// what they have too many is left out.
+    /// The lower-triangular `C[t,i] = coefficients[t−i]` with `columns` rows and columns. Missing
+    /// coefficients are 0, surplus ones are ignored.
     ///
     /// # Errors
-    /// [`MatrixError`] for no or too many columns, and coefficients that are not finite, or all 0 or very small or
-    /// very large.
+    /// [`MatrixError`] if the number of columns is out of range, or the coefficients are not
+    /// finite, all 0, very small or very large.
     pub fn toeplitz(coefficients: Vec<f64>, columns: usize) -> Result<Self, MatrixError> {
         let coefficients = cut(coefficients, columns);
         check(&coefficients, columns)?;
         Ok(Self::exact(Form::Toeplitz { coefficients, scales: None }, columns))
     }
 
-    /// The lower-triangular `C[t,i] = coefficients[t−i] · column_scales[i]`, with a column for every scale: the steps
-    /// are scaled, then encoded.
+    /// The lower-triangular `C[t,i] = coefficients[t−i] · column_scales[i]`, with one column per
+    /// scale: the steps are scaled, then encoded.
     ///
     /// # Errors
-    /// As [`toeplitz`](Self::toeplitz), of coefficients and scales.
+    /// As [`toeplitz`](Self::toeplitz), for coefficients and scales.
     pub fn scaled_toeplitz(coefficients: Vec<f64>, column_scales: Vec<f64>) -> Result<Self, MatrixError> {
         let columns = column_scales.len();
         let coefficients = cut(coefficients, columns);
@@ -110,20 +110,20 @@ impl Matrix {
         Ok(Self::exact(Form::Toeplitz { coefficients, scales: Some(column_scales) }, columns))
     }
 
-    /// Any matrix, of any number of rows.
+    /// Any matrix, with any number of rows.
     ///
     /// # Errors
-    /// As [`toeplitz`](Self::toeplitz), of its entries.
+    /// As [`toeplitz`](Self::toeplitz), for its entries.
     pub fn dense(entries: DMatrix<f64>) -> Result<Self, MatrixError> {
         let columns = entries.ncols();
         check(entries.as_slice(), columns)?;
         Ok(Self::exact(Form::Dense(entries), columns))
     }
 
-    /// `copies` of a block along the diagonal: the strategy begins anew after every block.
+    /// `copies` of a block along the diagonal: the strategy restarts after every block.
     ///
     /// # Errors
-    /// [`MatrixError::Columns`] for no or too many columns.
+    /// [`MatrixError::Columns`] if the number of columns is out of range.
     pub fn stamped(block: Self, copies: usize) -> Result<Self, MatrixError> {
         let columns = block.columns.saturating_mul(copies);
         check_columns(columns)?;
@@ -136,34 +136,34 @@ impl Matrix {
         Self { form, columns, discrepancy: Discrepancy::NONE }
     }
 
-    /// The same matrix, for a C that runs and differs from it by at most this.
+    /// The same matrix as an approximation of a C that differs from it by at most `discrepancy`.
     #[must_use]
     pub fn with_discrepancy(self, discrepancy: Discrepancy) -> Self {
         Self { discrepancy, ..self }
     }
 
-    /// How far the C that runs can be from this.
+    /// Bound of the distance of the C that runs from this matrix.
     pub fn discrepancy(&self) -> Discrepancy {
         self.discrepancy
     }
 
-    /// η with `‖(C − Ĉ)u‖ ≤ η√V` for contributions at up to `count` steps: [`Discrepancy`], where `√V` is at least the
-    /// norm of the longest column.
+    /// η with `‖(C − Ĉ)u‖ ≤ η√V` for contributions at up to `count` steps (see [`Discrepancy`]),
+    /// where `√V` is at least the norm of the longest column.
     pub(crate) fn relative_discrepancy(&self, count: usize) -> f64 {
         let Discrepancy { relative, column } = self.discrepancy;
         if column == 0.0 {
             return relative;
         }
-        // More than the rounding of the norm, and of these few operations.
+        // Covers the rounding of the norm and of these operations.
         (relative + count as f64 * column / self.max_column_norm()) * (1.0 + 2f64.powi(-40))
     }
 
-    /// Norm of the longest column, but for rounding.
+    /// Norm of the longest column, up to rounding.
     pub(crate) fn max_column_norm(&self) -> f64 {
         self.overlaps(0).into_iter().fold(0.0, f64::max).sqrt()
     }
 
-    /// Number of columns: of steps.
+    /// Number of columns, which is the number of steps.
     pub fn columns(&self) -> usize {
         self.columns
     }
@@ -187,7 +187,6 @@ impl Matrix {
         }
     }
 
-    /// Coefficients and, where there are any, scales of a Toeplitz matrix.
     pub(crate) fn as_toeplitz(&self) -> Option<(&[f64], Option<&[f64]>)> {
         match &self.form {
             Form::Toeplitz { coefficients, scales } => Some((coefficients, scales.as_deref())),
@@ -195,7 +194,6 @@ impl Matrix {
         }
     }
 
-    /// Block and number of copies of a stamped matrix.
     pub(crate) fn as_stamped(&self) -> Option<(&Self, usize)> {
         match &self.form {
             Form::Stamped { block, copies } => Some((block, *copies)),
@@ -203,7 +201,6 @@ impl Matrix {
         }
     }
 
-    /// C written out.
     pub(crate) fn entries(&self) -> DMatrix<f64> {
         match &self.form {
             Form::Toeplitz { coefficients, scales } => {
@@ -218,7 +215,7 @@ impl Matrix {
         }
     }
 
-    /// The largest distance of columns that may overlap.
+    /// Largest distance of two columns that may overlap.
     pub fn reach(&self) -> usize {
         match &self.form {
             Form::Toeplitz { coefficients, .. } => coefficients.len() - 1,
@@ -227,8 +224,8 @@ impl Matrix {
         }
     }
 
-    /// A diagonal of X: `X_(i, i+lag)` for i = 0, 1, …; at lag 0 the squared column norms. Empty from
-    /// `lag = columns` on.
+    /// A diagonal of X: `X_(i, i+lag)` for i = 0, 1, …. Lag 0 gives the squared column norms. Empty
+    /// from `lag = columns` on.
     pub fn overlaps(&self, lag: usize) -> Vec<f64> {
         let length = self.columns.saturating_sub(lag);
         if lag > self.reach() {
@@ -254,7 +251,7 @@ impl Matrix {
         }
     }
 
-    /// `X_ij = ⟨c_i, c_j⟩`, and 0 where there is no such column.
+    /// `X_ij = ⟨c_i, c_j⟩`; 0 if either column does not exist.
     pub fn overlap(&self, i: usize, j: usize) -> f64 {
         let (i, j) = (i.min(j), i.max(j));
         if j >= self.columns || j - i > self.reach() {
@@ -293,8 +290,8 @@ impl Matrix {
         gram
     }
 
-    /// An upper bound of `−X_ij` over all i ≠ j, at least 0, and 0 where C has no negative entries or bands beside its
-    /// diagonal; `None` where there are too many columns to look at all pairs.
+    /// An upper bound of `−X_ij` over all i ≠ j, at least 0. It is 0 if C has no negative entries
+    /// or is diagonal. `None` if there are too many columns to check all pairs.
     pub fn negative_overlap(&self) -> Option<f64> {
         if self.is_nonnegative() || self.reach() == 0 {
             return Some(0.0);
@@ -327,7 +324,7 @@ impl Matrix {
         dense
     }
 
-    /// `C x`. Entries that `x` lacks are 0, those it has too many are left out.
+    /// `C x`. Missing entries of `x` are 0, surplus ones are ignored.
     pub fn product(&self, x: &[f64]) -> Vec<f64> {
         let x = &x[..x.len().min(self.columns)];
         let mut y = vec![0.0; self.rows()];
@@ -352,7 +349,7 @@ impl Matrix {
     }
 }
 
-/// Coefficients of `columns` steps, without zeros at the end.
+/// The first `columns` coefficients, without trailing zeros.
 fn cut(mut coefficients: Vec<f64>, columns: usize) -> Vec<f64> {
     coefficients.truncate(columns);
     let used = coefficients.iter().rposition(|&c| c != 0.0).map_or(0, |last| last + 1);
@@ -365,7 +362,7 @@ fn check(values: &[f64], columns: usize) -> Result<(), MatrixError> {
     if let Some(&found) = values.iter().find(|value| !value.is_finite()) {
         return Err(MatrixError::NotFinite { found });
     }
-    // Squares of such entries neither overflow nor lose what counts to underflow.
+    // Squares of entries in this range neither overflow nor lose precision to underflow.
     let found = values.iter().fold(0.0_f64, |largest, value| largest.max(value.abs()));
     let range = 2_f64.powi(-300)..=2_f64.powi(300);
     if range.contains(&found) { Ok(()) } else { Err(MatrixError::Magnitude { found }) }
@@ -375,7 +372,8 @@ fn check_columns(found: usize) -> Result<(), MatrixError> {
     if (1..=MAX_COLUMNS).contains(&found) { Ok(()) } else { Err(MatrixError::Columns { found }) }
 }
 
-/// `Σ_(l<m) c_l c_(l+lag)` for m = `length` down to 1: a column that starts later has fewer rows. Compensated (Neumaier).
+/// `Σ_(l<m) c_l c_(l+lag)` for m = `length` down to 1: a column that starts later has fewer rows.
+/// Compensated summation (Neumaier).
 fn toeplitz_overlaps(coefficients: &[f64], lag: usize, length: usize) -> Vec<f64> {
     let (mut sum, mut lost) = (0.0_f64, 0.0);
     let products = coefficients.iter().zip(&coefficients[lag..]).map(|(one, other)| one * other);
@@ -394,7 +392,6 @@ fn toeplitz_overlaps(coefficients: &[f64], lag: usize, length: usize) -> Vec<f64
     sums
 }
 
-/// Inner product, summed pairwise.
 pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     let length = a.len().min(b.len());
     if length <= 64 {
@@ -412,7 +409,6 @@ mod tests {
         Matrix::scaled_toeplitz(vec![1.0, -0.5, 0.25], vec![1.0, 2.0, 3.0, 0.5, -1.0]).unwrap()
     }
 
-    /// C written out, by its products with the unit vectors.
     fn written_out(matrix: &Matrix) -> DMatrix<f64> {
         let column = |i| {
             let unit: Vec<f64> = (0..matrix.columns()).map(|j| f64::from(u8::from(i == j))).collect();

@@ -1,8 +1,9 @@
-//! Strategies C: how a step's sums are correlated with the steps before it prior to the noise.
+//! Strategies: the matrices C that correlate a step's sums with those of earlier steps before the
+//! noise is added.
 //!
-//! The C that runs *is* the mechanism: its coefficients are integers in units of 2^-[`COEFFICIENT_BITS`], so
-//! that encoding integer sums is exact. Recursive strategies keep their state in fixed point instead, and say what its
-//! rounding can add to the sensitivity.
+//! The C that runs *is* the mechanism. Its coefficients are integers in units of
+//! 2^-[`COEFFICIENT_BITS`], so encoding integer sums is exact. Recursive strategies keep their
+//! state in fixed point and state how much their rounding can add to the sensitivity.
 
 pub mod buffered;
 mod build;
@@ -46,20 +47,20 @@ use crate::workload::Workload;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// Bits after the binary point of the coefficients of every strategy.
+/// Fractional bits of the coefficients of every strategy.
 pub const COEFFICIENT_BITS: u32 = 40;
 
-/// Why a step could not be encoded or decoded, or a state not restored.
+/// Error of encoding or decoding a step, or of restoring a state.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StepError {
-    /// The strategy is defined for a given number of steps, and all are used.
+    /// All steps of a strategy with a fixed number of steps are used.
     #[error("the strategy ends after {horizon} steps")]
     PastHorizon {
         /// Number of steps of the strategy.
         horizon: u64,
     },
-    /// A row does not have the number of coordinates it was started for.
+    /// A row has the wrong number of coordinates.
     #[error("a row has {found} coordinates; this state was made for {expected}")]
     Coordinates {
         /// Number of coordinates of the row.
@@ -67,69 +68,76 @@ pub enum StepError {
         /// Number of coordinates of the state.
         expected: usize,
     },
-    /// A sum left the range of an encoder that rounds. No stream within [`Strategy::input_limit`] gets there.
+    /// A sum left the range of an encoder that rounds. Streams within [`Strategy::input_limit`]
+    /// never cause this.
     #[error(
         "a sum left the range of 128-bit arithmetic: an epoch has more records of one key than this strategy is made for; \
          release more often, or choose a shorter horizon"
     )]
     Overflow,
-    /// The saved state is not one of this strategy and number of coordinates.
+    /// The saved state belongs to another strategy or number of coordinates.
     #[error("the saved state does not fit this strategy: {reason}")]
     State {
-        /// What does not fit.
+        /// The mismatch.
         reason: &'static str,
     },
 }
 
-/// What a sensitivity needs to know of C when all moments go through the same C.
+/// Properties of C that determine the sensitivity when all moments use the same C.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ColumnGeometry {
     /// Largest squared norm of a column of C, rounded up.
     pub max_norm_squared: f64,
-    /// Upper bound of `−(CᵀC)_ij` over all i ≠ j, at least 0: how far two columns point away from each other.
+    /// Upper bound of `−(CᵀC)_ij` over all i ≠ j, at least 0: how far two columns point away from
+    /// each other.
     pub negative_overlap: f64,
-    /// Upper bound of `Σ_t (Δy_t − (CΔx)_t)²` in one coordinate, for any two streams and all steps together, in the
-    /// squared unit of x: what the rounding of a recursive encoder can add. 0 where encoding is exact.
+    /// Upper bound of `Σ_t (Δy_t − (CΔx)_t)²` in one coordinate, over all steps and any two
+    /// streams, in the squared unit of x: the contribution of a recursive encoder's rounding. 0 for
+    /// exact encoders.
     pub rounding_squared: f64,
 }
 
 impl ColumnGeometry {
-    /// That of a strategy whose encoder makes no rounding errors.
+    /// Geometry of a strategy whose encoder does not round.
     pub fn exact(max_norm_squared: f64, negative_overlap: f64) -> Self {
         Self { max_norm_squared, negative_overlap, rounding_squared: 0.0 }
     }
 }
 
-/// Norms of the rows of a decoder, first step first.
+/// Norms of the rows of a decoder, in the order of the steps.
 pub type RowNorms<'a> = Box<dyn Iterator<Item = f64> + 'a>;
 
-/// A factorisation A = B C: an encoder C whose noisy output a decoder B turns into the workload.
+/// A factorisation A = B C: the encoder C, and a decoder B that turns its noisy output into the
+/// workload.
 ///
-/// This is what errors and sensitivities are computed from; a [`Strategy`] can run as well. C has a column for every
-/// step. It may have more rows than columns, and need not be lower-triangular.
+/// Errors and sensitivities are computed from this trait; a [`Strategy`] can also run. C has one
+/// column per step. It may have more rows than columns, and need not be lower-triangular.
 pub trait Factorization: Send + Sync {
-    /// As on the command line, for example `square-root`.
+    /// Name as written on the command line, for example `square-root`.
     fn name(&self) -> String;
 
-    /// Number of steps it is defined for; `None` when it may go on for ever.
+    /// Number of steps it is defined for; `None` if unbounded.
     fn horizon(&self) -> Option<u64>;
 
-    /// C for the first `steps` steps, in floating point, with a proven bound of how far the C that runs is from it. No
-    /// more than the horizon.
+    /// C for the first `steps` steps, in floating point, with a proven bound of its distance from
+    /// the C that runs. `steps` is at most the horizon.
     ///
     /// # Errors
-    /// [`MatrixError::Columns`] beyond [`MAX_COLUMNS`] steps, or fewer where C has to be written out.
+    /// [`MatrixError::Columns`] beyond [`MAX_COLUMNS`] steps, or beyond a lower limit if C has to
+    /// be written out.
     fn matrix(&self, steps: u64) -> Result<Matrix, MatrixError>;
 
-    /// Largest squared norm of a column of C for the first `steps` steps, rounded up. No more than the horizon, or than
-    /// [`MAX_HORIZON`].
+    /// Largest squared norm of a column of C for the first `steps` steps, rounded up. `steps` is at
+    /// most the horizon and [`MAX_HORIZON`].
     fn max_column_norm_squared(&self, steps: u64) -> f64;
 
-    /// Norms of the rows t = 1..`steps` of the decoder B, `A C⁻¹` where C is square: the noise in row t of the workload
-    /// per unit of the noise added to `C x`. No more than the horizon, or than [`MAX_HORIZON`].
+    /// Norms of the rows t = 1..`steps` of the decoder B (`A C⁻¹` if C is square): the noise in row
+    /// t of the workload per unit of noise added to `C x`. `steps` is at most the horizon and
+    /// [`MAX_HORIZON`].
     fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> RowNorms<'_>;
 
-    /// The same rows in a form to sum over: few samples in place of many rows, where the norms follow from a few numbers.
+    /// The same row norms as weighted samples. Strategies whose norms follow from a few numbers
+    /// return far fewer samples than rows.
     fn decoder_row_samples(&self, workload: &Workload, steps: u64) -> RowSamples<'_> {
         samples::all(self.decoder_row_norms(workload, steps))
     }
@@ -152,20 +160,20 @@ pub trait Factorization: Send + Sync {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Strategy: Factorization {
-    /// What a sensitivity needs to know of C over its whole horizon.
+    /// Geometry of C over its whole horizon.
     fn geometry(&self) -> ColumnGeometry;
 
-    /// Bytes of raw sums that an encoder keeps for a coordinate over the whole horizon: what makes the state of a
-    /// long run large.
+    /// Bytes of raw sums that an encoder keeps per coordinate over the whole horizon. They dominate
+    /// the state of a long run.
     fn encoder_bytes(&self) -> usize;
 
-    /// Multiplications of encoding and decoding a coordinate of a late step.
+    /// Multiplications per coordinate to encode and decode a late step.
     fn multiplications(&self) -> usize {
         2 * (1 + self.encoder_bytes() / size_of::<i128>())
     }
 
-    /// The largest magnitude of inputs for which the encoder is sure to work; `None` where it works for all, as those do that make
-    /// no rounding errors.
+    /// Largest magnitude of inputs for which the encoder cannot fail; `None` if it never fails, as
+    /// for encoders that do not round.
     fn input_limit(&self) -> Option<u128> {
         None
     }
@@ -176,21 +184,24 @@ pub trait Strategy: Factorization {
     /// Starts decoding `coordinates` independent streams.
     fn decoder(&self, coordinates: usize) -> Box<dyn Decoder>;
 
-    /// How noise is correlated by C⁻¹ ahead of the sums; `None` where it can't be.
+    /// The form that correlates noise by C⁻¹ ahead of the sums; `None` if this strategy has none.
     fn correlates(&self) -> Option<&dyn Correlates> {
         None
     }
 }
 
-/// Computes `(C x)_t` step by step, exactly but for what [`ColumnGeometry::rounding_squared`] charges.
+/// Computes `(C x)_t` step by step, exactly except for the rounding that
+/// [`ColumnGeometry::rounding_squared`] charges.
 ///
-/// All sums are modulo 2¹²⁸, so no stream makes an encoder without rounding errors fail: an error would depend on private sums.
-/// That is private too. With integers `v_t` of any size and noise `z_t` the release `v_t + z_t` has the guarantee, and
-/// `(v_t + z_t) mod 2¹²⁸` is a function of it. Reduction modulo 2¹²⁸ commutes with sums and products of integers, so it may
-/// happen at any place on the way to `C x`.
+/// All sums are modulo 2¹²⁸. So an encoder that does not round never fails, whatever the stream: an
+/// error would depend on private sums. Wrapping preserves the guarantee. For integers `v_t` of any
+/// size and noise `z_t` the release `v_t + z_t` has the guarantee, and `(v_t + z_t) mod 2¹²⁸` is a
+/// function of it. Reduction modulo 2¹²⁸ commutes with sums and products of integers, so it may
+/// happen at any point of the computation of `C x`.
 ///
-/// It does not commute with rounding. Encoders that round are exact integers for inputs up to [`Strategy::input_limit`] and
-/// refuse what leaves the range beyond it.
+/// Reduction does not commute with rounding. Encoders that round compute with exact integers for
+/// inputs up to [`Strategy::input_limit`], and return an error for values that leave the range
+/// beyond it.
 pub trait Encoder: Send {
     /// Number of steps encoded so far.
     fn steps(&self) -> u64;
@@ -198,8 +209,9 @@ pub trait Encoder: Send {
     /// Writes the next row of `C x`, in units of 2^-[`COEFFICIENT_BITS`] of the unit of `x`.
     ///
     /// # Errors
-    /// [`StepError::PastHorizon`] and [`StepError::Coordinates`], and [`StepError::Overflow`] where the strategy has a
-    /// [limit](Strategy::input_limit); the state is unchanged then, and what is in `y` means nothing.
+    /// [`StepError::PastHorizon`] and [`StepError::Coordinates`], and [`StepError::Overflow`] if
+    /// the strategy has a [limit](Strategy::input_limit). The state is then unchanged and `y` is
+    /// unspecified.
     fn encode(&mut self, x: &[i128], y: &mut [i128]) -> Result<(), StepError>;
 
     /// Adds the next row of `C x` to `y`.
@@ -221,17 +233,18 @@ pub trait Encoder: Send {
         Ok(())
     }
 
-    /// All state, for a checkpoint. It holds raw sums: private.
+    /// The complete state, for a checkpoint. Private: it holds raw sums.
     fn save(&self) -> Vec<u8>;
 
-    /// Takes over a state written by [`save`](Self::save).
+    /// Restores a state written by [`save`](Self::save).
     ///
     /// # Errors
-    /// [`StepError::State`] if it was saved by another strategy or for another number of coordinates.
+    /// [`StepError::State`] if it was saved by another strategy or for another number of
+    /// coordinates.
     fn restore(&mut self, state: &[u8]) -> Result<(), StepError>;
 }
 
-/// Computes `(C⁻¹ y)_t` step by step, in floating point: post-processing.
+/// Computes `(C⁻¹ y)_t` step by step in floating point. This is post-processing.
 pub trait Decoder: Send {
     /// Number of steps decoded so far.
     fn steps(&self) -> u64;
@@ -239,6 +252,6 @@ pub trait Decoder: Send {
     /// Writes the next row of `C⁻¹ y`.
     ///
     /// # Errors
-    /// [`StepError::PastHorizon`] and [`StepError::Coordinates`]; the state is unchanged then.
+    /// [`StepError::PastHorizon`] and [`StepError::Coordinates`]; the state is then unchanged.
     fn decode(&mut self, y: &[f64], x: &mut [f64]) -> Result<(), StepError>;
 }

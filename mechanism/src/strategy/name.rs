@@ -1,16 +1,16 @@
-//! The strategies by their names on the command line.
+//! Names of the strategies on the command line.
 
 use super::StrategyError;
 use serde::{Deserialize, Serialize};
 use std::{fmt, num::NonZeroU32, str::FromStr};
 
-/// The most bands of a banded strategy.
+/// Largest number of bands of a banded strategy.
 pub const MAX_BANDS: u32 = 1 << 20;
 
-/// The most buffers of a strategy that keeps buffers.
+/// Largest number of buffers of a buffered strategy.
 pub const MAX_BUFFERS: u32 = 8;
 
-/// A strategy by its name.
+/// The name of a strategy.
 ///
 /// ```
 /// use hushflow_mechanism::strategy::StrategyName;
@@ -24,52 +24,54 @@ pub const MAX_BUFFERS: u32 = 8;
 #[serde(try_from = "String", into = "String")]
 #[non_exhaustive]
 pub enum StrategyName {
-    /// `identity`: C = I, fresh noise on every increment. No memory, no horizon.
+    /// `identity`: C = I, fresh noise at every step. No memory, no horizon.
     Identity,
-    /// `square-root`: `C = T^(1/2)` for the Toeplitz part T of the workload (Fichtenberger, Henzinger and Upadhyay,
-    /// "Constant matters", 2023, for prefix sums). Needs a horizon n; keeps all rows, fewer where the coefficients
-    /// of a forgetful workload round to 0.
+    /// `square-root`: `C = T^(1/2)` for the Toeplitz part T of the workload (Fichtenberger,
+    /// Henzinger and Upadhyay, "Constant matters", 2023, for prefix sums). Needs a horizon n. Keeps
+    /// all rows, or fewer if the coefficients of a decaying workload round to 0.
     SquareRoot,
-    /// `banded-square-root:b`: the first b coefficients of the square root (Kalinin and Lampert, 2024).
+    /// `banded-square-root:b`: the first b coefficients of the square root (Kalinin and Lampert,
+    /// 2024).
     BandedSquareRoot(NonZeroU32),
-    /// `banded-inverse-square-root:b`: the inverse has the first b coefficients of the inverse square root
-    /// (arXiv 2505.12128).
+    /// `banded-inverse-square-root:b`: the inverse has the first b coefficients of the inverse
+    /// square root (arXiv 2505.12128).
     BandedInverseSquareRoot(NonZeroU32),
-    /// `matrix-square-root`: the lower-triangular square root of the whole workload, row divisors included. Dense.
+    /// `matrix-square-root`: the lower-triangular square root of the whole workload, row divisors
+    /// included. Dense.
     MatrixSquareRoot,
-    /// `normalized-…`: one of those above, columns scaled to norm 1.
+    /// `normalized-…`: one of the strategies above with columns scaled to norm 1.
     Normalized(Box<StrategyName>),
-    /// `log-perturbed-root`: for prefix sums of a stream without end (arXiv 2506.15018).
+    /// `log-perturbed-root`: for prefix sums of an unbounded stream (arXiv 2506.15018).
     LogPerturbedRoot,
-    /// `blt:b`: a buffered linear Toeplitz matrix with b buffers (Dvijotham et al., 2024), fitted to the workload.
+    /// `blt:b`: a buffered linear Toeplitz matrix with b buffers (Dvijotham et al., 2024), fitted
+    /// to the workload.
     BufferedToeplitz(NonZeroU32),
-    /// `power-law:b`: b buffers that forget as powers of time do, fitted to the running average.
+    /// `power-law:b`: b buffers that decay as powers of time, fitted to the running average.
     PowerLaw(NonZeroU32),
-    /// `tree`: the binary tree, each sum from the nodes that make it up.
+    /// `tree`: the binary tree, each sum from the nodes of its dyadic decomposition.
     Tree,
-    /// `honaker`: the binary tree, each sum from all nodes below (Honaker, 2015), online.
+    /// `honaker`: the binary tree, each sum estimated online from all nodes below (Honaker, 2015).
     Honaker,
-    /// `tree-optimal-decoder`: the causal form of the binary tree with the best decoder there is.
+    /// `tree-optimal-decoder`: the causal form of the binary tree with the optimal decoder.
     TreeOptimalDecoder,
     /// `fft`: the Fourier mechanism with its own decoder.
     Fourier,
-    /// `fft-optimal-decoder`: the causal form of the Fourier encoder with the best decoder there is.
+    /// `fft-optimal-decoder`: the causal form of the Fourier encoder with the optimal decoder.
     FourierOptimalDecoder,
     /// `banded-optimal:b`: the best C with b bands.
     BandedOptimal(NonZeroU32),
     /// `banded-toeplitz-optimal:b`: the best Toeplitz C with b bands.
     BandedToeplitzOptimal(NonZeroU32),
-    /// `optimal`: the best C for the participation, certified.
+    /// `optimal`: the best C for the participation, with a certificate.
     Optimal,
-    /// `auto`: the best of all that can run, within a limit of memory.
+    /// `auto`: the best of all strategies that can run, within a memory limit.
     Auto,
     /// `file:PATH`: a saved strategy, or any lower-triangular C written as a matrix.
     File(String),
-    /// `coa`: the best C for single participation, found by Newton's method, certified.
+    /// `coa`: the best C for single participation, found by Newton's method, with a certificate.
     Coa,
 }
 
-/// Names without a number.
 const PLAIN: [(&str, StrategyName); 12] = [
     ("identity", StrategyName::Identity),
     ("square-root", StrategyName::SquareRoot),
@@ -85,7 +87,7 @@ const PLAIN: [(&str, StrategyName); 12] = [
     ("auto", StrategyName::Auto),
 ];
 
-/// A name with a number, the name of the number, and how large it can be.
+/// A name with a number: the name, what the number counts, its upper limit, and the constructor.
 type Numbered = (&'static str, &'static str, u32, fn(NonZeroU32) -> StrategyName);
 
 const NUMBERED: [Numbered; 6] = [
@@ -102,7 +104,8 @@ const NORMALIZED: &str = "normalized-";
 const FILE: &str = "file:";
 
 impl StrategyName {
-    /// This strategy with its columns scaled to norm 1; `None` where there is no such form, or it would be the same.
+    /// This strategy with columns scaled to norm 1; `None` if that form does not exist or is the
+    /// same.
     pub fn normalized(self) -> Option<Self> {
         match self {
             Self::SquareRoot
@@ -115,12 +118,12 @@ impl StrategyName {
 }
 
 impl StrategyName {
-    /// Whether it can run; the others are there for comparison.
+    /// Whether the strategy can run. The others exist for comparison.
     pub fn runs(&self) -> bool {
         !matches!(self, Self::Tree | Self::Honaker | Self::Fourier)
     }
 
-    /// Whether an optimiser has to find it.
+    /// Whether an optimiser has to find its parameters.
     pub fn is_searched(&self) -> bool {
         matches!(
             self,
@@ -199,7 +202,6 @@ impl From<StrategyName> for String {
     }
 }
 
-/// All names, as an error message lists them.
 pub(super) fn all_names() -> String {
     let plain = PLAIN.iter().map(|(word, _)| format!("`{word}`"));
     let numbered = NUMBERED.iter().map(|(word, unit, ..)| format!("`{word}:{}`", &unit[..1]));

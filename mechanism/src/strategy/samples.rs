@@ -1,11 +1,12 @@
-//! Rows of a decoder in a form to sum over: of 10⁸ rows, a few thousand.
+//! Weighted samples of the rows of a decoder: a few thousand stand for 10⁸ rows.
 //!
-//! For `A = D⁻¹T`, T Toeplitz and D the row divisors, row t of `A C⁻¹` holds the first t terms b of the series `T C⁻¹`, divided. C⁻¹
-//! forgets, so that after some terms only what lasts is left of b: one power of a pole of T, or of a slow buffer, or a few.
-//! From there on the squared norm is a sum of geometric sums, known at every t at once, and smooth in t.
+//! Let `A = D⁻¹T` with T Toeplitz and D the row divisors. Row t of `A C⁻¹` holds the first t terms
+//! of the series `T C⁻¹`, divided by the divisor of t. C⁻¹ decays, so later terms are sums of a few
+//! lasting parts: powers of a pole of T or of a slow buffer. The squared norm is then a sum of
+//! geometric sums, known in closed form and smooth in t.
 //!
-//! What lasts is taken from the poles, and believed once it agrees with the terms themselves, which are computed one by one. Where it
-//! never does, there are no samples but all rows. No sensitivity comes from here.
+//! The lasting parts follow from the poles, and are used once they agree with terms computed one by
+//! one. If they never agree, every row is a sample. Sensitivities do not use samples.
 
 use crate::{
     series::quadrature::sum_rule,
@@ -14,34 +15,33 @@ use crate::{
 };
 use libm::{exp, expm1, log1p};
 
-/// A row that stands for others.
+/// A row that represents others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RowSample {
-    /// Its step, from 1; it may lie between two steps.
+    /// Step, from 1; may lie between two steps.
     pub step: f64,
-    /// `Σ_t f(t, ‖B_t‖)` over all rows is `Σ weight·f(step, norm)` over the samples, for f that is smooth in the late rows; but for
-    /// about 1e-10 of it. May be negative. Where norms rise or fall throughout the late rows, as they do but for strange strategies,
-    /// the largest row is among the samples.
+    /// `Σ_t f(t, ‖B_t‖)` over all rows is `Σ weight·f(step, norm)` over the samples, to a relative
+    /// error of about 1e-10, for any f that is smooth in the late rows. May be negative. If norms
+    /// are monotonic over the late rows, as for all but unusual strategies, the largest row is
+    /// among the samples.
     pub weight: f64,
-    /// The norm of the row.
+    /// Norm of the row.
     pub norm: f64,
 }
 
-/// Samples of the rows of a decoder. The first and the last row are among them, and come first and last.
+/// Samples of the rows of a decoder. The first sample is the first row, the last is the last row.
 pub type RowSamples<'a> = Box<dyn Iterator<Item = RowSample> + 'a>;
 
-/// Every row for itself.
 pub(super) fn all(norms: RowNorms<'_>) -> RowSamples<'_> {
     Box::new(norms.zip(1_u64..).map(|(norm, t)| RowSample { step: t as f64, weight: 1.0, norm }))
 }
 
-/// Terms that are computed one by one, at least and at most.
+/// Least and greatest number of terms computed one by one.
 const TERMS: [u64; 2] = [1 << 14, 1 << 20];
 
-/// How far, relatively, a term may be from what is left of it.
+/// Relative error allowed between a term and its lasting parts.
 const AGREEMENT: f64 = 1e-10;
 
-/// Last terms that must agree.
 const WITNESSES: usize = 64;
 
 /// A part `amplitude·(1 − complement)^l` of the term with lag l.
@@ -51,7 +51,8 @@ pub(super) struct Part {
     pub(super) complement: f64,
 }
 
-/// The poles of the Toeplitz part of a workload, as complements; that of a window begins as that of running sums. `None` for a matrix.
+/// The poles of the Toeplitz part of a workload, as complements. A window has the pole of running
+/// sums. `None` for a matrix.
 pub(super) fn poles(workload: &Workload) -> Option<Vec<f64>> {
     let complement = |decay: &Decay| 1.0 - decay.get();
     match workload {
@@ -62,7 +63,8 @@ pub(super) fn poles(workload: &Workload) -> Option<Vec<f64>> {
     }
 }
 
-/// The workload whose answer to an impulse is that of the Toeplitz part; of a window, before anything leaves it.
+/// The workload whose impulse response is that of the Toeplitz part; for a window, before anything
+/// leaves it.
 pub(super) fn base(workload: &Workload) -> Workload {
     match workload {
         Workload::Average | Workload::Window(_) => Workload::Prefix,
@@ -71,7 +73,7 @@ pub(super) fn base(workload: &Workload) -> Workload {
     }
 }
 
-/// The parts of a pole for a C⁻¹ of which `response` gives `C⁻¹(1/(1 − complement))`.
+/// The parts of a workload's poles, where `response` returns `C⁻¹(1/(1 − complement))`.
 pub(super) fn parts_of_workload(poles: &[f64], response: impl Fn(f64) -> f64) -> Vec<Part> {
     let amplitude = |&complement: &f64| {
         let others = poles.iter().filter(|other| **other != complement);
@@ -81,8 +83,9 @@ pub(super) fn parts_of_workload(poles: &[f64], response: impl Fn(f64) -> f64) ->
     poles.iter().map(|pole| Part { amplitude: amplitude(pole), complement: *pole }).collect()
 }
 
-/// Samples for a series of terms, those of the [`base`] of a workload, and the parts that last; a part may be missing that dies
-/// soon. `memory` terms in a row determine all later ones. `None` where the terms don't become those parts.
+/// Samples for a series with the `terms` of the [`base`] of a workload and the lasting `parts`.
+/// Parts that decay soon may be missing. `memory` consecutive terms determine all later ones.
+/// `None` if the terms do not converge to the parts.
 pub(super) fn of_series(
     workload: &Workload,
     steps: u64,
@@ -126,10 +129,9 @@ pub(super) fn of_series(
     Some(rows.samples)
 }
 
-/// Terms that were computed one by one, and what lasts of them.
 struct Series {
     first: Vec<f64>,
-    /// The amplitudes are those behind the last of the first terms.
+    /// Amplitudes as of the first term after `first`.
     lasting: Vec<Part>,
 }
 
@@ -146,7 +148,7 @@ impl Series {
             let missing = length as usize - series.first.len();
             series.first.extend(terms.by_ref().take(missing));
             let after = length as f64;
-            // The others have died, or it does not agree.
+            // The other parts have decayed, or the terms will not agree.
             let lasts = |part: &&Part| part.complement >= 0.0 && part.complement * after < 46.0;
             let moved = |part: &Part| Part {
                 amplitude: part.amplitude * exp(after * log1p(-part.complement)),
@@ -161,7 +163,8 @@ impl Series {
         None
     }
 
-    /// What is left out counts for no more over all steps than a term that is off by [`AGREEMENT`].
+    /// Whether the last terms match the lasting parts. Over all steps, the difference weighs no
+    /// more than a relative error of [`AGREEMENT`] in the terms.
     fn agrees(&self, steps: u64, witnesses: usize) -> bool {
         let squares: f64 = self.first.iter().map(|term| term * term).sum();
         let least = (squares / steps as f64).sqrt();
@@ -182,7 +185,7 @@ fn value(parts: &[Part], lag: f64) -> f64 {
     parts.iter().map(|part| part.amplitude * exp(lag * log1p(-part.complement))).sum()
 }
 
-/// The sum of the squares of terms with such parts, of which there are so many.
+/// Sum of the squares of the first `terms` terms with these parts.
 fn energy(parts: &[Part], terms: f64) -> f64 {
     let pair = |one: &Part, other: &Part| {
         let complement = one.complement + other.complement - one.complement * other.complement;
@@ -195,12 +198,9 @@ fn energy(parts: &[Part], terms: f64) -> f64 {
     parts.iter().map(|one| parts.iter().map(|other| pair(one, other)).sum::<f64>()).sum()
 }
 
-/// Samples as they are made, from the first row on.
 struct Rows<'a> {
     workload: &'a Workload,
-    /// Sum of the squares of the terms so far.
     square: f64,
-    /// What terms are divided by.
     unit: f64,
     samples: Vec<RowSample>,
 }
@@ -211,13 +211,13 @@ impl Rows<'_> {
         self.samples.push(RowSample { step, weight, norm });
     }
 
-    /// A row, by its last term.
     fn push(&mut self, lag: u64, term: f64) {
         self.square += term * term;
         self.sample(lag as f64 + 1.0, 1.0, self.square);
     }
 
-    /// Rows `from + 1` to `to`, whose terms have these parts from the lag `from` on; smooth on the scale of the time since `origin`.
+    /// Adds rows `from + 1` to `to`, whose terms have these parts from the lag `from` on. Norms are
+    /// smooth on the scale of the time since `origin`.
     fn extend(&mut self, from: u64, to: u64, origin: u64, parts: &[Part]) {
         if from >= to {
             return;
@@ -242,7 +242,7 @@ mod tests {
         workload::Workload,
     };
 
-    /// Long enough for every workload here to have samples, few enough to go through all rows.
+    /// Long enough for every workload here to have samples, short enough to compute all rows.
     const STEPS: u64 = 150_000;
 
     const WORKLOADS: [&str; 13] = [
@@ -261,7 +261,6 @@ mod tests {
         "adam:0.99999",
     ];
 
-    /// All that a plan shows: by rows one by one, and by samples.
     fn figures(workload: &Workload, samples: impl Iterator<Item = RowSample>) -> [f64; 6] {
         let (mut relative, mut last) = (0.0, 0.0);
         let error = ExpectedError::of_samples(

@@ -1,12 +1,11 @@
-//! The same strategy again and again, a block of steps after the other ("Multi-Epoch Matrix Factorization Mechanisms",
-//! Choquette-Choo et al., 2023, Appendix D.4): `I ⊗ C`, the errata's order of the factors.
+//! One strategy repeated in blocks of steps: `I ⊗ C` ("Multi-Epoch Matrix Factorization
+//! Mechanisms", Choquette-Choo et al., 2023, Appendix D.4, with the errata's order of the factors).
 //!
-//! Blocks share nothing, so that the encoder of a finished block is forgotten: a strategy that needs a horizon serves a
-//! stream without one. What it costs is in the decoder: a running sum adds up the errors of all finished blocks. The
-//! decoder is `A (I ⊗ C)⁻¹`, the best there is where C is square; with a decoder of its own (`tree`, `honaker`, `fft`),
-//! that decoder in every block.
-//!
-//! Memory: that of one block.
+//! Blocks share nothing, so the encoder of a finished block is dropped, and a strategy that needs a
+//! horizon can serve an unbounded stream with the memory of one block. The cost is in the decoder:
+//! a running sum adds up the errors of all finished blocks. The decoder is `A (I ⊗ C)⁻¹`, which is
+//! optimal if C is square. Strategies with their own decoder (`tree`, `honaker`, `fft`) use it in
+//! every block.
 
 use super::{
     ColumnGeometry, Decoder, Discrepancy, Encoder, Factorization, MAX_DENSE_HORIZON, MAX_HORIZON, Matrix,
@@ -21,10 +20,10 @@ use std::{iter, num::NonZeroU64, sync::Arc};
 
 const STATE_VERSION: u64 = 1;
 
-/// How many blocks of a strategy that rounds are charged for when there is no horizon; no more can be encoded.
+/// Without a horizon, the number of blocks whose rounding is charged; no more can be encoded.
 const CHARGED_BLOCKS: u64 = 1 << 20;
 
-/// Blocks of one and the same strategy or factorisation.
+/// Blocks of one strategy or factorisation.
 ///
 /// ```
 /// use hushflow_mechanism::strategy::{Factorization, Stamped, StrategyName, build};
@@ -44,12 +43,14 @@ pub struct Stamped<F: ?Sized> {
 }
 
 impl<F: Factorization + ?Sized> Stamped<F> {
-    /// Blocks of `length` steps each, up to the horizon, which may cut the last one, or without end.
+    /// Blocks of `length` steps each. A horizon may cut the last block; without one there is no
+    /// last block.
     ///
     /// # Errors
-    /// [`StrategyError::Horizon`] for blocks that are longer than the strategy's own horizon, and for a horizon of more
-    /// than [`MAX_HORIZON`] steps or none. [`StrategyError::Workload`] where errors can't be computed for the workload:
-    /// all but sums, averages and exponential averages need a square C of at most [`MAX_DENSE_HORIZON`] steps.
+    /// [`StrategyError::Horizon`] for blocks longer than the strategy's own horizon, and for a
+    /// horizon that is 0 or more than [`MAX_HORIZON`]. [`StrategyError::Workload`] if errors cannot
+    /// be computed for the workload: all but sums, averages and exponential averages need a square
+    /// C of at most [`MAX_DENSE_HORIZON`] steps.
     pub fn new(
         block: Arc<F>,
         length: NonZeroU64,
@@ -75,7 +76,6 @@ impl<F: Factorization + ?Sized> Stamped<F> {
         steps.min(self.horizon.unwrap_or(MAX_HORIZON))
     }
 
-    /// C of a block, entry by entry.
     fn square_block(&self) -> Option<Mat<f64>> {
         let length = self.length.get();
         if length > MAX_DENSE_HORIZON { None } else { algebra::square(&self.block.matrix(length).ok()?) }
@@ -87,8 +87,8 @@ impl<F: Factorization + ?Sized> Stamped<F> {
         rows.zip(1..).map(|(norm, t)| (norm * workload.row_divisor(t)).powi(2)).collect()
     }
 
-    /// Squared norms where row t of the Toeplitz part is `β^lag`: in a block that is `lag` steps before, it is the last
-    /// row of that block, times `β^lag`.
+    /// Squared norms if the Toeplitz part of A is `β^lag`: the contribution of a block that ended
+    /// `lag` steps ago is the last row of that block times `β^lag`.
     fn decaying_squares(&self, workload: &Workload, decay: f64, steps: u64) -> RowNorms<'_> {
         let length = self.length.get().min(steps);
         let within = self.block_squares(workload, length);
@@ -105,8 +105,8 @@ impl<F: Factorization + ?Sized> Stamped<F> {
         Box::new(finished.flat_map(block).take(steps as usize))
     }
 
-    /// Squared norms for any other A, block by block of `A (I ⊗ C)⁻¹`; for a Toeplitz A those of a block of rows and a
-    /// block of columns depend on how far they are apart.
+    /// Squared norms for any other A, block by block of `A (I ⊗ C)⁻¹`. For a Toeplitz A, those of a
+    /// block of rows and a block of columns depend only on their distance.
     fn dense_squares(&self, workload: &Workload, c: &Mat<f64>, steps: usize) -> Vec<f64> {
         let length = c.nrows();
         let toeplitz = workload.toeplitz_part(1).is_some();
@@ -132,7 +132,7 @@ impl<F: Factorization + ?Sized> Stamped<F> {
     }
 }
 
-/// β where the Toeplitz part of A is `β^lag`.
+/// β if the Toeplitz part of A is `β^lag`.
 fn decay(workload: &Workload) -> Option<f64> {
     match workload {
         Workload::Prefix | Workload::Average => Some(1.0),
@@ -150,8 +150,8 @@ impl<F: Factorization + ?Sized> Factorization for Stamped<F> {
         self.horizon
     }
 
-    /// Where the last block is cut and there are more than [`MAX_DENSE_HORIZON`] steps, all of that block is there: no
-    /// sensitivity is the smaller for it.
+    /// If the horizon cuts the last block and there are more than [`MAX_DENSE_HORIZON`] steps, the
+    /// matrix contains the whole last block. This never lowers a sensitivity.
     fn matrix(&self, steps: u64) -> Result<Matrix, MatrixError> {
         let (steps, length) = (self.within_horizon(steps), self.length.get());
         let (copies, rest) = (steps / length, steps % length);
@@ -166,7 +166,7 @@ impl<F: Factorization + ?Sized> Factorization for Stamped<F> {
             let (full, cut) = (stamped(copies)?, self.block.matrix(rest)?);
             let both = Matrix::dense(block_diagonal(&full.entries(), &cut.entries()))?;
             let Discrepancy { relative, column } = full.discrepancy().of_either(cut.discrepancy());
-            // Scales that are multiplied into entries round them once.
+            // Multiplying entries by scales rounds them once.
             let column = column + f64::EPSILON * full.max_column_norm();
             return Ok(both.with_discrepancy(Discrepancy { relative, column }));
         }
@@ -177,8 +177,8 @@ impl<F: Factorization + ?Sized> Factorization for Stamped<F> {
         self.block.max_column_norm_squared(steps.min(self.length.get()))
     }
 
-    /// In O(n) for sums, averages and exponential averages, else by dense algebra, block by block; infinite for a
-    /// workload that [`new`](Self::new) would refuse.
+    /// Takes O(n) for sums, averages and exponential averages, and dense algebra block by block for
+    /// others. Infinite for a workload that [`new`](Self::new) refuses.
     fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> RowNorms<'_> {
         let steps = self.within_horizon(steps);
         if let Some(decay) = decay(workload) {
@@ -201,7 +201,6 @@ fn block_diagonal(first: &DMatrix<f64>, second: &DMatrix<f64>) -> DMatrix<f64> {
 }
 
 impl<F: Strategy + ?Sized + 'static> Stamped<F> {
-    /// The last step that can be encoded.
     fn last(&self) -> Option<u64> {
         let exact = self.block.geometry().rounding_squared == 0.0;
         let charged = || self.length.get().saturating_mul(CHARGED_BLOCKS);
@@ -210,12 +209,14 @@ impl<F: Strategy + ?Sized + 'static> Stamped<F> {
 }
 
 impl<F: Strategy + ?Sized + 'static> Strategy for Stamped<F> {
-    /// Columns of different blocks don't overlap. Every block rounds for itself: without a horizon 2²⁰ blocks are
-    /// charged, and a stream of a strategy that rounds ends after them.
+    /// Columns of different blocks do not overlap. Every block rounds separately: without a horizon
+    /// the rounding of 2²⁰ blocks is charged, and a stream of a strategy that rounds ends after
+    /// them.
     fn geometry(&self) -> ColumnGeometry {
         let block = self.block.geometry();
         let blocks = self.horizon.map_or(CHARGED_BLOCKS, |steps| steps.div_ceil(self.length.get()));
-        // Both factors are 0 or far from the limits of a float: one rounding, which is made good.
+        // Both factors are 0 or far from the limits of a float, so the product rounds once;
+        // `next_up` covers it.
         let rounding_squared = match block.rounding_squared * blocks as f64 {
             0.0 => 0.0,
             charged => charged.next_up(),
@@ -261,7 +262,7 @@ impl<F: Strategy + ?Sized + 'static> Strategy for Stamped<F> {
     }
 }
 
-/// A saved one holds the number of steps and the saved encoder of the block that is not finished.
+/// The saved state is the number of steps and the saved encoder of the unfinished block.
 struct StampedEncoder<F: ?Sized> {
     strategy: Arc<F>,
     length: NonZeroU64,
@@ -367,7 +368,7 @@ mod tests {
         conformance::check(&stamp(inner, 6, Some(16)), &Workload::Prefix, 16);
     }
 
-    /// Squared norms of the decoders of Table 1 of the paper, as computed independently.
+    /// Squared decoder norms of Table 1 of the paper, computed independently.
     #[test]
     fn decoders_are_those_of_the_table() {
         fn check<F: Factorization + ?Sized>(block: Arc<F>, length: u64, scale: f64, expected: f64) {

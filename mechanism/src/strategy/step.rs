@@ -1,15 +1,14 @@
-//! What all encoders and decoders check before a step, and the form in which encoders are saved.
+//! Checks before a step, and the format of saved encoders.
 //!
-//! A saved encoder is four 64-bit words in little-endian order (version, fingerprint of the strategy, number of
-//! coordinates, number of steps), and then what the strategy keeps.
+//! A saved encoder is four 64-bit words in little-endian order (version, fingerprint of the
+//! strategy, number of coordinates, number of steps), followed by the strategy's own state.
 
 use super::StepError;
 use zeroize::Zeroizing;
 
-/// How long the header of a saved state is.
 const HEADER_BYTES: usize = 32;
 
-/// Checks that a step can be taken after `steps` steps, with rows of these lengths.
+/// Checks that a step can follow `steps` steps, with rows of these lengths.
 pub(super) fn check_step(
     horizon: Option<u64>,
     steps: u64,
@@ -25,7 +24,6 @@ pub(super) fn check_step(
     }
 }
 
-/// What the saved states of one encoder have in common.
 pub(super) struct Identification {
     pub(super) version: u64,
     pub(super) fingerprint: u64,
@@ -34,8 +32,8 @@ pub(super) struct Identification {
 }
 
 impl Identification {
-    /// The header of a saved state, with room for `more` bytes behind it: growing would leave copies of raw sums in
-    /// freed memory.
+    /// The header of a saved state, with capacity for `more` bytes: growing would leave copies of
+    /// raw sums in freed memory.
     pub(super) fn header(&self, steps: u64, more: usize) -> Vec<u8> {
         let mut state = Vec::with_capacity(HEADER_BYTES + more);
         let words = [self.version, self.fingerprint, self.coordinates as u64, steps];
@@ -43,14 +41,13 @@ impl Identification {
         state
     }
 
-    /// A saved state that holds these values.
     pub(super) fn save(&self, steps: u64, values: &[i128]) -> Vec<u8> {
         let mut state = self.header(steps, size_of_val(values));
         state.extend(values.iter().flat_map(|value| value.to_le_bytes()));
         state
     }
 
-    /// Number of steps in the header of a saved state, and what is behind it.
+    /// Number of steps in the header of a saved state, and the bytes after it.
     pub(super) fn read<'a>(&self, state: &'a [u8]) -> Result<(u64, &'a [u8]), StepError> {
         let (words, rest) =
             state.split_at_checked(HEADER_BYTES).ok_or(refused("it is shorter than its header"))?;
@@ -69,12 +66,10 @@ impl Identification {
     }
 }
 
-/// Why the values of a saved state are refused when there are too many or too few.
 pub(super) fn wrong_length() -> StepError {
     refused("its length does not fit its number of steps")
 }
 
-/// The sums that fill the rest of a saved state.
 pub(super) fn sums(bytes: &[u8]) -> Result<Zeroizing<Vec<i128>>, StepError> {
     match bytes.as_chunks() {
         (sums, []) => Ok(Zeroizing::new(sums.iter().map(|sum| i128::from_le_bytes(*sum)).collect())),
@@ -86,7 +81,7 @@ pub(super) fn refused(reason: &'static str) -> StepError {
     StepError::State { reason }
 }
 
-/// FNV-1a: tells strategies apart in saved states.
+/// FNV-1a hash: distinguishes strategies in saved states.
 pub(super) fn fingerprint(bytes: impl IntoIterator<Item = u8>) -> u64 {
     let absorb = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, absorb)

@@ -1,9 +1,10 @@
 //! Views: any workload over the released values, with the exact noise level of every number.
 //!
-//! Everything here is post-processing of what is private already, so there may be any number of views, at no
-//! cost of privacy, also of a log that was written long ago. The increments `x̂ = C⁻¹y` have the noise C⁻¹Z, so the
-//! view `A x̂` has noise `(AC⁻¹Z)_t`, whose standard deviation at epoch t is that of one coordinate of Z times
-//! `‖(AC⁻¹)_t‖`. Where only first moments are released (PP), second ones are squares of decoded increments: `squares`.
+//! Views are post-processing of released values. Any number of views costs no privacy, including
+//! views of an old log. The increments `x̂ = C⁻¹y` have the noise C⁻¹Z, so the view `A x̂` has the
+//! noise `(AC⁻¹Z)_t`. Its standard deviation at epoch t is that of one coordinate of Z times
+//! `‖(AC⁻¹)_t‖`. If only first moments are released (PP), second moments are squares of decoded
+//! increments: see `squares`.
 
 mod noise;
 mod squares;
@@ -24,7 +25,7 @@ use crate::workload::{Workload, WorkloadError, WorkloadState};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Why a view can't take a release.
+/// Error of adding a release to a view.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ViewError {
@@ -36,54 +37,56 @@ pub enum ViewError {
         /// Values of this view's pipeline.
         expected: usize,
     },
-    /// The view was made for fewer epochs.
+    /// The epoch is past the end of the view.
     #[error("the view ends at epoch {horizon}")]
     PastHorizon {
         /// The last epoch.
         horizon: u64,
     },
-    /// The strategy can't decode the step.
+    /// The strategy cannot decode the step.
     #[error(transparent)]
     Step(#[from] StepError),
-    /// The workload can't take the step.
+    /// The workload cannot take the step.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
 }
 
-/// What second moments are made of.
+/// Source of second moments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecondMomentSource {
-    /// Records' own, as they were released; or there are none.
+    /// Released second moments of records; or there are no second moments.
     Released,
-    /// Squares of the sums of a key's records in an epoch: second moments of records only where there is one or none.
+    /// Squares of the sums of a key's records in an epoch. They equal second moments of records
+    /// only if the epoch has at most one.
     EpochSums(SquareBias),
 }
 
 /// Weighted private moments of one key at one epoch, in centred and scaled coordinates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moments {
-    /// The epoch, from 1.
+    /// Epoch, from 1.
     pub epoch: u64,
     /// Index of the key.
     pub key: u32,
-    /// `Σ_i A[t,i]·(count_i | Σx | Σxxᵀ)`, in the order of the layout; for [`SecondMomentSource::EpochSums`] the last is
-    /// `(Σx)(Σx)ᵀ`.
+    /// `Σ_i A[t,i]·(count_i | Σx | Σxxᵀ)`, in the order of the layout; for
+    /// [`SecondMomentSource::EpochSums`] the last is `(Σx)(Σx)ᵀ`.
     pub coordinates: Vec<f64>,
-    /// Places of the coordinates.
+    /// Positions of the coordinates.
     pub layout: Layout,
-    /// Noise levels: exact and the same for all keys, but for those of squares of epoch sums, which are estimates.
+    /// Noise levels. They are exact and the same for all keys, except that those of squares of
+    /// epoch sums are estimates.
     pub noise: MomentNoise,
-    /// What the second moments are made of.
+    /// Source of the second moments.
     pub source: SecondMomentSource,
 }
 
 impl Moments {
-    /// The weighted count.
+    /// Weighted count.
     pub fn count(&self) -> f64 {
         self.coordinates[Layout::COUNT]
     }
 
-    /// Weighted Σx, one entry a column.
+    /// Weighted Σx, one entry per column.
     pub fn first(&self) -> &[f64] {
         &self.coordinates[self.layout.first()]
     }
@@ -93,16 +96,16 @@ impl Moments {
         &self.coordinates[self.layout.second()]
     }
 
-    /// The Gaussian density of these moments, debiased.
+    /// The debiased Gaussian density of these moments. The caller must ensure that the second
+    /// moments are those of records (see [`source`](Self::source)).
     ///
     /// # Errors
-    /// [`DensityError`], foremost where the count is lost in its noise. It is on the caller that the second moments are
-    /// those of records, as [`source`](Self::source) tells.
+    /// [`DensityError`], most often because the count is lost in its noise.
     pub fn density(&self) -> Result<Density, DensityError> {
         self.noisy().density()
     }
 
-    /// What all estimates are made of.
+    /// The input of all estimates.
     pub fn noisy(&self) -> NoisyMoments<'_> {
         NoisyMoments { layout: self.layout, coordinates: &self.coordinates, noise: self.noise }
     }
@@ -110,7 +113,7 @@ impl Moments {
 
 /// A workload over the released values of all keys.
 pub struct View {
-    /// Of one key in the view.
+    /// Layout of one key in the view.
     layout: Layout,
     /// Real value of one unit of each released coordinate of a key.
     units: Vec<f64>,
@@ -125,12 +128,14 @@ pub struct View {
 }
 
 impl View {
-    /// The view of `workload` over releases of `mechanism`, for `horizon` epochs. Squares of epoch sums have no bias.
+    /// The view of `workload` over releases of `mechanism`, for `horizon` epochs. Squares of epoch
+    /// sums are debiased.
     pub fn new(mechanism: &MatrixMechanism, workload: &Workload, keys: u32, horizon: u64) -> Self {
         Self::sharing(mechanism, &Arc::new(ViewNoise::new(mechanism, workload, horizon)), keys)
     }
 
-    /// The view that `levels` are about, which it shares with others. They must have been made for this `mechanism`.
+    /// The view for `levels`, which may be shared with other views. They must be made for this
+    /// `mechanism`.
     pub fn sharing(mechanism: &MatrixMechanism, levels: &Arc<ViewNoise>, keys: u32) -> Self {
         let (released, layout) = (mechanism.layout(), mechanism.moments().parameters().layout);
         let noise = mechanism.moments().noise();
@@ -155,7 +160,8 @@ impl View {
         }
     }
 
-    /// The same view, with or without the bias of squares of noisy sums. Nothing changes where second moments are released.
+    /// The same view, with or without the bias of squares of noisy sums. No effect if second
+    /// moments are released.
     pub fn with_square_bias(mut self, bias: SquareBias) -> Self {
         if let Some(squares) = &mut self.squares {
             squares.set_bias(bias);
@@ -163,12 +169,12 @@ impl View {
         self
     }
 
-    /// The epoch that comes next; the first is 1.
+    /// The next epoch; the first is 1.
     pub fn next_epoch(&self) -> u64 {
         self.decoder.steps() + 1
     }
 
-    /// Takes the release of the next epoch and gives the view of it, key by key.
+    /// Adds the release of the next epoch and returns the view of it, key by key.
     ///
     /// # Errors
     /// [`ViewError`].
@@ -203,7 +209,6 @@ impl View {
         }))
     }
 
-    /// Noise levels of released moments at an epoch, counted from 0.
     fn noise_of(&self, epoch: usize) -> Result<MomentNoise, ViewError> {
         let past = ViewError::PastHorizon { horizon: self.levels.horizon() };
         let (first, second) = self.levels.at(epoch).ok_or(past)?;

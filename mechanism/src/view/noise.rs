@@ -1,15 +1,15 @@
-//! How much noise each epoch of a view has, found as far as somebody asks.
+//! Noise levels of the epochs of a view, computed on demand.
 //!
-//! A level is the norm of a row of a decoder. A horizon of ten million epochs has as many, and a view of the first thousand needs
-//! the first thousand. So they are found in stretches, each twice as long as all before it, and all views of one workload share
-//! what was found. Row t does not depend on how many rows are found with it, because strategies are causal.
+//! A level is the norm of a row of a decoder. A horizon of ten million epochs has as many levels,
+//! but a view of the first thousand epochs needs only the first thousand. So levels are computed in
+//! stretches, each twice as long as all before it, and shared by all views of one workload. Row t
+//! does not depend on how many rows are computed with it, because strategies are causal.
 
 use super::squares::{NEIGHBOUR_WEIGHT, fading};
 use crate::mechanism::{MatrixMechanism, Strategies};
 use crate::workload::Workload;
 use std::sync::{Mutex, PoisonError};
 
-/// Rows that are found at first.
 const FIRST_STRETCH: u64 = 4096;
 
 /// Noise levels of a workload over releases, per unit of the noise of one release.
@@ -43,14 +43,15 @@ pub struct ViewNoise {
     workload: Workload,
     horizon: u64,
     first: Levels,
-    /// None where all moments go through one strategy.
+    /// `None` if all moments use one strategy.
     second: Option<Levels>,
-    /// Of an epoch alone, and of it with a little of the one before, where squares of epoch sums need them.
+    /// Levels of an epoch alone, and of an epoch plus a small multiple of the previous one, for
+    /// squares of epoch sums.
     increments: Option<[Levels; 2]>,
 }
 
 impl ViewNoise {
-    /// Of `workload` over releases of `mechanism`, for `horizon` epochs.
+    /// Levels of `workload` over releases of `mechanism`, for `horizon` epochs.
     pub fn new(mechanism: &MatrixMechanism, workload: &Workload, horizon: u64) -> Self {
         let strategies = mechanism.strategies();
         let levels = |of, workload: &Workload| Levels::new(strategies, of, workload, horizon);
@@ -76,32 +77,32 @@ impl ViewNoise {
         self.horizon
     }
 
-    /// How many epochs' levels have been found.
+    /// Number of epochs whose levels have been computed.
     pub fn found(&self) -> usize {
         self.first.lock().len()
     }
 
-    /// Those of first and second moments at an epoch, counted from 0; none past the last.
+    /// Levels of first and second moments at an epoch, counted from 0; `None` past the last.
     pub(super) fn at(&self, epoch: usize) -> Option<(f64, f64)> {
         let first = self.first.at(epoch)?;
         Some((first, self.second.as_ref().and_then(|second| second.at(epoch)).unwrap_or(first)))
     }
 
-    /// Those of the increment at an epoch, counted from 0, and of it with [`NEIGHBOUR_WEIGHT`] times the one before.
+    /// Levels of the increment at an epoch, counted from 0, and of the increment plus
+    /// [`NEIGHBOUR_WEIGHT`] times the previous one.
     pub(super) fn of_increments(&self, epoch: usize) -> Option<[f64; 2]> {
         let [alone, both] = self.increments.as_ref()?;
         Some([alone.at(epoch)?, both.at(epoch)?])
     }
 }
 
-/// Which strategy.
 #[derive(Clone, Copy)]
 enum Of {
     First,
     Second,
 }
 
-/// Norms of the rows of one decoder, from the first one on.
+/// Row norms of one decoder, computed from the first row on.
 struct Levels {
     strategies: Strategies,
     of: Of,

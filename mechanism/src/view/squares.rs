@@ -1,32 +1,38 @@
-//! Second moments made of first ones (PP): squares of decoded epoch sums, and how far to trust them.
+//! Second moments from first moments (PP): squares of decoded epoch sums, and their noise.
 //!
-//! Algorithm 6 of "Continual Release Moment Estimation with Differential Privacy", by whoever reads a release of first
-//! moments. With the noise deviation τ of a released value, `Q = (C₁ᵀC₁)⁻¹` and a decoded sum `û_t = u_t + e_t`, the
-//! covariance of e_t and e_i is `τ²Q_ti I`, so
+//! Algorithm 6 of "Continual Release Moment Estimation with Differential Privacy", applied by a
+//! reader of first moments. Let τ be the noise deviation of a released value, `Q = (C₁ᵀC₁)⁻¹`, and
+//! `û_t = u_t + e_t` a decoded sum. The covariance of e_t and e_i is `τ²Q_ti I`, so
 //!
 //! ```text
 //! E[û_t û_tᵀ] = u_t u_tᵀ + τ²Q_tt I
 //! ```
 //!
-//! and `û_t û_tᵀ − τ²Q_tt I` has no bias. τ²Q_tt is taken off step by step, under whatever workload follows; the paper's
-//! `(C₁C₁ᵀ)⁻¹` and its sum over A₂ taken twice are slips. Q_tt is the squared norm of row t of C₁⁻¹.
+//! and `û_t û_tᵀ − τ²Q_tt I` is unbiased. τ²Q_tt is subtracted at each step, before any workload.
+//! The paper writes `(C₁C₁ᵀ)⁻¹` and sums over A₂ twice; both are slips. Q_tt is the squared norm of
+//! row t of C₁⁻¹.
 //!
-//! **What they are squares of.** u_t is the *sum* of a key's records in an epoch. Its square is their second moment only if
-//! there is one record, or none. With m records it has about m² times a squared mean in it.
+//! **What is squared.** u_t is the *sum* of a key's records in an epoch. Its square is their second
+//! moment only if there is at most one record. With m records it contains about m² times the
+//! squared mean.
 //!
 //! # Noise
-//! An entry on the diagonal of `Σ_i A_ti (û_i û_iᵀ − τ²Q_ii I)` has the variance
+//! A diagonal entry of `Σ_i A_ti (û_i û_iᵀ − τ²Q_ii I)` has the variance
 //!
 //! ```text
 //! Σ_ij A_ti A_tj (2τ⁴Q_ij² + 4τ²Q_ij u_i u_j)
 //! ```
 //!
-//! averaged over the diagonal; off it, averaged likewise, it is half of that. The first part needs no data. With
-//! `A_ti A_tj ≤ (A_ti² + A_tj²)/2` it is at most `Σ_i A_ti² 2τ⁴ Σ_j Q_ij²`, of which Q_ii² and twice Q_(i,i−1)² are
-//! taken: exact for C = I, and Q∘Q falls as the inverse fourth power of the lag for a square root of running sums, where lags
-//! from 2 on hold 1 % of the variance. Of the second part, which depends on the data, the terms i = j are taken, with the
-//! estimate `‖û_i‖²/d − τ²Q_ii` of the squared entries: exact but for the estimate if C = I. Other strategies make
-//! neighbouring e_i cancel, so where sums of neighbouring epochs are alike it says too much.
+//! averaged over the diagonal. The average over off-diagonal entries is half of that.
+//!
+//! - The first term needs no data. With `A_ti A_tj ≤ (A_ti² + A_tj²)/2` it is at most
+//!   `Σ_i A_ti² 2τ⁴ Σ_j Q_ij²`. Of the inner sum, Q_ii² and twice Q_(i,i−1)² are used. This is
+//!   exact for C = I. For a square root of running sums, Q∘Q falls as the inverse fourth power of
+//!   the lag, and lags from 2 on hold 1 % of the variance.
+//! - The second term depends on the data. The terms i = j are used, with the estimate
+//!   `‖û_i‖²/d − τ²Q_ii` of the squared entries. For C = I this is exact except for the estimate.
+//!   With other strategies neighbouring e_i partly cancel, so the result is too large if sums of
+//!   neighbouring epochs are alike.
 
 use super::noise::ViewNoise;
 use crate::moments::Layout;
@@ -34,35 +40,36 @@ use crate::workload::{Decay, Workload, WorkloadError, WorkloadState};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Whether squares of noisy sums keep the bias that the noise gives them.
+/// Whether squares of noisy sums keep the bias from the noise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SquareBias {
-    /// Debiased PP: the variance of the noise is taken off every square. They may be negative.
+    /// Debiased PP: the variance of the noise is subtracted from every square. Results may be
+    /// negative.
     #[default]
     Removed,
-    /// PP as it is: they are never negative, and too large.
+    /// Plain PP: results are never negative, but too large.
     Kept,
 }
 
-/// Weight of the epoch before in the workload that tells covariances of neighbouring epochs: its square can be neglected.
+/// Weight of the previous epoch in the workload that yields covariances of neighbouring epochs. Its
+/// square is negligible.
 pub(super) const NEIGHBOUR_WEIGHT: f64 = 1e-4;
 
-/// From decoded sums to their squares, for all keys.
 pub(super) struct Squares {
-    /// Of one key, with second moments.
+    /// Layout of one key, with second moments.
     layout: Layout,
     levels: Arc<ViewNoise>,
     /// τ².
     variance: f64,
     bias: SquareBias,
     increments: Vec<f64>,
-    /// `A∘A` applied to both parts of the variance, the one that all keys share in front.
+    /// `A∘A` applied to both parts of the variance; the part that all keys share comes first.
     noise: Vec<(f64, WorkloadState)>,
 }
 
 impl Squares {
-    /// Under the workload that `levels` are about; `deviation` is τ in real units.
+    /// Squares under the workload of `levels`; `deviation` is τ in real units.
     pub(super) fn new(layout: Layout, levels: Arc<ViewNoise>, deviation: f64, keys: u32) -> Self {
         let terms = levels.workload().squared_terms().into_iter();
         Self {
@@ -75,11 +82,12 @@ impl Squares {
         }
     }
 
-    /// τ²Q_tt and τ²Q_(t,t−1) of an epoch, counted from 0; none past the last.
+    /// τ²Q_tt and τ²Q_(t,t−1) of an epoch, counted from 0; `None` past the last.
     pub(super) fn of_epoch(&self, epoch: usize) -> Option<(f64, f64)> {
         let norms = self.levels.of_increments(epoch)?;
         let [alone, both] = norms.map(|norm| self.variance * norm * norm);
-        // Row t of the fading workload is e_t + w·e_(t−1) + …, of variance Q_tt + 2w·Q_(t,t−1) + O(w²).
+        // Row t of the fading workload is e_t + w·e_(t−1) + …, with variance Q_tt + 2w·Q_(t,t−1) +
+        // O(w²).
         Some((alone, (both - alone) / (2.0 * NEIGHBOUR_WEIGHT)))
     }
 
@@ -91,8 +99,9 @@ impl Squares {
         self.bias
     }
 
-    /// Counts, sums and squares of the sums of all keys, from the counts and sums that were decoded for an epoch, counted
-    /// from 0; and the noise levels of the squares under the workload, key by key.
+    /// Adds the decoded counts and sums of an epoch, counted from 0. Returns counts, sums and
+    /// squares of sums of all keys, and the noise levels of the squares under the workload, key by
+    /// key.
     pub(super) fn push(
         &mut self,
         epoch: usize,
@@ -130,8 +139,8 @@ impl Squares {
     }
 }
 
-/// The epoch itself, and the epochs before with powers of a small weight: every strategy tells row norms of this workload
-/// fast, for any horizon.
+/// An epoch plus earlier epochs weighted by powers of `weight`. Every strategy computes the row
+/// norms of this workload fast, for any horizon.
 pub(super) fn fading(weight: f64) -> Workload {
     Decay::new(weight).map_or(Workload::Prefix, Workload::Exponential)
 }

@@ -1,4 +1,4 @@
-//! Views against their definitions: decoding, units, noise levels.
+//! Tests of views against their definitions: decoding, units, noise levels.
 
 use super::*;
 use crate::mechanism::{Method, MomentParameters};
@@ -29,7 +29,6 @@ fn mechanism(strategy: Arc<dyn Strategy>) -> MatrixMechanism {
     MatrixMechanism::new(parameters(Method::Jme), strategy).unwrap()
 }
 
-/// Without noise a view gives the weighted sums themselves, in real units, for every strategy and workload.
 #[test]
 fn a_view_undoes_strategy_and_units() {
     for (name, workload) in [
@@ -123,7 +122,6 @@ fn kinds_of_strategies() -> Vec<Arc<dyn Strategy>> {
     all
 }
 
-/// Every kind of strategy tells variances and neighbouring covariances of its increments.
 #[test]
 fn increments_have_the_covariance_of_the_inverse() {
     let steps = 12;
@@ -148,7 +146,8 @@ fn increments_have_the_covariance_of_the_inverse() {
     }
 }
 
-/// Without noise, squares of epoch sums are what they are called, and the bias that is taken off is the noise's.
+/// Without noise, the squares are those of epoch sums, and the subtracted bias is that of the
+/// noise.
 #[test]
 fn squares_are_those_of_epoch_sums() {
     let layout = Layout { dimension: 2, second: SecondMoment::Full };
@@ -192,9 +191,11 @@ fn squares_are_those_of_epoch_sums() {
     }
 }
 
-/// Released through the shards, with keys for samples: debiased squares have mean `Σu²`, and the spread that is told.
+/// Released through the shards, with keys as samples: debiased squares have mean `Σu²` and the
+/// stated spread.
 ///
-/// The noise is seeded, so there is no false alarm; of fresh noise one comparison in 10⁸ would stray by six errors.
+/// The noise is seeded, so there is no false alarm. With fresh noise one comparison in 10⁸ would be
+/// off by six standard errors.
 #[test]
 fn squares_are_unbiased_and_spread_as_told() {
     let (keys, horizon, length) = (20_000_u32, 4_u64, 1_i128 << 22);
@@ -224,7 +225,6 @@ fn squares_are_unbiased_and_spread_as_told() {
     }
 }
 
-/// Levels are found in stretches, as far as they are asked for, once for all views; and are those of the whole horizon.
 #[test]
 fn levels_are_found_as_far_as_they_are_asked_for() {
     let horizon = 10_000;

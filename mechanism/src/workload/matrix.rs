@@ -1,10 +1,10 @@
-//! A workload given entry by entry: any lower-triangular matrix, for as many epochs as it has rows.
+//! A workload given entry by entry: any lower-triangular matrix, with one row per epoch.
 
 use super::{Workload, WorkloadError};
 use nalgebra::DMatrix;
 use std::sync::Arc;
 
-/// A square, finite, lower-triangular matrix with at least one row, and where it came from.
+/// A square, finite, lower-triangular matrix with at least one row, and its name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MatrixWorkload {
     name: String,
@@ -13,22 +13,21 @@ pub struct MatrixWorkload {
 }
 
 impl MatrixWorkload {
-    /// What it is called behind `matrix:`.
+    /// The name after `matrix:`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A itself.
+    /// The matrix A.
     pub fn rows(&self) -> &DMatrix<f64> {
         &self.rows
     }
 
-    /// Whether every entry depends on its lag `t − i` alone.
+    /// Whether every entry depends only on its lag `t − i`.
     pub fn is_toeplitz(&self) -> bool {
         self.toeplitz
     }
 
-    /// The matrix of the squares of its entries.
     pub(super) fn squared(&self) -> Self {
         let rows = self.rows.map(|entry| (entry * entry).min(f64::MAX));
         Self { name: format!("{} squared", self.name), rows, toeplitz: self.toeplitz }
@@ -36,7 +35,7 @@ impl MatrixWorkload {
 }
 
 impl Workload {
-    /// The workload with these rows, one for every epoch, called `matrix:NAME`.
+    /// The workload called `matrix:NAME` with these rows, one per epoch.
     ///
     /// ```
     /// use hushflow_mechanism::workload::Workload;
@@ -49,8 +48,8 @@ impl Workload {
     /// ```
     ///
     /// # Errors
-    /// [`WorkloadError::Shape`], [`WorkloadError::NotFinite`] and [`WorkloadError::NotCausal`] for a matrix that is not
-    /// square, finite and lower-triangular.
+    /// [`WorkloadError::Shape`], [`WorkloadError::NotFinite`] and [`WorkloadError::NotCausal`] for
+    /// a matrix that is not square, finite and lower-triangular.
     pub fn from_matrix(name: impl Into<String>, rows: DMatrix<f64>) -> Result<Self, WorkloadError> {
         let (height, width) = rows.shape();
         if height != width || height == 0 {

@@ -1,8 +1,8 @@
-//! Workloads A: which weighted sums of the epochs are wanted.
+//! Workloads A: the weighted sums over epochs to estimate.
 //!
-//! Every workload with a name of its own is a lower-triangular Toeplitz matrix whose row t may be divided by a number of
-//! its own: `A[t,i] = toeplitz(t−i) / divisor(t)`. Any other matrix can be given entry by entry. Steps count from 1, as
-//! in the papers.
+//! Every named workload is a lower-triangular Toeplitz matrix whose rows may have divisors:
+//! `A[t,i] = toeplitz(t−i) / divisor(t)`. Any other matrix can be given entry by entry. Steps count
+//! from 1, as in the papers.
 
 mod matrix;
 mod state;
@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use std::{fmt, num::NonZeroU64, str::FromStr, sync::Arc};
 use thiserror::Error;
 
-/// A lower-triangular workload A with a row for every epoch.
+/// A lower-triangular workload A with one row per epoch.
 ///
-/// Written as on the command line, in text and in serialised form alike:
+/// Written as on the command line both in text and in serialised form:
 ///
 /// ```
 /// use hushflow_mechanism::workload::Workload;
@@ -42,55 +42,56 @@ pub enum Workload {
     Window(NonZeroU64),
     /// `A[t,i] = (1 − β^(t−i+1))/(1 − β)`: running sums of heavy-ball momentum.
     Momentum(Decay),
-    /// `A[t,i] = (1 − β)β^(t−i)/(1 − β^t)`: the exponential average with the bias correction of Adam.
+    /// `A[t,i] = (1 − β)β^(t−i)/(1 − β^t)`: the exponential average with the bias correction of
+    /// Adam.
     Adam(Decay),
     /// Given entry by entry.
     Matrix(Arc<MatrixWorkload>),
 }
 
-/// The factor β by which a workload forgets at every step: above 0 and below 1.
+/// The decay β of a workload per step: above 0 and below 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decay(f64);
 
-/// What is wrong with a workload, or with a row given to it.
+/// Error of a workload, or of a row given to it.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WorkloadError {
-    /// No workload is written like this.
+    /// The text has no known form.
     #[error(
         "no workload is written `{found}`; expected `prefix`, `average`, `exponential:β`, `window:k`, `momentum:β` or \
          `adam:β`, for example `exponential:0.9` or `window:10`"
     )]
     Unknown {
-        /// What was written.
+        /// The rejected text.
         found: String,
     },
-    /// The decay is no number between 0 and 1.
+    /// The decay is not a number between 0 and 1.
     #[error(
         "the decay of a workload is `{found}`; expected a number above 0 and below 1, for example `exponential:0.9`"
     )]
     Decay {
-        /// What was given.
+        /// The rejected value.
         found: String,
     },
-    /// The length of a window is no positive integer.
+    /// The length of a window is not a positive integer.
     #[error(
         "the length of a window is `{found}`; expected a whole number of epochs, at least 1, \
          for example `window:10`"
     )]
     Window {
-        /// What was given.
+        /// The rejected value.
         found: String,
     },
-    /// A matrix can't be read from its name alone.
+    /// A matrix cannot be read from its name alone.
     #[error(
         "the workload `matrix:{found}` is a file: it can be planned for and optimised for, not written here"
     )]
     MatrixFile {
-        /// What was written behind `matrix:`.
+        /// The text after `matrix:`.
         found: String,
     },
-    /// A matrix is not square, or empty.
+    /// A matrix is empty or not square.
     #[error(
         "a workload matrix needs a row and a column for every epoch, at least one; found {rows} rows and {columns} columns"
     )]
@@ -100,7 +101,7 @@ pub enum WorkloadError {
         /// Number of columns.
         columns: usize,
     },
-    /// An entry of a matrix is no number.
+    /// An entry of a matrix is NaN or infinite.
     #[error("row {row}, column {column} of the workload matrix is not finite; expected a number")]
     NotFinite {
         /// From 1.
@@ -108,7 +109,7 @@ pub enum WorkloadError {
         /// From 1.
         column: usize,
     },
-    /// A matrix looks into the future.
+    /// A matrix has an entry above the diagonal: it would use future epochs.
     #[error(
         "row {row}, column {column} of the workload matrix is not 0: epoch {row} can't use what epoch {column} will bring; \
          expected zeros above the diagonal"
@@ -119,13 +120,13 @@ pub enum WorkloadError {
         /// From 1.
         column: usize,
     },
-    /// A matrix has no more rows.
+    /// The epoch is past the last row of a matrix.
     #[error("the workload matrix ends at epoch {horizon}")]
     PastHorizon {
         /// Its number of rows.
         horizon: u64,
     },
-    /// A row does not have the number of coordinates the state was made for.
+    /// A row does not have the state's number of coordinates.
     #[error("a row has {found} coordinates; this state was made for {expected}")]
     Coordinates {
         /// Number of coordinates of the row.
@@ -139,7 +140,7 @@ impl Decay {
     /// Checks that `0 < decay < 1`.
     ///
     /// # Errors
-    /// [`WorkloadError::Decay`] for every other number, and for NaN.
+    /// [`WorkloadError::Decay`] for any other number and for NaN.
     pub fn new(decay: f64) -> Result<Self, WorkloadError> {
         if decay > 0.0 && decay < 1.0 {
             Ok(Self(decay))
@@ -175,7 +176,7 @@ impl Workload {
         }
     }
 
-    /// The last epoch it has a row for; `None` when it has one for every epoch.
+    /// The last epoch that has a row; `None` if every epoch has one.
     pub fn horizon(&self) -> Option<u64> {
         match self {
             Self::Matrix(matrix) => Some(matrix.rows().nrows() as u64),
@@ -183,8 +184,8 @@ impl Workload {
         }
     }
 
-    /// First `terms` coefficients of the Toeplitz part: the first column of A times its row divisors. `None` where A is
-    /// no Toeplitz matrix divided row by row.
+    /// First `terms` coefficients of the Toeplitz part: the first column of A times its row
+    /// divisors. `None` if A is not a Toeplitz matrix with row divisors.
     pub fn toeplitz_part(&self, terms: usize) -> Option<Vec<f64>> {
         match self {
             Self::Matrix(matrix) if !matrix.is_toeplitz() => None,
@@ -192,17 +193,18 @@ impl Workload {
         }
     }
 
-    /// The largest weight that row t gives to an epoch, whatever its sign.
+    /// The largest absolute weight in row t.
     pub fn largest_coefficient(&self, t: u64) -> f64 {
         match self {
             Self::Matrix(_) => (1..=t).map(|i| self.coefficient(t, i).abs()).fold(0.0, f64::max),
-            // Momentum remembers the first epoch most; the weights of all others never fall.
+            // Momentum weighs the first epoch most; in all others weights never decrease with the
+            // epoch.
             Self::Momentum(_) => self.coefficient(t, 1),
             _ => self.coefficient(t, t),
         }
     }
 
-    /// What row t ≥ 1 of the Toeplitz part is divided by to give row t of A.
+    /// The divisor of row t ≥ 1 of the Toeplitz part.
     pub fn row_divisor(&self, t: u64) -> f64 {
         self.divisor_at(t as f64)
     }
@@ -221,8 +223,8 @@ impl Workload {
         DMatrix::from_fn(steps, steps, |t, i| self.coefficient(t as u64 + 1, i as u64 + 1))
     }
 
-    /// The sum of row t ≥ 1 of A: how many epochs it weighs. A t between two rows gives what lies between their sums, but for a
-    /// matrix given entry by entry.
+    /// The sum of row t ≥ 1 of A. A t between two rows interpolates their sums, except for a matrix
+    /// given entry by entry.
     pub fn row_sum(&self, t: f64) -> f64 {
         match self {
             Self::Prefix => t,
@@ -234,7 +236,7 @@ impl Workload {
         }
     }
 
-    /// Weights and workloads with `A[t,i]² = Σ weight·W[t,i] / row_divisor(t)²`.
+    /// Pairs of a weight and a workload W with `A[t,i]² = Σ weight·W[t,i] / row_divisor(t)²`.
     pub(crate) fn squared_terms(&self) -> Vec<(f64, Self)> {
         let faded =
             |decay: &Decay| Self::Exponential(Decay((decay.get() * decay.get()).max(f64::MIN_POSITIVE)));
@@ -256,7 +258,7 @@ impl Workload {
         }
     }
 
-    /// Starts applying this workload to a stream of rows with the given number of coordinates.
+    /// Starts applying this workload to a stream of rows with this number of coordinates.
     pub fn state(&self, coordinates: usize) -> WorkloadState {
         WorkloadState::new(self, coordinates)
     }
@@ -280,8 +282,8 @@ fn geometric_sum(decay: Decay, t: f64) -> f64 {
     -libm::expm1(t * libm::log(decay.get())) / (1.0 - decay.get())
 }
 
-/// `Σ_(l<t) (1 − β^(l+1))/(1 − β) = (t − β Σ_(l<t) β^l)/(1 − β)`. Where both are nearly the same, by powers of 1 − β:
-/// `Σ_m C(t+1, m+2) (β − 1)^m`.
+/// `Σ_(l<t) (1 − β^(l+1))/(1 − β) = (t − β Σ_(l<t) β^l)/(1 − β)`. If the two terms nearly cancel,
+/// by powers of 1 − β: `Σ_m C(t+1, m+2) (β − 1)^m`.
 fn momentum_sum(decay: Decay, t: f64) -> f64 {
     let rest = 1.0 - decay.get();
     if t * rest > 0.1 {

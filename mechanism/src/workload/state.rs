@@ -1,14 +1,16 @@
-//! A workload applied to a stream of rows, one row at a time, in bounded memory and without drift.
+//! A workload applied to a stream, one row at a time, in bounded memory and without drift.
 //!
-//! Sums are compensated: with the error of every addition, which is itself a floating-point number (Knuth's
-//! TwoSum, The Art of Computer Programming 4.2.2), summed apart, a running sum keeps its last bit over any
-//! horizon. The window never subtracts, so nothing that has left it can leave a trace.
+//! Sums are compensated: the error of every addition is itself a floating-point number (Knuth's
+//! TwoSum, The Art of Computer Programming 4.2.2), and these errors are summed separately. So a
+//! running sum keeps its last bit over any horizon. The window never subtracts, so values that have
+//! left it leave no rounding error behind.
 
 use super::{Workload, WorkloadError};
 
 /// `(A x)_t` for every coordinate of a stream of rows x.
 ///
-/// Memory: one to three rows, and k more for a window of length k; all rows for a matrix given entry by entry.
+/// Memory: one to three rows, and k more for a window of length k; all rows for a matrix given
+/// entry by entry.
 ///
 /// ```
 /// let mut average = hushflow_mechanism::workload::Workload::Average.state(2);
@@ -50,16 +52,16 @@ impl WorkloadState {
         Self { workload: workload.clone(), steps: 0, memory, view: vec![0.0; coordinates] }
     }
 
-    /// Number of rows taken in so far.
+    /// Number of rows pushed so far.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Takes in the next row and gives the next row of `A x`, in the unit of x.
+    /// Adds the next row and returns the next row of `A x`, in the unit of x.
     ///
     /// # Errors
-    /// [`WorkloadError::Coordinates`] for a row of another length and [`WorkloadError::PastHorizon`] after the last row of
-    /// a matrix; the state is unchanged then.
+    /// [`WorkloadError::Coordinates`] for a row of another length and
+    /// [`WorkloadError::PastHorizon`] after the last row of a matrix; the state is then unchanged.
     pub fn push(&mut self, increment: &[f64]) -> Result<&[f64], WorkloadError> {
         if increment.len() != self.view.len() {
             return Err(WorkloadError::Coordinates { found: increment.len(), expected: self.view.len() });
@@ -124,19 +126,18 @@ impl CompensatedSum {
     }
 }
 
-/// Sums of the last `length` rows, by additions alone.
+/// Sums of the last `length` rows, by additions only.
 ///
-/// Rows come in blocks of `length`. A full block is turned into its suffix sums in place; while the next block
-/// overwrites them row by row, the window at place p is what the new block holds up to p and the suffix sum
-/// of the old one from p + 1.
+/// Rows come in blocks of `length`. A full block is turned into its suffix sums in place. The next
+/// block overwrites them row by row. The window at position p is the sum of the new block up to p,
+/// plus the suffix sum of the old block from p + 1.
 #[derive(Clone, Debug)]
 struct WindowSums {
     length: u64,
-    /// Rows of this block up to `place`, then suffix sums of the block before (none in the first block).
+    /// Rows of this block up to `place`, then suffix sums of the previous block (none in the first
+    /// block).
     rows: Vec<f64>,
-    /// Sum of the rows of this block so far.
     block: Vec<f64>,
-    /// Rows of this block so far.
     place: usize,
 }
 
@@ -209,7 +210,7 @@ mod tests {
         }
     }
 
-    /// Values around 1 whose sums are known exactly, because they are integers in units of 2⁻⁴⁰.
+    /// Values around 1 whose sums are known exactly: they are integers in units of 2⁻⁴⁰.
     #[test]
     fn sums_do_not_drift_over_many_steps() {
         const STEPS: usize = 100_000;

@@ -8,19 +8,21 @@ use crate::strategy::{Discrepancy, MAX_COLUMNS, MAX_DENSE_HORIZON, Matrix, Matri
 use libm::{exp, expm1, log1p, pow};
 use nalgebra::DMatrix;
 
-/// More than the relative rounding error of up to 4096 squares of a column, or of the geometric sums between two steps of
-/// a record: all terms are positive. A geometric sum takes `exp`, `expm1` and `log1p`, of which it is assumed that they
-/// err by 2⁻⁵⁰ of themselves at most. An exponent below −745 gives 0; so `exp` makes of the error of its argument, a few
-/// times 2⁻⁵⁰ of that, less than 2⁻⁴⁰ of itself, and `expm1` less.
+/// Bound of the relative rounding error of up to 4096 squares of a column, and of the geometric
+/// sums between two steps of a record. All terms are positive. A geometric sum uses `exp`, `expm1`
+/// and `log1p`, whose relative errors are assumed to be at most 2⁻⁵⁰. The exponential of less than
+/// −745 is zero. So an error of the argument of a few times 2⁻⁵⁰ of it makes `exp` err by less than
+/// 2⁻⁴⁰ of itself, and `expm1` by less.
 const MARGIN: f64 = 1.0 / (1u64 << 40) as f64;
 
-/// A power law of up to this many steps can be written out, and its columns be summed entry by entry.
+/// Longest power law that can be written out, with columns summed entry by entry.
 const SUMMED_STEPS: u64 = 4096;
 
-/// C for a number of steps. All parameters are exact in floating point and no entry is negative, so what rounding costs is
-/// a share of each entry ([`Discrepancy`]): that of a Toeplitz C is a sum of at most 8 products with a power, that of a
-/// power law a sum of at most 8 products of up to as many factors as there are steps. A product, sum or power is off by
-/// 2^-50 of itself at most, which for powers is what is assumed of `libm`.
+/// C for a number of steps. All parameters are exact in floating point and no entry is negative, so
+/// rounding changes each entry by a share of it ([`Discrepancy`]). An entry of a Toeplitz C is a
+/// sum of at most 8 products with a power. An entry of a power law is a sum of at most 8 products,
+/// each of at most as many factors as there are steps. The relative error of a product, sum or
+/// power is at most 2^-50, which for powers is an assumption about `libm`.
 pub(super) fn matrix(strategy: &Buffered, steps: usize) -> Result<Matrix, MatrixError> {
     let limit = MAX_DENSE_HORIZON as usize;
     let (matrix, roundings) = match &strategy.parameters.buffers {
@@ -32,12 +34,11 @@ pub(super) fn matrix(strategy: &Buffered, steps: usize) -> Result<Matrix, Matrix
         Buffers::PowerLaw(_) => (Matrix::dense(dense(strategy, steps))?, ROOM + steps),
     };
     let relative = roundings as f64 * 2f64.powi(-50) * (1.0 + 2f64.powi(-30));
-    // Powers below the least float come out as 0: no column of these can lose more.
+    // Powers below the least float become 0; no column loses more than this.
     let column = f64::MIN_POSITIVE * (ROOM * steps) as f64;
     Ok(matrix.with_discrepancy(Discrepancy { relative, column }))
 }
 
-/// The first coefficients of a Toeplitz C.
 pub(crate) fn coefficients(buffers: &[ExponentialBuffer], steps: usize) -> Vec<f64> {
     (0..steps).map(|lag| entry(buffers, lag)).collect()
 }
@@ -61,7 +62,7 @@ fn all_steps(coefficients: &Coefficients, steps: u64) -> Vec<Step> {
     (1..=steps).map(|t| coefficients.step(t)).collect()
 }
 
-/// The entries from the diagonal down of the column of the first of these steps.
+/// The entries, from the diagonal down, of the column of the first of these steps.
 fn column(steps: &[Step]) -> impl Iterator<Item = f64> {
     let first = steps.first().map(Step::real);
     let mut parts = first.map_or([0.0; ROOM], |step| step.inputs);
@@ -73,8 +74,8 @@ fn column(steps: &[Step]) -> impl Iterator<Item = f64> {
     first.map(|step| step.gain).into_iter().chain(below)
 }
 
-/// Largest squared norm of a column up to `steps`, rounded up. That of a power law beyond [`SUMMED_STEPS`] is the bound
-/// that holds for all steps: the first columns are complete by then.
+/// Largest squared norm of a column up to `steps`, rounded up. For a power law beyond
+/// [`SUMMED_STEPS`] it is the bound for all steps: the first columns are complete by then.
 pub(super) fn max_norm_squared(strategy: &Buffered, steps: u64) -> f64 {
     match &strategy.parameters.buffers {
         Buffers::Toeplitz(buffers) => participation_norm_squared(buffers, steps, 1, steps),
@@ -87,7 +88,7 @@ pub(super) fn max_norm_squared(strategy: &Buffered, steps: u64) -> f64 {
     }
 }
 
-/// The same for all steps that the strategy can go.
+/// The same over all steps of the strategy.
 pub(super) fn lasting_norm_squared(strategy: &Buffered) -> f64 {
     match &strategy.parameters.buffers {
         Buffers::Toeplitz(_) => max_norm_squared(strategy, strategy.parameters.steps()),
@@ -95,12 +96,14 @@ pub(super) fn lasting_norm_squared(strategy: &Buffered) -> f64 {
     }
 }
 
-/// `‖Σ_(m<count) c_(m·gap)‖²`, the squared norm of the sum of the columns of a Toeplitz C at steps 0, gap, 2·gap, … over a
-/// horizon, rounded up; no step beyond the horizon. Its coefficients are positive, so this is the squared sensitivity to
-/// a record that takes part in up to `count` steps at fixed gaps; where they never grow, at gaps of at least `gap`
-/// (Kalinin and Lampert, 2024, Theorem 2).
+/// `‖Σ_(m<count) c_(m·gap)‖²`, the squared norm of the sum of the columns of a Toeplitz C at steps
+/// 0, gap, 2·gap, … within a horizon, rounded up. The coefficients are positive, so this is the
+/// squared sensitivity to a record that takes part in up to `count` steps at fixed gaps. If the
+/// coefficients never increase, it also holds for gaps of at least `gap` (Kalinin and Lampert,
+/// 2024, Theorem 2).
 ///
-/// Between two steps of the record, buffer j holds `s_j θ_j^l`: the squares of the sums are geometric sums over l.
+/// Between two steps of the record, buffer j holds `s_j θ_j^l`, so the squares of the sums are
+/// geometric sums over l.
 pub(crate) fn participation_norm_squared(
     buffers: &[ExponentialBuffer],
     horizon: u64,

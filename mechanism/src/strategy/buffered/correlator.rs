@@ -1,24 +1,28 @@
-//! Noise correlated by C⁻¹, in floating point: see [`correlation`](crate::strategy::Correlator) for why that is private.
+//! Noise correlated by C⁻¹, in floating point. [`correlation`](crate::strategy::Correlator) has the
+//! privacy proof.
 //!
 //! ```text
 //! u_t = z_t − ⌊Σ_j r_j(t)⌉,        r_j(t+1) = θ_j r_j(t) + h_j ⌊u_t⌉
 //! ```
 //!
-//! with the brackets for the nearest whole number of units, which are the grid's or coarser. It is the decoder's recursion, with the noise alone in
-//! the place of the release.
+//! The brackets round to the nearest unit, which is that of the grid or coarser. This is the
+//! decoder's recursion, applied to noise instead of the release.
 //!
-//! *What rounding does.* Let |u| ≤ M and `E_j = min(n, 1/(1 − θ_j))`, so that r_j stays within `ρ_j = h_j E_j M` but for rounding. A step of the recursion
-//! rounds four times, θ included: by at most `2⁻⁵³ (2θ_j ρ_j + h_j M + ρ_j) ≤ 2⁻⁵¹ ρ_j`. Errors are forgotten as values are, so r_j is off by at most
-//! `2⁻⁵¹ ρ_j E_j`, and by at most `½ h_j E_j` units for the rounding of u. Adding b buffers rounds b − 1 times, by at most `2⁻⁵³ Σ ρ_j` each, and the sum
-//! is rounded to the nearest unit. With a margin for what this leaves out of second order, R errs by no more than
+//! *Rounding.* Let |u| ≤ M and `E_j = min(n, 1/(1 − θ_j))`, so that r_j stays within
+//! `ρ_j = h_j E_j M` up to rounding. A step of the recursion rounds four times, θ included: by at
+//! most `2⁻⁵³ (2θ_j ρ_j + h_j M + ρ_j) ≤ 2⁻⁵¹ ρ_j`. Errors decay as values do, so r_j is off by at
+//! most `2⁻⁵¹ ρ_j E_j`, plus at most `½ h_j E_j` units for the rounding of u. Adding b buffers
+//! rounds b − 1 times, by at most `2⁻⁵³ Σ ρ_j` each, and the sum is rounded to the nearest unit.
+//! With a margin for second-order terms, R errs by no more than
 //!
 //! ```text
 //! ½ (1 + Σ_j h_j E_j) units + M · 2⁻⁵⁰ Σ_j h_j E_j (E_j + b).
 //! ```
 //!
-//! All is in IEEE's operations one by one, in the same order on every processor: eight coordinates at a time.
+//! All operations are single IEEE operations in the same order on every processor, on eight
+//! coordinates at a time.
 //!
-//! A saved correlator is its header and its buffers, one after the other, 8 bytes a coordinate.
+//! A saved correlator is its header followed by its buffers, 8 bytes per coordinate.
 
 use super::{Buffered, steps::RealStep};
 use crate::moments::rounding::{as_integer, as_number};
@@ -29,10 +33,9 @@ use pulp::{Arch, Simd, WithSimd};
 use std::num::NonZeroU64;
 use zeroize::Zeroizing;
 
-/// No version of an encoder's.
+/// Differs from the version of any encoder.
 const STATE_VERSION: u64 = 1 << 32;
 
-/// Coordinates that are taken at once.
 const LANES: usize = 8;
 
 pub(super) struct BufferedCorrelator<const B: usize> {
@@ -107,7 +110,7 @@ impl<const B: usize> WithSimd for Correlate<'_, B> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let Self { step, coarse_bits, noise, buffers } = self;
-        // The grid's own units are the common case, and take no shifts.
+        // The grid's own units are the common case and need no shifts.
         match coarse_bits {
             0 => correlate(&step, 0, noise, buffers),
             _ => correlate(&step, coarse_bits, noise, buffers),
@@ -140,7 +143,6 @@ fn correlate<const B: usize>(step: &RealStep, coarse_bits: u32, noise: &mut [i64
     }
 }
 
-/// u_t of some coordinates, and their buffers at the next step.
 #[inline(always)]
 fn correlate_block<const B: usize, const N: usize>(
     step: &RealStep,
@@ -163,7 +165,7 @@ fn correlate_block<const B: usize, const N: usize>(
     (correlated, buffers)
 }
 
-/// How well a strategy correlates whose diagonal is one.
+/// Row norm and error bounds of a strategy whose diagonal is one.
 pub(super) fn correlation(strategy: &Buffered, steps: u64) -> Correlation {
     let coefficients = strategy.coefficients.step(1).real();
     let number = strategy.parameters.count() as f64;
@@ -189,7 +191,7 @@ mod tests {
 
     const STEPS: u64 = 150;
 
-    /// More than a block, and a few.
+    /// One full block and a partial one.
     const COORDINATES: usize = LANES + 3;
 
     fn strategy(buffers: &[(f64, f64)]) -> Buffered {
@@ -200,7 +202,8 @@ mod tests {
         Buffered::new(format!("blt:{}", parameters.count()).parse().unwrap(), parameters.rounded()).unwrap()
     }
 
-    /// `R_t − L_t(u)`, in units of the grid: as z = u + R, what is left of z when C u is taken away. The encoder multiplies by C.
+    /// `R_t − L_t(u)` in units of the grid. As z = u + R, it is z minus C u; the encoder multiplies
+    /// by C.
     fn errors(strategy: &Buffered, coarse_bits: u32, rows: &[Vec<i64>]) -> (Vec<f64>, f64) {
         let mut correlator = strategy.correlator(COORDINATES, coarse_bits);
         let mut encoder = strategy.encoder(COORDINATES);
@@ -221,7 +224,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// On any path, not just on those that noise takes: here u is as large as there is room for, and all of one sign for a while.
+        /// On any path, not only likely ones: u is as large as the range allows, and has one sign
+        /// for a while.
         #[test]
         fn rounding_stays_within_its_bound(
             buffers in prop::collection::vec((0.01f64..0.9999, 0.001f64..0.1), 1..9),

@@ -3,8 +3,8 @@
 use super::Buffered;
 use crate::strategy::{Decoder, StepError};
 
-/// The recursion turned round, `x_t = (y_t − Σ_j r_j)/g_t`: it works with the very coefficients that encoded, and has
-/// as many buffers.
+/// The inverted recursion `x_t = (y_t − Σ_j r_j)/g_t`, with the encoder's coefficients and number
+/// of buffers.
 pub(super) struct BufferedDecoder<const B: usize> {
     strategy: Buffered,
     steps: u64,

@@ -1,28 +1,31 @@
 //! `C x` in fixed point.
 //!
-//! Buffers are integers in units of 2^-F, F at least 40. Multiplying one by a decay `θ = a 2⁻⁶⁴` rounds to the nearest
-//! unit; adding `h x` is exact. The step's result is exact in units of 2^-F and rounded to 2⁻⁴⁰.
+//! Buffers are integers in units of 2^-F, F at least 40. Multiplying one by a decay `θ = a 2⁻⁶⁴`
+//! rounds to the nearest unit; adding `h x` is exact. The step's result is exact in units of 2^-F
+//! and rounded to 2⁻⁴⁰.
 //!
-//! *What rounding can add.* Take two streams and one coordinate. The buffers' difference follows the recursion of C,
-//! but for an error of each multiplication of at most half a unit in either stream, so of at most 1 in the difference. The
-//! errors of buffer j are forgotten as its values are: after t steps their sum E_j is at most
-//! `Σ_(s≤t) Π_(s≤l<t) θ_lj` units. With a constant decay that is at most `min(n, 1/(1 − θ_j))`. With
-//! `θ_lj ≤ (l/(l+1))^(b_j)` it is at most `Σ_(s≤t) (s/t)^(b_j) ≤ t/(b_j + 1) + 1`. Rounding the result errs by half a
-//! unit of 2⁻⁴⁰ in either stream, unless F = 40. So over n steps
+//! *Rounding.* Take two streams and one coordinate. The difference of the buffers follows the
+//! recursion of C up to the error of each multiplication: at most half a unit per stream, so at
+//! most 1 in the difference. Errors of buffer j decay as its values do. After t steps their sum E_j
+//! is at most `Σ_(s≤t) Π_(s≤l<t) θ_lj` units. With a constant decay that is at most
+//! `min(n, 1/(1 − θ_j))`. With `θ_lj ≤ (l/(l+1))^(b_j)` it is at most
+//! `Σ_(s≤t) (s/t)^(b_j) ≤ t/(b_j + 1) + 1`. Rounding the result errs by half a unit of 2⁻⁴⁰ per
+//! stream, unless F = 40. So over n steps
 //!
 //! ```text
 //! Σ_t (Δy_t − (CΔx)_t)² ≤ n (2⁻⁴⁰ + 2^-F Σ_j E_j)².
 //! ```
 //!
-//! F is the smallest for which this is at most 2⁻²⁸ squared units of x, so that a count's sensitivity grows by less than
-//! one part in ten thousand and those of sums of records, whose units are finer, by nothing to speak of. More bits would
-//! take away from the range: sums must stay below 2^(127−F).
+//! F is the smallest for which this is at most 2⁻²⁸ squared units of x. The sensitivity of a count
+//! then grows by less than one part in ten thousand, and those of sums of records, whose units are
+//! finer, negligibly. More bits would reduce the range: sums must stay below 2^(127−F).
 //!
-//! *Range.* Inputs up to X leave in buffer j at most `E_j (X h_j 2^F + 1)` units, so all sums are below 2¹²⁵ if
-//! `2 Σ_j E_j (X h_j 2^F + 1)` is, and `X 2^F` with it: [`input_limit`] is the largest such X.
+//! *Range.* Inputs up to X leave at most `E_j (X h_j 2^F + 1)` units in buffer j. So all sums are
+//! below 2¹²⁵ if `2 Σ_j E_j (X h_j 2^F + 1)` and `X 2^F` are: [`input_limit`] is the largest such
+//! X.
 //!
-//! Behind its header, a saved encoder has the bounds of the buffers' magnitudes and then the buffers, coordinate by
-//! coordinate, 16 bytes each.
+//! A saved encoder is its header, the bounds of the buffers' magnitudes, and the buffers,
+//! coordinate by coordinate, 16 bytes each.
 
 use super::{
     Buffered, BufferedParameters, Buffers,
@@ -36,10 +39,10 @@ use zeroize::Zeroizing;
 
 const STATE_VERSION: u64 = 1;
 
-/// Largest squared deviation that is accepted where more bits can avoid it.
+/// Largest squared deviation accepted if more bits can avoid it.
 const ACCEPTED: f64 = 1.0 / (1u64 << 28) as f64;
 
-/// Most bits after the binary point of a buffer: inputs of at most 1 then fit a 64-bit integer.
+/// Most fractional bits of a buffer: inputs of at most 1 then fit a 64-bit integer.
 const MAX_BITS: u32 = 60;
 
 pub(super) struct BufferedEncoder<const B: usize> {
@@ -47,7 +50,7 @@ pub(super) struct BufferedEncoder<const B: usize> {
     /// F − 40.
     extra_bits: u32,
     steps: u64,
-    /// At least the magnitudes of all values held of each buffer.
+    /// Upper bound of the magnitudes in each buffer.
     magnitudes: Zeroizing<[u128; B]>,
     buffers: Zeroizing<Vec<[i128; B]>>,
 }
@@ -63,8 +66,8 @@ impl<const B: usize> BufferedEncoder<B> {
         }
     }
 
-    /// Bounds of the buffers after a step with values up to `largest`; `None` if a sum could leave the range. While they
-    /// are in range, no operation needs a check of its own.
+    /// Bounds of the buffers after a step with values up to `largest`; `None` if a sum could leave
+    /// the range. Within these bounds no operation needs its own check.
     fn next_magnitudes(&self, step: &Step, largest: u128) -> Option<[u128; B]> {
         let limit = i128::MAX as u128 >> 2;
         let mut next = [0; B];
@@ -141,8 +144,8 @@ impl<const B: usize> Encoder for BufferedEncoder<B> {
     }
 }
 
-/// A step of all coordinates. Sums with what is in `y` are modulo 2¹²⁸; nothing else overflows: see
-/// [`BufferedEncoder::next_magnitudes`]. Where `x` has 64 bits a product takes a single instruction.
+/// A step of all coordinates. Additions to `y` are modulo 2¹²⁸; nothing else overflows, by
+/// [`BufferedEncoder::next_magnitudes`]. For 64-bit `x` a product takes a single instruction.
 fn take_step<const B: usize, X: Copy + Into<i128>>(
     step: &Step,
     extra_bits: u32,
@@ -171,7 +174,7 @@ fn scaled(value: i128, decay: u64) -> i128 {
     ((value >> 64) * i128::from(decay)).wrapping_add((low >> 64) as i128)
 }
 
-/// At least the magnitude of [`scaled`] for values up to a magnitude.
+/// Upper bound of the magnitude of [`scaled`] for values up to a magnitude.
 fn scaled_up(magnitude: u128, decay: u64) -> u128 {
     let low = u128::from(magnitude as u64) * u128::from(decay);
     (magnitude >> 64) * u128::from(decay) + (low >> 64) + 1
@@ -188,7 +191,7 @@ fn fraction_bits(parameters: &BufferedParameters) -> u32 {
     (COEFFICIENT_BITS..MAX_BITS).find(enough).unwrap_or(MAX_BITS)
 }
 
-/// The E_j, and at least the h_j.
+/// The E_j, and upper bounds of the h_j.
 fn kept_and_inputs(parameters: &BufferedParameters) -> Vec<(f64, f64)> {
     let steps = parameters.steps() as f64;
     match &parameters.buffers {
@@ -219,7 +222,6 @@ fn deviation_squared(parameters: &BufferedParameters, bits: u32) -> f64 {
 }
 
 impl Buffered {
-    /// Tells this strategy from others in saved states: FNV-1a over all its numbers.
     pub(super) fn fingerprint(&self) -> u64 {
         let numbers: Vec<u64> = match &self.parameters.buffers {
             Buffers::Toeplitz(buffers) => {

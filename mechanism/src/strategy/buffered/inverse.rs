@@ -1,9 +1,10 @@
-//! The inverse of a buffered Toeplitz C, which is one itself.
+//! The inverse of a buffered Toeplitz C, which has the same form.
 //!
-//! C is the series `1 + Σ ω_j z/(1 − θ_j z)`, with λ = 1/z the function `q(λ) = 1 + Σ ω_j/(λ − θ_j)`. All ω are positive, so
-//! q falls between any two poles and has one zero there, and one below the last pole: the poles θ̂_j of the inverse lie
-//! between those of C. The weights of the inverse are the residues of 1/q, `ω̂_j = 1/q′(θ̂_j)`, all negative. Everything is
-//! computed in the complements 1 − θ, which keep their digits where θ is near 1.
+//! C is the series `1 + Σ ω_j z/(1 − θ_j z)`, which with λ = 1/z is the function
+//! `q(λ) = 1 + Σ ω_j/(λ − θ_j)`. All ω are positive, so q decreases between any two poles and has
+//! one zero there, and one below the last pole: the poles θ̂_j of the inverse lie between those of
+//! C. The weights of the inverse are the residues of 1/q, `ω̂_j = 1/q′(θ̂_j)`, all negative.
+//! Computations use the complements 1 − θ, which keep their digits if θ is near 1.
 
 use super::{Buffered, Buffers, ExponentialBuffer};
 
@@ -14,12 +15,12 @@ pub struct InverseBuffer {
     pub decay: f64,
     /// ω̂, below 0.
     pub weight: f64,
-    /// 1 − θ̂, with all its digits.
+    /// 1 − θ̂, to full precision.
     pub complement: f64,
 }
 
 impl Buffered {
-    /// C⁻¹ in the form of C, the slowest buffer first; `None` for a power law, which has no such form.
+    /// C⁻¹ in the form of C, slowest buffer first; `None` for a power law, which has no such form.
     pub fn inverse(&self) -> Option<Vec<InverseBuffer>> {
         match &self.parameters.buffers {
             Buffers::Toeplitz(buffers) => Some(inverse(buffers)),
@@ -38,12 +39,11 @@ fn inverse(buffers: &[ExponentialBuffer]) -> Vec<InverseBuffer> {
         .collect()
 }
 
-/// All 1 − θ_j.
 pub(crate) fn complements(buffers: &[ExponentialBuffer]) -> Vec<f64> {
     buffers.iter().map(|b| 1.0 - b.decay).collect()
 }
 
-/// All 1 − θ̂_j, by bisection to the last place.
+/// All 1 − θ̂_j, by bisection to the last digit.
 pub(crate) fn inverse_complements(buffers: &[ExponentialBuffer]) -> Vec<f64> {
     let complements = complements(buffers);
     let weights: f64 = buffers.iter().map(|b| b.weight).sum();

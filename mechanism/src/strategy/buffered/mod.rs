@@ -1,18 +1,20 @@
-//! Strategies that keep a few running sums, called buffers: constant memory for any horizon.
+//! Strategies that keep a few decaying sums, called buffers: constant memory for any horizon.
 //!
 //! ```text
 //! y_t = g_t x_t + Σ_j r_j(t),        r_j(t+1) = θ_tj r_j(t) + h_tj x_t
 //! ```
 //!
-//! With coefficients that stay the same this is a buffered linear Toeplitz matrix, BLT (Dvijotham, McMahan, Pillutla,
-//! Steinke and Thakurta, "Efficient and near-optimal noise generation for streaming differential privacy", 2024). With
-//! decays that are powers of time it is the same for the running average, which looks alike at every scale of time.
+//! With constant coefficients this is a buffered linear Toeplitz matrix, BLT (Dvijotham, McMahan,
+//! Pillutla, Steinke and Thakurta, "Efficient and near-optimal noise generation for streaming
+//! differential privacy", 2024). A power law, whose decays are powers of time, does the same for
+//! the running average, which looks alike at every time scale.
 //!
-//! Memory for b buffers: 16 b bytes a coordinate in the encoder, 8 b in the decoder. Time: b multiplications a coordinate
-//! and step. All entries of C are at least 0, so no two columns point away from each other.
+//! With b buffers the encoder takes 16 b bytes per coordinate, the decoder 8 b. A step takes b
+//! multiplications per coordinate. All entries of C are at least 0, so no two columns point away
+//! from each other.
 //!
-//! C is the exact real matrix of the rounded coefficients (`steps`). The encoder keeps its buffers in fixed
-//! point; what their rounding can add is bounded in `encoder`.
+//! C is the exact real matrix of the rounded coefficients (`steps`). The encoder keeps its buffers
+//! in fixed point; `encoder` bounds the effect of their rounding.
 
 mod columns;
 mod correlator;
@@ -44,7 +46,7 @@ use encoder::BufferedEncoder;
 use std::sync::Arc;
 use steps::Coefficients;
 
-/// A strategy that keeps buffers, ready to run.
+/// A buffered strategy, ready to run.
 ///
 /// ```
 /// use hushflow_mechanism::strategy::{Factorization, Strategy, StrategyName};
@@ -70,17 +72,18 @@ pub struct Buffered {
 }
 
 impl Buffered {
-    /// The strategy with these parameters, called `name`.
+    /// The strategy called `name` with these parameters.
     ///
     /// # Errors
-    /// [`StrategyError::Buffers`] and [`StrategyError::Horizon`] for parameters that are not as their fields say.
+    /// [`StrategyError::Buffers`] and [`StrategyError::Horizon`] for parameters out of their
+    /// documented ranges.
     pub fn new(name: StrategyName, parameters: BufferedParameters) -> Result<Self, StrategyError> {
         parameters.check(&name)?;
         let coefficients = Coefficients::new(&parameters);
         Ok(Self { name, parameters: Arc::new(parameters), coefficients })
     }
 
-    /// What it was made of.
+    /// The parameters it was built from.
     pub fn parameters(&self) -> &BufferedParameters {
         &self.parameters
     }
@@ -89,13 +92,11 @@ impl Buffered {
         steps.min(self.parameters.steps())
     }
 
-    /// Whether a step can be taken after `steps` steps, with rows of these lengths.
     fn check_step(&self, steps: u64, rows: [usize; 2], expected: usize) -> Result<(), StepError> {
         check_step(Some(self.parameters.steps()), steps, expected, rows)
     }
 }
 
-/// Calls a function that is generic over the number of buffers.
 macro_rules! for_count {
     ($count:expr, $type:ident :: new($($argument:expr),*)) => {
         match $count {
@@ -120,7 +121,8 @@ impl Factorization for Buffered {
         self.parameters.horizon
     }
 
-    /// Toeplitz, or dense for a power law, up to [`MAX_DENSE_HORIZON`](super::MAX_DENSE_HORIZON) steps.
+    /// A Toeplitz matrix, or for a power law a dense one of up to
+    /// [`MAX_DENSE_HORIZON`](super::MAX_DENSE_HORIZON) steps.
     fn matrix(&self, steps: u64) -> Result<Matrix, MatrixError> {
         columns::matrix(self, self.within_horizon(steps) as usize)
     }
@@ -129,14 +131,15 @@ impl Factorization for Buffered {
         columns::max_norm_squared(self, self.within_horizon(steps))
     }
 
-    /// Step by step in O(b²) and constant memory, O(k) for a window of a Toeplitz strategy; row by row in O(tb) for
-    /// matrices, and for windows of a power law.
+    /// Takes O(b²) per step and constant memory, O(k) for a window of a Toeplitz strategy. For
+    /// matrices, and for windows of a power law, row t takes O(tb).
     fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> RowNorms<'_> {
         rows::norms(self, workload, self.within_horizon(steps))
     }
 
-    /// In a time that hardly depends on the number of steps, but for what [`decoder_row_norms`](Self::decoder_row_norms) takes
-    /// for matrices, and of a power law for what is neither a running sum nor an average.
+    /// Takes time almost independent of the number of steps. Exceptions, which take as long as
+    /// [`decoder_row_norms`](Self::decoder_row_norms): matrices, and for a power law all workloads
+    /// but running sums and averages.
     fn decoder_row_samples(&self, workload: &Workload, steps: u64) -> RowSamples<'_> {
         rows::samples(self, workload, self.within_horizon(steps))
     }

@@ -1,27 +1,26 @@
-//! The numbers that a buffered strategy is made of, as a log keeps them.
+//! Parameters of a buffered strategy, as stored in a log.
 
 use crate::strategy::{MAX_BUFFERS, StrategyError, StrategyName};
 use serde::{Deserialize, Serialize};
 
-/// Most steps of a Toeplitz strategy that was made for a stream without end: a step a second for 136 years.
+/// Most steps of a Toeplitz strategy made for an unbounded stream: one step a second for 136 years.
 pub const ENDLESS_TOEPLITZ_STEPS: u64 = 1 << 32;
 
-/// Most steps of a power law that was made for a stream without end: a step a minute for 31 years.
+/// Most steps of a power law made for an unbounded stream: one step a minute for 31 years.
 pub const ENDLESS_POWER_LAW_STEPS: u64 = 1 << 24;
 
-/// Largest exponent of a power law.
 const MAX_EXPONENT: f64 = 64.0;
 
-/// All that is needed to make the very same C again.
+/// All parameters needed to rebuild exactly the same C.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BufferedParameters {
-    /// Number of steps it was fitted for; `None` for a stream without end.
+    /// Number of steps it was fitted for; `None` for an unbounded stream.
     pub horizon: Option<u64>,
     /// The buffers.
     pub buffers: Buffers,
 }
 
-/// How the buffers forget.
+/// The decay of the buffers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Buffers {
@@ -34,25 +33,25 @@ pub enum Buffers {
 /// A buffer of a Toeplitz strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExponentialBuffer {
-    /// θ, the factor by which it forgets at every step: above 0 and below 1.
+    /// θ, the decay per step: above 0 and below 1.
     pub decay: f64,
-    /// ω, what it adds to the step after: above 0, at most 1.
+    /// ω, the contribution to the next step: above 0, at most 1.
     pub weight: f64,
 }
 
 /// A buffer of a power law.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PowerLawBuffer {
-    /// a, from 0: how much more a later step weighs.
+    /// a, at least 0: growth of the weight of later steps.
     pub growth: f64,
-    /// b, above 1/2 and above a: how fast all is forgotten.
+    /// b, above 1/2 and above a: speed of decay.
     pub decay: f64,
     /// w, above 0.
     pub weight: f64,
 }
 
 impl BufferedParameters {
-    /// Most steps the strategy can go.
+    /// Most steps that the strategy can run.
     pub fn steps(&self) -> u64 {
         self.horizon.unwrap_or(match self.buffers {
             Buffers::Toeplitz(_) => ENDLESS_TOEPLITZ_STEPS,
@@ -68,7 +67,7 @@ impl BufferedParameters {
         }
     }
 
-    /// The same with every number rounded to one that fixed point uses exactly.
+    /// The same parameters, rounded to numbers that fixed point represents exactly.
     #[must_use]
     pub(crate) fn rounded(mut self) -> Self {
         if let Buffers::Toeplitz(buffers) = &mut self.buffers {
@@ -80,7 +79,6 @@ impl BufferedParameters {
         self
     }
 
-    /// Checks everything that is said of the fields.
     pub(super) fn check(&self, name: &StrategyName) -> Result<(), StrategyError> {
         let limit = match self.buffers {
             Buffers::Toeplitz(_) => ENDLESS_TOEPLITZ_STEPS,
@@ -103,13 +101,13 @@ impl BufferedParameters {
     }
 }
 
-/// 2⁶⁴: decays are integers in its reciprocal.
+/// 2⁶⁴: decays are multiples of 1/2⁶⁴.
 pub(super) const TWO_64: f64 = 18_446_744_073_709_551_616.0;
 
-/// 2⁴⁰: coefficients are integers in its reciprocal.
+/// 2⁴⁰: coefficients are multiples of 1/2⁴⁰.
 pub(super) const TWO_40: f64 = (1u64 << crate::strategy::COEFFICIENT_BITS) as f64;
 
-/// The inverse forgets as well when `1 + Σ ω_j/(−1 − θ_j) > 0`: then all its poles lie in (−1, 1).
+/// The inverse decays too if `1 + Σ ω_j/(−1 − θ_j) > 0`: then all its poles lie in (−1, 1).
 fn toeplitz_reason(buffers: &[ExponentialBuffer]) -> Option<&'static str> {
     let decays = buffers.iter().all(|b| b.decay > 0.0 && b.decay < 1.0);
     let weights = buffers.iter().all(|b| b.weight > 0.0 && b.weight <= 1.0);

@@ -1,8 +1,9 @@
 //! Norms of the rows of A C⁻¹, step by step, and samples of them.
 //!
-//! *Leaps.* The covariance P of a power law's buffers and the running sum goes on by `P ← M P Mᵀ + N`, whose M and N change slowly:
-//! from step t on, m ≤ t·2⁻¹² of them are as m times the ones in their middle, but for `(m/t)²/24` of the change, and j doublings
-//! `N ← M N Mᵀ + N`, `M ← M²` make m = 2^j of one.
+//! *Leaps.* The covariance P of a power law's buffers and the running sum evolves by
+//! `P ← M P Mᵀ + N`, where M and N change slowly. From step t on, m ≤ t·2⁻¹² updates equal m times
+//! the one in their middle, with an error of `(m/t)²/24` of the change. Doubling j times,
+//! `N ← M N Mᵀ + N`, `M ← M²`, combines m = 2^j updates into one.
 
 use super::{
     Buffered, Buffers, InverseBuffer,
@@ -17,7 +18,7 @@ use crate::{
 };
 use nalgebra::{DMatrix, DVector};
 
-/// Buffers and the one or two sums of a workload.
+/// The buffers and the one or two sums of a workload.
 const SIZE: usize = ROOM + 2;
 
 pub(super) fn norms<'a>(strategy: &'a Buffered, workload: &Workload, steps: u64) -> RowNorms<'a> {
@@ -30,8 +31,8 @@ pub(super) fn norms<'a>(strategy: &'a Buffered, workload: &Workload, steps: u64)
     }
 }
 
-/// For `A = D⁻¹T` with the row divisors D, row t of `A C⁻¹` holds the first t coefficients of `T C⁻¹`, divided. They are what
-/// T makes of the answer of the decoder to a single 1.
+/// For `A = D⁻¹T` with the row divisors D, row t of `A C⁻¹` holds the first t coefficients of
+/// `T C⁻¹`, divided. They are T applied to the impulse response of the decoder.
 fn toeplitz_norms<'a>(strategy: &'a Buffered, workload: &Workload, steps: u64) -> RowNorms<'a> {
     let undivided = match workload {
         Workload::Average => Workload::Prefix,
@@ -46,7 +47,6 @@ fn toeplitz_norms<'a>(strategy: &'a Buffered, workload: &Workload, steps: u64) -
     }))
 }
 
-/// The coefficients of `T C⁻¹`.
 fn terms<'a>(
     strategy: &'a Buffered,
     undivided: &Workload,
@@ -71,8 +71,8 @@ pub(super) fn samples<'a>(strategy: &'a Buffered, workload: &Workload, steps: u6
     }
 }
 
-/// `C(1/λ) = 1 + Σ ω/(λ − θ)` at the poles λ of the workload, and the poles of C⁻¹, of which those that forget by half in a step are
-/// left out.
+/// The lasting parts come from `C(1/λ) = 1 + Σ ω/(λ − θ)` at the poles λ of the workload, and from
+/// the poles of C⁻¹, except those that at least halve in a step.
 fn toeplitz_samples(strategy: &Buffered, workload: &Workload, steps: u64) -> Option<Vec<RowSample>> {
     let (Buffers::Toeplitz(buffers), Some(inverse)) = (&strategy.parameters.buffers, strategy.inverse())
     else {
@@ -94,7 +94,6 @@ fn toeplitz_samples(strategy: &Buffered, workload: &Workload, steps: u64) -> Opt
     samples::of_series(workload, steps, terms, &parts, buffers.len())
 }
 
-/// The sums that make up a workload of constant memory, undivided: `s ← φ s + x`, and for momentum a sum of these.
 #[derive(Clone, Copy)]
 struct Sums {
     decay: f64,
@@ -113,8 +112,8 @@ impl Sums {
     }
 }
 
-/// The covariance of the buffers and the sums of the workload when y is white noise of unit variance: its last entry is
-/// the squared norm of the row.
+/// The covariance of the buffers and the sums of the workload if y is white noise of unit variance.
+/// Its last entry is the squared norm of the row.
 fn covariance_norms(strategy: &Buffered, workload: Workload, sums: Sums, steps: u64) -> RowNorms<'_> {
     let mut covariance = [[0.0; SIZE]; SIZE];
     Box::new((1..=steps).map(move |t| {
@@ -123,7 +122,8 @@ fn covariance_norms(strategy: &Buffered, workload: Workload, sums: Sums, steps: 
     }))
 }
 
-/// `v ← D v + e x` with `x = (y − Σ r)/g`: with u = cov(v, x), `P ← D P Dᵀ + D u eᵀ + e (D u)ᵀ + e eᵀ var x`.
+/// `v ← D v + e x` with `x = (y − Σ r)/g`. With u = cov(v, x),
+/// `P ← D P Dᵀ + D u eᵀ + e (D u)ᵀ + e eᵀ var x`.
 fn advance(covariance: &mut [[f64; SIZE]; SIZE], step: &RealStep, sums: Sums) {
     let from_buffers = |row: &[f64; SIZE]| -row[..ROOM].iter().sum::<f64>() / step.gain;
     let mut overlap = covariance.each_ref().map(from_buffers);
@@ -144,7 +144,7 @@ fn advance(covariance: &mut [[f64; SIZE]; SIZE], step: &RealStep, sums: Sums) {
     }
 }
 
-/// `D v`. The last but one entry is the momentum; it is not used where the last is a sum of x itself.
+/// `D v`. The entry before the last is the momentum; it is unused if the last is a sum of x itself.
 fn forget(vector: &mut [f64; SIZE], step: &RealStep, sums: Sums) {
     vector.iter_mut().zip(step.decays).for_each(|(value, decay)| *value *= decay);
     vector[ROOM] *= sums.decay;
@@ -152,11 +152,10 @@ fn forget(vector: &mut [f64; SIZE], step: &RealStep, sums: Sums) {
         if sums.summed { vector[ROOM + 1] + vector[ROOM] } else { sums.decay * vector[ROOM + 1] };
 }
 
-/// Steps before the first leap, and how much longer than a leap the time before it is.
+/// Steps before the first leap, and the ratio of the elapsed time to the length of a leap.
 const LEAPING: u64 = 1 << 14;
 const SLOWNESS: u64 = 1 << 12;
 
-/// See the head of this file.
 fn leaps(strategy: &Buffered, workload: &Workload, steps: u64) -> Option<Vec<RowSample>> {
     let sums = Sums::new(workload).filter(|sums| sums.decay == 1.0 && !sums.summed)?;
     if steps < 2 * LEAPING {
@@ -184,7 +183,7 @@ fn leaps(strategy: &Buffered, workload: &Workload, steps: u64) -> Option<Vec<Row
         let (transition, noise) = leap(strategy, t + length / 2, length);
         covariance = &transition * covariance * transition.transpose() + noise;
         t += length;
-        // The rows of a leap lie on a line from end to end.
+        // The rows of a leap are interpolated linearly from end to end.
         if let Some(before) = rows.last_mut() {
             before.weight += 0.5 * (length - 1) as f64;
         }
@@ -193,7 +192,8 @@ fn leaps(strategy: &Buffered, workload: &Workload, steps: u64) -> Option<Vec<Row
     Some(rows)
 }
 
-/// Transition and noise of the buffers and the running sum over so many steps, a power of 2, with the middle of them behind `before`.
+/// Transition and noise of the buffers and the running sum over `length` steps, a power of 2, whose
+/// middle follows step `before`.
 fn leap(strategy: &Buffered, before: u64, length: u64) -> (DMatrix<f64>, DMatrix<f64>) {
     let buffers = strategy.parameters.count();
     let steps = [before, before + 1].map(|t| strategy.coefficients.step(t).real());
@@ -201,7 +201,6 @@ fn leap(strategy: &Buffered, before: u64, length: u64) -> (DMatrix<f64>, DMatrix
     let gain = mean(&|step| step.gain);
     let input = |j: usize| if j < buffers { mean(&|step| step.inputs[j]) } else { 1.0 };
     let decay = |j: usize| if j < buffers { mean(&|step| step.decays[j]) } else { 1.0 };
-    // v ← D v + e x with x = (y − Σ r)/g.
     let mut transition = DMatrix::from_fn(buffers + 1, buffers + 1, |j, k| {
         let kept = if j == k { decay(j) } else { 0.0 };
         if k < buffers { kept - input(j) / gain } else { kept }
@@ -215,7 +214,8 @@ fn leap(strategy: &Buffered, before: u64, length: u64) -> (DMatrix<f64>, DMatrix
     (transition, noise)
 }
 
-/// Row by row: `b C = a` from the last entry back, `b_i = (a_i − Σ_j h_ij q_j)/g_i` and `q_j ← b_i + θ_ij q_j`.
+/// Row by row: `b C = a` from the last entry back, `b_i = (a_i − Σ_j h_ij q_j)/g_i` and
+/// `q_j ← b_i + θ_ij q_j`.
 fn dense_norms(strategy: &Buffered, workload: Workload, steps: u64) -> RowNorms<'_> {
     let all: Vec<RealStep> = (1..=steps).map(|t| strategy.coefficients.step(t).real()).collect();
     Box::new((1..=steps).map(move |t| {

@@ -1,32 +1,31 @@
 //! The coefficients of every step, in integers.
 //!
-//! `y_t = g x_t + Σ_j r_j` and `r_j ← θ_j r_j + h_j x_t`, so that
-//! `C[t,i] = h_ij Π_(i<l<t) θ_lj`, summed over j, below a diagonal of `C[t,t] = g_t`.
+//! `y_t = g x_t + Σ_j r_j` and `r_j ← θ_j r_j + h_j x_t`, so `C[t,i] = h_ij Π_(i<l<t) θ_lj`, summed
+//! over j, below a diagonal of `C[t,t] = g_t`.
 //!
 //! *Toeplitz:* g = 1, and h_j = ω_j and θ_j are the same at every step.
 //!
-//! *Power law:* `g_t = 1/N_t`, `h_tj = g_t w_j t^(a_j) (t+1)^(−b_j)` and `θ_tj = (t/(t+1))^(b_j)`, all rounded down, so
-//! that no entry of C is above `w_j i^(a_j) t^(−b_j) / N_i`: the column norms are below 1 whatever the rounding, when
-//! N_i is at least the norm of the column before scaling. N_i² is 1 plus the sum of
-//! `f(t) = (Σ_j w_j i^(a_j) t^(−b_j))²` over i < t ≤ n. It is summed over the first [`EXACT_TERMS`]; what is left is at
-//! most `∫ f` from half a step before to half a step after, because f is convex. The exponents −b_j − b_k are below
-//! −1, so the integral stays finite as n → ∞: the norms converge, and one bound holds for ever.
+//! *Power law:* `g_t = 1/N_t`, `h_tj = g_t w_j t^(a_j) (t+1)^(−b_j)` and `θ_tj = (t/(t+1))^(b_j)`,
+//! all rounded down, so that no entry of C exceeds `w_j i^(a_j) t^(−b_j) / N_i`. If N_i is at least
+//! the norm of the column before scaling, column norms are below 1 whatever the rounding. N_i² is 1
+//! plus the sum of `f(t) = (Σ_j w_j i^(a_j) t^(−b_j))²` over i < t ≤ n. The first [`EXACT_TERMS`]
+//! are summed. The rest is at most `∫ f` from half a step before to half a step after, because f is
+//! convex. The exponents −b_j − b_k are below −1, so the integral stays finite as n → ∞: the norms
+//! converge, and one bound holds for any n.
 
 use super::parameters::{BufferedParameters, Buffers, ExponentialBuffer, PowerLawBuffer, TWO_40, TWO_64};
 use crate::strategy::MAX_BUFFERS;
 use libm::{exp, log, log1p, pow};
 
-/// Buffers for which there is room; those beyond the number in use are 0.
+/// Room for buffers; those beyond the number in use are 0.
 pub(super) const ROOM: usize = MAX_BUFFERS as usize;
 
-/// Terms of a column norm that are summed one by one.
 const EXACT_TERMS: u64 = 24;
 
-/// More than the relative rounding error of N_i², made of fewer than 2⁹ positive terms with powers of exponent at most
-/// 64: every one is off by less than 2⁻⁴² of itself.
+/// Bound of the relative rounding error of N_i², a sum of fewer than 2⁹ positive terms with powers
+/// of exponent at most 64. The relative error of each is below 2⁻⁴².
 const NORM_MARGIN: f64 = 1.0 + 1.0 / (1u64 << 36) as f64;
 
-/// The integers of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     /// g in units of 2⁻⁴⁰, at most 2⁴⁰.
@@ -37,18 +36,16 @@ pub(super) struct Step {
     pub(super) decays: [u64; ROOM],
 }
 
-/// Where the coefficients of a step come from.
 #[derive(Clone, Debug)]
 pub(super) enum Coefficients {
     Constant(Step),
     PowerLaw {
         buffers: Vec<PowerLawBuffer>,
-        /// Last step that the column norms have to cover; `None` for all.
+        /// Last step that the column norms cover; `None` for all.
         horizon: Option<u64>,
     },
 }
 
-/// The real values of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RealStep {
     pub(super) gain: f64,
@@ -66,7 +63,6 @@ impl Coefficients {
         }
     }
 
-    /// Those of step t ≥ 1.
     pub(super) fn step(&self, t: u64) -> Step {
         match self {
             Self::Constant(step) => *step,
@@ -76,7 +72,7 @@ impl Coefficients {
 }
 
 impl Step {
-    /// The real values; exact, but for decays below 2⁻¹¹.
+    /// The real values; exact except for decays below 2⁻¹¹.
     pub(super) fn real(&self) -> RealStep {
         RealStep {
             gain: self.gain as f64 / TWO_40,
@@ -94,8 +90,9 @@ fn constant(buffers: &[ExponentialBuffer]) -> Step {
     step
 }
 
-/// Every factor is made smaller by more than its rounding error: that of `exp(−b ln(1 + 1/t))` is below
-/// `2⁻⁵² (1 + 2b/t)`, that of a power a few units in the last place.
+/// Every factor is lowered by more than its rounding error, so that it is rounded down. The error
+/// of `exp(−b ln(1 + 1/t))` is below `2⁻⁵² (1 + 2b/t)`, that of a power a few units in the last
+/// place.
 fn power_law(buffers: &[PowerLawBuffer], horizon: Option<u64>, t: u64) -> Step {
     let time = t as f64;
     let gain = down(1.0 / norm_bound(buffers, horizon, t), 4.0);
@@ -121,12 +118,12 @@ fn entry(buffer: &PowerLawBuffer, i: f64, t: f64) -> f64 {
     pow(i / t, buffer.growth) * pow(t, buffer.growth - buffer.decay)
 }
 
-/// At least the norm that column i has up to the horizon before it is scaled.
+/// Upper bound of the norm of column i up to the horizon, before scaling.
 fn norm_bound(buffers: &[PowerLawBuffer], horizon: Option<u64>, i: u64) -> f64 {
     (NORM_MARGIN * column_norm_squared(buffers, horizon, i).0).sqrt()
 }
 
-/// `N_i²`, but for rounding, and its derivatives by the growth, decay and weight of every buffer.
+/// `N_i²` up to rounding, and its derivatives by the growth, decay and weight of every buffer.
 pub(crate) fn column_norm_squared(
     buffers: &[PowerLawBuffer],
     horizon: Option<u64>,

@@ -1,4 +1,4 @@
-//! The engine against dense matrices, exact integers, and the reference vectors.
+//! Tests of the engine against dense matrices, exact integers and reference vectors.
 
 use super::*;
 use crate::strategy::conformance;
@@ -112,7 +112,8 @@ fn check_close(found: f64, expected: f64, relative: f64, absolute: f64, what: &s
     assert!((found - expected).abs() <= relative * expected.abs() + absolute, "{what}: {found} {expected}");
 }
 
-/// The numbers of the vectors have not been rounded to 2⁻⁴⁰: that moves a coefficient by up to 2⁻⁴¹ per buffer.
+/// The reference vectors are not rounded to 2⁻⁴⁰; rounding moves a coefficient by up to 2⁻⁴¹ per
+/// buffer.
 #[test]
 fn matrices_have_the_reference_figures() {
     let vectors: Value =
@@ -149,7 +150,7 @@ fn matrices_have_the_reference_figures() {
     }
 }
 
-/// What a sensitivity is charged with holds for the exact rational matrix: the integers of C, multiplied out.
+/// The charged sensitivity holds for the exact rational matrix, computed from the integers of C.
 #[test]
 fn column_norms_are_bounded_from_above_and_closely() {
     for strategy in strategies(64) {
@@ -178,7 +179,7 @@ fn to_real(value: &BigInt) -> f64 {
     shifted as f64 * 0.5f64.powi(80)
 }
 
-/// The norms of the columns of a power law fill the bound, but for what lies beyond the last step.
+/// The column norms of a power law reach the bound, minus the part beyond the last step.
 #[test]
 fn power_law_columns_have_norm_one() {
     let strategy = power_law(Some(2000), &TWO_POWERS);
@@ -192,7 +193,6 @@ fn power_law_columns_have_norm_one() {
     assert!(endless.max_column_norm_squared(1) < 0.99);
 }
 
-/// Sums of the columns of several participations, by their definition.
 #[test]
 fn participation_norms_are_those_of_the_sums_of_columns() {
     let strategy = toeplitz(Some(100), &THREE);
@@ -213,7 +213,6 @@ fn participation_norms_are_those_of_the_sums_of_columns() {
     }
 }
 
-/// Row norms over many steps, against the coefficients of A C⁻¹ in closed form, whose terms are all positive.
 #[test]
 fn row_norms_keep_their_digits_over_a_million_steps() {
     let buffers = [(1.0 - 1e-5, 0.002), (0.999, 0.015), (0.97, 0.08), (0.6, 0.3)];
@@ -231,7 +230,6 @@ fn row_norms_keep_their_digits_over_a_million_steps() {
     }
 }
 
-/// Two neighbouring streams in exact arithmetic: what the encoder's rounding adds stays far below what is charged.
 fn deviation(strategy: &Buffered, stream: &[i64], step: usize, change: i64) -> f64 {
     let [mut one, mut other] = [strategy.encoder(1), strategy.encoder(1)];
     let c = strategy.matrix(stream.len() as u64).unwrap().product(&[1.0]);
@@ -273,8 +271,8 @@ proptest! {
     }
 }
 
-/// No inputs up to the limit leave the range, however long they are as large as that; far larger ones are refused, without a trace
-/// and the same after a restart.
+/// Inputs up to the limit never leave the range, for any number of steps. Far larger ones are
+/// refused, leave the state unchanged, and are refused again after a restart.
 #[test]
 fn sums_stay_in_range() {
     for strategy in [toeplitz(Some(1000), &THREE), toeplitz(Some(5), &[(0.5, 0.25)])] {

@@ -1,11 +1,12 @@
-//! Products and triangular solves of matrices with up to some thousand rows, for errors only: nothing here enters a
-//! coefficient that runs.
+//! Products and triangular solves of matrices with up to a few thousand rows. For errors only: no
+//! result enters a coefficient that runs.
 
 use crate::{strategy::Matrix, workload::Workload};
 use faer::{Mat, Par, linalg::triangular_solve::solve_upper_triangular_in_place};
 use std::ops::Range;
 
-/// A block of A, transposed: a row for every one of `columns`, a column for every one of `rows`, counted from 0.
+/// A block of A, transposed: one row for each of `columns`, one column for each of `rows`, counted
+/// from 0.
 pub(in crate::strategy) fn transposed_workload(
     workload: &Workload,
     rows: Range<usize>,
@@ -29,7 +30,6 @@ pub(in crate::strategy) fn squared_row_norms(mut transposed: Mat<f64>, c: &Mat<f
     transposed.col_iter().map(|row| row.squared_norm_l2()).collect()
 }
 
-/// All entries of a square C; `None` for one that is not square.
 pub(in crate::strategy) fn square(matrix: &Matrix) -> Option<Mat<f64>> {
     let entries = (matrix.rows() == matrix.columns()).then(|| matrix.entries())?;
     Some(Mat::from_fn(entries.nrows(), entries.ncols(), |t, i| entries[(t, i)]))

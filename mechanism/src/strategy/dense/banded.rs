@@ -1,15 +1,18 @@
-//! The best C with a number of bands, for the squared error summed over all steps and single participation.
+//! The best C with a number of bands, for the squared error summed over all steps and single
+//! participation.
 //!
-//! A lower-triangular C has b bands exactly if `X = CᵀC` has, and `‖AC⁻¹‖² = tr(V X⁻¹)` with `V = AᵀA` is convex in X:
-//! there is one optimum. It is approached in the entries of C, columns scaled to norm 1, by [`descend`] in variables
-//! that are scaled by `√(Y_tt (X⁻¹)_ii)`, `Y = BᵀB`, as the second derivative is.
+//! A lower-triangular C has b bands exactly if `X = CᵀC` has, and `‖AC⁻¹‖² = tr(V X⁻¹)` with
+//! `V = AᵀA` is convex in X, so there is one optimum. [`descend`] approaches it in the entries of
+//! C, with columns scaled to norm 1. Its variables are scaled by `√(Y_tt (X⁻¹)_ii)`, `Y = BᵀB`,
+//! like the second derivative.
 //!
-//! # How far from the best
+//! # Lower bound
 //!
-//! Take any U ⪰ 0 that is 0 off the diagonal within the bands. For a feasible X, which is 0 outside of them and at most
-//! 1 on the diagonal, `⟨U, X⟩ ≤ tr U`. And `tr(V X⁻¹) + ⟨U, X⟩ ≥ 2 T` with `T = ‖A U^(1/2)‖_*` for all X ≻ 0. So with U
-//! scaled for the best, `tr(V X⁻¹) ≥ T²/tr U`: a bound for every banded C. At the optimum `U = X⁻¹VX⁻¹` is such a U and
-//! meets it; where the descent ends, U is cut to be one.
+//! Take any U ⪰ 0 that is 0 within the bands off the diagonal. A feasible X is 0 outside the bands
+//! and at most 1 on the diagonal, so `⟨U, X⟩ ≤ tr U`. And `tr(V X⁻¹) + ⟨U, X⟩ ≥ 2 T` with
+//! `T = ‖A U^(1/2)‖_*` for all X ≻ 0. With the best scale of U, `tr(V X⁻¹) ≥ T²/tr U`: a bound for
+//! every banded C. At the optimum `U = X⁻¹VX⁻¹` is such a U and attains it. Where the descent ends,
+//! this U is cut and shifted to satisfy both conditions.
 
 use super::{
     Dense, algebra,
@@ -27,22 +30,21 @@ use faer::{
 use nalgebra::DMatrix;
 use std::num::NonZeroU32;
 
-/// The longest horizon of the best banded strategy: an iteration takes some n³ operations.
+/// Longest horizon of the best banded strategy: an iteration takes about n³ operations.
 pub const MAX_BANDED_OPTIMAL_HORIZON: u64 = 2048;
 
-/// Iterations after which the descent is cut.
 const ITERATIONS: usize = 500;
 
-/// The best banded strategy, and how far from the best it can be.
+/// The best banded strategy found, and a bound of its distance from the optimum.
 #[derive(Clone, Debug)]
 pub struct BandedOptimum {
-    /// C itself. It is stored rather than made again: the descent need not end at the same last digits everywhere.
+    /// C itself. It is stored, because a descent may end at other last digits on another machine.
     pub strategy: Dense,
     /// Squared norm of the longest column of C times `‖AC⁻¹‖²`.
     pub objective: f64,
-    /// No C with as many bands has a lower objective.
+    /// Lower bound of the objective of any C with as many bands.
     pub lower_bound: f64,
-    /// Number of iterations made.
+    /// Number of iterations.
     pub iterations: usize,
 }
 
@@ -59,8 +61,8 @@ pub struct BandedOptimum {
 /// ```
 ///
 /// # Errors
-/// [`StrategyError::Horizon`] for more than [`MAX_BANDED_OPTIMAL_HORIZON`] steps or none, [`StrategyError::Workload`]
-/// for a diagonal that is not positive or too few rows.
+/// [`StrategyError::Horizon`] for a horizon of 0 or more than [`MAX_BANDED_OPTIMAL_HORIZON`] steps,
+/// [`StrategyError::Workload`] for a diagonal that is not positive or too few rows.
 pub fn banded_optimal(
     bands: NonZeroU32,
     workload: &Workload,
@@ -77,7 +79,7 @@ pub fn banded_optimal(
         (value, unscale(&gradient, &scales))
     });
     let c = problem.normalized(&unscale(&end.point, &scales)).0;
-    // A step of the descent can turn the sign of a row, which changes nothing in CᵀC.
+    // The descent can flip the sign of a row, which leaves CᵀC unchanged.
     let upright = |t: usize, i: usize| c[(t, i)] * c[(t, t)].signum();
     let strategy = Dense::new(name, &DMatrix::from_fn(a.nrows(), a.ncols(), upright))?;
     let squares = strategy.decoder_row_norms(workload, horizon).map(|norm| norm * norm);
@@ -110,7 +112,6 @@ impl Problem {
         self.transposed.nrows()
     }
 
-    /// Rows and columns of the entries.
     fn places(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let bands = self.bands;
         (0..self.steps()).flat_map(move |t| ((t + 1).saturating_sub(bands)..=t).map(move |i| (t, i)))
@@ -120,7 +121,7 @@ impl Problem {
         self.places().map(|place| c[place]).collect()
     }
 
-    /// C with columns of norm 1, and the norms they had.
+    /// C with columns of norm 1, and the norms before scaling.
     fn normalized(&self, entries: &[f64]) -> (Mat<f64>, Vec<f64>) {
         let mut c = Mat::zeros(self.steps(), self.steps());
         self.places().zip(entries).for_each(|(place, &entry)| c[place] = entry);
@@ -136,7 +137,8 @@ impl Problem {
         &decoder * decoder.transpose()
     }
 
-    /// `log ‖AC⁻¹‖²` and its gradient: that of the square is `−2 Y C⁻ᵀ`, less what would change norms of columns.
+    /// `log ‖AC⁻¹‖²` and its gradient: the gradient of the square is `−2 Y C⁻ᵀ`, without the part
+    /// that would change column norms.
     fn evaluate(&self, entries: &[f64]) -> (f64, Vec<f64>) {
         let (c, norms) = self.normalized(entries);
         let mut solved = self.decoder_gram(&c);
@@ -157,7 +159,7 @@ impl Problem {
         self.places().map(|(t, i)| (gram[(t, t)] * inverse[i]).sqrt()).collect()
     }
 
-    /// The bound of the dual; `n ε` of it is given up for rounding.
+    /// The bound of the dual, lowered by `n ε` of it for rounding.
     fn lower_bound(&self, c: &Mat<f64>) -> f64 {
         let steps = self.steps();
         let mut half = self.decoder_gram(c);
@@ -197,7 +199,7 @@ mod tests {
         banded_optimal(NonZeroU32::new(bands).unwrap(), &workload.parse().unwrap(), steps).unwrap()
     }
 
-    /// Values found by another implementation; with all bands the certified optimum of all C.
+    /// Values of another implementation; with all bands, the certified optimum of all C.
     #[test]
     fn optima_are_certified_and_the_known_ones() {
         let check = |bands, workload, steps, expected: f64| {
@@ -236,7 +238,6 @@ mod tests {
         }
     }
 
-    /// Far from the optimum the bound still holds, as it must.
     #[test]
     fn the_bound_holds_everywhere() {
         let a = Workload::Prefix.matrix(32);

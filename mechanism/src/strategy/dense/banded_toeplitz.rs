@@ -1,11 +1,13 @@
 //! The best Toeplitz C with a number of bands, for the squared error summed over all steps.
 //!
-//! With coefficients c, those of the decoder are `b = a/c` as series, and the loss is `‖c‖² Σ_j w_j b_j²`, where `w_j`
-//! adds up 1 over the squares of the divisors of row j and later: n − j for running sums. The derivative of b by `c_k`
-//! is `−b/c` moved by k steps, so that value and gradient take n operations for every band.
+//! With coefficients c, those of the decoder are `b = a/c` as series, and the loss is
+//! `‖c‖² Σ_j w_j b_j²`. `w_j` is the sum of 1 over the squared divisors of rows j and later: n − j
+//! for running sums. The derivative of b by `c_k` is `−b/c` shifted by k steps, so value and
+//! gradient take n operations per band.
 //!
-//! Where participations are at least as far apart as there are bands, their columns don't overlap: the squared
-//! sensitivity under k participations is k `‖c‖²`, and the same c is the best one. Plain loops: the same on every machine.
+//! If participations are at least as far apart as there are bands, their columns do not overlap.
+//! The squared sensitivity under k participations is then k `‖c‖²`, and the same c is optimal.
+//! Plain loops give the same result on every machine.
 
 use super::{
     super::{MAX_HISTORY_HORIZON, StrategyError, StrategyName, check_horizon},
@@ -14,10 +16,10 @@ use super::{
 use crate::workload::Workload;
 use std::num::NonZeroU32;
 
-/// Iterations after which the descent is cut.
 const ITERATIONS: usize = 1000;
 
-/// Coefficients of the best Toeplitz C with so many bands for a workload with a Toeplitz part, scaled to norm 1.
+/// Coefficients of the best Toeplitz C with `bands` bands for a workload with a Toeplitz part,
+/// scaled to norm 1.
 ///
 /// ```
 /// use hushflow_mechanism::strategy::optimal_banded_toeplitz;
@@ -30,8 +32,9 @@ const ITERATIONS: usize = 1000;
 /// ```
 ///
 /// # Errors
-/// [`StrategyError::Horizon`] for more than [`MAX_HISTORY_HORIZON`] steps or none, [`StrategyError::Workload`] for a workload
-/// without a Toeplitz part, whose diagonal is not positive, or with too few rows.
+/// [`StrategyError::Horizon`] for a horizon of 0 or more than [`MAX_HISTORY_HORIZON`] steps,
+/// [`StrategyError::Workload`] for a workload without a Toeplitz part, with a diagonal that is not
+/// positive, or with too few rows.
 pub fn optimal_banded_toeplitz(
     bands: NonZeroU32,
     workload: &Workload,
@@ -53,7 +56,7 @@ pub fn optimal_banded_toeplitz(
     }
     let weights = weights(workload, horizon);
     let bands = (bands.get() as usize).min(numerator.len());
-    // The root of running sums: any start will do, and this one is never far.
+    // Any start works; the root of running sums is never far.
     let start = crate::series::binomial(-0.5, 1.0, bands);
     let mut best = descend(start, ITERATIONS, |c| evaluate(c, &numerator, &weights)).point;
     let norm = best.iter().map(|c| c * c).sum::<f64>().sqrt().copysign(best[0]);
@@ -61,7 +64,6 @@ pub fn optimal_banded_toeplitz(
     Ok(best)
 }
 
-/// `w_j` for all j.
 fn weights(workload: &Workload, horizon: u64) -> Vec<f64> {
     let mut sum = 0.0;
     let mut weights: Vec<f64> = (1..=horizon)
@@ -90,7 +92,7 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// A quotient of series, term by term: a short divisor makes it cheap.
+/// A quotient of series, term by term; cheap for a short divisor.
 fn divide(numerator: &[f64], divisor: &[f64]) -> Vec<f64> {
     let mut quotient: Vec<f64> = Vec::with_capacity(numerator.len());
     for &term in numerator {
@@ -124,7 +126,6 @@ mod tests {
         assert!((found / 816620.8897423883 - 1.0).abs() < 1e-9, "{found}");
     }
 
-    /// Better than the root cut to as many bands, and never worse with more of them.
     #[test]
     fn more_bands_are_better() {
         for workload in ["prefix", "average", "exponential:0.9", "window:10", "momentum:0.9"] {

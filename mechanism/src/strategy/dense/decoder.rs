@@ -3,7 +3,7 @@
 use super::{Dense, real};
 use crate::strategy::{Decoder, StepError, history::History, step};
 
-/// Forward substitution, `x_t = (y_t − Σ_(i<t) m_ti x_i) / m_tt`, with the very entries that encoded.
+/// Forward substitution, `x_t = (y_t − Σ_(i<t) m_ti x_i) / m_tt`, with the entries of the encoder.
 pub(super) struct DenseDecoder {
     strategy: Dense,
     history: History<f64>,

@@ -1,21 +1,19 @@
-//! Descent with limited memory (L-BFGS; Nocedal and Wright, Numerical Optimization, 2006, algorithms 7.4 and 7.5), for
-//! smooth functions of many variables. Plain loops: the same points on every machine where the function gives the same.
+//! Limited-memory descent (L-BFGS; Nocedal and Wright, Numerical Optimization, 2006, algorithms 7.4
+//! and 7.5), for smooth functions of many variables. Plain loops visit the same points on every
+//! machine if the function returns the same values.
 
 use std::collections::VecDeque;
 
-/// Steps remembered.
 const MEMORY: usize = 20;
 
-/// The function is taken as minimal when a quadratic model says that no more than this is to be gained.
+/// The descent stops when a quadratic model predicts no larger gain than this.
 const TOLERANCE: f64 = 1e-13;
 
-/// A step must gain this share of what the slope promises.
+/// Least gain of a step, as a share of what the slope predicts.
 const SUFFICIENT: f64 = 1e-4;
 
-/// How often a step is halved.
 const HALVINGS: usize = 40;
 
-/// Where a descent ended.
 pub(super) struct Descent {
     pub(super) point: Vec<f64>,
     pub(super) iterations: usize,
@@ -24,8 +22,8 @@ pub(super) struct Descent {
 /// A step and the change of the gradient along it.
 type Pair = (Vec<f64>, Vec<f64>);
 
-/// Descends from `start` until nothing is to be gained, no step gains anything, or `iterations` are made. `evaluate`
-/// gives the value and the gradient.
+/// Descends from `start` until no gain is predicted, no step gains anything, or `iterations` are
+/// done. `evaluate` returns the value and the gradient.
 pub(super) fn descend(
     start: Vec<f64>,
     iterations: usize,
@@ -57,7 +55,7 @@ pub(super) fn descend(
     Descent { point, iterations }
 }
 
-/// A pair along which the gradient does not grow would spoil the model.
+/// Skips pairs along which the gradient does not grow: they would spoil the model.
 fn remember(memory: &mut VecDeque<Pair>, step: Vec<f64>, change: Vec<f64>) {
     if dot(&step, &change) > f64::EPSILON * dot(&change, &change) {
         memory.push_front((step, change));
@@ -65,7 +63,7 @@ fn remember(memory: &mut VecDeque<Pair>, step: Vec<f64>, change: Vec<f64>) {
     }
 }
 
-/// Minus the gradient, times the inverse Hessian that the memory suggests.
+/// Minus the gradient times the approximate inverse Hessian from memory.
 fn direction(memory: &VecDeque<Pair>, gradient: &[f64]) -> Vec<f64> {
     let mut direction: Vec<f64> = gradient.iter().map(|g| -g).collect();
     let mut weights = Vec::with_capacity(memory.len());
@@ -102,7 +100,6 @@ fn difference(a: &[f64], b: &[f64]) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    /// Rosenbrock's valley, in many variables.
     #[test]
     fn a_curved_valley_is_followed_to_its_end() {
         let valley = |x: &[f64]| {

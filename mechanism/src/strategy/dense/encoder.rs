@@ -1,4 +1,4 @@
-//! `C x` with a C given entry by entry, exactly in integers, modulo 2¹²⁸ ([`Encoder`] says why that is enough).
+//! `C x` with a C given entry by entry, exactly in integers, modulo 2¹²⁸ (see [`Encoder`]).
 
 use super::Dense;
 use crate::strategy::{
@@ -10,7 +10,7 @@ use std::iter;
 
 const STATE_VERSION: u64 = 1;
 
-/// Keeps the rows themselves; a saved one holds them in the order of their ring, 16 bytes a coordinate.
+/// Keeps the rows themselves. A saved encoder holds them in ring order, 16 bytes per coordinate.
 pub(super) struct DenseEncoder {
     strategy: Dense,
     identification: Identification,
@@ -73,7 +73,6 @@ mod tests {
         Dense::new(StrategyName::Optimal, &DMatrix::from_row_slice(2, 2, &[1.0, 0.0, -0.5, 1.0])).unwrap()
     }
 
-    /// What leaves the range comes back modulo 2¹²⁸.
     #[test]
     fn encoding_is_exact_modulo_the_range() {
         let encoded = |rows: [i128; 2]| {
@@ -88,7 +87,6 @@ mod tests {
         assert_eq!(encoded([far, 7]), expected);
     }
 
-    /// States on disk must stay readable.
     #[test]
     fn the_saved_bytes_are_those_of_version_1() {
         let mut encoder = strategy().encoder(1);

@@ -1,11 +1,12 @@
-//! Strategies given entry by entry: any lower-triangular C with a positive diagonal, for a horizon of at most
-//! [`MAX_DENSE_HORIZON`] steps.
+//! Strategies given entry by entry: any lower-triangular C with a positive diagonal, for a horizon
+//! of at most [`MAX_DENSE_HORIZON`] steps.
 //!
-//! C is scaled so that its longest column has norm 1 and rounded to integers in units of 2^-[`COEFFICIENT_BITS`]; those
-//! are the C that runs, is judged and is stored. Scaling C changes no error: what the columns lose, the decoder gains.
+//! C is scaled so that its longest column has norm 1, and rounded to integers in units of
+//! 2^-[`COEFFICIENT_BITS`]. These integers are the C that runs, is judged and is stored. Scaling C
+//! changes no error: the decoder scales inversely.
 //!
-//! Memory: all rows before the present one, 16 bytes a coordinate and row in the encoder and 8 in the decoder; only
-//! the last b − 1 rows where C has b bands. A step costs a multiplication for every row kept.
+//! Memory: all earlier rows, 16 bytes per coordinate and row in the encoder and 8 in the decoder;
+//! only the last b − 1 rows if C has b bands. A step takes one multiplication per row kept.
 
 pub(super) mod algebra;
 mod banded;
@@ -32,7 +33,7 @@ use faer::Mat;
 use nalgebra::DMatrix;
 use std::sync::Arc;
 
-/// The longest horizon of a strategy that is given entry by entry.
+/// Longest horizon of a strategy given entry by entry.
 pub const MAX_DENSE_HORIZON: u64 = 4096;
 
 /// A lower-triangular C with integer entries.
@@ -57,18 +58,19 @@ pub struct Dense {
 }
 
 impl Dense {
-    /// Scales a C so that its longest column has norm 1, and rounds it to entries that are exact.
+    /// Scales C so that its longest column has norm 1, and rounds it to exact entries.
     ///
     /// # Errors
-    /// [`StrategyError::Horizon`] for more than [`MAX_DENSE_HORIZON`] steps or none; [`StrategyError::NotSquare`],
-    /// [`StrategyError::NotFinite`], [`StrategyError::NotCausal`] and [`StrategyError::Singular`] for a C that is not a
-    /// finite lower-triangular matrix with a diagonal that stays positive when rounded.
+    /// [`StrategyError::Horizon`] for a horizon of 0 or more than [`MAX_DENSE_HORIZON`] steps;
+    /// [`StrategyError::NotSquare`], [`StrategyError::NotFinite`], [`StrategyError::NotCausal`] and
+    /// [`StrategyError::Singular`] for a C that is not a finite lower-triangular matrix with a
+    /// diagonal that stays positive when rounded.
     pub fn new(name: StrategyName, c: &DMatrix<f64>) -> Result<Self, StrategyError> {
         let entries = DenseParameters::round(&name, c)?;
         Self::from_parameters(name, entries)
     }
 
-    /// The very same strategy again, from what [`parameters`](Self::parameters) gave.
+    /// Rebuilds exactly the same strategy from its [`parameters`](Self::parameters).
     ///
     /// # Errors
     /// [`StrategyError::Horizon`] for more than [`MAX_DENSE_HORIZON`] steps.
@@ -81,12 +83,12 @@ impl Dense {
         Ok(Self { name, entries: Arc::new(entries), geometry })
     }
 
-    /// The entries, to be stored.
+    /// The entries, for storage.
     pub fn parameters(&self) -> &DenseParameters {
         &self.entries
     }
 
-    /// Number of rows that a step looks back at.
+    /// Number of earlier rows that a step uses.
     fn kept(&self) -> usize {
         self.entries.bands() - 1
     }
@@ -96,16 +98,16 @@ impl Dense {
     }
 }
 
-/// The real value of an entry; exact.
 fn real(entry: i64) -> f64 {
     entry as f64 * 0.5f64.powi(COEFFICIENT_BITS as i32)
 }
 
-/// At least `−(CᵀC)_ij` for all i ≠ j, and at least 0.
+/// Upper bound of `−(CᵀC)_ij` over all i ≠ j, at least 0.
 ///
-/// The entries of C are exact in floating point. In whatever order an inner product of n terms is added up, with or
-/// without fused multiplications, it is off by at most `γ_n Σ|a||b| ≤ γ_n ‖a‖‖b‖` with `γ_n = nu/(1 − nu)`, u = 2^-53
-/// (Higham, Accuracy and Stability of Numerical Algorithms, 2002, eq. 3.5): two units a term are charged.
+/// The entries of C are exact in floating point. An inner product of n terms, summed in any order,
+/// with or without fused multiplications, is off by at most `γ_n Σ|a||b| ≤ γ_n ‖a‖‖b‖` with
+/// `γ_n = nu/(1 − nu)`, u = 2^-53 (Higham, Accuracy and Stability of Numerical Algorithms, 2002,
+/// eq. 3.5). Two units per term are charged.
 fn negative_overlap(entries: &DenseParameters) -> f64 {
     if entries.is_non_negative() {
         return 0.0;
@@ -164,7 +166,6 @@ impl Strategy for Dense {
 }
 
 impl DenseParameters {
-    /// The first steps of C.
     fn to_mat(&self, steps: usize) -> Mat<f64> {
         Mat::from_fn(steps, steps, |t, i| real(self.entry(t, i)))
     }
@@ -178,7 +179,7 @@ mod tests {
 
     const NAME: StrategyName = StrategyName::Optimal;
 
-    /// Any signs below a dominant diagonal, in as many bands as wanted.
+    /// Any signs below a dominant diagonal, with any number of bands.
     fn lower(steps: usize, bands: usize, seed: f64) -> DMatrix<f64> {
         let entry = |t: usize, i: usize| ((t * 31 + i * 17) as f64 * seed).sin() / (t - i + 1) as f64;
         DMatrix::from_fn(steps, steps, |t, i| match t.checked_sub(i) {

@@ -5,21 +5,21 @@ use super::MAX_DENSE_HORIZON;
 use nalgebra::DMatrix;
 use serde::{Deserialize, Serialize};
 
-/// Bits in a character of the text form.
 const CHARACTER_BITS: u32 = 6;
 
-/// Characters for an entry in the text form: 42 bits hold every integer from −2⁴⁰ to 2⁴⁰.
+/// Characters per entry in the text form: 42 bits hold every integer from −2⁴⁰ to 2⁴⁰.
 const ENTRY_CHARACTERS: usize = 7;
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Largest magnitude of an entry.
 const LARGEST: i64 = 1 << COEFFICIENT_BITS;
 
-/// The entries of a lower-triangular C with a positive diagonal, in units of 2^-[`COEFFICIENT_BITS`].
+/// The entries of a lower-triangular C with a positive diagonal, in units of
+/// 2^-[`COEFFICIENT_BITS`].
 ///
-/// Serialised it is text: seven characters of the base-64 alphabet for every entry on and below the diagonal, row by
-/// row, each the entry plus 2⁴¹, most significant character first; 3.7 MB for 1024 steps.
+/// The serialised form is text: seven characters of the base-64 alphabet for each entry on and
+/// below the diagonal, row by row. They encode the entry plus 2⁴¹, most significant character
+/// first; 3.7 MB for 1024 steps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct DenseParameters {
@@ -29,7 +29,6 @@ pub struct DenseParameters {
 }
 
 impl DenseParameters {
-    /// Checks, scales and rounds a C as [`Dense::new`](super::Dense::new) says.
     pub(super) fn round(name: &StrategyName, c: &DMatrix<f64>) -> Result<Self, StrategyError> {
         let (rows, columns) = c.shape();
         if rows != columns {
@@ -75,7 +74,7 @@ impl DenseParameters {
         self.lower.iter().all(|&m| m >= 0)
     }
 
-    /// Number of diagonals down to the lowest that is not 0 everywhere.
+    /// Number of diagonals from the main one to the lowest that is not all 0.
     pub(super) fn bands(&self) -> usize {
         let used = |t: usize| self.row(t).iter().position(|&m| m != 0).map_or(0, |first| t - first + 1);
         (0..self.steps).map(used).max().unwrap_or(0)
@@ -107,7 +106,7 @@ fn check_entries(c: &DMatrix<f64>) -> Result<(), StrategyError> {
     }
 }
 
-/// Norm of a column divided by `largest`. A plain loop: the same on every machine.
+/// Norm of a column divided by `largest`. A plain loop, for the same result on every machine.
 fn column_norm(c: &DMatrix<f64>, column: usize, largest: f64) -> f64 {
     c.column(column).iter().map(|entry| (entry / largest).powi(2)).sum::<f64>().sqrt()
 }
@@ -185,7 +184,6 @@ mod tests {
         assert!(message.contains("4097 steps") && message.contains("`optimal`"), "{message}");
     }
 
-    /// Headers on disk must stay readable.
     #[test]
     fn the_text_form_stays() {
         let parameters = DenseParameters { steps: 2, lower: vec![LARGEST, -LARGEST, 1] };

@@ -7,12 +7,13 @@ use super::{
 use crate::workload::Workload;
 use nalgebra::DMatrix;
 
-/// `matrix-square-root`: `C = A^(1/2)`, lower-triangular as A is, so that `A = C C`. Columns are scaled to norm 1 if
-/// the name says `normalized-`.
+/// `matrix-square-root`: `C = A^(1/2)`, lower-triangular like A, so that `A = C C`. Columns are
+/// scaled to norm 1 if the name begins with `normalized-`.
 ///
 /// # Errors
-/// [`StrategyError::Horizon`] for more than [`MAX_DENSE_HORIZON`] steps or none, [`StrategyError::Workload`] for a
-/// diagonal that is not positive or too few rows; those of [`Dense::new`] for a root that can't be rounded.
+/// [`StrategyError::Horizon`] for a horizon of 0 or more than [`MAX_DENSE_HORIZON`] steps,
+/// [`StrategyError::Workload`] for a diagonal that is not positive or too few rows; those of
+/// [`Dense::new`] for a root that cannot be rounded.
 pub fn matrix_square_root(
     name: StrategyName,
     workload: &Workload,
@@ -49,9 +50,9 @@ pub(super) fn rooted_workload(
     Ok(rows)
 }
 
-/// The root R of a lower-triangular A by `R_ij = (A_ij − Σ_(j<k<i) R_ik R_kj) / (R_ii + R_jj)` (Björck and Hammarling,
-/// 1983), row by row and from the diagonal to the left; n³/3 operations. Whole rows are subtracted at once, in an order
-/// that no machine changes.
+/// The root R of a lower-triangular A by `R_ij = (A_ij − Σ_(j<k<i) R_ik R_kj) / (R_ii + R_jj)`
+/// (Björck and Hammarling, 1983), row by row and from the diagonal to the left; n³/3 operations.
+/// Whole rows are subtracted at once, in the same order on every machine.
 pub(super) fn lower_square_root(a: &DMatrix<f64>) -> DMatrix<f64> {
     let mut rows: Vec<Vec<f64>> = Vec::with_capacity(a.nrows());
     for i in 0..a.nrows() {
@@ -68,7 +69,7 @@ pub(super) fn lower_square_root(a: &DMatrix<f64>) -> DMatrix<f64> {
     DMatrix::from_fn(a.nrows(), a.ncols(), |i, j| rows[i].get(j).copied().unwrap_or(0.0))
 }
 
-/// Scales columns to norm 1; plain sums, the same on every machine.
+/// Scales columns to norm 1. Plain sums, for the same result on every machine.
 fn normalize_columns(c: &mut DMatrix<f64>) {
     for mut column in c.column_iter_mut() {
         let norm = column.iter().map(|entry| entry * entry).sum::<f64>().sqrt();
@@ -115,7 +116,6 @@ mod tests {
         }
     }
 
-    /// Squared losses of the roots at single participation, computed independently.
     #[test]
     fn losses_are_the_known_ones() {
         let check = |workload: &str, steps, plain: f64, normalized: f64| {
@@ -137,7 +137,6 @@ mod tests {
         check("window:10", 512, 18.8453634702, 18.8105113143);
     }
 
-    /// Where A is a Toeplitz matrix, so is its root.
     #[test]
     fn errors_of_toeplitz_roots_are_those_of_the_reference() {
         let vectors: Value =

@@ -1,9 +1,10 @@
-//! The Fourier encoder in causal square form: the lower-triangular C with the same CᵀC, a Toeplitz matrix.
+//! The Fourier encoder in causal square form: the lower-triangular C with the same CᵀC, a Toeplitz
+//! matrix.
 //!
-//! For a Toeplitz T with the Cholesky factor L, `T = LLᵀ`, reading both from the far end gives T again, so that
-//! `C[t,i] = L[n−1−i, n−1−t]` is lower-triangular with `CᵀC = T`. The Schur algorithm (Schur, 1917; Kailath, Vieira and
-//! Morf, 1978) gives the columns of L one after the other in O(n) each: T is what two vectors generate, and each column
-//! takes a hyperbolic rotation of them.
+//! Let `T = LLᵀ` be a Toeplitz matrix with Cholesky factor L. Reversing rows and columns of T gives
+//! T again, so `C[t,i] = L[n−1−i, n−1−t]` is lower-triangular with `CᵀC = T`. The Schur algorithm
+//! (Schur, 1917; Kailath, Vieira and Morf, 1978) computes the columns of L in turn, in O(n) each:
+//! two vectors generate T, and each column takes a hyperbolic rotation of them.
 
 use super::{gram, reciprocals};
 use crate::strategy::{Dense, MAX_DENSE_HORIZON, StrategyError, StrategyName, check_horizon};
@@ -12,15 +13,16 @@ use nalgebra::DMatrix;
 /// The strategy `fft-optimal-decoder`, which can run.
 ///
 /// # Errors
-/// [`StrategyError::Horizon`] for more than [`MAX_DENSE_HORIZON`] steps or none; [`Fourier`](super::Fourier) is judged
-/// for more.
+/// [`StrategyError::Horizon`] for a horizon of 0 or more than [`MAX_DENSE_HORIZON`] steps.
+/// [`Fourier`](super::Fourier) computes errors for longer ones.
 pub fn fft_optimal_decoder(horizon: u64) -> Result<Dense, StrategyError> {
     let name = StrategyName::FourierOptimalDecoder;
     check_horizon(&name, horizon, MAX_DENSE_HORIZON)?;
     Dense::new(name, &causal_form(&gram(&reciprocals(horizon as usize))))
 }
 
-/// The lower-triangular C with `(CᵀC)_ij = gram_|i−j|`; plain loops, the same on every machine.
+/// The lower-triangular C with `(CᵀC)_ij = gram_|i−j|`. Plain loops, for the same result on every
+/// machine.
 fn causal_form(gram: &[f64]) -> DMatrix<f64> {
     let n = gram.len();
     let mut c = DMatrix::zeros(n, n);
@@ -64,7 +66,6 @@ mod tests {
         }
     }
 
-    /// The closed forms against triangular solves.
     #[test]
     fn it_is_judged_as_the_closed_forms_say() {
         for workload in ["prefix", "average", "exponential:0.99", "window:30", "momentum:0.9"] {

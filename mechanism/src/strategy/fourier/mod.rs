@@ -1,29 +1,33 @@
-//! The Fourier mechanism: running sums of n steps as a circulant matrix of 2n rows, split at the root of its
-//! eigenvalues ("Multi-Epoch Matrix Factorization Mechanisms", Choquette-Choo et al., 2023, section 4, appendix K).
+//! The Fourier mechanism: running sums of n steps as a circulant matrix of 2n rows, factored at the
+//! square root of its eigenvalues ("Multi-Epoch Matrix Factorization Mechanisms", Choquette-Choo et
+//! al., 2023, section 4, appendix K).
 //!
 //! The encoder C is the first n columns of that root. Its decoders:
-//! - `fft`: the first n rows of the root. All rows have the squared norm `‖v‖₁/(2n)`, v being the eigenvalues.
-//! - `fft-optimal-decoder`: the best there is, `A` times the pseudo-inverse of C.
+//! - `fft`: the first n rows of the root. All rows have the squared norm `‖v‖₁/(2n)`, v being the
+//!   eigenvalues.
+//! - `fft-optimal-decoder`: the optimal decoder, `A` times the pseudo-inverse of C.
 //!
-//! # Everything in closed form
+//! # Closed forms
 //!
-//! The eigenvalues have magnitude n once, 0 at the other even frequencies and `1/sin(πa/2n)` at the odd ones a, so that
-//! `T = CᵀC` is the Toeplitz matrix of `1/2 + (1/2n) Σ_(a odd) cos(πak/n)/sin(πa/2n)`. With
+//! The eigenvalues have magnitude n once, 0 at the other even frequencies and `1/sin(πa/2n)` at the
+//! odd ones a, so `T = CᵀC` is the Toeplitz matrix of
+//! `1/2 + (1/2n) Σ_(a odd) cos(πak/n)/sin(πa/2n)`. With
 //!
 //! ```text
 //! q_k = 1/(n sin((2k+1)π/2n)),   Q_t = q_0 + … + q_(t−1),   Q = Q_n
 //! ```
 //!
-//! the identity `Σ_(j<n) sin((2j+1)φ) = sin²(nφ)/sin φ` gives `T_k = (1 + Q)/2 − Q_k`. And T less 1/2 in every entry is
-//! skew-circulant, with the eigenvalues `1/(2 sin(πa/2n))`: its inverse has the coefficients `s_0 = 2q_0`,
-//! `s_k = q_k − q_(k−1)`, and sends the vector of ones to 2q. So, by Sherman and Morrison,
+//! the identity `Σ_(j<n) sin((2j+1)φ) = sin²(nφ)/sin φ` gives `T_k = (1 + Q)/2 − Q_k`. T minus 1/2
+//! in every entry is skew-circulant, with the eigenvalues `1/(2 sin(πa/2n))`. Its inverse has the
+//! coefficients `s_0 = 2q_0`, `s_k = q_k − q_(k−1)`, and maps the vector of ones to 2q. So, by
+//! Sherman and Morrison,
 //!
 //! ```text
 //! (CᵀC)⁻¹ = (s_|i−j|) − 2 q qᵀ/(1 + Q)
 //! ```
 //!
-//! and the variances of the running sums with the best decoder are `2 Q_t (1 − Q_t/(1 + Q))`. No transform is left: all
-//! row norms of a workload with a name take O(n), for any n.
+//! and the variances of the running sums with the optimal decoder are `2 Q_t (1 − Q_t/(1 + Q))`. No
+//! transform is needed: all row norms of a named workload take O(n), for any n.
 
 mod causal;
 mod transform;
@@ -61,11 +65,12 @@ pub struct Fourier {
 }
 
 impl Fourier {
-    /// The encoder with the decoder called [`StrategyName::Fourier`] or [`StrategyName::FourierOptimalDecoder`].
+    /// The encoder with the decoder called [`StrategyName::Fourier`] or
+    /// [`StrategyName::FourierOptimalDecoder`].
     ///
     /// # Errors
-    /// [`StrategyError::Horizon`] for more than [`MAX_HISTORY_HORIZON`] steps or none; [`StrategyError::Unknown`] for a
-    /// strategy of another name.
+    /// [`StrategyError::Horizon`] for a horizon of 0 or more than [`MAX_HISTORY_HORIZON`] steps;
+    /// [`StrategyError::Unknown`] for any other name.
     pub fn new(name: StrategyName, horizon: u64) -> Result<Self, StrategyError> {
         check_horizon(&name, horizon, MAX_HISTORY_HORIZON)?;
         if !matches!(name, StrategyName::Fourier | StrategyName::FourierOptimalDecoder) {
@@ -97,8 +102,8 @@ impl Fourier {
 
     /// Squared norms of the rows of B for a Toeplitz A.
     ///
-    /// `fft` estimates running sums with covariance T, and row t of A is `Σ_i δ_(t−i) S_i` with the differences δ of a;
-    /// `δ∗T` is A applied to the differences of T.
+    /// `fft` estimates running sums with covariance T, and row t of A is `Σ_i δ_(t−i) S_i` with the
+    /// differences δ of a. `δ∗T` is A applied to the differences of T.
     fn toeplitz_squares(&self, workload: &Workload, toeplitz: &[f64]) -> Vec<f64> {
         if self.is_optimal() {
             let inverse = self.inverse();
@@ -129,7 +134,6 @@ impl Fourier {
         }
     }
 
-    /// Squared norms of the rows of B for any A.
     fn dense_squares(&self, workload: &Workload, steps: usize) -> Vec<f64> {
         let rows = algebra::transposed_workload(workload, 0..steps, 0..steps);
         let products = self.covariance(steps) * &rows;
@@ -137,8 +141,9 @@ impl Fourier {
         (0..steps).map(inner).collect()
     }
 
-    /// First column of the circulant root: `(1/2n) (√n + Σ_(a odd) sin(πa/2n)^(−1/2) cos(πak/n + πa/4n − π/4))`, the
-    /// eigenvalue at the frequency a being `1 − i cot(πa/2n)`.
+    /// First column of the circulant root:
+    /// `(1/2n) (√n + Σ_(a odd) sin(πa/2n)^(−1/2) cos(πak/n + πa/4n − π/4))`, the eigenvalue at the
+    /// frequency a being `1 − i cot(πa/2n)`.
     fn circulant_root(&self) -> Vec<f64> {
         let n = self.reciprocals.len();
         let cosines: Vec<f64> = (0..8 * n).map(|turn| libm::cos(PI * turn as f64 / (4 * n) as f64)).collect();
@@ -151,9 +156,10 @@ impl Fourier {
 }
 
 impl Fourier {
-    /// An entry of the root is `1/2n` times a sum of √n and of n products of a root `(nq_j)^(1/2)` and a cosine, which are off
-    /// by 2⁻⁴⁸ of the root at most: angles are below 2π and off by 2⁻⁵² of themselves, `libm` is assumed to err by 2⁻⁵⁰.
-    /// Adding n + 1 terms up adds 2⁻⁵³ of their magnitudes for each. A column has 2n entries.
+    /// An entry of the root is `1/2n` times a sum of √n and of n products of a root `(nq_j)^(1/2)`
+    /// and a cosine. Each product is off by at most 2⁻⁴⁸ of the root: angles are below 2π with a
+    /// relative error of 2⁻⁵², and `libm` is assumed to err by 2⁻⁵⁰. Summing n + 1 terms adds 2⁻⁵³
+    /// of their magnitudes for each. A column has 2n entries.
     fn discrepancy(&self) -> Discrepancy {
         let n = self.reciprocals.len() as f64;
         let magnitudes = self.reciprocals.iter().map(|q| (q * n).sqrt()).sum::<f64>() + n.sqrt();
@@ -162,13 +168,12 @@ impl Fourier {
     }
 }
 
-/// q_k for all k < n, which are symmetric.
+/// q_k for all k < n; they are symmetric.
 fn reciprocals(n: usize) -> Vec<f64> {
     let angle = |k: usize| (2 * k.min(n - 1 - k) + 1) as f64 * PI / (2 * n) as f64;
     (0..n).map(|k| 1.0 / (n as f64 * libm::sin(angle(k)))).collect()
 }
 
-/// T_k for all k < n.
 fn gram(reciprocals: &[f64]) -> Vec<f64> {
     let total: f64 = reciprocals.iter().sum();
     let next = |entry: &mut f64, q: &f64| Some(std::mem::replace(entry, *entry - q));
@@ -208,7 +213,7 @@ impl Factorization for Fourier {
         Some(self.reciprocals.len() as u64)
     }
 
-    /// The encoder, 2n rows, but for rounding, up to a horizon of [`MAX_DENSE_HORIZON`].
+    /// The encoder, 2n rows, up to rounding, for a horizon of at most [`MAX_DENSE_HORIZON`].
     fn matrix(&self, steps: u64) -> Result<Matrix, MatrixError> {
         let (steps, rows) = (self.within_horizon(steps), 2 * self.reciprocals.len());
         if self.reciprocals.len() as u64 > MAX_DENSE_HORIZON {
@@ -219,7 +224,7 @@ impl Factorization for Fourier {
         Ok(matrix.with_discrepancy(self.discrepancy()))
     }
 
-    /// `(1 + Q)/2`, the same for all columns; the rounding of n terms and of their sum is added.
+    /// `(1 + Q)/2` for every column, plus the rounding of n terms and of their sum.
     fn max_column_norm_squared(&self, _: u64) -> f64 {
         let terms = self.reciprocals.len() as f64 + 16.0;
         (1.0 + self.total) / 2.0 * (1.0 + terms * f64::EPSILON)
@@ -270,7 +275,6 @@ mod tests {
         }
     }
 
-    /// Against the encoder written down: its own decoder is its first rows, the best one its pseudo-inverse.
     #[test]
     fn row_norms_are_those_of_the_dense_decoders() {
         let any = DMatrix::from_fn(24, 24, |t, i| if i > t { 0.0 } else { ((t * 7 + i * 3) as f64).sin() });
@@ -307,7 +311,8 @@ mod tests {
         assert!(error.norm_max() < 1e-13);
     }
 
-    /// Squared norms of decoders of several copies: that of a finished block is added to all rows after it.
+    /// Squared decoder norms of several copies: that of a finished block is added to all rows after
+    /// it.
     #[test]
     fn stamped_decoders_are_those_of_the_reference() {
         let check = |name: StrategyName, n: u64, copies: u64, expected: f64| {

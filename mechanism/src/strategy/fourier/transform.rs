@@ -1,20 +1,22 @@
-//! Whole series through the Fourier encoder and its decoders, by fast transforms: O(n log n) numbers, no matrix.
+//! Whole series through the Fourier encoder and its decoders by fast transforms, in O(n log n)
+//! without a matrix.
 //!
 //! With S the circulant root, of 2n rows, and C its first n columns:
 //!
 //! - encoding multiplies the spectrum by that of S: 2n numbers from n increments;
-//! - `fft` decodes by S once more, whose first n rows are the decoder;
-//! - `fft-optimal-decoder` decodes by `A (CᵀC)⁻¹ Cᵀ`: the first n rows of Sᵀ, then the inverse of the Gram matrix, which is
-//!   Toeplitz but for a matrix of rank one (see the module above), then running sums.
+//! - `fft` decodes by S again; the first n rows are the decoder;
+//! - `fft-optimal-decoder` decodes by `A (CᵀC)⁻¹ Cᵀ`: the first n rows of Sᵀ, then the inverse of
+//!   the Gram matrix, which is Toeplitz plus a matrix of rank one (see the module above), then
+//!   running sums.
 //!
-//! Decoding is linear, so what it makes of noise is the noise of the decoded sums.
+//! Decoding is linear, so decoded noise is the noise of the decoded sums.
 
 use super::{Fourier, StrategyError};
 use realfft::{RealFftPlanner, num_complex::Complex64};
 use std::f64::consts::PI;
 
 impl Fourier {
-    /// C x: 2n numbers of the increments x of n steps.
+    /// Encodes the increments x of n steps to the 2n numbers C x.
     ///
     /// # Errors
     /// [`StrategyError::Length`] for another number of increments.
@@ -24,7 +26,7 @@ impl Fourier {
         Ok(filter(increments, 2 * n, |frequency| self.root(frequency)))
     }
 
-    /// B y: the running sums that this decoder makes of 2n encoded numbers.
+    /// Decodes 2n encoded numbers y to the running sums B y.
     ///
     /// ```
     /// use hushflow_mechanism::strategy::{Fourier, StrategyName};
@@ -36,7 +38,7 @@ impl Fourier {
     /// ```
     ///
     /// # Errors
-    /// [`StrategyError::Length`] for another number of them.
+    /// [`StrategyError::Length`] for another number of encoded numbers.
     pub fn decode(&self, encoded: &[f64]) -> Result<Vec<f64>, StrategyError> {
         let n = self.reciprocals.len();
         self.check_length(encoded.len(), 2 * n)?;
@@ -51,10 +53,10 @@ impl Fourier {
         Ok(self.solve_gram(&projected).into_iter().map(|increment| (sum += increment, sum).1).collect())
     }
 
-    /// `(CᵀC)⁻¹ w`.
     fn solve_gram(&self, right: &[f64]) -> Vec<f64> {
         let (n, q) = (right.len(), &self.reciprocals);
-        // The Toeplitz part within a circulant matrix of 2n rows, whose first column is symmetric.
+        // Embeds the Toeplitz part in a circulant matrix of 2n rows, whose first column is
+        // symmetric.
         let inverse = self.inverse();
         let mut column = vec![0.0; 2 * n];
         for (k, &entry) in inverse.iter().enumerate() {
@@ -68,7 +70,7 @@ impl Fourier {
         toeplitz.into_iter().zip(q).map(|(toeplitz, q)| toeplitz - correction * q).collect()
     }
 
-    /// The eigenvalue of S at a frequency up to n.
+    /// The eigenvalue of S at a frequency of at most n.
     fn root(&self, frequency: usize) -> Complex64 {
         let n = self.reciprocals.len();
         match frequency {
@@ -86,7 +88,6 @@ impl Fourier {
     }
 }
 
-/// The spectrum of a series, padded with zeros.
 fn spectrum(series: &[f64], size: usize) -> Vec<Complex64> {
     let forward = RealFftPlanner::new().plan_fft_forward(size);
     let mut padded = series.to_vec();
@@ -96,12 +97,13 @@ fn spectrum(series: &[f64], size: usize) -> Vec<Complex64> {
     spectrum
 }
 
-/// The circular convolution of a series, padded with zeros, with the real series of the spectrum `factor`.
+/// The circular convolution of a series, padded with zeros, with the real series of the spectrum
+/// `factor`.
 fn filter(series: &[f64], size: usize, factor: impl Fn(usize) -> Complex64) -> Vec<f64> {
     let mut spectrum = spectrum(series, size);
     let scale = 1.0 / size as f64;
     spectrum.iter_mut().enumerate().for_each(|(frequency, value)| *value *= factor(frequency) * scale);
-    // Exactly real at both ends, as the transform of real numbers is; the size is even.
+    // The transform of real numbers is real at both ends; the size is even.
     for end in [0, size / 2] {
         spectrum[end].im = 0.0;
     }

@@ -1,5 +1,6 @@
-//! The strategies of this family, made by their names. Horizons and numbers of bands are those of the command line,
-//! checked before: 1 to [`MAX_HORIZON`](super::super::MAX_HORIZON) and 1 to [`MAX_BANDS`](super::super::MAX_BANDS).
+//! Construction of the Toeplitz strategies by name. The caller has checked horizons and numbers of
+//! bands: 1 to [`MAX_HORIZON`](super::super::MAX_HORIZON) and 1 to
+//! [`MAX_BANDS`](super::super::MAX_BANDS).
 
 use super::{Endless, Toeplitz, inverse::BandedInverse, log_perturbed, root};
 use crate::{
@@ -8,16 +9,17 @@ use crate::{
 };
 use std::num::NonZeroU32;
 
-/// Columns of different scales are judged in n² time: more steps than this would take minutes.
+/// Longest horizon of scaled columns: computing their errors takes n² time, minutes beyond this.
 const MAX_NORMALIZED_HORIZON: u64 = 1 << 17;
 
-/// All coefficients of a banded inverse's C are computed.
+/// Longest horizon of a banded inverse: all coefficients of its C are computed.
 const MAX_INVERSE_HORIZON: u64 = 1 << 24;
 
 /// The Toeplitz matrix with these coefficients, in units of 2^-[`COEFFICIENT_BITS`].
 ///
 /// # Errors
-/// [`StrategyError::Parameters`] for a first coefficient that is not positive, and any above 1 in magnitude.
+/// [`StrategyError::Parameters`] for a first coefficient that is not positive, and any above 1 in
+/// magnitude.
 pub(in crate::strategy) fn of_units(
     name: &StrategyName,
     mut coefficients: Vec<i64>,
@@ -35,12 +37,11 @@ pub(in crate::strategy) fn of_units(
     }
 }
 
-/// Coefficients at most 1 in magnitude in units of 2^-[`COEFFICIENT_BITS`], each the nearest.
+/// Coefficients of magnitude at most 1, rounded to the nearest unit of 2^-[`COEFFICIENT_BITS`].
 pub fn toeplitz_units(coefficients: &[f64]) -> Vec<i64> {
     coefficients.iter().map(|c| (c / super::real(1)).round() as i64).collect()
 }
 
-/// Fresh noise on every increment.
 pub(in crate::strategy) fn identity(name: &StrategyName) -> Toeplitz {
     Toeplitz::new(name.clone(), &[1.0], None)
 }
@@ -48,7 +49,7 @@ pub(in crate::strategy) fn identity(name: &StrategyName) -> Toeplitz {
 /// `C = T^(1/2)` for the Toeplitz part T of the workload.
 ///
 /// # Errors
-/// [`StrategyError::Workload`] when that has no such root over the horizon.
+/// [`StrategyError::Workload`] if T has no such root over the horizon.
 pub(in crate::strategy) fn square_root(
     name: &StrategyName,
     workload: &Workload,
@@ -59,11 +60,12 @@ pub(in crate::strategy) fn square_root(
     Ok(Toeplitz::new(name.clone(), &root::root(workload, horizon as usize), Some(horizon)))
 }
 
-/// The first `bands` coefficients of the square root (Kalinin and Lampert, "Banded square root matrix factorization for
-/// differentially private model training", 2024). Its columns have a norm however long the stream is.
+/// The first `bands` coefficients of the square root (Kalinin and Lampert, "Banded square root
+/// matrix factorization for differentially private model training", 2024). Its column norms are
+/// bounded for any length of the stream.
 ///
 /// # Errors
-/// As [`square_root`]; a matrix given entry by entry is also the horizon.
+/// As [`square_root`]; the rows of a matrix given entry by entry limit the horizon.
 pub(in crate::strategy) fn banded_square_root(
     name: &StrategyName,
     workload: &Workload,
@@ -74,7 +76,8 @@ pub(in crate::strategy) fn banded_square_root(
     Ok(Toeplitz::new(name.clone(), &root::root(workload, terms as usize), workload.horizon()))
 }
 
-/// The square root, or its first `bands` coefficients, with columns scaled to norm 1 over the horizon.
+/// The square root, or its first `bands` coefficients, with columns scaled to norm 1 over the
+/// horizon.
 ///
 /// # Errors
 /// As [`square_root`], and [`StrategyError::Horizon`] beyond 2¹⁷ steps.
@@ -91,11 +94,12 @@ pub(in crate::strategy) fn normalized_square_root(
     Ok(plain.normalized(name.clone(), horizon))
 }
 
-/// `C⁻¹` has the first `bands` coefficients of the inverse of the square root ("Back to square roots", arXiv 2505.12128).
+/// `C⁻¹` has the first `bands` coefficients of the inverse of the square root ("Back to square
+/// roots", arXiv 2505.12128).
 ///
 /// # Errors
-/// As [`square_root`]; [`StrategyError::Horizon`] where the horizon times the bands passes 2³⁴, and
-/// [`StrategyError::Workload`] where the inverse grows so much that its norms can't be bounded.
+/// As [`square_root`]; [`StrategyError::Horizon`] if the horizon times the bands exceeds 2³⁴;
+/// [`StrategyError::Workload`] if the inverse grows too fast for its norms to be bounded.
 pub(in crate::strategy) fn banded_inverse_square_root(
     name: &StrategyName,
     workload: &Workload,
@@ -121,7 +125,7 @@ pub(in crate::strategy) fn normalized_banded_inverse_square_root(
     Ok(banded_inverse_square_root(name, workload, bands, horizon)?.normalized())
 }
 
-/// For prefix sums, and averages of them, of a stream without end: see [`log_perturbed`].
+/// For prefix sums and averages of an unbounded stream: see [`log_perturbed`].
 ///
 /// # Errors
 /// [`StrategyError::Workload`] for any other workload.

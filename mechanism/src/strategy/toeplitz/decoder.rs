@@ -3,7 +3,8 @@
 use super::{Toeplitz, real};
 use crate::strategy::{Decoder, StepError, history::History};
 
-/// Forward substitution, `x_t = (y_t − Σ_(i<t) C[t,i] x_i) / C[t,t]`: it works with the very entries that encoded, and keeps increments, which do not grow with the sums they belong to.
+/// Forward substitution, `x_t = (y_t − Σ_(i<t) C[t,i] x_i) / C[t,t]`, with the entries of the
+/// encoder. It keeps increments, which do not grow like their sums.
 pub(super) struct ToeplitzDecoder {
     strategy: Toeplitz,
     history: History<f64>,
@@ -42,7 +43,6 @@ impl Decoder for ToeplitzDecoder {
 mod tests {
     use crate::strategy::{StepError, StrategyName, build};
 
-    /// Large sums over many steps: the relative error of an increment stays near the last place.
     #[test]
     fn increments_come_back_from_their_sums() {
         for workload in ["prefix", "average", "exponential:0.99", "window:10", "window:300"] {

@@ -1,4 +1,4 @@
-//! `C x` with a Toeplitz C, exactly in integers, modulo 2¹²⁸ ([`Encoder`] says why that is enough).
+//! `C x` with a Toeplitz C, exactly in integers, modulo 2¹²⁸ (see [`Encoder`]).
 
 use super::Toeplitz;
 use crate::strategy::{
@@ -19,7 +19,8 @@ impl ToeplitzEncoder {
         Self { strategy, history }
     }
 
-    /// The entries of the next row of C with the rows they apply to: the new one, then the ones before it.
+    /// Pairs of an entry of the next row of C and the row that it multiplies: the new row first,
+    /// then older ones.
     fn terms<'a>(&'a self, x: &'a [i128]) -> impl Iterator<Item = (i128, &'a [i128])> {
         let rows = iter::once(x).chain(self.history.newest_first());
         self.strategy.row(self.steps()).map(i128::from).zip(rows)
@@ -64,7 +65,8 @@ impl Encoder for ToeplitzEncoder {
         let (steps, rows) = self.identification().read(state)?;
         let rows = sums(rows)?;
         let coordinates = self.history.coordinates();
-        // A stream without end holds all rows: steps whose rows are not there must not be given coefficients.
+        // An unbounded stream keeps all rows, so a step count without its rows must not create
+        // coefficients.
         if self.strategy.endless.is_some() && coordinates.checked_mul(steps as usize) != Some(rows.len()) {
             return Err(wrong_length());
         }
@@ -86,14 +88,14 @@ mod tests {
     const HORIZON: u64 = 24;
     const WORKLOADS: &str = "prefix|exponential:0\\.[19]|window:[1-9]";
 
-    /// A square root as `build` makes it, and of a forgetful workload one that forgets within the horizon.
     fn square_root(workload: &str) -> Toeplitz {
         let workload = workload.parse().unwrap();
         let root = crate::strategy::toeplitz::root::root(&workload, HORIZON as usize);
         Toeplitz::new(StrategyName::SquareRoot, &root, Some(HORIZON))
     }
 
-    /// Values of all magnitudes; sums of those of more than 86 bits can leave the range, and become rare with `shift`.
+    /// Values of all magnitudes. Sums of values above 86 bits can leave the range; larger `shift`
+    /// makes them rare.
     fn stream(coordinates: usize) -> impl Strategy<Value = Vec<Vec<i128>>> {
         (0u32..70).prop_flat_map(move |shift| {
             let value = (any::<i128>(), 0u32..58).prop_map(move |(x, more)| x >> (shift + more));
@@ -107,7 +109,6 @@ mod tests {
     }
 
     proptest! {
-        /// Sums that leave the range come back modulo 2¹²⁸, and later ones are not the worse for it.
         #[test]
         fn encoding_is_exact_modulo_the_range(workload in WORKLOADS, rows in stream(2)) {
             let strategy = square_root(&workload);
@@ -224,7 +225,6 @@ mod tests {
         check(&[&good[..], &[0]].concat(), "length");
     }
 
-    /// States on disk must stay readable.
     #[test]
     fn the_saved_bytes_are_those_of_version_1() {
         let workload = "prefix".parse().unwrap();

@@ -1,27 +1,32 @@
-//! The banded inverse square root: `C⁻¹` is a Toeplitz matrix with b bands, and C runs as a recursion over its own last
-//! b − 1 outputs (Kalinin and others, "Back to square roots", arXiv 2505.12128).
+//! The banded inverse square root: `C⁻¹` is a Toeplitz matrix with b bands, and C runs as a
+//! recursion over its last b − 1 outputs (Kalinin and others, "Back to square roots", arXiv
+//! 2505.12128).
 //!
-//! *Strategy.* `C[t,i] = c_(t−i) s_i`, where c is the exact inverse of the series d of b integers in units of 2^-40 with
-//! `d_0 = 1`, and s are integers in the same units: the first coefficient of the square root for all columns, or what
-//! scales every column to norm 1. With `z_t = s_t x_t`, `y_t = z_t − Σ_(1≤j<b) d_j y_(t−j)`.
+//! *Strategy.* `C[t,i] = c_(t−i) s_i`, where c is the exact inverse of the series d of b integers
+//! in units of 2^-40 with `d_0 = 1`. The scales s are integers in the same units: either the first
+//! coefficient of the square root for all columns, or the scale that gives each column norm 1. With
+//! `z_t = s_t x_t`, `y_t = z_t − Σ_(1≤j<b) d_j y_(t−j)`.
 //!
-//! *Rounding.* y is kept in units of 2^-40 of the unit of x. `z_t` is exact in it; of `d_j y`, with y split into a high
-//! part and the last 40 bits, the high part is exact and the low parts are added up exactly and rounded once, to the
-//! nearest. So the y that runs obeys the recursion with an error `|e_t| ≤ 1/2` in every step; that of two streams differ
-//! by at most 1, and their difference differs from C's by `c ∗ (e − e')`, of squared norm at most `n ‖c‖₁²` in squared
-//! units: `ColumnGeometry::rounding_squared = n ‖c‖₁² 2^−80`. For prefix sums `‖c‖₁ ≤ 1/d(1) ≈ √(πb)`.
+//! *Rounding.* y is kept in units of 2^-40 of the unit of x, in which `z_t` is exact. For `d_j y`,
+//! y is split into a high part and the last 40 bits. The products of the high parts are exact.
+//! Those of the low parts are summed exactly and rounded once, to the nearest unit. So the y that
+//! runs obeys the recursion with an error `|e_t| ≤ 1/2` at every step. The errors of two streams
+//! differ by at most 1, so the difference of their outputs differs from that of C by
+//! `c ∗ (e − e')`, whose squared norm is at most `n ‖c‖₁²` squared units:
+//! `ColumnGeometry::rounding_squared = n ‖c‖₁² 2^−80`. For prefix sums `‖c‖₁ ≤ 1/d(1) ≈ √(πb)`.
 //!
-//! *Norms.* c is computed by long division in floating point. Every term is off by at most `γ Σ_j |d_j| |c_(t−j)|` of what
-//! the recursion demands, γ = (b + 4) 2^-52, so with ĉ for what is computed `ĉ − c = c ∗ r`, `‖r‖₁ ≤ γ ‖d‖₁ ‖ĉ‖₁ =: ρ`,
-//! `‖c‖₁ ≤ ‖ĉ‖₁/(1 − ρ)`, and over any number of first terms `‖c‖ ≤ ‖ĉ‖ (1 + ‖c‖₁ γ ‖d‖₁)`. Strategies with ρ > 1/4 are
-//! refused.
+//! *Norms.* c is computed by long division in floating point; let ĉ be the result. Every term of ĉ
+//! misses the recursion by at most `γ Σ_j |d_j| |ĉ_(t−j)|`, γ = (b + 4) 2^-52. So `ĉ − c = c ∗ r`
+//! with `‖r‖₁ ≤ γ ‖d‖₁ ‖ĉ‖₁ =: ρ`, `‖c‖₁ ≤ ‖ĉ‖₁/(1 − ρ)`, and over any number of first terms
+//! `‖c‖ ≤ ‖ĉ‖ (1 + ‖c‖₁ γ ‖d‖₁)`. Strategies with ρ > 1/4 are refused.
 //!
-//! *As a matrix* ([`Discrepancy`]). Lower-triangular Toeplitz matrices of n rows multiply as series do, so
-//! `ĉ = (1 + r) ∗ c` says `C = (I + R)⁻¹ Ĉ`, the scales being the same, with `‖R‖₂ ≤ ‖r‖₁ ≤ ρ`. And
-//! `‖(I + R)⁻¹ − I‖₂ ≤ ρ/(1 − ρ)`. Where all scales are equal, they are multiplied into ĉ, which rounds every entry once:
-//! a column is then off by 2^-53 of its norm besides.
+//! *As a matrix* ([`Discrepancy`]). Lower-triangular Toeplitz matrices of n rows multiply like
+//! series. The scales are the same, so `ĉ = (1 + r) ∗ c` means `C = (I + R)⁻¹ Ĉ` with
+//! `‖R‖₂ ≤ ‖r‖₁ ≤ ρ`, and `‖(I + R)⁻¹ − I‖₂ ≤ ρ/(1 − ρ)`. If all scales are equal, they are
+//! multiplied into ĉ, which rounds every entry once: a column is then off by a further 2^-53 of its
+//! norm.
 //!
-//! Computing c takes n b steps, so the horizon times the bands may be 2³⁴ at most.
+//! Computing c takes n b steps, so the horizon times the bands is limited to 2³⁴.
 
 use super::{check_step, real, root, rows};
 use crate::{
@@ -38,27 +43,27 @@ use crate::{
 use std::{num::NonZeroU32, sync::Arc};
 use zeroize::Zeroizing;
 
-/// Horizon times bands: what computing c takes.
+/// Largest horizon times bands, the cost of computing c.
 const MAX_WORK: u64 = 1 << 34;
 
-/// Largest magnitude of a coefficient of the inverse.
 const MAX_COEFFICIENT: f64 = (1u64 << 20) as f64;
 
-/// A lower-triangular C whose inverse is banded and Toeplitz, but for the scale of columns.
+/// A lower-triangular C whose inverse is banded and Toeplitz up to the scale of columns.
 #[derive(Clone)]
 pub(in crate::strategy) struct BandedInverse {
     name: StrategyName,
     /// d, in units of 2^-[`COEFFICIENT_BITS`]; the first is 1.
     inverse: Arc<[i64]>,
-    /// s for every step of the horizon, in units of 2^-[`COEFFICIENT_BITS`], positive, not falling.
+    /// s for every step of the horizon, in units of 2^-[`COEFFICIENT_BITS`]: positive, not
+    /// decreasing.
     scales: Arc<[i64]>,
-    /// c, as computed.
+    /// ĉ.
     coefficients: Arc<[f64]>,
-    /// At least `‖c‖₁`.
+    /// Upper bound of `‖c‖₁`.
     sum: f64,
-    /// At least the norm of any first terms of c, relative to that of the computed ones.
+    /// Upper bound of the norm of any first terms of c, relative to that of ĉ.
     inflation: f64,
-    /// At least `ρ/(1 − ρ)`.
+    /// Upper bound of `ρ/(1 − ρ)`.
     relative_error: f64,
     fingerprint: u64,
 }
@@ -111,7 +116,7 @@ impl BandedInverse {
         })
     }
 
-    /// With columns of norm 1, or less by what scales of 40 bits lose.
+    /// With columns of norm 1, minus at most the rounding of 40-bit scales.
     pub(super) fn normalized(self) -> Self {
         let norms = self.norms();
         let scale = |norm: &f64| (1.0 / norm / real(1)) as i64;
@@ -120,7 +125,7 @@ impl BandedInverse {
         Self { scales: scales.into(), fingerprint, ..self }
     }
 
-    /// At least the norms of the first 1, 2, … terms of c.
+    /// Upper bounds of the norms of the first 1, 2, … terms of c.
     fn norms(&self) -> Vec<f64> {
         let squares = self.coefficients.iter().scan(0.0, |sum, c| {
             *sum += c * c;
@@ -133,7 +138,8 @@ impl BandedInverse {
         self.scales.iter().take(steps).map(|&s| real(s)).collect()
     }
 
-    /// The series of C⁻¹, where all columns have one scale and the workload is Toeplitz but for row divisors.
+    /// The series of C⁻¹, if all columns have one scale and the workload is Toeplitz with row
+    /// divisors.
     fn unscaled_inverse(&self, workload: &Workload, steps: usize) -> Option<Vec<f64>> {
         let scale = self.scales[0];
         workload.toeplitz_part(1).filter(|_| self.scales[..steps].iter().all(|&s| s == scale))?;
@@ -152,7 +158,7 @@ impl BandedInverse {
         steps.min(self.scales.len() as u64) as usize
     }
 
-    /// c has no negative coefficient when d has no positive one beyond the first.
+    /// c has no negative coefficient if d has no positive one after the first.
     fn negative_overlap(&self) -> f64 {
         if self.bands().all(|d| d <= 0) {
             return 0.0;
@@ -201,7 +207,8 @@ impl Factorization for BandedInverse {
         columns.fold(0.0, f64::max).powi(2) * (1.0 + 1e-15)
     }
 
-    /// Without scaled columns B is the workload applied to d, in the time that takes; with them, in n² time.
+    /// Without scaled columns B is the workload applied to d, in the time which that takes. With
+    /// scaled columns it takes n² time.
     fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> RowNorms<'_> {
         let steps = self.within_horizon(steps);
         match self.unscaled_inverse(workload, steps) {
@@ -238,8 +245,8 @@ impl Strategy for BandedInverse {
         self.kept() * size_of::<i128>()
     }
 
-    /// For inputs up to X every `z_t` is at most `s X` and every output at most `‖c‖₁ (s X + 1)`, so
-    /// [`InverseEncoder::in_range`] asks for `s X + ‖d‖₁ ‖c‖₁ (s X + 1) + …` below 2¹²⁶.
+    /// For inputs up to X every `z_t` is at most `s X` and every output at most `‖c‖₁ (s X + 1)`,
+    /// so [`InverseEncoder::in_range`] requires `s X + ‖d‖₁ ‖c‖₁ (s X + 1) + …` below 2¹²⁶.
     fn input_limit(&self) -> Option<u128> {
         let weight: f64 = self.bands().map(|d| real(d).abs()).sum();
         let scale = self.scales.iter().fold(1.0, |largest: f64, &scale| largest.max(scale as f64));
@@ -263,12 +270,12 @@ impl Strategy for BandedInverse {
 
 struct InverseEncoder {
     strategy: BandedInverse,
-    /// Sum of the magnitudes of d beyond the first.
+    /// Sum of the magnitudes of d after the first.
     weight: u128,
     outputs: History<i128>,
-    /// At least the magnitude of every output held.
+    /// Upper bound of the magnitudes of the outputs held.
     largest: u128,
-    /// Sums of products with the last bits of outputs, in units of 2^-80.
+    /// Sums of products with the low bits of outputs, in units of 2^-80.
     low: Zeroizing<Vec<i128>>,
 }
 
@@ -284,7 +291,7 @@ impl InverseEncoder {
         }
     }
 
-    /// Whether no partial sum of the next step can leave the range.
+    /// Whether all partial sums of the next step stay in range.
     fn in_range(&self, x: &[i128], scale: i128) -> bool {
         let input = x.iter().map(|x| x.unsigned_abs()).fold(0, u128::max).checked_mul(scale.unsigned_abs());
         let held = self.weight.checked_mul((self.largest >> COEFFICIENT_BITS) + 2);
@@ -292,7 +299,8 @@ impl InverseEncoder {
         bound.is_some_and(|bound| bound <= i128::MAX as u128 / 2)
     }
 
-    /// Subtracts `d_j` times the high parts of the outputs from y, and adds those of the low parts up.
+    /// Subtracts `d_j` times the high parts of the outputs from y, and sums the products of the low
+    /// parts.
     fn recur(&mut self, y: &mut [i128], in_range: bool) -> Result<(), StepError> {
         self.low.fill(0);
         for (d, row) in self.strategy.bands().map(i128::from).zip(self.outputs.newest_first()) {
@@ -346,7 +354,7 @@ impl Encoder for InverseEncoder {
     }
 }
 
-/// `x_t = (Σ_j d_j y_(t−j)) / s_t`: no recursion, so no error lives longer than b steps.
+/// `x_t = (Σ_j d_j y_(t−j)) / s_t`. Not a recursion, so no error lasts longer than b steps.
 struct InverseDecoder {
     strategy: BandedInverse,
     outputs: History<f64>,
@@ -390,7 +398,6 @@ mod tests {
     }
 
     proptest! {
-        /// Every output obeys the exact recursion to half a unit, or is refused without a trace.
         #[test]
         fn a_step_is_off_by_half_a_unit(
             workload in "prefix|exponential:0\\.9|window:[3-9]",
@@ -419,7 +426,7 @@ mod tests {
         }
     }
 
-    /// c from exact fractions of the last bits: the norm that is charged is above and close.
+    /// c in exact fractions: the charged norm is above the true one and close to it.
     #[test]
     fn norms_are_rounded_up() {
         let strategy = strategy("prefix", 5, false);

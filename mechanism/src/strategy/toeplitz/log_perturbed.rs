@@ -1,30 +1,31 @@
-//! A root of prefix sums for a stream without end: `(1 − x)^(−1/2)`, bent by a power of a logarithm until its columns
-//! have a norm (Jacobsen and Fawaz, "Private continual counting of unbounded streams", arXiv 2506.15018).
+//! A root of prefix sums for unbounded streams: `(1 − x)^(−1/2)` times a power of a logarithm that
+//! makes the column norms finite (Jacobsen and Fawaz, "Private continual counting of unbounded
+//! streams", arXiv 2506.15018).
 //!
-//! The columns of the plain root have the squared norm `(ln n)/π` and more, which grows without bound. Dividing it by the
-//! power a > 1/2 of a logarithm makes them converge, at the price of as many logarithms in the decoder. Here
+//! The columns of the plain root have a squared norm of at least `(ln n)/π`, which grows without
+//! bound. Dividing by a power a > 1/2 of a logarithm makes the norms converge, at the cost of the
+//! same power in the decoder. Here
 //!
-//! `c(x) = (1 − x)^(−1/2) ((16 + L(x))/17)^(−3/2)`, `L(x) = ln(1/(1 − x))/x`,
+//! `c(x) = (1 − x)^(−1/2) ((16 + L(x))/17)^(−3/2)`, `L(x) = ln(1/(1 − x))/x`.
 //!
-//! where exponent and shift were chosen to keep the variance of a sum close, at every step, to that of the plain root made
-//! for exactly that many steps: from 64 to 2²⁰ steps it stays within a factor 1.75. Exponents near 1/2 without a shift,
-//! asymptotically the best, are behind by factors of 2.7 to 4 at these lengths. Errors beside those of the plain root,
-//! which knows the horizon n:
+//! Exponent and shift keep the variance of a sum at every step close to that of the plain root made
+//! for exactly that many steps: within a factor 1.75 from 64 to 2²⁰ steps. Exponents near 1/2
+//! without a shift are asymptotically the best, but worse by factors of 2.7 to 4 at these lengths.
+//! Errors compared with those of the plain root, which knows the horizon n:
 //!
 //! | n | root mean loss | of the plain root | root max loss | of the plain root |
 //! |---|---|---|---|---|
 //! | 64 | 2.854 | 2.230 | 3.158 | 2.389 |
-//! | 2¹⁰ | 3.803 | 3.110 | 4.147 | 3.273 |
 //! | 2¹⁴ | 4.846 | 3.993 | 5.224 | 4.155 |
-//! | 2¹⁸ | 5.985 | 4.876 | 6.399 | 5.038 |
 //! | 2²⁰ | 6.591 | 5.318 | 7.024 | 5.479 |
 //!
-//! *Coefficients.* `16 + L` has no zero off the cut [1, ∞) (L is a Stieltjes function), so Cauchy's formula can be pulled
-//! onto the cut: `c_k = (1/π) ∫ Im c(1 + u + 0i) (1 + u)^(−k−1) du` over u > 0, which the trapezoidal rule in ln u turns
-//! into `Σ_j W_j q_j^k`, `q_j = 1/(1 + u_j)`, all `W_j > 0`, to four digits with nodes a factor e apart. The sum *is* the
-//! strategy: C needs no approximation argument, only its own norm, and that is known in closed form over the
-//! infinite stream: `Σ_k c_k² = Σ_ij W_i W_j/(1 − q_i q_j)`. With nodes down to `e^(−33)` it follows the integral for 2⁴⁷
-//! steps; beyond, the guarantee stays and the error grows faster.
+//! *Coefficients.* `16 + L` has no zero off the cut [1, ∞) (L is a Stieltjes function), so Cauchy's
+//! formula can be moved onto the cut: `c_k = (1/π) ∫ Im c(1 + u + 0i) (1 + u)^(−k−1) du` over all
+//! positive u. The trapezoidal rule in ln u gives `Σ_j W_j q_j^k`, `q_j = 1/(1 + u_j)`, all
+//! `W_j > 0`. With nodes a factor e apart it is accurate to four digits. This sum *is* the
+//! strategy, so C needs no approximation argument. Its norm over the infinite stream has a closed
+//! form: `Σ_k c_k² = Σ_ij W_i W_j/(1 − q_i q_j)`. With nodes down to `e^(−33)` the sum follows the
+//! integral for 2⁴⁷ steps. Beyond that the guarantee still holds, but the error grows faster.
 
 use crate::strategy::COEFFICIENT_BITS;
 use std::f64::consts::PI;
@@ -47,8 +48,8 @@ fn exponentials() -> impl Iterator<Item = (f64, f64)> {
     })
 }
 
-/// First `terms` coefficients in units of 2^-[`COEFFICIENT_BITS`], rounded down: every coefficient of every length is at
-/// most `Σ_j W_j q_j^k`. Powers are taken by products that are rounded down, so this holds without end.
+/// First `terms` coefficients in units of 2^-[`COEFFICIENT_BITS`], rounded down: each is at most
+/// `Σ_j W_j q_j^k`, for any number of terms, because powers are products that are rounded down.
 pub(super) fn coefficients(terms: usize) -> Vec<i64> {
     const UNITS: f64 = (1u64 << COEFFICIENT_BITS) as f64 * (1.0 - 1e-13);
     let (mut powers, factors): (Vec<f64>, Vec<f64>) = exponentials().unzip();
@@ -60,7 +61,7 @@ pub(super) fn coefficients(terms: usize) -> Vec<i64> {
     (0..terms).map(next).collect()
 }
 
-/// At least the squared norm of a column over any number of steps.
+/// Upper bound of the squared norm of a column over any number of steps.
 pub(super) fn squared_norm() -> f64 {
     let pair = |(w, q): (f64, f64), (v, r): (f64, f64)| {
         // 1 − q is exact where it is small.
@@ -87,7 +88,6 @@ mod tests {
         coefficients(STEPS).into_iter().map(|m| m as f64 / 2f64.powi(40)).collect()
     }
 
-    /// The series itself, by its powers: the integral, cut off and on its nodes, is close to it.
     #[test]
     fn the_sum_of_exponentials_is_the_perturbed_root() {
         let logarithm: Vec<f64> =
@@ -113,7 +113,6 @@ mod tests {
         }
     }
 
-    /// Coefficients are made as the stream goes on, and made again by an encoder that is restored.
     #[test]
     fn a_stream_goes_on_past_the_first_coefficients() {
         let strategy = build(StrategyName::LogPerturbedRoot, &Workload::Prefix, None).unwrap();
@@ -143,12 +142,12 @@ mod tests {
         assert_eq!(coefficients(STEPS)[..70], coefficients(70));
     }
 
-    /// By what is left of the series after many terms, summed over decades as integrals.
+    /// The remainder after many terms is summed over decades as integrals.
     #[test]
     fn the_norm_is_that_of_the_infinite_stream() {
         let term = |k: f64| exponentials().map(|(w, q)| w * libm::exp(k * libm::log1p(q - 1.0))).sum::<f64>();
         let head: f64 = (0..STEPS).map(|k| term(k as f64).powi(2)).sum();
-        // ∫ c² dk by the midpoint rule in ln k; as c² is convex this is the sum to 1e-6.
+        // ∫ c² dk by the midpoint rule in ln k; c² is convex, so this equals the sum to 1e-6.
         let width: f64 = 1e-3;
         let middle = (0..).map(|j| (STEPS as f64 - 0.5) * ((j as f64 + 0.5) * width).exp());
         let tail: f64 = middle.take_while(|&k| k < 1e17).map(|k| term(k).powi(2) * k * width).sum();

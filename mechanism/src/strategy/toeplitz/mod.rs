@@ -1,35 +1,35 @@
-//! Strategies that treat every step alike, `C[t,i] = m_(t−i)`, and those with scaled columns, `m_(t−i) s_i`.
+//! Toeplitz strategies, `C[t,i] = m_(t−i)`, and those with scaled columns, `m_(t−i) s_i`.
 //!
-//! | name | memory of the encoder, rows of 16 bytes a coordinate | horizon |
+//! | name | memory of the encoder, rows of 16 bytes per coordinate | horizon |
 //! |---|---|---|
 //! | `identity` | none | none |
-//! | `square-root` | all rows; fewer where the coefficients of a forgetful workload round to 0 | needed |
+//! | `square-root` | all rows; fewer if the coefficients of a decaying workload round to 0 | needed |
 //! | `banded-square-root:b` | b − 1 | none |
 //! | `banded-inverse-square-root:b` | b − 1 | needed |
 //! | `log-perturbed-root` | all rows | none |
 //! | `normalized-…` | as without | needed |
 //!
-//! Decoders keep half of that. The coefficients are integers in units of 2^-[`COEFFICIENT_BITS`], and encoding is exact,
-//! but for the banded inverse: see [`inverse`].
+//! Decoders keep half of that. The coefficients are integers in units of 2^-[`COEFFICIENT_BITS`],
+//! and encoding is exact, except for the banded inverse: see [`inverse`].
 //!
-//! *Normalised.* Every column of C is divided by its norm, which depends on how many steps are left. The strategy is
-//! `C[t,i] = round(m_(t−i) s_i)` in the same units, `s_i = 1/‖c_(<n−i)‖` in floating point: the product of an integer up to
-//! 2⁴⁰ and s is rounded once before it is rounded to an integer, all of it the same on every machine. An entry is off by
-//! `(1/2 + 2^−12) 2^−40` at most, so a column of L entries has a norm within `(1/2 + 2^−12) √L 2^−40` of 1: about
-//! `1 + √n 2^−41`, which is what is charged.
+//! *Normalised.* Every column of C is divided by its norm, which depends on the number of steps
+//! left. The strategy is `C[t,i] = round(m_(t−i) s_i)` in the same units, with `s_i = 1/‖c_(<n−i)‖`
+//! in floating point. The product of an integer up to 2⁴⁰ and s is rounded once before it is
+//! rounded to an integer, the same on every machine. An entry is off by at most
+//! `(1/2 + 2^−12) 2^−40`, so a column of L entries has a norm within `(1/2 + 2^−12) √L 2^−40` of 1.
+//! The charge is about `1 + √n 2^−41`.
 //!
-//! *Sliding windows.* The root of a window of length k falls off like a periodic `t^(−3/2)`: a few windows of it are as
-//! good as all, and `banded-square-root:b` with b a multiple of k is what memory O(k) can do. Root mean loss over 4096
-//! steps relative to the whole square root, which at k = 10 is within 0.2% of the optimum:
+//! *Sliding windows.* The root of a window of length k falls off like a periodic `t^(−3/2)`. So
+//! `banded-square-root:b` with b a multiple of k, at least 2k, is almost as good as the whole root,
+//! with memory O(k). Root mean loss over 4096 steps relative to the whole root, which at k = 10 is
+//! within 0.2% of the optimum:
 //!
-//! | k | b = k | k + 1 | 2k | 3k | 4k | 8k |
-//! |---|---|---|---|---|---|---|
-//! | 10 | 1.0484 | 1.0110 | 1.0058 | 1.0021 | 1.0010 | 1.0002 |
-//! | 32 | 1.0635 | 1.0221 | 1.0073 | 1.0025 | 1.0012 | 1.0002 |
-//! | 100 | 1.0717 | 1.0337 | 1.0078 | 1.0026 | 1.0012 | 1.0002 |
+//! | k | b = k | k + 1 | 2k | 4k |
+//! |---|---|---|---|---|
+//! | 10 | 1.0484 | 1.0110 | 1.0058 | 1.0010 |
+//! | 100 | 1.0717 | 1.0337 | 1.0078 | 1.0012 |
 //!
-//! Normalising gains what the whole square root gains (0.1% at k = 10, n = 512). The banded inverse is no match (1.10 at
-//! b = 2k, 1.03 at 8k), and with k + 1 bands the C that belongs to it grows exponentially.
+//! The banded inverse is worse (1.10 at b = 2k), and with k + 1 bands its C grows exponentially.
 
 mod build;
 mod decoder;
@@ -56,19 +56,20 @@ use encoder::ToeplitzEncoder;
 use std::sync::Arc;
 use zeroize::Zeroize;
 
-/// Steps that the coefficients of a stream without end are first computed for.
+/// Number of coefficients computed first for an unbounded stream.
 const FIRST_TERMS: usize = 1 << 10;
 
-/// A lower-triangular Toeplitz C with integer coefficients, its columns scaled or not.
+/// A lower-triangular Toeplitz C with integer coefficients and optional column scales.
 #[derive(Clone)]
 pub(super) struct Toeplitz {
     name: StrategyName,
-    /// In units of 2^-[`COEFFICIENT_BITS`], at most 2⁴⁰ in magnitude; the first is positive, the last not 0.
+    /// In units of 2^-[`COEFFICIENT_BITS`], at most 2⁴⁰ in magnitude; the first is positive, the
+    /// last not 0.
     coefficients: Arc<[i64]>,
-    /// What the columns are multiplied by, from the first step to the horizon: not falling.
+    /// Column factors from the first step to the horizon, not decreasing.
     column_scales: Option<Arc<[f64]>>,
     horizon: Option<u64>,
-    /// The stream has no end, and these are the coefficients for any number of steps.
+    /// For an unbounded stream: the coefficients for any number of steps.
     endless: Option<Endless>,
     fingerprint: u64,
 }
@@ -76,13 +77,14 @@ pub(super) struct Toeplitz {
 #[derive(Clone, Copy)]
 struct Endless {
     coefficients: fn(usize) -> Vec<i64>,
-    /// At least the squared norm of a column over any number of steps. No coefficient is negative.
+    /// Upper bound of the squared norm of a column over any number of steps. No coefficient is
+    /// negative.
     squared_norm: f64,
 }
 
 impl Toeplitz {
-    /// Rounds a series to the nearest coefficients that are exact. They must be at most 1 in magnitude and the
-    /// first at least 2^-[`COEFFICIENT_BITS`].
+    /// Rounds a series to the nearest exact coefficients. They must be at most 1 in magnitude and
+    /// the first at least 2^-[`COEFFICIENT_BITS`].
     fn new(name: StrategyName, series: &[f64], horizon: Option<u64>) -> Self {
         let mut coefficients = toeplitz_units(series);
         let used = coefficients.iter().rposition(|&m| m != 0).map_or(0, |last| last + 1);
@@ -91,7 +93,6 @@ impl Toeplitz {
         Self { horizon, fingerprint, ..Self::exact(name, coefficients) }
     }
 
-    /// Without end, and so without a horizon.
     fn endless(name: StrategyName, endless: Endless) -> Self {
         let coefficients = (endless.coefficients)(FIRST_TERMS);
         let fingerprint = fingerprint(None, &coefficients);
@@ -117,26 +118,27 @@ impl Toeplitz {
         History::new(coordinates, self.kept())
     }
 
-    /// Number of rows kept.
     fn kept(&self) -> usize {
         self.coefficients.len() - 1
     }
 
-    /// Entries of row t of C, counted from 0, from the diagonal to the left, in units of 2^-[`COEFFICIENT_BITS`].
+    /// Entries of row t of C, counted from 0, from the diagonal to the left, in units of
+    /// 2^-[`COEFFICIENT_BITS`].
     fn row(&self, t: u64) -> impl Iterator<Item = i64> {
         let scales = self.column_scales.as_deref();
         let terms = self.coefficients.iter().zip((0..=t as usize).rev());
         terms.map(move |(&m, column)| scales.map_or(m, |scales| scaled(m, scales[column])))
     }
 
-    /// The same strategy with the coefficients for one step more than `steps`, when it has no end and lacks them.
+    /// The same strategy with coefficients for more than `steps` steps, if it is unbounded and
+    /// lacks them.
     fn longer(&self, steps: u64) -> Option<Self> {
         let endless = self.endless.filter(|_| steps as usize >= self.kept())?;
         let coefficients = (endless.coefficients)((steps as usize + 2).next_power_of_two());
         Some(Self { coefficients: coefficients.into(), ..self.clone() })
     }
 
-    /// Coefficients for a number of steps; fewer when the others are 0.
+    /// Coefficients for a number of steps, without those that are 0 at the end.
     fn coefficients(&self, steps: usize) -> Arc<[i64]> {
         let longer = steps.checked_sub(1).and_then(|last| self.longer(last as u64));
         longer.map_or(self.coefficients.clone(), |longer| longer.coefficients)
@@ -147,7 +149,6 @@ impl Toeplitz {
         coefficients.iter().take(steps).map(|&m| real(m)).collect()
     }
 
-    /// Whether the next step can be taken, with rows of these lengths, after what is in `history`.
     fn check_step<T: Copy + Zeroize>(&self, history: &History<T>, rows: [usize; 2]) -> Result<(), StepError> {
         check_step(self.horizon, history, rows)
     }
@@ -156,12 +157,12 @@ impl Toeplitz {
         steps.min(self.horizon.unwrap_or(MAX_HORIZON)) as usize
     }
 
-    /// What rounding the entries of scaled columns can add to the norm of a column.
+    /// Bound of what rounding the entries of scaled columns adds to the norm of a column.
     fn rounding(&self) -> f64 {
         (0.5 + 0.5f64.powi(12)) * (self.coefficients.len() as f64).sqrt() * real(1)
     }
 
-    /// For the horizon cut to `steps` steps, column i has the norm `s_i ‖c_(<steps−i)‖`, but for rounding.
+    /// Over the first `steps` steps column i has the norm `s_i ‖c_(<steps−i)‖`, up to rounding.
     fn scaled_column_norm_squared(&self, scales: &[f64], steps: usize) -> f64 {
         let norms = gram::squared_norms(&self.coefficients);
         let square = |left: usize| gram::round_up(norms[left.min(norms.len() - 1)]);
@@ -170,7 +171,7 @@ impl Toeplitz {
         (norm + self.rounding()).powi(2) * (1.0 + 1e-15)
     }
 
-    /// Both columns of a pair are off by [`rounding`](Self::rounding) at most and of norm 1.
+    /// Each column of a pair has norm 1 and is off by at most [`rounding`](Self::rounding).
     fn scaled_overlap(&self, scales: &[f64]) -> f64 {
         if self.coefficients.iter().all(|&m| m >= 0) {
             return 0.0;
@@ -180,13 +181,12 @@ impl Toeplitz {
     }
 }
 
-/// Tells a strategy from others in saved states.
 fn fingerprint(horizon: Option<u64>, coefficients: &[i64]) -> u64 {
     let horizon = horizon.unwrap_or(0).to_le_bytes();
     step::fingerprint(horizon.into_iter().chain(coefficients.iter().flat_map(|m| m.to_le_bytes())))
 }
 
-/// Whether the next step can be taken, with rows of these lengths, after what is in `history`.
+/// Checks that the next step can follow `history`, with rows of these lengths.
 fn check_step<T: Copy + Zeroize>(
     horizon: Option<u64>,
     history: &History<T>,
@@ -202,12 +202,10 @@ fn check_step<T: Copy + Zeroize>(
     }
 }
 
-/// The real value of a coefficient; exact.
 fn real(coefficient: i64) -> f64 {
     coefficient as f64 * 0.5f64.powi(COEFFICIENT_BITS as i32)
 }
 
-/// An entry of a scaled column.
 fn scaled(coefficient: i64, scale: f64) -> i64 {
     (coefficient as f64 * scale).round() as i64
 }
@@ -221,7 +219,8 @@ impl Factorization for Toeplitz {
         self.horizon
     }
 
-    /// Of scaled columns, without the rounding of their entries, which is the discrepancy.
+    /// For scaled columns, the matrix before its entries are rounded; the rounding is its
+    /// discrepancy.
     fn matrix(&self, steps: u64) -> Result<Matrix, MatrixError> {
         let steps = self.within_horizon(steps);
         let coefficients = self.real_coefficients(steps);
@@ -235,7 +234,7 @@ impl Factorization for Toeplitz {
         }
     }
 
-    /// Of a strategy without end, over all steps: that is what is charged.
+    /// For an unbounded strategy, the norm over all steps, which is what is charged.
     fn max_column_norm_squared(&self, steps: u64) -> f64 {
         let steps = self.within_horizon(steps);
         match (&self.column_scales, self.endless) {
@@ -248,7 +247,7 @@ impl Factorization for Toeplitz {
         }
     }
 
-    /// In `n log n` time for workloads that are Toeplitz but for row divisors, in n² for scaled columns.
+    /// Takes `n log n` time for Toeplitz workloads with row divisors, n² for scaled columns.
     fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> RowNorms<'_> {
         let steps = self.within_horizon(steps);
         let coefficients = self.real_coefficients(steps);
@@ -261,7 +260,7 @@ impl Factorization for Toeplitz {
         }
     }
 
-    /// In time and memory for the bands of C, where it has bands and no scaled columns.
+    /// If C has bands and no scaled columns, time and memory depend on the bands of C.
     fn decoder_row_samples(&self, workload: &Workload, steps: u64) -> RowSamples<'_> {
         let within = self.within_horizon(steps);
         let banded = self.column_scales.is_none() && self.endless.is_none();
@@ -287,7 +286,7 @@ impl Strategy for Toeplitz {
         ColumnGeometry::exact(norm, overlap)
     }
 
-    /// Of a strategy that keeps all rows of a stream without end, for [`MAX_HISTORY_HORIZON`] steps.
+    /// An unbounded strategy that keeps all rows reports [`MAX_HISTORY_HORIZON`] steps.
     fn encoder_bytes(&self) -> usize {
         let kept = if self.endless.is_some() { MAX_HISTORY_HORIZON as usize } else { self.kept() };
         kept * size_of::<i128>()
@@ -351,7 +350,6 @@ mod tests {
         }
     }
 
-    /// A strategy may be judged for, and decode to, any other workload.
     #[test]
     fn streaming_is_the_matrix_for_other_workloads() {
         let toeplitz =

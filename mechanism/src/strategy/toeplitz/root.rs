@@ -1,9 +1,14 @@
 //! Square roots of Toeplitz workloads and their inverses, as series.
 //!
-//! Prefix sums have the root `(1 − x)^(−1/2)` (Fichtenberger, Henzinger and Upadhyay, "Constant matters", 2023),
-//! exponential sums `(1 − βx)^(−1/2)`, momentum `((1 − x)(1 − βx))^(−1/2)`, a window of length k
-//! `k^(−1/2) ((1 − x^k)/(1 − x))^(1/2)`. Averages and Adam's have the root of their Toeplitz part. Coefficients come from
-//! binomial products and short recurrences, which keep the digits that the square root of a series would lose.
+//! | workload | root |
+//! |---|---|
+//! | prefix sums (Fichtenberger, Henzinger and Upadhyay, "Constant matters", 2023) | `(1 − x)^(−1/2)` |
+//! | exponential sums | `(1 − βx)^(−1/2)` |
+//! | momentum | `((1 − x)(1 − βx))^(−1/2)` |
+//! | window of length k | `k^(−1/2) ((1 − x^k)/(1 − x))^(1/2)` |
+//!
+//! Averages and Adam's have the root of their Toeplitz part. Coefficients come from binomial
+//! products and short recurrences, which keep digits that the square root of a series would lose.
 
 use crate::{
     series,
@@ -12,11 +17,11 @@ use crate::{
 };
 use std::num::NonZeroUsize;
 
-/// From so many steps on, the root of a window is found by a recurrence instead of a product, if that is shorter.
+/// Size of a product above which the root of a window is found by a recurrence, if that is shorter.
 const LONG_PRODUCT: usize = 1 << 26;
 
-/// Checks that the Toeplitz part of a workload has a root for so many steps, all of whose coefficients are finite and
-/// none more than 2⁴⁰ times the first.
+/// Checks that the Toeplitz part of a workload has a root for `steps` steps whose coefficients are
+/// finite and at most 2⁴⁰ times the first.
 pub(super) fn check(name: &StrategyName, workload: &Workload, steps: u64) -> Result<(), StrategyError> {
     let first = workload.toeplitz_part(1).map(|part| part[0]);
     let reason = match (first, workload.horizon()) {
@@ -39,8 +44,9 @@ pub(super) fn refused(name: &StrategyName, workload: &Workload, reason: &'static
     StrategyError::Workload { strategy: name.to_string(), workload: workload.to_string(), reason }
 }
 
-/// First `terms` coefficients of the square root of the Toeplitz part of a workload, all at most 1 in magnitude: what
-/// is given entry by entry is scaled down by a power of two where it must be, which changes no error.
+/// First `terms` coefficients of the square root of the Toeplitz part of a workload, all at most 1
+/// in magnitude. A matrix given entry by entry is scaled down by a power of two if necessary, which
+/// changes no error.
 pub(super) fn root(workload: &Workload, terms: usize) -> Vec<f64> {
     match workload {
         Workload::Prefix | Workload::Average => series::binomial(-0.5, 1.0, terms),
@@ -61,7 +67,8 @@ pub(super) fn root(workload: &Workload, terms: usize) -> Vec<f64> {
     }
 }
 
-/// First `terms` coefficients of the inverse of the root, times its first coefficient: they begin with 1.
+/// First `terms` coefficients of the inverse of the root, times the first coefficient of the root,
+/// so that they begin with 1.
 pub(super) fn inverse_root(workload: &Workload, terms: usize) -> Vec<f64> {
     match workload {
         Workload::Prefix | Workload::Average => series::binomial(0.5, 1.0, terms),
@@ -75,12 +82,12 @@ pub(super) fn inverse_root(workload: &Workload, terms: usize) -> Vec<f64> {
     }
 }
 
-/// `((1 − x)(1 − βx))^exponent` is a power of a polynomial of degree 2: a recurrence over three terms.
+/// `((1 − x)(1 − βx))^exponent`, a power of a polynomial of degree 2: a recurrence over three
+/// terms.
 fn momentum(exponent: f64, beta: f64, terms: usize) -> Vec<f64> {
     series::power(&[1.0, -(1.0 + beta), beta], exponent, terms)
 }
 
-/// `((1 − x^k)/(1 − x))^exponent`, a power of `1 + x + … + x^(k−1)`.
 fn window(exponent: f64, length: u64, terms: usize) -> Vec<f64> {
     let stride =
         NonZeroUsize::try_from(usize::try_from(length).unwrap_or(usize::MAX)).unwrap_or(NonZeroUsize::MIN);
@@ -155,7 +162,6 @@ mod tests {
         assert!(window.iter().zip(prefix).all(|(w, p)| *w == p / 2f64.powi(32)));
     }
 
-    /// What a decoder of the first coefficients of a root multiplies by.
     #[test]
     fn inverses_of_banded_roots_have_the_reference_coefficients() {
         let vectors: Value =

@@ -1,4 +1,4 @@
-//! Norms of the rows of the decoder `A C⁻¹` where C is Toeplitz, or Toeplitz with scaled columns.
+//! Norms of the rows of the decoder `A C⁻¹` for a Toeplitz C, with or without scaled columns.
 
 use crate::{
     series::{self, fast},
@@ -12,8 +12,8 @@ use libm::{exp, log1p};
 use nalgebra::DMatrix;
 use std::collections::VecDeque;
 
-/// For `A = D⁻¹T` with the row divisors D, row t of B holds the first t coefficients of `T C⁻¹`, divided: all norms by
-/// one quotient of series. For any other A, row by row.
+/// For `A = D⁻¹T` with the row divisors D, row t of B holds the first t coefficients of `T C⁻¹`,
+/// divided. One quotient of series gives all norms. For any other A, row by row.
 pub(super) fn of_toeplitz<'a>(workload: &Workload, coefficients: &[f64], steps: usize) -> RowNorms<'a> {
     let named = !matches!(workload, Workload::Matrix(_));
     if named && (coefficients.len() == 1 || (steps > STREAMED && coefficients.len() < steps)) {
@@ -25,10 +25,12 @@ pub(super) fn of_toeplitz<'a>(workload: &Workload, coefficients: &[f64], steps: 
     }
 }
 
-/// From so many steps on the quotient is found term by term, in memory for the bands of C alone.
+/// From this number of steps on, the quotient is found term by term, in memory for the bands of C
+/// only.
 const STREAMED: usize = 1 << 22;
 
-/// [`of_toeplitz`] by long division: `b_t = (a_t − Σ_j c_j b_(t−j))/c_0`, where a_t is what the workload makes of an impulse.
+/// [`of_toeplitz`] by long division: `b_t = (a_t − Σ_j c_j b_(t−j))/c_0`, where a is the impulse
+/// response of the workload.
 fn streamed<'a>(workload: &Workload, coefficients: Vec<f64>, steps: usize) -> RowNorms<'a> {
     let (divided, mut square) = (workload.clone(), 0.0);
     Box::new(terms(workload, coefficients).take(steps).zip(1..).map(move |(term, t)| {
@@ -37,7 +39,6 @@ fn streamed<'a>(workload: &Workload, coefficients: Vec<f64>, steps: usize) -> Ro
     }))
 }
 
-/// The coefficients of `T C⁻¹`, one after another.
 fn terms(workload: &Workload, coefficients: Vec<f64>) -> impl Iterator<Item = f64> + use<> {
     let (first, bands) = (coefficients[0], coefficients.len() - 1);
     let workload = workload.clone();
@@ -53,7 +54,7 @@ fn terms(workload: &Workload, coefficients: Vec<f64>) -> impl Iterator<Item = f6
     })
 }
 
-/// Samples of the rows of `A C⁻¹` for a banded C: what lasts are the poles of the workload.
+/// Samples of the rows of `A C⁻¹` for a banded C; the lasting parts are the poles of the workload.
 pub(super) fn banded_samples(
     workload: &Workload,
     coefficients: &[f64],
@@ -64,14 +65,13 @@ pub(super) fn banded_samples(
     samples::of_series(workload, steps as u64, terms, &parts, coefficients.len())
 }
 
-/// Samples of the rows of `A C⁻¹` for a banded C⁻¹ with these coefficients.
 pub(super) fn inverse_samples(workload: &Workload, inverse: &[f64], steps: usize) -> Option<Vec<RowSample>> {
     let parts = parts(workload, |pole| polynomial(inverse, pole))?;
     let terms = inverse_terms(&samples::base(workload), inverse.to_vec());
     samples::of_series(workload, steps as u64, terms, &parts, inverse.len())
 }
 
-/// The coefficients of `T C⁻¹`, for those of C⁻¹.
+/// The coefficients of `T C⁻¹`, given those of C⁻¹.
 pub(super) fn inverse_terms(workload: &Workload, inverse: Vec<f64>) -> impl Iterator<Item = f64> + use<> {
     let (mut state, workload) = (workload.state(1), workload.clone());
     let increments = inverse.into_iter().chain(std::iter::repeat(0.0)).zip(1_u64..);
@@ -88,7 +88,8 @@ fn polynomial(coefficients: &[f64], complement: f64) -> f64 {
     coefficients.iter().enumerate().map(|(j, c)| c * exp(rate * j as f64)).sum()
 }
 
-/// Norms of the rows of `D⁻¹M`, where M is the Toeplitz matrix of the series and D the row divisors of the workload.
+/// Norms of the rows of `D⁻¹M`, where M is the Toeplitz matrix of the series and D the row divisors
+/// of the workload.
 pub(super) fn of_series<'a>(
     workload: &Workload,
     series: impl IntoIterator<Item = f64, IntoIter: 'a>,
@@ -101,8 +102,8 @@ pub(super) fn of_series<'a>(
     Box::new(squared_norms.zip(1..).map(move |(square, t)| f64::sqrt(square) / workload.row_divisor(t)))
 }
 
-/// For C with columns scaled by s: `B = A S⁻¹ T`, T the Toeplitz matrix of the inverse series. Every workload with a
-/// name is a short recursion over the rows `g_t` of `S⁻¹ T`, which all entries of a row of B go through together:
+/// For C with columns scaled by s: `B = A S⁻¹ T`, T the Toeplitz matrix of the inverse series.
+/// Every named workload is a short recursion over the rows `g_t` of `S⁻¹ T`, entry by entry:
 /// `m_t = β m_(t−1) + g_t`, `v_t = α v_(t−1) + m_t`. Takes n²/2 such steps.
 pub(super) fn of_scaled<'a>(workload: &Workload, inverse: &[f64], scales: &[f64]) -> RowNorms<'a> {
     let (alpha, beta, window) = match workload {
@@ -128,7 +129,8 @@ pub(super) fn of_scaled<'a>(workload: &Workload, inverse: &[f64], scales: &[f64]
 }
 
 struct ScaledRows {
-    /// The inverse series, last coefficient first: row t of `S⁻¹ T` is its end of length t, divided by `s_t`.
+    /// The inverse series, last coefficient first. Row t of `S⁻¹ T` is its last t entries divided
+    /// by `s_t`.
     reversed: Vec<f64>,
     scales: Vec<f64>,
     alpha: f64,
@@ -140,7 +142,7 @@ struct ScaledRows {
 }
 
 impl ScaledRows {
-    /// Adds `weight` times row `t` of `S⁻¹ T`, from 1, to `sums`, after these are multiplied by `decay`.
+    /// Multiplies `sums` by `decay`, then adds `weight` times row `t` of `S⁻¹ T`, counted from 1.
     fn add(sums: &mut [f64], decay: f64, reversed: &[f64], weight: f64) {
         let row = &reversed[reversed.len() - sums.len()..];
         sums.iter_mut().zip(row).for_each(|(sum, g)| *sum = decay * *sum + weight * g);
@@ -169,7 +171,7 @@ impl Iterator for ScaledRows {
     }
 }
 
-/// In lanes, so that it takes no longer than reading the row.
+/// Norm in lanes: takes no longer than reading the row.
 fn norm(row: &[f64]) -> f64 {
     let (blocks, rest) = row.as_chunks::<8>();
     let mut lanes = [0.0; 8];

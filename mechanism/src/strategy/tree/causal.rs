@@ -1,10 +1,11 @@
-//! The binary tree in causal square form: the lower-triangular C whose CᵀC is that of the completed tree.
+//! The binary tree in causal square form: the lower-triangular C whose CᵀC is that of the completed
+//! tree.
 //!
-//! What depends on C through CᵀC alone, the sensitivity, is that of the tree; and the decoder `A C⁻¹` has the row norms
-//! of the best decoder of the tree, `A` times its pseudo-inverse. Row t of C comes from the last by elimination,
-//! `C[t,i] C[t,t] = (CᵀC)[t,i] − Σ_(s>t) C[s,t] C[s,i]`. The two halves of a node to the left of t can be swapped
-//! without changing anything on the right-hand side, so that a row has one value for every binary digit 1 of t: that of
-//! the node there. So all of C takes O(n² log n) operations.
+//! The sensitivity depends on C only through CᵀC, so it is that of the tree. The decoder `A C⁻¹`
+//! has the row norms of the tree's optimal decoder, `A` times its pseudo-inverse. Rows of C follow
+//! from the last one by elimination, `C[t,i] C[t,t] = (CᵀC)[t,i] − Σ_(s>t) C[s,t] C[s,i]`. Swapping
+//! the two halves of a node to the left of t leaves the right-hand side unchanged. So a row has one
+//! value per binary digit 1 of t, that of the node there, and C takes O(n² log n) operations.
 
 use super::height;
 use crate::strategy::{Dense, MAX_DENSE_HORIZON, StrategyError, StrategyName, check_horizon};
@@ -13,7 +14,7 @@ use nalgebra::DMatrix;
 /// The strategy `tree-optimal-decoder`, which can run.
 ///
 /// # Errors
-/// [`StrategyError::Horizon`] for more than [`MAX_DENSE_HORIZON`] steps or none.
+/// [`StrategyError::Horizon`] for a horizon of 0 or more than [`MAX_DENSE_HORIZON`] steps.
 pub fn tree_optimal_decoder(horizon: u64) -> Result<Dense, StrategyError> {
     let name = StrategyName::TreeOptimalDecoder;
     check_horizon(&name, horizon, MAX_DENSE_HORIZON)?;
@@ -22,21 +23,21 @@ pub fn tree_optimal_decoder(horizon: u64) -> Result<Dense, StrategyError> {
     Dense::new(name, &DMatrix::from_fn(rows.len(), rows.len(), entry))
 }
 
-/// A row of C, counted from 0.
 struct Row {
     diagonal: f64,
-    /// The value in the node to the left of t that belongs to the binary digit of t at this height.
+    /// For each height, the value in the node to the left of t that belongs to that binary digit of
+    /// t.
     nodes: Vec<f64>,
 }
 
 impl Row {
-    /// `C[t,i]` for i ≤ t: the highest digit in which t and i differ is that of the node.
+    /// `C[t,i]` for i ≤ t: the highest digit in which t and i differ selects the node.
     fn entry(&self, t: usize, i: usize) -> f64 {
         (t ^ i).checked_ilog2().map_or(self.diagonal, |digit| self.nodes[digit as usize])
     }
 }
 
-/// All rows of C, from the last to the first; plain sums, the same on every machine.
+/// All rows of C, from the last to the first. Plain sums, for the same result on every machine.
 fn rows(steps: usize) -> Vec<Row> {
     let top = height(steps as u64);
     let mut reversed: Vec<Row> = Vec::with_capacity(steps);
@@ -83,7 +84,7 @@ mod tests {
         }
     }
 
-    /// Squared norm of the decoder where the nodes are not scaled.
+    /// Squared norm of the decoder if the nodes are not scaled.
     fn squared_frobenius(steps: u64, workload: &Workload) -> f64 {
         let strategy = tree_optimal_decoder(steps).unwrap();
         let scale = strategy.geometry().max_norm_squared / f64::from(height(steps) + 1);

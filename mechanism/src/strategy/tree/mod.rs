@@ -1,18 +1,19 @@
-//! The binary tree: the sums of all dyadic runs of steps, each released when it is complete (Dwork, Naor, Pitassi and
-//! Rothblum, 2010; Chan, Shi and Song, 2011).
+//! The binary tree: the sums of all dyadic runs of steps, each released when it is complete (Dwork,
+//! Naor, Pitassi and Rothblum, 2010; Chan, Shi and Song, 2011).
 //!
-//! The node at height h and place j sums steps `j 2^h + 1` to `(j + 1) 2^h`. C has a row for every node, ones where the
-//! node has its steps: more rows than columns, and several decoders:
-//! - `tree`: the sum of the first t steps from the nodes that make it up, one for every binary digit of t.
-//! - `honaker`: each of these nodes is estimated from all nodes below it (Honaker, 2015, "estimator from below"):
-//!   `e = v_h y + (1 − v_h)(e_left + e_right)`, of variance `v_h = 1/(2 − 2^-h)`. At the last step n the tree is
-//!   completed by virtual steps, which are known to be 0, so that the nodes that hold them need no noise ("Multi-Epoch
-//!   Matrix Factorization Mechanisms", Choquette-Choo et al., 2023, Appendix D.3).
-//! - `tree-optimal-decoder`: the best decoder there is for all nodes, those of the completed tree included
-//!   ([`tree_optimal_decoder`]).
+//! The node at height h and index j sums steps `j 2^h + 1` to `(j + 1) 2^h`. C has one row per
+//! node, with ones at the node's steps. It has more rows than columns, and several decoders:
+//! - `tree`: the sum of the first t steps from its dyadic nodes, one per binary digit 1 of t.
+//! - `honaker`: each of these nodes is estimated from all nodes below it (Honaker, 2015, "estimator
+//!   from below"): `e = v_h y + (1 − v_h)(e_left + e_right)`, of variance `v_h = 1/(2 − 2^-h)`. At
+//!   the last step n the tree is completed by virtual steps. They are known to be 0, so nodes that
+//!   hold only virtual steps need no noise ("Multi-Epoch Matrix Factorization Mechanisms",
+//!   Choquette-Choo et al., 2023, Appendix D.3).
+//! - `tree-optimal-decoder`: the optimal decoder for all nodes, including those of the completed
+//!   tree ([`tree_optimal_decoder`]).
 //!
-//! Both first decoders estimate running sums S. Any other workload is a combination of them, row t of A being
-//! `Σ_i (A[t,i] − A[t,i+1]) S_i`, and its error takes into account that the S_i are correlated.
+//! The first two decoders estimate running sums S. Any other workload is a combination of them: row
+//! t of A is `Σ_i (A[t,i] − A[t,i+1]) S_i`. Its error includes the correlation of the S_i.
 
 mod causal;
 mod stream;
@@ -42,7 +43,7 @@ use std::iter;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
     horizon: u64,
-    /// Estimates from below, and completes the tree at the horizon.
+    /// Whether to estimate from below and complete the tree at the horizon.
     honaker: bool,
 }
 
@@ -50,8 +51,8 @@ impl Tree {
     /// The tree called [`StrategyName::Tree`] or [`StrategyName::Honaker`].
     ///
     /// # Errors
-    /// [`StrategyError::Horizon`] for more than [`MAX_HISTORY_HORIZON`] steps or none; [`StrategyError::Unknown`] for a
-    /// strategy of another name.
+    /// [`StrategyError::Horizon`] for a horizon of 0 or more than [`MAX_HISTORY_HORIZON`] steps;
+    /// [`StrategyError::Unknown`] for any other name.
     pub fn new(name: StrategyName, horizon: u64) -> Result<Self, StrategyError> {
         check_horizon(&name, horizon, MAX_HISTORY_HORIZON)?;
         match name {
@@ -77,7 +78,6 @@ impl Tree {
         top + 1
     }
 
-    /// Whether the tree is completed by virtual steps at step t.
     fn completes(&self, t: u64) -> bool {
         self.honaker && t == self.horizon
     }
@@ -91,9 +91,10 @@ impl Tree {
         steps.min(self.horizon)
     }
 
-    /// Squared norm of the weights of all nodes in `Σ_i row_i x_i`, with x from the running sums: the node at the even
-    /// place j of height h is part of the sums of `(j + 1) 2^h` up to below `(j + 2) 2^h` steps, and the root in
-    /// addition of the last one where the tree is completed there. What weighs a node weighs those below it.
+    /// Squared norm of the weights of all nodes in `Σ_i row_i x_i`, with x from the running sums.
+    /// The node at the even index j of height h is part of the sums of `(j + 1) 2^h` to fewer than
+    /// `(j + 2) 2^h` steps. The root is also part of the last sum if the tree is completed there.
+    /// The weight of a node carries over to the nodes below it.
     fn squared_row_norm(&self, row: &[f64]) -> f64 {
         let steps = row.len();
         let last = if self.completes(steps as u64) { row[steps - 1] } else { 0.0 };
@@ -140,7 +141,7 @@ impl Factorization for Tree {
         Some(self.horizon)
     }
 
-    /// A row for every node, in the order of their release, up to [`MAX_DENSE_HORIZON`] steps.
+    /// One row per node, in the order of release, up to [`MAX_DENSE_HORIZON`] steps.
     fn matrix(&self, steps: u64) -> Result<Matrix, MatrixError> {
         let steps = self.within_horizon(steps);
         if steps > MAX_DENSE_HORIZON {
@@ -152,14 +153,15 @@ impl Factorization for Tree {
         Matrix::dense(DMatrix::from_fn(nodes.len(), steps as usize, |p, i| entry(p, i).into()))
     }
 
-    /// The number of nodes that hold the first step: no step is in more.
+    /// The number of nodes that hold the first step; no step is in more.
     fn max_column_norm_squared(&self, steps: u64) -> f64 {
         let steps = self.within_horizon(steps);
         let top = if self.completes(steps) { height(steps) } else { steps.max(1).ilog2() };
         f64::from(top + 1)
     }
 
-    /// In closed form for running sums and averages; in O(t) for row t of any other workload.
+    /// Uses a closed form for running sums and averages; takes O(t) for row t of any other
+    /// workload.
     fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> RowNorms<'_> {
         let steps = self.within_horizon(steps);
         let divisors: Vec<f64> = (1..=steps).map(|t| workload.row_divisor(t)).collect();
@@ -195,7 +197,6 @@ mod tests {
         Tree::new(name.parse().unwrap(), horizon).unwrap()
     }
 
-    /// B for running sums, column by column: the decoder streamed on unit vectors.
     fn prefix_decoder(tree: &Tree) -> DMatrix<f64> {
         let nodes: usize = (1..=tree.horizon).map(|t| tree.released(t) as usize).sum();
         let (mut decoder, mut first) = (tree.decoder(nodes), 0);
@@ -243,7 +244,6 @@ mod tests {
         }
     }
 
-    /// Variances of the tree and of its estimates from below, and losses of running sums, as others compute them.
     #[test]
     fn variances_are_the_known_ones() {
         let squares = |name: &str, n| -> Vec<f64> {

@@ -1,4 +1,4 @@
-//! The tree step by step, in memory that grows with the logarithm of the number of steps: a sum for every height.
+//! The tree as a stream, in memory logarithmic in the number of steps: one sum per height.
 
 use super::{Tree, height};
 use crate::strategy::{
@@ -11,12 +11,12 @@ const STATE_VERSION: u64 = 1;
 
 /// Sums the nodes of the tree, exactly.
 ///
-/// A saved one holds the sums of the nodes that are not complete, lowest first, 16 bytes a coordinate.
+/// A saved encoder holds the sums of the incomplete nodes, lowest first, 16 bytes per coordinate.
 pub struct TreeEncoder {
     tree: Tree,
     identification: Identification,
     steps: u64,
-    /// For every height the sum so far of the node that is not complete, one coordinate after the other.
+    /// For each height, the partial sum of the incomplete node, one coordinate after the other.
     sums: Zeroizing<Vec<i128>>,
 }
 
@@ -38,11 +38,11 @@ impl TreeEncoder {
         self.steps
     }
 
-    /// Takes in a step and gives the sums of the [`released`](Tree::released) nodes that end with it, lowest first,
-    /// each with all its coordinates, in the unit of `x` and modulo 2¹²⁸.
+    /// Adds a step and returns the sums of the [`released`](Tree::released) nodes that end with it,
+    /// lowest first, each with all its coordinates, in the unit of `x` and modulo 2¹²⁸.
     ///
     /// # Errors
-    /// [`StepError::PastHorizon`] and [`StepError::Coordinates`]; the state is unchanged then.
+    /// [`StepError::PastHorizon`] and [`StepError::Coordinates`]; the state is then unchanged.
     pub fn encode(&mut self, x: &[i128]) -> Result<Zeroizing<Vec<i128>>, StepError> {
         let coordinates = self.identification.coordinates;
         step::check_step(self.identification.horizon, self.steps, coordinates, [x.len(); 2])?;
@@ -58,14 +58,14 @@ impl TreeEncoder {
         Ok(nodes)
     }
 
-    /// All state, for a checkpoint. It holds raw sums: private.
+    /// The complete state, for a checkpoint. Private: it holds raw sums.
     pub fn save(&self) -> Vec<u8> {
         let mut state = self.identification.header(self.steps, size_of_val(&self.sums[..]));
         state.extend(self.sums.iter().flat_map(|sum| sum.to_le_bytes()));
         state
     }
 
-    /// Takes over a state written by [`save`](Self::save).
+    /// Restores a state written by [`save`](Self::save).
     ///
     /// # Errors
     /// [`StepError::State`] if it was saved for another tree or another number of coordinates.
@@ -85,7 +85,7 @@ pub struct TreeDecoder {
     tree: Tree,
     coordinates: usize,
     steps: u64,
-    /// For every height the estimate of the complete node that has no complete node above it, or zeros.
+    /// For each height, the estimate of the complete node with no complete node above it, or zeros.
     estimates: Vec<f64>,
 }
 
@@ -99,11 +99,11 @@ impl TreeDecoder {
         self.steps
     }
 
-    /// Takes in the noisy sums of the nodes that a step released, as [`TreeEncoder::encode`] gives them, and writes the
-    /// estimates of the sums of all steps so far.
+    /// Adds the noisy sums of the nodes that a step released, in the order of
+    /// [`TreeEncoder::encode`], and writes the estimates of the sums of all steps so far.
     ///
     /// # Errors
-    /// [`StepError::PastHorizon`] and [`StepError::Coordinates`]; the state is unchanged then.
+    /// [`StepError::PastHorizon`] and [`StepError::Coordinates`]; the state is then unchanged.
     pub fn decode(&mut self, nodes: &[f64], sums: &mut [f64]) -> Result<(), StepError> {
         let (t, coordinates) = (self.steps + 1, self.coordinates);
         step::check_step(Some(self.tree.horizon), self.steps, coordinates, [sums.len(); 2])?;
@@ -123,8 +123,9 @@ impl TreeDecoder {
         Ok(())
     }
 
-    /// From the estimates of a node to those of the node above it, of height h, whose noisy sums are `y`: a node at an
-    /// odd place has a left neighbour, one at an even place has virtual steps to its right.
+    /// Turns the estimates of a node into those of its parent at height h, whose noisy sums are
+    /// `y`. A node at an odd index has a left neighbour; one at an even index has virtual steps to
+    /// its right.
     fn climb(&mut self, h: u32, y: &[f64], estimates: &mut [f64]) {
         let share = self.tree.own_weight(h);
         let has_left = self.steps >> (h - 1) & 1 == 1;
@@ -138,7 +139,6 @@ impl TreeDecoder {
     }
 }
 
-/// Number of heights of the completed tree.
 fn heights(tree: &Tree) -> usize {
     height(tree.horizon) as usize + 1
 }
@@ -186,7 +186,6 @@ mod tests {
             prop_assert_eq!(encoder.encode(&[0, 0]).err(), Some(StepError::PastHorizon { horizon }));
         }
 
-        /// Without noise the estimates are the running sums.
         #[test]
         fn decoding_gives_running_sums(honaker: bool, horizon in 1u64..70) {
             let tree = tree(honaker, horizon);
