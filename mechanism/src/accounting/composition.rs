@@ -92,13 +92,13 @@ impl Spending {
         })
     }
 
-    /// Returns the cost for streams that are `steps` steps apart ([`Adjacency::steps_to`]): μ is
-    /// multiplied by `steps`.
+    /// Returns the cost for streams that are `steps` steps apart ([`steps_to`]): μ is multiplied by
+    /// `steps`.
     ///
     /// # Errors
     /// [`AccountingError::Overspent`] if μ² exceeds 2³².
     ///
-    /// [`Adjacency::steps_to`]: super::adjacency::Adjacency::steps_to
+    /// [`steps_to`]: super::adjacency::Adjacency::steps_to
     pub fn over_steps(self, steps: u32) -> Result<Self, AccountingError> {
         let squared_mu = self.squared_mu.checked_mul(u128::from(steps).pow(2));
         Ok(Self { squared_mu: squared_mu.ok_or(AccountingError::Overspent)?, ..self })
