@@ -15,7 +15,7 @@
 //! # Bounds, for every dimension
 //! ```text
 //! Z_π = Σ_ij |X_ij|        by ⟨u_i, u_j⟩ ≤ 1
-//! (π/2)·S_π                Grothendieck's inequality for X ≥ 0 semi-definite (Nesterov's constant)
+//! (π/2)·S_π                Grothendieck's inequality, positive semi-definite X (Nesterov)
 //! |π|·‖C_π‖₂²              Theorem 2.1
 //! ```
 //! **Exact.** If signs s exist with `s_i s_j X_ij ≥ 0` for all i, j in π, then `u_i = s_i e_1`
