@@ -18,8 +18,8 @@
 //! ```
 //!
 //! The same holds for Σ x∘x. For g = 0 the last bound is attained in every dimension by one record
-//! that moves between two keys. Algorithm 4 of the paper has `√2ζ²` for d = 1 too: right for
-//! records that move, and loose in place.
+//! that moves between two keys: `√2ζ²`. Algorithm 4 of the paper uses this value for d = 1 too. It is
+//! right for records that move, and loose in place.
 
 //! # From the matrix to the C that runs
 //! Matrices are C in floating point. Let Ĉ_ℓ be the matrix of C_ℓ, V_ℓ the bound above of `‖Ĉ_ℓu‖²`
