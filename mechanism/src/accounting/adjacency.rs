@@ -16,8 +16,8 @@
 //! | any | the same | 1 | |
 //! | replace-one | in place | 1 | a record with other values in the same cell is another record |
 //! | replace-one | zero-out | 1 | a blank is one of the possible replacements |
-//! | zero-out | replace-one, in place | 2 | blank the unit, then replace the blank by the new unit |
-//! | in place | replace-one, zero-out | none | counts are released exactly, so a record that appears, disappears or moves is visible |
+//! | zero-out | replace-one, in place | 2 | blank the unit, then replace the blank |
+//! | in place | replace-one, zero-out | none | counts are exact, so they reveal a moved record |
 //!
 //! # A smaller unit within a larger one
 //! A record lies within its entity. A device lies within its user if the pipeline file says so
@@ -27,10 +27,10 @@
 //! | from, about U | to, about s | f | path of streams |
 //! |---|---|---|---|
 //! | replace-one | zero-out | 1 | replace e's rows by e's other rows and blanks |
-//! | replace-one | replace-one, in place | 2 | blank the rows of s in e, then replace blanks by f's rows |
+//! | replace-one | replace-one, in place | 2 | blank the rows of s in e, then insert f's rows |
 //! | zero-out | zero-out | 2 | blank all rows of e, then restore those that are not of s |
 //! | zero-out | replace-one, in place | 4 | the same for e, then for f |
-//! | in place | in place | 1 | each row keeps its owner, so e = f, and the values of some of e's rows change |
+//! | in place | in place | 1 | owners stay, so e = f; values of some of e's rows change |
 //! | in place | replace-one, zero-out | none | as above |
 //!
 //! In a pipeline that promises in-place privacy, keys, event times and each row's owner are public

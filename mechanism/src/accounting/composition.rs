@@ -167,7 +167,7 @@ impl Spending {
         (self.squared_mu > 0).then(|| NoiseMultiplier(self.mu().recip() * (1.0 - ROUNDING)))
     }
 
-    /// Q(ε/μ + μ/2).
+    /// Returns Q(ε/μ + μ/2).
     fn upper_tail(self, epsilon: f64) -> f64 {
         let mu = self.mu();
         libm::erfc((epsilon / mu + mu / 2.0) / 2_f64.sqrt()) / 2.0

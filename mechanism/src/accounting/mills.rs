@@ -21,12 +21,12 @@ const NODES: [(f64, f64); 3] = [
     (0.932_469_514_203_152, 0.171_324_492_379_170_35),
 ];
 
-/// `φ(x)`.
+/// Returns `φ(x)`.
 pub(super) fn density(x: f64) -> f64 {
     (-x * x / 2.0).exp() * FRAC_1_SQRT_2 / FRAC_PI_2.sqrt() * FRAC_1_SQRT_2
 }
 
-/// `R(x)`, for `x ≥ −1`.
+/// Returns `R(x)`, for `x ≥ −1`.
 pub(super) fn ratio(x: f64) -> f64 {
     if x < FAR {
         FRAC_PI_2.sqrt() * (x * x / 2.0).exp() * libm::erfc(x * FRAC_1_SQRT_2)
@@ -49,7 +49,7 @@ pub(super) fn decrease(x: f64, step: f64) -> f64 {
     half * NODES.map(pair).iter().sum::<f64>()
 }
 
-/// `−R′(x) = 1 − x R(x)`.
+/// Returns `−R′(x) = 1 − x R(x)`.
 fn descent(x: f64) -> f64 {
     if x < FAR {
         1.0 - x * ratio(x)
@@ -59,7 +59,7 @@ fn descent(x: f64) -> f64 {
     }
 }
 
-/// `K(x)`, for `x ≥` [`FAR`].
+/// Returns `K(x)`, for `x ≥` [`FAR`].
 fn continued_fraction(x: f64) -> f64 {
     (1..=LEVELS).rev().fold(0.0, |tail, level| f64::from(level) / (x + tail))
 }

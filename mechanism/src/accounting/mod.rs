@@ -30,23 +30,23 @@ pub mod zcdp;
 /// Relative margin of the conservative functions: several times the rounding error of the formulas.
 pub const MARGIN: f64 = 1e-12;
 
-/// Why a number is not valid in a guarantee.
+/// Reasons why a number is not valid in a guarantee.
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum AccountingError {
-    /// Not an ε.
+    /// An invalid ε.
     #[error("epsilon is {0}, but must be a finite number of at least 0")]
     Epsilon(f64),
-    /// Not a δ.
+    /// An invalid δ.
     #[error("delta is {0}, but must be at least {min:e} and below 1", min = f64::MIN_POSITIVE)]
     Delta(f64),
-    /// Not a noise multiplier.
+    /// An invalid noise multiplier.
     #[error(
         "the noise multiplier is {0}, but must be a finite number of at least {min:e}",
         min = NoiseMultiplier::MIN
     )]
     NoiseMultiplier(f64),
-    /// Not a ρ of zCDP.
+    /// An invalid ρ of zCDP.
     #[error("rho is {0}, but must be between {min:e} and {max:e}", min = f64::MIN_POSITIVE, max = Rho::MAX)]
     Rho(f64),
     /// The grid of the noise is too coarse for the bound on discreteness.
@@ -55,10 +55,10 @@ pub enum AccountingError {
         min = discrete::MIN_GRID_SCALE
     )]
     GridScale(f64),
-    /// Not a number of draws.
+    /// An invalid number of draws.
     #[error("the number of noise draws is {0}, but must be a finite number of at least 1")]
     Draws(f64),
-    /// Not a total variation.
+    /// An invalid total variation.
     #[error("the total variation is {0}, but must be above 0 and at most 1")]
     TotalVariation(f64),
     /// The cost of discrete noise uses up δ.

@@ -100,7 +100,7 @@ fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
     }
 }
 
-/// Abramowitz & Stegun 26.5.8, by Lentz's method.
+/// Evaluates the continued fraction of Abramowitz & Stegun 26.5.8 by Lentz's method.
 fn continued_fraction(a: f64, b: f64, x: f64) -> f64 {
     let away_from_zero = |value: f64| if value.abs() < f64::MIN_POSITIVE { f64::MIN_POSITIVE } else { value };
     let (mut c, mut d) = (1.0, 1.0 / away_from_zero(1.0 - (a + b) * x / (a + 1.0)));
@@ -145,7 +145,7 @@ mod tests {
         check(count(10, 10).at_least(0.1), 0.1_f64.powf(0.1));
     }
 
-    /// Hits, trials, α, and both bounds.
+    /// Columns: hits, trials, α, and both bounds.
     const REFERENCE: [(u64, u64, f64, f64, f64); 4] = [
         (7, 40, 0.01, 0.06114851321022112, 0.3564624361263871),
         (158_655, 1_000_000, 2.5e-7, 0.1568239885915177, 0.16049774179890364),

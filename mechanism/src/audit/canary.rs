@@ -3,12 +3,12 @@
 //!
 //! | canary | difference | worst case of |
 //! |---|---|---|
-//! | `opposite` | e against −e | first moments; the whole in-place difference of jme, pp and joint-clip |
-//! | `second-moments` | e against a record across it, or in one dimension against the centre | second moments, for large λ |
-//! | `joint` | e against the record at which first and second moments together are farthest | jme in place, beyond the free λ |
-//! | `outlier` | as `opposite`, a million times beyond the ball | a clipper that does not clip every record by itself |
+//! | `opposite` | e against −e | first moments; jme, pp and joint-clip in place |
+//! | `second-moments` | e against a record across it (d = 1: centre) | second moments, large λ |
+//! | `joint` | e against the record farthest in both moments together | jme in place, λ not free |
+//! | `outlier` | as `opposite`, 10⁶ times beyond the ball | clippers that miss single records |
 //! | `another-key` | e moves to another key | count, first and second moments at once |
-//! | `another-epoch` | e moves to another epoch | the same, for columns of C that point away from each other |
+//! | `another-epoch` | e moves to another epoch | the same, for opposed columns of C |
 //! | `left-out`, `outlier-left-out` | e, or an outlier, against nothing | zero-out |
 //!
 //! e lies on the sphere of the clip norm. A canary needs at most two columns, two keys, and the

@@ -68,7 +68,7 @@ const VALUES: usize = 1 << 18;
 /// Most trials per run.
 const MOST: usize = 4096;
 
-/// Why an audit is not possible.
+/// Reasons why an audit is not possible.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AuditError {
@@ -221,7 +221,7 @@ impl Settings {
 pub enum Violation {
     /// The streams are further apart than neighbours may be.
     Distance,
-    /// The noise hides less than is claimed.
+    /// The noise hides less than claimed.
     Noise,
     /// The lowest bits of releases are not those of integer noise.
     Grid,
@@ -230,7 +230,7 @@ pub enum Violation {
 /// The result for one canary.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// The canary.
+    /// Name of the canary.
     pub canary: &'static str,
     /// Number of trials in both worlds.
     pub trials: u64,

@@ -46,7 +46,8 @@ impl SecondEntries {
     }
 }
 
-/// Standard deviations of the noise on an entry of `C₁X` and on a diagonal entry of `C₂(X•X)`, in real units.
+/// Standard deviations of the noise on an entry of `C₁X` and on a diagonal entry of `C₂(X•X)`, in
+/// real units.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NoiseDeviations {
     /// τ₁, in the unit of the records.

@@ -3,8 +3,8 @@
 //! | file | error of | source |
 //! |---|---|---|
 //! | [`expected`] | a workload under a strategy, one coordinate, noise multiplier 1 | |
-//! | [`additive`] | first and second moments with their own noise: JME, IME, CS | Theorem 3.3, Algorithms 1, 3, 4, 5 |
-//! | [`post_processing`] | second moments squared from noisy first moments: PP | Lemmas 3.8, 4.4, C.1, C.4, Corollary 3.9 |
+//! | [`additive`] | moments with own noise: JME, IME, CS | Theorem 3.3, Algorithms 1, 3, 4, 5 |
+//! | [`post_processing`] | squared noisy first moments: PP | Lemmas 3.8, 4.4, C.1, C.4, Cor. 3.9 |
 //! | [`covariance`] | covariances from the moments of either kind | Theorems 4.1, 4.2 |
 //! | [`comparison`] | the better of the two, and from which noise on | Table 2 |
 //!

@@ -32,9 +32,9 @@ use crate::workload::Workload;
 /// A number known between two bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
-    /// It is at least this.
+    /// Lower bound.
     pub lower: f64,
-    /// It is at most this.
+    /// Upper bound.
     pub upper: f64,
 }
 

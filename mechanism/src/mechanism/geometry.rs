@@ -12,14 +12,14 @@
 //!
 //! ```text
 //! zero-out       V₂                         ‖xxᵀ‖ ≤ 1
-//! in place       q·V₂                       ‖xxᵀ − yyᵀ‖² ≤ q = 2, by orthogonal records; 1 for d = 1
+//! in place       q·V₂                       ‖xxᵀ − yyᵀ‖² ≤ q = 2 (orthogonal records), 1 for d = 1
 //! replace-one    min(4V₂, 2V₂ + 2k²g)       ‖P − Q‖² = ‖P‖² + ‖Q‖² − 2⟨P,Q⟩,
 //!                                           ⟨P,Q⟩ = Σ X_ij⟨xᵢ,yⱼ⟩² ≥ −k²g
 //! ```
 //!
 //! The same holds for Σ x∘x. For g = 0 the last bound is attained in every dimension by one record
-//! that moves between two keys: `√2ζ²`. Algorithm 4 of the paper uses this value for d = 1 too. It is
-//! right for records that move, and loose in place.
+//! that moves between two keys: `√2ζ²`. Algorithm 4 of the paper uses this value for d = 1 too. It
+//! is right for records that move, and loose in place.
 
 //! # From the matrix to the C that runs
 //! Matrices are C in floating point. Let Ĉ_ℓ be the matrix of C_ℓ, V_ℓ the bound above of `‖Ĉ_ℓu‖²`
@@ -39,13 +39,13 @@
 //! | | one strategy | two strategies |
 //! |---|---|---|
 //! | zero-out | K·V, K = c + 1 + ν | (1+c)·Z₁ + ν·Z₂ |
-//! | in place | r_d(ν)·V, r_d(ν) ≥ 4 and ≥ νa₂² by its definition | Σ w₁ᵢ r_d(νw₂ᵢ/w₁ᵢ) ≥ 4Z₁ and ≥ νa₂²Z₂ |
+//! | in place | r_d(ν)·V, r_d(ν) ≥ 4 and ≥ νa₂² | Σ w₁ᵢ r_d(νw₂ᵢ/w₁ᵢ) ≥ 4Z₁ and ≥ νa₂²Z₂ |
 //! | replace-one | at least 2K·V | at least (2+2c)·Z₁ and 2ν·Z₂ |
 //!
-//! and Z_ℓ ≥ V_ℓ. With one strategy, both parts together contribute vectors of a norm a with a²V ≤
-//! s². So the error is at most ηs, and √2ηs where records move. With two strategies, each part's
-//! error is at most ηs, or √2ηs where records move, and both together are √2 times as much. The
-//! triangle inequality gives s + 2ηs.
+//! where r_d(ν) ≥ νa₂² by its definition, and Z_ℓ ≥ V_ℓ. With one strategy, both parts together
+//! contribute vectors of a norm a with a²V ≤ s². So the error is at most ηs, and √2ηs where records
+//! move. With two strategies, each part's error is at most ηs, or √2ηs where records move, and both
+//! together are √2 times as much. The triangle inequality gives s + 2ηs.
 //!
 //! Batches are the same: `α + βν` is the largest `‖Δfirst‖² + ν‖Δsecond‖²` for every ν, so α and β
 //! are the largest values of the two terms. Moved records are blanked twice, and charged 4 times. ∎

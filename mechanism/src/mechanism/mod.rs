@@ -16,14 +16,16 @@
 //! - what a record may add to the sums ([`MomentMechanism::clipper`]);
 //! - whether second moments are released at all.
 //!
-//! | [`Method`] | claim made in | source: "Continual Release Moment Estimation with Differential Privacy" |
+//! | [`Method`] | claim made in | source |
 //! |---|---|---|
 //! | `jme` | [`crate::mechanism::method::jme`] | Algorithm 1 |
 //! | `ime` | [`crate::mechanism::method::ime`] | Algorithm 4 |
 //! | `cs` | [`crate::mechanism::method::cs`] | Algorithm 5 |
 //! | `pp` | [`crate::mechanism::method::pp`] | Algorithm 6 |
-//! | `batch-squares` | [`crate::mechanism::method::batch_squares`] | Algorithm 2, with a sensitivity of its own |
-//! | `joint-clip` | [`crate::mechanism::method::joint_clip`] | the heuristic of its Section 5 |
+//! | `batch-squares` | [`crate::mechanism::method::batch_squares`] | Algorithm 2, own bound |
+//! | `joint-clip` | [`crate::mechanism::method::joint_clip`] | the heuristic of Section 5 |
+//!
+//! The source is "Continual Release Moment Estimation with Differential Privacy".
 //!
 //! # Half the samples for a symmetric matrix
 //! Only the upper triangle of S is released, with off-diagonal noise of half the variance. The
@@ -77,9 +79,9 @@ pub struct MomentParameters {
     pub method: Method,
     /// Dimension of a record and the requested kind of second moments.
     pub layout: Layout,
-    /// Which streams must be hard to tell apart.
+    /// The streams that must be hard to tell apart.
     pub neighbours: Neighbours,
-    /// ζ: the most that a record's norm may be. Real units, between 2⁻³⁰⁰ and 2³⁰⁰. For
+    /// ζ: the bound of a record's norm. Real units, between 2⁻³⁰⁰ and 2³⁰⁰. For
     /// [`Method::JointClip`] it is R, the bound of a record and its square together.
     pub clip_norm: f64,
     /// σ: noise deviation divided by sensitivity, above 0.
@@ -147,7 +149,7 @@ impl MomentParameters {
     }
 }
 
-/// Why parameters do not define a mechanism.
+/// Reasons why parameters do not define a mechanism.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum MechanismError {

@@ -17,7 +17,8 @@ pub struct CoordinateNoise {
     /// Noise is correlated in units of 2^`coarse_bits` units of the grid; 0 where it is not
     /// correlated.
     pub coarse_bits: u8,
-    /// Deviation of the discrete Gaussian in grid units; `None` when the coordinate is public and exact.
+    /// Deviation of the discrete Gaussian in grid units; `None` when the coordinate is public and
+    /// exact.
     pub scale: Option<NoiseScale>,
 }
 

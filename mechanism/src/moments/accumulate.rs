@@ -124,7 +124,7 @@ impl Accumulators {
         keys
     }
 
-    /// Returns the sums of all keys, in the order of keys, and starts anew.
+    /// Returns the sums of all keys, in the order of keys, and clears them.
     pub fn take(&mut self) -> BTreeMap<u32, MomentSums> {
         let mut sums = Vec::with_capacity(self.keys.len());
         let layout = self.layout;
@@ -134,7 +134,8 @@ impl Accumulators {
         sums.into_iter().collect()
     }
 
-    /// Calls `give` with every key, ascending, and its sums in the order of the layout, and starts anew.
+    /// Calls `give` with every key, ascending, and its sums in the order of the layout, and clears
+    /// them.
     pub fn drain(&mut self, mut give: impl FnMut(u32, &[i128])) {
         self.places = HashMap::default();
         let mut keys = std::mem::take(&mut self.keys);

@@ -23,7 +23,7 @@ pub(super) const BALL: f64 = UNIT * UNIT;
 /// Squared norms that neither overflowed nor lost accuracy to underflow.
 const FAITHFUL: std::ops::RangeInclusive<f64> = 1e-270..=1e270;
 
-/// Why a [`Clipper`] can't be made.
+/// Reasons why a [`Clipper`] can't be made.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClipError {
@@ -53,9 +53,9 @@ pub enum ClipError {
 
 /// Maps records into the ζ-ball and rounds them to its grid.
 ///
-/// A record x becomes z with `z_j = (x_j − centre_j) / half_width_j`, is clamped to the public bounds
-/// (−1 ≤ z_j ≤ 1), scaled down to norm ζ if it is longer, and rounded to integers `q ≈ z · 2²⁰/ζ`. A mean of z
-/// is read back as `centre_j + half_width_j · z_j`.
+/// A record x becomes z with `z_j = (x_j − centre_j) / half_width_j`, is clamped to the public
+/// bounds (−1 ≤ z_j ≤ 1), scaled down to norm ζ if it is longer, and rounded to integers
+/// `q ≈ z · 2²⁰/ζ`. A mean of z is read back as `centre_j + half_width_j · z_j`.
 ///
 /// ```
 /// use hushflow_mechanism::moments::{Clipper, QuantisedRows};
@@ -248,7 +248,8 @@ fn centre_and_half_width(lower: f64, upper: f64) -> Option<(f64, f64)> {
     (lower.is_finite() && upper.is_finite() && separate).then_some((centre, half_width))
 }
 
-/// Clips z to the ζ-ball and rounds it to integers in units of ζ·2⁻²⁰. `None` if a value is not finite.
+/// Clips z to the ζ-ball and rounds it to integers in units of ζ·2⁻²⁰. `None` if a value is not
+/// finite.
 fn quantise_in_place(row: &mut [f64], clip_norm: f64) -> Option<()> {
     let (radius, norm) = radius_and_norm(row, clip_norm)?;
     let scale = UNIT / radius.max(norm);

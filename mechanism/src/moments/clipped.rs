@@ -34,14 +34,14 @@ const TOGETHER: usize = BLOCK_ROWS / 4;
 /// Number of records whose sums certainly fit 64 bits.
 pub(super) const NARROW_RECORDS: u64 = 1 << 22;
 
-/// Why records can't be clipped and added.
+/// Reasons why records can't be clipped and added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClippedSumsError {
-    /// They can't be clipped.
+    /// The records can't be clipped.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// They can't be added.
+    /// The records can't be added.
     #[error(transparent)]
     Moment(#[from] MomentError),
 }
@@ -126,7 +126,7 @@ impl ClippedSums {
         blocks.map(|block| self.add_block(block)).sum()
     }
 
-    /// Returns the sums of these runs of coordinates, in the order of the layout, and starts anew.
+    /// Returns the sums of these runs of coordinates, in the order of the layout, and clears them.
     pub fn take(&mut self, runs: impl IntoIterator<Item = Range<usize>>) -> Vec<RunSums> {
         self.begin();
         self.wipe();

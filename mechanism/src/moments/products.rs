@@ -109,7 +109,8 @@ fn add_outer_products(rows: &[f64], width: usize, dimension: usize, products: &m
     }
 }
 
-/// Adds Σ q qᵀ as matrix products: for each panel of columns, the rows of the result from the diagonal on.
+/// Adds Σ q qᵀ as matrix products: for each panel of columns, the rows of the result from the
+/// diagonal on.
 fn add_matrix_product(rows: &[f64], width: usize, dimension: usize, products: &mut [f64]) {
     let count = Dyn(rows.len() / width);
     let (step, row, stride) = (Dyn(1), Dyn(dimension), Dyn(width));

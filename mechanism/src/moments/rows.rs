@@ -3,7 +3,7 @@
 
 use zeroize::Zeroize;
 
-/// Why a record can't be quantised. Never contains the record's values.
+/// Reasons why a record can't be quantised. Never contain the record's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {

@@ -1,10 +1,11 @@
-//! The exact sums of one key: count, Σq and Σqqᵀ (or Σq∘q) of its quantised records, as 128-bit integers.
+//! The exact sums of one key: count, Σq and Σqqᵀ (or Σq∘q) of its quantised records, as 128-bit
+//! integers.
 
 use super::Layout;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
-/// Why sums can't be added.
+/// Reasons why sums can't be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MomentError {

@@ -149,7 +149,7 @@ struct Enclosed {
 }
 
 impl Enclosed {
-    /// `exp(−numerator/8192)`, for a small numerator that is not 0.
+    /// Returns `exp(−numerator/8192)`, for a small numerator that is not 0.
     fn exponential(numerator: u64) -> Self {
         let (low, high) = exponential::bounds(&numerator.into(), &BigUint::from(8192u32), 128);
         let fit = |bound| u128::try_from(bound).expect("the exponential is below 1 by more than 2⁻¹⁴");

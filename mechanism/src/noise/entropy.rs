@@ -98,7 +98,8 @@ pub struct EntropyError(String);
 pub enum NoiseSource {
     /// The operating system: the only source of a private release.
     System,
-    /// A seed, for tests and simulations: **not private**. Equal seeds give equal noise for equal (epoch, shard).
+    /// A seed, for tests and simulations: **not private**. Equal seeds give equal noise for equal
+    /// (epoch, shard).
     Seeded(u64),
     /// The noise of a seed plus an integer for every coordinate: **not private**. For tests that
     /// choose the released values.

@@ -132,7 +132,8 @@ mod tests {
         }
     }
 
-    /// |x|/t is nearly exponential. Its mean over 20,000 draws and the share of signs are within six standard deviations.
+    /// The magnitude divided by t is nearly exponential. Its mean over 20,000 draws and the share
+    /// of signs are within six standard deviations.
     #[test]
     fn large_scales_are_exponential_and_even() {
         for (t, seed) in [(2_f64.powi(40), 5u64), (2_f64.powi(99), 6)] {

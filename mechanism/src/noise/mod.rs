@@ -14,7 +14,7 @@
 //! | `uniform` | uniform reals drawn bit by bit, as far as a comparison needs; uniform integers |
 //! | [`entropy`] | the source of random bits: the operating system, or a seed in simulations |
 //! | `offsets` | integers that a simulation adds to seeded noise |
-//! | [`reference`](mod@reference) | a second, slow, independent exact sampler to test the first against |
+//! | [`reference`](mod@reference) | a second, slow, independent exact sampler for tests |
 //!
 //! No floating-point number takes part in a draw. So the support of a release is the whole grid for
 //! any data (Mironov, CCS 2012; Haney et al., arXiv 2207.13793), and no draw is approximate.

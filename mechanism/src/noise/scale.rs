@@ -19,7 +19,7 @@ pub struct NoiseScale {
     exponent: u32,
 }
 
-/// Why no noise scale fits.
+/// Reasons why no noise scale fits.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum NoiseScaleError {

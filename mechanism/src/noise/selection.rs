@@ -32,7 +32,7 @@ use thiserror::Error;
 /// Relative margin by which c is rounded down.
 const MARGIN: f64 = 1e-12;
 
-/// Why no selection is possible with this privacy.
+/// Reasons why no selection is possible with this privacy.
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum SelectionError {
@@ -197,7 +197,8 @@ mod tests {
         }
     }
 
-    /// P(1)/P(0) = exp(ε·gap/(2Δ)), at six standard deviations of 200,000 draws: a false alarm of 2·10⁻⁹.
+    /// P(1)/P(0) = exp(ε·gap/(2Δ)), at six standard deviations of 200,000 draws: a false alarm of
+    /// 2·10⁻⁹.
     #[test]
     fn pure_selections_have_their_own_weight() {
         let selection = Selection::pure(Epsilon::new(0.8).unwrap(), 4).unwrap();

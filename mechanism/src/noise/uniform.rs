@@ -99,7 +99,8 @@ mod tests {
         for _ in 0..1000 {
             below += LazyUniform::beginning_with(0x5555_5555_5555_5555).is_below(third, &mut rng) as u32;
         }
-        // Given these first bits, the rest is below with probability one third; ±6 standard deviations.
+        // Given these first bits, the rest is below with probability one third; ±6 standard
+        // deviations.
         assert!((244..=423).contains(&below), "{below}");
         assert!(LazyUniform::beginning_with(0x5555_5555_5555_5554).is_below(third, &mut rng));
         assert!(!LazyUniform::beginning_with(0x5555_5555_5555_5556).is_below(third, &mut rng));

@@ -12,7 +12,7 @@ use nalgebra::{DMatrix, DVector};
 use rand::SeedableRng;
 use rand_distr::{Distribution, StandardNormal, Uniform};
 
-/// What one record adds to its cell, and the weights.
+/// The contribution of one record to its cell, and the weights.
 #[derive(Clone, Copy, Debug)]
 struct Release {
     second: SecondMoment,

@@ -53,21 +53,22 @@ use super::{
 };
 use crate::{participation::Participation, strategy::ColumnGeometry};
 
-/// What is squared in a batch of m records. The first moments beside it have the same divisor.
+/// The quantity that is squared in a batch of m records. The first moments beside it have the same
+/// divisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BatchQuery {
     /// The mean of the batch is squared.
     SquareOfMean,
     /// The sum of the batch is squared.
     SquareOfSum,
-    /// Each record is squared; the mean of the squares.
+    /// The mean of the squares of single records is released.
     MeanOfSquares,
 }
 
 /// A query about batches of a given size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Batch {
-    /// What is squared.
+    /// The quantity that is squared.
     pub query: BatchQuery,
     /// m ≥ 1, the number of records.
     pub size: usize,

@@ -27,7 +27,7 @@
 //! ZeroOut              sens² ≤ K·V
 //! ReplaceOneInPlace    sens² ≤ r_d(ν)·V
 //! ReplaceOne           sens² ≤ max(2K, r₂(ν))·V                       X ≥ 0 everywhere
-//!                      sens² ≤ min(4K·V, max(2K, r₂(ν))·(V + k²g))    X ≥ −g, at most k participations
+//!                      sens² ≤ min(4K·V, max(2K, r₂(ν))·(V + k²g))    X ≥ −g, k participations
 //! ```
 //! *Proof.* The difference in step i is `φ(x_i)` of squared norm at most K, or `φ(x_i) − φ(y_i)` of
 //! squared norm at most r_d(ν). This gives the first two lines. Where V is exact with equal
@@ -51,7 +51,8 @@
 //! ReplaceOneInPlace    sens² ≤ max_π Σ_(i∈π) w₁ᵢ r_d(ν w₂ᵢ/w₁ᵢ),        w_ℓi = Σ_(j∈π) |X_ℓ,ij|
 //!                            ≤ max_π 4·Z₁ + 2ν·Z₂
 //! ReplaceOne           sens² ≤ max_π 4(1 + c)·Z₁ + 4ν·Z₂
-//!                      sens² ≤ max_π f·Z₁ + 2ν·Z₂ + k²(f·g₁ + 2ν·g₂)    X_ℓ ≥ −g_ℓ, f = max(4, 2 + 2c)
+//!                      sens² ≤ max_π f·Z₁ + 2ν·Z₂ + k²(f·g₁ + 2ν·g₂)
+//!                            X_ℓ ≥ −g_ℓ, f = max(4, 2 + 2c)
 //! ```
 //! *Proof.* Zero-out: all inner products are at their largest, attained by x = e₁ everywhere if
 //! `X ≥ 0`.

@@ -7,8 +7,9 @@
 //! JME with a bound. The claim here is
 //!
 //! ```text
-//! zero-out       joint sensitivity                      one record vanishes: no triangle inequality is needed
-//! otherwise      max(4 Z, joint sensitivity)            Z = squared zero-out sensitivity of (x, √ν·xxᵀ) without count
+//! zero-out       joint sensitivity               one record vanishes: no triangle is needed
+//! otherwise      max(4 Z, joint sensitivity)     Z = squared zero-out sensitivity of (x, √ν·xxᵀ),
+//!                                                without count
 //! ```
 //!
 //! For one participation 4Z is 4(1+ν)·max‖c_i‖². It exceeds the joint sensitivity as long as the

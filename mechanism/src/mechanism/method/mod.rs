@@ -18,7 +18,8 @@ use std::num::NonZeroU32;
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Method {
-    /// Joint moment estimation: all moments through one Gaussian mechanism, with their joint sensitivity.
+    /// Joint moment estimation: all moments through one Gaussian mechanism, with their joint
+    /// sensitivity.
     #[default]
     Jme,
     /// Independent moment estimation: two Gaussian mechanisms that share the budget.
@@ -26,9 +27,11 @@ pub enum Method {
         /// α = μ₁²/μ², above 0 and below 1: the share of counts and first moments in the budget.
         first_moment_share: f64,
     },
-    /// Concatenate and split: one Gaussian mechanism, with twice the norm of a record's concatenated moments.
+    /// Concatenate and split: one Gaussian mechanism, with twice the norm of a record's
+    /// concatenated moments.
     Cs,
-    /// Post-processing: only counts and first moments are released; second moments are squares of what is decoded.
+    /// Post-processing: only counts and first moments are released; second moments are squares of
+    /// the decoded first moments.
     Pp,
     /// A record and its square are clipped together, to a norm of ζ.
     JointClip,
