@@ -15,8 +15,8 @@
 //! - In every other case U is drawn again.
 //!
 //! So every h ≥ 0 is drawn with probability exactly p_h in a round, and p_h/Σp in the end: no
-//! truncation and no rounding. With B = 47 of production the exact trials occur once in 2³⁶ draws.
-//! The tests run the same code with small B, where they are frequent.
+//! truncation and no rounding. With the production value B = 47 the exact trials occur once in 2³⁶
+//! draws. The tests run the same code with small B, where they are frequent.
 //!
 //! **The table is built at each start**, so it must be cheap: `p_{h+1} = p_h·r_h` and
 //! `r_{h+1} = r_h·exp(−2/8192)`, because `(h+1)² − h² = 2h + 1`. Both are enclosed in integers of

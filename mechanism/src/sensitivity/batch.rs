@@ -25,7 +25,7 @@
 //! **The square of a mean is never free**: its cost on top of the first moments' 4/m² grows with ν
 //! from 0 on. Squares of records stay free while ν ≤ ν*.
 //!
-//! *Proof* of SquareOfMean, in place. Let `x = u + g/m`, `y = u + h/m`, `‖u‖ ≤ c = (m−1)/m`. With
+//! *Proof* of `SquareOfMean`, in place. Let `x = u + g/m`, `y = u + h/m`, `‖u‖ ≤ c = (m−1)/m`. With
 //! `e = x − y`, `s = x + y`, `‖xxᵀ − yyᵀ‖² = (‖s‖²‖e‖² + ⟨s,e⟩²)/2`, which also bounds the distance
 //! of the diagonals. Let P = g − h have length p, and g + h = t₁P/p + t₂ with t₂ ⊥ P;
 //! `‖P ± (g+h)‖ ≤ 2` gives `(p + |t₁|)² + ‖t₂‖² ≤ 4`. The objective is

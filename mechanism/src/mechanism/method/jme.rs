@@ -1,4 +1,5 @@
-//! JME, joint moment estimation: second moments are free beside the first.
+//! JME, joint moment estimation: one Gaussian mechanism for all moments, with their joint
+//! sensitivity.
 //!
 //! This is λ-JME, Algorithms 1 and 3 of "Continual Release Moment Estimation with Differential
 //! Privacy", with a private count beside it. It uses the joint sensitivity for the given
