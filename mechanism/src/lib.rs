@@ -1,9 +1,10 @@
 //! The mathematics of hushflow.
 //!
-//! Pure functions and state machines: no I/O, no clock, no dataflow, no global state. Modules are named by
-//! the field's own words; the way of the data through them is
-//! [`epochs`] → [`moments`] → [`strategy`] → [`release`] by a [`mechanism`] of one of its [`method`](mechanism::method)s and [`noise`] →
-//! [`view`] of a [`workload`] → [`estimate`]. An [`audit`] tries to tell neighbours apart.
+//! Pure functions and state machines: no I/O, no clock, no dataflow, no global state. Data passes
+//! through the modules in this order: [`epochs`] → [`moments`] → [`strategy`] → [`release`] →
+//! [`view`] of a [`workload`] → [`estimate`]. A [`mechanism`], with one of its
+//! [`method`](mechanism::method)s and [`noise`], makes the release. An [`audit`] tries to tell
+//! neighbouring streams apart.
 
 pub mod accounting;
 pub mod audit;

@@ -1,18 +1,22 @@
-//! Quantiles of the normal, Student and χ² distributions, for intervals.
+//! Quantiles of the normal, Student and χ² distributions, for confidence intervals.
 //!
-//! All take the normal quantile z or its tail, so that one level serves three distributions. Student's by the
-//! expansion of Fisher & Cornish (Abramowitz & Stegun 26.7.5), below 10⁻³ relative from 9 degrees of freedom
-//! on; χ² by Wilson & Hilferty 1931, below 2 % of its distance from its mean for two-sided levels to 99 %.
+//! The Student and χ² quantiles are computed from the normal quantile z, so one confidence level
+//! serves all three distributions.
+//!
+//! - Student: expansion of Fisher & Cornish (Abramowitz & Stegun 26.7.5). The relative error is
+//!   below 10⁻³ from 9 degrees of freedom on.
+//! - χ²: Wilson & Hilferty 1931. The error is below 2 % of the quantile's distance from the mean,
+//!   for two-sided levels to 99 %.
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
-/// Newton steps; the last bit is reached in fewer.
+/// Newton steps. The last bit is reached in fewer.
 const STEPS: u32 = 12;
 
-/// z with P(N(0, 1) > z) = `tail`, for 0 < `tail` ≤ 1/2.
+/// Returns z with P(N(0, 1) > z) = `tail`, for 0 < `tail` ≤ 1/2.
 ///
-/// ln P is concave and the start lies beyond the root (P ≤ e^(−z²/2)/2), so Newton's steps approach it from one
-/// side.
+/// ln P is concave and the start lies beyond the root (P ≤ e^(−z²/2)/2), so Newton's method
+/// approaches the root from one side.
 pub(crate) fn normal(tail: f64) -> f64 {
     let mut z = (-2.0 * (2.0 * tail).ln()).max(0.0).sqrt();
     for _ in 0..STEPS {
@@ -25,7 +29,7 @@ pub(crate) fn normal(tail: f64) -> f64 {
     z
 }
 
-/// The quantile of Student's distribution where the normal one is z.
+/// Returns the Student quantile at the level where the normal quantile is z.
 pub(super) fn student(z: f64, freedom: f64) -> f64 {
     let square = z * z;
     let terms = [
@@ -37,7 +41,7 @@ pub(super) fn student(z: f64, freedom: f64) -> f64 {
     z * (1.0 + terms.iter().rev().fold(0.0, |sum, term| (sum + term) / freedom))
 }
 
-/// The quantile of χ² where the normal one is z, which may be negative.
+/// Returns the χ² quantile at the level where the normal quantile is z. z may be negative.
 pub(super) fn chi_squared(z: f64, freedom: f64) -> f64 {
     let variance = 2.0 / (9.0 * freedom);
     freedom * (1.0 - variance + z * variance.sqrt()).max(0.0).powi(3)
@@ -47,7 +51,7 @@ pub(super) fn chi_squared(z: f64, freedom: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Against tables (Abramowitz & Stegun 26.5, 26.10, 26.8).
+    /// Compares with tables (Abramowitz & Stegun 26.5, 26.10, 26.8).
     #[test]
     fn quantiles_are_those_of_tables() {
         let check = |found: f64, expected: f64, tolerance: f64| {

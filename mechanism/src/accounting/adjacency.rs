@@ -1,61 +1,69 @@
-//! Which two streams are hard to tell apart, and what a guarantee about some pairs says about others.
+//! Adjacency of streams, and what a guarantee about some pairs of streams implies for other pairs.
 //!
-//! A guarantee is about pairs of streams: an [`Adjacency`] names them by their unit and their neighbours. Guarantees
-//! about the same pairs compose ([`composition`](super::composition)). Others first have to be
-//! turned into guarantees about the same pairs. Write `R → S: f` when every mechanism whose squared, noise-scaled distance is at
-//! most μ² for all pairs of R has distance at most (fμ)² for all pairs of S. Distances obey the triangle inequality, so f is
-//! the number of steps of R that lead from one stream of a pair of S to the other (group privacy: Dong, Roth & Su 2022,
-//! Theorem 2.14, gives fμ-GDP).
+//! A guarantee is about pairs of streams. An [`Adjacency`] names the pairs by their protected unit
+//! and their neighbour relation. Guarantees about the same pairs compose
+//! ([`composition`](super::composition)). Guarantees about different pairs must first be converted
+//! to the same pairs.
+//!
+//! Write `R → S: f` when every mechanism whose squared, noise-scaled distance is at most μ² for all
+//! pairs of R has distance at most (fμ)² for all pairs of S. Distances obey the triangle
+//! inequality. So f is the number of R-steps that lead from one stream of an S-pair to the other
+//! (group privacy: Dong, Roth & Su 2022, Theorem 2.14, gives fμ-GDP).
 //!
 //! # The same unit
 //! | from | to | f | why |
 //! |---|---|---|---|
 //! | any | the same | 1 | |
-//! | replace-one | in place | 1 | other values in the same cell are another record |
-//! | replace-one | zero-out | 1 | a blank is one of the things that a unit may turn into |
-//! | zero-out | replace-one, in place | 2 | the unit is blanked, then the other one takes the place of the blank |
-//! | in place | replace-one, zero-out | none | counts are released exactly, so a record that comes, goes or moves is seen |
+//! | replace-one | in place | 1 | a record with other values in the same cell is another record |
+//! | replace-one | zero-out | 1 | a blank is one of the possible replacements |
+//! | zero-out | replace-one, in place | 2 | blank the unit, then replace the blank |
+//! | in place | replace-one, zero-out | none | counts are exact, so they reveal a moved record |
 //!
 //! # A smaller unit within a larger one
-//! A record lies within its entity, and a device within its user if the pipeline file says so ([`Nesting`]). Let U be the
-//! larger unit, and let the rows of one smaller unit s change. In each of the two streams all rows of s belong to one U: to e
-//! before, to f after.
+//! A record lies within its entity. A device lies within its user if the pipeline file says so
+//! ([`Nesting`]). Let U be the larger unit, and let the rows of one smaller unit s change. In each
+//! of the two streams all rows of s belong to one U: to e before the change, to f after it.
 //!
 //! | from, about U | to, about s | f | path of streams |
 //! |---|---|---|---|
-//! | replace-one | zero-out | 1 | e's rows become e's other rows and blanks |
-//! | replace-one | replace-one, in place | 2 | s's rows of e become blanks; then blanks become f's rows |
-//! | zero-out | zero-out | 2 | all rows of e are blanked; then those are put back that are not of s |
+//! | replace-one | zero-out | 1 | replace e's rows by e's other rows and blanks |
+//! | replace-one | replace-one, in place | 2 | blank the rows of s in e, then insert f's rows |
+//! | zero-out | zero-out | 2 | blank all rows of e, then restore those that are not of s |
 //! | zero-out | replace-one, in place | 4 | the same for e, then for f |
-//! | in place | in place | 1 | whose a row is stays, so e = f, and the values of some of e's rows change |
+//! | in place | in place | 1 | owners stay, so e = f; values of some of e's rows change |
 //! | in place | replace-one, zero-out | none | as above |
 //!
-//! In place, keys, event times and whose a row is stay in the pipelines that promise it in place, for there they are
-//! public. Of a pipeline that promises something else they may be among the values that change: hence 2 and 4 in the lines
-//! above.
+//! In a pipeline that promises in-place privacy, keys, event times and each row's owner are public
+//! and do not change. In a pipeline that promises something else, they may be among the values that
+//! change. Hence the factors 2 and 4 above.
 //!
-//! Fewer steps are not enough, although "e's other records stay the same". They stay in the *stream*; behind the
-//! bound on participations they need not: with the first row of e gone, a later one passes that was cut before. So e leaves
-//! one pattern of epochs and enters another, which zero-out does not allow in one step: the squared distance is up to twice
-//! what it charges where no columns of C oppose each other, and up to four times where they do. If s moves from e to f, both
-//! change pattern at once, and an epoch that e enters may be one that f enters: √6 times the charge of zero-out, and
-//! √3 times that of replace-one. `operators/src/bound/attack.rs` measures these
-//! distances through the rule of the bound, exactly. The table holds for every limit of the bound (k, b, m, means of several records), for it asks only that what
-//! passes of an entity is a function of that entity's own rows; and with copies taken out, for those are found
-//! among the rows of one entity.
+//! Fewer steps are not enough, although e's other records stay the same in the *stream*. They need
+//! not stay the same behind the bound on participations: when the first row of e disappears, a
+//! later row passes that was cut before. So e leaves one pattern of epochs and enters another,
+//! which zero-out does not allow in one step. The squared distance is then up to twice the zero-out
+//! charge where no columns of C oppose each other, and up to four times where some do. If s moves
+//! from e to f, both change pattern at once, and e may enter an epoch that f enters too: √6 times
+//! the charge of zero-out, and √3 times that of replace-one. `operators/src/bound/attack.rs`
+//! measures these distances exactly, through the rule of the bound.
 //!
-//! # No step leads there
-//! A guarantee about s says nothing about a larger unit: k of its members cost kμ, and nothing bounds k. A guarantee about one
-//! kind of entity says nothing about another kind unless the second lies within the first.
+//! The table holds for every limit of the bound (k, b, m, means of several records). It only
+//! requires that the rows that pass for an entity are a function of that entity's own rows. It also
+//! holds when duplicates are removed, because duplicates are found among the rows of one entity.
 //!
-//! What discrete noise adds to δ does not grow with f: it is the distance between the noise that runs and its ideal, whatever the data.
+//! # Pairs that no steps connect
+//! A guarantee about s implies nothing about a larger unit: a unit with k members costs kμ, and
+//! nothing bounds k. A guarantee about one kind of entity implies nothing about another kind unless
+//! the second lies within the first.
+//!
+//! What discrete noise adds to δ does not grow with f. It is the distance between the actual noise
+//! and its ideal, which does not depend on the data.
 
 use crate::sensitivity::Neighbours;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use thiserror::Error;
 
-/// What of a stream is protected as a whole.
+/// The part of a stream that is protected as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
@@ -66,7 +74,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// The kind of entity, where one is protected.
+    /// Returns the kind of entity, if one is protected.
     pub fn entity(&self) -> Option<&str> {
         match self {
             Unit::Record => None,
@@ -84,7 +92,7 @@ impl fmt::Display for Unit {
     }
 }
 
-/// Which kinds of entities lie within which: what is known of the data, not of any mechanism.
+/// Which kinds of entities lie within which. A property of the data, not of any mechanism.
 ///
 /// `device` lies within `user` when in every stream all records of one device belong to one user.
 ///
@@ -99,12 +107,12 @@ impl fmt::Display for Unit {
 pub struct Nesting(Vec<(String, String)>);
 
 impl Nesting {
-    /// Of pairs of a smaller kind and the larger one that it lies within.
+    /// Builds the nesting from pairs: a smaller kind, and the larger kind that contains it.
     pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         Self(pairs.into_iter().map(|(smaller, larger)| (smaller.into(), larger.into())).collect())
     }
 
-    /// Whether a chain of pairs leads from `smaller` to `larger`, or both are the same.
+    /// Returns whether a chain of pairs leads from `smaller` to `larger`, or both are the same.
     pub fn is_within(&self, smaller: &str, larger: &str) -> bool {
         let mut reached = vec![smaller];
         let mut next = 0;
@@ -123,31 +131,33 @@ impl Nesting {
     }
 }
 
-/// Which two streams are hard to tell apart: those that differ in one unit, as neighbours do.
+/// The pairs of streams that a guarantee is about: those that differ in one unit, as the neighbour
+/// relation allows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Adjacency {
-    /// What is protected as a whole.
+    /// The unit that is protected as a whole.
     pub unit: Unit,
-    /// How it may differ.
+    /// How the unit may differ.
     pub neighbours: Neighbours,
 }
 
-/// A guarantee that says nothing about the pairs of streams that are asked for.
+/// A guarantee that implies nothing about the requested pairs of streams.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("a guarantee for {found} says nothing about {wanted}: {reason}")]
 pub struct Incomparable {
-    /// What the guarantee is about.
+    /// The adjacency of the guarantee.
     pub found: Adjacency,
-    /// What it was asked to be about.
+    /// The requested adjacency.
     pub wanted: Adjacency,
-    /// Why it is not.
+    /// The reason.
     pub reason: String,
 }
 
 impl Adjacency {
-    /// How many steps between streams of this adjacency lead from one stream of a `wanted` pair to the other: a
-    /// μ-private mechanism for this one is (steps·μ)-private for that one. The table and its proofs are at the head of this
-    /// module's source.
+    /// Returns the number of steps between streams of this adjacency that lead from one stream of a
+    /// `wanted` pair to the other. A mechanism that is μ-private for this adjacency is
+    /// (steps·μ)-private for `wanted`. The table and its proofs are at the head of this module's
+    /// source.
     ///
     /// # Errors
     /// [`Incomparable`] if no number of steps is enough for all pairs.
@@ -206,7 +216,7 @@ mod tests {
         Unit::Entity(kind.into())
     }
 
-    /// Each device belongs to one user, who belongs to one household. A site has nothing to do with them.
+    /// Each device belongs to one user, and each user to one household. Sites are unrelated.
     fn nesting() -> Nesting {
         Nesting::new([("device", "user"), ("user", "household")])
     }
@@ -284,8 +294,8 @@ mod tests {
         assert!(circle.is_within("a", "d") && circle.is_within("b", "a") && !circle.is_within("d", "a"));
     }
 
-    /// Through neighbours in place there is no detour from others: a row keeps whose it is there, which a guarantee that is not
-    /// in place may not count on.
+    /// A path through in-place neighbours is excluded: it keeps each row's owner, and a guarantee
+    /// that is not in place may not rely on that.
     #[test]
     fn a_detour_is_never_shorter() {
         let nesting = nesting();

@@ -1,62 +1,75 @@
-//! Selections by the exponential mechanism as Gaussian mechanisms, so that an estimate that selects and measures adds up in one
-//! ledger.
+//! Exponential-mechanism selections as Gaussian mechanisms, so that selections and measurements add
+//! up in one ledger.
 //!
-//! A mechanism is ε-bounded-range (Durfee & Rogers 2019) if for all neighbours the logarithm of the likelihood ratio of what it
-//! gives lies in *some* interval of length ε. The exponential mechanism is
-//! ([`selection`](crate::noise::selection)), and it is ρ-zCDP for ρ = ε²/8. zCDP itself gives no μ; the range does:
+//! A mechanism is ε-bounded-range (Durfee & Rogers 2019) if for all neighbours the logarithm of the
+//! likelihood ratio of its output lies in *some* interval of length ε. The exponential mechanism is
+//! ε-bounded-range ([`selection`](crate::noise::selection)), and it is ρ-zCDP for ρ = ε²/8. zCDP
+//! itself gives no μ. The bounded range does:
 //!
 //! # Lemma
-//! What is ε-bounded-range is μ-Gaussian-private (Dong, Roth & Su 2022) for `Φ(μ/2) = e^(ε/2)/(1 + e^(ε/2))`, and for no smaller μ. So it
-//! is for `μ² = πε²/8 = πρ`, where a Gaussian mechanism of the same ρ has μ² = 2ρ.
+//! An ε-bounded-range mechanism is μ-Gaussian-private (Dong, Roth & Su 2022) for `Φ(μ/2) =
+//! e^(ε/2)/(1 + e^(ε/2))`, and for no smaller μ. It is therefore μ-Gaussian-private for `μ² =
+//! πε²/8 = πρ`, where a Gaussian mechanism of the same ρ has μ² = 2ρ.
 //!
-//! *Proof.* (1) Let the ratio of P to Q lie in [a, b], b = a·e^ε, a ≤ 1 ≤ b. A test that rejects P falsely with probability x accepts
-//! it falsely with probability `1 − x/a` at least, and `(1 − x)/b`. These chords from (0, 1) and (1, 0) meet in the corner
-//! `x = (b − 1)/(e^ε − 1)`, `y = (1/a − 1)/(e^ε − 1)`. With K = e^ε − 1 that is (1 + Kx)(1 + Ky) = 1 + K whatever a is, or
-//! `logit(1 − x) = logit(y) + ε`: all corners lie on the trade-off curve between two logistic laws, F(·) and F(· − ε).
-//! As in [`pure`](super::pure), a Gaussian's curve lies below both chords if it lies below the corner, that is if
-//! `μ ≥ −Φ⁻¹(x) − Φ⁻¹(y) = g(v + ε) − g(v)` for `g = Φ⁻¹∘F`, v = logit(y).
+//! *Proof.* (1) Let the ratio of P to Q lie in [a, b], b = a·e^ε, a ≤ 1 ≤ b. A test that falsely
+//! rejects P with probability x falsely accepts it with probability at least `1 − x/a`, and at
+//! least `(1 − x)/b`. These chords from (0, 1) and (1, 0) meet in the corner `x = (b − 1)/(e^ε −
+//! 1)`, `y = (1/a − 1)/(e^ε − 1)`. With K = e^ε − 1 this is (1 + Kx)(1 + Ky) = 1 + K for every a,
+//! or `logit(1 − x) = logit(y) + ε`. So all corners lie on the trade-off curve between two logistic
+//! laws, F(·) and F(· − ε). As in [`pure`](super::pure), a Gaussian's curve lies below both chords
+//! if it lies below the corner, that is, if `μ ≥ −Φ⁻¹(x) − Φ⁻¹(y) = g(v + ε) − g(v)` for `g =
+//! Φ⁻¹∘F`, v = logit(y).
 //!
-//! (2) g is odd. *It is concave where v > 0*, so its derivative is even and falls with |v|, and no interval of length ε sees g grow by more
-//! than the one about 0: by 2g(ε/2), which is the lemma's μ. With z = g(v), g' = F(1 − F)/φ(z) = Φ(z)(1 − Φ(z))/φ(z), and
-//! its logarithm falls for z > 0 if and only if `k(z) = 4φD − z(1 − D²) ≥ 0`, D = 2Φ − 1. Now k(0) = 0, k → 0 as z → ∞, k' = 8φ² − 1 + D²,
-//! k'' = 4φ(D − 4zφ), and D − 4zφ is 0 at 0 with the derivative φ(4z² − 2): it falls below 0 first and then rises to 1. So k'
-//! falls and then rises, from 4/π − 1 > 0 to 0: it is first positive, then negative. So k rises and then falls to 0, and is nowhere below 0.
+//! (2) g is odd. *It is concave where v > 0*, so its derivative is even and falls with |v|. Over
+//! all intervals of length ε, g therefore grows most over the one centred at 0: by 2g(ε/2), which
+//! is the μ of the lemma. To show concavity: with z = g(v), g' = F(1 − F)/φ(z) = Φ(z)(1 −
+//! Φ(z))/φ(z). Its logarithm falls for z > 0 if and only if `k(z) = 4φD − z(1 − D²) ≥ 0`, D = 2Φ
+//! − 1. We have k(0) = 0, k → 0 as z → ∞, k' = 8φ² − 1 + D² and k'' = 4φ(D − 4zφ). The factor D −
+//! 4zφ is 0 at 0 and has the derivative φ(4z² − 2): it falls below 0 first and then rises to 1. So
+//! k' falls and then rises, from 4/π − 1 > 0 to 0: it is first positive, then negative. Hence k
+//! rises and then falls to 0, and is nowhere below 0.
 //!
-//! (3) *No smaller μ*: randomised response with log-ratios ±ε/2 has range ε, and its corner is the symmetric one. *The square*:
-//! g is concave, so 2g(ε/2) ≤ ε·g'(0) = ε·√(2π)/4. ∎
+//! (3) *No smaller μ*: randomised response with log-ratios ±ε/2 has range ε, and its corner is the
+//! symmetric one. *The square*: g is concave, so 2g(ε/2) ≤ ε·g'(0) = ε·√(2π)/4. ∎
 //!
-//! # Several, chosen one in the light of the other
-//! **Theorem.** If on every path the Gaussian mechanisms have ρ_i and the selections ρ_j such that `Σ 2ρ_i + Σ πρ_j ≤ μ²` for a number μ that is
-//! fixed beforehand, then all together are μ-Gaussian-private. *Proof.* Fix neighbours and what was released so far. By the lemma and
-//! Blackwell's theorem a selection is a random function of one draw of N(0, 1) in one world and N(√(πρ_j), 1) in the other. So the whole is a
-//! function of Gaussian mechanisms whose squared shifts, known before each draw, add up to μ² at most: the ideal run of
-//! `docs/privacy.md` ("Adaptivity, and why Gaussian accounting may be used"). ∎
+//! # Adaptive compositions
+//! **Theorem.** Suppose that on every path the Gaussian mechanisms have ρ_i and the selections ρ_j
+//! such that `Σ 2ρ_i + Σ πρ_j ≤ μ²`, for a number μ that is fixed beforehand. Then all together are
+//! μ-Gaussian-private.
+//!
+//! *Proof.* Fix neighbours and the releases so far. By the lemma and Blackwell's theorem a
+//! selection is a random function of one draw of N(0, 1) in one world and of N(√(πρ_j), 1) in the
+//! other. So the whole is a function of Gaussian mechanisms whose squared shifts are known before
+//! each draw and add up to at most μ². That is the ideal run of `docs/privacy.md` ("Adaptivity, and
+//! why Gaussian accounting may be used"). ∎
 
 use std::f64::consts::PI;
 
 use super::{AccountingError, MARGIN, NoiseMultiplier};
 use serde::{Deserialize, Serialize};
 
-/// ρ of zero-concentrated differential privacy, by what it is spent on.
+/// ρ of zero-concentrated differential privacy, split by what it is spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Concentrated {
-    /// On Gaussian noise.
+    /// ρ spent on Gaussian noise.
     pub gaussian: f64,
-    /// On selections by the exponential mechanism; where it depends on what is found, at most.
+    /// ρ spent on selections by the exponential mechanism. An upper bound where the cost depends on
+    /// the data.
     pub selection: f64,
 }
 
 impl Concentrated {
-    /// ρ of both.
+    /// Returns the total ρ.
     pub fn rho(self) -> f64 {
         self.gaussian + self.selection
     }
 
-    /// The noise multiplier 1/μ of the Gaussian mechanism that tells at least as much: μ² = 2ρ + πρ', rounded up.
+    /// Returns the noise multiplier 1/μ of a Gaussian mechanism that reveals at least as much: μ² =
+    /// 2ρ + πρ', μ rounded up.
     ///
     /// # Errors
-    /// [`AccountingError`] for parts that are negative, not finite, or nothing together.
+    /// [`AccountingError`] if a part is negative or not finite, or if both are 0.
     ///
     /// ```
     /// use hushflow_mechanism::accounting::bounded_range::Concentrated;
@@ -87,7 +100,7 @@ mod tests {
         Concentrated { gaussian: 0.0, selection: rho }.noise_multiplier_rounded_down().unwrap()
     }
 
-    /// δ(ε') of a list of likelihoods in both worlds.
+    /// Returns δ(ε') for a list of likelihoods in both worlds.
     fn delta(worlds: &[(f64, f64)], epsilon: f64) -> f64 {
         worlds.iter().map(|(p, q)| (p - epsilon.exp() * q).max(0.0)).sum()
     }
@@ -101,8 +114,8 @@ mod tests {
     }
 
     proptest! {
-        /// Wherever the interval of the log-ratio lies, the two-valued mechanism that reaches both its ends is within the bound, and so is
-        /// within the exact μ of the lemma.
+        /// For every position of the log-ratio interval, the two-valued mechanism that reaches both
+        /// ends is within the bound and within the exact μ of the lemma.
         #[test]
         fn no_interval_exceeds_the_lemma(epsilon in 1e-3..12.0_f64, place in 1e-3..0.999_f64, other in 0.0..1.0_f64) {
             let (a, b) = ((-epsilon * place).exp(), (epsilon * (1.0 - place)).exp());
@@ -116,7 +129,8 @@ mod tests {
             }
         }
 
-        /// Attack on the mechanism that runs: scores of neighbours that differ by up to Δ each, in the way that tells most or in any other.
+        /// Attacks the selection that runs. Scores of neighbours differ by up to Δ each, in the
+        /// worst way or in any other.
         #[test]
         fn selections_tell_no_more_than_their_mu(
             rho in 1e-4..3.0_f64, scores in prop::collection::vec(0..60_i128, 2..6), seed in any::<u64>(), at in 0.0..3.0_f64,
@@ -134,7 +148,7 @@ mod tests {
         }
     }
 
-    /// Sixteen selections of the worst kind: δ of the binomial against δ of the one Gaussian for all.
+    /// Sixteen worst-case selections: δ of the binomial against δ of the one Gaussian for all.
     #[test]
     fn compositions_stay_below_one_gaussian() {
         let runs = 16;
@@ -157,8 +171,9 @@ mod tests {
         }
     }
 
-    /// A selection and a measurement by Gaussian noise: δ by a fine sum over the noise, against that of the one Gaussian for both. μ² = 2ρ
-    /// for the selection, as though it were Gaussian noise, would promise too much.
+    /// A selection and a Gaussian measurement: δ by a fine sum over the noise, against δ of the one
+    /// Gaussian for both. Charging the selection μ² = 2ρ, as for Gaussian noise, would promise too
+    /// much.
     #[test]
     fn mixtures_stay_below_one_gaussian_and_need_it() {
         let (rho_selection, rho_gaussian) = (0.02_f64, 0.005_f64);
@@ -183,7 +198,8 @@ mod tests {
         assert!(gaussian::delta(naive, eps(0.0)) < delta(&worlds, 0.0));
     }
 
-    /// g of the lemma is concave above 0, on a grid; and π is the limit of μ²/ρ where ρ is small.
+    /// Checks on a grid that g of the lemma is concave above 0, and that μ²/ρ tends to π for small
+    /// ρ.
     #[test]
     fn the_proof_holds_in_numbers() {
         let g = |v: f64| normal((1.0 + v.exp()).recip());

@@ -1,41 +1,45 @@
-//! What several Gaussian mechanisms on the same data spend together.
+//! Total privacy cost of several Gaussian mechanisms on the same data.
 //!
 //! # Theorem
-//! Let mechanisms i = 1, 2, … with noise multipliers σ_i, μ_i = 1/σ_i, run on the same data: after one another, side by
-//! side or interleaved, each release seen before the next. Let τ_i bound the total variation between all noise of
-//! mechanism i and its ideal ([`discrete`](super::discrete)). Then for every ε all releases together are (ε, δ(ε))-private, with
+//! Let mechanisms i = 1, 2, … with noise multipliers σ_i, μ_i = 1/σ_i, run on the same data: in
+//! sequence, in parallel or interleaved, where each release is seen before the next. Let τ_i bound
+//! the total variation between all noise of mechanism i and its ideal
+//! ([`discrete`](super::discrete)). Then for every ε all releases together are (ε, δ(ε))-private,
+//! with
 //!
 //! ```text
 //! μ² = Σ μ_i²,   τ = Σ τ_i,      δ(ε) = Q(ε/μ − μ/2) − e^ε Q(ε/μ + μ/2) + (1 + e^ε) τ.
 //! ```
 //!
-//! *Proof.* Dong, Roth & Su 2022, Corollary 2 (Gaussian mechanisms compose to one of μ² = Σ μ_i²), for ideal noise; total
-//! variations along one path add up (chain rule), and cost (1 + e^ε)τ as they do in one run. `docs/privacy.md` has the
-//! whole proof, for interleaved runs and for mechanisms chosen in the light of earlier releases. ∎
+//! *Proof.* For ideal noise: Dong, Roth & Su 2022, Corollary 2 (Gaussian mechanisms compose to one
+//! of μ² = Σ μ_i²). Total variations along one path add up (chain rule), and cost (1 + e^ε)τ as in
+//! a single run. `docs/privacy.md` has the whole proof, for interleaved runs and for mechanisms
+//! chosen after earlier releases. ∎
 //!
-//! ρ = μ²/2 of zCDP adds up alike.
+//! ρ = μ²/2 of zCDP adds up in the same way.
 //!
 //! # Exact sums, rounded up
-//! μ_i² is kept as an integer in units of 2⁻⁹⁶ and τ_i in units of 2⁻¹²⁷, each rounded up once. So sums are exact, do not depend
-//! on the order in which they are formed, and are never below the truth.
+//! μ_i² is stored as an integer in units of 2⁻⁹⁶ and τ_i in units of 2⁻¹²⁷, each rounded up once.
+//! So sums are exact, do not depend on their order, and are never below the truth.
 
 use super::{
     AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier, discrete::Discreteness, gaussian, least,
 };
 
-/// Units of μ² in 1: 2⁹⁶.
+/// Number of units of μ² in 1: 2⁹⁶.
 const SQUARED_MU_UNITS: f64 = (1_u128 << 96) as f64;
 
-/// Units of total variation in 1, which is the most it can be: 2¹²⁷.
+/// Number of units of total variation in 1, its maximum: 2¹²⁷.
 const VARIATION_UNITS: u128 = 1 << 127;
 
-/// More than the relative error of the few roundings that lead to and from the integers.
+/// Exceeds the relative error of the few roundings to and from the integers.
 const ROUNDING: f64 = 8.0 * f64::EPSILON;
 
-/// The least noise multiplier whose cost can be counted: that of μ² just below 2³².
+/// The least noise multiplier whose cost can be counted: its μ² is just below 2³².
 const MIN_NOISE_MULTIPLIER: f64 = 1.53e-5;
 
-/// What mechanisms have spent: μ² and total variation, as exact integers that are never below the truth.
+/// Privacy cost of mechanisms: μ² and total variation, as exact integers that are never below the
+/// truth.
 ///
 /// ```
 /// use hushflow_mechanism::accounting::composition::Spending;
@@ -57,10 +61,10 @@ pub struct Spending {
 }
 
 impl Spending {
-    /// What nothing has spent.
+    /// The cost of no mechanism.
     pub const NOTHING: Self = Self { squared_mu: 0, variation: 0 };
 
-    /// What one mechanism spends.
+    /// Returns the cost of one mechanism.
     ///
     /// # Errors
     /// [`AccountingError::Overspent`] for a noise multiplier below 1.53·10⁻⁵.
@@ -76,7 +80,7 @@ impl Spending {
         Ok(Self { squared_mu: squared_mu.ceil() as u128, variation: variation.ceil() as u128 })
     }
 
-    /// What both have spent on the same data, about the same pairs of streams.
+    /// Returns the cost of both on the same data, about the same pairs of streams.
     ///
     /// # Errors
     /// [`AccountingError::Overspent`] if μ² exceeds 2³².
@@ -88,34 +92,38 @@ impl Spending {
         })
     }
 
-    /// What is spent about streams that are so many steps apart ([`Adjacency::steps_to`](super::adjacency::Adjacency::steps_to)): μ grows
-    /// by this factor.
+    /// Returns the cost for streams that are `steps` steps apart ([`steps_to`]): μ is multiplied by
+    /// `steps`.
     ///
     /// # Errors
     /// [`AccountingError::Overspent`] if μ² exceeds 2³².
+    ///
+    /// [`steps_to`]: super::adjacency::Adjacency::steps_to
     pub fn over_steps(self, steps: u32) -> Result<Self, AccountingError> {
         let squared_mu = self.squared_mu.checked_mul(u128::from(steps).pow(2));
         Ok(Self { squared_mu: squared_mu.ok_or(AccountingError::Overspent)?, ..self })
     }
 
-    /// μ of Gaussian differential privacy, but for the total variation; rounded up.
+    /// Returns μ of Gaussian differential privacy, rounded up. Excludes the total variation.
     pub fn mu(self) -> f64 {
         (self.squared_mu as f64 / SQUARED_MU_UNITS).sqrt() * (1.0 + ROUNDING)
     }
 
-    /// ρ of zero-concentrated differential privacy, rounded up; 0 if nothing was spent.
+    /// Returns ρ of zero-concentrated differential privacy, rounded up; 0 if nothing was spent.
     pub fn rho(self) -> f64 {
         self.squared_mu as f64 / SQUARED_MU_UNITS / 2.0 * (1.0 + ROUNDING)
     }
 
-    /// Total variation between all the noise and its ideal, rounded up; at most 1.
+    /// Returns the total variation between all the noise and its ideal, rounded up; at most 1.
     pub fn total_variation(self) -> f64 {
         (self.variation as f64 / VARIATION_UNITS as f64 * (1.0 + ROUNDING)).min(1.0)
     }
 
-    /// An upper bound of the least δ for this ε; at most 1, and 0 only if nothing was spent.
+    /// Returns an upper bound of the least δ for this ε. At most 1, and 0 only if nothing was
+    /// spent.
     ///
-    /// The half margin exceeds the error of the formula, and leaves to one mechanism alone the δ that it was calibrated for.
+    /// Half the margin exceeds the error of the formula, and still grants a single mechanism the δ
+    /// that it was calibrated for.
     pub fn delta(self, epsilon: Epsilon) -> f64 {
         let ideal = self.noise_multiplier().map_or(0.0, |sigma| gaussian::delta(sigma, epsilon));
         let discreteness = match self.variation {
@@ -126,10 +134,11 @@ impl Spending {
         (ideal * (1.0 + MARGIN / 2.0) + discreteness).clamp(least, 1.0)
     }
 
-    /// An upper bound of the least ε for this δ; none where the total variation leaves nothing of δ.
+    /// Returns an upper bound of the least ε for this δ; `None` where the total variation uses up
+    /// δ.
     ///
-    /// δ(ε) falls as long as Q(ε/μ + μ/2) > τ, where its derivative −e^ε(Q − τ) is negative, and rises from there: so what is
-    /// sought lies before that point or nowhere.
+    /// The derivative of δ(ε) is −e^ε(Q(ε/μ + μ/2) − τ). So δ falls as long as Q(ε/μ + μ/2) > τ and
+    /// rises after that point: the solution lies before that point or does not exist.
     pub fn epsilon(self, delta: Delta) -> Option<Epsilon> {
         let enough = |epsilon| self.delta(Epsilon(epsilon)) <= delta.value();
         let rising = |epsilon| self.upper_tail(epsilon) <= self.total_variation();
@@ -137,8 +146,8 @@ impl Spending {
         enough(found).then_some(Epsilon(found))
     }
 
-    /// The least noise multiplier of one more mechanism, of this total variation, with which all stay within (ε, δ); none if
-    /// there is none.
+    /// Returns the least noise multiplier of one more mechanism, of this total variation, with
+    /// which all together stay within (ε, δ). `None` if there is no such multiplier.
     pub fn noise_multiplier_left(
         self,
         epsilon: Epsilon,
@@ -153,12 +162,12 @@ impl Spending {
         fits(found).then_some(NoiseMultiplier(found))
     }
 
-    /// That of one Gaussian mechanism with this μ, rounded down.
+    /// Returns the noise multiplier of one Gaussian mechanism with this μ, rounded down.
     fn noise_multiplier(self) -> Option<NoiseMultiplier> {
         (self.squared_mu > 0).then(|| NoiseMultiplier(self.mu().recip() * (1.0 - ROUNDING)))
     }
 
-    /// Q(ε/μ + μ/2).
+    /// Returns Q(ε/μ + μ/2).
     fn upper_tail(self, epsilon: f64) -> f64 {
         let mu = self.mu();
         libm::erfc((epsilon / mu + mu / 2.0) / 2_f64.sqrt()) / 2.0
@@ -180,7 +189,7 @@ mod tests {
         parts.iter().try_fold(Spending::NOTHING, |sum, &part| sum.and(part)).unwrap()
     }
 
-    /// By bisection of the closed form in 100-digit arithmetic, without discreteness.
+    /// Reference: bisection of the closed form in 100-digit arithmetic, without discreteness.
     #[test]
     fn compositions_agree_with_the_reference() {
         let check = |sigmas: &[f64], delta: f64, expected: f64| {
@@ -265,7 +274,7 @@ mod tests {
             prop_assert!(least(both) >= least(one));
         }
 
-        /// A budget of what one pipeline asks for has room for that pipeline.
+        /// The budget that one pipeline asks for has room for that pipeline.
         #[test]
         fn one_mechanism_keeps_what_it_was_calibrated_for(
             epsilon in 1e-6..50.0_f64, log_delta in -60.0..-1.0_f64, draws in 1.0..1e12_f64,

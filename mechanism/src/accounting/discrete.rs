@@ -1,24 +1,26 @@
-//! The price of exact noise on a grid: how far a discrete Gaussian is from a rounded continuous one.
+//! The privacy cost of exact noise on a grid: the distance between a discrete Gaussian and a
+//! rounded continuous one.
 //!
-//! Data and noise are integers, so the ideal release "data + continuous Gaussian, rounded to the grid" is
-//! "data + rounded Gaussian": post-processing of the Gaussian mechanism, with its exact (ε, δ). What runs
-//! is the discrete Gaussian of the same σ. If the two are within total variation τ over all draws of a run,
-//! then the run is (ε, δ + (1+e^ε)τ)-private: τ to go to the ideal, e^ε τ to come back.
+//! Data and noise are integers, so the ideal release "data + continuous Gaussian, rounded to the
+//! grid" equals "data + rounded Gaussian". It is post-processing of the Gaussian mechanism and has
+//! its exact (ε, δ). The actual noise is the discrete Gaussian of the same σ. If the two are within
+//! total variation τ over all draws of a run, then the run is (ε, δ + (1+e^ε)τ)-private: τ for the
+//! step to the ideal, e^ε τ for the step back.
 //!
-//! With s = σ/grid and u = k/s the mass of the rounded Gaussian at k is that of the discrete one times
-//! 1 + (u²−1)/(24s²) + O(s⁻⁴). Hence for one draw, with E|u²−1| = 4φ(1) and E(u²−1)² = 2,
+//! With s = σ/grid and u = k/s, the mass of the rounded Gaussian at k is that of the discrete one
+//! times 1 + (u²−1)/(24s²) + O(s⁻⁴). Hence for one draw, with E|u²−1| = 4φ(1) and E(u²−1)² = 2,
 //!
 //! ```text
 //! total variation = φ(1)/(12 s²) + O(s⁻⁴)  ≤ 0.0202/s²,      KL = 1/(576 s⁴) + O(s⁻⁶).
 //! ```
 //!
-//! Over N draws total variations add up, and so do divergences, also when the data adapt to earlier
-//! releases (chain rule); Pinsker's inequality turns the latter into √(N·KL/2) ≤ 0.0295 √N/s². The smaller
-//! of the two is taken.
+//! Over N draws total variations add up, and so do divergences, even when the data adapt to earlier
+//! releases (chain rule). Pinsker's inequality turns the divergence into √(N·KL/2) ≤ 0.0295 √N/s².
+//! The code takes the smaller of the two bounds.
 
 use super::{AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier, gaussian};
 
-/// The coarsest grid for which the bounds are offered, in grid steps per standard deviation.
+/// The coarsest grid for which the bounds apply, in grid steps per standard deviation.
 pub const MIN_GRID_SCALE: f64 = 64.0;
 
 /// Bound of s² times the total variation of one draw.
@@ -32,8 +34,8 @@ const ROOT_HALF_DIVERGENCE: f64 = 0.0295;
 pub struct Discreteness(f64);
 
 impl Discreteness {
-    /// That of a run of `draws` draws in all, with at least `grid_scale` = σ/grid grid steps per standard
-    /// deviation in each.
+    /// Returns the total variation of a run of `draws` draws in total, each with at least
+    /// `grid_scale` = σ/grid grid steps per standard deviation.
     ///
     /// # Errors
     /// [`AccountingError::GridScale`] and [`AccountingError::Draws`] if these are out of range.
@@ -48,7 +50,7 @@ impl Discreteness {
         Ok(Self((unscaled / grid_scale / grid_scale).clamp(f64::MIN_POSITIVE, 1.0)))
     }
 
-    /// That which was computed before.
+    /// Takes a total variation that was computed before.
     ///
     /// # Errors
     /// [`AccountingError::TotalVariation`] unless it is above 0 and at most 1.
@@ -60,19 +62,20 @@ impl Discreteness {
         }
     }
 
-    /// The total variation, rounded up; at most 1.
+    /// Returns the total variation, rounded up; at most 1.
     pub fn total_variation(self) -> f64 {
         self.0
     }
 
-    /// What it adds to δ: (1+e^ε) times the total variation, rounded up; infinite for an ε above 709.
+    /// Returns the addition to δ: (1+e^ε) times the total variation, rounded up; infinite for an ε
+    /// above 709.
     pub fn delta_cost(self, epsilon: Epsilon) -> f64 {
         (1.0 + epsilon.value().exp()) * self.0 * (1.0 + MARGIN)
     }
 }
 
-/// An upper bound of the least noise multiplier that is (ε, δ)-private on the grid: that of continuous
-/// noise for (ε, δ − cost).
+/// Returns an upper bound of the least noise multiplier that is (ε, δ)-private on the grid: that of
+/// continuous noise for (ε, δ − cost).
 ///
 /// # Errors
 /// [`AccountingError::DiscretenessExceedsDelta`] if the cost leaves nothing of δ.
@@ -87,7 +90,8 @@ pub fn noise_multiplier_rounded_up(
     Ok(gaussian::noise_multiplier_rounded_up(epsilon, remaining))
 }
 
-/// An upper bound of the least δ for which noise of this multiplier on the grid is (ε, δ)-private, or 1.
+/// Returns an upper bound of the least δ for which noise of this multiplier on the grid is (ε,
+/// δ)-private, or 1.
 pub fn delta_rounded_up(
     noise_multiplier: NoiseMultiplier,
     epsilon: Epsilon,
@@ -103,8 +107,8 @@ mod tests {
     use super::*;
     use std::f64::consts::TAU;
 
-    /// Masses at k = 0, 1, … of the rounded Gaussian and of the discrete one; `grid_scale` at least 4, so
-    /// that the normaliser of the latter is σ√(2π) to the last bit.
+    /// Masses at k = 0, 1, … of the rounded Gaussian and of the discrete one. `grid_scale` must be
+    /// at least 4, so that the normaliser of the discrete Gaussian is σ√(2π) to the last bit.
     fn masses(grid_scale: f64) -> impl Iterator<Item = (f64, f64)> {
         let tail = move |x: f64| libm::erfc(x / (grid_scale * 2_f64.sqrt())) / 2.0;
         (0..(12.0 * grid_scale) as u32).map(f64::from).map(move |k| {
@@ -113,7 +117,7 @@ mod tests {
         })
     }
 
-    /// Sum over all integers of an even function given at 0, 1, ….
+    /// Sums an even function over all integers, given its values at 0, 1, ….
     fn sum_over_integers(terms: impl Iterator<Item = f64>) -> f64 {
         terms.enumerate().map(|(k, term)| if k == 0 { term } else { 2.0 * term }).sum()
     }

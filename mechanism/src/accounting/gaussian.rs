@@ -6,10 +6,11 @@
 //! δ = Q(a) − e^ε Q(b) = φ(a) (R(a) − R(b)),      Q = 1 − Φ,  R = Q/φ,
 //! ```
 //!
-//! because e^ε φ(b) = φ(a). The right-hand side neither overflows nor, with the difference taken as an
-//! integral where the terms agree, cancels, so `log δ` is right far below the least positive float. Where a
-//! is negative, and δ may be close to 1, its complement `1 − δ = φ(a) (R(−a) + R(b))` is used. δ falls in ε
-//! and in σ, so both inverses are bisections.
+//! because e^ε φ(b) = φ(a). The right-hand side does not overflow. It does not cancel either,
+//! because the difference is computed as an integral where the terms agree. So `log δ` is right far
+//! below the least positive float. Where a is negative and δ may be close to 1, the code uses the
+//! complement `1 − δ = φ(a) (R(−a) + R(b))`. δ falls in ε and in σ, so both inverses are found by
+//! bisection.
 //!
 //! ```
 //! use hushflow_mechanism::accounting::{Delta, Epsilon, gaussian};
@@ -23,15 +24,17 @@ use super::{Delta, Epsilon, MARGIN, NoiseMultiplier, least, mills};
 /// `ln √(2π)`.
 const LN_SQRT_TAU: f64 = 0.918_938_533_204_672_8;
 
-/// μ up to which `log δ` is taken directly even for a < 0, so that a ≥ −1/4.
+/// Largest μ for which `log δ` is computed directly even for a < 0; there a ≥ −1/4.
 const SMALL_MU: f64 = 0.5;
 
-/// The least δ for which noise of this multiplier is (ε, δ)-private; 0 when it is below the least float.
+/// Returns the least δ for which noise of this multiplier is (ε, δ)-private; 0 when it is below the
+/// least float.
 pub fn delta(noise_multiplier: NoiseMultiplier, epsilon: Epsilon) -> f64 {
     log_delta(noise_multiplier, epsilon).exp()
 }
 
-/// The natural logarithm of [`delta`], right also where δ is too small for a float; −∞ only beyond −10³⁰⁷.
+/// Returns the natural logarithm of [`delta`]. Right also where δ is too small for a float; −∞ only
+/// beyond −10³⁰⁷.
 pub fn log_delta(noise_multiplier: NoiseMultiplier, epsilon: Epsilon) -> f64 {
     let mu = noise_multiplier.mu();
     let scaled = epsilon.value() * noise_multiplier.value();
@@ -43,20 +46,21 @@ pub fn log_delta(noise_multiplier: NoiseMultiplier, epsilon: Epsilon) -> f64 {
     }
 }
 
-/// The least ε for which noise of this multiplier is (ε, δ)-private; 0 when δ is that large.
+/// Returns the least ε for which noise of this multiplier is (ε, δ)-private; 0 when δ is large
+/// enough.
 pub fn epsilon(noise_multiplier: NoiseMultiplier, delta: Delta) -> Epsilon {
     let log_target = delta.value().ln();
     Epsilon(least(0.0, f64::MAX, |epsilon| log_delta(noise_multiplier, Epsilon(epsilon)) <= log_target))
 }
 
-/// The least noise multiplier that is (ε, δ)-private.
+/// Returns the least noise multiplier that is (ε, δ)-private.
 pub fn noise_multiplier(epsilon: Epsilon, delta: Delta) -> NoiseMultiplier {
     let log_target = delta.value().ln();
     let private = |sigma| log_delta(NoiseMultiplier(sigma), epsilon) <= log_target;
     NoiseMultiplier(least(NoiseMultiplier::MIN, f64::MAX, private))
 }
 
-/// An upper bound of [`delta`]: positive, at most 1.
+/// Returns an upper bound of [`delta`]: positive, at most 1.
 ///
 /// σ is lowered and δ raised by the relative margin.
 pub fn delta_rounded_up(noise_multiplier: NoiseMultiplier, epsilon: Epsilon) -> f64 {
@@ -64,14 +68,14 @@ pub fn delta_rounded_up(noise_multiplier: NoiseMultiplier, epsilon: Epsilon) -> 
     (delta(lowered, epsilon) * (1.0 + MARGIN)).clamp(f64::MIN_POSITIVE, 1.0)
 }
 
-/// An upper bound of [`epsilon()`].
+/// Returns an upper bound of [`epsilon()`].
 ///
 /// δ is lowered and ε raised by the relative margin.
 pub fn epsilon_rounded_up(noise_multiplier: NoiseMultiplier, delta: Delta) -> Epsilon {
     Epsilon(epsilon(noise_multiplier, delta.rounded_down()).value() * (1.0 + MARGIN))
 }
 
-/// An upper bound of [`noise_multiplier()`].
+/// Returns an upper bound of [`noise_multiplier()`].
 ///
 /// δ is lowered and σ raised by the relative margin.
 pub fn noise_multiplier_rounded_up(epsilon: Epsilon, delta: Delta) -> NoiseMultiplier {
@@ -95,7 +99,7 @@ mod tests {
         }
     }
 
-    /// Beyond the reference file; values by bisection of Theorem 8 in 100-digit arithmetic.
+    /// Cases beyond the reference file. Values by bisection of Theorem 8 in 100-digit arithmetic.
     #[test]
     fn noise_multiplier_is_right_at_the_extremes() {
         let check = |epsilon: f64, delta: f64, expected: f64| {

@@ -1,31 +1,32 @@
-//! Mills' ratio `R(x) = Q(x)/φ(x)` of the normal distribution, with `Q = 1 − Φ`: the normal tail without
-//! its exponential decay (`R(x) = √(π/2) erfcx(x/√2)`), and its decrease over an interval without
-//! cancellation.
+//! Mills' ratio of the normal distribution, and its decrease over an interval without cancellation.
 //!
-//! Below 2.5 from `erfc`; from there by Laplace's continued fraction
+//! `R(x) = Q(x)/φ(x)` with `Q = 1 − Φ` is the normal tail without its exponential decay:
+//! `R(x) = √(π/2) erfcx(x/√2)`.
+//!
+//! Below 2.5 it is computed from `erfc`. From 2.5 on it is computed by Laplace's continued fraction
 //! `R(x) = 1/(x + K(x))`, `K(x) = 1/(x + 2/(x + 3/(x + …)))` (Abramowitz & Stegun 26.2.14).
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_PI_2};
 
-/// Where the continued fraction takes over.
+/// The least x for which the continued fraction is used.
 const FAR: f64 = 2.5;
 
-/// Enough levels of the continued fraction for the last bit at [`FAR`].
+/// Levels of the continued fraction: enough for the last bit at [`FAR`].
 const LEVELS: u32 = 70;
 
-/// Positive nodes and their weights of the six-point Gauss–Legendre rule on [−1, 1].
+/// Positive nodes and weights of the six-point Gauss–Legendre rule on [−1, 1].
 const NODES: [(f64, f64); 3] = [
     (0.238_619_186_083_196_9, 0.467_913_934_572_691_05),
     (0.661_209_386_466_264_5, 0.360_761_573_048_138_6),
     (0.932_469_514_203_152, 0.171_324_492_379_170_35),
 ];
 
-/// `φ(x)`.
+/// Returns `φ(x)`.
 pub(super) fn density(x: f64) -> f64 {
     (-x * x / 2.0).exp() * FRAC_1_SQRT_2 / FRAC_PI_2.sqrt() * FRAC_1_SQRT_2
 }
 
-/// `R(x)`, for `x ≥ −1`.
+/// Returns `R(x)`, for `x ≥ −1`.
 pub(super) fn ratio(x: f64) -> f64 {
     if x < FAR {
         FRAC_PI_2.sqrt() * (x * x / 2.0).exp() * libm::erfc(x * FRAC_1_SQRT_2)
@@ -34,10 +35,10 @@ pub(super) fn ratio(x: f64) -> f64 {
     }
 }
 
-/// `R(x) − R(x + step)`, for `x ≥ −1`, `step > 0`.
+/// Returns `R(x) − R(x + step)`, for `x ≥ −1`, `step > 0`.
 ///
-/// Where the two nearly agree it is the integral of `−R′` instead, by a rule whose error is below the last
-/// bit: `−R′` is entire, and changes over lengths of about max(1, x).
+/// Where the two terms nearly agree, the code integrates `−R′` instead, by a rule whose error is
+/// below the last bit: `−R′` is entire, and changes over lengths of about max(1, x).
 pub(super) fn decrease(x: f64, step: f64) -> f64 {
     if step > (x / 4.0).max(0.5) {
         return ratio(x) - ratio(x + step);
@@ -48,7 +49,7 @@ pub(super) fn decrease(x: f64, step: f64) -> f64 {
     half * NODES.map(pair).iter().sum::<f64>()
 }
 
-/// `−R′(x) = 1 − x R(x)`.
+/// Returns `−R′(x) = 1 − x R(x)`.
 fn descent(x: f64) -> f64 {
     if x < FAR {
         1.0 - x * ratio(x)
@@ -58,7 +59,7 @@ fn descent(x: f64) -> f64 {
     }
 }
 
-/// `K(x)`, for `x ≥` [`FAR`].
+/// Returns `K(x)`, for `x ≥` [`FAR`].
 fn continued_fraction(x: f64) -> f64 {
     (1..=LEVELS).rev().fold(0.0, |tail, level| f64::from(level) / (x + tail))
 }

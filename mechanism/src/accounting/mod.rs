@@ -1,18 +1,20 @@
-//! What noise a guarantee needs, and what guarantee a noise gives.
+//! The noise that a guarantee needs, and the guarantee that a noise level gives.
 //!
-//! Everything hushflow releases is, in the end, one Gaussian mechanism of sensitivity 1 with standard
-//! deviation `noise_multiplier` (σ). This module converts between σ and (ε, δ):
+//! Everything hushflow releases is one Gaussian mechanism of sensitivity 1 with standard deviation
+//! `noise_multiplier` (σ). This module converts between σ and (ε, δ):
 //! - [`gaussian`]: exactly, for continuous noise (also called μ-GDP, μ = 1/σ);
-//! - [`discrete`]: the same with the price of exact noise on a grid;
-//! - [`composition`]: the same for several mechanisms on the same data, about the pairs of streams of one [`adjacency`];
-//! - [`pure`]: what is private without any δ, as one Gaussian mechanism that tells at least as much;
-//! - [`bounded_range`]: the same for selections by the exponential mechanism, and for what selects and measures;
-//! - [`zcdp`]: through ρ = 1/(2σ²), which holds for noise on a grid as it stands and adds up under
+//! - [`discrete`]: the same, plus the cost of exact noise on a grid;
+//! - [`composition`]: the same for several mechanisms on the same data, about the pairs of streams
+//!   of one [`adjacency`];
+//! - [`pure`]: ε-private mechanisms as one Gaussian mechanism that reveals at least as much;
+//! - [`bounded_range`]: the same for selections by the exponential mechanism, and for estimates
+//!   that select and measure;
+//! - [`zcdp`]: through ρ = 1/(2σ²), which holds unchanged for noise on a grid and adds up under
 //!   composition.
 //!
-//! Plain functions give the nearest number. Those named `…_rounded_up`, and all of [`discrete`] and [`composition`], move what
-//! they take and what they give by the relative [`MARGIN`] towards more privacy: only these belong in a
-//! guarantee.
+//! Plain functions return the nearest number. Functions named `…_rounded_up`, and all of
+//! [`discrete`] and [`composition`], move their inputs and outputs by the relative [`MARGIN`]
+//! towards more privacy. Only these belong in a guarantee.
 
 use thiserror::Error;
 
@@ -28,23 +30,23 @@ pub mod zcdp;
 /// Relative margin of the conservative functions: several times the rounding error of the formulas.
 pub const MARGIN: f64 = 1e-12;
 
-/// Why a number can't stand in a guarantee.
+/// Reasons why a number is not valid in a guarantee.
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum AccountingError {
-    /// Not an ε.
+    /// An invalid ε.
     #[error("epsilon is {0}, but must be a finite number of at least 0")]
     Epsilon(f64),
-    /// Not a δ.
+    /// An invalid δ.
     #[error("delta is {0}, but must be at least {min:e} and below 1", min = f64::MIN_POSITIVE)]
     Delta(f64),
-    /// Not a noise multiplier.
+    /// An invalid noise multiplier.
     #[error(
         "the noise multiplier is {0}, but must be a finite number of at least {min:e}",
         min = NoiseMultiplier::MIN
     )]
     NoiseMultiplier(f64),
-    /// Not a ρ of zCDP.
+    /// An invalid ρ of zCDP.
     #[error("rho is {0}, but must be between {min:e} and {max:e}", min = f64::MIN_POSITIVE, max = Rho::MAX)]
     Rho(f64),
     /// The grid of the noise is too coarse for the bound on discreteness.
@@ -53,23 +55,23 @@ pub enum AccountingError {
         min = discrete::MIN_GRID_SCALE
     )]
     GridScale(f64),
-    /// Not a number of draws.
+    /// An invalid number of draws.
     #[error("the number of noise draws is {0}, but must be a finite number of at least 1")]
     Draws(f64),
-    /// Not a total variation.
+    /// An invalid total variation.
     #[error("the total variation is {0}, but must be above 0 and at most 1")]
     TotalVariation(f64),
-    /// The price of discrete noise leaves nothing of δ.
+    /// The cost of discrete noise uses up δ.
     #[error(
         "discrete noise costs {cost:e} of delta, but delta is {delta:e}: choose a finer grid or a larger delta"
     )]
     DiscretenessExceedsDelta {
         /// (1+e^ε) times the total variation between discrete and continuous noise.
         cost: f64,
-        /// The δ asked for.
+        /// The requested δ.
         delta: f64,
     },
-    /// Mechanisms spend more than can be counted.
+    /// Mechanisms spend more than can be represented.
     #[error("together the mechanisms spend more than can be counted (μ² above 2³²): no privacy is left")]
     Overspent,
 }
@@ -91,7 +93,7 @@ impl Epsilon {
         }
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn value(self) -> f64 {
         self.0
     }
@@ -114,18 +116,18 @@ impl Delta {
         }
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn value(self) -> f64 {
         self.0
     }
 
-    /// Smaller by the margin.
+    /// Returns this δ, smaller by the margin.
     fn rounded_down(self) -> Self {
         Self(self.0 * (1.0 - MARGIN))
     }
 }
 
-/// σ: standard deviation of the noise over the sensitivity of what it hides.
+/// σ: the standard deviation of the noise divided by the sensitivity.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct NoiseMultiplier(f64);
 
@@ -146,23 +148,25 @@ impl NoiseMultiplier {
         }
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn value(self) -> f64 {
         self.0
     }
 
-    /// μ = 1/σ of Gaussian differential privacy (Dong, Roth & Su 2022, Theorem 2.7).
+    /// Returns μ = 1/σ of Gaussian differential privacy (Dong, Roth & Su 2022, Theorem 2.7).
     pub fn mu(self) -> f64 {
         self.0.recip()
     }
 
-    /// ρ = 1/(2σ²) of zero-concentrated differential privacy (Bun & Steinke 2016, Proposition 1.6).
+    /// Returns ρ = 1/(2σ²) of zero-concentrated differential privacy (Bun & Steinke 2016,
+    /// Proposition 1.6).
     pub fn rho(self) -> Rho {
         Rho((self.mu() * self.mu() / 2.0).max(f64::MIN_POSITIVE))
     }
 }
 
-/// ρ of ρ-zCDP: between 2.2·10⁻³⁰⁸ and [`Rho::MAX`]. The ρ of several releases add up, also adaptively.
+/// ρ of ρ-zCDP, between 2.2·10⁻³⁰⁸ and [`Rho::MAX`]. The ρ of several releases add up, even if
+/// these are adaptive.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Rho(f64);
 
@@ -182,17 +186,18 @@ impl Rho {
         }
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn value(self) -> f64 {
         self.0
     }
 }
 
-/// The least float between `low` and `high`, neither negative, at which the monotone `holds` is true;
-/// `high` if there is none below.
+/// Returns the least float between `low` and `high`, neither negative, at which the monotone
+/// `holds` is true; `high` if there is none below.
 ///
-/// Non-negative floats are ordered as their bit patterns are, so bisecting these takes at most 64 steps,
-/// whatever `holds` says, and stops at a float where it is true with a neighbour where it is not.
+/// Non-negative floats are ordered as their bit patterns are, so bisecting these takes at most 64
+/// steps for any `holds`. It stops at a float where `holds` is true and whose lower neighbour is
+/// false.
 pub fn least(low: f64, high: f64, holds: impl Fn(f64) -> bool) -> f64 {
     let (mut low, mut high) = (low.to_bits(), high.to_bits());
     while low < high {
@@ -206,7 +211,7 @@ pub fn least(low: f64, high: f64, holds: impl Fn(f64) -> bool) -> f64 {
 mod tests {
     use super::*;
 
-    /// The cases of a reference file.
+    /// Reads the cases of a reference file.
     pub(super) fn cases(json: &str) -> Vec<serde_json::Value> {
         let file: serde_json::Value = serde_json::from_str(json).unwrap();
         file["cases"].as_array().unwrap().clone()

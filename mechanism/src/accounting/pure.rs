@@ -1,21 +1,25 @@
 //! Pure differential privacy as one Gaussian mechanism, so that both add up in one ledger.
 //!
-//! **Lemma.** What is ε-private is μ-Gaussian-private (Dong, Roth & Su 2022) for `Φ(μ/2) = e^ε/(1 + e^ε)`, and for no
-//! smaller μ. *Proof.* The least errors of any test between neighbours are bounded by `f(α) = max(1 − e^ε α, e^−ε(1 − α), 0)`, two
-//! chords that run from (0, 1) and (1, 0) to the corner α = f(α) = 1/(1 + e^ε). The Gaussian's trade-off curve G is convex, goes
-//! through (0, 1) and (1, 0), and through the corner if Φ(−μ/2) = 1/(1 + e^ε). So it lies below both chords: G ≤ f. A
-//! smaller μ puts G above the corner, which randomised response reaches. ∎
+//! **Lemma.** An ε-private mechanism is μ-Gaussian-private (Dong, Roth & Su 2022) for `Φ(μ/2) =
+//! e^ε/(1 + e^ε)`, and for no smaller μ.
 //!
-//! In terms of (ε, δ) that is far from the Gaussian which is calibrated for (ε, δ): for (1, 10⁻⁶) that has μ = 0.237, and what
-//! is 1-private has 1.232.
+//! *Proof.* The least errors of any test between neighbours are bounded by `f(α) = max(1 − e^ε α,
+//! e^−ε(1 − α), 0)`: two chords from (0, 1) and (1, 0) to the corner α = f(α) = 1/(1 + e^ε). The
+//! Gaussian's trade-off curve G is convex and goes through (0, 1) and (1, 0). It goes through the
+//! corner if Φ(−μ/2) = 1/(1 + e^ε). So it lies below both chords: G ≤ f. A smaller μ puts G above
+//! the corner, which randomised response reaches. ∎
+//!
+//! This μ is far above that of a Gaussian mechanism calibrated for (ε, δ): 0.237 for (1, 10⁻⁶),
+//! against 1.232 for a 1-private mechanism.
 
 use super::{AccountingError, Epsilon, MARGIN, NoiseMultiplier};
 use crate::quantile::normal;
 
-/// More than the quantile's own rounding moves μ where e^ε is near 1.
+/// Exceeds the change in μ that the quantile's own rounding causes where e^ε is near 1.
 const ROUNDING: f64 = 1e-14;
 
-/// The noise multiplier of the Gaussian mechanism that tells at least as much as anything that is ε-private, rounded down.
+/// Returns the noise multiplier of the Gaussian mechanism that reveals at least as much as any
+/// ε-private mechanism, rounded down.
 ///
 /// # Errors
 /// [`AccountingError`] for an ε so large (above 700) that nothing is promised.
@@ -38,7 +42,7 @@ mod tests {
     use crate::accounting::gaussian;
     use proptest::prelude::*;
 
-    /// By another program's quantiles.
+    /// Reference values from another program's quantiles.
     #[test]
     fn the_equivalent_is_that_of_the_lemma() {
         for (epsilon, mu) in [(0.01, 0.012_533_118_96), (1.0, 1.232_035_385_3), (8.0, 6.802_568_676_2)] {
@@ -49,7 +53,8 @@ mod tests {
     }
 
     proptest! {
-        /// For every pair of a pure mechanism's worst case, randomised response: δ at every ε' is within that of the equivalent.
+        /// For randomised response, the worst case of a pure mechanism, δ at every ε' is within δ
+        /// of the equivalent.
         #[test]
         fn nothing_pure_exceeds_its_equivalent(epsilon in 1e-6..30.0_f64, share in 0.0..1.0_f64) {
             let sigma = noise_multiplier_rounded_down(eps(epsilon)).unwrap();
@@ -58,7 +63,7 @@ mod tests {
             prop_assert!(gaussian::delta(sigma, eps(other)) >= delta * (1.0 - 1e-9), "{epsilon} {other}");
         }
 
-        /// And no less noise would do: at ε' = 0 both agree.
+        /// Less noise would not do: at ε' = 0 both agree.
         #[test]
         fn the_equivalent_is_no_larger_than_it_must(epsilon in 1e-3..20.0_f64) {
             let sigma = noise_multiplier_rounded_down(eps(epsilon)).unwrap();

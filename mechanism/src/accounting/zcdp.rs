@@ -1,37 +1,40 @@
-//! From ρ-zCDP to (ε, δ): the tight conversion of Canonne, Kamath & Steinke 2020 (Corollary 13) and the
-//! simple one of Bun & Steinke 2016 (Proposition 1.3).
+//! Conversion of ρ-zCDP to (ε, δ).
+//!
+//! The tight conversion is that of Canonne, Kamath & Steinke 2020 (Corollary 13). The simple one is
+//! that of Bun & Steinke 2016 (Proposition 1.3).
 //!
 //! The tight one is a minimum over the order α > 1 of the Rényi divergence; with β = α − 1
 //!
 //! ```text
-//! ln δ = min_β  β ((1+β)ρ − ε − ln(1+1/β)) − ln(1+β)          stationary where (1+2β)ρ − ln(1+1/β) = ε,
-//!    ε = min_β  (1+β)ρ − ln(1+1/β) + (ln(1/δ) − ln(1+β))/β    stationary where β²ρ + ln(1+β) = ln(1/δ).
+//! ln δ = min_β  β ((1+β)ρ − ε − ln(1+1/β)) − ln(1+β)         stationary: (1+2β)ρ − ln(1+1/β) = ε,
+//!    ε = min_β  (1+β)ρ − ln(1+1/β) + (ln(1/δ) − ln(1+β))/β   stationary: β²ρ + ln(1+β) = ln(1/δ).
 //! ```
 //!
-//! Both stationarity conditions are monotone in β, and every β gives a valid bound, so an inexact minimum
-//! costs accuracy but never privacy.
+//! Both stationarity conditions are monotone in β, and every β gives a valid bound. So an inexact
+//! minimum costs accuracy but never privacy.
 
 use super::{Delta, Epsilon, MARGIN, Rho, least};
 
-/// `ρ + 2√(ρ ln(1/δ))`.
+/// Returns `ρ + 2√(ρ ln(1/δ))`.
 pub fn epsilon_simple(rho: Rho, delta: Delta) -> Epsilon {
     let rho = rho.value();
     Epsilon(rho + 2.0 * rho.sqrt() * (-delta.value().ln()).sqrt())
 }
 
-/// The least ε that ρ-zCDP is known to give for this δ; at least 0.
+/// Returns the least ε that ρ-zCDP is known to give for this δ; at least 0.
 pub fn epsilon(rho: Rho, delta: Delta) -> Epsilon {
     Epsilon(epsilon_at(best_order_for_delta(rho, delta), rho, delta).max(0.0))
 }
 
-/// An upper bound of [`epsilon()`]: raised by the relative margin of its largest term.
+/// Returns an upper bound of [`epsilon()`]: raised by the relative margin of its largest term.
 pub fn epsilon_rounded_up(rho: Rho, delta: Delta) -> Epsilon {
     let beta = best_order_for_delta(rho, delta);
     let largest_term = (1.0 + 2.0 * beta) * rho.value() + beta.recip().ln_1p();
     Epsilon((epsilon_at(beta, rho, delta) + MARGIN * largest_term).max(0.0))
 }
 
-/// The least δ that ρ-zCDP is known to give for this ε; at most 1, and 0 when it is below the least float.
+/// Returns the least δ that ρ-zCDP is known to give for this ε; at most 1, and 0 when it is below
+/// the least float.
 pub fn delta(rho: Rho, epsilon: Epsilon) -> f64 {
     let (rho, epsilon) = (rho.value(), epsilon.value());
     let order_term = |beta: f64| beta.recip().ln_1p();
@@ -41,7 +44,8 @@ pub fn delta(rho: Rho, epsilon: Epsilon) -> f64 {
     log_delta.min(0.0).exp()
 }
 
-/// The largest ρ that is known to give this (ε, δ), rounded down; `None` where the least of all gives more.
+/// Returns the largest ρ that is known to give this (ε, δ), rounded down; `None` where even the
+/// least ρ gives more.
 ///
 /// ```
 /// use hushflow_mechanism::accounting::{Delta, Epsilon, zcdp};
@@ -56,13 +60,13 @@ pub fn rho_rounded_down(epsilon: Epsilon, delta: Delta) -> Option<Rho> {
     Rho::new(least(f64::MIN_POSITIVE, Rho::MAX, exceeds).next_down()).ok()
 }
 
-/// The minimising β for a given δ.
+/// Returns the minimising β for a given δ.
 fn best_order_for_delta(rho: Rho, delta: Delta) -> f64 {
     let (rho, log_inverse_delta) = (rho.value(), -delta.value().ln());
     least(f64::MIN_POSITIVE, f64::MAX, |beta| beta * rho * beta + beta.ln_1p() >= log_inverse_delta)
 }
 
-/// The ε that the order 1 + β gives.
+/// Returns the ε that the order 1 + β gives.
 fn epsilon_at(beta: f64, rho: Rho, delta: Delta) -> f64 {
     let log_inverse_delta = -delta.value().ln();
     (1.0 + beta) * rho.value() - beta.recip().ln_1p() + (log_inverse_delta - beta.ln_1p()) / beta

@@ -1,36 +1,37 @@
-//! What counted events prove, whatever the law of the statistic that they are events of.
+//! Lower bounds on privacy loss from counted events, for any distribution of the statistic.
 //!
-//! A threshold on a statistic makes an event of every trial. Among n trials of one world it is seen k times, and the bounds of
-//! Clopper & Pearson (1934) enclose its probability p with a stated confidence: the least p that is compatible with k is the
-//! one for which k or more come with probability α.
+//! A threshold on a statistic defines an event in every trial. Suppose the event occurs k times
+//! among n trials of one world. The bounds of Clopper & Pearson (1934) enclose its probability p
+//! with a stated confidence. The lower bound is the p for which k or more hits have probability α.
 //!
-//! - **μ**: a μ-GDP mechanism lets no event have P₀ > Φ(μ + Φ⁻¹(P₁)) (Dong, Roth & Su 2022), so `μ ≥ Φ⁻¹(P₀) − Φ⁻¹(P₁)`.
-//! - **ε**: an (ε, δ)-private one lets none have P₀ > e^ε P₁ + δ, so `ε ≥ ln((P₀ − δ)/P₁)`. It needs no curve, and n far
-//!   above 1/δ to say much.
+//! - **μ**: for a μ-GDP mechanism no event has P₀ > Φ(μ + Φ⁻¹(P₁)) (Dong, Roth & Su 2022), so
+//!   `μ ≥ Φ⁻¹(P₀) − Φ⁻¹(P₁)`.
+//! - **ε**: for an (ε, δ)-private mechanism no event has P₀ > e^ε P₁ + δ, so `ε ≥ ln((P₀ − δ)/P₁)`.
+//!   This bound needs no trade-off curve, and is only tight for n far above 1/δ.
 
 use crate::accounting::Delta;
 use crate::quantile;
 
-/// Terms of the continued fraction; it takes about √n of them.
+/// Most terms of the continued fraction; it takes about √n of them.
 const MAX_TERMS: u32 = 1_000_000;
 
-/// How often an event was seen.
+/// How often an event occurred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// How often it came true.
+    /// Number of trials in which the event occurred.
     pub hits: u64,
-    /// Out of how many.
+    /// Number of trials.
     pub trials: u64,
 }
 
 impl Count {
-    /// Counts a trial, and whether the event came true in it.
+    /// Adds a trial, and whether the event occurred in it.
     pub fn add(&mut self, hit: bool) {
         self.hits += u64::from(hit);
         self.trials += 1;
     }
 
-    /// The event's probability is no less, but for a chance of `alpha`.
+    /// Returns a lower bound of the event's probability, wrong with a chance of at most `alpha`.
     pub fn at_least(self, alpha: f64) -> f64 {
         let (hits, rest) = (self.hits as f64, (self.trials - self.hits) as f64);
         if self.hits == 0 {
@@ -44,28 +45,30 @@ impl Count {
         low
     }
 
-    /// The event's probability is no more, but for a chance of `alpha`.
+    /// Returns an upper bound of the event's probability, wrong with a chance of at most `alpha`.
     pub fn at_most(self, alpha: f64) -> f64 {
         1.0 - Count { hits: self.trials - self.hits, ..self }.at_least(alpha)
     }
 }
 
-/// The same event in both worlds: likely in the first.
+/// The same event in both worlds; it is more likely in the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Event {
-    /// What was counted in each of two neighbouring worlds.
+    /// The counts in two neighbouring worlds.
     pub worlds: [Count; 2],
 }
 
 impl Event {
-    /// Lower bound of μ, each count with a chance of `alpha` to mislead; 0 where it is negative.
+    /// Returns a lower bound of μ, where each count misleads with a chance of at most `alpha`; 0
+    /// where it is negative.
     pub fn mu(&self, alpha: f64) -> f64 {
         let [one, other] = self.worlds;
         let mu = quantile_of(one.at_least(alpha)) - quantile_of(other.at_most(alpha));
         if mu > 0.0 { mu } else { 0.0 }
     }
 
-    /// Lower bound of ε at δ, each count with a chance of `alpha` to mislead; 0 where it is negative.
+    /// Returns a lower bound of ε at δ, where each count misleads with a chance of at most `alpha`;
+    /// 0 where it is negative.
     pub fn epsilon(&self, delta: Delta, alpha: f64) -> f64 {
         let [one, other] = self.worlds;
         let epsilon = ((one.at_least(alpha) - delta.value()) / other.at_most(alpha)).ln();
@@ -73,7 +76,7 @@ impl Event {
     }
 }
 
-/// Φ⁻¹(p).
+/// Returns Φ⁻¹(p).
 fn quantile_of(p: f64) -> f64 {
     match p {
         _ if p <= 0.0 => f64::NEG_INFINITY,
@@ -83,7 +86,8 @@ fn quantile_of(p: f64) -> f64 {
     }
 }
 
-/// I_x(a, b) for a, b ≥ 1: the chance that of a+b−1 trials with probability x at least a hit.
+/// Returns I_x(a, b) for a, b ≥ 1: the probability of at least a hits in a+b−1 trials of
+/// probability x.
 fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
     if x <= 0.0 || x >= 1.0 {
         return x.clamp(0.0, 1.0);
@@ -96,7 +100,7 @@ fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
     }
 }
 
-/// Abramowitz & Stegun 26.5.8, by Lentz's method.
+/// Evaluates the continued fraction of Abramowitz & Stegun 26.5.8 by Lentz's method.
 fn continued_fraction(a: f64, b: f64, x: f64) -> f64 {
     let away_from_zero = |value: f64| if value.abs() < f64::MIN_POSITIVE { f64::MIN_POSITIVE } else { value };
     let (mut c, mut d) = (1.0, 1.0 / away_from_zero(1.0 - (a + b) * x / (a + 1.0)));
@@ -126,7 +130,7 @@ mod tests {
         Count { hits, trials }
     }
 
-    /// Against another implementation of the beta quantile.
+    /// Compares with another implementation of the beta quantile.
     #[test]
     fn bounds_are_those_of_clopper_and_pearson() {
         let check = |found: f64, expected: f64| {
@@ -141,7 +145,7 @@ mod tests {
         check(count(10, 10).at_least(0.1), 0.1_f64.powf(0.1));
     }
 
-    /// Hits, trials, α, and both bounds.
+    /// Columns: hits, trials, α, and both bounds.
     const REFERENCE: [(u64, u64, f64, f64, f64); 4] = [
         (7, 40, 0.01, 0.06114851321022112, 0.3564624361263871),
         (158_655, 1_000_000, 2.5e-7, 0.1568239885915177, 0.16049774179890364),
@@ -149,7 +153,7 @@ mod tests {
         (999_990, 1_000_000, 1e-3, 0.9999758661994086, 0.9999970394706872),
     ];
 
-    /// The chance to see what lies beyond a bound is α, by adding up the binomial distribution.
+    /// The probability of counts beyond a bound is α, by summing the binomial distribution.
     #[test]
     fn bounds_mislead_as_often_as_stated() {
         let (trials, alpha) = (40_u64, 0.01);

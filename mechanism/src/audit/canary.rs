@@ -1,20 +1,22 @@
-//! Canaries: pairs of neighbouring streams that lie as far apart as neighbours can, each in its own way.
+//! Canaries: pairs of neighbouring streams that are as far apart as neighbours can be, each in its
+//! own way.
 //!
-//! | canary | what differs | where it is the worst |
+//! | canary | difference | worst case of |
 //! |---|---|---|
-//! | `opposite` | e against −e | first moments; all that jme, pp and joint-clip can be moved by in place |
-//! | `second-moments` | e against a record across it, or in one dimension against the centre | second moments, for large λ |
-//! | `joint` | e against the record at which first and second moments together are farthest | jme in place, beyond the free λ |
-//! | `outlier` | as `opposite`, a million times beyond the ball | a clipper that does not clip every record by itself |
+//! | `opposite` | e against −e | first moments; jme, pp and joint-clip in place |
+//! | `second-moments` | e against a record across it (d = 1: centre) | second moments, large λ |
+//! | `joint` | e against the record farthest in both moments together | jme in place, λ not free |
+//! | `outlier` | as `opposite`, 10⁶ times beyond the ball | clippers that miss single records |
 //! | `another-key` | e moves to another key | count, first and second moments at once |
-//! | `another-epoch` | e moves to another epoch | the same, for columns of C that point away from each other |
+//! | `another-epoch` | e moves to another epoch | the same, for opposed columns of C |
 //! | `left-out`, `outlier-left-out` | e, or an outlier, against nothing | zero-out |
 //!
-//! e lies on the sphere of the clip norm. All of it takes two columns at most, two keys, and the epochs of the longest column
-//! of C, or those of the worst pattern that a participation schema allows. Beside the record that differs lie three that
-//! do not, in every cell it touches: what clips sums in place of records shows itself only in company.
+//! e lies on the sphere of the clip norm. A canary needs at most two columns, two keys, and the
+//! epochs of the longest column of C, or those of the worst pattern that a participation schema
+//! allows. Every cell of the differing record also holds three records that do not differ, because
+//! a fault that clips sums instead of records only shows in company.
 //!
-//! *Why the joint record is where it is:* the head of `sensitivity/in_place.rs`.
+//! The derivation of the joint record is at the head of `sensitivity/in_place.rs`.
 
 use super::subject::{Placed, Stream};
 use super::{AuditError, Audited};
@@ -23,22 +25,22 @@ use crate::moments::Layout;
 use crate::sensitivity::{Neighbours, free_second_weight};
 use nalgebra::DMatrix;
 
-/// Records in the middle, in every cell of the record that differs.
+/// Number of other records, at the centre, in every cell of the differing record.
 const COMPANIONS: usize = 3;
 
-/// How far beyond the ball an outlier lies.
+/// Distance of an outlier, in units of the ball's radius.
 const FAR: f64 = 1e6;
 
-/// Patterns of participation that are looked at.
+/// Most patterns of participation that are examined.
 const PATTERNS: usize = 1000;
 
-/// Patterns of which all pairs are looked at.
+/// Most patterns whose pairs are all examined.
 const PAIRED: usize = 256;
 
 /// A pair of neighbouring streams.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Canary {
-    /// As in the table above.
+    /// Name, as in the table above.
     pub name: &'static str,
     /// Number of keys: one, or two for a record that moves between them.
     pub keys: u32,
@@ -47,7 +49,7 @@ pub struct Canary {
 }
 
 impl Canary {
-    /// Trials side by side, with keys of their own each: the stream of `worlds[i]` in trial i.
+    /// Builds trials side by side, each with its own keys: the stream of `worlds[i]` in trial i.
     pub(super) fn stream(&self, epochs: u64, worlds: &[usize]) -> Stream {
         let records = worlds.iter().zip(0..).flat_map(|(&world, trial)| {
             let shift = trial * self.keys;
@@ -57,10 +59,10 @@ impl Canary {
     }
 }
 
-/// The canaries of a mechanism, without those that would be the same twice.
+/// Returns the canaries of a mechanism, without duplicates.
 ///
 /// # Errors
-/// [`AuditError`] if the strategy can't be written out for so many epochs.
+/// [`AuditError`] if the strategy can't be written out for this many epochs.
 pub fn canaries(audited: &Audited) -> Result<Vec<Canary>, AuditError> {
     let moments = audited.mechanism.moments();
     let steps = Steps::new(audited)?;
@@ -89,7 +91,7 @@ pub fn canaries(audited: &Audited) -> Result<Vec<Canary>, AuditError> {
     Ok(all)
 }
 
-/// The unit vector at an angle to the first axis; ±1 in one dimension.
+/// Returns the unit vector at an angle to the first axis; ±1 in one dimension.
 fn along(layout: Layout, angle: f64) -> Vec<f64> {
     if layout.dimension == 1 { vec![angle.cos().signum()] } else { vec![angle.cos(), angle.sin()] }
 }
@@ -98,15 +100,16 @@ fn scaled(record: &[f64], factor: f64) -> Vec<f64> {
     record.iter().map(|value| value * factor).collect()
 }
 
-/// Records whose second moments are farthest apart, full or diagonal.
+/// Returns two records whose second moments are farthest apart, full or diagonal.
 fn across(layout: Layout) -> (Vec<f64>, Vec<f64>) {
     let e = along(layout, 0.0);
     let other = if layout.dimension == 1 { vec![0.0] } else { along(layout, std::f64::consts::FRAC_PI_2) };
     (e, other)
 }
 
-/// Records whose weighted first and second moments together are farthest apart, unless these are e and −e. Angles are
-/// symmetric about the diagonal, where Σx∘x sees all that Σxxᵀ sees.
+/// Returns two records whose weighted first and second moments together are farthest apart, or
+/// `None` if these are e and −e. Angles are symmetric about the diagonal, where Σx∘x distinguishes
+/// all that Σxxᵀ does.
 fn farthest(moments: &MomentMechanism) -> Option<(Vec<f64>, Vec<f64>)> {
     let (layout, nu) = (moments.layout(), moments.claim().weights.second);
     let is_clipped_jointly = moments.parameters().method == Method::JointClip;
@@ -120,7 +123,7 @@ fn farthest(moments: &MomentMechanism) -> Option<(Vec<f64>, Vec<f64>)> {
     Some((along(layout, diagonal + half), along(layout, diagonal - half)))
 }
 
-/// Steps, from 0, at which a record takes part, and with which sign.
+/// The steps, from 0, at which a record takes part, and its sign at each.
 type Pattern = Vec<(usize, f64)>;
 
 /// Places records at the steps of a pattern.
@@ -130,13 +133,13 @@ struct Maker {
 }
 
 impl Maker {
-    /// A record, in units of the clip norm, that another one or none replaces.
+    /// Places a record, in units of the clip norm, that is replaced by another one or by none.
     fn canary(&self, name: &'static str, one: &[f64], other: Option<&[f64]>) -> Canary {
         let place = |record: &[f64]| self.place(record, 0, &self.pattern);
         self.in_company(Canary { name, keys: 1, worlds: [place(one), other.map(place).unwrap_or_default()] })
     }
 
-    /// A record that moves to another key, or to the steps of another pattern.
+    /// Places a record that moves to another key, or to the steps of another pattern.
     fn moved(&self, name: &'static str, record: &[f64], key: u32, pattern: &Pattern) -> Canary {
         let worlds = [self.place(record, 0, &self.pattern), self.place(record, key, pattern)];
         self.in_company(Canary { name, keys: key + 1, worlds })
@@ -168,7 +171,7 @@ impl Maker {
     }
 }
 
-/// What the columns of C say about where a record weighs most.
+/// The columns of C, as far as they determine where a record weighs most.
 struct Steps {
     gram: DMatrix<f64>,
     patterns: Vec<Pattern>,
@@ -186,7 +189,7 @@ impl Steps {
         Ok(Self { gram, patterns })
     }
 
-    /// ⟨Σ±c_i, Σ±c_j⟩ for the steps i of one pattern and j of another.
+    /// Returns ⟨Σ±c_i, Σ±c_j⟩ for the steps i of one pattern and j of another.
     fn product(&self, one: &Pattern, other: &Pattern) -> f64 {
         let terms = |&(i, sign): &(usize, f64)| {
             other.iter().map(move |&(j, other)| sign * other * self.gram[(i, j)]).sum::<f64>()
@@ -194,13 +197,14 @@ impl Steps {
         one.iter().map(terms).sum()
     }
 
-    /// The pattern that moves the release farthest.
+    /// Returns the pattern that moves the release farthest.
     fn worst(&self) -> Pattern {
         let largest = self.patterns.iter().max_by(|a, b| self.product(a, a).total_cmp(&self.product(b, b)));
         largest.cloned().unwrap_or_default()
     }
 
-    /// Two patterns whose difference moves the release farthest; `None` if there is only one.
+    /// Returns two patterns whose difference moves the release farthest; `None` if there is only
+    /// one pattern.
     fn farthest(&self) -> Option<[Pattern; 2]> {
         let some: Vec<_> =
             self.patterns.iter().step_by(self.patterns.len().div_ceil(PAIRED).max(1)).collect();
@@ -213,7 +217,7 @@ impl Steps {
     }
 }
 
-/// Signs, one step after another, with which a record adds to what the steps before have moved.
+/// Returns signs, chosen step by step, with which a record adds to the change of the steps before.
 fn signed(gram: &DMatrix<f64>, steps: &[usize]) -> Pattern {
     let mut pattern = Pattern::new();
     for &step in steps {

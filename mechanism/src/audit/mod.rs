@@ -1,31 +1,38 @@
-//! Audits: the real mechanism is run many times on neighbours that lie as far apart as neighbours can, and who sees the
-//! releases tries to tell which of the two it was. How well that works bounds the privacy from below.
+//! Audits: lower bounds on the privacy loss of the real mechanism.
 //!
-//! An audit is no proof of privacy: it knows the pairs it tries, and proofs know all. It shows that what *runs* does what
-//! was proved: a clipper that lets a unit too much through, noise that is a little too small, drawn twice or drawn in
-//! floating point all give the worlds away, and tests plant each of these to see the audit find it.
+//! An audit runs the mechanism many times on neighbours that are as far apart as neighbours can be.
+//! An adversary sees the releases and tries to distinguish the two streams. Its success rate bounds
+//! the privacy loss from below.
+//!
+//! An audit is no proof of privacy: it covers the pairs it tries, and a proof covers all pairs. It
+//! shows that what *runs* does what was proved. A clipper that lets too much through, noise that is
+//! slightly too small, noise drawn twice, or noise drawn in floating point makes the worlds
+//! distinguishable. Tests plant each of these faults and check that the audit finds it.
 //!
 //! # What is measured
-//! With a canary's two streams ([`canaries`]) and σ the noise multiplier, the claim is μ = 1/σ. An audit looks at
-//! 1. **the distance**, in integers: a run with equal seeds gives equal noise in both worlds, so their releases differ by just
-//!    v⁰ − v¹. Its length in units of the claimed noise is at most μ, without any statistics; where the sensitivity is attained,
-//!    it is μ but for roundings.
-//! 2. **the noise**, from the operating system: trials in one of the worlds each, by a coin. A threshold on the best linear
-//!    statistic (`statistic`) makes an event that is likely in one world and unlikely in the other. How often it was seen bounds
-//!    μ, and by another threshold ε, from below (`bound`). No law of the statistic is assumed.
-//! 3. **the grid**: noise in integers makes the lowest bit of a release a fair coin in both worlds (with σ ≥ 2²⁶ to
-//!    within e^(−10¹⁵)). Floating-point noise of that size has no such bits, and which values it can take
-//!    depends on the data (Mironov, CCS 2012).
+//! With a canary's two streams ([`canaries`]) and σ the noise multiplier, the claim is μ = 1/σ. An
+//! audit measures
+//! 1. **the distance**, in integers: with equal seeds both worlds have equal noise, so their
+//!    releases differ by exactly v⁰ − v¹. Its length in units of the claimed noise is at most μ,
+//!    without any statistics. Where the sensitivity is attained, it equals μ up to rounding.
+//! 2. **the noise**, from the operating system: a coin puts each trial in one of the worlds. A
+//!    threshold on the best linear statistic (`statistic`) defines an event that is likely in one
+//!    world and unlikely in the other. Its counts bound μ from below and, with another threshold, ε
+//!    (`bound`). No distribution of the statistic is assumed.
+//! 3. **the grid**: integer noise makes the lowest bit of a release a fair coin in both worlds (to
+//!    within e^(−10¹⁵) for σ ≥ 2²⁶). Floating-point noise of that size has no such bits, and its
+//!    possible values depend on the data (Mironov, CCS 2012).
 //!
-//! ε at δ follows from the bound of μ by the curve that the claim itself is computed by (`accounting::gaussian`). The
-//! direct bound of ε at δ assumes nothing but (ε, δ), and so needs far more than 1/δ trials to come near.
+//! ε at δ follows from the bound of μ by the same curve as the claim (`accounting::gaussian`). The
+//! direct bound of ε at δ assumes only (ε, δ), so it needs far more than 1/δ trials to come close.
 //!
-//! # How sure it is
-//! An honest mechanism is accused of something with a chance of at most 1 − confidence for all canaries
-//! together: the chance is divided evenly among canaries and the events counted of each. The distance involves no chance.
+//! # Confidence
+//! The probability of a false accusation is at most 1 − confidence for all canaries together. It is
+//! divided evenly among canaries and the events counted of each. The distance involves no chance.
 //!
-//! Sources: Nasr et al., "Tight Auditing of Differentially Private Machine Learning", USENIX Security 2023; Steinke, Nasr &
-//! Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023, for many canaries in one run, each in by a coin.
+//! Sources: Nasr et al., "Tight Auditing of Differentially Private Machine Learning", USENIX
+//! Security 2023; Steinke, Nasr & Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS
+//! 2023, for many canaries in one run, each included by a coin.
 
 pub mod bound;
 mod canary;
@@ -51,24 +58,24 @@ use serde::Serialize;
 use statistic::Known;
 use thiserror::Error;
 
-/// Counts of one canary that a chance of error is divided among: two events and the lowest bit, in two worlds, the bit
-/// from both sides.
+/// Number of counts of one canary that share the chance of error: two events and the lowest bit, in
+/// two worlds, where the bit is tested from both sides.
 const COUNTS: f64 = 8.0;
 
-/// Released values of one run, about: enough to make its fixed costs small.
+/// Approximate number of released values per run: enough to make its fixed costs small.
 const VALUES: usize = 1 << 18;
 
-/// Most trials of a run.
+/// Most trials per run.
 const MOST: usize = 4096;
 
-/// Why there is no audit.
+/// Reasons why an audit is not possible.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AuditError {
-    /// There is no such mechanism.
+    /// The mechanism is invalid.
     #[error(transparent)]
     Mechanism(#[from] MechanismError),
-    /// There is no such clipper.
+    /// The clipper is invalid.
     #[error(transparent)]
     Clip(#[from] ClipError),
     /// A record can't be clipped.
@@ -80,10 +87,10 @@ pub enum AuditError {
     /// An epoch can't be released.
     #[error(transparent)]
     Release(#[from] ReleaseError),
-    /// There is no entropy.
+    /// The operating system gave no entropy.
     #[error(transparent)]
     Entropy(#[from] EntropyError),
-    /// There is no such noise multiplier.
+    /// The noise multiplier is invalid.
     #[error(transparent)]
     Accounting(#[from] AccountingError),
     /// The strategy can't be written out.
@@ -92,7 +99,7 @@ pub enum AuditError {
     /// Squares of batches take another path than sums of records.
     #[error("the method batch-squares can't be audited: its sums are made by the training loop")]
     BatchSquares,
-    /// Releases whose difference is not that of encoded sums.
+    /// Two releases with correlated noise do not differ by encoded sums.
     #[error(
         "a mechanism that correlates its noise can't be audited, for what two of its releases differ by is not encoded: audit the one that encodes"
     )]
@@ -102,32 +109,33 @@ pub enum AuditError {
         "a record is in key {key} and epoch {epoch}, outside a stream of {keys} keys and {epochs} epochs"
     )]
     Cell {
-        /// Its key.
+        /// The record's key.
         key: u32,
-        /// Its epoch.
+        /// The record's epoch.
         epoch: u64,
         /// Keys of the stream, from 0.
         keys: u32,
         /// Epochs of the stream, from 1.
         epochs: u64,
     },
-    /// Too few to learn from, or to show anything.
+    /// Too few trials to learn from, or to show anything.
     #[error("{found} trials are too few: give at least {least}")]
     Trials {
-        /// Trials asked for.
+        /// The requested trials.
         found: u64,
         /// The least number.
         least: u64,
     },
 }
 
-/// A mechanism, and the claim that is made of it.
+/// A mechanism and its claim.
 pub struct Audited {
-    /// What is claimed to be private, in the fewest columns that hold the worst case: its noise is that of all of them.
+    /// The mechanism that is claimed to be private, in the fewest columns that hold the worst case.
+    /// Its noise is that of all columns.
     pub mechanism: MatrixMechanism,
-    /// How often what is protected takes part.
+    /// The participation of the protected unit.
     pub participation: Participation,
-    /// Epochs that are run; the claim may be for more.
+    /// Number of epochs that are run; the claim may cover more.
     pub epochs: u64,
     /// Whether a record may move to another key.
     pub two_keys: bool,
@@ -138,7 +146,8 @@ pub struct Audited {
 }
 
 impl Audited {
-    /// The claim that this mechanism is (ε, δ)-private, audited over its first `epochs` epochs.
+    /// Makes the claim that this mechanism is (ε, δ)-private, audited over its first `epochs`
+    /// epochs.
     ///
     /// # Errors
     /// [`AuditError::BatchSquares`] and [`AuditError::Correlated`].
@@ -160,7 +169,7 @@ impl Audited {
         Ok(Self { mechanism, participation, epochs, two_keys: keys > 1, epsilon, delta })
     }
 
-    /// The claimed μ = 1/σ.
+    /// Returns the claimed μ = 1/σ.
     pub fn mu(&self) -> f64 {
         self.mechanism.moments().parameters().noise_multiplier.recip()
     }
@@ -179,14 +188,15 @@ impl Audited {
     }
 }
 
-/// How much is run, and how sure one wants to be.
+/// Size and confidence of an audit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Trials of a canary, about half of them in each world.
+    /// Number of trials of a canary, about half of them in each world.
     pub trials: u64,
-    /// Chance that an honest mechanism is accused of anything, all canaries together: 1 − confidence.
+    /// Probability of a false accusation of an honest mechanism, for all canaries together: 1 −
+    /// confidence.
     pub false_alarm: f64,
-    /// Canaries that the chance is divided among.
+    /// Number of canaries that share this probability.
     pub canaries: usize,
 }
 
@@ -199,56 +209,57 @@ impl Settings {
         if found < least { Err(AuditError::Trials { found, least }) } else { Ok(()) }
     }
 
-    /// The chance of error of one count.
+    /// Returns the chance of error of one count.
     fn alpha(&self) -> f64 {
         self.false_alarm / COUNTS / self.canaries.max(1) as f64
     }
 }
 
-/// What contradicts a claim.
+/// A contradiction of the claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Violation {
-    /// The streams are moved further apart than neighbours may be.
+    /// The streams are further apart than neighbours may be.
     Distance,
-    /// The noise hides less than is claimed.
+    /// The noise hides less than claimed.
     Noise,
-    /// The lowest bits of releases are not those of noise in integers.
+    /// The lowest bits of releases are not those of integer noise.
     Grid,
 }
 
-/// What a canary showed.
+/// The result for one canary.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// The canary.
+    /// Name of the canary.
     pub canary: &'static str,
-    /// Trials, of both worlds.
+    /// Number of trials in both worlds.
     pub trials: u64,
     /// The claimed μ.
     pub mu_claimed: f64,
-    /// The distance of the two streams in units of the claimed noise, exact but for rounding up: no more than the claim.
+    /// The distance of the two streams in units of the claimed noise, exact up to rounding up. At
+    /// most the claim, if the claim holds.
     pub distance: f64,
-    /// μ is no less, with the confidence of the audit.
+    /// Lower bound of μ, with the confidence of the audit.
     pub mu: f64,
-    /// ε at the claimed δ is no less, for a mechanism of Gaussian differential privacy.
+    /// Lower bound of ε at the claimed δ, for a mechanism of Gaussian differential privacy.
     pub epsilon: f64,
-    /// ε at the claimed δ is no less, whatever the mechanism.
+    /// Lower bound of ε at the claimed δ, for any mechanism.
     pub epsilon_of_any: f64,
     /// Share of releases whose lowest bit is set, in each world.
     pub odd: [f64; 2],
-    /// What contradicts the claim; nothing, if it is kept.
+    /// Contradictions of the claim; empty if it holds.
     pub violations: Vec<Violation>,
 }
 
 impl Finding {
-    /// The share of the claimed ε that was reached.
+    /// Returns the share of the claimed ε that was reached.
     pub fn share(&self, claimed: Epsilon) -> f64 {
         self.epsilon.max(self.epsilon_of_any) / claimed.value()
     }
 }
 
-/// Audits many runs of many trials each, by the statistic that earlier trials have taught. `tell` hears the number of
-/// trials done so far, of [`trials`](Settings::trials).
+/// Audits many runs of many trials each, with a statistic learned from earlier trials. `tell`
+/// receives the number of trials done so far, of [`trials`](Settings::trials).
 ///
 /// # Errors
 /// [`AuditError`] if the subject fails, or for too few trials.
@@ -272,7 +283,8 @@ pub fn audit(
     Ok(conclude(audited, canary, settings, &known, &seen))
 }
 
-/// Audits one run, in which every trial has its keys to itself, by the projection that is best for the noise claimed.
+/// Audits one run, in which every trial has its own keys, by the projection that is best for the
+/// claimed noise.
 ///
 /// # Errors
 /// As [`audit()`].
@@ -317,7 +329,7 @@ fn conclude(audited: &Audited, canary: &Canary, settings: &Settings, known: &Kno
     }
 }
 
-/// ε at δ of μ-GDP.
+/// Returns ε at δ of μ-GDP.
 fn epsilon_of(mu: f64, delta: Delta) -> f64 {
     NoiseMultiplier::new(mu.recip()).map_or(0.0, |sigma| gaussian::epsilon(sigma, delta).value())
 }

@@ -1,10 +1,12 @@
-//! Audits that must find something, and audits that must not.
+//! Audits of planted faults, and of honest mechanisms.
 //!
-//! A [`Broken`] path is the real one with one fault. Every fault has a test that sees the audit find it, with the noise
-//! of the operating system; honest mechanisms pass, and come near their claim where it is attained.
+//! A [`Broken`] path is the real one with one fault. For every fault a test checks that the audit
+//! finds it, with the noise of the operating system. Honest mechanisms pass, and come near their
+//! claim where it is attained.
 //!
-//! A false alarm of one audit has a chance below 1e-8. That a planted fault goes unnoticed has one below 1e-6: each moves
-//! what is measured by more than six standard deviations beyond what the audit needs to see it.
+//! A single audit raises a false alarm with probability below 1e-8. It misses a planted fault with
+//! probability below 1e-6: each fault moves the measured value by more than six standard deviations
+//! beyond what the audit needs to see it.
 
 use super::*;
 use crate::mechanism::{MomentParameters, Strategies};
@@ -18,7 +20,7 @@ const EPOCHS: u64 = 4;
 
 const FALSE_ALARM: f64 = 1e-8;
 
-/// What the audit must find.
+/// A fault that the audit must find.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Bug {
     HalfOfTheNoise,
@@ -44,7 +46,7 @@ impl Broken {
         Self { real: RealPath::new(mechanism.clone()).unwrap(), layout: mechanism.layout(), clipper, bug }
     }
 
-    /// Sums of whole cells, as the bug has them.
+    /// Returns the sums of whole cells, with the bug.
     fn cell(&self, records: &[&Placed]) -> Vec<i128> {
         let rows: Vec<Vec<i128>> = records.iter().map(|record| self.row(&record.values)).collect();
         let mut sums = vec![0; self.layout.coordinates()];
@@ -63,7 +65,7 @@ impl Broken {
         sums
     }
 
-    /// A record in integers.
+    /// Returns a record in integers.
     fn row(&self, values: &[f64]) -> Vec<i128> {
         if self.bug == Bug::SumsClippedInPlaceOfRecords {
             let unit = (1 << 20) as f64 / self.clipper.clip_norm();
@@ -75,7 +77,7 @@ impl Broken {
         rows.values().iter().map(longer).collect()
     }
 
-    /// The noise of this bug, given that of an honest release, epoch by epoch.
+    /// Turns the noise of an honest release, epoch by epoch, into that of this bug.
     fn spoil(&self, noise: &mut [Vec<i128>]) {
         let width = self.layout.coordinates();
         let second = self.layout.second();
@@ -170,7 +172,7 @@ fn findings(subject: &dyn Subject, audited: &Audited, trials: u64) -> Vec<Findin
     canaries.iter().map(of).collect()
 }
 
-/// Nobody accuses an honest mechanism, and the worst of its canaries comes near the claim.
+/// Checks that an honest mechanism is not accused, and that its worst canary comes near the claim.
 fn check_honest(case: &Case, attained: bool) {
     let audited = audited(case);
     let findings = findings(&RealPath::new(audited.mechanism.clone()).unwrap(), &audited, 60_000);
@@ -181,7 +183,7 @@ fn check_honest(case: &Case, attained: bool) {
     assert!(!attained || epsilon > 0.9 * audited.epsilon.value(), "{epsilon} of {:?}", audited.epsilon);
 }
 
-/// The canary of this name finds the bug.
+/// Checks that the canary of this name finds the bug.
 #[track_caller]
 fn check_caught(bug: Bug, canary: &str, violation: Violation, trials: u64) {
     let audited = audited(&PLAIN);
@@ -270,7 +272,7 @@ fn one_run(subject: &dyn Subject, audited: &Audited) -> Finding {
     audit_one_run(subject, audited, &canaries[0], &settings).unwrap()
 }
 
-/// Twenty thousand canaries in one run that crashes and restarts on the way, each in its world by a coin.
+/// Twenty thousand canaries in one run that crashes and restarts, each in its world by a coin.
 #[test]
 fn one_run_is_enough_for_coarse_faults() {
     let audited = audited(&PLAIN);

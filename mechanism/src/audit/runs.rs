@@ -1,4 +1,4 @@
-//! Runs of many trials side by side: learning from some what to look at, and counting what others show.
+//! Runs of many trials side by side: some to learn a test from, others to count its events.
 
 use super::bound::{Count, Event};
 use super::statistic::{Covariance, Known, Statistic};
@@ -7,30 +7,31 @@ use crate::accounting::Delta;
 use crate::noise::NoiseSource;
 use rand::Rng;
 
-/// Trials of which covariance and thresholds are learnt.
+/// Number of trials from which covariance and thresholds are learned.
 const LEARNT: usize = 16_384;
 
-/// Thresholds that are compared for the direct bound of ε, from the one world's mean to [`HIGHEST`] deviations above it.
+/// Number of thresholds that are compared for the direct bound of ε, from one world's mean to
+/// [`HIGHEST`] deviations above it.
 const THRESHOLDS: u32 = 60;
 
 const HIGHEST: f64 = 6.0;
 
-/// A run that can be repeated: trials with keys of their own, half of them in each world.
+/// A repeatable run: trials with their own keys, half of them in each world.
 pub(super) struct Runs<'a> {
     subject: &'a dyn Subject,
     worlds: Vec<usize>,
     sums: Vec<Vec<i128>>,
 }
 
-/// What is looked at in a trial.
+/// The statistic and thresholds that are applied to a trial.
 pub(super) struct Test {
     statistic: Statistic,
-    /// Thresholds that say most of μ, and of ε at δ.
+    /// The best thresholds for μ, and for ε at δ.
     centre: f64,
     far: f64,
 }
 
-/// What was counted.
+/// The counts.
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) centre: Event,
@@ -40,7 +41,7 @@ pub(super) struct Seen {
 }
 
 impl<'a> Runs<'a> {
-    /// A coin says of every pair of trials which of the two is in which world.
+    /// For every pair of trials, a coin decides which trial is in which world.
     pub(super) fn new(
         subject: &'a dyn Subject,
         epochs: u64,
@@ -54,7 +55,7 @@ impl<'a> Runs<'a> {
         Ok(Self { subject, worlds, sums })
     }
 
-    /// Runs once. For each trial its world and what was published of it, epochs end to end.
+    /// Runs once. Returns for each trial its world and its published values, epochs end to end.
     fn run(&self) -> Result<impl Iterator<Item = (usize, Vec<i128>)> + '_, AuditError> {
         let epochs = self.subject.release(&self.sums, NoiseSource::System)?;
         let trials = self.worlds.len();
@@ -67,7 +68,7 @@ impl<'a> Runs<'a> {
         }))
     }
 
-    /// Learns the covariance of the noise, and where events say most.
+    /// Learns the covariance of the noise, and the thresholds whose events are most informative.
     pub(super) fn learn(&self, known: &Known, delta: Delta, settings: &Settings) -> Result<Test, AuditError> {
         let features = known.features();
         let mut covariance = Covariance::new(features.number());
@@ -108,7 +109,8 @@ impl<'a> Runs<'a> {
 }
 
 impl Test {
-    /// Thresholds for a statistic of these means and deviation, as if it were normal: if it is not, they say less.
+    /// Chooses thresholds for a statistic of these means and deviation, as if it were normal. If it
+    /// is not, the bounds are weaker but valid.
     pub(super) fn new(
         statistic: Statistic,
         means: [f64; 2],

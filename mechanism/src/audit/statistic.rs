@@ -1,34 +1,37 @@
 //! The statistic of a trial: the linear one that separates the two worlds best.
 //!
-//! Of a trial the adversary sees y = v + Z, one of two known v. If Z has independent coordinates of deviation σ_q, as is
-//! claimed, the most powerful test projects y on the difference d = v⁰ − v¹ in units of the noise (Neyman & Pearson), and
+//! The adversary sees y = v + Z, where v is one of two known vectors. If Z has independent
+//! coordinates of deviation σ_q, as claimed, the most powerful test projects y on the difference
+//! d = v⁰ − v¹ in units of the noise (Neyman & Pearson), and
 //!
 //! ```text
 //! T = Σ_q (y − v¹)_q d_q/σ_q² / ‖d/σ‖      N(‖d/σ‖, 1) in the one world, N(0, 1) in the other
 //! ```
 //!
-//! A broken release need not have such noise: drawn again after a restart, it is the same in two epochs, and their difference
-//! has none. So the covariance of the noise is learnt first, from trials of their own, and the direction is Σ̂⁻¹d (Fisher's
-//! linear discriminant). Whatever was learnt, what other trials then show is a valid bound, because the statistic is
-//! fixed before they are drawn. For honest noise the price of learning is a share of about `FEATURES/trials` of μ.
+//! A broken release need not have such noise. If noise is drawn again after a restart, it is the
+//! same in two epochs, and their difference has none. So the covariance of the noise is learned
+//! first, from separate trials, and the direction is Σ̂⁻¹d (Fisher's linear discriminant). The
+//! bound from the other trials is valid for any learned direction, because the statistic is fixed
+//! before they are drawn. For honest noise learning costs a share of about `FEATURES/trials` of μ.
 //!
-//! Releases of more than [`FEATURES`] coordinates are cut into as many runs of coordinates, and each is projected on its part of d.
+//! Releases of more than [`FEATURES`] coordinates are cut into that many runs of coordinates, and
+//! each is projected on its part of d.
 
 use crate::mechanism::CoordinateNoise;
 use nalgebra::{Cholesky, DMatrix, DVector};
 
-/// Features of a trial.
+/// Number of features of a trial.
 pub(super) const FEATURES: usize = 32;
 
-/// What keeps a covariance without rank invertible, as a share of its trace.
+/// Keeps a singular covariance invertible, as a share of its trace.
 const RIDGE: f64 = 1e-9;
 
-/// A linear function of what a trial published, epochs end to end.
+/// A linear function of the published values of a trial, epochs end to end.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Statistic {
     origin: Vec<i128>,
     weights: Vec<f64>,
-    /// Whether a coordinate has noise at all.
+    /// Whether a coordinate has noise.
     is_noisy: Vec<bool>,
 }
 
@@ -42,13 +45,13 @@ impl Statistic {
         terms.map(|((y, origin), weight)| y.wrapping_sub(*origin) as f64 * weight)
     }
 
-    /// The values that have noise.
+    /// Returns the values that have noise.
     pub(super) fn noisy(&self, published: &[i128]) -> impl Iterator<Item = i128> {
         published.iter().zip(&self.is_noisy).filter(|(_, noisy)| **noisy).map(|(value, _)| *value)
     }
 }
 
-/// What is known of a canary before any noise is drawn.
+/// The properties of a canary that are known before any noise is drawn.
 pub(super) struct Known {
     /// v¹.
     pub(super) origin: Vec<i128>,
@@ -59,7 +62,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// `noise` is that of one epoch of one trial, and repeats.
+    /// Takes the noise of one epoch of one trial, which repeats.
     pub(super) fn new(worlds: [Vec<i128>; 2], noise: &[CoordinateNoise]) -> Self {
         let [one, origin] = worlds;
         let difference = one.iter().zip(&origin).map(|(a, b)| a.wrapping_sub(*b)).collect();
@@ -68,7 +71,7 @@ impl Known {
         Self { origin, difference, precisions }
     }
 
-    /// d/σ.
+    /// Returns d/σ.
     fn in_noise_units(&self) -> Vec<f64> {
         self.difference.iter().zip(&self.precisions).map(|(&d, precision)| d as f64 * precision).collect()
     }
@@ -79,12 +82,12 @@ impl Known {
         Statistic { origin: self.origin.clone(), weights: weights.collect(), is_noisy }
     }
 
-    /// The projection on d, as if the noise were what it is claimed to be.
+    /// Returns the projection on d, as if the noise were as claimed.
     pub(super) fn projection(&self) -> Statistic {
         self.statistic(&normalised(self.in_noise_units()))
     }
 
-    /// What covariances are learnt of.
+    /// Returns the features whose covariance is learned.
     pub(super) fn features(&self) -> Features {
         let direction = self.in_noise_units();
         let length = direction.len().div_ceil(FEATURES).max(1);
@@ -92,14 +95,14 @@ impl Known {
         Features { statistic: self.statistic(&weights), length }
     }
 
-    /// v⁰.
+    /// Returns v⁰.
     pub(super) fn moved(&self) -> Vec<i128> {
         let values = self.origin.iter().zip(&self.difference);
         values.map(|(origin, difference)| origin.wrapping_add(*difference)).collect()
     }
 }
 
-/// Statistics of runs of so many coordinates each.
+/// Statistics of runs of `length` coordinates each.
 pub(super) struct Features {
     statistic: Statistic,
     length: usize,
@@ -118,7 +121,7 @@ impl Features {
         values
     }
 
-    /// A linear combination of them.
+    /// Returns a linear combination of them.
     pub(super) fn combined(&self, combination: &DVector<f64>) -> Statistic {
         let weights = self.statistic.weights.iter().enumerate();
         let weights = weights.map(|(place, weight)| weight * combination[place / self.length]);
@@ -126,7 +129,7 @@ impl Features {
     }
 }
 
-/// A vector of norm 1 in the same direction; for none, the first axis.
+/// Returns a vector of norm 1 in the same direction, or the first axis for a zero vector.
 fn normalised(mut vector: Vec<f64>) -> Vec<f64> {
     let norm = vector.iter().map(|value| value * value).sum::<f64>().sqrt();
     if norm > 0.0 {
@@ -137,7 +140,7 @@ fn normalised(mut vector: Vec<f64>) -> Vec<f64> {
     vector
 }
 
-/// Covariance of the features' noise, both worlds about their own means.
+/// Covariance of the features' noise, where each world is centred on its own mean.
 pub(super) struct Covariance {
     counts: [f64; 2],
     sums: [DVector<f64>; 2],
@@ -156,7 +159,7 @@ impl Covariance {
         self.products.ger(1.0, features, features, 1.0);
     }
 
-    /// Σ̂⁻¹d, or d where there is no such inverse.
+    /// Returns Σ̂⁻¹d, or d if the inverse does not exist.
     pub(super) fn whitened(&self, difference: DVector<f64>) -> DVector<f64> {
         let mut covariance = self.products.clone();
         for (count, sum) in self.counts.iter().zip(&self.sums) {

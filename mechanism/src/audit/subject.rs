@@ -1,4 +1,4 @@
-//! What is audited: the real path from records to releases, or in tests a broken one.
+//! The subject of an audit: the real path from records to releases, or in tests a broken one.
 
 use super::AuditError;
 use crate::mechanism::MatrixMechanism;
@@ -7,7 +7,7 @@ use crate::noise::NoiseSource;
 use crate::release::{ReleaseShard, Shards};
 use std::collections::BTreeMap;
 
-/// Shards of a run, so that their borders and their streams of noise are part of what is audited.
+/// Shards of a run: their borders and noise streams are audited too.
 const SHARDS: u32 = 4;
 
 /// A record in a cell.
@@ -28,7 +28,7 @@ pub struct Stream {
     pub keys: u32,
     /// Number of epochs.
     pub epochs: u64,
-    /// The records, in any order; those of one key in succession go fastest.
+    /// The records, in any order. Consecutive records of one key are fastest.
     pub records: Vec<Placed>,
 }
 
@@ -42,30 +42,33 @@ impl Stream {
     }
 }
 
-/// Something that makes releases of records, in the two steps that a run has.
+/// A path from records to releases, in the two steps of a run.
 pub trait Subject: Sync {
-    /// Sums of the clipped records: for each epoch the coordinates of all keys, laid end to end.
+    /// Returns the sums of the clipped records: for each epoch the coordinates of all keys, laid
+    /// end to end.
     ///
     /// # Errors
     /// [`AuditError`] if a step of the path fails.
     fn sums(&self, stream: &Stream) -> Result<Vec<Vec<i128>>, AuditError>;
 
-    /// What is published of one run with these sums, epoch by epoch. Noise of an equal seed is equal.
+    /// Returns the published values of one run with these sums, epoch by epoch. Equal seeds give
+    /// equal noise.
     ///
     /// # Errors
     /// [`AuditError`] if a step of the path fails.
     fn release(&self, sums: &[Vec<i128>], source: NoiseSource) -> Result<Vec<Vec<i128>>, AuditError>;
 }
 
-/// The path that every run takes: [`Clipper`], [`Accumulators`], [`ReleaseShard`], with crashes and restarts on the way.
+/// The path of every run: [`Clipper`], [`Accumulators`], [`ReleaseShard`], with crashes and
+/// restarts.
 pub struct RealPath {
     mechanism: MatrixMechanism,
     clipper: Clipper,
 }
 
 impl RealPath {
-    /// The path of a mechanism. Columns are taken as centred and scaled: without bounds of their own, a record may lie
-    /// anywhere in the ball that the sensitivity is for.
+    /// Builds the path of a mechanism. Columns are taken as centred and scaled: without bounds on
+    /// columns, a record may lie anywhere in the ball that the sensitivity is for.
     ///
     /// # Errors
     /// [`AuditError`] if there is no clipper for the mechanism.
@@ -76,7 +79,7 @@ impl RealPath {
         Ok(Self { mechanism, clipper })
     }
 
-    /// All coordinates of one epoch.
+    /// Returns all coordinates of one epoch.
     fn sums_of_epoch<'a>(
         &self,
         keys: u32,
@@ -98,8 +101,8 @@ impl RealPath {
         Ok(all)
     }
 
-    /// All epochs of one shard. It crashes after epochs 1, 2, 4, 8, …: what it drew for one of these is lost before anybody
-    /// has seen it, and drawn again from the state before.
+    /// Releases all epochs of one shard. It crashes after epochs 1, 2, 4, 8, …: the noise drawn for
+    /// such an epoch is lost before anyone has seen it, and drawn again from the earlier state.
     fn release_shard(
         &self,
         shard: u32,

@@ -1,28 +1,30 @@
-//! Moments that are released with noise of their own: JME, IME and CS.
+//! Moments that are released with their own noise: JME, IME and CS.
 //!
-//! With noise of deviation τ on every entry of `C X`, `A C⁻¹` times it is the error of `A X`: for each of the d
-//! coordinates `τ²‖AC⁻¹‖²_F` (Theorem 3.3). For second moments through C₂ alike, times the number of noisy entries
-//! ([`SecondEntries`]).
+//! With noise of deviation τ on every entry of `C X`, `A C⁻¹` times the noise is the error of
+//! `A X`: `τ²‖AC⁻¹‖²_F` for each of the d coordinates (Theorem 3.3). The same holds for second
+//! moments through C₂, times the number of noisy entries ([`SecondEntries`]).
 //!
-//! [`InPlaceRelease`] has the noise deviations of the paper's methods in the paper's setting: no count, a record
-//! replaced in place, continuous noise. What runs has those of its mechanism; [`NoiseDeviations`] takes either.
+//! [`InPlaceRelease`] has the noise deviations of the paper's methods in the paper's setting: no
+//! count, a record replaced in place, continuous noise. A running release has the noise deviations
+//! of its mechanism. [`NoiseDeviations`] takes either.
 
 use crate::sensitivity::{free_second_weight, largest_second_weight, replace_one_factor};
 
-/// Entries of the second moments that an error is summed over, for dimension d.
+/// The entries of the second moments that an error is summed over, for dimension d.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecondEntries {
-    /// All d², each with noise of its own: Algorithm 1 as published.
+    /// All d², each with its own noise: Algorithm 1 as published.
     Independent,
-    /// All d² of a symmetric matrix, of which the upper triangle is released with half the variance off the diagonal:
-    /// what runs.
+    /// All d² of a symmetric matrix, whose upper triangle is released with half the variance off
+    /// the diagonal: as implemented.
     Symmetric,
     /// The d of the diagonal.
     Diagonal,
 }
 
 impl SecondEntries {
-    /// Sum of the variances of the entries, in units of that of a diagonal entry, where noise is added to them.
+    /// Returns the sum of the variances of the entries, in units of that of a diagonal entry, where
+    /// noise is added to them.
     pub fn variances(self, dimension: usize) -> f64 {
         let d = dimension as f64;
         match self {
@@ -32,34 +34,35 @@ impl SecondEntries {
         }
     }
 
-    /// Expected `‖μzᵀ + zμᵀ‖²` for standard normal z and a unit vector μ.
+    /// Returns the expected `‖μzᵀ + zμᵀ‖²` for standard normal z and a unit vector μ.
     pub(super) fn linear(self, dimension: usize) -> f64 {
         if self == Self::Diagonal { 4.0 } else { 2.0 * (dimension as f64 + 1.0) }
     }
 
-    /// Expected `‖zzᵀ − I‖²` for standard normal z.
+    /// Returns the expected `‖zzᵀ − I‖²` for standard normal z.
     pub(super) fn quadratic(self, dimension: usize) -> f64 {
         let d = dimension as f64;
         if self == Self::Diagonal { 2.0 * d } else { d * (d + 1.0) }
     }
 }
 
-/// Standard deviations of the noise on an entry of `C₁X` and on a diagonal entry of `C₂(X•X)`, in real units.
+/// Standard deviations of the noise on an entry of `C₁X` and on a diagonal entry of `C₂(X•X)`, in
+/// real units.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NoiseDeviations {
     /// τ₁, in the unit of the records.
     pub first: f64,
-    /// τ₂, in its square.
+    /// τ₂, in the square of that unit.
     pub second: f64,
 }
 
 impl NoiseDeviations {
-    /// Error of all first moments: `dτ₁²‖A₁C₁⁻¹‖²_F`.
+    /// Returns the error of all first moments: `dτ₁²‖A₁C₁⁻¹‖²_F`.
     pub fn first_moment_error(self, dimension: usize, decoder_frobenius: f64) -> f64 {
         dimension as f64 * (self.first * decoder_frobenius).powi(2)
     }
 
-    /// Error of all second moments: `τ₂²‖A₂C₂⁻¹‖²_F` times the entries.
+    /// Returns the error of all second moments: `τ₂²‖A₂C₂⁻¹‖²_F` times the entries.
     pub fn second_moment_error(
         self,
         entries: SecondEntries,
@@ -88,37 +91,38 @@ pub struct InPlaceRelease {
     pub dimension: usize,
     /// ζ, above 0.
     pub clip_norm: f64,
-    /// σ: noise over sensitivity.
+    /// σ: noise divided by sensitivity.
     pub noise_multiplier: f64,
     /// `‖C₁‖`: the largest norm of a column of the strategy of first moments.
     pub first_column_norm: f64,
-    /// `‖C₂‖`, of the strategy of second moments.
+    /// `‖C₂‖`: the largest norm of a column of the strategy of second moments.
     pub second_column_norm: f64,
 }
 
 impl InPlaceRelease {
-    /// With strategies whose columns have norm 1.
+    /// Builds a release with strategies whose columns have norm 1.
     pub fn new(dimension: usize, clip_norm: f64, noise_multiplier: f64) -> Self {
         Self { dimension, clip_norm, noise_multiplier, first_column_norm: 1.0, second_column_norm: 1.0 }
     }
 
-    /// The same with one strategy for both moments, whose longest column has this norm.
+    /// Returns the same with one strategy for both moments, whose longest column has this norm.
     pub fn with_column_norm(self, norm: f64) -> Self {
         Self { first_column_norm: norm, second_column_norm: norm, ..self }
     }
 
-    /// λ* of Algorithm 1: the weight at which second moments are free.
+    /// Returns λ* of Algorithm 1: the weight at which second moments are free.
     pub fn free_second_moment_weight(&self) -> f64 {
         let ratio = self.first_column_norm / (self.clip_norm * self.second_column_norm);
         free_second_weight(self.dimension) * ratio * ratio
     }
 
-    /// JME, Algorithm 1.
+    /// Returns the noise of JME, Algorithm 1.
     pub fn joint(&self) -> NoiseDeviations {
         self.weighted_joint(self.free_second_moment_weight())
     }
 
-    /// λ-JME, Algorithm 3: `s = ζ‖C₁‖√r_d(λζ²‖C₂‖²/‖C₁‖²)`, noise σs and σs/√λ.
+    /// Returns the noise of λ-JME, Algorithm 3: `s = ζ‖C₁‖√r_d(λζ²‖C₂‖²/‖C₁‖²)`, noise σs and
+    /// σs/√λ.
     pub fn weighted_joint(&self, second_moment_weight: f64) -> NoiseDeviations {
         let ratio = self.clip_norm * self.second_column_norm / self.first_column_norm;
         let factor = replace_one_factor(self.dimension, second_moment_weight * ratio * ratio);
@@ -126,9 +130,9 @@ impl InPlaceRelease {
         NoiseDeviations { first, second: first / second_moment_weight.sqrt() }
     }
 
-    /// λ-JME with the largest λ for which the noise of first moments is `first`, at least
-    /// [`post_processed`](Self::post_processed): where the curve of errors that a method has to be compared with is
-    /// at this error of first moments.
+    /// Returns the noise of λ-JME with the largest λ for which the noise of first moments is
+    /// `first`, at least [`post_processed`](Self::post_processed). This is the point to compare
+    /// with a method of the same error of first moments.
     pub fn joint_with_first_deviation(&self, first: f64) -> NoiseDeviations {
         let factor = (first / (self.noise_multiplier * self.clip_norm * self.first_column_norm)).powi(2);
         let ratio = self.first_column_norm / (self.clip_norm * self.second_column_norm);
@@ -136,9 +140,10 @@ impl InPlaceRelease {
         NoiseDeviations { first, second: first / weight.sqrt() }
     }
 
-    /// α-IME, Algorithm 4, with the budget of Gaussian privacy split as its theorem has it: `α = μ₁²/μ²`, so that
-    /// first moments have noise multiplier σ/√α and second moments σ/√(1−α). Sensitivities are `2ζ‖C₁‖` and
-    /// `√2ζ²‖C₂‖`; for d = 1, where squares are between 0 and ζ², `ζ²‖C₂‖`.
+    /// Returns the noise of α-IME, Algorithm 4, where the budget of Gaussian privacy is split as in
+    /// its theorem: `α = μ₁²/μ²`. First moments have noise multiplier σ/√α and second moments
+    /// σ/√(1−α). Sensitivities are `2ζ‖C₁‖` and `√2ζ²‖C₂‖`; for d = 1, where squares are between 0
+    /// and ζ², `ζ²‖C₂‖`.
     pub fn independent(&self, first_moment_share: f64) -> NoiseDeviations {
         let distance = if self.dimension == 1 { 1.0 } else { 2_f64.sqrt() };
         let first = self.post_processed() / first_moment_share.sqrt();
@@ -149,8 +154,9 @@ impl InPlaceRelease {
         }
     }
 
-    /// τ-CS, Algorithm 5: first moments and √τ times second moments in one vector, of norm at most `ζ√(1+τζ²)`,
-    /// privatised as any vector of that norm. With its exact sensitivity it would be λ-JME.
+    /// Returns the noise of τ-CS, Algorithm 5: first moments and √τ times second moments in one
+    /// vector, of norm at most `ζ√(1+τζ²)`, privatised as any vector of that norm. With its exact
+    /// sensitivity it would be λ-JME.
     pub fn concatenated(&self, second_moment_weight: f64) -> NoiseDeviations {
         let second = second_moment_weight * (self.clip_norm * self.second_column_norm).powi(2);
         let first =
@@ -158,7 +164,8 @@ impl InPlaceRelease {
         NoiseDeviations { first, second: first / second_moment_weight.sqrt() }
     }
 
-    /// Noise deviation of the first moments alone, `2ζσ‖C₁‖`: all that post-processing has.
+    /// Returns the noise deviation of the first moments alone, `2ζσ‖C₁‖`: the only noise of
+    /// post-processing.
     pub fn post_processed(&self) -> f64 {
         2.0 * self.clip_norm * self.noise_multiplier * self.first_column_norm
     }
@@ -191,7 +198,8 @@ mod tests {
         }
     }
 
-    /// Theorems 3.6 and 3.7 for one setting: with the rival's noise of first moments, λ-JME has less on the second.
+    /// Checks Theorems 3.6 and 3.7 for one setting: with the rival's noise of first moments, λ-JME
+    /// has less noise on the second.
     fn dominates(release: InPlaceRelease, rival: NoiseDeviations) -> bool {
         let joint = release.joint_with_first_deviation(rival.first);
         let weight = (joint.first / joint.second).powi(2);

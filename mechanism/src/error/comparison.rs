@@ -1,8 +1,9 @@
 //! JME or post-processing: Table 2 of the paper in numbers.
 //!
-//! Second moments with noise of their own have an error of `Jσ²`. Squares of noisy first moments have `Lσ² + Qσ⁴` when
-//! debiased, where L depends on the data. So the first are better from the noise multiplier `√((J − L)/Q)` on, and always
-//! where J ≤ L, as for d = 1. For the identity and records replaced in place, in units of `‖A‖²ζ⁴`,
+//! Second moments with their own noise have an error of `Jσ²`. Squares of noisy first moments have
+//! `Lσ² + Qσ⁴` when debiased, where L depends on the data. So JME is better from the noise
+//! multiplier `√((J − L)/Q)` on, and always where J ≤ L, as for d = 1. For the identity and records
+//! replaced in place, in units of `‖A‖²ζ⁴`,
 //!
 //! ```text
 //! J = 8d²     L = 8(d+1)     Q = 16d(d+1)        better from below 1/√2 on
@@ -13,28 +14,28 @@
 
 use super::post_processing::{Bounds, SquaredNoiseError};
 
-/// Which second moments have the smaller expected squared error for the worst data.
+/// The second moments with the smaller expected squared error for the worst data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// Those with noise of their own.
+    /// Second moments with their own noise.
     Joint,
-    /// Those squared from noisy first moments.
+    /// Second moments squared from noisy first moments.
     PostProcessing,
-    /// The bounds do not tell.
+    /// The bounds do not decide.
     Undecided,
 }
 
 /// Errors of both at one noise multiplier.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Comparison {
-    /// Of second moments with noise of their own.
+    /// Error of second moments with their own noise.
     pub joint: f64,
-    /// Of second moments squared from noisy first moments.
+    /// Error of second moments squared from noisy first moments.
     pub post_processing: SquaredNoiseError,
 }
 
 impl Comparison {
-    /// The better one, post-processing being debiased.
+    /// Returns the better one, with debiased post-processing.
     pub fn better(&self) -> Better {
         let Bounds { lower, upper } = self.post_processing.debiased();
         if self.joint <= lower {
@@ -46,7 +47,8 @@ impl Comparison {
         }
     }
 
-    /// From which noise multiplier on noise of their own is better, in units of the present one; 0 where it always is.
+    /// Returns the noise multiplier, in units of the present one, from which JME is better; 0 where
+    /// it always is.
     pub fn crossing(&self) -> Bounds {
         let SquaredNoiseError { quadratic, linear, .. } = self.post_processing;
         let of = |linear: f64| ((self.joint - linear).max(0.0) / quadratic).sqrt();
@@ -84,7 +86,7 @@ mod tests {
         }
     }
 
-    /// Where the derivation at the head of the module puts it.
+    /// Checks the crossing derived at the head of the module.
     #[test]
     fn the_identity_crosses_where_the_theory_says() {
         for d in [3, 10, 1000] {

@@ -1,27 +1,31 @@
 //! Errors of covariances: Theorems 4.1 and 4.2.
 //!
-//! Row t of the workload, divided by its sum, weighs the records by a_1, a_2, …, which add up to 1: of mean μ and
-//! covariance `Σ = Σ_i a_i x_i x_iᵀ − μμᵀ`.
+//! Row t of the workload, divided by its sum, weights the records by a_1, a_2, …, which add up
+//! to 1. They have mean μ and covariance `Σ = Σ_i a_i x_i x_iᵀ − μμᵀ`.
 //!
 //! # JME
-//! `Ŝ − μ̂μ̂ᵀ` has the noise of Ŝ, `μzᵀ + zμᵀ` and zzᵀ, where z is that of μ̂, of variance `v = τ₁²r²` in every
-//! coordinate; r is the norm of row t of AC⁻¹ over the sum of row t of A. Debiasing adds vI. Hence, at the worst for
-//! `‖μ‖ = ζ`, which equal records reach at all steps together,
+//! `Ŝ − μ̂μ̂ᵀ` has the noise of Ŝ, `μzᵀ + zμᵀ` and zzᵀ, where z is the noise of μ̂, of variance
+//! `v = τ₁²r²` in every coordinate. r is the norm of row t of AC⁻¹ divided by the sum of row t of
+//! A. Debiasing adds vI. The worst case is `‖μ‖ = ζ`, which equal records reach at all steps
+//! together. Hence
 //!
 //! ```text
-//! E‖Σ̂ − Σ‖² = Σ_t (d² τ₂² r_t² + 2(d+1) τ₁² ζ² r_t² + d(d+1) τ₁⁴ r_t⁴)        without debiasing d τ₁⁴ Σ r_t⁴ more
+//! E‖Σ̂ − Σ‖² = Σ_t (d² τ₂² r_t² + 2(d+1) τ₁² ζ² r_t² + d(d+1) τ₁⁴ r_t⁴)
+//!              without debiasing d τ₁⁴ Σ r_t⁴ more
 //! ```
 //!
-//! For running averages and C = I, `r_t² = 1/t`: Theorem 4.1. Other entries than all d² have other factors
-//! ([`SecondEntries`]).
+//! For running averages and C = I, `r_t² = 1/t`: Theorem 4.1. For entries other than all d² the
+//! factors are different ([`SecondEntries`]).
 //!
 //! # Post-processing
-//! With C = I and increments x + e the same covariance is off by `Σ a_i(x_i − μ)e_iᵀ`, its transpose, and `EᵀPE` for
-//! `P = diag(a) − aaᵀ`. For running averages the last has mean `τ²(1 − 1/t)I`, and
+//! With C = I and increments x + e the error of the same covariance is `Σ a_i(x_i − μ)e_iᵀ`, its
+//! transpose, and `EᵀPE` for `P = diag(a) − aaᵀ`. For running averages the last term has mean
+//! `τ²(1 − 1/t)I`, and
 //!
 //! ```text
 //! quadratic   d(d+1) τ⁴ (H_1 − H_2)      H_m = Σ_(t ≤ n) t^−m
-//! linear      2(d+1) τ² Σ_t t⁻²Σ_i‖x_i − μ_t‖²,  between 2(d+1) τ²ζ²(H_1 − H_3) and 2(d+1) τ²ζ²H_1 for the worst data
+//! linear      2(d+1) τ² Σ_t t⁻²Σ_i‖x_i − μ_t‖²,
+//!             between 2(d+1) τ²ζ²(H_1 − H_3) and 2(d+1) τ²ζ²H_1 for the worst data
 //! bias        d τ⁴ (n − 2H_1 + H_2)
 //! ```
 
@@ -31,15 +35,16 @@ use super::{NoiseDeviations, SecondEntries};
 /// Expected squared error of covariances, summed over steps and entries, for the worst data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct JointCovarianceError {
-    /// Debiased.
+    /// The error with debiasing.
     pub debiased: f64,
-    /// What it is more without debiasing.
+    /// The additional error without debiasing.
     pub bias: f64,
 }
 
-/// The error of covariances from moments with noise of their own, all through one strategy.
+/// Returns the error of covariances from moments with their own noise, all through one strategy.
 ///
-/// `relative_row_norms` are those of AC⁻¹ over the row sums of A, step by step: `1/√t` for averages and C = I.
+/// `relative_row_norms` are the row norms of AC⁻¹ divided by the row sums of A, step by step:
+/// `1/√t` for averages and C = I.
 ///
 /// ```
 /// use hushflow_mechanism::error::{InPlaceRelease, SecondEntries, covariance};
@@ -70,7 +75,8 @@ pub fn joint(
     }
 }
 
-/// The error of running covariances of `steps` noisy increments x + e, of noise deviation τ.
+/// Returns the error of running covariances of `steps` noisy increments x + e, of noise deviation
+/// τ.
 pub fn post_processed(
     entries: SecondEntries,
     dimension: usize,
@@ -88,7 +94,7 @@ pub fn post_processed(
     }
 }
 
-/// `H_(n,m) = Σ_(k ≤ n) k^−m`.
+/// Returns `H_(n,m) = Σ_(k ≤ n) k^−m`.
 fn harmonic(steps: u64, power: i32) -> f64 {
     (1..=steps).rev().map(|k| (k as f64).powi(-power)).sum()
 }
@@ -99,7 +105,8 @@ mod tests {
     use super::super::reference::{self, Case, close};
     use super::*;
 
-    /// Sums over the steps of ‖μ_t‖²/t and of the mean squared distance from it over t.
+    /// Returns the sums over the steps of ‖μ_t‖²/t, and of the mean squared distance from μ_t
+    /// divided by t.
     fn spreads(case: &Case) -> (f64, f64) {
         let mut sum = vec![0.0; case.dimension];
         let (mut squares, mut spreads) = (0.0, (0.0, 0.0));

@@ -1,9 +1,9 @@
-//! Expected errors of a workload under a strategy, exactly, before any data are seen.
+//! Expected errors of a workload under a strategy, computed exactly and without data.
 //!
-//! The release `C x + σ s z` with sensitivity s decodes to `A x + σ s B z`, `B = A C⁻¹`: row t of the workload
-//! has an error of standard deviation `σ s ‖B_t‖` in every coordinate. All figures here are for the noise
-//! multiplier σ = 1 and records of norm at most 1 that are added or removed: once, so that s is the largest column
-//! norm of C, unless another sensitivity is given.
+//! The release `C x + σ s z` with sensitivity s decodes to `A x + σ s B z`, `B = A C⁻¹`: row t of
+//! the workload has an error of standard deviation `σ s ‖B_t‖` in every coordinate. All figures
+//! here are for the noise multiplier σ = 1 and records of norm at most 1 that are added or removed
+//! once. So s is the largest column norm of C, unless another sensitivity is given.
 
 use crate::{
     strategy::{Factorization, MAX_HORIZON, RowSample, StrategyError, check_horizon},
@@ -20,20 +20,20 @@ pub struct ExpectedError {
     pub frobenius: f64,
     /// Largest row norm of `A C⁻¹`.
     pub max_row: f64,
-    /// Norm of its first row.
+    /// Norm of the first row of `A C⁻¹`.
     pub first_row: f64,
-    /// Norm of its last row.
+    /// Norm of the last row of `A C⁻¹`.
     pub last_row: f64,
-    /// `sensitivity² · frobenius²`: sum over the steps of the variance of the error.
+    /// `sensitivity² · frobenius²`: the sum over the steps of the variance of the error.
     pub loss: f64,
-    /// `√(loss / n)`: root of its mean over the steps.
+    /// `√(loss / n)`: the root mean squared error over the steps.
     pub rmse: f64,
     /// `sensitivity · max_row`: the largest standard deviation of the error of a step.
     pub max_error: f64,
 }
 
 impl ExpectedError {
-    /// Errors of a workload over `steps` steps of a strategy.
+    /// Returns the errors of a workload over `steps` steps of a strategy.
     ///
     /// ```
     /// use hushflow_mechanism::error::ExpectedError;
@@ -47,14 +47,16 @@ impl ExpectedError {
     /// ```
     ///
     /// # Errors
-    /// [`StrategyError::Horizon`] when `steps` is 0, beyond the horizon of the strategy or beyond [`MAX_HORIZON`].
+    /// [`StrategyError::Horizon`] when `steps` is 0, beyond the horizon of the strategy or beyond
+    /// [`MAX_HORIZON`].
     pub fn new(workload: &Workload, strategy: &dyn Factorization, steps: u64) -> Result<Self, StrategyError> {
         check_horizon(&strategy.name(), steps, strategy.horizon().unwrap_or(MAX_HORIZON))?;
         let sensitivity = square_root_up(strategy.max_column_norm_squared(steps));
         Ok(Self::of_samples(sensitivity, strategy.decoder_row_samples(workload, steps)))
     }
 
-    /// Errors for a sensitivity, of one or several participations, and samples of the rows of a decoder, first step first.
+    /// Returns the errors for a sensitivity, of one or several participations, and samples of the
+    /// rows of a decoder, first step first.
     pub fn of_samples(sensitivity: f64, rows: impl Iterator<Item = RowSample>) -> Self {
         let (mut steps, mut squares, mut max_row, mut first_row, mut last_row) = (0.0, 0.0, 0.0, None, 0.0);
         for RowSample { step, weight, norm } in rows {
@@ -71,7 +73,8 @@ impl ExpectedError {
     }
 }
 
-/// The square root, rounded up: the fused operation gives the sign of `root² − square` exactly.
+/// Returns the square root, rounded up: the fused operation gives the sign of `root² − square`
+/// exactly.
 fn square_root_up(square: f64) -> f64 {
     let root = square.sqrt();
     if root.mul_add(root, -square) < 0.0 { root.next_up() } else { root }

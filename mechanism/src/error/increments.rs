@@ -1,9 +1,10 @@
 //! The noise of increments: `x̂ = C⁻¹y = x + e`, with `Cov(e_i, e_j) = τ²Q_ij`, `Q = C⁻¹C⁻ᵀ`.
 //!
-//! Errors of post-processing are sums over `(AᵀA)_ij` and `Q_ij`. Both matrices are gone through diagonal by
-//! diagonal, in n²/2 steps altogether where C is a Toeplitz matrix with scaled columns and A a Toeplitz matrix with
-//! divided rows, and in n steps where C is diagonal. For `C = T·D` with T Toeplitz, D diagonal and K = T⁻¹ of
-//! coefficients k, `Q_ij = Σ_(u ≤ i) k_u k_(u+j−i) / (D_ii D_jj)` for i ≤ j: the overlaps of columns of K from the
+//! Errors of post-processing are sums over `(AᵀA)_ij` and `Q_ij`. Both matrices are traversed
+//! diagonal by diagonal. That takes n²/2 steps in total where C is a Toeplitz matrix with scaled
+//! columns and A a Toeplitz matrix with divided rows, and n steps where C is diagonal. For
+//! `C = T·D` with T Toeplitz, D diagonal and K = T⁻¹ of coefficients k,
+//! `Q_ij = Σ_(u ≤ i) k_u k_(u+j−i) / (D_ii D_jj)` for i ≤ j: the overlaps of columns of K from the
 //! last to the first. Any other C⁻¹ is written out by decoding unit vectors.
 
 use crate::series::quotient;
@@ -12,10 +13,10 @@ use crate::workload::Workload;
 use nalgebra::DMatrix;
 use std::borrow::Cow;
 
-/// The most steps where all pairs of them have to be gone through.
+/// The most steps where all pairs of steps are traversed.
 const MAX_PAIRED_STEPS: usize = 1 << 14;
 
-/// The most steps where a matrix has to be written out.
+/// The most steps where a matrix is written out.
 const MAX_WRITTEN_STEPS: usize = 1 << 11;
 
 fn check_steps(found: usize, limit: usize) -> Result<(), MatrixError> {
@@ -30,7 +31,7 @@ pub(super) enum Gram {
     Geometric {
         /// β.
         decay: f64,
-        /// The sums, by j.
+        /// The sums, indexed by j.
         tails: Vec<f64>,
     },
 }
@@ -58,7 +59,7 @@ impl Gram {
         Ok(Self::Geometric { decay, tails })
     }
 
-    /// `(AᵀA)_(i, i+lag)` for i = 0, 1, ….
+    /// Returns `(AᵀA)_(i, i+lag)` for i = 0, 1, ….
     pub(super) fn diagonal(&self, lag: usize) -> Cow<'_, [f64]> {
         match self {
             Self::Columns(matrix) => matrix.overlaps(lag).into(),
@@ -94,7 +95,7 @@ impl IncrementCovariance {
         Ok(Self::Toeplitz { inverse, scales: scales.map(Vec::from) })
     }
 
-    /// The largest lag at which Q is not 0.
+    /// Returns the largest lag at which Q is not 0.
     pub(super) fn reach(&self) -> usize {
         match self {
             Self::Toeplitz { inverse, .. } => inverse.reach(),
@@ -102,7 +103,7 @@ impl IncrementCovariance {
         }
     }
 
-    /// `Q_(i, i+lag)` for i = 0, 1, ….
+    /// Returns `Q_(i, i+lag)` for i = 0, 1, ….
     pub(super) fn diagonal(&self, lag: usize) -> Vec<f64> {
         match self {
             Self::Dense(transposed) => transposed.overlaps(lag),
@@ -119,7 +120,7 @@ impl IncrementCovariance {
     }
 }
 
-/// `C⁻¹`, by decoding the unit vectors side by side; NaN where the strategy ends before.
+/// Returns `C⁻¹`, by decoding the unit vectors side by side; NaN where the strategy ends earlier.
 fn decoder_matrix(strategy: &dyn Strategy, steps: usize) -> DMatrix<f64> {
     let mut decoder = strategy.decoder(steps);
     let mut inverse = DMatrix::zeros(steps, steps);

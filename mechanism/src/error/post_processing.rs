@@ -1,9 +1,10 @@
 //! Second moments by post-processing: `Σ A_ti x̂_i x̂_iᵀ` from noisy increments `x̂ = x + e`.
 //!
 //! # Derivation
-//! With `Cov(e_i, e_j) = τ²Q_ij I`, `Q = C⁻¹C⁻ᵀ`, row t is off by `Σ_i A_ti (x_i e_iᵀ + e_i x_iᵀ + e_i e_iᵀ)`. The
-//! last term has mean `τ²(AQ)_t I`, where `(AQ)_t = Σ_i A_ti Q_ii`: the bias, which debiasing subtracts. The rest has
-//! mean 0, and by Isserlis' theorem
+//! With `Cov(e_i, e_j) = τ²Q_ij I`, `Q = C⁻¹C⁻ᵀ`, the error of row t is
+//! `Σ_i A_ti (x_i e_iᵀ + e_i x_iᵀ + e_i e_iᵀ)`. The last term has mean `τ²(AQ)_t I`, where
+//! `(AQ)_t = Σ_i A_ti Q_ii`: the bias, which debiasing subtracts. The rest has mean 0, and by
+//! Isserlis' theorem
 //!
 //! ```text
 //! E‖zzᵀ‑terms‖²   = d(d+1) τ⁴ Σ_ij (AᵀA)_ij Q_ij²        (diagonal only: 2d)
@@ -11,16 +12,17 @@
 //! bias²           = d τ⁴ Σ_t (AQ)_t²
 //! ```
 //!
-//! This is Lemma 3.8, its special case Corollary 3.9 (C = I), and Lemmas 4.4 and C.4 for the diagonal, for any ζ.
-//! (The paper's factors ζ² belong to its noise multiplier alone; Q is `(CᵀC)⁻¹`, not `(CCᵀ)⁻¹`; and the bias for C =
-//! I is the norm of the vector of *row sums* of A.)
+//! This is Lemma 3.8, its special case Corollary 3.9 (C = I), and Lemmas 4.4 and C.4 for the
+//! diagonal, for any ζ. (The paper's factors ζ² belong to its noise multiplier alone; Q is
+//! `(CᵀC)⁻¹`, not `(CCᵀ)⁻¹`; and the bias for C = I is the norm of the vector of *row sums* of A.)
 //!
 //! # The worst data
-//! The middle sum is a quadratic form of `M = AᵀA∘Q` in the records. Lemma C.1 bounds its largest value over `‖x_i‖ ≤
-//! ζ` by `ζ²Σ|M_ij|` from above, and from below by what equal records make, `ζ²Σ M_ij = ζ²‖AC⁻¹‖²_F`. Where Q has
-//! negative entries, equal records are nearly the best data: their noise cancels. So two more data sets are tried:
-//! alternating signs, and random signs, whose mean is `ζ² tr M` and which therefore some signs reach. All bounds meet
-//! where no entry of M is negative.
+//! The middle sum is a quadratic form of `M = AᵀA∘Q` in the records. Lemma C.1 bounds its largest
+//! value over `‖x_i‖ ≤ ζ` by `ζ²Σ|M_ij|` from above. Equal records give the lower bound
+//! `ζ²Σ M_ij = ζ²‖AC⁻¹‖²_F`. Where Q has negative entries, equal records are nearly the best data,
+//! because their noise cancels. So two more data sets are tried: alternating signs, and random
+//! signs. The mean over random signs is `ζ² tr M`, so some signs reach it. All bounds meet where no
+//! entry of M is negative.
 
 use super::SecondEntries;
 use super::increments::{Gram, IncrementCovariance};
@@ -30,14 +32,14 @@ use crate::workload::Workload;
 /// A number known between two bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
-    /// It is at least this.
+    /// Lower bound.
     pub lower: f64,
-    /// It is at most this.
+    /// Upper bound.
     pub upper: f64,
 }
 
 impl Bounds {
-    /// Both bounds under an increasing function.
+    /// Applies an increasing function to both bounds.
     pub fn map(self, f: impl Fn(f64) -> f64) -> Self {
         Self { lower: f(self.lower), upper: f(self.upper) }
     }
@@ -46,21 +48,21 @@ impl Bounds {
 /// Expected squared error of squares of noisy numbers, summed over steps and entries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SquaredNoiseError {
-    /// What debiasing takes away.
+    /// The part that debiasing removes.
     pub bias: f64,
-    /// Of the noise squared.
+    /// The part of the squared noise.
     pub quadratic: f64,
-    /// Of the noise times the data, for the worst data.
+    /// The part of the noise times the data, for the worst data.
     pub linear: Bounds,
 }
 
 impl SquaredNoiseError {
-    /// With the bias subtracted, for the worst data.
+    /// Returns the error with the bias subtracted, for the worst data.
     pub fn debiased(self) -> Bounds {
         self.linear.map(|linear| linear + self.quadratic)
     }
 
-    /// As squared, for the worst data.
+    /// Returns the error without debiasing, for the worst data.
     pub fn biased(self) -> Bounds {
         self.debiased().map(|error| error + self.bias)
     }
@@ -74,21 +76,25 @@ pub struct PostProcessing {
     bias: f64,
     /// `Σ (AᵀA)_ij Q_ij²`.
     quadratic: f64,
-    /// `Σ M_ij`, equal records.
+    /// `Σ M_ij`, for equal records.
     constant: f64,
-    /// `Σ ±M_ij`, alternating signs.
+    /// `Σ ±M_ij`, for alternating signs.
     alternating: f64,
-    /// `tr M`, random signs.
+    /// `tr M`, for random signs.
     independent: f64,
     /// `Σ |M_ij|`.
     absolute: f64,
 }
 
 impl PostProcessing {
-    /// For a workload of second moments and the strategy through which first moments were released.
+    /// Computes the sums for a workload of second moments and the strategy through which first
+    /// moments were released.
     ///
-    /// Takes `steps` operations where the strategy is the identity; `steps²` where it is a Toeplitz matrix, with
-    /// scaled columns or not, for up to 2¹⁴ steps; and `steps³` elsewhere, for up to 2¹¹.
+    /// | strategy | operations | most steps |
+    /// |---|---|---|
+    /// | the identity | `steps` | |
+    /// | a Toeplitz matrix, with scaled columns or not | `steps²` | 2¹⁴ |
+    /// | any other | `steps³` | 2¹¹ |
     ///
     /// ```
     /// use hushflow_mechanism::error::{PostProcessing, SecondEntries};
@@ -105,11 +111,11 @@ impl PostProcessing {
     /// ```
     ///
     /// # Errors
-    /// [`MatrixError`] where the strategy or the workload is not defined for so many steps, or too large to be
-    /// written out.
+    /// [`MatrixError`] where the strategy or the workload is not defined for this many steps, or
+    /// too large to be written out.
     pub fn new(workload: &Workload, strategy: &dyn Strategy, steps: u64) -> Result<Self, MatrixError> {
         let steps = usize::try_from(steps).map_err(|_| MatrixError::Columns { found: usize::MAX })?;
-        // First what refuses too many steps before it makes anything.
+        // Runs first because it refuses too many steps before it allocates anything.
         let covariance = IncrementCovariance::new(strategy, steps)?;
         let gram = Gram::new(workload, steps)?;
         let bias = squared_row_sums(workload, &covariance.diagonal(0));
@@ -135,7 +141,7 @@ impl PostProcessing {
         Ok(Self { gram, covariance, bias, quadratic, constant, alternating, independent, absolute })
     }
 
-    /// The error for a dimension d, clip norm ζ and noise deviation τ of the first moments.
+    /// Returns the error for a dimension d, clip norm ζ and noise deviation τ of the first moments.
     pub fn error(
         &self,
         entries: SecondEntries,
@@ -153,17 +159,17 @@ impl PostProcessing {
         }
     }
 
-    /// `Σ M_ij` for equal records of norm 1: `‖AC⁻¹‖²_F`, the lower bound of Lemma C.1.
+    /// Returns `Σ M_ij` for equal records of norm 1: `‖AC⁻¹‖²_F`, the lower bound of Lemma C.1.
     pub fn equal_records(&self) -> f64 {
         self.constant
     }
 
-    /// `Σ ±M_ij` for records of norm 1 that change their sign at every step.
+    /// Returns `Σ ±M_ij` for records of norm 1 that change their sign at every step.
     pub fn alternating_records(&self) -> f64 {
         self.alternating
     }
 
-    /// `Σ M_ij⟨x_i,x_j⟩` for any records, given by their inner products, steps from 0.
+    /// Returns `Σ M_ij⟨x_i,x_j⟩` for any records, given by their inner products, steps from 0.
     pub fn of_records(&self, inner_product: impl Fn(usize, usize) -> f64) -> f64 {
         let of_lag = |lag: usize| {
             let weight = if lag == 0 { 1.0 } else { 2.0 };
@@ -174,14 +180,14 @@ impl PostProcessing {
         (0..=self.covariance.reach()).map(of_lag).sum()
     }
 
-    /// What the data make of the linear part of an [`error`](Self::error), for a sum such as that of
+    /// Returns the linear part of an [`error`](Self::error), for a sum such as that of
     /// [`of_records`](Self::of_records).
     pub fn linear(entries: SecondEntries, dimension: usize, noise_deviation: f64, sum: f64) -> f64 {
         entries.linear(dimension) * noise_deviation * noise_deviation * sum
     }
 }
 
-/// `Σ_t (A v)_t²`; NaN where the workload ends before.
+/// Returns `Σ_t (A v)_t²`; NaN where the workload ends earlier.
 fn squared_row_sums(workload: &Workload, vector: &[f64]) -> f64 {
     let mut state = workload.state(1);
     vector.iter().map(|&value| state.push(&[value]).map_or(f64::NAN, |row| row[0] * row[0])).sum()
@@ -227,7 +233,8 @@ mod tests {
         (workload, sums)
     }
 
-    /// Corollary 3.9, with the row sums of the bias: n for the average, where sums of rows would give 2n − H_n.
+    /// Corollary 3.9, with row sums in the bias: n for the average, where column sums would give 2n
+    /// − H_n.
     #[test]
     fn the_identity_needs_no_matrices() {
         let (_, average) = sums("average", "identity", 1000);
@@ -256,7 +263,7 @@ mod tests {
     }
 
     proptest! {
-        /// No records of norm 1 leave the bounds, for strategies of every form.
+        /// No records of norm 1 exceed the bounds, for strategies of every form.
         #[test]
         fn records_stay_below_the_upper_bound(
             angles in prop::collection::vec(0.0..std::f64::consts::TAU, 12),

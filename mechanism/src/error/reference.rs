@@ -1,11 +1,11 @@
-//! The reference settings of the tests, and the data they are made for.
+//! The reference settings of the tests, and their data.
 
 use crate::strategy::{Strategy, build};
 use crate::workload::Workload;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// A setting, and what is known of it.
+/// A setting, and its known results.
 pub(super) struct Case {
     pub(super) workload: Workload,
     pub(super) strategy: Arc<dyn Strategy>,
@@ -41,17 +41,17 @@ impl Case {
         }
     }
 
-    /// A number that was computed independently.
+    /// Returns a number that was computed independently.
     pub(super) fn expected(&self, path: &[&str]) -> f64 {
         path.iter().fold(&self.expected["expected"], |value, name| &value[*name]).as_f64().unwrap()
     }
 
-    /// A number of the setting.
+    /// Returns a number of the setting.
     pub(super) fn input(&self, name: &str) -> f64 {
         self.expected["input"][name].as_f64().unwrap()
     }
 
-    /// The records, in the unit ball of radius ζ.
+    /// Returns the records, in the ball of radius ζ.
     pub(super) fn records(&self) -> Vec<Vec<f64>> {
         let mut generator = Congruential(self.seed);
         let signed = |sign: f64| {
@@ -68,12 +68,12 @@ impl Case {
     }
 }
 
-/// Settings of first and second moments.
+/// Returns the settings of first and second moments.
 pub(super) fn second_moment_cases() -> Vec<Case> {
     cases(include_str!("../../../tests/vectors/jme_errors.json"), 7)
 }
 
-/// Settings of covariances.
+/// Returns the settings of covariances.
 pub(super) fn covariance_cases() -> Vec<Case> {
     cases(include_str!("../../../tests/vectors/jme_covariance_errors.json"), 5)
 }
@@ -104,7 +104,7 @@ impl Congruential {
         (-2.0 * (1.0 - radius).ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
     }
 
-    /// A random direction, of length between ζ/2 and ζ.
+    /// Draws a random direction, of length between ζ/2 and ζ.
     fn record(&mut self, dimension: usize, clip_norm: f64) -> Vec<f64> {
         let direction: Vec<f64> = (0..dimension).map(|_| self.normal()).collect();
         let norm = direction.iter().map(|x| x * x).sum::<f64>().sqrt();

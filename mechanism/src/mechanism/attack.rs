@@ -1,7 +1,8 @@
-//! The whole mechanism attacked in integers: neighbouring streams of quantised records, encoded by an integer
-//! C, never have more than the privacy loss asked for between them, and the worst come close to it.
+//! Attacks on the whole mechanism in integers.
 //!
-//! Nothing here uses the sensitivity: streams are encoded and compared coordinate by coordinate.
+//! Neighbouring streams of quantised records are encoded by an integer C. The privacy loss between
+//! them never exceeds the requested loss, and the worst pairs come close to it. The attack does not
+//! use the sensitivity: streams are encoded and compared coordinate by coordinate.
 
 use super::{MatrixMechanism, Method, MomentGeometry, MomentMechanism, MomentParameters, Strategies};
 use crate::moments::{Clipper, Layout, QuantisedRows, SecondMoment};
@@ -46,14 +47,15 @@ fn geometry_of(columns: &Columns) -> ColumnGeometry {
     )
 }
 
-/// Count, first and second moments of one record, which has one row, or one for each moment.
+/// Returns count, first and second moments of one record. A record has one row, or one row for each
+/// moment.
 fn moments(layout: Layout, record: &[i128]) -> Vec<i128> {
     let (first, last) = (&record[..layout.dimension], &record[record.len() - layout.dimension..]);
     let second = layout.second_entries().map(|(i, j)| last[i] * last[j]);
     [1].into_iter().chain(first.iter().copied()).chain(second).collect()
 }
 
-/// Difference of all releases of two streams that are alike but for these records.
+/// Returns the difference of all releases of two streams that differ in these records only.
 fn encoded_difference(columns: &Columns, layout: Layout, left: &[Placed], right: &[Placed]) -> Vec<i128> {
     let width = layout.coordinates();
     let mut difference = vec![0; KEYS * EPOCHS * width];
@@ -69,7 +71,8 @@ fn encoded_difference(columns: &Columns, layout: Layout, left: &[Placed], right:
     difference
 }
 
-/// A record of this direction and length, in units of ζ, as the mechanism's own clipper lets it through.
+/// Returns a record of this direction and length, in units of ζ, as the mechanism's own clipper
+/// quantises it.
 fn quantised(clipper: &Clipper, direction: &[f64], length: f64) -> Vec<i128> {
     let norm = direction.iter().map(|value| value * value).sum::<f64>().sqrt();
     let factor = length * clipper.clip_norm() / norm;
@@ -89,7 +92,8 @@ fn random_cell(random: &mut ChaCha8Rng) -> (usize, usize) {
     (below(KEYS).sample(random), below(EPOCHS).sample(random))
 }
 
-/// What a record may become: nothing, another record in its cell, or another record anywhere.
+/// Draws a record and its replacement: nothing, another record in its cell, or another record
+/// anywhere.
 fn neighbours_of(neighbours: Neighbours, clipper: &Clipper, random: &mut ChaCha8Rng) -> [Vec<Placed>; 2] {
     let (key, epoch) = random_cell(random);
     let left = Placed { key, epoch, record: random_record(clipper, random) };
@@ -105,8 +109,8 @@ fn neighbours_of(neighbours: Neighbours, clipper: &Clipper, random: &mut ChaCha8
     [vec![left], right]
 }
 
-/// The pairs that the theorem's proof names as the worst: e₁ against −e₁ in one cell, e₁ in two cells that
-/// overlap least (of two keys, or two epochs of one key), e₁ against nothing.
+/// Returns the worst pairs of the theorem's proof: e₁ against −e₁ in one cell, e₁ in two cells that
+/// overlap least (of two keys, or two epochs of one key), and e₁ against nothing.
 fn worst(neighbours: Neighbours, clipper: &Clipper) -> Vec<[Vec<Placed>; 2]> {
     let axis: Vec<f64> = (0..clipper.dimension()).map(|i| if i == 0 { 1.0 } else { 0.0 }).collect();
     let record = quantised(clipper, &axis, 1.0);
@@ -124,7 +128,8 @@ fn worst(neighbours: Neighbours, clipper: &Clipper) -> Vec<[Vec<Placed>; 2]> {
     }
 }
 
-/// Whether the worst pairs attain the claim: the bounds of some methods are loose for records replaced in place.
+/// Returns whether the worst pairs attain the claim. The bounds of some methods are loose for
+/// records replaced in place.
 fn is_tight(method: Method, neighbours: Neighbours) -> bool {
     matches!(method, Method::Jme | Method::Pp) || neighbours != Neighbours::ReplaceOneInPlace
 }
@@ -144,12 +149,12 @@ fn check(columns: &Columns, parameters: MomentParameters) {
         .fold(0.0, f64::max);
     let budget = 1.0 / (2.0 * noise_multiplier * noise_multiplier);
     assert!(largest <= budget, "{largest} exceeds {budget}: {parameters:?}");
-    // A record and its square are clipped to the sphere but for a unit of the grid.
+    // A record and its square are clipped to the sphere up to one unit of the grid.
     let attained = largest >= budget * (1.0 - if method == Method::JointClip { 1e-5 } else { 1e-8 });
     assert!(attained || !is_tight(method, neighbours), "{largest} is far from {budget}: {parameters:?}");
 }
 
-/// The independent noise of which this correlated noise is made.
+/// Returns the independent noise from which this correlated noise is made.
 fn independent(correlator: &mut dyn Correlator, correlated: [i64; EPOCHS]) -> [i128; EPOCHS] {
     correlated.map(|u| {
         let before = correlator.save();
@@ -163,8 +168,9 @@ fn independent(correlator: &mut dyn Correlator, correlated: [i64; EPOCHS]) -> [i
     })
 }
 
-/// How far two streams move what independent noise is added to, on a random path of releases: where these are the same, the noise that
-/// made them differs by just that. Sums come key by key, epoch by epoch.
+/// Returns by how much two streams shift the integer to which independent noise is added, on a
+/// random path of releases. Where the releases are the same, the underlying noise differs by
+/// exactly that shift. Sums come key by key, epoch by epoch.
 fn moved_on_a_path(mechanism: &MatrixMechanism, sums: &[i128], random: &mut ChaCha8Rng) -> Vec<i128> {
     let width = mechanism.layout().coordinates();
     let mut moved = vec![0; sums.len()];

@@ -1,26 +1,32 @@
-//! The noise multiplier for (ε, δ), and what a part of a run has spent.
+//! Calibration of the noise multiplier for (ε, δ), and the privacy cost of part of a run.
 //!
-//! Noise on a grid costs δ, and the more the coarser the grid is beside the noise ([`accounting::discrete`]). How coarse it is
-//! depends on the noise multiplier, which depends on what is left of δ. So calibration takes a bound that holds for every multiplier from
-//! that of continuous noise, σ₀, on; what it finds is not below σ₀, because it is for a smaller δ.
+//! Noise on a grid costs δ, and costs more the coarser the grid is relative to the noise
+//! ([`accounting::discrete`]). The relative coarseness depends on the noise multiplier, and the
+//! multiplier depends on the δ that is left. So calibration takes a bound that holds for every
+//! multiplier from that of continuous noise, σ₀, on. The result is not below σ₀, because it is for
+//! a smaller δ.
 //!
 //! # The least scale of all multipliers from σ₀ on
-//! *Sums that are encoded.* The grid is fixed. A coordinate's deviation σs/√weight in grid units grows with σ, and its
-//! [scale](crate::noise::NoiseScale) is that, rounded up by less than 2⁻²⁰ of itself. So with S₀ the least scale at σ₀ no scale at any
-//! σ ≥ σ₀ is below `S₀(1 − 2⁻²⁰)`. The few roundings of s and of products add less than 2⁻⁴⁴.
+//! *Sums that are encoded.* The grid is fixed. A coordinate's deviation σs/√weight in grid units
+//! grows with σ, and its [scale](crate::noise::NoiseScale) is that deviation, rounded up by less
+//! than 2⁻²⁰ of itself. So with S₀ the least scale at σ₀, no scale at any σ ≥ σ₀ is below
+//! `S₀(1 − 2⁻²⁰)`. The few roundings of s and of products add less than 2⁻⁴⁴.
 //!
-//! *Noise that is correlated ahead of the sums.* The grid is chosen by the deviation in units of sums, K being the least
-//! power of two with which σ_q = K·deviation is above 2⁴¹ ([`CorrelationUnits`](crate::strategy::Correlates)). Just past a
-//! multiplier where K halves, σ_q falls from 2⁴² to 2⁴¹: a larger multiplier may have half the scale, and cost four times as much.
-//! But no scale is below 2⁴¹, at any multiplier: that is what K and rounding up make sure of.
+//! *Noise that is correlated ahead of the sums.* The grid is chosen by the deviation in units of
+//! sums: K is the least power of two with which σ_q = K·deviation is above 2⁴¹
+//! ([`CorrelationUnits`](crate::strategy::Correlates)). Just past a multiplier where K halves, σ_q
+//! falls from 2⁴² to 2⁴¹. So a larger multiplier may have half the scale, and cost four times as
+//! much. But K and rounding up ensure that no scale is below 2⁴¹, at any multiplier.
 //!
-//! # What a part of a run has spent
-//! A run of noise multiplier σ and sensitivity s draws noise of deviation σs, in units of the sensitivity. If what has been released so
-//! far moves by s_p at most, all of it lies within `μ_p = s_p/(σs)` deviations of its neighbours; with noise that is correlated,
-//! within `s_p/(σs) + a`, a being what rounding the noise adds in deviations, whatever σ is. (There s is larger than the
-//! distance of the encoded sums, by 1/(1 − σa), so at the end of the run this is `(1 − σa)/σ + a = 1/σ`.) This much of the run is
-//! (ε, δ)-private wherever one Gaussian mechanism of multiplier 1/μ_p is (ε, δ − (1 + e^ε)τ)-private, τ being the total
-//! variation between the noise drawn so far and its ideal: [`Spending`] finds the least ε.
+//! # The cost of part of a run
+//! A run of noise multiplier σ and sensitivity s draws noise of deviation σs, in units of the
+//! sensitivity. Suppose neighbours move the releases so far by at most s_p. Then these releases lie
+//! within `μ_p = s_p/(σs)` deviations of each other. With correlated noise they lie within
+//! `s_p/(σs) + a`, where a is the effect of rounding the noise, in deviations, whatever σ is.
+//! (There s is larger than the distance of the encoded sums, by 1/(1 − σa), so at the end of the
+//! run this is `(1 − σa)/σ + a = 1/σ`.) This part of the run is (ε, δ)-private wherever one
+//! Gaussian mechanism of multiplier 1/μ_p is (ε, δ − (1 + e^ε)τ)-private, where τ is the total
+//! variation between the noise drawn so far and its ideal. [`Spending`] finds the least ε.
 //!
 //! [`accounting::discrete`]: crate::accounting::discrete
 
@@ -32,19 +38,19 @@ use crate::sensitivity::rounded_up;
 use crate::strategy::CorrelationUnits;
 
 impl MomentMechanism {
-    /// The least noise multiplier for (ε, δ), with what the grid costs of δ when `cells` pairs of key and epoch are
-    /// released. That of this mechanism does not matter.
+    /// Returns the least noise multiplier for (ε, δ), including the grid's cost in δ when `cells`
+    /// pairs of key and epoch are released. This mechanism's own multiplier does not matter.
     ///
     /// # Errors
-    /// [`MechanismError::Accounting`] and [`MechanismError::Scale`] if no noise gives the guarantee.
+    /// [`MechanismError::Accounting`] and [`MechanismError::Scale`] if no noise gives the
+    /// guarantee.
     pub fn calibrated(&self, epsilon: Epsilon, delta: Delta, cells: f64) -> Result<f64, MechanismError> {
         let discreteness = self.discreteness(epsilon, delta, cells)?;
         Ok(noise_multiplier_rounded_up(epsilon, delta, discreteness)?.value())
     }
 
-    /// Upper bound on the distance between the noise of `cells` cells and its ideal, for the calibrated noise
-    /// multiplier and every larger one:
-    /// what calibration takes of δ.
+    /// Returns an upper bound on the distance between the noise of `cells` cells and its ideal, for
+    /// the calibrated noise multiplier and every larger one. Calibration subtracts its cost from δ.
     ///
     /// # Errors
     /// As [`calibrated`](Self::calibrated).
@@ -59,8 +65,8 @@ impl MomentMechanism {
         Ok(Discreteness::new(least_scale, cells * self.noise.len() as f64)?)
     }
 
-    /// No scale of any coordinate is below this, at this noise multiplier and all above it: the head of this module has
-    /// the proof.
+    /// Returns a lower bound of the scales of all coordinates, at this noise multiplier and all
+    /// above it. The proof is at the head of this module.
     fn least_scale_from(&self, noise_multiplier: f64) -> Result<f64, MechanismError> {
         match self.rounding {
             Rounding::Encoders(_) => {
@@ -75,9 +81,10 @@ impl MomentMechanism {
         scales.map(|scale| scale.sigma()).fold(f64::INFINITY, f64::min)
     }
 
-    /// The least ε with which a part of this run is (ε, δ)-private, rounded up; none where the grid leaves nothing of δ. `part` is
-    /// the mechanism for that part alone, made with the weights of this one, and `cells` the number of pairs of key and
-    /// epoch that it released.
+    /// Returns the least ε with which a part of this run is (ε, δ)-private, rounded up; `None`
+    /// where the grid leaves nothing of δ. `part` is the mechanism for that part alone, made with
+    /// the weights of this one. `cells` is the number of pairs of key and epoch that the part
+    /// released.
     ///
     /// # Errors
     /// [`MechanismError::Accounting`] if the cost can't be counted.
@@ -88,7 +95,7 @@ impl MomentMechanism {
         Ok(Spending::of(multiplier, discreteness)?.epsilon(delta))
     }
 
-    /// How far neighbours move what is released, in deviations of the noise that another mechanism draws.
+    /// Returns how far neighbours move the release, in deviations of the noise that `other` draws.
     fn moved_in_deviations_of(&self, other: &Self) -> f64 {
         let deviation = other.parameters.noise_multiplier * other.relative_sensitivity;
         match self.rounding {
@@ -132,7 +139,8 @@ mod tests {
         all.moments().clone()
     }
 
-    /// Also where the grid gets coarser as noise grows: on both sides of a power of two, and far beyond.
+    /// Covers noise at which the grid becomes coarser: both sides of a power of two, and far
+    /// beyond.
     #[test]
     fn no_multiplier_from_the_continuous_one_on_has_a_smaller_scale() {
         for (strategies, falls) in [(strategies(), false), (strategies().correlated(), true)] {
@@ -140,7 +148,7 @@ mod tests {
             let mut fell = false;
             for power in -3..6 {
                 for offset in [-0.3, -1e-3, -1e-9, 0.0, 1e-9, 1e-3, 0.3] {
-                    // Deviations are powers of two times the sensitivity at first.
+                    // Deviations start at powers of two times the sensitivity.
                     let start = 2f64.powi(power) / any.relative_sensitivity * (1.0 + offset);
                     let least = any.least_scale_from(start).unwrap();
                     let at_start = any.with_noise_multiplier(start).unwrap().least_scale();
@@ -155,7 +163,8 @@ mod tests {
         }
     }
 
-    /// For δ so small that the grid matters, what the mechanism that runs costs is within what was promised.
+    /// For δ so small that the grid matters, the cost of the mechanism that runs is within the
+    /// promise.
     #[test]
     fn the_grid_that_runs_is_charged() {
         let (epsilon, cells) = (Epsilon::new(1.0).unwrap(), 1e9);
@@ -183,7 +192,8 @@ mod tests {
         assert_eq!(correlated.spent_by(&correlated, Delta::new(delta).unwrap(), 1e9), Ok(None));
     }
 
-    /// A run that is over has spent what it was calibrated for: by the grid and by the rounding of noise too.
+    /// A finished run has spent the budget it was calibrated for, including the grid and the
+    /// rounding of noise.
     #[test]
     fn a_whole_run_spends_its_guarantee_and_a_part_no_less_than_it_moves() {
         let (epsilon, cells) = (Epsilon::new(1.0).unwrap(), STEPS as f64);
@@ -198,7 +208,7 @@ mod tests {
             let whole = any.with_noise_multiplier(calibrated).unwrap();
             let spent = whole.spent_by(&whole, delta, cells).unwrap().unwrap().value();
             assert!((0.999..=1.0 + 1e-9).contains(&spent), "{spent}");
-            // No less than one Gaussian mechanism and the grid cost.
+            // At least the cost of one Gaussian mechanism and the grid.
             let draws = cells * whole.noise().len() as f64;
             let grid = Discreteness::new(whole.least_scale(), draws).unwrap();
             let (spent_epsilon, sigma) =
@@ -207,7 +217,7 @@ mod tests {
             assert!(found <= delta.value() * (1.0 + 1e-11), "{found:e} of {:e}", delta.value());
             let part = mechanism(strategies, calibrated, STEPS / 2);
             let after_half = whole.spent_by(&part, delta, cells / 2.0).unwrap().unwrap().value();
-            // The record may be the first: half of the run moves nearly as much.
+            // The record may be the first, so half of the run moves nearly as much.
             assert!(after_half > 0.999 && after_half <= spent * (1.0 + 1e-9), "{after_half} of {spent}");
             if let Rounding::Correlators(added) = part.rounding {
                 let deviation = calibrated * whole.relative_sensitivity;

@@ -1,7 +1,8 @@
-//! The whole mechanism attacked in integers by an entity with several records, through one strategy or one for each moment.
+//! Attacks on the whole mechanism in integers by an entity with several records, through one
+//! strategy or two.
 //!
-//! As in `attack`, nothing here uses the sensitivity: two streams that differ in all records of an entity are clipped,
-//! encoded and compared coordinate by coordinate.
+//! As in `attack`, the sensitivity is not used: two streams that differ in all records of an entity
+//! are clipped, encoded and compared coordinate by coordinate.
 
 use super::{Method, MomentGeometry, MomentMechanism, MomentParameters};
 use crate::moments::{Clipper, Layout, QuantisedRows, SecondMoment};
@@ -26,8 +27,8 @@ struct Placed {
     row: Vec<i128>,
 }
 
-/// Difference of all releases of two streams that are alike but for these records, of which those with sign −1 are of the
-/// other stream.
+/// Returns the difference of all releases of two streams that differ in these records only. Records
+/// with sign −1 belong to the second stream.
 fn encoded_difference(coefficients: &Coefficients, layout: Layout, placed: &[Placed]) -> Vec<i128> {
     let width = layout.coordinates();
     let unit = f64::from(COEFFICIENT_BITS).exp2();
@@ -50,7 +51,7 @@ fn encoded_difference(coefficients: &Coefficients, layout: Layout, placed: &[Pla
     difference
 }
 
-/// Keys and steps of an entity that takes part twice, three steps apart.
+/// Returns the keys and steps of an entity that takes part twice, three steps apart.
 fn cells(random: &mut ChaCha8Rng) -> Vec<(usize, usize)> {
     let start = random.random_range(0..3);
     [start, start + 3].map(|epoch| (random.random_range(0..KEYS), epoch)).to_vec()
@@ -62,7 +63,8 @@ fn quantised(clipper: &Clipper, record: &[f64]) -> Vec<i128> {
     rows.values().iter().map(|&value| value as i128).collect()
 }
 
-/// Records anywhere in twice the ball, or all along one axis: where few other records are as far apart.
+/// Draws records anywhere in twice the ball, or all along one axis, where few other pairs are as
+/// far apart.
 fn row(clipper: &Clipper, random: &mut ChaCha8Rng, aligned: bool) -> Vec<i128> {
     let mut record: Vec<f64> = (0..clipper.dimension()).map(|_| random.random_range(-2.0..2.0)).collect();
     if aligned {
@@ -97,7 +99,7 @@ fn geometry(coefficients: &Coefficients) -> MomentGeometry {
     MomentGeometry::of_matrices(first, second, participation, [0.0; 2]).unwrap()
 }
 
-/// The share of the budget that the worst pair spends.
+/// Returns the share of the budget that the worst pair spends.
 fn spent(coefficients: &Coefficients, parameters: MomentParameters) -> f64 {
     let mechanism = MomentMechanism::new(parameters, &geometry(coefficients)).unwrap();
     let MomentParameters { layout, neighbours, noise_multiplier, clip_norm, .. } = parameters;
@@ -138,7 +140,8 @@ fn check(coefficients: &Coefficients, method: Method, neighbours: Neighbours, ti
 const METHODS: [Method; 5] =
     [Method::Jme, Method::Ime { first_moment_share: 0.4 }, Method::Cs, Method::Pp, Method::JointClip];
 
-/// Replaced by other keys' records, or blanked, all bounds are attained; in place those that are exact.
+/// Records replaced by another key's records, or blanked: all bounds are attained. In place: the
+/// exact ones are attained.
 #[test]
 fn through_one_strategy() {
     for method in METHODS {
@@ -157,7 +160,7 @@ fn through_a_strategy_with_opposed_columns() {
     }
 }
 
-/// A bound for records that move is never attained by two strategies at once.
+/// With two strategies, no bound for moving records is attained.
 #[test]
 fn through_a_strategy_for_each_moment() {
     for method in METHODS.into_iter().filter(|&method| method != Method::JointClip) {

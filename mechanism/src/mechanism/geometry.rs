@@ -1,45 +1,54 @@
-//! What a sensitivity needs to know of the strategies of all moments, and of how often one entity takes part.
+//! The strategies and participations from which sensitivities are computed.
 //!
-//! One strategy and one participation are known by the longest column of C and its most negative overlap. Two strategies
-//! C₁ (counts and first moments) and C₂ (second moments), or several participations, need the matrices. Either way the
-//! theorems are those of [`sensitivity`](crate::sensitivity).
+//! One strategy and one participation are described by the longest column of C and its most
+//! negative overlap. Two strategies C₁ (counts and first moments) and C₂ (second moments), or
+//! several participations, need the matrices. In both cases the theorems are those of
+//! [`sensitivity`](crate::sensitivity).
 //!
 //! # Second moments alone
-//! Let V₂ be the squared sensitivity of C₂ for vectors of norm 1, all overlaps of its columns at least −g, and at most k
-//! records of an entity. In units of ζ⁴ and with `⟨xxᵀ, yyᵀ⟩ = ⟨x,y⟩² ∈ [0, 1]`
+//! Let V₂ be the squared sensitivity of C₂ for vectors of norm 1, let all overlaps of its columns
+//! be at least −g, and let an entity have at most k records. In units of ζ⁴ and with
+//! `⟨xxᵀ, yyᵀ⟩ = ⟨x,y⟩² ∈ [0, 1]`
 //!
 //! ```text
-//! zero-out       V₂                          ‖xxᵀ‖ ≤ 1
-//! in place       q·V₂                        ‖xxᵀ − yyᵀ‖² ≤ q = 2, by orthogonal records; 1 for d = 1
-//! replace-one    min(4V₂, 2V₂ + 2k²g)        ‖P − Q‖² = ‖P‖² + ‖Q‖² − 2⟨P,Q⟩ with ⟨P,Q⟩ = Σ X_ij⟨xᵢ,yⱼ⟩² ≥ −k²g
+//! zero-out       V₂                         ‖xxᵀ‖ ≤ 1
+//! in place       q·V₂                       ‖xxᵀ − yyᵀ‖² ≤ q = 2 (orthogonal records), 1 for d = 1
+//! replace-one    min(4V₂, 2V₂ + 2k²g)       ‖P − Q‖² = ‖P‖² + ‖Q‖² − 2⟨P,Q⟩,
+//!                                           ⟨P,Q⟩ = Σ X_ij⟨xᵢ,yⱼ⟩² ≥ −k²g
 //! ```
 //!
-//! The same for Σ x∘x. The last is attained for g = 0 by one record that moves between two keys, in every dimension:
-//! `√2ζ²`, which Algorithm 4 of the paper has for d = 1 too, is right for records that move and loose in place.
+//! The same holds for Σ x∘x. For g = 0 the last bound is attained in every dimension by one record
+//! that moves between two keys: `√2ζ²`. Algorithm 4 of the paper uses this value for d = 1 too. It
+//! is right for records that move, and loose in place.
 
-//!
 //! # From the matrix to the C that runs
-//! Matrices are C in floating point. Let Ĉ_ℓ be the matrix of C_ℓ, V_ℓ the bound above of `‖Ĉ_ℓu‖²` for contributions of norm
-//! at most 1, and `‖(C_ℓ − Ĉ_ℓ)u‖ ≤ η_ℓ√V_ℓ` ([`Discrepancy`](crate::strategy::Discrepancy)), η = max(η₁, η₂).
+//! Matrices are C in floating point. Let Ĉ_ℓ be the matrix of C_ℓ, V_ℓ the bound above of `‖Ĉ_ℓu‖²`
+//! for contributions of norm at most 1, and `‖(C_ℓ − Ĉ_ℓ)u‖ ≤ η_ℓ√V_ℓ`
+//! ([`Discrepancy`](crate::strategy::Discrepancy)), η = max(η₁, η₂).
 //!
-//! *Theorem.* If s² is one of the bounds of [`sensitivity`](crate::sensitivity), or of the table above, for Ĉ₁ and Ĉ₂, then
-//! (1 + 2η)²s² is a bound for C₁ and C₂.
+//! *Theorem.* If s² is one of the bounds of [`sensitivity`](crate::sensitivity), or of the table
+//! above, for Ĉ₁ and Ĉ₂, then (1 + 2η)²s² is a bound for C₁ and C₂.
 //!
-//! *Proof.* The difference of two neighbours is D = (D₁, √ν D₂), D₁ of counts and first moments, D₂ of second moments. Let a_ℓ be the
-//! largest norm of what one record contributes to D_ℓ: √(c+1) and 1 where it is blanked, 2 and √2 (1 for d = 1) where it is replaced
-//! in place. For records that move, D is the difference of two patterns with the a_ℓ of blanked ones. So `‖(C_ℓ − Ĉ_ℓ)D_ℓ‖` is at
-//! most η a_ℓ√V_ℓ, and 2η a_ℓ√V_ℓ where records move. Every bound s² is at least a₁²V₁ and νa₂²V₂, and twice that where records move:
+//! *Proof.* The difference of two neighbours is D = (D₁, √ν D₂), D₁ of counts and first moments, D₂
+//! of second moments. Let a_ℓ be the largest norm of one record's contribution to D_ℓ: √(c+1) and 1
+//! where it is blanked, 2 and √2 (1 for d = 1) where it is replaced in place. For records that
+//! move, D is the difference of two patterns with the a_ℓ of blanked ones. So `‖(C_ℓ − Ĉ_ℓ)D_ℓ‖` is
+//! at most η a_ℓ√V_ℓ, and at most 2η a_ℓ√V_ℓ where records move. Every bound s² is at least a₁²V₁
+//! and νa₂²V₂, and twice that where records move:
 //!
 //! | | one strategy | two strategies |
 //! |---|---|---|
 //! | zero-out | K·V, K = c + 1 + ν | (1+c)·Z₁ + ν·Z₂ |
-//! | in place | r_d(ν)·V, r_d(ν) ≥ 4 and ≥ νa₂² by its definition | Σ w₁ᵢ r_d(νw₂ᵢ/w₁ᵢ) ≥ 4Z₁ and ≥ νa₂²Z₂ |
+//! | in place | r_d(ν)·V, r_d(ν) ≥ 4 and ≥ νa₂² | Σ w₁ᵢ r_d(νw₂ᵢ/w₁ᵢ) ≥ 4Z₁ and ≥ νa₂²Z₂ |
 //! | replace-one | at least 2K·V | at least (2+2c)·Z₁ and 2ν·Z₂ |
 //!
-//! and Z_ℓ ≥ V_ℓ. With one strategy both parts together contribute vectors of a norm a with a²V ≤ s², so the error is at most
-//! ηs, and √2ηs where records move. With two, each part's error is at most ηs and √2ηs, both together √2 times as much. The triangle
-//! inequality gives s + 2ηs. Batches are the same: `α + βν` is the largest `‖Δfirst‖² + ν‖Δsecond‖²` for every ν, so α and β are
-//! the largest of either; moved records are blanked twice, and charged 4 times. ∎
+//! where r_d(ν) ≥ νa₂² by its definition, and Z_ℓ ≥ V_ℓ. With one strategy, both parts together
+//! contribute vectors of a norm a with a²V ≤ s². So the error is at most ηs, and √2ηs where records
+//! move. With two strategies, each part's error is at most ηs, or √2ηs where records move, and both
+//! together are √2 times as much. The triangle inequality gives s + 2ηs.
+//!
+//! Batches are the same: `α + βν` is the largest `‖Δfirst‖² + ν‖Δsecond‖²` for every ν, so α and β
+//! are the largest values of the two terms. Moved records are blanked twice, and charged 4 times. ∎
 
 use crate::participation::Participation;
 use crate::sensitivity::{
@@ -50,18 +59,18 @@ use crate::sensitivity::{
 use crate::strategy::{ColumnGeometry, Matrix};
 use std::sync::Arc;
 
-/// Columns of the strategies, and which of them one entity reaches.
+/// Columns of the strategies, and the columns that one entity reaches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MomentGeometry {
     columns: Columns,
-    /// Of the encoder of counts and first moments, and of that of second moments.
+    /// Rounding of the encoder of counts and first moments, and of the encoder of second moments.
     rounding_squared: [f64; 2],
     participations: usize,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum Columns {
-    /// All moments go through one strategy, once.
+    /// All moments go through one strategy, with one participation.
     Shared(ColumnGeometry),
     Matrices {
         first: Arc<Matrix>,
@@ -71,18 +80,19 @@ enum Columns {
 }
 
 impl MomentGeometry {
-    /// All moments through one strategy; neighbours differ in one record.
+    /// Describes one strategy for all moments; neighbours differ in one record.
     pub fn shared(columns: ColumnGeometry) -> Self {
         let rounding_squared = [columns.rounding_squared; 2];
         Self { columns: Columns::Shared(columns), rounding_squared, participations: 1 }
     }
 
-    /// Counts and first moments through one strategy, second moments through another, which may be the same; an entity
-    /// takes part as `participation` allows over as many steps as the matrices have columns. The encoders round as
-    /// [`ColumnGeometry::rounding_squared`] says of each.
+    /// Describes one strategy for counts and first moments, and one for second moments, which may
+    /// be the same. An entity takes part as `participation` allows, over as many steps as the
+    /// matrices have columns. The encoders round as [`ColumnGeometry::rounding_squared`] says of
+    /// each.
     ///
     /// # Errors
-    /// [`OutOfRange`] if the matrices are not of the same number of steps.
+    /// [`OutOfRange`] if the matrices have different numbers of steps.
     pub fn of_matrices(
         first: Arc<Matrix>,
         second: Arc<Matrix>,
@@ -95,20 +105,22 @@ impl MomentGeometry {
         Ok(Self { columns, rounding_squared, participations })
     }
 
-    /// The most records of one entity.
+    /// Returns the most records of one entity.
     pub fn participations(&self) -> usize {
         self.participations
     }
 
-    /// Upper bounds of what rounding encoders add in a coordinate: of counts and first moments, of second moments.
+    /// Returns upper bounds of what rounding encoders add in a coordinate: of counts and first
+    /// moments, and of second moments.
     pub fn rounding_squared(&self) -> [f64; 2] {
         self.rounding_squared
     }
 
-    /// Squared joint sensitivity of counts, first and second moments under weights, in units of ζ², rounded up.
+    /// Returns the squared joint sensitivity of counts, first and second moments under weights, in
+    /// units of ζ², rounded up.
     ///
     /// # Errors
-    /// [`OutOfRange`] for a dimension of 0, weights that are negative, and results beyond the range of f64.
+    /// [`OutOfRange`] for a dimension of 0, negative weights, and results beyond the range of f64.
     pub fn joint(
         &self,
         neighbours: Neighbours,
@@ -131,7 +143,8 @@ impl MomentGeometry {
         }
     }
 
-    /// Squared joint sensitivity of the first moments of batches and ν-weighted squares, in units of ζ², rounded up.
+    /// Returns the squared joint sensitivity of the first moments of batches and ν-weighted
+    /// squares, in units of ζ², rounded up.
     ///
     /// # Errors
     /// [`OutOfRange`] as [`joint`](Self::joint), and for an empty batch.
@@ -167,7 +180,8 @@ impl MomentGeometry {
         }
     }
 
-    /// Squared sensitivity of second moments alone, in units of ζ⁴, rounded up: see the head of this module's source.
+    /// Returns the squared sensitivity of second moments alone, in units of ζ⁴, rounded up: see the
+    /// head of this module's source.
     ///
     /// # Errors
     /// [`OutOfRange`] as [`joint`](Self::joint).
@@ -185,8 +199,8 @@ impl MomentGeometry {
         positive("squared sensitivity of second moments", rounded_up(self.of_running(squared)))
     }
 
-    /// V₁/V₂: by how much more the strategy of first moments can be moved, squared, than that of second moments. 1 for one
-    /// strategy.
+    /// Returns V₁/V₂: the ratio of the squared sensitivities of the strategies of first and second
+    /// moments. 1 for one strategy.
     ///
     /// # Errors
     /// [`OutOfRange`] as [`joint`](Self::joint).
@@ -194,7 +208,7 @@ impl MomentGeometry {
         if self.is_shared() { Ok(1.0) } else { Ok(self.vectors(0)? / self.vectors(1)?) }
     }
 
-    /// Whether all moments go through one strategy.
+    /// Returns whether all moments go through one strategy.
     pub(crate) fn is_shared(&self) -> bool {
         match &self.columns {
             Columns::Shared(_) => true,
@@ -202,7 +216,8 @@ impl MomentGeometry {
         }
     }
 
-    /// A squared sensitivity of the matrices, as one of the C that run: see the head of this module's source.
+    /// Converts a squared sensitivity of the matrices to that of the C that run: see the head of
+    /// this module's source.
     fn of_running(&self, squared: f64) -> f64 {
         match &self.columns {
             Columns::Shared(_) => squared,
@@ -213,7 +228,7 @@ impl MomentGeometry {
         }
     }
 
-    /// Squared sensitivity for vectors of norm 1 of the matrix of C₁ (0) or C₂ (1).
+    /// Returns the squared sensitivity for vectors of norm 1 of the matrix of C₁ (0) or C₂ (1).
     fn vectors(&self, part: usize) -> Result<f64, OutOfRange> {
         match &self.columns {
             Columns::Shared(columns) => {
@@ -221,13 +236,13 @@ impl MomentGeometry {
             }
             Columns::Matrices { first, second, participation } => {
                 let matrix = if part == 0 { first } else { second };
-                // Records of two keys are vectors, also in dimension 1.
+                // Records of two keys are vectors, even in dimension 1.
                 Ok(participation_sensitivity(matrix, *participation, 2)?.squared)
             }
         }
     }
 
-    /// g of C₂; infinite where it is not known.
+    /// Returns g of C₂; infinite where it is unknown.
     fn second_overlap(&self) -> f64 {
         match &self.columns {
             Columns::Shared(columns) => columns.negative_overlap,

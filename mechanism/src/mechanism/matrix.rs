@@ -1,11 +1,13 @@
-//! The matrix mechanism: strategies with the noise that their sensitivity calls for.
+//! The matrix mechanism: strategies with the noise for their sensitivity.
 //!
-//! A [`MatrixMechanism`] is what a release needs to know, and can only be made with the geometry of the very strategies in
-//! it. With one strategy and one participation the guarantee holds as long as the strategy goes on; else it is computed for
-//! a horizon, and there is no release beyond it.
+//! A [`MatrixMechanism`] holds everything a release needs. It can only be made with the geometry of
+//! its own strategies. With one strategy and one participation the guarantee holds as long as the
+//! strategy continues. Otherwise the guarantee is computed for a horizon, and no release is
+//! possible beyond it.
 //!
-//! The form of the release (sums that are encoded, or noise that is correlated ahead of them) is a part of [`Strategies`],
-//! and no mechanism changes it. So noise that is [calibrated](MomentMechanism::calibrated) is charged for the grid that runs.
+//! The form of the release (encoded sums, or noise that is correlated ahead of them) is part of
+//! [`Strategies`], and no mechanism changes it. So [calibrated](MomentMechanism::calibrated) noise
+//! is charged for the grid that runs.
 
 use super::{MechanismError, Method, MomentGeometry, MomentMechanism, MomentParameters};
 use crate::moments::{Layout, RECORD_BITS};
@@ -23,20 +25,21 @@ pub struct Strategies {
 }
 
 impl Strategies {
-    /// All moments through one strategy.
+    /// Builds one strategy for all moments.
     pub fn shared(strategy: Arc<dyn Strategy>) -> Self {
         Self { second: strategy.clone(), first: strategy, correlated: false }
     }
 
-    /// A strategy for counts and first moments, and one for second moments.
+    /// Builds one strategy for counts and first moments, and one for second moments.
     pub fn separate(first: Arc<dyn Strategy>, second: Arc<dyn Strategy>) -> Self {
         Self { first, second, correlated: false }
     }
 
-    /// The same strategies with noise that is correlated by C⁻¹ ahead of the sums, in place of sums that are encoded. What is
-    /// released is what the decoder would make of it, and a release takes less time and memory.
-    /// `strategy/correlation.rs` has the proof. The sensitivity is larger by what rounding the noise adds
-    /// ([`MomentMechanism::rounding_share`]), and the grid is another.
+    /// Returns the same strategies with noise that is correlated by C⁻¹ ahead of the sums, instead
+    /// of encoded sums. The release is what the decoder would make of the encoded one, and takes
+    /// less time and memory. `strategy/correlation.rs` has the proof. The sensitivity increases by
+    /// the effect of rounding the noise ([`MomentMechanism::rounding_share`]), and the grid is
+    /// different.
     ///
     /// ```
     /// # use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
@@ -66,27 +69,28 @@ impl Strategies {
         Self { correlated: true, ..self }
     }
 
-    /// C₁.
+    /// Returns C₁.
     pub fn first(&self) -> &dyn Strategy {
         self.first.as_ref()
     }
 
-    /// C₂.
+    /// Returns C₂.
     pub fn second(&self) -> &dyn Strategy {
         self.second.as_ref()
     }
 
-    /// Whether all moments go through one strategy.
+    /// Returns whether all moments go through one strategy.
     pub fn are_one(&self) -> bool {
         Arc::ptr_eq(&self.first, &self.second)
     }
 
-    /// Number of steps that both are defined for; `None` when they may go on for ever.
+    /// Returns the number of steps for which both are defined; `None` for unlimited strategies.
     pub fn horizon(&self) -> Option<u64> {
         [&self.first, &self.second].into_iter().filter_map(|strategy| strategy.horizon()).min()
     }
 
-    /// How well they correlate noise: that of counts and first moments, and that of second moments.
+    /// Returns how well the strategies correlate noise: that of counts and first moments, and that
+    /// of second moments.
     fn correlations(&self, steps: u64) -> Result<[Correlation; 2], MechanismError> {
         let of = |strategy: &dyn Strategy| {
             let correlation = strategy.correlates().map(|strategy| strategy.correlation(steps));
@@ -114,7 +118,7 @@ impl From<Arc<dyn Strategy>> for Strategies {
     }
 }
 
-/// A moment mechanism together with its strategies: all that a release needs to know.
+/// A moment mechanism together with its strategies: everything that a release needs.
 ///
 /// ```
 /// use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
@@ -151,7 +155,7 @@ pub struct MatrixMechanism {
 }
 
 impl MatrixMechanism {
-    /// All moments through one strategy; neighbours differ in one record.
+    /// Builds a mechanism with one strategy for all moments; neighbours differ in one record.
     ///
     /// # Errors
     /// [`MechanismError`], as [`MomentMechanism::new`].
@@ -162,13 +166,15 @@ impl MatrixMechanism {
         Ok(Self { moments, horizon: strategies.horizon(), strategies, participation, records_at_once: 1 })
     }
 
-    /// Any strategies and any number of records of an entity, over `horizon` steps.
+    /// Builds a mechanism with any strategies and any number of records of an entity, over
+    /// `horizon` steps.
     ///
     /// # Errors
-    /// [`MechanismError`], as [`MomentMechanism::new`], also where a strategy is not defined for so many steps or the
-    /// sensitivity can't be computed for them. [`MechanismError::Correlation`] for strategies that can't correlate noise
-    /// as they should, [`MechanismError::CorrelationError`] and [`MechanismError::CorrelationRange`] where rounding would
-    /// add too much.
+    /// [`MechanismError`], as [`MomentMechanism::new`], also where a strategy is not defined for
+    /// `horizon` steps or the sensitivity can't be computed for them.
+    /// [`MechanismError::Correlation`] for strategies that can't correlate noise,
+    /// [`MechanismError::CorrelationError`] and [`MechanismError::CorrelationRange`] where rounding
+    /// would add too much.
     pub fn with_participation(
         parameters: MomentParameters,
         strategies: Strategies,
@@ -191,13 +197,13 @@ impl MatrixMechanism {
         Ok(Self { moments, strategies, horizon: Some(horizon), participation, records_at_once: 1 })
     }
 
-    /// Whether noise is correlated ahead of the sums.
+    /// Returns whether noise is correlated ahead of the sums.
     pub fn is_correlated(&self) -> bool {
         self.strategies.correlated
     }
 
-    /// The same mechanism with more or less noise. The multiplier is that of the guarantee: where an entity may have m records in
-    /// a step, the noise is m times that.
+    /// Returns the same mechanism with another noise multiplier. The multiplier is that of the
+    /// guarantee: where an entity may have m records in a step, the noise is m times that.
     ///
     /// # Errors
     /// As [`MomentMechanism::with_noise_multiplier`].
@@ -210,8 +216,9 @@ impl MatrixMechanism {
         Ok(Self { moments, ..self.clone() })
     }
 
-    /// The same mechanism for entities of up to m records in each step that they take part in, with m times the noise. Number the
-    /// records of each step 1 … m: the r-th of all steps differ by s at most, and the triangle inequality adds m of them.
+    /// Returns the same mechanism for entities of up to m records in each step that they take part
+    /// in, with m times the noise. Number the records of each step 1 … m. The r-th records of all
+    /// steps move the release by at most s, and the triangle inequality adds m of these.
     ///
     /// # Errors
     /// As [`MomentMechanism::with_noise_multiplier`].
@@ -226,44 +233,44 @@ impl MatrixMechanism {
         Ok(Self { moments, ..self.clone() })
     }
 
-    /// Sensitivity and noise.
+    /// Returns the sensitivity and the noise.
     pub fn moments(&self) -> &MomentMechanism {
         &self.moments
     }
 
-    /// The strategies.
+    /// Returns the strategies.
     pub fn strategies(&self) -> &Strategies {
         &self.strategies
     }
 
-    /// Places of the coordinates of one key in a release.
+    /// Returns the positions of the coordinates of one key in a release.
     pub fn layout(&self) -> Layout {
         self.moments.layout()
     }
 
-    /// The steps of an entity that the sensitivity is for.
+    /// Returns the participation that the sensitivity is for.
     pub fn participation(&self) -> Participation {
         self.participation
     }
 
-    /// The most records of an entity in a step that the noise is for.
+    /// Returns the most records of an entity in a step that the noise is for.
     pub fn records_at_once(&self) -> u32 {
         self.records_at_once
     }
 
-    /// Number of records of one key in an epoch that a release is sure to have room for; `None` for any number, as where no
-    /// strategy rounds.
+    /// Returns the number of records of one key in an epoch that a release can certainly hold;
+    /// `None` for no limit, as where no strategy rounds.
     ///
-    /// No sum of such records leaves an encoder's range, so no error depends on sums. It is public, and to be held against what
-    /// is known of the stream before anything is released.
+    /// No sum of this many records leaves an encoder's range, so no error depends on sums. The
+    /// limit is public. Compare it with what is known of the stream before anything is released.
     pub fn most_records(&self) -> Option<u64> {
         if self.is_correlated() {
             return None;
         }
         let (layout, strategies) = (self.layout(), &self.strategies);
         let squares_batches = matches!(self.moments.parameters().method, Method::BatchSquares { .. });
-        // First moments are at most 2²⁰ times the number of records, second moments 2⁴⁰ times; a squared sum has
-        // the square of its own bound.
+        // First moments are at most 2²⁰ times the number of records, second moments 2⁴⁰ times. The
+        // bound of a squared sum is the square of the sum's bound.
         let of_first = strategies.first().input_limit().map(|limit| limit >> RECORD_BITS);
         let of_second = strategies.second().input_limit().filter(|_| layout.second_len() > 0);
         let of_second = of_second.map(|limit| limit >> (2 * RECORD_BITS));
@@ -272,7 +279,7 @@ impl MatrixMechanism {
         limits.min().map(|limit| u64::try_from(limit).unwrap_or(u64::MAX))
     }
 
-    /// The last step that may be released; `None` when it may go on for ever.
+    /// Returns the last step that may be released; `None` for no limit.
     pub fn horizon(&self) -> Option<u64> {
         self.horizon
     }

@@ -1,40 +1,49 @@
-//! Moment mechanisms: what a release of counts, first and second moments costs, and its noise, for every method.
+//! Moment mechanisms: privacy cost and noise of a release of counts, first and second moments, for
+//! every method.
 //!
 //! # One release for all methods
-//! With the cells' sums n (counts), u = Σx and S = Σxxᵀ (or Σx∘x), strategies C₁ and C₂ and a noise multiplier σ, the
-//! release is
+//! With the cells' sums n (counts), u = Σx and S = Σxxᵀ (or Σx∘x), strategies C₁ and C₂ and a noise
+//! multiplier σ, the release is
 //!
 //! ```text
 //! y⁰ = C₁n + N(0, σ²s²/κ²)      y¹ = C₁u + N(0, σ²s²)      y² = C₂S + N(0, σ²s²/λ)
 //! ```
 //!
-//! where s bounds how far neighbours move `(κ C₁n, C₁u, √λ C₂S)`: one Gaussian mechanism of noise multiplier σ. The methods
-//! differ in κ, λ and in what they know of s, which is their [`JointClaim`]; in what a record may add to the sums
-//! ([`MomentMechanism::clipper`]); and in whether second moments are released at all.
+//! where s bounds how far neighbours move `(κ C₁n, C₁u, √λ C₂S)`: one Gaussian mechanism of noise
+//! multiplier σ. The methods differ in
 //!
-//! | [`Method`] | claim made in | source: "Continual Release Moment Estimation with Differential Privacy" |
+//! - κ, λ and the bound s: their [`JointClaim`];
+//! - what a record may add to the sums ([`MomentMechanism::clipper`]);
+//! - whether second moments are released at all.
+//!
+//! | [`Method`] | claim made in | source |
 //! |---|---|---|
 //! | `jme` | [`crate::mechanism::method::jme`] | Algorithm 1 |
 //! | `ime` | [`crate::mechanism::method::ime`] | Algorithm 4 |
 //! | `cs` | [`crate::mechanism::method::cs`] | Algorithm 5 |
 //! | `pp` | [`crate::mechanism::method::pp`] | Algorithm 6 |
-//! | `batch-squares` | [`crate::mechanism::method::batch_squares`] | Algorithm 2, with a sensitivity of its own |
-//! | `joint-clip` | [`crate::mechanism::method::joint_clip`] | the heuristic of its Section 5 |
+//! | `batch-squares` | [`crate::mechanism::method::batch_squares`] | Algorithm 2, own bound |
+//! | `joint-clip` | [`crate::mechanism::method::joint_clip`] | the heuristic of Section 5 |
+//!
+//! The source is "Continual Release Moment Estimation with Differential Privacy".
 //!
 //! # Half the samples for a symmetric matrix
-//! Only the upper triangle of S is released, with off-diagonal noise of half the variance. The distance that
-//! the sensitivity bounds is Frobenius, `‖ΔS‖² = Σ_i ΔS_ii² + 2 Σ_{i<j} ΔS_ij²`. With variances τ² and τ²/2
-//! the privacy loss of the triangle is `Σ_i ΔS_ii²/(2τ²) + Σ_{i<j} ΔS_ij²/(2·τ²/2) = ‖ΔS‖²/(2τ²)`: that of
-//! the full matrix with noise τ everywhere, then averaged with its transpose.
+//! Only the upper triangle of S is released, with off-diagonal noise of half the variance. The
+//! distance that the sensitivity bounds is Frobenius, `‖ΔS‖² = Σ_i ΔS_ii² + 2 Σ_{i<j} ΔS_ij²`. With
+//! variances τ² and τ²/2 the privacy loss of the triangle is
+//! `Σ_i ΔS_ii²/(2τ²) + Σ_{i<j} ΔS_ij²/(2·τ²/2) = ‖ΔS‖²/(2τ²)`. That equals the loss of the full
+//! matrix with noise τ everywhere, then averaged with its transpose.
 //!
 //! # In integers
-//! A record of norm ζ is 2²⁰ in integers, C has coefficients in units of 2⁻⁴⁰, so encoded sums are integers
-//! in units of 2⁻⁴⁰ (count), ζ2⁻⁶⁰ (first) and ζ²2⁻⁸⁰ (second moments): the *grid*. The noise is a discrete
-//! Gaussian on the grid. Counted in grid units its deviation does not depend on ζ, because neither do `ν =
-//! λζ²`, `c = κ²/ζ²` and `s/ζ`; it is rounded up to a [`NoiseScale`](crate::noise::NoiseScale). (Noise that is
-//! [correlated](Strategies::correlated) ahead of the sums has a grid of its own: [`CoordinateNoise::sum_bits`].) A discrete
-//! Gaussian of parameter σ_q on integers at distance Δ_q, coordinate by coordinate, is ρ-zCDP with exactly `ρ = Σ_q Δ_q²/(2σ_q²)`
-//! (Canonne, Kamath, Steinke 2020, on the multivariate discrete Gaussian), and here `ρ ≤ 1/(2σ²)`.
+//! A record of norm ζ is 2²⁰ in integers, and C has coefficients in units of 2⁻⁴⁰. So encoded sums
+//! are integers in units of 2⁻⁴⁰ (count), ζ2⁻⁶⁰ (first) and ζ²2⁻⁸⁰ (second moments): the *grid*.
+//! The noise is a discrete Gaussian on the grid. Its deviation in grid units does not depend on ζ,
+//! because neither do `ν = λζ²`, `c = κ²/ζ²` and `s/ζ`. It is rounded up to a
+//! [`NoiseScale`](crate::noise::NoiseScale). (Noise that is [correlated](Strategies::correlated)
+//! ahead of the sums has its own grid: [`CoordinateNoise::sum_bits`].) A discrete Gaussian of
+//! parameter σ_q on integers at distance Δ_q, coordinate by coordinate, is ρ-zCDP with exactly
+//! `ρ = Σ_q Δ_q²/(2σ_q²)` (Canonne, Kamath, Steinke 2020, on the multivariate discrete Gaussian),
+//! and here `ρ ≤ 1/(2σ²)`.
 
 #[cfg(test)]
 mod attack;
@@ -63,52 +72,54 @@ use crate::sensitivity::{MomentWeights, Neighbours, OutOfRange, positive, rounde
 use crate::strategy::{Correlation, MatrixError};
 use thiserror::Error;
 
-/// What a mechanism is made of, but for its strategies.
+/// The parameters of a mechanism, except its strategies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MomentParameters {
-    /// How moments are made private.
+    /// The method that makes moments private.
     pub method: Method,
-    /// Dimension of a record and the kind of second moments that are wanted.
+    /// Dimension of a record and the requested kind of second moments.
     pub layout: Layout,
-    /// Which streams must be hard to tell apart.
+    /// The streams that must be hard to tell apart.
     pub neighbours: Neighbours,
-    /// ζ: no record is longer. Real units, between 2⁻³⁰⁰ and 2³⁰⁰. For [`Method::JointClip`] it is R, the bound of a
-    /// record and its square together.
+    /// ζ: the bound of a record's norm. Real units, between 2⁻³⁰⁰ and 2³⁰⁰. For
+    /// [`Method::JointClip`] it is R, the bound of a record and its square together.
     pub clip_norm: f64,
-    /// σ: noise deviation over sensitivity, above 0.
+    /// σ: noise deviation divided by sensitivity, above 0.
     pub noise_multiplier: f64,
-    /// λ (τ of [`Method::Cs`] and [`Method::JointClip`]), above 0, in real units (those of 1/ζ²): ν = λζ². The method has
-    /// a default. Not to be given where the method leaves no choice: [`Method::Ime`], [`Method::Pp`], or no second moments.
+    /// λ (τ of [`Method::Cs`] and [`Method::JointClip`]), above 0, in real units (those of 1/ζ²):
+    /// ν = λζ². `None` selects the method's default. Must be `None` where the method leaves no
+    /// choice: [`Method::Ime`], [`Method::Pp`], or no second moments.
     pub second_moment_weight: Option<f64>,
-    /// κ, above 0, in real units (those of ζ): c = κ²/ζ². The method has a default. Not to be given where counts are
-    /// public.
+    /// κ, above 0, in real units (those of ζ): c = κ²/ζ². `None` selects the method's default. Must
+    /// be `None` where counts are public.
     pub count_weight: Option<f64>,
 }
 
 impl MomentParameters {
-    /// What is released: without second moments where the method makes them of the first.
+    /// Returns the layout of the release: without second moments where the method derives them from
+    /// first moments.
     pub fn released_layout(&self) -> Layout {
         if self.method == Method::Pp { self.layout.without_second() } else { self.layout }
     }
 
-    /// What the method knows of the sensitivity, whatever the noise.
+    /// Returns the method's claim about the sensitivity, for any noise.
     ///
     /// # Errors
-    /// [`MechanismError`] when a parameter is out of its range.
+    /// [`MechanismError`] if a parameter is out of its range.
     pub fn claim(&self, geometry: &MomentGeometry) -> Result<JointClaim, MechanismError> {
         self.check()?;
         self.method.claim(self, geometry)
     }
 
-    /// ν = λζ², or the default. Whatever rounding happens here is harmless: the mechanism is the one with the rounded
-    /// weight.
+    /// Returns ν = λζ², or the default. Rounding is harmless here: the mechanism is the one with
+    /// the rounded weight.
     pub(crate) fn relative_second_weight(&self, default: f64) -> Result<f64, OutOfRange> {
         let Some(lambda) = self.second_moment_weight else { return Ok(default) };
         let root = positive("second_moment_weight", lambda)?.sqrt() * self.clip_norm;
         positive("second_moment_weight times squared clip_norm", root * root)
     }
 
-    /// c = κ²/ζ², or the default; 0 where counts are public.
+    /// Returns c = κ²/ζ², or the default; 0 where counts are public.
     pub(crate) fn relative_count_weight(&self, default: f64) -> Result<f64, MechanismError> {
         match self.count_weight {
             Some(count_weight) if self.neighbours.counts_are_public() => {
@@ -138,32 +149,32 @@ impl MomentParameters {
     }
 }
 
-/// Why parameters do not make a mechanism.
+/// Reasons why parameters do not define a mechanism.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum MechanismError {
-    /// A number is not what it must be.
+    /// A number is out of its range.
     #[error(transparent)]
     OutOfRange(#[from] OutOfRange),
-    /// A weight for a count that needs none.
+    /// A weight for a public count.
     #[error(
         "count_weight is {count_weight:?}, but counts are public when records are replaced in place: leave it out, or choose other neighbours"
     )]
     CountIsPublic {
-        /// The weight that was given.
+        /// The given weight.
         count_weight: f64,
     },
-    /// A weight for second moments that nobody weighs.
+    /// A weight for second moments with a method that has none.
     #[error(
         "second_moment_weight is {second_moment_weight:?}, but the method {method} gives second moments no weight of its own: leave it out, or choose the method jme, cs or joint-clip with second moments"
     )]
     SecondMomentWeight {
         /// The method.
         method: Method,
-        /// The weight that was given.
+        /// The given weight.
         second_moment_weight: f64,
     },
-    /// A method of second moments without any.
+    /// A method for second moments in a release without any.
     #[error(
         "the method {method} makes second moments private, but none are wanted: choose the method jme, or second moments"
     )]
@@ -171,7 +182,7 @@ pub enum MechanismError {
         /// The method.
         method: Method,
     },
-    /// A method of one strategy with two.
+    /// Two strategies with a method that needs one.
     #[error(
         "the method {method} makes first and second moments private together: give them one strategy, or choose the method jme or ime"
     )]
@@ -179,20 +190,20 @@ pub enum MechanismError {
         /// The method.
         method: Method,
     },
-    /// Squares of batches of which too little is known or wanted.
+    /// Squares of batches without public batch sizes, or with full second moments.
     #[error(
         "the method batch-squares needs public batch sizes, and squares single coordinates: choose neighbours replace-one-in-place and diagonal second moments"
     )]
     BatchSquares,
-    /// The sampler cannot draw the noise of some moment.
+    /// The sampler cannot draw the noise of a moment.
     #[error("{moment}: {source}")]
     Scale {
-        /// Which moment.
+        /// The moment.
         moment: &'static str,
-        /// What is wrong with its noise.
+        /// The problem with its noise.
         source: NoiseScaleError,
     },
-    /// A clipper that makes another bound.
+    /// A clipper with another bound.
     #[error("the clipper is for {found_dimension} columns and the norm {found_norm}, the mechanism for {} and {clip_norm}: give both the same", layout.dimension)]
     Clipper {
         /// ζ of the clipper.
@@ -201,7 +212,7 @@ pub enum MechanismError {
         found_dimension: usize,
         /// ζ of the mechanism.
         clip_norm: f64,
-        /// What the mechanism is for.
+        /// Layout of the mechanism.
         layout: Layout,
     },
     /// A record and its square can't be clipped together.
@@ -212,31 +223,31 @@ pub enum MechanismError {
         "noise can be correlated ahead of the sums for a horizon and buffered Toeplitz strategies, blt:b, whose inverse has no long rows: encode the sums in place of that"
     )]
     Correlation,
-    /// Noise that would be correlated too roughly.
+    /// Correlated noise whose rounding error is too large.
     #[error(
         "correlating noise ahead of the sums errs by {share:?} of the sensitivity or the noise, more than 0.01: shorten the horizon, or encode the sums in place of that"
     )]
     CorrelationError {
-        /// The larger of both shares.
+        /// The larger of the two shares.
         share: f64,
     },
     /// No noise gives the guarantee.
     #[error(transparent)]
     Accounting(#[from] AccountingError),
-    /// Noise out of the range of 64 bits.
+    /// Noise outside the range of 64 bits.
     #[error(
         "the noise of {moment} is out of the range in which it can be correlated ahead of the sums: encode the sums in place of that"
     )]
     CorrelationRange {
-        /// Which moment.
+        /// The moment.
         moment: &'static str,
     },
-    /// More steps than a strategy has.
+    /// More steps than the strategy has.
     #[error("the horizon is {horizon} steps, but the strategy ends after {limit}: make it for more steps")]
     Horizon {
-        /// Number of steps asked for.
+        /// Requested number of steps.
         horizon: u64,
-        /// Steps of the strategy.
+        /// Number of steps of the strategy.
         limit: u64,
     },
     /// The sensitivity of a strategy can't be computed over this horizon.
@@ -244,8 +255,8 @@ pub enum MechanismError {
     Matrix(#[from] MatrixError),
 }
 
-/// What a method knows: under `weights`, no neighbours move the encoded moments further than `squared`, but for the
-/// rounding of recursive encoders.
+/// A method's claim: under `weights`, no neighbours move the encoded moments further than
+/// `squared`, excluding the rounding of recursive encoders.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct JointClaim {
     /// ν and c.
@@ -254,9 +265,10 @@ pub struct JointClaim {
     pub squared: f64,
 }
 
-/// An immutable, validated description of the noise of one release; the head of this module says what it means.
+/// An immutable, validated description of the noise of one release. The head of this module defines
+/// it.
 ///
-/// What runs is a [`MatrixMechanism`], which holds the strategies too.
+/// The type that runs is [`MatrixMechanism`], which also holds the strategies.
 ///
 /// ```
 /// use hushflow_mechanism::mechanism::{Method, MomentGeometry, MomentMechanism, MomentParameters};
@@ -298,7 +310,7 @@ impl MomentMechanism {
     /// Computes weights, sensitivity and noise.
     ///
     /// # Errors
-    /// [`MechanismError`] when a parameter is out of its range or the noise out of the sampler's.
+    /// [`MechanismError`] if a parameter is out of its range or the noise out of the sampler's.
     pub fn new(parameters: MomentParameters, geometry: &MomentGeometry) -> Result<Self, MechanismError> {
         positive("noise_multiplier", parameters.noise_multiplier)?;
         let claim = parameters.claim(geometry)?;
@@ -316,7 +328,7 @@ impl MomentMechanism {
         Ok(Self { parameters, claim, rounding, relative_sensitivity, noise })
     }
 
-    /// The same for noise that is correlated ahead of the sums over `steps` steps.
+    /// As [`new`](Self::new), for noise that is correlated ahead of the sums over `steps` steps.
     fn correlated(
         parameters: MomentParameters,
         geometry: &MomentGeometry,
@@ -329,56 +341,59 @@ impl MomentMechanism {
         Self::with_rounding(parameters, claim, rounding.ok_or(MechanismError::Correlation)?)
     }
 
-    /// The same mechanism with more or less noise.
+    /// Returns the same mechanism with another noise multiplier.
     ///
     /// # Errors
-    /// [`MechanismError`] for a noise multiplier that is not above 0, or whose noise the sampler can't draw.
+    /// [`MechanismError`] for a noise multiplier that is not above 0, or whose noise the sampler
+    /// can't draw.
     pub fn with_noise_multiplier(&self, noise_multiplier: f64) -> Result<Self, MechanismError> {
         let parameters = MomentParameters { noise_multiplier, ..self.parameters };
         positive("noise_multiplier", noise_multiplier)?;
         Self::with_rounding(parameters, self.claim, self.rounding)
     }
 
-    /// The same weights and noise for records of fewer columns, of at least two unless there is only one: the sensitivity
-    /// does not depend on how many there are beyond.
+    /// Returns the same weights and noise for records of fewer columns, but at least two if there
+    /// are two or more: the sensitivity does not depend on the number of columns beyond that.
     pub(crate) fn with_fewer_columns(&self, dimension: usize) -> Result<Self, MechanismError> {
         let layout = Layout { dimension, ..self.parameters.layout };
         let parameters = MomentParameters { layout, ..self.parameters };
         Self::with_rounding(parameters, self.claim, self.rounding)
     }
 
-    /// What the mechanism was made of, defaults not filled in.
+    /// Returns the parameters, with defaults not filled in.
     pub fn parameters(&self) -> &MomentParameters {
         &self.parameters
     }
 
-    /// Places of the coordinates of one key in a release.
+    /// Returns the positions of the coordinates of one key in a release.
     pub fn layout(&self) -> Layout {
         self.parameters.released_layout()
     }
 
-    /// What is known of the sensitivity, defaults filled in.
+    /// Returns the claim about the sensitivity, with defaults filled in.
     pub fn claim(&self) -> JointClaim {
         self.claim
     }
 
-    /// λ = ν/ζ²; `None` where no second moments are released.
+    /// Returns λ = ν/ζ²; `None` where no second moments are released.
     pub fn second_moment_weight(&self) -> Option<f64> {
         let lambda = self.claim.weights.second / self.parameters.clip_norm.powi(2);
         (self.layout().second_len() > 0).then_some(lambda)
     }
 
-    /// κ = ζ√c; `None` when counts are public.
+    /// Returns κ = ζ√c; `None` when counts are public.
     pub fn count_weight(&self) -> Option<f64> {
         self.noise[Layout::COUNT].scale.map(|_| self.claim.weights.count.sqrt() * self.parameters.clip_norm)
     }
 
-    /// s: the bound of how far neighbours move `(κ C₁n, C₁u, √λ C₂S)`, in real units, rounded up.
+    /// Returns s: the bound of how far neighbours move `(κ C₁n, C₁u, √λ C₂S)`, in real units,
+    /// rounded up.
     pub fn sensitivity(&self) -> f64 {
         rounded_up(self.relative_sensitivity * self.parameters.clip_norm)
     }
 
-    /// Share of the sensitivity that is due to the rounding of a recursive encoder, or of a correlator.
+    /// Returns the share of the sensitivity that is due to the rounding of a recursive encoder, or
+    /// of a correlator.
     pub fn rounding_share(&self) -> f64 {
         match self.rounding {
             Rounding::Encoders(added) => added / self.relative_sensitivity,
@@ -386,8 +401,9 @@ impl MomentMechanism {
         }
     }
 
-    /// What bounds the records that the sensitivity is for: the clipper, counting unusable records where counts are public,
-    /// and clipping records together with their squares where that is the method.
+    /// Adapts a clipper to the records that the sensitivity is for: it counts unusable records
+    /// where counts are public, and clips records together with their squares where that is the
+    /// method.
     ///
     /// # Errors
     /// [`MechanismError::Clipper`] for a clipper of another norm or number of columns.
@@ -404,14 +420,14 @@ impl MomentMechanism {
         }
     }
 
-    /// Noise of each coordinate, in the order of the [`Layout`].
+    /// Returns the noise of each coordinate, in the order of the [`Layout`].
     pub fn noise(&self) -> &[CoordinateNoise] {
         &self.noise
     }
 
-    /// ρ of zero-concentrated differential privacy between two streams whose encoded sums differ by
-    /// `difference`, rounded up: rows of one value per coordinate, one row after another for any number of
-    /// epochs and keys. It is at most `1/(2σ²)` for neighbours.
+    /// Returns ρ of zero-concentrated differential privacy between two streams whose encoded sums
+    /// differ by `difference`, rounded up. `difference` has rows of one value per coordinate, one
+    /// row after another for any number of epochs and keys. ρ is at most `1/(2σ²)` for neighbours.
     pub fn concentrated_loss(&self, difference: &[i128]) -> f64 {
         let coordinates = self.noise.iter().cycle();
         let losses = difference.iter().zip(coordinates).map(|(&value, noise)| noise.concentrated_loss(value));

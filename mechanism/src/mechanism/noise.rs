@@ -1,4 +1,4 @@
-//! Noise levels on the integer grid: from a sensitivity to the scale of every coordinate.
+//! Noise levels on the integer grid: derives the scale of every coordinate from a sensitivity.
 
 use super::{JointClaim, MechanismError, MomentGeometry, MomentParameters};
 use crate::moments::RECORD_BITS;
@@ -12,21 +12,25 @@ use std::iter;
 pub struct CoordinateNoise {
     /// Real value of one unit of the integer grid.
     pub unit: f64,
-    /// A sum of 1, in the units of the sums, is 2 to this power units of the grid.
+    /// A sum of 1, in the units of the sums, is 2^`sum_bits` units of the grid.
     pub sum_bits: u8,
-    /// Noise is correlated in units of 2 to this power units of the grid; 0 where it is not.
+    /// Noise is correlated in units of 2^`coarse_bits` units of the grid; 0 where it is not
+    /// correlated.
     pub coarse_bits: u8,
-    /// Deviation of the discrete Gaussian in grid units; `None` when the coordinate is public and exact.
+    /// Deviation of the discrete Gaussian in grid units; `None` when the coordinate is public and
+    /// exact.
     pub scale: Option<NoiseScale>,
 }
 
 impl CoordinateNoise {
-    /// Standard deviation of the noise of one value of `C·sums`, in real units; 0 when exact.
+    /// Returns the standard deviation of the noise of one value of `C·sums`, in real units; 0 when
+    /// exact.
     pub fn standard_deviation(&self) -> f64 {
         self.scale.map_or(0.0, |scale| scale.sigma() * self.unit)
     }
 
-    /// ρ of zero-concentrated differential privacy for values this many grid units apart, rounded up.
+    /// Returns ρ of zero-concentrated differential privacy for values this many grid units apart,
+    /// rounded up.
     pub(super) fn concentrated_loss(&self, difference: i128) -> f64 {
         match self.scale {
             _ if difference == 0 => 0.0,
@@ -36,21 +40,23 @@ impl CoordinateNoise {
     }
 }
 
-/// What rounding adds to the distance of two streams.
+/// The increase of the distance of two streams by rounding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Rounding {
-    /// Encoders round sums: so much at most, in units of ζ.
+    /// Encoders round sums: the most they add, in units of ζ.
     Encoders(f64),
-    /// Correlators round noise: so much at most, in deviations of the noise.
+    /// Correlators round noise: the most they add, in deviations of the noise.
     Correlators(f64),
 }
 
-/// Most that correlating noise may add to the sensitivity, relative to it, and err in deviations of the noise.
+/// The most that correlating noise may add to the sensitivity, relative to it, and the largest
+/// error in deviations of the noise.
 const MOST_CORRELATED: f64 = 0.01;
 
 impl Rounding {
-    /// s/ζ, rounded up: by the triangle inequality rounding adds to the distance. Where it adds a deviations, distances are to be within 1/σ
-    /// deviations and deviations are σs, `√squared/(σs) + a ≤ 1/σ` is solved for s.
+    /// Returns s/ζ, rounded up. By the triangle inequality rounding adds to the distance. If it
+    /// adds a deviations, distances must be within 1/σ deviations and deviations are σs. So
+    /// `√squared/(σs) + a ≤ 1/σ` is solved for s.
     pub(super) fn relative_sensitivity(
         self,
         claim: JointClaim,
@@ -72,7 +78,7 @@ impl Rounding {
         matches!(self, Rounding::Correlators(_))
     }
 
-    /// The grid for noise of a moment that has this deviation in the units of sums.
+    /// Returns the grid for noise of a moment that has this deviation in the units of sums.
     fn units(self, moment: &'static str, deviation: f64) -> Result<CorrelationUnits, MechanismError> {
         match self {
             Rounding::Encoders(_) => {
@@ -85,10 +91,11 @@ impl Rounding {
     }
 }
 
-/// What the rounding of recursive encoders can add to the distance of two encoded streams, in units of ζ: by the
-/// triangle inequality it adds to the sensitivity. Streams that differ in k records differ in 2k cells at most, so in 2k
-/// keys, and where they do not differ their encoders round alike. The units of count, first and second moments are 1,
-/// ζ2⁻²⁰ and ζ²2⁻⁴⁰ times the method's own.
+/// Returns what the rounding of recursive encoders can add to the distance of two encoded streams,
+/// in units of ζ. By the triangle inequality it adds to the sensitivity. Streams that differ in k
+/// records differ in at most 2k cells, so in at most 2k keys. Where they do not differ, their
+/// encoders round alike. The units of count, first and second moments are 1, ζ2⁻²⁰ and ζ²2⁻⁴⁰ times
+/// the method's own.
 pub(super) fn of_encoders(
     parameters: &MomentParameters,
     weights: MomentWeights,
@@ -105,8 +112,9 @@ pub(super) fn of_encoders(
     (2.0 * geometry.participations() as f64 * squares).sqrt()
 }
 
-/// What correlators add over `steps` steps, in deviations of the noise: 2e for each step and coordinate, also with noise, of the keys of
-/// [`of_encoders`]. `correlations` are those of counts and first moments, and of second moments. `None` where noise has no room.
+/// Returns what correlators add over `steps` steps, in deviations of the noise: 2e for each step
+/// and each coordinate of the keys that differ, at most 2k as in [`of_encoders`]. `correlations`
+/// are those of counts and first moments, and of second moments. `None` where noise has no room.
 pub(super) fn of_correlators(
     parameters: &MomentParameters,
     correlations: [Correlation; 2],
@@ -124,7 +132,7 @@ pub(super) fn of_correlators(
     Some(Rounding::Correlators(rounded_up(deviations)))
 }
 
-/// Noise of all coordinates.
+/// Returns the noise of all coordinates.
 pub(super) fn of_moments(
     parameters: &MomentParameters,
     claim: JointClaim,

@@ -1,7 +1,7 @@
-//! Encoding and decoding rows whose first part goes through C₁ and whose second part goes through C₂.
+//! Encodes and decodes rows whose first part goes through C₁ and whose second part goes through C₂.
 //!
-//! A row holds the coordinates of several keys, or a piece of them, so the parts alternate: one is gathered from its places,
-//! encoded, and put back.
+//! A row holds the coordinates of several keys, or a piece of them, so the parts alternate. Each
+//! part is gathered from its positions, encoded, and put back.
 
 use super::{MatrixMechanism, Strategies};
 use crate::moments::Layout;
@@ -23,7 +23,7 @@ impl Strategies {
         }
     }
 
-    /// `None` where all goes through one strategy.
+    /// Returns `None` where all coordinates go through one strategy.
     fn places(&self, layout: Layout, run: Range<u64>) -> Option<Places> {
         let is_second =
             |coordinate| layout.second().contains(&((coordinate % layout.coordinates() as u64) as usize));
@@ -33,12 +33,12 @@ impl Strategies {
 }
 
 impl MatrixMechanism {
-    /// Starts decoding what was released of first moments, or counts, by itself.
+    /// Starts decoding released first moments, or counts, alone.
     pub(crate) fn first_decoder(&self, coordinates: usize) -> Box<dyn Decoder> {
         self.decoder_of(self.strategies().first(), coordinates)
     }
 
-    /// Starts decoding what was released of second moments by itself.
+    /// Starts decoding released second moments alone.
     pub(crate) fn second_decoder(&self, coordinates: usize) -> Box<dyn Decoder> {
         self.decoder_of(self.strategies().second(), coordinates)
     }
@@ -51,7 +51,7 @@ impl MatrixMechanism {
         }
     }
 
-    /// Starts decoding what was released of `keys` keys, laid end to end.
+    /// Starts decoding the release of `keys` keys, laid end to end.
     pub(crate) fn decoder(&self, keys: u32) -> MomentDecoder {
         let coordinates = u64::from(keys) * self.layout().coordinates() as u64;
         match self.strategies().places(self.layout(), 0..coordinates) {
@@ -65,7 +65,7 @@ impl MatrixMechanism {
     }
 }
 
-/// Which coordinates of a row are second moments.
+/// The coordinates of a row that are second moments.
 pub(crate) struct Places {
     is_second: Vec<bool>,
 }
@@ -98,14 +98,14 @@ impl Places {
     }
 }
 
-/// Encoders of all coordinates. After an error it is of no use.
+/// Encoders of all coordinates. Unusable after an error.
 pub(crate) enum MomentEncoder {
     Shared(Box<dyn Encoder>),
     Separate { places: Places, encoders: [Box<dyn Encoder>; 2] },
 }
 
 impl MomentEncoder {
-    /// Number of steps encoded so far.
+    /// Returns the number of steps encoded so far.
     pub(crate) fn steps(&self) -> u64 {
         match self {
             Self::Shared(encoder) => encoder.steps(),
@@ -130,7 +130,8 @@ impl MomentEncoder {
         }
     }
 
-    /// All state: private. Of two encoders, the length of the first one's and then both.
+    /// Returns all state, which is private. For two encoders: the length of the first one's state,
+    /// then both states.
     pub(crate) fn save(&self) -> Zeroizing<Vec<u8>> {
         Zeroizing::new(match self {
             Self::Shared(encoder) => encoder.save(),
@@ -159,7 +160,7 @@ impl MomentEncoder {
     }
 }
 
-/// Gathers the parts of both rows, and puts those of `y` back when what is encoded has been added.
+/// Gathers the parts of both rows, and puts those of `y` back after adding the encoded ones.
 fn add_encoded_parts<T>(
     places: &Places,
     encoders: &mut [Box<dyn Encoder>; 2],
@@ -184,14 +185,14 @@ fn saved_parts(state: &[u8]) -> Option<(&[u8], &[u8])> {
     parts.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)
 }
 
-/// Decoders of all coordinates. After an error it is of no use.
+/// Decoders of all coordinates. Unusable after an error.
 pub(crate) enum MomentDecoder {
     Shared(Box<dyn Decoder>),
     Separate { places: Places, decoders: [Box<dyn Decoder>; 2] },
 }
 
 impl MomentDecoder {
-    /// Number of steps decoded so far.
+    /// Returns the number of steps decoded so far.
     pub(crate) fn steps(&self) -> u64 {
         match self {
             Self::Shared(decoder) => decoder.steps(),

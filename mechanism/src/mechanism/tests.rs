@@ -36,7 +36,7 @@ fn close(found: f64, expected: f64) {
     assert!((found / expected - 1.0).abs() < 1e-9, "{found}, expected {expected}");
 }
 
-/// Weights, sensitivity and noise levels are the paper's, for records replaced in place.
+/// Weights, sensitivity and noise levels for records replaced in place, as in the paper.
 #[test]
 fn agrees_with_the_reference_values() {
     let vectors: Value =
@@ -166,7 +166,7 @@ fn of_method(method: Method, neighbours: Neighbours, dimension: usize) -> Moment
     mechanism(MomentParameters { method, clip_norm: 2.0, ..parameters(neighbours, dimension) }).unwrap()
 }
 
-/// With A = 9/4, ζ = 2 and σ = 2, by hand.
+/// Computed by hand for A = 9/4, ζ = 2 and σ = 2.
 #[test]
 fn noise_levels_of_the_baselines_are_those_of_their_algorithms() {
     let check = |method, neighbours, dimension, expected: [f64; 3]| {
@@ -183,7 +183,7 @@ fn noise_levels_of_the_baselines_are_those_of_their_algorithms() {
         (Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut);
     let (norm, clip, sigma) = (1.5_f64, 2.0_f64, 2.0_f64);
     let unit = sigma * norm;
-    // Algorithm 4 with α = 1/5: 2ζ and √2ζ² over the roots of the shares; c = 1.
+    // Algorithm 4 with α = 1/5: 2ζ and √2ζ² divided by the roots of the shares; c = 1.
     let ime = Method::Ime { first_moment_share: 0.2 };
     let (first, second) =
         (unit * 2.0 * clip / 0.2_f64.sqrt(), unit * 2_f64.sqrt() * clip * clip / 0.8_f64.sqrt());
@@ -200,7 +200,7 @@ fn noise_levels_of_the_baselines_are_those_of_their_algorithms() {
     check(Method::Cs, replaced, 3, [first / clip / 1.5_f64.sqrt(), first, second]);
     check(Method::Cs, in_place, 1, [0.0, first, second]);
     check(Method::Cs, zeroed, 3, [unit * 2.0, unit * 2_f64.sqrt() * clip, unit * 2.0 * clip * clip]);
-    // Algorithm 6: 2ζ, and nothing else but the count.
+    // Algorithm 6: 2ζ, and otherwise only the count.
     let first = unit * 2.0 * clip;
     check(Method::Pp, replaced, 3, [first / clip, first, 0.0]);
     check(Method::Pp, in_place, 3, [0.0, first, 0.0]);
@@ -209,7 +209,7 @@ fn noise_levels_of_the_baselines_are_those_of_their_algorithms() {
     check(Method::JointClip, in_place, 3, [0.0, first, first * clip * 2_f64.sqrt()]);
 }
 
-/// Neither second moments nor their weight: as PP.
+/// Neither second moments nor a weight for them: as PP.
 #[test]
 fn without_second_moments_every_count_is_free_that_can_be() {
     let pp = of_method(Method::Pp, Neighbours::ReplaceOne, 3);
@@ -233,7 +233,7 @@ fn matrices(first: &[f64], second: &[f64], participation: &str) -> MomentGeometr
     MomentGeometry::of_matrices(matrix(first), matrix(second), participation, [0.0; 2]).unwrap()
 }
 
-/// One strategy given as a matrix, and one participation, make what is known without the matrix.
+/// One strategy given as a matrix, with one participation, agrees with its column geometry.
 #[test]
 fn matrices_of_one_strategy_agree_with_its_geometry() {
     let (one, overlapping) = (matrices(&[1.0, 0.5], &[1.0, 0.5], "1"), shared(1.25, 0.0));
@@ -267,7 +267,8 @@ fn several_participations_cost_their_root_without_overlaps() {
     }
 }
 
-/// How C₂ is scaled changes no noise of first moments, and scales that of second moments with it.
+/// The scale of C₂ does not change the noise of first moments, and scales that of second moments
+/// with it.
 #[test]
 fn two_strategies_have_weights_of_their_own() {
     for neighbours in [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut] {
@@ -287,8 +288,8 @@ fn two_strategies_have_weights_of_their_own() {
     assert_eq!(refused, Err(MechanismError::OneStrategy { method: Method::JointClip }));
 }
 
-/// A C that runs as far from its matrix as may be, in the worst direction: found by trying errors of both kinds on records
-/// of equal and of opposite contributions.
+/// A C that differs from its matrix as much as allowed, in the worst direction. The test tries
+/// errors of both kinds on records of equal and of opposite contributions.
 #[test]
 fn what_a_matrix_errs_is_charged() {
     const STEPS: usize = 40;
@@ -333,7 +334,7 @@ fn what_a_matrix_errs_is_charged() {
     assert!(of("banded-inverse-square-root:8").relative > 2f64.powi(-50));
 }
 
-/// Noise that can't be correlated, or would be too roughly.
+/// Noise that can't be correlated, or whose rounding error would be too large.
 #[test]
 fn noise_is_correlated_where_that_is_sound() {
     let blt = |buffers: &[(f64, f64)], horizon: Option<u64>| -> Arc<dyn Strategy> {

@@ -1,9 +1,13 @@
 //! The sums of all keys of one epoch on one worker.
 //!
-//! A row of d numbers adds to d(d+3)/2 sums. Where those are few, a key has a block of them in floating point, which is exact for as many rows
-//! as [`BLOCK_ROWS`], and each row is added at once: some cache lines of a thousand keys stay near the processor. Where they are many,
-//! touching them once a record would cost more memory traffic than arithmetic: a key sets its rows aside until they hold about
-//! as many numbers as its sums do, and multiplies them at once. A key with few records stays small; all keys share one workspace.
+//! A row of d numbers adds to d(d+3)/2 sums.
+//!
+//! - Few sums: a key has a block of them in floating point, which is exact for up to [`BLOCK_ROWS`]
+//!   rows, and each row is added at once. A few cache lines of each of a thousand keys stay in the
+//!   nearest caches.
+//! - Many sums: updating them for every record would cost more memory traffic than arithmetic. So a
+//!   key buffers its rows until they hold about as many numbers as its sums do, and multiplies them
+//!   at once. A key with few records stays small. All keys share one workspace.
 
 use super::narrow::{add_record, is_narrow};
 use super::products::{BLOCK_ROWS, BlockProducts};
@@ -12,7 +16,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use zeroize::{Zeroize, Zeroizing};
 
-/// So many rows of one key are multiplied at once, and a key of wide records sets at least as many aside.
+/// The least number of rows of one key that are multiplied at once; a key of wide records buffers
+/// at least this many.
 const PENDING_ROWS: usize = 32;
 
 /// Adds quantised records up, key by key.
@@ -33,25 +38,25 @@ const PENDING_ROWS: usize = 32;
 /// ```
 pub struct Accumulators {
     layout: Layout,
-    /// Values of a record, as in the rows that came first; 0 before.
+    /// Values of a record, as in the first rows added; 0 before any.
     width: usize,
-    /// Where each key is in `keys`.
+    /// Index of each key in `keys`.
     places: HashMap<u32, u32, BuildHasherDefault<Scatter>>,
     keys: Vec<Key>,
     products: BlockProducts,
 }
 
-/// Sums of a key, and rows not in them yet.
+/// Sums of a key, and rows not yet in them.
 struct Key {
     key: u32,
-    /// None before the first are in.
+    /// `None` before the first rows are added.
     sums: Option<MomentSums>,
     /// Wide records: the rows. Narrow ones: the sums of at most [`BLOCK_ROWS`] rows.
     pending: Zeroizing<Vec<f64>>,
 }
 
 impl Key {
-    /// Nothing yet.
+    /// Makes a key without rows.
     fn new(key: u32) -> Self {
         Self { key, sums: None, pending: Zeroizing::new(Vec::new()) }
     }
@@ -76,13 +81,13 @@ impl Key {
 }
 
 impl Accumulators {
-    /// No keys yet.
+    /// Starts without keys.
     pub fn new(layout: Layout) -> Self {
         let products = BlockProducts::new(layout);
         Self { layout, width: 0, places: HashMap::default(), keys: Vec::new(), products }
     }
 
-    /// Adds a batch of rows; `keys` has the key of each. Rows of one key in succession go fastest.
+    /// Adds a batch of rows; `keys` has the key of each. Consecutive rows of one key are fastest.
     pub fn add(&mut self, keys: &[u32], rows: &QuantisedRows) -> Result<(), MomentError> {
         self.check_width(rows)?;
         if keys.len() != rows.len() {
@@ -106,20 +111,20 @@ impl Accumulators {
         Ok(())
     }
 
-    /// Adds the sums that another worker made of the same epoch and key.
+    /// Adds the sums that another worker computed for the same epoch and key.
     pub fn merge(&mut self, key: u32, sums: &MomentSums) -> Result<(), MomentError> {
         let place = self.place(key);
         self.keys[place].sums(self.layout).merge(sums)
     }
 
-    /// The keys of which there are sums, ascending.
+    /// Returns the keys that have sums, ascending.
     pub fn keys(&self) -> Vec<u32> {
         let mut keys: Vec<u32> = self.keys.iter().map(|key| key.key).collect();
         keys.sort_unstable();
         keys
     }
 
-    /// Hands over the sums of all keys, in the order of keys, and starts anew.
+    /// Returns the sums of all keys, in the order of keys, and clears them.
     pub fn take(&mut self) -> BTreeMap<u32, MomentSums> {
         let mut sums = Vec::with_capacity(self.keys.len());
         let layout = self.layout;
@@ -129,12 +134,13 @@ impl Accumulators {
         sums.into_iter().collect()
     }
 
-    /// Calls `give` with every key, ascending, and its sums in the order of the layout, and starts anew.
+    /// Calls `give` with every key, ascending, and its sums in the order of the layout, and clears
+    /// them.
     pub fn drain(&mut self, mut give: impl FnMut(u32, &[i128])) {
         self.places = HashMap::default();
         let mut keys = std::mem::take(&mut self.keys);
         keys.sort_unstable_by_key(|key| key.key);
-        // Made where it is needed: of a million columns it would be made and wiped in vain.
+        // Made only when needed: for a million columns, making and wiping it would be expensive.
         let mut few = None;
         for Key { key, mut sums, pending } in keys {
             let total = match &mut sums {
@@ -199,7 +205,7 @@ impl Accumulators {
     }
 }
 
-/// Keys are numbers in a row or nearly so: a multiplication scatters them.
+/// Keys are consecutive numbers or nearly so; a multiplication scatters them.
 #[derive(Default)]
 struct Scatter(u64);
 
@@ -213,7 +219,7 @@ impl Hasher for Scatter {
     }
 
     fn finish(&self) -> u64 {
-        // The table looks at the lowest bits, and at the highest.
+        // The hash table uses the lowest and the highest bits.
         self.0 ^ self.0 >> 32
     }
 }
@@ -243,7 +249,7 @@ mod tests {
         quantised(dimension, &records)
     }
 
-    /// The sums of one key by their definition, in integers of any size.
+    /// Returns the sums of one key by definition, in integers of any size.
     fn reference<'a>(layout: Layout, rows: impl Iterator<Item = &'a [f64]>) -> Vec<BigInt> {
         let mut sums = vec![BigInt::ZERO; layout.coordinates()];
         for row in rows {
@@ -288,7 +294,8 @@ mod tests {
         }
     }
 
-    /// Odd squares just below 2⁴⁰: added in one block, an odd number of them would pass 2⁵³ and lose the last bit.
+    /// Odd squares just below 2⁴⁰: an odd number of them, added in one block, would exceed 2⁵³ and
+    /// lose the last bit.
     #[test]
     fn blocks_of_the_longest_records_are_exact() {
         let count = 3 * BLOCK_ROWS + 1;
@@ -348,7 +355,8 @@ mod tests {
         assert_eq!(plain.quantise_all(&[1.0], &mut joint), Err(RecordError::Mixed));
     }
 
-    /// Rows of two keys in turn, so that each is added by itself, and more than a block is sure to hold: odd squares just below 2⁴⁰.
+    /// Alternating rows of two keys, so that each is added alone, and more rows than a block can
+    /// hold: odd squares just below 2⁴⁰.
     #[test]
     fn rows_one_by_one_are_exact_beyond_a_block() {
         let length = (1 << 20) - 1;
@@ -391,7 +399,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order of records, the size of batches and the worker each goes to.
+        /// Checks every order of records, size of batches and assignment to workers.
         #[test]
         fn sums_do_not_depend_on_order_or_place(
             layout in layouts(),

@@ -1,12 +1,13 @@
 //! From a record to integers: centre, scale, clip to the ζ-ball, round to the grid ζ·2⁻²⁰.
 //!
-//! A [`Clipper`] is where the sensitivity of everything downstream is made: what leaves it, a row of
-//! [`QuantisedRows`], has an *integer* squared norm of at most 2⁴⁰, tested on the integers themselves. So the
-//! bound ‖x‖₂ ≤ ζ on every record holds exactly, with no allowance for rounding. (How a record is clipped together with its
-//! square: `jointly`.)
+//! A [`Clipper`] ensures the sensitivity of everything downstream. Its output, a row of
+//! [`QuantisedRows`], has an *integer* squared norm of at most 2⁴⁰, tested on the integers
+//! themselves. So the bound ‖x‖₂ ≤ ζ on every record holds exactly, with no allowance for rounding.
+//! (`jointly` clips a record together with its square.)
 //!
-//! Every step is one IEEE operation (no fused multiply-add, no library function but the square root, which
-//! IEEE rounds correctly) in a fixed order: the same record gives the same integers on every machine.
+//! Every step is one IEEE operation in a fixed order: no fused multiply-add, and no library
+//! function but the square root, which IEEE rounds correctly. So the same record gives the same
+//! integers on every machine.
 
 use super::jointly::quantise_jointly;
 use super::rounding::round_ties_even;
@@ -19,10 +20,10 @@ pub(super) const UNIT: f64 = (1u64 << RECORD_BITS) as f64;
 /// Largest integer squared norm of a quantised record, 2⁴⁰.
 pub(super) const BALL: f64 = UNIT * UNIT;
 
-/// Squared norms that neither overflowed nor lost a noticeable share to underflow.
+/// Squared norms that neither overflowed nor lost accuracy to underflow.
 const FAITHFUL: std::ops::RangeInclusive<f64> = 1e-270..=1e270;
 
-/// Why a [`Clipper`] can't be made.
+/// Reasons why a [`Clipper`] can't be made.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClipError {
@@ -35,26 +36,26 @@ pub enum ClipError {
     /// The weight of the second moments is not a positive finite number.
     #[error("the relative weight of jointly clipped second moments is {0}: give a finite number above 0")]
     JointWeight(f64),
-    /// The bounds of a column don't span an interval.
+    /// The bounds of a column don't form an interval.
     #[error(
         "column {column} is bounded by {lower} and {upper}: give two finite numbers, the smaller first, \
          far enough apart for a number to lie between them"
     )]
     Bounds {
-        /// Place of the column, from 0.
+        /// Index of the column, from 0.
         column: usize,
-        /// Lower bound as given.
+        /// The given lower bound.
         lower: f64,
-        /// Upper bound as given.
+        /// The given upper bound.
         upper: f64,
     },
 }
 
 /// Maps records into the ζ-ball and rounds them to its grid.
 ///
-/// A record x becomes z with `z_j = (x_j − centre_j) / half_width_j`, is clamped to the public bounds
-/// (−1 ≤ z_j ≤ 1), scaled down to norm ζ if it is longer, and rounded to integers `q ≈ z · 2²⁰/ζ`. A mean of z
-/// is read back as `centre_j + half_width_j · z_j`.
+/// A record x becomes z with `z_j = (x_j − centre_j) / half_width_j`, is clamped to the public
+/// bounds (−1 ≤ z_j ≤ 1), scaled down to norm ζ if it is longer, and rounded to integers
+/// `q ≈ z · 2²⁰/ζ`. A mean of z is read back as `centre_j + half_width_j · z_j`.
 ///
 /// ```
 /// use hushflow_mechanism::moments::{Clipper, QuantisedRows};
@@ -74,17 +75,18 @@ pub struct Clipper {
     half_widths: Vec<f64>,
     /// Reciprocals of the half widths.
     scales: Vec<f64>,
-    /// Largest |z_j|: 1 between public bounds, infinite without.
+    /// Largest |z_j|: 1 between public bounds, infinite without bounds.
     limit: f64,
-    /// Whether records that are not finite count.
+    /// Whether records with a value that is not finite count.
     counts_unusable: bool,
-    /// ν = τζ² where a record and its square are clipped together.
+    /// ν = τζ² if a record and its square are clipped together.
     joint_weight: Option<f64>,
 }
 
 impl Clipper {
-    /// A clipper for columns between public `bounds` (lower, upper), one pair a column, and the norm ζ =
-    /// `clip_norm` in the scaled coordinates; from √d on, nothing between the bounds is clipped.
+    /// Builds a clipper for columns between public `bounds` (lower, upper), one pair per column,
+    /// and the norm ζ = `clip_norm` in the scaled coordinates. From ζ = √d on, nothing between the
+    /// bounds is clipped.
     pub fn new(bounds: &[(f64, f64)], clip_norm: f64) -> Result<Self, ClipError> {
         let columns: Vec<_> = bounds
             .iter()
@@ -97,7 +99,8 @@ impl Clipper {
         Self::from_columns(centres, half_widths, 1.0, clip_norm)
     }
 
-    /// A clipper for vectors that are centred already, such as gradients: z = x, with no bounds on columns.
+    /// Builds a clipper for vectors that are already centred, such as gradients: z = x, with no
+    /// bounds on columns.
     pub fn unscaled(dimension: usize, clip_norm: f64) -> Result<Self, ClipError> {
         Self::from_columns(vec![0.0; dimension], vec![1.0; dimension], f64::INFINITY, clip_norm)
     }
@@ -126,18 +129,19 @@ impl Clipper {
         })
     }
 
-    /// The same clipper, but a record with a value that is not finite becomes the centre, the zero row, instead of an
-    /// error. Needed where counts are public
-    /// ([`Neighbours::counts_are_public`](crate::sensitivity::Neighbours::counts_are_public)): a count that depends on
-    /// whether a record's values can be used would reveal that.
+    /// Returns the same clipper, except that a record with a value that is not finite becomes the
+    /// centre, the zero row, instead of an error. Needed where counts are public
+    /// ([`Neighbours::counts_are_public`](crate::sensitivity::Neighbours::counts_are_public)): a
+    /// count that depends on whether a record's values are usable would reveal that.
     pub fn counting_unusable(self) -> Self {
         Self { counts_unusable: true, ..self }
     }
 
-    /// The same clipper, but what is clipped to norm ζ is (x, √τ·xxᵀ) as a whole, with ν = τζ² above 0, as the
-    /// [`joint_clip`](crate::mechanism::method::joint_clip) baseline does. A quantised row then holds the integers q ≈ f·x that
-    /// first moments are made of, and p ≈ √f·τ^¼·x whose squares second moments are made of, and `‖q‖² + ‖p‖⁴ ≤ 1` in units
-    /// of 2²⁰, tested on integers.
+    /// Returns the same clipper, except that (x, √τ·xxᵀ) as a whole is clipped to norm ζ, with ν =
+    /// τζ² above 0, as in the [`joint_clip`](crate::mechanism::method::joint_clip) baseline. A
+    /// quantised row then holds the integers q ≈ f·x, which sum to first moments, and p ≈ √f·τ^¼·x,
+    /// whose squares sum to second moments. `‖q‖² + ‖p‖⁴ ≤ 1` in units of 2²⁰ is tested on
+    /// integers.
     ///
     /// # Errors
     /// [`ClipError::JointWeight`] unless ν is a positive finite number.
@@ -149,39 +153,43 @@ impl Clipper {
         }
     }
 
-    /// Number of columns d.
+    /// Returns the number of columns d.
     pub fn dimension(&self) -> usize {
         self.centres.len()
     }
 
-    /// ζ. One unit of a quantised row is ζ·2⁻²⁰.
+    /// Returns ζ. One unit of a quantised row is ζ·2⁻²⁰.
     pub fn clip_norm(&self) -> f64 {
         self.clip_norm
     }
 
-    /// Middle of each column's bounds: where z = 0. As a record, it quantises to the zero row.
+    /// Returns the middle of each column's bounds, where z = 0. As a record, it quantises to the
+    /// zero row.
     pub fn centres(&self) -> &[f64] {
         &self.centres
     }
 
-    /// Half the distance of each column's bounds: the length of z = 1 in the column's own unit.
+    /// Returns half the width of each column's bounds: the length of z = 1 in the column's own
+    /// unit.
     pub fn half_widths(&self) -> &[f64] {
         &self.half_widths
     }
 
-    /// Whether records only have to be scaled and rounded: not where columns have bounds or squares are clipped along.
+    /// Returns whether records only have to be scaled and rounded: columns have no bounds, and
+    /// squares are not clipped jointly.
     pub(super) fn is_plain(&self) -> bool {
         self.limit.is_infinite() && self.joint_weight.is_none()
     }
 
-    /// What brings a record of this squared norm onto the grid where it [is plain](Self::is_plain), unless it is of extreme size.
+    /// Returns the factor that brings a record of this squared norm onto the grid. `None` unless
+    /// the clipper [is plain](Self::is_plain) and the record is not of extreme size.
     pub(super) fn plain_scale<V: Copy + Into<f64>>(&self, record: &[V], squared: f64) -> Option<f64> {
         let zero = squared == 0.0 && record.iter().all(|&value| value.into() == 0.0);
         let faithful = FAITHFUL.contains(&squared).then(|| UNIT / self.clip_norm.max(squared.sqrt()));
         if zero { Some(0.0) } else { faithful }
     }
 
-    /// Appends one record to `rows`, which stay as they were on error.
+    /// Appends one record to `rows`, which stay unchanged on error.
     pub fn quantise(&self, record: &[f64], rows: &mut QuantisedRows) -> Result<(), RecordError> {
         let dimension = self.dimension();
         if record.len() != dimension || rows.dimension() != dimension {
@@ -189,7 +197,8 @@ impl Clipper {
         }
         let columns = self.centres.iter().zip(&self.scales);
         let scaled = record.iter().zip(columns).map(|(&value, (&centre, &scale))| {
-            // An infinite value passes for a large one through the clamp; 0 · value is then NaN and stays.
+            // The clamp turns an infinite value into a large finite one. 0 · value is then NaN and
+            // remains.
             ((value - centre) * scale).clamp(-self.limit, self.limit) + 0.0 * value
         });
         let row = rows.push(scaled, self.joint_weight.is_some())?;
@@ -210,8 +219,8 @@ impl Clipper {
         }
     }
 
-    /// Appends many records, row-major, to `rows` and returns the places of those left out because a value is
-    /// not finite.
+    /// Appends many records, row-major, to `rows`. Returns the indices of those left out because a
+    /// value is not finite.
     ///
     /// With [`counting_unusable`](Self::counting_unusable) none is left out.
     pub fn quantise_all(&self, records: &[f64], rows: &mut QuantisedRows) -> Result<Vec<usize>, RecordError> {
@@ -231,15 +240,16 @@ impl Clipper {
     }
 }
 
-/// Middle and half width of an interval, if a number lies strictly between its ends.
+/// Returns the middle and half width of an interval, if a number lies strictly between its ends.
 fn centre_and_half_width(lower: f64, upper: f64) -> Option<(f64, f64)> {
-    // Halved first: upper − lower may be beyond the largest number.
+    // Halved first, because upper − lower may overflow.
     let (centre, half_width) = (lower / 2.0 + upper / 2.0, upper / 2.0 - lower / 2.0);
     let separate = lower < centre && centre < upper && half_width.is_normal();
     (lower.is_finite() && upper.is_finite() && separate).then_some((centre, half_width))
 }
 
-/// Clips z to the ζ-ball and rounds it to integers in units of ζ·2⁻²⁰. `None` if a value is not finite.
+/// Clips z to the ζ-ball and rounds it to integers in units of ζ·2⁻²⁰. `None` if a value is not
+/// finite.
 fn quantise_in_place(row: &mut [f64], clip_norm: f64) -> Option<()> {
     let (radius, norm) = radius_and_norm(row, clip_norm)?;
     let scale = UNIT / radius.max(norm);
@@ -248,14 +258,14 @@ fn quantise_in_place(row: &mut [f64], clip_norm: f64) -> Option<()> {
     Some(())
 }
 
-/// ζ and the norm of a row, both in the row's unit, which changes if the row is of extreme size. `None` if a value is not
-/// finite.
+/// Returns ζ and the norm of a row, both in the row's unit, which changes if the row is of extreme
+/// size. `None` if a value is not finite.
 pub(super) fn radius_and_norm(row: &mut [f64], clip_norm: f64) -> Option<(f64, f64)> {
     let squared = squared_norm(row);
     if FAITHFUL.contains(&squared) { Some((clip_norm, squared.sqrt())) } else { normalise(row, clip_norm) }
 }
 
-/// Divides a row of extreme size by its largest entry; gives ζ and the row's norm in that unit.
+/// Divides a row of extreme size by its largest entry. Returns ζ and the row's norm in that unit.
 fn normalise(row: &mut [f64], clip_norm: f64) -> Option<(f64, f64)> {
     if !row.iter().all(|value| value.is_finite()) {
         return None;
@@ -265,17 +275,20 @@ fn normalise(row: &mut [f64], clip_norm: f64) -> Option<(f64, f64)> {
         return Some((f64::INFINITY, 0.0));
     }
     row.iter_mut().for_each(|value| *value /= largest);
-    // ζ/largest may overflow, and the row rounds to zero, or underflow, and its norm alone decides.
+    // ζ/largest may overflow, and the row is then not clipped and rounds to zero. Or it may
+    // underflow, and then the norm alone decides.
     Some((clip_norm / largest, squared_norm(row).sqrt()))
 }
 
-/// Steps integer entries towards zero, one unit at a time, until their squared norm is at most `limit`, which is at least 0.
+/// Steps integer entries towards zero, one unit at a time, until their squared norm is at most
+/// `limit`, which is at least 0.
 ///
-/// The test is exact: terms are nonnegative, so every partial sum is at most the whole, and below 2⁵³ sums of
-/// integers don't round. It ends: each step shortens an entry. For a limit of 2⁴⁰ one round is enough: it leaves
-/// `|q_j| ≤ |v_j| − 1/2` of every entry v_j that did not round to 0, whence
-/// `Σq² ≤ Σv² − Σ|v_j|/2 ≤ 2⁴⁰ + (rounding of ‖v‖²) − 2¹⁹`, and so no entry ends further than 3/2 from v_j.
-/// The column to start with is drawn from the excess, lest one column pay for all records.
+/// The test is exact: terms are nonnegative, so every partial sum is at most the whole, and below
+/// 2⁵³ sums of integers don't round. It terminates because each step shortens an entry. For a limit
+/// of 2⁴⁰ one round is enough: it leaves `|q_j| ≤ |v_j| − 1/2` for every entry v_j that did not
+/// round to 0. Hence `Σq² ≤ Σv² − Σ|v_j|/2 ≤ 2⁴⁰ + (rounding of ‖v‖²) − 2¹⁹`, and no entry ends
+/// further than 3/2 from v_j. The first column depends on the excess, so that no single column pays
+/// for all records.
 pub(super) fn shrink_into_ball(row: &mut [f64], limit: f64) {
     step_back(squared_norm(row) - limit, row.len(), |place| {
         let entry = row[place];
@@ -284,8 +297,8 @@ pub(super) fn shrink_into_ball(row: &mut [f64], limit: f64) {
     });
 }
 
-/// Has entries stepped towards zero until an excess of their squared norm is gone. `step` steps the entry at a place, unless
-/// it is 0, and gives what it was.
+/// Steps entries towards zero until an excess of their squared norm is gone. `step` steps the entry
+/// at an index, unless it is 0, and returns its old value.
 pub(super) fn step_back(mut excess: f64, columns: usize, mut step: impl FnMut(usize) -> f64) {
     if excess <= 0.0 {
         return;
@@ -311,7 +324,7 @@ mod tests {
         rows.values().to_vec()
     }
 
-    /// In integers, independent of the code under test.
+    /// Computed in integers, independently of the code under test.
     fn in_ball(row: &[f64]) -> bool {
         row.iter().map(|&value| i128::from(value as i64).pow(2)).sum::<i128>() <= 1 << (2 * RECORD_BITS)
     }

@@ -1,14 +1,16 @@
-//! Sums of long records, such as gradients, that are added up as they are clipped: no row is kept.
+//! Sums of long records, such as gradients, that are added as they are clipped: no row is stored.
 //!
-//! A record goes through memory twice: once for its norm, once to be rounded, measured and added. The second time a few
-//! columns of all records come one after another, several records side by side (`side_by_side`), so that sums stay in the nearest cache. The integers are those of
-//! [`Clipper::quantise`]: whether they lie in the ball is known when the last column has been added, and what a
-//! record has to step back then is taken off the sums, before anyone can see them.
+//! A record goes through memory twice: once for its norm, and once to be rounded, measured and
+//! added. The second pass takes a few columns of all records at a time, several records side by
+//! side (`side_by_side`), so that sums stay in the nearest cache. The integers are those of
+//! [`Clipper::quantise`]. Whether a record lies in the ball is known when its last column has been
+//! added. The correction, if any, is then subtracted from the sums, before anyone can see them.
 //!
-//! Sums of up to [`NARROW_RECORDS`] records are kept in 64 bits: `|Σq| ≤ Σ|q|² ≤ 2²²·2⁴⁰`. They are lent, not copied, to whoever
-//! takes them, and written over when all have given them back. The width of sums depends on the layout and the number of
-//! records alone, never on values: a record that is not finite or of extreme size goes through a row of its own, and joins
-//! the same sums.
+//! Sums of up to [`NARROW_RECORDS`] records are kept in 64 bits: `|Σq| ≤ Σ|q|² ≤ 2²²·2⁴⁰`. The
+//! recipient borrows them without a copy, and they are overwritten when all borrowers have returned
+//! them. The width of sums depends on the layout and the number of records alone, never on values:
+//! a record that is not finite or of extreme size goes through its own row, and joins the same
+//! sums.
 
 use super::clip::{BALL, step_back};
 use super::products::BLOCK_ROWS;
@@ -21,23 +23,25 @@ use std::ops::Range;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// Columns whose sums stay in the second cache from record to record, and which are fetched from memory one after another for long enough.
+/// Number of columns per pass: their sums stay in the second-level cache between records, and runs
+/// are long enough for the prefetcher.
 const COLUMNS: usize = 16384;
 
-/// Records whose sums of squares, of a column little more than 2⁴⁰ each, stay below 2⁵¹.
+/// Number of records per block: their sums of squares, of a column little more than 2⁴⁰ each, stay
+/// below 2⁵¹.
 const TOGETHER: usize = BLOCK_ROWS / 4;
 
-/// Records whose sums surely fit 64 bits.
+/// Number of records whose sums certainly fit 64 bits.
 pub(super) const NARROW_RECORDS: u64 = 1 << 22;
 
-/// Why records can't be clipped and added.
+/// Reasons why records can't be clipped and added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClippedSumsError {
-    /// They can't be clipped.
+    /// The records can't be clipped.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// They can't be added.
+    /// The records can't be added.
     #[error(transparent)]
     Moment(#[from] MomentError),
 }
@@ -61,19 +65,21 @@ pub enum ClippedSumsError {
 pub struct ClippedSums {
     clipper: Arc<Clipper>,
     layout: Layout,
-    /// Count, first and second moments of the records that went the short way since the last spill; empty while they are lent.
+    /// Count, first and second moments of the records on the short path since the last spill; empty
+    /// while they are lent.
     narrow: Zeroizing<Vec<i64>>,
     lent: Option<Arc<Zeroizing<Vec<i64>>>>,
-    /// All of `narrow` but the count is of sums that were lent, to be written over.
+    /// Whether all of `narrow` except the count is left over from lent sums and must be
+    /// overwritten.
     stale: bool,
-    /// Records that go the short way.
+    /// Records on the short path.
     records: Vec<ShortWay>,
-    /// Squared norms of all records of a block, if any can go the short way.
+    /// Squared norms of all records of a block, if any can take the short path.
     norms: Zeroizing<Vec<f64>>,
     block: Zeroizing<Vec<f64>>,
     /// Full second moments, and sums beyond 64 bits.
     wide: Accumulators,
-    /// A record that goes the long way, and those of a block.
+    /// A record on the long path, and the rows of those in a block.
     record: Zeroizing<Vec<f64>>,
     rows: QuantisedRows,
 }
@@ -82,12 +88,12 @@ pub struct ClippedSums {
 struct ShortWay {
     place: usize,
     scale: f64,
-    /// Of its integers so far.
+    /// Squared norm of its integers so far.
     squared_norm: f64,
 }
 
 impl ClippedSums {
-    /// The sums of no records.
+    /// Starts with the sums of no records.
     pub fn new(clipper: Arc<Clipper>, layout: Layout) -> Self {
         Self {
             narrow: Zeroizing::new(vec![0; layout.coordinates()]),
@@ -104,11 +110,12 @@ impl ClippedSums {
         }
     }
 
-    /// Clips whole records, row-major, adds them, and gives the number of those that hold a value that is not finite: they
-    /// are left out, or count as the centre where the clipper is made so.
+    /// Clips whole records, row-major, and adds them. Returns the number of records with a value
+    /// that is not finite: these are left out, or count as the centre with
+    /// [`Clipper::counting_unusable`].
     ///
     /// # Errors
-    /// [`ClippedSumsError`]; the sums are void then, unless values don't divide into records.
+    /// [`ClippedSumsError`]. The sums are then void, unless the values don't divide into records.
     pub fn add<V: Copy + Into<f64>>(&mut self, records: &[V]) -> Result<u64, ClippedSumsError> {
         let dimension = self.layout.dimension;
         if !records.len().is_multiple_of(dimension) || self.clipper.dimension() != dimension {
@@ -119,7 +126,7 @@ impl ClippedSums {
         blocks.map(|block| self.add_block(block)).sum()
     }
 
-    /// Hands over the sums of these runs of coordinates, in the order of the layout, and starts anew.
+    /// Returns the sums of these runs of coordinates, in the order of the layout, and clears them.
     pub fn take(&mut self, runs: impl IntoIterator<Item = Range<usize>>) -> Vec<RunSums> {
         self.begin();
         self.wipe();
@@ -142,7 +149,7 @@ impl ClippedSums {
         runs.into_iter().map(run).collect()
     }
 
-    /// Makes room for sums unless there are some: in what was lent, if it has come back.
+    /// Makes room for sums unless there is room already: in the lent memory, if it was returned.
     fn begin(&mut self) {
         if let Some(lent) = self.lent.take() {
             self.narrow = Arc::into_inner(lent).unwrap_or_default();
@@ -152,7 +159,7 @@ impl ClippedSums {
         }
     }
 
-    /// Zeros where no record has written over what is stale.
+    /// Zeroes stale sums that no record has overwritten.
     fn wipe(&mut self) {
         if std::mem::take(&mut self.stale) {
             self.narrow.fill(0);
@@ -188,7 +195,7 @@ impl ClippedSums {
         for record in self.records.iter().filter(|record| record.squared_norm > BALL) {
             let values = &block[record.place * dimension..][..dimension];
             let (first, second) = self.narrow[self.layout.first().start..].split_at_mut(dimension);
-            // One round is enough, so no entry is met twice.
+            // One round is enough, so no entry is visited twice.
             step_back(record.squared_norm - BALL, dimension, |place| {
                 let entry = round_ties_even(values[place].into() * record.scale);
                 if entry != 0.0 {
@@ -204,7 +211,7 @@ impl ClippedSums {
         Ok(unusable)
     }
 
-    /// Adds some columns of all records that go the short way.
+    /// Adds some columns of all records on the short path.
     fn add_columns<V: Copy + Into<f64>>(&mut self, block: &[V], columns: Range<usize>) {
         let (dimension, length) = (self.layout.dimension, columns.len());
         let (first, second) = self.block.split_at_mut(COLUMNS);
@@ -224,7 +231,7 @@ impl ClippedSums {
         }
     }
 
-    /// Any record, by way of its row; whether all its values are finite.
+    /// Quantises any record into a row. Returns whether all its values are finite.
     fn take_the_long_way<V: Copy + Into<f64>>(&mut self, record: &[V]) -> Result<bool, RecordError> {
         self.record.clear();
         self.record.extend(record.iter().map(|&value| value.into()));
@@ -235,7 +242,7 @@ impl ClippedSums {
         Ok(self.record.iter().all(|value| value.is_finite()))
     }
 
-    /// Adds the rows of records that went the long way: integers of which no square is beyond 2⁴⁰.
+    /// Adds the rows of records on the long path: integers whose squares are at most 2⁴⁰.
     fn add_rows(&mut self) {
         let (dimension, width) = (self.layout.dimension, self.rows.width());
         let (first, second) = self.narrow[self.layout.first().start..].split_at_mut(dimension);
@@ -245,7 +252,7 @@ impl ClippedSums {
         }
     }
 
-    /// Spills narrow sums if a block more may be too many.
+    /// Spills narrow sums if another block may be too many.
     fn make_room(&mut self) -> Result<(), MomentError> {
         if self.narrow[Layout::COUNT] as u64 + TOGETHER as u64 > NARROW_RECORDS {
             let widened = self.narrow.iter_mut().map(|sum| i128::from(std::mem::take(sum)));
@@ -255,7 +262,7 @@ impl ClippedSums {
     }
 }
 
-/// Adds columns of a few records, and what they add to the norms of these.
+/// Adds columns of a few records, and their contributions to the records' norms.
 #[inline(always)]
 fn add_group<'a, V: Copy + Into<f64> + 'a, const R: usize>(
     group: &mut [ShortWay; R],
@@ -274,7 +281,7 @@ mod tests {
     use crate::moments::Row;
     use proptest::prelude::*;
 
-    /// The same records by way of rows.
+    /// Returns the sums of the same records by way of rows.
     fn by_rows(clipper: &Clipper, layout: Layout, records: &[f64]) -> Vec<i128> {
         let mut rows = QuantisedRows::new(layout.dimension);
         clipper.quantise_all(records, &mut rows).unwrap();
@@ -327,7 +334,8 @@ mod tests {
         }
     }
 
-    /// Entries that all round away from zero overshoot most, and columns beyond the first block are stepped back too.
+    /// Entries that all round away from zero overshoot most, and columns beyond the first block are
+    /// stepped back too.
     #[test]
     fn long_records_end_in_the_ball() {
         for dimension in [COLUMNS - 1, COLUMNS, 2 * COLUMNS + 13] {
@@ -348,7 +356,7 @@ mod tests {
         assert_eq!(taken(&mut sums), by_rows(&clipper, layout, &records.map(f64::from)));
     }
 
-    /// What somebody still holds is not touched.
+    /// Sums that are still borrowed are not overwritten.
     #[test]
     fn sums_that_are_lent_stay_as_they_are() {
         let layout = Layout { dimension: 1, second: SecondMoment::None };
@@ -360,7 +368,7 @@ mod tests {
         assert_eq!(**held[0].to_wide(), [1, 1 << 20]);
     }
 
-    /// One more record than fit.
+    /// Adds one record more than fits 64 bits.
     #[test]
     fn sums_of_many_records_are_exact() {
         let layout = Layout { dimension: 1, second: SecondMoment::Diagonal };
@@ -370,7 +378,7 @@ mod tests {
         assert_eq!(taken(&mut sums), [count, -count << 20, count << 40]);
     }
 
-    /// Whatever values are, and also where there are none, so that a width tells nothing.
+    /// The width is the same for all values, and for no records, so it reveals nothing.
     #[test]
     fn the_width_of_sums_does_not_depend_on_values() {
         let odd = [0.5, 0.0, 1e-308, 5e-324, 1e160, 1e300, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];

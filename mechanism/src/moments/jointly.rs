@@ -1,24 +1,25 @@
 //! Clipping a record together with its square: (x, √τ·xxᵀ) is scaled to norm ζ as a whole.
 //!
-//! In units of ζ, with ν = τζ², a record of norm ρ keeps the share `f = min(1, 1/(ρ√(1 + νρ²)))`. It adds f·x to first moments
-//! and f·xxᵀ to second ones. The second is the square of √f·x, so two integer rows say it all:
+//! In units of ζ, with ν = τζ², a record of norm ρ keeps the share `f = min(1, 1/(ρ√(1 + νρ²)))`.
+//! It adds f·x to first moments and f·xxᵀ to second ones. The second is the square of √f·x, so two
+//! integer rows describe the record:
 //!
 //! ```text
-//! q ≈ 2²⁰·f·x           ‖f·x‖        = fρ              = 1/√(1+s²)        once f < 1, with s = √ν·ρ
-//! p ≈ 2²⁰·√f·ν^¼·x      ‖√f·ν^¼·x‖²  = f√ν·ρ²          = s/√(1+s²)        once f < 1
+//! q ≈ 2²⁰·f·x           ‖f·x‖        = fρ              = 1/√(1+s²)     once f < 1, with s = √ν·ρ
+//! p ≈ 2²⁰·√f·ν^¼·x      ‖√f·ν^¼·x‖²  = f√ν·ρ²          = s/√(1+s²)     once f < 1
 //! ```
 //!
-//! and `‖f·x‖² + ν‖f·xxᵀ‖² ≤ 1` is `‖q‖² + ‖p‖⁴·2⁻⁴⁰ ≤ 2⁴⁰`, which is tested on the integers. Second moments are sums of p pᵀ,
-//! whose unit is ζ²/√ν in place of ζ².
+//! and `‖f·x‖² + ν‖f·xxᵀ‖² ≤ 1` is `‖q‖² + ‖p‖⁴·2⁻⁴⁰ ≤ 2⁴⁰`, which is tested on the integers.
+//! Second moments are sums of p pᵀ, whose unit is ζ²/√ν instead of ζ².
 //!
-//! Entries are rounded to the nearest integer; where this leaves the ball, the longer of the two rows is stepped back
-//! into it.
+//! Entries are rounded to the nearest integer. Where this leaves the ball, the longer of the two
+//! rows is stepped back into it.
 
 use super::clip::{BALL, UNIT, radius_and_norm, shrink_into_ball};
 use super::rounding::round_ties_even;
 use super::side_by_side::squared_norm;
 
-/// From here on s² + 1 is s².
+/// From this s on, s² + 1 is s² in floating point.
 const LONG: f64 = (1u64 << 30) as f64;
 
 /// Quantises a record that is written twice, to q and p. `None` if a value is not finite.
@@ -39,7 +40,7 @@ pub(super) fn quantise_jointly(rows: &mut [f64], clip_norm: f64, weight: f64) ->
     Some(())
 }
 
-/// What takes a row of this norm to q and to p, in a ball of this radius.
+/// Returns the factors that take a row of this norm to q and to p, in a ball of this radius.
 fn scales(radius: f64, norm: f64, weight: f64) -> [f64; 2] {
     let (length, root) = (norm / radius, weight.sqrt());
     let s = root * length;
@@ -51,13 +52,13 @@ fn scales(radius: f64, norm: f64, weight: f64) -> [f64; 2] {
     [UNIT / hypotenuse / norm, UNIT * sine.sqrt() / norm]
 }
 
-/// The largest ‖q‖² beside p of this ‖p‖², both at most 2⁴⁰.
+/// Returns the largest ‖q‖² allowed beside p of this ‖p‖², both at most 2⁴⁰.
 fn room_for_first(second: f64) -> f64 {
     let ball = BALL as u128;
     (ball - (second as u128).pow(2).div_ceil(ball).min(ball)) as f64
 }
 
-/// The largest ‖p‖² beside q of this ‖q‖², both at most 2⁴⁰.
+/// Returns the largest ‖p‖² allowed beside q of this ‖q‖², both at most 2⁴⁰.
 fn room_for_second(first: f64) -> f64 {
     let ball = BALL as u128;
     ((ball - (first as u128).min(ball)) * ball).isqrt() as f64
@@ -85,11 +86,11 @@ mod tests {
 
     #[test]
     fn short_records_keep_their_length_and_long_ones_lose_both_moments_alike() {
-        // ν = 4: a record of norm ½ has ½² + 4·½⁴ = ½ of 1.
+        // ν = 4: a record of norm ½ has ½² + 4·½⁴ = ½, at most 1.
         let [first, second] = quantised(2.0, 4.0, &[1.0, 0.0]);
         assert_eq!(first, [524288.0, 0.0]);
         assert_eq!(second, [(524288.0 * 2_f64.sqrt()).round(), 0.0]);
-        // A record of norm ζ has 1 + 4 = 5 of 1: the share is 1/√5.
+        // A record of norm ζ has 1 + 4 = 5, more than 1: the share is 1/√5.
         let [first, second] = quantised(2.0, 4.0, &[0.0, -2.0]);
         let share = 0.2_f64.sqrt();
         assert!((first[1] + UNIT * share).abs() <= 1.0, "{first:?}");

@@ -1,8 +1,12 @@
 //! Integer moments of quantised records: count, Σx and Σxxᵀ, exact and independent of order.
 //!
-//! The way of a record: a [`Clipper`] makes it a row of [`QuantisedRows`], integers q ≈ z·2²⁰/ζ of squared norm at
-//! most 2⁴⁰; [`Accumulators`] add the rows of each key and epoch up to [`MomentSums`]; sums of several workers
-//! merge. Long records of one key take a shorter way, [`ClippedSums`]. One unit of Σq is ζ·2⁻²⁰, one unit of Σqqᵀ is ζ²·2⁻⁴⁰.
+//! 1. A [`Clipper`] turns a record into a row of [`QuantisedRows`]: integers q ≈ z·2²⁰/ζ of squared
+//!    norm at most 2⁴⁰.
+//! 2. [`Accumulators`] add the rows of each key and epoch into [`MomentSums`].
+//! 3. Sums of several workers are merged.
+//!
+//! Long records of one key take a shorter path, [`ClippedSums`]. One unit of Σq is ζ·2⁻²⁰, one unit
+//! of Σqqᵀ is ζ²·2⁻⁴⁰.
 
 mod accumulate;
 mod clip;
@@ -32,7 +36,7 @@ use std::ops::Range;
 /// Bits of the record grid: a record of norm ζ has integer norm 2²⁰.
 pub const RECORD_BITS: u32 = 20;
 
-/// Which second moments are kept.
+/// The second moments that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SecondMoment {
@@ -44,8 +48,8 @@ pub enum SecondMoment {
     None,
 }
 
-/// Places of the count, the first and the second moments of one key in a flat vector of coordinates:
-/// `[count | Σx (d) | Σxxᵀ packed (d(d+1)/2), or Σx∘x (d), or nothing]`.
+/// Positions of the count, the first and the second moments of one key in a flat vector of
+/// coordinates: `[count | Σx (d) | Σxxᵀ packed (d(d+1)/2), or Σx∘x (d), or nothing]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Layout {
     /// Number of columns d, at least 1.
@@ -55,15 +59,15 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Place of the count.
+    /// Position of the count.
     pub const COUNT: usize = 0;
 
-    /// Number of coordinates of one key.
+    /// Returns the number of coordinates of one key.
     pub fn coordinates(&self) -> usize {
         1 + self.dimension + self.second_len()
     }
 
-    /// Number of second-moment coordinates.
+    /// Returns the number of second-moment coordinates.
     pub fn second_len(&self) -> usize {
         match self.second {
             SecondMoment::Full => self.dimension * (self.dimension + 1) / 2,
@@ -72,22 +76,22 @@ impl Layout {
         }
     }
 
-    /// Places of Σx.
+    /// Returns the positions of Σx.
     pub fn first(&self) -> Range<usize> {
         1..1 + self.dimension
     }
 
-    /// Places of the second moments.
+    /// Returns the positions of the second moments.
     pub fn second(&self) -> Range<usize> {
         1 + self.dimension..self.coordinates()
     }
 
-    /// Count and first moments of the same records.
+    /// Returns the layout of count and first moments of the same records.
     pub fn without_second(&self) -> Self {
         Self { second: SecondMoment::None, ..*self }
     }
 
-    /// Row and column `(i, j)`, `i ≤ j`, of each second-moment place, in their order.
+    /// Returns row and column `(i, j)`, `i ≤ j`, of each second-moment position, in their order.
     pub fn second_entries(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let (dimension, second) = (self.dimension, self.second);
         (0..dimension).flat_map(move |i| {

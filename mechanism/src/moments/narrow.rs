@@ -1,22 +1,23 @@
-//! Sums of records with few columns, one record after another.
+//! Sums of records with few columns, added one record at a time.
 //!
-//! As in `products`, entries are integers whose products add up exactly in `f64` for as many rows as
-//! [`BLOCK_ROWS`](super::products::BLOCK_ROWS), whatever the order.
+//! As in `products`, entries are integers whose products add up exactly in `f64` for up to
+//! [`BLOCK_ROWS`](super::products::BLOCK_ROWS) rows, in any order.
 
 use super::{Layout, SecondMoment};
 
-/// Most coordinates of a key to which records are added one by one: eight cache lines of 64 bytes.
+/// Most coordinates of a key whose records are added one by one: eight cache lines of 64 bytes.
 const COORDINATES: usize = 64;
 
-/// Most columns that have all their products among so many coordinates.
+/// Most columns whose count, sums and products fit into [`COORDINATES`].
 const COLUMNS: usize = 9;
 
-/// Whether a record is added to all sums of its key as it comes.
+/// Returns whether each record is added at once to all sums of its key.
 pub(super) fn is_narrow(layout: Layout) -> bool {
     layout.coordinates() <= COORDINATES
 }
 
-/// Adds a record to sums in the order of a narrow layout. First moments are those of its first d values, products those of its last d.
+/// Adds a record to sums in the order of a narrow layout. First moments come from its first d
+/// values, products from its last d.
 pub(super) fn add_record(sums: &mut [f64], record: &[f64], layout: Layout) {
     let dimension = layout.dimension;
     let (lower, second) = sums.split_at_mut(1 + dimension);
@@ -33,7 +34,7 @@ pub(super) fn add_record(sums: &mut [f64], record: &[f64], layout: Layout) {
 /// Adds the products of a row's entries to sums.
 type AddProducts = fn(&mut [f64], &[f64]);
 
-/// For each number of columns a loop without branches.
+/// One branch-free loop for each number of columns.
 const ADD_PRODUCTS: [AddProducts; COLUMNS + 1] = [
     add_products::<0>,
     add_products::<1>,

@@ -1,22 +1,23 @@
-//! Numbers to integers and back, many at a time: without a call, a cast or a branch for each, so that compilers make vectors of them.
+//! Conversion of many numbers to integers and back, without a call, cast or branch per number, so
+//! that compilers vectorise it.
 
-/// The middle of [2⁵², 2⁵³], where the numbers are the integers, and their bits count them.
+/// The middle of [2⁵², 2⁵³], where the floats are the integers and their bits count them.
 const SHIFT: f64 = 1.5 * (1u64 << 52) as f64;
 
-/// The nearest integer of a number below 2⁵¹ in magnitude, ties to even; never −0.
+/// Returns the nearest integer of a number below 2⁵¹ in magnitude, ties to even; never −0.
 ///
-/// The addition rounds and the subtraction is exact. `f64::round_ties_even` would be a call for every entry on processors without a
-/// rounding instruction.
+/// The addition rounds and the subtraction is exact. `f64::round_ties_even` would be a call for
+/// every entry on processors without a rounding instruction.
 pub(crate) fn round_ties_even(value: f64) -> f64 {
     (value + SHIFT) - SHIFT
 }
 
-/// An integer below 2⁵¹ in magnitude, as such. A cast would look for numbers beyond the range.
+/// Converts an integral float below 2⁵¹ in magnitude to `i64`. A cast would also check the range.
 pub(crate) fn as_integer(value: f64) -> i64 {
     ((value + SHIFT).to_bits() as i64).wrapping_sub(SHIFT.to_bits() as i64)
 }
 
-/// An integer below 2⁵¹ in magnitude, as a floating-point number, exactly.
+/// Converts an integer below 2⁵¹ in magnitude to a float, exactly.
 pub(crate) fn as_number(value: i64) -> f64 {
     f64::from_bits(value.wrapping_add(SHIFT.to_bits() as i64) as u64) - SHIFT
 }

@@ -22,7 +22,7 @@ impl<'a> From<&'a [i128]> for Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// A run of the integers.
+    /// Returns a run of the integers.
     #[must_use]
     pub fn run(self, run: std::ops::Range<usize>) -> Row<'a> {
         match self {
@@ -31,7 +31,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// All integers.
+    /// Returns all integers.
     pub fn iter(self) -> impl Iterator<Item = i128> + Clone + 'a {
         // One of the two is empty.
         let (narrow, wide): (&[i64], &[i128]) = match self {
@@ -41,7 +41,7 @@ impl<'a> Row<'a> {
         narrow.iter().map(|&value| i128::from(value)).chain(wide.iter().copied())
     }
 
-    /// Number of integers.
+    /// Returns the number of integers.
     pub fn len(&self) -> usize {
         match self {
             Row::Narrow(row) => row.len(),
@@ -49,7 +49,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Whether there is none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,8 +1,9 @@
-//! Quantised records: flat rows of integers whose bound their readers rely on, and why a record becomes none.
+//! Quantised records: flat rows of integers with a guaranteed bound, and why a record can't be
+//! quantised.
 
 use zeroize::Zeroize;
 
-/// Why a record can't be quantised. The record's values are never part of it.
+/// Reasons why a record can't be quantised. Never contain the record's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
@@ -17,20 +18,21 @@ pub enum RecordError {
         /// Columns of a row.
         dimension: usize,
     },
-    /// Rows of a record alone, and rows of a record beside its square.
+    /// Rows with and without squares were mixed.
     #[error(
         "rows of two clippers were mixed, one of which clips records and their squares together: use one for all rows"
     )]
     Mixed,
 }
 
-/// Records as integers of at most 2²⁰ in `f64`, row after row, each of integer squared norm at most 2⁴⁰.
+/// Records as integers of at most 2²⁰ in `f64`, row after row, each of integer squared norm at most
+/// 2⁴⁰.
 ///
-/// A record that was [clipped together with its square](super::Clipper::jointly) has two such rows, one behind the other: one for
-/// its first moments, one whose products are its second moments.
+/// A record that was [clipped together with its square](super::Clipper::jointly) has two such rows
+/// in sequence: one for its first moments, one whose products are its second moments.
 ///
-/// Only a [`Clipper`](super::Clipper) writes rows, so who holds some may rely on the bound. Private data: they can't be
-/// printed and are wiped when dropped.
+/// Only a [`Clipper`](super::Clipper) writes rows, so their readers may rely on the bound. Private
+/// data: rows can't be printed and are wiped when dropped.
 #[derive(Clone)]
 pub struct QuantisedRows {
     dimension: usize,
@@ -40,37 +42,38 @@ pub struct QuantisedRows {
 }
 
 impl QuantisedRows {
-    /// No rows yet, of `dimension` columns each.
+    /// Starts without rows, for `dimension` columns each.
     pub fn new(dimension: usize) -> Self {
         Self { dimension, joint: false, values: Vec::new() }
     }
 
-    /// Number of columns d.
+    /// Returns the number of columns d.
     pub fn dimension(&self) -> usize {
         self.dimension
     }
 
-    /// All rows, row-major, in units of ζ·2⁻²⁰.
+    /// Returns all rows, row-major, in units of ζ·2⁻²⁰.
     pub fn values(&self) -> &[f64] {
         &self.values
     }
 
-    /// Values of one record: d, or 2d for records that were clipped together with their squares.
+    /// Returns the values of one record: d, or 2d for records that were clipped together with their
+    /// squares.
     pub fn width(&self) -> usize {
         self.dimension * if self.joint { 2 } else { 1 }
     }
 
-    /// Number of records.
+    /// Returns the number of records.
     pub fn len(&self) -> usize {
         self.values.len().checked_div(self.width()).unwrap_or(0)
     }
 
-    /// Whether there are no records.
+    /// Returns whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// Forgets the rows and keeps the memory.
+    /// Clears the rows and keeps the memory.
     pub fn clear(&mut self) {
         self.values.clear();
     }
@@ -80,7 +83,7 @@ impl QuantisedRows {
         self.values.reserve(records * self.dimension * if joint { 2 } else { 1 });
     }
 
-    /// Appends a record, twice where it will have two rows, and gives it to be quantised.
+    /// Appends a record, twice where it will have two rows, and returns it to be quantised.
     pub(super) fn push(
         &mut self,
         record: impl Iterator<Item = f64>,
@@ -99,7 +102,7 @@ impl QuantisedRows {
         Ok(&mut self.values[start..])
     }
 
-    /// Takes the last record back.
+    /// Removes the last record.
     pub(super) fn pop(&mut self) {
         self.values.truncate(self.values.len().saturating_sub(self.width()));
     }

@@ -1,7 +1,8 @@
-//! Exact sums of a run of coordinates, in 64 bits where they are known to fit, shared instead of copied.
+//! Exact sums of a run of coordinates, in 64 bits where they are known to fit, shared instead of
+//! copied.
 //!
-//! They are known to fit by the number of records alone: values play no part in which arithmetic adds them, nor is there any
-//! sum that can't be added (`MomentSums` says why none leaves 128 bits).
+//! The number of records alone determines whether they fit. So values do not influence which
+//! arithmetic adds them, and no sum fails to add (`MomentSums` proves that none exceeds 128 bits).
 
 use super::clipped::NARROW_RECORDS;
 use crate::moments::Row;
@@ -10,14 +11,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// Exact sums of a run of coordinates. Private: they are wiped when the last that shares them is dropped.
+/// Exact sums of a run of coordinates. Private: they are wiped when the last owner drops them.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(into = "OwnSums", from = "OwnSums")]
 pub struct RunSums(Sums);
 
 #[derive(Clone)]
 enum Sums {
-    /// A run of sums of at most so many records, and never more than [`NARROW_RECORDS`].
+    /// A run of sums of at most `records` records, and never more than [`NARROW_RECORDS`].
     Narrow {
         all: Arc<Zeroizing<Vec<i64>>>,
         run: Range<usize>,
@@ -26,7 +27,7 @@ enum Sums {
     Wide(Zeroizing<Vec<i128>>),
 }
 
-/// Sums on their way to another process.
+/// Sums sent to another process.
 #[derive(Serialize, Deserialize)]
 enum OwnSums {
     Narrow(u64, Zeroizing<Vec<i64>>),
@@ -34,34 +35,34 @@ enum OwnSums {
 }
 
 impl RunSums {
-    /// A run of these sums of so many records, which it shares.
+    /// Shares a run of these sums of `records` records.
     pub(super) fn narrow(all: Arc<Zeroizing<Vec<i64>>>, run: Range<usize>, records: u64) -> Self {
         let end = run.end.min(all.len());
         Self(Sums::Narrow { run: run.start.min(end)..end, all, records })
     }
 
-    /// All of these sums of so many records.
+    /// Takes all of these sums of `records` records.
     fn of(sums: Zeroizing<Vec<i64>>, records: u64) -> Self {
         let run = 0..sums.len();
         Self::narrow(Arc::new(sums), run, records)
     }
 
-    /// The sums of no records.
+    /// Returns the sums of no records.
     pub fn zero(coordinates: usize) -> Self {
         Self::of(Zeroizing::new(vec![0; coordinates]), 0)
     }
 
-    /// Number of sums.
+    /// Returns the number of sums.
     pub fn len(&self) -> usize {
         self.row().len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The sums.
+    /// Returns the sums.
     pub fn row(&self) -> Row<'_> {
         match &self.0 {
             Sums::Narrow { all, run, .. } => Row::Narrow(&all[run.clone()]),
@@ -69,12 +70,12 @@ impl RunSums {
         }
     }
 
-    /// The same sums without a copy: `None` unless they are in 64 bits.
+    /// Returns the same sums without a copy; `None` unless they are in 64 bits.
     pub fn shared(&self) -> Option<Self> {
         matches!(self.0, Sums::Narrow { .. }).then(|| self.clone())
     }
 
-    /// The sums in 128 bits.
+    /// Returns the sums in 128 bits.
     pub fn to_wide(&self) -> Zeroizing<Vec<i128>> {
         match self.row() {
             Row::Narrow(sums) => Zeroizing::new(sums.iter().map(|&sum| sum.into()).collect()),
@@ -82,7 +83,7 @@ impl RunSums {
         }
     }
 
-    /// The memory of these sums, if it is in 64 bits and nobody shares it.
+    /// Returns the memory of these sums, if it is in 64 bits and not shared.
     fn into_room(self) -> Option<Zeroizing<Vec<i64>>> {
         match self.0 {
             Sums::Narrow { all, .. } => Arc::into_inner(all),
@@ -90,7 +91,8 @@ impl RunSums {
         }
     }
 
-    /// These and others, the first of which belongs to the place `offset` of these; in the memory of `room` where it serves.
+    /// Returns these sums plus `others`, whose first coordinate is number `offset` of these. Reuses
+    /// the memory of `room` where possible.
     #[must_use]
     pub fn plus(self, offset: usize, others: &Self, room: Option<Self>) -> Self {
         if let (Row::Narrow(these), Row::Narrow(those)) = (self.row(), others.row())
@@ -111,7 +113,7 @@ impl RunSums {
         sums.into()
     }
 
-    /// Records of both together, if their sums fit 64 bits.
+    /// Returns the number of records of both together, if their sums fit 64 bits.
     fn narrow_records(&self, others: &Self) -> Option<u64> {
         match (&self.0, &others.0) {
             (Sums::Narrow { records: these, .. }, Sums::Narrow { records: those, .. }) => {
@@ -183,7 +185,7 @@ mod tests {
         }
     }
 
-    /// As many records as fit 64 bits, whatever their sums are, and one more.
+    /// Tests as many records as fit 64 bits, for any sums, and one more.
     #[test]
     fn the_width_of_a_total_depends_on_the_number_of_records_alone() {
         for (records, is_narrow) in [(NARROW_RECORDS - 1, true), (NARROW_RECORDS, false)] {

@@ -1,11 +1,13 @@
 //! Loops over several long records at once.
 //!
-//! What they cost is bringing records from memory. A processor fetches ahead in several runs of addresses side by side, and sums that
-//! several records share are loaded and stored once for all of them: eight at a time take half the time of one after another. The
-//! same code is compiled for registers of 256 bits as well, and which is run is found out once (`pulp`): each operation
-//! stays one of IEEE's, in the same order, so the results are the same, bit by bit.
+//! Their cost is loading records from memory. A processor prefetches several address streams in
+//! parallel, and sums that several records share are loaded and stored once for all of them. Eight
+//! records at a time take half the time of one after another. The same code is also compiled for
+//! registers of 256 bits, and the version is selected once (`pulp`). Each operation stays one of
+//! IEEE's, in the same order, so the results are the same, bit by bit.
 //!
-//! Numbers are taken in blocks of eight that are moved as values: what may be written to memory that others read can't be made vectors of.
+//! Numbers are moved by value in blocks of eight: compilers can't vectorise writes to memory that
+//! may be aliased.
 
 use super::rounding::{as_integer, round_ties_even};
 use pulp::{Arch, Simd, WithSimd};
@@ -13,19 +15,19 @@ use pulp::{Arch, Simd, WithSimd};
 /// Lanes of a block.
 const LANES: usize = 8;
 
-/// Records whose norms are best taken at once.
+/// Number of records whose norms are computed at once.
 const NORMS: usize = 8;
 
-/// Records that are best added at once.
+/// Number of records that are added at once.
 pub(super) const SUMS: usize = 8;
 
-/// Squared norm of a row, in eight sums that are added in the end.
+/// Returns the squared norm of a row, from eight partial sums.
 pub(crate) fn squared_norm<V: Copy + Into<f64>>(row: &[V]) -> f64 {
     let [norm] = in_lanes([row]);
     norm
 }
 
-/// [`squared_norm`] of records of one length, appended to `norms`.
+/// Appends the [`squared_norm`] of records of one length to `norms`.
 pub(super) fn squared_norms<V: Copy + Into<f64>>(records: &[V], dimension: usize, norms: &mut Vec<f64>) {
     let arch = Arch::new();
     for group in records.chunks(NORMS * dimension) {
@@ -66,9 +68,11 @@ fn in_lanes<V: Copy + Into<f64>, const R: usize>(rows: [&[V]; R]) -> [f64; R] {
     std::array::from_fn(|row| sums[row].iter().sum::<f64>() + rest(rests[row]))
 }
 
-/// Scales and rounds records, adds them and their squares to the sums, and gives the sum of each record's squares.
+/// Scales and rounds records, and adds them and their squares to the sums. Returns the sum of each
+/// record's squares.
 ///
-/// All have the length of the sums. All sums are of integers, and below 2⁵³, so nothing is rounded but the records.
+/// All have the length of the sums. All sums are of integers, and below 2⁵³, so nothing is rounded
+/// except the records.
 pub(super) fn add_records<V: Copy + Into<f64>, const R: usize>(
     records: [&[V]; R],
     scales: [f64; R],
@@ -126,7 +130,8 @@ impl<V: Copy + Into<f64>, const R: usize> WithSimd for AddRecords<'_, V, R> {
     }
 }
 
-/// Adds integers below 2⁵¹ in magnitude to sums, or writes over these where they are stale. None may leave 64 bits.
+/// Adds integers below 2⁵¹ in magnitude to sums, or overwrites these where they are stale. No sum
+/// may exceed 64 bits.
 pub(super) fn add_integers(sums: &mut [i64], are_stale: bool, integers: &[f64]) {
     Arch::new().dispatch(AddIntegers { sums, are_stale, integers });
 }
@@ -146,7 +151,7 @@ impl WithSimd for AddIntegers<'_> {
         let ((sums, sums_rest), (integers, integers_rest)) = (sums.as_chunks_mut(), integers.as_chunks());
         let blocks = sums.iter_mut().zip(integers);
         if are_stale {
-            // What is written over need not be read.
+            // Overwritten values need not be read.
             blocks.for_each(|(sums, integers): (_, &[f64; LANES])| *sums = integers.map(as_integer));
         } else {
             blocks.for_each(|(sums, integers)| {
@@ -165,7 +170,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The sums by their definition.
+    /// Returns the sums by definition.
     fn one_by_one(records: &[Vec<f64>], scales: &[f64]) -> (Vec<f64>, Vec<f64>, Vec<f64>) {
         let columns = records[0].len();
         let integer =

@@ -1,22 +1,23 @@
-//! The exact sums of one key: count, Σq and Σqqᵀ (or Σq∘q) of its quantised records, as 128-bit integers.
+//! The exact sums of one key: count, Σq and Σqqᵀ (or Σq∘q) of its quantised records, as 128-bit
+//! integers.
 
 use super::Layout;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
-/// Why sums can't be added.
+/// Reasons why sums can't be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MomentError {
-    /// Two parts of one stream disagree on what they sum.
+    /// Two parts of one stream have different layouts.
     #[error("found moments {found:?} where {expected:?} were expected: give both sides the same columns")]
     Layout {
-        /// Layout of what was to be added.
+        /// Layout of the sums to be added.
         found: Layout,
-        /// Layout of what it was to be added to.
+        /// Layout of the sums they are added to.
         expected: Layout,
     },
-    /// Rows of another number of columns.
+    /// Rows with another number of columns.
     #[error("found rows of {found} columns where {expected} were expected")]
     Dimension {
         /// Columns of the rows.
@@ -24,15 +25,15 @@ pub enum MomentError {
         /// Columns of the sums.
         expected: usize,
     },
-    /// Rows of records alone, and rows of records beside their squares.
+    /// Rows with and without squares were mixed.
     #[error("found records of {found} values where {expected} were expected: clip all with one clipper")]
     Width {
         /// Values of a record.
         found: usize,
-        /// Values of the records before.
+        /// Values of the earlier records.
         expected: usize,
     },
-    /// Not one key a row.
+    /// The number of keys differs from the number of rows.
     #[error("found {keys} keys for {rows} rows: leave out the keys of rejected records")]
     Keys {
         /// Number of keys.
@@ -40,24 +41,26 @@ pub enum MomentError {
         /// Number of rows.
         rows: usize,
     },
-    /// Coordinates of another number than their layout has.
+    /// The number of coordinates differs from that of the layout.
     #[error("found {found} coordinates, too many or too few for {layout:?}")]
     Coordinates {
         /// Number of coordinates.
         found: usize,
-        /// The layout they came with.
+        /// The layout they were stored with.
         layout: Layout,
     },
 }
 
-/// Exact sums of one key, in the order of [`Layout`] and in units of ζ·2⁻²⁰ (first moments) and its square.
+/// Exact sums of one key, in the order of [`Layout`] and in units of ζ·2⁻²⁰ (first moments) and its
+/// square.
 ///
-/// Private data: it can't be printed and is wiped when dropped. It can be serialised, for sums travel between
-/// workers and into the private log.
+/// Private data: sums can't be printed and are wiped when dropped. They can be serialised, because
+/// they travel between workers and into the private log.
 ///
-/// Integers add up to the same in every order and grouping, so sums are bit-identical on one worker and on many. No sum can
-/// leave its 128 bits, so no error depends on data: entries of records are at most 2⁴⁰ in magnitude, so sums of fewer than
-/// 2⁶⁴ records are at most 2¹⁰⁴. (Sums are added modulo 2¹²⁸.)
+/// Integers add up to the same in every order and grouping, so sums are bit-identical on one worker
+/// and on many. No sum can exceed its 128 bits, so no error depends on data: entries of records are
+/// at most 2⁴⁰ in magnitude, so sums of fewer than 2⁶⁴ records are at most 2¹⁰⁴. (Sums are added
+/// modulo 2¹²⁸.)
 ///
 /// ```compile_fail,E0277
 /// use hushflow_mechanism::moments::{Layout, MomentSums, SecondMoment};
@@ -73,32 +76,32 @@ pub struct MomentSums {
 }
 
 impl MomentSums {
-    /// The sums of no records.
+    /// Returns the sums of no records.
     pub fn zero(layout: Layout) -> Self {
         Self { layout, coordinates: vec![0; layout.coordinates()] }
     }
 
-    /// Sums in the order of the layout.
+    /// Takes sums in the order of the layout.
     pub(super) fn of(layout: Layout, coordinates: impl Iterator<Item = i128>) -> Self {
         Self { layout, coordinates: coordinates.collect() }
     }
 
-    /// Sums of no records again.
+    /// Resets to the sums of no records.
     pub(super) fn clear(&mut self) {
         self.coordinates.fill(0);
     }
 
-    /// Which sums are kept, and where.
+    /// Returns which sums are kept, and where.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// All sums, in the layout's order.
+    /// Returns all sums, in the layout's order.
     pub fn coordinates(&self) -> &[i128] {
         &self.coordinates
     }
 
-    /// Whether no record was added.
+    /// Returns whether no record was added.
     pub fn is_empty(&self) -> bool {
         self.coordinates[Layout::COUNT] == 0
     }
@@ -112,12 +115,13 @@ impl MomentSums {
         Ok(())
     }
 
-    /// Adds integers, run after run, to the coordinates in their order. Each is below 2⁵³ in magnitude.
+    /// Adds integers, run after run, to the coordinates in their order. Each is below 2⁵³ in
+    /// magnitude.
     pub(super) fn add_runs<'a>(&mut self, runs: impl Iterator<Item = &'a [f64]>) {
         let mut rest = &mut self.coordinates[..];
         for run in runs {
             let (sums, after) = rest.split_at_mut(run.len());
-            // Through i64, for processors convert to no wider integers.
+            // Through i64, because processors convert to no wider integers.
             add(sums, run.iter().map(|&integer| i128::from(integer as i64)));
             rest = after;
         }
@@ -134,7 +138,7 @@ impl Drop for MomentSums {
     }
 }
 
-/// Sums as they are read, before their length is known to fit.
+/// Sums as read, before their length is checked.
 #[derive(Deserialize)]
 struct Parts {
     layout: Layout,
@@ -146,7 +150,7 @@ impl TryFrom<Parts> for MomentSums {
 
     fn try_from(Parts { layout, coordinates }: Parts) -> Result<Self, MomentError> {
         let found = coordinates.len();
-        // The first test keeps a damaged dimension from overflowing in the second.
+        // The first test prevents overflow in the second for a damaged dimension.
         if layout.dimension < found && layout.coordinates() == found {
             return Ok(Self { layout, coordinates });
         }

@@ -1,20 +1,23 @@
-//! A coin that falls with probability exp(−x), for any ratio x ≥ 0 of integers: exact, at the price of one exponential.
+//! Exact Bernoulli trials of probability exp(−x), for a rational x ≥ 0, at the cost of one
+//! floating-point exponential.
 //!
-//! It falls if a uniform number U is below exp(−x). 64 bits of U are compared with a floating-point value of exp(−x), whose error
-//! is far below the margin that is left on both sides. Inside the margin, which happens less than once in 10⁸ tosses, as many
-//! bits as it takes are compared with integers that enclose exp(−x) (`exponential`). So no toss is rounded.
+//! A trial succeeds if a uniform number U is below exp(−x). 64 bits of U are compared with a
+//! floating-point value of exp(−x). The error of that value is far below the margin that is left on
+//! both sides. Inside the margin, which happens less than once in 10⁸ trials, as many bits as
+//! needed are compared with integers that enclose exp(−x) (`exponential`). So no trial is rounded.
 
 use super::exponential;
 use super::uniform::LazyUniform;
 use num_bigint::BigUint;
 use rand::CryptoRng;
 
-/// How near to exp(−x) a uniform number may be for floating point to decide, relatively and absolutely. A relative error of
-/// 10⁻¹² of x, of which more than 42 is below the second, moves exp(−x) by less than a twentieth of the first.
+/// Relative and absolute distance to exp(−x) within which floating point does not decide. A
+/// relative error of 10⁻¹² in x moves exp(−x) by less than a twentieth of the first for x up to 42.
+/// For larger x, exp(−x) is below the second.
 const DOUBT: (f64, f64) = (1e-9, 1e-18);
 
-/// True with probability exp(−numerator/denominator), for the ratio that `exactly` gives and that `ratio` is but for a relative
-/// error of 10⁻¹². The denominator is positive.
+/// Returns true with probability exp(−numerator/denominator). `exactly` gives the ratio, and
+/// `ratio` agrees with it up to a relative error of 10⁻¹². The denominator is positive.
 pub(super) fn bernoulli_exponential<R: CryptoRng + ?Sized>(
     ratio: f64,
     exactly: impl Fn() -> (BigUint, BigUint),
@@ -29,7 +32,8 @@ pub(super) fn bernoulli_exponential<R: CryptoRng + ?Sized>(
     is_below_exponential(word, exactly(), rng)
 }
 
-/// Whether the uniform number that begins with this word is below exp(−numerator/denominator).
+/// Returns whether the uniform number that begins with this word is below
+/// exp(−numerator/denominator).
 #[cold]
 fn is_below_exponential<R: CryptoRng + ?Sized>(
     word: u64,
@@ -46,8 +50,8 @@ mod tests {
     use chacha20::ChaCha20Rng;
     use rand::{Rng, SeedableRng};
 
-    /// Binomial(100000, e^−ratio) within six standard deviations: a false alarm of 2·10⁻⁹ each. And the exact comparison alone,
-    /// with a hundredth of the tosses.
+    /// Binomial(100000, e^−ratio) within six standard deviations: a false alarm of 2·10⁻⁹ each. The
+    /// exact comparison is also tested alone, with a hundredth of the trials.
     #[test]
     fn coins_fall_as_often_as_they_should() {
         let check = |numerator: u32, denominator: u32, seed| {
@@ -71,7 +75,7 @@ mod tests {
         check(0, 5, 5);
     }
 
-    /// What floating point decides is what the exact comparison does, just outside the margin.
+    /// Just outside the margin, floating point and the exact comparison decide alike.
     #[test]
     fn both_comparisons_agree_at_the_margin() {
         let mut rng = ChaCha20Rng::seed_from_u64(6);
@@ -84,7 +88,7 @@ mod tests {
         }
     }
 
-    /// However large the ratio is, the exact comparison ends at once.
+    /// For huge ratios the exact comparison ends at once.
     #[test]
     fn what_never_falls_is_told_at_once() {
         let mut rng = ChaCha20Rng::seed_from_u64(7);

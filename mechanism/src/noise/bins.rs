@@ -1,23 +1,27 @@
-//! The first stage of the sampler: bin h ≥ 0 with probability proportional to exp(−h²/8192), exactly.
+//! The first stage of the sampler: bin h ≥ 0 with probability proportional to exp(−h²/8192),
+//! exactly.
 //!
 //! A uniform integer U of B bits is split by a table of integers `t_h = ⌊2^B·p_h⌋`, with
 //! `p_h = exp(−h²/8192)/D` and D so large that Σp_h < 1:
 //!
-//! - U below Σt_h falls into the share of one h: that h is drawn. So far h has probability `t_h/2^B`.
-//! - The next 1024 values of U stand for one h < 1024 each, and repair the rounding: h is drawn with
-//!   probability `2^B·p_h − t_h ∈ [0, 1)`, an exact Bernoulli trial. That adds `p_h − t_h/2^B`.
-//! - One more value stands for all h ≥ 1024 (where every t_h is 0): block b ≥ 0 with probability 2^−(b+1), a
-//!   place o in the block uniform in 0..1024, and h = 1024(b+1)+o is drawn with probability `2^(B+b+11)·p_h`,
-//!   which is below 1. That gives exactly p_h.
-//! - In every other case U is drawn anew.
+//! - U below Σt_h falls into the share of one h, which is drawn. So far h has probability
+//!   `t_h/2^B`.
+//! - The next 1024 values of U belong to one h < 1024 each, and repair the rounding: h is drawn
+//!   with probability `2^B·p_h − t_h ∈ [0, 1)`, an exact Bernoulli trial. That adds
+//!   `p_h − t_h/2^B`.
+//! - One more value belongs to all h ≥ 1024 (where every t_h is 0). It draws a block b ≥ 0 with
+//!   probability 2^−(b+1) and an offset o uniform in 0..1024. Then h = 1024(b+1)+o is drawn with
+//!   probability `2^(B+b+11)·p_h`, which is below 1. That gives exactly p_h.
+//! - In every other case U is drawn again.
 //!
-//! So every h ≥ 0 is drawn with probability exactly p_h in a round, and p_h/Σp in the end: no truncation and no
-//! rounding. With the B = 47 of production the exact trials are met once in 2³⁶ draws; the tests run the
-//! same code with small B, where they are met all the time.
+//! So every h ≥ 0 is drawn with probability exactly p_h in a round, and p_h/Σp in the end: no
+//! truncation and no rounding. With the production value B = 47 the exact trials occur once in 2³⁶
+//! draws. The tests run the same code with small B, where they are frequent.
 //!
-//! **The table is made at each start**, so it must be cheap: `p_{h+1} = p_h·r_h` and `r_{h+1} = r_h·exp(−2/8192)`, for
-//! `(h+1)² − h² = 2h + 1`. Both are enclosed in integers of 128 bits. Where the enclosure leaves more than one `t_h` open, the
-//! exponential itself is enclosed, to any precision.
+//! **The table is built at each start**, so it must be cheap: `p_{h+1} = p_h·r_h` and
+//! `r_{h+1} = r_h·exp(−2/8192)`, because `(h+1)² − h² = 2h + 1`. Both are enclosed in integers of
+//! 128 bits. Where the enclosure leaves more than one `t_h` possible, the exponential itself is
+//! enclosed, to any precision.
 
 use super::exponential;
 use super::uniform::LazyUniform;
@@ -25,22 +29,24 @@ use num_bigint::BigUint;
 use rand::CryptoRng;
 use std::sync::LazyLock;
 
-/// Bins that the table covers.
+/// Number of bins that the table covers.
 const COVERED: u64 = 1024;
 
-/// Places of the table: a power of two beyond [`COVERED`], so that a place is masked instead of compared.
+/// Length of the table: a power of two beyond [`COVERED`], so that an index is masked instead of
+/// compared.
 const ROOM: usize = 2048;
 
-/// Where the scan of the cumulative table begins, by the leading bits of U.
+/// Number of leading bits of U that select where the scan of the cumulative table begins.
 const GUIDE_BITS: u32 = 12;
 
 /// Table for U of `bits` bits and the denominator D.
 pub(super) struct Bins {
     bits: u32,
     denominator: u64,
-    /// `cumulative[h] = t_0 + … + t_h` for every h of the table, and 0 beyond: no U is below that.
+    /// `cumulative[h] = t_0 + … + t_h` for every h of the table, and 0 beyond, so that no U is
+    /// below it.
     cumulative: Box<[u64; ROOM]>,
-    /// For each beginning of U the h whose share is its first.
+    /// For each value of the leading bits of U, the h whose share contains its first U.
     guide: Box<[u16; 1 << GUIDE_BITS]>,
 }
 
@@ -70,7 +76,7 @@ impl Bins {
         Bins { bits, denominator, cumulative, guide }
     }
 
-    /// Draws a bin from `bits` uniform bits, and from more of the generator where they do not suffice.
+    /// Draws a bin from `bits` uniform bits, and from more bits of the generator where needed.
     #[inline(always)]
     pub(super) fn draw<R: CryptoRng + ?Sized>(&self, uniform: u64, rng: &mut R) -> u64 {
         match self.table_entry(uniform) {
@@ -79,8 +85,8 @@ impl Bins {
         }
     }
 
-    /// Nearly always U is in the share of the first h that the guide tells or in that of the next: which of them is told
-    /// without a branch that could be guessed wrong.
+    /// U is nearly always in the share of the guide's h or of the next one. The choice between the
+    /// two has no branch that could be mispredicted.
     #[inline(always)]
     fn table_entry(&self, uniform: u64) -> Option<u64> {
         let first = usize::from(self.guide[(uniform >> (self.bits - GUIDE_BITS)) as usize]);
@@ -90,8 +96,9 @@ impl Bins {
         Some((h + further) as u64)
     }
 
-    /// For the table of every release: the bin of U, the leading bits of a word, and true, where it is the first that the guide
-    /// tells or the next one; else another bin, at most 1024, and false.
+    /// For the table of every release, takes the leading bits of a word as U. Returns the bin of U
+    /// and true if it is the guide's bin or the next one. Otherwise returns another bin, at most
+    /// 1024, and false.
     #[inline(always)]
     pub(super) fn guess(&self, word: u64) -> (u64, bool) {
         let uniform = word >> (64 - Self::RELEASE_BITS);
@@ -142,7 +149,7 @@ struct Enclosed {
 }
 
 impl Enclosed {
-    /// `exp(−numerator/8192)`, for a small numerator that is not 0.
+    /// Returns `exp(−numerator/8192)`, for a small numerator that is not 0.
     fn exponential(numerator: u64) -> Self {
         let (low, high) = exponential::bounds(&numerator.into(), &BigUint::from(8192u32), 128);
         let fit = |bound| u128::try_from(bound).expect("the exponential is below 1 by more than 2⁻¹⁴");
@@ -154,21 +161,22 @@ impl Enclosed {
         Enclosed { low: upper_half(self.low, factor.low), high }
     }
 
-    /// `⌊2^bits·number⌋`, if the bounds tell.
+    /// Returns `⌊2^bits·number⌋`, if the bounds determine it.
     fn whole_part(self, bits: u32) -> Option<u64> {
         let [low, high] = [self.low, self.high].map(|bound| bound >> (128 - bits));
         (low == high).then_some(low as u64)
     }
 }
 
-/// `a·b/2¹²⁸`, or less by less than 3: of its four products the least is left out, and two are rounded down.
+/// Returns `a·b/2¹²⁸`, or less by less than 3: the least of the four partial products is omitted,
+/// and two are rounded down.
 fn upper_half(a: u128, b: u128) -> u128 {
     let halves = |factor: u128| [factor >> 64, factor & u128::from(u64::MAX)];
     let ([a, a_low], [b, b_low]) = (halves(a), halves(b));
     a * b + (a * b_low >> 64) + (a_low * b >> 64)
 }
 
-/// `⌊2^bits·p_h⌋`, slowly.
+/// Computes `⌊2^bits·p_h⌋` slowly, from the exponential.
 fn whole_part(h: u64, bits: u32, denominator: u64) -> u64 {
     let mut guard = 64;
     loop {
@@ -181,13 +189,14 @@ fn whole_part(h: u64, bits: u32, denominator: u64) -> u64 {
     }
 }
 
-/// Integers `(low, high)` that enclose `2^precision·exp(−h²/8192)/denominator` and are at most 2 apart.
+/// Returns integers `(low, high)` that enclose `2^precision·exp(−h²/8192)/denominator` and are at
+/// most 2 apart.
 fn scaled_weight(h: u64, precision: u64, denominator: u64) -> (BigUint, BigUint) {
     let (low, high) = exponential_bounds(h, precision + 64);
     ((low / denominator) >> 64u32, ((high / denominator) >> 64u32) + 1u32)
 }
 
-/// Integers that enclose `2^precision·exp(−h²/8192)`.
+/// Returns integers that enclose `2^precision·exp(−h²/8192)`.
 fn exponential_bounds(h: u64, precision: u64) -> (BigUint, BigUint) {
     exponential::bounds(&(BigUint::from(h) * h), &BigUint::from(8192u32), precision)
 }
@@ -227,7 +236,7 @@ mod tests {
         );
     }
 
-    /// The cheap table is that of the exponential itself.
+    /// The cheap table equals the one computed from the exponential.
     #[test]
     fn the_table_is_the_exponential_to_the_last_bit() {
         for (bits, denominator) in [(Bins::RELEASE_BITS, 81), (12, 128), (14, 100), (46, 90)] {
@@ -241,7 +250,8 @@ mod tests {
         }
     }
 
-    /// The bounds enclose the exponential and stay within 2⁻¹⁰⁰ of each other, so they leave nothing of the table open.
+    /// The bounds enclose the exponential and stay within 2⁻¹⁰⁰ of each other, so they determine
+    /// the whole table.
     #[test]
     fn products_enclose_the_exponential() {
         let (mut ratio, step) = (Enclosed::exponential(1), Enclosed::exponential(2));
@@ -257,8 +267,9 @@ mod tests {
         }
     }
 
-    /// Every branch is exact whatever the number of bits: a coarse table, whose exact trials decide about a
-    /// third of all draws, gives the same distribution. Chi-squared, 300 bins, false alarm below 1e-6.
+    /// Every branch is exact for any number of bits: a coarse table, whose exact trials decide
+    /// about a third of all draws, gives the same distribution. Chi-squared, 300 bins, false alarm
+    /// below 1e-6.
     #[test]
     fn coarse_tables_give_the_same_distribution() {
         for (bits, denominator, seed) in [(12, 128, 1u64), (14, 100, 2)] {
@@ -291,7 +302,8 @@ mod tests {
         }
     }
 
-    /// The branch for h ≥ 1024 has probability 2⁻²⁰⁰ in a release; forced, it draws only what is in the tail.
+    /// The branch for h ≥ 1024 has probability 2⁻²⁰⁰ in a release. When forced, it draws only from
+    /// the tail.
     #[test]
     fn the_far_tail_is_reached_by_its_own_cell() {
         let bins = Bins::new(12, 128);

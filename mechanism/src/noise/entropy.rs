@@ -1,10 +1,13 @@
-//! Where random bits come from.
+//! Sources of random bits.
 //!
-//! A release takes 32 fresh bytes of operating-system entropy for every (epoch, shard) and expands them by
-//! ChaCha20. Nothing is kept on disk: no seed outlives its epoch, so there is no key to steal, and no restored backup
-//! draws the same noise twice. No generator outlives the call that made it, so a forked process has none to share. (Two copies of a machine cloned while it *runs* share what is in memory: the noise of the
-//! epoch in progress.) The seeded source exists for tests and
-//! simulations; releases made with it are marked `private: false`.
+//! A release takes 32 fresh bytes of operating-system entropy for every (epoch, shard) and expands
+//! them by ChaCha20. Nothing is stored on disk. No seed outlives its epoch, so there is no key to
+//! steal, and no restored backup draws the same noise twice. No generator outlives the call that
+//! made it, so a forked process shares none. (Two copies of a machine cloned while it *runs* share
+//! what is in memory: the noise of the epoch in progress.)
+//!
+//! The seeded source exists for tests and simulations. Releases made with it are marked
+//! `private: false`.
 
 use super::offsets::Offsets;
 use chacha20::ChaCha20Legacy;
@@ -14,17 +17,19 @@ use std::convert::Infallible;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// Bytes that are made at a time: sixteen blocks of the cipher, as many as the widest registers hold.
+/// Bytes generated at a time: sixteen blocks of the cipher, the number that the widest registers
+/// hold.
 const MADE: usize = 1024;
 
-/// The generator of one epoch and shard: the keystream of ChaCha20, under a key for the epoch and a nonce for the shard. Wiped from
-/// memory when dropped.
+/// The generator of one epoch and shard: the keystream of ChaCha20, under a key for the epoch and a
+/// nonce for the shard. Wiped from memory when dropped.
 ///
-/// It gives what `ChaCha20Rng` of the same seed and stream gives. As a cipher the same code knows wider registers.
+/// It gives the same bytes as `ChaCha20Rng` of the same seed and stream. The cipher implementation
+/// also uses wider registers.
 pub struct NoiseGenerator {
     cipher: ChaCha20Legacy,
     made: Zeroizing<[u8; MADE]>,
-    /// How many of these bytes have been given.
+    /// Number of these bytes already given out.
     given: usize,
 }
 
@@ -83,37 +88,39 @@ impl TryRng for NoiseGenerator {
 
 impl TryCryptoRng for NoiseGenerator {}
 
-/// The operating system gave no entropy: nothing may be released.
+/// The operating system gave no entropy, so nothing may be released.
 #[derive(Debug, Error)]
 #[error("the operating system gave no entropy ({0}); no noise can be drawn, so nothing is released")]
 pub struct EntropyError(String);
 
-/// Where the noise of a run comes from.
+/// The source of a run's noise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoiseSource {
     /// The operating system: the only source of a private release.
     System,
-    /// A seed, for tests and simulations: **not private**. Equal seeds give equal noise for equal (epoch, shard).
+    /// A seed, for tests and simulations: **not private**. Equal seeds give equal noise for equal
+    /// (epoch, shard).
     Seeded(u64),
-    /// The noise of a seed, and an integer more for every coordinate: **not private**. For tests that choose what is released.
+    /// The noise of a seed plus an integer for every coordinate: **not private**. For tests that
+    /// choose the released values.
     Shifted {
         /// The seed.
         seed: u64,
-        /// What is added to its noise.
+        /// The integers added to the seeded noise.
         offsets: &'static Offsets,
     },
-    /// An operating system that has no entropy.
+    /// Simulates an operating system without entropy.
     #[cfg(test)]
     Exhausted,
 }
 
 impl NoiseSource {
-    /// Whether releases with this noise are private.
+    /// Returns whether releases with this noise are private.
     pub fn is_private(self) -> bool {
         self == NoiseSource::System
     }
 
-    /// The generator for one epoch and shard.
+    /// Returns the generator for one epoch and shard.
     ///
     /// # Errors
     /// [`EntropyError`] if the operating system fails; it is fatal.
@@ -133,7 +140,7 @@ impl NoiseSource {
         Ok(NoiseGenerator::new(&seed, shard))
     }
 
-    /// What is added to the noise of an epoch, from this coordinate on.
+    /// Returns the integers added to the noise of an epoch, from this coordinate on.
     pub(crate) fn offsets(self, epoch: u64, coordinate: u64) -> &'static [i128] {
         match self {
             NoiseSource::Shifted { offsets, .. } => offsets.from(epoch, coordinate),

@@ -2,11 +2,13 @@
 
 use num_bigint::BigUint;
 
-/// Integers that enclose `2^precision·exp(−numerator/denominator)`, with a distance far below 2⁶⁴.
+/// Returns integers that enclose `2^precision·exp(−numerator/denominator)`, with a distance far
+/// below 2⁶⁴.
 ///
-/// With a = numerator/denominator, exp(a) = Σaⁿ/n! has positive terms only, so rounding every term down and up encloses
-/// it. After n ≥ 2a terms the rest is at most the last term. The relative width is below (terms+2)²·2^−working. Where a is at least
-/// the precision, 0 and 1 enclose it, and the terms needn't be counted.
+/// With a = numerator/denominator, exp(a) = Σaⁿ/n! has positive terms only, so rounding every term
+/// down and up encloses it. After n ≥ 2a terms the rest is at most the last term. The relative
+/// width is below (terms+2)²·2^−working. Where a is at least the precision, 0 and 1 enclose the
+/// result, and no terms are computed.
 pub(super) fn bounds(numerator: &BigUint, denominator: &BigUint, precision: u64) -> (BigUint, BigUint) {
     if *numerator >= denominator * precision {
         return (BigUint::ZERO, BigUint::from(1u32));

@@ -1,38 +1,49 @@
 //! The sampler of every release: the discrete Gaussian on the integers, exact and fast.
 //!
-//! **What it draws.** `P(x) ∝ exp(−x²/(2σ²))`, x ∈ ℤ, for σ = 64·W with an integer bin width W.
+//! **Distribution.** `P(x) ∝ exp(−x²/(2σ²))`, x ∈ ℤ, for σ = 64·W with an integer bin width W.
 //!
-//! **How.** Write |x| = hW + j with 0 ≤ j < W. As σ = 64W,
+//! **Algorithm.** Write |x| = hW + j with 0 ≤ j < W. As σ = 64W,
 //!
 //! ```text
 //! exp(−x²/(2σ²)) = exp(−h²/8192) · exp(−e),    e = j(2hW + j)/(8192 W²) = f(2h + f)/8192,  f = j/W
 //! ```
 //!
-//! 1. draw h with probability ∝ exp(−h²/8192) (`bins`: exact);
-//! 2. draw j uniformly in 0..W (Lemire's multiplication with rejection: exact; for wide bins the lower k bits of
-//!    j are uniform bits of their own, and those of `packed` bins the rest of the same word);
-//! 3. accept with probability exp(−e) (below: exact), else begin again;
-//! 4. draw a sign; begin again at −0, so that 0 is not counted twice.
+//! 1. Draw h with probability ∝ exp(−h²/8192) (`bins`: exact).
+//! 2. Draw j uniformly in 0..W (Lemire's multiplication with rejection: exact). For wide bins the
+//!    lower k bits of j are separate uniform bits, and those of `packed` bins are the rest of the
+//!    same word.
+//! 3. Accept with probability exp(−e) (below: exact), else start again.
+//! 4. Draw a sign. Start again at −0, so that 0 is not counted twice.
 //!
-//! **Proof.** In one round the magnitude hW + j comes out with probability ∝ exp(−h²/8192)·(1/W)·exp(−e), that
-//! is ∝ exp(−x²/(2σ²)), and each magnitude arises from one (h, j) only. The sign halves it for x ≠ 0, and
-//! the rule for −0 halves it for x = 0 too. Rounds are independent, so the first that ends has this law. ∎
+//! **Proof.** In one round the magnitude hW + j has probability ∝ exp(−h²/8192)·(1/W)·exp(−e), that
+//! is ∝ exp(−x²/(2σ²)), and each magnitude arises from one (h, j) only. The sign halves it for x ≠
+//! 0, and the rule for −0 halves it for x = 0 too. Rounds are independent, so the first that ends
+//! has this distribution. ∎
 //!
-//! **Step 3** is von Neumann's: with U₀ = e and U₁, U₂, … uniform, let n be the first with Uₙ > Uₙ₋₁ (U₁ ≥ e for
-//! n = 1). P(n > m) = eᵐ/m!, so P(n odd) = Σₘ (−e)ᵐ/m! = exp(−e), for e ≤ 1. Here e is at most 0.13 for h ≤ 512,
-//! and below 1 for h < 4095; beyond that (probability 2^−2954) exp(−e) is the product of exp(−e/m) over m trials. U₁ ≥ e is
-//! decided by 16 bits in 98.6 % of all cases, by 64 bits in all but 2⁻⁴⁰ of the rest, and by as many
-//! as it takes, in integers, in what remains. No comparison is ever rounded.
+//! **Step 3** is von Neumann's. With U₀ = e and U₁, U₂, … uniform, let n be the first with Uₙ >
+//! Uₙ₋₁ (U₁ ≥ e for n = 1). P(n > m) = eᵐ/m!, so P(n odd) = Σₘ (−e)ᵐ/m! = exp(−e), for e ≤ 1. Here
+//! e is at most 0.13 for h ≤ 512, and below 1 for h < 4095. Beyond that (probability 2^−2954)
+//! exp(−e) is the product of exp(−e/m) over m trials. U₁ ≥ e is decided by 16 bits in 98.6 % of all
+//! cases and by 64 bits in all but 2⁻⁴⁰ of the rest. The remaining cases use as many bits as
+//! needed, in integers. No comparison is ever rounded.
 //!
-//! **In blocks.** [`DiscreteGaussian::fill`] makes 64 rounds at a time, without a branch, as if none needed more than the common case.
-//! It believes one only where (1) U lies in the share of the very bin that it took from the table, (2) the remainder of Lemire's
-//! product is at least the bound, so the word is taken whatever the rest of his rule says, (3) h ≤ 1024, so that one trial decides,
-//! and the first 16 bits of U₁ exceed every e that the leading bits of j allow, and (4) x ≠ 0. Then the round above ends with the
-//! same x, made of the same words, and asks for no bit more. Every other round is made as above, from its words, in the
-//! order of the draws. So each x is that of rounds made one after another, for a seeded generator too. ∎
+//! **In blocks.** [`DiscreteGaussian::fill`] makes 64 rounds at a time, without a branch, as if
+//! none needed more than the common case. It accepts such a round only if
 //!
-//! **Cost.** Two 64-bit words for W < 2⁵⁸ and three above, drawn for many rounds at a time; two multiplications, no
-//! division, no floating point. Time depends on the noise only, which is drawn before the sums of its epoch are looked at.
+//! 1. U lies in the share of the very bin that it took from the table;
+//! 2. the remainder of Lemire's product is at least the bound, so the word is taken whatever the
+//!    rest of his rule says;
+//! 3. h ≤ 1024, so that one trial decides, and the first 16 bits of U₁ exceed every e that the
+//!    leading bits of j allow;
+//! 4. x ≠ 0.
+//!
+//! Then the round above ends with the same x, made of the same words, and needs no further bit.
+//! Every other round is made as above, from its words, in the order of the draws. So each x is that
+//! of rounds made one after another, for a seeded generator too. ∎
+//!
+//! **Cost.** Two 64-bit words for W < 2⁵⁸ and three above, drawn for many rounds at a time; two
+//! multiplications, no division, no floating point. The time depends on the noise only, and the
+//! noise is drawn before the sums of its epoch are read.
 
 use super::bins::{BINS, Bins};
 use super::packed::{LEADING_BITS, PackedRounds, are_packed, low_part};
@@ -42,13 +53,14 @@ use num_bigint::BigUint;
 use rand::CryptoRng;
 use zeroize::Zeroize;
 
-/// Bins at least this wide are drawn in two parts. Narrower ones take a word, and another one in less than one of 64 cases.
+/// Bins at least this wide are drawn in two parts. Narrower ones take one word, and another one in
+/// fewer than one of 64 cases.
 const WIDE: u128 = 1 << 58;
 
 /// Rounds whose words are drawn together.
 const ROUNDS: usize = 64;
 
-/// As many times as many where rounds are packed.
+/// Blocks per refill on the packed path.
 const BLOCKS: usize = 8;
 
 /// An exact discrete Gaussian of the given scale.
@@ -65,18 +77,18 @@ const BLOCKS: usize = 8;
 #[derive(Clone)]
 pub struct DiscreteGaussian {
     scale: NoiseScale,
-    /// W where it is narrow; for wide bins the leading factor w of W = w·2^k, with 2³¹ ≤ w < 2³².
+    /// W where it is narrow. For wide bins, the leading factor w of W = w·2^k, with 2³¹ ≤ w < 2³².
     leading: u64,
     /// Bits of the lower part of j; 0 where the bin is narrow.
     low_bits: u32,
-    /// Whether both parts of j are of one word: see `packed`.
+    /// Whether both parts of j come from one word: see `packed`.
     is_packed: bool,
     bins: &'static Bins,
 }
 
-/// What noise is drawn as.
+/// Integer types in which noise is drawn.
 pub(super) trait NoiseInteger: Copy {
-    /// The lower half of a draw, or all of it.
+    /// Returns the lower half of a draw, or all of it.
     fn lower_half(draw: i128) -> Self;
 }
 
@@ -97,7 +109,7 @@ impl NoiseInteger for i64 {
 /// Below this bin e < (2h + 1)/8192 ≤ 1, and exp(−e) takes a single trial.
 const SINGLE_TRIAL: u64 = 4095;
 
-/// A place within a bin.
+/// A position within a bin.
 struct Place {
     bin: u64,
     offset: u128,
@@ -106,14 +118,16 @@ struct Place {
 }
 
 impl DiscreteGaussian {
-    /// The sampler of this scale. [`NoiseScale`] holds just the scales that the proof covers.
+    /// Builds the sampler of this scale. [`NoiseScale`] holds exactly the scales that the proof
+    /// covers.
     pub fn new(scale: NoiseScale) -> Self {
         let width = scale.bin_width();
         let is_packed = are_packed(scale.significand(), scale.exponent());
         let (leading, low_bits) = match u64::try_from(width) {
             _ if is_packed => (u64::from(scale.significand()), scale.exponent()),
             Ok(narrow) if width < WIDE => (narrow, 0),
-            // The leading factor takes all of its 32 bits: the bound of f in `draw_place` needs w ≥ 2³¹.
+            // The leading factor uses all of its 32 bits: the bound of f in `draw_place` needs w ≥
+            // 2³¹.
             _ => {
                 let shift = scale.significand().leading_zeros();
                 (u64::from(scale.significand() << shift), scale.exponent() - shift)
@@ -122,7 +136,7 @@ impl DiscreteGaussian {
         DiscreteGaussian { scale, leading, low_bits, is_packed, bins: &BINS }
     }
 
-    /// Its scale: σ on the grid.
+    /// Returns its scale: σ on the grid.
     pub fn scale(&self) -> NoiseScale {
         self.scale
     }
@@ -132,7 +146,8 @@ impl DiscreteGaussian {
         self.fill_as(rng, noise);
     }
 
-    /// The same in 64 bits: the lower halves, which are all unless a draw is beyond 2⁶³.
+    /// As [`fill`](Self::fill), in 64 bits: gives the lower halves, which are the whole draws
+    /// unless one is beyond 2⁶³.
     pub(crate) fn fill_narrow<R: CryptoRng + ?Sized>(&self, rng: &mut R, noise: &mut [i64]) {
         self.fill_as(rng, noise);
     }
@@ -145,13 +160,13 @@ impl DiscreteGaussian {
         }
     }
 
-    /// One draw.
+    /// Returns one draw.
     pub fn sample<R: CryptoRng + ?Sized>(&self, rng: &mut R) -> i128 {
         if self.is_packed || self.low_bits == 0 { self.draw::<2, R>(rng) } else { self.draw::<3, R>(rng) }
     }
 
-    /// A round for every draw, and more for those that it does not end: first [`plain_round`](Self::plain_round) of all, then the
-    /// rounds of those that it leaves open.
+    /// Makes a round for every draw, and more for rounds that do not end: first
+    /// [`plain_round`](Self::plain_round) for all, then full rounds for those it leaves open.
     fn fill_by_rounds<const WORDS: usize, R: CryptoRng + ?Sized, N: NoiseInteger>(
         &self,
         rng: &mut R,
@@ -165,11 +180,12 @@ impl DiscreteGaussian {
             let open = self.plain_rounds(bytes, noise);
             self.end_rounds(open, bytes, noise, rng);
         }
-        // A run may be a single coordinate: wiping all of them would cost more than the draw.
+        // A run may be a single coordinate: wiping the whole buffer would cost more than the draw.
         bytes[..used].iter_mut().zeroize();
     }
 
-    /// The same for packed rounds; what fills no block is drawn one by one.
+    /// As [`fill_by_rounds`](Self::fill_by_rounds) for packed rounds. Draws that fill no block are
+    /// made one by one.
     fn fill_packed<R: CryptoRng + ?Sized, N: NoiseInteger>(&self, rng: &mut R, noise: &mut [N]) {
         let (blocks, rest) = noise.as_chunks_mut();
         if !blocks.is_empty() {
@@ -199,7 +215,7 @@ impl DiscreteGaussian {
         self.end_rounds(open, bytes, noise, rng);
     }
 
-    /// Makes the rounds that are open from their words, and more where these end none.
+    /// Makes the open rounds from their words, and more rounds where these do not end.
     #[inline(always)]
     fn end_rounds<const WORDS: usize, R: CryptoRng + ?Sized, N: NoiseInteger>(
         &self,
@@ -216,7 +232,8 @@ impl DiscreteGaussian {
         }
     }
 
-    /// Plain rounds of at most 64 draws. Gives a bit for each, the lowest for the first: set where the round is open.
+    /// Makes plain rounds of at most 64 draws. Returns a bit for each, the lowest for the first:
+    /// set where the round is open.
     fn plain_rounds<const WORDS: usize, N: NoiseInteger>(
         &self,
         bytes: &[[[u8; 8]; WORDS]],
@@ -231,20 +248,22 @@ impl DiscreteGaussian {
         open >> (ROUNDS - noise.len())
     }
 
-    /// What [`round`](Self::round) gives where the common case of every step is told from its words alone, and true; else anything,
-    /// and false. No operation overflows: h ≤ 1024, so hW + j < 2⁶⁹ where the bin is narrow, and else hw + j < 2⁴³ before it is
-    /// shifted by at most 64 bits.
+    /// Returns the result of [`round`](Self::round) and true if its words alone show the common
+    /// case of every step; otherwise anything and false. No operation overflows: h ≤ 1024, so hW +
+    /// j < 2⁶⁹ where the bin is narrow, and else hw + j < 2⁴³ before it is shifted by at most 64
+    /// bits.
     #[inline(always)]
     fn plain_round<const WORDS: usize>(&self, words: [u64; WORDS]) -> (i128, bool) {
         let (bin, told) = self.bins.guess(words[0]);
         let product = u128::from(words[1]) * u128::from(self.leading);
-        // ⌊product/2⁶⁴⌋ is uniform below the leading factor unless the rest of the product is small: see `uniform_below`.
+        // ⌊product/2⁶⁴⌋ is uniform below the leading factor unless the remainder is small: see
+        // `uniform_below`.
         let uniform = product as u64 >= self.leading;
         let accepted = squeezed(bin, (words[1] >> 48) + 2, (words[0] >> 1) & 0xffff);
         let leading = u128::from(bin) * u128::from(self.leading) + (product >> 64);
         let magnitude = match words.get(2) {
             None => leading,
-            // A shift of 128 bits, by 1 to 64, whose halves take a shift each.
+            // A 128-bit shift by 1 to 64, as one shift for each half.
             Some(low) => {
                 let [leading, shift] = [leading as u64, u64::from(self.low_bits)];
                 let high = u128::from(leading >> (64 - shift)) << 64;
@@ -265,7 +284,7 @@ impl DiscreteGaussian {
         }
     }
 
-    /// A round with these uniform words, and more of the generator where they do not suffice.
+    /// Makes a round with these uniform words, and more of the generator where needed.
     #[inline(always)]
     fn round<const WORDS: usize, R: CryptoRng + ?Sized>(
         &self,
@@ -291,7 +310,7 @@ impl DiscreteGaussian {
         if !(surely_accepted(&place, squeeze) || self.accepted(&place, squeeze, rng)) {
             return None;
         }
-        // Bins that would take it beyond 127 bits, from 2³¹ on, have a probability below exp(−2⁴⁸).
+        // Bins from 2³¹ on would exceed 127 bits. Their probability is below exp(−2⁴⁸).
         let start = (u128::from(bin) * u128::from(self.leading)) << self.low_bits;
         let magnitude = start.wrapping_add(offset) as i128;
         if magnitude == 0 && negative == 1 {
@@ -301,7 +320,7 @@ impl DiscreteGaussian {
         Some((magnitude ^ sign).wrapping_sub(sign))
     }
 
-    /// Step 3 where 16 bits of U₁ do not decide it.
+    /// Decides step 3 where 16 bits of U₁ do not.
     #[cold]
     fn accepted<R: CryptoRng + ?Sized>(&self, place: &Place, squeeze: u64, rng: &mut R) -> bool {
         let mut first = Some(LazyUniform::beginning_with(squeeze << 48 | rng.next_u64() >> 16));
@@ -312,7 +331,8 @@ impl DiscreteGaussian {
         })
     }
 
-    /// True with probability exp(−e/trials), by von Neumann's sequence beginning with `previous`.
+    /// Returns true with probability exp(−e/trials), by von Neumann's sequence beginning with
+    /// `previous`.
     fn bernoulli_exponential<R: CryptoRng + ?Sized>(
         &self,
         place: &Place,
@@ -343,21 +363,22 @@ impl DiscreteGaussian {
         }
     }
 
-    /// Integers that enclose 2⁶⁴·e/trials, from 48 bits of f.
+    /// Returns integers that enclose 2⁶⁴·e/trials, from 48 bits of f.
     fn exponent_bounds(&self, place: &Place, trials: u64) -> (u128, u128) {
-        // W' < 2⁵⁸ are its leading bits, j' those of j: f lies in [j', j'+1)/W', and is j'/W' if nothing was cut.
+        // W' < 2⁵⁸ are the leading bits of W, and j' those of j. f lies in [j', j'+1)/W', and is
+        // j'/W' if nothing was cut.
         let cut = self.low_bits.saturating_sub(16);
         let width = self.scale.bin_width() >> cut;
         let offset = place.offset >> cut;
         let low = (offset << 48) / width;
         let high = if cut == 0 { low } else { ((offset + 1) << 48) / width } + 1;
         let twice_bin = u128::from(2 * place.bin) << 48;
-        // f(2h + f) in units of 2⁻⁹⁶, e in units of 2⁻⁶⁴: a shift by 96 + 13 − 64.
+        // f(2h + f) in units of 2⁻⁹⁶, and e in units of 2⁻⁶⁴: a shift by 96 + 13 − 64.
         let exponent = |f: u128| (f * (twice_bin + f)) >> 45;
         (exponent(low) / u128::from(trials), exponent(high) / u128::from(trials) + 1)
     }
 
-    /// Integers that enclose 2^precision·e/trials and are 1 apart.
+    /// Returns integers that enclose 2^precision·e/trials and are 1 apart.
     fn exponent_exactly(&self, place: &Place, trials: u64, precision: u64) -> (BigUint, BigUint) {
         let width = BigUint::from(self.scale.bin_width());
         let offset = BigUint::from(place.offset);
@@ -368,21 +389,22 @@ impl DiscreteGaussian {
     }
 }
 
-/// Whether one trial is enough and U₁ ≥ e for every U₁ that begins with these 16 bits.
+/// Returns whether one trial is enough and U₁ ≥ e for every U₁ that begins with these 16 bits.
 #[inline(always)]
 fn surely_accepted(place: &Place, squeeze: u64) -> bool {
     place.bin < SINGLE_TRIAL && squeezed(place.bin, place.fraction, squeeze)
 }
 
-/// The same for bins that take a single trial: `e < f(2h·2¹⁶ + f)/2⁴⁵`, so in units of 2⁻¹⁶ below the shifted value plus one. All
-/// is below 2⁶⁴, as h < 2¹² and f ≤ 2¹⁶ + 1.
+/// As [`surely_accepted`], for bins that take a single trial. `e < f(2h·2¹⁶ + f)/2⁴⁵`, so in units
+/// of 2⁻¹⁶ e is below the shifted value plus one. All values are below 2⁶⁴, because h < 2¹² and f ≤
+/// 2¹⁶ + 1.
 #[inline(always)]
 fn squeezed(bin: u64, fraction: u64, squeeze: u64) -> bool {
     squeeze > fraction.wrapping_mul((bin << 17).wrapping_add(fraction)) >> 29
 }
 
-/// An exactly uniform integer below `bound`, by the leading bits of a word, with the word it was made of: this one, or the first of the generator
-/// that can be taken (Lemire 2019).
+/// Returns an exactly uniform integer below `bound`, from the leading bits of a word, and that
+/// word: `word`, or the first of the generator that is accepted (Lemire 2019).
 #[inline(always)]
 fn uniform_below<const BITS: u32, R: CryptoRng + ?Sized>(
     bound: u64,
@@ -406,7 +428,7 @@ mod tests {
     use chacha20::ChaCha20Rng;
     use rand::{Rng, SeedableRng};
 
-    /// Random, but now and then a bin, a place, or both at the end of their range.
+    /// Random words in which a bin, a position, or both are sometimes at the end of their range.
     fn words<const WORDS: usize>(round: usize, rng: &mut ChaCha20Rng) -> [u64; WORDS] {
         let mut words: [u64; WORDS] = std::array::from_fn(|_| rng.next_u64());
         match round % 61 {
@@ -421,7 +443,8 @@ mod tests {
         words
     }
 
-    /// Where a plain round ends, the round gives the same and asks for no more bits; and it ends nearly always.
+    /// Where a plain round ends, the full round gives the same and needs no more bits. Plain rounds
+    /// nearly always end.
     fn check<const WORDS: usize>(significand: u32, exponent: u32) {
         let scale = NoiseScale::new(significand, exponent).unwrap();
         let gaussian = DiscreteGaussian::new(scale);
@@ -441,7 +464,7 @@ mod tests {
         assert!(open < rounds / 10, "{open}");
     }
 
-    /// The same of packed rounds, and both kinds of integers are drawn alike.
+    /// The same for packed rounds. Both kinds of integers are drawn alike.
     fn check_packed(significand: u32, exponent: u32) {
         let gaussian = DiscreteGaussian::new(NoiseScale::new(significand, exponent).unwrap());
         assert!(gaussian.is_packed);

@@ -1,20 +1,22 @@
-//! The discrete Laplace on the integers (a two-sided geometric law), exact, for pure differential privacy.
+//! The discrete Laplace on the integers (a two-sided geometric law), exact, for pure differential
+//! privacy.
 //!
-//! **What it draws.** `P(x) = (1 − e^(−1/t))/(1 + e^(−1/t)) · exp(−|x|/t)`, x ∈ ℤ, for a whole scale t. Added to an
-//! integer of sensitivity Δ it is (Δ/t)-private: P(x)/P(x + Δ) ≤ exp(Δ/t), with nothing lost to rounding (Ghosh,
-//! Roughgarden & Sundararajan, STOC 2009).
+//! **Distribution.** `P(x) = (1 − e^(−1/t))/(1 + e^(−1/t)) · exp(−|x|/t)`, x ∈ ℤ, for a whole scale
+//! t. Added to an integer of sensitivity Δ it is (Δ/t)-private: P(x)/P(x + Δ) ≤ exp(Δ/t), with
+//! nothing lost to rounding (Ghosh, Roughgarden & Sundararajan, STOC 2009).
 //!
-//! **How.** Write |x| = ht + j with 0 ≤ j < t. As exp(−|x|/t) = exp(−h)·exp(−j/t),
+//! **Algorithm.** Write |x| = ht + j with 0 ≤ j < t. As exp(−|x|/t) = exp(−h)·exp(−j/t),
 //!
 //! 1. draw j uniformly in 0..t;
-//! 2. accept it with probability exp(−j/t), else begin again;
-//! 3. let h be the number of coins of probability exp(−1) that fall before one does not;
-//! 4. draw a sign; begin again at −0, so that 0 is not counted twice.
+//! 2. accept it with probability exp(−j/t), else start again;
+//! 3. let h be the number of successes in trials of probability exp(−1) before the first failure;
+//! 4. draw a sign; start again at −0, so that 0 is not counted twice.
 //!
-//! **Proof.** One round ends with the magnitude ht + j with probability ∝ (1/t)·exp(−j/t)·exp(−h)(1 − e⁻¹), that is
-//! ∝ exp(−|x|/t), and each magnitude arises from one (h, j) only. The sign halves it for x ≠ 0, and the rule for −0 halves
-//! it for x = 0 too. Rounds are independent, so the first that ends has this law. All coins are exact
-//! (`bernoulli`), and j is drawn by rejection from the next power of two. ∎
+//! **Proof.** One round ends with the magnitude ht + j with probability ∝ (1/t)·exp(−j/t)·exp(−h)(1
+//! − e⁻¹), that is ∝ exp(−|x|/t), and each magnitude arises from one (h, j) only. The sign halves
+//! it for x ≠ 0, and the rule for −0 halves it for x = 0 too. Rounds are independent, so the first
+//! that ends has this distribution. All trials are exact (`bernoulli`), and j is drawn by rejection
+//! from the next power of two. ∎
 
 use super::bernoulli::bernoulli_exponential;
 use super::uniform::uniform_below;
@@ -22,10 +24,10 @@ use num_bigint::BigUint;
 use rand::CryptoRng;
 use thiserror::Error;
 
-/// Scales below this would make the grid visible; above, sums would leave 128 bits.
+/// Scales below this range would make the grid visible. Above it, sums would exceed 128 bits.
 const SCALES: std::ops::RangeInclusive<f64> = 1.0..=(1_u128 << 100) as f64;
 
-/// The scale can't be drawn.
+/// A scale that can't be drawn.
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
 #[error("Laplace noise of scale {0:?} grid units can't be drawn: give one between 1 and 2^100")]
 pub struct LaplaceScaleError(f64);
@@ -46,7 +48,7 @@ pub struct DiscreteLaplace {
 }
 
 impl DiscreteLaplace {
-    /// The least whole scale t that is at least `scale` grid units.
+    /// Returns the noise with the least whole scale t that is at least `scale` grid units.
     ///
     /// # Errors
     /// [`LaplaceScaleError`] unless it is between 1 and 2¹⁰⁰.
@@ -58,12 +60,12 @@ impl DiscreteLaplace {
         }
     }
 
-    /// t, in grid units.
+    /// Returns t, in grid units.
     pub fn scale(self) -> u128 {
         self.scale
     }
 
-    /// One draw.
+    /// Returns one draw.
     pub fn sample<R: CryptoRng + ?Sized>(self, rng: &mut R) -> i128 {
         loop {
             let low = uniform_below(self.scale, rng);
@@ -74,7 +76,7 @@ impl DiscreteLaplace {
             while coin(1, 1, rng) {
                 wholes += 1;
             }
-            // Beyond 127 bits only with a probability below exp(−2²⁶).
+            // Exceeds 127 bits only with a probability below exp(−2²⁶).
             let magnitude = wholes.wrapping_mul(self.scale).wrapping_add(low) as i128;
             let negative = rng.next_u64() & 1 == 1;
             if !(negative && magnitude == 0) {
@@ -84,7 +86,7 @@ impl DiscreteLaplace {
     }
 }
 
-/// True with probability exp(−numerator/denominator).
+/// Returns true with probability exp(−numerator/denominator).
 fn coin<R: CryptoRng + ?Sized>(numerator: u128, denominator: u128, rng: &mut R) -> bool {
     let exactly = || (BigUint::from(numerator), BigUint::from(denominator));
     bernoulli_exponential(numerator as f64 / denominator as f64, exactly, rng)
@@ -96,14 +98,14 @@ mod tests {
     use chacha20::ChaCha20Rng;
     use rand::SeedableRng;
 
-    /// Probability of x at scale t.
+    /// Returns the probability of x at scale t.
     fn probability(x: i128, t: f64) -> f64 {
         let ratio = (-t.recip()).exp();
         (1.0 - ratio) / (1.0 + ratio) * ratio.powf(x.unsigned_abs() as f64)
     }
 
-    /// Chi-squared of 100,000 draws against the exact probabilities, cells of at least 20 expected draws, at six standard
-    /// deviations: a false alarm below 10⁻⁸ for each scale.
+    /// Chi-squared of 100,000 draws against the exact probabilities, cells of at least 20 expected
+    /// draws, at six standard deviations: a false alarm below 10⁻⁸ for each scale.
     #[test]
     fn small_scales_have_the_exact_probabilities() {
         for (t, seed) in [(1u32, 1u64), (2, 2), (5, 3), (13, 4)] {
@@ -130,7 +132,8 @@ mod tests {
         }
     }
 
-    /// |x|/t is nearly exponential: its mean over 20,000 draws within six standard deviations, and so the share of signs.
+    /// The magnitude divided by t is nearly exponential. Its mean over 20,000 draws and the share
+    /// of signs are within six standard deviations.
     #[test]
     fn large_scales_are_exponential_and_even() {
         for (t, seed) in [(2_f64.powi(40), 5u64), (2_f64.powi(99), 6)] {

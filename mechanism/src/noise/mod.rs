@@ -1,22 +1,23 @@
-//! Exact noise: discrete Gaussians and Laplaces drawn from operating-system entropy, in integers from end to end.
+//! Exact noise: discrete Gaussians and Laplaces drawn from operating-system entropy, in integers
+//! throughout.
 //!
 //! | file | subject |
 //! |---|---|
 //! | [`scale`] | the standard deviations that the sampler covers, on an integer grid |
 //! | [`gaussian`] | the sampler of every release, with its proof |
-//! | `bins` | its first stage: which bin of width σ/64 |
+//! | `bins` | its first stage: the bin of width σ/64 |
 //! | `packed` | its rounds, eight at a time |
-//! | [`selection`] | the exponential mechanism: which of many candidates has a high score |
+//! | [`selection`] | the exponential mechanism: selects a candidate with a high score |
 //! | `exponential` | exponentials of rational numbers, enclosed by integers |
 //! | [`laplace`] | the discrete Laplace, for pure differential privacy, with its proof |
-//! | `bernoulli` | coins of probability exp(−ratio) |
-//! | `uniform` | real uniforms that are drawn bit by bit, as far as a comparison needs; uniform integers |
-//! | [`entropy`] | where the random bits come from: the operating system, or a seed in simulations |
+//! | `bernoulli` | exact trials of probability exp(−ratio) |
+//! | `uniform` | uniform reals drawn bit by bit, as far as a comparison needs; uniform integers |
+//! | [`entropy`] | the source of random bits: the operating system, or a seed in simulations |
 //! | `offsets` | integers that a simulation adds to seeded noise |
-//! | [`reference`](mod@reference) | a second, slow, independent exact sampler to test the first against |
+//! | [`reference`](mod@reference) | a second, slow, independent exact sampler for tests |
 //!
-//! No floating-point number takes part in a draw, so the support of a release is the whole grid whatever the
-//! data (Mironov, CCS 2012; Haney et al., arXiv 2207.13793), and no draw is approximate.
+//! No floating-point number takes part in a draw. So the support of a release is the whole grid for
+//! any data (Mironov, CCS 2012; Haney et al., arXiv 2207.13793), and no draw is approximate.
 
 mod bernoulli;
 mod bins;

@@ -1,27 +1,29 @@
 //! Integers that a simulation adds to seeded noise.
 //!
-//! With `z' = z + C(x − x')` for noise, the sums `x'` are released as the integers that `x` is released as. Two runs with such noise
-//! have the same output, so whatever else differs between them depends on the sums.
+//! With the noise `z' = z + C(x − x')`, the sums `x'` are released as the same integers as `x` with
+//! the noise z. Two such runs have the same output, so any other difference between the runs
+//! depends on the sums.
 
 use std::str::FromStr;
 use thiserror::Error;
 
-/// One integer per epoch and coordinate, all keys end to end. Those that are missing are zero.
+/// One integer per epoch and coordinate, all keys end to end. Missing integers are zero.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Offsets(Vec<Vec<i128>>);
 
 impl Offsets {
-    /// Offsets by epoch, beginning with epoch 1, and by coordinate.
+    /// Takes offsets by epoch, beginning with epoch 1, and by coordinate.
     pub fn new(epochs: Vec<Vec<i128>>) -> Self {
         Self(epochs)
     }
 
-    /// Keeps them as long as the process lives, so that a [`NoiseSource`](super::NoiseSource) stays a plain value.
+    /// Keeps the offsets as long as the process lives, so that a
+    /// [`NoiseSource`](super::NoiseSource) stays a plain value.
     pub fn leaked(self) -> &'static Self {
         Box::leak(Box::new(self))
     }
 
-    /// The offsets of an epoch, from this coordinate on.
+    /// Returns the offsets of an epoch, from this coordinate on.
     pub(super) fn from(&self, epoch: u64, coordinate: u64) -> &[i128] {
         let row = usize::try_from(epoch).ok().and_then(|epoch| self.0.get(epoch.checked_sub(1)?));
         let rest = usize::try_from(coordinate).ok().and_then(|first| row?.get(first..));
@@ -29,7 +31,7 @@ impl Offsets {
     }
 }
 
-/// A field that holds no integer.
+/// A field that is not an integer.
 #[derive(Debug, PartialEq, Eq, Error)]
 #[error("line {line}, column {column} holds {found:?}: expected an integer of at most 128 bits, such as -12")]
 pub struct OffsetsError {
@@ -38,7 +40,7 @@ pub struct OffsetsError {
     found: String,
 }
 
-/// One line per epoch, integers separated by commas. An empty line has none.
+/// Parses one line per epoch, with integers separated by commas. An empty line has none.
 impl FromStr for Offsets {
     type Err = OffsetsError;
 

@@ -1,17 +1,20 @@
-//! Rounds of the sampler in registers of several lanes.
+//! Rounds of the sampler in SIMD registers.
 //!
-//! For bins of a width `W = w·2^k` with 2¹⁹ ≤ w < 2²⁰ and k ≤ 32 a round takes two words, and no factor of more than 32 bits:
+//! For bins of a width `W = w·2^k` with 2¹⁹ ≤ w < 2²⁰ and k ≤ 32 a round takes two words, and no
+//! factor of more than 32 bits:
 //!
 //! | word | bits | |
 //! |---|---|---|
-//! | first | 47 | U, which tells the bin h |
-//! | | 16 | the first of U₁ |
+//! | first | 47 | U, which selects the bin h |
+//! | | 16 | the first bits of U₁ |
 //! | | 1 | the sign |
 //! | second | 32 | the leading factor of j, uniform below w by Lemire's rule |
-//! | | 32 | whose first k are the rest of j |
+//! | | 32 | the first k of these are the rest of j |
 //!
-//! The bins of 64 draws are looked up one by one, and all else is done for eight at a time, compiled for registers of 256 bits as well (`pulp`). As in
-//! [`gaussian`](super::gaussian), a round is believed only where its words alone tell that it ends and how: then it is the round there, bit by bit.
+//! The bins of 64 draws are looked up one by one. Everything else is done for eight draws at a
+//! time, compiled for registers of 256 bits as well (`pulp`). As in [`gaussian`](super::gaussian),
+//! a round is accepted only if its words alone show that it ends and how. Then it equals the round
+//! there, bit by bit.
 
 use super::bins::Bins;
 use super::gaussian::NoiseInteger;
@@ -23,18 +26,18 @@ pub(super) const LEADING_BITS: u32 = 32;
 /// Bits of w.
 const WIDTH_BITS: u32 = 20;
 
-/// Most bits behind the leading factor.
+/// Most bits after the leading factor.
 const MOST_LOW_BITS: u32 = 64 - LEADING_BITS;
 
-/// Draws whose bins are looked up together.
+/// Number of draws whose bins are looked up together.
 pub(super) const ROUNDS: usize = 64;
 
-/// Whether bins `w·2^k` wide are drawn like this.
+/// Returns whether bins `w·2^k` wide are drawn on the packed path.
 pub(super) fn are_packed(w: u32, k: u32) -> bool {
     w.ilog2() + 1 == WIDTH_BITS && k <= MOST_LOW_BITS
 }
 
-/// The first `low_bits` of the bits behind the leading factor.
+/// Returns the first `low_bits` of the bits after the leading factor.
 #[inline(always)]
 pub(super) fn low_part(word: u64, low_bits: u32) -> u64 {
     u64::from(word as u32).wrapping_shr(MOST_LOW_BITS - low_bits)
@@ -52,7 +55,8 @@ pub(super) struct PackedRounds<'a, N> {
 }
 
 impl<N: NoiseInteger> PackedRounds<'_, N> {
-    /// Makes the rounds. Gives a bit for each, the lowest for the first: set where the round is open.
+    /// Makes the rounds. Returns a bit for each, the lowest for the first: set where the round is
+    /// open.
     pub(super) fn run(self) -> u64 {
         Arch::new().dispatch(self)
     }
@@ -64,7 +68,7 @@ impl<N: NoiseInteger> WithSimd for PackedRounds<'_, N> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> u64 {
         let Self { bins, leading, low_bits, bytes, noise } = self;
-        // One pass that looks up, and one that computes: the second can be made of vectors.
+        // One pass looks up and one computes: the second can be vectorised.
         let (mut found, mut told, mut ended) = ([0; ROUNDS], [0; ROUNDS], [0; ROUNDS]);
         for (place, [first, _]) in bytes.iter().enumerate() {
             let (bin, is_told) = bins.guess(u64::from_le_bytes(*first));
@@ -79,7 +83,8 @@ impl<N: NoiseInteger> WithSimd for PackedRounds<'_, N> {
     }
 }
 
-/// A draw of this bin, and 1 if it surely ends the round. Nothing overflows: h ≤ 1024, so hw + j/2^k is below 2³¹.
+/// Returns a draw of this bin, and 1 if it surely ends the round. Nothing overflows: h ≤ 1024, so
+/// hw + j/2^k is below 2³¹.
 #[inline(always)]
 fn round(bin: u64, [first, second]: [u64; 2], leading: u64, low_bits: u32) -> (i64, u64) {
     let product = factors(second >> MOST_LOW_BITS, leading);
@@ -89,13 +94,13 @@ fn round(bin: u64, [first, second]: [u64; 2], leading: u64, low_bits: u32) -> (i
     let accepted = u64::from(((first >> 1) & 0xffff) > bound);
     let whole = factors(bin, leading).wrapping_add(product >> LEADING_BITS);
     let magnitude = whole.wrapping_shl(low_bits) | low_part(second, low_bits);
-    // All ones where it is negative.
+    // All ones if the draw is negative.
     let sign = (first & 1).wrapping_neg();
     let draw = (magnitude ^ sign).wrapping_sub(sign).cast_signed();
     (draw, uniform & accepted & u64::from(magnitude != 0))
 }
 
-/// The product of two numbers below 2³²: one instruction for several of them.
+/// Returns the product of two numbers below 2³²: one vector instruction for several of them.
 #[inline(always)]
 fn factors(one: u64, other: u64) -> u64 {
     u64::from(one as u32).wrapping_mul(u64::from(other as u32))

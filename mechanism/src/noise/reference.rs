@@ -1,14 +1,14 @@
-//! A second, independent exact sampler of the discrete Gaussian: slow, simple, and used by tests only to check the
-//! first.
+//! A second, independent exact sampler of the discrete Gaussian. Slow and simple; used only by
+//! tests to check the first.
 //!
-//! Canonne, Kamath & Steinke 2020, "The discrete Gaussian for differential privacy", Algorithms 1 to 3, with
-//! rational arithmetic on integers of any size: a discrete Laplace of scale t = ⌊σ⌋ + 1 proposes, and
-//! `exp(−(|y| − σ²/t)²/(2σ²))` accepts.
+//! Canonne, Kamath & Steinke 2020, "The discrete Gaussian for differential privacy", Algorithms 1
+//! to 3, with rational arithmetic on integers of any size. A discrete Laplace of scale t = ⌊σ⌋ + 1
+//! proposes, and a trial of probability `exp(−(|y| − σ²/t)²/(2σ²))` accepts.
 
 use num_bigint::BigUint;
 use rand::CryptoRng;
 
-/// One draw of the discrete Gaussian with integer parameter σ ≥ 1.
+/// Returns one draw of the discrete Gaussian with integer parameter σ ≥ 1.
 ///
 /// Takes microseconds and allocates; a release uses [`super::DiscreteGaussian`].
 pub fn sample<R: CryptoRng + ?Sized>(sigma: u64, rng: &mut R) -> i128 {
@@ -25,7 +25,7 @@ pub fn sample<R: CryptoRng + ?Sized>(sigma: u64, rng: &mut R) -> i128 {
     }
 }
 
-/// P(y) ∝ exp(−|y|/t).
+/// Draws y with P(y) ∝ exp(−|y|/t).
 fn discrete_laplace<R: CryptoRng + ?Sized>(t: u128, rng: &mut R) -> i128 {
     loop {
         let u = uniform_below(t, rng);
@@ -44,7 +44,7 @@ fn discrete_laplace<R: CryptoRng + ?Sized>(t: u128, rng: &mut R) -> i128 {
     }
 }
 
-/// True with probability exp(−numerator/denominator), for any ratio ≥ 0.
+/// Returns true with probability exp(−numerator/denominator), for any ratio ≥ 0.
 fn bernoulli_exponential<R: CryptoRng + ?Sized>(
     mut numerator: BigUint,
     denominator: BigUint,
@@ -63,7 +63,7 @@ fn bernoulli_exponential<R: CryptoRng + ?Sized>(
     k % 2 == 1
 }
 
-/// True with probability numerator/denominator ≤ 1, bit by bit.
+/// Returns true with probability numerator/denominator ≤ 1, bit by bit.
 fn bernoulli<R: CryptoRng + ?Sized>(numerator: &BigUint, denominator: &BigUint, rng: &mut R) -> bool {
     let mut remainder = numerator.clone();
     if remainder >= *denominator {
@@ -87,7 +87,7 @@ fn bits(word: u64) -> impl Iterator<Item = bool> {
     (0..64).map(move |place| word >> place & 1 == 1)
 }
 
-/// Uniform below `bound`, by rejection from the next power of two.
+/// Draws uniformly below `bound`, by rejection from the next power of two.
 fn uniform_below<R: CryptoRng + ?Sized>(bound: u128, rng: &mut R) -> u128 {
     let mask = bound.next_power_of_two() - 1;
     loop {

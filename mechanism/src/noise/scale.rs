@@ -1,9 +1,9 @@
 //! Scales of the integer noise: the standard deviations that the exact sampler can draw.
 //!
-//! The sampler divides the deviation σ into 64 bins of a whole number of grid units each, so σ is `64·w·2^k`
-//! with integers w and k. Rounding a wanted deviation *up* to such a number costs accuracy, never privacy;
-//! with the largest possible w it costs less than 2⁻³¹ of σ from σ = 2³⁷ grid units on, and less than 2⁻²⁰
-//! always.
+//! The sampler divides the deviation σ into 64 bins, each a whole number of grid units wide. So σ
+//! is `64·w·2^k` with integers w and k. Rounding a requested deviation *up* to such a number costs
+//! accuracy, never privacy. With the largest possible w it costs less than 2⁻³¹ of σ from σ = 2³⁷
+//! grid units on, and always less than 2⁻²⁰.
 
 use thiserror::Error;
 
@@ -19,7 +19,7 @@ pub struct NoiseScale {
     exponent: u32,
 }
 
-/// Why no noise scale fits.
+/// Reasons why no noise scale fits.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum NoiseScaleError {
@@ -28,26 +28,27 @@ pub enum NoiseScaleError {
         "noise of {deviation:?} grid units is too small for the grid, expected at least 2^26: raise the noise multiplier or lower this moment's weight"
     )]
     TooSmall {
-        /// Wanted σ in grid units.
+        /// Requested σ in grid units.
         deviation: f64,
     },
-    /// The noise would leave 128-bit integers.
+    /// The noise would exceed 128-bit integers.
     #[error(
         "noise of {deviation:?} grid units is too large for exact integers, expected less than 2^102: lower the noise multiplier or raise this moment's weight"
     )]
     TooLarge {
-        /// Wanted σ in grid units.
+        /// Requested σ in grid units.
         deviation: f64,
     },
 }
 
 impl NoiseScale {
-    /// σ = 64·`significand`·2^`exponent`; `None` unless `significand` ≥ 1 and `exponent` ≤ 64.
+    /// Returns σ = 64·`significand`·2^`exponent`; `None` unless `significand` ≥ 1 and
+    /// `exponent` ≤ 64.
     pub fn new(significand: u32, exponent: u32) -> Option<Self> {
         (significand >= 1 && exponent <= MAX_EXPONENT).then_some(Self { significand, exponent })
     }
 
-    /// The smallest scale whose σ is at least `deviation` grid units.
+    /// Returns the smallest scale whose σ is at least `deviation` grid units.
     ///
     /// # Errors
     /// [`NoiseScaleError`] unless `deviation` lies between 2²⁶ and 64·(2³² − 1)·2⁶⁴.
@@ -62,7 +63,7 @@ impl NoiseScale {
         if deviation.is_nan() || deviation < SMALLEST_DEVIATION {
             return Err(NoiseScaleError::TooSmall { deviation });
         }
-        // Division by powers of two is exact, so the ceiling is.
+        // Division by powers of two is exact, so the ceiling is exact.
         let bins = deviation / f64::from(BINS_PER_DEVIATION);
         let significand = |exponent: u32| (bins / (1_u128 << exponent) as f64).ceil();
         (0..=MAX_EXPONENT)
@@ -71,8 +72,9 @@ impl NoiseScale {
             .ok_or(NoiseScaleError::TooLarge { deviation })
     }
 
-    /// The smallest scale of few bits whose σ is at least `deviation`, for noise that is drawn several at a time: it costs less than 2⁻¹⁹ of σ. `None` unless there
-    /// is one of `w < 2²⁰` and `k ≤ 32`.
+    /// Returns the smallest scale of few bits whose σ is at least `deviation`, for noise that is
+    /// drawn several at a time. It costs less than 2⁻¹⁹ of σ. `None` unless there is one with
+    /// `w < 2²⁰` and `k ≤ 32`.
     pub(crate) fn packed_at_least(deviation: f64) -> Option<Self> {
         let bins = deviation / f64::from(BINS_PER_DEVIATION);
         let significand = |exponent: u32| (bins / 2f64.powi(exponent as i32)).ceil();
@@ -81,22 +83,22 @@ impl NoiseScale {
         (scale.significand >= 1 << 19).then_some(scale)
     }
 
-    /// The factor w.
+    /// Returns the factor w.
     pub fn significand(self) -> u32 {
         self.significand
     }
 
-    /// The power k.
+    /// Returns the power k.
     pub fn exponent(self) -> u32 {
         self.exponent
     }
 
-    /// Width w·2^k of one bin, in grid units.
+    /// Returns the width w·2^k of one bin, in grid units.
     pub fn bin_width(self) -> u128 {
         u128::from(self.significand) << self.exponent
     }
 
-    /// σ in grid units, exactly.
+    /// Returns σ in grid units, exactly.
     pub fn sigma(self) -> f64 {
         self.bin_width() as f64 * f64::from(BINS_PER_DEVIATION)
     }

@@ -1,21 +1,25 @@
-//! The exponential mechanism, sampled exactly: which of many candidates has a high score.
+//! The exponential mechanism, sampled exactly: selects one of many candidates, preferring high
+//! scores.
 //!
-//! **What it draws.** Candidate r with probability ∝ exp(c·s_r), for integer scores s_r and a positive dyadic c.
+//! **Distribution.** Candidate r with probability ∝ exp(c·s_r), for integer scores s_r and a
+//! positive dyadic c.
 //!
-//! **How.** Draw a candidate uniformly (by rejection from the next power of two: exact); accept it with probability
-//! exp(−c(s_max − s_r)), else begin again.
+//! **Algorithm.** Draw a candidate uniformly (by rejection from the next power of two: exact).
+//! Accept it with probability exp(−c(s_max − s_r)), else start again.
 //!
-//! **Proof.** In one round candidate r comes out with probability exp(−c(s_max − s_r))/N ∝ exp(c·s_r). Rounds are
-//! independent, so the first that ends has this law. It does end: a candidate of the highest score is always accepted,
-//! so a round ends it with probability 1/N at least. ∎
+//! **Proof.** In one round candidate r has probability exp(−c(s_max − s_r))/N ∝ exp(c·s_r). Rounds
+//! are independent, so the first that ends has this distribution. A candidate of the highest score
+//! is always accepted, so each round ends with probability at least 1/N. ∎
 //!
-//! Trials are exact coins (`bernoulli`) and scores are integers, so the distribution is exact: no score is ever rounded, no tie broken.
-//! The *time* it takes depends on the scores (on how many of them are near the highest), as does that of all that computes them:
-//! a selection is for a place whose clock nobody watches.
+//! Trials are exact (`bernoulli`) and scores are integers, so the distribution is exact: no score
+//! is rounded and no tie broken. The *time* of a selection depends on the scores (on how many are
+//! near the highest), as does the time to compute them. Use a selection only where its running time
+//! is not observed.
 //!
-//! **Privacy.** Let neighbours change every score by at most Δ. Then ln(P(r)/P'(r)) = c(s_r − s'_r) + (the same for all r)
-//! ranges over an interval of length 2cΔ: the mechanism is 2cΔ-bounded range (Durfee & Rogers 2019), and an ε-bounded-range
-//! mechanism is ε²/8-zCDP (Cesar & Rogers 2021, Lemma 3.2; Rogers & Steinke 2021). So ρ-zCDP allows 2cΔ = √(8ρ), that is c = √(2ρ)/Δ,
+//! **Privacy.** Let neighbours change every score by at most Δ. Then ln(P(r)/P'(r)) = c(s_r −
+//! s'_r) + (the same for all r) lies in an interval of length 2cΔ. So the mechanism is 2cΔ-bounded
+//! range (Durfee & Rogers 2019), and an ε-bounded-range mechanism is ε²/8-zCDP (Cesar & Rogers
+//! 2021, Lemma 3.2; Rogers & Steinke 2021). So ρ-zCDP allows 2cΔ = √(8ρ), that is c = √(2ρ)/Δ,
 //! which is rounded down. And P(r)/P'(r) ≤ exp(2cΔ), so ε-differential privacy allows c = ε/(2Δ).
 
 use super::bernoulli::bernoulli_exponential;
@@ -28,18 +32,18 @@ use thiserror::Error;
 /// Relative margin by which c is rounded down.
 const MARGIN: f64 = 1e-12;
 
-/// Why nothing can be selected with this privacy.
+/// Reasons why no selection is possible with this privacy.
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum SelectionError {
-    /// ρ or Δ are no positive numbers, or their ratio is none.
+    /// ρ or Δ is not a positive number, or √(2ρ)/Δ is not.
     #[error(
         "a selection with rho {rho:?} and sensitivity {sensitivity} has no weight: both must be above 0, and finite"
     )]
     Weight {
-        /// ρ as given.
+        /// The given ρ.
         rho: f64,
-        /// Δ as given.
+        /// The given Δ.
         sensitivity: i128,
     },
     /// The same for ε of pure differential privacy.
@@ -47,12 +51,12 @@ pub enum SelectionError {
         "a selection with epsilon {epsilon:?} and sensitivity {sensitivity} has no weight: both must be above 0, and finite"
     )]
     PureWeight {
-        /// ε as given.
+        /// The given ε.
         epsilon: f64,
-        /// Δ as given.
+        /// The given Δ.
         sensitivity: i128,
     },
-    /// There is no candidate.
+    /// There are no candidates.
     #[error("there is nothing to select from")]
     Empty,
 }
@@ -75,7 +79,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// The ρ-zCDP mechanism for scores that neighbours change by at most `sensitivity`.
+    /// Builds the ρ-zCDP mechanism for scores that neighbours change by at most `sensitivity`.
     ///
     /// # Errors
     /// [`SelectionError::Weight`] unless c = √(2ρ)/Δ is a positive finite number.
@@ -83,7 +87,7 @@ impl Selection {
         Self::of_weight((2.0 * rho).sqrt(), sensitivity).ok_or(SelectionError::Weight { rho, sensitivity })
     }
 
-    /// The ε-private mechanism for scores that neighbours change by at most `sensitivity`.
+    /// Builds the ε-private mechanism for scores that neighbours change by at most `sensitivity`.
     ///
     /// # Errors
     /// [`SelectionError::PureWeight`] unless c = ε/(2Δ) is a positive finite number.
@@ -92,21 +96,21 @@ impl Selection {
         Self::of_weight(epsilon / 2.0, sensitivity).ok_or(SelectionError::PureWeight { epsilon, sensitivity })
     }
 
-    /// c = numerator/Δ, rounded down.
+    /// Builds the mechanism with c = numerator/Δ, rounded down.
     fn of_weight(numerator: f64, sensitivity: i128) -> Option<Self> {
         let weight = numerator / sensitivity as f64 * (1.0 - MARGIN);
         (numerator > 0.0 && sensitivity > 0 && weight.is_normal()).then_some(Self { weight })
     }
 
-    /// c.
+    /// Returns c.
     pub fn weight(&self) -> f64 {
         self.weight
     }
 
-    /// The place of a score.
+    /// Returns the index of the selected score.
     ///
     /// # Errors
-    /// [`SelectionError::Empty`] where there is none.
+    /// [`SelectionError::Empty`] if there are no scores.
     pub fn select<R: CryptoRng + ?Sized>(
         &self,
         scores: &[i128],
@@ -121,12 +125,12 @@ impl Selection {
         }
     }
 
-    /// True with probability exp(−c·gap).
+    /// Returns true with probability exp(−c·gap).
     fn accepts<R: CryptoRng + ?Sized>(&self, gap: u128, rng: &mut R) -> bool {
         gap == 0 || bernoulli_exponential(self.weight * gap as f64, || self.exponent(gap), rng)
     }
 
-    /// c·gap as a ratio of integers.
+    /// Returns c·gap as a ratio of integers.
     fn exponent(&self, gap: u128) -> (BigUint, BigUint) {
         let (significand, exponent) = dyadic(self.weight);
         let numerator = BigUint::from(significand) * gap;
@@ -137,7 +141,7 @@ impl Selection {
     }
 }
 
-/// A positive normal number as significand·2^exponent.
+/// Returns a positive normal number as significand·2^exponent.
 fn dyadic(value: f64) -> (u64, i32) {
     let bits = value.to_bits();
     ((bits & ((1 << 52) - 1)) | 1 << 52, (bits >> 52) as i32 - 1075)
@@ -150,7 +154,8 @@ mod tests {
     use num_traits::ToPrimitive;
     use rand::SeedableRng;
 
-    /// Frequencies against exp(c·s), chi-squared; false alarm below 1e-6 (six deviations of the normal approximation).
+    /// Compares frequencies with exp(c·s) by chi-squared; false alarm below 1e-6 (six deviations of
+    /// the normal approximation).
     fn check(rho: f64, sensitivity: i128, scores: &[i128], seed: u64) {
         let selection = Selection::new(rho, sensitivity).unwrap();
         let mut rng = ChaCha20Rng::seed_from_u64(seed);
@@ -179,7 +184,7 @@ mod tests {
         check(0.01, 7, &(0..40).map(|k| k * k / 20).collect::<Vec<i128>>(), 4);
     }
 
-    /// The ratio that the exact coin takes is c·gap, whatever c's exponent.
+    /// The ratio for the exact trial is c·gap, for any exponent of c.
     #[test]
     fn exponents_are_exact() {
         for (rho, sensitivity, gap) in
@@ -192,7 +197,8 @@ mod tests {
         }
     }
 
-    /// P(1)/P(0) = exp(ε·gap/(2Δ)), at six standard deviations of 200,000 draws: a false alarm of 2·10⁻⁹.
+    /// P(1)/P(0) = exp(ε·gap/(2Δ)), at six standard deviations of 200,000 draws: a false alarm of
+    /// 2·10⁻⁹.
     #[test]
     fn pure_selections_have_their_own_weight() {
         let selection = Selection::pure(Epsilon::new(0.8).unwrap(), 4).unwrap();
@@ -205,7 +211,8 @@ mod tests {
         assert!(Selection::pure(Epsilon::new(0.0).unwrap(), 4).is_err());
     }
 
-    /// Attack: a score moved by the sensitivity, all others against it, changes no probability by more than √(8ρ).
+    /// Attack: one score moves by the sensitivity and all others move against it. No probability
+    /// changes by more than √(8ρ).
     #[test]
     fn neighbours_are_within_the_bounded_range() {
         let (rho, sensitivity) = (0.3, 1000);

@@ -1,8 +1,9 @@
-//! Uniform real numbers on [0, 1) whose bits are drawn only as far as a comparison needs them.
+//! Uniform real numbers on [0, 1) whose bits are drawn only as far as a comparison needs them, and
+//! uniform integers.
 //!
-//! A comparison of two of them, or of one with a rational number, is decided exactly: while the bits drawn so
-//! far leave it open, 64 more are drawn. It ends with probability one, and after the first word but for 2⁻⁴⁰
-//! of the cases. Beside them: uniform integers.
+//! A comparison of two uniform reals, or of one with a rational number, is decided exactly: while
+//! the bits drawn so far leave it open, 64 more are drawn. It ends with probability one, and after
+//! the first word in all but 2⁻⁴⁰ of the cases.
 
 use num_bigint::BigUint;
 use rand::CryptoRng;
@@ -15,7 +16,7 @@ pub(super) struct LazyUniform {
 }
 
 impl LazyUniform {
-    /// A uniform number that begins with these 64 uniform bits.
+    /// Returns a uniform number that begins with these 64 uniform bits.
     pub(super) fn beginning_with(first: u64) -> Self {
         LazyUniform { first, more: Vec::new() }
     }
@@ -31,7 +32,7 @@ impl LazyUniform {
         if place == 0 { self.first } else { self.more[place - 1] }
     }
 
-    /// Whether this number exceeds the other; both grow as far as is needed.
+    /// Returns whether this number exceeds the other. Both are extended as far as needed.
     pub(super) fn exceeds<R: CryptoRng + ?Sized>(&mut self, other: &mut Self, rng: &mut R) -> bool {
         let mut place = 0;
         loop {
@@ -43,8 +44,9 @@ impl LazyUniform {
         }
     }
 
-    /// Whether this number is below the real number that `bounds(p)` encloses: it gives integers `(low, high)`
-    /// with `low ≤ 2^p·value ≤ high` whose distance stays bounded as p grows.
+    /// Returns whether this number is below the real number that `bounds(p)` encloses. `bounds(p)`
+    /// returns integers `(low, high)` with `low ≤ 2^p·value ≤ high` whose distance stays bounded as
+    /// p grows.
     pub(super) fn is_below<R, F>(&mut self, bounds: F, rng: &mut R) -> bool
     where
         R: CryptoRng + ?Sized,
@@ -66,7 +68,8 @@ impl LazyUniform {
     }
 }
 
-/// An exactly uniform integer below `bound` ≥ 1, by rejection from the next power of two: one word for a draw, two beyond 2⁶⁴.
+/// Returns an exactly uniform integer below `bound` ≥ 1, by rejection from the next power of two:
+/// one word for a draw, two beyond 2⁶⁴.
 pub(super) fn uniform_below<R: CryptoRng + ?Sized>(bound: u128, rng: &mut R) -> u128 {
     let mask = bound.next_power_of_two() - 1;
     loop {
@@ -96,7 +99,8 @@ mod tests {
         for _ in 0..1000 {
             below += LazyUniform::beginning_with(0x5555_5555_5555_5555).is_below(third, &mut rng) as u32;
         }
-        // Given these first bits, the rest is below with probability one third; ±6 standard deviations.
+        // Given these first bits, the rest is below with probability one third; ±6 standard
+        // deviations.
         assert!((244..=423).contains(&below), "{below}");
         assert!(LazyUniform::beginning_with(0x5555_5555_5555_5554).is_below(third, &mut rng));
         assert!(!LazyUniform::beginning_with(0x5555_5555_5555_5556).is_below(third, &mut rng));

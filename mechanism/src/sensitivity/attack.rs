@@ -1,7 +1,8 @@
-//! Attacks on the theorem of [`super`]: projected gradient ascent, from random starts, over pairs of records
-//! in all pairs of cells, looks for neighbours that are farther apart than the theorem says.
+//! Attacks on the theorem of [`super`] by projected gradient ascent.
 //!
-//! A false alarm is impossible (any distance found is a distance there is), and the seeds are fixed.
+//! The attack starts from random pairs of records in all pairs of cells, and looks for neighbours
+//! that are farther apart than the theorem allows. False alarms are impossible: every distance it
+//! finds exists. The seeds are fixed.
 
 use super::{MomentWeights, Neighbours, joint_sensitivity_squared};
 use crate::moments::SecondMoment;
@@ -11,18 +12,18 @@ use nalgebra::{DMatrix, DVector};
 use rand::SeedableRng;
 use rand_distr::{Distribution, StandardNormal, Uniform};
 
-/// What one record adds to its cell, and how strongly.
+/// The contribution of one record to its cell, and the weights.
 #[derive(Clone, Copy, Debug)]
 struct Release {
     second: SecondMoment,
     weights: MomentWeights,
 }
 
-/// X_ii, X_jj and X_ij of the cells a record leaves and enters.
+/// X_ii, X_jj and X_ij of the cells that a record leaves and enters.
 type Overlaps = [f64; 3];
 
 impl Release {
-    /// φ(x), written out.
+    /// Returns φ(x), written out.
     fn features(&self, x: &DVector<f64>) -> DVector<f64> {
         let products: Vec<f64> = match self.second {
             SecondMoment::Full => (x * x.transpose()).iter().copied().collect(),
@@ -39,7 +40,8 @@ impl Release {
         xx * x.norm_squared() + yy * y.norm_squared() - 2.0 * xy * x.dot(&y)
     }
 
-    /// Half the gradient by x of the squared distance: the derivative of k in its first argument, combined.
+    /// Returns half the gradient by x of the squared distance, from the derivative of k in its
+    /// first argument.
     fn ascent(&self, own: f64, shared: f64, x: &DVector<f64>, y: &DVector<f64>) -> DVector<f64> {
         let derivative = |other: &DVector<f64>| match self.second {
             SecondMoment::Full => other * (1.0 + 2.0 * self.weights.second * x.dot(other)),
@@ -65,11 +67,11 @@ impl Release {
 
 fn clipped(x: DVector<f64>) -> DVector<f64> {
     let norm = x.norm();
-    // A hair inside the ball: rounding must not hand the attacker a longer record.
+    // Stays slightly inside the ball, so that rounding does not lengthen the record.
     if norm > 1.0 { x / (norm * (1.0 + 1e-15)) } else { x }
 }
 
-/// Random records of the ball, half of them near an axis, where diagonal second moments are largest.
+/// Draws records of the ball, half of them near an axis, where diagonal second moments are largest.
 fn random_record(dimension: usize, random: &mut ChaCha8Rng) -> DVector<f64> {
     let mut direction = DVector::<f64>::from_fn(dimension, |_, _| StandardNormal.sample(random));
     let uniform = Uniform::new(0.0, 1.0).unwrap();
@@ -81,7 +83,7 @@ fn random_record(dimension: usize, random: &mut ChaCha8Rng) -> DVector<f64> {
     clipped(direction * (length / norm))
 }
 
-/// CᵀC over the cells of two keys.
+/// Returns CᵀC over the cells of two keys.
 fn gram(columns: &[[f64; 4]; 4]) -> DMatrix<f64> {
     let entry = |row: usize, column: usize| {
         let same_key = row / 4 == column / 4;
@@ -100,8 +102,8 @@ fn geometry_of(gram: &DMatrix<f64>) -> ColumnGeometry {
     ColumnGeometry::exact(gram.diagonal().max(), (-gram.min()).max(0.0))
 }
 
-/// All pairs of cells that a record of these neighbours can leave and enter. A missing record overlaps with
-/// nothing.
+/// Returns all pairs of cells that a record can leave and enter under these neighbours. A missing
+/// record overlaps with nothing.
 fn moves(neighbours: Neighbours, gram: &DMatrix<f64>) -> Vec<Overlaps> {
     let cells = gram.nrows();
     let missing = (0..cells).map(|i| [gram[(i, i)], 0.0, 0.0]);
@@ -115,7 +117,8 @@ fn moves(neighbours: Neighbours, gram: &DMatrix<f64>) -> Vec<Overlaps> {
     }
 }
 
-/// The attack never passes the claim, and comes within 1 % of it: the claim is tight for two keys.
+/// Checks that the attack never exceeds the claim and comes within 1 % of it: the claim is tight
+/// for two keys.
 fn check(strategy: &[[f64; 4]; 4], neighbours: Neighbours, dimension: usize, release: Release) {
     let gram = gram(strategy);
     let claim =

@@ -1,7 +1,8 @@
-//! Sensitivity of squares of batches: Adam as usually written squares the *mean* of m clipped gradients, which is
-//! another query than the mean of m squares.
+//! Sensitivity of squares of batches.
 //!
-//! A batch of m ≥ 1 records of norm at most ζ = 1 contributes, per step, first moments and ν-weighted second moments:
+//! Adam as usually written squares the *mean* of m clipped gradients. That is another query than
+//! the mean of m squares. A batch of m ≥ 1 records of norm at most ζ = 1 contributes, per step,
+//! first moments and ν-weighted second moments:
 //!
 //! ```text
 //! query               first moments        second moments
@@ -10,7 +11,8 @@
 //! MeanOfSquares       (1/m) Σ_j g_j        (1/m) Σ_j g_j ∘ g_j  or  (1/m) Σ_j g_j g_jᵀ
 //! ```
 //!
-//! One record g of the batch becomes another record h, or is blanked. The largest `‖Δ first‖² + ν‖Δ second‖²` is
+//! One record g of the batch is replaced by another record h, or is blanked. The largest
+//! `‖Δ first‖² + ν‖Δ second‖²` is
 //!
 //! ```text
 //!                     replaced in place                  zero-out
@@ -19,25 +21,30 @@
 //! MeanOfSquares       r_d(ν)/m²                          (1 + ν)/m²
 //! ```
 //!
-//! the upper left two for m ≥ 2; for m = 1 all queries are the same, with r_d(ν). **The square of a mean is never
-//! free**: what is paid on top of the first moments' 4/m² grows with ν from 0 on. Squares of records stay free while
-//! ν ≤ ν*.
+//! The upper two in-place values hold for m ≥ 2. For m = 1 all queries are the same, with r_d(ν).
+//! **The square of a mean is never free**: its cost on top of the first moments' 4/m² grows with ν
+//! from 0 on. Squares of records stay free while ν ≤ ν*.
 //!
-//! *Proof* of the upper left. `x = u + g/m`, `y = u + h/m`, `‖u‖ ≤ c = (m−1)/m`. With `e = x − y`, `s = x + y`,
-//! `‖xxᵀ − yyᵀ‖² = (‖s‖²‖e‖² + ⟨s,e⟩²)/2`, and it bounds the diagonal's. Let P = g − h be of length p and
-//! g + h = t₁P/p + t₂ with t₂ ⊥ P; `‖P ± (g+h)‖ ≤ 2` gives `(p + |t₁|)² + ‖t₂‖² ≤ 4`. The sum is
-//! `(p²/m²)[1 + (ν/2)(2s_∥² + ‖s_⊥‖²)]`, `s_∥ = 2u_∥ + t₁/m`, `‖s_⊥‖ ≤ 2‖u_⊥‖ + ‖t₂‖/m`, which by
-//! `(2a + b/m)² ≤ 8a² + 2b²/m²` is at most `(p²/m²)[1 + ν((2c + |t₁|/m)² + ‖t₂‖²/m²)]`. At `p = √(4 − t₂²) − |t₁|` this
-//! falls in |t₁|, as its logarithm has the slope at most `−2/p + 2/(2(m−1) + |t₁|) ≤ 0`. At t₁ = 0, with
-//! `w = 1 − t₂²/4`, `(4w/m²)[1 + 4ν(c² + (1−w)/m²)]` is stationary at `w = m²/(8ν) + ((m−1)² + 1)/2 ≥ 1` only, so it
-//! is largest at w = 1: the stated value, attained by u = c·e₁, g = e₁, h = −e₁. ∎
-//! Zero-out has e = g/m and s = 2u + g/m, all along one axis at best. A sum is m times the mean, its square m² times.
+//! *Proof* of `SquareOfMean`, in place. Let `x = u + g/m`, `y = u + h/m`, `‖u‖ ≤ c = (m−1)/m`. With
+//! `e = x − y`, `s = x + y`, `‖xxᵀ − yyᵀ‖² = (‖s‖²‖e‖² + ⟨s,e⟩²)/2`, which also bounds the distance
+//! of the diagonals. Let P = g − h have length p, and g + h = t₁P/p + t₂ with t₂ ⊥ P;
+//! `‖P ± (g+h)‖ ≤ 2` gives `(p + |t₁|)² + ‖t₂‖² ≤ 4`. The objective is
+//! `(p²/m²)[1 + (ν/2)(2s_∥² + ‖s_⊥‖²)]` with `s_∥ = 2u_∥ + t₁/m`, `‖s_⊥‖ ≤ 2‖u_⊥‖ + ‖t₂‖/m`. By
+//! `(2a + b/m)² ≤ 8a² + 2b²/m²` it is at most `(p²/m²)[1 + ν((2c + |t₁|/m)² + ‖t₂‖²/m²)]`. At
+//! `p = √(4 − t₂²) − |t₁|` this falls in |t₁|, because the slope of its logarithm is at most
+//! `−2/p + 2/(2(m−1) + |t₁|) ≤ 0`. At t₁ = 0, with `w = 1 − t₂²/4`,
+//! `(4w/m²)[1 + 4ν(c² + (1−w)/m²)]` is stationary only at `w = m²/(8ν) + ((m−1)² + 1)/2 ≥ 1`, so it
+//! is largest at w = 1. That is the stated value, attained by u = c·e₁, g = e₁, h = −e₁. ∎
+//!
+//! Zero-out has e = g/m and s = 2u + g/m, all along one axis at best. A sum is m times the mean,
+//! and its square m² times.
 //!
 //! # Through strategies, under participation
 //! The factors of squared means and sums have the form `α + βν`, for every ν. So with V and Z as in
-//! [`joint_participation_sensitivity`], one C gives `(α + βν)·V`, and C₁ ≠ C₂ give `max_π α·Z₁ + βν·Z₂`: equal changes at
-//! every step attain both where `X ≥ 0`. The records that stay may lie wherever they hurt most. A record that moves to
-//! another batch is blanked twice: 4 times zero-out. Means of squares are those of single records, divided by m².
+//! [`joint_participation_sensitivity`], one C gives `(α + βν)·V`, and C₁ ≠ C₂ give
+//! `max_π α·Z₁ + βν·Z₂`. Equal changes at every step attain both where `X ≥ 0`. The records that
+//! stay may be the worst possible. A record that moves to another batch is blanked twice: 4 times
+//! zero-out. Means of squares are those of single records, divided by m².
 
 use super::{
     Bound, Claim, ClaimKind, MomentStrategies, MomentWeights, Neighbours, OutOfRange, at_least_one,
@@ -46,31 +53,33 @@ use super::{
 };
 use crate::{participation::Participation, strategy::ColumnGeometry};
 
-/// What is squared of a batch of m records. The first moments beside it have the same divisor.
+/// The quantity that is squared in a batch of m records. The first moments beside it have the same
+/// divisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BatchQuery {
     /// The mean of the batch is squared.
     SquareOfMean,
     /// The sum of the batch is squared.
     SquareOfSum,
-    /// Each record is squared; the mean of the squares.
+    /// The mean of the squares of single records is released.
     MeanOfSquares,
 }
 
 /// A query about batches of a given size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Batch {
-    /// What is squared.
+    /// The quantity that is squared.
     pub query: BatchQuery,
     /// m ≥ 1, the number of records.
     pub size: usize,
 }
 
-/// Squared joint sensitivity of first and ν-weighted second moments of one batch of which one record is blanked or
-/// replaced: in units of ζ² when ν is λζ², rounded up. For replace-one: within the batch or between two.
+/// Returns the squared joint sensitivity of first and ν-weighted second moments of one batch in
+/// which one record is blanked or replaced: in units of ζ² when ν is λζ², rounded up. Replace-one
+/// covers replacement within the batch and between two batches.
 ///
 /// # Errors
-/// [`OutOfRange`] for a batch or dimension of 0 and a weight that is negative.
+/// [`OutOfRange`] for a batch or dimension of 0, or a negative weight.
 ///
 /// ```
 /// use hushflow_mechanism::sensitivity::{Batch, BatchQuery, Neighbours, batch_sensitivity_squared};
@@ -100,7 +109,8 @@ pub fn batch_sensitivity_squared(
     positive("squared sensitivity of a batch", squared)
 }
 
-/// The same through strategies, when one entity has a record in the batches of several steps.
+/// Returns the same through strategies, when one entity has a record in the batches of several
+/// steps.
 ///
 /// # Errors
 /// As [`batch_sensitivity_squared`], and for results beyond the range of f64.
@@ -132,7 +142,7 @@ pub fn batch_participation_sensitivity(
 }
 
 impl Batch {
-    /// α and β of a factor `α + βν`; `None` where the squares are those of single records.
+    /// Returns α and β of a factor `α + βν`; `None` where the squares are those of single records.
     fn factors(self, neighbours: Neighbours) -> Option<[f64; 2]> {
         let size = self.size as f64;
         let blanked = [1.0, (2.0 * size - 1.0).powi(2)];
@@ -149,7 +159,7 @@ impl Batch {
         }
     }
 
-    /// A squared sensitivity of sums over single records, as one of what is asked for.
+    /// Converts a squared sensitivity of sums over single records to that of this query.
     fn divided(self, squared: f64) -> f64 {
         let divided = self.query != BatchQuery::SquareOfSum;
         if divided { rounded_up(squared / (self.size as f64).powi(2)) } else { squared }

@@ -1,8 +1,9 @@
-//! Attacks on [`joint_participation`](super::joint_participation) and [`batch`](super::batch): gradient ascent, from
-//! random and from likely starts, over all records of one entity in two neighbouring streams of two keys. The streams
-//! are encoded and compared entry by entry.
+//! Attacks on [`joint_participation`](super::joint_participation) and [`batch`](super::batch) by
+//! gradient ascent.
 //!
-//! A false alarm is impossible (any distance found is a distance there is), and the seeds are fixed.
+//! The attack starts from random and from likely records, and varies all records of one entity in
+//! two neighbouring streams of two keys. The streams are encoded and compared entry by entry. False
+//! alarms are impossible: every distance it finds exists. The seeds are fixed.
 
 use super::{
     Batch, BatchQuery, Claim, ClaimKind, MomentStrategies, MomentWeights, Neighbours,
@@ -18,7 +19,8 @@ use rand_distr::{Distribution, StandardNormal, Uniform};
 const KEYS: usize = 2;
 const STEPS: usize = 5;
 
-/// What one stream has and the other has not (sign 1), or the other way round (sign −1): a record, or a squared mean.
+/// A record, or a squared mean, that only one stream has: the first (sign 1) or the second (sign
+/// −1).
 #[derive(Clone, Debug)]
 struct Placed {
     key: usize,
@@ -50,7 +52,7 @@ impl Release {
         }
     }
 
-    /// Derivative of `⟨weight, second_moments(x)⟩`.
+    /// Returns the derivative of `⟨weight, second_moments(x)⟩`.
     fn pulled_back(&self, weight: &DVector<f64>, x: &DVector<f64>) -> DVector<f64> {
         match self.moment {
             SecondMoment::Full => {
@@ -62,7 +64,7 @@ impl Release {
         }
     }
 
-    /// Squared distance of the releases, and half its gradient by every record.
+    /// Returns the squared distance of the releases, and half its gradient by every record.
     fn distance(&self, placed: &[Placed]) -> (f64, Vec<DVector<f64>>) {
         let dimension = placed[0].x.len();
         let width = self.second_moments(&placed[0].x).len();
@@ -91,7 +93,7 @@ impl Release {
         (squared, gradient)
     }
 
-    /// Records as the entity's own.
+    /// Climbs over single records of the entity.
     fn climb_records(&self, mut placed: Vec<Placed>) -> f64 {
         self.climb(|release, step| {
             let (squared, gradient) = release.distance(&placed);
@@ -100,8 +102,8 @@ impl Release {
         })
     }
 
-    /// Batches: at each step the sum of the other records, of norm at most `others`, the entity's record and what
-    /// replaces it, if anything.
+    /// Climbs over batches. At each step there are the sum of the other records, of norm at most
+    /// `others`, the entity's record, and its replacement, if any.
     fn climb_batches(
         &self,
         mut batches: Vec<[DVector<f64>; 3]>,
@@ -127,7 +129,7 @@ impl Release {
         })
     }
 
-    /// The largest distance met on a walk with ever smaller steps.
+    /// Returns the largest distance on a walk with ever smaller steps.
     fn climb(&self, mut walk: impl FnMut(&Self, f64) -> f64) -> f64 {
         (0..20).map(|turn| walk(self, 0.7_f64.powi(turn))).fold(0.0, f64::max)
     }
@@ -136,7 +138,7 @@ impl Release {
 fn moved(x: &DVector<f64>, pull: &DVector<f64>, step: f64, longest: f64) -> DVector<f64> {
     let x = x + pull * (step / pull.norm().max(1e-12));
     let norm = x.norm();
-    // A hair inside the ball: rounding must not hand the attacker a longer record.
+    // Stays slightly inside the ball, so that rounding does not lengthen the record.
     if norm > longest { x * (longest / (norm * (1.0 + 1e-15))) } else { x }
 }
 
@@ -149,7 +151,7 @@ fn below(end: usize, random: &mut ChaCha8Rng) -> usize {
     Uniform::new(0, end).unwrap().sample(random)
 }
 
-/// A pair of records that is far apart: opposite, or (for heavy second moments) not quite.
+/// Returns two records that are far apart: opposite, or (for heavy second moments) not quite.
 fn pair(dimension: usize, opposite: bool) -> [DVector<f64>; 2] {
     let [x, y] = match (opposite, dimension) {
         (true, _) => [[1.0, 0.0], [-1.0, 0.0]],
@@ -159,15 +161,16 @@ fn pair(dimension: usize, opposite: bool) -> [DVector<f64>; 2] {
     [x, y].map(|record| DVector::from_fn(dimension, |i, _| record.get(i).copied().unwrap_or(0.0)))
 }
 
-/// Where one entity is in one of the streams, with the sign that its contributions should have there, and where it may
-/// be in the other.
+/// The cells of one entity in one stream, the signs that its contributions should have there, and
+/// the cells it may have in the other stream.
 struct Places<'a> {
     pattern: &'a [usize],
     signs: &'a [f64],
     other: &'a [usize],
 }
 
-/// Records of one stream, with the key and the record of each place in a pattern.
+/// Returns the records of one stream. `of` gives the key and the record at each index of the
+/// pattern.
 fn placed(steps: &[usize], sign: f64, mut of: impl FnMut(usize) -> (usize, DVector<f64>)) -> Vec<Placed> {
     let place = |(place, &step): (usize, &usize)| {
         let (key, x) = of(place);
@@ -176,8 +179,9 @@ fn placed(steps: &[usize], sign: f64, mut of: impl FnMut(usize) -> (usize, DVect
     steps.iter().enumerate().map(place).collect()
 }
 
-/// Streams that differ in one entity. The first turns start as the proofs have it: equal records that vanish (turn 0),
-/// are replaced by others far away in place (turns 0 and 1) or by the same of another key (turn 2).
+/// Returns streams that differ in one entity. The first turns start as in the proofs: equal records
+/// that vanish (turn 0), records replaced in place by others far away (turns 0 and 1), or records
+/// replaced by the same ones of another key (turn 2).
 fn neighbouring(
     neighbours: Neighbours,
     dimension: usize,
@@ -207,7 +211,7 @@ fn neighbouring(
     [left, right].concat()
 }
 
-/// No distance passes the claim, and what is called exact is reached.
+/// Checks that no distance exceeds the claim, and that claims called exact are attained.
 fn judge(claim: Claim, largest: f64, case: &dyn Fn() -> String) {
     assert!(largest <= claim.squared * (1.0 + 1e-12), "exceeded: {largest} of {claim:?}, {}", case());
     let reached = largest >= claim.squared * 0.99;
@@ -216,7 +220,8 @@ fn judge(claim: Claim, largest: f64, case: &dyn Fn() -> String) {
 
 const ALL: [Neighbours; 3] = [Neighbours::ReplaceOne, Neighbours::ReplaceOneInPlace, Neighbours::ZeroOut];
 
-/// All patterns, and signs for each: those that attain the sensitivity of C, where it has a witness.
+/// Returns all patterns with signs for each. Where C has a witness, the signs are those that attain
+/// its sensitivity.
 fn patterns(schema: &str, matrix: &Matrix) -> Vec<(Vec<usize>, Vec<f64>)> {
     let schedule = schema.parse::<Participation>().unwrap().on(matrix.columns());
     let witness = attained(matrix, schedule, false).unwrap().witness.unwrap_or_default();
@@ -225,7 +230,7 @@ fn patterns(schema: &str, matrix: &Matrix) -> Vec<(Vec<usize>, Vec<f64>)> {
     patterns.into_iter().map(|pattern| (pattern.clone(), pattern.iter().map(sign).collect())).collect()
 }
 
-/// Number of claims that are exact.
+/// Returns the number of claims that are exact.
 fn check(
     strategies: MomentStrategies<'_>,
     [first, second]: [&Matrix; 2],
@@ -279,8 +284,9 @@ fn nothing_beats_the_claims_for_one_strategy() {
     assert!(exact > 500, "{exact}");
 }
 
-/// Where diagonal moments point further away from each other than full ones can: the records of one entity become their
-/// opposites in the same key, at other steps. The kernel is then below the least of full moments.
+/// Cases in which diagonal moments point further away from each other than full ones can: the
+/// records of one entity become their opposites in the same key, at other steps. The kernel is then
+/// below the least of full moments.
 #[test]
 fn opposite_records_with_diagonal_moments_stay_within_the_claims() {
     let weights = MomentWeights { second: 0.5, count: 0.5 };
@@ -312,7 +318,8 @@ fn opposite_records_with_diagonal_moments_stay_within_the_claims() {
                 for (left, _) in &patterns {
                     let (right, _) = &patterns[below(patterns.len(), &mut random)];
                     for right in [left, right] {
-                        // Signs of single coordinates keep x∘x, and so do those of whole records.
+                        // Flipping the signs of single coordinates, or of whole records, leaves x∘x
+                        // unchanged.
                         let flips = DVector::from_fn(dimension, |_, _| {
                             f64::from(below(2, &mut random) as u8) * 2.0 - 1.0
                         });

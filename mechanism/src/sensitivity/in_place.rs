@@ -1,4 +1,5 @@
-//! A record replaced within its cell: the factor r_d(ν), its free threshold ν* and its inverse.
+//! Sensitivity factor r_d(ν) of a record replaced within its cell, its free threshold ν* and its
+//! inverse.
 //!
 //! ```text
 //! r_d(ν) = sup ‖x − y‖² + ν‖xxᵀ − yyᵀ‖²_F   over ‖x‖, ‖y‖ ≤ 1
@@ -7,21 +8,25 @@
 //!        = ν(1 + τ)(3 − τ)³/16      ν > ν* = (11 + 5√5)/8, d = 1,   τ = √(1 − 2/ν)
 //! ```
 //!
-//! Where the values come from. d ≥ 2: unit vectors with `⟨x,y⟩ = t` give `2 − 2t + ν(2 − 2t²)`, which is
-//! largest at `t = −1/(2ν)` once that exceeds −1. d = 1: x = 1 and y = −β give `(1 + β)²(1 + ν(1 − β)²)`, which
-//! for large ν has its maximum inside, at `β = (1 − τ)/2`. That nothing else does better: "Continual Release
-//! Moment Estimation with Differential Privacy", Theorems A.1, A.2 and Lemma 3.5; its Theorem 4.3 gives the
-//! same values for the diagonal. The forms here equal the paper's `2 + 2ν + 1/(2ν)` and
-//! `(3 − τ)²(ντ + 1 + ν)/8`, with fewer roundings.
+//! Derivation of the values. d ≥ 2: unit vectors with `⟨x,y⟩ = t` give `2 − 2t + ν(2 − 2t²)`, which
+//! is largest at `t = −1/(2ν)` once that exceeds −1. d = 1: x = 1 and y = −β give
+//! `(1 + β)²(1 + ν(1 − β)²)`, which for large ν has its maximum inside the interval, at
+//! `β = (1 − τ)/2`.
+//!
+//! No other pair does better: "Continual Release Moment Estimation with Differential Privacy",
+//! Theorems A.1, A.2 and Lemma 3.5. Its Theorem 4.3 gives the same values for the diagonal. The
+//! forms here equal the paper's `2 + 2ν + 1/(2ν)` and `(3 − τ)²(ντ + 1 + ν)/8`, with fewer
+//! roundings.
 
-/// ν*: the largest relative weight ν at which second moments cost nothing when records are replaced in place.
-/// ½ for `dimension` ≥ 2, (11 + 5√5)/8 ≈ 2.77 for dimension 1.
+/// Returns ν*: the largest relative weight ν at which second moments cost nothing when records are
+/// replaced in place. ½ for `dimension` ≥ 2, (11 + 5√5)/8 ≈ 2.77 for dimension 1.
 pub fn free_second_weight(dimension: usize) -> f64 {
     if dimension == 1 { (11.0 + 5.0 * 5_f64.sqrt()) / 8.0 } else { 0.5 }
 }
 
-/// r_d(ν): squared joint sensitivity of one record's first and ν-weighted second moments, replaced in place,
-/// in the unit ball of `dimension` ≥ 1. Rounded to nearest, not up; NaN for NaN.
+/// Returns r_d(ν): the squared joint sensitivity of one record's first and ν-weighted second
+/// moments, replaced in place, in the unit ball of `dimension` ≥ 1. Rounded to nearest, not up; NaN
+/// for NaN.
 pub fn replace_one_factor(dimension: usize, second_weight: f64) -> f64 {
     let nu = second_weight;
     if nu <= free_second_weight(dimension) {
@@ -35,11 +40,12 @@ pub fn replace_one_factor(dimension: usize, second_weight: f64) -> f64 {
     }
 }
 
-/// Inverse of [`replace_one_factor`]: the largest ν with r_d(ν) ≤ `factor`, for `factor` ≥ 4.
+/// Inverse of [`replace_one_factor`]: returns the largest ν with r_d(ν) ≤ `factor`, for
+/// `factor` ≥ 4.
 ///
-/// d ≥ 2: the larger root of `(1 + 2ν)² = 2νR`. d = 1: with u = 1 − τ the equation reads `u = (2 + u)³/(8R)`,
-/// whose smallest root is the limit of iterating from 0: the right side is increasing, with slope at most
-/// 0.58 up to that root.
+/// d ≥ 2: the larger root of `(1 + 2ν)² = 2νR`. d = 1: with u = 1 − τ the equation reads
+/// `u = (2 + u)³/(8R)`. Its smallest root is the limit of the iteration from 0, because the right
+/// side is increasing, with slope at most 0.58 up to that root.
 pub(crate) fn largest_second_weight(dimension: usize, factor: f64) -> f64 {
     if dimension == 1 {
         let u = (0..80).fold(0.0_f64, |u, _| (2.0 + u).powi(3) / (8.0 * factor));

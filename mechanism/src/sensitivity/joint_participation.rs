@@ -1,56 +1,71 @@
 //! Joint sensitivity of counts, first and second moments when one entity takes part several times.
 //!
 //! # Setting
-//! As at the head of [`sensitivity`](super): a record x adds `φ(x) = (√c, x, √ν·xxᵀ)` to its cell, in units of ζ, and
-//! `k(x,y) = ⟨φ(x),φ(y)⟩`, `K = c + 1 + ν = max k`. What differs between neighbours is *all* records of one entity, at
-//! most one in a step, at the steps of a pattern: blanked, replaced in place, or replaced by records in any cells of
-//! another pattern, of other keys too. Counts and first moments go through C₁, second moments through C₂;
-//! `X_ℓ = C_ℓᵀC_ℓ`, `Z_ℓ(π) = Σ_(i,j∈π) |X_ℓ,ij|`.
+//! As at the head of [`sensitivity`](super), a record x adds `φ(x) = (√c, x, √ν·xxᵀ)` to its cell,
+//! in units of ζ, and `k(x,y) = ⟨φ(x),φ(y)⟩`, `K = c + 1 + ν = max k`. Neighbours differ in *all*
+//! records of one entity, at most one in a step, at the steps of a pattern. The records are
+//! blanked, replaced in place, or replaced by records in any cells of another pattern, also of
+//! other keys. Counts and first moments go through C₁, second moments through C₂; `X_ℓ = C_ℓᵀC_ℓ`,
+//! `Z_ℓ(π) = Σ_(i,j∈π) |X_ℓ,ij|`.
 //!
 //! Let V be the squared sensitivity of C for vectors of norm 1 in any dimension, as
-//! [`participation_sensitivity`](super::participation_sensitivity) bounds it. If records of several keys move, those of
-//! different keys do not overlap; taking their contributions for orthogonal vectors shows that V bounds them too.
+//! [`participation_sensitivity`](super::participation_sensitivity) bounds it. If records of several
+//! keys move, those of different keys do not overlap. Their contributions can be treated as
+//! orthogonal vectors, so V bounds them too.
 //!
 //! # Diagonal second moments
-//! All below is for full second moments, and holds for diagonal ones: `φ_D(x) = (√c, x, √ν·x∘x) = Πφ(x)` with the orthogonal
-//! projection Π that drops the entries off the diagonal. It acts on coordinates, C on steps, so Π applied to all steps of what
-//! full moments release is what diagonal ones release, and `‖ΠD‖ ≤ ‖D‖` for the difference D of any two streams: no neighbours
-//! are further apart. (The steps of the proof need not hold with `⟨x∘x, y∘y⟩` in place of `⟨x,y⟩²`. For x = (1,1)/√2, y = −x and
-//! ν = c = ½ the kernel is ½ − 1 + ¼ = −¼, while m below is 0.)
+//! The theorems below are for full second moments, and hold for diagonal ones.
+//! `φ_D(x) = (√c, x, √ν·x∘x) = Πφ(x)` with the orthogonal projection Π that drops the entries off
+//! the diagonal. Π acts on coordinates and C on steps, so Π applied to all steps of the release of
+//! full moments gives the release of diagonal ones. `‖ΠD‖ ≤ ‖D‖` for the difference D of any two
+//! streams, so no neighbours are further apart. (The steps of the proof need not hold with
+//! `⟨x∘x, y∘y⟩` in place of `⟨x,y⟩²`. For x = (1,1)/√2, y = −x and ν = c = ½ the kernel is ½ − 1 +
+//! ¼ = −¼, while m below is 0.)
 //!
 //! # One strategy, C₁ = C₂
 //! ```text
 //! ZeroOut              sens² ≤ K·V
 //! ReplaceOneInPlace    sens² ≤ r_d(ν)·V
-//! ReplaceOne           sens² ≤ max(2K, r₂(ν))·V                               X ≥ 0 everywhere
-//!                      sens² ≤ min(4K·V, max(2K, r₂(ν))·(V + k²g))            X ≥ −g, at most k participations
+//! ReplaceOne           sens² ≤ max(2K, r₂(ν))·V                       X ≥ 0 everywhere
+//!                      sens² ≤ min(4K·V, max(2K, r₂(ν))·(V + k²g))    X ≥ −g, k participations
 //! ```
-//! *Proof.* What vanishes in step i is `φ(x_i)` of squared norm at most K, or `φ(x_i) − φ(y_i)` of at most r_d(ν):
-//! the first two lines. They are attained, where V is exact with equal contributions, by one optimal record or pair
-//! used at every step; in place signs may differ as well, because a pair can be swapped.
-//! Now, for full second moments, let `P = Σ_(i∈π) c_i ⊗ φ(x_i)` become `Q = Σ_(j∈π') c_j ⊗ φ(y_j)`. Then `‖P‖², ‖Q‖² ≤ K·V`, hence
-//! `‖P − Q‖² ≤ 4K·V`. With `m = −min(0, min_(|s|≤1) c + s + νs²)` no k(x,y) is below −m, so for `X ≥ 0`
-//! `⟨P,Q⟩ = Σ_ij X_ij k(x_i,y_j) ≥ −m Σ_ij X_ij = −m⟨C1_π, C1_π'⟩ ≥ −m·V`, and `‖P − Q‖² ≤ 2(K + m)·V`. The minimum is
-//! at `s = −min(1, 1/(2ν))`, which makes `2(K + m) = max(2K, r₂(ν))`. With overlaps down to −g, and N ≤ k²g the
-//! sum of those below 0, `−⟨P,Q⟩ ≤ m(V + N) + K·N`: the last line. ∎
-//! A single participation of d = 1 has r₁ in place of r₂ by [`joint_sensitivity_squared`], which is used there. The
-//! defaults ν = c = ½ of replace-one stay free: `m = 0` and `2K = 4`.
+//! *Proof.* The difference in step i is `φ(x_i)` of squared norm at most K, or `φ(x_i) − φ(y_i)` of
+//! squared norm at most r_d(ν). This gives the first two lines. Where V is exact with equal
+//! contributions, both are attained by one optimal record or pair used at every step. In place,
+//! signs may differ as well, because a pair can be swapped.
+//!
+//! Now, for full second moments, let `P = Σ_(i∈π) c_i ⊗ φ(x_i)` become `Q = Σ_(j∈π') c_j ⊗ φ(y_j)`.
+//! Then `‖P‖², ‖Q‖² ≤ K·V`, hence `‖P − Q‖² ≤ 4K·V`. With `m = −min(0, min_(|s|≤1) c + s + νs²)` no
+//! k(x,y) is below −m. So for `X ≥ 0`, `⟨P,Q⟩ = Σ_ij X_ij k(x_i,y_j) ≥ −m Σ_ij X_ij = −m⟨C1_π,
+//! C1_π'⟩ ≥ −m·V`, and `‖P − Q‖² ≤ 2(K + m)·V`. The minimum is at `s = −min(1,
+//! 1/(2ν))`, which makes `2(K + m) = max(2K, r₂(ν))`. With overlaps down to −g, let N ≤ k²g be the
+//! sum of the magnitudes of those below 0. Then `−⟨P,Q⟩ ≤ m(V + N) + K·N`, which gives the last
+//! line. ∎
+//!
+//! A single participation of d = 1 has r₁ in place of r₂ by [`joint_sensitivity_squared`], which is
+//! used for that case. The defaults ν = c = ½ of replace-one stay free: `m = 0` and `2K = 4`.
 //!
 //! # Two strategies
 //! ```text
 //! ZeroOut              sens² ≤ max_π (1 + c)·Z₁ + ν·Z₂
-//! ReplaceOneInPlace    sens² ≤ max_π Σ_(i∈π) w₁ᵢ r_d(ν w₂ᵢ/w₁ᵢ),              w_ℓi = Σ_(j∈π) |X_ℓ,ij|
+//! ReplaceOneInPlace    sens² ≤ max_π Σ_(i∈π) w₁ᵢ r_d(ν w₂ᵢ/w₁ᵢ),        w_ℓi = Σ_(j∈π) |X_ℓ,ij|
 //!                            ≤ max_π 4·Z₁ + 2ν·Z₂
 //! ReplaceOne           sens² ≤ max_π 4(1 + c)·Z₁ + 4ν·Z₂
-//!                      sens² ≤ max_π f·Z₁ + 2ν·Z₂ + k²(f·g₁ + 2ν·g₂)           X_ℓ ≥ −g_ℓ, f = max(4, 2 + 2c)
+//!                      sens² ≤ max_π f·Z₁ + 2ν·Z₂ + k²(f·g₁ + 2ν·g₂)
+//!                            X_ℓ ≥ −g_ℓ, f = max(4, 2 + 2c)
 //! ```
-//! *Proof.* Zero-out: all inner products at their largest, attained by x = e₁ everywhere if `X ≥ 0`. In place:
-//! `2|X_ij ⟨u_i,u_j⟩| ≤ |X_ij|(‖u_i‖² + ‖u_j‖²)` gives `Σ_i w₁ᵢ‖u_i‖² + ν w₂ᵢ‖U_i‖²`, whose terms are at most
-//! `w₁ᵢ r_d(ν w₂ᵢ/w₁ᵢ)`; and `‖u_i‖² ≤ 4`, `‖U_i‖² ≤ 2`. It is attained where one pair of records is the best for all i:
-//! where w₂/w₁ is constant on the pattern, and where r_d = 4 throughout. Replace-one: second moments have
-//! `⟨xxᵀ,yyᵀ⟩ ≥ 0`, so `‖P₂ − Q₂‖² ≤ ‖P₂‖² + ‖Q₂‖²`; counts and first moments are the case ν = 0 above with
-//! `2(K + m) = max(2 + 2c, 4) = f`, the cross term shared out by `√(Z₁(π)Z₁(π')) ≤ (Z₁(π) + Z₁(π'))/2`. Overlaps below 0
-//! add at most f·k²g₁ and 2ν·k²g₂. And always `‖P − Q‖² ≤ 2‖P‖² + 2‖Q‖²`. ∎
+//! *Proof.* Zero-out: all inner products are at their largest, attained by x = e₁ everywhere if
+//! `X ≥ 0`.
+//!
+//! In place: `2|X_ij ⟨u_i,u_j⟩| ≤ |X_ij|(‖u_i‖² + ‖u_j‖²)` gives `Σ_i w₁ᵢ‖u_i‖² + ν w₂ᵢ‖U_i‖²`,
+//! whose terms are at most `w₁ᵢ r_d(ν w₂ᵢ/w₁ᵢ)`; and `‖u_i‖² ≤ 4`, `‖U_i‖² ≤ 2`. The bound is
+//! attained where one pair of records is the best for all i: where w₂/w₁ is constant on the
+//! pattern, and where r_d = 4 throughout.
+//!
+//! Replace-one: second moments have `⟨xxᵀ,yyᵀ⟩ ≥ 0`, so `‖P₂ − Q₂‖² ≤ ‖P₂‖² + ‖Q₂‖²`. Counts and
+//! first moments are the case ν = 0 above with `2(K + m) = max(2 + 2c, 4) = f`, where the cross
+//! term is split by `√(Z₁(π)Z₁(π')) ≤ (Z₁(π) + Z₁(π'))/2`. Overlaps below 0 add at most f·k²g₁ and
+//! 2ν·k²g₂. And always `‖P − Q‖² ≤ 2‖P‖² + 2‖Q‖²`. ∎
 
 use super::{
     Bound, Claim, ClaimKind, MomentWeights, Neighbours, OutOfRange, at_least_one, free_second_weight,
@@ -63,7 +78,8 @@ use crate::{
     strategy::{ColumnGeometry, Matrix, matrix::OVERLAP_ERROR},
 };
 
-/// The strategies of counts and first moments, and of second moments: equally many columns, perhaps the same matrix.
+/// The strategies of counts and first moments, and of second moments. They have equally many
+/// columns and may be the same matrix.
 #[derive(Clone, Copy, Debug)]
 pub struct MomentStrategies<'a> {
     first: &'a Matrix,
@@ -71,15 +87,16 @@ pub struct MomentStrategies<'a> {
 }
 
 impl<'a> MomentStrategies<'a> {
-    /// All moments through one strategy.
+    /// Builds the case of one strategy for all moments.
     pub fn shared(matrix: &'a Matrix) -> Self {
         Self { first: matrix, second: matrix }
     }
 
-    /// Counts and first moments through one strategy, second moments through another.
+    /// Builds the case of one strategy for counts and first moments, and another for second
+    /// moments.
     ///
     /// # Errors
-    /// [`OutOfRange`] when they are not of the same number of steps.
+    /// [`OutOfRange`] if they have different numbers of steps.
     pub fn separate(first: &'a Matrix, second: &'a Matrix) -> Result<Self, OutOfRange> {
         if first.columns() == second.columns() {
             return Ok(Self { first, second });
@@ -97,14 +114,15 @@ impl<'a> MomentStrategies<'a> {
     }
 }
 
-/// Squared joint sensitivity, in units of ζ², of counts, first and second moments when one entity takes part as
-/// `participation` allows: the theorems at the head of this module's source. The same for full and diagonal second
-/// moments. In place the count is public and its weight has no effect.
+/// Returns the squared joint sensitivity, in units of ζ², of counts, first and second moments when
+/// one entity takes part as `participation` allows. The theorems are at the head of this module's
+/// source. The bound is the same for full and diagonal second moments. In place the count is public
+/// and its weight has no effect.
 ///
-/// [`ClaimKind::Exact`] for replace-one supposes that there are two keys.
+/// [`ClaimKind::Exact`] for replace-one assumes that there are two keys.
 ///
 /// # Errors
-/// [`OutOfRange`] for a dimension of 0, weights that are negative, and results beyond the range of f64.
+/// [`OutOfRange`] for a dimension of 0, negative weights, and results beyond the range of f64.
 ///
 /// ```
 /// use hushflow_mechanism::sensitivity::{MomentStrategies, MomentWeights, Neighbours, joint_participation_sensitivity};
@@ -158,7 +176,7 @@ fn shared(
     }
 }
 
-/// A factor that is attained by the same record at every step.
+/// Returns the claim for a factor that the same record attains at every step.
 fn of_equal_records(vectors: &Attained, factor: f64) -> Claim {
     let kind = match vectors.claim.kind {
         ClaimKind::Exact if !vectors.by_equal_contributions() => {
@@ -201,8 +219,8 @@ fn replaced_elsewhere(
     Ok(Claim { squared, kind })
 }
 
-/// `max_π α·Z₁ + β·Z₂`, or `(α + β)·V` for one strategy: attained by changes that are the same at every step, up to the
-/// sign if they can be reversed, as they can in place.
+/// Returns `max_π α·Z₁ + β·Z₂`, or `(α + β)·V` for one strategy. It is attained by changes that are
+/// the same at every step, up to the sign if they can be reversed, as they can in place.
 pub(super) fn affine_of_strategies(
     neighbours: Neighbours,
     strategies: MomentStrategies<'_>,
@@ -220,7 +238,8 @@ pub(super) fn affine_of_strategies(
     Ok(if reversible { Claim { kind: vectors.claim.kind, ..claim } } else { claim })
 }
 
-/// `max_π α·Z₁ + β·Z₂`, called exact where all overlaps of the worst pattern are at least 0.
+/// Returns `max_π α·Z₁ + β·Z₂`. The claim is exact where all overlaps of the worst pattern are at
+/// least 0.
 fn linear(strategies: MomentStrategies<'_>, schedule: Schedule, first: f64, second: f64) -> Claim {
     let matrices = [strategies.first, strategies.second];
     let worst = worst(&[(first, matrices[0]), (second, matrices[1])], schedule);
@@ -233,7 +252,7 @@ fn linear(strategies: MomentStrategies<'_>, schedule: Schedule, first: f64, seco
     Claim { squared, kind }
 }
 
-/// Whether no two columns of a pattern point away from each other, as far as rounding lets us tell.
+/// Returns whether no two columns of a pattern point away from each other, within rounding.
 fn not_opposed(matrix: &Matrix, pattern: &[usize]) -> bool {
     let apart = || pattern.windows(2).all(|pair| pair[1] - pair[0] > matrix.reach());
     let opposed = || {
@@ -244,10 +263,10 @@ fn not_opposed(matrix: &Matrix, pattern: &[usize]) -> bool {
     matrix.is_nonnegative() || apart() || (pattern.len() <= MAX_PATTERN && !opposed())
 }
 
-/// Longest pattern of which all overlaps are looked at.
+/// Longest pattern whose overlaps are all checked.
 const MAX_PATTERN: usize = 4096;
 
-/// Whether a bound of the overlaps below 0 is more than rounding, which hides small ones.
+/// Returns whether a bound of the overlaps below 0 exceeds rounding, which hides small ones.
 fn is_opposed(negative_overlap: f64, squared: f64) -> bool {
     negative_overlap > 4.0 * OVERLAP_ERROR * squared
 }
@@ -289,7 +308,7 @@ fn in_place(dimension: usize, strategies: MomentStrategies<'_>, schedule: Schedu
     Claim { squared, kind }
 }
 
-/// Whether the same pair of records is the best at every step.
+/// Returns whether the same pair of records is the best at every step.
 fn one_pair_is_best(dimension: usize, weight: f64, sums: &[[f64; 2]]) -> bool {
     let ratios = || sums.iter().map(|[first, second]| second / first);
     let (least, largest) =
@@ -298,11 +317,11 @@ fn one_pair_is_best(dimension: usize, weight: f64, sums: &[[f64; 2]]) -> bool {
         && (weight * largest <= free_second_weight(dimension) || largest - least <= 1e-12 * largest)
 }
 
-/// `Σ_i w₁ᵢ r_d(ν w₂ᵢ/w₁ᵢ)`, to nearest.
+/// Returns `Σ_i w₁ᵢ r_d(ν w₂ᵢ/w₁ᵢ)`, rounded to nearest.
 fn in_place_bound(dimension: usize, weight: f64, sums: &[[f64; 2]]) -> f64 {
     let of_step = |&[first, second]: &[f64; 2]| {
         let relative = weight * second / first;
-        // Where C₁ has next to nothing, r_d(ν) ≤ 4 + 2ν.
+        // For tiny columns of C₁, r_d(ν) ≤ 4 + 2ν.
         if relative < 1e12 {
             first * replace_one_factor(dimension, relative)
         } else {
@@ -312,8 +331,9 @@ fn in_place_bound(dimension: usize, weight: f64, sums: &[[f64; 2]]) -> f64 {
     sums.iter().map(of_step).sum()
 }
 
-/// Row sums of all patterns that can be the worst, unless these are too many. Where equal gaps are the worst for
-/// Toeplitz strategies whose coefficients do not rise, every w_ℓi is.
+/// Returns the row sums of all patterns that can be the worst, or `None` if there are too many.
+/// Where equal gaps are the worst for Toeplitz strategies with non-increasing coefficients, they
+/// maximise every w_ℓi.
 fn row_sums(strategies: MomentStrategies<'_>, schedule: Schedule) -> Option<Vec<(RowSums, Vec<usize>)>> {
     let MomentStrategies { first, second } = strategies;
     let falls = |matrix: &Matrix| {
@@ -334,8 +354,9 @@ fn row_sums(strategies: MomentStrategies<'_>, schedule: Schedule) -> Option<Vec<
     Some(patterns.into_iter().map(of_pattern).collect())
 }
 
-/// The largest ν at which second moments are free in place: the bound stays `4·max_π Z₁`, that of the first moments
-/// alone. ν* if both strategies are the same, and 0 where there are too many patterns to tell.
+/// Returns the largest ν at which second moments are free in place: the bound stays `4·max_π Z₁`,
+/// that of the first moments alone. ν* if both strategies are the same, and 0 where there are too
+/// many patterns to check.
 ///
 /// It is at least ν* times the least `w₁ᵢ/w₂ᵢ`.
 ///

@@ -1,20 +1,22 @@
 //! Neighbouring streams and the joint sensitivity of their counts, first and second moments.
 //!
 //! # Setting
-//! A *cell* is a pair of key and epoch. With lengths in units of the clip norm ζ, a record x, `‖x‖ ≤ 1`,
-//! adds to its cell the vector `φ(x) = (√c, x, √ν·xxᵀ)`: the count, the first and the second moments under
-//! the weights `c = κ²/ζ²` and `ν = λζ²` of [`MomentWeights`]. All coordinates go through the same C, keys do
-//! not mix, so with `X = CᵀC` between epochs of one key and `X_ij = 0` between keys, a record x in cell i
-//! that becomes a record y in cell j moves the release by
+//! A *cell* is a pair of key and epoch. With lengths in units of the clip norm ζ, a record x,
+//! `‖x‖ ≤ 1`, adds to its cell the vector `φ(x) = (√c, x, √ν·xxᵀ)`: the count, the first and the
+//! second moments under the weights `c = κ²/ζ²` and `ν = λζ²` of [`MomentWeights`]. All coordinates
+//! go through the same C, and keys do not mix. Let `X = CᵀC` between epochs of one key and
+//! `X_ij = 0` between keys. A record x in cell i that becomes a record y in cell j moves the
+//! release by
 //!
 //! ```text
 //! F = X_ii k(x,x) + X_jj k(y,y) − 2 X_ij k(x,y),     k(x,y) = ⟨φ(x),φ(y)⟩ = c + ⟨x,y⟩ + ν⟨x,y⟩²
 //! ```
 //!
-//! in squared norm, for full second moments. Where only the diagonal Σ x∘x is kept, what is released is an orthogonal projection
-//! of that (the entries off the diagonal are dropped at every step), so F is no larger. Write `A = max X_ii`,
-//! `−g` for a lower bound of all `X_ij` with `g ≥ 0`, and `K = c + 1 + ν`. Two facts:
-//! `k(x,y) ≤ K`, and `‖φ(x) − φ(y)‖² ≤ r_d(ν)` ([`replace_one_factor`]; the count cancels).
+//! in squared norm, for full second moments. If only the diagonal Σ x∘x is kept, the release is an
+//! orthogonal projection of the full one (the entries off the diagonal are dropped at every step),
+//! so F is no larger. Write `A = max X_ii`, `−g` for a lower bound of all `X_ij` with `g ≥ 0`, and
+//! `K = c + 1 + ν`. Two facts are used: `k(x,y) ≤ K`, and `‖φ(x) − φ(y)‖² ≤ r_d(ν)`
+//! ([`replace_one_factor`]; the count cancels).
 //!
 //! # Theorem
 //! ```text
@@ -23,21 +25,23 @@
 //! ReplaceOne           sup F ≤ max(A·r_d(ν), 2K(A + g))
 //! ```
 //! *Proof.* Zero-out has no y: `F = X_ii k(x,x) ≤ A·K`. In place, i = j: `F = X_ii‖φ(x) − φ(y)‖²`.
-//! Replace-one allows both of these and i ≠ j. There F is affine in `X_ij`, which Cauchy-Schwarz keeps in
-//! `[−g, a_i a_j]` (a² = X_ii), so F is largest at an end. At `−g`: `F ≤ K(X_ii + X_jj + 2g)`. At `a_i a_j`,
-//! say with `a_j ≤ a_i`: `F = ‖a_i φ(x) − a_j φ(y)‖²` is convex in `a_j ∈ [0, a_i]`, hence at most the larger
-//! of its ends `a_i² k(x,x) ≤ A·K` and `a_i²‖φ(x) − φ(y)‖² ≤ A·r_d(ν)`. ∎
+//! Replace-one allows both of these and i ≠ j. There F is affine in `X_ij`, which Cauchy-Schwarz
+//! keeps in `[−g, a_i a_j]` (a² = X_ii), so F is largest at an end. At `−g`:
+//! `F ≤ K(X_ii + X_jj + 2g)`. At `a_i a_j`, say with `a_j ≤ a_i`: `F = ‖a_i φ(x) − a_j φ(y)‖²` is
+//! convex in `a_j ∈ [0, a_i]`. So it is at most the larger of its ends `a_i² k(x,x) ≤ A·K` and
+//! `a_i²‖φ(x) − φ(y)‖² ≤ A·r_d(ν)`. ∎
 //!
-//! The bound `2K(A + g)` is attained, by x = y = e₁, whenever two cells have `X_ii = X_jj = A` and
-//! `X_ij = −g`. With two keys and g = 0 that is so for every C.
+//! The bound `2K(A + g)` is attained by x = y = e₁ whenever two cells have `X_ii = X_jj = A` and
+//! `X_ij = −g`. With two keys and g = 0 every C has such cells.
 //!
 //! # What is free
-//! First moments alone cost 4A. With g = 0 replace-one costs no more while `ν ≤ ν*` and `c + ν ≤ 1`. So
-//! `ν = c = ½` gives the second moments *and* a private count for nothing, in every dimension. For d = 1 the
-//! paper's ν* ≈ 2.77 is free in place only: a record that moves between cells makes 2(1 + ν*) ≈ 7.55 of 4.
+//! First moments alone cost 4A. With g = 0 replace-one costs no more while `ν ≤ ν*` and
+//! `c + ν ≤ 1`. So `ν = c = ½` gives the second moments *and* a private count for nothing, in every
+//! dimension. For d = 1 the paper's ν* ≈ 2.77 is free in place only: a record that moves between
+//! cells costs 2(1 + ν*) ≈ 7.55 instead of 4.
 //!
-//! Source: "Continual Release Moment Estimation with Differential Privacy", Section 3 and Appendix A, for
-//! records replaced in place and no count; the rest is proved above.
+//! Source: "Continual Release Moment Estimation with Differential Privacy", Section 3 and Appendix
+//! A, for records replaced in place and no count. The rest is proved above.
 
 #[cfg(test)]
 mod attack;
@@ -66,27 +70,28 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Which two streams must be hard to tell apart: a part of every sensitivity, guarantee and ledger entry.
+/// The neighbour relation: which two streams must be hard to tell apart. Part of every sensitivity,
+/// guarantee and ledger entry.
 ///
-/// The sequence of arrivals (how many rows came, and when by the public clock) is the same in both; what one
-/// row *holds* differs.
+/// The sequence of arrivals (how many rows came, and when by the public clock) is the same in both
+/// streams. The *contents* of one row differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Neighbours {
-    /// One record is replaced by any other: other values, another key, another epoch, or no valid record at
-    /// all. Counts are private.
+    /// One record is replaced by any other: other values, another key, another epoch, or no valid
+    /// record at all. Counts are private.
     ReplaceOne,
-    /// One record's values are replaced; its key and epoch stay. Keys, epochs and so all counts are public and
-    /// released exactly. Whether values can be used at all (missing, no number, not finite) is part of the values: a
-    /// record whose values can't be used must count as well, as the centre of the bounds
-    /// ([`Clipper::counting_unusable`](crate::moments::Clipper::counting_unusable)).
+    /// One record's values are replaced; its key and epoch stay. Keys, epochs and therefore all
+    /// counts are public and released exactly. Whether values are usable (present, numeric, finite)
+    /// is part of the values. So a record with unusable values must count as well, as the centre of
+    /// the bounds ([`Clipper::counting_unusable`](crate::moments::Clipper::counting_unusable)).
     ReplaceOneInPlace,
     /// One record is blanked. Counts are private.
     ZeroOut,
 }
 
 impl Neighbours {
-    /// Whether counts are the same in both streams, and so are released exactly.
+    /// Returns whether counts are the same in both streams, and so are released exactly.
     pub fn counts_are_public(self) -> bool {
         self == Neighbours::ReplaceOneInPlace
     }
@@ -102,20 +107,20 @@ impl fmt::Display for Neighbours {
     }
 }
 
-/// A number that a sensitivity or a mechanism cannot be computed from.
+/// A number from which no sensitivity or mechanism can be computed.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[error("{name} is {value:?}, expected {expected}")]
 pub struct OutOfRange {
     /// The quantity.
     pub name: &'static str,
-    /// What was found.
+    /// The value found.
     pub value: f64,
-    /// What is allowed.
+    /// The values allowed.
     pub expected: &'static str,
 }
 
-/// Weights of the second moments and the count beside first moments of weight 1, as squared norms for records
-/// of norm at most 1.
+/// Weights of the second moments and of the count relative to first moments of weight 1, as squared
+/// norms for records of norm at most 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MomentWeights {
     /// ν = λζ² ≥ 0.
@@ -125,15 +130,16 @@ pub struct MomentWeights {
 }
 
 impl MomentWeights {
-    /// The weights used unless asked otherwise: free for replace-one when no two columns of C point away from
+    /// Returns the default weights: free for replace-one when no two columns of C point away from
     /// each other, and always free in place.
     ///
-    /// - [`Neighbours::ReplaceOne`]: ν = c = ½. Columns that point away from each other by g raise the
-    ///   squared sensitivity from 4A to 4(A + g), at most twofold. To stay free, ν and c would have to shrink
-    ///   until `ν + c ≤ (A − g)/(A + g)`, with unbounded noise on count and second moments as g nears A.
+    /// - [`Neighbours::ReplaceOne`]: ν = c = ½. Columns that point away from each other by g raise
+    ///   the squared sensitivity from 4A to 4(A + g), at most twofold. To stay free, ν and c would
+    ///   have to shrink until `ν + c ≤ (A − g)/(A + g)`, with unbounded noise on count and second
+    ///   moments as g nears A.
     /// - [`Neighbours::ReplaceOneInPlace`]: ν = ν*, and the count is public.
-    /// - [`Neighbours::ZeroOut`]: ν = c = ½. Here nothing is free: the squared sensitivity is 2A, of which
-    ///   the first moments alone are A.
+    /// - [`Neighbours::ZeroOut`]: ν = c = ½. Nothing is free here: the squared sensitivity is 2A,
+    ///   and the first moments alone cost A.
     pub fn default_for(neighbours: Neighbours, dimension: usize) -> Self {
         match neighbours {
             Neighbours::ReplaceOneInPlace => Self { second: free_second_weight(dimension), count: 0.0 },
@@ -142,14 +148,14 @@ impl MomentWeights {
     }
 }
 
-/// Squared joint sensitivity of counts, first and second moments that all go through the same C, in units of
-/// ζ², rounded up: the theorem at the head of this module. It is the same for full and diagonal second
-/// moments.
+/// Returns the squared joint sensitivity of counts, first and second moments that all go through
+/// the same C, in units of ζ², rounded up: the theorem at the head of this module. It is the same
+/// for full and diagonal second moments.
 ///
 /// In place the count is public and its weight has no effect.
 ///
 /// # Errors
-/// [`OutOfRange`] for a dimension of 0, weights that are negative, a geometry that no invertible C has, and
+/// [`OutOfRange`] for a dimension of 0, negative weights, a geometry that no invertible C has, and
 /// results beyond the range of f64.
 ///
 /// ```
@@ -183,12 +189,12 @@ pub fn joint_sensitivity_squared(
     positive("squared joint sensitivity", rounded_up(squared))
 }
 
-/// Raises a number ≥ 0 by 2⁻⁴⁴ of itself, which outweighs 500 roundings to nearest.
+/// Raises a number ≥ 0 by a factor of 1 + 2⁻⁴⁴, which outweighs 500 roundings to nearest.
 pub(crate) fn rounded_up(value: f64) -> f64 {
     value * (1.0 + 256.0 * f64::EPSILON)
 }
 
-/// Passes a number above 0 that is neither infinite nor so small that f64 loses digits.
+/// Returns the number if it is above 0, finite, and large enough to keep all digits of an f64.
 pub(crate) fn positive(name: &'static str, value: f64) -> Result<f64, OutOfRange> {
     let expected = "a finite number above 0 (1e-307 or more)";
     if value > 0.0 && value.is_normal() { Ok(value) } else { Err(OutOfRange { name, value, expected }) }
@@ -271,7 +277,7 @@ mod tests {
             prop_assert!(replaced >= in_place);
             prop_assert!(in_place >= squared(Neighbours::ZeroOut, dimension, a, g, second, 0.0));
             prop_assert!(replaced >= 2.0 * zeroed * (1.0 - 1e-15));
-            // Replacing is zeroing out twice.
+            // Replacing is at most zeroing out twice.
             prop_assert!(replaced <= 4.0 * zeroed * (1.0 + 1e-15));
         }
     }

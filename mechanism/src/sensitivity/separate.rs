@@ -1,7 +1,8 @@
-//! Joint sensitivity when first and second moments go through strategies C₁ ≠ C₂ of their own, no count.
+//! Joint sensitivity when first and second moments have separate strategies C₁ ≠ C₂, without a
+//! count.
 //!
-//! Let a_i, b_i be the norms of the i-th columns of C₁ and C₂, in any order, and `ν_i = λζ²b_i²/a_i²`. One
-//! column i is involved when a record is blanked or replaced in place, hence
+//! Let a_i, b_i be the norms of the i-th columns of C₁ and C₂, in any order, and
+//! `ν_i = λζ²b_i²/a_i²`. A record that is blanked or replaced in place involves one column i, hence
 //!
 //! ```text
 //! ZeroOut              sens² = max_i ζ²a_i²(1 + ν_i)
@@ -9,12 +10,12 @@
 //! ReplaceOne           sens² ≤ 4 max_i ζ²a_i²(1 + ν_i)
 //! ```
 //!
-//! The second is Lemma 3.5 of "Continual Release Moment Estimation with Differential Privacy" without its
-//! assumption that both norm sequences fall. The third is the triangle inequality: to replace is to blank
-//! twice. It holds for any signs of the overlaps between columns, and is never free: a record that moves
-//! between cells may find its first moments opposite where its second moments are orthogonal. With C₁ = C₂
-//! that cannot happen, and [`joint_sensitivity_squared`](super::joint_sensitivity_squared) is the sharper
-//! bound.
+//! The second is Lemma 3.5 of "Continual Release Moment Estimation with Differential Privacy"
+//! without its assumption that both norm sequences fall. The third is the triangle inequality: to
+//! replace is to blank twice. It holds for any signs of the overlaps between columns. It is never
+//! free: a record that moves between cells may have opposite first moments and orthogonal second
+//! moments. With C₁ = C₂ that cannot happen, and
+//! [`joint_sensitivity_squared`](super::joint_sensitivity_squared) is the sharper bound.
 
 use super::{
     Neighbours, OutOfRange, at_least_one, free_second_weight, in_place::largest_second_weight, positive,
@@ -30,12 +31,12 @@ pub struct ColumnNorms {
     pub second: f64,
 }
 
-/// Squared joint sensitivity of first and λ-weighted second moments through strategies with these `columns`,
-/// in real units, rounded up. Valid for full and diagonal second moments.
+/// Returns the squared joint sensitivity of first and λ-weighted second moments through strategies
+/// with these `columns`, in real units, rounded up. Valid for full and diagonal second moments.
 ///
 /// # Errors
-/// [`OutOfRange`] for a dimension of 0, no columns, numbers that are not above 0, and results beyond the
-/// range of f64.
+/// [`OutOfRange`] for a dimension of 0, no columns, numbers that are not above 0, and results
+/// beyond the range of f64.
 pub fn separate_sensitivity_squared(
     neighbours: Neighbours,
     dimension: usize,
@@ -57,8 +58,8 @@ pub fn separate_sensitivity_squared(
     columns.iter().try_fold(0.0_f64, |largest, column| Ok(largest.max(of_column(column)?)))
 }
 
-/// λ* of the paper's Algorithm 1, `ν* max a² / (ζ² max b²)`: free when records are replaced in place, for any
-/// columns.
+/// Returns λ* of the paper's Algorithm 1, `ν* max a² / (ζ² max b²)`: free when records are replaced
+/// in place, for any columns.
 ///
 /// # Errors
 /// As [`separate_sensitivity_squared`].
@@ -73,10 +74,12 @@ pub fn algorithm_one_second_moment_weight(
     positive("free second_moment_weight", free_second_weight(dimension) * ratio.powi(2))
 }
 
-/// The largest λ that is free when records are replaced in place: the sensitivity stays `2ζ max a`.
+/// Returns the largest λ that is free when records are replaced in place: the sensitivity stays
+/// `2ζ max a`.
 ///
-/// It is the least over i of `ν_i a_i²/(ζ²b_i²)`, ν_i being the largest with `a_i² r_d(ν_i) ≤ 4 max a²`;
-/// larger than [`algorithm_one_second_moment_weight`] when the longest columns of C₁ and C₂ are not the same.
+/// It is the least over i of `ν_i a_i²/(ζ²b_i²)`, where ν_i is the largest with
+/// `a_i² r_d(ν_i) ≤ 4 max a²`. It exceeds [`algorithm_one_second_moment_weight`] when the longest
+/// columns of C₁ and C₂ are not the same.
 ///
 /// # Errors
 /// As [`separate_sensitivity_squared`].
@@ -167,7 +170,8 @@ mod tests {
 
     #[test]
     fn moving_between_cells_of_different_strategies_costs_more_than_in_place() {
-        // Parallel columns in C₁, orthogonal in C₂: x = −y moved makes (1 + 1)² + 2ν, though ν = ½ is free in place.
+        // Columns that are parallel in C₁ and orthogonal in C₂: moving x to −x costs (1 + 1)² + 2ν,
+        // although ν = ½ is free in place.
         let columns = [ColumnNorms { first: 1.0, second: 1.0 }; 2];
         let squared = |neighbours| separate_sensitivity_squared(neighbours, 3, 1.0, 0.5, &columns).unwrap();
         assert!(squared(Neighbours::ReplaceOneInPlace) < 4.0 + 1e-12);

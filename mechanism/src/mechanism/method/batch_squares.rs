@@ -1,18 +1,21 @@
-//! Squares of batches: the sum of an epoch's records and, beside it, the square of that sum, coordinate by coordinate.
+//! Squares of batches: the sum of an epoch's records and, beside it, the square of that sum,
+//! coordinate by coordinate.
 //!
-//! What Algorithm 2 of "Continual Release Moment Estimation with Differential Privacy" makes private, and with it Adam as
-//! usually written, in sums where it has means. It is another query than sums of squares, and never free: a record replaced
-//! in a batch of m moves `(Σg, √ν·(Σg)²)` by up to
+//! This is the query of Algorithm 2 of "Continual Release Moment Estimation with Differential
+//! Privacy", and of Adam as usually written, with sums instead of means. It differs from sums of
+//! squares, and is never free: a record replaced in a batch of m moves `(Σg, √ν·(Σg)²)` by up to
 //!
 //! ```text
 //! 4(1 + 4ν(m − 1)²)    for m ≥ 2,        r_d(ν)    for m = 1
 //! ```
 //!
-//! squared, in units of ζ: [`batch_sensitivity_squared`](crate::sensitivity::batch_sensitivity_squared) has the proof. The
+//! squared, in units of ζ.
+//! [`batch_sensitivity_squared`](crate::sensitivity::batch_sensitivity_squared) has the proof. The
 //! paper uses the value for m = 1, and so promises more privacy than it gives.
 //!
-//! ν is by default `1/(4(m − 1)²)`, which gives both moments the same share of the sensitivity; first moments then have √2 times
-//! the noise that they have alone. The number of records in a batch has to be public, and at most m.
+//! By default ν is `1/(4(m − 1)²)`, which gives both moments the same share of the sensitivity.
+//! First moments then have √2 times the noise that they have alone. The number of records in a
+//! batch must be public, and at most m.
 
 use super::super::{JointClaim, MechanismError, MomentGeometry, MomentParameters};
 use crate::moments::SecondMoment;

@@ -1,13 +1,17 @@
-//! JME, joint moment estimation: the claim that second moments come free beside the first.
+//! JME, joint moment estimation: one Gaussian mechanism for all moments, with their joint
+//! sensitivity.
 //!
-//! This is λ-JME, Algorithms 1 and 3 of "Continual Release Moment Estimation with Differential Privacy", with a private
-//! count beside it, and with the joint sensitivity for the neighbours, strategies and participations in force:
-//! the theorems at the heads of [`sensitivity`](crate::sensitivity) and its submodules. How the claim becomes noise:
-//! [`mechanism`](crate::mechanism).
+//! This is λ-JME, Algorithms 1 and 3 of "Continual Release Moment Estimation with Differential
+//! Privacy", with a private count beside it. It uses the joint sensitivity for the given
+//! neighbours, strategies and participations: the theorems at the heads of
+//! [`sensitivity`](crate::sensitivity) and its submodules. [`mechanism`](crate::mechanism) derives
+//! the noise from the claim.
 //!
-//! By default λ is Algorithm 1's where records are replaced in place, and of [`MomentWeights::default_for`] elsewhere, times
-//! V₁/V₂ if C₁ ≠ C₂ (squared sensitivities of either for vectors of norm 1, lest λ depend on how C₂ is scaled). The
-//! count then has all that is free: c = ½ beside ν = ½ through one C, c = 1 beside second moments of another.
+//! The default λ is that of Algorithm 1 where records are replaced in place, and that of
+//! [`MomentWeights::default_for`] elsewhere. If C₁ ≠ C₂ it is multiplied by V₁/V₂, the ratio of
+//! their squared sensitivities for vectors of norm 1, so that λ does not depend on the scale of C₂.
+//! The count then has the largest free weight: c = ½ beside ν = ½ through one C, c = 1 beside
+//! second moments of another.
 
 use super::super::{JointClaim, MechanismError, MomentGeometry, MomentParameters};
 use crate::sensitivity::{MomentWeights, Neighbours};

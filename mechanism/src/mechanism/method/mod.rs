@@ -1,4 +1,4 @@
-//! The methods by name, and where each makes its claim.
+//! The methods by name. Each submodule makes one method's claim.
 
 pub mod batch_squares;
 pub mod cs;
@@ -13,12 +13,13 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::num::NonZeroU32;
 
-/// How counts, first and second moments are made private.
+/// A method that makes counts, first and second moments private.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Method {
-    /// Joint moment estimation: all moments through one Gaussian mechanism, with their joint sensitivity.
+    /// Joint moment estimation: all moments through one Gaussian mechanism, with their joint
+    /// sensitivity.
     #[default]
     Jme,
     /// Independent moment estimation: two Gaussian mechanisms that share the budget.
@@ -26,9 +27,11 @@ pub enum Method {
         /// α = μ₁²/μ², above 0 and below 1: the share of counts and first moments in the budget.
         first_moment_share: f64,
     },
-    /// Concatenate and split: one Gaussian mechanism, with twice the norm of a record's concatenated moments.
+    /// Concatenate and split: one Gaussian mechanism, with twice the norm of a record's
+    /// concatenated moments.
     Cs,
-    /// Post-processing: only counts and first moments are released; second moments are squares of what is decoded.
+    /// Post-processing: only counts and first moments are released; second moments are squares of
+    /// the decoded first moments.
     Pp,
     /// A record and its square are clipped together, to a norm of ζ.
     JointClip,
@@ -40,7 +43,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// What is known of the sensitivity.
+    /// Returns the method's claim about the sensitivity.
     pub(super) fn claim(
         self,
         parameters: &MomentParameters,
@@ -68,23 +71,23 @@ impl Method {
         }
     }
 
-    /// Real value of 1 in the second moments of records as they are summed, in units of ζ².
+    /// Returns the real value of 1 in the summed second moments of records, in units of ζ².
     pub(crate) fn second_unit(self, weights: MomentWeights) -> f64 {
         if self == Self::JointClip { joint_clip::second_unit(weights.second) } else { 1.0 }
     }
 
-    /// Whether it makes no sense without second moments.
+    /// Returns whether the method requires second moments.
     pub fn needs_second_moments(self) -> bool {
         self != Self::Jme
     }
 
-    /// Whether it has a weight for second moments.
+    /// Returns whether the method has a weight for second moments.
     pub fn weighs_second_moments(self) -> bool {
         matches!(self, Self::Jme | Self::Cs | Self::JointClip | Self::BatchSquares { .. })
     }
 }
 
-/// As in pipeline files.
+/// Prints the name used in pipeline files.
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,11 +1,12 @@
 //! PP, post-processing: only counts and first moments are released.
 //!
-//! Algorithm 6 of "Continual Release Moment Estimation with Differential Privacy". Second moments are squares of decoded
-//! first moments, made by whoever reads the release ([`view`](crate::view), which removes their bias), so all of the budget
-//! is for (κn, u). The claim is the joint sensitivity with ν = 0. For replace-one through a C with overlaps of at least 0,
-//! c = 1 is free (`max(4, 2(c + 1)) = 4`), and the default.
+//! Algorithm 6 of "Continual Release Moment Estimation with Differential Privacy". Readers of the
+//! release compute second moments as squares of decoded first moments ([`view`](crate::view), which
+//! removes their bias). So the whole budget is spent on (κn, u). The claim is the joint sensitivity
+//! with ν = 0. For replace-one through a C with overlaps of at least 0, c = 1 is free
+//! (`max(4, 2(c + 1)) = 4`), and the default.
 //!
-//! It is also the claim of a release that has no second moments, whatever the method.
+//! It is also the claim of a release that has no second moments, for every method.
 
 use super::super::{JointClaim, MechanismError, MomentGeometry, MomentParameters};
 use crate::sensitivity::{MomentWeights, Neighbours};

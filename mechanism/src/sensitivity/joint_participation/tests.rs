@@ -1,4 +1,5 @@
-//! Joint sensitivities under participation against reference values, and against those of single participations.
+//! Joint sensitivities under participation against reference values, and against those of single
+//! participations.
 
 use super::*;
 use crate::sensitivity::{Batch, BatchQuery, batch_participation_sensitivity};
@@ -62,7 +63,8 @@ fn agrees_with_the_reference_values() {
         let ratios = sums.iter().flat_map(|(sums, _)| sums).map(|[first, second]| first / second);
         let sufficient = free_second_weight(dimension) * ratios.fold(f64::INFINITY, f64::min) / unit;
         close(sufficient, "lambda_free_sufficient", 1e-11);
-        // The reference lets 1e-14 pass, and r_d leaves 4 with slope 0 for d ≥ 2: what is free differs by its root.
+        // The reference allows an error of 1e-14. r_d leaves 4 with slope 0 for d ≥ 2, so the free
+        // weight differs by the root of that error.
         let free = free_second_weight_under_participation(dimension, strategies, participation).unwrap();
         close(free / unit, "lambda_free_of_bound", 1e-6);
         assert!(free >= sufficient * unit * (1.0 - 1e-12));
@@ -121,7 +123,8 @@ fn defaults_are_free_under_participation() {
     }
 }
 
-/// Equal but separate strategies: the bounds for two are never below what one has, nor far above.
+/// For equal but separate strategies, the two-strategy bounds are never below the one-strategy
+/// bounds, nor far above.
 #[test]
 fn two_strategies_agree_with_one_where_they_are_equal() {
     let matrix = toeplitz(&[1.0, 0.6, 0.4, 0.1], 9);

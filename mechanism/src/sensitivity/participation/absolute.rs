@@ -1,11 +1,12 @@
 //! `max_π Σ_(i,j∈π) |X_ij|` over patterns with equal gaps.
 //!
-//! **Toeplitz: the pattern that starts first is the worst.** Whatever an entity contributes from step i on, it may
-//! contribute from the first step on instead: `C u` is then the same sequence, i steps earlier, and fewer of its
-//! entries fall behind the horizon. So is `|C| u`.
+//! **Toeplitz: the pattern that starts first is the worst.** An entity may make the contributions
+//! that start at step i from the first step on instead. Then `C u` is the same sequence, shifted i
+//! steps earlier, and fewer of its entries fall behind the horizon. The same holds for `|C| u`.
 //!
-//! All others: the overlaps at each lag are a diagonal of X, and the part of a pattern in it is a sum over a window of
-//! equally spaced entries. That costs k diagonals and O(n k log k) additions for all patterns together.
+//! All other matrices: the overlaps at each lag are a diagonal of X, and a pattern's part in it is
+//! a sum over a window of equally spaced entries. That costs k diagonals and O(n k log k) additions
+//! for all patterns together.
 
 use super::{Bound, Terms, Worst};
 use crate::{
@@ -13,9 +14,10 @@ use crate::{
     strategy::{Matrix, matrix::dot},
 };
 
-/// Longest pattern for which overlaps of a Toeplitz matrix with negative coefficients are written out.
+/// Longest pattern for which overlaps of a Toeplitz matrix with negative coefficients are written
+/// out.
 const MAX_WRITTEN_OUT: usize = 1024;
-/// Entries of diagonals of scaled Toeplitz matrices that may be looked at.
+/// Most entries of diagonals of scaled Toeplitz matrices that are computed.
 const MAX_ENTRIES: usize = 1 << 32;
 
 pub(super) fn worst(terms: &Terms<'_>, schedule: Schedule) -> Worst {
@@ -34,7 +36,7 @@ pub(super) fn worst(terms: &Terms<'_>, schedule: Schedule) -> Worst {
     Worst { squared: sums[start], pattern: schedule.pattern(start), bound: None }
 }
 
-/// Whether the pattern that starts first is the worst of all with equal gaps.
+/// Returns whether the pattern that starts first is the worst of all with equal gaps.
 pub(in super::super) fn only_first_pattern(matrices: &[&Matrix]) -> bool {
     matrices.iter().all(|matrix| matrix.as_toeplitz().is_some_and(|(_, scales)| scales.is_none()))
 }
@@ -43,7 +45,7 @@ pub(super) fn reach(terms: &Terms<'_>) -> usize {
     terms.iter().map(|(_, matrix)| matrix.reach()).max().unwrap_or(0)
 }
 
-/// The sum over the pattern from the first step on, of Toeplitz matrices.
+/// Returns the sum over the pattern from the first step on, for Toeplitz matrices.
 pub(super) fn first_pattern(terms: &Terms<'_>, schedule: Schedule) -> Worst {
     let pattern = schedule.pattern(0);
     let written_out = |matrix: &Matrix| !matrix.is_nonnegative() && pattern.len() <= MAX_WRITTEN_OUT;
@@ -58,9 +60,9 @@ pub(super) fn first_pattern(terms: &Terms<'_>, schedule: Schedule) -> Worst {
     Worst { squared, pattern, bound: (!tight).then_some(Bound::Majorised) }
 }
 
-/// `‖|C| 1_π‖²` for the pattern from the first step on, in O(n log k).
+/// Returns `‖|C| 1_π‖²` for the pattern from the first step on, in O(n log k).
 fn magnitudes(coefficients: &[f64], schedule: Schedule) -> f64 {
-    // Read from its end, a column is summed over windows that end at each step.
+    // In reverse order, a column is summed over windows that end at each step.
     let mut column: Vec<f64> = coefficients.iter().map(|c| c.abs()).collect();
     column.resize(schedule.horizon(), 0.0);
     column.reverse();
@@ -68,8 +70,9 @@ fn magnitudes(coefficients: &[f64], schedule: Schedule) -> f64 {
     dot(&sums, &sums)
 }
 
-/// A bound by Toeplitz matrices with coefficients `of` the absolute ones and the largest scale for all columns: the
-/// first pattern is the worst then. `None` if a matrix is of another form.
+/// Returns a bound by Toeplitz matrices whose coefficients are `of` the absolute ones, with the
+/// largest scale for all columns: the first pattern is then the worst. `None` if a matrix has
+/// another form.
 pub(super) fn majorised(
     terms: &Terms<'_>,
     schedule: Schedule,
@@ -85,7 +88,8 @@ pub(super) fn majorised(
     Some(Worst { squared, pattern: schedule.pattern(0), bound: Some(Bound::Majorised) })
 }
 
-/// `Σ_(i,j∈π) |X_ij|` for the pattern from each start on, from the overlaps at `lags` multiples of the gap.
+/// Returns `Σ_(i,j∈π) |X_ij|` for the pattern from each start on, from the overlaps at `lags`
+/// multiples of the gap.
 fn pattern_sums(terms: &Terms<'_>, schedule: Schedule, lags: usize) -> Vec<f64> {
     let mut sums = vec![0.0; schedule.starts().len()];
     for lag in 0..lags {
@@ -97,7 +101,7 @@ fn pattern_sums(terms: &Terms<'_>, schedule: Schedule, lags: usize) -> Vec<f64> 
     sums
 }
 
-/// `Σ w |X_(i, i+lag)|` for all i.
+/// Returns `Σ w |X_(i, i+lag)|` for all i.
 pub(super) fn absolute_overlaps(terms: &Terms<'_>, lag: usize) -> Vec<f64> {
     let weighted = |(weight, matrix): &(f64, &Matrix)| -> Vec<f64> {
         matrix.overlaps(lag).into_iter().map(|overlap| weight * overlap.abs()).collect()
@@ -109,8 +113,9 @@ pub(super) fn absolute_overlaps(terms: &Terms<'_>, lag: usize) -> Vec<f64> {
     terms.iter().map(weighted).reduce(added).unwrap_or_default()
 }
 
-/// `Σ_(a<count) v_(i + a·stride)` for all i, where entries beyond the end are 0: windows of 1, 2, 4, … entries, put
-/// together by the binary digits of `count`. Nothing is subtracted, so no digits are lost.
+/// Returns `Σ_(a<count) v_(i + a·stride)` for all i, where entries beyond the end are 0. Windows of
+/// 1, 2, 4, … entries are combined by the binary digits of `count`. Nothing is subtracted, so no
+/// digits are lost.
 fn window_sums(mut powers: Vec<f64>, stride: usize, count: usize) -> Vec<f64> {
     let mut sums = vec![0.0; powers.len()];
     let (mut covered, mut length) = (0, 1);

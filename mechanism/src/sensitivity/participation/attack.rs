@@ -1,7 +1,8 @@
-//! Attacks on the claims of [`super`]: from random contributions on every pattern, each is turned to where it adds
-//! most, again and again, which never lowers `‖C u‖²`.
+//! Attacks on the claims of [`super`] by coordinate ascent.
 //!
-//! A false alarm is impossible (any change found is a change there is), and the seeds are fixed.
+//! The attack starts from random contributions on every pattern. It repeatedly turns each
+//! contribution to where it adds most, which never lowers `‖C u‖²`. False alarms are impossible:
+//! every change it finds exists. The seeds are fixed.
 
 use super::{
     tests::{toeplitz, tree},
@@ -25,7 +26,8 @@ fn random(rows: usize, columns: usize, seed: u64) -> Matrix {
     Matrix::dense(DMatrix::from_fn(rows, columns, |_, _| StandardNormal.sample(&mut random))).unwrap()
 }
 
-/// Strategies of all kinds: without overlaps, with overlaps above 0, of both signs, stamped, with more rows than steps.
+/// Strategies of all kinds: without overlaps, with overlaps above 0, with overlaps of both signs,
+/// stamped, with more rows than steps.
 pub(in super::super) fn strategies(steps: usize) -> Vec<Matrix> {
     let root = series::binomial(-0.5, 1.0, steps);
     vec![
@@ -45,7 +47,7 @@ pub(in super::super) fn strategies(steps: usize) -> Vec<Matrix> {
 pub(in super::super) const SCHEMAS: [&str; 8] =
     ["1", "2x3", "3x2", "4x1", "3x2+", "2x3+", "3x1+", "every-step"];
 
-/// The largest `‖C u‖²` found from one start.
+/// Returns the largest `‖C u‖²` found from one start.
 fn climb(matrix: &Matrix, pattern: &[usize], mut u: DMatrix<f64>) -> f64 {
     let gram = matrix.gram(pattern);
     for _ in 0..40 {

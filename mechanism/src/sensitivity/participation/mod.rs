@@ -1,33 +1,36 @@
 //! Sensitivity of any C when one entity may take part several times.
 //!
 //! # Setting
-//! Neighbours are streams one of which lacks all records of one entity (zero-out): contributions `‖u_i‖ ≤ 1` at the
-//! steps i of a pattern π vanish. With `X = CᵀC`
+//! Two streams are neighbours if one lacks all records of one entity (zero-out): contributions
+//! `‖u_i‖ ≤ 1` at the steps i of a pattern π vanish. With `X = CᵀC`
 //!
 //! ```text
 //! sens² = max_π sup_u ‖C u‖² = max_π sup_u Σ_(i,j∈π) X_ij ⟨u_i, u_j⟩
 //! ```
 //!
-//! In dimension 1 the supremum is a maximum over signs, `S_π = max_s sᵀX_π s`, because a convex function is largest
-//! at a corner. For vectors it lies between `S_π` and `(π/2)·S_π`, and is not `S_π` in general.
+//! In dimension 1 the supremum is a maximum over signs, `S_π = max_s sᵀX_π s`, because a convex
+//! function is largest at a corner. For vectors it lies between `S_π` and `(π/2)·S_π`, and is not
+//! `S_π` in general.
 //!
 //! # Bounds, for every dimension
 //! ```text
 //! Z_π = Σ_ij |X_ij|        by ⟨u_i, u_j⟩ ≤ 1
-//! (π/2)·S_π                Grothendieck's inequality for positive semi-definite X (Nesterov's constant)
+//! (π/2)·S_π                Grothendieck's inequality, positive semi-definite X (Nesterov)
 //! |π|·‖C_π‖₂²              Theorem 2.1
 //! ```
-//! **Exact.** If signs s exist with `s_i s_j X_ij ≥ 0` for all i, j in π, then `u_i = s_i e_1` attains `Z_π` in every
-//! dimension. `X ≥ 0` elementwise (Eq. 3 of the paper) is the case s = 1. Only the pattern with the largest `Z_π`
-//! must have such signs; entries between steps of different patterns do not matter.
+//! **Exact.** If signs s exist with `s_i s_j X_ij ≥ 0` for all i, j in π, then `u_i = s_i e_1`
+//! attains `Z_π` in every dimension. `X ≥ 0` elementwise (Eq. 3 of the paper) is the case s = 1.
+//! Only the pattern with the largest `Z_π` must have such signs. Entries between steps of different
+//! patterns do not matter.
 //!
-//! Source: "Multi-Epoch Matrix Factorization Mechanisms", Section 2 and Appendix H; its Theorem H.1 with √(π/2) in
-//! place of π/2.
+//! Source: "Multi-Epoch Matrix Factorization Mechanisms", Section 2 and Appendix H; its Theorem H.1
+//! with √(π/2) in place of π/2.
 //!
 //! # Rounding
-//! A computed overlap is off by at most `ε‖c_i‖‖c_j‖ ≤ ε(X_ii + X_jj)/2`, a sum over a pattern of k steps by at most
-//! `εk·ΣX_ii ≤ εk·Z_π`. So raising `Z_π` by a factor `1 + εk` is safe whatever the signs of small entries, and an
-//! entry within its error of 0 counts as 0 in the search for signs: exact means exact but for that factor.
+//! A computed overlap is off by at most `ε‖c_i‖‖c_j‖ ≤ ε(X_ii + X_jj)/2`, a sum over a pattern of k
+//! steps by at most `εk·ΣX_ii ≤ εk·Z_π`. So raising `Z_π` by a factor `1 + εk` is safe for any
+//! signs of small entries. In the search for signs, an entry within its error of 0 counts as 0.
+//! "Exact" therefore means exact up to that factor.
 
 mod absolute;
 #[cfg(test)]
@@ -49,17 +52,17 @@ pub(super) use absolute::only_first_pattern;
 #[cfg(test)]
 pub(super) use attack::{SCHEMAS, strategies};
 
-/// A squared sensitivity, and how it was come by.
+/// A squared sensitivity, and how it was derived.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Claim {
-    /// The square, rounded up.
+    /// The squared sensitivity, rounded up.
     pub squared: f64,
-    /// What it is.
+    /// Whether it is attained.
     pub kind: ClaimKind,
 }
 
 impl Claim {
-    /// The sensitivity, rounded up.
+    /// Returns the sensitivity, rounded up.
     pub fn value(&self) -> f64 {
         self.squared.sqrt().next_up()
     }
@@ -70,7 +73,7 @@ impl Claim {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ClaimKind {
-    /// Neighbouring streams attain it, but for rounding, whatever the dimension of the records.
+    /// Neighbouring streams attain it, up to rounding, in every dimension of the records.
     Exact,
     /// Attained by records of dimension 1, and not valid for vectors.
     ExactForScalars,
@@ -89,17 +92,17 @@ pub enum Bound {
     Grothendieck,
     /// `|π|·‖C_π‖₂²`.
     Spectral,
-    /// Each participation with the earlier ones that it could overlap most with.
+    /// Each participation is paired with the earlier ones that it could overlap most with.
     EarlierPartners,
-    /// A larger C, with coefficients that are not negative and do not increase.
+    /// A larger C, with non-negative, non-increasing coefficients.
     Majorised,
     /// `(k max ‖c_i‖)²`.
     ColumnNorms,
     /// Twice the distance to the stream without the entity.
     Triangle,
-    /// Overlaps below 0 counted against the entity.
+    /// Overlaps below 0, counted at their worst.
     NegativeOverlaps,
-    /// First and second moments at their worst at once, though each has a strategy of its own.
+    /// First and second moments at their worst at once, although each has its own strategy.
     SeparateStrategies,
 }
 
@@ -129,11 +132,12 @@ impl fmt::Display for Bound {
     }
 }
 
-/// Largest change of `C u` when all contributions of one entity, of norm at most 1 and of `dimension` coordinates
-/// each, are zeroed out.
+/// Returns the largest change of `C u` when all contributions of one entity, of norm at most 1 and
+/// of `dimension` coordinates each, are zeroed out.
 ///
-/// The horizon is the number of columns. Scalars (`dimension` 1) are never taken for vectors: where that makes a
-/// difference, dimension 1 gives [`ClaimKind::ExactForScalars`], other dimensions a larger upper bound.
+/// The horizon is the number of columns. A bound for scalars (`dimension` 1) is never used for
+/// vectors. Where the two differ, dimension 1 gives [`ClaimKind::ExactForScalars`], and other
+/// dimensions give a larger upper bound.
 ///
 /// # Errors
 /// [`OutOfRange`] for a dimension of 0.
@@ -157,7 +161,8 @@ pub fn participation_sensitivity(
     Ok(attained(matrix, participation.on(matrix.columns()), dimension == 1)?.claim)
 }
 
-/// A claim, and the contributions ±1 along one axis that attain it, if it is exact: pairs of step and sign.
+/// A claim and, if it is exact, the contributions ±1 along one axis that attain it, as pairs of
+/// step and sign.
 #[derive(Clone, Debug)]
 pub(super) struct Attained {
     pub(super) claim: Claim,
@@ -165,41 +170,41 @@ pub(super) struct Attained {
 }
 
 impl Attained {
-    /// Whether it is attained in every dimension by equal contributions.
+    /// Returns whether equal contributions attain it in every dimension.
     pub(super) fn by_equal_contributions(&self) -> bool {
         let equal = |witness: &Vec<(usize, f64)>| witness.iter().all(|&(_, sign)| sign > 0.0);
         self.claim.kind == ClaimKind::Exact && self.witness.as_ref().is_some_and(equal)
     }
 }
 
-/// The largest `Σ w |X_ij|` over all patterns, for weighted matrices added up.
+/// The largest `Σ w |X_ij|` over all patterns, for a weighted sum of matrices.
 #[derive(Clone, Debug)]
 pub(super) struct Worst {
     pub(super) squared: f64,
-    /// A pattern that comes closest.
+    /// A pattern that comes closest to the bound.
     pub(super) pattern: Vec<usize>,
-    /// Why `squared` is more than this pattern has, if it is.
+    /// The reason why `squared` exceeds the sum of this pattern, if it does.
     pub(super) bound: Option<Bound>,
 }
 
 /// Weighted matrices of equally many columns: `X = Σ w·CᵀC`.
 pub(super) type Terms<'a> = [(f64, &'a Matrix)];
 
-/// The largest sum of absolute overlaps, not yet raised by what rounding can take away.
+/// Returns the largest sum of absolute overlaps, not yet raised for rounding.
 pub(super) fn worst(terms: &Terms<'_>, schedule: Schedule) -> Worst {
     if schedule.is_flexible() { separated::worst(terms, schedule) } else { absolute::worst(terms, schedule) }
 }
 
-/// Raises a sum of absolute overlaps over `count` steps by more than rounding can have taken away.
+/// Raises a sum of absolute overlaps over `count` steps by more than rounding can have lost.
 pub(super) fn raised(squared: f64, count: usize) -> f64 {
     rounded_up(squared * (1.0 + count as f64 * 256.0 * f64::EPSILON))
 }
 
-/// Patterns with more steps are not searched for signs.
+/// Longest pattern that is searched for signs.
 const MAX_SEARCHED: usize = 4096;
-/// Numbers that may be computed in a search through all patterns.
+/// Most numbers computed in a search through all patterns.
 const SEARCH_WORK: usize = 1 << 31;
-/// Overlaps that such a search may hold.
+/// Most overlaps that such a search may hold.
 const SEARCH_MEMORY: usize = 1 << 24;
 
 pub(super) fn attained(matrix: &Matrix, schedule: Schedule, scalar: bool) -> Result<Attained, OutOfRange> {
@@ -227,7 +232,7 @@ fn signs_of(matrix: &Matrix, pattern: &[usize]) -> Option<Vec<f64>> {
     }
 }
 
-/// All patterns that can be the worst, unless looking at each takes too long.
+/// Returns all patterns that can be the worst, or `None` if examining each takes too long.
 pub(super) fn all_patterns(schedule: Schedule, matrices: &[&Matrix]) -> Option<Vec<Vec<usize>>> {
     let starts = if only_first_pattern(matrices) { 0..1 } else { schedule.first_steps() };
     let rows = matrices.iter().map(|matrix| matrix.rows()).max().unwrap_or(1);
@@ -238,7 +243,7 @@ pub(super) fn all_patterns(schedule: Schedule, matrices: &[&Matrix]) -> Option<V
     few.then(|| schedule.patterns(starts, limit)).flatten().filter(|patterns| patterns.len() <= limit)
 }
 
-/// The largest of the bounds of all patterns, each the least that is known of it.
+/// Returns the largest bound of all patterns, where each pattern's bound is the least one known.
 fn search(matrix: &Matrix, patterns: Vec<Vec<usize>>, scalar: bool) -> Attained {
     let grams = patterns.into_iter().map(|pattern| {
         let gram = matrix.gram(&pattern);
@@ -262,8 +267,8 @@ fn search(matrix: &Matrix, patterns: Vec<Vec<usize>>, scalar: bool) -> Attained 
     largest
 }
 
-/// The least bound that is known for one pattern. Takes the signs it tries from `corners`, and tries none when these
-/// run out.
+/// Returns the least known bound of one pattern. Takes the signs it tries from `corners`, and tries
+/// none when these run out.
 fn of_pattern(
     gram: &nalgebra::DMatrix<f64>,
     absolute: f64,
@@ -278,7 +283,7 @@ fn of_pattern(
     let mut bounds = vec![bound(absolute, Bound::AbsoluteOverlaps)];
     bounds.extend(signs::spectral(gram).map(|squared| bound(squared, Bound::Spectral)));
     if let Some((maximum, signs)) = signs::maximum(gram, corners) {
-        // The error of the sum is in proportion to that of absolute overlaps.
+        // The error of the sum is proportional to the sum of absolute overlaps.
         let maximum = maximum + (raised(absolute, gram.nrows()) - absolute);
         if scalar {
             return (claim(maximum, ClaimKind::ExactForScalars), Some(signs));

@@ -1,26 +1,29 @@
 //! `max_π Σ_(i,j∈π) |X_ij|` over patterns with gaps of at least b, or an upper bound of it.
 //!
-//! **Toeplitz, coefficients ≥ 0 that do not increase: steps 0, b, 2b, … are the worst** (Kalinin & Lampert 2024,
-//! "Banded Square Root Matrix Factorization for Differentially Private Model Training", Theorem 2). For i ≤ j,
-//! `X_ij = Σ_(l<n−j) c_l c_(l+j−i)` increases neither in j nor in the distance j − i. In a pattern `p_0 < p_1 < …` with
-//! gaps of at least b, `p_j ≥ jb` and `p_j − p_i ≥ (j−i)b`, so that no overlap is above that of steps ib and jb.
+//! **Toeplitz with non-negative, non-increasing coefficients: steps 0, b, 2b, … are the worst**
+//! (Kalinin & Lampert 2024, "Banded Square Root Matrix Factorization for Differentially Private
+//! Model Training", Theorem 2). For i ≤ j, `X_ij = Σ_(l<n−j) c_l c_(l+j−i)` increases neither in j
+//! nor in the distance j − i. In a pattern `p_0 < p_1 < …` with gaps of at least b, `p_j ≥ jb` and
+//! `p_j − p_i ≥ (j−i)b`. So no overlap exceeds that of steps ib and jb.
 //!
-//! **No overlaps at lags of b or more** (at most b bands): what counts is a sum of squared column norms, and dynamic
-//! programming is exact.
+//! **No overlaps at lags of b or more** (at most b bands): the sum is one of squared column norms,
+//! and dynamic programming is exact.
 //!
-//! **All others**: with `P_m(p)` an upper bound of `Σ_q |X_qp|` over at most m steps q that are at least b apart from
-//! each other and end at least b before p,
+//! **All others**: with `P_m(p)` an upper bound of `Σ_q |X_qp|` over at most m steps q that are at
+//! least b apart from each other and end at least b before p,
 //!
 //! ```text
-//! Σ_(i,j∈π) |X_ij| = Σ_m (X_(p_m p_m) + 2 Σ_(l<m) |X_(p_l p_m)|) ≤ Σ_m (X_(p_m p_m) + 2 P_m(p_m)),   m = 0, 1, …
+//! Σ_(i,j∈π) |X_ij| = Σ_m (X_(p_m p_m) + 2 Σ_(l<m) |X_(p_l p_m)|)
+//!                  ≤ Σ_m (X_(p_m p_m) + 2 P_m(p_m)),   m = 0, 1, …
 //! ```
 //!
-//! whose maximum dynamic programming finds in O(n k). Both cases above have equality. P_m comes from a dynamic program of
-//! its own over the earlier steps (O(n² k)), or, where that is too much, from overlaps at their least lag:
-//! the d-th step before p is at least db earlier, so with majorised coefficients
-//! `|X_qp| ≤ |s_p|·G(db, n−p)·max_(q ≤ p−db) |s_q|` (O(n k)).
+//! Dynamic programming finds the maximum of the right side in O(n k). Both cases above have
+//! equality. P_m comes from its own dynamic program over the earlier steps (O(n² k)). Where that is
+//! too expensive, it comes from overlaps at their least lag: the d-th step before p is at least db
+//! earlier, so with majorised coefficients `|X_qp| ≤ |s_p|·G(db, n−p)·max_(q ≤ p−db) |s_q|` (O(n
+//! k)).
 //!
-//! The bound is attained if the pattern that it comes from has it; that is looked up.
+//! The bound is attained if the pattern that it comes from has that sum; the code checks this.
 
 use super::{
     Bound, Terms, Worst,
@@ -28,11 +31,11 @@ use super::{
 };
 use crate::{participation::Schedule, strategy::Matrix};
 
-/// Numbers in a table of partners, and in one of overlaps.
+/// Most numbers in a table of partners, and in one of overlaps.
 const MAX_TABLE: usize = 1 << 25;
-/// Additions in the making of a table of partners.
+/// Most additions in building a table of partners.
 const MAX_ADDITIONS: usize = 1 << 32;
-/// Longest pattern that is looked up.
+/// Longest pattern whose sum is checked.
 const MAX_LOOKED_UP: usize = 1024;
 
 pub(super) fn worst(terms: &Terms<'_>, schedule: Schedule) -> Worst {
@@ -56,7 +59,7 @@ fn equal_gaps_are_worst(terms: &Terms<'_>, schedule: Schedule) -> bool {
     terms.iter().all(|(_, matrix)| only_first_pattern(&[matrix]) && good(matrix))
 }
 
-/// The least coefficients that do not increase and are nowhere below the given ones.
+/// Returns the least non-increasing coefficients that are nowhere below the given ones.
 fn not_increasing(mut least: Vec<f64>) -> Vec<f64> {
     for i in (1..least.len()).rev() {
         least[i - 1] = least[i - 1].max(least[i]);
@@ -64,14 +67,14 @@ fn not_increasing(mut least: Vec<f64>) -> Vec<f64> {
     least
 }
 
-/// `(k max ‖c_i‖)²`: overlaps by the Cauchy-Schwarz inequality.
+/// Returns `(k max ‖c_i‖)²`: bounds overlaps by the Cauchy-Schwarz inequality.
 fn by_column_norms(terms: &Terms<'_>, schedule: Schedule) -> Worst {
     let longest = absolute_overlaps(terms, 0).into_iter().fold(0.0, f64::max);
     let squared = longest * (schedule.count() as f64).powi(2);
     Worst { squared, pattern: schedule.pattern(0), bound: Some(Bound::ColumnNorms) }
 }
 
-/// P_1, P_2, …, P_(k−1), each for all steps.
+/// Returns P_1, P_2, …, P_(k−1), each for all steps.
 fn partners(terms: &Terms<'_>, schedule: Schedule) -> Option<Vec<Vec<f64>>> {
     let (steps, gap, layers) = (schedule.horizon(), schedule.gap(), schedule.count() - 1);
     partners_of(terms, steps, gap, layers).or_else(|| partners_at_least_lags(terms, steps, gap, layers))
@@ -104,8 +107,8 @@ fn partners_of(terms: &Terms<'_>, steps: usize, gap: usize, layers: usize) -> Op
     Some(table)
 }
 
-/// From the largest sums of at most m entries of a row that are at least `gap` apart, ending at each place or before,
-/// those of at most m + 1.
+/// Takes the largest sums of at most m entries of a row that are at least `gap` apart and end at
+/// each index or before. Returns those of at most m + 1 entries.
 fn extended(row: &[f64], gap: usize, sums: &[f64]) -> Vec<f64> {
     let before = |place: usize| place.checked_sub(gap).and_then(|end| sums.get(end)).unwrap_or(&0.0);
     let mut largest = 0.0_f64;
@@ -116,7 +119,7 @@ fn extended(row: &[f64], gap: usize, sums: &[f64]) -> Vec<f64> {
     row.iter().enumerate().map(place).collect()
 }
 
-/// The blocks of stamped matrices that all have the same width.
+/// Returns the blocks of stamped matrices that all have the same width.
 fn common_blocks<'a>(terms: &Terms<'a>) -> Option<(Vec<(f64, &'a Matrix)>, usize)> {
     let block = |(weight, matrix): &(f64, &'a Matrix)| Some((*weight, matrix.as_stamped()?.0));
     let blocks: Vec<_> = terms.iter().map(block).collect::<Option<_>>()?;
@@ -149,7 +152,7 @@ fn partners_at_least_lags(
     Some(table)
 }
 
-/// The largest `Σ_m (X_(p_m p_m) + 2 P_m(p_m))`, and its pattern.
+/// Returns the largest `Σ_m (X_(p_m p_m) + 2 P_m(p_m))`, and its pattern.
 fn chained(terms: &Terms<'_>, schedule: Schedule, partners: &[Vec<f64>]) -> Worst {
     let (steps, gap) = (schedule.horizon(), schedule.gap());
     let norms = absolute_overlaps(terms, 0);
@@ -157,7 +160,8 @@ fn chained(terms: &Terms<'_>, schedule: Schedule, partners: &[Vec<f64>]) -> Wors
         Some(earlier) => norms[step] + 2.0 * partners[earlier][step],
         None => norms[step],
     };
-    // The largest sum of patterns of `place` + 1 steps that end at each step or before, and where they end.
+    // The largest sum of patterns of `place` + 1 steps that end at each step or before, and the
+    // last step of the best one.
     let mut sums = vec![0.0; steps];
     let mut ends: Vec<Vec<u32>> = Vec::new();
     let mut best = (0.0, 0);
@@ -190,7 +194,7 @@ fn chained(terms: &Terms<'_>, schedule: Schedule, partners: &[Vec<f64>]) -> Wors
     Worst { squared: best.0, pattern, bound }
 }
 
-/// Whether the absolute overlaps of a pattern add up to `squared`, but for rounding.
+/// Returns whether the absolute overlaps of a pattern add up to `squared`, up to rounding.
 fn has(terms: &Terms<'_>, pattern: &[usize], squared: f64) -> bool {
     let of_one = |matrix: &Matrix| matrix.gram(pattern).iter().map(|overlap| overlap.abs()).sum::<f64>();
     let sum = || terms.iter().map(|(weight, matrix)| weight * of_one(matrix)).sum::<f64>();

@@ -1,20 +1,20 @@
-//! One pattern with overlaps of both signs: which signs of the contributions make the most of them, and how much
-//! vectors can add to that.
+//! The worst signs of contributions for one pattern with overlaps of both signs, and how much
+//! vectors can add.
 
 use crate::{sensitivity::rounded_up, strategy::matrix::OVERLAP_ERROR};
 use nalgebra::DMatrix;
 
-/// Sign patterns that may be tried for one sensitivity.
+/// Most sign patterns that are tried for one sensitivity.
 pub(super) const MAX_CORNERS: usize = 1 << 22;
 
-/// Patterns with more steps are not tried out.
+/// Longest pattern whose signs are all tried.
 const MAX_STEPS: usize = 16;
 
-/// Signs s with `s_i s_j X_ij ≥ 0` for all i, j, if there are any. Entries within their rounding error of 0 have no
-/// sign.
+/// Returns signs s with `s_i s_j X_ij ≥ 0` for all i, j, if there are any. Entries within their
+/// rounding error of 0 have no sign.
 ///
-/// Signs spread along the entries that have one: each fixes one sign by another, and the first of a connected part
-/// may be chosen.
+/// Signs spread along the entries that have one: each entry fixes one sign by another. The first
+/// sign of a connected part is arbitrary.
 pub(super) fn balancing(gram: &DMatrix<f64>) -> Option<Vec<f64>> {
     let steps = gram.nrows();
     let sign = |i: usize, j: usize| {
@@ -43,8 +43,9 @@ pub(super) fn balancing(gram: &DMatrix<f64>) -> Option<Vec<f64>> {
     Some(signs)
 }
 
-/// `max_s sᵀX s` over signs s, and the signs, by trying all: the first sign is +, and the next differs from the last in
-/// one place (Gray code). `None` for long patterns and when `corners` are used up.
+/// Returns `max_s sᵀX s` over signs s, and the signs, by trying all of them. The first sign is +,
+/// and each trial differs from the last in one index (Gray code). `None` for long patterns and when
+/// `corners` are used up.
 pub(super) fn maximum(gram: &DMatrix<f64>, corners: &mut usize) -> Option<(f64, Vec<f64>)> {
     let steps = gram.nrows();
     let tried = 1 << (steps.clamp(1, MAX_STEPS) - 1);
@@ -66,7 +67,7 @@ pub(super) fn maximum(gram: &DMatrix<f64>, corners: &mut usize) -> Option<(f64, 
             best = (value, signs.clone());
         }
     }
-    // Anew, without the roundings of the way to it.
+    // Recomputed, without the roundings of the incremental updates.
     let s = nalgebra::DVector::from_vec(best.1);
     Some((s.dot(&(gram * &s)), s.as_slice().to_vec()))
 }
@@ -74,7 +75,7 @@ pub(super) fn maximum(gram: &DMatrix<f64>, corners: &mut usize) -> Option<(f64, 
 /// Longest pattern whose overlaps are decomposed.
 const MAX_DECOMPOSED: usize = 256;
 
-/// `k·λ_max(X)`, rounded up; `None` for long patterns.
+/// Returns `k·λ_max(X)`, rounded up; `None` for long patterns.
 ///
 /// Computed eigenvalues and vectors are not trusted: with `X = QΛQᵀ + R` for any Q,
 /// `λ_max(X) ≤ λ_max(Λ)·‖Q‖₂² + ‖R‖_F` and `‖Q‖₂² ≤ 1 + ‖QᵀQ − I‖_F`.

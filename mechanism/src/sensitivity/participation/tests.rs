@@ -1,4 +1,5 @@
-//! Sensitivities under participation against the paper's tables, other libraries' tests and brute force.
+//! Sensitivities under participation against the paper's tables, other libraries' tests and brute
+//! force.
 
 use super::*;
 use crate::series;
@@ -13,7 +14,7 @@ fn close(what: &str, found: f64, expected: f64, relative: f64) {
     assert!((found - expected).abs() <= relative * expected, "{what}: {found} against {expected}");
 }
 
-/// Exact in every dimension, and of this square.
+/// Checks that the claim is exact in every dimension and has this square.
 fn check_exact(what: &str, matrix: &Matrix, participation: &str, expected: f64) {
     let found = claim(matrix, participation, 3);
     close(what, found.squared, expected, 1e-10);
@@ -31,7 +32,7 @@ fn dense(rows: &Value) -> Matrix {
     Matrix::dense(DMatrix::from_fn(rows.len(), rows[0].len(), |row, column| rows[row][column])).unwrap()
 }
 
-/// The sums over all nodes of the complete binary subtrees of `steps` leaves.
+/// Returns the sums over all nodes of the complete binary subtrees of `steps` leaves.
 pub(super) fn tree(steps: usize) -> Matrix {
     let levels = (0..).map(|level| 1 << level).take_while(|&width| width <= steps);
     let nodes: Vec<(usize, usize)> =
@@ -43,7 +44,7 @@ pub(super) fn tree(steps: usize) -> Matrix {
     Matrix::dense(DMatrix::from_fn(nodes.len(), steps, entry)).unwrap()
 }
 
-/// Online Honaker: the tree is completed to a power of two; virtual steps are free.
+/// Online Honaker: the tree is completed to a power of two, and virtual steps are free.
 fn completed_tree(steps: usize) -> Matrix {
     let whole = steps.next_power_of_two();
     let nodes: Vec<_> = (0..=whole.ilog2())
@@ -86,7 +87,7 @@ fn agrees_with_the_reference_values() {
     assert_eq!(checked, 5);
 }
 
-/// Appendix H.2: for records of dimension 2 the sensitivity is above that for scalars.
+/// Appendix H.2: for records of dimension 2 the sensitivity exceeds that for scalars.
 #[test]
 fn scalars_are_not_taken_for_vectors() {
     let entries = [2.0, 1.0, 1.0, 1.0, 2.0, -1.0, 1.0, -1.0, 2.0].map(|entry: f64| entry / 24_f64.sqrt());
@@ -99,7 +100,7 @@ fn scalars_are_not_taken_for_vectors() {
     close("scalar", scalar.squared, 1.0, 1e-12);
     close("reached", reached, 1.1, 1e-12);
     assert!(vector.squared >= reached);
-    // The spectral norm is the least of 1.125, 1.5 and π/2, and not far above.
+    // The spectral bound is the least of 1.125, 1.5 and π/2, and not far above the sensitivity.
     assert_eq!(vector.kind, ClaimKind::UpperBound(Bound::Spectral));
     close("vector", vector.squared, 1.125, 1e-10);
 }
@@ -123,7 +124,8 @@ fn the_table_of_the_paper_is_met() {
     assert_eq!(checked, 5);
 }
 
-/// Losses divided by `‖A C⁻¹‖²_F` for prefix sums, n = 2000, (k, b) = (20, 100), computed elsewhere.
+/// Losses divided by `‖A C⁻¹‖²_F` for prefix sums, n = 2000, (k, b) = (20, 100), computed
+/// independently.
 #[test]
 fn published_losses_are_met() {
     let loss = |coefficients: &[f64], schema: &str| {
@@ -159,7 +161,8 @@ fn published_losses_are_met() {
     }
 }
 
-/// Other libraries' tests. Theirs count the steps between two participations: a separation of 2 is a gap of 3.
+/// Reference values from other libraries' tests. These count the steps between two participations:
+/// their separation of 2 is a gap of 3.
 #[test]
 fn trees_have_their_known_sensitivities() {
     check_exact("once", &tree(8), "1x8+", 4.0);
@@ -215,7 +218,7 @@ fn coefficients_that_rise_again_are_majorised_or_searched() {
     let rising = [1.0, 0.5, 0.8];
     // Overlaps of 0.9 at lag 1 and of 0.8 at lag 2: neighbouring steps are the worst.
     check_exact("tried", &toeplitz(&rising, 6), "2x1+", 2.0 * 1.89 + 2.0 * (0.5 + 0.4));
-    // Where overlaps fit into no table, those of [1, 0.8, 0.8] bound them.
+    // Where overlaps fit into no table, they are bounded by those of [1, 0.8, 0.8].
     let many = claim(&toeplitz(&rising, 1 << 20), "1000x2+", 1);
     let larger = claim(&toeplitz(&[1.0, 0.8, 0.8], 1 << 20), "1000x2+", 1);
     assert_eq!(many.kind, ClaimKind::UpperBound(Bound::Majorised));
@@ -223,7 +226,7 @@ fn coefficients_that_rise_again_are_majorised_or_searched() {
     assert_eq!(larger.kind, ClaimKind::Exact);
 }
 
-/// Tables, closed forms and bounds against the largest of all patterns.
+/// Compares tables, closed forms and bounds with the largest of all patterns.
 #[test]
 fn separated_patterns_agree_with_a_search_through_all() {
     let root = series::binomial(-0.5, 1.0, 14);
