@@ -173,7 +173,7 @@ impl Enclosed {
 fn upper_half(a: u128, b: u128) -> u128 {
     let halves = |factor: u128| [factor >> 64, factor & u128::from(u64::MAX)];
     let ([a, a_low], [b, b_low]) = (halves(a), halves(b));
-    a * b + (a * b_low >> 64) + (a_low * b >> 64)
+    a * b + ((a * b_low) >> 64) + ((a_low * b) >> 64)
 }
 
 /// Computes `⌊2^bits·p_h⌋` slowly, from the exponential.
