@@ -10,7 +10,7 @@
 //! Anybody may ask, so what a request costs is bounded. It names one of a few workloads that the page's owner chose, whose noise
 //! levels are found once, as far as the log goes. The server computes for one client at a time.
 //!
-//! Each connection follows the log for itself ([`EventStream`]). A client that comes late to a long log gets a subsampled backlog,
+//! Each connection follows the log for itself (`sink::event_stream`). A client that comes late to a long log gets a subsampled backlog,
 //! [`BACKLOG`] epochs at most with the newest among them, and from then on every epoch.
 
 mod promise;
