@@ -18,9 +18,9 @@ impl Method {
 }
 
 impl Estimate {
-    /// Projects the same measurements again, for a method that [measures at
-    /// once](Method::measures_at_once). Entries that were not measured are 0. These methods
-    /// themselves use [`Projection::Nearest`].
+    /// Projects the same measurements again, for a method that
+    /// [measures at once](Method::measures_at_once). Entries that were not measured are 0. These
+    /// methods themselves use [`Projection::Nearest`].
     ///
     /// # Errors
     /// [`CovarianceError::Numerical`] if a variance was not measured or an eigendecomposition

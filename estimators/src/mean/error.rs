@@ -39,8 +39,8 @@ pub enum Refusal {
     NotResilient,
 }
 
-/// Why there is no estimate. Errors follow from public numbers alone, except those that [follow
-/// from releases](MeanError::follows_from_releases).
+/// Why there is no estimate. Errors follow from public numbers alone, except those that
+/// [follow from releases](MeanError::follows_from_releases).
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MeanError {
