@@ -157,10 +157,10 @@ impl Intervals<'_> {
     /// subject. It is proven for any dimension and noise, so it is conservative.
     ///
     /// With f = m̃ − m, the error of Ŝ/n̂ − m̃m̃ᵀ is (E₂ − e₀M)/n̂ − m̃fᵀ − fm̃ᵀ + ffᵀ, and by
-    /// Weyl's inequality no eigenvalue moves by more than its norm. Here |e₀| ≤ τ₀z and |f|(n̂ −
-    /// |e₀|) ≤ |e₁| + |e₀||m̃|. Also |e₁| ≤ τ₁(√d + z), and the eigenvalues of ±E₂ are at most
-    /// τ₂(√(2d) + z). The reason: a convex function of normal variables exceeds its mean by z
-    /// Lipschitz constants no more often than a normal variable exceeds z (isoperimetry, and the
+    /// Weyl's inequality no eigenvalue moves by more than its norm. Here `|e₀| ≤ τ₀z` and
+    /// `|f|(n̂ − |e₀|) ≤ |e₁| + |e₀||m̃|`. Also `|e₁| ≤ τ₁(√d + z)`, and the eigenvalues of ±E₂ are
+    /// at most τ₂(√(2d) + z). The reason: a convex function of normal variables exceeds its mean by
+    /// z Lipschitz constants no more often than a normal variable exceeds z (isoperimetry, and the
     /// median is below the mean), and the largest eigenvalue of E₂ is at most √(2d)τ₂ in the mean
     /// (Sudakov & Fernique). Each of these five tails takes at most two fifths of one side of the
     /// level. The shift by debiasing is added.
