@@ -43,7 +43,6 @@ impl<'scope> Accumulate<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
     }
 }
 
-/// Computes the sums that the measurement's method needs.
 pub(crate) fn summed<'scope>(
     measurement: &Measurement,
     fault: Fault,
@@ -98,7 +97,6 @@ fn sums<'scope>(
     })
 }
 
-/// Adds records that were clipped under this measurement.
 pub(crate) fn add(
     sums: &mut Accumulators,
     records: &QuantisedRecords,

@@ -111,13 +111,11 @@ struct Run {
 }
 
 impl Run {
-    /// Returns the first or second moments, in pieces.
     fn moments(&self, which: usize) -> impl Iterator<Item = Row<'_>> + Clone {
         self.values.run(self.moments[which].clone())
     }
 }
 
-/// One run on its own.
 #[derive(Serialize, Deserialize)]
 struct OwnValues {
     number: usize,
@@ -195,7 +193,6 @@ fn update(
     optimiser.push(run.moments(0), run.moments(1)).map_err(|error| error.to_string())
 }
 
-/// Cuts releases into runs.
 fn cut<'scope>(
     releases: StreamVec<'scope, u64, Released>,
     optimiser: Optimiser,

@@ -108,7 +108,6 @@ mod tests {
 
     const LAYOUT: Layout = Layout { dimension: 3, second: SecondMoment::Diagonal };
 
-    /// A measurement of batches with at most `most` records.
     fn measurement(most: u32, shards: u32) -> Measurement {
         let method = Method::BatchSquares { size: NonZeroU32::new(most).unwrap() };
         vectors(method, LAYOUT, Neighbours::ReplaceOneInPlace).shards_at_most(shards).build().unwrap()

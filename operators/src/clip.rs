@@ -83,7 +83,6 @@ fn clip<'scope, B: Clone + 'static>(
     })
 }
 
-/// Quantises records and wipes the raw values.
 fn quantise(measurement: &Measurement, mut records: Records) -> Result<QuantisedRecords, String> {
     let clipper = measurement.clipper();
     let mut rows = QuantisedRows::new(clipper.dimension());

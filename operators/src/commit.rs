@@ -151,7 +151,6 @@ impl<'scope> Commit<'scope> for StreamVec<'scope, u64, ShardRelease> {
     }
 }
 
-/// What has arrived of an epoch so far.
 struct Parts<M> {
     /// Held from the first release on.
     time: Option<Capability<u64>>,

@@ -23,10 +23,8 @@ use std::sync::Arc;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// Default number of shards.
 const SHARDS: u32 = 64;
 
-/// Default number of epochs between checkpoints.
 const CHECKPOINT_INTERVAL: u64 = 64;
 
 /// Encoder states by shard. **Private.**
@@ -78,7 +76,6 @@ pub enum MeasurementError {
 pub(crate) struct MeasurementId(u64);
 
 impl MeasurementId {
-    /// Hashes the given parts.
     pub(crate) fn of(parts: impl Hash) -> Self {
         let mut hasher = DefaultHasher::new();
         parts.hash(&mut hasher);
@@ -134,7 +131,6 @@ struct Parts {
     choices: Choices,
 }
 
-/// Settings with defaults.
 #[derive(Clone)]
 struct Choices {
     keys: u32,
@@ -205,7 +201,6 @@ impl Measurement {
         self.0.id
     }
 
-    /// Encoder states after the epochs released before a restart.
     pub(crate) fn states(&self) -> &States {
         &self.0.choices.states
     }
@@ -406,7 +401,6 @@ impl MeasurementBuilder {
 /// Parameters of bounding. Equal on every worker, except for the standings.
 #[derive(Clone)]
 pub(crate) struct BoundSetup {
-    /// k, b and m.
     pub(crate) limits: EntityLimits,
     /// Public bounds of each column, lower and upper, between which means are computed.
     pub(crate) columns: Arc<[(f64, f64)]>,
@@ -417,7 +411,6 @@ pub(crate) struct BoundSetup {
     pub(crate) first_epoch: u64,
 }
 
-/// Which sums are made and how they are cut.
 #[derive(Clone, Copy)]
 pub(crate) struct Cut {
     pub(crate) measurement: MeasurementId,

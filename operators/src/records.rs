@@ -86,7 +86,6 @@ impl QuantisedRecords {
 #[derive(Clone, Serialize, Deserialize)]
 pub struct PartialSums {
     pub(crate) measurement: MeasurementId,
-    /// The shard.
     pub(crate) shard: u32,
     /// Position of the first sum in the shard.
     pub(crate) offset: u64,
@@ -102,7 +101,6 @@ pub(crate) struct Spare {
 }
 
 impl Spare {
-    /// Keeps at most `most` buffers.
     pub(crate) fn new(most: usize) -> Self {
         Spare { rooms: Arc::default(), most }
     }

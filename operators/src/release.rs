@@ -98,7 +98,6 @@ impl<'scope> Release<'scope> for StreamVec<'scope, u64, PartialSums> {
     }
 }
 
-/// The shards of one worker.
 struct Owned {
     measurement: Measurement,
     shards: BTreeMap<u32, ReleaseShard>,

@@ -76,7 +76,6 @@ pub fn training_loop<'scope>(
         .connect_loop(loop_end);
 }
 
-/// Applies updates, takes gradients at the new parameters and sums them.
 fn gradients<'scope>(
     updates: StreamVec<'scope, u64, SharedUpdate>,
     setup: &TrainingSetup,
@@ -132,7 +131,6 @@ fn gradients<'scope>(
     })
 }
 
-/// Sums gradients, step by step.
 struct Summer {
     sums: ClippedSums,
     cut: Cut,
@@ -142,7 +140,6 @@ struct Summer {
 }
 
 impl Summer {
-    /// Returns the sums of a step, cut by shard.
     fn partial_sums<L: Learner>(
         &mut self,
         step: u64,
@@ -205,7 +202,6 @@ mod tests {
     const DIMENSION: usize = 40;
     const STEPS: u64 = 6;
 
-    /// Parameters at every step.
     type Seen = Vec<(u64, Vec<f64>)>;
 
     /// Pulls parameters towards a point, record by record. A record may do anything in a step.
@@ -236,7 +232,6 @@ mod tests {
         }
     }
 
-    /// Released integers of every step.
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<Vec<i128>>>>);
 
@@ -349,7 +344,6 @@ mod tests {
         }
     }
 
-    /// Correlated noise replaces encoded sums.
     #[test]
     fn correlated_noise_trains_alike() {
         let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
@@ -378,7 +372,6 @@ mod tests {
         }
     }
 
-    /// Returns the parameters at every step from the integers of a log alone.
     fn replayed(log: Vec<Vec<i128>>, setup: &TrainingSetup) -> Seen {
         let (sender, updates) = mpsc::channel();
         let (measurement, adam) = (setup.measurement.clone(), setup.adam);

@@ -168,7 +168,6 @@ mod tests {
 
     const LAYOUT: Layout = Layout { dimension: 2, second: SecondMoment::Full };
 
-    /// Key, epoch and values of a record.
     type Record = (u32, u64, [i8; 2]);
 
     /// Returns the changes (key, epoch, sums) on this number of workers.

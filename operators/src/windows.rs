@@ -149,7 +149,6 @@ impl Windows {
         })
     }
 
-    /// Splits each batch by key.
     fn by_keys<'scope>(
         self,
         records: StreamVec<'scope, u64, Records>,
@@ -198,7 +197,6 @@ impl Windows {
     }
 }
 
-/// Joins the rows of each key in order.
 fn whole(mut parts: Vec<KeyRows>) -> BTreeMap<u32, Zeroizing<Vec<f64>>> {
     parts.sort_by_key(|rows| (rows.key, rows.place));
     let mut windows: BTreeMap<u32, Zeroizing<Vec<f64>>> = BTreeMap::new();

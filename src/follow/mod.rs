@@ -135,7 +135,6 @@ impl Follower {
     }
 }
 
-/// The dataflow with its input and output.
 struct Flow {
     worker: Worker,
     input: InputHandle<u64, CapacityContainerBuilder<Vec<Released>>>,
@@ -196,7 +195,6 @@ impl Flow {
     }
 }
 
-/// State shared by a follower's operators.
 struct Part<'a> {
     fault: &'a Fault,
     wanted: &'a Rc<Cell<bool>>,

@@ -64,7 +64,6 @@ pub enum HttpError {
     },
 }
 
-/// A listening socket.
 pub(crate) struct Server {
     listener: TcpListener,
     address: SocketAddr,
@@ -75,7 +74,6 @@ pub(crate) struct Server {
 /// Sends events until there are no more or the client is gone.
 pub(crate) type Sender = Box<dyn FnOnce(&mut Events<'_>) -> io::Result<()>>;
 
-/// The answer to a request.
 pub(crate) enum Answer {
     /// A document of this media type.
     Document(&'static str, Cow<'static, str>),
@@ -98,7 +96,6 @@ impl Server {
         Ok(Self { listener, address: found, host })
     }
 
-    /// Returns the address of the socket.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -168,7 +165,6 @@ struct Connection {
 }
 
 impl Connection {
-    /// Begins a step with this time limit.
     fn within(&mut self, patience: Duration) -> &mut Self {
         self.deadline = Instant::now() + patience;
         self
@@ -277,7 +273,6 @@ impl Events<'_> {
     }
 }
 
-/// Reads a request, or returns why it is refused.
 fn read_request(connection: &mut Connection, host: &str) -> io::Result<Result<Request, Refusal>> {
     let mut bytes = Vec::with_capacity(1024);
     loop {

@@ -10,7 +10,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Maximum number of connections of a server.
 const CONNECTION_LIMIT: usize = 64;
 
 /// Maximum number of descriptors of a connection: its socket, the log's directory and file, and
@@ -22,10 +21,8 @@ static CONNECTED: AtomicUsize = AtomicUsize::new(0);
 
 /// The connection slots of a server.
 pub(super) struct Places {
-    /// Limit of this server.
     limit: usize,
     taken: Arc<AtomicUsize>,
-    /// Limit of all servers of the process.
     limit_of_all: usize,
     taken_of_all: &'static AtomicUsize,
 }
@@ -58,7 +55,6 @@ impl Places {
         }
     }
 
-    /// Takes a slot if one is free.
     pub(super) fn take(&self) -> Option<Place> {
         take_one(&self.taken, self.limit)?;
         if take_one(self.taken_of_all, self.limit_of_all).is_none() {

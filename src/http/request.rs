@@ -8,13 +8,10 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::from_utf8;
 
-/// Maximum size of a request in bytes.
 pub(super) const REQUEST_LIMIT: usize = 8 << 10;
 
-/// Maximum number of header fields.
 const FIELD_LIMIT: usize = 64;
 
-/// A request that may be answered.
 pub(crate) struct Request {
     /// The path, without the query.
     pub(crate) path: String,
@@ -30,7 +27,6 @@ impl Request {
     }
 }
 
-/// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     BadRequest = 400,
@@ -42,7 +38,6 @@ pub(crate) enum Status {
     Unavailable = 503,
 }
 
-/// A status and the reason in words.
 pub(super) type Refusal = (Status, String);
 
 impl Status {

@@ -69,7 +69,6 @@ impl Budget {
         Ok((Epsilon::new(self.epsilon)?, Delta::new(self.delta)?))
     }
 
-    /// Returns an error if the spending exceeds the budget.
     pub(super) fn covers(&self, ledger: &Ledger) -> Result<(), Refusal> {
         let no_guarantee = |reason| Refusal::NoGuarantee { budget: Box::new(self.clone()), reason };
         let spent = ledger.composition(&self.adjacency()).map_err(no_guarantee)?;
@@ -82,7 +81,6 @@ impl Budget {
         Err(Refusal::Overspent { budget, entries: ledger.entries.len(), together })
     }
 
-    /// Returns an error if one more pipeline does not fit.
     pub(super) fn admit(&self, ledger: &Ledger, charge: &Charge) -> Result<(), Refusal> {
         let no_guarantee = |reason| Refusal::NoGuarantee { budget: Box::new(self.clone()), reason };
         let (about, nesting) = (self.adjacency(), ledger.nesting_with(charge));

@@ -12,10 +12,8 @@ use thiserror::Error;
 
 use crate::whole;
 
-/// Environment variable with the directory.
 const VARIABLE: &str = "HUSHFLOW_LEDGER";
 
-/// Maximum size of a configuration file in bytes.
 const MAX_CONFIG: u64 = 1 << 20;
 
 /// A directory with one ledger per data set.

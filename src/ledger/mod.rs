@@ -251,7 +251,6 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Returns the file content.
     fn to_bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
         serde_json::to_vec(self)
     }

@@ -268,7 +268,6 @@ fn eight_threads_never_exceed_a_budget_and_lose_no_entry() {
     assert_eq!((admitted, book.ledger.entries.len()), (16, 16));
 }
 
-/// A pipeline about entities, with the larger kinds that contain them.
 fn entities(kind: &str, within: &[&str], neighbours: Neighbours) -> Charge {
     let within = within.iter().map(|&larger| larger.into()).collect();
     Charge { unit: Unit::Entity(kind.into()), within, ..charge(neighbours, 4.0) }

@@ -130,7 +130,6 @@ fn write_moments(
     writeln!(out, "{text}")
 }
 
-/// Contents of one line.
 struct Line<'a> {
     publication: &'a MomentPublication,
     view: &'a View,

@@ -12,7 +12,6 @@ use crate::pipeline::Intervals;
 /// Number of columns in a table; JSON and CSV have all.
 pub(super) const SHOWN: usize = 4;
 
-/// Width of `number ± reach`.
 const CELL: usize = 19;
 
 pub(super) fn header(line: &Line<'_>) -> String {
@@ -66,7 +65,6 @@ pub(super) fn line(line: &Line<'_>) -> String {
     text
 }
 
-/// Titles of the columns of numbers.
 fn titles(line: &Line<'_>) -> Vec<String> {
     let columns: Vec<&str> = line.columns().take(SHOWN).collect();
     let per_column =

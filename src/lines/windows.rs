@@ -15,13 +15,11 @@ use crate::pipeline::Estimator;
 use crate::publication::WindowPublication;
 use crate::state::Stamp;
 
-/// Writes estimates of windows.
 pub(super) struct WindowWriter {
     publication: WindowPublication,
     format: Format,
 }
 
-/// One window's estimate, with its key and epoch.
 struct Window<'a> {
     epoch: u64,
     key: u32,
@@ -30,7 +28,6 @@ struct Window<'a> {
 }
 
 impl WindowWriter {
-    /// Makes a writer for a log of this publication.
     pub(super) fn new(publication: WindowPublication, format: Format) -> Self {
         WindowWriter { publication, format }
     }

@@ -28,7 +28,6 @@ use crate::strategies::{Progress, StrategiesError};
 /// each released value they fill a frame of the log, so every release can be committed.
 pub const RELEASE_LIMIT: u64 = MAX_PAYLOAD / 32;
 
-/// The header of the public log.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Header {

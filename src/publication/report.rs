@@ -97,7 +97,6 @@ pub fn covariance(estimate: &covariance::Estimate, columns: &[impl AsRef<str>]) 
     fields.into_iter().map(|(name, value)| (name.into(), value)).collect()
 }
 
-/// The release of a window's mean.
 pub(super) fn of_window_mean(window: WindowMean) -> Map<String, Value> {
     let mut object = match window.answer.map(|answer| json!(MeanReport::from(answer))) {
         Ok(Value::Object(report)) => report,
@@ -108,7 +107,6 @@ pub(super) fn of_window_mean(window: WindowMean) -> Map<String, Value> {
     object
 }
 
-/// The release of a window's covariance.
 pub(super) fn of_window_covariance(window: &WindowCovariance, columns: &[&str]) -> Map<String, Value> {
     match &window.estimate {
         Ok(estimate) => covariance(estimate, columns),

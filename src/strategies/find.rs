@@ -56,7 +56,6 @@ pub fn find(
     }
 }
 
-/// Returns the search request for this name, with the objective if it matters.
 fn request(name: &StrategyName, purpose: &Purpose) -> Request {
     let method = match name {
         StrategyName::BufferedToeplitz(_) => format!("{name}, {}", purpose.objective),

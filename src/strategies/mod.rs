@@ -52,7 +52,6 @@ impl Purpose {
         Self { workload, horizon, participation, stamps: 1, objective }
     }
 
-    /// Returns the purpose of one copy.
     fn of_a_copy(&self) -> Self {
         Self { horizon: self.horizon.div_ceil(self.stamps), stamps: 1, ..self.clone() }
     }

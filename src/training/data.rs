@@ -17,7 +17,6 @@ use crate::whole::NUMBERS;
 /// Folder of Debian's package `dataset-fashion-mnist`.
 pub const FASHION_MNIST: &str = "/usr/share/datasets/fashion-mnist";
 
-/// The type of unsigned bytes.
 const UNSIGNED_BYTES: u8 = 8;
 
 /// Why there are no images.

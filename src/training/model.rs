@@ -27,7 +27,6 @@ impl Activation {
         }
     }
 
-    /// Returns the derivative, from the activation.
     fn slope(self, activation: f64) -> f64 {
         match self {
             Self::Relu => f64::from(activation > 0.0),
@@ -217,7 +216,6 @@ impl SplitMix {
 mod tests {
     use super::*;
 
-    /// Central differences of the loss agree with the gradient, parameter by parameter.
     #[test]
     fn gradients_are_those_of_finite_differences() {
         for (sizes, activation) in [

@@ -148,7 +148,6 @@ struct ImageLearner {
     worker: usize,
     workers: usize,
     workspace: Workspace,
-    /// Gradients of a few images.
     gradients: Vec<f64>,
     /// Accuracy and parameters after every pass, from the first worker.
     report: Sender<(f64, Vec<f64>)>,
@@ -183,7 +182,6 @@ impl Learner for ImageLearner {
     }
 }
 
-/// A log in memory.
 #[derive(Clone, Default)]
 struct MemoryLog {
     keep: bool,

@@ -175,7 +175,6 @@ impl Visit {
         })
     }
 
-    /// Names of the workloads on offer.
     fn offered(&self) -> Vec<String> {
         self.workloads.iter().map(|levels| levels.workload().to_string()).collect()
     }

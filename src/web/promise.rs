@@ -21,7 +21,6 @@ pub(super) fn unit(parameters: &PublicParameters) -> Value {
     }
 }
 
-/// The guarantee, in sentences.
 pub(super) fn guarantee(publication: &MomentPublication) -> String {
     if !publication.is_private() {
         return "Nothing: the noise was drawn from a seed.".into();

@@ -35,7 +35,6 @@ pub(super) const SHARE: f64 = 0.125;
 /// its entries.
 const HALVINGS: u32 = RECORD_BITS - 2;
 
-/// Estimates the covariance in z² with the rest of the budget.
 pub(super) fn adaptive<R: CryptoRng + ?Sized>(
     start: &Start<'_>,
     budget: &mut Budget,

@@ -109,7 +109,6 @@ pub fn frobenius_error(estimate: &DMatrix<f64>, truth: &DMatrix<f64>) -> f64 {
     (estimate - truth).norm()
 }
 
-/// A sample with its count, and centred if requested.
 pub(super) struct Start<'a> {
     pub(super) sample: Sample<'a>,
     pub(super) rows: (f64, f64),
@@ -148,7 +147,6 @@ impl<'a> Start<'a> {
         Ok(Self { sample: centred, rows, mean: Some(mean) })
     }
 
-    /// Clips the records to this norm of z.
     pub(super) fn clipped(&self, norm: f64) -> Result<Self, CovarianceError> {
         Ok(Self { sample: self.sample.clipped(norm)?, rows: self.rows, mean: self.mean.clone() })
     }
@@ -163,7 +161,6 @@ impl<'a> Start<'a> {
         self.sample.half_widths()[row] * self.sample.half_widths()[column]
     }
 
-    /// Returns an estimate with this covariance, given in z².
     pub(super) fn estimate(
         self,
         covariance: &DMatrix<f64>,
@@ -186,7 +183,6 @@ impl<'a> Start<'a> {
         })
     }
 
-    /// Returns the symmetric matrix, in z², of noisy second moments in the layout's order.
     pub(super) fn matrix(&self, noisy: &[Noisy]) -> DMatrix<f64> {
         let dimension = self.sample.dimension();
         let layout = Layout { dimension, second: SecondMoment::Full };

@@ -98,7 +98,6 @@ struct Run<'a> {
     rounds: u64,
 }
 
-/// Budget of a round.
 #[derive(Clone, Copy)]
 struct Allowance {
     selection: f64,
@@ -154,7 +153,6 @@ impl<'a> Run<'a> {
         Ok(Self { start, known, completion: Completion::of_diagonal(&measured), rounds: 0 })
     }
 
-    /// Runs rounds until the budget is spent.
     fn spend<R: CryptoRng + ?Sized>(
         &mut self,
         pace: &Pace,

@@ -76,7 +76,6 @@ mod tests {
     use hushflow_mechanism::sensitivity::Neighbours;
     use rand::SeedableRng;
 
-    /// An estimate for two columns whose bounds differ by a factor of four.
     fn estimate(method: Method, rho: f64, seed: u64) -> Estimate {
         let records: Vec<f64> =
             (0..400).flat_map(|i| [f64::from(i % 20) / 10.0 - 1.0, f64::from(i % 20) / 2.5 - 4.0]).collect();

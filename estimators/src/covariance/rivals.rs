@@ -54,7 +54,6 @@ pub(super) fn estimate<R: CryptoRng + ?Sized>(
     start.estimate(&covariance, budget)
 }
 
-/// Measures all entries, each with its noise.
 fn triangle<R: CryptoRng + ?Sized>(
     method: Method,
     start: Start<'_>,
@@ -77,7 +76,6 @@ fn triangle<R: CryptoRng + ?Sized>(
     Ok(Estimate { measurements, ..start.estimate(&covariance, budget)? })
 }
 
-/// Measures the upper triangle with a share of the rest of the budget.
 pub(super) fn whole<R: CryptoRng + ?Sized>(
     start: &Start<'_>,
     sensitivity: f64,
@@ -142,7 +140,6 @@ pub(super) fn eigenvalues(sample: &Sample<'_>) -> Result<Vec<i128>, CovarianceEr
     Ok(values)
 }
 
-/// Measures eigenvalues and eigenvectors separately, with the rest of the budget.
 pub(super) fn separate<R: CryptoRng + ?Sized>(
     start: &Start<'_>,
     budget: &mut Budget,

@@ -375,7 +375,6 @@ mod tests {
         }
     }
 
-    /// Records in the corners nearly attain the sensitivities.
     #[test]
     fn corners_reach_the_sensitivities() {
         let rest = [0.0, 5.0, 7.5];
@@ -426,7 +425,6 @@ mod tests {
         assert!(make(&BOUNDS, &[0.0; 6], Neighbours::ReplaceOne).contains("replace-one neighbours"));
     }
 
-    /// Mean and variance of 20000 noise draws are within six deviations.
     #[test]
     fn noise_has_the_deviation_that_is_said() {
         let mut budget = Budget::new(Rho::new(2.0).unwrap());

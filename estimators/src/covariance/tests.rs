@@ -87,7 +87,6 @@ fn pace_measures_what_is_there_and_beats_the_whole_matrix_where_budgets_are_smal
     );
 }
 
-/// Each method spends its whole budget except for rounding, and no more.
 #[test]
 fn all_of_the_budget_is_spent_and_no_more() {
     let records = records(300, 5, 5);

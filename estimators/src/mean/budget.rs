@@ -42,7 +42,6 @@ pub struct Part {
     pub delta: f64,
 }
 
-/// The budget and its parts.
 #[derive(Clone, Debug)]
 pub(super) struct Budget {
     epsilon: Epsilon,
@@ -78,7 +77,6 @@ impl Budget {
         self.divided = self.left();
     }
 
-    /// Unspent μ².
     pub(super) fn left(&self) -> f64 {
         (self.squared_mu - self.spent()).max(0.0)
     }
@@ -158,7 +156,6 @@ mod tests {
         }
     }
 
-    /// ε of the parts is that of the exact curve of one Gaussian mechanism.
     #[test]
     fn the_total_is_that_of_one_gaussian_mechanism() {
         let mut half = budget(2.0, 1e-6);

@@ -22,7 +22,6 @@
 
 use std::cmp::Ordering;
 
-/// Maximum number of columns.
 pub(super) const MOST_COLUMNS: usize = 4;
 
 /// Bits of relative records, per number of columns: 2^(d−1)·(bits + 1) − 1 ≤ 127 for d ≥ 2.
@@ -155,7 +154,6 @@ mod tests {
             .unwrap_or(0)
     }
 
-    /// Vectors with many ties: on one line, in one plane, at 0.
     fn small(dimension: usize) -> impl Strategy<Value = Vec<i128>> {
         (1usize..9).prop_flat_map(move |count| prop::collection::vec(-1i128..2, count * dimension))
     }

@@ -194,11 +194,8 @@ impl From<ClipError> for MeanError {
     }
 }
 
-/// Early end of an estimate.
 pub(super) enum Stop {
-    /// A refusal, which is an answer.
     Refused(Refusal),
-    /// An error.
     Failed(MeanError),
 }
 
@@ -214,7 +211,6 @@ impl From<MeanError> for Stop {
     }
 }
 
-/// Separates refusals from errors.
 pub(super) fn outcome<T>(ended: Result<T, Stop>) -> Result<Result<T, Refusal>, MeanError> {
     match ended {
         Ok(found) => Ok(Ok(found)),

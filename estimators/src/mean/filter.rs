@@ -61,7 +61,6 @@ mod tests {
         (0..kept.len()).filter(|&place| kept.is_kept(place)).map(|place| (place, values(place))).collect()
     }
 
-    /// Few distinct values, for many ties.
     fn row() -> impl Strategy<Value = [f64; 2]> {
         [(-3i32..4).prop_map(f64::from), (-1i32..2).prop_map(f64::from)]
     }
@@ -94,7 +93,6 @@ mod tests {
         }
     }
 
-    /// The order of Definition C.1 does not depend on the order of records.
     #[test]
     fn ties_are_broken_by_values_and_then_by_place() {
         let rows = [[1.0, 0.0], [-1.0, 2.0], [-1.0, 3.0], [1.0, 0.0], [0.5, 0.0]];

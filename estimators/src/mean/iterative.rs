@@ -18,10 +18,8 @@ use rand::Rng;
 /// Rounds per column: T = Θ̃(d), whose constant the paper leaves open.
 const ROUNDS_OF_COLUMN: u32 = 2;
 
-/// Additional rounds.
 const MORE_ROUNDS: u32 = 20;
 
-/// The private and robust mean.
 pub(super) fn estimate(
     mut kept: Kept,
     (tails, corruption): (Tails, f64),

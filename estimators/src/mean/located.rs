@@ -25,7 +25,6 @@ pub fn shares(epsilon: Epsilon, delta: Delta) -> Result<[(Epsilon, Delta); 2], A
     Ok([of(1.0 / 3.0 - 1e-12)?, of(2.0 / 3.0 - 1e-12)?])
 }
 
-/// Returns the mean, without a range.
 pub(super) fn estimate(
     rows: &[f64],
     scales: &[f64],

@@ -148,7 +148,6 @@ impl FromStr for Method {
     }
 }
 
-/// Assumption about clean records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tails {
     SubGaussian,
@@ -190,21 +189,14 @@ pub struct Question {
 struct Shares;
 
 impl Shares {
-    /// Unknown scales.
     const SCALE: f64 = 0.1;
-    /// Directions, in both passes of whitening.
     const DIRECTIONS: f64 = 0.16;
-    /// Scales of these directions, in both passes.
     const DIRECTED: f64 = 0.14;
-    /// Histograms of the range.
     const RANGE: f64 = 0.05;
-    /// Both refinements.
     const REFINEMENT: f64 = 0.05;
     /// Spending before any round, without scales.
     const BEFORE: f64 = Self::RANGE + Self::REFINEMENT;
-    /// All rounds of a filter.
     const ROUNDS: f64 = 0.6;
-    /// Share of a round for its threshold.
     const THRESHOLD: f64 = 0.2;
 }
 
@@ -309,7 +301,6 @@ fn by_filtering(
     Ok(Answer { method, outcome, parts, spent })
 }
 
-/// Finds the scales, then estimates.
 fn preprocessed(
     rows: &[f64],
     columns: usize,
@@ -332,7 +323,6 @@ fn preprocessed(
     }
 }
 
-/// Estimates with known scales.
 fn scaled(
     rows: &[f64],
     scales: &[f64],
@@ -351,7 +341,6 @@ fn scaled(
     }
 }
 
-/// The method's assumption about clean records.
 fn tails(method: Method) -> Tails {
     match method {
         Method::PrimeHt | Method::Balloon => Tails::BoundedCovariance,
@@ -402,7 +391,6 @@ fn check(rows: &[f64], columns: usize, question: &Question) -> Result<(), MeanEr
     }
 }
 
-/// Refuses tables whose histograms would be mostly noise.
 fn check_count(records: usize, columns: usize, budget: &Budget) -> Result<(), MeanError> {
     let deviation = release::count_deviation(columns as f64, Shares::RANGE * budget.whole());
     let needed = (4.0 * COUNT_DEVIATIONS * deviation).ceil();

@@ -19,12 +19,10 @@ impl Net {
         (2.0 * half_width / spacing).ceil().max(1.0) + 1.0
     }
 
-    /// Number of points.
     pub(super) fn len(&self) -> usize {
         self.side.pow(self.dimension as u32)
     }
 
-    /// Distance of neighbouring points.
     pub(super) fn spacing(&self) -> f64 {
         2.0 * self.half_width / (self.side - 1) as f64
     }

@@ -136,7 +136,6 @@ fn most_rounds(ball: &Ball, dimension: usize) -> u32 {
     (epochs * (dimension as f64).ln().ceil().max(LEAST_ROUNDS)) as u32
 }
 
-/// μ² of a round's moments.
 pub(super) fn moments_share(budget: &Budget, rounds: u32) -> f64 {
     Shares::ROUNDS * (1.0 - Shares::THRESHOLD) * budget.whole() / f64::from(rounds)
 }
@@ -153,7 +152,6 @@ pub(super) fn accepted_excess(tails: Tails, corruption: f64) -> f64 {
     Rules::new(tails, corruption, 1).accepted
 }
 
-/// The private and robust mean.
 pub(super) fn estimate(
     mut kept: Kept,
     (tails, corruption): (Tails, f64),
@@ -165,7 +163,6 @@ pub(super) fn estimate(
     last_mean(&kept, converged, budget, rng)
 }
 
-/// Filters until the excess is accepted. Returns whether it is.
 fn filtered(
     kept: &mut Kept,
     rules: &Rules,

@@ -48,7 +48,6 @@ pub(super) const CENTRE_ERROR: f64 = 3.0;
 /// all noise.
 const HEAVY_RADIUS: f64 = 2.0;
 
-/// Rounds of refinement.
 const REFINEMENTS: u32 = 2;
 
 /// Bins further out are merged: values beyond have too few digits for their scale.
@@ -71,7 +70,6 @@ pub(super) fn clean_radius(tails: Tails, dimension: usize, records: usize, corru
     }
 }
 
-/// Finds a private ball that holds the clean records.
 pub(super) fn ball(
     rows: &[f64],
     scales: &[f64],

@@ -23,14 +23,12 @@ use std::thread;
 /// Rows of a run, the unit of work.
 const RUN: usize = 1 << 14;
 
-/// Rows whose scores are computed together.
 const BLOCK: usize = 256;
 
 /// Keys under which records are summed.
 const KEPT: u32 = 0;
 const TAKEN_OUT: u32 = 1;
 
-/// Clipped records, some of them removed.
 pub(super) struct Kept {
     ball: Ball,
     scales: Vec<f64>,
@@ -71,7 +69,6 @@ impl Ball {
 }
 
 impl Kept {
-    /// Clips all records of a table, given row by row.
     pub(super) fn new(rows: &[f64], scales: &[f64], ball: &Ball) -> Result<Self, MeanError> {
         let dimension = scales.len();
         let clipper = ball.clipper(scales)?;
@@ -91,12 +88,10 @@ impl Kept {
         self.scales.len()
     }
 
-    /// The ball for clipping.
     pub(super) fn ball(&self) -> &Ball {
         &self.ball
     }
 
-    /// Scales of the columns.
     pub(super) fn scales(&self) -> &[f64] {
         &self.scales
     }
@@ -136,12 +131,10 @@ impl Kept {
         in_parallel(&runs, |run| score_run(run, &transposed, &offset)).concat()
     }
 
-    /// Whether the record at this position is kept.
     pub(super) fn is_kept(&self, place: usize) -> bool {
         self.marks[place / RUN][place % RUN] == KEPT
     }
 
-    /// Removes a record.
     pub(super) fn take_out(&mut self, place: usize) {
         self.marks[place / RUN][place % RUN] = TAKEN_OUT;
     }

@@ -112,7 +112,6 @@ pub(super) fn count_deviation(histograms: f64, squared_mu: f64) -> f64 {
     (2.0 * histograms / squared_mu).sqrt() * ROUNDING
 }
 
-/// Releases count and sums of the kept records.
 pub(super) fn sums(
     kept: &Kept,
     (step, squared_mu): (&'static str, f64),
@@ -130,7 +129,6 @@ pub(super) fn sums(
     })
 }
 
-/// Releases count, sums and second moments of the kept records.
 pub(super) fn moments(
     kept: &Kept,
     (step, squared_mu): (&'static str, f64),
@@ -147,7 +145,6 @@ pub(super) fn moments(
     Ok(Sums { count, first, second: Some(second.release(&exact[1 + dimension..], dimension, rng)) })
 }
 
-/// Releases second moments alone.
 pub(super) fn second_moments(
     kept: &Kept,
     (step, squared_mu): (&'static str, f64),

@@ -71,7 +71,6 @@ const ROUNDING: f64 = 32.0;
 /// Accepted goodness over α√ln(1/α): the 3 of Lemma H.11.
 const GOODNESS: f64 = 3.0;
 
-/// Returns a point near the trimmed means.
 pub(super) fn estimate(
     rows: &[f64],
     (scales, range): (&[f64], f64),
@@ -100,7 +99,6 @@ pub(super) fn estimate(
     Ok(Answer { method, outcome: Ok(Estimate { mean, noise, kept: None, converged: true }), parts, spent })
 }
 
-/// Values that follow from public numbers.
 pub(super) struct Checked {
     centres: Net,
     trimmed: Trimmed,
@@ -112,7 +110,6 @@ pub(super) struct Checked {
     margin: f64,
 }
 
-/// Refuses a question that this number of records cannot answer.
 pub(super) fn check(records: usize, scales: &[f64], question: &Question) -> Result<Checked, MeanError> {
     let (alpha, method) = (question.corruption, question.method);
     let range = question.range.ok_or(MeanError::NoRange { method })?;
@@ -177,7 +174,6 @@ fn on_grid(value: f64, to_grid: f64) -> i128 {
     (value * to_grid).clamp(-GRID, GRID).round() as i128
 }
 
-/// Records in scales, and along every direction.
 struct Projected {
     dimension: usize,
     /// A record that is not finite is at 0.
@@ -236,7 +232,6 @@ impl Projected {
     }
 }
 
-/// Sizes of the sets.
 struct Trimmed {
     /// n′.
     subset: usize,

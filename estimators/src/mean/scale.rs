@@ -15,13 +15,10 @@ use super::range::{Histogram, stable};
 use super::{Refusal, Stop, Tails};
 use hushflow_mechanism::noise::NoiseGenerator;
 
-/// Bins of an octave.
 const BINS_PER_OCTAVE: f64 = 4.0;
 
-/// Median of |N(0, 1)|.
 const MEDIAN: f64 = 0.674_489_750_196_081_7;
 
-/// Bin of distances that are 0.
 const ZERO: i64 = i64::MIN;
 
 /// Factor for heavy tails, whose standard deviations exceed those that medians suggest.

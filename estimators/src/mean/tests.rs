@@ -100,7 +100,6 @@ fn figure_one_with_all_of_its_records() {
     }
 }
 
-/// Student's t with 3 degrees of freedom, scaled to variance 1.
 #[test]
 fn heavy_tails_are_no_corruption() {
     let heavy = StudentT::new(3.0).expect("degrees");
@@ -111,7 +110,6 @@ fn heavy_tails_are_no_corruption() {
     }
 }
 
-/// Far and unusable readings move nothing; unknown scales are found.
 #[test]
 fn units_and_scales_may_be_any() {
     let mut rng = ChaCha20Rng::seed_from_u64(5);

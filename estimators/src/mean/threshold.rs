@@ -11,7 +11,6 @@ use super::records::Kept;
 use super::{MeanError, release};
 use hushflow_mechanism::noise::NoiseGenerator;
 
-/// Lower edge of the first bin.
 const FIRST_EDGE: f64 = 0.25;
 
 /// Share of the total excess above the threshold, line 6.

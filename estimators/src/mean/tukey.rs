@@ -25,7 +25,6 @@ use hushflow_mechanism::noise::selection::Selection;
 /// Maximum work: points times records to the power max(columns − 1, 1).
 const MOST_STEPS: f64 = 1e9;
 
-/// Most points.
 const MOST_POINTS: f64 = 4e6;
 
 /// Spacing of the points in scales, as a share of α, unless that is less than [`FINEST`].
@@ -35,10 +34,8 @@ const FINEST: f64 = 0.01;
 /// Coarsest useful net.
 const COARSEST: f64 = 0.5;
 
-/// Points per unit of work.
 const RUN: usize = 64;
 
-/// Draws a deep point by the exponential mechanism.
 pub(super) fn estimate(
     rows: &[f64],
     (scales, range): (&[f64], f64),
@@ -58,7 +55,6 @@ pub(super) fn estimate(
     Ok(Answer { method: question.method, outcome, parts: vec![part], spent })
 }
 
-/// Returns a net as fine as requested and feasible.
 fn net(records: usize, dimension: usize, range: f64, question: &Question) -> Result<Net, MeanError> {
     let too_large = |what, found: usize, most: f64| MeanError::TooLarge {
         method: question.method,
@@ -98,7 +94,6 @@ fn rounded(rows: &[f64], scales: &[f64], range: f64) -> Vec<i128> {
     finite.flat_map(|row| row.iter().zip(scales).map(place)).collect()
 }
 
-/// Depths of all points of a net.
 fn scores(records: &[i128], net: &Net) -> Vec<i128> {
     let unit = unit(net.dimension);
     let runs: Vec<_> = (0..net.len()).step_by(RUN).collect();
@@ -139,7 +134,6 @@ mod tests {
         (0..records * columns).map(value).collect()
     }
 
-    /// Points and records use the same grid, however small the range is.
     #[test]
     fn ranges_of_any_size_have_a_median() {
         for range in [1e-300, 1e-30, 1e-3] {
@@ -163,7 +157,6 @@ mod tests {
         }
     }
 
-    /// A refusal names the size that would do.
     #[test]
     fn refusals_name_the_size_that_would_do() {
         let refused = |records, columns| net(records, columns, 2.0, &question(columns, 1.0)).unwrap_err();

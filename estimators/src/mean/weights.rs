@@ -24,7 +24,6 @@ pub(super) struct Spectrum {
     pub(super) vectors: Mat<f64>,
 }
 
-/// Returns the spectrum of a symmetric matrix; `None` if the iteration fails.
 pub(super) fn spectrum(matrix: MatRef<'_, f64>) -> Option<Spectrum> {
     let found = matrix.self_adjoint_eigen(Side::Lower).ok()?;
     let values: Vec<f64> = found.S().column_vector().iter().copied().collect();
@@ -35,7 +34,6 @@ pub(super) fn spectrum(matrix: MatRef<'_, f64>) -> Option<Spectrum> {
 pub(super) struct Weights {
     /// W, columns scaled by the root of their weight.
     pub(super) root: Mat<f64>,
-    /// Largest eigenvalue of U.
     pub(super) largest: f64,
 }
 
@@ -66,7 +64,6 @@ impl Weights {
     }
 }
 
-/// The exponent of an epoch.
 pub(super) struct Epoch {
     exponent: Mat<f64>,
     step: f64,
@@ -112,7 +109,6 @@ mod tests {
         Mat::from_fn(dimension, dimension, entry)
     }
 
-    /// Agrees with the power series, which converges for a norm of a few.
     #[test]
     fn weights_are_the_matrix_exponential() {
         for seed in 0..5 {
@@ -139,7 +135,6 @@ mod tests {
         assert!(weights.largest <= 1.0);
     }
 
-    /// Skipping gives the same number of rounds as one by one.
     #[test]
     fn rounds_are_skipped_and_not_changed() {
         for (seed, share) in [(1, 0.18), (2, 0.5), (3, 0.9)] {

@@ -30,17 +30,13 @@ use super::{Estimate, MeanError, Shares, Stop, Tails, release, scale};
 use hushflow_mechanism::noise::NoiseGenerator;
 use nalgebra::{DMatrix, DMatrixView};
 
-/// Passes of directions and scales.
 const PASSES: usize = 2;
 
 /// Rows that one worker rotates at a time.
 const RUN: usize = 1 << 12;
 
-/// A table in new coordinates.
 pub(super) struct Whitened {
-    /// Rows in new coordinates.
     pub(super) rows: Vec<f64>,
-    /// Scales of the new columns.
     pub(super) scales: Vec<f64>,
     /// Maps new coordinates to columns.
     back: DMatrix<f64>,
@@ -68,7 +64,6 @@ pub(super) fn whitened(
     Ok(found)
 }
 
-/// Returns orthogonal directions, as columns.
 fn directions(
     table: &Whitened,
     budget: &mut Budget,
@@ -99,7 +94,6 @@ fn unit_difference(a: &[f64], b: &[f64], scales: &[f64]) -> Vec<f64> {
 }
 
 impl Whitened {
-    /// Rotates scaled rows: x → Vᵀ(x/s).
     fn rotate(&mut self, directions: &DMatrix<f64>) {
         let dimension = self.scales.len();
         let forth = DMatrix::from_fn(dimension, dimension, |i, j| directions[(j, i)] / self.scales[j]);
@@ -132,7 +126,6 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// A replaced record changes K by at most its charge, in integers.
         #[test]
         fn unit_differences_have_norm_one_at_most(
             a in prop::collection::vec(prop_oneof![-1e3f64..1e3, Just(f64::NAN), Just(f64::MAX), Just(1e-310)], 3),
@@ -178,7 +171,6 @@ mod tests {
         }
     }
 
-    /// Rotating and mapping back gives the same rows.
     #[test]
     fn rotations_are_undone() {
         let rows = vec![3.0, -40.0, 0.5, 10.0, 7.0, 1e3];

@@ -164,7 +164,6 @@ impl NoisyMoments<'_> {
         product.hypot(square).hypot(ratio) / self.count()
     }
 
-    /// Noise of every entry of the covariance.
     pub(super) fn entry_noise(&self, mean: &DVector<f64>, covariance: &DMatrix<f64>) -> DMatrix<f64> {
         let mut noise = DMatrix::zeros(mean.len(), mean.len());
         for (i, j) in self.layout.second_entries() {
@@ -188,7 +187,6 @@ mod tests {
         NoisyMoments { layout, coordinates, noise }.density()
     }
 
-    /// Sums and sums of squares, entry by entry.
     #[derive(Default)]
     struct Sample {
         size: f64,
@@ -206,7 +204,6 @@ mod tests {
             }
         }
 
-        /// Mean and standard deviation of each entry.
         fn summary(&self) -> impl Iterator<Item = (f64, f64)> {
             self.sums.iter().map(|(sum, squares)| {
                 let mean = sum / self.size;

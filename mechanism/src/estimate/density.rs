@@ -245,7 +245,6 @@ impl Density {
     }
 }
 
-/// A factored density, for many points.
 struct Factored<'a> {
     mean: &'a DVector<f64>,
     factor: Cholesky<f64, Dyn>,
@@ -260,7 +259,6 @@ impl Factored<'_> {
     }
 }
 
-/// Logarithm of the determinant of a factored matrix, without overflow.
 fn log_determinant(factor: &Cholesky<f64, Dyn>) -> f64 {
     2.0 * factor.l_dirty().diagonal().iter().map(|x| x.ln()).sum::<f64>()
 }
@@ -314,8 +312,6 @@ mod tests {
         assert_eq!(p.divergence_from(&estimate(&[1.0, 0.0, 0.0, 1.0, 0.0, 1.0], 0.0)), None);
     }
 
-    /// Means or covariances alone, in both directions, against the closed forms for independent
-    /// columns.
     #[test]
     fn both_divergences_are_named_by_where_they_start() {
         let known = |mean: [f64; 2], variances: [f64; 2]| {

@@ -191,7 +191,6 @@ impl Intervals<'_> {
         if radius.is_nan() { f64::INFINITY } else { radius }
     }
 
-    /// The released count, sums and second moment behind a covariance.
     fn entry(&self, i: usize, j: usize) -> Option<Entry> {
         let NoisyMoments { layout, coordinates, noise } = self.moments;
         let (row, column, dimension) = (i.min(j), i.max(j), layout.dimension);

@@ -84,7 +84,6 @@ impl FromStr for Projection {
 }
 
 impl NoisyMoments<'_> {
-    /// Returns the projected covariance and the quality of the estimate before projection.
     pub(super) fn project(
         &self,
         projection: Projection,
@@ -113,7 +112,6 @@ impl NoisyMoments<'_> {
         Ok((projected, quality))
     }
 
-    /// Eigenvalues of a covariance, and eigenvectors unless they are the axes.
     fn spectrum(&self, covariance: &DMatrix<f64>) -> Result<Spectrum, DensityError> {
         if self.layout.second != SecondMoment::Full {
             return Ok(Spectrum { values: covariance.diagonal(), directions: None });
@@ -210,7 +208,6 @@ mod tests {
         assert!((kept[(0, 1)] - 0.05).abs() < 1e-12, "half of 0.1² is noise: {kept}");
     }
 
-    /// Clearly positive definite matrices stay unchanged.
     #[test]
     fn covariances_that_stand_out_are_not_projected() {
         let covariance = [3.0, 1.0, 1.0, 3.0];

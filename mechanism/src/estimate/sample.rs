@@ -48,7 +48,6 @@ impl Sampler {
     }
 }
 
-/// Two independent standard normal numbers.
 fn normals(random: &mut (impl Rng + ?Sized)) -> [f64; 2] {
     // Uniform on (0, 1], in steps of 2⁻⁵³.
     let mut uniform = || ((random.next_u64() >> 11) + 1) as f64 * 2f64.powi(-53);

@@ -76,7 +76,6 @@ impl Certificate {
         v.iter().take(j + 1).skip(first).sum()
     }
 
-    /// Whether every class is one pattern.
     fn is_disjoint(&self) -> bool {
         self.patterns.iter().all(|patterns| patterns.len() == 1)
     }

@@ -16,10 +16,8 @@ pub(super) struct Classes {
     count: usize,
     /// Step at each position of the sorted order.
     order: Vec<usize>,
-    /// Positions of each class.
     ranges: Vec<Range<usize>>,
     patterns: Vec<Patterns>,
-    /// Multipliers of each class.
     parts: Vec<Range<usize>>,
 }
 
@@ -39,7 +37,6 @@ impl Classes {
         self.gap
     }
 
-    /// Maximum number of steps of an entity.
     pub(super) fn count(&self) -> usize {
         self.count
     }

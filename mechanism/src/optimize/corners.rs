@@ -15,7 +15,6 @@ pub const MAX_STEPS: usize = 16;
 /// Growth factor of the barrier's weight each time its optimum is reached.
 const WEIGHT_GROWTH: f64 = 8.0;
 
-/// Newton steps for one weight of the barrier.
 const NEWTON_STEPS: usize = 50;
 
 /// The contributions whose sensitivity is bounded, and the allowed X.
@@ -141,7 +140,6 @@ impl Program<'_> {
         }
     }
 
-    /// Minimises the barrier function.
     fn centre(&self, mut x: DMatrix<f64>, weight: f64) -> Option<DMatrix<f64>> {
         for _ in 0..NEWTON_STEPS {
             let (direction, decrement) = self.newton_step(&x, weight)?;

@@ -87,7 +87,6 @@ impl Point {
         })
     }
 
-    /// Returns the lower bound that this point proves.
     pub(super) fn bound(&self) -> f64 {
         self.values.iter().sum::<f64>().powi(2) / self.total
     }
@@ -167,7 +166,6 @@ impl Point {
     }
 }
 
-/// An ascent direction from a [`Point`].
 pub(super) struct Direction {
     pub(super) ascent: Vec<f64>,
     /// Slope of the value along `ascent`: twice the expected gain of a full step.

@@ -32,12 +32,10 @@ impl Patterns {
         self.members - self.length + 1
     }
 
-    /// Members of a pattern.
     pub(super) fn length(&self) -> usize {
         self.length
     }
 
-    /// Number of multipliers.
     pub(super) fn multipliers(&self) -> usize {
         self.number() + self.pairs().count()
     }

@@ -172,7 +172,6 @@ pub(super) fn search(
     }
 }
 
-/// Armijo's rule along the projected direction.
 fn climb(problem: &Problem<'_>, from: &Point, record: &mut Record<'_>) -> Option<Point> {
     let gradient = from.gradient();
     let (direction, steps) = from.direction(problem, &gradient);

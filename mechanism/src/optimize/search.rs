@@ -75,7 +75,6 @@ fn row_space(form: MatRef<'_, f64>) -> Option<Mat<f64>> {
     Some(Mat::from_fn(form.nrows(), kept.len(), |i, a| vectors[(i, kept[a])] * values[kept[a]].sqrt()))
 }
 
-/// Result of a search, on steps sorted by class.
 pub(super) struct Found {
     pub(super) gram: Mat<f64>,
     /// v and w.
@@ -95,7 +94,6 @@ pub(super) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Starts with a multiple of the identity, and no bound.
     pub(super) fn new(
         problem: &Problem<'_>,
         settings: &'a Settings,
@@ -128,7 +126,6 @@ impl<'a> Record<'a> {
         self.found.progress.conjugate_gradient_steps += conjugate_gradient_steps;
     }
 
-    /// Reports progress and returns whether to stop.
     pub(super) fn verdict(&mut self) -> Option<Stop> {
         let progress = &mut self.found.progress;
         progress.iteration += 1;

@@ -23,10 +23,8 @@ use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::ToStream;
 use timely::progress::Antichain;
 
-/// Maximum number of records in a batch.
 const BATCH: usize = 8192;
 
-/// Entities, each with its standing as difference.
 type Standings = TraceAgent<KeySpine<Entity, u64, Standing>>;
 
 /// The new standing of an entity that takes part.

@@ -29,7 +29,6 @@ const FORGETTING: Coefficients = [1.0, 0.5, 0.375, 0.25, 0.125, 0.0, 0.0, 0.0, 0
 /// Columns that point as far away from each other as possible.
 const OPPOSED: Coefficients = [1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0];
 
-/// A guarantee about entities.
 struct Guarantee {
     coefficients: Coefficients,
     mechanism: MomentMechanism,

@@ -14,14 +14,12 @@ use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::generic::operator::Operator;
 use zeroize::Zeroize;
 
-/// Records with the worker that owns their entities.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Addressed {
     owner: u64,
     records: Records,
 }
 
-/// Sends records to the workers that own their entities.
 pub(super) fn address<'scope>(
     records: StreamVec<'scope, u64, Records>,
     dimension: usize,
@@ -80,7 +78,6 @@ fn addressed(mut records: Records, peers: usize, dimension: usize) -> Vec<Addres
 
 /// Output of an epoch when it closes.
 pub(super) struct Gathered<'scope> {
-    /// The records that may count.
     pub(super) closed: StreamVec<'scope, u64, Closed>,
     /// Every entity with such a record, once, ascending.
     pub(super) present: StreamVec<'scope, u64, Vec<Entity>>,

@@ -29,7 +29,6 @@ impl Held {
         }
     }
 
-    /// Returns the contents of a closed epoch.
     pub(super) fn close(self) -> Closed {
         match self {
             Self::First(First { slots, values, entities, .. }) => {
@@ -88,7 +87,6 @@ impl Closed {
     }
 }
 
-/// Sorts a table by entity.
 fn in_order<T, U>(table: ByEntity<T>, mut value: impl FnMut(T) -> U) -> (Vec<Entity>, Vec<U>) {
     let mut order: Vec<_> = table.into_iter().map(|(entity, entry)| (entity, value(entry))).collect();
     order.sort_unstable_by_key(|(entity, _)| *entity);
@@ -249,7 +247,6 @@ impl Drop for KeySum {
     }
 }
 
-/// A table by entity.
 type ByEntity<T> = HashMap<Entity, T, BuildHasherDefault<Identity>>;
 
 fn table<T>(expected: usize) -> ByEntity<T> {
@@ -287,7 +284,6 @@ mod tests {
         EntityLimits { participations: 1, min_separation: 1, records_per_epoch: most, several }
     }
 
-    /// Buffered records of (entity, position, key, value), sorted.
     fn held(limits: EntityLimits, records: &[(u8, u64, u32, f64)]) -> Vec<(u128, u32, u64)> {
         let bounds = [(0.0, 8.0)];
         let mut held = Held::new(&limits, 1, 0);

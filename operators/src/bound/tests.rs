@@ -84,7 +84,6 @@ pub(super) fn bounded(
     (records, taking)
 }
 
-/// Applies the rule entity by entity.
 fn by_the_rule(records: &[Record], limits: EntityLimits) -> Passed {
     let (mut passed, mut taking) = (Vec::new(), BTreeSet::new());
     for entity in records.iter().map(|record| record.0).collect::<BTreeSet<_>>() {
@@ -148,7 +147,6 @@ fn records(most: usize) -> impl Strategy<Value = Vec<Record>> {
     prop::collection::vec((entity(), 1..=LAST, 0..3_u32, 0..=255_u8), 0..most)
 }
 
-/// Counts, per epoch, the (epoch, key, value) that are in only one of the lists.
 fn changes(a: &[(u64, u32, u64)], b: &[(u64, u32, u64)]) -> BTreeMap<u64, [usize; 2]> {
     let mut counts: BTreeMap<(u64, u32, u64), i64> = BTreeMap::new();
     a.iter().for_each(|record| *counts.entry(*record).or_default() += 1);

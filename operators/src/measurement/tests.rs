@@ -42,7 +42,6 @@ pub(crate) fn vectors(method: Method, layout: Layout, neighbours: Neighbours) ->
     Measurement::of_vectors(mechanism(parameters, Participation::Single))
 }
 
-/// A measurement of entities.
 pub(crate) fn entities(limits: EntityLimits, bounds: [(f64, f64); 1]) -> MeasurementBuilder {
     let parameters = parameters(Method::Jme, LAYOUT, Neighbours::ReplaceOne, 1.0);
     let most = format!("{HORIZON}x1+").parse().unwrap();
@@ -50,7 +49,6 @@ pub(crate) fn entities(limits: EntityLimits, bounds: [(f64, f64); 1]) -> Measure
     Measurement::of_columns(mechanism, bounds).entities(limits)
 }
 
-/// A measurement of columns.
 fn columns(clip_norm: f64) -> MeasurementBuilder {
     let parameters = parameters(Method::Jme, LAYOUT, Neighbours::ReplaceOne, clip_norm);
     Measurement::of_columns(mechanism(parameters, Participation::Single), [(-1.0, 1.0)]).keys(9)
@@ -85,7 +83,6 @@ impl CommitLog<u64> for Seen {
     }
 }
 
-/// The committed epochs and the fault, with one measurement per operator.
 fn outcome(operators: [&Measurement; 4], ends: Vec<u64>) -> (Vec<u64>, Option<String>) {
     let operators = operators.map(Measurement::clone);
     let (fault, log) = (Fault::new(), Seen::default());
@@ -215,7 +212,6 @@ fn what_does_not_fit_is_refused() {
     let many = EntityLimits { records_per_epoch: 2, ..apart };
     assert!(matches!(refused(of("3x4+", many)), MeasurementError::Entities { records: 1, .. }));
     assert!(entities(many, [(-1.0, 1.0)]).build().is_ok());
-    // A restart with and without standings.
     let later = of("3x4+", apart).resume(2, States::new());
     assert_eq!(refused(later.clone()), MeasurementError::Standings { first_epoch: 2 });
     assert!(later.standings(Vec::new()).build().is_ok());

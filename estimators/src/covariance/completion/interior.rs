@@ -113,7 +113,6 @@ pub(super) struct Solution {
     pub(super) end: Place,
     /// The last point whose μ was not below the requested one.
     pub(super) begin: Place,
-    /// Number of Newton steps.
     pub(super) steps: usize,
 }
 

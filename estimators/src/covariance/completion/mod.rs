@@ -36,7 +36,6 @@ const REMEMBERED: f64 = 2e-3;
 /// Measured entries of a symmetric matrix and their completion of maximum entropy.
 pub struct Completion {
     components: Vec<Component>,
-    /// The component of each column.
     of_column: Vec<usize>,
     /// The position of each column in its component.
     place: Vec<usize>,
@@ -47,7 +46,6 @@ pub struct Completion {
 struct Component {
     columns: Vec<usize>,
     entries: Vec<Entry>,
-    /// Start and end of the last path.
     places: Option<(Place, Place)>,
 }
 

@@ -14,7 +14,6 @@ fn normal(random: &mut ChaCha8Rng) -> f64 {
     (-2.0 * (1.0 - uniform(random)).ln()).sqrt() * (std::f64::consts::TAU * uniform(random)).cos()
 }
 
-/// A covariance with three strong factors and variances near 0.1.
 fn covariance(size: usize, random: &mut ChaCha8Rng) -> DMatrix<f64> {
     let loadings = DMatrix::from_fn(size, 3, |_, _| 0.2 * normal(random));
     &loadings * loadings.transpose() + DMatrix::identity(size, size) * 0.01
@@ -32,7 +31,6 @@ fn some_pairs(size: usize, count: usize, random: &mut ChaCha8Rng) -> Vec<(usize,
     pairs.into_iter().collect()
 }
 
-/// Completes noisy measurements of the diagonal and of these pairs, one by one.
 fn completed(
     truth: &DMatrix<f64>,
     pairs: &[(usize, usize)],
@@ -218,7 +216,6 @@ fn components_are_solved_as_the_whole_is() {
     }
 }
 
-/// Conjugate gradients solve systems that are too large to factor: every entry of 57 columns.
 #[test]
 fn all_entries_of_many_columns() {
     let mut random = ChaCha8Rng::seed_from_u64(10);

@@ -62,7 +62,6 @@ fn mechanism(
     MatrixMechanism::with_participation(parameters, strategies.clone(), participation, STEPS).unwrap()
 }
 
-/// Exact sums of gradients, as the release receives them.
 fn sums(mechanism: &MatrixMechanism, gradients: &[f64]) -> Vec<i128> {
     let (layout, batches) = match mechanism.moments().parameters().method {
         Method::BatchSquares { .. } => (mechanism.layout().without_second(), true),
@@ -87,7 +86,6 @@ fn push(adam: &mut PrivateAdam, layout: Layout, values: &[i128]) -> UpdatePart {
     adam.push([&values[layout.first()]], [&values[layout.second()]]).unwrap()
 }
 
-/// The averages equal the workload's, coefficient by coefficient, with bias correction.
 #[test]
 fn streaming_is_the_closed_form() {
     let setting = setting(1);
@@ -152,7 +150,6 @@ fn a_release_without_noise_gives_plain_adam() {
     }
 }
 
-/// Releases of zero gradients: only noise.
 fn noise_alone(mechanism: &MatrixMechanism, seed: u64, mut each: impl FnMut(&[i128])) {
     let (layout, source) = (mechanism.layout(), NoiseSource::Seeded(seed));
     let mut shard = ReleaseShard::new(0, Shards::new(1, layout, 1), mechanism, source);
@@ -161,7 +158,6 @@ fn noise_alone(mechanism: &MatrixMechanism, seed: u64, mut each: impl FnMut(&[i1
     }
 }
 
-/// Root mean square, mean, and count.
 fn level(values: impl Iterator<Item = f64>) -> (f64, f64, f64) {
     let (count, sum, squares) =
         values.fold((0.0, 0.0, 0.0), |(count, sum, squares), x| (count + 1.0, sum + x, squares + x * x));

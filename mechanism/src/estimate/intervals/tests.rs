@@ -245,7 +245,6 @@ fn levels_and_weights_that_are_none_are_refused() {
     check(0.9, f64::INFINITY, "heaviest weight of a record is inf");
 }
 
-/// A correlation is given if both variances are certain, and not in pure noise.
 #[test]
 fn correlations_of_noise_are_not_given() {
     let noise_alone =

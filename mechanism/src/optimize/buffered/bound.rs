@@ -200,7 +200,6 @@ impl Products {
         Self { steps, planner: RealFftPlanner::new() }
     }
 
-    /// First terms of the product of two series.
     fn product(&mut self, left: &[f64], right: &[f64]) -> Vec<f64> {
         let size = (2 * self.steps).next_power_of_two();
         let (forward, back) = (self.planner.plan_fft_forward(size), self.planner.plan_fft_inverse(size));

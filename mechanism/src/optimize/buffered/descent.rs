@@ -10,7 +10,6 @@ const WOLFE: [f64; 2] = [1e-4, 0.9];
 /// Longest first step in any variable.
 const FIRST_STEP: f64 = 0.5;
 
-/// A point, its value, and the gradient there.
 #[derive(Clone, Debug)]
 pub(super) struct Point {
     pub(super) variables: Vec<f64>,

@@ -225,7 +225,6 @@ fn check_buffers(buffers: u32) -> Result<(), FitError> {
     if (1..=MAX_BUFFERS).contains(&buffers) { Ok(()) } else { Err(FitError::Buffers { found: buffers }) }
 }
 
-/// Returns the number of steps that matter to a fit.
 fn check_horizon(workload: &Workload, horizon: Option<u64>) -> Result<u64, FitError> {
     let name = || workload.to_string();
     let limit = workload.horizon().map_or(ENDLESS_TOEPLITZ_STEPS, |rows| rows.min(MAX_MATRIX_STEPS));

@@ -21,7 +21,6 @@ use crate::{
 };
 use libm::{exp, log, log1p};
 
-/// Number of steps whose errors are minimised.
 const FITTED_STEPS: u64 = 512;
 
 /// Growth, decay and weight of 8 buffers.

@@ -8,10 +8,8 @@
 
 use crate::series::quadrature::gauss_legendre;
 
-/// Number of lags that are summed one by one.
 pub(super) const EXACT_LAGS: usize = 256;
 
-/// Lags with their weights.
 #[derive(Clone, Debug)]
 pub(super) struct Lags {
     /// Weights of the lags 0, 1, …
@@ -45,7 +43,6 @@ impl Lags {
         Self { exact, smooth }
     }
 
-    /// The weighted sum of squares.
     pub(super) fn energy(&self, amplitudes: &[f64], complements: &[f64]) -> Energy {
         let zeros = || vec![0.0; amplitudes.len()];
         let mut energy = Energy { value: 0.0, by_amplitude: zeros(), by_complement: zeros() };

@@ -94,7 +94,6 @@ fn values_are_those_of_the_strategy_that_runs() {
     check("adam:0.99", None, Objective::Rmse);
 }
 
-/// No Toeplitz strategy is much better in the mean square, for any workload with a bound.
 #[test]
 fn fits_are_near_the_lower_bound() {
     for (workload, objective, gap) in [
@@ -165,7 +164,6 @@ fn power_laws_come_near_the_optimum_of_the_average() {
     assert_eq!(strategy(&endless).max_column_norm_squared(ENDLESS_POWER_LAW_STEPS), 1.0);
 }
 
-/// One fit without a horizon serves streams of all lengths: the total error levels off.
 #[test]
 fn one_power_law_serves_all_lengths() {
     let strategy = strategy(&power_law(None, 2));

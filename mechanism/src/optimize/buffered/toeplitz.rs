@@ -167,7 +167,6 @@ fn later_rows(workload: &Workload, lag: f64, steps: u64) -> f64 {
     exact + integral(steps as f64 + 0.5) - integral(from + 0.5)
 }
 
-/// Limit of the scale of rows.
 fn lasting_row(workload: &Workload) -> f64 {
     match workload {
         Workload::Adam(decay) => (1.0 - decay.get()) * (1.0 - decay.get()),

@@ -55,7 +55,6 @@ fn public(workers: usize, odd: Odd, setup: &TrainingSetup) -> Public {
     (releases, seen.into_iter().map(bits).collect(), fault)
 }
 
-/// Released integers, step by step.
 fn released(odd: Odd, setup: &TrainingSetup) -> Vec<Vec<i128>> {
     public(1, odd, setup).0.into_iter().map(|(values, _)| values).collect()
 }
