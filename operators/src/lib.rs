@@ -17,26 +17,23 @@
 //! | [`RobustMeans`] | [`Records`] of all workers | [`WindowMean`]: a robust mean of every key and epoch |
 //! | [`ReleaseWindows`] | [`Records`] of all workers | [`ShardRelease`]: a public answer for every key and epoch, as bytes to commit |
 //! | [`Optimise`] | [`Released`] gradients | [`UpdatePart`](hushflow_mechanism::estimate::adam::UpdatePart)s of Adam |
-//!
-//! [`WindowedSums`] turns [`QuantisedRecords`] into exact sums of sliding windows, by retraction.
-//! [`training_loop`] closes a loop around the operators, from the optimiser's updates back to
-//! gradients.
+//! | [`WindowedSums`] | [`QuantisedRecords`] | exact sums of sliding windows, by retraction |
+//! | [`training_loop`] | a [`Learner`] | parameters, by a loop from updates back to gradients |
 //!
 //! All operators of a release take one [`Measurement`]: what is measured, how it is bounded and
-//! with which noise.
+//! with which noise. Timestamps are epochs, from 1.
 //!
-//! Timestamps are epochs, from 1. Each worker sums its own records, and only sums are exchanged.
-//! The exceptions exchange records: [`Bound`] by entity, and [`AdaptiveCovariance`],
-//! [`RobustMeans`] and [`ReleaseWindows`] by key. Everything before [`Commit`] is private: its
-//! types print nothing.
+//! Each worker sums its own records, and only sums are exchanged. The exceptions exchange records:
+//! [`Bound`] by entity, and [`AdaptiveCovariance`], [`RobustMeans`] and [`ReleaseWindows`] by key.
+//! Everything before [`Commit`] is private: its types print nothing.
 //!
 //! An operator that cannot continue raises the [`Fault`] and keeps its capability. A dropped
 //! capability would look like the end of the stream and release half an epoch. The loop that steps
 //! the worker watches the fault and ends the process.
 //!
-//! The example of each operator is a small dataflow. Examples that need a publication share one in
-//! hidden lines (`doc/setup.txt`): a `measurement` of one column in [−1, 1], one key, at most 8
-//! epochs, `square-root`. `examples/embed_in_timely.rs` in the repository is a whole program.
+//! Examples that need a publication share one in hidden lines (`doc/setup.txt`): a `measurement` of
+//! one column in [−1, 1], one key, at most 8 epochs, `square-root`. `examples/embed_in_timely.rs`
+//! in the repository is a whole program.
 
 mod accumulate;
 mod adam;

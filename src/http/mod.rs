@@ -4,10 +4,7 @@
 //! Any client may connect, so each has bounded resources: the number of connections and their
 //! descriptors ([`places`]), memory (a request has at most 8 KiB), and time. The accepting thread
 //! refuses connections beyond the limit. Every step (a request, an answer, each event) has a
-//! deadline that no byte extends.
-//!
-//! No library fits: small servers without a runtime bound neither connections nor time, and servers
-//! on an asynchronous runtime leave both to the caller and need a hundred crates.
+//! deadline that no byte extends. Existing small servers bound neither connections nor time.
 
 mod places;
 mod request;

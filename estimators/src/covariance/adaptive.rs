@@ -2,15 +2,14 @@
 //! Liang & Yi 2022).
 //!
 //! Noise is proportional to the square of the largest norm that a record may have. If most records
-//! are much shorter than the bounds allow, as with heavy-tailed columns, clipping the few long ones
-//! costs less than the extra noise. As in the paper, an eighth of ρ estimates the trace, an eighth
-//! selects the clipping norm, and three quarters estimate the covariance.
+//! are much shorter than the bounds allow, clipping the few long ones costs less than the extra
+//! noise. As in the paper, an eighth of ρ estimates the trace, an eighth selects the clipping norm,
+//! and three quarters estimate the covariance.
 //!
 //! **The norm.** Candidates are √d·2^−j of z. Clipping at r removes Σ(‖x‖² − r²)₊/n from the trace
 //! and moves the covariance by at most that in the Frobenius norm. For either estimator, the noise
 //! at r has its own bound. The exponential mechanism draws the candidate with the least sum of the
-//! two. The paper runs the sparse vector technique over the same sums, with a Laplace draw for each
-//! candidate; here it is one exact draw.
+//! two, in one exact draw. (The paper runs the sparse vector technique over the same sums.)
 //!
 //! **Privacy of the draw.** In integers, norms ‖q‖² lie in [0, R²]. A candidate's score is −Σ(‖q‖²
 //! − t)₊ minus a function of public numbers. Let a record of squared norm a replace one of b ≤ a (b

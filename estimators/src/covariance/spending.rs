@@ -16,8 +16,7 @@
 //! than 3(d + 1)².
 //!
 //! **(ε, δ).** From the curve of that Gaussian mechanism, which is exact for estimates without
-//! selections. It saves noise against the conversion of ρ (37 % of ρ at (1, 10⁻⁶)), and a ledger
-//! charges the requested (ε, δ).
+//! selections. It saves noise against the conversion of ρ (37 % of ρ at (1, 10⁻⁶)).
 
 use super::adaptive::SHARE;
 use super::{CovarianceError, Method, Pace};

@@ -1,10 +1,10 @@
 //! Private iterative filtering: Algorithms 7 and 8 of the paper, one direction at a time.
 //!
-//! A round releases the moments of the kept records, takes the direction in which they exceed I
-//! most, scores records by their squared distance from the mean along it, and removes those of
+//! A round releases the moments of the kept records and takes the direction in which they exceed I
+//! most. It scores records by their squared distance from the mean along it and removes those of
 //! score at least bZ, where b is the largest possible score. b depends on no record, so progress is
-//! slow: the expected share that a round removes is a record's score over b. This is the slow rival
-//! of PRIME, and its T = Θ̃(d) rounds divide the same budget.
+//! slow: the expected share that a round removes is a record's score over b. The T = Θ̃(d) rounds
+//! divide the same budget as PRIME's.
 
 use super::budget::Budget;
 use super::filter::{largest_tail, take_out_highest};

@@ -4,8 +4,7 @@
 //! (`range`, as Gaussian noise of (ε/3, δ/3)). The rest is for the estimator, whose range is the
 //! few scales by which the middle of such a bin may be off. Each record is moved by a vector that
 //! was released, so the estimator's proof holds for the moved records, and the parts add up by
-//! basic composition. The paper clips to a ball of radius √d·B/2 instead, with B = 8√log(dn/ζ), and
-//! all noise is proportional to it.
+//! basic composition.
 
 use super::budget::Budget;
 use super::range::{CENTRE_ERROR, HALF_BIN, winners};

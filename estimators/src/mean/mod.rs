@@ -1,8 +1,8 @@
 //! Robust and private means of a whole table: PRIME and its rivals.
 //!
 //! Liu, Kong, Kakade & Oh, "Robust and differentially private mean estimation" (NeurIPS 2021, arXiv
-//! 2102.09159); the files name its algorithms, definitions and lemmas. Some of its steps are not
-//! private as written: `docs/mean.md` lists them, and the proofs here are of the code that runs.
+//! 2102.09159); the files name its algorithms, definitions and lemmas. `docs/mean.md` lists the
+//! steps that are not private as written. The proofs here are of the code that runs.
 //!
 //! | file | subject |
 //! |---|---|
@@ -17,16 +17,14 @@
 //! | `prime` | PRIME and PRIME-ht (Algorithms 9, 10 and 16) |
 //! | `iterative` | DPfilter (Algorithms 7 and 8) |
 //! | `tukey`, `depth` | the Tukey median (Algorithm 14), exactly |
-//! | `resilience` | the estimator by resilience (Algorithm 2) |
-//! | `located` | the same with a private range |
+//! | `resilience`, `located` | the estimator by resilience (Algorithm 2), with a given or a private range |
 //! | `net` | the public points that both draw from |
 //! | `balloon` | a rival that clips at a private radius |
 //! | `error` | refusals and errors |
 //!
 //! **Neighbours** are tables with the same number of rows that differ in one row
 //! ([`Neighbours::ReplaceOneInPlace`](hushflow_mechanism::sensitivity::Neighbours)): the number of
-//! rows is public. The paper's Definition 1.1 also admits rows that come or go, and then divides by
-//! n as if it were public.
+//! rows is public.
 
 mod balloon;
 mod budget;

@@ -6,20 +6,16 @@
 //! begins when the excess is half of λ (two thirds for heavy tails). Once clean records may have
 //! this λ, the mean is released with the rest of the budget.
 //!
-//! # What is released, and what the paper releases
-//! A round of the paper makes five queries, λ_t, Σ_t, ψ_t, μ_t and ψ̃, each with its own noise,
-//! besides the histogram of the threshold and, once an epoch, the size. Here a round is **one**
-//! Gaussian release of count, Σx and Σxxᵀ of the kept records (`release`: the moments cost as much
-//! as Σx alone), and the five are post-processing. No mean is taken over |S_t|, so no sensitivity
-//! depends on the number of kept records. The paper checks the size once an epoch, though each of
-//! T₂ rounds may remove 2αn; here that check only refuses bad estimates. Rounds that filter nothing
-//! are free.
-//!
-//! Other departures, for accuracy:
-//!
-//! - λ is the largest eigenvalue of M − I; in the paper it is the largest in absolute value.
-//!   Outliers raise eigenvalues and filtering lowers them (M is a sum over n, whatever is kept), so
-//!   the absolute value never falls below the removed share.
+//! # Departures from the paper
+//! - A round is **one** Gaussian release of count, Σx and Σxxᵀ of the kept records (`release`: the
+//!   moments cost as much as Σx alone). λ_t, Σ_t, ψ_t, μ_t and ψ̃ are post-processing; the paper
+//!   makes five queries.
+//! - No mean is taken over |S_t|, so no sensitivity depends on the number of kept records. The size
+//!   check only refuses bad estimates.
+//! - Rounds that filter nothing are free (`weights`).
+//! - λ is the largest eigenvalue of M − I, not the largest in absolute value. Outliers raise
+//!   eigenvalues and filtering lowers them (M is a sum over n, whatever is kept), so the absolute
+//!   value never falls below the removed share.
 //! - Algorithm 16 removes *all* records that score ρZ, which for small Z is any share of the clean
 //!   ones. Here a round removes at most ⌈2αn⌉, as in Algorithm 10.
 //! - The public contribution of noise to λ is not held against the records.

@@ -2,9 +2,7 @@
 //!
 //! Each column is cut into bins of one width. Only occupied bins get noise, and only bins above a
 //! threshold may win. An empty bin's noise never passes it, so the infinitely many empty bins need
-//! no draws. The paper's Algorithm 5 takes the argmax over occupied bins **without** a threshold,
-//! "without any changes to the privacy guarantee". That distinguishes neighbours: a record alone in
-//! its bin makes an outcome possible that is impossible without it.
+//! no draws. Algorithm 5 has no threshold, which distinguishes neighbours (`docs/mean.md`).
 //!
 //! # Privacy
 //! Replace one record. In each column it leaves one bin and enters another. Let M be the mechanism,
@@ -18,10 +16,9 @@
 //!
 //! # From bins to a ball
 //! The winner's middle is off by ±1.5 bins if the mean lies in a neighbouring bin. Then, twice,
-//! records are clipped to a ball that holds the clean ones, and the private mean of the clipped
-//! records, which corruption moves by at most 2α radii, becomes the centre of a smaller ball (as in
-//! CoinPress: Biswas et al., NeurIPS 2020). The paper keeps its cube of half width 4√log(dn/ζ) and
-//! diameter 8√(d·log(dn/ζ)), and all noise is proportional to the square.
+//! records are clipped to a ball that holds the clean ones. Their private mean, which corruption
+//! moves by at most 2α radii, is the centre of a smaller ball (as in CoinPress: Biswas et al.,
+//! NeurIPS 2020). All noise is proportional to the square of the radius.
 
 use super::budget::Budget;
 use super::records::{Ball, Kept, in_parallel};

@@ -6,37 +6,33 @@
 //! a point that is near all of them.
 //!
 //! # What is enumerated
-//! The paper's minimum is over all subsets and its distances are over all directions. Public
-//! families replace both:
+//! The paper's minimum is over all subsets and its distances are over all directions, which is
+//! infeasible (`docs/mean.md`). Public families replace both:
 //! - **directions**: {−1, 0, 1}^d, one of each pair ±v, normalised. A distance along them is at
 //!   least 0.92, 0.88 and 0.86 of the Euclidean one in 2, 3 and 4 columns;
 //! - **subsets**: the n′ records nearest to c, for each point c of a net over [−R, R]^d. One of
 //!   these points is near the mean, and the records near the mean exclude the corruption that
 //!   matters.
 //!
-//! This R is no less, and the proof below only needs some S′. Single subsets are infeasible:
-//! keeping the margin of R̂ below the bound takes hundreds of records at ε = 3, for which C(n, 2αn)
-//! is astronomically large. With the families, time is exponential in the columns alone.
+//! This R is no less, and the proof below only needs some S′. Time is exponential in the columns
+//! alone.
 //!
 //! # Privacy, proved anew
 //! Along each direction, records are projected and rounded to integers of an interval of length D.
 //! n′ ≥ 1.
 //! - **R** moves by at most D/n′. For every c, the n′ nearest in both tables, by distance and
 //!   position, differ in at most one record. A replaced record of S′ moves μ(S′) by at most D/n′
-//!   along any direction, and μ(T) − μ(S′) by at most that whether it is in T or not (the paper has
-//!   D/n; S′ is smaller). Maxima over T and directions, and minima over c, move by no more. R gets
-//!   Laplace noise of that over ε/2.
+//!   along any direction, and μ(T) − μ(S′) by at most that whether it is in T or not. Maxima over T
+//!   and directions, and minima over c, move by no more. R gets Laplace noise of that over ε/2.
 //! - **The trimmed mean** along a direction is the mean without the k = ⌈3αn⌉ lowest and highest.
 //!   Let R ≤ b. S′ has at least αn records among the k highest. Their mean exceeds μ(S′) by at most
 //!   b(2−α)/α (Lemma H.1), so their least does, and so does the least of *all* k highest; likewise
 //!   below. (With m = ⌊αn′⌋ left out, b(n′−m)/m holds exactly, and the code uses it.) So a replaced
 //!   record moves one value of the middle within an interval of 2b(2−α)/α, and the trimmed mean by
-//!   at most 2b(2−α)/(α(n − 2k)), along every direction with the same S′. The paper has n for n −
-//!   2k.
+//!   at most 2b(2−α)/(α(n − 2k)), along every direction with the same S′.
 //! - **The draw** is by the exponential mechanism with ε/2 in all, over a public net. The score is
 //!   the largest distance from a trimmed mean along any direction, a maximum of numbers with this
-//!   sensitivity. The paper's density e^(−εnd/(24√log)) spends ε on it alone, beside ε/3 for each
-//!   of two other steps: 5/3 ε in all.
+//!   sensitivity.
 //! - **If R > b** for both of two neighbours (else the sensitivity holds for the pair), each is
 //!   refused except with probability below δ/12: R̂ plus a margin must stay below b, and the margin
 //!   is the (1 − δ/12)-quantile of the noise.

@@ -3,8 +3,7 @@
 //! Scores are counted in bins that double in width, from 1/4 to the largest possible score, which
 //! is public. ρ is the largest bin edge such that the scores' excess over it, counted from their
 //! bins' lower edges, is at least 0.31 of their total excess. The counts are one Gaussian release
-//! of one histogram. The total excess follows from the moments that were released before; the paper
-//! queries the data again.
+//! of one histogram. The total excess follows from the moments released before.
 
 use super::budget::Budget;
 use super::records::Kept;

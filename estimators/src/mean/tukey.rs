@@ -7,9 +7,9 @@
 //!
 //! The paper draws from a density. Here the points are a public net, depths are exact integers of
 //! records rounded to an integer grid (`depth`), and the draw is exact ([`Selection`]). Rounding
-//! acts on each record alone, so the proof does not change. Floating-point depths would break it:
-//! once rounding decides the signs of near-zero products, the effect of one record has no bound. A
-//! record that is not finite is on no side of any hyperplane, so depths still change by at most 1.
+//! acts on each record alone, so the proof does not change; floating-point depths have no proven
+//! sensitivity. A record that is not finite is on no side of any hyperplane, so depths still change
+//! by at most 1.
 //!
 //! Depths take n^(d−1) steps for each point. The net has a spacing of α/2 scales if that is
 //! feasible, else as fine as feasible, but no coarser than half a scale; beyond that the table is

@@ -7,10 +7,9 @@
 //!
 //! # Rounds that remove nothing are free
 //! While ⟨H, U⟩ is at most a share of ‖H‖, Algorithm 10 keeps all records and queries the same
-//! covariance again, hundreds of times with its step of 1/(111λ). Here H = Σ̃_t − I *is* a private
-//! release, so adding it again is post-processing. ψ(k) = ⟨H, U(E + kH)⟩ is the derivative of the
-//! convex function k ↦ ln tr exp(E + kH), so it never falls. Doubling and bisection find the first
-//! round that filters, as if each had been run.
+//! covariance again, hundreds of times. Here H = Σ̃_t − I *is* a private release, so adding it
+//! again is post-processing. ψ(k) = ⟨H, U(E + kH)⟩ is the derivative of the convex function k ↦ ln
+//! tr exp(E + kH), so it never falls. Doubling and bisection find the first round that filters.
 
 use faer::{Mat, MatRef, Side};
 

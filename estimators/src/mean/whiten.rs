@@ -1,21 +1,18 @@
 //! Correlated columns: private directions and their scales, in which clean records have nearly the
 //! identity as covariance.
 //!
-//! Whitening by the covariance of all records would hide the outliers that a filter seeks:
-//! corrupted records raise that covariance, and dividing by it removes the excess. So directions
-//! and scales are found separately, both by statistics that a share of records cannot move far,
-//! however far away these are:
+//! Whitening by the covariance of all records would hide the outliers: they raise that covariance.
+//! So directions and scales are found separately, both by statistics that a share of records cannot
+//! move far, however far away these are:
 //!
 //! 1. scales of columns, by medians of distances (`scale`);
 //! 2. **directions**: the eigenvectors of K = Σ uuᵀ, u = (x − y)/‖x − y‖ over pairs of records. For
 //!    an elliptical distribution the expectation of uuᵀ has the eigenvectors of its covariance,
-//!    whatever its tails (Tyler 1987; Visuri, Koivunen & Oja 2000: the spatial Kendall's τ). A far
-//!    record counts no more than any other;
+//!    whatever its tails (Tyler 1987; Visuri, Koivunen & Oja 2000: the spatial Kendall's τ);
 //! 3. scales along these, by medians again.
 //!
-//! Steps 2 and 3 run twice. The ratio of scales magnifies errors of the first directions. In the
-//! coordinates of the first pass the scales are nearly equal, so errors of the second pass are not
-//! magnified.
+//! Steps 2 and 3 run twice. The ratio of scales magnifies errors of the first directions; in the
+//! coordinates of the first pass the scales are nearly equal.
 //!
 //! *Privacy.* Pairs are those of `scale`: a replaced record changes one u. K is a release of
 //! `release`, of unit vectors rounded to integers, at √½·‖uuᵀ − vvᵀ‖ ≤ 1. The rotation and its

@@ -5,10 +5,9 @@
 //! the sensitivity by 1. Single participation bounds the diagonal of X ([`coa`]; Yuan et al. 2016,
 //! program (9)). (k, b)-participation bounds its effect on k steps at distances of b
 //! ([`multi_epoch`]; Choquette-Choo et al. 2023, section 3). Newton's method with preconditioned
-//! conjugate gradients and Armijo steps solves both in the dual. Every point of the dual is a lower
-//! bound and yields a feasible X. The published COA takes such steps in the n² entries of X, for
-//! `V + θI`. The dual has one variable per constraint, needs no θ for a singular V, and shows the
-//! gap at every step.
+//! conjugate gradients and Armijo steps solves both in the dual, which has one variable per
+//! constraint and needs no ridge for a singular V. Every point of the dual is a lower bound and
+//! yields a feasible X.
 //!
 //! An [`Optimum`] holds the value of a feasible X and a lower bound of all values;
 //! [`certificate::verify`] checks both again from X and the multipliers. Values are floating-point

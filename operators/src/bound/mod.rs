@@ -7,9 +7,9 @@
 //! 1. *Within an epoch.* [`Several::Keep`] keeps the m records with the lowest positions.
 //!    [`Several::Average`] replaces the records of each key by their mean and keeps the means of
 //!    the m keys whose first records have the lowest positions.
-//! 2. *Over epochs.* The entity's epochs are visited in order. It takes part in the first one, and
-//!    then in every one that is at least b after the last in which it took part, until it has taken
-//!    part in k ([`EntityLimits::admit`]).
+//! 2. *Over epochs.* In order of epochs, the entity takes part in its first one, and then in every
+//!    one that is at least b after the last in which it took part, until it has taken part in k
+//!    ([`EntityLimits::admit`]).
 //! 3. The kept records of the epochs in which it takes part pass. All others are dropped.
 //!
 //! # What neighbours can do
@@ -36,9 +36,9 @@
 //! records of `sensitivity/joint_participation.rs`. By the triangle inequality the sum over layers
 //! is at most m·s. Equal records attain it.
 //!
-//! Neighbours that replace records in place keep keys, event times and entities public. In both
-//! modes rules 1 and 2 do not read values, so which records pass is a function of public data and
-//! exact counts stay equal.
+//! Neighbours that replace records in place keep keys, event times and entities public. Rules 1 and
+//! 2 do not read values, so which records pass is a function of public data and exact counts stay
+//! equal.
 //!
 //! Two streams that differ in *one record* of an entity are not one step apart under zero-out:
 //! without that record, a later one of the same entity may pass that was dropped before. The head
@@ -50,9 +50,8 @@
 //!
 //! # State
 //! One [`Standing`] for every entity that ever took part: the number of participations and the last
-//! epoch. This is the minimum, because spent participations must be known for as long as the stream
-//! runs. The differential collection in `admit` compacts to some 50 bytes an entity, on the worker
-//! that owns it.
+//! epoch. Spent participations must be known for as long as the stream runs. The differential
+//! collection in `admit` compacts to some 50 bytes an entity, on the worker that owns it.
 
 mod admit;
 #[cfg(test)]

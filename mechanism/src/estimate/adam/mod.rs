@@ -10,9 +10,8 @@
 //! m_t = Σ_i A(β₁)_ti x̂_i     v_t = Σ_i A(β₂)_ti ŝ_i     θ_t = θ_{t−1} − α m_t/(√max(v_t, floor_t) + ε)
 //! ```
 //!
-//! All of this is post-processing. It costs no privacy and may be repeated with other settings, but
-//! only one result was fed back as the parameters of the next gradients. That gradients depend on
-//! earlier releases is covered: the guarantee is for adaptively chosen streams.
+//! All of this is post-processing and costs no privacy. Gradients depend on earlier releases, which
+//! the guarantee covers: it is for adaptively chosen streams.
 //!
 //! # Sources of second moments
 //! | name | ŝ_t | released | its sensitivity |
@@ -52,13 +51,12 @@
 //! ```
 //!
 //! *Private, by adaptivity.* s_t is a function of releases before t. Given them, a record's
-//! contribution `clip(s_t∘g)` is a vector of norm at most ζ like any other, chosen by a map that
-//! the past fixes. So, conditionally on the past, step t has the same sensitivity as without
-//! scaling, and the induction of [`release`](crate::release) holds. Dividing by s_t is
-//! post-processing. The factor ū is ours, and also public. With it the noise of all coordinates
-//! together, `Σ_j (1/s_j)²` times that of one, is at most the unscaled noise, because
-//! `Σ_j (u_j + ρū)² ≤ d ū²(1 + ρ)²` by Cauchy-Schwarz. So noise cannot amplify itself through v,
-//! and one clip norm suits scaled and unscaled gradients.
+//! contribution `clip(s_t∘g)` is a vector of norm at most ζ like any other. So, conditionally on
+//! the past, step t has the same sensitivity as without scaling, and the induction of
+//! [`release`](crate::release) holds. Dividing by s_t is post-processing. The public factor ū is
+//! ours. With it the noise of all coordinates together, `Σ_j (1/s_j)²` times that of one, is at
+//! most the unscaled noise, because `Σ_j (u_j + ρū)² ≤ d ū²(1 + ρ)²` by Cauchy-Schwarz. So noise
+//! cannot amplify itself through v, and one clip norm suits scaled and unscaled gradients.
 //!
 //! # Memory
 //! Per parameter: the decoders' buffers (8 bytes for each buffer of a BLT and each moment), m and v
