@@ -14,7 +14,7 @@ pub(crate) struct Closing {
     unsaid: bool,
 }
 
-/// What is wrong with a source that closes without a word.
+/// Fault of a source that closes without giving a last epoch.
 pub(crate) const NO_END: &str = "the input has closed, and nothing came through `ends`: a source says which epoch is the last, lest an \
                                  end be mistaken for a loss";
 

@@ -1,7 +1,7 @@
 //! Followers of the public log: estimates from releases, epoch by epoch.
 //!
 //! ```text
-//! public log ─ read ─ decode ─ view ─ total ─ estimate ─ whoever asks for the next epoch
+//! public log ─ read ─ decode ─ view ─ total ─ estimate ─ caller
 //! ```
 //!
 //! A [`Follower`] is a separate dataflow over the public log alone. It runs on the thread that

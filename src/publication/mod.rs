@@ -102,7 +102,7 @@ impl Publication {
         Ok(PublicHeader { parameters: serde_json::to_vec(&header)?, private: self.is_private() })
     }
 
-    /// Checks that the noise in use gives the stated guarantee.
+    /// Whether the noise in use gives the stated guarantee.
     ///
     /// # Errors
     /// [`PublicationError`] if no noise gives it.

@@ -152,7 +152,7 @@ impl MomentPublication {
         })
     }
 
-    /// Checks that the noise multiplier in use gives the stated guarantee. It may be below today's
+    /// Whether the noise multiplier in use gives the stated guarantee. It may be below today's
     /// calibration by half of the calibration's margin, which exceeds rounding differences between
     /// two versions.
     ///

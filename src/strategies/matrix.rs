@@ -14,7 +14,7 @@ use crate::whole::{Limited, NUMBERS};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MatrixError {
-    /// The file can't be read.
+    /// The file cannot be read.
     #[error("{}: the matrix can't be read: {source}", path.display())]
     Read {
         /// The file.

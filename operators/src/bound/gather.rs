@@ -79,7 +79,7 @@ fn addressed(mut records: Records, peers: usize, dimension: usize) -> Vec<Addres
 /// Output of an epoch when it closes.
 pub(super) struct Gathered<'scope> {
     pub(super) closed: StreamVec<'scope, u64, Closed>,
-    /// Every entity with such a record, once, ascending.
+    /// Every entity with a buffered record, once, ascending.
     pub(super) present: StreamVec<'scope, u64, Vec<Entity>>,
 }
 
