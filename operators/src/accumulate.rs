@@ -1,4 +1,4 @@
-//! `accumulate`: each worker's exact sums of its own records, epoch by epoch.
+//! `accumulate`: exact sums of each worker's own records, per epoch.
 
 use crate::batch_squares::square_batches;
 use crate::measurement::{Cut, MeasurementId};
@@ -14,12 +14,14 @@ use zeroize::Zeroizing;
 
 /// Sums records.
 pub trait Accumulate<'scope> {
-    /// Sums the records of each (key, epoch) on this worker, and sends the sums when the epoch closes, cut by shard.
+    /// Sums the records of each (key, epoch) on this worker and sends the sums, cut by shard, when
+    /// the epoch closes.
     ///
-    /// Where the method is `batch-squares`, the squares of all workers' sums take the place of second moments.
-    /// Keys are indices below the number of the measurement; another one raises the fault, as do records that were clipped under
-    /// another measurement.
-    /// Records of two epochs come to two sums of their key (one shard holds all of its coordinates here):
+    /// For the method `batch-squares`, the squares of the sums over all workers replace the second
+    /// moments. A key that is not below the measurement's number of keys raises the fault. So do
+    /// records that were clipped under another measurement.
+    ///
+    /// Records of two epochs give two sums (here one shard holds all coordinates):
     ///
     /// ```
     #[doc = include_str!("../doc/setup.txt")]
@@ -41,7 +43,6 @@ impl<'scope> Accumulate<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
     }
 }
 
-/// The sums that the method of the measurement asks for, by way of `sums`.
 pub(crate) fn summed<'scope>(
     measurement: &Measurement,
     fault: Fault,
@@ -87,7 +88,7 @@ fn sums<'scope>(
                     Ok(partials) => output.session(&capability).give_iterator(partials.into_iter()),
                     Err(reason) => {
                         fault.raise(reason);
-                        // The capability stays with its epoch: a fault must not look like an end.
+                        // Keep the capability: dropping it would look like the end of the stream.
                         open.insert(*capability.time(), (capability, sums));
                     }
                 }
@@ -96,7 +97,6 @@ fn sums<'scope>(
     })
 }
 
-/// Adds records up that were clipped under this measurement.
 pub(crate) fn add(
     sums: &mut Accumulators,
     records: &QuantisedRecords,
@@ -106,7 +106,7 @@ pub(crate) fn add(
     sums.add(&records.keys, &records.rows).map_err(|error| error.to_string())
 }
 
-/// The sums of neighbouring keys are in one piece, as far as they share a shard.
+/// Cuts sums into pieces. Sums of neighbouring keys in the same shard form one piece.
 fn partial_sums(sums: &mut Accumulators, cut: Cut) -> Result<Vec<PartialSums>, String> {
     let Cut { measurement, layout, shards } = cut;
     let (keys, width) = (sums.keys(), layout.coordinates() as u64);

@@ -1,4 +1,4 @@
-//! `adam`: from released gradients to updates of a model's parameters.
+//! `adam`: turns released gradients into updates of a model's parameters.
 
 use crate::{Fault, Measurement, Released, Values};
 use hushflow_mechanism::estimate::adam::{AdamError, AdamSetting, PrivateAdam, UpdatePart};
@@ -14,10 +14,10 @@ use timely::dataflow::channels::pact::{Exchange, Pipeline};
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::Broadcast;
 
-/// Parameters are cut into at most this many runs, whatever the number of workers.
+/// Maximum number of runs that the parameters are cut into, independent of the number of workers.
 const RUNS: usize = 16;
 
-/// The optimiser, and how long it runs. The same on every worker.
+/// The optimiser and its number of steps. Equal on every worker.
 #[derive(Clone, Copy, Debug)]
 pub struct AdamSetup {
     /// The optimiser.
@@ -26,7 +26,7 @@ pub struct AdamSetup {
     pub horizon: u64,
 }
 
-/// An optimiser of the releases of a mechanism, which have one key.
+/// The optimiser with the mechanism whose releases it reads; these have one key.
 #[derive(Clone)]
 pub(crate) struct Optimiser {
     mechanism: Arc<MatrixMechanism>,
@@ -41,7 +41,7 @@ impl Optimiser {
     /// Number of parts of an update.
     pub(crate) fn runs(&self) -> usize {
         let dimension = self.mechanism.layout().dimension;
-        // A scale is relative to the mean of all coordinates, so one place has to know all.
+        // The scale is relative to the mean of all coordinates, so one run must hold them all.
         if self.setup.setting.damping().is_some() { 1 } else { RUNS.min(dimension) }
     }
 
@@ -55,12 +55,12 @@ impl Optimiser {
     }
 }
 
-/// Optimises.
+/// Applies the optimiser.
 pub trait Optimise<'scope> {
-    /// The update of every step, in parts, on every worker.
+    /// Returns the update of every step, in parts, on every worker.
     ///
-    /// Each run of parameters has its place on one worker. Post-processing of releases that come in the order of steps, from
-    /// a dataflow or from a log.
+    /// Each run of parameters belongs to one worker. This is post-processing of releases, which
+    /// must come in the order of steps. They may come from a dataflow or from a log.
     fn adam(
         self,
         measurement: &Measurement,
@@ -69,13 +69,13 @@ pub trait Optimise<'scope> {
     ) -> StreamVec<'scope, u64, SharedUpdate>;
 }
 
-/// A part of an update that all workers of a process share.
+/// A part of an update, shared by all workers of a process.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(into = "UpdatePart", from = "UpdatePart")]
 pub struct SharedUpdate(Arc<UpdatePart>);
 
 impl SharedUpdate {
-    /// The part, if nobody else has it any longer.
+    /// Returns the part if this is its last reference.
     fn into_inner(self) -> Option<UpdatePart> {
         Arc::into_inner(self.0)
     }
@@ -99,25 +99,23 @@ impl Borrow<UpdatePart> for SharedUpdate {
     }
 }
 
-/// The released values of a run of parameters. Within a process all runs share an epoch's values; between processes a run
-/// travels with its own.
+/// The released values of a run of parameters. Runs within a process share the epoch's values; a
+/// run sent to another process carries its own.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(into = "OwnValues", from = "OwnValues")]
 struct Run {
     number: usize,
     values: Values,
-    /// Places of the first moments, and of the second ones, of which there may be none.
+    /// Positions of the first and second moments; the second range may be empty.
     moments: [Range<usize>; 2],
 }
 
 impl Run {
-    /// First or second moments, in pieces.
     fn moments(&self, which: usize) -> impl Iterator<Item = Row<'_>> + Clone {
         self.values.run(self.moments[which].clone())
     }
 }
 
-/// A run without all others.
 #[derive(Serialize, Deserialize)]
 struct OwnValues {
     number: usize,
@@ -150,7 +148,8 @@ impl<'scope> Optimise<'scope> for StreamVec<'scope, u64, Released> {
         cut(self, optimiser.clone(), fault.clone())
             .unary(by_run, "Adam", move |_capability, _info| {
                 let (mut optimisers, mut lent) = (BTreeMap::new(), BTreeMap::new());
-                // The times of runs that could not be taken stay: a fault must not look like an end.
+                // Keep the times of failed runs: dropping them would look like the end of the
+                // stream.
                 let mut failed = Vec::new();
                 move |input, output| {
                     input.for_each_time(|time, batches| {
@@ -194,7 +193,6 @@ fn update(
     optimiser.push(run.moments(0), run.moments(1)).map_err(|error| error.to_string())
 }
 
-/// Cuts releases by run.
 fn cut<'scope>(
     releases: StreamVec<'scope, u64, Released>,
     optimiser: Optimiser,

@@ -1,8 +1,9 @@
-//! `adaptive_covariance`: a private covariance of the records of each key and epoch, by any method of
-//! [`covariance`](hushflow_estimators::covariance).
+//! `adaptive_covariance`: a private covariance of the records of each key and epoch, by any method
+//! of [`covariance`](hushflow_estimators::covariance).
 //!
-//! Each record is in one window, so the windows compose in parallel: all releases together cost what one costs. The relation
-//! must keep a record in its window, as replace-one-in-place and zero-out do.
+//! Each record is in one window, so the windows compose in parallel: all releases together cost as
+//! much as one. The neighbour relation must keep a record in its window, as replace-one-in-place
+//! and zero-out do.
 
 use crate::windows::Windows;
 use crate::{Fault, Records};
@@ -12,28 +13,28 @@ use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::sensitivity::Neighbours;
 use timely::dataflow::StreamVec;
 
-/// What the covariance of each window is made with. All of it is public.
+/// Parameters of the covariance of every window. All are public.
 #[derive(Clone, Debug)]
 pub struct CovarianceSetup {
     /// The method.
     pub method: Method,
-    /// The share of the budget for a mean to centre by.
+    /// Share of the budget for a mean to centre by.
     pub centre: Option<f64>,
-    /// ρ of zCDP, of all windows together.
+    /// ρ of zCDP, for all windows together.
     pub rho: Rho,
-    /// The relation that the guarantee is about.
+    /// The neighbour relation of the guarantee.
     pub neighbours: Neighbours,
     /// Bounds of each column.
     pub bounds: Vec<(f64, f64)>,
-    /// Number of keys, which are numbered from 0.
+    /// Number of keys. Keys are numbered from 0.
     pub keys: u32,
     /// The last epoch.
     pub horizon: u64,
-    /// Where the noise comes from.
+    /// Source of noise.
     pub source: NoiseSource,
 }
 
-/// The covariance of a key's records in an epoch, or why there is none: that too may be seen by anyone.
+/// The covariance of a key's records in an epoch, or the reason why there is none. Both are public.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WindowCovariance {
     /// The epoch.
@@ -45,10 +46,11 @@ pub struct WindowCovariance {
 }
 
 impl CovarianceSetup {
-    /// The covariance of these records, row after row, as those of a key in an epoch: what a command on the same rows gives.
+    /// Returns the covariance of a window with these records, row by row. A command on the same
+    /// rows gives the same result.
     ///
     /// # Errors
-    /// The reason, where the operating system has no entropy: then nothing may be released.
+    /// A reason if the operating system has no entropy. Then nothing may be released.
     pub fn window(&self, epoch: u64, key: u32, records: &[f64]) -> Result<WindowCovariance, String> {
         let mut generator =
             self.source.generator(epoch, u64::from(key)).map_err(|error| error.to_string())?;
@@ -61,10 +63,11 @@ impl CovarianceSetup {
 
 /// Estimates covariances of windows.
 pub trait AdaptiveCovariance<'scope> {
-    /// A covariance for every key and every epoch from 1 to the horizon, also of windows without records, when the epoch closes.
-    /// Within an epoch keys come in their order on each worker, where those with the same remainder live together.
+    /// Returns a covariance for every key and every epoch from 1 to the horizon when the epoch
+    /// closes, even for windows without records. Keys with the same remainder share a worker and
+    /// come in ascending order within an epoch.
     ///
-    /// Records of a key that is not declared, or of another number of columns, raise the fault.
+    /// Records of an undeclared key, or with another number of columns, raise the fault.
     ///
     /// ```
     /// use hushflow_mechanism::accounting::Rho;
@@ -143,7 +146,8 @@ mod tests {
         }
     }
 
-    /// The first 4000 rows of weather: three stations and one key without records, epochs of 1000 rows; the last epoch is empty.
+    /// The first 4000 rows of weather: three stations, one key without records, epochs of 1000
+    /// rows, and an empty last epoch.
     fn weather() -> Records {
         let mut lines = WEATHER.lines();
         let header: Vec<&str> = lines.next().expect("a header").split(',').collect();

@@ -1,4 +1,4 @@
-//! `square_batches`: the squares of whole batches, of which Adam as usually written takes its second moment.
+//! `square_batches`: squares of whole-batch sums, which standard Adam uses for its second moment.
 
 use crate::measurement::Cut;
 use crate::{Fault, PartialSums};
@@ -11,11 +11,11 @@ use timely::dataflow::channels::pact::Exchange;
 use timely::dataflow::operators::generic::operator::Operator;
 use zeroize::Zeroizing;
 
-/// Adds the sums of counts and first moments of all workers up and puts the square of every sum beside it, in the place
-/// of second moments: sums of one key, cut by `from`, come out cut by `to`.
+/// Adds counts and first moments over all workers and puts the square of each sum in the position
+/// of the second moments. Sums of one key, cut by `from`, come out cut by `to`.
 ///
-/// More than `most` records in an epoch raise the fault: what a record can do to a square depends on how many there are, and
-/// their number is public.
+/// More than `most` records in an epoch raise the fault: the number of records is public, and a
+/// record's effect on a square depends on it.
 pub(crate) fn square_batches<'scope>(
     sums: StreamVec<'scope, u64, PartialSums>,
     most: u32,
@@ -43,7 +43,8 @@ pub(crate) fn square_batches<'scope>(
                     partials.extend(squared(sums, from.shards.range(shard), most, to)?);
                     Ok(partials)
                 });
-                // On a fault the capability stays with its epoch: it must not look like an end.
+                // Keep the capability on a fault: dropping it would look like the end of the
+                // stream.
                 match squared {
                     Ok(partials) => output.session(&entry.remove().0).give_iterator(partials.into_iter()),
                     Err::<_, String>(reason) => fault.raise(reason),
@@ -55,7 +56,8 @@ pub(crate) fn square_batches<'scope>(
 
 type Sums = Zeroizing<Vec<i128>>;
 
-/// Modulo 2¹²⁸, which no sum leaves: a batch has fewer than 2³² records, or their public number is a fault.
+/// Adds modulo 2¹²⁸. A sum cannot leave that range: a batch has fewer than 2³² records, or its
+/// public number is a fault.
 fn add(shards: &mut BTreeMap<u32, Sums>, from: Shards, partial: &PartialSums) {
     let range = from.range(partial.shard);
     let empty = || Zeroizing::new(vec![0i128; (range.end - range.start) as usize]);
@@ -66,7 +68,7 @@ fn add(shards: &mut BTreeMap<u32, Sums>, from: Shards, partial: &PartialSums) {
         .for_each(|(total, sum)| *total = total.wrapping_add(*sum));
 }
 
-/// The sums of a run of counts and first moments, and the squares of the latter, cut anew.
+/// Cuts a run of counts and first moments, and the squares of the first moments, by `to`.
 fn squared(sums: &[i128], run: Range<u64>, most: u32, to: Cut) -> Result<Vec<PartialSums>, String> {
     let Cut { measurement, layout, shards } = to;
     if run.start == Layout::COUNT as u64 && sums[0] > i128::from(most) {
@@ -106,13 +108,12 @@ mod tests {
 
     const LAYOUT: Layout = Layout { dimension: 3, second: SecondMoment::Diagonal };
 
-    /// Batches of at most so many records.
     fn measurement(most: u32, shards: u32) -> Measurement {
         let method = Method::BatchSquares { size: NonZeroU32::new(most).unwrap() };
         vectors(method, LAYOUT, Neighbours::ReplaceOneInPlace).shards_at_most(shards).build().unwrap()
     }
 
-    /// Sums that come out for two records, one on each worker's batch, and the fault.
+    /// Sums for two records, one in each worker's batch, and the fault.
     fn outcome(most: u32, shards: u32) -> (Vec<i128>, Option<String>) {
         let (sender, receiver) = mpsc::channel();
         let fault = Fault::new();

@@ -7,12 +7,15 @@ use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
 use zeroize::Zeroize;
 
-/// Bounds what a record can do.
+/// Bounds the effect of each record.
 pub trait Clip<'scope> {
-    /// Brings every record into the ζ-ball and onto its integer grid. A record that is not finite is dropped, as one NaN
-    /// must not poison a sum; where counts are public it counts as the centre.
-    /// A batch that does not divide into rows raises the fault. So do records that did not pass [`Bound`](crate::Bound) where the
-    /// measurement protects entities, and those that passed it under another measurement.
+    /// Clips every record to the ζ-ball and rounds it to the ball's integer grid. A record that is
+    /// not finite is dropped, because one NaN would poison a sum; where counts are public it counts
+    /// as the centre.
+    ///
+    /// The fault is raised by a batch that does not divide into rows. If the measurement protects
+    /// entities, it is also raised by records that did not pass [`Bound`](crate::Bound), or passed
+    /// it under another measurement.
     ///
     /// ```
     #[doc = include_str!("../doc/setup.txt")]
@@ -60,7 +63,7 @@ fn clip<'scope, B: Clone + 'static>(
 ) -> StreamVec<'scope, u64, QuantisedRecords> {
     let measurement = measurement.clone();
     batches.unary(Pipeline, "Clip", move |_capability, _info| {
-        // The times of batches that could not be taken stay: a fault must not look like an end.
+        // Keep the times of failed batches: dropping them would look like the end of the stream.
         let mut failed = Vec::new();
         move |input, output| {
             input.for_each_time(|time, batches| {
@@ -80,7 +83,6 @@ fn clip<'scope, B: Clone + 'static>(
     })
 }
 
-/// Raw values are wiped once they are quantised.
 fn quantise(measurement: &Measurement, mut records: Records) -> Result<QuantisedRecords, String> {
     let clipper = measurement.clipper();
     let mut rows = QuantisedRows::new(clipper.dimension());

@@ -1,4 +1,4 @@
-//! When epochs close: for operators that answer for every epoch, whether it had records or not.
+//! Decides when epochs close, for operators that answer for every epoch with or without records.
 
 use timely::progress::frontier::MutableAntichain;
 
@@ -6,22 +6,23 @@ use timely::progress::frontier::MutableAntichain;
 pub(crate) struct Closing {
     /// Epochs before this one are closed.
     pub(crate) limit: u64,
-    /// The epoch after the last one, once it is known.
+    /// The epoch after the last one, once it is known; else `u64::MAX`.
     end: u64,
-    /// Whether nothing more comes.
+    /// Whether the input and `ends` are both closed.
     ended: bool,
-    /// Whether nothing more comes and nobody has said where the stream ends.
+    /// Whether both are closed and `ends` never gave a last epoch.
     unsaid: bool,
 }
 
-/// What is wrong with a source that closes without a word.
+/// Fault of a source that closes without giving a last epoch.
 pub(crate) const NO_END: &str = "the input has closed, and nothing came through `ends`: a source says which epoch is the last, lest an \
                                  end be mistaken for a loss";
 
 impl Closing {
-    /// By the frontiers of what comes and of the stream that says where it `ends`, at the epoch `held`. An input that ends without having said
-    /// where closes nothing: that is a fault of its source ([`check`](Self::check)). Once it is said, the operator ends there even if its input never
-    /// does, as in a loop that it is a part of.
+    /// Derives the limit at the epoch `held` from the frontiers of the input and of `ends`. An
+    /// input that ends without a last epoch closes nothing: that is a fault of its source
+    /// ([`check`](Self::check)). Once `ends` is closed with a last epoch, the operator stops there
+    /// even if its input never ends, as in a loop that contains it.
     pub(crate) fn of(
         input: &MutableAntichain<u64>,
         ends: &MutableAntichain<u64>,
@@ -36,12 +37,12 @@ impl Closing {
         Self { limit: limit.min(end), end, ended, unsaid: ended && last_epoch.is_none() }
     }
 
-    /// Whether the source has said where it ends, if it has ended.
+    /// Returns an error if the stream ended without a last epoch.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         if self.unsaid { Err(NO_END) } else { Ok(()) }
     }
 
-    /// Whether an operator that stands at the epoch `held` has nothing more to do.
+    /// Whether an operator at the epoch `held` has finished.
     pub(crate) fn is_over(&self, held: u64) -> bool {
         self.ended || held >= self.end
     }

@@ -1,4 +1,4 @@
-//! `commit`: makes epochs durable, and only then lets anyone see them.
+//! `commit`: makes epochs durable before anyone sees them.
 
 use crate::{CommitPlan, Fault, ShardRelease, Values};
 use hushflow_mechanism::moments::RunSums;
@@ -11,52 +11,55 @@ use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 use zeroize::Zeroizing;
 
-/// All that an epoch leaves behind: the private side for the log alone, and the values for everyone.
+/// All data of an epoch: the private part, for the log only, and the public values.
 pub struct EpochCommit<M> {
     /// The epoch.
     pub epoch: u64,
     /// Source positions from which to resume after this epoch.
     pub marks: Vec<M>,
-    /// Exact sums of all keys end to end, shard by shard: private.
+    /// Exact sums of all keys end to end, shard by shard. **Private.**
     pub sums: Vec<RunSums>,
     /// The released values of all keys.
     pub values: Values,
-    /// Encoder states by shard after this epoch, when a checkpoint is due: private. Else empty.
+    /// Encoder states by shard after this epoch if a checkpoint is due, else empty. **Private.**
     pub states: Vec<(u32, Zeroizing<Vec<u8>>)>,
 }
 
-/// Where epochs become durable.
+/// A durable log of epochs.
 pub trait CommitLog<M>: 'static {
-    /// Makes these epochs durable, in their order, with one sync for all of them. When it returns, they may be shown.
+    /// Makes these epochs durable, in order, with one sync for all of them. They may be published
+    /// once this returns.
     ///
     /// # Errors
-    /// Any error is fatal to the run: nothing is shown, nothing is tried again.
+    /// Any error ends the run: nothing is published and nothing is retried.
     fn commit(&mut self, epochs: &[EpochCommit<M>]) -> Result<(), Box<dyn Error>>;
 }
 
 impl<M> EpochCommit<M> {
-    /// The part that everybody may see.
+    /// Returns the public part.
     pub fn released(&self) -> Released {
         Released { epoch: self.epoch, values: self.values.clone() }
     }
 }
 
-/// What everybody may see of an epoch.
+/// The public part of an epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Released {
     /// The epoch.
     pub epoch: u64,
-    /// Its private values.
+    /// Its values, with noise.
     pub values: Values,
 }
 
 /// Commits.
 pub trait Commit<'scope> {
-    /// Gathers all shards of each epoch on worker 0, commits the epochs in order, and sends them on.
+    /// Gathers all shards of each epoch on worker 0, commits the epochs in order and then sends
+    /// them on.
     ///
-    /// `plan` is the [`Measurement`](crate::Measurement) of the releases, or the [`Windows`](crate::Windows); others raise the fault.
-    /// `marks` carries the source positions that belong to an epoch, at its time. `log` is looked at on worker 0 only.
-    /// What comes out is in the log by then. A log of one's own:
+    /// `plan` is the [`Measurement`](crate::Measurement) of the releases, or the
+    /// [`Windows`](crate::Windows); releases of another one raise the fault. `marks` carries the
+    /// source positions of an epoch at its time. `log` is used on worker 0 only. An example with a
+    /// custom log:
     ///
     /// ```
     #[doc = include_str!("../doc/setup.txt")]
@@ -103,8 +106,8 @@ impl<'scope> Commit<'scope> for StreamVec<'scope, u64, ShardRelease> {
         self.binary_frontier(marks, to_writer, marks_to_writer, "Commit", move |_capability, _info| {
             let mut next = plan.first_epoch;
             let mut open: BTreeMap<u64, Parts<M>> = BTreeMap::new();
-            // The times of epochs on their way into the log. The operator holds the times of releases and no other, so it ends
-            // when the releases end, also in a loop.
+            // Times of epochs on their way into the log. The operator holds only the times of
+            // releases, so it ends when the releases end, also in a loop.
             let mut times = VecDeque::new();
             move |(releases, release_frontier), (marks, mark_frontier), output| {
                 releases.for_each_time(|time, batches| {
@@ -123,7 +126,8 @@ impl<'scope> Commit<'scope> for StreamVec<'scope, u64, ShardRelease> {
                     && let Some(mut parts) = open.remove(&next)
                 {
                     if parts.releases.is_empty() && release_frontier.is_empty() {
-                        // Marks of an epoch that had not closed when the source ended: it is no release, of any worker.
+                        // Marks of an epoch that was still open when the source ended: there is no
+                        // release for it.
                         break;
                     }
                     times.extend(parts.time.take());
@@ -147,7 +151,6 @@ impl<'scope> Commit<'scope> for StreamVec<'scope, u64, ShardRelease> {
     }
 }
 
-/// What has come of an epoch so far.
 struct Parts<M> {
     /// Held from the first release on.
     time: Option<Capability<u64>>,

@@ -6,7 +6,7 @@ use hushflow_mechanism::view::Moments;
 use timely::dataflow::StreamVec;
 use timely::dataflow::operators::vec::Map;
 
-/// Moments with the density that they give, or the reason why they give none.
+/// Moments with their density, or with the reason why there is none.
 #[derive(Clone, Debug)]
 pub struct Estimated {
     /// The moments.
@@ -17,7 +17,8 @@ pub struct Estimated {
 
 /// Estimates densities.
 pub trait Densities<'scope> {
-    /// The Gaussian density of every key at every epoch: post-processing of what was released.
+    /// Returns the Gaussian density of every key at every epoch, by post-processing of releases.
+    ///
     /// ```
     #[doc = include_str!("../doc/setup.txt")]
     /// // A million records of mean ½ and mean square ¾, without noise, in units of the output grid.
@@ -41,7 +42,7 @@ pub trait Densities<'scope> {
         self.density_by(Projection::default())
     }
 
-    /// The same, with covariances by this projection.
+    /// Like [`density`](Self::density), with this projection of the covariances.
     fn density_by(self, projection: Projection) -> StreamVec<'scope, u64, Estimated>;
 }
 

@@ -1,17 +1,18 @@
-//! How often an entity may take part, and the rule that says when it does: pure, and the same in every run.
+//! Limits on the participation of an entity, and the rule that applies them. The rule is
+//! deterministic.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A hash of 128 bits that stands for an entity. Private data, as is whatever it stands for: it can't be printed.
+/// A 128-bit hash that identifies an entity. Private, so it has no `Debug`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Entity(pub u128);
 
 impl Entity {
-    /// The worker, of so many, that holds all records of the entity and knows how it stands.
+    /// Returns which of `workers` holds all records and the standing of the entity.
     pub fn owner(self, workers: usize) -> usize {
-        // Multiplied, for tables are ordered by the low bits of the same hash. The upper half times the number of workers is
-        // below 2³² of them.
+        // Multiply, because tables use the low bits of the same hash. The upper half times the
+        // number of workers fits for fewer than 2³² workers.
         let folded = (self.0 ^ self.0 >> 64) as u64;
         let scattered = folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         ((scattered * workers as u64) >> 32) as usize
@@ -27,33 +28,34 @@ impl fmt::Debug for Entity {
 /// How often an entity may take part, and with how many records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntityLimits {
-    /// k: the most epochs in which it takes part, at least 1.
+    /// k: maximum number of epochs in which it takes part, at least 1.
     pub participations: u64,
-    /// b: the least number of epochs from one of them to the next, at least 1.
+    /// b: minimum distance of two of these epochs, at least 1.
     pub min_separation: u64,
-    /// m: the most records in one of them, at least 1.
+    /// m: maximum number of records in one epoch, at least 1.
     pub records_per_epoch: u32,
-    /// What becomes of several records of an entity in an epoch.
+    /// Treatment of several records of an entity in an epoch.
     pub several: Several,
 }
 
-/// What becomes of several records of an entity in an epoch.
+/// Treatment of several records of an entity in an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Several {
-    /// Those that come first in the stream are kept.
+    /// Keeps the first ones in the stream.
     #[default]
     Keep,
-    /// Those of one key become one record, their mean; means of the keys that come first in the stream are kept.
+    /// Replaces records of one key by their mean, and keeps the means of the keys that come first
+    /// in the stream.
     Average,
 }
 
-/// What an entity's past leaves behind: all that the rule has to know of it. Private data: it can't be printed.
+/// All that the rule needs of an entity's past. Private, so it has no `Debug`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Standing {
     /// Number of epochs in which it took part.
     pub participations: u64,
-    /// The last of them.
+    /// The last of these epochs.
     pub last: u64,
 }
 
@@ -68,14 +70,14 @@ impl EntityLimits {
     pub(crate) const LEAST: Self =
         Self { participations: 1, min_separation: 1, records_per_epoch: 1, several: Several::Keep };
 
-    /// The most epochs of so many in which an entity takes part.
+    /// Maximum number of epochs, of the given number, in which an entity takes part.
     pub(crate) fn most_participations(&self, epochs: Option<u64>) -> u64 {
         let within = |epochs: u64| epochs.div_ceil(self.min_separation.max(1));
         epochs.map_or(self.participations, |epochs| within(epochs).min(self.participations))
     }
 
-    /// The rule: what an entity's standing is after it took part in `epoch`, or `None` where it may not. Greedy in the order
-    /// of epochs: it takes part as soon as it may.
+    /// Applies the rule: returns the standing of an entity after `epoch`, or `None` if it may not
+    /// take part. An entity takes part as soon as it may.
     ///
     /// ```
     /// use hushflow_operators::{EntityLimits, Several, Standing};

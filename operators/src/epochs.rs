@@ -1,4 +1,4 @@
-//! `epochs`: moves every record to the epoch that it belongs to.
+//! `epochs`: sends every record at the time of its epoch.
 
 use crate::Records;
 use std::collections::BTreeMap;
@@ -6,15 +6,19 @@ use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
 
-/// Brings records to their epochs.
+/// Moves records to their epochs.
 pub trait Epochs<'scope> {
     /// Sends every record at the time of its epoch.
     ///
-    /// The source assigns epochs by a [`Schedule`](hushflow_mechanism::epochs::Schedule), which looks at the record and at
-    /// the public clock only, sends at a time not above the oldest open epoch, and holds its capability
-    /// there: then every epoch closes when the clock says so. A record whose epoch is below the time at which it was
-    /// sent joins the epoch of that time. A batch that does not have one key, one epoch and the same number of values
-    /// for every record (and its entity and place for every record or for none) goes on without keys, and [`Accumulate`](crate::Accumulate) refuses it.
+    /// The source assigns epochs by a [`Schedule`](hushflow_mechanism::epochs::Schedule), which
+    /// reads only the record and the public clock. The source must send at a time not above the
+    /// oldest open epoch and hold its capability there: then every epoch closes when the clock says
+    /// so. A record whose epoch is below the time at which it was sent joins the epoch of that
+    /// time.
+    ///
+    /// A batch needs one key, one epoch and the same number of values for every record, and an
+    /// entity and a position for all records or for none. Any other batch goes on without keys, and
+    /// [`Accumulate`](crate::Accumulate) refuses it.
     ///
     /// ```
     /// use hushflow_mechanism::epochs::{Clock, CountSchedule, Schedule};
@@ -54,8 +58,8 @@ impl<'scope> Epochs<'scope> for StreamVec<'scope, u64, Records> {
     }
 }
 
-/// Cuts a batch by epoch. The usual batch, whose records share an epoch, is handed on as it is; one whose lengths do not
-/// agree is handed on without keys, which no operator behind takes for records.
+/// Cuts a batch by epoch. A batch with one epoch, the usual case, passes unchanged. A batch with
+/// inconsistent lengths passes without keys, which later operators refuse.
 fn split(mut records: Records) -> BTreeMap<u64, Records> {
     let first = records.epochs.first().copied().unwrap_or_default();
     let (count, values) = (records.keys.len(), records.values.len());
@@ -90,7 +94,8 @@ mod tests {
     use hushflow_mechanism::sensitivity::Neighbours;
     use timely::dataflow::operators::{Probe, vec::ToStream};
 
-    /// Runs one batch up to its sums: whether it raised the fault, and whether its epoch still closed.
+    /// Runs one batch up to its sums. Returns whether it raised the fault and whether its epoch
+    /// still closed.
     fn outcome(keys: usize, epochs: &[u64], values: usize) -> (bool, bool) {
         let batch = Records {
             keys: vec![0; keys],

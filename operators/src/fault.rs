@@ -1,27 +1,28 @@
-//! The flag that stops a run: raised by whoever can't go on, watched by whoever steps the worker.
+//! A flag that stops a run: raised by a source or operator that cannot continue, watched by the
+//! loop that steps the worker.
 
 use std::fmt::Display;
 use std::sync::{Arc, OnceLock};
 
 /// A shared flag with the first reason for which it was raised.
 ///
-/// A failing source or operator must keep its capabilities: dropping one is indistinguishable from the end of the
-/// stream. It raises the fault instead, and the process ends at once.
+/// A failing source or operator must keep its capabilities, because dropping one looks like the end
+/// of the stream. It raises the fault instead, and the process ends at once.
 #[derive(Clone, Default)]
 pub struct Fault(Arc<OnceLock<String>>);
 
 impl Fault {
-    /// A fault that nobody raised.
+    /// Returns a fault that is not raised.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Raises the fault. The first reason stays. It must hold no private data.
+    /// Raises the fault. The first reason is kept. It must hold no private data.
     pub fn raise(&self, reason: impl Display) {
         let _ = self.0.set(reason.to_string());
     }
 
-    /// Why it was raised, if it was.
+    /// Returns the reason if it was raised.
     pub fn reason(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
     }

@@ -1,12 +1,13 @@
-//! One value for all that a release is made of, which every operator takes.
+//! One value that defines a release and that every operator takes.
 //!
-//! Records are bounded by the clipper of the very mechanism whose noise is added, sums are cut as the release expects them, and
-//! both begin with the same epoch: a [`Measurement`] holds all of it, so nothing can be made for one release and used in another.
-//! (The idea is OpenDP's `Measurement`, a function together with what it costs.)
+//! Records must be bounded by the clipper of the mechanism whose noise is added, sums must be cut
+//! as the release expects them, and both must begin with the same epoch. A [`Measurement`] holds
+//! all of this, so nothing made for one release can be used in another. (The idea is OpenDP's
+//! `Measurement`, a function together with its cost.)
 //!
-//! What flows between operators carries the id of the measurement that it was made under, and an operator that is given
-//! anything else raises the fault. An id is a hash of what the measurement consists of: it is the same on all workers of all
-//! processes.
+//! Data between operators carry the id of their measurement, and an operator raises the fault on
+//! any other id. An id is a hash of the measurement's contents, so it is equal on all workers of
+//! all processes.
 
 use crate::Windows;
 use crate::entity::{Entity, EntityLimits, Standing};
@@ -22,26 +23,25 @@ use std::sync::Arc;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// Shards unless another number is chosen.
 const SHARDS: u32 = 64;
 
-/// Epochs from one checkpoint to the next unless another number is chosen.
 const CHECKPOINT_INTERVAL: u64 = 64;
 
-/// Encoder states by shard: private.
+/// Encoder states by shard. **Private.**
 pub type States = BTreeMap<u32, Zeroizing<Vec<u8>>>;
 
-/// Why there is no such measurement.
+/// Why a measurement cannot be made.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum MeasurementError {
-    /// The bounds can't be used.
+    /// Unusable bounds.
     #[error(transparent)]
     Clip(#[from] ClipError),
-    /// The bounds are not for the mechanism's records.
+    /// The bounds do not match the mechanism's records.
     #[error(transparent)]
     Mechanism(#[from] MechanismError),
-    /// Entities that may take part more often, closer together or with more records at once than the noise is for.
+    /// The limits allow entities to take part more often, closer together or with more records at
+    /// once than the noise accounts for.
     #[error(
         "the noise is for entities that take part as {participation}, with {records} records at once; the limits allow \
          {limits:?}: make the mechanism with the participation of the limits, written {}x{}+, and for_records_at_once",
@@ -50,12 +50,12 @@ pub enum MeasurementError {
     Entities {
         /// The limits.
         limits: EntityLimits,
-        /// Steps of an entity that the mechanism is for.
+        /// The steps of an entity that the mechanism accounts for.
         participation: Participation,
-        /// Records of an entity in a step that the mechanism is for.
+        /// The records of an entity in a step that the mechanism accounts for.
         records: u32,
     },
-    /// A restart that forgets how entities stand would let each take part anew.
+    /// A restart without standings would let each entity take part anew.
     #[error(
         "the measurement goes on at epoch {first_epoch} and protects entities: give `standings` what they stood at, even \
          if there are none"
@@ -71,19 +71,18 @@ pub enum MeasurementError {
     FirstEpoch,
 }
 
-/// Tells what was made under one measurement from what was made under others.
+/// Identifies the measurement under which data were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MeasurementId(u64);
 
 impl MeasurementId {
-    /// Of everything that is hashed.
     pub(crate) fn of(parts: impl Hash) -> Self {
         let mut hasher = DefaultHasher::new();
         parts.hash(&mut hasher);
         Self(hasher.finish())
     }
 
-    /// Whether this is the one that is `expected`.
+    /// Returns an error unless this is the `expected` id.
     pub(crate) fn check(self, expected: Self, what: &str) -> Result<(), String> {
         if self == expected {
             return Ok(());
@@ -94,7 +93,8 @@ impl MeasurementId {
     }
 }
 
-/// What is measured, how it is bounded, and with which noise it is released. The same on every worker. Clones share it.
+/// What is measured, how it is bounded and with which noise it is released. Equal on every worker.
+/// Clones share it.
 ///
 /// ```
 /// use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters};
@@ -131,7 +131,6 @@ struct Parts {
     choices: Choices,
 }
 
-/// What has a default.
 #[derive(Clone)]
 struct Choices {
     keys: u32,
@@ -155,7 +154,7 @@ pub struct MeasurementBuilder {
 }
 
 impl Measurement {
-    /// Of records with columns between these public bounds, lower and upper.
+    /// Measures records whose columns have these public bounds, lower and upper.
     pub fn of_columns(
         mechanism: impl Into<Arc<MatrixMechanism>>,
         bounds: impl Into<Arc<[(f64, f64)]>>,
@@ -163,7 +162,7 @@ impl Measurement {
         MeasurementBuilder::new(mechanism.into(), Some(bounds.into()))
     }
 
-    /// Of vectors that are centred and scaled already, such as gradients.
+    /// Measures vectors that are already centred and scaled, such as gradients.
     pub fn of_vectors(mechanism: impl Into<Arc<MatrixMechanism>>) -> MeasurementBuilder {
         MeasurementBuilder::new(mechanism.into(), None)
     }
@@ -173,12 +172,12 @@ impl Measurement {
         &self.0.mechanism
     }
 
-    /// What bounds records.
+    /// The clipper that bounds records.
     pub fn clipper(&self) -> &Arc<Clipper> {
         &self.0.clipper
     }
 
-    /// Places of one key's coordinates in a release.
+    /// Positions of one key's coordinates in a release.
     pub fn layout(&self) -> Layout {
         self.0.mechanism.layout()
     }
@@ -193,7 +192,7 @@ impl Measurement {
         self.0.choices.first_epoch
     }
 
-    /// A shard before its first epoch.
+    /// Returns a shard before its first epoch.
     pub fn machine(&self, shard: u32) -> ReleaseShard {
         ReleaseShard::new(shard, self.0.shards, &self.0.mechanism, self.0.choices.source)
     }
@@ -202,7 +201,6 @@ impl Measurement {
         self.0.id
     }
 
-    /// Encoder states after the epochs released before a restart.
     pub(crate) fn states(&self) -> &States {
         &self.0.choices.states
     }
@@ -215,7 +213,7 @@ impl Measurement {
         epoch.is_multiple_of(self.0.choices.checkpoint_interval)
     }
 
-    /// How entities are bounded; `None` where single records are protected.
+    /// Parameters of [`Bound`](crate::Bound); `None` if single records are protected.
     pub(crate) fn bound_setup(&self) -> Option<BoundSetup> {
         let Choices { entities, standings, first_epoch, .. } = &self.0.choices;
         let limits = (*entities)?;
@@ -228,7 +226,7 @@ impl Measurement {
     }
 }
 
-/// Whether the sensitivity and the noise are for entities of these limits.
+/// Whether the sensitivity and the noise account for entities of these limits.
 fn is_for(mechanism: &MatrixMechanism, limits: EntityLimits) -> bool {
     let epochs = limits.most_participations(mechanism.horizon());
     let participates = match mechanism.participation() {
@@ -240,32 +238,33 @@ fn is_for(mechanism: &MatrixMechanism, limits: EntityLimits) -> bool {
     (epochs <= 1 || participates) && limits.records_per_epoch <= mechanism.records_at_once()
 }
 
-/// A measurement of which only what a restart changes is open: bounds, keys, entities and noise are those of its maker.
+/// A measurement in which only the settings of a restart can change. Bounds, keys, entities and
+/// noise are fixed.
 #[derive(Clone)]
 pub struct FixedMeasurement(MeasurementBuilder);
 
 impl FixedMeasurement {
-    /// As [`MeasurementBuilder::draw_late`].
+    /// See [`MeasurementBuilder::draw_late`].
     pub fn draw_late(self) -> Self {
         Self(self.0.draw_late())
     }
 
-    /// As [`MeasurementBuilder::checkpoint_interval`].
+    /// See [`MeasurementBuilder::checkpoint_interval`].
     pub fn checkpoint_interval(self, epochs: u64) -> Self {
         Self(self.0.checkpoint_interval(epochs))
     }
 
-    /// As [`MeasurementBuilder::resume`].
+    /// See [`MeasurementBuilder::resume`].
     pub fn resume(self, first_epoch: u64, states: impl Into<Arc<States>>) -> Self {
         Self(self.0.resume(first_epoch, states))
     }
 
-    /// As [`MeasurementBuilder::standings`].
+    /// See [`MeasurementBuilder::standings`].
     pub fn standings(self, standings: impl Into<Arc<Vec<(Entity, Standing)>>>) -> Self {
         Self(self.0.standings(standings))
     }
 
-    /// As [`MeasurementBuilder::build`].
+    /// See [`MeasurementBuilder::build`].
     ///
     /// # Errors
     /// [`MeasurementError`] says what does not fit.
@@ -275,7 +274,7 @@ impl FixedMeasurement {
 }
 
 impl MeasurementBuilder {
-    /// Closes all choices but those that a restart changes.
+    /// Fixes all settings except those of a restart.
     pub fn fixed(self) -> FixedMeasurement {
         FixedMeasurement(self)
     }
@@ -295,13 +294,14 @@ impl MeasurementBuilder {
         Self { mechanism, columns, choices }
     }
 
-    /// Number of keys, which are numbered from 0; 1 by default.
+    /// Sets the number of keys, 1 by default. Keys are numbered from 0.
     pub fn keys(mut self, keys: u32) -> Self {
         self.choices.keys = keys;
         self
     }
 
-    /// Cuts coordinates into at most this many shards, 64 by default. The number is fixed for as long as a release goes on.
+    /// Cuts coordinates into at most this many shards, 64 by default. The number is fixed for the
+    /// life of a release.
     pub fn shards_at_most(mut self, number: u32) -> Self {
         self.choices.shards = (number, false);
         self
@@ -313,44 +313,48 @@ impl MeasurementBuilder {
         self
     }
 
-    /// Where noise comes from: the operating system by default. A seeded source is for tests and simulations.
+    /// Sets the source of noise, the operating system by default. Use a seeded source in tests and
+    /// simulations only.
     pub fn noise(mut self, source: NoiseSource) -> Self {
         self.choices.source = source;
         self
     }
 
-    /// Draws the noise of a shard when its turn comes, just before its sums are looked at, in place of while sums are waited for. Where
-    /// nothing is waited for, as in a training loop, it is still in the processor's cache then.
+    /// Draws the noise of a shard just before its sums are read, not while waiting for them. This
+    /// is faster where nothing waits, as in a training loop, because the noise is still in the
+    /// processor's cache.
     pub fn draw_late(mut self) -> Self {
         self.choices.draw_ahead = false;
         self
     }
 
-    /// Saves the states of encoders after every epoch that is a multiple of this, at least 1; 64 by default.
+    /// Saves encoder states after every epoch that is a multiple of this number, at least 1; 64 by
+    /// default.
     pub fn checkpoint_interval(mut self, epochs: u64) -> Self {
         self.choices.checkpoint_interval = epochs.max(1);
         self
     }
 
-    /// Goes on where an earlier run stopped: the epoch after the last one committed, and the encoders' states after that.
+    /// Continues an earlier run at `first_epoch`, the epoch after the last committed one, with the
+    /// encoder states after that.
     pub fn resume(mut self, first_epoch: u64, states: impl Into<Arc<States>>) -> Self {
         (self.choices.first_epoch, self.choices.states) = (first_epoch, states.into());
         self
     }
 
-    /// Protects entities, which take part as often as these limits say: records have to pass [`Bound`](crate::Bound).
+    /// Protects entities within these limits: records must pass [`Bound`](crate::Bound).
     pub fn entities(mut self, limits: EntityLimits) -> Self {
         self.choices.entities = Some(limits);
         self
     }
 
-    /// How entities stand after the epochs released before a restart.
+    /// Sets the standings of entities after the epochs released before a restart.
     pub fn standings(mut self, standings: impl Into<Arc<Vec<(Entity, Standing)>>>) -> Self {
         self.choices.standings = Some(standings.into());
         self
     }
 
-    /// The measurement, with the clipper that the mechanism's sensitivity is for.
+    /// Builds the measurement, with the clipper that the mechanism's sensitivity assumes.
     ///
     /// # Errors
     /// [`MeasurementError`] says what does not fit.
@@ -394,21 +398,19 @@ impl MeasurementBuilder {
     }
 }
 
-/// What bounding needs to know. The same on every worker, but for the standings.
+/// Parameters of bounding. Equal on every worker, except for the standings.
 #[derive(Clone)]
 pub(crate) struct BoundSetup {
-    /// k, b and m.
     pub(crate) limits: EntityLimits,
-    /// The public bounds of each column, lower and upper: means are made between them.
+    /// Public bounds of each column, lower and upper, between which means are computed.
     pub(crate) columns: Arc<[(f64, f64)]>,
-    /// How entities stand after the epochs released before a restart, at least those that the worker owns
-    /// ([`Entity::owner`]): empty at the first start.
+    /// Standings after the epochs released before a restart, at least of the entities that the
+    /// worker owns ([`Entity::owner`]). Empty at the first start.
     pub(crate) standings: Arc<Vec<(Entity, Standing)>>,
     /// The first epoch to release: 1 at the first start.
     pub(crate) first_epoch: u64,
 }
 
-/// What is added up, record by record, and how it is cut.
 #[derive(Clone, Copy)]
 pub(crate) struct Cut {
     pub(crate) measurement: MeasurementId,
@@ -416,7 +418,8 @@ pub(crate) struct Cut {
     pub(crate) shards: Shards,
 }
 
-/// What [`Commit`](crate::Commit) needs to know of what it commits: made of the value that the releases were made with.
+/// What [`Commit`](crate::Commit) needs to know of its releases. Made from the [`Measurement`] or
+/// [`Windows`](crate::Windows) of the releases.
 #[derive(Clone, Copy)]
 pub struct CommitPlan {
     pub(crate) id: MeasurementId,

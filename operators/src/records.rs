@@ -1,4 +1,5 @@
-//! What flows between the operators: flat batches, no allocation per record, and no way to print what is private.
+//! Flat batches that flow between operators, without an allocation per record. Private batches have
+//! no `Debug`.
 
 use crate::Entity;
 use crate::measurement::MeasurementId;
@@ -11,26 +12,27 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
-/// A batch of raw records: one entry of `keys` and `epochs`, d of `values` each. Private data, so it can't be
-/// printed.
+/// A batch of raw records: one entry of `keys` and `epochs` and d of `values` for each. Private, so
+/// it has no `Debug`.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub struct Records {
-    /// Index of each record's key; 0 where there are none.
+    /// Index of each record's key; 0 if there are no keys.
     pub keys: Vec<u32>,
-    /// The epoch that each record joins, from 1, as [`Schedule::assign`](hushflow_mechanism::epochs::Schedule::assign)
-    /// tells.
+    /// The epoch that each record joins, from 1, as
+    /// [`Schedule::assign`](hushflow_mechanism::epochs::Schedule::assign) returns it.
     pub epochs: Vec<u64>,
     /// The columns of all records, row by row, in the units of the source.
     pub values: Vec<f64>,
-    /// Whose each record is; empty where single records are protected.
+    /// Entity of each record; empty if single records are protected.
     pub entities: Vec<Entity>,
-    /// The place of each record's row in the stream, which is public: rising in a batch, and batches are runs of the stream. Needed where
-    /// entities are protected or windows are looked at as a whole; elsewhere it may be empty.
+    /// Public position of each record's row in the stream. Positions rise within a batch, and
+    /// batches are runs of the stream. Required if entities are protected or windows are read as a
+    /// whole; else it may be empty.
     pub places: Vec<u64>,
 }
 
 impl Records {
-    /// None yet, but room for so many of records with entities, of so many columns.
+    /// Returns an empty batch with room for records with entities.
     pub(crate) fn with_room(records: usize, columns: usize) -> Self {
         Records {
             keys: Vec::with_capacity(records),
@@ -46,13 +48,14 @@ impl Records {
         self.keys.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 }
 
-/// A batch of clipped records on the integer grid. Only [`Clip`](crate::Clip) makes one, with the clipper of a measurement:
+/// A batch of clipped records on the integer grid. Only [`Clip`](crate::Clip) makes one, with a
+/// measurement's clipper:
 ///
 /// ```compile_fail
 /// use hushflow_mechanism::moments::QuantisedRows;
@@ -83,15 +86,14 @@ impl QuantisedRecords {
 #[derive(Clone, Serialize, Deserialize)]
 pub struct PartialSums {
     pub(crate) measurement: MeasurementId,
-    /// The shard.
     pub(crate) shard: u32,
-    /// Place of the first sum in the shard.
+    /// Position of the first sum in the shard.
     pub(crate) offset: u64,
     pub(crate) sums: RunSums,
 }
 
-/// Memory of released values that nobody needs any longer, for noise to come: fresh memory would cost more than what is
-/// done with it. What it holds has been released.
+/// A pool of buffers of released values, for reuse by later noise: allocating would cost more than
+/// the work on them. Its contents are public.
 #[derive(Clone, Default)]
 pub(crate) struct Spare {
     rooms: Arc<Mutex<Vec<ReleasedValues>>>,
@@ -99,12 +101,11 @@ pub(crate) struct Spare {
 }
 
 impl Spare {
-    /// Keeps the memory of so many shards.
     pub(crate) fn new(most: usize) -> Self {
         Spare { rooms: Arc::default(), most }
     }
 
-    /// Empty room where there is none.
+    /// Returns a buffer, an empty one if the pool has none.
     pub(crate) fn take(&self) -> ReleasedValues {
         self.rooms().pop().unwrap_or_default()
     }
@@ -121,7 +122,7 @@ impl Spare {
     }
 }
 
-/// The private values of a shard. Their memory goes back to where it came from.
+/// The released values of a shard. Their buffer returns to its pool on drop.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub(crate) struct ShardValues {
     values: ReleasedValues,
@@ -145,19 +146,20 @@ impl Drop for ShardValues {
     }
 }
 
-/// One shard of one epoch: the exact sums, for the private log, and the private values.
+/// One shard of one epoch: the exact sums, for the private log, and the values with noise.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct ShardRelease {
     pub(crate) measurement: MeasurementId,
     pub(crate) shard: u32,
     pub(crate) sums: RunSums,
     pub(crate) values: ShardValues,
-    /// The encoder's state after this epoch, when it is time for a checkpoint.
+    /// The encoder's state after this epoch if a checkpoint is due.
     pub(crate) state: Option<Zeroizing<Vec<u8>>>,
 }
 
 impl ShardRelease {
-    /// Bytes that may be seen by anyone, as the release of a shard that leaves no sums behind, nor a state where a checkpoint is due.
+    /// Wraps public bytes as the release of a shard without sums, with an empty state if a
+    /// checkpoint is due.
     pub(crate) fn of_bytes(measurement: MeasurementId, shard: u32, bytes: &[u8], checkpoint: bool) -> Self {
         let values = bytes.iter().map(|&byte| i128::from(byte as i8)).collect();
         let values = ShardValues::new(ReleasedValues::released_before(values), Spare::default());
@@ -165,19 +167,20 @@ impl ShardRelease {
         ShardRelease { measurement, shard, sums: RunSums::zero(0), values, state }
     }
 
-    /// The bytes of a release of bytes, in which each is an integer of one byte with its sign; none if these are others.
+    /// Returns the bytes of a release of bytes, each a signed one-byte integer. `None` for other
+    /// values.
     pub fn bytes(values: &[i128]) -> Option<Vec<u8>> {
         values.iter().map(|&value| i8::try_from(value).ok().map(|byte| byte as u8)).collect()
     }
 }
 
-/// The private values of an epoch, all keys end to end, in units of the output grid. They stay as the shards released them, and
-/// clones share them.
+/// The released values of an epoch, all keys end to end, in units of the output grid. They stay as
+/// the shards released them, and clones share them.
 #[derive(Clone, Default)]
 pub struct Values(Arc<Vec<ShardValues>>);
 
 impl Values {
-    /// Shard by shard.
+    /// Joins the values of all shards.
     pub(crate) fn new(shards: Vec<ShardValues>) -> Self {
         Values(Arc::new(shards))
     }
@@ -195,17 +198,17 @@ impl Values {
         self.shards().map(|shard| shard.len()).sum()
     }
 
-    /// Whether there is none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All values.
+    /// Copies all values.
     pub fn to_vec(&self) -> Vec<i128> {
         self.iter().collect()
     }
 
-    /// A run of the values, in pieces.
+    /// Returns a run of the values, in pieces.
     pub fn run(&self, run: Range<usize>) -> impl Iterator<Item = Row<'_>> + Clone {
         let mut start = 0;
         self.shards().map(move |shard| {

@@ -1,4 +1,5 @@
-//! `release`: encodes the sums of all workers and adds exact noise, for every epoch, whether it had data or not.
+//! `release`: encodes the sums of all workers and adds exact noise, for every epoch, with or
+//! without data.
 
 use crate::closing::Closing;
 use crate::records::{ShardValues, Spare};
@@ -11,7 +12,7 @@ use timely::dataflow::channels::pact::{Exchange, Pipeline};
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::Broadcast;
 
-/// The worker, of so many, that releases a shard.
+/// Returns which of `workers` releases a shard.
 pub fn shard_owner(shard: u32, workers: usize) -> usize {
     shard as usize % workers
 }
@@ -20,10 +21,14 @@ pub fn shard_owner(shard: u32, workers: usize) -> usize {
 pub trait Release<'scope> {
     /// Releases every epoch that closes, in order, on the workers that own its shards.
     ///
-    /// That an epoch had no records must not show, so the operator does not wait for data: it walks the frontier. When the
-    /// input ends it goes on to the largest epoch that came through `ends`, and no further: an input that closes
-    /// without having said where it ends is a fault of its source, not the end of the stream, and raises it. Sums of another measurement raise it too. Once `ends` is closed the end
-    /// is known, and the operator stops there even if its input never ends, as in a loop that it is a part of.
+    /// An empty epoch must not be visible, so the operator follows the frontier and does not wait
+    /// for data. When the input ends, it goes on to the largest epoch that came through `ends`.
+    /// Once `ends` is closed the end is known, and the operator stops there even if its input never
+    /// ends, as in a loop that contains it.
+    ///
+    /// The fault is raised by an input that closes without a last epoch, which is a fault of its
+    /// source and not the end of the stream. Sums of another measurement raise it too.
+    ///
     /// One record, in epoch 2, of a stream that ends with epoch 3:
     ///
     /// ```
@@ -93,15 +98,14 @@ impl<'scope> Release<'scope> for StreamVec<'scope, u64, PartialSums> {
     }
 }
 
-/// The shards of one worker.
 struct Owned {
     measurement: Measurement,
     shards: BTreeMap<u32, ReleaseShard>,
-    /// Memory of values that have been seen.
+    /// Buffers of values that were already read.
     spare: Spare,
-    /// Sums of several workers in 64 bits, whose memory serves for the next epoch.
+    /// 64-bit sums of several workers, whose memory is reused in the next epoch.
     sums: BTreeMap<u32, RunSums>,
-    /// Why the states of a restart could not be taken over; reported with the first epoch.
+    /// Why the states of a restart could not be restored; reported with the first epoch.
     broken: Option<ReleaseError>,
 }
 
@@ -123,7 +127,7 @@ impl Owned {
         owned
     }
 
-    /// Draws the noise of the next epoch, if it is to be drawn now.
+    /// Draws the noise of the next epoch, unless noise is drawn late.
     fn prepare(&mut self) -> Result<(), ReleaseError> {
         if !self.measurement.draws_ahead() {
             return Ok(());
@@ -143,7 +147,7 @@ impl Owned {
         }
         let checkpoint = self.measurement.is_checkpoint_due(epoch);
         let release = |(&shard, machine): (&u32, &mut ReleaseShard)| {
-            // Before its sums are looked at.
+            // Before its sums are read.
             machine.prepare_in(|| self.spare.take())?;
             let partials = by_shard.remove(&shard).unwrap_or_default();
             let several = partials.len() > 1;
@@ -158,7 +162,8 @@ impl Owned {
     }
 }
 
-/// The sums of a shard. If there is one partial that has all of them, the others are added to it.
+/// Adds the partial sums of a shard. If one partial covers the whole shard, the others are added to
+/// it in place.
 fn total(partials: Vec<PartialSums>, coordinates: usize, mut room: Option<RunSums>) -> RunSums {
     let mut partials = partials.into_iter().peekable();
     let whole = partials.next_if(|partial| partial.sums.len() == coordinates);

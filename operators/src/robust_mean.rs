@@ -1,8 +1,8 @@
 //! `robust_mean`: the private and robust mean of every key in every epoch, over tumbling windows.
 //!
-//! Each row is in one window, so all windows together cost what one does (parallel composition); the numbers of rows of windows
-//! are public, as the estimator asks. Every declared key answers for every epoch, also where it has no rows: then by a
-//! reason.
+//! Each row is in one window, so all windows together cost as much as one (parallel composition).
+//! The number of rows in a window is public, as the estimator requires. Every declared key answers
+//! for every epoch; without rows the answer is a reason.
 
 use crate::windows::Windows;
 use crate::{Fault, Records};
@@ -10,26 +10,27 @@ use hushflow_estimators::mean::{Answer, Question, estimate};
 use hushflow_mechanism::noise::NoiseSource;
 use timely::dataflow::StreamVec;
 
-/// What is asked of every window.
+/// Parameters of every window.
 #[derive(Clone, Debug)]
 pub struct MeanSetup {
-    /// The question; its (ε, δ) is that of each window, and of all of them.
+    /// The question. Its (ε, δ) holds for each window, and for all of them together.
     pub question: Question,
     /// Columns of a record.
     pub columns: usize,
-    /// Keys that answer, from 0; a record of another key raises the fault.
+    /// Number of keys that answer, from 0. A record of another key raises the fault.
     pub keys: u32,
-    /// Epochs that answer, from 1.
+    /// Number of epochs that answer, from 1.
     pub epochs: u64,
-    /// Where noise comes from: the generator of a window is that of its (epoch, key).
+    /// Source of noise. The generator of a window is that of its (epoch, key).
     pub source: NoiseSource,
 }
 
 impl MeanSetup {
-    /// The answer for these rows, one after the other, as those of a key in an epoch: what a command on the same rows gives.
+    /// Returns the answer for these rows of a key in an epoch. A command on the same rows gives the
+    /// same result.
     ///
     /// # Errors
-    /// The reason, where the operating system has no entropy: then nothing may be released.
+    /// A reason if the operating system has no entropy. Then nothing may be released.
     pub fn window(&self, epoch: u64, key: u32, rows: &[f64]) -> Result<WindowMean, String> {
         let generator = self.source.generator(epoch, u64::from(key));
         let mut generator = generator.map_err(|error| error.to_string())?;
@@ -46,15 +47,16 @@ pub struct WindowMean {
     pub key: u32,
     /// Its epoch.
     pub epoch: u64,
-    /// Its rows: public.
+    /// Its number of rows, which is public.
     pub rows: usize,
-    /// What was found, or why nothing can be asked of so many rows.
+    /// The answer, or why this number of rows allows none.
     pub answer: Result<Answer, String>,
 }
 
 /// Estimates means.
 pub trait RobustMeans<'scope> {
-    /// The mean of every key at every epoch, from 1 to the last, of records that were brought to their [`Epochs`](crate::Epochs).
+    /// Returns the mean of every key at every epoch, from 1 to the last. Records must be at the
+    /// time of their [`Epochs`](crate::Epochs).
     fn robust_mean(self, setup: MeanSetup, fault: Fault) -> StreamVec<'scope, u64, WindowMean>;
 }
 

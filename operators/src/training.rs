@@ -1,4 +1,4 @@
-//! A training loop inside the dataflow: parameters flow back to where gradients are taken.
+//! A training loop inside the dataflow: parameters flow back to the operator that takes gradients.
 //!
 //! ```text
 //! gradients ─ release ─ commit ─ adam
@@ -6,10 +6,11 @@
 //!     └─── feedback, t → t + 1 ───┘
 //! ```
 //!
-//! Gradients are clipped and added up as they are given ([`ClippedSums`]): what leaves the first operator is one worker's
-//! exact sums. The epoch is the optimiser's step. Every worker has all parameters, which are public, takes the gradients of its own
-//! share of a step's records, and applies the same updates in the same order: so all hold equal parameters, and as sums are
-//! of integers, the same as one worker would.
+//! Gradients are clipped and added as they arrive ([`ClippedSums`]), so the first operator sends
+//! one worker's exact sums. An epoch is one step of the optimiser. Parameters are public. Every
+//! worker has all of them, takes the gradients of its share of a step's records, and applies the
+//! same updates in the same order. So all workers hold equal parameters. Sums are of integers, so
+//! one worker alone would hold the same parameters.
 
 use crate::accumulate::summed;
 use crate::adam::Optimiser;
@@ -27,36 +28,37 @@ use timely::dataflow::operators::vec::ToStream;
 use timely::dataflow::operators::{ConnectLoop, Feedback};
 use timely::dataflow::{Scope, StreamVec};
 
-/// A model that learns, one on each worker.
+/// A model that learns. One instance runs on each worker.
 pub trait Learner: 'static {
-    /// What gradients are made of: `f64` or `f32`.
+    /// Number type of gradients: `f64` or `f32`.
     type Number: Copy + Into<f64>;
 
-    /// Takes the gradients of this worker's share of the records of a step, at these parameters, and hands them to `give`,
-    /// whole gradients end to end, in any order; the more at a time, the faster they are added up. The last call is for the
-    /// step behind the last one: what is given then goes nowhere.
+    /// Takes the gradients, at these parameters, of this worker's share of the records of a step.
+    /// Passes whole gradients, end to end and in any order, to `give`; larger pieces are added
+    /// faster. The last call is for the step after the last one, and its gradients are ignored.
     ///
-    /// Which worker takes which record must not depend on the data, and each record's gradient must depend on that record
-    /// and the parameters alone.
+    /// The assignment of records to workers must not depend on the data. Each record's gradient
+    /// must depend on that record and the parameters alone.
     fn gradients(&mut self, step: u64, parameters: &[f64], give: &mut dyn FnMut(&[Self::Number]));
 }
 
-/// What a training loop needs to know. The same on every worker.
+/// Parameters of a training loop. Equal on every worker.
 #[derive(Clone)]
 pub struct TrainingSetup {
-    /// Of one key, whose columns are the gradients'. Noise is best [drawn late](crate::MeasurementBuilder::draw_late), since nothing is
-    /// waited for, and where the strategy can, best correlated ahead of the sums:
+    /// A measurement with one key, whose columns are those of the gradients. Nothing waits here, so
+    /// noise is best [drawn late](crate::MeasurementBuilder::draw_late), and best correlated ahead
+    /// of the sums where the strategy allows it:
     /// [`Strategies::correlated`](hushflow_mechanism::mechanism::Strategies::correlated).
     pub measurement: Measurement,
     /// The optimiser; its horizon is the number of steps.
     pub adam: AdamSetup,
-    /// Parameters to begin with.
+    /// Initial parameters.
     pub parameters: Vec<f64>,
-    /// Counts gradients that are not finite: **private**, for the operator's eyes.
+    /// Number of gradients that are not finite. **Private**, for the operator only.
     pub not_finite: Arc<AtomicU64>,
 }
 
-/// Builds the loop around a learner. `log` is looked at on worker 0 only.
+/// Builds the loop around a learner. `log` is used on worker 0 only.
 pub fn training_loop<'scope>(
     scope: Scope<'scope, u64>,
     setup: TrainingSetup,
@@ -74,7 +76,6 @@ pub fn training_loop<'scope>(
         .connect_loop(loop_end);
 }
 
-/// Applies updates, takes gradients at what comes of them, and adds these up.
 fn gradients<'scope>(
     updates: StreamVec<'scope, u64, SharedUpdate>,
     setup: &TrainingSetup,
@@ -113,7 +114,8 @@ fn gradients<'scope>(
                 if step > horizon {
                     learner.gradients(step, parameters.values(), &mut |_| {});
                 } else {
-                    // On a fault the capability stays with its step: it must not look like an end.
+                    // Keep the capability on a fault: dropping it would look like the end of the
+                    // stream.
                     match summer.partial_sums(step, &parameters, &mut learner) {
                         Ok(partials) => {
                             let Some(capability) = capabilities.get(&step) else { return };
@@ -129,17 +131,15 @@ fn gradients<'scope>(
     })
 }
 
-/// Adds gradients up, step by step.
 struct Summer {
     sums: ClippedSums,
     cut: Cut,
     not_finite: Arc<AtomicU64>,
-    /// Gradients, where they are scaled before they are clipped.
+    /// Buffer for gradients that are scaled before they are clipped.
     scaled: Vec<f64>,
 }
 
 impl Summer {
-    /// The sums of a step, cut by shard.
     fn partial_sums<L: Learner>(
         &mut self,
         step: u64,
@@ -202,10 +202,9 @@ mod tests {
     const DIMENSION: usize = 40;
     const STEPS: u64 = 6;
 
-    /// Parameters at every step.
     type Seen = Vec<(u64, Vec<f64>)>;
 
-    /// Pulls parameters towards a point, record by record; what a record does in a step can be anything.
+    /// Pulls parameters towards a point, record by record. A record may do anything in a step.
     #[derive(Clone)]
     struct Pull {
         records: usize,
@@ -233,7 +232,6 @@ mod tests {
         }
     }
 
-    /// Released integers of every step.
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<Vec<i128>>>>);
 
@@ -284,7 +282,8 @@ mod tests {
         }
     }
 
-    /// Parameters at every step, gradients that were not finite, and the fault if there was one.
+    /// Returns the parameters at every step, the number of gradients that were not finite, and the
+    /// fault.
     fn run(
         workers: usize,
         records: usize,
@@ -294,7 +293,7 @@ mod tests {
         run_into(&Log::default(), workers, records, odd, setup)
     }
 
-    /// The same, with a log. Of three workers all speak to each other in bytes, as processes do.
+    /// Like [`run`], with a log. Three workers exchange bytes, as processes do.
     fn run_into(
         log: &(impl CommitLog<u64> + Clone + Send + Sync),
         workers: usize,
@@ -345,7 +344,6 @@ mod tests {
         }
     }
 
-    /// Correlated noise takes the place of encoded sums.
     #[test]
     fn correlated_noise_trains_alike() {
         let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
@@ -374,7 +372,6 @@ mod tests {
         }
     }
 
-    /// Parameters at every step by the integers of a log alone.
     fn replayed(log: Vec<Vec<i128>>, setup: &TrainingSetup) -> Seen {
         let (sender, updates) = mpsc::channel();
         let (measurement, adam) = (setup.measurement.clone(), setup.adam);
@@ -398,7 +395,8 @@ mod tests {
         replayed
     }
 
-    /// Bit for bit, in both forms: with the log's integers alone, and whatever the workers were.
+    /// A replay agrees bit for bit in both forms, with the log's integers alone and for any number
+    /// of workers.
     #[test]
     fn a_replay_of_the_log_comes_to_the_same_parameters() {
         let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);

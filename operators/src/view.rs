@@ -1,4 +1,4 @@
-//! `view`: a workload over what was released.
+//! `view`: applies a workload to releases.
 
 use crate::{Fault, Released};
 use hushflow_mechanism::view::{Moments, View};
@@ -7,14 +7,15 @@ use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
 
-/// Looks at releases.
+/// Applies views to releases.
 pub trait Views<'scope> {
-    /// The moments of every key under the view's workload, with their exact noise levels, epoch by epoch.
+    /// Returns the moments of every key under the view's workload, with their exact noise levels,
+    /// epoch by epoch.
     ///
-    /// `view` is made on the worker that gets the first release. It may have seen earlier ones: after a restart it goes
-    /// on where they end. Post-processing: any number of views of the same releases cost nothing.
-    /// Releases may come from a dataflow or from a log. Here are 10 records of mean ½ and mean square ¼, without noise, in
-    /// units of the output grid:
+    /// `view` is called on the worker that receives the first release. After a restart the view may
+    /// already have seen earlier releases; it continues after them. This is post-processing, so any
+    /// number of views is free. Releases may come from a dataflow or from a log. Here are 10
+    /// records of mean ½ and mean square ¼, without noise, in units of the output grid:
     ///
     /// ```
     #[doc = include_str!("../doc/setup.txt")]

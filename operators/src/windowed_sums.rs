@@ -1,11 +1,12 @@
-//! `windowed_sums`: exact sums of the last w epochs of every key, kept by insertion and retraction.
+//! `windowed_sums`: exact sums of the last w epochs of every key, by insertion and retraction.
 //!
-//! A record of epoch t is in the windows of epochs t, …, t + w − 1. As a differential collection it is inserted at t
-//! and taken back at t + w; moved into the difference, records of one key and epoch are one update whose difference is a vector of
-//! their sums. Integers: what is taken back is what was put in, to the last bit, and the order of updates does not matter.
+//! A record of epoch t is in the windows of epochs t, …, t + w − 1. The differential collection
+//! inserts it at t and retracts it at t + w. Records of one key and epoch are one update whose
+//! difference is the vector of their sums. Sums are integers, so retraction is exact and the order
+//! of updates does not matter.
 //!
-//! These sums are **exact, so private**. They are for mechanisms that have to look at whole windows before they add noise; never for
-//! a reader.
+//! These sums are **exact and therefore private**. They are for mechanisms that read whole windows
+//! before they add noise, never for a reader.
 
 use crate::accumulate::add;
 use crate::{Fault, Measurement, QuantisedRecords};
@@ -20,18 +21,19 @@ use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
 
-/// Sums of a key as a difference that can be added and taken back; no coordinates at all are zero. Private data: they can't be
-/// printed.
+/// The sums of a key as a difference. An empty vector is zero. Private, so it has no `Debug`.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Sums(Vec<i128>);
 
 impl Sums {
-    /// Of these coordinates, in the order of a [`Layout`](hushflow_mechanism::moments::Layout).
+    /// Makes sums of these coordinates, in the order of a
+    /// [`Layout`](hushflow_mechanism::moments::Layout).
     pub fn new(coordinates: Vec<i128>) -> Self {
         Sums(coordinates)
     }
 
-    /// Count, first and second moments, in the order of the [`Layout`](hushflow_mechanism::moments::Layout); empty where there is nothing.
+    /// Count, first and second moments, in the order of the
+    /// [`Layout`](hushflow_mechanism::moments::Layout); empty for zero.
     pub fn coordinates(&self) -> &[i128] {
         &self.0
     }
@@ -50,7 +52,7 @@ impl IsZero for Sums {
 }
 
 impl Semigroup for Sums {
-    /// In two's complement: sums that leave 127 bits and come back are right.
+    /// Two's complement: sums that exceed 127 bits and return are right.
     fn plus_equals(&mut self, other: &Self) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
@@ -75,13 +77,14 @@ impl Abelian for Sums {
 
 /// Sums over sliding windows.
 pub trait WindowedSums<'scope> {
-    /// The sums of every key over the last `window` epochs, as a collection of keys that changes with the epochs: what
-    /// its differences up to epoch t add up to is the sum of the records of epochs t − `window` + 1 to t. Where nothing comes or goes
-    /// nothing is said.
+    /// Returns the sums of every key over the last `window` epochs, as a collection of keys: its
+    /// differences up to epoch t add up to the sum of the records of epochs t − `window` + 1 to t.
+    /// There is no update where nothing changes.
     ///
     /// Records that were clipped under another measurement raise the fault.
     ///
-    /// Of the records ⅛, ¼ and ½ in epochs 1, 2 and 3, windows of two epochs have the sums ⅛, ⅜ and ¾:
+    /// For the records ⅛, ¼ and ½ in epochs 1, 2 and 3, windows of two epochs have the sums ⅛, ⅜
+    /// and ¾:
     ///
     /// ```
     #[doc = include_str!("../doc/setup.txt")]
@@ -120,7 +123,7 @@ impl<'scope> WindowedSums<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
     }
 }
 
-/// Each worker's sums of an epoch, when it closes, as updates.
+/// Returns each worker's sums of an epoch as updates when it closes.
 fn per_epoch<'scope>(
     records: StreamVec<'scope, u64, QuantisedRecords>,
     measurement: &Measurement,
@@ -165,10 +168,9 @@ mod tests {
 
     const LAYOUT: Layout = Layout { dimension: 2, second: SecondMoment::Full };
 
-    /// Key, epoch and values of a record.
     type Record = (u32, u64, [i8; 2]);
 
-    /// Changes (key, epoch, sums) on so many workers.
+    /// Returns the changes (key, epoch, sums) on this number of workers.
     fn changes(records: &[Record], window: u64, workers: usize) -> Vec<(u32, u64, Vec<i128>)> {
         let (records, window) = (Arc::new(records.to_vec()), NonZeroU64::new(window).expect("a window"));
         let (sender, receiver) = mpsc::channel();

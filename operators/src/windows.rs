@@ -1,11 +1,12 @@
-//! `windows`: the records of a key in an epoch, all at once, for estimators that look at them together.
+//! `windows`: all records of a key in an epoch together, for estimators that need them at once.
 //!
-//! Rows travel to the worker that owns their key, wait until their epoch closes, and are looked at together. Every declared key
-//! answers for every epoch, also where it has no rows, so that which windows there are tells nothing.
+//! Rows are sent to the worker that owns their key and wait until their epoch closes. Every
+//! declared key answers for every epoch, even without rows, so the set of windows reveals nothing.
 //!
-//! Unlike sums, an estimate is not merged from parts, so rows are exchanged here. Batches that know their places in the stream come in
-//! that order, whoever read them; others in the order in which each worker read them, workers after one another: never an
-//! order that depends on values, for neighbours must agree on the place of every other row.
+//! An estimate cannot be merged from parts as sums can, so rows are exchanged here. Batches with
+//! positions come in the order of the stream, whichever worker read them. Other batches come in the
+//! order in which each worker read them, one worker after another. The order never depends on
+//! values, because neighbours must agree on the position of every other row.
 
 use crate::closing::Closing;
 use crate::measurement::MeasurementId;
@@ -18,28 +19,30 @@ use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::{Broadcast, ToStream};
 use zeroize::Zeroizing;
 
-/// Which windows there are. All of it is public. [`Commit`](crate::Commit) takes the same value.
+/// Defines the windows. All of it is public. [`Commit`](crate::Commit) takes the same value.
 #[derive(Clone, Copy, Debug, Hash)]
 pub struct Windows {
     /// Columns of a record.
     pub columns: usize,
-    /// Keys, numbered from 0.
+    /// Number of keys. Keys are numbered from 0.
     pub keys: u32,
-    /// The first epoch that is asked for: 1, but for a run that goes on.
+    /// The first epoch of the run: 1, or a later one after a restart.
     pub first_epoch: u64,
-    /// A checkpoint is due after every epoch that is a multiple of this, at least 1. It holds nothing: a window leaves nothing behind.
+    /// A checkpoint is due after every epoch that is a multiple of this number, at least 1. It is
+    /// empty, because windows leave no state.
     pub checkpoint_interval: u64,
 }
 
-/// Releases what is said of windows.
+/// Releases answers about windows.
 pub trait ReleaseWindows<'scope> {
-    /// What `answer` says of the records of every key in every epoch, also of none, as bytes that anyone may see, for
-    /// [`Commit`](crate::Commit) with a shard for each key ([`ShardRelease::bytes`]). Epochs close as those of
-    /// [`Release`](crate::Release) do: the last one is the largest that comes through `ends`, and an input that closes without having
-    /// said it there raises the fault.
+    /// Applies `answer` to the records of every key in every epoch, even to none. The answers are
+    /// public bytes for [`Commit`](crate::Commit), with a shard for each key
+    /// ([`ShardRelease::bytes`]). Epochs close as those of [`Release`](crate::Release) do: the last
+    /// one is the largest that comes through `ends`, and an input that closes without one raises
+    /// the fault.
     ///
-    /// Records of a key that is not declared or of another number of columns raise the fault, and so does an error of
-    /// `answer`.
+    /// Records of an undeclared key or with another number of columns raise the fault, and so does
+    /// an error of `answer`.
     fn release_windows(
         self,
         ends: StreamVec<'scope, u64, u64>,
@@ -65,11 +68,13 @@ impl<'scope> ReleaseWindows<'scope> for StreamVec<'scope, u64, Records> {
     }
 }
 
-/// Rows of one key on their way to its worker. Private data: they can't be printed, and are wiped when dropped.
+/// Rows of one key on their way to its worker. Private, so they have no `Debug`; wiped when
+/// dropped.
 #[derive(Clone, Serialize, Deserialize)]
 struct KeyRows {
     key: u32,
-    /// 0 and the place of the batch in the stream; or the worker that read it, and how many it had read before.
+    /// (0, position of the batch in the stream), or (the worker that read it, number of batches it
+    /// had read before).
     place: (usize, u64),
     values: Zeroizing<Vec<f64>>,
 }
@@ -79,7 +84,7 @@ impl Windows {
         MeasurementId::of(("windows", self))
     }
 
-    /// As [`answers`](Self::answers), to a last epoch that is known beforehand.
+    /// Like [`answers`](Self::answers), up to a last epoch that is known beforehand.
     pub(crate) fn answers_until<'scope, T: 'static>(
         self,
         records: StreamVec<'scope, u64, Records>,
@@ -92,11 +97,11 @@ impl Windows {
         self.answers(records, ends, name, fault, answer)
     }
 
-    /// What `answer` says of every key's rows in every epoch, row by row, when the epoch closes. Keys come in their order on each
-    /// worker; those with the same remainder live together.
+    /// Applies `answer` to every key's rows in every epoch when the epoch closes. Keys with the
+    /// same remainder share a worker and come in ascending order.
     ///
-    /// Records of a key that is not declared or of another number of columns raise the fault, and so does an error of
-    /// `answer`.
+    /// Records of an undeclared key or with another number of columns raise the fault, and so does
+    /// an error of `answer`.
     fn answers<'scope, T: 'static>(
         self,
         records: StreamVec<'scope, u64, Records>,
@@ -121,7 +126,8 @@ impl Windows {
                 ends.for_each_time(|_, batches| {
                     last_epoch = batches.flat_map(|batch| batch.drain(..)).max().max(last_epoch);
                 });
-                // On a fault the capability stays with its epoch: it must not look like an end.
+                // Keep the capability on a fault: dropping it would look like the end of the
+                // stream.
                 let Some(held) = capability.as_mut().filter(|_| !fault.is_raised()) else { return };
                 let closing = Closing::of(rows_frontier, ends_frontier, last_epoch, *held.time());
                 while *held.time() < closing.limit && !fault.is_raised() {
@@ -143,7 +149,6 @@ impl Windows {
         })
     }
 
-    /// Takes the records of each batch apart by key.
     fn by_keys<'scope>(
         self,
         records: StreamVec<'scope, u64, Records>,
@@ -151,7 +156,8 @@ impl Windows {
     ) -> StreamVec<'scope, u64, KeyRows> {
         let worker = records.scope().index();
         records.unary(Pipeline, "ByKeys", move |_capability, _info| {
-            // The times of batches that could not be taken stay: a fault must not look like an end.
+            // Keep the times of failed batches: dropping them would look like the end of the
+            // stream.
             let (mut batches_read, mut failed) = (0, Vec::new());
             move |input, output| {
                 input.for_each_time(|time, batches| {
@@ -172,7 +178,8 @@ impl Windows {
 
     fn split(self, records: &Records, place: (usize, u64)) -> Result<BTreeMap<u32, KeyRows>, String> {
         let Windows { columns, keys, .. } = self;
-        // Batches are runs of the stream: places rise within each, and all of one are before all of another.
+        // Batches are runs of the stream: positions rise within each, and all positions of one
+        // batch come before those of another.
         let place = records.places.first().map_or(place, |&first| (0, first));
         if columns == 0 || records.values.len() != records.len() * columns {
             return Err(format!("a batch holds records of other than {columns} columns"));
@@ -190,7 +197,6 @@ impl Windows {
     }
 }
 
-/// The rows of each key in their order.
 fn whole(mut parts: Vec<KeyRows>) -> BTreeMap<u32, Zeroizing<Vec<f64>>> {
     parts.sort_by_key(|rows| (rows.key, rows.place));
     let mut windows: BTreeMap<u32, Zeroizing<Vec<f64>>> = BTreeMap::new();
@@ -207,8 +213,9 @@ mod tests {
     use std::sync::{Mutex, mpsc};
     use timely::dataflow::operators::Inspect;
 
-    /// Forty rows of two keys in two epochs, in batches of five, dealt to workers in turn; a third epoch and a third key have none. What is
-    /// said of a window are the places of its rows. By epoch and key, from an epoch on.
+    /// Forty rows of two keys in two epochs, in batches of five that are dealt to workers in turn;
+    /// a third epoch and a third key have none. Each answer lists the positions of the window's
+    /// rows, by epoch and key, from `first_epoch` on.
     fn places(workers: usize, first_epoch: u64) -> Vec<(u64, u32, Vec<u8>)> {
         let (sender, receiver) = mpsc::channel();
         let sender = Mutex::new(sender);

@@ -1,12 +1,12 @@
-//! Followers of the public log: what was released, as estimates, epoch after epoch.
+//! Followers of the public log: estimates from releases, epoch by epoch.
 //!
 //! ```text
-//! public log ─ read ─ decode ─ view ─ total ─ estimate ─ whoever asks for the next epoch
+//! public log ─ read ─ decode ─ view ─ total ─ estimate ─ caller
 //! ```
 //!
-//! A [`Follower`] is a dataflow of its own over the public log alone. It runs on the thread that asks it, in the process of a run,
-//! in another one, or on another machine with a copy of the log. Nothing that a follower does, or fails to do, reaches a run. Tables,
-//! sinks and pages are all made from it.
+//! A [`Follower`] is a separate dataflow over the public log alone. It runs on the thread that
+//! calls it: in the process of a run, in another one, or on another machine with a copy of the log.
+//! A follower cannot affect a run. Tables, sinks and pages all use it.
 
 mod subject;
 mod totals;
@@ -36,31 +36,31 @@ use crate::state::{PublicReader, ReleaseFrame, Stamp, StateError};
 pub use subject::Subject;
 pub use totals::{Totals, add_up};
 
-/// Why a log can't be followed on.
+/// Why a log cannot be followed further.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FollowError {
-    /// The log can't be read.
+    /// The log cannot be read.
     #[error(transparent)]
     State(#[from] StateError),
-    /// A release does not fit what the header says.
+    /// A release does not match the header.
     #[error("epoch {epoch} of the public log: {problem}: use the directory that this pipeline made")]
     Release {
         /// The epoch.
         epoch: u64,
-        /// What is wrong with it.
+        /// The mismatch.
         problem: String,
     },
 }
 
-/// What was found for one key in one epoch, under one view.
+/// The estimate of one key in one epoch, under one view.
 #[derive(Clone, Debug)]
 pub struct Shown {
-    /// The view's number; 0 where windows are estimated.
+    /// The view's number; 0 for estimates of windows.
     pub view: usize,
     /// The epoch.
     pub epoch: u64,
-    /// The key; the number after all keys for their total.
+    /// The key; the number of keys stands for their total.
     pub key: u32,
     /// The estimate.
     pub found: Found,
@@ -71,7 +71,7 @@ pub struct Shown {
 pub enum Found {
     /// Moments and their density, in centred and scaled coordinates.
     Moments(Box<Estimated>),
-    /// The fields of an estimate of a window.
+    /// The fields of a window's estimate.
     Window(Map<String, Value>),
 }
 
@@ -80,45 +80,47 @@ pub enum Found {
 pub struct Epoch {
     /// The epoch.
     pub number: u64,
-    /// The run and the history behind it.
+    /// Stamp of the run and the history behind it.
     pub stamp: Stamp,
-    /// View by view, and within a view key by key. Empty for an epoch that was not asked for.
+    /// Estimates view by view, and within a view key by key. Empty for an epoch that was not
+    /// wanted.
     pub shown: Vec<Shown>,
 }
 
 /// Follows a public log from its first epoch on.
 pub struct Follower {
     reader: PublicReader,
-    /// The release after the last one shown, if it has been read.
+    /// The release after the last shown one, if it has been read.
     ahead: Option<Result<ReleaseFrame, StateError>>,
     last: u64,
     flow: Flow,
 }
 
 impl Follower {
-    /// Opens the log in `directory`. Of `keys`, none means all.
+    /// Opens the log in `directory`. Empty `keys` mean all.
     ///
     /// # Errors
-    /// [`StateError::Missing`] where no run has begun the log yet.
+    /// [`StateError::Missing`] if no run has begun the log yet.
     pub fn open(directory: &Path, subject: &Subject, keys: &[u32]) -> Result<Self, FollowError> {
         Ok(Self::of(PublicReader::open(directory)?, subject, keys))
     }
 
-    /// Follows a log that has been opened and not been read.
+    /// Follows a log that is open but unread.
     pub fn of(reader: PublicReader, subject: &Subject, keys: &[u32]) -> Self {
         Self { reader, ahead: None, last: 0, flow: Flow::new(subject, keys) }
     }
 
-    /// The last epoch that was read; 0 before the first.
+    /// Returns the last epoch that was read; 0 before the first.
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// Reads the next epoch, if it has been published. Estimates take time, and so are made of `wanted` epochs alone. `wanted` gets
-    /// the epoch and whether it is the newest one in the log; it is not asked again about an epoch.
+    /// Reads the next epoch if it has been published. Estimates are computed only for `wanted`
+    /// epochs, because they take time. `wanted` is called once per epoch, with the epoch and
+    /// whether it is the newest in the log.
     ///
     /// # Errors
-    /// [`FollowError`]. Nothing can be read from this follower afterwards.
+    /// [`FollowError`]. The follower is unusable afterwards.
     pub fn next(&mut self, wanted: impl FnOnce(u64, bool) -> bool) -> Result<Option<Epoch>, FollowError> {
         let Some(frame) = self.read().transpose()? else { return Ok(None) };
         self.ahead = self.read();
@@ -133,7 +135,6 @@ impl Follower {
     }
 }
 
-/// The dataflow, and what stands at its two ends.
 struct Flow {
     worker: Worker,
     input: InputHandle<u64, CapacityContainerBuilder<Vec<Released>>>,
@@ -175,7 +176,7 @@ impl Flow {
         flow
     }
 
-    /// What an epoch shows.
+    /// Feeds a release to the dataflow and returns its estimates.
     fn push(&mut self, frame: ReleaseFrame, wanted: bool) -> Result<Vec<Shown>, FollowError> {
         let epoch = frame.epoch;
         self.wanted.set(wanted);
@@ -194,7 +195,6 @@ impl Flow {
     }
 }
 
-/// What the operators of a follower have in common.
 struct Part<'a> {
     fault: &'a Fault,
     wanted: &'a Rc<Cell<bool>>,
@@ -202,7 +202,7 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Whether a key of the current epoch is asked for.
+    /// Returns a filter for the wanted keys, if the current epoch is wanted.
     fn filter(&self) -> impl Fn(u32) -> bool + 'static {
         let (wanted, keys) = (Rc::clone(self.wanted), self.keys.to_vec());
         move |key| wanted.get() && (keys.is_empty() || keys.contains(&key))
@@ -248,17 +248,17 @@ impl Part<'_> {
     }
 }
 
-/// Says that no more will be published: whoever follows reads what there is, and ends.
+/// A flag that nothing more will be published: followers read the rest and end.
 #[derive(Clone, Debug, Default)]
 pub struct Over(std::sync::Arc<AtomicBool>);
 
 impl Over {
-    /// From now on.
+    /// Sets the flag.
     pub fn set(&self) {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Asked before the log is read: then all of it is.
+    /// Returns the flag. Check it before reading the log, so that the read covers everything.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }

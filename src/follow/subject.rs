@@ -1,33 +1,33 @@
-//! What is followed in a log.
+//! What to follow in a log.
 
 use crate::pipeline::{PublicParameters, View};
 use crate::publication::{Publication, PublicationError};
 use crate::state::PublicHeader;
 
-/// What is followed in a log.
+/// What to follow in a log.
 #[derive(Clone)]
 pub struct Subject {
-    /// What the log means.
+    /// The publication of the log.
     pub publication: Publication,
-    /// The views of its moments. Estimates of windows are shown as they are.
+    /// Views of its moments. Estimates of windows need none.
     pub views: Vec<View>,
 }
 
 impl Subject {
-    /// What a log says of itself, under these views.
+    /// Reads the publication from a log's header, for these views.
     ///
     /// # Errors
-    /// [`PublicationError`] if the header can't be read.
+    /// [`PublicationError`] if the header cannot be read.
     pub fn from_header(header: &PublicHeader, views: Vec<View>) -> Result<Self, PublicationError> {
         Ok(Subject { publication: Publication::from_header(header)?, views })
     }
 
-    /// The public parameters.
+    /// Returns the public parameters.
     pub fn parameters(&self) -> &PublicParameters {
         self.publication.parameters()
     }
 
-    /// Number of epochs.
+    /// Returns the number of epochs.
     pub fn horizon(&self) -> u64 {
         self.publication.horizon()
     }

@@ -1,8 +1,9 @@
-//! Totals over keys: sums of what was released of each, with the noise of all of them.
+//! Totals over keys: sums of each key's releases, with their combined noise.
 //!
-//! They are post-processing and cost no privacy. The noise of the keys is independent and equally large, so that of n keys has √n times the
-//! standard deviation of one, exactly. With the method `pp` second moments are squares of each key's sums: the sum of squares is
-//! not the square of the sum, so there are no totals of them.
+//! Totals are post-processing and cost no privacy. The noise of the keys is independent and equally
+//! large, so the total of n keys has exactly √n times the standard deviation of one. For the method
+//! `pp` second moments are squares of each key's sums. A sum of squares is not the square of the
+//! sum, so there are no totals.
 
 use hushflow_mechanism::estimate::debias::MomentNoise;
 use hushflow_mechanism::mechanism::Method;
@@ -10,12 +11,12 @@ use hushflow_mechanism::view::Moments;
 
 use crate::publication::MomentPublication;
 
-/// Whether sums over keys mean something: by the method `pp` they don't.
+/// Whether sums over keys are meaningful: not for the method `pp`.
 pub fn add_up(publication: &MomentPublication) -> bool {
     publication.parameters().release.method != Method::Pp
 }
 
-/// What a view shows of each epoch: every key, or their total.
+/// Shows every key of an epoch, or only their total.
 pub struct Totals {
     keys: u32,
     wanted: bool,
@@ -23,13 +24,13 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Over all keys of a publication, if they are `wanted`: else every key is shown.
+    /// Shows the total if it is `wanted`, else every key.
     pub fn of(publication: &MomentPublication, wanted: bool) -> Self {
         Totals { keys: publication.keys(), wanted, sum: None }
     }
 
-    /// Takes the moments of the next key. Gives them, or else the total after the last key of an epoch: its key is the number
-    /// after theirs, which is called [`all`](MomentPublication::key_name).
+    /// Takes the moments of the next key. Returns them, or only the total after the last key of an
+    /// epoch. The total's key is the number of keys, called [`all`](MomentPublication::key_name).
     pub fn push(&mut self, moments: Moments) -> Option<Moments> {
         if !self.wanted {
             return Some(moments);

@@ -1,12 +1,10 @@
-//! A small HTTP/1.1 server for pages and server-sent events (WHATWG HTML, section 9.2). Each connection has a thread, is answered
-//! once, and ends.
+//! A small HTTP/1.1 server for pages and server-sent events (WHATWG HTML, section 9.2). Each
+//! connection has a thread, is answered once, and ends.
 //!
-//! Anybody may call, so nothing that a client does or leaves undone takes more than its share: the number of connections and their
-//! descriptors ([`places`]), memory (a request has at most 8 KiB), and time. A connection beyond the limit is refused by the
-//! thread that accepts it. Every step has a deadline that no byte extends: a request, an answer, each event.
-//!
-//! Servers of others were weighed. Small ones without a runtime bound neither connections nor time. Those on an asynchronous
-//! runtime leave both to the caller as well, and bring a hundred crates.
+//! Any client may connect, so each has bounded resources: the number of connections and their
+//! descriptors ([`places`]), memory (a request has at most 8 KiB), and time. The accepting thread
+//! refuses connections beyond the limit. Every step (a request, an answer, each event) has a
+//! deadline that no byte extends. Existing small servers bound neither connections nor time.
 
 mod places;
 mod request;
@@ -25,19 +23,19 @@ use places::{Place, Places, yield_to_others};
 use request::{REQUEST_LIMIT, Refusal, host_of, parse};
 pub(crate) use request::{Request, Status};
 
-/// How long a request may take to arrive.
+/// Time for a request to arrive.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a client may take for a document, or for one event.
+/// Time for a client to take a document, or one event.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long what a client still sends is read after its answer.
+/// Time to read what a client still sends after its answer.
 const LAST_PATIENCE: Duration = Duration::from_millis(200);
 
-/// How long nobody is accepted after it has failed.
+/// Pause after a failure to accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Nothing but what this server itself gives is run, styled, shown or fetched.
+/// Allows only content from this server.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -45,42 +43,40 @@ const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; st
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HttpError {
-    /// The address can't be listened at.
+    /// Cannot listen at the address.
     #[error("can't listen at {address}: {source}: name a free HOST:PORT, or port 0 for any that is free")]
     Listen {
-        /// What was asked for.
+        /// The requested address.
         address: String,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// No thread can be had.
+    /// Cannot start a thread.
     #[error("can't serve {address}: {source}: let this user start more threads (ulimit -u)")]
     Thread {
-        /// Where it would have been served.
+        /// The address of the server.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// A socket that is listened at.
 pub(crate) struct Server {
     listener: TcpListener,
     address: SocketAddr,
-    /// As it was asked for, without the port.
+    /// The host of the requested address, without the port.
     host: String,
 }
 
-/// Sends events, until there are no more or the client is gone.
+/// Sends events until there are no more or the client is gone.
 pub(crate) type Sender = Box<dyn FnOnce(&mut Events<'_>) -> io::Result<()>>;
 
-/// The answer to a request.
 pub(crate) enum Answer {
     /// A document of this media type.
     Document(&'static str, Cow<'static, str>),
-    /// Events, for as long as this sends them.
+    /// Events, until the sender returns.
     Events(Sender),
-    /// A status other than 200, and why.
+    /// A status other than 200, and the reason.
     Refused(Status, String),
 }
 
@@ -97,12 +93,11 @@ impl Server {
         Ok(Self { listener, address: found, host })
     }
 
-    /// Where it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers from now on, for as long as the process lives.
+    /// Answers requests for the life of the process.
     ///
     /// # Errors
     /// [`HttpError::Thread`].
@@ -118,7 +113,7 @@ impl Server {
     }
 }
 
-/// Gives each connection that has a place a thread, and refuses the others.
+/// Starts a thread for each connection within the limit, and refuses the others.
 fn accept<A>(listener: &TcpListener, places: &Places, site: &Arc<(String, A)>) -> !
 where
     A: Fn(&Request) -> Answer + Send + Sync + 'static,
@@ -126,7 +121,7 @@ where
     yield_to_others();
     loop {
         let Ok((stream, _)) = listener.accept() else {
-            // Out of descriptors, most likely: let some connections end.
+            // Most likely out of descriptors: wait for connections to end.
             thread::sleep(ACCEPT_PAUSE);
             continue;
         };
@@ -137,15 +132,15 @@ where
         let site = Arc::clone(site);
         let converse = move || {
             let (host, answer) = &*site;
-            // A client that goes away does not matter to the others.
+            // One client's disconnect does not affect the others.
             let _ = converse(stream, &place, host, answer);
         };
-        // Without a thread the connection is closed.
+        // If the thread cannot start, the connection is closed.
         let _ = thread::Builder::new().name("http".into()).spawn(converse);
     }
 }
 
-/// Refuses a connection without waiting for anything.
+/// Refuses a connection without blocking.
 fn refuse(stream: TcpStream) {
     let mut answer = Vec::new();
     let refused = "too many are connected: try again later\n";
@@ -156,18 +151,17 @@ fn refuse(stream: TcpStream) {
         })
         .and_then(|()| (&stream).write_all(&answer))
         .and_then(|()| stream.shutdown(Shutdown::Write))
-        // A close with unread bytes would tear the answer away.
+        // Closing with unread bytes would discard the answer.
         .and_then(|()| (&stream).read(&mut [0; 1024]));
 }
 
-/// A connection on which each step has a deadline, however often the client gives or takes a little.
+/// A connection with a deadline for each step, however slowly the client sends or reads.
 struct Connection {
     stream: TcpStream,
     deadline: Instant,
 }
 
 impl Connection {
-    /// Begins a step that may take this long.
     fn within(&mut self, patience: Duration) -> &mut Self {
         self.deadline = Instant::now() + patience;
         self
@@ -219,7 +213,7 @@ fn converse(
             send(&mut Events(&mut connection))?;
         }
     }
-    // A close with unread bytes would tear the answer away.
+    // Closing with unread bytes would discard the answer.
     connection.stream.shutdown(Shutdown::Write)?;
     connection.within(LAST_PATIENCE);
     let _ = io::copy(&mut connection.take(REQUEST_LIMIT as u64), &mut io::sink());
@@ -241,20 +235,21 @@ fn head(out: &mut impl Write, status: &str, kind: &str, more: &str) -> io::Resul
     out.write_all(head.as_bytes())
 }
 
-/// A client that is sent events. One that takes them slowly holds up its sender and nobody else.
+/// A client that receives events. A slow one blocks only its own sender.
 pub(crate) struct Events<'a>(&'a mut Connection);
 
 impl Events<'_> {
-    /// Sends an event. A client that returns names the `number` of the last one. It joins the lines of `data` again.
+    /// Sends an event. A returning client names the `number` of its last event. The client joins
+    /// the lines of `data` again.
     ///
     /// # Errors
-    /// If the client is gone, or has not taken the event in time.
+    /// If the client is gone or did not read the event in time.
     pub(crate) fn send(&mut self, number: u64, data: &str) -> io::Result<()> {
         let lines: String = data.lines().map(|line| format!("data: {line}\n")).collect();
         self.write(&format!("id: {number}\n{lines}\n"))
     }
 
-    /// Sends an event of a kind of its own, which has no number. `data` is one line.
+    /// Sends an event of its own kind, without a number. `data` is one line.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -262,7 +257,7 @@ impl Events<'_> {
         self.write(&format!("event: {kind}\ndata: {data}\n\n"))
     }
 
-    /// Sends nothing, so that both ends see that the other is there.
+    /// Sends an empty comment, so that both ends notice a lost connection.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -275,7 +270,6 @@ impl Events<'_> {
     }
 }
 
-/// Reads a request, or finds what is wrong with it.
 fn read_request(connection: &mut Connection, host: &str) -> io::Result<Result<Request, Refusal>> {
     let mut bytes = Vec::with_capacity(1024);
     loop {

@@ -1,44 +1,44 @@
-//! What readers may take of the process that they read from: connections, descriptors and time.
+//! Limits of readers in a publishing process: connections, descriptors and time.
 //!
-//! A process that publishes needs descriptors for its logs at any moment. Readers of all its servers together get half of those that
-//! the system allows, and each server a quarter at most. Their threads have a lower priority, and one of them computes at a
-//! time, so however many there are, they take less than a run's thread of one processor.
+//! A publishing process needs descriptors for its logs at any moment. The readers of all its
+//! servers together get half of the system's limit, and each server at most a quarter. Their
+//! threads have a lower priority, and one of them computes at a time. So any number of them takes
+//! less than a run's thread of one processor.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The most connections of a server.
 const CONNECTION_LIMIT: usize = 64;
 
-/// The most descriptors of a connection: its socket, the log's directory and file, and that file opened anew.
+/// Maximum number of descriptors of a connection: its socket, the log's directory and file, and
+/// that file opened again.
 const DESCRIPTORS_EACH: usize = 4;
 
 /// Connections of all servers of this process.
 static CONNECTED: AtomicUsize = AtomicUsize::new(0);
 
-/// The places that a server has for connections.
+/// The connection slots of a server.
 pub(super) struct Places {
-    /// Of this server.
     limit: usize,
     taken: Arc<AtomicUsize>,
-    /// Of all servers of the process.
     limit_of_all: usize,
     taken_of_all: &'static AtomicUsize,
 }
 
-/// A place that is taken, until this is dropped.
+/// An occupied slot, until it is dropped.
 pub(super) struct Place {
     taken: Arc<AtomicUsize>,
     taken_of_all: &'static AtomicUsize,
 }
 
 impl Places {
-    /// As many as this process has descriptors for, once it may have all that the system grants.
+    /// Derives the limits from this process's descriptors, after raising their number to the
+    /// system's maximum.
     pub(super) fn of_this_process() -> Self {
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-        // A system that refuses this leaves the limit as it is.
+        // If the system refuses, the limit stays.
         let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok();
         let descriptors = if raised { maximum } else { current };
         let descriptors = descriptors.map_or(usize::MAX, |limit| limit.try_into().unwrap_or(usize::MAX));
@@ -55,7 +55,6 @@ impl Places {
         }
     }
 
-    /// A place, if there is one.
     pub(super) fn take(&self) -> Option<Place> {
         take_one(&self.taken, self.limit)?;
         if take_one(self.taken_of_all, self.limit_of_all).is_none() {
@@ -78,19 +77,19 @@ impl Drop for Place {
     }
 }
 
-/// How much nicer readers are than a run: on a processor that both want, they get about a quarter. The lowest priority would
-/// starve them on a machine with other work.
+/// Niceness of readers relative to a run: on a processor that both want, they get about a quarter.
+/// The lowest priority would starve them on a machine with other work.
 const NICENESS: i32 = 5;
 
-/// Gives this thread, and those that it starts, a lower priority. Elsewhere than on Linux a priority is that of the whole
-/// process, and stays.
+/// Lowers the priority of this thread and of those that it starts. Only on Linux: elsewhere a
+/// priority belongs to the whole process and stays.
 pub(super) fn yield_to_others() {
     #[cfg(target_os = "linux")]
-    // A system that refuses this leaves the priority as it is.
+    // If the system refuses, the priority stays.
     let _ = rustix::process::setpriority_process(None, NICENESS);
 }
 
-/// Whose turn it is to compute, in the order in which readers ask.
+/// The queue of readers that want to compute, in the order of requests.
 struct Turns {
     line: Mutex<Line>,
     moved: Condvar,
@@ -98,19 +97,19 @@ struct Turns {
 
 #[derive(Default)]
 struct Line {
-    /// The number of the next one who asks.
+    /// Number of the next to queue.
     last: u64,
-    /// The number of the one whose turn it is.
+    /// Number of the current one.
     first: u64,
 }
 
 static TURNS: Turns = Turns { line: Mutex::new(Line { last: 0, first: 0 }), moved: Condvar::new() };
 
-/// The right to compute for a reader, until this is dropped. Never held while waiting for a client.
+/// The right to compute for a reader, until it is dropped. Never held while waiting for a client.
 pub(crate) struct Turn(());
 
 impl Turn {
-    /// Waits for the turn of this thread, which must not have one.
+    /// Waits for this thread's turn. The thread must not already hold one.
     pub(crate) fn wait() -> Self {
         let mut line = TURNS.lock();
         let own = line.last;

@@ -1,35 +1,32 @@
-//! What a request may be: strict, because a browser shares this server with the whole web.
+//! Request parser. It is strict, because a browser shares this server with the whole web.
 //!
-//! Only GET is answered, without a body, with a head of at most [`REQUEST_LIMIT`] bytes, and a `Host` that is an address, `localhost`
-//! or the host that the server was told to listen at. So no site can point a name of its own at the server and read along (DNS
-//! rebinding). A path is compared with those that exist and never looked up in a file system.
+//! It accepts only GET without a body, a head of at most [`REQUEST_LIMIT`] bytes, and a `Host` that
+//! is an address, `localhost` or the host that the server listens at. So no site can point its own
+//! name at the server and read its answers (DNS rebinding). Paths are compared with existing ones
+//! and never looked up in a file system.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::from_utf8;
 
-/// The most bytes of a request.
 pub(super) const REQUEST_LIMIT: usize = 8 << 10;
 
-/// The most header fields of a request.
 const FIELD_LIMIT: usize = 64;
 
-/// A request that may be answered.
 pub(crate) struct Request {
-    /// Without the query.
+    /// The path, without the query.
     pub(crate) path: String,
     query: Vec<(String, String)>,
-    /// The number of the last event that a returning client has seen.
+    /// Number of the last event that a returning client has seen.
     pub(crate) last_event: Option<u64>,
 }
 
 impl Request {
-    /// The first value of this name in the query.
+    /// Returns the first value of this name in the query.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.query.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 }
 
-/// What is wrong with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     BadRequest = 400,
@@ -41,7 +38,6 @@ pub(crate) enum Status {
     Unavailable = 503,
 }
 
-/// A status, and why in words.
 pub(super) type Refusal = (Status, String);
 
 impl Status {
@@ -58,7 +54,7 @@ impl Status {
     }
 }
 
-/// The request that these bytes begin with, once they have all of it.
+/// Parses the request at the start of these bytes, or returns `None` if it is incomplete.
 pub(super) fn parse(bytes: &[u8], host: &str) -> Option<Result<Request, Refusal>> {
     let mut fields = [httparse::EMPTY_HEADER; FIELD_LIMIT];
     let mut request = httparse::Request::new(&mut fields);
@@ -108,7 +104,7 @@ fn check(request: &httparse::Request<'_, '_>, host: &str) -> Result<Request, Ref
     Ok(Request { path: path.into(), query, last_event })
 }
 
-/// Whether a `Host` names this server. A name that anyone may own does not.
+/// Whether a `Host` names this server. A name that anyone can register does not.
 fn is_ours(named: &str, host: &str) -> bool {
     let name = host_of(named).to_ascii_lowercase();
     let address = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
@@ -119,7 +115,7 @@ fn is_ours(named: &str, host: &str) -> bool {
     is_address || name == "localhost" || name == host
 }
 
-/// `HOST:PORT` without the port.
+/// Returns the host of `HOST:PORT`.
 pub(super) fn host_of(address: &str) -> &str {
     match address.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
@@ -127,7 +123,7 @@ pub(super) fn host_of(address: &str) -> &str {
     }
 }
 
-/// Percent-encoding and `+` undone; `None` where that gives no text.
+/// Decodes percent-encoding and `+`; `None` if the result is no text.
 fn decode(text: &str) -> Option<String> {
     let mut bytes = text.bytes();
     let mut decoded = Vec::with_capacity(text.len());

@@ -1,4 +1,4 @@
-//! The ledger on disk: reserving room, paying once for each state directory, and looking up what was entered.
+//! The ledger on disk: reserves room, charges each state directory once, and looks up entries.
 
 use std::path::{Path, PathBuf};
 
@@ -8,23 +8,24 @@ use super::{Budget, Charge, Entry, Ledger, LedgerError, Refusal};
 use crate::state::{Enrolment, LedgerFile, Pay, Reservation};
 use crate::time;
 
-/// The directory of a state directory's own ledger, seen from there.
+/// A state directory's own ledger, relative to it.
 const OWN: &str = "ledger";
 
-/// Where a ledger is, and what was read of it.
+/// A ledger's directory and content.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Book {
-    /// The directory of the ledger.
+    /// Directory of the ledger.
     pub path: PathBuf,
     /// Its content.
     pub ledger: Ledger,
 }
 
 impl Book {
-    /// The ledger in the directory `path`, or the one that pays for the state directory `path`.
+    /// Opens the ledger in the directory `path`, or the one that pays for the state directory
+    /// `path`.
     ///
     /// # Errors
-    /// [`LedgerError::Missing`] if there is none, and others if it can't be read.
+    /// [`LedgerError::Missing`] if there is none, and others if it cannot be read.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
         let path = place(path)?;
         let file = LedgerFile::shared(&path)?;
@@ -32,13 +33,13 @@ impl Book {
         Ok(Self { path, ledger })
     }
 
-    /// The path of a state directory's own ledger, as seen from there.
+    /// Returns the path of a state directory's own ledger, relative to it.
     pub fn own() -> PathBuf {
         OWN.into()
     }
 }
 
-/// The directory of the ledger that `path` means.
+/// Resolves the ledger directory for `path`.
 fn place(path: &Path) -> Result<PathBuf, LedgerError> {
     let own = path.join(OWN);
     Ok(match Enrolment::of(path)? {
@@ -62,24 +63,24 @@ fn write(file: &LedgerFile, ledger: &Ledger) -> Result<(), LedgerError> {
     Ok(file.write(ledger.to_bytes().map_err(content)?)?)
 }
 
-/// What a pipeline asks of a ledger.
+/// A pipeline's request to a ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
     /// What it will spend.
     pub charge: Charge,
-    /// What it says that all may spend together.
+    /// Its stated budget for all pipelines together.
     pub budget: Option<Budget>,
-    /// The name of its data.
+    /// Name of its data set.
     pub data_set: Option<String>,
-    /// Whether others may use the ledger too, so that the data must have a name.
+    /// Whether others may use the ledger too, so that the data set needs a name.
     pub shared: bool,
-    /// When it was made, as RFC 3339.
+    /// Time of the request, RFC 3339.
     pub started: String,
 }
 
 impl Request {
-    /// The ledger with one more entry.
+    /// Adds the entry to the ledger.
     fn enter(self, ledger: Ledger, identity: String) -> Result<Ledger, Refusal> {
         let Self { charge, budget, data_set, shared, started } = self;
         if shared && data_set.is_none() {
@@ -88,7 +89,7 @@ impl Request {
         ledger.of_data(data_set.as_deref())?.with(Entry { identity, started, charge }, budget)
     }
 
-    /// The ledger as it will be when this has been paid, whether that is within the budget or not.
+    /// Adds the entry even if it exceeds the budget.
     fn count(self, mut ledger: Ledger) -> Ledger {
         let Self { charge, budget, data_set, started, .. } = self;
         ledger.budget = ledger.budget.or(budget);
@@ -98,12 +99,14 @@ impl Request {
     }
 }
 
-/// Finds room in the ledger in the directory `path` for the releases of a state directory, and gives what pays for them.
+/// Reserves room in the ledger in the directory `path` for the releases of a state directory, and
+/// returns how to pay.
 ///
-/// Where the state directory has begun, its entry must be there, and nothing is left to pay: that is none. A budget that
-/// is stated later stands from then on, and nobody releases more who has paid while all together exceed one. Where it has not,
-/// its room is reserved until the run pays or ends, however it ends. What pays looks again: nothing is entered
-/// beyond the budget, whatever became of reservations.
+/// - The state directory has begun: its entry must exist, and the result is `None` because nothing
+///   is left to pay. A budget added later takes effect now; if the entries together exceed a
+///   budget, nothing more may be released.
+/// - It has not begun: its room is reserved until the run pays or ends. Paying checks again, so
+///   nothing is entered beyond the budget whatever happened to reservations.
 ///
 /// # Errors
 /// [`LedgerError`]; nothing may be released.
@@ -121,7 +124,7 @@ pub fn enter(
     }
     let file = LedgerFile::exclusive(path)?;
     let ledger = read(&file)?.unwrap_or_default();
-    // Entered by a run that was cut short before its first release: that has been paid for.
+    // A run that was cut short before its first release has already paid.
     let entered = enrolment.map(Enrolment::identity).filter(|identity| ledger.entry(identity).is_some());
     let reservation = match entered {
         None => Some(reserve(&file, ledger, &request)?),
@@ -137,7 +140,7 @@ pub fn enter(
     Ok(Some(Pay { entered, enter: Box::new(enter) }))
 }
 
-/// Reserves room beside what is entered and what others have reserved.
+/// Reserves room beside entries and other reservations.
 fn reserve(file: &LedgerFile, ledger: Ledger, request: &Request) -> Result<Reservation, LedgerError> {
     let path = file.path();
     let content =
@@ -152,8 +155,8 @@ fn reserve(file: &LedgerFile, ledger: Ledger, request: &Request) -> Result<Reser
     Ok(Reservation::make(path, &serde_json::to_vec(request).map_err(content)?)?)
 }
 
-/// Enters what is released once and kept nowhere, such as an estimate from a file: each call is an entry of its own. When this
-/// returns, it is on disk.
+/// Adds an entry for a single release that is not stored, such as an estimate from a file. Each
+/// call adds one entry, which is on disk when this returns.
 ///
 /// # Errors
 /// [`LedgerError`]; nothing may be released.
@@ -163,7 +166,7 @@ pub fn enter_once(path: &Path, charge: Charge, data_set: Option<String>) -> Resu
     let (started, entries) = (time::now(), ledger.entries.len());
     let identity = format!("{}, {} at {started}", charge.method, entries + 1);
     let request = Request { charge, budget: None, data_set, shared: true, started };
-    // What others have reserved is theirs.
+    // Count the reservations of others.
     let reserved = Reservation::all(path)?;
     let refused = |refusal| LedgerError::Refused { path: file.path().into(), refusal };
     let counted = reserved.iter().filter_map(|text| serde_json::from_slice::<Request>(text).ok());
@@ -173,11 +176,11 @@ pub fn enter_once(path: &Path, charge: Charge, data_set: Option<String>) -> Resu
     write(&file, &ledger)
 }
 
-/// Sees to it that a ledger pays for the releases of a state directory, in a file that is held exclusively if it may change. When
-/// this returns, the entry is on disk.
+/// Ensures that a ledger pays for the releases of a state directory. If the ledger may change,
+/// `file` must be held exclusively. The entry is on disk when this returns.
 ///
-/// A state directory pays once. If it has begun, its entry must be there; if not, it may be there from a run that went no
-/// further, and is then written once more: its sync may have been what failed.
+/// A state directory pays once. If it has begun, its entry must exist. If not, an entry may exist
+/// from a run that was cut short; it is written again, because its sync may have failed.
 pub(crate) fn enter_in(
     file: &LedgerFile,
     enrolment: &Enrolment,
@@ -196,17 +199,17 @@ pub(crate) fn enter_in(
     write(file, &request.enter(ledger, identity).map_err(refused)?)
 }
 
-/// The number of the entry that pays for a state directory, and of all entries, once it is there and says what its public
-/// parameters say.
+/// Returns the number of the entry that pays for a state directory, and the number of all entries,
+/// after checking the entry against the public parameters.
 ///
 /// # Errors
-/// [`LedgerError::Lost`], [`LedgerError::Differs`], or why the ledger can't be read.
+/// [`LedgerError::Lost`], [`LedgerError::Differs`], or why the ledger cannot be read.
 pub fn standing(path: &Path, enrolment: &Enrolment, charge: &Charge) -> Result<(usize, usize), LedgerError> {
     let ledger = read(&opened(path, enrolment)?)?.unwrap_or_default();
     agreeing(&ledger, path, enrolment.identity(), charge)
 }
 
-/// The ledger that a state directory counts on.
+/// Opens the ledger of a state directory that has begun.
 fn opened(path: &Path, enrolment: &Enrolment) -> Result<LedgerFile, LedgerError> {
     LedgerFile::shared(path).map_err(|error| match LedgerError::from(error) {
         LedgerError::Missing { path } => LedgerError::Lost { path, identity: enrolment.identity() },
@@ -229,10 +232,11 @@ fn agreeing(
     }
 }
 
-/// Changes the budget for all, whatever has been spent. Creates the ledger when needed. Gives its directory.
+/// Changes the budget for all pipelines, whatever has been spent. Creates the ledger if needed and
+/// returns its directory.
 ///
 /// # Errors
-/// [`LedgerError`]; the budget is then what it was.
+/// [`LedgerError`]; the budget is then unchanged.
 pub fn set_budget(path: &Path, budget: impl FnOnce(&Ledger) -> Budget) -> Result<PathBuf, LedgerError> {
     let path = if path.exists() { place(path)? } else { path.into() };
     let file = LedgerFile::exclusive(&path)?;

@@ -1,4 +1,4 @@
-//! What all pipelines over a data set may spend together, and what of it is left.
+//! The joint budget of all pipelines over a data set, and its rest.
 
 use hushflow_mechanism::accounting::adjacency::{Adjacency, Nesting, Unit};
 use hushflow_mechanism::accounting::composition::Spending;
@@ -10,7 +10,7 @@ use std::fmt;
 
 use super::{Charge, Ledger, Refusal};
 
-/// The (ε, δ) that all pipelines over a data set may reach together.
+/// The (ε, δ) for all pipelines over a data set together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
@@ -25,38 +25,38 @@ pub struct Budget {
 pub struct Exceeded {
     /// The budget.
     pub budget: Budget,
-    /// Number of entries, with those that runs under way have reserved.
+    /// Number of entries, including reservations of current runs.
     pub entries: usize,
-    /// Number of the latter.
+    /// Number of reservations.
     pub reserved: usize,
     /// Their ε at the δ of the budget.
     pub spent: Option<f64>,
-    /// The same with the pipeline that asks.
+    /// The same with the new pipeline.
     pub together: Option<f64>,
-    /// The (ε, δ) that it asks for.
+    /// The requested (ε, δ).
     pub asked: (f64, f64),
-    /// The largest ε, to four digits, that it could have at its δ.
+    /// The largest ε, to four digits, still available at the requested δ.
     pub left: Option<f64>,
 }
 
 impl Budget {
-    /// Of (ε, δ) about these streams.
+    /// Makes a budget of (ε, δ) for these streams.
     pub fn new(epsilon: Epsilon, delta: Delta, adjacency: Adjacency) -> Self {
         let Adjacency { unit, neighbours } = adjacency;
         Self { epsilon: epsilon.value(), delta: delta.value(), unit, neighbours }
     }
 
-    /// ε of all releases together.
+    /// Returns ε of all releases together.
     pub fn epsilon(&self) -> f64 {
         self.epsilon
     }
 
-    /// δ of all releases together.
+    /// Returns δ of all releases together.
     pub fn delta(&self) -> f64 {
         self.delta
     }
 
-    /// The streams that are to be hard to tell apart.
+    /// Returns the neighbour relation of the guarantee.
     pub fn adjacency(&self) -> Adjacency {
         Adjacency { unit: self.unit.clone(), neighbours: self.neighbours }
     }
@@ -69,7 +69,6 @@ impl Budget {
         Ok((Epsilon::new(self.epsilon)?, Delta::new(self.delta)?))
     }
 
-    /// Whether what is spent is within it.
     pub(super) fn covers(&self, ledger: &Ledger) -> Result<(), Refusal> {
         let no_guarantee = |reason| Refusal::NoGuarantee { budget: Box::new(self.clone()), reason };
         let spent = ledger.composition(&self.adjacency()).map_err(no_guarantee)?;
@@ -82,7 +81,6 @@ impl Budget {
         Err(Refusal::Overspent { budget, entries: ledger.entries.len(), together })
     }
 
-    /// Lets one more pipeline in, or says why not.
     pub(super) fn admit(&self, ledger: &Ledger, charge: &Charge) -> Result<(), Refusal> {
         let no_guarantee = |reason| Refusal::NoGuarantee { budget: Box::new(self.clone()), reason };
         let (about, nesting) = (self.adjacency(), ledger.nesting_with(charge));
@@ -105,14 +103,14 @@ impl Budget {
         })))
     }
 
-    /// The largest ε, to four digits, of a pipeline like `charge` for which there is room.
+    /// Returns the largest ε, to four digits, of a pipeline like `charge` that still fits.
     fn left_for(&self, spent: Spending, charge: &Charge, nesting: &Nesting) -> Option<f64> {
         let steps = charge.adjacency().steps_to(&self.adjacency(), nesting).ok()?;
         self.left(spent, steps, charge.discreteness().ok()?, Delta::new(charge.delta).ok()?)
     }
 
-    /// The largest ε, to four digits, of one more pipeline for which there is room beside what is `spent`: for streams so many
-    /// steps apart, with noise of this discreteness, at this δ.
+    /// Returns the largest ε, to four digits, of one more pipeline that fits beside `spent`: for
+    /// streams `steps` apart, with noise of this discreteness, at this δ.
     pub fn left(&self, spent: Spending, steps: u32, discreteness: Discreteness, delta: Delta) -> Option<f64> {
         let (budget_epsilon, budget_delta) = self.numbers().ok()?;
         let least = spent.noise_multiplier_left(budget_epsilon, budget_delta, discreteness)?;
@@ -122,10 +120,10 @@ impl Budget {
     }
 }
 
-/// Below this nothing is left.
+/// Smallest ε that counts as available.
 const LEAST_EPSILON: f64 = 1e-9;
 
-/// Rounded down to four digits, and by more than calibration rounds up.
+/// Rounds down to four digits, by more than calibration rounds up.
 fn four_digits_down(number: f64) -> f64 {
     let number = number * (1.0 - 1e-9);
     let scale = 10_f64.powi(3 - number.log10().floor() as i32);
@@ -138,7 +136,7 @@ impl fmt::Display for Budget {
     }
 }
 
-/// An (ε, δ) that is reached, where there is one.
+/// Formats an (ε, δ), if one is reached.
 pub(super) fn reached(epsilon: Option<f64>, delta: f64) -> String {
     match epsilon {
         Some(epsilon) => format!("({epsilon:.6}, {delta:e})"),

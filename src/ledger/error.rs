@@ -1,4 +1,4 @@
-//! What can go wrong with a ledger. Messages name the ledger and how to mend it.
+//! Errors of ledgers. Messages name the ledger and the remedy.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::{Budget, Exceeded, budget::reached};
 use crate::state::StateError;
 
-/// Why the entries of a ledger have no guarantee together.
+/// Why the entries of a ledger have no joint guarantee.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum NoGuarantee {
@@ -24,19 +24,19 @@ pub enum NoGuarantee {
     Incomparable {
         /// Its name.
         pipeline: String,
-        /// Why its guarantee can't be converted.
+        /// Why its guarantee cannot be converted.
         reason: Box<Incomparable>,
     },
-    /// They spend more than can be counted.
+    /// Their spending is too large for the accounting.
     #[error(transparent)]
     Accounting(#[from] AccountingError),
 }
 
-/// Why a pipeline is not let in.
+/// Why a pipeline is refused.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Pipelines that share a ledger share its budget.
+    /// The stated budget differs from the ledger's.
     #[error(
         "the budget of this data set is {stands}, and others count on it, but the pipeline file says {stated}: state the \
          same in all files; to change it for all, `hushflow ledger DIR --budget EPSILON,DELTA`"
@@ -47,7 +47,7 @@ pub enum Refusal {
         /// The pipeline's.
         stated: Box<Budget>,
     },
-    /// A ledger is that of one data set.
+    /// The ledger belongs to another data set.
     #[error(
         "this ledger is that of the data set {stands:?}, not of {named:?}: correct `data_set`, or name another directory"
     )]
@@ -57,7 +57,7 @@ pub enum Refusal {
         /// The pipeline's.
         named: String,
     },
-    /// A run that shares a ledger names its data.
+    /// A run that shares a ledger does not name its data set.
     #[error(
         "{}, but nothing says which data are read here: name them, with data_set = {example:?} under [ledger] in the pipeline file, \
          or with --data-set {example}; data of another name have a ledger of their own",
@@ -65,10 +65,10 @@ pub enum Refusal {
         example = stands.as_deref().unwrap_or("flights")
     )]
     NoData {
-        /// The name of the ledger's data, if it has one yet.
+        /// Name of the ledger's data set, if it has one yet.
         stands: Option<String>,
     },
-    /// There is no guarantee that could be within the budget.
+    /// No guarantee exists that could be within the budget.
     #[error(
         "the budget of this data set is {budget}, but with this pipeline there is no such guarantee: {reason}: choose other \
          neighbours or real noise, or a ledger of its own if the data are others"
@@ -76,13 +76,13 @@ pub enum Refusal {
     NoGuarantee {
         /// The budget.
         budget: Box<Budget>,
-        /// Why.
+        /// The reason.
         reason: NoGuarantee,
     },
     /// The budget does not suffice.
     #[error("{0}")]
     Exceeded(Box<Exceeded>),
-    /// The pipeline has paid, before the budget was what it is.
+    /// A pipeline has paid, but the entries exceed a budget that was set later.
     #[error(
         "the budget of this data set is {budget}, but what is entered, {entries} with this pipeline, spends {}: nothing was \
          published: raise the budget, in the pipeline file and, where the ledger has it from another run, \
@@ -99,20 +99,20 @@ pub enum Refusal {
     },
 }
 
-/// A ledger that can't be used, or lets no one in.
+/// Why a ledger cannot be used, or refuses a pipeline.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LedgerError {
-    /// The file or its directory.
+    /// The file or its directory fails.
     #[error("the ledger can't be used: {0}")]
     State(StateError),
-    /// Others hold it.
+    /// Other processes hold it.
     #[error("{}: other runs have held this ledger for twenty seconds: look for one that hangs, and try again", path.display())]
     Busy {
         /// The directory of the ledger.
         path: PathBuf,
     },
-    /// Others could change it.
+    /// Other users could change it.
     #[error("{}: mode {mode:04o} lets group or others in, who could take entries away: run `chmod go-rwx {}`", path.display(), path.display())]
     Exposed {
         /// The file or directory.
@@ -120,7 +120,7 @@ pub enum LedgerError {
         /// Its permission bits.
         mode: u32,
     },
-    /// The content is intact but not understood.
+    /// The content is intact but unknown.
     #[error(
         "{}: the ledger was written by a newer version, or is none ({reason}): use the newer program, or restore the ledger from a copy",
         path.display()
@@ -128,21 +128,21 @@ pub enum LedgerError {
     Content {
         /// The directory of the ledger.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
-    /// There is none.
+    /// There is no ledger.
     #[error("{}: there is no ledger here: name the directory of a ledger, or a state directory that something was published from", path.display())]
     Missing {
-        /// Where it was looked for.
+        /// The expected directory.
         path: PathBuf,
     },
-    /// The pipeline is not let in.
+    /// The pipeline is refused.
     #[error("{}: {refusal}", path.display())]
     Refused {
         /// The directory of the ledger.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         refusal: Refusal,
     },
     /// The entry that paid for a state directory is gone.
@@ -158,7 +158,7 @@ pub enum LedgerError {
         /// The identity of the state directory.
         identity: String,
     },
-    /// The entry that paid for a state directory says something else than its log.
+    /// The entry that paid for a state directory does not match its log.
     #[error(
         "{}: entry {identity} is for other public parameters than those of the state directory it pays for: restore the \
          parameters (or both directories from one copy), or use another --state directory, which pays anew",
@@ -170,7 +170,7 @@ pub enum LedgerError {
         /// The identity of the state directory.
         identity: String,
     },
-    /// A state directory in no ledger.
+    /// No ledger has an entry for a state directory.
     #[error(
         "{}: no ledger knows of this state directory: its releases, if it has any, are in no composition; the next run that \
          publishes enters it",

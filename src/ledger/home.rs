@@ -1,4 +1,5 @@
-//! Where a user keeps the ledgers of all data sets: named once, in the environment or in the user's configuration.
+//! Directory of a user's ledgers for all data sets, from the environment or the user's
+//! configuration.
 
 use std::env;
 use std::fs;
@@ -11,37 +12,35 @@ use thiserror::Error;
 
 use crate::whole;
 
-/// The variable that names the directory.
 const VARIABLE: &str = "HUSHFLOW_LEDGER";
 
-/// The most bytes of a configuration file.
 const MAX_CONFIG: u64 = 1 << 20;
 
-/// A directory in which each data set has a ledger of its own.
+/// A directory with one ledger per data set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Home(PathBuf);
 
-/// Why the directory can't be found or used.
+/// Why the directory cannot be found or used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum HomeError {
-    /// The configuration file is there and can't be read.
+    /// The configuration file exists but cannot be read.
     #[error("{}: can't be read: {source}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// The reason given.
+        /// The cause.
         source: io::Error,
     },
-    /// The configuration file says something else.
+    /// The configuration file has unexpected content.
     #[error("{}: {reason}: expected ledger = \"DIR\", and nothing else", path.display())]
     Config {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// Nothing says which of the ledgers is meant.
+    /// No data set is named, so the ledger is undetermined.
     #[error(
         "ledgers are kept in {} (by HUSHFLOW_LEDGER or the user's configuration), but nothing says which data these are: name them, \
          with data_set = \"flights\" under [ledger] in the pipeline file, or with --data-set flights",
@@ -53,7 +52,6 @@ pub enum HomeError {
     },
 }
 
-/// What the user's configuration may say.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Config {
@@ -65,11 +63,12 @@ fn variable(name: &str) -> Option<PathBuf> {
 }
 
 impl Home {
-    /// The directory that `HUSHFLOW_LEDGER` names or else `ledger` in `hushflow/config.toml` of the user's
-    /// configuration (`XDG_CONFIG_HOME`, or `.config` in the home directory). None where neither does.
+    /// Returns the directory that `HUSHFLOW_LEDGER` names, or else `ledger` in
+    /// `hushflow/config.toml` of the user's configuration (`XDG_CONFIG_HOME`, or `.config` in the
+    /// home directory). `None` if neither does.
     ///
     /// # Errors
-    /// [`HomeError`] for a configuration that can't be read: it may have named one.
+    /// [`HomeError`] for an unreadable configuration, because it may name a directory.
     pub fn find() -> Result<Option<Self>, HomeError> {
         if let Some(directory) = variable(VARIABLE) {
             return absolute(&directory).map(Some);
@@ -97,15 +96,16 @@ impl Home {
                 "found a path that begins with ~, which only shells expand: write it in full".into(),
             ));
         }
-        // Seen from the file, so that it means the same wherever a command is run.
+        // Relative to the file, so that the meaning does not depend on the working directory.
         let directory = ledger.map(|ledger| file.parent().unwrap_or(Path::new("")).join(ledger));
         directory.map(|directory| absolute(&directory)).transpose()
     }
 
-    /// The directory of the ledger of these data. Creates the directory of all ledgers, for its owner alone, when needed.
+    /// Returns the directory of a data set's ledger. Creates the directory of all ledgers, for its
+    /// owner alone, if needed.
     ///
     /// # Errors
-    /// [`HomeError::NoData`] if they have no name, and [`HomeError::Io`].
+    /// [`HomeError::NoData`] if the data set has no name, and [`HomeError::Io`].
     pub fn of_data(&self, data_set: Option<&str>) -> Result<PathBuf, HomeError> {
         let Some(data_set) = data_set else { return Err(HomeError::NoData { path: self.0.clone() }) };
         let made = fs::DirBuilder::new().mode(0o700).recursive(true).create(&self.0);
@@ -120,10 +120,10 @@ fn absolute(directory: &Path) -> Result<Home, HomeError> {
         .map_err(|source| HomeError::Io { path: directory.into(), source })
 }
 
-/// A name of data, which is also that of a directory.
+/// Checks the name of a data set, which is also a directory name.
 ///
 /// # Errors
-/// What is expected.
+/// The expected form.
 pub fn data_set_name(text: &str) -> Result<String, String> {
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let starts = text.starts_with(|c: char| c.is_ascii_alphanumeric());

@@ -1,12 +1,15 @@
-//! The ledger of a data set: every pipeline that ever released from it, what each of them spends, and what all spend
-//! together.
+//! The ledger of a data set: every pipeline that released from it, the spending of each, and their
+//! composition.
 //!
-//! A run [reserves](enter()) room before it reads a record, and pays when it commits its first epoch: once for each state directory,
-//! however often that is run again. Where there is a [`Budget`], a pipeline that does not fit is refused. The mathematics is that
-//! of [`composition`](crate::mechanism::accounting::composition), the bytes are in `docs/formats.md`.
+//! A run [reserves](enter()) room before it reads a record, and pays when it commits its first
+//! epoch: once per state directory, however often it is run again. With a [`Budget`], a pipeline
+//! that does not fit is refused. The mathematics is in
+//! [`composition`](crate::mechanism::accounting::composition), the file format in
+//! `docs/formats.md`.
 //!
-//! A ledger holds no data: names, parameters and times of runs, all of them public. It knows what is entered, no more: whoever
-//! releases past it, or runs a copy of a state directory, spends without an entry.
+//! A ledger holds no data: names, parameters and times of runs, all public. It only knows its
+//! entries. A release that bypasses it, or a run on a copy of a state directory, spends without an
+//! entry.
 
 mod book;
 mod budget;
@@ -33,35 +36,35 @@ use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::sensitivity::Neighbours;
 use serde::{Deserialize, Serialize};
 
-/// What a pipeline spends with all releases of one state directory.
+/// Spending of a pipeline with all releases of one state directory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Charge {
     /// The pipeline's name.
     pub pipeline: String,
-    /// How its moments are made private.
+    /// Method that makes its moments private.
     pub method: String,
-    /// What is protected as a whole.
+    /// The protected unit.
     pub unit: Unit,
-    /// Larger kinds of entities that each entity of this unit lies within.
+    /// Larger kinds of entities that contain each entity of this unit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub within: Vec<String>,
-    /// How it may differ.
+    /// How neighbouring streams differ.
     pub neighbours: Neighbours,
-    /// False where a seeded generator draws the noise: then all that follows is worth nothing.
+    /// False if a seeded generator draws the noise: then the rest guarantees nothing.
     pub private: bool,
-    /// The ε that was asked for.
+    /// The requested ε.
     pub epsilon: f64,
-    /// The δ that was asked for.
+    /// The requested δ.
     pub delta: f64,
-    /// σ = 1/μ of one Gaussian mechanism that stands for all releases.
+    /// σ = 1/μ of one Gaussian mechanism that represents all releases.
     pub noise_multiplier: f64,
     /// Total variation between all its noise and the ideal one.
     pub total_variation: f64,
-    /// Number of epochs, over all of which the guarantee is.
+    /// Number of epochs; the guarantee covers all of them.
     pub epochs: u64,
-    /// The ρ of zero-concentrated privacy that was asked for, by what it is spent on, where that is the promise: μ follows from
-    /// it. Absent elsewhere.
+    /// The requested ρ of zero-concentrated privacy, by purpose, if that is the promise; μ follows
+    /// from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rho: Option<Concentrated>,
 }
@@ -79,15 +82,17 @@ fn by_resilience(epsilon: Epsilon, delta: Delta) -> Result<(NoiseMultiplier, f64
 }
 
 impl Charge {
-    /// That of a robust mean of a whole table, of rows that are replaced in place.
+    /// Returns the charge of a robust mean of a whole table, for rows that are replaced in place.
     ///
-    /// Methods of Gaussian noise are one Gaussian mechanism of this (ε, δ). The Tukey median is purely ε-private, and the
-    /// estimator by resilience but for a total variation of δ/12: these count as the Gaussian mechanism that tells at least as
-    /// much as anything purely ε-private ([`pure`]), which is far more than the one of the same (ε, δ). Where no range is given (`ranged`),
-    /// the latter is Gaussian noise of (ε/3, δ/3) and two thirds of itself.
+    /// | method | counts as |
+    /// |---|---|
+    /// | Gaussian noise | one Gaussian mechanism of this (ε, δ) |
+    /// | Tukey median, purely ε-private | the Gaussian mechanism that reveals at least as much as any purely ε-private one ([`pure`]), far more than that of the same (ε, δ) |
+    /// | estimator by resilience | the same, plus a total variation of δ/12 |
+    /// | the same without a range (not `ranged`) | Gaussian noise of (ε/3, δ/3), and the row above with two thirds |
     ///
     /// # Errors
-    /// [`AccountingError`] where the numbers give no guarantee.
+    /// [`AccountingError`] if the numbers give no guarantee.
     pub fn of_mean(
         name: String,
         (method, ranged): (Method, bool),
@@ -123,12 +128,13 @@ impl Charge {
         })
     }
 
-    /// That of a covariance of a whole table, of which an (ε, δ) is told that follows from ρ.
+    /// Returns the charge of a covariance of a whole table, with the (ε, δ) that follows from ρ.
     ///
-    /// Gaussian noise counts with μ² = 2ρ, and selections with μ² = πρ ([`bounded_range`](hushflow_mechanism::accounting::bounded_range)).
+    /// Gaussian noise counts with μ² = 2ρ, and selections with μ² = πρ
+    /// ([`bounded_range`](hushflow_mechanism::accounting::bounded_range)).
     ///
     /// # Errors
-    /// [`AccountingError`] where the numbers give no guarantee.
+    /// [`AccountingError`] if the numbers give no guarantee.
     pub fn of_covariance(
         (name, method): (String, covariance::Method),
         spending: &covariance::Spending,
@@ -152,15 +158,15 @@ impl Charge {
         })
     }
 
-    /// Which streams it makes hard to tell apart.
+    /// Returns the neighbour relation of its guarantee.
     pub fn adjacency(&self) -> Adjacency {
         Adjacency { unit: self.unit.clone(), neighbours: self.neighbours }
     }
 
-    /// What it spends about these, whatever drew the noise.
+    /// Returns its spending about these streams, whatever drew the noise.
     ///
     /// # Errors
-    /// [`AccountingError`] where a number is out of its range.
+    /// [`AccountingError`] if a number is out of range.
     pub fn spending(&self) -> Result<Spending, AccountingError> {
         Spending::of(NoiseMultiplier::new(self.noise_multiplier)?, self.discreteness()?)
     }
@@ -169,7 +175,7 @@ impl Charge {
         Discreteness::of_total_variation(self.total_variation)
     }
 
-    /// What it spends about other streams.
+    /// Returns its spending about other streams.
     fn spending_about(&self, wanted: &Adjacency, nesting: &Nesting) -> Result<Spending, NoGuarantee> {
         let pipeline = || self.pipeline.clone();
         if !self.private {
@@ -181,7 +187,7 @@ impl Charge {
         Ok(self.spending()?.over_steps(steps)?)
     }
 
-    /// Pairs of kinds of entities of which one lies within the other.
+    /// Pairs of entity kinds, the first within the second.
     fn nested(&self) -> impl Iterator<Item = (&str, &str)> {
         let larger = self.within.iter().map(String::as_str);
         self.unit
@@ -190,8 +196,8 @@ impl Charge {
             .flat_map(move |smaller| larger.clone().map(move |larger| (smaller, larger)))
     }
 
-    /// Whether both are of the same public parameters. Total variations are computed anew on every start, perhaps by another
-    /// version on another machine, and may differ in their last digits.
+    /// Whether both have the same public parameters. Every start computes total variations again,
+    /// perhaps in another version on another machine, so they may differ in their last digits.
     fn agrees(&self, other: &Self) -> bool {
         let ratio = self.total_variation / other.total_variation;
         let same = Self { total_variation: other.total_variation, ..self.clone() };
@@ -208,20 +214,20 @@ impl Charge {
     }
 }
 
-/// A line of the ledger.
+/// An entry of the ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
     /// The state directory whose releases it pays for.
     pub identity: String,
-    /// When it was made, by the clock of the machine that made it: RFC 3339.
+    /// Time of the entry by its machine's clock, RFC 3339.
     pub started: String,
-    /// What is spent.
+    /// The spending.
     pub charge: Charge,
 }
 
 impl Entry {
-    /// That of a run that has not paid yet.
+    /// Makes the entry of a run that has not paid yet.
     fn reserved(started: String, charge: Charge) -> Self {
         Self { identity: String::new(), started, charge }
     }
@@ -231,25 +237,25 @@ impl Entry {
     }
 }
 
-/// What is known of a data set.
+/// Contents of the ledger of a data set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ledger {
-    /// The name of the data. None where the ledger is that of one state directory, whose data need no name.
+    /// Name of the data set. `None` for the ledger of a single state directory, whose data need no
+    /// name.
     pub data_set: Option<String>,
-    /// What all pipelines may spend together.
+    /// Joint budget of all pipelines.
     pub budget: Option<Budget>,
-    /// All pipelines, in the order in which they came.
+    /// All pipelines, in order of arrival.
     pub entries: Vec<Entry>,
 }
 
 impl Ledger {
-    /// What is written of it.
     fn to_bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
         serde_json::to_vec(self)
     }
 
-    /// What was written; none of its numbers is out of its range.
+    /// Parses the file content and checks the range of its numbers.
     fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let ledger: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let charges = ledger.entries.iter().map(|entry| entry.charge.check());
@@ -257,15 +263,15 @@ impl Ledger {
         checked.map(|()| ledger).map_err(|error| error.to_string())
     }
 
-    /// The entry of a state directory, with its number from 1.
+    /// Returns the entry of a state directory, with its number from 1.
     pub fn entry(&self, identity: &str) -> Option<(usize, &Entry)> {
         (1..).zip(&self.entries).find(|(_, entry)| entry.identity == identity)
     }
 
-    /// What all entries spend together about such streams.
+    /// Returns the spending of all entries together about such streams.
     ///
     /// # Errors
-    /// [`NoGuarantee`] names the first entry with which there is no guarantee.
+    /// [`NoGuarantee`] names the first entry without a guarantee.
     pub fn composition(&self, wanted: &Adjacency) -> Result<Spending, NoGuarantee> {
         self.spent(wanted, &self.nesting())
     }
@@ -276,18 +282,19 @@ impl Ledger {
         })
     }
 
-    /// Which kinds of entities lie within which, as all entries say.
+    /// Which kinds of entities lie within which, from all entries.
     fn nesting(&self) -> Nesting {
         Nesting::new(self.entries.iter().flat_map(|entry| entry.charge.nested()))
     }
 
-    /// The same, with what one more pipeline says.
+    /// The same with one more pipeline.
     fn nesting_with(&self, charge: &Charge) -> Nesting {
         Nesting::new(self.entries.iter().flat_map(|entry| entry.charge.nested()).chain(charge.nested()))
     }
 
-    /// The streams that the budget is about or, without one, those about which the entries together say most: the
-    /// smallest kind of entity, where it lies within all others, or else the record.
+    /// Returns the streams of the budget. Without a budget, returns those about which the entries
+    /// together guarantee most: the smallest kind of entity if it lies within all others, or else
+    /// the record.
     pub fn adjacency(&self) -> Adjacency {
         if let Some(budget) = &self.budget {
             return budget.adjacency();
@@ -309,10 +316,10 @@ impl Ledger {
         Adjacency { unit, neighbours }
     }
 
-    /// Of these data, or as it is where they have no name.
+    /// Assigns the ledger to this data set, or leaves it unchanged for `None`.
     ///
     /// # Errors
-    /// [`Refusal::OtherData`] if it is that of others.
+    /// [`Refusal::OtherData`] if it belongs to another data set.
     pub fn of_data(mut self, data_set: Option<&str>) -> Result<Self, Refusal> {
         match (&self.data_set, data_set) {
             (Some(stands), Some(named)) if stands != named => {
@@ -325,10 +332,10 @@ impl Ledger {
         Ok(self)
     }
 
-    /// With one more entry, and the budget that its pipeline states.
+    /// Adds an entry and the budget that its pipeline states.
     ///
     /// # Errors
-    /// [`Refusal`] if that is another budget than the ledger's, or if it does not suffice.
+    /// [`Refusal`] if the stated budget differs from the ledger's, or if it does not suffice.
     pub fn with(mut self, entry: Entry, stated: Option<Budget>) -> Result<Self, Refusal> {
         if let (Some(stands), Some(stated)) = (&self.budget, &stated)
             && stands != stated
@@ -344,10 +351,10 @@ impl Ledger {
         Ok(self)
     }
 
-    /// With the budget that the pipeline of one of its entries states now.
+    /// Adds a budget that the pipeline of an existing entry states now.
     ///
     /// # Errors
-    /// [`Refusal`] if that, or the one that stands, is exceeded.
+    /// [`Refusal`] if that budget, or the existing one, is exceeded.
     pub fn stating(mut self, stated: Option<Budget>) -> Result<Self, Refusal> {
         self.budget.iter().chain(&stated).try_for_each(|budget| budget.covers(&self))?;
         self.budget = self.budget.or(stated);

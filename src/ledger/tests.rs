@@ -1,4 +1,4 @@
-//! Budgets that hold whatever comes, and compositions of every kind of neighbours.
+//! Budgets always hold, and every kind of neighbours composes or is refused.
 
 use std::thread;
 
@@ -50,7 +50,7 @@ fn ledger(charges: &[Charge]) -> Ledger {
     Ledger { data_set: None, budget: None, entries: charges.iter().cloned().map(entry).collect() }
 }
 
-/// μ of two entries about each kind of neighbours, in units of the μ of one; 0 where there is no guarantee.
+/// μ of two entries about each kind of neighbours, in units of the μ of one; 0 without a guarantee.
 #[test]
 fn every_pair_of_neighbours_composes_or_is_refused() {
     use Neighbours::{ReplaceOne, ReplaceOneInPlace, ZeroOut};
@@ -150,8 +150,8 @@ fn a_refusal_says_what_is_spent_asked_and_left() {
     assert!(full.with(calibrated(left * 1.01), stated).is_err(), "and no more");
 }
 
-/// A median that is purely ε-private spends more of a budget than Gaussian noise of the same (ε, δ): two of ε = 1 reach no
-/// (1.5, 1e-6) together, as two of the latter do.
+/// A purely ε-private median spends more of a budget than Gaussian noise of the same (ε, δ): two of
+/// ε = 1 do not reach (1.5, 1e-6) together, as two of the latter do.
 #[test]
 fn what_is_purely_private_is_charged_for_what_it_may_tell() {
     let promise = (Epsilon::new(1.0).unwrap(), Delta::new(1e-6).unwrap());
@@ -165,13 +165,14 @@ fn what_is_purely_private_is_charged_for_what_it_may_tell() {
     // Randomised response twice: δ(1.5) = p² (1 − e^−0.5), p = e/(1 + e).
     let worst = (1.0_f64 / (1.0 + (-1.0_f64).exp())).powi(2) * (1.0 - (-0.5_f64).exp());
     assert!(two(Method::Tukey, true) > worst && two(Method::Resilience, true) > worst, "{worst}");
-    // Two thirds of ε are pure where a third is Gaussian: p = e^⅔/(1 + e^⅔), and twice ⅔ is below 1.5, so only total variation is sure.
+    // Two thirds of ε are pure and a third is Gaussian: p = e^⅔/(1 + e^⅔), and twice ⅔ is below
+    // 1.5, so only total variation is certain.
     let less = two(Method::Resilience, false);
     assert!(less > 1e-7 && less < two(Method::Resilience, true), "{less}");
 }
 
-/// Two covariances, one of which selects, and a stream: μ² is the sum of 2ρ, of 2ρ and πρ by parts, and of the stream's. What was written
-/// is read back.
+/// Two covariances, one of which selects, and a stream: μ² is the sum of 2ρ, of 2ρ and πρ by parts,
+/// and of the stream's. Written entries are read back.
 #[test]
 fn covariances_add_up_with_streams() {
     use covariance::Method::{Pace, Ssp};
@@ -246,7 +247,7 @@ fn eight_threads_never_exceed_a_budget_and_lose_no_entry() {
             enter,
         );
         opened.is_ok_and(|(mut store, _)| {
-            // It was let in, so it can pay.
+            // It was admitted, so it can pay.
             let frame = EpochFrame {
                 epoch: 1,
                 positions: vec![],
@@ -267,7 +268,6 @@ fn eight_threads_never_exceed_a_budget_and_lose_no_entry() {
     assert_eq!((admitted, book.ledger.entries.len()), (16, 16));
 }
 
-/// A pipeline about entities, with what lies around them.
 fn entities(kind: &str, within: &[&str], neighbours: Neighbours) -> Charge {
     let within = within.iter().map(|&larger| larger.into()).collect();
     Charge { unit: Unit::Entity(kind.into()), within, ..charge(neighbours, 4.0) }
@@ -277,8 +277,8 @@ fn about_entities(kind: &str, neighbours: Neighbours) -> Adjacency {
     Adjacency { unit: Unit::Entity(kind.into()), neighbours }
 }
 
-/// Users and devices share nothing unless one of them lies within the other; then a device is protected by both, and a user by
-/// the first alone.
+/// Users and devices are unrelated unless one lies within the other; then both pipelines protect a
+/// device, and only the first a user.
 #[test]
 fn entities_of_different_kinds_add_up_only_where_one_lies_within_the_other() {
     use Neighbours::{ReplaceOne, ZeroOut};
@@ -287,7 +287,7 @@ fn entities_of_different_kinds_add_up_only_where_one_lies_within_the_other() {
         let refused = apart.composition(&about_entities(kind, ReplaceOne)).unwrap_err().to_string();
         assert!(refused.contains("nothing says that each"), "{refused}");
     }
-    // About one record both say something: two steps each.
+    // Both guarantee something about one record: two steps each.
     assert_eq!(apart.adjacency(), about(ReplaceOne));
     let mu = |ledger: &Ledger, wanted| 4.0 * ledger.composition(&wanted).unwrap().mu();
     assert!((mu(&apart, about(ReplaceOne)) - 8_f64.sqrt()).abs() < 1e-9);
@@ -299,7 +299,8 @@ fn entities_of_different_kinds_add_up_only_where_one_lies_within_the_other() {
     let refused = nested.composition(&about_entities("user", ReplaceOne)).unwrap_err().to_string();
     assert!(refused.contains("any number of device entities"), "{refused}");
 
-    // A budget about users lets no device in, and one about devices lets users in where a file says what holds.
+    // A budget about users admits no device. One about devices admits users if a file states the
+    // nesting.
     let budget = |kind| {
         let (epsilon, delta) = (Epsilon::new(9.0).unwrap(), Delta::new(1e-6).unwrap());
         Some(Budget::new(epsilon, delta, about_entities(kind, ReplaceOne)))
@@ -332,7 +333,7 @@ fn a_ledger_is_that_of_one_data_set() {
     assert_eq!(Book::open(&path).unwrap().ledger.data_set.as_deref(), Some("flights"));
 }
 
-/// What a run has reserved is nobody else's, until it ends; and what was reserved is no payment.
+/// A reservation holds its room until its run ends, and is no payment.
 #[test]
 fn a_reservation_holds_its_room_for_as_long_as_its_run() {
     let outer = tempfile::tempdir().unwrap();
@@ -348,7 +349,7 @@ fn a_reservation_holds_its_room_for_as_long_as_its_run() {
     let second = asked().unwrap();
     assert!(second.is_some(), "the room is free again");
 
-    // A budget that is lowered meanwhile holds for those who pay later.
+    // A budget that is lowered meanwhile applies to later payments.
     let tight = budget(0.5, Neighbours::ReplaceOne);
     set_budget(&path, |_| tight).unwrap();
     let state = outer.path().join("state");
@@ -364,7 +365,8 @@ fn a_reservation_holds_its_room_for_as_long_as_its_run() {
 }
 
 proptest! {
-    /// Whoever comes, with whatever noise and neighbours: what was let in is within the budget, what was not would exceed it.
+    /// For any sequence of noise and neighbours: admitted pipelines are within the budget, refused
+    /// ones would exceed it.
     #[test]
     fn no_sequence_of_pipelines_exceeds_a_budget(
         epsilon in 0.1..5.0_f64,

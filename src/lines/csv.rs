@@ -1,4 +1,4 @@
-//! CSV: a header, then a line for every key and epoch. Fields that can't be given are empty.
+//! CSV: a header, then a line for every key and epoch. Unknown fields are empty.
 
 use hushflow_mechanism::estimate::intervals::Interval;
 
@@ -77,7 +77,7 @@ pub(super) fn line(line: &Line<'_>) -> String {
     csv_line(fields)
 }
 
-/// Fields of a line of CSV: those with commas, quotes or line ends are quoted (RFC 4180).
+/// Formats the fields of a CSV line and quotes those with commas, quotes or line ends (RFC 4180).
 pub fn csv_line(fields: impl IntoIterator<Item = String>) -> String {
     let quoted = fields.into_iter().map(|field| {
         if field.contains([',', '"', '\n', '\r']) {

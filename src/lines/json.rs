@@ -38,7 +38,7 @@ pub(super) fn line(line: &Line<'_>) -> String {
     Value::Object(object).to_string()
 }
 
-/// In centred and scaled coordinates.
+/// Adds moments, in centred and scaled coordinates.
 fn insert_moments(object: &mut Map<String, Value>, line: &Line<'_>) {
     let moments = line.moments;
     object.insert("first".into(), moments.first().into());
@@ -55,7 +55,7 @@ fn insert_moments(object: &mut Map<String, Value>, line: &Line<'_>) {
     }
 }
 
-/// In the units of the columns; null where the count is lost in its noise.
+/// Adds the density in the units of the columns; null if the count is too small for its noise.
 fn insert_density(object: &mut Map<String, Value>, line: &Line<'_>, density: Option<&Density>) {
     let by_column = |numbers: Option<&[f64]>| match numbers {
         Some(numbers) => {
@@ -76,7 +76,7 @@ fn insert_density(object: &mut Map<String, Value>, line: &Line<'_>, density: Opt
     object.insert("covariance_noise".into(), square(|density| &density.covariance_noise));
 }
 
-/// In the units of the columns; null where nothing is known, and for ends that are infinite.
+/// Adds intervals in the units of the columns; null for unknown or infinite ends.
 fn insert_intervals(object: &mut Map<String, Value>, line: &Line<'_>) {
     let view = line.view;
     object.insert("projection".into(), view.covariance.name().into());

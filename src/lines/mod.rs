@@ -1,9 +1,10 @@
-//! Lines of what was released, for people and for programs. Everything here may be seen by anyone.
+//! Lines of releases, for people and for programs. All output is public.
 //!
-//! A [`Writer`] turns estimates into a table, JSON lines or CSV. The noise level stands beside every number: its standard
-//! deviation, exact for moments, and for means and covariances exact where counts are public and to the first order in
-//! the count's noise where they are not. Means, covariances and what follows from them have confidence intervals too,
-//! and every line of a density says whether it shows the data or their noise.
+//! A [`Writer`] turns estimates into a table, JSON lines or CSV. The noise level is beside every
+//! number: its standard deviation, exact for moments. For means and covariances it is exact if
+//! counts are public, and else to first order in the count's noise. Means, covariances and derived
+//! numbers also have confidence intervals, and every line of a density says whether it shows the
+//! data or their noise.
 
 mod csv;
 mod json;
@@ -27,36 +28,35 @@ use crate::pipeline::{Estimate, View};
 use crate::publication::{MomentPublication, Publication};
 use crate::state::Stamp;
 
-/// How a view is written.
+/// Output format of a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// An aligned table, for people.
     Table,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
     /// CSV with a header line.
     Csv,
 }
 
-/// Writes what a follower shows, a line for every view, key and epoch.
+/// Writes a follower's epochs, a line for every view, key and epoch.
 ///
-/// The output is passed to every line: writers that share an output must share its buffer too, or their lines would cut
-/// each other where buffers fill up.
+/// The output is a parameter of every call: writers that share an output must share its buffer too,
+/// or full buffers would cut their lines.
 pub struct Writer {
     lines: Lines,
     format: Format,
     headed: bool,
 }
 
-/// What lines are made of.
 enum Lines {
-    /// With several views lines name theirs.
+    /// With several views each line names its view.
     Moments(MomentPublication, Vec<View>),
     Windows(WindowWriter),
 }
 
 impl Writer {
-    /// A writer of what is followed in a log.
+    /// Makes a writer for what is followed in a log.
     pub fn new(subject: &Subject, format: Format) -> Self {
         let lines = match subject.publication.clone() {
             Publication::Moments(moments) => Lines::Moments(moments, subject.views.clone()),
@@ -68,15 +68,16 @@ impl Writer {
     /// Writes the lines of an epoch to `out`.
     ///
     /// # Errors
-    /// Whatever the output says.
+    /// Those of `out`.
     pub fn write(&mut self, epoch: &Epoch, out: &mut impl Write) -> io::Result<()> {
         epoch.shown.iter().try_for_each(|shown| self.write_line(shown, &epoch.stamp, out))
     }
 
-    /// Writes one line, of the release with this `stamp`, to `out`, and the header before the first line.
+    /// Writes one line, of the release with this `stamp`, to `out`, and the header before the first
+    /// line.
     ///
     /// # Errors
-    /// Whatever the output says.
+    /// Those of `out`.
     pub fn write_line(&mut self, shown: &Shown, stamp: &Stamp, out: &mut impl Write) -> io::Result<()> {
         let headed = std::mem::replace(&mut self.headed, true);
         match (&self.lines, &shown.found) {
@@ -129,16 +130,15 @@ fn write_moments(
     writeln!(out, "{text}")
 }
 
-/// What one line says.
 struct Line<'a> {
     publication: &'a MomentPublication,
     view: &'a View,
     named: bool,
     moments: &'a Moments,
     stamp: &'a Stamp,
-    /// In the units of the columns; none for a view of moments.
+    /// In the units of the columns; `None` for a view of moments.
     density: Option<Result<&'a Density, &'a DensityError>>,
-    /// In centred and scaled coordinates; none where there is no density.
+    /// In centred and scaled coordinates; `None` without a density.
     intervals: Option<Intervals<'a>>,
 }
 
@@ -151,7 +151,7 @@ impl Line<'_> {
         self.publication.parameters().columns.iter().map(|column| column.name.as_str())
     }
 
-    /// Pairs of columns whose second moment is known, with its place.
+    /// Pairs of columns whose second moment is known, in the order of moments.
     fn pairs(&self) -> Vec<(usize, usize)> {
         self.moments.layout.second_entries().collect()
     }
@@ -160,12 +160,12 @@ impl Line<'_> {
         self.moments.layout.second == SecondMoment::Full
     }
 
-    /// Whether second moments are squares of epoch sums, which are none of records.
+    /// Whether second moments are squares of epoch sums, not of records.
     fn squares_epoch_sums(&self) -> bool {
         self.moments.source != SecondMomentSource::Released
     }
 
-    /// Half the width of a column's bounds: its unit.
+    /// Half the width of a column's bounds, which is its unit.
     fn scale(&self, column: usize) -> f64 {
         self.publication.clipper().half_widths()[column]
     }
@@ -179,23 +179,23 @@ impl Line<'_> {
         Some(self.intervals.as_ref()?.covariance(i, j)?.to_units(self.scale(i) * self.scale(j), 0.0))
     }
 
-    /// `None` where a variance does not stand out of its noise.
+    /// `None` if a variance does not exceed its noise.
     fn correlation(&self, (i, j): (usize, usize)) -> Option<(f64, Interval)> {
         self.intervals.as_ref()?.correlation(i, j)
     }
 
-    /// When the epoch begins, as RFC 3339; empty where epochs are counted.
+    /// Start of the epoch, RFC 3339; empty if epochs are counted.
     fn start(&self) -> String {
         start_of(&self.publication.parameters().epochs.schedule, self.moments.epoch)
     }
 
-    /// One word on whether the numbers show the data or their noise.
+    /// One word: whether the numbers show the data or their noise.
     fn quality(&self) -> &'static str {
         self.density.map_or("good", quality)
     }
 }
 
-/// One word on whether a density shows the data or their noise, or why there is none.
+/// Returns one word: whether a density shows the data or their noise, or why there is none.
 pub fn quality(density: Result<&Density, &DensityError>) -> &'static str {
     match density {
         Ok(Density { quality: Quality::Good, .. }) => "good",
@@ -206,7 +206,7 @@ pub fn quality(density: Result<&Density, &DensityError>) -> &'static str {
     }
 }
 
-/// When an epoch begins, as RFC 3339; empty where epochs are counted.
+/// Start of an epoch, RFC 3339; empty if epochs are counted.
 fn start_of(schedule: &Schedule, epoch: u64) -> String {
     match schedule {
         Schedule::ByTime(by) => time(by.start, by.length, epoch),

@@ -1,4 +1,4 @@
-//! Tables: one line for a key at an epoch, as wide as a person can take in.
+//! Tables for people: one line per key and epoch, with the first columns only.
 
 use std::fmt::Write;
 
@@ -9,10 +9,9 @@ use hushflow_mechanism::workload::Workload;
 use super::Line;
 use crate::pipeline::Intervals;
 
-/// Columns that a table shows; the rest are in JSON and CSV.
+/// Number of columns in a table; JSON and CSV have all.
 pub(super) const SHOWN: usize = 4;
 
-/// Width of `number ± reach`.
 const CELL: usize = 19;
 
 pub(super) fn header(line: &Line<'_>) -> String {
@@ -29,7 +28,7 @@ pub(super) fn header(line: &Line<'_>) -> String {
     text
 }
 
-/// What stands after ±, in a line before the header.
+/// Explains ±, in a line before the header.
 fn legend(line: &Line<'_>) -> String {
     let Intervals { level, joint, population } = line.view.intervals;
     match line.density {
@@ -66,7 +65,6 @@ pub(super) fn line(line: &Line<'_>) -> String {
     text
 }
 
-/// What the columns of numbers are called.
 fn titles(line: &Line<'_>) -> Vec<String> {
     let columns: Vec<&str> = line.columns().take(SHOWN).collect();
     let per_column =
@@ -94,7 +92,7 @@ fn push_density(text: &mut String, line: &Line<'_>, density: &Density) {
         let variance = density.covariance[(i, i)];
         let interval = line.covariance_interval((i, i)).map(Interval::square_root);
         match interval {
-            // As good as no variance at all: what is known is how much it is at most.
+            // The variance may be 0: only its upper bound is known.
             Some(interval) if interval.lower == 0.0 => push_bound(text, interval.upper),
             interval => push_interval(text, variance.max(0.0).sqrt(), interval),
         }
@@ -134,12 +132,13 @@ fn lead(line: &Line<'_>, epoch: &str, from: &str, view: &str, key: &str) -> Stri
     text
 }
 
-/// `2013-01-05 05:00` of `2013-01-05T05:00:00Z`, when the rest is zero.
+/// Shortens `2013-01-05T05:00:00Z` to `2013-01-05 05:00` if the rest is zero.
 pub(super) fn short(start: &str) -> &str {
     start.strip_suffix(":00Z").unwrap_or(start)
 }
 
-/// A name as a log has it, without what would move a terminal's cursor or end the line.
+/// Replaces control characters in a name from a log, which could move a terminal's cursor or end
+/// the line.
 pub(super) fn plain(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
@@ -149,7 +148,7 @@ pub(super) fn cut(title: &str) -> String {
     if title.chars().count() < CELL { title } else { title.chars().take(CELL - 2).chain(['…']).collect() }
 }
 
-/// `value ± reach`, both to the place of the reach's second digit.
+/// `value ± reach`, both to the reach's second digit.
 pub(super) fn push(text: &mut String, value: f64, noise: f64) {
     let places =
         if noise > 0.0 && noise.is_finite() { (1.0 - noise.log10().floor()).clamp(0.0, 6.0) } else { 0.0 };

@@ -1,6 +1,7 @@
 //! Estimates of windows, a line for every key and epoch: as a table for people, as JSON, or as CSV.
 //!
-//! CSV has the numbers of an estimate and, where there is none, the reason; what else a line holds (parts, measurements) is in JSON.
+//! CSV has the numbers of an estimate, or the reason why there is none. JSON has the rest too
+//! (parts, measurements).
 
 use std::io::{self, Write};
 
@@ -14,13 +15,11 @@ use crate::pipeline::Estimator;
 use crate::publication::WindowPublication;
 use crate::state::Stamp;
 
-/// Writes what is found in windows.
 pub(super) struct WindowWriter {
     publication: WindowPublication,
     format: Format,
 }
 
-/// One window's estimate, and what it is an estimate of.
 struct Window<'a> {
     epoch: u64,
     key: u32,
@@ -29,15 +28,14 @@ struct Window<'a> {
 }
 
 impl WindowWriter {
-    /// A writer of what a log of this publication says.
     pub(super) fn new(publication: WindowPublication, format: Format) -> Self {
         WindowWriter { publication, format }
     }
 
-    /// Writes what was `found` in one window to `out`, after the header if it `heads`.
+    /// Writes the estimate `found` of one window to `out`, after the header if `heads`.
     ///
     /// # Errors
-    /// Whatever the output says.
+    /// Those of `out`.
     pub(super) fn write(
         &self,
         (shown, stamp): (&Shown, &Stamp),
@@ -68,7 +66,7 @@ impl WindowWriter {
         (0..columns).flat_map(move |i| (i..columns).map(move |j| (i, j)))
     }
 
-    /// Fields of one number for a window, by the kind of its estimator.
+    /// Fields with one number per window, by the kind of estimator.
     fn numbers(&self) -> &'static [&'static str] {
         match self.publication.estimator() {
             Estimator::Mean { .. } => &["rows", "kept", "spent"],
@@ -76,7 +74,7 @@ impl WindowWriter {
         }
     }
 
-    /// Fields of one number for each column.
+    /// Fields with one number per column.
     fn lists(&self) -> [&'static str; 2] {
         match self.publication.estimator() {
             Estimator::Mean { .. } => ["mean", "noise"],
@@ -128,7 +126,7 @@ impl WindowWriter {
         start_of(&self.publication.parameters().epochs.schedule, epoch)
     }
 
-    /// Which line it is, and then its fields.
+    /// Identifies the line, then adds its fields.
     fn object(&self, window: &Window<'_>) -> Map<String, Value> {
         let parameters = self.publication.parameters();
         let mut object = Map::from_iter([("epoch".into(), window.epoch.into())]);

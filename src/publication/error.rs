@@ -1,4 +1,4 @@
-//! Why there can be no publication with some parameters.
+//! Why parameters allow no publication.
 
 use hushflow_estimators::covariance::CovarianceError;
 use hushflow_mechanism::accounting::AccountingError;
@@ -12,29 +12,29 @@ use super::RELEASE_LIMIT;
 use crate::pipeline::Estimator;
 use crate::strategies::StrategiesError;
 
-/// Why there can be no publication with these parameters.
+/// Why parameters allow no publication.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PublicationError {
     /// No noise gives the guarantee.
     #[error("privacy: {0}")]
     Accounting(#[from] AccountingError),
-    /// The mechanism can't be.
+    /// The mechanism cannot be made.
     #[error("privacy: {0}")]
     Mechanism(#[from] MechanismError),
-    /// The strategy can't be made.
+    /// The strategy cannot be made.
     #[error("release: {0}")]
     Strategy(#[from] StrategyError),
-    /// The strategy can't be found.
+    /// The strategy cannot be found.
     #[error("release: {0}")]
     Search(#[from] StrategiesError),
-    /// The strategy can't be judged.
+    /// The errors of the strategy cannot be computed.
     #[error("release: {0}")]
     Matrix(#[from] MatrixError),
-    /// The bounds can't be used.
+    /// The bounds are unusable.
     #[error("columns: {0}")]
     Clip(#[from] ClipError),
-    /// More is released at once than a frame of the log holds.
+    /// A release exceeds a frame of the log.
     #[error(
         "columns: a release would be {each} moments for each of {keys} keys, and has at most {RELEASE_LIMIT} in all: list fewer keys, \
          or fewer columns, or release fewer second moments ([privacy] second_moments = \"diagonal\" or \"none\")"
@@ -45,7 +45,7 @@ pub enum PublicationError {
         /// Moments of one key.
         each: u64,
     },
-    /// Epochs that a strategy has no room for.
+    /// An epoch may have more records than the strategy has room for.
     #[error(
         "epochs: an epoch of {rows} rows may have more records of one key than the strategy has room for, {most}: make epochs shorter, \
          or choose a shorter horizon or another strategy"
@@ -53,7 +53,7 @@ pub enum PublicationError {
     TooLong {
         /// Rows of an epoch.
         rows: u64,
-        /// Records that there is room for.
+        /// Maximum number of records.
         most: u64,
     },
     /// Moments without a strategy.
@@ -64,7 +64,7 @@ pub enum PublicationError {
         "the noise multiplier in the public log's header is too small for the (ε, δ) beside it: the log was tampered with"
     )]
     Promise,
-    /// The estimator can't be asked so.
+    /// The estimator refuses its parameters.
     #[error("release: {0}")]
     Covariance(#[from] CovarianceError),
     /// No moments are released.
@@ -72,19 +72,19 @@ pub enum PublicationError {
         "this is about estimates of windows ({0}), which have no moments, strategy or view: `hushflow tail` and programs read them as they are"
     )]
     Windows(Box<Estimator>),
-    /// Noise of another kind than the header will say.
+    /// The noise does not match `private` in the header.
     #[error(
         "the publication says private = {private}, which its noise is not: use the operating system's noise \
          for what is private, and a seed for simulations alone"
     )]
     Noise {
-        /// What the header says.
+        /// `private` in the header.
         private: bool,
     },
-    /// The parts of a measurement don't fit.
+    /// The parts of a measurement do not fit.
     #[error(transparent)]
     Measurement(#[from] MeasurementError),
-    /// The header of a log is none of ours.
+    /// The header of a log cannot be parsed.
     #[error(
         "the public log's header can't be read ({0}): it was written by another version, or is no release log"
     )]

@@ -1,7 +1,7 @@
-//! What a release log means: everything that follows from its public parameters.
+//! The meaning of a release log: everything that follows from its public parameters.
 //!
-//! The runtime makes a [`Publication`] from a pipeline before it draws any noise; followers and `verify` make the same one
-//! from the header of the public log. So what is read is decoded by what was run.
+//! The runtime makes a [`Publication`] from a pipeline before it draws any noise. Followers and
+//! `verify` make the same one from the header of the public log, so reading and writing agree.
 
 mod error;
 mod moments;
@@ -24,17 +24,16 @@ use crate::pipeline::{Pipeline, PublicParameters};
 use crate::state::{MAX_PAYLOAD, PublicHeader, PublicReader};
 use crate::strategies::{Progress, StrategiesError};
 
-/// Numbers that one release may have, over all keys: at sixteen bytes for each exact sum and as many for each released value they
-/// fill a frame of the log, so none is ever too large to be committed.
+/// Maximum count of numbers in a release, over all keys. At sixteen bytes for each exact sum and
+/// each released value they fill a frame of the log, so every release can be committed.
 pub const RELEASE_LIMIT: u64 = MAX_PAYLOAD / 32;
 
-/// The header of the public log.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Header {
     parameters: PublicParameters,
     noise_multiplier: f64,
-    /// Estimates of windows have none.
+    /// `None` for estimates of windows.
     strategy: Option<Chosen>,
 }
 
@@ -43,16 +42,17 @@ struct Header {
 pub enum Publication {
     /// Moments, epoch by epoch.
     Moments(MomentPublication),
-    /// Estimates of windows, each of a whole epoch.
+    /// Estimates of windows, one for each epoch.
     Windows(WindowPublication),
 }
 
 impl Publication {
-    /// What a pipeline publishes into a state directory: with the noise and the strategy of the log that is there, if it has
-    /// the pipeline's parameters, or else found now, which may take seconds: `progress` is told.
+    /// Returns the publication of a pipeline into a state directory. An existing log with the
+    /// pipeline's parameters gives noise and strategy; otherwise they are found now, which may take
+    /// seconds and is reported to `progress`.
     ///
     /// # Errors
-    /// [`PublicationError`] says which parameter can't be and how to mend it.
+    /// [`PublicationError`] names the invalid parameter and the remedy.
     pub fn of_pipeline(
         pipeline: &Pipeline,
         state: &Path,
@@ -72,10 +72,10 @@ impl Publication {
         Ok(Self::Moments(MomentPublication::calibrate_chosen(parameters, chosen, private)?))
     }
 
-    /// What the header of a public log says.
+    /// Reads the publication from the header of a public log.
     ///
     /// # Errors
-    /// [`PublicationError::Header`], or what the parameters in it can't be.
+    /// [`PublicationError::Header`], or why its parameters are invalid.
     pub fn from_header(header: &PublicHeader) -> Result<Self, PublicationError> {
         let Header { parameters, noise_multiplier, strategy } = serde_json::from_slice(&header.parameters)?;
         if let Some(windows) = WindowPublication::new(parameters.clone(), header.private)? {
@@ -86,7 +86,7 @@ impl Publication {
         Ok(Self::Moments(MomentPublication::calibrated(parameters, calibration, header.private)?))
     }
 
-    /// The header of this publication's log.
+    /// Returns the header of this publication's log.
     ///
     /// # Errors
     /// [`PublicationError::Header`].
@@ -113,7 +113,7 @@ impl Publication {
         }
     }
 
-    /// What all its releases spend.
+    /// Returns the spending of all its releases.
     ///
     /// # Errors
     /// [`PublicationError`] if its parameters give no guarantee.
@@ -124,7 +124,7 @@ impl Publication {
         }
     }
 
-    /// The public parameters.
+    /// Returns the public parameters.
     pub fn parameters(&self) -> &PublicParameters {
         match self {
             Self::Moments(moments) => moments.parameters(),
@@ -132,7 +132,7 @@ impl Publication {
         }
     }
 
-    /// False where a seeded generator drew the noise: such releases protect nobody.
+    /// False if a seeded generator drew the noise: such releases protect nobody.
     pub fn is_private(&self) -> bool {
         match self {
             Self::Moments(moments) => moments.is_private(),
@@ -140,15 +140,15 @@ impl Publication {
         }
     }
 
-    /// Number of epochs.
+    /// Returns the number of epochs.
     pub fn horizon(&self) -> u64 {
         self.parameters().epochs.schedule.horizon()
     }
 
-    /// That of moments.
+    /// Returns the publication of moments.
     ///
     /// # Errors
-    /// [`PublicationError::Windows`] where estimates of windows are published.
+    /// [`PublicationError::Windows`] for estimates of windows.
     pub fn into_moments(self) -> Result<MomentPublication, PublicationError> {
         match self {
             Self::Moments(moments) => Ok(moments),
@@ -157,7 +157,7 @@ impl Publication {
     }
 }
 
-/// The strategy that a pipeline runs: the one it names, or the best that keeps within its limit of memory.
+/// Returns the strategy of a pipeline: the named one, or the best within its memory limit.
 ///
 /// # Errors
 /// [`StrategiesError`].
@@ -170,7 +170,7 @@ fn guarantee(parameters: &PublicParameters) -> Result<(Epsilon, Delta), Accounti
     Ok((Epsilon::new(parameters.privacy.epsilon)?, Delta::new(parameters.privacy.delta)?))
 }
 
-/// Whether a release of so many keys fits a frame of the log.
+/// Checks that a release of this number of keys fits a frame of the log.
 ///
 /// # Errors
 /// [`PublicationError::TooWide`].

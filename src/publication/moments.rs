@@ -1,4 +1,4 @@
-//! A publication of moments: the mechanism, its noise, and the views of what it releases.
+//! A publication of moments: the mechanism, its noise, and the views of its releases.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -20,10 +20,11 @@ use crate::ledger::Charge;
 use crate::pipeline::PublicParameters;
 use crate::state::PublicHeader;
 
-/// Shards of a pipeline: the unit of work and of state. Fixed for ever, so that the number of workers may change.
+/// Shards of a pipeline: the unit of work and of state. Fixed, so that the number of workers may
+/// change.
 const SHARDS: u32 = 64;
 
-/// What was found once for a log, and never again.
+/// Noise and strategy of a log, found once and then fixed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     /// σ of one Gaussian mechanism of sensitivity 1.
@@ -40,23 +41,23 @@ pub struct MomentPublication {
     calibration: Calibration,
     clipper: Arc<Clipper>,
     mechanism: Arc<MatrixMechanism>,
-    /// Noise levels of the views that there are, which views of one workload share.
+    /// Noise levels of existing views, shared by views of the same workload.
     levels: Arc<Mutex<Vec<Weak<ViewNoise>>>>,
 }
 
 impl MomentPublication {
-    /// Calibrates the noise to the guarantee, for a strategy whose name says it all. `private` is false where a seeded
-    /// generator will draw the noise.
+    /// Calibrates the noise to the guarantee, for a strategy that its name determines. `private` is
+    /// false if a seeded generator will draw the noise.
     ///
     /// # Errors
-    /// [`PublicationError`] says which parameter can't be and how to mend it.
+    /// [`PublicationError`] names the invalid parameter and the remedy.
     pub fn calibrate(parameters: PublicParameters, private: bool) -> Result<Self, PublicationError> {
         let chosen = parameters.release.strategy.clone().into();
         Self::calibrate_chosen(parameters, chosen, private)
     }
 
-    /// Calibrates the noise to the guarantee, for what [`find`](crate::strategies::find) made of the strategy that the
-    /// parameters name.
+    /// Calibrates the noise to the guarantee, for the strategy that
+    /// [`find`](crate::strategies::find) returned for the parameters.
     ///
     /// # Errors
     /// As [`calibrate`](Self::calibrate).
@@ -75,15 +76,16 @@ impl MomentPublication {
         Self::new(parameters, mechanism, calibration, private)
     }
 
-    /// What the header of a public log says.
+    /// Reads the publication from the header of a public log.
     ///
     /// # Errors
-    /// [`PublicationError::Header`], [`PublicationError::Windows`], or what the parameters in it can't be.
+    /// [`PublicationError::Header`], [`PublicationError::Windows`], or why its parameters are
+    /// invalid.
     pub fn from_header(header: &PublicHeader) -> Result<Self, PublicationError> {
         Publication::from_header(header)?.into_moments()
     }
 
-    /// That of a log with this noise and strategy.
+    /// Makes the publication of a log with this noise and strategy.
     pub(super) fn calibrated(
         parameters: PublicParameters,
         calibration: Calibration,
@@ -93,8 +95,8 @@ impl MomentPublication {
         Self::new(parameters, mechanism, calibration, private)
     }
 
-    /// The publication that goes on with the noise and the strategy of an earlier run, which were found once for the
-    /// whole log.
+    /// Continues with the noise and the strategy of an earlier run, which are fixed for the whole
+    /// log.
     ///
     /// # Errors
     /// [`PublicationError`] if there is no such noise or strategy.
@@ -105,7 +107,7 @@ impl MomentPublication {
         Self::calibrated(self.parameters, calibration, self.private)
     }
 
-    /// What was found once for the log.
+    /// Returns the noise and strategy of the log.
     pub fn calibration(&self) -> &Calibration {
         &self.calibration
     }
@@ -128,7 +130,7 @@ impl MomentPublication {
         Ok(MomentPublication { parameters, private, calibration, clipper, mechanism, levels })
     }
 
-    /// What it spends with all its releases.
+    /// Returns the spending of all its releases.
     ///
     /// # Errors
     /// [`PublicationError`] if its parameters give no guarantee.
@@ -150,8 +152,9 @@ impl MomentPublication {
         })
     }
 
-    /// Whether the noise multiplier in use gives the stated guarantee. It may fall short of what would be calibrated now
-    /// by half the margin that calibration adds, which is more than roundings of two versions of it can differ.
+    /// Whether the noise multiplier in use gives the stated guarantee. It may be below today's
+    /// calibration by half of the calibration's margin, which exceeds rounding differences between
+    /// two versions.
     ///
     /// # Errors
     /// [`PublicationError`] if no noise gives the guarantee.
@@ -161,7 +164,8 @@ impl MomentPublication {
         Ok(self.calibration.noise_multiplier >= needed * (1.0 - MARGIN / 2.0))
     }
 
-    /// How far all the noise is from its ideal, at most: what calibration took of δ.
+    /// Returns the bound of the distance of all noise from its ideal: the share of δ that
+    /// calibration reserved.
     ///
     /// # Errors
     /// [`PublicationError`] if no noise gives the guarantee.
@@ -170,41 +174,42 @@ impl MomentPublication {
         Ok(self.mechanism.moments().discreteness(epsilon, delta, cells(&self.parameters))?)
     }
 
-    /// The public parameters.
+    /// Returns the public parameters.
     pub fn parameters(&self) -> &PublicParameters {
         &self.parameters
     }
 
-    /// False where a seeded generator drew the noise: such releases protect nobody.
+    /// False if a seeded generator drew the noise: such releases protect nobody.
     pub fn is_private(&self) -> bool {
         self.private
     }
 
-    /// Number of keys; 1 where there are none.
+    /// Returns the number of keys; 1 without keys.
     pub fn keys(&self) -> u32 {
         self.parameters.keys()
     }
 
-    /// The name of a key; `all` where there are none.
+    /// Returns the name of a key; `all` without keys.
     pub fn key_name(&self, key: u32) -> &str {
         self.parameters.key_name(key)
     }
 
-    /// Number of epochs.
+    /// Returns the number of epochs.
     pub fn horizon(&self) -> u64 {
         self.parameters.epochs.schedule.horizon()
     }
 
-    /// Places of one key's coordinates in a release.
+    /// Positions of one key's coordinates in a release.
     pub fn layout(&self) -> Layout {
         self.mechanism.layout()
     }
 
-    /// What the operators take: all that this publication says about bounds, keys, entities and noise in one value, which
-    /// may still [go on](FixedMeasurement::resume) after a restart.
+    /// Returns the measurement that the operators take: bounds, keys, entities and noise of this
+    /// publication. It can still [resume](FixedMeasurement::resume) after a restart.
     ///
     /// # Errors
-    /// [`PublicationError::Noise`] unless `source` is private where the publication is, and seeded where it is not.
+    /// [`PublicationError::Noise`] unless `source` is private if the publication is, and seeded if
+    /// it is not.
     pub fn measurement(&self, source: NoiseSource) -> Result<FixedMeasurement, PublicationError> {
         if source.is_private() != self.private {
             return Err(PublicationError::Noise { private: self.private });
@@ -229,12 +234,13 @@ impl MomentPublication {
         &self.mechanism
     }
 
-    /// A view from the first epoch on.
+    /// Makes a view from the first epoch on.
     pub fn view(&self, workload: &Workload) -> View {
         View::sharing(&self.mechanism, &self.levels(workload), self.keys())
     }
 
-    /// Noise levels of a workload, which all its views share for as long as one of them or this value lives.
+    /// Returns the noise levels of a workload. All its views share them while one of the views or
+    /// this value lives.
     pub fn levels(&self, workload: &Workload) -> Arc<ViewNoise> {
         let mut known = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|levels| levels.strong_count() > 0);
@@ -248,7 +254,7 @@ impl MomentPublication {
         levels
     }
 
-    /// A density in the units of the columns.
+    /// Converts a density to the units of the columns.
     ///
     /// # Errors
     /// [`DensityError`] if numbers leave the range of floating point.
@@ -275,7 +281,7 @@ fn mechanism(
 ) -> Result<MatrixMechanism, PublicationError> {
     let privacy = &parameters.privacy;
     let layout = Layout { dimension: parameters.columns.len(), second: privacy.second_moments };
-    // Before anything is laid out: the header of a log may have been forged.
+    // Check before any allocation: the header of a log may be forged.
     check_width(parameters.keys().into(), layout)?;
     let moments = MomentParameters {
         method: parameters.release.method,
@@ -294,7 +300,7 @@ fn mechanism(
     Ok(mechanism.for_records_at_once(parameters.records_at_once())?)
 }
 
-/// Pairs of key and epoch.
+/// Number of pairs of key and epoch.
 fn cells(parameters: &PublicParameters) -> f64 {
     let keys = parameters.key.as_ref().map_or(1, |key| key.values.len());
     parameters.epochs.schedule.horizon() as f64 * keys as f64

@@ -1,4 +1,4 @@
-//! What an estimate says, as JSON: the same for a file and for a window.
+//! An estimate as JSON, the same for a file and for a window.
 
 use hushflow_estimators::covariance;
 use hushflow_estimators::mean::{Answer, Method, Part, Refusal};
@@ -6,34 +6,34 @@ use hushflow_operators::{WindowCovariance, WindowMean};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// What an answer to the question for a mean says.
+/// The answer to a question for a mean.
 #[derive(Clone, Debug, Serialize)]
 pub struct MeanReport {
-    /// The method that ran: what `auto` chose.
+    /// The method that ran, also for `auto`.
     pub method: Method,
-    /// ε at δ of all parts together.
+    /// Total ε at δ.
     pub spent: f64,
-    /// The mean of each column; none where the answer is a refusal.
+    /// The mean of each column; `None` for a refusal.
     pub mean: Option<Vec<f64>>,
     /// Standard deviation of the noise of each mean.
     pub noise: Option<Vec<f64>>,
-    /// About how many records were kept, where some were taken out.
+    /// Noisy number of kept records, if some were removed.
     pub kept: Option<f64>,
-    /// Whether what was kept looks clean.
+    /// Whether the kept records look clean.
     pub converged: Option<bool>,
     /// Why there is no mean.
     pub refusal: Option<Why>,
-    /// What each step spent.
+    /// Spending of each step.
     pub parts: Vec<Part>,
 }
 
 /// A refusal, for programs and for people.
 #[derive(Clone, Debug, Serialize)]
 pub struct Why {
-    /// In words for programs.
+    /// For programs.
     #[serde(flatten)]
     pub refusal: Refusal,
-    /// In words for people.
+    /// For people.
     pub message: String,
 }
 
@@ -57,7 +57,7 @@ impl From<Answer> for MeanReport {
     }
 }
 
-/// What a covariance says, with the names of its columns.
+/// Formats a covariance with the names of its columns.
 pub fn covariance(estimate: &covariance::Estimate, columns: &[impl AsRef<str>]) -> Map<String, Value> {
     let covariance::Estimate { rows, rows_deviation, mean, covariance, measurements, .. } = estimate;
     let pair = |one: usize, other: usize| [one, other].map(|place| columns.get(place).map(AsRef::as_ref));
@@ -97,7 +97,6 @@ pub fn covariance(estimate: &covariance::Estimate, columns: &[impl AsRef<str>]) 
     fields.into_iter().map(|(name, value)| (name.into(), value)).collect()
 }
 
-/// What is released of a window for whose mean was asked.
 pub(super) fn of_window_mean(window: WindowMean) -> Map<String, Value> {
     let mut object = match window.answer.map(|answer| json!(MeanReport::from(answer))) {
         Ok(Value::Object(report)) => report,
@@ -108,7 +107,6 @@ pub(super) fn of_window_mean(window: WindowMean) -> Map<String, Value> {
     object
 }
 
-/// What is released of a window for whose covariance was asked.
 pub(super) fn of_window_covariance(window: &WindowCovariance, columns: &[&str]) -> Map<String, Value> {
     match &window.estimate {
         Ok(estimate) => covariance(estimate, columns),
@@ -116,7 +114,7 @@ pub(super) fn of_window_covariance(window: &WindowCovariance, columns: &[&str]) 
     }
 }
 
-/// What can't be answered, by public numbers alone.
+/// A question without an answer, by public numbers alone.
 fn unanswered(message: String) -> Map<String, Value> {
     Map::from_iter([("refusal".into(), json!({ "reason": "unanswerable", "message": message }))])
 }

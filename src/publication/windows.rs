@@ -1,12 +1,15 @@
-//! Estimates of windows: what a pipeline releases whose `[release] method` is an estimator of a whole sample.
+//! Estimates of windows: the releases of a pipeline whose `[release] method` is an estimator of a
+//! whole sample.
 //!
-//! Every epoch is a window. When it closes, every key's records of it are looked at together, once, and what is found, or why
-//! nothing can be, is the release: a line of text for each key, committed and published as other releases are
-//! (`docs/formats.md`). Nothing of a window is kept. Each record is in one window, of which a neighbour leaves it, so all windows
-//! together cost what one does (parallel composition), and the ledger is charged once.
+//! Every epoch is a window. When it closes, the estimator sees all records of each key once. The
+//! release is its estimate, or why there is none: a line of text for each key, committed and
+//! published like other releases (`docs/formats.md`). A window leaves no state. Each record is in
+//! one window, where its neighbour keeps it, so all windows together cost as much as one (parallel
+//! composition), and the ledger is charged once.
 //!
-//! The estimators are those of [`estimators::mean`](crate::estimators::mean) and [`estimators::covariance`](crate::estimators::covariance), and
-//! what they find is what `hushflow mean` and `hushflow covariance` find in the same rows.
+//! The estimators are those of [`estimators::mean`](crate::estimators::mean) and
+//! [`estimators::covariance`](crate::estimators::covariance). Their results equal those of
+//! `hushflow mean` and `hushflow covariance` on the same rows.
 
 use hushflow_estimators::covariance;
 use hushflow_estimators::mean::Question;
@@ -19,7 +22,7 @@ use super::{PublicationError, guarantee, report};
 use crate::ledger::Charge;
 use crate::pipeline::{Estimator, PublicParameters};
 
-/// Public parameters of estimates of windows, and what follows from them.
+/// Public parameters of estimates of windows, and the values that follow from them.
 #[derive(Clone, Debug)]
 pub struct WindowPublication {
     parameters: PublicParameters,
@@ -30,10 +33,11 @@ pub struct WindowPublication {
 }
 
 impl WindowPublication {
-    /// What a pipeline publishes; none where it publishes moments. `private` is false where a seeded generator will draw the noise.
+    /// Makes the publication; `None` if the pipeline publishes moments. `private` is false if a
+    /// seeded generator will draw the noise.
     ///
     /// # Errors
-    /// [`PublicationError`] says which parameter can't be and how to mend it.
+    /// [`PublicationError`] names the invalid parameter and the remedy.
     pub fn new(parameters: PublicParameters, private: bool) -> Result<Option<Self>, PublicationError> {
         let Some(estimator) = parameters.estimator.clone() else { return Ok(None) };
         let charge = charge(&parameters, &estimator, private)?;
@@ -41,52 +45,52 @@ impl WindowPublication {
         Ok(Some(Self { parameters, estimator, private, charge, noise_multiplier }))
     }
 
-    /// That of a log whose header says that so much is spent.
+    /// Sets the noise multiplier to that of a log's header.
     pub(super) fn with_noise_multiplier(self, noise_multiplier: f64) -> Self {
         Self { noise_multiplier, ..self }
     }
 
-    /// σ of one Gaussian mechanism that stands for all releases, as the header of the log has it.
+    /// σ of one Gaussian mechanism that represents all releases, as in the header of the log.
     pub(super) fn noise_multiplier(&self) -> f64 {
         self.noise_multiplier
     }
 
-    /// Whether what the header says is spent is what the parameters spend.
+    /// Checks that the recorded cost matches the parameters.
     pub fn guarantee_holds(&self) -> bool {
         self.noise_multiplier >= self.charge.noise_multiplier * (1.0 - MARGIN / 2.0)
             && self.noise_multiplier <= self.charge.noise_multiplier * (1.0 + 1e-6)
     }
 
-    /// What all windows together spend.
+    /// Returns the spending of all windows together.
     pub fn charge(&self) -> Charge {
         Charge { noise_multiplier: self.noise_multiplier, ..self.charge.clone() }
     }
 
-    /// The public parameters.
+    /// Returns the public parameters.
     pub fn parameters(&self) -> &PublicParameters {
         &self.parameters
     }
 
-    /// What is asked of every window.
+    /// Returns the estimator of every window.
     pub fn estimator(&self) -> &Estimator {
         &self.estimator
     }
 
-    /// False where a seeded generator drew the noise: such releases protect nobody.
+    /// False if a seeded generator drew the noise: such releases protect nobody.
     pub fn is_private(&self) -> bool {
         self.private
     }
 
-    /// Which windows there are, from an epoch on.
+    /// Returns the windows from an epoch on.
     pub fn windows(&self, first_epoch: u64, checkpoint_interval: u64) -> Windows {
         let (columns, keys) = (self.parameters.columns.len(), self.parameters.keys());
         Windows { columns, keys, first_epoch, checkpoint_interval }
     }
 
-    /// The line of a key in an epoch, for these rows.
+    /// Returns the line of a key in an epoch, for these rows.
     ///
     /// # Errors
-    /// The reason, where the operating system has no entropy: then nothing may be released.
+    /// A reason if the operating system has no entropy. Then nothing may be released.
     pub fn line(&self, asked: &Asked, epoch: u64, key: u32, rows: &[f64]) -> Result<Vec<u8>, String> {
         let names: Vec<&str> = self.parameters.columns.iter().map(|column| column.name.as_str()).collect();
         let found = match asked {
@@ -100,10 +104,10 @@ impl WindowPublication {
         Ok(line)
     }
 
-    /// The question with all that it takes.
+    /// Returns the question with all its parameters.
     ///
     /// # Errors
-    /// [`PublicationError`] for a budget with which nothing can be asked.
+    /// [`PublicationError`] for an unusable budget.
     pub fn asked(&self, source: NoiseSource) -> Result<Asked, PublicationError> {
         let (parameters, keys) = (&self.parameters, self.parameters.keys());
         let (epsilon, delta) = guarantee(parameters)?;
@@ -127,7 +131,7 @@ impl WindowPublication {
         })
     }
 
-    /// What a release says of each key, in their order; none if it is no release of such estimates.
+    /// Returns the estimates in a release, key by key; `None` if it is no such release.
     pub fn read(&self, values: &[i128]) -> Option<Vec<Map<String, Value>>> {
         let text = String::from_utf8(ShardRelease::bytes(values)?).ok()?;
         let lines: Vec<Map<String, Value>> =
@@ -136,7 +140,7 @@ impl WindowPublication {
     }
 }
 
-/// A question with all that it takes.
+/// A question with all its parameters.
 #[derive(Clone, Debug)]
 pub enum Asked {
     /// For a robust mean.
@@ -153,7 +157,7 @@ fn rho(
     method.rho_for(columns, promise).ok_or(AccountingError::Rho(0.0))
 }
 
-/// What one window spends, and so all of them.
+/// Spending of one window, which is that of all.
 fn charge(
     parameters: &PublicParameters,
     estimator: &Estimator,
@@ -161,7 +165,7 @@ fn charge(
 ) -> Result<Charge, PublicationError> {
     let (epsilon, delta) = guarantee(parameters)?;
     let name = parameters.name.clone();
-    // Only whether it is private matters.
+    // Only its privacy matters here.
     let source = if private { NoiseSource::System } else { NoiseSource::Seeded(0) };
     let window = match estimator {
         Estimator::Mean { method, range, .. } => {

@@ -1,4 +1,4 @@
-//! Which strategies are worth a look for a purpose, and which one runs where none is named.
+//! The default strategy, and the strategies that are compared for a purpose.
 
 use std::num::NonZeroU32;
 
@@ -12,13 +12,14 @@ use hushflow_mechanism::workload::Workload;
 
 use super::Purpose;
 
-/// The longest horizon for which dense strategies and searches are part of a comparison: they take seconds.
+/// Longest horizon for which a comparison includes dense strategies and searches, which take
+/// seconds.
 const DENSE: u64 = 512;
 
-/// The longest horizon for which strategies with full history and errors that cost a square of it are compared.
+/// Longest horizon for which it includes strategies with full history and errors of quadratic cost.
 const FULL_HISTORY: u64 = 1 << 13;
 
-/// The longest horizon for which bands for a window of any length are compared, and the longest window beyond.
+/// Longest horizon for bands of any window, and the longest window beyond it.
 const STREAMED: u64 = 1 << 22;
 const BANDED_WINDOW: u64 = 1 << 10;
 
@@ -26,22 +27,22 @@ fn number(count: u32) -> NonZeroU32 {
     NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN)
 }
 
-/// What runs where nothing is named: memory that does not grow with the stream, and within a per cent or so of the best.
+/// Returns the default strategy: constant memory, and within about a per cent of the best.
 pub fn default_strategy(workload: &Workload) -> StrategyName {
     match workload {
         Workload::Average => PowerLaw(number(2)),
-        // What forgets all at once is none of buffers that forget little by little.
+        // Buffers forget gradually, so they don't fit a window, which forgets at once.
         Workload::Window(length) => BandedSquareRoot(bands(length.get(), 4)),
         _ => BufferedToeplitz(number(5)),
     }
 }
 
-/// So many bands for every epoch of a window.
+/// `times` bands for every epoch of a window.
 fn bands(length: u64, times: u64) -> NonZeroU32 {
     number(length.saturating_mul(times).min(u64::from(MAX_BANDS)) as u32)
 }
 
-/// The strategies that `plan` compares for a purpose, none of which takes more than seconds to make.
+/// Returns the strategies that `plan` compares for a purpose. Each takes at most seconds to make.
 pub fn catalogue(purpose: &Purpose) -> Vec<StrategyName> {
     let workload = &purpose.workload;
     let toeplitz = workload.toeplitz_part(1).is_some_and(|part| part[0] > 0.0);

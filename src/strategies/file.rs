@@ -1,8 +1,8 @@
-//! Saved strategies: what an optimiser found, kept so that it need not be found again.
+//! Saved strategies: results of optimisers, stored for reuse.
 //!
-//! A saved strategy is a JSON object with a checksum. In the folder of saved strategies its name is the
-//! [fingerprint](Request::fingerprint) of what was asked for. No guarantee rests on such a file: the sensitivity is
-//! computed anew from the C that runs. A damaged file can cost accuracy only.
+//! A saved strategy is a JSON object with a checksum. In the folder of saved strategies its file
+//! name is the [fingerprint](Request::fingerprint) of the request. No guarantee depends on such a
+//! file: the sensitivity is computed from the C that runs. A damaged file can only reduce accuracy.
 
 use std::fs;
 use std::io;
@@ -16,16 +16,16 @@ use thiserror::Error;
 
 use crate::whole::{NUMBERS, read_text};
 
-/// First field of every file, which tells the version.
+/// First field of every file, with the version.
 const FORMAT: &str = "hushflow strategy 1";
 
-/// What a strategy was asked to be good for.
+/// The request that a strategy answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
-    /// How it was found: its name on the command line, and what else its fit depends on.
+    /// Method: the name on the command line, and what else its fit depends on.
     pub method: String,
-    /// As on the command line. Of a matrix the name does not say all: see [`Request::new`].
+    /// As on the command line. A matrix needs more than its name: see [`Request::new`].
     pub workload: String,
     /// Number of steps.
     pub horizon: u64,
@@ -34,7 +34,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// What `method` is asked for. A workload that is a matrix is known by a hash of its entries.
+    /// Makes a request for `method`. A matrix workload is identified by a hash of its entries.
     pub fn new(method: String, workload: &Workload, horizon: u64, participation: Participation) -> Self {
         let workload = match workload {
             Workload::Matrix(matrix) => {
@@ -46,7 +46,7 @@ impl Request {
         Self { method, workload, horizon, participation }
     }
 
-    /// Tells requests apart: the name of the file that answers this one.
+    /// Returns an identifier of the request, the name of its file.
     pub fn fingerprint(&self) -> String {
         let Self { method, workload, horizon, participation } = self;
         let text = format!("{FORMAT}\n{method}\n{workload}\n{horizon}\n{participation}");
@@ -61,34 +61,34 @@ fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
     })
 }
 
-/// A strategy with what it was found for and how good it is.
+/// A strategy with its request and quality.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedStrategy {
     format: String,
-    /// What was asked for.
+    /// The request.
     pub request: Request,
-    /// Total squared error at sensitivity 1; of buffers, the error that the fit made small.
+    /// Total squared error at sensitivity 1; for buffers, the minimised error.
     pub objective: f64,
-    /// What no strategy of the kind can be below; `None` where nothing is known.
+    /// Lower bound for all strategies of this kind; `None` if unknown.
     pub lower_bound: Option<f64>,
-    /// What was found.
+    /// The strategy.
     pub strategy: Chosen,
     checksum: String,
 }
 
-/// A strategy file that can't be used.
+/// Why a strategy file cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StrategyFileError {
-    /// It can't be read or written.
+    /// It cannot be read or written.
     #[error("{}: the strategy file can't be {what}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
         /// Read or written.
         what: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// It is no strategy file.
@@ -96,7 +96,7 @@ pub enum StrategyFileError {
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// It was changed after it was written.
@@ -108,7 +108,7 @@ pub enum StrategyFileError {
 }
 
 impl SavedStrategy {
-    /// What is to be saved.
+    /// Makes a strategy to save.
     pub fn new(request: Request, strategy: Chosen, objective: f64, lower_bound: Option<f64>) -> Self {
         let checksum = String::new();
         let saved = Self { format: FORMAT.into(), request, objective, lower_bound, strategy, checksum };
@@ -124,7 +124,7 @@ impl SavedStrategy {
     /// Reads a saved strategy.
     ///
     /// # Errors
-    /// [`StrategyFileError`] for a file that can't be read, is none, or is damaged.
+    /// [`StrategyFileError`] for a file that is unreadable, no strategy, or damaged.
     pub fn load(path: &Path) -> Result<Self, StrategyFileError> {
         let io = |source| StrategyFileError::Io { path: path.into(), what: "read", source };
         let refused = |reason| StrategyFileError::Format { path: path.into(), reason };
@@ -139,7 +139,7 @@ impl SavedStrategy {
         Ok(saved)
     }
 
-    /// Writes it, whole or not at all.
+    /// Writes the file atomically.
     ///
     /// # Errors
     /// [`StrategyFileError::Io`].
@@ -160,17 +160,17 @@ fn folder() -> Option<PathBuf> {
     })
 }
 
-/// What was found before for this request, if it was kept.
+/// Returns the saved strategy for this request, if there is one.
 pub fn recall(request: &Request) -> Option<SavedStrategy> {
     let path = folder()?.join(request.fingerprint()).with_extension("json");
     SavedStrategy::load(&path).ok().filter(|saved| saved.request == *request)
 }
 
-/// Keeps what was found for the next time; where it can't be kept, it is found again.
+/// Saves a strategy. Failures are ignored: the strategy can be found again.
 pub fn remember(saved: &SavedStrategy) {
     if let Some(folder) = folder().filter(|folder| fs::create_dir_all(folder).is_ok()) {
         let path = folder.join(saved.request.fingerprint()).with_extension("json");
-        // A full disk or a folder that may not be written is no reason to fail.
+        // For example a full disk or a read-only folder.
         let _ = saved.save(&path);
     }
 }

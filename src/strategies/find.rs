@@ -1,4 +1,4 @@
-//! Searches: what a name does not say is found by an optimiser, or read from a file.
+//! Finds strategies that a name does not determine, by an optimiser or from a file.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -15,12 +15,12 @@ use super::file::{Request, SavedStrategy, recall, remember};
 use super::matrix::read_matrix;
 use super::{Candidate, Progress, Purpose, StrategiesError, catalogue};
 
-/// What a search came to.
+/// Result of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
     /// The strategy.
     pub chosen: Chosen,
-    /// A lower bound of the loss of every strategy for the purpose, where there is one.
+    /// Lower bound of the loss of every strategy for the purpose, if known.
     pub lower_bound: Option<f64>,
 }
 
@@ -30,8 +30,8 @@ impl Found {
     }
 }
 
-/// Finds the strategy of this name for one copy of a purpose: at once where the name says it all, from a file, from what
-/// was found before, or by a search, which is told to `progress`.
+/// Finds the strategy of this name for one copy of a purpose: directly if the name determines it,
+/// from a file, from an earlier result, or by a search that reports to `progress`.
 ///
 /// # Errors
 /// [`StrategiesError`].
@@ -56,7 +56,6 @@ pub fn find(
     }
 }
 
-/// What a search for this name would be asked: the objective is a part of it where it matters.
 fn request(name: &StrategyName, purpose: &Purpose) -> Request {
     let method = match name {
         StrategyName::BufferedToeplitz(_) => format!("{name}, {}", purpose.objective),
@@ -65,8 +64,8 @@ fn request(name: &StrategyName, purpose: &Purpose) -> Request {
     Request::new(method, &purpose.workload, purpose.horizon, purpose.participation)
 }
 
-/// Searches, whatever was found before: what is found, and a bound of the fit's value of all Toeplitz strategies where
-/// the fit knows one.
+/// Searches without using earlier results. Returns the result, and a bound of the value of all
+/// Toeplitz strategies if the fit knows one.
 ///
 /// # Errors
 /// [`StrategiesError`].
@@ -109,12 +108,14 @@ pub fn search(
     })
 }
 
-/// Whether the lower bound of this search is one for the purpose: that of `coa` is for single participation.
+/// Whether the lower bound of this search applies to the purpose: that of `coa` is for single
+/// participation.
 fn bounds_all(name: &StrategyName, purpose: &Purpose) -> bool {
     *name == StrategyName::Optimal || purpose.participation.is_single()
 }
 
-/// The dense optimum for a purpose: for single participation where that is asked for, or `coa` is.
+/// Returns the dense optimum for a purpose, under single participation if the purpose or `coa`
+/// requires it.
 fn optimal(
     name: &StrategyName,
     purpose: &Purpose,
@@ -139,7 +140,7 @@ fn optimal(
     .map_err(failed)
 }
 
-/// Checks that there are rows for all steps, and not more steps than a dense strategy can have.
+/// Checks that there are rows for all steps, and no more steps than a dense strategy allows.
 fn check_rows(name: &StrategyName, purpose: &Purpose) -> Result<(), StrategiesError> {
     use hushflow_mechanism::strategy::{MAX_DENSE_HORIZON, StrategyError};
     let strategy = name.to_string();
@@ -174,7 +175,7 @@ fn fitted(
     fit(told).map_err(|source| StrategiesError::Fit { strategy: name.to_string(), source })
 }
 
-/// A saved strategy, or any lower-triangular C as a matrix of numbers.
+/// Loads a saved strategy, or any lower-triangular C as a matrix of numbers.
 fn load(name: &StrategyName, path: &Path, purpose: &Purpose) -> Result<Found, StrategiesError> {
     let saved = path.extension().is_some_and(|extension| extension == "json");
     let chosen = if saved {
@@ -200,10 +201,10 @@ fn load(name: &StrategyName, path: &Path, purpose: &Purpose) -> Result<Found, St
     }
 }
 
-/// The best of all strategies that can run with at most so many bytes of state a coordinate.
+/// Returns the best strategy that runs with at most this many bytes of state per coordinate.
 ///
 /// # Errors
-/// [`StrategiesError::MemoryLimit`] where none keeps within the limit.
+/// [`StrategiesError::MemoryLimit`] if none does.
 pub fn choose(
     purpose: &Purpose,
     memory_limit: u64,

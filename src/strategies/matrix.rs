@@ -1,6 +1,6 @@
 //! Matrices in files: comma-separated numbers, a line for every row, no header.
 //!
-//! A workload or a strategy is public, so its errors may show what was found.
+//! Workloads and strategies are public, so errors may show file contents.
 
 use std::path::{Path, PathBuf};
 
@@ -10,16 +10,16 @@ use thiserror::Error;
 
 use crate::whole::{Limited, NUMBERS};
 
-/// A file that holds no matrix.
+/// Why a file holds no matrix.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MatrixError {
-    /// The file can't be read.
+    /// The file cannot be read.
     #[error("{}: the matrix can't be read: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: csv::Error,
     },
     /// A field is no finite number.
@@ -27,9 +27,9 @@ pub enum MatrixError {
     Number {
         /// The file.
         path: PathBuf,
-        /// From 1.
+        /// Line, from 1.
         line: u64,
-        /// From 1.
+        /// Field, from 1.
         column: usize,
         /// The field.
         found: String,
@@ -39,14 +39,14 @@ pub enum MatrixError {
     Ragged {
         /// The file.
         path: PathBuf,
-        /// From 1.
+        /// Line, from 1.
         line: u64,
         /// Numbers in this line.
         found: usize,
         /// Numbers in the first.
         expected: usize,
     },
-    /// There is no line.
+    /// The file is empty.
     #[error("{}: the file is empty; expected a line of comma-separated numbers for every row of the matrix", path.display())]
     Empty {
         /// The file.
@@ -54,10 +54,10 @@ pub enum MatrixError {
     },
 }
 
-/// Reads a matrix of finite numbers, at least one.
+/// Reads a nonempty matrix of finite numbers.
 ///
 /// # Errors
-/// [`MatrixError`], with the place of what is wrong.
+/// [`MatrixError`], with the position of the problem.
 pub fn read_matrix(path: &Path) -> Result<DMatrix<f64>, MatrixError> {
     let read = |source| MatrixError::Read { path: path.into(), source };
     let mut reader = ReaderBuilder::new()

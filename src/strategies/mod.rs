@@ -1,4 +1,5 @@
-//! The strategy lab: from the name of a strategy to the one that runs: fitted, read from a file, or chosen among all.
+//! The strategy lab: turns the name of a strategy into one that runs, by a fit, from a file, or by
+//! comparing all.
 
 mod catalogue;
 pub mod file;
@@ -26,21 +27,21 @@ pub use file::{Request, SavedStrategy, StrategyFileError, remember};
 pub use find::{Found, choose, find, search};
 pub use hushflow_mechanism::optimize::buffered::Objective;
 
-/// Any dimension above 1: what holds for vectors.
+/// Any dimension above 1, for results about vectors.
 const VECTORS: usize = 2;
 
-/// What a strategy is to be good for.
+/// The purpose of a strategy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Purpose {
     /// The workload A.
     pub workload: Workload,
     /// Number of steps, at least 1.
     pub horizon: u64,
-    /// How often what is protected takes part.
+    /// Participation of the protected unit.
     pub participation: Participation,
-    /// How often the strategy begins anew: 1 for a strategy that goes through, s for s copies one after another.
+    /// Number of copies: 1 for a strategy over the whole horizon, s for s copies one after another.
     pub stamps: u64,
-    /// What a fit minimises where it can choose.
+    /// Objective of a fit that has a choice.
     pub objective: Objective,
 }
 
@@ -51,22 +52,21 @@ impl Purpose {
         Self { workload, horizon, participation, stamps: 1, objective }
     }
 
-    /// The purpose of one copy.
     fn of_a_copy(&self) -> Self {
         Self { horizon: self.horizon.div_ceil(self.stamps), stamps: 1, ..self.clone() }
     }
 }
 
-/// How far a search has come.
+/// Progress of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
-    /// What is being found.
+    /// The strategy that is searched.
     pub strategy: StrategyName,
-    /// Points looked at.
+    /// Number of points.
     pub iteration: usize,
     /// The least value so far.
     pub objective: f64,
-    /// No value is below; 0 where no bound is known yet.
+    /// Lower bound of all values; 0 if unknown.
     pub lower_bound: f64,
 }
 
@@ -74,53 +74,53 @@ pub struct Progress {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StrategiesError {
-    /// It can't be made.
+    /// It cannot be made.
     #[error(transparent)]
     Strategy(#[from] StrategyError),
-    /// An optimiser did not find it.
+    /// The optimiser failed.
     #[error("the strategy `{strategy}` can't be found: {source}")]
     Optimize {
         /// As on the command line.
         strategy: String,
-        /// Why.
+        /// The cause.
         source: OptimizeError,
     },
-    /// A fit did not find it.
+    /// The fit failed.
     #[error("the strategy `{strategy}` can't be fitted: {source}")]
     Fit {
         /// As on the command line.
         strategy: String,
-        /// Why.
+        /// The cause.
         source: FitError,
     },
-    /// The file it is in can't be used.
+    /// Its file cannot be used.
     #[error(transparent)]
     File(#[from] StrategyFileError),
-    /// The matrix it is can't be used.
+    /// Its matrix file cannot be read.
     #[error(transparent)]
     MatrixFile(#[from] matrix::MatrixError),
-    /// The matrix in it makes no strategy.
+    /// The matrix in its file is no strategy.
     #[error("{}: {source}", path.display())]
     OfFile {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: StrategyError,
     },
     /// Too many steps for a matrix.
     #[error(transparent)]
     Matrix(#[from] MatrixError),
-    /// A sensitivity can't be computed.
+    /// A sensitivity cannot be computed.
     #[error(transparent)]
     Sensitivity(#[from] OutOfRange),
-    /// A saved strategy is for something else.
+    /// A saved strategy is for another request.
     #[error("{}: the strategy was made for {found}, not for {expected}", path.display())]
     Mismatch {
         /// The file.
         path: PathBuf,
-        /// What it says.
+        /// The saved request.
         found: String,
-        /// What is asked.
+        /// The expected request.
         expected: String,
     },
     /// More copies than steps.
@@ -133,23 +133,23 @@ pub enum StrategiesError {
         /// Number of steps.
         horizon: u64,
     },
-    /// Nothing fits into the memory allowed.
+    /// No strategy fits the memory limit.
     #[error(
         "no strategy for this workload keeps within {limit} bytes a coordinate; expected a memory_limit of 0 or more, \
          and 64 for good ones"
     )]
     MemoryLimit {
-        /// Bytes a coordinate.
+        /// Limit in bytes per coordinate.
         limit: u64,
     },
 }
 
-/// The strategy that somebody asks for.
+/// A requested strategy.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// Its name, with the path of its file where it is one of a file.
+    /// Its name, with the path for one from a file.
     pub name: StrategyName,
-    /// The most bytes of encoder state a coordinate may take, where the name leaves the choice.
+    /// Maximum bytes of encoder state per coordinate, if the name leaves the choice.
     pub memory_limit: u64,
 }
 
@@ -173,21 +173,22 @@ impl Wanted {
 /// A strategy made for a purpose.
 #[derive(Clone)]
 pub struct Candidate {
-    /// What it is made of: what a log keeps.
+    /// Its parameters, as a log stores them.
     pub chosen: Chosen,
-    /// What errors and sensitivities are computed from.
+    /// Its factorization, for errors and sensitivities.
     pub factorization: Arc<dyn Factorization>,
-    /// The same as it runs; `None` for those that are there for comparison.
+    /// The strategy that runs; `None` for one that is only compared.
     pub strategy: Option<Arc<dyn Strategy>>,
-    /// A lower bound of the loss of all strategies, where the search computed one.
+    /// Lower bound of the loss of all strategies, if the search computed one.
     pub loss_lower_bound: Option<f64>,
 }
 
 impl Candidate {
-    /// Makes the strategy of this name for a purpose, which may take a search: `progress` is told.
+    /// Makes the strategy of this name for a purpose, possibly by a search that reports to
+    /// `progress`.
     ///
     /// # Errors
-    /// [`StrategiesError`] says what can't be and how to mend it.
+    /// [`StrategiesError`] names the problem and the remedy.
     pub fn new(
         name: &StrategyName,
         purpose: &Purpose,
@@ -203,7 +204,7 @@ impl Candidate {
         Self::of_chosen(found.chosen, purpose, lower_bound)
     }
 
-    /// Makes the strategy that is asked for.
+    /// Makes the requested strategy.
     ///
     /// # Errors
     /// [`StrategiesError`].
@@ -216,7 +217,7 @@ impl Candidate {
         Self::of_chosen(found.chosen, purpose, None)
     }
 
-    /// Makes a strategy from what was found for one copy of it.
+    /// Makes a strategy from the result for one copy of it.
     ///
     /// # Errors
     /// [`StrategiesError::Strategy`].
@@ -246,7 +247,7 @@ impl Candidate {
         Ok(Self { chosen, factorization, strategy: Some(strategy), loss_lower_bound })
     }
 
-    /// Errors for single participation.
+    /// Returns the errors under single participation.
     ///
     /// # Errors
     /// [`StrategiesError::Strategy`] for a horizon out of range.
@@ -254,10 +255,10 @@ impl Candidate {
         Ok(ExpectedError::new(&purpose.workload, self.factorization.as_ref(), purpose.horizon)?)
     }
 
-    /// Errors under the purpose's participation.
+    /// Returns the errors under the purpose's participation.
     ///
     /// # Errors
-    /// [`StrategiesError::Matrix`] where C is too large for its sensitivity to be computed.
+    /// [`StrategiesError::Matrix`] if C is too large for its sensitivity to be computed.
     pub fn error_under(&self, purpose: &Purpose) -> Result<ExpectedError, StrategiesError> {
         if purpose.participation.is_single() {
             return self.error(purpose);

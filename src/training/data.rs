@@ -1,8 +1,9 @@
-//! Labelled images from files: IDX, the format of MNIST and its kin, and CSV with a column for every pixel.
+//! Labelled images from files: IDX, the format of MNIST and similar sets, and CSV with a column for
+//! every pixel.
 //!
-//! IDX (<https://yann.lecun.org/exdb/mnist/>): two zero bytes, a byte for the type of the elements (8: unsigned bytes, the only
-//! one read here), a byte for the number of dimensions, the dimensions as 32-bit big-endian integers, and then the
-//! elements, row by row, to the end of the file.
+//! IDX (<https://yann.lecun.org/exdb/mnist/>): two zero bytes, a byte for the element type (8:
+//! unsigned bytes, the only one supported), a byte for the number of dimensions, the dimensions as
+//! 32-bit big-endian integers, and then the elements, row by row, to the end of the file.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,34 +14,33 @@ use thiserror::Error;
 
 use crate::whole::NUMBERS;
 
-/// Where Debian's package `dataset-fashion-mnist` puts its files.
+/// Folder of Debian's package `dataset-fashion-mnist`.
 pub const FASHION_MNIST: &str = "/usr/share/datasets/fashion-mnist";
 
-/// The type of unsigned bytes.
 const UNSIGNED_BYTES: u8 = 8;
 
 /// Why there are no images.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DataError {
-    /// The operating system refused.
+    /// The file cannot be read.
     #[error("{}: can't be read: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Fashion-MNIST is not where it would be.
+    /// Fashion-MNIST is not installed.
     #[error(
         "Fashion-MNIST is not installed: {} does not exist; install it by `apt install dataset-fashion-mnist`, or train on \
          digits", path.display()
     )]
     NotInstalled {
-        /// The file that was looked for.
+        /// The missing file.
         path: PathBuf,
     },
-    /// The file is no IDX file of bytes, or not of this many dimensions.
+    /// The file is no IDX file of bytes with this number of dimensions.
     #[error(
         "{}: begins with {found:02x?}; expected an IDX file of unsigned bytes in {dimensions} dimensions, [00, 00, 08, {dimensions:02x}]",
         path.display()
@@ -50,10 +50,10 @@ pub enum DataError {
         path: PathBuf,
         /// Its first four bytes.
         found: [u8; 4],
-        /// Number of dimensions expected.
+        /// Expected number of dimensions.
         dimensions: u8,
     },
-    /// The file is shorter or longer than its header says.
+    /// The length of the file does not match its header.
     #[error(
         "{}: holds {found} elements where its header promises {expected}: the file is damaged, get it anew",
         path.display()
@@ -61,12 +61,12 @@ pub enum DataError {
     Length {
         /// The file.
         path: PathBuf,
-        /// Number of bytes behind the header.
+        /// Number of bytes after the header.
         found: usize,
         /// Product of the dimensions.
         expected: u128,
     },
-    /// Not one label an image.
+    /// The numbers of labels and images differ.
     #[error("{}: holds {labels} labels for {images} images: the files don't belong together", path.display())]
     Labels {
         /// The file of labels.
@@ -76,34 +76,34 @@ pub enum DataError {
         /// Number of images.
         images: usize,
     },
-    /// A row of a CSV file is no image.
+    /// A CSV file cannot be parsed.
     #[error("{}: {source}", path.display())]
     Csv {
         /// The file.
         path: PathBuf,
-        /// Where, and what is wrong.
+        /// The position and the problem.
         source: csv::Error,
     },
-    /// A row of a CSV file has too few or too many pixels, or one out of range.
+    /// A row of a CSV file has the wrong number of pixels, or one out of range.
     #[error("{}: image {image} has no {pixels} pixels from 0 to {white} and a label from 0 to 9", path.display())]
     Image {
         /// The file.
         path: PathBuf,
         /// Number of the image, from 1.
         image: usize,
-        /// Pixels of an image.
+        /// Number of pixels of an image.
         pixels: usize,
-        /// The value of a white pixel.
+        /// Value of a white pixel.
         white: u8,
     },
 }
 
-/// Images of equal size, grey levels from 0 to 1, each with the number of its class.
+/// Images of equal size, with grey levels from 0 to 1 and class numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LabelledImages {
-    /// Pixels of an image.
+    /// Number of pixels of an image.
     pub pixels: usize,
-    /// Grey levels of all images, one image after another.
+    /// Grey levels of all images, one after another.
     pub levels: Vec<f32>,
     /// The class of each image, from 0.
     pub labels: Vec<u8>,
@@ -115,17 +115,17 @@ impl LabelledImages {
         self.labels.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no images.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
 
-    /// Grey levels and class of one image.
+    /// Returns the grey levels and the class of one image.
     pub fn get(&self, image: usize) -> (&[f32], u8) {
         (&self.levels[image * self.pixels..][..self.pixels], self.labels[image])
     }
 
-    /// Images of half the width and height, whose pixels are the means of four: for square images of even width.
+    /// Halves width and height by averaging four pixels; for square images of even width.
     pub fn halved(&self) -> Self {
         let width = self.pixels.isqrt();
         let half = width / 2;
@@ -138,7 +138,7 @@ impl LabelledImages {
         Self { pixels: half * half, levels, labels: self.labels.clone() }
     }
 
-    /// Those images whose number, from 0, is chosen.
+    /// Returns the images whose number, from 0, is chosen.
     pub fn choose(&self, chosen: impl Fn(usize) -> bool) -> Self {
         let mut images = Self { pixels: self.pixels, ..Self::default() };
         for image in (0..self.len()).filter(|&image| chosen(image)) {
@@ -150,20 +150,20 @@ impl LabelledImages {
     }
 }
 
-/// Images to learn from and images to judge by.
+/// Images for training and for testing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Split {
-    /// Images to learn from.
+    /// Images for training.
     pub training: LabelledImages,
     /// Images that training does not see.
     pub test: LabelledImages,
 }
 
-/// Fashion-MNIST (Xiao, Rasul & Vollgraf 2017): 60 000 and 10 000 images of 28 × 28 pixels in ten classes, from a folder
-/// such as [`FASHION_MNIST`].
+/// Reads Fashion-MNIST (Xiao, Rasul & Vollgraf 2017) from a folder such as [`FASHION_MNIST`]: 60
+/// 000 and 10 000 images of 28 × 28 pixels in ten classes.
 ///
 /// # Errors
-/// [`DataError::NotInstalled`] where the folder has no such files, and what else is wrong with them.
+/// [`DataError::NotInstalled`] if the files are missing, and others if they are invalid.
 pub fn fashion_mnist(folder: &Path) -> Result<Split, DataError> {
     let part = |name: &str| {
         let file = |kind| folder.join(format!("{name}-{kind}-ubyte.gz"));
@@ -172,8 +172,8 @@ pub fn fashion_mnist(folder: &Path) -> Result<Split, DataError> {
     Ok(Split { training: part("train")?, test: part("t10k")? })
 }
 
-/// Handwritten digits of 8 × 8 pixels from 0 to 16, from a CSV file with columns for the pixels and then the label. Every
-/// fifth image is for the test.
+/// Reads handwritten digits of 8 × 8 pixels from 0 to 16, from a CSV file with columns for the
+/// pixels and then the label. Every fifth image is for testing.
 ///
 /// # Errors
 /// [`DataError`].
@@ -211,7 +211,7 @@ fn labelled_idx(images: &Path, labels: &Path) -> Result<LabelledImages, DataErro
     Ok(LabelledImages { pixels: shape[1] * shape[2], levels, labels: classes })
 }
 
-/// Dimensions and elements of an IDX file of bytes, gzipped if its name ends in `gz`.
+/// Returns the dimensions and elements of an IDX file of bytes, gzipped if its name ends in `gz`.
 fn read_idx<const D: usize>(path: &Path) -> Result<([usize; D], Vec<u8>), DataError> {
     let io_error = |source| DataError::Io { path: path.into(), source };
     let file = File::open(path).map_err(|source| match source.kind() {

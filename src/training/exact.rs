@@ -1,4 +1,4 @@
-//! Training without privacy: plain Adam on exact mean gradients, to see what privacy costs.
+//! Training without privacy, to measure the cost of privacy: plain Adam on exact mean gradients.
 
 use hushflow_mechanism::estimate::adam::{Adam, AdamError, AdamSetting, Parameters, UpdatePart};
 
@@ -7,11 +7,11 @@ use super::model::{Network, shuffled};
 use super::plan::{TrainingError, TrainingPlan};
 use super::run::Pass;
 
-/// Trains like [`train`](super::train), in the same order, without clipping and noise. What is spent is
-/// infinite.
+/// Trains like [`train`](super::train), in the same order, without clipping and noise. The spent ε
+/// is infinite.
 ///
 /// # Errors
-/// [`TrainingError`] for a plan that can't be.
+/// [`TrainingError`] for an invalid plan.
 pub fn train_exactly(
     network: &Network,
     images: &Split,

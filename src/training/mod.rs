@@ -1,9 +1,9 @@
-//! What private training needs beside the mechanism: labelled images ([`data`]), a model whose gradients are known in
-//! closed form, record by record ([`model`]), and what a run promises ([`plan`]).
+//! Private training: labelled images ([`data`]), a model with closed-form gradients per record
+//! ([`model`]), and the promise of a run ([`plan`]).
 //!
-//! Gradients are the records of a stream and the optimiser's steps are its epochs; [`train`] runs the
-//! loop, [`exact`] the same without privacy. Small on purpose: enough to train real models on real images and to compare
-//! ways of making Adam private, not a library of tensors.
+//! Gradients are the records of a stream, and the optimiser's steps are its epochs. [`train`] runs
+//! the loop, [`exact`] the same without privacy. The scope is small on purpose: enough to train
+//! real models on real images and to compare ways of making Adam private, not a library of tensors.
 
 pub mod data;
 pub mod exact;

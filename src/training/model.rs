@@ -1,20 +1,21 @@
-//! Fully connected networks with hand-derived gradients, record by record: from softmax regression to as many layers as
-//! wanted.
+//! Fully connected networks with hand-derived gradients per record, from softmax regression to any
+//! number of layers.
 //!
-//! With a₀ the input, `a_l = φ(W_l a_{l−1} + b_l)` for hidden layers and z the last layer's `W a + b`, the loss of class c
-//! is the cross-entropy `log Σ_k exp z_k − z_c`. Its gradients are those of the chain rule: `δ = softmax(z) − e_c` at the
-//! last layer, `δ_{l−1} = φ'(·) ∘ W_lᵀ δ_l` below, and `∂W_l = δ_l a_{l−1}ᵀ`, `∂b_l = δ_l`.
+//! With a₀ the input, `a_l = φ(W_l a_{l−1} + b_l)` for hidden layers and z the last layer's
+//! `W a + b`, the loss of class c is the cross-entropy `log Σ_k exp z_k − z_c`. By the chain rule
+//! its gradients are `δ = softmax(z) − e_c` at the last layer, `δ_{l−1} = φ'(·) ∘ W_lᵀ δ_l` below,
+//! and `∂W_l = δ_l a_{l−1}ᵀ`, `∂b_l = δ_l`.
 //!
 //! Parameters are one flat vector: layer by layer the weights, row by row, and then the biases.
 
 use super::data::LabelledImages;
 
-/// What a hidden unit makes of its input.
+/// Activation of a hidden unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// `max(0, z)`.
     Relu,
-    /// `tanh z`. Bounded, and so are gradients: the better choice where they are clipped (Papernot et al. 2021).
+    /// `tanh z`. Bounded, and so are gradients, which suits clipping (Papernot et al. 2021).
     Tanh,
 }
 
@@ -26,7 +27,6 @@ impl Activation {
         }
     }
 
-    /// The derivative, from the activation.
     fn slope(self, activation: f64) -> f64 {
         match self {
             Self::Relu => f64::from(activation > 0.0),
@@ -53,7 +53,7 @@ pub struct Network {
     activation: Activation,
 }
 
-/// Room for activations and errors of one record.
+/// Buffers for the activations and errors of one record.
 #[derive(Clone, Debug)]
 pub struct Workspace {
     activations: Vec<Vec<f64>>,
@@ -61,7 +61,7 @@ pub struct Workspace {
 }
 
 impl Network {
-    /// A network of these layer sizes: inputs, hidden units, and at last the classes.
+    /// Makes a network of these layer sizes: inputs, hidden units, classes.
     pub fn new(sizes: Vec<usize>, activation: Activation) -> Self {
         Self { sizes, activation }
     }
@@ -71,14 +71,14 @@ impl Network {
         self.layers().map(|(inputs, outputs)| (inputs + 1) * outputs).sum()
     }
 
-    /// Room for one record at a time.
+    /// Makes buffers for one record at a time.
     pub fn workspace(&self) -> Workspace {
         let layers: Vec<Vec<f64>> = self.sizes.iter().map(|&size| vec![0.0; size]).collect();
         Workspace { activations: layers.clone(), errors: layers }
     }
 
-    /// Parameters to begin with, the same for equal seeds: weights uniform in `±√(6/(inputs + outputs))` (Glorot & Bengio
-    /// 2010), biases 0. Softmax regression begins at 0.
+    /// Returns initial parameters, equal for equal seeds: weights uniform in
+    /// `±√(6/(inputs + outputs))` (Glorot & Bengio 2010), biases 0. Softmax regression begins at 0.
     pub fn initial(&self, seed: u64) -> Vec<f64> {
         let mut parameters = Vec::with_capacity(self.parameters());
         let mut random = SplitMix(seed);
@@ -91,7 +91,7 @@ impl Network {
         parameters
     }
 
-    /// Writes the gradient of the loss of one record, and gives the loss.
+    /// Writes the gradient of the loss of one record and returns the loss.
     pub fn gradient(
         &self,
         parameters: &[f64],
@@ -126,7 +126,7 @@ impl Network {
         loss
     }
 
-    /// Share of images whose class the network names.
+    /// Returns the share of correctly classified images.
     pub fn accuracy(&self, parameters: &[f64], images: &LabelledImages) -> f64 {
         let mut workspace = self.workspace();
         let right = (0..images.len()).filter(|&image| {
@@ -188,7 +188,7 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     lanes.iter().sum::<f64>() + rest_a.iter().zip(rest_b).map(|(a, b)| a * b).sum::<f64>()
 }
 
-/// The order in which records are learned from: a permutation of `0..number`, the same for equal seeds.
+/// Returns the order of records: a permutation of `0..number`, equal for equal seeds.
 pub fn shuffled(number: usize, seed: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..number).collect();
     let mut random = SplitMix(seed);
@@ -198,11 +198,11 @@ pub fn shuffled(number: usize, seed: u64) -> Vec<usize> {
     order
 }
 
-/// SplitMix64 (Steele, Lea & Flood 2014): public choices that need no secrecy, the same on every machine.
+/// SplitMix64 (Steele, Lea & Flood 2014), for public choices: the same on every machine.
 struct SplitMix(u64);
 
 impl SplitMix {
-    /// In [0, 1).
+    /// Uniform in [0, 1).
     fn uniform(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -216,7 +216,6 @@ impl SplitMix {
 mod tests {
     use super::*;
 
-    /// Central differences of the loss agree with the gradient, parameter by parameter.
     #[test]
     fn gradients_are_those_of_finite_differences() {
         for (sizes, activation) in [

@@ -1,8 +1,10 @@
-//! What a private training run promises, and what follows from it: noise, optimiser, and the budget spent after each pass.
+//! The promise of a private training run, and its consequences: noise, optimiser, and the budget
+//! spent after each pass.
 //!
-//! Records are gone through in one fixed, public order: step t takes batch `(t − 1) mod b` of b batches of m records each, so
-//! in k passes every record takes part k times, exactly b steps apart (`k×b`). Neighbours differ in one record, replaced in
-//! place; the number of records in a step is public. There is no subsampling, so the guarantee needs none.
+//! Records have one fixed, public order: step t takes batch `(t − 1) mod b` of b batches of m
+//! records each. So in k passes every record takes part k times, exactly b steps apart (`k×b`).
+//! Neighbours differ in one record, replaced in place; the number of records in a step is public.
+//! There is no subsampling, so the guarantee does not rely on it.
 
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -20,11 +22,12 @@ use thiserror::Error;
 pub enum Privatisation {
     /// First moments and per-record squares, jointly.
     Jme,
-    /// First moments and squares of the batch's mean: Algorithm 2 of the paper, with the sensitivity that it has.
+    /// First moments and squares of the batch's mean: Algorithm 2 of the paper, with its actual
+    /// sensitivity.
     BatchSquares,
-    /// First moments and per-record squares of gradients that are clipped together with their squares.
+    /// First moments and per-record squares of gradients, clipped together with their squares.
     JointClip,
-    /// Squares of the noisy mean gradient: DP-Adam, DP-AdamBC, or scaled before they are clipped.
+    /// Squares of the noisy mean gradient: DP-Adam, DP-AdamBC, or scaling before clipping.
     PostProcessing(GradientSquares),
 }
 
@@ -42,7 +45,7 @@ impl Privatisation {
 /// A private training run.
 #[derive(Clone, Copy, Debug)]
 pub struct TrainingPlan {
-    /// Number of records to learn from.
+    /// Number of records for training.
     pub records: usize,
     /// m, the number of records in a step.
     pub batch_size: NonZeroU32,
@@ -50,26 +53,26 @@ pub struct TrainingPlan {
     pub passes: NonZeroU32,
     /// ε of the whole run.
     pub epsilon: Epsilon,
-    /// δ of the whole run, and of what is spent on the way.
+    /// δ of the whole run, and of the spending after each pass.
     pub delta: Delta,
     /// ζ.
     pub clip_norm: f64,
-    /// How Adam is made private.
+    /// Method of making Adam private.
     pub privatisation: Privatisation,
     /// α.
     pub learning_rate: f64,
 }
 
-/// Why a run can't be.
+/// Why a run is invalid.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TrainingError {
-    /// There are fewer records than a batch holds.
+    /// There are fewer records than a batch needs.
     #[error("there are {records} records, fewer than the {batch_size} of a batch: choose smaller batches")]
     Batch {
         /// Number of records.
         records: usize,
-        /// Records of a batch.
+        /// Number of records in a batch.
         batch_size: u32,
     },
     /// There is no such noise or guarantee.
@@ -81,13 +84,13 @@ pub enum TrainingError {
     /// There is no such optimiser.
     #[error(transparent)]
     Adam(#[from] AdamError),
-    /// The dataflow could not go on.
+    /// The dataflow failed.
     #[error("training stopped: {0}")]
     Fault(String),
 }
 
 impl TrainingPlan {
-    /// b, the number of steps in a pass. Records that fill no batch are left out.
+    /// b, the number of steps in a pass. Records of an incomplete batch are left out.
     pub fn steps_per_pass(&self) -> u64 {
         self.records as u64 / u64::from(self.batch_size.get())
     }
@@ -97,10 +100,11 @@ impl TrainingPlan {
         self.steps_per_pass() * u64::from(self.passes.get())
     }
 
-    /// The release of gradients of a model with so many parameters, with the least noise that keeps the promise.
+    /// Makes the release of gradients of a model with this number of parameters, with the least
+    /// noise that keeps the promise.
     ///
     /// # Errors
-    /// [`TrainingError`] names what can't be.
+    /// [`TrainingError`] names the problem.
     pub fn mechanism(
         &self,
         dimension: usize,
@@ -113,8 +117,9 @@ impl TrainingPlan {
         Ok(mechanism.with_noise_multiplier(multiplier)?)
     }
 
-    /// ε spent after so many passes: of what a record has added by then, under the noise of the whole run; infinite where the
-    /// grid leaves nothing of δ. [`MomentMechanism::spent_by`] says how it is found.
+    /// Returns ε spent after this number of passes: the cost of a record's contributions until
+    /// then, under the noise of the whole run. Infinite if the grid uses up δ.
+    /// [`MomentMechanism::spent_by`] describes the computation.
     ///
     /// [`MomentMechanism::spent_by`]: hushflow_mechanism::mechanism::MomentMechanism::spent_by
     ///
@@ -157,7 +162,7 @@ impl TrainingPlan {
         Ok(MatrixMechanism::with_participation(parameters, strategies.clone(), participation, horizon)?)
     }
 
-    /// The optimiser. Updates are clipped to norm 1, as in the paper's Table 4.
+    /// Returns the optimiser's setting. Updates are clipped to norm 1, as in the paper's Table 4.
     pub fn setting(&self) -> AdamSetting {
         let squares = match self.privatisation {
             Privatisation::PostProcessing(squares) => squares,

@@ -17,51 +17,52 @@ use super::data::Split;
 use super::model::{Network, Workspace, shuffled};
 use super::plan::{TrainingError, TrainingPlan};
 
-/// How long a worker sleeps at most before it looks for a fault.
+/// Longest sleep of a worker before it checks for a fault.
 const NAP: Duration = Duration::from_millis(50);
 
-/// Coordinates are cut into at least so many shards, whatever the number of workers.
+/// Minimum number of shards, independent of the number of workers.
 const SHARDS: u32 = 16;
 
-/// Numbers in a batch of gradients that are clipped together: about what a processor's cache holds.
+/// Numbers in a batch of gradients that are clipped together, about the size of a processor's
+/// cache.
 const BATCH_NUMBERS: usize = 1 << 17;
 
-/// What training came to.
+/// Result of training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trained {
     /// One entry for each pass.
     pub passes: Vec<Pass>,
     /// The parameters after the last step.
     pub parameters: Vec<f64>,
-    /// The public log: what was released.
+    /// The public log of releases.
     pub released: Vec<Released>,
-    /// Gradients that were not finite: private, for whoever runs the training.
+    /// Number of gradients that were not finite. **Private**, for the operator only.
     pub not_finite: u64,
 }
 
-/// What is known after a pass over the data.
+/// Results after a pass over the data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pass {
     /// ε spent so far, for the plan's δ.
     pub epsilon: f64,
-    /// Share of test images that are named right.
+    /// Share of correctly classified test images.
     pub accuracy: f64,
 }
 
-/// Where training runs, and by chance of what.
+/// Where training runs, with its seed and noise.
 #[derive(Clone, Copy, Debug)]
 pub struct TrainingOptions {
     /// Number of worker threads. The result does not depend on it.
     pub workers: usize,
-    /// Of the model's first parameters and the order of records: public choices.
+    /// Seed of the model's initial parameters and the order of records, both public.
     pub seed: u64,
-    /// The noise. A seeded one is for experiments, and protects nobody.
+    /// Source of noise. A seeded one is for experiments and protects nobody.
     pub noise: NoiseSource,
-    /// Whether what was released is kept: a number of 16 bytes for each coordinate and step.
+    /// Whether to keep the releases: 16 bytes for each coordinate and step.
     pub keep_releases: bool,
 }
 
-/// Trains a network on the training images of a split, and judges it by the test images after each pass.
+/// Trains a network on the training images of a split, and tests it after each pass.
 ///
 /// # Errors
 /// [`TrainingError`].
@@ -101,7 +102,7 @@ pub fn train(
             let (setup, watched) = (setup.clone(), fault.clone());
             worker.dataflow(|scope| training_loop(scope, setup, learner, log, fault.clone()));
             while !watched.is_raised() && worker.step_or_park(Some(NAP)) {}
-            // After a fault timely must not wait for dataflows that will never be done.
+            // After a fault, timely must not wait for dataflows that never finish.
             worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
         }
     };
@@ -138,7 +139,7 @@ fn setup(
     })
 }
 
-/// Takes the gradients of every so-many-th image of a batch.
+/// Takes the gradients of this worker's share of a batch: every `workers`-th image.
 struct ImageLearner {
     network: Network,
     images: Arc<Split>,
@@ -147,7 +148,6 @@ struct ImageLearner {
     worker: usize,
     workers: usize,
     workspace: Workspace,
-    /// Of a few images.
     gradients: Vec<f64>,
     /// Accuracy and parameters after every pass, from the first worker.
     report: Sender<(f64, Vec<f64>)>,
@@ -160,7 +160,7 @@ impl Learner for ImageLearner {
         let (steps, done) = (self.plan.steps_per_pass(), step - 1);
         if self.worker == 0 && done > 0 && done.is_multiple_of(steps) {
             let accuracy = self.network.accuracy(parameters, &self.images.test);
-            // Nobody listens any more if training was given up.
+            // The receiver is gone if training was abandoned.
             let _ = self.report.send((accuracy, parameters.to_vec()));
         }
         if step > self.plan.horizon() {
@@ -182,7 +182,6 @@ impl Learner for ImageLearner {
     }
 }
 
-/// A log that forgets with the process.
 #[derive(Clone, Default)]
 struct MemoryLog {
     keep: bool,

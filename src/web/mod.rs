@@ -1,4 +1,5 @@
-//! A page that shows a view of a public log while it grows: means with their confidence bands, the covariance, the guarantee.
+//! A live page of one view of a public log: means with their confidence bands, the covariance, the
+//! guarantee.
 //!
 //! ```text
 //! GET /                                      the page, with /page.js and /page.css
@@ -7,11 +8,13 @@
 //!                                            key=all is the total over keys
 //! ```
 //!
-//! Anybody may ask, so what a request costs is bounded. It names one of a few workloads that the page's owner chose, whose noise
-//! levels are found once, as far as the log goes. The server computes for one client at a time.
+//! Anyone may connect, so the cost of a request is bounded. It names one of a few workloads that
+//! the page's owner chose, whose noise levels are computed once, as far as the log goes. The server
+//! computes for one client at a time.
 //!
-//! Each connection follows the log for itself (`sink::event_stream`). A client that comes late to a long log gets a subsampled backlog,
-//! [`BACKLOG`] epochs at most with the newest among them, and from then on every epoch.
+//! Each connection follows the log separately (`sink::event_stream`). A client that joins a long log
+//! late gets a subsampled backlog, at most [`BACKLOG`] epochs including the newest, and then every
+//! epoch.
 
 mod promise;
 
@@ -35,43 +38,44 @@ use crate::sink::{Backlog, EventStream};
 
 pub use crate::http::HttpError;
 
-/// Events of the past that a client gets at most, give or take one.
+/// Maximum number of past events for a client, give or take one.
 pub const BACKLOG: u64 = 4000;
 
-/// Keys that the page offers in a list. More are asked for by their names.
+/// Number of keys in the page's list. Others are requested by name.
 const LISTED_KEYS: u32 = 1000;
 
 const PAGE: &str = include_str!("page.html");
 const SCRIPT: &str = include_str!("page.js");
 const STYLE: &str = include_str!("page.css");
 
-/// What the page shows.
+/// Contents of the page.
 pub struct Site {
     /// The state directory, or one with a copy of its public log.
     pub directory: PathBuf,
-    /// What that log means.
+    /// The publication of that log.
     pub publication: MomentPublication,
-    /// The view that the page begins with.
+    /// The initial view.
     pub view: View,
-    /// The workloads that can be chosen beside that of the view.
+    /// Workloads that can be chosen besides that of the view.
     pub workloads: Vec<Workload>,
-    /// The key that the page begins with; the number after theirs for their total.
+    /// The initial key; the number of keys stands for their total.
     pub key: u32,
-    /// The account of the ledger that pays for the log, as `hushflow ledger --json` gives it; null where there is none.
+    /// The account of the ledger that pays for the log, as `hushflow ledger --json` prints it; null
+    /// if there is none.
     pub ledger: Box<dyn Fn() -> Value + Send + Sync>,
 }
 
-/// A page that is served.
+/// A served page.
 pub struct Page {
     address: SocketAddr,
     published: Arc<AtomicU64>,
 }
 
 impl Page {
-    /// Serves `site` at `address`, `HOST:PORT`, from now on, for as long as the process lives.
+    /// Serves `site` at `address`, `HOST:PORT`, for the life of the process.
     ///
     /// # Errors
-    /// [`HttpError`] if that can't be listened at.
+    /// [`HttpError`] if it cannot listen there.
     pub fn serve(site: Site, address: &str) -> Result<Self, HttpError> {
         let server = Server::bind(address)?;
         let published = Arc::new(AtomicU64::new(0));
@@ -89,18 +93,18 @@ impl Page {
         Ok(page)
     }
 
-    /// Where it is.
+    /// Returns the address of the page.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Tells how far the log is known to go: whoever comes now gets [`BACKLOG`] epochs of it at most.
+    /// Sets the last published epoch: a new client gets at most [`BACKLOG`] epochs up to it.
     pub fn tell_published(&self, epoch: u64) {
         self.published.store(epoch, Ordering::Relaxed);
     }
 }
 
-/// Whether the total over keys can be asked for, as one more key called `all`.
+/// Whether the total over keys is offered as one more key called `all`.
 fn has_total(publication: &MomentPublication) -> bool {
     let total = publication.key_name(publication.keys());
     let taken = (0..publication.keys()).any(|key| publication.key_name(key) == total);
@@ -110,7 +114,7 @@ fn has_total(publication: &MomentPublication) -> bool {
 struct Visit {
     site: Site,
     names: HashMap<String, u32>,
-    /// Those that can be chosen, the view's first.
+    /// The workloads on offer, the view's first.
     workloads: Vec<Arc<ViewNoise>>,
     published: Arc<AtomicU64>,
 }
@@ -130,7 +134,7 @@ impl Visit {
         }
     }
 
-    /// What everyone may know of the log before its first epoch.
+    /// Public facts about the log before its first epoch.
     fn about(&self) -> Value {
         let Site { publication, view, key, ledger, .. } = &self.site;
         let parameters = publication.parameters();
@@ -171,12 +175,11 @@ impl Visit {
         })
     }
 
-    /// The workloads that can be chosen.
     fn offered(&self) -> Vec<String> {
         self.workloads.iter().map(|levels| levels.workload().to_string()).collect()
     }
 
-    /// What a client wants to follow, or why it can't.
+    /// Returns the stream that a client requests, or why it is refused.
     fn stream(&self, request: &Request) -> Result<EventStream, String> {
         let Site { directory, publication, view, key, .. } = &self.site;
         let key = match request.get("key") {

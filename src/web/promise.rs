@@ -1,4 +1,5 @@
-//! What a log promises, in words and as JSON: who is protected, and what may differ of them.
+//! The promise of a log, in words and as JSON: who is protected, and how neighbouring streams
+//! differ.
 
 use hushflow_mechanism::sensitivity::Neighbours;
 use serde_json::{Value, json};
@@ -6,7 +7,7 @@ use serde_json::{Value, json};
 use crate::pipeline::PublicParameters;
 use crate::publication::MomentPublication;
 
-/// Who is protected as a whole: single records, or entities within their limits.
+/// The protected unit: single records, or entities within their limits.
 pub(super) fn unit(parameters: &PublicParameters) -> Value {
     match &parameters.entity {
         None => json!({ "unit": "record" }),
@@ -20,7 +21,6 @@ pub(super) fn unit(parameters: &PublicParameters) -> Value {
     }
 }
 
-/// The guarantee, in sentences.
 pub(super) fn guarantee(publication: &MomentPublication) -> String {
     if !publication.is_private() {
         return "Nothing: the noise was drawn from a seed.".into();

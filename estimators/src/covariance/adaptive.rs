@@ -1,17 +1,21 @@
-//! AdaptiveCov: the better of SSP and SeparateCov, for records that are clipped to a norm that is sought (Dong, Liang & Yi 2022).
+//! AdaptiveCov: the better of SSP and SeparateCov, for records clipped to a private norm (Dong,
+//! Liang & Yi 2022).
 //!
-//! Noise is proportional to the square of the largest norm that a record may have. Where records are much shorter than the bounds allow, as those of
-//! heavy-tailed columns are, clipping the few long ones costs less than the noise that hides them. An eighth of ρ tells the trace,
-//! an eighth which norm to clip to, and three quarters are for the estimate, as in the paper.
+//! Noise is proportional to the square of the largest norm that a record may have. If most records
+//! are much shorter than the bounds allow, clipping the few long ones costs less than the extra
+//! noise. As in the paper, an eighth of ρ estimates the trace, an eighth selects the clipping norm,
+//! and three quarters estimate the covariance.
 //!
-//! **The norm.** Candidates are √d·2^−j of z. Clipping at r takes Σ(‖x‖² − r²)₊/n of the trace, and moves the covariance by no more than that in the Frobenius
-//! norm; the noise at r has a bound of its own, for either estimator. The candidate of the least sum is drawn by the exponential mechanism,
-//! where the paper runs the sparse vector technique over the same sums with Laplace noise: one exact draw in place of a draw for each candidate.
+//! **The norm.** Candidates are √d·2^−j of z. Clipping at r removes Σ(‖x‖² − r²)₊/n from the trace
+//! and moves the covariance by at most that in the Frobenius norm. For either estimator, the noise
+//! at r has its own bound. The exponential mechanism draws the candidate with the least sum of the
+//! two, in one exact draw. (The paper runs the sparse vector technique over the same sums.)
 //!
-//! **Privacy of the draw.** In integers, norms ‖q‖² lie in [0, R²] and a candidate's score is −Σ(‖q‖² − t)₊ less a number that follows from what is
-//! public. Let a record of squared norm a take the place of one of b ≤ a (b = 0 where it was blank). Then (a − t)₊ − (b − t)₊ is in [0, R²] for every t: *all
-//! scores move the same way*, by R² at most. So log-ratios of probabilities lie in an interval of length c·R², not 2c·R², as if the scores
-//! had the sensitivity R²/2. ∎
+//! **Privacy of the draw.** In integers, norms ‖q‖² lie in [0, R²]. A candidate's score is −Σ(‖q‖²
+//! − t)₊ minus a function of public numbers. Let a record of squared norm a replace one of b ≤ a (b
+//! = 0 if it was blank). Then (a − t)₊ − (b − t)₊ is in [0, R²] for every t: *all scores move in
+//! the same direction*, by at most R². So log-ratios of probabilities lie in an interval of length
+//! c·R², not 2c·R², as if the scores had the sensitivity R²/2. ∎
 
 use super::CovarianceError;
 use super::budget::{Budget, Part};
@@ -23,13 +27,13 @@ use hushflow_mechanism::noise::selection::Selection;
 use nalgebra::DMatrix;
 use rand::CryptoRng;
 
-/// The share of the trace, and of the clipping norm.
+/// Share of the budget for the trace, and for the clipping norm.
 pub(super) const SHARE: f64 = 0.125;
 
-/// Halvings of the norm: beyond these a record is no more than the rounding of its entries.
+/// Number of halvings of the norm. Below the last one a record is no larger than the rounding of
+/// its entries.
 const HALVINGS: u32 = RECORD_BITS - 2;
 
-/// The covariance in z², with all that is left.
 pub(super) fn adaptive<R: CryptoRng + ?Sized>(
     start: &Start<'_>,
     budget: &mut Budget,
@@ -51,7 +55,8 @@ pub(super) fn adaptive<R: CryptoRng + ?Sized>(
     }
 }
 
-/// An upper bound of the trace but for the tail, of records of norm 1 at most, as in the paper: z/√d.
+/// Returns an upper bound of the trace, except for the tail, for records z/√d, which have norm at
+/// most 1, as in the paper.
 fn trace<R: CryptoRng + ?Sized>(
     start: &Start<'_>,
     (budget, rho): (&mut Budget, f64),
@@ -64,7 +69,7 @@ fn trace<R: CryptoRng + ?Sized>(
     Ok(((noisy.value as f64 + tail) * start.unit() / start.sample.dimension() as f64).clamp(1e-16, 1.0))
 }
 
-/// How little is lost by clipping to a norm, and by the noise that hides what is left: in integers, negative.
+/// Returns the negative integer score of a norm: the loss by clipping plus the bound of the noise.
 fn score(norms: &[i128], halvings: u32, bounds: &Bounds) -> i128 {
     let threshold = 1i128 << (2 * (RECORD_BITS - halvings));
     let lost: i128 = norms.iter().map(|norm| (norm - threshold).max(0)).sum();
@@ -73,7 +78,7 @@ fn score(norms: &[i128], halvings: u32, bounds: &Bounds) -> i128 {
     -lost.saturating_add(in_integers as i128)
 }
 
-/// What AdaptiveCov chooses by: bounds of the Frobenius errors for records of norm 2^−halvings at most.
+/// Bounds of the Frobenius errors for records of norm at most 2^−halvings.
 struct Bounds {
     d: f64,
     rows: f64,
@@ -89,7 +94,7 @@ impl Bounds {
         norm.sqrt() / (self.rho.sqrt() * self.rows) * 0.25f64.powi(halvings)
     }
 
-    /// Infinite for a single column, whose matrix has nothing to take apart.
+    /// Infinite for a single column: SeparateCov does not apply.
     fn separate(&self, halvings: i32) -> f64 {
         let theta = (self.d.ln() / self.d).powf(0.3).min(0.5);
         let spectral = (1.0 + theta)
@@ -112,7 +117,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Attack: whatever norm takes the place of another, no two scores move apart by more than the draw hides.
+        /// Attack: whichever norm replaces another, no two scores move apart by more than the draw
+        /// hides.
         #[test]
         fn scores_of_neighbours_move_together(
             rest in prop::collection::vec(0i128..=1 << 40, 0..9), one in 0i128..=1 << 40, other in 0i128..=1 << 40,

@@ -1,12 +1,13 @@
-//! ρ of zero-concentrated differential privacy, spent part by part.
+//! Budget ρ of zero-concentrated differential privacy, spent in parts.
 //!
-//! The parts of an adaptive composition add up, even where each part's size is chosen by what came before, as long as the sum never
-//! exceeds a bound that was fixed beforehand (Whitehouse et al. 2023, Theorem 1). [`Budget`] is that bound. Sums are rounded up.
+//! The parts of an adaptive composition add up, even if each size depends on earlier outputs, as
+//! long as the sum never exceeds a bound fixed beforehand (Whitehouse et al. 2023, Theorem 1).
+//! [`Budget`] is that bound. Sums are rounded up.
 
 use super::CovarianceError;
 use hushflow_mechanism::accounting::Rho;
 
-/// What a part of the budget was spent on.
+/// Purpose of a part of the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Part {
@@ -18,7 +19,7 @@ pub enum Part {
     Mean,
     /// The diagonal.
     Diagonal,
-    /// Which entry to measure next.
+    /// The selection of the next entry.
     Selection,
     /// A single entry.
     Measurement,
@@ -31,7 +32,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Its name in JSON.
+    /// Returns the name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Count => "count",
@@ -47,7 +48,7 @@ impl Part {
     }
 }
 
-/// A budget and what was spent of it.
+/// A budget and the parts spent of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Budget {
     total: f64,
@@ -56,25 +57,26 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget of which nothing was spent.
+    /// Returns an unspent budget.
     pub fn new(total: Rho) -> Self {
         Self { total: total.value(), spent: 0.0, parts: Vec::new() }
     }
 
-    /// ρ of it all.
+    /// Returns the total ρ.
     pub fn total(&self) -> f64 {
         self.total
     }
 
-    /// What is left.
+    /// Returns the unspent ρ.
     pub fn left(&self) -> f64 {
         (self.total - self.spent).max(0.0)
     }
 
-    /// Spends a part. All that is left and a rounding error more is all that is left.
+    /// Spends a part and returns its ρ. A part that exceeds the rest by no more than a rounding
+    /// error takes the rest.
     ///
     /// # Errors
-    /// [`CovarianceError::Overspent`] where it is not a positive number or more than is left.
+    /// [`CovarianceError::Overspent`] if the part is not positive or exceeds the rest.
     pub fn spend(&mut self, part: Part, rho: f64) -> Result<f64, CovarianceError> {
         let left = self.left();
         let spent = rho.min(left);
@@ -88,12 +90,12 @@ impl Budget {
         Ok(spent)
     }
 
-    /// The parts, in the order in which they were spent.
+    /// Returns the parts in the order of spending.
     pub fn parts(&self) -> &[(Part, f64)] {
         &self.parts
     }
 
-    /// The sum of each kind of part, in the order of their first.
+    /// Returns the sum of each kind of part, in the order of their first occurrence.
     pub fn by_kind(&self) -> Vec<(Part, f64)> {
         let mut sums: Vec<(Part, f64)> = Vec::new();
         for &(part, rho) in &self.parts {

@@ -1,4 +1,5 @@
-//! What comes out: a covariance, how it was measured, its errors, and the graph of what was found to depend on what.
+//! The result: a covariance, its measurements, error metrics, and the graph of conditional
+//! dependence.
 
 use super::CovarianceError;
 use super::budget::{Budget, Part};
@@ -11,15 +12,15 @@ use std::fmt::Write;
 /// A measured entry, in the columns' own units.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measurement {
-    /// The greater place of the two columns, from 0.
+    /// The larger index of the two columns, from 0.
     pub row: usize,
-    /// The smaller one, or the same.
+    /// The smaller index, or the same.
     pub column: usize,
-    /// What was measured, averaged over its measurements by their precision.
+    /// Average of its measurements, weighted by their precision.
     pub value: f64,
     /// Standard deviation of its noise.
     pub deviation: f64,
-    /// How often it was measured.
+    /// Number of measurements.
     pub times: u32,
 }
 
@@ -28,44 +29,44 @@ pub struct Measurement {
 pub struct Mean {
     /// The mean.
     pub values: Vec<f64>,
-    /// Standard deviation of the noise of each.
+    /// Standard deviation of the noise of each value.
     pub deviations: Vec<f64>,
 }
 
-/// A private covariance. All of it may be seen by anyone.
+/// A private covariance. All of it is public.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimate {
     /// Number of records: public, or private with noise.
     pub rows: f64,
-    /// Standard deviation of the noise of that; 0 where it is public.
+    /// Standard deviation of the noise of `rows`; 0 if public.
     pub rows_deviation: f64,
-    /// What the covariance is about, where that was measured; else the middle of the bounds.
+    /// The measured mean about which moments are taken. `None`: the middle of the bounds.
     pub mean: Option<Mean>,
-    /// The second moments about it, over the number of records.
+    /// Second moments about it, divided by the number of records.
     pub covariance: DMatrix<f64>,
-    /// What was measured, row by row; of a method that measures no entries, none.
+    /// Measured entries, row by row; empty for methods that measure none.
     pub measurements: Vec<Measurement>,
     /// Partial correlations of the pairs that were measured one by one.
     pub partial_correlations: Vec<(usize, usize, f64)>,
-    /// Selections made.
+    /// Number of selections.
     pub rounds: u64,
-    /// What was spent.
+    /// Spent budget.
     pub budget: Budget,
 }
 
 impl Estimate {
-    /// Pairs of different columns that were measured.
+    /// Number of pairs of different columns that were measured.
     pub fn measured_pairs(&self) -> usize {
         self.measurements.iter().filter(|entry| entry.row != entry.column).count()
     }
 
-    /// Measurements of single entries, repeated ones included.
+    /// Number of measurements of single entries, with repetitions.
     pub fn measurement_count(&self) -> u64 {
         self.measurements.iter().map(|entry| u64::from(entry.times)).sum()
     }
 
-    /// Share of the pairs of columns whose entry of the precision matrix is 0; 1 for a single column. `None` of a method that measures no
-    /// entries, whose precision matrix is dense.
+    /// Share of the pairs of columns whose entry in the precision matrix is 0; 1 for a single
+    /// column. `None` for methods that measure no entries, whose precision matrix is dense.
     pub fn sparsity(&self) -> Option<f64> {
         let columns = self.covariance.nrows();
         let pairs = columns * columns.saturating_sub(1) / 2;
@@ -76,7 +77,8 @@ impl Estimate {
         }
     }
 
-    /// The graph of conditional dependence in the DOT language: an edge for each measured pair, with its partial correlation.
+    /// Returns the graph of conditional dependence in the DOT language, with an edge and its
+    /// partial correlation for each measured pair.
     pub fn dot(&self, names: &[String]) -> String {
         let mut graph = String::from("graph covariance {\n");
         let quoted = |name: &str| name.replace('\\', "\\\\").replace('"', "\\\"");
@@ -92,7 +94,8 @@ impl Estimate {
     }
 }
 
-/// ‖Σ^(−1/2) Σ̂ Σ^(−1/2) − I‖_F: the error in the metric of the truth. `None` where that is singular.
+/// ‖Σ^(−1/2) Σ̂ Σ^(−1/2) − I‖_F: the error in the metric of the truth. `None` if the truth is
+/// singular.
 pub fn mahalanobis_error(estimate: &DMatrix<f64>, truth: &DMatrix<f64>) -> Option<f64> {
     // L⁻¹Σ̂L⁻ᵀ for Σ = LLᵀ differs from Σ^(−1/2)Σ̂Σ^(−1/2) by a rotation.
     let root = Cholesky::new(truth.clone())?.l();
@@ -106,7 +109,6 @@ pub fn frobenius_error(estimate: &DMatrix<f64>, truth: &DMatrix<f64>) -> f64 {
     (estimate - truth).norm()
 }
 
-/// A sample whose count is known, and which is centred if that was asked for.
 pub(super) struct Start<'a> {
     pub(super) sample: Sample<'a>,
     pub(super) rows: (f64, f64),
@@ -114,7 +116,8 @@ pub(super) struct Start<'a> {
 }
 
 impl<'a> Start<'a> {
-    /// Spends `count_rho` on the count where it is private, and the share `centre` of what is left on the mean.
+    /// Spends `count_rho` on the count if it is private, and the share `centre` of the rest on the
+    /// mean.
     pub(super) fn new<R: CryptoRng + ?Sized>(
         sample: &Sample<'a>,
         count_rho: f64,
@@ -128,7 +131,7 @@ impl<'a> Start<'a> {
         let sums = sample.moments(SecondMoment::None)?;
         let first = &sums.coordinates()[sums.layout().first()];
         let sensitivity = sample.first_sensitivity() * (sample.dimension() as f64).sqrt();
-        // On a finer grid, for this noise is small.
+        // A finer grid, because this noise is small.
         let fine = 1i128 << 30;
         let scaled: Vec<i128> = first.iter().map(|sum| sum * fine).collect();
         let part = (Part::Mean, share * budget.left());
@@ -144,22 +147,20 @@ impl<'a> Start<'a> {
         Ok(Self { sample: centred, rows, mean: Some(mean) })
     }
 
-    /// The same, with records clipped to this norm of z.
     pub(super) fn clipped(&self, norm: f64) -> Result<Self, CovarianceError> {
         Ok(Self { sample: self.sample.clipped(norm)?, rows: self.rows, mean: self.mean.clone() })
     }
 
-    /// From integers on the grid of second moments to z² per record.
+    /// Factor from integers on the grid of second moments to z² per record.
     pub(super) fn unit(&self) -> f64 {
         self.sample.grid() * self.sample.grid() / self.rows.0
     }
 
-    /// From z² to the units of two columns.
+    /// Factor from z² to the units of two columns.
     pub(super) fn own_units(&self, row: usize, column: usize) -> f64 {
         self.sample.half_widths()[row] * self.sample.half_widths()[column]
     }
 
-    /// An estimate of this covariance, in z².
     pub(super) fn estimate(
         self,
         covariance: &DMatrix<f64>,
@@ -182,7 +183,6 @@ impl<'a> Start<'a> {
         })
     }
 
-    /// The symmetric matrix, in z², of noisy second moments in the layout's order.
     pub(super) fn matrix(&self, noisy: &[Noisy]) -> DMatrix<f64> {
         let dimension = self.sample.dimension();
         let layout = Layout { dimension, second: SecondMoment::Full };

@@ -1,22 +1,23 @@
-//! Private covariance matrices of n records at once, of a file or of a window.
+//! Private covariance matrices of n records at once, from a file or a window.
 //!
-//! Columns lie between public bounds, which are mapped to [−1, 1]. A method spends a budget ρ of zero-concentrated differential
-//! privacy on noisy entries of the second moments, and what follows from these is post-processing.
+//! Columns have public bounds, which are mapped to [−1, 1]. A method spends a budget ρ of
+//! zero-concentrated differential privacy on noisy entries of the second moments. The rest is
+//! post-processing.
 //!
 //! | file | subject |
 //! |---|---|
-//! | [`sample`] | records as integers, their exact moments, and what a neighbour changes of each statistic, with proofs |
-//! | [`budget`] | ρ, spent part by part |
+//! | [`sample`] | records as integers, exact moments, sensitivities with proofs |
+//! | [`budget`] | ρ, spent in parts |
 //! | [`pace`] | PACE-GGM (Ferrando et al. 2026): entries selected and measured one by one |
 //! | [`completion`] | the maximum-entropy matrix that fits measured entries |
-//! | [`rivals`] | the whole matrix at once, the diagonal alone, eigenvalues apart, CoinPress |
-//! | `adaptive` | AdaptiveCov: the better of two of these, at a clipping norm that is sought |
-//! | `project` | other projections of what was measured at once |
-//! | [`spending`] | what an estimate spends in all, as one Gaussian mechanism |
-//! | [`estimate`] | what comes out, its errors, its graph |
+//! | [`rivals`] | the whole matrix at once, the diagonal alone, separate eigenvalues, CoinPress |
+//! | `adaptive` | AdaptiveCov: the better of two of these, at a private clipping norm |
+//! | `project` | other projections of entries measured at once |
+//! | [`spending`] | total cost of an estimate, as one Gaussian mechanism |
+//! | [`estimate`] | the result, its errors, its graph |
 //! | [`regression`] | linear regression from a private covariance, and AdaSSP |
 //!
-//! Contract, proofs, what the papers leave open and results: `docs/covariance.md`.
+//! Contract, proofs, gaps in the papers and results: `docs/covariance.md`.
 
 mod adaptive;
 pub mod budget;
@@ -47,35 +48,35 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Why there is no estimate. Each of these is decided by public numbers alone, but for those that
-/// [follow from what was released](CovarianceError::follows_from_releases).
+/// Why there is no estimate. The reasons follow from public numbers alone, except those that
+/// [follow from releases](CovarianceError::follows_from_releases).
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum CovarianceError {
-    /// Bounds that can't be used.
+    /// Unusable bounds.
     #[error(transparent)]
     Bounds(#[from] ClipError),
-    /// Records of another number of columns.
+    /// Records with another number of columns.
     #[error(transparent)]
     Records(#[from] RecordError),
     /// Moments beyond 128 bits.
     #[error(transparent)]
     Moments(#[from] MomentError),
-    /// Too few records. Where counts are private this is never said.
+    /// Too few records. Never reported if counts are private.
     #[error("found {found} records, expected at least 2: a covariance takes more than one")]
     TooFew {
         /// The number of records.
         found: usize,
     },
-    /// ρ can't be spent.
+    /// ρ is not positive or not finite.
     #[error("rho is {0:?}, but must be a finite number above 0")]
     Rho(f64),
-    /// A share of the budget that is none.
+    /// A share of the budget outside (0, 1).
     #[error("the share of the budget for {what} is {share:?}, but must be above 0 and below 1")]
     Share {
-        /// What it is for.
+        /// Its purpose.
         what: &'static str,
-        /// What was found.
+        /// The share as given.
         share: f64,
     },
     /// No proof for these neighbours.
@@ -88,41 +89,41 @@ pub enum CovarianceError {
         "this method needs a public number of records: choose replace-one-in-place neighbours, or another method"
     )]
     PublicCount,
-    /// The noise doesn't fit the grid.
+    /// The noise does not fit the grid.
     #[error(transparent)]
     Noise(#[from] NoiseScaleError),
     /// A selection without weight.
     #[error(transparent)]
     Selection(#[from] SelectionError),
-    /// More is spent than can be counted.
+    /// Accounting failed.
     #[error(transparent)]
     Accounting(#[from] AccountingError),
-    /// More is asked for than is left.
+    /// A part of the budget exceeds the rest.
     #[error("a part of {wanted:e} does not fit the {left:e} of rho that are left")]
     Overspent {
-        /// What was to be spent.
+        /// The requested part.
         wanted: f64,
-        /// What was left.
+        /// The rest.
         left: f64,
     },
-    /// Numbers went beyond what floating point holds.
+    /// Numbers exceed floating point.
     #[error("the estimate is beyond floating point: choose bounds of ordinary size, or a larger rho")]
     Numerical,
 }
 
 impl CovarianceError {
-    /// Whether it may follow from what was released, and so has to be paid for like an estimate.
+    /// Whether the error may follow from releases, so that it costs as much as an estimate.
     pub fn follows_from_releases(&self) -> bool {
         matches!(self, Self::Numerical | Self::Overspent { .. })
     }
 }
 
-/// How a covariance is estimated.
+/// Method of estimating a covariance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Method {
-    /// PACE-GGM: the diagonal, then one badly approximated entry after the other.
+    /// PACE-GGM: the diagonal, then badly approximated entries one by one.
     Pace,
     /// The whole matrix, with the noise of the paper's baseline.
     Ssp,
@@ -130,9 +131,10 @@ pub enum Method {
     SspTight,
     /// The diagonal alone.
     Diagonal,
-    /// The better of the whole matrix and of eigenvalues apart, by a private trace, at a private clipping norm (Dong et al. 2022).
+    /// The better of [`Method::Ssp`] and [`Method::Separate`] by a private trace, at a private
+    /// clipping norm (Dong et al. 2022).
     Adaptive,
-    /// Eigenvalues and eigenvectors with noise of their own (Dong et al. 2022).
+    /// Eigenvalues and eigenvectors with separate noise (Dong et al. 2022).
     Separate,
     /// Clipping to an ellipsoid that is refined step by step (Biswas et al. 2020).
     #[serde(rename = "coinpress")]
@@ -140,7 +142,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Self; 7] = [
         Self::Pace,
         Self::Ssp,
@@ -151,7 +153,7 @@ impl Method {
         Self::CoinPress,
     ];
 
-    /// Its name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pace => "pace",
@@ -164,8 +166,8 @@ impl Method {
         }
     }
 
-    /// Estimates the covariance of a sample with all that is left of a budget, about the middle of the bounds, or about a mean
-    /// that takes the share `centre` of the budget.
+    /// Estimates the covariance of a sample with the rest of a budget, about the middle of the
+    /// bounds or about a mean that takes the share `centre` of the budget.
     ///
     /// # Errors
     /// [`CovarianceError`], by public numbers alone.
@@ -189,7 +191,7 @@ impl fmt::Display for Method {
     }
 }
 
-/// No method is called so.
+/// Unknown name of a method.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("found {0:?}, expected pace, ssp, ssp-tight, diagonal, adaptive, separate or coinpress")]
 pub struct UnknownMethod(String);
@@ -202,7 +204,8 @@ impl FromStr for Method {
     }
 }
 
-/// The nearest positive semidefinite matrix in the Frobenius norm (Higham 1988). `None` where eigenvalues can't be found.
+/// Returns the nearest positive semidefinite matrix in the Frobenius norm (Higham 1988). `None` if
+/// the eigendecomposition fails.
 pub(crate) fn nearest_semidefinite(matrix: &DMatrix<f64>) -> Option<DMatrix<f64>> {
     let eigen = nalgebra::SymmetricEigen::try_new(matrix.clone(), f64::EPSILON, 100 * matrix.nrows() + 100)?;
     let raised = DMatrix::from_diagonal(&eigen.eigenvalues.map(|value| value.max(0.0)));

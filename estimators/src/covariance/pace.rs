@@ -1,11 +1,14 @@
-//! PACE-GGM: select a badly approximated entry, measure it, complete the matrix, again (Ferrando et al. 2026, Algorithms 1 to 3).
+//! PACE-GGM: repeatedly selects a badly approximated entry, measures it and completes the matrix
+//! (Ferrando et al. 2026, Algorithms 1 to 3).
 //!
-//! All scores and measurements are of integer sums, so what a neighbour changes of them is known exactly ([`sample`](super::sample)):
-//! the count is no denominator before everything is public. The current estimate enters a score as a public integer; then
-//! `||S − E| − |S' − E|| ≤ |S − S'|`, the sensitivity of the entry.
+//! Scores and measurements are integer sums, so their sensitivities are exact
+//! ([`sample`](super::sample)), and nothing is divided by the count before everything is public.
+//! The current estimate enters a score as a public integer. So `||S − E| − |S' − E|| ≤ |S − S'|`,
+//! the sensitivity of the entry.
 //!
-//! **Privacy.** With shares α and β of ρ: the diagonal is one Gaussian mechanism (αρ); each round is an
-//! exponential mechanism (its ρ_sel) and a Gaussian one (its ρ_meas), chosen by public numbers; [`Budget`] refuses any part beyond ρ. ∎
+//! **Privacy.** With shares α and β of ρ: the diagonal is one Gaussian mechanism (αρ). Each round
+//! is an exponential mechanism (ρ_sel) and a Gaussian one (ρ_meas), whose sizes depend on public
+//! numbers. [`Budget`] refuses any part beyond ρ. ∎
 
 use super::CovarianceError;
 use super::budget::{Budget, Part};
@@ -16,19 +19,20 @@ use hushflow_mechanism::moments::{Layout, MomentSums, SecondMoment};
 use hushflow_mechanism::noise::selection::Selection;
 use rand::CryptoRng;
 
-/// A share of the budget below which nothing is left.
+/// Share of the budget below which nothing is left.
 const NOTHING: f64 = 1e-9;
 
-/// How the budget is divided. The default is the paper's.
+/// Division of the budget. The default is the paper's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
     /// α: the diagonal's share.
     pub diagonal_share: f64,
-    /// β: the selection's share of each round.
+    /// β: share of the selection in each round.
     pub selection_share: f64,
-    /// T: the rounds that the budget would last for if it were never annealed; twice the number of pairs unless given.
+    /// T: number of rounds for which the budget would last without annealing; by default twice the
+    /// number of pairs.
     pub rounds: Option<u64>,
-    /// The share of the mean, where the data are to be centred.
+    /// Share of the mean, if the data are to be centred.
     pub centre: Option<f64>,
 }
 
@@ -39,7 +43,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Spends all that is left of a budget.
+    /// Spends the rest of a budget.
     ///
     /// # Errors
     /// [`CovarianceError`], by public numbers alone.
@@ -68,19 +72,19 @@ impl Pace {
         check_share("selections", self.selection_share)
     }
 
-    /// T, for so many columns.
+    /// T for this number of columns.
     pub(super) fn rounds_for(&self, dimension: usize) -> u64 {
         let dimension = dimension as u64;
         self.rounds.unwrap_or(dimension * dimension.saturating_sub(1)).max(1)
     }
 }
 
-/// An entry, and what is known of it: the weighted average y and the precision λ of its measurements, in z².
+/// An entry with its measurements in z²: the weighted average y and the precision λ.
 #[derive(Clone, Copy)]
 struct Known {
     row: usize,
     column: usize,
-    /// Σ q_j q_k, exactly: private.
+    /// Σ q_j q_k, exact and private.
     sum: i128,
     value: f64,
     precision: f64,
@@ -94,7 +98,6 @@ struct Run<'a> {
     rounds: u64,
 }
 
-/// What a round may spend.
 #[derive(Clone, Copy)]
 struct Allowance {
     selection: f64,
@@ -150,7 +153,6 @@ impl<'a> Run<'a> {
         Ok(Self { start, known, completion: Completion::of_diagonal(&measured), rounds: 0 })
     }
 
-    /// Rounds until the budget is spent.
     fn spend<R: CryptoRng + ?Sized>(
         &mut self,
         pace: &Pace,
@@ -174,7 +176,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Selects, measures and completes. Whether the estimate changed by more than the noise.
+    /// Selects, measures and completes. Returns whether the estimate changed by more than the
+    /// noise.
     fn round<R: CryptoRng + ?Sized>(
         &mut self,
         allowance: Allowance,
@@ -237,7 +240,7 @@ impl<'a> Run<'a> {
 }
 
 impl Known {
-    /// Averages a measurement in, by its precision (Proposition 4.2).
+    /// Adds a measurement to the average, weighted by its precision (Proposition 4.2).
     fn learn(&mut self, value: f64, deviation: f64) {
         let precision = deviation.powi(-2);
         self.value = (self.precision * self.value + precision * value) / (self.precision + precision);

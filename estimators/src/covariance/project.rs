@@ -1,26 +1,30 @@
-//! From entries that were all measured at once to a covariance, by any [`Projection`]: post-processing of what was released.
+//! Turns entries that were measured at once into a covariance by a chosen [`Projection`]:
+//! post-processing of releases.
 //!
-//! The matrix is projected in units in which the noise of every variance is 1, those of z but for a factor. Measurements have independent
-//! noise of deviations δ_ij, so along a unit vector u the variance has noise of the variance `2Σ(u_i u_j δ_ij)² − Σ(u_i² δ_ii)²`.
+//! The matrix is projected in units of z, scaled so that the noise of every variance is 1.
+//! Measurements have independent noise of deviations δ_ij, so along a unit vector u the variance
+//! has noise of the variance `2Σ(u_i u_j δ_ij)² − Σ(u_i² δ_ii)²`.
 
 use super::{CovarianceError, Estimate, Method};
 use hushflow_mechanism::estimate::projection::{Projection, Spectrum, shrunk};
 use nalgebra::{DMatrix, DVector};
 
 impl Method {
-    /// Whether all that it knows are entries that it measured at once, so that a projection can be chosen ([`Estimate::projected`]).
+    /// Whether the method uses only entries that it measured at once, so that a projection can be
+    /// chosen ([`Estimate::projected`]).
     pub fn measures_at_once(self) -> bool {
         matches!(self, Self::Ssp | Self::SspTight | Self::Diagonal)
     }
 }
 
 impl Estimate {
-    /// The same measurements with the covariance that a projection makes of them, for a method that
-    /// [measures at once](Method::measures_at_once): 0 where nothing was measured. These methods themselves take
-    /// [`Projection::Nearest`].
+    /// Projects the same measurements again, for a method that
+    /// [measures at once](Method::measures_at_once). Entries that were not measured are 0. These
+    /// methods themselves use [`Projection::Nearest`].
     ///
     /// # Errors
-    /// [`CovarianceError::Numerical`] where a variance was not measured, or an eigendecomposition fails.
+    /// [`CovarianceError::Numerical`] if a variance was not measured or an eigendecomposition
+    /// fails.
     pub fn projected(self, projection: Projection) -> Result<Self, CovarianceError> {
         let size = self.covariance.nrows();
         let (mut matrix, mut noise) = (DMatrix::zeros(size, size), DMatrix::zeros(size, size));
@@ -72,7 +76,6 @@ mod tests {
     use hushflow_mechanism::sensitivity::Neighbours;
     use rand::SeedableRng;
 
-    /// Of two columns whose bounds differ by a factor of four.
     fn estimate(method: Method, rho: f64, seed: u64) -> Estimate {
         let records: Vec<f64> =
             (0..400).flat_map(|i| [f64::from(i % 20) / 10.0 - 1.0, f64::from(i % 20) / 2.5 - 4.0]).collect();
@@ -96,7 +99,8 @@ mod tests {
         }
     }
 
-    /// Eigenvalues in units of the noise of variances: nothing is below the noise of its direction, which is between 1 and √2.
+    /// Eigenvalues in units of the variances' noise: none is below the noise of its direction,
+    /// which is between 1 and √2.
     #[test]
     fn floors_are_the_noise_and_shrunk_entries_are_smaller() {
         for seed in 0..20 {

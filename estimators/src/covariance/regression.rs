@@ -1,10 +1,12 @@
-//! Linear regression from private second moments: from a covariance of any method, or from SSP (Wang 2018's AdaSSP, in zCDP).
+//! Linear regression from private second moments: from a covariance of any method, or from SSP
+//! (Wang 2018's AdaSSP, in zCDP).
 //!
-//! The last third of the budget tells how much ridge is needed: the least eigenvalue of the regressors' second moments, measured
-//! with its noise, is raised to what the noise of the other moments may have taken away. Everything is in z, between −1 and 1.
+//! The last third of the budget sets the ridge. The least eigenvalue of the regressors' second
+//! moments is measured with noise, and the ridge raises it to what the noise of the other moments
+//! may have removed. Everything is in z, between −1 and 1.
 //!
-//! **Sensitivity** of the least eigenvalue of Σ qqᵀ: it moves by at most the spectral norm of vvᵀ − uuᵀ ≤ R² (Weyl), and by what its search may
-//! be off ([`eigenvalue_slack`](super::rivals)).
+//! **Sensitivity** of the least eigenvalue of Σ qqᵀ: it moves by at most the spectral norm of vvᵀ −
+//! uuᵀ ≤ R² (Weyl), plus the error of the eigenvalue search ([`eigenvalue_slack`](super::rivals)).
 
 use super::budget::{Budget, Part};
 use super::rivals::{eigenvalue_slack, eigenvalues};
@@ -19,15 +21,16 @@ const TAIL: f64 = 0.05;
 /// A private regression of one column on the others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Regression {
-    /// The coefficient of each column but the target, in their own units.
+    /// The coefficient of each column except the target, in the columns' own units.
     pub coefficients: Vec<f64>,
     /// The ridge, in z² per record.
     pub ridge: f64,
-    /// What was spent.
+    /// Spent budget.
     pub budget: Budget,
 }
 
-/// Coefficients of the column `target` on the others, from their second moments and a ridge. `None` where they don't determine them.
+/// Returns the coefficients of the column `target` on the others, from second moments and a ridge.
+/// `None` if they are not determined.
 pub fn coefficients(moments: &DMatrix<f64>, target: usize, ridge: f64) -> Option<DVector<f64>> {
     let others = moments.clone().remove_row(target).remove_column(target);
     let with_target = moments.column(target).clone_owned().remove_row(target);
@@ -35,11 +38,12 @@ pub fn coefficients(moments: &DMatrix<f64>, target: usize, ridge: f64) -> Option
     Some(Cholesky::new(others + DMatrix::identity(size, size) * ridge)?.solve(&with_target))
 }
 
-/// Regresses the column `target` on the others: second moments by `method` with two thirds of what is left, the ridge with one.
-/// [`Method::Ssp`] makes it AdaSSP.
+/// Regresses the column `target` on the others. Two thirds of the rest of the budget go to second
+/// moments by `method`, one third to the ridge. [`Method::Ssp`] makes it AdaSSP.
 ///
 /// # Errors
-/// [`CovarianceError`], by public numbers alone; [`CovarianceError::Numerical`] for a target that is no column.
+/// [`CovarianceError`], by public numbers alone; [`CovarianceError::Numerical`] if `target` is no
+/// column.
 pub fn regress<R: CryptoRng + ?Sized>(
     method: Method,
     sample: &Sample<'_>,
@@ -73,7 +77,7 @@ pub fn regress<R: CryptoRng + ?Sized>(
     let estimate = method.estimate(sample, None, budget, rng)?;
     let size = sample.dimension();
     let moments = DMatrix::from_fn(size, size, |i, j| estimate.covariance[(i, j)] / (widths[i] * widths[j]));
-    // A singular matrix takes a little more than none.
+    // A singular matrix needs a small positive ridge.
     let found = coefficients(&moments, target, ridge.max(1e-12)).ok_or(CovarianceError::Numerical)?;
     let kept = (0..size).filter(|place| *place != target);
     let coefficients = kept.zip(found.iter()).map(|(j, b)| b * widths[target] / widths[j]).collect();

@@ -1,12 +1,16 @@
-//! Other private covariances, for comparison: the whole matrix at once, the diagonal alone, eigenvalues apart, CoinPress.
+//! Other private covariances, for comparison.
 //!
-//! - **SSP**: exact noise on the upper triangle. The paper takes the sensitivity of the whole matrix, √2·d; the triangle's is d
-//!   ([`sample`](super::sample)), so half the variance is enough: `ssp-tight`. Negative eigenvalues are then raised to 0.
+//! - **SSP**: exact noise on the upper triangle. The paper uses the sensitivity of the whole
+//!   matrix, √2·d. The triangle's is d ([`sample`](super::sample)), so half the variance suffices:
+//!   `ssp-tight`. Negative eigenvalues are then raised to 0.
 //! - **Diagonal**: the whole budget on d entries, zeros elsewhere.
-//! - **SeparateCov** (Dong, Liang & Yi 2022): half of ρ for the eigenvalues, half for a noisy matrix whose eigenvectors are taken.
-//! - **AdaptiveCov** (same): the better of both, at a clipping norm that is sought (`covariance/adaptive.rs`).
-//! - **CoinPress** (Biswas et al. 2020): records are whitened by the last estimate and clipped to where a Gaussian's would be, so that the
-//!   next estimate takes less noise. Three steps, of ρ/8, ρ/8 and 3ρ/4.
+//! - **SeparateCov** (Dong, Liang & Yi 2022): half of ρ for the eigenvalues, half for a noisy
+//!   matrix that gives the eigenvectors.
+//! - **AdaptiveCov** (same): the better of SSP and SeparateCov, at a private clipping norm
+//!   (`covariance/adaptive.rs`).
+//! - **CoinPress** (Biswas et al. 2020): whitens records by the last estimate and clips them to the
+//!   norm of a Gaussian, so that the next estimate needs less noise. Three steps, of ρ/8, ρ/8 and
+//!   3ρ/4.
 
 use super::adaptive::adaptive;
 use super::budget::{Budget, Part};
@@ -20,10 +24,10 @@ use rand::CryptoRng;
 /// Share of a private count.
 const COUNT_SHARE: f64 = 0.05;
 
-/// Failure probability of the tail bounds that AdaptiveCov and CoinPress choose by.
+/// Failure probability of the tail bounds of AdaptiveCov and CoinPress.
 pub(super) const TAIL: f64 = 0.1;
 
-/// CoinPress's shares of its steps.
+/// Shares of the steps of CoinPress.
 const COIN_SHARES: [f64; 3] = [0.125, 0.125, 0.75];
 
 pub(super) fn estimate<R: CryptoRng + ?Sized>(
@@ -34,7 +38,8 @@ pub(super) fn estimate<R: CryptoRng + ?Sized>(
     rng: &mut R,
 ) -> Result<Estimate, CovarianceError> {
     if matches!(method, Method::Separate | Method::Adaptive) {
-        // At once: whether eigenvalues are asked for may follow from what was found, and then a refusal would tell it.
+        // Check before spending: whether eigenvalues are needed may follow from releases, and a
+        // later refusal would reveal it.
         public_count(sample)?;
     }
     let start = Start::new(sample, COUNT_SHARE * budget.left(), centre, &mut budget, rng)?;
@@ -49,7 +54,6 @@ pub(super) fn estimate<R: CryptoRng + ?Sized>(
     start.estimate(&covariance, budget)
 }
 
-/// All entries, each with its noise.
 fn triangle<R: CryptoRng + ?Sized>(
     method: Method,
     start: Start<'_>,
@@ -72,7 +76,6 @@ fn triangle<R: CryptoRng + ?Sized>(
     Ok(Estimate { measurements, ..start.estimate(&covariance, budget)? })
 }
 
-/// The upper triangle with noise, for a share of what is left.
 pub(super) fn whole<R: CryptoRng + ?Sized>(
     start: &Start<'_>,
     sensitivity: f64,
@@ -108,8 +111,9 @@ fn diagonal<R: CryptoRng + ?Sized>(
     Ok(Estimate { measurements, ..start.estimate(&covariance, budget)? })
 }
 
-/// What the eigenvalue search and rounding to integers may add to the distance of two samples' eigenvalues: backward errors of at most
-/// 16dε‖A‖_F on both sides, ‖A‖_F ≤ nR², and half a unit for each value.
+/// Bound of what the eigenvalue search and rounding to integers add to the distance of two samples'
+/// eigenvalues: backward errors of at most 16dε‖A‖_F on both sides, ‖A‖_F ≤ nR², and half a unit
+/// for each value.
 pub(super) fn eigenvalue_slack(sample: &Sample<'_>) -> f64 {
     let (d, rows) = (sample.dimension() as f64, sample.rows() as f64);
     let largest = rows * (1u64 << (2 * RECORD_BITS)) as f64;
@@ -120,8 +124,8 @@ fn public_count(sample: &Sample<'_>) -> Result<(), CovarianceError> {
     if sample.neighbours().counts_are_public() { Ok(()) } else { Err(CovarianceError::PublicCount) }
 }
 
-/// Eigenvalues of the exact second moments on their grid, largest first. Only where the count is public: the error of
-/// their search is bounded by it.
+/// Returns the eigenvalues of the exact second moments on their grid, largest first. Requires a
+/// public count, which bounds the error of the search.
 pub(super) fn eigenvalues(sample: &Sample<'_>) -> Result<Vec<i128>, CovarianceError> {
     public_count(sample)?;
     let sums = sample.moments(SecondMoment::Full)?;
@@ -129,14 +133,13 @@ pub(super) fn eigenvalues(sample: &Sample<'_>) -> Result<Vec<i128>, CovarianceEr
     for ((i, j), &sum) in sums.layout().second_entries().zip(&sums.coordinates()[sums.layout().second()]) {
         (matrix[(i, j)], matrix[(j, i)]) = (sum as f64, sum as f64);
     }
-    // Of a matrix that is never out of range: the search ends whatever the records are.
+    // Entries are always in range, so the search ends for all records.
     let eigen = SymmetricEigen::new(matrix);
     let mut values: Vec<i128> = eigen.eigenvalues.iter().map(|value| value.round() as i128).collect();
     values.sort_unstable_by(|a, b| b.cmp(a));
     Ok(values)
 }
 
-/// Eigenvalues and eigenvectors apart, with all that is left.
 pub(super) fn separate<R: CryptoRng + ?Sized>(
     start: &Start<'_>,
     budget: &mut Budget,
@@ -159,7 +162,7 @@ pub(super) fn separate<R: CryptoRng + ?Sized>(
     Ok(covariance)
 }
 
-/// What the norm of d standard Gaussians stays below but for the tail.
+/// Upper bound of the norm of d standard Gaussians, except for the tail.
 pub(super) fn chi_tail(d: f64) -> f64 {
     let log = (1.0 / TAIL).ln();
     (d + 2.0 * (d * log).sqrt() + 2.0 * log).sqrt()
@@ -196,7 +199,7 @@ fn coinpress<R: CryptoRng + ?Sized>(
     Ok((&estimate + estimate.transpose()) / 2.0)
 }
 
-/// A·z of every record; zeros for one that can't be used.
+/// A·z of every record; zeros for an unusable one.
 fn whiten(sample: &Sample<'_>, whitening: &DMatrix<f64>) -> Vec<f64> {
     let mut whitened = Vec::with_capacity(sample.records().len());
     for record in sample.records().chunks_exact(sample.dimension()) {

@@ -1,28 +1,32 @@
-//! Records as integers, their exact moments, and what a neighbour changes of each statistic.
+//! Records as integers, their exact moments, and the sensitivity of each statistic.
 //!
-//! A record x is mapped to z ∈ [−1, 1]^d by its public bounds and rounded to integers q ≈ z/g on the grid g = √d·2⁻²⁰. Its
-//! squared norm is at most 2⁴⁰ and its entries are at most Q = ⌊2²⁰/√d⌋ + 1, both in integers: z/g is at most 2²⁰/√d before it is
-//! rounded, and rounding is monotone. All statistics are integers, and so is the noise, so no rounding enters a sensitivity.
+//! A record x is mapped to z ∈ [−1, 1]^d by its public bounds and rounded to integers q ≈ z/g on
+//! the grid g = √d·2⁻²⁰. In integers, its squared norm is at most 2⁴⁰ and its entries are at most Q
+//! = ⌊2²⁰/√d⌋ + 1: z/g is at most 2²⁰/√d before rounding, and rounding is monotone. Statistics and
+//! noise are integers, so rounding does not affect sensitivities.
 //!
 //! # What one record changes
-//! Neighbours are samples that differ in one record, u in place of v; or, for zero-out, u = 0 in place of v (a blank is the centre of
-//! the bounds). The number of records is public for the first; for the second it is not, and a record counts 1 or 0.
+//! Neighbours differ in one record, u in place of v. For zero-out, u = 0 (a blank is the centre of
+//! the bounds). The number of records is public for replace-one. For zero-out it is private, and a
+//! record counts 1 or 0.
 //!
 //! | statistic | replace one | zero out | proof |
 //! |---|---|---|---|
 //! | records, and those outside the bounds | 1 | 1 | |
 //! | Σ q_j | 2Q | Q | |
-//! | Σ q_j² | Q² | Q² | both squares lie in [0, Q²]: half of what the paper takes |
+//! | Σ q_j² | Q² | Q² | both squares lie in [0, Q²]: half the paper's value |
 //! | Σ q_j q_k | 2Q² | Q² | both products lie in [−Q², Q²] |
 //! | all Σ q_j q_k, Frobenius | √2·R² | R² | ‖vvᵀ−uuᵀ‖² = ‖v‖⁴ + ‖u‖⁴ − 2(v·u)² ≤ 2R⁴, R = 2²⁰ |
 //! | the upper triangle | dQ² | √(d(d+1)/2)·Q² | below |
 //! | Σ ‖q‖² | R² | R² | both lie in [0, R²] |
 //! | ordered eigenvalues of Σ qqᵀ | √2·R² | R² | at most the Frobenius norm (Hoffman & Wielandt 1953) |
 //!
-//! **The upper triangle.** Its squared norm is ½(‖vvᵀ−uuᵀ‖²_F + Σ_j (v_j² − u_j²)²) ≤ ½((Σp)² + (Σr)² + Σ(p_j−r_j)²) for the
-//! squares p_j, r_j ∈ [0, Q²] of v and u. That is convex in (p, r), so it is largest where all are 0 or Q². With a columns where both
-//! are Q², b where only p is and c where only r is it is ½((a+b)² + (a+c)² + b + c)·Q⁴, and for given a + b + c = d no more than d²Q⁴ (a = d: d²; b + c = k:
-//! at most ½(d² + (d−k)² + k) ≤ d²). Zero-out: ½((Σp)² + Σp²) ≤ ½(d² + d)Q⁴. ∎
+//! **The upper triangle.** Its squared norm is ½(‖vvᵀ−uuᵀ‖²_F + Σ_j (v_j² − u_j²)²) ≤ ½((Σp)² +
+//! (Σr)² + Σ(p_j−r_j)²) for the squares p_j, r_j ∈ [0, Q²] of v and u. This is convex in (p, r), so
+//! it is largest where all are 0 or Q². With a columns where both are Q², b where only p is and c
+//! where only r is, it is ½((a+b)² + (a+c)² + b + c)·Q⁴. For given a + b + c = d that is at most
+//! d²Q⁴ (a = d: d²; b + c = k: at most ½(d² + (d−k)² + k) ≤ d²). Zero-out: ½((Σp)² + Σp²) ≤ ½(d² +
+//! d)Q⁴. ∎
 
 use super::CovarianceError;
 use super::budget::{Budget, Part};
@@ -35,16 +39,16 @@ use hushflow_mechanism::sensitivity::Neighbours;
 use nalgebra::DVector;
 use rand::CryptoRng;
 
-/// Records quantised at a time.
+/// Number of records quantised at a time.
 const BATCH: usize = 4096;
 
 /// Relative margin by which deviations are raised.
 const MARGIN: f64 = 1e-12;
 
-/// 2²⁰: the integer norm that no record exceeds.
+/// 2²⁰: the largest integer norm of a record.
 const RADIUS: f64 = (1u64 << RECORD_BITS) as f64;
 
-/// Records between public bounds, and who their neighbours are. Private data: they can't be printed.
+/// Records between public bounds, with the neighbour relation. Private, so it has no `Debug`.
 #[derive(Clone)]
 pub struct Sample<'a> {
     records: &'a [f64],
@@ -52,7 +56,7 @@ pub struct Sample<'a> {
     neighbours: Neighbours,
 }
 
-/// What noise was added to a statistic.
+/// A statistic with noise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Noisy {
     /// The statistic with its noise, on the grid.
@@ -62,12 +66,13 @@ pub struct Noisy {
 }
 
 impl<'a> Sample<'a> {
-    /// Records, row after row, of as many columns as there are `bounds`. What lies outside is clipped; a record with a value that is
-    /// not finite counts as the centre of the bounds.
+    /// Makes a sample of records, row after row, with one column per element of `bounds`. Values
+    /// outside are clipped. A record with a value that is not finite counts as the centre of the
+    /// bounds.
     ///
     /// # Errors
-    /// [`CovarianceError`] for bounds that span no interval, values that make no rows, less than two records where their
-    /// number is public, and neighbours without a proof.
+    /// [`CovarianceError`] for bounds that span no interval, values that form no rows, fewer than
+    /// two records if their number is public, and neighbours without a proof.
     pub fn new(
         bounds: &[(f64, f64)],
         records: &'a [f64],
@@ -90,21 +95,22 @@ impl<'a> Sample<'a> {
         self.clipper.dimension()
     }
 
-    /// The relation that the guarantee is about.
+    /// The neighbour relation of the guarantee.
     pub fn neighbours(&self) -> Neighbours {
         self.neighbours
     }
 
-    /// Number of records: public only where counts are.
+    /// Number of records: public only if counts are.
     pub(super) fn rows(&self) -> usize {
         self.records.len() / self.dimension()
     }
 
-    /// How many records have a value outside the bounds, where it is clipped, with noise; and the deviation of that. It takes a share of
-    /// what is left of the budget. One record changes the number by 1 at most, and a blank one is within the bounds.
+    /// Returns the noisy number of records with a value outside the bounds, and its deviation.
+    /// Takes a share of the rest of the budget. One record changes the number by at most 1, and a
+    /// blank one is within the bounds.
     ///
     /// # Errors
-    /// [`CovarianceError::Share`], and what noise can't be.
+    /// [`CovarianceError::Share`], and errors of the noise.
     pub fn count_clipped<R: CryptoRng + ?Sized>(
         &self,
         share: f64,
@@ -122,12 +128,12 @@ impl<'a> Sample<'a> {
         noisy_count(clipped, (Part::Clipped, share * budget.left()), budget, rng)
     }
 
-    /// All records, as they came.
+    /// All records, before clipping.
     pub(super) fn records(&self) -> &'a [f64] {
         self.records
     }
 
-    /// Half the distance of each column's bounds.
+    /// Half the width of each column's bounds.
     pub fn half_widths(&self) -> &[f64] {
         self.clipper.half_widths()
     }
@@ -137,7 +143,8 @@ impl<'a> Sample<'a> {
         self.clipper.centres()
     }
 
-    /// The same records between bounds whose middle is the given place z of these bounds, and which hold these bounds.
+    /// Moves the bounds so that their middle is the given z, and widens them to contain the current
+    /// bounds.
     pub(super) fn centred(&self, place: &DVector<f64>) -> Result<Self, CovarianceError> {
         let columns = self.centres().iter().zip(self.half_widths()).zip(place.iter());
         let bounds: Vec<(f64, f64)> = columns
@@ -146,13 +153,14 @@ impl<'a> Sample<'a> {
                 (centre - half_width, centre + half_width)
             })
             .collect();
-        // What was outside the first bounds has to be clipped to them: the second ones are wider.
+        // Values outside the first bounds must be clipped to them, because the second ones are
+        // wider.
         let clipper =
             Clipper::new(&bounds, (bounds.len() as f64).sqrt()).map_err(|_| CovarianceError::Numerical)?;
         Ok(Self { clipper: clipper.counting_unusable(), ..self.clone() })
     }
 
-    /// The same records, clipped to this norm of z; their integers are of a grid that is finer by as much.
+    /// Clips the records to this norm of z, on a grid that is finer by the same factor.
     pub(super) fn clipped(&self, norm: f64) -> Result<Self, CovarianceError> {
         let columns = self.centres().iter().zip(self.half_widths());
         let bounds: Vec<(f64, f64)> =
@@ -161,7 +169,7 @@ impl<'a> Sample<'a> {
         Ok(Self { clipper: clipper.counting_unusable(), ..self.clone() })
     }
 
-    /// ‖q‖² of every record, 2⁴⁰ at most.
+    /// ‖q‖² of every record, at most 2⁴⁰.
     pub(super) fn squared_norms(&self) -> Result<Vec<i128>, CovarianceError> {
         let dimension = self.dimension();
         let (mut norms, mut rows) = (Vec::with_capacity(self.rows()), QuantisedRows::new(dimension));
@@ -179,7 +187,7 @@ impl<'a> Sample<'a> {
         moments(&self.clipper, self.records, second)
     }
 
-    /// g: what one unit of q is in z.
+    /// g: one unit of q in z.
     pub fn grid(&self) -> f64 {
         self.clipper.clip_norm() / RADIUS
     }
@@ -192,41 +200,41 @@ impl<'a> Sample<'a> {
         if self.neighbours == Neighbours::ZeroOut { zero_out } else { replace }
     }
 
-    /// Of Σ q_j.
+    /// Sensitivity of Σ q_j.
     pub(super) fn first_sensitivity(&self) -> f64 {
         self.either(2.0, 1.0) * self.largest_entry()
     }
 
-    /// Of Σ q_j q_k.
+    /// Sensitivity of Σ q_j q_k.
     pub fn entry_sensitivity(&self, diagonal: bool) -> f64 {
         let square = self.largest_entry() * self.largest_entry();
         if diagonal { square } else { self.either(2.0, 1.0) * square }
     }
 
-    /// Of Σ ‖q‖².
+    /// Sensitivity of Σ ‖q‖².
     pub(super) fn trace_sensitivity(&self) -> f64 {
         RADIUS * RADIUS
     }
 
-    /// Of all d² entries, in the Frobenius norm; and of the ordered eigenvalues.
+    /// Sensitivity of all d² entries, in the Frobenius norm, and of the ordered eigenvalues.
     pub fn matrix_sensitivity(&self) -> f64 {
         matrix_sensitivity(self.neighbours)
     }
 
-    /// Of the d(d+1)/2 distinct entries, in the Euclidean norm.
+    /// Sensitivity of the d(d+1)/2 distinct entries, in the Euclidean norm.
     pub fn triangle_sensitivity(&self) -> f64 {
         let (d, square) = (self.dimension() as f64, self.largest_entry() * self.largest_entry());
         self.either(d, (d * (d + 1.0) / 2.0).sqrt()) * square * (1.0 + MARGIN)
     }
 }
 
-/// Of all entries of Σ qqᵀ in the Frobenius norm, for q of norm at most 2²⁰.
+/// Sensitivity of all entries of Σ qqᵀ in the Frobenius norm, for q of norm at most 2²⁰.
 pub(super) fn matrix_sensitivity(neighbours: Neighbours) -> f64 {
     let factor = if neighbours == Neighbours::ZeroOut { 1.0 } else { 2f64.sqrt() };
     factor * RADIUS * RADIUS * (1.0 + MARGIN)
 }
 
-/// Exact moments of what a clipper makes of records.
+/// Returns the exact moments of clipped records.
 pub(super) fn moments(
     clipper: &Clipper,
     records: &[f64],
@@ -244,10 +252,11 @@ pub(super) fn moments(
     Ok(accumulators.take().remove(&0).unwrap_or_else(|| MomentSums::zero(layout)))
 }
 
-/// Adds exact noise to integers that one record changes by at most `sensitivity` in the Euclidean norm: ρ-zCDP.
+/// Adds exact noise to integers that one record changes by at most `sensitivity` in the Euclidean
+/// norm: ρ-zCDP.
 ///
-/// Discrete Gaussian noise of parameter σ on integers is Δ²/(2σ²)-zCDP (Canonne, Kamath & Steinke 2020, Theorem 4 and its
-/// multivariate form), so σ = Δ/√(2ρ), rounded up.
+/// Discrete Gaussian noise of parameter σ on integers is Δ²/(2σ²)-zCDP (Canonne, Kamath & Steinke
+/// 2020, Theorem 4 and its multivariate form), so σ = Δ/√(2ρ), rounded up.
 pub(super) fn add_noise<R: CryptoRng + ?Sized>(
     budget: &mut Budget,
     (part, rho): (Part, f64),
@@ -261,7 +270,8 @@ pub(super) fn add_noise<R: CryptoRng + ?Sized>(
     let deviation = gaussian.scale().sigma();
     let mut noise = vec![0; values.len()];
     gaussian.fill(rng, &mut noise);
-    // Sums and noise are below 2^126 but for a probability below any that could be met; wrapping is a bijection all the same.
+    // Sums and noise are below 2^126 with overwhelming probability; wrapping is a bijection in any
+    // case.
     let noisy = values
         .iter()
         .zip(&noise)
@@ -269,7 +279,7 @@ pub(super) fn add_noise<R: CryptoRng + ?Sized>(
     Ok(noisy.collect())
 }
 
-/// [`add_noise`] to one integer.
+/// Applies [`add_noise`] to one integer.
 pub(super) fn measure<R: CryptoRng + ?Sized>(
     budget: &mut Budget,
     part: (Part, f64),
@@ -280,7 +290,8 @@ pub(super) fn measure<R: CryptoRng + ?Sized>(
     Ok(add_noise(budget, part, &[value], sensitivity, rng)?[0])
 }
 
-/// The number of records that sums are divided by: the public one, or a private one of at least 1, with its deviation.
+/// Returns the count that sums are divided by, with its deviation: public, or private and at least
+/// 1.
 pub(super) fn count<R: CryptoRng + ?Sized>(
     sample: &Sample<'_>,
     budget: &mut Budget,
@@ -294,14 +305,15 @@ pub(super) fn count<R: CryptoRng + ?Sized>(
     Ok((count.max(1.0), deviation))
 }
 
-/// A number of records, which one of them changes by 1 at most, with its noise and the deviation of that.
+/// Returns a number of records with noise, and its deviation. One record changes the number by at
+/// most 1.
 fn noisy_count<R: CryptoRng + ?Sized>(
     records: usize,
     part: (Part, f64),
     budget: &mut Budget,
     rng: &mut R,
 ) -> Result<(f64, f64), CovarianceError> {
-    // In units of 2⁻⁴⁰ records, for the noise needs a fine grid.
+    // Units of 2⁻⁴⁰ records: the noise needs a fine grid.
     let unit = 1i128 << 40;
     let noisy = measure(budget, part, records as i128 * unit, unit as f64, rng)?;
     Ok((noisy.value as f64 / unit as f64, noisy.deviation / unit as f64))
@@ -322,7 +334,7 @@ mod tests {
         sample.moments(SecondMoment::Full).expect("moments").coordinates().to_vec()
     }
 
-    /// Norms of the difference of two samples' statistics, over their sensitivities.
+    /// Norms of the difference of two samples' statistics, divided by their sensitivities.
     fn ratios(one: &[f64], other: &[f64], neighbours: Neighbours) -> Vec<f64> {
         let sample = Sample::new(&BOUNDS, one, neighbours).expect("a sample");
         let layout = Layout { dimension: 3, second: SecondMoment::Full };
@@ -344,7 +356,8 @@ mod tests {
     }
 
     proptest! {
-        /// Attack: whatever record takes the place of another, or of the centre, no statistic moves by more than is said.
+        /// Attack: whichever record replaces another or the centre, no statistic moves by more than
+        /// its sensitivity.
         #[test]
         fn no_neighbour_moves_a_statistic_by_more_than_its_sensitivity(
             rest in prop::collection::vec(-30.0..30.0f64, 6),
@@ -362,7 +375,6 @@ mod tests {
         }
     }
 
-    /// The sensitivities are reached, nearly, by records in the corners: none is larger than it must be.
     #[test]
     fn corners_reach_the_sensitivities() {
         let rest = [0.0, 5.0, 7.5];
@@ -373,13 +385,13 @@ mod tests {
         let with = |record: Vec<f64>| [&rest[..], &record].concat();
         let (one, other) = (with(corner([1.0, 1.0, 1.0])), with(corner([1.0, 1.0, -1.0])));
         let found = ratios(&one, &other, Neighbours::ReplaceOneInPlace);
-        // Σq_3, Σq_1q_3 and Σq_2q_3 turn around.
+        // Σq_3, Σq_1q_3 and Σq_2q_3 change sign.
         assert!([2, 5, 7].iter().all(|&place| found[place] > 0.99999), "{found:?}");
         let found = ratios(&one, &with(rest.to_vec()), Neighbours::ZeroOut);
         assert!(found.iter().all(|ratio| *ratio > 0.99999), "{found:?}");
     }
 
-    /// Two of four records are outside, one of them in two columns; a third can't be used.
+    /// Two of four records are outside, one of them in two columns; a third is unusable.
     #[test]
     fn clipped_records_are_counted_once_each() {
         let records = [2.0, 11.0, 0.0, 0.0, 10.0, 20.0, 0.5, -1e300, 0.0, f64::INFINITY, 99.0, 0.0];
@@ -413,7 +425,6 @@ mod tests {
         assert!(make(&BOUNDS, &[0.0; 6], Neighbours::ReplaceOne).contains("replace-one neighbours"));
     }
 
-    /// Mean and variance of the noise of 20000 draws, six deviations.
     #[test]
     fn noise_has_the_deviation_that_is_said() {
         let mut budget = Budget::new(Rho::new(2.0).unwrap());

@@ -1,18 +1,22 @@
-//! What an estimate spends in all, by public numbers alone: before any record is read it can be charged to a ledger, as one
-//! Gaussian mechanism ([`bounded_range`](hushflow_mechanism::accounting::bounded_range)).
+//! Total cost of an estimate from public numbers alone, so that it can be charged to a ledger
+//! before any record is read. The cost is that of one Gaussian mechanism
+//! ([`bounded_range`](hushflow_mechanism::accounting::bounded_range)).
 //!
-//! **ρ of selections.** Only `pace` and `adaptive` select; the latter once, with an eighth of ρ. A round of `pace` spends a share of at most β on its selection: it begins with β, and
-//! annealing doubles the selection where it quadruples the measurement. All rounds share what the diagonal leaves, at most (1 − α)ρ. So
-//! on every path selections have at most β(1 − α)ρ, but for the 10⁻⁹ of ρ by which a budget lets a last part be cut, and all parts at
-//! most ρ; selections weigh more (π against 2), so the largest μ² is that of as many selections and the rest. One column
-//! has no rounds.
+//! **ρ of selections.** Only `pace` and `adaptive` select; the latter once, with an eighth of ρ. A
+//! round of `pace` spends a share of at most β on its selection: it begins with β, and annealing
+//! doubles the selection while it quadruples the measurement. All rounds share what the diagonal
+//! leaves, at most (1 − α)ρ. So on every path selections have at most β(1 − α)ρ, except for the
+//! 10⁻⁹ of ρ by which the last part may be cut, and all parts have at most ρ. Selections weigh more
+//! (π against 2), so μ² is largest for the largest share of selections. One column has no rounds.
 //!
-//! **Total variation.** No release is of a statistic of a smaller sensitivity than Q² ≥ (2²⁰/√d)² on its grid (`sample`; counts and sums have finer
-//! grids), and none has more than ρ: so no σ is below 2⁴⁰/(d√(2ρ)) steps. Rounds spend at least the first one's share each, but for the last, which takes
-//! what is left: T + 1 of them draw a number each. All others together draw fewer than 3(d + 1)².
+//! **Total variation.** On its grid, no statistic has a smaller sensitivity than Q² ≥ (2²⁰/√d)²
+//! (`sample`; counts and sums have finer grids), and no release has more than ρ. So no σ is below
+//! 2⁴⁰/(d√(2ρ)) steps. Each round spends at least the share of the first one, except for the last,
+//! which takes the rest: T + 1 rounds draw a number each. All other releases together draw fewer
+//! than 3(d + 1)².
 //!
-//! **(ε, δ).** By the curve of that Gaussian mechanism, which for estimates without selections is the exact one, so more noise is
-//! saved than by the conversion of ρ (37 % of ρ at (1, 10⁻⁶)), and a ledger charges what was asked for.
+//! **(ε, δ).** From the curve of that Gaussian mechanism, which is exact for estimates without
+//! selections. It saves noise against the conversion of ρ (37 % of ρ at (1, 10⁻⁶)).
 
 use super::adaptive::SHARE;
 use super::{CovarianceError, Method, Pace};
@@ -23,15 +27,15 @@ use hushflow_mechanism::accounting::{
 };
 use hushflow_mechanism::moments::RECORD_BITS;
 
-/// The share of the budget that the last part of a path may lack.
+/// Share of the budget that the last part of a path may lack.
 const ROUNDING: f64 = 2e-9;
 
-/// What an estimate spends.
+/// Cost of an estimate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spending {
-    /// ρ by what it is spent on.
+    /// ρ by purpose.
     pub rho: Concentrated,
-    /// How far all its noise is from the ideal, at most.
+    /// Bound of the distance of all its noise from the ideal.
     pub discreteness: Discreteness,
 }
 
@@ -51,10 +55,11 @@ impl Spending {
         composition::Spending::of(self.rho.noise_multiplier_rounded_down()?, self.discreteness)
     }
 
-    /// The least ε that is known of it at this δ, rounded up: by the Gaussian mechanism, or by the conversion of ρ.
+    /// Returns the least known ε at this δ, rounded up: by the Gaussian mechanism or by the
+    /// conversion of ρ.
     ///
     /// # Errors
-    /// [`AccountingError`] where ρ is beyond what can be counted.
+    /// [`AccountingError`] if ρ is too large for the accounting.
     pub fn epsilon(&self, delta: Delta) -> Result<Epsilon, AccountingError> {
         let by_rho = zcdp::epsilon_rounded_up(Rho::new(self.rho.rho())?, delta);
         let by_curve = self.composed()?.epsilon(delta);
@@ -62,7 +67,8 @@ impl Spending {
     }
 }
 
-/// The largest ρ with which what is spent is (ε, δ)-private, rounded down; none where the least of all gives more.
+/// Returns the largest ρ whose cost is (ε, δ)-private, rounded down; `None` if even the least ρ
+/// costs more.
 fn rho_for(
     (epsilon, delta): (Epsilon, Delta),
     spending: impl Fn(Rho) -> Result<Spending, CovarianceError>,
@@ -73,10 +79,11 @@ fn rho_for(
 }
 
 impl Pace {
-    /// What the estimate of so many columns spends with a budget of `rho`.
+    /// Returns the cost of an estimate of `dimension` columns with a budget of `rho`.
     ///
     /// # Errors
-    /// [`CovarianceError`] for shares that are none, and [`AccountingError`] within where ρ is beyond what can be counted.
+    /// [`CovarianceError`] for invalid shares, or with an [`AccountingError`] if ρ is too large for
+    /// the accounting.
     pub fn spending(&self, dimension: usize, rho: Rho) -> Result<Spending, CovarianceError> {
         self.check()?;
         if dimension < 2 {
@@ -86,14 +93,15 @@ impl Pace {
         Ok(Spending::new(dimension, rho, selection, self.rounds_for(dimension) as f64 + 1.0)?)
     }
 
-    /// The budget with which the estimate of so many columns is (ε, δ)-private, rounded down; none if there is none.
+    /// Returns the budget with which the estimate is (ε, δ)-private, rounded down; `None` if there
+    /// is none.
     pub fn rho_for(&self, dimension: usize, promise: (Epsilon, Delta)) -> Option<Rho> {
         rho_for(promise, |rho| self.spending(dimension, rho))
     }
 }
 
 impl Method {
-    /// What the estimate of so many columns spends with a budget of `rho`.
+    /// Returns the cost of an estimate of `dimension` columns with a budget of `rho`.
     ///
     /// # Errors
     /// As [`Pace::spending`].
@@ -105,7 +113,8 @@ impl Method {
         }
     }
 
-    /// The budget with which the estimate of so many columns is (ε, δ)-private, rounded down; none if there is none.
+    /// Returns the budget with which the estimate is (ε, δ)-private, rounded down; `None` if there
+    /// is none.
     pub fn rho_for(self, dimension: usize, promise: (Epsilon, Delta)) -> Option<Rho> {
         rho_for(promise, |rho| self.spending(dimension, rho))
     }
@@ -118,7 +127,7 @@ mod tests {
     use hushflow_mechanism::noise::NoiseSource;
     use hushflow_mechanism::sensitivity::Neighbours;
 
-    /// On many paths, with every option: what was really spent on selections is within what was charged, and so is their μ².
+    /// On many paths and with every option, selections spend at most the charged ρ and μ².
     #[test]
     fn no_path_spends_more_on_selections_than_is_charged() {
         let rho = Rho::new(0.7).unwrap();
@@ -146,7 +155,7 @@ mod tests {
         }
     }
 
-    /// What is promised is spent, nearly all of it and no more; and what selects spends less ρ.
+    /// Nearly all of the promised budget is spent and no more; a method that selects spends less ρ.
     #[test]
     fn a_promise_is_what_is_spent() {
         for (epsilon, delta) in [(0.01, 1e-9), (1.0, 1e-6), (2.0, 1e-6), (10.0, 0.01)] {

@@ -1,4 +1,5 @@
-//! The methods end to end: what they find, what they spend, whom they refuse, and attacks with neighbouring samples.
+//! End-to-end tests of the methods: results, spending, refusals, and attacks with neighbouring
+//! samples.
 
 use super::estimate::{frobenius_error, mahalanobis_error};
 use super::regression::regress;
@@ -10,7 +11,8 @@ use rand::{Rng, SeedableRng};
 
 const PLACE: Neighbours = Neighbours::ReplaceOneInPlace;
 
-/// Records of correlated columns between −1 and 1: pairs (0, 1) and (2, 3) move together, the rest alone.
+/// Records of correlated columns between −1 and 1: pairs (0, 1) and (2, 3) move together, the rest
+/// alone.
 fn records(count: usize, dimension: usize, seed: u64) -> Vec<f64> {
     let mut random = ChaCha20Rng::seed_from_u64(seed);
     let mut uniform = || (random.next_u64() >> 11) as f64 / (1u64 << 52) as f64 - 1.0;
@@ -85,7 +87,6 @@ fn pace_measures_what_is_there_and_beats_the_whole_matrix_where_budgets_are_smal
     );
 }
 
-/// Accounting equals the sum of the parts: each method spends its budget, no more, and all of it but for rounding.
 #[test]
 fn all_of_the_budget_is_spent_and_no_more() {
     let records = records(300, 5, 5);
@@ -148,8 +149,9 @@ fn centring_finds_mean_and_covariance() {
     assert!(frobenius_error(&found.covariance, &second_moments(&centred, 4)) < 0.02);
 }
 
-/// Attack: two samples that differ in one record, in the worst corners, told apart by the sign of the entry that differs most. The
-/// share of right guesses is what ρ allows, but for six standard deviations (false alarm below 1e-8).
+/// Attack: two samples differ in one record, in the worst corners; the attacker reads the sign of
+/// the entry that differs most. Its success rate is at most what ρ allows plus six standard
+/// deviations (false alarm below 1e-8).
 #[test]
 fn neighbours_are_hard_to_tell_apart() {
     let rho = 0.2;
@@ -183,8 +185,9 @@ fn neighbours_are_hard_to_tell_apart() {
     }
 }
 
-/// Audit: what counting the sign of the entry that differs most proves of μ is at most what ρ allows, and of the tight triangle, where the pair
-/// attains the sensitivity, at least nine tenths of it. The paper's SSP claims √2 of what it tells. A count misleads with a chance of 10⁻⁷.
+/// Audit: the lower bound of μ from the sign of the entry that differs most is at most what ρ
+/// allows. For the tight triangle, whose sensitivity the pair attains, it is at least nine tenths
+/// of it. The paper's SSP claims √2 of what it reveals. A count misleads with a chance of 10⁻⁷.
 #[test]
 fn counting_proves_nearly_what_is_claimed() {
     let rho: f64 = 0.5;
@@ -204,8 +207,8 @@ fn counting_proves_nearly_what_is_claimed() {
     }
 }
 
-/// What is much shorter than its bounds is clipped to a norm that is found: the better of two columns' noise by far, and a little of the
-/// longest records. And whether the number of rows is public is asked before anything is spent.
+/// Records much shorter than their bounds are clipped to a private norm, and the error is below 0.3
+/// of either other method's. A private number of rows is refused before anything is spent.
 #[test]
 fn adaptive_finds_the_norm_of_short_records() {
     let mut records = records(4000, 8, 14);

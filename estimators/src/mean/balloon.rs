@@ -1,8 +1,9 @@
 //! The balloon: a rival that clips at a private quantile of the distance from the centre.
 //!
-//! Ramsay et al., arXiv 2606.12654, known here by its abstract and its authors' code: the radius of the ball around the present
-//! centre that holds a share of the records is found privately, records are clipped to it, their mean is the next centre. Clipping
-//! at such a radius bounds what corruption can do to α radii.
+//! Ramsay et al., arXiv 2606.12654, known here by its abstract and its authors' code. The radius of
+//! the ball around the current centre that holds a share of the records is found privately. Records
+//! are clipped to that ball, and their mean is the next centre. Corruption moves the mean by at
+//! most α radii.
 
 use super::budget::Budget;
 use super::prime::last_mean;
@@ -12,17 +13,19 @@ use super::{Estimate, MeanError, Shares, Stop, release};
 use faer::Mat;
 use hushflow_mechanism::noise::NoiseGenerator;
 
-/// Share of the records that a balloon is to hold; the authors' default.
+/// Share of the records in a balloon; the authors' default.
 const HELD: f64 = 0.9;
 
-/// Balloons; the authors' default.
+/// Number of balloons; the authors' default.
 const BALLOONS: u32 = 2;
 
-/// Radii that are tried: as many steps from a hundredth of the first ball to all of it, evenly in logarithms.
+/// Number of candidate radii, from a hundredth of the first ball to all of it, evenly in
+/// logarithms.
 const RADII: usize = 256;
 const SMALLEST: f64 = 0.01;
 
-/// The mean of what the last balloon clips, from the records in the ball that holds the clean ones.
+/// Returns the mean of the records clipped by the last balloon, starting from the ball that holds
+/// the clean ones.
 pub(super) fn estimate(
     rows: &[f64],
     mut kept: Kept,
@@ -46,7 +49,8 @@ pub(super) fn estimate(
     last_mean(&kept, true, budget, rng)
 }
 
-/// The radius, in units of the ball's, within which a share [`HELD`] of the records is, by a noisy histogram of their norms.
+/// Returns the radius, in units of the ball's, that contains a share [`HELD`] of the records, by a
+/// noisy histogram of their norms.
 fn radius(kept: &Kept, share: f64, budget: &mut Budget, rng: &mut NoiseGenerator) -> Result<f64, MeanError> {
     let dimension = kept.dimension();
     let identity = Mat::<f64>::identity(dimension, dimension);

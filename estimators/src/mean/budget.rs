@@ -1,61 +1,62 @@
-//! The budget of one estimate, in μ² of Gaussian differential privacy, and what each step spent of it.
+//! The budget of one estimate, in μ² of Gaussian differential privacy, and the spending of each
+//! step.
 //!
 //! # Why it may be spent adaptively
-//! Every release of the Gaussian methods is an exact discrete Gaussian on integers, and for every pair of neighbours it moves
-//! by at most Δ deviations, Δ² being what [`Budget::spend`] books. Which query comes next, with which share, and when to stop is
-//! decided from earlier releases and public numbers alone. So along every path Σ Δ² ≤ μ², and the proof in `docs/privacy.md`
-//! ("Adaptivity, and why Gaussian accounting may be used") applies as it stands: all releases together are no worse than
-//! *one* Gaussian mechanism of noise multiplier 1/μ. What a run that ends early has left over goes into its last release.
+//! Every release of the Gaussian methods is an exact discrete Gaussian on integers. For every pair
+//! of neighbours it moves by at most Δ deviations, and [`Budget::spend`] books Δ². Earlier releases
+//! and public numbers alone decide the next query, its share and when to stop. So Σ Δ² ≤ μ² along
+//! every path, and the proof in `docs/privacy.md` ("Adaptivity, and why Gaussian accounting may be
+//! used") applies: all releases together are no worse than *one* Gaussian mechanism of noise
+//! multiplier 1/μ. A run that ends early puts the rest of its budget into its last release.
 //!
 //! # δ
-//! Of δ, the 1024th part pays for total variation: discrete noise against its ideal, and thresholds of histograms (`range`),
-//! (1 + e^ε)τ together. σ = 1/μ is calibrated for the rest.
+//! The 1024th part of δ pays for total variation, (1 + e^ε)τ in total: discrete noise against its
+//! ideal, and thresholds of histograms (`range`). σ = 1/μ is calibrated for the rest.
 
 use super::MeanError;
 use hushflow_mechanism::accounting::discrete::{self, Discreteness};
 use hushflow_mechanism::accounting::{Delta, Epsilon, NoiseMultiplier, gaussian};
 use serde::Serialize;
 
-/// Share of δ that total variation may cost.
+/// Share of δ for total variation.
 const VARIATION_SHARE: f64 = 1.0 / 1024.0;
 
-/// Relative slack of μ² that sums of parts may lose to rounding.
+/// Relative slack of μ² for rounding in sums of parts.
 const SLACK: f64 = 1e-9;
 
-/// Share of all total variation that may go to thresholds of histograms; noise on its grid has the other half.
+/// Share of total variation for thresholds of histograms; noise on its grid has the other half.
 const THRESHOLD_SHARE: f64 = 0.5;
 
-/// What one step spent.
+/// Spending of one step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Part {
-    /// What it was for.
+    /// Its purpose.
     pub step: &'static str,
-    /// Releases of this kind.
+    /// Number of releases of this kind.
     pub releases: u32,
-    /// μ² of Gaussian differential privacy; 0 for a step of another kind.
+    /// μ² of Gaussian differential privacy; 0 for other steps.
     pub squared_mu: f64,
-    /// ε of its own, where it is not Gaussian; these add up by basic composition.
+    /// ε of a step that is not Gaussian; these add up by basic composition.
     pub epsilon: f64,
-    /// δ of its own, where it is not Gaussian.
+    /// δ of a step that is not Gaussian.
     pub delta: f64,
 }
 
-/// What may be spent, and what was.
 #[derive(Clone, Debug)]
 pub(super) struct Budget {
     epsilon: Epsilon,
     delta: Delta,
     squared_mu: f64,
-    /// What shares are shares of.
+    /// The whole of which shares are taken.
     divided: f64,
-    /// τ that all draws and thresholds may add up to.
+    /// Bound of τ for all draws and thresholds.
     variation: f64,
     drawn: f64,
     parts: Vec<Part>,
 }
 
 impl Budget {
-    /// All of (ε, δ), in one Gaussian mechanism's μ².
+    /// Converts (ε, δ) into μ² of one Gaussian mechanism.
     pub(super) fn new(epsilon: Epsilon, delta: Delta) -> Result<Self, MeanError> {
         let variation = delta.value() * VARIATION_SHARE / (1.0 + epsilon.value().exp());
         let (told, of) = (epsilon.value(), delta.value());
@@ -66,17 +67,16 @@ impl Budget {
         Ok(Self { epsilon, delta, squared_mu, divided: squared_mu, variation, drawn: 0.0, parts: Vec::new() })
     }
 
-    /// μ² of what shares are shares of: of everything, until [`Budget::divide_what_is_left`].
+    /// The μ² of which shares are taken: all of it until [`Budget::divide_what_is_left`].
     pub(super) fn whole(&self) -> f64 {
         self.divided
     }
 
-    /// From now on, shares are of what is left.
+    /// From now on, shares are taken of the rest.
     pub(super) fn divide_what_is_left(&mut self) {
         self.divided = self.left();
     }
 
-    /// μ² that is not spent.
     pub(super) fn left(&self) -> f64 {
         (self.squared_mu - self.spent()).max(0.0)
     }
@@ -85,15 +85,17 @@ impl Budget {
         self.parts.iter().map(|part| part.squared_mu).sum()
     }
 
-    /// τ that the thresholds of `histograms` histograms may cost each.
+    /// τ for the threshold of each of `histograms` histograms.
     pub(super) fn threshold_variation(&self, histograms: u32) -> f64 {
         self.variation * THRESHOLD_SHARE / f64::from(histograms)
     }
 
-    /// Books a release of μ² and of this many draws on a grid of `grid_scale` steps in a deviation.
+    /// Books a release of μ² with this number of draws, on a grid of `grid_scale` steps per
+    /// deviation.
     ///
     /// # Errors
-    /// [`MeanError::Overspent`] where that is more than there is, and [`MeanError::Uncountable`] where the grid is too coarse for δ.
+    /// [`MeanError::Overspent`] if it exceeds the rest, and [`MeanError::Uncountable`] if the grid
+    /// is too coarse for δ.
     pub(super) fn spend(
         &mut self,
         step: &'static str,
@@ -120,7 +122,7 @@ impl Budget {
         Ok(())
     }
 
-    /// The parts, and the ε that they add up to at δ, rounded up.
+    /// Returns the parts and their total ε at δ, rounded up.
     pub(super) fn close(self) -> (Vec<Part>, f64) {
         let total: f64 = self.spent();
         let remaining = Delta::new(self.delta.value() * (1.0 - VARIATION_SHARE)).unwrap_or(self.delta);
@@ -154,7 +156,6 @@ mod tests {
         }
     }
 
-    /// ε of the parts is what the exact curve of one Gaussian mechanism says.
     #[test]
     fn the_total_is_that_of_one_gaussian_mechanism() {
         let mut half = budget(2.0, 1e-6);

@@ -1,29 +1,33 @@
-//! The Tukey depth of a point, exactly, in up to four columns.
+//! Exact Tukey depth of a point, in up to four columns.
 //!
-//! It is the least number of records in a closed half space that the point bounds. Records and point are integers, and so
-//! is all that is computed: the depth is that of the rounded table, to the last record, and a replaced record changes it by 1 at most.
+//! The depth is the least number of records in a closed half space whose border contains the point.
+//! All arithmetic is on integers, so the depth is exact for the rounded table. Replacing a record
+//! changes it by at most 1.
 //!
 //! # By projection along records
-//! Let x₁, …, xₙ be the records as seen from the point, none of them 0 (those at the point are in every half space). Then
-//! `depth = min_i [depth of the others, projected along x_i + the lesser of the records on either side of 0 on the line of x_i]`
-//! (Dyckerhoff & Mozharovskyi 2016, Theorem 1). *Proof.* A half space {v·x ≥ 0} whose border holds records loses some
-//! of them when v is moved a little, so the least is met by a v off all the planes x_i·v = 0, within a cell of their arrangement. Some
-//! x_i bounds the cell; let w be a point of that face that is on no other plane but those of records on the line of x_i.
-//! v = w ± εx_i sees the records off the line as w does, which sees their projections along x_i, and those on it by the sign. Each
-//! combination of such a w and a sign is a v. ∎
-//! So d columns take n^(d−1)·log n steps: in two columns a half plane turns around the point past sorted lines.
+//! Let x₁, …, xₙ be the records relative to the point, none of them 0 (a record at the point is in
+//! every half space). Then `depth = min_i [depth of the others, projected along x_i + the lesser of
+//! the records on either side of 0 on the line of x_i]` (Dyckerhoff & Mozharovskyi 2016, Theorem
+//! 1). *Proof.* A half space {v·x ≥ 0} whose border holds records loses some of them when v is
+//! moved a little. So the minimum is attained at a v off all the planes x_i·v = 0, inside a cell of
+//! their arrangement. Some x_i bounds the cell. Let w be a point of that face that is on no other
+//! plane except those of records on the line of x_i. v = w ± εx_i separates the records off that
+//! line as w does, by their projections along x_i, and those on it by the sign. Each combination of
+//! such a w and a sign is a v. ∎
 //!
-//! Projecting doubles the bits of numbers. [`BITS`] leaves room for the last product in 128 of them.
+//! So d columns take n^(d−1)·log n steps. In two columns a half plane turns around the point
+//! through sorted lines.
+//!
+//! Projecting doubles the bits of numbers. [`BITS`] leaves room for the last product in 128 bits.
 
 use std::cmp::Ordering;
 
-/// Most columns.
 pub(super) const MOST_COLUMNS: usize = 4;
 
-/// Bits that records as seen from a point may have, in each number of columns: 2^(d−1)·(bits + 1) − 1 ≤ 127 from two on.
+/// Bits of relative records, per number of columns: 2^(d−1)·(bits + 1) − 1 ≤ 127 for d ≥ 2.
 pub(super) const BITS: [u32; MOST_COLUMNS] = [40, 40, 30, 14];
 
-/// The depth of 0 among vectors, one after the other, of at most [`BITS`] bits.
+/// Returns the depth of 0 among vectors, stored one after the other, of at most [`BITS`] bits.
 pub(super) fn depth(vectors: &[i128], dimension: usize) -> usize {
     let is_zero = |vector: &&[i128]| vector.iter().all(|x| *x == 0);
     let here = vectors.chunks_exact(dimension).filter(is_zero).count();
@@ -32,7 +36,8 @@ pub(super) fn depth(vectors: &[i128], dimension: usize) -> usize {
     if is_outside(&others, dimension) { here } else { here + around(&others, dimension) }
 }
 
-/// Whether all vectors are on the same side as their sum, so that 0 has no depth: seen at once for most points of a net.
+/// Whether all vectors are on the same side as their sum, so that the depth is 0: a quick test for
+/// most points of a net.
 fn is_outside(vectors: &[i128], dimension: usize) -> bool {
     let mut sum = vec![0; dimension];
     for vector in vectors.chunks_exact(dimension) {
@@ -42,7 +47,7 @@ fn is_outside(vectors: &[i128], dimension: usize) -> bool {
     vectors.chunks_exact(dimension).all(|vector| product(vector) > 0)
 }
 
-/// The depth of 0 among vectors of which none is 0.
+/// Returns the depth of 0 among nonzero vectors.
 fn around(vectors: &[i128], dimension: usize) -> usize {
     match dimension {
         1 => {
@@ -57,7 +62,7 @@ fn around(vectors: &[i128], dimension: usize) -> usize {
     }
 }
 
-/// The least over half spaces whose border is next to this vector.
+/// Minimum over half spaces whose border is next to this vector.
 fn along(vectors: &[i128], axis: &[i128], dimension: usize) -> usize {
     let pivot = (0..dimension).find(|&place| axis[place] != 0).unwrap_or(0);
     let (mut same, mut opposite) = (0, 0);
@@ -74,7 +79,7 @@ fn along(vectors: &[i128], axis: &[i128], dimension: usize) -> usize {
     around(&projected, dimension - 1) + same.min(opposite)
 }
 
-/// In two columns: lines through 0 in the order of their angles, and a half plane that turns past one after the other.
+/// Two columns: sorts lines through 0 by angle and turns a half plane past them.
 fn planar(vectors: &[i128]) -> usize {
     let line = |vector: &[i128]| {
         let (x, y) = (vector[0], vector[1]);
@@ -111,7 +116,8 @@ mod tests {
         assert_eq!([0, 10, 30, 45].map(|at| seen(&row, &[at])), [0, 1, 3, 1]);
         let square = [10, 10, -10, 10, -10, -10, 10, -10];
         assert_eq!([[0, 0], [3, 1], [10, 10], [20, 0]].map(|at| seen(&square, &at)), [2, 1, 1, 0]);
-        // The middle of a cross of 2d records has each pair on either side; a corner of a simplex only itself.
+        // In the middle of a cross of 2d records each pair has one on either side; a corner of a
+        // simplex has only itself.
         for columns in [3, 4] {
             let axes = (0..2 * columns * columns).map(|place| {
                 let (vector, column) = (place / columns, place % columns);
@@ -128,8 +134,9 @@ mod tests {
         }
     }
 
-    /// The least over all normals of hyperplanes through d − 1 vectors, moved to either side by a later vector and so on: by brute force,
-    /// as counts over a fine net of directions, of which all cells of so few small vectors have one.
+    /// Brute force: minimum over all normals of hyperplanes through d − 1 vectors, moved to either
+    /// side by a later vector and so on, as counts over a fine net of directions. All cells of so
+    /// few small vectors contain one.
     fn by_directions(vectors: &[i128], dimension: usize) -> usize {
         let reach = 9i128;
         let side = 2 * reach + 1;
@@ -147,7 +154,6 @@ mod tests {
             .unwrap_or(0)
     }
 
-    /// Vectors with many ties: on one line, in one plane, at 0.
     fn small(dimension: usize) -> impl Strategy<Value = Vec<i128>> {
         (1usize..9).prop_flat_map(move |count| prop::collection::vec(-1i128..2, count * dimension))
     }
@@ -165,7 +171,8 @@ mod tests {
             prop_assert_eq!(depth(&vectors, 3), by_directions(&vectors, 3));
         }
 
-        /// A replaced record changes no depth by more than 1, in any number of columns; the largest numbers fit.
+        /// A replaced record changes no depth by more than 1, in any number of columns; the largest
+        /// numbers fit.
         #[test]
         fn depth_has_sensitivity_one(
             rows in prop::collection::vec([-1i128..2, -1i128..2, -1i128..2, -1i128..2], 2..9),

@@ -1,4 +1,5 @@
-//! Why there is no estimate: refusals, which are part of the private output, and errors, which follow from public numbers.
+//! Why there is no estimate: refusals, which are part of the private output, and errors, which
+//! follow from public numbers.
 
 use super::Method;
 use hushflow_mechanism::accounting::AccountingError;
@@ -6,7 +7,8 @@ use hushflow_mechanism::moments::{ClipError, MomentError, RecordError};
 use serde::Serialize;
 use thiserror::Error;
 
-/// Why there is no estimate. It depends on the data, privately: it is part of the output, and has cost as much.
+/// A data-dependent reason for no estimate. It is part of the private output and costs as much as
+/// an estimate.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "reason")]
 #[non_exhaustive]
@@ -16,38 +18,38 @@ pub enum Refusal {
         "the values of column {column} are too few or too far apart to find their range: raise epsilon, or the scale"
     )]
     Range {
-        /// Place of the column, from 0.
+        /// Index of the column, from 0.
         column: usize,
     },
     /// No bin of distances has enough pairs.
     #[error("the scale of column {column} can't be told from so few records: give it with the question")]
     Scale {
-        /// Place of the column, from 0.
+        /// Index of the column, from 0.
         column: usize,
     },
-    /// More records stand out than may be corrupted.
+    /// More records are outliers than may be corrupted.
     #[error(
         "filtering took out more than a quarter of the records: they are not what the method assumes, or corruption is higher"
     )]
     TooManyTakenOut,
-    /// The resilience of the records is not that of the promised distribution.
+    /// The records are less resilient than the promised distribution.
     #[error(
         "the records are not resilient as the promised distribution is: raise the corruption or the scale"
     )]
     NotResilient,
 }
 
-/// Why nothing was estimated: known from public numbers, but for what
-/// [follows from releases](MeanError::follows_from_releases).
+/// Why there is no estimate. Errors follow from public numbers alone, except those that
+/// [follow from releases](MeanError::follows_from_releases).
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MeanError {
-    /// Not a share of corrupted records.
+    /// Invalid share of corrupted records.
     #[error(
         "corruption is {0}, but must be at least 0 and below 1/2: no estimator tells a majority of bad records from good ones"
     )]
     Corruption(f64),
-    /// Not a share of corrupted records that the estimator by resilience can trim.
+    /// A share of corrupted records that the estimator by resilience cannot trim.
     #[error(
         "corruption is {corruption:?}, but the method resilience leaves out three times that share of the rows at either end, and looks at \
          subsets without that share: of {rows} rows it must be above about {:.1e}, and below 1/6", 1.0 / *rows as f64
@@ -55,45 +57,45 @@ pub enum MeanError {
     Trimmed {
         /// The share.
         corruption: f64,
-        /// Rows given.
+        /// Number of rows.
         rows: usize,
     },
     /// No rows.
     #[error("there are no rows, and the mean of nothing is no number: give some")]
     NoRows,
-    /// Not a table.
+    /// The values do not form a table.
     #[error(
         "a table of {values} values can't have {columns} columns: give at least one column, and rows that are whole"
     )]
     Table {
-        /// Values in all.
+        /// Number of values.
         values: usize,
-        /// Columns asked for.
+        /// Number of columns.
         columns: usize,
     },
-    /// Too few rows to say anything at this budget.
+    /// Too few rows for this budget.
     #[error(
         "{rows} rows are too few for this budget: the noise of a count alone would be a share {noise:.2} of them; give at least about {needed}, or a larger epsilon"
     )]
     TooFew {
-        /// Rows given.
+        /// Number of rows.
         rows: usize,
-        /// Deviation of a noisy count over the rows.
+        /// Deviation of a noisy count, divided by the number of rows.
         noise: f64,
-        /// Rows needed, about.
+        /// Approximate number of rows needed.
         needed: usize,
     },
-    /// ε is 0: nothing may be learnt.
+    /// ε is 0.
     #[error("epsilon is 0, and nothing can be learnt with it: give one above 0")]
     NoBudget,
-    /// Not scales.
+    /// Invalid scales.
     #[error(
         "column {column} has scale {scale:?}: give a finite number above 0 (1e-307 at least) for each column"
     )]
     Scale {
-        /// Place of the column, from 0.
+        /// Index of the column, from 0.
         column: usize,
-        /// Scale as given, NaN where there is none.
+        /// Scale as given; NaN if there is none.
         scale: f64,
     },
     /// A method that needs a range has none.
@@ -108,37 +110,37 @@ pub enum MeanError {
         /// The method.
         method: Method,
     },
-    /// Exponential time would take too long.
+    /// The exponential-time method would take too long.
     #[error(
         "the method {method} takes exponential time, and {found} {what} are more than the {most} that end: use prime or prime-ht"
     )]
     TooLarge {
         /// The method.
         method: Method,
-        /// What there is too much of.
+        /// The quantity that is too large.
         what: &'static str,
-        /// How much.
+        /// Its value.
         found: f64,
-        /// The most.
+        /// Its maximum.
         most: f64,
     },
-    /// What exact noise on a grid costs is more than δ/e^ε.
+    /// Exact noise on a grid costs more than δ/e^ε.
     #[error(
         "noise on a grid can't be counted at epsilon {epsilon:?} and delta {delta:?}: give a smaller epsilon (64 is always \
          small enough where delta is no less than 1e-9), or a larger delta"
     )]
     Uncountable {
-        /// ε asked for.
+        /// The requested ε.
         epsilon: f64,
-        /// δ asked for.
+        /// The requested δ.
         delta: f64,
-        /// Whether something was released before this was seen.
+        /// Whether something was released before the error.
         released: bool,
     },
     /// Parts exceed the whole: a fault of the program.
     #[error("the parts of the budget exceed it: this is a fault of the program")]
     Overspent,
-    /// Noise of this size can't be drawn.
+    /// Noise of this size cannot be drawn.
     #[error("noise for this budget can't be drawn exactly: raise epsilon or delta")]
     Noise,
     /// An eigendecomposition failed.
@@ -147,29 +149,29 @@ pub enum MeanError {
     /// Numbers of the budget.
     #[error(transparent)]
     Accounting(#[from] AccountingError),
-    /// The ball that records are clipped to is beyond floating point.
+    /// The ball for clipping exceeds floating point.
     #[error(
         "around where column {column} has its values, numbers are too large or too close together for its scale: give another scale, \
          or the column in another unit"
     )]
     Beyond {
-        /// Place of the column, from 0.
+        /// Index of the column, from 0.
         column: usize,
     },
-    /// Records can't be clipped.
+    /// The clipper cannot be made.
     #[error(transparent)]
     Clip(ClipError),
-    /// A record can't be clipped.
+    /// A record cannot be clipped.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// Records can't be summed.
+    /// Records cannot be summed.
     #[error(transparent)]
     Moments(#[from] MomentError),
 }
 
 impl MeanError {
-    /// Whether it may follow from what was released, such as a centre too far away to be told from its surroundings, and so has to be
-    /// paid for like an estimate.
+    /// Whether the error may follow from releases, for example from a centre too far away to
+    /// resolve its surroundings. Then it costs as much as an estimate.
     pub fn follows_from_releases(&self) -> bool {
         matches!(
             self,
@@ -183,7 +185,7 @@ impl MeanError {
 }
 
 impl From<ClipError> for MeanError {
-    /// Nobody gave bounds: they are those of a ball.
+    /// Bounds of the ball, not of the caller.
     fn from(error: ClipError) -> Self {
         match error {
             ClipError::Bounds { column, .. } => Self::Beyond { column },
@@ -192,11 +194,8 @@ impl From<ClipError> for MeanError {
     }
 }
 
-/// What ends an estimate early.
 pub(super) enum Stop {
-    /// A refusal: an answer like any other.
     Refused(Refusal),
-    /// An error.
     Failed(MeanError),
 }
 
@@ -212,7 +211,6 @@ impl From<MeanError> for Stop {
     }
 }
 
-/// The outcome of what may end early.
 pub(super) fn outcome<T>(ended: Result<T, Stop>) -> Result<Result<T, Refusal>, MeanError> {
     match ended {
         Ok(found) => Ok(Ok(found)),

@@ -1,17 +1,21 @@
-//! Which records a filter takes out, and why neighbours stay neighbours (Lemma 2.2 and Definition C.1 of the paper).
+//! Selects the records that a filter removes, so that neighbours stay neighbours (Lemma 2.2 and
+//! Definition C.1 of the paper).
 //!
-//! A filter takes out, of the records kept so far, those of score at least θ, but no more than k = ⌈2αn⌉ of them, and the
-//! highest first. Scores are functions of a record and its place alone; n is the number of *all* records, which is public, so k and θ
-//! are the same for neighbours. Ties are broken by the records' values, the first column first, larger before smaller, and
-//! equal records by their place: one total order for all tables that hold them.
+//! Of the records kept so far, a filter removes those of score at least θ, at most k = ⌈2αn⌉ of
+//! them, highest first. A score is a function of one record and its position. n is the public
+//! number of *all* records, so k and θ are equal for neighbours. Ties are broken by the records'
+//! values, first column first, larger before smaller, and equal records by position: one total
+//! order for all tables that hold them.
 //!
 //! # Contraction
-//! Let K and K′ have at most one record each that the other lacks. Then so have the filtered sets. *Proof.* Let C = K ∩ K′ and N
-//! the number of its records of score ≥ θ. Both filters take out the highest of C, c and c′ of them, so what they leave of C is nested.
-//! If K has a record a ∉ C that is taken out, c = min(k − 1, N) ; else c = min(k, N): a above θ is left only if
-//! k others precede it. Likewise c′. If c = c′, the filtered sets differ in a and a′ at most. If c′ = c + 1, then a was taken out of
-//! K, so the one extra record of C that K has is all that K has beyond K′, and a′ all that K′ has beyond K. ∎ By induction this
-//! holds after any number of filters whose (μ, U, θ) are the same in both worlds, because they were released.
+//! Let K and K′ each have at most one record that the other lacks. Then so do the filtered sets.
+//! *Proof.* Let C = K ∩ K′ and N the number of its records of score ≥ θ. Both filters remove the
+//! highest of C, c and c′ of them, so the remainders of C are nested. If K has a record a ∉ C that
+//! is removed, c = min(k − 1, N); else c = min(k, N): a above θ is kept only if k others precede
+//! it. The same holds for c′. If c = c′, the filtered sets differ at most in a and a′. If c′ = c +
+//! 1, then a was removed from K, so K exceeds K′ only by one extra record of C, and K′ exceeds K
+//! only by a′. ∎ By induction this holds after any number of filters whose (μ, U, θ) are equal in
+//! both worlds, because they were released.
 
 use super::records::Kept;
 use std::cmp::Ordering;
@@ -21,7 +25,7 @@ pub(super) fn largest_tail(corruption: f64, records: usize) -> usize {
     (2.0 * corruption * records as f64).ceil() as usize
 }
 
-/// Takes out what is kept and scores at least `threshold`: at most `most` records, the highest first.
+/// Removes kept records of score at least `threshold`: at most `most`, highest first.
 pub(super) fn take_out_highest(kept: &mut Kept, scores: &[f64], threshold: f64, most: usize) {
     let reaches = |&place: &usize| kept.is_kept(place) && scores[place] >= threshold;
     let mut high: Vec<usize> = (0..kept.len()).filter(reaches).collect();
@@ -32,7 +36,7 @@ pub(super) fn take_out_highest(kept: &mut Kept, scores: &[f64], threshold: f64, 
     high.into_iter().for_each(|place| kept.take_out(place));
 }
 
-/// Definition C.1: `Less` for the record that is taken out first.
+/// Definition C.1: `Less` for the record that is removed first.
 fn before(kept: &Kept, scores: &[f64], a: usize, b: usize) -> Ordering {
     let by_score = scores[b].total_cmp(&scores[a]);
     let values =
@@ -57,7 +61,6 @@ mod tests {
         (0..kept.len()).filter(|&place| kept.is_kept(place)).map(|place| (place, values(place))).collect()
     }
 
-    /// Values of few kinds, so that there are many ties.
     fn row() -> impl Strategy<Value = [f64; 2]> {
         [(-3i32..4).prop_map(f64::from), (-1i32..2).prop_map(f64::from)]
     }
@@ -65,7 +68,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// Lemma 2.2: after any number of filters with the same parameters, neighbours differ in one record on either side at most.
+        /// Lemma 2.2: after any number of filters with the same parameters, neighbours differ in at
+        /// most one record on either side.
         #[test]
         fn filtered_neighbours_stay_neighbours(
             rows in prop::collection::vec(row(), 2..40),
@@ -89,7 +93,6 @@ mod tests {
         }
     }
 
-    /// The order of Definition C.1, whatever the order of records.
     #[test]
     fn ties_are_broken_by_values_and_then_by_place() {
         let rows = [[1.0, 0.0], [-1.0, 2.0], [-1.0, 3.0], [1.0, 0.0], [0.5, 0.0]];

@@ -1,9 +1,10 @@
 //! Private iterative filtering: Algorithms 7 and 8 of the paper, one direction at a time.
 //!
-//! A round releases the moments of what is kept, takes the direction in which they exceed I most, scores records by their squared
-//! distance from the mean along it, and takes out what scores at least bZ, where b is the largest score there can be. As b depends
-//! on no record, progress is slow: the expected share that a round takes out is a record's score over b. It is the
-//! slow rival of PRIME, and its T = Θ̃(d) rounds divide the same budget.
+//! A round releases the moments of the kept records and takes the direction in which they exceed I
+//! most. It scores records by their squared distance from the mean along it and removes those of
+//! score at least bZ, where b is the largest possible score. b depends on no record, so progress is
+//! slow: the expected share that a round removes is a record's score over b. The T = Θ̃(d) rounds
+//! divide the same budget as PRIME's.
 
 use super::budget::Budget;
 use super::filter::{largest_tail, take_out_highest};
@@ -14,13 +15,11 @@ use super::{Estimate, MeanError, Stop, Tails, release};
 use hushflow_mechanism::noise::NoiseGenerator;
 use rand::Rng;
 
-/// Rounds for each column: T = Θ̃(d), whose constant the paper leaves open.
+/// Rounds per column: T = Θ̃(d), whose constant the paper leaves open.
 const ROUNDS_OF_COLUMN: u32 = 2;
 
-/// Rounds beside that.
 const MORE_ROUNDS: u32 = 20;
 
-/// The private and robust mean.
 pub(super) fn estimate(
     mut kept: Kept,
     (tails, corruption): (Tails, f64),

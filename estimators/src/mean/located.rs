@@ -1,9 +1,10 @@
-//! The estimator by resilience where no range is known: Algorithm 2 from its first step on.
+//! The estimator by resilience without a given range: Algorithm 2 from its first step on.
 //!
-//! A third of ε and of δ finds, in each column, a bin that the mean is in or beside (`range`, as Gaussian noise of (ε/3, δ/3)). What is left
-//! is for the estimator, whose range is then the few scales that the middle of such a bin may be off. Records are seen from there: each is
-//! moved by a vector that was released, so the estimator's proof holds for the moved ones as it stands, and the parts add up by basic
-//! composition. The paper clips to a ball of radius √d·B/2 instead, with B = 8√log(dn/ζ): all noise is proportional to it.
+//! A third of ε and of δ finds, in each column, a bin that contains the mean or is next to it
+//! (`range`, as Gaussian noise of (ε/3, δ/3)). The rest is for the estimator, whose range is the
+//! few scales by which the middle of such a bin may be off. Each record is moved by a vector that
+//! was released, so the estimator's proof holds for the moved records, and the parts add up by
+//! basic composition.
 
 use super::budget::Budget;
 use super::range::{CENTRE_ERROR, HALF_BIN, winners};
@@ -11,19 +12,18 @@ use super::{Answer, COUNT_DEVIATIONS, MeanError, Part, Question, error, release,
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon};
 use hushflow_mechanism::noise::NoiseGenerator;
 
-/// (ε, δ) of the range, and of the estimator.
+/// Returns (ε, δ) of the range and of the estimator.
 ///
 /// # Errors
-/// [`AccountingError`] for an ε or δ of which no third is left.
+/// [`AccountingError`] if ε or δ is too small to divide.
 pub fn shares(epsilon: Epsilon, delta: Delta) -> Result<[(Epsilon, Delta); 2], AccountingError> {
     let of = |share: f64| {
         Ok::<_, AccountingError>((Epsilon::new(epsilon.value() * share)?, Delta::new(delta.value() * share)?))
     };
-    // A little less than thirds, so that the parts add up to no more than the whole.
+    // Slightly less than thirds, so that the parts do not exceed the whole.
     Ok([of(1.0 / 3.0 - 1e-12)?, of(2.0 / 3.0 - 1e-12)?])
 }
 
-/// The mean, wherever it is.
 pub(super) fn estimate(
     rows: &[f64],
     scales: &[f64],
@@ -40,7 +40,7 @@ pub(super) fn estimate(
         return Err(MeanError::TooFew { rows: records, noise, needed: needed.min(9e18) as usize });
     }
     let rest = Question { epsilon, delta, range: Some(CENTRE_ERROR * HALF_BIN), ..question.clone() };
-    // What can't be asked of so many rows is told before anything is spent.
+    // Refuse before anything is spent.
     resilience::check(records, scales, &rest)?;
     let part = ("range", budget.whole());
     let found = error::outcome(winners(rows, (scales, HALF_BIN), part, &mut budget, rng))?;

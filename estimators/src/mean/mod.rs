@@ -1,8 +1,8 @@
-//! Robust and private means of a whole table at once: PRIME and its rivals.
+//! Robust and private means of a whole table: PRIME and its rivals.
 //!
-//! Liu, Kong, Kakade & Oh, "Robust and differentially private mean estimation" (NeurIPS 2021, arXiv 2102.09159), whose algorithms,
-//! definitions and lemmas the files name. Some of its steps are not private as written; `docs/mean.md` lists what was found, and the
-//! proofs here are of what runs.
+//! Liu, Kong, Kakade & Oh, "Robust and differentially private mean estimation" (NeurIPS 2021, arXiv
+//! 2102.09159); the files name its algorithms, definitions and lemmas. `docs/mean.md` lists the
+//! steps that are not private as written. The proofs here are of the code that runs.
 //!
 //! | file | subject |
 //! |---|---|
@@ -10,22 +10,21 @@
 //! | `release` | exact Gaussian releases of counts, sums and moments, with their sensitivities |
 //! | `records` | clipped records in integers, sums and scores |
 //! | `range` | a private ball that holds the clean records (Algorithms 5 and 15) |
-//! | `scale` | scales of columns, where they are unknown |
-//! | `whiten` | directions and their scales, where columns are correlated |
-//! | `filter` | who is taken out, and why neighbours stay neighbours (Definition C.1, Lemma 2.2) |
+//! | `scale` | scales of columns, if unknown |
+//! | `whiten` | directions and their scales, if columns are correlated |
+//! | `filter` | which records are removed, and why neighbours stay neighbours (Definition C.1, Lemma 2.2) |
 //! | `weights`, `threshold` | matrix multiplicative weights, DPthreshold (Algorithms 11 and 17) |
 //! | `prime` | PRIME and PRIME-ht (Algorithms 9, 10 and 16) |
 //! | `iterative` | DPfilter (Algorithms 7 and 8) |
 //! | `tukey`, `depth` | the Tukey median (Algorithm 14), exactly |
-//! | `resilience` | the estimator by resilience (Algorithm 2) |
-//! | `located` | the same with a private range |
+//! | `resilience`, `located` | the estimator by resilience (Algorithm 2), with a given or a private range |
 //! | `net` | the public points that both draw from |
 //! | `balloon` | a rival that clips at a private radius |
 //! | `error` | refusals and errors |
 //!
-//! **Neighbours** are tables of equally many rows that differ in one row ([`Neighbours::ReplaceOneInPlace`](hushflow_mechanism::sensitivity::Neighbours)): the
-//! number of rows is public. The paper's Definition 1.1 admits rows that come or go as well, and then divides by n as though it were
-//! public.
+//! **Neighbours** are tables with the same number of rows that differ in one row
+//! ([`Neighbours::ReplaceOneInPlace`](hushflow_mechanism::sensitivity::Neighbours)): the number of
+//! rows is public.
 
 mod balloon;
 mod budget;
@@ -62,21 +61,22 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// How the mean is estimated.
+/// Method of estimating a mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {
-    /// PRIME or the plain mean, whichever promises the smaller error, by public numbers alone.
+    /// PRIME or the plain mean, whichever has the smaller error bound by public numbers.
     Auto,
-    /// Filters by matrix multiplicative weights; clean columns are subgaussian with the identity as covariance.
+    /// Filters by matrix multiplicative weights, for clean columns that are subgaussian with
+    /// identity covariance.
     Prime,
-    /// The same for clean columns of a covariance of at most the identity, and heavy tails.
+    /// The same for heavy tails and a covariance of at most the identity.
     PrimeHt,
     /// Filters one direction at a time.
     Filter,
-    /// The resilience estimator: time exponential in the columns, for up to four of them.
+    /// The resilience estimator, for up to four columns: exponential time in the columns.
     Resilience,
-    /// The private Tukey median: time exponential in the columns, for up to four of them.
+    /// The private Tukey median, for up to four columns: exponential time in the columns.
     Tukey,
     /// The mean of clipped records.
     Gaussian,
@@ -85,7 +85,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Self; 8] = [
         Self::Auto,
         Self::Prime,
@@ -97,7 +97,7 @@ impl Method {
         Self::Balloon,
     ];
 
-    /// Its name on the command line and in pipeline files.
+    /// Returns the name on the command line and in pipeline files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -111,17 +111,17 @@ impl Method {
         }
     }
 
-    /// Whether it needs [`Question::range`].
+    /// Whether the method needs [`Question::range`].
     pub fn needs_range(self) -> bool {
         self == Self::Tukey
     }
 
-    /// Whether it has a use for [`Question::range`].
+    /// Whether the method uses [`Question::range`].
     pub fn takes_range(self) -> bool {
         matches!(self, Self::Tukey | Self::Resilience)
     }
 
-    /// Whether it needs [`Scale::Known`].
+    /// Whether the method needs [`Scale::Known`].
     pub fn needs_scales(self) -> bool {
         matches!(self, Self::Resilience | Self::Tukey)
     }
@@ -133,7 +133,7 @@ impl fmt::Display for Method {
     }
 }
 
-/// No method is called so.
+/// Unknown name of a method.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("found {0:?}, expected auto, prime, prime-ht, filter, resilience, tukey, gaussian or balloon")]
 pub struct UnknownMethod(String);
@@ -146,62 +146,55 @@ impl FromStr for Method {
     }
 }
 
-/// What clean records are assumed to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tails {
     SubGaussian,
     BoundedCovariance,
 }
 
-/// The standard deviation of each column's clean values, and whether columns are correlated.
+/// Standard deviation of each column's clean values, and whether columns are correlated.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scale {
     /// Known in advance, one for each column.
     Known(Vec<f64>),
-    /// To be estimated with a share of the budget.
+    /// Estimated with a share of the budget.
     Estimated,
-    /// Columns are correlated: directions and their scales are to be estimated with a larger share, the mean is found in these and
-    /// brought back.
+    /// For correlated columns: directions and their scales are estimated with a larger share. The
+    /// mean is found in these coordinates and mapped back.
     Whitened,
 }
 
-/// What is asked.
+/// What to estimate, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
-    /// By which method.
+    /// The method.
     pub method: Method,
     /// ε of the whole estimate.
     pub epsilon: Epsilon,
     /// δ of the whole estimate.
     pub delta: Delta,
-    /// α: the share of records that may be anything, at least 0 and below 1/2.
+    /// α: share of records that may be arbitrary, at least 0 and below 1/2.
     pub corruption: f64,
     /// Scales of columns.
     pub scale: Scale,
-    /// R: all columns' means are in [−R, R] scales. [`Method::Tukey`] needs it; [`Method::Resilience`] finds one with a third of the
-    /// budget where it is absent. Others don't use it.
+    /// R: the means of all columns are in [−R, R] scales. [`Method::Tukey`] needs it.
+    /// [`Method::Resilience`] finds one with a third of the budget if it is absent. Other methods
+    /// ignore it.
     pub range: Option<f64>,
 }
 
-/// Shares of μ² that steps get; the last release gets what is left.
+/// Shares of μ² per step; the last release gets the rest.
 struct Shares;
 
 impl Shares {
-    /// Unknown scales.
     const SCALE: f64 = 0.1;
-    /// Directions, in both passes of whitening.
     const DIRECTIONS: f64 = 0.16;
-    /// Scales of these, in both passes.
     const DIRECTED: f64 = 0.14;
-    /// Histograms of the range.
     const RANGE: f64 = 0.05;
-    /// Both refinements.
     const REFINEMENT: f64 = 0.05;
-    /// What is spent before any round, scales aside.
+    /// Spending before any round, without scales.
     const BEFORE: f64 = Self::RANGE + Self::REFINEMENT;
-    /// All rounds of a filter.
     const ROUNDS: f64 = 0.6;
-    /// Of a round, for its threshold.
     const THRESHOLD: f64 = 0.2;
 }
 
@@ -210,31 +203,32 @@ impl Shares {
 pub struct Estimate {
     /// The mean of each column, in its own unit.
     pub mean: Vec<f64>,
-    /// Standard deviation of the noise of each column's mean, in its own unit; the error has other parts.
+    /// Standard deviation of the noise of each column's mean, in its own unit. The error has other
+    /// parts too.
     pub noise: Vec<f64>,
-    /// About how many records were kept, with noise; none where the method takes none out.
+    /// Noisy number of kept records; `None` if the method removes none.
     pub kept: Option<f64>,
-    /// Whether a filter ended because what it kept looks clean.
+    /// Whether a filter stopped because the kept records look clean.
     pub converged: bool,
 }
 
-/// What was found, and what it cost.
+/// The result and its cost.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Answer {
     /// The method that ran.
     pub method: Method,
     /// The estimate, or why there is none.
     pub outcome: Result<Estimate, Refusal>,
-    /// What each step spent.
+    /// Spending of each step.
     pub parts: Vec<Part>,
-    /// ε at δ of all parts together: at most what was asked for.
+    /// Total ε at δ: at most the requested one.
     pub spent: f64,
 }
 
-/// A noisy count must leave this many deviations between 3n/4 and n/2.
+/// Minimum number of deviations of a noisy count between 3n/4 and n/2.
 const COUNT_DEVIATIONS: f64 = 6.0;
 
-/// Estimates the mean of the columns of a table, row by row.
+/// Estimates the mean of the columns of a table, given row by row.
 ///
 /// ```
 /// use hushflow_mechanism::accounting::{Delta, Epsilon};
@@ -260,7 +254,7 @@ const COUNT_DEVIATIONS: f64 = 6.0;
 /// ```
 ///
 /// # Errors
-/// [`MeanError`] for a question that can't be answered for a table of this size.
+/// [`MeanError`] for a question without an answer for a table of this size.
 pub fn estimate(
     rows: &[f64],
     columns: usize,
@@ -274,7 +268,7 @@ pub fn estimate(
     }
 }
 
-/// The answer of a method that looks at a whole net of points, with a budget of pure privacy.
+/// Answers by a method over a whole net of points, with a budget of pure privacy.
 fn by_enumeration(rows: &[f64], question: &Question, rng: &mut NoiseGenerator) -> Result<Answer, MeanError> {
     let method = question.method;
     let Scale::Known(scales) = &question.scale else { return Err(MeanError::NoScale { method }) };
@@ -288,7 +282,7 @@ fn by_enumeration(rows: &[f64], question: &Question, rng: &mut NoiseGenerator) -
     }
 }
 
-/// The answer of a method that looks at the records in a private ball, with a budget of Gaussian privacy.
+/// Answers by a method on the records in a private ball, with a budget of Gaussian privacy.
 fn by_filtering(
     rows: &[f64],
     columns: usize,
@@ -305,7 +299,6 @@ fn by_filtering(
     Ok(Answer { method, outcome, parts, spent })
 }
 
-/// The estimate, after what finds the scales.
 fn preprocessed(
     rows: &[f64],
     columns: usize,
@@ -328,7 +321,6 @@ fn preprocessed(
     }
 }
 
-/// The estimate, once scales are known.
 fn scaled(
     rows: &[f64],
     scales: &[f64],
@@ -347,7 +339,6 @@ fn scaled(
     }
 }
 
-/// What a method assumes of clean records.
 fn tails(method: Method) -> Tails {
     match method {
         Method::PrimeHt | Method::Balloon => Tails::BoundedCovariance,
@@ -355,8 +346,9 @@ fn tails(method: Method) -> Tails {
     }
 }
 
-/// PRIME or the plain mean, whichever promises the smaller error (Appendix L compares n with c·d^1.5/(αε); here are the noises
-/// themselves). Corruption that PRIME cannot tell from noise moves its mean by √(α(λ + noise)), and the plain one by α radii.
+/// Chooses PRIME or the plain mean by the smaller error bound. (Appendix L compares n with
+/// c·d^1.5/(αε); here the noises themselves are compared.) Corruption within the noise moves
+/// PRIME's mean by √(α(λ + noise)), and the plain mean by α radii.
 fn chosen(question: &Question, records: usize, columns: usize, budget: &Budget) -> Method {
     if question.method != Method::Auto {
         return question.method;
@@ -397,7 +389,6 @@ fn check(rows: &[f64], columns: usize, question: &Question) -> Result<(), MeanEr
     }
 }
 
-/// Refuses tables whose histograms would be noise.
 fn check_count(records: usize, columns: usize, budget: &Budget) -> Result<(), MeanError> {
     let deviation = release::count_deviation(columns as f64, Shares::RANGE * budget.whole());
     let needed = (4.0 * COUNT_DEVIATIONS * deviation).ceil();

@@ -1,11 +1,11 @@
-//! Public points that a mean is drawn from, or looked for around: an even grid over a cube.
+//! Public points from which a mean is drawn or searched: an even grid over a cube.
 //!
-//! A draw from finitely many points that no record has a part in needs no bound on records, and is exact.
+//! A draw from finitely many data-independent points is exact and needs no bound on records.
 
 /// A grid over [−h, h]^d.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Net {
-    /// Points of an axis, at least 2.
+    /// Number of points per axis, at least 2.
     pub(super) side: usize,
     /// d.
     pub(super) dimension: usize,
@@ -14,22 +14,20 @@ pub(super) struct Net {
 }
 
 impl Net {
-    /// Points of an axis that are at most `spacing` apart.
+    /// Number of points per axis that are at most `spacing` apart.
     pub(super) fn side_of(half_width: f64, spacing: f64) -> f64 {
         (2.0 * half_width / spacing).ceil().max(1.0) + 1.0
     }
 
-    /// Number of points.
     pub(super) fn len(&self) -> usize {
         self.side.pow(self.dimension as u32)
     }
 
-    /// Distance of neighbouring points.
     pub(super) fn spacing(&self) -> f64 {
         2.0 * self.half_width / (self.side - 1) as f64
     }
 
-    /// The point at a place: the first coordinate changes first.
+    /// Returns the point with this index; the first coordinate changes fastest.
     pub(super) fn point(&self, place: usize) -> Vec<f64> {
         let steps = std::iter::successors(Some(place), |rest| Some(rest / self.side));
         let coordinate = |rest: usize| (rest % self.side) as f64 * self.spacing() - self.half_width;

@@ -1,21 +1,24 @@
 //! PRIME and PRIME-ht: Algorithms 9, 10 and 16 of the paper.
 //!
-//! Epochs begin with the excess λ of the released covariance over what clean records have. A round weighs directions
-//! (`weights`), scores each record by `τ = (x − μ)ᵀU(x − μ)`, finds a threshold ρ (`threshold`) and takes out what scores at least ρZ,
-//! Z uniform (`filter`), until the excess is half of λ (two thirds for heavy tails): then the next epoch. Once λ is what clean
-//! records may have, the mean is released with all of the budget that is left.
+//! An epoch begins with the excess λ of the released covariance over that of clean records. A round
+//! weighs directions (`weights`), scores each record by `τ = (x − μ)ᵀU(x − μ)`, finds a threshold ρ
+//! (`threshold`) and removes records of score at least ρZ, Z uniform (`filter`). The next epoch
+//! begins when the excess is half of λ (two thirds for heavy tails). Once clean records may have
+//! this λ, the mean is released with the rest of the budget.
 //!
-//! # What is released, and what the paper releases
-//! A round of the paper asks five times: λ_t, Σ_t, ψ_t, μ_t and ψ̃, each with its noise, beside the histogram of
-//! the threshold and, once an epoch, the size. Here a round is **one** Gaussian release of count, Σx and Σxxᵀ of what is kept
-//! (`release`: the moments come at the price of Σx alone), and the five are post-processing of it. There is no mean over
-//! |S_t|, so no sensitivity depends on how many are kept, and the paper's size check, which it makes once an epoch though each
-//! of T₂ rounds may take out 2αn, is a refusal of bad estimates and nothing more. Rounds that filter nothing cost nothing.
-//!
-//! Two more departures, for accuracy. λ is the largest eigenvalue of M − I, where the paper has the largest in absolute value:
-//! outliers raise eigenvalues, while filtering lowers them (M is a sum over n, whoever is kept), so the absolute value never
-//! falls below the share that was taken out. Algorithm 16 takes out *all* that scores ρZ, however many: where Z is small that is
-//! any share of the clean records. Here at most ⌈2αn⌉ go in a round, as in Algorithm 10. And what the noise itself does to λ, which is public, is not held against the records.
+//! # Departures from the paper
+//! - A round is **one** Gaussian release of count, Σx and Σxxᵀ of the kept records (`release`: the
+//!   moments cost as much as Σx alone). λ_t, Σ_t, ψ_t, μ_t and ψ̃ are post-processing; the paper
+//!   makes five queries.
+//! - No mean is taken over |S_t|, so no sensitivity depends on the number of kept records. The size
+//!   check only refuses bad estimates.
+//! - Rounds that filter nothing are free (`weights`).
+//! - λ is the largest eigenvalue of M − I, not the largest in absolute value. Outliers raise
+//!   eigenvalues and filtering lowers them (M is a sum over n, whatever is kept), so the absolute
+//!   value never falls below the removed share.
+//! - Algorithm 16 removes *all* records that score ρZ, which for small Z is any share of the clean
+//!   ones. Here a round removes at most ⌈2αn⌉, as in Algorithm 10.
+//! - The public contribution of noise to λ is not held against the records.
 
 use super::budget::Budget;
 use super::filter::{largest_tail, take_out_highest};
@@ -30,30 +33,30 @@ use rand::Rng;
 /// C of Algorithm 10, "a large enough constant": 1, as in the paper's experiments (Appendix L).
 const COVARIANCE_ALLOWANCE: f64 = 1.0;
 
-/// C of Algorithm 16, which the paper leaves open. Clean records have M ≼ I; corruption that adds 1 to that moves
-/// the mean by √α at most.
+/// C of Algorithm 16, which the paper leaves open. Clean records have M ≼ I; corruption that adds 1
+/// moves the mean by at most √α.
 const HEAVY_ALLOWANCE: f64 = 2.0;
 
-/// An epoch ends at this share of its λ.
+/// Share of its λ at which an epoch ends.
 const EPOCH_ENDS: f64 = 0.5;
 const HEAVY_EPOCH_ENDS: f64 = 2.0 / 3.0;
 
 /// A round filters if ⟨M − I, U⟩ exceeds this share of λ_t.
 const WORTH_FILTERING: f64 = 1.0 / 5.5;
 
-/// Below this share of n that is kept, nothing is said.
+/// Minimum kept share of n; below it the estimate is refused.
 const LEAST_KEPT: f64 = 0.75;
 
-/// Rounds of an epoch and epochs, at least.
+/// Minimum number of epochs, and of rounds in an epoch.
 const LEAST_ROUNDS: f64 = 2.0;
 
-/// What is different for heavy tails.
+/// Rules that differ for heavy tails.
 struct Rules {
-    /// What clean records have: λ up to this is accepted.
+    /// Accepted λ of clean records.
     accepted: f64,
-    /// 1 where the covariance of clean records is I, 0 where it is only bounded.
+    /// 1 if the covariance of clean records is I, 0 if it is only bounded.
     identity: f64,
-    /// α⁽ˢ⁾ is 1 over this times λ.
+    /// α⁽ˢ⁾ is 1/(step·λ).
     step: f64,
     epoch_ends: f64,
     /// k of `filter`.
@@ -81,7 +84,7 @@ impl Rules {
     }
 }
 
-/// What one release says about the kept records, in scaled units from the ball's centre.
+/// One release about the kept records, in scaled units from the ball's centre.
 pub(super) struct View {
     /// Count over n.
     share: f64,
@@ -92,7 +95,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Refused where too many were taken out.
+    /// Refuses if too many records were removed.
     pub(super) fn new(sums: &release::Sums, kept: &Kept, identity: f64) -> Result<Self, Refusal> {
         let (n, squared_radius) = (kept.len() as f64, kept.ball().radius.powi(2));
         let mean = mean_within(sums);
@@ -109,44 +112,42 @@ impl View {
         if share < LEAST_KEPT { Err(Refusal::TooManyTakenOut) } else { Ok(View { share, mean, excess }) }
     }
 
-    /// The largest score that a record of the ball can have under these weights, in scaled units.
+    /// Largest possible score of a record of the ball under these weights, in scaled units.
     pub(super) fn largest_score(&self, ball: &Ball, weights: &Weights) -> f64 {
         let from_centre = self.mean.iter().map(|value| value * value).sum::<f64>().sqrt();
         weights.largest * ((1.0 + from_centre) * ball.radius).powi(2)
     }
 }
 
-/// Σx over the count, brought back into the ball: noise may leave it, and scores are bounded by it.
+/// Σx over the count, projected into the ball: noise may leave it, and the ball bounds scores.
 fn mean_within(sums: &release::Sums) -> Vec<f64> {
     let mean: Vec<f64> = sums.first.iter().map(|sum| sum / sums.count.max(1.0)).collect();
     let norm = mean.iter().map(|value| value * value).sum::<f64>().sqrt();
     mean.into_iter().map(|value| value / norm.max(1.0)).collect()
 }
 
-/// Rounds that the budget is divided among: T₁ = ⌈ln(2r)⌉ epochs of T₂ = ⌈ln d⌉ rounds.
+/// Number of rounds that share the budget: T₁ = ⌈ln(2r)⌉ epochs of T₂ = ⌈ln d⌉ rounds.
 fn most_rounds(ball: &Ball, dimension: usize) -> u32 {
     let epochs = (2.0 * ball.radius).ln().ceil().max(LEAST_ROUNDS);
     (epochs * (dimension as f64).ln().ceil().max(LEAST_ROUNDS)) as u32
 }
 
-/// μ² of a round's moments.
 pub(super) fn moments_share(budget: &Budget, rounds: u32) -> f64 {
     Shares::ROUNDS * (1.0 - Shares::THRESHOLD) * budget.whole() / f64::from(rounds)
 }
 
-/// The spectral norm that noise alone is likely to give to M in one of the rounds, in scaled units.
+/// Likely spectral norm of the noise of M in one round, in scaled units.
 pub(super) fn noise_of_rounds(radius: f64, dimension: usize, records: usize, budget: &Budget) -> f64 {
     let ball = Ball { centre: Vec::new(), radius };
     let share = moments_share(budget, most_rounds(&ball, dimension));
     release::spectral_noise(share, dimension) * radius * radius / records as f64
 }
 
-/// What is accepted of clean records, beside noise.
+/// Accepted excess of clean records, without noise.
 pub(super) fn accepted_excess(tails: Tails, corruption: f64) -> f64 {
     Rules::new(tails, corruption, 1).accepted
 }
 
-/// The private and robust mean.
 pub(super) fn estimate(
     mut kept: Kept,
     (tails, corruption): (Tails, f64),
@@ -158,7 +159,6 @@ pub(super) fn estimate(
     last_mean(&kept, converged, budget, rng)
 }
 
-/// Filters until the excess is accepted, and says whether it is.
 fn filtered(
     kept: &mut Kept,
     rules: &Rules,
@@ -207,7 +207,7 @@ pub(super) fn scaled_scores(kept: &Kept, weights: &Weights, mean: &[f64]) -> Vec
     scores
 }
 
-/// The mean of what is kept, with all that is left.
+/// Returns the mean of the kept records, with the rest of the budget.
 pub(super) fn last_mean(
     kept: &Kept,
     converged: bool,

@@ -1,23 +1,24 @@
-//! Where the records are: Algorithms 5 and 15, and refinements of what they find.
+//! Finds where the records are: Algorithms 5 and 15, with refinements.
 //!
-//! Each column is cut into bins of one width. Only occupied bins get noise, and of these only such as exceed a threshold
-//! may win: an empty bin's noise never does, so the endless empty bins needn't be drawn. The paper's Algorithm 5 takes the
-//! argmax over occupied bins **without** a threshold, "without any changes to the privacy guarantee": that gives neighbours
-//! away, for a record that is alone in its bin makes an outcome possible that is impossible without it.
+//! Each column is cut into bins of one width. Only occupied bins get noise, and only bins above a
+//! threshold may win. An empty bin's noise never passes it, so the infinitely many empty bins need
+//! no draws. Algorithm 5 has no threshold, which distinguishes neighbours (`docs/mean.md`).
 //!
 //! # Privacy
-//! Let a record be replaced. In each column it leaves one bin and enters another. Let M be the mechanism, and M′ the one that also
-//! suppresses, for this pair, the bins that are occupied in one of the two tables only. M′ on the two tables is one Gaussian
-//! mechanism: 2d counts of common bins change by 1 at most, a distance of √(2d). M differs from M′ only if a bin of one record
-//! passes 1 + t: the discrete Gaussian is subgaussian (Canonne, Kamath & Steinke 2020, Corollary 17), so with
-//! probability d·exp(−t²/2s²) ≤ τ for each table, s being the noise's deviation. Hence M is within total variation τ of M′,
-//! which the budget books: (1 + e^ε)τ of δ. If no bin of a column passes, the refusal is part of the output. ∎
+//! Replace one record. In each column it leaves one bin and enters another. Let M be the mechanism,
+//! and M′ the one that also suppresses, for this pair, the bins that are occupied in only one of
+//! the two tables. M′ on the two tables is one Gaussian mechanism: 2d counts of common bins change
+//! by at most 1, a distance of √(2d). M differs from M′ only if a bin of one record passes 1 + t.
+//! The discrete Gaussian is subgaussian (Canonne, Kamath & Steinke 2020, Corollary 17), so this has
+//! probability d·exp(−t²/2s²) ≤ τ for each table, where s is the noise's deviation. Hence M is
+//! within total variation τ of M′, and the budget books (1 + e^ε)τ of δ. If no bin of a column
+//! passes, the refusal is part of the output. ∎
 //!
 //! # From bins to a ball
-//! The winner's middle is off by ±1.5 bins where the mean lies in a neighbouring bin. Then, twice, records are clipped
-//! to a ball that is sure to hold the clean ones, and the private mean of what is clipped, which corruption moves by
-//! at most 2α radii, becomes the centre of a smaller ball (as CoinPress does: Biswas et al., NeurIPS 2020). The paper stays
-//! with its cube of half width 4√log(dn/ζ) and diameter 8√(d·log(dn/ζ)), whose square all noise is proportional to.
+//! The winner's middle is off by ±1.5 bins if the mean lies in a neighbouring bin. Then, twice,
+//! records are clipped to a ball that holds the clean ones. Their private mean, which corruption
+//! moves by at most 2α radii, is the centre of a smaller ball (as in CoinPress: Biswas et al.,
+//! NeurIPS 2020). All noise is proportional to the square of the radius.
 
 use super::budget::Budget;
 use super::records::{Ball, Kept, in_parallel};
@@ -25,34 +26,36 @@ use super::{MeanError, Refusal, Shares, Stop, Tails, release};
 use hushflow_mechanism::noise::NoiseGenerator;
 use std::collections::BTreeMap;
 
-/// ζ: chance that some clean record is outside its ball, or a heavy tail misleads.
+/// ζ: chance that some clean record is outside its ball, or that a heavy tail misleads.
 pub(super) const FAILURE: f64 = 0.1;
 
-/// Half of a bin in scales, Algorithm 5: σ = 1.
+/// Half width of a bin in scales, Algorithm 5: σ = 1.
 pub(super) const HALF_BIN: f64 = 1.0;
 
-/// The same where only the variance is bounded: the paper's σ is 40, for Markov's inequality; Chebyshev's leaves 1/16 of the
-/// records outside 4, as [`FAILURE`] and n ≥ 100 want it no wider.
+/// The same if only the variance is bounded. The paper's σ is 40, for Markov's inequality;
+/// Chebyshev's leaves 1/16 of the records outside 4, enough for [`FAILURE`] and n ≥ 100.
 const HALF_BIN_HEAVY: f64 = 4.0;
 
-/// A winner's middle is this many half bins off at most: the mean is in the winner or a bin beside it.
+/// Largest distance of a winner's middle from the mean, in half bins: the mean is in the winner or
+/// a bin beside it.
 pub(super) const CENTRE_ERROR: f64 = 3.0;
 
-/// Radius of the ball around the mean of heavy-tailed records, in √(d/α): by Chebyshev's inequality a share α/4 of
-/// clean ones is outside. The paper's is 25, for α/1250, and its square multiplies all noise.
+/// Radius of the ball around the mean of heavy-tailed records, in √(d/α): by Chebyshev's inequality
+/// a share α/4 of clean ones is outside. The paper's is 25, for α/1250, and its square multiplies
+/// all noise.
 const HEAVY_RADIUS: f64 = 2.0;
 
-/// Rounds of refinement.
 const REFINEMENTS: u32 = 2;
 
-/// Bins further out than this are one: values beyond are no number of scales any more.
+/// Bins further out are merged: values beyond have too few digits for their scale.
 const FARTHEST: f64 = 1e15;
 
 /// Records of one worker's part of a histogram.
 const PART: usize = 1 << 16;
 
-/// Radius around the mean that holds the clean records: all but ζ of the time for subgaussian ones, all but α/4 of them for
-/// heavy tails. `‖x‖² ≤ d + 2√(dt) + 2t` but for e^−t (Hsu, Kakade & Zhang 2012), t = ln(n/ζ).
+/// Radius around the mean that holds the clean records: all of them except with probability ζ if
+/// subgaussian, all but a share α/4 for heavy tails. `‖x‖² ≤ d + 2√(dt) + 2t` except with
+/// probability e^−t (Hsu, Kakade & Zhang 2012), t = ln(n/ζ).
 pub(super) fn clean_radius(tails: Tails, dimension: usize, records: usize, corruption: f64) -> f64 {
     let dimension = dimension as f64;
     match tails {
@@ -64,7 +67,6 @@ pub(super) fn clean_radius(tails: Tails, dimension: usize, records: usize, corru
     }
 }
 
-/// A private ball that holds the clean records.
 pub(super) fn ball(
     rows: &[f64],
     scales: &[f64],
@@ -87,7 +89,7 @@ pub(super) fn ball(
     Ok(ball)
 }
 
-/// The ball around the private mean of what a larger ball holds.
+/// Returns the ball around the private mean of the records in a larger ball.
 fn refined(
     rows: &[f64],
     scales: &[f64],
@@ -108,7 +110,7 @@ fn refined(
     Ok(Ball { centre: ball.place(&mean, &ones), radius: radius.min(ball.radius) })
 }
 
-/// The middle of the fullest bin of each column, in scaled units, for μ² of a step.
+/// Returns the middle of the fullest bin of each column, in scaled units, for μ² of a step.
 pub(super) fn winners(
     rows: &[f64],
     (scales, half_bin): (&[f64], f64),
@@ -130,8 +132,8 @@ pub(super) fn winners(
 /// Occupied bins of a column and their counts.
 pub(super) type Histogram = BTreeMap<i64, i128>;
 
-/// Histograms of all columns, by the bin that `bin` makes of a value in units of its column's width. What is not a number is in
-/// none.
+/// Returns the histograms of all columns; `bin` maps a value, in units of its column's width, to a
+/// bin. NaN is in no bin.
 pub(super) fn histograms(rows: &[f64], widths: &[f64], bin: impl Fn(f64) -> f64 + Sync) -> Vec<Histogram> {
     let dimension = widths.len();
     let parts: Vec<&[f64]> = rows.chunks(PART * dimension).collect();
@@ -156,7 +158,7 @@ pub(super) fn histograms(rows: &[f64], widths: &[f64], bin: impl Fn(f64) -> f64 
     whole
 }
 
-/// Counts of bins near zero in an array, of the others in a tree.
+/// Counts of bins near zero in an array, of others in a tree.
 #[derive(Clone)]
 struct Dense {
     near: Vec<i128>,
@@ -185,7 +187,7 @@ impl Dense {
     }
 }
 
-/// The bins of each histogram that pass the threshold, with their noisy counts.
+/// Returns the bins of each histogram that pass the threshold, with their noisy counts.
 pub(super) fn stable(
     histograms: &[Histogram],
     (step, share): (&'static str, f64),
@@ -199,12 +201,13 @@ pub(super) fn stable(
     let threshold = 1.0 + release::count_deviation(columns, share) * (-2.0 * tail.ln()).sqrt() * (1.0 + 1e-9);
     let passing = |histogram: &Histogram| {
         let bins = histogram.keys().copied().zip(noisy.by_ref());
-        // All of this column's noise is taken, whatever passes.
+        // Draw all of this column's noise, whichever bins pass.
         let bins: Vec<_> = bins.take(histogram.len()).collect();
         bins.into_iter().filter(|(_, count)| *count > threshold).collect()
     };
     Ok(histograms.iter().map(passing).collect())
 }
 
-/// Thresholded sets of histograms of one estimate, at most: the range, scales, and those of both passes of whitening.
+/// Maximum number of thresholded sets of histograms in one estimate: the range, scales, and both
+/// passes of whitening.
 const THRESHOLDED: u32 = 4;

@@ -1,12 +1,15 @@
-//! The records of one estimate: clipped to a ball around a private centre, in integers, with those that a filter took out.
+//! The records of one estimate as integers: clipped to a ball around a private centre, with marks
+//! for removed ones.
 //!
-//! A record is scaled by its columns' scales, clamped to a box around the centre and clipped to the ball of radius r, and rounded
-//! to integers q ≈ (x − centre)·2²⁰/r of squared norm ≤ 2⁴⁰ ([`Clipper`]): its bound is exact. A record that
-//! is not finite counts, at the centre: whether there is one must not show. Sums are exact integers, by matrix
-//! products over runs of records; scores are floating-point, each a function of **its record and its place alone**, as contraction
-//! of the filter asks for (`filter`): a record keeps its place while others are taken out.
+//! A record is divided by its columns' scales, clamped to a box around the centre, clipped to the
+//! ball of radius r and rounded to integers q ≈ (x − centre)·2²⁰/r of squared norm ≤ 2⁴⁰
+//! ([`Clipper`]), so its bound is exact. A record that is not finite counts at the centre, because
+//! its presence must stay hidden. Sums are exact integers, by matrix products over runs of records.
+//! Scores are floating-point. Each is a function of **its record and its position alone**, as
+//! contraction of the filter requires (`filter`): a record keeps its position while others are
+//! removed.
 //!
-//! Memory beside the table: 8 bytes for each value, 12 for each record.
+//! Memory besides the table: 8 bytes for each value, 12 for each record.
 
 use super::MeanError;
 use faer::MatRef;
@@ -17,17 +20,15 @@ use nalgebra::{DMatrix, DMatrixView};
 use std::collections::BTreeMap;
 use std::thread;
 
-/// Rows of a run: one unit of work.
+/// Rows of a run, the unit of work.
 const RUN: usize = 1 << 14;
 
-/// Rows whose scores are computed together.
 const BLOCK: usize = 256;
 
-/// Keys under which records are summed up.
+/// Keys under which records are summed.
 const KEPT: u32 = 0;
 const TAKEN_OUT: u32 = 1;
 
-/// Clipped records, some of them taken out.
 pub(super) struct Kept {
     ball: Ball,
     scales: Vec<f64>,
@@ -37,7 +38,7 @@ pub(super) struct Kept {
     marks: Vec<Vec<u32>>,
 }
 
-/// The ball that records are clipped to, in scaled units.
+/// The ball for clipping, in scaled units.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Ball {
     pub(super) centre: Vec<f64>,
@@ -45,9 +46,9 @@ pub(super) struct Ball {
 }
 
 impl Ball {
-    /// What brings records of columns of these scales into the ball.
+    /// Returns the clipper to the ball for columns of these scales.
     fn clipper(&self, scales: &[f64]) -> Result<Clipper, MeanError> {
-        // The box is as wide as the ball, or a little wider: the ball decides.
+        // The box is as wide as the ball or slightly wider, so the ball decides.
         let bounds: Vec<_> = self
             .centre
             .iter()
@@ -60,7 +61,7 @@ impl Ball {
         Ok(Clipper::new(&bounds, 1.0)?.counting_unusable())
     }
 
-    /// A point in units of the radius from the centre, back in the columns' own units.
+    /// Converts a point in units of the radius from the centre to the columns' own units.
     pub(super) fn place(&self, point: &[f64], scales: &[f64]) -> Vec<f64> {
         let columns = self.centre.iter().zip(scales).zip(point);
         columns.map(|((centre, scale), value)| (centre + value * self.radius) * scale).collect()
@@ -68,7 +69,6 @@ impl Ball {
 }
 
 impl Kept {
-    /// All records of a table, row by row.
     pub(super) fn new(rows: &[f64], scales: &[f64], ball: &Ball) -> Result<Self, MeanError> {
         let dimension = scales.len();
         let clipper = ball.clipper(scales)?;
@@ -88,22 +88,20 @@ impl Kept {
         self.scales.len()
     }
 
-    /// What the records are clipped to.
     pub(super) fn ball(&self) -> &Ball {
         &self.ball
     }
 
-    /// Scales of the columns.
     pub(super) fn scales(&self) -> &[f64] {
         &self.scales
     }
 
-    /// Records of the table, whether they are kept or not.
+    /// Number of records of the table, kept or not.
     pub(super) fn len(&self) -> usize {
         self.records
     }
 
-    /// Count, Σq and, if asked for, the upper triangle of Σqqᵀ of what is kept, exactly.
+    /// Exact count, Σq and, if requested, the upper triangle of Σqqᵀ of the kept records.
     pub(super) fn moments(&self, second: SecondMoment) -> Result<Vec<i128>, MeanError> {
         let layout = Layout { dimension: self.dimension(), second };
         let sum = |&(run, marks): &(&QuantisedRows, &Vec<u32>)| {
@@ -133,17 +131,15 @@ impl Kept {
         in_parallel(&runs, |run| score_run(run, &transposed, &offset)).concat()
     }
 
-    /// Whether the record at this place is kept.
     pub(super) fn is_kept(&self, place: usize) -> bool {
         self.marks[place / RUN][place % RUN] == KEPT
     }
 
-    /// Takes a record out.
     pub(super) fn take_out(&mut self, place: usize) {
         self.marks[place / RUN][place % RUN] = TAKEN_OUT;
     }
 
-    /// The record at this place, in grid units.
+    /// The record at this position, in grid units.
     pub(super) fn row(&self, place: usize) -> &[f64] {
         &self.runs[place / RUN].values()[place % RUN * self.dimension()..][..self.dimension()]
     }
@@ -167,7 +163,7 @@ fn score_run(run: &QuantisedRows, transposed: &DMatrix<f64>, offset: &[f64]) -> 
     scores
 }
 
-/// What `work` makes of all items, in their order, by all processors.
+/// Applies `work` to all items on all processors. Results keep the order of items.
 pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let workers = thread::available_parallelism().map_or(1, usize::from).min(items.len()).max(1);
     if workers == 1 {

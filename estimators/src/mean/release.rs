@@ -1,7 +1,8 @@
 //! One Gaussian release: integer sums, shifted to a fine grid, with exact noise.
 //!
-//! The four kinds of query, each with its sensitivity over a kept set K and the set K′ of a neighbour, which differ in one
-//! record on either side at most (`filter`). Records are integers q with ‖q‖² ≤ 2⁴⁰ (`records`), r = 2²⁰:
+//! Sensitivities of the four queries over a kept set K and the set K′ of a neighbour, which differ
+//! in at most one record on either side (`filter`). Records are integers q with ‖q‖² ≤ 2⁴⁰
+//! (`records`), r = 2²⁰:
 //!
 //! | query | vector | one record replaced | one record only in K |
 //! |---|---|---|---|
@@ -10,9 +11,10 @@
 //! | moments | (√(5/2)·count, Σq/r, √½·Σqqᵀ/r²) | 2, by the joint sensitivity of `sensitivity` at ν = ½ | √(5/2 + 1 + ½) = 2 |
 //! | second moments | √½·Σqqᵀ/r², all records kept | √½·‖aaᵀ−bbᵀ‖ ≤ 1 | |
 //!
-//! So beside the sums the count is free, and so are second moments of half weight. For the last row: with p = ‖a‖², s = ‖b‖²,
-//! c = a·b, `‖a−b‖² + ½‖aaᵀ−bbᵀ‖² = p + s − 2c + ½(p² + s² − 2c²) ≤ 2 + 1 − 2c − c² = 4 − (1 + c)² ≤ 4` as p, s ≤ 1. ∎
-//! The upper triangle is released, with half the variance off the diagonal: the Frobenius norm counts these entries twice.
+//! So beside the sums the count is free, and so are second moments of half weight. The moments row:
+//! with p = ‖a‖², s = ‖b‖², c = a·b, `‖a−b‖² + ½‖aaᵀ−bbᵀ‖² = p + s − 2c + ½(p² + s² − 2c²) ≤ 2 + 1
+//! − 2c − c² = 4 − (1 + c)² ≤ 4` as p, s ≤ 1. ∎ The upper triangle is released, with half the
+//! variance off the diagonal, because the Frobenius norm counts these entries twice.
 
 use super::budget::Budget;
 use super::{MeanError, records::Kept};
@@ -24,23 +26,24 @@ use hushflow_mechanism::noise::{DiscreteGaussian, NoiseGenerator, NoiseScale};
 const COUNT_WITH_SUMS: f64 = 1.732_050_807_568_877_2;
 const COUNT_WITH_MOMENTS: f64 = 1.581_138_830_084_189_8;
 
-/// What a replaced record moves the weighted vector by, in units of r.
+/// Largest change of the weighted vector by a replaced record, in units of r.
 pub(super) const SENSITIVITY: f64 = 2.0;
 
-/// Deviations on the grid aim at this many bits: far above what total variation asks for at ε = 100, below the sampler's 2¹⁰².
+/// Target bits of deviations on the grid: far above what total variation requires at ε = 100, below
+/// the sampler's 2¹⁰².
 const DEVIATION_BITS: i32 = 98;
 
-/// Bits that sums with noise may have.
+/// Maximum bits of sums with noise.
 const SUM_BITS: i32 = 125;
 
-/// More than the relative rounding of a deviation's computation.
+/// Exceeds the relative rounding error of a deviation.
 const ROUNDING: f64 = 1.0 + 1e-12;
 
 /// Noisy sums in units of the ball's radius.
 pub(super) struct Sums {
     pub(super) count: f64,
     pub(super) first: Vec<f64>,
-    /// Empty where it was not asked for.
+    /// Empty if not requested.
     pub(super) second: Option<Mat<f64>>,
 }
 
@@ -54,10 +57,11 @@ pub(super) fn spectral_noise(squared_mu: f64, dimension: usize) -> f64 {
     2.0 * (dimension as f64).sqrt() * deviation(squared_mu)
 }
 
-/// More records than a table has: the grid of counts must not depend on the largest of them.
+/// Exceeds the records of any table: the grid of counts must not depend on the largest count.
 const LARGEST_COUNT: u128 = 1 << 40;
 
-/// Adds noise of `deviation` units to integers of this unit = 2^−`unit_bits`, on the finest grid that 128 bits hold.
+/// Adds noise of `deviation` units to integers of unit 2^−`unit_bits`, on the finest grid that 128
+/// bits hold.
 struct Channel {
     shift: u32,
     gaussian: DiscreteGaussian,
@@ -78,7 +82,7 @@ impl Channel {
         self.gaussian.scale().sigma()
     }
 
-    /// Wrapping: noise that leaves 127 bits has a probability below exp(−2⁴⁰).
+    /// Wraps; noise exceeds 127 bits with probability below exp(−2⁴⁰).
     fn release(&self, exact: &[i128], rng: &mut NoiseGenerator) -> Vec<f64> {
         let mut noise = vec![0; exact.len()];
         self.gaussian.fill(rng, &mut noise);
@@ -87,7 +91,7 @@ impl Channel {
     }
 }
 
-/// Releases counts of `histograms` histograms: each record is in one cell of each at most.
+/// Releases counts of `histograms` histograms; each record is in at most one cell of each.
 pub(super) fn counts(
     exact: &[i128],
     histograms: f64,
@@ -97,7 +101,8 @@ pub(super) fn counts(
 ) -> Result<Vec<f64>, MeanError> {
     let deviation = count_deviation(histograms, squared_mu);
     let channel = Channel::new(deviation, 0, LARGEST_COUNT)?;
-    // Only the counts that differ between neighbours: noise on equal ones has the same law in both worlds.
+    // Only the counts that differ between neighbours matter: noise on equal ones has the same law
+    // in both worlds.
     budget.spend(step, squared_mu, channel.grid_scale(), 2.0 * histograms)?;
     Ok(channel.release(exact, rng))
 }
@@ -107,7 +112,6 @@ pub(super) fn count_deviation(histograms: f64, squared_mu: f64) -> f64 {
     (2.0 * histograms / squared_mu).sqrt() * ROUNDING
 }
 
-/// Releases count and sums of what is kept.
 pub(super) fn sums(
     kept: &Kept,
     (step, squared_mu): (&'static str, f64),
@@ -125,7 +129,6 @@ pub(super) fn sums(
     })
 }
 
-/// Releases count, sums and second moments of what is kept.
 pub(super) fn moments(
     kept: &Kept,
     (step, squared_mu): (&'static str, f64),
@@ -142,7 +145,6 @@ pub(super) fn moments(
     Ok(Sums { count, first, second: Some(second.release(&exact[1 + dimension..], dimension, rng)) })
 }
 
-/// Releases second moments alone.
 pub(super) fn second_moments(
     kept: &Kept,
     (step, squared_mu): (&'static str, f64),
@@ -156,7 +158,7 @@ pub(super) fn second_moments(
     Ok(second.release(packed, dimension, rng))
 }
 
-/// Noise for the upper triangle of a symmetric matrix: of twice the variance on the diagonal.
+/// Noise for the upper triangle of a symmetric matrix, with twice the variance on the diagonal.
 struct Triangle {
     off_diagonal: Channel,
     diagonal: Channel,

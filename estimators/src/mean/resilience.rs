@@ -1,36 +1,43 @@
 //! The estimator by resilience: Algorithm 2 of the paper, for up to four columns.
 //!
-//! Of subsets S′ of n′ = ⌈(1−2α)n⌉ records, the goodness R is the least distance that leaving out a share α can move the
-//! mean by. If R, made private, is as small as the promised distribution's, then trimmed means have small
-//! sensitivity along every direction, and the exponential mechanism draws a point that is near all of them.
+//! Of subsets S′ of n′ = ⌈(1−2α)n⌉ records, the goodness R is the least distance by which leaving
+//! out a share α can move the mean. If the private R is as small as the promised distribution's,
+//! trimmed means have small sensitivity along every direction. Then the exponential mechanism draws
+//! a point that is near all of them.
 //!
 //! # What is enumerated
-//! The paper's minimum is over all subsets, its distances over all directions. Both are replaced by public families:
-//! - **directions**: {−1, 0, 1}^d, one of each pair ±v, normalised; a distance along them is at least 0.92, 0.88 and 0.86 of the
-//!   Euclidean one in 2, 3 and 4 columns;
-//! - **subsets**: the n′ records nearest to c, for each point c of a net over [−R, R]^d. One of these points is near the mean, and what
-//!   is near the mean is without the corruption that matters.
+//! The paper's minimum is over all subsets and its distances are over all directions, which is
+//! infeasible (`docs/mean.md`). Public families replace both:
+//! - **directions**: {−1, 0, 1}^d, one of each pair ±v, normalised. A distance along them is at
+//!   least 0.92, 0.88 and 0.86 of the Euclidean one in 2, 3 and 4 columns;
+//! - **subsets**: the n′ records nearest to c, for each point c of a net over [−R, R]^d. One of
+//!   these points is near the mean, and the records near the mean exclude the corruption that
+//!   matters.
 //!
-//! R is no less then, and the proof below asks of S′ only that it exists. Subsets one by one would be no use: the condition that
-//! the margin of R̂ stays below the bound takes hundreds of records at ε = 3, and C(n, 2αn) is then beyond all numbers; with
-//! the families, time is exponential in the columns alone.
+//! This R is no less, and the proof below only needs some S′. Time is exponential in the columns
+//! alone.
 //!
 //! # Privacy, proved anew
-//! Along each direction, records are projected and rounded to integers of an interval of length D. n′ ≥ 1.
-//! - **R** moves by at most D/n′: for every c, the n′ nearest in both tables, by distance and place, differ in one record at most. A replaced
-//!   record of S′ moves μ(S′) by at most D/n′ along any direction, and μ(T) − μ(S′) by at most that
-//!   whether it is in T or not (the paper has D/n; S′ is smaller). The largest over T and directions, and the least over c, of numbers that move by D/n′ move by no
-//!   more. R gets Laplace noise of that over ε/2.
-//! - **The trimmed mean** along a direction, of what is left without the k = ⌈3αn⌉ lowest and highest. Let R ≤ b. S′ has at least αn records among the
-//!   k highest, whose mean exceeds μ(S′) by at most b(2−α)/α (Lemma H.1), so their least does, and so does the least of *all* k highest;
-//!   likewise below. (With m = ⌊αn′⌋ left out, b(n′−m)/m is what holds exactly, and what is used.) So whatever a replaced record does, one value of the middle moves within an interval of 2b(2−α)/α: the trimmed mean
-//!   moves by at most 2b(2−α)/(α(n − 2k)), along every direction with the same S′. The paper has n for n − 2k.
-//! - **The draw** is by the exponential mechanism with ε/2 in all, over a public net, by the largest distance from a trimmed mean along
-//!   any direction: a maximum of numbers that move by so much. The paper's density e^(−εnd/(24√log)) spends ε on
-//!   it alone, beside ε/3 for each of two other steps: 5/3 ε in all.
-//! - **If R > b** for both of two neighbours (else the sensitivity holds for the pair), each is refused but for a probability
-//!   below δ/12: R̂ plus a margin must stay below b, and the margin is the (1 − δ/12)-quantile of the noise.
-//! - **The interval** is public (R of the question): no budget goes to a range here. Where none is known, `located` finds one first.
+//! Along each direction, records are projected and rounded to integers of an interval of length D.
+//! n′ ≥ 1.
+//! - **R** moves by at most D/n′. For every c, the n′ nearest in both tables, by distance and
+//!   position, differ in at most one record. A replaced record of S′ moves μ(S′) by at most D/n′
+//!   along any direction, and μ(T) − μ(S′) by at most that whether it is in T or not. Maxima over T
+//!   and directions, and minima over c, move by no more. R gets Laplace noise of that over ε/2.
+//! - **The trimmed mean** along a direction is the mean without the k = ⌈3αn⌉ lowest and highest.
+//!   Let R ≤ b. S′ has at least αn records among the k highest. Their mean exceeds μ(S′) by at most
+//!   b(2−α)/α (Lemma H.1), so their least does, and so does the least of *all* k highest; likewise
+//!   below. (With m = ⌊αn′⌋ left out, b(n′−m)/m holds exactly, and the code uses it.) So a replaced
+//!   record moves one value of the middle within an interval of 2b(2−α)/α, and the trimmed mean by
+//!   at most 2b(2−α)/(α(n − 2k)), along every direction with the same S′.
+//! - **The draw** is by the exponential mechanism with ε/2 in all, over a public net. The score is
+//!   the largest distance from a trimmed mean along any direction, a maximum of numbers with this
+//!   sensitivity.
+//! - **If R > b** for both of two neighbours (else the sensitivity holds for the pair), each is
+//!   refused except with probability below δ/12: R̂ plus a margin must stay below b, and the margin
+//!   is the (1 − δ/12)-quantile of the noise.
+//! - **The interval** is public (R of the question), so no budget goes to a range. If none is
+//!   known, `located` finds one first.
 
 use super::net::Net;
 use super::records::in_parallel;
@@ -39,28 +46,27 @@ use hushflow_mechanism::accounting::Epsilon;
 use hushflow_mechanism::noise::selection::Selection;
 use hushflow_mechanism::noise::{DiscreteLaplace, NoiseGenerator};
 
-/// Most columns: directions are 3^d.
+/// Maximum number of columns: directions are 3^d.
 const MOST_COLUMNS: usize = 4;
 
-/// Most steps of work: centres times directions times records.
+/// Maximum work: centres times directions times records.
 const MOST_STEPS: f64 = 1e9;
 
-/// Values are rounded to this many parts of the interval's half.
+/// Grid units of half the interval.
 const GRID: f64 = (1u64 << 40) as f64;
 
-/// Points of an axis of the net that is drawn from, in each number of columns.
+/// Points per axis of the net for the draw, for each number of columns.
 const POINTS: [usize; MOST_COLUMNS] = [4001, 401, 61, 25];
 
 /// Spacing of the centres of subsets, in scales.
 const CENTRES: f64 = 0.5;
 
-/// More grid units than rounding of values, means and goodness can add to a difference.
+/// Exceeds the grid units that rounding of values, means and goodness can add to a difference.
 const ROUNDING: f64 = 32.0;
 
 /// Accepted goodness over α√ln(1/α): the 3 of Lemma H.11.
 const GOODNESS: f64 = 3.0;
 
-/// A point near the trimmed means.
 pub(super) fn estimate(
     rows: &[f64],
     (scales, range): (&[f64], f64),
@@ -83,25 +89,23 @@ pub(super) fn estimate(
     let scores = table.scores(&trimmed, &net, to_grid);
     let place = selection.select(&scores, rng).map_err(|_| MeanError::Noise)?;
     let mean = net.point(place).iter().zip(scales).map(|(value, scale)| value * scale).collect();
-    // A two-sided exponential of this weight, and what the net rounds.
+    // A two-sided exponential of this weight, and the rounding of the net.
     let deviation = (2_f64.sqrt() / selection.weight() / to_grid).hypot(net.spacing() / 12_f64.sqrt());
     let noise = scales.iter().map(|scale| scale * deviation).collect();
     Ok(Answer { method, outcome: Ok(Estimate { mean, noise, kept: None, converged: true }), parts, spent })
 }
 
-/// What follows from public numbers.
 pub(super) struct Checked {
     centres: Net,
     trimmed: Trimmed,
     half: Epsilon,
-    /// Grid units of a scale: the interval of length D is 2·GRID of them.
+    /// Grid units of a scale: the interval of length D is 2·GRID units.
     to_grid: f64,
     bound: f64,
     laplace: DiscreteLaplace,
     margin: f64,
 }
 
-/// Refuses what can't be asked of so many records.
 pub(super) fn check(records: usize, scales: &[f64], question: &Question) -> Result<Checked, MeanError> {
     let (alpha, method) = (question.corruption, question.method);
     let range = question.range.ok_or(MeanError::NoRange { method })?;
@@ -122,12 +126,13 @@ pub(super) fn check(records: usize, scales: &[f64], question: &Question) -> Resu
     Ok(Checked { centres, trimmed, half, to_grid, bound, laplace, margin })
 }
 
-/// Half the length of the interval of projected records, in scales: means are within R√d of 0 along any direction.
+/// Half the length of the interval of projected records, in scales: means are within R√d of 0 along
+/// any direction.
 fn reach(range: f64, dimension: usize) -> f64 {
     range * (1.0 + (dimension as f64).sqrt())
 }
 
-/// The centres of subsets, where looking at all of them ends.
+/// Returns the centres of subsets, or refuses if there are too many to enumerate.
 fn centres(records: usize, dimension: usize, range: f64, question: &Question) -> Result<Net, MeanError> {
     let too_large =
         |what, found: f64, most: f64| MeanError::TooLarge { method: question.method, what, found, most };
@@ -160,12 +165,11 @@ fn along(direction: &[f64], point: &[f64]) -> f64 {
     direction.iter().zip(point).map(|(a, b)| a * b).sum()
 }
 
-/// In grid units, within the interval; what is not a number is 0.
+/// In grid units, within the interval; NaN is 0.
 fn on_grid(value: f64, to_grid: f64) -> i128 {
     (value * to_grid).clamp(-GRID, GRID).round() as i128
 }
 
-/// Records in scales, and along every direction.
 struct Projected {
     dimension: usize,
     /// A record that is not finite is at 0.
@@ -194,7 +198,7 @@ impl Projected {
         Self { dimension, scaled, directions, values }
     }
 
-    /// Places of the `count` records nearest to a point; of equally near ones the first.
+    /// Positions of the `count` records nearest to a point; of equally near ones the first.
     fn nearest(&self, point: &[f64], count: usize) -> Vec<usize> {
         let distance = |record: &[f64]| record.iter().zip(point).map(|(x, c)| (x - c).powi(2)).sum::<f64>();
         let distances: Vec<f64> = self.scaled.chunks_exact(self.dimension).map(distance).collect();
@@ -208,7 +212,8 @@ impl Projected {
         places
     }
 
-    /// Of every point of a net, how far it is from the trimmed mean along the direction where that is furthest, as a negative number.
+    /// Returns, for every point of a net, the negated largest distance from a trimmed mean over
+    /// directions.
     fn scores(&self, trimmed: &Trimmed, net: &Net, to_grid: f64) -> Vec<i128> {
         let means: Vec<i128> = self.values.iter().map(|values| trimmed.mean(values.clone())).collect();
         let score = |place: usize| {
@@ -223,11 +228,10 @@ impl Projected {
     }
 }
 
-/// Sizes of the sets.
 struct Trimmed {
     /// n′.
     subset: usize,
-    /// What is left out of S′.
+    /// Number of records left out of S′.
     left_out: usize,
     /// k.
     tail: usize,
@@ -236,7 +240,7 @@ struct Trimmed {
 }
 
 impl Trimmed {
-    /// None where nothing is left in the middle, or nothing may be left out.
+    /// `None` if the middle is empty, or if no record may be left out.
     fn new(records: usize, alpha: f64) -> Option<Self> {
         let of = |share: f64| (share * records as f64).ceil() as usize;
         let (subset, tail) = (of(1.0 - 2.0 * alpha), of(3.0 * alpha));
@@ -245,7 +249,8 @@ impl Trimmed {
         (left_out > 0).then_some(Self { subset, left_out, tail, middle })
     }
 
-    /// How many times R a mean of `left_out` records of S′ can be from all of S′: (n′ − m)/m.
+    /// Factor of R that bounds the distance between a mean of `left_out` records of S′ and that of
+    /// all of S′: (n′ − m)/m.
     fn spread(&self) -> f64 {
         (self.subset - self.left_out) as f64 / self.left_out as f64
     }
@@ -261,7 +266,7 @@ impl Trimmed {
         in_parallel(&places, of_centre).into_iter().min().unwrap_or(i128::MAX / 2)
     }
 
-    /// How far leaving out m of the values of S′ can move their mean: the lowest, or the highest.
+    /// Largest change of the mean of S′ by leaving out m values: the lowest, or the highest.
     fn moved(&self, mut values: Vec<i128>) -> i128 {
         let (left_out, rest) = (self.left_out, (self.subset - self.left_out) as f64);
         let whole = values.iter().sum::<i128>();
@@ -273,7 +278,7 @@ impl Trimmed {
         low.max(high).ceil() as i128
     }
 
-    /// The mean of the middle of values, in grid units.
+    /// Mean of the middle values, in grid units.
     fn mean(&self, mut values: Vec<i128>) -> i128 {
         values.sort_unstable();
         values[self.tail..self.tail + self.middle].iter().sum::<i128>() / self.middle as i128
@@ -291,7 +296,7 @@ mod tests {
         (0..count).map(|i| (((i * i + 3) * (seed + 1) * 7919) % 100_003) as f64 / 50_001.5 - 1.0).collect()
     }
 
-    /// A replaced record moves R by at most D/n′, and trimmed means by what R allows, wherever it goes.
+    /// A replaced record moves R by at most D/n′, and trimmed means by what R allows.
     #[test]
     fn sensitivities_hold() {
         let trimmed = Trimmed { subset: 24, left_out: 3, tail: 9, middle: 12 };
@@ -324,7 +329,7 @@ mod tests {
     #[test]
     fn goodness_is_that_of_the_best_subset() {
         let trimmed = Trimmed { subset: 4, left_out: 1, tail: 1, middle: 3 };
-        // Without its highest or lowest, 1 2 3 4 is ½ off: those nearest to 2.5.
+        // Without its highest or lowest, 1 2 3 4 is ½ off: the records nearest to 2.5.
         let table = Projected::new(&[1.0, 2.0, 3.0, 4.0, 90.0], &[1.0], GRID / 10.0);
         let net = Net { side: 3, dimension: 1, half_width: 2.5 };
         let found = trimmed.goodness(&table, &net) as f64;

@@ -1,31 +1,30 @@
-//! The scale of columns, where it is not known: a private median of distances.
+//! Unknown scales of columns: a private median of distances.
 //!
-//! Record i is paired with record i + ⌊n/2⌋, and in each column the distance of the two over √2 has the column's scale, whatever
-//! its mean. Distances are counted in bins of a quarter of an octave; only bins that pass the threshold of `range` are seen; the
-//! place in a bin where their noisy counts reach half is the median, and the median of |N(0, 1)| is 0.6745. A share α of
-//! corrupted records spoils 2α of the pairs, so below a quarter it moves the median by a bounded amount.
+//! Record i is paired with record i + ⌊n/2⌋. In each column, their distance over √2 has the
+//! column's scale, whatever its mean. Distances are counted in bins of a quarter of an octave, and
+//! only bins that pass the threshold of `range` are visible. The point in a bin where their noisy
+//! counts reach half is the median. The median of |N(0, 1)| is 0.6745. A share α of corrupted
+//! records spoils 2α of the pairs, so below a quarter it moves the median by a bounded amount.
 //!
-//! *Privacy.* A replaced record changes one pair, hence one distance in each column: the histograms are those of `range`, with
-//! its proof. A column of equal values has distances 0 and gets scale 1: any number serves it.
+//! *Privacy.* A replaced record changes one pair, hence one distance in each column: the histograms
+//! are those of `range`, with its proof. A column of equal values has distances 0 and gets scale 1,
+//! because any number suits it.
 
 use super::budget::Budget;
 use super::range::{Histogram, stable};
 use super::{Refusal, Stop, Tails};
 use hushflow_mechanism::noise::NoiseGenerator;
 
-/// Bins of an octave.
 const BINS_PER_OCTAVE: f64 = 4.0;
 
-/// Median of |N(0, 1)|.
 const MEDIAN: f64 = 0.674_489_750_196_081_7;
 
-/// Bin of distances that are 0.
 const ZERO: i64 = i64::MIN;
 
-/// Standard deviations exceed what medians say of them where tails are heavy.
+/// Factor for heavy tails, whose standard deviations exceed those that medians suggest.
 const HEAVY_ALLOWANCE: f64 = 2.0;
 
-/// A scale for each column, by histograms of this share of μ².
+/// Returns a scale for each column, by histograms of this share of μ².
 pub(super) fn estimate(
     rows: &[f64],
     dimension: usize,
@@ -56,18 +55,19 @@ pub(super) fn estimate(
     columns.map(scale).collect()
 }
 
-/// Rows i and i + ⌊n/2⌋: a row is in one pair at most.
+/// Returns rows i and i + ⌊n/2⌋: a row is in at most one pair.
 pub(super) fn pairs(rows: &[f64], dimension: usize) -> impl Iterator<Item = (&[f64], &[f64])> {
     let (first, second) = rows.split_at(rows.len() / dimension / 2 * dimension);
     first.chunks_exact(dimension).zip(second.chunks_exact(dimension))
 }
 
-/// Of half the distance, in quarters of an octave.
+/// Bin of half the distance, in quarters of an octave.
 fn bin(half_distance: f64) -> i64 {
     if half_distance == 0.0 { ZERO } else { (half_distance.log2() * BINS_PER_OCTAVE).floor() as i64 }
 }
 
-/// Where the noisy counts reach half, in distance over √2: within a bin as if its values were even in logarithms. `Some(None)` if it is 0.
+/// Distance over √2 at which the noisy counts reach half, as if values within a bin were even in
+/// logarithms. `Some(None)` if it is 0.
 fn median(bins: &[(i64, f64)]) -> Option<Option<f64>> {
     let half = bins.iter().map(|(_, count)| count).sum::<f64>() / 2.0;
     let mut before = 0.0;

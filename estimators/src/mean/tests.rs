@@ -13,7 +13,7 @@ fn normal(rng: &mut ChaCha20Rng) -> f64 {
     StandardNormal.sample(rng)
 }
 
-/// (1−α)N(0, I) + αN(1.5·1, I), Appendix L, with draws of `draw` in the place of N(0, 1).
+/// (1−α)N(0, I) + αN(1.5·1, I), Appendix L, with `draw` in place of N(0, 1).
 fn mixture(n: usize, d: usize, alpha: f64, draw: impl Fn(&mut ChaCha20Rng) -> f64) -> Vec<f64> {
     let mut rng = ChaCha20Rng::seed_from_u64(1);
     let bad = (alpha * n as f64) as usize;
@@ -41,7 +41,8 @@ fn error(answer: &Answer) -> f64 {
     found.mean.iter().map(|x| x * x).sum::<f64>().sqrt()
 }
 
-/// Error flat in d where the plain mean's grows as α·1.5√d: the paper's Figure 1, with a tenth of its records.
+/// The error is flat in d where the plain mean's grows as α·1.5√d: the paper's Figure 1, with a
+/// tenth of its records.
 #[test]
 fn robust_errors_stay_while_the_plain_one_grows() {
     for d in [4, 16, 50] {
@@ -56,8 +57,8 @@ fn robust_errors_stay_while_the_plain_one_grows() {
     }
 }
 
-/// Without a range the estimator by resilience finds one, wherever the mean is, and adds it to what it costs; a table spread over all bins is
-/// refused.
+/// Without a range the estimator by resilience finds one, wherever the mean is, and adds its cost.
+/// A table spread over all bins is refused.
 #[test]
 fn resilience_finds_its_own_range() {
     let (n, d) = (6000, 2);
@@ -79,8 +80,9 @@ fn resilience_finds_its_own_range() {
     assert!(matches!(estimate(&rows, d, &unscaled, &mut rng), Err(MeanError::NoScale { .. })));
 }
 
-/// Figure 1 with all of its records, also where α is small (its middle): minutes, so only when `HUSHFLOW_LONG_TESTS` is set. Errors are over three
-/// seeds; what a mean of clean records alone would have, √(d/n), is in all of them.
+/// Figure 1 with all of its records, also for small α (its middle). Takes minutes, so it runs only
+/// if `HUSHFLOW_LONG_TESTS` is set. Errors are over three seeds, and all include √(d/n), the error
+/// of a mean of clean records alone.
 #[test]
 fn figure_one_with_all_of_its_records() {
     if std::env::var_os("HUSHFLOW_LONG_TESTS").is_none() {
@@ -98,7 +100,6 @@ fn figure_one_with_all_of_its_records() {
     }
 }
 
-/// Student's t with 3 degrees of freedom, scaled to variance 1.
 #[test]
 fn heavy_tails_are_no_corruption() {
     let heavy = StudentT::new(3.0).expect("degrees");
@@ -109,7 +110,6 @@ fn heavy_tails_are_no_corruption() {
     }
 }
 
-/// Far readings and unusable ones move nothing; unknown scales are found.
 #[test]
 fn units_and_scales_may_be_any() {
     let mut rng = ChaCha20Rng::seed_from_u64(5);
@@ -178,8 +178,9 @@ fn parts_add_up_to_what_was_asked() {
     }
 }
 
-/// Correlations of 0.9 and scales of six orders, corrupted along a direction of small variance, where each column by itself looks clean:
-/// errors in the metric of the clean covariance.
+/// Correlations of 0.9 and scales of six orders of magnitude, corrupted along a direction of small
+/// variance where each column by itself looks clean. Errors are in the metric of the clean
+/// covariance.
 #[test]
 fn correlated_columns_are_whitened() {
     let (n, d, alpha) = (60_000, 6, 0.05_f64);
@@ -221,7 +222,8 @@ fn correlated_columns_are_whitened() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Each query moves by no more than it is charged for: kept sets that differ in one record on either side, in integers.
+    /// Each query moves by no more than its charge, in integers, for kept sets that differ in one
+    /// record on either side.
     #[test]
     fn neighbours_move_queries_by_their_sensitivity(
         rows in prop::collection::vec([-9.0f64..9.0, -9.0f64..9.0, -9.0f64..9.0], 3..12),
@@ -232,7 +234,8 @@ proptest! {
         let mut replaced = rows.clone();
         replaced[0] = other;
         let mut worlds = [&rows, &replaced].map(|rows| records::Kept::new(rows.as_flattened(), &[1.0; 3], &ball).unwrap());
-        // The record that differs is kept in both, in the first, or in the second, and then another one in its place.
+        // The differing record is kept in both, in the first, or in the second; then another one
+        // replaces it.
         if taken > 0 {
             worlds[taken - 1].take_out(0);
         }
@@ -252,8 +255,9 @@ proptest! {
     }
 }
 
-/// A whole mechanism at small n: tables that differ in one record, 4,000 runs each; how often the best linear statistic tells them apart
-/// bounds μ from below, with each count at 10⁻⁷: an honest mechanism is accused with a chance below 10⁻⁶.
+/// A whole mechanism at small n: tables that differ in one record, 4,000 runs each. The best linear
+/// statistic's success bounds μ from below, with each count at 10⁻⁷: a correct mechanism fails with
+/// a chance below 10⁻⁶.
 #[test]
 fn neighbours_cannot_be_told_apart_better_than_claimed() {
     let (n, runs) = (300, 4_000u64);

@@ -1,26 +1,25 @@
-//! DPthreshold (Algorithms 11 and 17): one score above which a random share is taken out.
+//! DPthreshold (Algorithms 11 and 17): a score above which a random share of records is removed.
 //!
-//! Scores are counted in bins that double in width, from 1/4 to the largest score there can be, which is public. ρ is the
-//! largest bin edge such that the scores' excess over it, counted from their bins' lower edges, is at least 0.31 of their total
-//! excess. The counts are one Gaussian release of one histogram; the total excess follows from the moments that were released before,
-//! where the paper asks the data again.
+//! Scores are counted in bins that double in width, from 1/4 to the largest possible score, which
+//! is public. ρ is the largest bin edge such that the scores' excess over it, counted from their
+//! bins' lower edges, is at least 0.31 of their total excess. The counts are one Gaussian release
+//! of one histogram. The total excess follows from the moments released before.
 
 use super::budget::Budget;
 use super::records::Kept;
 use super::{MeanError, release};
 use hushflow_mechanism::noise::NoiseGenerator;
 
-/// Lower edge of the first bin.
 const FIRST_EDGE: f64 = 0.25;
 
-/// Share of the total excess that scores beyond the threshold must have, line 6.
+/// Share of the total excess above the threshold, line 6.
 const EXCESS_SHARE: f64 = 0.31;
 
-/// Most bins: scores are below 2¹⁰⁰⁰ at any rate.
+/// Maximum number of bins: scores are below 2¹⁰⁰⁰.
 const MOST_BINS: usize = 1000;
 
-/// The threshold ρ for scores of at most `largest`, whose total excess is `excess` of a record; none if no bin suffices, which the
-/// paper leaves open: then nothing is taken out.
+/// Returns the threshold ρ for scores of at most `largest`, whose total excess is `excess` per
+/// record. `None` if no bin suffices; the paper leaves this case open, and here nothing is removed.
 pub(super) fn threshold(
     kept: &Kept,
     scores: &[f64],
@@ -32,7 +31,7 @@ pub(super) fn threshold(
     let edges = edges(largest);
     let mut counts = vec![0i128; edges.len()];
     for (_, score) in scores.iter().enumerate().filter(|(place, _)| kept.is_kept(*place)) {
-        // A score beyond the last edge by rounding is in the last bin.
+        // A score that rounding puts beyond the last edge is in the last bin.
         if let Some(bin) = edges.partition_point(|edge| edge <= score).checked_sub(1) {
             counts[bin] += 1;
         }

@@ -1,16 +1,19 @@
 //! The private Tukey median: Algorithm 14 of the paper, for up to four columns.
 //!
-//! The Tukey depth of a point is the least number of records on one side of a hyperplane through it. The exponential mechanism
-//! draws a point of a grid over [−2R, 2R]^d with probability ∝ exp(ε·depth/2): ε-private, as one replaced record changes a
-//! depth by 1 at most (Proposition I.2). No δ, no sensitivity in units of data, and no bound on records is needed.
+//! The Tukey depth of a point is the least number of records on one side of a hyperplane through
+//! it. The exponential mechanism draws a point of a grid over [−2R, 2R]^d with probability ∝
+//! exp(ε·depth/2). This is ε-private, because one replaced record changes a depth by at most 1
+//! (Proposition I.2). It needs no δ, no sensitivity in units of data and no bound on records.
 //!
-//! The paper draws from a density. Here the points are a public net, the depths are exact integers of records rounded to a grid of
-//! integers (`depth`), and the draw is exact ([`Selection`]). Rounding is a function of each record alone, so it has no part in the
-//! proof; that of floating-point depths would: what one record moves them by has no bound once signs of near-zero products
-//! are decided by rounding. A record that is not finite is on no side of any hyperplane, whatever it replaces: depths change by 1 still.
+//! The paper draws from a density. Here the points are a public net, depths are exact integers of
+//! records rounded to an integer grid (`depth`), and the draw is exact ([`Selection`]). Rounding
+//! acts on each record alone, so the proof does not change; floating-point depths have no proven
+//! sensitivity. A record that is not finite is on no side of any hyperplane, so depths still change
+//! by at most 1.
 //!
-//! Depths take n^(d−1) steps for each point. The net is as fine as α/2 scales where these end, else as fine as they allow, but no
-//! coarser than half a scale: beyond that the table is refused, by its size alone.
+//! Depths take n^(d−1) steps for each point. The net has a spacing of α/2 scales if that is
+//! feasible, else as fine as feasible, but no coarser than half a scale; beyond that the table is
+//! refused, by its size alone.
 
 use super::depth::{BITS, MOST_COLUMNS, depth};
 use super::net::Net;
@@ -19,23 +22,20 @@ use super::{Answer, Estimate, MeanError, Part, Question};
 use hushflow_mechanism::noise::NoiseGenerator;
 use hushflow_mechanism::noise::selection::Selection;
 
-/// Most steps of work: points times records to the power of columns − 1, once in a single column.
+/// Maximum work: points times records to the power max(columns − 1, 1).
 const MOST_STEPS: f64 = 1e9;
 
-/// Most points.
 const MOST_POINTS: f64 = 4e6;
 
-/// Spacing of the points in scales, as a share of α, where that is not less than [`FINEST`].
+/// Spacing of the points in scales, as a share of α, unless that is less than [`FINEST`].
 const SPACING: f64 = 0.5;
 const FINEST: f64 = 0.01;
 
-/// A net any coarser than this tells nothing.
+/// Coarsest useful net.
 const COARSEST: f64 = 0.5;
 
-/// Points that one worker looks at in a row.
 const RUN: usize = 64;
 
-/// A deep point, by the exponential mechanism.
 pub(super) fn estimate(
     rows: &[f64],
     (scales, range): (&[f64], f64),
@@ -55,7 +55,6 @@ pub(super) fn estimate(
     Ok(Answer { method: question.method, outcome, parts: vec![part], spent })
 }
 
-/// As fine as is asked for and as ends.
 fn net(records: usize, dimension: usize, range: f64, question: &Question) -> Result<Net, MeanError> {
     let too_large = |what, found: usize, most: f64| MeanError::TooLarge {
         method: question.method,
@@ -85,7 +84,7 @@ fn unit(dimension: usize) -> f64 {
     2_f64.powi(BITS[dimension - 1] as i32 - 2)
 }
 
-/// Records in units of 2R/2^(bits−2) scales, within ±4R; without those that are not finite.
+/// Records in units of 2R/2^(bits−2) scales, within ±4R, without those that are not finite.
 fn rounded(rows: &[f64], scales: &[f64], range: f64) -> Vec<i128> {
     let unit = unit(scales.len());
     let finite = rows.chunks_exact(scales.len()).filter(|row| row.iter().all(|value| value.is_finite()));
@@ -95,7 +94,6 @@ fn rounded(rows: &[f64], scales: &[f64], range: f64) -> Vec<i128> {
     finite.flat_map(|row| row.iter().zip(scales).map(place)).collect()
 }
 
-/// Depths of all points of a net.
 fn scores(records: &[i128], net: &Net) -> Vec<i128> {
     let unit = unit(net.dimension);
     let runs: Vec<_> = (0..net.len()).step_by(RUN).collect();
@@ -126,7 +124,7 @@ mod tests {
         }
     }
 
-    /// A tenth at 50, the others around 1 in all columns.
+    /// A tenth of the records at 50, the others around 1 in all columns.
     fn table(records: usize, columns: usize) -> Vec<f64> {
         let value = |place: usize| {
             let (record, column) = (place / columns, place % columns);
@@ -136,7 +134,6 @@ mod tests {
         (0..records * columns).map(value).collect()
     }
 
-    /// Points and records are brought to the same grid, however small the range is.
     #[test]
     fn ranges_of_any_size_have_a_median() {
         for range in [1e-300, 1e-30, 1e-3] {
@@ -160,7 +157,6 @@ mod tests {
         }
     }
 
-    /// What is too large is said with the size that is not.
     #[test]
     fn refusals_name_the_size_that_would_do() {
         let refused = |records, columns| net(records, columns, 2.0, &question(columns, 1.0)).unwrap_err();
@@ -173,7 +169,8 @@ mod tests {
         assert!(refused(10, 5).to_string().contains("5 columns are more than the 4"), "{}", refused(10, 5));
     }
 
-    /// Attack: each probability of the draw, by its definition, changes by e^ε at most when a record moves through the middle.
+    /// Attack: each probability of the draw, by its definition, changes by at most e^ε when a
+    /// record moves through the middle.
     #[test]
     fn neighbours_draw_alike() {
         let (columns, epsilon) = (3, 1.5);

@@ -1,26 +1,28 @@
-//! Directions in which the released covariance is too large, weighted by matrix multiplicative weights.
+//! Weights directions in which the released covariance is too large, by matrix multiplicative
+//! weights.
 //!
-//! `U = exp(E)/tr exp(E)`, E = step·Σ(Σ_t − I) over an epoch (Algorithm 10, lines 16 and 17). Exponentials are by the symmetric
-//! eigendecomposition, which is backward stable; eigenvalues are shifted by the largest, so nothing overflows, and tr U = 1.
+//! `U = exp(E)/tr exp(E)`, E = step·Σ(Σ_t − I) over an epoch (Algorithm 10, lines 16 and 17).
+//! Exponentials use the symmetric eigendecomposition, which is backward stable. Eigenvalues are
+//! shifted by the largest, so nothing overflows, and tr U = 1.
 //!
-//! # Rounds that take nothing out cost nothing
-//! While ⟨H, U⟩ is at most a share of ‖H‖, Algorithm 10 keeps all records and asks for the same covariance again, hundreds of
-//! times with its step of 1/(111λ). Here H = Σ̃_t − I *is* a private release, so adding it again is post-processing. And
-//! ψ(k) = ⟨H, U(E + kH)⟩ is the derivative of the convex function k ↦ ln tr exp(E + kH), so it never falls: the first round
-//! that filters is found by doubling and bisection, as if each had been run.
+//! # Rounds that remove nothing are free
+//! While ⟨H, U⟩ is at most a share of ‖H‖, Algorithm 10 keeps all records and queries the same
+//! covariance again, hundreds of times. Here H = Σ̃_t − I *is* a private release, so adding it
+//! again is post-processing. ψ(k) = ⟨H, U(E + kH)⟩ is the derivative of the convex function k ↦ ln
+//! tr exp(E + kH), so it never falls. Doubling and bisection find the first round that filters.
 
 use faer::{Mat, MatRef, Side};
 
-/// Rounds that an epoch looks ahead: e^(2²⁰/111) has long put all weight on the largest direction.
+/// Rounds that an epoch looks ahead: a factor of e^(2²⁰/111) puts all weight on the largest
+/// direction.
 const MOST_ROUNDS: u32 = 1 << 20;
 
-/// Eigenvalues in rising order, and eigenvectors as columns.
+/// Eigenvalues in ascending order, and eigenvectors as columns.
 pub(super) struct Spectrum {
     pub(super) values: Vec<f64>,
     pub(super) vectors: Mat<f64>,
 }
 
-/// Of a symmetric matrix; `None` where the iteration fails.
 pub(super) fn spectrum(matrix: MatRef<'_, f64>) -> Option<Spectrum> {
     let found = matrix.self_adjoint_eigen(Side::Lower).ok()?;
     let values: Vec<f64> = found.S().column_vector().iter().copied().collect();
@@ -31,7 +33,6 @@ pub(super) fn spectrum(matrix: MatRef<'_, f64>) -> Option<Spectrum> {
 pub(super) struct Weights {
     /// W, columns scaled by the root of their weight.
     pub(super) root: Mat<f64>,
-    /// Largest eigenvalue of U.
     pub(super) largest: f64,
 }
 
@@ -48,7 +49,7 @@ impl Weights {
         Some(Self { root, largest: trace.recip() })
     }
 
-    /// All weight on one direction.
+    /// Puts all weight on one direction.
     pub(super) fn of_direction(direction: &[f64]) -> Self {
         Self { root: Mat::from_fn(direction.len(), 1, |i, _| direction[i]), largest: 1.0 }
     }
@@ -62,7 +63,6 @@ impl Weights {
     }
 }
 
-/// The exponent of an epoch.
 pub(super) struct Epoch {
     exponent: Mat<f64>,
     step: f64,
@@ -73,7 +73,7 @@ impl Epoch {
         Self { exponent: Mat::zeros(dimension, dimension), step }
     }
 
-    /// Adds `excess` as many times as it takes until ⟨excess, U⟩ exceeds `enough`; `None` if it never does.
+    /// Adds `excess` repeatedly until ⟨excess, U⟩ exceeds `enough`; `None` if it never does.
     pub(super) fn weights(&mut self, excess: MatRef<'_, f64>, enough: f64) -> Option<Weights> {
         let after = |rounds: u32| {
             let exponent = &self.exponent + faer::Scale(self.step * f64::from(rounds)) * excess;
@@ -108,7 +108,6 @@ mod tests {
         Mat::from_fn(dimension, dimension, entry)
     }
 
-    /// Against the power series, which converges for a norm of a few.
     #[test]
     fn weights_are_the_matrix_exponential() {
         for seed in 0..5 {
@@ -135,7 +134,6 @@ mod tests {
         assert!(weights.largest <= 1.0);
     }
 
-    /// As many rounds as one by one.
     #[test]
     fn rounds_are_skipped_and_not_changed() {
         for (seed, share) in [(1, 0.18), (2, 0.5), (3, 0.9)] {

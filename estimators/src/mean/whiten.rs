@@ -1,22 +1,24 @@
-//! Correlated columns: private directions and their scales, in which clean records have nearly the identity as covariance.
+//! Correlated columns: private directions and their scales, in which clean records have nearly the
+//! identity as covariance.
 //!
-//! A whitening by the covariance of all records would hide what a filter looks for: corrupted records raise that covariance, and
-//! divided by it nothing is raised. So directions and scales are sought separately, both by statistics that a share of records
-//! can't move far, however far these are:
+//! Whitening by the covariance of all records would hide the outliers: they raise that covariance.
+//! So directions and scales are found separately, both by statistics that a share of records cannot
+//! move far, however far away these are:
 //!
 //! 1. scales of columns, by medians of distances (`scale`);
-//! 2. **directions**: the eigenvectors of K = Σ uuᵀ, u = (x − y)/‖x − y‖ over pairs of records. For an elliptical distribution the
-//!    expectation of uuᵀ has the eigenvectors of its covariance, whatever its tails (Tyler 1987; Visuri, Koivunen & Oja 2000: the
-//!    spatial Kendall's τ). A record that is far away counts no more than any other;
+//! 2. **directions**: the eigenvectors of K = Σ uuᵀ, u = (x − y)/‖x − y‖ over pairs of records. For
+//!    an elliptical distribution the expectation of uuᵀ has the eigenvectors of its covariance,
+//!    whatever its tails (Tyler 1987; Visuri, Koivunen & Oja 2000: the spatial Kendall's τ);
 //! 3. scales along these, by medians again.
 //!
-//! Steps 2 and 3 are passed twice: errors of the first directions are magnified by the ratio of scales, but in the coordinates that
-//! the first pass found the scales are nearly equal, and errors of the second stay what they are.
+//! Steps 2 and 3 run twice. The ratio of scales magnifies errors of the first directions; in the
+//! coordinates of the first pass the scales are nearly equal.
 //!
-//! *Privacy.* Pairs are those of `scale`: a replaced record changes one u. K is a release of `release`, of unit vectors rounded to
-//! integers, at √½·‖uuᵀ − vvᵀ‖ ≤ 1. A rotation and its scales follow from what was released, and bring each record, by itself, to new
-//! coordinates, on which all proofs hold as they stand. What this costs is told as the parts `scale`, `directions` and `directed
-//! scale`; the steps that follow divide what is left.
+//! *Privacy.* Pairs are those of `scale`: a replaced record changes one u. K is a release of
+//! `release`, of unit vectors rounded to integers, at √½·‖uuᵀ − vvᵀ‖ ≤ 1. The rotation and its
+//! scales follow from releases and map each record by itself to new coordinates, on which all
+//! proofs hold. The cost appears as the parts `scale`, `directions` and `directed scale`; later
+//! steps divide the rest.
 
 use super::budget::Budget;
 use super::records::{Ball, Kept, in_parallel};
@@ -25,23 +27,19 @@ use super::{Estimate, MeanError, Shares, Stop, Tails, release, scale};
 use hushflow_mechanism::noise::NoiseGenerator;
 use nalgebra::{DMatrix, DMatrixView};
 
-/// Passes of directions and scales.
 const PASSES: usize = 2;
 
 /// Rows that one worker rotates at a time.
 const RUN: usize = 1 << 12;
 
-/// A table in coordinates of its own.
 pub(super) struct Whitened {
-    /// Rows in these.
     pub(super) rows: Vec<f64>,
-    /// Scales of the new columns.
     pub(super) scales: Vec<f64>,
-    /// From new coordinates to columns.
+    /// Maps new coordinates to columns.
     back: DMatrix<f64>,
 }
 
-/// Spends a share of the budget on directions and scales, and leaves the rest to be divided.
+/// Spends a share of the budget on directions and scales; later shares are of the rest.
 pub(super) fn whitened(
     rows: &[f64],
     dimension: usize,
@@ -63,7 +61,6 @@ pub(super) fn whitened(
     Ok(found)
 }
 
-/// Orthogonal directions, as columns.
 fn directions(
     table: &Whitened,
     budget: &mut Budget,
@@ -82,11 +79,11 @@ fn directions(
     Ok(DMatrix::from_fn(dimension, dimension, |i, j| found.vectors[(i, j)]))
 }
 
-/// The direction from one scaled row to another; zeros where it has none.
+/// Returns the unit vector from one scaled row to another; zeros if they are equal or not finite.
 fn unit_difference(a: &[f64], b: &[f64], scales: &[f64]) -> Vec<f64> {
     let difference: Vec<f64> =
         a.iter().zip(b).zip(scales).map(|((a, b), scale)| (a / 2.0 - b / 2.0) / scale).collect();
-    // By the largest first: squares of what is left don't overflow.
+    // Divide by the largest first, so that squares do not overflow.
     let largest = difference.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
     let norm = difference.iter().map(|value| (value / largest).powi(2)).sum::<f64>().sqrt();
     let unit = difference.iter().map(|value| value / largest / norm);
@@ -94,7 +91,6 @@ fn unit_difference(a: &[f64], b: &[f64], scales: &[f64]) -> Vec<f64> {
 }
 
 impl Whitened {
-    /// Turns scaled rows: x → Vᵀ(x/s).
     fn rotate(&mut self, directions: &DMatrix<f64>) {
         let dimension = self.scales.len();
         let forth = DMatrix::from_fn(dimension, dimension, |i, j| directions[(j, i)] / self.scales[j]);
@@ -109,7 +105,7 @@ impl Whitened {
         self.back = &self.back * scaled;
     }
 
-    /// An estimate in these coordinates, in those of the columns.
+    /// Maps an estimate from these coordinates to those of the columns.
     pub(super) fn back(&self, found: Estimate) -> Estimate {
         let along = |column: usize, values: &[f64]| -> Vec<f64> {
             self.back.row(column).iter().zip(values).map(|(entry, value)| entry * value).collect()
@@ -127,7 +123,6 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// What a replaced record changes of K is what it is charged for, in integers.
         #[test]
         fn unit_differences_have_norm_one_at_most(
             a in prop::collection::vec(prop_oneof![-1e3f64..1e3, Just(f64::NAN), Just(f64::MAX), Just(1e-310)], 3),
@@ -140,8 +135,8 @@ mod tests {
     }
 
     proptest! {
-        /// Attack: whatever record takes the place of another, K moves by no more than it is charged for, in integers, and of the
-        /// turned table one row does.
+        /// Attack: whichever record replaces another, K moves by at most its charge, in integers,
+        /// and one row of the rotated table changes.
         #[test]
         fn a_replaced_record_moves_one_direction_and_one_row(
             rows in prop::collection::vec(prop::collection::vec(-9.0f64..9.0, 2), 2..9),
@@ -173,7 +168,6 @@ mod tests {
         }
     }
 
-    /// There and back again.
     #[test]
     fn rotations_are_undone() {
         let rows = vec![3.0, -40.0, 0.5, 10.0, 7.0, 1e3];

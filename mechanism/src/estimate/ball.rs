@@ -1,19 +1,19 @@
 //! The range of a covariance over a ball of moments: its confidence interval under Gaussian noise.
 //!
-//! Let θ be a smooth function of the true moments μ and let the released ones be μ + noise, N(0, D). Then
+//! Let θ be a smooth function of the true moments μ, released as μ + noise, N(0, D). Then
 //!
 //! ```text
 //! { θ(μ′) : (μ̂−μ′)ᵀ D⁻¹ (μ̂−μ′) ≤ z² }
 //! ```
 //!
-//! is the interval that the likelihood ratio gives for θ. Where θ is constant on hyperplanes, as a mean s/n
-//! is, it holds the truth with probability P(|N(0, 1)| ≤ z), exactly (and it is Fieller's interval). A
-//! covariance S/n − sᵢsⱼ/n² is constant on surfaces that are nearly flat over the length of the noise,
-//! unless the noise of the mean exceeds that of the second moment; then it is the intervals of estimate ± z
-//! standard deviations that fail first.
+//! is the interval of the likelihood ratio for θ. If θ is constant on hyperplanes, as a mean s/n
+//! is, the interval contains the truth with probability P(|N(0, 1)| ≤ z), exactly (it is Fieller's
+//! interval). A covariance S/n − sᵢsⱼ/n² is constant on surfaces that are nearly flat over the
+//! length of the noise, unless the noise of the mean exceeds that of the second moment. In that
+//! case the intervals of estimate ± z standard deviations fail first.
 //!
-//! For a given count the covariance is linear in S and quadratic in (sᵢ, sⱼ), with the axes (sᵢ±sⱼ)/√2, and so
-//! its range follows from one Lagrange multiplier. A count with noise is searched.
+//! For a given count the covariance is linear in S and quadratic in (sᵢ, sⱼ), with the axes
+//! (sᵢ±sⱼ)/√2, so its range follows from one Lagrange multiplier. A noisy count is found by search.
 
 use super::interval::Interval;
 use std::f64::consts::SQRT_2;
@@ -21,25 +21,26 @@ use std::f64::consts::SQRT_2;
 /// Halvings of the interval of a multiplier.
 const HALVINGS: u32 = 36;
 
-/// Steps of the search over counts, each of which keeps 0.618 of an interval.
+/// Steps of the search over counts; each keeps 0.618 of an interval.
 const SECTIONS: u32 = 16;
 
-/// What counts as 0 beside the spread.
+/// Threshold, relative to the spread, below which a value counts as 0.
 const NEAR_ZERO: f64 = 1e-6;
 
-/// A count, two sums (the same if they are of one column) and their second moment, with standard deviations.
+/// A count, two sums (equal for one column) and their second moment, with standard deviations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) count: (f64, f64),
     pub(super) sums: (f64, f64),
     pub(super) sum_noise: f64,
     pub(super) second: (f64, f64),
-    /// Whether both sums are one and the same.
+    /// Whether both sums are the same.
     pub(super) same: bool,
 }
 
 impl Entry {
-    /// The range of S/n − sᵢsⱼ/n² where the moments are within z standard deviations of the released ones.
+    /// Returns the range of S/n − sᵢsⱼ/n² over moments within z standard deviations of the released
+    /// ones.
     pub(super) fn covariance_range(&self, z: f64) -> Interval {
         let (count, noise) = self.count;
         if count <= z * noise {
@@ -54,8 +55,8 @@ impl Entry {
         Interval { lower: -end(-1.0), upper: end(1.0) }
     }
 
-    /// The largest value of the covariance times `sign` for this count and a ball of this radius in the other
-    /// moments.
+    /// Returns the largest value of the covariance times `sign` for this count and a ball of this
+    /// radius in the other moments.
     fn largest(&self, count: f64, radius: f64, sign: f64) -> f64 {
         let (i, j) = (self.sums.0 / count, self.sums.1 / count);
         let squares = match self.same {
@@ -76,12 +77,13 @@ struct Ball {
 }
 
 impl Ball {
-    /// The largest value of slope·w + Σₖ hₖ (aₖ + spread·xₖ)² on the ball, given all (hₖ, aₖ).
+    /// Returns the largest value of slope·w + Σₖ hₖ (aₖ + spread·xₖ)² on the ball, given all (hₖ,
+    /// aₖ).
     ///
-    /// At the maximum (w, x)·m equals half the gradient, with a multiplier m ≥ v hₖ for all k, v = spread²;
-    /// the norm of the solution falls as m grows. As signs of a do not matter, they are taken positive and
-    /// kept from 0, where the multiplier would not tell x. What is left of the error of m is mostly in the norm,
-    /// which is set right.
+    /// At the maximum (w, x)·m equals half the gradient, with a multiplier m ≥ v hₖ for all k, v =
+    /// spread². The norm of the solution falls as m grows. Signs of a do not matter, so they are
+    /// taken positive and kept away from 0, where the multiplier would not determine x. The
+    /// remaining error of m is mostly in the norm, which is then corrected.
     fn supremum(&self, squares: [(f64, f64); 2]) -> f64 {
         let squares = squares.map(|(h, a)| (h, a.abs().max(NEAR_ZERO * self.spread)));
         let variance = self.spread * self.spread;
@@ -109,7 +111,7 @@ impl Ball {
     }
 }
 
-/// The largest value on [−1, 1] of a function that rises to it and falls from it.
+/// Returns the largest value on [−1, 1] of a unimodal function.
 fn maximum(function: impl Fn(f64) -> f64) -> f64 {
     let golden = (5f64.sqrt() - 1.0) / 2.0;
     let (mut low, mut high) = (-1.0, 1.0);

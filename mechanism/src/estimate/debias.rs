@@ -1,25 +1,25 @@
-//! From released moments to a Gaussian density without bias.
+//! Debiased Gaussian densities from released moments.
 //!
-//! Given are the moments of weighted records z under independent Gaussian noise: the count n̂ = n + e₀, the
-//! sum ŝ = n m + e₁ and the second moments Ŝ = n M + E₂, with standard deviations τ₀, τ₁ (an entry) and τ₂
-//! (a diagonal entry; τ₂/√2 off the diagonal). Wanted are m and Σ = M − mmᵀ. With r = τ₀²/n² and v =
-//! τ₁²/n²,
+//! Given are the moments of weighted records z under independent Gaussian noise: the count n̂ = n +
+//! e₀, the sum ŝ = n m + e₁ and the second moments Ŝ = n M + E₂, with standard deviations τ₀, τ₁
+//! (an entry) and τ₂ (a diagonal entry; τ₂/√2 off the diagonal). The targets are m and Σ = M − mmᵀ.
+//! With r = τ₀²/n² and v = τ₁²/n²,
 //!
 //! ```text
 //! E[ŝ/n̂] = (1+r) m,     E[Ŝ/n̂] = (1+r) M,     E[ŝŝᵀ/n̂²] = (1+3r) mmᵀ + v I
 //! ```
 //!
-//! up to terms of second order in r and v, by the expansions 1/(1+x) = 1 − x + x² and 1/(1+x)² = 1 − 2x +
-//! 3x² in x = e₀/n. Hence
+//! up to terms of second order in r and v, by the expansions 1/(1+x) = 1 − x + x² and 1/(1+x)² = 1
+//! − 2x + 3x² in x = e₀/n. Hence
 //!
 //! ```text
 //! m̂ = (1−r) ŝ/n̂,     Σ̂ = (1−r) (Ŝ/n̂ − m̂m̂ᵀ) + v I
 //! ```
 //!
-//! are unbiased up to these terms, and exactly unbiased when the count is exact; v I is then the debiasing
-//! of Kalinin, Upadhyay & Lampert 2025 (JME), equation (62). Raising small eigenvalues afterwards costs
-//! some of that again, the price of a density. Σ is that of the records, not of a population they were
-//! drawn from.
+//! are unbiased up to these terms, and exactly unbiased if the count is exact. Then v I is the
+//! debiasing of Kalinin, Upadhyay & Lampert 2025 (JME), equation (62). Raising small eigenvalues
+//! afterwards adds some bias again, the price of a density. Σ is that of the records, not of a
+//! population they were drawn from.
 
 use super::density::{Density, DensityError};
 use super::projection::Projection;
@@ -27,7 +27,7 @@ use crate::moments::{Layout, SecondMoment};
 use nalgebra::{DMatrix, DVector};
 use std::f64::consts::SQRT_2;
 
-/// How many of its own standard deviations a count must exceed before anything is divided by it: r ≤ 1/16.
+/// Minimum count, in standard deviations of its noise, for a division by it: r ≤ 1/16.
 pub const MIN_COUNT_TO_NOISE: f64 = 4.0;
 
 /// Standard deviations of the noise of released moments.
@@ -41,25 +41,26 @@ pub struct MomentNoise {
     pub second: f64,
 }
 
-/// Weighted moments of one key, as decoded from releases.
+/// Decoded weighted moments of one key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NoisyMoments<'a> {
     /// Order of the coordinates.
     pub layout: Layout,
-    /// Count, Σz and second moments in that order, all under the same weights.
+    /// Count, Σz and second moments in that order, all with the same weights.
     pub coordinates: &'a [f64],
     /// Their noise.
     pub noise: MomentNoise,
 }
 
 impl NoisyMoments<'_> {
-    /// The Gaussian density with these moments, debiased as derived at the [module](self), by the default
-    /// [`Projection`]: an eigenvalue of the covariance below the standard deviation of the noise of its
-    /// direction's variance is raised to that. So no direction is said to vary less than the noise could hide.
+    /// Returns the Gaussian density with these moments, debiased as derived at the [module](self),
+    /// by the default [`Projection`]: an eigenvalue of the covariance is raised to at least the
+    /// standard deviation of the noise of its direction's variance. So no direction seems to vary
+    /// less than the noise could hide.
     ///
     /// # Errors
-    /// [`DensityError::TooFewRecords`] if the count is not positive or drowns in its noise; others if
-    /// lengths, noise levels or moments are not valid.
+    /// [`DensityError::TooFewRecords`] if the count is not positive or too small for its noise;
+    /// others for invalid lengths, noise levels or moments.
     ///
     /// ```
     /// use hushflow_mechanism::estimate::{debias::{MomentNoise, NoisyMoments}, density::Quality};
@@ -80,7 +81,8 @@ impl NoisyMoments<'_> {
         self.density_by(Projection::default())
     }
 
-    /// The Gaussian density with these moments, whose covariance is made one by `projection`.
+    /// Returns the Gaussian density with these moments, with the covariance projected by
+    /// `projection`.
     ///
     /// # Errors
     /// As [`density`](Self::density).
@@ -151,8 +153,8 @@ impl NoisyMoments<'_> {
         (mean, covariance)
     }
 
-    /// Standard deviation of the noise of uᵀΣ̂w for unit vectors u = w (`same`) or u ⊥ w: to first order in
-    /// τ₀, and exact in τ₁ and τ₂. The arguments are uᵀΣw, uᵀm and wᵀm.
+    /// Standard deviation of the noise of uᵀΣ̂w for unit vectors u = w (`same`) or u ⊥ w: to first
+    /// order in τ₀, and exact in τ₁ and τ₂. The arguments are uᵀΣw, uᵀm and wᵀm.
     pub(super) fn covariance_noise(&self, covariance: f64, means: (f64, f64), same: bool) -> f64 {
         let MomentNoise { count: tau_0, first: tau_1, second: tau_2 } = self.noise;
         let repetition = if same { SQRT_2 } else { 1.0 };
@@ -162,7 +164,6 @@ impl NoisyMoments<'_> {
         product.hypot(square).hypot(ratio) / self.count()
     }
 
-    /// Noise of every entry of the covariance.
     pub(super) fn entry_noise(&self, mean: &DVector<f64>, covariance: &DMatrix<f64>) -> DMatrix<f64> {
         let mut noise = DMatrix::zeros(mean.len(), mean.len());
         for (i, j) in self.layout.second_entries() {
@@ -186,7 +187,6 @@ mod tests {
         NoisyMoments { layout, coordinates, noise }.density()
     }
 
-    /// Sums of numbers and of their squares, entry by entry.
     #[derive(Default)]
     struct Sample {
         size: f64,
@@ -204,7 +204,6 @@ mod tests {
             }
         }
 
-        /// Mean and standard deviation of each entry.
         fn summary(&self) -> impl Iterator<Item = (f64, f64)> {
             self.sums.iter().map(|(sum, squares)| {
                 let mean = sum / self.size;
@@ -213,10 +212,10 @@ mod tests {
         }
     }
 
-    /// Over 400,000 releases every mean lies within 5.5 standard errors of the truth (false alarm below
-    /// 10⁻⁶ for all entries of all settings together), which the plain estimates miss, and every standard
-    /// deviation within 2 % of the stated noise (18 standard errors, to leave room for terms of second
-    /// order).
+    /// Over 400,000 releases every mean lies within 5.5 standard errors of the truth (false alarm
+    /// below 10⁻⁶ for all entries of all settings together), which the plain estimates miss. Every
+    /// standard deviation is within 2 % of the stated noise (18 standard errors, to leave room for
+    /// terms of second order).
     fn check_unbiased(layout: Layout, mean: &[f64], covariance: &[f64], noise: MomentNoise, seed: u64) {
         let trials = 400_000;
         let exact = moments(layout, 100.0, mean, covariance);

@@ -1,9 +1,10 @@
-//! A Gaussian density with the noise level beside each number, and what can be asked of it.
+//! A Gaussian density with the noise level beside each number, and its scores.
 //!
-//! [`NoisyMoments::density`](super::debias::NoisyMoments::density) makes it, in the scaled coordinates of
-//! the records; [`Density::to_units`] brings it to the user's. Held-out records score it
-//! ([`Density::mean_log_likelihood`]), and a known truth p does ([`Density::divergence_from`]): with q the estimate,
-//! KL(p ‖ q) is by how much the expected score of q is below that of p.
+//! [`NoisyMoments::density`](super::debias::NoisyMoments::density) makes it, in the scaled
+//! coordinates of the records; [`Density::to_units`] converts it to the user's. Scores come from
+//! held-out records ([`Density::mean_log_likelihood`]) or from a known truth p
+//! ([`Density::divergence_from`]). For the estimate q, KL(p ‖ q) is how far the expected score of q
+//! is below that of p.
 
 pub use super::quality::Quality;
 
@@ -12,27 +13,27 @@ use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
 use std::f64::consts::TAU;
 use thiserror::Error;
 
-/// Why no density can be given.
+/// Why there is no density.
 #[derive(Clone, Copy, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum DensityError {
-    /// A vector has not the length that the dimension asks for, or the dimension is 0.
+    /// The length of a vector does not match the dimension, or the dimension is 0.
     #[error("found {found} numbers, expected {expected}, for a dimension of {dimension} (at least 1)")]
     Shape {
-        /// Numbers found.
+        /// Actual length.
         found: usize,
-        /// Numbers expected.
+        /// Expected length.
         expected: usize,
         /// Dimension d.
         dimension: usize,
     },
-    /// Not a standard deviation.
+    /// Invalid standard deviation.
     #[error("the standard deviation of the noise is {0}, but must be a finite number of at least 0")]
     Noise(f64),
-    /// Not a unit.
+    /// Invalid unit.
     #[error("a column's scale is {0}, but must be a finite number above 0")]
     Scale(f64),
-    /// The count does not stand out of its noise, so nothing can be divided by it.
+    /// The count is too small for its noise, so nothing can be divided by it.
     #[error(
         "the count is {count} with noise of standard deviation {count_noise}, but must exceed \
          {MIN_COUNT_TO_NOISE} of these, and 0: wait for more records, or release with less noise"
@@ -43,36 +44,36 @@ pub enum DensityError {
         /// Standard deviation of its noise.
         count_noise: f64,
     },
-    /// A number is not finite, or its square would not be.
+    /// A number or its square is not finite.
     #[error("a moment is not finite, or too large to be squared in floating point: choose larger units")]
     OutOfRange,
     /// Only counts and first moments were released.
     #[error("no second moments were released, so there is no covariance: look at the moments instead")]
     NoSecondMoments,
-    /// Not a confidence level.
+    /// Invalid confidence level.
     #[error("the confidence level is {0}, but must be above 0 and below 1, such as 0.95")]
     Level(f64),
-    /// Not a weight.
+    /// Invalid weight.
     #[error("the heaviest weight of a record is {0}, but must be a finite number above 0")]
     Heaviest(f64),
-    /// A covariance that is asked for more than a covariance can give.
+    /// The covariance is not positive definite.
     #[error(
         "the covariance is not positive definite, so there is no density: choose a projection that makes it one"
     )]
     Singular,
-    /// A covariance is none.
+    /// The covariance is not symmetric.
     #[error("the covariance is not symmetric")]
     Asymmetric,
-    /// A held-out row with a number that is none.
+    /// A held-out row has a value that is not finite.
     #[error("held-out row {row} (from 1) has a value that is not finite: leave it out")]
     Row {
         /// The row, from 1.
         row: usize,
     },
-    /// There is nothing to score.
+    /// There are no rows to score.
     #[error("there are no held-out rows: the mean of their scores needs one at least")]
     NoRows,
-    /// The eigenvalues of the covariance were not found.
+    /// The eigenvalue search did not converge.
     #[error("the eigenvalues of the covariance did not converge")]
     Eigenvalues,
 }
@@ -82,28 +83,30 @@ pub enum DensityError {
 pub struct Density {
     /// Mean m̂ (d).
     pub mean: DVector<f64>,
-    /// Covariance Σ̂ (d×d): symmetric, and positive definite unless all moments and their noise are 0 or nothing was
-    /// [projected](super::projection::Projection::Raw). Diagonal if only diagonal second moments were released.
+    /// Covariance Σ̂ (d×d): symmetric, and positive definite unless all moments and their noise are
+    /// 0 or nothing was [projected](super::projection::Projection::Raw). Diagonal if only diagonal
+    /// second moments were released.
     pub covariance: DMatrix<f64>,
-    /// Standard deviation of the noise of each entry of the mean: exact if the count is, else of first
-    /// order.
+    /// Standard deviation of the noise of each entry of the mean: exact if the count is, else to
+    /// first order.
     pub mean_noise: DVector<f64>,
-    /// Standard deviation of the noise of each entry of the covariance before projection, with the estimate
-    /// in the place of the unknown truth. 0 where diagonal second moments leave nothing to estimate.
+    /// Standard deviation of the noise of each entry of the covariance before projection, with the
+    /// estimate in place of the unknown truth. 0 for entries that diagonal second moments do not
+    /// estimate.
     pub covariance_noise: DMatrix<f64>,
     /// Weighted count of records.
     pub count: f64,
     /// Standard deviation of the count's noise; 0 if it is exact.
     pub count_noise: f64,
-    /// Whether the covariance stands out of its noise.
+    /// Whether the covariance is distinct from its noise.
     pub quality: Quality,
 }
 
 impl Density {
-    /// The density of x = offset + scale∘z, in the user's units.
+    /// Returns the density of x = offset + scale∘z, in the user's units.
     ///
     /// # Errors
-    /// [`DensityError::Shape`] and [`DensityError::Scale`] for a scale or offset that is none, and
+    /// [`DensityError::Shape`] and [`DensityError::Scale`] for an invalid scale or offset, and
     /// [`DensityError::OutOfRange`] if the result is not finite.
     pub fn to_units(&self, scale: &[f64], offset: &[f64]) -> Result<Self, DensityError> {
         let dimension = self.mean.len();
@@ -125,7 +128,7 @@ impl Density {
         density.finite()
     }
 
-    /// A density that is known and not released: a truth to compare with. Its count and all noise are 0.
+    /// Makes a known density, a truth for comparison. Its count and all noise are 0.
     ///
     /// # Errors
     /// [`DensityError::Shape`], [`DensityError::Asymmetric`] and [`DensityError::OutOfRange`].
@@ -152,7 +155,8 @@ impl Density {
         }
     }
 
-    /// The density of these columns, in this order; `None` if there is no such column or none is asked for.
+    /// Returns the density of these columns, in this order; `None` if a column does not exist or
+    /// none is given.
     pub fn marginal(&self, columns: &[usize]) -> Option<Self> {
         if columns.is_empty() || columns.iter().any(|&column| column >= self.mean.len()) {
             return None;
@@ -167,18 +171,19 @@ impl Density {
         })
     }
 
-    /// Logarithm of the density at a point (d), per unit of volume; `None` if the covariance is singular or
-    /// the point has another dimension.
+    /// Returns the logarithm of the density at a point (d), per unit of volume; `None` if the
+    /// covariance is singular or the point has another dimension.
     pub fn log_density(&self, point: &[f64]) -> Option<f64> {
         (point.len() == self.mean.len()).then(|| self.factored())?.map(|factored| factored.log_density(point))
     }
 
-    /// Mean of the logarithm of the density over held-out rows (d each), in nats per row: the higher, the better it
-    /// foretells them. Rows that the density was made of flatter it.
+    /// Returns the mean logarithm of the density over held-out rows (d each), in nats per row;
+    /// higher is better. Rows from which the density was estimated give too high a score.
     ///
     /// # Errors
-    /// [`DensityError::Singular`], [`DensityError::Shape`] for a row of another length, [`DensityError::Row`]
-    /// for one with NaN or infinity, [`DensityError::NoRows`], [`DensityError::OutOfRange`] if the sum is too large.
+    /// [`DensityError::Singular`], [`DensityError::Shape`] for a row of another length,
+    /// [`DensityError::Row`] for one with NaN or infinity, [`DensityError::NoRows`],
+    /// [`DensityError::OutOfRange`] if the sum is too large.
     ///
     /// ```
     /// # use hushflow_mechanism::estimate::density::Density;
@@ -213,10 +218,10 @@ impl Density {
         }
     }
 
-    /// Kullback–Leibler divergence KL(self ‖ other) = E log(self/other) in nats, the mean being over `self`; `None`
-    /// if a covariance is singular or the dimensions differ. `truth.divergence_from(&estimate)` is what held-out
-    /// rows lose in score; `estimate.divergence_from(&truth)` is the other direction, which forgives an estimate
-    /// that is too narrow.
+    /// Returns the Kullback–Leibler divergence KL(self ‖ other) = E log(self/other) in nats, with
+    /// the mean over `self`; `None` if a covariance is singular or the dimensions differ.
+    /// `truth.divergence_from(&estimate)` is the loss in score on held-out rows.
+    /// `estimate.divergence_from(&truth)` penalises a too narrow estimate less.
     pub fn divergence_from(&self, other: &Self) -> Option<f64> {
         let (own, theirs) = (self.factored()?, other.factored()?);
         let away = (self.mean.len() == other.mean.len()).then(|| &self.mean - &other.mean)?;
@@ -232,7 +237,7 @@ impl Density {
         Some(Factored { mean: &self.mean, factor, log_volume })
     }
 
-    /// Itself, if all its numbers are finite.
+    /// Returns the density if all its numbers are finite.
     pub(super) fn finite(self) -> Result<Self, DensityError> {
         let vectors = self.mean.iter().chain(&self.mean_noise);
         let finite = vectors.chain(&self.covariance).chain(&self.covariance_noise).all(|x| x.is_finite());
@@ -240,7 +245,6 @@ impl Density {
     }
 }
 
-/// A density made ready for many points.
 struct Factored<'a> {
     mean: &'a DVector<f64>,
     factor: Cholesky<f64, Dyn>,
@@ -249,14 +253,12 @@ struct Factored<'a> {
 }
 
 impl Factored<'_> {
-    /// For a point of the right dimension.
     fn log_density(&self, point: &[f64]) -> f64 {
         let away = DVector::from_column_slice(point) - self.mean;
         -(self.log_volume + self.factor.solve(&away).dot(&away)) / 2.0
     }
 }
 
-/// Logarithm of the determinant of a factored matrix, without overflow.
 fn log_determinant(factor: &Cholesky<f64, Dyn>) -> f64 {
     2.0 * factor.l_dirty().diagonal().iter().map(|x| x.ln()).sum::<f64>()
 }
@@ -310,7 +312,6 @@ mod tests {
         assert_eq!(p.divergence_from(&estimate(&[1.0, 0.0, 0.0, 1.0, 0.0, 1.0], 0.0)), None);
     }
 
-    /// Σ of means or of covariances alone, in both directions, against the closed forms for independent columns.
     #[test]
     fn both_divergences_are_named_by_where_they_start() {
         let known = |mean: [f64; 2], variances: [f64; 2]| {
@@ -325,8 +326,8 @@ mod tests {
         assert_eq!(truth.divergence_from(&away), Some(2.0));
     }
 
-    /// The truth's expected score exceeds the estimate's by KL(truth ‖ estimate): within 6 standard errors of 100,000
-    /// differences, each of a deviation below 3.
+    /// The truth's expected score exceeds the estimate's by KL(truth ‖ estimate): within 6 standard
+    /// errors of 100,000 differences, each of a deviation below 3.
     #[test]
     fn held_out_rows_lose_the_divergence() {
         use rand::SeedableRng;

@@ -1,18 +1,19 @@
-//! Confidence intervals of means, covariances, correlations and eigenvalues, which account for the noise.
+//! Confidence intervals of means, covariances, correlations and eigenvalues, which account for the
+//! noise.
 //!
 //! For the records' own moments, with z the two-sided normal quantile of the level:
 //!
 //! - a mean: `{m : |ŝ − m n̂| ≤ z √(τ₁² + m²τ₀²)}` (Fieller 1954), at exactly the level;
-//! - a covariance: its range over the ball of moments within z of the released ones (`ball.rs`), made before
-//!   any projection, whose bias has no known law. The estimate ± z of its own standard deviations holds the
-//!   truth too rarely where that deviation depends on a mean that is itself noise;
-//! - a correlation: all ρ from which the estimate is at most z standard deviations of its noise away, to the first
-//!   order and at that ρ; only where both variances stand out of their noise.
+//! - a covariance: its range over the ball of moments within z of the released ones (`ball.rs`),
+//!   before projection, whose bias has no known law. The estimate ± z of its own standard
+//!   deviations contains the truth too rarely if that deviation depends on a noise-dominated mean;
+//! - a correlation: all ρ for which the estimate is at most z standard deviations of its noise
+//!   away, to first order and at that ρ; only if both variances exceed their noise.
 //!
-//! For the population, the error of the sample is independent of the noise, and the two are joined as Zou &
-//! Donner 2008 do. A sample mean errs by Student's law; a sample covariance σᵢⱼ is that of u − w, u and w the
-//! variances of (x/σᵢ ± y/σⱼ)/√2, independent multiples of χ². Means need samples that are not
-//! small, covariances a population that is about Gaussian.
+//! For the population, the error of the sample is independent of the noise, and the two are
+//! combined as by Zou & Donner 2008. A sample mean has Student's law. A sample covariance σᵢⱼ is
+//! that of u − w, where u and w are the variances of (x/σᵢ ± y/σⱼ)/√2, independent multiples of χ².
+//! Means need samples that are not small, covariances a population that is about Gaussian.
 //!
 //! Eigenvalues: [`Intervals::eigenvalue_radius`].
 
@@ -26,10 +27,10 @@ use crate::quantile;
 use nalgebra::{DMatrix, DVector};
 use std::f64::consts::SQRT_2;
 
-/// The smallest sample of which anything is said about its population.
+/// Smallest sample for a statement about its population.
 pub const LEAST_SAMPLE: f64 = 10.0;
 
-/// How many standard deviations of its noise a variance must exceed for a correlation to be given.
+/// Minimum variance, in standard deviations of its noise, for a correlation.
 pub const MIN_VARIANCE_TO_NOISE: f64 = 4.0;
 
 /// Confidence intervals of the moments of one key, in the coordinates of the moments.
@@ -44,7 +45,7 @@ pub struct Intervals<'a> {
 }
 
 impl<'a> NoisyMoments<'a> {
-    /// Confidence intervals for what these moments estimate.
+    /// Returns confidence intervals for the estimates from these moments.
     ///
     /// # Errors
     /// As [`density`](Self::density), [`DensityError::Level`] and [`DensityError::Heaviest`].
@@ -84,7 +85,7 @@ impl<'a> NoisyMoments<'a> {
 }
 
 impl Intervals<'_> {
-    /// The interval of the mean of a column; `None` if there is no such column.
+    /// Returns the interval of a column's mean; `None` if there is no such column.
     pub fn mean(&self, column: usize) -> Option<Interval> {
         let estimate = *self.mean.get(column)?;
         let interval = self.fieller(self.first(column)).with(estimate);
@@ -96,9 +97,10 @@ impl Intervals<'_> {
         Some(sampled.with(estimate))
     }
 
-    /// The interval of the covariance of two columns, or of the variance of one; `None` if there is no such column
-    /// or if only diagonal moments are known. That of a variance begins at 0 at least, and ends one standard
-    /// deviation of its noise above 0 at least: releases that look like less than no variance hide one, too.
+    /// Returns the interval of the covariance of two columns, or of the variance of one; `None` if
+    /// there is no such column or if only diagonal moments are known. That of a variance begins at
+    /// 0 or above, and ends at least one standard deviation of its noise above 0: a negative
+    /// estimate hides a variance, too.
     pub fn covariance(&self, i: usize, j: usize) -> Option<Interval> {
         let estimate = *self.covariance.get((i, j))?;
         let records = self.entry(i, j)?.covariance_range(self.z).with(estimate);
@@ -119,13 +121,13 @@ impl Intervals<'_> {
         })
     }
 
-    /// The interval of the standard deviation of a column.
+    /// Returns the interval of a column's standard deviation.
     pub fn standard_deviation(&self, column: usize) -> Option<Interval> {
         self.covariance(column, column).map(Interval::square_root)
     }
 
-    /// The estimated correlation of two columns and its interval; `None` where a variance does not exceed
-    /// [`MIN_VARIANCE_TO_NOISE`] of its noise, so that a correlation means nothing.
+    /// Returns the estimated correlation of two columns and its interval; `None` if a variance is
+    /// below [`MIN_VARIANCE_TO_NOISE`] of its noise, where a correlation has no meaning.
     pub fn correlation(&self, i: usize, j: usize) -> Option<(f64, Interval)> {
         if !self.stands_out(i)? || !self.stands_out(j)? {
             return None;
@@ -149,18 +151,19 @@ impl Intervals<'_> {
         Some((within, ends))
     }
 
-    /// How far any eigenvalue of the records' covariance, and its variance in any direction, can be from that of
-    /// the debiased estimate before projection: all at once, with at least the level's probability. It is
-    /// about records, whatever the subject, and proven for any dimension and noise, so it is wider than it
-    /// would have to be.
+    /// Returns a bound of the distance of any eigenvalue of the records' covariance, and its
+    /// variance in any direction, from that of the debiased estimate before projection: all at
+    /// once, with at least the level's probability. It is always about records, whatever the
+    /// subject. It is proven for any dimension and noise, so it is conservative.
     ///
-    /// With f = m̃ − m, the error of Ŝ/n̂ − m̃m̃ᵀ is (E₂ − e₀M)/n̂ − m̃fᵀ − fm̃ᵀ + ffᵀ, and by Weyl's
-    /// inequality no eigenvalue moves by more than its norm. Here |e₀| ≤ τ₀z and |f|(n̂ − |e₀|) ≤ |e₁| + |e₀||m̃|;
-    /// |e₁| ≤ τ₁(√d + z) and the eigenvalues of ±E₂ are at most τ₂(√(2d) + z), for a convex function of normal
-    /// variables exceeds its mean by z Lipschitz constants no more often than a normal variable exceeds z
-    /// (isoperimetry, and the median is below the mean), and the largest eigenvalue of E₂ is at most √(2d)τ₂ in the
-    /// mean (Sudakov & Fernique). Each of these five tails takes at most two fifths of one side of the level. What
-    /// debiasing moves is added.
+    /// With f = m̃ − m, the error of Ŝ/n̂ − m̃m̃ᵀ is (E₂ − e₀M)/n̂ − m̃fᵀ − fm̃ᵀ + ffᵀ, and by
+    /// Weyl's inequality no eigenvalue moves by more than its norm. Here `|e₀| ≤ τ₀z` and
+    /// `|f|(n̂ − |e₀|) ≤ |e₁| + |e₀||m̃|`. Also `|e₁| ≤ τ₁(√d + z)`, and the eigenvalues of ±E₂ are
+    /// at most τ₂(√(2d) + z). The reason: a convex function of normal variables exceeds its mean by
+    /// z Lipschitz constants no more often than a normal variable exceeds z (isoperimetry, and the
+    /// median is below the mean), and the largest eigenvalue of E₂ is at most √(2d)τ₂ in the mean
+    /// (Sudakov & Fernique). Each of these five tails takes at most two fifths of one side of the
+    /// level. The shift by debiasing is added.
     pub fn eigenvalue_radius(&self) -> f64 {
         let z = quantile::normal(self.tail * 0.4);
         let moments = self.moments;
@@ -188,7 +191,6 @@ impl Intervals<'_> {
         if radius.is_nan() { f64::INFINITY } else { radius }
     }
 
-    /// The released count, sums and second moment behind a covariance.
     fn entry(&self, i: usize, j: usize) -> Option<Entry> {
         let NoisyMoments { layout, coordinates, noise } = self.moments;
         let (row, column, dimension) = (i.min(j), i.max(j), layout.dimension);
@@ -223,8 +225,8 @@ impl Intervals<'_> {
         Interval { lower: (centre - reach) / scale, upper: (centre + reach) / scale }
     }
 
-    /// The interval with the sampling error, given its distances for the degrees of freedom of the records, taken
-    /// for the number of equal weight that they are worth.
+    /// Adds the sampling error, given its distances for the degrees of freedom of the records, at
+    /// their equivalent number of equal weight.
     fn sampled(&self, records: Interval, estimate: f64, error: impl Fn(f64) -> (f64, f64)) -> Interval {
         match self.subject {
             Subject::Population { heaviest } if self.moments.count() / heaviest >= LEAST_SAMPLE => {
@@ -235,7 +237,7 @@ impl Intervals<'_> {
         }
     }
 
-    /// The distances that the sampling error of a covariance reaches.
+    /// Distances of the sampling error of a covariance.
     fn sampling(&self, i: usize, j: usize, freedom: f64) -> (f64, f64) {
         let scale = (self.spread(i) * self.spread(j)).sqrt();
         let (u, w) = match i == j {
@@ -266,7 +268,7 @@ impl Intervals<'_> {
         self.moments.covariance_noise(variance.max(0.0), (mean, mean), true)
     }
 
-    /// Whether a variance stands out of its noise by far.
+    /// Whether a variance exceeds [`MIN_VARIANCE_TO_NOISE`] of its noise.
     fn stands_out(&self, column: usize) -> Option<bool> {
         let variance = *self.covariance.get((column, column))?;
         Some(variance > MIN_VARIANCE_TO_NOISE * self.variance_noise(column))
@@ -281,8 +283,8 @@ impl Intervals<'_> {
         self.covariance[(column, column)].max(0.0).sqrt()
     }
 
-    /// Noise of ρ̂ to the first order: with (A, B, C) its derivatives by σᵢⱼ, σᵢᵢ and σⱼⱼ, the noises of the second
-    /// moments, of both sums and of the count enter independently.
+    /// Noise of ρ̂ to first order: with (A, B, C) its derivatives by σᵢⱼ, σᵢᵢ and σⱼⱼ, the noises
+    /// of the second moments, of both sums and of the count enter independently.
     fn correlation_noise(&self, i: usize, j: usize, correlation: f64) -> f64 {
         let noise = self.moments.noise;
         let (deviations, means) = ((self.deviation(i), self.deviation(j)), (self.mean[i], self.mean[j]));

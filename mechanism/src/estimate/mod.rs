@@ -1,8 +1,9 @@
-//! What a person reads from released moments: post-processing, at no privacy cost.
+//! Estimates from released moments: post-processing, at no privacy cost.
 //!
-//! [`debias`] makes a mean and a covariance of moments, [`projection`] a covariance that is one, [`quality`]
-//! says whether it shows more than noise, and together they are a [`density`]: to be scored, compared and
-//! sampled from ([`sample`]). [`intervals`] say how far the truth may be. [`adam`] makes steps of training of moments of gradients.
+//! [`debias`] makes a mean and a covariance, [`projection`] makes the covariance positive definite,
+//! and [`quality`] says whether it shows more than noise. Together they are a [`density`], which
+//! can be scored, compared and sampled ([`sample`]). [`intervals`] bound the truth. [`adam`] makes
+//! training steps from moments of gradients.
 
 pub mod adam;
 mod ball;

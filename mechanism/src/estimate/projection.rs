@@ -1,21 +1,23 @@
-//! From a debiased estimate to a covariance: what happens to eigenvalues that noise made too small.
+//! Projects a debiased estimate to a covariance by raising eigenvalues that noise made too small.
 //!
-//! Under noise of standard deviation τ an eigenvalue comes out as anything within a few τ of the truth, negative too.
-//! With u its direction and τᵤ the noise of the variance uᵀΣ̂u, it is raised to max(·, τᵤ) by
-//! [`Projection::Floor`]; [`Projection::Nearest`] raises only what is negative, to 0, which is the nearest positive
-//! semi-definite matrix in the Frobenius norm (Higham 1988).
+//! Under noise of standard deviation τ an eigenvalue may be anything within a few τ of the truth,
+//! also negative. Let u be its direction and τᵤ the noise of the variance uᵀΣ̂u.
+//! [`Projection::Floor`] raises it to max(·, τᵤ). [`Projection::Nearest`] only raises negative
+//! ones, to 0, which gives the nearest positive semi-definite matrix in the Frobenius norm (Higham
+//! 1988).
 //!
-//! [`Projection::Shrink`] first draws the matrix towards its diagonal D, Σ̂ → (1−α)Σ̂ + αD. Entries off the diagonal
-//! have a known noise, σ̂ᵢⱼ = σᵢⱼ + ε, E ε² = ηᵢⱼ², so the expected squared error Σ (1−α)²ηᵢⱼ² + α²σᵢⱼ² is least at
+//! [`Projection::Shrink`] first shrinks the matrix towards its diagonal D, Σ̂ → (1−α)Σ̂ + αD.
+//! Entries off the diagonal have a known noise, σ̂ᵢⱼ = σᵢⱼ + ε, E ε² = ηᵢⱼ², so the expected
+//! squared error Σ (1−α)²ηᵢⱼ² + α²σᵢⱼ² is least at
 //!
 //! ```text
 //! α = Σ ηᵢⱼ² / (Σ ηᵢⱼ² + Σ σᵢⱼ²) ≈ min(1, Σ ηᵢⱼ² / Σ σ̂ᵢⱼ²)        over i < j,
 //! ```
 //!
-//! as E σ̂ᵢⱼ² = σᵢⱼ² + ηᵢⱼ²: the oracle of Ledoit & Wolf 2004, with a variance that is known instead of estimated. Where noise
-//! dominates α is 1 and correlations are given up; as it falls α goes to 0.
+//! as E σ̂ᵢⱼ² = σᵢⱼ² + ηᵢⱼ²: the oracle of Ledoit & Wolf 2004, with a known variance instead of an
+//! estimated one. Where noise dominates α is 1 and correlations vanish; as noise falls α goes to 0.
 //!
-//! Which one is best for what, with figures: `docs/estimates.md`.
+//! `docs/estimates.md` compares them, with figures.
 
 use super::debias::NoisyMoments;
 use super::density::DensityError;
@@ -34,28 +36,28 @@ const ITERATIONS: usize = 100;
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Projection {
-    /// An eigenvalue below the noise of its direction is raised to that.
+    /// Raises an eigenvalue to at least the noise of its direction.
     #[default]
     Floor,
-    /// The nearest positive semi-definite matrix: a negative eigenvalue is raised to 0, or rather to what rounding
-    /// leaves of 0, so that it is a density's.
+    /// The nearest positive semi-definite matrix: negative eigenvalues are raised to the rounding
+    /// error above 0, so that a density exists.
     Nearest,
-    /// Entries off the diagonal are shrunk by the share of noise in them, then the floor is kept.
+    /// Shrinks entries off the diagonal by their share of noise, then applies the floor.
     Shrink,
-    /// None: unbiased, and no covariance where eigenvalues are negative.
+    /// No projection: unbiased, but no covariance if eigenvalues are negative.
     Raw,
 }
 
-/// No projection is called so.
+/// Unknown name of a projection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("found {0:?}, expected \"floor\", \"nearest\", \"shrink\" or \"raw\"")]
 pub struct UnknownProjection(String);
 
 impl Projection {
-    /// All of them, the default first.
+    /// All projections, the default first.
     pub const ALL: [Self; 4] = [Self::Floor, Self::Nearest, Self::Shrink, Self::Raw];
 
-    /// Its name in pipeline files and on the command line.
+    /// Returns the name in pipeline files and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Floor => "floor",
@@ -82,7 +84,6 @@ impl FromStr for Projection {
 }
 
 impl NoisyMoments<'_> {
-    /// The projected covariance, and how the estimate before projection is judged.
     pub(super) fn project(
         &self,
         projection: Projection,
@@ -111,7 +112,6 @@ impl NoisyMoments<'_> {
         Ok((projected, quality))
     }
 
-    /// Eigenvalues of a covariance, and eigenvectors unless they are the axes.
     fn spectrum(&self, covariance: &DMatrix<f64>) -> Result<Spectrum, DensityError> {
         if self.layout.second != SecondMoment::Full {
             return Ok(Spectrum { values: covariance.diagonal(), directions: None });
@@ -119,7 +119,8 @@ impl NoisyMoments<'_> {
         Spectrum::of(covariance).ok_or(DensityError::Eigenvalues)
     }
 
-    /// Standard deviation of the noise of the variance in each direction, at least what rounding leaves unknown.
+    /// Standard deviation of the noise of the variance in each direction, at least the rounding
+    /// error.
     fn noise_along(&self, spectrum: &Spectrum, mean: &DVector<f64>, rounding: f64) -> DVector<f64> {
         let means = spectrum.directions.as_ref().map_or_else(|| mean.clone(), |u| u.tr_mul(mean));
         spectrum.values.zip_map(&means, |value, mean| {
@@ -128,7 +129,7 @@ impl NoisyMoments<'_> {
     }
 }
 
-/// A matrix with its entries off the diagonal times 1 − α, for noise of these standard deviations.
+/// Multiplies entries off the diagonal by 1 − α, for noise of these standard deviations.
 pub fn shrunk(mut matrix: DMatrix<f64>, noise: &DMatrix<f64>) -> DMatrix<f64> {
     let off_diagonal = |matrix: &DMatrix<f64>| matrix.norm_squared() - matrix.diagonal().norm_squared();
     let (noise, found) = (off_diagonal(noise), off_diagonal(&matrix));
@@ -139,23 +140,24 @@ pub fn shrunk(mut matrix: DMatrix<f64>, noise: &DMatrix<f64>) -> DMatrix<f64> {
     matrix
 }
 
-/// Eigenvalues, and their directions unless these are the axes.
+/// Eigenvalues, with their directions unless these are the axes.
 pub struct Spectrum {
     /// The eigenvalues.
     pub values: DVector<f64>,
-    /// Eigenvectors, one a column; none where they are the axes.
+    /// Eigenvectors, one per column; `None` if they are the axes.
     pub directions: Option<DMatrix<f64>>,
 }
 
 impl Spectrum {
-    /// Of a symmetric matrix; `None` where it can't be found.
+    /// Decomposes a symmetric matrix; `None` if that fails.
     pub fn of(matrix: &DMatrix<f64>) -> Option<Self> {
         SymmetricEigen::try_new(matrix.clone(), f64::EPSILON, ITERATIONS * matrix.nrows())
             .filter(|eigen| eigen.eigenvalues.iter().all(|value| value.is_finite()))
             .map(|eigen| Self { values: eigen.eigenvalues, directions: Some(eigen.eigenvectors) })
     }
 
-    /// The matrix of this spectrum with eigenvalues raised to their floors: the same matrix if none is below.
+    /// Returns the matrix of this spectrum with eigenvalues raised to their floors: the same matrix
+    /// if none is below.
     pub fn raise(&self, matrix: DMatrix<f64>, floors: &DVector<f64>) -> DMatrix<f64> {
         if self.values.iter().zip(floors).all(|(value, floor)| value >= floor) {
             return matrix;
@@ -174,7 +176,7 @@ mod tests {
     use nalgebra::Cholesky;
     use rand::SeedableRng;
 
-    /// The covariance that `projection` makes of ten exact records with this one and noise τ₂ = 1.
+    /// Projects the covariance of ten exact records, with noise τ₂ = 1.
     fn projected(projection: Projection, dimension: usize, covariance: &[f64]) -> DMatrix<f64> {
         let layout = layout(dimension, SecondMoment::Full);
         let coordinates = moments(layout, 10.0, &vec![0.0; dimension], covariance);
@@ -206,7 +208,6 @@ mod tests {
         assert!((kept[(0, 1)] - 0.05).abs() < 1e-12, "half of 0.1² is noise: {kept}");
     }
 
-    /// What is positive definite by far is left alone.
     #[test]
     fn covariances_that_stand_out_are_not_projected() {
         let covariance = [3.0, 1.0, 1.0, 3.0];
@@ -215,8 +216,9 @@ mod tests {
         }
     }
 
-    /// In pure noise all but the raw one are positive definite, and the error in the Frobenius norm falls from the
-    /// raw one to the nearest (projections on convex sets that hold the truth can't move away from it).
+    /// In pure noise all but the raw one are positive definite, and the error in the Frobenius norm
+    /// falls from the raw one to the nearest (projections on convex sets that contain the truth
+    /// cannot move away from it).
     #[test]
     fn projections_of_noise_are_covariances() {
         let layout = layout(5, SecondMoment::Full);

@@ -1,29 +1,32 @@
-//! Whether a covariance shows the data or the noise.
+//! Decides whether a covariance shows the data or the noise.
 //!
-//! The yardstick is the operator norm of the noise. That of a full second moment is √(2d) τ₂ in the mean at most, about
-//! a Gaussian orthogonal ensemble; d independent variances have a maximum of about √(2 + 2 ln d) of their
-//! noise. The sums add |m| τ₁ √d where the mean m is not 0. A covariance is called noise where even its largest
-//! eigenvalue does not exceed twice that norm, or where most of its eigenvalues lie below their own noise.
+//! The reference is the operator norm of the noise. For a full second moment its mean is at most
+//! √(2d) τ₂, about that of a Gaussian orthogonal ensemble. For d independent variances the maximum
+//! is about √(2 + 2 ln d) of their noise. The sums add |m| τ₁ √d if the mean m is not 0. A
+//! covariance is called noise if its largest eigenvalue does not exceed twice that norm, or if most
+//! of its eigenvalues are below their own noise.
 //!
-//! How often that is wrong: records that do not vary at all pass for good ones at a
-//! rate of 0.24 % in one dimension and more rarely in others; records whose every variance is six times the norm are
-//! taken for noise at a rate of 10⁻⁸ in one dimension and more rarely in others.
+//! Error rates: records without any variance pass as good at a rate of 0.24 % in one dimension and
+//! more rarely in others. Records whose every variance is six times the norm are called noise at a
+//! rate of 10⁻⁸ in one dimension and more rarely in others.
 
 use super::debias::NoisyMoments;
 use crate::moments::SecondMoment;
 use nalgebra::DVector;
 
-/// How far the largest eigenvalue of a covariance must exceed the expected operator norm of its noise.
+/// Minimum ratio of the largest eigenvalue of a covariance to the expected operator norm of its
+/// noise.
 pub const MIN_SIGNAL_TO_NOISE: f64 = 2.0;
 
 /// Whether a density shows the data or their noise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Quality {
-    /// The covariance stands out of its noise.
+    /// The covariance exceeds its noise.
     Good,
-    /// The covariance is mostly noise: its largest eigenvalue is at most [`MIN_SIGNAL_TO_NOISE`] times the
-    /// noise's expected operator norm, or more than half of its eigenvalues lay below their own noise.
+    /// The covariance is mostly noise: its largest eigenvalue is at most [`MIN_SIGNAL_TO_NOISE`]
+    /// times the noise's expected operator norm, or more than half of its eigenvalues were below
+    /// their own noise.
     NoiseDominated {
         /// Largest eigenvalue over the expected operator norm of the noise.
         signal_to_noise: f64,
@@ -45,8 +48,9 @@ impl NoisyMoments<'_> {
         }
     }
 
-    /// Expected operator norm of the noise of the covariance: by the root mean square over directions, which
-    /// knows of the count too, or by its parts, which knows that the noise of the sums has a direction.
+    /// Expected operator norm of the noise of the covariance: by the root mean square over
+    /// directions, which includes the count, or by its parts, which includes the direction of the
+    /// sums' noise.
     fn expected_noise_norm(&self, mean: &DVector<f64>, noise: &DVector<f64>) -> f64 {
         let dimension = mean.len() as f64;
         let root_mean_square = noise.norm() / dimension.sqrt();
@@ -75,7 +79,6 @@ mod tests {
 
     const COUNT: f64 = 10.0;
 
-    /// Densities of releases of records with this mean and this variance in every column.
     fn densities(
         layout: Layout,
         (mean, variance): (f64, f64),
@@ -93,8 +96,8 @@ mod tests {
         })
     }
 
-    /// In one dimension noise passes for signal beyond 2√2 deviations, at a rate of 0.24 %, and more rarely
-    /// in others; more than 15 of 1000 then do with a probability below 10⁻⁷.
+    /// In one dimension noise passes for signal beyond 2√2 deviations, at a rate of 0.24 %, and
+    /// more rarely in others. More than 15 of 1000 then do so with a probability below 10⁻⁷.
     #[test]
     fn pure_noise_is_called_noise_and_stays_positive_definite() {
         let mut random = ChaCha8Rng::seed_from_u64(5);
@@ -114,12 +117,13 @@ mod tests {
                 check(layout(dimension, kind), 0.5, noise(1.0, 1.0, 20.0));
             }
         }
-        // The noise of the sums, in the direction of the mean, is most of what there is.
+        // The noise of the sums, in the direction of the mean, dominates.
         check(layout(50, SecondMoment::Full), 0.5, noise(0.0, 1.0, 0.1));
     }
 
-    /// Variances of six times the norm lie 4√2 standard deviations of their noise above the threshold in one
-    /// dimension, where that is least: a false alarm has a probability below 10⁻⁷.
+    /// Variances of six times the norm lie 4√2 standard deviations of their noise above the
+    /// threshold in one dimension, the smallest distance: a false alarm has a probability below
+    /// 10⁻⁷.
     #[test]
     fn strong_signals_are_not_called_noise() {
         let mut random = ChaCha8Rng::seed_from_u64(6);
@@ -136,7 +140,7 @@ mod tests {
         }
     }
 
-    /// One direction that stands out of the noise, and four that do not, is no density to trust.
+    /// One direction above the noise and four below make no density to trust.
     #[test]
     fn most_directions_in_the_noise_are_called_noise() {
         let five = layout(5, SecondMoment::Diagonal);

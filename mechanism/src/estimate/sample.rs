@@ -1,7 +1,7 @@
-//! Points drawn from a released density: synthetic records, which cost no privacy, however many.
+//! Synthetic records drawn from a released density, in any number and at no privacy cost.
 //!
-//! x = m̂ + L n with Σ̂ = L Lᵀ and n standard normal, two at a time by the polar form of Box & Muller 1958.
-//! This noise protects nothing; what protects is in the density already.
+//! x = m̂ + L n with Σ̂ = L Lᵀ and n standard normal, two at a time by the polar form of Box &
+//! Muller 1958. This noise protects nothing; the density is already private.
 
 use super::density::Density;
 use nalgebra::{Cholesky, DMatrix, DVector};
@@ -17,7 +17,8 @@ pub struct Sampler {
 }
 
 impl Density {
-    /// A sampler of this density, in its coordinates; `None` if the covariance is not positive definite.
+    /// Returns a sampler of this density, in its coordinates; `None` if the covariance is not
+    /// positive definite.
     ///
     /// ```
     /// use hushflow_mechanism::estimate::density::Density;
@@ -37,7 +38,7 @@ impl Density {
 }
 
 impl Sampler {
-    /// One point (d).
+    /// Draws one point (d).
     pub fn draw(&self, random: &mut (impl Rng + ?Sized)) -> DVector<f64> {
         let mut normal = DVector::zeros(self.mean.len());
         for pair in normal.as_mut_slice().chunks_mut(2) {
@@ -47,7 +48,6 @@ impl Sampler {
     }
 }
 
-/// Two independent standard normal numbers.
 fn normals(random: &mut (impl Rng + ?Sized)) -> [f64; 2] {
     // Uniform on (0, 1], in steps of 2⁻⁵³.
     let mut uniform = || ((random.next_u64() >> 11) + 1) as f64 * 2f64.powi(-53);
@@ -61,8 +61,9 @@ mod tests {
     use chacha20::ChaCha8Rng;
     use rand::SeedableRng;
 
-    /// Of 200,000 points all first and second moments lie within 6 standard errors of the density's, and so do fourth
-    /// ones along the axes, whose variance is 96: a false alarm has a probability below 10⁻⁷.
+    /// Of 200,000 points all first and second moments lie within 6 standard errors of the
+    /// density's, and so do fourth ones along the axes, whose variance is 96: a false alarm has a
+    /// probability below 10⁻⁷.
     #[test]
     fn samples_have_the_moments_of_the_density() {
         let mean = DVector::from_row_slice(&[1.0, -2.0, 0.5]);

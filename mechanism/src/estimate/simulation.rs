@@ -45,7 +45,6 @@ pub(super) fn sampled(
     sums
 }
 
-/// One release of exact moments.
 pub(super) fn released(
     layout: Layout,
     exact: &[f64],

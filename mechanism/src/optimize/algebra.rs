@@ -1,4 +1,4 @@
-//! The few dense operations that the optimisers are made of, on matrices of a thousand rows and more.
+//! Dense operations of the optimisers, on matrices of a thousand rows and more.
 
 use faer::{
     Accum, Mat, MatRef, Side, get_global_parallelism,
@@ -15,7 +15,8 @@ pub(super) struct Eigen {
     pub(super) vectors: Mat<f64>,
 }
 
-/// From the lower triangle; eigenvalues that rounding alone can make are 0. `None` where the iteration fails.
+/// Decomposes the lower triangle. Eigenvalues at the level of rounding are 0. `None` if the
+/// iteration fails.
 pub(super) fn eigen(matrix: MatRef<'_, f64>) -> Option<Eigen> {
     let found = matrix.self_adjoint_eigen(Side::Lower).ok()?;
     let mut values: Vec<f64> = found.S().column_vector().iter().copied().collect();
@@ -24,13 +25,14 @@ pub(super) fn eigen(matrix: MatRef<'_, f64>) -> Option<Eigen> {
     values.iter().all(|value| value.is_finite()).then(|| Eigen { values, vectors: found.U().to_owned() })
 }
 
-/// The lower-triangular L with L Lᵀ = matrix; `None` unless that is positive definite.
+/// Returns the lower-triangular L with L Lᵀ = matrix; `None` unless the matrix is positive
+/// definite.
 pub(super) fn cholesky(matrix: MatRef<'_, f64>) -> Option<Mat<f64>> {
     let factor = matrix.llt(Side::Lower).ok()?.L().to_owned();
     (0..factor.nrows()).all(|i| factor[(i, i)].is_normal()).then_some(factor)
 }
 
-/// The lower-triangular C with CᵀC = matrix.
+/// Returns the lower-triangular C with CᵀC = matrix.
 pub(super) fn reverse_cholesky(matrix: MatRef<'_, f64>) -> Option<Mat<f64>> {
     let factor = cholesky(matrix.reverse_rows_and_cols())?;
     Some(factor.as_ref().reverse_rows_and_cols().transpose().to_owned())

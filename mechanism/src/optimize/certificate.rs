@@ -1,35 +1,39 @@
-//! A second opinion: feasibility, value and bound of an optimum, computed anew from X and the multipliers.
+//! Independent verification of an optimum: recomputes feasibility, value and bound from X and the
+//! multipliers.
 //!
-//! Nothing here is shared with the optimisers, down to the library that factors the matrices. That tr(V X⁻¹) is the
-//! value and X feasible is a matter of looking. The bound is weak duality. Let U be block-diagonal over the classes, 0
-//! between steps that share no pattern, and v ≥ 0 with `U_ij ≤ c Σ_(π ∋ i,j) v_π` for some c. Then every X with non-negative
-//! entries and sums of at most 1 over every pattern has `⟨U, X⟩ ≤ c Σ v_π`; an X with zeros between the steps of each
-//! pattern has it if only the diagonal of U is bounded. For U = R Rᵀ, `tr(V X⁻¹) ⟨U, X⟩ ≥ (tr(Rᵀ V R)^(1/2))²` for
-//! every X, by the Cauchy–Schwarz inequality.
+//! This file shares no code with the optimisers, not even the library that factors matrices. The
+//! value tr(V X⁻¹) and the feasibility of X are checked directly. The bound is weak duality. Let U
+//! be block-diagonal over the classes, 0 between steps that share no pattern, and v ≥ 0 with
+//! `U_ij ≤ c Σ_(π ∋ i,j) v_π` for some c. Then every X with non-negative entries and sums of at
+//! most 1 over every pattern has `⟨U, X⟩ ≤ c Σ v_π`. An X with zeros between the steps of each
+//! pattern has it if only the diagonal of U is bounded. For U = R Rᵀ,
+//! `tr(V X⁻¹) ⟨U, X⟩ ≥ (tr(Rᵀ V R)^(1/2))²` for every X, by the Cauchy–Schwarz inequality.
 
 use super::{Optimum, QuadraticForm, classes::Classes};
 use nalgebra::{Cholesky, DMatrix, SymmetricEigen};
 use thiserror::Error;
 
-/// By how much a value and a claim of it may differ, relatively. Where the workload is singular X is so but for a share of 10⁻⁸ of the identity, and
-/// rounding alone makes two computations of tr(V X⁻¹) differ by some 10⁻⁸.
+/// Maximum relative difference between a value and its claim. For a singular workload X is nearly
+/// singular, up to a share of 10⁻⁸ of the identity, and two computations of tr(V X⁻¹) differ by
+/// some 10⁻⁸ through rounding.
 const ROUNDING: f64 = 1e-7;
 
-/// By how much a constraint may be missed.
+/// Maximum violation of a constraint.
 const SLACK: f64 = 1e-12;
 
 /// Multipliers of the constraints, which prove a lower bound by weak duality.
 ///
-/// A class holds the steps of one residue mod `gap`, a pattern `count` consecutive members of a class, or all where
-/// there are fewer. Where every class is one pattern, X has zeros between its members; else what is proved is about
-/// all X that are not negative within patterns.
+/// A class holds the steps of one residue mod `gap`. A pattern is `count` consecutive members of a
+/// class, or all of a smaller class. If every class is one pattern, X has zeros between its
+/// members. Otherwise the bound is for all X that are non-negative within patterns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Certificate {
-    /// Most members of a pattern: 1 for single participation.
+    /// Maximum number of members of a pattern: 1 for single participation.
     pub count: usize,
     /// Steps between two members of a class: n for single participation.
     pub gap: usize,
-    /// U: for the class of each step before `gap`, a symmetric positive definite matrix for its members in their order.
+    /// U: for the class of each step before `gap`, a symmetric positive definite matrix over its
+    /// members in order.
     pub multipliers: Vec<DMatrix<f64>>,
     /// v: for each class a multiplier of each pattern, in the order of their first steps.
     pub patterns: Vec<Vec<f64>>,
@@ -47,14 +51,16 @@ impl Certificate {
         }
     }
 
-    /// Largest `U_ij / Σ_(π ∋ i,j) v_π` over different steps i, j that share a pattern. While it is at most 1, the rest of
-    /// that sum are multipliers of `X_ij ≥ 0`: the bound then holds for all X that are non-negative within the
-    /// patterns too. Where patterns overlap it is, but for rounding.
+    /// Returns the largest `U_ij / Σ_(π ∋ i,j) v_π` over different steps i, j that share a pattern.
+    /// If it is at most 1, the rest of that sum are multipliers of `X_ij ≥ 0`: then the bound also
+    /// holds for all X that are non-negative within the patterns. For overlapping patterns it is at
+    /// most 1, except for rounding.
     pub fn largest_overlap(&self) -> f64 {
         self.largest_ratio(|i, j| i != j)
     }
 
-    /// Largest `U_ij / Σ_(π ∋ i,j) v_π` over these pairs of members that share a pattern, 0 if all are negative.
+    /// Largest `U_ij / Σ_(π ∋ i,j) v_π` over these pairs of members that share a pattern, 0 if all
+    /// are negative.
     fn largest_ratio(&self, asked: impl Fn(usize, usize) -> bool) -> f64 {
         let ratio = |(block, v): (&DMatrix<f64>, &Vec<f64>)| {
             let pairs = (0..block.nrows()).flat_map(|i| (0..=i).map(move |j| (i, j)));
@@ -70,67 +76,67 @@ impl Certificate {
         v.iter().take(j + 1).skip(first).sum()
     }
 
-    /// Whether every class is one pattern.
     fn is_disjoint(&self) -> bool {
         self.patterns.iter().all(|patterns| patterns.len() == 1)
     }
 }
 
-/// What a check of an optimum found by its own computation.
+/// Results of an independent check of an optimum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Verified {
     /// tr(V X⁻¹).
     pub objective: f64,
-    /// What the multipliers prove.
+    /// The lower bound that the multipliers prove.
     pub lower_bound: f64,
 }
 
-/// What is wrong with an optimum.
+/// Why an optimum is refused.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Matrices and multipliers are not of one problem.
+    /// Matrices and multipliers belong to different problems.
     #[error("the certificate is for other sizes than the workload of {steps} steps")]
     Sizes {
         /// Number of steps of the workload.
         steps: usize,
     },
-    /// A matrix is not what it must be.
+    /// A matrix lacks a required property.
     #[error("{matrix} is not {expected}")]
     Shape {
-        /// Which matrix.
+        /// Name of the matrix.
         matrix: &'static str,
-        /// What it must be.
+        /// The required property.
         expected: &'static str,
     },
-    /// The strategy is more sensitive than 1.
+    /// The sensitivity of the strategy exceeds 1.
     #[error(
         "the pattern that begins with step {first} has a squared sensitivity of {found}; expected at most 1"
     )]
     Infeasible {
         /// First step of the pattern, from 1.
         first: usize,
-        /// What X gives.
+        /// Its squared sensitivity by X.
         found: f64,
     },
     /// A number differs from its claim.
     #[error("the {what} is {found}; {claimed} was claimed")]
     Claim {
-        /// Which number.
+        /// Name of the number.
         what: &'static str,
-        /// What the check found.
+        /// The recomputed number.
         found: f64,
-        /// What was claimed.
+        /// The claimed number.
         claimed: f64,
     },
 }
 
-/// Checks that X is feasible and belongs to C, and that objective and lower bound are what is claimed, to 10⁻⁷.
+/// Checks that X is feasible and belongs to C, and that objective and lower bound match their
+/// claims, to 10⁻⁷.
 ///
 /// Takes O(n³), about ten seconds for 2048 steps.
 ///
 /// # Errors
-/// A [`Refusal`] that names the first thing wrong.
+/// A [`Refusal`] with the first mismatch.
 pub fn verify(optimum: &Optimum, form: &QuadraticForm) -> Result<Verified, Refusal> {
     check_sizes(optimum, form.steps())?;
     check_feasible(&optimum.gram, &optimum.certificate)?;

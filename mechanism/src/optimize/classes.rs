@@ -1,7 +1,7 @@
 //! Residue classes of the steps, and matrices that are block-diagonal over them.
 //!
-//! Under (k, b)-participation an entity takes part in steps of one residue class mod b. All work is done on steps
-//! sorted by class, so that the entries of X that a participation can see are in diagonal blocks.
+//! Under (k, b)-participation an entity takes part in steps of one residue class mod b. Steps are
+//! sorted by class, so that the entries of X that affect a participation are in diagonal blocks.
 
 use super::patterns::Patterns;
 use faer::{Mat, MatRef};
@@ -14,17 +14,16 @@ pub(super) type Blocks = Vec<Mat<f64>>;
 pub(super) struct Classes {
     gap: usize,
     count: usize,
-    /// Step at each place of the sorted order.
+    /// Step at each position of the sorted order.
     order: Vec<usize>,
-    /// Places of each class.
     ranges: Vec<Range<usize>>,
     patterns: Vec<Patterns>,
-    /// Multipliers of each class.
     parts: Vec<Range<usize>>,
 }
 
 impl Classes {
-    /// Steps `0..steps` by their residues mod `gap`, of which an entity sees `count` in a row.
+    /// Classifies steps `0..steps` by their residues mod `gap`; an entity takes part in `count`
+    /// consecutive members.
     pub(super) fn new(steps: usize, count: usize, gap: usize) -> Self {
         let members = |class| (class..steps).step_by(gap);
         let order: Vec<usize> = (0..gap.min(steps)).flat_map(members).collect();
@@ -34,27 +33,26 @@ impl Classes {
         Self { gap, count, order, ranges, patterns, parts }
     }
 
-    /// Steps between two members of a class.
     pub(super) fn gap(&self) -> usize {
         self.gap
     }
 
-    /// The most steps of an entity.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// Whether a class has several patterns. Its X may then have positive entries within them; elsewhere it has none.
+    /// Whether a class has several patterns. Only then its X may have positive entries within
+    /// patterns.
     pub(super) fn overlap(&self) -> bool {
         self.patterns.iter().any(|patterns| patterns.number() > 1)
     }
 
-    /// Patterns of each class, and places of their multipliers.
+    /// Patterns of each class with the range of their multipliers.
     pub(super) fn parts(&self) -> impl Iterator<Item = (&Patterns, Range<usize>)> {
         self.patterns.iter().zip(self.parts.iter().cloned())
     }
 
-    /// 1 for the multipliers of patterns, 0 for those of pairs: what X may have.
+    /// Limits of X: 1 for the multipliers of patterns, 0 for those of pairs.
     pub(super) fn limits(&self) -> Vec<f64> {
         let mut limits = Vec::new();
         for (patterns, part) in self.parts() {
@@ -130,8 +128,8 @@ impl Classes {
         identity
     }
 
-    /// X with 0 between steps that share a pattern, or at least 0 where patterns overlap, scaled class by class so that
-    /// the largest sum over a pattern is 1.
+    /// Makes X feasible: 0 between steps that share a pattern, or at least 0 if patterns overlap,
+    /// scaled class by class so that the largest sum over a pattern is 1.
     pub(super) fn feasible(&self, gram: &Mat<f64>) -> Mat<f64> {
         let least = if self.overlap() { 0.0 } else { f64::INFINITY };
         let mut feasible = gram.clone();
@@ -155,7 +153,7 @@ impl Classes {
     }
 }
 
-/// Ranges of these lengths, each beginning where the one before ends.
+/// Consecutive ranges of these lengths.
 fn in_turn(lengths: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
     let mut end = 0;
     lengths

@@ -6,11 +6,11 @@ use super::{
 };
 use std::ops::ControlFlow;
 
-/// The strategy of sensitivity 1 with the least total squared error: `inf tr(V X⁻¹)` over X with a diagonal of at
-/// most 1, for any workload.
+/// Returns the strategy of sensitivity 1 with the least total squared error: `inf tr(V X⁻¹)` over X
+/// with a diagonal of at most 1, for any workload.
 ///
-/// `progress` is called at every iteration and may end the search; the best found until then is returned. For a
-/// singular V the infimum is approached, not attained, and C is close to singular.
+/// `progress` is called at every iteration and may end the search with the best result so far. For
+/// a singular V the infimum is approached, not attained, and C is close to singular.
 ///
 /// ```
 /// use hushflow_mechanism::optimize::{QuadraticForm, Settings, coa};
@@ -24,7 +24,7 @@ use std::ops::ControlFlow;
 /// ```
 ///
 /// # Errors
-/// [`OptimizeError::Numerical`] when a factorisation fails.
+/// [`OptimizeError::Numerical`] if a factorisation fails.
 pub fn coa(
     form: &QuadraticForm,
     settings: &Settings,
@@ -83,8 +83,8 @@ mod tests {
         check_total(&QuadraticForm::all_ranges(128).unwrap(), 8256.0 * 2.59899076f64.powi(2), 1e-7);
     }
 
-    /// Six rows over seven steps, so V is singular; but a small pivot comes before the last one, which rounding makes 4·10⁻¹⁴ of its
-    /// entry.
+    /// Six rows over seven steps, so V is singular. A small pivot comes before the last one, which
+    /// rounding makes 4·10⁻¹⁴ of its entry.
     #[test]
     fn rounding_is_no_rank() {
         let entries = [

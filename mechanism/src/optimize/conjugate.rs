@@ -1,7 +1,7 @@
-//! Preconditioned conjugate gradients, and the vectors they are made of.
+//! Preconditioned conjugate gradients and vector operations.
 
-/// Solves `curvature(x) = right` until the energy of the residual, ⟨r, precondition(r)⟩, is at most what `enough`
-/// makes of the first, or for `limit` steps; with the number of steps.
+/// Solves `curvature(x) = right` until the energy of the residual, ⟨r, precondition(r)⟩, is at most
+/// `enough` of the first one, or for `limit` steps. Also returns the number of steps.
 pub(super) fn conjugate_gradients(
     curvature: impl Fn(&[f64]) -> Vec<f64>,
     precondition: impl Fn(&[f64]) -> Vec<f64>,

@@ -1,30 +1,30 @@
-//! Optimal strategies for a few steps under the weaker constraints of Choquette-Choo et al. 2023: Eqs. (34) to (36).
+//! Optimal strategies for a few steps under the weaker constraints of Choquette-Choo et al. 2023:
+//! Eqs. (34) to (36).
 //!
-//! They bound what (k, b)-participation sees of X, `uᵀ X u ≤ 1`, for sign vectors u on the steps of each pattern, and
-//! may ask for non-negative entries: a convex program with linear constraints, solved by the logarithmic barrier and
-//! Newton's method in the n(n+1)/2 entries of X. At the barrier's optimum the constraints' reciprocal slacks are
-//! multipliers, which prove the lower bound.
+//! They bound `uᵀ X u ≤ 1` for sign vectors u on the steps of each pattern of (k, b)-participation,
+//! and may require non-negative entries. This is a convex program with linear constraints, solved
+//! by the logarithmic barrier and Newton's method in the n(n+1)/2 entries of X. At the barrier's
+//! optimum the constraints' reciprocal slacks are multipliers, which prove the lower bound.
 
 use super::{OptimizeError, QuadraticForm};
 use nalgebra::{Cholesky, DMatrix, DVector, SymmetricEigen};
 
-/// Above this many steps the matrices of Newton's method are too large.
+/// Maximum number of steps: beyond, the matrices of Newton's method are too large.
 pub const MAX_STEPS: usize = 16;
 
-/// The barrier's weight grows by this factor each time its optimum is reached.
+/// Growth factor of the barrier's weight each time its optimum is reached.
 const WEIGHT_GROWTH: f64 = 8.0;
 
-/// Newton steps for one weight of the barrier.
 const NEWTON_STEPS: usize = 50;
 
-/// Which contributions the sensitivity is bounded for, and which X are allowed.
+/// The contributions whose sensitivity is bounded, and the allowed X.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Corners {
     /// Eq. (34): every choice of signs. Exact for scalar contributions.
     Signed,
-    /// Eq. (36): all contributions alike, and `X_ij ≥ 0` within a pattern. Exact in every dimension.
+    /// Eq. (36): equal contributions, and `X_ij ≥ 0` within a pattern. Exact in every dimension.
     NonNegativeInPattern,
-    /// Eq. (35): all contributions alike, and X ≥ 0.
+    /// Eq. (35): equal contributions, and X ≥ 0.
     NonNegative,
 }
 
@@ -39,8 +39,8 @@ pub struct CornerOptimum {
     pub lower_bound: f64,
 }
 
-/// The least tr(V X⁻¹) under (k, b)-participation and the given constraints, to the given gap; for at most
-/// [`MAX_STEPS`] steps.
+/// Returns the least tr(V X⁻¹) under (k, b)-participation and the given constraints, to the given
+/// gap; for at most [`MAX_STEPS`] steps.
 ///
 /// # Errors
 /// As for [`multi_epoch`](super::multi_epoch()), and [`OptimizeError::TooManySteps`].
@@ -118,7 +118,7 @@ struct Program<'a> {
 }
 
 impl Program<'_> {
-    /// Half of what patterns of so many members allow, with small positive entries everywhere.
+    /// Half of the limit for patterns of this many members, with small positive entries everywhere.
     fn interior_point(&self, members: usize) -> DMatrix<f64> {
         let (steps, members) = (self.form.nrows(), members as f64);
         let off_diagonal = 0.1 / (members * steps as f64);
@@ -140,7 +140,6 @@ impl Program<'_> {
         }
     }
 
-    /// The minimum of the barrier function.
     fn centre(&self, mut x: DMatrix<f64>, weight: f64) -> Option<DMatrix<f64>> {
         for _ in 0..NEWTON_STEPS {
             let (direction, decrement) = self.newton_step(&x, weight)?;
@@ -188,7 +187,8 @@ impl Program<'_> {
         Some((direction, decrement))
     }
 
-    /// Multipliers 1/(weight · slack) give U = Σ λ A, and the bound `(tr(U^(1/2) V U^(1/2))^(1/2))² / Σ λ·limit`.
+    /// Multipliers 1/(weight · slack) give U = Σ λ A, and the bound
+    /// `(tr(U^(1/2) V U^(1/2))^(1/2))² / Σ λ·limit`.
     fn certified(&self, x: &DMatrix<f64>, weight: f64, scale: f64) -> Option<CornerOptimum> {
         let slacks = self.slacks(x);
         let mut sum = x * 0.0;

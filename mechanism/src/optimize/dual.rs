@@ -1,15 +1,18 @@
-//! The dual of the optimal-strategy problem, and Newton's step in it.
+//! The dual of the optimal-strategy problem, and its Newton step.
 //!
-//! Among the Gram matrices X = CᵀC with `Σ_(i,j ∈ π) X_ij ≤ 1` for every pattern π, whose entries between different steps of
-//! a pattern vanish or, where patterns overlap, are not negative, the least total squared error tr(V X⁻¹) is the
-//! largest value of `2 tr(Rᵀ V R)^(1/2) − Σ_π v_π` over U = R Rᵀ ≥ 0, block-diagonal over the classes and made of
-//! multipliers (v, w) as [`patterns`](super::patterns) says (Choquette-Choo et al. 2023, Theorem 3.1; for classes of one step, Yuan et
-//! al. 2016, Lemma 3, as corrected). Where X_ij has to vanish w_ij may have any sign; then v needs no bound either,
-//! as it is the diagonal of U. Where patterns overlap both must not be negative: [`interior`](super::interior).
+//! Consider the Gram matrices X = CᵀC with `Σ_(i,j ∈ π) X_ij ≤ 1` for every pattern π, whose
+//! entries between different steps of a pattern vanish or, if patterns overlap, are non-negative.
+//! The least total squared error tr(V X⁻¹) over them is the largest value of
+//! `2 tr(Rᵀ V R)^(1/2) − Σ_π v_π` over U = R Rᵀ ≥ 0, block-diagonal over the classes and made of
+//! multipliers (v, w) as in [`patterns`](super::patterns) (Choquette-Choo et al. 2023, Theorem 3.1;
+//! for classes of one step, Yuan et al. 2016, Lemma 3, as corrected). If X_ij must vanish, w_ij may
+//! have any sign; then v needs no bound either, as it is the diagonal of U. If patterns overlap
+//! both must be non-negative: [`interior`](super::interior).
 //!
-//! U may be scaled, so every U gives the lower bound `(tr(Rᵀ V R)^(1/2))² / Σ v_π`, and X(U) = R⁻ᵀ (Rᵀ V R)^(1/2) R⁻¹
-//! nearly satisfies the constraints when U is nearly optimal. With Rᵀ V R = Q diag(s²) Qᵀ and T = R⁻ᵀ Q, the derivative
-//! of X(U) along D is `−T (K ∘ (Tᵀ D T)) Tᵀ`, K_ab = s_a s_b / (s_a + s_b).
+//! U may be scaled, so every U gives the lower bound `(tr(Rᵀ V R)^(1/2))² / Σ v_π`. X(U) = R⁻ᵀ (Rᵀ
+//! V R)^(1/2) R⁻¹ nearly satisfies the constraints when U is nearly optimal. With Rᵀ V R = Q
+//! diag(s²) Qᵀ and T = R⁻ᵀ Q, the derivative of X(U) along D is `−T (K ∘ (Tᵀ D T)) Tᵀ`, K_ab = s_a
+//! s_b / (s_a + s_b).
 
 use super::{
     algebra::{self, Eigen},
@@ -22,16 +25,19 @@ use super::{
 use faer::{Mat, MatRef};
 use std::ops::Range;
 
-/// A conjugate-gradient step costs two half products; more than this many, and a new eigendecomposition is cheaper.
+/// Limit of conjugate-gradient steps, each two half products; beyond it a new eigendecomposition is
+/// cheaper.
 const CONJUGATE_GRADIENT_STEPS: usize = 60;
 
-/// Eigenvalues of X(U) below this fraction of the largest are raised to it in the preconditioner.
+/// The preconditioner raises eigenvalues of X(U) to at least this fraction of the largest.
 const PRECONDITIONER_FLOOR: f64 = 1e-9;
 
-/// Least energy of a residual, relative to the bound, that rounding lets conjugate gradients reach.
+/// Least energy of a residual, relative to the bound, that conjugate gradients reach despite
+/// rounding.
 const LEAST_ENERGY: f64 = 1e-26;
 
-/// A point U of the dual, scaled so that its value is the best along its ray, with V seen from there.
+/// A point U of the dual, scaled so that its value is the best along its ray, with V in its
+/// coordinates.
 pub(super) struct Point {
     /// v and w.
     pub(super) multipliers: Vec<f64>,
@@ -49,8 +55,8 @@ pub(super) struct Point {
 }
 
 impl Point {
-    /// `None` unless U is positive definite. Costs one eigendecomposition then. `weight` is what the interior-point
-    /// method gives to the logarithm of the scale, 0 without it.
+    /// Returns `None` unless U is positive definite. Otherwise costs one eigendecomposition.
+    /// `weight` is the interior-point method's weight of the logarithm of the scale, or 0.
     pub(super) fn new(
         form: MatRef<'_, f64>,
         classes: &Classes,
@@ -81,12 +87,11 @@ impl Point {
         })
     }
 
-    /// The lower bound that this point proves.
     pub(super) fn bound(&self) -> f64 {
         self.values.iter().sum::<f64>().powi(2) / self.total
     }
 
-    /// What the search maximises.
+    /// The objective of the search.
     pub(super) fn value(&self, interior: Option<&Interior>) -> f64 {
         interior.map_or_else(
             || self.bound(),
@@ -106,9 +111,9 @@ impl Point {
         classes.times(self.vectors.transpose(), &self.inverse_roots)
     }
 
-    /// The ascent direction that solves Newton's equation by preconditioned conjugate gradients. Its accuracy is what the
-    /// step itself is going to gain, but no further than to `target` relative to the bound; beside an interior-point
-    /// method, what makes X(U) as feasible as μ lets it be.
+    /// Returns the ascent direction from Newton's equation, by preconditioned conjugate gradients.
+    /// The accuracy is the expected gain of the step, but no finer than `target` relative to the
+    /// bound; with an interior-point method it makes X(U) as feasible as μ allows.
     pub(super) fn newton_direction(
         &self,
         gram: &Mat<f64>,
@@ -161,10 +166,9 @@ impl Point {
     }
 }
 
-/// Where to go from a [`Point`].
 pub(super) struct Direction {
     pub(super) ascent: Vec<f64>,
-    /// Slope of the value along `ascent`: twice what a full step is going to gain.
+    /// Slope of the value along `ascent`: twice the expected gain of a full step.
     pub(super) rise: f64,
     pub(super) conjugate_gradient_steps: usize,
 }
@@ -184,8 +188,9 @@ impl Curvature<'_> {
         harmonic(self.values[a], self.values[b])
     }
 
-    /// The blocks of a matrix with the symmetric part `T (K ∘ (Tᵀ D T)) Tᵀ`. Of the symmetric inner matrix only the lower triangle is formed, with
-    /// half its diagonal, so that both products are half ones.
+    /// Blocks of a matrix with the symmetric part `T (K ∘ (Tᵀ D T)) Tᵀ`. Only the lower triangle of
+    /// the symmetric inner matrix is formed, with half its diagonal, so that both products are half
+    /// ones.
     pub(super) fn apply(&self, direction: &Blocks) -> Blocks {
         let left = self.classes.times(self.transform.as_ref(), direction);
         let mut inner = algebra::lower_product(left.as_ref(), self.transform.transpose());
@@ -206,8 +211,8 @@ fn harmonic(s_a: f64, s_b: f64) -> f64 {
     if sum > 0.0 { s_a * (s_b / sum) } else { 0.0 }
 }
 
-/// Multipliers that are right where one pattern holds all steps or V is diagonal, pulled towards the others: for each
-/// pattern the correlations of V in it, times `(Σ_π √V_jj)^(3/2)`.
+/// Initial multipliers, exact if one pattern holds all steps or V is diagonal, and pulled towards
+/// the others: for each pattern the correlations of V in it, times `(Σ_π √V_jj)^(3/2)`.
 pub(super) fn start(form: MatRef<'_, f64>, classes: &Classes) -> Vec<f64> {
     let class = |((patterns, _), range): ((&Patterns, Range<usize>), &Range<usize>)| {
         let deviation: Vec<f64> = range.clone().map(|i| form[(i, i)].sqrt()).collect();

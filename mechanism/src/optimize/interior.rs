@@ -1,20 +1,21 @@
-//! Multipliers that must not be negative: a primal-dual interior-point method.
+//! A primal-dual interior-point method for non-negative multipliers.
 //!
-//! Where patterns overlap, some of them are slack at the optimum, and some pairs have X_ij > 0: their multipliers are 0
-//! there. The search maximises the dual plus `μ Σ log θ` over all multipliers θ, for ever smaller μ; at each maximum X(U)
-//! is feasible, and the gap is μ times the number of constraints. Newton's method takes it that every slack
-//! σ = μ/θ has a value of its own: the curvature of the logarithm is then σ/θ, and a step remains a good one while μ falls.
+//! If patterns overlap, some are slack at the optimum and some pairs have X_ij > 0: their
+//! multipliers are 0 there. The search maximises the dual plus `μ Σ log θ` over all multipliers θ,
+//! for decreasing μ. At each maximum X(U) is feasible, and the gap is μ times the number of
+//! constraints. Newton's method treats every slack σ = μ/θ as a separate variable: the curvature of
+//! the logarithm is then σ/θ, and a step stays good while μ falls.
 
 /// First μ times the number of multipliers, relative to the bound.
 const FIRST_GAP: f64 = 0.01;
 
-/// μ falls to this fraction of the mean of σ θ once steps are long.
+/// Factor from the mean of σ θ to the next μ, once steps are long.
 const DECREASE: f64 = 0.1;
 
-/// A step goes at most this share of the way to where a multiplier or a slack is 0.
+/// Maximum share of the distance to a zero multiplier or slack that a step covers.
 const WAY_TO_ZERO: f64 = 0.95;
 
-/// Slacks are kept within this factor of where the logarithm has them.
+/// Slacks stay within this factor of the values from the logarithm.
 const SPREAD: f64 = 1e3;
 
 pub(super) struct Interior {
@@ -25,7 +26,7 @@ pub(super) struct Interior {
 }
 
 impl Interior {
-    /// On the central path, but for the curvature of the dual.
+    /// Starts on the central path, without the curvature of the dual.
     pub(super) fn new(multipliers: &[f64], bound: f64) -> Self {
         let weight = FIRST_GAP * bound / multipliers.len() as f64;
         Self { weight, slacks: multipliers.iter().map(|theta| weight / theta).collect() }
@@ -46,7 +47,8 @@ impl Interior {
         self.slacks.iter().zip(multipliers).map(|(slack, theta)| slack / theta).collect()
     }
 
-    /// Newton's step of the slacks, beside one of the multipliers along `ascent` of that `length`, and the next μ.
+    /// Newton's step of the slacks, with one of the multipliers along `ascent` of that `length`,
+    /// and the next μ.
     pub(super) fn advance(&mut self, from: &[f64], ascent: &[f64], length: f64, to: &[f64]) {
         let change =
             |((slack, theta), step): ((&f64, &f64), &f64)| self.weight / theta - slack - slack / theta * step;
@@ -64,7 +66,7 @@ impl Interior {
     }
 }
 
-/// How much of a step, at most all of it, keeps positive numbers well positive.
+/// Largest share of a step, at most 1, that keeps positive numbers well positive.
 pub(super) fn longest(from: &[f64], step: &[f64]) -> f64 {
     let shrinking = from.iter().zip(step).filter(|(_, step)| **step < 0.0);
     shrinking.map(|(from, step)| -WAY_TO_ZERO * from / step).fold(1.0, f64::min)

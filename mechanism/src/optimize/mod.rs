@@ -1,16 +1,18 @@
-//! Optimal strategies: the C of sensitivity 1 with the least total squared error ‖A C⁻¹‖_F², with a proof.
+//! Optimal strategies: the C of sensitivity 1 with the least total squared error ‖A C⁻¹‖_F², with a
+//! proof.
 //!
-//! In X = CᵀC the problem is convex: minimise tr(V X⁻¹), V = AᵀA, where the constraints on X say that the
-//! sensitivity is at most 1. Single participation bounds the diagonal of X ([`coa`]; Yuan et al. 2016, program (9)),
-//! (k, b)-participation what k steps at distances of b can see of it ([`multi_epoch`]; Choquette-Choo et al. 2023,
-//! section 3). Both are solved by Newton's method with preconditioned conjugate gradients and Armijo steps in the
-//! dual, whose every point is a lower bound and yields a feasible X beside it. The published COA takes such steps
-//! in the n² entries of X and for V + θI; the dual has a variable for each constraint, needs no θ for a singular V,
-//! and sees the gap at every step.
+//! In X = CᵀC the problem is convex: minimise tr(V X⁻¹), V = AᵀA, with constraints on X that bound
+//! the sensitivity by 1. Single participation bounds the diagonal of X ([`coa`]; Yuan et al. 2016,
+//! program (9)). (k, b)-participation bounds its effect on k steps at distances of b
+//! ([`multi_epoch`]; Choquette-Choo et al. 2023, section 3). Newton's method with preconditioned
+//! conjugate gradients and Armijo steps solves both in the dual, which has one variable per
+//! constraint and needs no ridge for a singular V. Every point of the dual is a lower bound and
+//! yields a feasible X.
 //!
-//! An [`Optimum`] holds the value of a feasible X and a lower bound of all values; [`certificate::verify`] checks
-//! both anew from X and the multipliers. Values are floating-point numbers, right to about 10⁻¹²; no guarantee of
-//! privacy rests on them: the sensitivity of the C that runs is computed from that C.
+//! An [`Optimum`] holds the value of a feasible X and a lower bound of all values;
+//! [`certificate::verify`] checks both again from X and the multipliers. Values are floating-point
+//! numbers, accurate to about 10⁻¹². No privacy guarantee depends on them: the sensitivity is
+//! computed from the C that runs.
 
 mod algebra;
 pub mod buffered;
@@ -37,48 +39,49 @@ use nalgebra::DMatrix;
 use search::{Found, Problem};
 use thiserror::Error;
 
-/// When an optimiser may stop.
+/// Stopping criteria of an optimiser.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Wanted `objective / lower_bound − 1`. Rounding ends the search between 10⁻¹⁰ and 10⁻¹³; for a singular V, whose
-    /// infimum has no invertible C, at 10⁻⁸.
+    /// Target of `objective / lower_bound − 1`. Rounding ends the search between 10⁻¹⁰ and 10⁻¹³;
+    /// for a singular V, whose infimum has no invertible C, at 10⁻⁸.
     pub relative_gap: f64,
-    /// Points looked at before giving up.
+    /// Maximum number of points.
     pub iterations: usize,
 }
 
 impl Default for Settings {
-    /// A gap of 10⁻⁶, and far more iterations than it takes.
+    /// A gap of 10⁻⁶, and far more iterations than needed.
     fn default() -> Self {
         Self { relative_gap: 1e-6, iterations: 500 }
     }
 }
 
 impl Settings {
-    /// A gap of 10⁻¹¹ up to 512 steps, where one more Newton step costs little: X itself is known to the root of the gap
-    /// only, and figures of single steps come from X. The default beyond.
+    /// Returns a gap of 10⁻¹¹ up to 512 steps, where one more Newton step is cheap: X is accurate
+    /// only to the root of the gap, and figures of single steps come from X. Returns the default
+    /// beyond.
     pub fn for_steps(steps: u64) -> Self {
         if steps <= 512 { Self { relative_gap: 1e-11, ..Self::default() } } else { Self::default() }
     }
 }
 
-/// How far an optimiser has come.
+/// Progress of an optimiser.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// Points looked at.
+    /// Number of points.
     pub iteration: usize,
     /// Least value of a feasible X so far.
     pub objective: f64,
     /// Largest lower bound so far.
     pub lower_bound: f64,
-    /// Eigendecompositions of n×n matrices so far, of V's own side: the dearest steps.
+    /// Number of eigendecompositions of matrices of V's size: the most expensive steps.
     pub eigendecompositions: usize,
-    /// Steps of conjugate gradients so far: next in cost, each a matrix product.
+    /// Number of conjugate-gradient steps: next in cost, each a matrix product.
     pub conjugate_gradient_steps: usize,
 }
 
 impl Progress {
-    /// `objective / lower_bound − 1`, at least 0; infinite while there is no bound.
+    /// Returns `objective / lower_bound − 1`, at least 0; infinite while there is no bound.
     pub fn relative_gap(&self) -> f64 {
         relative_gap(self.objective, self.lower_bound)
     }
@@ -92,23 +95,24 @@ fn relative_gap(objective: f64, lower_bound: f64) -> f64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stop {
-    /// The wanted gap is reached.
+    /// The target gap is reached.
     Gap,
-    /// Rounding lets objective and bound come no nearer: the gap is what it is.
+    /// Rounding allows no further progress.
     Rounding,
-    /// The allowed number of iterations is used up.
+    /// The maximum number of iterations is reached.
     Iterations,
-    /// The progress callback said so.
+    /// The progress callback cancelled it.
     Cancelled,
 }
 
-/// A strategy, its total squared error at sensitivity 1, and the proof of how far from optimal it is.
+/// A strategy, its total squared error at sensitivity 1, and a proof of its distance from the
+/// optimum.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Optimum {
     /// X = CᵀC.
     pub gram: DMatrix<f64>,
-    /// C, lower triangular with a positive diagonal, n×n. Its sensitivity is 1 up to rounding, about 10⁻¹⁴: whoever
-    /// runs it computes and charges that of the very numbers that run.
+    /// C, lower triangular with a positive diagonal, n×n. Its sensitivity is 1 up to rounding,
+    /// about 10⁻¹⁴: a caller must compute and charge the sensitivity of the exact numbers that run.
     pub strategy: DMatrix<f64>,
     /// Largest norm of a column of `strategy`, in floating point: its sensitivity under single participation.
     pub column_norm: f64,
@@ -116,18 +120,18 @@ pub struct Optimum {
     pub objective: f64,
     /// No strategy within the constraints has a lower objective.
     pub lower_bound: f64,
-    /// What proves the lower bound.
+    /// Proof of the lower bound.
     pub certificate: Certificate,
-    /// Points looked at.
+    /// Number of points.
     pub iterations: usize,
-    /// Eigendecompositions of n×n matrices that it took.
+    /// Number of eigendecompositions of n×n matrices.
     pub eigendecompositions: usize,
-    /// Why it ended.
+    /// Why the optimiser stopped.
     pub stop: Stop,
 }
 
 impl Optimum {
-    /// `objective / lower_bound − 1`, at least 0.
+    /// Returns `objective / lower_bound − 1`, at least 0.
     pub fn relative_gap(&self) -> f64 {
         relative_gap(self.objective, self.lower_bound)
     }
@@ -150,12 +154,11 @@ impl Optimum {
     }
 }
 
-/// Checks that k, b ≥ 1.
 fn check_participation(count: usize, gap: usize) -> Result<(), OptimizeError> {
     if count == 0 || gap == 0 { Err(OptimizeError::Participation { count, gap }) } else { Ok(()) }
 }
 
-/// Why there is no optimal strategy for what was given.
+/// Why there is no optimal strategy.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OptimizeError {
@@ -178,10 +181,10 @@ pub enum OptimizeError {
         /// Column from 1.
         column: usize,
     },
-    /// Nothing is asked.
+    /// All entries are zero.
     #[error("all entries of the workload are zero: every strategy answers it without error")]
     Zero,
-    /// A participation that cannot be.
+    /// A count or gap of 0.
     #[error("{count} participations {gap} steps apart: both numbers must be at least 1")]
     Participation {
         /// Number of participations k.
@@ -189,13 +192,13 @@ pub enum OptimizeError {
         /// Steps between them b.
         gap: usize,
     },
-    /// Columns that depend on each other, under several participations.
+    /// Linearly dependent columns, under several participations.
     #[error(
         "the columns of the workload are linearly dependent; for several participations they must be independent, \
          as those of every triangular workload without zeros on its diagonal are"
     )]
     Singular,
-    /// More steps than a method for small instances can take.
+    /// Too many steps for a method for small instances.
     #[error("{found} steps; this method is for up to {limit}")]
     TooManySteps {
         /// Number of steps n.

@@ -6,26 +6,29 @@ use super::{
 };
 use std::ops::ControlFlow;
 
-/// The strategy of sensitivity 1 under (k, b)-participation with the least total squared error, among those that the
-/// schema's sensitivity is simple for.
+/// Returns the strategy of sensitivity 1 under (k, b)-participation with the least total squared
+/// error, among those with a simple sensitivity under the schema.
 ///
-/// An entity contributes to at most `count` = k steps, each `gap` = b after the one before: to a pattern of k
-/// consecutive members of a residue class mod b, or to some of its steps.
+/// An entity contributes to at most `count` = k steps, each `gap` = b after the one before: to a
+/// pattern of k consecutive members of a residue class mod b, or to some of its steps.
 ///
-/// - For n ≤ k·b a pattern is a whole class. With `X_ij = 0` between different steps of a class the squared sensitivity
-///   is the largest sum of X_ii over a class, for contributions of any dimension and sign, and the optimum is that of
-///   these X. Where [`Certificate::largest_overlap`](super::Certificate::largest_overlap) is at most 1, which it was
-///   in every instance looked at, no strategy with non-negative `X_ij` within the classes is better either (the paper's Eq. (36)).
-/// - For n > k·b patterns overlap, and such zeros cost up to 2% of the error. The optimum is that over all X with `X_ij ≥ 0`
-///   within patterns (Eq. (36) again), where the squared sensitivity is the largest sum of X_ij over a pattern, in
-///   every dimension. Members of a class that share no pattern are as free as steps of different classes.
+/// - For n ≤ k·b a pattern is a whole class. With `X_ij = 0` between different steps of a class the
+///   squared sensitivity is the largest sum of X_ii over a class, for contributions of any
+///   dimension and sign. The optimum is over these X. If
+///   [`Certificate::largest_overlap`](super::Certificate::largest_overlap) is at most 1, as in
+///   every tested instance, no strategy with non-negative `X_ij` within the classes is better
+///   either (the paper's Eq. (36)).
+/// - For n > k·b patterns overlap, and such zeros cost up to 2% of the error. The optimum is over
+///   all X with `X_ij ≥ 0` within patterns (Eq. (36) again), where the squared sensitivity is the
+///   largest sum of X_ij over a pattern, in every dimension. Members of a class that share no
+///   pattern are unconstrained, like steps of different classes.
 ///
-/// Where X is non-negative throughout, no X that is so has less (Eq. (35)). Entries outside of patterns may turn slightly
-/// negative, which costs no privacy.
+/// If X is non-negative throughout, it is optimal among all such X (Eq. (35)). Entries outside of
+/// patterns may be slightly negative, which costs no privacy.
 ///
 /// # Errors
-/// [`OptimizeError::Participation`], [`OptimizeError::Singular`] for a workload with linearly dependent columns and
-/// k > 1, and [`OptimizeError::Numerical`].
+/// [`OptimizeError::Participation`], [`OptimizeError::Singular`] for a workload with linearly
+/// dependent columns and k > 1, and [`OptimizeError::Numerical`].
 pub fn multi_epoch(
     form: &QuadraticForm,
     count: usize,

@@ -1,23 +1,24 @@
-//! The multipliers of one class of steps, and the matrix U that they make.
+//! The multipliers of one class of steps and their matrix U.
 //!
-//! A class of m steps holds the patterns of k consecutive members, or one of all members where m ≤ k. Pattern π has a
-//! multiplier v_π of `Σ_(i,j ∈ π) X_ij ≤ 1`, and a pair of steps i > j that share a pattern one of `X_ij ≥ 0`, called w_ij. They
-//! make `U_ij = Σ_(π ∋ i,j) v_π − w_ij`, with w_ii = 0; pairs that never meet have U_ij = 0. Both are kept in one list: the
-//! v_π in the order of their first steps, then the w_ij row by row. As v alone makes the diagonal, (v, w) and U determine each other.
+//! A class of m steps has the patterns of k consecutive members, or one of all members if m ≤ k.
+//! Pattern π has a multiplier v_π of `Σ_(i,j ∈ π) X_ij ≤ 1`. A pair of steps i > j that share a
+//! pattern has a multiplier w_ij of `X_ij ≥ 0`. They make `U_ij = Σ_(π ∋ i,j) v_π − w_ij`, with
+//! w_ii = 0; pairs without a common pattern have U_ij = 0. Both are in one list: the v_π in the
+//! order of their first steps, then the w_ij row by row. v alone determines the diagonal, so (v, w)
+//! and U determine each other.
 
 use faer::{Mat, linalg::solvers::Solve};
 use std::ops::RangeInclusive;
 
 pub(super) struct Patterns {
     members: usize,
-    /// Members of a pattern.
     length: usize,
     /// The pseudo-inverse of v ↦ diag U.
     inverse: Mat<f64>,
 }
 
 impl Patterns {
-    /// Of a class of `members`, of which an entity sees `count` in a row.
+    /// Makes the patterns of a class of `members`, with `count` consecutive members each.
     pub(super) fn new(members: usize, count: usize) -> Self {
         let length = count.min(members);
         let patterns = members - length + 1;
@@ -27,17 +28,14 @@ impl Patterns {
         Self { members, length, inverse }
     }
 
-    /// Number of patterns.
     pub(super) fn number(&self) -> usize {
         self.members - self.length + 1
     }
 
-    /// Members of a pattern.
     pub(super) fn length(&self) -> usize {
         self.length
     }
 
-    /// Number of multipliers.
     pub(super) fn multipliers(&self) -> usize {
         self.number() + self.pairs().count()
     }
@@ -47,12 +45,12 @@ impl Patterns {
         (0..self.members).flat_map(|i| (self.first(i)..i).map(move |j| (i, j)))
     }
 
-    /// Earliest member in a pattern with member i.
+    /// Earliest member that shares a pattern with member i.
     pub(super) fn first(&self, i: usize) -> usize {
         (i + 1).saturating_sub(self.length)
     }
 
-    /// Patterns that hold both i ≥ j.
+    /// Patterns that contain both i ≥ j.
     pub(super) fn holding(&self, i: usize, j: usize) -> RangeInclusive<usize> {
         self.first(i)..=j.min(self.members - self.length)
     }
@@ -75,7 +73,7 @@ impl Patterns {
         matrix
     }
 
-    /// The adjoint of [`matrix`](Self::matrix): of X, the sums over patterns and `−2 X_ij`.
+    /// The adjoint of [`matrix`](Self::matrix): the sums of X over patterns and `−2 X_ij`.
     pub(super) fn seen(&self, matrix: &Mat<f64>) -> Vec<f64> {
         let mut seen = vec![0.0; self.number()];
         let mut add = |i, j, entry: f64| seen[self.holding(i, j)].iter_mut().for_each(|sum| *sum += entry);
@@ -90,7 +88,7 @@ impl Patterns {
         seen
     }
 
-    /// The multipliers whose U is nearest to a symmetric part of a matrix.
+    /// The multipliers whose U is nearest to the symmetric part of a matrix.
     pub(super) fn solved(&self, matrix: &Mat<f64>) -> Vec<f64> {
         let dot = |p: usize| (0..self.members).map(|i| self.inverse[(p, i)] * matrix[(i, i)]).sum();
         let v: Vec<f64> = (0..self.number()).map(dot).collect();

@@ -1,9 +1,11 @@
-//! What makes Newton's equation easy: an approximate inverse of the dual's curvature in the multipliers.
+//! Preconditioner of Newton's equation: an approximate inverse of the dual's curvature in the
+//! multipliers.
 //!
-//! Where D is not restricted to what multipliers can make, D ↦ dX(U) has the inverse G ↦ −(Z G U + U G Z), Z = X⁻¹, of which
-//! only the blocks of Z are needed when G is restricted to blocks. Taken to the multipliers this is P, an
-//! approximate inverse of the curvature H. The interior-point method adds a diagonal Θ to it, and
-//! `(P⁻¹ + Θ)⁻¹ = P − P (Θ⁻¹ + P)⁻¹ P` needs a factorisation for those constraints only for which Θ matters.
+//! Without restricting D to matrices of multipliers, D ↦ dX(U) has the inverse G ↦ −(Z G U + U G
+//! Z), Z = X⁻¹. For block-diagonal G it needs only the blocks of Z. Restricted to the multipliers
+//! this is P, an approximate inverse of the curvature H. The interior-point method adds a diagonal
+//! Θ to H, and `(P⁻¹ + Θ)⁻¹ = P − P (Θ⁻¹ + P)⁻¹ P` needs a factorisation only for constraints with
+//! a large Θ.
 
 use super::{
     classes::{Blocks, Classes},
@@ -15,10 +17,11 @@ use faer::{
 };
 use std::ops::Range;
 
-/// Constraints are held by the factorisation where Θ is at least this fraction of the curvature; others are damped.
+/// The factorisation includes constraints whose Θ is at least this fraction of the curvature;
+/// others are damped.
 const HELD_FROM: f64 = 0.1;
 
-/// Most pairs of steps of a class that are held.
+/// Maximum number of pairs of a class in the factorisation.
 const HELD_PAIRS: usize = 1024;
 
 pub(super) struct Preconditioner<'a> {
@@ -30,14 +33,13 @@ pub(super) struct Preconditioner<'a> {
     stiff: Option<Stiff>,
 }
 
-/// The part of Θ.
 struct Stiff {
     /// Factors of residual and result, for constraints that are not held.
     damping: Vec<f64>,
     held: Vec<Held>,
 }
 
-/// Constraints of one class, and the factorisation of Θ⁻¹ + P for them.
+/// Held constraints of one class, and the factorisation of Θ⁻¹ + P for them.
 struct Held {
     places: Vec<usize>,
     factor: Llt<f64>,
@@ -87,7 +89,8 @@ impl Stiff {
     }
 }
 
-/// The pairs that are held, each with its place among the multipliers of its class; damps the others.
+/// Returns the held pairs, each with its index among the multipliers of its class; damps the
+/// others.
 fn held_pairs(
     patterns: &Patterns,
     z: &Mat<f64>,
@@ -109,8 +112,9 @@ fn held_pairs(
 }
 
 impl Held {
-    /// Of all patterns of a class, and of these pairs. Constraint β is a matrix G_β = diag(g_β) − (e_i e_jᵀ + e_j e_iᵀ)/2, the second
-    /// part for pairs only, and `P_αβ = 2 tr(G_α Z G_β U)`.
+    /// Factors the constraints of all patterns of a class and of these pairs. Constraint β is a
+    /// matrix G_β = diag(g_β) − (e_i e_jᵀ + e_j e_iᵀ)/2, the second part for pairs only, and
+    /// `P_αβ = 2 tr(G_α Z G_β U)`.
     fn new(
         patterns: &Patterns,
         pairs: &[(usize, (usize, usize))],

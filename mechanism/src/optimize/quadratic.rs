@@ -1,4 +1,5 @@
-//! What an optimiser knows of a workload: the quadratic form V = AᵀA of its total squared error tr(V X⁻¹).
+//! The workload as optimisers see it: the quadratic form V = AᵀA of its total squared error tr(V
+//! X⁻¹).
 
 use super::{OptimizeError, algebra};
 use crate::workload::Workload;
@@ -11,8 +12,8 @@ pub struct QuadraticForm {
 }
 
 impl QuadraticForm {
-    /// Of the first `steps` rows of a workload, in O(n²) operations and without forming A,
-    /// unless A is given entry by entry.
+    /// Makes the form of the first `steps` rows of a workload, in O(n²) operations and without
+    /// forming A, unless A is given entry by entry.
     ///
     /// ```
     /// use hushflow_mechanism::optimize::QuadraticForm;
@@ -23,7 +24,7 @@ impl QuadraticForm {
     /// ```
     ///
     /// # Errors
-    /// [`OptimizeError::Empty`] for no steps at all.
+    /// [`OptimizeError::Empty`] if `steps` is 0.
     pub fn from_workload(workload: &Workload, steps: usize) -> Result<Self, OptimizeError> {
         match (workload, workload.toeplitz_part(steps)) {
             (Workload::Average, _) => Self::new(weighted_decay(1.0, &divisors(workload, steps))),
@@ -33,7 +34,7 @@ impl QuadraticForm {
         }
     }
 
-    /// Of any m×n workload matrix.
+    /// Makes the form of any m×n workload matrix.
     ///
     /// # Errors
     /// [`OptimizeError::Empty`], [`OptimizeError::NotFinite`] and [`OptimizeError::Zero`].
@@ -42,10 +43,11 @@ impl QuadraticForm {
         Self::new(algebra::dense(algebra::gram(algebra::view(workload)).as_ref()))
     }
 
-    /// Of all n(n+1)/2 sums over consecutive steps: V_ij = i (n − j + 1) for steps i ≤ j from 1.
+    /// Makes the form of all n(n+1)/2 sums over consecutive steps: V_ij = i (n − j + 1) for steps i
+    /// ≤ j from 1.
     ///
     /// # Errors
-    /// [`OptimizeError::Empty`] for no steps at all.
+    /// [`OptimizeError::Empty`] if `steps` is 0.
     pub fn all_ranges(steps: usize) -> Result<Self, OptimizeError> {
         Self::new(DMatrix::from_fn(steps, steps, |i, j| ((i.min(j) + 1) * (steps - i.max(j))) as f64))
     }

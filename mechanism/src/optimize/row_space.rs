@@ -1,10 +1,11 @@
 //! The dual for a singular V and single participation, where constraints may be slack.
 //!
-//! With V = M Mᵀ of rank r and multipliers y ≥ 0, the r×r matrix G = Mᵀ diag(y) M is linear in y, the lower bound
-//! `(tr G^(1/2))² / Σ y` smooth down to y_i = 0, and `X = M G^(−1/2) Mᵀ`, divided by its largest diagonal entry, has
-//! the value `tr G^(1/2) · max X_ii`: no ridge on V is needed (the paper's θ). A slack constraint has y_i = 0, found by
-//! a projected Newton method (Bertsekas 1982). With G = Q diag(s²) Qᵀ and T = M Q diag(1/s) the second derivative
-//! is that of [`dual`](super::dual).
+//! Let V = M Mᵀ have rank r, with multipliers y ≥ 0. The r×r matrix G = Mᵀ diag(y) M is linear in
+//! y, and the lower bound `(tr G^(1/2))² / Σ y` is smooth down to y_i = 0. `X = M G^(−1/2) Mᵀ`,
+//! divided by its largest diagonal entry, has the value `tr G^(1/2) · max X_ii`, so V needs no
+//! ridge (the paper's θ). A slack constraint has y_i = 0, which a projected Newton method finds
+//! (Bertsekas 1982). With G = Q diag(s²) Qᵀ and T = M Q diag(1/s) the second derivative is that of
+//! [`dual`](super::dual).
 
 use super::{
     OptimizeError, Settings, Stop, algebra,
@@ -14,19 +15,21 @@ use super::{
 };
 use faer::Mat;
 
-/// X has this share of the identity, at that relative cost, so that there is a C with CᵀC = X that can be inverted.
+/// Share of the identity in X, and its relative cost, so that an invertible C with CᵀC = X exists.
 const IDENTITY_SHARE: f64 = 1e-8;
 
-/// Multipliers are kept above this fraction of the largest, so that they are a certificate of the usual form.
+/// Multipliers stay above this fraction of the largest, so that they form a regular certificate.
 const FLOOR: f64 = 1e-13;
 
-/// Multipliers below this fraction of the largest count as slack while the bound rises towards 0 in them.
+/// Multipliers below this fraction of the largest count as slack while the bound rises towards 0 in
+/// them.
 const NEAR_ZERO: f64 = 1e-3;
 
-/// Added to the second derivative, in parts of its diagonal: the optimal y need not be unique.
+/// Added to the second derivative, relative to its diagonal, because the optimal y need not be
+/// unique.
 const DAMPING: f64 = 1e-7;
 
-/// Conjugate gradients go on for this many digits more than for a definite V: the value hangs on the largest X_ii.
+/// Extra precision of conjugate gradients over a definite V: the value depends on the largest X_ii.
 const PRECISION: f64 = 1e-4;
 const CONJUGATE_GRADIENT_STEPS: usize = 200;
 
@@ -44,7 +47,7 @@ struct Point {
 }
 
 impl Point {
-    /// `None` where G is singular.
+    /// Returns `None` if G is singular.
     fn new(root: &Mat<f64>, multipliers: &[f64]) -> Option<Self> {
         let mut half = root.clone();
         algebra::scale_rows(&mut half, multipliers);
@@ -80,7 +83,8 @@ impl Point {
         self.diagonal.iter().map(|x| x - 1.0).collect()
     }
 
-    /// Which multipliers a Newton step may change: not those near 0 towards which the bound rises.
+    /// Marks the multipliers that a Newton step may change: all except those near 0 towards which
+    /// the bound rises.
     fn free(&self, gradient: &[f64]) -> Vec<bool> {
         let top = largest(&self.multipliers);
         let moved = |(y, g): (&f64, &f64)| (y - (y + top * g).max(0.0)).abs();
@@ -102,7 +106,8 @@ impl Point {
         stiffness.into_iter().map(|entry: f64| entry + rounding).collect()
     }
 
-    /// Newton's direction in the free multipliers, and to 0 in the others; with the steps it took.
+    /// Newton's direction in the free multipliers, and to 0 in the others; with the number of
+    /// steps.
     fn direction(&self, problem: &Problem<'_>, gradient: &[f64]) -> (Vec<f64>, usize) {
         let curvature =
             Curvature { transform: self.transform.clone(), values: &self.values, classes: problem.classes };
@@ -167,7 +172,6 @@ pub(super) fn search(
     }
 }
 
-/// Armijo's rule along the projected direction.
 fn climb(problem: &Problem<'_>, from: &Point, record: &mut Record<'_>) -> Option<Point> {
     let gradient = from.gradient();
     let (direction, steps) = from.direction(problem, &gradient);

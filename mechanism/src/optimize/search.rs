@@ -1,7 +1,8 @@
 //! The ascent of the dual for a definite V, from start to certificate.
 //!
-//! Every point gives a lower bound and, rescaled to satisfy the constraints exactly, a feasible X: the search keeps
-//! the best of each and ends when they meet, when rounding lets the dual rise no further, or when told to.
+//! Every point gives a lower bound and, rescaled to satisfy the constraints exactly, a feasible X.
+//! The search keeps the best of each. It ends when they meet, when rounding stops the dual, or on
+//! cancellation.
 
 use super::{
     OptimizeError, Progress, QuadraticForm, Settings, Stop, algebra,
@@ -13,17 +14,18 @@ use super::{
 use faer::{Mat, MatRef};
 use std::ops::ControlFlow;
 
-/// A step of Armijo's rule must gain this fraction of what the slope promises.
+/// Minimum gain of an Armijo step, as a fraction of the slope's prediction.
 pub(super) const SUFFICIENT_RISE: f64 = 1e-4;
 
-/// A step goes at most this share of the way to where the multipliers cease to be definite: close to there the
-/// smallest eigenvalues drown in rounding.
+/// Maximum share of the distance to the boundary of definiteness that a step covers: near it the
+/// smallest eigenvalues are lost in rounding.
 const WAY_TO_BOUNDARY: f64 = 0.9;
 
-/// Halvings of a step before it counts as none.
+/// Halvings of a step before it is abandoned.
 pub(super) const HALVINGS: i32 = 40;
 
-/// Iterations that bring the certificate no nearer, by a hundredth, before rounding is held to be the reason.
+/// Iterations without a reduction of the gap by a hundredth before the search stops because of
+/// rounding.
 const PATIENCE: usize = 20;
 
 pub(super) type Callback<'a> = &'a mut dyn FnMut(&Progress) -> ControlFlow<()>;
@@ -43,7 +45,7 @@ impl<'a> Problem<'a> {
         let scale = form.matrix().trace() / form.steps() as f64;
         let form = faer::Scale(scale.recip()) * classes.sorted(algebra::view(form.matrix()));
         let rounding = 4.0 * form.nrows() as f64 * f64::EPSILON;
-        // A pivot is a difference that small pivots before it have made less exact.
+        // A pivot is a difference, and small earlier pivots make it less exact.
         let sound = |root: &Mat<f64>| {
             let pivots = (0..form.nrows()).map(|i| root[(i, i)].powi(2) / form[(i, i)]);
             let least = pivots
@@ -73,7 +75,6 @@ fn row_space(form: MatRef<'_, f64>) -> Option<Mat<f64>> {
     Some(Mat::from_fn(form.nrows(), kept.len(), |i, a| vectors[(i, kept[a])] * values[kept[a]].sqrt()))
 }
 
-/// What a search found, on steps sorted by class.
 pub(super) struct Found {
     pub(super) gram: Mat<f64>,
     /// v and w.
@@ -82,18 +83,17 @@ pub(super) struct Found {
     pub(super) stop: Stop,
 }
 
-/// The best bound and the best feasible X so far, and whom to tell.
+/// The best bound and the best feasible X so far, with the progress callback.
 pub(super) struct Record<'a> {
     found: Found,
     scale: f64,
     settings: &'a Settings,
     callback: Callback<'a>,
-    /// The gap when it last shrank notably, and the iterations since.
+    /// The gap at its last notable reduction, and the iterations since.
     shrunk: (f64, usize),
 }
 
 impl<'a> Record<'a> {
-    /// Starts with a multiple of the identity, and no bound.
     pub(super) fn new(
         problem: &Problem<'_>,
         settings: &'a Settings,
@@ -126,7 +126,6 @@ impl<'a> Record<'a> {
         self.found.progress.conjugate_gradient_steps += conjugate_gradient_steps;
     }
 
-    /// Reports, and says whether it is time to stop.
     pub(super) fn verdict(&mut self) -> Option<Stop> {
         let progress = &mut self.found.progress;
         progress.iteration += 1;
@@ -182,7 +181,8 @@ pub(super) fn search(
     }
 }
 
-/// Armijo's rule: the first of the lengths 1, ½, ¼, … of what keeps positive multipliers positive that gains enough.
+/// Armijo's rule: takes the first of the lengths 1, ½, ¼, … of the longest step with positive
+/// multipliers that gains enough.
 fn climb(
     problem: &Problem<'_>,
     from: &Point,

@@ -1,4 +1,5 @@
-//! The second half of `bound`: who may take part, as a differential computation, and the records of those who may.
+//! The second half of `bound`: decides which entities take part, as a differential computation, and
+//! passes their records.
 
 use super::BoundSetup;
 use super::held::Closed;
@@ -22,17 +23,15 @@ use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::ToStream;
 use timely::progress::Antichain;
 
-/// The most records of a batch.
 const BATCH: usize = 8192;
 
-/// Entities, each with its standing as difference.
 type Standings = TraceAgent<KeySpine<Entity, u64, Standing>>;
 
-/// An entity takes part: how it stands from then on.
+/// The new standing of an entity that takes part.
 type Update = ((Entity, ()), u64, Standing);
 
-/// A standing never goes back, so differences add up to the latest: nothing is ever taken out of the collection, and an entity
-/// that took part many times compacts to one update.
+/// A standing never decreases, so differences add up to the latest one. Nothing is removed from the
+/// collection, and an entity compacts to one update however often it took part.
 impl Semigroup for Standing {
     fn plus_equals(&mut self, other: &Self) {
         *self = (*self).max(*other);
@@ -45,16 +44,18 @@ impl IsZero for Standing {
     }
 }
 
-/// Entities that take part, at the time of the epoch in which they do.
+/// Returns the entities that take part, at the time of that epoch.
 ///
-/// With S(t) the standings before epoch t, and P(t) who is present in it, the collection is the recursion
+/// Let S(t) be the standings before epoch t and P(t) the entities present in it. The collection is
+/// the recursion
 ///
 /// ```text
 /// S(t+1) = S(t) + admitted(S(t), P(t))
 /// ```
 ///
-/// a variable that is fed back one epoch later. Only entities of S(t) that are present are looked at, in their order; what changes
-/// is what was admitted. Each worker arranges the standings of the entities that it owns, and nothing travels.
+/// with a variable that is fed back one epoch later. Only entities of S(t) that are present are
+/// read, in order; the changes are the admissions. Each worker arranges the standings of the
+/// entities that it owns, so nothing is exchanged.
 pub(super) fn admitted<'scope>(
     present: StreamVec<'scope, u64, Vec<Entity>>,
     setup: &BoundSetup,
@@ -81,7 +82,8 @@ pub(super) fn admitted<'scope>(
     admitted
 }
 
-/// Admits who is present by how they stand, once that is known: the changes of their standings, and who they are, ascending.
+/// Admits present entities by their standing once that is known. Returns the changes of standings
+/// and the admitted entities, ascending.
 fn admit<'scope>(
     present: StreamVec<'scope, u64, Vec<Entity>>,
     standings: Arranged<'scope, Standings>,
@@ -104,7 +106,7 @@ fn admit<'scope>(
                     .or_insert_with(|| ([time.retain(0), time.retain(1)], Vec::new()));
                 there.extend(batches.flat_map(|batch| batch.drain(..)).flatten());
             });
-            // What is in them is in the trace.
+            // The trace holds their contents.
             known.for_each_time(|_, batches| batches.for_each(Vec::clear));
             while let Some(entry) = open.first_entry()
                 && frontiers.iter().all(|frontier| !frontier.less_equal(entry.key()))
@@ -116,7 +118,7 @@ fn admit<'scope>(
                 let entities: Vec<Entity> = after.into_iter().map(|(entity, _)| entity).collect();
                 admitted.session(&time).give(entities);
             }
-            // Nobody asks for standings before the first epoch that may still close.
+            // Compaction: standings before the first open epoch are not read again.
             if let Some(next) =
                 frontiers.iter().filter_map(|frontier| frontier.frontier().first().copied()).min()
             {
@@ -129,7 +131,8 @@ fn admit<'scope>(
     (change_stream, admitted_stream)
 }
 
-/// Those of `present`, ascending, who take part in `epoch`, and how they stand after it.
+/// Returns the entities of `present` (ascending) that take part in `epoch`, with their standing
+/// after it.
 fn standing_after(
     standings: &mut Standings,
     limits: &EntityLimits,
@@ -152,7 +155,8 @@ fn standing_after(
     admitted.collect()
 }
 
-/// Lets the records of admitted entities pass, once all who are admitted to the epoch are known. Whose they are is no longer said.
+/// Passes the records of admitted entities, without the entities, once all admissions of the epoch
+/// are known.
 pub(super) fn pass<'scope>(
     closed: StreamVec<'scope, u64, Closed>,
     admitted: StreamVec<'scope, u64, Vec<Entity>>,

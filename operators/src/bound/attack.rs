@@ -1,8 +1,9 @@
-//! What a guarantee about entities costs about one record, measured through the rule that runs.
+//! Measures the cost of one changed record under a guarantee about entities.
 //!
-//! Two streams that differ in one record are bounded by the dataflow itself, clipped, summed, encoded and compared in
-//! integers. Nothing here uses the sensitivity or the table of steps but the last comparison: the distance in units of what
-//! the guarantee charges is at most the number of steps, and comes close to it where the streams are built to.
+//! Two streams that differ in one record are bounded by the dataflow itself, then clipped, summed,
+//! encoded and compared in integers. Only the last comparison uses the sensitivity or the table of
+//! steps: in units of the guarantee's charge, the distance is at most the number of steps, and
+//! nearly attains it for streams built to do so.
 
 use super::tests::{LAST, Record, bounded};
 use crate::entity::{EntityLimits, Several};
@@ -25,10 +26,9 @@ type Coefficients = [f64; LAST as usize];
 
 const IDENTITY: Coefficients = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
 const FORGETTING: Coefficients = [1.0, 0.5, 0.375, 0.25, 0.125, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
-/// Columns that point away from each other, as far as they can.
+/// Columns that point as far away from each other as possible.
 const OPPOSED: Coefficients = [1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0];
 
-/// A guarantee about entities.
 struct Guarantee {
     coefficients: Coefficients,
     mechanism: MomentMechanism,
@@ -54,7 +54,7 @@ impl Guarantee {
         Self { coefficients, mechanism: MomentMechanism::new(parameters, &geometry).unwrap(), limits }
     }
 
-    /// Sums of all that passes, by key, epoch and coordinate.
+    /// Sums of all records that pass, by key, epoch and coordinate.
     fn sums(&self, records: &[Record]) -> Vec<i128> {
         let clipper =
             self.mechanism.clipper(Clipper::unscaled(LAYOUT.dimension, CLIP_NORM).unwrap()).unwrap();
@@ -73,7 +73,8 @@ impl Guarantee {
         sums
     }
 
-    /// The distance of what two streams release before noise, in units of μ, which is what one step may cost.
+    /// Distance between the releases of two streams before noise, in units of μ, the cost of one
+    /// step.
     fn distance(&self, one: &[Record], other: &[Record]) -> f64 {
         let [one, other] = [one, other].map(|records| self.sums(records));
         let difference: Vec<i128> = one.iter().zip(&other).map(|(one, other)| one - other).collect();
@@ -87,7 +88,7 @@ impl Guarantee {
             }
         }
         let squared = self.mechanism.concentrated_loss(&encoded) * 2.0 * SIGMA * SIGMA;
-        // m records at once cost m times as much, which the noise of a publication pays for.
+        // m records at once cost m times as much, which the noise accounts for.
         squared.sqrt() / f64::from(self.limits.records_per_epoch)
     }
 }
@@ -103,18 +104,18 @@ fn once() -> EntityLimits {
     EntityLimits { participations: 1, min_separation: 1, records_per_epoch: 1, several: Several::Keep }
 }
 
-/// The value 255 is ζ, 0 is −ζ.
+/// Value 255 is ζ and 0 is −ζ.
 const HIGH: u8 = 255;
 
-/// Entity 1 has a row in epoch 1 and another in epoch 2, of which the first alone passes; then the first is blank. Entity 2
-/// has one in epoch 3; then the blank becomes its row in epoch 2.
+/// Entity 1 has a row in epoch 1 and another in epoch 2; only the first passes. Then the first is
+/// blanked. Entity 2 has one in epoch 3; then the blank becomes its row in epoch 2.
 fn chain() -> [Vec<Record>; 3] {
     let rest = [(1, 2, 0, HIGH), (2, 3, 0, HIGH)];
     let with = |first: Option<Record>| first.into_iter().chain(rest).collect();
     [Some((1, 1, 0, HIGH)), None, Some((2, 2, 0, HIGH))].map(with)
 }
 
-/// One row of an entity blanked, or given to another entity, is further than one step.
+/// Blanking one row of an entity, or giving it to another entity, moves further than one step.
 #[test]
 fn one_record_costs_more_than_one_step() {
     use Neighbours::{ReplaceOne, ZeroOut};
@@ -124,17 +125,17 @@ fn one_record_costs_more_than_one_step() {
         assert!((distance / expected - 1.0).abs() < 1e-3, "{charged}: {distance}, expected {expected}");
         assert!(distance <= most, "{charged}: {distance} in {most} steps");
     };
-    // Where no columns overlap.
+    // No columns overlap.
     check(IDENTITY, ZeroOut, &blanked, 2_f64.sqrt(), steps(ZeroOut, ZeroOut));
     check(IDENTITY, ZeroOut, &moved, 6_f64.sqrt(), steps(ZeroOut, ReplaceOne));
     check(IDENTITY, ReplaceOne, &blanked, 1.0, steps(ReplaceOne, ZeroOut));
     check(IDENTITY, ReplaceOne, &moved, 3_f64.sqrt(), steps(ReplaceOne, ReplaceOne));
-    // Where they oppose each other: of K·12, the charge, the encoded difference has 45 and 170 parts.
+    // Opposed columns: of K·12, the charge, the encoded difference has 45 and 170 parts.
     check(OPPOSED, ZeroOut, &blanked, (45_f64 / 12.0).sqrt(), steps(ZeroOut, ZeroOut));
     check(OPPOSED, ZeroOut, &moved, (170_f64 / 12.0).sqrt(), steps(ZeroOut, ReplaceOne));
 }
 
-/// With one step for the record, as it was charged once, each of these would pass for private.
+/// If a record were charged one step, each of these would pass for private.
 #[test]
 fn the_bounds_are_nearly_attained() {
     use Neighbours::{ReplaceOne, ZeroOut};
@@ -165,7 +166,7 @@ fn record() -> impl Strategy<Value = Record> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever the other rows are, and whatever becomes of the one.
+    /// Holds for any other rows and any change of the one row.
     #[test]
     fn no_pair_of_records_is_further_apart_than_the_steps_say(
         rows in prop::collection::vec(record(), 1..16), at in 0..16_usize, replacement in record(),

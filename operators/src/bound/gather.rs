@@ -1,5 +1,5 @@
-//! The first half of `bound`: records go to the worker that owns their entity, which holds what may count until the epoch
-//! closes, and says who was there.
+//! The first half of `bound`: sends records to the worker that owns their entity, buffers those
+//! that may count, and lists the present entities when the epoch closes.
 
 use super::BoundSetup;
 use super::held::{Closed, Held};
@@ -14,14 +14,12 @@ use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::generic::operator::Operator;
 use zeroize::Zeroize;
 
-/// Records, and the worker that owns their entities.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Addressed {
     owner: u64,
     records: Records,
 }
 
-/// Sends records to the workers that own their entities.
 pub(super) fn address<'scope>(
     records: StreamVec<'scope, u64, Records>,
     dimension: usize,
@@ -29,7 +27,7 @@ pub(super) fn address<'scope>(
 ) -> StreamVec<'scope, u64, Addressed> {
     let peers = records.scope().peers();
     records.unary(Pipeline, "Address", move |_capability, _info| {
-        // The times of batches that could not be taken stay: a fault must not look like an end.
+        // Keep the times of failed batches: dropping them would look like the end of the stream.
         let mut failed = Vec::new();
         move |input, output| {
             input.for_each_time(|time, batches| {
@@ -78,11 +76,10 @@ fn addressed(mut records: Records, peers: usize, dimension: usize) -> Vec<Addres
     parts
 }
 
-/// What an epoch leaves when it closes.
+/// Output of an epoch when it closes.
 pub(super) struct Gathered<'scope> {
-    /// The records that may count.
     pub(super) closed: StreamVec<'scope, u64, Closed>,
-    /// Every entity that has one, once, ascending.
+    /// Every entity with a buffered record, once, ascending.
     pub(super) present: StreamVec<'scope, u64, Vec<Entity>>,
 }
 
@@ -101,7 +98,7 @@ pub(super) fn gather<'scope>(
     let (mut closed, mut present) = (OutputBuilder::from(closed), OutputBuilder::from(present));
     builder.build(move |_capabilities| {
         let mut open = BTreeMap::new();
-        // As many as there were in the last epoch: tables that grow move what is in them.
+        // Size of the last epoch: a growing table moves its contents.
         let mut expected = 0;
         move |frontiers| {
             let (mut closed, mut present) = (closed.activate(), present.activate());

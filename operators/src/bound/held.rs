@@ -1,18 +1,18 @@
-//! What is held of an epoch until it closes: of every entity the records that may count in it, however many come.
+//! Per-epoch buffer: keeps the records of each entity that may count, however many arrive.
 
 use crate::entity::{Entity, EntityLimits, Several};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use zeroize::{Zeroize, Zeroizing};
 
-/// Records of one epoch, in whatever order they come: what is held depends on which they are, not on their order.
+/// Buffered records of one epoch. The contents do not depend on the order of arrival.
 pub(super) enum Held {
     First(First),
     Means(Means),
 }
 
 impl Held {
-    /// Nothing yet, and room for as many entities as are expected.
+    /// Returns an empty buffer with room for the expected number of entities.
     pub(super) fn new(limits: &EntityLimits, columns: usize, expected: usize) -> Self {
         let most = limits.records_per_epoch;
         match limits.several {
@@ -21,7 +21,7 @@ impl Held {
         }
     }
 
-    /// Takes a record of `entity` in; `place` is its place in the stream.
+    /// Adds a record of `entity`; `place` is its position in the stream.
     pub(super) fn add(&mut self, entity: Entity, place: u64, key: u32, row: &[f64], bounds: &[(f64, f64)]) {
         match self {
             Self::First(first) => first.add(entity, place, key, row),
@@ -29,7 +29,6 @@ impl Held {
         }
     }
 
-    /// What is held when the epoch has closed.
     pub(super) fn close(self) -> Closed {
         match self {
             Self::First(First { slots, values, entities, .. }) => {
@@ -44,7 +43,7 @@ impl Held {
     }
 }
 
-/// What was held of an epoch, entity by entity in their order.
+/// The buffered records of a closed epoch, by ascending entity.
 #[derive(Clone)]
 pub(super) struct Closed {
     entities: Vec<Entity>,
@@ -53,19 +52,20 @@ pub(super) struct Closed {
 
 #[derive(Clone)]
 enum Kept {
-    /// For each entity its latest record.
+    /// The latest record of each entity.
     First { latest: Vec<Option<u32>>, slots: Vec<Slot>, values: Zeroizing<Vec<f64>> },
-    /// For each entity the sums of its keys.
+    /// The sums of each entity's keys.
     Means { most: u32, sums: Vec<Vec<KeySum>> },
 }
 
 impl Closed {
-    /// All entities of which something is held, ascending.
+    /// All entities with buffered records, ascending.
     pub(super) fn entities(&self) -> &[Entity] {
         &self.entities
     }
 
-    /// Hands over key and values of every record of those who are admitted, ascending as the entities are.
+    /// Passes key and values of every record of the admitted entities to a callback. Admitted
+    /// entities must ascend.
     pub(super) fn for_each(
         &self,
         admitted: &[Entity],
@@ -87,14 +87,13 @@ impl Closed {
     }
 }
 
-/// A table in the order of its entities.
 fn in_order<T, U>(table: ByEntity<T>, mut value: impl FnMut(T) -> U) -> (Vec<Entity>, Vec<U>) {
     let mut order: Vec<_> = table.into_iter().map(|(entity, entry)| (entity, value(entry))).collect();
     order.sort_unstable_by_key(|(entity, _)| *entity);
     order.into_iter().unzip()
 }
 
-/// The places in `all` of those who are in `some`; both ascend.
+/// Indices in `all` of the entities of `some`; both must ascend.
 fn common(all: &[Entity], some: &[Entity]) -> impl Iterator<Item = usize> {
     let mut some = some.iter().peekable();
     all.iter().enumerate().filter_map(move |(at, entity)| {
@@ -103,7 +102,8 @@ fn common(all: &[Entity], some: &[Entity]) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Which of the slots belong to chains with these latest records. They are read in the order in which they lie then.
+/// Marks the slots that belong to chains with these latest records, so that slots can be read in
+/// memory order.
 fn passing(latest: impl Iterator<Item = Option<u32>>, slots: &[Slot]) -> Vec<bool> {
     let mut pass = vec![false; slots.len()];
     for mut next in latest {
@@ -115,8 +115,8 @@ fn passing(latest: impl Iterator<Item = Option<u32>>, slots: &[Slot]) -> Vec<boo
     pass
 }
 
-/// The first records of every entity. A record that comes later than those is gone at once: a heavy contributor takes no
-/// more room than another.
+/// The first records of every entity. A later record is dropped at once, so a heavy contributor
+/// takes no more room than another.
 pub(super) struct First {
     most: u32,
     slots: Vec<Slot>,
@@ -124,7 +124,7 @@ pub(super) struct First {
     entities: ByEntity<Chain>,
 }
 
-/// A record, and the one of the same entity before it.
+/// A record and a link to the previous one of the same entity.
 #[derive(Clone)]
 struct Slot {
     place: u64,
@@ -132,7 +132,7 @@ struct Slot {
     before: Option<u32>,
 }
 
-/// The records of an entity, the latest in front.
+/// The records of an entity, latest first.
 #[derive(Default)]
 struct Chain {
     latest: Option<u32>,
@@ -179,23 +179,23 @@ impl First {
     }
 }
 
-/// Fractions of a column's range are counted in units of 2⁻⁵².
+/// Fractions of a column's range have units of 2⁻⁵².
 const FRACTION: f64 = (1_u64 << 52) as f64;
 
-/// The mean of every entity and key. Each value is clamped to its bounds and counted in fractions of their range: integers, so
-/// means don't depend on the order in which records come.
+/// The mean of every entity and key. Each value is clamped to its bounds and counted as an integer
+/// fraction of their range, so means do not depend on the order of records.
 pub(super) struct Means {
     most: u32,
     entities: ByEntity<Vec<KeySum>>,
 }
 
-/// The records of an entity with one key.
+/// The records of an entity under one key.
 #[derive(Clone)]
 struct KeySum {
     key: u32,
-    /// The place of the first one.
+    /// Position of the first record.
     first: u64,
-    /// Number of those with finite values, and the sums of these.
+    /// Number of records with finite values, and their sums.
     finite: u64,
     sums: Vec<u128>,
 }
@@ -219,7 +219,7 @@ impl Means {
     }
 }
 
-/// Hands over the means of the keys whose first records come first.
+/// Gives the means of the keys whose first records come first.
 fn give_means(keys: &[KeySum], most: u32, bounds: &[(f64, f64)], give: &mut impl FnMut(u32, &[f64])) {
     let mut keys: Vec<&KeySum> = keys.iter().collect();
     keys.sort_by_key(|sum| sum.first);
@@ -231,7 +231,7 @@ fn give_means(keys: &[KeySum], most: u32, bounds: &[(f64, f64)], give: &mut impl
 }
 
 impl KeySum {
-    /// Not a number where no record has finite values: then it is one record that can't be used.
+    /// Returns NaN if no record has finite values; it counts as one unusable record.
     fn mean(&self, bounds: &[(f64, f64)]) -> Vec<f64> {
         let mean = |(&sum, &(lower, upper)): (&u128, &(f64, f64))| {
             let fraction = sum as f64 / self.finite as f64 / FRACTION;
@@ -247,14 +247,13 @@ impl Drop for KeySum {
     }
 }
 
-/// A table by entity.
 type ByEntity<T> = HashMap<Entity, T, BuildHasherDefault<Identity>>;
 
 fn table<T>(expected: usize) -> ByEntity<T> {
     HashMap::with_capacity_and_hasher(expected, BuildHasherDefault::default())
 }
 
-/// An entity is a hash already.
+/// Passes the entity through: it is already a hash.
 #[derive(Default)]
 struct Identity(u64);
 
@@ -285,7 +284,6 @@ mod tests {
         EntityLimits { participations: 1, min_separation: 1, records_per_epoch: most, several }
     }
 
-    /// What is held of (entity, place, key, value), sorted.
     fn held(limits: EntityLimits, records: &[(u8, u64, u32, f64)]) -> Vec<(u128, u32, u64)> {
         let bounds = [(0.0, 8.0)];
         let mut held = Held::new(&limits, 1, 0);
@@ -295,7 +293,7 @@ mod tests {
         let closed = held.close();
         let mut given = Vec::new();
         for entity in closed.entities() {
-            // Among others that hold nothing.
+            // With another entity that has no records.
             let admitted = [*entity, Entity(u128::MAX)];
             closed.for_each(&admitted, &bounds, |key, row| given.push((entity.0, key, row[0].to_bits())));
         }

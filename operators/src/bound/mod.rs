@@ -1,50 +1,57 @@
-//! `bound`: how much of the stream one entity may be: at most m records in each of at most k epochs, at least b apart.
+//! `bound`: limits each entity to at most m records in each of at most k epochs that are at least b
+//! apart.
 //!
 //! # The rule
-//! Let R be the records of one entity, each with its epoch, its key and its place in the stream.
+//! Let R be the records of one entity, each with its epoch, its key and its position in the stream.
 //!
-//! 1. *Within an epoch.* Of its records in an epoch the m of the lowest places are kept ([`Several::Keep`]); or those of each
-//!    key become one record, their mean, and the means of the m keys whose first records have the lowest places are kept
-//!    ([`Several::Average`]).
-//! 2. *Over epochs.* The epochs in which it has records are gone through in their order. It takes part in the first, and then in
-//!    every one that is at least b after the last in which it took part, until it has taken part in k
+//! 1. *Within an epoch.* [`Several::Keep`] keeps the m records with the lowest positions.
+//!    [`Several::Average`] replaces the records of each key by their mean and keeps the means of
+//!    the m keys whose first records have the lowest positions.
+//! 2. *Over epochs.* In order of epochs, the entity takes part in its first one, and then in every
+//!    one that is at least b after the last in which it took part, until it has taken part in k
 //!    ([`EntityLimits::admit`]).
-//! 3. The kept records of the epochs in which it takes part pass; all others are cut.
+//! 3. The kept records of the epochs in which it takes part pass. All others are dropped.
 //!
 //! # What neighbours can do
-//! **Theorem.** Let two streams differ in the records of one entity, replaced at will by others of the same entity or by none;
-//! places, and so the epoch of every record of somebody else, are the same. Then every other entity's part of the bounded
-//! streams is the same, and this entity's lies in each of the two in at most k epochs, at least b apart, with at most m records
-//! in each. Between a stream and the one from which the entity's records are taken away (zero-out) the bounded stream changes in
-//! at most k epochs, at least b apart, by at most m records each.
+//! **Theorem.** Let two streams differ in the records of one entity, which are replaced by any
+//! other records of the same entity or removed. Positions, and so the epochs of other entities'
+//! records, are equal. Then every other entity contributes the same records to both bounded
+//! streams. In each of them this entity contributes to at most k epochs, at least b apart, with at
+//! most m records each. If the entity's records are removed (zero-out), the bounded stream changes
+//! in at most k epochs, at least b apart, by at most m records each.
 //!
-//! *Proof.* The rule is applied to every entity by itself: what passes of it is a function of its own records, their epochs
-//! and the order of their places, and of k, b and m. The epoch of a record depends on its own event time and on the public clock
-//! ([`Schedule::assign`](hushflow_mechanism::epochs::Schedule::assign)), so the records of others are the same in both streams, in
-//! the same epochs and places, and the same of them passes. Of the one entity, step 1 leaves at most m records in an epoch. Step
-//! 2 admits an epoch only if fewer than k were admitted before and the last of these is at least b earlier. Taken away, the entity
-//! leaves nothing in one of the streams. ∎
+//! *Proof.* The rule treats each entity by itself: which of its records pass is a function of its
+//! own records, their epochs, the order of their positions, and k, b and m. The epoch of a record
+//! depends on its own event time and on the public clock
+//! ([`Schedule::assign`](hushflow_mechanism::epochs::Schedule::assign)). So the records of other
+//! entities have equal epochs and positions in both streams, and the same ones pass. For the one
+//! entity, step 1 keeps at most m records in an epoch. Step 2 admits an epoch only if fewer than k
+//! were admitted before and the last of these is at least b earlier. Once removed, the entity
+//! contributes nothing to one of the streams. ∎
 //!
-//! So the joint sensitivity is that of (k, b)-participation, times m: number the records that an entity keeps in an epoch by
-//! 1 … m, and let layer r hold the r-th of every epoch. A layer has at most one record in an epoch, at the steps of a
-//! pattern of which some may be skipped, so the encoded difference of two neighbours is within each layer at most s, the
-//! sensitivity for single records of `sensitivity/joint_participation.rs`, and the sum over layers at most m·s by the triangle
-//! inequality. It is attained by m equal records.
+//! So the joint sensitivity is that of (k, b)-participation, times m. Number the records that an
+//! entity keeps in an epoch by 1 … m, and let layer r hold the r-th of every epoch. A layer has at
+//! most one record in an epoch, at the steps of a pattern of which some may be skipped. So within
+//! each layer the encoded difference of two neighbours is at most s, the sensitivity for single
+//! records of `sensitivity/joint_participation.rs`. By the triangle inequality the sum over layers
+//! is at most m·s. Equal records attain it.
 //!
-//! Under neighbours that replace records in place, where keys, event times and whose a row is are public, which records pass is
-//! a function of what is public, in both modes: values play no part in rules 1 and 2. So exact counts stay the same.
+//! Neighbours that replace records in place keep keys, event times and entities public. Rules 1 and
+//! 2 do not read values, so which records pass is a function of public data and exact counts stay
+//! equal.
 //!
-//! Two streams that differ in *one record* of an entity are not neighbours of one step under zero-out: with the record
-//! gone, a later one of the same entity may pass that was cut before. How many steps lead from one to the other is proved at
-//! the head of `accounting/adjacency.rs`, and attacked in `attack`.
+//! Two streams that differ in *one record* of an entity are not one step apart under zero-out:
+//! without that record, a later one of the same entity may pass that was dropped before. The head
+//! of `accounting/adjacency.rs` proves how many steps lead from one to the other, and `attack`
+//! tests it.
 //!
-//! Rule 2 is **online**: what is admitted to an epoch depends on epochs up to it, so an epoch that was released never
-//! changes, and a stream that adapts to releases is bounded as any other.
+//! Rule 2 is **online**: admission to an epoch depends on epochs up to it. So a released epoch
+//! never changes, and a stream that adapts to releases is bounded like any other.
 //!
-//! # What is kept
-//! One [`Standing`] for every entity that ever took part: how often, and the last time. It can't be less: who has spent its
-//! participations must be known for as long as the stream runs. The differential collection in `admit` compacts to that, some 50
-//! bytes an entity, on the worker that owns it.
+//! # State
+//! One [`Standing`] for every entity that ever took part: the number of participations and the last
+//! epoch. Spent participations must be known for as long as the stream runs. The differential
+//! collection in `admit` compacts to some 50 bytes an entity, on the worker that owns it.
 
 mod admit;
 #[cfg(test)]
@@ -65,7 +72,7 @@ use std::sync::Arc;
 use timely::dataflow::StreamVec;
 use timely::dataflow::operators::vec::Map;
 
-/// Records that have passed [`Bound`]. Private data, as records are.
+/// Records that passed [`Bound`]. Private, like all records.
 #[derive(Clone)]
 pub struct BoundedRecords {
     pub(crate) measurement: MeasurementId,
@@ -80,21 +87,23 @@ impl Deref for BoundedRecords {
     }
 }
 
-/// What bounding gives.
+/// Output of [`Bound`].
 pub struct Bounded<'scope> {
-    /// The records that pass, once their epoch has closed.
+    /// The records that pass, sent once their epoch has closed.
     pub records: StreamVec<'scope, u64, BoundedRecords>,
-    /// Who takes part in an epoch, at its time: what a restart needs, and private.
+    /// The entities that take part in an epoch, at its time. Private; needed for a restart.
     pub admitted: StreamVec<'scope, u64, Vec<Entity>>,
 }
 
 /// Bounds entities.
 pub trait Bound<'scope> {
-    /// Lets of every entity at most m records in each of at most k epochs pass, at least b epochs apart; the rule and what
-    /// follows from it are at the head of this module's source. Records come at the time of their epoch, with their entities and
-    /// places. A batch that lacks them raises the fault, as does a measurement that protects no entities.
+    /// Passes at most m records of each entity in each of at most k epochs, at least b epochs
+    /// apart. The head of this module's source states the rule and proves its sensitivity. Records
+    /// must come at the time of their epoch, with entities and positions. A batch without them
+    /// raises the fault, as does a measurement that protects no entities.
     ///
-    /// One entity with two records in epoch 1 and one in each of the next two, of which it may take part in every other:
+    /// An entity with two records in epoch 1 and one in each of the next two; it may take part in
+    /// every other epoch:
     ///
     /// ```
     #[doc = include_str!("../../doc/setup.txt")]

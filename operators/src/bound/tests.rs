@@ -1,4 +1,5 @@
-//! The dataflow against the rule gone through entity by entity, and what neighbours can do to a bounded stream.
+//! Compares the dataflow with the rule applied entity by entity, and tests how far neighbours can
+//! move a bounded stream.
 
 use super::*;
 use crate::entity::{Several, Standing};
@@ -11,15 +12,16 @@ use std::time::Duration;
 use timely::dataflow::operators::{Input, Inspect, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle};
 
-/// A record: entity, epoch, key and value. Its place is that in the list.
+/// A record: entity, epoch, key and value. Its index in the list is its position.
 pub(super) type Record = (u8, u64, u32, u8);
 
-/// What passes, as (epoch, key, value), sorted; and who takes part, as (epoch, entity).
+/// The records that pass as sorted (epoch, key, value), and the participations as (epoch, entity).
 pub(super) type Passed = (Vec<(u64, u32, u64)>, BTreeSet<(u64, u8)>);
 
 pub(super) const LAST: u64 = 12;
 
-/// Runs records through the operator by so many workers, epoch by epoch, from the first epoch on that is not known.
+/// Runs records through the operator on some workers, epoch by epoch, starting after the known
+/// epochs.
 pub(super) fn bounded(
     records: &[Record],
     limits: EntityLimits,
@@ -82,7 +84,6 @@ pub(super) fn bounded(
     (records, taking)
 }
 
-/// The rule, entity by entity.
 fn by_the_rule(records: &[Record], limits: EntityLimits) -> Passed {
     let (mut passed, mut taking) = (Vec::new(), BTreeSet::new());
     for entity in records.iter().map(|record| record.0).collect::<BTreeSet<_>>() {
@@ -137,7 +138,7 @@ fn limits() -> impl Strategy<Value = EntityLimits> {
     )
 }
 
-/// People-shaped: some entities have most of the records.
+/// A skewed distribution: some entities have most of the records.
 fn entity() -> impl Strategy<Value = u8> {
     prop_oneof![Just(0_u8), Just(1), 0..20_u8]
 }
@@ -146,7 +147,6 @@ fn records(most: usize) -> impl Strategy<Value = Vec<Record>> {
     prop::collection::vec((entity(), 1..=LAST, 0..3_u32, 0..=255_u8), 0..most)
 }
 
-/// How often each (epoch, key, value) is in one list and not in the other, epoch by epoch.
 fn changes(a: &[(u64, u32, u64)], b: &[(u64, u32, u64)]) -> BTreeMap<u64, [usize; 2]> {
     let mut counts: BTreeMap<(u64, u32, u64), i64> = BTreeMap::new();
     a.iter().for_each(|record| *counts.entry(*record).or_default() += 1);
@@ -180,7 +180,7 @@ proptest! {
     fn one_entity_changes_k_epochs_b_apart_by_m_records_each(
         others in records(60), limits in limits(), mine in records(40), yours in records(40),
     ) {
-        // The same rows, each either somebody else's or, in two versions, those of entity 100.
+        // The same rows; each belongs to another entity or, in two versions, to entity 100.
         let version = |own: &[Record]| -> Vec<Record> {
             own.iter().map(|&(_, epoch, key, value)| (100, epoch, key, value)).chain(others.clone()).collect()
         };
@@ -196,7 +196,7 @@ proptest! {
             let epochs: Vec<_> = own.1.iter().filter(|told| told.1 == 100).map(|told| told.0).collect();
             check_pattern(&epochs, &limits)?;
         }
-        // Replaced: one pattern goes, another comes.
+        // Replaced: one pattern is removed and another added.
         let replaced = changes(&a.0, &b.0);
         prop_assert!(replaced.values().all(|&[gone, come]| gone <= most && come <= most));
         for side in [0, 1] {

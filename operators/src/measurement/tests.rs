@@ -1,4 +1,4 @@
-//! What is made under one measurement is a fault under another, wherever it comes.
+//! Data made under one measurement raise the fault under another, in every operator.
 
 use super::*;
 use crate::{
@@ -36,13 +36,12 @@ fn parameters(method: Method, layout: Layout, neighbours: Neighbours, clip_norm:
     }
 }
 
-/// Of vectors with ζ = 2²⁰, which makes the grid the integers.
+/// A measurement of vectors with ζ = 2²⁰, which makes the grid the integers.
 pub(crate) fn vectors(method: Method, layout: Layout, neighbours: Neighbours) -> MeasurementBuilder {
     let parameters = parameters(method, layout, neighbours, 1048576.0);
     Measurement::of_vectors(mechanism(parameters, Participation::Single))
 }
 
-/// Of entities.
 pub(crate) fn entities(limits: EntityLimits, bounds: [(f64, f64); 1]) -> MeasurementBuilder {
     let parameters = parameters(Method::Jme, LAYOUT, Neighbours::ReplaceOne, 1.0);
     let most = format!("{HORIZON}x1+").parse().unwrap();
@@ -50,13 +49,12 @@ pub(crate) fn entities(limits: EntityLimits, bounds: [(f64, f64); 1]) -> Measure
     Measurement::of_columns(mechanism, bounds).entities(limits)
 }
 
-/// Of columns.
 fn columns(clip_norm: f64) -> MeasurementBuilder {
     let parameters = parameters(Method::Jme, LAYOUT, Neighbours::ReplaceOne, clip_norm);
     Measurement::of_columns(mechanism(parameters, Participation::Single), [(-1.0, 1.0)]).keys(9)
 }
 
-/// One that is like `columns(1.0)`, and others.
+/// One like `columns(1.0)`, and others.
 fn measurements() -> (Measurement, Vec<Measurement>) {
     let one = || columns(1.0);
     let parameters = parameters(Method::Jme, LAYOUT, Neighbours::ReplaceOneInPlace, 1.0);
@@ -85,7 +83,6 @@ impl CommitLog<u64> for Seen {
     }
 }
 
-/// The epochs that are committed, and the fault, with a measurement for each operator.
 fn outcome(operators: [&Measurement; 4], ends: Vec<u64>) -> (Vec<u64>, Option<String>) {
     let operators = operators.map(Measurement::clone);
     let (fault, log) = (Fault::new(), Seen::default());
@@ -122,10 +119,10 @@ fn outcome(operators: [&Measurement; 4], ends: Vec<u64>) -> (Vec<u64>, Option<St
 fn operators_of_one_measurement_work_together() {
     let (one, others) = measurements();
     assert_eq!(outcome([&one; 4], vec![3]), (vec![1, 2, 3], None));
-    // Made anew, as another process does, and drawn or saved at other times.
+    // Rebuilt as in another process, with other times of drawing and saving.
     let again = columns(1.0).draw_late().checkpoint_interval(2).build().unwrap();
     assert_eq!(outcome([&one, &again, &one, &again], vec![2]), (vec![1, 2], None));
-    // One begins with a later epoch, and lacks the states of its shards.
+    // One begins with a later epoch and lacks the states of its shards.
     let whole = |other: &&Measurement| other.shards().coordinates() == 27 && other.first_epoch() == 1;
     for other in others.iter().filter(whole) {
         assert_eq!(outcome([other; 4], vec![3]), ((1..=3).collect(), None));
@@ -208,14 +205,13 @@ fn what_does_not_fit_is_refused() {
     };
     let fits = |schema, limits| of(schema, limits).build().is_ok();
     assert!(fits("3x4+", apart) && fits("4x3+", apart) && fits("1", EntityLimits::LEAST));
-    // Too often, too close together, or exactly so far apart, which the limits are not.
+    // Too often, too close together, or exactly so far apart, which the limits do not require.
     for schema in ["1", "2x4+", "3x5+", "3x4"] {
         assert!(matches!(refused(of(schema, apart)), MeasurementError::Entities { .. }), "{schema}");
     }
     let many = EntityLimits { records_per_epoch: 2, ..apart };
     assert!(matches!(refused(of("3x4+", many)), MeasurementError::Entities { records: 1, .. }));
     assert!(entities(many, [(-1.0, 1.0)]).build().is_ok());
-    // A restart with and without what entities stood at.
     let later = of("3x4+", apart).resume(2, States::new());
     assert_eq!(refused(later.clone()), MeasurementError::Standings { first_epoch: 2 });
     assert!(later.standings(Vec::new()).build().is_ok());
@@ -226,7 +222,7 @@ fn what_does_not_fit_is_refused() {
     assert!(matches!(refused(none), MeasurementError::Clip(_)));
 }
 
-/// What a mechanism needs of its clipper can't be forgotten.
+/// The builder cannot omit what a mechanism needs of its clipper.
 #[test]
 fn the_clipper_is_that_of_the_mechanism() {
     let layout = Layout { dimension: 2, second: SecondMoment::Full };

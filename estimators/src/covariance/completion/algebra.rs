@@ -1,4 +1,5 @@
-//! The dense operations of the interior-point method, on one thread: equal inputs give equal bits on any number of workers.
+//! Dense operations of the interior-point method, on one thread: equal inputs give equal bits for
+//! any number of workers.
 
 use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::cholesky::llt::factor::{cholesky_in_place, cholesky_in_place_scratch};
@@ -6,7 +7,8 @@ use faer::linalg::matmul::matmul;
 use faer::linalg::triangular_solve::{solve_lower_triangular_in_place, solve_upper_triangular_in_place};
 use faer::{Accum, Mat, MatRef, Par};
 
-/// The lower-triangular L with L Lᵀ = matrix, from the lower triangle; `None` unless that is positive definite.
+/// Returns the lower-triangular L with L Lᵀ = matrix, from the lower triangle; `None` unless the
+/// matrix is positive definite.
 pub(super) fn cholesky(mut matrix: Mat<f64>) -> Option<Mat<f64>> {
     let size = matrix.nrows();
     let scratch = cholesky_in_place_scratch::<f64>(size, Par::Seq, Default::default());

@@ -1,4 +1,5 @@
-//! One connected component: a primal-dual interior-point method whose unknowns are the measured entries alone.
+//! Solves one connected component: a primal-dual interior-point method with one unknown per
+//! measured entry.
 //!
 //! With the measurements y_jk of precision λ_jk, (j, k) ∈ S, barrier weight μ > 0 and W, M ≻ 0,
 //!
@@ -7,36 +8,39 @@
 //!        W_jj = y_jj + M_jj/λ_jj,   W_jk = y_jk + 2 M_jk/λ_jk  (j ≠ k)
 //! ```
 //!
-//! M = μW⁻¹ is the multiplier of W ⪰ 0 and, over μ, the precision matrix: it has the sparsity of S exactly, at every
-//! iterate. So a Newton step (of Helmberg, Rendl, Vanderbei & Wolkowicz 1996, Kojima et al. 1997 and Monteiro 1997, with
-//! Mehrotra's predictor and corrector) is a linear system in the |S| entries of M, not in the d(d+1)/2 of W:
+//! M = μW⁻¹ is the multiplier of W ⪰ 0, and M/μ is the precision matrix: at every iterate its
+//! sparsity is exactly that of S. So a Newton step (Helmberg, Rendl, Vanderbei & Wolkowicz 1996,
+//! Kojima et al. 1997 and Monteiro 1997, with Mehrotra's predictor and corrector) is a linear
+//! system in the |S| entries of M, not in the d(d+1)/2 of W:
 //!
 //! ```text
 //! Σ_b (tr(B_a W B_b M⁻¹) + [a = b] c_a) Δ_b = ⟨B_a, μM⁻¹ − ΔWΔM M⁻¹⟩ − ŷ_a − c_a M_a
 //! ```
 //!
-//! As μ falls, (W, M) runs along the central path. Where the measurements have a positive definite completion its end is
-//! the one of maximum entropy; where they have none, it is the limit of the entropy-regularised solutions (the paper's Σ*).
-//! μ is in the unit of the log-likelihood: an objective within mμ of the best, for m columns.
+//! As μ falls, (W, M) follows the central path. If the measurements have a positive definite
+//! completion, the path ends at the one of maximum entropy. Otherwise it ends at the limit of the
+//! entropy-regularised solutions (the paper's Σ*). μ has the unit of the log-likelihood: for m
+//! columns the objective is within mμ of the optimum.
 //!
-//! Beyond [`DIRECT`] entries the system is solved by conjugate gradients, of two matrix products a step.
+//! Beyond [`DIRECT`] entries, conjugate gradients solve the system with two matrix products per
+//! step.
 
 use super::algebra::{cholesky, inner, inverse, moved, product, solve, symmetric_part};
 use faer::Mat;
 
-/// Entries up to which the Newton system is factored.
+/// Largest number of entries for which the Newton system is factored.
 const DIRECT: usize = 1600;
 
-/// Most Newton steps; some fifteen are typical.
+/// Maximum number of Newton steps; about fifteen are typical.
 const STEPS: usize = 80;
 
-/// Distance of WM/μ from I at which the end is reached, unless rounding allows no more.
+/// Distance of WM/μ from I at the end of the path, unless rounding stops earlier.
 const CENTRED: f64 = 1e-10;
 
-/// The same, and the μ, of ends that are passed through.
+/// The same for intermediate targets, and their μ.
 const COARSE: f64 = 1e-5;
 
-/// Share of the way to the boundary that a step takes.
+/// Fraction of the distance to the boundary that a step covers.
 const TO_THE_BOUNDARY: f64 = 0.95;
 
 /// A measured entry of a component: local row ≥ column.
@@ -53,18 +57,18 @@ impl Entry {
         self.row == self.column
     }
 
-    /// What B_a = e_j e_kᵀ + e_k e_jᵀ counts an entry: once on the diagonal.
+    /// Weight of an entry in B_a = e_j e_kᵀ + e_k e_jᵀ: 1 on the diagonal, else 2.
     fn weight(&self) -> f64 {
         if self.diagonal() { 1.0 } else { 2.0 }
     }
 
-    /// c_a: of ⟨B_a, W⟩ = ŷ_a + c_a M_a.
+    /// c_a in ⟨B_a, W⟩ = ŷ_a + c_a M_a.
     fn slack(&self) -> f64 {
         self.weight() * self.weight() / self.precision
     }
 }
 
-/// A place on the way: W and M, both positive definite.
+/// A point of the path: W and M, both positive definite.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) covariance: Mat<f64>,
@@ -72,10 +76,10 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Of a single column, on its central path: λ(W − y) = μ/W.
+    /// Returns the point of a single column on its central path: λ(W − y) = μ/W.
     pub(super) fn single(value: f64, precision: f64, barrier: f64) -> Self {
         let root = (value * value + 4.0 * barrier / precision).sqrt();
-        // Of the two forms that which does not cancel.
+        // Choose the form without cancellation.
         let covariance = match value > 0.0 {
             true => (value + root) / 2.0,
             false => 2.0 * barrier / precision / (root - value),
@@ -84,7 +88,7 @@ impl Place {
         Place { covariance: of(covariance), multiplier: of(barrier / covariance) }
     }
 
-    /// Several of other components side by side, with no correlation between them.
+    /// Joins points of different components, without correlation between them.
     pub(super) fn beside(places: &[&Place]) -> Self {
         let size = places.iter().map(|place| place.covariance.nrows()).sum();
         let of = |matrix: fn(&Place) -> &Mat<f64>| {
@@ -98,22 +102,21 @@ impl Place {
         Place { covariance: of(|place| &place.covariance), multiplier: of(|place| &place.multiplier) }
     }
 
-    /// ⟨W, M⟩/m: the μ that this place is near to.
+    /// ⟨W, M⟩/m: the μ of the nearest point of the path.
     fn barrier(&self) -> f64 {
         inner(&self.covariance, &self.multiplier) / self.covariance.nrows() as f64
     }
 }
 
-/// The end of a way, and where a later one may begin.
+/// The end of a path and a start for a later one.
 pub(super) struct Solution {
     pub(super) end: Place,
-    /// The last place whose μ was not below the one asked for.
+    /// The last point whose μ was not below the requested one.
     pub(super) begin: Place,
-    /// Newton steps taken.
     pub(super) steps: usize,
 }
 
-/// Follows the central path from `start` to `target`. Places with μ of `warm` or above are remembered.
+/// Follows the central path from `start` to `target` and keeps the last point with μ ≥ `warm`.
 pub(super) fn follow(entries: &[Entry], start: Place, target: f64, warm: f64) -> Solution {
     let mut way = Way { entries, begin: start.clone(), place: start };
     let scale = entries.iter().fold(0.0, |scale: f64, entry| scale.max(entry.value.abs()));
@@ -173,7 +176,8 @@ impl Way<'_> {
         off.fold(0.0, f64::max)
     }
 
-    /// One step towards `target`; straight to it where it is near. `None` where rounding allows no more.
+    /// Takes one step towards `target`, directly if it is near. `None` if rounding allows no
+    /// progress.
     fn step(&mut self, target: f64, near: bool) -> Option<()> {
         let inverse = inverse(&cholesky(self.place.multiplier.clone())?);
         let system = System::new(self.entries, &self.place.covariance, &inverse)?;
@@ -231,7 +235,7 @@ impl Way<'_> {
         }
     }
 
-    /// The length of a step that keeps both matrices positive definite.
+    /// Returns the step length that keeps both matrices positive definite.
     fn reach(&self, direction: &Direction) -> Option<f64> {
         let inside = |step: f64| {
             let Place { covariance, multiplier } = self.at(direction, step);
@@ -256,7 +260,7 @@ impl Way<'_> {
     }
 }
 
-/// The symmetric matrix of these entries.
+/// Returns the symmetric matrix with these entries.
 fn spread(entries: &[Entry], values: &[f64], size: usize) -> Mat<f64> {
     let mut matrix = Mat::zeros(size, size);
     for (entry, &value) in entries.iter().zip(values) {
@@ -266,7 +270,7 @@ fn spread(entries: &[Entry], values: &[f64], size: usize) -> Mat<f64> {
     matrix
 }
 
-/// The Newton system of a place: symmetric, positive definite.
+/// The Newton system of a point: symmetric, positive definite.
 enum System<'a> {
     Factored(Mat<f64>),
     Iterative { entries: &'a [Entry], covariance: &'a Mat<f64>, inverse: &'a Mat<f64>, diagonal: Vec<f64> },
@@ -310,7 +314,7 @@ fn coefficient(a: &Entry, b: &Entry, w: &Mat<f64>, x: &Mat<f64>) -> f64 {
     sum * a.weight() * b.weight() / 4.0
 }
 
-/// The lower triangle of the system.
+/// Returns the lower triangle of the system.
 fn newton_matrix(entries: &[Entry], w: &Mat<f64>, x: &Mat<f64>) -> Mat<f64> {
     let size = entries.len();
     let mut matrix = Mat::zeros(size, size);
@@ -328,7 +332,8 @@ fn newton_matrix(entries: &[Entry], w: &Mat<f64>, x: &Mat<f64>) -> Mat<f64> {
     matrix
 }
 
-/// Solves a positive definite system to twelve digits or as far as rounding allows, preconditioned by its diagonal.
+/// Solves a positive definite system by conjugate gradients with diagonal preconditioning, to
+/// twelve digits or as far as rounding allows.
 fn conjugate_gradients(times: impl Fn(&[f64]) -> Vec<f64>, diagonal: &[f64], right: &[f64]) -> Vec<f64> {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let scaled = |r: &[f64]| r.iter().zip(diagonal).map(|(r, d)| r / d).collect::<Vec<f64>>();

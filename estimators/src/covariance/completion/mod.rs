@@ -1,12 +1,15 @@
-//! The maximum-entropy completion of measured entries: among the positive semidefinite matrices that fit noisy
-//! measurements best, the one of the largest determinant (Ferrando et al. 2026, Problem 2), kept up as entries come in.
+//! Maximum-entropy completion of measured entries: of the positive semidefinite matrices that fit
+//! noisy measurements best, the one with the largest determinant (Ferrando et al. 2026, Problem 2).
+//! Updated with each measurement.
 //!
-//! - Columns that no chain of measured entries connects are uncorrelated in the completion (Fischer's inequality), so each
-//!   [connected component](Completion::components) is solved by itself, and only the one that a measurement falls into is solved anew.
-//! - Within a component the unknowns are the measured entries alone (`interior`), and the way begins where the last one,
-//!   of the same component with one entry less, was far from the boundary.
+//! - Columns that no chain of measured entries connects are uncorrelated in the completion
+//!   (Fischer's inequality). So each [connected component](Completion::components) is solved by
+//!   itself, and a measurement affects only its own component.
+//! - Within a component the unknowns are the measured entries (`interior`). The path starts at a
+//!   point of the previous path, for the same component with one entry less, that was far from the
+//!   boundary.
 //!
-//! The precision matrix is sparse to the last bit: its entries are the multipliers.
+//! The precision matrix is exactly sparse: its entries are the multipliers.
 
 mod algebra;
 mod interior;
@@ -17,24 +20,24 @@ use faer::Mat;
 use interior::{Entry, Place, follow};
 use nalgebra::DMatrix;
 
-/// μ, in units of the log-likelihood, that an estimate between two measurements is solved to: far below their noise.
+/// μ, in units of the log-likelihood, of an estimate between two measurements: far below their
+/// noise.
 const WHILE_MEASURING: f64 = 1e-4;
 
 /// μ of the final estimate.
 const FINAL: f64 = 1e-11;
 
-/// μ from which the first way of a component starts.
+/// μ at the start of a component's first path.
 const WARM: f64 = 0.1;
 
-/// Later ways begin where an earlier one had a μ of this or above.
+/// Smallest μ of a stored point, from which later paths start.
 const REMEMBERED: f64 = 2e-3;
 
-/// Measured entries of a symmetric matrix, and the completion of maximum entropy.
+/// Measured entries of a symmetric matrix and their completion of maximum entropy.
 pub struct Completion {
     components: Vec<Component>,
-    /// The component of each column.
     of_column: Vec<usize>,
-    /// The place of each column in its component.
+    /// The position of each column in its component.
     place: Vec<usize>,
     steps: usize,
 }
@@ -43,12 +46,12 @@ pub struct Completion {
 struct Component {
     columns: Vec<usize>,
     entries: Vec<Entry>,
-    /// Where the way begins, and where it ended.
     places: Option<(Place, Place)>,
 }
 
 impl Completion {
-    /// The completion of a measured diagonal: of values y_jj, with the inverse variances of their noise.
+    /// Completes a measured diagonal, given as values y_jj with the inverse variances of their
+    /// noise.
     pub fn of_diagonal(diagonal: &[(f64, f64)]) -> Self {
         let component = |(column, &(value, precision)): (usize, &(f64, f64))| Component {
             columns: vec![column],
@@ -67,8 +70,8 @@ impl Completion {
         }
     }
 
-    /// Takes the measured value of an entry, and the inverse variance of its noise, in place of what was known of it, and
-    /// solves its component anew.
+    /// Sets the measured value of an entry and the inverse variance of its noise, and solves its
+    /// component again.
     pub fn measure(&mut self, row: usize, column: usize, value: f64, precision: f64) {
         let home = self.join(self.of_column[row], self.of_column[column]);
         let (a, b) = (self.place[row], self.place[column]);
@@ -82,39 +85,40 @@ impl Completion {
         self.steps += component.solve(WHILE_MEASURING);
     }
 
-    /// Solves all components to the end.
+    /// Solves all components to the final accuracy.
     pub fn finish(&mut self) {
         self.steps += self.components.iter_mut().map(|component| component.solve(FINAL)).sum::<usize>();
     }
 
-    /// Newton steps so far.
+    /// Number of Newton steps so far.
     pub fn steps(&self) -> usize {
         self.steps
     }
 
-    /// An entry of the completion.
+    /// Returns an entry of the completion.
     pub fn covariance(&self, row: usize, column: usize) -> f64 {
         self.entry(row, column, |place| &place.covariance)
     }
 
-    /// The completion.
+    /// Returns the completion.
     pub fn matrix(&self) -> DMatrix<f64> {
         let size = self.of_column.len();
         DMatrix::from_fn(size, size, |i, j| self.covariance(i, j))
     }
 
-    /// The multiplier M of W ⪰ 0: μ times the inverse of the completion, and zero where nothing was measured.
+    /// Returns the multiplier M of W ⪰ 0: μ times the inverse of the completion, and zero where
+    /// nothing was measured.
     pub fn multiplier(&self) -> DMatrix<f64> {
         let size = self.of_column.len();
         DMatrix::from_fn(size, size, |i, j| self.entry(i, j, |place| &place.multiplier))
     }
 
-    /// The columns of each connected component.
+    /// Returns the columns of each connected component.
     pub fn components(&self) -> impl Iterator<Item = &[usize]> {
         self.components.iter().map(|component| &component.columns[..]).filter(|columns| !columns.is_empty())
     }
 
-    /// Measured entries: row, column, value and the inverse variance of its noise.
+    /// Returns the measured entries: row, column, value and the inverse variance of its noise.
     pub fn entries(&self) -> impl Iterator<Item = (usize, usize, f64, f64)> + '_ {
         self.components.iter().flat_map(|component| {
             component.entries.iter().map(|entry| {
@@ -134,7 +138,7 @@ impl Completion {
         }
     }
 
-    /// Makes two components one: the number of the one.
+    /// Joins two components and returns the index of the result.
     fn join(&mut self, home: usize, other: usize) -> usize {
         if home == other {
             return home;
@@ -162,7 +166,7 @@ impl Completion {
 }
 
 impl Component {
-    /// Follows the central path down to `target`: the number of steps it took.
+    /// Follows the central path down to `target`. Returns the number of steps.
     fn solve(&mut self, target: f64) -> usize {
         let Some((begin, end)) = self.places.take() else { return 0 };
         if let [entry] = self.entries[..] {

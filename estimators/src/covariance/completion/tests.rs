@@ -1,4 +1,4 @@
-//! Completions against slow and simple methods, closed forms and the conditions of optimality.
+//! Compares completions with slow reference methods, closed forms and the optimality conditions.
 
 use super::interior::{Entry, Place, follow};
 use super::*;
@@ -14,7 +14,6 @@ fn normal(random: &mut ChaCha8Rng) -> f64 {
     (-2.0 * (1.0 - uniform(random)).ln()).sqrt() * (std::f64::consts::TAU * uniform(random)).cos()
 }
 
-/// A covariance with three strong factors, of variances near 0.1.
 fn covariance(size: usize, random: &mut ChaCha8Rng) -> DMatrix<f64> {
     let loadings = DMatrix::from_fn(size, 3, |_, _| 0.2 * normal(random));
     &loadings * loadings.transpose() + DMatrix::identity(size, size) * 0.01
@@ -32,7 +31,6 @@ fn some_pairs(size: usize, count: usize, random: &mut ChaCha8Rng) -> Vec<(usize,
     pairs.into_iter().collect()
 }
 
-/// Measurements of the diagonal and of these pairs, with noise, one by one.
 fn completed(
     truth: &DMatrix<f64>,
     pairs: &[(usize, usize)],
@@ -50,7 +48,8 @@ fn completed(
     completion
 }
 
-/// What is missing of the conditions of optimality, relatively: the fit, both cones, complementarity. The sparsity is exact.
+/// Largest relative violation of the optimality conditions: the fit, both cones, complementarity.
+/// The sparsity is exact.
 fn missing_of_optimality(completion: &Completion) -> f64 {
     let (w, m) = (completion.matrix(), completion.multiplier());
     let mut off_pattern = m.clone();
@@ -65,12 +64,12 @@ fn missing_of_optimality(completion: &Completion) -> f64 {
     assert_eq!(off_pattern.amax(), 0.0, "the precision is sparse");
     let negative =
         |matrix: &DMatrix<f64>| -SymmetricEigen::new(matrix.clone()).eigenvalues.min() / matrix.amax();
-    // ⟨W, M⟩ is the gap between the objectives of the problem and of its dual, in units of the log-likelihood.
+    // ⟨W, M⟩ is the duality gap, in units of the log-likelihood.
     let gap = (&w * &m).trace().abs() / (1.0 + objective);
     fit.max(negative(&w)).max(negative(&m)).max(gap)
 }
 
-/// Iterative proportional scaling, pair by pair: slow and simple (Speed & Kiiveri 1986).
+/// Reference: iterative proportional scaling, pair by pair (Speed & Kiiveri 1986).
 fn scaled(values: &DMatrix<f64>, pairs: &[(usize, usize)]) -> DMatrix<f64> {
     let mut precision = DMatrix::from_diagonal(&values.diagonal().map(f64::recip));
     for _ in 0..3000 {
@@ -112,7 +111,7 @@ fn in_a_chain_covariances_are_products() {
     assert!((found[(2, 0)] - 0.5 * -0.8 / 2.0).abs() < 1e-9, "{found}");
 }
 
-/// Projected gradients with Nesterov's momentum: slow and simple.
+/// Reference: projected gradients with Nesterov's momentum.
 fn projected(entries: &[(usize, usize, f64, f64)], size: usize) -> DMatrix<f64> {
     let step = 0.9 / entries.iter().map(|entry| entry.3).fold(0.0, f64::max);
     let mut w = DMatrix::identity(size, size) * 0.1;
@@ -132,8 +131,8 @@ fn projected(entries: &[(usize, usize, f64, f64)], size: usize) -> DMatrix<f64> 
     w
 }
 
-/// Where no positive definite matrix fits, the measured entries of the limit are the unique nearest ones that some
-/// semidefinite matrix has (Appendix B.2).
+/// Without a positive definite fit, the measured entries of the limit are the unique nearest ones
+/// of a semidefinite matrix (Appendix B.2).
 #[test]
 fn ill_posed_completions_fit_as_well_as_any() {
     let pairs = [(1, 0), (2, 1), (3, 2), (3, 0)];
@@ -154,7 +153,8 @@ fn ill_posed_completions_fit_as_well_as_any() {
 fn impossible_measurements_end_at_the_boundary() {
     let mut completion = Completion::of_diagonal(&[(1.0, 1e4), (1.0, 1e4), (-0.5, 1e4)]);
     assert!(completion.covariance(2, 2) > 0.0 && completion.covariance(2, 2) < 1e-7);
-    // The nearest singular matrix to [[1, 3], [3, 1]] with equal precisions of 1, and 2 for both sides: a = b, (a−1)·2 + (a−3) = 0.
+    // Nearest singular matrix to [[1, 3], [3, 1]] with equal precisions of 1, and 2 for both sides:
+    // a = b, (a−1)·2 + (a−3) = 0.
     completion.measure(1, 0, 3.0, 1e4);
     completion.finish();
     let (a, b) = (completion.covariance(0, 0), completion.covariance(1, 0));
@@ -195,7 +195,8 @@ fn completions_are_optimal() {
     }
 }
 
-/// Connected components change nothing but time: the same entries in one path give the same matrix.
+/// Splitting into connected components changes only the time: the same entries in one path give the
+/// same matrix.
 #[test]
 fn components_are_solved_as_the_whole_is() {
     let mut random = ChaCha8Rng::seed_from_u64(9);
@@ -215,7 +216,6 @@ fn components_are_solved_as_the_whole_is() {
     }
 }
 
-/// Conjugate gradients take over where the system is too large to be factored: every entry of 57 columns.
 #[test]
 fn all_entries_of_many_columns() {
     let mut random = ChaCha8Rng::seed_from_u64(10);

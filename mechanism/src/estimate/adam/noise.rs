@@ -1,4 +1,4 @@
-//! What is known of the noise in v before any data: its bias and its deviation, step by step.
+//! Bias and deviation of the noise in v, step by step, known before any data.
 
 use super::{AdamSetting, GradientSquares};
 use crate::mechanism::MatrixMechanism;
@@ -9,14 +9,14 @@ use std::num::NonZeroU64;
 /// The noise in second moments at one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SecondMomentNoise {
-    /// What is to be taken off every square of this step: the variance of x̂'s noise, or 0.
+    /// Amount to subtract from every square of this step: the variance of x̂'s noise, or 0.
     pub bias: f64,
-    /// Standard deviation of the noise in v_t; 0 where v_t can't be negative.
+    /// Standard deviation of the noise in v_t; 0 if v_t cannot be negative.
     pub deviation: f64,
 }
 
-/// The noise of the steps 1..=`horizon`, for sums divided by the batch size: the formulas at the head of
-/// [`adam`](super).
+/// Returns the noise of the steps 1..=`horizon`, for sums divided by the batch size, by the
+/// formulas at the head of [`adam`](super).
 pub fn second_moment_noise(
     mechanism: &MatrixMechanism,
     setting: &AdamSetting,

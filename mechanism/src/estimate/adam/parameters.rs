@@ -1,4 +1,4 @@
-//! What an update does to the parameters of a model.
+//! Applies updates to the parameters of a model.
 
 use super::{AdamError, AdamSetting};
 use crate::moments::squared_norm;
@@ -8,36 +8,37 @@ use std::borrow::Borrow;
 /// The update of a run of parameters, before learning rate and clipping.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UpdatePart {
-    /// The first parameter.
+    /// Index of the first parameter.
     pub start: usize,
     /// `m/(√v + ε)`.
     pub direction: Vec<f64>,
     /// Σ direction².
     pub squared_norm: f64,
-    /// What the next gradients are multiplied by; empty where they are not.
+    /// Factors for the next gradients; empty if gradients are not scaled.
     pub scale: Vec<f64>,
 }
 
 impl UpdatePart {
-    /// The update of the parameters from `start` on.
+    /// Makes the update of the parameters from `start` on.
     pub fn new(start: usize, direction: Vec<f64>, scale: Vec<f64>) -> Self {
         let squared_norm = squared_norm(&direction);
         Self { start, direction, squared_norm, scale }
     }
 }
 
-/// Parameters of a model as they are learned. Public; equal parts in equal order give equal parameters everywhere.
+/// Parameters of a model during training. Public; equal parts in equal order give equal parameters
+/// everywhere.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameters {
     values: Vec<f64>,
-    /// Empty where gradients are not scaled.
+    /// Empty if gradients are not scaled.
     scale: Vec<f64>,
     learning_rate: f64,
     update_norm: f64,
 }
 
 impl Parameters {
-    /// The parameters to begin with.
+    /// Starts from these parameters.
     pub fn new(values: Vec<f64>, setting: &AdamSetting) -> Self {
         Self {
             values,
@@ -52,15 +53,15 @@ impl Parameters {
         &self.values
     }
 
-    /// What gradients are multiplied by before they are clipped; empty where they are left alone.
+    /// Returns the factors for gradients before clipping; empty if gradients are not scaled.
     pub fn scale(&self) -> &[f64] {
         &self.scale
     }
 
-    /// Takes a step; `parts` cover the parameters, in their order.
+    /// Takes a step. `parts` must cover the parameters in order.
     ///
     /// # Errors
-    /// [`AdamError::Length`] if they don't; nothing is changed then.
+    /// [`AdamError::Length`] if they do not; then nothing changes.
     pub fn apply(&mut self, parts: &[impl Borrow<UpdatePart>]) -> Result<(), AdamError> {
         let parts = parts.iter().map(Borrow::borrow);
         let mut next = 0;

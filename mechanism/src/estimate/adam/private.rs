@@ -1,4 +1,5 @@
-//! Adam over a release: decodes a run of parameters block by block and hands their increments to [`Adam`].
+//! Adam over a release: decodes a run of parameters block by block and passes the increments to
+//! [`Adam`].
 
 use super::{Adam, AdamError, AdamSetting, SecondMomentNoise, UpdatePart, second_moment_noise};
 use crate::mechanism::MatrixMechanism;
@@ -8,10 +9,10 @@ use crate::strategy::Decoder;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Parameters in a block: few enough for all that belongs to them to stay in the processor's cache.
+/// Parameters per block: all of a block's data fit in the processor's cache.
 const BLOCK: usize = 2048;
 
-/// The optimiser's state for a run of parameters. What there is before it is public.
+/// The optimiser's state for a run of parameters. Its inputs are public.
 pub struct PrivateAdam {
     setting: AdamSetting,
     run: Range<usize>,
@@ -21,20 +22,20 @@ pub struct PrivateAdam {
     steps: usize,
     blocks: Vec<Block>,
     workspace: Workspace,
-    /// Memory of an update that is no longer needed.
+    /// Buffer of a returned update.
     spare: Vec<f64>,
 }
 
 struct Block {
-    /// Of first moments, and of second ones where they are released.
+    /// Decoder of first moments, and of second ones if they are released.
     first: Box<dyn Decoder>,
     second: Option<Box<dyn Decoder>>,
     adam: Adam,
-    /// What the gradients of the next step are multiplied by before they are clipped; empty where they are not.
+    /// Factors for the gradients of the next step before clipping; empty if gradients are not
+    /// scaled.
     scale: Vec<f64>,
 }
 
-/// Released values and increments of a block.
 struct Workspace {
     released: Vec<f64>,
     gradient: Vec<f64>,
@@ -42,10 +43,11 @@ struct Workspace {
 }
 
 impl PrivateAdam {
-    /// The optimiser of the parameters `run`, over the first `horizon` releases of a mechanism.
+    /// Makes the optimiser of the parameters `run`, over the first `horizon` releases of a
+    /// mechanism.
     ///
     /// # Errors
-    /// [`AdamError`] for numbers out of range and for a release without what is needed.
+    /// [`AdamError`] for numbers out of range and for a release that lacks required moments.
     pub fn new(
         mechanism: &MatrixMechanism,
         setting: AdamSetting,
@@ -78,18 +80,18 @@ impl PrivateAdam {
         })
     }
 
-    /// The step that comes next; the first is 1.
+    /// Returns the next step; the first is 1.
     pub fn next_step(&self) -> u64 {
         self.steps as u64 + 1
     }
 
-    /// Takes an update back that nobody needs any longer: the next will use its memory.
+    /// Returns an update that is no longer needed, so that the next one reuses its memory.
     pub fn give_back(&mut self, part: UpdatePart) {
         self.spare = part.direction;
     }
 
-    /// Takes the released first moments of this run, and its second moments (none where none are released), each in any number
-    /// of pieces, and gives what the step does to the parameters.
+    /// Takes the released first moments of this run, and its second moments (`None` if not
+    /// released), each in any number of pieces. Returns the update of the step.
     ///
     /// # Errors
     /// [`AdamError`].
@@ -123,7 +125,7 @@ impl PrivateAdam {
         Ok(UpdatePart::new(self.run.start, direction, scale))
     }
 
-    /// s_{t+1} of v_t, where gradients are scaled.
+    /// Computes s_{t+1} from v_t if gradients are scaled.
     fn rescale(&mut self) {
         let Some(damping) = self.setting.damping() else { return };
         let squares = self.blocks.iter().flat_map(|block| block.adam.roots()).map(|root| root * root);
@@ -140,7 +142,8 @@ impl PrivateAdam {
 }
 
 impl Workspace {
-    /// Decodes the mean gradient of a block and its second moments, which come next in these pieces.
+    /// Decodes the mean gradient of a block and its second moments, which come next in these
+    /// pieces.
     fn increments<'a>(
         &mut self,
         block: &mut Block,
@@ -167,7 +170,6 @@ impl Workspace {
     }
 }
 
-/// Integers in several pieces, read one after another.
 struct Pieces<'a, I> {
     piece: Row<'a>,
     rest: I,
@@ -178,7 +180,6 @@ impl<'a, I: Iterator<Item = Row<'a>>> Pieces<'a, I> {
         Pieces { piece: Row::Narrow(&[]), rest }
     }
 
-    /// Number of integers.
     fn len(&self) -> usize
     where
         I: Clone,
@@ -186,7 +187,7 @@ impl<'a, I: Iterator<Item = Row<'a>>> Pieces<'a, I> {
         self.piece.len() + self.rest.clone().map(|piece| piece.len()).sum::<usize>()
     }
 
-    /// The next integers, in a unit, as real numbers; zeros where there are no more.
+    /// Reads the next integers as real numbers in a unit; zeros after the end.
     fn read(&mut self, unit: f64, mut reals: &mut [f64]) {
         while !reals.is_empty() {
             while self.piece.is_empty() {

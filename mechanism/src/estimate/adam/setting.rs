@@ -1,4 +1,4 @@
-//! The numbers that Adam is made of, and what can be wrong with them.
+//! Settings of Adam and their errors.
 
 use crate::mechanism::{MatrixMechanism, Method};
 use crate::strategy::StepError;
@@ -6,10 +6,11 @@ use crate::workload::Decay;
 use std::num::NonZeroU32;
 use thiserror::Error;
 
-/// Everything about the optimiser that is not a part of the release.
+/// Everything about the optimiser that is not part of the release.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamSetting {
-    /// m, by which released sums are divided: the number of records in a step, whatever became of them. Public.
+    /// m, the public number of records in a step, by which released sums are divided whatever
+    /// happened to the records.
     pub batch_size: NonZeroU32,
     /// α, above 0.
     pub learning_rate: f64,
@@ -17,44 +18,45 @@ pub struct AdamSetting {
     pub first_decay: Decay,
     /// β₂.
     pub second_decay: Decay,
-    /// ε, above 0: what is added to √v.
+    /// ε, above 0, which is added to √v.
     pub stability: f64,
     /// κ, at least 0: v is floored at this many deviations of its own noise.
     pub floor_deviations: f64,
-    /// How second moments are made where they are not released.
+    /// How second moments are made if they are not released.
     pub squares: GradientSquares,
-    /// The largest Euclidean norm of an update `α m/(√v + ε)` of all parameters together; longer ones are scaled down to it.
-    /// This is the clipping of updates in Table 4 of the paper.
+    /// Maximum Euclidean norm of an update `α m/(√v + ε)` of all parameters together; longer ones
+    /// are scaled down. This is the clipping of updates in Table 4 of the paper.
     pub update_norm: Option<f64>,
 }
 
-/// Second moments that are made of the decoded mean gradient.
+/// Second moments from the decoded mean gradient.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum GradientSquares {
-    /// DP-AdamBC: the variance of the noise is taken off.
+    /// DP-AdamBC: the variance of the noise is subtracted.
     #[default]
     Debiased,
-    /// DP-Adam: as they are.
+    /// DP-Adam: unchanged squares.
     Raw,
-    /// Scale, then privatise: as they are, and gradients are scaled by their roots before they are clipped.
+    /// Scale, then privatise: unchanged squares, by whose roots gradients are scaled before
+    /// clipping.
     Scaling {
         /// ρ, above 0: 0 would be the full geometry of Adam, infinity none.
         damping: f64,
     },
 }
 
-/// Why there is no optimiser, or no step of it.
+/// Why there is no optimiser, or no step.
 #[derive(Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum AdamError {
     /// A number is out of its range.
     #[error("{name} is {value:?}, expected {expected}")]
     OutOfRange {
-        /// The number.
+        /// Name of the number.
         name: &'static str,
-        /// What was found.
+        /// Its value.
         value: f64,
-        /// What is allowed.
+        /// Allowed values.
         expected: &'static str,
     },
     /// The release has no second moments of single coordinates.
@@ -63,12 +65,12 @@ pub enum AdamError {
          parameters: release the diagonal, or none by the method pp"
     )]
     SecondMoments {
-        /// Second moments of the release.
+        /// Number of second moments of the release.
         released: usize,
         /// Number of parameters.
         dimension: usize,
     },
-    /// Scaling is for releases of first moments.
+    /// Scaling needs a release of first moments only.
     #[error(
         "gradients can be scaled before they are clipped with the method pp only; the release is by {method}"
     )]
@@ -76,28 +78,28 @@ pub enum AdamError {
         /// The method of the release.
         method: Method,
     },
-    /// There are more releases than the optimiser was made for.
+    /// The horizon of the optimiser is exceeded.
     #[error("the optimiser ends after {horizon} steps")]
     PastHorizon {
         /// Number of steps.
         horizon: u64,
     },
-    /// A release has another number of values.
+    /// A release has the wrong number of values.
     #[error("the release has {found} values for {expected} parameters")]
     Length {
-        /// Values found.
+        /// Number of values.
         found: usize,
-        /// Values expected.
+        /// Expected number of values.
         expected: usize,
     },
-    /// A release can't be decoded.
+    /// A release cannot be decoded.
     #[error(transparent)]
     Step(#[from] StepError),
 }
 
 impl AdamSetting {
-    /// The setting of Kingma & Ba for batches of this size: β₁ = 0.9, β₂ = 0.999, ε = 10⁻⁸; κ = 1, squares without bias,
-    /// updates as they are.
+    /// Returns the setting of Kingma & Ba for batches of this size: β₁ = 0.9, β₂ = 0.999, ε = 10⁻⁸.
+    /// κ = 1, squares are debiased, updates are not clipped.
     pub fn new(batch_size: NonZeroU32, learning_rate: f64) -> Self {
         let [first_decay, second_decay] = [0.9, 0.999].map(|decay| Decay::new(decay).expect("it is below 1"));
         Self {
@@ -112,7 +114,7 @@ impl AdamSetting {
         }
     }
 
-    /// Checks the ranges that the fields' documentation states.
+    /// Checks the ranges that the fields state.
     ///
     /// # Errors
     /// [`AdamError::OutOfRange`].
@@ -132,7 +134,7 @@ impl AdamSetting {
         }
     }
 
-    /// ρ, where gradients are scaled.
+    /// Returns ρ if gradients are scaled.
     pub fn damping(&self) -> Option<f64> {
         match self.squares {
             GradientSquares::Scaling { damping } => Some(damping),
@@ -140,7 +142,8 @@ impl AdamSetting {
         }
     }
 
-    /// What released sums of first and of second moments are divided by: m, and m² where the latter are squares of sums.
+    /// Divisors of released sums of first and second moments: m, and m² if the latter are squares
+    /// of sums.
     pub(super) fn divisors(&self, mechanism: &MatrixMechanism) -> [f64; 2] {
         let size = f64::from(self.batch_size.get());
         match mechanism.moments().parameters().method {
@@ -149,7 +152,7 @@ impl AdamSetting {
         }
     }
 
-    /// Checks that a release has what the optimiser needs.
+    /// Checks that a release has the moments that the optimiser needs.
     ///
     /// # Errors
     /// [`AdamError`].

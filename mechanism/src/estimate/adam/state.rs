@@ -1,4 +1,4 @@
-//! Adam itself: averages of gradients and squares, and the direction that they make.
+//! Adam itself: averages of gradients and squares, and the direction they give.
 
 use super::AdamSetting;
 
@@ -26,7 +26,7 @@ pub struct Adam {
 }
 
 impl Adam {
-    /// Before the first step.
+    /// Starts before the first step.
     pub fn new(setting: &AdamSetting, coordinates: usize) -> Self {
         Self {
             decays: [setting.first_decay.get(), setting.second_decay.get()],
@@ -36,13 +36,12 @@ impl Adam {
         }
     }
 
-    /// Number of coordinates.
     pub(super) fn len(&self) -> usize {
         self.averages.len()
     }
 
-    /// Takes in the gradient and the second moments of a step, and writes `m/(√max(v, floor) + ε)`. All are of as many
-    /// coordinates as this state; of longer ones the rest is left alone.
+    /// Adds the gradient and the second moments of a step and writes `m/(√max(v, floor) + ε)`. All
+    /// slices have as many coordinates as this state; the rest of longer ones is ignored.
     pub fn step(&mut self, gradient: &[f64], squares: &[f64], floor: f64, direction: &mut [f64]) {
         let decays = self.decays;
         self.powers = [self.powers[0] * decays[0], self.powers[1] * decays[1]];
@@ -55,7 +54,7 @@ impl Adam {
         }
     }
 
-    /// √v after the last step, 0 where v is negative.
+    /// Returns √v after the last step, 0 where v is negative.
     pub fn roots(&self) -> impl Iterator<Item = f64> + '_ {
         let correction = 1.0 / (1.0 - self.powers[1]);
         self.averages.iter().map(move |[_, v]| (v * correction).max(0.0).sqrt())

@@ -1,4 +1,5 @@
-//! The optimiser against closed forms, and what it releases against the theorems, through the real path in integers.
+//! Compares the optimiser with closed forms, and its releases with the theorems, through the real
+//! path in integers.
 
 use super::*;
 use crate::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
@@ -61,7 +62,6 @@ fn mechanism(
     MatrixMechanism::with_participation(parameters, strategies.clone(), participation, STEPS).unwrap()
 }
 
-/// Exact sums of gradients, as the release gets them.
 fn sums(mechanism: &MatrixMechanism, gradients: &[f64]) -> Vec<i128> {
     let (layout, batches) = match mechanism.moments().parameters().method {
         Method::BatchSquares { .. } => (mechanism.layout().without_second(), true),
@@ -86,7 +86,6 @@ fn push(adam: &mut PrivateAdam, layout: Layout, values: &[i128]) -> UpdatePart {
     adam.push([&values[layout.first()]], [&values[layout.second()]]).unwrap()
 }
 
-/// The averages are the workload's, coefficient by coefficient, bias correction included.
 #[test]
 fn streaming_is_the_closed_form() {
     let setting = setting(1);
@@ -108,8 +107,8 @@ fn streaming_is_the_closed_form() {
     }
 }
 
-/// Without noise the decoded optimiser is the plain one on the batch's means, for all strategies; runs of parameters
-/// are independent of each other.
+/// Without noise the decoded optimiser is plain Adam on the batch means, for all strategies; runs
+/// of parameters are independent.
 #[test]
 fn a_release_without_noise_gives_plain_adam() {
     let mut rng = ChaCha20Rng::seed_from_u64(2);
@@ -118,7 +117,7 @@ fn a_release_without_noise_gives_plain_adam() {
             let mechanism = mechanism(method, 5, &strategies, "1");
             let (layout, setting) =
                 (mechanism.layout(), AdamSetting { squares: GradientSquares::Raw, ..setting(4) });
-            // No floor: there is no noise.
+            // No noise, so no floor.
             let setting = AdamSetting { floor_deviations: 0.0, ..setting };
             let mut whole = PrivateAdam::new(&mechanism, setting, 0..5, STEPS).unwrap();
             let mut part = PrivateAdam::new(&mechanism, setting, 2..4, STEPS).unwrap();
@@ -151,7 +150,6 @@ fn a_release_without_noise_gives_plain_adam() {
     }
 }
 
-/// Releases of so many zero gradients: nothing but noise.
 fn noise_alone(mechanism: &MatrixMechanism, seed: u64, mut each: impl FnMut(&[i128])) {
     let (layout, source) = (mechanism.layout(), NoiseSource::Seeded(seed));
     let mut shard = ReleaseShard::new(0, Shards::new(1, layout, 1), mechanism, source);
@@ -160,15 +158,14 @@ fn noise_alone(mechanism: &MatrixMechanism, seed: u64, mut each: impl FnMut(&[i1
     }
 }
 
-/// Root mean square, mean, and number of values behind them.
 fn level(values: impl Iterator<Item = f64>) -> (f64, f64, f64) {
     let (count, sum, squares) =
         values.fold((0.0, 0.0, 0.0), |(count, sum, squares), x| (count + 1.0, sum + x, squares + x * x));
     ((squares / count).sqrt(), sum / count, count)
 }
 
-/// What is said of v's noise is what v has, step by step: for a sample of 20 000 coordinates deviations are within 7
-/// standard errors (false alarm below 1e-10 for each of 60).
+/// The noise in v has the stated bias and deviation, step by step: deviations of 20 000 coordinates
+/// are within 7 standard errors (false alarm below 1e-10 for each of 60).
 #[test]
 fn the_noise_in_v_is_as_stated() {
     const COORDINATES: usize = 20_000;
@@ -209,8 +206,9 @@ fn the_noise_in_v_is_as_stated() {
     }
 }
 
-/// With an ε that drowns everything else the direction is m/ε: its noise has the covariance `τ²(A C⁻¹)(A C⁻¹)ᵀ/m²` across
-/// steps, for every strategy and method. (Noise added as C⁻¹Z after A, a published mistake, has another.)
+/// If ε dominates, the direction is m/ε and its noise has the covariance `τ²(A C⁻¹)(A C⁻¹)ᵀ/m²`
+/// across steps, for every strategy and method. (Noise added as C⁻¹Z after A, a published mistake,
+/// has another.)
 #[test]
 fn the_noise_in_m_has_the_covariance_of_the_theorem() {
     const COORDINATES: usize = 20_000;
@@ -257,8 +255,8 @@ fn decoder_rows(strategy: &dyn Strategy, workload: &Workload) -> Vec<Vec<f64>> {
     rows.collect()
 }
 
-/// Two runs whose only difference is one record, at each of its participations: the loss in integers is at most what the
-/// noise multiplier promises, and opposite gradients reach it where the claim is exact.
+/// Two runs differ in one record, at each of its participations: the loss in integers is at most
+/// that of the noise multiplier, and opposite gradients attain it where the bound is exact.
 #[test]
 fn no_record_moves_the_release_further_than_promised() {
     let mut rng = ChaCha20Rng::seed_from_u64(8);
@@ -273,14 +271,14 @@ fn no_record_moves_the_release_further_than_promised() {
                 }
             };
             let worst = worst_loss(&mechanism, false, 60, &mut attack);
-            // With C₁ = C₂ ≥ 0 and second moments for free, opposite gradients are the worst.
+            // With C₁ = C₂ ≥ 0 and free second moments, opposite gradients are the worst case.
             assert!(worst <= 1.0 && (worst > 0.99 || !strategies.are_one()), "{method}: {worst}");
         }
     }
 }
 
-/// The same for squares of batches, whose records beside the one that changes can be anything. The claim is attained by
-/// equal ones, within what rounding to the grid leaves; the sensitivity of a single record would be exceeded.
+/// The same for squares of batches with arbitrary other records. Equal records attain the bound up
+/// to rounding to the grid; the sensitivity of a single record would be exceeded.
 #[test]
 fn no_record_moves_squares_of_batches_further_than_promised() {
     let mut rng = ChaCha20Rng::seed_from_u64(9);
@@ -291,7 +289,8 @@ fn no_record_moves_squares_of_batches_further_than_promised() {
             let method = Method::BatchSquares { size: NonZeroU32::new(size).unwrap() };
             let mechanism = mechanism(method, 2, &strategies, participation);
             let mut attack = |trial: usize| {
-                // A common direction and length of all others, and random records near the axis or anywhere.
+                // All others have a common direction and length; random records are near the axis
+                // or anywhere.
                 let spread = if trial == 0 { 0.0 } else { rng.random_range(0.0..2.0) };
                 let mut near = |x: f64| {
                     vec![x + spread * rng.random_range(-1.0..1.0), spread * rng.random_range(-1.0..1.0)]
@@ -305,15 +304,15 @@ fn no_record_moves_squares_of_batches_further_than_promised() {
     }
 }
 
-/// A record that becomes another one among others, the same at each of its participations.
+/// A record that is replaced among others, in the same way at each of its participations.
 struct Attack {
     others: Vec<f64>,
     one: Vec<f64>,
     other: Vec<f64>,
 }
 
-/// The largest ρ of several attacks, in units of what the noise multiplier promises. The record takes part at every fourth
-/// step, or once if that is all it may.
+/// The largest ρ of several attacks, in units of the promised one. The record takes part at every
+/// fourth step, or once if it may only once.
 fn worst_loss(
     mechanism: &MatrixMechanism,
     once: bool,
@@ -340,7 +339,7 @@ fn worst_loss(
     (0..trials).map(loss).fold(0.0, f64::max)
 }
 
-/// Scaled gradients are unscaled again, and the noise of all coordinates together never grows.
+/// Scaling is undone, and the noise of all coordinates together never grows.
 #[test]
 fn scaling_is_undone_and_keeps_the_noise_in_bounds() {
     let strategies = strategies().remove(0);

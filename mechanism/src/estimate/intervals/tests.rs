@@ -1,4 +1,4 @@
-//! Coverage by simulation, and what is refused.
+//! Coverage by simulation, and refusals.
 
 use super::super::simulation::{layout, moments, noise, released, sampled};
 use super::*;
@@ -11,7 +11,6 @@ use rand::SeedableRng;
 
 const LEVELS: [f64; 2] = [0.95, 0.99];
 
-/// What is released, and how often.
 #[derive(Clone, Debug)]
 struct Setting {
     dimension: usize,
@@ -36,9 +35,9 @@ const ONE: Setting = Setting {
     releases: 20_000,
 };
 
-/// Shares of releases whose intervals hold the truth: of the first mean, the first variance, the first
-/// covariance and the first correlation (of those that are given), and of all means and covariances at once.
-/// Beside them, of how many releases.
+/// Shares of releases whose intervals contain the truth: of the first mean, variance, covariance
+/// and correlation (of those that are given), and of all means and covariances at once; and the
+/// number of releases behind each.
 struct Coverage([f64; 5], [f64; 5]);
 
 impl Setting {
@@ -104,8 +103,8 @@ impl Setting {
     }
 }
 
-/// Coverage lies within 5.2 standard errors of the level (false alarm below 10⁻⁶ for each comparison), or
-/// above it by at most `over`, or below it by at most `under`.
+/// Coverage lies within 5.2 standard errors of the level (false alarm below 10⁻⁶ for each
+/// comparison), or above it by at most `over`, or below it by at most `under`.
 #[track_caller]
 fn check(setting: Setting, under: f64, over: f64) {
     for (seed, level) in LEVELS.into_iter().enumerate() {
@@ -118,8 +117,8 @@ fn check(setting: Setting, under: f64, over: f64) {
     }
 }
 
-/// Near the level where noise is small beside the moments, above it where noise dominates: a variance below its noise
-/// is never missed from above.
+/// Near the level for small noise, above it where noise dominates: a variance below its noise is
+/// never missed from above.
 #[test]
 fn intervals_for_records_hold_the_truth_as_often_as_they_say() {
     check(ONE, 0.0, 0.0);
@@ -138,8 +137,9 @@ fn intervals_for_records_hold_the_truth_as_often_as_they_say() {
     check(Setting { mean: 0.5, noise: noise(0.0, 30.0, 12.0), ..five }, 0.0, 0.05);
 }
 
-/// The share of the second moment's noise in the first tests is too small to see the plain interval fail: here, where
-/// the noise of the mean is most of that of the variance, it does, at 90 % in place of 95 %.
+/// In the first tests the second moment's noise is too small for the plain interval to fail. Here
+/// the noise of the mean is most of that of the variance, and its coverage is 90 % in place of 95
+/// %.
 #[test]
 fn estimate_and_standard_deviations_would_hold_the_truth_too_rarely() {
     let setting = Setting { mean: 0.9, noise: noise(0.0, 30.0, 3.0), ..ONE };
@@ -153,7 +153,7 @@ fn estimate_and_standard_deviations_would_hold_the_truth_too_rarely() {
     assert!(share < 0.93, "{share}");
 }
 
-/// Where counts are noisy the size of the sample is not known well, which costs up to half a percent.
+/// With noisy counts the sample size is uncertain, which costs up to half a percent.
 #[test]
 fn intervals_for_the_population_hold_the_truth_as_often_as_they_say() {
     let one = Setting { population: true, count: 30, releases: 10_000, ..ONE };
@@ -167,7 +167,7 @@ fn intervals_for_the_population_hold_the_truth_as_often_as_they_say() {
     check(Setting { count: 200, noise: noise(7.0, 3.0, 4.0), ..five }, 0.005, 0.03);
 }
 
-/// All eigenvalues at once lie within the radius; it is proven, so no chance is taken but for the simulation's own:
+/// All eigenvalues at once lie within the radius. It is proven, so only the simulation adds chance:
 /// 2,000 releases at a level of 95 % have more than 150 failures with a probability below 10⁻⁷.
 #[test]
 fn the_radius_holds_all_eigenvalues() {
@@ -245,7 +245,6 @@ fn levels_and_weights_that_are_none_are_refused() {
     check(0.9, f64::INFINITY, "heaviest weight of a record is inf");
 }
 
-/// A correlation is given where both variances are sure, and not in pure noise.
 #[test]
 fn correlations_of_noise_are_not_given() {
     let noise_alone =
@@ -254,12 +253,12 @@ fn correlations_of_noise_are_not_given() {
         let moments = NoisyMoments { layout: noise_alone.layout(), coordinates, noise: noise_alone.noise };
         moments.intervals(Confidence::default()).unwrap().correlation(0, 1).is_some()
     });
-    // Each variance stands out of four deviations with a probability of 3·10⁻⁵.
+    // Each variance exceeds four deviations with a probability of 3·10⁻⁵.
     assert!(given.count() == 0);
 }
 
 proptest! {
-    /// Whatever is released: no panic, and an interval has its ends in order and holds its estimate.
+    /// No input panics, and an interval has its ends in order and contains its estimate.
     #[test]
     fn intervals_are_intervals(
         coordinates in proptest::collection::vec(any::<f64>(), 6), levels in any::<[f64; 3]>(),

@@ -1,23 +1,27 @@
-//! What no Toeplitz strategy can get below.
+//! Lower bounds for all Toeplitz strategies.
 //!
-//! For a Toeplitz C with coefficients c and `A = D⁻¹T`, the coefficients d of `T C⁻¹` satisfy `c ∗ d = a`, those of T. The
-//! squared sensitivity is ‖c‖², the squared error `Σ W_l d_l²` with W_l > 0. For any φ, and the matrix `H_kl = φ_(k+l)`,
-//! zero where k + l reaches the number of steps,
+//! For a Toeplitz C with coefficients c and `A = D⁻¹T`, the coefficients d of `T C⁻¹` satisfy
+//! `c ∗ d = a`, those of T. The squared sensitivity is ‖c‖², the squared error `Σ W_l d_l²` with
+//! W_l > 0. For any φ, and the matrix `H_kl = φ_(k+l)`, zero where k + l reaches the number of
+//! steps,
 //!
 //! ```text
 //! Σ φ_m a_m = cᵀ H d ≤ ‖c‖ · ‖H W^(−1/2)‖ · (Σ W_l d_l²)^(1/2),
 //! ```
 //!
-//! so sensitivity times error is at least `Σ φ_m a_m / ‖H W^(−1/2)‖`. For φ ≥ 0 the norm has the bound of Collatz and
-//! Wielandt: for any positive u and v, its square is at most `max (H v)_k/u_k · max (H u)_l/(W_l v_l)`.
+//! so sensitivity times error is at least `Σ φ_m a_m / ‖H W^(−1/2)‖`. For φ ≥ 0 the norm has the
+//! bound of Collatz and Wielandt: for any positive u and v, its square is at most
+//! `max (H v)_k/u_k · max (H u)_l/(W_l v_l)`.
 //!
-//! *Largest error.* All weights are 1. Let r be the coefficients of the root of T and take φ with `H r = r`, that is
-//! `φ reversed = r reversed / r` as series. If r is positive and never grows, and 1/r is 1 less a series of positive
-//! coefficients of sum at most 1, then φ ≥ 0; with u = v = r the norm is 1 and the bound is ‖r‖²: the root is the best. It is so
-//! for `prefix`, `exponential` and `momentum`, whose r are moments of probabilities on [0, 1] (Kaluza, 1928, for 1/r).
+//! *Largest error.* All weights are 1. Let r be the coefficients of the root of T and take φ with
+//! `H r = r`, that is `φ reversed = r reversed / r` as series. If r is positive and never grows,
+//! and 1/r is 1 minus a series of positive coefficients of sum at most 1, then φ ≥ 0. With u = v =
+//! r the norm is 1 and the bound is ‖r‖²: the root is optimal. This holds for `prefix`,
+//! `exponential` and `momentum`, whose r are moments of probabilities on [0, 1] (Kaluza, 1928, for
+//! 1/r).
 //!
-//! *Mean square.* At the optimum some φ closes the gap. It is sought by multiplicative steps: where `u ∗ v` is below a, φ
-//! grows. Every φ gives a bound, so the best on the way is kept.
+//! *Mean square.* At the optimum some φ closes the gap. Multiplicative steps search for it: where
+//! `u ∗ v` is below a, φ grows. Every φ gives a bound, and the best is kept.
 
 use super::Objective;
 use crate::{
@@ -29,23 +33,24 @@ use libm::{exp, log};
 use realfft::RealFftPlanner;
 use std::f64::consts::PI;
 
-/// Coefficients of a root that are summed one by one.
+/// Number of coefficients of a root that are summed one by one.
 const SUMMED: u64 = 1 << 20;
 
 /// Longest horizon for which the dual of the mean square is solved.
 const MAX_STEPS: u64 = 1 << 20;
 
-/// Multiplicative steps, and steps of the power method in each.
+/// Number of multiplicative steps, and of steps of the power method in each.
 const ROUNDS: [usize; 2] = [40, 4];
 
-/// More than what rounding and transforms lose.
+/// Exceeds the error of rounding and transforms.
 const MARGIN: f64 = 1e-9;
 
-/// A certified lower bound of sensitivity times error over all Toeplitz strategies and single participation, for the
-/// workload and the horizon that these parameters were fitted for; `None` where none is known.
+/// Returns a certified lower bound of sensitivity times error over all Toeplitz strategies under
+/// single participation, for the workload and the horizon of these fitted parameters; `None` if
+/// none is known.
 ///
-/// For the largest error of `prefix`, `exponential` and `momentum` it is exact. For the mean square it takes about a
-/// thousand transforms of twice the horizon, up to 2²⁰ steps.
+/// For the largest error of `prefix`, `exponential` and `momentum` it is exact. For the mean square
+/// it takes about a thousand transforms of twice the horizon, up to 2²⁰ steps.
 pub fn toeplitz_lower_bound(
     workload: &Workload,
     objective: Objective,
@@ -64,9 +69,10 @@ pub fn toeplitz_lower_bound(
     }
 }
 
-/// At most ‖r‖² for the coefficients r of the root of the Toeplitz part, `((1 − z)(1 − βz))^(−1/2)` or one of its factors.
-/// Beyond those that are summed, the coefficients of `(1 − z)^(−1/2)` are at least `(π(k + ½))^(−1/2)`, and those of the product
-/// at least as many times the first of the other factor.
+/// Lower bound of ‖r‖² for the coefficients r of the root of the Toeplitz part,
+/// `((1 − z)(1 − βz))^(−1/2)` or one of its factors. Beyond the summed coefficients, those of
+/// `(1 − z)^(−1/2)` are at least `(π(k + ½))^(−1/2)`, and those of the product at least that times
+/// the first of the other factor.
 fn root_bound(workload: &Workload, steps: u64) -> f64 {
     let (lasting, decay) = match workload {
         Workload::Exponential(decay) => (false, decay.get()),
@@ -132,7 +138,7 @@ struct Dual {
 }
 
 impl Dual {
-    /// The best bound of all rounds. A step that does not raise it is taken back and made shorter.
+    /// Returns the best bound of all rounds. A step that does not raise it is undone and shortened.
     fn ascend(&mut self) -> f64 {
         let (mut best, mut length) = (0.0, 0.3);
         let mut kept = (self.phi.clone(), self.v.clone());
@@ -150,7 +156,7 @@ impl Dual {
         best
     }
 
-    /// The bound of this φ, with v brought near the singular vector.
+    /// Returns the bound of this φ, with v moved near the singular vector.
     fn bound(&mut self) -> f64 {
         let mut norm_squared = f64::INFINITY;
         for _ in 0..ROUNDS[1] {
@@ -158,7 +164,7 @@ impl Dual {
             let again = self.products.hankel(&self.phi, &u);
             let next: Vec<f64> = again.iter().zip(&self.weights).map(|(x, w)| x / w).collect();
             let ratios = next.iter().zip(&self.v).map(|(next, v)| next / v);
-            // A transform can lose the sign of tiny values; without it there is no bound.
+            // A transform can lose the sign of tiny values; then there is no bound.
             let sound = u.iter().chain(&next).all(|x| *x > 0.0);
             norm_squared = if sound { ratios.fold(0.0, f64::max) } else { f64::INFINITY };
             let scale = 1.0 / next.iter().fold(f64::MIN_POSITIVE, |largest, x| largest.max(*x));
@@ -171,7 +177,7 @@ impl Dual {
         self.phi.iter().zip(&self.target).map(|(phi, a)| phi * a).sum()
     }
 
-    /// φ times a power of `a / (u ∗ v)`, u the other singular vector.
+    /// Multiplies φ by a power of `a / (u ∗ v)`, where u is the other singular vector.
     fn step(&mut self, length: f64) {
         let u = self.products.hankel(&self.phi, &self.v);
         let reached = self.products.product(&u, &self.v);
@@ -194,7 +200,6 @@ impl Products {
         Self { steps, planner: RealFftPlanner::new() }
     }
 
-    /// First terms of the product of two series.
     fn product(&mut self, left: &[f64], right: &[f64]) -> Vec<f64> {
         let size = (2 * self.steps).next_power_of_two();
         let (forward, back) = (self.planner.plan_fft_forward(size), self.planner.plan_fft_inverse(size));

@@ -1,8 +1,8 @@
-//! Minimisation of a smooth function of a few variables: the method of Broyden, Fletcher, Goldfarb and Shanno with
-//! the weak Wolfe conditions (Nocedal and Wright, Numerical Optimization, chapters 3 and 6).
+//! Minimises a smooth function of a few variables: BFGS with the weak Wolfe conditions (Nocedal and
+//! Wright, Numerical Optimization, chapters 3 and 6).
 //!
-//! Our own, because it is short, the fits have at most 24 variables, and plain loops give the same digits on every
-//! machine.
+//! Implemented here because it is short, fits have at most 24 variables, and plain loops give the
+//! same digits on every machine.
 
 /// Sufficient decrease, and curvature.
 const WOLFE: [f64; 2] = [1e-4, 0.9];
@@ -10,7 +10,6 @@ const WOLFE: [f64; 2] = [1e-4, 0.9];
 /// Longest first step in any variable.
 const FIRST_STEP: f64 = 0.5;
 
-/// A point, its value, and the gradient there.
 #[derive(Clone, Debug)]
 pub(super) struct Point {
     pub(super) variables: Vec<f64>,
@@ -18,11 +17,11 @@ pub(super) struct Point {
     gradient: Vec<f64>,
 }
 
-/// What is made small: its value and its gradient.
+/// A function to minimise: returns its value and its gradient.
 pub(super) type Function<'a> = dyn Fn(&[f64]) -> (f64, Vec<f64>) + 'a;
 
-/// Descends from `start` until a step gains less than `tolerance`, or `steps` are taken. Where the function is not
-/// finite it counts as infinite.
+/// Descends from `start` until a step gains less than `tolerance`, or for `steps` steps. Values
+/// that are not finite count as infinite.
 pub(super) fn minimize(function: &Function<'_>, start: &[f64], steps: usize, tolerance: f64) -> Point {
     let mut point = evaluate(function, start.to_vec());
     let mut inverse = identity(start.len());
@@ -49,7 +48,8 @@ fn evaluate(function: &Function<'_>, variables: Vec<f64>) -> Point {
     Point { variables, value: if finite { value } else { f64::INFINITY }, gradient }
 }
 
-/// A point along the direction that satisfies the conditions of Wolfe, or at least lies lower; `None` if none is found.
+/// Returns a point along the direction that satisfies the Wolfe conditions, or at least lies lower;
+/// `None` if none is found.
 fn search(function: &Function<'_>, from: &Point, direction: &[f64]) -> Option<Point> {
     let slope = dot(&from.gradient, direction);
     let (mut low, mut high, mut length) = (0.0, f64::INFINITY, 1.0);
@@ -72,7 +72,7 @@ fn search(function: &Function<'_>, from: &Point, direction: &[f64]) -> Option<Po
     best.filter(|point| point.value < from.value)
 }
 
-/// The formula of the method for the inverse of the Hessian.
+/// BFGS update of the inverse Hessian.
 fn update(inverse: &mut [Vec<f64>], from: &Point, to: &Point, first: bool) {
     let difference = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a - b).collect::<Vec<f64>>();
     let step = difference(&to.variables, &from.variables);

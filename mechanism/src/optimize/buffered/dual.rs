@@ -14,7 +14,6 @@ impl<const N: usize> Dual<N> {
         Self { value, slopes: [0.0; N] }
     }
 
-    /// Variable number `index`.
     pub(super) fn variable(value: f64, index: usize) -> Self {
         Self { value, slopes: std::array::from_fn(|j| if j == index { 1.0 } else { 0.0 }) }
     }

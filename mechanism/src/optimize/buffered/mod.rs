@@ -1,9 +1,10 @@
-//! The best buffers for a workload, a horizon and a way of taking part.
+//! Fits the buffers of a strategy to a workload, a horizon and a participation.
 //!
-//! A fit goes from one buffer to as many as wanted. It starts from poles spread evenly over the scales of time, and from
-//! the best fit with one buffer less, a buffer added in each of its gaps; the best end is kept, and the fit with one buffer
-//! less where no end is better: so more buffers are never worse. Nothing is random, and nothing depends on the clock or on
-//! the number of threads.
+//! A fit goes from one buffer to the requested number. It starts from poles spread evenly over the
+//! scales of time, and from the best fit with one buffer less, with a buffer added in each of its
+//! gaps. The best result is kept, or the fit with one buffer less if that is better, so more
+//! buffers are never worse. Nothing is random, and nothing depends on the clock or the number of
+//! threads.
 
 mod bound;
 mod descent;
@@ -37,23 +38,24 @@ use toeplitz::ToeplitzLoss;
 /// Poles and zeros of 8 buffers.
 type Poles = Dual<16>;
 
-/// Longest workload given entry by entry: a fit keeps n² numbers.
+/// Longest workload given entry by entry: a fit stores n² numbers.
 const MAX_MATRIX_STEPS: u64 = 4096;
 
-/// Most participations of an entity: every evaluation of a loss goes through all of them.
+/// Maximum number of participations of an entity: every evaluation of a loss visits all of them.
 const MAX_PARTICIPATIONS: u64 = 4096;
 
-/// Steps up to which a fit for the root mean square comes with a lower bound.
+/// Number of steps up to which a fit for the root mean square has a lower bound.
 const BOUNDED_STEPS: u64 = 1 << 13;
 
-/// Descents end when a step gains less than this part of the loss.
+/// A descent ends when a step gains less than this part of the loss.
 const TOLERANCE: f64 = 1e-11;
 
-/// What a fit makes small, for noise that is calibrated to the sensitivity.
+/// The objective of a fit, for noise that is calibrated to the sensitivity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Objective {
-    /// `rmse`: the root of the mean squared error over all steps; of a stream without end, the error far down.
+    /// `rmse`: root of the mean squared error over all steps; for a stream without end, the limit
+    /// of the error.
     Rmse,
     /// `max`: the largest error of a step.
     #[serde(rename = "max")]
@@ -61,7 +63,7 @@ pub enum Objective {
 }
 
 impl Objective {
-    /// The error that it asks for.
+    /// Returns the error of this objective.
     pub fn of(self, error: &ExpectedError) -> f64 {
         match self {
             Self::Rmse => error.rmse,
@@ -82,19 +84,20 @@ impl fmt::Display for Objective {
 /// The outcome of a fit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fit {
-    /// What the strategy is made of, rounded as it runs. It has fewer buffers than were allowed where more don't help.
+    /// Parameters of the strategy, rounded as it runs. It has fewer buffers than allowed if more do
+    /// not help.
     pub parameters: BufferedParameters,
-    /// Sensitivity times error: the standard deviation that the objective asks for, with a noise multiplier of 1 and
-    /// records of norm 1.
+    /// Sensitivity times error: the standard deviation of the objective, with a noise multiplier of
+    /// 1 and records of norm 1.
     pub value: f64,
-    /// No Toeplitz strategy is below this; `None` where no such bound is known.
+    /// Lower bound for all Toeplitz strategies; `None` if none is known.
     pub lower_bound: Option<f64>,
 }
 
-/// How far a fit is.
+/// Progress of a fit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
-    /// Number of buffers of the descent that just ended.
+    /// Number of buffers of the last descent.
     pub buffers: usize,
     /// The best value so far.
     pub value: f64,
@@ -110,7 +113,7 @@ pub enum FitError {
     /// The number of buffers is out of range.
     #[error("{found} buffers are asked for; expected 1 to {MAX_BUFFERS}")]
     Buffers {
-        /// What was asked for.
+        /// The requested number.
         found: u32,
     },
     /// The number of steps is out of range.
@@ -118,12 +121,12 @@ pub enum FitError {
     Horizon {
         /// As on the command line.
         workload: String,
-        /// What was asked for.
+        /// The requested number.
         found: u64,
         /// Largest number of steps.
         limit: u64,
     },
-    /// The error of the workload grows without end.
+    /// The error of the workload grows without bound.
     #[error(
         "buffers that forget at a fixed pace need a horizon for the workload `{workload}`: say how many steps the stream has"
     )]
@@ -131,12 +134,12 @@ pub enum FitError {
         /// As on the command line.
         workload: String,
     },
-    /// A record takes part never, or without a gap.
+    /// The count or the gap of a participation is 0.
     #[error("a participation of {count} times with a gap of {gap} is asked for; expected at least 1 of both")]
     Repetition {
-        /// Times asked for.
+        /// The requested count.
         count: u64,
-        /// Gap asked for.
+        /// The requested gap.
         gap: u64,
     },
     /// An entity takes part too often.
@@ -144,10 +147,10 @@ pub enum FitError {
         "an entity that takes part {found} times is asked for; a fit can deal with {MAX_PARTICIPATIONS} within the horizon"
     )]
     Participations {
-        /// Times asked for.
+        /// The requested count.
         found: u64,
     },
-    /// The first row has the largest error, whatever the strategy.
+    /// The first row has the largest error for every strategy.
     #[error(
         "the largest error of the workload `{workload}` is that of its first step, which no strategy makes smaller than the identity does: \
          fit for the root mean square instead"
@@ -156,20 +159,21 @@ pub enum FitError {
         /// As on the command line.
         workload: String,
     },
-    /// There is no fit of this kind for the workload.
+    /// This kind of fit does not support the workload.
     #[error("there is no such fit for the workload `{workload}`: {reason}")]
     Workload {
         /// As on the command line.
         workload: String,
-        /// What would be needed.
+        /// The requirement.
         reason: &'static str,
     },
 }
 
 /// Fits a buffered linear Toeplitz matrix with up to `buffers` buffers.
 ///
-/// Sensitivity is that of records that take part as `repetition` says, once where it is `None`. A horizon of `None` is for a
-/// stream without end of a workload that forgets: `exponential`, `adam` and `window`.
+/// Sensitivity is that of records that take part as `repetition` says, or once if it is `None`. A
+/// horizon of `None` is for a stream without end, and needs a workload that forgets: `exponential`,
+/// `adam` and `window`.
 ///
 /// ```
 /// use hushflow_mechanism::optimize::buffered::{Objective, Progress, fit_blt};
@@ -221,7 +225,6 @@ fn check_buffers(buffers: u32) -> Result<(), FitError> {
     if (1..=MAX_BUFFERS).contains(&buffers) { Ok(()) } else { Err(FitError::Buffers { found: buffers }) }
 }
 
-/// The number of steps that matter to a fit.
 fn check_horizon(workload: &Workload, horizon: Option<u64>) -> Result<u64, FitError> {
     let name = || workload.to_string();
     let limit = workload.horizon().map_or(ENDLESS_TOEPLITZ_STEPS, |rows| rows.min(MAX_MATRIX_STEPS));
@@ -250,7 +253,7 @@ fn check_objective(workload: &Workload, objective: Objective) -> Result<(), FitE
     }
 }
 
-/// Numbers of steps over which poles are spread to begin with.
+/// Numbers of steps over which the initial poles are spread.
 fn scales(workload: &Workload, steps: u64, repetition: Repetition) -> Vec<u64> {
     let window = match workload {
         Workload::Window(length) => length.get(),
@@ -295,7 +298,7 @@ fn grow(
     best.unwrap_or_else(|| identity_like(loss, horizon))
 }
 
-/// From complements to the end of a descent: complements and the logarithm of the loss.
+/// Descends from complements. Returns complements and the logarithm of the loss.
 fn descend(loss: &ToeplitzLoss, start: &[f64]) -> (Vec<f64>, f64) {
     let function = |variables: &[f64]| {
         let duals: Vec<_> = variables.iter().enumerate().map(|(j, &v)| Poles::variable(v, j)).collect();
@@ -308,7 +311,7 @@ fn descend(loss: &ToeplitzLoss, start: &[f64]) -> (Vec<f64>, f64) {
     (complements.iter().flatten().map(|c| c.value).collect(), end.value)
 }
 
-/// A pair more in each of the gaps between poles and zeros, and before the first.
+/// Inserts a pair in each of the gaps between poles and zeros, and before the first.
 fn insertions(base: f64, poles: &[f64]) -> Vec<Vec<f64>> {
     let before = |j: usize| if j == 0 { base + (poles[0] - base) * 0.1 } else { poles[j - 1] };
     let insert = |j: usize| {
@@ -321,7 +324,8 @@ fn insertions(base: f64, poles: &[f64]) -> Vec<Vec<f64>> {
     (0..poles.len()).map(insert).collect()
 }
 
-/// The strategy with these poles as it runs, and its value; `None` where rounding leaves no strategy.
+/// Returns the strategy with these poles, rounded as it runs, and its value; `None` if rounding
+/// invalidates it.
 fn rounded(loss: &ToeplitzLoss, poles: &[f64], horizon: Option<u64>) -> Option<(BufferedParameters, f64)> {
     let duals: Vec<_> = poles.as_chunks::<2>().0.iter().map(|pair| pair.map(Dual::<0>::constant)).collect();
     let weights = toeplitz::weights(&duals);
@@ -335,10 +339,10 @@ fn rounded(loss: &ToeplitzLoss, poles: &[f64], horizon: Option<u64>) -> Option<(
     Some((parameters, value))
 }
 
-/// Sensitivity times error of a strategy as it runs.
+/// Sensitivity times error of the rounded strategy.
 fn value(loss: &ToeplitzLoss, parameters: &BufferedParameters) -> Option<f64> {
     let Buffers::Toeplitz(buffers) = &parameters.buffers else { return None };
-    // Coefficients that never grow: what the sensitivity to several participations rests on.
+    // The sensitivity to several participations requires coefficients that never grow.
     if loss.repetition.count > 1 && buffers.iter().map(|b| b.weight).sum::<f64>() > 1.0 {
         return None;
     }
@@ -351,7 +355,7 @@ fn value(loss: &ToeplitzLoss, parameters: &BufferedParameters) -> Option<f64> {
     Some((sensitivity * loss.error_squared(&poles, &zeros).value).sqrt()).filter(|value| value.is_finite())
 }
 
-/// One buffer that does next to nothing: what is left when no descent ends at a strategy.
+/// One buffer with almost no effect: the fallback if no descent ends at a strategy.
 fn identity_like(loss: &ToeplitzLoss, horizon: Option<u64>) -> (BufferedParameters, f64) {
     let buffer = ExponentialBuffer { decay: 0.5, weight: 0.5f64.powi(40) };
     let parameters = BufferedParameters { horizon, buffers: Buffers::Toeplitz(vec![buffer]) };

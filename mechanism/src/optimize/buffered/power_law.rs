@@ -1,8 +1,8 @@
 //! Power laws for the running average.
 //!
-//! The average looks alike at every scale of time, and so do its best strategies: `i^a t^(−b)` in place of θ^(t−i). The
-//! error of the running average sums up to a finite number over all steps, most of it from the first few dozen; so what
-//! is fitted to the first [`FITTED_STEPS`] serves every longer stream.
+//! The average and its best strategies look alike at every scale of time: `i^a t^(−b)` in place of
+//! θ^(t−i). The error of the running average has a finite sum over all steps, most of it from the
+//! first few dozen. So a fit to the first [`FITTED_STEPS`] serves every longer stream.
 
 use super::{
     Fit, FitError, OnProgress, Progress, TOLERANCE, check_buffers,
@@ -21,7 +21,6 @@ use crate::{
 };
 use libm::{exp, log, log1p};
 
-/// Steps whose errors are made small.
 const FITTED_STEPS: u64 = 512;
 
 /// Growth, decay and weight of 8 buffers.
@@ -29,11 +28,12 @@ type Exponents = Dual<24>;
 
 /// Fits a power law with up to `buffers` buffers to the running average, with or without a horizon.
 ///
-/// Sensitivity is that of records that take part once. The value is the root of the mean squared error over the first 512
-/// steps, or over the horizon if that is shorter.
+/// Sensitivity is that of records that take part once. The value is the root of the mean squared
+/// error over the first 512 steps, or over the horizon if that is shorter.
 ///
 /// # Errors
-/// [`FitError::Buffers`], [`FitError::Horizon`], and [`FitError::Workload`] for every workload but the average.
+/// [`FitError::Buffers`], [`FitError::Horizon`], and [`FitError::Workload`] for every workload but
+/// the average.
 pub fn fit_power_law(
     workload: &Workload,
     horizon: Option<u64>,
@@ -83,7 +83,7 @@ fn grow(horizon: Option<u64>, buffers: usize, progress: OnProgress<'_>) -> (Buff
     })
 }
 
-/// A buffer more, that grows slower than, faster than, or between those there are.
+/// Adds a buffer that grows slower than, faster than, or between the existing ones.
 fn starts(variables: &[f64]) -> Vec<Vec<f64>> {
     let mut growths: Vec<f64> = variables.iter().step_by(3).copied().collect();
     growths.sort_by(f64::total_cmp);
@@ -102,7 +102,7 @@ fn buffers_of(variables: &[f64]) -> Vec<PowerLawBuffer> {
     variables.as_chunks::<3>().0.iter().map(buffer).collect()
 }
 
-/// The strategy as it runs, and its value; `None` where the variables make none.
+/// Returns the strategy as it runs and its value; `None` if the variables are invalid.
 fn as_it_runs(variables: &[f64], horizon: Option<u64>) -> Option<(BufferedParameters, f64)> {
     let parameters = BufferedParameters { horizon, buffers: Buffers::PowerLaw(buffers_of(variables)) };
     let strategy = Buffered::new(StrategyName::Identity, parameters.clone()).ok()?;
@@ -147,7 +147,8 @@ impl Noise {
         Self { covariance: vec![vec![Exponents::constant(0.0); buffers + 1]; buffers + 1] }
     }
 
-    /// Goes on by step t; the variance of the running sum after it. The increment is `N_t z` with `z = y − Σ r`.
+    /// Advances by step t. Returns the variance of the running sum after it. The increment is
+    /// `N_t z` with `z = y − Σ r`.
     fn advance(&mut self, buffers: &[PowerLawBuffer], horizon: Option<u64>, t: u64) -> Exponents {
         let count = buffers.len();
         let zero = Exponents::constant(0.0);
@@ -168,7 +169,7 @@ impl Noise {
     }
 }
 
-/// What the buffers and the running sum keep of themselves, and what they take of z.
+/// Factors of the buffers' and the running sum's own values, and of z.
 fn coefficients(
     buffers: &[PowerLawBuffer],
     horizon: Option<u64>,

@@ -1,15 +1,15 @@
-//! Weighted sums of squares of `d_l = Σ_p α_p λ_p^l` over up to billions of lags l, with derivatives.
+//! Weighted sums of squares of `d_l = Σ_p α_p λ_p^l` over up to billions of lags l, with
+//! derivatives.
 //!
-//! Short lags are summed one by one. From there on λ^l is smooth on the scale of l, so that a sum over a range [L, 2L) is an
-//! integral over [L − ½, 2L − ½), up to a term that cancels from range to range and leaves `f′(L)/24` of the first one,
-//! and Gauss's rule takes the integral: to about 1e-7 of the whole, in a few hundred terms.
+//! Short lags are summed one by one. Beyond them λ^l is smooth on the scale of l, so a sum over [L,
+//! 2L) is an integral over [L − ½, 2L − ½), up to a term that cancels from range to range and
+//! leaves `f′(L)/24` of the first one. Gauss's rule computes the integral: to about 1e-7 of the
+//! whole, in a few hundred terms.
 
 use crate::series::quadrature::gauss_legendre;
 
-/// Lags that are summed one by one.
 pub(super) const EXACT_LAGS: usize = 256;
 
-/// Where the squares are taken, and what they weigh.
 #[derive(Clone, Debug)]
 pub(super) struct Lags {
     /// Weights of the lags 0, 1, …
@@ -27,7 +27,8 @@ pub(super) struct Energy {
 }
 
 impl Lags {
-    /// The lags below `count`, weighed by a function that is smooth from [`EXACT_LAGS`] on.
+    /// Makes the lags below `count`, with weights by a function that is smooth from [`EXACT_LAGS`]
+    /// on.
     pub(super) fn new(count: u64, weight: impl Fn(f64) -> f64) -> Self {
         let exact = (0..count.min(EXACT_LAGS as u64)).map(|lag| weight(lag as f64)).collect();
         let (mut smooth, rule) = (Vec::new(), gauss_legendre());
@@ -42,7 +43,6 @@ impl Lags {
         Self { exact, smooth }
     }
 
-    /// The weighted sum of squares.
     pub(super) fn energy(&self, amplitudes: &[f64], complements: &[f64]) -> Energy {
         let zeros = || vec![0.0; amplitudes.len()];
         let mut energy = Energy { value: 0.0, by_amplitude: zeros(), by_complement: zeros() };
@@ -76,7 +76,7 @@ impl Energy {
     }
 }
 
-/// `(1 − complement)^lag` for long lags; what forgets by half in a step, or swings, has vanished.
+/// `(1 − complement)^lag` for long lags; 0 for complements above ½, which have vanished by then.
 fn smooth_power(complement: f64, lag: f64) -> f64 {
     if complement > 0.5 { 0.0 } else { libm::exp(lag * libm::log1p(-complement)) }
 }

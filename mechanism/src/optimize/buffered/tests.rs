@@ -1,4 +1,5 @@
-//! The fits against published levels, against what they run as, and against what no Toeplitz strategy can beat.
+//! Compares fits with published levels, with the strategies that run, and with lower bounds for all
+//! Toeplitz strategies.
 
 use super::*;
 use crate::strategy::{
@@ -36,7 +37,8 @@ fn fits_reach_the_levels_that_are_known() {
     }
 }
 
-/// More buffers are never worse, and near the best there is: the square root, whose largest errors these are.
+/// More buffers are never worse, and near the optimum: the square root, whose largest errors these
+/// are.
 #[test]
 fn more_buffers_are_never_worse() {
     for (steps, root) in [
@@ -56,7 +58,8 @@ fn more_buffers_are_never_worse() {
     }
 }
 
-/// The reported value is the error of what runs, to the accuracy of the sums over lags.
+/// The reported value is the error of the strategy that runs, to the accuracy of the sums over
+/// lags.
 #[test]
 fn values_are_those_of_the_strategy_that_runs() {
     let check = |workload: &str, horizon: Option<u64>, objective| {
@@ -91,7 +94,6 @@ fn values_are_those_of_the_strategy_that_runs() {
     check("adam:0.99", None, Objective::Rmse);
 }
 
-/// No Toeplitz strategy is much better in the mean square, for any workload with a bound.
 #[test]
 fn fits_are_near_the_lower_bound() {
     for (workload, objective, gap) in [
@@ -106,7 +108,7 @@ fn fits_are_near_the_lower_bound() {
     }
 }
 
-/// A workload given entry by entry is fitted as the one it is equal to.
+/// The fit of a workload given entry by entry equals that of the same workload by name.
 #[test]
 fn matrices_are_fitted_as_what_they_are() {
     for (name, objective) in [
@@ -124,7 +126,8 @@ fn matrices_are_fitted_as_what_they_are() {
     }
 }
 
-/// Twenty epochs of a hundred steps: two buffers beat the square root by a factor of two in squared error.
+/// Twenty epochs of a hundred steps: two buffers beat the square root by a factor of two in squared
+/// error.
 #[test]
 fn several_participations_are_fitted() {
     let progress = &mut |_: &Progress| ControlFlow::Continue(());
@@ -161,7 +164,6 @@ fn power_laws_come_near_the_optimum_of_the_average() {
     assert_eq!(strategy(&endless).max_column_norm_squared(ENDLESS_POWER_LAW_STEPS), 1.0);
 }
 
-/// One fit without a horizon serves streams of all lengths: the total error levels off.
 #[test]
 fn one_power_law_serves_all_lengths() {
     let strategy = strategy(&power_law(None, 2));
@@ -197,8 +199,9 @@ fn impossible_fits_are_refused() {
     assert!(error.to_string().contains("`average` alone"), "{error}");
 }
 
-/// What is best without regard to records that take part again has coefficients that grow, and is no strategy. By another
-/// program, the best with one buffer is 45.496234 at θ = 0.96301 and θ̂ = 0.
+/// The optimum that ignores repeated participation has growing coefficients and is no valid
+/// strategy. According to another program, the optimum with one buffer is 45.496234 at θ = 0.96301
+/// and θ̂ = 0.
 #[test]
 fn fits_for_several_participations_keep_coefficients_from_growing() {
     let repetition = Some(Repetition { count: 5, gap: 50 });
@@ -212,8 +215,8 @@ fn fits_for_several_participations_keep_coefficients_from_growing() {
     assert!(values[0] < 45.4963 && values.is_sorted_by(|one, other| one >= other), "{values:?}");
 }
 
-/// The longest horizons and the bound of the mean square at a million steps; minutes, so only when `HUSHFLOW_LONG_TESTS`
-/// is set.
+/// The longest horizons, and the bound of the mean square at a million steps. Takes minutes, so it
+/// runs only if `HUSHFLOW_LONG_TESTS` is set.
 #[test]
 fn long_fits_are_near_the_lower_bound() {
     if std::env::var_os("HUSHFLOW_LONG_TESTS").is_none() {

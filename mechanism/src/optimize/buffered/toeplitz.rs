@@ -1,9 +1,11 @@
 //! The error of a buffered Toeplitz strategy as a function of its poles, in closed form.
 //!
-//! C has the poles θ_j and its inverse the poles θ̂_j, with `θ_1 > θ̂_1 > θ_2 > … > θ̂_b` exactly when all weights are positive.
-//! So the poles are the free parameters: C is `Π(1 − θ̂_j z)/Π(1 − θ_j z)`, its weights and the coefficients of A C⁻¹ are
-//! residues, products of differences of poles. All is computed in the complements δ = 1 − θ, which keep their digits where
-//! θ is near 1. The poles of a workload β^lag are below β: then the coefficients of A C⁻¹ are sums of positive terms too.
+//! C has the poles θ_j and its inverse the poles θ̂_j, with `θ_1 > θ̂_1 > θ_2 > … > θ̂_b` exactly
+//! when all weights are positive. So the poles are the free parameters. C is
+//! `Π(1 − θ̂_j z)/Π(1 − θ_j z)`; its weights and the coefficients of A C⁻¹ are residues, products
+//! of differences of poles. All computations use the complements δ = 1 − θ, which keep their digits
+//! where θ is near 1. The poles of a workload β^lag are below β: then the coefficients of A C⁻¹ are
+//! sums of positive terms too.
 
 use super::{
     Objective,
@@ -13,8 +15,8 @@ use super::{
 use crate::workload::Workload;
 use libm::{exp, expm1, log, log1p, pow};
 
-/// How the records of an entity can take part: up to `count` times, at least `gap` steps apart. The coefficients of a fit
-/// are positive and never grow, so that steps 0, gap, 2·gap, … are the worst they can do.
+/// Participation of an entity: up to `count` times, at least `gap` steps apart. The coefficients of
+/// a fit are positive and never grow, so steps 0, gap, 2·gap, … are the worst case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repetition {
     /// k, at least 1.
@@ -23,22 +25,23 @@ pub struct Repetition {
     pub gap: u64,
 }
 
-/// What a fit makes small: the squared sensitivity times a weighted sum of squares of the coefficients of A C⁻¹.
+/// The loss of a fit: the squared sensitivity times a weighted sum of squares of the coefficients
+/// of A C⁻¹.
 pub(super) struct ToeplitzLoss {
     pub(super) steps: u64,
     pub(super) repetition: Repetition,
-    /// 1 − β for what the workload forgets, 0 where it never does.
+    /// 1 − β of the workload, 0 if it never forgets.
     pub(super) base: f64,
     error: Error,
 }
 
-/// The squared error for a unit of noise, as a function of the coefficients of A C⁻¹.
+/// The squared error for unit noise, as a function of the coefficients of A C⁻¹.
 enum Error {
     Response {
-        /// A pole of the workload beside its base.
+        /// A pole of the workload besides its base.
         pole: Option<f64>,
         lags: Lags,
-        /// Length of a window, and the lags from it on: beyond, what entered the window leaves it.
+        /// Length of a window, and the lags from it on, where values leave the window.
         window: Option<(f64, Lags)>,
     },
     /// `eᵀ Q e` for the coefficients e of C⁻¹: a workload given entry by entry.
@@ -78,8 +81,8 @@ impl ToeplitzLoss {
         Self { steps, repetition, base, error }
     }
 
-    /// The logarithm of the squared error times the squared sensitivity, for complements δ_j and δ̂_j that alternate and
-    /// rise.
+    /// Logarithm of the squared error times the squared sensitivity, for alternating, ascending
+    /// complements δ_j and δ̂_j.
     pub(super) fn log_loss<const N: usize>(&self, complements: &[[Dual<N>; 2]]) -> Dual<N> {
         let poles: Vec<_> = complements.iter().map(|pair| pair[0]).collect();
         let zeros: Vec<_> = complements.iter().map(|pair| pair[1]).collect();
@@ -112,7 +115,7 @@ impl ToeplitzLoss {
         }
     }
 
-    /// See `participation_norm_squared` of the strategy, which this is with derivatives.
+    /// The strategy's `participation_norm_squared`, with derivatives.
     fn sensitivity_squared<const N: usize>(&self, poles: &[Dual<N>], weights: &[Dual<N>]) -> Dual<N> {
         let one = Dual::constant(1.0);
         let (gap, mut total) = (self.repetition.gap, Dual::constant(0.0));
@@ -146,8 +149,8 @@ impl ToeplitzLoss {
     }
 }
 
-/// Squares of the rows from t = lag + 1 to the last, that is their scale: `Σ 1/divisor(t)²`. From [`EXACT_LAGS`] on, an
-/// integral.
+/// Sum of squared scales of the rows from t = lag + 1 to the last: `Σ 1/divisor(t)²`. An integral
+/// from [`EXACT_LAGS`] on.
 fn later_rows(workload: &Workload, lag: f64, steps: u64) -> f64 {
     let row = |t: u64| 1.0 / (workload.row_divisor(t) * workload.row_divisor(t));
     let integral = |t: f64| match workload {
@@ -164,7 +167,6 @@ fn later_rows(workload: &Workload, lag: f64, steps: u64) -> f64 {
     exact + integral(steps as f64 + 0.5) - integral(from + 0.5)
 }
 
-/// The scale of rows far down.
 fn lasting_row(workload: &Workload) -> f64 {
     match workload {
         Workload::Adam(decay) => (1.0 - decay.get()) * (1.0 - decay.get()),
@@ -172,8 +174,8 @@ fn lasting_row(workload: &Workload) -> f64 {
     }
 }
 
-/// `Π_k (δ_k − δ)/Π (δ_q − δ)` over the other q: that of `Π(1 − θ_k z)/Π(1 − q z)` at the pole 1 − δ, divided by the pole
-/// where the degrees differ by more than 1.
+/// `Π_k (δ_k − δ)/Π (δ_q − δ)` over the other q: the residue of `Π(1 − θ_k z)/Π(1 − q z)` at the
+/// pole 1 − δ, divided by the pole if the degrees differ by more than 1.
 fn ratio<const N: usize>(at: Dual<N>, tops: &[Dual<N>], bottoms: impl Iterator<Item = Dual<N>>) -> Dual<N> {
     let top = tops.iter().fold(Dual::constant(1.0), |product, &top| product * (top - at));
     bottoms.fold(top, |ratio, bottom| ratio / (bottom - at))
@@ -205,7 +207,7 @@ fn energy<const N: usize>(lags: &Lags, amplitudes: &[Dual<N>], complements: &[Du
     Dual::compose(energy.value, by_amplitude.chain(by_complement))
 }
 
-/// `(1 − δ)^exponent − 1` for a whole exponent.
+/// `(1 − δ)^exponent − 1` for an integer exponent.
 fn power_less_one<const N: usize>(complement: Dual<N>, exponent: f64) -> Dual<N> {
     let c = complement.value;
     let value = if c < 0.5 { expm1(exponent * log1p(-c)) } else { pow(1.0 - c, exponent) - 1.0 };
@@ -219,7 +221,7 @@ fn geometric_sums<const N: usize>(poles: &[Dual<N>], terms: u64) -> Vec<Dual<N>>
     pairs.map(|(a, b)| geometric_sum(a + b - a * b, terms as f64)).collect()
 }
 
-/// `(1 − (1 − x)^terms)/x`, by its series where that has no digits left.
+/// `(1 − (1 − x)^terms)/x`, by its series for small terms·x.
 fn geometric_sum<const N: usize>(x: Dual<N>, terms: f64) -> Dual<N> {
     if terms * x.value < 1e-4 {
         let [second, third] = [terms * (terms - 1.0) / 2.0, terms * (terms - 1.0) * (terms - 2.0) / 6.0];
@@ -230,8 +232,8 @@ fn geometric_sum<const N: usize>(x: Dual<N>, terms: f64) -> Dual<N> {
     x.map(-rest / x.value, slope)
 }
 
-/// `Q_lm = Σ_i V_(i+l, i+m)` with `V = AᵀA`, divided by the number of rows; for the largest error, where every row of a
-/// Toeplitz A is part of the next, V is the outer square of the last row.
+/// `Q_lm = Σ_i V_(i+l, i+m)` with `V = AᵀA`, divided by the number of rows. For the largest error
+/// every row of a Toeplitz A is part of the next, so V is the outer square of the last row.
 fn quadratic(workload: &Workload, steps: usize, mean: bool) -> Vec<Vec<f64>> {
     let a = workload.matrix(steps);
     let last = a.row(steps - 1);
@@ -270,13 +272,14 @@ fn quadratic_error<const N: usize>(form: &[Vec<f64>], weights: &[Dual<N>], zeros
     Dual::compose(value, parts)
 }
 
-/// More than rounding a strategy can add to the sum of its weights.
+/// Exceeds what rounding a strategy adds to the sum of its weights.
 const ROUNDING: f64 = 1e-9;
 
 impl ToeplitzLoss {
-    /// The complements of variables without bounds: the first pole, then the logarithms of the steps from one to the next, in
-    /// the logit between the base and 1. The last zero may lie beyond 1, for records that take part more than once by so much that
-    /// the weights of C add up to 1: their sum is `Σ δ̂_j − Σ δ_j`, and coefficients that never grow are what their sensitivity rests on.
+    /// Maps unbounded variables to complements: the first pole, then the logarithms of the steps
+    /// from one to the next, in the logit between the base and 1. For repeated participation the
+    /// last zero may lie beyond 1, until the weights of C add up to 1: their sum is
+    /// `Σ δ̂_j − Σ δ_j`, and the sensitivity requires coefficients that never grow.
     pub(super) fn complements<const N: usize>(&self, variables: &[Dual<N>]) -> Vec<[Dual<N>; 2]> {
         let one = Dual::<N>::constant(1.0);
         let mut place = Dual::constant(0.0);
@@ -296,7 +299,8 @@ impl ToeplitzLoss {
         all.as_chunks::<2>().0.to_vec()
     }
 
-    /// The variables of complements within the base; the inverse of [`complements`](Self::complements).
+    /// Returns the variables of complements within the base; the inverse of
+    /// [`complements`](Self::complements).
     pub(super) fn variables(&self, complements: &[f64]) -> Vec<f64> {
         let logit = |share: f64| log(share / (1.0 - share));
         let inner = |c: f64| logit((c - self.base) / (1.0 - self.base));
@@ -319,13 +323,14 @@ impl ToeplitzLoss {
     }
 }
 
-/// What is left for the last step from a pole to its zero when the others have taken theirs of 1.
+/// Remaining length of the last step from a pole to its zero: 1 minus the other steps.
 fn room<const N: usize>(before: &[Dual<N>]) -> Dual<N> {
     let pairs = before.as_chunks::<2>().0.iter();
     pairs.fold(Dual::constant(1.0 - ROUNDING), |room, &[pole, zero]| room - (zero - pole))
 }
 
-/// 2b complements that rise evenly in the logarithm, from about one in the number of steps that matter to about 1.
+/// 2b complements that rise evenly in the logarithm, from about one over the number of steps that
+/// matter to about 1.
 pub(super) fn spread(base: f64, steps: u64, buffers: usize) -> Vec<f64> {
     let lowest = log((0.5 / steps as f64).max(0.5 * base).min(0.5));
     let place = |j: usize| exp(lowest * (1.0 - (j as f64 + 0.5) / (2 * buffers) as f64));

@@ -1,8 +1,9 @@
-//! Training on other gradients with the same releases: noise is shifted by what the sums differ by, and then the log, the form of its
-//! values and the parameters are equal on any number of workers, in both forms.
+//! Training on other gradients with the same releases. Noise is shifted by the difference of the
+//! sums. Then the log, the form of its values and the parameters are equal in both forms, on any
+//! number of workers.
 //!
-//! What one step's offsets have to be is known once the steps before it release the same, since gradients are taken at the same
-//! parameters then. So the loop runs once for each step.
+//! A step's offsets are known once the earlier steps release the same values, because only then
+//! gradients are taken at the same parameters. So the loop runs once for each step.
 
 use super::*;
 use hushflow_mechanism::moments::Row;
@@ -10,13 +11,13 @@ use hushflow_mechanism::noise::Offsets;
 
 const RECORDS: usize = 30;
 
-/// What a record does in a step: see [`Pull`].
+/// What a record does in a step; see [`Pull`].
 type Odd = fn(u64, usize) -> Option<f64>;
 
-/// Released integers of a step, and which shards hold them in 64 bits, which is how they travel.
+/// Released integers of a step, and which shards hold (and send) them in 64 bits.
 type Held = (Vec<i128>, Vec<bool>);
 
-/// What the log was given.
+/// Records what the log receives.
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<Vec<Held>>>);
 
@@ -42,7 +43,7 @@ fn setup(is_correlated: bool, offsets: &[Vec<i128>]) -> TrainingSetup {
     })
 }
 
-/// What can be seen: releases, parameters bit by bit, and the fault if there was one.
+/// The visible outcome: releases, parameters bit by bit, and the fault.
 type Public = (Vec<Held>, Vec<(u64, Vec<u64>)>, Option<String>);
 
 fn public(workers: usize, odd: Odd, setup: &TrainingSetup) -> Public {
@@ -54,12 +55,11 @@ fn public(workers: usize, odd: Odd, setup: &TrainingSetup) -> Public {
     (releases, seen.into_iter().map(bits).collect(), fault)
 }
 
-/// Released integers, step by step.
 fn released(odd: Odd, setup: &TrainingSetup) -> Vec<Vec<i128>> {
     public(1, odd, setup).0.into_iter().map(|(values, _)| values).collect()
 }
 
-/// Offsets with which this world releases the target.
+/// Offsets with which this input releases the target.
 fn offsets_for(target: &[Vec<i128>], odd: Odd, is_correlated: bool) -> Vec<Vec<i128>> {
     let mut offsets: Vec<Vec<i128>> = Vec::new();
     for (step, target) in target.iter().enumerate() {
@@ -95,7 +95,7 @@ const ODD: Odd = |step, record| match (record as u64 + step) % 9 {
     _ => None,
 };
 
-/// As many as can be in one direction, and in the other; nothing at all in some steps.
+/// As far as possible in one direction, and in the other; nothing in some steps.
 const LONG: Odd = |_, _| Some(1e200);
 const OPPOSITE: Odd = |step, _| if step % 3 == 2 { Some(f64::NAN) } else { Some(-1.0) };
 
@@ -129,7 +129,8 @@ fn the_same_releases_of_other_gradients_leave_no_trace_of_them() {
     }
 }
 
-/// Independent noise that is to be correlated fits 64 bits, so releases can be chosen up to 2⁶² there.
+/// Independent noise that is to be correlated fits 64 bits, so releases can be chosen up to 2⁶²
+/// there.
 #[test]
 fn the_same_releases_around_a_width_leave_no_trace() {
     for (is_correlated, widths) in [(false, &[31, 63, 64, 100][..]), (true, &[31, 53, 61, 62])] {
