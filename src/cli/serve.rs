@@ -159,7 +159,7 @@ fn stop_flag() -> Result<Arc<AtomicBool>, CliError> {
     for signal in [SIGINT, SIGTERM] {
         register_conditional_default(signal, Arc::clone(&stopped))
             .and_then(|_| register(signal, Arc::clone(&stopped)))
-            .map_err(|error| CliError::failed(format!("signals can't be handled: {error}")))?;
+            .map_err(|error| CliError::failed(format!("can't install signal handlers: {error}")))?;
     }
     Ok(stopped)
 }
