@@ -82,11 +82,12 @@ pub(crate) struct CovarianceArguments {
     /// pace: rounds T that the budget would last for; twice the number of pairs unless given
     #[arg(long, value_name = "T", value_parser = clap::value_parser!(u64).range(1..))]
     rounds: Option<u64>,
-    /// ssp, ssp-tight, diagonal: how the noisy entries become a covariance: floor, nearest, shrink or raw [default: nearest]
+    /// ssp, ssp-tight, diagonal: how the noisy entries become a covariance: floor, nearest, shrink
+    /// or raw [default: nearest]
     #[arg(long, value_name = "PROJECTION", value_parser = |text: &str| text.parse::<Projection>())]
     projection: Option<Projection>,
-    /// Regress this column on the others, through the middle of the bounds, with a third of the budget for the ridge: with
-    /// ssp it is AdaSSP
+    /// Regress this column on the others, through the middle of the bounds, with a third of the
+    /// budget for the ridge: with ssp it is AdaSSP
     #[arg(long, value_name = "COLUMN",
           conflicts_with_all = ["centre", "count_clipped", "projection", "dot", "diagonal_share", "selection_share", "rounds"])]
     target: Option<String>,
@@ -228,7 +229,8 @@ impl CovarianceArguments {
         self.seed.map_or(NoiseSource::System, NoiseSource::Seeded)
     }
 
-    /// The estimate, or what follows from releases in its place; and how many rows were clipped, where that is asked for.
+    /// The estimate, or what follows from releases in its place; and how many rows were clipped,
+    /// where that is asked for.
     fn estimate(&self, sample: &Sample<'_>, rho: Rho) -> Result<Result<Found, CovarianceError>, CliError> {
         let mut generator =
             self.source().generator(1, 0).map_err(|error| CliError::failed(error.to_string()))?;

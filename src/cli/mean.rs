@@ -60,7 +60,8 @@ pub(crate) struct MeanArguments {
     /// The columns wanted, by name [default: all]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     columns: Option<Vec<String>>,
-    /// Standard deviations of clean values: one for all columns, or one for each; or auto; or whiten, for correlated columns
+    /// Standard deviations of clean values: one for all columns, or one for each; or auto; or
+    /// whiten, for correlated columns
     #[arg(long, value_name = "S,…|auto|whiten", default_value = "auto", allow_hyphen_values = true)]
     scale: String,
     /// tukey, resilience: all means are within this many scales of 0

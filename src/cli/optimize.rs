@@ -44,8 +44,8 @@ pub(crate) struct OptimizeArguments {
     /// Which optimiser
     #[arg(long, value_enum)]
     method: Method,
-    /// How epochs are weighted: prefix, average, exponential:β, window:k, momentum:β, adam:β, matrix:FILE (CSV), or,
-    /// for coa, all-range
+    /// How epochs are weighted: prefix, average, exponential:β, window:k, momentum:β, adam:β,
+    /// matrix:FILE (CSV), or, for coa, all-range
     #[arg(long, short = 'w')]
     workload: String,
     /// Number of steps; of a matrix by default its columns
@@ -153,7 +153,8 @@ pub(crate) fn execute(arguments: &OptimizeArguments) -> Result<(), CliError> {
     Ok(if arguments.json { print_json(&report) } else { print(&told(&report, arguments.output.as_deref())) }?)
 }
 
-/// The quadratic form of what is asked, its number of rows, and the workload if it is one of a stream.
+/// The quadratic form of what is asked, its number of rows, and the workload if it is one of a
+/// stream.
 fn form(arguments: &OptimizeArguments) -> Result<(QuadraticForm, f64, Option<Workload>), CliError> {
     let failed = |error: OptimizeError| CliError::usage(error.to_string());
     let steps = |default: Option<u64>| {

@@ -61,7 +61,8 @@ Examples:
 pub(crate) struct TailArguments {
     /// The state directory of a run, or a folder that holds a copy of its public.log
     directory: PathBuf,
-    /// Go on with what a run publishes from now on, to the last epoch. A table on a terminal shows the newest one alone
+    /// Go on with what a run publishes from now on, to the last epoch. A table on a terminal shows
+    /// the newest one alone
     #[arg(long, short)]
     follow: bool,
     /// What to show [default: gaussian, or moments where no second moments of records are known]
@@ -70,8 +71,9 @@ pub(crate) struct TailArguments {
     /// Whether squares of noisy sums keep their bias, in a log of the method pp [default: debiased]
     #[arg(long, value_enum)]
     squares: Option<Squares>,
-    /// How epochs are weighted: prefix, average, exponential:β, window:k, momentum:β, adam:β. With --web it may be repeated: the
-    /// page begins with the first one, and offers them all and that of the log's release
+    /// How epochs are weighted: prefix, average, exponential:β, window:k, momentum:β, adam:β. With
+    /// --web it may be repeated: the page begins with the first one, and offers them all and that
+    /// of the log's release
     #[arg(long, default_value = "prefix")]
     workload: Vec<Workload>,
     /// The first epoch to show
@@ -95,7 +97,8 @@ pub(crate) struct TailArguments {
     /// Let intervals be about the population that records are drawn from, instead of the records
     #[arg(long)]
     population: bool,
-    /// Draw so many synthetic records from the newest density of each key, as CSV or with --json as JSON lines
+    /// Draw so many synthetic records from the newest density of each key, as CSV or with --json as
+    /// JSON lines
     #[arg(long, value_name = "NUMBER", conflicts_with_all = ["follow", "web", "since"])]
     sample: Option<u32>,
     /// Draw the same sample again
@@ -105,8 +108,9 @@ pub(crate) struct TailArguments {
     scores: scores::ScoresArguments,
     #[command(flatten)]
     format: FormatArgument,
-    /// Show the log as a page at http://ADDR/, which follows it: 127.0.0.1:8080, or port 0 for any that is free. The flags above
-    /// say with what it begins. The page is for everyone who can reach the address
+    /// Show the log as a page at http://ADDR/, which follows it: 127.0.0.1:8080, or port 0 for any
+    /// that is free. The flags above say with what it begins. The page is for everyone who can
+    /// reach the address
     #[arg(long, value_name = "ADDR", conflicts_with_all = ["follow", "since", "format", "json"])]
     web: Option<String>,
 }
