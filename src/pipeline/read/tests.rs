@@ -1,4 +1,4 @@
-//! Pipeline files as people write them, and what is wrong with some.
+//! Tests of valid and invalid pipeline files.
 
 use super::super::PipelineError;
 use super::epochs::{NO_CLOCK, PRIVATE_EVENT_TIME};
@@ -73,7 +73,7 @@ fn offsets_of_a_simulation_are_read_or_refused() {
     assert!(error.contains("seed = 42"), "{error}");
     let estimator = BY_COUNT.replace("release.strategy = 'identity'", "release = { method = 'pace' }");
     let error = parse(&format!("{estimator}[simulation]\nseed = 3\noffsets = 'missing.csv'\n")).unwrap_err();
-    assert!(error.contains("this method adds up none"), "{error}");
+    assert!(error.contains("this method releases no sums"), "{error}");
 }
 
 #[test]
@@ -316,7 +316,7 @@ privacy = { epsilon = 1, delta = 1e-6 }
 sources = [{ name = 'a', path = 'a.csv' },
   { name = 'b', path = 'b.ndjson', arrival = 's', allowed_lateness = '2h', idle = '30s', largest_jump = '6h' },
   { name = 'c', path = 'c.csv', arrival = 's', clock = 'end-of-input' }, { name = 'd', path = 'd.csv', clock = 'end-of-input' }]";
-    let both = "arrival and clock: one thing moves the clock";
+    let both = "arrival and clock: only one can advance the clock";
     assert!(parse(text).is_err_and(|error| error.contains(both)));
     let text = text.replace("arrival = 's', clock = 'end-of-input'", "arrival = 's'");
     let pipeline = parse(&text).unwrap();
@@ -340,5 +340,5 @@ sources = [{ name = 'a', path = 'a.csv' },
     let b = &pipeline.sources[1];
     assert_eq!((b.idle, b.largest_jump), (Some(std::time::Duration::from_secs(30)), Some(6 * hour)));
     let one = serde_json::to_string(&parse(BY_COUNT).unwrap().public_parameters()).unwrap();
-    assert!(!one.contains("sources") && !one.contains("\"id\""), "as in logs of before");
+    assert!(!one.contains("sources") && !one.contains("\"id\""), "absent for a single source");
 }
