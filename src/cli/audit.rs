@@ -41,8 +41,8 @@ Columns of the table:
   odd        share of released integers whose lowest bit is set: 50 % unless the noise is not integer noise
 
 An audit that finds nothing is no proof. It tries only these pairs, while proofs cover all. It covers the first --epochs \
-epochs. It knows the columns, keys and noise of this file, but not your source, disk or network. It does show that the \
-running code matches the proof: it finds planted faults such as half of the noise, 2 % too little noise, noise used \
+epochs. It knows the columns, keys and noise of this file, but not your source, disk or network. It does test that the \
+running code is what was proved: it finds planted faults such as half of the noise, 2 % too little noise, noise used \
 twice, a clipper that lets through one part in a million too much, and floating-point noise.
 
 The share falls with fewer runs and with smaller ε: n runs underestimate μ = 1/σ by about 14/√n.
