@@ -130,7 +130,8 @@ fn a_user_names_all_ledgers_once() {
     assert_eq!((entries(&found), &found["data_set"]), (vec!["first", "second"], &"stream".into()));
 
     // The data must have a name. A directory that has published keeps its ledger.
-    by_variable(&data.pipeline("unnamed", "", ("", ""))).failed(1, &["which data these are", "data_set"]);
+    by_variable(&data.pipeline("unnamed", "", ("", "")))
+        .failed(1, &["the name of the data is missing", "data_set"]);
     data.run(&named("first")).succeeded();
     let alone = data.run(&data.pipeline("alone", "", ("", ""))).succeeded();
     assert!(alone.err.contains("note: no ledger counts this"), "{}", alone.err);
@@ -254,5 +255,5 @@ fn entities_of_different_kinds_share_no_budget_unless_one_lies_within_the_other(
         "{users}"
     );
     finish(&mut command("verify", &data.state("users"))).succeeded();
-    data.run(&of("wrong", "column = 'user'\nwithin = ['user']")).failed(2, &["larger kinds alone"]);
+    data.run(&of("wrong", "column = 'user'\nwithin = ['user']")).failed(2, &["only larger kinds"]);
 }
