@@ -130,8 +130,7 @@ fn a_user_names_all_ledgers_once() {
     assert_eq!((entries(&found), &found["data_set"]), (vec!["first", "second"], &"stream".into()));
 
     // The data must have a name. A directory that has published keeps its ledger.
-    by_variable(&data.pipeline("unnamed", "", ("", "")))
-        .failed(1, &["the name of the data is missing", "data_set"]);
+    by_variable(&data.pipeline("unnamed", "", ("", ""))).failed(1, &["which data these are", "data_set"]);
     data.run(&named("first")).succeeded();
     let alone = data.run(&data.pipeline("alone", "", ("", ""))).succeeded();
     assert!(alone.err.contains("note: no ledger counts this"), "{}", alone.err);
