@@ -419,7 +419,7 @@ mod tests {
             ("path = 'log/*.csv'", "add follow = true"),
             ("path = '/', format = 'csv'", "add follow = true"),
             ("path = 'a.csv', idle = '3s'", "one of several [[sources]]"),
-            ("path = 'a.csv', arrival = 'x'", "stand in [epochs]"),
+            ("path = 'a.csv', arrival = 'x'", "belong in [epochs]"),
         ] {
             assert!(parse(source).is_err_and(|error| error.contains(part)), "{source}");
         }

@@ -199,14 +199,14 @@ fn problems_name_place_and_remedy() {
     check(
         "\"JFK\"",
         "\" JFK\"",
-        "dir/p.toml:19:18: key.values[1]: the key \" JFK\" begins or ends with a blank, and blanks around a key in a row are not \
-         part of it, so no row would have it: remove the blank",
+        "dir/p.toml:19:18: key.values[1]: the key \" JFK\" begins or ends with a blank; blanks around keys in rows are \
+         ignored, so no row would match: remove the blank",
     );
     check("\"JFK\"", "7", "dir/p.toml:19:18: key.values[1]: found 7, expected a text in quotes");
     check(
         "time = \"event_time\"",
         "records = 5",
-        "dir/p.toml:23:11: epochs.arrival: found beside records: epochs are made of records or of time, remove one\ndir/p.toml:24:9: epochs.start: found beside records: epochs are made of records or of time, remove one\ndir/p.toml:25:10: epochs.length: found beside records: epochs are made of records or of time, remove one\ndir/p.toml:26:20: epochs.allowed_lateness: found beside records: epochs are made of records or of time, remove one",
+        "dir/p.toml:23:11: epochs.arrival: found beside records: epochs are defined by records or by time, remove one\ndir/p.toml:24:9: epochs.start: found beside records: epochs are defined by records or by time, remove one\ndir/p.toml:25:10: epochs.length: found beside records: epochs are defined by records or by time, remove one\ndir/p.toml:26:20: epochs.allowed_lateness: found beside records: epochs are defined by records or by time, remove one",
     );
     check(
         "arrival = \"recorded_at\"",
@@ -216,18 +216,18 @@ fn problems_name_place_and_remedy() {
     check(
         "arrival = \"recorded_at\"",
         "clock = \"end-of-input\"",
-        "dir/p.toml:26:20: epochs.allowed_lateness: with clock = \"end-of-input\" no record is late: remove this field",
+        "dir/p.toml:26:20: epochs.allowed_lateness: with clock = \"end-of-input\", no record is late: remove this field",
     );
     check("arrival = \"recorded_at\"", "", &format!("dir/p.toml:21:1: epochs: {NO_CLOCK}"));
     check(
         "path = \"flights_jan2013.csv\"",
         "path = \"-\"",
-        "dir/p.toml:5:8: source.path: the name doesn't tell the format: add format = \"csv\", \"ndjson\" or \"parquet\"",
+        "dir/p.toml:5:8: source.path: the extension does not determine the format: add format = \"csv\", \"ndjson\" or \"parquet\"",
     );
     check(
         "path = \"flights_jan2013.csv\"",
         "path = [\"a.csv\", \"-\"]",
-        "dir/p.toml:5:18: source.path[1]: found \"-\" among files: the standard input stands alone, as path = \"-\"",
+        "dir/p.toml:5:18: source.path[1]: found \"-\" among files: standard input must be the only path, as path = \"-\"",
     );
     check("[release]", "[release", "dir/p.toml:33:9: unclosed table, expected `]`");
 }
