@@ -53,7 +53,7 @@ impl Served {
         let mut served = Served { page: Page::serve(site, address)?, reader };
         served.read_on()?;
         let at = served.page.address();
-        let _ = writeln!(stderr(), "serving the log at http://{at}/ until this command is stopped");
+        let _ = writeln!(stderr(), "http://{at}/ serves the log until this command is stopped");
         Ok(served)
     }
 

@@ -126,7 +126,7 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     }
     if let Some(address) = &arguments.metrics {
         let address = options.metrics.serve(address, arguments.metrics_private)?;
-        let _ = writeln!(stderr(), "metrics are served at http://{address}/metrics");
+        let _ = writeln!(stderr(), "http://{address}/metrics serves the metrics of this run");
     }
     let wrong = |error| CliError::usage(format!("{}: {error}", arguments.pipeline.display()));
     if !pipeline.noise.is_private() {
@@ -161,7 +161,7 @@ fn sinks(pipeline: &Pipeline, options: &Options, log: &Log) -> Result<Vec<Follow
 pub(super) fn start(sink: &Sink, log: &Log) -> Result<Following, SinkError> {
     let following = Following::start(sink.clone(), log.clone(), warn)?;
     if let Some(address) = following.address() {
-        let _ = writeln!(stderr(), "releases are served as events at http://{address}/events");
+        let _ = writeln!(stderr(), "http://{address}/events serves the releases as events");
     }
     Ok(following)
 }
