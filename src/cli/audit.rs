@@ -1,4 +1,5 @@
-//! `hushflow audit`: runs the mechanism of a pipeline file on neighbouring streams, many times, and tries to tell them apart.
+//! `hushflow audit`: runs the mechanism of a pipeline file on neighbouring streams and tries to
+//! tell them apart.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,36 +19,36 @@ use super::output::{number, print, print_json, table};
 use super::progress::{Bar, Counter};
 use super::{CliError, number_in, thousands};
 
-/// Epochs that are run where nothing else is asked for.
+/// Default number of epochs.
 const EPOCHS: u64 = 64;
 
-/// Most epochs: all pairs of them are looked at to place the canaries.
+/// Most epochs: placing the canaries compares all pairs of epochs.
 const MOST_EPOCHS: u64 = 1024;
 
-/// What `hushflow audit` takes.
+/// Arguments of `hushflow audit`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-No data are read and no budget is spent: the pipeline file says which mechanism, and the audit makes streams of its own, \
-canaries, in pairs that differ in one record and are as far apart as such pairs can be. Each pair goes through the \
-real path (clip, sum, encode, exact noise, with crashes and restarts between epochs) again and again, and from what is \
-released the audit guesses which of the two it was. How often it is right bounds ε from below.
+The audit reads no data and spends no budget. It takes the mechanism from the pipeline file and generates its own streams, \
+called canaries: pairs of streams that differ in one record and are as far apart as such pairs can be. Each pair goes many \
+times through the real code path (clip, sum, encode, exact noise, with crashes and restarts between epochs). From the \
+release, the audit guesses which stream of the pair it was. The share of correct guesses gives a lower bound on ε.
 
 Columns of the table:
-  distance   how far the pair is moved apart, of what neighbours may be; in integers, without chance
-  ε at least for a mechanism of Gaussian differential privacy, which is what the claim is made by
-  of any     for any (ε, δ)-private mechanism; it needs far more than 1/δ runs to come near
-  share      of the claimed ε that was reached: 90 % and more says that the claim is tight
-  odd        releases whose lowest bit is set: a half, or the noise is none in integers
+  distance   distance of the pair as a share of the largest that neighbours may have; computed in integers, not estimated
+  ε at least lower bound on ε for a mechanism of Gaussian differential privacy, on which the claim is based
+  of any     lower bound on ε for any (ε, δ)-private mechanism; it needs far more than 1/δ runs to be tight
+  share      lower bound on ε as a share of the claimed ε: 90 % or more shows that the claim is tight
+  odd        share of released integers whose lowest bit is set: 50 % unless the noise is not integer noise
 
-An audit that finds nothing is no proof. It tries these pairs, and proofs are about all; it knows the first --epochs \
-epochs; and it is told of the columns, keys and noise of this file and not of your source, your disk or your \
-network. It does show that what runs here is what was proved: half of the noise, 2 % less of it, noise used twice, a \
-clipper that lets one unit in a million too much through, and floating-point noise have all been planted, and found.
+An audit that finds nothing is no proof. It tries only these pairs, while proofs cover all. It covers the first --epochs \
+epochs. It knows the columns, keys and noise of this file, but not your source, disk or network. It does test that the \
+running code is what was proved: it finds planted faults such as half of the noise, 2 % too little noise, noise used \
+twice, a clipper that lets through one part in a million too much, and floating-point noise.
 
-The fewer runs and the smaller ε, the lower the share: what n runs can show of μ = 1/σ is short by about 14/√n.
+The share falls with fewer runs and with smaller ε: n runs underestimate μ = 1/σ by about 14/√n.
 
-Exit status: 0 no canary exceeds the claim, 3 one does, 1 failed, 2 wrong use or a bad pipeline file. An honest \
-mechanism is accused with a chance of 1 − confidence.
+Exit status: 0 no canary exceeds the claim, 3 a canary does, 1 failure, 2 wrong usage or a bad pipeline file. The \
+probability that a correct mechanism is accused is at most 1 − confidence.
 
 Examples:
   hushflow audit examples/flights.toml
@@ -55,18 +56,20 @@ Examples:
 pub(crate) struct AuditArguments {
     /// The pipeline file
     pipeline: PathBuf,
-    /// Runs of each canary, half of them with either stream
+    /// Runs of each canary, half of them with each stream
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1_000_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(Settings::LEAST_TRIALS..))]
     runs: u64,
-    /// How sure the bounds are, all together
+    /// Joint confidence of all bounds
     #[arg(long, short, value_name = "C", default_value_t = 0.999, allow_hyphen_values = true)]
     #[arg(value_parser = number_in(confidence))]
     confidence: f64,
-    /// Epochs that are run; fewer than the horizon show a smaller share [default: 64, or the horizon]
+    /// Epochs to run; with fewer than the horizon, the share is smaller [default: 64, or the
+    /// horizon]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MOST_EPOCHS))]
     epochs: Option<u64>,
-    /// How often what is protected takes part, as in plan; the noise is made for it [default: as the file says]
+    /// How often a record or entity takes part, as in plan; the noise is calibrated for it
+    /// [default: as in the file]
     #[arg(long, value_name = "KxB", allow_hyphen_values = true)]
     participation: Option<Participation>,
     /// Print one JSON object, with all digits
@@ -78,7 +81,7 @@ fn confidence(value: f64) -> Result<f64, &'static str> {
     if (0.5..1.0).contains(&value) { Ok(value) } else { Err("expected at least 0.5 and below 1") }
 }
 
-/// All that was claimed and found.
+/// The claim and the findings.
 #[derive(Debug, Serialize)]
 struct Report {
     name: String,
@@ -96,12 +99,12 @@ struct Report {
     confidence: f64,
     /// Whether no canary exceeds the claim.
     ok: bool,
-    /// The largest share of the claimed ε that a canary reached.
+    /// Largest share of the claimed ε that a canary reached.
     share: f64,
     canaries: Vec<Finding>,
 }
 
-/// Audits, prints what was found, and fails where a claim is exceeded.
+/// Audits and prints the findings; fails if the claim is exceeded.
 pub(crate) fn execute(arguments: &AuditArguments) -> Result<(), CliError> {
     let pipeline = Pipeline::load(&arguments.pipeline)?;
     let of_file = pipeline.public_parameters().participation();
@@ -119,7 +122,7 @@ pub(crate) fn execute(arguments: &AuditArguments) -> Result<(), CliError> {
     let findings = audit_all(&audited, &canaries, &settings)?;
     let report = report(arguments, participation, &publication, &audited, findings);
     if arguments.json { print_json(&report) } else { print(&report.text()) }?;
-    if report.ok { Ok(()) } else { Err(CliError::exceeded("a canary tells more than the claim allows")) }
+    if report.ok { Ok(()) } else { Err(CliError::exceeded("a canary reveals more than the claim allows")) }
 }
 
 fn report(
@@ -150,7 +153,8 @@ fn report(
     }
 }
 
-/// The mechanism that a run of the file would have. Under participation the noise is made for it, with the same multiplier.
+/// Returns the mechanism of a run of the file. With --participation, its noise is scaled to that
+/// sensitivity at the same noise multiplier.
 fn mechanism(
     pipeline: &Pipeline,
     participation: Participation,
@@ -175,7 +179,7 @@ fn claim(publication: &MomentPublication) -> Result<(Epsilon, Delta), Publicatio
     Ok((Epsilon::new(privacy.epsilon)?, Delta::new(privacy.delta)?))
 }
 
-/// Audits canaries on all processors, in their order.
+/// Audits canaries on all processors and returns the findings in order.
 fn audit_all(audited: &Audited, canaries: &[Canary], settings: &Settings) -> Result<Vec<Finding>, CliError> {
     let subject = RealPath::new(audited.mechanism.clone())?;
     let counter = Counter::new(settings.trials.saturating_mul(canaries.len() as u64), "runs");
@@ -196,7 +200,7 @@ fn audit_all(audited: &Audited, canaries: &[Canary], settings: &Settings) -> Res
     let mut found = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(audit_some)).collect();
         threads.into_iter().try_fold(Vec::new(), |mut all, thread| {
-            all.extend(thread.join().map_err(|_| CliError::failed("a thread of the audit died"))??);
+            all.extend(thread.join().map_err(|_| CliError::failed("a thread of the audit panicked"))??);
             Ok::<_, CliError>(all)
         })
     })?;
@@ -224,13 +228,16 @@ impl Report {
         };
         let rows = std::iter::once(titles.map(String::from).to_vec()).chain(self.canaries.iter().map(row));
         let verdict = match self.ok {
-            true => format!("No canary exceeds the claim; ε is at least {} of it.\n", percent(self.share)),
+            true => format!(
+                "No canary exceeds the claim; ε is at least {} of the claimed one.\n",
+                percent(self.share)
+            ),
             false => "THE CLAIM IS EXCEEDED.\n".into(),
         };
         let once =
             if self.participation.is_single() { String::new() } else { format!(", {}", self.participation) };
         format!(
-            "{}: (ε, δ) = ({}, {}) is claimed, by a noise multiplier of {}, for {} neighbours{once}\n{} by {} over {} \
+            "{}: (ε, δ) = ({}, {}) is claimed, with a noise multiplier of {}, for {} neighbours{once}\n{} by {} over {} \
              of {} epochs; {} runs of each canary, confidence {}\n\n{}\n{verdict}",
             self.name,
             number(self.epsilon),

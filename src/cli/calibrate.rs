@@ -1,4 +1,4 @@
-//! `hushflow calibrate`: of ε, δ and the noise multiplier, two give the third.
+//! `hushflow calibrate`: computes ε, δ or the noise multiplier from the other two.
 
 use clap::Args;
 use hushflow::mechanism::accounting::{Delta, Epsilon, NoiseMultiplier, gaussian};
@@ -7,14 +7,14 @@ use serde::Serialize;
 use super::output::{number, print, print_json, table};
 use super::{CliError, number_in};
 
-/// What `hushflow calibrate` takes.
+/// Arguments of `hushflow calibrate`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Give two of the three, and get the third. When you know how much privacy is promised, this says how much noise that \
-takes; when you know the noise, this says what it promises. The noise multiplier is the standard deviation of the \
-noise over the sensitivity; hushflow plan says what that means for a stream.
+Give two of the three options; calibrate computes the third: the noise that a guarantee needs, or the guarantee that a \
+noise level gives. The noise multiplier is the standard deviation of the noise divided by the sensitivity; hushflow plan \
+shows its effect on a stream.
 
-The numbers are exact, for continuous noise; a run takes a little more noise, never less, to be safe from rounding.
+The numbers are exact for continuous noise. A run uses slightly more noise, never less, to allow for rounding.
 
 Examples:
   hushflow calibrate --epsilon 1 --delta 1e-6
@@ -27,7 +27,7 @@ pub(crate) struct CalibrateArguments {
     /// δ of (ε, δ)-differential privacy, between 0 and 1
     #[arg(long, value_name = "δ", allow_hyphen_values = true, value_parser = number_in(Delta::new))]
     delta: Option<Delta>,
-    /// σ: standard deviation of the noise over the sensitivity of what it hides, above 0
+    /// σ: standard deviation of the noise divided by the sensitivity, above 0
     #[arg(long, value_name = "σ", allow_hyphen_values = true, value_parser = number_in(NoiseMultiplier::new))]
     noise_multiplier: Option<NoiseMultiplier>,
     /// Print one JSON object, with all digits
@@ -35,13 +35,13 @@ pub(crate) struct CalibrateArguments {
     json: bool,
 }
 
-/// A noise multiplier and what it promises.
+/// A noise multiplier and its guarantee.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Guarantee {
     epsilon: f64,
-    /// 0 where it is below the least floating-point number.
+    /// 0 where it is below the smallest positive floating-point number.
     delta: f64,
-    /// Natural logarithm of δ, also where δ itself is too small.
+    /// Natural logarithm of δ; finite even where `delta` is 0.
     log_delta: f64,
     noise_multiplier: f64,
     /// ρ of zero-concentrated differential privacy.
@@ -62,7 +62,7 @@ impl Guarantee {
         }
     }
 
-    /// The guarantee that two of three numbers fix.
+    /// Returns the guarantee that the two given numbers determine.
     fn of(arguments: &CalibrateArguments) -> Result<Self, CliError> {
         let of_delta = |epsilon, delta: Delta, noise_multiplier| {
             Guarantee::new(epsilon, delta.value(), delta.value().ln(), noise_multiplier)
@@ -82,13 +82,13 @@ impl Guarantee {
 
     fn text(&self) -> String {
         let [epsilon, sigma, rho, mu] = [self.epsilon, self.noise_multiplier, self.rho, self.mu].map(number);
-        // Never 0: that would promise more than there is.
+        // Never print 0: it would overstate the guarantee.
         let delta = match self.delta {
             0.0 => format!("e^{}", number(self.log_delta)),
             delta => number(delta),
         };
         let sentence = format!(
-            "\nGaussian noise of {sigma} times the sensitivity is ({epsilon}, {delta})-differentially private.\n"
+            "\nGaussian noise with a standard deviation of {sigma} times the sensitivity is ({epsilon}, {delta})-differentially private.\n"
         );
         let rows = [
             ["ε".into(), epsilon],
@@ -105,7 +105,7 @@ fn wrong_number(given: (Option<Epsilon>, Option<Delta>, Option<NoiseMultiplier>)
     let (epsilon, delta, sigma) = given;
     let found = usize::from(epsilon.is_some()) + usize::from(delta.is_some()) + usize::from(sigma.is_some());
     CliError::usage(format!(
-        "found {found} of --epsilon, --delta and --noise-multiplier, expected two: leave out the one you want to know"
+        "found {found} of --epsilon, --delta and --noise-multiplier, expected two: leave out the one to compute"
     ))
 }
 

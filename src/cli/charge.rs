@@ -1,4 +1,4 @@
-//! Which ledger pays for an estimate that is printed once, and what is said where none does.
+//! The ledger that is charged for a single estimate, and the note where there is none.
 
 use std::io::{Write, stderr};
 use std::path::PathBuf;
@@ -8,29 +8,31 @@ use hushflow::ledger::{Charge, Home, data_set_name, enter_once};
 
 use super::CliError;
 
-/// Where an estimate is charged.
+/// Arguments that select the ledger of an estimate.
 #[derive(Debug, Args)]
 pub(crate) struct ChargeArguments {
-    /// Charge the ledger in this directory before anything is printed [default: that of --data-set in the directory
-    /// that HUSHFLOW_LEDGER or the user's configuration names]
+    /// Charge the ledger in this directory before printing [default: the ledger of --data-set in
+    /// the directory named by HUSHFLOW_LEDGER or the user's configuration]
     #[arg(long, value_name = "DIR", requires = "data_set")]
     ledger: Option<PathBuf>,
-    /// The name of the data in ledgers, such as flights
+    /// Name of the data set in ledgers, such as flights
     #[arg(long, value_name = "NAME", value_parser = data_set_name)]
     data_set: Option<String>,
 }
 
 impl ChargeArguments {
-    /// The directory of the ledger. Says so where there is none. To be called before the data are read.
+    /// Returns the directory of the ledger, or prints a note where there is none. Call it before
+    /// the data are read.
     ///
-    /// A ledger is charged for rows that may turn into any others. Where some are left out, the number of those that stay is
-    /// exact, and neighbours are told apart by it: that is refused, and `instead` says what keeps all rows.
+    /// A charge covers neighbours that replace any row by any other. If rows with missing values
+    /// are left out, the output depends on the exact number of complete rows, which distinguishes
+    /// neighbours: this is refused, and `instead` names the option that keeps all rows.
     pub(crate) fn ledger(&self, skips: bool, instead: &str) -> Result<Option<PathBuf>, CliError> {
         let ledger = self.found()?;
         match ledger {
             Some(ledger) if skips => Err(CliError::usage(format!(
-                "--missing skip leaves rows out, so the exact number of complete rows is seen, for which the ledger in {} \
-                 has no charge: use --missing {instead}, which counts all rows",
+                "--missing skip leaves rows out and so reveals the exact number of complete rows, which a charge to the ledger in {} \
+                 does not cover: use --missing {instead}, which counts all rows",
                 ledger.display()
             ))),
             ledger => Ok(ledger),
@@ -48,17 +50,18 @@ impl ChargeArguments {
         Ok(None)
     }
 
-    /// Enters the estimate, if there is a ledger.
+    /// Charges the estimate to the ledger, if there is one.
     pub(crate) fn enter(&self, ledger: Option<&PathBuf>, charge: Charge) -> Result<(), CliError> {
         ledger.map_or(Ok(()), |ledger| Ok(enter_once(ledger, charge, self.data_set.clone())?))
     }
 }
 
-/// Says that what is released adds up with nothing else; `how` names a ledger for this command.
+/// Prints a note that no ledger counts this release; `how` is the option that names a ledger for
+/// this command.
 pub(crate) fn say_alone(how: &str) {
     let _ = writeln!(
         stderr(),
-        "note: no ledger adds this up with other releases of the same data: name one with {how}, or for all runs with \
+        "note: no ledger counts this together with other releases of the same data: name one with {how}, or for all runs with \
          HUSHFLOW_LEDGER=DIR or ledger = \"DIR\" in ~/.config/hushflow/config.toml"
     );
 }

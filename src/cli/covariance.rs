@@ -21,20 +21,20 @@ use super::output::{number, print, print_json, table};
 use super::{CliError, number_in};
 use regression::Asked;
 
-/// δ of the (ε, δ) that a ρ is told as, unless given.
+/// Default δ of the (ε, δ) that is printed for a ρ.
 const TOLD_DELTA: f64 = 1e-6;
 
-/// Columns up to which people are shown the matrix.
+/// Largest number of columns for which the text output prints the matrix.
 const SHOWN: usize = 10;
 
-/// What `hushflow covariance` takes.
+/// Arguments of `hushflow covariance`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Every row is a record, and one record is what the guarantee hides. Columns are clipped to public bounds: choose these without \
-looking at the data. The covariance is about the middle of the bounds, or with --centre about a private mean.
+Every row is a record; the guarantee protects one record. Columns are clipped to public bounds: choose the bounds without \
+looking at the data. The covariance is taken about the middle of the bounds, or with --centre about a private mean.
 
-pace measures the diagonal, then one badly approximated entry after the other, and completes the matrix; it is best for many \
-columns and small budgets. ssp adds noise to all entries, ssp-tight as little of it as hides a record.
+pace measures the diagonal, then in each round one entry that the current estimate fits badly, and completes the matrix. It \
+is best for many columns and small budgets. ssp adds noise to all entries; ssp-tight adds the least noise that hides a record.
 
 Examples:
   hushflow covariance scaled.csv --rho 0.1 --json
@@ -42,63 +42,65 @@ Examples:
   hushflow covariance scaled.csv --rho 1 --dot graph.dot
   hushflow covariance scaled.csv --rho 1 --target price --method ssp")]
 pub(crate) struct CovarianceArguments {
-    /// CSV file with a header; - for the standard input
+    /// CSV file with a header; - reads standard input
     file: PathBuf,
-    /// How to estimate
+    /// Estimation method
     #[arg(long, default_value = "pace", value_parser = |text: &str| text.parse::<Method>())]
     method: Method,
     /// ρ of zero-concentrated differential privacy to spend, above 0
     #[arg(long, value_name = "ρ", allow_hyphen_values = true, value_parser = number_in(Rho::new))]
     rho: Option<Rho>,
-    /// ε of (ε, δ)-differential privacy to spend, in place of ρ
+    /// ε of (ε, δ)-differential privacy to spend, instead of ρ
     #[arg(long, value_name = "ε", allow_hyphen_values = true, conflicts_with = "rho", requires = "delta",
           value_parser = number_in(Epsilon::new))]
     epsilon: Option<Epsilon>,
-    /// δ that goes with ε; with ρ, the δ that ε is told for
+    /// δ that goes with ε; with ρ, the δ for which ε is printed
     #[arg(long, value_name = "δ", allow_hyphen_values = true, value_parser = number_in(Delta::new))]
     delta: Option<Delta>,
-    /// Columns to use, by name: all unless given
+    /// Columns to use, by name [default: all]
     #[arg(long, value_delimiter = ',')]
     columns: Option<Vec<String>>,
-    /// Public bounds, lo:hi for all columns or one for each
+    /// Public bounds: one lo:hi for all columns, or one for each
     #[arg(long, value_name = "LO:HI", value_delimiter = ',', allow_hyphen_values = true, default_value = "-1:1",
           value_parser = bounds)]
     bounds: Vec<(f64, f64)>,
-    /// What the guarantee hides: what a row holds, or also whether it is there
+    /// What the guarantee hides: the values of a row, or also its presence
     #[arg(long, value_enum, default_value_t = Relation::ReplaceOne)]
     neighbours: Relation,
-    /// Centre by a private mean, for this share of the budget
+    /// Centre by a private mean, with this share of the budget
     #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "0.1", allow_negative_numbers = true)]
     centre: Option<f64>,
-    /// Tell with noise how many rows have a value outside the bounds, for this share of the budget
+    /// Print a noisy count of the rows with a value outside the bounds, with this share of the
+    /// budget
     #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "0.01", allow_negative_numbers = true)]
     count_clipped: Option<f64>,
-    /// pace: the diagonal's share α of the budget [default: 0.3]
+    /// pace: share α of the budget for the diagonal [default: 0.3]
     #[arg(long, value_name = "α", allow_negative_numbers = true)]
     diagonal_share: Option<f64>,
-    /// pace: the selection's share β of each round [default: 0.5]
+    /// pace: share β of each round's budget for the selection [default: 0.5]
     #[arg(long, value_name = "β", allow_negative_numbers = true)]
     selection_share: Option<f64>,
-    /// pace: rounds T that the budget would last for; twice the number of pairs unless given
+    /// pace: number of rounds T that the budget lasts for [default: twice the number of pairs]
     #[arg(long, value_name = "T", value_parser = clap::value_parser!(u64).range(1..))]
     rounds: Option<u64>,
-    /// ssp, ssp-tight, diagonal: how the noisy entries become a covariance: floor, nearest, shrink or raw [default: nearest]
+    /// ssp, ssp-tight, diagonal: how to turn the noisy entries into a covariance: floor, nearest,
+    /// shrink or raw [default: nearest]
     #[arg(long, value_name = "PROJECTION", value_parser = |text: &str| text.parse::<Projection>())]
     projection: Option<Projection>,
-    /// Regress this column on the others, through the middle of the bounds, with a third of the budget for the ridge: with
-    /// ssp it is AdaSSP
+    /// Regress this column on the others, through the middle of the bounds, with a third of the
+    /// budget for the ridge. With ssp this is AdaSSP
     #[arg(long, value_name = "COLUMN",
           conflicts_with_all = ["centre", "count_clipped", "projection", "dot", "diagonal_share", "selection_share", "rounds"])]
     target: Option<String>,
-    /// What becomes of rows that lack a value
+    /// How to treat rows with a missing value
     #[arg(long, value_enum, default_value_t = Missing::Reject)]
     missing: Missing,
-    /// Draw noise from a seed: a simulation, not private
+    /// Draw the noise from a seed, for simulations: NOT private
     #[arg(long)]
     seed: Option<u64>,
     #[command(flatten)]
     charge: ChargeArguments,
-    /// Write the graph of measured pairs in the DOT language
+    /// Write the graph of measured pairs to this file in the DOT language
     #[arg(long, value_name = "FILE")]
     dot: Option<PathBuf>,
     /// Print one JSON object, with all digits
@@ -108,24 +110,24 @@ pub(crate) struct CovarianceArguments {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Relation {
-    /// A row is replaced by another: the number of rows is public
+    /// One row is replaced by another: the number of rows is public
     #[value(alias = "replace-one-in-place")]
     ReplaceOne,
-    /// A row is blanked: the number of rows is private
+    /// One row is blanked: the number of rows is private
     ZeroOut,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Missing {
-    /// An error
+    /// Fail
     Reject,
-    /// Left out: the guarantee is about the other rows
+    /// Leave the row out: the guarantee covers the other rows
     Skip,
-    /// Counted as the middle of the bounds: the guarantee is about all rows
+    /// Count the row as the middle of the bounds: the guarantee covers all rows
     Centre,
 }
 
-/// `lo:hi`.
+/// Reads bounds such as `lo:hi`.
 fn bounds(text: &str) -> Result<(f64, f64), String> {
     let numbers = text.split_once(':').and_then(|(low, high)| Some((low.parse().ok()?, high.parse().ok()?)));
     numbers.ok_or_else(|| "expected two numbers with a colon between them, such as -1:1 or 0:250".into())
@@ -141,13 +143,13 @@ impl CovarianceArguments {
             }
             .ok_or_else(|| {
                 CliError::usage(format!(
-                    "no noise on a grid is known to give epsilon {:?} at delta {:?}: {}",
+                    "no discrete noise is known to give epsilon {:?} at delta {:?}: {}",
                     epsilon.value(),
                     delta.value(),
                     if epsilon.value() > 1.0 {
                         "give a smaller epsilon, or --rho"
                     } else {
-                        "give a larger one of them"
+                        "give a larger epsilon or delta"
                     }
                 ))
             }),
@@ -173,7 +175,7 @@ impl CovarianceArguments {
         Ok(Table::read(&self.file, self.columns.as_deref(), missing)?)
     }
 
-    /// The bounds of each column.
+    /// Returns the bounds of each column.
     fn bounds_of(&self, columns: &[String]) -> Result<Vec<(f64, f64)>, CliError> {
         let bounds = match self.bounds[..] {
             [all] => vec![all; columns.len()],
@@ -182,7 +184,7 @@ impl CovarianceArguments {
         if bounds.len() != columns.len() {
             let (found, expected) = (bounds.len(), columns.len());
             let message = format!(
-                "found {found} pairs of --bounds for {expected} columns: give one for all, or one each"
+                "found {found} pairs of --bounds for {expected} columns: give one for all columns or one for each"
             );
             return Err(CliError::usage(message));
         }
@@ -195,15 +197,15 @@ impl CovarianceArguments {
         }
     }
 
-    /// The projection of the noisy entries; none where there are none.
+    /// Returns the projection; `None` for methods that don't measure all entries at once.
     fn projection_taken(&self) -> Option<Projection> {
         self.projection.or(self.method.measures_at_once().then_some(Projection::Nearest))
     }
 
-    /// Refuses what the method has no use for, and a budget that tells nothing.
+    /// Refuses flags that the method does not use, and a budget of 0.
     fn check(&self) -> Result<(), CliError> {
         if self.epsilon.is_some_and(|epsilon| epsilon.value() == 0.0) {
-            return Err(CliError::usage("epsilon is 0, and nothing can be learnt with it: give one above 0"));
+            return Err(CliError::usage("epsilon is 0, which allows no output: give one above 0"));
         }
         let pace = [
             ("--diagonal-share", self.diagonal_share.is_some()),
@@ -216,8 +218,8 @@ impl CovarianceArguments {
                 self.method
             ))),
             (_, Some(_)) if !self.method.measures_at_once() => Err(CliError::usage(format!(
-                "--projection is for methods that measure all entries at once: ssp, ssp-tight and diagonal; what {} finds \
-                 is semidefinite: leave it out",
+                "--projection is for methods that measure all entries at once (ssp, ssp-tight and diagonal); the estimate \
+                 of {} is already semidefinite: leave it out",
                 self.method
             ))),
             _ => Ok(()),
@@ -228,7 +230,8 @@ impl CovarianceArguments {
         self.seed.map_or(NoiseSource::System, NoiseSource::Seeded)
     }
 
-    /// The estimate, or what follows from releases in its place; and how many rows were clipped, where that is asked for.
+    /// Returns the estimate, with the noisy count of clipped rows if requested. The inner error
+    /// depends on private releases and must be paid for.
     fn estimate(&self, sample: &Sample<'_>, rho: Rho) -> Result<Result<Found, CovarianceError>, CliError> {
         let mut generator =
             self.source().generator(1, 0).map_err(|error| CliError::failed(error.to_string()))?;
@@ -259,7 +262,7 @@ impl CovarianceArguments {
         }
     }
 
-    /// What the estimate spends.
+    /// Returns the privacy cost of the estimate.
     fn spending(&self, columns: usize, rho: Rho) -> Result<Spending, CovarianceError> {
         match self.method {
             Method::Pace => self.pace().spending(columns, rho),
@@ -267,7 +270,7 @@ impl CovarianceArguments {
         }
     }
 
-    /// Enters the estimate in the ledger, if there is one.
+    /// Charges the estimate to the ledger, if there is one.
     fn enter(
         &self,
         what: &str,
@@ -280,7 +283,7 @@ impl CovarianceArguments {
         self.charge.enter(ledger, charge)
     }
 
-    /// What every answer says first, for programs.
+    /// Returns the fields that begin every JSON answer.
     fn promise(&self, rho: Rho, (epsilon, delta): (Epsilon, Delta)) -> Map<String, Value> {
         let guarantee = json!({
             "rho": rho.value(), "epsilon": epsilon.value(), "delta": delta.value(),
@@ -294,27 +297,27 @@ impl CovarianceArguments {
         ])
     }
 
-    /// What every answer says last, for people.
+    /// Returns the guarantee that ends every text answer.
     fn told(&self, rho: Rho, (epsilon, delta): (Epsilon, Delta)) -> String {
         let [rho, epsilon, delta] = [rho.value(), epsilon.value(), delta.value()].map(number);
         let neighbours = self.neighbours();
         let warning = match self.source().is_private() {
             true => "",
-            false => "Its noise was drawn from a seed: a simulation, NOT private.\n",
+            false => "The noise was drawn from a seed: a simulation, NOT private.\n",
         };
         format!(
-            "\nIt is {rho}-zCDP, and so ({epsilon}, {delta})-differentially private, for {neighbours} neighbours.\n{warning}"
+            "\nThe answer is {rho}-zCDP, and so ({epsilon}, {delta})-differentially private, for {neighbours} neighbours.\n{warning}"
         )
     }
 }
 
-/// What was found: the estimate, and the number of clipped rows with the deviation of its noise.
+/// The estimate, and the number of clipped rows with the standard deviation of its noise.
 struct Found {
     estimate: Estimate,
     clipped: Option<(f64, f64)>,
 }
 
-/// What is told of an estimate.
+/// The printed answer.
 struct Report<'a> {
     arguments: &'a CovarianceArguments,
     columns: &'a [String],
@@ -343,7 +346,8 @@ impl Report<'_> {
         Value::Object(object)
     }
 
-    /// The private mean of each column with the deviation of its noise, where there is one.
+    /// Formats the private mean of each column and the standard deviation of its noise, where there
+    /// is one.
     fn means(&self) -> String {
         let Some(mean) = &self.estimate.mean else { return String::new() };
         let lines = self.columns.iter().zip(mean.values.iter().zip(&mean.deviations));
@@ -373,20 +377,20 @@ impl Report<'_> {
             });
             text += &table(&std::iter::once(header).chain(lines).collect::<Vec<Vec<String>>>());
         } else {
-            text += "The covariance has too many columns to be shown: ask for it with --json.\n";
+            text += "The covariance has too many columns to print: use --json.\n";
         }
         text + &self.arguments.told(self.rho, (self.epsilon, self.delta))
     }
 }
 
-/// Prints the covariance.
+/// Estimates and prints the covariance.
 pub(crate) fn execute(arguments: &CovarianceArguments) -> Result<(), CliError> {
     let start = Instant::now();
     let delta = match arguments.delta {
         Some(delta) => delta,
         None => Delta::new(TOLD_DELTA).map_err(|error| CliError::usage(error.to_string()))?,
     };
-    // Before the file is read: what is wrong with the question is told without it.
+    // Check the arguments before reading the file.
     arguments.rho(1)?;
     arguments.check()?;
     let ledger = arguments.charge.ledger(matches!(arguments.missing, Missing::Skip), "centre")?;
@@ -403,7 +407,8 @@ pub(crate) fn execute(arguments: &CovarianceArguments) -> Result<(), CliError> {
     let estimate = arguments.estimate(&sample, rho)?;
     let spending = arguments.spending(bounds.len(), rho)?;
     let epsilon = spending.epsilon(delta)?;
-    // What is found, or why what was released leads nowhere, is told only once it is paid for.
+    // An answer, or an error that depends on private releases, is printed only after the ledger is
+    // charged.
     arguments.enter("covariance", ledger.as_ref(), &spending, (epsilon, delta))?;
     let Found { estimate, clipped } = estimate?;
     if let Some(path) = &arguments.dot {

@@ -1,6 +1,7 @@
-//! How a command dies of a fault of its own: at once, saying where and nothing else, and leaving no image of its memory.
+//! Crash handling: a panic ends the process at once, prints only its source location, and leaves no
+//! core dump.
 //!
-//! Memory holds raw rows and exact sums, and a panic's message may hold what was being looked at.
+//! Memory holds raw rows and exact sums, and a panic message may contain private values.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{Write, stderr};
@@ -16,28 +17,29 @@ use signal_hook::flag::register;
 use super::run::warn;
 
 const LOST_PEER: &str = "another process of the cluster has ended or can't be reached, so this one ends too: \
-    start all of them again, and the run goes on after the last committed epoch";
+    start all processes again, and the run continues after the last committed epoch";
 
-const NO_THREAD: &str = "the operating system starts no more threads for this user or service: raise the limit (`ulimit -u`, or \
-    `TasksMax=` of a systemd unit), or use fewer --workers; the run goes on after the last committed epoch";
+const NO_THREAD: &str = "the operating system refuses to start more threads for this user or service: raise the limit (`ulimit -u`, or \
+    `TasksMax=` of a systemd unit), or use fewer --workers; the run continues after the last committed epoch";
 
-const NO_ENTROPY: &str = "the operating system gives no random bytes, without which no noise can be drawn: see whether the system \
-    call getrandom is allowed here; the run goes on after the last committed epoch";
+const NO_ENTROPY: &str = "the operating system gives no random bytes, so no noise can be drawn: check that the system \
+    call getrandom is allowed here; the run continues after the last committed epoch";
 
-/// Bytes that a core dump may have. It must not be written to a file, which any number below a page says, and not be handed
-/// to a program of the system either, which to Linux only 1 says.
+/// Limit of a core dump in bytes. Any limit below one page prevents a dump file; on Linux, only a
+/// limit of 1 also keeps the dump from being piped to a program (core(5)).
 const CORE_DUMP: u64 = 1;
 
-/// What every command does first: from here on it dies in this way alone.
+/// Installs the crash handling; every command calls it first.
 pub(super) fn prepare() {
     end_at_first_panic();
     if let Err(error) = leave_no_core_dump() {
-        warn(&format!("core dumps can't be switched off ({error}): one would hold raw rows and exact sums"));
+        warn(&format!("can't disable core dumps ({error}): a dump would hold raw rows and exact sums"));
     }
-    // A file at its limit (ulimit -f) is an error that names the file, not the end of the process.
+    // With a handler, a write beyond the file size limit (ulimit -f) returns an error that names
+    // the file.
     if let Err(error) = register(SIGXFSZ, Arc::default()) {
         warn(&format!(
-            "a file that reaches its limit ends this without a message: signals can't be handled ({error})"
+            "can't install a signal handler ({error}): a file that reaches its size limit will end this command without a message"
         ));
     }
 }
@@ -47,7 +49,8 @@ fn leave_no_core_dump() -> std::io::Result<()> {
     Ok(setrlimit(Resource::Core, limit)?)
 }
 
-/// A worker that unwinds would leave its siblings waiting for ever.
+/// Ends the process at the first panic: a worker that unwinds would leave the others waiting
+/// forever.
 fn end_at_first_panic() {
     std::panic::set_hook(Box::new(|panic| {
         if is_lost_peer(panic) {
@@ -58,14 +61,13 @@ fn end_at_first_panic() {
         }
         if let Some(path) = file_being_decoded() {
             end_process(&format!(
-                "{}: the Parquet file can't be decoded: it is damaged: write it anew, or take it out of `path`, then start again",
+                "{}: the Parquet file is damaged and can't be decoded: write it again, or remove it from `path`, then restart",
                 path.display()
             ));
         }
-        let place = panic.location().map_or("an unknown place".to_owned(), ToString::to_string);
-        let _ =
-            writeln!(stderr(), "error: panicked at {place}, which is a fault of hushflow: please report it");
-        // Names of functions, if RUST_BACKTRACE asks for them.
+        let place = panic.location().map_or("an unknown location".to_owned(), ToString::to_string);
+        let _ = writeln!(stderr(), "error: panicked at {place}: this is a bug in hushflow, please report it");
+        // A backtrace holds function names only; RUST_BACKTRACE enables it.
         let trace = Backtrace::capture();
         if trace.status() == BacktraceStatus::Captured {
             let _ = writeln!(stderr(), "{trace}");
@@ -74,7 +76,7 @@ fn end_at_first_panic() {
     }));
 }
 
-/// What the operating system has refused to a library that panics without it.
+/// Recognises panics of libraries to which the operating system refused threads or random bytes.
 fn refusal(panic: &PanicHookInfo<'_>) -> Option<&'static str> {
     let text = panic.payload().downcast_ref::<String>().map(String::as_str);
     let text = text.or(panic.payload().downcast_ref::<&str>().copied())?;
@@ -85,7 +87,8 @@ fn refusal(panic: &PanicHookInfo<'_>) -> Option<&'static str> {
     says(&["failed to generate random data", "getrandom"]).then_some(NO_ENTROPY)
 }
 
-/// A process of a cluster that lingers after a fault would be waited for by the others.
+/// Ends the process after a fault: the other processes of a cluster would wait for one that
+/// lingers.
 pub(super) fn end_process(reason: &str) -> ! {
     let _ = writeln!(stderr(), "error: {reason}");
     std::process::exit(1)

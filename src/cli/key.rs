@@ -1,4 +1,4 @@
-//! `hushflow key`: makes a key file, or shows the token that follows from one.
+//! `hushflow key`: creates a key file, or prints the token derived from one.
 
 use std::io::{Write, stderr, stdout};
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use serde_json::json;
 use super::CliError;
 use super::output::print_json;
 
-/// What `hushflow key` takes.
+/// Arguments of `hushflow key`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The file has mode 0600, and is refused when others may read it. Never overwritten: a new key is a new file.
+The file has mode 0600. A key file that other users may read is refused. An existing file is never overwritten.
 
 Examples:
   hushflow key cluster.key                     (copy it to every machine: scp -p cluster.key other:)
@@ -23,7 +23,8 @@ Examples:
 pub(crate) struct KeyArguments {
     /// The key file
     file: PathBuf,
-    /// Print the token of an existing key file: what a sender says first to a source with this key
+    /// Print the token of an existing key file: the first line that a sender writes to a source
+    /// with this key
     #[arg(long)]
     token: bool,
     /// Print one JSON object
@@ -31,7 +32,7 @@ pub(crate) struct KeyArguments {
     json: bool,
 }
 
-/// Makes the file, or reads it.
+/// Creates the key file, or prints its token.
 pub(crate) fn execute(arguments: &KeyArguments) -> Result<(), CliError> {
     let file = arguments.file.display();
     if arguments.token {
@@ -45,11 +46,11 @@ pub(crate) fn execute(arguments: &KeyArguments) -> Result<(), CliError> {
     if arguments.json {
         return Ok(print_json(&json!({ "file": arguments.file.to_string_lossy(), "created": true }))?);
     }
-    // A closed standard error is no reason to fail after the work is done.
+    // A closed standard error is no failure after the work is done.
     let _ = writeln!(
         stderr(),
-        "{file} holds a new key, which nobody but its owner may read. For a cluster, copy it to every machine and start all \
-         processes with --key {file}. For a source that listens, write key = \"{file}\" in [source]; its senders begin with the \
+        "{file} holds a new key; only its owner may read it. For a cluster, copy the file to every machine and start all \
+         processes with --key {file}. For a listening source, set key = \"{file}\" in [source]; senders must begin with the \
          line that `hushflow key {file} --token` prints."
     );
     Ok(())

@@ -1,4 +1,5 @@
-//! `hushflow ledger`: what every pipeline over a data set spends, what all spend together, and what is left.
+//! `hushflow ledger`: the privacy cost of each pipeline over a data set, their total, and the
+//! remaining budget.
 
 use std::io::{self, Write, stdout};
 use std::path::{Path, PathBuf};
@@ -17,38 +18,42 @@ use super::output::{number, print_json, table};
 use super::plan::word;
 use super::{CliError, number_in};
 
-/// The δ at which compositions are told where nothing names one.
+/// Default δ of compositions.
 const USUAL_DELTA: f64 = 1e-6;
 
-/// More than the noise of any pipeline of ours is away from its ideal: see docs/privacy.md.
+/// Upper bound on the total variation distance between the noise of a pipeline and its ideal; see
+/// docs/privacy.md.
 const USUAL_TOTAL_VARIATION: f64 = 1.0 / (1_u128 << 67) as f64;
 
-/// What `hushflow ledger` takes.
+/// Arguments of `hushflow ledger`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A pipeline is entered when its first run into a state directory commits the first epoch, and pays for all epochs that it may \
-ever publish there; a later run pays nothing more, and a run that fails before has spent nothing. Pipelines over the same \
-data share a ledger: [ledger] directory = \"…\" and data_set = \"…\" in their files, or HUSHFLOW_LEDGER=DIR for all data \
-sets. With [ledger] budget = { epsilon = 2, delta = 1e-6 }, a run that doesn't fit is refused before it reads a record.
+A pipeline gets a ledger entry when its first run into a state directory commits the first epoch. The entry pays for all \
+epochs that the pipeline may ever publish there: later runs pay nothing more. A run that fails before its first commit has \
+spent nothing. Pipelines over the same data share a ledger: set [ledger] directory = \"…\" and data_set = \"…\" in their \
+files, or HUSHFLOW_LEDGER=DIR for all data sets. With [ledger] budget = { epsilon = 2, delta = 1e-6 }, a run that exceeds \
+the budget is refused before it reads a record.
 
-The composition is that of all entries, for one unit and one kind of neighbours: those of the budget, or those that fit the \
-entries, or --unit and --neighbours. ε, δ, ρ and μ are rounded up.")]
+The composition covers all entries, for one unit and one kind of neighbours: those of --unit and --neighbours, else those \
+of the budget, else those that fit the entries. ε, δ, ρ and μ are rounded up.")]
 pub(crate) struct LedgerArguments {
-    /// The directory of a ledger, or a state directory whose ledger is meant
+    /// Directory of a ledger, or a state directory, for the ledger that pays for it
     directory: PathBuf,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// δ at which the ε of all together is told [default: that of the budget, or the largest of the entries]
+    /// δ at which to report the ε of all entries together [default: that of the budget, or the
+    /// largest of the entries]
     #[arg(long, value_name = "δ", allow_hyphen_values = true, value_parser = number_in(Delta::new))]
     delta: Option<Delta>,
-    /// Which streams are hard to tell apart
+    /// Which streams are neighbours, that is, hard to tell apart
     #[arg(long, value_parser = word::<Neighbours>(&["replace-one", "replace-one-in-place", "zero-out"]))]
     neighbours: Option<Neighbours>,
-    /// What is protected as a whole: record, or a kind of entity such as user
+    /// Unit of privacy: record, or a kind of entity such as user
     #[arg(long, value_name = "UNIT")]
     unit: Option<String>,
-    /// Let all together reach this ε and δ from now on, and no more, for this unit and these neighbours
+    /// Set the budget: the largest ε and δ of all entries together, for this unit and these
+    /// neighbours
     #[arg(long, value_name = "ε,δ", allow_hyphen_values = true, value_parser = read_budget)]
     budget: Option<(Epsilon, Delta)>,
 }
@@ -58,7 +63,7 @@ fn read_budget(text: &str) -> Result<(Epsilon, Delta), String> {
     Ok((number_in(Epsilon::new)(epsilon.trim())?, number_in(Delta::new)(delta.trim())?))
 }
 
-/// Changes the budget if asked to, then prints.
+/// Sets the budget if one is given, then prints the ledger.
 pub(crate) fn execute(arguments: &LedgerArguments) -> Result<(), CliError> {
     let mut directory = arguments.directory.clone();
     if let Some((epsilon, delta)) = arguments.budget {
@@ -74,7 +79,7 @@ pub(crate) fn execute(arguments: &LedgerArguments) -> Result<(), CliError> {
 }
 
 impl LedgerArguments {
-    /// The streams that are asked about, or those that fit the ledger.
+    /// Returns unit and neighbours from the flags, else from the ledger.
     fn adjacency(&self, ledger: &Ledger) -> Adjacency {
         let Adjacency { unit, neighbours } = ledger.adjacency();
         let asked = self.unit.as_deref().map(|unit| match unit {
@@ -85,8 +90,8 @@ impl LedgerArguments {
     }
 }
 
-/// What everyone may know of the ledger that pays for a state directory; null where there is none. No path and no identity is
-/// part of it.
+/// Returns the public part of the ledger that pays for a state directory, without paths and
+/// identities; null where there is none.
 pub(super) fn public_account(directory: &Path) -> Value {
     const ACCOUNT: [&str; 6] = ["data_set", "entries", "composition", "problem", "budget", "left"];
     const ENTRY: [&str; 11] = [
@@ -113,14 +118,14 @@ pub(super) fn public_account(directory: &Path) -> Value {
     account
 }
 
-/// Leaves the fields of these names.
+/// Removes all fields except those with these names.
 fn only(object: &mut Value, names: &[&str]) {
     if let Value::Object(fields) = object {
         fields.retain(|name, _| names.contains(&name.as_str()));
     }
 }
 
-/// A ledger and what follows from it.
+/// A ledger and its composition.
 struct Account {
     book: Book,
     adjacency: Adjacency,
@@ -139,12 +144,12 @@ impl Account {
         Self { book, adjacency, delta, composition }
     }
 
-    /// ε of all entries together, if there is one.
+    /// Returns ε of all entries together, if it is finite.
     fn epsilon(&self) -> Option<f64> {
         Some(self.composition.as_ref().ok()?.epsilon(self.delta)?.value())
     }
 
-    /// The largest ε of one more pipeline at the δ and for the neighbours of the budget.
+    /// Returns the largest ε of one more pipeline, at the δ and for the neighbours of the budget.
     fn left(&self) -> Option<f64> {
         let budget = self.book.ledger.budget.as_ref()?;
         let spent = self.book.ledger.composition(&budget.adjacency()).ok()?;
@@ -152,13 +157,14 @@ impl Account {
         budget.left(spent, 1, discreteness, Delta::new(budget.delta()).ok()?)
     }
 
-    /// Why the entries have no (ε, δ) together.
+    /// Returns why the entries have no (ε, δ) together.
     fn problem(&self) -> Option<String> {
         match (&self.composition, self.epsilon()) {
             (Err(reason), _) => Some(reason.to_string()),
-            (Ok(_), None) => {
-                Some(format!("the grid of the noise alone costs more than δ = {:e}", self.delta.value()))
-            }
+            (Ok(_), None) => Some(format!(
+                "the discretisation of the noise alone costs more than δ = {:e}",
+                self.delta.value()
+            )),
             _ => None,
         }
     }
@@ -225,17 +231,17 @@ fn count(entries: usize) -> String {
     if entries == 1 { "1 entry".into() } else { format!("{entries} entries") }
 }
 
-/// ρ and μ of one entry; none where a seed drew the noise.
+/// Returns ρ and μ of one entry; `None` where the noise was drawn from a seed.
 fn spent(charge: &Charge) -> Option<Spending> {
     charge.spending().ok().filter(|_| charge.private)
 }
 
-/// The ρ that was asked for, or the one that follows from μ.
+/// Returns the ρ that was requested, or the one implied by μ.
 fn rho(charge: &Charge) -> Option<f64> {
     spent(charge).map(|spent| charge.rho.map_or(spent.rho(), Concentrated::rho))
 }
 
-/// `record` or `entity`.
+/// Returns `record` or `entity`.
 fn word_of(unit: &Unit) -> &'static str {
     if unit.entity().is_some() { "entity" } else { "record" }
 }

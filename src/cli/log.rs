@@ -1,17 +1,18 @@
-//! `--log`: what a run does, on standard error, line by line. No line holds data, sums or noise.
+//! `--log`: diagnostics of a run on standard error. No line holds data, sums or noise.
 
 use std::io::stderr;
 
 use clap::{Args, ValueEnum};
 use tracing::level_filters::LevelFilter;
 
-/// Whether and how a run tells what it does.
+/// Arguments that select level and format of the diagnostics.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct LogArguments {
-    /// Tell on standard error what the run does: where it goes on, when it ends and why; debug tells of every commit as well
+    /// Log on standard error where the run continues, when it ends and why; debug also logs every
+    /// commit
     #[arg(long, value_enum, value_name = "LEVEL")]
     log: Option<Level>,
-    /// How to tell it
+    /// Format of the log
     #[arg(long, value_enum, default_value_t = LogFormat::Text, requires = "log", value_name = "FORMAT")]
     log_format: LogFormat,
 }
@@ -24,14 +25,14 @@ enum Level {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum LogFormat {
-    /// A line for people
+    /// Lines for people
     Text,
-    /// A JSON object a line
+    /// One JSON object per line
     Json,
 }
 
 impl LogArguments {
-    /// From here on what happens is told.
+    /// Installs the logger.
     pub(super) fn begin(self) {
         let level = match self.log {
             None => return,

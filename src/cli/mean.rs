@@ -1,4 +1,4 @@
-//! `hushflow mean`: the private and robust mean of a file's columns.
+//! `hushflow mean`: a private, robust mean of the columns of a file.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -16,36 +16,36 @@ use super::charge::ChargeArguments;
 use super::output::{number, print, print_json, table};
 use super::{CliError, number_in};
 
-/// What `hushflow mean` takes.
+/// Arguments of `hushflow mean`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Neighbours are files of equally many rows that differ in one row: the number of rows is public. Whatever the method tells, also \
-that it can't tell anything (a refusal), is private, and costs the same.
+Neighbours are files with the same number of rows that differ in one row: the number of rows is public. Every answer, \
+including a refusal, is private and costs the same budget.
 
 Methods:
-  auto        prime or gaussian, whichever promises the smaller error, by public numbers alone
-  prime       filters outliers; clean columns are subgaussian and, once scaled, uncorrelated
-  prime-ht    the same for heavy tails and correlated columns: only their variance is bounded
+  auto        prime or gaussian: the one with the smaller error bound, chosen by public numbers only
+  prime       filters outliers; assumes that clean columns are subgaussian and, after scaling, uncorrelated
+  prime-ht    the same for heavy tails and correlated columns: assumes only bounded variance
   filter      filters one direction at a time; slow
-  gaussian    clips and averages; no defence but the clipping
+  gaussian    clips and averages; clipping is its only defence
   balloon     clips at a private quantile of the distance from the centre
-  tukey       a private Tukey median, for up to four columns, and few rows from three on; needs --range
-  resilience  for up to four columns and thousands of rows; without --range it spends a third of the budget to find one
+  tukey       a private Tukey median, for up to four columns; from three columns on, for few rows; needs --range
+  resilience  for up to four columns and thousands of rows; without --range, a third of the budget finds one
 
-Scales are the standard deviations of clean values. Where they are not known, `--scale auto` (the default) estimates them with \
-a tenth of the budget. Where columns are correlated, `--scale whiten` spends four tenths on directions and their scales, and finds \
-the mean in these. A row that lacks a value counts, as one in the middle; --missing skip leaves it out, and then the \
-guarantee is about the complete rows alone.
+Scales are the standard deviations of clean values. By default (`--scale auto`), a tenth of the budget estimates them. For \
+correlated columns, `--scale whiten` spends four tenths of the budget on directions and their scales, and estimates the mean \
+in these. A row with a missing value counts as a row in the middle. --missing skip leaves such rows out; the guarantee \
+then covers only the complete rows.
 
-Exit status: 0 done, also where the answer is a refusal; 1 failed, 2 wrong use, or too few rows for the budget.
+Exit status: 0 success, also for a refusal; 1 failure; 2 wrong usage, or too few rows for the budget.
 
 Examples:
   hushflow mean weather.csv --columns temp,wind_speed --method prime-ht --epsilon 1 --delta 1e-6 --corruption 0.01
   hushflow mean points.csv --scale 1 --epsilon 20 --delta 0.01 --corruption 0.05 --json")]
 pub(crate) struct MeanArguments {
-    /// A CSV file with a header; `-` reads standard input
+    /// CSV file with a header; - reads standard input
     file: PathBuf,
-    /// How to estimate
+    /// Estimation method
     #[arg(long, default_value_t = Method::Auto, value_parser = |text: &str| text.parse::<Method>())]
     method: Method,
     /// ε of (ε, δ)-differential privacy, above 0
@@ -54,19 +54,20 @@ pub(crate) struct MeanArguments {
     /// δ of (ε, δ)-differential privacy, between 0 and 1
     #[arg(long, value_name = "δ", allow_hyphen_values = true, value_parser = number_in(Delta::new))]
     delta: Delta,
-    /// α: the share of rows that may be anything, below 1/2
+    /// α: share of rows that may be arbitrarily corrupt, below 1/2
     #[arg(long, value_name = "α", allow_hyphen_values = true)]
     corruption: f64,
-    /// The columns wanted, by name [default: all]
+    /// Columns to use, by name [default: all]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     columns: Option<Vec<String>>,
-    /// Standard deviations of clean values: one for all columns, or one for each; or auto; or whiten, for correlated columns
+    /// Standard deviations of clean values: one for all columns, or one for each; or auto; or
+    /// whiten, for correlated columns
     #[arg(long, value_name = "S,…|auto|whiten", default_value = "auto", allow_hyphen_values = true)]
     scale: String,
-    /// tukey, resilience: all means are within this many scales of 0
+    /// tukey, resilience: bound on every mean, in scales around 0
     #[arg(long, value_name = "R", allow_hyphen_values = true, value_parser = number_in(range))]
     range: Option<f64>,
-    /// What becomes of rows that lack a value
+    /// How to treat rows with a missing value
     #[arg(long, value_enum, default_value_t = MissingName::Keep)]
     missing: MissingName,
     /// Draw the noise from a seed, for simulations: NOT private
@@ -100,7 +101,7 @@ impl MeanArguments {
     fn check_range(&self) -> Result<(), CliError> {
         match self.range {
             Some(_) if !self.method.takes_range() => Err(CliError::usage(format!(
-                "--range is for tukey and resilience; {} finds its own: leave it out",
+                "--range is for tukey and resilience; {} needs none: leave it out",
                 self.method
             ))),
             _ => Ok(()),
@@ -112,7 +113,7 @@ fn range(value: f64) -> Result<f64, &'static str> {
     if value > 0.0 && value.is_finite() { Ok(value) } else { Err("expected a finite number above 0") }
 }
 
-/// `auto`, `whiten`, or one number for all columns, or one for each.
+/// Reads a scale: `auto`, `whiten`, one number for all columns, or one number for each column.
 fn scale(text: &str, columns: usize) -> Result<Scale, CliError> {
     match text {
         "auto" => return Ok(Scale::Estimated),
@@ -124,14 +125,14 @@ fn scale(text: &str, columns: usize) -> Result<Scale, CliError> {
         Ok(numbers) if numbers.len() == 1 => Ok(Scale::Known(vec![numbers[0]; columns])),
         Ok(numbers) if numbers.len() == columns => Ok(Scale::Known(numbers)),
         Ok(numbers) => Err(CliError::usage(format!(
-            "--scale has {} numbers for {columns} columns: give one for all, or one for each",
+            "--scale has {} numbers for {columns} columns: give one for all columns or one for each",
             numbers.len()
         ))),
-        Err(_) => Err(CliError::usage("--scale is neither auto nor whiten nor numbers such as 1 or 0.5,20")),
+        Err(_) => Err(CliError::usage("--scale: expected auto, whiten or numbers such as 1 or 0.5,20")),
     }
 }
 
-/// What is printed.
+/// The printed answer.
 #[derive(Debug, Serialize)]
 struct Report {
     epsilon: f64,
@@ -183,7 +184,7 @@ impl Report {
         );
         if self.found.converged == Some(false) {
             text +=
-                "The filter ran out of rounds: what it kept does not look clean, so the mean may be off.\n";
+                "The filter ran out of rounds before the kept rows looked clean, so the mean may be wrong.\n";
         }
         if !self.private {
             text += "NOT private: a seed drew the noise.\n";
@@ -225,10 +226,11 @@ pub(crate) fn execute(arguments: &MeanArguments) -> Result<(), CliError> {
         range: arguments.range,
     };
     let source = arguments.seed.map_or(NoiseSource::System, NoiseSource::Seeded);
-    // That of the first window of a stream, so that both find the same by the same seed.
+    // The generator of the first window of a stream: with the same seed, both give the same answer.
     let mut generator = source.generator(1, 0)?;
     let found = estimate(data.values(), data.columns().len(), &question, &mut generator);
-    // What is found, or why what was released leads nowhere, is told only once it is paid for.
+    // An answer, or an error that depends on private releases, is printed only after the ledger is
+    // charged.
     let paid = match &found {
         Ok(answer) => Some(answer.method),
         Err(error) => error.follows_from_releases().then_some(question.method),

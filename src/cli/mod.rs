@@ -1,7 +1,7 @@
 //! The command line: one file per command.
 //!
-//! Data go to standard output, everything else to standard error. A closed standard output is success: the reader has
-//! seen enough.
+//! Data go to standard output, everything else to standard error. A closed standard output counts
+//! as success.
 
 pub(crate) mod audit;
 pub(crate) mod calibrate;
@@ -31,12 +31,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use hushflow::lines::Format;
 use hushflow::sink::SinkError;
 
-/// Publishes running moments of a stream of people's data, epoch after epoch, with differential privacy for the whole
-/// history of releases.
+/// Publishes running moments of a data stream, epoch by epoch. One differential privacy guarantee
+/// covers all releases together.
 #[derive(Debug, Parser)]
 #[command(name = "hushflow", version, arg_required_else_help = true)]
 #[command(after_help = "\
-Exit status: 0 done, 1 failed, 2 wrong use or a bad pipeline file, 3 an audit found that a claim is exceeded.")]
+Exit status: 0 success, 1 failure, 2 wrong usage or a bad pipeline file, 3 an audit found that a claim is exceeded.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -44,29 +44,29 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Forecast the noise of a stream, and compare strategies, before anything runs
+    /// Forecast the noise of a stream and compare strategies before a run
     Plan(plan::PlanArguments),
-    /// Find the best strategy for a workload, with a proof of how good it is
+    /// Find the best strategy for a workload, with a certified bound on the gap
     Optimize(optimize::OptimizeArguments),
-    /// Publish a stream as a pipeline file says
+    /// Publish a stream as described by a pipeline file
     Run(run::RunArguments),
-    /// Read what was published, under any view, as often as you like
+    /// Read the published releases under any view
     Tail(tail::TailArguments),
-    /// Show a public log as a page, and keep its sinks, apart from the run
+    /// Serve a public log as a web page and write its sinks, separately from the run
     Serve(serve::ServeArguments),
-    /// Find the noise for a guarantee, or the guarantee for a noise
+    /// Compute the noise for a guarantee, or the guarantee for a noise level
     Calibrate(calibrate::CalibrateArguments),
     /// Estimate the covariance of a file's rows
     Covariance(covariance::CovarianceArguments),
-    /// Add up what all pipelines have spent on the same data
+    /// Show the privacy budget that all pipelines have spent on the same data
     Ledger(ledger::LedgerArguments),
-    /// Make a key file, for the links of a cluster and the senders of a source
+    /// Create a key file for cluster links and the senders of a source
     Key(key::KeyArguments),
-    /// Check that a state directory is whole and keeps its promise
+    /// Check that a state directory is intact and its guarantee holds
     Verify(verify::VerifyArguments),
-    /// Try to tell neighbouring streams apart by what is released
+    /// Attack the mechanism: try to tell neighbouring streams apart by their releases
     Audit(audit::AuditArguments),
-    /// Estimate a mean privately, however corrupt a share of the rows
+    /// Estimate a mean privately, even if a share of the rows is corrupt
     Mean(mean::MeanArguments),
 }
 
@@ -97,13 +97,13 @@ pub(crate) fn execute(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// How a view is written.
+/// Output format of a view.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct FormatArgument {
-    /// How to write: a table for people, JSON lines or CSV for programs
+    /// Output format: a table for people, JSON lines or CSV for programs
     #[arg(long, value_enum, default_value_t = FormatName::Table)]
     format: FormatName,
-    /// Short for --format json
+    /// Same as --format json
     #[arg(long, conflicts_with = "format")]
     json: bool,
 }
@@ -126,7 +126,7 @@ impl FormatArgument {
     }
 }
 
-/// Why a command ended without success.
+/// The error and exit status of a failed command.
 #[derive(Debug)]
 pub(crate) struct CliError {
     status: u8,
@@ -134,17 +134,17 @@ pub(crate) struct CliError {
 }
 
 impl CliError {
-    /// Wrong use or bad input.
+    /// Exit status 2: wrong usage or bad input.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         CliError { status: 2, cause: message.into().into() }
     }
 
-    /// Something failed.
+    /// Exit status 1: failure.
     pub(crate) fn failed(message: impl Into<String>) -> Self {
         CliError { status: 1, cause: message.into().into() }
     }
 
-    /// A claim does not hold.
+    /// Exit status 3: a claim does not hold.
     pub(crate) fn exceeded(message: impl Into<String>) -> Self {
         CliError { status: 3, cause: message.into().into() }
     }
@@ -196,7 +196,7 @@ status_of! {
     io::Error => 1,
 }
 
-/// Reads a number as an argument whose range `make` checks.
+/// Returns a parser of a numeric argument whose range `make` checks.
 fn number_in<T, E: fmt::Display>(
     make: fn(f64) -> Result<T, E>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync {
@@ -206,7 +206,7 @@ fn number_in<T, E: fmt::Display>(
     }
 }
 
-/// `12,345`.
+/// Formats a number with thousands separators: `12,345`.
 pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! `hushflow optimize`: one optimiser, its trace, and a strategy file.
+//! `hushflow optimize`: runs one optimiser, prints its trace and writes a strategy file.
 
 use std::num::NonZeroU32;
 use std::ops::ControlFlow;
@@ -25,15 +25,15 @@ use super::plan::{read_workload, word};
 use super::progress::Bar;
 use super::{CliError, number_in};
 
-/// What `hushflow optimize` takes.
+/// Arguments of `hushflow optimize`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-coa           the best C for single participation, for any workload matrix, also one that is no stream (all-range)
-multi-epoch   the best C for several participations at a fixed distance
-blt           the best buffered linear Toeplitz matrix: constant memory, for up to 10⁸ steps
+coa           the optimal C for single participation and any workload matrix, causal or not (all-range)
+multi-epoch   the optimal C for several participations a fixed number of steps apart
+blt           the best buffered linear Toeplitz matrix: constant memory, up to 10⁸ steps
 
-objective is the total squared error at sensitivity 1; lower_bound is proven: no strategy is below it (of blt: no \
-Toeplitz strategy). What is found is kept: plan and run use it again, and so can anyone with -o FILE and \
+objective is the total squared error at sensitivity 1. lower_bound is a proven bound on the objective of every strategy \
+(for blt: of every Toeplitz strategy). The result is cached for plan and run. -o FILE writes it to a file for use with \
 --strategy file:FILE.
 
 Examples:
@@ -41,32 +41,32 @@ Examples:
   hushflow optimize --method multi-epoch --workload prefix --horizon 2000 --participation 20x100 -o best.json
   hushflow optimize --method blt --buffers 4 --workload exponential:0.99 --horizon 1000000 --objective max")]
 pub(crate) struct OptimizeArguments {
-    /// Which optimiser
+    /// Optimiser
     #[arg(long, value_enum)]
     method: Method,
-    /// How epochs are weighted: prefix, average, exponential:β, window:k, momentum:β, adam:β, matrix:FILE (CSV), or,
-    /// for coa, all-range
+    /// How epochs are weighted: prefix, average, exponential:β, window:k, momentum:β, adam:β,
+    /// matrix:FILE (CSV), or, for coa, all-range
     #[arg(long, short = 'w')]
     workload: String,
-    /// Number of steps; of a matrix by default its columns
+    /// Number of steps [default for a matrix: its number of columns]
     #[arg(long, short = 'n', value_name = "N", allow_hyphen_values = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=MAX_HORIZON))]
     horizon: Option<u64>,
-    /// How often what is protected takes part: 1; KxB, K times, B steps apart
+    /// How often a record or entity takes part: 1; KxB: K times, B steps apart
     #[arg(long, value_name = "KxB", default_value = "1", allow_hyphen_values = true)]
     participation: Participation,
-    /// Buffers of blt
+    /// blt: number of buffers
     #[arg(long, default_value_t = 4, allow_hyphen_values = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_BUFFERS)))]
     buffers: u32,
-    /// What blt makes small
+    /// blt: error to minimise
     #[arg(long, value_name = "rmse|max", default_value = "rmse", value_parser = word::<Objective>(&["rmse", "max"]))]
     objective: Objective,
-    /// Wanted relative gap between objective and lower bound
+    /// Target for the relative gap between objective and lower bound
     #[arg(long, value_name = "GAP", default_value_t = 1e-6, allow_hyphen_values = true)]
     #[arg(value_parser = number_in(gap))]
     gap: f64,
-    /// Give up after so many iterations
+    /// Maximum number of iterations
     #[arg(long, value_name = "N", default_value_t = 500, allow_hyphen_values = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     iterations: u32,
@@ -86,7 +86,7 @@ enum Method {
     Blt,
 }
 
-/// What the optimiser came to.
+/// Result of the optimiser.
 #[derive(Debug, Serialize)]
 struct Report {
     method: Method,
@@ -94,20 +94,20 @@ struct Report {
     horizon: u64,
     participation: Participation,
     objective: f64,
-    /// `None` where none is known.
+    /// `None` if no bound is known.
     lower_bound: Option<f64>,
     relative_gap: Option<f64>,
-    /// Whether the wanted gap is reached.
+    /// Whether the target gap is reached.
     converged: bool,
-    /// Whether the proof was checked anew, by other code than found it.
+    /// Whether the proof was verified by code that is independent of the optimiser.
     certified: bool,
-    /// √(objective / steps), or over rows where the workload has another number of them.
+    /// √(objective / rows of the workload).
     rmse: f64,
     max_error: Option<f64>,
     sensitivity: f64,
     iterations: usize,
     seconds: f64,
-    /// What makes the strategy, of a blt.
+    /// Parameters of a blt.
     #[serde(skip_serializing_if = "Option::is_none")]
     parameters: Option<Fitted>,
     trace: Vec<Trace>,
@@ -123,7 +123,7 @@ struct Trace {
 }
 
 impl Report {
-    /// Whether a search without this command's settings would find nothing better.
+    /// Whether a search with default settings would find nothing better.
     fn is_final(&self) -> bool {
         self.method == Method::Blt
             || self.relative_gap.is_some_and(|gap| gap <= Settings::default().relative_gap)
@@ -153,7 +153,8 @@ pub(crate) fn execute(arguments: &OptimizeArguments) -> Result<(), CliError> {
     Ok(if arguments.json { print_json(&report) } else { print(&told(&report, arguments.output.as_deref())) }?)
 }
 
-/// The quadratic form of what is asked, its number of rows, and the workload if it is one of a stream.
+/// Returns the quadratic form of the workload, its number of rows, and the workload itself if it is
+/// causal.
 fn form(arguments: &OptimizeArguments) -> Result<(QuadraticForm, f64, Option<Workload>), CliError> {
     let failed = |error: OptimizeError| CliError::usage(error.to_string());
     let steps = |default: Option<u64>| {
@@ -164,7 +165,7 @@ fn form(arguments: &OptimizeArguments) -> Result<(QuadraticForm, f64, Option<Wor
             return Ok(steps as usize);
         }
         Err(CliError::usage(format!(
-            "--horizon is {steps}: dense strategies are found for up to {MAX_DENSE_HORIZON} steps"
+            "--horizon is {steps}: dense strategies have at most {MAX_DENSE_HORIZON} steps"
         )))
     };
     if arguments.workload == "all-range" {
@@ -192,8 +193,8 @@ fn dense(arguments: &OptimizeArguments, bar: &Bar) -> Result<(Report, Option<Sav
     let (form, rows, workload) = form(arguments)?;
     if workload.is_none() && arguments.output.is_some() {
         return Err(CliError::usage(
-            "--output: the workload is no stream (epoch t has row t, with zeros behind entry t), so no strategy can be \
-             written for it: leave --output out",
+            "--output: the workload is not causal (row t of a stream has zeros after entry t), so no strategy can be \
+             written: leave --output out",
         ));
     }
     let settings = Settings { relative_gap: arguments.gap, iterations: arguments.iterations as usize };
@@ -211,8 +212,8 @@ fn dense(arguments: &OptimizeArguments, bar: &Bar) -> Result<(Report, Option<Sav
     if schedule.is_flexible() && arguments.method == Method::MultiEpoch {
         let (count, gap) = (schedule.count(), schedule.gap());
         return Err(CliError::usage(format!(
-            "multi-epoch is for participations exactly {gap} steps apart: optimise for --participation {count}x{gap}, and \
-             plan --participation {} with the strategy file tells what it is worth",
+            "multi-epoch needs participations exactly {gap} steps apart: optimise for --participation {count}x{gap}, then \
+             see the error with plan --participation {} and the strategy file",
             arguments.participation,
         )));
     }
@@ -322,7 +323,7 @@ fn blt(arguments: &OptimizeArguments, bar: &Bar) -> Result<(Report, Option<Saved
     Ok((report, Some(saved)))
 }
 
-/// The report as people read it.
+/// Formats the report as text.
 fn told(report: &Report, output: Option<&Path>) -> String {
     let gap = |gap: Option<f64>| gap.map_or("-".into(), |gap| format!("{gap:.1e}"));
     let titles = ["iteration", "objective", "gap", "seconds"].map(String::from).to_vec();
@@ -342,8 +343,8 @@ fn told(report: &Report, output: Option<&Path>) -> String {
     rows.push(row("rmse", number(report.rmse)));
     rows.extend(report.max_error.map(|error| row("largest error", number(error))));
     rows.push(row("seconds", format!("{:.2}", report.seconds)));
-    let certified = if report.certified { "The certificate was checked anew.\n" } else { "" };
-    let warning = if report.converged { "" } else { "The wanted gap was not reached.\n" };
+    let certified = if report.certified { "The certificate was verified independently.\n" } else { "" };
+    let warning = if report.converged { "" } else { "The target gap was not reached.\n" };
     let written = output.map_or(String::new(), |path| {
         format!("Written to {0}: use it with --strategy file:{0}\n", path.display())
     });

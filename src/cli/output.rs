@@ -1,13 +1,13 @@
-//! What commands print: aligned tables for people, one JSON object for programs.
+//! Output helpers: aligned tables for people, one JSON object for programs.
 
 use std::io::{self, Write, stdout};
 
 use serde::Serialize;
 
-/// Significant digits that people see; programs get all.
+/// Significant digits in text output; JSON has all digits.
 const DIGITS: i32 = 6;
 
-/// Prints one JSON object. Numbers are written with as many digits as it takes to read the same number back.
+/// Prints one JSON object. Numbers have enough digits to be read back exactly.
 pub(super) fn print_json(object: &impl Serialize) -> io::Result<()> {
     let mut out = stdout().lock();
     serde_json::to_writer(&mut out, object)?;
@@ -19,7 +19,8 @@ pub(super) fn print(text: &str) -> io::Result<()> {
     stdout().lock().write_all(text.as_bytes())
 }
 
-/// Lines of aligned columns, two spaces apart: the first column starts left, the others, of numbers, end right.
+/// Formats rows as columns, two spaces apart: the first is left-aligned, the others are
+/// right-aligned.
 pub(super) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cells = |column| rows.iter().filter_map(move |row: &Vec<String>| row.get(column));
@@ -33,7 +34,7 @@ pub(super) fn table(rows: &[Vec<String>]) -> String {
     rows.iter().flat_map(|row| row.iter().enumerate().map(cell).chain(["\n".into()])).collect()
 }
 
-/// A number with six significant digits, without zeros that say nothing.
+/// Formats a number with six significant digits and no trailing zeros.
 pub(super) fn number(value: f64) -> String {
     let rounded = format!("{value:.*e}", DIGITS as usize - 1);
     let Some((digits, exponent)) = rounded.split_once('e') else { return rounded };
@@ -43,7 +44,7 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// A decimal fraction without zeros at its end.
+/// Removes trailing zeros from a decimal fraction.
 fn trimmed(decimal: &str) -> &str {
     match decimal.contains('.') {
         true => decimal.trim_end_matches('0').trim_end_matches('.'),

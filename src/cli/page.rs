@@ -1,4 +1,4 @@
-//! The log as a page, for `hushflow tail --web` and `hushflow serve`.
+//! Web page of a log, for `hushflow tail --web` and `hushflow serve`.
 
 use std::io::{Write, stderr};
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use hushflow::web::{Page, Site};
 
 use super::{CliError, ledger};
 
-/// The page of a log. The first of the wanted keys is shown first, or the total.
+/// Returns the page of a log, which opens with the first wanted key, or with the total.
 ///
 /// # Errors
-/// The log holds no moments.
+/// Fails if the log holds no moments.
 pub(super) fn site(
     directory: PathBuf,
     subject: &Subject,
@@ -22,13 +22,12 @@ pub(super) fn site(
     wanted: &[u32],
 ) -> Result<Site, CliError> {
     let Publication::Moments(publication) = &subject.publication else {
-        return Err(CliError::usage("this log holds estimates of windows, of which there is no page yet"));
+        return Err(CliError::usage(
+            "this log holds estimates of windows, and pages show only moments: use tail without --web",
+        ));
     };
-    let view = subject
-        .views
-        .first()
-        .cloned()
-        .ok_or_else(|| CliError::usage("a page begins with a view: name one"))?;
+    let view =
+        subject.views.first().cloned().ok_or_else(|| CliError::usage("a page needs a view: name one"))?;
     let ledger = {
         let directory = directory.clone();
         Box::new(move || ledger::public_account(&directory))
@@ -39,7 +38,7 @@ pub(super) fn site(
     Ok(Site { directory, publication: publication.clone(), view, workloads, key, ledger })
 }
 
-/// A page that is served, and how far its log is known to go.
+/// A page with the reader that watches its log for new epochs.
 pub(super) struct Served {
     page: Page,
     reader: PublicReader,
@@ -49,19 +48,19 @@ impl Served {
     /// Serves the page at `address`.
     ///
     /// # Errors
-    /// The address can't be listened at, or the log can't be read.
+    /// Fails if the address can't be bound or the log can't be read.
     pub(super) fn begin(address: &str, site: Site, reader: PublicReader) -> Result<Self, CliError> {
         let mut served = Served { page: Page::serve(site, address)?, reader };
         served.read_on()?;
         let at = served.page.address();
-        let _ = writeln!(stderr(), "http://{at}/ shows the log until this command is ended");
+        let _ = writeln!(stderr(), "http://{at}/ serves the log until this command is stopped");
         Ok(served)
     }
 
-    /// Finds out how far the log goes by now.
+    /// Reads new epochs of the log and reports them to the page.
     ///
     /// # Errors
-    /// The log can't be read.
+    /// Fails if the log can't be read.
     pub(super) fn read_on(&mut self) -> Result<(), CliError> {
         while let Some(release) = self.reader.next_frame()? {
             self.page.tell_published(release.epoch);

@@ -1,4 +1,4 @@
-//! `hushflow plan`: the noise of a stream that has not run yet, and which strategy makes it least.
+//! `hushflow plan`: forecasts the noise of a stream and compares strategies.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,38 +34,38 @@ mod forecast;
 mod report;
 mod windows;
 
-/// Lines of a plot: more can't be told apart.
+/// Most lines of a plot: more can't be distinguished.
 const PLOTTED: usize = 9;
 
-/// What `hushflow plan` takes.
+/// Arguments of `hushflow plan`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Use it before a run, to choose a strategy, an epoch length and a budget: no data are read, no budget is spent. All \
-figures are exact, and what a run will have. Without --strategy, all strategies are compared, the least error \
-first; without a budget, the noise is that for a noise multiplier of 1.
+Use plan before a run to choose a strategy, an epoch length and a budget. It reads no data and spends no budget. All \
+figures are exact: a run has the same. Without --strategy, all strategies are compared, the smallest error first. \
+Without a budget, noise levels are for a noise multiplier of 1.
 
 Strategies:
   identity                          fresh noise on every epoch
   square-root                       the Toeplitz square root of the workload, full history
   banded-square-root:b              its first b coefficients
-  banded-inverse-square-root:b      a root whose inverse has b coefficients
+  banded-inverse-square-root:b      square root whose inverse has b coefficients
   matrix-square-root                the square root of the whole workload, dense
   normalized-…                      each of these roots with columns of norm 1
-  log-perturbed-root                running sums without a horizon
+  log-perturbed-root                for running sums without a horizon
   blt:b                             b buffers, fitted: constant memory, near the best Toeplitz strategy
   power-law:b                       b buffers for the running average, fitted
-  tree, honaker, fft                as published, for comparison; they do not run
+  tree, honaker, fft                as published, for comparison; `run` can't use them
   tree-optimal-decoder, fft-optimal-decoder   the same encoders with the best decoder, in causal form
-  banded-optimal:b, banded-toeplitz-optimal:b   the best with b bands
-  optimal, coa                      the best of all, certified; coa is for single participation
+  banded-optimal:b, banded-toeplitz-optimal:b   the optimum with b bands
+  optimal, coa                      the certified optimum; coa is for single participation
   file:PATH                         saved by hushflow optimize, or a CSV matrix
 
-With A the workload and C the strategy, the JSON fields sensitivity, frobenius, max_row, loss, rmse and max_error \
-are those of A = B C for records of norm 1 that are added or removed, as often as --participation says, and a noise \
-multiplier of 1; sensitivity_kind tells whether streams attain the sensitivity or which bound it is. \
-joint_sensitivity and the noise levels are those of what is released: count, first and second moments together, \
-for the clip norm, neighbours and noise multiplier in force, in the unit of the clip norm: a pipeline file scales its \
-columns to [−1, 1].
+Let A be the workload and C the strategy. The JSON fields sensitivity, frobenius, max_row, loss, rmse and max_error \
+describe the factorization A = B C, for records of norm 1 that are added or removed, under --participation, and for a \
+noise multiplier of 1. sensitivity_kind says whether streams attain the sensitivity, or which upper bound it is. \
+joint_sensitivity and the noise levels describe the release: count, first and second moments together, for the given \
+clip norm, neighbours and noise multiplier. Their unit is that of the clip norm; a pipeline file scales its columns to \
+[−1, 1].
 
 Examples:
   hushflow plan --workload prefix --horizon 365 --epsilon 1 --delta 1e-6
@@ -73,9 +73,10 @@ Examples:
   hushflow plan --workload prefix --horizon 2000 --participation 20x100 --strategy fft-optimal-decoder --stamps 5
   hushflow plan --workload window:7 --horizon 365 --strategy square-root --json")]
 pub(crate) struct PlanArguments {
-    /// A pipeline file that says all of this; flags beside it win
+    /// Pipeline file with these settings; flags override it
     pipeline: Option<PathBuf>,
-    /// How epochs are weighted: prefix, average, exponential:β, window:k, momentum:β, adam:β, or matrix:FILE (CSV)
+    /// How epochs are weighted: prefix, average, exponential:β, window:k, momentum:β, adam:β, or
+    /// matrix:FILE (CSV)
     #[arg(long, short = 'w')]
     #[arg(value_parser = read_workload)]
     workload: Option<Workload>,
@@ -83,53 +84,54 @@ pub(crate) struct PlanArguments {
     #[arg(long, short = 'n', value_name = "N", allow_hyphen_values = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=MAX_HORIZON))]
     horizon: Option<u64>,
-    /// How noise is correlated over time; see below [default: all that apply are compared]
+    /// How noise is correlated over time; see below [default: compare all that apply]
     #[arg(long, short)]
     strategy: Option<StrategyName>,
-    /// Numbers in a record [default: 2]
+    /// Number of columns of a record [default: 2]
     #[arg(long, short, value_name = "D", allow_hyphen_values = true, conflicts_with = "pipeline")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     dimension: Option<u16>,
-    /// ζ: no record is longer [default: 1]
+    /// ζ: largest norm of a record [default: 1]
     #[arg(long, value_name = "ζ", allow_hyphen_values = true, value_parser = number_in(positive))]
     clip_norm: Option<f64>,
-    /// How moments are made private; shares of ime as in the file, or halves [default: jme]
+    /// How moments are made private; ime takes its share from the file, or one half [default: jme]
     #[arg(long, value_parser = PossibleValuesParser::new(METHODS).map(|name| method(&name)))]
     method: Option<Method>,
-    /// Which second moments are wanted [default: full]
+    /// Which second moments to release [default: full]
     #[arg(long, value_parser = word::<SecondMoment>(&["full", "diagonal", "none"]))]
     moments: Option<SecondMoment>,
-    /// Which streams are hard to tell apart [default: replace-one]
+    /// Which streams are neighbours, that is, hard to tell apart [default: replace-one]
     #[arg(long, value_parser = word::<Neighbours>(&["replace-one", "replace-one-in-place", "zero-out"]))]
     neighbours: Option<Neighbours>,
-    /// ε of the whole history of releases
+    /// ε of all releases together
     #[arg(long, value_name = "ε", allow_hyphen_values = true, value_parser = number_in(Epsilon::new))]
     epsilon: Option<Epsilon>,
-    /// δ of the whole history of releases
+    /// δ of all releases together
     #[arg(long, value_name = "δ", allow_hyphen_values = true, value_parser = number_in(Delta::new))]
     delta: Option<Delta>,
-    /// σ, in place of ε and δ
+    /// σ, instead of ε and δ
     #[arg(long, value_name = "σ", allow_hyphen_values = true, value_parser = number_in(NoiseMultiplier::new))]
     #[arg(conflicts_with_all = ["epsilon", "delta"])]
     noise_multiplier: Option<NoiseMultiplier>,
-    /// λ: the share of the second moments [default: ½ζ⁻²; in place, the largest that is free]
+    /// λ: weight of the second moments [default: ½ζ⁻²; for replace-one-in-place, the largest that
+    /// is free]
     #[arg(long, value_name = "λ", allow_hyphen_values = true, value_parser = number_in(positive))]
     second_moment_weight: Option<f64>,
-    /// How often what is protected takes part: 1; KxB, K times, B epochs apart; KxB+, B or more apart; every-step
-    /// [default: as the file says, or 1]
+    /// How often a record or entity takes part: 1; KxB: K times, B epochs apart; KxB+: B or more
+    /// apart; every-step [default: as in the file, or 1]
     #[arg(long, value_name = "KxB", allow_hyphen_values = true)]
     participation: Option<Participation>,
-    /// Begin the strategy anew so many times
+    /// Split the horizon into S blocks, each with a fresh copy of the strategy
     #[arg(long, value_name = "S", default_value_t = 1, allow_hyphen_values = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     stamps: u64,
-    /// What counts, for fits and for the order of the table
+    /// Error to minimise in fits, and to sort the table by
     #[arg(long, value_name = "rmse|max", default_value = "rmse", value_parser = word::<Objective>(&["rmse", "max"]))]
     objective: Objective,
-    /// Expected records of a key in an epoch: tells the noise of the mean
+    /// Expected records of one key in an epoch; adds the noise of the mean
     #[arg(long, value_name = "R", allow_hyphen_values = true, value_parser = number_in(positive))]
     records_per_epoch: Option<f64>,
-    /// Draw the error of every epoch, a line for each strategy, as SVG
+    /// Write an SVG plot of the error of each epoch, one line per strategy
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
     /// Print one JSON object, with all digits
@@ -149,7 +151,7 @@ fn method(name: &str) -> Method {
     }
 }
 
-/// A workload by its name, or in a file.
+/// Reads a workload by name, or from a matrix file.
 pub(super) fn read_workload(text: &str) -> Result<Workload, String> {
     match text.strip_prefix("matrix:") {
         None => text.parse().map_err(|error: hushflow::mechanism::workload::WorkloadError| error.to_string()),
@@ -164,7 +166,7 @@ fn positive(value: f64) -> Result<f64, &'static str> {
     if value > 0.0 && value.is_finite() { Ok(value) } else { Err("expected a finite number above 0") }
 }
 
-/// Reads one of these words, as pipeline files write them.
+/// Returns a parser of one of these words, spelled as in pipeline files.
 pub(super) fn word<T: DeserializeOwned + Clone + Send + Sync + 'static>(
     words: &'static [&'static str],
 ) -> impl TypedValueParser<Value = T> {
@@ -173,7 +175,7 @@ pub(super) fn word<T: DeserializeOwned + Clone + Send + Sync + 'static>(
 }
 
 impl PlanArguments {
-    /// What the pipeline file says, if there is one, changed by the flags.
+    /// Returns the settings of the pipeline file, if there is one, overridden by the flags.
     fn plan(&self, file: Option<&PublicParameters>) -> Result<Plan, CliError> {
         let privacy = file.map(|file| file.privacy);
         let workload = self.workload.clone().or_else(|| Some(file?.release.workload.clone()));
@@ -209,7 +211,7 @@ impl PlanArguments {
         })
     }
 
-    /// The method of the flag, with what else the file says of it.
+    /// Returns the method of the flag, with its share from the file.
     fn method(&self, file: Option<&PublicParameters>) -> Method {
         let of_file = file.map(|file| file.release.method);
         match (self.method, of_file) {
@@ -242,7 +244,7 @@ fn keys(file: &PublicParameters) -> u64 {
     file.key.as_ref().map_or(1, |key| key.values.len() as u64)
 }
 
-/// Records of the only key, where an epoch has a given number of them.
+/// Returns the records of an epoch, if epochs have a fixed number of records and there is one key.
 fn records_per_epoch(file: &PublicParameters) -> Option<f64> {
     match &file.epochs.schedule {
         Schedule::ByCount(schedule) if keys(file) == 1 => Some(schedule.records_per_epoch as f64),
@@ -269,7 +271,7 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
     for name in &catalogue(&plan.purpose) {
         forecasts.extend(applicable(forecast(&plan, name, &bar))?);
     }
-    // What the file runs is part of the comparison.
+    // The strategy of the file is part of the comparison.
     let runs =
         file.as_ref().map(|file| applicable(forecast_of_file(&plan, file, &bar))).transpose()?.flatten();
     let name = runs.as_ref().map(|runs| runs.strategy.clone());
@@ -301,7 +303,7 @@ fn forecast_of_file(plan: &Plan, file: &Pipeline, bar: &Bar) -> Result<Forecast,
     plan.forecast(&candidate)
 }
 
-/// `None` for a strategy that is not made for the purpose, which is no fault where all are compared.
+/// Maps the error of a strategy that does not fit the purpose to `None`: a comparison skips it.
 fn applicable(forecast: Result<Forecast, PublicationError>) -> Result<Option<Forecast>, PublicationError> {
     match forecast {
         Err(
@@ -316,7 +318,7 @@ fn applicable(forecast: Result<Forecast, PublicationError>) -> Result<Option<For
     }
 }
 
-/// Draws the errors of the best strategies.
+/// Plots the errors of the best strategies.
 fn draw(arguments: &PlanArguments, forecasts: &[Forecast]) -> Result<(), CliError> {
     let Some(path) = &arguments.plot else { return Ok(()) };
     let line =

@@ -1,11 +1,11 @@
-//! Progress of long work, on a terminal only.
+//! Progress display on a terminal.
 
 use std::time::Duration;
 
 use hushflow::strategies::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A line on standard error that tells what is being looked for, where that is a terminal.
+/// A status line of a search on standard error, if that is a terminal.
 pub(super) struct Bar(ProgressBar);
 
 impl Bar {
@@ -18,13 +18,13 @@ impl Bar {
         Self(bar)
     }
 
-    /// What is looked at now.
+    /// Shows the current item.
     pub(super) fn name(&self, name: impl ToString) {
         self.0.set_prefix(name.to_string());
         self.0.set_message("");
     }
 
-    /// How far a search is.
+    /// Shows the progress of a search.
     pub(super) fn tell(&self, progress: &Progress) {
         let Progress { iteration, objective, lower_bound, .. } = progress;
         self.name(&progress.strategy);
@@ -35,13 +35,13 @@ impl Bar {
         self.0.set_message(format!("step {iteration}: {objective:.6}{gap}"));
     }
 
-    /// Takes the line away.
+    /// Clears the line.
     pub(super) fn finish(&self) {
         self.0.finish_and_clear();
     }
 }
 
-/// A bar on standard error that tells how much of a known amount of work is done, where that is a terminal.
+/// A progress bar on standard error, if that is a terminal.
 pub(super) struct Counter(ProgressBar);
 
 impl Counter {
@@ -53,12 +53,12 @@ impl Counter {
         Self(bar)
     }
 
-    /// More was done.
+    /// Advances the bar.
     pub(super) fn add(&self, more: u64) {
         self.0.inc(more);
     }
 
-    /// Takes the bar away.
+    /// Clears the bar.
     pub(super) fn finish(&self) {
         self.0.finish_and_clear();
     }

@@ -25,18 +25,18 @@ use super::crash::end_process;
 use super::log::LogArguments;
 use super::{CliError, FormatArgument, thousands};
 
-/// How long a run that was stopped waits for whoever reads its output.
+/// How long a stopped run waits for the reader of its output.
 const READERS: Duration = Duration::from_millis(500);
 
-/// How long a process waits for the others of its cluster.
+/// How long a process waits for the other processes of its cluster.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What `hushflow run` takes.
+/// Arguments of `hushflow run`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The source is read to its end; run it again to go on where it stopped: no epoch is ever published twice. SIGINT and
-SIGTERM end it in good order after the last committed epoch; a second one ends it at once, and so does the first one
-while nothing has been read yet (a strategy is searched for, other processes are awaited).
+A run reads the source to its end. Run the command again to continue where it stopped: no epoch is ever published
+twice. SIGINT and SIGTERM stop the run cleanly after the last committed epoch. A second signal ends it at once; so does
+the first one before the run reads any rows (while it searches for a strategy or waits for other processes).
 
 Examples:
   hushflow run examples/flights.toml
@@ -50,46 +50,50 @@ pub(crate) struct RunArguments {
     /// Worker threads of this process
     #[arg(long, short, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     workers: u16,
-    /// State directory, instead of the one that the pipeline names
+    /// State directory; overrides the one in the pipeline file
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// Keep the public log in this directory, which everyone may read, instead of where the pipeline says
+    /// World-readable directory for the public log; overrides the one in the pipeline file
     #[arg(long, value_name = "DIR")]
     public: Option<PathBuf>,
-    /// How to write what is published
+    /// Output format of the releases
     #[command(flatten)]
     format: FormatArgument,
-    /// Publish to the log only; write nothing to standard output
+    /// Publish only to the log; write nothing to standard output
     #[arg(long, short)]
     quiet: bool,
-    /// Tell what became of the rows, on standard error. These exact counts are private: for the operator's eyes
+    /// Report on standard error how many rows were read and dropped. These exact counts are
+    /// private: only for the operator
     #[arg(long)]
     counters: bool,
-    /// Write there how many records of the standard input or a socket are safe in the journal: a line at the start, to go on from, and
-    /// one after each sync. A file, a named pipe, /dev/fd/3, or - for standard output (with --quiet). Needs journal = true
-    /// in [source]. Exact and so private
+    /// Write the number of records from standard input or a socket that are safe in the journal:
+    /// one line at the start, from which to resume, and one after each sync. FILE is a file, a
+    /// named pipe, /dev/fd/3, or - for standard output (with --quiet). Needs journal = true in
+    /// [source]. The number is exact and therefore private
     #[arg(long, value_name = "FILE")]
     acknowledge: Option<PathBuf>,
-    /// End when nothing has come for this long, such as 30s: for sources that go on (followed files, sockets, brokers). The
-    /// epoch that has begun is closed, as by the end of a file
+    /// End when no rows have arrived for this long, such as 30s. For sources without an end:
+    /// followed files, sockets, brokers. The open epoch is closed, as at the end of a file
     #[arg(long, value_name = "DURATION", value_parser = patience)]
     until_idle: Option<Duration>,
-    /// host:port of every process of a cluster, in their order
+    /// host:port of every process of the cluster, in order
     #[arg(long, value_delimiter = ',', requires = "process", value_name = "HOST:PORT,…")]
     hosts: Vec<String>,
-    /// Number of this process in the list of hosts, from 0; the first one reads the source and commits
+    /// Index of this process in the list of hosts, from 0. Process 0 reads the source and commits
     #[arg(long, requires = "hosts", value_name = "I")]
     process: Option<usize>,
-    /// The key that all processes of a cluster share, made by `hushflow key FILE`. Without one only loopback addresses are taken
+    /// Key file that all processes of the cluster share, created by `hushflow key FILE`. Without a
+    /// key, only loopback addresses are accepted
     #[arg(long, requires = "hosts", value_name = "FILE")]
     key: Option<PathBuf>,
     #[command(flatten)]
     log: LogArguments,
-    /// Tell at http://ADDR/metrics how the run goes, for Prometheus: 127.0.0.1:9100, or port 0 for any that is free. Exact counts of
-    /// what records hold are private, and are told on a loopback address only
+    /// Serve Prometheus metrics at http://ADDR/metrics, such as 127.0.0.1:9100; port 0 takes any
+    /// free port. Exact counts that depend on the content of records are private, and are served
+    /// only on a loopback address
     #[arg(long, value_name = "ADDR")]
     metrics: Option<String>,
-    /// Tell the private metrics too where others than this machine can listen
+    /// Serve the private metrics on other addresses too, where other machines can read them
     #[arg(long, requires = "metrics")]
     metrics_private: bool,
 }
@@ -122,11 +126,11 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     }
     if let Some(address) = &arguments.metrics {
         let address = options.metrics.serve(address, arguments.metrics_private)?;
-        let _ = writeln!(stderr(), "http://{address}/metrics tells how the run goes");
+        let _ = writeln!(stderr(), "http://{address}/metrics serves the metrics of this run");
     }
     let wrong = |error| CliError::usage(format!("{}: {error}", arguments.pipeline.display()));
     if !pipeline.noise.is_private() {
-        warn("[simulation] is set: the noise is drawn from a seed, and what is published protects nobody");
+        warn("[simulation] is set: the noise is drawn from a seed, so what is published protects nobody");
     }
     let publication = Publication::of_pipeline(&pipeline, &options.state, &mut |_| ()).map_err(wrong)?;
     let subject = Subject { publication: publication.clone(), views: pipeline.views.clone() };
@@ -147,27 +151,29 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
     Ok(sunk.into_iter().chain([shown]).collect::<Result<(), _>>()?)
 }
 
-/// What follows the log, in the process that writes it.
+/// Starts the sinks, in the process that writes the log.
 fn sinks(pipeline: &Pipeline, options: &Options, log: &Log) -> Result<Vec<Following>, SinkError> {
     let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
     pipeline.sinks.iter().filter(|_| leads).map(|sink| start(sink, log)).collect()
 }
 
-/// Starts a sink, and says where it listens if it does.
+/// Starts a sink and prints its address if it listens.
 pub(super) fn start(sink: &Sink, log: &Log) -> Result<Following, SinkError> {
     let following = Following::start(sink.clone(), log.clone(), warn)?;
     if let Some(address) = following.address() {
-        let _ = writeln!(stderr(), "http://{address}/events tells what is published");
+        let _ = writeln!(stderr(), "http://{address}/events serves the releases as events");
     }
     Ok(following)
 }
 
-/// Stops the run by signals, and reports its notices. Only the process that reads is stopped so: the others end with it. A signal
-/// ends the process at once, as the signal itself would, before the run reads, and the second time.
+/// Returns the control by which signals stop the run and notices are printed.
+///
+/// Only the process that reads the source handles signals; the others end with it. The second
+/// signal ends the process at once; so does the first one before the run reads any rows.
 fn control(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Control, CliError> {
     if arguments.until_idle.is_some() && !pipeline.sources.iter().any(Source::goes_on) {
         return Err(CliError::usage(
-            "--until-idle is for sources that go on: followed files, sockets, brokers; this one has an end",
+            "--until-idle is for sources without an end (followed files, sockets, brokers); this one has an end: leave it out",
         ));
     }
     let control = Control::new().until_idle(arguments.until_idle).on_notice(warn);
@@ -176,7 +182,7 @@ fn control(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Control, Cli
             register_conditional_default(signal, control.preparing_flag())
                 .and_then(|_| register_conditional_default(signal, control.stop_flag()))
                 .and_then(|_| register(signal, control.stop_flag()))
-                .map_err(|error| CliError::failed(format!("signals can't be handled: {error}")))?;
+                .map_err(|error| CliError::failed(format!("can't install signal handlers: {error}")))?;
         }
     }
     Ok(control)
@@ -187,7 +193,7 @@ fn patience(text: &str) -> Result<Duration, &'static str> {
     micros.map(Duration::from_micros).ok_or("expected a duration such as 30s or 5m")
 }
 
-/// What writes acknowledgements where they are wanted.
+/// Returns the function that writes acknowledgements, if any are wanted.
 fn acknowledge(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Option<Acknowledge>, CliError> {
     let Some(path) = &arguments.acknowledge else { return Ok(None) };
     if !pipeline.sources.iter().any(|source| source.journal) {
@@ -197,10 +203,12 @@ fn acknowledge(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Option<A
     }
     if path == Path::new("-") {
         if !arguments.quiet {
-            return Err(CliError::usage("--acknowledge - would mix with what is published: add --quiet"));
+            return Err(CliError::usage(
+                "--acknowledge - would mix with the releases on standard output: add --quiet",
+            ));
         }
         return Ok(Some(Acknowledge::to(|records| {
-            // Whoever no longer listens does not stop the run.
+            // A reader that has gone does not stop the run.
             let _ = writeln!(stdout(), "{records}").and_then(|()| stdout().flush());
         })));
     }
@@ -212,18 +220,19 @@ fn acknowledge(arguments: &RunArguments, pipeline: &Pipeline) -> Result<Option<A
     })))
 }
 
-/// Waits until all is written; when the run was stopped, no longer than somebody reads it.
+/// Waits until all output is written. If the run was stopped, gives up when nobody reads the
+/// output.
 fn written(shown: Following, options: &Options) -> Result<(), SinkError> {
     match shown.finish_while_taken(|| options.control.is_stopped(), READERS) {
         Some(outcome) => outcome,
         None => {
-            warn("nobody reads the standard output, so it lacks what was published last; the log has it");
+            warn("nobody reads standard output, so the last releases were not printed; the log has them");
             Ok(())
         }
     }
 }
 
-/// Reports what was done, and how to see it in the `log`.
+/// Prints the summary, and the command that reads the `log`.
 fn report(log: &Log, options: &Options, summary: &Summary, counters: bool) {
     if options.cluster.as_ref().is_some_and(|cluster| cluster.process > 0) {
         return;
@@ -235,7 +244,7 @@ fn report(log: &Log, options: &Options, summary: &Summary, counters: bool) {
     let told = match epochs {
         0 => writeln!(
             err,
-            "Nothing new: {last} epochs have been published before, and none is published twice."
+            "Nothing new: {last} epochs were published earlier, and no epoch is published twice."
         ),
         _ => writeln!(
             err,
@@ -247,7 +256,7 @@ fn report(log: &Log, options: &Options, summary: &Summary, counters: bool) {
         false => writeln!(err, "NOT PRIVATE: the noise was drawn from a seed."),
         true => writeln!(
             err,
-            "All releases of this state directory together are (ε, δ) = ({}, {})-differentially private for {}.",
+            "All releases of this state directory together are (ε = {}, δ = {})-differentially private for {}.",
             privacy.epsilon,
             privacy.delta,
             parameters.adjacency()
@@ -256,11 +265,11 @@ fn report(log: &Log, options: &Options, summary: &Summary, counters: bool) {
     if options.control.is_stopped() {
         let _ = writeln!(
             err,
-            "Stopped by a signal: run it again to go on. The epoch that has begun is still open."
+            "Stopped by a signal: run the command again to continue. The current epoch is still open."
         );
     }
-    let hint = writeln!(err, "To read them again:  hushflow tail {}", log.directory.display());
-    // A closed standard error is no reason to fail after the work is done.
+    let hint = writeln!(err, "To read the releases again:  hushflow tail {}", log.directory.display());
+    // A closed standard error is no failure after the work is done.
     let _ = told.and(guarantee).and(hint);
     if counters || err.is_terminal() {
         let c = &summary.counters;
@@ -273,12 +282,12 @@ fn report(log: &Log, options: &Options, summary: &Summary, counters: bool) {
             ("late, dropped", c.late),
             ("before the first epoch, dropped", c.before_start),
             ("after the last epoch, dropped", c.after_horizon),
-            ("of a clock that leaps, dropped", c.leaping),
-            ("copies of another, dropped", c.copies),
-            ("of epochs closed in an earlier run, dropped", c.already_closed),
+            ("too far ahead of the clock, dropped", c.leaping),
+            ("duplicates, dropped", c.copies),
+            ("for epochs closed in an earlier run, dropped", c.already_closed),
             ("cut by a disconnect, dropped", c.torn),
         ];
-        let _ = writeln!(err, "Rows (exact and so private: for the operator's eyes only):");
+        let _ = writeln!(err, "Rows (exact counts are private: only for the operator):");
         for (what, count) in rows.into_iter().filter(|&(what, count)| count > 0 || what == "rows read") {
             let _ = writeln!(err, "{:>14}  {what}", thousands(count));
         }

@@ -1,4 +1,5 @@
-//! `hushflow serve`: followers of a public log by themselves, as another user, or on another machine.
+//! `hushflow serve`: followers of a public log without a run, as another user or on another
+//! machine.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,17 +18,17 @@ use super::page::{self, Served};
 use super::tail::{INTERVAL, await_log};
 use super::{CliError, run};
 
-/// Where a page is served unless the command says otherwise.
+/// Default address of the page.
 const PAGE: &str = "127.0.0.1:8080";
 
-/// What `hushflow serve` takes.
+/// Arguments of `hushflow serve`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Only the public log is read. So this may run as a user who can't read anything else of the state directory, or on a machine that
-has a copy of the log alone, and nothing that happens here reaches the run. The sinks of a pipeline file have every epoch once,
-whoever serves them: keep them out of the pipeline file that `run` gets, or start `run` first and this command after it.
+serve reads only the public log. It can run as a user who may read nothing else of the state directory, or on a machine
+that has only a copy of the log. It can't affect the run. Sinks receive every epoch exactly once, no matter which command
+serves them: keep the sinks out of the pipeline file of `run`, or start `run` first and this command after it.
 
-It ends when the last epoch is in all sinks; with a page, when it is stopped (SIGINT, SIGTERM).
+serve ends when the last epoch is in all sinks. With a page, it runs until it is stopped (SIGINT, SIGTERM).
 
 Examples:
   hushflow serve state
@@ -36,21 +37,21 @@ Examples:
 pub(crate) struct ServeArguments {
     /// A directory with a public log, or a pipeline file whose [[sinks]] and [[views]] are served
     source: PathBuf,
-    /// The state directory of the pipeline, instead of the one that its file names
+    /// State directory of the pipeline; overrides the one in its file
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// The directory of the public log, instead of the one that the pipeline file names
+    /// Directory of the public log; overrides the one in the pipeline file
     #[arg(long, value_name = "DIR")]
     public: Option<PathBuf>,
-    /// Show the log as a page at http://ADDR/ [default: 127.0.0.1:8080 where there are no sinks]
+    /// Serve the log as a web page at http://ADDR/ [default: 127.0.0.1:8080 if there are no sinks]
     #[arg(long, value_name = "ADDR")]
     web: Option<String>,
 }
 
-/// What is served.
+/// The log to serve, its views and its sinks.
 struct Service {
     directory: PathBuf,
-    /// The parameters that the log has to have.
+    /// Parameters that the log must have.
     parameters: Option<PublicParameters>,
     views: Vec<View>,
     sinks: Vec<Sink>,
@@ -61,7 +62,7 @@ impl Service {
         if arguments.source.is_dir() {
             if arguments.state.is_some() || arguments.public.is_some() {
                 return Err(CliError::usage(
-                    "--state and --public say where the log of a pipeline file is; a directory is served as it is",
+                    "--state and --public locate the log of a pipeline file, but the argument is a directory: leave them out",
                 ));
             }
             let directory = arguments.source.clone();
@@ -83,12 +84,13 @@ impl Service {
         Ok(Service { directory, parameters, views: pipeline.views, sinks: pipeline.sinks })
     }
 
-    /// What the log holds, under the views of the pipeline file or one that everybody understands.
+    /// Returns the content of the log under the views of the pipeline file, or under a default
+    /// view.
     fn subject(&self, reader: &PublicReader, source: &Path) -> Result<Subject, CliError> {
         let mut subject = Subject::from_header(reader.header(), self.views.clone())?;
         if self.parameters.as_ref().is_some_and(|parameters| parameters != subject.parameters()) {
             return Err(CliError::usage(format!(
-                "{}: the log in {} was begun with other parameters: serve it with the pipeline file that made it",
+                "{}: the log in {} has other parameters: serve it with the pipeline file that created it",
                 source.display(),
                 self.directory.display()
             )));
@@ -112,7 +114,7 @@ fn usual_view(parameters: &PublicParameters) -> View {
     }
 }
 
-/// Serves until everything is written that will ever be published, or until it is stopped.
+/// Serves until all sinks have the last epoch, or until a signal stops it.
 pub(crate) fn execute(arguments: &ServeArguments) -> Result<(), CliError> {
     let service = Service::of(arguments)?;
     let mut reader = await_log(&service.directory)?;
@@ -142,7 +144,7 @@ fn follow(reader: &mut PublicReader, horizon: u64, stopped: &AtomicBool) -> Resu
     Ok(())
 }
 
-/// Shows a page.
+/// Serves a page until a signal stops it.
 fn show(address: &str, log: &Log, reader: PublicReader, stopped: &AtomicBool) -> Result<(), CliError> {
     let site = page::site(log.directory.clone(), &log.subject, &[], &[])?;
     let mut served = Served::begin(address, site, reader)?;
@@ -153,13 +155,13 @@ fn show(address: &str, log: &Log, reader: PublicReader, stopped: &AtomicBool) ->
     Ok(())
 }
 
-/// A flag that the first signal sets; the second one ends the process.
+/// Returns a flag that the first signal sets; the second signal ends the process.
 fn stop_flag() -> Result<Arc<AtomicBool>, CliError> {
     let stopped = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         register_conditional_default(signal, Arc::clone(&stopped))
             .and_then(|_| register(signal, Arc::clone(&stopped)))
-            .map_err(|error| CliError::failed(format!("signals can't be handled: {error}")))?;
+            .map_err(|error| CliError::failed(format!("can't install signal handlers: {error}")))?;
     }
     Ok(stopped)
 }

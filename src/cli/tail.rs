@@ -1,4 +1,4 @@
-//! `hushflow tail`: reads what was published, under any view.
+//! `hushflow tail`: reads the published releases under any view.
 
 mod live;
 mod sample;
@@ -23,32 +23,31 @@ use super::page::{self, Served};
 use super::{CliError, FormatArgument, number_in};
 use live::Live;
 
-/// How often a followed log is looked at.
+/// Polling interval of a followed log.
 pub(super) const INTERVAL: Duration = Duration::from_millis(100);
 
-/// What a reader wants to see.
+/// What a view shows.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ViewName {
     /// Mean and covariance, in the units of the columns
     Gaussian,
-    /// The weighted moments, in centred and scaled coordinates
+    /// Weighted moments, in centred and scaled coordinates
     Moments,
 }
 
-/// What becomes of the bias of squares.
+/// Treatment of the bias of squares.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Squares {
-    /// The variance of the noise is taken off
+    /// Subtract the variance of the noise
     Debiased,
-    /// As they are
+    /// Keep the bias
     Raw,
 }
 
-/// What `hushflow tail` takes.
+/// Arguments of `hushflow tail`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Only the public log is read: any number of views of it cost no privacy, also views that nobody thought of when
-the stream ran.
+tail reads only the public log. Any number of views costs no privacy, including views chosen after the run.
 
 Examples:
   hushflow tail state --follow
@@ -59,59 +58,65 @@ Examples:
   hushflow tail state --held-out later.csv
   hushflow tail state --web 127.0.0.1:8080")]
 pub(crate) struct TailArguments {
-    /// The state directory of a run, or a folder that holds a copy of its public.log
+    /// State directory of a run, or a directory with a copy of its public.log
     directory: PathBuf,
-    /// Go on with what a run publishes from now on, to the last epoch. A table on a terminal shows the newest one alone
+    /// Keep printing new releases until the last epoch. On a terminal, a table shows only the
+    /// newest epoch
     #[arg(long, short)]
     follow: bool,
-    /// What to show [default: gaussian, or moments where no second moments of records are known]
+    /// What to show [default: gaussian, or moments where the log has no second moments of records]
     #[arg(long, value_enum)]
     view: Option<ViewName>,
-    /// Whether squares of noisy sums keep their bias, in a log of the method pp [default: debiased]
+    /// For logs of method pp: whether squares of noisy sums keep their bias [default: debiased]
     #[arg(long, value_enum)]
     squares: Option<Squares>,
-    /// How epochs are weighted: prefix, average, exponential:β, window:k, momentum:β, adam:β. With --web it may be repeated: the
-    /// page begins with the first one, and offers them all and that of the log's release
+    /// How epochs are weighted: prefix, average, exponential:β, window:k, momentum:β, adam:β. May
+    /// be repeated with --web: the page opens with the first and offers all of them and the
+    /// workload of the log
     #[arg(long, default_value = "prefix")]
     workload: Vec<Workload>,
     /// The first epoch to show
     #[arg(long, default_value_t = 1, value_name = "EPOCH")]
     since: u64,
-    /// Show this key only; may be repeated
+    /// Show only this key; may be repeated
     #[arg(long, value_name = "KEY")]
     key: Vec<String>,
-    /// Show the total over all keys, called `all`, in the place of keys
+    /// Show the total over all keys, named all, instead of each key
     #[arg(long, conflicts_with = "key")]
     total: bool,
-    /// How a noisy estimate becomes a covariance: floor, nearest, shrink or raw
+    /// How to turn a noisy estimate into a covariance: floor, nearest, shrink or raw
     #[arg(long, default_value_t, value_name = "PROJECTION")]
     covariance: Projection,
-    /// Confidence level of intervals
+    /// Confidence level of the intervals
     #[arg(long, default_value_t = 0.95, value_parser = number_in(level))]
     level: f64,
-    /// Let all intervals of a line hold the truth together, instead of each by itself
+    /// Make the intervals of a line hold jointly at the confidence level, instead of each on its
+    /// own
     #[arg(long)]
     joint: bool,
-    /// Let intervals be about the population that records are drawn from, instead of the records
+    /// Make intervals cover the population from which records are drawn, instead of the records
+    /// themselves
     #[arg(long)]
     population: bool,
-    /// Draw so many synthetic records from the newest density of each key, as CSV or with --json as JSON lines
+    /// Draw this many synthetic records from the newest density of each key, as CSV, or with --json
+    /// as JSON lines
     #[arg(long, value_name = "NUMBER", conflicts_with_all = ["follow", "web", "since"])]
     sample: Option<u32>,
-    /// Draw the same sample again
+    /// Seed of the sample: the same seed draws the same records
     #[arg(long, requires = "sample")]
     seed: Option<u64>,
     #[command(flatten)]
     scores: scores::ScoresArguments,
     #[command(flatten)]
     format: FormatArgument,
-    /// Show the log as a page at http://ADDR/, which follows it: 127.0.0.1:8080, or port 0 for any that is free. The flags above
-    /// say with what it begins. The page is for everyone who can reach the address
+    /// Serve the log as a live web page at http://ADDR/, such as 127.0.0.1:8080; port 0 takes any
+    /// free port. The flags above set its initial view. Everyone who can reach the address can read
+    /// the page
     #[arg(long, value_name = "ADDR", conflicts_with_all = ["follow", "since", "format", "json"])]
     web: Option<String>,
 }
 
-/// Writes the view of all releases, and with `--follow` of those to come.
+/// Writes the view of all releases, and with `--follow` of later ones.
 pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     let reader = open(arguments)?;
     let subject = subject(arguments, &reader)?;
@@ -154,11 +159,11 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
     }
 }
 
-/// What is shown of each key and epoch.
+/// Output for each key and epoch.
 enum Output {
     /// The estimates.
     Lines(Box<Writer>),
-    /// How good their densities are.
+    /// Scores of their densities.
     Scores(Box<scores::Scores>),
     /// Records drawn from the newest densities.
     Sample(Box<sample::Sample>),
@@ -172,8 +177,8 @@ impl Output {
         let has_densities = subject.views.iter().all(|view| view.estimate == Estimate::Gaussian);
         if (arguments.sample.is_some() || scores.wanted()) && !has_densities {
             return Err(CliError::usage(
-                "--sample, --held-out and --truth are about densities, and this view has moments alone: it needs second \
-                 moments of records, and --view gaussian",
+                "--sample, --held-out and --truth need densities, and this view has only moments: use --view gaussian on a \
+                 log with second moments of records",
             ));
         }
         let publication = publication.clone();
@@ -197,12 +202,12 @@ impl Output {
                 sample.keep(estimated);
                 Ok(())
             }
-            // Refused before anything is read.
+            // `subject` has refused such logs.
             (_, Found::Window(_)) => Ok(()),
         }
     }
 
-    /// After the last epoch.
+    /// Writes the output that follows the last epoch.
     fn finish(self, out: &mut impl Write) -> Result<(), CliError> {
         match self {
             Self::Sample(sample) => sample.write(out),
@@ -211,7 +216,7 @@ impl Output {
     }
 }
 
-/// What is shown of this log.
+/// Returns the publication of the log and the view of the flags.
 fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, CliError> {
     let [workload, others @ ..] = &arguments.workload[..] else {
         return Err(CliError::usage("--workload: name one, such as prefix"));
@@ -244,7 +249,7 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
         }
         Publication::Moments(publication) => {
             if arguments.web.is_none() && !others.is_empty() {
-                return Err(CliError::usage("--workload: only a page (--web) offers several: name one"));
+                return Err(CliError::usage("--workload: only a page (--web) can offer several: name one"));
             }
             let view = view(choice(arguments, publication.parameters())?);
             subject.views.push(view);
@@ -253,14 +258,14 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
     Ok(subject)
 }
 
-/// What is made of the moments of this log.
+/// Returns estimate and bias treatment, after checking that the log supports them.
 fn choice(
     arguments: &TailArguments,
     parameters: &PublicParameters,
 ) -> Result<(Estimate, SquareBias), CliError> {
     if arguments.total && parameters.release.method == Method::Pp {
         return Err(CliError::usage(
-            "--total: second moments of this log are squares of sums, which don't add up over keys: leave it out",
+            "--total: second moments of this log are squares of sums, which can't be added over keys: leave it out",
         ));
     }
     let covariances = parameters.have_covariances();
@@ -278,7 +283,7 @@ fn choice(
     let squares = match arguments.squares {
         Some(_) if parameters.release.method != Method::Pp => {
             return Err(CliError::usage(
-                "--squares: second moments of this log were released, and are no squares of sums: leave it out",
+                "--squares: the second moments of this log were released, not squared from sums: leave it out",
             ));
         }
         Some(Squares::Raw) => SquareBias::Kept,
@@ -289,10 +294,14 @@ fn choice(
 
 /// Checks a confidence level.
 fn level(level: f64) -> Result<f64, &'static str> {
-    if level > 0.0 && level < 1.0 { Ok(level) } else { Err("a level is above 0 and below 1, such as 0.95") }
+    if level > 0.0 && level < 1.0 {
+        Ok(level)
+    } else {
+        Err("expected a level above 0 and below 1, such as 0.95")
+    }
 }
 
-/// Opens the log. A follower waits for a run to begin it.
+/// Opens the log. With `--follow` or `--web`, waits until a run has created it.
 fn open(arguments: &TailArguments) -> Result<PublicReader, StateError> {
     if arguments.follow || arguments.web.is_some() {
         return await_log(&arguments.directory);
@@ -300,14 +309,14 @@ fn open(arguments: &TailArguments) -> Result<PublicReader, StateError> {
     PublicReader::open(&arguments.directory)
 }
 
-/// Waits for a run to begin the log.
+/// Opens the log, waiting until a run has created it.
 pub(super) fn await_log(directory: &Path) -> Result<PublicReader, StateError> {
     let mut told = false;
     loop {
         match PublicReader::open(directory) {
             Err(StateError::Missing { path }) => {
                 if !std::mem::replace(&mut told, true) {
-                    let _ = writeln!(stderr(), "waiting for a run to begin {}", path.display());
+                    let _ = writeln!(stderr(), "waiting for a run to create {}", path.display());
                 }
                 std::thread::sleep(INTERVAL);
             }
@@ -320,7 +329,7 @@ fn wanted_keys(names: &[String], parameters: &PublicParameters) -> Result<Vec<u3
     let find = |name: &String| {
         (0..parameters.keys())
             .find(|&key| parameters.key_name(key) == name)
-            .ok_or_else(|| CliError::usage(format!("--key {name}: no key of this log is called so")))
+            .ok_or_else(|| CliError::usage(format!("--key {name}: the log has no key with this name")))
     };
     names.iter().map(find).collect()
 }

@@ -1,4 +1,4 @@
-//! `hushflow verify`: reads everything in a state directory and says whether it is whole and keeps its promise.
+//! `hushflow verify`: checks that a state directory is intact and its guarantee holds.
 
 use std::io::{Write, stdout};
 use std::path::PathBuf;
@@ -15,22 +15,26 @@ use serde_json::json;
 
 use super::CliError;
 
-/// What `hushflow verify` takes.
+/// Arguments of `hushflow verify`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Checked are: every checksum; that epochs and generations follow each other, and every release the chain before it; that
-the public log shows just what was committed; that the logs agree on their parameters; that the noise in use gives the
-guarantee that they state; that an ingest journal and the lists of followed files hold what comes next; and that the
-ledger has an entry of that very guarantee for this directory.
-Nothing is changed, no sum is shown, and a run may be at work meanwhile. Of a public log alone its own checksums, order, chain
-and noise are checked.")]
+verify checks:
+- every checksum;
+- that epochs and generations are consecutive, and that each release continues the hash chain;
+- that the public log holds exactly what was committed;
+- that the logs agree on their parameters;
+- that the noise in use gives the stated guarantee;
+- that the ingest journal and the lists of followed files hold what a restart reads next;
+- that the ledger has an entry with this guarantee for this directory.
+For a public log alone, it checks the log's checksums, order, chain and noise. verify changes nothing and prints no sums.
+It may run beside a run.")]
 pub(crate) struct VerifyArguments {
-    /// The state directory of a run, or a directory that holds a public log alone
+    /// The state directory of a run, or a directory that holds only a public log
     directory: PathBuf,
-    /// The directory of the public log: `public` in [state] of the pipeline file
+    /// Directory of the public log: `public` in [state] of the pipeline file
     #[arg(long, value_name = "DIR")]
     public: Option<PathBuf>,
-    /// Check the directory against its anchor in this directory: `anchor` in [state] of the pipeline file
+    /// Directory of the anchor to check against: `anchor` in [state] of the pipeline file
     #[arg(long, value_name = "DIR")]
     anchor: Option<PathBuf>,
     /// Print one JSON object
@@ -38,7 +42,7 @@ pub(crate) struct VerifyArguments {
     json: bool,
 }
 
-/// Verifies, prints what was found, and fails where something is wrong.
+/// Verifies and prints the findings; fails if there is a problem.
 pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
     let path = &arguments.directory;
     if arguments.public.is_none() && arguments.anchor.is_none() && is_public_alone(path)? {
@@ -89,7 +93,7 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
         writeln!(out, "sums kept from     epoch {}", report.sums_from)?;
         writeln!(out, "checkpoints at     {:?}", report.checkpoints)?;
         if report.uncommitted_bytes > 0 {
-            writeln!(out, "uncommitted bytes  {} (cut short, or being written)", report.uncommitted_bytes)?;
+            writeln!(out, "uncommitted bytes  {} (incomplete, or being written)", report.uncommitted_bytes)?;
         }
         if ingest.sessions > 0 {
             writeln!(out, "ingest journal     {} bytes of {} sessions", ingest.bytes, ingest.sessions)?;
@@ -100,14 +104,14 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
         match (&arguments.anchor, &problem) {
             (None, _) => writeln!(
                 out,
-                "anchor             not checked: name its directory, if it has one, with --anchor DIR"
+                "anchor             not checked: if there is one, name its directory with --anchor DIR"
             )?,
             (Some(_), None) => writeln!(out, "anchor             agrees")?,
             (Some(_), Some(_)) => {}
         }
         match entered {
             Ok(Some((number, entries))) => writeln!(out, "ledger             entry {number} of {entries}")?,
-            Ok(None) => writeln!(out, "ledger             nothing was published, and nothing is charged")?,
+            Ok(None) => writeln!(out, "ledger             no entry: nothing was published")?,
             Err(_) => {}
         }
         writeln!(out, "{}", if problem.is_none() { "all is well" } else { "SOMETHING IS WRONG" })?;
@@ -115,7 +119,7 @@ pub(crate) fn execute(arguments: &VerifyArguments) -> Result<(), CliError> {
     problem.map_or(Ok(()), |problem| Err(CliError::failed(problem)))
 }
 
-/// Verifies a public log by itself.
+/// Verifies a public log on its own.
 fn execute_public(arguments: &VerifyArguments) -> Result<(), CliError> {
     let report = verify_public(&arguments.directory)?;
     let promise = promise(arguments);
@@ -153,23 +157,24 @@ fn noise(private: bool) -> &'static str {
     if private { "gives the stated guarantee" } else { "was drawn from a seed: NOT PRIVATE" }
 }
 
-/// What the header of the public log says.
+/// Returns the publication described by the header of the public log.
 fn published(arguments: &VerifyArguments) -> Result<Publication, CliError> {
     let reader = PublicReader::open(arguments.public.as_ref().unwrap_or(&arguments.directory))?;
     Ok(Publication::from_header(reader.header())?)
 }
 
-/// Whether the releases are private; or why what the log promises does not hold.
+/// Returns whether the releases are private, or why the guarantee of the log does not hold.
 fn promise(arguments: &VerifyArguments) -> Result<bool, String> {
     let publication = published(arguments).map_err(|error| error.to_string())?;
     match publication.guarantee_holds() {
         Ok(true) => Ok(publication.is_private()),
-        Ok(false) => Err("the noise multiplier in the header is too small for the (ε, δ) beside it".into()),
+        Ok(false) => Err("the noise multiplier in the header is too small for the stated (ε, δ)".into()),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// The number of the entry that pays for the releases, and of all entries, unless there is nothing to pay for; or why there is none.
+/// Returns the number of the ledger entry that pays for the releases and the number of entries,
+/// `None` if nothing was published, or why there is no entry.
 fn entered(arguments: &VerifyArguments, committed: u64) -> Result<Option<(usize, usize)>, String> {
     let path = &arguments.directory;
     let publication = published(arguments).map_err(|error| error.to_string())?;

@@ -1,7 +1,9 @@
-//! A TOML document read by hand: every value keeps its place, and all problems of a file are told at once.
+//! Reads a TOML document: values keep their position, and all problems of a file are reported at
+//! once.
 //!
-//! A [`Section`] hands out the fields of one table. A field that is wrong leaves a [`Problem`] with its line,
-//! column and dotted name, and reads as absent; [`Section::finish`] reports the names that nobody asked for.
+//! A [`Section`] returns the fields of one table. An invalid field adds a [`Problem`] with its
+//! line, column and dotted name, and reads as absent. [`Section::finish`] reports fields that were
+//! never read.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,7 +14,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 use crate::spelling::closest;
 
-/// One thing that is wrong in a pipeline file.
+/// A problem in a pipeline file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     /// The line, from 1.
@@ -21,7 +23,7 @@ pub struct Problem {
     pub column: usize,
     /// The dotted name of the field or table, such as `columns[1].upper`; empty for a syntax error.
     pub field: String,
-    /// What was found, what was expected, how to mend it.
+    /// What was found, what was expected and how to fix it.
     pub message: String,
 }
 
@@ -65,7 +67,7 @@ impl<'a> Document<'a> {
         });
     }
 
-    /// The problems in the order of the file.
+    /// Returns the problems in file order.
     pub(super) fn into_problems(self) -> Vec<Problem> {
         let mut problems = self.problems.into_inner();
         problems.sort();
@@ -82,7 +84,7 @@ pub(super) struct Section<'a> {
     asked: RefCell<Vec<&'static str>>,
 }
 
-/// A value with its place: what is wrong about it can be reported later.
+/// A value with its position, so that problems can be reported later.
 pub(super) struct Field<'a, T> {
     document: &'a Document<'a>,
     pub(super) name: String,
@@ -95,7 +97,7 @@ impl<'a> Section<'a> {
         Section { document, table, name: String::new(), span: 0..0, asked: RefCell::default() }
     }
 
-    /// The field `key` if it is there.
+    /// Returns the field `key` if present.
     pub(super) fn get(&self, key: &'static str) -> Option<Field<'a, &'a DeValue<'a>>> {
         if !self.asked.borrow().contains(&key) {
             self.asked.borrow_mut().push(key);
@@ -105,22 +107,22 @@ impl<'a> Section<'a> {
         Some(Field { document: self.document, name, span: value.span(), value: value.get_ref() })
     }
 
-    /// The text `key` if it is there.
+    /// Returns the text `key` if present.
     pub(super) fn text(&self, key: &'static str) -> Option<Field<'a, &'a str>> {
         self.get(key)?.text()
     }
 
-    /// The finite number `key` if it is there: an integer is a number too.
+    /// Returns the finite number `key` if present; integers are accepted.
     pub(super) fn number(&self, key: &'static str) -> Option<Field<'a, f64>> {
         self.get(key)?.read("a finite number", number_value)
     }
 
-    /// The number `key` above zero if it is there.
+    /// Returns the number `key`, above zero, if present.
     pub(super) fn positive(&self, key: &'static str) -> Option<Field<'a, f64>> {
         self.number(key)?.filter("a number above 0", |&x| x > 0.0)
     }
 
-    /// The whole number `key`, at least `least`, if it is there.
+    /// Returns the whole number `key`, at least `least`, if present.
     pub(super) fn count(&self, key: &'static str, least: u64) -> Option<Field<'a, u64>> {
         self.get(key)?.read(&format!("a whole number from {least}"), |value| match value {
             DeValue::Integer(integer) => {
@@ -130,17 +132,18 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// The truth value `key` if it is there.
+    /// Returns the boolean `key` if present.
     pub(super) fn flag(&self, key: &'static str) -> Option<bool> {
         self.get(key)?.read("true or false", DeValue::as_bool).map(|field| field.value)
     }
 
-    /// One of the given words if `key` is there.
+    /// Returns the value of the word `key` if present.
     pub(super) fn word<T: Copy>(&self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
         self.word_beside(key, words, &[])
     }
 
-    /// One of the given words if `key` is there, where `others` have a meaning elsewhere.
+    /// Returns the value of the word `key` if present. Error messages also list `others`, which are
+    /// valid elsewhere.
     pub(super) fn word_beside<T: Copy>(
         &self,
         key: &'static str,
@@ -157,12 +160,12 @@ impl<'a> Section<'a> {
         found.map(|(_, meaning)| *meaning)
     }
 
-    /// The table `key` if it is there.
+    /// Returns the table `key` if present.
     pub(super) fn section(&self, key: &'static str) -> Option<Section<'a>> {
         self.get(key)?.section()
     }
 
-    /// The table `key` if it is there, of which nothing is reported here.
+    /// Returns the table `key` if present, without reporting problems.
     pub(super) fn peek(&self, key: &str) -> Option<Section<'a>> {
         let value = self.table.get(key)?;
         let table = value.get_ref().as_table()?;
@@ -170,18 +173,18 @@ impl<'a> Section<'a> {
         Some(Section { document, table, name, span, asked: RefCell::default() })
     }
 
-    /// The text `key` if it is there and a text, of which nothing is reported here.
+    /// Returns the text `key` if present, without reporting problems.
     pub(super) fn peek_text(&self, key: &str) -> Option<&'a str> {
         self.table.get(key)?.get_ref().as_str()
     }
 
-    /// The tables `[[key]]`, none if there is none.
+    /// Returns the tables `[[key]]`; empty if absent.
     pub(super) fn sections(&self, key: &'static str) -> Vec<Section<'a>> {
         let array = self.get(key).and_then(|field| field.read("tables [[…]]", DeValue::as_array));
         array.map(|array| array.items().filter_map(Field::section).collect()).unwrap_or_default()
     }
 
-    /// Reports that `key` is missing unless `value` is there or another problem was told of it already.
+    /// Returns `value`. Reports `key` as missing if the table has no such field.
     pub(super) fn require<T>(&self, key: &str, value: Option<T>, example: &str) -> Option<T> {
         if value.is_none() && self.table.get(key).is_none() {
             self.report(format!("the field {key} is missing: add for example {example}"));
@@ -194,7 +197,7 @@ impl<'a> Section<'a> {
         self.document.report(self.span.clone(), &self.name, message);
     }
 
-    /// Reports the fields that nobody asked for.
+    /// Reports the fields that were never read.
     pub(super) fn finish(&self) {
         let asked = self.asked.borrow();
         for (key, _) in self.table {
@@ -225,7 +228,7 @@ impl<'a, T> Field<'a, T> {
         self.document.report(self.span.clone(), &self.name, message);
     }
 
-    /// Keeps the value where `valid`, else reports what was expected.
+    /// Returns the field if `valid`, else reports what was expected.
     pub(super) fn filter(self, expected: &str, valid: impl Fn(&T) -> bool) -> Option<Self> {
         if valid(&self.value) {
             return Some(self);
@@ -234,7 +237,7 @@ impl<'a, T> Field<'a, T> {
         None
     }
 
-    /// Changes the value, or reports why it can't be.
+    /// Converts the value, or reports the error.
     pub(super) fn map<U>(self, convert: impl FnOnce(&T) -> Result<U, String>) -> Option<Field<'a, U>> {
         match convert(&self.value) {
             Ok(value) => Some(Field { document: self.document, name: self.name, span: self.span, value }),
@@ -245,7 +248,7 @@ impl<'a, T> Field<'a, T> {
         }
     }
 
-    /// The value as it stands in the file, cut where it is long.
+    /// Returns the value as written in the file, truncated if it is long.
     fn found(&self) -> String {
         let text = self.document.text.get(self.span.clone()).unwrap_or_default();
         match text.char_indices().nth(40) {
@@ -269,12 +272,12 @@ impl<'a> Field<'a, &'a DeValue<'a>> {
         self.text_of("a text in quotes")?.filter("a text that is not empty", |text| !text.is_empty())
     }
 
-    /// The text, where one is expected that is such.
+    /// Returns the text, or reports that `expected` was expected.
     pub(super) fn text_of(self, expected: &str) -> Option<Field<'a, &'a str>> {
         self.read(expected, DeValue::as_str)
     }
 
-    /// A text or a bare TOML date or time as text.
+    /// Returns a text, or a bare TOML date or time as text.
     pub(super) fn time_text(self) -> Option<Field<'a, String>> {
         self.read("a date or an RFC 3339 time", |value| match value {
             DeValue::Datetime(time) => Some(time.to_string()),
@@ -282,7 +285,7 @@ impl<'a> Field<'a, &'a DeValue<'a>> {
         })
     }
 
-    /// A list of texts; one text alone is a list of one.
+    /// Returns a list of texts; a single text is a list of one.
     pub(super) fn texts(self) -> Option<Vec<Field<'a, &'a str>>> {
         if self.value.is_str() {
             return Some(vec![self.text()?]);
@@ -292,7 +295,7 @@ impl<'a> Field<'a, &'a DeValue<'a>> {
         array.items().map(Field::text).collect()
     }
 
-    /// A list of finite numbers.
+    /// Returns a list of finite numbers.
     pub(super) fn numbers(self, expected: &str) -> Option<Field<'a, Vec<f64>>> {
         self.read(expected, |value| {
             value.as_array()?.iter().map(|number| number_value(number.get_ref())).collect()

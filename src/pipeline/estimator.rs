@@ -1,4 +1,4 @@
-//! Estimators of windows: what `[release] method` may name beside methods of moments.
+//! Estimators of windows: values of `[release] method` besides the moment methods.
 
 use std::fmt;
 
@@ -8,27 +8,27 @@ use serde::{Deserialize, Serialize};
 
 use super::scales;
 
-/// What is asked of every window. All of it is public.
+/// The estimator of every window. All its parameters are public.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Estimator {
     /// A robust mean.
     Mean {
-        /// How.
+        /// Estimation method.
         method: mean::Method,
-        /// α: the share of records that may be anything.
+        /// α: share of records that may be arbitrarily corrupt.
         corruption: f64,
-        /// Standard deviations of the columns' clean values: a list, nothing where they are estimated, or `"whiten"`.
+        /// Standard deviations of clean values: a list, absent if estimated, or `"whiten"`.
         #[serde(default = "scales::estimated", with = "scales")]
         scale: Scale,
-        /// R: all means are within R scales of 0.
+        /// R: bound on every mean, in scales around 0.
         range: Option<f64>,
     },
     /// A covariance.
     Covariance {
-        /// How.
+        /// Estimation method.
         method: covariance::Method,
-        /// The share of the budget for a mean to centre by.
+        /// Share of the budget for a private mean to centre by.
         centre: Option<f64>,
     },
 }

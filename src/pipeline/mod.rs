@@ -1,8 +1,8 @@
 //! Pipeline files: a validated description of what is read, protected and published.
 //!
-//! A pipeline file is TOML. [`Pipeline::EXAMPLE`] shows every section that most people need; the types below say
-//! what each field means and what holds when it is absent. Reading a file checks everything that can be checked
-//! without the data and reports all problems at once, each with its place and with how to mend it.
+//! A pipeline file is TOML. [`Pipeline::EXAMPLE`] shows the common sections; the types below
+//! document each field and its default. Parsing checks everything that does not need the data and
+//! reports all problems at once, each with its position and a fix.
 
 mod document;
 mod estimator;
@@ -46,19 +46,20 @@ pub use source::{
 /// A validated pipeline file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pipeline {
-    /// `name`: what the releases are called.
+    /// `name`: name of the releases.
     pub name: String,
-    /// `[source]`, or several `[[sources]]` that are read together: where rows come from, at least one.
+    /// `[source]`, or several `[[sources]]` that are read together; at least one.
     pub sources: Vec<Source>,
     /// `[source] missing`, `malformed`: what happens to rows that can't be used.
     pub rows: RowPolicies,
-    /// `[source] id`: the column by which copies of a record are known.
+    /// `[source] id`: column that identifies duplicates of a record.
     pub id: Option<String>,
     /// `[[columns]]`: the coordinates of a record, at least one, with distinct names.
     pub columns: Vec<Column>,
-    /// `[key]`: the public groups; without it all records belong to one.
+    /// `[key]`: public groups; without it, all records form one group.
     pub key: Option<Key>,
-    /// `[entity]`: whose records are protected as a whole; without it single records are.
+    /// `[entity]`: entities that are protected as a whole; without it, single records are
+    /// protected.
     pub entity: Option<EntityUnit>,
     /// `[epochs]`: the steps of the release.
     pub epochs: Epochs,
@@ -66,92 +67,98 @@ pub struct Pipeline {
     pub privacy: Privacy,
     /// `[release]`: how noise is correlated over time.
     pub release: Release,
-    /// `[release] method`, where it is an estimator that looks at all records of an epoch at once; `release` then says nothing.
+    /// `[release] method`, if it names an estimator of windows; `release` is then unused.
     pub estimator: Option<Estimator>,
-    /// Where the strategy is, if it is one of a file.
+    /// Path of the strategy, if it is read from a file.
     pub strategy_file: Option<PathBuf>,
-    /// `[[views]]`: what people read; one view of the running average if the file has none.
+    /// `[[views]]`: what readers see; by default one view of the running average.
     pub views: Vec<View>,
-    /// `[[sinks]]`: what follows the log.
+    /// `[[sinks]]`: destinations of releases.
     pub sinks: Vec<Sink>,
-    /// `[state] directory`: where logs are kept.
+    /// `[state] directory`: directory of the logs.
     pub state_directory: Option<PathBuf>,
-    /// `[state] keep`, `anchor`, `public`: how they are kept.
+    /// `[state] keep`, `anchor`, `public`: settings of the state directory.
     pub state: Settings,
-    /// `[ledger]`: who else releases from these data, and what all may spend together.
+    /// `[ledger]`: the shared ledger of the data and its budget.
     pub ledger: LedgerSettings,
-    /// `[simulation]`: noise from a seed, so that the output is **not private**; else it comes from the operating system.
+    /// `[simulation]`: noise from a seed, which is **not private**; by default noise comes from the
+    /// operating system.
     pub noise: NoiseSource,
 }
 
-/// What a pipeline says of the ledger of its data.
+/// Settings of the ledger.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LedgerSettings {
-    /// `directory`: that of the ledger, which all pipelines over the same data share; without it the state directory has one of
-    /// its own.
+    /// `directory`: directory of the ledger that all pipelines over the same data share; by default
+    /// the state directory has its own.
     pub directory: Option<PathBuf>,
-    /// `data_set`: the name of the data, in ledgers that others share.
+    /// `data_set`: name of the data in shared ledgers.
     pub data_set: Option<String>,
-    /// `budget`: what all of them may spend together; no run exceeds it.
+    /// `budget`: the most that all pipelines may spend together; no run exceeds it.
     pub budget: Option<Budget>,
 }
 
-/// What happens to rows that can't be used. Either way the row keeps its place in the stream.
+/// Treatment of unusable rows. With either policy the row keeps its position in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowPolicies {
-    /// Rows that lack a value.
+    /// Rows with a missing value.
     pub missing: RowPolicy,
-    /// Rows with a value that can't be read: no number, not finite, no time, a wrong number of fields.
+    /// Rows that can't be parsed: not a number, not finite, not a time, or a wrong number of
+    /// fields.
     pub malformed: RowPolicy,
 }
 
-/// What happens to a row that can't be used.
+/// Treatment of an unusable row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RowPolicy {
-    /// The default: it is skipped, so what one record holds never stops the stream. Where counts are public, it counts as
-    /// a record in the middle of the bounds, if its key and time can be read.
+    /// Skip the row, so that the content of a record never stops the stream. Where counts are
+    /// public, it counts as a record in the middle of the bounds if its key and time can be read.
+    /// The default.
     Skip,
-    /// The run stops with an error. Everybody sees that it stopped, so this is for files that are known to be clean.
+    /// Stop the run with an error. The stop is visible to everyone, so use it only for files that
+    /// are known to be clean.
     Reject,
 }
 
 /// One coordinate of a record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Column {
-    /// The column's name in the source.
+    /// Name of the column in the source.
     pub name: String,
-    /// The public lower bound, in the column's own unit.
+    /// Public lower bound, in the unit of the column.
     pub lower: f64,
-    /// The public upper bound, above the lower one.
+    /// Public upper bound, above the lower one.
     pub upper: f64,
 }
 
 /// The public groups of records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
-    /// The column that holds the key.
+    /// Column that holds the key.
     pub column: String,
-    /// All keys, at least one, each once: those that are not listed are counted and skipped.
+    /// All keys, at least one, without duplicates. Rows with other keys are counted and skipped.
     pub values: Vec<String>,
 }
 
-/// Entities that are protected as a whole: all records of one, however many come.
+/// Entities that are protected as a whole: all records of one entity, however many.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntityUnit {
-    /// The column that says whose a record is.
+    /// Column that identifies the entity of a record.
     pub column: String,
-    /// `kind`: what entities are called in ledgers, the name of the column unless the file says otherwise.
+    /// `kind`: kind of the entities in ledgers; by default the name of the column.
     pub kind: String,
-    /// `within`: larger kinds of entities, each of which all records of one of these belong to.
+    /// `within`: larger kinds of entities that contain these: all records of an entity belong to
+    /// one of each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub within: Vec<String>,
-    /// `participations`, `min_separation`, `records_per_epoch`, `several`: how much of the stream an entity may be.
+    /// `participations`, `min_separation`, `records_per_epoch`, `several`: limits on the
+    /// contribution of an entity.
     pub limits: EntityLimits,
 }
 
 impl EntityUnit {
-    /// In which epochs an entity takes part.
+    /// Returns how often an entity takes part.
     pub fn participation(&self) -> Participation {
         let at_least_one = |number: u64| NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN);
         match self.limits.participations {
@@ -167,27 +174,27 @@ impl EntityUnit {
 /// The steps of the release.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Epochs {
-    /// Which epoch a record belongs to and when epochs close.
+    /// Assignment of records to epochs, and when epochs close.
     pub schedule: Schedule,
-    /// `time`: the column of the event time; none when epochs are counted.
+    /// `time`: column of the event time; none if epochs have a fixed number of records.
     pub time: Option<String>,
-    /// `arrival`: the column that moves the clock, if one does.
+    /// `arrival`: column that advances the clock, if any.
     pub arrival: Option<String>,
 }
 
 /// The guarantee.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Privacy {
-    /// ε of the whole history of releases, above 0.
+    /// ε of all releases together, above 0.
     pub epsilon: f64,
-    /// δ of the whole history of releases, between 0 and 1.
+    /// δ of all releases together, between 0 and 1.
     pub delta: f64,
-    /// Which streams are hard to tell apart; replace-one by default.
+    /// Which streams are neighbours; replace-one by default.
     pub neighbours: Neighbours,
-    /// ζ: the largest norm of a record once its bounds are scaled to [−1, 1]. By default √d, which cuts nothing
-    /// that lies inside the bounds.
+    /// ζ: largest norm of a record after scaling the bounds to [−1, 1]. By default √d, which clips
+    /// nothing inside the bounds.
     pub clip_norm: f64,
-    /// λ: the share of the second moments; none for the largest that costs nothing.
+    /// λ: weight of the second moments; by default the largest that is free.
     pub second_moment_weight: Option<f64>,
     /// Which second moments are released.
     pub second_moments: SecondMoment,
@@ -196,14 +203,15 @@ pub struct Privacy {
 /// How moments are made private, and how noise is correlated over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Release {
-    /// The strategy C; by default one of constant memory, fitted to the workload.
+    /// The strategy C; by default one with constant memory, fitted to the workload.
     pub strategy: StrategyName,
-    /// The workload A that the strategy is made for.
+    /// The workload A for which the strategy is chosen.
     pub workload: Workload,
-    /// `memory_limit`: the most bytes of encoder state a coordinate may take where `strategy = "auto"`.
+    /// `memory_limit`: largest encoder state in bytes per coordinate, for `strategy = "auto"`.
     #[serde(default)]
     pub memory_limit: Option<u64>,
-    /// `method`: how moments are made private; joint moment estimation by default, as in logs that don't say.
+    /// `method`: how moments are made private; joint moment estimation by default, and in logs
+    /// without the field.
     #[serde(default, skip_serializing_if = "is_default")]
     pub method: Method,
 }
@@ -212,35 +220,36 @@ fn is_default(method: &Method) -> bool {
     *method == Method::default()
 }
 
-/// What people read: a workload over the releases. Views cost no privacy and may change from run to run.
+/// A workload over the releases. Views cost no privacy and may change between runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct View {
-    /// The view's name.
+    /// Name of the view.
     pub name: String,
     /// The workload.
     pub workload: Workload,
-    /// What is made of it.
+    /// What the view shows.
     pub estimate: Estimate,
-    /// `squares`: whether squares of noisy sums keep their bias, where second moments are made of them.
+    /// `squares`: whether squares of noisy sums keep their bias, for method pp.
     #[serde(default)]
     pub squares: SquareBias,
-    /// `covariance`: how a noisy estimate becomes a covariance.
+    /// `covariance`: how a noisy estimate is turned into a covariance.
     pub covariance: Projection,
-    /// What its intervals promise.
+    /// Its confidence intervals.
     pub intervals: Intervals,
-    /// `keys = "total"`: it shows the sum over all keys, in the place of each.
+    /// `keys = "total"`: shows the sum over all keys instead of each key.
     #[serde(default)]
     pub total: bool,
 }
 
-/// What the confidence intervals of a view promise.
+/// Confidence intervals of a view.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Intervals {
-    /// `level`: the probability to hold the truth, between 0 and 1.
+    /// `level`: coverage probability, between 0 and 1.
     pub level: f64,
-    /// `joint`: whether all intervals of a line hold theirs together, or each by itself.
+    /// `joint`: whether the intervals of a line hold jointly or individually.
     pub joint: bool,
-    /// `population`: whether the truth is that of the population from which records are drawn, or of the records.
+    /// `population`: whether intervals cover the population from which records are drawn, or the
+    /// records.
     pub population: bool,
 }
 
@@ -252,7 +261,7 @@ impl Default for Intervals {
 }
 
 impl Intervals {
-    /// The same for a view of `workload` at an epoch.
+    /// Returns the confidence for a view of `workload` at an epoch.
     pub fn confidence(&self, workload: &Workload, epoch: u64) -> Confidence {
         let subject = match self.population {
             true => Subject::Population { heaviest: workload.largest_coefficient(epoch) },
@@ -261,52 +270,52 @@ impl Intervals {
         Confidence { level: self.level, joint: self.joint, subject }
     }
 
-    /// How many standard deviations of its noise a count may be off, by itself.
+    /// Returns the half-width of the interval of a count, in standard deviations of its noise.
     pub fn count_reach(&self) -> f64 {
         Confidence { level: self.level, ..Confidence::default() }.normal_quantile()
     }
 }
 
-/// What a view makes of the moments.
+/// What a view shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Estimate {
     /// Mean and covariance.
     Gaussian,
-    /// The moments as they are.
+    /// The moments.
     Moments,
 }
 
 impl PublicParameters {
-    /// Number of keys; 1 where there are none.
+    /// Returns the number of keys; 1 without keys.
     pub fn keys(&self) -> u32 {
         self.key.as_ref().map_or(1, |key| key.values.len() as u32)
     }
 
-    /// The name of a key; `all` where there are none.
+    /// Returns the name of a key; `all` without keys.
     pub fn key_name(&self, key: u32) -> &str {
         let values = self.key.as_ref().map(|key| key.values.as_slice()).unwrap_or_default();
         values.get(key as usize).map_or("all", String::as_str)
     }
 
-    /// In which epochs what is protected takes part.
+    /// Returns how often a record or entity takes part.
     pub fn participation(&self) -> Participation {
         self.entity.as_ref().map_or(Participation::Single, EntityUnit::participation)
     }
 
-    /// The most records with which it takes part in an epoch.
+    /// Returns the most records of a record or entity in an epoch.
     pub fn records_at_once(&self) -> u32 {
         self.entity.as_ref().map_or(1, |entity| entity.limits.records_per_epoch.max(1))
     }
 
-    /// What is protected as a whole, and how it may differ.
+    /// Returns unit and neighbours of the guarantee.
     pub fn adjacency(&self) -> Adjacency {
         let unit = self.entity.as_ref().map_or(Unit::Record, |entity| Unit::Entity(entity.kind.clone()));
         Adjacency { unit, neighbours: self.privacy.neighbours }
     }
 
-    /// Whether second moments of records are known, and with them covariances: squares of epoch sums are second moments of
-    /// records only where an epoch is one record.
+    /// Whether the releases determine second moments of records, and so covariances. Squares of
+    /// epoch sums do so only where an epoch is one record.
     pub fn have_covariances(&self) -> bool {
         let PublicParameters { epochs, privacy, release, .. } = self;
         have_covariances(release.method, privacy.second_moments, epochs)
@@ -319,32 +328,32 @@ fn have_covariances(method: Method, second_moments: SecondMoment, epochs: &Epoch
 }
 
 impl Estimate {
-    /// Densities where there are covariances of records.
+    /// Returns `Gaussian` where covariances are available, else `Moments`.
     pub fn default_for(covariances: bool) -> Self {
         if covariances { Self::Gaussian } else { Self::Moments }
     }
 }
 
-/// What a reader of the releases has to know and what the guarantee depends on: the header of the public log.
+/// Header of the public log: the parameters that readers need and that the guarantee depends on.
 ///
-/// It holds nothing of the machine (no paths) and nothing that may change between runs (no views).
+/// It holds no paths and nothing that may change between runs, such as views.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PublicParameters {
     /// [`Pipeline::name`].
     pub name: String,
     /// [`Pipeline::rows`].
     pub rows: RowPolicies,
-    /// The clocks of several [`Pipeline::sources`], in their order; absent where there is one.
+    /// Clocks of several [`Pipeline::sources`], in order; absent for a single source.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceClock>,
-    /// [`Pipeline::id`]; absent where copies are records like others.
+    /// [`Pipeline::id`]; absent if duplicates are not detected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// [`Pipeline::columns`].
     pub columns: Vec<Column>,
     /// [`Pipeline::key`].
     pub key: Option<Key>,
-    /// [`Pipeline::entity`]; absent where single records are protected, as in logs of before.
+    /// [`Pipeline::entity`]; absent if single records are protected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entity: Option<EntityUnit>,
     /// [`Pipeline::epochs`].
@@ -353,12 +362,12 @@ pub struct PublicParameters {
     pub privacy: Privacy,
     /// [`Pipeline::release`].
     pub release: Release,
-    /// [`Pipeline::estimator`]; absent where moments are released, as in logs of before.
+    /// [`Pipeline::estimator`]; absent if moments are released.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimator: Option<Estimator>,
 }
 
-/// A pipeline file that can't be used.
+/// Errors of reading a pipeline file.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PipelineError {
@@ -367,20 +376,20 @@ pub enum PipelineError {
     Read {
         /// The pipeline file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The file can be read but not used.
+    /// The file is invalid.
     #[error("{}", Lines { path, problems })]
     Invalid {
         /// The pipeline file.
         path: PathBuf,
-        /// All problems in the order of the file, at least one.
+        /// All problems in file order, at least one.
         problems: Vec<Problem>,
     },
 }
 
-/// One line for each problem.
+/// Formats one line per problem.
 struct Lines<'a> {
     path: &'a Path,
     problems: &'a [Problem],
@@ -397,18 +406,19 @@ impl fmt::Display for Lines<'_> {
 }
 
 impl Pipeline {
-    /// The directory of the public log of a run whose state directory is `state`.
+    /// Returns the directory of the public log of a run with state directory `state`.
     pub fn log_directory<'a>(&'a self, state: &'a Path) -> &'a Path {
         self.state.public.as_deref().unwrap_or(state)
     }
 
-    /// A pipeline file to start from.
+    /// An example pipeline file.
     pub const EXAMPLE: &str = include_str!("example.toml");
 
     /// Reads the pipeline file at `path`.
     ///
     /// # Errors
-    /// As [`Pipeline::parse`], and [`PipelineError::Read`] where there is no such file or it is not UTF-8.
+    /// Returns the errors of [`Pipeline::parse`], or [`PipelineError::Read`] if the file can't be
+    /// read or is not UTF-8.
     pub fn load(path: &Path) -> Result<Pipeline, PipelineError> {
         match read_text(path, SETTINGS) {
             Ok(text) => Pipeline::parse(&text, path),
@@ -416,10 +426,11 @@ impl Pipeline {
         }
     }
 
-    /// Reads the text of the pipeline file at `path`. Relative paths in it start from the directory of `path`.
+    /// Parses the text of the pipeline file at `path`. Relative paths in it are relative to the
+    /// directory of `path`.
     ///
     /// # Errors
-    /// [`PipelineError::Invalid`] lists all problems of the file.
+    /// Returns [`PipelineError::Invalid`] with all problems of the file.
     ///
     /// ```
     /// # use hushflow::pipeline::Pipeline;
@@ -441,7 +452,7 @@ impl Pipeline {
         self.sources.len() > 1
     }
 
-    /// The strategy that `[release]` asks for.
+    /// Returns the strategy that `[release]` requests.
     pub fn wanted_strategy(&self) -> Wanted {
         let name = match (&self.release.strategy, &self.strategy_file) {
             (StrategyName::File(_), Some(path)) => StrategyName::File(path.display().to_string()),
@@ -450,14 +461,14 @@ impl Pipeline {
         Wanted { name, memory_limit: self.release.memory_limit.unwrap_or(u64::MAX) }
     }
 
-    /// What that strategy is for.
+    /// Returns the purpose of the strategy.
     pub fn strategy_purpose(&self) -> Purpose {
         let participation = self.public_parameters().participation();
         let horizon = self.epochs.schedule.horizon();
         Purpose { participation, ..Purpose::new(self.release.workload.clone(), horizon) }
     }
 
-    /// What a reader of the releases has to know.
+    /// Returns the header of the public log.
     pub fn public_parameters(&self) -> PublicParameters {
         let several = self.sources.iter().filter(|_| self.has_several_sources());
         PublicParameters {

@@ -1,4 +1,5 @@
-//! From a TOML document to a [`Pipeline`]: one function a section. A function that gives `None` has reported why.
+//! Converts a TOML document to a [`Pipeline`], with one function per section. A function that
+//! returns `None` has reported why.
 
 mod entity;
 mod epochs;
@@ -106,12 +107,12 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     })
 }
 
-/// The noise of a simulation.
+/// Reads the noise of a simulation.
 fn simulation(section: &Section<'_>, base: &Path, is_estimator: bool) -> Option<NoiseSource> {
     let seed = section.require("seed", section.count("seed", 0), "seed = 42").map(|seed| seed.value);
     let Some(file) = section.text("offsets") else { return seed.map(NoiseSource::Seeded) };
     if is_estimator {
-        file.report("offsets shift the noise of sums, and this method adds up none: leave them out");
+        file.report("offsets shift the noise of sums, and this method releases no sums: leave them out");
     }
     let offsets = file.map(|name| read_offsets(&base.join(name)))?.value;
     Some(NoiseSource::Shifted { seed: seed?, offsets: offsets.leaked() })
@@ -123,7 +124,7 @@ fn read_offsets(path: &Path) -> Result<Offsets, String> {
     text.parse().map_err(|error| format!("{at}: {error}"))
 }
 
-/// Reads a section that must be there, to its last field.
+/// Reads a required section and reports unread fields.
 fn required<'a, T>(
     parent: &Section<'a>,
     key: &'static str,
@@ -135,7 +136,7 @@ fn required<'a, T>(
     value
 }
 
-/// Reads a section that may be there: `Some(None)` if it is not.
+/// Reads an optional section; `Some(None)` if it is absent.
 fn optional<'a, T>(
     parent: &Section<'a>,
     key: &'static str,
@@ -147,7 +148,7 @@ fn optional<'a, T>(
     }
 }
 
-/// The columns that have a role already: no column has two.
+/// Columns that already have a role: each column has at most one.
 #[derive(Default)]
 struct Roles<'a>(HashSet<&'a str>);
 
@@ -190,7 +191,7 @@ fn key<'a>(section: &Section<'a>, base: &Path, roles: &mut Roles<'a>) -> Option<
         (None, Some(file)) => file.map(|name| read_key_values(&base.join(name)))?.value,
         (None, None) => {
             section
-                .report("no keys: add values = [\"…\"], or values_file = \"keys.txt\" with one key a line");
+                .report("no keys: add values = [\"…\"], or values_file = \"keys.txt\" with one key per line");
             return None;
         }
         (Some(_), Some(file)) => {
@@ -212,15 +213,16 @@ fn key_values(fields: Vec<Field<'_, &str>>) -> Vec<String> {
     fields.iter().map(|field| field.value.into()).collect()
 }
 
-/// Whether no row has this key, because blanks around what a row holds are not looked at.
+/// Whether the key begins or ends with a blank. No row has such a key: blanks around values are
+/// trimmed.
 fn is_padded(key: &str) -> bool {
     key.trim_ascii() != key
 }
 
-const PADDED: &str = "begins or ends with a blank, and blanks around a key in a row are not part of it, so no row would have it: remove \
+const PADDED: &str = "begins or ends with a blank; blanks around keys in rows are ignored, so no row would match: remove \
     the blank";
 
-/// One key a line; empty lines are passed over.
+/// Reads one key per line and skips empty lines.
 fn read_key_values(path: &Path) -> Result<Vec<String>, String> {
     let at = path.display();
     let text = read_text(path, SETTINGS).map_err(|error| format!("{at} can't be read: {error}"))?;
@@ -235,13 +237,13 @@ fn read_key_values(path: &Path) -> Result<Vec<String>, String> {
         }
         values.push(value.into());
     }
-    if values.is_empty() { Err(format!("{at} holds no key: expected one a line")) } else { Ok(values) }
+    if values.is_empty() { Err(format!("{at} holds no key: expected one per line")) } else { Ok(values) }
 }
 
 fn privacy(section: &Section<'_>, dimension: usize, method: Method) -> Option<Privacy> {
     let (epsilon, delta) = guarantee(section);
     let neighbours = neighbours(section);
-    // Read with the section [entity], which must say the same.
+    // Marks the field as read; `entity` checks that it agrees with [entity].
     entity::is_of_entities(section);
     let second_moments = second_moments(section, method);
     let clip_norm = section.positive("clip_norm").map(|norm| norm.value);
@@ -249,7 +251,7 @@ fn privacy(section: &Section<'_>, dimension: usize, method: Method) -> Option<Pr
     let weighed = method.weighs_second_moments() && second_moments != Some(SecondMoment::None);
     if let (Some(weight), false) = (&weight, weighed) {
         weight.report(
-            "nothing is weighed here: it is for second moments by method = \"jme\", \"cs\" or \"joint-clip\": leave it out",
+            "this weight is for second moments with method = \"jme\", \"cs\" or \"joint-clip\": leave it out",
         );
     }
     let second_moment_weight = weight.map(|weight| weight.value);
@@ -263,7 +265,7 @@ fn privacy(section: &Section<'_>, dimension: usize, method: Method) -> Option<Pr
     })
 }
 
-/// ε and δ.
+/// Reads ε and δ.
 fn guarantee(section: &Section<'_>) -> (Option<f64>, Option<f64>) {
     let epsilon = section.require("epsilon", section.positive("epsilon"), "epsilon = 1.0");
     let delta =
@@ -287,24 +289,25 @@ fn second_moments(section: &Section<'_>, method: Method) -> Option<SecondMoment>
         && let Some(field) = section.get("second_moments")
     {
         field.report(format!(
-            "method = \"{method}\" is about second moments: choose full or diagonal, or method = \"jme\""
+            "method = \"{method}\" needs second moments: choose full or diagonal, or method = \"jme\""
         ));
     }
     second_moments
 }
 
-/// A value in the words of the mechanism.
+/// Parses a value and returns the error as text.
 fn parsed<T: FromStr<Err: ToString>>(text: &&str) -> Result<T, String> {
     text.parse().map_err(|error: T::Err| error.to_string())
 }
 
-/// What is released where a file does not say.
+/// Returns the default of the section `[release]`.
 fn default_release() -> Release {
     let workload = Workload::Prefix;
     Release { strategy: default_strategy(&workload), workload, memory_limit: None, method: Method::default() }
 }
 
-/// The release, and where its strategy is if that is in a file: a log tells the name of the file only.
+/// Reads the release, and the path of its strategy file if it has one: the header of a log holds
+/// only the file name.
 fn release(section: &Section<'_>, base: &Path) -> Option<(Release, Option<PathBuf>)> {
     let workload = match section.text("workload") {
         Some(field) => field.map(parsed).map(|field| field.value),
@@ -319,7 +322,7 @@ fn release(section: &Section<'_>, base: &Path) -> Option<(Release, Option<PathBu
     if let (Some(limit), Some(strategy)) = (&limit, &strategy)
         && *strategy != StrategyName::Auto
     {
-        limit.report("a memory limit is for strategy = \"auto\", which chooses within it: leave it out");
+        limit.report("a memory limit is only for strategy = \"auto\": leave it out");
     }
     let strategy = strategy?;
     let path = match &strategy {
@@ -350,7 +353,7 @@ fn method(section: &Section<'_>) -> Option<Method> {
         None => Method::Jme,
     };
     if let (Some(share), false) = (&share, matches!(method, Method::Ime { .. })) {
-        share.report("a share of the budget is for method = \"ime\", which splits it: leave it out");
+        share.report("a share of the budget is only for method = \"ime\": leave it out");
     }
     Some(method)
 }
@@ -393,7 +396,7 @@ fn view<'a>(
     let biases = [("debiased", SquareBias::Removed), ("raw", SquareBias::Kept)];
     let squares = section.word("squares", &biases);
     if let (Some(field), true) = (section.get("squares"), method != Method::Pp) {
-        field.report("squares of noisy sums are made with method = \"pp\" alone: leave it out");
+        field.report("only method = \"pp\" squares noisy sums: leave it out");
     }
     let projections = Projection::ALL.map(|projection| (projection.name(), projection));
     let covariance = section.word("covariance", &projections).unwrap_or_default();
@@ -412,12 +415,12 @@ fn view<'a>(
     })
 }
 
-/// Whether a view is of the total over keys.
+/// Returns whether a view shows the total over keys.
 fn total(view: &Section<'_>, method: Method, keyed: bool) -> bool {
     let total = view.word("keys", &[("each", false), ("total", true)]).unwrap_or(false);
     if let (true, Some(field)) = (total, view.get("keys")) {
         if !keyed {
-            field.report("there is no [key], so every view is of all records: leave it out");
+            field.report("there is no [key], so every view covers all records: leave it out");
         } else if method == Method::Pp {
             field.report(NO_TOTALS);
         }
@@ -437,7 +440,7 @@ fn intervals(view: &Section<'_>) -> Intervals {
     }
 }
 
-/// The state directory, and how it is kept.
+/// Reads the state directory and its settings.
 fn state(section: &Section<'_>, base: &Path) -> Option<(Option<PathBuf>, Settings)> {
     let path = |key| section.text(key).map(|path| base.join(path.value));
     let keep = section.get("keep").and_then(|field| field.text_of(KEEP)?.map(|text| keep(text)));
@@ -445,7 +448,7 @@ fn state(section: &Section<'_>, base: &Path) -> Option<(Option<PathBuf>, Setting
     Some((path("directory"), Settings { keep, anchor: path("anchor"), public: path("public") }))
 }
 
-/// What `keep` may be.
+/// Valid values of `keep`.
 const KEEP: &str = "\"all\", a number of epochs such as \"100 epochs\", or an age such as \"30 days\"";
 
 fn keep(text: &str) -> Result<Keep, String> {
@@ -460,8 +463,8 @@ fn keep(text: &str) -> Result<Keep, String> {
     keep.ok_or_else(|| format!("found {text:?}, expected {KEEP}"))
 }
 
-const NO_TOTALS: &str = "with method = \"pp\" second moments are squares of each key's sums, and the square of a total is not \
-    the sum of squares: leave it out, or choose method = \"jme\"";
+const NO_TOTALS: &str = "with method = \"pp\", second moments are squares of the sums of each key, and squares don't add up to the \
+    square of a total: leave it out, or choose method = \"jme\"";
 
 const NO_COVARIANCES: &str = "no second moments of records are released, so there is no covariance: choose estimate = \
-    \"moments\", or other second_moments and another method (pp has them where an epoch is one record: records = 1)";
+    \"moments\", or change second_moments and method (pp has second moments of records only with records = 1)";

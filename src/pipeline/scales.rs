@@ -1,4 +1,5 @@
-//! How the scales of columns are written in the header of a log: nothing where they are estimated, a list where they are known, `"whiten"`.
+//! Serialisation of column scales in the header of a log: absent if estimated, a list if known, or
+//! `"whiten"`.
 
 use hushflow_estimators::mean::Scale;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -16,7 +17,7 @@ enum Named {
     Whiten,
 }
 
-/// What a header without the field says.
+/// The scale of a header without the field.
 pub(super) fn estimated() -> Scale {
     Scale::Estimated
 }

@@ -1,45 +1,45 @@
-//! What `[[sinks]]` say: where releases are written to, beside the log.
+//! `[[sinks]]`: where releases are written in addition to the log.
 
 use std::path::PathBuf;
 
 use super::source::Broker;
 
-/// What follows the public log.
+/// A destination of releases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sink {
     /// `path = "out/releases.ndjson"`.
     File(ReleaseFile),
     /// `path = "redis://…"`, `"nats://…"` or `"kafka://…"`.
     Stream(ReleaseStream),
-    /// `path = "http-listen://address:port"`: server-sent events for whoever asks at this address.
+    /// `path = "http-listen://address:port"`: server-sent events for clients of this address.
     Events(String),
 }
 
 /// A file of JSON lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReleaseFile {
-    /// `path`: its name.
+    /// `path`: name of the file.
     pub path: PathBuf,
-    /// `rotate`: when another file begins.
+    /// `rotate`: when a new file is started.
     pub rotate: Option<Rotation>,
 }
 
 /// When a file is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rotation {
-    /// After so many epochs.
+    /// After this number of epochs.
     Epochs(u64),
-    /// Before it has more bytes than this, unless one epoch alone has.
+    /// Before the file exceeds this number of bytes; a single epoch may exceed it.
     Bytes(u64),
 }
 
-/// A stream that a server keeps, of one JSON line in each entry.
+/// A stream on a broker with one JSON line per entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReleaseStream {
-    /// The server, and the stream, which is for this sink alone.
+    /// Broker and stream. No other writer may use the stream.
     pub broker: Broker,
-    /// `subject`: under which NATS hears of a line; by default the name of the stream.
+    /// `subject`: NATS subject of the lines; by default the name of the stream.
     pub subject: String,
-    /// `keep`: epochs that Redis keeps, about; all of them if absent.
+    /// `keep`: approximate number of epochs that Redis keeps; all if absent.
     pub keep: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! What `[source]`, or each of several `[[sources]]`, says: where rows come from, how they are written, and when they are late.
+//! `[source]` or `[[sources]]`: where rows come from, their format, and when they are late.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,65 +7,67 @@ use std::time::Duration;
 use hushflow_mechanism::epochs::{ClockSource, Schedule};
 use serde::{Deserialize, Serialize};
 
-/// Where rows come from.
+/// A source of rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// `name`: what one of several is called; empty where there is one.
+    /// `name`: name of one of several sources; empty for a single source.
     pub name: String,
-    /// `path`: files, the standard input, a socket, or a stream of a broker.
+    /// `path`: files, standard input, a socket, or a stream on a broker.
     pub input: Input,
-    /// `format`: by default what the file's extension says.
+    /// `format`: by default from the file extension.
     pub format: Format,
-    /// `journal`: whether what comes is new each time, and kept in the state directory until it is counted. Always so for a
-    /// socket.
+    /// `journal`: whether the input can't be read again, so that records are kept in a journal in
+    /// the state directory until they are counted. Always true for a socket.
     pub journal: bool,
-    /// `journal_limit`: the bytes of the journal at which whoever sends is held up.
+    /// `journal_limit`: size of the journal in bytes at which senders are blocked.
     pub journal_limit: u64,
-    /// `header`: the names of the columns where a CSV stream doesn't begin with them.
+    /// `header`: column names of a CSV stream without a header line.
     pub header: Option<Vec<String>>,
-    /// `field`: the field of an entry of Redis that holds a record as text.
+    /// `field`: field of a Redis entry that holds a record as text.
     pub field: Option<String>,
-    /// Where its records belong and when they are late: the pipeline's schedule with the source's own clock and lateness.
+    /// The schedule of the pipeline with the clock and lateness of this source.
     pub schedule: Schedule,
-    /// `arrival`: the column that moves its clock, if one does.
+    /// `arrival`: column that advances the clock of this source, if any.
     pub arrival: Option<String>,
-    /// `idle`: after how long a silence it no longer holds the other sources' clock back.
+    /// `idle`: time without records after which this source stops holding back the clock of the
+    /// others.
     pub idle: Option<Duration>,
-    /// `largest_jump`: how far ahead of its clock a row may be that moves it, in microseconds. What comes from a network always has
-    /// a limit.
+    /// `largest_jump`: the furthest, in microseconds, that one row may advance the clock. Network
+    /// sources always have a limit.
     pub largest_jump: Option<i64>,
 }
 
-/// What readers of a log know of one of several sources.
+/// Public parameters of one of several sources.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceClock {
     /// [`Source::name`].
     pub name: String,
-    /// How long an epoch stays open to it after its end, in microseconds of its clock.
+    /// How long an epoch stays open for this source after its end, in microseconds of its clock.
     pub lateness: i64,
-    /// What moves its clock.
+    /// What advances its clock.
     pub clock: ClockSource,
     /// [`Source::arrival`].
     pub arrival: Option<String>,
 }
 
 impl Source {
-    /// The least `journal_limit`: a group of records always has room in it.
+    /// Smallest `journal_limit`: a group of records always fits.
     pub const LEAST_JOURNAL_LIMIT: u64 = 8 << 20;
-    /// The `journal_limit` of a source that names none.
+    /// Default of `journal_limit`.
     pub const JOURNAL_LIMIT: u64 = 1 << 30;
 
-    /// Whether its rows come from a network.
+    /// Whether rows come from a network.
     pub fn is_remote(&self) -> bool {
         matches!(self.input, Input::Socket(_) | Input::Broker(_))
     }
 
-    /// Whether it has no end of its own: a run over it ends at the horizon, by a signal, or when nothing comes any more.
+    /// Whether the source has no end: its run ends at the horizon, by a signal, or by
+    /// `--until-idle`.
     pub fn goes_on(&self) -> bool {
         !matches!(self.input, Input::Stdin | Input::Files(_))
     }
 
-    /// What readers of the log know of it, where it is one of several.
+    /// Returns its public parameters where it is one of several sources.
     pub fn public_clock(&self) -> Option<SourceClock> {
         let Schedule::ByTime(by) = &self.schedule else { return None };
         let (name, arrival) = (self.name.clone(), self.arrival.clone());
@@ -73,32 +75,33 @@ impl Source {
     }
 }
 
-/// The bytes that are read.
+/// The input of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// `path = "-"`: the standard input, which can't be read twice.
+    /// `path = "-"`: standard input, which can't be read twice.
     Stdin,
-    /// One stream made of these files, one after the other.
+    /// These files, read one after the other as one stream.
     Files(Vec<PathBuf>),
-    /// `follow = true`: files that grow, and new ones.
+    /// `follow = true`: growing and new files.
     Followed(Followed),
-    /// `path = "tcp://…"` and the like: lines of one peer after the other, which can't be read twice.
+    /// `path = "tcp://…"` and the like: lines from one peer after the other, which can't be read
+    /// twice.
     Socket(Socket),
-    /// `path = "redis://…"`, `"nats://…"` or `"kafka://…"`: the entries of a stream that a server keeps.
+    /// `path = "redis://…"`, `"nats://…"` or `"kafka://…"`: entries of a stream on a broker.
     Broker(Broker),
 }
 
-/// Files of a directory that are read as they grow, and as new ones come.
+/// Files of a directory that are read as they grow and as new ones appear.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Followed {
     /// The directory.
     pub directory: PathBuf,
-    /// Which names in it are meant: `*` stands for any text, `?` for any one character.
+    /// Pattern of file names: `*` matches any text, `?` any one character.
     pub pattern: String,
 }
 
 impl Followed {
-    /// Whether a name in the directory is meant. Hidden files are not, unless the pattern begins with a dot.
+    /// Whether a file name matches. Hidden files match only if the pattern begins with a dot.
     pub fn names(&self, name: &str) -> bool {
         let hidden = name.starts_with('.') && !self.pattern.starts_with('.');
         let (pattern, name): (Vec<char>, Vec<char>) =
@@ -107,7 +110,8 @@ impl Followed {
     }
 }
 
-/// Whether `name` agrees with a pattern of `*` and `?`: on a mismatch, the last `*` takes one character more.
+/// Whether `name` matches a pattern of `*` and `?`. On a mismatch, the last `*` takes one more
+/// character.
 fn agrees(pattern: &[char], name: &[char]) -> bool {
     let (mut p, mut n, mut star) = (0, 0, None);
     while n < name.len() {
@@ -129,18 +133,18 @@ fn agrees(pattern: &[char], name: &[char]) -> bool {
     pattern[p..].iter().all(|&c| c == '*')
 }
 
-/// A connection that rows come over.
+/// A socket that rows arrive on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Socket {
-    /// Where.
+    /// Address of the socket.
     pub address: Address,
-    /// Whether peers connect to it, one after the other, or it connects to a peer.
+    /// Whether the source listens for peers, one after the other, instead of connecting to one.
     pub listens: bool,
-    /// `acknowledge`: whether the peer is told how many records are safe.
+    /// `acknowledge`: whether the number of journaled records is sent back to the peer.
     pub acknowledge: bool,
-    /// `key`: the key file whose token peers must show, of one that listens.
+    /// `key`: for a listening socket, the key file whose token peers must send.
     pub key: Option<PathBuf>,
-    /// `expose`: whether it may listen where others than this machine can reach it.
+    /// `expose`: whether it may listen on an address that other machines can reach.
     pub expose: bool,
 }
 
@@ -154,7 +158,7 @@ impl fmt::Display for Socket {
     }
 }
 
-/// Where a socket is.
+/// Address of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// `host:port`.
@@ -163,40 +167,40 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// A stream that a server keeps, from which any entry can be read again.
+/// A stream on a broker, whose entries can be read again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broker {
-    /// What the server speaks.
+    /// Protocol of the server.
     pub protocol: Protocol,
-    /// `host:port`; of Kafka several of them, with commas between.
+    /// `host:port`; for Kafka a comma-separated list.
     pub address: String,
-    /// Who we are to it.
+    /// Credentials for the server.
     pub credentials: Option<Credentials>,
-    /// The number of the database, of Redis.
+    /// Redis: number of the database.
     pub database: Option<u32>,
-    /// `stream`: its name; the topic of Kafka.
+    /// `stream`: name of the stream; for Kafka the topic.
     pub stream: String,
-    /// `partition`: which of a topic's partitions is read; of Kafka.
+    /// `partition`: Kafka: partition of the topic to read.
     pub partition: Option<u32>,
 }
 
-/// What a server wants to know before it answers.
+/// User and secret for a server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// The user, if one is named.
+    /// User, if given.
     pub user: Option<String>,
-    /// The password or token.
+    /// Password or token.
     pub secret: String,
 }
 
 impl fmt::Debug for Credentials {
-    /// Without the secret.
+    /// Omits the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
     }
 }
 
-/// What a broker speaks.
+/// Protocol of a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// Redis: a stream of entries with named fields.
@@ -208,14 +212,14 @@ pub enum Protocol {
     Kafka,
 }
 
-/// How rows are written.
+/// Format of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Comma-separated values with a header row (RFC 4180).
     Csv,
-    /// One JSON object a line, or a message.
+    /// One JSON object per line or message.
     Ndjson,
-    /// Entries with fields by name, as Redis has them.
+    /// Redis entries with named fields.
     Fields,
     /// Parquet files.
     Parquet,

@@ -267,21 +267,22 @@ fn what_does_not_go_together_is_refused() {
         let path = lab.write("refused.toml", pipeline(&sources, "1h", "fold"));
         finish(hushflow(["plan"]).arg(&path)).failed(2, parts);
     };
-    check(source("a", ""), &["a source that is alone is written [source]"]);
+    check(source("a", ""), &["write a single source as [source]"]);
     check(source("a", "") + &source("a", ""), &["named twice"]);
-    check(source("a", "id = 'id'") + &source("b", ""), &["are the same for all sources"]);
+    check(source("a", "id = 'id'") + &source("b", ""), &["must be the same for all sources"]);
     check(source("a", "id = 'id'") + &source("b", "id = 'id'"), &["late = \"drop\""]);
     check(source("a", "") + &source("b", "idle = '-1s'"), &["expected a duration"]);
     check(
         source("a", "") + &source("b", "clock = 'end-of-input'\nlargest_jump = '1d'"),
-        &["no row moves a clock here"],
+        &["no row advances a clock here"],
     );
     let two = ["a", "b"].map(|name| {
         format!("[[sources]]\nname = '{name}'\npath = 'tcp-listen://127.0.0.1:1'\nformat = 'csv'\n")
     });
-    check(two.concat(), &["a state directory has one journal"]);
+    check(two.concat(), &["a state directory has only one journal"]);
     let text = pipeline(&(source("a", "") + &source("b", "")), "1h", "fold");
     let start = text.find("[epochs]").expect("the section");
     let path = lab.write("counted.toml", format!("{}[epochs]\nrecords = 10\nhorizon = 9\n", &text[..start]));
-    finish(hushflow(["plan"]).arg(&path)).failed(2, &["epochs of a number of records need one source"]);
+    finish(hushflow(["plan"]).arg(&path))
+        .failed(2, &["epochs with a fixed number of records need a single source"]);
 }

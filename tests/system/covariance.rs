@@ -298,8 +298,8 @@ fn a_column_is_told_by_the_others() {
     let (_, entries, _) = run(&["ledger", ledger.to_str().unwrap(), "--json"]);
     assert!(entries.contains("\"pipeline\":\"regression\""), "{entries}");
     let asked = |more: &[&'static str]| [&[file, "--rho", "2"], more].concat();
-    refused(&asked(&["--target", "z"]), 2, "not one of the columns");
-    refused(&asked(&["--columns", "y", "--target", "y"]), 2, "one column more");
+    refused(&asked(&["--target", "z"]), 2, "not one of the used columns");
+    refused(&asked(&["--columns", "y", "--target", "y"]), 2, "at least one other column");
     refused(&asked(&["--target", "y", "--centre"]), 2, "cannot be used with");
     refused(&asked(&["--target", "y", "--neighbours", "zero-out"]), 2, "public number of records");
 }

@@ -148,7 +148,7 @@ fn what_has_no_answer_is_refused() {
         finish(hushflow(["tail"]).arg(&state).args(arguments)).failed(code, &[part]);
     };
     let write = |name: &str, text: &str| lab.write(name, text).display().to_string();
-    refused(&["--sample", "3", "--view", "moments"], 2, "needs second moments of records");
+    refused(&["--sample", "3", "--view", "moments"], 2, "use --view gaussian");
     refused(&["--sample", "3", "--follow"], 2, "cannot be used with");
     refused(&["--seed", "3"], 2, "--sample");
     refused(
@@ -163,7 +163,7 @@ fn what_has_no_answer_is_refused() {
     let check = |text: &str, part: &str| {
         refused(&["--key", "JFK", "--truth", &write("truth.json", text)], 2, part);
     };
-    refused(&["--truth", &write("truth.json", good)], 2, "choose a --key, or --total");
+    refused(&["--truth", &write("truth.json", good)], 2, "choose one --key, or --total");
     check("[]", "expected one JSON object such as");
     check(&good.replace("arr_delay", "delay"), "no number for the column \"arr_delay\"");
     check(&good.replace("[[1, 0], ", "[[1], "), "2 rows of 2 numbers");

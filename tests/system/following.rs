@@ -109,7 +109,7 @@ fn what_is_asked_for_is_shown_and_nothing_else() {
     assert_eq!(shown(&["--key", "k3"]), of(&|line| line.1 == "\"k3\""));
     let two = shown(&["--key", "k6", "--key", "k0", "--since", "20"]);
     assert_eq!(two, of(&|line| line.0 == 20 && ["\"k0\"", "\"k6\""].contains(&line.1.as_str())));
-    finish(&mut tail(&state, &["--key", "k7"])).failed(2, &["--key k7", "no key of this log"]);
+    finish(&mut tail(&state, &["--key", "k7"])).failed(2, &["--key k7", "no key with this name"]);
     finish(&mut tail(&state, &["--workload", "window:0"])).failed(2, &["window:0"]);
     finish(&mut tail(&lab.path("nowhere"), &[])).failed(1, &["nowhere"]);
 }

@@ -325,9 +325,12 @@ fn what_is_wrong_in_the_section_is_told_with_its_place() {
     let check = |more: &str, parts: &[&str]| {
         data.run(&data.pipeline("wrong", more, ("", ""))).failed(2, parts);
     };
-    check("[ledger]\n", &["ledger: nothing is said here"]);
+    check("[ledger]\n", &["ledger: the section is empty"]);
     check("[ledger]\ndirectory = 'x'\ndata_set = 'a/b'\n", &["ledger.data_set", "a name of letters"]);
-    check("[ledger]\ndirectory = 'x'\n", &["ledger: directory names a ledger", "add data_set = \"flights\""]);
+    check(
+        "[ledger]\ndirectory = 'x'\n",
+        &["ledger: directory names a shared ledger", "add data_set = \"flights\""],
+    );
     let kind = "[entity]\ncolumn = 'user'\nkind = 'record'\nparticipations = 2\n";
     check(kind, &["found \"record\" as a kind of entity", "kind = \"user\""]);
     check(&kind.replace("kind = 'record'", "within = ['record']"), &["found \"record\" as a kind of entity"]);

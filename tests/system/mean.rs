@@ -99,7 +99,7 @@ fn bad_use_is_refused_with_a_reason() {
     check("--epsilon 1 --delta 1e-6 --corruption 0.1 --scale 1,2", "2 numbers for 1 columns");
     check("--epsilon 1 --delta 1e-6 --corruption 0.1 --scale 0", "above 0");
     check("--epsilon 1 --delta 1e-6 --corruption 0.1 --scale 10 --method tukey", "needs a range");
-    check("--epsilon 1 --delta 1e-6 --corruption 0.1 --scale wide", "neither auto nor whiten");
+    check("--epsilon 1 --delta 1e-6 --corruption 0.1 --scale wide", "expected auto, whiten or numbers");
     check("--epsilon 1 --delta 1e-6 --corruption 0.1 --method primer", "expected auto, prime, prime-ht");
     check("--epsilon 1 --delta 1e-6 --corruption 0.1 --range 5", "--range is for tukey and resilience");
     check("--epsilon 150 --delta 1e-6 --corruption 0.1", "smaller epsilon");

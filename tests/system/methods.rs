@@ -180,10 +180,10 @@ fn settings_that_no_method_has_are_told_with_their_place() {
     check(
         "'full'",
         "'none'",
-        &["p.toml:5:", "privacy.second_moments", "method = \"ime\" is about second moments"],
+        &["p.toml:5:", "privacy.second_moments", "method = \"ime\" needs second moments"],
     );
     let squares = "estimate = 'moments', squares = 'raw'";
-    check("estimate = 'moments'", squares, &["p.toml:7:", "views[0].squares", "method = \"pp\" alone"]);
+    check("estimate = 'moments'", squares, &["p.toml:7:", "views[0].squares", "only method = \"pp\""]);
     let squares = "estimate = 'moments', squares = 'biased'";
     check(
         "estimate = 'moments'",

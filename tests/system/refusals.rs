@@ -36,7 +36,7 @@ fn refuse(call: &str, error: &str, limit: usize, check: impl Fn(&Ended)) -> usiz
             continue;
         }
         assert_eq!(ended.code, Some(1), "{error} of {call} from {from}: {}", ended.err);
-        assert!(!ended.err.contains("fault of hushflow"), "{error} of {call} from {from}: {}", ended.err);
+        assert!(!ended.err.contains("bug in hushflow"), "{error} of {call} from {from}: {}", ended.err);
         check(&ended);
         // What was begun goes on.
         if state.exists() {

@@ -76,6 +76,6 @@ fn what_cannot_be_served_is_refused() {
         .replace("name = 'stream'", "name = 'other'");
     let other = lab.write("other.toml", other);
     let at = ["--state", state.to_str().expect("UTF-8")];
-    finish(&mut serve(&other, &at)).failed(2, &["was begun with other parameters"]);
-    finish(&mut serve(&state, &at)).failed(2, &["a directory is served as it is"]);
+    finish(&mut serve(&other, &at)).failed(2, &["has other parameters"]);
+    finish(&mut serve(&state, &at)).failed(2, &["but the argument is a directory"]);
 }

@@ -443,5 +443,5 @@ fn one_row_from_a_network_does_not_publish_the_whole_horizon() {
     let text = [&case.header, &leap, &case.rows(0..2000)].map(String::as_str).concat();
     connect(&address).write_all(text.as_bytes()).expect("the run listens");
     let ended = case.check(run);
-    assert!(ended.err.contains("1  of a clock that leaps"), "{}", ended.err);
+    assert!(ended.err.contains("1  too far ahead of the clock"), "{}", ended.err);
 }

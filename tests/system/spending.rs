@@ -133,7 +133,7 @@ fn a_user_names_all_ledgers_once() {
     by_variable(&data.pipeline("unnamed", "", ("", ""))).failed(1, &["which data these are", "data_set"]);
     data.run(&named("first")).succeeded();
     let alone = data.run(&data.pipeline("alone", "", ("", ""))).succeeded();
-    assert!(alone.err.contains("note: no ledger adds this up"), "{}", alone.err);
+    assert!(alone.err.contains("note: no ledger counts this"), "{}", alone.err);
     by_variable(&data.pipeline("alone", "", ("", ""))).succeeded();
     assert_eq!(entries(&ledger(&all.join("stream"), &[])).len(), 2);
     let broken = data.0.write("config/hushflow/config.toml", "ledgers = 'all'");
@@ -162,7 +162,7 @@ fn estimates_are_named_by_their_data_and_not_by_a_path() {
     assert!(!ended.err.contains("note:"), "{}", ended.err);
     finish(&mut estimate(&[&unnamed[..], &["--data-set", "weather"]].concat()))
         .failed(1, &["is that of the data set \"stream\", not of \"weather\""]);
-    assert!(finish(&mut estimate(&[])).succeeded().err.contains("note: no ledger adds this up"));
+    assert!(finish(&mut estimate(&[])).succeeded().err.contains("note: no ledger counts this"));
     finish(estimate(&[]).env("HUSHFLOW_LEDGER", data.state("all"))).failed(2, &["--data-set"]);
     finish(estimate(&["--data-set", "../x"]).env("HUSHFLOW_LEDGER", data.state("all")))
         .failed(2, &["a name of letters"]);
@@ -254,5 +254,5 @@ fn entities_of_different_kinds_share_no_budget_unless_one_lies_within_the_other(
         "{users}"
     );
     finish(&mut command("verify", &data.state("users"))).succeeded();
-    data.run(&of("wrong", "column = 'user'\nwithin = ['user']")).failed(2, &["larger kinds alone"]);
+    data.run(&of("wrong", "column = 'user'\nwithin = ['user']")).failed(2, &["only larger kinds"]);
 }

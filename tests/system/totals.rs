@@ -62,5 +62,5 @@ fn a_view_of_totals_is_what_tail_makes_of_them() {
     }
     let squares = text.replace("[release]", "[release]\nmethod = 'pp'");
     let refused = finish(&mut run(&lab.write("pp.toml", squares), &lab.path("pp"), 1));
-    refused.failed(2, &["keys", "squares of each key's sums"]);
+    refused.failed(2, &["keys", "squares of the sums of each key"]);
 }

@@ -1,7 +1,8 @@
-//! `hushflow covariance --target`: the regression of one column on the others, from private second moments (App. G of the
-//! PACE-GGM paper).
+//! `hushflow covariance --target`: regression of one column on the others from private second
+//! moments (App. G of the PACE-GGM paper).
 //!
-//! A regression spends what a covariance with the same budget may spend, and no more: selections have two thirds of it.
+//! A regression spends no more than a covariance with the same budget. A third of the budget pays
+//! for the ridge.
 
 use std::path::PathBuf;
 
@@ -14,33 +15,32 @@ use super::super::CliError;
 use super::super::output::{number, print, print_json, table};
 use super::CovarianceArguments;
 
-/// What is asked.
+/// The question.
 pub(super) struct Asked<'a> {
     pub(super) arguments: &'a CovarianceArguments,
     pub(super) columns: &'a [String],
     pub(super) bounds: &'a [(f64, f64)],
     pub(super) rho: Rho,
     pub(super) delta: Delta,
-    /// The place of the column that is told by the others.
+    /// Index of the column that is regressed on the others.
     pub(super) target: usize,
-    /// The directory of the ledger that pays, if one does.
+    /// Directory of the ledger to charge, if there is one.
     pub(super) ledger: Option<&'a PathBuf>,
 }
 
 impl<'a> Asked<'a> {
-    /// The place of the target among the columns.
+    /// Returns the index of the target among the columns.
     pub(super) fn place(columns: &[String], target: &str) -> Result<usize, CliError> {
         let place = columns.iter().position(|column| column == target);
-        let place = place.ok_or_else(|| {
-            CliError::usage(format!("--target {target:?} is not one of the columns that are used"))
-        })?;
+        let place = place
+            .ok_or_else(|| CliError::usage(format!("--target {target:?} is not one of the used columns")))?;
         match columns.len() {
-            1 => Err(CliError::usage("--target: expected one column more, to tell it by")),
+            1 => Err(CliError::usage("--target: expected at least one other column to regress it on")),
             _ => Ok(place),
         }
     }
 
-    /// Finds the regression, and prints it once it is paid for.
+    /// Computes the regression, charges the ledger and prints the result.
     pub(super) fn answer(&self, sample: &Sample<'_>) -> Result<(), CliError> {
         let mut generator = self.arguments.source().generator(1, 0)?;
         let found =
@@ -79,7 +79,8 @@ struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// What the target is where all other columns are 0: the line goes through the middle of the bounds.
+    /// Returns the prediction where all other columns are 0. The line goes through the middle of
+    /// the bounds.
     fn intercept(&self) -> f64 {
         let (low, high) = self.asked.bounds[self.asked.target];
         let others = self.asked.others().zip(&self.found.coefficients);

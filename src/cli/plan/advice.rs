@@ -1,4 +1,5 @@
-//! JME or post-processing for second moments: Table 2 of the paper, in the numbers of a plan.
+//! Compares JME with post-processing for second moments, for the numbers of a plan (Table 2 of the
+//! JME paper).
 
 use hushflow::mechanism::error::{
     Better, Comparison, ExpectedError, NoiseDeviations, PostProcessing, SecondEntries,
@@ -11,25 +12,26 @@ use serde::Serialize;
 use super::super::output::number;
 use super::forecast::Plan;
 
-/// The longest horizon where every strategy of a comparison is advised on.
+/// Longest horizon at which a comparison advises on every strategy.
 pub(super) const COMPARED_HORIZON: u64 = 1 << 11;
 
-/// What is better for the second moments of a stream of one record an epoch and key.
+/// The better method for second moments where each key has one record per epoch.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct SecondMomentAdvice {
-    /// `jme`; `pp`, debiased; or `either`, where the data decide.
+    /// `jme`; `pp` (debiased); or `either`, where it depends on the data.
     better: &'static str,
-    /// Expected error of an entry with JME, root mean square over steps and entries.
+    /// Expected error of an entry with JME: root mean square over steps and entries.
     jme_rmse: f64,
-    /// The same with debiased PP, for the worst data: at least and at most.
+    /// Lower and upper bound of the same error with debiased PP, for the worst data.
     pp_rmse: [f64; 2],
-    /// The noise multiplier from which JME is better, for the worst data: at least and at most; 0 where it always is.
+    /// Lower and upper bound of the noise multiplier from which JME is better, for the worst data;
+    /// 0 where it always is.
     jme_from_noise_multiplier: [f64; 2],
 }
 
 impl SecondMomentAdvice {
-    /// `None` where no second moments are wanted, the strategy does not run, or the sums over all pairs of steps
-    /// would take too long.
+    /// Returns `None` where no second moments are wanted, the strategy does not run, or the sums
+    /// over all pairs of steps would take too long.
     pub(super) fn new(
         plan: &Plan,
         candidate: &Candidate,
@@ -70,27 +72,27 @@ impl SecondMomentAdvice {
         })
     }
 
-    /// For people.
+    /// Formats the advice as text.
     pub(super) fn text(&self) -> String {
         let choice = match self.better {
-            "either" => "the data decide".into(),
+            "either" => "which is better depends on the data".into(),
             better => format!("choose {better}"),
         };
         let [_, surely] = self.jme_from_noise_multiplier;
         let always = match surely {
             0.0 => "JME is better with any noise".into(),
-            surely => format!("JME is surely better from noise multiplier {} on", number(surely)),
+            surely => format!("JME is better for any data from noise multiplier {} on", number(surely)),
         };
         format!(
-            "Second moments of one record an epoch: JME errs by {}, debiased post-processing by up to {}:\n{choice}. {always}.\n\
-             Post-processing squares the sums of epochs: of more records an epoch it has no second moments.\n",
+            "Second moments with one record per epoch: the error of JME is {}, that of debiased post-processing up to {}:\n{choice}. {always}.\n\
+             Post-processing squares epoch sums, so with more than one record per epoch it yields no second moments.\n",
             number(self.jme_rmse),
             number(self.pp_rmse[1]),
         )
     }
 }
 
-/// Noise of a mechanism before decoding; `None` where its noise can't be drawn.
+/// Returns the noise of a mechanism before decoding; `None` where its noise can't be drawn.
 fn noise(parameters: MomentParameters, geometry: &MomentGeometry) -> Option<NoiseDeviations> {
     let mechanism = MomentMechanism::new(parameters, geometry).ok()?;
     let layout = mechanism.layout();

@@ -1,4 +1,4 @@
-//! What a stream will be like: errors, sensitivity, noise and memory, exactly and before any data are seen.
+//! Forecasts a stream before any data are read: exact errors, sensitivity, noise and memory.
 
 use std::sync::Arc;
 
@@ -20,16 +20,16 @@ use serde::Serialize;
 
 use super::advice::SecondMomentAdvice;
 
-/// How much a squared sensitivity may rise and still be called free: more than its roundings add up to.
+/// Relative rise of a squared sensitivity that still counts as free: above the rounding error.
 const ROUNDING: f64 = 1e-12;
 
-/// Weight of moments that cost next to nothing, in units of the clip norm.
+/// Weight at which moments cost next to nothing, in units of the clip norm.
 const NEGLIGIBLE: f64 = 1e-9;
 
-/// Points of a curve of errors.
+/// Points of an error curve.
 const CURVE_POINTS: f64 = 400.0;
 
-/// A stream, but for its strategy.
+/// The parameters of a stream, except its strategy.
 pub(super) struct Plan {
     pub(super) purpose: Purpose,
     pub(super) method: Method,
@@ -38,19 +38,20 @@ pub(super) struct Plan {
     pub(super) clip_norm: f64,
     pub(super) second_moment_weight: Option<f64>,
     pub(super) keys: u64,
-    /// m: the most records of what is protected in an epoch. They move sums by m times the sensitivity for one.
+    /// m: the most records that one record or entity has in an epoch. The sensitivity is m times
+    /// that of one record.
     pub(super) records_at_once: u32,
     pub(super) budget: Budget,
-    /// Of one key.
+    /// Expected records of one key per epoch.
     pub(super) records_per_epoch: Option<f64>,
-    /// Longer streams get no advice on second moments.
+    /// Longest horizon for which advice on second moments is computed.
     pub(super) advice_horizon: u64,
 }
 
-/// What is known of the noise.
+/// The privacy budget.
 #[derive(Clone, Copy)]
 pub(super) enum Budget {
-    /// Nothing: figures are for a noise multiplier of 1.
+    /// No budget: figures are for a noise multiplier of 1.
     None,
     NoiseMultiplier(NoiseMultiplier),
     Guarantee(Epsilon, Delta),
@@ -59,20 +60,22 @@ pub(super) enum Budget {
 /// Standard deviations of the noise of a view, in the unit of the records.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Noise {
-    /// Of the count; 0 where counts are public.
+    /// Noise of the count; 0 where counts are public.
     pub(super) count: f64,
-    /// Of an entry of Σx.
+    /// Noise of an entry of Σx.
     pub(super) first: f64,
-    /// Of a diagonal entry of Σxxᵀ; an entry off the diagonal has 1/√2 of it. `None` where none are released.
+    /// Noise of a diagonal entry of Σxxᵀ; an off-diagonal entry has 1/√2 of it. `None` where second
+    /// moments are not released.
     pub(super) second: Option<f64>,
 }
 
-/// Standard deviations of the noise of estimates, for records near the centre, in the unit of the records.
+/// Standard deviations of the noise of estimates, for records near the centre, in the unit of the
+/// records.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct EstimateNoise {
     pub(super) first_epoch: f64,
     pub(super) last_epoch: f64,
-    /// Root of the mean square over all epochs.
+    /// Root mean square over all epochs.
     pub(super) average: f64,
 }
 
@@ -84,7 +87,7 @@ impl EstimateNoise {
     }
 }
 
-/// What one strategy makes of a plan.
+/// The forecast for one strategy.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Forecast {
     pub(super) workload: Workload,
@@ -96,61 +99,61 @@ pub(super) struct Forecast {
     pub(super) objective: Objective,
     #[serde(flatten)]
     pub(super) error: ExpectedError,
-    /// Whether streams attain the sensitivity, or which bound it is.
+    /// Whether streams attain the sensitivity, or which upper bound it is.
     pub(super) sensitivity_kind: String,
-    /// No strategy of its kind has a loss below; `None` where no such bound was computed.
+    /// Lower bound on the loss of any strategy of its kind; `None` where none was computed.
     pub(super) loss_lower_bound: Option<f64>,
     pub(super) method: Method,
     pub(super) neighbours: Neighbours,
     pub(super) dimension: usize,
     pub(super) moments: SecondMoment,
     pub(super) clip_norm: f64,
-    /// λ, the default filled in; `None` where no second moments are released.
+    /// λ, with the default filled in; `None` where no second moments are released.
     pub(super) lambda: Option<f64>,
     /// κ; `None` where counts are public.
     pub(super) count_weight: Option<f64>,
     pub(super) joint_sensitivity: f64,
-    /// What the joint sensitivity would be without count and second moments.
+    /// Joint sensitivity without count and second moments.
     pub(super) first_moment_sensitivity: f64,
-    /// What the rounding of the encoder adds to the joint sensitivity, as a share of it.
+    /// Share of the joint sensitivity that is due to the rounding of the encoder.
     pub(super) rounding: f64,
     pub(super) second_moment_free: bool,
     pub(super) count_free: bool,
     pub(super) epsilon: Option<f64>,
     pub(super) delta: Option<f64>,
-    /// `None` without a budget: the noise levels are for 1 then.
+    /// `None` without a budget; noise levels are then for 1.
     pub(super) noise_multiplier: Option<f64>,
     pub(super) first_noise: Noise,
     pub(super) last_noise: Noise,
     pub(super) rms_noise: Noise,
     pub(super) records_per_epoch: Option<f64>,
-    /// Of an entry of the mean.
+    /// Noise of an entry of the mean.
     pub(super) mean_noise: Option<EstimateNoise>,
-    /// Of an entry of the covariance on the diagonal.
+    /// Noise of a diagonal entry of the covariance.
     pub(super) covariance_noise: Option<EstimateNoise>,
-    /// JME or post-processing; `None` where that is not known.
+    /// JME or post-processing; `None` where no advice was computed.
     pub(super) second_moment_advice: Option<SecondMomentAdvice>,
-    /// Whether `run` can use it; the others are for comparison.
+    /// Whether `run` can use the strategy; the others are for comparison.
     pub(super) runs: bool,
-    /// Bytes of encoder state; `None` where it does not run.
+    /// Bytes of encoder state; `None` where the strategy does not run.
     pub(super) memory_per_coordinate: Option<usize>,
-    /// Multiplications of encoding and decoding; `None` where it does not run.
+    /// Multiplications of encoding and decoding; `None` where the strategy does not run.
     pub(super) multiplications_per_step: Option<usize>,
-    /// Errors of single epochs, for noise multiplier 1.
+    /// Errors of single epochs for noise multiplier 1.
     #[serde(skip)]
     pub(super) curve: Vec<(f64, f64)>,
 }
 
-/// Decoder rows, looked at once.
+/// Figures from one pass over the decoder rows.
 struct Rows {
     error: ExpectedError,
-    /// Row norms over row sums: noise of a mean for one record an epoch.
+    /// Row norms divided by row sums: noise of a mean for one record per epoch.
     relative: EstimateNoise,
     curve: Vec<(f64, f64)>,
 }
 
 impl Plan {
-    /// What the stream will be like with this strategy.
+    /// Returns the forecast for this strategy.
     pub(super) fn forecast(&self, candidate: &Candidate) -> Result<Forecast, PublicationError> {
         let horizon = self.purpose.horizon;
         let (sensitivity, kind, geometry) = self.sensitivity(candidate)?;
@@ -164,7 +167,7 @@ impl Plan {
         let unit = noise(&mechanism, 1.0);
         let estimates = |noise| Some(relative.scaled(noise / self.records_per_epoch?));
         let strategy = candidate.strategy.as_ref();
-        // Strategies without a horizon say what a longer stream would take.
+        // Strategies without a horizon report the cost of a longer stream.
         let history = (horizon as usize).saturating_mul(size_of::<i128>());
         Ok(Forecast {
             workload: self.purpose.workload.clone(),
@@ -213,8 +216,8 @@ impl Plan {
         })
     }
 
-    /// Sensitivity for unit contributions that are added or removed, what is known of it, and the geometry from which the
-    /// joint sensitivity follows.
+    /// Returns the sensitivity for unit contributions that are added or removed, its kind, and the
+    /// geometry that determines the joint sensitivity.
     fn sensitivity(&self, candidate: &Candidate) -> Result<(f64, String, MomentGeometry), PublicationError> {
         let Purpose { horizon, participation, .. } = self.purpose;
         if let (true, Some(strategy)) = (participation.is_single(), &candidate.strategy) {
@@ -250,7 +253,8 @@ impl Plan {
         Rows { error, relative, curve }
     }
 
-    /// The mechanism, whose noise is for all records at once, and the noise multiplier of the guarantee.
+    /// Returns the mechanism, with noise for all records at once, and the noise multiplier of the
+    /// guarantee.
     fn mechanism(&self, geometry: &MomentGeometry) -> Result<(MomentMechanism, f64), PublicationError> {
         check_width(self.keys, self.layout)?;
         let near = match self.budget {
@@ -288,7 +292,7 @@ impl Budget {
     }
 }
 
-/// Whether first moments have no less noise where second moments hardly count.
+/// Whether second moments are free: a negligible weight for them would not lower the sensitivity.
 fn is_second_free(mechanism: &MomentMechanism, geometry: &MomentGeometry) -> Result<bool, MechanismError> {
     let parameters = mechanism.parameters();
     let without = match parameters.method {
@@ -304,7 +308,7 @@ fn is_second_free(mechanism: &MomentMechanism, geometry: &MomentGeometry) -> Res
     Ok(mechanism.claim().squared <= without.claim(geometry)?.squared * (1.0 + ROUNDING))
 }
 
-/// Whether other moments have no less noise where the count hardly counts.
+/// Whether the count is free: a negligible weight for it would not lower the sensitivity.
 fn is_count_free(mechanism: &MomentMechanism, geometry: &MomentGeometry) -> Result<bool, MechanismError> {
     let parameters = *mechanism.parameters();
     let count_weight = mechanism.count_weight().map(|_| NEGLIGIBLE * parameters.clip_norm);
@@ -316,7 +320,7 @@ fn out_of_range(error: OutOfRange) -> PublicationError {
     PublicationError::Mechanism(error.into())
 }
 
-/// The noise of a row of the view whose decoder has this norm.
+/// Returns the noise of a view whose decoder row has this norm.
 fn noise(mechanism: &MomentMechanism, row_norm: f64) -> Noise {
     let layout = mechanism.layout();
     let deviation = |place: usize| mechanism.noise()[place].standard_deviation() * row_norm;

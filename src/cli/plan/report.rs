@@ -1,4 +1,4 @@
-//! Forecasts as people read them.
+//! Formats forecasts as text.
 
 use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::strategy::StrategyName;
@@ -9,7 +9,7 @@ use super::super::thousands;
 use super::advice::SecondMomentAdvice;
 use super::forecast::{Forecast, Noise};
 
-/// One strategy in full.
+/// Formats the forecast of one strategy in full.
 pub(super) fn details(forecast: &Forecast) -> String {
     let strategy = format!("{} for ", word(&forecast.strategy));
     let tables = [&figures(forecast)[..], &noise_levels(forecast)].map(table).join("\n");
@@ -17,9 +17,9 @@ pub(super) fn details(forecast: &Forecast) -> String {
     [strategy, subject(forecast), tables, "\n".into(), mean(forecast), price(forecast), advice].concat()
 }
 
-/// A line for each strategy, the best first; `runs` is the one of the pipeline file.
+/// Formats one line for each strategy, the best first; `runs` is the strategy of the pipeline file.
 pub(super) fn comparison(forecasts: &[Forecast], runs: Option<&StrategyName>) -> String {
-    let Some(best) = forecasts.first() else { return "No strategy can be made for this.\n".into() };
+    let Some(best) = forecasts.first() else { return "No strategy applies to these parameters.\n".into() };
     let titles =
         ["strategy", "rmse", "largest error", "mean ±", "first ±", "second ±", "bytes", "multiplications"];
     let row = |forecast: &Forecast| {
@@ -56,15 +56,15 @@ pub(super) fn comparison(forecasts: &[Forecast], runs: Option<&StrategyName>) ->
     [subject(best), table(&rows), legend].concat()
 }
 
-/// What is planned, and for which budget.
+/// Formats the plan and its budget.
 fn subject(forecast: &Forecast) -> String {
     let budget = match (forecast.epsilon, forecast.delta, forecast.noise_multiplier) {
         (Some(epsilon), Some(delta), Some(sigma)) => {
             let (epsilon, delta, sigma) = (number(epsilon), number(delta), number(sigma));
-            format!("(ε, δ) = ({epsilon}, {delta}), by a noise multiplier of {sigma}")
+            format!("(ε, δ) = ({epsilon}, {delta}), with a noise multiplier of {sigma}")
         }
         (_, _, Some(sigma)) => format!("noise multiplier {}", number(sigma)),
-        _ => "noise multiplier 1, as no budget is given: add for example --epsilon 1 --delta 1e-6".into(),
+        _ => "noise multiplier 1, as no budget is given: add, for example, --epsilon 1 --delta 1e-6".into(),
     };
     let participation = match forecast.participation.is_single() {
         true => String::new(),
@@ -107,7 +107,7 @@ fn figures(forecast: &Forecast) -> Vec<Vec<String>> {
     rows.extend(costs.into_iter().filter_map(cost));
     rows.extend(forecast.loss_lower_bound.map(|bound| row("certified lower bound of the loss", bound)));
     rows.extend(
-        (forecast.rounding > 0.0).then(|| row("share of rounding in the sensitivity", forecast.rounding)),
+        (forecast.rounding > 0.0).then(|| row("share of the sensitivity due to rounding", forecast.rounding)),
     );
     rows
 }
@@ -126,10 +126,10 @@ fn levels(noise: &Noise) -> [String; 3] {
     [Some(noise.count), Some(noise.first), noise.second].map(|level| level.map_or("-".into(), number))
 }
 
-/// How much noise mean and covariance will have.
+/// Formats the noise of mean and covariance.
 fn mean(forecast: &Forecast) -> String {
     let (Some(records), Some(mean)) = (forecast.records_per_epoch, forecast.mean_noise) else {
-        return "Add --records-per-epoch R to see how much noise mean and covariance will have.\n".into();
+        return "Add --records-per-epoch R to see the noise of mean and covariance.\n".into();
     };
     let variance = forecast.covariance_noise.map_or(".\n".into(), |noise| {
         format!(
@@ -140,7 +140,7 @@ fn mean(forecast: &Forecast) -> String {
         )
     });
     format!(
-        "With {} records an epoch, near the centre (clip norm {}):\n  an entry of the mean has noise ± {} at epoch \
+        "With {} records per epoch, near the centre (clip norm {}):\n  an entry of the mean has noise ± {} at epoch \
          1, ± {} at the last, ± {} on average{variance}",
         number(records),
         number(forecast.clip_norm),
@@ -150,13 +150,13 @@ fn mean(forecast: &Forecast) -> String {
     )
 }
 
-/// What count and second moments cost.
+/// Formats the cost of count and second moments.
 fn price(forecast: &Forecast) -> String {
     let free = |free: bool| if free { "free" } else { "not free" };
     let count = if forecast.count_weight.is_none() { "public" } else { free(forecast.count_free) };
     let second = match forecast.method {
         Method::Pp => {
-            "Second moments are not released: who reads squares the sums of epochs, which are second moments of \
+            "Second moments are not released: readers square the epoch sums, which yields second moments of \
              records\nonly where an epoch is one record"
                 .into()
         }
@@ -170,7 +170,7 @@ fn price(forecast: &Forecast) -> String {
     )
 }
 
-/// The word that stands for it in pipeline files and on the command line.
+/// Returns the spelling of a value in pipeline files and on the command line.
 fn word(value: &impl Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|value| value.as_str().map(String::from)).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! `hushflow plan` of a pipeline that releases estimates of windows: what all of them spend, and on what.
+//! `hushflow plan` for a pipeline that releases estimates of windows: what they spend.
 
 use hushflow::pipeline::Pipeline;
 use hushflow::publication::PublicationError;
@@ -7,25 +7,26 @@ use serde::Serialize;
 
 use super::super::output::{number, table};
 
-/// What all windows spend together, which is what one does.
+/// The privacy cost of all windows together, which equals that of one.
 #[derive(Debug, Serialize)]
 pub(super) struct WindowPlan {
     estimator: String,
-    /// Pairs of key and epoch.
+    /// Number of pairs of key and epoch.
     windows: u64,
     epsilon: f64,
     delta: f64,
     unit: String,
     neighbours: String,
-    /// ρ of zero-concentrated privacy, where that is what is spent: on Gaussian noise and on selections.
+    /// ρ of zero-concentrated privacy for Gaussian noise and for selections, where the estimator
+    /// spends ρ.
     rho: Option<[f64; 2]>,
-    /// μ of the Gaussian mechanism that a ledger is charged.
+    /// μ of Gaussian differential privacy that a ledger is charged.
     mu: f64,
     noise_multiplier: f64,
 }
 
 impl WindowPlan {
-    /// None for a pipeline of moments.
+    /// Returns `None` for a pipeline of moments.
     pub(super) fn of(pipeline: &Pipeline) -> Result<Option<Self>, PublicationError> {
         let Some(publication) = WindowPublication::new(pipeline.public_parameters(), true)? else {
             return Ok(None);
@@ -60,7 +61,7 @@ impl WindowPlan {
         ];
         let rows: Vec<Vec<String>> = rows.map(|row| row.map(String::from).to_vec()).to_vec();
         table(&rows)
-            + "\nEvery record is in one window, so all windows together spend what one does. Each is estimated by itself, when its \
-               epoch closes; how much noise an estimate has depends on its rows, and is told beside it.\n"
+            + "\nEvery record is in one window, so all windows together spend as much as one. Each window is estimated when its \
+               epoch closes. The noise of an estimate depends on its rows and is published with it.\n"
     }
 }

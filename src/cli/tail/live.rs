@@ -1,10 +1,10 @@
-//! `hushflow tail --follow` on a terminal: the newest epoch as a table that changes in place.
+//! `hushflow tail --follow` on a terminal: a table of the newest epoch, redrawn in place.
 
 use std::io::{self, IsTerminal, stdout};
 
 use console::Term;
 
-/// A table at the end of the terminal, a line for each key.
+/// A table at the bottom of the terminal with one line for each key.
 pub(super) struct Live {
     terminal: Term,
     head: Vec<String>,
@@ -15,29 +15,29 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// None where standard output is no terminal.
+    /// Returns `None` where standard output is not a terminal.
     pub(super) fn new() -> Option<Self> {
         let terminal = stdout().is_terminal().then(Term::buffered_stdout)?;
         Some(Self { terminal, head: Vec::new(), rows: Vec::new(), drawn: 0, changed: false })
     }
 
-    /// What comes now is of the next epoch.
+    /// Begins the next epoch.
     pub(super) fn begin_epoch(&mut self) {
         self.rows.clear();
         self.changed = true;
     }
 
-    /// A line, and the header before it if it is the first.
+    /// Adds a line; the first one is preceded by the header.
     pub(super) fn push(&mut self, text: &str) {
         let mut lines: Vec<String> = text.lines().map(String::from).collect();
         self.rows.extend(lines.pop());
         self.head.append(&mut lines);
     }
 
-    /// Shows the newest epoch in the place of the one before.
+    /// Replaces the table by that of the newest epoch.
     ///
     /// # Errors
-    /// Whatever the terminal says.
+    /// Returns errors of the terminal.
     pub(super) fn draw(&mut self) -> io::Result<()> {
         if !std::mem::take(&mut self.changed) {
             return Ok(());
@@ -51,7 +51,7 @@ impl Live {
     }
 }
 
-/// As much as a screen holds below the line on which the cursor rests, no line wider than it.
+/// Returns the lines that fit a screen, cut to its width; one line is left for the cursor.
 fn fitting(head: &[String], rows: &[String], height: usize, width: usize) -> Vec<String> {
     let room = height.saturating_sub(1 + head.len()).max(2);
     let shown = if rows.len() > room { room - 1 } else { rows.len() };

@@ -1,4 +1,4 @@
-//! `hushflow tail --sample`: synthetic records from what was released, which cost no privacy, however many.
+//! `hushflow tail --sample`: synthetic records from the releases, at no privacy cost.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -18,7 +18,7 @@ pub(super) struct Sample {
     size: u32,
     source: NoiseSource,
     format: Format,
-    /// By key, in the units of the columns.
+    /// Densities by key, in the units of the columns.
     newest: BTreeMap<u32, Result<Density, DensityError>>,
 }
 
@@ -28,7 +28,7 @@ impl Sample {
         Self { publication, size, source, format, newest: BTreeMap::new() }
     }
 
-    /// Remembers the density of a key until there is a newer one.
+    /// Keeps the newest density of a key.
     pub(super) fn keep(&mut self, estimated: &Estimated) {
         let density = estimated.density.as_ref().map_err(|error| *error);
         let density = density.and_then(|density| self.publication.to_units(density));
@@ -48,7 +48,7 @@ impl Sample {
             let failed = |reason: String| CliError::failed(format!("no sample of {name}: {reason}"));
             let density = density.as_ref().map_err(|error| failed(error.to_string()))?;
             let sampler = density.sampler().ok_or_else(|| failed(DensityError::Singular.to_string()))?;
-            // Other numbers than those of any release.
+            // u64::MAX is no epoch, so these random numbers differ from those of any release.
             let mut random = self.source.generator(u64::MAX, key.into())?;
             for _ in 0..self.size {
                 let record = sampler.draw(&mut random);

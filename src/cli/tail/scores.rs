@@ -1,5 +1,5 @@
-//! `hushflow tail --held-out` and `--truth`: how good the densities are, by rows that they were not made of and by a density
-//! that is known.
+//! `hushflow tail --held-out` and `--truth`: scores densities by held-out rows and by a known
+//! density.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -19,15 +19,16 @@ use serde_json::{Map, Value};
 
 use super::super::{CliError, output};
 
-/// What densities are compared with.
+/// Arguments that name the references for scores.
 #[derive(Debug, Args)]
 pub(super) struct ScoresArguments {
-    /// Score densities by the rows of this CSV file: the mean of their log-likelihoods, in nats. Rows are those of the key that
-    /// they name. Scores of rows are no releases: they are for those who may see the rows
+    /// Score densities by the mean log-likelihood, in nats, of the rows of this CSV file. The key
+    /// column assigns rows to keys. These scores are not private: only for those who may see the
+    /// rows
     #[arg(long, value_name = "FILE", conflicts_with_all = ["sample", "web"])]
     held_out: Option<PathBuf>,
-    /// Compare densities with the one in this file, by Kullback-Leibler divergences in nats: a JSON object with mean and
-    /// covariance, as a line of tail --json
+    /// Compare densities with the density in this file, by Kullback-Leibler divergences in nats.
+    /// The file holds a JSON object with mean and covariance, as in a line of tail --json
     #[arg(long, value_name = "FILE", conflicts_with_all = ["sample", "web"])]
     truth: Option<PathBuf>,
 }
@@ -38,7 +39,7 @@ impl ScoresArguments {
     }
 }
 
-/// Columns of a table of scores, and their widths.
+/// Columns of the table of scores and their widths.
 const TITLES: [(&str, usize); 8] = [
     ("epoch", 7),
     ("key", 10),
@@ -50,7 +51,7 @@ const TITLES: [(&str, usize); 8] = [
     ("reverse_divergence", 19),
 ];
 
-/// Scores densities.
+/// Writer of scores.
 pub(super) struct Scores {
     publication: MomentPublication,
     format: Format,
@@ -60,7 +61,7 @@ pub(super) struct Scores {
 }
 
 impl Scores {
-    /// Reads what densities of `shown` keys, all of them for 0, are compared with.
+    /// Reads the references. `shown` is the number of keys to score; 0 means all.
     pub(super) fn new(
         arguments: &ScoresArguments,
         publication: MomentPublication,
@@ -70,7 +71,7 @@ impl Scores {
         let parameters = publication.parameters();
         if arguments.truth.is_some() && shown != 1 && parameters.keys() > 1 {
             return Err(CliError::usage(
-                "--truth: a truth is that of one density: choose a --key, or --total",
+                "--truth: the file describes one density: choose one --key, or --total",
             ));
         }
         let held_out =
@@ -79,7 +80,7 @@ impl Scores {
         Ok(Self { held_out, truth, publication, format, headed: false })
     }
 
-    /// Writes what a key's density at an epoch is worth.
+    /// Writes the scores of the density of one key and epoch.
     pub(super) fn write(&mut self, estimated: &Estimated, out: &mut impl Write) -> Result<(), CliError> {
         let line = self.line(estimated)?;
         let cells =
@@ -134,7 +135,7 @@ impl Scores {
     }
 }
 
-/// `None` where there are no rows, or no density.
+/// Returns the mean log-likelihood; `None` where there are no rows or no density.
 fn score(density: &Density, rows: &[&[f64]]) -> Result<Option<f64>, CliError> {
     match density.mean_log_likelihood(rows) {
         Ok(score) => Ok(Some(score)),
@@ -143,10 +144,10 @@ fn score(density: &Density, rows: &[&[f64]]) -> Result<Option<f64>, CliError> {
     }
 }
 
-/// Rows that no density was made of.
+/// Held-out rows.
 struct HeldOut {
     table: Table,
-    /// Places of the rows of each key; none where there are no keys.
+    /// Row indices of each key; `None` where there are no keys.
     of_keys: Option<Vec<Vec<usize>>>,
 }
 
@@ -165,7 +166,8 @@ impl HeldOut {
         Ok(Self { table, of_keys: Some(of_keys) })
     }
 
-    /// The rows of a key. Those of the total, whose key is the number after all others, have any key of the log.
+    /// Returns the rows of a key. The total, whose index follows those of the keys, has the rows of
+    /// all keys of the log.
     fn of(&self, key: u32) -> Vec<&[f64]> {
         let width = self.table.columns().len();
         let row = |&place: &usize| &self.table.values()[place * width..][..width];
@@ -179,7 +181,7 @@ impl HeldOut {
     }
 }
 
-/// What a line of `tail --json` says of a density.
+/// The density in a line of `tail --json`.
 #[derive(Deserialize)]
 struct Said {
     mean: Map<String, Value>,
@@ -210,7 +212,7 @@ fn truth(path: &Path, parameters: &PublicParameters) -> Result<Density, CliError
     }
 }
 
-/// For programs.
+/// Formats a value for programs.
 fn exact(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -219,7 +221,7 @@ fn exact(value: &Value) -> String {
     }
 }
 
-/// For people.
+/// Formats a value for people.
 fn short(value: &Value) -> String {
     match value {
         Value::Null => "-".into(),

@@ -1,4 +1,5 @@
-//! The section `[entity]`: whose records are protected as a whole, and how much of the stream they may be.
+//! Section `[entity]`: the entities that are protected as a whole, and limits on their
+//! contribution.
 
 use hushflow_operators::{EntityLimits, Several};
 
@@ -6,7 +7,7 @@ use super::Roles;
 use crate::pipeline::EntityUnit;
 use crate::pipeline::document::{Field, Section};
 
-/// The section, if there is one, where `[privacy] unit` says the same.
+/// Reads the section, if there is one, and checks that `[privacy] unit` agrees.
 pub(super) fn entity<'a>(root: &Section<'a>, roles: &mut Roles<'a>) -> Option<Option<EntityUnit>> {
     let of_entities = root.peek("privacy").and_then(|privacy| is_of_entities(&privacy));
     let entity = super::optional(root, "entity", |section| section_entity(section, roles))?;
@@ -19,19 +20,22 @@ pub(super) fn entity<'a>(root: &Section<'a>, roles: &mut Roles<'a>) -> Option<Op
         }
         (Some(false) | None, Some(_)) => {
             let section = root.peek("entity");
-            section.as_ref().unwrap_or(root).report("a section [entity] needs unit = \"entity\" in [privacy]: what is protected must be said there");
+            section
+                .as_ref()
+                .unwrap_or(root)
+                .report("a section [entity] needs unit = \"entity\" in [privacy]: add it there");
             None
         }
         _ => Some(entity),
     }
 }
 
-/// Whether `[privacy]` or a budget says that entities are protected as a whole.
+/// Reads `unit` of `[privacy]` or a budget: whether entities are protected as a whole.
 pub(super) fn is_of_entities(section: &Section<'_>) -> Option<bool> {
     section.word("unit", &[("record", false), ("entity", true)])
 }
 
-/// A kind of entity, as ledgers know it.
+/// Reads a kind of entity.
 pub(super) fn kind(section: &Section<'_>, key: &'static str) -> Option<String> {
     section
         .text(key)?
@@ -47,12 +51,12 @@ fn section_entity<'a>(section: &Section<'a>, roles: &mut Roles<'a>) -> Option<En
     let within: Vec<String> = within.iter().map(|kind| kind.value.into()).collect();
     if own.iter().chain(&within).any(|kind| kind == "record") {
         section.report(
-            "found \"record\" as a kind of entity, which stands for single records: expected a kind such as \
+            "found \"record\" as a kind of entity, but this word means single records: expected a kind such as \
              kind = \"user\"",
         );
     }
     if own.as_ref().is_some_and(|own| within.contains(own)) {
-        section.report("found the entity's own kind under within: expected larger kinds alone");
+        section.report("found the entity's own kind in within: expected only larger kinds");
     }
     let participations = section.require(
         "participations",

@@ -1,4 +1,4 @@
-//! The section `[epochs]`: what makes an epoch, and the public clock that closes it.
+//! Section `[epochs]`: how records form epochs, and the public clock that closes them.
 
 use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
 use hushflow_mechanism::sensitivity::Neighbours;
@@ -24,7 +24,7 @@ pub(super) fn epochs<'a>(
 fn by_count(section: &Section<'_>, horizon: Option<u64>) -> Option<Schedule> {
     for key in ["time", "arrival", "clock", "start", "length", "allowed_lateness", "late"] {
         if let Some(field) = section.get(key) {
-            field.report("found beside records: epochs are made of records or of time, remove one");
+            field.report("found beside records: epochs are defined by records or by time, remove one");
         }
     }
     let records_per_epoch = section.count("records", 1)?.value;
@@ -70,12 +70,12 @@ fn by_time<'a>(
 pub(super) fn refuse_lateness(section: &Section<'_>) {
     for key in ["allowed_lateness", "late"] {
         if let Some(field) = section.get(key) {
-            field.report("with clock = \"end-of-input\" no record is late: remove this field");
+            field.report("with clock = \"end-of-input\", no record is late: remove this field");
         }
     }
 }
 
-/// A length of time in microseconds.
+/// Reads a duration in microseconds.
 pub(super) fn duration(section: &Section<'_>, key: &'static str, least: i64) -> Option<i64> {
     let field = section.text(key)?.map(|text| {
         let expected = "expected a duration such as \"1d\", \"6h 30m\" or \"15min\" (months and years vary)";
@@ -85,7 +85,7 @@ pub(super) fn duration(section: &Section<'_>, key: &'static str, least: i64) -> 
     field.map(|field| field.value)
 }
 
-/// What moves the clock, and the column that does, if one does; none if the section doesn't say.
+/// Reads what advances the clock, and its column, if any; `None` if the section has neither field.
 pub(super) fn clock<'a>(
     section: &Section<'a>,
     neighbours: Option<Neighbours>,
@@ -97,7 +97,7 @@ pub(super) fn clock<'a>(
     match (arrival, field) {
         (Some(arrival), None) => Some((ClockSource::Arrival, Some(arrival.value.into()))),
         (Some(arrival), Some(_)) => {
-            arrival.report("found arrival and clock: one thing moves the clock, remove the other");
+            arrival.report("found arrival and clock: only one can advance the clock, remove the other");
             None
         }
         (None, Some(field)) => {
@@ -113,9 +113,9 @@ pub(super) fn clock<'a>(
     }
 }
 
-pub(super) const NO_CLOCK: &str = "nothing says when an epoch closes: add arrival = \"recorded_at\" (the column that says \
-    when a row reached us), or clock = \"end-of-input\" (all epochs close when the input ends)";
+pub(super) const NO_CLOCK: &str = "it is not defined when an epoch closes: add arrival = \"recorded_at\" (the column with the time \
+    when a row arrived), or clock = \"end-of-input\" (all epochs close when the input ends)";
 
 pub(super) const PRIVATE_EVENT_TIME: &str = "an event time is part of the private record unless [privacy] has neighbours = \
-    \"replace-one-in-place\", so it can't decide when epochs close: name an arrival column (arrival = \
+    \"replace-one-in-place\", so it must not decide when epochs close: name an arrival column (arrival = \
     \"recorded_at\"), or use clock = \"end-of-input\", or choose those neighbours if event times are public";

@@ -1,4 +1,4 @@
-//! The section `[release]` where its method is an estimator that looks at all records of an epoch at once.
+//! Section `[release]` where its method is an estimator of windows.
 
 use hushflow_estimators::covariance;
 use hushflow_estimators::mean::{self, Scale};
@@ -10,29 +10,29 @@ use crate::pipeline::Estimator;
 use crate::pipeline::document::Section;
 use crate::pipeline::{Privacy, Release};
 
-/// Names of all estimators.
+/// Returns the names of all estimators.
 pub(super) fn names() -> Vec<&'static str> {
     let means = mean::Method::ALL.into_iter().map(mean::Method::name);
     means.chain(covariance::Method::ALL.into_iter().map(covariance::Method::name)).collect()
 }
 
-/// Whom `method` means, if it is an estimator.
+/// An estimator named by `method`.
 #[derive(Clone, Copy)]
 pub(super) enum Named {
     Mean(mean::Method),
     Covariance(covariance::Method),
 }
 
-/// The estimator that the document names, if it does.
+/// Returns the estimator that the document names, if any.
 pub(super) fn named(root: &Section<'_>) -> Option<Named> {
     let section = root.peek("release")?;
-    // A method that is no text is reported where the section is read.
+    // A method that is not text is reported where the section is read.
     let name = section.peek_text("method")?;
     let mean = name.parse().ok().map(Named::Mean);
     mean.or_else(|| name.parse().ok().map(Named::Covariance))
 }
 
-/// The section, to its last field.
+/// Reads the section.
 pub(super) fn estimator(section: &Section<'_>, named: Named, columns: usize) -> Option<Estimator> {
     section.get("method");
     match named {
@@ -50,11 +50,11 @@ fn mean(section: &Section<'_>, method: mean::Method, columns: usize) -> Option<E
     let corruption = section.require(
         "corruption",
         corruption,
-        "corruption = 0.01, the share of records that may be anything",
+        "corruption = 0.01, the share of records that may be arbitrarily corrupt",
     );
-    let share = "a share of records, at least 0 and below 1/2: nothing tells a majority of bad records from good ones";
+    let share = "a share of records, at least 0 and below 1/2: a corrupt majority can't be detected";
     let corruption = corruption.and_then(|field| field.filter(share, |x| (0.0..0.5).contains(x)));
-    let trimmed = "a share above 0 and below 1/6: resilience leaves out three times as many at either end";
+    let trimmed = "a share above 0 and below 1/6: resilience trims three times this share at either end";
     let corruption = match method {
         mean::Method::Resilience => {
             corruption.and_then(|field| field.filter(trimmed, |&x| x > 0.0 && x < 1.0 / 6.0))
@@ -64,25 +64,25 @@ fn mean(section: &Section<'_>, method: mean::Method, columns: usize) -> Option<E
     let range = section.positive("range");
     if let (false, Some(field)) = (method.takes_range(), section.get("range")) {
         field.report(format!(
-            "a range is for tukey and resilience; method = \"{method}\" finds its range: leave it out"
+            "a range is for tukey and resilience; method = \"{method}\" needs none: leave it out"
         ));
     }
     if method.needs_range() && section.get("range").is_none() {
         section.report(format!(
-            "method = \"{method}\" needs range = 10: all means are within so many scales of 0"
+            "method = \"{method}\" needs range = 10, a bound on every mean in scales around 0"
         ));
     }
     let scale = scale(section, columns);
     if method.needs_scales() && matches!(scale, Some(Scale::Estimated | Scale::Whitened)) {
         section.report(format!(
-            "method = \"{method}\" needs scale = […], a number for each column: it has no budget to estimate any"
+            "method = \"{method}\" needs scale = […], a number for each column: it spends no budget on estimating scales"
         ));
     }
     let range = range.map(|range| range.value);
     Some(Estimator::Mean { method, corruption: corruption?.value, scale: scale?, range })
 }
 
-/// A standard deviation for each column, `"whiten"`, or `"auto"`, which it is where it is absent.
+/// Reads a standard deviation for each column, `"whiten"`, or `"auto"`, the default.
 fn scale(section: &Section<'_>, columns: usize) -> Option<Scale> {
     let Some(field) = section.get("scale") else { return Some(Scale::Estimated) };
     match section.peek_text("scale") {
@@ -98,7 +98,7 @@ fn scale(section: &Section<'_>, columns: usize) -> Option<Scale> {
     scales.filter(&expected, valid).map(|scales| Scale::Known(scales.value))
 }
 
-/// Reports what an estimator of windows has no use for, or no proof.
+/// Reports settings that estimators of windows don't use or that have no proof.
 pub(super) fn refuse(root: &Section<'_>, named: Named, privacy: Option<&Privacy>) {
     let stays = |neighbours| match named {
         Named::Mean(_) => neighbours == Neighbours::ReplaceOneInPlace,
@@ -109,27 +109,27 @@ pub(super) fn refuse(root: &Section<'_>, named: Named, privacy: Option<&Privacy>
     if !kept {
         section.report(match named {
             Named::Mean(_) => {
-                "a mean of windows needs neighbours = \"replace-one-in-place\": how many records a window has must be public"
+                "a mean of windows needs neighbours = \"replace-one-in-place\": the number of records in a window must be public"
             }
             Named::Covariance(_) => {
-                "a covariance of windows needs neighbours = \"replace-one-in-place\", or \"zero-out\": a record must stay in its window"
+                "a covariance of windows needs neighbours = \"replace-one-in-place\", or \"zero-out\": a record must not move between windows"
             }
         });
     }
     for key in ["clip_norm", "second_moment_weight", "second_moments"] {
         if let Some(field) = section.get(key) {
-            field.report("this is for moments, which an estimator of windows does not release: leave it out");
+            field.report("this is for moments, and estimators of windows release none: leave it out");
         }
     }
     if root.peek("entity").is_some() {
-        root.report("windows protect single records: leave [entity] out, or release moments");
+        root.report("estimates of windows protect single records: leave [entity] out, or release moments");
     }
     if let Some(field) = root.get("views") {
-        field.report("this is for moments; an estimate of a window is shown as it is: leave it out");
+        field.report("this is for moments; estimates of windows have no views: leave it out");
     }
 }
 
-/// What the header of a log says where there is no strategy: nothing is correlated over time.
+/// Returns the release in the header of a log without a strategy: noise is independent over time.
 pub(super) fn no_release() -> Release {
     Release {
         strategy: StrategyName::Identity,

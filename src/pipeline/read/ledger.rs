@@ -1,4 +1,4 @@
-//! The section `[ledger]`: where what is spent on the same data is kept, and what may be spent of it.
+//! Section `[ledger]`: location and budget of the ledger of the data.
 
 use std::path::Path;
 
@@ -12,8 +12,8 @@ use crate::ledger::{Budget, data_set_name};
 use crate::pipeline::LedgerSettings;
 use crate::pipeline::document::Section;
 
-/// `of_pipeline`: the neighbours of the pipeline, and `own`: the kind of entity that it protects, if it does. The budget is
-/// about the same unless it says otherwise.
+/// Reads the section. `of_pipeline` are the neighbours of the pipeline and `own` is the kind of
+/// entity it protects, if any; both are the defaults of the budget.
 pub(super) fn ledger(
     section: &Section<'_>,
     base: &Path,
@@ -30,12 +30,12 @@ pub(super) fn ledger(
     let empty = ["directory", "data_set", "budget"].iter().all(|key| section.get(key).is_none());
     if empty {
         section.report(
-            "nothing is said here: add directory = \"ledger\" and data_set = \"flights\", or budget = { epsilon = 2, delta = 1e-6 }",
+            "the section is empty: add directory = \"ledger\" and data_set = \"flights\", or budget = { epsilon = 2, delta = 1e-6 }",
         );
     }
     if directory.is_some() && section.get("data_set").is_none() {
         section.report(
-            "directory names a ledger that others may share, but nothing says which data these are: add data_set = \"flights\"",
+            "directory names a shared ledger, but the name of the data is missing: add data_set = \"flights\"",
         );
     }
     Some(LedgerSettings { directory, data_set, budget })
@@ -52,14 +52,12 @@ fn budget(section: &Section<'_>, of_pipeline: Option<Neighbours>, own: Option<&s
     Some(Budget::new(epsilon?, delta?, Adjacency { unit: unit?, neighbours }))
 }
 
-/// What a budget is about.
+/// Reads the unit of a budget.
 fn unit(section: &Section<'_>, own: Option<&str>) -> Option<Unit> {
     let stated = kind(section, "entity");
     match (is_of_entities(section), &stated) {
         (Some(false), Some(_)) => {
-            section.report(
-                "found unit = \"record\" and entity: the budget is about one of them, remove the other",
-            );
+            section.report("found unit = \"record\" and entity: a budget has one unit, remove one of them");
             None
         }
         (Some(false), None) => Some(Unit::Record),
@@ -67,7 +65,7 @@ fn unit(section: &Section<'_>, own: Option<&str>) -> Option<Unit> {
         (_, Some(kind)) => Some(Unit::Entity(kind.clone())),
         (Some(true), None) => {
             let own = own.map(|own| Unit::Entity(own.into()));
-            section.require("entity", own, "entity = \"user\", the kind that the budget is about")
+            section.require("entity", own, "entity = \"user\", the kind of entity that the budget protects")
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The sections `[[sinks]]`: one kind of sink for each scheme of its path.
+//! Sections `[[sinks]]`: the scheme of the path selects the kind of sink.
 
 use std::path::Path;
 
@@ -11,12 +11,12 @@ pub(super) fn sinks(root: &Section<'_>, base: &Path) -> Option<Vec<Sink>> {
     let sinks = sinks?;
     let twice = sinks.iter().enumerate().any(|(i, sink)| sinks[..i].iter().any(|other| is_same(sink, other)));
     if twice {
-        root.report("two [[sinks]] have the same path: each writes to a place of its own");
+        root.report("two [[sinks]] have the same path: give each its own");
     }
     Some(sinks)
 }
 
-/// Whether two sinks would write to the same place.
+/// Whether two sinks have the same destination.
 fn is_same(sink: &Sink, other: &Sink) -> bool {
     match (sink, other) {
         (Sink::File(file), Sink::File(other)) => file.path == other.path,
@@ -44,7 +44,7 @@ fn sink(section: &Section<'_>, base: &Path) -> Option<Sink> {
                 None
             }
             None => {
-                // Not as it was found: it may hold a password.
+                // Don't print the path: it may hold a password.
                 path.report(format!("expected {PLACES}"));
                 None
             }
@@ -59,7 +59,7 @@ fn sink(section: &Section<'_>, base: &Path) -> Option<Sink> {
 const PLACES: &str = "a file such as \"out/releases.ndjson\", or redis://host:port, nats://host:port, kafka://host:port or \
     http-listen://address:port";
 
-/// What some sinks may say besides their path. Inner nothings have been reported.
+/// Optional fields of sinks. An inner `None` has been reported.
 struct Options<'a> {
     rotate: Option<Option<Field<'a, Rotation>>>,
     stream: Option<Field<'a, &'a str>>,
@@ -68,7 +68,7 @@ struct Options<'a> {
 }
 
 impl Options<'_> {
-    /// What goes with what.
+    /// Reports fields that don't apply to the kind of sink.
     fn check(&self, sink: &Sink) {
         let protocol = match sink {
             Sink::Stream(stream) => Some(stream.broker.protocol),
@@ -90,7 +90,7 @@ impl Options<'_> {
         if let Some(Some(keep)) = &self.keep
             && protocol != Some(Protocol::Redis)
         {
-            keep.report("what is kept is said here for redis:// alone: leave it out");
+            keep.report("keep is only for redis://: leave it out");
         }
     }
 }

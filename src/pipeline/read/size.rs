@@ -1,9 +1,9 @@
-//! A number of bytes as people write it.
+//! Parses sizes in bytes such as `512 MiB`.
 
 use crate::pipeline::Source;
 use crate::pipeline::document::Section;
 
-/// What stands behind a number, and how many bytes it means.
+/// Units and their number of bytes.
 const UNITS: [(&str, u64); 9] = [
     ("B", 1),
     ("kB", 1_000),
@@ -16,16 +16,18 @@ const UNITS: [(&str, u64); 9] = [
     ("TiB", 1 << 40),
 ];
 
-/// The limit of a source's journal, if it has one.
+/// Reads the limit of the journal of a source.
 pub(super) fn journal_limit(section: &Section<'_>, journal: bool) -> u64 {
     let key = "journal_limit";
     if let (Some(limit), false) = (section.get(key), journal) {
-        limit.report("it is the limit of a journal, and there is none: leave it out, or add journal = true");
+        limit.report(
+            "this limit is for a journal, and this source has none: leave it out, or add journal = true",
+        );
     }
     size(section, key, Source::LEAST_JOURNAL_LIMIT).unwrap_or(Source::JOURNAL_LIMIT)
 }
 
-/// The size `key`, at least `least` bytes, if it is there.
+/// Returns the size `key`, at least `least` bytes, if present.
 fn size(section: &Section<'_>, key: &'static str, least: u64) -> Option<u64> {
     let field = section.text(key)?.map(|text| {
         let expected =
@@ -37,7 +39,7 @@ fn size(section: &Section<'_>, key: &'static str, least: u64) -> Option<u64> {
     field.map(|field| field.value)
 }
 
-/// Bytes in a size such as `512 MiB` or `2GB`.
+/// Returns the bytes of a size such as `512 MiB` or `2GB`.
 fn parse(text: &str) -> Option<u64> {
     let unit = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, unit) = (text[..unit].parse::<u64>().ok()?, text[unit..].trim_start());

@@ -1,4 +1,4 @@
-//! A source that is a socket: `tcp://`, `tcp-listen://`, `unix://`, `unix-listen://`, and what goes with them.
+//! Socket sources: `tcp://`, `tcp-listen://`, `unix://`, `unix-listen://`, and their fields.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use super::source::{Text, has_port};
 use crate::pipeline::document::Section;
 use crate::pipeline::{Address, Input, Socket};
 
-/// What is said of a socket beside its path.
+/// Fields of a socket besides its path.
 pub(super) struct SocketFlags {
     acknowledge: bool,
     expose: bool,
@@ -24,7 +24,7 @@ impl SocketFlags {
     }
 }
 
-/// The socket that the rest of a path names.
+/// Reads the socket named by the rest of a path.
 pub(super) fn socket(
     path: &Text<'_>,
     scheme: &str,
@@ -59,10 +59,10 @@ pub(super) fn socket(
     Some(Input::Socket(Socket { address, listens, acknowledge, key: key.clone(), expose }))
 }
 
-const EXPOSE: &str = "others than this machine can reach this address, and send records: listen on 127.0.0.1, or add expose = true, and best \
-    key = \"source.key\" too (hushflow key source.key)";
+const EXPOSE: &str = "other machines can reach this address and send records: listen on 127.0.0.1, or add expose = true, preferably with \
+    key = \"source.key\" (see hushflow key source.key)";
 
-/// Whether `host:port` names this machine alone, as far as its text says.
+/// Whether `host:port` is `localhost` or a loopback address; names are not resolved.
 fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
@@ -72,7 +72,7 @@ fn is_loopback(address: &str) -> bool {
 const SCHEMES: &str = "a file, or tcp://host:port, tcp-listen://address:port, unix:///path, unix-listen:///path, \
     redis://host:port, nats://host:port or kafka://host:port (without encryption: use a private network or a tunnel)";
 
-/// What goes with a socket, and not with other sources.
+/// Reports socket fields that don't apply.
 pub(super) fn check_socket(section: &Section<'_>, input: &Input) {
     let report = |key, message: &str| {
         if let Some(field) = section.get(key) {
@@ -89,22 +89,19 @@ pub(super) fn check_socket(section: &Section<'_>, input: &Input) {
         }) => {
             report(
                 "acknowledge",
-                "how many records there are is private, and everybody who reaches the address would be told: add key = \"source.key\"",
+                "the number of records is private, and acknowledgements would reveal it to everyone who can reach the address: add key = \"source.key\"",
             );
         }
         Input::Socket(Socket { listens: true, address: Address::Tcp(_), .. }) => {}
         Input::Socket(Socket { listens: true, .. }) => report("expose", EXPOSE_TCP),
         _ => {
-            report(
-                "key",
-                "senders show the token of a key to tcp-listen:// and unix-listen://: leave it out",
-            );
+            report("key", "a key is only for tcp-listen:// and unix-listen://: leave it out");
             report("expose", EXPOSE_TCP);
         }
     }
 }
 
-const EXPOSE_TCP: &str = "only tcp-listen:// can be reached by others: leave it out";
+const EXPOSE_TCP: &str = "other machines can reach only tcp-listen://: leave it out";
 
 #[cfg(test)]
 mod tests {

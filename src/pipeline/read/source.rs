@@ -1,4 +1,4 @@
-//! The section `[source]`, or one of `[[sources]]`: one kind of input for each scheme of its path.
+//! Section `[source]`, or one of `[[sources]]`: the scheme of the path selects the kind of input.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::pipeline::{
 
 pub(super) type Text<'a> = Field<'a, &'a str>;
 
-/// A source with this name, and what it says of its rows.
+/// Reads a source with this name and its row policies.
 pub(super) fn source(
     section: &Section<'_>,
     base: &Path,
@@ -66,7 +66,8 @@ pub(super) fn source(
     Some((source, rows))
 }
 
-/// How far a row from a network may move a clock that rows move: ten epochs, or a tenth of the horizon where that is more.
+/// Default of `largest_jump` for network sources: ten epochs, or a tenth of the horizon if that is
+/// more.
 fn usual_jump(schedule: &Schedule) -> Option<i64> {
     match schedule {
         Schedule::ByTime(by) if by.clock != ClockSource::EndOfInput => {
@@ -77,12 +78,12 @@ fn usual_jump(schedule: &Schedule) -> Option<i64> {
     }
 }
 
-/// What is said in few words in the section.
+/// Short fields of the section.
 struct Flags {
     journal: Option<bool>,
     follow: bool,
     socket: SocketFlags,
-    /// The inner nothing is one that has not been said, the outer one has been reported.
+    /// An inner `None` is an absent field; an outer one has been reported.
     partition: Option<Option<u32>>,
 }
 
@@ -104,7 +105,7 @@ fn input(section: &Section<'_>, paths: &[Text<'_>], flags: &Flags, base: &Path) 
         })
     };
     if let Some(path) = paths.iter().find(|path| path.value == "-" && paths.len() > 1) {
-        path.report("found \"-\" among files: the standard input stands alone, as path = \"-\"");
+        path.report("found \"-\" among files: standard input must be the only path, as path = \"-\"");
         return None;
     }
     for path in paths {
@@ -127,14 +128,14 @@ fn input(section: &Section<'_>, paths: &[Text<'_>], flags: &Flags, base: &Path) 
         [path] if path.value == "-" => Some(Input::Stdin),
         [path] if flags.follow => followed(path, base),
         paths if flags.follow => {
-            paths[1].report("one directory or pattern is followed, such as path = \"log/*.csv\"");
+            paths[1].report("only one directory or pattern can be followed, such as path = \"log/*.csv\"");
             None
         }
         paths => files(paths, base),
     }
 }
 
-/// Files that are there or will be when the run begins.
+/// Reads paths of files, which need not exist yet.
 fn files(paths: &[Text<'_>], base: &Path) -> Option<Input> {
     let is_followed = |path: &&Text<'_>| {
         let full = base.join(path.value);
@@ -144,14 +145,14 @@ fn files(paths: &[Text<'_>], base: &Path) -> Option<Input> {
         None => Some(Input::Files(paths.iter().map(|path| base.join(path.value)).collect())),
         Some(path) => {
             path.report(
-                "a directory or a pattern of names is followed: add follow = true (and end the run by --until-idle or a signal)",
+                "a directory or a pattern must be followed: add follow = true (and end the run by --until-idle or a signal)",
             );
             None
         }
     }
 }
 
-/// What the servers of a scheme speak, or why this build can't.
+/// Returns the protocol of a scheme, or why this build does not support it.
 pub(super) fn protocol(scheme: &str) -> Option<Result<Protocol, &'static str>> {
     match scheme {
         "redis" => Some(Ok(Protocol::Redis)),
@@ -164,13 +165,13 @@ pub(super) fn protocol(scheme: &str) -> Option<Result<Protocol, &'static str>> {
     }
 }
 
-const ALONE: &str = "a socket or a broker stands alone, as path = \"tcp://host:port\"";
+const ALONE: &str = "a socket or a broker must be the only path, as path = \"tcp://host:port\"";
 
 pub(super) fn has_port(address: &str) -> bool {
     address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
 
-/// A stream of the server that the rest of a path names.
+/// Reads the broker named by the rest of a path.
 pub(super) fn broker<'a>(
     section: &Section<'a>,
     path: &Text<'a>,
@@ -209,10 +210,10 @@ pub(super) fn broker<'a>(
         None => (place, Some(None)),
     };
     let address = if has_port(place) { place.into() } else { format!("{place}:{port}") };
-    // A port that is none, and no address of many colons.
+    // An invalid port, as opposed to an IPv6 address.
     let odd_port = !has_port(place) && place.contains(':') && !place.ends_with(']');
     let Some(database) = database.filter(|_| has_port(&address) && !odd_port) else {
-        // Not as it was found: it may hold a password.
+        // Don't print the path: it may hold a password.
         path.report(
             "expected redis://[user:password@]host[:port][/database], nats://[user:password@]host[:port] or \
              kafka://host[:port]",
@@ -221,13 +222,13 @@ pub(super) fn broker<'a>(
     };
     #[cfg(feature = "kafka")]
     if protocol == Protocol::Kafka && credentials.is_some() {
-        path.report("a password is not sent to Kafka, whose connection is not encrypted: kafka://host:port");
+        path.report("passwords are not supported for Kafka, because the connection is not encrypted: use kafka://host:port");
         return None;
     }
     Some(Broker { protocol, address, credentials, database, stream: stream?.into(), partition: None })
 }
 
-/// A directory, a pattern of names in one, or a single file.
+/// Reads a followed path: a directory, a pattern of names in one, or a single file.
 fn followed(path: &Text<'_>, base: &Path) -> Option<Input> {
     let full = base.join(path.value);
     if full.is_dir() {
@@ -253,7 +254,7 @@ fn header(section: &Section<'_>) -> Option<Vec<String>> {
     Some(section.get("header")?.texts()?.iter().map(|name| name.value.into()).collect())
 }
 
-/// What goes with what.
+/// Reports fields that don't apply to the kind of source.
 fn check(section: &Section<'_>, flags: &Flags, source: &Source, rows: RowPolicies) {
     let report = |key, message: &str| {
         if let Some(field) = section.get(key) {
@@ -268,14 +269,14 @@ fn check(section: &Section<'_>, flags: &Flags, source: &Source, rows: RowPolicie
     if flags.journal == Some(true) && !socket && source.input != Input::Stdin {
         report(
             "journal",
-            "a journal is for the standard input, path = \"-\", and for sockets: files and brokers can be read again: \
+            "a journal is for standard input (path = \"-\") and sockets, because files and brokers can be read again: \
              leave it out",
         );
     }
     if flags.journal == Some(false) && socket {
         report(
             "journal",
-            "what comes over a socket can't be read again, so it is always journaled: leave it out",
+            "records from a socket can't be read again, so they are always journaled: leave it out",
         );
     }
     if (source.journal || broker.is_some())
@@ -284,25 +285,25 @@ fn check(section: &Section<'_>, flags: &Flags, source: &Source, rows: RowPolicie
         let field = if section.get("journal").is_some() { "journal" } else { "path" };
         report(
             field,
-            "a row in a journal or a broker can't be mended, so none may be rejected: let missing and malformed be \"skip\"",
+            "a row in a journal or on a broker can't be corrected, so rows must not be rejected: set missing and malformed to \"skip\"",
         );
     }
     if source.header.is_some() && source.format != Format::Csv {
-        report("header", "names of columns are for format = \"csv\": leave it out");
+        report("header", "column names are only for format = \"csv\": leave it out");
     }
     let text = matches!(source.format, Format::Csv | Format::Ndjson);
     let expected = match broker {
         Some(Protocol::Redis) if source.field.is_some() => {
-            (text, "the field holds a text: format = \"csv\" or format = \"ndjson\"")
+            (text, "the field holds text: use format = \"csv\" or format = \"ndjson\"")
         }
         Some(Protocol::Redis) => (
             source.format == Format::Fields,
-            "entries of Redis have fields: format = \"fields\", or field = \"…\" that holds a text",
+            "Redis entries have fields: use format = \"fields\", or name a text field with field = \"…\"",
         ),
-        Some(_) => (text, "a message is a text: format = \"ndjson\" or format = \"csv\""),
+        Some(_) => (text, "a message is text: use format = \"ndjson\" or format = \"csv\""),
         None if source.format == Format::Parquet => (
             matches!(source.input, Input::Files(_)),
-            "a Parquet file is read when it is whole: name files in path, and leave out follow",
+            "Parquet files must be complete: name files in path, and leave follow out",
         ),
         None => (
             source.format != Format::Fields,
@@ -310,7 +311,10 @@ fn check(section: &Section<'_>, flags: &Flags, source: &Source, rows: RowPolicie
         ),
     };
     if broker.is_some() && source.format == Format::Csv && source.header.is_none() {
-        report("format", "a line of a stream has no header: name the columns, as header = [\"key\", \"x\"]");
+        report(
+            "format",
+            "CSV lines from a broker have no header: name the columns, as header = [\"key\", \"x\"]",
+        );
     }
     if broker != Some(Protocol::Redis) {
         report("field", "the name of a field is for redis://: leave it out");
@@ -327,16 +331,16 @@ fn check(section: &Section<'_>, flags: &Flags, source: &Source, rows: RowPolicie
     if !socket {
         report(
             "acknowledge",
-            "numbers are sent back over a socket alone: leave it out, or see run --acknowledge",
+            "only sockets send acknowledgements back: leave it out, or see run --acknowledge",
         );
     }
     check_socket(section, &source.input);
     if flags.follow && !matches!(source.input, Input::Followed(_)) {
-        report("follow", "only files are followed, and other sources go on by themselves: leave it out");
+        report("follow", "only files need follow; other sources have no end: leave it out");
     }
 }
 
-/// Whether a part of it is chosen by a number.
+/// Whether the input has numbered partitions.
 fn has_partitions(input: &Input) -> bool {
     match input {
         #[cfg(feature = "kafka")]
@@ -345,7 +349,7 @@ fn has_partitions(input: &Input) -> bool {
     }
 }
 
-/// The format that the kind of input has, or that the extensions of all paths agree on.
+/// Returns the default format of the input, or the one on which the extensions of all paths agree.
 fn format_of(section: &Section<'_>, paths: &[Text<'_>], input: &Input) -> Option<Format> {
     if let Input::Broker(broker) = input {
         return Some(match broker.protocol {
@@ -365,7 +369,7 @@ fn format_of(section: &Section<'_>, paths: &[Text<'_>], input: &Input) -> Option
     match odd {
         None => format,
         Some(path) if section.get("format").is_none() => {
-            path.report("the name doesn't tell the format: add format = \"csv\", \"ndjson\" or \"parquet\"");
+            path.report("the extension does not determine the format: add format = \"csv\", \"ndjson\" or \"parquet\"");
             None
         }
         Some(_) => None,
@@ -415,7 +419,7 @@ mod tests {
             ("path = 'log/*.csv'", "add follow = true"),
             ("path = '/', format = 'csv'", "add follow = true"),
             ("path = 'a.csv', idle = '3s'", "one of several [[sources]]"),
-            ("path = 'a.csv', arrival = 'x'", "stand in [epochs]"),
+            ("path = 'a.csv', arrival = 'x'", "belong in [epochs]"),
         ] {
             assert!(parse(source).is_err_and(|error| error.contains(part)), "{source}");
         }

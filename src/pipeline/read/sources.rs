@@ -1,5 +1,5 @@
-//! `[source]`, or several `[[sources]]` that are read together: what each says of its clock beside `[epochs]`, and what all
-//! must agree on.
+//! Sections `[source]` and `[[sources]]`: the clock of each source, and the fields on which all
+//! must agree.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -14,14 +14,14 @@ use super::{Roles, required};
 use crate::pipeline::document::Section;
 use crate::pipeline::{Epochs, Input, RowPolicies, Source};
 
-/// What a pipeline reads.
+/// The sources of a pipeline.
 pub(super) struct Sources {
     pub(super) sources: Vec<Source>,
     pub(super) rows: RowPolicies,
     pub(super) id: Option<String>,
 }
 
-/// What a source says of its clock, and `[epochs]` where it says nothing.
+/// The clock of a source, with `[epochs]` as default.
 pub(super) struct Clocked {
     pub(super) schedule: Schedule,
     pub(super) arrival: Option<String>,
@@ -55,7 +55,7 @@ pub(super) fn sources<'a>(
     }
     let sections = root.sections("sources");
     if sections.len() == 1 {
-        field.report("found one of [[sources]]: a source that is alone is written [source]");
+        field.report("found only one of [[sources]]: write a single source as [source]");
     }
     if let Some(Schedule::ByCount(_)) = epochs.map(|epochs| &epochs.schedule) {
         field.report(BY_COUNT);
@@ -69,39 +69,39 @@ pub(super) fn sources<'a>(
     Some(Sources { sources: read.into_iter().map(|(source, ..)| source).collect(), rows, id })
 }
 
-const ALONE: &str = "this is said of one of several [[sources]]: where one is alone, arrival, clock and allowed_lateness stand in \
-    [epochs], it has no name, and it is never idle";
+const ALONE: &str = "this field is for one of several [[sources]]: with a single source, arrival, clock and allowed_lateness belong \
+    in [epochs], and the source has no name and no idle";
 
-const BY_COUNT: &str = "epochs of a number of records need one source: in which order the records of several come is known to \
-    nobody after a restart, so they would go to other epochs then; make epochs of time in [epochs]";
+const BY_COUNT: &str = "epochs with a fixed number of records need a single source: the order in which records of several sources arrive \
+    can't be reproduced after a restart, so records would move to other epochs; use epochs of time in [epochs]";
 
-/// What all sources must say alike.
+/// Reports fields on which the sources don't agree.
 fn agree(sections: &[Section<'_>], read: &[(Source, RowPolicies, Option<String>)]) {
     let journals: Vec<usize> = (0..read.len()).filter(|&at| read[at].0.journal).collect();
     if let Some(&second) = journals.get(1) {
         sections[second].report(
-            "this is the second source that can't be read again, and a state directory has one journal: let all but one be \
-             files or brokers, or give this one a pipeline of its own",
+            "this is the second source that can't be read again, and a state directory has only one journal: use files or \
+             brokers for all but one, or give this source its own pipeline",
         );
     }
     let piped = |at: &usize| read[*at].0.input == Input::Stdin;
     if let Some(second) = (0..read.len()).filter(piped).nth(1) {
-        sections[second].report("there is one standard input");
+        sections[second].report("there is only one standard input: use it for one source");
     }
     for (section, (_, rows, id)) in sections.iter().zip(read).skip(1) {
         if (*rows, id) != (read[0].1, &read[0].2) {
-            section.report("missing, malformed and id are the same for all sources: write them alike");
+            section.report("missing, malformed and id must be the same for all sources: write them alike");
         }
     }
 }
 
-/// Several sources while they are read.
+/// State while reading several sources.
 struct Several<'e> {
     base: &'e Path,
     epochs: Option<&'e Epochs>,
     neighbours: Option<Neighbours>,
     names: HashSet<String>,
-    /// Columns that move a clock: they may move another one, too.
+    /// Columns that advance a clock; sources may share them.
     arrivals: HashSet<String>,
 }
 
@@ -123,7 +123,7 @@ impl Several<'_> {
         Some((source, rows, id))
     }
 
-    /// The clock of a source, which may differ from that of `[epochs]`.
+    /// Reads the clock of a source, which may differ from that of `[epochs]`.
     fn clocked<'a>(
         &mut self,
         section: &Section<'a>,
@@ -153,18 +153,18 @@ impl Several<'_> {
     }
 }
 
-/// The clock of `[epochs]`, which does not leap further than the source says.
+/// Returns the clock of `[epochs]` with the `largest_jump` of the source.
 fn jumping(section: &Section<'_>, epochs: &Epochs) -> Option<Clocked> {
     let largest_jump = duration(section, "largest_jump", 1);
     let moved = matches!(&epochs.schedule, Schedule::ByTime(by) if by.clock != ClockSource::EndOfInput);
     if let (Some(field), false) = (section.get("largest_jump"), moved) {
-        field.report("no row moves a clock here, so none can leap: leave it out");
+        field.report("no row advances a clock here: leave it out");
     }
     let (schedule, arrival) = (epochs.schedule.clone(), epochs.arrival.clone());
     Some(Clocked { schedule, arrival, idle: None, largest_jump })
 }
 
-/// The column by which copies are known; `first` where no other source has named it.
+/// Reads the column that identifies duplicates; `first` if no other source has named it.
 fn id<'a>(
     section: &Section<'a>,
     epochs: Option<&Epochs>,
@@ -177,13 +177,13 @@ fn id<'a>(
     }
     match epochs.map(|epochs| &epochs.schedule) {
         Some(Schedule::ByCount(_)) => field.report(
-            "copies are known within an epoch, and by records = … a copy is in another one: make epochs of time in [epochs]",
+            "duplicates are detected within an epoch, and with records = … a duplicate falls into another epoch: use epochs of time in [epochs]",
         ),
         Some(Schedule::ByTime(TimeSchedule { late: LatePolicy::Fold, clock, .. }))
             if *clock != ClockSource::EndOfInput =>
         {
             field.report(
-                "a copy that comes after its epoch has closed would count in a later one: add late = \"drop\" to [epochs]",
+                "a duplicate that arrives after its epoch has closed would count in a later one: add late = \"drop\" to [epochs]",
             );
         }
         _ => {}

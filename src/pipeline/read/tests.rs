@@ -1,4 +1,4 @@
-//! Pipeline files as people write them, and what is wrong with some.
+//! Tests of valid and invalid pipeline files.
 
 use super::super::PipelineError;
 use super::epochs::{NO_CLOCK, PRIVATE_EVENT_TIME};
@@ -73,7 +73,7 @@ fn offsets_of_a_simulation_are_read_or_refused() {
     assert!(error.contains("seed = 42"), "{error}");
     let estimator = BY_COUNT.replace("release.strategy = 'identity'", "release = { method = 'pace' }");
     let error = parse(&format!("{estimator}[simulation]\nseed = 3\noffsets = 'missing.csv'\n")).unwrap_err();
-    assert!(error.contains("this method adds up none"), "{error}");
+    assert!(error.contains("this method releases no sums"), "{error}");
 }
 
 #[test]
@@ -199,14 +199,14 @@ fn problems_name_place_and_remedy() {
     check(
         "\"JFK\"",
         "\" JFK\"",
-        "dir/p.toml:19:18: key.values[1]: the key \" JFK\" begins or ends with a blank, and blanks around a key in a row are not \
-         part of it, so no row would have it: remove the blank",
+        "dir/p.toml:19:18: key.values[1]: the key \" JFK\" begins or ends with a blank; blanks around keys in rows are \
+         ignored, so no row would match: remove the blank",
     );
     check("\"JFK\"", "7", "dir/p.toml:19:18: key.values[1]: found 7, expected a text in quotes");
     check(
         "time = \"event_time\"",
         "records = 5",
-        "dir/p.toml:23:11: epochs.arrival: found beside records: epochs are made of records or of time, remove one\ndir/p.toml:24:9: epochs.start: found beside records: epochs are made of records or of time, remove one\ndir/p.toml:25:10: epochs.length: found beside records: epochs are made of records or of time, remove one\ndir/p.toml:26:20: epochs.allowed_lateness: found beside records: epochs are made of records or of time, remove one",
+        "dir/p.toml:23:11: epochs.arrival: found beside records: epochs are defined by records or by time, remove one\ndir/p.toml:24:9: epochs.start: found beside records: epochs are defined by records or by time, remove one\ndir/p.toml:25:10: epochs.length: found beside records: epochs are defined by records or by time, remove one\ndir/p.toml:26:20: epochs.allowed_lateness: found beside records: epochs are defined by records or by time, remove one",
     );
     check(
         "arrival = \"recorded_at\"",
@@ -216,18 +216,18 @@ fn problems_name_place_and_remedy() {
     check(
         "arrival = \"recorded_at\"",
         "clock = \"end-of-input\"",
-        "dir/p.toml:26:20: epochs.allowed_lateness: with clock = \"end-of-input\" no record is late: remove this field",
+        "dir/p.toml:26:20: epochs.allowed_lateness: with clock = \"end-of-input\", no record is late: remove this field",
     );
     check("arrival = \"recorded_at\"", "", &format!("dir/p.toml:21:1: epochs: {NO_CLOCK}"));
     check(
         "path = \"flights_jan2013.csv\"",
         "path = \"-\"",
-        "dir/p.toml:5:8: source.path: the name doesn't tell the format: add format = \"csv\", \"ndjson\" or \"parquet\"",
+        "dir/p.toml:5:8: source.path: the extension does not determine the format: add format = \"csv\", \"ndjson\" or \"parquet\"",
     );
     check(
         "path = \"flights_jan2013.csv\"",
         "path = [\"a.csv\", \"-\"]",
-        "dir/p.toml:5:18: source.path[1]: found \"-\" among files: the standard input stands alone, as path = \"-\"",
+        "dir/p.toml:5:18: source.path[1]: found \"-\" among files: standard input must be the only path, as path = \"-\"",
     );
     check("[release]", "[release", "dir/p.toml:33:9: unclosed table, expected `]`");
 }
@@ -316,7 +316,7 @@ privacy = { epsilon = 1, delta = 1e-6 }
 sources = [{ name = 'a', path = 'a.csv' },
   { name = 'b', path = 'b.ndjson', arrival = 's', allowed_lateness = '2h', idle = '30s', largest_jump = '6h' },
   { name = 'c', path = 'c.csv', arrival = 's', clock = 'end-of-input' }, { name = 'd', path = 'd.csv', clock = 'end-of-input' }]";
-    let both = "arrival and clock: one thing moves the clock";
+    let both = "arrival and clock: only one can advance the clock";
     assert!(parse(text).is_err_and(|error| error.contains(both)));
     let text = text.replace("arrival = 's', clock = 'end-of-input'", "arrival = 's'");
     let pipeline = parse(&text).unwrap();
@@ -340,5 +340,5 @@ sources = [{ name = 'a', path = 'a.csv' },
     let b = &pipeline.sources[1];
     assert_eq!((b.idle, b.largest_jump), (Some(std::time::Duration::from_secs(30)), Some(6 * hour)));
     let one = serde_json::to_string(&parse(BY_COUNT).unwrap().public_parameters()).unwrap();
-    assert!(!one.contains("sources") && !one.contains("\"id\""), "as in logs of before");
+    assert!(!one.contains("sources") && !one.contains("\"id\""), "absent for a single source");
 }

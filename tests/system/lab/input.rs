@@ -63,7 +63,7 @@ fn matrices_that_make_no_stream_are_refused() {
     for matrix in ["matrix:noncausal.csv", "matrix:wide.csv", "all-range --horizon 4"] {
         json(&lab, &format!("optimize --method coa --workload {matrix}"));
         let line = format!("optimize --method coa --workload {matrix} -o best.json");
-        refused(&lab, &line, &["--output", "no stream", "leave --output out"]);
+        refused(&lab, &line, &["--output", "not causal", "leave --output out"]);
     }
     refused(&lab, "optimize --method coa --workload matrix:zero.csv", &["all entries", "are zero"]);
     let strategy = |name: &str, parts: &[&str]| {

@@ -204,7 +204,7 @@ fn an_unfinished_search_is_told_and_not_kept() {
     let lab = Lab::new();
     let line = "optimize --method coa --workload prefix --horizon 40 --iterations 1";
     let ended = hush(&lab, line).succeeded();
-    assert!(ended.out.contains("The wanted gap was not reached."), "{}", ended.out);
+    assert!(ended.out.contains("The target gap was not reached."), "{}", ended.out);
     let found = json(&lab, line);
     assert_eq!(found["converged"], false);
     assert!(number(&found["lower_bound"]) < number(&found["objective"]));
