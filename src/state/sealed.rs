@@ -3,9 +3,9 @@
 
 use super::{
     error::StateError,
-    format::{FILE_HEADER_LENGTH, Role, Version, file_header},
+    format::{FILE_HEADER_LENGTH, Role, file_header},
     frames::encode,
-    log::{Reading, damaged, read_file_header, read_frame},
+    log::{Reading, damaged, has_file_header, read_frame},
     storage::{Storage, swap_in},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -25,7 +25,7 @@ impl Sealed {
     pub(super) fn read<T: DeserializeOwned>(&self, storage: &dyn Storage) -> Result<Option<T>, StateError> {
         let Some(file) = storage.read(self.name)? else { return Ok(None) };
         let (start, length) = (FILE_HEADER_LENGTH as u64, file.length()?);
-        if read_file_header(&*file, self.role)?.is_none() {
+        if !has_file_header(&*file, self.role)? {
             return Err(damaged(&*file, 0, "the file header fails its checksum"));
         }
         match read_frame(&*file, start, length)? {
@@ -43,6 +43,6 @@ impl Sealed {
     /// Replaces the file; when this returns, the new content is on disk.
     pub(super) fn write(&self, storage: &dyn Storage, content: &impl Serialize) -> Result<(), StateError> {
         let frame = encode(self.kind, 0, content)?;
-        swap_in(storage, self.beside, self.name, &[&file_header(self.role, Version::NEWEST), &frame])
+        swap_in(storage, self.beside, self.name, &[&file_header(self.role), &frame])
     }
 }

@@ -1,4 +1,4 @@
-//! Logs of estimates and ledgers, as the version that wrote them left them: they are read, and go on.
+//! A log of estimates and a ledger, as fixtures: they are read, and go on. So a change of a format is seen.
 
 use std::fmt::Write as _;
 use std::fs::{DirBuilder, OpenOptions};
@@ -9,11 +9,11 @@ use std::path::Path;
 use crate::harness::{Lab, close, finish, hushflow, run, tail};
 use serde_json::{Value, json};
 
-const PUBLIC: &[u8] = include_bytes!("../fixtures/estimates-v1/public.log");
+const PUBLIC: &[u8] = include_bytes!("../fixtures/estimates/public.log");
 
 const STATE: [(&str, &[u8]); 3] = [
-    ("enrolment", include_bytes!("../fixtures/estimates-v1/enrolment")),
-    ("private-000001.log", include_bytes!("../fixtures/estimates-v1/private-000001.log")),
+    ("enrolment", include_bytes!("../fixtures/estimates/enrolment")),
+    ("private-000001.log", include_bytes!("../fixtures/estimates/private-000001.log")),
     ("public.log", PUBLIC),
 ];
 
@@ -49,11 +49,11 @@ fn rows(count: usize) -> String {
 }
 
 #[test]
-fn estimates_of_the_first_version_are_read_and_go_on() {
+fn estimates_are_read_and_go_on() {
     let lab = Lab::new();
     let state = lab.path("state");
     directory(&state, &STATE);
-    directory(&state.join("ledger"), &[("ledger", include_bytes!("../fixtures/estimates-v1/ledger"))]);
+    directory(&state.join("ledger"), &[("ledger", include_bytes!("../fixtures/estimates/ledger"))]);
     let lines = || finish(&mut tail(&state, &[])).succeeded().json();
     let found = lines();
     let places: Vec<Value> =
