@@ -1,4 +1,5 @@
-//! A file of frames: reading the next one, finding one behind damage, appending.
+//! A file of frames: reading the next one, finding one behind damage, appending; and small files of one frame, which
+//! are written whole and renamed into place.
 //!
 //! Reading never trusts a number before its checksum, and never allocates more than the file holds.
 
@@ -7,12 +8,12 @@ use super::{
     error::StateError,
     format::{
         FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, FrameHeader, HeaderFlaw, Role, VERSION, check_file_header,
-        kind,
+        file_header, kind,
     },
-    frames::{EpochPayload, decode},
-    storage::StorageFile,
+    frames::{EpochPayload, decode, encode},
+    storage::{Storage, StorageFile, swap_in},
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
 /// What files beside a log may need before the log is written on.
@@ -164,6 +165,43 @@ pub(super) fn only_frame(file: &dyn StorageFile, role: Role, kind: u8) -> Result
         Reading::Frame(frame) if frame.end() == length && frame.header.kind == kind => Some(frame),
         _ => None,
     })
+}
+
+/// A kind of small file that is one frame. A reader finds the old content or the new; anything else is damage.
+pub(super) struct Sealed {
+    pub(super) name: &'static str,
+    /// Its name while it is being written.
+    pub(super) beside: &'static str,
+    pub(super) role: Role,
+    /// The kind of its frame.
+    pub(super) kind: u8,
+}
+
+impl Sealed {
+    /// What the file holds, if it exists. Every bit of it counts.
+    pub(super) fn read<T: DeserializeOwned>(&self, storage: &dyn Storage) -> Result<Option<T>, StateError> {
+        let Some(file) = storage.read(self.name)? else { return Ok(None) };
+        let (start, length) = (FILE_HEADER_LENGTH as u64, file.length()?);
+        if !has_file_header(&*file, self.role)? {
+            return Err(damaged(&*file, 0, "the file header fails its checksum"));
+        }
+        match read_frame(&*file, start, length)? {
+            Reading::Frame(frame) if frame.header.kind != self.kind => {
+                Err(damaged(&*file, start, "a frame of this kind does not belong here"))
+            }
+            Reading::Frame(frame) if frame.end() != length => {
+                Err(damaged(&*file, frame.end(), "bytes follow where the file should end"))
+            }
+            Reading::Frame(frame) => frame.decode(&*file).map(Some),
+            _ => Err(damaged(&*file, start, "the frame is cut short or fails its checksum")),
+        }
+    }
+
+    /// Replaces the file; when this returns, the new content is on disk.
+    pub(super) fn write(&self, storage: &dyn Storage, content: &impl Serialize) -> Result<(), StateError> {
+        let frame = encode(self.kind, 0, content)?;
+        swap_in(storage, self.beside, self.name, &[&file_header(self.role), &frame])
+    }
 }
 
 /// The error that names `file` and `offset`.

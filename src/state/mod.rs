@@ -30,7 +30,6 @@ mod recovery;
 mod replay;
 mod reservation;
 mod resume;
-mod sealed;
 mod segments;
 mod storage;
 mod survey;
