@@ -2,6 +2,9 @@
 //!
 //! An input is a list of frames: two bytes of length, one of kind, one of synced length in units of eight bytes, a payload.
 
+/// The format version that the project reads.
+pub const VERSION: u16 = 1;
+
 const FILE_HEADER: usize = 16;
 const FRAME_HEADER: usize = 24;
 

@@ -16,7 +16,7 @@ const ROLE: u8 = 7;
 pub fn run(input: &[u8]) {
     let [which, offset, rest @ ..] = input else { return };
     let replaced = usize::from(which & 1);
-    let content = if which & 2 == 0 { rest.to_vec() } else { framed::file(ROLE, 2, rest) };
+    let content = if which & 2 == 0 { rest.to_vec() } else { framed::file(ROLE, framed::VERSION, rest) };
     let place = IngestPlace { session: u32::from(which & 4 != 0), offset: u64::from(*offset) };
     let mut segments = intact();
     segments[replaced] = content;

@@ -13,7 +13,7 @@ const KIND: u8 = 8;
 /// The first byte of an input says whether it is the file (0) or its text.
 pub fn run(input: &[u8]) {
     let [which, rest @ ..] = input else { return };
-    let file = if which & 1 == 0 { rest.to_vec() } else { framed::file(ROLE, 2, &frame(rest)) };
+    let file = if which & 1 == 0 { rest.to_vec() } else { framed::file(ROLE, framed::VERSION, &frame(rest)) };
     in_memory(|outer| {
         let path = state_directory(outer, "ledger", [("ledger", &file[..])]);
         let book = match Book::open(&path) {

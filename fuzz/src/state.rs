@@ -8,38 +8,31 @@ use hushflow::state::{EpochFrame, PublicHeader, PublicReader, Store, verify};
 /// A file: its name, its role, what is in it.
 type File = (&'static str, u8, &'static [u8]);
 
-const VERSION_1: &[File] = &[
-    ("private-000001.log", 1, include_bytes!("../../tests/fixtures/state-v1/private-000001.log")),
-    ("public.log", 2, include_bytes!("../../tests/fixtures/state-v1/public.log")),
-    ("checkpoint.a", 3, include_bytes!("../../tests/fixtures/state-v1/checkpoint.a")),
-    ("checkpoint.b", 3, include_bytes!("../../tests/fixtures/state-v1/checkpoint.b")),
+/// A whole log, and from its second file on one that begins after epoch 1.
+const FILES: [File; 6] = [
+    ("private-000001.log", 1, include_bytes!("../../tests/fixtures/state/private-000001.log")),
+    ("private-000002.log", 1, include_bytes!("../../tests/fixtures/state/private-000002.log")),
+    ("private-000003.log", 1, include_bytes!("../../tests/fixtures/state/private-000003.log")),
+    ("public.log", 2, include_bytes!("../../tests/fixtures/state/public.log")),
+    ("checkpoint.a", 3, include_bytes!("../../tests/fixtures/state/checkpoint.a")),
+    ("checkpoint.b", 3, include_bytes!("../../tests/fixtures/state/checkpoint.b")),
 ];
 
-/// The private log begins after epoch 1.
-const VERSION_2: &[File] = &[
-    ("private-000002.log", 1, include_bytes!("../../tests/fixtures/state-v2/private-000002.log")),
-    ("private-000003.log", 1, include_bytes!("../../tests/fixtures/state-v2/private-000003.log")),
-    ("public.log", 2, include_bytes!("../../tests/fixtures/state-v2/public.log")),
-    ("checkpoint.a", 3, include_bytes!("../../tests/fixtures/state-v2/checkpoint.a")),
-    ("checkpoint.b", 3, include_bytes!("../../tests/fixtures/state-v2/checkpoint.b")),
-];
-
-/// Every file that an input may replace, with the version and the files of its directory.
-fn replaceable() -> impl Iterator<Item = (u16, &'static [File], usize)> {
-    let of = |(version, files): (u16, &'static [File])| {
-        (0..files.len()).map(move |replaced| (version, files, replaced))
-    };
-    [(2, VERSION_2), (1, VERSION_1)].into_iter().flat_map(of)
+/// Every file that an input may replace, with its directory's name and files.
+fn replaceable() -> impl Iterator<Item = (&'static str, &'static [File], usize)> {
+    let logs: [(_, &[File]); 2] = [("compacted", &FILES[1..]), ("whole", &FILES)];
+    logs.into_iter().flat_map(|(name, files)| (0..files.len()).map(move |replaced| (name, files, replaced)))
 }
 
-/// The first byte of an input says which file is replaced (modulo 16), and then whether by frames (16), and of the other
-/// version (32).
+/// The first byte of an input says which file is replaced (modulo 16), and then whether by frames (16), and of a
+/// version that nobody knows (32).
 pub fn run(input: &[u8]) {
     let [which, rest @ ..] = input else { return };
-    let Some((version, files, replaced)) = replaceable().nth(usize::from(which % 16)) else { return };
-    let content = match which & 16 {
-        0 => rest.to_vec(),
-        _ => framed::file(files[replaced].1, if which & 32 == 0 { version } else { 3 - version }, rest),
+    let Some((_, files, replaced)) = replaceable().nth(usize::from(which % 16)) else { return };
+    let content = match which & 48 {
+        16 => framed::file(files[replaced].1, framed::VERSION, rest),
+        48 => framed::file(files[replaced].1, framed::VERSION + 1, rest),
+        _ => rest.to_vec(),
     };
     let content = |place, intact| if place == replaced { &content[..] } else { intact };
     let files = files.iter().enumerate();
@@ -65,11 +58,11 @@ pub fn run(input: &[u8]) {
 
 /// Every file as it is.
 pub fn seeds() -> Vec<(String, Vec<u8>)> {
-    let seed = |(which, (version, files, replaced)): (u8, (u16, &[File], usize))| {
+    let seed = |(which, (log, files, replaced)): (u8, (&str, &[File], usize))| {
         let (name, _, intact) = files[replaced];
         let raw = [&[which], intact].concat();
         let framed = [&[which | 16], &framed::input(intact)[..]].concat();
-        [(format!("raw-{version}-{name}"), raw), (format!("framed-{version}-{name}"), framed)]
+        [(format!("raw-{log}-{name}"), raw), (format!("framed-{log}-{name}"), framed)]
     };
     (0..).zip(replaceable()).flat_map(seed).collect()
 }

@@ -65,7 +65,7 @@ pub struct Charge {
     pub epochs: u64,
     /// The requested ρ of zero-concentrated privacy, by purpose, if that is the promise; μ follows
     /// from it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub rho: Option<Concentrated>,
 }
 

@@ -19,7 +19,7 @@ pub enum Estimator {
         /// α: share of records that may be arbitrarily corrupt.
         corruption: f64,
         /// Standard deviations of clean values: a list, absent if estimated, or `"whiten"`.
-        #[serde(default = "scales::estimated", with = "scales")]
+        #[serde(with = "scales")]
         scale: Scale,
         /// R: bound on every mean, in scales around 0.
         range: Option<f64>,

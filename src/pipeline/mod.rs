@@ -208,16 +208,9 @@ pub struct Release {
     /// The workload A for which the strategy is chosen.
     pub workload: Workload,
     /// `memory_limit`: largest encoder state in bytes per coordinate, for `strategy = "auto"`.
-    #[serde(default)]
     pub memory_limit: Option<u64>,
-    /// `method`: how moments are made private; joint moment estimation by default, and in logs
-    /// without the field.
-    #[serde(default, skip_serializing_if = "is_default")]
+    /// `method`: how moments are made private; joint moment estimation by default.
     pub method: Method,
-}
-
-fn is_default(method: &Method) -> bool {
-    *method == Method::default()
 }
 
 /// A workload over the releases. Views cost no privacy and may change between runs.
@@ -230,14 +223,12 @@ pub struct View {
     /// What the view shows.
     pub estimate: Estimate,
     /// `squares`: whether squares of noisy sums keep their bias, for method pp.
-    #[serde(default)]
     pub squares: SquareBias,
     /// `covariance`: how a noisy estimate is turned into a covariance.
     pub covariance: Projection,
     /// Its confidence intervals.
     pub intervals: Intervals,
     /// `keys = "total"`: shows the sum over all keys instead of each key.
-    #[serde(default)]
     pub total: bool,
 }
 
@@ -347,14 +338,14 @@ pub struct PublicParameters {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceClock>,
     /// [`Pipeline::id`]; absent if duplicates are not detected.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// [`Pipeline::columns`].
     pub columns: Vec<Column>,
     /// [`Pipeline::key`].
     pub key: Option<Key>,
     /// [`Pipeline::entity`]; absent if single records are protected.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub entity: Option<EntityUnit>,
     /// [`Pipeline::epochs`].
     pub epochs: Epochs,
@@ -363,7 +354,7 @@ pub struct PublicParameters {
     /// [`Pipeline::release`].
     pub release: Release,
     /// [`Pipeline::estimator`]; absent if moments are released.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub estimator: Option<Estimator>,
 }
 

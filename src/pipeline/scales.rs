@@ -17,11 +17,6 @@ enum Named {
     Whiten,
 }
 
-/// The scale of a header without the field.
-pub(super) fn estimated() -> Scale {
-    Scale::Estimated
-}
-
 pub(super) fn serialize<S: Serializer>(scale: &Scale, serializer: S) -> Result<S::Ok, S::Error> {
     let written = match scale {
         Scale::Known(scales) => Some(Written::Known(scales.clone())),

@@ -81,8 +81,8 @@ impl Partition {
     }
 }
 
-/// What of a source is recorded beside its place: which kind of place it is, and above that, of a stream of a server, the first bits
-/// of a hash of which it is. A server may move, and logs of before have no hash.
+/// Source tag stored with each position: the kind of position in the low byte, and above it 24 bits of a hash of the
+/// stream of a server, 0 for other sources. The server's address is not part of it, because a server may move.
 pub(super) fn partition_of(source: &Source) -> u32 {
     let stream = match &source.input {
         Input::Broker(broker) => stream_hash(broker),
@@ -91,23 +91,22 @@ pub(super) fn partition_of(source: &Source) -> u32 {
     stream << u8::BITS | Partition::of(source) as u32
 }
 
-/// 24 bits, never zero.
+/// 24 bits of a hash of the stream's name, database and partition.
 fn stream_hash(Broker { database, stream, partition, .. }: &Broker) -> u32 {
     let mut digest = Sha256::new();
     digest.update(database.unwrap_or(0).to_le_bytes());
     digest.update(partition.unwrap_or(0).to_le_bytes());
     digest.update(stream);
     let [a, b, c, ..] = *digest.finalize().first_chunk::<4>().expect("a digest has 32 bytes");
-    u32::from_le_bytes([a, b, c, 0]).max(1)
+    u32::from_le_bytes([a, b, c, 0])
 }
 
-/// Whether a place that was recorded as that of the partition `before` is one in `now`.
-fn is_place_in(now: u32, before: u32) -> Result<(), RunError> {
-    let (kinds, streams) = ([now, before].map(|it| it as u8), [now, before].map(|it| it >> u8::BITS));
-    match () {
-        () if kinds[0] != kinds[1] => Err(RunError::OtherSource),
-        () if streams[0] != streams[1] && streams[1] != 0 => Err(RunError::OtherStream),
-        () => Ok(()),
+/// Checks that a position with the source tag `recorded` is one in the source with the tag `now`.
+fn is_position_in(now: u32, recorded: u32) -> Result<(), RunError> {
+    match now ^ recorded {
+        0 => Ok(()),
+        differing if differing as u8 == 0 => Err(RunError::OtherStream),
+        _ => Err(RunError::OtherSource),
     }
 }
 
@@ -225,7 +224,7 @@ impl Opening<'_> {
                 if in_journal { position } else { Position { clock: position.clock, ..Position::START } };
             return self.journaled(source, position);
         }
-        recorded.map_or(Ok(()), |recorded| is_place_in(partition_of(source), recorded.partition))?;
+        recorded.map_or(Ok(()), |recorded| is_position_in(partition_of(source), recorded.partition))?;
         let read = (self.pipeline, source);
         let reader = match &source.input {
             Input::Followed(files) => {
@@ -259,5 +258,25 @@ impl Opening<'_> {
         let journal = (ingest, name.clone().into());
         let reader = SourceReader::journaled(read, journal, control, position, self.committed)?;
         Ok((reader, Some(taking)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_is_of_its_own_kind_and_stream_alone() {
+        let (file, one, other) = (0, 0x1200 | Partition::Redis as u32, 0x3400 | Partition::Redis as u32);
+        for tag in [file, one, other] {
+            assert!(is_position_in(tag, tag).is_ok());
+        }
+        for (now, recorded) in [(file, one), (one, file), (one, 0x1200 | Partition::Nats as u32)] {
+            assert!(matches!(is_position_in(now, recorded), Err(RunError::OtherSource)));
+        }
+        for (now, recorded) in [(one, other), (one, Partition::Redis as u32), (Partition::Redis as u32, one)]
+        {
+            assert!(matches!(is_position_in(now, recorded), Err(RunError::OtherStream)));
+        }
     }
 }

@@ -141,18 +141,13 @@ impl Recorded {
         self.partition == Partition::Journal as u32
     }
 
-    /// Those of the last committed epoch, one for each of so many sources; none if there is no such epoch. A source that is
-    /// alone has a position without the row from which on rows are late, for it is always waited for.
+    /// Those of the last committed epoch, one for each of `sources` sources. None before the first epoch.
     pub(super) fn of(recovered: &Recovered, sources: usize) -> Result<Option<Vec<Self>>, RunError> {
         if recovered.positions.is_empty() {
             return Ok(None);
         }
         let read = |recorded: &SourcePosition| {
-            let resume = match sources {
-                1 => options().deserialize(&recorded.payload).map(Resume::alone),
-                _ => options().deserialize(&recorded.payload),
-            };
-            Ok(Recorded { resume: resume?, partition: recorded.partition })
+            Ok(Recorded { resume: options().deserialize(&recorded.payload)?, partition: recorded.partition })
         };
         let recorded: Result<Vec<_>, bincode::Error> = recovered.positions.iter().map(read).collect();
         let recorded = recorded.ok().filter(|recorded| recorded.len() == sources);
@@ -163,8 +158,8 @@ impl Recorded {
 /// Where in the ingest journal the next run goes on, if one of these positions is of it.
 pub fn journaled(positions: &[SourcePosition]) -> Option<IngestPlace> {
     let position = positions.iter().find(|position| position.partition == Partition::Journal as u32)?;
-    let Position { file: session, offset, .. } =
-        options().allow_trailing_bytes().deserialize(&position.payload).ok()?;
+    let Resume { position: Position { file: session, offset, .. }, .. } =
+        options().deserialize(&position.payload).ok()?;
     Some(IngestPlace { session, offset })
 }
 
@@ -174,19 +169,14 @@ pub fn followed(positions: &[SourcePosition]) -> Vec<(u64, u32)> {
     let followed =
         (first..).zip(positions).filter(|(_, position)| position.partition == Partition::Followed as u32);
     let file = |position: &SourcePosition| {
-        let read = options().allow_trailing_bytes().deserialize::<Position>(&position.payload);
-        read.ok().map(|position| position.file)
+        options().deserialize::<Resume>(&position.payload).ok().map(|resume| resume.position.file)
     };
     followed.filter_map(|(source, position)| Some((source, file(position)?))).collect()
 }
 
-/// What is recorded of where a source goes on, beside so many others.
-fn recorded(resume: &Resume, partition: u32, sources: usize) -> Result<SourcePosition, bincode::Error> {
-    let payload = match sources {
-        1 => options().serialize(&resume.position)?,
-        _ => options().serialize(resume)?,
-    };
-    Ok(SourcePosition { partition, offset: resume.position.offset, payload })
+/// What is recorded of where a source goes on.
+fn recorded(resume: &Resume, partition: u32) -> Result<SourcePosition, bincode::Error> {
+    Ok(SourcePosition { partition, offset: resume.position.offset, payload: options().serialize(resume)? })
 }
 
 /// The store behind the commit operator, and the ingest journal if the source has one.
@@ -202,13 +192,11 @@ pub(super) struct Journal {
 
 impl CommitLog<Mark> for Journal {
     fn commit(&mut self, epochs: &[EpochCommit<Mark>]) -> Result<(), Box<dyn Error>> {
-        let sources = self.partitions.len();
         let frames = epochs
             .iter()
             .map(|epoch| {
-                let positions = resumes(epoch)
-                    .zip(&self.partitions)
-                    .map(|(resume, &partition)| recorded(resume, partition, sources));
+                let positions = resumes(epoch).zip(&self.partitions);
+                let positions = positions.map(|(resume, &partition)| recorded(resume, partition));
                 Ok(EpochFrame {
                     epoch: epoch.epoch,
                     positions: positions.collect::<Result<_, bincode::Error>>()?,

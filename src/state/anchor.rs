@@ -10,7 +10,7 @@ use super::{
     Settings,
     chain::{Link, Standing},
     error::{StateError, refused},
-    format::{Role, Version, file_header, kind},
+    format::{Role, file_header, kind},
     frames::{PublicHeader, encode},
     log::{damaged, only_frame},
     storage::{Directory, Storage, swap_in},
@@ -96,7 +96,7 @@ impl Anchor {
             return Err(StateError::AnchorMoved { path: self.path() });
         }
         let frame = encode(kind::ANCHOR, 0, &(self.fingerprint, standing))?;
-        let parts = [&file_header(Role::Anchor, Version::NEWEST)[..], &frame];
+        let parts = [&file_header(Role::Anchor)[..], &frame];
         swap_in(&*self.storage, BESIDE, NAME, &parts)?;
         self.storage.confirm()?;
         self.standing = Some(standing);
@@ -107,7 +107,7 @@ impl Anchor {
         let Some(file) = self.storage.read(NAME)? else { return Ok(None) };
         let unreadable = "the anchor fails its checksum (to delete it accepts the state directory as it is)";
         let frame = only_frame(&*file, Role::Anchor, kind::ANCHOR)?;
-        let (_, frame) = frame.ok_or_else(|| damaged(&*file, 0, unreadable))?;
+        let frame = frame.ok_or_else(|| damaged(&*file, 0, unreadable))?;
         let (fingerprint, standing): (Link, Standing) = frame.decode(&*file)?;
         if fingerprint != self.fingerprint {
             return Err(damaged(&*file, 0, "the anchor is that of another log"));

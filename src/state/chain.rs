@@ -81,20 +81,20 @@ impl Standing {
         Self { generation: 0, epoch: 0, link: Link::of_header(header) }
     }
 
-    /// Goes on to a release that stands in `frame`: the next epoch, of this generation or a later one, with
-    /// `stored` as its link if the version stores it.
+    /// Goes on to a release that stands in `frame`: the next epoch, of this generation or a later one, with the
+    /// link `stored`.
     pub(super) fn advance(
         &mut self,
         file: &dyn StorageFile,
         frame: &Frame,
         release: &ReleasePayload<'_>,
-        stored: Option<Link>,
+        stored: Link,
     ) -> Result<(), StateError> {
         let ReleasePayload { generation, epoch, .. } = *release;
         follows(file, frame, "epoch", epoch, self.epoch + 1)?;
         follows(file, frame, "generation", generation, generation.max(self.generation).max(1))?;
         let link = self.link.next(release);
-        if stored.is_some_and(|stored| stored != link) {
+        if stored != link {
             return Err(StateError::Forked { path: file.path().to_owned(), offset: frame.offset, epoch });
         }
         *self = Self { generation, epoch, link };

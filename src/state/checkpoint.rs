@@ -6,8 +6,8 @@
 use super::{
     chain::Link,
     error::StateError,
-    format::{Role, Version, file_header, kind},
-    frames::{Checkpoint, CheckpointPayload, Mark, encode},
+    format::{Role, file_header, kind},
+    frames::{Checkpoint, CheckpointPayload, encode},
     log::{Frame, damaged, only_frame},
     storage::{CHECKPOINTS, NEW_CHECKPOINT, Storage, StorageFile, reopen, swap_in},
 };
@@ -23,7 +23,7 @@ pub(super) enum Slot {
     /// An intact checkpoint; `genuine` once the private log has been seen to hold its epoch.
     Intact {
         epoch: u64,
-        mark: Mark,
+        link: Link,
         genuine: bool,
     },
 }
@@ -35,40 +35,22 @@ pub(super) fn look(storage: &dyn Storage) -> Result<[Slot; 2], StateError> {
 
 fn look_at(storage: &dyn Storage, name: &str) -> Result<Slot, StateError> {
     let Some(file) = storage.read(name)? else { return Ok(Slot::Absent) };
-    let Some((version, frame)) = read_only_frame(&*file)? else { return Ok(Slot::Unreadable) };
-    let (epoch, mark, _) = parts(&frame, &*file, version)?;
-    Ok(Slot::Intact { epoch, mark, genuine: false })
+    let Some(frame) = read_only_frame(&*file)? else { return Ok(Slot::Unreadable) };
+    let CheckpointPayload { epoch, chain, .. } = frame.decode(&*file)?;
+    Ok(Slot::Intact { epoch, link: chain, genuine: false })
 }
 
 /// The checkpoint at `name`, which has been found intact.
 pub(super) fn load(storage: &dyn Storage, name: &str) -> Result<Checkpoint, StateError> {
     let file = reopen(storage, name)?;
-    let (version, frame) = read_only_frame(&*file)?
+    let frame = read_only_frame(&*file)?
         .ok_or_else(|| damaged(&*file, 0, "the checkpoint was readable a moment ago"))?;
-    let (epoch, _, bytes) = parts(&frame, &*file, version)?;
+    let CheckpointPayload { epoch, bytes, .. } = frame.decode(&*file)?;
     Ok(Checkpoint { epoch, bytes: bytes.to_vec().into() })
 }
 
-fn read_only_frame(file: &dyn StorageFile) -> Result<Option<(Version, Frame)>, StateError> {
+fn read_only_frame(file: &dyn StorageFile) -> Result<Option<Frame>, StateError> {
     only_frame(file, Role::Checkpoint, kind::CHECKPOINT)
-}
-
-/// Epoch, mark and content.
-fn parts<'a>(
-    frame: &'a Frame,
-    file: &dyn StorageFile,
-    version: Version,
-) -> Result<(u64, Mark, &'a [u8]), StateError> {
-    Ok(match version {
-        Version::One => {
-            let payload: CheckpointPayload<'_, u32> = frame.decode(file)?;
-            (payload.epoch, Mark::Frame(payload.mark), payload.bytes)
-        }
-        Version::Two => {
-            let payload: CheckpointPayload<'_, Link> = frame.decode(file)?;
-            (payload.epoch, Mark::Chain(payload.mark), payload.bytes)
-        }
-    })
 }
 
 /// Writes checkpoints in turn.
@@ -77,9 +59,8 @@ pub(super) struct CheckpointWriter {
     pub(super) newest: u64,
     /// Which place the next one takes: not the newest's.
     pub(super) next: usize,
-    /// Marks of the epochs committed since, in order.
-    pub(super) marks: VecDeque<Mark>,
-    pub(super) version: Version,
+    /// Links of the epochs committed since, in order.
+    pub(super) links: VecDeque<Link>,
 }
 
 impl CheckpointWriter {
@@ -91,19 +72,12 @@ impl CheckpointWriter {
         bytes: &[u8],
     ) -> Result<Zeroizing<Vec<u8>>, StateError> {
         let since = epoch.checked_sub(self.newest + 1).and_then(|since| usize::try_from(since).ok());
-        let Some(&mark) = since.and_then(|since| self.marks.get(since)) else {
-            let committed = self.newest + self.marks.len() as u64;
+        let Some(&chain) = since.and_then(|since| self.links.get(since)) else {
+            let committed = self.newest + self.links.len() as u64;
             let expected = format!("one after {} and up to {committed}", self.newest);
             return Err(StateError::WrongEpoch { found: epoch, expected });
         };
-        match mark {
-            Mark::Frame(mark) => {
-                encode(kind::CHECKPOINT, 0, &CheckpointPayload { generation, epoch, mark, bytes })
-            }
-            Mark::Chain(mark) => {
-                encode(kind::CHECKPOINT, 0, &CheckpointPayload { generation, epoch, mark, bytes })
-            }
-        }
+        encode(kind::CHECKPOINT, 0, &CheckpointPayload { generation, epoch, chain, bytes })
     }
 
     /// Writes `frame`, the checkpoint of `epoch`, in the place of the older one.
@@ -113,9 +87,9 @@ impl CheckpointWriter {
         epoch: u64,
         frame: &[u8],
     ) -> Result<(), StateError> {
-        let header = file_header(Role::Checkpoint, self.version);
+        let header = file_header(Role::Checkpoint);
         swap_in(storage, NEW_CHECKPOINT, CHECKPOINTS[self.next], &[&header, frame])?;
-        self.marks.drain(..(epoch - self.newest) as usize);
+        self.links.drain(..(epoch - self.newest) as usize);
         self.newest = epoch;
         self.next = 1 - self.next;
         Ok(())

@@ -1,12 +1,13 @@
 //! Files that were changed at rest: bits flipped, lengths cut, files missing, swapped, or from another day. Each is
 //! found, or does no harm: never another value for a published epoch, never a lost one, never a panic.
 //!
-//! The files are the fixtures of every format version, so these tests also keep the versions readable.
+//! The files are those of a log that was compacted, as fixtures, which pin the format; of the same log with all its
+//! segments; and of one that is a single segment.
 
 use super::{
     EpochFrame, Keep, PublicHeader, PublicReader, ReleaseFrame, SourcePosition, StateError, Store,
-    format::{FRAME_HEADER_LENGTH, FrameHeader, Version, kind, planted},
-    frames::{EncodedEpoch, encode},
+    format::{FRAME_HEADER_LENGTH, FrameHeader, kind, planted},
+    frames::EncodedEpoch,
     log::{Reading, read_frame},
     simulated::Disk,
     storage::{CHECKPOINTS, PRIVATE_LOG, PUBLIC_LOG, Storage, segment_name},
@@ -14,26 +15,46 @@ use super::{
 };
 use proptest::prelude::*;
 
-type Files = [(&'static str, &'static [u8])];
+type Files = Vec<(String, Vec<u8>)>;
 
-/// Whole logs.
-const VERSION_1: &Files = &[
-    (PUBLIC_LOG, include_bytes!("../../tests/fixtures/state-v1/public.log")),
-    (PRIVATE_LOG, include_bytes!("../../tests/fixtures/state-v1/private-000001.log")),
-    (CHECKPOINTS[0], include_bytes!("../../tests/fixtures/state-v1/checkpoint.a")),
-    (CHECKPOINTS[1], include_bytes!("../../tests/fixtures/state-v1/checkpoint.b")),
+/// The run of the fixtures with all its segments.
+const FIXTURES: [(&str, &[u8]); 6] = [
+    (PUBLIC_LOG, include_bytes!("../../tests/fixtures/state/public.log")),
+    (PRIVATE_LOG, include_bytes!("../../tests/fixtures/state/private-000001.log")),
+    ("private-000002.log", include_bytes!("../../tests/fixtures/state/private-000002.log")),
+    ("private-000003.log", include_bytes!("../../tests/fixtures/state/private-000003.log")),
+    (CHECKPOINTS[0], include_bytes!("../../tests/fixtures/state/checkpoint.a")),
+    (CHECKPOINTS[1], include_bytes!("../../tests/fixtures/state/checkpoint.b")),
 ];
+
+fn whole() -> Disk {
+    let disk = Disk::default();
+    FIXTURES.iter().for_each(|(name, bytes)| disk.put(name, bytes));
+    disk
+}
 
 /// The private log begins after epoch 1.
-const VERSION_2: &Files = &[
-    (PUBLIC_LOG, include_bytes!("../../tests/fixtures/state-v2/public.log")),
-    ("private-000002.log", include_bytes!("../../tests/fixtures/state-v2/private-000002.log")),
-    ("private-000003.log", include_bytes!("../../tests/fixtures/state-v2/private-000003.log")),
-    (CHECKPOINTS[0], include_bytes!("../../tests/fixtures/state-v2/checkpoint.a")),
-    (CHECKPOINTS[1], include_bytes!("../../tests/fixtures/state-v2/checkpoint.b")),
-];
+fn compacted() -> Disk {
+    let disk = whole();
+    disk.lose(PRIVATE_LOG);
+    disk
+}
 
-const VERSIONS: [&Files; 2] = [VERSION_1, VERSION_2];
+/// Without checkpoints, and so in one segment.
+fn in_one_segment() -> Disk {
+    let disk = Disk::default();
+    write_fixtures(&disk, Keep::All, false);
+    disk
+}
+
+fn files(disk: &Disk) -> Files {
+    let content = |name: String| disk.content(&name).map(|bytes| (name, bytes));
+    disk.names().unwrap().into_iter().filter_map(content).collect()
+}
+
+fn logs() -> [Files; 3] {
+    [compacted(), whole(), in_one_segment()].map(|disk| files(&disk))
+}
 
 fn header() -> PublicHeader {
     PublicHeader { parameters: b"clip_norm = 1\n".to_vec(), private: false }
@@ -58,19 +79,24 @@ fn open_with(disk: &Disk, keep: Keep) -> Result<(Store, super::Recovered), State
     Store::recover(Box::new(disk.clone()), None, &header(), keep)
 }
 
-/// The run that the fixtures hold: two generations, five epochs, checkpoints of epochs 1 and 3.
-fn write_fixtures(disk: &Disk, keep: Keep) {
+/// The run that the fixtures hold: two generations, five epochs, checkpoints of epochs 1 and 3, if any.
+fn write_fixtures(disk: &Disk, keep: Keep, checkpoints: bool) {
+    let checkpoint = |store: &mut Store, epoch| {
+        if checkpoints {
+            store.checkpoint(epoch, format!("state after {epoch}").as_bytes()).unwrap();
+        }
+    };
     let (mut store, _) = open_with(disk, keep).unwrap();
     store.commit(&[frame(1)]).unwrap();
-    store.checkpoint(1, b"state after 1").unwrap();
+    checkpoint(&mut store, 1);
     store.commit(&[frame(2), frame(3)]).unwrap();
     let (mut store, _) = open_with(disk, keep).unwrap();
     store.commit(&[frame(4)]).unwrap();
-    store.checkpoint(3, b"state after 3").unwrap();
+    checkpoint(&mut store, 3);
     store.commit(&[frame(5)]).unwrap();
 }
 
-fn fixtures(files: &Files) -> Disk {
+fn disk_of(files: &[(String, Vec<u8>)]) -> Disk {
     let disk = Disk::default();
     files.iter().for_each(|(name, bytes)| disk.put(name, bytes));
     disk
@@ -89,14 +115,14 @@ fn expected_releases() -> Vec<ReleaseFrame> {
     let mut chain = header().fingerprint().unwrap();
     let release = |epoch| {
         let generation = if epoch <= 3 { 1 } else { 2 };
-        chain = EncodedEpoch::new(Version::Two, generation, 0, chain, &frame(epoch)).unwrap().link;
+        chain = EncodedEpoch::new(generation, 0, chain, &frame(epoch)).unwrap().link;
         ReleaseFrame { generation, epoch, values: frame(epoch).values, chain }
     };
     (1..=5).map(release).collect()
 }
 
 /// A start that succeeds must find everything as it was.
-fn check_intact(disk: &Disk, files: &Files) {
+fn check_intact(disk: &Disk) {
     let (store, recovered) = open(disk).unwrap();
     assert_eq!(store.committed(), 5);
     let from = recovered.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.epoch);
@@ -107,7 +133,7 @@ fn check_intact(disk: &Disk, files: &Files) {
     assert!(replayed == (from + 1..=5).map(frame).collect::<Vec<_>>());
     assert!(recovered.positions == frame(5).positions);
     assert_eq!(releases(disk), expected_releases());
-    assert!(disk.content(PUBLIC_LOG).unwrap() == files[0].1);
+    assert!(disk.content(PUBLIC_LOG).unwrap() == FIXTURES[0].1);
     assert!(
         verify_storage(disk, None)
             .problem
@@ -126,20 +152,20 @@ fn check_refused(disk: &Disk, name: &str) {
 
 /// What was changed from `offset` on is refused where nothing makes up for it: in the private log, and in the part of
 /// the public log that the private log no longer gives.
-fn check_changed(disk: &Disk, files: &Files, name: &str, offset: usize) {
-    if is_private(name) || name == PUBLIC_LOG && offset < irreplaceable(files) {
+fn check_changed(disk: &Disk, irreplaceable: usize, name: &str, offset: usize) {
+    if is_private(name) || name == PUBLIC_LOG && offset < irreplaceable {
         check_refused(disk, name);
     } else {
-        check_intact(disk, files);
+        check_intact(disk);
     }
 }
 
 /// Bytes of the public log up to where the private log begins.
-fn irreplaceable(files: &Files) -> usize {
-    if files.len() == VERSION_1.len() {
+fn irreplaceable(files: &[(String, Vec<u8>)]) -> usize {
+    let disk = disk_of(files);
+    if disk.content(PRIVATE_LOG).is_some() {
         return 0;
     }
-    let disk = fixtures(files);
     let file = disk.read(PUBLIC_LOG).unwrap().unwrap();
     let length = file.length().unwrap();
     let end = |offset| match read_frame(&*file, offset, length).unwrap() {
@@ -149,49 +175,45 @@ fn irreplaceable(files: &Files) -> usize {
     end(end(16)) as usize
 }
 
-/// New directories are of the newest version, and one of an older version is continued as it is.
 #[test]
 fn a_run_writes_exactly_the_fixtures() {
-    let check = |disk: Disk, files: &Files| {
-        write_fixtures(&disk, Keep::default());
-        for (name, bytes) in files {
-            assert!(disk.content(name).as_deref() == Some(*bytes), "{name}");
+    for (keep, fixtures) in [(Keep::All, whole()), (Keep::default(), compacted())] {
+        let disk = Disk::default();
+        write_fixtures(&disk, keep, true);
+        for (name, bytes) in files(&fixtures) {
+            assert!(disk.content(&name) == Some(bytes), "{name}");
         }
-        let logs = disk.names().unwrap().into_iter().filter(|name| name.ends_with(".log")).count();
-        assert_eq!(logs + 2, files.len(), "the segments are those of the fixtures");
-    };
-    check(Disk::default(), VERSION_2);
-    let begun = Disk::default();
-    let header_end = 16 + encode(kind::HEADER, 0, &header()).unwrap().len();
-    begun.put(PRIVATE_LOG, &VERSION_1[1].1[..header_end]);
-    check(begun, VERSION_1);
+        assert_eq!(disk.names().unwrap(), fixtures.names().unwrap());
+    }
 }
 
 #[test]
-fn the_fixtures_are_read_and_found_in_order() {
-    for files in VERSIONS {
-        check_intact(&fixtures(files), files);
-        let report = verify_storage(&fixtures(files), None);
+fn logs_are_read_and_found_in_order() {
+    let expected: [(u64, &[u64]); 3] = [(2, &[1, 3]), (1, &[1, 3]), (1, &[])];
+    for (files, (sums_from, checkpoints)) in logs().iter().zip(expected) {
+        check_intact(&disk_of(files));
+        let report = verify_storage(&disk_of(files), None);
         assert!(report.problem.is_none(), "{:?}", report.problem);
         assert_eq!((report.generations, report.committed, report.published), (2, 5, 5));
-        assert_eq!((report.checkpoints, report.uncommitted_bytes), (vec![1, 3], 0));
+        assert_eq!((&report.checkpoints[..], report.uncommitted_bytes), (checkpoints, 0));
         assert_eq!(report.chain, expected_releases()[4].chain);
-        assert_eq!(report.sums_from, if files.len() == VERSION_1.len() { 1 } else { 2 });
-        assert_eq!(PublicReader::of(Box::new(fixtures(files))).unwrap().header(), &header());
+        assert_eq!(report.sums_from, sums_from);
+        assert_eq!(PublicReader::of(Box::new(disk_of(files))).unwrap().header(), &header());
     }
 }
 
 #[test]
 fn every_flipped_bit_is_found_or_mended() {
-    for files in VERSIONS {
-        for (name, bytes) in files {
+    for files in logs() {
+        let irreplaceable = irreplaceable(&files);
+        for (name, bytes) in &files {
             for bit in 0..8 * bytes.len() {
-                let mut bad = bytes.to_vec();
+                let mut bad = bytes.clone();
                 bad[bit / 8] ^= 1 << (bit % 8);
-                let disk = fixtures(files);
+                let disk = disk_of(&files);
                 disk.put(name, &bad);
                 assert!(verify_storage(&disk, None).problem.is_some(), "{name}, bit {bit}");
-                check_changed(&disk, files, name, bit / 8);
+                check_changed(&disk, irreplaceable, name, bit / 8);
             }
         }
     }
@@ -199,12 +221,13 @@ fn every_flipped_bit_is_found_or_mended() {
 
 #[test]
 fn every_cut_is_found_or_mended() {
-    for files in VERSIONS {
-        for (name, bytes) in files {
+    for files in logs() {
+        let irreplaceable = irreplaceable(&files);
+        for (name, bytes) in &files {
             for length in 0..bytes.len() {
-                let disk = fixtures(files);
+                let disk = disk_of(&files);
                 disk.put(name, &bytes[..length]);
-                check_changed(&disk, files, name, length);
+                check_changed(&disk, irreplaceable, name, length);
             }
         }
     }
@@ -213,25 +236,26 @@ fn every_cut_is_found_or_mended() {
 /// The last run had committed nothing: its generation frame is the tail. Losing it loses nothing.
 #[test]
 fn a_lost_generation_frame_is_harmless() {
-    for (files, last) in [(VERSION_1, 1), (VERSION_2, 2)] {
-        let disk = fixtures(files);
+    for files in logs() {
+        let disk = disk_of(&files);
         drop(open(&disk).unwrap());
-        let (name, bytes) = files[last];
+        let (name, bytes) = files.iter().filter(|(name, _)| is_private(name)).max().unwrap();
         let log = disk.content(name).unwrap();
+        assert!(log.len() > bytes.len());
         for length in bytes.len()..log.len() {
-            let disk = fixtures(files);
+            let disk = disk_of(&files);
             disk.put(name, &log[..length]);
-            check_intact(&disk, files);
+            check_intact(&disk);
         }
     }
 }
 
 #[test]
 fn damage_before_the_last_batch_is_found_without_any_witness() {
-    let bytes = VERSION_1[1].1;
-    let last = EncodedEpoch::new(Version::One, 2, 0, header().fingerprint().unwrap(), &frame(5)).unwrap();
+    let bytes = in_one_segment().content(PRIVATE_LOG).unwrap();
+    let last = EncodedEpoch::new(2, 0, header().fingerprint().unwrap(), &frame(5)).unwrap();
     for byte in 0..bytes.len() - last.private.len() {
-        let mut bad = bytes.to_vec();
+        let mut bad = bytes.clone();
         bad[byte] ^= 0x10;
         let disk = Disk::default();
         disk.put(PRIVATE_LOG, &bad);
@@ -242,40 +266,35 @@ fn damage_before_the_last_batch_is_found_without_any_witness() {
     }
 }
 
-#[test]
-fn missing_files_are_mended_or_refused() {
-    for (files, name) in [(VERSION_1, PUBLIC_LOG), (VERSION_1, CHECKPOINTS[0]), (VERSION_1, CHECKPOINTS[1])]
-        .into_iter()
-        .chain(CHECKPOINTS.map(|name| (VERSION_2, name)))
-    {
-        let disk = fixtures(files);
-        disk.lose(name);
-        check_intact(&disk, files);
-    }
-    let refused = |files: &Files, lost: &[&str]| {
-        let disk = fixtures(files);
-        lost.iter().for_each(|name| disk.lose(name));
-        open(&disk).err().unwrap()
-    };
-    let segments = [segment_name(2), segment_name(3)];
-    let [second, third] = segments.each_ref().map(String::as_str);
-    assert!(matches!(refused(VERSION_1, &[PRIVATE_LOG]), StateError::PrivateLogLost { .. }));
-    assert!(
-        matches!(refused(VERSION_1, &[PRIVATE_LOG, PUBLIC_LOG]), StateError::PrivateLogLost { .. }),
-        "checkpoints are witnesses too"
-    );
-    assert!(matches!(refused(VERSION_2, &[PUBLIC_LOG]), StateError::Damaged { offset: 0, .. }));
-    assert!(matches!(refused(VERSION_2, &CHECKPOINTS), StateError::CheckpointLost { epoch: 1, .. }));
-    assert!(matches!(refused(VERSION_2, &[second]), StateError::CheckpointLost { epoch: 4, .. }));
-    assert!(matches!(refused(VERSION_2, &[third]), StateError::RolledBack { committed: 4, .. }));
-    assert!(matches!(refused(VERSION_2, &[second, third]), StateError::PrivateLogLost { .. }));
+fn without(files: &[(String, Vec<u8>)], lost: &[&str]) -> Disk {
+    let disk = disk_of(files);
+    lost.iter().for_each(|name| disk.lose(name));
+    disk
 }
 
-/// The run of the fixtures with all its segments.
-fn whole() -> Disk {
-    let disk = Disk::default();
-    write_fixtures(&disk, Keep::All);
-    disk
+#[test]
+fn missing_files_are_mended_or_refused() {
+    let [compacted, whole, single] = logs();
+    let segments = [1, 2, 3].map(segment_name);
+    let [first, second, third] = segments.each_ref().map(String::as_str);
+    for lost in CHECKPOINTS {
+        check_intact(&without(&compacted, &[lost]));
+    }
+    for lost in [&[PUBLIC_LOG][..], &CHECKPOINTS[..1], &CHECKPOINTS[1..], &CHECKPOINTS] {
+        check_intact(&without(&whole, lost));
+    }
+    check_intact(&without(&single, &[PUBLIC_LOG]));
+    let refused = |files: &Files, lost: &[&str]| open(&without(files, lost)).err().unwrap();
+    assert!(matches!(refused(&single, &[PRIVATE_LOG]), StateError::PrivateLogLost { .. }));
+    assert!(
+        matches!(refused(&whole, &[PUBLIC_LOG, first, second, third]), StateError::PrivateLogLost { .. }),
+        "checkpoints are witnesses too"
+    );
+    assert!(matches!(refused(&compacted, &[PUBLIC_LOG]), StateError::Damaged { offset: 0, .. }));
+    assert!(matches!(refused(&compacted, &CHECKPOINTS), StateError::CheckpointLost { epoch: 1, .. }));
+    assert!(matches!(refused(&compacted, &[second]), StateError::CheckpointLost { epoch: 4, .. }));
+    assert!(matches!(refused(&compacted, &[third]), StateError::RolledBack { committed: 4, .. }));
+    assert!(matches!(refused(&compacted, &[second, third]), StateError::PrivateLogLost { .. }));
 }
 
 fn replace_private_log(disk: &Disk, other: &Disk) {
@@ -336,7 +355,7 @@ fn files_of_another_run_are_refused() {
     let disk = whole();
     disk.put(PUBLIC_LOG, &other.content(PUBLIC_LOG).unwrap());
     assert!(matches!(open(&disk), Err(StateError::Conflict { epoch: 1, .. })));
-    let disk = fixtures(VERSION_2);
+    let disk = compacted();
     disk.put(PUBLIC_LOG, &other.content(PUBLIC_LOG).unwrap());
     assert!(
         matches!(open(&disk), Err(StateError::Conflict { epoch: 1, .. })),
@@ -355,9 +374,9 @@ fn files_of_another_run_are_refused() {
 /// A checksum can be made to fit; the chain then says that this is another history.
 #[test]
 fn a_release_that_was_rewritten_with_its_checksums_breaks_the_chain() {
-    let disk = fixtures(VERSION_2);
+    let disk = compacted();
     let mut log = disk.content(PUBLIC_LOG).unwrap();
-    let start = irreplaceable(VERSION_2);
+    let start = irreplaceable(&files(&compacted()));
     let header: &[u8; FRAME_HEADER_LENGTH] = log[start..].first_chunk().unwrap();
     let payload =
         start + FRAME_HEADER_LENGTH..start + FrameHeader::from_bytes(header).unwrap().frame_length() as usize;
@@ -374,7 +393,7 @@ fn a_release_that_was_rewritten_with_its_checksums_breaks_the_chain() {
 /// A directory that was restored from a copy and went on is whole. Who has read more before knows better.
 #[test]
 fn a_reader_that_saw_more_refuses_a_restored_directory() {
-    let disk = fixtures(VERSION_2);
+    let disk = compacted();
     let mut reader = PublicReader::of(Box::new(disk.clone())).unwrap();
     let (mut store, _) = open(&disk).unwrap();
     let copy = disk.after_restart();
@@ -393,42 +412,37 @@ fn a_reader_that_saw_more_refuses_a_restored_directory() {
 #[test]
 fn other_parameters_another_version_and_another_role_are_refused() {
     let others = PublicHeader { private: true, ..header() };
-    for files in VERSIONS {
-        let refused = Store::recover(Box::new(fixtures(files)), None, &others, Keep::default()).err();
+    for files in logs() {
+        let refused = Store::recover(Box::new(disk_of(&files)), None, &others, Keep::default()).err();
         assert!(matches!(refused, Some(StateError::HeaderDiffers { .. })));
     }
-    let disk = fixtures(VERSION_1);
-    disk.put(PRIVATE_LOG, VERSION_1[0].1);
+    let disk = in_one_segment();
+    let log = disk.content(PRIVATE_LOG).unwrap();
+    disk.put(PRIVATE_LOG, &disk.content(PUBLIC_LOG).unwrap());
     assert!(matches!(open(&disk), Err(StateError::Damaged { offset: 0, .. })));
-    let mut newer = VERSION_1[1].1.to_vec();
-    newer[8] = 3;
+    let mut newer = log;
+    newer[8] = 2;
     let checksum = crc32c::crc32c(&newer[..12]).to_le_bytes();
     newer[12..16].copy_from_slice(&checksum);
     disk.put(PRIVATE_LOG, &newer);
-    assert!(matches!(open(&disk), Err(StateError::UnknownVersion { found: 3, supported: 2, .. })));
-    let mixed = fixtures(VERSION_1);
-    mixed.put(PUBLIC_LOG, VERSION_2[0].1);
-    assert!(matches!(open(&mixed), Err(StateError::Conflict { epoch: 0, .. })));
-    let mixed = fixtures(VERSION_1);
-    mixed.put(CHECKPOINTS[1], VERSION_2[4].1);
-    assert!(matches!(open(&mixed), Err(StateError::ForeignCheckpoint { epoch: 3, .. })));
+    assert!(matches!(open(&disk), Err(StateError::UnknownVersion { found: 2, supported: 1, .. })));
 }
 
 proptest! {
     /// Arbitrary overwriting, in one file or in all: a start either is refused or changes no published value.
     #[test]
     fn arbitrary_damage_never_changes_a_release(
-        version in 0usize..2,
+        log in 0usize..3,
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<[u8; 3]>()), 1..6),
     ) {
-        let mut files: Vec<Vec<u8>> = VERSIONS[version].iter().map(|(_, bytes)| bytes.to_vec()).collect();
+        let [mut files, ..] = { let mut logs = logs(); logs.rotate_left(log); logs };
         for (file, at, bytes) in changes {
-            let file = &mut files[file.index(VERSIONS[version].len())];
+            let file = file.index(files.len());
+            let file = &mut files[file].1;
             let at = at.index(file.len() - bytes.len());
             file[at..at + bytes.len()].copy_from_slice(&bytes);
         }
-        let disk = Disk::default();
-        VERSIONS[version].iter().zip(&files).for_each(|((name, _), bytes)| disk.put(name, bytes));
+        let disk = disk_of(&files);
         if open(&disk).is_ok() {
             let releases = releases(&disk);
             prop_assert_eq!(&releases[..], &expected_releases()[..releases.len()]);
@@ -439,14 +453,14 @@ proptest! {
 /// The tests above must be able to fail: without checksums some flipped bit gives other sums, and nothing says so.
 #[test]
 fn planted_skipping_checksums_is_caught() {
-    let (name, bytes) = VERSION_1.iter().find(|(name, _)| is_private(name)).unwrap();
+    let files = files(&in_one_segment());
+    let (name, bytes) = files.iter().find(|(name, _)| is_private(name)).unwrap();
     planted::SKIP_CHECKSUMS.set(true);
     let silently_other = (0..8 * bytes.len()).any(|bit| {
-        let mut bad = bytes.to_vec();
+        let mut bad = bytes.clone();
         bad[bit / 8] ^= 1 << (bit % 8);
-        let disk = fixtures(VERSION_1);
+        let disk = disk_of(&files);
         disk.put(name, &bad);
-        CHECKPOINTS.iter().for_each(|checkpoint| disk.lose(checkpoint));
         let Ok((_, recovered)) = open_with(&disk, Keep::All) else { return false };
         let frames: Vec<_> = recovered.replay.map_while(Result::ok).collect();
         frames.iter().any(|found| found.sums != frame(found.epoch).sums)

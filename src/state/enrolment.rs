@@ -23,10 +23,10 @@ use super::{
     error::{StateError, refused},
     format::{Role, kind},
     frames::PublicHeader,
+    log::Sealed,
     private_log::Tail,
     public_log::Rest,
     recovery::decide,
-    sealed::Sealed,
     storage::{Directory, PUBLIC_LOG, Storage, segment_name},
     survey::Survey,
 };

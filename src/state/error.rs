@@ -123,9 +123,9 @@ pub enum StateError {
         /// What it is for.
         what: &'static str,
     },
-    /// Written by a newer version.
+    /// In a format that this program does not read.
     #[error(
-        "{}: format version {found}, but this program reads up to {supported}: use the newer program",
+        "{}: format version {found}, but this program reads version {supported}: use the program that wrote the file",
         path.display()
     )]
     UnknownVersion {
@@ -133,7 +133,7 @@ pub enum StateError {
         path: PathBuf,
         /// Its version.
         found: u16,
-        /// The newest version this program reads.
+        /// The version this program reads.
         supported: u16,
     },
     /// Bytes that had been written whole are no longer what they were.

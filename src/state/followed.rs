@@ -8,9 +8,9 @@
 use super::{
     Store,
     error::StateError,
-    format::{FILE_HEADER_LENGTH, Role, Version, file_header, kind},
+    format::{FILE_HEADER_LENGTH, Role, file_header, kind},
     frames::encode,
-    log::{Appender, Reading, damaged, is_damaged, read_file_header, read_frame},
+    log::{Appender, Reading, damaged, has_file_header, is_damaged, read_frame},
     resume::rewrite,
     storage::{Directory, Storage, StorageFile, swap_in},
 };
@@ -87,7 +87,7 @@ impl FollowedList {
     ) -> Result<(Self, Vec<Vec<u8>>), StateError> {
         let name = list_name(source);
         if storage.read(&name)?.is_none() {
-            swap_in(storage, NEW_LIST, &name, &[&file_header(Role::Followed, Version::NEWEST)])?;
+            swap_in(storage, NEW_LIST, &name, &[&file_header(Role::Followed)])?;
         }
         let file = storage.write(&name)?;
         let found = Found::read(&*file, source)?;
@@ -119,7 +119,7 @@ impl FollowedList {
 
 impl Found {
     fn read(file: &dyn StorageFile, source: u64) -> Result<Self, StateError> {
-        if read_file_header(file, Role::Followed)?.is_none() {
+        if !has_file_header(file, Role::Followed)? {
             return Err(damaged(file, 0, "its beginning was on disk before it got its name"));
         }
         let (length, end) = (file.length()?, FILE_HEADER_LENGTH as u64);

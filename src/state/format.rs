@@ -4,28 +4,8 @@
 
 use crc32c::{crc32c, crc32c_append};
 
-/// A format version that this program reads and goes on with. New directories get the newest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u16)]
-pub(super) enum Version {
-    /// One private log, no stored links.
-    One = 1,
-    /// Segments, and links in frames.
-    Two = 2,
-}
-
-impl Version {
-    pub(super) const NEWEST: Self = Self::Two;
-
-    /// `link` where frames of this version hold it.
-    pub(super) fn stores<T>(self, link: T) -> Option<T> {
-        (self != Self::One).then_some(link)
-    }
-
-    fn of(number: u16) -> Option<Self> {
-        [Self::One, Self::Two].into_iter().find(|version| *version as u16 == number)
-    }
-}
+/// The format version in every file header. A file with any other is refused.
+pub(super) const VERSION: u16 = 1;
 
 const MAGIC: [u8; 8] = *b"hushflow";
 /// Bytes before the first frame.
@@ -78,27 +58,29 @@ pub(super) enum HeaderFlaw {
 }
 
 /// The first bytes of a file.
-pub(super) fn file_header(role: Role, version: Version) -> [u8; FILE_HEADER_LENGTH] {
+pub(super) fn file_header(role: Role) -> [u8; FILE_HEADER_LENGTH] {
     let mut bytes = [0; FILE_HEADER_LENGTH];
     bytes[0..8].copy_from_slice(&MAGIC);
-    bytes[8..10].copy_from_slice(&(version as u16).to_le_bytes());
+    bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
     bytes[10] = role as u8;
     let checksum = crc32c(&bytes[0..12]);
     bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
     bytes
 }
 
-/// Accepts exactly what [`file_header`] lays out, and gives the version.
-pub(super) fn check_file_header(bytes: &[u8], role: Role) -> Result<Version, HeaderFlaw> {
+/// Accepts exactly what [`file_header`] lays out.
+pub(super) fn check_file_header(bytes: &[u8], role: Role) -> Result<(), HeaderFlaw> {
     let intact = bytes.len() == FILE_HEADER_LENGTH
         && bytes[0..8] == MAGIC
         && crc32c(&bytes[0..12]).to_le_bytes() == bytes[12..16];
     if !intact {
         return Err(HeaderFlaw::Unreadable);
     }
-    let number = u16::from_le_bytes([bytes[8], bytes[9]]);
-    let version = Version::of(number).ok_or(HeaderFlaw::Version(number))?;
-    if bytes == file_header(role, version) { Ok(version) } else { Err(HeaderFlaw::Role) }
+    match u16::from_le_bytes([bytes[8], bytes[9]]) {
+        VERSION if bytes == file_header(role) => Ok(()),
+        VERSION => Err(HeaderFlaw::Role),
+        other => Err(HeaderFlaw::Version(other)),
+    }
 }
 
 /// What stands before a payload.
@@ -191,31 +173,29 @@ mod tests {
 
     #[test]
     fn a_file_header_has_these_bytes() {
-        let check = |version, start: &[u8; 12]| {
-            let bytes = file_header(Role::PublicLog, version);
-            assert_eq!(&bytes[..12], start);
-            assert_eq!(bytes[12..], crc32c(&bytes[..12]).to_le_bytes());
-        };
-        check(Version::One, b"hushflow\x01\x00\x02\x00");
-        check(Version::Two, b"hushflow\x02\x00\x02\x00");
+        let bytes = file_header(Role::PublicLog);
+        assert_eq!(&bytes[..12], b"hushflow\x01\x00\x02\x00");
+        assert_eq!(bytes[12..], crc32c(&bytes[..12]).to_le_bytes());
     }
 
     #[test]
     fn a_file_header_is_accepted_for_its_role_and_version_only() {
-        let good = file_header(Role::PrivateLog, Version::One);
-        assert_eq!(check_file_header(&good, Role::PrivateLog), Ok(Version::One));
+        let good = file_header(Role::PrivateLog);
+        assert_eq!(check_file_header(&good, Role::PrivateLog), Ok(()));
         assert_eq!(check_file_header(&good, Role::PublicLog), Err(HeaderFlaw::Role));
         assert_eq!(check_file_header(&good[..15], Role::PrivateLog), Err(HeaderFlaw::Unreadable));
-        let mut newer = good;
-        newer[8] = 3;
-        let checksum = crc32c(&newer[..12]).to_le_bytes();
-        newer[12..].copy_from_slice(&checksum);
-        assert_eq!(check_file_header(&newer, Role::PrivateLog), Err(HeaderFlaw::Version(3)));
+        for version in [0, 2, 256] {
+            let mut other = good;
+            other[8..10].copy_from_slice(&u16::to_le_bytes(version));
+            let checksum = crc32c(&other[..12]).to_le_bytes();
+            other[12..].copy_from_slice(&checksum);
+            assert_eq!(check_file_header(&other, Role::PrivateLog), Err(HeaderFlaw::Version(version)));
+        }
     }
 
     #[test]
     fn every_flipped_bit_of_a_header_is_seen() {
-        let good = file_header(Role::PrivateLog, Version::Two);
+        let good = file_header(Role::PrivateLog);
         for bit in 0..8 * FILE_HEADER_LENGTH {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);

@@ -5,11 +5,10 @@
 use super::{
     chain::{Link, Stamp},
     error::StateError,
-    format::{FRAME_HEADER_LENGTH, FrameHeader, MAX_PAYLOAD, Version, kind},
+    format::{FRAME_HEADER_LENGTH, FrameHeader, MAX_PAYLOAD, kind},
     integers::{pack, unpack},
 };
 use bincode::{DefaultOptions, ErrorKind, Options};
-use crc32c::crc32c;
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 use zeroize::Zeroizing;
@@ -150,12 +149,12 @@ pub(super) struct ReleasePayload<'a> {
     pub(super) values: &'a [u8],
 }
 
-/// Payload of a checkpoint's frame, tied to its log by the link of its epoch, or in version 1 a checksum.
+/// Payload of a checkpoint's frame. The link of its epoch ties it to its log.
 #[derive(Serialize, Deserialize)]
-pub(super) struct CheckpointPayload<'a, M> {
+pub(super) struct CheckpointPayload<'a> {
     pub(super) generation: u64,
     pub(super) epoch: u64,
-    pub(super) mark: M,
+    pub(super) chain: Link,
     #[serde(serialize_with = "as_bytes")]
     pub(super) bytes: &'a [u8],
 }
@@ -187,19 +186,19 @@ impl EpochPayload<'_> {
         if self.admitted.is_some() { kind::ENTITY_EPOCH } else { kind::EPOCH }
     }
 
-    /// The frame in the private log; `chain` is its link if the version stores it.
-    fn frame(&self, synced_length: u64, chain: Option<Link>) -> Result<Zeroizing<Vec<u8>>, StateError> {
+    /// The frame in the private log, with its link.
+    fn frame(&self, synced_length: u64, chain: Link) -> Result<Zeroizing<Vec<u8>>, StateError> {
         match self.admitted {
-            None => encode_chained(self.kind(), synced_length, self, chain),
-            Some(admitted) => encode_chained(self.kind(), synced_length, &(self, Bytes(admitted)), chain),
+            None => encode(self.kind(), synced_length, &(self, chain)),
+            Some(admitted) => encode(self.kind(), synced_length, &((self, Bytes(admitted)), chain)),
         }
     }
 }
 
 impl ReleasePayload<'_> {
-    /// The frame in the public log; `chain` is its link if the version stores it.
-    pub(super) fn frame(&self, chain: Option<Link>) -> Result<Zeroizing<Vec<u8>>, StateError> {
-        encode_chained(kind::RELEASE, 0, self, chain)
+    /// The frame in the public log, with its link.
+    pub(super) fn frame(&self, chain: Link) -> Result<Zeroizing<Vec<u8>>, StateError> {
+        encode(kind::RELEASE, 0, &(self, chain))
     }
 
     /// The frame, unpacked; `None` when the packed integers are none.
@@ -247,19 +246,6 @@ pub(super) fn encode(
     Ok(frame)
 }
 
-/// A frame whose link, if the version stores it, follows its payload.
-fn encode_chained(
-    kind: u8,
-    synced_length: u64,
-    payload: &impl Serialize,
-    chain: Option<Link>,
-) -> Result<Zeroizing<Vec<u8>>, StateError> {
-    match chain {
-        Some(chain) => encode(kind, synced_length, &(payload, chain)),
-        None => encode(kind, synced_length, payload),
-    }
-}
-
 /// An epoch as it is written.
 pub(super) struct EncodedEpoch {
     /// Its frame in the private log.
@@ -268,34 +254,12 @@ pub(super) struct EncodedEpoch {
     pub(super) public: Zeroizing<Vec<u8>>,
     /// Its link.
     pub(super) link: Link,
-    /// What a checkpoint of it will be known by.
-    pub(super) mark: Mark,
-}
-
-/// What ties a checkpoint to the log that holds its epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mark {
-    /// In version 1: the payload checksum of the epoch's frame in the private log.
-    Frame(u32),
-    /// The epoch's link.
-    Chain(Link),
-}
-
-impl Mark {
-    /// Of an epoch with this link, whose frame has this payload checksum.
-    pub(super) fn of(version: Version, payload_checksum: u32, link: Link) -> Self {
-        match version {
-            Version::One => Self::Frame(payload_checksum),
-            Version::Two => Self::Chain(link),
-        }
-    }
 }
 
 impl EncodedEpoch {
     /// Of `frame`, committed by `generation` after the link `before`, to a segment that is synced up to
     /// `synced_length`.
     pub(super) fn new(
-        version: Version,
         generation: u64,
         synced_length: u64,
         before: Link,
@@ -316,10 +280,7 @@ impl EncodedEpoch {
         };
         let release = payload.release();
         let link = before.next(&release);
-        let stored = version.stores(link);
-        let private = payload.frame(synced_length, stored)?;
-        let mark = Mark::of(version, crc32c(&private[FRAME_HEADER_LENGTH..]), link);
-        Ok(Self { private, public: release.frame(stored)?, link, mark })
+        Ok(Self { private: payload.frame(synced_length, link)?, public: release.frame(link)?, link })
     }
 }
 
@@ -342,13 +303,13 @@ mod tests {
         }
     }
 
-    fn encoded(version: Version) -> EncodedEpoch {
-        EncodedEpoch::new(version, 2, 77, Link::of_header(b"header"), &example()).unwrap()
+    fn encoded() -> EncodedEpoch {
+        EncodedEpoch::new(2, 77, Link::of_header(b"header"), &example()).unwrap()
     }
 
     #[test]
     fn an_epoch_frame_has_these_bytes() {
-        let EncodedEpoch { private, public, .. } = encoded(Version::One);
+        let EncodedEpoch { private, public, link } = encoded();
         let expected = [
             &[2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0][..],
             &[
@@ -360,19 +321,16 @@ mod tests {
         ]
         .concat();
         let released = [&expected[..16], &expected[expected.len() - 11..]].concat();
-        assert_eq!(private[24..], expected);
-        assert_eq!(private[..5], [expected.len() as u8, 0, 0, 0, kind::EPOCH]);
-        assert_eq!(private[8], 77);
-        assert_eq!(public[24..], released);
-        assert_eq!((public[4], public[8]), (kind::RELEASE, 0));
-        let EncodedEpoch { private, public, link, .. } = encoded(Version::Two);
         assert_eq!(private[24..], [&expected[..], link.bytes()].concat());
+        assert_eq!(private[..5], [expected.len() as u8 + 32, 0, 0, 0, kind::EPOCH]);
+        assert_eq!(private[8], 77);
         assert_eq!(public[24..], [&released[..], link.bytes()].concat());
+        assert_eq!((public[4], public[8]), (kind::RELEASE, 0));
     }
 
     #[test]
     fn frames_return() {
-        let EncodedEpoch { private, public, link, .. } = encoded(Version::Two);
+        let EncodedEpoch { private, public, link } = encoded();
         let (epoch, chain): (EpochPayload<'_>, Link) = decode(&private[24..]).unwrap();
         assert!(epoch.unpack() == Some(example()) && chain == link);
         let (release, chain): (ReleasePayload<'_>, Link) = decode(&public[24..]).unwrap();
@@ -385,9 +343,8 @@ mod tests {
         let admitted = Some(Zeroizing::new(vec![1, u128::MAX]));
         let of_entities = EpochFrame { admitted: admitted.clone(), ..example() };
         let link = Link::of_header(b"header");
-        let EncodedEpoch { private, public, link, .. } =
-            EncodedEpoch::new(Version::Two, 2, 77, link, &of_entities).unwrap();
-        let plain = encoded(Version::Two);
+        let EncodedEpoch { private, public, link } = EncodedEpoch::new(2, 77, link, &of_entities).unwrap();
+        let plain = encoded();
         assert!(public == plain.public && link == plain.link, "nobody sees it");
         let hashes = [&1_u128.to_le_bytes()[..], &[255; 16]].concat();
         let [before, chain] = [&plain.private[24..], link.bytes()];
@@ -402,15 +359,16 @@ mod tests {
 
     #[test]
     fn malformed_payloads_are_refused() {
-        let EncodedEpoch { private, .. } = encoded(Version::One);
+        type Chained<'a> = (EpochPayload<'a>, Link);
+        let EncodedEpoch { private, .. } = encoded();
         let payload = &private[24..];
         for length in 0..payload.len() {
-            assert!(decode::<EpochPayload<'_>>(&payload[..length]).is_err(), "cut to {length}");
+            assert!(decode::<Chained<'_>>(&payload[..length]).is_err(), "cut to {length}");
         }
-        assert!(decode::<EpochPayload<'_>>(&[payload, &[0]].concat()).is_err(), "one byte too many");
+        assert!(decode::<Chained<'_>>(&[payload, &[0]].concat()).is_err(), "one byte too many");
         let mut huge = payload.to_vec();
         huge[16..24].fill(0xff);
-        assert!(decode::<EpochPayload<'_>>(&huge).is_err(), "more positions than bytes");
+        assert!(decode::<Chained<'_>>(&huge).is_err(), "more positions than bytes");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::{
     error::StateError,
     format::{Role, kind},
-    sealed::Sealed,
+    log::Sealed,
     storage::{Directory, Storage},
 };
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,5 @@
-//! A file of frames: reading the next one, finding one behind damage, appending.
+//! A file of frames: reading the next one, finding one behind damage, appending; and small files of one frame, which
+//! are written whole and renamed into place.
 //!
 //! Reading never trusts a number before its checksum, and never allocates more than the file holds.
 
@@ -6,13 +7,13 @@ use super::{
     chain::Link,
     error::StateError,
     format::{
-        FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, FrameHeader, HeaderFlaw, Role, Version, check_file_header,
-        kind,
+        FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, FrameHeader, HeaderFlaw, Role, VERSION, check_file_header,
+        file_header, kind,
     },
-    frames::{EpochPayload, decode},
-    storage::StorageFile,
+    frames::{EpochPayload, decode, encode},
+    storage::{Storage, StorageFile, swap_in},
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
 /// What files beside a log may need before the log is written on.
@@ -37,29 +38,16 @@ impl Frame {
         decode(&self.payload).map_err(|_| damaged(file, self.offset, "the payload is not of its kind's form"))
     }
 
-    /// The epoch in a frame of one of their kinds, and the link that follows it if the version stores one.
+    /// The epoch in a frame of one of their kinds, and its link.
     pub(super) fn decode_epoch(
         &self,
         file: &dyn StorageFile,
-        version: Version,
-    ) -> Result<(EpochPayload<'_>, Option<Link>), StateError> {
+    ) -> Result<(EpochPayload<'_>, Link), StateError> {
         if self.header.kind != kind::ENTITY_EPOCH {
-            return self.decode_chained(file, version);
+            return self.decode(file);
         }
-        let ((epoch, admitted), link) = self.decode_chained::<(EpochPayload<'_>, &[u8])>(file, version)?;
+        let ((epoch, admitted), link): ((EpochPayload<'_>, &[u8]), _) = self.decode(file)?;
         Ok((EpochPayload { admitted: Some(admitted), ..epoch }, link))
-    }
-
-    /// The payload as a `T`, and the link that follows it if the version stores one.
-    pub(super) fn decode_chained<'a, T: Deserialize<'a>>(
-        &'a self,
-        file: &dyn StorageFile,
-        version: Version,
-    ) -> Result<(T, Option<Link>), StateError> {
-        match version {
-            Version::One => Ok((self.decode(file)?, None)),
-            Version::Two => self.decode(file).map(|(payload, link)| (payload, Some(link))),
-        }
     }
 }
 
@@ -151,34 +139,69 @@ pub(super) fn is_damaged(file: &dyn StorageFile, end: u64, length: u64) -> Resul
     Ok(false)
 }
 
-/// The version of a file that begins with the header of `role`. Only a torn or damaged header is `None`: an intact
-/// one of an unknown version or another role is an error.
-pub(super) fn read_file_header(file: &dyn StorageFile, role: Role) -> Result<Option<Version>, StateError> {
+/// Whether the file begins with the header of `role`. False only for a torn or damaged header: an intact one of
+/// another version or role is an error.
+pub(super) fn has_file_header(file: &dyn StorageFile, role: Role) -> Result<bool, StateError> {
     let mut bytes = [0; FILE_HEADER_LENGTH];
     let filled = file.read_at(0, &mut bytes)?;
     match check_file_header(&bytes[..filled], role) {
-        Ok(version) => Ok(Some(version)),
-        Err(HeaderFlaw::Unreadable) => Ok(None),
+        Ok(()) => Ok(true),
+        Err(HeaderFlaw::Unreadable) => Ok(false),
         Err(HeaderFlaw::Version(found)) => {
-            let supported = Version::NEWEST as u16;
-            Err(StateError::UnknownVersion { path: file.path().to_owned(), found, supported })
+            let path = file.path().to_owned();
+            Err(StateError::UnknownVersion { path, found, supported: VERSION })
         }
         Err(HeaderFlaw::Role) => Err(damaged(file, 0, "the file header is another kind of file's")),
     }
 }
 
 /// The one frame, of `kind`, of a file of `role`, if the file is that and nothing else.
-pub(super) fn only_frame(
-    file: &dyn StorageFile,
-    role: Role,
-    kind: u8,
-) -> Result<Option<(Version, Frame)>, StateError> {
-    let Some(version) = read_file_header(file, role)? else { return Ok(None) };
+pub(super) fn only_frame(file: &dyn StorageFile, role: Role, kind: u8) -> Result<Option<Frame>, StateError> {
+    if !has_file_header(file, role)? {
+        return Ok(None);
+    }
     let length = file.length()?;
     Ok(match read_frame(file, FILE_HEADER_LENGTH as u64, length)? {
-        Reading::Frame(frame) if frame.end() == length && frame.header.kind == kind => Some((version, frame)),
+        Reading::Frame(frame) if frame.end() == length && frame.header.kind == kind => Some(frame),
         _ => None,
     })
+}
+
+/// A kind of small file that is one frame. A reader finds the old content or the new; anything else is damage.
+pub(super) struct Sealed {
+    pub(super) name: &'static str,
+    /// Its name while it is being written.
+    pub(super) beside: &'static str,
+    pub(super) role: Role,
+    /// The kind of its frame.
+    pub(super) kind: u8,
+}
+
+impl Sealed {
+    /// What the file holds, if it exists. Every bit of it counts.
+    pub(super) fn read<T: DeserializeOwned>(&self, storage: &dyn Storage) -> Result<Option<T>, StateError> {
+        let Some(file) = storage.read(self.name)? else { return Ok(None) };
+        let (start, length) = (FILE_HEADER_LENGTH as u64, file.length()?);
+        if !has_file_header(&*file, self.role)? {
+            return Err(damaged(&*file, 0, "the file header fails its checksum"));
+        }
+        match read_frame(&*file, start, length)? {
+            Reading::Frame(frame) if frame.header.kind != self.kind => {
+                Err(damaged(&*file, start, "a frame of this kind does not belong here"))
+            }
+            Reading::Frame(frame) if frame.end() != length => {
+                Err(damaged(&*file, frame.end(), "bytes follow where the file should end"))
+            }
+            Reading::Frame(frame) => frame.decode(&*file).map(Some),
+            _ => Err(damaged(&*file, start, "the frame is cut short or fails its checksum")),
+        }
+    }
+
+    /// Replaces the file; when this returns, the new content is on disk.
+    pub(super) fn write(&self, storage: &dyn Storage, content: &impl Serialize) -> Result<(), StateError> {
+        let frame = encode(self.kind, 0, content)?;
+        swap_in(storage, self.beside, self.name, &[&file_header(self.role), &frame])
+    }
 }
 
 /// The error that names `file` and `offset`.

@@ -30,7 +30,6 @@ mod recovery;
 mod replay;
 mod reservation;
 mod resume;
-mod sealed;
 mod segments;
 mod storage;
 mod survey;
@@ -73,7 +72,6 @@ use anchor::Anchor;
 use chain::Standing;
 use checkpoint::CheckpointWriter;
 use enrolment::Payment;
-use format::Version;
 use frames::{EncodedEpoch, SegmentPayload};
 use log::Appender;
 use private_log::Place;
@@ -109,7 +107,6 @@ use tracing::debug;
 /// ```
 pub struct Store {
     storage: Box<dyn Storage>,
-    version: Version,
     private: Appender,
     public: Appender,
     anchor: Option<Anchor>,
@@ -185,14 +182,14 @@ impl Store {
         survey.conduct(&*storage)?;
         let plan = decide(storage.path(), &survey.facts, &header.payload()?)?;
         let facts = &survey.facts.private;
-        let (version, epoch) = (facts.version, facts.standing.epoch);
+        let epoch = facts.standing.epoch;
         let link = if facts.header.is_some() { facts.standing.link } else { fingerprint };
         let standing = Standing { generation: plan.generation, epoch, link };
         let private = resume_private(&*storage, &plan, facts, header)?;
         anchor.as_mut().map_or(Ok(()), |anchor| anchor.move_to(standing))?;
         private.confirm()?;
         let end = Place { segment: facts.end().segment, offset: plan.keep_private };
-        let replay = |from| Ok(Replay::between(storage.reader()?, version, from, end));
+        let replay = |from| Ok(Replay::between(storage.reader()?, from, end));
         let unpublished = replay(survey.unpublished_from)?;
         let public = resume_public(&*storage, &plan, &survey, header, unpublished)?;
         let newest = plan.checkpoint.map(|place| CHECKPOINTS[place]);
@@ -204,12 +201,10 @@ impl Store {
         let checkpoints = CheckpointWriter {
             newest: survey.newest_checkpoint(),
             next: plan.checkpoint.map_or(0, |place| 1 - place),
-            marks: survey.marks,
-            version,
+            links: survey.links,
         };
         let store = Self {
             storage,
-            version,
             private,
             public,
             anchor,
@@ -249,7 +244,7 @@ impl Store {
         }
         let (generation, mut chain) = (self.generation(), self.standing.link);
         let encode = |frame| {
-            let epoch = EncodedEpoch::new(self.version, generation, self.private.synced(), chain, frame)?;
+            let epoch = EncodedEpoch::new(generation, self.private.synced(), chain, frame)?;
             chain = epoch.link;
             Ok(epoch)
         };
@@ -296,7 +291,7 @@ impl Store {
         self.confirm()?;
         for epoch in epochs {
             self.public.append(&epoch.public)?;
-            self.checkpoints.marks.push_back(epoch.mark);
+            self.checkpoints.links.push_back(epoch.link);
         }
         Ok(())
     }
@@ -320,7 +315,7 @@ impl Store {
         self.or_stop(|store| {
             store.public.sync()?;
             store.checkpoints.write(&*store.storage, epoch, &frame)?;
-            if store.version == Version::One { Ok(()) } else { store.compact(older) }
+            store.compact(older)
         })
     }
 

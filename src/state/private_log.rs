@@ -5,11 +5,11 @@
 //! acknowledged, or damage: the synced length of any later frame tells (`docs/formats.md`).
 
 use super::{
-    chain::{Link, Standing, follows},
+    chain::{Standing, follows},
     error::StateError,
-    format::{FILE_HEADER_LENGTH, Role, Version, file_header, kind},
+    format::{FILE_HEADER_LENGTH, Role, file_header, kind},
     frames::{EpochPayload, GenerationPayload, PublicHeader, SegmentPayload, encode},
-    log::{Frame, Reading, damaged, is_damaged, read_file_header, read_frame},
+    log::{Frame, Reading, damaged, has_file_header, is_damaged, read_frame},
     storage::StorageFile,
 };
 use zeroize::Zeroizing;
@@ -19,7 +19,6 @@ use zeroize::Zeroizing;
 pub(super) struct PrivateFacts {
     /// The payload of the header frame, if the log has a readable beginning.
     pub(super) header: Option<Vec<u8>>,
-    pub(super) version: Version,
     /// The segments with a readable beginning, oldest first.
     pub(super) segments: Vec<Segment>,
     /// The number of the last segment that was read, 0 before the first. What follows is about it.
@@ -69,15 +68,14 @@ pub(super) enum Tail {
 
 /// A frame of the private log, in its place.
 pub(super) enum Entry<'a> {
-    Header(Version),
+    Header,
     /// The log begins with the `first` one.
     Segment {
         begins: SegmentPayload,
         first: bool,
     },
     Generation,
-    /// With its link if the version stores it.
-    Epoch(EpochPayload<'a>, Option<Link>),
+    Epoch(EpochPayload<'a>),
 }
 
 /// Which frame a segment needs next.
@@ -93,7 +91,6 @@ impl PrivateFacts {
     pub(super) fn none() -> Self {
         Self {
             header: None,
-            version: Version::NEWEST,
             segments: Vec::new(),
             last: 0,
             length: 0,
@@ -122,18 +119,17 @@ impl PrivateFacts {
         number: u64,
         mut visit: impl FnMut(&Frame, Entry<'_>, &Standing) -> Result<(), StateError>,
     ) -> Result<(), StateError> {
-        if self.last > 0 && (self.tail != Tail::Clean || self.segments.is_empty()) {
+        if self.tail != Tail::Clean {
             // What another segment follows had been synced whole.
             self.tail = Tail::Damaged;
             return Ok(());
         }
         (self.last, self.length, self.end, self.unproven) = (number, file.length()?, 0, 0);
-        let version = read_file_header(file, Role::PrivateLog)?;
-        if let Some(version) = version {
+        if has_file_header(file, Role::PrivateLog)? {
             let mut stage = Stage::Header;
             let mut offset = FILE_HEADER_LENGTH as u64;
             while let Reading::Frame(frame) = read_frame(file, offset, self.length)? {
-                let entry = self.admit(file, &frame, version, &mut stage)?;
+                let entry = self.admit(file, &frame, &mut stage)?;
                 visit(&frame, entry, &self.standing)?;
                 offset = frame.end();
                 self.end = offset;
@@ -142,7 +138,7 @@ impl PrivateFacts {
         }
         self.tail = self.judge_tail(file)?;
         let begun = self.segments.last().is_some_and(|segment| segment.number == number);
-        if !begun && (number > 1 || version == Some(Version::Two)) {
+        if !begun {
             return Err(damaged(file, self.end, "its beginning was on disk before it got its name"));
         }
         Ok(())
@@ -153,7 +149,6 @@ impl PrivateFacts {
         &mut self,
         file: &dyn StorageFile,
         frame: &'f Frame,
-        version: Version,
         stage: &mut Stage,
     ) -> Result<Entry<'f>, StateError> {
         let synced = frame.header.synced_length;
@@ -166,8 +161,8 @@ impl PrivateFacts {
         }
         match (frame.header.kind, *stage) {
             (kind::HEADER, Stage::Header) => {
-                *stage = if version == Version::One { Stage::Entries } else { Stage::Segment };
-                self.admit_header(file, frame, version)
+                *stage = Stage::Segment;
+                self.admit_header(file, frame)
             }
             (kind::SEGMENT, Stage::Segment) => {
                 *stage = Stage::Entries;
@@ -180,38 +175,27 @@ impl PrivateFacts {
                 Ok(Entry::Generation)
             }
             (kind::EPOCH | kind::ENTITY_EPOCH, Stage::Entries) => {
-                let (payload, stored) = frame.decode_epoch(file, version)?;
+                let (payload, stored) = frame.decode_epoch(file)?;
                 follows(file, frame, "generation", payload.generation, self.standing.generation)?;
                 self.standing.advance(file, frame, &payload.release(), stored)?;
-                Ok(Entry::Epoch(payload, stored))
+                Ok(Entry::Epoch(payload))
             }
             _ => Err(damaged(file, frame.offset, "a frame of this kind does not belong here")),
         }
     }
 
-    fn admit_header(
-        &mut self,
-        file: &dyn StorageFile,
-        frame: &Frame,
-        version: Version,
-    ) -> Result<Entry<'static>, StateError> {
+    fn admit_header(&mut self, file: &dyn StorageFile, frame: &Frame) -> Result<Entry<'static>, StateError> {
         match &self.header {
-            Some(header)
-                if version == Version::One || version != self.version || *header != *frame.payload =>
-            {
+            Some(header) if *header != *frame.payload => {
                 return Err(damaged(file, frame.offset, "its header is not that of the segments before it"));
             }
             Some(_) => {}
             None => {
                 self.header = Some(frame.payload.to_vec());
-                self.version = version;
                 self.standing = Standing::before(&frame.payload);
             }
         }
-        if version == Version::One {
-            self.segments.push(Segment { number: self.last, epoch: 0, begun: 0 });
-        }
-        Ok(Entry::Header(version))
+        Ok(Entry::Header)
     }
 
     /// The first segment says what stands before the log; the others must agree with what was read.
@@ -243,11 +227,10 @@ impl PrivateFacts {
 /// The file header and the first frames of a log of `role`: a segment frame too where there is one.
 pub(super) fn beginning(
     role: Role,
-    version: Version,
     header: &PublicHeader,
     segment: Option<&SegmentPayload>,
 ) -> Result<Vec<u8>, StateError> {
-    let mut bytes = [&file_header(role, version)[..], &encode(kind::HEADER, 0, header)?].concat();
+    let mut bytes = [&file_header(role)[..], &encode(kind::HEADER, 0, header)?].concat();
     if let Some(segment) = segment {
         bytes.extend_from_slice(&encode(kind::SEGMENT, 0, segment)?);
     }

@@ -4,11 +4,11 @@
 //! continued at every start. What it holds beyond the private log is proof that the private log was cut.
 
 use super::{
-    chain::Standing,
+    chain::{Link, Standing},
     error::StateError,
-    format::{FILE_HEADER_LENGTH, Role, Version, kind},
+    format::{FILE_HEADER_LENGTH, Role, kind},
     frames::ReleasePayload,
-    log::{Frame, Reading, find_frame, read_file_header, read_frame},
+    log::{Frame, Reading, find_frame, has_file_header, read_frame},
     storage::StorageFile,
 };
 
@@ -52,7 +52,6 @@ impl PublicFacts {
 /// Compares the public log with what the private log gives, frame by frame.
 pub(super) struct Comparison<'a> {
     file: Option<&'a dyn StorageFile>,
-    version: Version,
     /// Before the first release.
     start: Standing,
     /// Where the next frame is expected; `None` once one was missing or other.
@@ -63,23 +62,18 @@ pub(super) struct Comparison<'a> {
 impl<'a> Comparison<'a> {
     /// Of the first `length` bytes of `file`.
     pub(super) fn new(file: Option<&'a dyn StorageFile>, length: u64) -> Result<Self, StateError> {
-        let found = file.map_or(Ok(None), |file| read_file_header(file, Role::PublicLog))?;
-        let expected_at = found.map(|_| FILE_HEADER_LENGTH as u64);
-        let version = found.unwrap_or(Version::NEWEST);
+        let found = file.map_or(Ok(false), |file| has_file_header(file, Role::PublicLog))?;
+        let expected_at = found.then_some(FILE_HEADER_LENGTH as u64);
         let facts = PublicFacts { length, ..PublicFacts::none() };
-        Ok(Self { file, version, start: Standing::default(), expected_at, facts })
+        Ok(Self { file, start: Standing::default(), expected_at, facts })
     }
 
-    /// The header frame of the private log, and its version; once, however many segments there are.
-    pub(super) fn expect_header(&mut self, version: Version, payload: &[u8]) -> Result<(), StateError> {
+    /// The header frame of the private log; once, however many segments there are.
+    pub(super) fn expect_header(&mut self, payload: &[u8]) -> Result<(), StateError> {
         if self.facts.matched > 0 {
             return Ok(());
         }
         self.start = Standing::before(payload);
-        if self.version != version && self.expected_at.take().is_some() {
-            self.facts.rest = Rest::Differs { offset: 0, epoch: 0 };
-        }
-        self.version = version;
         self.expect(kind::HEADER, 0, payload)
     }
 
@@ -98,7 +92,7 @@ impl<'a> Comparison<'a> {
                 }
                 return Ok(());
             };
-            let (release, stored) = frame.decode_chained(file, self.version)?;
+            let (release, stored): (ReleasePayload<'_>, Link) = frame.decode(file)?;
             standing.advance(file, &frame, &release, stored)?;
             if standing.epoch == end.epoch && standing.link != end.link {
                 self.facts.rest = Rest::Differs { offset, epoch: end.epoch };
@@ -143,18 +137,13 @@ impl<'a> Comparison<'a> {
         if let Some(file) = self.file
             && self.facts.rest == Rest::Nothing
         {
-            self.facts.rest = rest(file, self.version, &self.facts, committed)?;
+            self.facts.rest = rest(file, &self.facts, committed)?;
         }
         Ok(self.facts)
     }
 }
 
-fn rest(
-    file: &dyn StorageFile,
-    version: Version,
-    facts: &PublicFacts,
-    committed: Option<u64>,
-) -> Result<Rest, StateError> {
+fn rest(file: &dyn StorageFile, facts: &PublicFacts, committed: Option<u64>) -> Result<Rest, StateError> {
     let mut from = facts.matched;
     let mut rest = match read_frame(file, from, facts.length)? {
         Reading::End => return Ok(Rest::Nothing),
@@ -162,7 +151,7 @@ fn rest(
         Reading::Unreadable | Reading::Frame(_) => Rest::Unreadable,
     };
     while let Some(frame) = find_frame(file, from, facts.length)? {
-        let epoch = epoch_of(&frame, file, version)?;
+        let epoch = epoch_of(&frame, file)?;
         if committed.is_none_or(|committed| epoch > committed) {
             rest = Rest::Ahead { epoch };
         }
@@ -171,9 +160,12 @@ fn rest(
     Ok(rest)
 }
 
-fn epoch_of(frame: &Frame, file: &dyn StorageFile, version: Version) -> Result<u64, StateError> {
+fn epoch_of(frame: &Frame, file: &dyn StorageFile) -> Result<u64, StateError> {
     match frame.header.kind {
-        kind::RELEASE => Ok(frame.decode_chained::<ReleasePayload<'_>>(file, version)?.0.epoch),
+        kind::RELEASE => {
+            let (release, _): (ReleasePayload<'_>, Link) = frame.decode(file)?;
+            Ok(release.epoch)
+        }
         _ => Ok(0),
     }
 }

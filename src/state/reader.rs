@@ -1,11 +1,11 @@
 //! Reads the public log, while it grows too. Never touches a private file.
 
 use super::{
-    chain::Standing,
+    chain::{Link, Standing},
     error::StateError,
-    format::{FILE_HEADER_LENGTH, Role, Version, kind},
+    format::{FILE_HEADER_LENGTH, Role, kind},
     frames::{PublicHeader, ReleaseFrame, ReleasePayload},
-    log::{Frame, Reading, damaged, read_file_header, read_frame},
+    log::{Frame, Reading, damaged, has_file_header, read_frame},
     storage::{Directory, PUBLIC_LOG, Storage, StorageFile, reopen},
 };
 use std::path::Path;
@@ -31,7 +31,6 @@ pub struct PublicReader {
     storage: Box<dyn Storage>,
     file: Box<dyn StorageFile>,
     header: PublicHeader,
-    version: Version,
     offset: u64,
     standing: Standing,
 }
@@ -52,15 +51,16 @@ impl PublicReader {
         if file.length()? < FILE_HEADER_LENGTH as u64 {
             return Err(missing());
         }
-        let unreadable = || damaged(&*file, 0, "the file header fails its checksum");
-        let version = read_file_header(&*file, Role::PublicLog)?.ok_or_else(unreadable)?;
+        if !has_file_header(&*file, Role::PublicLog)? {
+            return Err(damaged(&*file, 0, "the file header fails its checksum"));
+        }
         let frame = next(&*file, FILE_HEADER_LENGTH as u64)?.ok_or_else(missing)?;
         if frame.header.kind != kind::HEADER {
             return Err(damaged(&*file, frame.offset, "a log begins with its header"));
         }
         let header = frame.decode(&*file)?;
         let standing = Standing::before(&frame.payload);
-        Ok(Self { storage, file, header, version, offset: frame.end(), standing })
+        Ok(Self { storage, file, header, offset: frame.end(), standing })
     }
 
     /// The last run and the last epoch that have been read.
@@ -84,7 +84,7 @@ impl PublicReader {
         if frame.header.kind != kind::RELEASE {
             return Err(damaged(&*self.file, frame.offset, "a frame of this kind does not belong here"));
         }
-        let (payload, stored) = frame.decode_chained::<ReleasePayload<'_>>(&*self.file, self.version)?;
+        let (payload, stored): (ReleasePayload<'_>, Link) = frame.decode(&*self.file)?;
         let mut standing = self.standing;
         standing.advance(&*self.file, &frame, &payload, stored)?;
         let release = payload.unpack(standing.link).ok_or_else(|| {

@@ -172,7 +172,7 @@ fn rolled_back(directory: &Path, facts: &Facts, witness: &Path, witnessed: u64) 
 
 #[cfg(test)]
 mod tests {
-    use super::super::{chain::Link, frames::Mark, private_log::Segment};
+    use super::super::{chain::Link, private_log::Segment};
     use super::*;
 
     const HEADER: &[u8] = b"header";
@@ -192,7 +192,6 @@ mod tests {
             unproven: 100 * epoch,
             standing: Standing { generation: 3 * epoch, epoch, link: Link::default() },
             tail,
-            ..PrivateFacts::none()
         };
         let made = move |(base, epoch)| tails.map(|tail| log(Some(HEADER), base, epoch, tail));
         let kinds = [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2)];
@@ -211,7 +210,7 @@ mod tests {
 
     fn slots() -> impl Iterator<Item = Slot> {
         let intact =
-            |epoch| [true, false].map(|genuine| Slot::Intact { epoch, mark: Mark::Frame(7), genuine });
+            |epoch| [true, false].map(|genuine| Slot::Intact { epoch, link: Link::default(), genuine });
         [Slot::Absent, Slot::Unreadable].into_iter().chain((1..4).flat_map(intact))
     }
 

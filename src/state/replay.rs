@@ -3,7 +3,7 @@
 use super::{
     chain::Link,
     error::StateError,
-    format::{FILE_HEADER_LENGTH, Version, kind},
+    format::{FILE_HEADER_LENGTH, kind},
     frames::{EpochFrame, EpochPayload},
     log::{Frame, Reading, damaged, read_frame},
     private_log::Place,
@@ -13,7 +13,6 @@ use super::{
 /// The committed epochs after the checkpoint, in order: what the encoder must be fed to stand where it stood.
 pub struct Replay {
     storage: Box<dyn Storage>,
-    version: Version,
     /// Where the next frame begins.
     next: Place,
     end: Place,
@@ -23,18 +22,17 @@ pub struct Replay {
 
 impl Replay {
     /// The epoch frames between `from` and `end`, which have been found readable.
-    pub(super) fn between(storage: Box<dyn Storage>, version: Version, from: Place, end: Place) -> Self {
-        Self { storage, version, next: from, end, file: None }
+    pub(super) fn between(storage: Box<dyn Storage>, from: Place, end: Place) -> Self {
+        Self { storage, next: from, end, file: None }
     }
 
-    /// Hands every epoch, still packed, and its link if the version stores it, to `take`.
+    /// Hands every epoch, still packed, and its link to `take`.
     pub(super) fn for_each_packed(
         mut self,
-        mut take: impl FnMut(EpochPayload<'_>, Option<Link>) -> Result<(), StateError>,
+        mut take: impl FnMut(EpochPayload<'_>, Link) -> Result<(), StateError>,
     ) -> Result<(), StateError> {
-        let version = self.version;
         while let Some(frame) = self.next_packed()? {
-            let (epoch, link) = frame.decode_epoch(self.file()?, version)?;
+            let (epoch, link) = frame.decode_epoch(self.file()?)?;
             take(epoch, link)?;
         }
         Ok(())
@@ -42,9 +40,8 @@ impl Replay {
 
     fn next_epoch(&mut self) -> Result<Option<EpochFrame>, StateError> {
         let Some(frame) = self.next_packed()? else { return Ok(None) };
-        let version = self.version;
         let file = self.file()?;
-        let (epoch, _) = frame.decode_epoch(file, version)?;
+        let (epoch, _) = frame.decode_epoch(file)?;
         let malformed = || damaged(file, frame.offset, "its integers are not packed as they should be");
         epoch.unpack().ok_or_else(malformed).map(Some)
     }

@@ -80,7 +80,7 @@ pub(super) fn resume_public(
     rewrite(&*file, survey.public_unproven, plan.keep_public)?;
     let mut log = Appender::at(file, plan.keep_public);
     if plan.keep_public == 0 {
-        log.append(&beginning(Role::PublicLog, survey.facts.private.version, header, None)?)?;
+        log.append(&beginning(Role::PublicLog, header, None)?)?;
     }
     unpublished.for_each_packed(|epoch, link| log.append(&epoch.release().frame(link)?))?;
     Ok(log)

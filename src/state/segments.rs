@@ -5,7 +5,7 @@
 
 use super::{
     error::StateError,
-    format::{Role, Version},
+    format::Role,
     frames::{PublicHeader, SegmentPayload},
     log::Appender,
     private_log::{Segment, beginning},
@@ -99,7 +99,7 @@ pub(super) fn begin_segment(
     header: &PublicHeader,
     begins: &SegmentPayload,
 ) -> Result<Appender, StateError> {
-    let bytes = beginning(Role::PrivateLog, Version::NEWEST, header, Some(begins))?;
+    let bytes = beginning(Role::PrivateLog, header, Some(begins))?;
     let name = segment_name(begins.segment);
     swap_in(storage, NEW_SEGMENT, &name, &[&bytes])?;
     Ok(Appender::at(storage.write(&name)?, bytes.len() as u64))

@@ -23,7 +23,7 @@ use std::{
     time::SystemTime,
 };
 
-/// The first segment of the private log; in format version 1, all of it.
+/// The first segment of the private log.
 pub(super) const PRIVATE_LOG: &str = "private-000001.log";
 /// The beginning of a segment while it is being written.
 pub(super) const NEW_SEGMENT: &str = "private.new";

@@ -2,12 +2,12 @@
 
 use super::{
     anchor::Anchored,
-    chain::Standing,
+    chain::{Link, Standing},
     checkpoint::{self, Slot},
     enrolment::Enrolment,
     error::StateError,
     format::{FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, kind},
-    frames::{Mark, SourcePosition},
+    frames::SourcePosition,
     log::Frame,
     private_log::{Entry, Place, PrivateFacts},
     public_log::{Comparison, PublicFacts},
@@ -27,8 +27,8 @@ pub(super) struct Survey {
     pub(super) unpublished_from: Place,
     /// Nothing says that the public log has been synced beyond this offset.
     pub(super) public_unproven: u64,
-    /// Marks of the epochs after the newest checkpoint.
-    pub(super) marks: VecDeque<Mark>,
+    /// Links of the epochs after the newest checkpoint.
+    pub(super) links: VecDeque<Link>,
 }
 
 impl Survey {
@@ -48,7 +48,7 @@ impl Survey {
             replay_from: first_frame,
             unpublished_from: first_frame,
             public_unproven: u64::MAX,
-            marks: VecDeque::new(),
+            links: VecDeque::new(),
         }
     }
 
@@ -105,22 +105,21 @@ impl Survey {
         self.recognise_anchor(standing);
         match entry {
             Entry::Generation => {}
-            Entry::Header(version) => comparison.expect_header(version, &frame.payload)?,
+            Entry::Header => comparison.expect_header(&frame.payload)?,
             Entry::Segment { begins, first } => {
                 if first {
                     comparison.follow(standing, |standing| self.recognise_anchor(standing))?;
                 }
                 // A segment begins after a checkpoint, which syncs the public log.
                 self.public_unproven = comparison.facts.matched;
-                self.recognise_checkpoints(begins.epoch, Mark::Chain(begins.chain), after);
+                self.recognise_checkpoints(begins.epoch, begins.chain, after);
                 self.positions = begins.positions;
             }
-            Entry::Epoch(epoch, stored) => {
-                let release = epoch.release().frame(stored)?;
+            Entry::Epoch(epoch) => {
+                let release = epoch.release().frame(standing.link)?;
                 comparison.expect(kind::RELEASE, epoch.epoch, &release[FRAME_HEADER_LENGTH..])?;
-                let mark = stored.map_or(Mark::Frame(frame.header.payload_checksum), Mark::Chain);
-                if self.recognise_checkpoints(epoch.epoch, mark, after) {
-                    self.marks.push_back(mark);
+                if self.recognise_checkpoints(epoch.epoch, standing.link, after) {
+                    self.links.push_back(standing.link);
                 }
                 self.positions = epoch.positions;
             }
@@ -138,10 +137,10 @@ impl Survey {
     }
 
     /// Gives whether the epoch is newer than all checkpoints.
-    fn recognise_checkpoints(&mut self, at: u64, found: Mark, after: Place) -> bool {
+    fn recognise_checkpoints(&mut self, at: u64, found: Link, after: Place) -> bool {
         for slot in &mut self.facts.checkpoints {
-            if let Slot::Intact { epoch, mark, genuine } = slot {
-                *genuine |= *epoch == at && *mark == found;
+            if let Slot::Intact { epoch, link, genuine } = slot {
+                *genuine |= *epoch == at && *link == found;
             }
         }
         let newest = self.newest_checkpoint();

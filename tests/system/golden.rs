@@ -1,4 +1,4 @@
-//! Logs of estimates and ledgers, as the version that wrote them left them: they are read, and go on.
+//! A log of estimates and a ledger, as fixtures: they are read, and go on. So a change of a format is seen.
 
 use std::fmt::Write as _;
 use std::fs::{DirBuilder, OpenOptions};
@@ -9,11 +9,11 @@ use std::path::Path;
 use crate::harness::{Lab, close, finish, hushflow, run, tail};
 use serde_json::{Value, json};
 
-const PUBLIC: &[u8] = include_bytes!("../fixtures/estimates-v1/public.log");
+const PUBLIC: &[u8] = include_bytes!("../fixtures/estimates/public.log");
 
 const STATE: [(&str, &[u8]); 3] = [
-    ("enrolment", include_bytes!("../fixtures/estimates-v1/enrolment")),
-    ("private-000001.log", include_bytes!("../fixtures/estimates-v1/private-000001.log")),
+    ("enrolment", include_bytes!("../fixtures/estimates/enrolment")),
+    ("private-000001.log", include_bytes!("../fixtures/estimates/private-000001.log")),
     ("public.log", PUBLIC),
 ];
 
@@ -49,11 +49,11 @@ fn rows(count: usize) -> String {
 }
 
 #[test]
-fn estimates_of_the_first_version_are_read_and_go_on() {
+fn estimates_are_read_and_go_on() {
     let lab = Lab::new();
     let state = lab.path("state");
     directory(&state, &STATE);
-    directory(&state.join("ledger"), &[("ledger", include_bytes!("../fixtures/estimates-v1/ledger"))]);
+    directory(&state.join("ledger"), &[("ledger", include_bytes!("../fixtures/estimates/ledger"))]);
     let lines = || finish(&mut tail(&state, &[])).succeeded().json();
     let found = lines();
     let places: Vec<Value> =
@@ -61,7 +61,7 @@ fn estimates_of_the_first_version_are_read_and_go_on() {
     let window = |epoch: u64, rows: f64| ["north", "south"].map(|key| json!([epoch, key, rows]));
     assert_eq!(places, [window(1, 200.0), window(2, 200.0), window(3, 100.0)].concat());
     let first = &found[0];
-    assert_eq!((&first["chain"], &first["estimator"]), (&json!("ec27e17b94f55554"), &json!("pace")));
+    assert_eq!((&first["chain"], &first["estimator"]), (&json!("694199d20c2a1630"), &json!("pace")));
     assert_eq!(first["mean"], json!([-0.03281436046792474, 0.02923812768748424]));
     assert_eq!(first["covariance"][0], json!([0.3549584921512877, 0.25929968149501914]));
     assert_eq!((&first["rounds"], &first["measured"]), (&json!(2), &json!([["a", "b"]])));

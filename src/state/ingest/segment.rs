@@ -7,9 +7,9 @@ use super::{
     super::{
         chain::follows,
         error::StateError,
-        format::{FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, FrameHeader, Role, Version, file_header, kind},
+        format::{FILE_HEADER_LENGTH, FRAME_HEADER_LENGTH, FrameHeader, Role, file_header, kind},
         frames::encode,
-        log::{Frame, Reading, damaged, find_frame, read_file_header, read_frame, read_frame_into},
+        log::{Frame, Reading, damaged, find_frame, has_file_header, read_frame, read_frame_into},
         storage::{Storage, StorageFile, swap_in},
     },
     IngestPlace,
@@ -96,7 +96,7 @@ pub(super) fn begin(
     storage: &dyn Storage,
     head: &SegmentHead,
 ) -> Result<(Box<dyn StorageFile>, u64), StateError> {
-    let (name, beginning) = (head.name().file(), file_header(Role::IngestJournal, Version::NEWEST));
+    let (name, beginning) = (head.name().file(), file_header(Role::IngestJournal));
     let frame = encode(kind::INGEST_SEGMENT, 0, head)?;
     swap_in(storage, NEW_SEGMENT, &name, &[&beginning, &frame])?;
     Ok((storage.write(&name)?, (beginning.len() + frame.len()) as u64))
@@ -121,7 +121,7 @@ impl Segment {
     pub(super) fn open(storage: &dyn Storage, name: SegmentName) -> Result<Option<Self>, StateError> {
         let Some(file) = storage.read(&name.file())? else { return Ok(None) };
         let offset = FILE_HEADER_LENGTH as u64;
-        let whole = read_file_header(&*file, Role::IngestJournal)?.is_some();
+        let whole = has_file_header(&*file, Role::IngestJournal)?;
         let frame = match read_frame(&*file, offset, file.length()?)? {
             Reading::Frame(frame) if whole && frame.header.kind == kind::INGEST_SEGMENT => frame,
             _ => return Err(damaged(&*file, 0, "a segment has its name only with a whole beginning")),
