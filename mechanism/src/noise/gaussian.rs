@@ -46,7 +46,7 @@
 //! noise is drawn before the sums of its epoch are read.
 
 use super::bins::{BINS, Bins};
-use super::packed::{LEADING_BITS, PackedRounds, are_packed, low_part};
+use super::packed::{LEADING_BITS, NoiseInteger, PackedRounds, are_packed, low_part};
 use super::scale::NoiseScale;
 use super::uniform::LazyUniform;
 use num_bigint::BigUint;
@@ -84,26 +84,6 @@ pub struct DiscreteGaussian {
     /// Whether both parts of j come from one word: see `packed`.
     is_packed: bool,
     bins: &'static Bins,
-}
-
-/// Integer types in which noise is drawn.
-pub(super) trait NoiseInteger: Copy {
-    /// Returns the lower half of a draw, or all of it.
-    fn lower_half(draw: i128) -> Self;
-}
-
-impl NoiseInteger for i128 {
-    #[inline(always)]
-    fn lower_half(draw: i128) -> i128 {
-        draw
-    }
-}
-
-impl NoiseInteger for i64 {
-    #[inline(always)]
-    fn lower_half(draw: i128) -> i64 {
-        draw as i64
-    }
 }
 
 /// Below this bin e < (2h + 1)/8192 ≤ 1, and exp(−e) takes a single trial.

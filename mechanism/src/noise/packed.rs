@@ -17,8 +17,27 @@
 //! there, bit by bit.
 
 use super::bins::Bins;
-use super::gaussian::NoiseInteger;
 use pulp::{Arch, Simd, WithSimd};
+
+/// Integer types in which noise is drawn.
+pub(super) trait NoiseInteger: Copy {
+    /// Returns the lower half of a draw, or all of it.
+    fn lower_half(draw: i128) -> Self;
+}
+
+impl NoiseInteger for i128 {
+    #[inline(always)]
+    fn lower_half(draw: i128) -> i128 {
+        draw
+    }
+}
+
+impl NoiseInteger for i64 {
+    #[inline(always)]
+    fn lower_half(draw: i128) -> i64 {
+        draw as i64
+    }
+}
 
 /// Bits of the second word for the leading factor.
 pub(super) const LEADING_BITS: u32 = 32;
