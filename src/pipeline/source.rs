@@ -7,6 +7,8 @@ use std::time::Duration;
 use hushflow_mechanism::epochs::{ClockSource, Schedule};
 use serde::{Deserialize, Serialize};
 
+use crate::format::Format;
+
 /// A source of rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
@@ -210,19 +212,6 @@ pub enum Protocol {
     /// Kafka: messages of one record each. Needs the feature `kafka`.
     #[cfg(feature = "kafka")]
     Kafka,
-}
-
-/// Format of rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Comma-separated values with a header row (RFC 4180).
-    Csv,
-    /// One JSON object per line or message.
-    Ndjson,
-    /// Redis entries with named fields.
-    Fields,
-    /// Parquet files.
-    Parquet,
 }
 
 #[cfg(test)]

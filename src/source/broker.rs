@@ -13,14 +13,14 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::error::SourceError;
-use super::form::Form;
 #[cfg(feature = "kafka")]
 use super::kafka::Kafka;
 use super::nats::Nats;
 use super::redis::Redis;
-use super::row::{Outcome, Row, Rows};
 use crate::broker::{self, name};
 use crate::control::{Backoff, Control};
+use crate::format::form::Form;
+use crate::format::row::{Outcome, Row, Rows};
 use crate::pipeline::{Broker, Protocol};
 
 /// The least number that the next entry may have, in two parts as in a [`Position`](super::Position).
@@ -158,8 +158,8 @@ pub(super) mod fake {
     use std::net::TcpListener;
     use std::thread::{JoinHandle, spawn};
 
-    use super::super::form::Form;
-    use crate::pipeline::{Broker, Format, Pipeline, Protocol, Source};
+    use crate::format::form::Form;
+    use crate::pipeline::{Broker, Format, Protocol};
 
     /// A server for one client. Each answer waits for a line that has a word in it, if there is one. The last answer may
     /// go on without an end.
@@ -196,9 +196,7 @@ pub(super) mod fake {
     }
 
     fn form_of(format: Format) -> Form {
-        let example = Pipeline::parse(Pipeline::EXAMPLE, "example.toml".as_ref()).unwrap().sources.remove(0);
-        let source = Source { format, header: None, field: None, ..example };
-        Form::new(&source, &["x".into()], "s".as_ref()).unwrap()
+        Form::new(format, None, None, &["x".into()], "s".as_ref()).unwrap()
     }
 
     /// Column `x` is a field of an entry.

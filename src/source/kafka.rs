@@ -11,10 +11,10 @@ use rdkafka::message::Message;
 
 use super::broker::{Entries, Place, START, Trouble, lost};
 use super::error::Defect;
-use super::form::Form;
-use super::row::{RECORD_LIMIT, Row};
 use crate::broker::kafka::{Polled, Reader};
 use crate::control::{Control, GLANCE};
+use crate::format::form::Form;
+use crate::format::row::{RECORD_LIMIT, Row};
 use crate::pipeline::Broker;
 
 /// A partition that is read.

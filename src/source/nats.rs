@@ -10,12 +10,12 @@ use serde_json::json;
 
 use super::broker::{Entries, Place, START, Trouble, lost};
 use super::error::Defect;
-use super::form::Form;
-use super::row::{RECORD_LIMIT, Row};
 use crate::broker;
 use crate::broker::nats::{Connection, Sent, state};
 use crate::broker::wire::{garbled, number};
 use crate::control::Control;
+use crate::format::form::Form;
+use crate::format::row::{RECORD_LIMIT, Row};
 use crate::pipeline::Broker;
 
 /// Messages that are asked for at once.

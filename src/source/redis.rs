@@ -6,13 +6,13 @@
 
 use super::broker::{Entries, Place, START, Trouble, lost};
 use super::error::Defect;
-use super::form::Form;
-use super::row::{Field, RECORD_LIMIT, Row};
 use crate::broker;
 use crate::broker::id::{parse, shown};
 use crate::broker::redis::{Connection, Value, fact};
 use crate::broker::wire::garbled;
 use crate::control::Control;
+use crate::format::form::Form;
+use crate::format::row::{Field, RECORD_LIMIT, Row};
 use crate::pipeline::Broker;
 
 /// Entries that are asked for at once.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::source::{broker, has_port, protocol};
-use crate::pipeline::document::{Field, Section};
+use crate::document::{Field, Section};
 use crate::pipeline::{Protocol, ReleaseFile, ReleaseStream, Rotation, Sink};
 
 pub(super) fn sinks(root: &Section<'_>, base: &Path) -> Option<Vec<Sink>> {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use super::source::{Text, has_port};
-use crate::pipeline::document::Section;
+use crate::document::Section;
 use crate::pipeline::{Address, Input, Socket};
 
 /// Fields of a socket besides its path.

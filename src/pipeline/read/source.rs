@@ -7,7 +7,7 @@ use hushflow_mechanism::epochs::{ClockSource, Schedule};
 use super::size::journal_limit;
 use super::socket::{SocketFlags, check_socket, socket};
 use super::sources::Clocked;
-use crate::pipeline::document::{Field, Section};
+use crate::document::{Field, Section};
 use crate::pipeline::{
     Broker, Credentials, Followed, Format, Input, Protocol, RowPolicies, RowPolicy, Source,
 };
