@@ -69,7 +69,7 @@ pub use hushflow_estimators as estimators;
 pub use hushflow_mechanism as mechanism;
 pub use hushflow_operators as operators;
 
-mod broker;
+mod connect;
 pub mod control;
 mod document;
 pub mod follow;

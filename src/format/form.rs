@@ -14,8 +14,6 @@ use super::row::{Field, Outcome, Row, Rows};
 pub(crate) struct Form {
     /// The columns of a row.
     wanted: Vec<String>,
-    /// The fields of an entry that are read, where it has some: the columns, or the one with the text.
-    pub(crate) fields: Vec<String>,
     text: Text,
 }
 
@@ -32,7 +30,6 @@ impl Form {
     pub(crate) fn new(
         format: Format,
         header: Option<&[String]>,
-        field: Option<&str>,
         wanted: &[String],
         name: &Path,
     ) -> Result<Self, FormatError> {
@@ -44,13 +41,12 @@ impl Form {
             (Format::Fields, _) => Text::None,
             _ => Text::Object,
         };
-        let fields = field.map_or_else(|| wanted.to_vec(), |field| vec![field.into()]);
-        Ok(Form { wanted: wanted.to_vec(), fields, text })
+        Ok(Form { wanted: wanted.to_vec(), text })
     }
 
-    /// Whether the columns are fields of the entry.
-    pub(crate) fn is_fields(&self) -> bool {
-        matches!(self.text, Text::None)
+    /// The columns of a row.
+    pub(crate) fn wanted(&self) -> &[String] {
+        &self.wanted
     }
 
     /// Reads a record into a row.
@@ -90,10 +86,9 @@ mod tests {
         let header = ["a".into(), "b".into()];
         let form = |format, wanted: &str| {
             let header = (format == Format::Csv).then_some(&header[..]);
-            Form::new(format, header, Some("line"), &[wanted.into()], "s".as_ref())
+            Form::new(format, header, &[wanted.into()], "s".as_ref())
         };
         let (mut csv, mut json) = (form(Format::Csv, "b").unwrap(), form(Format::Ndjson, "b").unwrap());
-        assert_eq!(csv.fields, ["line"]);
         let mut row = Row::default();
         let mut check = |form: &mut Form, text: &str, expected: Result<f64, Defect>| {
             form.read(text.as_bytes(), &mut row);

@@ -10,17 +10,17 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 
-use super::broker::BrokerRows;
 use super::error::SourceError;
 use super::follow::Followed;
-use crate::broker;
+use super::stream::StreamRows;
+use crate::connect::StreamSource;
 use crate::control::{Control, GLANCE};
 use crate::format::bytes::{STANDARD_INPUT, Stream};
 use crate::format::form::Form;
 use crate::format::parquet::ParquetRows;
 use crate::format::row::Rows;
 use crate::format::{Format, FormatError};
-use crate::pipeline::{Broker, Input, Source};
+use crate::pipeline::{Input, Source};
 use crate::state::{Ingest, IngestPlace, IngestReader, StateError};
 
 /// How compressed files begin.
@@ -39,7 +39,7 @@ pub(super) enum Origin {
     /// The sessions of a journal, each like a file, and the name of the source.
     Journal(Arc<Ingest>, PathBuf),
     /// A stream of a server: one file without an end.
-    Broker(Box<Source>, Broker, Control),
+    Stream(Box<Source>, StreamSource, Control),
 }
 
 /// A file from a place on.
@@ -65,8 +65,8 @@ impl Origin {
             Input::Followed(files) => {
                 Origin::Followed(Arc::new(Followed::forgetful(files, source.format, control)))
             }
-            Input::Broker(broker) => {
-                Origin::Broker(Box::new(source.clone()), broker.clone(), control.clone())
+            Input::Stream(stream) => {
+                Origin::Stream(Box::new(source.clone()), stream.clone(), control.clone())
             }
             Input::Socket(_) => return Err(SourceError::NeedsRun),
         })
@@ -108,18 +108,12 @@ impl Origin {
                 let stream = Stream::new(Patient { input, control: control.clone() }, 0);
                 Ok(Some(Opened::Bytes { stream, header: None }))
             }
-            Origin::Broker(source, broker, control) if file == 0 => {
-                let form = Form::new(
-                    source.format,
-                    source.header.as_deref(),
-                    source.field.as_deref(),
-                    wanted,
-                    &self.name(file),
-                )?;
-                let rows = BrokerRows::new(broker, control, (offset, line), form);
+            Origin::Stream(source, stream, control) if file == 0 => {
+                let form = Form::new(source.format, source.header.as_deref(), wanted, &self.name(file))?;
+                let rows = StreamRows::new(stream, control, (offset, line), form);
                 Ok(Some(Opened::Rows(Box::new(rows))))
             }
-            Origin::Stdin(_) | Origin::Broker(..) => Ok(None),
+            Origin::Stdin(_) | Origin::Stream(..) => Ok(None),
             Origin::Files(paths, control) => {
                 let Some(path) = paths.get(file as usize) else { return Ok(None) };
                 if path.metadata().is_ok_and(|found| found.file_type().is_fifo()) {
@@ -183,7 +177,7 @@ impl Origin {
             }
             Origin::Journal(_, name) => name.clone(),
             Origin::Stdin(_) => STANDARD_INPUT.into(),
-            Origin::Broker(_, broker, _) => broker::name(broker).into(),
+            Origin::Stream(_, stream, _) => stream.stream().name().into(),
         }
     }
 }

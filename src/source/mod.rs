@@ -33,21 +33,17 @@
 //! can't is a record all the same, of NaNs, which the clipper counts as the centre of the bounds: else the count would
 //! tell that it was there.
 
-mod broker;
 mod door;
 mod entry;
 mod error;
 mod files;
 mod follow;
 mod intake;
-#[cfg(feature = "kafka")]
-mod kafka;
-mod nats;
 mod reader;
-mod redis;
 mod roles;
 mod session;
 mod socket;
+mod stream;
 #[cfg(test)]
 mod tests;
 
