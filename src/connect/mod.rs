@@ -47,7 +47,7 @@ pub(crate) mod tag {
 }
 
 /// All systems.
-static SYSTEMS: [System; 3] = [redis::SYSTEM, nats::SYSTEM, kafka::SYSTEM];
+static SYSTEMS: &[System] = &[redis::SYSTEM, nats::SYSTEM, kafka::SYSTEM];
 
 /// A text of the pipeline file.
 pub(crate) type Text<'a> = Field<'a, &'a str>;
@@ -66,13 +66,17 @@ pub(crate) struct System {
     tag: u8,
     /// Its own fields of `[source]`.
     source_fields: &'static [Own],
-    /// Reads a source whose path goes on like this after the scheme. Whoever gives none has reported why.
-    source: fn(&Section<'_>, &Text<'_>, &str) -> Option<Arc<dyn Reads>>,
+    /// Reads a source, if it can be one.
+    source: Option<Read<dyn Reads>>,
     /// Its own fields of `[[sinks]]`.
     sink_fields: &'static [Own],
-    /// Reads a sink in the same way.
-    sink: fn(&Section<'_>, &Text<'_>, &str) -> Option<Arc<dyn Writes>>,
+    /// Reads a sink, if it can be one.
+    sink: Option<Read<dyn Writes>>,
 }
+
+/// Reads what a section says of a stream whose path goes on like this after the scheme. A function that gives none has reported
+/// why.
+type Read<T> = fn(&Section<'_>, &Text<'_>, &str) -> Option<Arc<T>>;
 
 /// A field that only some systems have.
 struct Own {
@@ -114,14 +118,14 @@ pub struct StreamSource {
 pub struct StreamSink(Arc<dyn Writes>);
 
 impl StreamSource {
-    /// Reads the source whose path is `scheme://rest`; the outer nothing says that no system has this scheme.
+    /// Reads the source whose path is `scheme://rest`; the outer nothing says that no source has this scheme.
     pub(crate) fn read(
         section: &Section<'_>,
         path: &Text<'_>,
         (scheme, rest): (&str, &str),
     ) -> Option<Option<Self>> {
         let system = SYSTEMS.iter().find(|system| system.scheme == scheme)?;
-        Some((system.source)(section, path, rest).map(|stream| StreamSource { tag: system.tag, stream }))
+        Some(system.source?(section, path, rest).map(|stream| StreamSource { tag: system.tag, stream }))
     }
 
     /// How its entries are read.
@@ -139,14 +143,14 @@ impl StreamSource {
 }
 
 impl StreamSink {
-    /// Reads the sink whose path is `scheme://rest`; the outer nothing says that no system has this scheme.
+    /// Reads the sink whose path is `scheme://rest`; the outer nothing says that no sink has this scheme.
     pub(crate) fn read(
         section: &Section<'_>,
         path: &Text<'_>,
         (scheme, rest): (&str, &str),
     ) -> Option<Option<Self>> {
         let system = SYSTEMS.iter().find(|system| system.scheme == scheme)?;
-        Some((system.sink)(section, path, rest).map(StreamSink))
+        Some(system.sink?(section, path, rest).map(StreamSink))
     }
 
     /// How its entries are written.
@@ -228,9 +232,14 @@ fn schemes(systems: impl Iterator<Item = &'static System>) -> String {
     listed(systems.map(|system| format!("{}://", system.scheme)), "and")
 }
 
-/// The paths of all systems, in messages.
-pub(crate) fn paths() -> impl Iterator<Item = String> {
-    SYSTEMS.iter().map(|system| system.path.into())
+/// The paths of systems that can be a source, in messages.
+pub(crate) fn source_paths() -> impl Iterator<Item = String> {
+    SYSTEMS.iter().filter(|system| system.source.is_some()).map(|system| system.path.into())
+}
+
+/// The paths of systems that can be a sink, in messages.
+pub(crate) fn sink_paths() -> impl Iterator<Item = String> {
+    SYSTEMS.iter().filter(|system| system.sink.is_some()).map(|system| system.path.into())
 }
 
 /// Reports a path that can't be understood. Not as it was found: it may hold a password.

@@ -26,9 +26,9 @@ pub(super) const SYSTEM: System = System {
         STREAM,
         Own { key: "partition", elsewhere: "the number of a partition is for {}: leave it out" },
     ],
-    source,
+    source: Some(source),
     sink_fields: &[STREAM],
-    sink,
+    sink: Some(sink),
 };
 
 /// A build that has no client.

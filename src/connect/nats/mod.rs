@@ -19,9 +19,9 @@ pub(super) const SYSTEM: System = System {
     has_fields: false,
     tag: 4,
     source_fields: &[STREAM],
-    source,
+    source: Some(source),
     sink_fields: &[STREAM, Own { key: "subject", elsewhere: "a subject is for {}: leave it out" }],
-    sink,
+    sink: Some(sink),
 };
 
 /// A stream of a server, as `[source]` names it.

@@ -20,9 +20,9 @@ pub(super) const SYSTEM: System = System {
     has_fields: true,
     tag: 3,
     source_fields: &[STREAM, Own { key: "field", elsewhere: "the name of a field is for {}: leave it out" }],
-    source,
+    source: Some(source),
     sink_fields: &[STREAM, Own { key: "keep", elsewhere: "keep is only for {}: leave it out" }],
-    sink,
+    sink: Some(sink),
 };
 
 /// A stream of a server.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::connect::{StreamSink, Text, has_port, listed, paths, refuse_sink_fields};
+use crate::connect::{StreamSink, Text, has_port, listed, refuse_sink_fields, sink_paths};
 use crate::document::{Field, Section};
 use crate::pipeline::{ReleaseFile, Rotation, Sink};
 
@@ -39,7 +39,7 @@ fn sink(section: &Section<'_>, base: &Path) -> Option<Sink> {
             None => {
                 // Don't print the path: it may hold a password.
                 let http = "http-listen://address:port".into();
-                let places = listed(paths().chain([http]), "or");
+                let places = listed(sink_paths().chain([http]), "or");
                 path.report(format!("expected a file such as \"out/releases.ndjson\", or {places}"));
                 None
             }

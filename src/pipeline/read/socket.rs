@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use crate::connect::{Text, has_port, listed, paths};
+use crate::connect::{Text, has_port, listed, source_paths};
 use crate::document::Section;
 use crate::pipeline::{Address, Input, Socket};
 
@@ -46,7 +46,7 @@ pub(super) fn socket(
         _ => !rest.is_empty(),
     };
     let Some((address, listens)) = place.filter(|_| whole) else {
-        let others = listed(paths(), "or");
+        let others = listed(source_paths(), "or");
         path.report(format!(
             "found {:?}, expected {SCHEMES}, {others} (without encryption: use a private network or a tunnel)",
             path.value
