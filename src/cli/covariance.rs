@@ -7,13 +7,13 @@ use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use hushflow::estimators::covariance::{Budget, CovarianceError, Estimate, Method, Pace, Sample, Spending};
+use hushflow::format::table::{MissingRows, Table};
 use hushflow::ledger::Charge;
 use hushflow::mechanism::accounting::{Delta, Epsilon, Rho};
 use hushflow::mechanism::estimate::projection::Projection;
 use hushflow::mechanism::noise::NoiseSource;
 use hushflow::mechanism::sensitivity::Neighbours;
 use hushflow::publication::report;
-use hushflow::source::table::{MissingRows, Table};
 use serde_json::{Map, Value, json};
 
 use super::charge::ChargeArguments;

@@ -8,8 +8,8 @@ use std::io::{Write, stderr};
 use std::panic::PanicHookInfo;
 use std::sync::Arc;
 
+use hushflow::format::file_being_decoded;
 use hushflow::runtime::{is_lost_peer, is_missing_worker};
-use hushflow::source::file_being_decoded;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use signal_hook::consts::SIGXFSZ;
 use signal_hook::flag::register;

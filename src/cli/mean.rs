@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use hushflow::estimators::mean::{Answer, Method, Part, Question, Scale, estimate};
+use hushflow::format::table::{MissingRows, Table};
 use hushflow::ledger::Charge;
 use hushflow::mechanism::accounting::{Delta, Epsilon};
 use hushflow::mechanism::noise::NoiseSource;
 use hushflow::publication::report::MeanReport;
-use hushflow::source::table::{MissingRows, Table};
 use serde::Serialize;
 
 use super::charge::ChargeArguments;

@@ -4,7 +4,6 @@
 //! document each field and its default. Parsing checks everything that does not need the data and
 //! reports all problems at once, each with its position and a fix.
 
-mod document;
 mod estimator;
 mod read;
 mod scales;
@@ -36,12 +35,12 @@ use crate::state::Settings;
 use crate::strategies::{Purpose, Wanted};
 use crate::whole::{SETTINGS, read_text};
 
-pub use document::Problem;
+pub use crate::connect::{StreamSink, StreamSource};
+pub use crate::document::Problem;
+pub use crate::format::Format;
 pub use estimator::Estimator;
-pub use sinks::{ReleaseFile, ReleaseStream, Rotation, Sink};
-pub use source::{
-    Address, Broker, Credentials, Followed, Format, Input, Protocol, Socket, Source, SourceClock,
-};
+pub use sinks::{ReleaseFile, Rotation, Sink};
+pub use source::{Address, Followed, Input, Socket, Source, SourceClock};
 
 /// A validated pipeline file.
 #[derive(Clone, Debug, PartialEq)]

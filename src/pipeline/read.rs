@@ -27,8 +27,8 @@ use hushflow_mechanism::strategy::StrategyName;
 use hushflow_mechanism::view::SquareBias;
 use hushflow_mechanism::workload::Workload;
 
-use super::document::{Document, Field, Problem, Section};
 use super::{Column, Estimate, Intervals, Key, Pipeline, Privacy, Release, View, have_covariances};
+use crate::document::{Document, Field, Problem, Section};
 use crate::state::{Keep, Settings};
 use crate::strategies::default_strategy;
 use crate::time::parse_duration;

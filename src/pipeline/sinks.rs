@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
-use super::source::Broker;
+use crate::connect::StreamSink;
 
 /// A destination of releases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sink {
     /// `path = "out/releases.ndjson"`.
     File(ReleaseFile),
-    /// `path = "redis://…"`, `"nats://…"` or `"kafka://…"`.
-    Stream(ReleaseStream),
+    /// `path = "redis://…"` and the like: a stream on a server. No other writer may use it.
+    Stream(StreamSink),
     /// `path = "http-listen://address:port"`: server-sent events for clients of this address.
     Events(String),
 }
@@ -31,15 +31,4 @@ pub enum Rotation {
     Epochs(u64),
     /// Before the file exceeds this number of bytes; a single epoch may exceed it.
     Bytes(u64),
-}
-
-/// A stream on a broker with one JSON line per entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReleaseStream {
-    /// Broker and stream. No other writer may use the stream.
-    pub broker: Broker,
-    /// `subject`: NATS subject of the lines; by default the name of the stream.
-    pub subject: String,
-    /// `keep`: approximate number of epochs that Redis keeps; all if absent.
-    pub keep: Option<u64>,
 }

@@ -7,6 +7,9 @@ use std::time::Duration;
 use hushflow_mechanism::epochs::{ClockSource, Schedule};
 use serde::{Deserialize, Serialize};
 
+use crate::connect::StreamSource;
+use crate::format::Format;
+
 /// A source of rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
@@ -23,8 +26,6 @@ pub struct Source {
     pub journal_limit: u64,
     /// `header`: column names of a CSV stream without a header line.
     pub header: Option<Vec<String>>,
-    /// `field`: field of a Redis entry that holds a record as text.
-    pub field: Option<String>,
     /// The schedule of the pipeline with the clock and lateness of this source.
     pub schedule: Schedule,
     /// `arrival`: column that advances the clock of this source, if any.
@@ -58,7 +59,7 @@ impl Source {
 
     /// Whether rows come from a network.
     pub fn is_remote(&self) -> bool {
-        matches!(self.input, Input::Socket(_) | Input::Broker(_))
+        matches!(self.input, Input::Socket(_) | Input::Stream(_))
     }
 
     /// Whether the source has no end: its run ends at the horizon, by a signal, or by
@@ -87,8 +88,8 @@ pub enum Input {
     /// `path = "tcp://…"` and the like: lines from one peer after the other, which can't be read
     /// twice.
     Socket(Socket),
-    /// `path = "redis://…"`, `"nats://…"` or `"kafka://…"`: entries of a stream on a broker.
-    Broker(Broker),
+    /// `path = "redis://…"` and the like: entries of a stream on a server.
+    Stream(StreamSource),
 }
 
 /// Files of a directory that are read as they grow and as new ones appear.
@@ -165,64 +166,6 @@ pub enum Address {
     Tcp(String),
     /// A path in the file system.
     Unix(PathBuf),
-}
-
-/// A stream on a broker, whose entries can be read again.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broker {
-    /// Protocol of the server.
-    pub protocol: Protocol,
-    /// `host:port`; for Kafka a comma-separated list.
-    pub address: String,
-    /// Credentials for the server.
-    pub credentials: Option<Credentials>,
-    /// Redis: number of the database.
-    pub database: Option<u32>,
-    /// `stream`: name of the stream; for Kafka the topic.
-    pub stream: String,
-    /// `partition`: Kafka: partition of the topic to read.
-    pub partition: Option<u32>,
-}
-
-/// User and secret for a server.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Credentials {
-    /// User, if given.
-    pub user: Option<String>,
-    /// Password or token.
-    pub secret: String,
-}
-
-impl fmt::Debug for Credentials {
-    /// Omits the secret.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
-    }
-}
-
-/// Protocol of a broker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// Redis: a stream of entries with named fields.
-    Redis,
-    /// NATS JetStream: messages of one record each.
-    Nats,
-    /// Kafka: messages of one record each. Needs the feature `kafka`.
-    #[cfg(feature = "kafka")]
-    Kafka,
-}
-
-/// Format of rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Comma-separated values with a header row (RFC 4180).
-    Csv,
-    /// One JSON object per line or message.
-    Ndjson,
-    /// Redis entries with named fields.
-    Fields,
-    /// Parquet files.
-    Parquet,
 }
 
 #[cfg(test)]

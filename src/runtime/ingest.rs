@@ -7,12 +7,11 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use sha2::{Digest, Sha256};
-
 use super::journal::Recorded;
 use super::{Options, RunError};
+use crate::connect::tag;
 use crate::control::Control;
-use crate::pipeline::{Broker, Format, Input, Pipeline, Protocol, Source};
+use crate::pipeline::{Format, Input, Pipeline, Source};
 use crate::source::{Connections, Followed, Intake, Position, SourceError, SourceReader};
 use crate::state::{Ingest, IngestPlace, Store};
 
@@ -43,62 +42,17 @@ impl fmt::Debug for Acknowledge {
     }
 }
 
-/// Which kind of place a position is. The numbers are in the private log, as the low byte of [`Recorded::partition`].
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Partition {
-    /// Files that the pipeline lists, or the standard input.
-    Source = 0,
-    /// The ingest journal.
-    Journal = 1,
-    /// Files that are followed, by their numbers in the list.
-    Followed = 2,
-    /// A stream of Redis.
-    Redis = 3,
-    /// A stream of JetStream.
-    Nats = 4,
-    /// Row groups of the Parquet files that the pipeline lists.
-    Parquet = 5,
-    /// A partition of a topic of Kafka.
-    #[cfg(feature = "kafka")]
-    Kafka = 6,
-}
-
-impl Partition {
-    pub(super) fn of(source: &Source) -> Self {
-        match &source.input {
-            _ if source.journal => Partition::Journal,
-            Input::Followed(_) => Partition::Followed,
-            Input::Broker(broker) => match broker.protocol {
-                Protocol::Redis => Partition::Redis,
-                Protocol::Nats => Partition::Nats,
-                #[cfg(feature = "kafka")]
-                Protocol::Kafka => Partition::Kafka,
-            },
-            Input::Files(_) if source.format == Format::Parquet => Partition::Parquet,
-            _ => Partition::Source,
-        }
-    }
-}
-
-/// Source tag stored with each position: the kind of position in the low byte, and above it 24 bits of a hash of the
-/// stream of a server, 0 for other sources. The server's address is not part of it, because a server may move.
+/// Source tag stored with each position: the kind of position in the low byte. The bits above it are 0, or those that tell one
+/// stream from another.
 pub(super) fn partition_of(source: &Source) -> u32 {
-    let stream = match &source.input {
-        Input::Broker(broker) => stream_hash(broker),
-        _ => 0,
+    let kind = match &source.input {
+        _ if source.journal => tag::JOURNAL,
+        Input::Stream(stream) => return stream.tag(),
+        Input::Followed(_) => tag::FOLLOWED,
+        Input::Files(_) if source.format == Format::Parquet => tag::PARQUET,
+        _ => tag::FILES,
     };
-    stream << u8::BITS | Partition::of(source) as u32
-}
-
-/// 24 bits of a hash of the stream's name, database and partition.
-fn stream_hash(Broker { database, stream, partition, .. }: &Broker) -> u32 {
-    let mut digest = Sha256::new();
-    digest.update(database.unwrap_or(0).to_le_bytes());
-    digest.update(partition.unwrap_or(0).to_le_bytes());
-    digest.update(stream);
-    let [a, b, c, ..] = *digest.finalize().first_chunk::<4>().expect("a digest has 32 bytes");
-    u32::from_le_bytes([a, b, c, 0])
+    kind.into()
 }
 
 /// Checks that a position with the source tag `recorded` is one in the source with the tag `now`.
@@ -267,15 +221,14 @@ mod tests {
 
     #[test]
     fn a_position_is_of_its_own_kind_and_stream_alone() {
-        let (file, one, other) = (0, 0x1200 | Partition::Redis as u32, 0x3400 | Partition::Redis as u32);
+        let (file, one, other) = (0, 0x1203, 0x3403);
         for tag in [file, one, other] {
             assert!(is_position_in(tag, tag).is_ok());
         }
-        for (now, recorded) in [(file, one), (one, file), (one, 0x1200 | Partition::Nats as u32)] {
+        for (now, recorded) in [(file, one), (one, file), (one, 0x1204)] {
             assert!(matches!(is_position_in(now, recorded), Err(RunError::OtherSource)));
         }
-        for (now, recorded) in [(one, other), (one, Partition::Redis as u32), (Partition::Redis as u32, one)]
-        {
+        for (now, recorded) in [(one, other), (one, 3), (3, one)] {
             assert!(matches!(is_position_in(now, recorded), Err(RunError::OtherStream)));
         }
     }

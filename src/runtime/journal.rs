@@ -16,8 +16,8 @@ use tracing::debug;
 use zeroize::Zeroizing;
 
 use super::RunError;
-use super::ingest::Partition;
 use super::standings::Standings;
+use crate::connect::tag;
 use crate::metrics::Metrics;
 use crate::publication::{Calibration, MomentPublication, PublicationError};
 use crate::source::{Position, Resume};
@@ -138,7 +138,7 @@ pub(super) struct Recorded {
 impl Recorded {
     /// Whether it is a place in the ingest journal.
     pub(super) fn is_journal(&self) -> bool {
-        self.partition == Partition::Journal as u32
+        self.partition == u32::from(tag::JOURNAL)
     }
 
     /// Those of the last committed epoch, one for each of `sources` sources. None before the first epoch.
@@ -157,7 +157,7 @@ impl Recorded {
 
 /// Where in the ingest journal the next run goes on, if one of these positions is of it.
 pub fn journaled(positions: &[SourcePosition]) -> Option<IngestPlace> {
-    let position = positions.iter().find(|position| position.partition == Partition::Journal as u32)?;
+    let position = positions.iter().find(|position| position.partition == u32::from(tag::JOURNAL))?;
     let Resume { position: Position { file: session, offset, .. }, .. } =
         options().deserialize(&position.payload).ok()?;
     Some(IngestPlace { session, offset })
@@ -167,7 +167,7 @@ pub fn journaled(positions: &[SourcePosition]) -> Option<IngestPlace> {
 pub fn followed(positions: &[SourcePosition]) -> Vec<(u64, u32)> {
     let first = u64::from(positions.len() > 1);
     let followed =
-        (first..).zip(positions).filter(|(_, position)| position.partition == Partition::Followed as u32);
+        (first..).zip(positions).filter(|(_, position)| position.partition == u32::from(tag::FOLLOWED));
     let file = |position: &SourcePosition| {
         options().deserialize::<Resume>(&position.payload).ok().map(|resume| resume.position.file)
     };
@@ -223,7 +223,7 @@ impl CommitLog<Mark> for Journal {
             self.checkpoint(epoch)?;
         }
         self.advance(since)?;
-        let journaled = self.partitions.iter().position(|&partition| partition == Partition::Journal as u32);
+        let journaled = self.partitions.iter().position(|&partition| partition == u32::from(tag::JOURNAL));
         let last = epochs.last().zip(journaled).and_then(|(epoch, source)| resumes(epoch).nth(source));
         if let (Some(ingest), Some(Resume { position, .. })) = (&self.ingest, last) {
             let place = IngestPlace { session: position.file, offset: position.offset };

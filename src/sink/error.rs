@@ -5,10 +5,9 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::broker::Trouble;
+use crate::connect::Trouble;
 use crate::follow::FollowError;
 use crate::http::HttpError;
-use crate::pipeline::Broker;
 
 /// Why a sink can't go on.
 #[derive(Debug, Error)]
@@ -70,12 +69,14 @@ pub enum SinkError {
 
 impl SinkError {
     /// What a server of streams did not do.
-    pub(super) fn of(broker: &Broker, trouble: Trouble) -> Self {
-        let path = || PathBuf::from(crate::broker::name(broker));
+    pub(super) fn of(name: String, trouble: Trouble) -> Self {
         match trouble {
-            Trouble::Passing(source) => SinkError::Io { path: path(), source },
+            Trouble::Passing(source) => SinkError::Io { path: name.into(), source },
             Trouble::Refused { path, problem } => SinkError::Server { path, problem },
-            Trouble::NoStream => SinkError::Server { path: path(), problem: "the stream is gone".into() },
+            Trouble::NoStream => {
+                SinkError::Server { path: name.into(), problem: "the stream is gone".into() }
+            }
+            Trouble::Lost { path, what } => SinkError::Server { path, problem: format!("the stream {what}") },
         }
     }
 }

@@ -8,8 +8,8 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 use super::SinkError;
-use super::feed::Mark;
 use super::following::{Held, Outlet};
+use crate::connect::writer::Mark;
 use crate::pipeline::{ReleaseFile, Rotation};
 use crate::whole;
 

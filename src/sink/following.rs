@@ -12,18 +12,15 @@ use std::time::{Duration, Instant};
 
 use super::SinkError;
 use super::events::Events;
-use super::feed::{Feed, Mark, Published};
+use super::feed::{Feed, Published};
 use super::file::Files;
-use super::jetstream::JetStream;
-#[cfg(feature = "kafka")]
-use super::kafka::Kafka;
-use super::redis::Redis;
 use super::standard::Standard;
 use super::stream::Stream;
+use crate::connect::writer::Mark;
 use crate::control::{Backoff, GLANCE};
 use crate::follow::{FollowError, Over, Subject};
 use crate::lines::Format;
-use crate::pipeline::{Protocol, Sink};
+use crate::pipeline::Sink;
 use crate::state::StateError;
 
 /// How often the log is looked at.
@@ -80,12 +77,7 @@ impl Following {
         let over = Over::default();
         let outlet: Box<dyn Outlet> = match sink {
             Sink::File(file) => Box::new(Files::new(file)),
-            Sink::Stream(stream) => match stream.broker.protocol {
-                Protocol::Redis => Box::new(Stream::new(stream, Redis::default())),
-                Protocol::Nats => Box::new(Stream::new(stream, JetStream::default())),
-                #[cfg(feature = "kafka")]
-                Protocol::Kafka => Box::new(Stream::new(stream, Kafka::default())),
-            },
+            Sink::Stream(stream) => Box::new(Stream::new(stream)),
             Sink::Events(at) => {
                 let events = Events::serve(&at, log, &over)?;
                 let address = Some(events.address());

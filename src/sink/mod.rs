@@ -1,6 +1,6 @@
 //! Sinks: where a pipeline's releases go beside the public log. Everything here may be seen by anyone.
 //!
-//! Each [follows](Following) the public log on a thread of its own: files, streams of Redis, JetStream and Kafka, server-sent events,
+//! Each [follows](Following) the public log on a thread of its own: files, streams that a server keeps, server-sent events,
 //! and standard output.
 
 mod error;
@@ -9,10 +9,6 @@ mod events;
 mod feed;
 mod file;
 mod following;
-mod jetstream;
-#[cfg(feature = "kafka")]
-mod kafka;
-mod redis;
 mod standard;
 mod stream;
 

@@ -1,43 +1,28 @@
 //! Streams of a server: a message for each line, whose id `epoch-line` rises, so that no line can be there twice.
 
 use super::SinkError;
-use super::feed::Mark;
 use super::following::{Held, Outlet};
-use crate::broker::Trouble;
-use crate::broker::id::Id;
-use crate::pipeline::ReleaseStream;
-
-/// What differs from server to server.
-pub(super) trait Server: Send {
-    /// Connects anew: the id of the last line that the stream has had, and what the last one that is there tells.
-    fn open(&mut self, sink: &ReleaseStream) -> Result<(Id, Option<Mark>), Trouble>;
-
-    /// Sends lines with their ids; `taken` hears of each that the server has taken.
-    fn send(
-        &mut self,
-        sink: &ReleaseStream,
-        lines: &[(Id, &str)],
-        taken: &mut dyn FnMut(Id),
-    ) -> Result<(), Trouble>;
-}
+use crate::connect::writer::{Id, Writer};
+use crate::connect::{StreamSink, Trouble};
 
 /// A stream, and how far it has come.
-pub(super) struct Stream<S> {
-    sink: ReleaseStream,
-    server: S,
+pub(super) struct Stream {
+    sink: StreamSink,
+    writer: Box<dyn Writer>,
     /// The last line in it.
     last: Id,
     /// The last line of the last epoch that was written as a whole, by this sink since it began.
     done: Option<Id>,
 }
 
-impl<S: Server> Stream<S> {
-    pub(super) fn new(sink: ReleaseStream, server: S) -> Self {
-        Stream { sink, server, last: (0, 0), done: None }
+impl Stream {
+    pub(super) fn new(sink: StreamSink) -> Self {
+        let writer = sink.stream().writer();
+        Stream { sink, writer, last: (0, 0), done: None }
     }
 
     fn begin(&mut self) -> Result<Held, Trouble> {
-        let (last, mark) = self.server.open(&self.sink)?;
+        let (last, mark) = self.writer.open()?;
         self.last = last;
         let (epoch, _) = last;
         // As far as is known, there may be more lines of the last epoch to come.
@@ -49,20 +34,20 @@ impl<S: Server> Stream<S> {
         let before = self.last;
         let ids = numbered(lines).map(|(number, line)| ((epoch, number), line));
         for batch in batches(ids.filter(|&(id, _)| id > before)) {
-            self.server.send(&self.sink, &batch, &mut |id| self.last = id)?;
+            self.writer.send(&batch, &mut |id| self.last = id)?;
         }
         self.done = Some(self.last);
         Ok(())
     }
 
     fn error(&self, trouble: Trouble) -> SinkError {
-        SinkError::of(&self.sink.broker, trouble)
+        SinkError::of(self.name(), trouble)
     }
 }
 
-impl<S: Server> Outlet for Stream<S> {
+impl Outlet for Stream {
     fn name(&self) -> String {
-        crate::broker::name(&self.sink.broker)
+        self.sink.stream().name()
     }
 
     fn open(&mut self) -> Result<Held, SinkError> {
@@ -71,14 +56,6 @@ impl<S: Server> Outlet for Stream<S> {
 
     fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), SinkError> {
         self.write(epoch, lines).map_err(|trouble| self.error(trouble))
-    }
-}
-
-impl ReleaseStream {
-    /// What is in the stream is none of ours.
-    pub(super) fn foreign(&self) -> Trouble {
-        let problem = "the last entry was not written by a sink: name a stream that is for it alone".into();
-        Trouble::Refused { path: crate::broker::name(&self.broker).into(), problem }
     }
 }
 

@@ -4,6 +4,10 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use super::files::io_error;
+pub use crate::format::Defect;
+use crate::format::FormatError;
+
 /// Why a source can't be read on.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -16,6 +20,9 @@ pub enum SourceError {
         /// Why.
         source: std::io::Error,
     },
+    /// The rows of a file can't be told apart.
+    #[error(transparent)]
+    Format(FormatError),
     /// The ingest journal can't be written or read.
     #[error(transparent)]
     Journal(#[from] crate::state::StateError),
@@ -37,48 +44,6 @@ pub enum SourceError {
         path: PathBuf,
         /// The line where the row begins.
         line: u64,
-    },
-    /// A file has no header row.
-    #[error("{}: the file is empty: expected a header row with the columns' names", path.display())]
-    NoHeader {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A wanted column is not in the header.
-    ///
-    /// A header may be a row of data by mistake, so nothing of it is shown, not even a name that is nearly the column's.
-    #[error(
-        "{}:1: none of the {width} columns that line 1 names is {column:?}: names must agree to the letter; \
-         correct the name, or begin the file with a header", path.display()
-    )]
-    NoColumn {
-        /// The file.
-        path: PathBuf,
-        /// The column that is missing.
-        column: String,
-        /// The number of columns.
-        width: usize,
-    },
-    /// A wanted column is in the header twice.
-    #[error("{}:1: the header has more than one column {column:?}: rename one of them", path.display())]
-    ColumnTwice {
-        /// The file.
-        path: PathBuf,
-        /// The column.
-        column: String,
-    },
-    /// A record is so long that the framing itself is in doubt: an open quote swallows the rows after it.
-    #[error(
-        "{}:{line}: the record that begins here is longer than {limit} bytes: look for a quote that is not closed, or a \
-         line that does not end", path.display()
-    )]
-    RecordTooLong {
-        /// The file.
-        path: PathBuf,
-        /// The line where the record begins.
-        line: u64,
-        /// The most bytes that a record may have.
-        limit: usize,
     },
     /// A row can't be used and the pipeline says to stop.
     #[error(
@@ -123,14 +88,6 @@ pub enum SourceError {
         /// Where the stream and the state disagree.
         what: String,
     },
-    /// A Parquet file can't be used.
-    #[error("{}: {problem}", path.display())]
-    Parquet {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
     /// A file ends before the place to resume from.
     #[error(
         "{}: the file has {found} bytes but was read up to byte {offset} before: \
@@ -146,41 +103,12 @@ pub enum SourceError {
     },
 }
 
-/// What is wrong with a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
-#[non_exhaustive]
-pub enum Defect {
-    /// A field is empty, null or not there.
-    #[error("the value is missing")]
-    Missing,
-    /// A field is not a number.
-    #[error("expected a number")]
-    NotANumber,
-    /// A number is NaN, infinite or beyond the range of a 64-bit float.
-    #[error("expected a finite number")]
-    NotFinite,
-    /// A field is not a time.
-    #[error("expected a date or an RFC 3339 time")]
-    NotATime,
-    /// A field is a time or has a fraction, where its text matters.
-    #[error("expected a text or a whole number")]
-    NotAText,
-    /// A field is a boolean, a list or an object.
-    #[error("expected a text or a number")]
-    NotScalar,
-    /// A CSV row has not as many fields as the header.
-    #[error("the row has not as many fields as the header")]
-    FieldCount,
-    /// An earlier run has read the beginning of the line, which was the end of its file then.
-    #[error("an earlier run has read the beginning of this line as the last row of the file")]
-    Continued,
-    /// A line is not a JSON object.
-    #[error("the line is not a JSON object")]
-    NotAnObject,
-    /// A record of a server's stream is too long.
-    #[error("the record is too long")]
-    TooLong,
-    /// A JSON object has a field twice.
-    #[error("the field is there twice")]
-    FieldTwice,
+impl From<FormatError> for SourceError {
+    /// What could not be read may be an error of the transport.
+    fn from(error: FormatError) -> Self {
+        match error {
+            FormatError::Io { path, source } => io_error(&path, source),
+            error => SourceError::Format(error),
+        }
+    }
 }

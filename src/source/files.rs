@@ -1,7 +1,7 @@
 //! The bytes of a source: files, the standard input or its journal, with the offset of the next byte.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -10,19 +10,18 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 
-use super::broker::BrokerRows;
 use super::error::SourceError;
 use super::follow::Followed;
-use super::form::Form;
-use super::parquet::ParquetRows;
-use super::row::Rows;
-use crate::broker;
+use super::stream::StreamRows;
+use crate::connect::StreamSource;
 use crate::control::{Control, GLANCE};
-use crate::pipeline::{Broker, Format, Input, Source};
+use crate::format::bytes::{STANDARD_INPUT, Stream};
+use crate::format::form::Form;
+use crate::format::parquet::ParquetRows;
+use crate::format::row::Rows;
+use crate::format::{Format, FormatError};
+use crate::pipeline::{Input, Source};
 use crate::state::{Ingest, IngestPlace, IngestReader, StateError};
-
-/// The standard input in messages.
-pub(super) const STANDARD_INPUT: &str = "<standard input>";
 
 /// How compressed files begin.
 const COMPRESSED: [(&[u8], &str); 4] =
@@ -40,7 +39,7 @@ pub(super) enum Origin {
     /// The sessions of a journal, each like a file, and the name of the source.
     Journal(Arc<Ingest>, PathBuf),
     /// A stream of a server: one file without an end.
-    Broker(Box<Source>, Broker, Control),
+    Stream(Box<Source>, StreamSource, Control),
 }
 
 /// A file from a place on.
@@ -66,8 +65,8 @@ impl Origin {
             Input::Followed(files) => {
                 Origin::Followed(Arc::new(Followed::forgetful(files, source.format, control)))
             }
-            Input::Broker(broker) => {
-                Origin::Broker(Box::new(source.clone()), broker.clone(), control.clone())
+            Input::Stream(stream) => {
+                Origin::Stream(Box::new(source.clone()), stream.clone(), control.clone())
             }
             Input::Socket(_) => return Err(SourceError::NeedsRun),
         })
@@ -109,20 +108,20 @@ impl Origin {
                 let stream = Stream::new(Patient { input, control: control.clone() }, 0);
                 Ok(Some(Opened::Bytes { stream, header: None }))
             }
-            Origin::Broker(source, broker, control) if file == 0 => {
-                let form = Form::new(source, wanted, &self.name(file))?;
-                let rows = BrokerRows::new(broker, control, (offset, line), form);
+            Origin::Stream(source, stream, control) if file == 0 => {
+                let form = Form::new(source.format, source.header.as_deref(), wanted, &self.name(file))?;
+                let rows = StreamRows::new(stream, control, (offset, line), form);
                 Ok(Some(Opened::Rows(Box::new(rows))))
             }
-            Origin::Stdin(_) | Origin::Broker(..) => Ok(None),
+            Origin::Stdin(_) | Origin::Stream(..) => Ok(None),
             Origin::Files(paths, control) => {
                 let Some(path) = paths.get(file as usize) else { return Ok(None) };
                 if path.metadata().is_ok_and(|found| found.file_type().is_fifo()) {
                     let stream = Stream::new(Patient::of_pipe(path, offset, control)?, 0);
                     return Ok(Some(Opened::Bytes { stream, header: None }));
                 }
-                let header = (offset > 0).then(|| Stream::open_file(path, 0)).transpose()?;
-                Ok(Some(Opened::Bytes { stream: Stream::open_file(path, offset)?, header }))
+                let header = (offset > 0).then(|| stream_at(path, 0)).transpose()?;
+                Ok(Some(Opened::Bytes { stream: stream_at(path, offset)?, header }))
             }
             Origin::Parquet(paths) => {
                 let Some(path) = paths.get(file as usize) else { return Ok(None) };
@@ -178,7 +177,7 @@ impl Origin {
             }
             Origin::Journal(_, name) => name.clone(),
             Origin::Stdin(_) => STANDARD_INPUT.into(),
-            Origin::Broker(_, broker, _) => broker::name(broker).into(),
+            Origin::Stream(_, stream, _) => stream.stream().name().into(),
         }
     }
 }
@@ -221,63 +220,9 @@ impl Read for Patient {
     }
 }
 
-/// Input that is read again where a signal has interrupted that.
-pub(super) struct Uninterrupted<R>(pub(super) R);
-
-impl<R: Read> Read for Uninterrupted<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            match self.0.read(buffer) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                read => return read,
-            }
-        }
-    }
-}
-
-/// Bytes that know their offset in the file.
-pub(super) struct Stream {
-    reader: BufReader<Box<dyn Read + Send>>,
-    offset: u64,
-}
-
-impl Stream {
-    pub(super) fn new(input: impl Read + Send + 'static, offset: u64) -> Self {
-        Stream { reader: BufReader::with_capacity(1 << 16, Box::new(Uninterrupted(input))), offset }
-    }
-
-    pub(super) fn open_file(path: &Path, offset: u64) -> Result<Stream, SourceError> {
-        Ok(Stream::new(open_at(path, offset)?, offset))
-    }
-
-    /// Whether a line that is not blank is in memory to its end.
-    pub(super) fn holds_line(&self) -> bool {
-        self.reader.buffer().trim_ascii_start().contains(&b'\n')
-    }
-
-    /// The offset of the next byte.
-    pub(super) fn offset(&self) -> u64 {
-        self.offset
-    }
-}
-
-impl Read for Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.reader.read(buffer)?;
-        self.offset += read as u64;
-        Ok(read)
-    }
-}
-
-impl BufRead for Stream {
-    fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        self.reader.fill_buf()
-    }
-
-    fn consume(&mut self, amount: usize) {
-        self.reader.consume(amount);
-        self.offset += amount as u64;
-    }
+/// The bytes of a file from an offset on.
+pub(super) fn stream_at(path: &Path, offset: u64) -> Result<Stream, SourceError> {
+    Ok(Stream::new(open_at(path, offset)?, offset))
 }
 
 /// Opens a file at an offset that it must have.
@@ -293,9 +238,10 @@ pub(super) fn open_at(path: &Path, offset: u64) -> Result<File, SourceError> {
     Ok(file)
 }
 
-/// The error of reading `path`: one of ours where the journal's thread or files have told it.
+/// The error of reading `path`: one of ours where the journal's thread, files or a reader of rows have told it.
 pub(super) fn io_error(path: &Path, source: io::Error) -> SourceError {
     let io = |source| SourceError::Io { path: path.into(), source };
     let state = |source: io::Error| source.downcast::<StateError>().map_or_else(io, SourceError::Journal);
-    source.downcast::<SourceError>().unwrap_or_else(state)
+    let format = |source: io::Error| source.downcast::<FormatError>().map_or_else(state, SourceError::from);
+    source.downcast::<SourceError>().unwrap_or_else(format)
 }

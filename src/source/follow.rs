@@ -19,11 +19,12 @@ use std::time::Instant;
 use zeroize::Zeroizing;
 
 use super::error::SourceError;
-use super::files::{Opened, Stream, Uninterrupted, io_error, open_at};
-use super::framing::Framing;
+use super::files::{Opened, io_error, open_at, stream_at};
 use super::intake::CHUNK;
-use super::row::RECORD_LIMIT;
 use crate::control::{Control, GLANCE};
+use crate::format::bytes::{Stream, Uninterrupted};
+use crate::format::framing::Framing;
+use crate::format::row::RECORD_LIMIT;
 use crate::pipeline::{self, Format};
 use crate::state::FollowedList;
 use crate::whole;
@@ -93,7 +94,7 @@ impl Followed {
             }
         }
         let path = self.path(file);
-        let header = (offset > 0).then(|| Stream::open_file(&path, 0)).transpose()?;
+        let header = (offset > 0).then(|| stream_at(&path, 0)).transpose()?;
         let opened = open_at(&path, offset)?;
         let inode = opened.metadata().map_err(|source| io_error(&path, source))?.ino();
         let growing = Growing {

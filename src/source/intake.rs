@@ -22,6 +22,7 @@ use super::files::io_error;
 use super::session::Session;
 use super::socket::{Connection, Connections};
 use crate::control::{Control, GLANCE};
+use crate::format::bytes::STANDARD_INPUT;
 use crate::pipeline::{Pipeline, Source};
 use crate::state::{Full, Ingest};
 
@@ -79,7 +80,7 @@ impl Intake {
         (pipeline, source): (&Pipeline, &Source),
         control: &Control,
     ) -> Self {
-        let session = Session::new(Arc::clone(ingest), pipeline, source, super::files::STANDARD_INPUT.into());
+        let session = Session::new(Arc::clone(ingest), pipeline, source, STANDARD_INPUT.into());
         Self::over(session, ingest, control, false, move |waiting| waiting.read(input))
     }
 
@@ -347,8 +348,7 @@ mod tests {
     use std::path::Path;
     use std::sync::mpsc;
 
-    use super::super::files::STANDARD_INPUT;
-    use super::super::row::RECORD_LIMIT;
+    use crate::format::row::RECORD_LIMIT;
 
     fn pipeline(format: &str) -> Pipeline {
         let text = format!(

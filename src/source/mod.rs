@@ -33,28 +33,17 @@
 //! can't is a record all the same, of NaNs, which the clipper counts as the centre of the bounds: else the count would
 //! tell that it was there.
 
-mod broker;
-mod csv;
 mod door;
 mod entry;
 mod error;
 mod files;
 mod follow;
-mod form;
-mod framing;
 mod intake;
-#[cfg(feature = "kafka")]
-mod kafka;
-mod nats;
-mod ndjson;
-mod parquet;
 mod reader;
-mod redis;
 mod roles;
-mod row;
 mod session;
 mod socket;
-pub mod table;
+mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -65,7 +54,6 @@ use serde::{Deserialize, Serialize};
 pub use error::{Defect, SourceError};
 pub(crate) use follow::Followed;
 pub(crate) use intake::Intake;
-pub use parquet::file_being_decoded;
 pub use reader::SourceReader;
 pub(crate) use socket::Connections;
 

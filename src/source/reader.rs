@@ -9,15 +9,17 @@ use std::sync::Arc;
 
 use hushflow_mechanism::epochs::{Clock, Schedule};
 
-use super::csv::{CsvRows, header_row};
 use super::error::{Defect, SourceError};
-use super::files::{Opened, Origin, Stream, io_error};
+use super::files::{Opened, Origin, io_error};
 use super::follow::Followed;
-use super::ndjson::NdjsonRows;
 use super::roles::Roles;
-use super::row::{Outcome, RECORD_LIMIT, Row, Rows};
 use super::{BATCH_RECORDS, Batch, Counters, Event, Mark, Position};
 use crate::control::Control;
+use crate::format::FormatError;
+use crate::format::bytes::Stream;
+use crate::format::csv::{CsvRows, header_row};
+use crate::format::ndjson::NdjsonRows;
+use crate::format::row::{Outcome, RECORD_LIMIT, Row, Rows};
 use crate::pipeline::{Format, Pipeline, RowPolicies, Source};
 use crate::state::Ingest;
 
@@ -309,7 +311,7 @@ impl SourceReader {
                 }
                 Outcome::TooLong => {
                     let line = rows.line();
-                    return Err(SourceError::RecordTooLong { path: path(), line, limit: RECORD_LIMIT });
+                    return Err(FormatError::RecordTooLong { path: path(), line, limit: RECORD_LIMIT }.into());
                 }
                 Outcome::End => {
                     let (end, _) = rows.place();
@@ -331,13 +333,13 @@ impl SourceReader {
         self.continues = self.origin.goes_on_in_line(file, offset)?;
         if file == 0 && opened.is_none() && self.format == Format::Csv && self.expects_header {
             // Nothing has ever come into the journal.
-            return Err(SourceError::NoHeader { path: self.origin.name(file) });
+            return Err(FormatError::NoHeader { path: self.origin.name(file) }.into());
         }
         self.rows = match (opened, self.format) {
             (None, _) => None,
             (Some(Opened::Rows(rows)), _) => Some(rows),
             (Some(Opened::Bytes { stream, header }), Format::Csv) => match self.open_csv(stream, header) {
-                Err(SourceError::NoHeader { .. }) if self.origin.may_begin_later() => {
+                Err(FormatError::NoHeader { .. }) if self.origin.may_begin_later() => {
                     return self.pass_over(file);
                 }
                 rows => Some(Box::new(rows?)),
@@ -360,7 +362,7 @@ impl SourceReader {
     }
 
     /// Reads the header of a CSV file, whose rows follow in the same stream or in another.
-    fn open_csv(&self, stream: Stream, header: Option<Stream>) -> Result<CsvRows, SourceError> {
+    fn open_csv(&self, stream: Stream, header: Option<Stream>) -> Result<CsvRows, FormatError> {
         let Position { file, line, .. } = self.position;
         let (path, wanted) = (self.origin.name(file), &self.roles.wanted);
         let given = self.header.as_ref().map(|header| Stream::new(io::Cursor::new(header.clone()), 0));

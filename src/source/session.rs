@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use zeroize::Zeroizing;
 
-use super::csv::{CsvRows, header_row};
 use super::error::SourceError;
-use super::files::Stream;
-use super::framing::Framing;
 use super::intake::{CHUNK, WAITING_BYTES};
 use super::roles::Roles;
-use super::row::RECORD_LIMIT;
+use crate::format::FormatError;
+use crate::format::bytes::Stream;
+use crate::format::csv::{CsvRows, header_row};
+use crate::format::framing::Framing;
+use crate::format::row::RECORD_LIMIT;
 use crate::pipeline::{Format, Pipeline, Source};
 use crate::state::{Ingest, Patience};
 
@@ -191,6 +192,6 @@ impl Session {
             return Ok(());
         }
         let line = self.framing.record_line();
-        Err(SourceError::RecordTooLong { path: self.name.clone(), line, limit: RECORD_LIMIT })
+        Err(FormatError::RecordTooLong { path: self.name.clone(), line, limit: RECORD_LIMIT }.into())
     }
 }

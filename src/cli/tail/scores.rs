@@ -6,12 +6,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use hushflow::format::table::{MissingRows, Table};
 use hushflow::lines::{Format, csv_line, quality};
 use hushflow::mechanism::estimate::density::{Density, DensityError};
 use hushflow::operators::Estimated;
 use hushflow::pipeline::PublicParameters;
 use hushflow::publication::MomentPublication;
-use hushflow::source::table::{MissingRows, Table};
 use hushflow::whole::{SETTINGS, read_text};
 use nalgebra::{DMatrix, DVector};
 use serde::Deserialize;

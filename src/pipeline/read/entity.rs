@@ -4,8 +4,8 @@
 use hushflow_operators::{EntityLimits, Several};
 
 use super::Roles;
+use crate::document::{Field, Section};
 use crate::pipeline::EntityUnit;
-use crate::pipeline::document::{Field, Section};
 
 /// Reads the section, if there is one, and checks that `[privacy] unit` agrees.
 pub(super) fn entity<'a>(root: &Section<'a>, roles: &mut Roles<'a>) -> Option<Option<EntityUnit>> {

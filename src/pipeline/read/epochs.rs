@@ -4,8 +4,8 @@ use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedul
 use hushflow_mechanism::sensitivity::Neighbours;
 
 use super::Roles;
+use crate::document::{Field, Section};
 use crate::pipeline::Epochs;
-use crate::pipeline::document::{Field, Section};
 use crate::time::{parse_duration, parse_time};
 
 pub(super) fn epochs<'a>(

@@ -6,8 +6,8 @@ use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::StrategyName;
 use hushflow_mechanism::workload::Workload;
 
+use crate::document::Section;
 use crate::pipeline::Estimator;
-use crate::pipeline::document::Section;
 use crate::pipeline::{Privacy, Release};
 
 /// Returns the names of all estimators.

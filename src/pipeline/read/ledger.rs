@@ -8,9 +8,9 @@ use hushflow_mechanism::sensitivity::Neighbours;
 
 use super::entity::{is_of_entities, kind};
 use super::{guarantee, neighbours, required};
+use crate::document::Section;
 use crate::ledger::{Budget, data_set_name};
 use crate::pipeline::LedgerSettings;
-use crate::pipeline::document::Section;
 
 /// Reads the section. `of_pipeline` are the neighbours of the pipeline and `own` is the kind of
 /// entity it protects, if any; both are the defaults of the budget.

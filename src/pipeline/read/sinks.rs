@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::source::{broker, has_port, protocol};
-use crate::pipeline::document::{Field, Section};
-use crate::pipeline::{Protocol, ReleaseFile, ReleaseStream, Rotation, Sink};
+use crate::connect::{StreamSink, Text, has_port, listed, refuse_sink_fields, sink_paths};
+use crate::document::{Field, Section};
+use crate::pipeline::{ReleaseFile, Rotation, Sink};
 
 pub(super) fn sinks(root: &Section<'_>, base: &Path) -> Option<Vec<Sink>> {
     let sinks: Option<Vec<Sink>> = root.sections("sinks").iter().map(|section| sink(section, base)).collect();
@@ -20,7 +20,7 @@ pub(super) fn sinks(root: &Section<'_>, base: &Path) -> Option<Vec<Sink>> {
 fn is_same(sink: &Sink, other: &Sink) -> bool {
     match (sink, other) {
         (Sink::File(file), Sink::File(other)) => file.path == other.path,
-        (Sink::Stream(stream), Sink::Stream(other)) => stream.broker == other.broker,
+        (Sink::Stream(stream), Sink::Stream(other)) => stream.stream().place() == other.stream().place(),
         (Sink::Events(address), Sink::Events(other)) => address == other && !address.ends_with(":0"),
         _ => false,
     }
@@ -28,108 +28,41 @@ fn is_same(sink: &Sink, other: &Sink) -> bool {
 
 fn sink(section: &Section<'_>, base: &Path) -> Option<Sink> {
     let path = section.require("path", section.text("path"), "path = \"out/releases.ndjson\"");
-    let options = Options {
-        rotate: section.text("rotate").map(|field| field.map(|text| rotation(text))),
-        stream: section.text("stream"),
-        subject: section.text("subject"),
-        keep: section.text("keep").map(|field| field.map(|text| epochs(text))),
-    };
+    // An inner `None` has been reported.
+    let rotate = section.text("rotate").map(|field| field.map(|text| rotation(text)));
+    let scheme = path.as_ref().and_then(|path| path.value.split_once("://")).map(|(scheme, _)| scheme);
     let sink = path.and_then(|path| match path.value.split_once("://") {
-        None => file(path, &options, base),
+        None => file(path, &rotate, base),
         Some(("http-listen", place)) if has_port(place) => Some(Sink::Events(place.into())),
-        Some((scheme, place)) => match protocol(scheme) {
-            Some(Ok(protocol)) => stream(section, &path, &options, protocol, place),
-            Some(Err(problem)) => {
-                path.report(problem);
-                None
-            }
+        Some(place) => match StreamSink::read(section, &path, place) {
+            Some(stream) => stream.map(Sink::Stream),
             None => {
                 // Don't print the path: it may hold a password.
-                path.report(format!("expected {PLACES}"));
+                let http = "http-listen://address:port".into();
+                let places = listed(sink_paths().chain([http]), "or");
+                path.report(format!("expected a file such as \"out/releases.ndjson\", or {places}"));
                 None
             }
         },
     });
+    refuse_sink_fields(section, scheme);
     section.finish();
     let sink = sink?;
-    options.check(&sink);
+    if let (Some(Some(rotate)), false) = (rotate, matches!(sink, Sink::File(_))) {
+        rotate.report("only files are rotated: leave it out");
+    }
     Some(sink)
 }
 
-const PLACES: &str = "a file such as \"out/releases.ndjson\", or redis://host:port, nats://host:port, kafka://host:port or \
-    http-listen://address:port";
-
-/// Optional fields of sinks. An inner `None` has been reported.
-struct Options<'a> {
-    rotate: Option<Option<Field<'a, Rotation>>>,
-    stream: Option<Field<'a, &'a str>>,
-    subject: Option<Field<'a, &'a str>>,
-    keep: Option<Option<Field<'a, u64>>>,
-}
-
-impl Options<'_> {
-    /// Reports fields that don't apply to the kind of sink.
-    fn check(&self, sink: &Sink) {
-        let protocol = match sink {
-            Sink::Stream(stream) => Some(stream.broker.protocol),
-            _ => None,
-        };
-        if let Some(Some(rotate)) = &self.rotate
-            && !matches!(sink, Sink::File(_))
-        {
-            rotate.report("only files are rotated: leave it out");
-        }
-        if let (Some(stream), None) = (&self.stream, protocol) {
-            stream.report("the name of a stream is for redis://, nats:// and kafka://: leave it out");
-        }
-        if let Some(subject) = &self.subject
-            && protocol != Some(Protocol::Nats)
-        {
-            subject.report("a subject is for nats://: leave it out");
-        }
-        if let Some(Some(keep)) = &self.keep
-            && protocol != Some(Protocol::Redis)
-        {
-            keep.report("keep is only for redis://: leave it out");
-        }
-    }
-}
-
-fn file(path: Field<'_, &str>, options: &Options<'_>, base: &Path) -> Option<Sink> {
+fn file(path: Text<'_>, rotate: &Option<Option<Field<'_, Rotation>>>, base: &Path) -> Option<Sink> {
     let path = path.filter("a file of JSON lines, such as \"out/releases.ndjson\"", |path| {
         Path::new(path).extension().is_some_and(|extension| extension == "ndjson" || extension == "jsonl")
     })?;
-    let rotate = match &options.rotate {
+    let rotate = match rotate {
         None => None,
         Some(rotate) => Some(rotate.as_ref()?.value),
     };
     Some(Sink::File(ReleaseFile { path: base.join(path.value), rotate }))
-}
-
-fn stream<'a>(
-    section: &Section<'a>,
-    path: &Field<'a, &'a str>,
-    options: &Options<'a>,
-    protocol: Protocol,
-    place: &str,
-) -> Option<Sink> {
-    let broker = broker(section, path, options.stream.as_ref(), protocol, place);
-    let subject = options.subject.as_ref().map(|subject| subject.value);
-    let is_plain = |subject: &str| {
-        let odd = |c: char| c.is_whitespace() || c.is_control() || "*>".contains(c);
-        !subject.contains(odd) && !subject.starts_with('$') && subject.split('.').all(|part| !part.is_empty())
-    };
-    if let (Some(subject), Some(false)) = (&options.subject, subject.map(is_plain)) {
-        subject.report("expected a subject without wildcards, such as \"releases\"");
-        return None;
-    }
-    let keep = match &options.keep {
-        None => None,
-        Some(keep) => Some(keep.as_ref()?.value),
-    };
-    let broker = broker?;
-    let subject = subject.unwrap_or(&broker.stream).into();
-    Some(Sink::Stream(ReleaseStream { broker, subject, keep }))
 }
 
 fn rotation(text: &str) -> Result<Rotation, String> {
@@ -145,13 +78,6 @@ fn rotation(text: &str) -> Result<Rotation, String> {
     found.ok_or_else(|| {
         format!("found {text:?}, expected a size such as \"100 epochs\", \"64 MiB\" or \"1 GiB\"")
     })
-}
-
-fn epochs(text: &str) -> Result<u64, String> {
-    match rotation(text) {
-        Ok(Rotation::Epochs(epochs)) => Ok(epochs),
-        _ => Err(format!("found {text:?}, expected a number such as \"1000 epochs\"")),
-    }
 }
 
 #[cfg(test)]
@@ -183,25 +109,11 @@ mod tests {
 
     #[test]
     fn every_kind_of_sink_has_its_form() {
-        let stream = |sink: &str| match parse(sink).as_deref() {
-            Ok([Sink::Stream(stream)]) => {
-                Some((stream.broker.address.clone(), stream.subject.clone(), stream.keep))
-            }
-            _ => None,
-        };
-        let redis = stream("{ path = 'redis://h', stream = 's', keep = '5 epochs' }");
-        assert_eq!(redis, Some(("h:6379".into(), "s".into(), Some(5))));
-        let nats = stream("{ path = 'nats://h:1', stream = 's', subject = 'a.b' }");
-        assert_eq!(nats, Some(("h:1".into(), "a.b".into(), None)));
         let events = parse("{ path = 'http-listen://127.0.0.1:0' }");
         assert_eq!(events, Ok(vec![Sink::Events("127.0.0.1:0".into())]));
         for (sinks, part) in [
             ("{ path = 'redis://h' }", "stream"),
-            ("{ path = 'redis://h', stream = 's', subject = 'a' }", "subject"),
-            ("{ path = 'redis://h', stream = 's', keep = '5 MiB' }", "1000 epochs"),
-            ("{ path = 'nats://h', stream = 's', subject = 'a.*' }", "wildcards"),
             ("{ path = 'nats://h', stream = 's', rotate = '5 epochs' }", "rotated"),
-            ("{ path = 'nats://h', stream = 's', keep = '5 epochs' }", "redis://"),
             ("{ path = 'a.ndjson', stream = 's' }", "leave it out"),
             ("{ path = 'http-listen://127.0.0.1' }", "http-listen://address:port"),
             ("{ path = 'ftp://h' }", "http-listen://address:port"),

@@ -1,7 +1,7 @@
 //! Parses sizes in bytes such as `512 MiB`.
 
+use crate::document::Section;
 use crate::pipeline::Source;
-use crate::pipeline::document::Section;
 
 /// Units and their number of bytes.
 const UNITS: [(&str, u64); 9] = [

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use super::source::{Text, has_port};
-use crate::pipeline::document::Section;
+use crate::connect::{Text, has_port, listed, source_paths};
+use crate::document::Section;
 use crate::pipeline::{Address, Input, Socket};
 
 /// Fields of a socket besides its path.
@@ -46,7 +46,11 @@ pub(super) fn socket(
         _ => !rest.is_empty(),
     };
     let Some((address, listens)) = place.filter(|_| whole) else {
-        path.report(format!("found {:?}, expected {SCHEMES}", path.value));
+        let others = listed(source_paths(), "or");
+        path.report(format!(
+            "found {:?}, expected {SCHEMES}, {others} (without encryption: use a private network or a tunnel)",
+            path.value
+        ));
         return None;
     };
     let &SocketFlags { acknowledge, expose, ref key } = flags;
@@ -69,8 +73,8 @@ fn is_loopback(address: &str) -> bool {
     host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
 }
 
-const SCHEMES: &str = "a file, or tcp://host:port, tcp-listen://address:port, unix:///path, unix-listen:///path, \
-    redis://host:port, nats://host:port or kafka://host:port (without encryption: use a private network or a tunnel)";
+const SCHEMES: &str =
+    "a file, or tcp://host:port, tcp-listen://address:port, unix:///path, unix-listen:///path";
 
 /// Reports socket fields that don't apply.
 pub(super) fn check_socket(section: &Section<'_>, input: &Input) {

@@ -7,12 +7,9 @@ use hushflow_mechanism::epochs::{ClockSource, Schedule};
 use super::size::journal_limit;
 use super::socket::{SocketFlags, check_socket, socket};
 use super::sources::Clocked;
-use crate::pipeline::document::{Field, Section};
-use crate::pipeline::{
-    Broker, Credentials, Followed, Format, Input, Protocol, RowPolicies, RowPolicy, Source,
-};
-
-pub(super) type Text<'a> = Field<'a, &'a str>;
+use crate::connect::{StreamSource, Text, refuse_source_fields, schemes_with_fields};
+use crate::document::Section;
+use crate::pipeline::{Followed, Format, Input, RowPolicies, RowPolicy, Source};
 
 /// Reads a source with this name and its row policies.
 pub(super) fn source(
@@ -36,29 +33,19 @@ pub(super) fn source(
         journal: section.flag("journal"),
         follow: section.flag("follow").unwrap_or(false),
         socket: SocketFlags::of(section, base),
-        partition: partition(section),
     };
-    let input = input(section, &paths, &flags, base)?;
+    let input = input(section, &paths, &flags, base);
+    let scheme = paths.iter().find_map(|path| path.value.split_once("://")).map(|(scheme, _)| scheme);
+    refuse_source_fields(section, scheme);
+    let input = input?;
     let header = header(section);
-    let field = section.text("field").map(|field| field.value.into());
     let format = format.or_else(|| format_of(section, &paths, &input))?;
     let journal = flags.journal.unwrap_or(false) || matches!(input, Input::Socket(_));
     let journal_limit = journal_limit(section, journal);
     let Clocked { schedule, arrival, idle, largest_jump } = clocked?;
     let name = name.into();
-    let mut source = Source {
-        name,
-        input,
-        format,
-        journal,
-        journal_limit,
-        header,
-        field,
-        schedule,
-        arrival,
-        idle,
-        largest_jump,
-    };
+    let mut source =
+        Source { name, input, format, journal, journal_limit, header, schedule, arrival, idle, largest_jump };
     if source.is_remote() {
         source.largest_jump = largest_jump.or(usual_jump(&source.schedule));
     }
@@ -83,21 +70,9 @@ struct Flags {
     journal: Option<bool>,
     follow: bool,
     socket: SocketFlags,
-    /// An inner `None` is an absent field; an outer one has been reported.
-    partition: Option<Option<u32>>,
-}
-
-fn partition(section: &Section<'_>) -> Option<Option<u32>> {
-    if section.get("partition").is_none() {
-        return Some(None);
-    }
-    let number = section.count("partition", 0)?;
-    let number = number.map(|&n| u32::try_from(n).map_err(|_| "expected a number below 2^32".into()))?;
-    Some(Some(number.value))
 }
 
 fn input(section: &Section<'_>, paths: &[Text<'_>], flags: &Flags, base: &Path) -> Option<Input> {
-    let stream = section.text("stream");
     let alone = |path: &Text<'_>| {
         (paths.len() == 1).then_some(()).or_else(|| {
             path.report(format!("found {:?} among files: {}", path.value, ALONE));
@@ -111,15 +86,8 @@ fn input(section: &Section<'_>, paths: &[Text<'_>], flags: &Flags, base: &Path) 
     for path in paths {
         if let Some((scheme, rest)) = path.value.split_once("://") {
             alone(path)?;
-            return match protocol(scheme) {
-                Some(Ok(protocol)) => {
-                    let broker = broker(section, path, stream.as_ref(), protocol, rest)?;
-                    Some(Input::Broker(Broker { partition: flags.partition?, ..broker }))
-                }
-                Some(Err(problem)) => {
-                    path.report(problem);
-                    None
-                }
+            return match StreamSource::read(section, path, (scheme, rest)) {
+                Some(stream) => stream.map(Input::Stream),
                 None => socket(path, scheme, rest, &flags.socket, base),
             };
         }
@@ -152,81 +120,7 @@ fn files(paths: &[Text<'_>], base: &Path) -> Option<Input> {
     }
 }
 
-/// Returns the protocol of a scheme, or why this build does not support it.
-pub(super) fn protocol(scheme: &str) -> Option<Result<Protocol, &'static str>> {
-    match scheme {
-        "redis" => Some(Ok(Protocol::Redis)),
-        "nats" => Some(Ok(Protocol::Nats)),
-        #[cfg(feature = "kafka")]
-        "kafka" => Some(Ok(Protocol::Kafka)),
-        #[cfg(not(feature = "kafka"))]
-        "kafka" => Some(Err("built without Kafka: cargo build --features kafka")),
-        _ => None,
-    }
-}
-
 const ALONE: &str = "a socket or a broker must be the only path, as path = \"tcp://host:port\"";
-
-pub(super) fn has_port(address: &str) -> bool {
-    address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
-}
-
-/// Reads the broker named by the rest of a path.
-pub(super) fn broker<'a>(
-    section: &Section<'a>,
-    path: &Text<'a>,
-    stream: Option<&Text<'a>>,
-    protocol: Protocol,
-    rest: &str,
-) -> Option<Broker> {
-    let (forbidden, port, numbered) = match protocol {
-        Protocol::Redis => ("", 6379, true),
-        Protocol::Nats => (".*>/\\", 4222, false),
-        #[cfg(feature = "kafka")]
-        Protocol::Kafka => (",:*?/\\\"'", 9092, false),
-    };
-    let stream = section.require("stream", stream, "stream = \"flights\"");
-    let is_odd = |c: char| c.is_whitespace() || c.is_control() || forbidden.contains(c);
-    let stream = stream.and_then(|stream| match stream.value.contains(is_odd) || stream.value.is_empty() {
-        true => {
-            stream.report(format!("found {:?}, expected the name of a stream", stream.value));
-            None
-        }
-        false => Some(stream.value),
-    });
-    let (credentials, place) = match rest.rsplit_once('@') {
-        None => (None, rest),
-        Some((credentials, place)) => {
-            let (user, secret) = match credentials.split_once(':') {
-                Some((user, secret)) => (Some(user).filter(|user| !user.is_empty()), secret),
-                None => (None, credentials),
-            };
-            (Some(Credentials { user: user.map(String::from), secret: secret.into() }), place)
-        }
-    };
-    let (place, database) = match place.split_once('/') {
-        Some((place, "")) => (place, Some(None)),
-        Some((place, number)) => (place, number.parse().ok().filter(|_| numbered).map(Some)),
-        None => (place, Some(None)),
-    };
-    let address = if has_port(place) { place.into() } else { format!("{place}:{port}") };
-    // An invalid port, as opposed to an IPv6 address.
-    let odd_port = !has_port(place) && place.contains(':') && !place.ends_with(']');
-    let Some(database) = database.filter(|_| has_port(&address) && !odd_port) else {
-        // Don't print the path: it may hold a password.
-        path.report(
-            "expected redis://[user:password@]host[:port][/database], nats://[user:password@]host[:port] or \
-             kafka://host[:port]",
-        );
-        return None;
-    };
-    #[cfg(feature = "kafka")]
-    if protocol == Protocol::Kafka && credentials.is_some() {
-        path.report("passwords are not supported for Kafka, because the connection is not encrypted: use kafka://host:port");
-        return None;
-    }
-    Some(Broker { protocol, address, credentials, database, stream: stream?.into(), partition: None })
-}
 
 /// Reads a followed path: a directory, a pattern of names in one, or a single file.
 fn followed(path: &Text<'_>, base: &Path) -> Option<Input> {
@@ -261,8 +155,8 @@ fn check(section: &Section<'_>, flags: &Flags, source: &Source, rows: RowPolicie
             field.report(message);
         }
     };
-    let broker = match &source.input {
-        Input::Broker(broker) => Some(broker.protocol),
+    let formats = match &source.input {
+        Input::Stream(stream) => Some(stream.stream().formats()),
         _ => None,
     };
     let socket = matches!(source.input, Input::Socket(_));
@@ -279,7 +173,7 @@ fn check(section: &Section<'_>, flags: &Flags, source: &Source, rows: RowPolicie
             "records from a socket can't be read again, so they are always journaled: leave it out",
         );
     }
-    if (source.journal || broker.is_some())
+    if (source.journal || formats.is_some())
         && (rows.missing, rows.malformed) != (RowPolicy::Skip, RowPolicy::Skip)
     {
         let field = if section.get("journal").is_some() { "journal" } else { "path" };
@@ -291,42 +185,24 @@ fn check(section: &Section<'_>, flags: &Flags, source: &Source, rows: RowPolicie
     if source.header.is_some() && source.format != Format::Csv {
         report("header", "column names are only for format = \"csv\": leave it out");
     }
-    let text = matches!(source.format, Format::Csv | Format::Ndjson);
-    let expected = match broker {
-        Some(Protocol::Redis) if source.field.is_some() => {
-            (text, "the field holds text: use format = \"csv\" or format = \"ndjson\"")
-        }
-        Some(Protocol::Redis) => (
-            source.format == Format::Fields,
-            "Redis entries have fields: use format = \"fields\", or name a text field with field = \"…\"",
-        ),
-        Some(_) => (text, "a message is text: use format = \"ndjson\" or format = \"csv\""),
+    let fields =
+        format!("fields are for {}: choose format = \"csv\" or format = \"ndjson\"", schemes_with_fields());
+    let expected = match &formats {
+        Some(formats) => (formats.allowed.contains(&source.format), formats.expected),
         None if source.format == Format::Parquet => (
             matches!(source.input, Input::Files(_)),
             "Parquet files must be complete: name files in path, and leave follow out",
         ),
-        None => (
-            source.format != Format::Fields,
-            "fields are for redis://: choose format = \"csv\" or format = \"ndjson\"",
-        ),
+        None => (source.format != Format::Fields, fields.as_str()),
     };
-    if broker.is_some() && source.format == Format::Csv && source.header.is_none() {
+    if formats.is_some() && source.format == Format::Csv && source.header.is_none() {
         report(
             "format",
             "CSV lines from a broker have no header: name the columns, as header = [\"key\", \"x\"]",
         );
     }
-    if broker != Some(Protocol::Redis) {
-        report("field", "the name of a field is for redis://: leave it out");
-    }
     if !expected.0 {
         report(if section.get("format").is_some() { "format" } else { "path" }, expected.1);
-    }
-    if broker.is_none() {
-        report("stream", "the name of a stream is for redis://, nats:// and kafka://: leave it out");
-    }
-    if !has_partitions(&source.input) {
-        report("partition", "the number of a partition is for kafka://: leave it out");
     }
     if !socket {
         report(
@@ -340,23 +216,10 @@ fn check(section: &Section<'_>, flags: &Flags, source: &Source, rows: RowPolicie
     }
 }
 
-/// Whether the input has numbered partitions.
-fn has_partitions(input: &Input) -> bool {
-    match input {
-        #[cfg(feature = "kafka")]
-        Input::Broker(broker) => broker.protocol == Protocol::Kafka,
-        _ => false,
-    }
-}
-
 /// Returns the default format of the input, or the one on which the extensions of all paths agree.
 fn format_of(section: &Section<'_>, paths: &[Text<'_>], input: &Input) -> Option<Format> {
-    if let Input::Broker(broker) = input {
-        return Some(match broker.protocol {
-            Protocol::Redis if section.get("field").is_some() => Format::Ndjson,
-            Protocol::Redis => Format::Fields,
-            _ => Format::Ndjson,
-        });
+    if let Input::Stream(stream) = input {
+        return Some(stream.stream().formats().usual);
     }
     let of = |path: &Text<'_>| match Path::new(path.value).extension()?.to_str()? {
         "csv" => Some(Format::Csv),
@@ -428,71 +291,12 @@ mod tests {
     }
 
     #[test]
-    fn brokers_have_defaults_and_no_secret_is_shown() {
-        let broker = |protocol, address: &str, credentials, database| Broker {
-            protocol,
-            address: address.into(),
-            credentials,
-            database,
-            stream: "s".into(),
-            partition: None,
-        };
-        let check = |path: &str, expected: Option<Broker>| {
-            let found = parse(&format!("path = '{path}', stream = 's'"));
-            assert!(!format!("{found:?}").contains("hidden"), "{found:?}");
-            assert_eq!(found.ok().map(|source| source.input), expected.map(Input::Broker), "{path}");
-        };
-        let secret =
-            |user: Option<&str>| Some(Credentials { user: user.map(String::from), secret: "hidden".into() });
-        check("redis://h", Some(broker(Protocol::Redis, "h:6379", None, None)));
-        check("redis://h:1/", Some(broker(Protocol::Redis, "h:1", None, None)));
-        check("redis://[::1]", Some(broker(Protocol::Redis, "[::1]:6379", None, None)));
-        check("redis://:hidden@h:99999", None);
-        check("nats://h:", None);
-        check("redis://:hidden@h/3", Some(broker(Protocol::Redis, "h:6379", secret(None), Some(3))));
-        check("nats://u:hidden@h:1", Some(broker(Protocol::Nats, "h:1", secret(Some("u")), None)));
-        check("nats://hidden@h", Some(broker(Protocol::Nats, "h:4222", secret(None), None)));
-        check("redis://:hidden@h/x", None);
-        check("nats://hidden@h/3", None);
-        check("nats://hidden@", None);
-        let stream = "stream = 's'";
-        let partition = parse(&format!("path = 'nats://h', {stream}, partition = 0"));
-        assert!(partition.is_err_and(|error| error.contains("kafka://")));
-        #[cfg(not(feature = "kafka"))]
-        assert!(
-            parse(&format!("path = 'kafka://h', {stream}")).is_err_and(|error| error.contains("--features"))
-        );
-        #[cfg(feature = "kafka")]
-        {
-            let kafka = |address| broker(Protocol::Kafka, address, None, None);
-            check("kafka://h", Some(kafka("h:9092")));
-            check("kafka://h:1,i:2", Some(kafka("h:1,i:2")));
-            check("kafka://u:hidden@h", None);
-            check("kafka://h/0", None);
-            let chosen =
-                parse(&format!("path = 'kafka://h', {stream}, partition = 3")).map(|source| source.input);
-            let expected = Input::Broker(Broker { partition: Some(3), ..kafka("h:9092") });
-            assert_eq!(chosen, Ok(expected));
-            assert!(parse(&format!("path = 'kafka://h', {stream}, partition = -1")).is_err());
-            assert!(parse(&format!("path = 'kafka://h', {stream}, format = 'fields'")).is_err());
-        }
-        assert!(parse("path = 'redis://h'").is_err_and(|error| error.contains("stream")));
-        assert!(parse("path = 'nats://h', stream = 'a.b'").is_err());
-        assert!(parse("path = 'nats://h', stream = 's', format = 'csv'").is_err());
-        assert!(parse("path = 'nats://h', stream = 's', format = 'csv', header = ['x']").is_ok());
-        assert!(parse("path = 'nats://h', stream = 's', field = 'x'").is_err());
-        assert!(parse("path = 'redis://h', stream = 's', format = 'ndjson'").is_err());
-        let line = parse("path = 'redis://h', stream = 's', field = 'line'");
-        assert_eq!(
-            line.map(|source| (source.format, source.field)),
-            Ok((Format::Ndjson, Some("line".into())))
-        );
+    fn a_parquet_file_is_whole() {
         assert!(parse("path = 'a.parquet', follow = true").is_err());
         assert!(parse("path = '-', format = 'parquet'").is_err());
         assert_eq!(
             parse("path = ['a.parquet', 'b.parquet']").map(|source| source.format),
             Ok(Format::Parquet)
         );
-        assert!(parse("path = 'redis://h', stream = 's', missing = 'reject'").is_err());
     }
 }

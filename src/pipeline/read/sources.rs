@@ -11,7 +11,7 @@ use hushflow_mechanism::sensitivity::Neighbours;
 use super::epochs::{clock, duration, refuse_lateness};
 use super::source::source;
 use super::{Roles, required};
-use crate::pipeline::document::Section;
+use crate::document::Section;
 use crate::pipeline::{Epochs, Input, RowPolicies, Source};
 
 /// The sources of a pipeline.

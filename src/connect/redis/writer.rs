@@ -2,51 +2,54 @@
 //!
 //! Redis takes ids in rising order alone. So no line can be there twice, whoever repeats it, and the last id says where to go on.
 
-use crate::broker::Trouble;
-use crate::broker::id::{Id, parse, shown};
-use crate::broker::redis::{Connection, Value, fact, write_command};
-use crate::broker::wire::garbled;
+use super::Stream;
+use super::connection::{Connection, Value, fact, write_command};
+use crate::connect::id::{parse, shown};
+use crate::connect::trouble::{Trouble, foreign};
+use crate::connect::wire::garbled;
+use crate::connect::writer::{Id, Mark, Writer};
 use crate::control::Control;
-use crate::pipeline::ReleaseStream;
-
-use super::feed::Mark;
-use super::stream::Server;
 
 /// The field of a line.
 const FIELD: &str = "release";
 
-#[derive(Default)]
-pub(super) struct Redis(Option<Connection>);
+pub(super) struct StreamWriter {
+    stream: Stream,
+    /// Epochs that the server keeps.
+    keep: Option<u64>,
+    connection: Option<Connection>,
+}
 
-impl Server for Redis {
-    fn open(&mut self, sink: &ReleaseStream) -> Result<(Id, Option<Mark>), Trouble> {
-        let facts = self.0.insert(Connection::open(&sink.broker, &Control::new())?).facts();
+impl StreamWriter {
+    pub(super) fn new(stream: Stream, keep: Option<u64>) -> Self {
+        StreamWriter { stream, keep, connection: None }
+    }
+}
+
+impl Writer for StreamWriter {
+    fn open(&mut self) -> Result<(Id, Option<Mark>), Trouble> {
+        let facts = self.connection.insert(Connection::open(&self.stream, &Control::new())?).facts();
         let facts = match facts {
             Err(Trouble::NoStream) => return Ok(((0, 0), None)),
             facts => facts?,
         };
         let Some(Value::Text(id)) = fact(&facts, "last-generated-id") else { return Err(garbled().into()) };
         let last = match fact(&facts, "last-entry") {
-            Some(Value::List(entry)) => Some(mark(entry).ok_or_else(|| sink.foreign())?),
+            Some(Value::List(entry)) => Some(mark(entry).ok_or_else(|| foreign(self.stream.name()))?),
             // All entries have been removed since.
             _ => None,
         };
         Ok((parse(id)?, last))
     }
 
-    fn send(
-        &mut self,
-        sink: &ReleaseStream,
-        lines: &[(Id, &str)],
-        taken: &mut dyn FnMut(Id),
-    ) -> Result<(), Trouble> {
-        let Some(connection) = &mut self.0 else { return Err(garbled().into()) };
+    fn send(&mut self, lines: &[(Id, &str)], taken: &mut dyn FnMut(Id)) -> Result<(), Trouble> {
+        let Some(connection) = &mut self.connection else { return Err(garbled().into()) };
         let mut commands = Vec::new();
         for &((epoch, number), line) in lines {
             let id = shown((epoch, number));
-            let oldest = sink.keep.map(|keep| epoch.saturating_sub(keep).to_string());
+            let oldest = self.keep.map(|keep| epoch.saturating_sub(keep).to_string());
             let limit = oldest.as_deref().map(|oldest| ["MINID", "~", oldest]);
-            let parts = ["XADD", sink.broker.stream.as_str()].into_iter();
+            let parts = ["XADD", self.stream.stream.as_str()].into_iter();
             let parts: Vec<&str> =
                 parts.chain(limit.into_iter().flatten()).chain([id.as_str(), FIELD, line]).collect();
             write_command(&mut commands, &parts);

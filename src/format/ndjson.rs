@@ -6,12 +6,12 @@ use std::io::{self, BufRead, Read};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::bytes::Stream;
 use super::error::Defect;
-use super::files::Stream;
 use super::row::{Field, Outcome, RECORD_LIMIT, Row, Rows};
 
 /// An NDJSON file.
-pub(super) struct NdjsonRows {
+pub(crate) struct NdjsonRows {
     stream: Stream,
     wanted: Vec<String>,
     text: Vec<u8>,
@@ -21,7 +21,7 @@ pub(super) struct NdjsonRows {
 
 impl NdjsonRows {
     /// Reads on in `stream`, whose first line is `line`.
-    pub(super) fn open(stream: Stream, line: u64, wanted: &[String]) -> Self {
+    pub(crate) fn open(stream: Stream, line: u64, wanted: &[String]) -> Self {
         NdjsonRows { stream, wanted: wanted.into(), text: Vec::new(), line: line - 1 }
     }
 
@@ -73,7 +73,7 @@ impl Rows for NdjsonRows {
 }
 
 /// Reads one object into a row.
-pub(super) fn read_object(text: &[u8], wanted: &[String], row: &mut Row) {
+pub(crate) fn read_object(text: &[u8], wanted: &[String], row: &mut Row) {
     row.text.clear();
     row.fields.clear();
     row.fields.resize(wanted.len(), Field::Missing);

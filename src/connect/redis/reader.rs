@@ -4,16 +4,16 @@
 //! them holds a record as text. The protocol is
 //! read entry by entry into the row's own buffers: a value that is too long is passed over before it takes memory.
 
-use super::broker::{Entries, Place, START, Trouble, lost};
-use super::error::Defect;
-use super::form::Form;
-use super::row::{Field, RECORD_LIMIT, Row};
-use crate::broker;
-use crate::broker::id::{parse, shown};
-use crate::broker::redis::{Connection, Value, fact};
-use crate::broker::wire::garbled;
+use super::Source;
+use super::connection::{Connection, Value, fact};
+use crate::connect::entries::{Entries, Position, START};
+use crate::connect::id::{parse, shown};
+use crate::connect::trouble::{Trouble, lost};
+use crate::connect::wire::garbled;
 use crate::control::Control;
-use crate::pipeline::Broker;
+use crate::format::Defect;
+use crate::format::form::Form;
+use crate::format::row::{Field, RECORD_LIMIT, Row};
 
 /// Entries that are asked for at once.
 const BATCH: &str = "512";
@@ -22,41 +22,44 @@ const BATCH: &str = "512";
 const WAIT: &str = "250";
 
 /// A connection to a stream.
-pub(super) struct Redis {
+pub(super) struct Reader {
     connection: Connection,
-    place: Place,
+    /// The field that holds a record as text, if one does.
+    field: Option<String>,
+    position: Position,
     /// Entries of the last answer that have not been read.
     left: usize,
     /// The id of an entry, the name of a field.
     name: Vec<u8>,
 }
 
-impl Redis {
-    pub(super) fn open(broker: &Broker, control: &Control, place: Place) -> Result<Self, Trouble> {
-        let connection = Connection::open(broker, control)?;
-        let mut redis = Redis { connection, place, left: 0, name: Vec::new() };
-        redis.check()?;
-        Ok(redis)
+impl Reader {
+    pub(super) fn open(source: &Source, control: &Control, position: Position) -> Result<Self, Trouble> {
+        let connection = Connection::open(&source.stream, control)?;
+        let field = source.field.clone();
+        let mut reader = Reader { connection, field, position, left: 0, name: Vec::new() };
+        reader.check()?;
+        Ok(reader)
     }
 
     /// Whether the stream still has what had been read of it: one that lost it would give its numbers to other entries.
     fn check(&mut self) -> Result<(), Trouble> {
-        if self.place == START {
+        if self.position == START {
             return Ok(());
         }
         let facts = match self.connection.facts() {
-            Err(broker::Trouble::NoStream) => {
-                return Err(lost(&self.connection.broker, "is not there any more".into()));
+            Err(Trouble::NoStream) => {
+                return Err(lost(self.connection.stream.name(), "is not there any more".into()));
             }
             facts => facts?,
         };
         match fact(&facts, "last-generated-id") {
-            Some(Value::Text(last)) if after(parse(last)?) < self.place => Err(lost(
-                &self.connection.broker,
+            Some(Value::Text(last)) if after(parse(last)?) < self.position => Err(lost(
+                self.connection.stream.name(),
                 format!(
                     "ends with id {}, but was read up to {}",
                     String::from_utf8_lossy(last),
-                    shown(before(self.place))
+                    shown(before(self.position))
                 ),
             )),
             Some(_) => Ok(()),
@@ -66,8 +69,8 @@ impl Redis {
 
     /// Asks for entries; whether there are any.
     fn fetch(&mut self) -> Result<bool, Trouble> {
-        let (stream, place) = (self.connection.broker.stream.clone(), shown(before(self.place)));
-        self.connection.send(&["XREAD", "COUNT", BATCH, "BLOCK", WAIT, "STREAMS", &stream, &place])?;
+        let (stream, last) = (self.connection.stream.stream.clone(), shown(before(self.position)));
+        self.connection.send(&["XREAD", "COUNT", BATCH, "BLOCK", WAIT, "STREAMS", &stream, &last])?;
         if self.connection.length(b'*')?.is_none() {
             // Deleted and begun anew while nothing came?
             self.check()?;
@@ -80,65 +83,36 @@ impl Redis {
         self.left = self.connection.expect(b'*')?;
         Ok(self.left > 0)
     }
-
-    /// Reads the fields of an entry.
-    fn fields(&mut self, row: &mut Row, wanted: &[String]) -> Result<(), Trouble> {
-        let mut total: usize = 0;
-        for _ in 0..self.connection.expect(b'*')? / 2 {
-            let length = self.connection.expect(b'$')?;
-            self.name.clear();
-            total = total.saturating_add(length);
-            match length <= RECORD_LIMIT {
-                true => self.connection.wire.take(length, &mut self.name)?,
-                false => self.connection.wire.skip(length)?,
-            }
-            self.connection.wire.skip(2)?;
-            let slot = wanted.iter().position(|wanted| wanted.as_bytes() == self.name);
-            let length = self.connection.expect(b'$')?;
-            total = total.saturating_add(length);
-            match slot {
-                Some(slot) if total <= RECORD_LIMIT => {
-                    let start = row.text.len();
-                    self.connection.wire.take(length, &mut row.text)?;
-                    let value = Field::Text(start..row.text.len());
-                    let first = std::mem::replace(&mut row.fields[slot], value);
-                    if first != Field::Missing {
-                        row.fields[slot] = Field::Defective(Defect::FieldTwice);
-                    }
-                }
-                _ => self.connection.wire.skip(length)?,
-            }
-            self.connection.wire.skip(2)?;
-        }
-        row.defect = (total > RECORD_LIMIT).then_some(Defect::TooLong);
-        Ok(())
-    }
 }
 
-impl Entries for Redis {
-    fn next(&mut self, row: &mut Row, form: &mut Form) -> Result<Option<Place>, Trouble> {
+impl Entries for Reader {
+    fn next(&mut self, row: &mut Row, form: &mut Form) -> Result<Option<Position>, Trouble> {
         if self.left == 0 && !self.fetch()? {
             return Ok(None);
         }
         row.text.clear();
         row.fields.clear();
-        row.fields.resize(form.fields.len(), Field::Missing);
+        let wanted = match &self.field {
+            Some(field) => std::slice::from_ref(field),
+            None => form.wanted(),
+        };
+        row.fields.resize(wanted.len(), Field::Missing);
         self.connection.expect(b'*')?;
         let id = self.connection.expect(b'$')?;
         self.name.clear();
         self.connection.wire.take(id.min(64), &mut self.name)?;
         self.connection.wire.skip(2)?;
-        let place = after(parse(&self.name)?);
-        self.fields(row, &form.fields)?;
-        if !form.is_fields() {
+        let position = after(parse(&self.name)?);
+        fields((&mut self.connection, &mut self.name), row, wanted)?;
+        if self.field.is_some() {
             match (row.defect, row.text(0).map(<[u8]>::to_vec)) {
                 (None, Ok(text)) => form.read(&text, row),
                 (defect, text) => form.refuse(defect.or(text.err()).unwrap_or(Defect::Missing), row),
             }
         }
         self.left -= 1;
-        self.place = place;
-        Ok(Some(place))
+        self.position = position;
+        Ok(Some(position))
     }
 
     fn is_at_hand(&self) -> bool {
@@ -146,8 +120,45 @@ impl Entries for Redis {
     }
 }
 
+/// Reads the fields of an entry; `name` is room for their names.
+fn fields(
+    (connection, name): (&mut Connection, &mut Vec<u8>),
+    row: &mut Row,
+    wanted: &[String],
+) -> Result<(), Trouble> {
+    let mut total: usize = 0;
+    for _ in 0..connection.expect(b'*')? / 2 {
+        let length = connection.expect(b'$')?;
+        name.clear();
+        total = total.saturating_add(length);
+        match length <= RECORD_LIMIT {
+            true => connection.wire.take(length, name)?,
+            false => connection.wire.skip(length)?,
+        }
+        connection.wire.skip(2)?;
+        let slot = wanted.iter().position(|wanted| wanted.as_bytes() == name.as_slice());
+        let length = connection.expect(b'$')?;
+        total = total.saturating_add(length);
+        match slot {
+            Some(slot) if total <= RECORD_LIMIT => {
+                let start = row.text.len();
+                connection.wire.take(length, &mut row.text)?;
+                let value = Field::Text(start..row.text.len());
+                let first = std::mem::replace(&mut row.fields[slot], value);
+                if first != Field::Missing {
+                    row.fields[slot] = Field::Defective(Defect::FieldTwice);
+                }
+            }
+            _ => connection.wire.skip(length)?,
+        }
+        connection.wire.skip(2)?;
+    }
+    row.defect = (total > RECORD_LIMIT).then_some(Defect::TooLong);
+    Ok(())
+}
+
 /// The next id.
-fn after((milliseconds, sequence): Place) -> Place {
+fn after((milliseconds, sequence): Position) -> Position {
     match sequence.checked_add(1) {
         Some(next) => (milliseconds, next),
         None => (milliseconds.saturating_add(1), 0),
@@ -155,7 +166,7 @@ fn after((milliseconds, sequence): Place) -> Place {
 }
 
 /// The id before it.
-fn before((milliseconds, sequence): Place) -> Place {
+fn before((milliseconds, sequence): Position) -> Position {
     match sequence.checked_sub(1) {
         Some(last) => (milliseconds, last),
         None => (milliseconds.saturating_sub(1), u64::MAX),
@@ -164,9 +175,10 @@ fn before((milliseconds, sequence): Place) -> Place {
 
 #[cfg(test)]
 mod tests {
-    use super::super::broker::fake::{form, serve};
+    use super::super::{Server, Stream};
     use super::*;
-    use crate::pipeline::Protocol;
+    use crate::connect::fake::{form, serve};
+    use crate::format::Format;
 
     /// A value, a name and a row that are too long, a good one, and a value that never ends.
     #[test]
@@ -182,10 +194,13 @@ mod tests {
             entry(5, "*2\r\n$1\r\nx\r\n$2147483647\r\n"),
         ];
         let answer = format!("*1\r\n*2\r\n$1\r\ns\r\n*5\r\n{}", entries.concat());
-        let (broker, server) = serve(Protocol::Redis, vec![(None, answer)], true);
+        let (address, server) = serve(vec![(None, answer)], true);
+        let at = Server { address, credentials: None };
+        let stream = Stream { server: at, database: None, stream: "s".into() };
+        let source = Source { stream, field: None };
         let control = Control::new();
-        let mut redis = Redis::open(&broker, &control, START).ok().unwrap();
-        let (mut row, mut form) = (Row::default(), form());
+        let mut redis = Reader::open(&source, &control, START).ok().unwrap();
+        let (mut row, mut form) = (Row::default(), form(Format::Fields));
         for expected in [Some(Defect::TooLong), Some(Defect::TooLong), Some(Defect::TooLong), None] {
             assert!(matches!(redis.next(&mut row, &mut form), Ok(Some(_))));
             assert_eq!(row.defect, expected);

@@ -3,19 +3,17 @@
 use std::io::Cursor;
 use std::path::Path;
 
+use super::Format;
+use super::bytes::Stream;
 use super::csv::{CsvRows, header_row};
-use super::error::{Defect, SourceError};
-use super::files::Stream;
+use super::error::{Defect, FormatError};
 use super::ndjson::read_object;
 use super::row::{Field, Outcome, Row, Rows};
-use crate::pipeline::{Format, Source};
 
 /// What is wanted of an entry, and how it is read.
-pub(super) struct Form {
+pub(crate) struct Form {
     /// The columns of a row.
     wanted: Vec<String>,
-    /// The fields of an entry that are read, where it has some: the columns, or the one with the text.
-    pub(super) fields: Vec<String>,
     text: Text,
 }
 
@@ -28,9 +26,14 @@ enum Text {
 
 impl Form {
     /// # Errors
-    /// [`SourceError::NoColumn`] where the pipeline's own header lacks a column.
-    pub(super) fn new(source: &Source, wanted: &[String], name: &Path) -> Result<Self, SourceError> {
-        let text = match (source.format, &source.header) {
+    /// [`FormatError::NoColumn`] where the pipeline's own header lacks a column.
+    pub(crate) fn new(
+        format: Format,
+        header: Option<&[String]>,
+        wanted: &[String],
+        name: &Path,
+    ) -> Result<Self, FormatError> {
+        let text = match (format, header) {
             (Format::Csv, Some(header)) => {
                 let header = Stream::new(Cursor::new(header_row(header)), 0);
                 Text::Line(Box::new(CsvRows::open(header, name, wanted)?))
@@ -38,17 +41,16 @@ impl Form {
             (Format::Fields, _) => Text::None,
             _ => Text::Object,
         };
-        let fields = source.field.as_ref().map_or_else(|| wanted.to_vec(), |field| vec![field.clone()]);
-        Ok(Form { wanted: wanted.to_vec(), fields, text })
+        Ok(Form { wanted: wanted.to_vec(), text })
     }
 
-    /// Whether the columns are fields of the entry.
-    pub(super) fn is_fields(&self) -> bool {
-        matches!(self.text, Text::None)
+    /// The columns of a row.
+    pub(crate) fn wanted(&self) -> &[String] {
+        &self.wanted
     }
 
     /// Reads a record into a row.
-    pub(super) fn read(&mut self, text: &[u8], row: &mut Row) {
+    pub(crate) fn read(&mut self, text: &[u8], row: &mut Row) {
         match &mut self.text {
             Text::Line(rows) => rows.read_alone(text, row),
             _ => read_object(text, &self.wanted, row),
@@ -56,7 +58,7 @@ impl Form {
     }
 
     /// A row of an entry that can't be used.
-    pub(super) fn refuse(&self, defect: Defect, row: &mut Row) {
+    pub(crate) fn refuse(&self, defect: Defect, row: &mut Row) {
         row.fields.clear();
         row.fields.resize(self.wanted.len(), Field::Missing);
         row.defect = Some(defect);
@@ -78,23 +80,15 @@ impl CsvRows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::{Input, Pipeline};
 
     #[test]
     fn a_text_is_one_record() {
-        let header = Some(vec!["a".into(), "b".into()]);
-        let example = Pipeline::parse(Pipeline::EXAMPLE, "example.toml".as_ref()).unwrap().sources.remove(0);
-        let source = |format| Source {
-            input: Input::Stdin,
-            format,
-            journal: false,
-            header: header.clone().filter(|_| format == Format::Csv),
-            field: Some("line".into()),
-            ..example.clone()
+        let header = ["a".into(), "b".into()];
+        let form = |format, wanted: &str| {
+            let header = (format == Format::Csv).then_some(&header[..]);
+            Form::new(format, header, &[wanted.into()], "s".as_ref())
         };
-        let mut csv = Form::new(&source(Format::Csv), &["b".into()], "s".as_ref()).unwrap();
-        let mut json = Form::new(&source(Format::Ndjson), &["b".into()], "s".as_ref()).unwrap();
-        assert_eq!(csv.fields, ["line"]);
+        let (mut csv, mut json) = (form(Format::Csv, "b").unwrap(), form(Format::Ndjson, "b").unwrap());
         let mut row = Row::default();
         let mut check = |form: &mut Form, text: &str, expected: Result<f64, Defect>| {
             form.read(text.as_bytes(), &mut row);
@@ -112,6 +106,6 @@ mod tests {
             check(&mut json, "{\"b\": 4}", Ok(4.0));
             check(&mut json, "1,2", Err(Defect::NotAnObject));
         }
-        assert!(Form::new(&source(Format::Csv), &["c".into()], "s".as_ref()).is_err());
+        assert!(form(Format::Csv, "c").is_err());
     }
 }

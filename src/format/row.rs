@@ -8,17 +8,17 @@ use crate::time::parse_time;
 
 /// The most bytes of one record, with the line end behind it and, in NDJSON, the blanks before it. No reader holds more of a
 /// record that is longer.
-pub(super) const RECORD_LIMIT: usize = 1 << 20;
+pub(crate) const RECORD_LIMIT: usize = 1 << 20;
 
 /// The wanted fields of the current row, in buffers that every row uses again.
 #[derive(Default)]
-pub(super) struct Row {
+pub(crate) struct Row {
     /// The text that the fields lie in.
-    pub(super) text: Vec<u8>,
+    pub(crate) text: Vec<u8>,
     /// A field for every wanted column.
-    pub(super) fields: Vec<Field>,
+    pub(crate) fields: Vec<Field>,
     /// What is wrong with the row as a whole.
-    pub(super) defect: Option<Defect>,
+    pub(crate) defect: Option<Defect>,
     /// Of the last time that was read.
     last_date: Cell<KnownDate>,
 }
@@ -38,7 +38,7 @@ impl Default for KnownDate {
 
 /// A field of a row.
 #[derive(Clone, PartialEq)]
-pub(super) enum Field {
+pub(crate) enum Field {
     /// It is not there.
     Missing,
     /// Its place in the row's text.
@@ -52,7 +52,7 @@ pub(super) enum Field {
 }
 
 /// A reader of one file's rows.
-pub(super) trait Rows: Send {
+pub(crate) trait Rows: Send {
     /// Reads the next row, or tells that there is none or that it is too long. It takes no byte beyond that row
     /// that it would have to wait for.
     fn read(&mut self, row: &mut Row) -> std::io::Result<Outcome>;
@@ -69,7 +69,7 @@ pub(super) trait Rows: Send {
 
 /// What came of reading a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// The row is there.
     Row,
     /// The input has ended.
@@ -80,7 +80,7 @@ pub(super) enum Outcome {
 
 impl Row {
     /// The text of a field without the blanks around it.
-    pub(super) fn text(&self, slot: usize) -> Result<&[u8], Defect> {
+    pub(crate) fn text(&self, slot: usize) -> Result<&[u8], Defect> {
         match &self.fields[slot] {
             Field::Missing => Err(Defect::Missing),
             Field::Number(_) | Field::Time(_) => Err(Defect::NotAText),
@@ -92,7 +92,7 @@ impl Row {
         }
     }
 
-    pub(super) fn number(&self, slot: usize) -> Result<f64, Defect> {
+    pub(crate) fn number(&self, slot: usize) -> Result<f64, Defect> {
         let number = match self.fields[slot] {
             Field::Number(number) => number,
             Field::Time(_) => return Err(Defect::NotANumber),
@@ -106,7 +106,7 @@ impl Row {
     }
 
     /// Microseconds since 1970.
-    pub(super) fn time(&self, slot: usize) -> Result<i64, Defect> {
+    pub(crate) fn time(&self, slot: usize) -> Result<i64, Defect> {
         match self.fields[slot] {
             Field::Time(time) => return Ok(time),
             Field::Number(_) => return Err(Defect::NotATime),

@@ -1,6 +1,6 @@
 //! A partition of a topic of Kafka.
 //!
-//! The place is the offset behind the last message, which our own log records with each committed epoch. The order within a
+//! The position is the offset behind the last message, which our own log records with each committed epoch. The order within a
 //! partition is Kafka's promise, and between partitions there is none; the clock of the epochs needs one, so a source is one
 //! partition.
 
@@ -9,16 +9,17 @@ use std::time::Duration;
 
 use rdkafka::message::Message;
 
-use super::broker::{Entries, Place, START, Trouble, lost};
-use super::error::Defect;
-use super::form::Form;
-use super::row::{RECORD_LIMIT, Row};
-use crate::broker::kafka::{Polled, Reader};
+use super::connection::{Polled, Reader};
+use super::topic::Topic;
+use crate::connect::entries::{Entries, Position, START};
+use crate::connect::trouble::{Trouble, lost};
 use crate::control::{Control, GLANCE};
-use crate::pipeline::Broker;
+use crate::format::Defect;
+use crate::format::form::Form;
+use crate::format::row::{RECORD_LIMIT, Row};
 
 /// A partition that is read.
-pub(super) struct Kafka {
+pub(super) struct PartitionReader {
     reader: Reader,
     /// The least offset that the next message may have.
     next: u64,
@@ -33,21 +34,21 @@ struct Entry {
     text: Result<Vec<u8>, Defect>,
 }
 
-impl Kafka {
-    pub(super) fn open(broker: &Broker, control: &Control, place: Place) -> Result<Self, Trouble> {
-        let reader = Reader::open(broker, control)?;
+impl PartitionReader {
+    pub(super) fn open(topic: &Topic, control: &Control, position: Position) -> Result<Self, Trouble> {
+        let reader = Reader::open(topic, control)?;
         let (first, end) = reader.ends(control)?;
-        let next = if place == START { first } else { place.0 };
+        let next = if position == START { first } else { position.0 };
         if end < next {
             let what = format!("ends before offset {end}, but was read up to {}", next - 1);
-            return Err(lost(broker, what));
+            return Err(lost(topic.name(), what));
         }
         if first > next {
             let what = format!("begins with offset {first}, but {next} was to be read next");
-            return Err(lost(broker, what));
+            return Err(lost(topic.name(), what));
         }
         reader.begin(next)?;
-        Ok(Kafka { reader, next, ahead: None })
+        Ok(PartitionReader { reader, next, ahead: None })
     }
 
     fn poll(&self, patience: Duration) -> Option<Result<Entry, Trouble>> {
@@ -61,13 +62,13 @@ impl Kafka {
                 },
             })),
             Ok(Polled::End | Polled::Nothing) => None,
-            Err(trouble) => Some(Err(trouble.into())),
+            Err(trouble) => Some(Err(trouble)),
         }
     }
 }
 
-impl Entries for Kafka {
-    fn next(&mut self, row: &mut Row, form: &mut Form) -> Result<Option<Place>, Trouble> {
+impl Entries for PartitionReader {
+    fn next(&mut self, row: &mut Row, form: &mut Form) -> Result<Option<Position>, Trouble> {
         let Some(entry) = self.ahead.take().or_else(|| self.poll(GLANCE)) else { return Ok(None) };
         let Entry { offset, text } = entry?;
         if offset < self.next {

@@ -10,15 +10,13 @@ use std::time::Duration;
 use rdkafka::message::Message;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
-use crate::broker::Trouble;
-use crate::broker::id::{Id, parse, shown};
-use crate::broker::kafka::{PATIENCE, Polled, Reader, config, trouble};
-use crate::broker::wire::garbled;
+use super::connection::{PATIENCE, Polled, Reader, config, trouble};
+use super::topic::Topic;
+use crate::connect::id::{parse, shown};
+use crate::connect::trouble::{Trouble, foreign};
+use crate::connect::wire::garbled;
+use crate::connect::writer::{Id, Mark, Writer};
 use crate::control::Control;
-use crate::pipeline::{Broker, ReleaseStream};
-
-use super::feed::Mark;
-use super::stream::Server;
 
 /// The most bytes of a message that the client takes; the server has a limit of its own.
 const LARGEST: &str = "67108864";
@@ -26,39 +24,42 @@ const LARGEST: &str = "67108864";
 /// Offsets from the end at which a last message is looked for at first: it, and the marker of its transaction.
 const BACK: u64 = 2;
 
-#[derive(Default)]
-pub(super) struct Kafka(Option<BaseProducer>);
+pub(super) struct TopicWriter {
+    topic: Topic,
+    producer: Option<BaseProducer>,
+}
 
-impl Server for Kafka {
-    fn open(&mut self, sink: &ReleaseStream) -> Result<(Id, Option<Mark>), Trouble> {
-        self.0 = None;
-        let broker = &sink.broker;
-        let refused = |error| trouble(broker, &error);
-        let producer: BaseProducer = config(broker)
-            .set("transactional.id", format!("hushflow-{}", broker.stream))
+impl TopicWriter {
+    pub(super) fn new(topic: Topic) -> Self {
+        TopicWriter { topic, producer: None }
+    }
+}
+
+impl Writer for TopicWriter {
+    fn open(&mut self) -> Result<(Id, Option<Mark>), Trouble> {
+        self.producer = None;
+        let topic = &self.topic;
+        let refused = |error| trouble(topic, &error);
+        let producer: BaseProducer = config(topic)
+            .set("transactional.id", format!("hushflow-{}", topic.stream))
             .set("message.max.bytes", LARGEST)
             .create()
             .map_err(refused)?;
         producer.init_transactions(PATIENCE).map_err(refused)?;
-        let last = last(broker)?;
-        self.0 = Some(producer);
+        let last = last(topic)?;
+        self.producer = Some(producer);
         let Some((key, line)) = last else { return Ok(((0, 0), None)) };
-        let (id, mark) = read(&key, &line).ok_or_else(|| sink.foreign())?;
+        let (id, mark) = read(&key, &line).ok_or_else(|| foreign(self.topic.name()))?;
         Ok((id, Some(mark)))
     }
 
-    fn send(
-        &mut self,
-        sink: &ReleaseStream,
-        lines: &[(Id, &str)],
-        taken: &mut dyn FnMut(Id),
-    ) -> Result<(), Trouble> {
-        let Some(producer) = &self.0 else { return Err(garbled().into()) };
-        let refused = |error| trouble(&sink.broker, &error);
+    fn send(&mut self, lines: &[(Id, &str)], taken: &mut dyn FnMut(Id)) -> Result<(), Trouble> {
+        let Some(producer) = &self.producer else { return Err(garbled().into()) };
+        let refused = |error| trouble(&self.topic, &error);
         producer.begin_transaction().map_err(refused)?;
         for &(id, line) in lines {
             let key = shown(id);
-            let record = BaseRecord::to(&sink.broker.stream).partition(0).key(&key).payload(line);
+            let record = BaseRecord::to(&self.topic.stream).partition(0).key(&key).payload(line);
             producer.send(record).map_err(|(error, _)| refused(error))?;
             producer.poll(Duration::ZERO);
         }
@@ -73,11 +74,11 @@ type Found = (Vec<u8>, Vec<u8>);
 
 /// The last message. At the end may be markers of transactions and what was taken back, so it is looked
 /// for further and further back.
-fn last(broker: &Broker) -> Result<Option<Found>, Trouble> {
+fn last(topic: &Topic) -> Result<Option<Found>, Trouble> {
     let control = Control::new();
     let mut back = BACK;
     loop {
-        let reader = Reader::open(broker, &control)?;
+        let reader = Reader::open(topic, &control)?;
         let (first, end) = reader.ends(&control)?;
         let begin = end.saturating_sub(back).max(first);
         let found = if begin < end { last_from(&reader, begin)? } else { None };

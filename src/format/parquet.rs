@@ -33,8 +33,8 @@ use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, RowGroupMe
 use parquet::file::reader::Length;
 use parquet::file::serialized_reader::SerializedPageReader;
 
-use super::error::{Defect, SourceError};
-use super::files::io_error;
+use super::bytes::io_error;
+use super::error::{Defect, FormatError};
 use super::row::{Field, Outcome, RECORD_LIMIT, Row, Rows};
 use disk::{Disk, Failure, PAGE_LIMIT, Pages};
 use meaning::{Meaning, find};
@@ -69,7 +69,7 @@ impl Drop for Decoding {
 }
 
 /// The rows of a file.
-pub(super) struct ParquetRows {
+pub(crate) struct ParquetRows {
     path: PathBuf,
     disk: Disk,
     file: ParquetMetaData,
@@ -126,13 +126,13 @@ impl<T: DataType> Typed<T> {
 
 impl ParquetRows {
     /// Reads on at a row, from 1, of a row group.
-    pub(super) fn open(
+    pub(crate) fn open(
         path: &Path,
         (group, row): (u64, u64),
         wanted: &[String],
-    ) -> Result<Self, SourceError> {
+    ) -> Result<Self, FormatError> {
         let file = File::open(path).map_err(|source| io_error(path, source))?;
-        let refused = |problem| SourceError::Parquet { path: path.into(), problem };
+        let refused = |problem| FormatError::Parquet { path: path.into(), problem };
         let disk = Disk::new(file).map_err(|source| io_error(path, source))?;
         let damaged = |_| match disk.failure() {
             Some(Failure::Io(source)) => io_error(path, source),
@@ -169,7 +169,7 @@ impl ParquetRows {
 
     /// An error of this file.
     fn refused(&self, problem: String) -> io::Error {
-        io::Error::other(SourceError::Parquet { path: self.path.clone(), problem })
+        io::Error::other(FormatError::Parquet { path: self.path.clone(), problem })
     }
 
     /// The error of a column that can't be decoded: damage, unless the disk has told another reason.

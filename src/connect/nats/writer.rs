@@ -6,53 +6,53 @@
 use base64::prelude::{BASE64_STANDARD as BASE64, Engine};
 use serde_json::{Value, json};
 
-use crate::broker::id::{Id, parse, shown};
-use crate::broker::nats::{Connection, state};
-use crate::broker::wire::garbled;
-use crate::broker::{Trouble, passing};
+use super::connection::{Connection, state};
+use super::{Reads, Stream};
+use crate::connect::id::{parse, shown};
+use crate::connect::trouble::{Trouble, foreign, passing};
+use crate::connect::wire::garbled;
+use crate::connect::writer::{Id, Mark, Writer};
 use crate::control::Control;
-use crate::pipeline::ReleaseStream;
 
-use super::feed::Mark;
-use super::stream::Server;
-
-#[derive(Default)]
-pub(super) struct JetStream {
+pub(super) struct StreamWriter {
+    stream: Stream,
+    subject: String,
     connection: Option<Connection>,
     /// The last number of the stream.
     sequence: u64,
 }
 
-impl Server for JetStream {
-    fn open(&mut self, sink: &ReleaseStream) -> Result<(Id, Option<Mark>), Trouble> {
-        let connection = self.connection.insert(Connection::open(&sink.broker, &Control::new())?);
-        let stream = &sink.broker.stream;
+impl StreamWriter {
+    pub(super) fn new(stream: Stream, subject: String) -> Self {
+        StreamWriter { stream, subject, connection: None, sequence: 0 }
+    }
+}
+
+impl Writer for StreamWriter {
+    fn open(&mut self) -> Result<(Id, Option<Mark>), Trouble> {
+        let connection = self.connection.insert(Connection::open(&self.stream, &Control::new())?);
+        let stream = &self.stream.stream;
         let facts = match connection.facts() {
             Err(Trouble::NoStream) => {
-                let config = json!({ "name": stream, "subjects": [sink.subject], "storage": "file", "allow_direct": true });
+                let config = json!({ "name": stream, "subjects": [self.subject], "storage": "file", "allow_direct": true });
                 connection.ask(&format!("$JS.API.STREAM.CREATE.{stream}"), &config)?
             }
             facts => facts?,
         };
         // Before the last message is asked for: one that comes in between makes this number stale, and nothing is taken twice.
         self.sequence = state(&facts, "last_seq")?;
-        let question = json!({ "last_by_subj": sink.subject });
+        let question = json!({ "last_by_subj": self.subject });
         let found = match connection.ask(&format!("$JS.API.STREAM.MSG.GET.{stream}"), &question) {
             Err(Trouble::NoStream) => return Ok(((0, 0), None)),
             found => found?,
         };
-        let (id, mark) = read(&found["message"]).ok_or_else(|| sink.foreign())?;
+        let (id, mark) = read(&found["message"]).ok_or_else(|| foreign(self.stream.name()))?;
         Ok((id, Some(mark)))
     }
 
-    fn send(
-        &mut self,
-        sink: &ReleaseStream,
-        lines: &[(Id, &str)],
-        taken: &mut dyn FnMut(Id),
-    ) -> Result<(), Trouble> {
+    fn send(&mut self, lines: &[(Id, &str)], taken: &mut dyn FnMut(Id)) -> Result<(), Trouble> {
         let Some(connection) = &mut self.connection else { return Err(garbled().into()) };
-        let (subject, inbox) = (&sink.subject, &connection.inbox);
+        let (subject, inbox) = (&self.subject, &connection.inbox);
         let mut messages = String::new();
         for (&(id, line), sequence) in lines.iter().zip(self.sequence..) {
             let id = shown(id);

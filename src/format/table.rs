@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use zeroize::Zeroize;
 
+use super::bytes::{STANDARD_INPUT, Stream, io_error};
 use super::csv::CsvRows;
-use super::error::{Defect, SourceError};
-use super::files::{STANDARD_INPUT, Stream, io_error};
+use super::error::{Defect, FormatError};
 use super::row::{Outcome, RECORD_LIMIT, Row, Rows};
 
 /// Words for a value that is not there, in lower case.
@@ -43,7 +43,7 @@ impl Table {
     /// [`TableError`] says which line and column can't be used, and never what was in it.
     pub fn read(path: &Path, columns: Option<&[String]>, missing: MissingRows) -> Result<Self, TableError> {
         let standard_input = path == Path::new("-");
-        let stream = if standard_input { Stream::new(io::stdin(), 0) } else { Stream::open_file(path, 0)? };
+        let stream = if standard_input { Stream::new(io::stdin(), 0) } else { Stream::of_file(path)? };
         let path = if standard_input { Path::new(STANDARD_INPUT) } else { path };
         let (rows, columns) = match columns {
             Some(columns) => (CsvRows::open(stream, path, columns)?, columns.to_vec()),
@@ -72,7 +72,7 @@ impl Table {
         missing: MissingRows,
     ) -> Result<(Self, Vec<String>), TableError> {
         let wanted = [columns, &[label.into()]].concat();
-        let rows = CsvRows::open(Stream::open_file(path, 0)?, path, &wanted)?;
+        let rows = CsvRows::open(Stream::of_file(path)?, path, &wanted)?;
         let (columns, labels) = (columns.to_vec(), Some(Vec::new()));
         Reading { path, columns, missing, values: Vec::new(), labels, incomplete: 0 }.all(rows)
     }
@@ -123,7 +123,7 @@ impl Reading<'_> {
                 Outcome::End => break,
                 Outcome::TooLong => {
                     let (path, line) = (self.path.into(), rows.line());
-                    return Err(SourceError::RecordTooLong { path, line, limit: RECORD_LIMIT }.into());
+                    return Err(FormatError::RecordTooLong { path, line, limit: RECORD_LIMIT }.into());
                 }
                 Outcome::Row => self.add(&row, rows.line())?,
             }
@@ -195,7 +195,7 @@ fn named(column: &Option<String>) -> String {
 pub enum TableError {
     /// The file can't be read, or its header lacks a column.
     #[error(transparent)]
-    Source(#[from] SourceError),
+    Format(#[from] FormatError),
     /// The first line holds numbers alone.
     #[error(
         "{}:1: every name in the first line is a number: expected a header row with the columns' names, so that no \

@@ -6,10 +6,11 @@ use std::io;
 use rand::{TryRng, rngs::SysRng};
 use serde_json::{Value, json};
 
-use super::wire::{Wire, garbled, number};
-use super::{Trouble, passing, refusal};
+use super::{Reads, Stream};
+use crate::connect::server::Credentials;
+use crate::connect::trouble::{Trouble, passing, refusal};
+use crate::connect::wire::{Wire, garbled, number};
 use crate::control::Control;
-use crate::pipeline::{Broker, Credentials};
 
 /// The most bytes of an answer.
 const ANSWER_LIMIT: usize = 16 << 20;
@@ -21,17 +22,17 @@ const HEAD_KEPT: usize = 1 << 10;
 const WRONG_LAST_SEQUENCE: u64 = 10_071;
 
 /// A connection that the server has greeted, with a subject of its own for answers.
-pub(crate) struct Connection {
-    pub(crate) broker: Broker,
-    pub(crate) wire: Wire,
-    pub(crate) inbox: String,
+pub(super) struct Connection {
+    pub(super) stream: Stream,
+    pub(super) wire: Wire,
+    pub(super) inbox: String,
     line: Vec<u8>,
     /// The last head or payload.
-    pub(crate) payload: Vec<u8>,
+    pub(super) payload: Vec<u8>,
 }
 
 /// What the server sends.
-pub(crate) enum Sent {
+pub(super) enum Sent {
     /// A message: whom it is to be answered to, its status if it is one, and the length of its payload, which is next.
     Message { reply: String, status: Option<u16>, length: usize },
     /// Nothing that concerns us.
@@ -39,15 +40,15 @@ pub(crate) enum Sent {
 }
 
 impl Connection {
-    pub(crate) fn open(broker: &Broker, control: &Control) -> Result<Self, Trouble> {
-        let wire = Wire::connect(&broker.address, control)?;
+    pub(super) fn open(stream: &Stream, control: &Control) -> Result<Self, Trouble> {
+        let wire = Wire::connect(&stream.server.address, control)?;
         let mut connection =
-            Connection { broker: broker.clone(), wire, inbox: inbox()?, line: vec![], payload: vec![] };
+            Connection { stream: stream.clone(), wire, inbox: inbox()?, line: vec![], payload: vec![] };
         connection.greet()?;
         Ok(connection)
     }
 
-    pub(crate) fn say(&mut self, text: &str) -> io::Result<()> {
+    pub(super) fn say(&mut self, text: &str) -> io::Result<()> {
         self.wire.send(text.as_bytes())
     }
 
@@ -61,7 +62,7 @@ impl Connection {
             "verbose": false, "pedantic": false, "lang": "rust", "name": "hushflow",
             "version": env!("CARGO_PKG_VERSION"), "headers": true, "no_responders": true,
         });
-        match &self.broker.credentials {
+        match &self.stream.server.credentials {
             Some(Credentials { user: Some(user), secret }) => {
                 hello["user"] = user.as_str().into();
                 hello["pass"] = secret.as_str().into();
@@ -88,7 +89,7 @@ impl Connection {
             let words = String::from_utf8_lossy(words).into_owned();
             let lasting = ["Authorization", "Authentication", "Permissions", "Maximum Payload"];
             return Err(match lasting.iter().any(|word| words.contains(word)) {
-                true => refusal(&self.broker, words.trim_matches([' ', '\''])),
+                true => refusal(self.stream.name(), words.trim_matches([' ', '\''])),
                 false => passing(words),
             });
         }
@@ -96,7 +97,7 @@ impl Connection {
     }
 
     /// The next thing that the server sends, up to a message's payload.
-    pub(crate) fn next_sent(&mut self) -> Result<Sent, Trouble> {
+    pub(super) fn next_sent(&mut self) -> Result<Sent, Trouble> {
         self.wire.line(&mut self.line)?;
         let line = String::from_utf8_lossy(&self.line).into_owned();
         let mut words = line.split_ascii_whitespace();
@@ -122,7 +123,7 @@ impl Connection {
     }
 
     /// Reads a payload, or passes over one that is longer than `limit`; whether it was read.
-    pub(crate) fn read_payload(&mut self, length: usize, limit: usize) -> io::Result<bool> {
+    pub(super) fn read_payload(&mut self, length: usize, limit: usize) -> io::Result<bool> {
         self.payload.clear();
         match length <= limit {
             true => self.wire.take(length, &mut self.payload)?,
@@ -133,14 +134,14 @@ impl Connection {
     }
 
     /// Asks JetStream; its answer, unless that is an error.
-    pub(crate) fn ask(&mut self, subject: &str, question: &Value) -> Result<Value, Trouble> {
+    pub(super) fn ask(&mut self, subject: &str, question: &Value) -> Result<Value, Trouble> {
         let (inbox, question) = (self.inbox.clone(), question.to_string());
         self.say(&format!("PUB {subject} {inbox}.api {}\r\n{question}\r\n", question.len()))?;
         self.answer()
     }
 
     /// The next answer of JetStream, unless it is an error.
-    pub(crate) fn answer(&mut self) -> Result<Value, Trouble> {
+    pub(super) fn answer(&mut self) -> Result<Value, Trouble> {
         loop {
             let Sent::Message { status, length, .. } = self.next_sent()? else { continue };
             if !self.read_payload(length, ANSWER_LIMIT)? || status.is_some() {
@@ -153,19 +154,19 @@ impl Connection {
             return Err(match (error["code"].as_u64(), error["err_code"].as_u64()) {
                 (Some(404), _) => Trouble::NoStream,
                 (Some(503), _) | (_, Some(WRONG_LAST_SEQUENCE)) => passing(words),
-                _ => refusal(&self.broker, &words),
+                _ => refusal(self.stream.name(), &words),
             });
         }
     }
 
     /// The facts about the stream.
-    pub(crate) fn facts(&mut self) -> Result<Value, Trouble> {
-        self.ask(&format!("$JS.API.STREAM.INFO.{}", self.broker.stream), &json!({}))
+    pub(super) fn facts(&mut self) -> Result<Value, Trouble> {
+        self.ask(&format!("$JS.API.STREAM.INFO.{}", self.stream.stream), &json!({}))
     }
 }
 
 /// A number among the facts about a stream's state.
-pub(crate) fn state(facts: &Value, name: &str) -> io::Result<u64> {
+pub(super) fn state(facts: &Value, name: &str) -> io::Result<u64> {
     facts["state"][name].as_u64().ok_or_else(garbled)
 }
 

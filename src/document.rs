@@ -35,17 +35,17 @@ impl fmt::Display for Problem {
 }
 
 /// The text of a document and the problems found in it so far.
-pub(super) struct Document<'a> {
+pub(crate) struct Document<'a> {
     text: &'a str,
     problems: RefCell<Vec<Problem>>,
 }
 
 impl<'a> Document<'a> {
-    pub(super) fn new(text: &'a str) -> Self {
+    pub(crate) fn new(text: &'a str) -> Self {
         Document { text, problems: RefCell::default() }
     }
 
-    pub(super) fn parse(&self) -> Option<DeTable<'a>> {
+    pub(crate) fn parse(&self) -> Option<DeTable<'a>> {
         match DeTable::parse(self.text) {
             Ok(table) => Some(table.into_inner()),
             Err(error) => {
@@ -68,7 +68,7 @@ impl<'a> Document<'a> {
     }
 
     /// Returns the problems in file order.
-    pub(super) fn into_problems(self) -> Vec<Problem> {
+    pub(crate) fn into_problems(self) -> Vec<Problem> {
         let mut problems = self.problems.into_inner();
         problems.sort();
         problems
@@ -76,7 +76,7 @@ impl<'a> Document<'a> {
 }
 
 /// A table whose fields are being read.
-pub(super) struct Section<'a> {
+pub(crate) struct Section<'a> {
     document: &'a Document<'a>,
     table: &'a DeTable<'a>,
     name: String,
@@ -85,20 +85,20 @@ pub(super) struct Section<'a> {
 }
 
 /// A value with its position, so that problems can be reported later.
-pub(super) struct Field<'a, T> {
+pub(crate) struct Field<'a, T> {
     document: &'a Document<'a>,
-    pub(super) name: String,
+    pub(crate) name: String,
     span: Range<usize>,
-    pub(super) value: T,
+    pub(crate) value: T,
 }
 
 impl<'a> Section<'a> {
-    pub(super) fn root(document: &'a Document<'a>, table: &'a DeTable<'a>) -> Self {
+    pub(crate) fn root(document: &'a Document<'a>, table: &'a DeTable<'a>) -> Self {
         Section { document, table, name: String::new(), span: 0..0, asked: RefCell::default() }
     }
 
     /// Returns the field `key` if present.
-    pub(super) fn get(&self, key: &'static str) -> Option<Field<'a, &'a DeValue<'a>>> {
+    pub(crate) fn get(&self, key: &'static str) -> Option<Field<'a, &'a DeValue<'a>>> {
         if !self.asked.borrow().contains(&key) {
             self.asked.borrow_mut().push(key);
         }
@@ -108,22 +108,22 @@ impl<'a> Section<'a> {
     }
 
     /// Returns the text `key` if present.
-    pub(super) fn text(&self, key: &'static str) -> Option<Field<'a, &'a str>> {
+    pub(crate) fn text(&self, key: &'static str) -> Option<Field<'a, &'a str>> {
         self.get(key)?.text()
     }
 
     /// Returns the finite number `key` if present; integers are accepted.
-    pub(super) fn number(&self, key: &'static str) -> Option<Field<'a, f64>> {
+    pub(crate) fn number(&self, key: &'static str) -> Option<Field<'a, f64>> {
         self.get(key)?.read("a finite number", number_value)
     }
 
     /// Returns the number `key`, above zero, if present.
-    pub(super) fn positive(&self, key: &'static str) -> Option<Field<'a, f64>> {
+    pub(crate) fn positive(&self, key: &'static str) -> Option<Field<'a, f64>> {
         self.number(key)?.filter("a number above 0", |&x| x > 0.0)
     }
 
     /// Returns the whole number `key`, at least `least`, if present.
-    pub(super) fn count(&self, key: &'static str, least: u64) -> Option<Field<'a, u64>> {
+    pub(crate) fn count(&self, key: &'static str, least: u64) -> Option<Field<'a, u64>> {
         self.get(key)?.read(&format!("a whole number from {least}"), |value| match value {
             DeValue::Integer(integer) => {
                 u64::try_from(integer_value(integer)?).ok().filter(|&count| count >= least)
@@ -133,18 +133,18 @@ impl<'a> Section<'a> {
     }
 
     /// Returns the boolean `key` if present.
-    pub(super) fn flag(&self, key: &'static str) -> Option<bool> {
+    pub(crate) fn flag(&self, key: &'static str) -> Option<bool> {
         self.get(key)?.read("true or false", DeValue::as_bool).map(|field| field.value)
     }
 
     /// Returns the value of the word `key` if present.
-    pub(super) fn word<T: Copy>(&self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
+    pub(crate) fn word<T: Copy>(&self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
         self.word_beside(key, words, &[])
     }
 
     /// Returns the value of the word `key` if present. Error messages also list `others`, which are
     /// valid elsewhere.
-    pub(super) fn word_beside<T: Copy>(
+    pub(crate) fn word_beside<T: Copy>(
         &self,
         key: &'static str,
         words: &[(&str, T)],
@@ -161,12 +161,12 @@ impl<'a> Section<'a> {
     }
 
     /// Returns the table `key` if present.
-    pub(super) fn section(&self, key: &'static str) -> Option<Section<'a>> {
+    pub(crate) fn section(&self, key: &'static str) -> Option<Section<'a>> {
         self.get(key)?.section()
     }
 
     /// Returns the table `key` if present, without reporting problems.
-    pub(super) fn peek(&self, key: &str) -> Option<Section<'a>> {
+    pub(crate) fn peek(&self, key: &str) -> Option<Section<'a>> {
         let value = self.table.get(key)?;
         let table = value.get_ref().as_table()?;
         let (document, name, span) = (self.document, self.dotted(key), value.span());
@@ -174,18 +174,18 @@ impl<'a> Section<'a> {
     }
 
     /// Returns the text `key` if present, without reporting problems.
-    pub(super) fn peek_text(&self, key: &str) -> Option<&'a str> {
+    pub(crate) fn peek_text(&self, key: &str) -> Option<&'a str> {
         self.table.get(key)?.get_ref().as_str()
     }
 
     /// Returns the tables `[[key]]`; empty if absent.
-    pub(super) fn sections(&self, key: &'static str) -> Vec<Section<'a>> {
+    pub(crate) fn sections(&self, key: &'static str) -> Vec<Section<'a>> {
         let array = self.get(key).and_then(|field| field.read("tables [[…]]", DeValue::as_array));
         array.map(|array| array.items().filter_map(Field::section).collect()).unwrap_or_default()
     }
 
     /// Returns `value`. Reports `key` as missing if the table has no such field.
-    pub(super) fn require<T>(&self, key: &str, value: Option<T>, example: &str) -> Option<T> {
+    pub(crate) fn require<T>(&self, key: &str, value: Option<T>, example: &str) -> Option<T> {
         if value.is_none() && self.table.get(key).is_none() {
             self.report(format!("the field {key} is missing: add for example {example}"));
         }
@@ -193,12 +193,12 @@ impl<'a> Section<'a> {
     }
 
     /// Reports a problem of the whole table.
-    pub(super) fn report(&self, message: impl Into<String>) {
+    pub(crate) fn report(&self, message: impl Into<String>) {
         self.document.report(self.span.clone(), &self.name, message);
     }
 
     /// Reports the fields that were never read.
-    pub(super) fn finish(&self) {
+    pub(crate) fn finish(&self) {
         let asked = self.asked.borrow();
         for (key, _) in self.table {
             let found: &str = key.get_ref();
@@ -224,12 +224,12 @@ impl<'a> Section<'a> {
 }
 
 impl<'a, T> Field<'a, T> {
-    pub(super) fn report(&self, message: impl Into<String>) {
+    pub(crate) fn report(&self, message: impl Into<String>) {
         self.document.report(self.span.clone(), &self.name, message);
     }
 
     /// Returns the field if `valid`, else reports what was expected.
-    pub(super) fn filter(self, expected: &str, valid: impl Fn(&T) -> bool) -> Option<Self> {
+    pub(crate) fn filter(self, expected: &str, valid: impl Fn(&T) -> bool) -> Option<Self> {
         if valid(&self.value) {
             return Some(self);
         }
@@ -238,7 +238,7 @@ impl<'a, T> Field<'a, T> {
     }
 
     /// Converts the value, or reports the error.
-    pub(super) fn map<U>(self, convert: impl FnOnce(&T) -> Result<U, String>) -> Option<Field<'a, U>> {
+    pub(crate) fn map<U>(self, convert: impl FnOnce(&T) -> Result<U, String>) -> Option<Field<'a, U>> {
         match convert(&self.value) {
             Ok(value) => Some(Field { document: self.document, name: self.name, span: self.span, value }),
             Err(problem) => {
@@ -268,17 +268,17 @@ impl<'a> Field<'a, &'a DeValue<'a>> {
         self.map(|value| read(value).ok_or(found))
     }
 
-    pub(super) fn text(self) -> Option<Field<'a, &'a str>> {
+    pub(crate) fn text(self) -> Option<Field<'a, &'a str>> {
         self.text_of("a text in quotes")?.filter("a text that is not empty", |text| !text.is_empty())
     }
 
     /// Returns the text, or reports that `expected` was expected.
-    pub(super) fn text_of(self, expected: &str) -> Option<Field<'a, &'a str>> {
+    pub(crate) fn text_of(self, expected: &str) -> Option<Field<'a, &'a str>> {
         self.read(expected, DeValue::as_str)
     }
 
     /// Returns a text, or a bare TOML date or time as text.
-    pub(super) fn time_text(self) -> Option<Field<'a, String>> {
+    pub(crate) fn time_text(self) -> Option<Field<'a, String>> {
         self.read("a date or an RFC 3339 time", |value| match value {
             DeValue::Datetime(time) => Some(time.to_string()),
             value => value.as_str().map(String::from),
@@ -286,7 +286,7 @@ impl<'a> Field<'a, &'a DeValue<'a>> {
     }
 
     /// Returns a list of texts; a single text is a list of one.
-    pub(super) fn texts(self) -> Option<Vec<Field<'a, &'a str>>> {
+    pub(crate) fn texts(self) -> Option<Vec<Field<'a, &'a str>>> {
         if self.value.is_str() {
             return Some(vec![self.text()?]);
         }
@@ -296,7 +296,7 @@ impl<'a> Field<'a, &'a DeValue<'a>> {
     }
 
     /// Returns a list of finite numbers.
-    pub(super) fn numbers(self, expected: &str) -> Option<Field<'a, Vec<f64>>> {
+    pub(crate) fn numbers(self, expected: &str) -> Option<Field<'a, Vec<f64>>> {
         self.read(expected, |value| {
             value.as_array()?.iter().map(|number| number_value(number.get_ref())).collect()
         })

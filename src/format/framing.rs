@@ -4,15 +4,15 @@
 //! (`csv-core` as [`super::csv`] uses it), so both agree on every text, well-formed or not. Blocks of plain lines, which
 //! most streams are made of, are counted without it.
 
+use super::Format;
 use super::row::RECORD_LIMIT;
-use crate::pipeline::Format;
 
 /// Follows a stream from its first byte.
-pub(super) struct Framing {
+pub(crate) struct Framing {
     grammar: &'static Grammar,
     state: State,
     /// Records that have ended.
-    pub(super) records: u64,
+    pub(crate) records: u64,
     /// The line of the next byte, from 1.
     line: u64,
     /// The line where the current record began.
@@ -157,7 +157,7 @@ const fn classes(first: &[u8], second: &[u8], ends: &[u8]) -> [u8; 256] {
 }
 
 impl Framing {
-    pub(super) fn new(format: Format) -> Self {
+    pub(crate) fn new(format: Format) -> Self {
         let grammar = match format {
             Format::Csv => &CSV,
             Format::Ndjson | Format::Fields | Format::Parquet => &NDJSON,
@@ -166,7 +166,7 @@ impl Framing {
     }
 
     /// Reads to the end of the first record: the number of bytes, if it ends in `bytes`.
-    pub(super) fn first_end(&mut self, bytes: &[u8]) -> Option<usize> {
+    pub(crate) fn first_end(&mut self, bytes: &[u8]) -> Option<usize> {
         let records = self.records;
         let end = self.read(bytes, records + 1);
         (self.records > records).then_some(end)
@@ -174,7 +174,7 @@ impl Framing {
 
     /// Reads `bytes`, but not beyond a record that is too long: the number of those up to the last place between two
     /// records; blanks in front of a record count as its own.
-    pub(super) fn last_end(&mut self, bytes: &[u8]) -> usize {
+    pub(crate) fn last_end(&mut self, bytes: &[u8]) -> usize {
         let (mut at, mut end) = (0, 0);
         for block in bytes.chunks(BLOCK) {
             let last = match self.read_plain(block) {
@@ -210,23 +210,23 @@ impl Framing {
 
     /// Whether the current record, or a line of blanks, is longer than any reader takes. Line ends before a record are no part
     /// of it, so any number of blank lines may come.
-    pub(super) fn is_too_long(&self) -> bool {
+    pub(crate) fn is_too_long(&self) -> bool {
         self.length > RECORD_LIMIT
     }
 
     /// The stream has ended: so has the record that was being read.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.records += u64::from(!self.is_between());
         (self.state, self.length) = (Between, 0);
     }
 
     /// Whether no record is being read.
-    pub(super) fn is_between(&self) -> bool {
+    pub(crate) fn is_between(&self) -> bool {
         self.state == Between
     }
 
     /// The line where the current record began.
-    pub(super) fn record_line(&self) -> u64 {
+    pub(crate) fn record_line(&self) -> u64 {
         self.began
     }
 
@@ -270,8 +270,8 @@ impl Framing {
 
 #[cfg(test)]
 mod tests {
+    use super::super::bytes::Stream;
     use super::super::csv::CsvRows;
-    use super::super::files::Stream;
     use super::super::ndjson::NdjsonRows;
     use super::super::row::{Outcome, Row, Rows};
     use super::*;

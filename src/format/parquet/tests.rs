@@ -119,7 +119,7 @@ const NAMES: [&str; 13] = [
 type Told = ((u64, u64), String);
 
 /// Reads on from a place to the end.
-fn read(path: &Path, place: (u64, u64)) -> Result<Vec<Told>, SourceError> {
+fn read(path: &Path, place: (u64, u64)) -> Result<Vec<Told>, FormatError> {
     let mut rows = ParquetRows::open(path, place, &wanted(&NAMES))?;
     let (mut row, mut read) = (Row::default(), Vec::new());
     while rows.read(&mut row).map_err(|error| io_error(path, error))? == Outcome::Row {

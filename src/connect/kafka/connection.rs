@@ -14,12 +14,12 @@ use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::BorrowedMessage;
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::{Trouble, passing, refusal};
+use super::topic::Topic;
+use crate::connect::trouble::{Trouble, passing, refusal};
 use crate::control::Control;
-use crate::pipeline::Broker;
 
 /// How long an answer is waited for, and how often it is asked whether to wait on.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 const SLICE: Duration = Duration::from_secs(1);
 
 /// What waits in memory: as many messages, or so many KiB and one answer of a MiB more.
@@ -30,10 +30,10 @@ const WAITING_KIB: &str = "16384";
 const WAIT: &str = "250";
 
 /// What sources and sinks say to the client.
-pub(crate) fn config(broker: &Broker) -> ClientConfig {
+pub(super) fn config(topic: &Topic) -> ClientConfig {
     let mut config = ClientConfig::new();
     config
-        .set("bootstrap.servers", &broker.address)
+        .set("bootstrap.servers", &topic.address)
         .set("client.id", "hushflow")
         .set("socket.keepalive.enable", "true")
         .set("socket.timeout.ms", "10000")
@@ -42,14 +42,14 @@ pub(crate) fn config(broker: &Broker) -> ClientConfig {
 }
 
 /// A partition that is read.
-pub(crate) struct Reader {
-    pub(crate) broker: Broker,
+pub(super) struct Reader {
+    pub(super) topic: Topic,
     consumer: BaseConsumer,
     partition: i32,
 }
 
 /// What there was to read.
-pub(crate) enum Polled<'a> {
+pub(super) enum Polled<'a> {
     Message(BorrowedMessage<'a>),
     /// Everything that is there has been read.
     End,
@@ -57,8 +57,8 @@ pub(crate) enum Polled<'a> {
 }
 
 impl Reader {
-    pub(crate) fn open(broker: &Broker, control: &Control) -> Result<Self, Trouble> {
-        let consumer: BaseConsumer = config(broker)
+    pub(super) fn open(topic: &Topic, control: &Control) -> Result<Self, Trouble> {
+        let consumer: BaseConsumer = config(topic)
             // The client wants a name, but we never join the group.
             .set("group.id", "hushflow")
             .set("enable.auto.commit", "false")
@@ -73,13 +73,13 @@ impl Reader {
             // A queue that was full is looked at again soon.
             .set("fetch.queue.backoff.ms", "10")
             .create()
-            .map_err(|error| trouble(broker, &error))?;
-        let mut reader = Reader { broker: broker.clone(), consumer, partition: 0 };
+            .map_err(|error| trouble(topic, &error))?;
+        let mut reader = Reader { topic: topic.clone(), consumer, partition: 0 };
         let partitions = reader.ask(control, |reader, patience| {
-            let metadata = reader.consumer.fetch_metadata(Some(&broker.stream), patience)?;
-            Ok(metadata.topics().first().map_or(0, |topic| topic.partitions().len()))
+            let metadata = reader.consumer.fetch_metadata(Some(&topic.stream), patience)?;
+            Ok(metadata.topics().first().map_or(0, |found| found.partitions().len()))
         })?;
-        reader.partition = chosen(broker, partitions)?;
+        reader.partition = chosen(topic, partitions)?;
         Ok(reader)
     }
 
@@ -93,47 +93,47 @@ impl Reader {
         loop {
             match question(self, SLICE) {
                 Err(_) if !control.is_stopped() && begun.elapsed() < PATIENCE => {}
-                answer => return answer.map_err(|error| trouble(&self.broker, &error)),
+                answer => return answer.map_err(|error| trouble(&self.topic, &error)),
             }
         }
     }
 
     /// The first offset that is there, and the one that comes behind the last.
-    pub(crate) fn ends(&self, control: &Control) -> Result<(u64, u64), Trouble> {
+    pub(super) fn ends(&self, control: &Control) -> Result<(u64, u64), Trouble> {
         let (first, end) = self.ask(control, |reader, patience| {
-            reader.consumer.fetch_watermarks(&reader.broker.stream, reader.partition, patience)
+            reader.consumer.fetch_watermarks(&reader.topic.stream, reader.partition, patience)
         })?;
         Ok((first.max(0) as u64, end.max(0) as u64))
     }
 
     /// Lets messages come from this offset on.
-    pub(crate) fn begin(&self, offset: u64) -> Result<(), Trouble> {
+    pub(super) fn begin(&self, offset: u64) -> Result<(), Trouble> {
         let offset = i64::try_from(offset).map_err(|_| passing("the offset is beyond all others"))?;
         let mut list = TopicPartitionList::new();
-        list.add_partition_offset(&self.broker.stream, self.partition, Offset::Offset(offset))
+        list.add_partition_offset(&self.topic.stream, self.partition, Offset::Offset(offset))
             .and_then(|()| self.consumer.assign(&list))
-            .map_err(|error| trouble(&self.broker, &error))
+            .map_err(|error| trouble(&self.topic, &error))
     }
 
     /// The next message, for which it waits so long.
-    pub(crate) fn poll(&self, patience: Duration) -> Result<Polled<'_>, Trouble> {
+    pub(super) fn poll(&self, patience: Duration) -> Result<Polled<'_>, Trouble> {
         match self.consumer.poll(patience) {
             None => Ok(Polled::Nothing),
             Some(Ok(message)) => Ok(Polled::Message(message)),
             Some(Err(KafkaError::PartitionEOF(_))) => Ok(Polled::End),
-            Some(Err(error)) => Err(trouble(&self.broker, &error)),
+            Some(Err(error)) => Err(trouble(&self.topic, &error)),
         }
     }
 }
 
 /// The partition that is read of a topic with so many.
-fn chosen(broker: &Broker, partitions: usize) -> Result<i32, Trouble> {
-    match (broker.partition, partitions) {
+fn chosen(topic: &Topic, partitions: usize) -> Result<i32, Trouble> {
+    match (topic.partition, partitions) {
         // A server that has just begun may not know of it yet.
         (_, 0) => Err(passing("the topic is not there")),
         (None, 1) => Ok(0),
         (None, _) => Err(refusal(
-            broker,
+            topic.name(),
             &format!(
                 "the topic has {partitions} partitions, between which there is no order: name one, as partition = 0"
             ),
@@ -141,7 +141,7 @@ fn chosen(broker: &Broker, partitions: usize) -> Result<i32, Trouble> {
         (Some(partition), _) => match i32::try_from(partition) {
             Ok(number) if (partition as usize) < partitions => Ok(number),
             _ => Err(refusal(
-                broker,
+                topic.name(),
                 &format!("the topic has {partitions} partitions, numbered from 0: there is no {partition}"),
             )),
         },
@@ -149,10 +149,10 @@ fn chosen(broker: &Broker, partitions: usize) -> Result<i32, Trouble> {
 }
 
 /// What went wrong, in the client's words.
-pub(crate) fn trouble(broker: &Broker, error: &KafkaError) -> Trouble {
+pub(super) fn trouble(topic: &Topic, error: &KafkaError) -> Trouble {
     match error.rdkafka_error_code() {
         Some(RDKafkaErrorCode::NotImplemented) => refusal(
-            broker,
+            topic.name(),
             "messages are packed in a way that this build can't unpack: cargo build --features kafka,zstd",
         ),
         Some(code) => Trouble::Passing(io::Error::other(code.to_string())),
@@ -163,20 +163,12 @@ pub(crate) fn trouble(broker: &Broker, error: &KafkaError) -> Trouble {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::Protocol;
 
     #[test]
     fn one_partition_is_read() {
         let check = |partition, partitions, expected: Result<i32, &str>| {
-            let broker = Broker {
-                protocol: Protocol::Kafka,
-                address: "h:9092".into(),
-                credentials: None,
-                database: None,
-                stream: "s".into(),
-                partition,
-            };
-            let found = chosen(&broker, partitions);
+            let topic = Topic { address: "h:9092".into(), stream: "s".into(), partition };
+            let found = chosen(&topic, partitions);
             match (&found, expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(*found, expected),
                 (Err(Trouble::Passing(error)), Err(part)) => assert!(error.to_string().contains(part)),

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use csv_core::{ReadRecordResult, Reader};
 
-use super::error::{Defect, SourceError};
-use super::files::{Stream, io_error};
+use super::bytes::{Stream, io_error};
+use super::error::{Defect, FormatError};
 use super::row::{Field, Outcome, RECORD_LIMIT, Row, Rows};
 
 /// A CSV file after its header.
-pub(super) struct CsvRows {
+pub(crate) struct CsvRows {
     stream: Stream,
     parser: Reader,
     /// The number of fields in the header.
@@ -24,12 +24,12 @@ pub(super) struct CsvRows {
 
 impl CsvRows {
     /// Reads the header of `stream` and finds the wanted columns in it.
-    pub(super) fn open(stream: Stream, path: &Path, wanted: &[String]) -> Result<Self, SourceError> {
+    pub(crate) fn open(stream: Stream, path: &Path, wanted: &[String]) -> Result<Self, FormatError> {
         Self::open_with(stream, path, |header| wanted.iter().map(|name| find(header, name, path)).collect())
     }
 
     /// Reads the header of `stream` and takes all columns that it names.
-    pub(super) fn open_all(stream: Stream, path: &Path) -> Result<(Self, Vec<String>), SourceError> {
+    pub(crate) fn open_all(stream: Stream, path: &Path) -> Result<(Self, Vec<String>), FormatError> {
         let mut names = Vec::new();
         let rows = Self::open_with(stream, path, |header| {
             names = header.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
@@ -41,15 +41,15 @@ impl CsvRows {
     fn open_with(
         stream: Stream,
         path: &Path,
-        columns: impl FnOnce(&[&[u8]]) -> Result<Vec<usize>, SourceError>,
-    ) -> Result<Self, SourceError> {
+        columns: impl FnOnce(&[&[u8]]) -> Result<Vec<usize>, FormatError>,
+    ) -> Result<Self, FormatError> {
         let (parser, ends) = (Reader::new(), vec![0; 64]);
         let mut rows = CsvRows { stream, parser, width: 0, columns: Vec::new(), ends, line: 1 };
         let mut row = Row::default();
         match rows.read_fields(&mut row).map_err(|source| io_error(path, source))? {
-            (Outcome::End, _) => Err(SourceError::NoHeader { path: path.into() }),
+            (Outcome::End, _) => Err(FormatError::NoHeader { path: path.into() }),
             (Outcome::TooLong, _) => {
-                Err(SourceError::RecordTooLong { path: path.into(), line: rows.line, limit: RECORD_LIMIT })
+                Err(FormatError::RecordTooLong { path: path.into(), line: rows.line, limit: RECORD_LIMIT })
             }
             (Outcome::Row, width) => {
                 let header: Vec<&[u8]> = (0..width).map(|i| row.text[rows.range(i)].trim_ascii()).collect();
@@ -61,20 +61,20 @@ impl CsvRows {
     }
 
     /// Goes on in `stream`, the same file from another place that begins in `line`.
-    pub(super) fn resume(mut self, stream: Stream, line: u64) -> Self {
+    pub(crate) fn resume(mut self, stream: Stream, line: u64) -> Self {
         self.stream = stream;
         self.parser.set_line(line);
         self
     }
 
     /// Goes on in `stream`, whatever was before.
-    pub(super) fn begin(&mut self, stream: Stream) {
+    pub(crate) fn begin(&mut self, stream: Stream) {
         self.parser.reset();
         self.stream = stream;
     }
 
     /// Whether nothing comes but line ends.
-    pub(super) fn is_at_end(&mut self) -> bool {
+    pub(crate) fn is_at_end(&mut self) -> bool {
         self.skip_line_ends().is_ok() && self.stream.fill_buf().is_ok_and(<[u8]>::is_empty)
     }
 
@@ -147,19 +147,19 @@ impl Rows for CsvRows {
 }
 
 /// The header row that names these columns.
-pub(super) fn header_row(names: &[String]) -> Vec<u8> {
+pub(crate) fn header_row(names: &[String]) -> Vec<u8> {
     let quoted = |name: &String| format!("\"{}\"", name.replace('"', "\"\""));
     let names: Vec<String> = names.iter().map(quoted).collect();
     (names.join(",") + "\n").into_bytes()
 }
 
-fn find(header: &[&[u8]], name: &str, path: &Path) -> Result<usize, SourceError> {
+fn find(header: &[&[u8]], name: &str, path: &Path) -> Result<usize, FormatError> {
     let mut places = header.iter().enumerate().filter(|(_, found)| **found == name.as_bytes());
     match (places.next(), places.next()) {
         (Some((place, _)), None) => Ok(place),
-        (Some(_), Some(_)) => Err(SourceError::ColumnTwice { path: path.into(), column: name.into() }),
+        (Some(_), Some(_)) => Err(FormatError::ColumnTwice { path: path.into(), column: name.into() }),
         (None, _) => {
-            Err(SourceError::NoColumn { path: path.into(), column: name.into(), width: header.len() })
+            Err(FormatError::NoColumn { path: path.into(), column: name.into(), width: header.len() })
         }
     }
 }

@@ -6,7 +6,7 @@ use parquet::basic::{ConvertedType, LogicalType, TimeUnit, Type};
 use parquet::file::metadata::ParquetMetaData;
 use parquet::schema::types::ColumnDescriptor;
 
-use crate::source::error::SourceError;
+use crate::format::error::FormatError;
 use crate::spelling::misspelt;
 
 /// How numbers and bytes of a column are meant.
@@ -22,7 +22,7 @@ pub(super) enum Meaning {
 }
 
 /// The number and the meaning of a column.
-pub(super) fn find(file: &ParquetMetaData, path: &Path, name: &str) -> Result<(usize, Meaning), SourceError> {
+pub(super) fn find(file: &ParquetMetaData, path: &Path, name: &str) -> Result<(usize, Meaning), FormatError> {
     let schema = file.file_metadata().schema_descr();
     let columns = schema.columns();
     let names = columns.iter().map(|column| column.path().string());
@@ -32,12 +32,12 @@ pub(super) fn find(file: &ParquetMetaData, path: &Path, name: &str) -> Result<(u
         let meant = misspelt(name, &names.iter().map(String::as_str).collect::<Vec<_>>());
         let hint = meant.map(|meant| format!("; did you mean {meant:?}?")).unwrap_or_default();
         let problem = format!("none of its {} columns is {name:?}{hint}", names.len());
-        return Err(SourceError::Parquet { path: path.into(), problem });
+        return Err(FormatError::Parquet { path: path.into(), problem });
     };
     if found.next().is_some() {
-        return Err(SourceError::ColumnTwice { path: path.into(), column: name.into() });
+        return Err(FormatError::ColumnTwice { path: path.into(), column: name.into() });
     }
-    let refused = |kind: &str| SourceError::Parquet {
+    let refused = |kind: &str| FormatError::Parquet {
         path: path.into(),
         problem: format!(
             "column {name:?} holds {kind}: expected numbers, booleans, texts, dates or timestamps"

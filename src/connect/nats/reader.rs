@@ -8,15 +8,15 @@ use std::io;
 
 use serde_json::json;
 
-use super::broker::{Entries, Place, START, Trouble, lost};
-use super::error::Defect;
-use super::form::Form;
-use super::row::{RECORD_LIMIT, Row};
-use crate::broker;
-use crate::broker::nats::{Connection, Sent, state};
-use crate::broker::wire::{garbled, number};
+use super::connection::{Connection, Sent, state};
+use super::{Reads, Stream};
+use crate::connect::entries::{Entries, Position, START};
+use crate::connect::trouble::{Trouble, lost};
+use crate::connect::wire::{garbled, number};
 use crate::control::Control;
-use crate::pipeline::Broker;
+use crate::format::Defect;
+use crate::format::form::Form;
+use crate::format::row::{RECORD_LIMIT, Row};
 
 /// Messages that are asked for at once.
 const BATCH: u64 = 512;
@@ -28,9 +28,9 @@ const WAIT: u64 = 250_000_000;
 const FORGOTTEN: u64 = 60_000_000_000;
 
 /// A connection to a stream.
-pub(super) struct Nats {
+pub(super) struct Reader {
     connection: Connection,
-    place: Place,
+    position: Position,
     consumer: String,
     /// The number that the next message has within the consumer.
     expected: u64,
@@ -38,51 +38,49 @@ pub(super) struct Nats {
     left: u64,
 }
 
-impl Nats {
-    pub(super) fn open(broker: &Broker, control: &Control, place: Place) -> Result<Self, Trouble> {
-        let connection = Connection::open(broker, control)?;
-        let mut nats = Nats { connection, place, consumer: String::new(), expected: 1, left: 0 };
-        nats.check()?;
-        nats.begin()?;
-        Ok(nats)
+impl Reader {
+    pub(super) fn open(stream: &Stream, control: &Control, position: Position) -> Result<Self, Trouble> {
+        let connection = Connection::open(stream, control)?;
+        let mut reader = Reader { connection, position, consumer: String::new(), expected: 1, left: 0 };
+        reader.check()?;
+        reader.begin()?;
+        Ok(reader)
     }
 
     /// Asks JetStream. A stream that is not there may come, unless we have read from it.
-    fn ask<T>(
-        &mut self,
-        question: impl FnOnce(&mut Connection) -> Result<T, broker::Trouble>,
-    ) -> Result<T, Trouble> {
+    fn ask<T>(&mut self, question: impl FnOnce(&mut Connection) -> Result<T, Trouble>) -> Result<T, Trouble> {
         match question(&mut self.connection) {
-            Err(broker::Trouble::NoStream) if self.place != START => {
-                Err(lost(&self.connection.broker, "is not there any more".into()))
+            Err(Trouble::NoStream) if self.position != START => {
+                Err(lost(self.connection.stream.name(), "is not there any more".into()))
             }
-            answer => Ok(answer?),
+            answer => answer,
         }
     }
 
     /// Whether the stream still has what had been read of it and what comes next.
     fn check(&mut self) -> Result<(), Trouble> {
         let facts = self.ask(Connection::facts)?;
-        let ((next, _), first, last) = (self.place, state(&facts, "first_seq")?, state(&facts, "last_seq")?);
-        if self.place == START {
+        let ((next, _), first, last) =
+            (self.position, state(&facts, "first_seq")?, state(&facts, "last_seq")?);
+        if self.position == START {
             return Ok(());
         }
         if last.saturating_add(1) < next {
             let what = format!("ends with message {last}, but was read up to {}", next - 1);
-            return Err(lost(&self.connection.broker, what));
+            return Err(lost(self.connection.stream.name(), what));
         }
         if first > next {
             let what = format!("begins with message {first}, but {next} was to be read next");
-            return Err(lost(&self.connection.broker, what));
+            return Err(lost(self.connection.stream.name(), what));
         }
         Ok(())
     }
 
-    /// Makes a consumer that begins at the place.
+    /// Makes a consumer that begins at the position.
     fn begin(&mut self) -> Result<(), Trouble> {
-        let stream = self.connection.broker.stream.clone();
+        let stream = self.connection.stream.stream.clone();
         let question = json!({ "stream_name": stream, "config": {
-            "deliver_policy": "by_start_sequence", "opt_start_seq": self.place.0.max(1),
+            "deliver_policy": "by_start_sequence", "opt_start_seq": self.position.0.max(1),
             "ack_policy": "none", "replay_policy": "instant", "max_deliver": 1,
             "inactive_threshold": FORGOTTEN, "mem_storage": true, "num_replicas": 1,
         }});
@@ -96,7 +94,7 @@ impl Nats {
     fn fetch(&mut self) -> io::Result<()> {
         let question = json!({ "batch": BATCH, "expires": WAIT }).to_string();
         let connection = &mut self.connection;
-        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{}", connection.broker.stream, self.consumer);
+        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{}", connection.stream.stream, self.consumer);
         let inbox = connection.inbox.clone();
         connection.say(&format!("PUB {subject} {inbox}.next {}\r\n{question}\r\n", question.len()))?;
         self.left = BATCH;
@@ -104,8 +102,8 @@ impl Nats {
     }
 }
 
-impl Entries for Nats {
-    fn next(&mut self, row: &mut Row, form: &mut Form) -> Result<Option<Place>, Trouble> {
+impl Entries for Reader {
+    fn next(&mut self, row: &mut Row, form: &mut Form) -> Result<Option<Position>, Trouble> {
         loop {
             if self.left == 0 {
                 self.fetch()?;
@@ -126,7 +124,7 @@ impl Entries for Nats {
             }
             let (sequence, delivered) = numbers(&reply)?;
             let whole = self.connection.read_payload(length, RECORD_LIMIT)?;
-            if delivered != self.expected || sequence < self.place.0 {
+            if delivered != self.expected || sequence < self.position.0 {
                 return Err(Trouble::Passing(io::Error::other("messages were lost on the way")));
             }
             match whole {
@@ -135,8 +133,8 @@ impl Entries for Nats {
             }
             self.left -= 1;
             self.expected += 1;
-            self.place = (sequence.checked_add(1).ok_or_else(garbled)?, START.1);
-            return Ok(Some(self.place));
+            self.position = (sequence.checked_add(1).ok_or_else(garbled)?, START.1);
+            return Ok(Some(self.position));
         }
     }
 
@@ -163,9 +161,10 @@ fn numbers(reply: &str) -> io::Result<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::broker::fake::{json_form, serve};
+    use super::super::Server;
     use super::*;
-    use crate::pipeline::Protocol;
+    use crate::connect::fake::{form, serve};
+    use crate::format::Format;
 
     /// A message and a head that are too long, a good one, and one that never ends.
     #[test]
@@ -188,10 +187,11 @@ mod tests {
             (Some("CONSUMER.CREATE"), answer("{\"name\": \"c\"}")),
             (Some("MSG.NEXT"), messages.concat()),
         ];
-        let (broker, server) = serve(Protocol::Nats, script, true);
+        let (address, server) = serve(script, true);
+        let stream = Stream { server: Server { address, credentials: None }, stream: "s".into() };
         let control = Control::new();
-        let mut nats = Nats::open(&broker, &control, START).ok().unwrap();
-        let (mut row, mut form) = (Row::default(), json_form());
+        let mut nats = Reader::open(&stream, &control, START).ok().unwrap();
+        let (mut row, mut form) = (Row::default(), form(Format::Ndjson));
         for expected in [Err(Defect::TooLong), Ok(4.0), Ok(5.0)] {
             assert!(matches!(nats.next(&mut row, &mut form), Ok(Some(_))));
             assert_eq!(row.defect.map_or_else(|| row.number(0), Err), expected);

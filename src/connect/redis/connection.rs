@@ -2,10 +2,11 @@
 
 use std::io;
 
-use super::wire::{Wire, garbled, number};
-use super::{Trouble, passing, refusal};
+use super::Stream;
+use crate::connect::server::Credentials;
+use crate::connect::trouble::{Trouble, passing, refusal};
+use crate::connect::wire::{Wire, garbled, number};
 use crate::control::Control;
-use crate::pipeline::{Broker, Credentials};
 
 /// The most parts of an answer that is read as a whole, and how deep they may lie.
 const PARTS: usize = 4096;
@@ -18,9 +19,9 @@ const TEXT: usize = 16 << 20;
 const PASSING: [&str; 5] = ["LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "BUSY"];
 
 /// A connection whose user is known and whose database is chosen.
-pub(crate) struct Connection {
-    pub(crate) broker: Broker,
-    pub(crate) wire: Wire,
+pub(super) struct Connection {
+    pub(super) stream: Stream,
+    pub(super) wire: Wire,
     line: Vec<u8>,
 }
 
@@ -31,7 +32,7 @@ struct Left {
 }
 
 /// An answer as a whole.
-pub(crate) enum Value {
+pub(super) enum Value {
     Text(Vec<u8>),
     List(Vec<Value>),
     Nothing,
@@ -39,34 +40,34 @@ pub(crate) enum Value {
 }
 
 impl Connection {
-    pub(crate) fn open(broker: &Broker, control: &Control) -> Result<Self, Trouble> {
-        let wire = Wire::connect(&broker.address, control)?;
-        let mut connection = Connection { broker: broker.clone(), wire, line: Vec::new() };
-        if let Some(Credentials { user, secret }) = &broker.credentials {
+    pub(super) fn open(stream: &Stream, control: &Control) -> Result<Self, Trouble> {
+        let wire = Wire::connect(&stream.server.address, control)?;
+        let mut connection = Connection { stream: stream.clone(), wire, line: Vec::new() };
+        if let Some(Credentials { user, secret }) = &stream.server.credentials {
             let parts: Vec<&str> =
                 ["AUTH"].into_iter().chain(user.as_deref()).chain([secret.as_str()]).collect();
             connection.ask(&parts)?;
         }
-        if let Some(database) = broker.database {
+        if let Some(database) = stream.database {
             connection.ask(&["SELECT", &database.to_string()])?;
         }
         Ok(connection)
     }
 
-    pub(crate) fn send(&mut self, parts: &[&str]) -> io::Result<()> {
+    pub(super) fn send(&mut self, parts: &[&str]) -> io::Result<()> {
         let mut command = Vec::new();
         write_command(&mut command, parts);
         self.wire.send(&command)
     }
 
     /// Sends a command; its answer, unless that is an error.
-    pub(crate) fn ask(&mut self, parts: &[&str]) -> Result<Value, Trouble> {
+    pub(super) fn ask(&mut self, parts: &[&str]) -> Result<Value, Trouble> {
         self.send(parts)?;
         self.answer()
     }
 
     /// The next answer, unless it is an error.
-    pub(crate) fn answer(&mut self) -> Result<Value, Trouble> {
+    pub(super) fn answer(&mut self) -> Result<Value, Trouble> {
         match self.value(&mut Left { parts: PARTS, bytes: TEXT }, DEPTH)? {
             Value::Error(words) => Err(self.refused(&words)),
             value => Ok(value),
@@ -74,8 +75,8 @@ impl Connection {
     }
 
     /// The facts about the stream (`XINFO STREAM`), names and values in turn.
-    pub(crate) fn facts(&mut self) -> Result<Vec<Value>, Trouble> {
-        let stream = self.broker.stream.clone();
+    pub(super) fn facts(&mut self) -> Result<Vec<Value>, Trouble> {
+        let stream = self.stream.stream.clone();
         self.send(&["XINFO", "STREAM", &stream])?;
         match self.value(&mut Left { parts: PARTS, bytes: TEXT }, DEPTH)? {
             Value::List(facts) => Ok(facts),
@@ -88,7 +89,7 @@ impl Connection {
     fn refused(&self, words: &str) -> Trouble {
         match PASSING.iter().any(|passing| words.starts_with(passing)) {
             true => passing(words),
-            false => refusal(&self.broker, words),
+            false => refusal(self.stream.name(), words),
         }
     }
 
@@ -125,7 +126,7 @@ impl Connection {
     }
 
     /// The length that a line says behind this mark; none for nothing.
-    pub(crate) fn length(&mut self, mark: u8) -> Result<Option<usize>, Trouble> {
+    pub(super) fn length(&mut self, mark: u8) -> Result<Option<usize>, Trouble> {
         self.wire.line(&mut self.line)?;
         match self.line.split_first() {
             Some((_, b"-1")) => Ok(None),
@@ -135,19 +136,19 @@ impl Connection {
         }
     }
 
-    pub(crate) fn expect(&mut self, mark: u8) -> Result<usize, Trouble> {
+    pub(super) fn expect(&mut self, mark: u8) -> Result<usize, Trouble> {
         self.length(mark)?.ok_or_else(|| garbled().into())
     }
 }
 
 /// The value of a name among facts.
-pub(crate) fn fact<'a>(facts: &'a [Value], name: &str) -> Option<&'a Value> {
+pub(super) fn fact<'a>(facts: &'a [Value], name: &str) -> Option<&'a Value> {
     let is_it = |fact: &&[Value]| matches!(&fact[0], Value::Text(found) if found == name.as_bytes());
     facts.chunks_exact(2).find(is_it).map(|fact| &fact[1])
 }
 
 /// Appends a command to bytes that are to be sent.
-pub(crate) fn write_command(bytes: &mut Vec<u8>, parts: &[&str]) {
+pub(super) fn write_command(bytes: &mut Vec<u8>, parts: &[&str]) {
     bytes.extend_from_slice(format!("*{}\r\n", parts.len()).as_bytes());
     for part in parts {
         bytes.extend_from_slice(format!("${}\r\n{part}\r\n", part.len()).as_bytes());

@@ -1,0 +1,62 @@
+//! What tests of systems share: servers that say what a test wants, and pipelines with one source or sink.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::thread::{JoinHandle, spawn};
+
+use super::{StreamSink, StreamSource};
+use crate::format::Format;
+use crate::format::form::Form;
+use crate::pipeline::{Input, Pipeline, Sink};
+
+/// A server for one client: its address. Each answer waits for a line that has a word in it, if there is one. The last answer
+/// may go on without an end.
+pub(super) fn serve(script: Vec<(Option<&'static str>, String)>, goes_on: bool) -> (String, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let server = spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut asked = BufReader::new(stream.try_clone().unwrap());
+        for (word, answer) in script {
+            let mut line = String::new();
+            while word.is_some_and(|word| !line.contains(word)) {
+                line.clear();
+                assert!(asked.read_line(&mut line).unwrap() > 0, "the client is gone before {word:?}");
+            }
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+        let more = vec![b'7'; if goes_on { 1 << 20 } else { 0 }];
+        while !more.is_empty() && stream.write_all(&more).is_ok() {}
+    });
+    (address, server)
+}
+
+/// Column `x` is a field of an entry, or of an object in JSON.
+pub(super) fn form(format: Format) -> Form {
+    Form::new(format, None, &["x".into()], "s".as_ref()).unwrap()
+}
+
+fn pipeline(source: &str, sinks: &str) -> Result<Pipeline, String> {
+    let text = format!(
+        "name = 'n'\nsource = {{ {source} }}\ncolumns = [{{ name = 'x', lower = 0, upper = 1 }}]
+        privacy = {{ epsilon = 1, delta = 1e-6 }}\nepochs = {{ records = 2, horizon = 9 }}\nsinks = [{sinks}]"
+    );
+    Pipeline::parse(&text, "dir/p.toml".as_ref()).map_err(|error| error.to_string())
+}
+
+/// The stream and the format of a source with these fields.
+pub(super) fn source_of(fields: &str) -> Result<(StreamSource, Format), String> {
+    let source = pipeline(fields, "")?.sources.remove(0);
+    match source.input {
+        Input::Stream(stream) => Ok((stream, source.format)),
+        input => Err(format!("{input:?}")),
+    }
+}
+
+/// The stream of a sink with these fields.
+pub(super) fn sink_of(fields: &str) -> Result<StreamSink, String> {
+    match pipeline("path = 'a.csv'", &format!("{{ {fields} }}"))?.sinks.remove(0) {
+        Sink::Stream(stream) => Ok(stream),
+        sink => Err(format!("{sink:?}")),
+    }
+}

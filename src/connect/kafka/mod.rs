@@ -1,0 +1,63 @@
+//! Kafka: a topic of messages of one record each, of which one partition is read. The client is a library in C, behind the
+//! feature `kafka`.
+
+#[cfg(feature = "kafka")]
+mod connection;
+#[cfg(feature = "kafka")]
+mod reader;
+#[cfg(feature = "kafka")]
+mod topic;
+#[cfg(feature = "kafka")]
+mod writer;
+
+use super::{Own, STREAM, System};
+#[cfg(feature = "kafka")]
+use topic::{sink, source};
+#[cfg(not(feature = "kafka"))]
+use without::{sink, source};
+
+pub(super) const SYSTEM: System = System {
+    scheme: "kafka",
+    path: "kafka://host:port",
+    full_path: "kafka://host[:port]",
+    has_fields: false,
+    tag: 6,
+    source_fields: &[
+        STREAM,
+        Own { key: "partition", elsewhere: "the number of a partition is for {}: leave it out" },
+    ],
+    source: Some(source),
+    sink_fields: &[STREAM],
+    sink: Some(sink),
+};
+
+/// A build that has no client.
+#[cfg(not(feature = "kafka"))]
+mod without {
+    use std::sync::Arc;
+
+    use crate::connect::Text;
+    use crate::connect::entries::Reads;
+    use crate::connect::writer::Writes;
+    use crate::document::Section;
+
+    const WITHOUT: &str = "built without Kafka: cargo build --features kafka";
+
+    pub(super) fn source(_: &Section<'_>, path: &Text<'_>, _: &str) -> Option<Arc<dyn Reads>> {
+        path.report(WITHOUT);
+        None
+    }
+
+    pub(super) fn sink(_: &Section<'_>, path: &Text<'_>, _: &str) -> Option<Arc<dyn Writes>> {
+        path.report(WITHOUT);
+        None
+    }
+
+    #[test]
+    fn a_build_without_kafka_says_so() {
+        use crate::connect::fake::{sink_of, source_of};
+        let kafka = "path = 'kafka://h', stream = 's'";
+        assert!(source_of(kafka).is_err_and(|error| error.contains("--features")));
+        assert!(sink_of(kafka).is_err_and(|error| error.contains("--features")));
+    }
+}

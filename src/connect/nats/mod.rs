@@ -1,0 +1,160 @@
+//! NATS JetStream: a stream of messages of one record each.
+
+mod connection;
+mod reader;
+mod writer;
+
+use super::entries::{Entries, Position, Reads, identity};
+use super::server::{Server, stream};
+use super::writer::{Writer, Writes};
+use super::{Formats, Own, STREAM, System, Text, Trouble, report_path};
+use crate::control::Control;
+use crate::document::Section;
+use std::sync::Arc;
+
+pub(super) const SYSTEM: System = System {
+    scheme: "nats",
+    path: "nats://host:port",
+    full_path: "nats://[user:password@]host[:port]",
+    has_fields: false,
+    tag: 4,
+    source_fields: &[STREAM],
+    source: Some(source),
+    sink_fields: &[STREAM, Own { key: "subject", elsewhere: "a subject is for {}: leave it out" }],
+    sink: Some(sink),
+};
+
+/// A stream of a server, as `[source]` names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stream {
+    server: Server,
+    stream: String,
+}
+
+/// `[[sinks]]` with a path of NATS.
+#[derive(Debug, PartialEq, Eq)]
+struct Sink {
+    stream: Stream,
+    /// `subject`: the subject of the messages; by default the name of the stream.
+    subject: String,
+}
+
+impl Stream {
+    fn read(section: &Section<'_>, path: &Text<'_>, rest: &str) -> Option<Self> {
+        let stream = stream(section, ".*>/\\");
+        let Some((server, "")) = Server::of(rest, 4222) else {
+            report_path(path);
+            return None;
+        };
+        Some(Stream { server, stream: stream? })
+    }
+}
+
+fn source(section: &Section<'_>, path: &Text<'_>, rest: &str) -> Option<Arc<dyn Reads>> {
+    Some(Arc::new(Stream::read(section, path, rest)?))
+}
+
+fn sink(section: &Section<'_>, path: &Text<'_>, rest: &str) -> Option<Arc<dyn Writes>> {
+    let stream = Stream::read(section, path, rest);
+    let subject = section.text("subject");
+    if let Some(subject) = subject.as_ref().filter(|subject| !is_plain(subject.value)) {
+        subject.report("expected a subject without wildcards, such as \"releases\"");
+        return None;
+    }
+    let stream = stream?;
+    let subject = subject.map_or_else(|| stream.stream.clone(), |subject| subject.value.into());
+    Some(Arc::new(Sink { stream, subject }))
+}
+
+/// Whether a subject has no wildcard.
+fn is_plain(subject: &str) -> bool {
+    let odd = |c: char| c.is_whitespace() || c.is_control() || "*>".contains(c);
+    !subject.contains(odd) && !subject.starts_with('$') && subject.split('.').all(|part| !part.is_empty())
+}
+
+impl Reads for Stream {
+    fn name(&self) -> String {
+        format!("nats://{} {}", self.server.address, self.stream)
+    }
+
+    fn identity(&self) -> Vec<u8> {
+        identity(0, 0, &self.stream)
+    }
+
+    fn formats(&self) -> Formats {
+        Formats::MESSAGES
+    }
+
+    fn open(&self, control: &Control, position: Position) -> Result<Box<dyn Entries>, Trouble> {
+        Ok(Box::new(reader::Reader::open(self, control, position)?))
+    }
+}
+
+impl Writes for Sink {
+    fn name(&self) -> String {
+        self.stream.name()
+    }
+
+    fn place(&self) -> String {
+        self.stream.name()
+    }
+
+    fn writer(&self) -> Box<dyn Writer> {
+        Box::new(writer::StreamWriter::new(self.stream.clone(), self.subject.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::{sink_of, source_of};
+    use super::super::server::Credentials;
+    use super::*;
+    use crate::connect::Equal;
+    use std::any::Any;
+
+    fn stream_at(address: &str, credentials: Option<Credentials>) -> Stream {
+        Stream { server: Server { address: address.into(), credentials }, stream: "s".into() }
+    }
+
+    #[test]
+    fn paths_have_defaults_and_no_secret_is_shown() {
+        let check = |path: &str, expected: Option<Stream>| {
+            let found = source_of(&format!("path = '{path}', stream = 's'"));
+            assert!(!format!("{found:?}").contains("hidden"), "{found:?}");
+            let equal = match (&found, &expected) {
+                (Ok((found, _)), Some(expected)) => expected.equals(&*found.stream as &dyn Any),
+                (found, expected) => found.is_err() && expected.is_none(),
+            };
+            assert!(equal, "{path}: {found:?}");
+        };
+        let secret =
+            |user: Option<&str>| Some(Credentials { user: user.map(String::from), secret: "hidden".into() });
+        check("nats://h", Some(stream_at("h:4222", None)));
+        check("nats://h:", None);
+        check("nats://u:hidden@h:1", Some(stream_at("h:1", secret(Some("u")))));
+        check("nats://hidden@h", Some(stream_at("h:4222", secret(None))));
+        check("nats://hidden@h/3", None);
+        check("nats://hidden@", None);
+        let refused = |source: &str| source_of(&format!("path = 'nats://h', {source}")).unwrap_err();
+        assert!(refused("stream = 'a.b'").contains("expected the name of a stream"));
+        assert!(refused("stream = 's', format = 'fields'").contains("a message is text"));
+        assert!(refused("stream = 's', format = 'csv'").contains("have no header"));
+        assert!(source_of("path = 'nats://h', stream = 's', format = 'csv', header = ['x']").is_ok());
+        assert!(refused("stream = 's', field = 'x'").contains("for redis://: leave it out"));
+        assert!(refused("stream = 's', partition = 0").contains("for kafka://: leave it out"));
+    }
+
+    #[test]
+    fn a_sink_has_a_subject() {
+        let check = |sink: &str, subject: &str| {
+            let found = sink_of(&format!("path = 'nats://h:1', stream = 's'{sink}")).unwrap();
+            let expected = Sink { stream: stream_at("h:1", None), subject: subject.into() };
+            assert!(expected.equals(&*found.0 as &dyn Any), "{found:?}");
+        };
+        check("", "s");
+        check(", subject = 'a.b'", "a.b");
+        let refused = |sink: &str| sink_of(&format!("path = 'nats://h', {sink}")).unwrap_err();
+        assert!(refused("stream = 's', subject = 'a.*'").contains("wildcards"));
+        assert!(refused("stream = 's', keep = '5 epochs'").contains("redis://"));
+    }
+}

@@ -1,0 +1,186 @@
+//! Redis: a stream of entries with named fields.
+
+mod connection;
+mod reader;
+mod writer;
+
+use super::entries::{Entries, Position, Reads, identity};
+use super::server::{Server, stream};
+use super::writer::{Writer, Writes};
+use super::{Formats, Own, STREAM, System, Text, Trouble, report_path};
+use crate::control::Control;
+use crate::document::Section;
+use crate::format::Format;
+use std::sync::Arc;
+
+pub(super) const SYSTEM: System = System {
+    scheme: "redis",
+    path: "redis://host:port",
+    full_path: "redis://[user:password@]host[:port][/database]",
+    has_fields: true,
+    tag: 3,
+    source_fields: &[STREAM, Own { key: "field", elsewhere: "the name of a field is for {}: leave it out" }],
+    source: Some(source),
+    sink_fields: &[STREAM, Own { key: "keep", elsewhere: "keep is only for {}: leave it out" }],
+    sink: Some(sink),
+};
+
+/// A stream of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stream {
+    server: Server,
+    /// The number of the database.
+    database: Option<u32>,
+    stream: String,
+}
+
+/// `[source]` with a path of Redis.
+#[derive(Debug, PartialEq, Eq)]
+struct Source {
+    stream: Stream,
+    /// `field`: the field of an entry that holds a record as text; without it the fields are the columns.
+    field: Option<String>,
+}
+
+/// `[[sinks]]` with a path of Redis.
+#[derive(Debug, PartialEq, Eq)]
+struct Sink {
+    stream: Stream,
+    /// `keep`: epochs that the server keeps, about; all of them if absent.
+    keep: Option<u64>,
+}
+
+impl Stream {
+    fn read(section: &Section<'_>, path: &Text<'_>, rest: &str) -> Option<Self> {
+        let stream = stream(section, "");
+        let found = Server::of(rest, 6379).and_then(|(server, database)| match database {
+            "" => Some((server, None)),
+            number => Some((server, Some(number.parse().ok()?))),
+        });
+        let Some((server, database)) = found else {
+            report_path(path);
+            return None;
+        };
+        Some(Stream { server, database, stream: stream? })
+    }
+
+    fn name(&self) -> String {
+        format!("redis://{} {}", self.server.address, self.stream)
+    }
+}
+
+fn source(section: &Section<'_>, path: &Text<'_>, rest: &str) -> Option<Arc<dyn Reads>> {
+    let field = section.text("field").map(|field| field.value.into());
+    Some(Arc::new(Source { stream: Stream::read(section, path, rest)?, field }))
+}
+
+fn sink(section: &Section<'_>, path: &Text<'_>, rest: &str) -> Option<Arc<dyn Writes>> {
+    let keep = match section.text("keep") {
+        None => Some(None),
+        Some(field) => field.map(|text| epochs(text)).map(|field| Some(field.value)),
+    };
+    let stream = Stream::read(section, path, rest)?;
+    Some(Arc::new(Sink { stream, keep: keep? }))
+}
+
+/// A number of epochs above 0, such as `1000 epochs`.
+fn epochs(text: &str) -> Result<u64, String> {
+    let number = text.strip_suffix("epochs").or(text.strip_suffix("epoch"));
+    let number = number.and_then(|number| number.trim().parse().ok()).filter(|&number| number > 0);
+    number.ok_or_else(|| format!("found {text:?}, expected a number such as \"1000 epochs\""))
+}
+
+impl Reads for Source {
+    fn name(&self) -> String {
+        self.stream.name()
+    }
+
+    fn identity(&self) -> Vec<u8> {
+        identity(self.stream.database.unwrap_or(0), 0, &self.stream.stream)
+    }
+
+    fn formats(&self) -> Formats {
+        match self.field {
+            Some(_) => Formats {
+                expected: "the field holds text: use format = \"csv\" or format = \"ndjson\"",
+                ..Formats::MESSAGES
+            },
+            None => Formats {
+                usual: Format::Fields,
+                allowed: &[Format::Fields],
+                expected: "Redis entries have fields: use format = \"fields\", or name a text field with field = \"…\"",
+            },
+        }
+    }
+
+    fn open(&self, control: &Control, position: Position) -> Result<Box<dyn Entries>, Trouble> {
+        Ok(Box::new(reader::Reader::open(self, control, position)?))
+    }
+}
+
+impl Writes for Sink {
+    fn name(&self) -> String {
+        self.stream.name()
+    }
+
+    fn place(&self) -> String {
+        format!("{}/{}", self.name(), self.stream.database.unwrap_or(0))
+    }
+
+    fn writer(&self) -> Box<dyn Writer> {
+        Box::new(writer::StreamWriter::new(self.stream.clone(), self.keep))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::{sink_of, source_of};
+    use super::super::server::Credentials;
+    use super::*;
+    use crate::connect::Equal;
+    use std::any::Any;
+
+    #[test]
+    fn paths_have_defaults_and_no_secret_is_shown() {
+        let check = |path: &str, expected: Option<(&str, bool, Option<u32>)>| {
+            let found = source_of(&format!("path = '{path}', stream = 's'"));
+            assert!(!format!("{found:?}").contains("hidden"), "{found:?}");
+            let credentials = Credentials { user: None, secret: "hidden".into() };
+            let expected = expected.map(|(address, secret, database)| {
+                let credentials = secret.then(|| credentials.clone());
+                let server = Server { address: address.into(), credentials };
+                Source { stream: Stream { server, database, stream: "s".into() }, field: None }
+            });
+            let equal = match (&found, &expected) {
+                (Ok((found, _)), Some(expected)) => expected.equals(&*found.stream as &dyn Any),
+                (found, expected) => found.is_err() && expected.is_none(),
+            };
+            assert!(equal, "{path}: {found:?}");
+        };
+        check("redis://h", Some(("h:6379", false, None)));
+        check("redis://h:1/", Some(("h:1", false, None)));
+        check("redis://[::1]", Some(("[::1]:6379", false, None)));
+        check("redis://:hidden@h:99999", None);
+        check("redis://:hidden@h/3", Some(("h:6379", true, Some(3))));
+        check("redis://:hidden@h/x", None);
+        assert!(source_of("path = 'redis://h'").is_err_and(|error| error.contains("stream")));
+        assert!(source_of("path = 'redis://h', stream = 's', format = 'ndjson'").is_err());
+        assert!(source_of("path = 'redis://h', stream = 's', missing = 'reject'").is_err());
+        let format =
+            |source: &str| source_of(&format!("path = 'redis://h', stream = 's'{source}")).unwrap().1;
+        assert_eq!(format(""), Format::Fields);
+        assert_eq!(format(", field = 'line'"), Format::Ndjson);
+    }
+
+    #[test]
+    fn a_sink_keeps_some_epochs() {
+        let refused = |sink: &str| sink_of(&format!("path = 'redis://h', {sink}")).unwrap_err();
+        let sink = sink_of("path = 'redis://h', stream = 's', keep = '5 epochs'").unwrap();
+        let server = Server { address: "h:6379".into(), credentials: None };
+        let stream = Stream { server, database: None, stream: "s".into() };
+        assert!(Sink { stream, keep: Some(5) }.equals(&*sink.0 as &dyn Any), "{sink:?}");
+        assert!(refused("stream = 's', keep = '5 MiB'").contains("1000 epochs"));
+        assert!(refused("stream = 's', keep = '0 epochs'").contains("1000 epochs"));
+        assert!(refused("stream = 's', subject = 'a'").contains("a subject is for nats://: leave it out"));
+    }
+}

@@ -1,0 +1,76 @@
+//! Bytes that know their offset, which every reader of rows reads from.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use super::error::FormatError;
+
+/// The standard input in messages.
+pub(crate) const STANDARD_INPUT: &str = "<standard input>";
+
+/// Input that is read again where a signal has interrupted that.
+pub(crate) struct Uninterrupted<R>(pub(crate) R);
+
+impl<R: Read> Read for Uninterrupted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.0.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => return read,
+            }
+        }
+    }
+}
+
+/// Bytes that know their offset in the file.
+pub(crate) struct Stream {
+    reader: BufReader<Box<dyn Read + Send>>,
+    offset: u64,
+}
+
+impl Stream {
+    pub(crate) fn new(input: impl Read + Send + 'static, offset: u64) -> Self {
+        Stream { reader: BufReader::with_capacity(1 << 16, Box::new(Uninterrupted(input))), offset }
+    }
+
+    /// The bytes of a whole file.
+    pub(crate) fn of_file(path: &Path) -> Result<Stream, FormatError> {
+        let file = File::open(path).map_err(|source| io_error(path, source))?;
+        Ok(Stream::new(file, 0))
+    }
+
+    /// Whether a line that is not blank is in memory to its end.
+    pub(crate) fn holds_line(&self) -> bool {
+        self.reader.buffer().trim_ascii_start().contains(&b'\n')
+    }
+
+    /// The offset of the next byte.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.reader.read(buffer)?;
+        self.offset += read as u64;
+        Ok(read)
+    }
+}
+
+impl BufRead for Stream {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.reader.fill_buf()
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.reader.consume(amount);
+        self.offset += amount as u64;
+    }
+}
+
+/// The error of reading `path`: one of ours where a reader of rows has told it.
+pub(crate) fn io_error(path: &Path, source: io::Error) -> FormatError {
+    source.downcast().unwrap_or_else(|source| FormatError::Io { path: path.into(), source })
+}
