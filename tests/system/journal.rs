@@ -361,7 +361,7 @@ fn wrong_use_is_explained() {
     check(
         &journal.replacen("journal", "missing = 'reject'\njournal", 1),
         &[],
-        &["source.journal", "can't be mended"],
+        &["source.journal", "can't be corrected"],
     );
     check(&stream.pipeline("-", ""), &["--acknowledge", "-"], &["journal = true"]);
     check(&journal, &["--acknowledge", "-"], &["add --quiet"]);

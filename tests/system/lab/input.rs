@@ -132,7 +132,7 @@ fn numbers_out_of_range_are_refused() {
     check("optimize --method blt --workload prefix --horizon 9 --buffers 0", &["--buffers", "1..=8"]);
     check("optimize --method blt --workload prefix --horizon 9 --buffers 9", &["--buffers", "1..=8"]);
     check("optimize --method coa --workload prefix --horizon 9 --gap 0", &["--gap", "between 0 and 1"]);
-    check("optimize --method coa --workload prefix --horizon 5000", &["--horizon is 5000", "up to 4096"]);
+    check("optimize --method coa --workload prefix --horizon 5000", &["--horizon is 5000", "at most 4096"]);
     check("plan --workload prefix --horizon 9 --stamps 0", &["--stamps", "0 is not in 1.."]);
     check("plan --workload prefix --horizon 9 --stamps 10", &["10 copies", "9 steps", "at most one copy"]);
 }
