@@ -268,7 +268,7 @@ fn wrong_use_is_explained() {
     check("tcp://localhost", "", &["source.path", "tcp://host:port"]);
     check("ftp://localhost:1", "", &["source.path", "unix-listen"]);
     check("tcp://localhost:1", "journal = false", &["source.journal", "always journaled"]);
-    check("tcp://localhost:1", "missing = 'reject'", &["can't be mended"]);
+    check("tcp://localhost:1", "missing = 'reject'", &["can't be corrected"]);
     check("data.csv", "acknowledge = true", &["source.acknowledge"]);
     check("-", "follow = true", &["source.follow"]);
     check("tcp-listen://0.0.0.0:1", "", &["source.path", "expose = true"]);
