@@ -3,8 +3,9 @@
 //! Each epoch is in the files once. After a crash the last epoch of the newest file is written again, which gives the same
 //! bytes, because every line is a function of the public log; and what the file holds must be of the same history.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::SinkError;
@@ -45,7 +46,9 @@ impl Files {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
-        let file = File::options().read(true).append(true).create(true).open(path)?;
+        // Its lock is ours.
+        self.file = None;
+        let file = opened(path)?;
         let contents = Contents::of(&file)?;
         let (first, held) = match contents.last {
             Some(last) => {
@@ -73,7 +76,7 @@ impl Files {
         }
         let file = match &mut self.file {
             Some(file) => file,
-            none => none.insert(File::options().append(true).create(true).open(path)?),
+            none => none.insert(opened(path)?),
         };
         file.write_all(lines)?;
         self.length += lines.len() as u64;
@@ -97,6 +100,24 @@ impl Outlet for Files {
 
     fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), SinkError> {
         self.write(epoch, lines).map_err(|source| self.refused(source))
+    }
+}
+
+/// Opens the newest file, and locks it: of two processes with the same sink one writes. Once it is full and has another name, the
+/// lock is that of the next one.
+fn opened(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).append(true).create(true).open(path)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            return Err(io::Error::other("another process writes to it: let one of them have this sink"));
+        }
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    let (named, ours) = (fs::metadata(path)?, file.metadata()?);
+    match (named.dev(), named.ino()) == (ours.dev(), ours.ino()) {
+        true => Ok(file),
+        false => Err(io::Error::other("another process has renamed it")),
     }
 }
 

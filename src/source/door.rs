@@ -13,13 +13,17 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, getrlimit};
+
 use super::socket::{Connection, Wire};
 use crate::control::Control;
 use crate::key::{Key, Token};
 use crate::pipeline::{Address, Socket};
 
-/// Connections that may wait.
+/// Connections that may wait, and the part of this process's descriptors that they may take: the log, the ledger and the sinks need
+/// theirs.
 const WAITING: usize = 64;
+const DESCRIPTORS_EACH: usize = 16;
 
 /// How long a connection may take to show the token of a source with a key.
 const TOKEN_PATIENCE: Duration = Duration::from_secs(10);
@@ -37,6 +41,8 @@ pub(super) struct Door {
     /// Whether peers wait for us to say something first.
     speaks_first: bool,
     waiting: Vec<Waiting>,
+    /// The most that may wait.
+    places: usize,
     refused: u64,
 }
 
@@ -61,7 +67,9 @@ impl Door {
         let token = token.as_ref().map(Key::token);
         let speaks_first = socket.acknowledge && token.is_none();
         let listener = Listener::open(&socket.address, socket.expose)?;
-        Ok(Door { listener, token, speaks_first, waiting: Vec::new(), refused: 0 })
+        let descriptors = getrlimit(Resource::Nofile).current.and_then(|limit| limit.try_into().ok());
+        let places = (descriptors.unwrap_or(usize::MAX) / DESCRIPTORS_EACH).clamp(4, WAITING);
+        Ok(Door { listener, token, speaks_first, waiting: Vec::new(), places, refused: 0 })
     }
 
     /// Accepts new connections, reads the first bytes of those that wait, and refuses some of them.
@@ -110,10 +118,10 @@ impl Door {
             };
             let connection = Connection::judged(wire, self.token.clone());
             self.waiting.push(Waiting { connection, since: Instant::now(), ready: self.speaks_first });
-            if self.waiting.len() > WAITING {
+            if self.waiting.len() > self.places {
                 // The oldest that has said nothing, or else the one that has just come.
                 let quiet = self.waiting.iter().position(|waiting| !waiting.ready);
-                let surplus = self.waiting.remove(quiet.unwrap_or(WAITING));
+                let surplus = self.waiting.remove(quiet.unwrap_or(self.places));
                 self.refuse(surplus.connection, FULL, control, name);
             }
         }

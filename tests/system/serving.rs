@@ -54,6 +54,26 @@ fn a_follower_that_is_killed_leaves_the_run_alone_and_has_every_epoch_once() {
 }
 
 #[test]
+fn of_two_that_serve_the_same_files_one_writes() {
+    for rotate in ["", "rotate = '7 epochs'\n"] {
+        let (lab, [alone, followed], state) = case();
+        let text = fs::read_to_string(&followed).expect("the pipeline file") + rotate;
+        fs::write(&followed, text).expect("the pipeline file");
+        finish(&mut run(&alone, &state, 1)).succeeded();
+        let at = ["--state", state.to_str().expect("UTF-8")];
+        let both = [(); 2].map(|()| serve(&followed, &at).stderr(Stdio::piped()).spawn().expect("it starts"));
+        // One may give up, having seen that another writes.
+        let ended = both.map(|child| child.wait_with_output().expect("it ends"));
+        assert!(ended.iter().any(|ended| ended.status.success()), "{ended:?}");
+        finish(&mut serve(&followed, &at)).succeeded();
+        let folder = fs::read_dir(lab.path("out")).expect("the sink's folder");
+        let text = |entry: std::io::Result<fs::DirEntry>| fs::read_to_string(entry.expect("an entry").path());
+        let written: Vec<String> = folder.map(|entry| text(entry).expect("a file")).collect();
+        assert_eq!(written.concat().lines().count(), 40 * 7, "{rotate}");
+    }
+}
+
+#[test]
 fn a_directory_is_shown_as_a_page() {
     let (_lab, [alone, _], state) = case();
     finish(&mut run(&alone, &state, 1)).succeeded();

@@ -15,8 +15,8 @@ const DEPTH: usize = 8;
 /// The most bytes that the texts of such an answer take in memory. Texts behind them are passed over and read as empty.
 const TEXT: usize = 16 << 20;
 
-/// Answers that pass: the server is starting, or its cluster is in motion.
-const PASSING: [&str; 5] = ["LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "BUSY"];
+/// Answers that pass: the server is starting, its cluster is in motion, or too few replicas are there.
+const PASSING: [&str; 6] = ["LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "BUSY", "NOREPLICAS"];
 
 /// A connection whose user is known and whose database is chosen.
 pub(super) struct Connection {
@@ -71,6 +71,14 @@ impl Connection {
         match self.value(&mut Left { parts: PARTS, bytes: TEXT }, DEPTH)? {
             Value::Error(words) => Err(self.refused(&words)),
             value => Ok(value),
+        }
+    }
+
+    /// Checks that an answer within another is no refusal.
+    pub(super) fn accepted(&self, answer: &Value) -> Result<(), Trouble> {
+        match answer {
+            Value::Error(words) => Err(self.refused(words)),
+            _ => Ok(()),
         }
     }
 

@@ -1,6 +1,7 @@
 //! A stream of Redis: an entry for each line, with the id `epoch-line` and the line in the field `release`.
 //!
 //! Redis takes ids in rising order alone. So no line can be there twice, whoever repeats it, and the last id says where to go on.
+//! Lines are sent in transactions: where the server refuses one of them, it takes none behind it, so no line is left out.
 
 use super::Stream;
 use super::connection::{Connection, Value, fact, write_command};
@@ -45,6 +46,7 @@ impl Writer for StreamWriter {
     fn send(&mut self, lines: &[(Id, &str)], taken: &mut dyn FnMut(Id)) -> Result<(), Trouble> {
         let Some(connection) = &mut self.connection else { return Err(garbled().into()) };
         let mut commands = Vec::new();
+        write_command(&mut commands, &["MULTI"]);
         for &((epoch, number), line) in lines {
             let id = shown((epoch, number));
             let oldest = self.keep.map(|keep| epoch.saturating_sub(keep).to_string());
@@ -54,9 +56,18 @@ impl Writer for StreamWriter {
                 parts.chain(limit.into_iter().flatten()).chain([id.as_str(), FIELD, line]).collect();
             write_command(&mut commands, &parts);
         }
+        write_command(&mut commands, &["EXEC"]);
         connection.wire.send(&commands)?;
-        for &(id, _) in lines {
+        // That of MULTI, and one for each line that is queued. After a refusal EXEC does nothing.
+        for _ in 0..=lines.len() {
             connection.answer()?;
+        }
+        let Value::List(answers) = connection.answer()? else { return Err(garbled().into()) };
+        if answers.len() != lines.len() {
+            return Err(garbled().into());
+        }
+        for (&(id, _), answer) in lines.iter().zip(&answers) {
+            connection.accepted(answer)?;
             taken(id);
         }
         Ok(())
