@@ -4,7 +4,7 @@ mod live;
 mod sample;
 mod scores;
 
-use std::io::{BufWriter, Write, stderr, stdout};
+use std::io::{BufWriter, Write, stderr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use hushflow::mechanism::view::SquareBias;
 use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::{Estimate, Intervals, PublicParameters, View};
 use hushflow::publication::Publication;
+use hushflow::sink::StandardOutput;
 use hushflow::state::{PublicReader, Stamp, StateError};
 
 use super::page::{self, Served};
@@ -132,7 +133,7 @@ pub(crate) fn execute(arguments: &TailArguments) -> Result<(), CliError> {
             served.read_on()?;
         }
     }
-    let mut out = BufWriter::new(stdout());
+    let mut out = BufWriter::new(StandardOutput);
     let format = arguments.format.format();
     let mut live = if arguments.follow && format == Format::Table { Live::new() } else { None };
     let mut output = Output::new(arguments, &subject)?;

@@ -15,3 +15,4 @@ mod stream;
 pub use error::SinkError;
 pub(crate) use event_stream::{Backlog, EventStream};
 pub use following::{Following, Log};
+pub use standard::StandardOutput;

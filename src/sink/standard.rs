@@ -1,11 +1,40 @@
 //! Standard output: the lines of what a run publishes, for whoever started it.
 
-use std::io::{Write, stdout};
+use std::io::{self, Write, stdout};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
 use super::SinkError;
 use super::following::{Held, Outlet};
+
+/// Standard output without a buffer, which waits for its reader also where it was opened not to block.
+#[derive(Clone, Copy, Debug)]
+pub struct StandardOutput;
+
+impl Write for StandardOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match rustix::io::write(stdout(), bytes) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    let out = stdout();
+                    match poll(&mut [PollFd::new(&out, PollFlags::OUT)], None) {
+                        Ok(_) | Err(Errno::INTR) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                written => return Ok(written?),
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 /// Standard output from an epoch on.
 pub(super) struct Standard {
@@ -31,9 +60,8 @@ impl Outlet for Standard {
     }
 
     fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), SinkError> {
-        let mut out = stdout().lock();
         self.since = epoch;
-        out.write_all(lines).and_then(|()| out.flush()).map_err(SinkError::Output)?;
+        StandardOutput.write_all(lines).map_err(SinkError::Output)?;
         self.taken.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use crate::harness::{Lab, Stream, await_until, finish, hushflow, releases, run, tail, wait};
+use rustix::fs::{OFlags, fcntl_setfl};
 use serde_json::Value;
 
 const STREAM: Stream = Stream { rows: 2000, epochs: 20 };
@@ -210,4 +212,32 @@ fn run_and_tail_stamp_every_release_alike() {
     links.sort();
     links.dedup();
     assert_eq!(links.len(), 20, "no two epochs have the same link");
+}
+
+/// Another process that shares the pipe may have made it so.
+#[test]
+fn a_pipe_that_does_not_block_loses_nothing() {
+    let lab = Lab::new();
+    let stream = Stream { rows: 4000, epochs: 400 };
+    lab.write("data.csv", stream.csv());
+    let pipeline = lab.write("p.toml", stream.pipeline("data.csv", ""));
+    let state = lab.path("state");
+    finish(&mut run(&pipeline, &state, 1)).succeeded();
+    let lines = finish(&mut tail(&state, &[])).succeeded().json().len();
+    assert_eq!(lines, 400 * 7);
+    let mut again = hushflow(["run", "--json"]);
+    again.arg(&pipeline).arg("--state").arg(lab.path("again"));
+    for mut command in [tail(&state, &[]), again] {
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        fcntl_setfl(&writer, OFlags::NONBLOCK).expect("a flag of the pipe");
+        let mut child = command.stdout(writer).spawn().expect("it starts");
+        // The command holds the end that is written to.
+        drop(command);
+        // By now the pipe is full.
+        std::thread::sleep(Duration::from_secs(1));
+        let mut text = String::new();
+        reader.read_to_string(&mut text).expect("UTF-8");
+        assert!(child.wait().expect("it ends").success());
+        assert_eq!(text.lines().count(), lines);
+    }
 }
