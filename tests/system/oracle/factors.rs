@@ -236,10 +236,13 @@ impl Case {
     }
 
     /// Whether time decides what is released: of copies in two sources the one that is read first
-    /// counts, with its values where those are private, and with its position in a window.
+    /// counts, with its values where those are private, and with its position, which decides what of
+    /// an entity counts and how a window is ordered.
     pub(super) fn races(&self) -> bool {
-        let values_may_differ = self.estimates() || self.is(F::Neighbours, &["replace-one-in-place"]);
-        values_may_differ && self.is(F::Source, &["two sources"]) && self.is(F::Copies, &["by id"])
+        let order_matters = self.estimates()
+            || self.is(F::Neighbours, &["replace-one-in-place"])
+            || self.is(F::Unit, &["entity"]);
+        order_matters && self.is(F::Source, &["two sources"]) && self.is(F::Copies, &["by id"])
     }
 
     /// Makes levels fit each other.

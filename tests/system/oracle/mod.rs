@@ -27,7 +27,8 @@
 //! **What it does not cover.** Window estimators choose by the data where noise goes, so their noise
 //! does not cancel: everything public is compared except the estimates. `tukey` and `resilience` run
 //! with coarse nets, because fine ones take minutes a window. Timing, load and the operator's private
-//! counters are not compared. Brokers and sockets have their own tests.
+//! counters are not compared, and so cases are left out in which the order of reading two sources
+//! decides which of two copies counts. Brokers and sockets have their own tests.
 //!
 //! `HUSHFLOW_ORACLE_CASES=100000 cargo test --test system oracle` tries more, `HUSHFLOW_ORACLE_SEED` others, and
 //! `HUSHFLOW_ORACLE_CASE=NAME` one again, by the name that a failure prints. `HUSHFLOW_ORACLE_UNTIL=KIND` stops at the first leak
@@ -60,9 +61,9 @@ use public::Seen;
 use tempfile::TempDir;
 use world::World;
 
-/// Cases of a usual run. With those of `same_output` and `same_release` they make 3,000, which take
-/// a minute on two idle cores.
-const USUAL: usize = 2400;
+/// Cases of a usual run. With those of `same_output` and `same_release` they make 2,000, which take
+/// less than two minutes on two idle cores.
+const USUAL: usize = 1500;
 
 /// Cases that are tried at once: more than there are cores, for runs also wait.
 const THREADS: usize = 4;
@@ -113,7 +114,8 @@ struct Oracle {
 }
 
 /// Neighbours, whose releases are as far apart as the ledger says.
-const NEIGHBOURS: Oracle = Oracle { takes: |_| true, pair: pairs::pair, judge: distance::verdict };
+const NEIGHBOURS: Oracle =
+    Oracle { takes: |case| !case.races(), pair: pairs::pair, judge: distance::verdict };
 
 impl Oracle {
     /// Runs both worlds of a case. Whatever breaks is a leak too.
