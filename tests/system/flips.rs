@@ -118,6 +118,10 @@ impl Left {
                 true => frames(path).last().expect("a frame").start as usize,
                 false => bytes.len(),
             };
+            // A file that the kill came before the first byte of.
+            if length == 0 {
+                continue;
+            }
             let at = match flip as usize / all.len() {
                 0 => random.below(16.min(length as u64)),
                 _ => random.below(length as u64),
