@@ -30,10 +30,12 @@
 //! - [`mechanism`]: the mathematics, without any I/O: moments, strategies, sensitivity, accounting, noise, estimates.
 //! - [`operators`]: timely dataflow operators, each a thin shell around a state machine of `mechanism`. To embed them in a
 //!   dataflow of your own, begin with [`prelude`] and with `examples/embed_in_timely.rs`.
-//! - this crate: a [`pipeline`] file describes a publication, [`runtime`] runs it over a [`source`] whose rows have a [`format`](mod@format), [`state`] makes
-//!   it survive crashes, a [`ledger`] adds up what is spent on the same data, and [`publication`] says what a log means. Everything that
-//!   shows a log [`follow`]s it: [`lines`] are written of it, a [`sink`] passes them on, [`web`] draws a page, and [`metrics`] tell the operator how the run goes. The command `hushflow` does all
-//!   of this from a shell.
+//! - this crate: a [`pipeline`] file describes a publication, [`runtime`] runs it over a [`source`]
+//!   whose rows have a [`format`](mod@format), [`state`] makes it survive crashes, a [`ledger`]
+//!   adds up what is spent on the same data, and [`publication`] says what a log means. Everything
+//!   that shows a log [`follow`]s it: [`lines`] are written of it, a [`sink`] passes them on,
+//!   [`web`] draws a page, and [`metrics`] tell the operator how the run goes. The command
+//!   `hushflow` does all of this from a shell.
 //!
 //! # An example
 //!

@@ -29,8 +29,8 @@ pub(crate) fn connect(address: &str) -> io::Result<TcpStream> {
     Err(refused)
 }
 
-/// A peer that has gone without a word is found out, by 19 seconds of silence: whether nothing is sent, or what is sent is
-/// not acknowledged.
+/// A peer that has gone without a word is found out, by 19 seconds of silence: whether nothing is
+/// sent, or what is sent is not acknowledged.
 pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     let socket = stream.as_fd();
     sockopt::set_socket_keepalive(socket, true)?;

@@ -1,5 +1,5 @@
-//! Files that are parsed whole, and so must have an end: no device, pipe or wrong file may fill the memory. Directories that are
-//! listed whole.
+//! Files that are parsed whole, and so must have an end: no device, pipe or wrong file may fill the
+//! memory. Directories that are listed whole.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};

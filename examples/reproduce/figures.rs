@@ -8,9 +8,10 @@
 //! | 4 | errors of the diagonal, for Adam | [`second_moments`](super::second_moments) |
 //! | 5 | divergence of a Gaussian density from the truth, step by step | [`density`](super::density) |
 //!
-//! Curves are the closed forms of [`error`](hushflow::mechanism::error); circles on them, and all of Figure 5, are runs
-//! of the release path ([`simulate`](super::simulate)) with seeded noise. Each figure also judges what the paper claims of it
-//! ([`Finding`]). `docs/reproduction.md` shows them.
+//! Curves are the closed forms of [`error`](hushflow::mechanism::error); circles on them, and all
+//! of Figure 5, are runs of the release path ([`simulate`](super::simulate)) with seeded noise.
+//! Each figure also judges what the paper claims of it ([`Finding`]). `docs/reproduction.md` shows
+//! them.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

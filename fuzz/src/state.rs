@@ -24,8 +24,8 @@ fn replaceable() -> impl Iterator<Item = (&'static str, &'static [File], usize)>
     logs.into_iter().flat_map(|(name, files)| (0..files.len()).map(move |replaced| (name, files, replaced)))
 }
 
-/// The first byte of an input says which file is replaced (modulo 16), and then whether by frames (16), and of a
-/// version that nobody knows (32).
+/// The first byte of an input says which file is replaced (modulo 16), and then whether by frames
+/// (16), and of a version that nobody knows (32).
 pub fn run(input: &[u8]) {
     let [which, rest @ ..] = input else { return };
     let Some((_, files, replaced)) = replaceable().nth(usize::from(which % 16)) else { return };

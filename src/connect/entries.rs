@@ -30,7 +30,8 @@ pub(crate) trait Reads: Equal + fmt::Debug + Send + Sync {
 
 /// A connection over which entries come, in their order.
 pub(crate) trait Entries: Send {
-    /// Reads the next entry into `row`, and gives the position behind it; none if there has been none for a moment.
+    /// Reads the next entry into `row`, and gives the position behind it; none if there has been
+    /// none for a moment.
     fn next(&mut self, row: &mut Row, form: &mut Form) -> Result<Option<Position>, Trouble>;
 
     /// Whether there is one that needs not be waited for. False is always safe.

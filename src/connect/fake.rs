@@ -1,4 +1,5 @@
-//! What tests of systems share: servers that say what a test wants, and pipelines with one source or sink.
+//! What tests of systems share: servers that say what a test wants, and pipelines with one source
+//! or sink.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -9,8 +10,8 @@ use crate::format::Format;
 use crate::format::form::Form;
 use crate::pipeline::{Input, Pipeline, Sink};
 
-/// A server for one client: its address. Each answer waits for a line that has a word in it, if there is one. The last answer
-/// may go on without an end.
+/// A server for one client: its address. Each answer waits for a line that has a word in it, if
+/// there is one. The last answer may go on without an end.
 pub(super) fn serve(script: Vec<(Option<&'static str>, String)>, goes_on: bool) -> (String, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();

@@ -1,12 +1,13 @@
 //! Systems that sources read from and sinks write to: one folder and one line of [`SYSTEMS`] for each.
 //!
-//! The folder of a system holds its part of the pipeline file (scheme, fields, checks, messages), its connection, its reader, its
-//! writer and the tag of its positions. No other room names a system: the pipeline, the reader of sources, the sinks and the
-//! private log ask the table.
+//! The folder of a system holds its part of the pipeline file (scheme, fields, checks, messages),
+//! its connection, its reader, its writer and the tag of its positions. No other room names a
+//! system: the pipeline, the reader of sources, the sinks and the private log ask the table.
 //!
-//! **Connections.** No general client is used: one would bring an asynchronous runtime, or buffers of whole answers, into the
-//! process that holds raw rows. A [`Wire`](wire::Wire) reads lines and lengths with limits to both, and no wait has no end.
-//! Kafka's protocol is too large for that: its client is librdkafka, behind the feature `kafka`.
+//! **Connections.** No general client is used: one would bring an asynchronous runtime, or buffers
+//! of whole answers, into the process that holds raw rows. A [`Wire`](wire::Wire) reads lines and
+//! lengths with limits to both, and no wait has no end. Kafka's protocol is too large for that: its
+//! client is librdkafka, behind the feature `kafka`.
 
 pub(crate) mod entries;
 #[cfg(test)]
@@ -34,7 +35,8 @@ use writer::Writes;
 pub(crate) use server::has_port;
 pub(crate) use trouble::Trouble;
 
-/// Tags of positions in files and in the journal, beside those of [`SYSTEMS`]. They are in the private log.
+/// Tags of positions in files and in the journal, beside those of [`SYSTEMS`]. They are in the
+/// private log.
 pub(crate) mod tag {
     /// Files that the pipeline lists, or the standard input.
     pub(crate) const FILES: u8 = 0;
@@ -74,14 +76,15 @@ pub(crate) struct System {
     sink: Option<Read<dyn Writes>>,
 }
 
-/// Reads what a section says of a stream whose path goes on like this after the scheme. A function that gives none has reported
-/// why.
+/// Reads what a section says of a stream whose path goes on like this after the scheme. A function
+/// that gives none has reported why.
 type Read<T> = fn(&Section<'_>, &Text<'_>, &str) -> Option<Arc<T>>;
 
 /// A field that only some systems have.
 struct Own {
     key: &'static str,
-    /// What is reported where another source or sink has it; `{}` stands for the schemes that may have it.
+    /// What is reported where another source or sink has it; `{}` stands for the schemes that may
+    /// have it.
     elsewhere: &'static str,
 }
 
@@ -118,7 +121,8 @@ pub struct StreamSource {
 pub struct StreamSink(Arc<dyn Writes>);
 
 impl StreamSource {
-    /// Reads the source whose path is `scheme://rest`; the outer nothing says that no source has this scheme.
+    /// Reads the source whose path is `scheme://rest`; the outer nothing says that no source has
+    /// this scheme.
     pub(crate) fn read(
         section: &Section<'_>,
         path: &Text<'_>,
@@ -133,8 +137,8 @@ impl StreamSource {
         &*self.stream
     }
 
-    /// The tag of its positions: their kind in the low byte, and above it 24 bits of a hash of which stream it is. The server's
-    /// address is not part of it, because a server may move.
+    /// The tag of its positions: their kind in the low byte, and above it 24 bits of a hash of
+    /// which stream it is. The server's address is not part of it, because a server may move.
     pub(crate) fn tag(&self) -> u32 {
         let digest = Sha256::digest(self.stream.identity());
         let [a, b, c, ..] = *digest.first_chunk::<4>().expect("a digest has 32 bytes");
@@ -143,7 +147,8 @@ impl StreamSource {
 }
 
 impl StreamSink {
-    /// Reads the sink whose path is `scheme://rest`; the outer nothing says that no sink has this scheme.
+    /// Reads the sink whose path is `scheme://rest`; the outer nothing says that no sink has this
+    /// scheme.
     pub(crate) fn read(
         section: &Section<'_>,
         path: &Text<'_>,
@@ -198,7 +203,8 @@ impl<T: Any + PartialEq> Equal for T {
     }
 }
 
-/// Reports the fields of `[source]` that only other systems have than the one of this scheme, if there is one.
+/// Reports the fields of `[source]` that only other systems have than the one of this scheme, if
+/// there is one.
 pub(crate) fn refuse_source_fields(section: &Section<'_>, scheme: Option<&str>) {
     refuse(section, scheme, |system| system.source_fields);
 }

@@ -29,8 +29,8 @@ impl fmt::Debug for Credentials {
 }
 
 impl Server {
-    /// Reads what comes after `scheme://`: the server, with its usual port where none is named, and what comes after a slash.
-    /// None where it can't be understood.
+    /// Reads what comes after `scheme://`: the server, with its usual port where none is named, and
+    /// what comes after a slash. None where it can't be understood.
     pub(super) fn of(rest: &str, port: u16) -> Option<(Self, &str)> {
         let (credentials, place) = match rest.rsplit_once('@') {
             None => (None, rest),

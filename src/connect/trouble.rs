@@ -42,12 +42,12 @@ pub(super) fn refusal(name: String, words: &str) -> Trouble {
     Trouble::Refused { path: name.into(), problem }
 }
 
-/// A stream that is not what it was.
+/// Reports that a stream has lost entries, or was replaced.
 pub(super) fn lost(name: String, what: String) -> Trouble {
     Trouble::Lost { path: name.into(), what }
 }
 
-/// What is in a sink's stream is none of ours.
+/// Refuses a stream whose last entry was not written by a sink.
 pub(super) fn foreign(name: String) -> Trouble {
     let problem = "the last entry was not written by a sink: name a stream that is for it alone".into();
     Trouble::Refused { path: name.into(), problem }

@@ -21,7 +21,8 @@ pub(crate) trait Writes: Equal + fmt::Debug + Send + Sync {
 
 /// What differs from system to system.
 pub(crate) trait Writer: Send {
-    /// Connects anew: the id of the last line that the stream has had, and what the last one that is there tells.
+    /// Connects anew: the id of the last line that the stream has had, and what the last one that
+    /// is there tells.
     fn open(&mut self) -> Result<(Id, Option<Mark>), Trouble>;
 
     /// Sends lines with their ids; `taken` hears of each that the system has taken.

@@ -24,7 +24,8 @@ pub enum FormatError {
     },
     /// A wanted column is not in the header.
     ///
-    /// A header may be a row of data by mistake, so nothing of it is shown, not even a name that is nearly the column's.
+    /// A header may be a row of data by mistake, so nothing of it is shown, not even a name that is
+    /// nearly the column's.
     #[error(
         "{}:1: none of the {width} columns that line 1 names is {column:?}: names must agree to the letter; \
          correct the name, or begin the file with a header", path.display()
@@ -45,7 +46,8 @@ pub enum FormatError {
         /// The column.
         column: String,
     },
-    /// A record is so long that the framing itself is in doubt: an open quote swallows the rows after it.
+    /// A record is so long that the framing itself is in doubt: an open quote swallows the rows
+    /// after it.
     #[error(
         "{}:{line}: the record that begins here is longer than {limit} bytes: look for a quote that is not closed, or a \
          line that does not end", path.display()

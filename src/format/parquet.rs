@@ -6,8 +6,9 @@
 //!
 //! A file is private data: what is wrong with one is told without a word of it.
 //!
-//! The decoder panics on some damaged files, and takes whatever memory they ask for. What it relies on is checked before (`disk`,
-//! `header` and `pages`). For the rest every thread says which file it decodes, so a panic there is reported as a damaged file.
+//! The decoder panics on some damaged files, and takes whatever memory they ask for. What it relies
+//! on is checked before (`disk`, `header` and `pages`). For the rest every thread says which file
+//! it decodes, so a panic there is reported as a damaged file.
 
 #[cfg(test)]
 mod damage;

@@ -42,8 +42,8 @@ impl fmt::Debug for Acknowledge {
     }
 }
 
-/// Source tag stored with each position: the kind of position in the low byte. The bits above it are 0, or those that tell one
-/// stream from another.
+/// Source tag stored with each position: the kind of position in the low byte. The bits above it
+/// are 0, or those that tell one stream from another.
 pub(super) fn partition_of(source: &Source) -> u32 {
     let kind = match &source.input {
         _ if source.journal => tag::JOURNAL,

@@ -141,7 +141,8 @@ impl Recorded {
         self.partition == u32::from(tag::JOURNAL)
     }
 
-    /// Those of the last committed epoch, one for each of `sources` sources. None before the first epoch.
+    /// Those of the last committed epoch, one for each of `sources` sources. None before the first
+    /// epoch.
     pub(super) fn of(recovered: &Recovered, sources: usize) -> Result<Option<Vec<Self>>, RunError> {
         if recovered.positions.is_empty() {
             return Ok(None);

@@ -1,9 +1,10 @@
 //! Cluster bootstrap: how the processes of a run connect to each other before the dataflow starts.
 //!
-//! Every process calls those before it, each from a thread of its own, and is called by those after it. The called side is one
-//! loop over connections that never block, so a stranger who is slow or silent holds up nobody: a caller has five seconds for
-//! the handshake, and when too many wait the oldest is dropped. A caller without the key is dropped and counted. A
-//! process that is connected keeps its place. When it ends before the dataflow starts, the others end at once.
+//! Every process calls those before it, each from a thread of its own, and is called by those after
+//! it. The called side is one loop over connections that never block, so a stranger who is slow or
+//! silent holds up nobody: a caller has five seconds for the handshake, and when too many wait the
+//! oldest is dropped. A caller without the key is dropped and counted. A process that is connected
+//! keeps its place. When it ends before the dataflow starts, the others end at once.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::iter;
@@ -392,7 +393,8 @@ fn wait_for<'a>(
     gone.map_or(Ok(()), |(&(process, _), _)| Err(ClusterError::Gone { process }))
 }
 
-/// Ends this process when another one ends, until it is dropped: for the time in which nobody reads the links.
+/// Ends this process when another one ends, until it is dropped: for the time in which nobody reads
+/// the links.
 pub(super) struct Watch {
     /// The thread ends when this is gone.
     _wanted: Sender<()>,

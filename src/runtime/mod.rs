@@ -6,7 +6,8 @@
 //!                    └───────── where to resume ───────────────────────┘
 //! ```
 //!
-//! A run ends at the commit. What it publishes is read from the public log, by [followers](crate::follow).
+//! A run ends at the commit. What it publishes is read from the public log, by
+//! [followers](crate::follow).
 //!
 //! A fault anywhere (source, entropy, disk, a peer) stops the run: nothing more is committed or shown, and the next
 //! run goes on after the last committed epoch. Across processes a fault ends the process at once, because a peer that
@@ -175,8 +176,10 @@ pub struct Summary {
     pub counters: Counters,
 }
 
-/// Runs a pipeline until its source ends. `publication` is [what it publishes](Publication::of_pipeline) into the state directory;
-/// releases are in the public log. `begins` is told the first epoch of this run, once that is known.
+/// Runs a pipeline until its source ends, and writes its releases to the public log.
+///
+/// `publication` is the one that [`Publication::of_pipeline`] makes for this state directory. `begins`
+/// is called once, with the first epoch of this run.
 ///
 /// Only the first process of a cluster reads and commits; the others release their shards.
 ///
@@ -289,8 +292,9 @@ fn drive<C: Content>(
     Ok(Summary { epochs, generation, counters })
 }
 
-/// Connects to the other processes before anything is opened: a source may be silent for long, and no budget is spent on a run that
-/// can't be. Whoever ends before the dataflow starts is noticed while the second part is kept.
+/// Connects to the other processes before anything is opened: a source may be silent for long, and
+/// no budget is spent on a run that can't be. Whoever ends before the dataflow starts is noticed
+/// while the second part is kept.
 fn find_others(
     cluster: &Cluster,
     options: &Options,

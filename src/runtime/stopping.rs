@@ -1,4 +1,5 @@
-//! What a run that is stopped does not wait for: estimates that take minutes. The next run makes them, so nothing is lost.
+//! What a run that is stopped does not wait for: estimates that take minutes. The next run makes
+//! them, so nothing is lost.
 
 use std::thread;
 use std::time::Duration;

@@ -4,7 +4,8 @@
 //! records are read again from where the last committed epoch says. A window leaves nothing behind, so there is nothing to
 //! restore.
 //!
-//! An estimate may take minutes. A run that is stopped gives it up ([`stopping`](super::stopping)): the next run makes it.
+//! An estimate may take minutes. A run that is stopped gives it up ([`stopping`](super::stopping)):
+//! the next run makes it.
 
 use std::sync::Arc;
 

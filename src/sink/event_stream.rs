@@ -1,9 +1,10 @@
-//! A log as server-sent events: an event for each epoch, with its JSON lines.
+//! Serves a log as server-sent events: one event per epoch, with its JSON lines.
 //!
-//! The number of an event is its epoch, so a reader that returns names with `Last-Event-ID` the last one that it has seen, as browsers
-//! do by themselves, and has every epoch once. Each reader has a thread of its own that follows the log as fast as the reader takes
-//! it: one that stalls holds up itself alone, and is dropped when it has not taken an event in time. Readers
-//! [take turns](crate::http::Turn) to compute, so they never take more than one processor from the run.
+//! The id of an event is its epoch. A reader that reconnects sends the last id in `Last-Event-ID`, as
+//! browsers do, and gets every epoch once. Each reader has its own thread, which follows the log as
+//! fast as that reader takes events. A slow reader delays only itself, and is disconnected if it does
+//! not take an event in time. Readers [take turns](crate::http::Turn) to compute, so together they use
+//! at most one processor.
 
 use std::io;
 use std::path::PathBuf;
@@ -43,7 +44,7 @@ pub(crate) enum Backlog {
 pub(crate) struct EventStream {
     /// The directory of the log.
     pub(crate) directory: PathBuf,
-    /// What is shown of it.
+    /// The publication and views to show.
     pub(crate) subject: Arc<Subject>,
     /// The keys that are shown; all if there are none.
     pub(crate) keys: Vec<u32>,
@@ -51,12 +52,12 @@ pub(crate) struct EventStream {
     pub(crate) seen: u64,
     /// How much of the past it gets.
     pub(crate) backlog: Backlog,
-    /// Ends the events when all is told.
+    /// Set when no more epochs will come: the stream ends after the last one.
     pub(crate) over: Over,
 }
 
 impl EventStream {
-    /// Sends what there is, and what comes, up to the last epoch.
+    /// Sends the epochs in the log, and new ones as they are published, up to the horizon.
     pub(crate) fn tell(&self, events: &mut Events<'_>) -> io::Result<()> {
         let horizon = self.subject.horizon();
         let (mut reading, mut told) = (None, Instant::now());
@@ -64,7 +65,7 @@ impl EventStream {
         loop {
             let over = self.over.is_set();
             let slice = if last < horizon { self.slice(&mut reading) } else { Ok(Slice::default()) };
-            // What is wrong is reported to the operator, by whoever serves.
+            // The process that serves reports the cause to its operator.
             let Ok(slice) = slice else { return events.tell("fault", "the log can't be read on") };
             for (epoch, lines) in &slice.events {
                 events.send(*epoch, lines)?;

@@ -1,7 +1,7 @@
 //! Releases as server-sent events, for whoever asks at an address: an event for each epoch, with the JSON lines of all views.
 //!
-//! `?since=EPOCH` says where a new reader begins; one that returns goes on behind the last epoch that it has seen
-//! ([`EventStream`]).
+//! `?since=EPOCH` says where a new reader begins; one that returns goes on behind the last epoch
+//! that it has seen ([`EventStream`]).
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -46,7 +46,7 @@ impl Files {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
-        // Its lock is ours.
+        // Release our own lock before the file is opened again.
         self.file = None;
         let file = opened(path)?;
         let contents = Contents::of(&file)?;
@@ -103,8 +103,8 @@ impl Outlet for Files {
     }
 }
 
-/// Opens the newest file, and locks it: of two processes with the same sink one writes. Once it is full and has another name, the
-/// lock is that of the next one.
+/// Opens the newest file and locks it, so that only one process writes to a sink. After rotation the
+/// lock is held on the next file.
 fn opened(path: &Path) -> io::Result<File> {
     let file = File::options().read(true).append(true).create(true).open(path)?;
     match file.try_lock() {

@@ -1,7 +1,8 @@
 //! Sinks that follow the public log, each on a thread of its own, until they are told that there will be no more.
 //!
-//! The log is the queue, so none can overflow: a sink holds two epochs at a time, and what is slow or away holds up nothing and
-//! catches up. Where a sink begins anew, what it holds says where to go on, and must be of the log's own history.
+//! The log is the queue, so none can overflow: a sink holds two epochs at a time, and what is slow
+//! or away holds up nothing and catches up. Where a sink begins anew, what it holds says where to
+//! go on, and must be of the log's own history.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -121,8 +122,8 @@ impl Following {
         self.thread.thread().unpark();
     }
 
-    /// The same as [`finish`](Self::finish) for standard output; none where the run is stopped and for so long nobody has taken
-    /// what is written.
+    /// The same as [`finish`](Self::finish) for standard output; none where the run is stopped and
+    /// for so long nobody has taken what is written.
     pub fn finish_while_taken(
         self,
         is_stopped: impl Fn() -> bool,

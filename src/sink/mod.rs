@@ -1,7 +1,7 @@
 //! Sinks: where a pipeline's releases go beside the public log. Everything here may be seen by anyone.
 //!
-//! Each [follows](Following) the public log on a thread of its own: files, streams that a server keeps, server-sent events,
-//! and standard output.
+//! Each [follows](Following) the public log on a thread of its own: files, streams that a server
+//! keeps, server-sent events, and standard output.
 
 mod error;
 mod event_stream;

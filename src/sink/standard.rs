@@ -1,4 +1,4 @@
-//! Standard output: the lines of what a run publishes, for whoever started it.
+//! Standard output: the lines of the epochs that a run publishes.
 
 use std::io::{self, Write, stdout};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::SinkError;
 use super::following::{Held, Outlet};
 
-/// Standard output without a buffer, which waits for its reader also where it was opened not to block.
+/// Unbuffered standard output that waits for its reader, even if the descriptor is non-blocking.
 #[derive(Clone, Copy, Debug)]
 pub struct StandardOutput;
 

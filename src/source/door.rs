@@ -1,9 +1,11 @@
 //! A socket that listens: which connections wait, which are refused, and which one sends next.
 //!
-//! One peer sends at a time. The others wait here; a waiting connection takes no thread and never blocks. The next peer is one
-//! whose first bytes have come and were accepted ([`entry`](super::entry)), so a silent connection displaces nobody. A
-//! source that acknowledges and has no key is the exception: its peers wait for the first number before they send. The
-//! more connections wait, the sooner the peer must send its first line, so that each of them gets its turn.
+//! One peer sends at a time. The others wait here; a waiting connection takes no thread and never
+//! blocks. The next peer is one whose first bytes have come and were accepted
+//! ([`entry`](super::entry)), so a silent connection displaces nobody. A source that acknowledges
+//! and has no key is the exception: its peers wait for the first number before they send. The more
+//! connections wait, the sooner the peer must send its first line, so that each of them gets its
+//! turn.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -20,8 +22,8 @@ use crate::control::Control;
 use crate::key::{Key, Token};
 use crate::pipeline::{Address, Socket};
 
-/// Connections that may wait, and the part of this process's descriptors that they may take: the log, the ledger and the sinks need
-/// theirs.
+/// The most connections that may wait. They also take at most one in this many of the process's
+/// descriptors, which leaves room for the log, the ledger and the sinks.
 const WAITING: usize = 64;
 const DESCRIPTORS_EACH: usize = 16;
 

@@ -182,14 +182,16 @@ impl Origin {
     }
 }
 
-/// The standard input or a named pipe, waited for no longer than until the run is stopped: then it seems to end.
+/// The standard input or a named pipe, waited for no longer than until the run is stopped: then it
+/// seems to end.
 struct Patient {
     input: File,
     control: Control,
 }
 
 impl Patient {
-    /// A named pipe, which need not have a writer yet: opened as a file it would wait for one, and hear no signal.
+    /// A named pipe, which need not have a writer yet: opened as a file it would wait for one, and
+    /// hear no signal.
     fn of_pipe(path: &Path, offset: u64, control: &Control) -> Result<Self, SourceError> {
         if offset > 0 {
             // What was read of it is gone.
@@ -238,7 +240,8 @@ pub(super) fn open_at(path: &Path, offset: u64) -> Result<File, SourceError> {
     Ok(file)
 }
 
-/// The error of reading `path`: one of ours where the journal's thread, files or a reader of rows have told it.
+/// The error of reading `path`: one of ours where the journal's thread, files or a reader of rows
+/// have told it.
 pub(super) fn io_error(path: &Path, source: io::Error) -> SourceError {
     let io = |source| SourceError::Io { path: path.into(), source };
     let state = |source: io::Error| source.downcast::<StateError>().map_or_else(io, SourceError::Journal);

@@ -231,7 +231,8 @@ impl Waiting {
                         return None;
                     }
                     *last = Instant::now();
-                    // A byte now and then is no sign of life, nor is a blank line: what counts is a line with something. A peer that was held up was not silent.
+                    // A byte now and then is no sign of life, nor is a blank line: what counts is a
+                    // line with something. A peer that was held up was not silent.
                     progress = if has_line { *last } else { progress + (*last - came) };
                 }
                 Err(error) if waits(&error) => {}

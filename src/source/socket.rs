@@ -25,7 +25,8 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a peer without a new line keeps the place when another one is ready.
 const QUIET_PEER: Duration = Duration::from_secs(10);
 
-/// The same before the first line of a peer. Where many are ready, each has only its share of [`QUIET_PEER`].
+/// The same before the first line of a peer. Where many are ready, each has only its share of
+/// [`QUIET_PEER`].
 const NEW_PEER: Duration = Duration::from_secs(1);
 
 /// Peers, one after the other.

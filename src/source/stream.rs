@@ -1,12 +1,14 @@
 //! Rows of a stream that a server keeps.
 //!
-//! The position of every entry is the server's own number of it, and it is our own log that remembers how far we are: with each
-//! committed epoch, as an offset in a file. So nothing is acknowledged to the server, nothing is ever redelivered, and
-//! a run that begins again reads from the recorded number: each entry counts once. What one server numbers twice is two
-//! entries; a publisher that may repeat itself uses the server's own means (ids of messages, ids of entries).
+//! The position of every entry is the server's own number of it, and it is our own log that
+//! remembers how far we are: with each committed epoch, as an offset in a file. So nothing is
+//! acknowledged to the server, nothing is ever redelivered, and a run that begins again reads from
+//! the recorded number: each entry counts once. What one server numbers twice is two entries; a
+//! publisher that may repeat itself uses the server's own means (ids of messages, ids of entries).
 //!
-//! Entries are read one by one as they are wanted, so a pipeline that is behind holds up the server's connection and takes
-//! no memory. A server that is away is tried again until it is back; that is never an end.
+//! Entries are read one by one as they are wanted, so a pipeline that is behind holds up the
+//! server's connection and takes no memory. A server that is away is tried again until it is back;
+//! that is never an end.
 
 use std::io;
 use std::time::Instant;

@@ -131,7 +131,7 @@ fn errors_name_file_line_column_and_kind_but_no_value() {
     let csv = |content: &[u8], message: &str| check_error("a.csv", content, message);
     let mend = ": mend the row, or let [source] skip such rows";
     csv(b"", ": the file is empty: expected a header row with the columns' names");
-    // A first line may be a row: nothing of it is told, also where it is nearly a name.
+    // The first line may be a row, so the message quotes nothing of it, not even a near match.
     for header in [b"y,z\n1,2\n", b"y,X\n1,2\n"] {
         let no_column = ":1: none of the 2 columns that line 1 names is \"x\": names must agree to the letter; correct \
                          the name, or begin the file with a header";

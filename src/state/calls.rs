@@ -1,8 +1,8 @@
 //! The system calls of a state directory, made again where a signal interrupted them.
 //!
-//! A signal, a debugger or a file system of a user's own may interrupt any of these, also those that the standard library makes
-//! again by itself on files. `EINTR` is no failure: nothing was lost, and a sync that was interrupted has reported no error of the
-//! disk.
+//! A signal, a debugger or a file system of a user's own may interrupt any of these, also those
+//! that the standard library makes again by itself on files. `EINTR` is no failure: nothing was
+//! lost, and a sync that was interrupted has reported no error of the disk.
 
 use rustix::{
     fd::{AsFd, OwnedFd},

@@ -81,8 +81,8 @@ impl Standing {
         Self { generation: 0, epoch: 0, link: Link::of_header(header) }
     }
 
-    /// Goes on to a release that stands in `frame`: the next epoch, of this generation or a later one, with the
-    /// link `stored`.
+    /// Goes on to a release that stands in `frame`: the next epoch, of this generation or a later
+    /// one, with the link `stored`.
     pub(super) fn advance(
         &mut self,
         file: &dyn StorageFile,

@@ -1,8 +1,8 @@
 //! Files that were changed at rest: bits flipped, lengths cut, files missing, swapped, or from another day. Each is
 //! found, or does no harm: never another value for a published epoch, never a lost one, never a panic.
 //!
-//! The files are those of a log that was compacted, as fixtures, which pin the format; of the same log with all its
-//! segments; and of one that is a single segment.
+//! The files are those of a log that was compacted, as fixtures, which pin the format; of the same
+//! log with all its segments; and of one that is a single segment.
 
 use super::{
     EpochFrame, Keep, PublicHeader, PublicReader, ReleaseFrame, SourcePosition, StateError, Store,

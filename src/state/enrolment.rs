@@ -1,19 +1,22 @@
 //! Which entry of which ledger pays for the releases of a state directory.
 //!
-//! A run pays when it commits the first epoch, not before: a run that fails earlier has spent nothing. First it takes room for
-//! that epoch in the private log, as zeros, so a disk that is full or fails at this write costs nothing either. Then, in this order,
-//! each durable before the next begins:
+//! A run pays when it commits the first epoch, not before: a run that fails earlier has spent
+//! nothing. First it takes room for that epoch in the private log, as zeros, so a disk that is full
+//! or fails at this write costs nothing either. Then, in this order, each durable before the next
+//! begins:
 //!
 //! 1. the directory's identity, drawn now unless the ledger knows an earlier one, in the file `enrolment`;
 //! 2. the entry with this identity in the ledger;
 //! 3. [`begun`](Enrolment::has_begun) in the enrolment;
 //! 4. the first epoch, in the private log; then it is published.
 //!
-//! So an epoch that anybody saw has an entry. A restart finds the entry by the identity and pays no more; a directory that is
-//! made anew draws another identity and pays anew. An entry is never taken back. After a crash or a failed write between 2
-//! and 4 it stays, and pays for what the directory publishes later. Giving it back would not be safe: a copy of the directory, such
-//! as a clone of the machine, may have found the entry and go on to publish what then nothing pays for, and no file of the
-//! original tells of the copy. An entry that is missing was not made yet where nothing has begun, and has been lost where something has.
+//! So an epoch that anybody saw has an entry. A restart finds the entry by the identity and pays no
+//! more; a directory that is made anew draws another identity and pays anew. An entry is never
+//! taken back. After a crash or a failed write between 2 and 4 it stays, and pays for what the
+//! directory publishes later. Giving it back would not be safe: a copy of the directory, such as a
+//! clone of the machine, may have found the entry and go on to publish what then nothing pays for,
+//! and no file of the original tells of the copy. An entry that is missing was not made yet where
+//! nothing has begun, and has been lost where something has.
 //!
 //! A directory that has not begun has published nothing. If its log is of other parameters than those of the pipeline, the log
 //! is begun anew: a pipeline file that failed can be corrected.

@@ -142,7 +142,8 @@ fn a_disk_without_room_for_the_first_epoch_costs_nothing() {
     assert!((300..800).contains(&refused), "{refused} lives found the disk full");
 }
 
-/// Where the path no longer leads to the log, another run may be at work: this one publishes nothing, and so owes nothing.
+/// Where the path no longer leads to the log, another run may be at work: this one publishes
+/// nothing, and so owes nothing.
 #[test]
 fn a_run_whose_log_was_replaced_pays_nothing() {
     let disk = Disk::default();

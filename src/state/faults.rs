@@ -7,7 +7,8 @@ pub(super) enum Fault {
     Power,
     /// The disk is full: half of a write arrives, other calls are refused; later calls work.
     Full,
-    /// A sync fails and, as real systems do, forgets that the bytes are still unsynced; later calls work.
+    /// A sync fails and, as real systems do, forgets that the bytes are still unsynced; later calls
+    /// work.
     Sync,
 }
 

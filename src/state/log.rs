@@ -1,5 +1,5 @@
-//! A file of frames: reading the next one, finding one behind damage, appending; and small files of one frame, which
-//! are written whole and renamed into place.
+//! A file of frames: reading the next one, finding one behind damage, appending; and small files of
+//! one frame, which are written whole and renamed into place.
 //!
 //! Reading never trusts a number before its checksum, and never allocates more than the file holds.
 
@@ -139,8 +139,8 @@ pub(super) fn is_damaged(file: &dyn StorageFile, end: u64, length: u64) -> Resul
     Ok(false)
 }
 
-/// Whether the file begins with the header of `role`. False only for a torn or damaged header: an intact one of
-/// another version or role is an error.
+/// Whether the file begins with the header of `role`. False only for a torn or damaged header: an
+/// intact one of another version or role is an error.
 pub(super) fn has_file_header(file: &dyn StorageFile, role: Role) -> Result<bool, StateError> {
     let mut bytes = [0; FILE_HEADER_LENGTH];
     let filled = file.read_at(0, &mut bytes)?;
@@ -167,7 +167,8 @@ pub(super) fn only_frame(file: &dyn StorageFile, role: Role, kind: u8) -> Result
     })
 }
 
-/// A kind of small file that is one frame. A reader finds the old content or the new; anything else is damage.
+/// A kind of small file that is one frame. A reader finds the old content or the new; anything else
+/// is damage.
 pub(super) struct Sealed {
     pub(super) name: &'static str,
     /// Its name while it is being written.
@@ -238,8 +239,8 @@ impl Appender {
         Ok(())
     }
 
-    /// Takes room on disk for `length` bytes behind the end, and finds out that there is [`SPARE`] more. The bytes are zeros, which
-    /// are no frame.
+    /// Takes room on disk for `length` bytes behind the end, and finds out that there is [`SPARE`]
+    /// more. The bytes are zeros, which are no frame.
     pub(super) fn reserve(&self, length: u64) -> Result<(), StateError> {
         static ZEROS: [u8; SPARE as usize] = [0; SPARE as usize];
         let (mut from, end) = (self.end, self.end + length + SPARE);

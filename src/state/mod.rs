@@ -265,7 +265,8 @@ impl Store {
         Ok(encoded.iter().map(|epoch| epoch.link).collect())
     }
 
-    /// Pays for a first commit of `length` bytes, once the disk has room for them: a full disk is found before anything is spent.
+    /// Pays for a first commit of `length` bytes, once the disk has room for them: a full disk is
+    /// found before anything is spent.
     fn pay(&mut self, payment: Payment, length: u64) -> Result<(), StateError> {
         let paid = self.private.reserve(length).and_then(|()| payment.settle(&*self.storage));
         if paid.is_err() {

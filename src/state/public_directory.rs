@@ -21,8 +21,9 @@ use std::{
     sync::Arc,
 };
 
-/// Held by the run that writes the log. Its mode is 0600: a lock that readers could take would let them hold up a run. Whoever
-/// deletes it lets another run in, so before every release the run confirms that it is still there.
+/// Held by the run that writes the log. Its mode is 0600: a lock that readers could take would let
+/// them hold up a run. Whoever deletes it lets another run in, so before every release the run
+/// confirms that it is still there.
 const LOCK: &str = "writer.lock";
 
 /// The directory, and the lock of a run that writes to it.

@@ -118,7 +118,7 @@ impl Left {
                 true => frames(path).last().expect("a frame").start as usize,
                 false => bytes.len(),
             };
-            // A file that the kill came before the first byte of.
+            // The run was killed before it wrote to this file.
             if length == 0 {
                 continue;
             }

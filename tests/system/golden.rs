@@ -1,4 +1,5 @@
-//! A log of estimates and a ledger, as fixtures: they are read, and go on. So a change of a format is seen.
+//! A log of estimates and a ledger, as fixtures: they are read, and go on. So a change of a format
+//! is seen.
 
 use std::fmt::Write as _;
 use std::fs::{DirBuilder, OpenOptions};

@@ -108,8 +108,8 @@ fn a_run_over_a_named_pipe_hears_a_signal() {
     drop(pipe);
 }
 
-/// 10⁸ steps, in half a gigabyte of addresses, of which the program and its threads take a share. Row by row, the power law alone
-/// would take half an hour.
+/// 10⁸ steps, in half a gigabyte of addresses, of which the program and its threads take a share.
+/// Row by row, the power law alone would take half an hour.
 #[test]
 fn long_horizons_are_planned_in_little_time_and_memory() {
     let workloads = [

@@ -178,7 +178,8 @@ fn all_hear_at_once_that_one_was_killed_before_all_have_met() {
     assert_eq!(wait(first).code, Some(1));
 }
 
-/// The first process waits for a header: the others reach it all the same, and it notices when one of them ends.
+/// The first process waits for a header: the others reach it all the same, and it notices when one
+/// of them ends.
 #[test]
 fn a_silent_source_keeps_nobody_from_meeting() {
     let mut case = Case::new(2);

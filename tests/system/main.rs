@@ -6,7 +6,8 @@
 //! - What is published: `methods`, `windows`, `window_columns`, `entities`, `totals`, `training`, `workers`, `statistics`.
 //! - Sources: `input`, `parquet`, `growing`, `sockets`, `brokers`, `clocks`.
 //! - Kafka, which needs its feature: `kafka`.
-//! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `web`, `elsewhere`, `serving`.
+//! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `web`,
+//!   `elsewhere`, `serving`.
 //! - What survives what: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `links`, `ledger`,
 //!   `spending`, `golden`, `soak`, `seeds`, `holding`, `flips`, `refusals`.
 //! - Whether anything leaks: `oracle`.

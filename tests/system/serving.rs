@@ -1,4 +1,5 @@
-//! `hushflow serve`: followers apart from the run. They have every epoch once, and nothing that becomes of them reaches a run.
+//! `hushflow serve`: followers apart from the run. They have every epoch once, and nothing that
+//! becomes of them reaches a run.
 
 use std::fs;
 use std::path::{Path, PathBuf};

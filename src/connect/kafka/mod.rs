@@ -1,5 +1,5 @@
-//! Kafka: a topic of messages of one record each, of which one partition is read. The client is a library in C, behind the
-//! feature `kafka`.
+//! Kafka: a topic of messages of one record each, of which one partition is read. The client is a
+//! library in C, behind the feature `kafka`.
 
 #[cfg(feature = "kafka")]
 mod connection;

@@ -1,8 +1,8 @@
 //! A partition of a topic of Kafka.
 //!
-//! The position is the offset behind the last message, which our own log records with each committed epoch. The order within a
-//! partition is Kafka's promise, and between partitions there is none; the clock of the epochs needs one, so a source is one
-//! partition.
+//! The position is the offset behind the last message, which our own log records with each
+//! committed epoch. The order within a partition is Kafka's promise, and between partitions there
+//! is none; the clock of the epochs needs one, so a source is one partition.
 
 use std::io;
 use std::time::Duration;

@@ -38,7 +38,8 @@ struct Stream {
 #[derive(Debug, PartialEq, Eq)]
 struct Source {
     stream: Stream,
-    /// `field`: the field of an entry that holds a record as text; without it the fields are the columns.
+    /// `field`: the field of an entry that holds a record as text; without it the fields are the
+    /// columns.
     field: Option<String>,
 }
 

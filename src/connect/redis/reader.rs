@@ -1,8 +1,8 @@
 //! Streams of Redis, by XREAD.
 //!
-//! The id of an entry is `milliseconds-number`, 64 bits each. An entry's fields are the columns, by name, or one of
-//! them holds a record as text. The protocol is
-//! read entry by entry into the row's own buffers: a value that is too long is passed over before it takes memory.
+//! The id of an entry is `milliseconds-number`, 64 bits each. An entry's fields are the columns, by
+//! name, or one of them holds a record as text. The protocol is read entry by entry into the row's
+//! own buffers: a value that is too long is passed over before it takes memory.
 
 use super::Source;
 use super::connection::{Connection, Value, fact};
@@ -42,7 +42,8 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Whether the stream still has what had been read of it: one that lost it would give its numbers to other entries.
+    /// Whether the stream still has what had been read of it: one that lost it would give its
+    /// numbers to other entries.
     fn check(&mut self) -> Result<(), Trouble> {
         if self.position == START {
             return Ok(());

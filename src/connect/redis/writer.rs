@@ -1,7 +1,9 @@
-//! A stream of Redis: an entry for each line, with the id `epoch-line` and the line in the field `release`.
+//! Writes releases to a Redis stream: one entry per line, with the id `epoch-line` and the line in
+//! the field `release`.
 //!
-//! Redis takes ids in rising order alone. So no line can be there twice, whoever repeats it, and the last id says where to go on.
-//! Lines are sent in transactions: where the server refuses one of them, it takes none behind it, so no line is left out.
+//! Redis refuses an id that is not above the last one. So a repeated line is never stored twice, and
+//! the last id is the position to resume from. Each batch is one transaction: if Redis refuses one
+//! line, it stores none of the batch, so no line is skipped.
 
 use super::Stream;
 use super::connection::{Connection, Value, fact, write_command};
@@ -58,7 +60,7 @@ impl Writer for StreamWriter {
         }
         write_command(&mut commands, &["EXEC"]);
         connection.wire.send(&commands)?;
-        // That of MULTI, and one for each line that is queued. After a refusal EXEC does nothing.
+        // One answer to MULTI and one per queued line. After a refusal EXEC does nothing.
         for _ in 0..=lines.len() {
             connection.answer()?;
         }

@@ -1,7 +1,8 @@
 //! The bytes of a file as its decoder asks for them: none beyond the file, and no page above a limit.
 //!
-//! The decoder takes memory for whatever sizes a page's header states, and reports an error of the operating system like damage. So
-//! headers are read here first ([`header`](super::header)), and the first failure is kept.
+//! The decoder takes memory for whatever sizes a page's header states, and reports an error of the
+//! operating system like damage. So headers are read here first ([`header`](super::header)), and
+//! the first failure is kept.
 
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, ErrorKind, Read};
@@ -60,8 +61,8 @@ pub(super) struct Pages {
     levels: Arc<AtomicUsize>,
 }
 
-/// The bytes of a page's header, which is found where the first of them is wanted: the decoder also asks for a reader of a page
-/// whose header it has.
+/// The bytes of a page's header, which is found where the first of them is wanted: the decoder also
+/// asks for a reader of a page whose header it has.
 pub(super) struct HeaderBytes {
     disk: Disk,
     start: u64,

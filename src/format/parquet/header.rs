@@ -1,8 +1,9 @@
 //! The sizes in a page's header, read before the decoder takes memory for them.
 //!
-//! A header is a structure in Thrift's compact protocol (`thrift/doc/specs/thrift-compact-protocol.md`, with the fields of
-//! `parquet.thrift`). The decoder believes the types of the fields that it knows. So a header whose fields have other types, or
-//! come twice, is refused: both readers find the same sizes.
+//! A header is a structure in Thrift's compact protocol
+//! (`thrift/doc/specs/thrift-compact-protocol.md`, with the fields of `parquet.thrift`). The
+//! decoder believes the types of the fields that it knows. So a header whose fields have other
+//! types, or come twice, is refused: both readers find the same sizes.
 
 use super::packed::{length, number, signed, take};
 
@@ -26,7 +27,8 @@ pub(super) struct PageHeader {
 }
 
 impl PageHeader {
-    /// The header that `bytes` begin with; none where they begin with something else, or with a part of one.
+    /// The header that `bytes` begin with; none where they begin with something else, or with a
+    /// part of one.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let (mut rest, mut sizes, mut levels) = (bytes, [None; 2], 0_usize);
         let mut seen = 0_u16;
@@ -61,7 +63,8 @@ impl PageHeader {
     }
 }
 
-/// Whether a field of a data page's header (5), a dictionary's (7) or a newer data page's (8) has the type that it must have.
+/// Whether a field of a data page's header (5), a dictionary's (7) or a newer data page's (8) has
+/// the type that it must have.
 fn is_known(page: i16, field: i16, kind: u8) -> bool {
     match (page, field) {
         (5, 1..=4) | (7, 1..=2) | (8, 1..=6) => kind == INTEGER,
@@ -71,7 +74,8 @@ fn is_known(page: i16, field: i16, kind: u8) -> bool {
     }
 }
 
-/// Takes the fields of a structure off the front: the number and the type of each go to `each`, which takes its value.
+/// Takes the fields of a structure off the front: the number and the type of each go to `each`,
+/// which takes its value.
 fn fields(bytes: &mut &[u8], mut each: impl FnMut(i16, u8, &mut &[u8]) -> Option<()>) -> Option<()> {
     let mut id = 0_i16;
     loop {

@@ -16,7 +16,7 @@ pub(super) enum Meaning {
     Unsigned,
     /// Whole numbers of 10^-scale.
     Decimal(i32),
-    /// In units of so many nanoseconds.
+    /// Times, as multiples of this number of nanoseconds.
     Time(i64),
     Text,
 }

@@ -30,9 +30,9 @@
 //! counters are not compared, and so cases are left out in which the order of reading two sources
 //! decides which of two copies counts. Brokers and sockets have their own tests.
 //!
-//! `HUSHFLOW_ORACLE_CASES=100000 cargo test --test system oracle` tries more, `HUSHFLOW_ORACLE_SEED` others, and
-//! `HUSHFLOW_ORACLE_CASE=NAME` one again, by the name that a failure prints. `HUSHFLOW_ORACLE_UNTIL=KIND` stops at the first leak
-//! whose kind begins so.
+//! `HUSHFLOW_ORACLE_CASES=100000 cargo test --test system oracle` tries more,
+//! `HUSHFLOW_ORACLE_SEED` others, and `HUSHFLOW_ORACLE_CASE=NAME` one again, by the name that a
+//! failure prints. `HUSHFLOW_ORACLE_UNTIL=KIND` stops at the first leak whose kind begins so.
 
 mod distance;
 mod drawn;

@@ -1,7 +1,8 @@
 //! Whether the oracles find what they are for: faults that are planted in the source.
 //!
-//! `tests/oracle-plants` has a patch for each fault. All are applied to one copy of the tree, in order, and built once; each fault is
-//! off unless the environment variable `PLANTED` has its number. Above its first file a patch says
+//! `tests/oracle-plants` has a patch for each fault. All are applied to one copy of the tree, in
+//! order, and built once; each fault is off unless the environment variable `PLANTED` has its
+//! number. Above its first file a patch says
 //!
 //! - what the fault is,
 //! - `Expected:` what a test must say to have found it: `LEAK` and the kind, for the oracle,
@@ -13,8 +14,9 @@
 //! HUSHFLOW_ORACLE_PLANTS=all cargo test --test system oracle::plants      # or 03,07
 //! ```
 //!
-//! The oracle is built from the planted tree: it runs the planted binary, and takes what the header means from the planted
-//! library. It stops at the first leak of the kind that is expected. With all faults off it must find none.
+//! The oracle is built from the planted tree: it runs the planted binary, and takes what the header
+//! means from the planted library. It stops at the first leak of the kind that is expected. With
+//! all faults off it must find none.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -72,8 +74,8 @@ fn succeeded(output: &Output, what: &str) {
     assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A copy of the tree without what is built of it. What cargo is told for the tree above holds for the copy as well: given twice, it
-/// would build every dependency anew.
+/// A copy of the tree without what is built of it. What cargo is told for the tree above holds for
+/// the copy as well: given twice, it would build every dependency anew.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a folder");
     for entry in fs::read_dir(from).expect("a folder").map(|entry| entry.expect("an entry")) {

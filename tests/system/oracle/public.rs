@@ -193,8 +193,9 @@ fn shape(line: &str) -> String {
     format!("{} {}\n", of.join(" "), fields.join(" "))
 }
 
-/// Lines on standard error in order of their text, without times, ports, the borders between commits, and what a thread says last,
-/// if the run leaves it the time. Whether a row was in the journal when a run was killed, or comes again, is a matter of time too.
+/// Lines on standard error in order of their text, without times, ports, the borders between
+/// commits, and what a thread says last, if the run leaves it the time. Whether a killed run had
+/// journaled a row, or the row is sent again, depends on timing too.
 fn normalised(text: &str) -> String {
     let mut committed: Option<[u64; 2]> = None;
     let mut lines = Vec::new();

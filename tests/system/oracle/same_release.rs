@@ -1,10 +1,12 @@
-//! The same release from worlds with different sums: noise is shifted by what the sums differ by, so the released integers are equal.
-//! Then everything public is equal to the byte, as it is for equal sums (`same_output`).
+//! The same release from worlds with different sums: noise is shifted by what the sums differ by,
+//! so the released integers are equal. Then everything public is equal to the byte, as it is for
+//! equal sums (`same_output`).
 //!
-//! Worlds run with the noise of one seed first. With `y` for what they release, the offsets `target − y`
-//! (`[simulation] offsets`) make each of them release `target`. That is what one of them has released, or integers around every
-//! width. Worlds are neighbours, or differ in nearly all records: in order of size from subnormal to overflow, in epochs without a
-//! record, in thousands of records at one bound.
+//! Worlds run with the noise of one seed first. With `y` for what they release, the offsets `target
+//! − y` (`[simulation] offsets`) make each of them release `target`. That is what one of them has
+//! released, or integers around every width. Worlds are neighbours, or differ in nearly all
+//! records: in order of size from subnormal to overflow, in epochs without a record, in thousands
+//! of records at one bound.
 
 use std::path::Path;
 
