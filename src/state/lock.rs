@@ -14,9 +14,17 @@ use rustix::{
     fs::{FlockOperation, Mode, OFlags},
     io::Errno,
 };
-use std::path::Path;
+use std::{
+    path::Path,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
-/// Locks the directory at `path` at once or not at all; the lock ends with the returned handle.
+/// How long a lock is waited for. A killed run holds its lock until the kernel has closed its files, and a program that
+/// another thread is starting holds copies of our handles until it runs.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Locks the directory at `path`; the lock ends with the returned handle.
 pub(super) fn acquire(path: &Path, directory: &OwnedFd) -> Result<OwnedFd, StateError> {
     // A handle of its own: other handles on the directory may outlive the lock.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -27,15 +35,21 @@ pub(super) fn acquire(path: &Path, directory: &OwnedFd) -> Result<OwnedFd, State
     Ok(handle)
 }
 
-/// Locks an open file or directory of the state directory at `path`.
+/// Locks an open file or directory of the directory at `path`.
 pub(super) fn exclude(path: &Path, handle: impl AsFd) -> Result<(), StateError> {
-    match flock(handle, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => Err(StateError::Locked { path: path.to_owned() }),
-        Err(error) => Err(refused(
-            path,
-            "lock the directory, which must be on a local file system (network file systems can't lock directories)",
-        )(error.into())),
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match flock(&handle, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => sleep(Duration::from_millis(5)),
+            Err(Errno::WOULDBLOCK) => return Err(StateError::Locked { path: path.to_owned() }),
+            Err(error) => {
+                return Err(refused(
+                    path,
+                    "lock the directory, which must be on a local file system (network file systems can't lock directories)",
+                )(error.into()));
+            }
+        }
     }
 }
 
@@ -83,6 +97,23 @@ mod tests {
             fs::remove_file(entry.unwrap().path()).unwrap();
         }
         assert!(matches!(Directory::exclusive(&path), Err(StateError::Locked { .. })));
+    }
+
+    /// As while another thread starts a program.
+    #[test]
+    fn a_copy_of_the_handle_that_is_soon_closed_shuts_nobody_out() {
+        let outer = tempfile::tempdir().unwrap();
+        let path = outer.path().join("state");
+        drop(Directory::exclusive(&path).unwrap());
+        let held = super::acquire(&path, &fs::File::open(&path).unwrap().into()).unwrap();
+        let copy = held.try_clone().unwrap();
+        drop(held);
+        let closed = std::thread::spawn(move || {
+            std::thread::sleep(super::PATIENCE / 10);
+            drop(copy);
+        });
+        assert!(Directory::exclusive(&path).is_ok());
+        closed.join().unwrap();
     }
 
     /// A copy of hard links has the same files in another directory.

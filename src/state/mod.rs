@@ -149,7 +149,7 @@ impl Store {
     /// an earlier run left, mends what may be mended, and opens a new generation.
     ///
     /// # Errors
-    /// [`StateError::Locked`] at once when another run holds it; otherwise whatever `recovery` refuses: other
+    /// [`StateError::Locked`] after a second in which another run holds it; otherwise whatever `recovery` refuses: other
     /// parameters, damage, a private log that was rolled back.
     pub fn open(path: impl AsRef<Path>, header: &PublicHeader) -> Result<(Self, Recovered), StateError> {
         Self::open_with(path, header, &Settings::default())

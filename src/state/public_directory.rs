@@ -13,7 +13,7 @@ use super::{
 };
 use rustix::{
     fd::{AsFd, OwnedFd},
-    fs::{FlockOperation, Mode, OFlags},
+    fs::{Mode, OFlags},
     io::Errno,
 };
 use std::{
@@ -92,11 +92,8 @@ impl PublicDirectory {
         let file = calls::openat(&self.handle, LOCK, flags, Mode::RUSR | Mode::WUSR)
             .map_err(|e| refused(&path, "open the file")(e.into()))?;
         require_private(&path, &file)?;
-        match calls::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(file),
-            Err(Errno::WOULDBLOCK) => Err(StateError::Locked { path: self.path.clone() }),
-            Err(error) => Err(refused(&path, "lock the file")(error.into())),
-        }
+        lock::exclude(&self.path, &file)?;
+        Ok(file)
     }
 }
 
