@@ -1,10 +1,12 @@
-//! The anchor: how far a log has come, written down elsewhere.
+//! The anchor: a record, kept elsewhere, of how far a log has come.
 //!
-//! A state directory that was restored from a copy is whole, only old. Nothing in it says so; the anchor does. It is
-//! moved after the private log's sync and before anything is published, so whatever was shown is anchored.
+//! A state directory restored from a copy is consistent but old, and only the anchor shows it. The
+//! anchor is moved after the private log's sync and before anything is published, so every
+//! published epoch is anchored.
 //!
-//! An anchor is a directory of its own, which a run holds locked from before it reads the anchor until it ends. So of two
-//! copies of a state directory one is refused, wherever the other stands still, and the anchor never moves backwards.
+//! An anchor is a directory that a run holds locked from before it reads the anchor until it ends.
+//! So a second run on a copy of the state directory is refused even while the first is suspended,
+//! and the anchor never moves backwards.
 
 use super::{
     Settings,
@@ -24,16 +26,16 @@ use std::{
 pub(super) struct Anchor {
     storage: Box<dyn Storage>,
     fingerprint: Link,
-    /// What it says, unless somebody else has moved it since.
+    /// Its content, unless another process has moved it.
     standing: Option<Standing>,
 }
 
-/// What an anchor says, and whether the log that is surveyed holds the same.
+/// Content of an anchor, and whether the surveyed log agrees with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Anchored {
     pub(super) path: PathBuf,
     pub(super) standing: Standing,
-    /// Whether the anchored link has been seen at the anchored epoch.
+    /// Whether the log has the anchored link at the anchored epoch.
     pub(super) agrees: bool,
 }
 
@@ -41,8 +43,8 @@ const NAME: &str = "anchor";
 /// Its name while it is being written.
 const BESIDE: &str = "anchor.new";
 
-/// Where the anchor of the log with this fingerprint lives, in a directory of anchors, which must exist: it may be that of a
-/// disk that is not mounted.
+/// Path of the anchor of the log with this fingerprint, in a directory of anchors. The directory
+/// must exist: a missing one may be on a disk that is not mounted.
 fn place(anchors: &Path, fingerprint: Link) -> Result<PathBuf, StateError> {
     match Directory::shared(anchors) {
         Ok(_) => Ok(anchors.join(format!("{}.anchor", fingerprint.short()))),
@@ -54,7 +56,7 @@ fn place(anchors: &Path, fingerprint: Link) -> Result<PathBuf, StateError> {
     }
 }
 
-/// Locks the anchor of a log with this header, if one is asked for.
+/// Locks the anchor of a log with this header, if the settings name one.
 pub(super) fn hold(
     settings: &Settings,
     header: &PublicHeader,
@@ -67,7 +69,7 @@ pub(super) fn hold(
     }
 }
 
-/// The anchor of the log with this fingerprint, to be read, whoever holds it.
+/// Opens the anchor of the log with this fingerprint for reading, without a lock.
 pub(super) fn look(anchors: &Path, fingerprint: Link) -> Result<Box<dyn Storage>, StateError> {
     match Directory::shared(&place(anchors, fingerprint)?) {
         Ok(directory) => Ok(Box::new(directory)),
@@ -77,19 +79,19 @@ pub(super) fn look(anchors: &Path, fingerprint: Link) -> Result<Box<dyn Storage>
 }
 
 impl Anchor {
-    /// The anchor that lives in `storage`, of the log with this fingerprint.
+    /// Reads the anchor in `storage`, of the log with this fingerprint.
     pub(super) fn read_from(storage: Box<dyn Storage>, fingerprint: Link) -> Result<Self, StateError> {
         let mut anchor = Self { storage, fingerprint, standing: None };
         anchor.standing = anchor.read()?;
         Ok(anchor)
     }
 
-    /// What the log must agree with; `None` where there is no anchor yet.
+    /// Returns what the log must agree with; `None` if there is no anchor yet.
     pub(super) fn anchored(&self) -> Option<Anchored> {
         self.standing.map(|standing| Anchored { path: self.path(), standing, agrees: false })
     }
 
-    /// Writes down how far the log has come.
+    /// Records how far the log has come.
     pub(super) fn move_to(&mut self, standing: Standing) -> Result<(), StateError> {
         self.storage.confirm()?;
         if self.read()? != self.standing {

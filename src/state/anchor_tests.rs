@@ -1,4 +1,4 @@
-//! Directories that were restored, copied, or have lost their anchor; two runs on copies of one directory.
+//! Restored and copied directories, missing anchors, and two runs on copies of one directory.
 
 use super::{
     EpochFrame, Keep, PublicHeader, PublicReader, Recovered, StateError, Store,
@@ -16,7 +16,7 @@ fn header() -> PublicHeader {
     PublicHeader { parameters: b"clip_norm = 1".to_vec(), private: true }
 }
 
-/// An epoch whose release is drawn anew with every `draw`.
+/// An epoch; each `draw` gives another release.
 fn frame(epoch: u64, draw: i128) -> EpochFrame {
     EpochFrame {
         epoch,
@@ -35,12 +35,12 @@ fn open(disk: &Disk) -> Result<(Store, Recovered), StateError> {
     Store::recover(Box::new(disk.clone()), anchor_of(disk), &header(), Keep::default())
 }
 
-/// Opens without the anchor, as someone may who has deleted the setting.
+/// Opens without the anchor, as after deleting the setting.
 fn open_unanchored(disk: &Disk) -> Store {
     Store::recover(Box::new(disk.clone()), None, &header(), Keep::default()).unwrap().0
 }
 
-/// A directory after a run of three epochs, and its anchor.
+/// A directory and its anchor after a run of three epochs.
 fn three_epochs() -> Disk {
     let disk = Disk::default();
     let (mut store, _) = open(&disk).unwrap();
@@ -93,7 +93,7 @@ fn a_restored_directory_is_behind_its_anchor() {
     check(0, 0);
 }
 
-/// The copy has as many runs and epochs as the anchor has seen, but they are others.
+/// The copy has as many runs and epochs as the anchor, but different ones.
 #[test]
 fn a_copy_that_went_on_by_itself_is_a_fork() {
     let disk = three_epochs();
@@ -107,7 +107,7 @@ fn a_copy_that_went_on_by_itself_is_a_fork() {
     assert!(open(&disk).is_ok(), "whoever deletes the anchor accepts the directory");
 }
 
-/// The anchored epoch may have left the private log: the public log has its link.
+/// The anchored epoch may have left the private log; the public log still has its link.
 #[test]
 fn an_anchor_that_was_left_behind_is_compared_with_the_public_log() {
     let disk = three_epochs();
@@ -139,9 +139,9 @@ fn a_second_run_on_a_copy_stops_the_first() {
     assert!(matches!(first.commit(&[frame(5, 0)]), Err(StateError::Stopped { .. })));
 }
 
-/// A run stands still before its `call`-th change of the disk, where its directory is copied; a run on the copy is started at once if
-/// there are no locks, and else when the first has ended. Gives whether an epoch was shown with two values; `None` if the first run makes
-/// no so many changes.
+/// Suspends a run before its `call`-th change of the disk and copies its directory. A run on the
+/// copy starts at once if `locks` is false, otherwise after the first has ended. Returns whether an
+/// epoch was published with two values; `None` if the first run makes fewer changes.
 fn is_shown_twice(call: usize, locks: bool) -> Option<bool> {
     let disk = three_epochs();
     let copy = disk.folder("copy/");
@@ -185,7 +185,7 @@ fn is_shown_twice(call: usize, locks: bool) -> Option<bool> {
 fn of_two_copies_one_shows_each_epoch_wherever_the_first_stands_still() {
     let calls = (0..).map_while(|call| is_shown_twice(call, true)).inspect(|&twice| assert!(!twice)).count();
     assert!(calls > 20, "{calls} calls");
-    // Comparing before renaming is not enough, which this test must see.
+    // Comparing before the rename is not enough; this test must detect that.
     assert!((0..calls).any(|call| is_shown_twice(call, false) == Some(true)));
 }
 

@@ -1,8 +1,8 @@
-//! The system calls of a state directory, made again where a signal interrupted them.
+//! System calls of a state directory, repeated after an interrupting signal.
 //!
-//! A signal, a debugger or a file system of a user's own may interrupt any of these, also those
-//! that the standard library makes again by itself on files. `EINTR` is no failure: nothing was
-//! lost, and a sync that was interrupted has reported no error of the disk.
+//! A signal, a debugger or a user-space file system may interrupt any of these, including those
+//! that the standard library repeats itself on files. `EINTR` is no failure: nothing was lost, and
+//! an interrupted sync has reported no disk error.
 
 use rustix::{
     fd::{AsFd, OwnedFd},
@@ -47,7 +47,7 @@ pub(super) fn stat(path: impl Arg + Copy) -> Result<Stat> {
     retry_on_intr(|| fs::stat(path))
 }
 
-/// Replaces `to` by `from` in a directory.
+/// Renames `from` to `to` in a directory, replacing `to`.
 pub(super) fn rename(directory: impl AsFd, from: &str, to: &str) -> Result<()> {
     retry_on_intr(|| fs::renameat(&directory, from, &directory, to))
 }

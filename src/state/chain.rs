@@ -1,8 +1,9 @@
-//! The chain over releases: every release carries a hash of the link before it and of what it says.
+//! The chain over releases: every release carries a hash of the previous link and of its own
+//! content.
 //!
-//! A link stands for the whole history up to its epoch: two logs with the same link are the same up to there, and
-//! logs with different ones are forks, so that somewhere an epoch was drawn twice. It detects forks, not forgers:
-//! whoever may write the log can also chain it anew.
+//! A link identifies the whole history up to its epoch. Two logs with the same link are the same up
+//! to there; two with different links are forks, so some epoch was drawn twice. The chain detects
+//! forks, not forgers: a process that can write the log can also compute new links.
 
 use super::{error::StateError, frames::ReleasePayload, log::Frame, storage::StorageFile};
 use serde::{Deserialize, Serialize};
@@ -14,12 +15,13 @@ use std::fmt;
 pub struct Link([u8; 32]);
 
 impl Link {
-    /// The first link, of a header frame's payload: the fingerprint of the log.
+    /// Returns the first link, computed from a header frame's payload: the fingerprint of the log.
     pub(super) fn of_header(payload: &[u8]) -> Self {
         Self(Sha256::digest(payload).into())
     }
 
-    /// The link of a release after this one. Its bytes are hashed as its frame holds them.
+    /// Returns the link of the release that follows this one. The bytes are hashed as in the
+    /// release's frame.
     pub(super) fn next(self, release: &ReleasePayload<'_>) -> Self {
         let hash = Sha256::new()
             .chain_update(self.0)
@@ -36,7 +38,8 @@ impl Link {
         &self.0
     }
 
-    /// The first sixteen hexadecimal digits: enough to tell histories apart by accident, not by design.
+    /// Returns the first sixteen hexadecimal digits: enough to detect accidental differences, not
+    /// deliberate ones.
     pub fn short(&self) -> String {
         format!("{self:.16}")
     }
@@ -55,7 +58,8 @@ impl fmt::Debug for Link {
     }
 }
 
-/// What tells a release from another of the same epoch: the run that drew it, and the history that it continues.
+/// Distinguishes releases of the same epoch: the run that drew the noise, and the history it
+/// continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// The run, from 1.
@@ -64,25 +68,25 @@ pub struct Stamp {
     pub chain: Link,
 }
 
-/// How far a log has come, or has been read: its last run, epoch and link.
+/// How far a log has come, or has been read: last run, epoch and link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Standing {
     /// 0 before the first.
     pub(super) generation: u64,
     /// 0 before the first.
     pub(super) epoch: u64,
-    /// Of the header before the first.
+    /// The header's link before the first release.
     pub(super) link: Link,
 }
 
 impl Standing {
-    /// Before the first release of the log with this header payload.
+    /// Standing before the first release of the log with this header payload.
     pub(super) fn before(header: &[u8]) -> Self {
         Self { generation: 0, epoch: 0, link: Link::of_header(header) }
     }
 
-    /// Goes on to a release that stands in `frame`: the next epoch, of this generation or a later
-    /// one, with the link `stored`.
+    /// Advances to the release in `frame`: the next epoch, of this generation or a later one, with
+    /// the link `stored`.
     pub(super) fn advance(
         &mut self,
         file: &dyn StorageFile,
@@ -102,7 +106,7 @@ impl Standing {
     }
 }
 
-/// An error unless `found` is `expected`.
+/// Returns an error unless `found` is `expected`.
 pub(super) fn follows(
     file: &dyn StorageFile,
     frame: &Frame,

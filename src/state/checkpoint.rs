@@ -1,7 +1,9 @@
-//! Checkpoints: the encoder's state after an epoch, so that a start need not replay the whole private log.
+//! Checkpoints: the encoder's state after an epoch, so that a start need not replay the whole
+//! private log.
 //!
-//! Two files take turns. A new one is written beside them, synced, and renamed over the older, so at every
-//! moment at least one whole checkpoint stands. A checkpoint carries the link of its epoch: it belongs to one log.
+//! Two files are written alternately. A new one is written under another name, synced, and renamed
+//! over the older one, so at least one complete checkpoint exists at every moment. A checkpoint
+//! carries the link of its epoch, which ties it to one log.
 
 use super::{
     chain::Link,
@@ -14,13 +16,13 @@ use super::{
 use std::collections::VecDeque;
 use zeroize::Zeroizing;
 
-/// What stands in one of the two places.
+/// Content of one of the two checkpoint files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
     Absent,
-    /// Fails a checksum; the other place and the private log make up for it.
+    /// Fails a checksum; the other file and the private log make up for it.
     Unreadable,
-    /// An intact checkpoint; `genuine` once the private log has been seen to hold its epoch.
+    /// An intact checkpoint; `genuine` once the private log is known to hold its epoch.
     Intact {
         epoch: u64,
         link: Link,
@@ -28,7 +30,7 @@ pub(super) enum Slot {
     },
 }
 
-/// What stands in both places.
+/// Reads both files.
 pub(super) fn look(storage: &dyn Storage) -> Result<[Slot; 2], StateError> {
     Ok([look_at(storage, CHECKPOINTS[0])?, look_at(storage, CHECKPOINTS[1])?])
 }
@@ -40,7 +42,7 @@ fn look_at(storage: &dyn Storage, name: &str) -> Result<Slot, StateError> {
     Ok(Slot::Intact { epoch, link: chain, genuine: false })
 }
 
-/// The checkpoint at `name`, which has been found intact.
+/// Loads the checkpoint at `name`, which is known to be intact.
 pub(super) fn load(storage: &dyn Storage, name: &str) -> Result<Checkpoint, StateError> {
     let file = reopen(storage, name)?;
     let frame = read_only_frame(&*file)?
@@ -53,18 +55,21 @@ fn read_only_frame(file: &dyn StorageFile) -> Result<Option<Frame>, StateError> 
     only_frame(file, Role::Checkpoint, kind::CHECKPOINT)
 }
 
-/// Writes checkpoints in turn.
+/// Writes checkpoints alternately.
 pub(super) struct CheckpointWriter {
     /// The epoch of the newest checkpoint, 0 before the first.
     pub(super) newest: u64,
-    /// Which place the next one takes: not the newest's.
+    /// Index of the file that the next one replaces: not the newest's.
     pub(super) next: usize,
     /// Links of the epochs committed since, in order.
     pub(super) links: VecDeque<Link>,
 }
 
 impl CheckpointWriter {
-    /// The frame of the checkpoint of `epoch`, an error unless that is committed and newer than the newest one.
+    /// Encodes the checkpoint of `epoch`.
+    ///
+    /// # Errors
+    /// Unless `epoch` is committed and newer than the newest checkpoint.
     pub(super) fn encode(
         &self,
         generation: u64,
@@ -80,7 +85,7 @@ impl CheckpointWriter {
         encode(kind::CHECKPOINT, 0, &CheckpointPayload { generation, epoch, chain, bytes })
     }
 
-    /// Writes `frame`, the checkpoint of `epoch`, in the place of the older one.
+    /// Writes `frame`, the checkpoint of `epoch`, over the older one.
     pub(super) fn write(
         &mut self,
         storage: &dyn Storage,

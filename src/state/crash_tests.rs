@@ -1,15 +1,15 @@
-//! A run of twenty epochs is struck at every call that changes the disk, in every way, and goes on from what is
-//! left; so is the recovery that follows. What must hold:
+//! A run of twenty epochs is struck by every fault at every call that changes the disk, and
+//! continues from the remains; so is the recovery that follows. Requirements:
 //!
 //! - an acknowledged epoch is never lost;
 //! - a release that anyone could have seen is never replaced by another;
-//! - epochs have no gaps; checkpoint and replay give the state that the epochs add up to;
-//! - recovering twice is recovering once;
-//! - what was seen is anchored, and no start is refused for its anchor.
+//! - epochs have no gaps; checkpoint and replay give the sums of the epochs;
+//! - recovering twice equals recovering once;
+//! - seen releases are anchored, and no start is refused because of its anchor.
 //!
-//! Checkpoints are taken often, so that segments begin and go in between, and again in every run that goes on.
+//! Checkpoints are frequent, so segments begin and are removed in every run.
 //!
-//! Releases are drawn anew in every attempt, so an epoch that is drawn twice shows.
+//! Every attempt draws its releases anew, so drawing an epoch twice is detected.
 
 use super::{
     EpochFrame, Keep, PublicHeader, PublicReader, Recovered, SourcePosition, StateError, Store,
@@ -26,12 +26,12 @@ fn header() -> PublicHeader {
     PublicHeader { parameters: b"clip_norm = 1".to_vec(), private: true }
 }
 
-/// The exact sums of an epoch: the stream is the same in every attempt.
+/// Returns the exact sums of an epoch, the same in every attempt.
 fn sums(epoch: u64) -> Vec<i128> {
     vec![i128::from(epoch) << (epoch % 100), -i128::from(epoch)]
 }
 
-/// What the encoder holds after `epoch`: here, the running sums.
+/// Returns the encoder state after `epoch`: here, the running sums.
 pub(super) fn encoder_after(epoch: u64) -> Vec<i128> {
     (1..=epoch).fold(vec![0, 0], |state, epoch| add(state, &sums(epoch)))
 }
@@ -50,13 +50,13 @@ fn anchored_epoch(disk: &Disk) -> Result<u64, StateError> {
     Ok(anchor.anchored().map_or(0, |anchored| anchored.standing.epoch))
 }
 
-/// What the outside world knows: what it was told, and what it could see.
+/// An outside observer's knowledge: acknowledgements received and releases seen.
 #[derive(Clone, Default)]
 pub(super) struct World {
     pub(super) acknowledged: u64,
     seen: BTreeMap<u64, Vec<i128>>,
     attempt: i128,
-    /// Whether there is an anchor: on the same disk, so that the power goes for both.
+    /// Whether there is an anchor; it is on the same disk, so a power cut strikes both.
     anchored: bool,
 }
 
@@ -76,7 +76,7 @@ impl World {
         Store::recover(Box::new(disk.clone()), self.anchor(disk), &header(), Keep::default())
     }
 
-    /// Begins another life, unless the disk fails.
+    /// Starts another run, unless the disk fails.
     pub(super) fn start(&mut self, disk: &Disk) -> Result<Option<Store>, Broken> {
         self.attempt += 1;
         let started = self.recover(disk);
@@ -89,7 +89,8 @@ impl World {
         Ok(Some(store))
     }
 
-    /// Commits up to `EPOCHS`, one or three epochs a batch, with a checkpoint now and then, until the disk fails.
+    /// Commits up to `EPOCHS`, one or three epochs a batch, with checkpoints in between, until the
+    /// disk fails.
     fn run(&mut self, disk: &Disk) -> Result<(), Broken> {
         let Some(mut store) = self.start(disk)? else { return Ok(()) };
         while store.committed() < EPOCHS {
@@ -120,7 +121,7 @@ impl World {
         }
     }
 
-    /// Reads the public log as anyone can at this moment, up to an epoch.
+    /// Reads the public log up to epoch `last`, as anyone can at this moment.
     pub(super) fn look(&mut self, disk: &Disk, last: u64) -> Result<(), Broken> {
         let Ok(mut reader) = PublicReader::of(Box::new(disk.clone())) else { return Ok(()) };
         for _ in 0..last {
@@ -140,7 +141,7 @@ impl World {
         }
     }
 
-    /// A start on `disk`, where nothing fails: it must succeed and keep every promise.
+    /// Starts on `disk` without faults: must succeed and keep every promise.
     pub(super) fn check_start(&mut self, disk: &Disk) -> Result<(), Broken> {
         let (store, recovered) = self.recover(disk).map_err(|error| format!("refused: {error}"))?;
         let committed = store.committed();
@@ -164,7 +165,7 @@ impl World {
             .map_or(Ok(()), |problem| Err(format!("verify: {problem}")))
     }
 
-    /// Whatever is left must start, start again to the same, and run to the end.
+    /// Checks that what is left starts, starts again with the same result, and runs to the end.
     fn check(&self, disk: &Disk) -> Result<(), Broken> {
         let mut world = self.clone();
         world.check_start(disk)?;
@@ -206,7 +207,7 @@ fn replayed(recovered: Recovered) -> Result<Vec<i128>, Broken> {
     Ok(state)
 }
 
-/// Calls `case` with every call of `work` at which `fault` can strike, until it no longer does.
+/// Calls `case` with every call of `work` that `fault` can strike.
 fn at_every_call(
     fault: Fault,
     start: &Disk,
@@ -281,8 +282,9 @@ fn a_full_disk_publishes_nothing_by_half_and_goes_on_when_there_is_space() {
     });
 }
 
-/// A sync that failed may leave its bytes readable but never on disk. The next run reads them, so it must write
-/// them again before it publishes: the power cut that follows would otherwise take a published epoch away.
+/// After a failed sync, bytes may be readable but not durable. The next run reads them, so it must
+/// write them again before it publishes; otherwise the next power cut would remove a published
+/// epoch.
 #[test]
 fn a_failed_sync_is_not_trusted_by_the_next_run() {
     at_every_call(Fault::Sync, &Disk::default(), |_, disk| {
@@ -296,7 +298,7 @@ fn a_failed_sync_is_not_trusted_by_the_next_run() {
     });
 }
 
-/// The tests above must be able to fail: a disk whose syncs do nothing has to be caught.
+/// Checks that the tests above can fail: a disk whose syncs do nothing must be detected.
 #[test]
 fn a_disk_that_lies_about_syncs_is_caught() {
     let disk = Disk::default();

@@ -1,8 +1,9 @@
-//! Files that were changed at rest: bits flipped, lengths cut, files missing, swapped, or from another day. Each is
-//! found, or does no harm: never another value for a published epoch, never a lost one, never a panic.
+//! Files changed at rest: flipped bits, cut lengths, files missing, swapped, or from another day.
+//! Each change is detected or harmless: never another value for a published epoch, never a lost
+//! one, never a panic.
 //!
-//! The files are those of a log that was compacted, as fixtures, which pin the format; of the same
-//! log with all its segments; and of one that is a single segment.
+//! The files are a compacted log (the fixtures, which pin the format), the same log with all its
+//! segments, and a log with a single segment.
 
 use super::{
     EpochFrame, Keep, PublicHeader, PublicReader, ReleaseFrame, SourcePosition, StateError, Store,
@@ -40,7 +41,7 @@ fn compacted() -> Disk {
     disk
 }
 
-/// Without checkpoints, and so in one segment.
+/// A log without checkpoints, hence in one segment.
 fn in_one_segment() -> Disk {
     let disk = Disk::default();
     write_fixtures(&disk, Keep::All, false);
@@ -79,7 +80,8 @@ fn open_with(disk: &Disk, keep: Keep) -> Result<(Store, super::Recovered), State
     Store::recover(Box::new(disk.clone()), None, &header(), keep)
 }
 
-/// The run that the fixtures hold: two generations, five epochs, checkpoints of epochs 1 and 3, if any.
+/// Writes the log of the fixtures: two generations, five epochs, and checkpoints of epochs 1 and 3
+/// if asked for.
 fn write_fixtures(disk: &Disk, keep: Keep, checkpoints: bool) {
     let checkpoint = |store: &mut Store, epoch| {
         if checkpoints {
@@ -121,7 +123,7 @@ fn expected_releases() -> Vec<ReleaseFrame> {
     (1..=5).map(release).collect()
 }
 
-/// A start that succeeds must find everything as it was.
+/// Checks that a successful start finds everything unchanged.
 fn check_intact(disk: &Disk) {
     let (store, recovered) = open(disk).unwrap();
     assert_eq!(store.committed(), 5);
@@ -141,7 +143,7 @@ fn check_intact(disk: &Disk) {
     );
 }
 
-/// The error must name the file, or the segment that does not fit it, and how to mend it.
+/// Checks that the error names the file, or the segment that conflicts with it, and a remedy.
 fn check_refused(disk: &Disk, name: &str) {
     let error = open(disk).err().unwrap();
     let named = if is_private(name) { "private-" } else { name };
@@ -150,8 +152,8 @@ fn check_refused(disk: &Disk, name: &str) {
     assert!(verify_storage(disk, None).problem.is_some());
 }
 
-/// What was changed from `offset` on is refused where nothing makes up for it: in the private log, and in the part of
-/// the public log that the private log no longer gives.
+/// Checks that a change from `offset` on is refused if nothing can replace the bytes: in the
+/// private log, and in the part of the public log that the private log can't rebuild.
 fn check_changed(disk: &Disk, irreplaceable: usize, name: &str, offset: usize) {
     if is_private(name) || name == PUBLIC_LOG && offset < irreplaceable {
         check_refused(disk, name);
@@ -160,7 +162,7 @@ fn check_changed(disk: &Disk, irreplaceable: usize, name: &str, offset: usize) {
     }
 }
 
-/// Bytes of the public log up to where the private log begins.
+/// Length of the public log up to the private log's start.
 fn irreplaceable(files: &[(String, Vec<u8>)]) -> usize {
     let disk = disk_of(files);
     if disk.content(PRIVATE_LOG).is_some() {
@@ -233,7 +235,7 @@ fn every_cut_is_found_or_mended() {
     }
 }
 
-/// The last run had committed nothing: its generation frame is the tail. Losing it loses nothing.
+/// The last run committed nothing, so its generation frame is the tail and may be lost.
 #[test]
 fn a_lost_generation_frame_is_harmless() {
     for files in logs() {
@@ -371,7 +373,7 @@ fn files_of_another_run_are_refused() {
     assert!(matches!(open(&disk), Err(StateError::Disorder { .. })));
 }
 
-/// A checksum can be made to fit; the chain then says that this is another history.
+/// A checksum can be recomputed; the chain still shows another history.
 #[test]
 fn a_release_that_was_rewritten_with_its_checksums_breaks_the_chain() {
     let disk = compacted();
@@ -390,7 +392,8 @@ fn a_release_that_was_rewritten_with_its_checksums_breaks_the_chain() {
     assert!(matches!(open(&disk), Err(StateError::Conflict { epoch: 2, .. })));
 }
 
-/// A directory that was restored from a copy and went on is whole. Who has read more before knows better.
+/// A directory restored from a copy that then continued is consistent. A reader that has read more
+/// detects it.
 #[test]
 fn a_reader_that_saw_more_refuses_a_restored_directory() {
     let disk = compacted();
@@ -429,7 +432,8 @@ fn other_parameters_another_version_and_another_role_are_refused() {
 }
 
 proptest! {
-    /// Arbitrary overwriting, in one file or in all: a start either is refused or changes no published value.
+    /// Overwrites bytes arbitrarily, in one file or in all. A start is refused or changes no
+    /// published value.
     #[test]
     fn arbitrary_damage_never_changes_a_release(
         log in 0usize..3,
@@ -450,7 +454,8 @@ proptest! {
     }
 }
 
-/// The tests above must be able to fail: without checksums some flipped bit gives other sums, and nothing says so.
+/// Checks that the tests above can fail: without checksums some flipped bit changes sums
+/// undetected.
 #[test]
 fn planted_skipping_checksums_is_caught() {
     let files = files(&in_one_segment());

@@ -1,12 +1,14 @@
-//! What the public parameters of a log and those of a run differ in, for the message that refuses the run.
+//! Finds the first difference between a log's public parameters and a run's, for the message that
+//! refuses the run.
 
 use super::frames::{PublicHeader, decode};
 use serde_json::Value;
 
-/// A value longer than this is not shown.
+/// Longer values are not printed.
 const SHOWN: usize = 60;
 
-/// The first place where two headers differ, and both values; nothing where that can't be told.
+/// Returns the path of the first difference between two headers and both values, or `None` if they
+/// are equal or can't be parsed.
 pub(super) fn difference(stored: &[u8], header: &[u8]) -> Option<String> {
     let (stored, header): (PublicHeader, PublicHeader) = (decode(stored).ok()?, decode(header).ok()?);
     if stored.private != header.private {
@@ -17,7 +19,7 @@ pub(super) fn difference(stored: &[u8], header: &[u8]) -> Option<String> {
     within("", &read(&stored)?, &read(&header)?)
 }
 
-/// The first difference of two values that stand at `place`.
+/// Returns the first difference between two values at `place`.
 fn within(place: &str, stored: &Value, found: &Value) -> Option<String> {
     if stored == found {
         return None;

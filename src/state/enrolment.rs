@@ -1,25 +1,28 @@
-//! Which entry of which ledger pays for the releases of a state directory.
+//! Links a state directory to the ledger entry that pays for its releases.
 //!
-//! A run pays when it commits the first epoch, not before: a run that fails earlier has spent
-//! nothing. First it takes room for that epoch in the private log, as zeros, so a disk that is full
-//! or fails at this write costs nothing either. Then, in this order, each durable before the next
+//! A run pays when it commits its first epoch, so a run that fails earlier has spent nothing.
+//! Before paying it fills the space of that epoch in the private log with zeros, so a disk that is
+//! full or fails at this write costs nothing either. Then, each step durable before the next
 //! begins:
 //!
-//! 1. the directory's identity, drawn now unless the ledger knows an earlier one, in the file `enrolment`;
+//! 1. the directory's identity in the file `enrolment`, newly drawn unless the ledger has an entry
+//!    of an earlier one;
 //! 2. the entry with this identity in the ledger;
 //! 3. [`begun`](Enrolment::has_begun) in the enrolment;
-//! 4. the first epoch, in the private log; then it is published.
+//! 4. the first epoch in the private log, which is then published.
 //!
-//! So an epoch that anybody saw has an entry. A restart finds the entry by the identity and pays no
-//! more; a directory that is made anew draws another identity and pays anew. An entry is never
-//! taken back. After a crash or a failed write between 2 and 4 it stays, and pays for what the
-//! directory publishes later. Giving it back would not be safe: a copy of the directory, such as a
-//! clone of the machine, may have found the entry and go on to publish what then nothing pays for,
-//! and no file of the original tells of the copy. An entry that is missing was not made yet where
-//! nothing has begun, and has been lost where something has.
+//! So every published epoch has an entry. A restart finds the entry by the identity and does not
+//! pay again; a newly made directory draws another identity and pays anew.
 //!
-//! A directory that has not begun has published nothing. If its log is of other parameters than those of the pipeline, the log
-//! is begun anew: a pipeline file that failed can be corrected.
+//! An entry is never taken back. After a crash or a failed write between steps 2 and 4 it stays,
+//! and pays for what the directory publishes later. Removing it would be unsafe: a copy of the
+//! directory, such as a cloned machine, may have found the entry and publish under it, and no file
+//! of the original shows that the copy exists.
+//!
+//! A missing entry was never made if nothing has begun; otherwise it has been lost.
+//!
+//! A directory that has not begun has published nothing. If the parameters of its log differ from
+//! the pipeline's, the log is begun anew, so a pipeline file that failed can be corrected.
 
 use super::{
     Recovered, Settings, Store, anchor,
@@ -45,7 +48,7 @@ use std::{
 pub(super) const ENROLMENT: Sealed =
     Sealed { name: "enrolment", beside: "enrolment.new", role: Role::Enrolment, kind: kind::ENROLMENT };
 
-/// A state directory's place in a ledger.
+/// Identity of a state directory, and the ledger that pays for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enrolment {
     identity: [u8; 16],
@@ -54,7 +57,8 @@ pub struct Enrolment {
 }
 
 impl Enrolment {
-    /// That of the state directory at `path`; none if no run has paid for anything in it.
+    /// Reads the enrolment of the state directory at `path`; `None` if no run has paid for anything
+    /// in it.
     ///
     /// # Errors
     /// [`StateError`] if it can't be read.
@@ -66,7 +70,7 @@ impl Enrolment {
         ENROLMENT.read(storage)
     }
 
-    /// 32 hexadecimal digits that tell the directory from all others.
+    /// Returns the 32 hexadecimal digits that identify the directory.
     pub fn identity(&self) -> String {
         self.identity.iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -76,12 +80,12 @@ impl Enrolment {
         self.begun
     }
 
-    /// The directory of the ledger, seen from the state directory.
+    /// Returns the ledger's directory, absolute or relative to the state directory.
     pub fn ledger(&self) -> PathBuf {
         OsStr::from_bytes(&self.ledger).into()
     }
 
-    /// A new one with `ledger`, which is on disk when this returns.
+    /// Draws a new identity, with `ledger`. It is on disk when this returns.
     fn draw(storage: &dyn Storage, ledger: &Path) -> Result<Self, StateError> {
         let mut identity = [0; 16];
         SysRng.try_fill_bytes(&mut identity).map_err(|error| {
@@ -92,16 +96,17 @@ impl Enrolment {
         Ok(enrolment)
     }
 
-    /// Says, durably, that there may be releases now, paid for in `ledger`.
+    /// Records durably that releases may exist now, paid for in `ledger`.
     fn begin(self, storage: &dyn Storage, ledger: &Path) -> Result<(), StateError> {
         let begun = Self { begun: true, ledger: ledger.as_os_str().as_bytes().into(), ..self.clone() };
         if begun == self { Ok(()) } else { ENROLMENT.write(storage, &begun) }
     }
 }
 
-/// Refuses an anchor within the state directory at `path`, where it would tell nothing, and a ledger in its place.
+/// Refuses an anchor inside the state directory at `path`, where a restored copy would include it,
+/// and a ledger that is the state directory itself.
 fn apart(path: &Path, settings: &Settings, ledger: &Path) -> Result<(), StateError> {
-    // What can't be resolved is not there yet, or is told when it is opened.
+    // A path that can't be resolved does not exist yet, or fails when it is opened.
     let real = |path: &Path| path.canonicalize().ok();
     let Some(state) = real(path) else { return Ok(()) };
     if let Some(anchor) =
@@ -119,24 +124,25 @@ fn apart(path: &Path, settings: &Settings, ledger: &Path) -> Result<(), StateErr
 /// Enters a directory in its ledger.
 pub type Enter = Box<dyn FnOnce(&Enrolment) -> Result<(), Box<dyn Error + Send + Sync>> + Send>;
 
-/// What pays for a directory.
+/// The payment for a directory.
 pub struct Pay {
-    /// Whether the ledger has the entry already, of a run that was cut short before it published.
+    /// Whether the ledger already has the entry, made by a run that was cut short before it
+    /// published.
     pub entered: bool,
-    /// Makes the entry, and returns when it is durable.
+    /// Makes the entry and returns once it is durable.
     pub enter: Enter,
 }
 
-/// What is still to be paid before anything is committed, and the directory of the ledger.
+/// A payment due before the first commit, and the ledger's directory.
 pub(super) struct Payment {
     pay: Pay,
     ledger: PathBuf,
 }
 
 impl Payment {
-    /// Pays: the first three steps at the head of this module.
+    /// Pays: steps 1 to 3 of the module head.
     pub(super) fn settle(self, storage: &dyn Storage) -> Result<(), StateError> {
-        // An identity without an entry may be that of copies too: each draws its own.
+        // An identity without an entry may also belong to copies, so each draws its own.
         let entered = if self.pay.entered { Enrolment::on(storage)? } else { None };
         let enrolment = entered.map_or_else(|| Enrolment::draw(storage, &self.ledger), Ok)?;
         (self.pay.enter)(&enrolment).map_err(StateError::Unpaid)?;
@@ -144,7 +150,8 @@ impl Payment {
     }
 }
 
-/// Removes the logs of a directory that has not begun, if they are whole, hold no epoch, and are of other parameters.
+/// Removes the logs of a directory that has not begun if they are intact, hold no epoch, and have
+/// other parameters.
 fn forget_unpaid(storage: &dyn Storage, header: &[u8]) -> Result<(), StateError> {
     let mut survey = Survey::new(None);
     survey.conduct(storage)?;
@@ -154,7 +161,7 @@ fn forget_unpaid(storage: &dyn Storage, header: &[u8]) -> Result<(), StateError>
     if !other || !empty || matches!(public.rest, Rest::Ahead { .. } | Rest::Differs { .. }) {
         return Ok(());
     }
-    // The private log goes last: without it the public one would be taken for that of a lost history.
+    // The private log goes last: a public log left alone would mean a lost history.
     for name in [PUBLIC_LOG, &segment_name(private.end().segment)] {
         if storage.read(name)?.is_some() {
             storage.remove(name)?;
@@ -165,14 +172,16 @@ fn forget_unpaid(storage: &dyn Storage, header: &[u8]) -> Result<(), StateError>
 }
 
 impl Store {
-    /// As [`open`](Self::open), for releases that a ledger pays for. `enter` is called under the lock, before anything of the
-    /// logs is touched, with the directory's enrolment if it has one. It says whether there is room in `ledger`, and gives what
-    /// pays; none if the directory has begun and its entry is there. The first [`commit`](Self::commit) pays.
-    /// `ledger` is absolute, or seen from the state directory.
+    /// Opens as [`open`](Self::open) does, for releases that a ledger pays for.
+    ///
+    /// `enter` is called under the lock with the directory's enrolment, if any, before the logs are
+    /// touched. It checks whether `ledger` has room and returns the payment, or `None` if the
+    /// directory has begun and its entry exists. The first [`commit`](Self::commit) pays. `ledger`
+    /// is absolute or relative to the state directory.
     ///
     /// # Errors
-    /// Those of `enter` and of [`open`](Self::open), and [`StateError::PrivateLogLost`] where releases were paid for but
-    /// there is no log of them.
+    /// Those of `enter` and of [`open`](Self::open), and [`StateError::PrivateLogLost`] if releases
+    /// were paid for but their log is missing.
     pub fn open_enrolled<E: From<StateError>>(
         path: &Path,
         header: &PublicHeader,
@@ -187,7 +196,7 @@ impl Store {
         Self::recover_enrolled(Box::new(directory), header, open, ledger, enter)
     }
 
-    /// `open` goes on with the storage once `enter` has found room for it.
+    /// Continues `open` after `enter` has found room.
     pub(super) fn recover_enrolled<E: From<StateError>>(
         storage: Box<dyn Storage>,
         header: &PublicHeader,
@@ -203,7 +212,7 @@ impl Store {
         let pay = match enter(enrolment.as_ref()) {
             Ok(pay) => pay,
             Err(refused) => {
-                // If it is the log that does not fit, that says more.
+                // If the log is what does not fit, its error is more useful.
                 let mut survey = Survey::new(None);
                 survey.conduct(&*storage)?;
                 decide(storage.path(), &survey.facts, &header.payload()?)?;

@@ -1,9 +1,9 @@
-//! A pipeline is entered in a ledger and publishes two epochs, on one simulated disk that fails at every call, in every
-//! way. What must hold:
+//! A pipeline makes its ledger entry and publishes two epochs, on one simulated disk with every
+//! fault at every call. Requirements:
 //!
-//! - whatever anyone could see is paid for: its entry is in the ledger after any loss of power;
+//! - every published release is paid for: its entry is in the ledger after any power cut;
 //! - a state directory pays once, however often it starts;
-//! - what is left can always be started, and comes to its end.
+//! - the remains can always be started, and the run finishes.
 
 use super::{
     Enrolment, EpochFrame, Keep, LedgerFile, Pay, PublicHeader, PublicReader, StateError, Store,
@@ -31,7 +31,7 @@ fn charge() -> Charge {
     }
 }
 
-/// One life of a run: enters, publishes what is missing, or fails on its way.
+/// One run: enters, publishes the missing epochs, or fails.
 fn live(disk: &Disk) -> Result<(), LedgerError> {
     live_with(disk, b"clip_norm = 1", enter(disk))
 }
@@ -41,7 +41,7 @@ fn request() -> Request {
     Request { charge: charge(), budget: None, data_set: None, shared: false, started }
 }
 
-/// Enters as `ledger::enter` does, without reservations, which have no part in what is paid.
+/// Enters as `ledger::enter` does, without reservations, which do not affect payment.
 fn enter(disk: &Disk) -> impl FnOnce(Option<&Enrolment>) -> Result<Option<Pay>, LedgerError> + use<> {
     let file = LedgerFile::on(Box::new(disk.clone()));
     move |enrolment| {
@@ -87,13 +87,13 @@ fn is_public(disk: &Disk) -> bool {
         .is_ok_and(|mut reader| matches!(reader.next_frame(), Ok(Some(_))))
 }
 
-/// Nothing was paid twice, and if anyone has seen a release, it was paid for.
+/// Checks that nothing was paid twice, and that a seen release was paid for.
 fn is_paid(disk: &Disk, seen: bool) -> bool {
     let entries = ledger(disk).entries.len();
     entries == 1 || entries == 0 && !seen
 }
 
-/// Whatever is left: paid for, and it goes on to the end with one entry.
+/// Checks that the remains are paid for and that a run finishes with one entry.
 fn check(disk: &Disk, seen: bool, what: &str) {
     assert!(is_paid(disk, seen), "{what}: {} entries, seen: {seen}", ledger(disk).entries.len());
     for start in 1..=2 {
@@ -142,8 +142,8 @@ fn a_disk_without_room_for_the_first_epoch_costs_nothing() {
     assert!((300..800).contains(&refused), "{refused} lives found the disk full");
 }
 
-/// Where the path no longer leads to the log, another run may be at work: this one publishes
-/// nothing, and so owes nothing.
+/// If the path no longer leads to the log, another run may be at work. This one publishes nothing
+/// and so owes nothing.
 #[test]
 fn a_run_whose_log_was_replaced_pays_nothing() {
     let disk = Disk::default();
@@ -178,7 +178,7 @@ fn a_log_that_was_taken_away_is_not_begun_anew_under_the_same_entry() {
     live(&disk).unwrap();
     let log = disk.content(&segment_name(1)).unwrap();
     disk.lose("public.log");
-    // Its beginning was on disk before anything was paid with.
+    // Its start was on disk before any payment.
     for length in 0..60 {
         disk.put(&segment_name(1), &log[..length]);
         assert!(live(&disk).is_err(), "{length} bytes are left");
@@ -197,7 +197,7 @@ fn an_entry_that_was_paid_with_must_stay() {
     live(&disk).unwrap();
     disk.lose("ledger");
     assert!(matches!(live(&disk), Err(LedgerError::Lost { .. })));
-    // Here nothing had begun: the entry was never made.
+    // Nothing had begun here, so the entry was never made.
     let early = |call| {
         let disk = Disk::default();
         disk.fail_at(call, Fault::Power);
@@ -205,7 +205,7 @@ fn an_entry_that_was_paid_with_must_stay() {
     };
     let disk = (0..40).find_map(early).expect("the enrolment comes first");
     assert_eq!(ledger(&disk).entries.len(), 0);
-    // Its identity may be that of copies too, so it is not the one that pays.
+    // The identity may also belong to copies, so it is not the one that pays.
     let identity = || Enrolment::on(&disk).unwrap().unwrap().identity();
     let before = identity();
     live(&disk).unwrap();
@@ -213,8 +213,8 @@ fn an_entry_that_was_paid_with_must_stay() {
     assert!(ledger(&disk).entry(&identity()).is_some());
 }
 
-/// A directory that was opened and has published nothing has paid nothing, and may begin anew with other parameters. One that
-/// has begun may not.
+/// A directory that has published nothing has paid nothing, and may begin anew with other
+/// parameters. One that has begun may not.
 #[test]
 fn parameters_that_published_nothing_are_corrected_and_others_are_not() {
     let disk = Disk::default();
@@ -234,7 +234,7 @@ fn parameters_that_published_nothing_are_corrected_and_others_are_not() {
     live(&disk).unwrap();
 }
 
-/// The same with the power cut at every call.
+/// The same with a power cut at every call.
 #[test]
 fn a_power_cut_while_parameters_are_corrected_leaves_what_can_be_started() {
     for call in 0.. {
@@ -255,7 +255,7 @@ fn a_power_cut_while_parameters_are_corrected_leaves_what_can_be_started() {
     }
 }
 
-/// Every flipped bit and every cut of both files is told, with file and offset.
+/// Every flipped bit and every cut of both files is an error with file and offset.
 #[test]
 fn damage_is_never_passed_over() {
     let whole = Disk::default();
@@ -281,7 +281,7 @@ fn damage_is_never_passed_over() {
     }
 }
 
-/// The tests above must be able to fail.
+/// Checks that the tests above can fail.
 #[test]
 fn planted_skipping_the_ledger_is_caught() {
     let disk = Disk::default();

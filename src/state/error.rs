@@ -1,4 +1,4 @@
-//! What can go wrong with a state directory. Messages name file and offset and how to mend it; they never hold
+//! Errors of a state directory. Messages name the file, the offset and a remedy; they never contain
 //! a sum, a position or a value.
 
 use std::{io, path::PathBuf};
@@ -7,14 +7,14 @@ use std::{io, path::PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What was tried, as a verb with its object.
+        /// What was attempted, as a verb with its object.
         action: &'static str,
-        /// The reason given.
+        /// The system's error.
         source: io::Error,
     },
     /// Group or others have access to private data.
@@ -28,7 +28,7 @@ pub enum StateError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Others may write where the public log is.
+    /// Others have write access to the public log or its directory.
     #[error(
         "{}: mode {mode:04o} lets group or others write, who could change what is published: run `chmod go-w {}`",
         path.display(), path.display()
@@ -69,7 +69,7 @@ pub enum StateError {
         /// The anchor.
         path: PathBuf,
     },
-    /// A path no longer leads to what this run holds.
+    /// A path leads to another file or directory than the one this run opened.
     #[error(
         "{}: no longer leads to what this run has locked: it was removed, renamed or replaced while the run was at work, and \
          another run may be at work there now, so nothing more is published: put back what was there, then start again",
@@ -79,7 +79,7 @@ pub enum StateError {
         /// The file or directory.
         path: PathBuf,
     },
-    /// The list of followed files does not go with the place that the log has recorded.
+    /// The list of followed files is too short for the position recorded in the log.
     #[error(
         "{}: the list of followed files has {found} names, but the last run had come to number {expected}, and the rows of \
          files that are not in it would be counted twice: restore it from the newest copy",
@@ -88,15 +88,15 @@ pub enum StateError {
     ListShort {
         /// The list.
         path: PathBuf,
-        /// Names that it has.
+        /// Names in it.
         found: usize,
-        /// The number of the file in which the last run was, from 1.
+        /// The number, from 1, of the file that the last run was reading.
         expected: usize,
     },
-    /// No log has been written here (yet), or there is no such directory.
+    /// No log has been written here yet, or there is no such directory.
     #[error("{}: nothing has been published here: start a run with this --state directory first", path.display())]
     Missing {
-        /// The log that was looked for.
+        /// The missing log.
         path: PathBuf,
     },
     /// The directory was made with other public parameters.
@@ -109,21 +109,21 @@ pub enum StateError {
     HeaderDiffers {
         /// The log whose header differs.
         path: PathBuf,
-        /// The first place where it differs, and both values.
+        /// The path of the first difference, and both values.
         difference: Option<String>,
     },
-    /// A directory that must be another lies in the state directory.
+    /// A directory that must be outside lies in the state directory.
     #[error(
         "{}: {what} lies in the state directory, and would be copied, restored and locked with it: name another directory",
         path.display()
     )]
     Inside {
-        /// The directory that was named.
+        /// The configured directory.
         path: PathBuf,
-        /// What it is for.
+        /// Its purpose.
         what: &'static str,
     },
-    /// In a format that this program does not read.
+    /// A format version that this program does not read.
     #[error(
         "{}: format version {found}, but this program reads version {supported}: use the program that wrote the file",
         path.display()
@@ -136,7 +136,7 @@ pub enum StateError {
         /// The version this program reads.
         supported: u16,
     },
-    /// Bytes that had been written whole are no longer what they were.
+    /// Bytes that had been written completely have changed.
     #[error("{}: damaged at byte {offset}: {what}: restore the file from a copy", path.display())]
     Damaged {
         /// The file.
@@ -161,10 +161,10 @@ pub enum StateError {
         what: &'static str,
         /// The number found.
         found: u64,
-        /// The number that had to follow.
+        /// The number expected.
         expected: u64,
     },
-    /// A release whose link is not that of the history before it.
+    /// A release whose link does not continue the history before it.
     #[error(
         "{}: the release of epoch {epoch} (byte {offset}) does not continue the history before it: the log was \
          restored from a copy, or put together from several, and epochs may have been drawn twice: keep what was read \
@@ -179,7 +179,7 @@ pub enum StateError {
         /// Its epoch.
         epoch: u64,
     },
-    /// A public log that has become shorter than what was read of it.
+    /// A public log that is shorter than what was already read from it.
     #[error(
         "{}: now ends before epoch {epoch}, which was read from it: the log was restored from a copy, and epochs may be \
          drawn twice: keep what was read before, and restore the newest state directory",
@@ -210,7 +210,7 @@ pub enum StateError {
         /// The epoch in that file.
         witnessed: u64,
     },
-    /// The private log is gone, though something was made from it.
+    /// The private log is missing, though files derived from it exist.
     #[error(
         "{}: missing or without a readable beginning, but {} was made from it: restore the private log, or use \
          another --state directory",
@@ -219,10 +219,11 @@ pub enum StateError {
     PrivateLogLost {
         /// The private log.
         path: PathBuf,
-        /// The file that was made from it.
+        /// The derived file.
         witness: PathBuf,
     },
-    /// The private log begins after an epoch of which no checkpoint is left.
+    /// The private log begins after an epoch, and no checkpoint of that epoch or a later one is
+    /// readable.
     #[error(
         "{}: begins after epoch {epoch}, and no checkpoint that holds the epochs before is readable: restore the \
          checkpoints, or use another --state directory",
@@ -234,7 +235,7 @@ pub enum StateError {
         /// The last epoch before it.
         epoch: u64,
     },
-    /// The anchor has seen more than the state directory holds.
+    /// The anchor is ahead of the state directory.
     #[error(
         "{}: stands at run {generation}, epoch {epoch}, but its anchor {} has seen run {anchored_generation}, epoch \
          {anchored_epoch}: the directory is new, or was restored from an older copy, and going on would draw fresh \
@@ -251,12 +252,12 @@ pub enum StateError {
         generation: u64,
         /// Its last committed epoch, 0 before the first.
         epoch: u64,
-        /// The last run that the anchor has seen.
+        /// The anchored run.
         anchored_generation: u64,
-        /// The last epoch that the anchor has seen.
+        /// The anchored epoch.
         anchored_epoch: u64,
     },
-    /// The anchor has seen another history.
+    /// The anchor records another history.
     #[error(
         "{}: its release of epoch {epoch} is not the one that its anchor {} has seen: the directory is a copy that went \
          on by itself: restore the newest state directory; to delete the anchor is to accept that epochs were released \
@@ -271,13 +272,13 @@ pub enum StateError {
         /// The anchored epoch.
         epoch: u64,
     },
-    /// There is no anchor of this log.
+    /// This log has no anchor.
     #[error("{}: there is no anchor of this log: name its directory as `anchor` in [state], and start a run", path.display())]
     NotAnchored {
-        /// Where it was looked for.
+        /// The expected path.
         path: PathBuf,
     },
-    /// The anchor is not what this run has written.
+    /// The anchor differs from what this run has written.
     #[error(
         "{}: somebody else has moved or removed the anchor while this run was at work: another run may be at work on a copy \
          of the state directory, so nothing more is published: end it, then start this one again",
@@ -287,7 +288,7 @@ pub enum StateError {
         /// The anchor.
         path: PathBuf,
     },
-    /// The public log shows something else than the private log holds.
+    /// The public log differs from the private log.
     #[error(
         "{}: the frame at byte {offset} is intact but is not what the private log holds for epoch {epoch}: the two \
          logs are of different runs; restore both from one copy, or use another --state directory",
@@ -313,7 +314,7 @@ pub enum StateError {
         /// Its epoch.
         epoch: u64,
     },
-    /// The ingest journal lacks what the private log says comes next.
+    /// The ingest journal lacks the bytes that follow the private log's position.
     #[error(
         "{}: the ingest journal has nothing at byte {offset} of session {session}, where it should go on: a file was \
          removed, or restored from another copy than the logs; restore all from one copy",
@@ -324,7 +325,7 @@ pub enum StateError {
         path: PathBuf,
         /// The session.
         session: u32,
-        /// The place in it, in bytes behind the header.
+        /// The offset in the session, in bytes after the header.
         offset: u64,
     },
     /// A commit or checkpoint of the wrong epoch. Nothing was written.
@@ -332,9 +333,9 @@ pub enum StateError {
         "epoch {found} cannot be written now, expected {expected}: epochs are written once, in order, without gaps"
     )]
     WrongEpoch {
-        /// The epoch that was handed in.
+        /// The epoch passed in.
         found: u64,
-        /// The epoch or epochs that could have been.
+        /// The epoch or epochs allowed.
         expected: String,
     },
     /// A frame above the format's limit.
@@ -345,7 +346,7 @@ pub enum StateError {
         /// The limit on a payload, in bytes.
         limit: u64,
     },
-    /// The ledger does not pay for what was to be committed.
+    /// The ledger refused to pay for the commit.
     #[error("{0}")]
     Unpaid(Box<dyn std::error::Error + Send + Sync>),
     /// An earlier write or sync failed.
@@ -359,14 +360,14 @@ pub enum StateError {
 }
 
 impl StateError {
-    /// Whether the disk, or a quota on it, has no room: the same may succeed later.
+    /// Returns whether the disk or a quota is full, so the same operation may succeed later.
     pub(super) fn is_full(&self) -> bool {
         let full = |kind| matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
         matches!(self, Self::Io { source, .. } if full(source.kind()))
     }
 }
 
-/// Says what was tried, and on which file, when the operating system refuses.
+/// Wraps an operating system error with the attempted action and the file.
 pub(super) fn refused(
     path: impl Into<PathBuf>,
     action: &'static str,

@@ -1,13 +1,13 @@
-//! What goes wrong on the simulated disk, and what a power cut leaves of it.
+//! Faults of the simulated disk, and what a power cut leaves of unsynced data.
 
-/// What happens at the fated call.
+/// A fault at the chosen call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The power goes: this call and all later ones do nothing.
     Power,
-    /// The disk is full: half of a write arrives, other calls are refused; later calls work.
+    /// The disk is full: half of a write arrives and other calls are refused. Later calls work.
     Full,
-    /// A sync fails and, as real systems do, forgets that the bytes are still unsynced; later calls
+    /// A sync fails and, as on real systems, the bytes are no longer marked unsynced. Later calls
     /// work.
     Sync,
 }
@@ -21,13 +21,13 @@ pub(super) enum Loss {
     LaterHalf,
     /// The first half of the changes was lost, later ones arrived.
     EarlierHalf,
-    /// The last write arrived by half.
+    /// Half of the last write arrived.
     Torn,
     /// Lengths arrived, contents are zero.
     Zeros,
     /// Lengths arrived, contents are arbitrary.
     Garbage,
-    /// Each change arrived or not, by this seed.
+    /// Each change arrived or not, decided by this seed.
     Some(u64),
 }
 

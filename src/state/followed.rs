@@ -1,9 +1,9 @@
-//! The lists of followed files: their names, in the order of their numbers.
+//! Lists of followed files: names in the order of their numbers.
 //!
-//! A number in a source's position means a file by this list alone, so a name that is lost or changed is a file whose
-//! rows count twice. Each list is a file of frames, checked like the logs, and holds names as bytes. Names are on disk before
-//! any of their rows is read. A tail that was torn was never relied on, and is cut; one that the log's positions
-//! rely on is missed.
+//! A file number in a source's position has a meaning only through this list. If a name were lost
+//! or changed, a file's rows would count twice. Each list is a file of frames with the same checks
+//! as the logs; names are stored as bytes and are on disk before any of their rows is read. A torn
+//! tail that no position refers to is cut. A list too short for the log's position is refused.
 
 use super::{
     Store,
@@ -17,7 +17,7 @@ use super::{
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// The only list, or the beginning of the name of one of several.
+/// Name of the only list, and prefix of the names of several.
 const LIST: &str = "followed";
 /// A list while it is being begun.
 const NEW_LIST: &str = "followed.new";
@@ -31,32 +31,32 @@ pub struct FollowedList {
     names: u64,
 }
 
-/// Files that were found together.
+/// Names of files that were found together.
 #[derive(Serialize, Deserialize)]
 struct Payload {
     /// The number of the source, from 1; 0 for the only one.
     source: u64,
-    /// The number of the first of them.
+    /// The number of the first name.
     first: u64,
     names: Vec<Vec<u8>>,
 }
 
-/// What a list holds.
+/// Content of a list.
 struct Found {
     names: Vec<Vec<u8>>,
     length: u64,
     /// Where its readable part ends.
     end: u64,
-    /// Nothing says that what follows this offset has been synced.
+    /// No readable frame proves that bytes after this offset were synced.
     unproven: u64,
 }
 
-/// The name of the list of the source with this number, from 1; 0 for the only one.
+/// Returns the list name of source number `source`, from 1; 0 for a single source.
 fn list_name(source: u64) -> String {
     if source == 0 { LIST.into() } else { format!("{LIST}-{source}") }
 }
 
-/// The number of the source whose list has this name.
+/// Returns the number of the source whose list has this name.
 fn source_of(name: &str) -> Option<u64> {
     let number = name.strip_prefix(LIST)?;
     let source = if number.is_empty() { 0 } else { number.strip_prefix('-')?.parse().ok()? };
@@ -64,12 +64,13 @@ fn source_of(name: &str) -> Option<u64> {
 }
 
 impl Store {
-    /// The list of the source with this number, from 1, or 0 for the only one, and its names. The last committed epoch's position
-    /// is in the file number `reached`, from 0.
+    /// Opens the list of the source with this number (from 1, or 0 for a single source) and returns
+    /// it with its names. `reached` is the number, from 0, of the file that holds the last
+    /// committed position.
     ///
     /// # Errors
-    /// [`StateError::Damaged`] where what was synced has changed, [`StateError::ListShort`] where it ends before `reached`, and where the
-    /// disk refuses.
+    /// [`StateError::Damaged`] if synced bytes have changed, [`StateError::ListShort`] if the list
+    /// ends before `reached`, and errors of the disk.
     pub fn followed(
         &self,
         source: u64,
@@ -101,10 +102,10 @@ impl FollowedList {
         Ok((list, found.names))
     }
 
-    /// Gives the next numbers to these names, for good when this returns.
+    /// Appends `names` under the next numbers. They are durable when this returns.
     ///
     /// # Errors
-    /// Where the disk refuses, or the list is no longer the one in the state directory.
+    /// Errors of the disk, or a list that is no longer the one in the state directory.
     pub fn add(&mut self, names: &[Vec<u8>]) -> Result<(), StateError> {
         self.log.confirm()?;
         let synced = self.log.synced();
@@ -142,7 +143,7 @@ impl Found {
         Ok(found)
     }
 
-    /// Refuses a list that ends before the file with the number `reached`.
+    /// Refuses a list that ends before file number `reached`.
     fn reaches(&self, reached: Option<u32>, file: &dyn StorageFile) -> Result<(), StateError> {
         let (found, expected) = (self.names.len(), reached.map_or(0, |file| file as usize + 1));
         let short = || StateError::ListShort { path: file.path().to_owned(), found, expected };
@@ -150,11 +151,12 @@ impl Found {
     }
 }
 
-/// Reads all lists in the state directory at `path`. `reached` has, of each source that follows files, its number, and the file in
-/// which the last committed epoch's position is. Takes no lock: a run may be at work.
+/// Checks all lists in the state directory at `path`. `reached` has, for each source that follows
+/// files, its number and the file that holds the last committed position. Takes no lock: a run may
+/// be at work.
 ///
 /// # Errors
-/// What is wrong with them.
+/// The first problem found.
 pub fn verify_followed(path: impl AsRef<Path>, reached: &[(u64, u32)]) -> Result<(), StateError> {
     verify_lists(&Directory::shared(path.as_ref())?, reached)
 }
@@ -184,7 +186,7 @@ mod tests {
         [b"a.csv".to_vec(), b"b\r".to_vec(), b"c\nd".to_vec(), vec![0xff, 0xfe], vec![]]
     }
 
-    /// A list of three times that names were found, and the lengths that it had.
+    /// Writes names to a list in three steps; returns its length after each.
     fn listed(disk: &Disk) -> Vec<usize> {
         let [a, b, c, d, e] = names();
         let (mut list, none) = FollowedList::open(disk, 2, None).unwrap();
@@ -213,7 +215,8 @@ mod tests {
         assert!(FollowedList::open(&disk, 2, Some(6)).is_err());
     }
 
-    /// A change to what a position relies on is an error. One to names behind it leaves the names before: the rest is found anew.
+    /// Changes to names that a position needs are errors. Changes to later names keep the earlier
+    /// ones; the rest is found again.
     #[test]
     fn every_flipped_bit_and_every_cut_is_refused_or_forgets_unread_names_alone() {
         let disk = Disk::default();
@@ -239,7 +242,7 @@ mod tests {
             }
             (0..bytes.len()).for_each(|length| check(&bytes[..length], length, reached));
         }
-        // Damage before the last frame is told from a torn tail, whatever was reached.
+        // Damage before the last frame is an error, whatever `reached` is.
         let mut bad = bytes.clone();
         bad[lengths[1] - 1] ^= 1;
         disk.put("followed-2", &bad);

@@ -1,6 +1,7 @@
-//! The byte layout of every file of a state directory: file headers, frame headers, checksums. Pure functions.
+//! Byte layout of the files of a state directory: file headers, frame headers, checksums. Pure
+//! functions.
 //!
-//! `docs/formats.md` is the specification; the constants here are its table of offsets.
+//! `docs/formats.md` is the specification; the constants are its table of offsets.
 
 use crc32c::{crc32c, crc32c_append};
 
@@ -8,14 +9,14 @@ use crc32c::{crc32c, crc32c_append};
 pub(super) const VERSION: u16 = 1;
 
 const MAGIC: [u8; 8] = *b"hushflow";
-/// Bytes before the first frame.
+/// Length of a file header: bytes before the first frame.
 pub(super) const FILE_HEADER_LENGTH: usize = 16;
-/// Bytes before a frame's payload.
+/// Length of a frame header: bytes before the payload.
 pub(super) const FRAME_HEADER_LENGTH: usize = 24;
 /// The hard limit on a payload in bytes: 33 million coordinates at the full sixteen bytes for sum and value.
 pub const MAX_PAYLOAD: u64 = 1 << 30;
 
-/// What a file is for.
+/// Purpose of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Role {
@@ -29,7 +30,7 @@ pub(super) enum Role {
     Followed = 8,
 }
 
-/// Frame kinds. Zero is never one, so zeros are never a frame.
+/// Frame kinds. Zero is unused, so zeros are never a frame.
 pub(super) mod kind {
     pub(in crate::state) const HEADER: u8 = 1;
     pub(in crate::state) const GENERATION: u8 = 2;
@@ -46,7 +47,7 @@ pub(super) mod kind {
     pub(in crate::state) const INGEST_RECORDS: u8 = 17;
 }
 
-/// Why a file header can't be accepted.
+/// Reasons to refuse a file header.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HeaderFlaw {
     /// Torn, zero or damaged.
@@ -57,7 +58,7 @@ pub(super) enum HeaderFlaw {
     Role,
 }
 
-/// The first bytes of a file.
+/// Returns the header of a file with this role.
 pub(super) fn file_header(role: Role) -> [u8; FILE_HEADER_LENGTH] {
     let mut bytes = [0; FILE_HEADER_LENGTH];
     bytes[0..8].copy_from_slice(&MAGIC);
@@ -83,7 +84,7 @@ pub(super) fn check_file_header(bytes: &[u8], role: Role) -> Result<(), HeaderFl
     }
 }
 
-/// What stands before a payload.
+/// Fields before a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameHeader {
     /// Bytes of payload.
@@ -97,12 +98,12 @@ pub(super) struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// The header of `payload`, whose length the caller has held below [`MAX_PAYLOAD`].
+    /// Builds the header of `payload`. The caller has checked its length against [`MAX_PAYLOAD`].
     pub(super) fn of(kind: u8, synced_length: u64, payload: &[u8]) -> Self {
         Self::of_parts(kind, synced_length, &[payload])
     }
 
-    /// The same of a payload in parts that follow each other.
+    /// Builds the header of a payload given in consecutive parts.
     pub(super) fn of_parts(kind: u8, synced_length: u64, payload: &[&[u8]]) -> Self {
         let length = payload.iter().map(|part| part.len()).sum::<usize>();
         let length = u32::try_from(length).expect("payloads are encoded under MAX_PAYLOAD");
@@ -121,7 +122,7 @@ impl FrameHeader {
         bytes
     }
 
-    /// The header at the start of `bytes`, or `None` when no intact one stands there.
+    /// Parses the header at the start of `bytes`; `None` unless it is intact.
     pub(super) fn from_bytes(bytes: &[u8; FRAME_HEADER_LENGTH]) -> Option<Self> {
         let [l0, l1, l2, l3, kind, 0, 0, 0, s0, s1, s2, s3, s4, s5, s6, s7, p0, p1, p2, p3, checksum @ ..] =
             *bytes
@@ -152,7 +153,7 @@ impl FrameHeader {
     }
 }
 
-/// A bug that a test switches on for its own thread.
+/// A bug that a test enables for its own thread.
 #[cfg(test)]
 pub(super) mod planted {
     use std::cell::Cell;

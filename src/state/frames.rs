@@ -1,4 +1,4 @@
-//! What frames carry: the types of the state's interface and their payloads.
+//! Types of the state's interface and the payloads of frames.
 //!
 //! Types that hold exact sums have no `Debug` and no `Display`, and wipe the sums when dropped.
 
@@ -13,22 +13,22 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 use zeroize::Zeroizing;
 
-/// What everyone may know of a log before its first release.
+/// What is public about a log before its first release.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublicHeader {
     /// The public parameters as text (TOML or JSON); opaque to the state, which compares them byte by byte.
     pub parameters: Vec<u8>,
-    /// False when a seeded generator made the noise: such releases protect nobody.
+    /// False if a seeded generator made the noise: such releases give no privacy.
     pub private: bool,
 }
 
 impl PublicHeader {
-    /// The first link of the log that begins with this header.
+    /// Returns the first link of the log with this header.
     pub(super) fn fingerprint(&self) -> Result<Link, StateError> {
         Ok(Link::of_header(&self.payload()?))
     }
 
-    /// The payload of its frame.
+    /// Returns the payload of its frame.
     pub(super) fn payload(&self) -> Result<Vec<u8>, StateError> {
         Ok(encode(kind::HEADER, 0, self)?[FRAME_HEADER_LENGTH..].to_vec())
     }
@@ -39,13 +39,13 @@ impl PublicHeader {
 pub struct SourcePosition {
     /// The partition, numbered by its source.
     pub partition: u32,
-    /// Where to go on reading, in the source's own unit.
+    /// Offset of the next read, in the source's own unit.
     pub offset: u64,
-    /// What else the source needs to go on; opaque to the state.
+    /// Other data the source needs to go on; opaque to the state.
     pub payload: Vec<u8>,
 }
 
-/// Shows which partition it is of, and not how much has been read of it.
+/// Prints the partition, but not how much of it has been read.
 impl fmt::Debug for SourcePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SourcePosition").field("partition", &self.partition).finish_non_exhaustive()
@@ -61,13 +61,13 @@ impl fmt::Debug for SourcePosition {
 pub struct EpochFrame {
     /// The epoch, from 1.
     pub epoch: u64,
-    /// Where the sources stood when the epoch closed.
+    /// Source positions when the epoch closed.
     pub positions: Vec<SourcePosition>,
     /// The exact sums of all keys and blocks, in grid units. Secret.
     pub sums: Zeroizing<Vec<i128>>,
     /// The release y = C·sums + noise, in grid units. Secret until it is committed.
     pub values: Vec<i128>,
-    /// Who took part, as hashes, where entities are protected as a whole. Secret.
+    /// Hashes of the participants, if entities are protected. Secret.
     pub admitted: Option<Zeroizing<Vec<u128>>>,
 }
 
@@ -85,7 +85,7 @@ pub struct ReleaseFrame {
 }
 
 impl ReleaseFrame {
-    /// What tells it from another release of its epoch.
+    /// Returns what distinguishes it from another release of its epoch.
     pub fn stamp(&self) -> Stamp {
         Stamp { generation: self.generation, chain: self.chain }
     }
@@ -100,7 +100,7 @@ pub struct Checkpoint {
     pub bytes: Zeroizing<Vec<u8>>,
 }
 
-/// Payload of a segment frame: what stands before the segment.
+/// Payload of a segment frame: the state before the segment.
 #[derive(Serialize, Deserialize)]
 pub(super) struct SegmentPayload {
     pub(super) segment: u64,
@@ -112,7 +112,7 @@ pub(super) struct SegmentPayload {
 }
 
 impl SegmentPayload {
-    /// Of a log that begins with this header.
+    /// Builds the payload of the first segment of a log with this header.
     pub(super) fn first(header: &PublicHeader, begun: u64) -> Result<Self, StateError> {
         let chain = header.fingerprint()?;
         Ok(Self { segment: 1, begun, generation: 0, epoch: 0, chain, positions: Vec::new() })
@@ -125,7 +125,7 @@ pub(super) struct GenerationPayload {
     pub(super) generation: u64,
 }
 
-/// Payload of an epoch frame, but for its link; sums and values are packed.
+/// Payload of an epoch frame without its link; sums and values are packed.
 #[derive(Serialize, Deserialize)]
 pub(super) struct EpochPayload<'a> {
     pub(super) generation: u64,
@@ -135,12 +135,12 @@ pub(super) struct EpochPayload<'a> {
     pub(super) sums: &'a [u8],
     #[serde(serialize_with = "as_bytes")]
     pub(super) values: &'a [u8],
-    /// Follows in frames of kind `ENTITY_EPOCH`: sixteen bytes an entity.
+    /// Present in frames of kind `ENTITY_EPOCH`: sixteen bytes per entity.
     #[serde(skip)]
     pub(super) admitted: Option<&'a [u8]>,
 }
 
-/// Payload of a release frame, but for its link; values are packed.
+/// Payload of a release frame without its link; values are packed.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct ReleasePayload<'a> {
     pub(super) generation: u64,
@@ -160,13 +160,13 @@ pub(super) struct CheckpointPayload<'a> {
 }
 
 impl EpochPayload<'_> {
-    /// What this epoch shows.
+    /// Returns the published part of this epoch.
     pub(super) fn release(&self) -> ReleasePayload<'_> {
         let Self { generation, epoch, values, .. } = *self;
         ReleasePayload { generation, epoch, values }
     }
 
-    /// The frame, unpacked; `None` when the packed integers are none.
+    /// Unpacks the frame; `None` if the packed integers are malformed.
     pub(super) fn unpack(self) -> Option<EpochFrame> {
         let admitted = self.admitted.map(hashes);
         Some(EpochFrame {
@@ -181,12 +181,12 @@ impl EpochPayload<'_> {
         })
     }
 
-    /// The kind of its frame.
+    /// Returns the kind of its frame.
     fn kind(&self) -> u8 {
         if self.admitted.is_some() { kind::ENTITY_EPOCH } else { kind::EPOCH }
     }
 
-    /// The frame in the private log, with its link.
+    /// Encodes the private log's frame, with its link.
     fn frame(&self, synced_length: u64, chain: Link) -> Result<Zeroizing<Vec<u8>>, StateError> {
         match self.admitted {
             None => encode(self.kind(), synced_length, &(self, chain)),
@@ -196,29 +196,29 @@ impl EpochPayload<'_> {
 }
 
 impl ReleasePayload<'_> {
-    /// The frame in the public log, with its link.
+    /// Encodes the public log's frame, with its link.
     pub(super) fn frame(&self, chain: Link) -> Result<Zeroizing<Vec<u8>>, StateError> {
         encode(kind::RELEASE, 0, &(self, chain))
     }
 
-    /// The frame, unpacked; `None` when the packed integers are none.
+    /// Unpacks the frame; `None` if the packed integers are malformed.
     pub(super) fn unpack(&self, chain: Link) -> Option<ReleaseFrame> {
         let Self { generation, epoch, values } = *self;
         Some(ReleaseFrame { generation, epoch, values: unpack(values)?, chain })
     }
 }
 
-/// Bytes that are written at once.
+/// Bytes serialized in one call.
 #[derive(Serialize)]
 struct Bytes<'a>(#[serde(serialize_with = "as_bytes")] &'a [u8]);
 
-/// Hashes of sixteen bytes each; `None` where one is cut.
+/// Splits bytes into hashes of sixteen; `None` if bytes remain.
 fn hashes(bytes: &[u8]) -> Option<Zeroizing<Vec<u128>>> {
     let (hashes, rest) = bytes.as_chunks();
     rest.is_empty().then(|| Zeroizing::new(hashes.iter().map(|hash| u128::from_le_bytes(*hash)).collect()))
 }
 
-/// One copy instead of one call per byte; the bytes are the same.
+/// Serializes with one copy instead of one call per byte; the output is the same.
 fn as_bytes<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_bytes(bytes)
 }
@@ -227,7 +227,7 @@ fn layout() -> impl Options {
     DefaultOptions::new().with_fixint_encoding().with_limit(MAX_PAYLOAD).reject_trailing_bytes()
 }
 
-/// A whole frame: header and payload.
+/// Encodes a frame: header and payload.
 pub(super) fn encode(
     kind: u8,
     synced_length: u64,
@@ -235,7 +235,7 @@ pub(super) fn encode(
 ) -> Result<Zeroizing<Vec<u8>>, StateError> {
     let length =
         layout().serialized_size(payload).map_err(|_| StateError::TooLarge { limit: MAX_PAYLOAD })?;
-    // At full size from the start: a vector that grows leaves copies of the sums behind.
+    // Full capacity from the start: a growing vector leaves copies of the sums in freed memory.
     let mut frame = Zeroizing::new(Vec::with_capacity(FRAME_HEADER_LENGTH + length as usize));
     frame.resize(FRAME_HEADER_LENGTH, 0);
     layout()
@@ -246,7 +246,7 @@ pub(super) fn encode(
     Ok(frame)
 }
 
-/// An epoch as it is written.
+/// An encoded epoch.
 pub(super) struct EncodedEpoch {
     /// Its frame in the private log.
     pub(super) private: Zeroizing<Vec<u8>>,
@@ -257,8 +257,8 @@ pub(super) struct EncodedEpoch {
 }
 
 impl EncodedEpoch {
-    /// Of `frame`, committed by `generation` after the link `before`, to a segment that is synced up to
-    /// `synced_length`.
+    /// Encodes `frame`, committed by `generation` after the link `before`, for a segment synced up
+    /// to `synced_length`.
     pub(super) fn new(
         generation: u64,
         synced_length: u64,
@@ -284,7 +284,7 @@ impl EncodedEpoch {
     }
 }
 
-/// The payload in `bytes`, whose checksum has been checked.
+/// Decodes the payload in `bytes`, whose checksum has been verified.
 pub(super) fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Box<ErrorKind>> {
     layout().deserialize(bytes)
 }

@@ -1,25 +1,25 @@
-//! Packed integers: a common width, then every integer in that many bytes. Lossless; sums near zero cost one
-//! byte each, the widest sixteen.
+//! Packed integers: a common width, then every integer in that many bytes. Lossless; small integers
+//! cost one byte each, the widest sixteen.
 
 use zeroize::Zeroizing;
 
 const WIDE: usize = size_of::<i128>();
 
-/// Width byte, then `width` little-endian two's complement bytes per value.
+/// Encodes a width byte, then `width` little-endian two's complement bytes per value.
 pub(super) fn pack(values: &[i128]) -> Zeroizing<Vec<u8>> {
     let width = common_width(values);
     let length = 1 + width * values.len();
     let mut bytes = Zeroizing::new(vec![0; length + WIDE]);
     bytes[0] = width as u8;
     for (at, value) in (1..).step_by(width).zip(values) {
-        // Always sixteen bytes, which is faster; the next value overwrites those beyond the width.
+        // Copying all sixteen bytes is faster; the next value overwrites those beyond the width.
         bytes[at..at + WIDE].copy_from_slice(&value.to_le_bytes());
     }
     bytes.truncate(length);
     bytes
 }
 
-/// The values [`pack`] was given, or `None` for bytes it never makes.
+/// Decodes the output of [`pack`]; `None` for any other bytes.
 pub(super) fn unpack(bytes: &[u8]) -> Option<Vec<i128>> {
     let (&width, packed) = bytes.split_first()?;
     let width = usize::from(width);
@@ -35,7 +35,7 @@ pub(super) fn unpack(bytes: &[u8]) -> Option<Vec<i128>> {
     Some(packed.chunks_exact(width).map(widen).collect())
 }
 
-/// The fewest bytes, at least one, that hold each value with its sign.
+/// Returns the fewest bytes, at least one, that hold each value with its sign.
 fn common_width(values: &[i128]) -> usize {
     let magnitude_bits = values.iter().fold(0, |bits, &value| bits | (value ^ (value >> 127)) as u128);
     (128 - magnitude_bits.leading_zeros() as usize) / 8 + 1

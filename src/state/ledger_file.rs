@@ -1,4 +1,4 @@
-//! Where a ledger lives: one sealed file in a directory of its own, which is locked while it changes.
+//! Storage of a ledger: one sealed file in a directory that is locked while it changes.
 
 use super::{
     error::StateError,
@@ -16,7 +16,7 @@ use std::{
 const LEDGER: Sealed =
     Sealed { name: "ledger", beside: "ledger.new", role: Role::Ledger, kind: kind::LEDGER };
 
-/// How long a run waits for others to enter theirs: an entry takes a few syncs.
+/// How long to wait for other runs to make their entries. An entry takes a few syncs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The payload of the file's frame.
@@ -25,13 +25,13 @@ struct LedgerPayload {
     text: Vec<u8>,
 }
 
-/// The file of a ledger. Its content is opaque here.
+/// The file of a ledger. Its content is opaque to this module.
 pub struct LedgerFile {
     storage: Box<dyn Storage>,
 }
 
 impl LedgerFile {
-    /// To read what was last written, whoever else writes.
+    /// Opens the ledger at `path` for reading, without a lock.
     ///
     /// # Errors
     /// [`StateError::Missing`] without such a directory.
@@ -39,7 +39,8 @@ impl LedgerFile {
         Ok(Self::on(Box::new(Directory::shared(path)?)))
     }
 
-    /// To read and write while all other writers wait. Creates the directory, not its parents, when needed.
+    /// Opens the ledger at `path` for reading and writing, and locks it. Creates the directory, not
+    /// its parents, if needed.
     ///
     /// # Errors
     /// [`StateError::Locked`] after twenty seconds.
@@ -64,19 +65,19 @@ impl LedgerFile {
         self.storage.path()
     }
 
-    /// What was last written, if anything was.
+    /// Returns the last content, `None` if nothing was written yet.
     ///
     /// # Errors
-    /// [`StateError::Damaged`] if that is no longer what is there.
+    /// [`StateError::Damaged`] if the file has changed since it was written.
     pub fn read(&self) -> Result<Option<Vec<u8>>, StateError> {
         Ok(LEDGER.read(&*self.storage)?.map(|LedgerPayload { text }| text))
     }
 
-    /// Replaces what was there. When this returns, it is on disk.
+    /// Replaces the content. It is on disk when this returns.
     ///
     /// # Errors
-    /// [`StateError::Io`]; what was there before may still be. [`StateError::Replaced`] where the path no longer leads to the
-    /// directory that is locked.
+    /// [`StateError::Io`]; the old content may remain. [`StateError::Replaced`] if the path no
+    /// longer leads to the locked directory.
     pub fn write(&self, text: Vec<u8>) -> Result<(), StateError> {
         self.storage.confirm()?;
         LEDGER.write(&*self.storage, &LedgerPayload { text })?;

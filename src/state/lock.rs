@@ -1,9 +1,10 @@
-//! One writer per directory: an exclusive `flock` on the directory itself, held by the kernel for as long as the run
-//! lives, so that a killed run leaves nothing behind.
+//! One writer per directory: an exclusive `flock` on the directory itself. The kernel releases it
+//! when the run ends, so a killed run leaves no lock behind.
 //!
-//! There is no lock file: whoever deleted one would let a second run in. The directory can't be deleted while it holds a
-//! log, but it can be renamed, replaced by a copy, or covered by a mount. So before every release the run confirms
-//! that the paths of its logs still lead to the files that it holds.
+//! There is no lock file, because deleting one would let a second run in. The directory can't be
+//! deleted while it holds a log, but it can be renamed, replaced by a copy, or covered by a mount.
+//! So before every release the run confirms that the paths of its logs still lead to its open
+//! files.
 
 use super::{
     calls::{flock, fstat, openat, stat},
@@ -20,13 +21,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a lock is waited for. A killed run holds its lock until the kernel has closed its files, and a program that
-/// another thread is starting holds copies of our handles until it runs.
+/// How long to wait for a lock. A killed run holds its lock until the kernel has closed its files,
+/// and a program that another thread is starting holds copies of our handles until it runs.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Locks the directory at `path`; the lock ends with the returned handle.
+/// Locks the directory at `path`. The lock ends with the returned handle.
 pub(super) fn acquire(path: &Path, directory: &OwnedFd) -> Result<OwnedFd, StateError> {
-    // A handle of its own: other handles on the directory may outlive the lock.
+    // A separate handle: other handles on the directory may outlive the lock.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let handle = openat(directory, ".", flags, Mode::empty())
         .map_err(|e| refused(path, "open the directory")(e.into()))?;
@@ -35,7 +36,7 @@ pub(super) fn acquire(path: &Path, directory: &OwnedFd) -> Result<OwnedFd, State
     Ok(handle)
 }
 
-/// Locks an open file or directory of the directory at `path`.
+/// Locks an open file or directory; `path` is its state directory, for messages.
 pub(super) fn exclude(path: &Path, handle: impl AsFd) -> Result<(), StateError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -53,7 +54,7 @@ pub(super) fn exclude(path: &Path, handle: impl AsFd) -> Result<(), StateError> 
     }
 }
 
-/// Refuses unless `path` still leads to what `handle` is open on.
+/// Refuses unless `path` still leads to the file that `handle` has open.
 pub(super) fn confirm(path: &Path, handle: impl AsFd) -> Result<(), StateError> {
     let held = fstat(handle).map_err(|e| refused(path, "identify the open file")(e.into()))?;
     match stat(path) {
@@ -86,7 +87,7 @@ mod tests {
         drop(reader);
     }
 
-    /// Nothing that can be deleted holds the lock.
+    /// Deleting files does not release the lock.
     #[test]
     fn a_writer_stays_alone_whatever_is_deleted() {
         let outer = tempfile::tempdir().unwrap();
@@ -99,7 +100,7 @@ mod tests {
         assert!(matches!(Directory::exclusive(&path), Err(StateError::Locked { .. })));
     }
 
-    /// As while another thread starts a program.
+    /// As happens while another thread starts a program.
     #[test]
     fn a_copy_of_the_handle_that_is_soon_closed_shuts_nobody_out() {
         let outer = tempfile::tempdir().unwrap();
@@ -116,7 +117,7 @@ mod tests {
         closed.join().unwrap();
     }
 
-    /// A copy of hard links has the same files in another directory.
+    /// A copy made of hard links has the same files in another directory.
     #[test]
     fn a_linked_copy_does_not_share_its_private_log() {
         let outer = tempfile::tempdir().unwrap();

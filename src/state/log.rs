@@ -1,7 +1,8 @@
-//! A file of frames: reading the next one, finding one behind damage, appending; and small files of
-//! one frame, which are written whole and renamed into place.
+//! Files of frames: read the next frame, find one behind damage, append; and small files of one
+//! frame, which are written whole and renamed into place.
 //!
-//! Reading never trusts a number before its checksum, and never allocates more than the file holds.
+//! A number is trusted only after its checksum is verified, and no allocation exceeds the file's
+//! size.
 
 use super::{
     chain::Link,
@@ -16,10 +17,10 @@ use super::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use zeroize::Zeroizing;
 
-/// What files beside a log may need before the log is written on.
+/// Space to leave for the files written between reserving and the commit.
 const SPARE: u64 = 1 << 15;
 
-/// A frame whose checksums agreed.
+/// A frame whose checksums match.
 pub(super) struct Frame {
     /// Where it begins.
     pub(super) offset: u64,
@@ -33,12 +34,12 @@ impl Frame {
         self.offset + self.header.frame_length()
     }
 
-    /// The payload as a `T`, or an error that names `file`.
+    /// Decodes the payload as a `T`; errors name `file`.
     pub(super) fn decode<'a, T: Deserialize<'a>>(&'a self, file: &dyn StorageFile) -> Result<T, StateError> {
         decode(&self.payload).map_err(|_| damaged(file, self.offset, "the payload is not of its kind's form"))
     }
 
-    /// The epoch in a frame of one of their kinds, and its link.
+    /// Decodes the epoch and its link from a frame of either epoch kind.
     pub(super) fn decode_epoch(
         &self,
         file: &dyn StorageFile,
@@ -51,24 +52,25 @@ impl Frame {
     }
 }
 
-/// What stands at an offset.
+/// Result of reading at an offset.
 pub(super) enum Reading {
     /// An intact frame.
     Frame(Frame),
-    /// Nothing: the file ends here.
+    /// The end of the file.
     End,
-    /// The beginning of a frame, its header intact if it is there at all.
+    /// An incomplete frame; if its header is complete, it is intact.
     Partial,
-    /// Something else.
+    /// Anything else.
     Unreadable,
 }
 
-/// Reads what stands at `offset` of a file of `length` bytes.
+/// Reads the frame at `offset` of a file of `length` bytes.
 pub(super) fn read_frame(file: &dyn StorageFile, offset: u64, length: u64) -> Result<Reading, StateError> {
     read_frame_into(file, offset, length, Zeroizing::default())
 }
 
-/// The same, with the memory of a payload that has been read before: wiping and fetching memory takes as long as reading.
+/// Reads a frame into the memory of an earlier payload. Wiping and allocating memory would take as
+/// long as reading.
 pub(super) fn read_frame_into(
     file: &dyn StorageFile,
     offset: u64,
@@ -89,7 +91,7 @@ pub(super) fn read_frame_into(
         return Ok(Reading::Partial);
     }
     if payload.capacity() < header.length as usize {
-        // Not grown: that would leave a copy in freed memory.
+        // Never grown: growing would leave a copy in freed memory.
         payload = Zeroizing::new(Vec::with_capacity(header.length as usize));
     }
     payload.resize(header.length as usize, 0);
@@ -101,7 +103,7 @@ pub(super) fn read_frame_into(
     })
 }
 
-/// The first intact frame that begins at or after `from`.
+/// Returns the first intact frame that begins at or after `from`.
 pub(super) fn find_frame(
     file: &dyn StorageFile,
     mut from: u64,
@@ -120,14 +122,14 @@ pub(super) fn find_frame(
         if filled < window.len() {
             break;
         }
-        // The last header that may begin in this window ends in the next.
+        // The next window starts at the first header that does not fit in this one.
         from += (window.len() - FRAME_HEADER_LENGTH + 1) as u64;
     }
     Ok(None)
 }
 
-/// Whether what stands from `end` on, which is no frame, had been synced: a later frame says so. Else it is what is left of
-/// a write that nobody relied on.
+/// Returns whether the bytes from `end` on, which are no frame, had been synced according to a
+/// later frame. Otherwise they are the rest of a write that was never acknowledged.
 pub(super) fn is_damaged(file: &dyn StorageFile, end: u64, length: u64) -> Result<bool, StateError> {
     let mut from = end;
     while let Some(frame) = find_frame(file, from, length)? {
@@ -139,8 +141,11 @@ pub(super) fn is_damaged(file: &dyn StorageFile, end: u64, length: u64) -> Resul
     Ok(false)
 }
 
-/// Whether the file begins with the header of `role`. False only for a torn or damaged header: an
-/// intact one of another version or role is an error.
+/// Returns whether the file begins with the header of `role`; false only for a torn or damaged
+/// header.
+///
+/// # Errors
+/// An intact header of another version or role.
 pub(super) fn has_file_header(file: &dyn StorageFile, role: Role) -> Result<bool, StateError> {
     let mut bytes = [0; FILE_HEADER_LENGTH];
     let filled = file.read_at(0, &mut bytes)?;
@@ -155,7 +160,7 @@ pub(super) fn has_file_header(file: &dyn StorageFile, role: Role) -> Result<bool
     }
 }
 
-/// The one frame, of `kind`, of a file of `role`, if the file is that and nothing else.
+/// Returns the frame of a file of `role` that holds exactly one frame, of `kind`.
 pub(super) fn only_frame(file: &dyn StorageFile, role: Role, kind: u8) -> Result<Option<Frame>, StateError> {
     if !has_file_header(file, role)? {
         return Ok(None);
@@ -179,7 +184,7 @@ pub(super) struct Sealed {
 }
 
 impl Sealed {
-    /// What the file holds, if it exists. Every bit of it counts.
+    /// Returns the content, if the file exists. Any changed bit is an error.
     pub(super) fn read<T: DeserializeOwned>(&self, storage: &dyn Storage) -> Result<Option<T>, StateError> {
         let Some(file) = storage.read(self.name)? else { return Ok(None) };
         let (start, length) = (FILE_HEADER_LENGTH as u64, file.length()?);
@@ -198,14 +203,14 @@ impl Sealed {
         }
     }
 
-    /// Replaces the file; when this returns, the new content is on disk.
+    /// Replaces the file. The new content is on disk when this returns.
     pub(super) fn write(&self, storage: &dyn Storage, content: &impl Serialize) -> Result<(), StateError> {
         let frame = encode(self.kind, 0, content)?;
         swap_in(storage, self.beside, self.name, &[&file_header(self.role), &frame])
     }
 }
 
-/// The error that names `file` and `offset`.
+/// Builds the error for damage at `offset` of `file`.
 pub(super) fn damaged(file: &dyn StorageFile, offset: u64, what: &'static str) -> StateError {
     StateError::Damaged { path: file.path().to_owned(), offset, what }
 }
@@ -218,12 +223,12 @@ pub(super) struct Appender {
 }
 
 impl Appender {
-    /// Goes on at `end`. What lies before it must be synced, or rebuildable.
+    /// Appends at `end`. The bytes before it must be synced or rebuildable.
     pub(super) fn at(file: Box<dyn StorageFile>, end: u64) -> Self {
         Self { file, end, synced: end }
     }
 
-    /// How much of the file is known to be on disk: the synced length of the next frame.
+    /// Length of the file known to be on disk: the synced length of the next frame.
     pub(super) fn synced(&self) -> u64 {
         self.synced
     }
@@ -239,8 +244,8 @@ impl Appender {
         Ok(())
     }
 
-    /// Takes room on disk for `length` bytes behind the end, and finds out that there is [`SPARE`]
-    /// more. The bytes are zeros, which are no frame.
+    /// Writes zeros, which are no frame, to the `length` bytes behind the end, and checks that
+    /// [`SPARE`] more bytes are free.
     pub(super) fn reserve(&self, length: u64) -> Result<(), StateError> {
         static ZEROS: [u8; SPARE as usize] = [0; SPARE as usize];
         let (mut from, end) = (self.end, self.end + length + SPARE);
@@ -253,7 +258,8 @@ impl Appender {
         self.file.sync()
     }
 
-    /// Takes back, for good, what was appended since the last sync: another file may follow this one.
+    /// Durably removes bytes appended since the last sync, because another file may follow this
+    /// one.
     pub(super) fn cut_back(&mut self) -> Result<(), StateError> {
         self.end = self.synced;
         self.file.truncate(self.synced)?;

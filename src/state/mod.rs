@@ -1,11 +1,12 @@
 //! Durable state: each epoch is committed once, synced, then published, and never drawn again.
 //!
-//! [`Store`] is the one writer of a state directory and the only way in for a run. [`PublicReader`] follows the
-//! releases; [`verify`] reads everything. The rule (commit, then publish; a committed epoch is never
-//! recomputed) and the bytes are in `docs/formats.md`.
+//! [`Store`] is the only writer of a state directory. [`PublicReader`] follows the releases;
+//! [`verify`] checks all files. `docs/formats.md` specifies the bytes and the rule: commit before
+//! publishing, and never recompute a committed epoch.
 //!
-//! A crash leaves an epoch either without a committed frame, so nobody saw it and fresh noise is harmless, or with
-//! one, so its release is read back. What a start does is a pure function of what it finds (`recovery`).
+//! After a crash an epoch has no committed frame, so nobody saw it and fresh noise is harmless, or
+//! it has one, and its release is read back. The actions of a start are a pure function of the
+//! files it finds (`recovery`).
 
 mod anchor;
 mod calls;
@@ -112,54 +113,56 @@ pub struct Store {
     anchor: Option<Anchor>,
     /// This run, the last committed epoch, and its link.
     standing: Standing,
-    /// Where the sources stood after it.
+    /// Source positions after that epoch.
     positions: Vec<SourcePosition>,
     segments: Segments,
     checkpoints: CheckpointWriter,
-    /// What the first commit pays.
+    /// Payment due at the first commit.
     payment: Option<Payment>,
-    /// The first failure's message; from then on nothing is written.
+    /// Message of the first failure. After it nothing is written.
     stopped: Option<String>,
 }
 
-/// How a state directory is kept; what it publishes does not depend on it.
+/// How a state directory is kept. The published releases do not depend on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Which exact sums stay beyond their need.
+    /// Exact sums to keep after no start needs them.
     pub keep: Keep,
-    /// A directory elsewhere in which every run leaves how far it has come, so that a state directory that was
-    /// restored from an older copy is refused.
+    /// A directory elsewhere in which every run records its progress. A state directory restored
+    /// from an older copy is then refused.
     pub anchor: Option<PathBuf>,
-    /// A directory elsewhere for the public log, which everyone may read. Without one it is in the state directory.
+    /// A directory elsewhere for the public log, which everyone may read. `None`: the state
+    /// directory.
     pub public: Option<PathBuf>,
 }
 
-/// What a run goes on from.
+/// The state from which a run continues.
 pub struct Recovered {
-    /// Where the sources stood when the last committed epoch closed; empty before the first.
+    /// Source positions when the last committed epoch closed; empty before the first.
     pub positions: Vec<SourcePosition>,
     /// The newest checkpoint.
     pub checkpoint: Option<Checkpoint>,
-    /// The committed epochs after it.
+    /// The committed epochs after the checkpoint.
     pub replay: Replay,
 }
 
 impl Store {
-    /// Opens the state directory at `path`, creating it (not its parents) when needed: takes the lock, judges what
-    /// an earlier run left, mends what may be mended, and opens a new generation.
+    /// Opens the state directory at `path`, creating it (not its parents) if needed. Takes the
+    /// lock, checks and repairs the files of an earlier run, and begins a new generation.
     ///
     /// # Errors
-    /// [`StateError::Locked`] after a second in which another run holds it; otherwise whatever `recovery` refuses: other
-    /// parameters, damage, a private log that was rolled back.
+    /// [`StateError::Locked`] if another run still holds the directory after a second; otherwise
+    /// every refusal of `recovery`: other parameters, damage, a private log that was rolled back.
     pub fn open(path: impl AsRef<Path>, header: &PublicHeader) -> Result<(Self, Recovered), StateError> {
         Self::open_with(path, header, &Settings::default())
     }
 
-    /// Opens as [`Store::open`] does, with settings of one's own.
+    /// Opens as [`Store::open`] does, with `settings`.
     ///
     /// # Errors
-    /// Those of [`Store::open`], and [`StateError::BehindAnchor`] or [`StateError::ForkedFromAnchor`] for a directory
-    /// that is not the one, or not as far, as the anchor has seen.
+    /// Those of [`Store::open`], and [`StateError::BehindAnchor`] or
+    /// [`StateError::ForkedFromAnchor`] for a directory that is behind its anchor or has another
+    /// history.
     pub fn open_with(
         path: impl AsRef<Path>,
         header: &PublicHeader,
@@ -228,13 +231,15 @@ impl Store {
         self.standing.epoch
     }
 
-    /// Commits epochs: all are in the private log and synced, with one sync, before any is published.
-    /// The encoded batch is held in memory. Gives the epochs' links. What a ledger is to be paid is paid first.
+    /// Commits epochs and returns their links. All epochs are in the private log, synced once,
+    /// before any is published. The encoded batch is held in memory. A payment due to a ledger is
+    /// made first.
     ///
     /// # Errors
-    /// [`StateError::Unpaid`] if the ledger lets nobody in, and [`StateError::WrongEpoch`] unless the epochs are the next ones, in order, and [`StateError::TooLarge`] above
-    /// [`MAX_PAYLOAD`]: nothing has been written. Any other error stops the store: end the run and start
-    /// again, and recovery finds out which epochs were committed.
+    /// [`StateError::Unpaid`] if the ledger refuses the entry, [`StateError::WrongEpoch`] unless
+    /// the epochs are the next ones in order, and [`StateError::TooLarge`] above [`MAX_PAYLOAD`]:
+    /// nothing has been written. Any other error stops the store: end the run and start again, and
+    /// recovery finds out which epochs were committed.
     pub fn commit(&mut self, frames: &[EpochFrame]) -> Result<Vec<Link>, StateError> {
         self.check_running()?;
         for (expected, frame) in (self.committed() + 1..).zip(frames) {
@@ -253,7 +258,7 @@ impl Store {
             return Ok(Vec::new());
         }
         if let Some(payment) = self.payment.take() {
-            // What can't be committed is not paid for.
+            // Check before paying: an epoch that can't be committed must not be charged.
             self.or_stop(|store| store.confirm())?;
             let length = encoded.iter().map(|epoch| epoch.private.len() as u64).sum();
             self.or_stop(|store| store.pay(payment, length))?;
@@ -265,12 +270,12 @@ impl Store {
         Ok(encoded.iter().map(|epoch| epoch.link).collect())
     }
 
-    /// Pays for a first commit of `length` bytes, once the disk has room for them: a full disk is
-    /// found before anything is spent.
+    /// Pays for a first commit of `length` bytes after reserving disk space for them, so a full
+    /// disk is found before anything is spent.
     fn pay(&mut self, payment: Payment, length: u64) -> Result<(), StateError> {
         let paid = self.private.reserve(length).and_then(|()| payment.settle(&*self.storage));
         if paid.is_err() {
-            // Where this fails too, the next start does it.
+            // If this fails too, the next start cuts the tail.
             let _ = self.private.cut_back();
         }
         paid
@@ -288,7 +293,8 @@ impl Store {
         if let Some(anchor) = &mut self.anchor {
             anchor.move_to(self.standing)?;
         }
-        // Nothing is shown in a log that the path no longer leads to: another run may be at work on its copy.
+        // Publish nothing if the path leads elsewhere: another run may be at work on the log found
+        // there.
         self.confirm()?;
         for epoch in epochs {
             self.public.append(&epoch.public)?;
@@ -303,12 +309,13 @@ impl Store {
         self.public.confirm()
     }
 
-    /// Writes a checkpoint of the state after `epoch`, replacing the older of the two. Then the private log goes on
-    /// in a new segment, and the segments that no start needs any more go, unless they are kept.
+    /// Writes a checkpoint of the state after `epoch`, replacing the older of the two. Then begins
+    /// a new segment of the private log and deletes the segments that no start needs, unless the
+    /// settings keep them.
     ///
     /// # Errors
-    /// [`StateError::WrongEpoch`] unless `epoch` is committed and newer than the newest checkpoint, and
-    /// [`StateError::TooLarge`]: nothing has been written. Any other error stops the store.
+    /// [`StateError::WrongEpoch`] unless `epoch` is committed and newer than the newest checkpoint,
+    /// and [`StateError::TooLarge`]: nothing has been written. Any other error stops the store.
     pub fn checkpoint(&mut self, epoch: u64, bytes: &[u8]) -> Result<(), StateError> {
         self.check_running()?;
         let frame = self.checkpoints.encode(self.generation(), epoch, bytes)?;
@@ -320,7 +327,7 @@ impl Store {
         })
     }
 
-    /// Begins a segment, and removes those that lie behind the checkpoint of epoch `older`, 0 for none.
+    /// Begins a segment and removes those behind the checkpoint of epoch `older`, 0 for none.
     fn compact(&mut self, older: u64) -> Result<(), StateError> {
         let Standing { generation, epoch, link } = self.standing;
         if let Some(segment) = self.segments.next(epoch) {
@@ -336,7 +343,7 @@ impl Store {
         self.stopped.as_ref().map_or(Ok(()), |cause| Err(StateError::Stopped { cause: cause.clone() }))
     }
 
-    /// Does `work`; when it fails, what is on disk is unknown, and so nothing more is written.
+    /// Runs `work`. After a failure the state of the disk is unknown, so nothing more is written.
     fn or_stop(&mut self, work: impl FnOnce(&mut Self) -> Result<(), StateError>) -> Result<(), StateError> {
         let outcome = work(self);
         self.stopped = outcome.as_ref().err().map(ToString::to_string);

@@ -1,8 +1,9 @@
-//! The private log: segments, each with a header and what stands before it, then per run one generation frame and
-//! the epoch frames it committed.
+//! The private log: segments. Each has a header and a segment frame, then for each run one
+//! generation frame and its committed epoch frames.
 //!
-//! Its readable part decides what has happened. What follows an unreadable frame is either a torn tail, never
-//! acknowledged, or damage: the synced length of any later frame tells (`docs/formats.md`).
+//! The readable part decides what happened. Bytes after an unreadable frame are either a torn tail,
+//! never acknowledged, or damage; the synced length of a later frame decides which
+//! (`docs/formats.md`).
 
 use super::{
     chain::{Standing, follows},
@@ -14,20 +15,20 @@ use super::{
 };
 use zeroize::Zeroizing;
 
-/// What the private log holds.
+/// Content of the private log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PrivateFacts {
-    /// The payload of the header frame, if the log has a readable beginning.
+    /// The payload of the header frame, if the log's start is readable.
     pub(super) header: Option<Vec<u8>>,
-    /// The segments with a readable beginning, oldest first.
+    /// The segments with a readable start, oldest first.
     pub(super) segments: Vec<Segment>,
-    /// The number of the last segment that was read, 0 before the first. What follows is about it.
+    /// The number of the last segment read, 0 before the first. The fields below describe it.
     pub(super) last: u64,
     /// Bytes in the file.
     pub(super) length: u64,
-    /// Bytes of it that are readable frames, from the start.
+    /// Length of its readable prefix of frames.
     pub(super) end: u64,
-    /// Nothing in the readable part says that what follows this offset has been synced.
+    /// No readable frame proves that bytes after this offset were synced.
     pub(super) unproven: u64,
     /// What follows the readable part.
     pub(super) tail: Tail,
@@ -46,7 +47,7 @@ pub(super) struct Segment {
     pub(super) begun: u64,
 }
 
-/// A place in the private log.
+/// A position in the private log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// The segment's number.
@@ -66,7 +67,7 @@ pub(super) enum Tail {
     Damaged,
 }
 
-/// A frame of the private log, in its place.
+/// A frame of the private log, by kind.
 pub(super) enum Entry<'a> {
     Header,
     /// The log begins with the `first` one.
@@ -78,7 +79,7 @@ pub(super) enum Entry<'a> {
     Epoch(EpochPayload<'a>),
 }
 
-/// Which frame a segment needs next.
+/// Kind of frame that a segment needs next.
 #[derive(Clone, Copy, PartialEq)]
 enum Stage {
     Header,
@@ -87,7 +88,7 @@ enum Stage {
 }
 
 impl PrivateFacts {
-    /// Of a log that isn't there.
+    /// Facts about a missing log.
     pub(super) fn none() -> Self {
         Self {
             header: None,
@@ -101,18 +102,18 @@ impl PrivateFacts {
         }
     }
 
-    /// The last epoch before the log, 0 for a log that is whole.
+    /// The last epoch before the log's first segment, 0 for a complete log.
     pub(super) fn base(&self) -> u64 {
         self.segments.first().map_or(0, |first| first.epoch)
     }
 
-    /// Where the readable part ends.
+    /// Returns where the readable part ends.
     pub(super) fn end(&self) -> Place {
         Place { segment: self.last.max(1), offset: self.end }
     }
 
-    /// Reads the next segment and calls `visit` with every frame, in order, and what stands after it. After an
-    /// error, the facts describe what came before it.
+    /// Reads the next segment, calls `visit` with every frame in order, and classifies the bytes
+    /// after them. After an error, the facts describe the part before it.
     pub(super) fn gather(
         &mut self,
         file: &dyn StorageFile,
@@ -120,7 +121,7 @@ impl PrivateFacts {
         mut visit: impl FnMut(&Frame, Entry<'_>, &Standing) -> Result<(), StateError>,
     ) -> Result<(), StateError> {
         if self.tail != Tail::Clean {
-            // What another segment follows had been synced whole.
+            // A segment with a successor was synced completely.
             self.tail = Tail::Damaged;
             return Ok(());
         }
@@ -144,7 +145,7 @@ impl PrivateFacts {
         Ok(())
     }
 
-    /// Checks that `frame` may follow what came before, and takes it in.
+    /// Checks that `frame` may follow the frames before it, and records it.
     fn admit<'f>(
         &mut self,
         file: &dyn StorageFile,
@@ -198,7 +199,8 @@ impl PrivateFacts {
         Ok(Entry::Header)
     }
 
-    /// The first segment says what stands before the log; the others must agree with what was read.
+    /// Checks a segment frame. The first one gives the state before the log; the others must match
+    /// what was read.
     fn admit_segment(&mut self, file: &dyn StorageFile, frame: &Frame) -> Result<Entry<'static>, StateError> {
         let begins: SegmentPayload = frame.decode(file)?;
         let SegmentPayload { segment, begun, generation, epoch, chain, .. } = begins;
@@ -224,7 +226,8 @@ impl PrivateFacts {
     }
 }
 
-/// The file header and the first frames of a log of `role`: a segment frame too where there is one.
+/// Builds the file header and the first frames of a log of `role`, with a segment frame if one is
+/// given.
 pub(super) fn beginning(
     role: Role,
     header: &PublicHeader,
@@ -237,7 +240,7 @@ pub(super) fn beginning(
     Ok(bytes)
 }
 
-/// The frame that opens a run.
+/// Builds the frame that begins a run.
 pub(super) fn generation_frame(
     generation: u64,
     synced_length: u64,

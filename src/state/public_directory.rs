@@ -1,9 +1,10 @@
-//! A directory of its own for the public log, which everyone may read and only its owner may write.
+//! A separate directory for the public log, readable by everyone and writable only by its owner.
 //!
-//! The state directory lets nobody in, so whoever follows a log there must run as the owner of exact sums. With the log in a directory
-//! of its own, those who face the network run as another user, in a container, or on another machine, without access to the
-//! rest. For recovery the place makes no difference: the log is a function of the private log, is rebuilt where it is behind, and
-//! refuses a start where it is further or another one. So it is also a witness against an old copy of the state directory.
+//! The state directory is private, so a reader of a public log there must run as the owner of the
+//! exact sums. With a separate directory, network-facing processes can run as another user, in a
+//! container, or on another machine, without access to the state directory. Recovery works as
+//! before: the log is a function of the private log, is rebuilt if it is behind, and prevents a
+//! start if it is ahead or different. So it also reveals that the state directory is an old copy.
 
 use super::{
     calls,
@@ -21,26 +22,27 @@ use std::{
     sync::Arc,
 };
 
-/// Held by the run that writes the log. Its mode is 0600: a lock that readers could take would let
-/// them hold up a run. Whoever deletes it lets another run in, so before every release the run
-/// confirms that it is still there.
+/// Locked by the run that writes the log. Its mode is 0600, because readers that could lock it
+/// could block a run. Deleting it would let a second run in, so before every release the run
+/// confirms that it still exists.
 const LOCK: &str = "writer.lock";
 
-/// The directory, and the lock of a run that writes to it.
+/// The directory, and the lock if a run writes to it.
 #[derive(Clone)]
 pub(super) struct PublicDirectory {
     pub(super) path: PathBuf,
     pub(super) handle: Arc<OwnedFd>,
-    /// The lock ends with it; readers have none.
+    /// The lock lasts as long as this handle; readers have none.
     lock: Option<Arc<OwnedFd>>,
 }
 
 impl PublicDirectory {
-    /// The directory at `path` for one writer, whose state directory is `state`: created with mode 0755 when missing, refused when
-    /// others can write to it or it lies in the state directory, locked.
+    /// Opens and locks the directory at `path` for one writer, whose state directory is `state`.
+    /// Creates it with mode 0755 if missing. Refuses it if others can write to it or it lies in the
+    /// state directory.
     pub(super) fn exclusive(path: &Path, state: &Path) -> Result<Self, StateError> {
         let real = |path: &Path| path.canonicalize().ok();
-        // A directory that is not there yet is judged by its parent.
+        // A directory that does not exist yet is checked by its parent.
         let place = real(path).or_else(|| {
             real(path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new(".")))
         });
@@ -54,7 +56,7 @@ impl PublicDirectory {
         };
         let directory = Self::shared(path)?;
         if created {
-            // Whatever the umask of the service: this one is for others.
+            // Readable by others, whatever the service's umask.
             let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
             calls::fchmod(&directory.handle, mode).map_err(|e| refused(path, "set the mode")(e.into()))?;
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -66,7 +68,7 @@ impl PublicDirectory {
         Ok(Self { lock: Some(Arc::new(directory.lock()?)), ..directory })
     }
 
-    /// The directory at `path` for reading, whoever else writes.
+    /// Opens the directory at `path` for reading, without a lock.
     pub(super) fn shared(path: &Path) -> Result<Self, StateError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let handle = calls::open(path, flags, Mode::empty()).map_err(|error| match error {
@@ -76,12 +78,12 @@ impl PublicDirectory {
         Ok(Self { path: path.to_owned(), handle: Arc::new(handle), lock: None })
     }
 
-    /// The same directory without the lock.
+    /// Returns a handle to the same directory without the lock.
     pub(super) fn reader(&self) -> Self {
         Self { lock: None, ..self.clone() }
     }
 
-    /// Refuses unless the lock is still the one that another run would take.
+    /// Refuses unless the lock file is still the one that another run would lock.
     pub(super) fn confirm(&self) -> Result<(), StateError> {
         self.lock.as_ref().map_or(Ok(()), |held| lock::confirm(&self.path.join(LOCK), held))
     }
@@ -97,7 +99,7 @@ impl PublicDirectory {
     }
 }
 
-/// Refuses a public log, or its directory, that others may write: they could change what is published.
+/// Refuses a public log, or its directory, that others may write.
 pub(super) fn refuse_other_writers(path: &Path, handle: impl AsFd) -> Result<(), StateError> {
     let status = calls::fstat(handle).map_err(|e| refused(path, "read the permissions")(e.into()))?;
     match status.st_mode & 0o777 {
@@ -106,7 +108,7 @@ pub(super) fn refuse_other_writers(path: &Path, handle: impl AsFd) -> Result<(),
     }
 }
 
-/// Opens a file that everyone may read, creating it when needed, whatever the umask.
+/// Opens a file that everyone may read, creating it if needed, whatever the umask.
 pub(super) fn open_for_all(directory: &OwnedFd, name: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
     if flags.contains(OFlags::CREATE) {
@@ -243,7 +245,7 @@ mod tests {
         assert!(matches!(other, StateError::Conflict { epoch: 1, .. }), "{other}");
     }
 
-    /// Whoever deletes the lock lets another run in, which would publish the same epochs anew.
+    /// Deleting the lock file lets another run in, which would draw the same epochs again.
     #[test]
     fn a_run_whose_lock_was_deleted_publishes_nothing_more() {
         let places = Places::new();

@@ -1,7 +1,8 @@
-//! The public log: the projection of the private log that alone is shown.
+//! The public log: a projection of the private log, and the only part that is published.
 //!
-//! It is a function of the private log, byte for byte, so it is written without syncs and compared, cut and
-//! continued at every start. What it holds beyond the private log is proof that the private log was cut.
+//! It is a function of the private log, byte for byte. So it is written without syncs, and
+//! compared, cut and continued at every start. Content beyond the private log proves that the
+//! private log was cut.
 
 use super::{
     chain::{Link, Standing},
@@ -12,16 +13,16 @@ use super::{
     storage::StorageFile,
 };
 
-/// What the public log holds, compared with the private log.
+/// Content of the public log, compared with the private log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PublicFacts {
     /// Bytes in the file.
     pub(super) length: u64,
-    /// Bytes, from the start, that the private log gives as well; 0 unless the header is among them.
+    /// Length of the prefix that the private log also gives; 0 unless it includes the header.
     pub(super) matched: u64,
-    /// The last epoch among them, 0 before the first.
+    /// The last epoch in that prefix, 0 before the first.
     pub(super) epoch: u64,
-    /// What follows them.
+    /// What follows the prefix.
     pub(super) rest: Rest,
 }
 
@@ -30,37 +31,37 @@ pub(super) struct PublicFacts {
 pub(super) enum Rest {
     /// Nothing.
     Nothing,
-    /// The beginning of a frame, cut off by a crash or still being written.
+    /// The start of a frame, cut off by a crash or still being written.
     Partial,
-    /// Bytes that fail a checksum. They are rebuilt, as they have never been synced.
+    /// Bytes that fail a checksum. They were never synced, and are rebuilt.
     Unreadable,
-    /// Something unreadable, or nothing, where the private log no longer gives what stood here.
+    /// Unreadable or missing bytes that the private log can no longer rebuild.
     Lost { offset: u64 },
-    /// An intact frame where the private log gives another; epoch 0 stands for the header.
+    /// An intact frame that differs from the private log's; epoch 0 means the header.
     Differs { offset: u64, epoch: u64 },
-    /// An intact frame beyond the private log's end; epoch 0 stands for the header.
+    /// An intact frame beyond the private log's end; epoch 0 means the header.
     Ahead { epoch: u64 },
 }
 
 impl PublicFacts {
-    /// Of a log that isn't there.
+    /// Facts about a missing log.
     pub(super) fn none() -> Self {
         Self { length: 0, matched: 0, epoch: 0, rest: Rest::Nothing }
     }
 }
 
-/// Compares the public log with what the private log gives, frame by frame.
+/// Compares the public log with the private log, frame by frame.
 pub(super) struct Comparison<'a> {
     file: Option<&'a dyn StorageFile>,
-    /// Before the first release.
+    /// Standing before the first release.
     start: Standing,
-    /// Where the next frame is expected; `None` once one was missing or other.
+    /// Offset of the next expected frame; `None` once one was missing or different.
     expected_at: Option<u64>,
     pub(super) facts: PublicFacts,
 }
 
 impl<'a> Comparison<'a> {
-    /// Of the first `length` bytes of `file`.
+    /// Compares the first `length` bytes of `file`.
     pub(super) fn new(file: Option<&'a dyn StorageFile>, length: u64) -> Result<Self, StateError> {
         let found = file.map_or(Ok(false), |file| has_file_header(file, Role::PublicLog))?;
         let expected_at = found.then_some(FILE_HEADER_LENGTH as u64);
@@ -68,7 +69,7 @@ impl<'a> Comparison<'a> {
         Ok(Self { file, start: Standing::default(), expected_at, facts })
     }
 
-    /// The header frame of the private log; once, however many segments there are.
+    /// Compares the private log's header frame. Called once for all segments.
     pub(super) fn expect_header(&mut self, payload: &[u8]) -> Result<(), StateError> {
         if self.facts.matched > 0 {
             return Ok(());
@@ -77,7 +78,8 @@ impl<'a> Comparison<'a> {
         self.expect(kind::HEADER, 0, payload)
     }
 
-    /// Follows the chain to where the private log begins, `end`, and calls `visit` on the way.
+    /// Follows the chain up to `end`, where the private log begins, and calls `visit` for each
+    /// release.
     pub(super) fn follow(
         &mut self,
         end: &Standing,
@@ -104,7 +106,7 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
-    /// The release frame that stands where one is expected.
+    /// Returns the release frame at the expected offset.
     fn next_release(&mut self) -> Result<Option<(&'a dyn StorageFile, Frame)>, StateError> {
         let (Some(file), Some(offset)) = (self.file, self.expected_at.take()) else { return Ok(None) };
         Ok(match read_frame(file, offset, self.facts.length)? {
@@ -119,7 +121,7 @@ impl<'a> Comparison<'a> {
         self.expected_at = Some(frame.end());
     }
 
-    /// The next frame that the private log gives.
+    /// Compares the next frame of the private log.
     pub(super) fn expect(&mut self, kind: u8, epoch: u64, payload: &[u8]) -> Result<(), StateError> {
         let (Some(file), Some(offset)) = (self.file, self.expected_at.take()) else { return Ok(()) };
         if let Reading::Frame(frame) = read_frame(file, offset, self.facts.length)? {
@@ -132,7 +134,8 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
-    /// Looks for frames beyond the private log, which ends at epoch `committed`, or has no beginning at all.
+    /// Looks for frames beyond the private log, whose last epoch is `committed`; `None` if its
+    /// start is unreadable.
     pub(super) fn finish(mut self, committed: Option<u64>) -> Result<PublicFacts, StateError> {
         if let Some(file) = self.file
             && self.facts.rest == Rest::Nothing

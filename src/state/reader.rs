@@ -1,4 +1,4 @@
-//! Reads the public log, while it grows too. Never touches a private file.
+//! Reads the public log, also while it grows. Never opens a private file.
 
 use super::{
     chain::{Link, Standing},
@@ -36,11 +36,11 @@ pub struct PublicReader {
 }
 
 impl PublicReader {
-    /// Opens the public log in the directory at `path`, before its first release: a state directory, or one that has the public log
-    /// alone. Takes no lock.
+    /// Opens the public log in the directory at `path`, before its first release. The directory is
+    /// a state directory, or one that holds only the public log. Takes no lock.
     ///
     /// # Errors
-    /// [`StateError::Missing`] when no run has begun a public log here.
+    /// [`StateError::Missing`] if no run has begun a public log here.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StateError> {
         Self::of(Box::new(Directory::shared(path.as_ref())?))
     }
@@ -63,22 +63,24 @@ impl PublicReader {
         Ok(Self { storage, file, header, offset: frame.end(), standing })
     }
 
-    /// The last run and the last epoch that have been read.
+    /// Returns the last run and epoch read.
     pub(super) fn standing(&self) -> Standing {
         self.standing
     }
 
-    /// What the log says of itself.
+    /// Returns the log's header.
     pub fn header(&self) -> &PublicHeader {
         &self.header
     }
 
-    /// The next release, or `None` when it has not been published (or not wholly written) yet: ask again later.
+    /// Returns the next release, or `None` if it has not been completely published yet: ask again
+    /// later.
     ///
     /// # Errors
-    /// [`StateError::Damaged`] at a frame that fails its checksum, [`StateError::Disorder`] where an epoch is not
-    /// the next one or a generation goes backwards, and [`StateError::Forked`] where a release does not continue
-    /// what this reader has read, or [`StateError::WentBack`] where that is gone.
+    /// [`StateError::Damaged`] at a frame that fails its checksum, [`StateError::Disorder`] if an
+    /// epoch is not the next one or a generation goes backwards, [`StateError::Forked`] if a
+    /// release does not continue the history that this reader has read, and
+    /// [`StateError::WentBack`] if part of that history is gone.
     pub fn next_frame(&mut self) -> Result<Option<ReleaseFrame>, StateError> {
         let Some(frame) = self.next_of_any_kind()? else { return Ok(None) };
         if frame.header.kind != kind::RELEASE {
@@ -94,7 +96,7 @@ impl PublicReader {
         Ok(Some(release))
     }
 
-    /// The next frame of the file that is open, or of another that has taken its place since.
+    /// Returns the next frame of the open file, or of another file that has replaced it.
     fn next_of_any_kind(&mut self) -> Result<Option<Frame>, StateError> {
         if let Some(frame) = next(&*self.file, self.offset)? {
             return Ok(Some(frame));
@@ -108,7 +110,7 @@ impl PublicReader {
     }
 }
 
-/// The frame at `offset`, `None` while it is not there as a whole.
+/// Returns the frame at `offset`, `None` until it is complete.
 fn next(file: &dyn StorageFile, offset: u64) -> Result<Option<Frame>, StateError> {
     match read_frame(file, offset, file.length()?)? {
         Reading::Frame(frame) => Ok(Some(frame)),

@@ -1,8 +1,9 @@
-//! From what is found on disk to what is done about it: a pure function, and the facts it judges.
+//! Decides what a start does: a pure function of the facts found on disk.
 //!
-//! The rule: whatever may have been seen stands. A torn tail was never seen and is cut. A public log that is
-//! behind is continued from the private one. Anything that points to an epoch the private log no longer holds, or
-//! to two histories, is refused: drawing that epoch's noise again would publish two noisy copies of it.
+//! The rule: a release that may have been seen is final. A torn tail was never seen and is cut. A
+//! public log that is behind is continued from the private one. A start is refused if anything
+//! points to an epoch that the private log does not hold, or to two histories: drawing that epoch's
+//! noise again would publish two noisy copies of it.
 
 use super::{
     anchor::Anchored,
@@ -17,36 +18,37 @@ use super::{
 };
 use std::path::{Path, PathBuf};
 
-/// What was found in a state directory.
+/// Contents of a state directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) private: PrivateFacts,
     pub(super) public: PublicFacts,
     pub(super) checkpoints: [Slot; 2],
-    /// Where the public log is, for messages.
+    /// Path of the public log, for messages.
     pub(super) public_log: PathBuf,
-    /// The enrolment says that something may have been released.
+    /// Whether the enrolment says that something may have been released.
     pub(super) begun: bool,
-    /// What the anchor says, if there is one.
+    /// Content of the anchor, if there is one.
     pub(super) anchored: Option<Anchored>,
 }
 
-/// What a start does with it.
+/// Actions of a start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Bytes of the private log's last segment that stay; 0: begin a new log.
+    /// Bytes to keep of the private log's last segment; 0: begin a new log.
     pub(super) keep_private: u64,
-    /// From here on the kept bytes are written once more before the sync.
+    /// Offset from which the kept bytes are written once more before the sync.
     pub(super) rewrite_from: u64,
-    /// Bytes of the public log that stay; 0: begin a new one.
+    /// Bytes to keep of the public log; 0: begin a new one.
     pub(super) keep_public: u64,
-    /// The generation of the run that starts.
+    /// The generation of the starting run.
     pub(super) generation: u64,
-    /// Where the newest checkpoint stands.
+    /// Index of the newest checkpoint.
     pub(super) checkpoint: Option<usize>,
 }
 
-/// The plan for `facts` about `directory`, opened with the header whose payload is `header`; or why there is none.
+/// Returns the plan for `facts` about `directory`, opened with the header whose payload is
+/// `header`, or the reason to refuse.
 pub(super) fn decide(directory: &Path, facts: &Facts, header: &[u8]) -> Result<Plan, StateError> {
     let Facts { private, public, .. } = facts;
     if private.tail == Tail::Damaged {
@@ -80,7 +82,7 @@ pub(super) fn decide(directory: &Path, facts: &Facts, header: &[u8]) -> Result<P
     })
 }
 
-/// The place of the newest intact checkpoint.
+/// Returns the index of the newest intact checkpoint.
 pub(super) fn newest_checkpoint(slots: &[Slot; 2]) -> Option<usize> {
     let epoch = |place: &usize| match slots[*place] {
         Slot::Intact { epoch, .. } => Some(epoch),
@@ -89,7 +91,7 @@ pub(super) fn newest_checkpoint(slots: &[Slot; 2]) -> Option<usize> {
     (0..slots.len()).filter(|place| epoch(place).is_some()).max_by_key(epoch)
 }
 
-/// Without a private log there must be nothing that was made from one.
+/// Refuses files derived from a private log that is missing.
 fn nothing_was_made(directory: &Path, facts: &Facts) -> Result<(), StateError> {
     let public = matches!(facts.public.rest, Rest::Ahead { .. }).then(|| facts.public_log.clone());
     let checkpoint = newest_checkpoint(&facts.checkpoints).map(|place| directory.join(CHECKPOINTS[place]));
@@ -115,7 +117,8 @@ fn public_is_no_further(directory: &Path, facts: &Facts) -> Result<(), StateErro
     }
 }
 
-/// A checkpoint from before the log can't be judged, and is of no use either.
+/// Checks checkpoints against the log. One from before the log's start can't be checked and is not
+/// used.
 fn checkpoints_are_of_this_log(directory: &Path, facts: &Facts) -> Result<(), StateError> {
     let base = facts.private.base();
     let mut found = base == 0;
@@ -137,7 +140,7 @@ fn checkpoints_are_of_this_log(directory: &Path, facts: &Facts) -> Result<(), St
     found.then_some(()).ok_or_else(lost)
 }
 
-/// The log has come at least as far as its anchor, by the same way.
+/// Refuses a log that is behind its anchor or has another link there.
 fn anchor_agrees(directory: &Path, facts: &Facts) -> Result<(), StateError> {
     let Some(Anchored { path, standing, agrees }) = &facts.anchored else { return Ok(()) };
     let (Standing { generation, epoch, .. }, anchor) = (facts.private.standing, path.clone());
@@ -177,7 +180,8 @@ mod tests {
 
     const HEADER: &[u8] = b"header";
 
-    /// Every kind of private log: none, or one at epoch 0, 1 or 2, whole or begun after epoch 1, each with every tail.
+    /// Private logs of every kind: missing, or at epoch 0, 1 or 2, complete or begun after epoch 1,
+    /// each with every tail.
     fn private_logs() -> impl Iterator<Item = PrivateFacts> {
         let tails = [Tail::Clean, Tail::Torn, Tail::Damaged];
         let log = |header: Option<&[u8]>, base: u64, epoch: u64, tail| PrivateFacts {
@@ -252,7 +256,7 @@ mod tests {
         intact.collect()
     }
 
-    /// The specification in other words: what speaks against a start.
+    /// The specification, stated independently: reasons to refuse a start.
     fn must_refuse(facts: &Facts) -> bool {
         let Facts { private, public, .. } = facts;
         let checkpoints = checkpoint_epochs(facts);

@@ -10,23 +10,24 @@ use super::{
     storage::{Storage, StorageFile, reopen, segment_name},
 };
 
-/// The committed epochs after the checkpoint, in order: what the encoder must be fed to stand where it stood.
+/// The committed epochs after the checkpoint, in order. Feeding them to the encoder restores its
+/// state.
 pub struct Replay {
     storage: Box<dyn Storage>,
-    /// Where the next frame begins.
+    /// Position of the next frame.
     next: Place,
     end: Place,
-    /// The segment in which it begins, once opened.
+    /// The segment with the next frame, once opened.
     file: Option<Box<dyn StorageFile>>,
 }
 
 impl Replay {
-    /// The epoch frames between `from` and `end`, which have been found readable.
+    /// Reads the epoch frames between `from` and `end`, which are known to be readable.
     pub(super) fn between(storage: Box<dyn Storage>, from: Place, end: Place) -> Self {
         Self { storage, next: from, end, file: None }
     }
 
-    /// Hands every epoch, still packed, and its link to `take`.
+    /// Calls `take` with every epoch, still packed, and its link.
     pub(super) fn for_each_packed(
         mut self,
         mut take: impl FnMut(EpochPayload<'_>, Link) -> Result<(), StateError>,
@@ -46,7 +47,7 @@ impl Replay {
         epoch.unpack().ok_or_else(malformed).map(Some)
     }
 
-    /// The next frame of an epoch, still packed.
+    /// Returns the next epoch frame, still packed.
     fn next_packed(&mut self) -> Result<Option<Frame>, StateError> {
         while self.next != self.end {
             let (Place { segment, offset }, end) = (self.next, self.end);
@@ -73,7 +74,7 @@ impl Replay {
         Ok(None)
     }
 
-    /// The segment of the next frame.
+    /// Returns the segment with the next frame.
     fn file(&mut self) -> Result<&dyn StorageFile, StateError> {
         let name = segment_name(self.next.segment);
         let file = match self.file.take() {

@@ -1,8 +1,8 @@
-//! Room that a run holds in a ledger until it pays: a file beside the ledger with an exclusive `flock`, which the kernel
-//! ends with the run, however that ends. So nothing has to be given back after a crash.
+//! Reserves room in a ledger until a run pays: a file beside the ledger with an exclusive `flock`.
+//! The kernel releases the lock when the run ends, so nothing has to be given back after a crash.
 //!
-//! A reservation is a courtesy between runs, not a payment: nothing is published on the strength of one. So its file has
-//! no checksum and is never synced.
+//! A reservation is a courtesy between runs, not a payment: nothing is published because of one. So
+//! its file has no checksum and is never synced.
 
 use super::{
     calls::{flock, names, open},
@@ -21,15 +21,15 @@ use std::{
 
 const PREFIX: &str = "reserved-";
 
-/// A file that counts for as long as this lives, and goes with it.
+/// A reservation that is valid, and whose file exists, while this value lives.
 pub struct Reservation {
     path: PathBuf,
-    /// Held, not read: the lock ends with it.
+    /// Holds the lock; never read.
     _file: File,
 }
 
 impl Reservation {
-    /// Leaves `text` in the directory of a ledger, which the caller holds exclusively.
+    /// Writes `text` into the directory of a ledger, which the caller has locked.
     ///
     /// # Errors
     /// [`StateError::Io`].
@@ -44,15 +44,15 @@ impl Reservation {
             .map_err(|error| refused(&path, "create the file")(error.into()))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(|error| refused(&path, "lock the file")(error.into()))?;
-        // From here on the file is removed whatever happens.
+        // From here on `drop` removes the file.
         let mut reservation = Self { path, _file: File::from(file) };
         let written = reservation._file.write_all(text);
         written.map_err(refused(&reservation.path, "write the file"))?;
         Ok(reservation)
     }
 
-    /// What the runs that live have left in the directory of a ledger, which the caller holds exclusively. What dead ones
-    /// left is removed.
+    /// Returns the reservations of running processes in the directory of a ledger, which the caller
+    /// has locked. Removes those of processes that have ended.
     ///
     /// # Errors
     /// [`StateError::Io`].
@@ -67,7 +67,7 @@ impl Reservation {
         Ok(texts)
     }
 
-    /// The text of one whose run lives.
+    /// Returns the text of a reservation whose run is alive.
     fn read(path: &Path) -> Result<Option<Vec<u8>>, StateError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match open(path, flags, Mode::empty()) {
@@ -95,7 +95,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // What stays is removed by the next run that looks.
+        // A file that stays is removed by the next run that lists them.
         let _ = remove_file(&self.path);
     }
 }

@@ -1,4 +1,4 @@
-//! Carries out a plan: mends the logs and goes on where they end.
+//! Carries out a plan: repairs the logs and continues them.
 
 use super::{
     error::StateError,
@@ -14,7 +14,8 @@ use super::{
 };
 use zeroize::Zeroizing;
 
-/// Mends the private log as planned and opens the new generation: synced before anything else is written.
+/// Repairs the private log as planned and begins the new generation, synced before anything else is
+/// written.
 pub(super) fn resume_private(
     storage: &dyn Storage,
     plan: &Plan,
@@ -30,7 +31,7 @@ pub(super) fn resume_private(
     Ok(log)
 }
 
-/// Cuts the torn tail of a segment off, and makes sure of the rest.
+/// Cuts the torn tail of a segment and makes the rest durable.
 fn mend(
     storage: &dyn Storage,
     name: &str,
@@ -48,8 +49,8 @@ fn mend(
     Ok(Appender::at(file, keep))
 }
 
-/// Writes `from..end` once more. After a sync that failed, the system may hold these bytes in memory only and
-/// report the next sync as a success; bytes written again are synced again.
+/// Writes the bytes `from..end` once more. After a failed sync the system may hold these bytes only
+/// in memory and report the next sync as a success; bytes written again are synced again.
 pub(super) fn rewrite(file: &dyn StorageFile, mut from: u64, end: u64) -> Result<(), StateError> {
     let mut window = Zeroizing::new(vec![0; 1 << 16]);
     while from < end {
@@ -64,7 +65,7 @@ pub(super) fn rewrite(file: &dyn StorageFile, mut from: u64, end: u64) -> Result
     Ok(())
 }
 
-/// Mends the public log as planned and appends what it lacks.
+/// Repairs the public log as planned and appends the missing releases.
 pub(super) fn resume_public(
     storage: &dyn Storage,
     plan: &Plan,
@@ -76,7 +77,7 @@ pub(super) fn resume_public(
     if survey.facts.public.length > plan.keep_public {
         file.truncate(plan.keep_public)?;
     }
-    // Segments are removed on the word of this file's next sync.
+    // Segments are removed only after this file's next sync, so it must cover these bytes.
     rewrite(&*file, survey.public_unproven, plan.keep_public)?;
     let mut log = Appender::at(file, plan.keep_public);
     if plan.keep_public == 0 {

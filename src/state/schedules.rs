@@ -1,14 +1,16 @@
-//! Seeded schedules: runs that commit, write checkpoints, are killed, lose power, meet full disks and failing syncs, and
-//! start again, in an order that one number decides. After every step the promises hold:
+//! Seeded schedules of runs that commit, write checkpoints, are killed, lose power, meet full disks
+//! and failing syncs, and start again. One seed decides the order. After every step these promises
+//! hold:
 //!
-//! - commit is monotone: what was committed stays, in every later life;
-//! - shown implies committed: what a reader has seen is in the private log, whatever was lost;
+//! - commits are monotone: a committed epoch stays in every later run;
+//! - shown implies committed: a release that a reader has seen is in the private log, whatever was
+//!   lost;
 //! - committed implies never redrawn: an epoch is seen with one value only;
-//! - recovery is idempotent: starting twice is starting once;
-//! - sums equal the prefix of the input: checkpoint and replay give the state that the epochs add up to.
+//! - recovery is idempotent: starting twice equals starting once;
+//! - sums equal the prefix of the input: checkpoint and replay give the sums of the epochs.
 //!
-//! A failure prints its seed, which replays it: `HUSHFLOW_SEED=s HUSHFLOW_SCHEDULES=1`. `HUSHFLOW_SCHEDULES=n` asks for n
-//! schedules instead of 20,000.
+//! A failure prints its seed; `HUSHFLOW_SEED=s HUSHFLOW_SCHEDULES=1` replays it.
+//! `HUSHFLOW_SCHEDULES=n` runs n schedules instead of 20,000.
 
 use super::{
     EpochFrame, StateError,
@@ -20,7 +22,7 @@ use super::{
 /// Epochs of a schedule.
 const EPOCHS: u64 = 14;
 
-/// Lives of a run, at most.
+/// Most starts of a run.
 const LIVES: u64 = 6;
 
 /// A SplitMix64 step: arbitrary, and the same every time.
@@ -31,7 +33,7 @@ pub(super) fn mix(seed: u64, index: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Decisions from a seed.
+/// Seeded decisions.
 struct Dice {
     seed: u64,
     rolls: u64,
@@ -77,7 +79,7 @@ fn play(seed: u64, mut disk: Disk) -> Result<(), Broken> {
         .ok_or("recovering twice is not recovering once".into())
 }
 
-/// One life of a run: until it fails, is killed, or has committed all epochs.
+/// One run: until it fails, is killed, or has committed all epochs.
 fn live(world: &mut World, disk: &Disk, dice: &mut Dice) -> Result<(), Broken> {
     let Some(mut store) = world.start(disk)? else { return Ok(()) };
     while store.committed() < EPOCHS {
@@ -96,7 +98,7 @@ fn live(world: &mut World, disk: &Disk, dice: &mut Dice) -> Result<(), Broken> {
                 let batch: Vec<EpochFrame> =
                     (first..=(first + dice.below(3)).min(EPOCHS)).map(|epoch| world.draw(epoch)).collect();
                 let outcome = store.commit(&batch);
-                // Readers may be quicker than the run.
+                // Readers may be faster than the run.
                 world.look(disk, if dice.below(2) == 0 { EPOCHS } else { 0 })?;
                 world.acknowledged = store.committed().max(world.acknowledged);
                 outcome.map(drop)
@@ -132,7 +134,7 @@ fn no_schedule_breaks_a_promise() {
     });
 }
 
-/// Schedules up to the first that catches what is wrong with the disk.
+/// Returns the number of schedules up to the first that detects the planted fault.
 fn caught_after(plant: impl Fn(&Disk)) -> Option<u64> {
     (0..100).find(|&seed| {
         let disk = Disk::default();
@@ -146,7 +148,7 @@ fn planted_skipping_syncs_is_caught() {
     assert!(caught_after(Disk::lie).is_some());
 }
 
-/// A sync that returns before its bytes are on the platter: releases are shown before they are committed.
+/// A sync that returns before its bytes are durable shows releases before they are committed.
 #[test]
 fn planted_publishing_before_the_log_is_synced_is_caught() {
     assert!(caught_after(Disk::sync_late).is_some());

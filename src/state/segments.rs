@@ -1,7 +1,8 @@
-//! Segments: after every checkpoint the private log goes on in a new file, and files that no start needs are removed.
+//! Segments of the private log: a new one begins after every checkpoint, and old ones are removed.
 //!
-//! A start needs what follows the older of the two checkpoints, whichever of them is damaged. What lies behind it is
-//! exact sums that nobody needs any more, so they go, unless they are asked for.
+//! A start needs the epochs after the older of the two checkpoints, whichever checkpoint is
+//! damaged. Exact sums before that are not needed, so they are removed unless the settings keep
+//! them.
 
 use super::{
     error::StateError,
@@ -12,18 +13,18 @@ use super::{
     storage::{NEW_SEGMENT, Storage, segment_name, swap_in},
 };
 
-/// Which exact sums stay in the private log although no start needs them.
+/// Exact sums to keep in the private log after no start needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// All.
     All,
-    /// Those of the last so many epochs.
+    /// Those of the last n epochs.
     Epochs(u64),
-    /// Those committed in the last so many seconds, by the clock of the machine.
+    /// Those committed in the last n seconds by the machine's clock.
     Seconds(u64),
 }
 
-/// None.
+/// Keeps none.
 impl Default for Keep {
     fn default() -> Self {
         Self::Epochs(0)
@@ -39,13 +40,14 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// Those that have been found, or, where none were, the first one, which has been begun.
+    /// Manages the segments `found`, or, if there are none, a first one that has just been begun.
     pub(super) fn new(header: PublicHeader, keep: Keep, found: Vec<Segment>) -> Self {
         let first = || vec![Segment { number: 1, epoch: 0, begun: 0 }];
         Self { header, keep, segments: if found.is_empty() { first() } else { found } }
     }
 
-    /// The number of the next segment, unless the last one is still empty at epoch `committed`.
+    /// Returns the number of the next segment, unless the last one is still empty at epoch
+    /// `committed`.
     pub(super) fn next(&self, committed: u64) -> Option<u64> {
         self.segments.last().filter(|last| last.epoch < committed).map(|last| last.number + 1)
     }
@@ -62,8 +64,8 @@ impl Segments {
         Ok(log)
     }
 
-    /// Removes the segments that no start needs with a checkpoint of epoch `behind`, and that are not kept. Each is
-    /// gone for good before the next goes, so that there is never a gap.
+    /// Removes the segments that no start needs with a checkpoint of epoch `behind`, except those
+    /// to keep. Each removal is durable before the next, so there is never a gap.
     pub(super) fn remove_behind(
         &mut self,
         storage: &dyn Storage,
@@ -83,7 +85,7 @@ impl Segments {
 }
 
 impl Keep {
-    /// Whether what was committed before `next` was begun may go.
+    /// Returns whether epochs committed before `next` was begun may be removed.
     fn lets_go(self, next: Segment, committed: u64, now: u64) -> bool {
         match self {
             Self::All => false,
@@ -93,7 +95,7 @@ impl Keep {
     }
 }
 
-/// Begins a segment: it gets its name when it is on disk.
+/// Begins a segment. It gets its name once it is on disk.
 pub(super) fn begin_segment(
     storage: &dyn Storage,
     header: &PublicHeader,

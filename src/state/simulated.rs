@@ -1,7 +1,7 @@
-//! A disk in memory that forgets what was not synced, in every way a real one may.
+//! A disk in memory that loses unsynced data in every way a real disk may.
 //!
-//! Each file has what processes see and what the platter holds; writes, cuts and directory entries wait between
-//! the two until a sync. A fault strikes at the n-th call that changes anything.
+//! Each file has contents as processes see them and durable contents. Writes, cuts and directory
+//! entries are pending until a sync. A fault strikes at the n-th call that changes anything.
 
 pub(super) use super::faults::{Fault, LOSSES, Loss};
 
@@ -49,17 +49,17 @@ struct State {
     lying: bool,
     late: bool,
     free: Option<u64>,
-    /// Bytes that all files may have together.
+    /// Limit on the total bytes of all files.
     capacity: Option<usize>,
-    /// The file whose sync has been asked for and not been done yet, and how many changes it was for.
+    /// The file with a requested but delayed sync, and the number of changes it covers.
     owed: Option<(usize, usize)>,
     stall: Option<(usize, Meanwhile)>,
 }
 
-/// What happens while a process stands still.
+/// Runs while a process is suspended.
 type Meanwhile = Arc<Mutex<dyn FnMut() + Send>>;
 
-/// The disk, or a folder on it; clones are handles to the same one.
+/// The disk, or a folder on it; clones are handles to the same disk.
 #[derive(Clone)]
 pub(super) struct Disk {
     state: Arc<Mutex<State>>,
@@ -77,23 +77,24 @@ impl Disk {
         Self { state: Arc::new(Mutex::new(state)), folder: "state/" }
     }
 
-    /// Another folder on the same disk: the power goes for both.
+    /// Returns another folder on the same disk. A power cut strikes both.
     pub(super) fn folder(&self, folder: &'static str) -> Self {
         Self { state: Arc::clone(&self.state), folder }
     }
 
-    /// Where `name` stands on the disk.
+    /// Path of `name` on the disk.
     fn place(&self, name: &str) -> String {
         format!("{}{name}", self.folder)
     }
 
-    /// Lets `fault` strike at the `call`-th changing call from now, counted from 0.
+    /// Makes `fault` strike the `call`-th changing call from now, counted from 0.
     pub(super) fn fail_at(&self, call: usize, fault: Fault) {
         let mut state = self.state();
         (state.calls, state.fault) = (0, Some((call, fault)));
     }
 
-    /// Lets whoever makes the `call`-th changing call from now, counted from 0, stand still before it, and `meanwhile` happen.
+    /// Suspends the process before its `call`-th changing call from now, counted from 0, and runs
+    /// `meanwhile`.
     pub(super) fn stall_at(&self, call: usize, meanwhile: impl FnMut() + Send + 'static) {
         self.state().stall = Some((call, Arc::new(Mutex::new(meanwhile))));
     }
@@ -106,33 +107,33 @@ impl Disk {
         due.iter().for_each(|(_, meanwhile)| meanwhile.lock().unwrap()());
     }
 
-    /// Says that this many bytes are free.
+    /// Sets the number of free bytes.
     pub(super) fn set_free(&self, bytes: u64) {
         self.state().free = Some(bytes);
     }
 
-    /// Refuses every write with which all files would have more bytes than this.
+    /// Refuses every write that would make the total of all files exceed `bytes`.
     pub(super) fn limit(&self, bytes: Option<usize>) {
         self.state().capacity = bytes;
     }
 
-    /// Makes every later sync a lie: it succeeds and nothing becomes durable.
+    /// Makes every later sync succeed without making anything durable.
     pub(super) fn lie(&self) {
         self.state().lying = true;
     }
 
-    /// Lets the sync of a file take effect only when the next one is asked for.
+    /// Delays the sync of a file until the next sync is requested.
     pub(super) fn sync_late(&self) {
         self.state().late = true;
     }
 
-    /// Whether the fault has struck.
+    /// Returns whether the fault has struck.
     pub(super) fn struck(&self) -> bool {
         let state = self.state();
         state.fault.is_some_and(|(call, _)| state.calls > call)
     }
 
-    /// The disk as it is found when the power comes back.
+    /// Returns the disk as found when the power is back.
     pub(super) fn after_power_cut(&self, loss: Loss) -> Self {
         let before = self.state();
         let mut state = State {
@@ -151,14 +152,15 @@ impl Disk {
         Self::of(state)
     }
 
-    /// The same disk for a new process: nothing was lost, nothing fails any more.
+    /// Returns the same disk for a new process: nothing lost, no faults.
     pub(super) fn after_restart(&self) -> Self {
         let mut state = self.state().clone();
         (state.fault, state.dead, state.owed) = (None, false, None);
         Self::of(state)
     }
 
-    /// The folder turns into what it is on `other`, as when a copy is restored; open files are those of before.
+    /// Replaces the folder's files by those on `other`, as when a copy is restored. Open files stay
+    /// the old ones.
     pub(super) fn turn_into(&self, other: &Self) {
         let other = other.state().clone();
         let mut state = self.state();
@@ -172,19 +174,19 @@ impl Disk {
         }
     }
 
-    /// All files as processes see them.
+    /// Returns all files as processes see them.
     pub(super) fn snapshot(&self) -> BTreeMap<String, Vec<u8>> {
         let state = self.state();
         state.seen.iter().map(|(name, &file)| (name.clone(), state.files[file].seen.clone())).collect()
     }
 
-    /// What processes see of `name`.
+    /// Returns the contents of `name` as processes see it.
     pub(super) fn content(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.state();
         state.seen.get(&self.place(name)).map(|&file| state.files[file].seen.clone())
     }
 
-    /// Puts `bytes` in the place of `name`, durably.
+    /// Replaces `name` by `bytes`, durably.
     pub(super) fn put(&self, name: &str, bytes: &[u8]) {
         let mut state = self.state();
         let file = state.files.len();
@@ -193,7 +195,7 @@ impl Disk {
         state.durable.insert(self.place(name), file);
     }
 
-    /// Takes `name` away, durably.
+    /// Removes `name`, durably.
     pub(super) fn lose(&self, name: &str) {
         let mut state = self.state();
         state.seen.remove(&self.place(name));
@@ -211,7 +213,7 @@ impl Disk {
         self.state.lock().unwrap()
     }
 
-    /// The state for a changing call, unless a fault strikes it.
+    /// Locks the state for a changing call, unless a fault strikes.
     fn call(&self, path: &Path, is_sync: bool) -> Result<MutexGuard<'_, State>, StateError> {
         self.stall();
         let mut state = self.state();
@@ -265,8 +267,9 @@ impl Change {
         }
     }
 
-    /// What arrives of this change, the last of its file or not, over a file that has `old` bytes on the platter.
-    /// Only newly allocated bytes may be zero or arbitrary; an overwritten one is old or new.
+    /// Returns the part of this change that arrives, where `last` says whether it is the last
+    /// change of its file, which has `old` durable bytes. Only newly allocated bytes may be zero or
+    /// arbitrary; an overwritten byte is old or new.
     fn arrived(&self, loss: Loss, last: bool, old: usize) -> Self {
         let Change::Write(offset, bytes) = self else { return self.clone() };
         let mut bytes = bytes.clone();
@@ -300,8 +303,8 @@ impl Content {
         self.unsynced.push(change);
     }
 
-    /// The first `changes` reach the platter, of those that are marked unsynced: a sync that failed has taken the mark
-    /// away.
+    /// Makes durable the first `changes` changes that are marked unsynced. A failed sync has
+    /// removed the mark.
     fn sync(&mut self, changes: usize) {
         for change in self.unsynced.drain(..changes.min(self.unsynced.len())) {
             change.apply(&mut self.durable);
@@ -310,13 +313,14 @@ impl Content {
 }
 
 impl State {
-    /// Whether files that grow by so many bytes exceed the capacity. What has been removed takes none.
+    /// Returns whether files that grow by `grown` bytes exceed the capacity. Removed files take no
+    /// space.
     fn is_full(&self, grown: usize) -> bool {
         let used = || self.seen.values().map(|&file| self.files[file].seen.len()).sum::<usize>();
         grown > 0 && self.capacity.is_some_and(|capacity| used() + grown > capacity)
     }
 
-    /// Counts a changing call and says which fault strikes it.
+    /// Counts a changing call and returns the fault that strikes it.
     fn call(&mut self, is_sync: bool) -> Option<Fault> {
         self.calls += 1;
         match self.fault {

@@ -1,7 +1,8 @@
-//! Where the files of a state directory live: a trait narrow enough to simulate, and the real directory.
+//! Storage of a state directory: a trait narrow enough to simulate, and the real directory.
 //!
-//! Files are opened relative to one directory handle and without following links, so what was checked is what
-//! is used. Nothing here retries what has failed: after a failed sync the state of the disk is unknown.
+//! Files are opened relative to one directory handle and without following links, so the checked
+//! file is the one used. Nothing is retried after a failure: after a failed sync the state of the
+//! disk is unknown.
 
 use super::{
     calls,
@@ -25,39 +26,39 @@ use std::{
 
 /// The first segment of the private log.
 pub(super) const PRIVATE_LOG: &str = "private-000001.log";
-/// The beginning of a segment while it is being written.
+/// The start of a segment while it is being written.
 pub(super) const NEW_SEGMENT: &str = "private.new";
 /// The log of releases.
 pub(super) const PUBLIC_LOG: &str = "public.log";
-/// The two places of a checkpoint.
+/// The two checkpoint files.
 pub(super) const CHECKPOINTS: [&str; 2] = ["checkpoint.a", "checkpoint.b"];
 /// A checkpoint while it is being written.
 pub(super) const NEW_CHECKPOINT: &str = "checkpoint.new";
 
-/// The segment of the private log with this number, from 1.
+/// Returns the name of the private log's segment with this number, from 1.
 pub(super) fn segment_name(number: u64) -> String {
     format!("private-{number:06}.log")
 }
 
-/// The number of the segment that `name` is the name of.
+/// Returns the number of the segment named `name`.
 fn segment_number(name: &str) -> Option<u64> {
     let number = name.strip_prefix("private-")?.strip_suffix(".log")?.parse().ok()?;
     (segment_name(number) == name).then_some(number)
 }
 
-/// The numbers of the segments that are there, in order.
+/// Returns the numbers of the existing segments, in order.
 pub(super) fn segment_numbers(storage: &dyn Storage) -> Result<Vec<u64>, StateError> {
     let mut numbers: Vec<u64> = storage.names()?.iter().filter_map(|name| segment_number(name)).collect();
     numbers.sort_unstable();
     Ok(numbers)
 }
 
-/// A handle, for reading, on a file that has been found.
+/// Opens a file that is known to exist, for reading.
 pub(super) fn reopen(storage: &dyn Storage, name: &str) -> Result<Box<dyn StorageFile>, StateError> {
     storage.read(name)?.ok_or_else(|| StateError::Missing { path: storage.path_of(name) })
 }
 
-/// Writes a file, in parts, beside its place, and swaps it in when it is whole and on disk.
+/// Writes a file, in parts, under the name `beside`, syncs it, and renames it into place.
 pub(super) fn swap_in(
     storage: &dyn Storage,
     beside: &str,
@@ -90,7 +91,7 @@ pub(super) trait Storage: Send {
     fn write(&self, name: &str) -> Result<Box<dyn StorageFile>, StateError>;
     /// Replaces `to` by `from`.
     fn rename(&self, from: &str, to: &str) -> Result<(), StateError>;
-    /// Takes a file away.
+    /// Removes a file.
     fn remove(&self, name: &str) -> Result<(), StateError>;
     /// Makes creations, renames and removals durable.
     fn sync(&self) -> Result<(), StateError>;
@@ -100,9 +101,9 @@ pub(super) trait Storage: Send {
     fn reader(&self) -> Result<Box<dyn Storage>, StateError>;
     /// Seconds since 1970, by a clock that may be wrong.
     fn now(&self) -> u64;
-    /// Bytes that may still be written to the file system, `u64::MAX` where that is unknown.
+    /// Bytes free on the file system, `u64::MAX` if unknown.
     fn free(&self) -> u64;
-    /// Another handle on the directory, which stays locked as long as either lives.
+    /// Another handle on the directory, which stays locked while either lives.
     fn share(&self) -> Box<dyn Storage>;
     /// Refuses with [`StateError::Replaced`] unless the path still leads to this directory.
     fn confirm(&self) -> Result<(), StateError>;
@@ -131,14 +132,15 @@ pub(super) trait StorageFile: Send {
 pub(super) struct Directory {
     path: PathBuf,
     handle: Arc<OwnedFd>,
-    /// Where the public log is, if not here.
+    /// The public log's directory, if it is a separate one.
     public: Option<PublicDirectory>,
-    /// The lock ends with it; readers have none.
+    /// The lock lasts as long as this handle; readers have none.
     lock: Option<Arc<OwnedFd>>,
 }
 
 impl Directory {
-    /// The directory at `path` for one writer: created when missing, refused when others have access, locked.
+    /// Opens and locks the directory at `path` for one writer. Creates it if missing; refuses it if
+    /// others have access.
     pub(super) fn exclusive(path: &Path) -> Result<Self, StateError> {
         match calls::mkdir(path, Mode::RWXU) {
             Err(error) if error != rustix::io::Errno::EXIST => {
@@ -155,7 +157,7 @@ impl Directory {
         Ok(directory)
     }
 
-    /// The directory at `path` for reading, whoever else writes.
+    /// Opens the directory at `path` for reading, without a lock.
     pub(super) fn shared(path: &Path) -> Result<Self, StateError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let handle = calls::open(path, flags, Mode::empty()).map_err(|error| match error {
@@ -165,19 +167,19 @@ impl Directory {
         Ok(Self { path: path.to_owned(), handle: Arc::new(handle), public: None, lock: None })
     }
 
-    /// The same directory whose public log is in another one, if there is one, for one writer.
+    /// Adds a separate directory for the public log, if given, for one writer.
     pub(super) fn publishing_in(self, public: Option<&Path>) -> Result<Self, StateError> {
         let public = public.map(|public| PublicDirectory::exclusive(public, &self.path)).transpose()?;
         Ok(Self { public, ..self })
     }
 
-    /// The same directory whose public log is in another one, if there is one, for reading.
+    /// Adds a separate directory for the public log, if given, for reading.
     pub(super) fn published_in(self, public: Option<&Path>) -> Result<Self, StateError> {
         let public = public.map(PublicDirectory::shared).transpose()?;
         Ok(Self { public, ..self })
     }
 
-    /// A new directory lives in its parent's entries.
+    /// A new directory is an entry in its parent.
     fn sync_parent(&self) -> Result<(), StateError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         calls::openat(&self.handle, "..", flags, Mode::empty())
@@ -206,7 +208,7 @@ impl Directory {
 }
 
 impl Directory {
-    /// The directory of a file that is not here.
+    /// Returns the separate directory that holds the file, if there is one.
     fn public_of(&self, name: &str) -> Option<&PublicDirectory> {
         self.public.as_ref().filter(|_| name == PUBLIC_LOG)
     }
@@ -218,7 +220,7 @@ fn creation_mode(name: &str) -> Mode {
     if name == PUBLIC_LOG { owner | Mode::RGRP | Mode::ROTH } else { owner }
 }
 
-/// Refuses what another user owns, or what group or others can enter.
+/// Refuses a file or directory that another user owns, or that group or others can access.
 pub(super) fn require_private(path: &Path, handle: impl AsFd) -> Result<(), StateError> {
     let status = calls::fstat(handle).map_err(|e| refused(path, "read the permissions")(e.into()))?;
     check_private(path, &status, geteuid().as_raw())
@@ -250,7 +252,7 @@ impl Storage for Directory {
 
     fn write(&self, name: &str) -> Result<Box<dyn StorageFile>, StateError> {
         let file = self.open(name, OFlags::RDWR | OFlags::CREATE)?;
-        // A copy of the directory may share its private log, by hard links.
+        // A copy of the directory may share its private log through hard links.
         if let Some(file) = &file
             && self.lock.is_some()
             && segment_number(name).is_some()
@@ -298,7 +300,7 @@ impl Storage for Directory {
 
     fn free(&self) -> u64 {
         match calls::fstatvfs(&self.handle) {
-            // A file system without blocks doesn't count them.
+            // A file system without blocks reports zero.
             Ok(status) if status.f_blocks > 0 => status.f_bavail.saturating_mul(status.f_frsize),
             _ => u64::MAX,
         }
@@ -345,7 +347,7 @@ impl StorageFile for DirectoryFile {
     }
 
     fn sync(&self) -> Result<(), StateError> {
-        // Length included: fdatasync leaves out only what reading back does not need.
+        // fdatasync also syncs the length; it omits only metadata that reading back does not need.
         self.file.sync_data().map_err(refused(&self.path, "sync the file"))
     }
 

@@ -1,4 +1,5 @@
-//! The interface on a real directory: what is accepted, what is refused, and a reader that follows a writer.
+//! The interface on a real directory: accepted and refused inputs, and a reader that follows a
+//! writer.
 
 use super::{EpochFrame, PublicHeader, PublicReader, StateError, Store, verify};
 use std::{path::PathBuf, thread};
@@ -19,7 +20,7 @@ fn frame(epoch: u64) -> EpochFrame {
     }
 }
 
-/// A place for a state directory; it goes with the first part.
+/// A path for a state directory, removed with the first part.
 fn place() -> (TempDir, PathBuf) {
     let outer = tempfile::tempdir().unwrap();
     let path = outer.path().join("state");

@@ -1,4 +1,5 @@
-//! Gathers the facts: reads a whole state directory once, front to back, one frame in memory at a time.
+//! Gathers the facts: reads a whole state directory once, front to back, one frame in memory at a
+//! time.
 
 use super::{
     anchor::Anchored,
@@ -16,23 +17,23 @@ use super::{
 };
 use std::collections::VecDeque;
 
-/// The facts, and what carrying out a plan needs besides them.
+/// The facts, and what else a plan needs.
 pub(super) struct Survey {
     pub(super) facts: Facts,
     /// The source positions of the last committed epoch.
     pub(super) positions: Vec<SourcePosition>,
-    /// Where in the private log the frames after the newest checkpoint begin.
+    /// Position in the private log of the first frame after the newest checkpoint.
     pub(super) replay_from: Place,
-    /// Where in the private log the frames begin that the public log lacks.
+    /// Position in the private log of the first frame that the public log lacks.
     pub(super) unpublished_from: Place,
-    /// Nothing says that the public log has been synced beyond this offset.
+    /// The public log is not known to be synced beyond this offset.
     pub(super) public_unproven: u64,
     /// Links of the epochs after the newest checkpoint.
     pub(super) links: VecDeque<Link>,
 }
 
 impl Survey {
-    /// Of nothing yet.
+    /// A survey before anything is read.
     pub(super) fn new(anchored: Option<Anchored>) -> Self {
         let first_frame = Place { segment: 1, offset: FILE_HEADER_LENGTH as u64 };
         Self {
@@ -52,10 +53,10 @@ impl Survey {
         }
     }
 
-    /// Reads everything. After an error, the private log's facts describe what came before it.
+    /// Reads everything. After an error, the private log's facts describe the part before it.
     ///
-    /// The public log's length and the checkpoints are taken first: a run that is at work meanwhile writes the
-    /// private log before them, so it is never found behind.
+    /// The public log's length and the checkpoints are read first. A run at work writes the private
+    /// log before them, so the private log is never found behind.
     pub(super) fn conduct(&mut self, storage: &dyn Storage) -> Result<(), StateError> {
         self.facts.public_log = storage.path_of(PUBLIC_LOG);
         let public = storage.read(PUBLIC_LOG)?;
@@ -84,7 +85,7 @@ impl Survey {
                 witness: storage.path().join(segment_name(number)),
             });
         }
-        // The oldest may have been removed since the names were listed.
+        // The oldest segment may have been removed since the names were listed.
         let Some(file) = storage.read(&segment_name(number))? else { return Ok(()) };
         let gathered = private.gather(&*file, number, |frame, entry, standing| {
             self.take(number, frame, entry, standing, comparison)
@@ -136,7 +137,8 @@ impl Survey {
         }
     }
 
-    /// Gives whether the epoch is newer than all checkpoints.
+    /// Marks the checkpoints of epoch `at` as genuine if their link is `found`; returns whether the
+    /// epoch is newer than all checkpoints.
     fn recognise_checkpoints(&mut self, at: u64, found: Link, after: Place) -> bool {
         for slot in &mut self.facts.checkpoints {
             if let Slot::Intact { epoch, link, genuine } = slot {
@@ -150,7 +152,7 @@ impl Survey {
         at > newest
     }
 
-    /// The epoch of the newest checkpoint, 0 without one.
+    /// Returns the epoch of the newest checkpoint, 0 without one.
     pub(super) fn newest_checkpoint(&self) -> u64 {
         let slots = &self.facts.checkpoints;
         match newest_checkpoint(slots).map(|place| slots[place]) {

@@ -1,4 +1,4 @@
-//! Reads everything, changes nothing, and says what is there and what is wrong with it.
+//! Checks a state directory without changing it, and reports its contents and the first problem.
 
 use super::{
     Settings,
@@ -16,45 +16,48 @@ use super::{
 };
 use std::path::Path;
 
-/// What [`verify`] found. All checksums, the order of epochs and generations, the equality of the headers, and
-/// that the public log is the projection of the private one, have been checked unless `problem` says otherwise.
+/// Result of [`verify`]. Unless `problem` says otherwise, all checksums, the order of epochs and
+/// generations, and the equality of the headers are correct, and the public log is the projection
+/// of the private one.
 #[derive(Debug)]
 pub struct Report {
-    /// Runs that have written here.
+    /// Number of runs that have written here.
     pub generations: u64,
-    /// Epochs committed.
+    /// Number of committed epochs.
     pub committed: u64,
-    /// The link of the last of them: the head of the chain.
+    /// The link of the last committed epoch: the head of the chain.
     pub chain: Link,
     /// The first epoch whose exact sums are still in the private log.
     pub sums_from: u64,
-    /// Epochs in the public log that agree with the private one. Fewer than committed: the next run (or the one
-    /// that is at work) publishes the rest.
+    /// Epochs in the public log that agree with the private one. If fewer than committed, the
+    /// current or next run publishes the rest.
     pub published: u64,
     /// The epochs of the intact checkpoints, oldest first.
     pub checkpoints: Vec<u64>,
     /// The source positions of the last committed epoch.
     pub positions: Vec<SourcePosition>,
-    /// Bytes behind the last readable frame of the private log: a commit that was cut short or is being written.
+    /// Bytes after the last readable frame of the private log: a commit that was cut short or is
+    /// being written.
     pub uncommitted_bytes: u64,
     /// The first problem found.
     pub problem: Option<StateError>,
 }
 
-/// Reads the state directory at `path`, whose sums never leave this function. Takes no lock: a run may be at work.
+/// Checks the state directory at `path`. Sums never leave this function. Takes no lock: a run may
+/// be at work.
 ///
 /// # Errors
-/// When the directory itself can't be opened. What is wrong inside is in the report.
+/// If the directory itself can't be opened. Problems inside are in the report.
 pub fn verify(path: impl AsRef<Path>) -> Result<Report, StateError> {
     verify_with(path, &Settings::default())
 }
 
-/// Verifies as [`verify`] does a directory that is kept with these settings: against the public log elsewhere if there is one, and
-/// that it has come at least as far as its anchor, by the same way, if there is one.
+/// Checks as [`verify`] does, for a directory kept with these settings: also the separate public
+/// log and the anchor, if there are any.
 ///
 /// # Errors
-/// When the state directory or that of the public log can't be opened. What is wrong inside, or with the anchor, is in the
-/// report.
+/// If the state directory or that of the public log can't be opened. Problems inside, or with the
+/// anchor, are in the report.
 pub fn verify_with(path: impl AsRef<Path>, settings: &Settings) -> Result<Report, StateError> {
     let storage = Directory::shared(path.as_ref())?.published_in(settings.public.as_deref())?;
     let look = |path: &Path| {
@@ -64,24 +67,25 @@ pub fn verify_with(path: impl AsRef<Path>, settings: &Settings) -> Result<Report
     Ok(report(&storage, settings.anchor.as_deref().map(look).transpose()))
 }
 
-/// What [`verify_public`] found in a public log by itself.
+/// Result of [`verify_public`] for a public log alone.
 #[derive(Debug)]
 pub struct PublicReport {
-    /// The number of the run that drew the last release.
+    /// Number of the run that drew the last release.
     pub generation: u64,
-    /// Releases in the log.
+    /// Number of releases in the log.
     pub published: u64,
-    /// The link of the last of them: the head of the chain.
+    /// The link of the last release: the head of the chain.
     pub chain: Link,
     /// The first problem found.
     pub problem: Option<StateError>,
 }
 
-/// Reads the public log in the directory at `path` by itself: all checksums, the order of epochs and generations, and the chain.
-/// Whether it shows what was committed only the state directory can tell.
+/// Checks the public log in the directory at `path` alone: all checksums, the order of epochs and
+/// generations, and the chain. Only the state directory can show whether its releases were
+/// committed.
 ///
 /// # Errors
-/// When there is no log.
+/// If there is no log.
 pub fn verify_public(path: impl AsRef<Path>) -> Result<PublicReport, StateError> {
     let mut reader = PublicReader::open(path)?;
     let problem = loop {
@@ -95,10 +99,11 @@ pub fn verify_public(path: impl AsRef<Path>) -> Result<PublicReport, StateError>
     Ok(PublicReport { generation, published: epoch, chain: link, problem })
 }
 
-/// Whether the directory at `path` holds a public log and nothing of a state directory.
+/// Returns whether the directory at `path` holds only a public log and no other file of a state
+/// directory.
 ///
 /// # Errors
-/// When it can't be opened.
+/// If it can't be opened.
 pub fn is_public_alone(path: impl AsRef<Path>) -> Result<bool, StateError> {
     let names = Directory::shared(path.as_ref())?.names()?;
     let private = |name: &String| {
@@ -112,12 +117,12 @@ pub(super) fn verify_storage(storage: &dyn Storage, anchor: Option<Box<dyn Stora
     report(storage, anchor.map(|anchor| Ok((anchor, fingerprint(storage)?))).transpose())
 }
 
-/// Where an anchor lives, and the fingerprint of the log that it should be of.
+/// An anchor's storage and the fingerprint of its log.
 type Place = (Box<dyn Storage>, Link);
 
 fn report(storage: &dyn Storage, anchor: Result<Option<Place>, StateError>) -> Report {
     let mut survey = Survey::new(None);
-    // The anchor is read first: a run that is at work meanwhile is further by then, never behind.
+    // Read the anchor first: a run at work moves on meanwhile, never back.
     let anchored = anchor.and_then(|anchor| {
         let Some((anchor, fingerprint)) = anchor else { return Ok(None) };
         let anchor = Anchor::read_from(anchor, fingerprint)?;
@@ -163,7 +168,7 @@ fn judge(directory: &Path, facts: &Facts) -> Result<(), StateError> {
     if own_header.is_none() {
         return Err(StateError::Missing { path: directory.join(PRIVATE_LOG) });
     }
-    // A start mends or does without what follows; whoever asks should still be told.
+    // A start rebuilds or ignores the bytes that follow, but the report names them.
     if facts.public.rest == Rest::Unreadable {
         let what =
             "the frame fails its checksum; the next run rebuilds the rest of the file from the private log";

@@ -1,12 +1,13 @@
-//! The ingest journal: what came from a source that can't be read again, on disk before any of it counts.
+//! The ingest journal: records of a source that can't be read again, durable before any of them
+//! counts.
 //!
-//! One run's input is a *session*: a header that names the columns, and records. Records are appended in groups, each a
-//! frame that is synced before it is read or acknowledged, to segments of bounded size. A run reads on from the place that
-//! the last committed epoch recorded, through older sessions into its own. A segment that lies behind that place as a
-//! whole is deleted.
+//! The input of one run is a *session*: a header that names the columns, and records. Records are
+//! appended in groups to segments of bounded size. Each group is a frame that is synced before it
+//! is read or acknowledged. A run continues at the position of the last committed epoch, through
+//! older sessions into its own. Segments completely behind that position are deleted.
 //!
-//! An [`Ingest`] is shared by whoever appends, whoever reads, and whoever commits. What a crash leaves behind the last
-//! synced frame was never acknowledged: the next start cuts it off.
+//! An [`Ingest`] is shared by the threads that append, read and commit. Bytes after the last synced
+//! frame were never acknowledged: the next start cuts them.
 
 mod reader;
 mod room;
@@ -27,37 +28,37 @@ use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
 };
 
-/// A segment that has become this long is followed by another, at the latest.
+/// Length at which a segment is followed by another, at the latest.
 const SEGMENT_LENGTH: u64 = 16 << 20;
 
-/// The least number of segments in a journal at its limit, so that some of it can be deleted while the rest is needed.
+/// Fewest segments in a journal at its limit, so that some can be deleted while others are needed.
 const SEGMENTS_IN_LIMIT: u64 = 8;
 
-/// A place between two bytes of the journal.
+/// A position between two bytes of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IngestPlace {
     /// The session, from 0.
     pub session: u32,
-    /// Bytes of the session behind its header.
+    /// Bytes of the session after its header.
     pub offset: u64,
 }
 
 impl IngestPlace {
-    /// Before everything.
+    /// The start of the journal.
     pub const START: IngestPlace = IngestPlace { session: 0, offset: 0 };
 }
 
 /// The journal of a state directory.
 pub struct Ingest {
     shared: Mutex<Shared>,
-    /// Something in `shared` is another than before.
+    /// Signals a change of `shared`.
     changed: Condvar,
-    /// What is appended to; locked before the others.
+    /// The segment that grows; locked before the others.
     tail: Mutex<Option<Tail>>,
-    /// Where segments are deleted, by one at a time; locked before `shared`.
+    /// Storage used to delete segments, one thread at a time; locked before `shared`.
     discarding: Mutex<Box<dyn Storage>>,
     segment_length: u64,
-    /// The most bytes of segments, but see [`room`].
+    /// Limit on the bytes of segments; for exceptions see [`room`].
     limit: u64,
 }
 
@@ -66,27 +67,27 @@ struct Shared {
     segments: VecDeque<Known>,
     /// The session that this run writes.
     session: u32,
-    /// What would stand before a segment after all that is on disk.
+    /// Head of a segment that would follow everything on disk.
     end: SegmentHead,
-    /// The place that the last commit has recorded.
+    /// The position recorded by the last commit.
     passed: IngestPlace,
-    /// Everything has been read, and the reader waits for more.
+    /// The reader has read everything and waits for more.
     drained: bool,
-    /// The last epoch that is closed, and the last one that is committed.
+    /// The last closed epoch, and the last committed one.
     closed: u64,
     committed: u64,
     /// Nothing more will be appended.
     ended: bool,
-    /// Why no more could be appended, until someone has been told.
+    /// The error that ended appending, until it is reported.
     failure: Option<io::Error>,
 }
 
-/// A segment that is there.
+/// An existing segment.
 struct Known {
     name: SegmentName,
     /// Bytes of the session before it.
     start: u64,
-    /// Bytes of the file that are on disk.
+    /// Durable bytes of the file.
     durable: u64,
 }
 
@@ -98,27 +99,27 @@ impl Known {
 
 /// The segment that grows.
 struct Tail {
-    /// What stands before the next segment.
+    /// Head of the next segment.
     head: SegmentHead,
     log: Appender,
 }
 
 impl Store {
-    /// The journal of this state directory, to be read from `from`, the place that the last committed epoch recorded, with
-    /// segments of at most `limit` bytes in all. It keeps the directory locked.
+    /// Opens the journal of this state directory at `from`, the position of the last committed
+    /// epoch, with segments of at most `limit` bytes in all. It keeps the directory locked.
     ///
     /// # Errors
-    /// [`StateError::Damaged`] where what was synced has changed, [`StateError::IngestGap`] where `from` is not in
-    /// it, and where the torn tail of an earlier run can't be cut.
+    /// [`StateError::Damaged`] if synced bytes have changed, [`StateError::IngestGap`] if the
+    /// journal lacks `from`, and errors of the disk while cutting an earlier run's torn tail.
     pub fn ingest(&self, from: IngestPlace, limit: u64) -> Result<Ingest, StateError> {
         let segment_length = SEGMENT_LENGTH.min(limit / SEGMENTS_IN_LIMIT);
         Ingest::open(self.storage.share(), from, (segment_length, limit))
     }
 
-    /// Whether a run has kept a journal here: then its input was new each time.
+    /// Returns whether an earlier run kept a journal here, so its input was new each time.
     ///
     /// # Errors
-    /// Where the directory can't be listed.
+    /// If the directory can't be listed.
     pub fn has_ingest(&self) -> Result<bool, StateError> {
         Ok(!SegmentName::all(&*self.storage)?.is_empty())
     }
@@ -183,14 +184,14 @@ impl Ingest {
         self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session that this run writes.
+    /// Returns the session that this run writes.
     pub fn session(&self) -> u32 {
         self.shared().session
     }
 
-    /// Begins the segment that grows from now on.
+    /// Begins the next segment to grow.
     fn grow(&self, tail: &mut Option<Tail>, head: SegmentHead) -> Result<(), StateError> {
-        // Readers and commits go on while the disk works.
+        // Not locked, so readers and commits go on while the disk works.
         let storage = self.shared().storage.share();
         let (file, end) = begin(&*storage, &head)?;
         let mut shared = self.shared();
@@ -201,7 +202,7 @@ impl Ingest {
         Ok(())
     }
 
-    /// Nothing more comes: readers reach the end of the session, or this failure.
+    /// Ends the input: readers reach the end of the session, or `failure`.
     pub fn end(&self, failure: Option<io::Error>) {
         let mut shared = self.shared();
         shared.ended = true;
@@ -209,8 +210,8 @@ impl Ingest {
         self.changed.notify_all();
     }
 
-    /// Waits until another number of records than `known` is on disk, in all sessions: that number, or `None` once no
-    /// more will come.
+    /// Waits until the number of durable records in all sessions differs from `known`. Returns that
+    /// number, or `None` once no more records will come.
     pub fn acknowledged(&self, known: Option<u64>) -> Option<u64> {
         let mut shared = self.shared();
         while known == Some(shared.end.records) && !shared.ended {
@@ -219,16 +220,16 @@ impl Ingest {
         Some(shared.end.records).filter(|&records| known != Some(records))
     }
 
-    /// An epoch has closed: it will be committed, whatever else comes.
+    /// Records that an epoch has closed: it will be committed, whatever else arrives.
     pub fn closed(&self, epoch: u64) {
         self.shared().closed = epoch;
     }
 
-    /// An epoch is committed for good, with `place` as the one where the next run goes on: deletes the segments that lie behind
-    /// it.
+    /// Records that an epoch is durably committed and that the next run goes on at `place`. Deletes
+    /// the segments behind it.
     ///
     /// # Errors
-    /// Where a file can't be removed.
+    /// If a file can't be removed.
     pub fn committed(&self, epoch: u64, place: IngestPlace) -> Result<(), StateError> {
         self.discard_before(place)?;
         self.shared().committed = epoch;
@@ -236,7 +237,8 @@ impl Ingest {
         Ok(())
     }
 
-    /// Deletes the segments that lie behind `place`, which a commit has recorded for good: nobody goes back there.
+    /// Deletes the segments behind `place`, which a commit has made durable: no run reads them
+    /// again.
     fn discard_before(&self, place: IngestPlace) -> Result<(), StateError> {
         let storage = self.discarding.lock().unwrap_or_else(PoisonError::into_inner);
         {
@@ -244,18 +246,19 @@ impl Ingest {
             shared.passed = shared.passed.max(place);
         }
         loop {
-            // Not locked while the file system works, which takes long: readers and whoever appends go on.
+            // Not locked during slow file system work, so reading and appending go on.
             let Some(behind) = self.shared().take_behind(place) else { return Ok(()) };
             storage.remove(&behind.file())?;
-            // One by one: no crash leaves a gap.
+            // One by one, so no crash leaves a gap.
             storage.sync()?;
         }
     }
 
-    /// After an orderly end: if everything has been counted, nothing of it is kept but where it ended.
+    /// After an orderly end with everything counted, deletes all records and keeps only the
+    /// position of the end.
     ///
     /// # Errors
-    /// Where the disk refuses.
+    /// Errors of the disk.
     pub fn finish(&self) -> Result<(), StateError> {
         let mut tail = self.tail();
         let (end, passed, last) = {
@@ -266,7 +269,7 @@ impl Ingest {
             return Ok(());
         }
         match self.grow(&mut tail, end) {
-            // The next start deletes what has been counted.
+            // The next start deletes the counted segments.
             Err(error) if error.is_full() => Ok(()),
             grown => grown.and_then(|()| self.discard_before(passed)),
         }
@@ -274,13 +277,13 @@ impl Ingest {
 }
 
 impl Shared {
-    /// Takes out the first segment, if all of it lies behind `place`.
+    /// Takes out the first segment, if it lies completely behind `place`.
     fn take_behind(&mut self, place: IngestPlace) -> Option<SegmentName> {
         let next = self.segments.get(1)?.place();
         (next <= place).then(|| self.segments.pop_front())?.map(|behind| behind.name)
     }
 
-    /// Whether the journal goes on from `from` without a gap.
+    /// Checks that the journal continues at `from` without a gap.
     fn holds(&self, from: IngestPlace) -> Result<(), StateError> {
         let gap = |place: IngestPlace| StateError::IngestGap {
             path: self.storage.path().to_owned(),
@@ -304,7 +307,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Leaves nothing behind the last whole frame of the last segment, and what is before it on disk.
+    /// Cuts the bytes after the last intact frame of the last segment, and makes the frames
+    /// durable.
     fn mend(&mut self, last: SegmentName) -> Result<(), StateError> {
         let Some(mut segment) = Segment::open(&*self.storage, last)? else { return Ok(()) };
         segment.read_to_end(true)?;

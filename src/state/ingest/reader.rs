@@ -1,4 +1,4 @@
-//! Reads a session of the ingest journal from any place, and waits at its end as long as it grows.
+//! Reads a session of the ingest journal from any position, and waits at its end while it grows.
 
 use super::{
     Ingest, IngestPlace, Shared,
@@ -10,28 +10,28 @@ use std::{
     sync::{Arc, MutexGuard},
 };
 
-/// The bytes of one session behind its header. Errors of the journal come as those of the operating system, with a
-/// [`StateError`] or the cause that [`Ingest::end`] was given inside.
+/// The bytes of one session after its header. Errors of the journal are [`io::Error`]s that contain
+/// a [`StateError`] or the cause given to [`Ingest::end`].
 pub struct IngestReader {
     ingest: Arc<Ingest>,
     segment: Segment,
-    /// Bytes yet to be passed over.
+    /// Bytes still to skip.
     skip: u64,
     records: Records,
 }
 
-/// What is there behind a frame.
+/// What follows a frame.
 enum Next {
-    /// This many bytes of the same segment.
+    /// Number of further bytes of the same segment.
     Segment(u64),
-    /// The next segment, perhaps of the next session.
+    /// The next segment, possibly of the next session.
     Follows(Segment),
     /// Nothing.
     End,
 }
 
 impl Ingest {
-    /// Waits for a change where everything has been read.
+    /// Waits for a change after everything has been read.
     fn wait_drained<'a>(&'a self, mut shared: MutexGuard<'a, Shared>) -> MutexGuard<'a, Shared> {
         if !shared.drained {
             shared.drained = true;
@@ -42,10 +42,11 @@ impl Ingest {
 }
 
 impl IngestReader {
-    /// Opens a session at `place`; `None` if there is no such session (yet, which is waited for, or ever).
+    /// Opens a session at `place`, waiting for it if it may still begin; `None` if it will not
+    /// exist.
     ///
     /// # Errors
-    /// Where the session can't be read, and what the appending run failed with.
+    /// If the session can't be read, or the error that ended appending.
     pub fn open(ingest: &Arc<Ingest>, place: IngestPlace) -> io::Result<Option<Self>> {
         let mut shared = ingest.shared();
         let session = loop {
@@ -71,12 +72,12 @@ impl IngestReader {
         Ok(Some(Self { ingest: Arc::clone(ingest), segment, skip, records: Records::none() }))
     }
 
-    /// The bytes that name the session's columns.
+    /// Returns the bytes that name the session's columns.
     pub fn header(&self) -> &[u8] {
         &self.segment.head.header
     }
 
-    /// Waits for what comes behind the records that were read last.
+    /// Waits for what follows the last records read.
     fn next(&self) -> io::Result<Next> {
         let name = self.segment.head.name();
         let mut shared = self.ingest.shared();
@@ -103,7 +104,7 @@ impl IngestReader {
         }
     }
 
-    /// Fetches the next records that are not to be passed over; `false` at the end of the session.
+    /// Fetches the next records that are not skipped; `false` at the end of the session.
     fn fetch(&mut self) -> io::Result<bool> {
         match self.next()? {
             Next::Segment(durable) => {

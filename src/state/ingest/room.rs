@@ -1,21 +1,25 @@
-//! What is appended to the journal, and when there is room for it.
+//! Appends to the journal, and waits while there is no room.
 //!
-//! A sender may be faster than the pipeline, so the journal has a limit, and some bytes of the disk are left to the logs. Where a
-//! group of records would exceed either, or the disk refuses it, whoever appends is held up. What it was given is taken back
-//! from the disk and tried again. The segment that grew so far ends, so that commits can delete it, too.
+//! A sender may be faster than the pipeline, so the journal has a limit, and some disk space is
+//! reserved for the logs. If a group of records would exceed either, or the disk refuses it, the
+//! appending thread waits. The group is removed from the disk and tried again. The current segment
+//! ends, so that commits can delete it too.
 //!
-//! **Why nobody waits for ever.** Only commits make room, and only records close epochs. Three cases:
+//! **No deadlock.** Only commits make room, and only records close epochs. Three cases:
 //!
-//! 1. The reader has something to read. It waits for the dataflow (and, beside other sources, until they have said
-//!    something), which waits for commits. None of them waits for whoever
-//!    appends, and no lock is held while appending waits. So the reader reaches the end, or the run ends by a fault.
-//! 2. The reader waits at the end, and a closed epoch is not committed. The dataflow commits it, or the run ends by a fault.
-//! 3. The reader waits at the end, and all closed epochs are committed: the journal is *drained*. What is left of it belongs to open
-//!    epochs, which only more records can close. Then a group is let in, whatever limit and reserve say. An epoch that is longer than
-//!    the limit takes the disk that it needs, one group at a time.
+//! 1. The reader has something to read. It waits for the dataflow (and, with several sources, for
+//!    the others to advance), and the dataflow waits for commits. None of them waits for the
+//!    appending thread, which holds no lock while it waits. So the reader reaches the end, or the
+//!    run ends with a fault.
+//! 2. The reader waits at the end, and a closed epoch is not committed. The dataflow commits it, or
+//!    the run ends with a fault.
+//! 3. The reader waits at the end, and all closed epochs are committed: the journal is *drained*.
+//!    The rest of it belongs to open epochs, which only more records can close. Then a group is
+//!    admitted despite limit and reserve. An epoch longer than the limit takes the disk space it
+//!    needs, one group at a time.
 //!
-//! A disk that refuses a group in case 3 holds nothing that a commit would free. Whoever appends waits until its operator makes room,
-//! or ends the run.
+//! If the disk refuses a group in case 3, no commit would free space. The appending thread waits
+//! until the operator makes room or ends the run.
 
 use super::{
     Ingest, Shared, Tail,
@@ -27,16 +31,16 @@ use crate::state::{
 };
 use std::{sync::PoisonError, time::Duration};
 
-/// Bytes of the disk that the journal leaves to the logs, unless it is drained.
+/// Disk space that the journal leaves to the logs, unless it is drained.
 const RESERVE: u64 = 8 << 20;
 
-/// Bytes that a segment has before its records, at most, without the header that names the columns.
+/// Most bytes of a segment before its records, excluding the header that names the columns.
 const BEGINNING: u64 = 128;
 
-/// How soon whoever is held up looks again, though nothing has changed here.
+/// Longest wait before checking again for room on the disk.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Why there is no room.
+/// Reason why there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
     /// The journal has reached its limit.
@@ -45,15 +49,16 @@ pub enum Full {
     Disk,
 }
 
-/// Is told why there is no room, again and again, and says whether to wait on.
+/// Called repeatedly with the reason while there is no room; returns whether to wait on.
 pub type Patience<'a> = &'a mut dyn FnMut(Full) -> bool;
 
 impl Ingest {
-    /// Begins a session of this run with the bytes that name its columns, on disk when this returns. One that had begun
-    /// ends with what has been synced. Gives whether it has begun: `patience` may end before there is room.
+    /// Begins a session of this run with the bytes that name its columns, durable when this
+    /// returns. A session already begun ends with its synced records. Returns whether the session
+    /// has begun: `patience` may give up before there is room.
     ///
     /// # Errors
-    /// Where the disk refuses.
+    /// Errors of the disk.
     pub fn begin(&self, header: &[u8], patience: Patience<'_>) -> Result<bool, StateError> {
         loop {
             let mut tail = self.tail();
@@ -73,13 +78,14 @@ impl Ingest {
         }
     }
 
-    /// Appends whole records to the session that has begun: `count` of them, their bytes in two parts, so that who has
-    /// the beginning of the first one elsewhere need not copy the rest. Waits until there is room. They are on disk when this
-    /// returns, and may be read and acknowledged. Gives whether they were appended: `patience` may end before.
+    /// Appends `count` whole records to the session. Their bytes come in two parts, so a caller
+    /// that holds the start of the first record elsewhere need not copy the rest. Waits for room.
+    /// The records are durable when this returns, and may be read and acknowledged. Returns whether
+    /// they were appended: `patience` may give up.
     ///
     /// # Errors
-    /// [`StateError::TooLarge`] for more than a frame may hold: nothing has been written. And where the disk refuses: nothing more
-    /// may be appended.
+    /// [`StateError::TooLarge`] for more than a frame may hold: nothing has been written. Errors of
+    /// the disk: nothing more may be appended.
     ///
     /// # Panics
     /// Before [`begin`](Self::begin).
@@ -108,7 +114,8 @@ impl Ingest {
         }
     }
 
-    /// Why a frame of this length, and the beginning of a segment behind it, have no room now, if they have none.
+    /// Returns why there is no room for a frame of this length and the start of a segment after it;
+    /// `None` if there is.
     fn lacks_room(&self, length: u64) -> Option<Full> {
         let (size, drained, storage) = {
             let shared = self.shared();
@@ -123,7 +130,7 @@ impl Ingest {
         }
     }
 
-    /// Waits for a change, or a moment; whether to try again.
+    /// Waits for a change or [`PAUSE`]; returns whether to try again.
     fn wait_for_room(&self, full: Full, patience: Patience<'_>) -> bool {
         let waits = patience(full);
         if waits {
@@ -133,7 +140,7 @@ impl Ingest {
         waits
     }
 
-    /// Appends records and makes them durable. What a full disk has refused is gone from it.
+    /// Appends records and makes them durable. Removes them again if the disk is full.
     fn write(&self, records: [&[u8]; 2], count: u64) -> Result<(), StateError> {
         let mut tail = self.tail();
         let Tail { head, log } = tail.as_mut().expect("records come after the beginning");
@@ -144,7 +151,8 @@ impl Ingest {
         let written = parts.try_for_each(|part| log.append(part));
         if let Err(error) = written.and_then(|()| log.sync()) {
             if error.is_full() {
-                // What can't be taken back must not be written over: it might look like a frame.
+                // Never write over bytes that could not be removed: the mix might look like a
+                // frame.
                 log.cut_back().map_err(|cut| StateError::Stopped { cause: cut.to_string() })?;
             }
             return Err(error);
@@ -167,18 +175,19 @@ impl Ingest {
         self.follow(&mut tail, next)
     }
 
-    /// Begins the segment that follows, unless the disk is full.
+    /// Begins the next segment, unless the disk is full.
     fn follow(&self, tail: &mut Option<Tail>, next: SegmentHead) -> Result<(), StateError> {
         let file = next.name().file();
         match self.grow(tail, next) {
-            // The last segment goes on to grow, unless another one has its place already.
+            // The last segment keeps growing, unless the next one already exists.
             Err(error) if error.is_full() && self.shared().storage.read(&file)?.is_none() => Ok(()),
             Err(error) if error.is_full() => Err(StateError::Stopped { cause: error.to_string() }),
             grown => grown,
         }
     }
 
-    /// Ends the segment that grows, so that it can be deleted once it is counted, and deletes what is.
+    /// Ends the current segment, so that it can be deleted once counted, and deletes counted
+    /// segments.
     fn make_room(&self) -> Result<(), StateError> {
         let mut tail = self.tail();
         let last = self.shared().segments.back().map(|known| known.start);
@@ -200,7 +209,7 @@ impl Shared {
         self.segments.iter().map(|known| known.durable).sum()
     }
 
-    /// Whether only more records can close an epoch.
+    /// Returns whether only more records can close an epoch.
     fn is_drained(&self) -> bool {
         self.drained && self.committed >= self.closed
     }

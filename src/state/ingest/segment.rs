@@ -1,7 +1,8 @@
-//! A file of the ingest journal: its name, how it begins, and what of it can be read.
+//! A segment file of the ingest journal: its name, its head, and its readable part.
 //!
-//! A segment is begun beside its place and swapped in, so one that has its name has a whole beginning. It is synced to
-//! its end before another follows it, so only the last segment of all may have a torn tail.
+//! A segment is written under another name and renamed, so a named segment has a complete head. It
+//! is synced to its end before the next one begins, so only the last segment of all may have a torn
+//! tail.
 
 use super::{
     super::{
@@ -17,16 +18,16 @@ use super::{
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-/// A segment while its beginning is being written.
+/// A segment while its head is being written.
 const NEW_SEGMENT: &str = "ingest.new";
 
-/// Bytes before the records in a frame: how many records there are up to its end, in all sessions.
+/// Bytes before the records in a frame: the number of records up to its end, in all sessions.
 pub(super) const COUNT_LENGTH: usize = 8;
 
-/// The most bytes or records before a segment: sums with what a file can hold do not overflow.
+/// Most bytes or records before a segment, so that adding the contents of a file does not overflow.
 const MOST: u64 = u64::MAX / 2;
 
-/// Which segment: the number of its session and its own number in it, both from 0.
+/// Numbers of a session and of a segment in it, both from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SegmentName {
     pub(super) session: u32,
@@ -38,7 +39,7 @@ impl SegmentName {
         format!("ingest-{:06}-{:06}.log", self.session, self.number)
     }
 
-    /// The segments in `storage`, in order.
+    /// Returns the segments in `storage`, in order.
     pub(super) fn all(storage: &dyn Storage) -> Result<Vec<Self>, StateError> {
         let mut names: Vec<Self> = storage.names()?.iter().filter_map(|name| Self::parse(name)).collect();
         names.sort_unstable();
@@ -51,18 +52,18 @@ impl SegmentName {
         (parsed.file() == name).then_some(parsed)
     }
 
-    /// The next segment of the same session.
+    /// Returns the next segment of the same session.
     pub(super) fn next(self) -> Self {
         Self { number: self.number + 1, ..self }
     }
 
-    /// The first segment of the next session.
+    /// Returns the first segment of the next session.
     pub(super) fn next_session(self) -> Self {
         Self { session: self.session + 1, number: 0 }
     }
 }
 
-/// What stands before a segment: the payload of its first frame.
+/// Payload of a segment's first frame: the state before the segment.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct SegmentHead {
     pub(super) session: u32,
@@ -80,18 +81,18 @@ impl SegmentHead {
         SegmentName { session: self.session, number: self.number }
     }
 
-    /// The same for the next segment of the session.
+    /// Returns the head of the next segment of the session.
     pub(super) fn next(&self) -> Self {
         Self { number: self.number + 1, ..self.clone() }
     }
 
-    /// Where the segment begins.
+    /// Returns the position at which the segment begins.
     pub(super) fn place(&self) -> IngestPlace {
         IngestPlace { session: self.session, offset: self.start }
     }
 }
 
-/// Begins a segment, on disk when this returns: the file and its length.
+/// Begins a segment, on disk when this returns. Returns the file and its length.
 pub(super) fn begin(
     storage: &dyn Storage,
     head: &SegmentHead,
@@ -102,17 +103,17 @@ pub(super) fn begin(
     Ok((storage.write(&name)?, (beginning.len() + frame.len()) as u64))
 }
 
-/// A segment that is being read, one frame after the other.
+/// A segment being read frame by frame.
 pub(super) struct Segment {
     pub(super) file: Box<dyn StorageFile>,
     pub(super) head: SegmentHead,
-    /// Where the next frame begins in the file.
+    /// Offset of the next frame in the file.
     pub(super) offset: u64,
-    /// Where it begins in the session.
+    /// Offset of its records in the session.
     pub(super) logical: u64,
-    /// Records up to there, in all sessions.
+    /// Records before it, in all sessions.
     pub(super) records: u64,
-    /// The synced length that the frame before it states: nothing else proves that the rest has been synced.
+    /// The synced length in the last frame read. Nothing proves that later bytes were synced.
     pub(super) unproven: u64,
 }
 
@@ -136,8 +137,8 @@ impl Segment {
         Ok(Some(Self { file, head, offset: frame.end(), logical, records, unproven: frame.end() }))
     }
 
-    /// The records of the next frame, if an intact one stands within the first `length` bytes of the file, in the place of
-    /// those `before` them.
+    /// Returns the records of the next frame, if it is intact and within the first `length` bytes
+    /// of the file. Reuses the memory of `before`.
     pub(super) fn next(&mut self, length: u64, before: Records) -> Result<Option<Records>, StateError> {
         let reading = read_frame_into(&*self.file, self.offset, length, before.payload)?;
         let Reading::Frame(frame) = reading else { return Ok(None) };
@@ -145,7 +146,7 @@ impl Segment {
         Ok(Some(Records { at: COUNT_LENGTH, payload: frame.payload }))
     }
 
-    /// Checks that `frame` may stand here, and takes it in.
+    /// Checks that `frame` may follow, and records it.
     fn admit(&mut self, frame: &Frame) -> Result<(), StateError> {
         let refuse = |what| Err(damaged(&*self.file, frame.offset, what));
         let synced = frame.header.synced_length;
@@ -170,8 +171,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Reads on to the end of what is intact. What follows must be nothing or, in the last segment, torn: not known to
-    /// have been synced.
+    /// Reads to the end of the intact frames. Nothing may follow them, except a torn tail (not
+    /// known to be synced) in the last segment.
     pub(super) fn read_to_end(&mut self, last: bool) -> Result<(), StateError> {
         let length = self.file.length()?;
         let mut records = Some(Records::none());
@@ -187,7 +188,7 @@ impl Segment {
         if self.offset == length || torn { Ok(()) } else { Err(self.broken()) }
     }
 
-    /// Whether this segment follows `before`, which has been read to its end.
+    /// Returns whether this segment follows `before`, which has been read to its end.
     pub(super) fn continues(&self, before: &Segment) -> bool {
         let (name, last) = (self.head.name(), before.head.name());
         let start = if name == last.next() { before.logical } else { 0 };
@@ -196,13 +197,13 @@ impl Segment {
             && self.head.records == before.records
     }
 
-    /// The error of a frame that fails its checksum though it was synced.
+    /// Builds the error for a synced frame that fails its checksum.
     pub(super) fn broken(&self) -> StateError {
         damaged(&*self.file, self.offset, "the frame fails its checksum, and it had been synced")
     }
 }
 
-/// Records that have been read, and how many of their bytes have been taken.
+/// Records read from a frame, and the number of bytes taken.
 pub(super) struct Records {
     payload: Zeroizing<Vec<u8>>,
     at: usize,
@@ -213,14 +214,14 @@ impl Records {
         Self { payload: Zeroizing::default(), at: 0 }
     }
 
-    /// Passes over at most `bytes` bytes: how many.
+    /// Skips at most `bytes` bytes; returns the number skipped.
     pub(super) fn skip(&mut self, bytes: u64) -> u64 {
         let skipped = bytes.min((self.payload.len() - self.at) as u64);
         self.at += skipped as usize;
         skipped
     }
 
-    /// Takes as many bytes as fit.
+    /// Takes the bytes that fit into `buffer`.
     pub(super) fn take(&mut self, buffer: &mut [u8]) -> usize {
         let rest = &self.payload[self.at..];
         let taken = rest.len().min(buffer.len());
@@ -230,7 +231,7 @@ impl Records {
     }
 }
 
-/// What stands before these records in their frame, up to whose end there are `count` in all sessions.
+/// Returns the prefix of a frame whose end is at record number `count` of all sessions.
 pub(super) fn before_records(
     synced_length: u64,
     count: u64,

@@ -1,9 +1,9 @@
-//! A journal is struck at every call that changes the disk, in every way, and goes on from what is left; so is the
-//! recovery that follows. What must hold:
+//! A journal is struck by every fault at every call that changes the disk, and continues from the
+//! remains; so is the recovery that follows. Requirements:
 //!
-//! - a record that was acknowledged is read back, and in its place;
-//! - no record is there twice, whoever goes on behind what the next start says;
-//! - what a commit has recorded as counted may be gone, and nothing else.
+//! - an acknowledged record is read back at its position;
+//! - no record occurs twice if the sender continues after the number that the next start reports;
+//! - only records that a commit has recorded as counted may be gone.
 
 use super::{verify::verify_storage, *};
 use crate::state::simulated::{Disk, Fault, LOSSES, Loss};
@@ -24,7 +24,7 @@ fn open(disk: &Disk, from: IngestPlace) -> Result<Arc<Ingest>, StateError> {
     Ingest::open(disk.share(), from, (150, u64::MAX)).map(Arc::new)
 }
 
-/// Nobody waits where nothing fails.
+/// Gives up at once: without faults nobody waits.
 fn gives_up(_: Full) -> bool {
     false
 }
@@ -33,14 +33,14 @@ fn begin(ingest: &Ingest) {
     assert!(ingest.begin(HEADER, &mut gives_up).unwrap());
 }
 
-/// Appends records, the last of them as a part of its own; there is room.
+/// Appends records, the last of them as a separate part; there is room.
 fn append(ingest: &Ingest, numbers: std::ops::Range<u64>) {
     let (first, last) = (records(numbers.start..numbers.end - 1), record(numbers.end - 1));
     let count = numbers.end - numbers.start;
     assert!(ingest.append([&first, &last], count, &mut gives_up).unwrap());
 }
 
-/// Everything from `from` to the end of the session before this run's.
+/// Reads from `from` to the end of the session before this run's.
 fn read_back(ingest: &Arc<Ingest>, from: IngestPlace) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for session in from.session..ingest.session() {
@@ -53,10 +53,11 @@ fn read_back(ingest: &Arc<Ingest>, from: IngestPlace) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A promise that was broken, or a start that was refused.
+/// A broken promise or a refused start.
 type Broken = String;
 
-/// What the outside world knows: how many records are safe, and which place counts how many.
+/// An outside observer's knowledge: the number of safe records, and the record count at each
+/// position.
 #[derive(Clone)]
 struct World {
     acknowledged: u64,
@@ -68,10 +69,11 @@ impl World {
         World { acknowledged: 0, counted: (IngestPlace::START, 0) }
     }
 
-    /// Sends records in groups, from where the journal says, until all are there or the disk fails.
+    /// Sends records in groups, starting where the journal says, until all are sent or the disk
+    /// fails.
     fn run(&mut self, disk: &Disk) -> Result<(), StateError> {
         let ingest = open(disk, self.counted.0)?;
-        // What is told at the start is an acknowledgement too.
+        // The number reported at the start is an acknowledgement too.
         let mut sent = ingest.acknowledged(None).unwrap_or(0);
         assert!(sent >= self.acknowledged, "{sent} records of {} are left", self.acknowledged);
         self.acknowledged = sent;
@@ -96,7 +98,7 @@ impl World {
         ingest.finish()
     }
 
-    /// A start on `disk`, where nothing fails: it must succeed and keep every promise, twice.
+    /// Starts on `disk` without faults, twice: must succeed and keep every promise.
     fn check_start(&mut self, disk: &Disk) -> Result<(), Broken> {
         if let Some(problem) = verify_storage(disk).problem {
             return Err(format!("verify: {problem}"));
@@ -119,7 +121,7 @@ impl World {
     }
 }
 
-/// Strikes the first run at every call in turn; gives the number of calls.
+/// Strikes the first run at every call in turn; returns the number of calls.
 fn strike(fault: Fault, mut check: impl FnMut(&World, &Disk)) -> usize {
     for call in 0.. {
         let (disk, mut world) = (Disk::default(), World::new());
@@ -166,7 +168,7 @@ fn a_recovery_that_is_struck_is_recovered_from_and_the_rest_comes_through() {
             for call in 0..12 {
                 let (disk, mut world) = (disk.after_power_cut(loss), world.clone());
                 disk.fail_at(call, Fault::Power);
-                // Whatever comes of it.
+                // It may fail.
                 let _ = world.run(&disk);
                 let disk = disk.after_power_cut(loss);
                 world.check_start(&disk).unwrap_or_else(|broken| panic!("{loss:?}, call {call}: {broken}"));
@@ -178,7 +180,7 @@ fn a_recovery_that_is_struck_is_recovered_from_and_the_rest_comes_through() {
     });
 }
 
-/// Without this nobody knows whether the others can fail.
+/// Checks that the other tests can fail.
 #[test]
 fn a_disk_that_lies_is_caught() {
     let caught = (0..200).any(|call| {
@@ -201,7 +203,7 @@ fn after_an_orderly_end_no_record_stays() {
     assert!(verify_storage(&disk).bytes == 0);
 }
 
-/// A journal of two sessions, each in several segments, of which nothing has been counted.
+/// A journal of two sessions, each in several segments, with nothing counted.
 fn small_journal() -> (Disk, Vec<u8>) {
     let disk = Disk::default();
     for numbers in [0..9, 9..18] {
@@ -214,7 +216,8 @@ fn small_journal() -> (Disk, Vec<u8>) {
     (disk, records(0..18))
 }
 
-/// Flipped bits are found out, but for the last group: that looks like one that was never acknowledged.
+/// Flipped bits are detected, except in the last group, which then looks like one that was never
+/// acknowledged.
 #[test]
 fn every_flipped_bit_and_every_cut_is_found_out_or_takes_the_last_group_alone() {
     let (whole, expected) = small_journal();
@@ -310,7 +313,8 @@ fn a_reader_is_told_once_why_nothing_more_comes() {
     assert!(IngestReader::open(&ingest, IngestPlace::START).unwrap().is_none());
 }
 
-/// What a full disk refuses is tried again until it is there, and a segment that can't be followed goes on to grow.
+/// A group that a full disk refuses is retried until it is written, and a segment without a
+/// successor keeps growing.
 #[test]
 fn a_disk_that_was_full_for_a_moment_has_every_record_once() {
     let (mut waited, mut stopped) = (0, 0);
@@ -350,11 +354,11 @@ fn a_disk_that_was_full_for_a_moment_has_every_record_once() {
             break;
         }
     }
-    // Only a new segment whose name may or may not be on disk stops the journal.
+    // The journal stops only if a new segment's name may or may not be on disk.
     assert!(waited > 10 && stopped > 0 && 4 * stopped < waited, "{waited} {stopped}");
 }
 
-/// Appends three records, if there is room: why not.
+/// Appends three records if there is room; otherwise returns why not.
 fn try_append(ingest: &Ingest, next: u64) -> Option<Full> {
     let mut full = None;
     let mut patience = |found| {
@@ -366,7 +370,7 @@ fn try_append(ingest: &Ingest, next: u64) -> Option<Full> {
     full
 }
 
-/// A journal of this limit on `disk`, and a thread that reads all of it.
+/// A journal with this limit on `disk`, and a thread that reads all of it.
 fn read_by_another(disk: &Disk, limit: u64) -> (Arc<Ingest>, std::thread::JoinHandle<usize>) {
     let ingest = Arc::new(Ingest::open(disk.share(), IngestPlace::START, (150, limit)).unwrap());
     begin(&ingest);
@@ -446,7 +450,7 @@ fn a_frame_above_the_limit_is_never_written() {
     let disk = Disk::default();
     let ingest = open(&disk, IngestPlace::START).unwrap();
     begin(&ingest);
-    // Never touched, so never in memory.
+    // Never touched, so it takes no memory.
     let half = vec![0; (crate::state::MAX_PAYLOAD / 2) as usize];
     let refused = ingest.append([&half, &half], 1, &mut gives_up);
     assert!(matches!(refused, Err(StateError::TooLarge { .. })));

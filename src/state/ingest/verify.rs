@@ -1,4 +1,5 @@
-//! Reads the whole ingest journal, changes nothing, and says what is there and what is wrong with it.
+//! Checks the whole ingest journal without changing it, and reports its contents and the first
+//! problem.
 
 use super::{
     IngestPlace,
@@ -10,23 +11,25 @@ use crate::state::{
 };
 use std::path::Path;
 
-/// What [`verify_ingest`] found: every checksum, and that segments follow each other, unless `problem` says otherwise.
+/// Result of [`verify_ingest`]. Every checksum and the order of segments are correct unless
+/// `problem` says otherwise.
 #[derive(Debug, Default)]
 pub struct IngestReport {
-    /// Sessions of which something is there.
+    /// Sessions with any segment left.
     pub sessions: u32,
-    /// Bytes of records that are there: what has not been counted yet, and what shares a segment with it.
+    /// Bytes of records left: those not counted yet, and those in the same segments.
     pub bytes: u64,
-    /// Where the first byte is, or would be, and where the next one will be; none without a session.
+    /// Positions of the first byte and of the next one to come; `None` without a session.
     pub range: Option<(IngestPlace, IngestPlace)>,
     /// The first problem found.
     pub problem: Option<StateError>,
 }
 
-/// Reads the journal in the state directory at `path`, if there is one. Takes no lock: a run may be at work.
+/// Checks the journal in the state directory at `path`, if there is one. Takes no lock: a run may
+/// be at work.
 ///
 /// # Errors
-/// When the directory itself can't be opened. What is wrong inside is in the report.
+/// If the directory itself can't be opened. Problems inside are in the report.
 pub fn verify_ingest(path: impl AsRef<Path>) -> Result<IngestReport, StateError> {
     Ok(verify_storage(&Directory::shared(path.as_ref())?))
 }
@@ -37,12 +40,13 @@ pub(super) fn verify_storage(storage: &dyn Storage) -> IngestReport {
     report
 }
 
-/// The error of a journal in `path` that a run can't go on from at `place`, which the logs have recorded. `before` has been
-/// read before them, as a run that is at work deletes what it has recorded as counted. What is missing at the end is looked for
-/// once more: such a run may have added it since.
+/// Returns an error if a run can't continue the journal in `path` at `place`, the position in the
+/// logs. `before` is the report from before the logs were read, because a run at work deletes what
+/// it has recorded as counted. Data missing at the end is looked for once more, because such a run
+/// may have added it since.
 ///
 /// # Errors
-/// That, and where the directory can't be opened.
+/// That error, and if the directory can't be opened.
 pub fn verify_ingest_from(
     path: impl AsRef<Path>,
     place: IngestPlace,
@@ -63,7 +67,7 @@ impl IngestReport {
         let mut before: Option<Segment> = None;
         for &name in &names {
             let Some(mut segment) = Segment::open(storage, name)? else {
-                // A run that is at work has deleted it since, and all before it.
+                // A run at work has since deleted it and everything before it.
                 before = None;
                 continue;
             };
