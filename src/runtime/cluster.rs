@@ -1,8 +1,9 @@
-//! The processes of a cluster, and the threads that they share the dataflow with: every pair has one link, made before the
-//! dataflow starts.
+//! Processes of a cluster and their worker threads. Every pair of processes has one link, made
+//! before the dataflow starts.
 //!
-//! Process i listens at its own address, calls every process before it, and is called by those after it ([`meeting`](super::meeting)).
-//! All that they tell each other, the dataflow's own exchange included, goes over encrypted links ([`link`](super::link)).
+//! Process i listens at its own address, calls every process before it, and is called by those
+//! after it ([`meeting`](super::meeting)). All communication, including the dataflow's own
+//! exchange, uses encrypted links ([`link`](super::link)).
 
 use std::panic::PanicHookInfo;
 use std::time::Duration;
@@ -18,26 +19,27 @@ use timely::worker::Worker;
 use super::meeting::Links;
 use crate::key::Key;
 
-/// Where the processes of a run are.
+/// Addresses of the processes of a run.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     /// Number of this process, from 0. The first reads the source and commits.
     pub process: usize,
-    /// `host:port` of every process, in their order.
+    /// `host:port` of every process, by number.
     pub hosts: Vec<String>,
     /// The secret that all processes share. Without one they must be on loopback addresses.
     pub key: Option<Key>,
-    /// How long to wait for the others.
+    /// How long to wait for the other processes.
     pub patience: Duration,
-    /// What ends this process after a fault: it must not return, for a peer that lingers is waited for.
+    /// Ends this process after a fault. It must not return: the others wait for a process that
+    /// lingers.
     pub on_fault: fn(&str) -> !,
 }
 
-/// Why a cluster did not come together.
+/// Why the processes of a cluster could not connect.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClusterError {
-    /// There is no such process.
+    /// The process number is out of range.
     #[error("this is process {process} of {processes}: number the processes from 0, one address each")]
     Process {
         /// Number of this process.
@@ -45,28 +47,28 @@ pub enum ClusterError {
         /// Number of addresses.
         processes: usize,
     },
-    /// Two processes have one address.
+    /// Two processes have the same address.
     #[error("processes {first} and {second} are both at {address}: give each an address of its own")]
     SameAddress {
         /// One of them.
         first: usize,
         /// The other.
         second: usize,
-        /// Where both are said to be.
+        /// The address of both.
         address: String,
     },
-    /// The run was stopped before all had come.
+    /// The run was stopped before all processes were connected.
     #[error("stopped while waiting for the other processes")]
     Stopped,
-    /// The address of this process can't be listened at.
+    /// This process can't listen at its address.
     #[error("can't listen at {address}: {source}")]
     Listen {
         /// The address.
         address: String,
-        /// Why not.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Another process did not come in time.
+    /// Another process was not reached in time.
     #[error(
         "process {process} was not reached at {address} within {seconds} s ({reason}): start all processes"
     )]
@@ -75,7 +77,7 @@ pub enum ClusterError {
         process: usize,
         /// Its address.
         address: String,
-        /// How long we waited.
+        /// Seconds waited.
         seconds: u64,
         /// The last failure.
         reason: String,
@@ -85,14 +87,14 @@ pub enum ClusterError {
         "{missing} of the processes after this one did not call within {seconds} s ({reason}): start all processes"
     )]
     Missing {
-        /// How many.
+        /// Number of missing processes.
         missing: usize,
-        /// How long we waited.
+        /// Seconds waited.
         seconds: u64,
-        /// Who called instead.
+        /// Which other callers were dropped.
         reason: String,
     },
-    /// A process that was connected has ended before the dataflow started.
+    /// A connected process ended before the dataflow started.
     #[error("process {process} has ended before the run began: start all processes")]
     Gone {
         /// The other process.
@@ -107,7 +109,7 @@ pub enum ClusterError {
         /// The other process.
         process: usize,
     },
-    /// Others than this machine can reach an address, and there is no key.
+    /// An address is reachable from other machines, and there is no key.
     #[error(
         "{address} is not a loopback address, so others could join the cluster: make a key with `hushflow key FILE`, copy it \
          to all machines, and start all processes with --key FILE"
@@ -116,20 +118,20 @@ pub enum ClusterError {
         /// The address.
         address: String,
     },
-    /// Another process runs something else.
+    /// Another process runs something different.
     #[error("process {process} {difference}: start all processes alike")]
     Different {
         /// The other process.
         process: usize,
-        /// In what it differs.
+        /// What differs.
         difference: &'static str,
     },
-    /// The connections could not be taken over.
+    /// The connections could not be handed to the dataflow.
     #[error("the connections between the processes failed: {0}")]
     Network(std::io::Error),
 }
 
-/// Whether this panic is the engine's way to say that the connection to another process is lost.
+/// Returns whether this panic of the engine means that the connection to another process is lost.
 pub fn is_lost_peer(panic: &PanicHookInfo<'_>) -> bool {
     panic
         .payload()
@@ -137,14 +139,15 @@ pub fn is_lost_peer(panic: &PanicHookInfo<'_>) -> bool {
         .is_some_and(|text| text.starts_with("timely communication error"))
 }
 
-/// Whether this panic is the engine's way to say that another worker of this process was never started.
+/// Returns whether this panic of the engine means that another worker of this process was never
+/// started.
 pub fn is_missing_worker(panic: &PanicHookInfo<'_>) -> bool {
     let engine = panic.location().is_some_and(|place| place.file().contains("timely_communication"));
     let text = panic.payload().downcast_ref::<String>();
     engine && text.is_some_and(|text| text.contains("buzzer") || text.contains("RecvError"))
 }
 
-/// Runs `work` on every worker of this process and gives what each gave. In a cluster, with the
+/// Runs `work` on every worker of this process and returns the results. In a cluster, takes the
 /// number of this process and its links to the others.
 pub(super) fn execute<T: Send + 'static>(
     workers: usize,
@@ -155,7 +158,7 @@ pub(super) fn execute<T: Send + 'static>(
     let hooks = Hooks::default();
     let local = ProcessBuilder::new_typed_vector(workers, hooks.refill.clone(), hooks.spill.clone());
     let config = WorkerConfig::default();
-    // What timely gives is an error's form for programmers.
+    // timely's message is meant for programmers.
     let start = |_: String| {
         super::RunError::Start(format!(
             "the system gives no threads for {workers} workers: allow more processes and memory (ulimit -u, or TasksMax of \

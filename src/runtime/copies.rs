@@ -1,21 +1,25 @@
-//! Copies of a record: each record counts once in an epoch, however often it comes.
+//! Copies of a record: each record counts once in an epoch, however often it arrives.
 //!
-//! Two records are copies if they join the same epoch and have the same fingerprint. What is kept of an epoch while it is open is
-//! a set of fingerprints, 16 bytes each; it is forgotten when the epoch closes, and nothing of it is stored: a run that
-//! resumes reads the rows of open epochs again, and so learns the set anew. A copy that comes later is late, and dropped.
+//! Two records are copies if they join the same epoch and have the same fingerprint. An open epoch
+//! keeps a set of fingerprints, 16 bytes each, which is dropped when the epoch closes. None of it
+//! is stored: a run that resumes reads the rows of open epochs again and rebuilds the set. A copy
+//! that arrives later is late, and dropped.
 //!
-//! **Privacy.** What counts of an epoch is then the *set* of its records, in the place of the multiset. Let two streams differ
-//! in one record: x in epoch s, in the place of which the other one has y in epoch t. The sets of all other fingerprints and
-//! epochs agree. In the pair of x and s, copies agree in everything that counts (id, key, event time, entity, every value), so
-//! the contribution of the pair is that of one record if any copy is there, and nothing if none is: it changes by x at most. The
-//! same holds for y and t. So sums differ by −x in epoch s and +y in epoch t at most, as without copies, and every sensitivity
-//! holds as it is, also where two people share an id, or a whole record: nobody's record takes the place of another one
-//! that says something else. Copies in *different* epochs must count each: if the first one hid the second, taking it away would bring
-//! the other one forth, which is a third change.
+//! **Privacy.** An epoch counts the *set* of its records instead of the multiset. Let two streams
+//! differ in one record: x in epoch s of the first is replaced by y in epoch t of the second. The
+//! sets of all other fingerprints and epochs agree. Copies of x in s agree in everything that
+//! counts (id, key, event time, entity, every value). So their joint contribution is that of one
+//! record if any copy is present, and zero otherwise: it changes by at most x. The same holds for y
+//! and t. So sums differ by at most −x in epoch s and +y in epoch t, as without copies, and every
+//! sensitivity stays valid. This also holds if two people share an id, or a whole record: no record
+//! replaces one with other contents. Copies in *different* epochs must each count: if the first one
+//! hid the second, removing it would reveal the second, which is a third change.
 //!
-//! With `replace-one-in-place` ids, keys, times and entities are public, and so are counts. There the fingerprint leaves the values out:
-//! which records are copies is public, the first one counts, and a changed value changes that one record or none. With entities the
-//! entity is part of the fingerprint, so what is left of an entity's records is a function of these alone, and of the order of arrival.
+//! With `replace-one-in-place`, ids, keys, times and entities are public, and so are counts. There
+//! the fingerprint excludes the values: which records are copies is public, the first one counts,
+//! and a changed value changes at most that one record. With entities, the entity is part of the
+//! fingerprint, so the remaining records of an entity depend only on its own records and their
+//! order of arrival.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -23,7 +27,7 @@ use hushflow_operators::Records;
 
 use crate::source::Batch;
 
-/// The records of open epochs.
+/// Fingerprints of the records in open epochs.
 #[derive(Default)]
 pub(super) struct Copies {
     seen: BTreeMap<u64, HashSet<u128>>,
@@ -31,7 +35,7 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    /// Leaves the first of all copies.
+    /// Keeps the first of all copies.
     pub(super) fn take_out(&mut self, batch: &mut Batch) {
         let fingerprints = std::mem::take(&mut batch.fingerprints);
         if fingerprints.is_empty() {
@@ -46,18 +50,18 @@ impl Copies {
         retain(&mut batch.records, &first);
     }
 
-    /// Forgets the epochs up to this one, which nothing joins any more.
+    /// Drops the sets of the epochs up to `epoch`, which accept no more records.
     pub(super) fn forget(&mut self, epoch: u64) {
         self.seen = self.seen.split_off(&(epoch + 1));
     }
 
-    /// How many copies there were.
+    /// Returns the number of copies found.
     pub(super) fn found(&self) -> u64 {
         self.found
     }
 }
 
-/// Leaves the records that are `kept`.
+/// Keeps the records marked in `kept`.
 pub(super) fn retain(records: &mut Records, kept: &[bool]) {
     if kept.iter().all(|&kept| kept) {
         return;
@@ -70,7 +74,7 @@ pub(super) fn retain(records: &mut Records, kept: &[bool]) {
     leave(&mut records.values, kept, dimension);
 }
 
-/// Leaves those stretches of a column, of `width` each, that are `kept`.
+/// Keeps the groups of `width` elements marked in `kept`.
 fn leave<T>(column: &mut Vec<T>, kept: &[bool], width: usize) {
     let mut at = 0;
     column.retain(|_| {

@@ -1,10 +1,10 @@
-//! From the source's thread into the dataflow.
+//! Feeds records from the source's thread into the dataflow.
 //!
-//! One thread reads the source, or [merges](super::merge) several, and deals batches to the workers of its process through bounded
-//! channels: back-pressure.
-//! Each worker has a source operator. It holds a capability at the oldest epoch that may still get records, and
-//! lowers it only when the reader says that epochs have closed. A reader that fails says so; one that dies is
-//! found out by its channel; neither makes an operator drop its capability.
+//! One thread reads the source, or [merges](super::merge) several, and deals batches to the workers
+//! of its process. The channels are bounded, which gives back-pressure. Each worker has a source
+//! operator. It holds a capability at the oldest epoch that may still get records, and advances it
+//! only when the reader reports closed epochs. A failing reader reports its error, and the channel
+//! shows that a reader has died. In neither case does an operator drop its capability.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,24 +23,25 @@ use crate::state::Ingest;
 
 use super::copies::Copies;
 
-/// Batches that may wait for a worker.
+/// Most batches that wait for a worker.
 const WAITING_BATCHES: usize = 8;
 
-/// Epochs that may be closed but not yet committed. It bounds the memory that closed epochs take.
+/// Most epochs that are closed but not committed. It bounds the memory of closed epochs.
 pub(super) const EPOCHS_AHEAD: u64 = 256;
 
-/// How often the reader looks for a fault while it waits.
+/// How often a waiting reader checks for a fault.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How soon a source operator looks again when its channel is empty, or too many epochs wait for their commit.
+/// How soon a source operator tries again when its channel is empty, or when too many epochs wait
+/// for their commit.
 const IDLE: Duration = Duration::from_micros(500);
 
-/// What the reader tells a worker.
+/// Messages from the reader to a worker.
 enum Message {
     Records(Records),
-    /// All epochs up to this one are closed; where each source goes on then.
+    /// All epochs up to this one are closed; the position at which each source resumes.
     Closed(u64, Vec<Resume>),
-    /// There is nothing more.
+    /// End of the input.
     End,
 }
 
@@ -51,24 +52,25 @@ pub(super) struct Feed(Arc<Vec<Receiver<Message>>>);
 /// The reader's ends of the channels.
 pub(super) struct Dealer {
     workers: Vec<Sender<Message>>,
-    /// Whose turn it is.
+    /// The next worker to receive a batch.
     turn: usize,
     fault: Fault,
     metrics: Arc<Metrics>,
     copies: Copies,
-    /// The journal that is read, if one is: it is told which epochs are closed.
+    /// The journal being read, if any. It is informed of closed epochs.
     ingest: Option<Arc<Ingest>>,
 }
 
 impl Feed {
-    /// Tells how many messages wait for the workers, for as long as there are any.
+    /// Returns a function that gives the number of messages waiting for the workers, 0 once the
+    /// feed is dropped.
     pub(super) fn waiting(&self) -> impl Fn() -> usize + Send + Sync + 'static {
         let queues = Arc::downgrade(&self.0);
         move || queues.upgrade().map_or(0, |queues| queues.iter().map(Receiver::len).sum())
     }
 }
 
-/// Channels from a reader to the workers of its process.
+/// Creates the channels from a reader to the workers of its process.
 pub(super) fn channels(workers: usize, fault: &Fault, metrics: &Arc<Metrics>) -> (Dealer, Feed) {
     let (workers, receivers) = (0..workers).map(|_| bounded(WAITING_BATCHES)).unzip();
     let (fault, metrics, copies) = (fault.clone(), Arc::clone(metrics), Copies::default());
@@ -77,12 +79,12 @@ pub(super) fn channels(workers: usize, fault: &Fault, metrics: &Arc<Metrics>) ->
 }
 
 impl Dealer {
-    /// What is dealt has been read from this journal.
+    /// Sets the journal that is being read.
     pub(super) fn of_journal(self, ingest: Option<Arc<Ingest>>) -> Self {
         Dealer { ingest, ..self }
     }
 
-    /// Reads the source to its end. Runs on a thread of its own; gives what became of the rows.
+    /// Reads the source to its end, on a thread of its own. Returns the row counts.
     pub(super) fn deal(mut self, mut reader: SourceReader) -> Counters {
         loop {
             let event = reader.next_event();
@@ -106,17 +108,18 @@ impl Dealer {
         &self.fault
     }
 
-    /// Tells what became of the rows, which were read as `counters` say.
+    /// Reports `counters`, with the copies found, to the metrics.
     pub(super) fn tell(&self, counters: Counters) {
         self.metrics.tell_read(&self.counted(counters));
     }
 
-    /// With the copies among the rows that were read as `counters` say.
+    /// Adds the copies found to `counters`.
     pub(super) fn counted(&self, counters: Counters) -> Counters {
         Counters { copies: self.copies.found(), ..counters }
     }
 
-    /// Hands records to the next worker, each once; whether that was taken, as with all that is handed on.
+    /// Hands records to the next worker, without copies. Returns whether they were accepted, as do
+    /// `close` and `end`.
     pub(super) fn batch(&mut self, mut batch: Batch) -> bool {
         self.copies.take_out(&mut batch);
         if batch.is_empty() {
@@ -126,7 +129,8 @@ impl Dealer {
         self.deliver(&self.workers[self.turn], Message::Records(batch.records))
     }
 
-    /// Tells all workers that the epochs up to this one are closed, by the clock of so many rows of all sources.
+    /// Reports to all workers that the epochs up to `epoch` are closed; `rows` is the number of
+    /// rows of all sources at which their clocks closed it.
     pub(super) fn close(&mut self, epoch: u64, rows: u64, resumes: &[Resume]) -> bool {
         self.copies.forget(epoch);
         self.metrics.tell_closed(epoch, rows);
@@ -136,14 +140,15 @@ impl Dealer {
         self.workers.iter().all(|worker| self.deliver(worker, Message::Closed(epoch, resumes.into())))
     }
 
-    /// Tells all workers that there is nothing more; nothing more is taken.
+    /// Reports the end to all workers; nothing is accepted afterwards.
     pub(super) fn end(&self) -> bool {
         info!("the source has ended");
         self.workers.iter().all(|worker| self.deliver(worker, Message::End));
         false
     }
 
-    /// Waits for room in the channel, but not beyond a fault. Gives whether the message was taken.
+    /// Waits for room in the channel, unless there is a fault. Returns whether the message was
+    /// accepted.
     fn deliver(&self, worker: &Sender<Message>, mut message: Message) -> bool {
         loop {
             match worker.send_timeout(message, PATIENCE) {
@@ -155,17 +160,19 @@ impl Dealer {
     }
 }
 
-/// What the source operator of a worker sends.
+/// Output streams of a worker's source operator.
 pub(super) struct Sources<'scope> {
     /// Records, at or before the time of their epoch.
     pub(super) records: StreamVec<'scope, u64, Records>,
-    /// Where each source goes on after each epoch; from the process's first worker alone.
+    /// Positions at which the sources resume after each epoch; only from the process's first
+    /// worker.
     pub(super) marks: StreamVec<'scope, u64, Vec<Resume>>,
-    /// The last closed epoch, when the source has ended.
+    /// The last closed epoch, once the source has ended.
     pub(super) ends: StreamVec<'scope, u64, u64>,
 }
 
-/// The source operator of the process's worker number `worker`; without a feed it has nothing to send.
+/// Builds the source operator of the process's worker number `worker`; without a feed it sends
+/// nothing.
 pub(super) fn source<'scope>(
     scope: Scope<'scope, u64>,
     feed: Option<&Feed>,
@@ -229,8 +236,8 @@ pub(super) fn source<'scope>(
     Sources { records: record_stream, marks: mark_stream, ends: end_stream }
 }
 
-/// The last epoch that may be closed now. A leap of the clock closes any number of epochs with one mark: they are
-/// closed as fast as they are committed.
+/// Returns the last epoch that may be closed now. A jump of the clock closes any number of epochs
+/// with one mark; they are closed as fast as they are committed.
 fn last_to_close(committed: &ProbeHandle<u64>, first_epoch: u64) -> u64 {
     committed.with_frontier(|frontier| {
         frontier.first().map_or(u64::MAX, |&next| next.max(first_epoch) + EPOCHS_AHEAD - 1)

@@ -1,4 +1,5 @@
-//! The sources of a run: files and brokers from the recorded place, the standard input piped in again, or a journal.
+//! Opens the sources of a run: files and brokers at the recorded position, standard input piped in
+//! again, or a journal.
 
 use std::fmt;
 use std::fs::File;
@@ -15,11 +16,12 @@ use crate::pipeline::{Format, Input, Pipeline, Source};
 use crate::source::{Connections, Followed, Intake, Position, SourceError, SourceReader};
 use crate::state::{Ingest, IngestPlace, Store};
 
-/// Whoever wants to know which records are safe. The number is of all records that the state directory's journal has
-/// ever made durable, headers and blank lines not counted. It is told once at the start, before anything is read, so that a
-/// sender knows where to go on, and again after each sync or several. Each number is greater than the one before.
+/// A listener for the number of safe records. It counts all records that the state directory's
+/// journal has ever made durable, without headers and blank lines. The listener is called once at
+/// the start, before anything is read, so that a sender knows where to continue, and again after
+/// one or more syncs. Each number is greater than the one before.
 ///
-/// It is told by a thread of its own, so who takes long holds up nobody and misses numbers.
+/// Calls are made on a separate thread, so a slow listener delays nothing and misses numbers.
 ///
 /// ```
 /// use hushflow::runtime::Acknowledge;
@@ -30,7 +32,7 @@ use crate::state::{Ingest, IngestPlace, Store};
 pub struct Acknowledge(Arc<dyn Fn(u64) + Send + Sync>);
 
 impl Acknowledge {
-    /// Tells `listener`.
+    /// Calls `listener`.
     pub fn to(listener: impl Fn(u64) + Send + Sync + 'static) -> Self {
         Acknowledge(Arc::new(listener))
     }
@@ -55,7 +57,7 @@ pub(super) fn partition_of(source: &Source) -> u32 {
     kind.into()
 }
 
-/// Checks that a position with the source tag `recorded` is one in the source with the tag `now`.
+/// Checks that a position with the source tag `recorded` is valid for a source with the tag `now`.
 fn is_position_in(now: u32, recorded: u32) -> Result<(), RunError> {
     match now ^ recorded {
         0 => Ok(()),
@@ -64,7 +66,7 @@ fn is_position_in(now: u32, recorded: u32) -> Result<(), RunError> {
     }
 }
 
-/// A source that is being taken into a journal.
+/// A source being copied into a journal.
 pub(super) struct Taking {
     pub(super) ingest: Arc<Ingest>,
     intake: Intake,
@@ -92,7 +94,8 @@ impl Taking {
                 Intake::serve(connections, &ingest, (pipeline, source), control)
             }
             _ => {
-                // Not through the library's own buffer, which would keep what it has read.
+                // Not through the standard library's buffer, which would keep the bytes it has
+                // read.
                 let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
                 Intake::start(input, &ingest, (pipeline, source), control)
             }
@@ -100,21 +103,21 @@ impl Taking {
         Ok(Taking { ingest, intake, acknowledging })
     }
 
-    /// After an orderly end: what was counted is not kept, and all has been acknowledged. Gives the number of records that
-    /// a disconnect has cut.
+    /// Ends in good order: counted records are deleted and all have been acknowledged. Returns the
+    /// number of records cut by a disconnect.
     pub(super) fn finish(self) -> Result<u64, RunError> {
         let torn = self.intake.torn();
         drop(self.intake);
         self.ingest.finish()?;
         for thread in self.acknowledging {
-            // A listener that panics has told already.
+            // A panicking listener has already printed its message.
             let _ = thread.join();
         }
         Ok(torn)
     }
 }
 
-/// A thread that tells each number of records that are safe.
+/// Starts a thread that calls `tell` with each number of safe records.
 fn telling(ingest: &Arc<Ingest>, tell: impl Fn(u64) + Send + 'static) -> io::Result<JoinHandle<()>> {
     let ingest = Arc::clone(ingest);
     thread::Builder::new().spawn(move || {
@@ -126,10 +129,10 @@ fn telling(ingest: &Arc<Ingest>, tell: impl Fn(u64) + Send + 'static) -> io::Res
     })
 }
 
-/// The readers of a pipeline's sources, and what takes one of them into a journal.
+/// Readers of a pipeline's sources, and the thread that copies one of them into a journal.
 pub(super) type Opened = (Vec<SourceReader>, Option<Taking>);
 
-/// Opens the sources where the last committed epoch has left them.
+/// Opens the sources at the positions of the last committed epoch.
 pub(super) fn sources(
     pipeline: &Pipeline,
     store: &Store,
@@ -154,7 +157,7 @@ pub(super) fn sources(
     Ok((readers, taking))
 }
 
-/// What it takes to open a source.
+/// Inputs needed to open a source.
 struct Opening<'a> {
     pipeline: &'a Pipeline,
     store: &'a Store,
@@ -172,7 +175,7 @@ impl Opening<'_> {
         let (control, committed) = (&self.options.control, self.committed);
         let position = recorded.map_or(Position::START, |Recorded { resume, .. }| resume.position);
         if source.journal {
-            // What earlier runs read without a journal is behind; only their clock goes on.
+            // Records read by earlier runs without a journal are past; only their clock continues.
             let in_journal = recorded.as_ref().is_some_and(Recorded::is_journal);
             let position =
                 if in_journal { position } else { Position { clock: position.clock, ..Position::START } };

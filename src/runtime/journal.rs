@@ -23,32 +23,33 @@ use crate::publication::{Calibration, MomentPublication, PublicationError};
 use crate::source::{Position, Resume};
 use crate::state::{EpochFrame, Ingest, IngestPlace, Recovered, SourcePosition, StateError, Store};
 
-/// Where a run begins. In a cluster a worker has the states and the standings that it owns, and no others.
+/// State from which a run begins. In a cluster a worker has only the states and standings that it
+/// owns.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Start {
     /// The first epoch to release.
     pub(super) first_epoch: u64,
-    /// Noise and strategy of the log, with which all processes release; none where there are no moments.
+    /// Noise and strategy of the log, used by all processes; `None` without moments.
     pub(super) calibration: Option<Calibration>,
     /// Encoder states by shard after the epochs before it.
     pub(super) states: BTreeMap<u32, Zeroizing<Vec<u8>>>,
-    /// How entities stand after the epochs before it, where they are protected as a whole.
+    /// Standings of entities after the epochs before it, if entities are protected.
     pub(super) standings: Vec<(Entity, Standing)>,
 }
 
-/// What is remembered with an epoch beside its sums.
+/// Data stored with an epoch beside its sums.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) enum Mark {
-    /// Where each source goes on after it.
+    /// Positions at which the sources resume after it.
     Resume(Vec<Resume>),
     /// Entities that took part in it.
     Admitted(Vec<Entity>),
 }
 
-/// Encoder states by shard, as checkpoints have them.
+/// Encoder states by shard, as in checkpoints.
 type States = Vec<(u32, Zeroizing<Vec<u8>>)>;
 
-/// What is in a checkpoint; entities are, where they are protected as a whole.
+/// Decodes a checkpoint, with entities if they are protected.
 fn restored(
     bytes: &[u8],
     limits: Option<EntityLimits>,
@@ -59,7 +60,7 @@ fn restored(
 }
 
 impl Start {
-    /// After so many epochs that left nothing behind.
+    /// State after `committed` epochs that left no state behind.
     pub(super) fn after(committed: u64) -> Self {
         Start {
             first_epoch: committed + 1,
@@ -69,7 +70,7 @@ impl Start {
         }
     }
 
-    /// What one of so many workers needs to know.
+    /// The part that worker `worker` of `workers` needs.
     pub(super) fn of_worker(&self, worker: usize, workers: usize) -> Self {
         let owns_shard = |(shard, _): &(&u32, _)| shard_owner(**shard, workers) == worker;
         let owns = |(entity, _): &&(Entity, Standing)| entity.owner(workers) == worker;
@@ -82,7 +83,8 @@ impl Start {
         }
     }
 
-    /// The state after all committed epochs: that of the checkpoint, and the sums committed after it.
+    /// Restores the state after all committed epochs from the checkpoint and the sums committed
+    /// after it.
     pub(super) fn recover(
         publication: &MomentPublication,
         recovered: Recovered,
@@ -127,22 +129,22 @@ impl Start {
     }
 }
 
-/// The place at which a source goes on.
+/// The position at which a source resumes.
 #[derive(Clone, Copy)]
 pub(super) struct Recorded {
     pub(super) resume: Resume,
-    /// What it is a place in, as [`partition_of`](super::ingest::partition_of) says.
+    /// Its source tag, see [`partition_of`](super::ingest::partition_of).
     pub(super) partition: u32,
 }
 
 impl Recorded {
-    /// Whether it is a place in the ingest journal.
+    /// Returns whether it is a position in the ingest journal.
     pub(super) fn is_journal(&self) -> bool {
         self.partition == u32::from(tag::JOURNAL)
     }
 
-    /// Those of the last committed epoch, one for each of `sources` sources. None before the first
-    /// epoch.
+    /// Returns the positions of the last committed epoch, one for each of `sources` sources; `None`
+    /// before the first epoch.
     pub(super) fn of(recovered: &Recovered, sources: usize) -> Result<Option<Vec<Self>>, RunError> {
         if recovered.positions.is_empty() {
             return Ok(None);
@@ -156,7 +158,7 @@ impl Recorded {
     }
 }
 
-/// Where in the ingest journal the next run goes on, if one of these positions is of it.
+/// Returns where the next run resumes in the ingest journal, if one of these positions is in it.
 pub fn journaled(positions: &[SourcePosition]) -> Option<IngestPlace> {
     let position = positions.iter().find(|position| position.partition == u32::from(tag::JOURNAL))?;
     let Resume { position: Position { file: session, offset, .. }, .. } =
@@ -164,7 +166,7 @@ pub fn journaled(positions: &[SourcePosition]) -> Option<IngestPlace> {
     Some(IngestPlace { session, offset })
 }
 
-/// Of each source whose position is in followed files, its number as its list has it, and the number of the file.
+/// Returns, for each source that follows files, the number of its list and the number of its file.
 pub fn followed(positions: &[SourcePosition]) -> Vec<(u64, u32)> {
     let first = u64::from(positions.len() > 1);
     let followed =
@@ -175,7 +177,7 @@ pub fn followed(positions: &[SourcePosition]) -> Vec<(u64, u32)> {
     followed.filter_map(|(source, position)| Some((source, file(position)?))).collect()
 }
 
-/// What is recorded of where a source goes on.
+/// Encodes the position at which a source resumes.
 fn recorded(resume: &Resume, partition: u32) -> Result<SourcePosition, bincode::Error> {
     Ok(SourcePosition { partition, offset: resume.position.offset, payload: options().serialize(resume)? })
 }
@@ -183,10 +185,10 @@ fn recorded(resume: &Resume, partition: u32) -> Result<SourcePosition, bincode::
 /// The store behind the commit operator, and the ingest journal if the source has one.
 pub(super) struct Journal {
     store: Store,
-    /// Of each source what is recorded beside its place.
+    /// Source tag stored with each position.
     partitions: Vec<u32>,
     ingest: Option<Arc<Ingest>>,
-    /// How entities stand after what is committed, where they are protected as a whole.
+    /// Standings of entities after the committed epochs, if entities are protected.
     standings: Option<Standings>,
     metrics: Arc<Metrics>,
 }
@@ -215,7 +217,7 @@ impl CommitLog<Mark> for Journal {
         if let Some(last) = epochs.last() {
             self.metrics.tell_committed(last.epoch, began.elapsed());
         }
-        // A line for each: how many are committed at once is a matter of load.
+        // One line per epoch: the number committed together depends on load.
         epochs.iter().for_each(|epoch| debug!(epoch = epoch.epoch, "the epoch is durable and published"));
         let due = epochs.iter().rposition(|epoch| !epoch.states.is_empty());
         let (due, since) = epochs.split_at(due.map_or(0, |due| due + 1));
@@ -235,7 +237,7 @@ impl CommitLog<Mark> for Journal {
 }
 
 impl Journal {
-    /// `standings`: how entities stand after the epochs in the store.
+    /// `standings`: of the entities after the epochs in the store.
     pub(super) fn new(
         store: Store,
         (partitions, ingest): (Vec<u32>, Option<Arc<Ingest>>),
@@ -250,13 +252,13 @@ impl Journal {
         epochs.iter().try_for_each(|epoch| standings.advance(epoch.epoch, admitted(epoch)))
     }
 
-    /// The number of the run.
+    /// Returns the number of the run.
     pub(super) fn generation(&self) -> u64 {
         self.store.generation()
     }
 
-    /// Writes the encoders' states and how entities stand, unless they exceed what a frame may hold: then the next start replays
-    /// the log.
+    /// Writes encoder states and standings, unless they exceed the limit of a frame. In that case
+    /// the next start replays the log.
     fn checkpoint(&mut self, epoch: &EpochCommit<Mark>) -> Result<(), StateError> {
         let states = match &self.standings {
             None => options().serialize(&epoch.states),
@@ -274,7 +276,7 @@ impl Journal {
     }
 }
 
-/// Where each source goes on after an epoch.
+/// Returns the positions at which the sources resume after an epoch.
 fn resumes(epoch: &EpochCommit<Mark>) -> impl Iterator<Item = &Resume> {
     let lists = epoch.marks.iter().filter_map(|mark| match mark {
         Mark::Resume(resumes) => Some(resumes),
@@ -283,7 +285,7 @@ fn resumes(epoch: &EpochCommit<Mark>) -> impl Iterator<Item = &Resume> {
     lists.flatten()
 }
 
-/// Who took part in it.
+/// Returns the entities that took part in an epoch.
 fn admitted(epoch: &EpochCommit<Mark>) -> impl Iterator<Item = Entity> {
     let lists = epoch.marks.iter().filter_map(|mark| match mark {
         Mark::Resume(_) => None,
@@ -292,7 +294,8 @@ fn admitted(epoch: &EpochCommit<Mark>) -> impl Iterator<Item = Entity> {
     lists.flatten().copied()
 }
 
-/// All sums in one place, which does not grow: that would leave copies in freed memory.
+/// Concatenates all sums into a vector of fixed capacity: growing it would leave copies in freed
+/// memory.
 fn joined(shards: &[RunSums]) -> Zeroizing<Vec<i128>> {
     let mut sums = Zeroizing::new(Vec::with_capacity(shards.iter().map(RunSums::len).sum()));
     for shard in shards {
@@ -304,7 +307,7 @@ fn joined(shards: &[RunSums]) -> Zeroizing<Vec<i128>> {
     sums
 }
 
-/// How payloads are coded inside the frames of the state.
+/// Encoding of payloads inside the frames of the state.
 fn options() -> impl Options {
     DefaultOptions::new().with_fixint_encoding().with_limit(crate::state::MAX_PAYLOAD).reject_trailing_bytes()
 }

@@ -1,23 +1,26 @@
-//! An authenticated, encrypted link between two processes of a cluster, in place of the bare connection.
+//! An authenticated, encrypted link between two processes of a cluster, used instead of the bare
+//! connection.
 //!
 //! # The handshake
-//! Noise (<https://noiseprotocol.org/noise.html>), `NNpsk0` with X25519, ChaCha20-Poly1305 and BLAKE2s, under the cluster's key:
+//! Noise (<https://noiseprotocol.org/noise.html>), `NNpsk0` with X25519, ChaCha20-Poly1305 and
+//! BLAKE2s, under the cluster's key:
 //!
-//! | | from | bytes | holds |
+//! | | from | bytes | contents |
 //! |---|---|---|---|
-//! | greeting | caller | 96 | an ephemeral key; encrypted: who calls whom, and what it runs ([`Greeting`]) |
+//! | greeting | caller | 96 | an ephemeral key; encrypted: caller, callee, and what it runs ([`Greeting`]) |
 //! | answer | called | 96 | an ephemeral key; encrypted: the same of the called process |
 //! | confirmation | caller | 19 | a frame: the caller has read the answer, so the greeting is no recording |
 //! | verdict | called | 19 | a frame: [`Verdict`] |
 //!
-//! A greeting that was made without the key does not decrypt, and its sender is dropped. Greetings name both ends, so none
-//! can be sent back to its sender or forwarded to another process. The keys of a link also depend on the ephemeral
-//! keys: a key that is stolen later decrypts no traffic that was recorded before.
+//! A greeting made without the key does not decrypt, and its sender is dropped. Greetings name both
+//! ends, so none can be sent back to its sender or forwarded to another process. The keys of a link
+//! also depend on the ephemeral keys: a key stolen later decrypts no traffic recorded before.
 //!
 //! # Frames
-//! Two bytes of length (big-endian, 16 to 65535) and that many of ciphertext with its tag. Each direction has a key and a counter
-//! of its own, so a frame that is changed, left out, repeated, reordered or sent back does not decrypt. An
-//! empty frame ends a direction: a connection that is cut before has not ended in good order.
+//! Two bytes of length (big-endian, 16 to 65535), followed by that many bytes of ciphertext with
+//! its tag. Each direction has its own key and counter, so a frame that is changed, left out,
+//! repeated, reordered or sent back does not decrypt. An empty frame ends a direction; a connection
+//! cut before it has not ended in good order.
 //!
 //! Sizes and times of frames are visible on the network.
 
@@ -34,43 +37,44 @@ use crate::key::Key;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 
-/// Part of every handshake: another version of this protocol, or another protocol under the same key, does not decrypt.
+/// Part of every handshake: another version of this protocol, or another protocol with the same
+/// key, does not decrypt.
 const PROLOGUE: &[u8] = b"hushflow cluster 2";
 
-/// The key of clusters without a key file, which is public. It hides traffic on the loopback from a packet capture, but any
-/// process of this machine can join.
+/// The public key of clusters without a key file. It hides loopback traffic from a packet capture,
+/// but any process of this machine can join.
 const NO_KEY: [u8; 32] = [0; 32];
 
 const TAG: usize = 16;
 const PUBLIC_KEY: usize = 32;
 
-/// Bytes of a greeting before it is encrypted.
+/// Bytes of a greeting's plain text.
 const PLAIN: usize = 48;
 
-/// Bytes of a greeting, and of its answer.
+/// Bytes of a greeting or an answer.
 pub const GREETING: usize = PUBLIC_KEY + PLAIN + TAG;
 
-/// Bytes of a frame's length.
+/// Bytes of a frame's length field.
 const LENGTH: usize = 2;
 
 /// Bytes of a frame that holds one byte.
 pub const SHORT_FRAME: usize = LENGTH + 1 + TAG;
 
-/// The most that a frame holds.
+/// Most bytes of plain text in a frame.
 const LARGEST: usize = u16::MAX as usize - TAG;
 
-/// What a process says of itself, and to whom.
+/// What a process says of itself, and to which process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// Number of the process that speaks.
+    /// Number of the sender.
     pub process: u32,
-    /// Number of the process that it means to speak to.
+    /// Number of the intended receiver.
     pub to: u32,
     /// Number of processes.
     pub processes: u32,
-    /// Worker threads of each.
+    /// Worker threads per process.
     pub workers: u32,
-    /// A hash of what is run.
+    /// A hash of the pipeline and the kind of noise.
     pub pipeline: [u8; 32],
 }
 
@@ -78,16 +82,16 @@ pub struct Greeting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Verdict {
-    /// The link stands.
+    /// The link is accepted.
     Welcome = 1,
-    /// A process with the caller's number is connected, and keeps its place.
+    /// A process with the caller's number is connected and stays connected.
     Taken = 2,
-    /// The caller runs something else.
+    /// The caller runs something different.
     Different = 3,
 }
 
 impl Verdict {
-    /// The verdict with this number.
+    /// Returns the verdict with this number.
     pub fn of(byte: u8) -> Option<Self> {
         [Verdict::Welcome, Verdict::Taken, Verdict::Different]
             .into_iter()
@@ -95,7 +99,7 @@ impl Verdict {
     }
 }
 
-/// Bytes that were not made by a process with the key, or not for this place in the conversation.
+/// Bytes not made by a process with the key, or not for this step of the conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotOurs;
 
@@ -133,7 +137,7 @@ impl Greeting {
     }
 }
 
-/// The state of a handshake under a key, or under none.
+/// Begins a handshake with a key, or with the public one.
 fn handshake(key: Option<&Key>, calls: bool) -> Result<HandshakeState, NotOurs> {
     let secret = key.map_or(&NO_KEY, Key::bytes);
     let pattern = PATTERN.parse().map_err(|_| NotOurs)?;
@@ -153,35 +157,36 @@ fn read(state: &mut HandshakeState, message: &[u8; GREETING]) -> Result<Greeting
     plain.first_chunk().filter(|_| read == PLAIN).map(Greeting::decode).ok_or(NotOurs)
 }
 
-/// The caller's side of a handshake that has begun.
+/// The caller's side of a handshake in progress.
 pub struct Call(HandshakeState);
 
 impl Call {
-    /// Begins: gives the greeting to send.
+    /// Begins a handshake; returns the greeting to send.
     ///
     /// # Errors
-    /// [`NotOurs`] where the system has no entropy for an ephemeral key.
+    /// [`NotOurs`] if the system has no entropy for an ephemeral key.
     pub fn begin(key: Option<&Key>, greeting: &Greeting) -> Result<(Self, [u8; GREETING]), NotOurs> {
         let mut state = handshake(key, true)?;
         let message = write(&mut state, greeting)?;
         Ok((Call(state), message))
     }
 
-    /// Takes the answer.
+    /// Processes the answer.
     ///
     /// # Errors
-    /// [`NotOurs`] where it was not made with the key for this very greeting.
+    /// [`NotOurs`] unless it was made with the key for this greeting.
     pub fn answered(mut self, answer: &[u8; GREETING]) -> Result<(Greeting, Session), NotOurs> {
         let greeting = read(&mut self.0, answer)?;
         Ok((greeting, Session::of(self.0)?))
     }
 }
 
-/// The called side: what the caller says, the answer to send, and the session. Nothing is known of the caller before a frame of
-/// the session has come: the greeting may be a recording.
+/// Processes a greeting on the called side; returns it, the answer to send, and the session. The
+/// caller is unproven until a frame of the session arrives, because the greeting may be a
+/// recording.
 ///
 /// # Errors
-/// [`NotOurs`] where the greeting was not made with the key.
+/// [`NotOurs`] if the greeting was not made with the key.
 pub fn answer(
     key: Option<&Key>,
     greeting: &[u8; GREETING],
@@ -205,20 +210,20 @@ impl Session {
         Ok(Session { ciphers: Arc::new(state.into_stateless_transport_mode()?), sent: 0, received: 0 })
     }
 
-    /// A frame that holds one byte.
+    /// Encrypts a frame of one byte.
     ///
     /// # Errors
-    /// [`NotOurs`] where the counter has run out.
+    /// [`NotOurs`] if the counter has run out.
     pub fn seal(&mut self, byte: u8) -> Result<[u8; SHORT_FRAME], NotOurs> {
         let mut frame = [0; SHORT_FRAME];
         seal(&self.ciphers, &mut self.sent, &[byte], &mut frame)?;
         Ok(frame)
     }
 
-    /// The byte in such a frame.
+    /// Decrypts a frame of one byte.
     ///
     /// # Errors
-    /// [`NotOurs`] where it is not the next frame of the other side.
+    /// [`NotOurs`] unless it is the next frame of the other side.
     pub fn open(&mut self, frame: &[u8; SHORT_FRAME]) -> Result<u8, NotOurs> {
         let mut byte = [0; 1 + TAG];
         let (length, sealed) = frame.split_at(LENGTH);
@@ -230,7 +235,7 @@ impl Session {
     }
 }
 
-/// Puts a frame with `plain` into `frame`: its length in bytes.
+/// Writes a frame with `plain` into `frame`; returns its length in bytes.
 fn seal(
     ciphers: &StatelessTransportState,
     sent: &mut u64,
@@ -308,7 +313,7 @@ mod tests {
             changed[place] ^= 1;
             assert!(answer(Some(&key), &changed, own).is_err(), "byte {place}");
         }
-        // A recorded greeting is answered, under keys that whoever plays it does not have.
+        // A replayed greeting is answered, but under keys that the replayer does not have.
         let (_, first, _) = answer(Some(&key), &hello, own).unwrap();
         let (_, second, mut session) = answer(Some(&key), &hello, own).unwrap();
         assert!(first != second);

@@ -1,10 +1,10 @@
-//! Cluster bootstrap: how the processes of a run connect to each other before the dataflow starts.
+//! Cluster bootstrap: connects the processes of a run before the dataflow starts.
 //!
-//! Every process calls those before it, each from a thread of its own, and is called by those after
-//! it. The called side is one loop over connections that never block, so a stranger who is slow or
-//! silent holds up nobody: a caller has five seconds for the handshake, and when too many wait the
-//! oldest is dropped. A caller without the key is dropped and counted. A process that is connected
-//! keeps its place. When it ends before the dataflow starts, the others end at once.
+//! Every process calls those before it, each from a separate thread, and is called by those after
+//! it. The called side is one loop over non-blocking connections, so a slow or silent stranger
+//! delays nobody. A caller has five seconds for the handshake, and when too many wait the oldest is
+//! dropped. A caller without the key is dropped and counted. A connected process keeps its number.
+//! If it ends before the dataflow starts, the others end at once.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::iter;
@@ -25,23 +25,23 @@ use crate::control::Control;
 use crate::key::Key;
 use crate::tcp::{connect, keep_alive};
 
-/// How long the handshake of one connection may take.
+/// Time limit for the handshake of one connection.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// Callers whose handshake is not over. One more pushes out the oldest.
+/// Most callers in the handshake. One more drops the oldest.
 const CALLERS: usize = 64;
 
-/// How often the loop looks for a stop, and for processes that were reached.
+/// How often the loop checks for a stop and for processes reached by calls.
 const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// The pauses between calls double from the first to the longest.
+/// First pause between calls; pauses double up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The links to all other processes, by their numbers.
+/// Links to all other processes, by number.
 pub(super) type Links = Vec<Option<Link<TcpStream>>>;
 
-/// Connects to all other processes, unless the run is stopped before. `pipeline` identifies what is run.
+/// Connects to all other processes, unless the run is stopped first. `pipeline` identifies the run.
 pub(super) fn meet(
     cluster: &Cluster,
     workers: usize,
@@ -87,7 +87,7 @@ fn check_addresses(cluster: &Cluster) -> Result<(), ClusterError> {
     Ok(())
 }
 
-/// In what another process differs from what it must be.
+/// Returns what differs between another process and the expected one.
 fn difference(own: &Greeting, other: &Greeting) -> Option<&'static str> {
     match () {
         () if other.to != own.process => Some("is at another process's address"),
@@ -99,13 +99,13 @@ fn difference(own: &Greeting, other: &Greeting) -> Option<&'static str> {
     }
 }
 
-/// Why a process was not reached yet, for as long as anybody wants to know.
+/// Why a process has not been reached yet.
 type Reason = Arc<Mutex<String>>;
 
-/// A process that was reached, or why it never will be.
+/// A link to a process, or the reason why there can be none.
 type Reached = (usize, Result<Link<TcpStream>, ClusterError>);
 
-/// Calls a process in a thread of its own, until it answers or the meeting is over.
+/// Calls a process from a separate thread until it answers or the meeting is over.
 fn start_call(
     cluster: &Cluster,
     own: Greeting,
@@ -119,7 +119,7 @@ fn start_call(
         .name(format!("call-{to}"))
         .spawn(move || {
             if let Some(result) = call(&address, key.as_ref(), Greeting { to: to as u32, ..own }, &wanted) {
-                // A meeting that is over wants no more links.
+                // A meeting that is over ignores further links.
                 let _ = reached.send((to, result));
             }
         })
@@ -147,14 +147,14 @@ fn call(
     None
 }
 
-/// One call. An error is worth another attempt.
+/// Makes one call. After an error, another attempt is worthwhile.
 fn attempt(
     address: &str,
     key: Option<&Key>,
     own: &Greeting,
 ) -> io::Result<Result<Link<TcpStream>, ClusterError>> {
     let process = own.to as usize;
-    // Within a time, for a machine that is not there yet may not even refuse.
+    // With a time limit: a machine that is not up yet may not even refuse.
     let mut stream = connect(address)?;
     if key.is_none() && !stream.peer_addr()?.ip().is_loopback() {
         return Ok(Err(ClusterError::NoKey { address: address.into() }));
@@ -192,7 +192,7 @@ fn attempt(
     settle(stream, session).map(Ok)
 }
 
-/// Reads N bytes, however they come, before a deadline.
+/// Reads N bytes, in any number of pieces, before a deadline.
 fn read_until<const N: usize>(stream: &mut TcpStream, deadline: Instant) -> io::Result<[u8; N]> {
     let (mut bytes, mut filled) = ([0; N], 0);
     while filled < N {
@@ -211,7 +211,7 @@ fn read_until<const N: usize>(stream: &mut TcpStream, deadline: Instant) -> io::
     Ok(bytes)
 }
 
-/// A link over a connection whose handshake is over.
+/// Makes a link of a connection after the handshake.
 fn settle(stream: TcpStream, session: Session) -> io::Result<Link<TcpStream>> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(None)?;
@@ -221,7 +221,7 @@ fn settle(stream: TcpStream, session: Session) -> io::Result<Link<TcpStream>> {
     Link::new(stream, session)
 }
 
-/// The called side.
+/// State of the called side.
 struct Meeting<'a> {
     cluster: &'a Cluster,
     control: &'a Control,
@@ -229,7 +229,7 @@ struct Meeting<'a> {
     links: Links,
     callers: Vec<Caller>,
     dropped: u64,
-    /// In what the last process differed that was dropped for it.
+    /// What differed in the last process dropped for a difference.
     odd: Option<&'static str>,
 }
 
@@ -279,7 +279,8 @@ impl Meeting<'_> {
         ClusterError::Unreached { process, address, seconds, reason }
     }
 
-    /// Waits until somebody calls or says something, but not for long. A connected process that has ended is an error.
+    /// Waits briefly until a caller connects or sends. A connected process that has ended is an
+    /// error.
     fn wait(&self, listener: &TcpListener) -> Result<(), ClusterError> {
         let linked: Vec<(usize, &TcpStream)> =
             connected(&self.links).map(|(process, link)| (process, link.stream())).collect();
@@ -287,7 +288,7 @@ impl Meeting<'_> {
         wait_for(&linked, [listener.as_fd()].into_iter().chain(callers))
     }
 
-    /// Takes those who call.
+    /// Accepts new callers.
     fn accept(&mut self, listener: &TcpListener) {
         for _ in 0..CALLERS {
             match listener.accept() {
@@ -297,7 +298,7 @@ impl Meeting<'_> {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // A caller that has gone again, or no descriptor left: those that wait will free some.
+                // The caller is gone, or no descriptor is left: waiting callers will free some.
                 Err(_) => return thread::sleep(FIRST_PAUSE),
             }
             if self.callers.len() > CALLERS {
@@ -307,7 +308,7 @@ impl Meeting<'_> {
         }
     }
 
-    /// Hears those who have called.
+    /// Reads from the accepted callers.
     fn hear(&mut self) -> Result<(), ClusterError> {
         let mut waiting = Vec::new();
         for mut caller in std::mem::take(&mut self.callers) {
@@ -322,7 +323,7 @@ impl Meeting<'_> {
         Ok(())
     }
 
-    /// Connects a process that has the key, if it is one of us and new.
+    /// Connects a process that has the key, if it belongs to the run and is new.
     fn judge(&mut self, caller: Caller, other: Greeting, mut session: Session) -> Result<(), ClusterError> {
         let process = other.process as usize;
         let expected = self.own.process < other.process;
@@ -348,7 +349,7 @@ impl Meeting<'_> {
             (_, Some(difference)) if self.cluster.key.is_some() => {
                 return Err(ClusterError::Different { process, difference });
             }
-            // Without a key it may be anybody.
+            // Without a key it may be any process.
             (_, Some(difference)) => {
                 self.odd = Some(difference);
                 self.drop_caller(&caller, difference);
@@ -358,7 +359,7 @@ impl Meeting<'_> {
         Ok(())
     }
 
-    /// Counts a caller that is dropped, and says so at 1, 2, 4, 8 … of them: nobody can fill a log by calling.
+    /// Counts a dropped caller and logs counts of 1, 2, 4, 8, …, so that callers can't fill a log.
     fn drop_caller(&mut self, caller: &Caller, reason: &str) {
         self.dropped += 1;
         if self.dropped.is_power_of_two() {
@@ -370,17 +371,17 @@ impl Meeting<'_> {
     }
 }
 
-/// The links that stand, with the numbers of the processes.
+/// Returns the existing links with the numbers of their processes.
 fn connected(links: &Links) -> impl Iterator<Item = (usize, &Link<TcpStream>)> {
     links.iter().enumerate().filter_map(|(process, link)| Some((process, link.as_ref()?)))
 }
 
-/// Waits until something can be read, but not for long. A connected process that has ended is an error.
+/// Waits briefly until something is readable. A connected process that has ended is an error.
 fn wait_for<'a>(
     linked: &'a [(usize, impl AsFd)],
     others: impl Iterator<Item = BorrowedFd<'a>>,
 ) -> Result<(), ClusterError> {
-    // What a connected process sends waits for the dataflow; only its end is news.
+    // Data from a connected process is left for the dataflow; only its end matters here.
     let links = linked.iter().map(|(_, link)| PollFd::from_borrowed_fd(link.as_fd(), PollFlags::RDHUP));
     let others = others.map(|other| PollFd::from_borrowed_fd(other, PollFlags::IN));
     let mut watched: Vec<PollFd<'_>> = links.chain(others).collect();
@@ -393,10 +394,9 @@ fn wait_for<'a>(
     gone.map_or(Ok(()), |(&(process, _), _)| Err(ClusterError::Gone { process }))
 }
 
-/// Ends this process when another one ends, until it is dropped: for the time in which nobody reads
-/// the links.
+/// Ends this process when another one ends, until it is dropped: used while nobody reads the links.
 pub(super) struct Watch {
-    /// The thread ends when this is gone.
+    /// The thread ends when this is dropped.
     _wanted: Sender<()>,
 }
 
@@ -408,7 +408,7 @@ impl Watch {
         let watch = move || {
             loop {
                 let waited = wait_for(&linked, iter::empty());
-                // First whether anybody still asks: later, an end may be one in good order.
+                // Check first whether the watch was dropped: after that, an end may be orderly.
                 match (is_wanted.try_recv(), waited) {
                     (Err(TryRecvError::Disconnected), _) => return,
                     (_, Ok(())) => {}
@@ -421,15 +421,15 @@ impl Watch {
     }
 }
 
-/// A connection whose handshake is not over.
+/// A connection in the handshake.
 struct Caller {
     stream: TcpStream,
     address: SocketAddr,
     since: Instant,
-    /// What has come of the next message.
+    /// Received bytes of the next message.
     heard: [u8; GREETING],
     filled: usize,
-    /// Once its greeting has been answered.
+    /// Set once its greeting has been answered.
     answered: Option<(Greeting, Session)>,
 }
 
@@ -438,7 +438,7 @@ impl Caller {
         Caller { stream, address, since: Instant::now(), heard: [0; GREETING], filled: 0, answered: None }
     }
 
-    /// Hears what has come: who calls, once that is proven; or why the caller is dropped.
+    /// Reads available bytes. Returns the caller's identity once proven, or why it is dropped.
     fn hear(
         &mut self,
         key: Option<&Key>,

@@ -1,4 +1,4 @@
-//! Processes that meet, and those that do not.
+//! Processes that connect, and those that do not.
 
 use super::*;
 use std::iter;
@@ -18,7 +18,7 @@ fn cluster(process: usize, hosts: &[String], key: Option<&Key>, seconds: u64) ->
     Cluster { process, hosts, key, patience, on_fault: |reason| panic!("{reason}") }
 }
 
-/// A process in a thread of its own.
+/// A process in a separate thread.
 struct Started(JoinHandle<Result<Links, String>>);
 
 fn start(cluster: Cluster, workers: usize, pipeline: &'static [u8]) -> Started {
@@ -33,7 +33,7 @@ impl Started {
     }
 }
 
-/// To how many others each is connected. All keep their links until the last one has them.
+/// Returns the number of links of each process. All keep their links until the last one has them.
 fn ends(processes: impl IntoIterator<Item = Started>) -> Vec<Result<usize, String>> {
     let ended: Vec<_> = processes.into_iter().map(|process| process.0.join().unwrap()).collect();
     ended.into_iter().map(|links| Ok(links?.iter().flatten().count())).collect()
@@ -88,7 +88,7 @@ fn a_process_with_another_key_or_none_is_dropped() {
     }
 }
 
-/// The link of a process 2 of three that calls process 0.
+/// Calls process 0 as process 2 of three.
 fn called_by_the_third(hosts: &[String], key: &Key) -> Result<Link<TcpStream>, ClusterError> {
     let pipeline = Sha256::digest(b"p").into();
     let own = Greeting { process: 2, to: 0, processes: 3, workers: 1, pipeline };
@@ -144,7 +144,7 @@ fn strangers_hold_up_nobody() {
         let hosts = free_addresses(2);
         let called = start(cluster(0, &hosts, key, 60), 1, b"p");
         let connect = || iter::repeat_with(|| TcpStream::connect(&hosts[0])).find_map(Result::ok).unwrap();
-        // More that say nothing than may wait, and some that say something.
+        // More silent callers than may wait, and some that send bytes.
         let silent: Vec<_> = (0..2 * CALLERS).map(|_| connect()).collect();
         for says in [&b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"[..], &[0; 24], &[0xff; 1000]] {
             let _ = connect().write_all(says);

@@ -1,20 +1,24 @@
-//! Several sources that are read together: whose clock counts, and what is late by it.
+//! Merges several sources: decides which clocks count, and which records are late.
 //!
-//! Each source is read on a thread of its own, by its own clock c, which says that its epochs up to e(c) are closed. With A the
-//! sources that are **active**, neither ended nor idle, epochs are closed up to
+//! Each source is read on a thread of its own, with its own clock c, which closes its epochs up to
+//! e(c). Let A be the **active** sources, neither ended nor idle. Epochs are closed up to
 //!
 //! ```text
-//! w = min { e(c) : A }        where nobody is active: w = max { e(c) : all }        and w never falls
+//! w = min { e(c) : A }        if A is empty: w = max { e(c) : all }        and w never falls
 //! ```
 //!
-//! A record goes where its source's own clock sends it, so what another source does moves no record of an active one, and
-//! a reader that resumes assigns its rows again as before. Only what comes of a source that was not waited for can
-//! be of an epoch up to w. It is late: it joins epoch w + 1, or is dropped, as the pipeline says. When a source is idle is a
-//! matter of this machine's clock, and no reader would find it again; so with each epoch the number of each source's next
-//! row is recorded ([`Resume::late_from`]). Of the rows behind its place those before that number have counted if they are of
-//! closed epochs, and from there on they are late. A run that resumes waits for each source until it has come to that row again.
+//! The epoch of a record is decided by the clock of its own source. So other sources move no record
+//! of an active one, and a reader that resumes assigns its rows as before. Only a source that was
+//! not waited for can deliver records of epochs up to w. They are late: they join epoch w + 1 or
+//! are dropped, as the pipeline says.
 //!
-//! A source whose clock is far ahead of w is not read on: what is in memory is bounded.
+//! Idleness depends on this machine's clock, which a later reader can't reproduce. So the number of
+//! each source's next row is recorded with each epoch ([`Resume::late_from`]). Among the rows after
+//! the recorded position, those before that number have counted if their epoch is closed; those
+//! from that number on are late. A run that resumes waits for each source until it has reached that
+//! row again.
+//!
+//! A source whose clock is far ahead of w is paused, which bounds memory.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -30,10 +34,10 @@ use crate::control::Control;
 use crate::pipeline::{Pipeline, Source};
 use crate::source::{Batch, Counters, Event, Mark, Position, Resume, SourceReader};
 
-/// Events of a source that may wait.
+/// Most events of a source that may wait.
 const WAITING_EVENTS: usize = 4;
 
-/// What the reader of a source tells.
+/// Message from the reader of a source.
 struct Told {
     event: Event,
     /// The number of the source's next row.
@@ -41,7 +45,7 @@ struct Told {
     counters: Counters,
 }
 
-/// The sources that are merged.
+/// State of merging.
 pub(super) struct Merge {
     clocks: Clocks,
     late: LatePolicy,
@@ -51,34 +55,34 @@ pub(super) struct Merge {
     counters: Counters,
 }
 
-/// How far each source is, and all of them.
+/// Progress of each source and of all together.
 struct Clocks {
     sources: Vec<Clock>,
     /// Epochs up to this one are closed.
     closed: u64,
 }
 
-/// How far a source is.
+/// Progress of a source.
 struct Clock {
     name: String,
-    /// After how long a silence it is idle.
+    /// Silence after which it is idle.
     patience: Option<Duration>,
     /// Its own clock has closed the epochs up to this one.
     closed: u64,
-    /// Those of its marks that are about epochs still open, and where the last one before them says to resume.
+    /// Marks of epochs still open; `resume` is the position of the last mark before them.
     marks: VecDeque<Mark>,
     resume: Position,
-    /// Rows up to the last mark before them.
+    /// Rows up to that mark.
     rows: u64,
     next_row: u64,
-    /// It is waited for up to this row, which an earlier run had come to.
+    /// The row that an earlier run had reached. The source is waited for up to there.
     known_to: u64,
     idle: bool,
     ended: bool,
 }
 
 impl Clock {
-    /// Before its first event, after the last committed epoch.
+    /// State before the first event, after the last committed epoch.
     fn new(name: &str, patience: Option<Duration>, committed: u64) -> Self {
         Clock {
             name: name.into(),
@@ -98,7 +102,7 @@ impl Clock {
         !self.idle && !self.ended
     }
 
-    /// Its own clock has closed more epochs, some of which may have been closed without it.
+    /// Records that its own clock has closed more epochs, some of which may be closed already.
     fn advance(&mut self, mark: Mark, closed: u64) {
         self.closed = mark.epoch;
         self.marks.push_back(mark);
@@ -112,12 +116,12 @@ impl Clock {
         }
     }
 
-    /// The mark that closes `epoch`, if its own clock has come so far.
+    /// Returns the mark that closes `epoch`, if its own clock has reached it.
     fn closing(&self, epoch: u64) -> Option<&Mark> {
         self.marks.iter().find(|mark| mark.epoch >= epoch)
     }
 
-    /// Where it goes on after `epoch`.
+    /// Returns where it resumes after `epoch`.
     fn resume_after(&self, epoch: u64) -> Resume {
         let position = self.closing(epoch).map_or(self.resume, |mark| mark.resume);
         Resume { position, late_from: self.next_row }
@@ -125,15 +129,15 @@ impl Clock {
 }
 
 impl Clocks {
-    /// Up to where epochs may be closed now.
+    /// Returns the last epoch that may be closed now.
     fn due(&self) -> u64 {
         let active = self.sources.iter().filter(|source| source.is_active()).map(|source| source.closed);
         let due = active.min().or_else(|| self.sources.iter().map(|source| source.closed).max());
         due.unwrap_or(0)
     }
 
-    /// Closes the next epochs that share all their places: the last one of them, the rows whose clocks have closed it, and the
-    /// places.
+    /// Closes the next epochs with the same resume positions. Returns the last of them, the number
+    /// of rows at which the clocks closed it, and the positions.
     fn close_next(&mut self) -> Option<(u64, u64, Vec<Resume>)> {
         let due = self.due();
         if due <= self.closed {
@@ -151,7 +155,7 @@ impl Clocks {
 }
 
 impl Merge {
-    /// Of the sources of a pipeline, after the last committed epoch.
+    /// Merges the sources of a pipeline after the last committed epoch.
     pub(super) fn new(pipeline: &Pipeline, committed: u64, control: &Control) -> Self {
         let clock = |source: &Source| Clock::new(&source.name, source.idle, committed);
         let late = match &pipeline.epochs.schedule {
@@ -167,7 +171,7 @@ impl Merge {
         }
     }
 
-    /// Reads all sources to their ends, and hands on what they give; gives what became of the rows.
+    /// Reads all sources to their ends and deals their events; returns the row counts.
     pub(super) fn deal(mut self, readers: Vec<SourceReader>, mut dealer: Dealer) -> Counters {
         for (clock, reader) in self.clocks.sources.iter_mut().zip(&readers) {
             (clock.resume, clock.next_row) = (reader.here(), reader.next_row());
@@ -185,7 +189,7 @@ impl Merge {
         dealer.counted(counters)
     }
 
-    /// Hands on one event, or finds that somebody is idle; whether to go on.
+    /// Deals one event, or finds an idle source; returns whether to go on.
     fn step(&mut self, sources: &mut [Heard], dealer: &mut Dealer) -> bool {
         let taken = match self.wait(sources) {
             Some((number, told)) => self.take(number, told, sources, dealer),
@@ -212,7 +216,7 @@ impl Merge {
         true
     }
 
-    /// The next event of a source that is not too far ahead, if there is one within a moment.
+    /// Waits up to [`PATIENCE`] for the next event of a source that is not too far ahead.
     fn wait(&self, sources: &[Heard]) -> Option<(usize, Option<Told>)> {
         let reach = self.clocks.closed.saturating_add(EPOCHS_AHEAD);
         let wanted = |clock: &Clock| !clock.ended && clock.closed <= reach;
@@ -230,7 +234,7 @@ impl Merge {
         }
     }
 
-    /// Hands on what a source tells; `None` if its reader is gone.
+    /// Deals a message of a source; `None` means that its reader is gone.
     fn take(
         &mut self,
         number: usize,
@@ -255,7 +259,7 @@ impl Merge {
                 clock.advance(mark, self.clocks.closed);
                 true
             }
-            // A stop is no end: what is open stays so.
+            // After a stop, open epochs stay open.
             Event::End if self.control.is_stopped() => dealer.end(),
             Event::End => {
                 debug!(source = clock.name, "a source has ended");
@@ -265,7 +269,7 @@ impl Merge {
         }
     }
 
-    /// Moves records of closed epochs to the oldest open one, or takes them out.
+    /// Moves records of closed epochs to the oldest open one, or drops them.
     fn judge(&mut self, batch: &mut Batch) {
         let (closed, open) = (self.clocks.closed, self.clocks.closed + 1);
         let late = batch.records.epochs.iter().filter(|&&epoch| epoch <= closed).count() as u64;
@@ -286,10 +290,10 @@ impl Merge {
     }
 }
 
-/// A source that is read on a thread of its own.
+/// A source read on a thread of its own.
 struct Heard {
     told: Receiver<Told>,
-    /// When it said something last.
+    /// Time of its last message.
     last: Instant,
     counters: Counters,
 }
@@ -297,7 +301,7 @@ struct Heard {
 impl Heard {
     fn of(reader: SourceReader, fault: Fault) -> Self {
         let (tells, told) = bounded(WAITING_EVENTS);
-        // Never joined: it may wait for a source that says nothing more.
+        // Never joined: it may wait for a source that stays silent.
         let started = std::thread::Builder::new().spawn({
             let fault = fault.clone();
             move || tell(reader, &tells, &fault)
@@ -313,7 +317,7 @@ impl Heard {
     }
 }
 
-/// Tells everything of a source, to its end or as long as somebody listens.
+/// Sends all events of a source, until it ends or the receiver is gone.
 fn tell(mut reader: SourceReader, tells: &Sender<Told>, fault: &Fault) {
     loop {
         let event = match reader.next_event() {
@@ -338,14 +342,15 @@ mod tests {
     }
 
     impl Clocks {
-        /// The source's own clock closes epochs up to `epoch`, whose place is the row `row`, when the source is at `next_row`.
+        /// The source's own clock closes epochs up to `epoch`, at row `row`, when the source is at
+        /// `next_row`.
         fn mark(&mut self, source: usize, epoch: u64, row: u64, next_row: u64) {
             let resume = Position { offset: row, ..Position::START };
             self.sources[source].next_row = next_row;
             self.sources[source].advance(Mark { epoch, resume, rows: 100 * row }, self.closed);
         }
 
-        /// What is closed now: the epoch, and the offset and the row of each place.
+        /// Returns what can be closed now: the epoch, and the offset and row of each position.
         fn close_all(&mut self) -> Vec<(u64, Vec<(u64, u64)>)> {
             std::iter::from_fn(|| self.close_next())
                 .map(|(epoch, _, resumes)| {
@@ -375,7 +380,7 @@ mod tests {
         clocks.mark(0, 4, 40, 41);
         clocks.mark(1, 1, 10, 15);
         clocks.sources[1].idle = true;
-        // After epoch 1 its place is the last that is known, and its rows from 15 on are late.
+        // After epoch 1 its last known position is used, and its rows from 15 on are late.
         assert_eq!(clocks.close_all(), [(1, vec![(40, 41), (10, 15)]), (4, vec![(40, 41), (10, 15)])]);
         clocks.sources[1].idle = false;
         clocks.mark(0, 9, 90, 91);
@@ -398,7 +403,7 @@ mod tests {
         assert_eq!(clocks.close_all(), [(2, vec![(20, 21), (70, 71)]), (7, vec![(20, 21), (70, 71)])]);
     }
 
-    /// Where places are private, so is how many marks there are. The rows are the same.
+    /// If positions are private, so is the number of marks. The row counts do not depend on it.
     #[test]
     fn rows_do_not_depend_on_how_marks_are_split() {
         let rows_at = |split: bool| {

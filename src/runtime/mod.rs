@@ -1,4 +1,4 @@
-//! Runs a pipeline: the dataflow, the worker loop, and what happens when something fails.
+//! Runs a pipeline: the dataflow, the worker loop, and the handling of faults.
 //!
 //! ```text
 //! reader threads ─ source ─ epochs ─ (bound) ─ clip ─ accumulate ─ release ─ commit ─→ private and public log
@@ -6,12 +6,11 @@
 //!                    └───────── where to resume ───────────────────────┘
 //! ```
 //!
-//! A run ends at the commit. What it publishes is read from the public log, by
-//! [followers](crate::follow).
+//! A run ends at the commit. [Followers](crate::follow) read its releases from the public log.
 //!
-//! A fault anywhere (source, entropy, disk, a peer) stops the run: nothing more is committed or shown, and the next
-//! run goes on after the last committed epoch. Across processes a fault ends the process at once, because a peer that
-//! leaves in good order would leave the others waiting.
+//! A fault anywhere (source, entropy, disk, a peer) stops the run: nothing more is committed or
+//! published, and the next run resumes after the last committed epoch. In a cluster a fault ends
+//! the process at once, because an orderly exit would leave the other processes waiting.
 
 mod cluster;
 mod copies;
@@ -69,17 +68,17 @@ pub use ingest::Acknowledge;
 pub use journal::{followed, journaled};
 pub use paying::shared_ledger;
 
-/// Encoder states are checkpointed after every so many epochs.
+/// Epochs between checkpoints of the encoder states.
 const CHECKPOINT_INTERVAL: u64 = 64;
 
-/// How long a worker sleeps at most before it looks for a fault.
+/// Longest sleep of a worker before it checks for a fault.
 const NAP: Duration = Duration::from_millis(50);
 
-/// Why a run ended before its source did.
+/// Why a run ended before its source.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The pipeline's parameters can't be.
+    /// The pipeline's parameters are invalid.
     #[error(transparent)]
     MomentPublication(#[from] PublicationError),
     /// The state directory can't be used.
@@ -94,36 +93,36 @@ pub enum RunError {
     /// The source can't be opened.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The encoder can't go on where it stood.
+    /// The encoder can't resume from its saved state.
     #[error(transparent)]
     Release(#[from] ReleaseError),
-    /// The processes of a cluster did not find together.
+    /// The processes of a cluster could not connect.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// The state holds something else than this pipeline's encoders.
+    /// The state belongs to another pipeline's encoders.
     #[error(
         "the checkpoint or the log in the state directory does not fit this pipeline: use the directory it was made with"
     )]
     Checkpoint,
-    /// The state holds an ingest journal and the pipeline does not ask for one.
+    /// The state holds an ingest journal, but the pipeline does not enable one.
     #[error(
         "the state directory has an ingest journal, so what came on the standard input may be in it and not be counted yet: \
          keep `journal = true` in [source]"
     )]
     JournalOff,
-    /// The state holds places in another kind of source.
+    /// The state holds positions in another kind of source.
     #[error(
         "the last run read another kind of source, so where it stopped means nothing here: keep the source, or begin a new \
          state directory"
     )]
     OtherSource,
-    /// The state holds a place in another stream of a server.
+    /// The state holds a position in another stream of a server.
     #[error(
         "the last run read another stream, or another partition or database, than `stream`, `partition` and `path` name now, so \
          where it stopped means nothing here: name that one, or begin a new state directory"
     )]
     OtherStream,
-    /// Something failed while running. Nothing after the last committed epoch was shown.
+    /// Something failed while running. Nothing after the last committed epoch was published.
     #[error("{0}")]
     Fault(String),
     /// The threads could not be started.
@@ -131,28 +130,28 @@ pub enum RunError {
     Start(String),
 }
 
-/// How to run.
+/// Settings of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Worker threads of this process, at least 1.
     pub workers: usize,
     /// The state directory.
     pub state: PathBuf,
-    /// The other processes, if there are any.
+    /// The other processes, if any.
     pub cluster: Option<Cluster>,
-    /// Who is told which records are in the ingest journal for good, if the pipeline asks for one.
+    /// Listener for records that are durable in the ingest journal, if the pipeline enables one.
     pub acknowledge: Option<Acknowledge>,
-    /// Stops the run, and hears what its operator should know.
+    /// Stops the run and receives messages for its operator.
     pub control: Control,
-    /// Where the run leaves its numbers while it works.
+    /// Metrics of the run.
     pub metrics: Arc<Metrics>,
-    /// Where all ledgers are, for a pipeline that names none.
+    /// Directory of all ledgers, for a pipeline that names none.
     pub ledgers: Option<Home>,
 }
 
 impl Options {
-    /// One process with this many worker threads, at least 1, that keeps its state in this directory. All else is as
-    /// it comes: nobody is told, and nothing stops the run before its source ends.
+    /// One process with `workers` threads, at least 1, and its state in `state`. By default nobody
+    /// is notified, and the run stops only when its source ends.
     pub fn new(workers: usize, state: impl Into<PathBuf>) -> Self {
         Options {
             workers,
@@ -166,13 +165,13 @@ impl Options {
     }
 }
 
-/// What a run did.
+/// Result of a run.
 pub struct Summary {
     /// The epochs that this run committed.
     pub epochs: std::ops::Range<u64>,
     /// The number of this run in the state directory.
     pub generation: u64,
-    /// What became of the rows: private, for the operator's eyes.
+    /// Row counts; private, for the operator only.
     pub counters: Counters,
 }
 
@@ -198,12 +197,12 @@ pub fn run(
     }
 }
 
-/// What a run releases: the dataflow behind the source, and what stands beside it.
+/// What a run releases: the dataflow behind the source, and its state.
 trait Content: Send + Sync + 'static {
-    /// Whether what is released of an epoch may take longer than anybody waits who has stopped the run.
+    /// Whether releasing an epoch may take too long to wait for once a run is stopped.
     const ANSWERS_SLOWLY: bool = false;
 
-    /// The state after all committed epochs.
+    /// Restores the state after all committed epochs.
     fn recover(
         &self,
         recovered: Recovered,
@@ -212,7 +211,7 @@ trait Content: Send + Sync + 'static {
     fn build(&self, worker: &mut Worker, run: Running<'_>, journal: Option<Journal>);
 }
 
-/// What every dataflow of a run is built around.
+/// Shared parts of every dataflow of a run.
 struct Running<'a> {
     noise: NoiseSource,
     feed: Option<&'a Feed>,
@@ -230,7 +229,7 @@ fn drive<C: Content>(
     begins: impl FnOnce(u64),
 ) -> Result<Summary, RunError> {
     let noise = pipeline.noise;
-    // Without entropy nothing can be released: better known before anything is written.
+    // Nothing can be released without entropy, so check before anything is written.
     noise.generator(0, 0).map_err(|error| RunError::Start(error.to_string()))?;
     info!(pipeline = pipeline.name, workers = options.workers, private = noise.is_private(), "a run begins");
     let fault = Fault::new();
@@ -279,7 +278,7 @@ fn drive<C: Content>(
         fault.raise(error);
     }
     let ends = worked?;
-    // After a fault the reader is left alone: it may be waiting for rows that never come.
+    // After a fault the reader is not joined: it may be waiting for rows that never come.
     if let Some(reason) = fault.reason().filter(|reason| *reason != STOPPED) {
         error!(reason, "a fault has ended the run");
         return Err(RunError::Fault(reason.to_owned()));
@@ -293,8 +292,8 @@ fn drive<C: Content>(
 }
 
 /// Connects to the other processes before anything is opened: a source may be silent for long, and
-/// no budget is spent on a run that can't be. Whoever ends before the dataflow starts is noticed
-/// while the second part is kept.
+/// a run that can't start must spend no budget. While the returned [`Watch`] lives, a process that
+/// ends before the dataflow starts is noticed.
 fn find_others(
     cluster: &Cluster,
     options: &Options,
@@ -302,20 +301,21 @@ fn find_others(
     noise: NoiseSource,
 ) -> Result<(Links, Watch), RunError> {
     let parameters = serde_json::to_vec(publication.parameters()).map_err(PublicationError::from)?;
-    // With the kind of noise: one process with seeded noise would make the releases of all not private.
+    // Includes the kind of noise: one process with seeded noise would make all releases
+    // non-private.
     let identity = [&parameters[..], &[u8::from(noise.is_private())]].concat();
     let links = meet(cluster, options.workers, &identity, &options.control)?;
     let watch = Watch::begin(&links, cluster.on_fault)?;
     Ok((links, watch))
 }
 
-/// What the first worker of the first process has for itself.
+/// State of the first worker of the first process.
 struct Lead {
     start: Start,
     journal: Journal,
 }
 
-/// Opens state and source, and brings encoders and source to where the last run stopped.
+/// Opens state and sources, and restores encoders and positions of the last run.
 fn open<C: Content>(
     (pipeline, publication, options): (&Pipeline, &Publication, &Options),
     content: &C,
@@ -332,22 +332,22 @@ fn open<C: Content>(
     Ok((Lead { start, journal }, (readers, taking)))
 }
 
-/// What the workers of a process share.
+/// Shared by the workers of a process.
 struct Process<C: Content> {
     content: C,
     noise: NoiseSource,
     fault: Fault,
     control: Control,
     feed: Option<Feed>,
-    /// Known in the first process; the others are told.
+    /// Known in the first process, which sends it to the others.
     start: Option<Start>,
     lead: Mutex<Option<Lead>>,
-    /// What ends this process after a fault, if it is one of a cluster.
+    /// Ends this process after a fault, if it belongs to a cluster.
     on_cluster_fault: Option<fn(&str) -> !>,
 }
 
 impl<C: Content> Process<C> {
-    /// One worker's part: gives the epoch after the last one committed.
+    /// Runs one worker; returns the epoch after the last one committed.
     fn work(&self, worker: &mut Worker) -> u64 {
         let start = match &self.start {
             Some(start) if self.on_cluster_fault.is_none() => start.clone(),
@@ -384,14 +384,14 @@ impl<C: Content> Process<C> {
                 error!(reason, "a fault ends this process of the cluster");
                 end(reason);
             }
-            // All workers of this one process stop here, so none waits for another.
+            // All workers of this single process stop here, so none waits for another.
             worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
         }
         last.get()
     }
 }
 
-/// Tells every worker of every process where the run begins, and of what is private only what that worker owns.
+/// Sends every worker of every process its start, with only the private state that it owns.
 fn tell(worker: &mut Worker, start: Option<&Start>) -> Start {
     let told: Rc<RefCell<Option<Start>>> = Rc::default();
     let probe = ProbeHandle::new();

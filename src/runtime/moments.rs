@@ -13,7 +13,7 @@ use super::{CHECKPOINT_INTERVAL, Content, RunError, Running};
 use crate::publication::MomentPublication;
 use crate::state::Recovered;
 
-/// Moments.
+/// Content of a run that releases moments.
 pub(super) struct Moments {
     pub(super) publication: MomentPublication,
 }
@@ -28,7 +28,7 @@ impl Content for Moments {
     }
 
     fn build(&self, worker: &mut Worker, run: Running<'_>, journal: Option<Journal>) {
-        // All processes release with the noise and the strategy of the log.
+        // All processes release with the noise and strategy of the log.
         let publication = match run.start.calibration.clone() {
             Some(calibration) => self.publication.clone().with_calibration(calibration),
             None => return run.fault.raise(RunError::Checkpoint),
@@ -64,7 +64,7 @@ impl Moments {
         worker.dataflow::<u64, _, _>(|scope| {
             let sources = source(scope, feed, number, first_epoch, committed.clone(), fault.clone());
             let (records, mut marks) = (sources.records.epochs(), sources.marks.map(Mark::Resume));
-            // The same on every worker: it follows from public parameters.
+            // Equal on every worker, because it follows from public parameters.
             let clipped = if has_entities {
                 let bounded = records.bound(measurement, fault.clone());
                 marks = marks.concat(bounded.admitted.map(Mark::Admitted));

@@ -1,4 +1,4 @@
-//! Which ledger pays for a run, and the state directory that is opened once there is room in it.
+//! Chooses the ledger that pays for a run, and opens the state directory once the ledger has room.
 
 use std::path::PathBuf;
 
@@ -9,12 +9,13 @@ use crate::publication::Publication;
 use crate::state::{Enrolment, Recovered, StateError, Store};
 use crate::time;
 
-/// The directory of the ledger that pays for what a run publishes: the one that the pipeline names, or that of its state
-/// directory if something was published there, or the one of its data where all ledgers are. None where it is the state
-/// directory's own: then what is published adds up with nothing else.
+/// Returns the directory of the shared ledger that pays for a run's releases: the one that the
+/// pipeline names, or that of its state directory if something was published there, or that of its
+/// data in the directory of all ledgers. `None` if the state directory's own ledger pays, so
+/// releases compose with nothing else.
 ///
 /// # Errors
-/// [`RunError`] if that can't be said.
+/// [`RunError`] if this can't be determined.
 pub fn shared_ledger(pipeline: &Pipeline, options: &Options) -> Result<Option<PathBuf>, RunError> {
     if let Some(directory) = &pipeline.ledger.directory {
         let absolute = std::path::absolute(directory);
@@ -33,7 +34,7 @@ pub fn shared_ledger(pipeline: &Pipeline, options: &Options) -> Result<Option<Pa
     Ok(home.map(|home| home.of_data(pipeline.ledger.data_set.as_deref())).transpose()?)
 }
 
-/// Opens the state directory, once there is room in a ledger for what it will hold.
+/// Opens the state directory once a ledger has room for its releases.
 pub(super) fn open_store(
     pipeline: &Pipeline,
     publication: &Publication,

@@ -1,4 +1,4 @@
-//! How entities stand, on the side of the log: what a start brings back and a checkpoint holds.
+//! Standings of entities in the log: restored at a start, and stored in checkpoints.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use hushflow_operators::{Entity, EntityLimits, Standing};
 
 use super::RunError;
 
-/// The standings of all entities, and the limits by which they change.
+/// Standings of all entities, and their limits.
 #[derive(Clone)]
 pub(super) struct Standings {
     limits: EntityLimits,
@@ -14,20 +14,20 @@ pub(super) struct Standings {
 }
 
 impl Standings {
-    /// Before the first epoch.
+    /// State before the first epoch.
     pub(super) fn new(limits: EntityLimits) -> Self {
         Standings { limits, entities: BTreeMap::new() }
     }
 
-    /// As a checkpoint holds them.
+    /// Restores the standings of a checkpoint.
     pub(super) fn restored(limits: EntityLimits, saved: Vec<(Entity, Standing)>) -> Self {
         Standings { limits, entities: saved.into_iter().collect() }
     }
 
-    /// After an epoch in which these took part.
+    /// Advances over an epoch in which `admitted` took part.
     ///
     /// # Errors
-    /// [`RunError::Checkpoint`] where the limits don't allow it: then the log is of another pipeline.
+    /// [`RunError::Checkpoint`] if the limits don't allow it: the log belongs to another pipeline.
     pub(super) fn advance(
         &mut self,
         epoch: u64,
@@ -41,7 +41,7 @@ impl Standings {
         Ok(())
     }
 
-    /// All of them.
+    /// Returns all standings.
     pub(super) fn to_vec(&self) -> Vec<(Entity, Standing)> {
         self.entities.iter().map(|(&entity, &standing)| (entity, standing)).collect()
     }

@@ -1,5 +1,4 @@
-//! What a run that is stopped does not wait for: estimates that take minutes. The next run makes
-//! them, so nothing is lost.
+//! Abandons slow estimates when a run is stopped. The next run makes them, so nothing is lost.
 
 use std::thread;
 use std::time::Duration;
@@ -9,20 +8,21 @@ use crossbeam::channel::{RecvTimeoutError, bounded};
 use super::NAP;
 use crate::control::Control;
 
-/// How long a run that is stopped waits for what other processes compute.
+/// How long a stopped run waits for computations of other processes.
 pub(super) const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The fault that is none: the run was stopped while an estimate took long.
+/// Raised like a fault when the run was stopped during a slow estimate.
 pub(super) const STOPPED: &str = "stopped in the middle of an epoch: run it again to go on";
 
-/// What `estimate` gives, computed in a thread that is left alone when the run is stopped before.
+/// Returns the result of `estimate`, computed in a thread that is abandoned when the run is
+/// stopped.
 pub(super) fn until_stopped(
     control: &Control,
     estimate: impl FnOnce() -> Result<Vec<u8>, String> + Send + 'static,
 ) -> Result<Vec<u8>, String> {
     let (done, estimated) = bounded(1);
     let compute = move || {
-        // Nobody may want it any more.
+        // The receiver may be gone.
         let _ = done.send(estimate());
     };
     let thread = thread::Builder::new().name("estimate".into()).spawn(compute);

@@ -1,4 +1,4 @@
-//! Whole runs through the library: what they commit, and that they end.
+//! Whole runs through the library: their commits, and that they end.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -27,7 +27,7 @@ fn run_pipeline(pipeline: &Pipeline, options: &Options) -> Result<(), String> {
     run(pipeline, &publication, options, |_| ()).map(drop).map_err(|error| error.to_string())
 }
 
-/// The releases in the log after a run, which must end.
+/// Runs to the end and returns the releases in the log.
 fn run_to_the_end(directory: &Path, pipeline: Pipeline) -> Vec<Vec<i128>> {
     let state = directory.join("state");
     let options = Options::new(2, state.clone());
@@ -41,7 +41,7 @@ fn run_to_the_end(directory: &Path, pipeline: Pipeline) -> Vec<Vec<i128>> {
     std::iter::from_fn(|| reader.next_frame().unwrap()).map(|release| release.values).collect()
 }
 
-/// Exact counts may depend on nothing that a record in place can change.
+/// Exact counts must not depend on anything that replacing a record in place can change.
 #[test]
 fn public_counts_do_not_tell_whether_a_value_can_be_used() {
     let counts = |value: &str| {
@@ -72,7 +72,7 @@ fn rows_that_a_file_gains_are_counted_by_the_next_run() {
     assert_eq!(counts("x\n1\n1\n1\n1\n1\n"), [2, 1, 2]);
 }
 
-/// A header that says `private` must be true of the shards of all processes.
+/// A header that says `private` must hold for the shards of all processes.
 #[test]
 fn a_process_with_seeded_noise_is_refused_by_one_without() {
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
@@ -132,7 +132,7 @@ fn any_number_of_epochs_may_close_at_once() {
     check(rows, &format!("{{ {time}, arrival = 'a' }}"), 903);
 }
 
-/// No state directory, so no charge either.
+/// No state directory is made, so nothing is charged.
 #[test]
 fn a_run_whose_other_processes_stay_away_opens_nothing() {
     let directory = tempfile::tempdir().unwrap();

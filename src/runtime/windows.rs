@@ -1,11 +1,11 @@
 //! The dataflow of a pipeline that releases estimates of windows, from the source to the commit.
 //!
-//! An epoch that is committed is never estimated again: its lines are in the log. One that is not was seen by nobody, and its
-//! records are read again from where the last committed epoch says. A window leaves nothing behind, so there is nothing to
-//! restore.
+//! A committed epoch is never estimated again: its lines are in the log. An uncommitted epoch was
+//! seen by nobody, and its records are read again from the position of the last committed epoch. A
+//! window leaves no state, so nothing is restored.
 //!
-//! An estimate may take minutes. A run that is stopped gives it up ([`stopping`](super::stopping)):
-//! the next run makes it.
+//! An estimate may take minutes. A stopped run abandons it ([`stopping`](super::stopping)), and the
+//! next run makes it.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use super::{CHECKPOINT_INTERVAL, Content, RunError, Running};
 use crate::publication::WindowPublication;
 use crate::state::Recovered;
 
-/// Estimates of windows.
+/// Content of a run that releases estimates of windows.
 pub(super) struct WindowEstimates {
     pub(super) publication: WindowPublication,
 }

@@ -1,4 +1,4 @@
-//! The link itself: a stream that the dataflow reads and writes as if it were the connection.
+//! The link as a stream, which the dataflow reads and writes like a connection.
 
 use std::io::{self, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use super::{LARGEST, LENGTH, Session, TAG, open, seal};
 
-/// A connection whose bytes go through a [`Session`]. Clones share it, as those of a socket do.
+/// A connection encrypted by a [`Session`]. Clones share it, like those of a socket.
 pub struct Link<S: Stream>(Arc<Ends<S>>);
 
 struct Ends<S> {
@@ -30,7 +30,7 @@ struct Receiving<S> {
     stream: BufReader<S>,
     received: u64,
     sealed: Vec<u8>,
-    /// What was in the last frame, of which `plain[from..to]` has not been read.
+    /// Plain text of the last frame; `plain[from..to]` is unread.
     plain: Zeroizing<Vec<u8>>,
     from: usize,
     to: usize,
@@ -38,10 +38,10 @@ struct Receiving<S> {
 }
 
 impl<S: Stream> Link<S> {
-    /// A link over a connection on which the handshake is over.
+    /// Makes a link over a connection after the handshake.
     ///
     /// # Errors
-    /// Where the system has no handle left.
+    /// If the system has no file handle left.
     pub fn new(stream: S, session: Session) -> io::Result<Self> {
         let Session { ciphers, sent, received } = session;
         let sending = Sending { stream: stream.try_clone()?, sent, frame: vec![0; LENGTH + LARGEST + TAG] };
@@ -62,7 +62,7 @@ impl<S: Stream> Link<S> {
         })))
     }
 
-    /// The connection beneath.
+    /// Returns the underlying connection.
     pub(in crate::runtime) fn stream(&self) -> &S {
         &self.0.stream
     }
