@@ -1,25 +1,25 @@
-//! What a run and whoever started it tell each other while it runs.
+//! Communication between a run and its caller while it runs.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often a source that waits looks whether it is to stop.
+/// How often a waiting source checks for a stop.
 pub(crate) const GLANCE: Duration = Duration::from_millis(50);
 
-/// The longest pause between two attempts to connect.
+/// Longest pause between two attempts to connect.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Asks a run to end, says when a source counts as ended, and hears what its operator should know.
+/// Stops a run, decides when a source counts as ended, and passes notices to the operator.
 ///
-/// A run that is **stopped** ends after the last epoch that it has committed, as after a crash, but in good order: the epochs
-/// that have begun stay open, and the next run reads their records again. The end of a source closes the epoch that has
-/// begun.
+/// A **stopped** run ends after its last committed epoch, as after a crash, but in good order: open
+/// epochs stay open, and the next run reads their records again. The end of a source, by contrast,
+/// closes the current epoch.
 #[derive(Clone)]
 pub struct Control {
     stop: Arc<AtomicBool>,
-    /// Whether no source has been opened yet.
+    /// True until a source is opened.
     preparing: Arc<AtomicBool>,
     until_idle: Option<Duration>,
     notice: Option<Notice>,
@@ -35,35 +35,37 @@ impl Default for Control {
 }
 
 impl Control {
-    /// Nobody stops the run, no source ends by silence, and nobody hears notices.
+    /// By default the run is not stopped, no source ends by silence, and notices are dropped.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A source that goes on (followed files, sockets, brokers) counts as ended when nothing has come for so long.
+    /// Sets the silence after which an endless source (followed files, sockets, brokers) counts as
+    /// ended.
     pub fn until_idle(self, patience: Option<Duration>) -> Self {
         Control { until_idle: patience, ..self }
     }
 
-    /// Tells `listener` what an operator should know and no run ends for: that a server is away, that a peer was refused.
-    /// No notice holds a byte of a record.
+    /// Calls `listener` with notices that do not end the run: a server is away, a peer was refused.
+    /// No notice contains a byte of a record.
     pub fn on_notice(self, listener: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Control { notice: Some(Arc::new(listener)), ..self }
     }
 
-    /// The flag that stops the run when it is set, as a signal handler may do.
+    /// Returns the flag that stops the run when set, for example by a signal handler.
     pub fn stop_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stop)
     }
 
-    /// A flag that is set until the first source is opened. What a run does before (searching for a strategy, waiting for other
-    /// processes, reading the log) may take minutes and doesn't look for a stop, but has nothing to end in good order: a
-    /// signal should end the process at once, which loses no more than any kill does.
+    /// Returns a flag that is true until the first source is opened. The steps before that
+    /// (searching for a strategy, waiting for other processes, reading the log) may take minutes
+    /// and don't check for a stop. A signal should end the process at once: nothing has to end in
+    /// good order, and no more is lost than by a kill.
     pub fn preparing_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.preparing)
     }
 
-    /// From now on a stop is looked for.
+    /// Checks for a stop from now on.
     pub(crate) fn begin(&self) {
         self.preparing.store(false, Ordering::Relaxed);
     }
@@ -73,7 +75,7 @@ impl Control {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the run is stopped.
+    /// Returns whether the run is stopped.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -84,12 +86,12 @@ impl Control {
         }
     }
 
-    /// Whether to wait no longer for a source that has said nothing since `last`.
+    /// Returns whether to stop waiting for a source silent since `last`.
     pub(crate) fn is_over(&self, last: Instant) -> bool {
         self.is_stopped() || self.until_idle.is_some_and(|patience| last.elapsed() >= patience)
     }
 
-    /// Waits so long, but not beyond a stop.
+    /// Sleeps for `pause`, or until a stop.
     pub(crate) fn sleep(&self, pause: Duration) {
         let end = Instant::now() + pause;
         while !self.is_stopped() {
@@ -108,19 +110,20 @@ impl fmt::Debug for Control {
     }
 }
 
-/// The pauses between attempts to connect: they double, so a server that comes back is not run over.
+/// Pauses between attempts to connect. They double, so a returning server is not overwhelmed.
 #[derive(Default)]
 pub(crate) struct Backoff {
     failures: u32,
 }
 
 impl Backoff {
-    /// After an attempt that succeeded.
+    /// Records a successful attempt.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// After one that failed: whether it was the first since the last success, and so news.
+    /// Records a failed attempt; returns whether it is the first since the last success, and so
+    /// worth a notice.
     pub(crate) fn failed(&mut self) -> bool {
         self.failures += 1;
         self.failures == 1

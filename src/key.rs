@@ -1,9 +1,11 @@
-//! Key files: the secret that the processes of a cluster share, and that lets a sender into a source.
+//! Key files: the secret shared by the processes of a cluster, which also admits senders to a
+//! source.
 //!
-//! A key file is one line, `hushflow-key-1:` and 64 hexadecimal digits: 32 bytes of the system's entropy. It is made with mode
-//! 0600 and refused when anyone but its owner may read or write it. The links of a cluster are encrypted under keys that follow
-//! from it (`runtime::link`). A sender shows a [`Token`] instead, a hash of the key: a token is sent as it is, so whoever
-//! sees one may write to the source but can't join a cluster.
+//! A key file is one line, `hushflow-key-1:` and 64 hexadecimal digits: 32 bytes of the system's
+//! entropy. It is made with mode 0600 and refused if anyone but its owner may read or write it. The
+//! keys of a cluster's encrypted links are derived from it (`runtime::link`). A sender presents a
+//! [`Token`], a hash of the key. A token is sent in the clear, so a person who sees it may write to
+//! the source but can't join a cluster.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -23,7 +25,7 @@ const BYTES: usize = 32;
 /// Prefix, digits and a line end of two bytes.
 const LONGEST_FILE: usize = PREFIX.len() + 2 * BYTES + 2;
 
-/// What the hash behind a token begins with.
+/// Prefix of the input to a token's hash.
 const TOKEN_LABEL: &[u8] = b"hushflow source token 1\0";
 
 /// Permissions of group and others.
@@ -33,7 +35,8 @@ const OTHERS: u32 = 0o077;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key(Zeroizing<[u8; BYTES]>);
 
-/// What a sender shows to a source, as the first line of a connection: 64 hexadecimal digits. Never printed by accident.
+/// What a sender presents to a source, as the first line of a connection: 64 hexadecimal digits.
+/// `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Zeroizing<String>);
 
@@ -46,18 +49,18 @@ pub enum KeyError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file can't be made.
+    /// The file can't be created.
     #[error("the key file {} can't be made: {source}", path.display())]
     Create {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is such a file already.
+    /// The file exists already.
     #[error(
         "{} exists, and a key is never overwritten: name another file, or delete this one if nothing uses it", path.display()
     )]
@@ -77,7 +80,7 @@ pub enum KeyError {
         /// Its permissions.
         mode: u32,
     },
-    /// It holds something else.
+    /// It is not a key file.
     #[error("{} holds no key: expected one line, {PREFIX} and 64 hexadecimal digits", path.display())]
     Form {
         /// The file.
@@ -86,10 +89,10 @@ pub enum KeyError {
 }
 
 impl Key {
-    /// Makes a new key file with mode 0600. It is on disk when this returns.
+    /// Creates a key file with mode 0600. It is on disk when this returns.
     ///
     /// # Errors
-    /// [`KeyError::Exists`] where there is a file of this name; [`KeyError::Create`].
+    /// [`KeyError::Exists`] if the file exists; [`KeyError::Create`].
     pub fn create(path: &Path) -> Result<Self, KeyError> {
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::AlreadyExists => KeyError::Exists { path: path.into() },
@@ -109,12 +112,12 @@ impl Key {
     /// Reads a key file.
     ///
     /// # Errors
-    /// [`KeyError`] where it can't be read, is no key file, or others may read or write it.
+    /// [`KeyError`] if it can't be read, is no key file, or others may read or write it.
     pub fn load(path: &Path) -> Result<Self, KeyError> {
         let failed = |source| KeyError::Read { path: path.into(), source };
         let form = || KeyError::Form { path: path.into() };
-        // Asked of the file that is read, so nobody can change it in between.
-        // A pipe without a writer would be waited for.
+        // Permissions are those of the opened file, so nobody can change them in between. Opening a
+        // pipe without a writer would block.
         let without_waiting = OFlags::NONBLOCK.bits() as i32;
         let file = OpenOptions::new().read(true).custom_flags(without_waiting).open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
@@ -124,7 +127,7 @@ impl Key {
         if metadata.mode() & OTHERS != 0 {
             return Err(KeyError::Shared { path: path.into(), mode: metadata.mode() & 0o7777 });
         }
-        // With room for all of it: a text that grows leaves copies behind.
+        // Full capacity from the start: a growing text leaves copies in freed memory.
         let mut text = Zeroizing::new(String::with_capacity(2 * LONGEST_FILE));
         match file.take(LONGEST_FILE as u64 + 1).read_to_string(&mut text) {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(form()),
@@ -136,14 +139,14 @@ impl Key {
         parsed(digits.as_bytes()).map(Key).ok_or_else(form)
     }
 
-    /// What a sender shows to a source with this key.
+    /// Returns the token that a sender presents to a source with this key.
     pub fn token(&self) -> Token {
         let hash = Sha256::new().chain_update(TOKEN_LABEL).chain_update(*self.0).finalize();
         let hash = Zeroizing::new(<[u8; BYTES]>::from(hash));
         Token(digits(&hash))
     }
 
-    /// The secret itself.
+    /// Returns the secret itself.
     pub(crate) fn bytes(&self) -> &[u8; BYTES] {
         &self.0
     }
@@ -158,7 +161,7 @@ impl Token {
         &self.0
     }
 
-    /// Whether a line shows this token. The time it takes says nothing about where they differ.
+    /// Returns whether a line is this token. The time taken does not depend on where they differ.
     pub(crate) fn agrees(&self, line: &[u8]) -> bool {
         let own = self.0.as_bytes();
         line.len() == own.len()

@@ -1,12 +1,12 @@
-//! hushflow publishes running moments of a stream of people's data, epoch after epoch, under differential privacy.
+//! hushflow publishes running moments of a stream of personal data under differential privacy.
 //!
-//! A stream of records, each a few numbers and perhaps a public key, is cut into epochs. For every epoch and key,
-//! hushflow releases the count, the sum and the sum of products, with noise that is exact in its distribution,
-//! correlated over time, and sized so that the **whole history of releases** is (ε, δ)-differentially private. From the
-//! releases follow means, covariances, densities and windowed averages, as many as anyone likes, each with its noise
-//! level.
+//! A stream of records, each a few numbers and optionally a public key, is cut into epochs. For
+//! every epoch and key, hushflow releases the count, the sum and the sum of products. The noise is
+//! exact in its distribution, correlated over time, and sized so that the **whole history of
+//! releases** is (ε, δ)-differentially private. Any number of means, covariances, densities and
+//! windowed averages follow from the releases, each with its noise level.
 //!
-//! # The way of the data
+//! # Data flow
 //!
 //! ```text
 //! source ─ records (key, event time, x ∈ R^d)
@@ -14,33 +14,34 @@
 //!    │  clip         centre, scale, clip to the ζ-ball, round to an integer grid
 //!    │  accumulate   exact integer sums of 1, x and xxᵀ for each key and epoch
 //!    │  release      encode over time (C), add exact discrete Gaussian noise
-//!    │  commit       private log ── sync ── public log: each epoch once, whatever crashes
-//! ── the private side ends here: everything below may be seen by anyone ──
-//!    │  follow       reads the public log, here or anywhere
+//!    │  commit       private log ── sync ── public log: each epoch once, despite crashes
+//! ── the private side ends here: everything below is public ──
+//!    │  follow       reads the public log, here or elsewhere
 //!    │  view         any workload over the releases: prefix, average, exponential, sliding window
 //!    │  density      mean and covariance, debiased, with their noise levels
 //! lines, sinks, pages
 //! ```
 //!
-//! The public log is the product. Every view is a pure function of it, so a view that nobody thought of when the stream ran
-//! costs no privacy.
+//! The public log is the product. Every view is a pure function of it, so views added later cost no
+//! privacy.
 //!
 //! # Three layers
 //!
-//! - [`mechanism`]: the mathematics, without any I/O: moments, strategies, sensitivity, accounting, noise, estimates.
-//! - [`operators`]: timely dataflow operators, each a thin shell around a state machine of `mechanism`. To embed them in a
-//!   dataflow of your own, begin with [`prelude`] and with `examples/embed_in_timely.rs`.
+//! - [`mechanism`]: the mathematics, without I/O: moments, strategies, sensitivity, accounting,
+//!   noise, estimates.
+//! - [`operators`]: timely dataflow operators, each a thin shell around a state machine of
+//!   `mechanism`. To embed them in another dataflow, begin with [`prelude`] and
+//!   `examples/embed_in_timely.rs`.
 //! - this crate: a [`pipeline`] file describes a publication, [`runtime`] runs it over a [`source`]
-//!   whose rows have a [`format`](mod@format), [`state`] makes it survive crashes, a [`ledger`]
-//!   adds up what is spent on the same data, and [`publication`] says what a log means. Everything
-//!   that shows a log [`follow`]s it: [`lines`] are written of it, a [`sink`] passes them on,
-//!   [`web`] draws a page, and [`metrics`] tell the operator how the run goes. The command
-//!   `hushflow` does all of this from a shell.
+//!   whose rows have a [`format`](mod@format), [`state`] makes it survive crashes, a [`ledger`] adds
+//!   up the spending on the same data, and [`publication`] interprets a log. Readers of a log
+//!   [`follow`] it: [`lines`] formats it, a [`sink`] passes the lines on, and [`web`] draws a page.
+//!   [`metrics`] report on the run. The command `hushflow` does all of this from a shell.
 //!
 //! # An example
 //!
-//! A month of flights out of New York is published. Then the public log is read, and the airports' mean delays of the
-//! last week are asked for.
+//! Publish a month of flights out of New York, then read the public log and print the mean delays
+//! per airport of the last week.
 //!
 //! ```
 //! use hushflow::pipeline::Pipeline;

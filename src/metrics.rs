@@ -1,17 +1,19 @@
-//! What a run tells its operator while it works, in the text format of Prometheus.
+//! Metrics of a run in the text format of Prometheus.
 //!
-//! The `HELP` of every metric begins with what it may tell others:
+//! The `HELP` of every metric begins with what it may reveal:
 //!
-//! - `PUBLIC`: a function of the arrivals, the public clock and the parameters, which the guarantee hides from nobody.
-//! - `LOAD`: how long something took or how much of it waits. The guarantee is silent about that (`docs/privacy.md`), and whoever
-//!   follows the log sees much of it.
-//! - `PRIVATE`: an exact count of what records hold, or one whose changes depend on that, for the operator alone. It is left out
-//!   where others may listen.
+//! - `PUBLIC`: a function of the arrivals, the public clock and the parameters, which the guarantee
+//!   does not hide.
+//! - `LOAD`: a duration or a queue length. The guarantee does not cover these (`docs/privacy.md`),
+//!   and a reader of the log sees much of them.
+//! - `PRIVATE`: an exact count that depends on the contents of records, or one whose changes do;
+//!   for the operator only. It is left out where others may listen.
 //!
-//! A count can be public and the moments at which it changes can be private. Rows that have been read are such a count: after a
-//! restart a source is read again from a place that depends on event times. So the public count changes only where an epoch closes.
+//! A count can be public while the times at which it changes are private. An example is the number
+//! of rows read: after a restart a source is read again from a position that depends on event
+//! times. So the public count changes only when an epoch closes.
 //!
-//! Threads leave their numbers here once for a batch of records or an epoch, never for a record.
+//! Threads update metrics once per batch of records or epoch, never per record.
 
 use std::fmt::{Display, Write};
 use std::net::SocketAddr;
@@ -26,13 +28,13 @@ use crate::source::Counters;
 
 pub use crate::http::HttpError;
 
-/// Upper ends of the classes of a commit's time, in seconds.
+/// Upper limits of the commit time's histogram buckets, in seconds.
 const COMMIT_CLASSES: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0];
 
-/// What is looked up when it is asked for.
+/// A value looked up when the metrics are read.
 type Gauge = Box<dyn Fn() -> usize + Send + Sync>;
 
-/// The numbers of a run.
+/// The metrics of a run.
 #[derive(Default)]
 pub struct Metrics {
     begun: OnceLock<Begun>,
@@ -52,14 +54,14 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
-/// What is known once a run has found where it goes on.
+/// Known once a run has found its starting epoch.
 struct Begun {
     generation: u64,
     committed: u64,
     schedule: Schedule,
 }
 
-/// What a number may tell others.
+/// Who may see a metric.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reach {
     Public,
@@ -68,7 +70,7 @@ enum Reach {
 }
 
 impl Metrics {
-    /// A run begins after the epoch `committed`.
+    /// Records that a run begins after the epoch `committed`.
     pub(crate) fn begin(&self, generation: u64, committed: u64, schedule: &Schedule) {
         // The reader may have closed more by now.
         self.closed.fetch_max(committed, Relaxed);
@@ -76,12 +78,12 @@ impl Metrics {
         let _ = self.begun.set(Begun { generation, committed, schedule: schedule.clone() });
     }
 
-    /// Whoever knows how many batches wait for the workers.
+    /// Sets the source of the number of batches waiting for the workers.
     pub(crate) fn watch_batches(&self, waiting: impl Fn() -> usize + Send + Sync + 'static) {
         let _ = self.waiting_batches.set(Box::new(waiting));
     }
 
-    /// What has become of the rows so far.
+    /// Records the row counts so far.
     pub(crate) fn tell_read(&self, counters: &Counters) {
         self.rows.store(counters.rows, Relaxed);
         for (told, (_, count)) in self.exceptional.iter().zip(reasons(counters)) {
@@ -89,13 +91,13 @@ impl Metrics {
         }
     }
 
-    /// The clock of the first `rows` rows has closed this epoch.
+    /// Records that the clock of the first `rows` rows has closed this epoch.
     pub(crate) fn tell_closed(&self, epoch: u64, rows: u64) {
         self.rows_closed.store(rows, Relaxed);
         self.closed.store(epoch, Relaxed);
     }
 
-    /// All epochs up to this one are durable, and the last of them took so long.
+    /// Records that all epochs up to this one are durable, and how long the last of them took.
     pub(crate) fn tell_committed(&self, epoch: u64, took: Duration) {
         self.committed.store(epoch, Relaxed);
         let class = COMMIT_CLASSES.iter().position(|&end| took.as_secs_f64() <= end);
@@ -103,7 +105,7 @@ impl Metrics {
         self.commit_nanoseconds.fetch_add(took.as_nanos() as u64, Relaxed);
     }
 
-    /// Everything, or everything that is not private, at the time `now`.
+    /// Returns all metrics at the time `now`, without the private ones unless `with_private`.
     pub fn text(&self, now: SystemTime, with_private: bool) -> String {
         let mut page = Page { text: String::new(), with_private };
         self.write_progress(&mut page, now);
@@ -163,11 +165,11 @@ impl Metrics {
         page.family(Reach::Load, "waiting_batches", "gauge", about, [(String::new(), waiting)]);
     }
 
-    /// Serves them at `http://ADDRESS/metrics` from now on, `address` being `HOST:PORT`. Private ones are told on a loopback address
-    /// only, unless `expose_private`.
+    /// Serves the metrics at `http://ADDRESS/metrics` from now on, where `address` is `HOST:PORT`.
+    /// Private ones are included only on a loopback address, unless `expose_private`.
     ///
     /// # Errors
-    /// [`HttpError`] if that can't be listened at.
+    /// [`HttpError`] if it can't listen at the address.
     pub fn serve(self: &Arc<Self>, address: &str, expose_private: bool) -> Result<SocketAddr, HttpError> {
         let server = Server::bind(address)?;
         let address = server.address();
@@ -185,7 +187,7 @@ impl Metrics {
     }
 }
 
-/// Everything that can become of a row but to count in its own epoch.
+/// Returns the counts of rows that do not count in their own epoch, by reason.
 fn reasons(counters: &Counters) -> [(&'static str, u64); 10] {
     [
         ("missing", counters.missing),
@@ -201,7 +203,7 @@ fn reasons(counters: &Counters) -> [(&'static str, u64); 10] {
     ]
 }
 
-/// Metrics, one below the other.
+/// The text of the metrics.
 struct Page {
     text: String,
     with_private: bool,

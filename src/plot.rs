@@ -7,13 +7,13 @@ use plotters::drawing::DrawingAreaErrorKind;
 use plotters::prelude::*;
 use thiserror::Error;
 
-/// Width and height of a plot of its own, in pixels.
+/// Width and height of a single plot, in pixels.
 const SIZE: (u32, u32) = (960, 600);
 
 /// Width and height of one of several panels.
 const PANEL: (u32, u32) = (600, 440);
 
-/// Colours that stay apart for most eyes (Okabe and Ito), and two more.
+/// Colours that most people can distinguish (Okabe and Ito), and two more.
 const COLOURS: [RGBColor; 9] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -26,88 +26,88 @@ const COLOURS: [RGBColor; 9] = [
     RGBColor(120, 120, 120),
 ];
 
-/// A line with a name.
+/// A named line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// What the legend says.
+    /// Its name in the legend.
     pub name: String,
-    /// Places from left to right; both numbers above 0.
+    /// Points from left to right; both numbers above 0.
     pub points: Vec<(f64, f64)>,
 }
 
-/// A value y at x, between two others.
+/// A value y at x, with a band.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     /// Above 0.
     pub x: f64,
     /// Above 0.
     pub y: f64,
-    /// The lower end of its band.
+    /// Lower end of the band.
     pub low: f64,
-    /// The upper end of its band.
+    /// Upper end of the band.
     pub high: f64,
 }
 
 impl Point {
-    /// A value without a band.
+    /// Makes a point without a band.
     pub fn exact(x: f64, y: f64) -> Self {
         Self { x, y, low: y, high: y }
     }
 }
 
-/// How a series is drawn.
+/// Style of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// A line, whatever its band.
+    /// A line without its band.
     Line,
-    /// A line over its band.
+    /// A line with its band.
     Band,
-    /// A broken line, whatever its band.
+    /// A dashed line without its band.
     Dashes,
-    /// Circles with bars, and no place in the legend.
+    /// Circles with bars; not in the legend.
     Circles,
 }
 
-/// Points with a name.
+/// A named series of points.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// What the legend says.
+    /// Its name in the legend.
     pub name: String,
-    /// How it is drawn.
+    /// Its style.
     pub mark: Mark,
-    /// Series of the same number have the same colour.
+    /// Series with the same number have the same colour.
     pub colour: usize,
     /// From left to right.
     pub points: Vec<Point>,
 }
 
-/// Where a legend is.
+/// Position of a legend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Corner {
-    /// Out of the way of what rises.
+    /// For rising curves.
     UpperLeft,
-    /// Out of the way of what falls fast at first.
+    /// For curves that fall fast at first.
     UpperRight,
-    /// Out of the way of what falls.
+    /// For falling curves.
     LowerLeft,
 }
 
 /// A diagram.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Panel {
-    /// What stands above it.
+    /// Title above the diagram.
     pub title: String,
-    /// What x is.
+    /// Label of x.
     pub x: String,
-    /// What y is.
+    /// Label of y.
     pub y: String,
-    /// Where the names are.
+    /// Position of the legend.
     pub legend: Corner,
     /// Later ones are drawn over earlier ones.
     pub series: Vec<Series>,
 }
 
-/// Why there is no plot.
+/// Why a plot can't be made.
 #[derive(Debug, Error)]
 #[error("{path}: the plot can't be written: {reason}")]
 pub struct PlotError {
@@ -115,10 +115,10 @@ pub struct PlotError {
     reason: String,
 }
 
-/// Draws lines over logarithmic axes and writes them to an SVG file.
+/// Draws lines over logarithmic axes into an SVG file.
 ///
 /// # Errors
-/// [`PlotError`] when the file can't be written or there is nothing to draw.
+/// [`PlotError`] if the file can't be written or there is nothing to draw.
 pub fn error_per_step(path: &Path, title: &str, lines: &[Line]) -> Result<(), PlotError> {
     let series = lines.iter().enumerate().map(|(colour, line)| Series {
         name: line.name.clone(),
@@ -136,10 +136,10 @@ pub fn error_per_step(path: &Path, title: &str, lines: &[Line]) -> Result<(), Pl
     write_panels(path, &[panel])
 }
 
-/// Draws panels, two beside each other, and writes them to an SVG file.
+/// Draws panels, two per row, into an SVG file.
 ///
 /// # Errors
-/// [`PlotError`] when the file can't be written or a panel has nothing to draw.
+/// [`PlotError`] if the file can't be written or a panel has nothing to draw.
 pub fn write_panels(path: &Path, panels: &[Panel]) -> Result<(), PlotError> {
     let refused = |reason: String| PlotError { path: path.display().to_string(), reason };
     let columns = panels.len().min(2);
@@ -158,10 +158,10 @@ pub fn write_panels(path: &Path, panels: &[Panel]) -> Result<(), PlotError> {
     std::fs::write(path, svg).map_err(|error| refused(error.to_string()))
 }
 
-/// What the axes go over.
+/// Ranges of the axes.
 type Ranges = [std::ops::Range<f64>; 2];
 
-/// Of x and y; bands may leave them below.
+/// Returns the ranges of x and y; bands may extend below.
 fn ranges(panel: &Panel) -> Result<Ranges, &'static str> {
     let range = |value: fn(&Point) -> f64, top: fn(&Point) -> f64| {
         let points = || panel.series.iter().flat_map(|series| &series.points);
@@ -176,14 +176,14 @@ fn ranges(panel: &Panel) -> Result<Ranges, &'static str> {
     Ok([x.start..x.end.max(x.start * 1.01), y.start / 1.1..y.end * 1.1])
 }
 
-/// What stands beside a mark of an axis.
+/// Formats an axis label.
 fn tick(value: f64) -> String {
-    // Products of powers of ten are a little off.
+    // Products of powers of ten are slightly inexact.
     let rounded = (value * 1e6).round() / 1e6;
     if (1e-3..1e5).contains(&value) { format!("{rounded}") } else { format!("{value:e}") }
 }
 
-/// What drawing can fail with.
+/// Result of drawing.
 type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
 
 fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel, [x, y]: Ranges) -> Drawn {

@@ -1,7 +1,7 @@
-//! What a program needs that embeds the operators in a dataflow of its own: `use hushflow::prelude::*`.
+//! Everything needed to embed the operators in another dataflow: `use hushflow::prelude::*`.
 //!
-//! The operators' traits; the types that flow between them; and what describes a publication: who is protected, how
-//! epochs are made, which strategy and which views.
+//! It holds the operators' traits, the types that flow between them, and the description of a
+//! publication: the protected unit, the epochs, the strategy and the views.
 
 pub use hushflow_mechanism::epochs::{Clock, ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
 pub use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};

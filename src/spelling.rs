@@ -1,13 +1,14 @@
-//! Near misses of names, for messages that ask "did you mean …?".
+//! Suggests similar names, for messages that ask "did you mean …?".
 
-/// The known word nearest to `found`, if it is near: at most a third of its letters differ.
+/// Returns the known word nearest to `found`, if at most a third of its letters differ.
 pub(crate) fn closest<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
     let nearest = known.iter().map(|word| (edit_distance(found, word), *word)).min()?;
     (nearest.0 * 3 <= found.chars().count().max(3)).then_some(nearest.1)
 }
 
-/// A name in a header that must be meant by `wanted`: it differs by case, blanks, or one letter in three and two at
-/// most. A header may be a row of data by mistake, so a number is never given back, nor anything less near.
+/// Returns the header name that `wanted` must mean: it differs by case, blanks, or one letter in
+/// three and at most two. A header may be a row of data by mistake, so numbers and less similar
+/// names are never returned.
 pub(crate) fn misspelt<'a>(wanted: &str, header: &[&'a str]) -> Option<&'a str> {
     let plain = |name: &str| name.split_whitespace().collect::<String>().to_lowercase();
     let wanted = plain(wanted);
@@ -16,7 +17,7 @@ pub(crate) fn misspelt<'a>(wanted: &str, header: &[&'a str]) -> Option<&'a str> 
     (near.0 <= limit && near.1.trim().parse::<f64>().is_err()).then_some(near.1)
 }
 
-/// The number of insertions, deletions and replacements between two words (Levenshtein).
+/// Returns the number of insertions, deletions and replacements between two words (Levenshtein).
 fn edit_distance(from: &str, to: &str) -> usize {
     let mut row: Vec<usize> = (0..=to.chars().count()).collect();
     for (i, a) in from.chars().enumerate() {

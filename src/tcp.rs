@@ -1,4 +1,4 @@
-//! TCP connections of our own: made within a time, and given up when the peer has gone without a word.
+//! TCP connections with a time limit for connecting, and keep-alive probes for silent peers.
 
 use std::io::{self, ErrorKind};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 
-/// How long an attempt to connect may take.
+/// Time limit for an attempt to connect to one address.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A connection that nothing has come over for so long is probed …
+/// Silence after which a connection is probed.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// … so often at these intervals.
+/// Time between probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(3);
 const PROBES: u32 = 3;
 
-/// Connects within a time, to the first address of several that answers.
+/// Connects to the first of several addresses that answers within [`CONNECT_PATIENCE`].
 pub(crate) fn connect(address: &str) -> io::Result<TcpStream> {
     let mut refused = io::Error::new(ErrorKind::NotFound, "the host has no address");
     for address in address.to_socket_addrs()? {
@@ -29,8 +29,8 @@ pub(crate) fn connect(address: &str) -> io::Result<TcpStream> {
     Err(refused)
 }
 
-/// A peer that has gone without a word is found out, by 19 seconds of silence: whether nothing is
-/// sent, or what is sent is not acknowledged.
+/// Detects a vanished peer after 19 seconds of silence, whether nothing is sent or data is not
+/// acknowledged.
 pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     let socket = stream.as_fd();
     sockopt::set_socket_keepalive(socket, true)?;

@@ -1,4 +1,4 @@
-//! Times and durations as people write them, in microseconds.
+//! Parses and formats times and durations, in microseconds.
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
@@ -35,7 +35,7 @@ pub fn parse_duration(text: &str) -> Option<i64> {
     i64::try_from(duration.as_micros()).ok()
 }
 
-/// What this machine's clock says, in whole seconds, as RFC 3339.
+/// Returns this machine's time in whole seconds, as RFC 3339.
 pub fn now() -> String {
     Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default().to_string()
 }

@@ -1,27 +1,28 @@
-//! Files that are parsed whole, and so must have an end: no device, pipe or wrong file may fill the
-//! memory. Directories that are listed whole.
+//! Reads whole files with a size limit, so that a device, a pipe or a wrong file can't fill the
+//! memory, and lists whole directories.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// The most bytes of a file of settings: a pipeline, a list of keys, an expected density.
+/// Most bytes of a settings file: a pipeline, a list of keys, an expected density.
 pub const SETTINGS: u64 = 1 << 26;
 
-/// The most bytes of a file of numbers: a saved strategy, a matrix. The largest dense strategy takes half of this as text.
+/// Most bytes of a file of numbers: a saved strategy, a matrix. The largest dense strategy takes
+/// half of this as text.
 pub(crate) const NUMBERS: u64 = 1 << 29;
 
-/// The text of a file of at most so many bytes.
+/// Reads the text of a file of at most `limit` bytes.
 ///
 /// # Errors
-/// As [`std::fs::read_to_string`], and [`ErrorKind::FileTooLarge`].
+/// Those of [`std::fs::read_to_string`], and [`ErrorKind::FileTooLarge`].
 pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     let mut text = String::new();
     Limited::open(path, limit)?.read_to_string(&mut text)?;
     Ok(text)
 }
 
-/// A file of which an error is read behind so many bytes.
+/// A file that returns an error after a number of bytes.
 pub(crate) struct Limited {
     file: File,
     limit: u64,
@@ -36,7 +37,7 @@ impl Limited {
 
 impl Read for Limited {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // One byte more than is left tells a file that ends from one that goes on.
+        // One byte more than is left distinguishes a file that ends from one that continues.
         let most = usize::try_from(self.left.saturating_add(1)).unwrap_or(usize::MAX).min(buffer.len());
         let found = self.file.read(&mut buffer[..most])?;
         self.left = self.left.checked_sub(found as u64).ok_or_else(|| {
@@ -48,7 +49,7 @@ impl Read for Limited {
     }
 }
 
-/// What is in a directory, listed again where a signal interrupted that.
+/// Lists a directory, again from the start if a signal interrupts.
 pub(crate) fn entries(folder: &Path) -> io::Result<Vec<fs::DirEntry>> {
     loop {
         match fs::read_dir(folder).and_then(Iterator::collect) {

@@ -1,4 +1,4 @@
-//! Bytes that know their offset, which every reader of rows reads from.
+//! Bytes with their offset: the input of every reader of rows.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use super::error::FormatError;
 
-/// The standard input in messages.
+/// Name of the standard input in messages.
 pub(crate) const STANDARD_INPUT: &str = "<standard input>";
 
-/// Input that is read again where a signal has interrupted that.
+/// Input whose reads are repeated after an interrupting signal.
 pub(crate) struct Uninterrupted<R>(pub(crate) R);
 
 impl<R: Read> Read for Uninterrupted<R> {
@@ -23,7 +23,7 @@ impl<R: Read> Read for Uninterrupted<R> {
     }
 }
 
-/// Bytes that know their offset in the file.
+/// Bytes with their offset in the file.
 pub(crate) struct Stream {
     reader: BufReader<Box<dyn Read + Send>>,
     offset: u64,
@@ -34,18 +34,18 @@ impl Stream {
         Stream { reader: BufReader::with_capacity(1 << 16, Box::new(Uninterrupted(input))), offset }
     }
 
-    /// The bytes of a whole file.
+    /// Opens a whole file.
     pub(crate) fn of_file(path: &Path) -> Result<Stream, FormatError> {
         let file = File::open(path).map_err(|source| io_error(path, source))?;
         Ok(Stream::new(file, 0))
     }
 
-    /// Whether a line that is not blank is in memory to its end.
+    /// Returns whether memory holds a complete line that is not blank.
     pub(crate) fn holds_line(&self) -> bool {
         self.reader.buffer().trim_ascii_start().contains(&b'\n')
     }
 
-    /// The offset of the next byte.
+    /// Returns the offset of the next byte.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
@@ -70,7 +70,7 @@ impl BufRead for Stream {
     }
 }
 
-/// The error of reading `path`: one of ours where a reader of rows has told it.
+/// Converts an error of reading `path`; a [`FormatError`] inside is returned as it is.
 pub(crate) fn io_error(path: &Path, source: io::Error) -> FormatError {
     source.downcast().unwrap_or_else(|source| FormatError::Io { path: path.into(), source })
 }

@@ -15,9 +15,9 @@ pub(crate) struct CsvRows {
     parser: Reader,
     /// The number of fields in the header.
     width: usize,
-    /// For every wanted column its place in a row.
+    /// The index in a row of every wanted column.
     columns: Vec<usize>,
-    /// Where each field of the current row ends in its text.
+    /// The end of each field of the current row in its text.
     ends: Vec<usize>,
     line: u64,
 }
@@ -28,7 +28,7 @@ impl CsvRows {
         Self::open_with(stream, path, |header| wanted.iter().map(|name| find(header, name, path)).collect())
     }
 
-    /// Reads the header of `stream` and takes all columns that it names.
+    /// Reads the header of `stream` and takes all its columns.
     pub(crate) fn open_all(stream: Stream, path: &Path) -> Result<(Self, Vec<String>), FormatError> {
         let mut names = Vec::new();
         let rows = Self::open_with(stream, path, |header| {
@@ -60,25 +60,25 @@ impl CsvRows {
         }
     }
 
-    /// Goes on in `stream`, the same file from another place that begins in `line`.
+    /// Continues in `stream`, which is the same file at another position, in line `line`.
     pub(crate) fn resume(mut self, stream: Stream, line: u64) -> Self {
         self.stream = stream;
         self.parser.set_line(line);
         self
     }
 
-    /// Goes on in `stream`, whatever was before.
+    /// Continues in `stream`, whatever came before.
     pub(crate) fn begin(&mut self, stream: Stream) {
         self.parser.reset();
         self.stream = stream;
     }
 
-    /// Whether nothing comes but line ends.
+    /// Returns whether only line ends remain.
     pub(crate) fn is_at_end(&mut self) -> bool {
         self.skip_line_ends().is_ok() && self.stream.fill_buf().is_ok_and(<[u8]>::is_empty)
     }
 
-    /// Reads the next record: the number of its fields.
+    /// Reads the next record; returns the number of its fields.
     fn read_fields(&mut self, row: &mut Row) -> io::Result<(Outcome, usize)> {
         self.skip_line_ends()?;
         self.line = self.parser.line();
@@ -107,7 +107,8 @@ impl CsvRows {
         }
     }
 
-    /// Passes over empty lines and what is left of the last row's `\r\n`, so that a row's first line is known.
+    /// Skips empty lines and the rest of the last row's `\r\n`, so that a row's first line is
+    /// known.
     fn skip_line_ends(&mut self) -> io::Result<()> {
         while let Some(&byte @ (b'\r' | b'\n')) = self.stream.fill_buf()?.first() {
             self.stream.consume(1);
@@ -146,7 +147,7 @@ impl Rows for CsvRows {
     }
 }
 
-/// The header row that names these columns.
+/// Returns the header row with these column names.
 pub(crate) fn header_row(names: &[String]) -> Vec<u8> {
     let quoted = |name: &String| format!("\"{}\"", name.replace('"', "\"\""));
     let names: Vec<String> = names.iter().map(quoted).collect();
@@ -164,7 +165,7 @@ fn find(header: &[&[u8]], name: &str, path: &Path) -> Result<usize, FormatError>
     }
 }
 
-/// Doubles a buffer, or refuses beyond the limit of a record.
+/// Doubles a buffer; returns false at the limit of a record.
 fn grow<T: Clone + Default>(buffer: &mut Vec<T>) -> bool {
     let grown = buffer.len() < RECORD_LIMIT;
     if grown {

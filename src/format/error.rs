@@ -1,19 +1,19 @@
-//! What is wrong with a text as a whole, or with one row of it. No message holds a value of a row.
+//! Errors of a whole text, or of one row. No message contains a value of a row.
 
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why rows can't be read on.
+/// Why reading rows can't continue.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// The bytes can't be had.
+    /// The bytes can't be read.
     #[error("{}: can't be read: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A file has no header row.
@@ -24,8 +24,8 @@ pub enum FormatError {
     },
     /// A wanted column is not in the header.
     ///
-    /// A header may be a row of data by mistake, so nothing of it is shown, not even a name that is
-    /// nearly the column's.
+    /// A header may be a row of data by mistake, so the message shows nothing of it, not even a
+    /// similar name.
     #[error(
         "{}:1: none of the {width} columns that line 1 names is {column:?}: names must agree to the letter; \
          correct the name, or begin the file with a header", path.display()
@@ -33,7 +33,7 @@ pub enum FormatError {
     NoColumn {
         /// The file.
         path: PathBuf,
-        /// The column that is missing.
+        /// The missing column.
         column: String,
         /// The number of columns.
         width: usize,
@@ -57,7 +57,7 @@ pub enum FormatError {
         path: PathBuf,
         /// The line where the record begins.
         line: u64,
-        /// The most bytes that a record may have.
+        /// Most bytes of a record.
         limit: usize,
     },
     /// A Parquet file can't be used.
@@ -65,16 +65,16 @@ pub enum FormatError {
     Parquet {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
 }
 
-/// What is wrong with a row.
+/// A defect of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[non_exhaustive]
 pub enum Defect {
-    /// A field is empty, null or not there.
+    /// A field is empty, null or absent.
     #[error("the value is missing")]
     Missing,
     /// A field is not a number.
@@ -86,16 +86,16 @@ pub enum Defect {
     /// A field is not a time.
     #[error("expected a date or an RFC 3339 time")]
     NotATime,
-    /// A field is a time or has a fraction, where its text matters.
+    /// A field is a time or has a fraction, where text is needed.
     #[error("expected a text or a whole number")]
     NotAText,
     /// A field is a boolean, a list or an object.
     #[error("expected a text or a number")]
     NotScalar,
-    /// A CSV row has not as many fields as the header.
+    /// A CSV row has more or fewer fields than the header.
     #[error("the row has not as many fields as the header")]
     FieldCount,
-    /// An earlier run has read the beginning of the line, which was the end of its file then.
+    /// An earlier run has read the start of the line, which was then the end of the file.
     #[error("an earlier run has read the beginning of this line as the last row of the file")]
     Continued,
     /// A line is not a JSON object.

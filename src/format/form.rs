@@ -1,4 +1,4 @@
-//! How an entry of a broker's stream says a row: by its fields, or by a text that is one record.
+//! Form of a row in an entry of a broker's stream: named fields, or a text that is one record.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::error::{Defect, FormatError};
 use super::ndjson::read_object;
 use super::row::{Field, Outcome, Row, Rows};
 
-/// What is wanted of an entry, and how it is read.
+/// The wanted columns, and how to read an entry.
 pub(crate) struct Form {
     /// The columns of a row.
     wanted: Vec<String>,
@@ -26,7 +26,7 @@ enum Text {
 
 impl Form {
     /// # Errors
-    /// [`FormatError::NoColumn`] where the pipeline's own header lacks a column.
+    /// [`FormatError::NoColumn`] if the pipeline's own header lacks a column.
     pub(crate) fn new(
         format: Format,
         header: Option<&[String]>,
@@ -57,7 +57,7 @@ impl Form {
         }
     }
 
-    /// A row of an entry that can't be used.
+    /// Makes the row of an entry that can't be used.
     pub(crate) fn refuse(&self, defect: Defect, row: &mut Row) {
         row.fields.clear();
         row.fields.resize(self.wanted.len(), Field::Missing);

@@ -1,8 +1,9 @@
-//! Where the records of a stream end: what may be made durable and acknowledged as a whole.
+//! Record boundaries in a stream: the units that are made durable and acknowledged.
 //!
-//! One pass over the bytes, without their meaning. For CSV it is the state machine of the parser that reads them later
-//! (`csv-core` as [`super::csv`] uses it), so both agree on every text, well-formed or not. Blocks of plain lines, which
-//! most streams are made of, are counted without it.
+//! One pass over the bytes, ignoring their meaning. For CSV it is the state machine of the parser
+//! that reads them later (`csv-core` as used by [`super::csv`]), so both agree on every text,
+//! well-formed or not. Blocks of plain lines, the usual case, are counted without the state
+//! machine.
 
 use super::Format;
 use super::row::RECORD_LIMIT;
@@ -11,13 +12,13 @@ use super::row::RECORD_LIMIT;
 pub(crate) struct Framing {
     grammar: &'static Grammar,
     state: State,
-    /// Records that have ended.
+    /// Number of completed records.
     pub(crate) records: u64,
     /// The line of the next byte, from 1.
     line: u64,
     /// The line where the current record began.
     began: u64,
-    /// Bytes of the current record, with the blanks before it; of NDJSON, of the current line.
+    /// Bytes of the current record with the blanks before it; for NDJSON, of the current line.
     length: usize,
 }
 
@@ -26,7 +27,7 @@ pub(crate) struct Framing {
 enum State {
     /// No record yet, or only blanks of one.
     Between,
-    /// The first byte of a field that is not the record's first.
+    /// The first byte of a field, except a record's first field.
     FieldStart,
     Plain,
     Quoted,
@@ -36,17 +37,18 @@ enum State {
 
 use State::{Between, FieldStart, Plain, QuoteInQuoted, Quoted};
 
-/// A state machine in tables, for speed: every byte passes through it, but for runs of bytes that open and end nothing.
+/// A state machine in tables, for speed. Every byte passes through it, except runs of bytes without
+/// marks.
 struct Grammar {
-    /// The bytes that end a line or open quotes, some of them twice.
+    /// The bytes that end a line or open quotes, possibly repeated.
     marks: [u8; 3],
-    /// No line with one of these is plain …
+    /// Bytes that no plain line contains.
     doubtful: [u8; 3],
-    /// … nor is one that this stands at the end of.
+    /// Byte that no plain line ends with.
     doubtful_at_end: u8,
-    /// Of every byte its class: 0, 1, 2, or 3 for what ends a line.
+    /// Class of every byte: 0, 1, 2, or 3 for a line end.
     class: [u8; 256],
-    /// For every state and class the next state.
+    /// Next state by state and class.
     next: [[State; 4]; 5],
 }
 
@@ -78,29 +80,31 @@ static NDJSON: Grammar = Grammar {
     ],
 };
 
-/// Bytes that are looked at together.
+/// Bytes processed together.
 const STRIDE: usize = 32;
 
-/// Bytes whose lines are counted together if they are plain: less than a record that is too long.
+/// Size of a block whose lines are counted together if they are plain: smaller than a record that
+/// is too long.
 const BLOCK: usize = 1 << 13;
 
-/// What is in a block of plain lines: of their records is all but the last line, which has not ended.
+/// Counts of a block of plain lines. They exclude the record of the last line, which has not ended.
 struct Lines {
     /// Lines that have ended.
     ended: u64,
-    /// Those of them behind the first that were not empty.
+    /// Ended lines after the first that were not empty.
     full: u64,
 }
 
 impl Grammar {
-    /// The lines of a block, if all are plain and one has ended: then `\n` ends a record unless another one, or nothing,
-    /// stands before it. Without a branch for each byte, which the compiler turns into vectors.
+    /// Counts the lines of a block if all are plain and one has ended. Then `\n` ends a record
+    /// unless another `\n`, or nothing, precedes it. Written without a branch for each byte, so
+    /// that the compiler vectorises it.
     fn plain_lines(&self, block: &[u8]) -> Option<Lines> {
         let (&first, rest) = block.split_first()?;
         let is_doubtful = |byte: u8| self.doubtful.iter().fold(false, |any, &mark| any | (byte == mark));
         let (mut ended, mut full) = (u64::from(first == b'\n'), 0);
         let mut doubtful = is_doubtful(first);
-        // So many that a byte can count them.
+        // Few enough for a counter of one byte.
         for (befores, bytes) in block.chunks(STRIDE * 4).zip(rest.chunks(STRIDE * 4)) {
             let (mut ends, mut ends_of_full) = (0_u8, 0_u8);
             for (&before, &byte) in befores.iter().zip(bytes) {
@@ -115,12 +119,13 @@ impl Grammar {
         (ended > 0 && !doubtful).then_some(Lines { ended, full })
     }
 
-    /// The state after a byte.
+    /// Returns the state after a byte.
     fn after(&self, state: State, byte: u8) -> State {
         self.next[state as usize][usize::from(self.class[usize::from(byte)])]
     }
 
-    /// The state after bytes without marks, outside quotes: unless all are blanks, the last of them tells.
+    /// Returns the state after bytes without marks, outside quotes: unchanged if all are blanks,
+    /// else decided by the last byte.
     fn after_run(&self, state: State, run: &[u8]) -> State {
         let blank = |&byte: &u8| self.class[usize::from(byte)] == 1;
         match run.last() {
@@ -129,9 +134,9 @@ impl Grammar {
         }
     }
 
-    /// How many bytes come before the first mark.
+    /// Returns the number of bytes before the first mark.
     fn unmarked(&self, bytes: &[u8]) -> usize {
-        // Without a branch for each byte, which the compiler turns into vectors.
+        // Without a branch for each byte, so that the compiler vectorises it.
         let marks = |byte: u8| self.marks.iter().fold(false, |any, &mark| any | (byte == mark));
         let strides = bytes.chunks_exact(STRIDE);
         let clean = strides.take_while(|stride| !stride.iter().fold(false, |any, &byte| any | marks(byte)));
@@ -165,15 +170,15 @@ impl Framing {
         Framing { grammar, state: Between, records: 0, line: 1, began: 1, length: 0 }
     }
 
-    /// Reads to the end of the first record: the number of bytes, if it ends in `bytes`.
+    /// Reads to the end of the first record; returns the number of bytes if it ends in `bytes`.
     pub(crate) fn first_end(&mut self, bytes: &[u8]) -> Option<usize> {
         let records = self.records;
         let end = self.read(bytes, records + 1);
         (self.records > records).then_some(end)
     }
 
-    /// Reads `bytes`, but not beyond a record that is too long: the number of those up to the last place between two
-    /// records; blanks in front of a record count as its own.
+    /// Reads `bytes`, but stops at a record that is too long. Returns the number of bytes up to the
+    /// last boundary between two records; blanks before a record belong to it.
     pub(crate) fn last_end(&mut self, bytes: &[u8]) -> usize {
         let (mut at, mut end) = (0, 0);
         for block in bytes.chunks(BLOCK) {
@@ -192,14 +197,14 @@ impl Framing {
         end
     }
 
-    /// Reads a block of plain lines, if it is one and no record in it is too long: like [`Self::read`].
+    /// Reads `block` as [`Self::read`] does, if its lines are plain and no record is too long.
     fn read_plain(&mut self, block: &[u8]) -> Option<usize> {
         if matches!(self.state, Quoted | QuoteInQuoted) || self.length + block.len() >= RECORD_LIMIT {
             return None;
         }
         let lines = self.grammar.plain_lines(block)?;
         let end = 1 + block.iter().rposition(|&byte| byte == b'\n')?;
-        // The first byte has another before it, which the state knows.
+        // The state knows the byte before the first one.
         self.records += lines.full + u64::from(block[0] == b'\n' && self.state != Between);
         self.line += lines.ended;
         self.began = self.line;
@@ -208,33 +213,33 @@ impl Framing {
         Some(end)
     }
 
-    /// Whether the current record, or a line of blanks, is longer than any reader takes. Line ends before a record are no part
-    /// of it, so any number of blank lines may come.
+    /// Returns whether the current record, or a line of blanks, is longer than any reader accepts.
+    /// Line ends before a record do not count, so any number of blank lines may come.
     pub(crate) fn is_too_long(&self) -> bool {
         self.length > RECORD_LIMIT
     }
 
-    /// The stream has ended: so has the record that was being read.
+    /// Ends the stream, and with it the current record.
     pub(crate) fn end(&mut self) {
         self.records += u64::from(!self.is_between());
         (self.state, self.length) = (Between, 0);
     }
 
-    /// Whether no record is being read.
+    /// Returns whether no record is being read.
     pub(crate) fn is_between(&self) -> bool {
         self.state == Between
     }
 
-    /// The line where the current record began.
+    /// Returns the line where the current record began.
     pub(crate) fn record_line(&self) -> u64 {
         self.began
     }
 
-    /// Reads `bytes` until there are `enough` records or one is too long: the number of bytes up to the last place
-    /// between two.
+    /// Reads `bytes` until there are `enough` records or one is too long. Returns the number of
+    /// bytes up to the last boundary between two.
     fn read(&mut self, bytes: &[u8], enough: u64) -> usize {
         let (mut state, mut end, before) = (self.state, 0, self.length);
-        // A line that has no quotes so far goes on without, and one that has some goes on with more.
+        // Predict that a line without quotes so far has none, and that one with quotes has more.
         let mut likely = !matches!(state, Quoted | QuoteInQuoted);
         let mut at = 0;
         while at < bytes.len() {
@@ -277,7 +282,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The number of records, and of the bytes up to the last end of one.
+    /// Returns the number of records, and of bytes up to the last end of one.
     fn frame(format: Format, text: &str) -> (u64, usize) {
         let mut framing = Framing::new(format);
         let end = framing.last_end(text.as_bytes());
@@ -320,7 +325,7 @@ mod tests {
         assert!(framing.is_too_long());
     }
 
-    /// What framing lets through, a parser takes, and the other way round.
+    /// Framing accepts a record exactly if a parser does.
     #[test]
     fn framing_and_parsers_have_one_limit() {
         let wanted = ["x".to_owned()];
@@ -352,7 +357,7 @@ mod tests {
         }
     }
 
-    /// Blanks of a line count towards its length, as its parser counts them, and line ends count for nothing.
+    /// Blanks of a line count towards its length, as in its parser; line ends do not.
     #[test]
     fn a_line_of_blanks_may_be_too_long_and_no_number_of_blank_lines_is() {
         for format in [Format::Csv, Format::Ndjson] {
@@ -375,7 +380,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the bytes come in parts, records are those of the parser.
+        /// Records are those of the parser, however the bytes are divided.
         #[test]
         fn records_of_csv_are_those_of_the_parser(text in "([a,\"\r\n]|[a,]{20,70}){0,30}", cut in 0_usize..200) {
             let bytes = text.as_bytes();
@@ -397,7 +402,8 @@ mod tests {
             prop_assert_eq!(framing.records, records, "{:?}", text);
         }
 
-        /// Blocks of plain lines, between others, are as if every byte had passed through the state machine.
+        /// Counting blocks of plain lines gives the same result as passing every byte through the
+        /// state machine.
         #[test]
         fn blocks_change_nothing(text in "([a,\" \r\n]|[a,]{20,70}|[a, \n]{90}){1,30}", plain in 0_usize..3) {
             let bytes = [text.repeat(1 + BLOCK / text.len()), "a,b\n".repeat(plain * BLOCK / 4), text].concat();
@@ -412,7 +418,7 @@ mod tests {
             }
         }
 
-        /// However the bytes come in parts, records of NDJSON are the lines that are not blank.
+        /// Records of NDJSON are the lines that are not blank, however the bytes are divided.
         #[test]
         fn records_of_ndjson_are_lines(text in "([{ \t\r\n]|[{ ]{20,70}){0,30}", cut in 0_usize..200) {
             let (first, second) = text.as_bytes().split_at(cut.min(text.len()));

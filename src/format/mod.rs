@@ -1,8 +1,8 @@
-//! Formats: rows of CSV, NDJSON and Parquet, wherever their bytes come from.
+//! Formats: rows of CSV, NDJSON and Parquet, whatever transport delivers their bytes.
 //!
 //! A format turns bytes into rows of wanted fields. It knows no transport: a `Stream` of bytes may
-//! be a file, a session of a journal or what came over a socket, and a `Form` reads one message at
-//! a time.
+//! be a file, a session of a journal or data from a socket, and a `Form` reads one message at a
+//! time.
 
 pub(crate) mod bytes;
 pub(crate) mod csv;

@@ -15,12 +15,12 @@ pub(crate) struct NdjsonRows {
     stream: Stream,
     wanted: Vec<String>,
     text: Vec<u8>,
-    /// The number of the line that was read last.
+    /// The number of the last line read.
     line: u64,
 }
 
 impl NdjsonRows {
-    /// Reads on in `stream`, whose first line is `line`.
+    /// Continues in `stream`, whose first line is `line`.
     pub(crate) fn open(stream: Stream, line: u64, wanted: &[String]) -> Self {
         NdjsonRows { stream, wanted: wanted.into(), text: Vec::new(), line: line - 1 }
     }
@@ -82,7 +82,7 @@ pub(crate) fn read_object(text: &[u8], wanted: &[String], row: &mut Row) {
     row.defect = object.is_err().then_some(Defect::NotAnObject);
 }
 
-/// Copies the wanted fields of an object into a row and passes over the others.
+/// Copies the wanted fields of an object into a row and skips the others.
 struct Object<'a> {
     wanted: &'a [String],
     row: &'a mut Row,
@@ -121,7 +121,7 @@ impl<'de> Visitor<'de> for Object<'_> {
     }
 }
 
-/// The place of a field's name among the wanted ones.
+/// Index of a field's name among the wanted ones.
 struct Name<'a>(&'a [String]);
 
 impl<'de> DeserializeSeed<'de> for Name<'_> {
@@ -144,7 +144,7 @@ impl Visitor<'_> for Name<'_> {
     }
 }
 
-/// A JSON value as a field: strings without quotes and escapes, numbers as they are written.
+/// Reads a JSON value as a field: strings without quotes and escapes, numbers as written.
 fn field(json: &str, text: &mut Vec<u8>) -> Field {
     let start = text.len();
     match json.as_bytes() {

@@ -1,14 +1,15 @@
 //! Rows of a Parquet file (`parquet.apache.org/docs/file-format`), row group by row group.
 //!
-//! A place is the row group and the row in it, so a run that goes on reads at most one row group again, and decodes its wanted
-//! columns alone. Columns are found by name, members of structures as `outer.inner`. A null is a value that is missing; lists
-//! are refused. Times without a zone are taken as UTC, as they are in CSV.
+//! A position is a row group and a row in it, so a run that resumes reads at most one row group
+//! again, and decodes only the wanted columns. Columns are found by name, members of structures as
+//! `outer.inner`. A null is a missing value; lists are refused. Times without a zone are read as
+//! UTC, as in CSV.
 //!
-//! A file is private data: what is wrong with one is told without a word of it.
+//! A file is private data, so errors quote nothing from it.
 //!
-//! The decoder panics on some damaged files, and takes whatever memory they ask for. What it relies
-//! on is checked before (`disk`, `header` and `pages`). For the rest every thread says which file
-//! it decodes, so a panic there is reported as a damaged file.
+//! The decoder panics on some damaged files and allocates as much memory as they ask for. Its
+//! assumptions are therefore checked first (`disk`, `header` and `pages`). Any remaining panic is
+//! reported as a damaged file, because each thread records the file that it is decoding.
 
 #[cfg(test)]
 mod damage;
@@ -41,19 +42,19 @@ use disk::{Disk, Failure, PAGE_LIMIT, Pages};
 use meaning::{Meaning, find};
 use pages::{Checked, is_within};
 
-/// Rows that are decoded at once.
+/// Rows decoded at once.
 const BATCH: usize = 1024;
 
 thread_local! {
     static DECODED: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
 }
 
-/// The file that this thread is decoding, whose fault a panic is.
+/// Returns the file that this thread is decoding. A panic means that the file is damaged.
 pub fn file_being_decoded() -> Option<PathBuf> {
     DECODED.try_with(|path| path.try_borrow().ok()?.clone()).ok().flatten()
 }
 
-/// A file is being decoded for as long as this lives.
+/// Marks a file as being decoded while it lives.
 struct Decoding;
 
 impl Decoding {
@@ -74,30 +75,31 @@ pub(crate) struct ParquetRows {
     path: PathBuf,
     disk: Disk,
     file: ParquetMetaData,
-    /// The number and the meaning of every wanted column.
+    /// The index and the meaning of every wanted column.
     wanted: Vec<(usize, Meaning)>,
-    /// The row group, the number of rows in those before it, and how many of its own have been given.
+    /// The row group, the number of rows in earlier groups, and the number of its own rows
+    /// returned.
     group: usize,
     before: u64,
     given: u64,
     columns: Vec<Column>,
-    /// Rows that are decoded, and how many of these have been given.
+    /// Rows decoded, and how many of them have been returned.
     decoded: usize,
     next: usize,
 }
 
-/// A wanted column of a row group, and a part of it.
+/// A wanted column of a row group, and a decoded part of it.
 struct Column {
     reader: Reader,
     meaning: Meaning,
-    /// The level of a value that is there.
+    /// The definition level of a present value.
     defined: i16,
     levels: Vec<i16>,
-    /// The next value, which nulls don't have.
+    /// The next value; nulls have none.
     next: usize,
 }
 
-/// A reader and what it has decoded.
+/// A reader and its decoded values.
 enum Reader {
     Boolean(Typed<parquet::data_type::BoolType>),
     Int32(Typed<parquet::data_type::Int32Type>),
@@ -118,7 +120,7 @@ impl<T: DataType> Typed<T> {
         Typed { reader, values: Vec::with_capacity(BATCH) }
     }
 
-    /// Decodes the next rows, and gives their number.
+    /// Decodes the next rows; returns their number.
     fn decode(&mut self, levels: &mut Vec<i16>) -> Result<usize, ParquetError> {
         self.values.clear();
         Ok(self.reader.read_records(BATCH, Some(levels), None, &mut self.values)?.0)
@@ -126,7 +128,7 @@ impl<T: DataType> Typed<T> {
 }
 
 impl ParquetRows {
-    /// Reads on at a row, from 1, of a row group.
+    /// Continues at a row, from 1, of a row group.
     pub(crate) fn open(
         path: &Path,
         (group, row): (u64, u64),
@@ -168,12 +170,12 @@ impl ParquetRows {
         Ok(rows)
     }
 
-    /// An error of this file.
+    /// Builds an error of this file.
     fn refused(&self, problem: String) -> io::Error {
         io::Error::other(FormatError::Parquet { path: self.path.clone(), problem })
     }
 
-    /// The error of a column that can't be decoded: damage, unless the disk has told another reason.
+    /// Builds the error of a column that can't be decoded: damage, unless reading the file failed.
     fn damaged(&self, slot: usize) -> io::Error {
         let what = match self.disk.failure() {
             Some(Failure::Io(error)) => return error,
@@ -187,14 +189,14 @@ impl ParquetRows {
         self.refused(format!("row group {group}, column {name:?}: {what}"))
     }
 
-    /// Rows in a row group.
+    /// Returns the number of rows in a row group.
     fn length(&self, group: usize) -> io::Result<u64> {
         let rows = self.file.row_group(group).num_rows();
         u64::try_from(rows)
             .map_err(|_| self.refused(format!("row group {group}: its number of rows is negative")))
     }
 
-    /// Opens the row group and passes over its first rows.
+    /// Opens the row group and skips its first `passed` rows.
     fn begin(&mut self, passed: u64) -> io::Result<()> {
         (self.columns, self.given, self.decoded, self.next) = (Vec::new(), passed, 0, 0);
         if self.group == self.file.num_row_groups() {
@@ -229,7 +231,7 @@ impl ParquetRows {
         Ok(())
     }
 
-    /// Decodes more rows; whether there are any in this row group.
+    /// Decodes more rows; returns whether this row group has any.
     fn decode(&mut self) -> io::Result<bool> {
         let left = self.length(self.group)? - self.given;
         let expected = usize::try_from(left).unwrap_or(usize::MAX).min(BATCH);
@@ -247,7 +249,7 @@ impl ParquetRows {
 
 const MEND: &str = "write the file with snappy, gzip or lz4, or build with --features zstd";
 
-/// Whether pages can be unpacked.
+/// Returns whether pages with this codec can be unpacked.
 fn is_unpacked(codec: Compression) -> bool {
     match codec {
         Compression::UNCOMPRESSED
@@ -322,7 +324,7 @@ impl Column {
         Some(Column { reader, meaning, defined, levels: Vec::with_capacity(BATCH), next: 0 })
     }
 
-    /// Passes over rows, unless there are not so many.
+    /// Skips rows; `None` if there are too few.
     fn pass(&mut self, rows: u64) -> Option<()> {
         let rows = usize::try_from(rows).ok()?;
         let passed = match &mut self.reader {
@@ -337,7 +339,7 @@ impl Column {
         passed.ok().filter(|&passed| passed == rows).map(drop)
     }
 
-    /// Decodes the next rows, and gives their number.
+    /// Decodes the next rows; returns their number.
     fn decode(&mut self) -> Result<usize, ParquetError> {
         self.levels.clear();
         self.next = 0;
@@ -353,7 +355,7 @@ impl Column {
         }
     }
 
-    /// The value of the decoded row with this number; none if it was not decoded.
+    /// Returns the value of a decoded row; `None` if it was not decoded.
     fn field(&mut self, row: usize, text: &mut Vec<u8>) -> Option<Field> {
         if self.defined > 0 && *self.levels.get(row)? != self.defined {
             return Some(Field::Missing);
@@ -381,7 +383,7 @@ impl Column {
     }
 }
 
-/// What a whole number means.
+/// Converts a whole number.
 fn whole(value: i128, meaning: Meaning, text: &mut Vec<u8>) -> Field {
     match meaning {
         Meaning::Time(nanoseconds) => {
@@ -393,14 +395,14 @@ fn whole(value: i128, meaning: Meaning, text: &mut Vec<u8>) -> Field {
     }
 }
 
-/// What bytes mean.
+/// Converts bytes.
 fn bytes(bytes: &[u8], meaning: Meaning, text: &mut Vec<u8>) -> Field {
     if bytes.len() > RECORD_LIMIT {
         return Field::Defective(Defect::TooLong);
     }
     match (meaning, bytes) {
         (Meaning::Decimal(_), [first, rest @ ..]) if rest.len() < 16 => {
-            // Two's complement, the greatest byte first.
+            // Two's complement, most significant byte first.
             let sign = if *first < 0x80 { 0 } else { -1 };
             whole(bytes.iter().fold(sign, |value, &byte| value << 8 | i128::from(byte)), meaning, text)
         }

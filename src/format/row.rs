@@ -1,4 +1,4 @@
-//! One row's wanted fields as text, and what they mean.
+//! The wanted fields of one row as text, and their conversion.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -6,24 +6,24 @@ use std::ops::Range;
 use super::error::Defect;
 use crate::time::parse_time;
 
-/// The most bytes of one record, with the line end behind it and, in NDJSON, the blanks before it. No reader holds more of a
-/// record that is longer.
+/// Most bytes of a record, including its line end and, in NDJSON, the blanks before it. Readers
+/// hold no more of a longer record.
 pub(crate) const RECORD_LIMIT: usize = 1 << 20;
 
-/// The wanted fields of the current row, in buffers that every row uses again.
+/// The wanted fields of the current row, in buffers reused for every row.
 #[derive(Default)]
 pub(crate) struct Row {
-    /// The text that the fields lie in.
+    /// The text that contains the fields.
     pub(crate) text: Vec<u8>,
     /// A field for every wanted column.
     pub(crate) fields: Vec<Field>,
-    /// What is wrong with the row as a whole.
+    /// A defect of the whole row.
     pub(crate) defect: Option<Defect>,
-    /// Of the last time that was read.
+    /// Cached for the next time.
     last_date: Cell<KnownDate>,
 }
 
-/// The days from 1970-01-01 to a date. Streams name the same date many times over.
+/// Days from 1970-01-01 to a date. Streams repeat the same date many times.
 #[derive(Clone, Copy)]
 struct KnownDate {
     text: [u8; 10],
@@ -39,38 +39,40 @@ impl Default for KnownDate {
 /// A field of a row.
 #[derive(Clone, PartialEq)]
 pub(crate) enum Field {
-    /// It is not there.
+    /// Absent.
     Missing,
-    /// Its place in the row's text.
+    /// Its range in the row's text.
     Text(Range<usize>),
-    /// A number that is no text.
+    /// A number not given as text.
     Number(f64),
-    /// A time that is no text, in microseconds since 1970.
+    /// A time not given as text, in microseconds since 1970.
     Time(i64),
-    /// It is there but can't be used.
+    /// Present but unusable.
     Defective(Defect),
 }
 
 /// A reader of one file's rows.
 pub(crate) trait Rows: Send {
-    /// Reads the next row, or tells that there is none or that it is too long. It takes no byte beyond that row
-    /// that it would have to wait for.
+    /// Reads the next row, or reports the end or a row that is too long. It never waits for a byte
+    /// after that row.
     fn read(&mut self, row: &mut Row) -> std::io::Result<Outcome>;
 
-    /// The offset in bytes and the line where the next row begins, or the end of the line before it.
+    /// Returns the offset in bytes and the line where the next row begins, or the end of the line
+    /// before it.
     fn place(&self) -> (u64, u64);
 
-    /// The line where the current row began.
+    /// Returns the line where the current row began.
     fn line(&self) -> u64;
 
-    /// Whether a whole row is at hand, so that the next read needs not wait. False is always safe.
+    /// Returns whether a whole row is in memory, so the next read need not wait. False is always
+    /// safe.
     fn is_at_hand(&self) -> bool;
 }
 
-/// What came of reading a row.
+/// Result of reading a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The row is there.
+    /// A row was read.
     Row,
     /// The input has ended.
     End,
@@ -79,7 +81,7 @@ pub(crate) enum Outcome {
 }
 
 impl Row {
-    /// The text of a field without the blanks around it.
+    /// Returns the text of a field without surrounding blanks.
     pub(crate) fn text(&self, slot: usize) -> Result<&[u8], Defect> {
         match &self.fields[slot] {
             Field::Missing => Err(Defect::Missing),
@@ -105,7 +107,7 @@ impl Row {
         if number.is_finite() { Ok(number) } else { Err(Defect::NotFinite) }
     }
 
-    /// Microseconds since 1970.
+    /// Returns microseconds since 1970.
     pub(crate) fn time(&self, slot: usize) -> Result<i64, Defect> {
         match self.fields[slot] {
             Field::Time(time) => return Ok(time),
@@ -118,8 +120,9 @@ impl Row {
     }
 }
 
-/// The commonest form of a number, `-12.5` with at most 15 digits, much faster than a parser of all forms. Digits and
-/// power of ten are exact in an f64, so their quotient is the nearest f64 to what is written (Clinger 1990).
+/// Parses the most common form of a number, `-12.5` with at most 15 digits, much faster than a
+/// general parser. Digits and power of ten are exact in an f64, so their quotient is the f64
+/// nearest to the text (Clinger 1990).
 fn short_decimal(text: &[u8]) -> Option<f64> {
     const POWERS: [f64; 16] =
         [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
@@ -137,11 +140,12 @@ fn short_decimal(text: &[u8]) -> Option<f64> {
         }
     }
     let decimals = point.map_or(0, |point| digits.len() - point);
-    // No branch: signs of real data can't be predicted.
+    // Without a branch: signs of real data can't be predicted.
     Some([1.0, -1.0][usize::from(negative)] * (mantissa as f64 / POWERS[decimals]))
 }
 
-/// The commonest form of a time, `2013-01-01T10:59:00Z`, much faster than a parser of all forms.
+/// Parses the most common form of a time, `2013-01-01T10:59:00Z`, much faster than a general
+/// parser.
 fn utc_second(text: &[u8], last_date: &Cell<KnownDate>) -> Option<i64> {
     let (date, time) = text.split_first_chunk()?;
     if last_date.get().text != *date {
@@ -150,7 +154,7 @@ fn utc_second(text: &[u8], last_date: &Cell<KnownDate>) -> Option<i64> {
     Some((last_date.get().days * 86_400 + second_of_day(time)?) * 1_000_000)
 }
 
-/// Seconds in `T10:59:00Z`.
+/// Returns the seconds in `T10:59:00Z`.
 fn second_of_day(text: &[u8]) -> Option<i64> {
     let [b'T', h1, h2, b':', m1, m2, b':', s1, s2, b'Z'] = text else { return None };
     let [hour, minute, second] = [number([*h1, *h2])?, number([*m1, *m2])?, number([*s1, *s2])?];
@@ -158,7 +162,7 @@ fn second_of_day(text: &[u8]) -> Option<i64> {
     valid.then(|| i64::from(hour * 3600 + minute * 60 + second))
 }
 
-/// Days from 1970-01-01 to `2013-01-01`.
+/// Returns the days from 1970-01-01 to `2013-01-01`.
 fn days_of(date: &[u8; 10]) -> Option<i64> {
     let [y1, y2, y3, y4, b'-', m1, m2, b'-', d1, d2] = *date else { return None };
     let [year, month, day] = [number([y1, y2, y3, y4])?, number([m1, m2])?, number([d1, d2])?];
@@ -166,7 +170,7 @@ fn days_of(date: &[u8; 10]) -> Option<i64> {
     valid.then(|| i64::from(days_since_1970(year, month, day)))
 }
 
-/// The number that a few digits make.
+/// Returns the number with these digits.
 fn number<const DIGITS: usize>(digits: [u8; DIGITS]) -> Option<i32> {
     let longer = |number, &digit: &u8| digit.is_ascii_digit().then(|| number * 10 + i32::from(digit - b'0'));
     digits.iter().try_fold(0, longer)
@@ -181,8 +185,8 @@ fn days_in(year: i32, month: i32) -> i32 {
     }
 }
 
-/// Days from 1970-01-01 in the Gregorian calendar, counted in years that begin in March, so that the leap day is
-/// a year's last.
+/// Returns days from 1970-01-01 in the Gregorian calendar, counted in years that begin in March, so
+/// that the leap day is a year's last.
 fn days_since_1970(year: i32, month: i32, day: i32) -> i32 {
     let year = year - i32::from(month <= 2);
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;

@@ -1,8 +1,10 @@
-//! A numeric CSV file read as a whole: n rows of d columns, for estimators that look at all records at once.
+//! A numeric CSV file read as a whole: n rows of d columns, for estimators that use all records at
+//! once.
 //!
-//! Rows and fields are read as those of a pipeline's source are. A row that lacks a value (empty, `NA`, `NaN`, `?` and their
-//! like, or not finite) is handled as [`MissingRows`] says; any other text is an error, for then the column is not numeric.
-//! Bounds are not looked at here: whoever uses the rows clips them.
+//! Rows and fields are read like those of a pipeline's source. A row that lacks a value (empty,
+//! `NA`, `NaN`, `?` and similar, or not finite) is handled as [`MissingRows`] says; any other text
+//! is an error, because the column is not numeric. Bounds are not applied here: the caller clips
+//! the rows.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,17 +17,19 @@ use super::csv::CsvRows;
 use super::error::{Defect, FormatError};
 use super::row::{Outcome, RECORD_LIMIT, Row, Rows};
 
-/// Words for a value that is not there, in lower case.
+/// Words for a missing value, in lower case.
 const ABSENT: [&str; 7] = ["na", "n/a", "nan", "null", "none", "?", "-nan"];
 
-/// What becomes of a row that lacks a value.
+/// Treatment of a row that lacks a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingRows {
-    /// It is left out. Then the number of rows tells how many were complete: the guarantee is about those alone.
+    /// Leaves it out. The number of rows then reveals how many were complete, and the guarantee
+    /// covers only those.
     Skip,
-    /// It is an error.
+    /// Reports an error.
     Reject,
-    /// It stays, with NaN for all of its values: the number of rows is that of the file, whatever they hold.
+    /// Keeps it, with NaN for all of its values. The number of rows is that of the file, whatever
+    /// they contain.
     Keep,
 }
 
@@ -37,10 +41,11 @@ pub struct Table {
 }
 
 impl Table {
-    /// Reads these columns of a CSV file with a header, or all of them; of the standard input where the path is `-`.
+    /// Reads these columns of a CSV file with a header, or all of them; reads the standard input if
+    /// the path is `-`.
     ///
     /// # Errors
-    /// [`TableError`] says which line and column can't be used, and never what was in it.
+    /// [`TableError`] names the line and column that can't be used, never their contents.
     pub fn read(path: &Path, columns: Option<&[String]>, missing: MissingRows) -> Result<Self, TableError> {
         let standard_input = path == Path::new("-");
         let stream = if standard_input { Stream::new(io::stdin(), 0) } else { Stream::of_file(path)? };
@@ -60,11 +65,11 @@ impl Table {
             .map(|(table, _)| table)
     }
 
-    /// Reads these columns of a CSV file with a header, and the text of the column `label` in each row that is kept: nothing
-    /// where it has none.
+    /// Reads these columns of a CSV file with a header, and the text of the column `label` in each
+    /// row that is kept, empty if missing.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// Those of [`read`](Self::read).
     pub fn read_labelled(
         path: &Path,
         columns: &[String],
@@ -77,22 +82,23 @@ impl Table {
         Reading { path, columns, missing, values: Vec::new(), labels, incomplete: 0 }.all(rows)
     }
 
-    /// The columns' names, in the order of a row's values.
+    /// Returns the column names, in the order of a row's values.
     pub fn columns(&self) -> &[String] {
         &self.columns
     }
 
-    /// All rows, one after the other.
+    /// Returns all rows, concatenated.
     pub fn values(&self) -> &[f64] {
         &self.values
     }
 
-    /// The number of rows n.
+    /// Returns the number of rows n.
     pub fn rows(&self) -> usize {
         self.values.len() / self.columns.len()
     }
 
-    /// The number of rows that lack a value, skipped or kept. Private: for the operator's eyes.
+    /// Returns the number of rows that lack a value, skipped or kept. Private: for the operator
+    /// only.
     pub fn incomplete(&self) -> u64 {
         self.incomplete
     }
@@ -104,13 +110,13 @@ impl Drop for Table {
     }
 }
 
-/// A table that is being read.
+/// A table being read.
 struct Reading<'a> {
     path: &'a Path,
     columns: Vec<String>,
     missing: MissingRows,
     values: Vec<f64>,
-    /// What stands behind the columns in each row that is kept, where that is asked for.
+    /// The label of each kept row, if requested.
     labels: Option<Vec<String>>,
     incomplete: u64,
 }
@@ -152,7 +158,7 @@ impl Reading<'_> {
         if let Some((slot, defect)) = incomplete {
             self.incomplete += 1;
             match self.missing {
-                // As in a stream, where a record can be used or can't.
+                // As in a stream, a record is used as a whole or not at all.
                 MissingRows::Keep => self.values[start..].fill(f64::NAN),
                 MissingRows::Skip => {
                     self.values.truncate(start);
@@ -189,14 +195,14 @@ fn named(column: &Option<String>) -> String {
     column.as_ref().map(|name| format!("column {name:?}: ")).unwrap_or_default()
 }
 
-/// Why a file is no numeric table. No message holds a value of a row.
+/// Why a file is not a numeric table. No message contains a value of a row.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TableError {
     /// The file can't be read, or its header lacks a column.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// The first line holds numbers alone.
+    /// The first line contains only numbers.
     #[error(
         "{}:1: every name in the first line is a number: expected a header row with the columns' names, so that no \
          record is taken for one", path.display()
@@ -205,13 +211,13 @@ pub enum TableError {
         /// The file.
         path: PathBuf,
     },
-    /// A column is asked for twice.
+    /// A column is requested twice.
     #[error("column {column:?} is asked for twice: name it once")]
     Twice {
         /// The column.
         column: String,
     },
-    /// A row lacks a value and rows must not.
+    /// A row lacks a value although [`MissingRows::Reject`] is set.
     #[error(
         "{}:{line}: {}{defect}: mend the row, or say what becomes of rows that lack a value (--missing)",
         path.display(), named(column)
@@ -226,7 +232,7 @@ pub enum TableError {
         /// Missing, or not finite.
         defect: Defect,
     },
-    /// A row has a text where a number was expected, or too few or too many fields.
+    /// A row has text where a number was expected, or too few or too many fields.
     #[error(
         "{}:{line}: {}{defect}: mend the row, or name the numeric columns that are wanted (--columns)",
         path.display(), named(column)
@@ -238,7 +244,7 @@ pub enum TableError {
         line: u64,
         /// The column, unless the whole row is wrong.
         column: Option<String>,
-        /// What is wrong.
+        /// The defect.
         defect: Defect,
     },
 }

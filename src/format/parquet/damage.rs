@@ -1,7 +1,8 @@
-//! Damaged files: bytes changed in footers, page headers, levels, dictionaries and values, of every encoding. Each is an error or
-//! other rows, never a panic and never more memory than the file's own sizes account for.
+//! Damaged files: bytes changed in footers, page headers, levels, dictionaries and values, of every
+//! encoding. Each gives an error or other rows, never a panic and never more memory than the file's
+//! own sizes account for.
 //!
-//! `HUSHFLOW_PARQUET_CASES=n` asks for n cases instead of 4,000.
+//! `HUSHFLOW_PARQUET_CASES=n` runs n cases instead of 4,000.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -33,7 +34,8 @@ const NAMES: [&str; 8] = ["double", "float", "whole", "small", "cents", "name", 
 /// Rows of a row group.
 const ROWS: usize = 40;
 
-/// A small file of two row groups and several pages, with the `kind`-th choice of version, codec and encodings.
+/// Makes a small file of two row groups and several pages, with choice number `kind` of version,
+/// codec and encodings.
 fn file(kind: usize) -> Vec<u8> {
     let codecs = [
         Compression::UNCOMPRESSED,
@@ -88,7 +90,7 @@ fn file(kind: usize) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-/// Reads all rows; gives the error's message, if one came.
+/// Reads all rows; returns the error's message, if any.
 fn read(path: &Path) -> Option<String> {
     let rows = ParquetRows::open(path, (0, 1), &wanted(&NAMES));
     let mut rows = match rows {
@@ -105,7 +107,7 @@ fn read(path: &Path) -> Option<String> {
     }
 }
 
-/// A generator of arbitrary numbers, the same every time.
+/// A generator of arbitrary numbers, the same in every run.
 struct Arbitrary(u64);
 
 impl Arbitrary {
@@ -155,7 +157,7 @@ fn damaged_bytes_are_errors_or_other_rows() {
         let mut arbitrary = Arbitrary(case.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut bytes = files[case as usize % files.len()].clone();
         arbitrary.damage(&mut bytes);
-        // A file that is written over would be waited for until it is on disk.
+        // Overwriting a file would wait until it is on disk.
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, &bytes).unwrap();
         let began = std::time::Instant::now();

@@ -1,6 +1,6 @@
-//! The bytes of a file as its decoder asks for them: none beyond the file, and no page above a limit.
+//! Reads a file for its decoder: never beyond the file, and no page above a limit.
 //!
-//! The decoder takes memory for whatever sizes a page's header states, and reports an error of the
+//! The decoder allocates the size that a page's header states, and reports an error of the
 //! operating system like damage. So headers are read here first ([`header`](super::header)), and
 //! the first failure is kept.
 
@@ -18,19 +18,19 @@ use parquet::file::reader::{ChunkReader, Length};
 
 use super::header::PageHeader;
 
-/// The most bytes of a page, packed or unpacked.
+/// Most bytes of a page, packed or unpacked.
 pub(super) const PAGE_LIMIT: usize = 1 << 28;
 
-/// The most bytes of a page's header, which may hold the least and the greatest value of the page.
+/// Most bytes of a page's header, which may contain the least and the greatest value of the page.
 const HEADER_LIMIT: usize = 1 << 24;
 
-/// What a header has room in, nearly always.
+/// Bytes that contain nearly every header.
 const HEADER: usize = 1 << 12;
 
-/// Bytes that gzip makes of one, at most (it is 1,032).
+/// Upper bound on gzip's compression ratio (it is 1,032).
 const GZIP_RATIO: usize = 1100;
 
-/// A file, and why it can't be read on.
+/// A file, and the first failure to read it.
 #[derive(Clone)]
 pub(super) struct Disk {
     file: Arc<File>,
@@ -38,15 +38,15 @@ pub(super) struct Disk {
     failure: Arc<Mutex<Option<Failure>>>,
 }
 
-/// Why the bytes of a file were not given to the decoder.
+/// Why the decoder was given no bytes.
 pub(super) enum Failure {
-    /// The operating system refused.
+    /// The operating system returned an error.
     Io(io::Error),
     /// A page has more bytes than [`PAGE_LIMIT`].
     TooLarge,
 }
 
-/// Bytes of a file, one after the other.
+/// Consecutive bytes of a file.
 pub(super) struct Onward {
     disk: Disk,
     at: u64,
@@ -55,14 +55,14 @@ pub(super) struct Onward {
 /// The pages of a column chunk.
 pub(super) struct Pages {
     disk: Disk,
-    /// Whether they are packed by gzip, which unpacks more than a header states.
+    /// Whether gzip packs them, which may unpack to more than a header states.
     is_gzip: bool,
-    /// Bytes of the last page's levels that are never packed.
+    /// Bytes of the last page's levels, which are never packed.
     levels: Arc<AtomicUsize>,
 }
 
-/// The bytes of a page's header, which is found where the first of them is wanted: the decoder also
-/// asks for a reader of a page whose header it has.
+/// The bytes of a page's header, found only when the first of them is read: the decoder also
+/// requests a reader for a page whose header it has.
 pub(super) struct HeaderBytes {
     disk: Disk,
     start: u64,
@@ -76,7 +76,7 @@ impl Disk {
         Ok(Disk { file: Arc::new(file), length, failure: Arc::default() })
     }
 
-    /// Why bytes were last not given.
+    /// Returns why no bytes were returned last.
     pub(super) fn failure(&self) -> Option<Failure> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -100,7 +100,7 @@ impl Disk {
         }
     }
 
-    /// Up to `most` bytes, as many as the file has.
+    /// Reads up to `most` bytes, as many as the file has.
     fn front(&self, start: u64, most: usize) -> Result<Vec<u8>> {
         let left = self.length.saturating_sub(start);
         let mut bytes = vec![0; usize::try_from(left).unwrap_or(most).min(most)];
@@ -169,7 +169,7 @@ impl ChunkReader for Pages {
         let bytes = self.disk.get_bytes(start, length)?;
         let packed = bytes.get(self.levels.load(Ordering::Relaxed)..).unwrap_or_default();
         if self.is_gzip && packed.len() > PAGE_LIMIT / GZIP_RATIO {
-            // The decoder unpacks gzip without a limit: find out where that leads.
+            // The decoder unpacks gzip without a limit, so check the size first.
             let mut unpacked = MultiGzDecoder::new(packed).take(PAGE_LIMIT as u64 + 1);
             let count = io::copy(&mut unpacked, &mut io::sink());
             if count.is_ok_and(|count| count > PAGE_LIMIT as u64) {
@@ -181,7 +181,7 @@ impl ChunkReader for Pages {
 }
 
 impl HeaderBytes {
-    /// The header that begins here, and nothing else.
+    /// Reads exactly the header that begins here.
     fn find(&self) -> Result<Vec<u8>> {
         let mut most = HEADER;
         loop {
@@ -223,7 +223,7 @@ mod tests {
         Pages::new(&Disk::new(file).unwrap(), codec)
     }
 
-    /// Many small members, which the decoder unpacks one behind the other.
+    /// Many small members, which the decoder unpacks one after the other.
     #[test]
     fn gzip_that_unpacks_to_more_than_the_limit_is_refused() {
         let mut member = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());

@@ -1,16 +1,16 @@
-//! The sizes in a page's header, read before the decoder takes memory for them.
+//! The sizes in a page's header, read before the decoder allocates memory for them.
 //!
 //! A header is a structure in Thrift's compact protocol
 //! (`thrift/doc/specs/thrift-compact-protocol.md`, with the fields of `parquet.thrift`). The
-//! decoder believes the types of the fields that it knows. So a header whose fields have other
-//! types, or come twice, is refused: both readers find the same sizes.
+//! decoder does not check the types of fields that it knows. So a header whose fields have other
+//! types, or occur twice, is refused: both readers find the same sizes.
 
 use super::packed::{length, number, signed, take};
 
 const INTEGER: u8 = 5;
 const STRUCTURE: u8 = 12;
 
-/// Structures in structures: a header, its page's own header, and statistics.
+/// Nesting of structures: a header, its page's own header, and statistics.
 const DEPTH: usize = 4;
 
 /// A page's header.
@@ -27,8 +27,7 @@ pub(super) struct PageHeader {
 }
 
 impl PageHeader {
-    /// The header that `bytes` begin with; none where they begin with something else, or with a
-    /// part of one.
+    /// Reads the header at the start of `bytes`; `None` if it is malformed or incomplete.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let (mut rest, mut sizes, mut levels) = (bytes, [None; 2], 0_usize);
         let mut seen = 0_u16;
@@ -63,8 +62,8 @@ impl PageHeader {
     }
 }
 
-/// Whether a field of a data page's header (5), a dictionary's (7) or a newer data page's (8) has
-/// the type that it must have.
+/// Returns whether a field of a data page's header (5), a dictionary's (7) or a newer data page's
+/// (8) has the right type.
 fn is_known(page: i16, field: i16, kind: u8) -> bool {
     match (page, field) {
         (5, 1..=4) | (7, 1..=2) | (8, 1..=6) => kind == INTEGER,
@@ -74,8 +73,8 @@ fn is_known(page: i16, field: i16, kind: u8) -> bool {
     }
 }
 
-/// Takes the fields of a structure off the front: the number and the type of each go to `each`,
-/// which takes its value.
+/// Takes the fields of a structure off the front. Calls `each` with a field's number and type to
+/// take its value.
 fn fields(bytes: &mut &[u8], mut each: impl FnMut(i16, u8, &mut &[u8]) -> Option<()>) -> Option<()> {
     let mut id = 0_i16;
     loop {
@@ -141,13 +140,13 @@ mod tests {
     #[test]
     fn headers_that_can_be_read_in_two_ways_are_refused() {
         for bytes in [
-            // The size again, by its number in full.
+            // The size again, with its field number written in full.
             &[0x15, 0, 0x15, 2, 0x15, 2, 0x05, 4, 0xfe, 0xff, 0xff, 0xff, 0x0f, 0][..],
-            // A size that is no integer, is below zero, or has too many bits.
+            // A size that is no integer, is negative, or has too many bits.
             &[0x15, 0, 0x18, 2, 0x15, 2, 0],
             &[0x15, 0, 0x15, 1, 0x15, 2, 0],
             &[0x15, 0, 0x15, 0x80, 0x80, 0x80, 0x80, 0x20, 0x15, 2, 0],
-            // A field's number that has too many bits.
+            // A field number that has too many bits.
             &[0x15, 0, 0x15, 2, 0x15, 2, 0x05, 0x84, 0x80, 8, 2, 0],
             // A count of values in letters, and a list.
             &[0x15, 0, 0x15, 2, 0x15, 2, 0x2c, 0x18, 0, 0, 0],

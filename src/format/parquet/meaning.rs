@@ -1,4 +1,4 @@
-//! What the columns of a Parquet file mean, by their types in the schema.
+//! Meaning of a Parquet file's columns, from their types in the schema.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use parquet::schema::types::ColumnDescriptor;
 use crate::format::error::FormatError;
 use crate::spelling::misspelt;
 
-/// How numbers and bytes of a column are meant.
+/// How to interpret numbers and bytes of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     Number,
@@ -21,7 +21,7 @@ pub(super) enum Meaning {
     Text,
 }
 
-/// The number and the meaning of a column.
+/// Returns the index and the meaning of a column.
 pub(super) fn find(file: &ParquetMetaData, path: &Path, name: &str) -> Result<(usize, Meaning), FormatError> {
     let schema = file.file_metadata().schema_descr();
     let columns = schema.columns();
@@ -46,7 +46,7 @@ pub(super) fn find(file: &ParquetMetaData, path: &Path, name: &str) -> Result<(u
     meaning(&columns[number]).map(|meaning| (number, meaning)).map_err(refused)
 }
 
-/// What a column means, or what it holds that can't be used.
+/// Returns what a column means, or which unusable type it has.
 fn meaning(column: &ColumnDescriptor) -> Result<Meaning, &'static str> {
     if column.max_rep_level() > 0 {
         return Err("lists");

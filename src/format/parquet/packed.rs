@@ -1,14 +1,15 @@
-//! Integers as Parquet packs them (`parquet.apache.org/docs/file-format/data-pages/encodings`): runs of levels, and deltas. What does not
-//! follow the format is `None`, and memory is taken only for values that a page says it has.
+//! Integers as Parquet packs them (`parquet.apache.org/docs/file-format/data-pages/encodings`):
+//! runs of levels, and deltas. Malformed input gives `None`, and memory is allocated only for the
+//! number of values that a page states.
 
-/// Takes so many bytes off the front.
+/// Takes `count` bytes off the front.
 pub(super) fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
     let (front, rest) = bytes.split_at_checked(count)?;
     *bytes = rest;
     Some(front)
 }
 
-/// Takes a number in groups of seven bits, the least first, off the front.
+/// Takes a number in groups of seven bits, least significant first, off the front.
 pub(super) fn number(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for shift in (0..70).step_by(7) {
@@ -21,7 +22,7 @@ pub(super) fn number(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// The same of a number with a sign, which is its last bit.
+/// Takes a signed number, whose last bit is the sign.
 pub(super) fn signed(bytes: &mut &[u8]) -> Option<i64> {
     let number = number(bytes)?;
     Some((number >> 1) as i64 ^ -((number & 1) as i64))
@@ -31,7 +32,7 @@ pub(super) fn length(bytes: &mut &[u8]) -> Option<usize> {
     usize::try_from(number(bytes)?).ok()
 }
 
-/// The `at`-th of numbers of `width` bits, at most 64, the least bit first.
+/// Returns the `at`-th of numbers of `width` bits, at most 64, least significant bit first.
 fn unpacked(packed: &[u8], at: usize, width: usize) -> u64 {
     let (byte, shift) = (at * width / 8, at * width % 8);
     let end = packed.len().min(byte + 9);
@@ -40,7 +41,7 @@ fn unpacked(packed: &[u8], at: usize, width: usize) -> u64 {
     (u128::from_le_bytes(window) >> shift & ((1 << width) - 1)) as u64
 }
 
-/// The number of values that are there, of `values`: those whose level is `most`, which no level exceeds.
+/// Returns how many of `values` values are present: those with level `most`, the highest level.
 pub(super) fn defined(mut levels: &[u8], most: u16, values: usize) -> Option<usize> {
     let width = (u16::BITS - most.leading_zeros()) as usize;
     let (mut left, mut defined) = (values, 0);
@@ -71,7 +72,7 @@ pub(super) fn defined(mut levels: &[u8], most: u16, values: usize) -> Option<usi
     Some(defined)
 }
 
-/// Takes integers that are packed as deltas off the front, at most so many.
+/// Takes delta-packed integers off the front, at most `most`.
 pub(super) fn deltas(bytes: &mut &[u8], most: usize) -> Option<Vec<i64>> {
     let (block, parts, count) = (length(bytes)?, length(bytes)?, length(bytes)?);
     let mut value = signed(bytes)?;
@@ -84,7 +85,7 @@ pub(super) fn deltas(bytes: &mut &[u8], most: usize) -> Option<Vec<i64>> {
     while values.len() < count {
         let least = signed(bytes)?;
         for &width in take(bytes, parts)? {
-            // Parts behind the last value have widths and nothing else.
+            // Parts after the last value have only widths.
             if values.len() == count {
                 break;
             }
@@ -129,7 +130,8 @@ mod tests {
 
     #[test]
     fn deltas_are_added_up() {
-        // Blocks of 128 in four parts, five values from 7: the deltas 1, 0, 2, 1, with a least of 0 and two bits each.
+        // Blocks of 128 in four parts, five values from 7: the deltas 1, 0, 2, 1, with minimum 0
+        // and two bits each.
         let mut bytes: &[u8] = &[0x80, 1, 4, 5, 14, 0, 2, 9, 0, 0, 0b0110_0001, 0, 0, 0, 0, 0, 0, 0, 42];
         let whole = bytes;
         assert_eq!(deltas(&mut bytes, 5), Some(vec![7, 8, 8, 10, 11]));

@@ -1,7 +1,8 @@
-//! Pages of a column as they can be decoded: a damaged one is an error before the decoder relies on it.
+//! Checks a column's pages: a damaged one is an error before the decoder relies on it.
 //!
-//! The decoder believes what a page says of itself, and panics where that is wrong. So levels are counted here, values must be
-//! there for all of them, and values that are packed in one of the rarer ways are unpacked here: they come to the decoder plain.
+//! The decoder trusts what a page says of itself, and panics if that is wrong. So levels are
+//! counted here, and values must be present for all of them. Values in the rarer encodings are
+//! unpacked here, and the decoder gets them plain.
 
 use parquet::basic::{Encoding, Type};
 use parquet::column::page::{Page, PageMetadata, PageReader};
@@ -11,10 +12,10 @@ use parquet::schema::types::ColumnDescriptor;
 
 use super::packed::{defined, deltas};
 
-/// The most bytes of a page's unpacked values: texts that share their beginnings may be packed a thousandfold.
+/// Most bytes of a page's unpacked values: texts with shared prefixes may be packed a thousandfold.
 const PLAIN_LIMIT: usize = 1 << 28;
 
-/// Whether a column chunk is in a file of so many bytes.
+/// Returns whether a column chunk lies within a file of `length` bytes.
 pub(super) fn is_within(column: &ColumnChunkMetaData, length: u64) -> bool {
     let begin = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
     let end = begin.checked_add(column.compressed_size());
@@ -23,13 +24,13 @@ pub(super) fn is_within(column: &ColumnChunkMetaData, length: u64) -> bool {
     known && end.is_some_and(|end| end as u64 <= length)
 }
 
-/// Pages as they come, up to the first that is damaged.
+/// Pages in order, up to the first damaged one.
 pub(super) struct Checked {
     pages: Box<dyn PageReader>,
     physical: Type,
-    /// Bytes of a value; those of a text's length where values are texts, 0 where they are bits.
+    /// Bytes of a value; for texts, of the length; 0 for bits.
     width: usize,
-    /// The level of a value that is there.
+    /// The level of a present value.
     most: u16,
     has_dictionary: bool,
 }
@@ -51,7 +52,7 @@ impl Checked {
         self.physical == Type::FIXED_LEN_BYTE_ARRAY
     }
 
-    /// Whether these bytes are as many plain values, or more.
+    /// Returns whether these bytes hold at least `count` plain values.
     fn hold(&self, values: &[u8], count: usize) -> bool {
         match self.physical {
             Type::BYTE_ARRAY => filled(values).is_some_and(|texts| texts >= count),
@@ -70,7 +71,7 @@ impl Checked {
         Ok(())
     }
 
-    /// Where a data page's values begin, and how many there are.
+    /// Returns where a data page's values begin, and their number.
     fn values(&self, page: &Page) -> Option<(usize, usize)> {
         let (buffer, count) = (page.buffer(), page.num_values() as usize);
         match page {
@@ -90,7 +91,7 @@ impl Checked {
         }
     }
 
-    /// The values of a page as they are plainly, if they are packed in a way that is unpacked here.
+    /// Returns a page's values in plain form, if their encoding is unpacked here.
     fn unpacked(&self, encoding: Encoding, values: &[u8], count: usize) -> Option<Vec<u8>> {
         if count > PLAIN_LIMIT / 8 {
             return None;
@@ -120,7 +121,8 @@ impl Checked {
         }
     }
 
-    /// Texts of which each begins with so many bytes of the one before it, and goes on with bytes whose lengths come first.
+    /// Unpacks texts. Each begins with `shared` bytes of the one before it, and continues with
+    /// bytes whose lengths come first.
     fn texts(&self, mut values: &[u8], shared: &[i64]) -> Option<Vec<u8>> {
         let lengths = deltas(&mut values, shared.len())?;
         let (mut plain, mut before) = (Vec::new(), 0..0);
@@ -153,7 +155,7 @@ impl Checked {
         let is_whole = matches!(self.physical, Type::INT32 | Type::INT64);
         let encoding = page.encoding();
         let fits = match encoding {
-            // A decoder of anything else wants a beginning even of nothing.
+            // Other decoders need initial bytes even for no values.
             _ if count == 0 => return Ok(plain(page, start, Vec::new())),
             Encoding::PLAIN => self.hold(values, count),
             Encoding::RLE_DICTIONARY | Encoding::PLAIN_DICTIONARY => {
@@ -175,12 +177,12 @@ impl Checked {
     }
 }
 
-/// What the first four bytes say.
+/// Reads the length in the first four bytes.
 fn length(bytes: &[u8]) -> Option<usize> {
     Some(u32::from_le_bytes(*bytes.first_chunk()?) as usize)
 }
 
-/// The number of texts that fill these bytes.
+/// Returns the number of texts that exactly fill these bytes.
 fn filled(mut bytes: &[u8]) -> Option<usize> {
     let mut texts = 0;
     while !bytes.is_empty() {
@@ -194,7 +196,7 @@ fn damaged(what: &str) -> ParquetError {
     ParquetError::General(what.into())
 }
 
-/// The same page with plain values in the place of those that begin at `start`.
+/// Returns the page with plain values instead of those that begin at `start`.
 fn plain(mut page: Page, start: usize, values: Vec<u8>) -> Page {
     if let Page::DataPage { buf, encoding, .. } | Page::DataPageV2 { buf, encoding, .. } = &mut page {
         let bytes = [&buf[..start], &values].concat();

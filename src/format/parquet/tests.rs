@@ -1,4 +1,4 @@
-//! Files of every type that is read, read on from every place, and damaged in every way that a seed gives.
+//! Files of every supported type, resumed at every position, and damaged at random from a seed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -35,13 +35,13 @@ const SCHEMA: &str = "message rows {
 const GROUPS: usize = 3;
 const ROWS: usize = 1500;
 
-/// A value for every row but every third.
+/// Returns a value for every row except every third.
 fn some<T>(value: impl Fn(usize) -> T) -> (Vec<T>, Option<Vec<i16>>) {
     let levels = (0..ROWS).map(|row| i16::from(!row.is_multiple_of(3))).collect();
     ((0..ROWS).filter(|row| !row.is_multiple_of(3)).map(value).collect(), Some(levels))
 }
 
-/// A value for every row.
+/// Returns a value for every row.
 fn all<T>(value: impl Fn(usize) -> T) -> (Vec<T>, Option<Vec<i16>>) {
     ((0..ROWS).map(value).collect(), None)
 }
@@ -115,10 +115,10 @@ const NAMES: [&str; 13] = [
     "outer.inner",
 ];
 
-/// A row in words, and the place behind it.
+/// A printed row, and the position after it.
 type Told = ((u64, u64), String);
 
-/// Reads on from a place to the end.
+/// Reads from a position to the end.
 fn read(path: &Path, place: (u64, u64)) -> Result<Vec<Told>, FormatError> {
     let mut rows = ParquetRows::open(path, place, &wanted(&NAMES))?;
     let (mut row, mut read) = (Row::default(), Vec::new());
@@ -203,7 +203,7 @@ fn what_cannot_be_read_is_told_and_no_value_of_it() {
     assert!(error.contains("no Parquet file"), "{error}");
 }
 
-/// The page's bytes make room for a greater number in its header.
+/// The page's bytes leave room for a larger number in its header.
 #[test]
 fn a_page_that_asks_for_more_memory_than_the_limit_is_refused() {
     let schema = Arc::new(parse_message_type("message rows { REQUIRED DOUBLE x; }").unwrap());
@@ -235,7 +235,7 @@ fn a_page_that_asks_for_more_memory_than_the_limit_is_refused() {
     assert!(error.contains("\"x\": a page has more than 268435456 bytes"), "{error}");
 }
 
-/// Whether a damaged file panics where it is read.
+/// Returns whether reading a damaged file panics.
 fn panics(bytes: &[u8]) -> bool {
     let (_directory, path) = written(bytes);
     catch_unwind(AssertUnwindSafe(|| drop(read(&path, (0, 1))))).is_err()
