@@ -1,6 +1,6 @@
-//! `hushflow audit` as a user drives it: what it prints for an honest mechanism, and how it ends.
+//! `hushflow audit`: its output for an honest mechanism, and its exit codes.
 //!
-//! With the confidence asked for here an honest mechanism is accused by one run in 10⁹.
+//! At the confidence used here, an honest mechanism fails in one run of 10⁹.
 
 use crate::harness::{Ended, Lab, finish, hushflow, number};
 

@@ -1,6 +1,6 @@
-//! Brokers, against the real servers: while a run reads, the server is killed, connections are cut, messages are repeated, and the
-//! run is killed; the exact sums are those of a file with the same rows. Skipped, with a message, where a server is not
-//! installed.
+//! Brokers, with real servers. While a run reads, the server is killed, connections are cut,
+//! messages are repeated, and the run is killed. The exact sums must equal those of a file with the
+//! same rows. Skipped, with a message, if a server is not installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -101,7 +101,7 @@ fn skipped(server: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {server} is not installed");
 }
 
-/// Publishes a row to Redis, and again with the same id as one does who has not heard the answer.
+/// Publishes a row to Redis, then again with the same id, like a sender that missed the answer.
 fn to_redis(case: &Case, port: u16, client: &mut Option<Client>, row: usize) {
     let id = format!("{}-{}", 1 + row / 1000, row % 1000);
     let fields =
@@ -151,7 +151,7 @@ fn entries_of_redis_that_cannot_be_used_are_counted() {
         other.redis(&["XADD", "rows", "3-*", field, value]);
     }
     other.redis(&["XADD", "rows", "3-*", "a", "1", "a", "2"]);
-    // Ids go on behind those of the rubbish.
+    // Ids continue after those of the rubbish.
     other.redis(&["XTRIM", "rows", "MAXLEN", "5"]);
     await_until("the rows are read", || releases(&case.state()).len() >= 18);
     let ended = wait(run).succeeded();
@@ -203,7 +203,7 @@ fn create_stream(port: u16) {
     assert!(!answer.contains("\"error\""), "{answer}");
 }
 
-/// Publishes a row to JetStream, and again with the same id as one does who has not heard the answer.
+/// Publishes a row to JetStream, then again with the same id, like a sender that missed the answer.
 fn to_nats(case: &Case, port: u16, client: &mut Option<Client>, row: usize) {
     if row.is_multiple_of(300) {
         *client = Some(Client::nats(port));
@@ -237,7 +237,7 @@ fn messages_of_jetstream_that_cannot_be_used_are_counted_and_a_stream_that_went_
     let case = Case::new();
     let server = Server::nats(program, &case.lab.path("server"));
     let pipeline = case.pipeline(&format!("nats://127.0.0.1:{}", server.port));
-    // The stream may come later than the run.
+    // The stream may be created after the run starts.
     let run = case.start(&pipeline, &["--until-idle", "3s", "--counters"]);
     std::thread::sleep(Duration::from_millis(300));
     create_stream(server.port);

@@ -1,4 +1,4 @@
-//! `hushflow calibrate` and `hushflow plan`, driven as a user drives them, against the reference numbers.
+//! `hushflow calibrate` and `hushflow plan`, compared with reference numbers.
 
 use std::process::Output;
 
@@ -13,7 +13,7 @@ const GAUSSIAN_EPS: &str = include_str!("../vectors/gaussian_eps.json");
 const GAUSSIAN_DELTA: &str = include_str!("../vectors/gaussian_delta.json");
 const JME_ERRORS: &str = include_str!("../vectors/jme_errors.json");
 
-/// What the command prints with `--json`, its flags written in one line.
+/// Returns the output with `--json`; the flags are given in one line.
 fn json(line: &str) -> Value {
     let arguments: Vec<&str> = line.split_whitespace().chain(["--json"]).collect();
     let Output { status, stdout, stderr } = hushflow(&arguments).output().unwrap();
@@ -62,7 +62,7 @@ fn calibrate_finds_delta_and_its_logarithm_where_it_is_too_small() {
     assert!(number(&tiny["log_delta"]) < -19_000.0, "{tiny}");
 }
 
-/// The JME paper's name for a strategy, as the command line writes it.
+/// Converts the JME paper's name of a strategy to the command line's.
 fn strategy(name: &Value) -> &'static str {
     match name.as_str().unwrap() {
         "identity" => "identity",
@@ -127,7 +127,8 @@ fn plan_tells_the_noise_of_each_moment_and_of_the_mean() {
     close("heavier", &heavier["lambda"], 2.0, 1e-14);
 }
 
-/// For the identity and records replaced in place both cross at √(1 − 2/d)/2; d = 1 has no crossing.
+/// For the identity and records replaced in place, both cross at √(1 − 2/d)/2; d = 1 has no
+/// crossing.
 #[test]
 fn plan_advises_on_second_moments() {
     let advice = |dimension: u32, sigma: f64, rest: &str| {

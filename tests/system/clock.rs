@@ -1,5 +1,6 @@
-//! The clock of the machine jumps between the lives of a run, forward, back, and stands still: what is published does not depend on
-//! it. By libfaketime; skipped, with a message, where that is not installed.
+//! The machine's clock jumps forward or back, or stops, between the runs of a pipeline. The
+//! releases must not depend on it. Uses libfaketime; skipped, with a message, if that is not
+//! installed.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use crate::harness::{
 
 const STREAM: Stream = Stream { rows: 60_000, epochs: 1000 };
 
-/// Where the library is that shows a program another time.
+/// Path of libfaketime.
 fn library() -> Option<PathBuf> {
     let folders = std::fs::read_dir("/usr/lib").ok()?.map_while(Result::ok);
     let found =
@@ -24,13 +25,13 @@ fn library() -> Option<PathBuf> {
     found
 }
 
-/// The same command at another time; how long things take is left as it is.
+/// Runs the command at another time; durations are unchanged.
 fn at(library: &Path, time: &str, mut command: Command) -> Command {
     command.env("LD_PRELOAD", library).env("FAKETIME", time).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     command
 }
 
-/// Ten years forward, forty back, standing still, before 1970.
+/// Ten years forward, forty back, stopped, before 1970.
 const TIMES: [&str; 5] =
     ["@2036-02-29 23:59:58", "@1996-01-01 00:00:00", "2001-01-01 00:00:00", "@1969-12-31 23:59:59", "-1d"];
 
@@ -63,7 +64,7 @@ fn jumps_of_the_clock_change_nothing_that_is_published() {
     );
 }
 
-/// What is kept for a time is kept longer, never shorter, by a clock that was set back.
+/// With a clock that was set back, sums are kept longer, never shorter.
 #[test]
 fn a_clock_that_was_set_back_keeps_sums_longer() {
     let Some(library) = library() else { return };

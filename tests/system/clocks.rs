@@ -1,5 +1,6 @@
-//! Streams as they are: delayed, doubled, of several sources, with clocks that jump. The exact sums are those of plain loops over
-//! the rows, for several latenesses, on any number of workers and processes, and after a stop.
+//! Realistic streams: delayed, duplicated, from several sources, with jumping clocks. The exact
+//! sums must equal those of plain loops over the rows, for several latenesses, any number of
+//! workers and processes, and after a stop.
 
 use std::fmt::Write;
 use std::fs::OpenOptions;
@@ -10,7 +11,7 @@ use crate::harness::{
     Lab, Random, await_until, expected_sums, finish, hushflow, releases, run, run_as_two, stop, sums, wait,
 };
 
-/// The flights of the example, and three streams that are made of them.
+/// The flights of the example, and three streams derived from them.
 struct Flights {
     header: String,
     rows: Vec<String>,
@@ -22,7 +23,7 @@ impl Flights {
         let text = std::fs::read_to_string(path).expect("the example data");
         let mut lines = text.lines();
         let header = format!("id,{}", lines.next().expect("a header"));
-        // Every ninth row does here, of all days.
+        // Every ninth row is enough, from all days.
         let rows = lines.enumerate().step_by(9).map(|(number, row)| format!("f{number},{row}")).collect();
         Flights { header, rows }
     }
@@ -34,7 +35,7 @@ impl Flights {
         })
     }
 
-    /// Every row again, up to 200 rows later: its arrival is that of the row that it comes behind.
+    /// Repeats every row up to 200 rows later, with the arrival of the row before it.
     fn doubled(&self) -> Vec<String> {
         let mut random = Random(1);
         let again = |(at, row): (usize, &String)| (at + 1 + random.below(200) as usize, row.clone());
@@ -44,7 +45,7 @@ impl Flights {
         rows.into_iter().map(|(_, row)| row).collect()
     }
 
-    /// One row of fifty says that it was recorded years ahead, one of fifty years ago.
+    /// One row in fifty is dated years ahead, one in fifty years ago.
     fn jumping(&self) -> Vec<String> {
         let jump = |(at, row): (usize, &String)| {
             let mut fields: Vec<&str> = row.split(',').collect();
@@ -80,7 +81,7 @@ strategy = 'square-root'
 keep = 'all'
 ";
 
-/// A pipeline over sources, with this lateness and policy.
+/// A pipeline over `sources` with this lateness and policy.
 fn pipeline(sources: &str, lateness: &str, late: &str) -> String {
     format!(
         "name = 'flights'\n{sources}\n{REST}
@@ -96,7 +97,7 @@ horizon = 32
     )
 }
 
-/// Runs it to its end: the sums are those of plain loops.
+/// Runs it to its end and compares the sums with plain loops.
 fn check(lab: &Lab, name: &str, text: &str, workers: usize) -> Vec<Vec<i128>> {
     let path = lab.write(&format!("{name}.toml"), text);
     let state = lab.path(name);
@@ -129,14 +130,15 @@ fn delayed_doubled_and_jumping_copies_give_the_sums_of_the_policy() {
             assert!(twice != plain, "without an id they are records");
         }
     }
-    // A clock that is believed closes everything.
+    // A clock without protection closes all epochs.
     let path = lab.write("believed.toml", pipeline("source.path = 'jumping.csv'", "6h", "drop"));
     finish(&mut run(&path, &lab.path("believed"), 1)).succeeded();
     let counted: i128 = sums(&lab.path("believed")).iter().map(|epoch| epoch[0]).sum();
     assert!(counted <= 20, "all days closed at row 20");
 }
 
-/// Two feeds that share all flights, and a third one that has half of them again: copies, some of which are late where they come first.
+/// Two feeds that share all flights, and a third with half of them again: copies, some of which are
+/// late in the feed where they arrive first.
 fn feeds(lab: &Lab, flights: &Flights) -> String {
     let (east, west): (Vec<_>, Vec<_>) = flights.rows.iter().enumerate().partition(|(at, _)| at % 3 == 0);
     let rows = |rows: Vec<(usize, &String)>| flights.csv(rows.into_iter().map(|(_, row)| row));
@@ -152,7 +154,8 @@ fn feeds(lab: &Lab, flights: &Flights) -> String {
 #[test]
 fn several_sources_are_summed_exactly_however_the_run_is_spread() {
     let (lab, flights) = (Lab::new(), Flights::new());
-    // The rows that arrive late at 'west' are on time at 'again', or not there: the offline loops know which.
+    // The rows that arrive late at 'west' are on time at 'again' or absent there; the offline loops
+    // account for both.
     let text = pipeline(&feeds(&lab, &flights), "12h", "drop");
     let one = check(&lab, "one", &text, 1);
     for workers in [2, 3] {
@@ -166,7 +169,8 @@ fn several_sources_are_summed_exactly_however_the_run_is_spread() {
     assert!(sums(&state) == one, "as one process has them");
 }
 
-/// Rows of a growing stream: one a minute from `from` on, `event` and `arrival` the same, and a value.
+/// Rows of a growing stream: one per minute of `range`, with equal `event` and `arrival`, and a
+/// value.
 fn minutes(range: std::ops::Range<u64>, value: &str) -> String {
     range.fold(String::new(), |mut text, minute| {
         let time = format!("2020-01-01T{:02}:{:02}:00Z", minute / 60, minute % 60);
@@ -180,7 +184,7 @@ fn append(path: &Path, text: &str) {
     file.write_all(text.as_bytes()).expect("it grows");
 }
 
-/// A pipeline of two directories that are followed, of ten epochs of ten minutes.
+/// A pipeline over two followed directories, with ten epochs of ten minutes.
 fn growing(lab: &Lab, late: &str) -> PathBuf {
     for name in ["a", "b"] {
         std::fs::create_dir(lab.path(name)).expect("a directory");
@@ -203,7 +207,7 @@ fn growing(lab: &Lab, late: &str) -> PathBuf {
     )
 }
 
-/// The exact counts of all epochs.
+/// Returns the exact counts of all epochs.
 fn counts(state: &Path) -> Vec<i128> {
     sums(state).iter().map(|epoch| epoch[0]).collect()
 }
@@ -219,12 +223,13 @@ fn an_idle_source_is_not_waited_for_and_what_it_says_then_is_late() {
         append(&file("b"), &minutes(0..11, "0.5"));
         let running = start();
         await_until("an epoch that both have passed", || !releases(&state).is_empty());
-        // Nothing more of b: it is idle, and its tenth minute is in epoch 2, which closes with a's.
+        // b becomes idle. Its tenth minute is in epoch 2, which closes with a's.
         await_until("epochs without b", || releases(&state).len() == 4);
         stop(&running);
         wait(running).succeeded();
         assert_eq!(counts(&state), [20, 11, 10, 10]);
-        // b goes on where it was, in epochs that are closed, and catches up. Of it minutes 11 to 39 are late, 40 to 49 are not.
+        // b continues in closed epochs and catches up. Its minutes 11 to 39 are late, 40 to 49 are
+        // not.
         append(&file("b"), &minutes(11..61, "0.5"));
         let running = start();
         append(&file("a"), &minutes(41..61, "0.5"));

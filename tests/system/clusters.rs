@@ -1,5 +1,5 @@
-//! Processes on machines of their own: in network namespaces that a bridge connects, killed, and started again in other
-//! numbers, to the same exact sums as one process.
+//! Processes on separate machines: in network namespaces connected by a bridge, killed, and
+//! restarted in other numbers. The exact sums must equal those of one process.
 
 use std::io::{Write, stderr};
 use std::path::Path;
@@ -9,14 +9,14 @@ use hushflow::state::ReleaseFrame;
 
 use crate::harness::{Lab, Stream, await_until, expected_sums, finish, hushflow, releases, run, sums, wait};
 
-/// Network namespaces of this test, each with an address in a network of their own. They end with their owner.
+/// Network namespaces of this test, each with an address in a separate network; removed on drop.
 struct Machines {
     prefix: String,
     number: usize,
 }
 
 impl Machines {
-    /// So many machines; none where this test may not make them.
+    /// Makes `number` machines; `None` if this test may not make them.
     fn new(number: usize) -> Option<Self> {
         let machines = Machines { prefix: format!("hushflow-{}-{number}", std::process::id()), number };
         let hub = machines.name(number);
@@ -46,7 +46,7 @@ impl Machines {
             && ip(&["-n", &name, "link", "set", "eth0", "up"])
     }
 
-    /// Starts a run as a process on each of the first `processes` machines.
+    /// Starts a run with one process on each of the first `processes` machines.
     fn start(&self, processes: usize, pipeline: &Path, state: &Path) -> Vec<Child> {
         let hosts: Vec<_> = (1..=processes).map(|machine| format!("10.83.0.{machine}:2101")).collect();
         let start = |process: usize| {
@@ -73,14 +73,14 @@ impl Drop for Machines {
 }
 
 impl Machines {
-    /// Takes a machine off the network without a word to anyone.
+    /// Disconnects a machine from the network without closing connections.
     fn unplug(&self, machine: usize) {
         let (hub, port) = (self.name(self.number), format!("port{machine}"));
         assert!(ip(&["-n", &hub, "link", "set", &port, "down"]), "the cable is there");
     }
 }
 
-/// Whether this could be done.
+/// Runs `ip`; returns whether it succeeded.
 fn ip(arguments: &[&str]) -> bool {
     Command::new("ip").args(arguments).output().is_ok_and(|done| done.status.success())
 }
@@ -97,7 +97,8 @@ fn processes_across_machines_are_killed_and_go_on_in_other_numbers() {
     let mut seen = Vec::new();
     for (generation, (processes, victim)) in (1..).zip([(2, 1), (4, 2), (4, 0)]) {
         let mut children = machines.start(processes, &pipeline, &state);
-        // Not what an earlier run has committed, which a start publishes before the processes have met.
+        // Ignores epochs committed by an earlier run, which a start publishes before the processes
+        // connect.
         let publishes = |release: &ReleaseFrame| release.generation == generation;
         await_until("the cluster publishes", || releases(&state).last().is_some_and(publishes));
         children[victim].kill().expect("a child can be killed");
@@ -136,7 +137,7 @@ fn a_machine_that_vanishes_ends_the_others() {
     let children = machines.start(3, &pipeline, &state);
     await_until("the cluster publishes", || !releases(&state).is_empty());
     machines.unplug(2);
-    // Both sides find it out, and no connection was closed.
+    // Both sides detect it although no connection was closed.
     for child in children {
         wait(child).failed(1, &["another process of the cluster has ended"]);
     }

@@ -1,4 +1,4 @@
-//! `hushflow covariance`, driven as a user drives it: what it prints, what it refuses, and that it beats the whole matrix.
+//! `hushflow covariance`: its output, its refusals, and its advantage over the whole matrix.
 
 use std::fmt::Write;
 use std::process::Output;
@@ -26,7 +26,8 @@ fn refused(arguments: &[&str], code: i32, message: &str) {
     assert!(err.contains(message), "{arguments:?}: {err}");
 }
 
-/// Rows of four columns between −1 and 1, the second nearly the first, and their second moments.
+/// Rows of four columns between −1 and 1, the second nearly equal to the first, and their second
+/// moments.
 fn sample(rows: usize) -> (String, [[f64; 4]; 4]) {
     let (mut text, mut moments) = (String::from("a,b,c,d\n"), [[0.0; 4]; 4]);
     let mut state = 12345u64;
@@ -69,7 +70,8 @@ fn the_report_says_what_was_found_and_what_was_spent() {
     let private = json(&[file, "--epsilon", "1", "--delta", "1e-6"]);
     assert_eq!(private["private"], true);
     let epsilon = private["guarantee"]["epsilon"].as_f64().unwrap();
-    // Of two bounds the smaller is told; ρ is what the larger one, which a ledger charges, allows.
+    // The smaller of two bounds is printed; ρ is what the larger one, which a ledger charges,
+    // allows.
     assert!(epsilon <= 1.0 && epsilon > 0.95, "{epsilon}");
 }
 
@@ -99,7 +101,7 @@ fn every_method_and_relation_gives_a_matrix_or_its_reason() {
     assert!(code == Some(0) && out.contains("NOT private") && out.contains("1-zCDP"), "{out}");
 }
 
-/// Projections of the same noisy entries: raw ones are as they were measured, the nearest is the default.
+/// Projections of the same noisy entries: `raw` leaves them unchanged, `nearest` is the default.
 #[test]
 fn projections_are_chosen_by_name() {
     let lab = Lab::new();
@@ -192,8 +194,8 @@ fn bad_input_is_refused_with_its_place_and_without_its_values() {
     json(&[&write("constant.csv", "a,b\n1,0\n1,0\n1,0\n"), "--rho", "1"]);
 }
 
-/// Two covariances of ρ and a mean, in one ledger: μ² adds up, also where entries were selected, and a budget that is full lets nothing
-/// more be told, nor written.
+/// Two covariances of ρ and a mean in one ledger: μ² adds up, also with selected entries. A full
+/// budget refuses further output, and nothing is written.
 #[test]
 fn a_ledger_adds_up_covariances_and_means() {
     let lab = Lab::new();
@@ -212,7 +214,7 @@ fn a_ledger_adds_up_covariances_and_means() {
     let found = account();
     let entry = |place: usize, field: &str| found["entries"][place][field].as_f64().unwrap();
     let squared: Vec<f64> = (0..3).map(|place| entry(place, "mu").powi(2)).collect();
-    // 0.35 of ρ may go to selections, which count π; all else counts 2.
+    // 0.35 of ρ may go to selections, which count π; the rest counts 2.
     assert!((squared[0] / (0.01 * (1.3 + 0.35 * std::f64::consts::PI)) - 1.0).abs() < 1e-8, "{found}");
     assert!((squared[1] / 0.02 - 1.0).abs() < 1e-9, "{found}");
     assert!((0..2).all(|place| (entry(place, "rho") - 0.01).abs() < 1e-15), "{found}");
@@ -226,7 +228,7 @@ fn a_ledger_adds_up_covariances_and_means() {
     assert_eq!(account()["entries"].as_array().unwrap().len(), 3);
 }
 
-/// Where the budget is small, few entries measured well are better than all measured badly, on real data.
+/// With a small budget, measuring few entries well beats measuring all badly, on real data.
 #[test]
 fn pace_beats_the_whole_matrix_on_breast_cancer() {
     let lab = Lab::new();
@@ -262,7 +264,7 @@ fn pace_beats_the_whole_matrix_on_breast_cancer() {
     }
 }
 
-/// y is a third of a and a half of b, less a fifth, in bounds whose middles are not 0.
+/// y is a third of a plus a half of b minus a fifth, with bounds whose middles are not 0.
 #[test]
 fn a_column_is_told_by_the_others() {
     let lab = Lab::new();

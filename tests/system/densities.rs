@@ -1,5 +1,5 @@
-//! What may be asked of a released density on the command line: synthetic records, scores by held-out rows, divergences from
-//! a known truth. Each answer is compared with what the numbers of `tail --json` make it.
+//! Queries of a released density on the command line: synthetic records, scores of held-out rows,
+//! divergences from a known truth. Each answer is compared with a computation from `tail --json`.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 const COLUMNS: [&str; 2] = ["dep_delay", "arr_delay"];
 
-/// Mean and covariance as a line says.
+/// Reads mean and covariance from a line.
 fn density(line: &Value) -> (DVector<f64>, DMatrix<f64>) {
     let number = |value: &Value| value.as_f64().expect("a number");
     let mean = COLUMNS.map(|column| number(&line["mean"][column]));
@@ -36,7 +36,7 @@ fn example() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/flights_jan2013.csv")
 }
 
-/// Of 20,000 records means and covariances lie within six standard errors of the density's.
+/// Means and covariances of 20,000 records lie within six standard errors of the density's.
 #[test]
 fn samples_are_of_the_newest_density() {
     let lab = Lab::new();
@@ -110,7 +110,8 @@ fn held_out_rows_score_the_density_of_their_key() {
     assert!(csv.lines().all(|line| line.split(',').count() == 8), "{csv}");
 }
 
-/// A density is at no distance from itself, and at cᵀΣ⁻¹c/2 from the same one moved by c, in both directions.
+/// The divergence of a density from itself is 0, and from the same one moved by c it is cᵀΣ⁻¹c/2,
+/// in both directions.
 #[test]
 fn divergences_are_from_the_density_in_the_file() {
     let lab = Lab::new();

@@ -1,5 +1,5 @@
-//! Real disks that fail: full, mounted read-only, a file that has reached its limit, access taken away. The error is clear,
-//! nothing is lost, and the run goes on after the cause is gone.
+//! Real disks that fail: full, mounted read-only, at a file size limit, without permission. The
+//! error is clear, nothing is lost, and the run continues after the cause is removed.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -23,7 +23,7 @@ fn lab() -> (Lab, PathBuf) {
     (lab, pipeline)
 }
 
-/// Runs to the end; what had been published before is still there as it was.
+/// Runs to the end; earlier releases must be unchanged.
 fn goes_on(pipeline: &Path, state: &Path, before: &[ReleaseFrame]) {
     finish(&mut run(pipeline, state, 2)).succeeded();
     let after = releases(state);
@@ -32,7 +32,8 @@ fn goes_on(pipeline: &Path, state: &Path, before: &[ReleaseFrame]) {
     assert!(sums(state) == expected_sums(pipeline));
 }
 
-/// What a shell makes of `script`, with the binary as `$1`, the pipeline as `$2` and the state directory as `$3`.
+/// Runs `script` in a shell, with the binary as `$1`, the pipeline as `$2` and the state directory
+/// as `$3`.
 fn shell(prefix: &[&str], script: &str, pipeline: &Path, state: &Path) -> Ended {
     let binary = hushflow([""; 0]).get_program().to_owned();
     let words = [prefix, &["sh", "-c", script, "sh"]].concat();
@@ -56,7 +57,8 @@ fn a_file_at_its_limit_ends_the_run_and_the_next_one_goes_on() {
     goes_on(&pipeline, &state, &before);
 }
 
-/// Runs `script` where `$3` lies on a small file system of its own, whose content the lab gets in the end.
+/// Runs `script` with `$3` on a small separate file system, whose contents are copied to the lab at
+/// the end.
 fn on_a_small_disk(lab: &Lab, size: &str, script: &str, pipeline: &Path) -> Ended {
     let disk = lab.path("disk");
     std::fs::create_dir(&disk).expect("a mount point");
@@ -101,7 +103,7 @@ fn a_disk_mounted_read_only_is_refused_and_the_next_run_goes_on() {
     goes_on(&pipeline, &lab.path("state"), &releases(&lab.path("state")));
 }
 
-/// What publishes nothing owes nothing, however large the disk is.
+/// A run that publishes nothing owes nothing, however large the disk is.
 #[test]
 fn a_disk_without_room_for_the_first_epoch_costs_nothing() {
     let lab = Lab::new();
@@ -127,7 +129,7 @@ fn a_disk_without_room_for_the_first_epoch_costs_nothing() {
     assert!((2..29).contains(&published), "{published} runs published something: {}", ended.err);
 }
 
-/// A command to which permissions apply: root gives up that they don't, where it can.
+/// Makes permissions apply to a command: root drops its privileges, if it can.
 fn obedient(command: Command, lab: &Lab) -> Option<Command> {
     if std::fs::metadata(lab.path("")).expect("a lab").uid() != 0 {
         return Some(command);
@@ -160,7 +162,7 @@ fn access_that_is_taken_away_during_a_run_ends_it_and_the_next_one_goes_on() {
     await_until("a quarter is published", || releases(&state).len() >= 100);
     let set = |mode| std::fs::set_permissions(&state, PermissionsExt::from_mode(mode)).expect("our own");
     set(0o500);
-    // A run that has ended does not take everything.
+    // A run that has ended does not read everything.
     let _ = input.write_all(rest.as_bytes());
     drop(input);
     let ended = wait(child);
@@ -181,7 +183,7 @@ fn access_that_was_taken_away_is_named_and_nothing_is_lost() {
         let path = if name.is_empty() { state.clone() } else { state.join(name) };
         std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("the test owns its files");
     };
-    // Open to others: raw sums could be read.
+    // Open to others, so raw sums could be read.
     for (name, closed, open) in
         [("", 0o700, 0o755), (PRIVATE_LOG, 0o600, 0o644), ("checkpoint.a", 0o600, 0o640)]
     {

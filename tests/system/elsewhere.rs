@@ -1,4 +1,5 @@
-//! The public log in a directory of its own: what reads it needs no access to the state directory, and runs as another user.
+//! The public log in a separate directory: its readers need no access to the state directory, and
+//! run as another user.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -13,7 +14,7 @@ const STREAM: Stream = Stream { rows: 2000, epochs: 20 };
 /// A user that owns nothing.
 const NOBODY: u32 = 65_534;
 
-/// A copy of the binary that everyone may start.
+/// A copy of the binary that everyone may execute.
 fn binary_for_all(lab: &Lab) -> PathBuf {
     let mode = |path: &Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -25,7 +26,7 @@ fn binary_for_all(lab: &Lab) -> PathBuf {
     copy
 }
 
-/// The command as a user without any rights, if this test may become one.
+/// The command as a user without rights, if this test may switch users.
 fn as_nobody(binary: &Path, arguments: &[&str], directory: &Path) -> Command {
     let mut command = Command::new(binary);
     let [name, rest @ ..] = arguments else { panic!("a command") };
@@ -44,7 +45,7 @@ fn readers_need_the_public_directory_alone() {
     let pipeline = lab.write("p.toml", STREAM.pipeline("data.csv", ""));
     let (state, public) = (lab.path("state"), lab.path("public"));
     let command = run(&pipeline, &state, 1);
-    // As a service of systemd with UMask=0077.
+    // As in a systemd service with UMask=0077.
     let mut closed = Command::new("sh");
     closed.args(["-c", "umask 077; exec \"$0\" \"$@\""]).arg(command.get_program()).args(command.get_args());
     closed.arg("--public").arg(&public).env("HUSHFLOW_STRATEGIES", "/dev/null/kept");
@@ -71,7 +72,7 @@ fn readers_need_the_public_directory_alone() {
         finish(&mut as_nobody(&binary, &["tail", "--json"], &state)).failed(1, &["state", "denied"]);
     }
 
-    // The owner verifies both against each other.
+    // The owner verifies one against the other.
     let mut verify = hushflow(["verify", "--json"]);
     let verified = finish(verify.arg(&state).arg("--public").arg(&public)).succeeded().json();
     assert_eq!((&verified[0]["ok"], &verified[0]["published"]), (&Value::from(true), &Value::from(20)));
@@ -83,7 +84,8 @@ fn readers_need_the_public_directory_alone() {
     finish(&mut as_nobody(&binary, &["verify"], &public)).failed(1, &[&name]);
 }
 
-/// The pipeline file names the directory. What is lost there is rebuilt, and sinks follow the log where it is.
+/// The pipeline file names the directory. Lost files there are rebuilt, and sinks follow the log
+/// there.
 #[test]
 fn a_run_rebuilds_what_is_lost_of_its_public_directory() {
     let lab = Lab::new();

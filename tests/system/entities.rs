@@ -1,5 +1,5 @@
-//! Whole entities: what the bound lets pass is what plain loops over the rows say, whatever order rows come in, however the run is
-//! spread and whenever it is killed; and the noise is the one that `plan` foretells.
+//! Whole entities: the rows that pass the bound must equal those of plain loops, for any order of
+//! rows and distribution of the run, and after kills. The noise is the one that `plan` predicts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use crate::harness::{
 use hushflow::operators::{EntityLimits, Several};
 use hushflow::pipeline::Pipeline;
 
-/// What passes the bound: entity by entity, epoch by epoch.
+/// Rows that pass the bound, by entity and epoch.
 fn bounded(pipeline: &Pipeline, rows: Vec<Assigned>) -> Vec<Assigned> {
     let Some(entity) = &pipeline.entity else { return rows };
     let EntityLimits { participations, min_separation, records_per_epoch, several } = entity.limits;
@@ -36,7 +36,8 @@ fn bounded(pipeline: &Pipeline, rows: Vec<Assigned>) -> Vec<Assigned> {
     passed
 }
 
-/// One row for every key, in the order in which keys first come. Fractions of the bounds are counted in units of 2⁻⁵².
+/// One row for every key, in the order of first occurrence. Fractions of the bounds are counted in
+/// units of 2⁻⁵².
 fn averages(pipeline: &Pipeline, rows: Vec<Assigned>) -> Vec<Assigned> {
     let mut keys: Vec<Vec<Assigned>> = Vec::new();
     for row in rows {
@@ -66,7 +67,7 @@ fn expected(pipeline: &Path) -> Vec<Vec<i128>> {
     sums_of(&pipeline, last, &bounded(&pipeline, rows))
 }
 
-/// Runs on so many workers; 0 stands for two processes of one each.
+/// Runs on `workers` workers; 0 means two processes with one worker each.
 fn complete(pipeline: &Path, state: &Path, workers: usize) {
     if workers > 0 {
         finish(&mut run(pipeline, state, workers)).succeeded();
@@ -116,8 +117,8 @@ fn aircraft_are_bounded_as_plain_loops_bound_them() {
     assert_eq!(seen.len(), 3, "three kinds of bound, three kinds of sums");
 }
 
-/// The flights with every third arrival delayed at random, every tenth row written twice, one row an hour or a day later, in the order of
-/// arrival.
+/// The flights with every third arrival delayed at random, every tenth row written twice, one row
+/// an hour or a day later, in order of arrival.
 fn disturbed(lab: &Lab) -> PathBuf {
     let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/flights_jan2013.csv");
     let text = std::fs::read_to_string(original).expect("the data");
@@ -176,7 +177,7 @@ fn late_doubled_and_delayed_flights_are_summed_as_the_policy_says() {
     assert_eq!(seen.len(), 8, "every policy has sums of its own");
 }
 
-/// People of whom few have most of the records.
+/// People, a few of whom have most of the records.
 fn people(lab: &Lab, epochs: u64) -> PathBuf {
     let mut random = Random(7);
     let mut csv = String::from("time,who,x\n");
@@ -208,7 +209,7 @@ fn standings_survive_kills_and_other_numbers_of_workers() {
     let pipeline = people(&lab, 400);
     let expected = expected(&pipeline);
     let state = lab.path("state");
-    // Within the first checkpoint, behind it and behind the second.
+    // Within the first checkpoint, after it, and after the second.
     for (workers, enough) in [(1, 30), (2, 100), (3, 210)] {
         let mut child = run(&pipeline, &state, workers).spawn().expect("the run starts");
         await_until("epochs are published", || releases(&state).len() >= enough);
@@ -221,7 +222,7 @@ fn standings_survive_kills_and_other_numbers_of_workers() {
     assert!(verified.err.is_empty(), "{}", verified.err);
 }
 
-/// A file of so many rows, each of another person, that a pipeline follows in epochs of 5000 rows.
+/// A file of `rows` rows, each of another person, that a pipeline follows in epochs of 5000 rows.
 fn followed(lab: &Lab, rows: usize) -> PathBuf {
     let rows = (0..rows).map(|row| format!("p{row},0.5\n"));
     lab.write("rows.csv", "who,x\n".to_owned() + &rows.collect::<String>());
@@ -243,7 +244,8 @@ fn records_of_an_epoch_that_stays_open_are_no_fault() {
     let counts = || sums(&state).iter().map(|epoch| epoch[0]).collect::<Vec<_>>();
     let running = run(&pipeline, &state, 2).spawn().expect("the run starts");
     await_until("two epochs have closed", || releases(&state).len() == 2);
-    // By then whole batches of the third have been read, and who takes part in it is known to no commit.
+    // By then whole batches of the third epoch have been read, and no commit knows its
+    // participants.
     std::thread::sleep(std::time::Duration::from_millis(500));
     stop(&running);
     wait(running).succeeded();
@@ -251,7 +253,8 @@ fn records_of_an_epoch_that_stays_open_are_no_fault() {
     let ends = || finish(run(&pipeline, &state, 2).args(["--until-idle", "300ms"])).succeeded();
     ends();
     assert_eq!(counts(), [5000, 5000, 4500]);
-    // What comes behind the end of the third is of the fourth, which has not begun by the clock.
+    // The rows after the end of the third epoch belong to the fourth, which has not begun by the
+    // clock.
     followed(&lab, 14_900);
     ends();
     assert_eq!(counts(), [5000, 5000, 4500]);

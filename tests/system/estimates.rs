@@ -1,11 +1,12 @@
-//! Estimates through the command line, on real flights: intervals, flags, projections, and what can't be asked for.
+//! Estimates on the command line, on real flights: intervals, flags, projections, and invalid
+//! requests.
 
 use std::path::{Path, PathBuf};
 
 use crate::harness::{Lab, finish, hushflow, run, tail};
 use serde_json::{Value, json};
 
-/// The pipeline of the flights, with noise from a seed, and with these settings of its view.
+/// The pipeline of the flights with seeded noise and these settings of its view.
 fn pipeline(lab: &Lab, settings: &str) -> PathBuf {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     let text = std::fs::read_to_string(examples.join("flights.toml")).expect("the example");
@@ -22,7 +23,7 @@ pub(crate) fn flights(lab: &Lab) -> PathBuf {
     state
 }
 
-/// The lines of JFK.
+/// Returns the lines of JFK.
 fn lines(state: &Path, arguments: &[&str]) -> Vec<Value> {
     finish(tail(state, arguments).args(["--key", "JFK"])).succeeded().json()
 }

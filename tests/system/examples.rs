@@ -1,4 +1,4 @@
-//! The showroom: the commands of `examples/README.md`, run as they are printed there.
+//! Runs the commands of `examples/README.md` as printed there.
 
 use std::io::{Write, stderr};
 use std::net::TcpListener;
@@ -9,7 +9,7 @@ use crate::harness::{Lab, await_until, expected_sums, finish, hushflow, sums, wa
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// A copy of the examples, whose state directories are its own and whose ports are free.
+/// A copy of the examples with separate state directories and free ports.
 struct Showroom {
     lab: Lab,
     ports: Vec<(&'static str, String)>,
@@ -45,14 +45,14 @@ impl Showroom {
         self.lab.path("examples").join(name)
     }
 
-    /// With the free ports in the place of those that are printed.
+    /// Replaces the printed ports by free ones.
     fn free(&self, text: &str) -> String {
         self.ports.iter().fold(text.into(), |text, (printed, free)| {
             text.replace(&format!("127.0.0.1:{printed}"), &format!("127.0.0.1:{free}"))
         })
     }
 
-    /// A printed line; none where its program has not been built.
+    /// Makes a command of a printed line; `None` if its program has not been built.
     fn command(&self, line: &str) -> Option<Command> {
         let line = self.free(line);
         let mut words = line.split_whitespace();
@@ -78,7 +78,7 @@ impl Showroom {
         Some(self.command(line)?.spawn().expect("it starts"))
     }
 
-    /// Runs all commands of a block, one after the other: what the last one writes.
+    /// Runs all commands of a block in order; returns the output of the last.
     fn run(&self, block: &[String]) -> String {
         let out =
             |line: &String| finish(&mut self.command(line).expect("a command of hushflow")).succeeded().out;
@@ -86,7 +86,7 @@ impl Showroom {
     }
 }
 
-/// The blocks of commands of a section of the page.
+/// Returns the command blocks of a section of the page.
 fn blocks(title: &str) -> Vec<Vec<String>> {
     let page = std::fs::read_to_string(Path::new(ROOT).join("examples/README.md")).expect("the page");
     let section = page.split("\n## ").find(|section| section.starts_with(title)).expect("the section");

@@ -1,7 +1,7 @@
-//! Every file of a state directory is checked: a bit that flips in one is refused, by `verify` and by the next run, or that run comes to the
-//! very sums and releases that it would have come to.
+//! Flips bits in every file of a state directory. `verify` and the next run must refuse each flip,
+//! or the run must reach the same sums and releases as without it.
 //!
-//! `HUSHFLOW_FLIPS=n` asks for n flips instead of 48.
+//! `HUSHFLOW_FLIPS=n` flips n bits instead of 48.
 
 use std::fs;
 use std::io::Write;
@@ -14,7 +14,7 @@ use crate::harness::{
 
 const STREAM: Stream = Stream { rows: 2000, epochs: 20 };
 
-/// What a run has left half-way, and how the next one goes on.
+/// State of an interrupted run, and how the next one continues.
 struct Left {
     lab: Lab,
     pipeline: PathBuf,
@@ -24,7 +24,7 @@ struct Left {
 
 const ANCHOR: &str = "keep = 'all'\nanchor = 'anchors'";
 
-/// A run over two directories of files that grow, which a signal has ended.
+/// A run over two directories of growing files, ended by a signal.
 fn over_followed_files() -> Left {
     let (lab, header, rows, expected) = STREAM.laid_out();
     for folder in ["anchors", "in"] {
@@ -45,7 +45,7 @@ fn over_followed_files() -> Left {
     Left { lab, pipeline, arguments, expected }
 }
 
-/// A run with an ingest journal, which was killed before all that is in it had been counted.
+/// A run with an ingest journal, killed before everything in it had been counted.
 fn over_a_journal() -> Left {
     let (lab, header, rows, expected) = STREAM.laid_out();
     fs::create_dir(lab.path("anchors")).expect("a directory");
@@ -113,7 +113,7 @@ impl Left {
             let path = &all[flip as usize % all.len()];
             let mut bytes = fs::read(path).expect("a file of the state");
             let name = path.file_name().expect("a name").to_string_lossy();
-            // The last group of a journal that nothing came after looks like one that was never written whole.
+            // The last group of a journal looks like one that was never written completely.
             let length = match name.starts_with("ingest-") {
                 true => frames(path).last().expect("a frame").start as usize,
                 false => bytes.len(),
@@ -145,7 +145,7 @@ fn a_flipped_bit_in_any_file_is_refused_or_changes_nothing() {
     }
 }
 
-/// One bit in the name of a file that has been read, which made it another file.
+/// A flipped bit in the name of a file already read makes it another file.
 #[test]
 fn a_changed_name_in_the_list_of_followed_files_is_refused() {
     let left = over_followed_files();

@@ -1,5 +1,5 @@
-//! Readers: what `tail` shows while a run publishes, and that its views are what plain arithmetic makes of the
-//! moments.
+//! Readers: the output of `tail` while a run publishes, and views compared with plain arithmetic on
+//! the moments.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,7 +22,7 @@ fn published(lab: &Lab) -> PathBuf {
     state
 }
 
-/// Starts `tail --follow` and gives the process and its lines.
+/// Starts `tail --follow`; returns the process and its lines.
 fn follow(state: &Path) -> (Child, impl Iterator<Item = Value>) {
     let mut child = tail(state, &["--follow"]).spawn().expect("tail starts");
     let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
@@ -43,7 +43,7 @@ fn followers_see_every_epoch_as_it_is_committed_and_end_with_the_last_one() {
     let (header, rows) = csv.split_once('\n').expect("a header");
     writeln!(input, "{header}").expect("the run reads");
     let mut rows = rows.lines();
-    // A row a second: after 100 t + 90 rows and one more, the clock has closed epoch t.
+    // One row per second: after 100 t + 90 rows and one more, the clock has closed epoch t.
     let mut next = |number: usize| {
         rows.by_ref().take(number).for_each(|row| writeln!(input, "{row}").expect("the run reads"));
         input.flush().expect("the run reads");
@@ -116,7 +116,7 @@ fn what_is_asked_for_is_shown_and_nothing_else() {
     finish(&mut tail(&lab.path("nowhere"), &[])).failed(1, &["nowhere"]);
 }
 
-/// A key's numbers, epoch after epoch: count, first and second moments in one list each.
+/// Returns each key's numbers, epoch by epoch: count, first and second moments in one list.
 fn moments(state: &Path, workload: &str) -> BTreeMap<String, Vec<Vec<f64>>> {
     let lines = finish(&mut tail(state, &["--view", "moments", "--workload", workload])).succeeded().json();
     let mut series: BTreeMap<String, Vec<Vec<f64>>> = BTreeMap::new();
@@ -136,7 +136,8 @@ fn flatten(value: &Value, numbers: &mut Vec<f64>) {
     }
 }
 
-/// Expects the view to be these weights, by epoch t and step i ≤ t from 1, over the differences of running sums.
+/// Checks that the view applies these weights, by epoch t and step i ≤ t from 1, to the differences
+/// of running sums.
 fn check_view(state: &Path, workload: &str, weight: impl Fn(i32, i32) -> f64) {
     let (prefixes, views) = (moments(state, "prefix"), moments(state, workload));
     assert_eq!(views.len(), 7);
@@ -170,7 +171,7 @@ fn every_workload_is_its_weights_over_the_increments() {
     check_view(&state, "exponential:0.75", |t, i| 0.75f64.powi(t - i));
 }
 
-/// On a terminal there is one table, in place, of the newest epoch.
+/// On a terminal there is one table, redrawn in place, of the newest epoch.
 #[test]
 fn a_terminal_shows_the_newest_epoch_in_place() {
     let lab = Lab::new();
@@ -190,7 +191,7 @@ fn a_terminal_shows_the_newest_epoch_in_place() {
     assert!(lines.iter().all(|line| line.trim_start().starts_with("20 ")), "{shown}");
 }
 
-/// Everyone can compare histories: the run that drew a release and its link are the same wherever it is shown.
+/// Histories can be compared: every reader prints the same run and link of a release.
 #[test]
 fn run_and_tail_stamp_every_release_alike() {
     let lab = Lab::new();
@@ -214,7 +215,7 @@ fn run_and_tail_stamp_every_release_alike() {
     assert_eq!(links.len(), 20, "no two epochs have the same link");
 }
 
-/// Another process that shares the pipe may have made it so.
+/// Another process that shares the pipe may have made it non-blocking.
 #[test]
 fn a_pipe_that_does_not_block_loses_nothing() {
     let lab = Lab::new();
@@ -231,7 +232,7 @@ fn a_pipe_that_does_not_block_loses_nothing() {
         let (mut reader, writer) = std::io::pipe().expect("a pipe");
         fcntl_setfl(&writer, OFlags::NONBLOCK).expect("a flag of the pipe");
         let mut child = command.stdout(writer).spawn().expect("it starts");
-        // The command holds the end that is written to.
+        // The command holds the write end.
         drop(command);
         // By now the pipe is full.
         std::thread::sleep(Duration::from_secs(1));

@@ -1,5 +1,5 @@
-//! A log of estimates and a ledger, as fixtures: they are read, and go on. So a change of a format
-//! is seen.
+//! Fixtures of a log of estimates and of a ledger, which are read and continued. They detect a
+//! change of a format.
 
 use std::fmt::Write as _;
 use std::fs::{DirBuilder, OpenOptions};
@@ -18,7 +18,7 @@ const STATE: [(&str, &[u8]); 3] = [
     ("public.log", PUBLIC),
 ];
 
-/// What the run was that left the fixture after the first thousand rows.
+/// The pipeline of the run that left the fixture after its first thousand rows.
 const PIPELINE: &str = "name = 'golden estimates'
 source.path = 'rows.csv'
 columns = [{ name = 'a', lower = -1, upper = 1 }, { name = 'b', lower = -1, upper = 1 }]
@@ -29,7 +29,7 @@ release = { method = 'pace', centre = 0.1 }
 simulation.seed = 8
 ";
 
-/// A directory of these files, as a run leaves them: for its owner alone.
+/// A directory of these files with the permissions of a run.
 fn directory(path: &Path, files: &[(&str, &[u8])]) {
     DirBuilder::new().mode(0o700).create(path).unwrap();
     for (name, bytes) in files {
@@ -38,7 +38,7 @@ fn directory(path: &Path, files: &[(&str, &[u8])]) {
     }
 }
 
-/// The first rows of the stream that the fixture was made of.
+/// The first rows of the fixture's stream.
 fn rows(count: usize) -> String {
     let mut text = String::from("site,a,b\n");
     for place in 0..count {
@@ -73,7 +73,7 @@ fn estimates_are_read_and_go_on() {
     assert_eq!((&entry["pipeline"], &entry["epochs"]), (&json!("golden estimates"), &json!(4)));
     assert_eq!(entry["noise_multiplier"], 1.193518587158014);
 
-    // What a run of today adds comes after what is there, and changes none of it.
+    // A new run appends to the log and changes nothing in it.
     lab.write("rows.csv", rows(1600));
     finish(&mut run(&lab.write("golden.toml", PIPELINE), &state, 1)).succeeded();
     let longer = std::fs::read(state.join("public.log")).unwrap();
@@ -84,7 +84,8 @@ fn estimates_are_read_and_go_on() {
     finish(&mut hushflow(["verify".as_ref(), state.as_os_str()])).succeeded();
 }
 
-/// With a pipeline about records, one about entities that lie within others, a covariance that selects, and a budget.
+/// With a pipeline about records, one about entities within others, a covariance with selections,
+/// and a budget.
 #[test]
 fn a_ledger_is_read_and_goes_on() {
     let lab = Lab::new();

@@ -1,4 +1,5 @@
-//! Files that grow, and directories that gain files: whatever kills the run, each row counts once.
+//! Growing files, and directories that gain files: each row counts once, whenever the run is
+//! killed.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -65,7 +66,7 @@ fn a_directory_that_grows_is_read_once_whatever_kills_the_run() {
         for _ in 0..1 + random.below(3) {
             let name = format!("in/{file:03}.csv");
             if !case.lab.path(&name).exists() {
-                // The header and rows in parts that end anywhere.
+                // The header and rows, in parts that end anywhere.
                 case.append(&name, &case.header);
             }
             let count = (random.below(400) as usize).min(case.rows.len() - row);
@@ -129,12 +130,12 @@ fn files_that_are_behind_may_go_and_numbers_stay() {
     stop(&run);
     wait(run).succeeded();
     fs::remove_file(case.lab.path("in/a")).expect("a file can be removed");
-    // A name before those that are known is a new file all the same.
+    // A name that sorts before the known ones is still a new file.
     case.append("in/0", &(case.header.clone() + &case.rows[3000..].concat()));
     case.check(case.start(&pipeline, &UNTIL_IDLE));
 }
 
-/// A name is bytes: it may end a line, and need not be UTF-8.
+/// A name is bytes: it may contain a line end, and need not be UTF-8.
 #[test]
 fn files_of_any_name_are_read_once() {
     let case = Case::new();

@@ -1,5 +1,5 @@
-//! One run at a time on a state directory and on all its copies that share an anchor: whatever is deleted, renamed or copied under a run,
-//! and wherever it stands still.
+//! One run at a time on a state directory and on its copies that share an anchor, whatever is
+//! deleted, renamed or copied, and wherever a run is suspended.
 
 use std::fs;
 use std::io::Write;
@@ -11,14 +11,14 @@ use crate::harness::{Lab, Random, Stream, await_until, finish, hushflow, release
 
 const STREAM: Stream = Stream { rows: 2000, epochs: 20 };
 
-/// A run that waits for the rest of its input after some epochs.
+/// A run that has published some epochs and waits for more input.
 struct Waiting {
     lab: Lab,
     state: PathBuf,
     run: Child,
     input: ChildStdin,
     rest: String,
-    /// The same from a file.
+    /// The same pipeline over a file.
     other: PathBuf,
 }
 
@@ -35,7 +35,7 @@ impl Waiting {
         Waiting { lab, state, run, input, rest: rows[1000..].concat(), other }
     }
 
-    /// Feeds the rest, and expects that no more is published in `published`.
+    /// Sends the rest, and checks that nothing more is published in `published`.
     fn ends_refused(mut self, published: &Path) {
         let before = releases(published).len();
         // It may end before it has read everything.
@@ -52,7 +52,7 @@ fn copy(from: &Path, to: &Path) {
     assert!(copied.expect("cp runs").success());
 }
 
-/// Whatever is not a log may be deleted: the lock is none of it.
+/// Any file that is not a log may be deleted: none of them is the lock.
 #[test]
 fn a_second_run_is_refused_whatever_is_deleted() {
     let mut waiting = Waiting::new();
@@ -71,7 +71,7 @@ fn a_second_run_is_refused_whatever_is_deleted() {
     assert_eq!(releases(&waiting.state).len(), 20);
 }
 
-/// A directory that was renamed, and whose copy another run goes on with.
+/// The directory is renamed, and another run continues on its copy.
 #[test]
 fn a_run_publishes_no_more_in_a_directory_that_was_replaced() {
     let waiting = Waiting::new();
@@ -100,7 +100,7 @@ fn signal(child: &Child, signal: &str) {
     assert!(status.expect("a signal is sent").success());
 }
 
-/// A copy is refused while the first run stands still, wherever that is, and after it has gone on.
+/// A copy is refused while the first run is suspended, at any point, and after it has continued.
 #[test]
 fn of_two_copies_that_share_an_anchor_one_is_refused_wherever_the_other_stands_still() {
     let lab = Lab::new();

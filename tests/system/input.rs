@@ -1,12 +1,12 @@
-//! What people get wrong: pipeline files, data files, and rows. Every mistake has a message that names its place, an
-//! exit code that is documented, and no value of a row in anything that is written.
+//! User mistakes in pipeline files, data files and rows. Every mistake gives a message with its
+//! position and a documented exit code, and no output contains a value of a row.
 
 use std::path::Path;
 
 use crate::harness::{Ended, Lab, finish, hushflow, releases, sums};
 use hushflow::state::{PublicHeader, PublicReader, Store};
 
-/// A pipeline with every section; each field has a line of its own.
+/// A pipeline with every section; each field has a separate line.
 const EVERY_FIELD: &str = "name = 'every'
 [source]
 path = 'data.csv'
@@ -77,7 +77,7 @@ const OPTIONAL: [&str; 18] = [
     "strategy",
 ];
 
-/// Runs this text as a pipeline file, where nothing may come of it: no state is begun.
+/// Runs this text as a pipeline file and checks that it is refused before any state is made.
 fn refused(text: &str, parts: &[&str]) {
     let lab = Lab::new();
     let pipeline = lab.write("p.toml", text);
@@ -87,7 +87,7 @@ fn refused(text: &str, parts: &[&str]) {
     assert!(!lab.path("state").exists());
 }
 
-/// All fields: the number of the line, from 0, the dotted name of its table, and its own name.
+/// All fields: the line number from 0, the dotted name of the table, and the field's name.
 fn fields() -> Vec<(usize, String, &'static str)> {
     let mut table = String::new();
     let mut columns = 0;
@@ -106,7 +106,7 @@ fn fields() -> Vec<(usize, String, &'static str)> {
     fields
 }
 
-/// The text with another line, or none, in this place.
+/// The text with this line replaced or removed.
 fn with_line(number: usize, line: Option<&str>) -> String {
     let lines = EVERY_FIELD.lines().enumerate();
     let lines = lines.filter_map(|(at, old)| if at == number { line } else { Some(old) });
@@ -243,7 +243,7 @@ fn a_release_that_no_log_can_hold_is_refused_before_it_takes_memory() {
     let wide = write(9000);
     finish(hushflow(["run"]).arg(&wide).arg("--state").arg(&state)).failed(2, &[TOO_WIDE, "list fewer keys"]);
     finish(hushflow(["plan", "--strategy", "identity"]).arg(&wide)).failed(2, &[TOO_WIDE]);
-    // A log that says so of itself was forged.
+    // A log with such a header was forged.
     finish(hushflow(["run"]).arg(write(1)).arg("--state").arg(&state)).succeeded();
     let header = PublicReader::open(&state).expect("a log").header().clone();
     let mut parameters: serde_json::Value = serde_json::from_slice(&header.parameters).expect("parameters");
@@ -322,7 +322,7 @@ fn files_that_are_no_pipeline_are_refused() {
     finish(&mut hushflow(["run", "p.toml", "--process", "0"])).failed(2, &["--hosts"]);
 }
 
-/// A pipeline over `name` with a column `x` and epochs of ten rows, and what became of it.
+/// Runs a pipeline over `name` with a column `x` and epochs of ten rows.
 fn read(lab: &Lab, name: &str, content: &[u8], policy: &str) -> Ended {
     lab.write(name, content);
     let text = format!(
@@ -338,8 +338,8 @@ state.directory = 'state'
     finish(hushflow(["run", "--counters", "--json"]).arg(lab.write("p.toml", text)))
 }
 
-/// Expects that so many rows were read, skipped for a missing value, skipped as malformed, and that the others are in
-/// the sums.
+/// Checks the numbers of rows read, skipped for a missing value and skipped as malformed, and that
+/// the others are in the sums.
 fn check_rows(name: &str, content: impl AsRef<[u8]>, [rows, missing, malformed]: [i128; 3]) {
     let lab = Lab::new();
     let shown = String::from_utf8_lossy(content.as_ref()).chars().take(60).collect::<String>();
@@ -481,7 +481,7 @@ fn values_of_rows_are_never_told() {
     }
 }
 
-/// It may be a row by mistake.
+/// It may be a row of data by mistake.
 #[test]
 fn a_header_that_lacks_a_column_is_not_shown() {
     for (content, secrets) in [("X1,y\n1,2\n", ["X1"; 2]), ("7.25,secret,z\n1,2,3\n", ["7.25", "secret"])] {

@@ -1,7 +1,7 @@
-//! A source with a journal: whatever kills a run, a record that was acknowledged counts once, and so does every other that its
-//! sender sends again, and the sums come out as if nothing had happened.
+//! Sources with a journal: after any kill, an acknowledged record counts once, as does every record
+//! that its sender repeats, and the sums equal those of an undisturbed run.
 //!
-//! `HUSHFLOW_KILLS=n` asks for n kills instead of 40.
+//! `HUSHFLOW_KILLS=n` runs n kills instead of 40.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -15,11 +15,12 @@ use crate::harness::{
     self, Ended, Lab, Random, Stream, await_until, finish, hushflow, releases, run, sums, wait,
 };
 
-/// A stream in a file, a pipeline that takes it from the standard input, and the sums of an undisturbed run.
+/// A stream in a file, a pipeline that reads it from the standard input, and the sums of an
+/// undisturbed run.
 struct Case {
     lab: Lab,
     pipeline: PathBuf,
-    /// The same, from a socket.
+    /// The same pipeline with a socket.
     listening: PathBuf,
     header: String,
     rows: Vec<String>,
@@ -42,7 +43,7 @@ impl Case {
         command
     }
 
-    /// Feeds these lines, and kills the run once all of `rows` rows are acknowledged.
+    /// Sends these lines, and kills the run once all `rows` rows are acknowledged.
     fn feed_and_kill(&self, state: &Path, lines: &str, rows: u64) {
         let mut child = self.run(state, 1).spawn().expect("the run starts");
         let mut input = child.stdin.take().expect("a pipe");
@@ -54,11 +55,11 @@ impl Case {
         assert_eq!(wait(child).code, None);
     }
 
-    /// Feeds these lines and ends.
+    /// Sends these lines and closes the input.
     fn feed(&self, state: &Path, lines: &str) -> Ended {
         let mut child = self.run(state, 1).spawn().expect("the run starts");
         let mut input = child.stdin.take().expect("a pipe");
-        // A run that refuses does not take everything.
+        // A run that refuses does not read everything.
         let _ = input.write_all(lines.as_bytes());
         drop(input);
         wait(child)
@@ -69,7 +70,7 @@ fn with_journal(pipeline: &str) -> String {
     pipeline.replacen("format = 'csv'", "format = 'csv'\njournal = true", 1)
 }
 
-/// What a run acknowledges.
+/// Acknowledged numbers of a run.
 fn numbers(child: &mut Child) -> impl Iterator<Item = u64> + use<> {
     acknowledgements(child.stdout.take().expect("a pipe"))
 }
@@ -78,26 +79,26 @@ fn acknowledgements(from: impl Read) -> impl Iterator<Item = u64> {
     BufReader::new(from).lines().map_while(Result::ok).map_while(|line| line.parse().ok())
 }
 
-/// A way into a run, and the one back.
+/// A stream to a run and one from it.
 type Ways = (Box<dyn Write + Send>, Box<dyn Read + Send>);
 
-/// A sender that forgets what was acknowledged, and so can't send it again.
+/// A sender that forgets acknowledged rows, so it can't send them again.
 struct Sender<'a> {
     case: &'a Case,
-    /// Rows that are safe as far as it knows.
+    /// Rows that it knows to be safe.
     safe: u64,
 }
 
 impl Sender<'_> {
-    /// Sends what is not safe to a run, which ends behind it. Gives how it ended.
+    /// Sends the unsafe rows to a run, which ends after them. Returns how it ended.
     fn send(&mut self, state: &Path) -> Ended {
         let mut child = self.case.run(state, 1).spawn().expect("the run starts");
         let ways = pipes(&mut child);
         self.feed(child, ways, |_, _| ())
     }
 
-    /// Sends what is not safe to a run, over its standard input or a socket, and kills it at a random moment. A run that has a
-    /// standard input may end before.
+    /// Sends the unsafe rows to a run, over standard input or a socket, and kills it at a random
+    /// moment. A run on standard input may end first.
     fn send_and_kill(&mut self, state: &Path, random: &mut Random) -> Ended {
         let workers = 1 + random.below(3) as usize;
         let enough = random.below(40);
@@ -115,7 +116,7 @@ impl Sender<'_> {
         };
         let all = self.case.rows.len() as u64;
         self.feed(child, ways, |child, (safe, told)| {
-            // A run that has a socket waits for more for ever.
+            // A run on a socket waits for more rows forever.
             let waits =
                 || told.load(Ordering::Relaxed) < enough && (ends || safe.load(Ordering::Relaxed) < all);
             while waits() && child.try_wait().expect("a child can be asked").is_none() {
@@ -126,7 +127,8 @@ impl Sender<'_> {
         })
     }
 
-    /// Sends what is not safe, while `strike` is told the last number and how many numbers were told.
+    /// Sends the unsafe rows and calls `strike` with the last number and the count of numbers
+    /// received.
     fn feed(
         &mut self,
         mut child: Child,
@@ -134,7 +136,8 @@ impl Sender<'_> {
         strike: impl FnOnce(&mut Child, (&AtomicU64, &AtomicU64)),
     ) -> Ended {
         let mut numbers = acknowledgements(back);
-        // A run that has published everything waits for nobody, and need not have heard of a connection.
+        // A run that has published everything waits for nobody, and may not have noticed a
+        // connection.
         let Some(first) = numbers.next() else { return wait(child) };
         assert!(first >= self.safe, "{first} are left of {} acknowledged records", self.safe);
         let rows = &self.case.rows[first as usize..];
@@ -185,7 +188,7 @@ fn pour(mut input: impl Write, header: &str, rows: &[String]) {
     }
 }
 
-/// After every kill the power goes, for the logs and the journal alike.
+/// After every kill the power fails, for the logs and the journal alike.
 #[test]
 fn killed_runs_count_every_record_once_whatever_the_disk_forgets() {
     let stream = Stream { rows: 6_000, epochs: 120 };
@@ -210,7 +213,7 @@ fn killed_runs_count_every_record_once_whatever_the_disk_forgets() {
             lose_journal(&state, sender.safe, &mut random);
             lose_power(&state, epochs, &mut random);
         }
-        // One run more, that has nothing left to do, tells a sender what it may not have heard before.
+        // One more run with nothing left to do reports numbers that the sender may have missed.
         sender.send(&state).succeeded();
         assert_eq!(sender.safe, stream.rows);
         assert_eq!(witness.look(), Ok(stream.epochs as usize));
@@ -222,7 +225,7 @@ fn killed_runs_count_every_record_once_whatever_the_disk_forgets() {
     told.expect("standard error is open");
 }
 
-/// The campaign must be able to fail: acknowledged records that a disk has lost are missed.
+/// Checks that the test can fail: acknowledged records lost by a disk are detected.
 #[test]
 fn losing_what_was_acknowledged_is_noticed() {
     let case = Case::new(&Stream { rows: 2000, epochs: 20 });
@@ -287,7 +290,7 @@ fn a_full_disk_is_told_and_loses_nothing() {
     let mut input = child.stdin.take().expect("a pipe");
     let mut numbers = numbers(&mut child);
     assert_eq!(numbers.next(), Some(0));
-    // What a slow sync gathers must not fill the disk before anything is safe.
+    // The group gathered during a slow sync must not fill the disk before anything is safe.
     let (first, rest) = case.rows.split_at(50);
     input.write_all((case.header.clone() + &first.concat()).as_bytes()).expect("the run reads");
     let safe = numbers.next().expect("the first rows are safe");
@@ -305,7 +308,7 @@ fn a_journal_that_was_damaged_or_lost_is_refused() {
     let case = Case::new(&Stream { rows: 2000, epochs: 20 });
     let state = case.lab.path("state");
     case.feed_and_kill(&state, &(case.header.clone() + &case.rows[..1000].concat()), 1000);
-    // So few that the last rows of the first session still wait for their epoch to close.
+    // Few rows, so that the last rows of the first session still wait for their epoch to close.
     case.feed_and_kill(&state, &(case.header.clone() + &case.rows[1000..1050].concat()), 1050);
     let first = state.join("ingest-000000-000000.log");
     let good = std::fs::read(&first).expect("a segment");
@@ -336,7 +339,7 @@ fn a_journal_can_be_switched_on_and_not_off() {
     await_until("some epochs are published", || releases(&state).len() > 2);
     child.kill().expect("a child can be killed");
     wait(child);
-    // The sender goes on with rows of epochs that have not been published.
+    // The sender continues with rows of unpublished epochs.
     case.feed(&state, &(case.header.clone() + &case.rows[1000..].concat())).succeeded();
     assert_eq!(releases(&state).len(), 20);
     finish(&mut run(&plain, &state, 1)).failed(1, &["journal = true"]);

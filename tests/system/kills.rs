@@ -1,7 +1,8 @@
-//! `kill -9` at random moments and, after every one, a loss of power: whatever of the logs had not been synced is cut,
-//! zeroed, or garbage. Every epoch is published once, never changes, and the sums come out as if nothing had happened.
+//! `kill -9` at random moments, each followed by a power cut: unsynced parts of the logs are cut,
+//! zeroed, or garbage. Every epoch is published once, never changes, and the sums equal those of an
+//! undisturbed run.
 //!
-//! `HUSHFLOW_KILLS=n` asks for n kills instead of 200.
+//! `HUSHFLOW_KILLS=n` runs n kills instead of 200.
 
 use std::io::Write;
 use std::path::Path;
@@ -23,8 +24,8 @@ fn start(pipeline: &Path, state: &Path, random: &mut Random) -> Vec<Child> {
     commands.into_iter().map(|mut command| command.spawn().expect("the run starts")).collect()
 }
 
-/// Kills all processes soon after their start or, three times of four, after they have published some more bytes. Gives
-/// whether they were still running.
+/// Kills all processes soon after their start or, in three cases of four, after they have published
+/// more bytes. Returns whether they were still running.
 fn strike(mut children: Vec<Child>, state: &Path, random: &mut Random) -> bool {
     let published = || state.join("public.log").metadata().map_or(0, |log| log.len());
     if random.below(4) > 0 {
@@ -74,7 +75,7 @@ fn killed_runs_publish_every_epoch_once_whatever_the_disk_forgets() {
     told.expect("standard error is open");
 }
 
-/// The campaign must be able to fail: bytes that had been synced are missed.
+/// Checks that the test can fail: lost bytes that had been synced are detected.
 #[test]
 fn losing_what_was_synced_is_noticed() {
     let lab = Lab::new();

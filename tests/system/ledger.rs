@@ -1,5 +1,5 @@
-//! The ledger through the binary: pipelines that share data share a budget, restarts pay nothing, races have one winner, and
-//! a ledger that is damaged, gone or rolled back stops the run.
+//! The ledger through the binary: pipelines over the same data share a budget, restarts pay
+//! nothing, races have one winner, and a damaged, missing or rolled back ledger stops the run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 pub(crate) const STREAM: Stream = Stream { rows: 400, epochs: 4 };
 
-/// Room for two pipelines of (1, 1e-6), which reach (1.4547, 1e-6) together.
+/// Room for two pipelines of (1, 1e-6), which together reach (1.4547, 1e-6).
 pub(crate) const BUDGET: &str =
     "[ledger]\ndirectory = 'shared'\ndata_set = 'stream'\nbudget = { epsilon = 1.5, delta = 1e-6 }\n";
 
@@ -23,7 +23,7 @@ impl Data {
         Data(lab)
     }
 
-    /// A pipeline with more sections, and what stands in other words there.
+    /// A pipeline with more sections and one replacement in its text.
     pub(crate) fn pipeline(&self, name: &str, more: &str, (from, to): (&str, &str)) -> PathBuf {
         let text = STREAM.pipeline("data.csv", more).replace("name = 'stream'", &format!("name = '{name}'"));
         assert!(text.contains(from), "{from}");
@@ -38,7 +38,7 @@ impl Data {
         self.0.path(name)
     }
 
-    /// Runs the pipeline into a state directory of its name.
+    /// Runs the pipeline with a state directory of the same name.
     pub(crate) fn run(&self, pipeline: &Path) -> Ended {
         let name = pipeline.file_stem().expect("a name").to_str().expect("UTF-8");
         finish(&mut run(pipeline, &self.state(name), 1))
@@ -49,7 +49,7 @@ impl Data {
     }
 }
 
-/// What `hushflow ledger --json` says.
+/// Returns the output of `hushflow ledger --json`.
 pub(crate) fn ledger(directory: &Path, arguments: &[&str]) -> Value {
     let ended = finish(command("ledger", directory).arg("--json").args(arguments)).succeeded();
     ended.json().pop().expect("one object")
@@ -77,7 +77,7 @@ fn pipelines_over_the_same_data_share_a_budget_and_the_third_is_refused() {
     close("μ of both", &one["composition"]["mu"], 2_f64.sqrt() / 4.224_678_9, 1e-6);
     close("ρ of both", &one["composition"]["rho"], 4.224_678_9_f64.powi(-2), 1e-6);
 
-    // It is refused before the source is opened: there is none.
+    // Refused before the source is opened, which does not exist.
     let third = data.pipeline("third", BUDGET, ("data.csv", "none.csv"));
     let ended = data.run(&third);
     let left = ended.err.split("epsilon = ").nth(1).and_then(|rest| rest.split(' ').next()).map(String::from);
@@ -92,7 +92,7 @@ fn pipelines_over_the_same_data_share_a_budget_and_the_third_is_refused() {
     assert!(!data.state("third").join(harness::PRIVATE_LOG).exists(), "nothing was begun");
     assert_eq!(entries(&data.ledger()), ["first", "second"]);
 
-    // With the ε that is left it fits, and then nothing more does.
+    // With the remaining ε it fits, and afterwards nothing does.
     let left = left.expect("the message says what is left");
     let third = data.pipeline("third", BUDGET, ("epsilon = 1\n", &format!("epsilon = {left}\n")));
     data.run(&third).succeeded();
@@ -133,7 +133,7 @@ fn without_a_section_the_ledger_is_in_the_state_directory() {
         (&entry["epochs"], &entry["private"], &found["budget"]),
         (&4.into(), &true.into(), &Value::Null)
     );
-    // One pipeline alone is worth what it asked for.
+    // A single pipeline is worth the ε that it requested.
     let epsilon = harness::number(&found["composition"]["epsilon"]);
     assert!(epsilon <= 1.0 && epsilon > 1.0 - 1e-9, "{epsilon}");
     let table = finish(&mut command("ledger", &data.state("alone"))).succeeded().out;
@@ -204,7 +204,7 @@ fn a_ledger_that_is_damaged_gone_or_rolled_back_stops_the_run_and_fails_the_chec
     stops(&["shared: this ledger has no entry"]);
     finish(&mut command("ledger", &data.state("shared"))).failed(1, &["there is no ledger here"]);
 
-    // It may move, if the pipeline file says where.
+    // It may move, if the pipeline file names the new path.
     let moved = BUDGET.replace("shared", "elsewhere");
     data.run(&data.pipeline("second", &moved, ("", ""))).succeeded();
     verify("second").succeeded();
@@ -237,7 +237,7 @@ fn neighbours_are_converted_where_a_theorem_allows_and_refused_where_none_does()
     let blanked = ledger(&data.state("shared"), &["--neighbours", "zero-out"]);
     close("replacing blanks", &mu(&blanked), 2_f64.sqrt() / sigma, 1e-6);
 
-    // Without a budget anything may be entered, and the composition says about whom.
+    // Without a budget any pipeline is entered, and the composition names its unit.
     let unbounded = |name: &str, neighbours: &str| {
         let words = format!("neighbours = '{neighbours}'\nclip_norm");
         data.pipeline(name, "[ledger]\ndirectory = 'open'\ndata_set = 'stream'\n", ("clip_norm", &words))
@@ -350,7 +350,7 @@ fn other_parameters_than_those_that_were_paid_for_are_told() {
     let pipeline = data.shared("first");
     data.run(&pipeline).succeeded();
     data.run(&data.shared("second")).succeeded();
-    // The directories are mixed up: an enrolment of one pipeline in the state of another.
+    // Mixed directories: the enrolment of one pipeline in the state of another.
     let second = data.pipeline("second", BUDGET, ("epsilon = 1\n", "epsilon = 0.1\n"));
     std::fs::remove_dir_all(data.state("second")).expect("a directory");
     data.run(&second).succeeded();

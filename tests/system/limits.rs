@@ -1,4 +1,4 @@
-//! What takes long hears a signal, what is large has a limit.
+//! Slow operations react to signals; large inputs have limits.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,7 +11,7 @@ use hushflow::state::PublicReader;
 
 use crate::harness::{Lab, Random, Stream, await_until, finish, hushflow, releases, run, stop, wait};
 
-/// The search for the best matrix of so many steps takes many minutes.
+/// The search for the best matrix with this many steps takes many minutes.
 const STREAM: Stream = Stream { rows: 20_000, epochs: 4000 };
 
 /// The signal itself ends the process, so a shell reports 143 and a service manager a clean stop.
@@ -27,7 +27,7 @@ fn a_search_for_a_strategy_is_ended_by_a_signal() {
     assert_eq!(ended_by_a_signal(&mut child).signal(), Some(15), "SIGTERM ends the process");
 }
 
-/// Ends a run that would go on for minutes; the limit is generous.
+/// Ends a run that would continue for minutes; the limit is generous.
 fn ended_by_a_signal(child: &mut Child) -> ExitStatus {
     stop(child);
     let begun = Instant::now();
@@ -48,7 +48,7 @@ fn is_stopped_in_good_order(mut child: Child) {
     assert!(ended.err.contains("Stopped by a signal"), "{}", ended.err);
 }
 
-/// A Tukey median of so many records takes minutes.
+/// A Tukey median of this many records takes minutes.
 const WINDOW: &str = "name = 'w'
 source.path = 'rows.csv'
 columns = [{ name = 'x', lower = -1, upper = 1 }, { name = 'y', lower = -1, upper = 1 }]
@@ -87,7 +87,7 @@ fn a_run_whose_output_nobody_reads_hears_a_signal() {
     assert!(releases(&state).len() < stream.epochs as usize, "all was written before the signal");
 }
 
-/// Without a writer, and with one that has nothing more to say.
+/// Without a writer, and with a silent one.
 #[test]
 fn a_run_over_a_named_pipe_hears_a_signal() {
     let lab = Lab::new();
@@ -108,8 +108,8 @@ fn a_run_over_a_named_pipe_hears_a_signal() {
     drop(pipe);
 }
 
-/// 10⁸ steps, in half a gigabyte of addresses, of which the program and its threads take a share.
-/// Row by row, the power law alone would take half an hour.
+/// 10⁸ steps in half a gigabyte of address space, including the program and its threads. Row by
+/// row, the power law alone would take half an hour.
 #[test]
 fn long_horizons_are_planned_in_little_time_and_memory() {
     let workloads = [

@@ -1,4 +1,5 @@
-//! The links of a cluster, from outside: strangers, impostors, a recorder on the network, and processes that end before all have met.
+//! The links of a cluster, from outside: strangers, impostors, a network recorder, and processes
+//! that end before all are connected.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -37,7 +38,7 @@ impl Case {
         self.lab.path("state")
     }
 
-    /// A new key file.
+    /// Makes a new key file.
     fn key(&self, name: &str) -> PathBuf {
         let path = self.lab.path(name);
         finish(hushflow(["key", "--json"]).arg(&path)).succeeded();
@@ -58,7 +59,7 @@ impl Case {
         command
     }
 
-    /// One of ours, and what it says.
+    /// Starts a process of the cluster; returns its output lines too.
     fn start(&self, number: usize) -> (Child, Receiver<String>) {
         self.start_as(number, &self.hosts)
     }
@@ -99,14 +100,14 @@ fn connect(address: &str) -> TcpStream {
     found.expect("a connection")
 }
 
-/// Waits until the process says so.
+/// Waits until the process prints this text.
 fn await_line(lines: &Receiver<String>, part: &str) -> String {
     let line =
         |()| lines.recv_timeout(Duration::from_secs(30)).unwrap_or_else(|_| panic!("nothing of {part:?}"));
     std::iter::repeat(()).map(line).find(|line| line.contains(part)).expect("an endless search")
 }
 
-/// Before all are connected, and while they run.
+/// Both before all are connected and during the run.
 #[test]
 fn random_bytes_and_silence_neither_stop_nor_join_a_cluster() {
     let case = Case::new(2);
@@ -115,10 +116,10 @@ fn random_bytes_and_silence_neither_stop_nor_join_a_cluster() {
     let mut stranger = |address: &str| {
         let length = 24 + random.below(977) as usize;
         let bytes: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
-        // One that is dropped may find out while it writes.
+        // A dropped stranger may notice it while writing.
         TcpStream::connect(address).and_then(|mut stream| stream.write_all(&bytes).map(|()| stream))
     };
-    // What once ended the first process: a greeting in plain text.
+    // A greeting in plain text must not end the first process.
     let plain = [&b"hushflow"[..], &[1, 0, 0, 0], &[1, 0, 0, 0], &[1, 0, 0, 0], &[0xde, 0xad, 0xbe, 0xef]];
     let mut silent = vec![connect(&case.hosts[0])];
     connect(&case.hosts[0]).write_all(&plain.concat()).expect("the process listens");
@@ -146,7 +147,7 @@ fn impostors_are_refused() {
     };
     let first = case.start(0);
     await_until("it listens", || TcpStream::connect(&case.hosts[0]).is_ok());
-    // Two that have everything but the key. They go on trying.
+    // Two with everything but the key. They keep trying.
     let wrong = case.key("other.key");
     let outside = [Some(wrong.as_path()), None].map(|key| {
         let mut impostor = case.process(2, &elsewhere(2), key);
@@ -154,7 +155,7 @@ fn impostors_are_refused() {
     });
     let third = case.start(2);
     await_line(&first.1, "another process has called");
-    // One that has the key, and the number of a process that is connected.
+    // One with the key, and the number of a connected process.
     finish(&mut case.process(2, &elsewhere(2), Some(&ours))).failed(1, &["number of this one"]);
     let second = case.start(1);
     case.check(vec![first, second, third]);
@@ -173,13 +174,13 @@ fn all_hear_at_once_that_one_was_killed_before_all_have_met() {
     await_line(&first_says, "another process has called");
     third.kill().expect("a child can be killed");
     wait(third);
-    // Not after the minute for which they wait for a process that has never come.
+    // At once, without the minute of waiting for a process that never came.
     await_line(&first_says, "process 2 has ended before the run began");
     assert_eq!(wait(first).code, Some(1));
 }
 
-/// The first process waits for a header: the others reach it all the same, and it notices when one
-/// of them ends.
+/// The first process waits for a header. The others connect to it all the same, and it notices when
+/// one of them ends.
 #[test]
 fn a_silent_source_keeps_nobody_from_meeting() {
     let mut case = Case::new(2);
@@ -204,7 +205,7 @@ fn a_silent_source_keeps_nobody_from_meeting() {
     assert!(sums(&case.state()) == expected_sums(&from_file), "as computed row by row");
 }
 
-/// A connection through which everything goes, and what went through it in both directions.
+/// A proxy that records the traffic in both directions.
 fn recorder(to: String) -> (String, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("a bound port").to_string();
@@ -235,7 +236,8 @@ fn copy((mut from, mut to): (TcpStream, TcpStream), kept: &Mutex<Vec<u8>>) -> io
     }
 }
 
-/// Of 8 bytes and more each: among a few thousand of them, one is found in a megabyte of random bytes with probability below 10⁻⁹.
+/// Needles have at least 8 bytes: among a few thousand of them, one occurs in a megabyte of random
+/// bytes with probability below 10⁻⁹.
 fn find<'a>(needles: &'a [(String, Vec<u8>)], record: &[u8]) -> Option<&'a str> {
     let mut first = vec![Vec::new(); 1 << 16];
     for (name, needle) in needles {
@@ -288,7 +290,7 @@ fn a_recording_of_the_network_holds_no_name_no_sum_no_row_and_no_key() {
         let byte = |at: usize| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).expect("digits");
         add("the key".into(), &(0..32).map(byte).collect::<Vec<_>>());
         for (epoch, sums) in sums(&state).into_iter().enumerate() {
-            // Small ones might be found in anything.
+            // Small sums might occur anywhere.
             for sum in sums.into_iter().filter(|sum| sum.unsigned_abs() >> 40 > 0) {
                 add(format!("a sum of epoch {}", epoch + 1), &(sum as i64).to_le_bytes());
             }

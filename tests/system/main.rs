@@ -1,18 +1,20 @@
-//! The whole system, driven as its users drive it: the real binary, real files, real servers, real failure. One program,
-//! because most of what a test costs is to link it; `cargo test --test system kills` runs one module of it.
+//! The whole system: the real binary, real files, real servers, real failures. It is one program,
+//! because linking is most of the cost of a test; `cargo test --test system kills` runs one module
+//! of it.
 //!
-//! - Commands: `calibrate_and_plan`, `lab`, `mean`, `covariance`, `audit`, `reproduction`, `estimates`, `densities`, `output`,
-//!   `examples`.
-//! - What is published: `methods`, `windows`, `window_columns`, `entities`, `totals`, `training`, `workers`, `statistics`.
+//! - Commands: `calibrate_and_plan`, `lab`, `mean`, `covariance`, `audit`, `reproduction`,
+//!   `estimates`, `densities`, `output`, `examples`.
+//! - Releases: `methods`, `windows`, `window_columns`, `entities`, `totals`, `training`, `workers`,
+//!   `statistics`.
 //! - Sources: `input`, `parquet`, `growing`, `sockets`, `brokers`, `clocks`.
 //! - Kafka, which needs its feature: `kafka`.
 //! - Readers and sinks: `following`, `sinks`, `stream_sinks`, `readers`, `watching`, `web`,
 //!   `elsewhere`, `serving`.
-//! - What survives what: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `links`, `ledger`,
-//!   `spending`, `golden`, `soak`, `seeds`, `holding`, `flips`, `refusals`.
-//! - Whether anything leaks: `oracle`.
-//! - The house itself: `secrecy`, `tidy`, `units`.
-//! - What they share: `harness`, `servers`.
+//! - Failures: `recovery`, `kills`, `journal`, `disks`, `clock`, `clusters`, `links`, `ledger`,
+//!   `spending`, `golden`, `soak`, `seeds`, `holding`, `flips`, `refusals`, `pressure`, `limits`.
+//! - Leaks: `oracle`.
+//! - The repository itself: `secrecy`, `tidy`, `units`.
+//! - Shared code: `harness`, `servers`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

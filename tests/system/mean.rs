@@ -1,4 +1,4 @@
-//! `hushflow mean`, driven as a user drives it, on real weather with a corrupt reading.
+//! `hushflow mean` on real weather data with a corrupt reading.
 
 use std::process::Output;
 
@@ -49,7 +49,8 @@ fn a_corrupt_reading_moves_no_mean() {
     }
 }
 
-/// The same seed with and without the corrupt reading: the means differ by less than a hundredth of a scale.
+/// With the same seed, the means with and without the corrupt reading differ by less than a
+/// hundredth of a scale.
 #[test]
 fn without_the_reading_the_mean_is_the_same() {
     let text = std::fs::read_to_string(WEATHER).unwrap();
@@ -65,7 +66,7 @@ fn without_the_reading_the_mean_is_the_same() {
     assert!((with - without).abs() < 0.05, "{with} {without}");
 }
 
-/// Whitening costs what it says, and the corrupt reading still moves nothing.
+/// Whitening costs what it reports, and the corrupt reading still changes nothing.
 #[test]
 fn whitening_is_paid_for_and_told() {
     let found = json(&format!(
@@ -107,7 +108,8 @@ fn bad_use_is_refused_with_a_reason() {
     refused("--epsilon 1 --delta 1e-6 --corruption 0.1 --missing reject", 1, "--missing");
 }
 
-/// Constant columns, rows that can't be used, one row, fewer rows than columns, one column: a mean, or a reason that tells what is missing.
+/// Constant columns, unusable rows, one row, fewer rows than columns, one column: each gives a
+/// mean, or a reason that names what is missing.
 #[test]
 fn bad_rows_have_a_mean_or_a_reason() {
     let directory = tempfile::tempdir().unwrap();
@@ -138,8 +140,8 @@ fn bad_rows_have_a_mean_or_a_reason() {
     }
 }
 
-/// An error that follows from what was released, here a centre whose ball is beyond floating point, is paid for like an answer; one that
-/// public numbers decide is not.
+/// A refusal that follows from released numbers, here a centre whose ball is beyond floating point,
+/// is charged like an answer. One that public numbers decide is free.
 #[test]
 fn what_follows_from_releases_is_paid_for() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Every method of making moments private, through the program: what is run, tailed, verified and planned; and settings
-//! that no method has.
+//! Every method of making moments private: `run`, `tail`, `verify` and `plan`; and settings that no
+//! method accepts.
 
 use crate::harness::{Ended, Lab, close, finish, hushflow, number, tail};
 use serde_json::Value;
@@ -8,12 +8,12 @@ const METHODS: [&str; 5] = ["jme", "ime", "cs", "pp", "joint-clip"];
 
 const ROWS: usize = 1600;
 
-/// Two numbers, short enough that no method clips them.
+/// Two numbers, small enough that no method clips them.
 fn rows() -> impl Iterator<Item = [f64; 2]> {
     (0..ROWS).map(|i| [0.5 - (i % 16) as f64 / 16.0, 0.25 + (i % 3) as f64 / 8.0])
 }
 
-/// With so large an ε that the noise is small beside the moments of many rows.
+/// ε is so large that the noise is small beside the moments of many rows.
 fn pipeline(method: &str, records: usize, second_moments: &str, more: &str) -> String {
     format!(
         "name = 'methods'
@@ -54,7 +54,7 @@ impl Ran {
     }
 }
 
-/// Sums of products of the sums of `records` rows each: with one, second moments.
+/// Sums of products of the sums of `records` rows each; second moments if `records` is 1.
 fn products(records: usize) -> [f64; 3] {
     let rows: Vec<_> = rows().collect();
     let sums =
@@ -106,7 +106,7 @@ fn all_release_the_same_moments_and_readers_agree() {
     }
 }
 
-/// A state directory goes on with the method that it was begun with.
+/// A state directory accepts only the method with which it was begun.
 #[test]
 fn another_method_is_another_release() {
     let ran = Ran::new(&pipeline("jme", 400, "full", MOMENTS));
@@ -121,7 +121,7 @@ fn squares_of_epoch_sums_are_not_passed_off_as_covariances() {
     for (method, records, second_moments) in [("pp", 400, "full"), ("jme", 400, "none"), ("jme", 1, "none")] {
         let refused = Ran::new(&pipeline(method, records, second_moments, gaussian)).ended;
         refused.failed(2, &["p.toml:7:", "views[0].estimate", "no covariance", "estimate = \"moments\""]);
-        // Without views there is one that can be had.
+        // Without configured views there is a default one.
         let ran = Ran::new(&pipeline(method, records, second_moments, ""));
         assert!(ran.last()["covariance"].is_null() && ran.last()["first"].is_array());
         ran.tail(&["--view", "gaussian"]).failed(2, &["--view gaussian", "--view moments"]);
@@ -133,7 +133,7 @@ fn squares_of_epoch_sums_are_not_passed_off_as_covariances() {
         assert_eq!(table.contains("(Σ)² x"), method == "pp", "{table}");
         assert!(!table.contains("Σ² x"), "{table}");
     }
-    // Where an epoch is one record they are its second moments.
+    // If an epoch is one record, they are its second moments.
     let ran = Ran::new(&pipeline("pp", 1, "full", gaussian));
     let last = ran.last();
     let mean = rows().map(|row| row[0]).sum::<f64>() / ROWS as f64;
@@ -198,7 +198,7 @@ fn plan_tells_what_each_method_costs() {
         let line = format!("plan -w prefix -n 16 -s identity -d 3 --json {more}");
         finish(&mut hushflow(line.split_whitespace())).succeeded().json().remove(0)
     };
-    // For noise multiplier 1: 2ζ for first moments, times what the method wastes.
+    // For noise multiplier 1: 2ζ for first moments, times the factor that the method loses.
     for (method, first, second) in [
         ("jme", 2.0, Some(8f64.sqrt())),
         ("ime", 8f64.sqrt(), Some(2.0)),

@@ -1,8 +1,8 @@
-//! What `run` writes for several views: they share one output, and every line of it is whole.
+//! Output of `run` for several views: they share one stream, and every line is complete.
 
 use crate::harness::{Lab, Stream, finish, hushflow};
 
-/// Far more than a buffer holds, so that buffers of each view's own would cut lines.
+/// Far more than a buffer holds, so separate buffers for each view would cut lines.
 #[test]
 fn lines_of_several_views_do_not_cut_each_other() {
     let lab = Lab::new();

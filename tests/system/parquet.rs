@@ -1,4 +1,4 @@
-//! Parquet files: killed and resumed, a run over them comes to the sums of the same rows as CSV.
+//! Parquet files: a killed and resumed run reaches the sums of the same rows as CSV.
 
 use std::fs::File;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn put<T: DataType>(group: &mut SerializedRowGroupWriter<'_, File>, values: &[T:
     column.close().expect("a column is closed");
 }
 
-/// Writes rows of CSV as a file with groups of so many rows.
+/// Writes rows of CSV as a file with row groups of `group` rows.
 pub(crate) fn write(path: &Path, rows: &[Vec<&str>], group: usize) {
     write_with(WriterProperties::default(), path, rows, group);
 }
@@ -74,14 +74,14 @@ fn killed_runs_over_parquet_count_every_row_once() {
     }
     finish(&mut run(&pipeline, &state, 2)).succeeded();
     assert!(sums(&state) == expected, "the sums are not those of CSV");
-    // Places in Parquet are none in CSV.
+    // Positions in Parquet are invalid in CSV.
     let other = lab.write("csv.toml", STREAM.pipeline("data.csv", ""));
     finish(&mut run(&other, &state, 1)).failed(1, &[]);
     lab.write("a.parquet", "no longer");
     finish(&mut run(&pipeline, &lab.path("new"), 1)).failed(1, &["a.parquet", "no Parquet file"]);
 }
 
-/// A page whose header is not what it was: the file is named, whatever its decoder makes of it.
+/// With a changed page header, the error names the file, whatever the decoder does.
 #[test]
 fn a_damaged_page_is_an_error_that_names_its_file() {
     let lab = Lab::new();
@@ -94,7 +94,7 @@ fn a_damaged_page_is_an_error_that_names_its_file() {
         SerializedFileReader::new(File::open(lab.path("a.parquet")).expect("a file")).expect("a file");
     let pipeline = STREAM.pipeline("a.parquet", "").replace("'csv'", "'parquet'");
     let pipeline = lab.write("pipeline.toml", pipeline);
-    // Keys are texts: their number, and the lengths that stand before them.
+    // Keys are texts: the page has their number, and the lengths before them.
     let page = reader.metadata().row_group(0).column(2).data_page_offset() as usize;
     let key = page + intact[page..].windows(2).position(|bytes| bytes[0] == b'k').expect("a key");
     let number =

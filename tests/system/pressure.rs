@@ -1,5 +1,5 @@
-//! Senders that send more than a run can take, or nothing but blanks: memory, journal and disk stay within their limits, and every
-//! record counts once.
+//! Senders that are faster than a run, or send only blanks: memory, journal and disk stay within
+//! their limits, and every record counts once.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,8 @@ fn acknowledging(pipeline: &Path, state: &Path) -> Child {
     command.args(["--acknowledge", "-"]).stdin(Stdio::piped()).spawn().expect("the run starts")
 }
 
-/// The run is killed again and again while the sender is ahead of it; the sender goes on behind what is acknowledged.
+/// The run is killed repeatedly while the sender is ahead of it. The sender continues after the
+/// acknowledged number.
 #[test]
 fn a_sender_that_is_faster_than_the_run_is_held_up_at_the_limit() {
     const LIMIT: u64 = 8 << 20;
@@ -47,7 +48,7 @@ fn a_sender_that_is_faster_than_the_run_is_held_up_at_the_limit() {
             let mut numbers = lines.map_while(Result::ok).map(|line| line.parse::<u64>().expect("a number"));
             let safe = numbers.next().expect("the number at the start");
             let text = header.clone() + &rows[safe as usize..].concat();
-            // A run that is killed does not take everything.
+            // A killed run does not read everything.
             let sending = scope.spawn(move || drop(input.write_all(text.as_bytes())));
             if numbers.any(|number| number >= enough) {
                 child.kill().expect("a child can be killed");
@@ -60,7 +61,7 @@ fn a_sender_that_is_faster_than_the_run_is_held_up_at_the_limit() {
         done.store(true, Ordering::Relaxed);
     });
     assert!(sums(&state) == expected, "the sums are not those of the file");
-    // Files are not looked at all at once: one segment may have been deleted meanwhile.
+    // File sizes are not read at the same instant, so one segment may have been deleted in between.
     let longest = longest.into_inner();
     assert!(longest <= LIMIT + (LIMIT >> 3), "the journal had {longest} bytes");
     let told = writeln!(std::io::stderr(), "the journal had at most {longest} bytes");
@@ -69,7 +70,7 @@ fn a_sender_that_is_faster_than_the_run_is_held_up_at_the_limit() {
 
 const NDJSON: Stream = Stream { rows: 2000, epochs: 20 };
 
-/// A stream as lines of JSON, a pipeline for each kind of input, and what the rows come to.
+/// A stream of JSON lines, a pipeline for each kind of input, and the expected sums.
 struct Blanks {
     lab: Lab,
     lines: Vec<String>,
@@ -94,7 +95,7 @@ impl Blanks {
         self.lab.write("pipeline.toml", text)
     }
 
-    /// A run that can't have more than this memory.
+    /// A run limited to this much memory.
     fn bounded(&self, pipeline: &Path) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -v 1500000; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_hushflow")]);
@@ -109,7 +110,7 @@ impl Blanks {
     }
 }
 
-/// More than the memory that a run has.
+/// More than the memory limit of a run.
 const TOO_MUCH: usize = 1700 << 20;
 
 fn pour(input: &mut impl Write, byte: u8, mut count: usize) {
@@ -151,7 +152,7 @@ fn blank_lines_take_neither_memory_nor_disk() {
         let mut input = child.stdin.take().expect("a pipe");
         for part in case.lines.chunks(700) {
             pour(&mut input, b'\n', 100 << 20);
-            // What came together with records may be kept with them, up to 4 MiB a group.
+            // Blanks received with records may be kept with them, up to 4 MiB per group.
             assert!(journal_size(&case.state()) < 40 << 20, "{journal}");
             input.write_all(part.concat().as_bytes()).expect("the run listens");
         }
@@ -173,7 +174,8 @@ fn a_followed_file_of_blanks_is_refused_in_bounded_memory() {
     ended.failed(1, &["log.ndjson:101", "longer than 1048576 bytes"]);
 }
 
-/// Runs over a stream that is longer than a disk of 12 MiB, `script` beside it; gives what the run said.
+/// Runs over a stream longer than a disk of 12 MiB, with `script` in parallel; returns the run's
+/// messages.
 fn on_a_small_disk(epochs: u64, script: &str) -> Option<String> {
     let stream = Stream { rows: 200_000, epochs };
     let lab = Lab::new();

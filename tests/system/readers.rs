@@ -1,5 +1,5 @@
-//! Readers of every port of a process that publishes: whatever they send or hold, the run goes on and loses nothing, and a
-//! well-behaved reader is served afterwards.
+//! Readers of every port of a publishing process: whatever they send or hold, the run continues and
+//! loses nothing, and a well-behaved reader is served afterwards.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use crate::harness::{Lab, Random, answer, await_until, hushflow, releases, run, send, served, stop, wait};
 
-/// Connections that a storm holds at a time: more than a process with 128 descriptors can have.
+/// Simultaneous connections of a storm: more than a process with 128 descriptors can hold.
 const CONNECTIONS: usize = 400;
 
-/// Epochs of the stream: the private log goes on in a new file after each 64 of them.
+/// Epochs of the stream: the private log begins a new file after each 64.
 const EPOCHS: usize = 640;
 
 fn pipeline(more: &str) -> String {
@@ -29,7 +29,7 @@ release.strategy = 'identity'
     )
 }
 
-/// The same command with at most so many descriptors.
+/// The command limited to `descriptors` descriptors.
 fn limited(command: &Command, descriptors: usize) -> Command {
     let mut limited = Command::new("sh");
     limited.args(["-c", &format!("ulimit -n {descriptors}; exec \"$0\" \"$@\"")]);
@@ -38,7 +38,7 @@ fn limited(command: &Command, descriptors: usize) -> Command {
     limited
 }
 
-/// Ends a storm, also when a test fails meanwhile.
+/// Ends a storm on drop, also when a test fails.
 struct Ending<'a>(&'a AtomicBool);
 
 impl Drop for Ending<'_> {
@@ -47,7 +47,8 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Connections that send a byte every 120 ms, never read, and come back when they are closed, as long as `on`.
+/// Connections that send a byte every 120 ms, never read, and reconnect when closed, while `on` is
+/// set.
 fn storm(addresses: &[SocketAddr], on: &AtomicBool) {
     let call = |number: usize| {
         let address = &addresses[number % addresses.len()];
@@ -55,7 +56,7 @@ fn storm(addresses: &[SocketAddr], on: &AtomicBool) {
         stream.set_nonblocking(true).ok()?;
         Some(stream)
     };
-    // Some begin with a whole request, and go on sending after its answer.
+    // Some begin with a complete request and continue sending after its answer.
     let greeting: &[u8] = b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut streams: Vec<Option<TcpStream>> = (0..CONNECTIONS).map(|_| None).collect();
     while on.load(Ordering::Relaxed) {
@@ -118,7 +119,7 @@ fn a_storm_of_slow_readers_neither_ends_nor_holds_up_a_run() {
     thread::scope(|scope| {
         scope.spawn(|| storm(&addresses, &on));
         let _ending = Ending(&on);
-        // While readers come and go, segments of the log are begun and removed.
+        // Meanwhile, segments of the log are begun and removed.
         for part in 1..=8 {
             feed(&mut input, EPOCHS / 10);
             await_until("what was read is published", || releases(&state).len() == part * EPOCHS / 10);
@@ -143,7 +144,7 @@ fn page(state: &Path) -> (Child, SocketAddr) {
     (child, address.parse().unwrap())
 }
 
-/// A state directory with so many epochs of a stream with this horizon.
+/// A state directory with `epochs` epochs of a stream with this horizon.
 fn published(lab: &Lab, epochs: usize, horizon: u64) -> std::path::PathBuf {
     let text = pipeline("").replace(&format!("horizon = {EPOCHS}"), &format!("horizon = {horizon}"));
     let state = lab.path("state");
@@ -206,7 +207,7 @@ fn whatever_bytes_come_to_a_port_the_run_goes_on() {
     page.wait().unwrap();
 }
 
-/// The most memory that a process has had at a time, in bytes.
+/// Peak memory of a process in bytes.
 fn peak(child: &Child) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -239,7 +240,7 @@ fn a_request_costs_what_has_been_published_and_not_the_horizon() {
     for query in ["since=18446744073709551615&workload=window:4000000000", "workload=matrix:/dev/zero"] {
         let request = format!("GET /events?{query} HTTP/1.1\r\nHost: {address}\r\n\r\n");
         let mut asked = answer(send(&address.to_string(), &request));
-        // The place of the request before is free a little after its answer.
+        // The slot of the request before becomes free shortly after its answer.
         await_until("a place is free", || {
             if asked.0.contains("503") {
                 asked = answer(send(&address.to_string(), &request));

@@ -1,5 +1,5 @@
-//! Crashes: whatever kills a run, every epoch is published once, never changes, and the sums come out as if nothing
-//! had happened. The campaign of many kills is in `kills.rs`.
+//! Crashes: after any kill, every epoch is published once, never changes, and the sums equal those
+//! of an undisturbed run. The campaign of many kills is in `kills.rs`.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use crate::harness::{
 };
 use hushflow::state::ReleaseFrame;
 
-/// What was seen in a public log so far. Noise is fresh in every run, so an epoch that was drawn twice shows.
+/// Releases seen so far in a public log. Noise is fresh in every run, so drawing an epoch twice is
+/// detected.
 struct Witness {
     state: PathBuf,
     seen: Vec<ReleaseFrame>,
@@ -23,7 +24,8 @@ impl Witness {
         Witness { state: state.into(), seen: Vec::new() }
     }
 
-    /// Looks again: what was there before is still there as it was. Gives the number of epochs.
+    /// Reads the log again and checks that earlier releases are unchanged. Returns the number of
+    /// epochs.
     fn look(&mut self) -> usize {
         let now = releases(&self.state);
         assert!(now.starts_with(&self.seen), "an epoch that had been published is another now");
@@ -32,7 +34,7 @@ impl Witness {
     }
 }
 
-/// Kills a run soon after its start or, three times of four, after it has published some more bytes.
+/// Kills a run soon after its start or, in three cases of four, after it has published more bytes.
 fn strike(child: &mut Child, state: &Path, random: &mut Random) {
     let published = || state.join("public.log").metadata().map_or(0, |log| log.len());
     if random.below(4) > 0 {
@@ -69,7 +71,7 @@ fn a_process_whose_peer_is_killed_ends_and_the_run_can_be_resumed() {
     assert!(sums(&state) == expected_sums(&pipeline));
 }
 
-/// Feeds `rows` until they end or the reader is gone.
+/// Writes `rows` until they end or the reader is gone.
 fn feed(mut input: ChildStdin, rows: &str) {
     for part in rows.as_bytes().chunks(1 << 13) {
         if input.write_all(part).is_err() {
@@ -79,7 +81,8 @@ fn feed(mut input: ChildStdin, rows: &str) {
     }
 }
 
-/// Pipes `rows` into a run and kills it, if there is a `random` moment. Gives whether it came to its end.
+/// Pipes `rows` into a run and kills it at a random moment if `random` is given. Returns whether it
+/// finished.
 fn pipe(pipeline: &Path, state: &Path, rows: &str, random: Option<&mut Random>) -> bool {
     let mut child = run(pipeline, state, 1).stdin(Stdio::piped()).spawn().expect("the run starts");
     let input = child.stdin.take().expect("a pipe");
@@ -138,7 +141,7 @@ fn a_torn_last_frame_is_cut_off_and_its_epoch_published_anew() {
         assert_eq!(witness.look(), 20);
         assert!(sums(&state) == expected);
     }
-    // A public log that knows more than the private one: the epoch has been seen and must not be drawn again.
+    // A public log ahead of the private one: its epoch has been seen and must not be drawn again.
     let torn = last_frame(&state.join(PRIVATE_LOG));
     cut(&state.join(PRIVATE_LOG), torn.end - 1);
     finish(&mut run(&pipeline, &state, 1)).failed(1, &[PRIVATE_LOG, "cut or rolled back"]);
@@ -192,7 +195,8 @@ fn other_public_parameters_are_refused_and_views_are_not() {
     assert!(releases(&state) == before);
 }
 
-/// By default exact sums go when no start needs them, and the run goes on all the same, whenever it is killed.
+/// By default exact sums are deleted when no start needs them, and the run continues after any
+/// kill.
 #[test]
 fn sums_that_no_start_needs_are_gone_and_nothing_else_is() {
     let lab = Lab::new();
@@ -219,8 +223,8 @@ fn sums_that_no_start_needs_are_gone_and_nothing_else_is() {
     assert_eq!(all.len(), stream.epochs as usize, "every release is there for ever");
 }
 
-/// A directory that was copied and restored after more epochs had been published draws them anew. Its anchor knows, and
-/// without one whoever has seen the releases does.
+/// A directory restored from a copy draws published epochs again. Its anchor detects it; without
+/// one, a reader of the releases does.
 #[test]
 fn a_restored_directory_is_refused_by_its_anchor_and_told_by_its_chain() {
     let lab = Lab::new();
@@ -268,8 +272,8 @@ fn a_restored_directory_is_refused_by_its_anchor_and_told_by_its_chain() {
     assert!(seen.iter().zip(&redrawn).skip(common).all(|(seen, redrawn)| seen.1 != redrawn.1));
 }
 
-/// A copy has the identity of its original, and so the same entry in a ledger that is shared. With the anchors beside it, the one
-/// of the two that runs second is refused.
+/// A copy has the identity of its original, and so the same entry in a shared ledger. With the
+/// anchors beside the ledger, the second of two runs is refused.
 #[test]
 fn of_two_copies_that_share_a_ledger_entry_one_is_refused() {
     let lab = Lab::new();
@@ -278,7 +282,7 @@ fn of_two_copies_that_share_a_ledger_entry_one_is_refused() {
     let text = stream.pipeline("data.csv", "[ledger]\ndirectory = 'shared'\ndata_set = 'stream'\n");
     let text = text.replacen("keep = 'all'", "keep = 'all'\nanchor = 'shared'", 1);
     let pipeline = lab.write("pipeline.toml", text);
-    // The ledger's directory is there before the first run asks for it as an anchor's.
+    // Creates the ledger's directory before the first run uses it as an anchor directory.
     finish(hushflow(["ledger", "--budget", "2,1e-6"]).arg(lab.path("shared"))).succeeded();
     lab.write("data.csv", csv.lines().take(1000).map(|line| format!("{line}\n")).collect::<String>());
     let (state, copy) = (lab.path("state"), lab.path("copy"));

@@ -1,5 +1,6 @@
-//! What the operating system refuses: threads, entropy, and reads that a signal interrupts. Each is an error of its own or a retry, never a
-//! fault of the program. By strace, which makes system calls fail; skipped where that is not installed.
+//! Failures of the operating system: threads, entropy, and reads interrupted by a signal. Each
+//! gives a specific error or a retry, never a crash. Uses strace to make system calls fail; skipped
+//! if that is not installed.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +22,8 @@ fn traced(options: &[&str], pipeline: &Path, state: &Path) -> Command {
     traced
 }
 
-/// Fails the calls from the `n`-th on, for n = 1, 2, … in turn, until the run no longer minds, or `limit`. Gives how many runs were refused.
+/// Fails the calls from the `n`-th on, for n = 1, 2, … until the run no longer fails, or n is
+/// `limit`. Returns the number of refused runs.
 fn refuse(call: &str, error: &str, limit: usize, check: impl Fn(&Ended)) -> usize {
     let lab = Lab::new();
     lab.write("data.csv", STREAM.csv());
@@ -38,7 +40,7 @@ fn refuse(call: &str, error: &str, limit: usize, check: impl Fn(&Ended)) -> usiz
         assert_eq!(ended.code, Some(1), "{error} of {call} from {from}: {}", ended.err);
         assert!(!ended.err.contains("bug in hushflow"), "{error} of {call} from {from}: {}", ended.err);
         check(&ended);
-        // What was begun goes on.
+        // A state that was begun can be continued.
         if state.exists() {
             finish(&mut run(&pipeline, &state, 1)).succeeded();
             assert_eq!(releases(&state).len(), 20);
@@ -62,7 +64,7 @@ fn a_thread_that_cannot_be_had_is_an_error_of_its_own() {
 fn entropy_that_cannot_be_had_is_an_error_of_its_own() {
     if can_inject() {
         assert!(refuse("getrandom", "EIO", 6, |_| ()) > 1);
-        // There is another way to it, which may be taken.
+        // There is another source of entropy, which may be used.
         refuse("getrandom", "ENOSYS", 3, |_| ());
     }
 }
@@ -95,7 +97,7 @@ fn a_read_that_a_signal_interrupts_is_tried_again() {
     }
 }
 
-/// Whether in the footer or in a page.
+/// In the footer and in a page.
 #[test]
 fn a_disk_that_fails_under_parquet_is_no_damaged_file() {
     if !can_inject() {
@@ -122,7 +124,7 @@ fn a_disk_that_fails_under_parquet_is_no_damaged_file() {
     assert!(refused > 2, "{refused} runs were refused");
 }
 
-/// Every third call, of all that reach the state directory or what is in it.
+/// Interrupts every third of the calls that reach the state directory or its files.
 #[test]
 fn a_call_on_the_state_directory_that_a_signal_interrupts_is_made_again() {
     if !can_inject() {

@@ -1,4 +1,4 @@
-//! The example `reproduce`, driven as a user drives it.
+//! The example `reproduce`.
 
 #[path = "../../examples/reproduce/main.rs"]
 #[expect(dead_code, reason = "its unit tests run here; `main` does not")]
@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use crate::harness::Lab;
 use serde_json::Value;
 
-/// What the example says. `cargo test` builds it.
+/// Runs the example, which `cargo test` builds.
 fn reproduce(arguments: &[&str]) -> Output {
     let binary = Path::new(env!("CARGO_BIN_EXE_hushflow")).with_file_name("examples").join("reproduce");
     Command::new(&binary).args(arguments).output().unwrap_or_else(|error| {

@@ -1,5 +1,5 @@
-//! What must not get out: exact sums in anything that is written or shown, private types in formatted output, memory in
-//! core dumps. (Values of rows in messages: `input.rs`.)
+//! Secrets: no exact sums in output or public files, no private types in formatted output, no
+//! memory in core dumps. (`input.rs` checks values of rows in messages.)
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -16,7 +16,8 @@ use hushflow::operators::{EpochCommit, PartialSums, QuantisedRecords, Records, S
 use hushflow::source::{Event, SourceReader};
 use hushflow::state::{Checkpoint, EpochFrame, Recovered, Replay, Store};
 
-/// Tells of a type whether it can be printed: the constant of its own goes before that of the trait, if there is one.
+/// Tells whether a type can be printed: its own constant, if it has one, takes precedence over the
+/// trait's.
 struct Probe<T>(PhantomData<T>);
 
 trait Silent {
@@ -42,7 +43,7 @@ fn private_types_cannot_be_printed() {
 
 const EPOCHS: usize = 40;
 
-/// Bytes by which what was shown is searched.
+/// Length of the prefix used to search the output.
 const HEAD: usize = 5;
 
 const PIPELINE: &str = "name = 'secret'
@@ -65,7 +66,7 @@ fn base64(bytes: &[u8]) -> String {
     bytes.chunks(3).map(digits).collect()
 }
 
-/// An exact sum in every form in which it might slip out.
+/// Returns an exact sum in every form in which it might leak.
 fn forms(sum: i128) -> Vec<Vec<u8>> {
     let little = (sum as i64).to_le_bytes();
     let texts = [
@@ -79,7 +80,8 @@ fn forms(sum: i128) -> Vec<Vec<u8>> {
     texts.into_iter().map(String::into_bytes).chain(bytes.map(Vec::from)).collect()
 }
 
-/// All that commands show of a state directory, whatever is wrong with it, and what they leave for everyone to read.
+/// Returns the output of all commands on a state directory, damaged or not, and the files readable
+/// by everyone.
 fn shown(lab: &Lab, pipeline: &Path) -> Vec<u8> {
     let state = lab.path("state");
     let mut shown = Vec::new();

@@ -1,6 +1,6 @@
-//! The seeds of the fuzz targets, through the targets themselves: an input that was once too much stays a test.
+//! Runs the seeds of the fuzz targets through the targets: inputs that once failed stay tests.
 //!
-//! `HUSHFLOW_WRITE_SEEDS=1` writes those that follow from what the project writes, in place of comparing them.
+//! `HUSHFLOW_WRITE_SEEDS=1` writes the generated seeds instead of comparing them.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! `hushflow serve`: followers apart from the run. They have every epoch once, and nothing that
-//! becomes of them reaches a run.
+//! `hushflow serve`: followers in a separate process. They deliver every epoch once, and their
+//! failures do not affect a run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ fn a_follower_that_is_killed_leaves_the_run_alone_and_has_every_epoch_once() {
     let written = fs::read_to_string(lab.path("out/releases.ndjson")).expect("the sink's file");
     assert_eq!(written.lines().count(), 40 * 7);
     assert!(shown.json().iter().map(ToString::to_string).eq(written.lines().map(String::from)));
-    // All is there: nothing is left to do.
+    // Everything is delivered, so it ends.
     finish(&mut serve(&followed, &at)).succeeded();
     assert!(fs::read_to_string(lab.path("out/releases.ndjson")).is_ok_and(|text| text == written));
 }
@@ -63,7 +63,7 @@ fn of_two_that_serve_the_same_files_one_writes() {
         finish(&mut run(&alone, &state, 1)).succeeded();
         let at = ["--state", state.to_str().expect("UTF-8")];
         let both = [(); 2].map(|()| serve(&followed, &at).stderr(Stdio::piped()).spawn().expect("it starts"));
-        // One may give up, having seen that another writes.
+        // One may give up when it sees that another writes.
         let ended = both.map(|child| child.wait_with_output().expect("it ends"));
         assert!(ended.iter().any(|ended| ended.status.success()), "{ended:?}");
         finish(&mut serve(&followed, &at)).succeeded();

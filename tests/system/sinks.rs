@@ -1,4 +1,5 @@
-//! Files that follow the log: every epoch once, as `tail` shows it, whatever kills the run, and none of it holds up a run.
+//! Files that follow the log: every epoch once, as in `tail`, after any kill, and without delaying
+//! a run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,11 +20,11 @@ fn case(more: &str) -> (Lab, PathBuf, PathBuf) {
     (lab, pipeline, state)
 }
 
-/// The lines of all files of a sink, in the order of their epochs.
+/// Returns the lines of all files of a sink, in the order of their epochs.
 fn lines(folder: &Path) -> (usize, Vec<Value>) {
     let entries = fs::read_dir(folder).expect("the sink's folder");
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
-    // Those that are full have numbers; the newest has none.
+    // Full files have numbers; the newest has none.
     files.sort_by_key(|path| (!path.display().to_string().contains("releases-"), path.clone()));
     let text: String = files.iter().map(|path| fs::read_to_string(path).expect("a file")).collect();
     (files.len(), text.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect())
@@ -58,7 +59,7 @@ fn a_sink_that_fails_holds_up_nothing_and_goes_on_later() {
     fs::remove_file(obstacle).expect("the obstacle goes");
     finish(&mut run(&pipeline, &state, 1)).succeeded();
     assert_eq!(lines(&lab.path("out")).1.len(), 40 * 7);
-    // Another history must not go on in the same file, nor take anything away from it.
+    // Another history must not continue in the same file, nor remove anything from it.
     let other = lab.path("other state");
     let shown = fs::read(lab.path("out/releases.ndjson")).expect("the sink's file");
     for _ in 0..2 {
@@ -72,7 +73,7 @@ fn files_that_are_full_are_of_the_same_history_too() {
     let (lab, pipeline, state) = case("[[sinks]]\npath = 'out/releases.ndjson'\nrotate = '7 epochs'\n");
     finish(&mut run(&pipeline, &state, 1)).succeeded();
     let all = lines(&lab.path("out"));
-    // As after a crash between two files, or where somebody took the newest one away.
+    // As after a crash between two files, or if the newest file was removed.
     fs::remove_file(lab.path("out/releases.ndjson")).expect("the newest file");
     finish(&mut run(&pipeline, &lab.path("other state"), 1)).failed(1, &["epoch 35", "not of the history"]);
     finish(&mut run(&pipeline, &state, 1)).succeeded();

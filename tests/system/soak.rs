@@ -1,6 +1,7 @@
-//! Many epochs in one run: memory, open files and the private log stay as they are while the public log grows.
+//! Many epochs in one run: memory, open files and the private log do not grow while the public log
+//! does.
 //!
-//! `HUSHFLOW_SOAK=n` asks for n epochs instead of 5,000.
+//! `HUSHFLOW_SOAK=n` runs n epochs instead of 5,000.
 
 use std::fmt::Write as _;
 use std::io::{Write, stderr};
@@ -13,7 +14,7 @@ fn epochs() -> u64 {
     std::env::var("HUSHFLOW_SOAK").ok().and_then(|number| number.parse().ok()).unwrap_or(5_000)
 }
 
-/// What a process has at one moment.
+/// Resources of a process at one moment.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     published_bytes: u64,
@@ -23,7 +24,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// The most of each.
+    /// The maximum of each.
     fn most(self, other: Self) -> Self {
         Sample {
             published_bytes: self.published_bytes.max(other.published_bytes),
@@ -33,7 +34,7 @@ impl Sample {
         }
     }
 
-    /// Nothing if the process has ended.
+    /// Samples a process; `None` if it has ended.
     fn of(process: u32, state: &Path) -> Option<Self> {
         let place = Path::new("/proc").join(process.to_string());
         let status = std::fs::read_to_string(place.join("status")).ok()?;
@@ -46,7 +47,7 @@ impl Sample {
         };
         for entry in std::fs::read_dir(state).ok()?.map_while(Result::ok) {
             if entry.file_name() != "public.log" {
-                // One that has been removed meanwhile takes no room.
+                // A file removed meanwhile takes no space.
                 sample.private_bytes += entry.metadata().map_or(0, |file| file.len());
             }
         }
@@ -88,7 +89,7 @@ release.strategy = 'blt:2'
     check(&samples, state.join("public.log").metadata().expect("a public log").len());
 }
 
-/// From a tenth of the way on, the second half takes no more than the first did.
+/// Checks that, from a tenth of the run on, the second half uses no more than the first.
 fn check(samples: &[Sample], published: u64) {
     let within = |from: u64, to: u64| {
         let part = samples.iter().filter(move |sample| {

@@ -1,5 +1,5 @@
-//! Sockets: what comes over connections that break, repeat, lie and babble is counted once or not at all, and the sums are those of
-//! a file with the same rows.
+//! Sockets: data from connections that break, repeat, lie and send junk is counted once or not at
+//! all, and the sums equal those of a file with the same rows.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use crate::harness::{self, Ended, Lab, Stream, await_until, finish, hushflow, ru
 
 const STREAM: Stream = Stream { rows: 2000, epochs: 20 };
 
-/// A stream in lines, and what a file with them comes to.
+/// A stream in lines, and the expected sums.
 struct Case {
     lab: Lab,
     header: String,
@@ -35,7 +35,7 @@ impl Case {
         self.lab.write("pipeline.toml", text)
     }
 
-    /// A run that listens on a free port, and the port.
+    /// Starts a run that listens on a free port; returns the port.
     fn listen(&self, more: &str, arguments: &[&str]) -> (Child, String) {
         let port = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = port.local_addr().expect("a bound port").to_string();
@@ -53,7 +53,7 @@ impl Case {
         self.lab.path("state")
     }
 
-    /// The run ends by itself with the sums of the file.
+    /// Checks that the run ends by itself with the sums of the file.
     fn check(&self, run: Child) -> Ended {
         let ended = wait(run).succeeded();
         assert!(sums(&self.state()) == self.expected, "the sums are not those of the file");
@@ -117,7 +117,8 @@ fn a_peer_that_goes_on_behind_what_is_acknowledged_loses_and_doubles_nothing() {
         }
     }
     assert_eq!(safe, 2000);
-    // What is in the journal counts without a peer, and the end of the silence closes the last epoch.
+    // Records in the journal count without a peer, and the end of the silence closes the last
+    // epoch.
     let (run, _) = case.listen("", &UNTIL_IDLE);
     case.check(run);
 }
@@ -151,7 +152,7 @@ fn columns_may_be_named_in_the_pipeline_and_lines_may_be_json() {
         .expect("a pipeline")
         .replace("format = 'csv'", "format = 'ndjson'");
     case.lab.write("pipeline.toml", text);
-    // One that a dead run has left behind is no obstacle.
+    // A socket left behind by a dead run is no obstacle.
     drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
     let run = case.start(&pipeline, &UNTIL_IDLE);
     let object = |row: &String| {
@@ -191,14 +192,14 @@ fn a_peer_that_is_connected_to_may_go_and_come_back() {
     assert!(ended.err.contains("trying again"), "a source that is away is told: {}", ended.err);
 }
 
-/// None of it stops the run, and none of it is seen in a message.
+/// No junk stops the run, and none appears in a message.
 #[test]
 fn junk_is_refused_or_counted() {
     let case = Case::new();
     let (run, address) = case.listen("", &UNTIL_IDLE);
     let send = |bytes: &[u8]| {
         let mut peer = connect(&address);
-        // A peer that is refused may find out while it writes.
+        // A refused peer may notice it while writing.
         let _ = peer.write_all(bytes);
         let _ = peer.shutdown(Shutdown::Write);
         let mut answer = String::new();
@@ -284,10 +285,10 @@ fn wrong_use_is_explained() {
     finish(&mut run(&pipeline, &case.state(), 1)).failed(1, &[&address]);
 }
 
-/// Sends these bytes, and gives what comes back until the run hangs up.
+/// Sends these bytes; returns the answer until the run closes the connection.
 fn told(address: &str, bytes: &[u8]) -> String {
     let mut peer = connect(address);
-    // A peer that is refused may find out while it writes.
+    // A refused peer may notice it while writing.
     let _ = peer.write_all(bytes);
     let mut answer = String::new();
     let _ = peer.read_to_string(&mut answer);
@@ -299,7 +300,7 @@ const POST: &[u8] =
     event,arrival,key,a,b,c,d,e\n2020-01-01T00:30:00Z,2020-01-01T00:33:00Z,k1,1,1,1,1,1\n";
 const HELLO: &[u8] = b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\n1,2,3\n";
 
-/// Nor while nobody else is there.
+/// Also if nobody else is connected.
 #[test]
 fn a_web_page_or_a_client_of_tls_counts_nothing_and_publishes_nothing() {
     let case = Case::new();
@@ -325,7 +326,7 @@ fn a_web_page_or_a_client_of_tls_counts_nothing_and_publishes_nothing() {
     }
 }
 
-/// They say nothing, and one that has the place says half a line.
+/// They send nothing, and the one that has the place sends half a line.
 #[test]
 fn idle_strangers_hold_no_place() {
     let case = Case::new();
@@ -342,7 +343,8 @@ fn idle_strangers_hold_no_place() {
     assert!(answer.contains("another peer is ready"), "{answer}");
 }
 
-/// Peers of a source that acknowledges wait for a number before they send, as a silent stranger does.
+/// Peers of an acknowledging source wait for a number before they send, just like a silent
+/// stranger.
 #[test]
 fn a_queue_of_silent_strangers_delays_a_peer_that_waits_for_its_number_only_shortly() {
     let case = Case::new();
@@ -434,7 +436,7 @@ fn a_source_with_a_key_takes_rows_from_those_who_show_its_token() {
     wait(run).failed(1, &["0640", "chmod 600"]);
 }
 
-/// A row that would move the clock by more than a tenth of the horizon, or ten epochs, is not believed.
+/// A row that would move the clock by more than a tenth of the horizon, or ten epochs, is rejected.
 #[test]
 fn one_row_from_a_network_does_not_publish_the_whole_horizon() {
     let case = Case::new();

@@ -1,5 +1,6 @@
-//! When a ledger is charged, for whom, and where it is: what failed is free, what was published is not, whoever has a copy pays,
-//! and entities of different kinds share nothing that no file has declared.
+//! When, for whom and where a ledger is charged: failed runs are free, published releases are not,
+//! holders of copies pay, and entities of different kinds are unrelated unless a file declares a
+//! relation.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::process::{Command, Stdio};
 use crate::harness::{self, await_until, close, finish, hushflow, releases, run, wait};
 use crate::ledger::{BUDGET, Data, STREAM, command, entries, ledger};
 
-/// Kills at any time before the first release, however often, cost nothing: what a run holds in the ledger goes with it.
+/// Kills before the first release cost nothing, however often: a run's reservation ends with it.
 #[test]
 fn a_run_that_is_killed_before_its_first_release_has_paid_nothing() {
     let data = Data::new();
@@ -29,14 +30,15 @@ fn a_run_that_is_killed_before_its_first_release_has_paid_nothing() {
         finish(&mut command("ledger", &data.state("shared"))).failed(1, &["there is no ledger here"]);
         assert_eq!(releases(&state).len(), 0);
     }
-    // Others find the room that the dead have left, all of it.
+    // Others can use all the room that dead runs had reserved.
     data.run(&data.shared("second")).succeeded();
     data.run(&data.shared("third")).succeeded();
     assert_eq!((entries(&data.ledger()), reserved()), (vec!["second", "third"], 0));
     data.run(&waiting).failed(1, &["the budget of this data set"]);
 }
 
-/// One budget, three runs at a time: the third is refused at once, though nothing has been paid yet.
+/// One budget, three runs at a time: the third is refused at once, though nothing has been paid
+/// yet.
 #[test]
 fn room_is_reserved_while_a_run_lives() {
     let data = Data::new();
@@ -56,7 +58,8 @@ fn room_is_reserved_while_a_run_lives() {
     assert_eq!(entries(&data.ledger()), ["third"]);
 }
 
-/// What is wrong with the file or the pipeline is free, and the corrected pipeline goes on in the same state directory.
+/// Errors in the file or the pipeline are free, and the corrected pipeline continues in the same
+/// state directory.
 #[test]
 fn a_run_that_fails_before_it_publishes_has_spent_nothing() {
     let data = Data::new();
@@ -80,14 +83,15 @@ fn a_run_that_fails_before_it_publishes_has_spent_nothing() {
     assert_eq!(entries(&data.ledger()), ["first"]);
     finish(&mut command("verify", &data.state("first"))).succeeded();
 
-    // From the first release on it has paid, whatever becomes of it: other parameters are another directory's.
+    // From the first release on it has paid, whatever happens: other parameters need another
+    // directory.
     data.run(&data.pipeline("first", &tight, (first_column, "name = 'b_misspelt'"))).failed(1, &["other"]);
     assert_eq!(entries(&data.ledger()), ["first"]);
     data.run(&data.pipeline("second", &tight, ("", ""))).failed(1, &["the budget of this data set"]);
 }
 
-/// A copy of a state directory that was made before the first release has no identity yet, and pays for itself; one that
-/// was made later counts on the entry of its original, which nobody takes back.
+/// A copy made before the first release has no identity yet, and pays for itself. A later copy
+/// relies on the entry of its original, which is never taken back.
 #[test]
 fn copies_and_deleted_directories_give_nothing_back() {
     let data = Data::new();
@@ -109,7 +113,8 @@ fn copies_and_deleted_directories_give_nothing_back() {
     assert_eq!(entries(&data.ledger()).len(), 2);
 }
 
-/// One place for the ledgers of all data, named in the environment or in the user's configuration.
+/// One directory for the ledgers of all data, named in the environment or in the user's
+/// configuration.
 #[test]
 fn a_user_names_all_ledgers_once() {
     let data = Data::new();
@@ -142,7 +147,7 @@ fn a_user_names_all_ledgers_once() {
     ended.failed(2, &[broken.to_str().expect("UTF-8"), "expected ledger = \"DIR\""]);
 }
 
-/// An estimate is charged to the ledger of its data, by name; no entry holds a path.
+/// An estimate is charged to the ledger of its data, by name; no entry contains a path.
 #[test]
 fn estimates_are_named_by_their_data_and_not_by_a_path() {
     let data = Data::new();
@@ -177,7 +182,7 @@ fn estimates_are_named_by_their_data_and_not_by_a_path() {
     );
 }
 
-/// A pipeline about all records of a user or of a device, over rows of which each device belongs to one user.
+/// A pipeline about all records of a user or of a device; each device belongs to one user.
 fn about_entities(data: &Data, name: &str, entity: &str, neighbours: &str, more: &str) -> PathBuf {
     let mut text = String::new();
     for (row, line) in STREAM.csv().lines().enumerate() {
@@ -198,8 +203,8 @@ fn about_entities(data: &Data, name: &str, entity: &str, neighbours: &str, more:
 const OPEN: &str = "[ledger]\ndirectory = 'shared'\ndata_set = 'stream'\n";
 const SIGMA: f64 = 4.224_678_9;
 
-/// One row of an entity is two steps away, and four if it may become another entity's. One alone of (1, 1e-6) is
-/// then beyond a budget of 1.5 about records.
+/// One row of an entity is two steps away, and four if it may become another entity's. A single
+/// pipeline of (1, 1e-6) then exceeds a budget of 1.5 about records.
 #[test]
 fn what_is_promised_of_entities_counts_more_about_one_record() {
     let data = Data::new();
@@ -234,7 +239,8 @@ fn entities_of_different_kinds_share_no_budget_unless_one_lies_within_the_other(
     let parts =
         ["pipeline \"users\"", "nothing says that each device lies within one user", "within = [\"user\"]"];
     data.run(&of("users", "column = 'user'")).failed(1, &parts);
-    // The same column under another name is another kind, and another column under the same name is the same.
+    // The same column under another name is another kind, and another column under the same name is
+    // the same kind.
     data.run(&of("renamed", "column = 'device'\nkind = 'phone'"))
         .failed(1, &["each device lies within one phone"]);
 

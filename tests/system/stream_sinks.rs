@@ -1,6 +1,6 @@
-//! Releases in the streams of real brokers, and as server-sent events: whatever is killed or cut, each line is there once, in
-//! order, as `tail` shows it; and no reader or broker holds up a run. Brokers are skipped, with a message, where they are not
-//! installed.
+//! Releases in streams of real brokers, and as server-sent events: after any kill or cut, each line
+//! is there once, in order, as in `tail`, and no reader or broker delays a run. Brokers are
+//! skipped, with a message, if they are not installed.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -17,7 +17,7 @@ use serde_json::Value;
 
 const STREAM: Stream = Stream { rows: 4000, epochs: 40 };
 
-/// A stream that grows, and the sink of its releases.
+/// A growing stream, and the sink of its releases.
 pub(crate) struct Case {
     pub(crate) lab: Lab,
     rows: Vec<String>,
@@ -50,7 +50,7 @@ impl Case {
         run(pipeline, &self.state(), 1).spawn().expect("the run starts")
     }
 
-    /// Lets the file have so many rows more.
+    /// Adds `rows` rows to the file.
     pub(crate) fn grow(&mut self, rows: usize) {
         let end = self.rows.len().min(self.written + rows);
         let path = self.lab.path("in/rows.csv");
@@ -59,27 +59,27 @@ impl Case {
         self.written = end;
     }
 
-    /// Lets the file have so many rows more, and awaits epochs that follow from them.
+    /// Adds `rows` rows to the file and waits for the epochs that follow from them.
     pub(crate) fn progress(&mut self, rows: usize) {
         let before = releases(&self.state()).len();
         self.grow(rows);
         await_until("the run goes on", || releases(&self.state()).len() > before);
     }
 
-    /// The run up to its end.
+    /// Runs to the end.
     pub(crate) fn complete(&mut self, pipeline: &Path) {
         self.grow(self.rows.len());
         finish(run(pipeline, &self.state(), 1).args(["--until-idle", "1s"])).succeeded();
     }
 
-    /// What every sink must hold.
+    /// The lines that every sink must hold.
     pub(crate) fn shown(&self) -> Vec<Value> {
         let shown = finish(&mut tail(&self.state(), &[])).succeeded().json();
         assert_eq!(shown.len(), 40 * 7);
         shown
     }
 
-    /// Lets the stream grow, with a fault after each part, and compares what the broker holds.
+    /// Grows the stream, with a fault after each part, and compares the broker's lines.
     fn disturb(&mut self, scheme: &str, mut server: Server, lines: impl Fn(u16) -> Vec<Value>) {
         let proxy = Proxy::to(server.port);
         let pipeline =
@@ -103,7 +103,7 @@ impl Case {
                     run = self.start(&pipeline);
                 }
                 3 => {
-                    // A broker that is away holds up no run.
+                    // A missing broker does not delay a run.
                     server.kill();
                     self.progress(200);
                     server.start();
@@ -121,7 +121,7 @@ impl Case {
         let (found, shown) = (lines(server.port), self.shown());
         assert_eq!(found.len(), shown.len());
         assert!(found == shown, "the stream is not what tail shows");
-        // Another history must not go on in the same stream.
+        // Another history must not continue in the same stream.
         let other = self.lab.path("other state");
         finish(harness::run(&pipeline, &other, 1).args(["--until-idle", "1s"]))
             .failed(1, &["127.0.0.1", "is not of the history"]);
@@ -137,7 +137,7 @@ fn json(line: &str) -> Value {
     serde_json::from_str(line).expect("a JSON line")
 }
 
-/// The lines in Redis; their ids say which they are.
+/// The lines in Redis; their ids identify them.
 fn in_redis(port: u16) -> Vec<Value> {
     let texts = Client::new(port).redis_texts(&["XRANGE", "releases", "-", "+"]);
     let entries: Vec<_> = texts.chunks_exact(3).map(|entry| (entry[0].clone(), json(&entry[2]))).collect();
@@ -203,11 +203,11 @@ fn what_a_broker_has_lost_is_written_again_and_what_is_none_of_ours_is_left_alon
     assert!((5 * 7..40 * 7).contains(&left), "{left} lines are left");
 }
 
-/// Someone who reads events.
+/// A reader of events.
 struct Reader(BufReader<TcpStream>);
 
 impl Reader {
-    /// Asks for what comes after the event with this number.
+    /// Requests the events after the one with this number.
     fn ask(address: &str, seen: u64) -> Self {
         let last = if seen > 0 { format!("Last-Event-ID: {seen}\r\n") } else { String::new() };
         let stream = send(address, &format!("GET /events HTTP/1.1\r\nHost: localhost\r\n{last}\r\n"));
@@ -223,7 +223,7 @@ impl Reader {
         (read > 0).then(|| line.trim_end().into())
     }
 
-    /// The number and the lines of the next whole event that has one.
+    /// Returns the number and the lines of the next complete numbered event.
     fn next(&mut self) -> Option<(u64, Vec<Value>)> {
         let (mut number, mut lines) = (None, Vec::new());
         loop {
@@ -258,7 +258,7 @@ fn a_reader_of_events_that_comes_back_has_every_epoch_once() {
     let mut live = case.start(&pipeline);
     let (address, _more) = served(&mut live);
     let mut reader = Reader::ask(&address, 0);
-    // Whoever asks and reads nothing holds up nobody.
+    // A reader that requests events and reads nothing delays nobody.
     let _stalled: Vec<_> = (0..10).map(|_| Reader::ask(&address, 0)).collect();
     case.grow(1500);
     assert_eq!(take(&mut reader, 8), 8);
@@ -275,7 +275,7 @@ fn a_reader_of_events_that_comes_back_has_every_epoch_once() {
     assert_eq!(take(&mut reader, 20 - seen), 20);
     stop(&live);
     wait(live).succeeded();
-    // The last run tells all before it ends.
+    // The last run delivers everything before it ends.
     case.grow(4000);
     let mut last = run(&pipeline, &case.state(), 1);
     let mut last = last.args(["--until-idle", "1s"]).spawn().expect("the run starts");

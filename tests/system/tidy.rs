@@ -1,12 +1,13 @@
-//! The walls between the rooms, held over the source text: who may name what, how files begin, how long they are.
+//! Rules for the source text: which modules may use which words, how files begin, and how long they
+//! are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The most lines of a file.
+/// Most lines of a file.
 const ROOM: usize = 500;
 
-/// Words, the beginnings of the paths that may use them, and why nobody else may.
+/// Words, the path prefixes that may use them, and the reason.
 const RESERVED: [(&[&str], &[&str], &str); 6] = [
     (
         &["timely", "differential_dataflow"],
@@ -66,7 +67,7 @@ struct Source {
 }
 
 impl Source {
-    /// Lines with their numbers, without comments and without the tests at the end.
+    /// Lines with their numbers, without comments and the tests at the end.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let tests = self.text.find("#[cfg(test)]\nmod tests {").unwrap_or(self.text.len());
         let lines = self.text[..tests].lines().enumerate();
@@ -85,7 +86,7 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The file of every module that a source declares for tests alone.
+/// Files of the modules that a source declares for tests only.
 fn test_modules(source: &Source) -> Vec<String> {
     let folder = source.path.strip_suffix("mod.rs").or(source.path.strip_suffix("lib.rs"));
     let folder = folder.map_or_else(|| source.path.replace(".rs", "/"), String::from);
@@ -94,7 +95,7 @@ fn test_modules(source: &Source) -> Vec<String> {
     names.map(|name| format!("{folder}{name}.rs")).collect()
 }
 
-/// All sources but this one, which has to name what it forbids.
+/// All sources except this one, which contains the forbidden words.
 fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
@@ -146,7 +147,7 @@ fn files_are_short() {
     check(long.map(|(path, lines)| format!("{path}: {lines} lines: find its two subjects")).collect());
 }
 
-/// The room of a source, and those that it imports: by their names after `crate::`, outside of tests.
+/// The room of a source and the rooms it imports, from the names after `crate::` outside of tests.
 fn imports(source: &Source, house: &str) -> Option<(String, BTreeSet<String>)> {
     let inside = source.path.strip_prefix(house)?;
     let room = |path: &str| path.split(['/', '.', ':']).next().unwrap_or_default().to_owned();
@@ -157,10 +158,10 @@ fn imports(source: &Source, house: &str) -> Option<(String, BTreeSet<String>)> {
     Some((room(inside), paths.collect()))
 }
 
-/// Rooms that import each other in a circle, if there are any: each with one that it imports in it.
+/// Rooms that import each other in a circle, each with its imports in the circle.
 fn circle(arrows: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let mut left = arrows.clone();
-    // Whoever imports nobody who is left stands on the ground.
+    // Remove a room that imports none of the remaining ones.
     while let Some(ground) =
         left.iter().find(|(room, to)| !to.iter().any(|to| to != *room && left.contains_key(to)))
     {

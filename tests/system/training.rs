@@ -1,5 +1,5 @@
-//! Private training on real images: every way of making Adam private learns, spends what was promised, and comes to the
-//! same on any number of workers.
+//! Private training on real images: every way of making Adam private learns, spends the promised
+//! budget, and gives the same result on any number of workers.
 use hushflow::mechanism::accounting::{Delta, Epsilon};
 use hushflow::mechanism::estimate::adam::GradientSquares;
 use hushflow::mechanism::mechanism::Strategies;
@@ -44,7 +44,8 @@ fn trained(privatisation: Privatisation, name: StrategyName, workers: usize) -> 
     train(&network, &images, &plan(&images, privatisation), &strategies(name), options).unwrap()
 }
 
-/// Noise that is correlated ahead of the sums is calibrated for the grid that runs, and spends what was promised.
+/// Noise that is correlated ahead of the sums is calibrated for the actual grid, and spends the
+/// promised budget.
 #[test]
 fn correlated_noise_spends_what_was_promised() {
     let images = images();

@@ -1,17 +1,18 @@
-//! The systemd units of `docs/operations.md`, judged by systemd itself. Where it is not installed, the test says so.
+//! The systemd units of `docs/operations.md`, verified by systemd. If it is not installed, the test
+//! prints a message.
 
 use std::fs;
 use std::io::{Write, stderr};
 use std::process::Command;
 
-/// The units in the page: name and text. Each begins with a comment that says where it belongs.
+/// The units in the page: name and text. Each begins with a comment that gives its path.
 fn units(page: &str) -> Vec<(&str, String)> {
     let blocks = page.split("```ini\n").skip(1).filter_map(|rest| rest.split("```").next());
     let named = blocks.filter_map(|text| {
         let place = text.lines().next()?.strip_prefix("# /etc/systemd/system/")?;
         Some((place.split([' ', ',']).next()?, text))
     });
-    // What is judged is the unit, not whether this machine has the binary and the user.
+    // Verifies the unit, not whether this machine has the binary and the user.
     let here = |text: &str| {
         text.replace("ExecStart=hushflow", "ExecStart=/bin/true").replace("User=hushflow", "User=root")
     };
@@ -20,13 +21,13 @@ fn units(page: &str) -> Vec<(&str, String)> {
 
 fn complaints(name: &str, text: &str) -> String {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    // A template is judged by one of its instances.
+    // A template is verified through an instance.
     let path = directory.path().join(name.replace("@.", "@0."));
     fs::write(&path, text).expect("a unit is written");
     let verified =
         Command::new("systemd-analyze").arg("verify").arg(&path).output().expect("systemd-analyze starts");
     let said = String::from_utf8_lossy(&verified.stderr);
-    // Other units of the machine are none of ours.
+    // Ignore messages about other units of the machine.
     said.lines().filter(|line| line.contains(&name.replace("@.", "@0."))).collect()
 }
 
@@ -38,7 +39,7 @@ fn systemd_accepts_the_units_of_the_documents() {
         units.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
         ["hushflow.service", "hushflow-page.service", "hushflow@.service"]
     );
-    // What faces the network is not the owner of exact sums.
+    // Network-facing services do not run as the owner of exact sums.
     let page = &units[1].1;
     assert!(
         page.contains("DynamicUser=true") && page.contains("InaccessiblePaths=-/var/lib/hushflow"),

@@ -1,4 +1,4 @@
-//! What a run tells its operator: metrics, of which each says what it may tell others, and a log.
+//! Metrics, each labelled with who may see it, and the log of a run.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -23,7 +23,8 @@ allowed_lateness = '5s'
 horizon = 100
 ";
 
-/// Fourteen rows, of which some are unusable, late or out of range; the clock closes an epoch on the way, and another with the last.
+/// Fourteen rows, some unusable, late or out of range. The clock closes one epoch in between, and
+/// another with the last row.
 const ROWS: &str = "event,arrival,key,x
 2019-12-31T23:59:58Z,2019-12-31T23:59:59Z,b,0.5
 2020-01-01T00:00:01Z,2020-01-01T00:00:01Z,a,0.5
@@ -41,7 +42,7 @@ const ROWS: &str = "event,arrival,key,x
 2020-01-01T00:00:26Z,2020-01-01T00:00:26Z,a,0.5
 ";
 
-/// A run that serves its metrics, waiting for more rows behind these.
+/// Starts a run that serves its metrics and waits for more rows after these.
 fn begin(lab: &Lab, arguments: &[&str]) -> (Child, ChildStdin, String, PathBuf) {
     let state = lab.path("state");
     let mut command = run(&lab.write("p.toml", PIPELINE), &state, 1);
@@ -54,7 +55,7 @@ fn begin(lab: &Lab, arguments: &[&str]) -> (Child, ChildStdin, String, PathBuf) 
     (child, input, address, state)
 }
 
-/// The text, and every sample in it by its name and labels.
+/// Returns the text, and every sample by its name and labels.
 fn scrape(address: &str) -> (String, BTreeMap<String, f64>) {
     let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\n\r\n");
     let (status, text) = answer(send(address, &request));
@@ -93,7 +94,7 @@ fn metrics_count_what_happened_and_say_what_they_may_tell() {
         (1.0..=2.0).contains(&commits) && commits == samples["hushflow_commit_seconds_bucket{le=\"+Inf\"}"]
     );
     assert!(samples["hushflow_frontier_lag_seconds"] > 86_400.0, "2020 is long ago");
-    // Every family says what it may tell; only exact counts are private.
+    // Every family has a label; only exact counts are private.
     let families: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# HELP hushflow_")).collect();
     assert_eq!(families.len(), text.matches("# TYPE ").count());
     for family in families {
@@ -152,7 +153,7 @@ fn a_log_tells_where_a_run_goes_on_and_how_it_ends() {
     let again = lines.iter().find(|line| line["first_epoch"] == 4);
     assert!(again.is_some_and(|line| line["generation"] == 2), "{lines:?}");
     assert!(lines.iter().all(|line| line["level"] == "INFO"), "{lines:?}");
-    // A row that is refused: the log says where it is, and not what it holds.
+    // A refused row: the log gives its position, not its contents.
     let strict = lab.write("strict.toml", text.replace("malformed = 'skip'", "malformed = 'reject'"));
     let mut command = run(&strict, &lab.path("strict"), 1);
     let ended = finish(command.args(["--log", "info"]));
@@ -166,7 +167,8 @@ fn a_log_tells_where_a_run_goes_on_and_how_it_ends() {
     finish(&mut hushflow(["run", "p.toml", "--log-format", "json"])).failed(2, &["--log"]);
 }
 
-/// What is called public of a run over these rows, while it waits for more and after a restart: the public samples, and the log.
+/// Returns everything labelled public in a run over these rows, while it waits for more and after a
+/// restart: the public samples, and the log.
 fn public(rows: &str) -> (BTreeMap<String, f64>, Vec<String>, BTreeMap<String, f64>) {
     let lab = Lab::new();
     let (state, pipeline) = (lab.path("state"), lab.write("p.toml", PIPELINE));
@@ -202,7 +204,8 @@ fn public(rows: &str) -> (BTreeMap<String, f64>, Vec<String>, BTreeMap<String, f
     (samples, log, later)
 }
 
-/// Streams that differ in rows that are unusable, of another key, late or early: nothing that calls itself public differs.
+/// For streams that differ in rows that are unusable, of another key, late or early, everything
+/// labelled public is equal.
 #[test]
 fn what_is_called_public_is_the_same_for_neighbours() {
     const ROWS: usize = 4200;

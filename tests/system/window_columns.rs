@@ -1,9 +1,10 @@
-//! Estimates of windows by column: whitened ones, and as CSV.
+//! Estimates of windows by column: whitened, and as CSV.
 
 use crate::harness::{Lab, finish, hushflow, run};
 use crate::windows::{COVARIANCE, MEAN, WEATHER, lines, weather, window};
 
-/// Correlated columns are whitened where a pipeline says so, with the noise of the command, and the log is read as it was written.
+/// Correlated columns are whitened if the pipeline says so, with the noise of the command, and the
+/// log is read as written.
 #[test]
 fn whitening_is_asked_for_by_name() {
     let lab = Lab::new();
@@ -24,7 +25,8 @@ fn whitening_is_asked_for_by_name() {
     assert_eq!(lines(&state)[0], found, "a run that goes on knows its own header");
 }
 
-/// As many fields in every line as in the header, the numbers of JSON, and a reason where there is no estimate.
+/// Every line has as many fields as the header, the numbers of JSON, and a reason if there is no
+/// estimate.
 #[test]
 fn csv_holds_the_numbers_of_json() {
     let lab = Lab::new();

@@ -1,5 +1,6 @@
-//! Pipelines that release estimates of windows, through the real binary: equal to the commands on the same rows, the same on any number of
-//! workers and after any crash, each window once, and charged once.
+//! Pipelines that release estimates of windows. They equal the commands on the same rows, do not
+//! depend on the number of workers or on crashes, and release each window once, for a single
+//! charge.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -19,7 +20,7 @@ const STATIONS: [&str; 3] = ["EWR", "JFK", "LGA"];
 pub(crate) const MEAN: &str = "method = 'prime-ht'\ncorruption = 0.01\nscale = [18, 6]\n";
 pub(crate) const COVARIANCE: &str = "method = 'pace'\ncentre = 0.1\n";
 
-/// A pipeline over weather with such a release, in windows of so many days, seeded.
+/// A seeded pipeline over weather with this release, in windows of `days` days.
 pub(crate) fn weather(lab: &Lab, data: &str, days: u32, release: &str, more: &str) -> PathBuf {
     let data = std::path::absolute(data).unwrap();
     let text = format!(
@@ -62,7 +63,7 @@ pub(crate) fn lines(state: &Path) -> Vec<Value> {
     finish(&mut tail(state, &[])).succeeded().json()
 }
 
-/// What was found, without what tells one run from another.
+/// Returns the results without the fields that differ between runs.
 fn found(state: &Path) -> Vec<Map<String, Value>> {
     let without = |line: Value| {
         let mut line = line.as_object().unwrap().clone();
@@ -73,7 +74,7 @@ fn found(state: &Path) -> Vec<Map<String, Value>> {
     lines(state).into_iter().map(without).collect()
 }
 
-/// The rows of a file with its header, of a key in the quarter of 91 days after this time.
+/// The rows of a file with its header, of one key and between two times.
 pub(crate) fn window(data: &str, key: &str, from: &str, to: &str) -> String {
     let text = std::fs::read_to_string(data).unwrap();
     let mut lines = text.lines();
@@ -83,7 +84,7 @@ pub(crate) fn window(data: &str, key: &str, from: &str, to: &str) -> String {
     lines.filter(inside).fold(header, |text, line| text + line + "\n")
 }
 
-/// The first window of the first key has the noise of the command; both look at the same rows.
+/// The first window of the first key has the command's noise; both use the same rows.
 #[test]
 fn windows_are_what_the_commands_find() {
     let lab = Lab::new();
@@ -124,7 +125,7 @@ fn windows_are_what_the_commands_find() {
 #[test]
 fn workers_processes_and_keys_without_records_change_nothing() {
     let lab = Lab::new();
-    // Scales are estimated from pairs of rows: they change with the order.
+    // Scales are estimated from pairs of rows, so they change with the order.
     for release in [MEAN, COVARIANCE, "method = 'gaussian'\ncorruption = 0.01\n"] {
         let pipeline = weather(&lab, WEATHER, 91, release, "");
         let states = ["one", "two", "cluster"].map(|name| lab.path(&format!("{name}{}", release.len())));
@@ -143,7 +144,7 @@ fn workers_processes_and_keys_without_records_change_nothing() {
         assert!(places.iter().copied().eq((1..=4).flat_map(|epoch| STATIONS.map(|key| (epoch, key)))));
         for state in &states[1..] {
             assert_eq!(found(state), expected);
-            // The very bytes: generation and all.
+            // All bytes are equal, including the generation.
             assert_eq!(
                 std::fs::read(state.join("public.log")).unwrap(),
                 std::fs::read(states[0].join("public.log")).unwrap()
@@ -153,7 +154,8 @@ fn workers_processes_and_keys_without_records_change_nothing() {
     }
 }
 
-/// The corrupt reading of 1048 mph is in the first quarter at EWR. Bounds would cut it, so the pipeline has none that do.
+/// The corrupt reading of 1048 mph is in the first quarter at EWR. Bounds would clip it, so the
+/// pipeline has none that do.
 #[test]
 fn a_corrupt_reading_moves_no_window() {
     let lab = Lab::new();
@@ -178,13 +180,14 @@ fn a_corrupt_reading_moves_no_window() {
     }
 }
 
-/// Killed after its first windows, again and again: what was published stays as it was, byte by byte, and in the end every window is
-/// there, as without a kill.
+/// Killed repeatedly after its first windows: published windows stay equal byte by byte, and in the
+/// end every window is present, as without a kill.
 #[test]
 fn a_killed_run_goes_on_and_publishes_each_window_once() {
     let lab = Lab::new();
     let whole = lab.path("whole");
-    // Real noise would show an epoch that was drawn twice by its bytes; a seed lets all windows be compared with those of a whole run.
+    // With real noise, an epoch drawn twice would differ in its bytes; a seed lets all windows be
+    // compared with those of an undisturbed run.
     let pipeline = weather(&lab, WEATHER, 5, COVARIANCE, "");
     let sink = lab.path("whole.ndjson");
     let text = std::fs::read_to_string(&pipeline).unwrap();
@@ -265,7 +268,7 @@ seed = 3
     finish(&mut run(&of_file, &whole, 2)).succeeded();
     let journaled = lab.write("journaled.toml", pipeline("-", "journal = true"));
     let state = lab.path("state");
-    // The first session is killed in the midst of the second window, when all of it is in the journal.
+    // The first session is killed within the second window, when all of it is in the journal.
     let cut = text.match_indices('\n').nth(9000).unwrap().0 + 1;
     let safe = lab.path("safe");
     let mut first = run(&journaled, &state, 1);
@@ -319,9 +322,10 @@ fn the_ledger_is_charged_once_for_all_windows() {
     assert_eq!(found["entries"].as_array().unwrap().len(), 1, "{found}");
     let entry = &found["entries"][0];
     assert_eq!((&entry["method"], &entry["epochs"]), (&Value::from("prime-ht"), &Value::from(4)));
-    // What one Gaussian mechanism of (2, 1e-6) has, whatever the number of windows.
+    // The value of one Gaussian mechanism of (2, 1e-6), whatever the number of windows.
     close("μ of all windows", &entry["mu"], 0.453, 0.02);
-    // A covariance beside it: the same μ, whatever part of it are selections. Together they exceed the budget.
+    // A covariance beside it has the same μ, whatever part of it is selections. Together they
+    // exceed the budget.
     let refused = finish(&mut run(&real(COVARIANCE), &lab.path("covariance"), 1));
     refused.failed(1, &["the budget of this data set", "1 entries have spent"]);
     assert!(releases(&lab.path("covariance")).is_empty());
@@ -382,7 +386,7 @@ fn what_no_window_can_be_asked_is_refused_with_its_place() {
     );
 }
 
-/// A file of such rows in one window of a pipeline with so many columns; what was released of it.
+/// Runs a pipeline with these rows in one window; returns the release.
 fn window_of(lab: &Lab, rows: &str, release: &str, neighbours: &str) -> Value {
     let header: Vec<&str> = rows.lines().next().unwrap().split(',').collect();
     let mut columns = String::new();
@@ -404,8 +408,8 @@ fn releases_made(lab: &Lab) -> usize {
     (0..).find(|number| !lab.path(&format!("state{number}")).exists()).unwrap()
 }
 
-/// Constant columns, fewer rows than columns, one row, values outside the bounds, NaN, one column: an estimate or a typed reason, which is
-/// the release, and never a failed run.
+/// Constant columns, fewer rows than columns, one row, values outside the bounds, NaN, one column:
+/// each release is an estimate or a typed reason, and no run fails.
 #[test]
 fn bad_windows_are_released_as_what_they_are() {
     let lab = Lab::new();
@@ -429,7 +433,7 @@ fn bad_windows_are_released_as_what_they_are() {
         covariance(&one, "zero-out")["rows_noise"].as_f64().unwrap() > 0.0,
         "where the number is private it is never said"
     );
-    // Constant columns, and none of whose values can be used.
+    // Constant columns, and columns without any usable value.
     for row in ["0.5,0", "nan,", "7e300,-7e300"] {
         let constant = rows("a,b", &|_| row.into(), 20_000);
         assert_eq!(covariance(&constant, in_place)["rows"], 20_000.0, "{row}");

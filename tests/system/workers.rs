@@ -1,5 +1,5 @@
-//! The number of workers and processes does not matter: exact sums are those of plain loops over the rows, bit for
-//! bit, and with a seed so are the releases.
+//! The number of workers and processes does not matter: exact sums equal those of plain loops over
+//! the rows, bit for bit, and so do the releases with a seed.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use crate::harness::{
     Ended, Lab, Stream, expected_sums, finish, releases, run, run_as_two, sums, tail, wait,
 };
 
-/// How a run is spread.
+/// How a run is distributed.
 #[derive(Clone, Copy, Debug)]
 enum Spread {
     Workers(usize),
@@ -45,7 +45,8 @@ fn stream(lab: &Lab, more: &str) -> String {
 
 const SEED: &str = "\n[simulation]\nseed = 42\n";
 
-/// Runs the pipeline in every spread: the sums are the expected ones, the releases those of the first.
+/// Runs the pipeline in every distribution: the sums must be the expected ones, the releases those
+/// of the first.
 fn check_spreads(lab: &Lab, pipeline: &str) {
     let pipeline = lab.write("pipeline.toml", pipeline);
     let expected = expected_sums(&pipeline);
@@ -93,7 +94,7 @@ fn without_a_seed_no_two_runs_release_the_same() {
     });
     for (i, a) in released.iter().enumerate() {
         for b in &released[..i] {
-            // Counts may be public, so an epoch as a whole differs, not every number of it.
+            // Counts may be public, so compare epochs as a whole, not every number.
             assert!(a.iter().zip(b).all(|(a, b)| a.values != b.values), "fresh noise in every epoch");
         }
     }
