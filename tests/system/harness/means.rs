@@ -1,4 +1,5 @@
-//! What this machine lets a test do. A test that can't be done says so on standard error, and passes.
+//! Checks which system features a test can use. A test that can't run prints why to standard error,
+//! and passes.
 
 use std::io::Write;
 use std::process::Command;
@@ -13,14 +14,14 @@ fn succeeds(command: &mut Command, otherwise: &str) -> bool {
     can
 }
 
-/// Whether file systems can be mounted, in a namespace of the test's own.
+/// Returns whether file systems can be mounted, in a separate namespace.
 pub(crate) fn can_mount(lab: &Lab) -> bool {
     let mut mount = Command::new("unshare");
     mount.args(["-m", "mount", "-t", "tmpfs", "none"]).arg(lab.path(""));
     succeeds(&mut mount, "mounting a file system takes root and unshare")
 }
 
-/// Whether system calls can be made to fail.
+/// Returns whether system calls can be made to fail.
 pub(crate) fn can_inject() -> bool {
     let mut trace = Command::new("strace");
     trace.args(["-qq", "-o", "/dev/null", "true"]);

@@ -1,5 +1,5 @@
-//! What the whole-system tests share: a place for files, the real binary, the logs that it leaves, and a plain
-//! computation of the sums that they must hold.
+//! Shared by the whole-system tests: a directory for files, the real binary, access to its logs,
+//! and a plain computation of the expected sums.
 
 pub(crate) mod means;
 pub(crate) mod power;
@@ -66,13 +66,14 @@ impl Ended {
         self
     }
 
-    /// Expects what a signal asks for: an end in good order, or, before anything is read, death by that signal.
+    /// Checks for the result of a signal: an orderly end, or, before anything is read, death by
+    /// that signal.
     #[track_caller]
     pub(crate) fn stopped(self) {
         assert!(matches!(self.code, Some(0) | None), "{:?}: {}", self.code, self.err);
     }
 
-    /// Expects this exit code and a message with all these parts.
+    /// Checks for this exit code and a message with all these parts.
     #[track_caller]
     pub(crate) fn failed(self, code: i32, parts: &[&str]) {
         assert_eq!(self.code, Some(code), "{}", self.err);
@@ -86,12 +87,13 @@ impl Ended {
     }
 }
 
-/// The binary with these arguments. Standard input is empty, and no strategy that it finds can be kept.
+/// The binary with these arguments. Standard input is empty, and strategies it finds can't be
+/// saved.
 pub(crate) fn hushflow<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hushflow"));
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.env("HUSHFLOW_STRATEGIES", "/dev/null/kept");
-    // Nor does the user's own ledger count.
+    // The user's own ledger is disabled too.
     command.env_remove("HUSHFLOW_LEDGER").env("XDG_CONFIG_HOME", "/dev/null/configured");
     command
 }
@@ -101,12 +103,12 @@ pub(crate) fn finish(command: &mut Command) -> Ended {
     Ended::of(command.output().expect("the binary starts"))
 }
 
-/// Waits for a process that has been started.
+/// Waits for a started process.
 pub(crate) fn wait(child: Child) -> Ended {
     Ended::of(child.wait_with_output().expect("the process ends"))
 }
 
-/// Asks a process to end, as service managers do.
+/// Sends the signal that service managers use to end a process.
 pub(crate) fn stop(child: &Child) {
     let status = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
     assert!(status.expect("a signal is sent").success());
@@ -119,7 +121,7 @@ pub(crate) fn run(pipeline: &Path, state: &Path, workers: usize) -> Command {
     command
 }
 
-/// Free ports for two processes, as `--hosts` takes them.
+/// Free ports for two processes, in the form of `--hosts`.
 pub(crate) fn free_hosts() -> String {
     let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
     ports.each_ref().map(|port| port.local_addr().expect("a bound port").to_string()).join(",")
@@ -142,7 +144,7 @@ pub(crate) fn tail(state: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Sends a request as it is; gives the connection, whose reads end after a while.
+/// Sends a request unchanged; returns the connection, whose reads time out.
 pub(crate) fn send(address: &str, request: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).expect("somebody listens");
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout");
@@ -150,7 +152,7 @@ pub(crate) fn send(address: &str, request: &str) -> TcpStream {
     stream
 }
 
-/// The status line and the body of an answer.
+/// Returns the status line and the body of an answer.
 pub(crate) fn answer(mut stream: TcpStream) -> (String, String) {
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("an answer");
@@ -158,7 +160,7 @@ pub(crate) fn answer(mut stream: TcpStream) -> (String, String) {
     (head.lines().next().unwrap_or_default().to_owned(), body.to_owned())
 }
 
-/// The address of the page that a process says it serves, and what else it will say.
+/// Returns the address of the page that a process serves, and its further output.
 pub(crate) fn served(child: &mut Child) -> (String, impl Iterator<Item = String> + use<>) {
     let lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
     let mut lines = lines.map(|line| line.expect("a line"));
@@ -176,7 +178,8 @@ pub(crate) fn await_until(what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
-/// Everything in the public log, which has its epochs once each and in order; nothing if there is none yet.
+/// Returns the public log, checking that every epoch occurs once, in order; empty if there is none
+/// yet.
 pub(crate) fn releases(state: &Path) -> Vec<ReleaseFrame> {
     let Ok(mut reader) = PublicReader::open(state) else { return Vec::new() };
     let frames: Vec<_> = std::iter::from_fn(|| reader.next_frame().expect("a sound public log")).collect();
@@ -184,8 +187,8 @@ pub(crate) fn releases(state: &Path) -> Vec<ReleaseFrame> {
     frames
 }
 
-/// The exact sums of every committed epoch, as their owner can read them where all are kept: in a copy without
-/// checkpoints the store replays the whole log.
+/// Returns the exact sums of every committed epoch, if all are kept: in a copy without checkpoints
+/// the store replays the whole log.
 pub(crate) fn sums(state: &Path) -> Vec<Vec<i128>> {
     let (_lab, copy) = copied(state);
     let header = PublicReader::open(&copy).expect("a public log").header().clone();
@@ -195,10 +198,11 @@ pub(crate) fn sums(state: &Path) -> Vec<Vec<i128>> {
     sums.into_iter().map(|(frame, _)| frame.sums.to_vec()).collect()
 }
 
-/// The file, or the session of a journal, and the offset at which a start goes on, if a commit has recorded one.
+/// Returns the position at which a start resumes, if a commit has recorded one: the file, or the
+/// session of a journal, and the offset.
 pub(crate) fn recorded(state: &Path) -> Option<(u32, u64)> {
     let (_lab, copy) = copied(state);
-    // The public log may be garbage after a loss of power; the beginning of the private one never is.
+    // The public log may be garbage after a power cut; the start of the private one never is.
     let first = copy.join(PRIVATE_LOG);
     let payload = frames(&first).first().map(|frame| frame.start as usize + 24..frame.end as usize)?;
     let payload = std::fs::read(&first).expect("a log")[payload].to_vec();
@@ -210,7 +214,7 @@ pub(crate) fn recorded(state: &Path) -> Option<(u32, u64)> {
     Some((u32::from_le_bytes(*file), place.offset))
 }
 
-/// A copy of the logs of a state directory.
+/// Copies the logs of a state directory.
 fn copied(state: &Path) -> (Lab, PathBuf) {
     let lab = Lab::new();
     let copy = lab.path("copy");
@@ -222,7 +226,7 @@ fn copied(state: &Path) -> (Lab, PathBuf) {
     (lab, copy)
 }
 
-/// The names of the logs in a state directory, in their order.
+/// Returns the names of the logs in a state directory, in order.
 pub(crate) fn logs(state: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(state).expect("a state directory");
     let names = entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
@@ -236,13 +240,13 @@ pub(crate) struct Assigned {
     /// From 1.
     pub(crate) epoch: usize,
     pub(crate) key: usize,
-    /// Whose it is; empty where single records are protected.
+    /// Its entity; empty if single records are protected.
     pub(crate) entity: String,
     pub(crate) values: Vec<f64>,
 }
 
-/// The rows of a pipeline over one CSV file for each source that join an epoch, in their order, and the number of epochs: by
-/// plain loops.
+/// Returns the number of epochs and, in order, the rows of a pipeline that join an epoch, computed
+/// by plain loops. Each source is one CSV file.
 pub(crate) fn assigned(pipeline: &Pipeline) -> (usize, Vec<Assigned>) {
     let mut seen = HashSet::new();
     let read: Vec<_> = pipeline.sources.iter().map(|source| read(pipeline, source, &mut seen)).collect();
@@ -250,7 +254,7 @@ pub(crate) fn assigned(pipeline: &Pipeline) -> (usize, Vec<Assigned>) {
     (last, read.into_iter().flat_map(|(_, rows)| rows).collect())
 }
 
-/// Those of one source, but for copies of what has been `seen`: whole rows, with their epochs.
+/// Returns the rows of one source without copies of those in `seen`: whole rows, with their epochs.
 fn read(
     pipeline: &Pipeline,
     source: &Source,
@@ -320,7 +324,7 @@ pub(crate) fn sums_of(pipeline: &Pipeline, epochs: usize, rows: &[Assigned]) -> 
     sums
 }
 
-/// The sums that a pipeline over CSV files must come to where single records are protected.
+/// Returns the sums expected of a pipeline over CSV files that protects single records.
 pub(crate) fn expected_sums(pipeline: &Path) -> Vec<Vec<i128>> {
     let pipeline = Pipeline::load(pipeline).expect("a pipeline");
     let (epochs, rows) = assigned(&pipeline);
@@ -332,14 +336,14 @@ pub(crate) struct FramePlace {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) kind: u8,
-    /// How much of the file was synced when it was written, in the private log.
+    /// In the private log, the synced length of the file when it was written.
     pub(crate) synced: u64,
-    /// Of frames that have one; else 0.
+    /// The epoch of frames that have one; else 0.
     pub(crate) epoch: u64,
 }
 
-/// The frames of a file up to its end or the first that is not whole; none if there is no file. Checksums are not looked
-/// at: zeros and garbage are told by lengths and kinds.
+/// Returns the frames of a file up to its end or the first incomplete one; empty without a file.
+/// Ignores checksums: lengths and kinds detect zeros and garbage.
 pub(crate) fn frames(file: &Path) -> Vec<FramePlace> {
     let bytes = std::fs::read(file).unwrap_or_default();
     let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
@@ -364,7 +368,7 @@ pub(crate) fn frames(file: &Path) -> Vec<FramePlace> {
     frames
 }
 
-/// The place of a log's last frame.
+/// Returns the range of a log's last frame.
 pub(crate) fn last_frame(log: &Path) -> Range<u64> {
     let frames = frames(log);
     let last = frames.last().expect("a frame");
@@ -377,7 +381,7 @@ pub(crate) fn cut(log: &Path, length: u64) {
     file.set_len(length).expect("a file can be cut");
 }
 
-/// The cases of a file of reference numbers.
+/// Returns the cases of a file of reference numbers.
 pub(crate) fn cases(vectors: &str) -> Vec<Value> {
     let vectors: Value = serde_json::from_str(vectors).expect("reference numbers are JSON");
     vectors["cases"].as_array().expect("a list of cases").clone()
@@ -387,14 +391,14 @@ pub(crate) fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// Expects a number to this relative error.
+/// Checks a number to this relative error.
 #[track_caller]
 pub(crate) fn close(what: &str, found: &Value, expected: f64, relative: f64) {
     let found = number(found);
     assert!((found - expected).abs() <= relative * expected.abs() + 1e-12, "{what}: {found}, not {expected}");
 }
 
-/// A workload of the reference numbers, as the command line writes it.
+/// Converts a workload of the reference numbers to the command line's form.
 pub(crate) fn workload(input: &Value) -> String {
     match input["workload"].as_str().expect("a name") {
         "exp" => format!("exponential:{}", input["param"]),
@@ -416,8 +420,8 @@ impl Random {
     }
 }
 
-/// A made-up stream: five columns, seven keys, a row each second of arrival, events up to `LATENESS` seconds before
-/// or, every hundredth row, after it.
+/// An artificial stream: five columns, seven keys, one row per second of arrival, and events up to
+/// `LATENESS` seconds before or, every hundredth row, after the arrival.
 pub(crate) struct Stream {
     pub(crate) rows: u64,
     pub(crate) epochs: u64,
@@ -426,7 +430,8 @@ pub(crate) struct Stream {
 const LATENESS: u64 = 90;
 
 impl Stream {
-    /// In a lab of its own as `data.csv`; its header, its rows, each with its line's end, and the sums that they must come to.
+    /// Writes it as `data.csv` in a new lab; returns the lab, the header, the rows with their line
+    /// ends, and the expected sums.
     pub(crate) fn laid_out(&self) -> (Lab, String, Vec<String>, Vec<Vec<i128>>) {
         let (lab, text) = (Lab::new(), self.csv());
         lab.write("data.csv", &text);

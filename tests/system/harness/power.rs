@@ -1,5 +1,5 @@
-//! What campaigns of kills share: a witness of what was published, and losses of power, by which whatever of the logs had not
-//! been synced is cut, zeroed, or garbage.
+//! Shared by the kill campaigns: a witness of published releases, and power cuts that cut, zero or
+//! corrupt unsynced parts of the logs.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,12 +9,13 @@ use hushflow::state::{PublicReader, ReleaseFrame};
 
 use super::{FramePlace, Random, frames, logs, recorded};
 
-/// How many kills are asked for, by `HUSHFLOW_KILLS` or else by the test.
+/// Number of kills: `HUSHFLOW_KILLS`, or else `usual`.
 pub(crate) fn kills(usual: usize) -> usize {
     std::env::var("HUSHFLOW_KILLS").ok().and_then(|number| number.parse().ok()).unwrap_or(usual)
 }
 
-/// What was seen in a public log so far. Noise is fresh in every run, so an epoch that was drawn twice shows.
+/// Releases seen so far in a public log. Noise is fresh in every run, so drawing an epoch twice is
+/// detected.
 pub(crate) struct Witness {
     state: PathBuf,
     pub(crate) seen: Vec<ReleaseFrame>,
@@ -25,8 +26,8 @@ impl Witness {
         Witness { state: state.to_owned(), seen: Vec::new() }
     }
 
-    /// Looks again: what was there before is as it was, or not there yet after a loss of power. Gives the number of
-    /// epochs seen since the beginning, or the epoch that was published twice.
+    /// Reads the log again: earlier releases must be unchanged, or missing after a power cut.
+    /// Returns the number of epochs seen in all, or the epoch that was published twice.
     pub(crate) fn look(&mut self) -> Result<usize, u64> {
         let now = readable(&self.state);
         let twice = now.iter().zip(&self.seen).find(|(now, before)| now != before);
@@ -38,7 +39,7 @@ impl Witness {
     }
 }
 
-/// The releases up to the first that can't be read.
+/// The releases up to the first unreadable one.
 fn readable(state: &Path) -> Vec<ReleaseFrame> {
     let Ok(mut reader) = PublicReader::open(state) else { return Vec::new() };
     let frames: Vec<_> = std::iter::from_fn(|| reader.next_frame().ok().flatten()).collect();
@@ -46,21 +47,22 @@ fn readable(state: &Path) -> Vec<ReleaseFrame> {
     frames
 }
 
-/// The power goes: what was not synced of a log is lost in one way or another.
+/// Simulates a power cut: unsynced parts of a log are lost in one of several ways.
 pub(crate) fn lose_power(state: &Path, published: usize, random: &mut Random) {
-    // What another segment follows had been synced, and so had the beginning of a segment.
+    // Segments with a successor were synced, and so was the start of each segment.
     let logs = if state.exists() { logs(state) } else { Vec::new() };
     let Some(last) = logs.iter().rfind(|name| name.starts_with("private")) else { return };
     let private = state.join(last);
     let found = frames(&private);
-    // What was published had been synced before, and so had what a later frame says.
+    // Published epochs had been synced, and so had everything that a later frame records as synced.
     let of_published = found
         .iter()
         .filter(|frame| [1, 6].contains(&frame.kind) || frame.kind == 3 && frame.epoch <= published as u64);
     let said = found.iter().map(|frame| frame.synced).max().unwrap_or(0);
     lose(&private, of_published.map(|frame| frame.end).max().unwrap_or(0).max(said), random);
 
-    // The public log is synced before a checkpoint; after a loss it is written anew from the private one.
+    // The public log is synced before a checkpoint; after a loss it is rebuilt from the private
+    // one.
     let checkpoints = ["checkpoint.a", "checkpoint.b"].map(|name| frames(&state.join(name)));
     let newest = checkpoints.iter().flatten().map(|frame| frame.epoch).max();
     let public = state.join("public.log");
@@ -86,7 +88,7 @@ fn lose(log: &Path, synced: u64, random: &mut Random) {
             let garbage: Vec<u8> = (0..bytes).map(|_| random.below(256) as u8).collect();
             file.write_all_at(&garbage, from)
         }
-        // A sector did not arrive, and later ones did.
+        // One sector did not arrive, but later ones did.
         _ => file.write_all_at(&vec![0; bytes.min(512)], from),
     }
     .expect("the test may write its files");
@@ -98,7 +100,8 @@ pub(crate) fn last_segment(state: &Path) -> Option<PathBuf> {
     last.map(|name| state.join(name))
 }
 
-/// The power goes while a journal is written: what was not synced is lost. `safe` records had been acknowledged.
+/// Simulates a power cut while a journal is written: unsynced bytes are lost. `safe` records had
+/// been acknowledged.
 pub(crate) fn lose_journal(state: &Path, safe: u64, random: &mut Random) {
     let Some(last) = last_segment(state) else { return };
     let durable = durable_end(state, &last, safe);
@@ -106,8 +109,8 @@ pub(crate) fn lose_journal(state: &Path, safe: u64, random: &mut Random) {
     tear(&last, durable, random);
 }
 
-/// Up to where the last segment had certainly been synced: its beginning, what a later frame says, what was acknowledged, and
-/// what a committed epoch had read.
+/// Returns the length of the last segment that had certainly been synced: its head, the synced
+/// length of a later frame, acknowledged records, and records read by a committed epoch.
 fn durable_end(state: &Path, segment: &Path, safe: u64) -> u64 {
     let bytes = std::fs::read(segment).expect("a segment");
     let number = |at: u64| u64::from_le_bytes(bytes[at as usize..][..8].try_into().expect("eight bytes"));
@@ -130,7 +133,7 @@ fn durable_end(state: &Path, segment: &Path, safe: u64) -> u64 {
     durable
 }
 
-/// What was being written arrives in part: zeros, garbage, or the beginning of a frame.
+/// Leaves a part of the bytes being written: zeros, garbage, or the start of a frame.
 fn tear(segment: &Path, durable: u64, random: &mut Random) {
     let file = File::options().write(true).open(segment).expect("a segment");
     let length = 1 + random.below(3000);

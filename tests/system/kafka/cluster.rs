@@ -1,4 +1,5 @@
-//! A cluster of one broker in this process, and what a real one does that it doesn't: markers of transactions.
+//! A cluster of one broker in this process, with a feature of real brokers that it lacks:
+//! transaction markers.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -19,7 +20,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// With these topics and their numbers of partitions.
+    /// Makes a cluster with these topics and partition counts.
     pub(super) fn new(topics: &[(&str, i32)]) -> Self {
         let cluster = Cluster { mock: MockCluster::new(1).expect("a cluster") };
         topics.iter().for_each(|(topic, partitions)| cluster.create(topic, *partitions));
@@ -48,7 +49,7 @@ impl Cluster {
         config
     }
 
-    /// Publishes messages, in their order, and waits until they are there.
+    /// Publishes messages in order, and waits until they have arrived.
     pub(super) fn publish<'a>(
         &self,
         (topic, partition): (&str, i32),
@@ -90,7 +91,8 @@ impl Cluster {
         }
     }
 
-    /// Appends so many markers of transactions that were committed: they have offsets, and no consumer sees them.
+    /// Appends `number` markers of committed transactions: they take offsets, and no consumer sees
+    /// them.
     pub(super) fn mark(&self, topic: &str, number: usize) {
         let mut stream = TcpStream::connect(self.address()).expect("the broker listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -100,14 +102,14 @@ impl Cluster {
             stream.read_exact(&mut length).expect("the broker answers");
             let mut answer = vec![0; u32::from_be_bytes(length) as usize];
             stream.read_exact(&mut answer).expect("the broker answers");
-            // Behind the number of the request, the topic and the partition.
+            // After the number of the request, the topic and the partition.
             let error = &answer[4 + 4 + 2 + topic.len() + 4 + 4..][..2];
             assert_eq!(error, [0, 0], "the broker refuses a marker");
         }
     }
 }
 
-/// With its length before it.
+/// Prefixes the length.
 fn sized(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u32).to_be_bytes(), bytes].concat()
 }
@@ -116,7 +118,7 @@ fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u16).to_be_bytes(), text.as_bytes()].concat()
 }
 
-/// A request of the kind 0 (produce) in version 3, of records for partition 0.
+/// A request of kind 0 (produce), version 3, with records for partition 0.
 fn produce(topic: &str, records: &[u8]) -> Vec<u8> {
     let head = [&[0, 0, 0, 3, 0, 0, 0, 1], &text("test")[..]].concat();
     let no_transaction = [0xff, 0xff];
@@ -136,9 +138,10 @@ fn produce(topic: &str, records: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// A batch of one control record that says "committed" (KIP-98).
+/// A batch of one control record for "committed" (KIP-98).
 fn marker() -> Vec<u8> {
-    // Lengths are signed and written as twice their value: a key of 4 bytes (version, 1 for a commit) and a value of 6.
+    // Lengths are signed and encoded as twice their value: a key of 4 bytes (version, 1 for a
+    // commit) and a value of 6.
     let record = [&[0, 0, 0, 4 * 2][..], &[0, 0, 0, 1], &[6 * 2], &[0; 6], &[0]].concat();
     let (control_of_transaction, no_sequence) = (0x30_u16, u32::MAX);
     let checked = [

@@ -1,5 +1,6 @@
-//! Kafka, against the cluster that its client library plays for tests: while a run reads or writes, the broker goes away and the
-//! run is killed; the exact sums are those of a file, and each release is there once. Needs the feature `kafka`.
+//! Kafka, with the test cluster of its client library. While a run reads or writes, the broker goes
+//! away and the run is killed. The exact sums must equal those of a file, and each release occurs
+//! once. Needs the feature `kafka`.
 
 mod cluster;
 
@@ -17,7 +18,7 @@ use cluster::Cluster;
 
 const STREAM: Stream = Stream { rows: 6000, epochs: 40 };
 
-/// The rows of a stream, and what their sums must be.
+/// The rows of a stream, and their expected sums.
 struct Case {
     lab: Lab,
     rows: Vec<String>,
@@ -55,7 +56,7 @@ impl Case {
         self.cluster.publish(topic, rows.map(|row| Some(row.as_bytes())));
     }
 
-    /// A run that ends when it has read everything.
+    /// Runs until everything has been read.
     #[track_caller]
     fn until_idle(&self, pipeline: &Path) {
         finish(run(pipeline, &self.state(), 2).args(["--until-idle", "1500ms"])).succeeded();
@@ -90,7 +91,7 @@ fn a_partition_is_read_once_whatever_goes_away() {
                 live = case.start(&pipeline);
             }
             _ => {
-                // One that has just begun is not yet ready for a signal.
+                // A run that has just begun does not handle a signal yet.
                 await_until("the run goes on", || releases(&case.state()).len() > before);
                 stop(&live);
                 wait(live).succeeded();
@@ -126,7 +127,7 @@ fn what_a_partition_has_lost_is_refused() {
     case.publish(("rows", 0), 0, 1000);
     let pipeline = case.pipeline("rows", "");
     case.until_idle(&pipeline);
-    // This cluster removes what comes before the last five megabytes.
+    // This cluster removes everything before the last five megabytes.
     let large = vec![b'x'; 900_000];
     case.cluster.publish(("rows", 0), (0..8).map(|_| Some(large.as_slice())));
     case.refused(&pipeline, &["begins with offset 100", "but 1000 was to be read next"]);
@@ -138,7 +139,7 @@ fn what_a_partition_has_lost_is_refused() {
 #[test]
 fn messages_that_cannot_be_used_are_counted() {
     let case = Case::new();
-    // The topic may come later than the run.
+    // The topic may be created after the run starts.
     let pipeline = case.pipeline("later", "");
     let mut run = run(&pipeline, &case.state(), 2);
     let live = run.args(["--until-idle", "3s", "--counters"]).spawn().expect("the run starts");
@@ -153,7 +154,7 @@ fn messages_that_cannot_be_used_are_counted() {
     assert!(ended.err.contains("2,007  rows read"), "{}", ended.err);
 }
 
-/// The lines in a topic; their keys say which they are.
+/// Returns the lines in a topic; their keys identify them.
 fn lines(cluster: &Cluster, topic: &str) -> Vec<Value> {
     let found = cluster.messages(topic);
     let lines = found.iter().enumerate().map(|(number, (key, line))| {
@@ -179,12 +180,12 @@ fn a_topic_has_every_line_once() {
             0 => {
                 live.kill().expect("a child can be killed");
                 wait(live);
-                // What a real server writes behind a transaction.
+                // As a real server writes after a transaction.
                 cluster.mark("releases", 1 + 3 * round);
                 live = case.start(&pipeline);
             }
             1 => {
-                // A broker that is away holds up no run.
+                // A missing broker does not delay a run.
                 cluster.down();
                 case.progress(200);
                 cluster.up();
@@ -202,7 +203,7 @@ fn a_topic_has_every_line_once() {
     let (found, shown) = (lines(&cluster, "releases"), case.shown());
     assert_eq!(found.len(), shown.len());
     assert!(found == shown, "the topic is not what tail shows");
-    // Another history must not go on in the same topic.
+    // Another history must not continue in the same topic.
     finish(run(&pipeline, &case.lab.path("other state"), 1).args(["--until-idle", "1s"]))
         .failed(1, &["kafka://127.0.0.1", "is not of the history"]);
     assert!(lines(&cluster, "releases") == shown, "another history has come into the topic");

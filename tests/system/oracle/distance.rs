@@ -1,7 +1,7 @@
-//! How far apart the releases of two worlds are, in deviations of their noise.
+//! Distance between the releases of two worlds, in standard deviations of their noise.
 //!
-//! Both worlds draw the same noise, so what is published differs by exactly what the noise has to hide. The deviations are those
-//! that the public header stands for. Each term is rounded up.
+//! Both worlds draw the same noise, so the releases differ by exactly what the noise has to hide.
+//! The deviations are those in the public header. Each term is rounded up.
 
 use hushflow::publication::MomentPublication;
 
@@ -9,7 +9,8 @@ use super::factors::Case;
 use super::public::Seen;
 use super::{Leak, Verdict};
 
-/// Σ (Δy/σ)² over all epochs and coordinates, rounded up; infinite where something differs that has no noise.
+/// Returns Σ (Δy/σ)² over all epochs and coordinates, rounded up; infinite if a coordinate without
+/// noise differs.
 fn squared(one: &Seen, other: &Seen) -> f64 {
     let publication = MomentPublication::from_header(&one.header).expect("the header of a log");
     let noise = publication.mechanism().moments().noise();
@@ -27,14 +28,14 @@ fn squared(one: &Seen, other: &Seen) -> f64 {
     sum
 }
 
-/// What the ledger charges for this many steps: (steps·μ)², rounded down.
+/// Returns the ledger's charge for `steps` steps: (steps·μ)², rounded down.
 fn charged(seen: &Seen, steps: u32) -> f64 {
     let mu = f64::from(steps) / seen.noise_multiplier;
     (mu.next_down() * mu.next_down()).next_down()
 }
 
-/// Whether two worlds are no further apart than what the ledger charges for their kind of neighbours. Estimates of windows have no
-/// such distance.
+/// Checks that the distance of two worlds is at most the ledger's charge for their kind of
+/// neighbours. Estimates of windows have no such distance.
 pub(super) fn verdict(case: &Case, [one, other]: &[Seen; 2]) -> Verdict {
     if case.estimates() {
         return Verdict { share: None, leaks: Vec::new() };

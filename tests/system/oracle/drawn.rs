@@ -1,8 +1,9 @@
-//! Whether the noise that is drawn is the noise that the public header stands for.
+//! Checks that the noise drawn has the distribution in the public header.
 //!
-//! Where no row can be used, all sums are zero, and what is released is the noise itself. The distance of two worlds says nothing of
-//! it, because it cancels. So its squares are added up coordinate by coordinate, and so are its products with the next epoch's,
-//! the next key's and the next run's noise, which must be independent.
+//! If no row can be used, all sums are zero, and the release is the noise itself. The distance of
+//! two worlds does not test it, because it cancels. So this test averages its squares by
+//! coordinate, and its products with the noise of the next epoch, the next key and the next run,
+//! which must be independent.
 
 use hushflow::publication::MomentPublication;
 
@@ -11,14 +12,14 @@ use super::pairs::{Pair, pair};
 use super::world::World;
 use super::{Leak, folder};
 
-/// Runs, each with a seed of its own.
+/// Runs, each with a different seed.
 const RUNS: u64 = 60;
 
-/// Standard deviations by which a mean may be off. A normal variable is so far from its mean with a probability of 2·10⁻⁹; there are
-/// at most 50 means here, and the seeds are fixed.
+/// Standard deviations by which a mean may be off. A normal variable is this far from its mean with
+/// probability 2·10⁻⁹; there are at most 50 means here, and the seeds are fixed.
 const FAR: f64 = 6.0;
 
-/// Rows that can't be used, in both worlds.
+/// Unusable rows in both worlds.
 fn silent(case: &Case) -> Pair {
     let mut pair = pair(case);
     for row in pair.worlds.iter_mut().flatten() {
@@ -53,13 +54,13 @@ fn drawn(relation: &str) -> Vec<Vec<Vec<Vec<f64>>>> {
     (0..RUNS).map(run).collect()
 }
 
-/// What is wrong with noise that should be independent and of deviation 1.
+/// Returns the deviations from independent noise of standard deviation 1.
 fn leaks() -> Vec<Leak> {
     let mut leaks = Vec::new();
     for relation in ["replace-one", "replace-one-in-place"] {
         let noise = drawn(relation);
         let coordinates = noise[0][0][0].len();
-        // A count that is public has none.
+        // A public count has no noise.
         let first = usize::from(relation == "replace-one-in-place");
         let mut check = |what: String, terms: Vec<f64>, expected: f64, deviation: f64| {
             let mean = terms.iter().sum::<f64>() / terms.len() as f64;

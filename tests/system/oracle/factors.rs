@@ -1,9 +1,11 @@
-//! The factors of a case, and which cases are tried: every level of every factor beside every level of every other one.
+//! The factors of a case, and the choice of cases: every two levels of different factors occur
+//! together.
 //!
-//! A [`Case`] is one level of each factor and a seed; everything else of it follows from these by pure functions, so the name
-//! that a failure prints is enough to run the case again. Levels that exclude each other are repaired, always in the same way.
-//! Cases are chosen greedily among random candidates for the pairs of levels that no earlier case has (pairwise covering:
-//! Cohen, Dalal, Fredman & Patton 1997).
+//! A [`Case`] is one level of each factor and a seed. The rest follows from these by pure
+//! functions, so the name printed by a failure is enough to run the case again. Levels that exclude
+//! each other are repaired deterministically. Cases are chosen greedily among random candidates for
+//! the pairs of levels that no earlier case has (pairwise covering: Cohen, Dalal, Fredman & Patton
+//! 1997).
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,7 +17,7 @@ use hushflow::mechanism::sensitivity::Neighbours;
 
 use crate::harness::Random;
 
-/// What cases differ in.
+/// Properties in which cases differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Factor {
     Unit,
@@ -118,15 +120,16 @@ pub(super) const FACTORS: [(Factor, &[&str]); 22] = [
     (F::Rows, &["few", "many"]),
 ];
 
-/// How many methods sum moments: the first. Estimators of means follow, then those of covariances.
+/// Number of methods that sum moments: the first ones. Estimators of means follow, then those of
+/// covariances.
 const MOMENTS: usize = 5;
 
 const MEANS: usize = mean::Method::ALL.len();
 
-/// Which two streams are neighbours.
+/// A neighbour relation.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) struct Relation {
-    /// Whether they differ in all records of an entity, or in one record.
+    /// Whether neighbours differ in all records of an entity, or in one record.
     pub(super) entities: bool,
     pub(super) neighbours: Neighbours,
 }
@@ -137,7 +140,8 @@ impl Relation {
         Adjacency { unit, neighbours: self.neighbours }
     }
 
-    /// How many times the ledger charges a guarantee for these neighbours when it is asked about others.
+    /// Returns how many times the ledger charges a guarantee for these neighbours when asked about
+    /// `wanted`.
     fn steps_to(self, wanted: Self) -> Option<u32> {
         self.adjacency().steps_to(&wanted.adjacency(), &Nesting::default()).ok()
     }
@@ -164,7 +168,7 @@ impl Index<Factor> for Case {
     }
 }
 
-/// The name by which a case is run again: a letter for each level, then the seed.
+/// The name by which to run a case again: a letter for each level, then the seed.
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let letter = |&level: &usize| char::from(b'a' + level as u8);
@@ -173,21 +177,21 @@ impl fmt::Display for Case {
 }
 
 impl Case {
-    /// The case of this name.
+    /// Parses the name of a case.
     pub(super) fn named(name: &str) -> Self {
         let (letters, seed) = name.split_at_checked(FACTORS.len()).expect("a letter for each factor");
         let levels = letters.bytes().map(|letter| usize::from(letter - b'a')).collect();
         Self { levels, seed: seed.parse().expect("a seed behind the letters") }
     }
 
-    /// The plainest case but for these levels.
+    /// The plainest case with these levels.
     pub(super) fn of(levels: &[(Factor, &str)], seed: u64) -> Self {
         let mut case = Self { levels: vec![0; FACTORS.len()], seed };
         levels.iter().for_each(|(factor, level)| case.set(*factor, level));
         case.repaired()
     }
 
-    /// Its levels but for the plainest ones, in words.
+    /// Its levels in words, without the plainest ones.
     pub(super) fn words(&self) -> String {
         let odd = FACTORS.iter().filter(|(factor, levels)| self[*factor] != *levels[0]);
         odd.map(|(factor, _)| format!("{factor:?}: {}", &self[*factor])).collect::<Vec<_>>().join(", ")
@@ -203,14 +207,14 @@ impl Case {
         };
         let levels = FACTORS.iter().map(level).collect();
         let mut case = Self { levels, seed: random.below(1 << 32) };
-        // A window of few rows is refused by nearly every estimator.
+        // Nearly every estimator refuses a window of few rows.
         if case.estimates() && random.below(3) == 0 {
             case.set(F::Rows, "many");
         }
         case.repaired()
     }
 
-    /// The case with this factor at its plainest, if that is another one.
+    /// The case with this factor at its plainest, if that is another case.
     pub(super) fn plainer(&self, factor: Factor) -> Option<Self> {
         let mut plainer = self.clone();
         plainer.levels[factor as usize] = 0;
@@ -226,7 +230,7 @@ impl Case {
         levels.contains(&&self[factor])
     }
 
-    /// Whether whole windows are estimated, not moments summed.
+    /// Returns whether the case estimates whole windows instead of summing moments.
     pub(super) fn estimates(&self) -> bool {
         self.levels[F::Method as usize] >= MOMENTS
     }
@@ -235,9 +239,9 @@ impl Case {
         (MOMENTS..MOMENTS + MEANS).contains(&self.levels[F::Method as usize])
     }
 
-    /// Whether time decides what is released: of copies in two sources the one that is read first
-    /// counts, with its values where those are private, and with its position, which decides what of
-    /// an entity counts and how a window is ordered.
+    /// Returns whether timing decides what is released. Of copies in two sources, the one read
+    /// first counts, with its values where those are private, and with its position, which decides
+    /// which of an entity's records count and how a window is ordered.
     pub(super) fn races(&self) -> bool {
         let order_matters = self.estimates()
             || self.is(F::Neighbours, &["replace-one-in-place"])
@@ -245,14 +249,14 @@ impl Case {
         order_matters && self.is(F::Source, &["two sources"]) && self.is(F::Copies, &["by id"])
     }
 
-    /// Makes levels fit each other.
+    /// Makes the levels compatible.
     fn repaired(mut self) -> Self {
         if self.estimates() {
             self.set(F::Unit, "record");
             if self.estimates_means() || self.is(F::Neighbours, &["replace-one"]) {
                 self.set(F::Neighbours, "replace-one-in-place");
             }
-            // Depths of three columns take a step for each pair of records.
+            // Depths in three columns take a step for each pair of records.
             if self.is(F::Columns, &["1"]) || self.is(F::Method, &["tukey"]) {
                 self.set(F::Columns, "2");
             }
@@ -311,7 +315,7 @@ impl Case {
         [(); 3].map(|()| numbers.next().expect("three numbers"))
     }
 
-    /// What the guarantee is about.
+    /// The neighbours of the guarantee.
     pub(super) fn guarantee(&self) -> Relation {
         let neighbours = match &self[F::Neighbours] {
             "replace-one" => Neighbours::ReplaceOne,
@@ -321,7 +325,8 @@ impl Case {
         Relation { entities: self.is(F::Unit, &["entity"]), neighbours }
     }
 
-    /// Everything that the ledger takes the guarantee to be about, and how many times it charges for that. Its own comes first.
+    /// All neighbours that the ledger converts the guarantee to, with the number of times that it
+    /// charges; its own come first.
     fn claims(&self) -> Vec<(Relation, u32)> {
         let own = self.guarantee();
         let all = [false, true].into_iter().flat_map(|entities| {
@@ -332,22 +337,23 @@ impl Case {
         claims.filter_map(|wanted| Some((wanted, own.steps_to(wanted)?))).collect()
     }
 
-    /// What the two worlds of this case differ in, and how many times the ledger charges for it.
+    /// The neighbour relation of this case's two worlds, with the number of times that the ledger
+    /// charges.
     pub(super) fn claim(&self) -> (Relation, u32) {
         self.claims()[self.levels[F::Claim as usize]]
     }
 
-    /// Every two levels of it.
+    /// Every two of its levels.
     fn pairs(&self) -> impl Iterator<Item = [(usize, usize); 2]> + '_ {
         let all = || self.levels.iter().copied().enumerate();
         all().flat_map(move |one| all().skip(one.0 + 1).map(move |other| [one, other]))
     }
 }
 
-/// Candidates among which a case is chosen.
+/// Candidates from which a case is chosen.
 const CANDIDATES: usize = 24;
 
-/// So many cases, for which every two levels that go together occur if there are some hundred of them.
+/// Chooses `number` cases. In a few hundred of them every two compatible levels occur together.
 pub(super) fn cases(number: usize, seed: u64) -> Vec<Case> {
     let mut random = Random(seed);
     let mut covered = HashSet::new();

@@ -1,38 +1,42 @@
-//! The neighbour oracle: the real binary over generated pairs of neighbouring inputs.
+//! The neighbour oracle: the real binary on generated pairs of neighbouring inputs.
 //!
-//! Proofs speak of integers. What leaks is often something else: a width, a counter, an exit code, a line of the log, a row that
-//! counts twice after a restart. So the oracle knows nothing of how hushflow works. It runs the binary in two worlds that are
-//! neighbours by what docs/privacy.md and docs/entities.md promise, and compares what anyone may see:
+//! Proofs are about integers. Leaks are often elsewhere: a width, a counter, an exit code, a line
+//! of the log, a row that counts twice after a restart. So the oracle does not use hushflow's
+//! internals. It runs the binary in two worlds that are neighbours as docs/privacy.md and
+//! docs/entities.md define them, and compares everything public:
 //!
-//! - **What is released.** Both worlds draw the same noise (`[simulation] seed`), so it cancels, and Σ(Δy/σ)² is known exactly. It is
-//!   at most what `hushflow ledger` charges, for every adjacency that the ledger converts the guarantee to. The σ are those of
-//!   the public header; [`drawn`] checks that the noise which is drawn has them.
-//! - **Everything else that is public** is identical: exit codes, standard error at every `--log` level, the shape of standard
-//!   output, public metrics, the number and order of frames, the bytes around their values, the files of the state directory and
-//!   the sizes of the public ones, and the ledger's entry.
+//! - **Releases.** Both worlds draw the same noise (`[simulation] seed`), so it cancels, and
+//!   Σ(Δy/σ)² is known exactly. It must be at most what `hushflow ledger` charges, for every
+//!   adjacency that the ledger converts the guarantee to. The σ are those of the public header;
+//!   [`drawn`] checks that the noise drawn has them.
+//! - **Everything else that is public** must be identical: exit codes, standard error at every
+//!   `--log` level, the shape of standard output, public metrics, the number and order of frames,
+//!   the bytes around their values, the files of the state directory, the sizes of the public ones,
+//!   and the ledger's entry.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `factors` | what cases differ in, and which are tried |
+//! | `factors` | the properties of cases, and the choice of cases |
 //! | `pipeline`, `rows` | the pipeline file and the rows of a case |
 //! | `pairs` | neighbours |
 //! | `world` | runs, kills, restarts |
-//! | `public` | what anyone may see |
-//! | `distance` | how far apart releases are |
+//! | `public` | everything public |
+//! | `distance` | the distance of releases |
 //! | `same_output` | worlds of other records and the same sums: equal to the byte |
 //! | `same_release` | worlds of other sums, with noise that makes the releases equal: equal to the byte |
 //! | `plants` | planted faults, which must be found |
-//! | `drawn` | whether the noise that is drawn is the noise that the header stands for |
+//! | `drawn` | the distribution of the noise drawn |
 //!
-//! **What it does not cover.** Window estimators choose by the data where noise goes, so their noise
-//! does not cancel: everything public is compared except the estimates. `tukey` and `resilience` run
-//! with coarse nets, because fine ones take minutes a window. Timing, load and the operator's private
-//! counters are not compared, and so cases are left out in which the order of reading two sources
-//! decides which of two copies counts. Brokers and sockets have their own tests.
+//! **Not covered.** In window estimators the data decide where noise is added, so their noise does
+//! not cancel: everything public is compared except the estimates. `tukey` and `resilience` run
+//! with coarse nets, because fine ones take minutes per window. Timing, load and the operator's
+//! private counters are not compared, so cases are excluded in which the order of reading two
+//! sources decides which of two copies counts. Brokers and sockets have separate tests.
 //!
-//! `HUSHFLOW_ORACLE_CASES=100000 cargo test --test system oracle` tries more,
-//! `HUSHFLOW_ORACLE_SEED` others, and `HUSHFLOW_ORACLE_CASE=NAME` one again, by the name that a
-//! failure prints. `HUSHFLOW_ORACLE_UNTIL=KIND` stops at the first leak whose kind begins so.
+//! `HUSHFLOW_ORACLE_CASES=100000 cargo test --test system oracle` runs more cases,
+//! `HUSHFLOW_ORACLE_SEED` chooses others, and `HUSHFLOW_ORACLE_CASE=NAME` repeats one, by the name
+//! that a failure prints. `HUSHFLOW_ORACLE_UNTIL=KIND` stops at the first leak whose kind begins
+//! with KIND.
 
 mod distance;
 mod drawn;
@@ -65,60 +69,61 @@ use world::World;
 /// less than two minutes on two idle cores.
 const USUAL: usize = 1500;
 
-/// Cases that are tried at once: more than there are cores, for runs also wait.
+/// Cases run at once: more than cores, because runs also wait.
 const THREADS: usize = 4;
 
-/// Where the choice of cases begins.
+/// Seed for the choice of cases.
 const SEED: u64 = 19;
 
-/// Seconds that it may take to find a plainer case that fails as well.
+/// Seconds for finding a plainer case that also fails.
 const SHRINKING: u64 = 20;
 
-/// The number that an environment variable holds.
+/// Returns the number in an environment variable.
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// A difference between neighbours that is larger than what is promised.
+/// A difference between neighbours that exceeds the promise.
 #[derive(Clone, Debug)]
 struct Leak {
-    /// What leaks.
+    /// The kind of leak.
     kind: String,
     detail: String,
 }
 
-/// What a pair of worlds came to: Σ(Δy/σ)² over what is charged, if there is such a distance, and what leaks.
+/// Result of a pair of worlds: Σ(Δy/σ)² divided by the charge, if there is such a distance, and the
+/// leaks.
 struct Verdict {
     share: Option<f64>,
     leaks: Vec<Leak>,
 }
 
-/// Where strategies that are found once are kept for all cases.
+/// Directory of saved strategies, shared by all cases.
 fn saved_strategies() -> PathBuf {
     std::env::temp_dir().join("hushflow-oracle-strategies")
 }
 
-/// A folder in memory, where there is such a file system: states are synced for every commit.
+/// A temporary directory in memory if possible, because states are synced for every commit.
 fn folder() -> TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.expect("a folder")
 }
 
-/// A way to make two worlds of a case, and to judge them.
+/// Makes two worlds of a case and compares them.
 #[derive(Clone, Copy)]
 struct Oracle {
-    /// Which cases it is for.
+    /// Selects the cases it applies to.
     takes: fn(&Case) -> bool,
     pair: fn(&Case) -> Pair,
     judge: fn(&Case, &[Seen; 2]) -> Verdict,
 }
 
-/// Neighbours, whose releases are as far apart as the ledger says.
+/// Neighbours, whose releases are at most as far apart as the ledger says.
 const NEIGHBOURS: Oracle =
     Oracle { takes: |case| !case.races(), pair: pairs::pair, judge: distance::verdict };
 
 impl Oracle {
-    /// Runs both worlds of a case. Whatever breaks is a leak too.
+    /// Runs both worlds of a case. Any failure is a leak too.
     fn verdict(self, case: &Case) -> Verdict {
         let compared = || {
             let folder = folder();
@@ -140,7 +145,7 @@ impl Oracle {
         })
     }
 
-    /// What leaks twice: whatever depends on time differs once in a while.
+    /// Returns the leaks that occur twice: results that depend on timing differ occasionally.
     fn leaks(self, case: &Case) -> Verdict {
         let Verdict { share, leaks } = self.verdict(case);
         if leaks.is_empty() {
@@ -151,7 +156,7 @@ impl Oracle {
         Verdict { share: None, leaks: twice.collect() }
     }
 
-    /// A plainer case that leaks in the same way.
+    /// Finds a plainer case with the same leak.
     fn shrunk(self, case: &Case, kind: &str) -> Case {
         let seconds = number("HUSHFLOW_ORACLE_SHRINKING").unwrap_or(SHRINKING);
         let deadline = Instant::now() + Duration::from_secs(seconds);
@@ -165,7 +170,7 @@ impl Oracle {
         plainest
     }
 
-    /// A failure as it is told.
+    /// Formats a failure.
     fn report(self, case: &Case, leak: &Leak) -> String {
         let plain = self.shrunk(case, &leak.kind);
         let again = self.leaks(&plain).leaks.into_iter().find(|found| found.kind == leak.kind);
@@ -183,7 +188,7 @@ impl Oracle {
         text
     }
 
-    /// Tries all cases.
+    /// Runs all cases.
     fn tried(self, cases: &[Case]) -> Findings {
         let (next, findings) = (AtomicUsize::new(0), Mutex::new(Findings::default()));
         let until = std::env::var("HUSHFLOW_ORACLE_UNTIL");
@@ -226,7 +231,8 @@ impl Oracle {
         findings.into_inner().unwrap()
     }
 
-    /// Tries the cases that the environment asks for, or so many usual ones, and prints what was reached if any were asked for.
+    /// Runs the cases that the environment requests, or `usual` cases. Prints statistics if the
+    /// environment requests cases.
     fn test(self, usual: usize) -> Findings {
         let wanted = number("HUSHFLOW_ORACLE_CASES");
         let mut cases = match std::env::var("HUSHFLOW_ORACLE_CASE") {
@@ -250,12 +256,12 @@ impl Oracle {
     }
 }
 
-/// What a run of an oracle came to.
+/// Result of an oracle.
 #[derive(Default)]
 struct Findings {
     /// Number of cases.
     tried: usize,
-    /// The largest share of what is charged, by method, guarantee and claim.
+    /// The largest share of the charge, by method, guarantee and claim.
     shares: BTreeMap<String, f64>,
     /// A report and the names of all cases, by kind.
     leaks: BTreeMap<String, (String, Vec<String>)>,
@@ -278,7 +284,8 @@ fn neighbours_are_as_far_apart_as_the_ledger_says_and_alike_in_all_else() {
     NEIGHBOURS.test(USUAL).expect_no_leaks();
 }
 
-/// One blanked row of an entity let a later one pass, and rows were counted in batches of usable ones.
+/// Two leaks fixed earlier: a blanked row of an entity let a later one pass, and rows were counted
+/// in batches of usable ones.
 #[test]
 fn what_leaked_once_leaks_no_more() {
     let passing = [(Factor::Unit, "entity"), (Factor::Neighbours, "zero-out"), (Factor::Claim, "third")];
@@ -293,7 +300,7 @@ fn what_leaked_once_leaks_no_more() {
     NEIGHBOURS.tried(&[of(&passing), of(&counting)].concat()).expect_no_leaks();
 }
 
-/// An oracle that comes nowhere near a bound would not see it broken.
+/// An oracle whose pairs are far from a bound would not detect that the bound is broken.
 #[test]
 fn the_worst_neighbours_are_nearly_as_far_apart_as_the_ledger_says() {
     for (levels, least) in [
@@ -303,7 +310,7 @@ fn the_worst_neighbours_are_nearly_as_far_apart_as_the_ledger_says() {
         (&[(Factor::Unit, "entity"), (Factor::Limits, "2/3/1"), (Factor::Horizon, "7")], 0.9),
         (&[(Factor::Unit, "entity"), (Factor::Limits, "3/2/2"), (Factor::Horizon, "7")], 0.9),
     ] {
-        // Which of the worst pairs it is depends on the seed.
+        // The seed decides which of the worst pairs is used.
         let cases: Vec<_> = (0..8).map(|seed| Case::of(levels, seed)).collect();
         let findings = NEIGHBOURS.tried(&cases);
         findings.expect_no_leaks();

@@ -1,16 +1,17 @@
-//! Two worlds of a case: neighbours as docs/privacy.md and docs/entities.md say what neighbours are.
+//! Two worlds of a case: neighbours as docs/privacy.md and docs/entities.md define them.
 //!
-//! | claim | what the worlds differ in |
+//! | claim | difference between the worlds |
 //! |---|---|
-//! | a record, `replace-one` | all that one row holds, but for its arrival and its framing |
-//! | a record, `zero-out` | the same, and in one world it can't be used |
+//! | a record, `replace-one` | everything in one row except its arrival and its framing |
+//! | a record, `zero-out` | the same, and in one world it is unusable |
 //! | a record, `replace-one-in-place` | the values of one row |
-//! | an entity, `replace-one` | rows that in either world hold records of that entity or nothing that can be used |
-//! | an entity, `zero-out` | the same, and in one world none of them can be used |
+//! | an entity, `replace-one` | rows that in either world hold records of that entity or nothing usable |
+//! | an entity, `zero-out` | the same, and in one world none of them is usable |
 //! | an entity, `replace-one-in-place` | the values of all rows of an entity |
 //!
-//! *Extreme* pairs are those that the theorems call the worst: full length, opposite signs, another cell, as many records as
-//! the bounds of entities admit, as early as they can be. *Random* ones try everything else.
+//! *Extreme* pairs are the worst ones according to the theorems: full length, opposite signs,
+//! another cell, as many records as the bounds of entities admit, as early as possible. *Random*
+//! pairs try everything else.
 
 use hushflow::mechanism::sensitivity::Neighbours;
 
@@ -18,13 +19,14 @@ use super::factors::{Case, Factor as F};
 use super::pipeline::{KEYS, LENGTH};
 use super::rows::{Maker, Record, Row, time};
 
-/// Two worlds, and how many rows come before whatever the case does in the middle of the stream.
+/// Two worlds, and the number of rows before the case's kill, restart or look in the middle of the
+/// stream.
 pub(super) struct Pair {
     pub(super) worlds: [Vec<Row>; 2],
     pub(super) cut: usize,
 }
 
-/// The entity that is protected.
+/// The protected entity.
 const PROTECTED: &str = "e0";
 
 /// Makes the pair of a case.
@@ -54,8 +56,8 @@ impl Maker<'_> {
         self.case.is(F::Pair, &["extreme"])
     }
 
-    /// Gives the protected entity more records than may pass, where a single one of them is to differ: whether that passes decides
-    /// about the others.
+    /// Gives the protected entity more records than may pass, when only one of them differs:
+    /// whether that record passes decides about the others.
     fn lay_in_wait(&mut self, rows: &mut [Row]) {
         let (claim, _) = self.case.claim();
         if !self.is_extreme() || self.case.is(F::Unit, &["record"]) || claim.entities {
@@ -89,7 +91,8 @@ impl Maker<'_> {
         }
     }
 
-    /// The first m rows of as many epochs as an entity may take part in, as close together as may be.
+    /// The first m rows of as many epochs as an entity may take part in, as close together as
+    /// allowed.
     fn pattern(&self, rows: &[Row]) -> Vec<usize> {
         let [k, b, m] = self.case.limits();
         let epoch_of = |(place, row): (usize, &Row)| match &self.case[F::Clock] {
@@ -104,7 +107,7 @@ impl Maker<'_> {
         places.collect()
     }
 
-    /// What a row holds in one world and in the other.
+    /// Returns the contents of a row in both worlds.
     fn counterparts(&mut self, place: usize, rows: &[Row]) -> [Record; 2] {
         let (claim, _) = self.case.claim();
         let of_entity = self.case.is(F::Unit, &["entity"]);
@@ -144,7 +147,7 @@ impl Maker<'_> {
 
     /// A record of full length in the epoch of its arrival.
     fn extreme(&mut self, record: &Record, arrival: i64) -> Record {
-        // Records of one entity add up if they point the same way.
+        // Records of one entity add up if they point in the same direction.
         let upper = self.case.seed.is_multiple_of(2);
         Record { event: time(arrival), key: KEYS[0].into(), values: self.corner(upper), ..record.clone() }
     }
@@ -166,7 +169,7 @@ impl Maker<'_> {
         if record.values == upper { self.corner(false) } else { upper }
     }
 
-    /// Any other record of the same place in the stream, or nothing that can be used.
+    /// Any other record at the same position, or an unusable one.
     fn replaced(&mut self, record: &Record, place: usize, arrival: i64) -> Record {
         let values = self.opposite(record);
         let (claim, _) = self.case.claim();

@@ -10,10 +10,10 @@ pub(super) const BOUNDS: [[f64; 2]; 3] = [[-1.0, 1.0], [0.0, 10.0], [-5.0, 95.0]
 /// Seconds in an epoch of time.
 pub(super) const LENGTH: i64 = 60;
 
-/// Seconds by which a record may be late, where any may.
+/// Seconds by which a record may be late, if lateness is allowed.
 pub(super) const LATENESS: i64 = 90;
 
-/// Seconds by which the clock may jump, where that is limited.
+/// Limit on jumps of the clock in seconds, if there is one.
 pub(super) const JUMP: i64 = 600;
 
 /// The public keys.
@@ -25,7 +25,7 @@ impl Case {
         if self.is(F::Rows, &["many"]) { 1200 } else { 3 }
     }
 
-    /// How its files are called, of each source.
+    /// Names of its files, by source.
     pub(super) fn files(&self) -> Vec<Vec<String>> {
         let format = &self[F::Format];
         let named = |name: &str| format!("{name}.{format}");
@@ -72,7 +72,7 @@ impl Case {
         if self.is(F::Watch, &["sink"]) {
             text += "[[sinks]]\npath = 'sink.jsonl'\n";
         }
-        // The last section: a world may add offsets.
+        // The last section, because a world may add offsets.
         let _ = writeln!(text, "[simulation]\nseed = {}", self.seed % 1000);
         text
     }
@@ -113,7 +113,7 @@ impl Case {
         let method = &self[F::Method];
         if self.estimates_means() {
             let scales = vec!["1.0"; self.number(F::Columns)].join(", ");
-            // Nets that take no time.
+            // Coarse nets, which take no time.
             let (corruption, range) = match method {
                 "tukey" => ("0.4", "range = 1\n"),
                 "resilience" if self.seed.is_multiple_of(2) => ("0.16", "range = 1\n"),

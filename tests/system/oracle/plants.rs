@@ -1,12 +1,12 @@
-//! Whether the oracles find what they are for: faults that are planted in the source.
+//! Checks that the oracles find faults planted in the source.
 //!
 //! `tests/oracle-plants` has a patch for each fault. All are applied to one copy of the tree, in
-//! order, and built once; each fault is off unless the environment variable `PLANTED` has its
-//! number. Above its first file a patch says
+//! order, and built once; a fault is active only if the environment variable `PLANTED` has its
+//! number. Above its first file a patch states
 //!
-//! - what the fault is,
-//! - `Expected:` what a test must say to have found it: `LEAK` and the kind, for the oracle,
-//! - `Test:` how `cargo test` is asked for that test, if it is not the one over neighbours.
+//! - the fault,
+//! - `Expected:` the output of a test that has found it: `LEAK` and the kind, for the oracle,
+//! - `Test:` the arguments of `cargo test` for that test, unless it is the one over neighbours.
 //!
 //! A build takes minutes, so a usual run only checks that the patches still apply. To plant them:
 //!
@@ -14,15 +14,15 @@
 //! HUSHFLOW_ORACLE_PLANTS=all cargo test --test system oracle::plants      # or 03,07
 //! ```
 //!
-//! The oracle is built from the planted tree: it runs the planted binary, and takes what the header
-//! means from the planted library. It stops at the first leak of the kind that is expected. With
-//! all faults off it must find none.
+//! The oracle is built from the planted tree: it runs the planted binary and interprets the header
+//! with the planted library. It stops at the first leak of the expected kind. With all faults
+//! inactive it must find none.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The oracle and what it needs, as a program of its own: it is linked in seconds.
+/// The oracle and its dependencies as a separate program, which links in seconds.
 const PROGRAM: &str = "//! The oracle alone.
 #![allow(dead_code)]
 #[path = \"system/harness/mod.rs\"]
@@ -31,15 +31,15 @@ mod harness;
 mod oracle;
 ";
 
-/// How `cargo test` is asked for the test over neighbours.
+/// Arguments of `cargo test` for the test over neighbours.
 const NEIGHBOURS: &str = "--test oracle oracle::neighbours";
 
 struct Plant {
     path: PathBuf,
     name: String,
-    /// What a test must say.
+    /// The expected output.
     expected: String,
-    /// How that test is asked for.
+    /// The arguments of `cargo test`.
     test: String,
 }
 
@@ -64,7 +64,7 @@ fn plants() -> Vec<Plant> {
 
 fn git(directory: &Path, arguments: &[&str], patch: &Path) -> Output {
     let mut git = Command::new("git");
-    // The copy lies in the repository, whose own files are not meant.
+    // The copy lies in the repository, so git must not find the repository's own files.
     git.env("GIT_CEILING_DIRECTORIES", directory.parent().expect("a folder above")).current_dir(directory);
     git.args(arguments).arg(patch).output().expect("git runs")
 }
@@ -74,8 +74,8 @@ fn succeeded(output: &Output, what: &str) {
     assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A copy of the tree without what is built of it. What cargo is told for the tree above holds for
-/// the copy as well: given twice, it would build every dependency anew.
+/// Copies the tree without build output. The cargo configuration above the tree also applies to the
+/// copy; a second copy of it would rebuild every dependency.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a folder");
     for entry in fs::read_dir(from).expect("a folder").map(|entry| entry.expect("an entry")) {
@@ -88,7 +88,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A copy of the tree with all faults in it.
+/// Makes a copy of the tree with all faults in it.
 fn planted(tree: &Path) {
     copy(root(), tree);
     for plant in plants() {

@@ -1,7 +1,7 @@
-//! What anyone may see of a run: everything that is labelled public, by name.
+//! Everything public about a run, by name.
 //!
-//! Left out is what the guarantee is silent about: when something happened, how much waited for what, and how many epochs shared
-//! a commit, which is a matter of time.
+//! Excluded is what the guarantee does not cover: times, queue lengths, and the number of epochs
+//! per commit, which depends on timing.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,23 +14,23 @@ use super::Leak;
 use super::factors::{Case, Factor as F};
 use crate::harness::{answer, await_until, finish, hushflow, send, tail};
 
-/// Public facts by what they are.
+/// Public facts by kind.
 #[derive(Default)]
 pub(super) struct Facts {
     facts: BTreeMap<String, String>,
-    /// What follows from the releases, and is the same where they are.
+    /// Facts that follow from the releases, and are equal if the releases are.
     following: BTreeMap<String, String>,
-    /// What a run that failed has said.
+    /// The message of a failed run.
     pub(super) failure: Option<String>,
 }
 
-/// All that anyone may see of a world.
+/// Everything public about a world.
 pub(super) struct Seen {
     pub(super) facts: Facts,
     pub(super) header: PublicHeader,
-    /// What was released, epoch by epoch.
+    /// The releases, by epoch.
     pub(super) values: Vec<Vec<i128>>,
-    /// What the ledger charges: μ = 1/σ of one Gaussian mechanism.
+    /// The ledger's charge: μ = 1/σ of one Gaussian mechanism.
     pub(super) noise_multiplier: f64,
 }
 
@@ -39,7 +39,7 @@ impl Facts {
         self.facts.insert(name, content.to_string());
     }
 
-    /// How a process has ended, and what it has said.
+    /// Records the exit code and the output of a process.
     pub(super) fn ended(&mut self, name: &str, code: Option<i32>, out: &str, err: &str, case: &Case) {
         self.tell(format!("exit code of {name}"), format!("{code:?}"));
         if code != Some(0) {
@@ -55,7 +55,8 @@ impl Facts {
         self.tell(format!("standard output of {name}"), shape);
     }
 
-    /// The public metrics of the process that writes `err`, once it has told of so many epochs and says the same three times.
+    /// Records the public metrics of the process that writes `err`, once they report `epochs`
+    /// epochs and are the same three times.
     pub(super) fn metrics(&mut self, name: &str, err: &Path, epochs: usize) {
         let address = || {
             let text = std::fs::read_to_string(err).unwrap_or_default();
@@ -87,12 +88,13 @@ impl Facts {
         self.tell(name.into(), told.pop().unwrap_or_default());
     }
 
-    /// What differs between two worlds though it is public.
+    /// Returns the differences between two worlds in public facts.
     pub(super) fn leaks(&self, other: &Self) -> Vec<Leak> {
         differences(&self.facts, &other.facts)
     }
 
-    /// What differs between two worlds of the same releases though it follows from these.
+    /// Returns the differences between two worlds with equal releases in facts that follow from the
+    /// releases.
     pub(super) fn leaks_of_equals(&self, other: &Self) -> Vec<Leak> {
         differences(&self.following, &other.following)
     }
@@ -111,7 +113,7 @@ fn differences(ones: &BTreeMap<String, String>, others: &BTreeMap<String, String
 }
 
 impl Seen {
-    /// What is left in the state directory when all runs have ended.
+    /// Collects what the state directory holds after all runs.
     pub(super) fn of(mut facts: Facts, state: &Path, case: &Case) -> Self {
         let mut reader = PublicReader::open(state).expect("a public log");
         let header = reader.header().clone();
@@ -154,14 +156,14 @@ impl Seen {
     }
 }
 
-/// Bytes that a release's values take in a frame: a width, and so many bytes for each.
+/// Bytes of a release's values in a frame: a width, and that many bytes for each.
 fn packed(values: &[i128]) -> usize {
     let bits = values.iter().fold(0, |bits, value| bits | (value ^ (value >> 127)) as u128);
     let width = (128 - bits.leading_zeros() as usize) / 8 + 1;
     1 + width * values.len()
 }
 
-/// The files of a state directory, and the sizes of those that are public.
+/// The files of a state directory, and the sizes of the public ones.
 fn files(state: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![state.to_owned()];
@@ -174,7 +176,7 @@ fn files(state: &Path) -> Vec<String> {
                 false if name.starts_with("ledger") || name == "enrolment" => {
                     found.push(format!("{name}:{}", entry.metadata().expect("a size").len()));
                 }
-                // How far the journal has been read is the operator's.
+                // How far the journal has been read is private to the operator.
                 false if name.starts_with("ingest-") => found.push("ingest".into()),
                 false => found.push(name),
             }
@@ -185,7 +187,7 @@ fn files(state: &Path) -> Vec<String> {
     found
 }
 
-/// A line of JSON without its numbers: which view, epoch and key it is about, and which fields it has.
+/// A line of JSON without its numbers: its view, epoch, key and fields.
 fn shape(line: &str) -> String {
     let line: Value = serde_json::from_str(line).expect("a JSON line");
     let of = ["view", "epoch", "key", "private", "generation"].map(|name| line[name].to_string());
@@ -193,9 +195,9 @@ fn shape(line: &str) -> String {
     format!("{} {}\n", of.join(" "), fields.join(" "))
 }
 
-/// Lines on standard error in order of their text, without times, ports, the borders between
-/// commits, and what a thread says last, if the run leaves it the time. Whether a killed run had
-/// journaled a row, or the row is sent again, depends on timing too.
+/// Sorts the lines of standard error, without times, ports, the boundaries between commits, and a
+/// thread's last message, which appears only if the run leaves time for it. Whether a killed run
+/// had journaled a row, or the row is sent again, depends on timing too.
 fn normalised(text: &str) -> String {
     let mut committed: Option<[u64; 2]> = None;
     let mut lines = Vec::new();
@@ -230,7 +232,7 @@ fn normalised(text: &str) -> String {
     format!("{}\ncommitted: {committed:?}", lines.join("\n"))
 }
 
-/// Families whose help says that they are public, but for the one that tells the time.
+/// Families labelled public, except the one that reports the time.
 fn public_metrics(page: &str) -> String {
     let mut public = String::new();
     let mut is_public = false;

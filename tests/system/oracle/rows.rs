@@ -1,4 +1,4 @@
-//! Rows of a case: when they arrive, what they hold, and how they are written.
+//! Rows of a case: arrival times, contents, and text.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use super::factors::{Case, Factor as F};
 use super::pipeline::{BOUNDS, KEYS, LATENESS, LENGTH};
 use crate::harness::Random;
 
-/// What one row holds, but for its arrival.
+/// Contents of a row without its arrival.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Record {
     pub(super) event: String,
@@ -18,7 +18,7 @@ pub(super) struct Record {
     pub(super) values: Vec<String>,
 }
 
-/// A row, whose arrival and source are public.
+/// A row; its arrival and source are public.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Row {
     /// Seconds from the start of the first epoch.
@@ -35,7 +35,7 @@ pub(super) fn time(second: i64) -> String {
     }
 }
 
-/// What makes the rows of a case.
+/// Makes the rows of a case.
 pub(super) struct Maker<'a> {
     pub(super) case: &'a Case,
     pub(super) random: Random,
@@ -55,14 +55,14 @@ impl<'a> Maker<'a> {
         of[self.random.below(of.len() as u64) as usize]
     }
 
-    /// All rows, which reach the end of the last epoch by count or by arrival.
+    /// All rows, up to the end of the last epoch by count or by arrival.
     pub(super) fn stream(&mut self) -> Vec<Row> {
         let (horizon, per) = (self.case.number(F::Horizon), self.case.rows_per_epoch());
         let by_count = self.case.is(F::Clock, &["records"]);
         let sources = self.case.files().len() as u64;
         let mut rows: Vec<Row> = Vec::new();
         for epoch in 0..horizon {
-            // Where rows are many, one epoch holds more than a batch of the reader does.
+            // With many rows, one epoch holds more than a batch of the reader.
             let number = match (by_count, per) {
                 (false, 4..) if epoch == 0 => 4300,
                 (false, 4..) => 3,
@@ -86,7 +86,7 @@ impl<'a> Maker<'a> {
         rows
     }
 
-    /// A record that arrives then.
+    /// A record that arrives at this time.
     pub(super) fn record(&mut self, arrival: i64) -> Record {
         self.next_id += 1;
         let keyed = self.case.is(F::Keys, &["three"]);
@@ -114,7 +114,7 @@ impl<'a> Maker<'a> {
         time(if early { arrival + offset } else { arrival - offset })
     }
 
-    /// A value of this column, by the case's kind of values.
+    /// A value of this column, of the case's kind of values.
     pub(super) fn value(&mut self, column: usize) -> String {
         let [lower, upper] = BOUNDS[column];
         match &self.case[F::Values] {
@@ -136,13 +136,14 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// Values at the corner of all upper bounds, or of all lower ones: as long as clipping lets any be.
+    /// Values at the corner of all upper bounds, or of all lower ones: the longest record that
+    /// clipping allows.
     pub(super) fn corner(&self, upper: bool) -> Vec<String> {
         let columns = BOUNDS.iter().take(self.case.number(F::Columns));
         columns.map(|[lower, bound]| if upper { bound } else { lower }.to_string()).collect()
     }
 
-    /// A record that can't be used, which keeps whatever does not matter.
+    /// An unusable record that keeps everything irrelevant.
     pub(super) fn blank(&mut self, record: &Record) -> Record {
         let mut blank = record.clone();
         let timed = !self.case.is(F::Clock, &["records"]);
@@ -164,11 +165,11 @@ impl<'a> Maker<'a> {
     }
 }
 
-/// The names of the columns of a file.
+/// Column names of a file.
 const NAMES: [&str; 8] = ["arrival", "event", "key", "entity", "id", "x", "y", "z"];
 
 impl Row {
-    /// Its event time in seconds from the start, before everything where it can't be read.
+    /// Its event time in seconds from the start; before everything if it is unreadable.
     pub(super) fn event_second(&self) -> i64 {
         let micros = |text| parse_time(text).unwrap_or(i64::MIN / 2);
         (micros(&self.record.event) - micros("2020-01-01T00:00:00Z")) / 1_000_000
@@ -195,7 +196,7 @@ impl Row {
     }
 }
 
-/// The text of a file, or of what is piped in, that holds these rows; with what stands before them.
+/// The text of a file, or of piped input, with these rows and their header.
 pub(super) fn written<'a>(case: &Case, rows: impl Iterator<Item = &'a Row>) -> String {
     let mut text = String::new();
     if case.is(F::Format, &["csv"]) {

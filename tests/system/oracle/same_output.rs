@@ -1,11 +1,12 @@
-//! The same output from different worlds: other records with the same sums, and the same noise, so the released integers are equal.
-//! Then everything that follows from these is equal to the byte: the public log, standard output and sinks in every format, and
-//! whatever the other oracle compares.
+//! The same output from different worlds: other records with the same sums and the same noise, so
+//! the released integers are equal. Everything that follows from them must then be equal to the
+//! byte: the public log, standard output and sinks in every format, and whatever the other oracle
+//! compares.
 //!
-//! Rows that can't be used are so for other reasons in the other world (missing, NaN, infinite, no number, another key, no time, no
-//! entity), and values beyond the bounds are further beyond them, up to overflow. Where neighbours may not differ so (in place, keys
-//! and times are public) rows differ in values alone. Sums that differ
-//! are in `same_release`.
+//! Unusable rows have other defects in the other world (missing, NaN, infinite, no number, another
+//! key, no time, no entity), and values beyond the bounds are further beyond them, up to overflow.
+//! Where neighbours may not differ like this (in place, keys and times are public), rows differ in
+//! values only. `same_release` covers different sums.
 
 use super::factors::{Case, Factor as F};
 use super::pairs::{self, Pair};
@@ -16,7 +17,7 @@ use super::{Leak, Oracle, Verdict};
 /// Cases of a usual run.
 const USUAL: usize = 360;
 
-/// Values that count as the upper bound of any column, and that no row has otherwise.
+/// Values that count as the upper bound of any column and otherwise occur in no row.
 const BEYOND: [&str; 4] = ["1e3", "96", "1e300", "1.7e308"];
 
 const SAME_SUMS: Oracle = Oracle { takes: |case| !case.races(), pair, judge };

@@ -1,12 +1,12 @@
-//! The same release from worlds with different sums: noise is shifted by what the sums differ by,
-//! so the released integers are equal. Then everything public is equal to the byte, as it is for
-//! equal sums (`same_output`).
+//! The same release from worlds with different sums: noise is shifted by the difference of the
+//! sums, so the released integers are equal. Everything public must then be equal to the byte, as
+//! for equal sums (`same_output`).
 //!
-//! Worlds run with the noise of one seed first. With `y` for what they release, the offsets `target
-//! − y` (`[simulation] offsets`) make each of them release `target`. That is what one of them has
-//! released, or integers around every width. Worlds are neighbours, or differ in nearly all
-//! records: in order of size from subnormal to overflow, in epochs without a record, in thousands
-//! of records at one bound.
+//! First, worlds run with the noise of one seed. With `y` for their releases, the offsets `target −
+//! y` (`[simulation] offsets`) make each of them release `target`, which is the release of one of
+//! them, or integers around every width. Worlds are neighbours, or differ in nearly all records: in
+//! magnitude from subnormal to overflow, in epochs without a record, in thousands of records at one
+//! bound.
 
 use std::path::Path;
 
@@ -23,10 +23,10 @@ use crate::harness::Random;
 /// Cases of a usual run. Three in four release sums, and only those are run.
 const USUAL: usize = 320;
 
-/// Rows at the beginning of a stream of many, so that the sums of squares pass 2⁵³.
+/// Rows at the start of a long stream, so that the sums of squares exceed 2⁵³.
 const CROWD: usize = 5000;
 
-/// Powers of two where an integer or a float gets wider.
+/// Powers of two at which an integer or a float gets wider.
 const WIDTHS: [u32; 9] = [7, 31, 32, 53, 61, 62, 63, 64, 100];
 
 const VALUES: [&str; 10] = [
@@ -44,7 +44,7 @@ const VALUES: [&str; 10] = [
 
 const SAME_RELEASES: Oracle = Oracle { takes: |case| !case.estimates() && !case.races(), pair, judge };
 
-/// Worlds that are as far apart as can be, or neighbours.
+/// Worlds that are as far apart as possible, or neighbours.
 fn pair(case: &Case) -> Pair {
     let Pair { mut worlds, mut cut } = pairs::pair(case);
     let mut maker = Maker::new(case);
@@ -84,7 +84,7 @@ fn pair(case: &Case) -> Pair {
     Pair { worlds, cut }
 }
 
-/// What both worlds are to release: what the first has released, or integers around every width.
+/// The release of both worlds: that of the first, or integers around every width.
 fn target(case: &Case, one: &Seen) -> Vec<Vec<i128>> {
     if case.seed.is_multiple_of(2) {
         return one.values.clone();
@@ -110,7 +110,7 @@ fn noisy(seen: &Seen) -> Vec<bool> {
     publication.mechanism().moments().noise().iter().map(|noise| noise.scale.is_some()).collect()
 }
 
-/// The world again, with noise that makes it release the target.
+/// Runs the world again, with noise that makes it release the target.
 fn releasing(
     target: &[Vec<i128>],
     case: &Case,

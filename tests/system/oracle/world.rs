@@ -1,7 +1,7 @@
-//! One world of a case: its files, the runs of the real binary over them, and what is killed when.
+//! One world of a case: its files, the runs of the real binary, and its kills.
 //!
-//! Both worlds of a pair run with the same seed, under names that are the same from where they run, and are stopped, killed,
-//! cut and looked at in the same places of the stream, which are public.
+//! Both worlds of a pair run with the same seed and the same relative paths. They are stopped,
+//! killed, cut and inspected at the same positions of the stream, which are public.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -24,18 +24,18 @@ pub(super) struct World<'a> {
     facts: Facts,
 }
 
-/// A process of a run, and where its standard input comes from.
+/// A process of a run, and the source of its standard input.
 struct Running {
     children: Vec<Child>,
 }
 
 impl<'a> World<'a> {
-    /// Runs one world of the pair in an empty directory, and gives all that anyone may see of it.
+    /// Runs one world of the pair in an empty directory; returns everything public about it.
     pub(super) fn seen(case: &'a Case, pair: &'a Pair, which: usize, directory: &Path) -> Seen {
         Self::with_offsets(case, pair, which, directory, None)
     }
 
-    /// The same with these offsets to the noise.
+    /// Runs it with these offsets to the noise.
     pub(super) fn with_offsets(
         case: &'a Case,
         pair: &'a Pair,
@@ -86,7 +86,7 @@ impl<'a> World<'a> {
         self.case.is(F::Source, &["stdin", "journal"])
     }
 
-    /// A run to its end over the rows from one on and before another.
+    /// Runs over the rows `from..end` to the end.
     fn run(&mut self, name: &str, from: usize, end: usize) {
         let rows = &self.rows[..end];
         if !self.is_piped() {
@@ -118,7 +118,7 @@ impl<'a> World<'a> {
         self.end(name, &mut running);
     }
 
-    /// A run that is killed once it has published what the rows before the cut close.
+    /// A run that is killed once it has published the epochs closed by the rows before the cut.
     fn killed_run(&mut self) {
         let mut running = self.start();
         let mut input = running.children[0].stdin.take().expect("a pipe");
@@ -127,7 +127,8 @@ impl<'a> World<'a> {
         for child in &mut running.children {
             child.kill().expect("a child can be killed");
         }
-        // What it has said depends on when it was killed, and so does how another process of it ends.
+        // Its output depends on when it was killed, and so does the end of another process of the
+        // run.
         for child in &mut running.children {
             child.wait().expect("the process has ended");
         }
@@ -171,7 +172,7 @@ impl<'a> World<'a> {
         command.stdout(file("out")).stderr(file("err")).spawn().expect("the binary starts")
     }
 
-    /// Waits for all processes, and keeps what they have said.
+    /// Waits for all processes, and records their output.
     fn end(&mut self, name: &str, running: &mut Running) {
         for (process, child) in running.children.iter_mut().enumerate() {
             let status = child.wait().expect("the process ends");
@@ -181,7 +182,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Waits until the run has published what the first rows close, or has ended; looks at the metrics if they are told.
+    /// Waits until the run has published the epochs closed by the first `rows` rows, or has ended;
+    /// reads the metrics if they are served.
     fn look(&mut self, name: &str, rows: usize, running: &mut Running) {
         let expected = closed(self.case, &self.rows[..rows]);
         let state = self.path("state");
@@ -201,7 +203,7 @@ impl<'a> World<'a> {
         if !self.case.is(F::Source, &["journal"]) {
             return 0;
         }
-        // What the next run would say first: it reads the journal, and has no input.
+        // Asks a run that reads the journal and has no input.
         let mut command =
             hushflow(["run", "pipeline.toml", "--state", "state", "--quiet", "--acknowledge", "told"]);
         command.stdin(Stdio::piped());
@@ -214,7 +216,7 @@ impl<'a> World<'a> {
         first().expect("a number of records")
     }
 
-    /// Takes what a start does without: checkpoints, and the end of the public log.
+    /// Removes what a start does not need: checkpoints, and the end of the public log.
     fn tear(&self) {
         let state = self.path("state");
         for name in ["checkpoint.a", "checkpoint.b"] {
@@ -226,7 +228,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Pipes text into a run, which may have come to its last epoch and ended.
+/// Pipes text into a run, which may have ended after its last epoch.
 fn feed(input: &mut impl Write, text: &str) {
     if let Err(error) = input.write_all(text.as_bytes()) {
         assert_eq!(error.kind(), ErrorKind::BrokenPipe);
@@ -241,8 +243,8 @@ fn without_header<'a>(case: &Case, rows: impl Iterator<Item = &'a Row>) -> Strin
     }
 }
 
-/// Number of epochs that the public clock has closed after these rows: by arrivals and row counts alone, or by event times where
-/// these are public.
+/// Number of epochs that the public clock has closed after these rows: by arrivals and row counts,
+/// or by event times if these are public.
 fn closed(case: &Case, rows: &[Row]) -> usize {
     let horizon = case.number(F::Horizon);
     let lateness = if case.is(F::Clock, &["late folded", "late dropped"]) { LATENESS } else { 0 };

@@ -1,4 +1,5 @@
-//! Real servers for tests, started on free ports with storage of their own, and a wire to them that can be cut.
+//! Real servers for tests, on free ports with separate storage, and connections to them that can be
+//! cut.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -7,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Where a program is, in the places where servers are installed too.
+/// Returns the path of a program, also from directories where servers are installed.
 pub(crate) fn installed(program: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/usr/local/sbin";
     path.split(':').map(|folder| Path::new(folder).join(program)).find(|path| path.is_file())
@@ -18,7 +19,7 @@ pub(crate) fn free_port() -> u16 {
     listener.local_addr().expect("a bound port").port()
 }
 
-/// A server that keeps its streams in a directory.
+/// A server that stores its streams in a directory.
 pub(crate) struct Server {
     program: PathBuf,
     arguments: Vec<String>,
@@ -63,7 +64,7 @@ impl Server {
         });
     }
 
-    /// As by a loss of power, but for what the system's cache still holds.
+    /// Kills the server: a power cut, except that the system's cache survives.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().expect("a child can be killed");
@@ -81,7 +82,7 @@ impl Drop for Server {
     }
 }
 
-/// A port behind which another one is, until it is cut.
+/// A port forwarded to another one until it is cut.
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     open: Arc<Mutex<Vec<TcpStream>>>,
@@ -95,7 +96,7 @@ impl Proxy {
         let kept = Arc::clone(&open);
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                // A server that is away ends the client.
+                // If the server is away, the client is disconnected.
                 let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
                 let pair = [client, server];
                 let [a, b] = pair.each_ref().map(|stream| stream.try_clone().expect("a handle"));
@@ -108,7 +109,7 @@ impl Proxy {
         Proxy { port: own, open }
     }
 
-    /// Cuts all connections, wherever they are in a message.
+    /// Cuts all connections, possibly within a message.
     pub(crate) fn cut(&self) {
         for stream in self.open.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
@@ -127,7 +128,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// Someone who says lines to a server and hears lines.
+/// A client that sends and reads lines.
 pub(crate) struct Client {
     writer: TcpStream,
     reader: BufReader<TcpStream>,
@@ -158,7 +159,7 @@ impl Client {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Says a command to Redis: the first line of the answer, and the text if it is one.
+    /// Sends a command to Redis; returns the first line of the answer, and the text if it is one.
     pub(crate) fn redis(&mut self, parts: &[&str]) -> String {
         let mut command = format!("*{}\r\n", parts.len());
         parts.iter().for_each(|part| command.push_str(&format!("${}\r\n{part}\r\n", part.len())));
@@ -170,7 +171,7 @@ impl Client {
         }
     }
 
-    /// Says a command to Redis: all texts of the answer.
+    /// Sends a command to Redis; returns all texts of the answer.
     pub(crate) fn redis_texts(&mut self, parts: &[&str]) -> Vec<String> {
         let first = self.redis(parts);
         let mut texts = Vec::new();
@@ -191,7 +192,8 @@ impl Client {
         texts
     }
 
-    /// The payload of the message with this number in a stream of JetStream that may be asked directly.
+    /// Returns the payload of the message with this number in a JetStream stream with direct
+    /// access.
     pub(crate) fn nats_message(&mut self, stream: &str, number: u64) -> Option<String> {
         let question = format!("{{\"seq\":{number}}}");
         self.say(&format!("PUB $JS.API.DIRECT.GET.{stream} answer {}\r\n{question}\r\n", question.len()));
@@ -211,7 +213,7 @@ impl Client {
         }
     }
 
-    /// Says hello to NATS, once its JetStream is there.
+    /// Connects to NATS once its JetStream is ready.
     pub(crate) fn nats(port: u16) -> Self {
         let mut client = Client::new(port);
         assert!(client.line().starts_with("INFO"));
@@ -225,7 +227,7 @@ impl Client {
         client
     }
 
-    /// Publishes a message with these headers and gives the answer.
+    /// Publishes a message with these headers and returns the answer.
     pub(crate) fn nats_ask(&mut self, subject: &str, headers: &str, payload: &str) -> String {
         let head = format!("NATS/1.0\r\n{headers}\r\n");
         let (length, total) = (head.len(), head.len() + payload.len());
