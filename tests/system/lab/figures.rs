@@ -1,4 +1,4 @@
-//! Figures of `plan`: against the reference numbers, and in proportion to each other.
+//! Figures of `plan`, compared with reference numbers and with each other.
 
 use serde_json::Value;
 
@@ -35,7 +35,7 @@ const STRATEGIES: [&str; 23] = [
     "banded-toeplitz-optimal:5",
 ];
 
-/// Whether there is such a strategy for the workload.
+/// Returns whether the strategy exists for the workload.
 fn applies(strategy: &str, workload: &str) -> bool {
     match strategy {
         "power-law:1" => workload == "average",
@@ -44,7 +44,7 @@ fn applies(strategy: &str, workload: &str) -> bool {
     }
 }
 
-/// The figures follow from each other, and nothing beats the certified bound.
+/// Checks that the figures are consistent, and that none is below the certified bound.
 fn check_consistent(line: &str, found: &Value, bound: f64) {
     let figure = |name: &str| number(&found[name]);
     let (n, sensitivity, frobenius) = (figure("horizon"), figure("sensitivity"), figure("frobenius"));
@@ -54,7 +54,8 @@ fn check_consistent(line: &str, found: &Value, bound: f64) {
     assert!(figure("rmse") <= figure("max_error") * (1.0 + 1e-12), "{line}: {found}");
     assert!(figure("loss") >= bound, "{line} is below the certified bound {bound}: {found}");
     assert_eq!(found["sensitivity_kind"], "exact", "{line}");
-    // Records of norm 1 that replace each other: twice what one adds, and more where they may move.
+    // For records of norm 1 that replace each other: twice the effect of adding one, and more if
+    // they may move.
     assert!(figure("joint_sensitivity") >= 2.0 * sensitivity * (1.0 - 1e-12), "{line}: {found}");
     let runs = !["tree", "honaker", "fft"].contains(&found["strategy"].as_str().expect("a name"));
     assert_eq!([&found["runs"], &found["memory_per_coordinate"].is_u64().into()], [runs, runs], "{line}");
@@ -87,7 +88,7 @@ fn every_strategy_has_consistent_figures_for_every_workload() {
     }
 }
 
-/// The command line's name for a factorisation of the reference numbers.
+/// Converts the reference numbers' name of a factorisation to the command line's.
 fn strategy(name: &str) -> String {
     match name {
         "identity" => "identity".into(),
@@ -111,12 +112,12 @@ fn errors_are_those_of_the_reference() {
         let strategy = strategy(input["factorization"].as_str().expect("a name"));
         let line = format!("plan --workload {workload} --horizon {n} --strategy {strategy}");
         let found = json(&lab, &line);
-        // Of an optimum the objective is known to the gap, the matrix to the root of the gap.
+        // An optimum's objective is accurate to the gap, its matrix to the root of the gap.
         let (whole, row) = if strategy == "optimal" { (1e-8, 1e-4) } else { (1e-10, 1e-10) };
         close(&line, &found["rmse"], number(&expected["rmse"]), whole);
         close(&line, &found["loss"], number(&expected["rmse"]).powi(2) * number(n), 2.0 * whole);
         close(&line, &found["max_error"], number(&expected["max_error"]), row);
-        // A causal form has another scale: the factors are the encoder's own.
+        // A causal form has another scale: the factors belong to its encoder.
         if strategy != "tree-optimal-decoder" {
             close(&line, &found["sensitivity"], number(&expected["c_norm_1to2"]), whole);
             close(&line, &found["frobenius"], number(&expected["b_frobenius"]), whole);
@@ -129,8 +130,8 @@ fn errors_are_those_of_the_reference() {
     assert_eq!(cases.len(), 76);
 }
 
-/// Table 1 of "Multi-Epoch Matrix Factorization Mechanisms", prefix sums over 2000 steps. The paper bounds the
-/// sensitivity of the Fourier mechanism by its Theorem 2.1, and ours may be smaller.
+/// Table 1 of "Multi-Epoch Matrix Factorization Mechanisms", prefix sums over 2000 steps. The paper
+/// bounds the sensitivity of the Fourier mechanism by its Theorem 2.1; ours may be smaller.
 #[test]
 fn losses_under_participation_are_those_of_the_table() {
     let lab = Lab::new();

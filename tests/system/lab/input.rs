@@ -1,4 +1,4 @@
-//! Bad input: refused with its place and with what would be right. Odd input: the right answer.
+//! Bad input is refused with its position and a correction; unusual input gives the right answer.
 
 use super::{hush, json, kept};
 use crate::harness::{Lab, close, number};
@@ -23,7 +23,7 @@ fn lab() -> Lab {
     lab
 }
 
-/// Expects exit status 2, nothing on standard output, and a message with all these parts.
+/// Checks for exit status 2, nothing on standard output, and a message with all these parts.
 #[track_caller]
 fn refused(lab: &Lab, line: &str, parts: &[&str]) {
     let ended = hush(lab, line);
@@ -184,7 +184,7 @@ fn more_than_fits_means_what_fits() {
     let lab = Lab::new();
     let loss = |line: &str| number(&json(&lab, line)["loss"]);
     for strategy in ["square-root", "blt:2", "optimal", "tree-optimal-decoder"] {
-        // A window that is longer than the stream is a running sum over its length.
+        // A window longer than the stream is a running sum over its length.
         let window = loss(&format!("plan --workload window:100 --horizon 12 --strategy {strategy}"));
         let prefix = loss(&format!("plan --workload prefix --horizon 12 --strategy {strategy}"));
         assert!((window * 1e4 / prefix - 1.0).abs() < 1e-6, "{strategy}: {window} against {prefix}");

@@ -1,4 +1,5 @@
-//! `optimize`: objectives against the reference optima, lower bounds, and files that others can use.
+//! `optimize`: objectives compared with reference optima, lower bounds, and files for other
+//! commands.
 
 use std::fmt::Write;
 
@@ -12,7 +13,8 @@ const MULTI_EPOCH: &str = include_str!("../../vectors/memf_optimal.json");
 const OVERLAPPING: &str = include_str!("../../vectors/memf_windows.json");
 const BUFFERED: &str = include_str!("../../vectors/blt_optimised.json");
 
-/// Expects a certified objective between these bounds of the optimum, but for the gap of 10⁻⁶ that is allowed.
+/// Checks that a certified objective lies between these bounds of the optimum, with the allowed gap
+/// of 10⁻⁶.
 #[track_caller]
 fn check_certified(line: &str, found: &Value, lower: f64, upper: f64) {
     let figure = |name: &str| number(&found[name]);
@@ -36,7 +38,7 @@ impl Congruential {
     }
 }
 
-/// Rows of ones from the first to the last of each pair, as a matrix file.
+/// A matrix file with ones from the first to the last step of each pair.
 fn ranges(steps: usize, queries: impl IntoIterator<Item = (usize, usize)>) -> String {
     queries.into_iter().fold(String::new(), |mut text, (a, b)| {
         let ones = a.min(b)..=a.max(b);
@@ -115,7 +117,7 @@ fn multi_epoch_finds_the_reference_optima() {
     assert_eq!(cases.len(), 5);
 }
 
-/// More steps than the participations span: patterns begin anywhere.
+/// More steps than the participations span, so patterns begin anywhere.
 #[test]
 fn multi_epoch_finds_the_reference_optima_of_overlapping_patterns() {
     let lab = Lab::new();
@@ -158,7 +160,8 @@ fn blt_reaches_the_reference_levels() {
         };
         let reached = value(&found["objective"]);
         assert!(reached <= 1.01 * number(&expected["reached"]), "{line}: {found}");
-        // No Toeplitz strategy is below the bound, nor is the square root. That of the mean square takes long at length.
+        // No Toeplitz strategy is below the bound, and neither is the square root. The bound of the
+        // mean square is slow for long streams.
         let root = number(&expected["sqrt_reference"]);
         assert_eq!(found["lower_bound"].is_f64(), objective == "max" || n <= 1e3, "{line}");
         if found["lower_bound"].is_f64() {

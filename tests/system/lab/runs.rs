@@ -1,4 +1,5 @@
-//! Streams under every kind of strategy: the log tells what was found, and no later run finds it again.
+//! Streams under every kind of strategy: the log stores the strategy, and no later run searches
+//! again.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ use crate::harness::{
     Ended, Lab, PRIVATE_LOG, cut, finish, hushflow, last_frame, number, releases, run, sums, tail,
 };
 
-/// A month of flights, the release of its pipeline to be filled in.
+/// A month of flights; tests fill in the release of its pipeline.
 struct Flights {
     lab: Lab,
 }
@@ -26,7 +27,7 @@ impl Flights {
         Flights { lab }
     }
 
-    /// The pipeline over a file, in place of the example's.
+    /// The pipeline over a file instead of the example's.
     fn pipeline(&self, source: &str, release: &str, more: &str) -> PathBuf {
         let example = include_str!("../../../examples/flights.toml");
         let (before, rest) = example.split_once("[release]\n").expect("a section of the example");
@@ -40,7 +41,7 @@ impl Flights {
     }
 }
 
-/// The strategy that the header of a log holds.
+/// Returns the strategy in the header of a log.
 fn strategy(state: &Path) -> Value {
     let reader = PublicReader::open(state).expect("a public log");
     let header: Value = serde_json::from_slice(&reader.header().parameters).expect("a header");
@@ -52,7 +53,7 @@ fn verified(state: &Path) -> Value {
     finish(verify.arg(state)).succeeded().json().remove(0)
 }
 
-/// What is published is what it was, after a folder of found strategies is gone.
+/// Checks that releases are unchanged after the folder of saved strategies is deleted.
 fn check_resumed(flights: &Flights, release: &str) -> Value {
     let (pipeline, state) = (flights.pipeline("grows.csv", release, ""), flights.lab.path("resumed"));
     flights.run(&pipeline, &state, 1).succeeded();
@@ -76,7 +77,7 @@ fn check_resumed(flights: &Flights, release: &str) -> Value {
     found
 }
 
-/// Views are read from the log alone, and are the same each time.
+/// Checks that views need only the log, and are the same each time.
 fn check_views(state: &Path) {
     for workload in ["prefix", "adam:0.9", "momentum:0.5", "window:7"] {
         let [first, second] =
@@ -88,7 +89,8 @@ fn check_views(state: &Path) {
     }
 }
 
-/// A seeded run whose last epochs are torn off publishes them again as they were: the encoder's state is what it was.
+/// Checks that a seeded run whose last epochs are torn off publishes the same ones again, from the
+/// restored encoder state.
 fn check_torn(flights: &Flights, release: &str) {
     let pipeline = flights.pipeline("all.csv", release, "[simulation]\nseed = 7");
     let state = flights.lab.path("torn");
@@ -107,7 +109,7 @@ fn check_torn(flights: &Flights, release: &str) {
     assert_eq!(verified(&state)["ok"], true, "{release}");
 }
 
-/// Runs a pipeline with this release in all ways and expects the strategy of this name in its log.
+/// Runs a pipeline with this release in all ways, and checks the name of the strategy in its log.
 #[track_caller]
 fn check(flights: &Flights, release: &str, name: &str) {
     let found = check_resumed(flights, release);

@@ -1,4 +1,4 @@
-//! What people see: the comparison of all strategies, the strategy of their file in it, and the plot.
+//! The comparison of all strategies, the strategy of the pipeline file in it, and the plot.
 
 use super::{hush, json};
 use crate::harness::{Lab, number};
@@ -6,7 +6,7 @@ use crate::harness::{Lab, number};
 /// Columns of a terminal.
 const SCREEN: usize = 132;
 
-/// The names of a comparison, in its order.
+/// Returns the names of a comparison, in order.
 fn names(lab: &Lab, purpose: &str) -> Vec<String> {
     let found = json(lab, &format!("plan {purpose}"));
     let strategies = found["strategies"].as_array().expect("a list");
@@ -68,13 +68,13 @@ fn a_plot_has_a_line_for_each_strategy() {
     hush(&lab, &format!("plan {purpose} --plot all.svg")).succeeded();
     let svg = std::fs::read_to_string(lab.path("all.svg")).expect("a plot");
     assert!(svg.starts_with("<svg") && svg.contains("prefix over 30 epochs"), "{svg}");
-    // More than nine can't be told apart.
+    // More than nine can't be distinguished.
     names[..9].iter().for_each(|name| assert!(svg.contains(name), "{name} is not named"));
     let lines = svg.matches("<polyline").count();
     hush(&lab, &format!("plan {purpose} --strategy blt:1 --plot one.svg")).succeeded();
     let one = std::fs::read_to_string(lab.path("one.svg")).expect("a plot");
     assert!(one.contains("blt:1") && !one.contains("identity"));
-    // A line and its sign in the legend.
+    // A line and its legend entry.
     assert_eq!(lines - one.matches("<polyline").count(), 2 * 8);
     hush(&lab, &format!("plan {purpose} --plot nowhere/all.svg"))
         .failed(2, &["nowhere/all.svg", "can't be written"]);

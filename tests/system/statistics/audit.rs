@@ -1,9 +1,10 @@
-//! Neighbouring inputs through the program: how well can they be told apart?
+//! Neighbouring inputs through the program: how well they can be distinguished.
 //!
-//! A pair of inputs differs in one record of each *unit*, a key or a pair of keys, so one run holds thousands of
-//! independent experiments. In each the best test of one input against the other projects y on the difference of the two
-//! encoded sums (Neyman & Pearson): two normal samples whose means lie μ deviations apart. The guarantee is μ ≤ 1/σ for
-//! every pair, and where the sensitivity is attained μ = 1/σ.
+//! A pair of inputs differs in one record of each *unit*, a key or a pair of keys, so one run has
+//! thousands of independent experiments. In each, the best test of one input against the other
+//! projects y on the difference of the two encoded sums (Neyman & Pearson): two normal samples with
+//! means μ standard deviations apart. The guarantee is μ ≤ 1/σ for every pair, with equality where
+//! the sensitivity is attained.
 
 use nalgebra::{DMatrix, DMatrixView};
 
@@ -13,7 +14,7 @@ use super::experiment::{BOUNDS, Case, Experiment, Row};
 /// Runs with each input.
 const RUNS: usize = 20;
 
-/// Units in a run.
+/// Units per run.
 const UNITS: usize = 2500;
 
 const BASE: Case = Case {
@@ -33,13 +34,14 @@ const BASE: Case = Case {
 
 const TWO_COLUMNS: Case = Case { dimension: 2, clip_norm: std::f64::consts::SQRT_2, ..BASE };
 
-/// A record of a unit: key of the unit and epoch, from 0, and the bound at which all its values lie.
+/// A record of a unit: key of the unit and epoch, from 0, and the bound that all its values equal.
 type Record = (usize, usize, f64);
 
 const UPPER: f64 = BOUNDS.1;
 const LOWER: f64 = BOUNDS.0;
 
-/// The record in every unit, beside one record in the middle of each cell that is the same in both inputs.
+/// The record in every unit, and in each cell one record in the middle that is the same in both
+/// inputs.
 fn rows(case: &Case, keys_of_unit: usize, record: Option<Record>) -> Vec<Row> {
     let row = |key, epoch, value| Row { key, epoch, values: vec![value; case.dimension] };
     let cells = (0..case.keys).flat_map(|key| (0..case.epochs).map(move |epoch| (key, epoch)));
@@ -49,16 +51,16 @@ fn rows(case: &Case, keys_of_unit: usize, record: Option<Record>) -> Vec<Row> {
     same.chain(differing).collect()
 }
 
-/// A pair of inputs, and what was published of each.
+/// A pair of inputs and their releases.
 struct Audit {
-    /// Between the encoded sums of all keys, in units of their noise.
+    /// Difference of the encoded sums of all keys, in units of their noise.
     difference: DMatrix<f64>,
     /// The claim: 1/σ.
     mu: f64,
     inputs: [Published; 2],
 }
 
-/// y without noise, and as it was published in each run; in units of the noise.
+/// y without noise, and as published in each run; in units of the noise.
 struct Published {
     exact: DMatrix<f64>,
     released: Vec<DMatrix<f64>>,
@@ -72,12 +74,13 @@ impl Audit {
         Audit { difference, mu: 1.0 / case.noise_multiplier(), inputs }
     }
 
-    /// What the pair's difference in the first unit would make of μ.
+    /// Returns the μ that follows from the pair's difference in the first unit.
     fn expected(&self) -> f64 {
         unit(&self.difference, 0).norm()
     }
 
-    /// What an adversary sees, once `tamper` has changed how an input's y is released: (exact, released) → released.
+    /// Returns the distance an adversary sees after `tamper` has changed how an input's y is
+    /// released: (exact, released) → released.
     fn distance(&self, tamper: impl Fn(&DMatrix<f64>, &DMatrix<f64>) -> DMatrix<f64>) -> Distance {
         let [one, other] = self.inputs.each_ref().map(|input| {
             let released = input.released.iter().map(|released| tamper(&input.exact, released));
@@ -104,7 +107,8 @@ fn publish(case: Case, rows: &[Row]) -> Published {
     Published { exact, released }
 }
 
-/// Checks that the pair looks as far apart as it is, which is `share` of the claim: 1 where the sensitivity is attained.
+/// Checks that the pair's distance is `share` of the claim, which is 1 where the sensitivity is
+/// attained.
 #[track_caller]
 fn check(case: Case, keys_of_unit: usize, records: [Option<Record>; 2], share: f64) {
     let audit = Audit::new(case, keys_of_unit, records);
@@ -140,8 +144,8 @@ fn moved_to_another_epoch() {
     let records = [Some((0, 0, UPPER)), Some((0, 2, UPPER))];
     check(Case { strategy: "identity", ..BASE }, 1, records, 1.0);
     check(TWO_COLUMNS, 1, records, 0.7505);
-    // The columns of these epochs point away from each other: as if they did not, the claim would be 1.018 times as large
-    // as it is, and this pair 1.033 of it apart.
+    // The columns of these epochs point away from each other. Without that, the claim would be
+    // 1.018 times as large, and this pair 1.033 of it apart.
     check(Case { made_for: "window:2", ..BASE }, 1, records, 0.9852);
 }
 

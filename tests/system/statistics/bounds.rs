@@ -1,4 +1,5 @@
-//! How far sums of squares and products of Gaussians may stray from their means, and the questions asked of samples.
+//! Bounds on the deviation of sums of squares and products of Gaussians from their means, and the
+//! tests of samples.
 //!
 //! For independent standard normal g_i and X = Σ λ_i (g_i² − 1),
 //!
@@ -6,7 +7,7 @@
 //! P(|X| ≥ 2‖λ‖₂√x + 2‖λ‖∞ x) ≤ 2e⁻ˣ        (Laurent & Massart 2000, Lemma 1; the proof holds for λ of any sign)
 //! ```
 //!
-//! at any sample size, unlike a count of standard errors. Every comparison in these tests is made with x = [`EXPONENT`]:
+//! at any sample size, unlike a number of standard errors. All comparisons use x = [`EXPONENT`]:
 //! the first term is then 7.7 standard errors, and a false alarm has probability 2e⁻³⁰ < 2·10⁻¹³.
 
 use nalgebra::DMatrix;
@@ -14,13 +15,13 @@ use nalgebra::DMatrix;
 /// x of the bound.
 const EXPONENT: f64 = 30.0;
 
-/// The largest plausible deviation of a quadratic form with this standard error and largest |λ|. Of a linear form (λ = 0)
-/// too, because P(|g| ≥ √(2x)) ≤ 2e⁻ˣ.
+/// Returns the largest plausible deviation of a quadratic form with this standard error and largest
+/// |λ|, or of a linear form (λ = 0), because P(|g| ≥ √(2x)) ≤ 2e⁻ˣ.
 pub(crate) fn plausible(standard_error: f64, largest: f64) -> f64 {
     standard_error * (2.0 * EXPONENT).sqrt() + 2.0 * largest * EXPONENT
 }
 
-/// One number that was expected to be near another, and is not.
+/// Reports a number that is too far from its expected value.
 fn judge(faults: &mut Vec<String>, what: impl Fn() -> String, found: f64, expected: f64, plausible: f64) {
     let deviation = (found - expected).abs();
     if deviation.is_nan() || deviation > plausible {
@@ -28,9 +29,9 @@ fn judge(faults: &mut Vec<String>, what: impl Fn() -> String, found: f64, expect
     }
 }
 
-/// What is wrong with the noise of a view. `errors` holds released less exact values in units of the noise of C's output,
-/// one matrix for each run: an epoch a row, a coordinate of a key a column. B is the decoder of the view, and `kinds` are
-/// the columns that are judged together.
+/// Returns the faults in the noise of a view. `errors` holds released less exact values in units of
+/// the noise of C's output, one matrix per run: a row per epoch, a column per coordinate of a key.
+/// B is the decoder of the view, and `kinds` are the columns that are tested together.
 ///
 /// Every entry has mean 0, and down each column the covariance is BBᵀ.
 pub(crate) fn faults_of_view(
@@ -66,8 +67,9 @@ pub(crate) fn faults_of_view(
     faults
 }
 
-/// What is wrong with the noise of C's output, whose entries are independent standard normal numbers: the variance of
-/// every kind of column, and all correlations between columns (keys, coordinates) and over time.
+/// Returns the faults in the noise of C's output, whose entries are independent standard normal
+/// numbers: the variance of every kind of column, and all correlations between columns (keys,
+/// coordinates) and over time.
 pub(crate) fn faults_of_noise(noise: &[DMatrix<f64>], kinds: &[(&str, Vec<usize>)]) -> Vec<String> {
     let mut faults = Vec::new();
     let epochs = noise[0].nrows();
@@ -84,7 +86,8 @@ pub(crate) fn faults_of_noise(noise: &[DMatrix<f64>], kinds: &[(&str, Vec<usize>
         let found = products.sum::<DMatrix<f64>>() / samples;
         let pairs = (0..found.nrows()).flat_map(|p| (0..found.ncols()).map(move |q| (p, q)));
         for (p, q) in pairs.filter(|(p, q)| lag > 0 || p < q) {
-            // Products of distinct entries: eigenvalues below 1, also where chains of them share entries.
+            // Products of distinct entries: eigenvalues are below 1, even if chains of them share
+            // entries.
             let what = || format!("correlation of columns {p} and {q} at lag {lag}");
             let plausible = plausible(samples.sqrt() / samples, 1.0 / samples);
             judge(&mut faults, what, found[(p, q)], 0.0, plausible);
@@ -93,7 +96,8 @@ pub(crate) fn faults_of_noise(noise: &[DMatrix<f64>], kinds: &[(&str, Vec<usize>
     faults
 }
 
-/// What two samples of a projection say of μ, the distance of their means in standard deviations.
+/// Estimate of μ, the distance of two means in standard deviations, from two samples of a
+/// projection.
 pub(crate) struct Distance {
     /// The estimate.
     pub(crate) mu: f64,
@@ -102,7 +106,7 @@ pub(crate) struct Distance {
 }
 
 impl Distance {
-    /// Of two samples of equal size.
+    /// Compares two samples of equal size.
     pub(crate) fn between(one: &[f64], other: &[f64]) -> Self {
         let mean = |sample: &[f64]| sample.iter().sum::<f64>() / sample.len() as f64;
         let squares = |sample: &[f64]| {
@@ -114,7 +118,7 @@ impl Distance {
         Distance { mu: (mean(one) - mean(other)) / variance.sqrt(), samples }
     }
 
-    /// The least and the largest estimate that are plausible where μ is the truth.
+    /// Returns the smallest and the largest plausible estimate if μ is the truth.
     pub(crate) fn plausible(&self, mu: f64) -> (f64, f64) {
         let shift = plausible((2.0 / self.samples).sqrt(), 0.0);
         let freedom = 2.0 * self.samples - 2.0;

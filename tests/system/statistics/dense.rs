@@ -1,8 +1,9 @@
-//! The mechanism as its definitions say it, in dense matrices: workloads A, strategies C, decoders B = AC⁻¹, and the
-//! noise levels that follow. Nothing here shares code with what is tested, save the noise multiplier σ.
+//! The mechanism as defined, in dense matrices: workloads A, strategies C, decoders B = AC⁻¹, and
+//! the resulting noise levels. Shares no code with the tested program, except the noise multiplier
+//! σ.
 //!
-//! With `X = CᵀC`, `α = max X_ii` and `g = max(0, −min X_ij)`, one record moves the release, in units of the clip norm ζ
-//! and in squared norm, by at most
+//! With `X = CᵀC`, `α = max X_ii` and `g = max(0, −min X_ij)`, one record moves the release, in
+//! units of the clip norm ζ and in squared norm, by at most
 //!
 //! ```text
 //! replace-one            max(r_d(ν)·α, 2K(α + g))     K = 1 + ν + c      (the count has weight c = ½)
@@ -10,16 +11,17 @@
 //! zero-out               K·α
 //! ```
 //!
-//! for JME (α is A there; other methods: the tables of `docs/privacy.md`, Algorithms 4 to 6 of the paper with α-IME's share
-//! ½), and with s the root of that times ζ the noise of C's output is sσ for first moments, sσζ/√ν for second moments, 1/√2
-//! of this off the diagonal, and sσ/(ζ√c) for counts: Theorem 3.3 of "Continual Release Moment Estimation with
-//! Differential Privacy" with every ζ in its place, and the count beside it.
+//! for JME (with A for α; other methods: the tables of `docs/privacy.md`, Algorithms 4 to 6 of the
+//! paper with α-IME's share ½). Let s be the root of that times ζ. The noise of C's output is then
+//! sσ for first moments, sσζ/√ν for second moments, 1/√2 of this off the diagonal, and sσ/(ζ√c) for
+//! counts: Theorem 3.3 of "Continual Release Moment Estimation with Differential Privacy" with
+//! every ζ in its place, and the count beside it.
 
 use nalgebra::DMatrix;
 
 use super::experiment::Case;
 
-/// A, for steps from 0 and a workload as the command line writes it.
+/// Returns A for a workload of the command line, with steps from 0.
 pub(crate) fn workload(name: &str, epochs: usize) -> DMatrix<f64> {
     let weight = |t: usize, i: usize| match name.split_once(':') {
         None if name == "average" => 1.0 / (t + 1) as f64,
@@ -33,7 +35,8 @@ pub(crate) fn workload(name: &str, epochs: usize) -> DMatrix<f64> {
     DMatrix::from_fn(epochs, epochs, |t, i| if i <= t { weight(t, i) } else { 0.0 })
 }
 
-/// C for the workload that it is made for; the square root for averages is that for prefix sums.
+/// Returns C for the workload that it is made for; the square root for averages is that for prefix
+/// sums.
 pub(crate) fn strategy(name: &str, made_for: &str, epochs: usize) -> DMatrix<f64> {
     match name {
         "identity" => DMatrix::identity(epochs, epochs),
@@ -42,7 +45,8 @@ pub(crate) fn strategy(name: &str, made_for: &str, epochs: usize) -> DMatrix<f64
     }
 }
 
-/// The lower-triangular square root, diagonal after diagonal (Björck & Hammarling 1983).
+/// Returns the lower-triangular square root, computed diagonal by diagonal (Björck & Hammarling
+/// 1983).
 fn lower_square_root(matrix: &DMatrix<f64>) -> DMatrix<f64> {
     let size = matrix.nrows();
     let mut root = DMatrix::zeros(size, size);
@@ -67,7 +71,8 @@ pub(crate) fn decoder(workload: &DMatrix<f64>, strategy: &DMatrix<f64>) -> DMatr
 /// ν of jointly clipped records.
 pub(crate) const JOINT_WEIGHT: f64 = 0.5;
 
-/// Standard deviations of the noise of C's output, for the coordinates of one key in their order; 0 where exact.
+/// Standard deviations of the noise of C's output, for the coordinates of one key in order; 0 if
+/// exact.
 pub(crate) fn levels(case: &Case, noise_multiplier: f64, strategy: &DMatrix<f64>) -> Vec<f64> {
     let (zeta, in_place) = (case.clip_norm, case.neighbours == "replace-one-in-place");
     let [count, first, second] = relative_levels(case, strategy).map(|level| level * noise_multiplier);
@@ -77,12 +82,12 @@ pub(crate) fn levels(case: &Case, noise_multiplier: f64, strategy: &DMatrix<f64>
     std::iter::once(count).chain(vec![first; case.dimension]).chain(second).collect()
 }
 
-/// Those of count, first and second moments, for σ = ζ = 1.
+/// The levels of count, first and second moments, for σ = ζ = 1.
 fn relative_levels(case: &Case, strategy: &DMatrix<f64>) -> [f64; 3] {
     let gram = strategy.transpose() * strategy;
     let longest = gram.diagonal().max();
     let overlap = (-gram.min()).max(0.0);
-    // Of (count, x) with a count of weight 1.
+    // For (count, x) with a count of weight 1.
     let first = match case.neighbours {
         "zero-out" => 1.5 * longest,
         "replace-one-in-place" => 4.0 * longest,
@@ -120,7 +125,7 @@ fn relative_levels(case: &Case, strategy: &DMatrix<f64>) -> [f64; 3] {
     }
 }
 
-/// Of JME. r_d is written for ν up to its free threshold and, from two columns on, beyond it.
+/// For JME. r_d is defined for ν up to its free threshold and, from two columns on, beyond it.
 fn joint(case: &Case, nu: f64, longest: f64, overlap: f64) -> f64 {
     let in_place = if case.dimension == 1 || nu <= 0.5 { 4.0 } else { 2.0 + 2.0 * nu + 1.0 / (2.0 * nu) };
     match case.neighbours {

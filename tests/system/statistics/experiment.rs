@@ -1,4 +1,5 @@
-//! An experiment: a pipeline, rows, the real binary run on them, and what it publishes beside what the rows add up to.
+//! An experiment: a pipeline, rows, runs of the real binary, and their releases compared with the
+//! sums of the rows.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 
 use super::dense;
 
-/// Bounds of every column: a middle that is not 0, a width that is not 2.
+/// Bounds of every column: the middle is not 0, the width not 2.
 pub(crate) const BOUNDS: (f64, f64) = (-1.0, 4.0);
 
 /// A pipeline.
@@ -35,7 +36,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Places of the second moments that are released.
+    /// Index pairs of the released second moments.
     pub(crate) fn second_entries(&self) -> Vec<(usize, usize)> {
         if self.method == "pp" {
             return Vec::new();
@@ -52,7 +53,7 @@ impl Case {
 
     const DELTA: f64 = 1e-3;
 
-    /// σ, for continuous noise: what the grid costs of δ is far below what these tests can see.
+    /// σ for continuous noise: the grid's cost in δ is far below what these tests can detect.
     pub(crate) fn noise_multiplier(&self) -> f64 {
         let epsilon = Epsilon::new(self.epsilon).expect("an epsilon");
         let delta = Delta::new(Self::DELTA).expect("a delta");
@@ -123,14 +124,14 @@ pub(crate) struct Row {
     pub(crate) values: Vec<f64>,
 }
 
-/// A case with its rows, and all that follows from both without any noise.
+/// A case with its rows, and everything that follows from both without noise.
 pub(crate) struct Experiment {
     pub(crate) case: Case,
     lab: TempDir,
-    /// Exact sums of the epochs: an epoch a row, a coordinate of a key a column.
+    /// Exact sums: a row per epoch, a column per coordinate of a key.
     pub(crate) sums: DMatrix<f64>,
     pub(crate) strategy: DMatrix<f64>,
-    /// Deviation of the noise of C's output in each column.
+    /// Standard deviation of the noise of C's output in each column.
     pub(crate) levels: Vec<f64>,
 }
 
@@ -158,8 +159,9 @@ impl Experiment {
         command
     }
 
-    /// Runs the pipeline once, from an empty state and with fresh noise. Gives each view as released: an epoch a row, a
-    /// coordinate of a key a column. All printed noise levels are compared with their closed form.
+    /// Runs the pipeline once, from an empty state and with fresh noise. Returns each view as
+    /// released: a row per epoch, a column per coordinate of a key. Compares all printed noise
+    /// levels with their closed form.
     pub(crate) fn run(&self, run: usize) -> Vec<DMatrix<f64>> {
         let lines = lines(&mut self.command(run));
         assert_eq!(lines.len(), self.case.views.len() * self.case.epochs * self.case.keys.max(1));
@@ -170,7 +172,7 @@ impl Experiment {
         self.case.views.iter().map(of_view).collect()
     }
 
-    /// Runs the pipeline once. Gives y as the public log has it, in real units and the same places.
+    /// Runs the pipeline once. Returns y from the public log in real units, in the same layout.
     pub(crate) fn release(&self, run: usize) -> DMatrix<f64> {
         lines(self.command(run).arg("--quiet"));
         let mut log = PublicReader::open(self.state(run)).expect("a public log");
@@ -178,14 +180,14 @@ impl Experiment {
         for mut row in releases.row_iter_mut() {
             let frame = log.next_frame().expect("a sound log").expect("every epoch");
             row.iter_mut().zip(frame.values).enumerate().for_each(|(column, (real, integer))| {
-                // C has 40 bits after the point.
+                // C has 40 fractional bits.
                 *real = integer as f64 * unit(&self.case, column) * 0.5f64.powi(40);
             });
         }
         releases
     }
 
-    /// Reads the views of an earlier run again, from its log.
+    /// Reads the views of an earlier run again from its log.
     pub(crate) fn tail(&self, run: usize) -> Vec<DMatrix<f64>> {
         let of_view = |view: &&str| {
             let mut command = hushflow("tail");
@@ -215,7 +217,8 @@ impl Experiment {
         matrix
     }
 
-    /// Released less exact values of one view, in units of the noise of C's output. Public counts must be exact.
+    /// Returns released less exact values of one view, in units of the noise of C's output. Public
+    /// counts must be exact.
     pub(crate) fn errors(&self, view: &str, released: &DMatrix<f64>) -> DMatrix<f64> {
         let errors = released - dense::workload(view, self.case.epochs) * &self.sums;
         for (error, _) in errors.column_iter().zip(&self.levels).filter(|(_, level)| **level == 0.0) {
@@ -232,7 +235,7 @@ impl Experiment {
         values
     }
 
-    /// Columns that hold counts, first, squared and mixed second moments, where they have noise.
+    /// Columns of counts, first, squared and mixed second moments, if they have noise.
     pub(crate) fn kinds(&self) -> Vec<(&'static str, Vec<usize>)> {
         let entries = self.case.second_entries();
         let kind = |column: usize| match column % self.case.coordinates() {
@@ -263,7 +266,7 @@ fn lines(command: &mut Command) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
 }
 
-/// Values and noise levels of a line, in the order of the coordinates.
+/// Returns values and noise levels of a line, in the order of the coordinates.
 fn moments(case: &Case, line: &Value) -> Vec<(f64, f64)> {
     let number = |value: &Value| value.as_f64().expect("a number");
     let count = (number(&line["count"]), number(&line["count_noise"]));
@@ -288,7 +291,7 @@ fn csv(case: &Case, rows: &[Row]) -> String {
     format!("key,at,{}\n{lines}", names.join(","))
 }
 
-/// Exact sums of the clipped and quantised rows, in centred and scaled coordinates.
+/// Returns exact sums of the clipped and quantised rows, in centred and scaled coordinates.
 fn sums(case: &Case, rows: &[Row]) -> DMatrix<f64> {
     let clipper =
         Clipper::new(&vec![BOUNDS; case.dimension], case.clip_norm).expect("bounds and a clip norm");
@@ -310,8 +313,8 @@ fn sums(case: &Case, rows: &[Row]) -> DMatrix<f64> {
     sums
 }
 
-/// What 1 in the integer sums of a column is worth: 1, ζ/2²⁰ or the square of that; over √ν where records are clipped
-/// together with their squares.
+/// Returns the value of 1 in the integer sums of a column: 1, ζ/2²⁰ or the square of that, divided
+/// by √ν if records are clipped together with their squares.
 fn unit(case: &Case, column: usize) -> f64 {
     let first = case.clip_norm / f64::from(1 << 20);
     match column % case.coordinates() {

@@ -1,10 +1,12 @@
-//! One run through the program, with restarts: twenty thousand canaries, each in one of two worlds by a coin.
+//! One run of the program, with restarts: twenty thousand canaries, each in one of two worlds by a
+//! coin toss.
 //!
-//! Every key has one record in the first epoch, at the upper bound of the column or at the lower, and one in the middle in
-//! every later epoch. The source grows an epoch at a time and the program is started anew for each, so the encoder's state
-//! goes through the log, and noise is drawn by another process every time. The projection of a key's releases on what moves
-//! them is N(±μ/2, 1): the mean difference of the two worlds has standard error 2/√keys, and a twentieth less noise would
-//! be more than ten of these beyond the claim.
+//! Every key has one record in the first epoch, at the upper or the lower bound of the column, and
+//! one in the middle in every later epoch. The source grows by one epoch at a time, and the program
+//! is restarted for each. So the encoder's state goes through the log, and another process draws
+//! the noise every time. The projection of a key's releases on the effect of its record is N(±μ/2,
+//! 1): the difference of the two worlds' means has standard error 2/√keys, and a twentieth less
+//! noise would exceed the claim by more than ten of these.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -17,7 +19,7 @@ use hushflow::state::PublicReader;
 const KEYS: usize = 20_000;
 const EPOCHS: usize = 3;
 
-/// The square root of the prefix sums, C, by its first coefficients.
+/// First coefficients of C, the square root of the prefix sums.
 const COLUMN: [f64; EPOCHS] = [1.0, 0.5, 0.375];
 
 fn pipeline() -> String {
@@ -36,7 +38,7 @@ state.directory = 'state'
     )
 }
 
-/// Lets the source grow by an epoch and runs on.
+/// Adds an epoch to the source and runs again.
 fn run_on(lab: &Path, rows: &mut String, value: impl Fn(usize) -> f64) {
     for key in 0..KEYS {
         writeln!(rows, "k{key},{}", value(key)).expect("a string grows");
@@ -48,7 +50,7 @@ fn run_on(lab: &Path, rows: &mut String, value: impl Fn(usize) -> f64) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The projection of each key's releases, in units of the noise, and μ.
+/// Returns the projection of each key's releases, in units of the noise, and μ.
 fn projections(state: &Path) -> (Vec<f64>, f64) {
     let mut log = PublicReader::open(state).expect("a public log");
     let publication = MomentPublication::from_header(log.header()).expect("a header");
@@ -65,7 +67,7 @@ fn projections(state: &Path) -> (Vec<f64>, f64) {
     (projections, publication.calibration().noise_multiplier.recip())
 }
 
-/// Lowest bits of integer noise.
+/// Coin tosses: lowest bits of integer noise.
 fn coins() -> Vec<bool> {
     let mut draws = vec![0; KEYS];
     let mut generator = NoiseSource::System.generator(0, 0).expect("entropy");

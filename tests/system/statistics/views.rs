@@ -1,11 +1,11 @@
-//! Released views less what the rows add up to: mean, noise level, covariance over time, independence.
+//! Released views less the sums of the rows: mean, noise level, covariance over time, independence.
 
 use nalgebra::DMatrix;
 
 use super::bounds::{faults_of_noise, faults_of_view};
 use super::experiment::{BOUNDS, Case, Experiment, Row};
 
-/// Runs of each case, unless `HUSHFLOW_RUNS` says how many.
+/// Runs of each case, unless `HUSHFLOW_RUNS` is set.
 const RUNS: usize = 50;
 
 const BASE: Case = Case {
@@ -28,7 +28,7 @@ fn wanted_runs() -> Option<usize> {
     Some(text.parse().expect("HUSHFLOW_RUNS is a number of runs"))
 }
 
-/// Rows spread over keys and epochs; some lie outside their bounds, and the third epoch has none.
+/// Rows spread over keys and epochs. Some lie outside their bounds, and the third epoch has none.
 fn rows(case: &Case) -> Vec<Row> {
     let fraction = |i: usize, step: f64| (i as f64 * step).fract();
     let (lower, upper) = (BOUNDS.0 - 0.5, BOUNDS.1 + 0.5);
@@ -102,7 +102,7 @@ fn square_root_for_a_forgetful_sum() {
     check_strategy("square-root", "exponential:0.9", &[(0, 8), (3, 1)]);
 }
 
-/// Columns of this strategy point away from each other, which is charged for.
+/// Columns of this strategy point away from each other, which increases its cost.
 #[test]
 fn square_root_for_a_window() {
     check_strategy("square-root", "window:5", &[(0, 1), (3, 2)]);
@@ -116,14 +116,15 @@ fn neighbours_and_moments_of_other_kinds() {
     check(Case { neighbours: in_place, ..one_column });
     check(Case { neighbours: "zero-out", ..BASE });
     check(Case { second_moments: "diagonal", ..BASE });
-    // Shorter than √2: records are clipped. ν = λζ² is 0.72 beside the half that is free, or a tenth of that.
+    // Shorter than √2, so records are clipped. ν = λζ² is 0.72 compared with the free half, or a
+    // tenth of that.
     let clipped = Case { clip_norm: 0.6, ..BASE };
     check(Case { second_moment_weight: Some(2.0), ..clipped });
     check(Case { second_moment_weight: Some(0.2), ..clipped });
     check(Case { second_moment_weight: Some(2.0), neighbours: in_place, ..clipped });
 }
 
-/// The methods that JME is measured against; of PP what is released.
+/// The methods compared with JME; of PP only its releases.
 #[test]
 fn other_methods() {
     for method in ["ime", "cs", "pp", "joint-clip"] {
@@ -141,7 +142,7 @@ fn other_methods() {
     }
 }
 
-/// Many keys make a large sample: here a level that is off by 3 % would be seen.
+/// Many keys make a large sample: a level that is off by 3 % would be detected.
 #[test]
 fn large_samples() {
     check(Case { keys: 100, epochs: 8, views: &["average"], ..BASE });

@@ -1,4 +1,4 @@
-//! A headless browser, driven over a pair of pipes by the protocol of its own developer tools.
+//! A headless browser, controlled over two pipes by the protocol of its developer tools.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 
 use crate::harness::{Lab, await_until};
 
-/// How long a browser may take for one thing.
+/// Time limit for one action of the browser.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Reaches nothing but the page, keeps nothing, and starts from nothing.
+/// No network except the page, no stored data, and a fresh start.
 const FLAGS: [&str; 12] = [
     "--headless",
     "--no-sandbox",
@@ -38,12 +38,12 @@ pub(crate) struct Browser {
     answers: Receiver<Value>,
     session: Option<String>,
     number: u64,
-    /// What the page complained about.
+    /// Errors and warnings of the page.
     pub(crate) complaints: VecDeque<Value>,
     _profile: Lab,
 }
 
-/// The browser of this machine; else a test says that it is skipped.
+/// Returns the installed browser; otherwise the test prints that it is skipped.
 fn installed() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<_> = std::env::split_paths(&path).collect();
@@ -57,14 +57,14 @@ fn installed() -> Option<PathBuf> {
 }
 
 impl Browser {
-    /// Opens the page at `url`; `None` where there is no browser.
+    /// Opens the page at `url`; `None` without a browser.
     pub(crate) fn open(url: &str) -> Option<Self> {
         let program = installed()?;
         let profile = Lab::new();
         let [orders, answers] = ["orders", "answers"].map(|name| profile.path(name));
         let made = Command::new("mkfifo").args([&orders, &answers]).status().expect("mkfifo runs");
         assert!(made.success(), "two named pipes");
-        // The protocol is spoken on descriptors 3 and 4.
+        // The protocol uses descriptors 3 and 4.
         let child = Command::new("sh")
             .args(["-c", r#"in=$1 out=$2; shift 2; exec "$@" 3<"$in" 4>"$out""#, "sh"])
             .args([&orders, &answers, &program])
@@ -92,7 +92,7 @@ impl Browser {
         Some(browser)
     }
 
-    /// The result of a command of the protocol.
+    /// Returns the result of a protocol command.
     pub(crate) fn call(&mut self, method: &str, parameters: Value) -> Value {
         self.number += 1;
         let mut order = json!({ "id": self.number, "method": method, "params": parameters });
@@ -113,7 +113,7 @@ impl Browser {
         }
     }
 
-    /// The value of a script in the page.
+    /// Returns the value of a script in the page.
     pub(crate) fn evaluate(&mut self, script: &str) -> Value {
         let asked = json!({ "expression": script, "returnByValue": true, "awaitPromise": true });
         let answer = self.call("Runtime.evaluate", asked);
@@ -121,14 +121,14 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Waits until a script gives true, once the page has begun.
+    /// Waits until a script returns true, once the page has loaded.
     #[track_caller]
     pub(crate) fn await_true(&mut self, script: &str) {
         let begun = format!("typeof about !== 'undefined' && about !== null && ({script})");
         await_until(script, || self.evaluate(&begun) == true);
     }
 
-    /// Presses a key that has a name, such as `ArrowLeft`.
+    /// Presses a named key, such as `ArrowLeft`.
     pub(crate) fn press(&mut self, key: &str) {
         for kind in ["keyDown", "keyUp"] {
             self.call("Input.dispatchKeyEvent", json!({ "type": kind, "key": key, "code": key }));

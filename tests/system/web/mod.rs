@@ -1,7 +1,7 @@
-//! `tail --web`: what the page is told is what `tail --json` says, to the last bit; nobody else is told; whoever stalls
-//! holds up nobody; and a real browser shows it.
+//! `tail --web`: the page gets exactly what `tail --json` prints; other sites get nothing; a
+//! stalled client delays nobody; and a real browser shows the page.
 //!
-//! - `browser`: a headless Chromium, if there is one.
+//! - `browser`: a headless Chromium, if installed.
 
 mod browser;
 
@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 
 const STREAM: Stream = Stream { rows: 2000, epochs: 20 };
 
-/// A state directory with twenty epochs of seven keys, in some of which there are more records than noise.
+/// A state directory with twenty epochs of seven keys, with more records than noise in some of
+/// them.
 fn published(lab: &Lab) -> PathBuf {
     lab.write("data.csv", STREAM.csv());
     let text = STREAM.pipeline("data.csv", "").replace("epsilon = 1", "epsilon = 20");
@@ -26,7 +27,7 @@ fn published(lab: &Lab) -> PathBuf {
     state
 }
 
-/// A running `tail --web`, which ends with its owner.
+/// A running `tail --web`, ended on drop.
 struct Site {
     child: Child,
     address: String,
@@ -40,13 +41,13 @@ impl Site {
         Site { child, address }
     }
 
-    /// Gets a path with more fields in the request; status line and body.
+    /// Requests a path with more header fields; returns status line and body.
     fn get(&self, path: &str, fields: &str) -> (String, String) {
         let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n{fields}\r\n", self.address);
         answer(send(&self.address, &request))
     }
 
-    /// The events of a query up to the end, with their numbers.
+    /// Returns the events of a query up to the end, with their numbers.
     fn events(&self, query: &str, fields: &str) -> Vec<(u64, String)> {
         let (status, body) = self.get(&format!("/events?{query}"), fields);
         assert_eq!(status, "HTTP/1.1 200 OK", "{body}");
@@ -68,7 +69,7 @@ impl Drop for Site {
     }
 }
 
-/// What `tail --json` says.
+/// Returns the output of `tail --json`.
 fn lines(state: &Path, arguments: &[&str]) -> Vec<String> {
     finish(&mut tail(state, arguments)).succeeded().out.lines().map(String::from).collect()
 }
@@ -126,7 +127,7 @@ fn the_page_says_what_is_promised_and_nothing_of_the_machine() {
     );
     assert_eq!(about["ledger"]["entries"][0]["pipeline"], "stream");
     assert!(about["ledger"]["entries"][0].get("identity").is_none());
-    // Where there is a copy of the public log alone, there is no ledger.
+    // A copy of the public log alone has no ledger.
     let copy = lab.path("copy");
     std::fs::create_dir(&copy).expect("a directory");
     std::fs::copy(state.join("public.log"), copy.join("public.log")).expect("a copy");
@@ -209,7 +210,8 @@ fn whoever_is_not_meant_is_refused() {
     finish(both.arg(&state)).failed(2, &["--web"]);
 }
 
-/// A pipeline over `rows` rows of numbers in its standard input, so many an epoch, and these rows.
+/// A pipeline over `rows` rows of numbers on standard input, with `per_epoch` per epoch, and these
+/// rows.
 fn plain(lab: &Lab, columns: usize, rows: usize, per_epoch: usize) -> (PathBuf, String) {
     let names: Vec<_> = (0..columns).map(|column| format!("c{column}")).collect();
     let bounds = names.iter().map(|name| format!("{{ name = '{name}', lower = -1, upper = 1 }}"));
@@ -231,7 +233,8 @@ release.strategy = 'identity'
     (lab.write("plain.toml", text), csv)
 }
 
-/// Clients that take nothing of more than any connection holds, while a run publishes, and one that follows.
+/// Clients that read nothing of more bytes than a connection buffers, while a run publishes, and
+/// one that follows.
 #[test]
 fn whoever_stalls_holds_up_neither_the_run_nor_the_others() {
     let lab = Lab::new();
@@ -259,7 +262,7 @@ fn whoever_stalls_holds_up_neither_the_run_nor_the_others() {
     drop(stalled);
 }
 
-/// The numbers that the page shows of a line.
+/// Returns the numbers that the page shows of a line.
 fn shown(browser: &mut Browser) -> Value {
     browser.evaluate(
         "(() => {
@@ -290,7 +293,7 @@ fn expected(line: &str) -> Value {
     })
 }
 
-/// Numbers as such, whether or not they have a point.
+/// Compares numbers by value, with or without a decimal point.
 fn same(found: &Value, expected: &Value) -> bool {
     match (found, expected) {
         (Value::Number(found), Value::Number(expected)) => found.as_f64() == expected.as_f64(),
@@ -331,7 +334,7 @@ fn a_browser_shows_what_tail_says() {
         ));
         check(&mut browser, key, workload);
     }
-    // Without a mouse: the chart is reached and read with keys, and says what it shows.
+    // Without a mouse: the chart is reached and read with keys, and describes itself.
     let label =
         browser.evaluate("const chart = document.querySelector('canvas'); chart.focus(); chart.ariaLabel");
     assert!(label.as_str().is_some_and(|label| label.starts_with("a over the epochs, now ")), "{label}");
@@ -344,7 +347,8 @@ fn a_browser_shows_what_tail_says() {
     assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
 }
 
-/// A long log comes thinned, and taking in an hour at ten epochs a second and drawing it takes a moment.
+/// A long log arrives subsampled, and processing and drawing an hour at ten epochs a second is
+/// fast.
 #[test]
 fn a_browser_keeps_up_with_a_long_log() {
     let lab = Lab::new();
@@ -375,7 +379,7 @@ fn a_browser_keeps_up_with_a_long_log() {
     );
     assert_eq!((&spent["from"], &spent["to"]), (&json!(1), &json!(36000)));
     assert!(spent["length"].as_u64().is_some_and(|length| (1024..=2048).contains(&length)), "{spent}");
-    // Five columns, on a machine that is busy with other tests: usually 100 ms and 10 ms.
+    // Five columns, on a machine busy with other tests: usually 100 ms and 10 ms.
     assert!(spent["take"].as_f64() < Some(5000.0) && spent["draw"].as_f64() < Some(1000.0), "{spent}");
     let began = Instant::now();
     browser.evaluate("new Promise(requestAnimationFrame).then(() => 1)");
