@@ -57,7 +57,7 @@ pub(super) struct Pages {
     disk: Disk,
     /// Whether gzip packs them, which may unpack to more than a header states.
     is_gzip: bool,
-    /// Bytes of the last page's levels, which are never packed.
+    /// Bytes of the last page's levels that are never packed.
     levels: Arc<AtomicUsize>,
 }
 
