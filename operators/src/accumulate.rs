@@ -2,11 +2,10 @@
 
 use crate::batch_squares::square_batches;
 use crate::measurement::{Cut, MeasurementId};
-use crate::{Fault, Measurement, PartialSums, QuantisedRecords};
+use crate::{ClosedEpoch, Fault, Measurement, OpenEpochs, PartialSums, QuantisedRecords};
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::Accumulators;
 use hushflow_mechanism::release::Shards;
-use std::collections::BTreeMap;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
@@ -67,32 +66,16 @@ fn sums<'scope>(
     fault: Fault,
 ) -> StreamVec<'scope, u64, PartialSums> {
     records.unary_frontier(Pipeline, "Accumulate", move |_capability, _info| {
-        let mut open = BTreeMap::new();
+        let mut epochs = OpenEpochs::new(fault.clone());
         move |(input, frontier), output| {
-            input.for_each_time(|time, batches| {
-                let (_, sums) = open
-                    .entry(*time.time())
-                    .or_insert_with(|| (time.retain(0), Accumulators::new(cut.layout)));
-                for records in batches.flat_map(|batch| batch.drain(..)) {
-                    if let Err(error) = add(sums, &records, cut.measurement) {
-                        fault.raise(error);
-                    }
+            let sums = || Accumulators::new(cut.layout);
+            epochs.collect(input, sums, |sums, records| add(sums, &records, cut.measurement, &fault));
+            epochs.on_close([frontier], |run| {
+                for ClosedEpoch { times: [time], data: mut sums, .. } in run {
+                    output.session(time).give_iterator(partial_sums(&mut sums, cut)?.into_iter());
                 }
+                Ok(())
             });
-            while !fault.is_raised()
-                && let Some(entry) = open.first_entry()
-                && !frontier.less_equal(entry.key())
-            {
-                let (capability, mut sums) = entry.remove();
-                match partial_sums(&mut sums, cut) {
-                    Ok(partials) => output.session(&capability).give_iterator(partials.into_iter()),
-                    Err(reason) => {
-                        fault.raise(reason);
-                        // Keep the capability: dropping it would look like the end of the stream.
-                        open.insert(*capability.time(), (capability, sums));
-                    }
-                }
-            }
         }
     })
 }
@@ -101,9 +84,12 @@ pub(crate) fn add(
     sums: &mut Accumulators,
     records: &QuantisedRecords,
     measurement: MeasurementId,
-) -> Result<(), String> {
-    records.measurement.check(measurement, "clipped records")?;
-    sums.add(&records.keys, &records.rows).map_err(|error| error.to_string())
+    fault: &Fault,
+) {
+    let checked = records.measurement.check(measurement, "clipped records");
+    let added =
+        checked.and_then(|()| sums.add(&records.keys, &records.rows).map_err(|error| error.to_string()));
+    added.unwrap_or_else(|reason| fault.raise(reason));
 }
 
 /// Cuts sums into pieces. Sums of neighbouring keys in the same shard form one piece.

@@ -1,7 +1,7 @@
 //! `square_batches`: squares of whole-batch sums, which standard Adam uses for its second moment.
 
 use crate::measurement::Cut;
-use crate::{Fault, PartialSums};
+use crate::{ClosedEpoch, Fault, OpenEpochs, PartialSums};
 use hushflow_mechanism::moments::Layout;
 use hushflow_mechanism::release::Shards;
 use std::collections::BTreeMap;
@@ -25,31 +25,18 @@ pub(crate) fn square_batches<'scope>(
 ) -> StreamVec<'scope, u64, PartialSums> {
     let by_shard = Exchange::new(|partial: &PartialSums| u64::from(partial.shard));
     sums.unary_frontier(by_shard, "SquareBatches", move |_capability, _info| {
-        let mut open = BTreeMap::new();
+        let mut epochs = OpenEpochs::new(fault);
         move |(input, frontier), output| {
-            input.for_each_time(|time, batches| {
-                let (_, shards) =
-                    open.entry(*time.time()).or_insert_with(|| (time.retain(0), BTreeMap::new()));
-                for partial in batches.flat_map(|batch| batch.drain(..)) {
-                    add(shards, from.shards, &partial);
+            epochs.collect(input, BTreeMap::new, |shards, partial| add(shards, from.shards, &partial));
+            epochs.on_close([frontier], |run| {
+                for ClosedEpoch { times: [time], data: shards, .. } in run {
+                    for (shard, sums) in shards {
+                        let squared = squared(&sums, from.shards.range(shard), most, to)?;
+                        output.session(time).give_iterator(squared.into_iter());
+                    }
                 }
+                Ok(())
             });
-            while !fault.is_raised()
-                && let Some(entry) = open.first_entry()
-                && !frontier.less_equal(entry.key())
-            {
-                let (_, shards) = entry.get();
-                let squared = shards.iter().try_fold(Vec::new(), |mut partials, (&shard, sums)| {
-                    partials.extend(squared(sums, from.shards.range(shard), most, to)?);
-                    Ok(partials)
-                });
-                // Keep the capability on a fault: dropping it would look like the end of the
-                // stream.
-                match squared {
-                    Ok(partials) => output.session(&entry.remove().0).give_iterator(partials.into_iter()),
-                    Err::<_, String>(reason) => fault.raise(reason),
-                }
-            }
         }
     })
 }

@@ -1,49 +1,380 @@
-//! Decides when epochs close, for operators that answer for every epoch with or without records.
+//! Gives each epoch to its operator once, in order, when nothing more can arrive for it.
+//!
+//! What timely guarantees, and what follows:
+//!
+//! - A frontier of an input bounds the times that may still arrive there, and it never goes back.
+//!   An epoch that no input's frontier reaches down to is closed: its data are complete on this
+//!   worker, and it closes once.
+//! - Epochs are numbers, so all epochs before a closed one are closed as well. They are given in
+//!   order.
+//! - An operator may send at a time while it holds a capability there, and operators behind it keep
+//!   that epoch open meanwhile. [`OpenEpochs`] holds the capabilities of an epoch from its first
+//!   data until it has been given.
+//! - Timely activates an operator when data arrive or a frontier moves. So every close is seen, and
+//!   nothing else activates the operator.
+//!
+//! A dropped capability looks like the end of the stream. After a [`Fault`], no epoch is given and
+//! every capability is kept.
 
+use crate::Fault;
+use std::collections::BTreeMap;
+use timely::communication::Pull;
+use timely::dataflow::channels::Message;
+use timely::dataflow::operators::Capability;
+use timely::dataflow::operators::generic::InputHandleCore;
 use timely::progress::frontier::MutableAntichain;
 
-/// How far an operator may go now.
-pub(crate) struct Closing {
-    /// Epochs before this one are closed.
-    pub(crate) limit: u64,
-    /// The epoch after the last one, once it is known; else `u64::MAX`.
-    end: u64,
-    /// Whether the input and `ends` are both closed.
-    ended: bool,
-    /// Whether both are closed and `ends` never gave a last epoch.
-    unsaid: bool,
-}
+/// Most epochs that [`EveryEpoch`] gives at once: epochs without data would take memory.
+const RUN: u64 = 256;
 
 /// Fault of a source that closes without giving a last epoch.
-pub(crate) const NO_END: &str = "the input has closed, and nothing came through `ends`: a source says which epoch is the last, lest an \
-                                 end be mistaken for a loss";
+const NO_END: &str = "the input has closed, and nothing came through `ends`: a source says which epoch is the last, lest an \
+                      end be mistaken for a loss";
 
-impl Closing {
-    /// Derives the limit at the epoch `held` from the frontiers of the input and of `ends`. An
-    /// input that ends without a last epoch closes nothing: that is a fault of its source
-    /// ([`check`](Self::check)). Once `ends` is closed with a last epoch, the operator stops there
-    /// even if its input never ends, as in a loop that contains it.
-    pub(crate) fn of(
-        input: &MutableAntichain<u64>,
-        ends: &MutableAntichain<u64>,
-        last_epoch: Option<u64>,
-        held: u64,
-    ) -> Self {
-        let said = ends.is_empty();
-        let ended = said && input.is_empty();
-        let next = input.frontier().first().copied();
-        let limit = next.unwrap_or(if ended { last_epoch.map_or(held, |last| last + 1) } else { held });
-        let end = last_epoch.filter(|&last| said && last > 0).map_or(u64::MAX, |last| last + 1);
-        Self { limit: limit.min(end), end, ended, unsaid: ended && last_epoch.is_none() }
+type Batches<P, D> = InputHandleCore<u64, Vec<D>, P>;
+
+/// The epochs for which an operator with this number of outputs has data, until they close.
+///
+/// Sums of numbers, sent when their epoch closes:
+///
+/// ```
+/// use hushflow_operators::{ClosedEpoch, Fault, OpenEpochs};
+/// use timely::dataflow::channels::pact::Pipeline;
+/// use timely::dataflow::operators::generic::operator::Operator;
+/// use timely::dataflow::operators::{Inspect, vec::{Delay, ToStream}};
+///
+/// timely::example(|scope| {
+///     let numbers = vec![3, 1, 3].to_stream(scope).delay(|&number, _| number);
+///     let sums = numbers.unary_frontier(Pipeline, "Sums", |_capability, _info| {
+///         let mut epochs = OpenEpochs::new(Fault::new());
+///         move |(input, frontier), output| {
+///             epochs.collect(input, || 0, |sum, number| *sum += number);
+///             epochs.on_close([frontier], |run| {
+///                 for ClosedEpoch { times: [time], data: sum, .. } in run {
+///                     output.session(time).give(sum);
+///                 }
+///                 Ok(())
+///             });
+///         }
+///     });
+///     sums.container::<Vec<_>>().inspect_time(|epoch, sum| assert!([(1, 1), (3, 6)].contains(&(*epoch, *sum))));
+/// });
+/// ```
+pub struct OpenEpochs<S, const OUTPUTS: usize = 1> {
+    fault: Fault,
+    open: BTreeMap<u64, ([Capability<u64>; OUTPUTS], S)>,
+    /// Capabilities of the run whose operator failed.
+    failed: Vec<[Capability<u64>; OUTPUTS]>,
+}
+
+/// A closed epoch.
+pub struct ClosedEpoch<'a, S, const OUTPUTS: usize = 1> {
+    /// The epoch.
+    pub epoch: u64,
+    /// Where to send: a capability for each output.
+    pub times: &'a [Capability<u64>; OUTPUTS],
+    /// Everything that was collected for the epoch.
+    pub data: S,
+}
+
+impl<S, const OUTPUTS: usize> OpenEpochs<S, OUTPUTS> {
+    /// Starts without open epochs. An operator that fails raises `fault`.
+    pub fn new(fault: Fault) -> Self {
+        OpenEpochs { fault, open: BTreeMap::new(), failed: Vec::new() }
     }
 
-    /// Returns an error if the stream ended without a last epoch.
-    pub(crate) fn check(&self) -> Result<(), &'static str> {
-        if self.unsaid { Err(NO_END) } else { Ok(()) }
+    /// Takes what has arrived at an input. An epoch's first data make it `new`.
+    pub fn collect<D, P: Pull<Message<u64, Vec<D>>>>(
+        &mut self,
+        input: &mut Batches<P, D>,
+        mut new: impl FnMut() -> S,
+        mut take: impl FnMut(&mut S, D),
+    ) {
+        input.for_each_time(|time, batches| {
+            let retained = || std::array::from_fn(|output| time.retain(output));
+            let (_, data) = self.open.entry(*time.time()).or_insert_with(|| (retained(), new()));
+            batches.flat_map(|batch| batch.drain(..)).for_each(|item| take(data, item));
+        });
     }
 
-    /// Whether an operator at the epoch `held` has finished.
-    pub(crate) fn is_over(&self, held: u64) -> bool {
-        self.ended || held >= self.end
+    /// Gives the run of epochs that have data and are closed now, ascending, if there are any.
+    /// `frontiers` are those of all inputs. An error of `give` raises the fault.
+    pub fn on_close<'a>(
+        &mut self,
+        frontiers: impl IntoIterator<Item = &'a MutableAntichain<u64>>,
+        give: impl FnOnce(Vec<ClosedEpoch<'_, S, OUTPUTS>>) -> Result<(), String>,
+    ) {
+        let reached = frontiers.into_iter().filter_map(|frontier| frontier.frontier().first().copied());
+        self.give_before(reached.min().unwrap_or(u64::MAX), give);
+    }
+
+    fn give_before(
+        &mut self,
+        limit: u64,
+        give: impl FnOnce(Vec<ClosedEpoch<'_, S, OUTPUTS>>) -> Result<(), String>,
+    ) {
+        let is_closed = |(&epoch, _): (&u64, &_)| epoch < limit;
+        if self.fault.is_raised() || !self.open.first_key_value().is_some_and(is_closed) {
+            return;
+        }
+        let later = self.open.split_off(&limit);
+        let closed = std::mem::replace(&mut self.open, later);
+        let (times, run): (Vec<_>, Vec<_>) =
+            closed.into_iter().map(|(epoch, (times, data))| (times, (epoch, data))).unzip();
+        let run = times.iter().zip(run).map(|(times, (epoch, data))| ClosedEpoch { epoch, times, data });
+        if let Err(reason) = give(run.collect()) {
+            self.fault.raise(reason);
+            self.failed = times;
+        }
+    }
+}
+
+/// All epochs from the first to the last one, also those without data, until they close.
+///
+/// The last epoch is the largest that comes through an input `ends`. Once that is closed, the
+/// operator stops there even if its data never end, as in a loop that contains it.
+pub(crate) struct EveryEpoch<D> {
+    epochs: OpenEpochs<Vec<D>>,
+    /// At the first epoch that has not been given; `None` after the last.
+    held: Option<Capability<u64>>,
+    last: Option<u64>,
+}
+
+impl<D> EveryEpoch<D> {
+    pub(crate) fn new(mut capability: Capability<u64>, first: u64, fault: Fault) -> Self {
+        capability.downgrade(&first);
+        EveryEpoch { epochs: OpenEpochs::new(fault), held: Some(capability), last: None }
+    }
+
+    /// Takes what has arrived and gives runs of closed epochs without a gap. Data from before the
+    /// first epoch are dropped. Returns whether more epochs follow.
+    ///
+    /// Data that end without a last epoch close nothing: that is a fault of their source.
+    pub(crate) fn on_close<P: Pull<Message<u64, Vec<D>>>, E: Pull<Message<u64, Vec<u64>>>>(
+        &mut self,
+        (data, frontier): (&mut Batches<P, D>, &MutableAntichain<u64>),
+        (ends, ends_frontier): (&mut Batches<E, u64>, &MutableAntichain<u64>),
+        mut give: impl FnMut(Vec<ClosedEpoch<'_, Vec<D>>>) -> Result<(), String>,
+    ) -> bool {
+        self.epochs.collect(data, Vec::new, Vec::push);
+        ends.for_each_time(|_, batches| {
+            self.last = batches.flat_map(|batch| batch.drain(..)).max().max(self.last);
+        });
+        let Some(held) = self.held.as_mut() else {
+            self.epochs.open.clear();
+            return false;
+        };
+        self.epochs.open.retain(|epoch, _| epoch >= held.time());
+        let end_is_known = ends_frontier.is_empty();
+        let has_ended = end_is_known && frontier.is_empty();
+        let end = self.last.filter(|&last| end_is_known && last > 0).map_or(u64::MAX, |last| last + 1);
+        let closed = match frontier.frontier().first() {
+            Some(&next) => next,
+            None if has_ended => self.last.map_or(*held.time(), |last| last + 1),
+            None => *held.time(),
+        };
+        let limit = closed.min(end);
+        while *held.time() < limit && !self.epochs.fault.is_raised() {
+            let next = limit.min(held.time() + RUN);
+            for epoch in *held.time()..next {
+                self.epochs.open.entry(epoch).or_insert_with(|| ([held.delayed(&epoch)], Vec::new()));
+            }
+            held.downgrade(&next);
+            self.epochs.give_before(next, &mut give);
+        }
+        if has_ended && self.last.is_none() {
+            self.epochs.fault.raise(NO_END);
+        }
+        if self.epochs.fault.is_raised() {
+            return false;
+        }
+        if has_ended || *held.time() >= end {
+            (self.held, self.epochs.open) = (None, BTreeMap::new());
+        }
+        self.held.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::sync::{Arc, Mutex, mpsc};
+    use timely::container::CapacityContainerBuilder;
+    use timely::dataflow::channels::pact::{Exchange, Pipeline};
+    use timely::dataflow::operators::Input;
+    use timely::dataflow::operators::generic::operator::Operator;
+    use timely::dataflow::operators::vec::Broadcast;
+    use timely::dataflow::{InputHandle, Scope, StreamVec};
+
+    /// What a worker does to one of its two inputs.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        /// Sends a number to an epoch this far ahead.
+        Send(usize, u64, u32),
+        /// Lets the frontier move on.
+        Advance(usize, u64),
+        /// Lets the dataflow work.
+        Work,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            4 => (0..2_usize, 0..5_u64, 0..99_u32).prop_map(|(to, ahead, number)| Step::Send(to, ahead, number)),
+            2 => (0..2_usize, 1..4_u64).prop_map(|(input, by)| Step::Advance(input, by)),
+            1 => Just(Step::Work),
+        ];
+        prop::collection::vec(step, 0..40)
+    }
+
+    /// Numbers of an epoch, on the worker with this index.
+    type Given = (usize, u64, Vec<u32>);
+
+    type Numbers = InputHandle<u64, CapacityContainerBuilder<Vec<(u64, u32)>>>;
+
+    /// Sends numbers at the times of their epochs.
+    fn numbers<'scope>(scope: Scope<'scope, u64>, input: &mut Numbers) -> StreamVec<'scope, u64, u32> {
+        scope.input_from(input).unary(Pipeline, "Numbers", |_capability, _info| {
+            |input, output| {
+                input.for_each_time(|time, batches| {
+                    for (epoch, number) in batches.flat_map(|batch| batch.drain(..)) {
+                        output.session(&time.delayed(&epoch, 0)).give(number);
+                    }
+                });
+            }
+        })
+    }
+
+    /// Returns what was given of both inputs, and of the first one's epochs from `first` to `last`.
+    fn given(scripts: &[Vec<Step>], first: u64, last: u64) -> [Vec<Given>; 2] {
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..2).map(|_| mpsc::channel::<Given>()).unzip();
+        let (senders, workers) = (Mutex::new(senders), scripts.len());
+        let scripts = Arc::new(scripts.to_vec());
+        let work = move |worker: &mut timely::worker::Worker| {
+            let senders = senders.lock().expect("no panic").clone();
+            let index = worker.index();
+            let give = |to: usize| {
+                let sender = senders[to].clone();
+                move |epoch, numbers| sender.send((index, epoch, numbers)).map_err(|error| error.to_string())
+            };
+            let (give_closed, give_every) = (give(0), give(1));
+            let mut inputs = [Numbers::new(), Numbers::new()];
+            let mut end = InputHandle::<u64, CapacityContainerBuilder<Vec<u64>>>::new();
+            worker.dataflow(|scope| {
+                let [one, other] = inputs.each_mut().map(|input| numbers(scope, input));
+                let by_number = || Exchange::new(|&number: &u32| u64::from(number));
+                one.clone().binary_frontier::<_, CapacityContainerBuilder<Vec<()>>, _, _, _, _>(
+                    other,
+                    by_number(),
+                    by_number(),
+                    "Closed",
+                    move |_capability, _info| {
+                        let mut epochs = OpenEpochs::<_>::new(Fault::new());
+                        move |(one, one_frontier), (other, other_frontier), _output| {
+                            epochs.collect(one, Vec::new, Vec::push);
+                            epochs.collect(other, Vec::new, Vec::push);
+                            epochs.on_close([one_frontier, other_frontier], |run| {
+                                run.into_iter().try_for_each(|closed| give_closed(closed.epoch, closed.data))
+                            });
+                        }
+                    },
+                );
+                let ends = scope.input_from(&mut end).broadcast();
+                one.binary_frontier::<_, CapacityContainerBuilder<Vec<()>>, _, _, _, _>(
+                    ends,
+                    by_number(),
+                    Pipeline,
+                    "Every",
+                    move |capability, _info| {
+                        let mut epochs = EveryEpoch::new(capability, first, Fault::new());
+                        move |one, ends, _output| {
+                            epochs.on_close(one, ends, |run| {
+                                run.into_iter().try_for_each(|closed| give_every(closed.epoch, closed.data))
+                            });
+                        }
+                    },
+                );
+            });
+            if index == 0 {
+                end.send(last);
+            }
+            let mut end = Some(end);
+            let half = scripts[index].len() / 2;
+            for (number, step) in scripts[index].iter().enumerate() {
+                match *step {
+                    Step::Send(to, ahead, number) => {
+                        let epoch = inputs[to].time() + ahead;
+                        inputs[to].send((epoch, number));
+                    }
+                    Step::Advance(input, by) => {
+                        let time = inputs[input].time() + by;
+                        inputs[input].advance_to(time);
+                    }
+                    Step::Work => drop(worker.step()),
+                }
+                if number == half {
+                    drop(end.take());
+                }
+            }
+        };
+        timely::execute(timely::Config::process(workers), work).expect("workers").join();
+        receivers
+            .into_iter()
+            .map(|receiver| receiver.iter().collect())
+            .collect::<Vec<_>>()
+            .try_into()
+            .expect("two")
+    }
+
+    /// Returns the numbers sent to each worker's epochs, sorted, by the first inputs of this count.
+    fn sent(scripts: &[Vec<Step>], inputs: usize) -> BTreeMap<(usize, u64), Vec<u32>> {
+        let mut sent: BTreeMap<_, Vec<u32>> = BTreeMap::new();
+        for script in scripts {
+            let mut times = [0; 2];
+            for step in script {
+                match *step {
+                    Step::Send(to, ahead, number) if to < inputs => {
+                        let worker = number as usize % scripts.len();
+                        sent.entry((worker, times[to] + ahead)).or_default().push(number);
+                    }
+                    Step::Advance(input, by) => times[input] += by,
+                    _ => {}
+                }
+            }
+        }
+        sent.values_mut().for_each(|numbers| numbers.sort_unstable());
+        sent
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn each_epoch_is_given_once_in_order_with_all_its_data(
+            scripts in prop::collection::vec(steps(), 1..4), first in 1..4_u64, more in 0..40_u64,
+        ) {
+            let last = first + more;
+            let [closed, every] = given(&scripts, first, last);
+            for given in [&closed, &every] {
+                for worker in 0..scripts.len() {
+                    let epochs: Vec<u64> =
+                        given.iter().filter(|given| given.0 == worker).map(|given| given.1).collect();
+                    prop_assert!(epochs.is_sorted_by(|one, next| one < next), "worker {}: {:?}", worker, epochs);
+                }
+            }
+            let sorted = |given: Vec<Given>| given.into_iter().map(|(worker, epoch, mut numbers)| {
+                numbers.sort_unstable();
+                ((worker, epoch), numbers)
+            }).collect::<BTreeMap<_, _>>();
+            prop_assert_eq!(sorted(closed), sent(&scripts, 2));
+            let mut expected = sent(&scripts, 1);
+            expected.retain(|(_, epoch), _| (first..=last).contains(epoch));
+            for worker in 0..scripts.len() {
+                for epoch in first..=last {
+                    expected.entry((worker, epoch)).or_default();
+                }
+            }
+            prop_assert_eq!(sorted(every), expected);
+        }
     }
 }

@@ -1,13 +1,11 @@
 //! `commit`: makes epochs durable before anyone sees them.
 
-use crate::{CommitPlan, Fault, ShardRelease, Values};
+use crate::{CommitPlan, Fault, OpenEpochs, ShardRelease, Values};
 use hushflow_mechanism::moments::RunSums;
-use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
 use timely::ExchangeData;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Exchange;
-use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 use zeroize::Zeroizing;
 
@@ -105,70 +103,55 @@ impl<'scope> Commit<'scope> for StreamVec<'scope, u64, ShardRelease> {
         let marks_to_writer = Exchange::new(|_: &M| 0);
         self.binary_frontier(marks, to_writer, marks_to_writer, "Commit", move |_capability, _info| {
             let mut next = plan.first_epoch;
-            let mut open: BTreeMap<u64, Parts<M>> = BTreeMap::new();
-            // Times of epochs on their way into the log. The operator holds only the times of
-            // releases, so it ends when the releases end, also in a loop.
-            let mut times = VecDeque::new();
+            let mut epochs = OpenEpochs::new(fault);
             move |(releases, release_frontier), (marks, mark_frontier), output| {
-                releases.for_each_time(|time, batches| {
-                    let parts = open.entry(*time.time()).or_default();
-                    parts.time.get_or_insert_with(|| time.retain(0));
-                    parts.releases.extend(batches.flat_map(|batch| batch.drain(..)));
-                });
-                marks.for_each_time(|time, batches| {
-                    let parts = open.entry(*time.time()).or_default();
-                    parts.marks.extend(batches.flat_map(|batch| batch.drain(..)));
-                });
-                let Some(log) = log.as_mut().filter(|_| !fault.is_raised()) else { return };
-                let mut epochs = Vec::new();
-                while !release_frontier.less_equal(&next)
-                    && !mark_frontier.less_equal(&next)
-                    && let Some(mut parts) = open.remove(&next)
-                {
-                    if parts.releases.is_empty() && release_frontier.is_empty() {
-                        // Marks of an epoch that was still open when the source ended: there is no
-                        // release for it.
-                        break;
+                epochs.collect(releases, Parts::new, |parts, release| parts.releases.push(release));
+                epochs.collect(marks, Parts::new, |parts, mark| parts.marks.push(mark));
+                let Some(log) = log.as_mut() else { return };
+                epochs.on_close([release_frontier, mark_frontier], |mut run| {
+                    if release_frontier.is_empty() {
+                        // An epoch that was still open when the source ended has marks, but no
+                        // release.
+                        run.retain(|closed| !closed.data.releases.is_empty());
                     }
-                    times.extend(parts.time.take());
-                    match parts.assemble(next, plan) {
-                        Ok(epoch) => epochs.push(epoch),
-                        Err(reason) => return fault.raise(reason),
+                    let times: Vec<_> = run.iter().map(|closed| closed.times).collect();
+                    let assembled = (next..)
+                        .zip(run)
+                        .map(|(next, closed)| closed.data.assemble(closed.epoch, next, plan));
+                    let commits = assembled.collect::<Result<Vec<_>, _>>()?;
+                    if commits.is_empty() {
+                        return Ok(());
                     }
-                    next += 1;
-                }
-                if epochs.is_empty() {
-                    return;
-                }
-                if let Err(error) = log.commit(&epochs) {
-                    return fault.raise(error);
-                }
-                for (EpochCommit { epoch, values, .. }, time) in epochs.into_iter().zip(times.drain(..)) {
-                    output.session(&time).give(Released { epoch, values });
-                }
+                    log.commit(&commits).map_err(|error| error.to_string())?;
+                    next += commits.len() as u64;
+                    for (commit, [time]) in commits.into_iter().zip(times) {
+                        output.session(time).give(Released { epoch: commit.epoch, values: commit.values });
+                    }
+                    Ok(())
+                });
             }
         })
     }
 }
 
 struct Parts<M> {
-    /// Held from the first release on.
-    time: Option<Capability<u64>>,
     releases: Vec<ShardRelease>,
     marks: Vec<M>,
 }
 
-impl<M> Default for Parts<M> {
-    fn default() -> Self {
-        Parts { time: None, releases: Vec::new(), marks: Vec::new() }
-    }
-}
-
 impl<M> Parts<M> {
-    fn assemble(mut self, epoch: u64, plan: CommitPlan) -> Result<EpochCommit<M>, String> {
+    fn new() -> Self {
+        Parts { releases: Vec::new(), marks: Vec::new() }
+    }
+
+    /// Returns the data of an epoch, which must be the `next` one.
+    fn assemble(mut self, epoch: u64, next: u64, plan: CommitPlan) -> Result<EpochCommit<M>, String> {
         self.releases.iter().try_for_each(|release| release.measurement.check(plan.id, "releases"))?;
         self.releases.sort_by_key(|release| release.shard);
         let complete = self.releases.iter().map(|release| release.shard).eq(0..plan.shards);
+        if epoch != next {
+            return Err(format!("epoch {epoch} came in the place of epoch {next}: a worker is missing"));
+        }
         if !complete {
             return Err(format!(
                 "epoch {epoch} has {} of its {} shards: a worker is missing",

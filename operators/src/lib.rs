@@ -20,6 +20,9 @@
 //! | [`WindowedSums`] | [`QuantisedRecords`] | exact sums of sliding windows, by retraction |
 //! | [`training_loop`] | a [`Learner`] | parameters, by a loop from updates back to gradients |
 //!
+//! [`OpenEpochs`] gives an operator each closed epoch once, in order; operators of an embedder can
+//! use it too.
+//!
 //! All operators of a release take one [`Measurement`]: what is measured, how it is bounded and
 //! with which noise. Timestamps are epochs, from 1.
 //!
@@ -66,6 +69,7 @@ pub use adam::{AdamSetup, Optimise, SharedUpdate};
 pub use adaptive_covariance::{AdaptiveCovariance, CovarianceSetup, WindowCovariance};
 pub use bound::{Bound, Bounded, BoundedRecords};
 pub use clip::Clip;
+pub use closing::{ClosedEpoch, OpenEpochs};
 pub use commit::{Commit, CommitLog, EpochCommit, Released};
 pub use density::{Densities, Estimated};
 pub use entity::{Entity, EntityLimits, Several, Standing};

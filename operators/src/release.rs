@@ -1,9 +1,9 @@
 //! `release`: encodes the sums of all workers and adds exact noise, for every epoch, with or
 //! without data.
 
-use crate::closing::Closing;
+use crate::closing::EveryEpoch;
 use crate::records::{ShardValues, Spare};
-use crate::{Fault, Measurement, PartialSums, ShardRelease};
+use crate::{ClosedEpoch, Fault, Measurement, PartialSums, ShardRelease};
 use hushflow_mechanism::moments::RunSums;
 use hushflow_mechanism::release::{ReleaseError, ReleaseShard};
 use std::collections::BTreeMap;
@@ -60,37 +60,17 @@ impl<'scope> Release<'scope> for StreamVec<'scope, u64, PartialSums> {
     ) -> StreamVec<'scope, u64, ShardRelease> {
         let (index, peers, measurement) = (self.scope().index(), self.scope().peers(), measurement.clone());
         let by_shard = Exchange::new(|partial: &PartialSums| u64::from(partial.shard));
-        self.binary_frontier(ends.broadcast(), by_shard, Pipeline, "Release", move |mut capability, _info| {
-            capability.downgrade(&measurement.first_epoch());
-            let mut capability = Some(capability);
+        self.binary_frontier(ends.broadcast(), by_shard, Pipeline, "Release", move |capability, _info| {
+            let mut epochs = EveryEpoch::new(capability, measurement.first_epoch(), fault.clone());
             let mut owned = Owned::new(measurement, index, peers);
-            let mut open: BTreeMap<u64, Vec<PartialSums>> = BTreeMap::new();
-            let mut last_epoch = None;
-            move |(sums, sums_frontier), (ends, ends_frontier), output| {
-                sums.for_each_time(|time, batches| {
-                    open.entry(*time.time()).or_default().extend(batches.flat_map(|batch| batch.drain(..)));
-                });
-                ends.for_each_time(|_, batches| {
-                    last_epoch = batches.flat_map(|batch| batch.drain(..)).max().max(last_epoch);
-                });
-                let Some(held) = capability.as_mut() else { return };
-                if fault.is_raised() {
-                    return;
-                }
-                let closing = Closing::of(sums_frontier, ends_frontier, last_epoch, *held.time());
-                while *held.time() < closing.limit {
-                    let epoch = *held.time();
-                    match owned.release(epoch, open.remove(&epoch).unwrap_or_default()) {
-                        Ok(releases) => output.session(&held).give_iterator(releases.into_iter()),
-                        Err(error) => return fault.raise(error),
+            move |sums, ends, output| {
+                let more = epochs.on_close(sums, ends, |run| {
+                    for ClosedEpoch { epoch, times: [time], data: partials } in run {
+                        output.session(time).give_iterator(owned.release(epoch, partials)?.into_iter());
                     }
-                    held.downgrade(&(epoch + 1));
-                }
-                if let Err(reason) = closing.check() {
-                    fault.raise(reason);
-                } else if closing.is_over(*held.time()) {
-                    capability = None;
-                } else if let Err(error) = owned.prepare() {
+                    Ok(())
+                });
+                if more && let Err(error) = owned.prepare() {
                     fault.raise(error);
                 }
             }

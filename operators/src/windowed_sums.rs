@@ -9,12 +9,11 @@
 //! before they add noise, never for a reader.
 
 use crate::accumulate::add;
-use crate::{Fault, Measurement, QuantisedRecords};
+use crate::{ClosedEpoch, Fault, Measurement, OpenEpochs, QuantisedRecords};
 use differential_dataflow::difference::{Abelian, IsZero, Monoid, Semigroup};
 use differential_dataflow::{AsCollection, VecCollection};
 use hushflow_mechanism::moments::{Accumulators, MomentSums};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU64;
 use timely::dataflow::StreamVec;
@@ -131,25 +130,18 @@ fn per_epoch<'scope>(
 ) -> StreamVec<'scope, u64, (u32, u64, Sums)> {
     let (id, layout) = (measurement.id(), measurement.layout());
     records.unary_frontier(Pipeline, "WindowedSums", move |_capability, _info| {
-        let mut open = BTreeMap::new();
+        let mut epochs = OpenEpochs::new(fault.clone());
         move |(input, frontier), output| {
-            input.for_each_time(|time, batches| {
-                let (_, sums) =
-                    open.entry(*time.time()).or_insert_with(|| (time.retain(0), Accumulators::new(layout)));
-                for records in batches.flat_map(|batch| batch.drain(..)) {
-                    if let Err(error) = add(sums, &records, id) {
-                        fault.raise(error);
-                    }
+            let sums = || Accumulators::new(layout);
+            epochs.collect(input, sums, |sums, records| add(sums, &records, id, &fault));
+            epochs.on_close([frontier], |run| {
+                for ClosedEpoch { epoch, times: [time], data: mut sums } in run {
+                    let update =
+                        |(key, sums): (u32, MomentSums)| (key, epoch, Sums(sums.coordinates().to_vec()));
+                    output.session(time).give_iterator(sums.take().into_iter().map(update));
                 }
+                Ok(())
             });
-            while !fault.is_raised()
-                && let Some(entry) = open.first_entry()
-                && !frontier.less_equal(entry.key())
-            {
-                let (epoch, (time, mut sums)) = entry.remove_entry();
-                let update = |(key, sums): (u32, MomentSums)| (key, epoch, Sums(sums.coordinates().to_vec()));
-                output.session(&time).give_iterator(sums.take().into_iter().map(update));
-            }
         }
     })
 }

@@ -8,9 +8,9 @@
 //! order in which each worker read them, one worker after another. The order never depends on
 //! values, because neighbours must agree on the position of every other row.
 
-use crate::closing::Closing;
+use crate::closing::EveryEpoch;
 use crate::measurement::MeasurementId;
-use crate::{Fault, Records, ShardRelease};
+use crate::{ClosedEpoch, Fault, Records, ShardRelease};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use timely::dataflow::StreamVec;
@@ -113,38 +113,19 @@ impl Windows {
         let (index, peers) = (records.scope().index(), records.scope().peers());
         let by_key = Exchange::new(|rows: &KeyRows| u64::from(rows.key));
         let rows = self.by_keys(records, fault.clone());
-        rows.binary_frontier(ends.broadcast(), by_key, Pipeline, name, move |mut capability, _info| {
-            capability.downgrade(&self.first_epoch);
-            let mut capability = Some(capability);
+        rows.binary_frontier(ends.broadcast(), by_key, Pipeline, name, move |capability, _info| {
+            let mut epochs = EveryEpoch::new(capability, self.first_epoch, fault);
             let owned: Vec<u32> = (0..self.keys).filter(|key| *key as usize % peers == index).collect();
-            let mut open: BTreeMap<u64, Vec<KeyRows>> = BTreeMap::new();
-            let mut last_epoch = None;
-            move |(rows, rows_frontier), (ends, ends_frontier), output| {
-                rows.for_each_time(|time, batches| {
-                    open.entry(*time.time()).or_default().extend(batches.flat_map(|batch| batch.drain(..)));
-                });
-                ends.for_each_time(|_, batches| {
-                    last_epoch = batches.flat_map(|batch| batch.drain(..)).max().max(last_epoch);
-                });
-                // Keep the capability on a fault: dropping it would look like the end of the
-                // stream.
-                let Some(held) = capability.as_mut().filter(|_| !fault.is_raised()) else { return };
-                let closing = Closing::of(rows_frontier, ends_frontier, last_epoch, *held.time());
-                while *held.time() < closing.limit && !fault.is_raised() {
-                    let epoch = *held.time();
-                    let mut rows = whole(open.remove(&epoch).unwrap_or_default());
-                    let answer = |&key: &u32| answer(epoch, key, &rows.remove(&key).unwrap_or_default());
-                    match owned.iter().map(answer).collect::<Result<Vec<_>, _>>() {
-                        Ok(answers) => output.session(&held).give_iterator(answers.into_iter()),
-                        Err(reason) => return fault.raise(reason),
+            move |rows, ends, output| {
+                epochs.on_close(rows, ends, |run| {
+                    for ClosedEpoch { epoch, times: [time], data: rows } in run {
+                        let mut rows = whole(rows);
+                        let answer = |&key: &u32| answer(epoch, key, &rows.remove(&key).unwrap_or_default());
+                        let answers = owned.iter().map(answer).collect::<Result<Vec<_>, _>>()?;
+                        output.session(time).give_iterator(answers.into_iter());
                     }
-                    held.downgrade(&(epoch + 1));
-                }
-                if let Err(reason) = closing.check() {
-                    fault.raise(reason);
-                } else if closing.is_over(*held.time()) {
-                    capability = None;
-                }
+                    Ok(())
+                });
             }
         })
     }

@@ -3,8 +3,8 @@
 
 use super::BoundSetup;
 use super::held::Closed;
-use crate::Records;
 use crate::entity::{Entity, EntityLimits, Standing};
+use crate::{ClosedEpoch, Fault, OpenEpochs, Records};
 use differential_dataflow::AsCollection;
 use differential_dataflow::difference::{IsZero, Semigroup};
 use differential_dataflow::operators::arrange::arrangement::arrange_core;
@@ -12,7 +12,6 @@ use differential_dataflow::operators::arrange::{Arranged, TraceAgent};
 use differential_dataflow::operators::iterate::Variable;
 use differential_dataflow::trace::implementations::{ContainerChunker, KeyBatcher, KeyBuilder, KeySpine};
 use differential_dataflow::trace::{Cursor, TraceReader};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
@@ -59,6 +58,7 @@ impl IsZero for Standing {
 pub(super) fn admitted<'scope>(
     present: StreamVec<'scope, u64, Vec<Entity>>,
     setup: &BoundSetup,
+    fault: Fault,
 ) -> StreamVec<'scope, u64, Vec<Entity>> {
     let scope = present.scope();
     let (index, peers, first) = (scope.index(), scope.peers(), setup.first_epoch);
@@ -77,7 +77,7 @@ pub(super) fn admitted<'scope>(
             Pipeline,
             "Standings",
         );
-    let (changes, admitted) = admit(present, standings, setup.limits);
+    let (changes, admitted) = admit(present, standings, setup.limits, fault);
     variable.set(changes.as_collection());
     admitted
 }
@@ -88,6 +88,7 @@ fn admit<'scope>(
     present: StreamVec<'scope, u64, Vec<Entity>>,
     standings: Arranged<'scope, Standings>,
     limits: EntityLimits,
+    fault: Fault,
 ) -> (StreamVec<'scope, u64, Update>, StreamVec<'scope, u64, Vec<Entity>>) {
     let Arranged { stream, trace: mut standings } = standings;
     let mut builder = OperatorBuilder::new("Admit".to_owned(), present.scope());
@@ -97,27 +98,22 @@ fn admit<'scope>(
     let (admitted, admitted_stream) = builder.new_output::<Vec<Vec<Entity>>>();
     let (mut changes, mut admitted) = (OutputBuilder::from(changes), OutputBuilder::from(admitted));
     builder.build(move |_capabilities| {
-        let mut open = BTreeMap::new();
+        let mut epochs = OpenEpochs::new(fault);
         move |frontiers| {
             let (mut changes, mut admitted) = (changes.activate(), admitted.activate());
-            present.for_each_time(|time, batches| {
-                let (_, there) = open
-                    .entry(*time.time())
-                    .or_insert_with(|| ([time.retain(0), time.retain(1)], Vec::new()));
-                there.extend(batches.flat_map(|batch| batch.drain(..)).flatten());
-            });
+            epochs.collect(&mut present, Vec::new, |all: &mut Vec<Entity>, there| all.extend(there));
             // The trace holds their contents.
             known.for_each_time(|_, batches| batches.for_each(Vec::clear));
-            while let Some(entry) = open.first_entry()
-                && frontiers.iter().all(|frontier| !frontier.less_equal(entry.key()))
-            {
-                let (epoch, ([change_time, time], there)) = entry.remove_entry();
-                let after = standing_after(&mut standings, &limits, epoch, there);
-                let update = |&(entity, standing): &_| ((entity, ()), epoch, standing);
-                changes.session(&change_time).give_iterator(after.iter().map(update));
-                let entities: Vec<Entity> = after.into_iter().map(|(entity, _)| entity).collect();
-                admitted.session(&time).give(entities);
-            }
+            epochs.on_close(frontiers, |run| {
+                for ClosedEpoch { epoch, times: [change_time, time], data: there } in run {
+                    let after = standing_after(&mut standings, &limits, epoch, there);
+                    let update = |&(entity, standing): &_| ((entity, ()), epoch, standing);
+                    changes.session(change_time).give_iterator(after.iter().map(update));
+                    let entities: Vec<Entity> = after.into_iter().map(|(entity, _)| entity).collect();
+                    admitted.session(time).give(entities);
+                }
+                Ok(())
+            });
             // Compaction: standings before the first open epoch are not read again.
             if let Some(next) =
                 frontiers.iter().filter_map(|frontier| frontier.frontier().first().copied()).min()
@@ -161,32 +157,23 @@ pub(super) fn pass<'scope>(
     closed: StreamVec<'scope, u64, Closed>,
     admitted: StreamVec<'scope, u64, Vec<Entity>>,
     columns: Arc<[(f64, f64)]>,
+    fault: Fault,
 ) -> StreamVec<'scope, u64, Records> {
     closed.binary_frontier(admitted, Pipeline, Pipeline, "Pass", move |_capability, _info| {
-        let mut open = BTreeMap::new();
-        let mut known: BTreeMap<u64, Vec<Entity>> = BTreeMap::new();
+        let mut epochs = OpenEpochs::new(fault);
         move |(closed, closed_frontier), (admitted, admitted_frontier), output| {
-            closed.for_each_time(|time, batches| {
-                let (_, held) = open.entry(*time.time()).or_insert_with(|| (time.retain(0), Vec::new()));
-                held.extend(batches.flat_map(|batch| batch.drain(..)));
+            let new = || (Vec::new(), Vec::new());
+            epochs.collect(closed, new, |(held, _), closed| held.push(closed));
+            epochs.collect(admitted, new, |(_, admitted), entities| admitted.extend(entities));
+            epochs.on_close([closed_frontier, admitted_frontier], |run| {
+                for ClosedEpoch { epoch, times: [time], data: (held, admitted) } in run {
+                    let mut session = output.session(time);
+                    held.iter().for_each(|held| {
+                        give_batches(held, &admitted, epoch, &columns, |batch| session.give(batch))
+                    });
+                }
+                Ok(())
             });
-            admitted.for_each_time(|time, batches| {
-                known
-                    .entry(*time.time())
-                    .or_default()
-                    .extend(batches.flat_map(|batch| batch.drain(..)).flatten());
-            });
-            while let Some(entry) = open.first_entry()
-                && !closed_frontier.less_equal(entry.key())
-                && !admitted_frontier.less_equal(entry.key())
-            {
-                let (epoch, (time, held)) = entry.remove_entry();
-                let admitted = known.remove(&epoch).unwrap_or_default();
-                let mut session = output.session(&time);
-                held.iter().for_each(|held| {
-                    give_batches(held, &admitted, epoch, &columns, |batch| session.give(batch))
-                });
-            }
         }
     })
 }

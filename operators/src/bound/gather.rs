@@ -4,9 +4,8 @@
 use super::BoundSetup;
 use super::held::{Closed, Held};
 use crate::entity::Entity;
-use crate::{Fault, Records};
+use crate::{ClosedEpoch, Fault, OpenEpochs, Records};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::{Exchange, Pipeline};
 use timely::dataflow::operators::generic::OutputBuilder;
@@ -97,30 +96,25 @@ pub(super) fn gather<'scope>(
     let (present, present_stream) = builder.new_output::<Vec<Vec<Entity>>>();
     let (mut closed, mut present) = (OutputBuilder::from(closed), OutputBuilder::from(present));
     builder.build(move |_capabilities| {
-        let mut open = BTreeMap::new();
+        let mut epochs = OpenEpochs::new(fault);
         // Size of the last epoch: a growing table moves its contents.
         let mut expected = 0;
         move |frontiers| {
             let (mut closed, mut present) = (closed.activate(), present.activate());
-            input.for_each_time(|time, batches| {
-                let new = || Held::new(&limits, columns.len(), expected);
-                let (_, held) =
-                    open.entry(*time.time()).or_insert_with(|| ([time.retain(0), time.retain(1)], new()));
-                for Addressed { records: mut batch, .. } in batches.flat_map(|batch| batch.drain(..)) {
-                    take(held, &batch, &columns);
-                    batch.values.zeroize();
-                }
+            let new = || Held::new(&limits, columns.len(), expected);
+            epochs.collect(&mut input, new, |held, Addressed { records: mut batch, .. }| {
+                take(held, &batch, &columns);
+                batch.values.zeroize();
             });
-            while !fault.is_raised()
-                && let Some(entry) = open.first_entry()
-                && !frontiers[0].less_equal(entry.key())
-            {
-                let ([time, present_time], held) = entry.remove();
-                let held = held.close();
-                expected = held.entities().len();
-                present.session(&present_time).give(held.entities().to_vec());
-                closed.session(&time).give(held);
-            }
+            epochs.on_close(frontiers, |run| {
+                for ClosedEpoch { times: [time, present_time], data: held, .. } in run {
+                    let held = held.close();
+                    expected = held.entities().len();
+                    present.session(present_time).give(held.entities().to_vec());
+                    closed.session(time).give(held);
+                }
+                Ok(())
+            });
         }
     });
     Gathered { closed: closed_stream, present: present_stream }

@@ -135,10 +135,10 @@ impl<'scope> Bound<'scope> for StreamVec<'scope, u64, Records> {
             fault.raise("records are to be bounded under a measurement that protects no entities: give it their limits");
             BoundSetup { limits: EntityLimits::LEAST, columns: Arc::default(), standings: Arc::default(), first_epoch: 1 }
         });
-        let gathered = gather(address(self, setup.columns.len(), fault.clone()), &setup, fault);
-        let admitted = admitted(gathered.present, &setup);
+        let gathered = gather(address(self, setup.columns.len(), fault.clone()), &setup, fault.clone());
+        let admitted = admitted(gathered.present, &setup, fault.clone());
         let measurement = measurement.id();
-        let records = pass(gathered.closed, admitted.clone(), setup.columns)
+        let records = pass(gathered.closed, admitted.clone(), setup.columns, fault)
             .map(move |records| BoundedRecords { measurement, records });
         Bounded { records, admitted }
     }
