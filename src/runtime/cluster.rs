@@ -91,7 +91,7 @@ pub enum ClusterError {
         missing: usize,
         /// Seconds waited.
         seconds: u64,
-        /// Which other callers were dropped.
+        /// What differed in a caller, or how many callers were dropped.
         reason: String,
     },
     /// A connected process ended before the dataflow started.
