@@ -141,9 +141,9 @@ pub enum StateError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where the damaged frame begins.
+        /// Offset of the damaged frame.
         offset: u64,
-        /// What is wrong with it.
+        /// The problem.
         what: &'static str,
     },
     /// Intact frames in an order that no run writes.
@@ -155,7 +155,7 @@ pub enum StateError {
     Disorder {
         /// The file.
         path: PathBuf,
-        /// Where the frame begins.
+        /// Offset of the frame.
         offset: u64,
         /// The number that is out of order: an epoch or a generation.
         what: &'static str,
@@ -174,7 +174,7 @@ pub enum StateError {
     Forked {
         /// The log.
         path: PathBuf,
-        /// Where the frame begins.
+        /// Offset of the frame.
         offset: u64,
         /// Its epoch.
         epoch: u64,
@@ -201,7 +201,7 @@ pub enum StateError {
     RolledBack {
         /// The private log.
         path: PathBuf,
-        /// Where its readable part ends.
+        /// Offset at which its readable part ends.
         offset: u64,
         /// The last epoch it holds.
         committed: u64,
@@ -297,7 +297,7 @@ pub enum StateError {
     Conflict {
         /// The public log.
         path: PathBuf,
-        /// Where the frame begins.
+        /// Offset of the frame.
         offset: u64,
         /// The epoch, 0 for the header.
         epoch: u64,

@@ -45,7 +45,7 @@ struct Payload {
 struct Found {
     names: Vec<Vec<u8>>,
     length: u64,
-    /// Where its readable part ends.
+    /// Offset at which its readable part ends.
     end: u64,
     /// No readable frame proves that bytes after this offset were synced.
     unproven: u64,

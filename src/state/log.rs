@@ -22,14 +22,14 @@ const SPARE: u64 = 1 << 15;
 
 /// A frame whose checksums match.
 pub(super) struct Frame {
-    /// Where it begins.
+    /// Its offset.
     pub(super) offset: u64,
     pub(super) header: FrameHeader,
     pub(super) payload: Zeroizing<Vec<u8>>,
 }
 
 impl Frame {
-    /// Where the next frame begins.
+    /// Offset of the next frame.
     pub(super) fn end(&self) -> u64 {
         self.offset + self.header.frame_length()
     }
