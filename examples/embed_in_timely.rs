@@ -207,17 +207,17 @@ fn print(publication: &MomentPublication, estimated: &Estimated) {
 /// Decision 7: what durable means. A real log writes all of an epoch to disk and syncs before it returns: only then is
 /// the epoch shown, and after a crash it is read back. This one keeps what is public, and forgets with the process.
 #[derive(Clone, Default)]
-struct MemoryLog(Arc<Mutex<Vec<Released>>>);
+struct MemoryLog(Arc<Mutex<Vec<ReleasedEpoch>>>);
 
 impl MemoryLog {
-    fn epochs(&self) -> MutexGuard<'_, Vec<Released>> {
+    fn epochs(&self) -> MutexGuard<'_, Vec<ReleasedEpoch>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl CommitLog<u64> for MemoryLog {
     fn commit(&mut self, epochs: &[EpochCommit<u64>]) -> Result<(), Box<dyn Error>> {
-        self.epochs().extend(epochs.iter().map(EpochCommit::released));
+        self.epochs().extend(epochs.iter().map(|epoch| epoch.released.clone()));
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ pub use hushflow_mechanism::view::{Moments, View};
 pub use hushflow_mechanism::workload::Workload;
 pub use hushflow_operators::{
     Accumulate, Bound, Clip, Commit, CommitLog, Densities, EpochCommit, Epochs, Estimated, Fault,
-    Measurement, Records, Release, Released, Values, Views,
+    Measurement, Records, Release, ReleasedEpoch, Views,
 };
 
 pub use crate::publication::{MomentPublication, Publication};

@@ -1,6 +1,6 @@
 //! `adam`: turns released gradients into updates of a model's parameters.
 
-use crate::{Fault, Measurement, Released, Values};
+use crate::{Fault, Measurement, ReleasedEpoch};
 use hushflow_mechanism::estimate::adam::{AdamError, AdamSetting, PrivateAdam, UpdatePart};
 use hushflow_mechanism::mechanism::MatrixMechanism;
 use hushflow_mechanism::moments::Row;
@@ -100,43 +100,38 @@ impl Borrow<UpdatePart> for SharedUpdate {
 }
 
 /// The released values of a run of parameters. Runs within a process share the epoch's values; a
-/// run sent to another process carries its own.
+/// run sent to another process carries its own: its number, the epoch, first and second moments.
 #[derive(Clone, Serialize, Deserialize)]
-#[serde(into = "OwnValues", from = "OwnValues")]
+#[serde(into = "((usize, u64), [Vec<i128>; 2])", from = "((usize, u64), [Vec<i128>; 2])")]
 struct Run {
     number: usize,
-    values: Values,
+    released: ReleasedEpoch,
     /// Positions of the first and second moments; the second range may be empty.
     moments: [Range<usize>; 2],
 }
 
 impl Run {
     fn moments(&self, which: usize) -> impl Iterator<Item = Row<'_>> + Clone {
-        self.values.run(self.moments[which].clone())
+        self.released.run(self.moments[which].clone())
     }
 }
 
-#[derive(Serialize, Deserialize)]
-struct OwnValues {
-    number: usize,
-    moments: [Vec<i128>; 2],
-}
-
-impl From<Run> for OwnValues {
+impl From<Run> for ((usize, u64), [Vec<i128>; 2]) {
     fn from(run: Run) -> Self {
         let moments = [0, 1].map(|which| run.moments(which).flat_map(Row::iter).collect());
-        OwnValues { number: run.number, moments }
+        ((run.number, run.released.epoch), moments)
     }
 }
 
-impl From<OwnValues> for Run {
-    fn from(OwnValues { number, moments }: OwnValues) -> Self {
+impl From<((usize, u64), [Vec<i128>; 2])> for Run {
+    fn from(((number, epoch), moments): ((usize, u64), [Vec<i128>; 2])) -> Self {
         let [first, end] = [moments[0].len(), moments[0].len() + moments[1].len()];
-        Run { number, values: moments.concat().into(), moments: [0..first, first..end] }
+        let released = ReleasedEpoch::released_before(epoch, moments.concat());
+        Run { number, released, moments: [0..first, first..end] }
     }
 }
 
-impl<'scope> Optimise<'scope> for StreamVec<'scope, u64, Released> {
+impl<'scope> Optimise<'scope> for StreamVec<'scope, u64, ReleasedEpoch> {
     fn adam(
         self,
         measurement: &Measurement,
@@ -194,7 +189,7 @@ fn update(
 }
 
 fn cut<'scope>(
-    releases: StreamVec<'scope, u64, Released>,
+    releases: StreamVec<'scope, u64, ReleasedEpoch>,
     optimiser: Optimiser,
     fault: Fault,
 ) -> StreamVec<'scope, u64, Run> {
@@ -203,10 +198,10 @@ fn cut<'scope>(
         let mut failed = Vec::new();
         move |input, output| {
             input.for_each_time(|time, batches| {
-                for Released { values, .. } in batches.flat_map(|batch| batch.drain(..)) {
-                    if values.len() != layout.coordinates() {
+                for released in batches.flat_map(|batch| batch.drain(..)) {
+                    if released.len() != layout.coordinates() {
                         failed.push(time.retain(0));
-                        let (found, expected) = (values.len(), layout.coordinates());
+                        let (found, expected) = (released.len(), layout.coordinates());
                         return fault.raise(AdamError::Length { found, expected });
                     }
                     let runs = (0..optimiser.runs()).map(|number| {
@@ -215,7 +210,7 @@ fn cut<'scope>(
                             let place = |parameter: usize| (places.start + parameter).min(places.end);
                             place(run.start)..place(run.end)
                         });
-                        Run { number, values: values.clone(), moments }
+                        Run { number, released: released.clone(), moments }
                     });
                     output.session(&time).give_iterator(runs);
                 }

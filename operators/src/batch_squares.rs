@@ -2,7 +2,7 @@
 
 use crate::measurement::Cut;
 use crate::{ClosedEpoch, Fault, OpenEpochs, PartialSums};
-use hushflow_mechanism::moments::Layout;
+use hushflow_mechanism::moments::{Layout, Sums};
 use hushflow_mechanism::release::Shards;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -31,7 +31,7 @@ pub(crate) fn square_batches<'scope>(
             epochs.on_close([frontier], |run| {
                 for ClosedEpoch { times: [time], data: shards, .. } in run {
                     for (shard, sums) in shards {
-                        let squared = squared(&sums, from.shards.range(shard), most, to)?;
+                        let squared = squared(&sums.to_wide(), from.shards.range(shard), most, to)?;
                         output.session(time).give_iterator(squared.into_iter());
                     }
                 }
@@ -41,18 +41,13 @@ pub(crate) fn square_batches<'scope>(
     })
 }
 
-type Sums = Zeroizing<Vec<i128>>;
-
 /// Adds modulo 2¹²⁸. A sum cannot leave that range: a batch has fewer than 2³² records, or its
 /// public number is a fault.
 fn add(shards: &mut BTreeMap<u32, Sums>, from: Shards, partial: &PartialSums) {
     let range = from.range(partial.shard);
-    let empty = || Zeroizing::new(vec![0i128; (range.end - range.start) as usize]);
-    let sums = shards.entry(partial.shard).or_insert_with(empty);
-    let run = sums.get_mut(partial.offset as usize..).unwrap_or_default();
-    run.iter_mut()
-        .zip(partial.sums.to_wide().iter())
-        .for_each(|(total, sum)| *total = total.wrapping_add(*sum));
+    let sums = shards.remove(&partial.shard);
+    let sums = sums.unwrap_or_else(|| Sums::zero((range.end - range.start) as usize));
+    shards.insert(partial.shard, sums.plus(partial.offset as usize, &partial.sums, None));
 }
 
 /// Cuts a run of counts and first moments, and the squares of the first moments, by `to`.
@@ -65,7 +60,7 @@ fn squared(sums: &[i128], run: Range<u64>, most: u32, to: Cut) -> Result<Vec<Par
     }
     let first = run.start.max(layout.first().start as u64);
     let squares = sums[(first - run.start) as usize..].iter().map(|sum| sum.wrapping_mul(*sum));
-    let squares = Sums::new(squares.collect());
+    let squares = Zeroizing::new(squares.collect::<Vec<_>>());
     let shift = (layout.second().start - layout.first().start) as u64;
     let cut = |sums: &[i128], start: u64| {
         let piece = |(shard, piece): (u32, Range<u64>)| PartialSums {

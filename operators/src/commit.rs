@@ -1,7 +1,7 @@
 //! `commit`: makes epochs durable before anyone sees them.
 
-use crate::{CommitPlan, Fault, OpenEpochs, ShardRelease, Values};
-use hushflow_mechanism::moments::RunSums;
+use crate::{CommitPlan, Fault, OpenEpochs, ReleasedEpoch, ShardRelease};
+use hushflow_mechanism::moments::Sums;
 use std::error::Error;
 use timely::ExchangeData;
 use timely::dataflow::StreamVec;
@@ -11,14 +11,12 @@ use zeroize::Zeroizing;
 
 /// All data of an epoch: the private part, for the log only, and the public values.
 pub struct EpochCommit<M> {
-    /// The epoch.
-    pub epoch: u64,
+    /// The epoch and its released values.
+    pub released: ReleasedEpoch,
     /// Source positions from which to resume after this epoch.
     pub marks: Vec<M>,
     /// Exact sums of all keys end to end, shard by shard. **Private.**
-    pub sums: Vec<RunSums>,
-    /// The released values of all keys.
-    pub values: Values,
+    pub sums: Vec<Sums>,
     /// Encoder states by shard after this epoch if a checkpoint is due, else empty. **Private.**
     pub states: Vec<(u32, Zeroizing<Vec<u8>>)>,
 }
@@ -31,22 +29,6 @@ pub trait CommitLog<M>: 'static {
     /// # Errors
     /// Any error ends the run: nothing is published and nothing is retried.
     fn commit(&mut self, epochs: &[EpochCommit<M>]) -> Result<(), Box<dyn Error>>;
-}
-
-impl<M> EpochCommit<M> {
-    /// Returns the public part.
-    pub fn released(&self) -> Released {
-        Released { epoch: self.epoch, values: self.values.clone() }
-    }
-}
-
-/// The public part of an epoch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Released {
-    /// The epoch.
-    pub epoch: u64,
-    /// Its values, with noise.
-    pub values: Values,
 }
 
 /// Commits.
@@ -65,7 +47,7 @@ pub trait Commit<'scope> {
     ///
     /// impl CommitLog<u64> for Paper {
     ///     fn commit(&mut self, epochs: &[EpochCommit<u64>]) -> Result<(), Box<dyn std::error::Error>> {
-    ///         epochs.iter().try_for_each(|epoch| Ok(self.0.send(epoch.epoch)?))
+    ///         epochs.iter().try_for_each(|epoch| Ok(self.0.send(epoch.released.epoch)?))
     ///     }
     /// }
     ///
@@ -76,7 +58,7 @@ pub trait Commit<'scope> {
     ///     let releases = sums.release(vec![3].to_stream(scope), &measurement, fault.clone());
     ///     let marks = Vec::<u64>::new().to_stream(scope); // nowhere to resume from
     ///     let released = releases.commit(marks, &measurement, Some(Box::new(Paper(seen))), fault);
-    ///     released.inspect(|released| assert_eq!(released.values.len(), 3)); // count, Σx, Σx²
+    ///     released.inspect(|released| assert_eq!(released.len(), 3)); // count, Σx, Σx²
     /// });
     /// assert_eq!(all_seen.iter().collect::<Vec<_>>(), [1, 2, 3]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -87,7 +69,7 @@ pub trait Commit<'scope> {
         plan: impl Into<CommitPlan>,
         log: Option<Box<dyn CommitLog<M>>>,
         fault: Fault,
-    ) -> StreamVec<'scope, u64, Released>;
+    ) -> StreamVec<'scope, u64, ReleasedEpoch>;
 }
 
 impl<'scope> Commit<'scope> for StreamVec<'scope, u64, ShardRelease> {
@@ -97,7 +79,7 @@ impl<'scope> Commit<'scope> for StreamVec<'scope, u64, ShardRelease> {
         plan: impl Into<CommitPlan>,
         mut log: Option<Box<dyn CommitLog<M>>>,
         fault: Fault,
-    ) -> StreamVec<'scope, u64, Released> {
+    ) -> StreamVec<'scope, u64, ReleasedEpoch> {
         let plan = plan.into();
         let to_writer = Exchange::new(|_: &ShardRelease| 0);
         let marks_to_writer = Exchange::new(|_: &M| 0);
@@ -125,7 +107,7 @@ impl<'scope> Commit<'scope> for StreamVec<'scope, u64, ShardRelease> {
                     log.commit(&commits).map_err(|error| error.to_string())?;
                     next += commits.len() as u64;
                     for (commit, [time]) in commits.into_iter().zip(times) {
-                        output.session(time).give(Released { epoch: commit.epoch, values: commit.values });
+                        output.session(time).give(commit.released);
                     }
                     Ok(())
                 });
@@ -165,6 +147,6 @@ impl<M> Parts<M> {
             values.push(release.values);
             states.extend(release.state.map(|state| (release.shard, state)));
         }
-        Ok(EpochCommit { epoch, marks: self.marks, sums, values: Values::new(values), states })
+        Ok(EpochCommit { released: ReleasedEpoch::new(epoch, values), marks: self.marks, sums, states })
     }
 }

@@ -24,7 +24,7 @@ pub trait Densities<'scope> {
     /// // A million records of mean ½ and mean square ¾, without noise, in units of the output grid.
     /// let million = 1_000_000;
     /// let values: Vec<i128> = vec![million << 40, million << 59, 3 * million << 78];
-    /// let released = Released { epoch: 1, values: values.into() };
+    /// let released = ReleasedEpoch::released_before(1, values.into());
     /// let view = move || View::new(&mechanism, &Workload::Prefix, 1, 8);
     /// timely::example(move |scope| {
     ///     let densities = vec![released].to_stream(scope).view(view, fault).density();

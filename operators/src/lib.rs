@@ -11,12 +11,12 @@
 //! | [`Accumulate`] | [`QuantisedRecords`] | [`PartialSums`]: one worker's exact sums of an epoch |
 //! | [`AdaptiveCovariance`] | [`Records`] at their epochs | [`WindowCovariance`]: a private covariance of every key and epoch |
 //! | [`Release`] | [`PartialSums`] of all workers | [`ShardRelease`]: encoded, with exact noise, for **every** epoch |
-//! | [`Commit`] | [`ShardRelease`] of all shards | [`Released`]: durable and public |
-//! | [`Views`] | [`Released`] | [`Moments`](hushflow_mechanism::view::Moments) of a workload |
+//! | [`Commit`] | [`ShardRelease`] of all shards | [`ReleasedEpoch`]: durable and public |
+//! | [`Views`] | [`ReleasedEpoch`] | [`Moments`](hushflow_mechanism::view::Moments) of a workload |
 //! | [`Densities`] | moments | [`Estimated`]: mean and covariance beside the moments |
 //! | [`RobustMeans`] | [`Records`] of all workers | [`WindowMean`]: a robust mean of every key and epoch |
 //! | [`ReleaseWindows`] | [`Records`] of all workers | [`ShardRelease`]: a public answer for every key and epoch, as bytes to commit |
-//! | [`Optimise`] | [`Released`] gradients | [`UpdatePart`](hushflow_mechanism::estimate::adam::UpdatePart)s of Adam |
+//! | [`Optimise`] | [`ReleasedEpoch`]s of gradients | [`UpdatePart`](hushflow_mechanism::estimate::adam::UpdatePart)s of Adam |
 //! | [`WindowedSums`] | [`QuantisedRecords`] | exact sums of sliding windows, by retraction |
 //! | [`training_loop`] | a [`Learner`] | parameters, by a loop from updates back to gradients |
 //!
@@ -70,7 +70,7 @@ pub use adaptive_covariance::{AdaptiveCovariance, CovarianceSetup, WindowCovaria
 pub use bound::{Bound, Bounded, BoundedRecords};
 pub use clip::Clip;
 pub use closing::{ClosedEpoch, OpenEpochs};
-pub use commit::{Commit, CommitLog, EpochCommit, Released};
+pub use commit::{Commit, CommitLog, EpochCommit};
 pub use density::{Densities, Estimated};
 pub use entity::{Entity, EntityLimits, Several, Standing};
 pub use epochs::Epochs;
@@ -78,10 +78,10 @@ pub use fault::Fault;
 pub use measurement::{
     CommitPlan, FixedMeasurement, Measurement, MeasurementBuilder, MeasurementError, States,
 };
-pub use records::{PartialSums, QuantisedRecords, Records, ShardRelease, Values};
+pub use records::{PartialSums, QuantisedRecords, Records, ReleasedEpoch, ShardRelease};
 pub use release::{Release, shard_owner};
 pub use robust_mean::{MeanSetup, RobustMeans, WindowMean};
 pub use training::{Learner, TrainingSetup, training_loop};
 pub use view::Views;
-pub use windowed_sums::{Sums, WindowedSums};
+pub use windowed_sums::{Difference, WindowedSums};
 pub use windows::{ReleaseWindows, Windows};

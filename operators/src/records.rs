@@ -4,12 +4,12 @@
 use crate::Entity;
 use crate::measurement::MeasurementId;
 use hushflow_mechanism::moments::Row;
-use hushflow_mechanism::moments::{QuantisedRows, RunSums};
-use hushflow_mechanism::release::ReleasedValues;
+use hushflow_mechanism::moments::{QuantisedRows, Sums};
+use hushflow_mechanism::release::Released;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// A batch of raw records: one entry of `keys` and `epochs` and d of `values` for each. Private, so
@@ -89,61 +89,7 @@ pub struct PartialSums {
     pub(crate) shard: u32,
     /// Position of the first sum in the shard.
     pub(crate) offset: u64,
-    pub(crate) sums: RunSums,
-}
-
-/// A pool of buffers of released values, for reuse by later noise: allocating would cost more than
-/// the work on them. Its contents are public.
-#[derive(Clone, Default)]
-pub(crate) struct Spare {
-    rooms: Arc<Mutex<Vec<ReleasedValues>>>,
-    most: usize,
-}
-
-impl Spare {
-    pub(crate) fn new(most: usize) -> Self {
-        Spare { rooms: Arc::default(), most }
-    }
-
-    /// Returns a buffer, an empty one if the pool has none.
-    pub(crate) fn take(&self) -> ReleasedValues {
-        self.rooms().pop().unwrap_or_default()
-    }
-
-    fn give_back(&self, room: ReleasedValues) {
-        let mut rooms = self.rooms();
-        if rooms.len() < self.most {
-            rooms.push(room);
-        }
-    }
-
-    fn rooms(&self) -> MutexGuard<'_, Vec<ReleasedValues>> {
-        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The released values of a shard. Their buffer returns to its pool on drop.
-#[derive(Clone, Default, Serialize, Deserialize)]
-pub(crate) struct ShardValues {
-    values: ReleasedValues,
-    #[serde(skip)]
-    home: Spare,
-}
-
-impl ShardValues {
-    pub(crate) fn new(values: ReleasedValues, home: Spare) -> Self {
-        ShardValues { values, home }
-    }
-
-    pub(crate) fn row(&self) -> Row<'_> {
-        self.values.row()
-    }
-}
-
-impl Drop for ShardValues {
-    fn drop(&mut self) {
-        self.home.give_back(std::mem::take(&mut self.values));
-    }
+    pub(crate) sums: Sums,
 }
 
 /// One shard of one epoch: the exact sums, for the private log, and the values with noise.
@@ -151,8 +97,8 @@ impl Drop for ShardValues {
 pub struct ShardRelease {
     pub(crate) measurement: MeasurementId,
     pub(crate) shard: u32,
-    pub(crate) sums: RunSums,
-    pub(crate) values: ShardValues,
+    pub(crate) sums: Sums,
+    pub(crate) values: Released,
     /// The encoder's state after this epoch if a checkpoint is due.
     pub(crate) state: Option<Zeroizing<Vec<u8>>>,
 }
@@ -162,9 +108,9 @@ impl ShardRelease {
     /// checkpoint is due.
     pub(crate) fn of_bytes(measurement: MeasurementId, shard: u32, bytes: &[u8], checkpoint: bool) -> Self {
         let values = bytes.iter().map(|&byte| i128::from(byte as i8)).collect();
-        let values = ShardValues::new(ReleasedValues::released_before(values), Spare::default());
+        let values = Released::released_before(values);
         let state = checkpoint.then(Zeroizing::default);
-        ShardRelease { measurement, shard, sums: RunSums::zero(0), values, state }
+        ShardRelease { measurement, shard, sums: Sums::zero(0), values, state }
     }
 
     /// Returns the bytes of a release of bytes, each a signed one-byte integer. `None` for other
@@ -174,28 +120,33 @@ impl ShardRelease {
     }
 }
 
-/// The released values of an epoch, all keys end to end, in units of the output grid. They stay as
-/// the shards released them, and clones share them.
-#[derive(Clone, Default)]
-pub struct Values(Arc<Vec<ShardValues>>);
+/// The public part of an epoch: the released values of all keys, end to end, in units of the output
+/// grid. They stay as the shards released them, and clones share them.
+#[derive(Clone)]
+pub struct ReleasedEpoch {
+    /// The epoch.
+    pub epoch: u64,
+    shards: Arc<Vec<Released>>,
+}
 
-impl Values {
-    /// Joins the values of all shards.
-    pub(crate) fn new(shards: Vec<ShardValues>) -> Self {
-        Values(Arc::new(shards))
+impl ReleasedEpoch {
+    /// Takes the values of all shards.
+    pub(crate) fn new(epoch: u64, shards: Vec<Released>) -> Self {
+        ReleasedEpoch { epoch, shards: Arc::new(shards) }
     }
 
-    fn shards(&self) -> impl Iterator<Item = Row<'_>> + Clone {
-        self.0.iter().map(ShardValues::row)
+    /// Takes values of an earlier release, from a log.
+    pub fn released_before(epoch: u64, values: Vec<i128>) -> Self {
+        Self::new(epoch, vec![Released::released_before(values)])
     }
 
-    fn iter(&self) -> impl Iterator<Item = i128> {
-        self.shards().flat_map(Row::iter)
+    fn rows(&self) -> impl Iterator<Item = Row<'_>> + Clone {
+        self.shards.iter().map(Released::row)
     }
 
     /// Number of values.
     pub fn len(&self) -> usize {
-        self.shards().map(|shard| shard.len()).sum()
+        self.rows().map(|shard| shard.len()).sum()
     }
 
     /// Whether there are no values.
@@ -203,15 +154,22 @@ impl Values {
         self.len() == 0
     }
 
+    /// All values.
+    pub fn iter(&self) -> impl Iterator<Item = i128> {
+        self.rows().flat_map(Row::iter)
+    }
+
     /// Copies all values.
     pub fn to_vec(&self) -> Vec<i128> {
-        self.iter().collect()
+        let mut values = Vec::with_capacity(self.len());
+        values.extend(self.iter());
+        values
     }
 
     /// Returns a run of the values, in pieces.
     pub fn run(&self, run: Range<usize>) -> impl Iterator<Item = Row<'_>> + Clone {
         let mut start = 0;
-        self.shards().map(move |shard| {
+        self.rows().map(move |shard| {
             let place = |value: usize| value.clamp(start, start + shard.len()) - start;
             let piece = shard.run(place(run.start)..place(run.end));
             start += shard.len();
@@ -220,44 +178,33 @@ impl Values {
     }
 }
 
-impl From<Vec<i128>> for Values {
-    fn from(values: Vec<i128>) -> Self {
-        Values::new(vec![ShardValues::new(ReleasedValues::released_before(values), Spare::default())])
-    }
-}
-
-impl fmt::Debug for Values {
+impl fmt::Debug for ReleasedEpoch {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_list().entries(self.iter()).finish()
+        formatter
+            .debug_struct("ReleasedEpoch")
+            .field("epoch", &self.epoch)
+            .field("values", &self.to_vec())
+            .finish()
     }
 }
 
-impl PartialEq for Values {
+impl PartialEq for ReleasedEpoch {
     fn eq(&self, other: &Self) -> bool {
-        self.iter().eq(other.iter())
+        self.epoch == other.epoch && self.iter().eq(other.iter())
     }
 }
 
-impl Eq for Values {}
+impl Eq for ReleasedEpoch {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_memory_of_values_goes_back_when_nobody_sees_them() {
-        let spare = Spare::new(1);
-        let shards = [vec![1, 2, 3], vec![4]].map(ReleasedValues::released_before);
-        let shards = shards.map(|values| ShardValues::new(values, spare.clone()));
-        let values = Values::new(shards.into());
-        let seen = values.clone();
-        drop(values);
-        assert!(spare.take().row().is_empty());
-        assert_eq!(
-            seen.run(1..4).map(|piece| piece.iter().collect()).collect::<Vec<Vec<_>>>(),
-            [vec![2, 3], vec![4]]
-        );
-        drop(seen);
-        assert_eq!(spare.take().row().len() + spare.take().row().len(), 3, "no more than was asked for");
+    fn a_run_of_values_comes_in_pieces() {
+        let released = ReleasedEpoch::new(1, [vec![1, 2, 3], vec![4]].map(Released::released_before).into());
+        let pieces = released.run(1..4).map(|piece| piece.iter().collect());
+        assert_eq!(pieces.collect::<Vec<Vec<_>>>(), [vec![2, 3], vec![4]]);
+        assert_eq!(released, ReleasedEpoch::released_before(1, vec![1, 2, 3, 4]));
     }
 }

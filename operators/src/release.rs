@@ -2,9 +2,8 @@
 //! without data.
 
 use crate::closing::EveryEpoch;
-use crate::records::{ShardValues, Spare};
 use crate::{ClosedEpoch, Fault, Measurement, PartialSums, ShardRelease};
-use hushflow_mechanism::moments::RunSums;
+use hushflow_mechanism::moments::Sums;
 use hushflow_mechanism::release::{ReleaseError, ReleaseShard};
 use std::collections::BTreeMap;
 use timely::dataflow::StreamVec;
@@ -81,19 +80,16 @@ impl<'scope> Release<'scope> for StreamVec<'scope, u64, PartialSums> {
 struct Owned {
     measurement: Measurement,
     shards: BTreeMap<u32, ReleaseShard>,
-    /// Buffers of values that were already read.
-    spare: Spare,
     /// 64-bit sums of several workers, whose memory is reused in the next epoch.
-    sums: BTreeMap<u32, RunSums>,
+    sums: BTreeMap<u32, Sums>,
     /// Why the states of a restart could not be restored; reported with the first epoch.
     broken: Option<ReleaseError>,
 }
 
 impl Owned {
     fn new(measurement: Measurement, index: usize, peers: usize) -> Self {
-        let spare = Spare::new((measurement.shards().number() as usize).div_ceil(peers));
         let (shards, sums) = (BTreeMap::new(), BTreeMap::new());
-        let mut owned = Owned { shards, spare, sums, broken: None, measurement };
+        let mut owned = Owned { shards, sums, broken: None, measurement };
         let all = 0..owned.measurement.shards().number();
         for number in all.filter(|&number| shard_owner(number, peers) == index) {
             let mut shard = owned.measurement.machine(number);
@@ -112,7 +108,7 @@ impl Owned {
         if !self.measurement.draws_ahead() {
             return Ok(());
         }
-        self.shards.values_mut().try_for_each(|shard| shard.prepare_in(|| self.spare.take()))
+        self.shards.values_mut().try_for_each(ReleaseShard::prepare)
     }
 
     fn release(&mut self, epoch: u64, partials: Vec<PartialSums>) -> Result<Vec<ShardRelease>, String> {
@@ -128,12 +124,12 @@ impl Owned {
         let checkpoint = self.measurement.is_checkpoint_due(epoch);
         let release = |(&shard, machine): (&u32, &mut ReleaseShard)| {
             // Before its sums are read.
-            machine.prepare_in(|| self.spare.take())?;
+            machine.prepare()?;
             let partials = by_shard.remove(&shard).unwrap_or_default();
             let several = partials.len() > 1;
             let sums = total(partials, machine.coordinates(), self.sums.remove(&shard));
             self.sums.extend(sums.shared().filter(|_| several).map(|sums| (shard, sums)));
-            let values = ShardValues::new(machine.release_row(epoch, sums.row())?, self.spare.clone());
+            let values = machine.release_row(epoch, sums.row())?;
             let state = checkpoint.then(|| machine.save());
             Ok(ShardRelease { measurement, shard, sums, values, state })
         };
@@ -144,11 +140,11 @@ impl Owned {
 
 /// Adds the partial sums of a shard. If one partial covers the whole shard, the others are added to
 /// it in place.
-fn total(partials: Vec<PartialSums>, coordinates: usize, mut room: Option<RunSums>) -> RunSums {
+fn total(partials: Vec<PartialSums>, coordinates: usize, mut room: Option<Sums>) -> Sums {
     let mut partials = partials.into_iter().peekable();
     let whole = partials.next_if(|partial| partial.sums.len() == coordinates);
-    let sums = whole.map_or_else(|| RunSums::zero(coordinates), |partial| partial.sums);
+    let sums = whole.map_or_else(|| Sums::zero(coordinates), |partial| partial.sums);
     let plus =
-        |sums: RunSums, partial: PartialSums| sums.plus(partial.offset as usize, &partial.sums, room.take());
+        |sums: Sums, partial: PartialSums| sums.plus(partial.offset as usize, &partial.sums, room.take());
     partials.fold(sums, plus)
 }

@@ -179,7 +179,7 @@ mod tests {
     mod alike;
 
     use super::*;
-    use crate::{EpochCommit, Released};
+    use crate::{EpochCommit, ReleasedEpoch};
     use hushflow_mechanism::estimate::adam::AdamSetting;
     use hushflow_mechanism::mechanism::{
         MatrixMechanism, MechanismError, Method, MomentParameters, Strategies,
@@ -237,7 +237,7 @@ mod tests {
 
     impl CommitLog<u64> for Log {
         fn commit(&mut self, epochs: &[EpochCommit<u64>]) -> Result<(), Box<dyn Error>> {
-            self.0.lock().unwrap().extend(epochs.iter().map(|epoch| epoch.values.to_vec()));
+            self.0.lock().unwrap().extend(epochs.iter().map(|epoch| epoch.released.to_vec()));
             Ok(())
         }
     }
@@ -376,7 +376,8 @@ mod tests {
         let (sender, updates) = mpsc::channel();
         let (measurement, adam) = (setup.measurement.clone(), setup.adam);
         timely::example(move |scope| {
-            let released = (1..).zip(log).map(|(epoch, values)| Released { epoch, values: values.into() });
+            let released =
+                (1..).zip(log).map(|(epoch, values)| ReleasedEpoch::released_before(epoch, values));
             let released = released.to_stream(scope).container::<Vec<_>>();
             let released = released.delay(|released, _| released.epoch);
             released.adam(&measurement, adam, Fault::new()).inspect_time(move |step, part| {

@@ -1,6 +1,6 @@
 //! `view`: applies a workload to releases.
 
-use crate::{Fault, Released};
+use crate::{Fault, ReleasedEpoch};
 use hushflow_mechanism::view::{Moments, View};
 use std::collections::BTreeMap;
 use timely::dataflow::StreamVec;
@@ -19,7 +19,7 @@ pub trait Views<'scope> {
     ///
     /// ```
     #[doc = include_str!("../doc/setup.txt")]
-    /// let released = Released { epoch: 1, values: vec![10i128 << 40, 5 << 60, 5 << 79].into() };
+    /// let released = ReleasedEpoch::released_before(1, vec![10 << 40, 5 << 60, 5 << 79]);
     /// let view = move || View::new(&mechanism, &Workload::Average, 1, 8);
     /// timely::example(move |scope| {
     ///     let moments = vec![released].to_stream(scope).view(view, fault);
@@ -33,7 +33,7 @@ pub trait Views<'scope> {
     fn view(self, view: impl FnOnce() -> View + 'static, fault: Fault) -> StreamVec<'scope, u64, Moments>;
 }
 
-impl<'scope> Views<'scope> for StreamVec<'scope, u64, Released> {
+impl<'scope> Views<'scope> for StreamVec<'scope, u64, ReleasedEpoch> {
     fn view(self, view: impl FnOnce() -> View + 'static, fault: Fault) -> StreamVec<'scope, u64, Moments> {
         self.unary(Pipeline, "View", move |_capability, _info| {
             let mut waiting = BTreeMap::new();
@@ -41,7 +41,7 @@ impl<'scope> Views<'scope> for StreamVec<'scope, u64, Released> {
             move |input, output| {
                 input.for_each_time(|time, batches| {
                     for released in batches.flat_map(|batch| batch.drain(..)) {
-                        waiting.insert(released.epoch, (time.retain(0), released.values));
+                        waiting.insert(released.epoch, (time.retain(0), released));
                     }
                 });
                 if !waiting.is_empty() {
@@ -52,8 +52,8 @@ impl<'scope> Views<'scope> for StreamVec<'scope, u64, Released> {
                     && let Some(entry) = waiting.first_entry()
                     && *entry.key() == view.next_epoch()
                 {
-                    let (capability, values) = entry.remove();
-                    match view.push(&values.to_vec()) {
+                    let (capability, released) = entry.remove();
+                    match view.push(&released.to_vec()) {
                         Ok(moments) => output.session(&capability).give_iterator(moments),
                         Err(error) => fault.raise(error),
                     }

@@ -12,65 +12,81 @@ use crate::accumulate::add;
 use crate::{ClosedEpoch, Fault, Measurement, OpenEpochs, QuantisedRecords};
 use differential_dataflow::difference::{Abelian, IsZero, Monoid, Semigroup};
 use differential_dataflow::{AsCollection, VecCollection};
-use hushflow_mechanism::moments::{Accumulators, MomentSums};
+use hushflow_mechanism::moments::{Accumulators, Sums};
 use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
 use std::fmt;
 use std::num::NonZeroU64;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
 
-/// The sums of a key as a difference. An empty vector is zero. Private, so it has no `Debug`.
-#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Sums(Vec<i128>);
+/// The sums of a key as a difference. It prints nothing of them.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Difference(Sums);
 
-impl Sums {
-    /// Makes sums of these coordinates, in the order of a
-    /// [`Layout`](hushflow_mechanism::moments::Layout).
-    pub fn new(coordinates: Vec<i128>) -> Self {
-        Sums(coordinates)
-    }
-
+impl Difference {
     /// Count, first and second moments, in the order of the
     /// [`Layout`](hushflow_mechanism::moments::Layout); empty for zero.
-    pub fn coordinates(&self) -> &[i128] {
+    pub fn sums(&self) -> &Sums {
         &self.0
     }
+
+    fn take(&mut self) -> Sums {
+        std::mem::replace(&mut self.0, Sums::zero(0))
+    }
 }
 
-impl fmt::Debug for Sums {
+impl fmt::Debug for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Sums(private)")
+        f.write_str("Difference(private)")
     }
 }
 
-impl IsZero for Sums {
+impl Ord for Difference {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.row().iter().cmp(other.0.row().iter())
+    }
+}
+
+impl PartialOrd for Difference {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Difference {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Difference {}
+
+impl IsZero for Difference {
     fn is_zero(&self) -> bool {
-        self.0.iter().all(|&sum| sum == 0)
+        self.0.row().iter().all(|sum| sum == 0)
     }
 }
 
-impl Semigroup for Sums {
-    /// Two's complement: sums that exceed 127 bits and return are right.
+impl Semigroup for Difference {
     fn plus_equals(&mut self, other: &Self) {
-        if self.0.len() < other.0.len() {
-            self.0.resize(other.0.len(), 0);
-        }
-        for (sum, more) in self.0.iter_mut().zip(&other.0) {
-            *sum = sum.wrapping_add(*more);
-        }
+        let sums = self.take();
+        self.0 = if sums.is_empty() { other.0.clone() } else { sums.plus(0, &other.0, None) };
     }
 }
 
-impl Monoid for Sums {
+impl Monoid for Difference {
     fn zero() -> Self {
-        Sums::default()
+        Difference(Sums::zero(0))
     }
 }
 
-impl Abelian for Sums {
+impl Abelian for Difference {
     fn negate(&mut self) {
-        self.0.iter_mut().for_each(|sum| *sum = sum.wrapping_neg());
+        let mut sums = self.0.to_wide();
+        sums.iter_mut().for_each(|sum| *sum = sum.wrapping_neg());
+        self.0 = sums.into();
     }
 }
 
@@ -91,8 +107,8 @@ pub trait WindowedSums<'scope> {
     /// timely::example(move |scope| {
     ///     let records = vec![batch].to_stream(scope).epochs().clip(&measurement, fault.clone());
     ///     let windows = records.windowed_sums(&measurement, 2.try_into().expect("not 0"), fault);
-    ///     windows.inner.inspect(move |(_key, epoch, sums)| {
-    ///         let first = sums.coordinates()[1] >> 17; // behind the count; eighths, of which a unit is 2⁻¹⁷
+    ///     windows.inner.inspect(move |(_key, epoch, difference)| {
+    ///         let first = difference.sums().to_wide()[1] >> 17; // behind the count; eighths, of which a unit is 2⁻¹⁷
     ///         seen.send((*epoch, first)).expect("heard");
     ///     });
     /// });
@@ -106,7 +122,7 @@ pub trait WindowedSums<'scope> {
         measurement: &Measurement,
         window: NonZeroU64,
         fault: Fault,
-    ) -> VecCollection<'scope, u64, u32, Sums>;
+    ) -> VecCollection<'scope, u64, u32, Difference>;
 }
 
 impl<'scope> WindowedSums<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
@@ -115,8 +131,8 @@ impl<'scope> WindowedSums<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
         measurement: &Measurement,
         window: NonZeroU64,
         fault: Fault,
-    ) -> VecCollection<'scope, u64, u32, Sums> {
-        let sums = per_epoch(self, measurement, fault).as_collection();
+    ) -> VecCollection<'scope, u64, u32, Difference> {
+        let sums = per_epoch(self, measurement, fault);
         let gone = sums.clone().negate().delay(move |epoch| epoch.saturating_add(window.get()));
         sums.concat(gone).consolidate()
     }
@@ -127,23 +143,24 @@ fn per_epoch<'scope>(
     records: StreamVec<'scope, u64, QuantisedRecords>,
     measurement: &Measurement,
     fault: Fault,
-) -> StreamVec<'scope, u64, (u32, u64, Sums)> {
+) -> VecCollection<'scope, u64, u32, Difference> {
     let (id, layout) = (measurement.id(), measurement.layout());
-    records.unary_frontier(Pipeline, "WindowedSums", move |_capability, _info| {
-        let mut epochs = OpenEpochs::new(fault.clone());
-        move |(input, frontier), output| {
-            let sums = || Accumulators::new(layout);
-            epochs.collect(input, sums, |sums, records| add(sums, &records, id, &fault));
-            epochs.on_close([frontier], |run| {
-                for ClosedEpoch { epoch, times: [time], data: mut sums } in run {
-                    let update =
-                        |(key, sums): (u32, MomentSums)| (key, epoch, Sums(sums.coordinates().to_vec()));
-                    output.session(time).give_iterator(sums.take().into_iter().map(update));
-                }
-                Ok(())
-            });
-        }
-    })
+    let updates: StreamVec<'scope, u64, (u32, u64, Difference)> =
+        records.unary_frontier(Pipeline, "WindowedSums", move |_capability, _info| {
+            let mut epochs = OpenEpochs::new(fault.clone());
+            move |(input, frontier), output| {
+                let sums = || Accumulators::new(layout);
+                epochs.collect(input, sums, |sums, records| add(sums, &records, id, &fault));
+                epochs.on_close([frontier], |run| {
+                    for ClosedEpoch { epoch, times: [time], data: mut sums } in run {
+                        let update = |(key, sums): (u32, Sums)| (key, epoch, Difference(sums));
+                        output.session(time).give_iterator(sums.take().into_iter().map(update));
+                    }
+                    Ok(())
+                });
+            }
+        });
+    updates.as_collection()
 }
 
 #[cfg(test)]
@@ -181,8 +198,8 @@ mod tests {
                 let records = vec![batch].to_stream(scope).container::<Vec<_>>().epochs();
                 let clipped = records.clip(&measurement, Fault::new());
                 clipped.windowed_sums(&measurement, window, Fault::new()).inner.inspect(
-                    move |(key, epoch, sums)| {
-                        sender.send((*key, *epoch, sums.coordinates().to_vec())).expect("heard");
+                    move |(key, epoch, difference)| {
+                        sender.send((*key, *epoch, difference.sums().to_wide().to_vec())).expect("heard");
                     },
                 );
             });

@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use hushflow_operators::{Densities, Estimated, Fault, Released, Views};
+use hushflow_operators::{Densities, Estimated, Fault, ReleasedEpoch, Views};
 use serde_json::{Map, Value};
 use thiserror::Error;
 use timely::WorkerConfig;
@@ -137,7 +137,7 @@ impl Follower {
 
 struct Flow {
     worker: Worker,
-    input: InputHandle<u64, CapacityContainerBuilder<Vec<Released>>>,
+    input: InputHandle<u64, CapacityContainerBuilder<Vec<ReleasedEpoch>>>,
     probe: ProbeHandle<u64>,
     fault: Fault,
     wanted: Rc<Cell<bool>>,
@@ -181,7 +181,7 @@ impl Flow {
         let epoch = frame.epoch;
         self.wanted.set(wanted);
         self.input.advance_to(epoch);
-        self.input.send(Released { epoch, values: frame.values.into() });
+        self.input.send(ReleasedEpoch::released_before(epoch, frame.values));
         self.input.advance_to(epoch + 1);
         while self.probe.less_than(&(epoch + 1)) && !self.fault.is_raised() {
             self.worker.step();
@@ -210,7 +210,7 @@ impl Part<'_> {
 
     fn moments<'scope>(
         &self,
-        released: StreamVec<'scope, u64, Released>,
+        released: StreamVec<'scope, u64, ReleasedEpoch>,
         publication: &MomentPublication,
         (number, view): (usize, &View),
     ) -> StreamVec<'scope, u64, Shown> {
@@ -231,12 +231,12 @@ impl Part<'_> {
 
     fn windows<'scope>(
         &self,
-        released: StreamVec<'scope, u64, Released>,
+        released: StreamVec<'scope, u64, ReleasedEpoch>,
         publication: &WindowPublication,
     ) -> StreamVec<'scope, u64, Shown> {
         let (publication, fault, is_asked_for) = (publication.clone(), self.fault.clone(), self.filter());
         let windows = released.flat_map(move |released| {
-            let Some(found) = publication.read(&released.values.to_vec()) else {
+            let Some(found) = publication.read(&released.to_vec()) else {
                 fault.raise("it holds no estimates of windows");
                 return Vec::new();
             };

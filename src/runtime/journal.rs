@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use bincode::{DefaultOptions, Options};
 use hushflow_mechanism::moments::Row;
-use hushflow_mechanism::moments::RunSums;
+use hushflow_mechanism::moments::Sums;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::ReleaseShard;
 use hushflow_operators::{CommitLog, Entity, EntityLimits, EpochCommit, Standing, shard_owner};
@@ -201,10 +201,10 @@ impl CommitLog<Mark> for Journal {
                 let positions = resumes(epoch).zip(&self.partitions);
                 let positions = positions.map(|(resume, &partition)| recorded(resume, partition));
                 Ok(EpochFrame {
-                    epoch: epoch.epoch,
+                    epoch: epoch.released.epoch,
                     positions: positions.collect::<Result<_, bincode::Error>>()?,
                     sums: joined(&epoch.sums),
-                    values: epoch.values.to_vec(),
+                    values: epoch.released.to_vec(),
                     admitted: self
                         .standings
                         .is_some()
@@ -215,10 +215,12 @@ impl CommitLog<Mark> for Journal {
         let began = Instant::now();
         self.store.commit(&frames)?;
         if let Some(last) = epochs.last() {
-            self.metrics.tell_committed(last.epoch, began.elapsed());
+            self.metrics.tell_committed(last.released.epoch, began.elapsed());
         }
         // One line per epoch: the number committed together depends on load.
-        epochs.iter().for_each(|epoch| debug!(epoch = epoch.epoch, "the epoch is durable and published"));
+        epochs
+            .iter()
+            .for_each(|epoch| debug!(epoch = epoch.released.epoch, "the epoch is durable and published"));
         let due = epochs.iter().rposition(|epoch| !epoch.states.is_empty());
         let (due, since) = epochs.split_at(due.map_or(0, |due| due + 1));
         self.advance(due)?;
@@ -249,7 +251,7 @@ impl Journal {
 
     fn advance(&mut self, epochs: &[EpochCommit<Mark>]) -> Result<(), RunError> {
         let Some(standings) = &mut self.standings else { return Ok(()) };
-        epochs.iter().try_for_each(|epoch| standings.advance(epoch.epoch, admitted(epoch)))
+        epochs.iter().try_for_each(|epoch| standings.advance(epoch.released.epoch, admitted(epoch)))
     }
 
     /// Returns the number of the run.
@@ -265,11 +267,11 @@ impl Journal {
             Some(standings) => options().serialize(&(&epoch.states, standings.to_vec())),
         };
         let Ok(states) = states.map(Zeroizing::new) else { return Ok(()) };
-        match self.store.checkpoint(epoch.epoch, &states) {
+        match self.store.checkpoint(epoch.released.epoch, &states) {
             Err(StateError::TooLarge { .. }) => Ok(()),
             written => {
                 written?;
-                debug!(epoch = epoch.epoch, "the encoders' states are kept");
+                debug!(epoch = epoch.released.epoch, "the encoders' states are kept");
                 Ok(())
             }
         }
@@ -296,8 +298,8 @@ fn admitted(epoch: &EpochCommit<Mark>) -> impl Iterator<Item = Entity> {
 
 /// Concatenates all sums into a vector of fixed capacity: growing it would leave copies in freed
 /// memory.
-fn joined(shards: &[RunSums]) -> Zeroizing<Vec<i128>> {
-    let mut sums = Zeroizing::new(Vec::with_capacity(shards.iter().map(RunSums::len).sum()));
+fn joined(shards: &[Sums]) -> Zeroizing<Vec<i128>> {
+    let mut sums = Zeroizing::new(Vec::with_capacity(shards.iter().map(Sums::len).sum()));
     for shard in shards {
         match shard.row() {
             Row::Narrow(shard) => sums.extend(shard.iter().map(|&sum| i128::from(sum))),

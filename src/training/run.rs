@@ -9,7 +9,8 @@ use std::time::Duration;
 use hushflow_mechanism::mechanism::{MatrixMechanism, Strategies};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_operators::{
-    AdamSetup, CommitLog, EpochCommit, Fault, Learner, Measurement, Released, TrainingSetup, training_loop,
+    AdamSetup, CommitLog, EpochCommit, Fault, Learner, Measurement, ReleasedEpoch, TrainingSetup,
+    training_loop,
 };
 use timely::worker::Worker;
 
@@ -35,7 +36,7 @@ pub struct Trained {
     /// The parameters after the last step.
     pub parameters: Vec<f64>,
     /// The public log of releases.
-    pub released: Vec<Released>,
+    pub released: Vec<ReleasedEpoch>,
     /// Number of gradients that were not finite. **Private**, for the operator only.
     pub not_finite: u64,
 }
@@ -185,13 +186,13 @@ impl Learner for ImageLearner {
 #[derive(Clone, Default)]
 struct MemoryLog {
     keep: bool,
-    released: Arc<Mutex<Vec<Released>>>,
+    released: Arc<Mutex<Vec<ReleasedEpoch>>>,
 }
 
 impl CommitLog<u64> for MemoryLog {
     fn commit(&mut self, epochs: &[EpochCommit<u64>]) -> Result<(), Box<dyn Error>> {
         if self.keep {
-            let public = epochs.iter().map(EpochCommit::released);
+            let public = epochs.iter().map(|epoch| epoch.released.clone());
             self.released.lock().unwrap_or_else(PoisonError::into_inner).extend(public);
         }
         Ok(())

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::harness::{Lab, PRIVATE_LOG, Random, await_until, hushflow, sums};
-use hushflow::mechanism::moments::{Accumulators, MomentSums, QuantisedRows};
+use hushflow::mechanism::moments::{Accumulators, QuantisedRows, Sums};
 use hushflow::mechanism::noise::{DiscreteGaussian, NoiseGenerator};
 use hushflow::mechanism::release::ReleaseShard;
 use hushflow::operators::{EpochCommit, PartialSums, QuantisedRecords, Records, ShardRelease};
@@ -37,7 +37,7 @@ fn private_types_cannot_be_printed() {
     }
     const { assert!(Probe::<Vec<i128>>::PRINTS, "the probe sees what prints") };
     silent![Records, QuantisedRecords, PartialSums, ShardRelease, EpochCommit<u64>, Event, SourceReader];
-    silent![QuantisedRows, MomentSums, Accumulators, ReleaseShard, DiscreteGaussian, NoiseGenerator];
+    silent![QuantisedRows, Sums, Accumulators, ReleaseShard, DiscreteGaussian, NoiseGenerator];
     silent![EpochFrame, Checkpoint, Recovered, Replay, Store];
 }
 

@@ -62,8 +62,8 @@ fn trace<R: CryptoRng + ?Sized>(
     (budget, rho): (&mut Budget, f64),
     rng: &mut R,
 ) -> Result<f64, CovarianceError> {
-    let sums = start.sample.moments(SecondMoment::Diagonal)?;
-    let trace = sums.coordinates()[sums.layout().second()].iter().sum();
+    let sums = start.sample.moments(SecondMoment::Diagonal)?.to_wide();
+    let trace = sums[1 + start.sample.dimension()..].iter().sum();
     let noisy = measure(budget, (Part::Trace, rho), trace, start.sample.trace_sensitivity(), rng)?;
     let tail = noisy.deviation * (2.0 * (8.0 / TAIL).ln()).sqrt();
     Ok(((noisy.value as f64 + tail) * start.unit() / start.sample.dimension() as f64).clamp(1e-16, 1.0))

@@ -128,8 +128,8 @@ impl<'a> Start<'a> {
         let rows = count(sample, budget, count_rho, rng)?;
         let Some(share) = centre else { return Ok(Self { sample: sample.clone(), rows, mean: None }) };
         check_share("centring", share)?;
-        let sums = sample.moments(SecondMoment::None)?;
-        let first = &sums.coordinates()[sums.layout().first()];
+        let sums = sample.moments(SecondMoment::None)?.to_wide();
+        let first = &sums[1..];
         let sensitivity = sample.first_sensitivity() * (sample.dimension() as f64).sqrt();
         // A finer grid, because this noise is small.
         let fine = 1i128 << 30;

@@ -15,7 +15,7 @@ use super::budget::{Budget, Part};
 use super::completion::Completion;
 use super::estimate::{Estimate, Measurement, Start, check_share};
 use super::sample::{Sample, add_noise, measure};
-use hushflow_mechanism::moments::{Layout, MomentSums, SecondMoment};
+use hushflow_mechanism::moments::{Layout, SecondMoment};
 use hushflow_mechanism::noise::selection::Selection;
 use rand::CryptoRng;
 
@@ -58,8 +58,8 @@ impl Pace {
         // A private count is one more entry of the diagonal.
         let count_rho = self.diagonal_share * budget.left() / (dimension + 1) as f64;
         let start = Start::new(sample, count_rho, self.centre, &mut budget, rng)?;
-        let sums = start.sample.moments(SecondMoment::Full)?;
-        let mut run = Run::begin(self, &start, &sums, &mut budget, rng)?;
+        let sums = start.sample.moments(SecondMoment::Full)?.to_wide();
+        let mut run = Run::begin(self, &start, &sums[1 + dimension..], &mut budget, rng)?;
         if dimension > 1 {
             run.spend(self, &mut budget, rng)?;
         }
@@ -119,12 +119,11 @@ impl<'a> Run<'a> {
     fn begin<R: CryptoRng + ?Sized>(
         pace: &Pace,
         start: &'a Start<'a>,
-        sums: &MomentSums,
+        second: &[i128],
         budget: &mut Budget,
         rng: &mut R,
     ) -> Result<Self, CovarianceError> {
         let dimension = start.sample.dimension();
-        let second = &sums.coordinates()[sums.layout().second()];
         let places = Layout { dimension, second: SecondMoment::Full }.second_entries();
         let entry = |((column, row), &sum): ((usize, usize), &i128)| Known {
             row,

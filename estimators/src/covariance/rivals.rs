@@ -83,8 +83,8 @@ pub(super) fn whole<R: CryptoRng + ?Sized>(
     share: f64,
     rng: &mut R,
 ) -> Result<Vec<Noisy>, CovarianceError> {
-    let sums = start.sample.moments(SecondMoment::Full)?;
-    let second = &sums.coordinates()[sums.layout().second()];
+    let sums = start.sample.moments(SecondMoment::Full)?.to_wide();
+    let second = &sums[1 + start.sample.dimension()..];
     let part = (Part::Matrix, share * budget.left());
     add_noise(budget, part, second, sensitivity, rng)
 }
@@ -94,8 +94,8 @@ fn diagonal<R: CryptoRng + ?Sized>(
     mut budget: Budget,
     rng: &mut R,
 ) -> Result<Estimate, CovarianceError> {
-    let sums = start.sample.moments(SecondMoment::Diagonal)?;
-    let second = &sums.coordinates()[sums.layout().second()];
+    let sums = start.sample.moments(SecondMoment::Diagonal)?.to_wide();
+    let second = &sums[1 + start.sample.dimension()..];
     let sensitivity = start.sample.entry_sensitivity(true) * (second.len() as f64).sqrt();
     let part = (Part::Diagonal, budget.left());
     let noisy = add_noise(&mut budget, part, second, sensitivity, rng)?;
@@ -128,9 +128,10 @@ fn public_count(sample: &Sample<'_>) -> Result<(), CovarianceError> {
 /// public count, which bounds the error of the search.
 pub(super) fn eigenvalues(sample: &Sample<'_>) -> Result<Vec<i128>, CovarianceError> {
     public_count(sample)?;
-    let sums = sample.moments(SecondMoment::Full)?;
+    let layout = Layout { dimension: sample.dimension(), second: SecondMoment::Full };
+    let sums = sample.moments(layout.second)?.to_wide();
     let mut matrix = DMatrix::zeros(sample.dimension(), sample.dimension());
-    for ((i, j), &sum) in sums.layout().second_entries().zip(&sums.coordinates()[sums.layout().second()]) {
+    for ((i, j), &sum) in layout.second_entries().zip(&sums[layout.second()]) {
         (matrix[(i, j)], matrix[(j, i)]) = (sum as f64, sum as f64);
     }
     // Entries are always in range, so the search ends for all records.
@@ -185,8 +186,8 @@ fn coinpress<R: CryptoRng + ?Sized>(
     let mut estimate = DMatrix::identity(size, size);
     for (step, share) in COIN_SHARES.into_iter().enumerate() {
         let whitened = whiten(sample, &whitening);
-        let sums = moments(&clipper, &whitened, SecondMoment::Full)?;
-        let second = &sums.coordinates()[sums.layout().second()];
+        let sums = moments(&clipper, &whitened, SecondMoment::Full)?.to_wide();
+        let second = &sums[1 + size..];
         let rho = if step + 1 == COIN_SHARES.len() { budget.left() } else { share * total };
         let noisy = add_noise(budget, (Part::Matrix, rho), second, matrix_sensitivity(neighbours), rng)?;
         let grid = radius / (1u64 << RECORD_BITS) as f64 / sample.grid();

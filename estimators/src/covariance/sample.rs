@@ -32,7 +32,7 @@ use super::CovarianceError;
 use super::budget::{Budget, Part};
 use super::estimate::check_share;
 use hushflow_mechanism::moments::{
-    Accumulators, Clipper, Layout, MomentSums, QuantisedRows, RECORD_BITS, SecondMoment,
+    Accumulators, Clipper, Layout, QuantisedRows, RECORD_BITS, SecondMoment, Sums,
 };
 use hushflow_mechanism::noise::{DiscreteGaussian, NoiseScale};
 use hushflow_mechanism::sensitivity::Neighbours;
@@ -183,7 +183,7 @@ impl<'a> Sample<'a> {
     }
 
     /// Exact count, Σq and Σqqᵀ.
-    pub(super) fn moments(&self, second: SecondMoment) -> Result<MomentSums, CovarianceError> {
+    pub(super) fn moments(&self, second: SecondMoment) -> Result<Sums, CovarianceError> {
         moments(&self.clipper, self.records, second)
     }
 
@@ -239,7 +239,7 @@ pub(super) fn moments(
     clipper: &Clipper,
     records: &[f64],
     second: SecondMoment,
-) -> Result<MomentSums, CovarianceError> {
+) -> Result<Sums, CovarianceError> {
     let dimension = clipper.dimension();
     let layout = Layout { dimension, second };
     let mut accumulators = Accumulators::new(layout);
@@ -249,7 +249,7 @@ pub(super) fn moments(
         clipper.quantise_all(batch, &mut rows)?;
         accumulators.add_to_key(0, &rows)?;
     }
-    Ok(accumulators.take().remove(&0).unwrap_or_else(|| MomentSums::zero(layout)))
+    Ok(accumulators.take().remove(&0).unwrap_or_else(|| Sums::zero(layout.coordinates())))
 }
 
 /// Adds exact noise to integers that one record changes by at most `sensitivity` in the Euclidean
@@ -331,7 +331,7 @@ mod tests {
 
     fn sums(records: &[f64], neighbours: Neighbours) -> Vec<i128> {
         let sample = Sample::new(&BOUNDS, records, neighbours).expect("a sample");
-        sample.moments(SecondMoment::Full).expect("moments").coordinates().to_vec()
+        sample.moments(SecondMoment::Full).expect("moments").to_wide().to_vec()
     }
 
     /// Norms of the difference of two samples' statistics, divided by their sensitivities.

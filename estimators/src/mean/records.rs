@@ -14,7 +14,7 @@
 use super::MeanError;
 use faer::MatRef;
 use hushflow_mechanism::moments::{
-    Accumulators, Clipper, Layout, MomentSums, QuantisedRows, RECORD_BITS, SecondMoment,
+    Accumulators, Clipper, Layout, MomentError, QuantisedRows, RECORD_BITS, SecondMoment, Sums,
 };
 use nalgebra::{DMatrix, DMatrixView};
 use std::collections::BTreeMap;
@@ -102,7 +102,7 @@ impl Kept {
     }
 
     /// Exact count, Σq and, if requested, the upper triangle of Σqqᵀ of the kept records.
-    pub(super) fn moments(&self, second: SecondMoment) -> Result<Vec<i128>, MeanError> {
+    pub(super) fn moments(&self, second: SecondMoment) -> Result<Sums, MeanError> {
         let layout = Layout { dimension: self.dimension(), second };
         let sum = |&(run, marks): &(&QuantisedRows, &Vec<u32>)| {
             let mut accumulators = Accumulators::new(layout);
@@ -110,13 +110,9 @@ impl Kept {
             Ok(accumulators.take().remove(&KEPT))
         };
         let runs: Vec<_> = self.runs.iter().zip(&self.marks).collect();
-        let mut total = MomentSums::zero(layout);
-        for sums in in_parallel(&runs, sum) {
-            let sums: Option<MomentSums> =
-                sums.map_err(|error: hushflow_mechanism::moments::MomentError| MeanError::from(error))?;
-            sums.iter().try_for_each(|sums| total.merge(sums))?;
-        }
-        Ok(total.coordinates().to_vec())
+        let sums = in_parallel(&runs, sum).into_iter().collect::<Result<Vec<_>, MomentError>>()?;
+        let zero = Sums::zero(layout.coordinates());
+        Ok(sums.iter().flatten().fold(zero, |total, sums| total.plus(0, sums, None)))
     }
 
     /// ‖Wᵀ(q/r − m)‖² of every record, kept or not.

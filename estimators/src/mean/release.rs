@@ -118,7 +118,7 @@ pub(super) fn sums(
     budget: &mut Budget,
     rng: &mut NoiseGenerator,
 ) -> Result<Sums, MeanError> {
-    let exact = kept.moments(SecondMoment::None)?;
+    let exact = kept.moments(SecondMoment::None)?.to_wide();
     let dimension = kept.dimension();
     let (count, first) = channels(squared_mu, COUNT_WITH_SUMS, kept.len())?;
     budget.spend(step, squared_mu, count.grid_scale().min(first.grid_scale()), dimension as f64 + 1.0)?;
@@ -135,7 +135,7 @@ pub(super) fn moments(
     budget: &mut Budget,
     rng: &mut NoiseGenerator,
 ) -> Result<Sums, MeanError> {
-    let exact = kept.moments(SecondMoment::Full)?;
+    let exact = kept.moments(SecondMoment::Full)?.to_wide();
     let dimension = kept.dimension();
     let (count, first) = channels(squared_mu, COUNT_WITH_MOMENTS, kept.len())?;
     let second = Triangle::new(deviation(squared_mu), kept.len())?;
@@ -151,7 +151,7 @@ pub(super) fn second_moments(
     budget: &mut Budget,
     rng: &mut NoiseGenerator,
 ) -> Result<Mat<f64>, MeanError> {
-    let (exact, dimension) = (kept.moments(SecondMoment::Full)?, kept.dimension());
+    let (exact, dimension) = (kept.moments(SecondMoment::Full)?.to_wide(), kept.dimension());
     let packed = &exact[1 + dimension..];
     let second = Triangle::new(squared_mu.sqrt().recip() * ROUNDING, kept.len())?;
     budget.spend(step, squared_mu, second.grid_scale(), packed.len() as f64)?;

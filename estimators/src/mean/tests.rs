@@ -242,9 +242,9 @@ proptest! {
         if taken == 2 {
             worlds[0].take_out(1);
         }
-        let [one, other] = worlds.map(|kept| kept.moments(hushflow_mechanism::moments::SecondMoment::Full).unwrap());
+        let [one, other] = worlds.map(|kept| kept.moments(hushflow_mechanism::moments::SecondMoment::Full).unwrap().to_wide());
         let unit = 0.5_f64.powi(20);
-        let difference: Vec<f64> = one.iter().zip(&other).map(|(a, b)| (a - b) as f64).collect();
+        let difference: Vec<f64> = one.iter().zip(other.iter()).map(|(a, b)| (a - b) as f64).collect();
         let first: f64 = difference[1..4].iter().map(|x| (x * unit).powi(2)).sum();
         let diagonal = [0, 3, 5];
         let entry = |(place, x): (usize, &f64)| (x * unit * unit).powi(2) * if diagonal.contains(&place) { 1.0 } else { 2.0 };

@@ -155,7 +155,7 @@ mod tests {
                 let kept = Kept::new(&units, &[1.0; 2], &ball).expect("records");
                 let mut table = Whitened { rows, scales: scales.to_vec(), back: DMatrix::identity(2, 2) };
                 table.rotate(&DMatrix::from_row_slice(2, 2, &[0.6, -0.8, 0.8, 0.6]));
-                (kept.moments(hushflow_mechanism::moments::SecondMoment::Full).expect("sums"), table.rows)
+                (kept.moments(hushflow_mechanism::moments::SecondMoment::Full).expect("sums").to_wide(), table.rows)
             });
             let unit = 0.5_f64.powi(40);
             let moved = |entry: usize| ((worlds[0].0[entry] - worlds[1].0[entry]) as f64 * unit).powi(2);

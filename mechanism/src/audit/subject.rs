@@ -96,7 +96,7 @@ impl RealPath {
         let mut all = vec![0; keys as usize * layout.coordinates()];
         for (key, sums) in accumulators.take() {
             let start = key as usize * layout.coordinates();
-            all[start..start + layout.coordinates()].copy_from_slice(sums.coordinates());
+            all[start..start + layout.coordinates()].copy_from_slice(&sums.to_wide());
         }
         Ok(all)
     }

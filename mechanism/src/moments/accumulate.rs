@@ -11,7 +11,8 @@
 
 use super::narrow::{add_record, is_narrow};
 use super::products::{BLOCK_ROWS, BlockProducts};
-use super::{Layout, MomentError, MomentSums, QuantisedRows};
+use super::sums::{add, add_runs};
+use super::{Layout, MomentError, QuantisedRows, Row, Sums};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use zeroize::{Zeroize, Zeroizing};
@@ -32,8 +33,8 @@ const PENDING_ROWS: usize = 32;
 /// let mut accumulators = Accumulators::new(Layout { dimension: 2, second: SecondMoment::Full });
 /// accumulators.add(&[7, 4, 7], &rows)?;
 /// let sums = accumulators.take();
-/// assert_eq!(sums[&4].coordinates(), [1, 3, 4, 9, 12, 16]);
-/// assert_eq!(sums[&7].coordinates(), [2, 6, 8, 26, 32, 40]);
+/// assert_eq!(**sums[&4].to_wide(), [1, 3, 4, 9, 12, 16]);
+/// assert_eq!(**sums[&7].to_wide(), [2, 6, 8, 26, 32, 40]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Accumulators {
@@ -49,8 +50,8 @@ pub struct Accumulators {
 /// Sums of a key, and rows not yet in them.
 struct Key {
     key: u32,
-    /// `None` before the first rows are added.
-    sums: Option<MomentSums>,
+    /// Empty before the first rows are added.
+    sums: Zeroizing<Vec<i128>>,
     /// Wide records: the rows. Narrow ones: the sums of at most [`BLOCK_ROWS`] rows.
     pending: Zeroizing<Vec<f64>>,
 }
@@ -58,11 +59,12 @@ struct Key {
 impl Key {
     /// Makes a key without rows.
     fn new(key: u32) -> Self {
-        Self { key, sums: None, pending: Zeroizing::new(Vec::new()) }
+        Self { key, sums: Zeroizing::default(), pending: Zeroizing::default() }
     }
 
-    fn sums(&mut self, layout: Layout) -> &mut MomentSums {
-        self.sums.get_or_insert_with(|| MomentSums::zero(layout))
+    fn sums(&mut self, layout: Layout) -> &mut [i128] {
+        self.sums.resize(layout.coordinates(), 0);
+        &mut self.sums
     }
 
     /// Adds narrow records one by one, fewer than [`BLOCK_ROWS`].
@@ -71,9 +73,8 @@ impl Key {
             self.pending.reserve_exact(layout.coordinates());
             self.pending.resize(layout.coordinates(), 0.0);
         } else if self.pending[Layout::COUNT] as usize + rows.len() / width > BLOCK_ROWS {
-            self.sums
-                .get_or_insert_with(|| MomentSums::zero(layout))
-                .add_runs([&self.pending[..]].into_iter());
+            self.sums.resize(layout.coordinates(), 0);
+            add_runs(&mut self.sums, [&self.pending[..]].into_iter());
             self.pending.fill(0.0);
         }
         rows.chunks_exact(width).for_each(|row| add_record(&mut self.pending, row, layout));
@@ -111,10 +112,10 @@ impl Accumulators {
         Ok(())
     }
 
-    /// Adds the sums that another worker computed for the same epoch and key.
-    pub fn merge(&mut self, key: u32, sums: &MomentSums) -> Result<(), MomentError> {
+    /// Adds sums of other records of a key.
+    pub(super) fn merge(&mut self, key: u32, sums: Row<'_>) {
         let place = self.place(key);
-        self.keys[place].sums(self.layout).merge(sums)
+        add(self.keys[place].sums(self.layout), sums);
     }
 
     /// Returns the keys that have sums, ascending.
@@ -125,12 +126,9 @@ impl Accumulators {
     }
 
     /// Returns the sums of all keys, in the order of keys, and clears them.
-    pub fn take(&mut self) -> BTreeMap<u32, MomentSums> {
+    pub fn take(&mut self) -> BTreeMap<u32, Sums> {
         let mut sums = Vec::with_capacity(self.keys.len());
-        let layout = self.layout;
-        self.drain(|key, coordinates| {
-            sums.push((key, MomentSums::of(layout, coordinates.iter().copied())));
-        });
+        self.drain(|key, of_key| sums.push((key, Zeroizing::new(of_key.to_vec()).into())));
         sums.into_iter().collect()
     }
 
@@ -141,22 +139,21 @@ impl Accumulators {
         let mut keys = std::mem::take(&mut self.keys);
         keys.sort_unstable_by_key(|key| key.key);
         // Made only when needed: for a million columns, making and wiping it would be expensive.
-        let mut few = None;
+        let mut few: Zeroizing<Vec<i128>> = Zeroizing::default();
         for Key { key, mut sums, pending } in keys {
-            let total = match &mut sums {
-                Some(sums) => sums,
-                None => {
-                    let few = few.get_or_insert_with(|| MomentSums::zero(self.layout));
-                    few.clear();
-                    few
-                }
+            let total = if sums.is_empty() {
+                few.fill(0);
+                few.resize(self.layout.coordinates(), 0);
+                &mut few
+            } else {
+                &mut sums
             };
             if is_narrow(self.layout) {
-                total.add_runs([&pending[..]].into_iter());
+                add_runs(total, [&pending[..]].into_iter());
             } else {
                 self.products.add_rows(&pending, self.width.max(1), total);
             }
-            give(key, total.coordinates());
+            give(key, total);
         }
     }
 
@@ -263,7 +260,7 @@ mod tests {
         sums
     }
 
-    fn check(layout: Layout, keys: &[u32], rows: &QuantisedRows, sums: &BTreeMap<u32, MomentSums>) {
+    fn check(layout: Layout, keys: &[u32], rows: &QuantisedRows, sums: &BTreeMap<u32, Sums>) {
         let mut distinct = keys.to_vec();
         distinct.sort_unstable();
         distinct.dedup();
@@ -271,11 +268,11 @@ mod tests {
         for (key, sums) in sums {
             let rows = rows.values().chunks_exact(layout.dimension).zip(keys);
             let expected = reference(layout, rows.filter(|(_, other)| *other == key).map(|(row, _)| row));
-            assert!(sums.coordinates().iter().map(|&sum| BigInt::from(sum)).eq(expected), "key {key}");
+            assert!(sums.row().iter().map(BigInt::from).eq(expected), "key {key}");
         }
     }
 
-    fn added(layout: Layout, keys: &[u32], rows: &QuantisedRows) -> BTreeMap<u32, MomentSums> {
+    fn added(layout: Layout, keys: &[u32], rows: &QuantisedRows) -> BTreeMap<u32, Sums> {
         let mut accumulators = Accumulators::new(layout);
         accumulators.add(keys, rows).unwrap();
         accumulators.take()
@@ -306,11 +303,11 @@ mod tests {
             let layout = Layout { dimension, second: Full };
             let mut accumulators = Accumulators::new(layout);
             accumulators.add_to_key(0, &quantised(dimension, &record.repeat(count))).unwrap();
-            let sums = &accumulators.take()[&0];
+            let sums = accumulators.take()[&0].to_wide();
             let (count, length) = (count as i128, i128::from(length));
-            assert_eq!(sums.coordinates()[Layout::COUNT], count);
-            assert_eq!(sums.coordinates()[layout.first().end - 1], -count * length);
-            assert_eq!(sums.coordinates().last(), Some(&(count * length * length)));
+            assert_eq!(sums[Layout::COUNT], count);
+            assert_eq!(sums[layout.first().end - 1], -count * length);
+            assert_eq!(sums.last(), Some(&(count * length * length)));
         }
     }
 
@@ -337,7 +334,7 @@ mod tests {
             let expected =
                 firsts[..1 + dimension].iter().chain(&seconds[layout.second()]).cloned().collect::<Vec<_>>();
             let sums = &added(layout, &[5; 300], &rows)[&5];
-            assert!(sums.coordinates().iter().map(|&sum| BigInt::from(sum)).eq(expected), "{layout:?}");
+            assert!(sums.row().iter().map(BigInt::from).eq(expected), "{layout:?}");
         }
     }
 
@@ -367,7 +364,7 @@ mod tests {
             let sums = added(layout, &keys, &rows);
             check(layout, &keys, &rows, &sums);
             assert_eq!(
-                sums[&1].coordinates()[..3],
+                sums[&1].to_wide()[..3],
                 [2 * BLOCK_ROWS as i128 + 1, 0, (2 * BLOCK_ROWS as i128 + 1) * i128::from(length)]
             );
         }
@@ -389,8 +386,6 @@ mod tests {
         assert_eq!(accumulators.add(&[1], &rows), Err(MomentError::Keys { keys: 1, rows: 2 }));
         assert_eq!(accumulators.add(&[1], &wide), dimension);
         assert_eq!(accumulators.add_to_key(1, &wide), dimension);
-        let sums = MomentSums::zero(Layout { dimension: 2, second: Diagonal });
-        assert!(matches!(accumulators.merge(1, &sums), Err(MomentError::Layout { .. })));
     }
 
     fn layouts() -> impl Strategy<Value = Layout> {
@@ -423,7 +418,7 @@ mod tests {
             }
             let mut whole = Accumulators::new(layout);
             for part in &mut parts {
-                part.take().iter().for_each(|(key, sums)| whole.merge(*key, sums).unwrap());
+                part.take().iter().for_each(|(key, sums)| whole.merge(*key, sums.row()));
             }
             let keys: Vec<u32> = keys.into_iter().map(|(_, key)| key).collect();
             check(layout, &keys, &rows, &whole.take());

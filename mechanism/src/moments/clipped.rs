@@ -17,7 +17,7 @@ use super::products::BLOCK_ROWS;
 use super::rounding::round_ties_even;
 use super::side_by_side::{SUMS, add_integers, add_records, squared_norms};
 use super::{
-    Accumulators, Clipper, Layout, MomentError, MomentSums, QuantisedRows, RecordError, RunSums, SecondMoment,
+    Accumulators, Clipper, Layout, MomentError, QuantisedRows, RecordError, Row, SecondMoment, Sums,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -127,22 +127,23 @@ impl ClippedSums {
     }
 
     /// Returns the sums of these runs of coordinates, in the order of the layout, and clears them.
-    pub fn take(&mut self, runs: impl IntoIterator<Item = Range<usize>>) -> Vec<RunSums> {
+    pub fn take(&mut self, runs: impl IntoIterator<Item = Range<usize>>) -> Vec<Sums> {
         self.begin();
         self.wipe();
         let mut wide = self.wide.take().remove(&0);
         if self.layout.second == SecondMoment::Full {
-            wide.get_or_insert_with(|| MomentSums::zero(self.layout));
+            let no_records = || Zeroizing::new(vec![0; self.layout.coordinates()]);
+            wide.get_or_insert_with(|| no_records().into());
         }
         let records = self.narrow[Layout::COUNT] as u64;
         let all = self.lent.insert(Arc::new(std::mem::take(&mut self.narrow)));
         let run = |run: Range<usize>| {
-            let narrow = RunSums::narrow(all.clone(), run.clone(), records);
+            let narrow = Sums::narrow(all.clone(), run.clone(), records);
             match &wide {
                 None => narrow,
                 Some(wide) => {
-                    let wide = Zeroizing::new(wide.coordinates()[run].to_vec());
-                    RunSums::from(wide).plus(0, &narrow, None)
+                    let wide = Zeroizing::new(wide.row().run(run).iter().collect::<Vec<_>>());
+                    Sums::from(wide).plus(0, &narrow, None)
                 }
             }
         };
@@ -185,7 +186,7 @@ impl ClippedSums {
             self.wide.add_to_key(0, &self.rows)?;
             return Ok(unusable);
         }
-        self.make_room()?;
+        self.make_room();
         self.narrow[Layout::COUNT] += (self.records.len() + self.rows.len()) as i64;
         for start in (0..dimension).step_by(COLUMNS) {
             self.add_columns(block, start..dimension.min(start + COLUMNS));
@@ -253,12 +254,11 @@ impl ClippedSums {
     }
 
     /// Spills narrow sums if another block may be too many.
-    fn make_room(&mut self) -> Result<(), MomentError> {
+    fn make_room(&mut self) {
         if self.narrow[Layout::COUNT] as u64 + TOGETHER as u64 > NARROW_RECORDS {
-            let widened = self.narrow.iter_mut().map(|sum| i128::from(std::mem::take(sum)));
-            self.wide.merge(0, &MomentSums::of(self.layout, widened))?;
+            self.wide.merge(0, Row::Narrow(&self.narrow));
+            self.narrow.fill(0);
         }
-        Ok(())
     }
 }
 
@@ -278,7 +278,6 @@ fn add_group<'a, V: Copy + Into<f64> + 'a, const R: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::moments::Row;
     use proptest::prelude::*;
 
     /// Returns the sums of the same records by way of rows.
@@ -288,7 +287,7 @@ mod tests {
         let mut accumulators = Accumulators::new(layout);
         accumulators.add_to_key(0, &rows).unwrap();
         let sums = accumulators.take();
-        sums.get(&0).map_or(vec![0; layout.coordinates()], |sums| sums.coordinates().to_vec())
+        sums.get(&0).map_or(vec![0; layout.coordinates()], |sums| sums.row().iter().collect())
     }
 
     fn taken(sums: &mut ClippedSums) -> Vec<i128> {

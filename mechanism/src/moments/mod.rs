@@ -2,7 +2,7 @@
 //!
 //! 1. A [`Clipper`] turns a record into a row of [`QuantisedRows`]: integers q ≈ z·2²⁰/ζ of squared
 //!    norm at most 2⁴⁰.
-//! 2. [`Accumulators`] add the rows of each key and epoch into [`MomentSums`].
+//! 2. [`Accumulators`] add the rows of each key and epoch into [`Sums`].
 //! 3. Sums of several workers are merged.
 //!
 //! Long records of one key take a shorter path, [`ClippedSums`]. One unit of Σq is ζ·2⁻²⁰, one unit
@@ -17,7 +17,6 @@ mod products;
 pub(crate) mod rounding;
 mod row;
 mod rows;
-mod run;
 mod side_by_side;
 mod sums;
 
@@ -26,9 +25,8 @@ pub use clip::{ClipError, Clipper};
 pub use clipped::{ClippedSums, ClippedSumsError};
 pub use row::Row;
 pub use rows::{QuantisedRows, RecordError};
-pub use run::RunSums;
 pub(crate) use side_by_side::squared_norm;
-pub use sums::{MomentError, MomentSums};
+pub use sums::{MomentError, Sums};
 
 use serde::{Deserialize, Serialize};
 use std::ops::Range;

@@ -6,7 +6,8 @@
 //! matrix product may therefore block, unroll and vectorise freely: the result is the same to the
 //! last bit, on every machine.
 
-use super::{Layout, MomentSums, RECORD_BITS, SecondMoment};
+use super::sums::add_runs;
+use super::{Layout, RECORD_BITS, SecondMoment};
 use nalgebra::{DMatrixView, DMatrixViewMut, Dyn};
 use zeroize::Zeroize;
 
@@ -25,8 +26,8 @@ const NEAR_COLUMNS: usize = 1024;
 /// Number of columns computed together. Work below the diagonal is skipped panel by panel.
 const PANEL: usize = 32;
 
-/// Sums and products of one block: the workspace in which rows are added before they join
-/// [`MomentSums`].
+/// Sums and products of one block: the workspace in which rows are added before they join the sums
+/// of their key.
 pub(super) struct BlockProducts {
     layout: Layout,
     first: Vec<f64>,
@@ -47,11 +48,11 @@ impl BlockProducts {
     /// Adds any number of records, row-major and of `width` values each, to `sums`. The first d
     /// values of a record add to first moments, the products of the last d to second ones. They are
     /// the same values where the width is d.
-    pub(super) fn add_rows(&mut self, rows: &[f64], width: usize, sums: &mut MomentSums) {
+    pub(super) fn add_rows(&mut self, rows: &[f64], width: usize, sums: &mut [i128]) {
         for block in rows.chunks(BLOCK_ROWS * width) {
             self.multiply(block, width);
             let count = (block.len() / width) as f64;
-            sums.add_runs([&[count], &self.first[..]].into_iter().chain(self.second_moments()));
+            add_runs(sums, [&[count], &self.first[..]].into_iter().chain(self.second_moments()));
         }
     }
 

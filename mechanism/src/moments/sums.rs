@@ -1,22 +1,21 @@
-//! The exact sums of one key: count, Σq and Σqqᵀ (or Σq∘q) of its quantised records, as 128-bit
-//! integers.
+//! Exact sums, in 64 bits where they are known to fit, shared instead of copied.
+//!
+//! The number of records alone determines whether they fit. So values do not influence which
+//! arithmetic adds them. No sum can exceed its 128 bits, so no error depends on data: entries of
+//! records are at most 2⁴⁰ in magnitude, so sums of fewer than 2⁶⁴ records are at most 2¹⁰⁴. (Sums
+//! are added modulo 2¹²⁸.)
 
-use super::Layout;
-use serde::{Deserialize, Serialize};
-use zeroize::Zeroize;
+use super::clipped::NARROW_RECORDS;
+use crate::moments::Row;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::ops::Range;
+use std::sync::Arc;
+use zeroize::Zeroizing;
 
 /// Reasons why sums can't be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MomentError {
-    /// Two parts of one stream have different layouts.
-    #[error("found moments {found:?} where {expected:?} were expected: give both sides the same columns")]
-    Layout {
-        /// Layout of the sums to be added.
-        found: Layout,
-        /// Layout of the sums they are added to.
-        expected: Layout,
-    },
     /// Rows with another number of columns.
     #[error("found rows of {found} columns where {expected} were expected")]
     Dimension {
@@ -41,166 +40,224 @@ pub enum MomentError {
         /// Number of rows.
         rows: usize,
     },
-    /// The number of coordinates differs from that of the layout.
-    #[error("found {found} coordinates, too many or too few for {layout:?}")]
-    Coordinates {
-        /// Number of coordinates.
-        found: usize,
-        /// The layout they were stored with.
-        layout: Layout,
-    },
 }
 
-/// Exact sums of one key, in the order of [`Layout`] and in units of ζ·2⁻²⁰ (first moments) and its
-/// square.
+/// Exact sums of a run of coordinates, in the order of [`Layout`](super::Layout) and in units of
+/// ζ·2⁻²⁰ (first moments) and its square.
 ///
-/// Private data: sums can't be printed and are wiped when dropped. They can be serialised, because
-/// they travel between workers and into the private log.
-///
-/// Integers add up to the same in every order and grouping, so sums are bit-identical on one worker
-/// and on many. No sum can exceed its 128 bits, so no error depends on data: entries of records are
-/// at most 2⁴⁰ in magnitude, so sums of fewer than 2⁶⁴ records are at most 2¹⁰⁴. (Sums are added
-/// modulo 2¹²⁸.)
+/// Private data: sums can't be printed and are wiped when the last owner drops them. They can be
+/// serialised, because they travel between workers. Integers add up to the same in every order and
+/// grouping, so sums are bit-identical on one worker and on many.
 ///
 /// ```compile_fail,E0277
-/// use hushflow_mechanism::moments::{Layout, MomentSums, SecondMoment};
+/// use hushflow_mechanism::moments::Sums;
 ///
-/// let sums = MomentSums::zero(Layout { dimension: 1, second: SecondMoment::Full });
-/// println!("{sums:?}");
+/// println!("{:?}", Sums::zero(1));
 /// ```
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Parts")]
-pub struct MomentSums {
-    layout: Layout,
-    coordinates: Vec<i128>,
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Sums(Form);
+
+#[derive(Clone, Serialize, Deserialize)]
+enum Form {
+    /// Sums of at most `records` records, and never more than [`NARROW_RECORDS`].
+    Narrow {
+        /// A run of sums that others share.
+        #[serde(serialize_with = "run_alone", deserialize_with = "whole_run")]
+        sums: (Arc<Zeroizing<Vec<i64>>>, Range<usize>),
+        records: u64,
+    },
+    Wide(Zeroizing<Vec<i128>>),
 }
 
-impl MomentSums {
+/// Sends no sums of other runs.
+fn run_alone<S: Serializer>(
+    (all, run): &(Arc<Zeroizing<Vec<i64>>>, Range<usize>),
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    all[run.clone()].serialize(serializer)
+}
+
+fn whole_run<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<(Arc<Zeroizing<Vec<i64>>>, Range<usize>), D::Error> {
+    let all = Zeroizing::<Vec<i64>>::deserialize(deserializer)?;
+    let run = 0..all.len();
+    Ok((Arc::new(all), run))
+}
+
+impl Sums {
+    /// Shares a run of these sums of `records` records.
+    pub(super) fn narrow(all: Arc<Zeroizing<Vec<i64>>>, run: Range<usize>, records: u64) -> Self {
+        let end = run.end.min(all.len());
+        Self(Form::Narrow { sums: (all, run.start.min(end)..end), records })
+    }
+
+    /// Takes all of these sums of `records` records.
+    fn of(sums: Zeroizing<Vec<i64>>, records: u64) -> Self {
+        let run = 0..sums.len();
+        Self::narrow(Arc::new(sums), run, records)
+    }
+
     /// Returns the sums of no records.
-    pub fn zero(layout: Layout) -> Self {
-        Self { layout, coordinates: vec![0; layout.coordinates()] }
+    pub fn zero(coordinates: usize) -> Self {
+        Self::of(Zeroizing::new(vec![0; coordinates]), 0)
     }
 
-    /// Takes sums in the order of the layout.
-    pub(super) fn of(layout: Layout, coordinates: impl Iterator<Item = i128>) -> Self {
-        Self { layout, coordinates: coordinates.collect() }
+    /// Returns the number of sums.
+    pub fn len(&self) -> usize {
+        self.row().len()
     }
 
-    /// Resets to the sums of no records.
-    pub(super) fn clear(&mut self) {
-        self.coordinates.fill(0);
-    }
-
-    /// Returns which sums are kept, and where.
-    pub fn layout(&self) -> Layout {
-        self.layout
-    }
-
-    /// Returns all sums, in the layout's order.
-    pub fn coordinates(&self) -> &[i128] {
-        &self.coordinates
-    }
-
-    /// Returns whether no record was added.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.coordinates[Layout::COUNT] == 0
+        self.len() == 0
     }
 
-    /// Adds the sums of other records of the same key.
-    pub fn merge(&mut self, other: &Self) -> Result<(), MomentError> {
-        if other.layout != self.layout {
-            return Err(MomentError::Layout { found: other.layout, expected: self.layout });
+    /// Returns the sums.
+    pub fn row(&self) -> Row<'_> {
+        match &self.0 {
+            Form::Narrow { sums: (all, run), .. } => Row::Narrow(&all[run.clone()]),
+            Form::Wide(sums) => Row::Wide(sums),
         }
-        add(&mut self.coordinates, other.coordinates.iter().copied());
-        Ok(())
     }
 
-    /// Adds integers, run after run, to the coordinates in their order. Each is below 2⁵³ in
-    /// magnitude.
-    pub(super) fn add_runs<'a>(&mut self, runs: impl Iterator<Item = &'a [f64]>) {
-        let mut rest = &mut self.coordinates[..];
-        for run in runs {
-            let (sums, after) = rest.split_at_mut(run.len());
-            // Through i64, because processors convert to no wider integers.
-            add(sums, run.iter().map(|&integer| i128::from(integer as i64)));
-            rest = after;
+    /// Returns the same sums without a copy; `None` unless they are in 64 bits.
+    pub fn shared(&self) -> Option<Self> {
+        matches!(self.0, Form::Narrow { .. }).then(|| self.clone())
+    }
+
+    /// Returns the sums in 128 bits.
+    pub fn to_wide(&self) -> Zeroizing<Vec<i128>> {
+        match self.row() {
+            Row::Narrow(sums) => Zeroizing::new(sums.iter().map(|&sum| sum.into()).collect()),
+            Row::Wide(sums) => Zeroizing::new(sums.to_vec()),
+        }
+    }
+
+    /// Returns the memory of these sums, if it is in 64 bits and not shared.
+    fn into_room(self) -> Option<Zeroizing<Vec<i64>>> {
+        match self.0 {
+            Form::Narrow { sums: (all, _), .. } => Arc::into_inner(all),
+            Form::Wide(_) => None,
+        }
+    }
+
+    /// Returns these sums plus `others`, whose first coordinate is number `offset` of these. Reuses
+    /// the memory of `room` where possible.
+    #[must_use]
+    pub fn plus(self, offset: usize, others: &Self, room: Option<Self>) -> Self {
+        if let (Row::Narrow(these), Row::Narrow(those)) = (self.row(), others.row())
+            && (offset, these.len()) == (0, those.len())
+            && let Some(records) = self.narrow_records(others)
+        {
+            let room = room.and_then(Self::into_room).unwrap_or_default();
+            return Self::of(sum(these, those, room), records);
+        }
+        let mut sums = match self.0 {
+            Form::Wide(sums) => sums,
+            Form::Narrow { .. } => self.to_wide(),
+        };
+        add(sums.get_mut(offset..).unwrap_or_default(), others.row());
+        sums.into()
+    }
+
+    /// Returns the number of records of both together, if their sums fit 64 bits.
+    fn narrow_records(&self, others: &Self) -> Option<u64> {
+        match (&self.0, &others.0) {
+            (Form::Narrow { records: these, .. }, Form::Narrow { records: those, .. }) => {
+                these.checked_add(*those).filter(|records| *records <= NARROW_RECORDS)
+            }
+            _ => None,
         }
     }
 }
 
-fn add(sums: &mut [i128], increments: impl Iterator<Item = i128>) {
+fn sum(these: &[i64], those: &[i64], mut sums: Zeroizing<Vec<i64>>) -> Zeroizing<Vec<i64>> {
+    if sums.capacity() < these.len() {
+        sums = Zeroizing::new(Vec::with_capacity(these.len()));
+    }
+    sums.clear();
+    sums.extend(these.iter().zip(those).map(|(&this, &that)| this.wrapping_add(that)));
+    sums
+}
+
+/// Adds a run of integers to as many sums.
+pub(super) fn add(sums: &mut [i128], row: Row<'_>) {
+    match row {
+        Row::Narrow(row) => add_each(sums, row.iter().map(|&integer| i128::from(integer))),
+        Row::Wide(row) => add_each(sums, row.iter().copied()),
+    }
+}
+
+/// Adds integers, run after run, to the sums in their order. Each is below 2⁵³ in magnitude.
+pub(super) fn add_runs<'a>(mut sums: &mut [i128], runs: impl Iterator<Item = &'a [f64]>) {
+    for run in runs {
+        let (own, after) = sums.split_at_mut(run.len());
+        // Through i64, because processors convert to no wider integers.
+        add_each(own, run.iter().map(|&integer| i128::from(integer as i64)));
+        sums = after;
+    }
+}
+
+fn add_each(sums: &mut [i128], increments: impl Iterator<Item = i128>) {
     sums.iter_mut().zip(increments).for_each(|(sum, increment)| *sum = sum.wrapping_add(increment));
 }
 
-impl Drop for MomentSums {
-    fn drop(&mut self) {
-        self.coordinates.zeroize();
-    }
-}
-
-/// Sums as read, before their length is checked.
-#[derive(Deserialize)]
-struct Parts {
-    layout: Layout,
-    coordinates: Vec<i128>,
-}
-
-impl TryFrom<Parts> for MomentSums {
-    type Error = MomentError;
-
-    fn try_from(Parts { layout, coordinates }: Parts) -> Result<Self, MomentError> {
-        let found = coordinates.len();
-        // The first test prevents overflow in the second for a damaged dimension.
-        if layout.dimension < found && layout.coordinates() == found {
-            return Ok(Self { layout, coordinates });
-        }
-        Err(MomentError::Coordinates { found, layout })
+impl From<Zeroizing<Vec<i128>>> for Sums {
+    fn from(sums: Zeroizing<Vec<i128>>) -> Self {
+        Self(Form::Wide(sums))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::moments::SecondMoment;
 
-    const LAYOUT: Layout = Layout { dimension: 1, second: SecondMoment::Diagonal };
+    fn narrow(sums: &[i64]) -> Sums {
+        Sums::of(Zeroizing::new(sums.to_vec()), 1)
+    }
 
-    fn sums(coordinates: [i128; 3]) -> MomentSums {
-        MomentSums { layout: LAYOUT, coordinates: coordinates.to_vec() }
+    fn wide(sums: &[i128]) -> Sums {
+        Zeroizing::new(sums.to_vec()).into()
     }
 
     #[test]
-    fn sums_merge_and_know_when_they_are_empty() {
-        let mut total = MomentSums::zero(LAYOUT);
-        assert!(total.is_empty());
-        total.merge(&sums([2, -3, 5])).unwrap();
-        total.merge(&sums([1, 1, 1])).unwrap();
-        assert!(!total.is_empty());
-        assert_eq!(total.coordinates(), [3, -2, 6]);
-    }
-
-    #[test]
-    fn sums_of_other_columns_are_refused() {
-        let found = Layout { dimension: 2, second: SecondMoment::Full };
-        let merged = MomentSums::zero(LAYOUT).merge(&MomentSums::zero(found));
-        assert_eq!(merged, Err(MomentError::Layout { found, expected: LAYOUT }));
-    }
-
-    #[test]
-    fn sums_travel() {
-        let sent = sums([1, -(1 << 100), 1 << 100]);
-        let text = serde_json::to_string(&sent).unwrap();
-        let received: MomentSums = serde_json::from_str(&text).unwrap();
-        assert!(received == sent);
-    }
-
-    #[test]
-    fn damaged_sums_are_refused() {
-        for (dimension, coordinates) in [(1, "[]"), (1, "[1,2]"), (2, "[1,2,3]"), (usize::MAX, "[1,2,3]")] {
-            let text = format!(
-                r#"{{"layout":{{"dimension":{dimension},"second":"full"}},"coordinates":{coordinates}}}"#
-            );
-            assert!(serde_json::from_str::<MomentSums>(&text).is_err(), "{text}");
+    fn sums_add_up_in_any_width() {
+        let check = |one: Sums, offset, other: Sums, expected: &[i128]| {
+            assert_eq!(*one.plus(offset, &other, None).to_wide(), expected);
+        };
+        check(narrow(&[1, -2, 3]), 0, narrow(&[4, 5, 6]), &[5, 3, 9]);
+        check(narrow(&[1, 2, 3]), 1, narrow(&[4, 5]), &[1, 6, 8]);
+        check(Sums::zero(3), 2, wide(&[7]), &[0, 0, 7]);
+        check(wide(&[1 << 90, 0]), 0, narrow(&[1, 2]), &[(1 << 90) + 1, 2]);
+        check(narrow(&[1]), 5, narrow(&[1]), &[1]);
+        for room in [narrow(&[7; 9]), narrow(&[7]), wide(&[7; 9])] {
+            let sums = narrow(&[1, 2]).plus(0, &narrow(&[3, 4]), Some(room));
+            assert_eq!(*sums.to_wide(), [4, 6]);
         }
+    }
+
+    /// Tests as many records as fit 64 bits, for any sums, and one more.
+    #[test]
+    fn the_width_of_a_total_depends_on_the_number_of_records_alone() {
+        for (records, is_narrow) in [(NARROW_RECORDS - 1, true), (NARROW_RECORDS, false)] {
+            for value in [0, 1 << 62] {
+                let sums = Sums::of(Zeroizing::new(vec![value]), records).plus(0, &narrow(&[5]), None);
+                assert_eq!(matches!(sums.row(), Row::Narrow(_)), is_narrow);
+                assert_eq!(*sums.to_wide(), [i128::from(value) + 5]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_of_shared_sums_is_what_it_says() {
+        let all = Arc::new(Zeroizing::new(vec![1, 2, 3, 4]));
+        let run = Sums::narrow(all.clone(), 1..3, 9);
+        assert_eq!((*run.to_wide()).clone(), [2, 3]);
+        let text = serde_json::to_string(&run).unwrap();
+        assert_eq!(text, r#"{"Narrow":{"sums":[2,3],"records":9}}"#, "nothing else is sent");
+        assert_eq!(*serde_json::from_str::<Sums>(&text).unwrap().to_wide(), [2, 3]);
+        assert!(Sums::narrow(all, 3..9, 9).len() == 1);
     }
 }

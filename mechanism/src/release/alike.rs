@@ -8,7 +8,7 @@
 use super::*;
 use crate::estimate::adam::{AdamSetting, PrivateAdam};
 use crate::mechanism::{Method, MomentParameters, Strategies};
-use crate::moments::{ClippedSums, Clipper, Layout, RunSums, SecondMoment};
+use crate::moments::{ClippedSums, Clipper, Layout, SecondMoment, Sums};
 use crate::participation::Participation;
 use crate::sensitivity::Neighbours;
 use crate::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
@@ -44,7 +44,7 @@ fn shard(mechanism: &MatrixMechanism) -> ReleaseShard {
     ReleaseShard::new(0, Shards::new(1, LAYOUT, 1), mechanism, NoiseSource::Seeded(11))
 }
 
-fn with_noise(shard: &mut ReleaseShard, noise: Noise, sums: Row<'_>) -> ReleasedValues {
+fn with_noise(shard: &mut ReleaseShard, noise: Noise, sums: Row<'_>) -> Released {
     // Allocated as for drawn noise.
     let noise = match noise {
         Noise::Independent(z) => Noise::Independent(in_room(&z)),
@@ -55,8 +55,7 @@ fn with_noise(shard: &mut ReleaseShard, noise: Noise, sums: Row<'_>) -> Released
 }
 
 fn in_room<T: Copy + zeroize::Zeroize>(noise: &[T]) -> Zeroizing<Vec<T>> {
-    let mut room = Vec::new();
-    make_room(&mut room, noise.len());
+    let mut room = Vec::with_capacity(noise.len());
     room.extend_from_slice(noise);
     Zeroizing::new(room)
 }
@@ -64,7 +63,7 @@ fn in_room<T: Copy + zeroize::Zeroize>(noise: &[T]) -> Zeroizing<Vec<T>> {
 fn noise_for(
     shard: &mut ReleaseShard,
     sums: Row<'_>,
-    values: &ReleasedValues,
+    values: &Released,
     mechanism: &MatrixMechanism,
 ) -> Noise {
     let state = shard.save();
@@ -88,14 +87,16 @@ fn noise_for(
 }
 
 /// Everything observable of the values, except views of several epochs.
-fn seen(values: ReleasedValues) -> (Vec<u8>, bool, usize) {
+fn seen(values: Released) -> (Vec<u8>, bool, usize) {
     let (bytes, is_narrow) = (serde_json::to_vec(&values).unwrap(), matches!(values.row(), Row::Narrow(_)));
-    let capacity = if is_narrow { values.narrow_room().capacity() } else { values.wide_room().capacity() };
+    let room = Room::default();
+    drop(values.back_to(&room));
+    let capacity = if is_narrow { room.take_narrow().capacity() } else { room.take_wide().capacity() };
     (bytes, is_narrow, capacity)
 }
 
 /// Checks that nothing distinguishes two inputs with these sums in every epoch.
-fn check(mechanism: &MatrixMechanism, worlds: [&[RunSums]; 2]) {
+fn check(mechanism: &MatrixMechanism, worlds: [&[Sums]; 2]) {
     let [mut one, mut other] = [(); 2].map(|()| shard(mechanism));
     let views = [(); 2].map(|()| View::new(mechanism, &Workload::Average, 1, EPOCHS));
     let setting = AdamSetting::new(NonZeroU32::new(5).unwrap(), 0.1);
@@ -109,8 +110,8 @@ fn check(mechanism: &MatrixMechanism, worlds: [&[RunSums]; 2]) {
             a.to_wide() != b.to_wide() && values == same,
             "the worlds differ, and what is released does not"
         );
-        let from_log = ReleasedValues::released_before(same.row().iter().collect());
-        let from_wire: ReleasedValues = serde_json::from_slice(&serde_json::to_vec(&same).unwrap()).unwrap();
+        let from_log = Released::released_before(same.row().iter().collect());
+        let from_wire: Released = serde_json::from_slice(&serde_json::to_vec(&same).unwrap()).unwrap();
         assert_eq!((&from_log, &from_wire), (&same, &same));
         let mut reals = [&values, &same].into_iter().zip(&mut readers).map(|(values, (view, adam))| {
             let wide: Vec<i128> = values.row().iter().collect();
@@ -126,7 +127,7 @@ fn check(mechanism: &MatrixMechanism, worlds: [&[RunSums]; 2]) {
     }
 }
 
-fn sums(records: &[f64]) -> Vec<RunSums> {
+fn sums(records: &[f64]) -> Vec<Sums> {
     let clipper = Clipper::unscaled(3, 1.0).unwrap().counting_unusable();
     let mut sums = ClippedSums::new(Arc::new(clipper), LAYOUT);
     let epoch = |_| {
@@ -136,7 +137,7 @@ fn sums(records: &[f64]) -> Vec<RunSums> {
     (0..EPOCHS).map(epoch).collect()
 }
 
-fn given(values: i128) -> Vec<RunSums> {
+fn given(values: i128) -> Vec<Sums> {
     let sums = |epoch: i128| vec![5, values + epoch, -values, 3, values / 2, 7, 1 - values];
     (0..EPOCHS).map(|epoch| Zeroizing::new(sums(epoch.into())).into()).collect()
 }

@@ -3,7 +3,8 @@
 //!
 //! The state holds only noise, no sums.
 
-use super::{ReleaseError, ReleasedValues};
+use super::values::Room;
+use super::{ReleaseError, Released};
 use crate::mechanism::{CoordinateNoise, MatrixMechanism};
 use crate::moments::Row;
 use crate::noise::{DiscreteGaussian, NoiseGenerator};
@@ -68,8 +69,8 @@ impl CorrelatedNoise {
 
     /// Draws the independent noise of a step. The state does not change, so the draw may be
     /// discarded.
-    pub(super) fn draw(&self, generator: &mut NoiseGenerator, room: Vec<i64>) -> Zeroizing<Vec<i64>> {
-        let mut noise = Zeroizing::new(room);
+    pub(super) fn draw(&self, generator: &mut NoiseGenerator, room: &Room) -> Zeroizing<Vec<i64>> {
+        let mut noise = Zeroizing::new(room.take_narrow());
         noise.resize(self.runs.iter().map(|run| run.length).sum(), 0);
         let mut rest = &mut noise[..];
         for run in &self.runs {
@@ -94,7 +95,7 @@ impl CorrelatedNoise {
         &mut self,
         mut noise: Zeroizing<Vec<i64>>,
         sums: Row<'_>,
-    ) -> Result<ReleasedValues, ReleaseError> {
+    ) -> Result<Released, ReleaseError> {
         if sums.len() != noise.len() {
             return Err(StepError::Coordinates { found: sums.len(), expected: noise.len() }.into());
         }
@@ -116,7 +117,7 @@ impl CorrelatedNoise {
             Row::Wide(sums) => self.add(&mut noise, sums, sum_of_wide),
         };
         if are_narrow {
-            return Ok(ReleasedValues::narrow(std::mem::take(&mut *noise)));
+            return Ok(Released::narrow(std::mem::take(&mut *noise)));
         }
         // `noise` now holds the low halves of the values, so subtracting the sums recovers the
         // noise.
@@ -126,7 +127,7 @@ impl CorrelatedNoise {
             let scaled = sum.wrapping_shl(bits.into());
             values.push(scaled.wrapping_add(low.wrapping_sub(scaled as i64).into()));
         }
-        Ok(ReleasedValues::released_before(values))
+        Ok(Released::released_before(values))
     }
 
     /// Adds sums to noise in place. Returns whether all values fit 64 bits; if not, `noise` holds

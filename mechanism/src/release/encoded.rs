@@ -1,5 +1,6 @@
 //! One shard's sums, encoded and added to independent noise: `y_t = (C x)_t + z_t`.
 
+use super::values::Room;
 use crate::mechanism::{MatrixMechanism, MomentEncoder};
 use crate::moments::Row;
 use crate::noise::{DiscreteGaussian, NoiseGenerator, NoiseScale};
@@ -24,8 +25,8 @@ impl EncodedSums {
         self.encoder.steps()
     }
 
-    pub(super) fn draw(&self, generator: &mut NoiseGenerator, room: Vec<i128>) -> Zeroizing<Vec<i128>> {
-        let mut noise = Zeroizing::new(room);
+    pub(super) fn draw(&self, generator: &mut NoiseGenerator, room: &Room) -> Zeroizing<Vec<i128>> {
+        let mut noise = Zeroizing::new(room.take_wide());
         noise.resize(self.samplers.iter().map(|(_, length)| length).sum(), 0);
         let mut rest = &mut noise[..];
         for (sampler, length) in &self.samplers {

@@ -20,7 +20,7 @@
 //! mechanism, by which (ε, δ) is calibrated.
 //!
 //! This argument covers integers only, so the output must be a function of the released integers.
-//! [`ReleasedValues`] ensure it: equal integers are indistinguishable. Errors do not depend on sums
+//! [`Released`] ensures it: equal integers are indistinguishable. Errors do not depend on sums
 //! either, because arithmetic is modulo 2¹²⁸ (proof at [`Encoder`](crate::strategy::Encoder)). The
 //! exceptions are encoders that round, which work for any sums of up to
 //! [`MatrixMechanism::most_records`](crate::mechanism::MatrixMechanism::most_records) records.
@@ -35,7 +35,7 @@ mod values;
 pub(crate) use values::{in_real_units, to_real};
 
 pub use shards::Shards;
-pub use values::ReleasedValues;
+pub use values::Released;
 
 use crate::mechanism::MatrixMechanism;
 use crate::moments::Row;
@@ -44,10 +44,8 @@ use crate::strategy::StepError;
 use correlated::CorrelatedNoise;
 use encoded::EncodedSums;
 use thiserror::Error;
+use values::Room;
 use zeroize::Zeroizing;
-
-/// Granularity of memory for noise, in values.
-const ROOM: usize = 64;
 
 /// Error of releasing an epoch. Each is fatal to the run.
 #[derive(Debug, Error)]
@@ -79,6 +77,7 @@ pub struct ReleaseShard {
     source: NoiseSource,
     form: Form,
     prepared: Option<Prepared>,
+    room: Room,
 }
 
 enum Form {
@@ -117,7 +116,8 @@ impl ReleaseShard {
             Form::Encoded(EncodedSums::new(mechanism, range))
         };
         let horizon = mechanism.horizon();
-        ReleaseShard { shard, horizon, first_coordinate, coordinates, source, form, prepared: None }
+        let (prepared, room) = (None, Room::default());
+        ReleaseShard { shard, horizon, first_coordinate, coordinates, source, form, prepared, room }
     }
 
     /// The next epoch; the first is 1.
@@ -133,41 +133,30 @@ impl ReleaseShard {
         self.coordinates
     }
 
-    /// Draws the noise of the next epoch, unless it is drawn already.
+    /// Draws the noise of the next epoch, unless it is drawn already. Reuses the memory of values
+    /// that were dropped.
     ///
     /// # Errors
     /// [`ReleaseError::Entropy`].
     pub fn prepare(&mut self) -> Result<(), ReleaseError> {
-        self.prepare_in(ReleasedValues::default)
-    }
-
-    /// As [`prepare`](Self::prepare), but reuses memory, such as that of values no longer needed.
-    ///
-    /// # Errors
-    /// [`ReleaseError::Entropy`].
-    pub fn prepare_in(&mut self, room: impl FnOnce() -> ReleasedValues) -> Result<(), ReleaseError> {
         if !self.prepared.as_ref().is_some_and(Prepared::is_of_this_process) {
-            self.prepared = Some(self.draw(room())?);
+            self.prepared = Some(self.draw()?);
         }
         Ok(())
     }
 
-    fn draw(&self, room: ReleasedValues) -> Result<Prepared, ReleaseError> {
+    fn draw(&self) -> Result<Prepared, ReleaseError> {
         let epoch = self.next_epoch();
         let mut generator = self.source.generator(epoch, u64::from(self.shard))?;
         let offsets = self.source.offsets(epoch, self.first_coordinate);
         let noise = match &self.form {
             Form::Encoded(sums) => {
-                let mut room = room.wide_room();
-                make_room(&mut room, self.coordinates);
-                let mut noise = sums.draw(&mut generator, room);
+                let mut noise = sums.draw(&mut generator, &self.room);
                 noise.iter_mut().zip(offsets).for_each(|(z, &offset)| *z = z.wrapping_add(offset));
                 Noise::Independent(noise)
             }
             Form::Correlated(noise) => {
-                let mut room = room.narrow_room();
-                make_room(&mut room, self.coordinates);
-                let mut noise = noise.draw(&mut generator, room);
+                let mut noise = noise.draw(&mut generator, &self.room);
                 noise.iter_mut().zip(offsets).for_each(|(z, &offset)| *z = z.wrapping_add(offset as i64));
                 Noise::ToCorrelate(noise)
             }
@@ -178,7 +167,7 @@ impl ReleaseShard {
     fn take_noise(&mut self) -> Result<Noise, ReleaseError> {
         match self.prepared.take().filter(Prepared::is_of_this_process) {
             Some(prepared) => Ok(prepared.noise),
-            None => Ok(self.draw(ReleasedValues::default())?.noise),
+            None => Ok(self.draw()?.noise),
         }
     }
 
@@ -194,7 +183,7 @@ impl ReleaseShard {
     ///
     /// # Errors
     /// [`ReleaseError`]; the shard must not be used afterwards.
-    pub fn release_row(&mut self, epoch: u64, sums: Row<'_>) -> Result<ReleasedValues, ReleaseError> {
+    pub fn release_row(&mut self, epoch: u64, sums: Row<'_>) -> Result<Released, ReleaseError> {
         let expected = self.next_epoch();
         if epoch != expected {
             return Err(ReleaseError::OutOfOrder { found: epoch, expected });
@@ -202,16 +191,17 @@ impl ReleaseShard {
         if let Some(horizon) = self.horizon.filter(|&horizon| epoch > horizon) {
             return Err(StepError::PastHorizon { horizon }.into());
         }
-        match (self.take_noise()?, &mut self.form) {
+        let values = match (self.take_noise()?, &mut self.form) {
             (Noise::Independent(mut noise), Form::Encoded(encoded)) => {
                 // Wiped unless all of it has become values.
                 encoded.add(sums, &mut noise)?;
-                Ok(ReleasedValues::released_before(std::mem::take(&mut *noise)))
+                Released::released_before(std::mem::take(&mut *noise))
             }
-            (Noise::ToCorrelate(noise), Form::Correlated(correlated)) => correlated.release(noise, sums),
+            (Noise::ToCorrelate(noise), Form::Correlated(correlated)) => correlated.release(noise, sums)?,
             // Unreachable: a shard draws noise for its own form.
-            _ => Err(StepError::State { reason: "its noise is of another form" }.into()),
-        }
+            _ => return Err(StepError::State { reason: "its noise is of another form" }.into()),
+        };
+        Ok(values.back_to(&self.room))
     }
 
     /// Replays the sums of an epoch that was released before a restart. Draws nothing.
@@ -245,14 +235,6 @@ impl ReleaseShard {
             Form::Encoded(sums) => Ok(sums.restore(state)?),
             Form::Correlated(noise) => Ok(noise.restore(state)?),
         }
-    }
-}
-
-/// Reserves memory for this number of values, rounded up so that shards whose lengths differ by one
-/// can reuse each other's memory.
-fn make_room<T>(room: &mut Vec<T>, coordinates: usize) {
-    if room.capacity() < coordinates {
-        *room = Vec::with_capacity(coordinates.next_multiple_of(ROOM));
     }
 }
 

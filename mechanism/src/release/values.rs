@@ -6,100 +6,148 @@
 //! sums or how they were accumulated.
 
 use crate::moments::Row;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// Released values of a shard. They are safe to publish.
+/// Released integers. They are safe to publish.
 ///
 /// Only a [`ReleaseShard`](super::ReleaseShard) creates new ones. Earlier releases are read back as
 /// integers:
 ///
 /// ```
-/// use hushflow_mechanism::release::ReleasedValues;
+/// use hushflow_mechanism::release::Released;
 ///
-/// let [log, copy] = [vec![1i128, -2], vec![1, -2]].map(ReleasedValues::released_before);
+/// let [log, copy] = [vec![1i128, -2], vec![1, -2]].map(Released::released_before);
 /// assert_eq!(log, copy);
 /// ```
 ///
 /// The form cannot be chosen:
 ///
 /// ```compile_fail
-/// use hushflow_mechanism::release::ReleasedValues;
+/// use hushflow_mechanism::release::Released;
 ///
-/// let wide = ReleasedValues::Wide(vec![1]);
+/// let wide = Released::Wide(vec![1]);
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(from = "Form")]
-pub struct ReleasedValues(Form);
+pub struct Released {
+    form: Form,
+    /// Receives the memory on drop.
+    room: Option<Room>,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Form {
     Narrow(Vec<i64>),
-    /// At least one value does not.
+    /// At least one value does not fit 64 bits.
     Wide(Vec<i128>),
 }
 
-impl ReleasedValues {
-    /// Values of an earlier release, from a log or another process.
-    pub fn released_before(values: Vec<i128>) -> Self {
-        if values.iter().all(|&value| i64::try_from(value).is_ok()) {
-            Self::narrow(values.into_iter().map(|value| value as i64).collect())
-        } else {
-            Self(Form::Wide(values))
+impl Default for Form {
+    fn default() -> Self {
+        Form::Narrow(Vec::new())
+    }
+}
+
+/// A shard's memory for noise: allocating it for every epoch would cost more than the work on it.
+/// Its contents are public.
+#[derive(Clone, Default)]
+pub(super) struct Room(Arc<Mutex<Form>>);
+
+impl Room {
+    pub(super) fn take_narrow(&self) -> Vec<i64> {
+        match self.exchange(Form::default()) {
+            Form::Narrow(room) => room,
+            Form::Wide(_) => Vec::new(),
         }
     }
 
+    pub(super) fn take_wide(&self) -> Vec<i128> {
+        match self.exchange(Form::default()) {
+            Form::Narrow(_) => Vec::new(),
+            Form::Wide(room) => room,
+        }
+    }
+
+    fn exchange(&self, form: Form) -> Form {
+        std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), form)
+    }
+}
+
+impl Released {
+    /// Values of an earlier release, from a log or another process.
+    pub fn released_before(values: Vec<i128>) -> Self {
+        Form::Wide(values).into()
+    }
+
     pub(super) fn narrow(values: Vec<i64>) -> Self {
-        Self(Form::Narrow(values))
+        Form::Narrow(values).into()
+    }
+
+    /// Returns the memory to `room` on drop.
+    pub(super) fn back_to(mut self, room: &Room) -> Self {
+        self.room = Some(room.clone());
+        self
     }
 
     /// All values.
     pub fn row(&self) -> Row<'_> {
-        match &self.0 {
+        match &self.form {
             Form::Narrow(values) => Row::Narrow(values),
             Form::Wide(values) => Row::Wide(values),
         }
     }
 
     /// All values, in 128 bits.
-    pub fn into_wide(self) -> Vec<i128> {
-        match self.0 {
+    pub fn into_wide(mut self) -> Vec<i128> {
+        match std::mem::take(&mut self.form) {
             Form::Narrow(values) => values.into_iter().map(i128::from).collect(),
             Form::Wide(values) => values,
         }
     }
+}
 
-    /// The values' memory, if they are in 64 bits.
-    pub(super) fn narrow_room(self) -> Vec<i64> {
-        match self.0 {
-            Form::Narrow(room) => room,
-            Form::Wide(_) => Vec::new(),
-        }
-    }
-
-    /// The values' memory, if they are in 128 bits.
-    pub(super) fn wide_room(self) -> Vec<i128> {
-        match self.0 {
-            Form::Narrow(_) => Vec::new(),
-            Form::Wide(room) => room,
+impl Drop for Released {
+    fn drop(&mut self) {
+        if let Some(room) = &self.room {
+            room.exchange(std::mem::take(&mut self.form));
         }
     }
 }
 
-impl Default for ReleasedValues {
-    fn default() -> Self {
-        Self::narrow(Vec::new())
-    }
-}
-
-impl From<Form> for ReleasedValues {
-    /// Bytes from elsewhere may hold narrow values in 128 bits.
+impl From<Form> for Released {
+    /// Chooses the width: bytes from elsewhere may hold narrow values in 128 bits.
     fn from(form: Form) -> Self {
-        match form {
-            Form::Narrow(values) => Self::narrow(values),
-            Form::Wide(values) => Self::released_before(values),
-        }
+        let form = match form {
+            Form::Wide(values) if values.iter().all(|&value| i64::try_from(value).is_ok()) => {
+                Form::Narrow(values.into_iter().map(|value| value as i64).collect())
+            }
+            form => form,
+        };
+        Released { form, room: None }
     }
 }
+
+impl Serialize for Released {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.form.serialize(serializer)
+    }
+}
+
+impl fmt::Debug for Released {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_list().entries(self.row().iter()).finish()
+    }
+}
+
+impl PartialEq for Released {
+    fn eq(&self, other: &Self) -> bool {
+        self.form == other.form
+    }
+}
+
+impl Eq for Released {}
 
 /// Released integers as real numbers, in multiples of `unit`.
 pub(crate) fn in_real_units(integers: Row<'_>, unit: f64, reals: &mut [f64]) {
@@ -130,7 +178,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn bytes(values: &ReleasedValues) -> Vec<u8> {
+    fn bytes(values: &Released) -> Vec<u8> {
         serde_json::to_vec(values).unwrap()
     }
 
@@ -151,15 +199,26 @@ mod tests {
         for bits in 60..66 {
             for off in [-1, 0, 1] {
                 let values = vec![-(1i128 << bits) + off, 7, (1 << bits) + off];
-                let one = ReleasedValues::released_before(values.clone());
+                let one = Released::released_before(values.clone());
                 let fits = values.iter().all(|&value| i64::try_from(value).is_ok());
                 assert_eq!(matches!(one.row(), Row::Narrow(_)), fits);
-                let forged = ReleasedValues(Form::Wide(values.clone()));
-                let other: ReleasedValues = serde_json::from_slice(&bytes(&forged)).unwrap();
+                let forged = Released { form: Form::Wide(values.clone()), room: None };
+                let other: Released = serde_json::from_slice(&bytes(&forged)).unwrap();
                 assert_eq!(one, other);
                 assert_eq!(bytes(&one), bytes(&other));
                 assert_eq!(one.into_wide(), values);
             }
         }
+    }
+
+    #[test]
+    fn the_memory_of_values_goes_back_when_nobody_sees_them() {
+        let room = Room::default();
+        let values = Released::released_before(vec![1, 2, 3]).back_to(&room);
+        assert!(room.take_narrow().is_empty());
+        drop(values);
+        assert_eq!(room.take_narrow(), [1, 2, 3]);
+        drop(Released::released_before(vec![1 << 90]).back_to(&room));
+        assert!(room.take_narrow().is_empty(), "of another width");
     }
 }

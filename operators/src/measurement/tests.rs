@@ -78,7 +78,7 @@ struct Seen(Arc<Mutex<Vec<u64>>>);
 
 impl CommitLog<u64> for Seen {
     fn commit(&mut self, epochs: &[EpochCommit<u64>]) -> Result<(), Box<dyn Error>> {
-        self.0.lock().unwrap().extend(epochs.iter().map(|epoch| epoch.epoch));
+        self.0.lock().unwrap().extend(epochs.iter().map(|epoch| epoch.released.epoch));
         Ok(())
     }
 }

@@ -74,7 +74,7 @@ fn sums(mechanism: &MatrixMechanism, gradients: &[f64]) -> Vec<i128> {
     let mut accumulators = Accumulators::new(layout);
     accumulators.add_to_key(0, &rows).unwrap();
     let sums = accumulators.take();
-    let mut sums = sums.get(&0).map_or(vec![0; layout.coordinates()], |sums| sums.coordinates().to_vec());
+    let mut sums = sums.get(&0).map_or(vec![0; layout.coordinates()], |sums| sums.to_wide().to_vec());
     if batches {
         let squares: Vec<i128> = sums[layout.first()].iter().map(|sum| sum * sum).collect();
         sums.extend(squares);

@@ -24,8 +24,9 @@ struct Recorder(Arc<Mutex<Vec<Held>>>);
 impl CommitLog<u64> for Recorder {
     fn commit(&mut self, epochs: &[EpochCommit<u64>]) -> Result<(), Box<dyn Error>> {
         for epoch in epochs {
-            let pieces = epoch.values.run(0..epoch.values.len()).map(|row| matches!(row, Row::Narrow(_)));
-            self.0.lock().unwrap().push((epoch.values.to_vec(), pieces.collect()));
+            let released = &epoch.released;
+            let pieces = released.run(0..released.len()).map(|row| matches!(row, Row::Narrow(_)));
+            self.0.lock().unwrap().push((released.to_vec(), pieces.collect()));
         }
         Ok(())
     }
