@@ -6,7 +6,8 @@
 //! only when the reader reports closed epochs. A failing reader reports its error, and the channel
 //! shows that a reader has died. In neither case does an operator drop its capability.
 
-use std::sync::Arc;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, SendTimeoutError, Sender, TryRecvError, bounded};
@@ -15,6 +16,7 @@ use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::OutputBuilder;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::{ProbeHandle, Scope, StreamVec};
+use timely::scheduling::SyncActivator;
 use tracing::info;
 
 use crate::metrics::Metrics;
@@ -32,8 +34,7 @@ pub(super) const EPOCHS_AHEAD: u64 = 256;
 /// How often a waiting reader checks for a fault.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How soon a source operator tries again when its channel is empty, or when too many epochs wait
-/// for their commit.
+/// How soon a source operator tries again when too many epochs wait for their commit.
 const IDLE: Duration = Duration::from_micros(500);
 
 /// Messages from the reader to a worker.
@@ -47,11 +48,43 @@ enum Message {
 
 /// The workers' ends of the channels.
 #[derive(Clone)]
-pub(super) struct Feed(Arc<Vec<Receiver<Message>>>);
+pub(super) struct Feed(Arc<Vec<Inbox>>);
+
+/// A worker's end.
+struct Inbox {
+    messages: Receiver<Message>,
+    /// Set once the source operator is built. Its first activation is timely's.
+    activator: Arc<OnceLock<SyncActivator>>,
+}
+
+/// The reader's end for one worker. Fields are dropped in their order, so the last wake finds the
+/// channel closed.
+struct Outbox {
+    messages: Sender<Message>,
+    waker: Waker,
+}
+
+/// Wakes a worker's source operator, the last time when the reader ends.
+struct Waker(Arc<OnceLock<SyncActivator>>);
+
+impl Waker {
+    fn wake(&self) {
+        if let Some(activator) = self.0.get() {
+            // An error means that the worker has ended.
+            let _ = activator.activate();
+        }
+    }
+}
+
+impl Drop for Waker {
+    fn drop(&mut self) {
+        self.wake();
+    }
+}
 
 /// The reader's ends of the channels.
 pub(super) struct Dealer {
-    workers: Vec<Sender<Message>>,
+    workers: Vec<Outbox>,
     /// The next worker to receive a batch.
     turn: usize,
     fault: Fault,
@@ -66,16 +99,22 @@ impl Feed {
     /// feed is dropped.
     pub(super) fn waiting(&self) -> impl Fn() -> usize + Send + Sync + 'static {
         let queues = Arc::downgrade(&self.0);
-        move || queues.upgrade().map_or(0, |queues| queues.iter().map(Receiver::len).sum())
+        move || queues.upgrade().map_or(0, |queues| queues.iter().map(|inbox| inbox.messages.len()).sum())
     }
 }
 
 /// Creates the channels from a reader to the workers of its process.
 pub(super) fn channels(workers: usize, fault: &Fault, metrics: &Arc<Metrics>) -> (Dealer, Feed) {
-    let (workers, receivers) = (0..workers).map(|_| bounded(WAITING_BATCHES)).unzip();
+    let channel = |_| {
+        let (sender, messages) = bounded(WAITING_BATCHES);
+        let activator = Arc::default();
+        let waker = Waker(Arc::clone(&activator));
+        (Outbox { messages: sender, waker }, Inbox { messages, activator })
+    };
+    let (workers, inboxes) = (0..workers).map(channel).unzip();
     let (fault, metrics, copies) = (fault.clone(), Arc::clone(metrics), Copies::default());
     let dealer = Dealer { workers, turn: 0, fault, metrics, copies, ingest: None };
-    (dealer, Feed(Arc::new(receivers)))
+    (dealer, Feed(Arc::new(inboxes)))
 }
 
 impl Dealer {
@@ -149,10 +188,13 @@ impl Dealer {
 
     /// Waits for room in the channel, unless there is a fault. Returns whether the message was
     /// accepted.
-    fn deliver(&self, worker: &Sender<Message>, mut message: Message) -> bool {
+    fn deliver(&self, worker: &Outbox, mut message: Message) -> bool {
         loop {
-            match worker.send_timeout(message, PATIENCE) {
-                Ok(()) => return true,
+            match worker.messages.send_timeout(message, PATIENCE) {
+                Ok(()) => {
+                    worker.waker.wake();
+                    return true;
+                }
                 Err(SendTimeoutError::Timeout(back)) if !self.fault.is_raised() => message = back,
                 Err(_) => return false,
             }
@@ -182,13 +224,19 @@ pub(super) fn source<'scope>(
     fault: Fault,
 ) -> Sources<'scope> {
     let mut builder = OperatorBuilder::new("Source".to_owned(), scope);
-    let again = scope.activator_for(builder.operator_info().address);
+    let address = builder.operator_info().address;
+    let again = scope.activator_for(Rc::clone(&address));
     let (records, record_stream) = builder.new_output::<Vec<Records>>();
     let (marks, mark_stream) = builder.new_output::<Vec<Vec<Resume>>>();
     let (ends, end_stream) = builder.new_output::<Vec<u64>>();
     let (mut records, mut marks, mut ends) =
         (OutputBuilder::from(records), OutputBuilder::from(marks), OutputBuilder::from(ends));
-    let messages = feed.map(|feed| feed.0[worker].clone());
+    let messages = feed.map(|feed| {
+        let Inbox { messages, activator } = &feed.0[worker];
+        // Set once: each worker builds one source.
+        let _ = activator.set(scope.worker().sync_activator_for(address.to_vec()));
+        messages.clone()
+    });
     builder.build(move |capabilities| {
         let held = capabilities.into_iter().map(|mut capability| {
             capability.downgrade(&first_epoch);
@@ -224,7 +272,8 @@ pub(super) fn source<'scope>(
                         held = None;
                         return;
                     }
-                    Err(TryRecvError::Empty) => return again.activate_after(IDLE),
+                    // The reader wakes it.
+                    Err(TryRecvError::Empty) => return,
                     Err(TryRecvError::Disconnected) => {
                         return fault.raise("the reader of the source has stopped without saying why");
                     }

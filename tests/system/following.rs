@@ -70,6 +70,37 @@ fn followers_see_every_epoch_as_it_is_committed_and_end_with_the_last_one() {
     wait(late).succeeded();
 }
 
+/// Times that the threads of a process went to sleep.
+fn sleeps(process: &Child) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", process.id())).expect("a process");
+    let of = |thread: std::io::Result<std::fs::DirEntry>| {
+        let status = std::fs::read_to_string(thread.expect("a thread").path().join("status"));
+        let status = status.expect("a status");
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.and_then(|count| count.trim().parse::<u64>().ok()).expect("a number")
+    };
+    threads.map(of).sum()
+}
+
+/// Two workers that looked for records every half millisecond would sleep 12,000 times.
+#[test]
+fn a_run_without_records_sleeps() {
+    let lab = Lab::new();
+    let pipeline = lab.write("pipeline.toml", STREAM.pipeline("-", ""));
+    let state = lab.path("state");
+    let mut run = run(&pipeline, &state, 2).stdin(Stdio::piped()).spawn().expect("the run starts");
+    let mut input = run.stdin.take().expect("a pipe");
+    let first: Vec<_> = STREAM.csv().split_inclusive('\n').take(300).map(String::from).collect();
+    input.write_all(first.concat().as_bytes()).expect("the run reads");
+    await_until("the log has an epoch", || releases(&state).len() > 1);
+    let before = sleeps(&run);
+    std::thread::sleep(Duration::from_secs(3));
+    let slept = sleeps(&run) - before;
+    assert!(slept < 1200, "{slept} times in three seconds");
+    drop(input);
+    wait(run).succeeded();
+}
+
 #[test]
 fn a_reader_that_has_seen_enough_is_success() {
     let lab = Lab::new();
