@@ -94,7 +94,6 @@ pub mod state;
 pub mod strategies;
 mod tcp;
 pub mod time;
-pub mod training;
 pub mod web;
 #[doc(hidden)]
 pub mod whole;

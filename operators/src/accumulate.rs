@@ -1,11 +1,8 @@
 //! `accumulate`: exact sums of each worker's own records, per epoch.
 
-use crate::batch_squares::square_batches;
-use crate::measurement::{Cut, MeasurementId};
 use crate::{ClosedEpoch, Fault, Measurement, OpenEpochs, PartialSums, QuantisedRecords};
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::Accumulators;
-use hushflow_mechanism::release::Shards;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
@@ -16,9 +13,9 @@ pub trait Accumulate<'scope> {
     /// Sums the records of each (key, epoch) on this worker and sends the sums, cut by shard, when
     /// the epoch closes.
     ///
-    /// For the method `batch-squares`, the squares of the sums over all workers replace the second
-    /// moments. A key that is not below the measurement's number of keys raises the fault. So do
-    /// records that were clipped under another measurement.
+    /// A key that is not below the measurement's number of keys raises the fault. So do records that
+    /// were clipped under another measurement, and the method `batch-squares`, whose second moments
+    /// are not sums over records.
     ///
     /// Records of two epochs give two sums (here one shard holds all coordinates):
     ///
@@ -38,63 +35,43 @@ pub trait Accumulate<'scope> {
 
 impl<'scope> Accumulate<'scope> for StreamVec<'scope, u64, QuantisedRecords> {
     fn accumulate(self, measurement: &Measurement, fault: Fault) -> StreamVec<'scope, u64, PartialSums> {
-        summed(measurement, fault, |cut, fault| sums(self, cut, fault))
-    }
-}
-
-pub(crate) fn summed<'scope>(
-    measurement: &Measurement,
-    fault: Fault,
-    sums: impl FnOnce(Cut, Fault) -> StreamVec<'scope, u64, PartialSums>,
-) -> StreamVec<'scope, u64, PartialSums> {
-    let (layout, shards) = (measurement.layout(), measurement.shards());
-    let released = Cut { measurement: measurement.id(), layout, shards };
-    match measurement.mechanism().moments().parameters().method {
-        Method::BatchSquares { size } => {
-            let layout = layout.without_second();
-            let keys = (shards.coordinates() / released.layout.coordinates() as u64) as u32;
-            let cut = Cut { layout, shards: Shards::new(keys, layout, shards.number()), ..released };
-            square_batches(sums(cut, fault.clone()), size.get(), cut, released, fault)
+        if let Method::BatchSquares { .. } = measurement.mechanism().moments().parameters().method {
+            fault.raise("batch-squares needs the squares of whole batches: only a training loop makes them");
         }
-        _ => sums(released, fault),
+        let measurement = measurement.clone();
+        self.unary_frontier(Pipeline, "Accumulate", move |_capability, _info| {
+            let mut epochs = OpenEpochs::new(fault.clone());
+            move |(input, frontier), output| {
+                let sums = || Accumulators::new(measurement.layout());
+                epochs.collect(input, sums, |sums, records| add(sums, &records, &measurement, &fault));
+                epochs.on_close([frontier], |run| {
+                    for ClosedEpoch { times: [time], data: mut sums, .. } in run {
+                        output
+                            .session(time)
+                            .give_iterator(partial_sums(&mut sums, &measurement)?.into_iter());
+                    }
+                    Ok(())
+                });
+            }
+        })
     }
-}
-
-fn sums<'scope>(
-    records: StreamVec<'scope, u64, QuantisedRecords>,
-    cut: Cut,
-    fault: Fault,
-) -> StreamVec<'scope, u64, PartialSums> {
-    records.unary_frontier(Pipeline, "Accumulate", move |_capability, _info| {
-        let mut epochs = OpenEpochs::new(fault.clone());
-        move |(input, frontier), output| {
-            let sums = || Accumulators::new(cut.layout);
-            epochs.collect(input, sums, |sums, records| add(sums, &records, cut.measurement, &fault));
-            epochs.on_close([frontier], |run| {
-                for ClosedEpoch { times: [time], data: mut sums, .. } in run {
-                    output.session(time).give_iterator(partial_sums(&mut sums, cut)?.into_iter());
-                }
-                Ok(())
-            });
-        }
-    })
 }
 
 pub(crate) fn add(
     sums: &mut Accumulators,
     records: &QuantisedRecords,
-    measurement: MeasurementId,
+    measurement: &Measurement,
     fault: &Fault,
 ) {
-    let checked = records.measurement.check(measurement, "clipped records");
+    let checked = records.measurement.check(measurement.id(), "clipped records");
     let added =
         checked.and_then(|()| sums.add(&records.keys, &records.rows).map_err(|error| error.to_string()));
     added.unwrap_or_else(|reason| fault.raise(reason));
 }
 
 /// Cuts sums into pieces. Sums of neighbouring keys in the same shard form one piece.
-fn partial_sums(sums: &mut Accumulators, cut: Cut) -> Result<Vec<PartialSums>, String> {
-    let Cut { measurement, layout, shards } = cut;
+fn partial_sums(sums: &mut Accumulators, measurement: &Measurement) -> Result<Vec<PartialSums>, String> {
+    let (layout, shards) = (measurement.layout(), measurement.shards());
     let (keys, width) = (sums.keys(), layout.coordinates() as u64);
     if keys.last().is_some_and(|&last| (u64::from(last) + 1) * width > shards.coordinates()) {
         let keys = shards.coordinates() / width;
@@ -122,11 +99,8 @@ fn partial_sums(sums: &mut Accumulators, cut: Cut) -> Result<Vec<PartialSums>, S
             open.next();
         }
     });
-    let whole = |((shard, piece), sums): ((u32, std::ops::Range<u64>), Zeroizing<Vec<i128>>)| PartialSums {
-        measurement,
-        shard,
-        offset: piece.start - shards.range(shard).start,
-        sums: sums.into(),
+    let whole = |((shard, piece), sums): ((u32, std::ops::Range<u64>), Zeroizing<Vec<i128>>)| {
+        measurement.partial_sums(shard, piece.start - shards.range(shard).start, sums.into())
     };
     Ok(pieces.into_iter().zip(parts).map(whole).collect())
 }

@@ -16,9 +16,7 @@
 //! | [`Densities`] | moments | [`Estimated`]: mean and covariance beside the moments |
 //! | [`RobustMeans`] | [`Records`] of all workers | [`WindowMean`]: a robust mean of every key and epoch |
 //! | [`ReleaseWindows`] | [`Records`] of all workers | [`ShardRelease`]: a public answer for every key and epoch, as bytes to commit |
-//! | [`Optimise`] | [`ReleasedEpoch`]s of gradients | [`UpdatePart`](hushflow_mechanism::estimate::adam::UpdatePart)s of Adam |
 //! | [`WindowedSums`] | [`QuantisedRecords`] | exact sums of sliding windows, by retraction |
-//! | [`training_loop`] | a [`Learner`] | parameters, by a loop from updates back to gradients |
 //!
 //! [`OpenEpochs`] gives an operator each closed epoch once, in order; operators of an embedder can
 //! use it too.
@@ -39,9 +37,7 @@
 //! in the repository is a whole program.
 
 mod accumulate;
-mod adam;
 mod adaptive_covariance;
-mod batch_squares;
 mod bound;
 mod clip;
 mod closing;
@@ -54,7 +50,6 @@ mod measurement;
 mod records;
 mod release;
 mod robust_mean;
-mod training;
 mod view;
 mod windowed_sums;
 mod windows;
@@ -65,7 +60,6 @@ pub use differential_dataflow;
 pub use timely;
 
 pub use accumulate::Accumulate;
-pub use adam::{AdamSetup, Optimise, SharedUpdate};
 pub use adaptive_covariance::{AdaptiveCovariance, CovarianceSetup, WindowCovariance};
 pub use bound::{Bound, Bounded, BoundedRecords};
 pub use clip::Clip;
@@ -81,7 +75,6 @@ pub use measurement::{
 pub use records::{PartialSums, QuantisedRecords, Records, ReleasedEpoch, ShardRelease};
 pub use release::{Release, shard_owner};
 pub use robust_mean::{MeanSetup, RobustMeans, WindowMean};
-pub use training::{Learner, TrainingSetup, training_loop};
 pub use view::Views;
 pub use windowed_sums::{Difference, WindowedSums};
 pub use windows::{ReleaseWindows, Windows};

@@ -9,10 +9,10 @@
 //! any other id. An id is a hash of the measurement's contents, so it is equal on all workers of
 //! all processes.
 
-use crate::Windows;
 use crate::entity::{Entity, EntityLimits, Standing};
+use crate::{PartialSums, Windows};
 use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError};
-use hushflow_mechanism::moments::{ClipError, Clipper, Layout};
+use hushflow_mechanism::moments::{ClipError, Clipper, Layout, Sums};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::release::{ReleaseShard, Shards};
@@ -195,6 +195,15 @@ impl Measurement {
     /// Returns a shard before its first epoch.
     pub fn machine(&self, shard: u32) -> ReleaseShard {
         ReleaseShard::new(shard, self.0.shards, &self.0.mechanism, self.0.choices.source)
+    }
+
+    /// Wraps one worker's sums of consecutive coordinates of a shard, for
+    /// [`Release`](crate::Release). `offset` is the position of the first one in the shard.
+    ///
+    /// The noise covers records that the [clipper](Self::clipper) of this measurement bounded.
+    /// [`Accumulate`](crate::Accumulate) adds no others; here the caller answers for that.
+    pub fn partial_sums(&self, shard: u32, offset: u64, sums: Sums) -> PartialSums {
+        PartialSums { measurement: self.id(), shard, offset, sums }
     }
 
     pub(crate) fn id(&self) -> MeasurementId {
@@ -409,13 +418,6 @@ pub(crate) struct BoundSetup {
     pub(crate) standings: Arc<Vec<(Entity, Standing)>>,
     /// The first epoch to release: 1 at the first start.
     pub(crate) first_epoch: u64,
-}
-
-#[derive(Clone, Copy)]
-pub(crate) struct Cut {
-    pub(crate) measurement: MeasurementId,
-    pub(crate) layout: Layout,
-    pub(crate) shards: Shards,
 }
 
 /// What [`Commit`](crate::Commit) needs to know of its releases. Made from the [`Measurement`] or

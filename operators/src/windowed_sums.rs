@@ -144,13 +144,13 @@ fn per_epoch<'scope>(
     measurement: &Measurement,
     fault: Fault,
 ) -> VecCollection<'scope, u64, u32, Difference> {
-    let (id, layout) = (measurement.id(), measurement.layout());
+    let measurement = measurement.clone();
     let updates: StreamVec<'scope, u64, (u32, u64, Difference)> =
         records.unary_frontier(Pipeline, "WindowedSums", move |_capability, _info| {
             let mut epochs = OpenEpochs::new(fault.clone());
             move |(input, frontier), output| {
-                let sums = || Accumulators::new(layout);
-                epochs.collect(input, sums, |sums, records| add(sums, &records, id, &fault));
+                let sums = || Accumulators::new(measurement.layout());
+                epochs.collect(input, sums, |sums, records| add(sums, &records, &measurement, &fault));
                 epochs.on_close([frontier], |run| {
                     for ClosedEpoch { epoch, times: [time], data: mut sums } in run {
                         let update = |(key, sums): (u32, Sums)| (key, epoch, Difference(sums));

@@ -4,7 +4,7 @@
 //!
 //! - Commands: `calibrate_and_plan`, `lab`, `mean`, `covariance`, `audit`, `reproduction`,
 //!   `estimates`, `densities`, `output`, `examples`.
-//! - Releases: `methods`, `windows`, `window_columns`, `entities`, `totals`, `training`, `workers`,
+//! - Releases: `methods`, `windows`, `window_columns`, `entities`, `totals`, `workers`,
 //!   `statistics`.
 //! - Sources: `input`, `parquet`, `growing`, `sockets`, `brokers`, `clocks`.
 //! - Kafka, which needs its feature: `kafka`.
@@ -68,7 +68,6 @@ mod statistics;
 mod stream_sinks;
 mod tidy;
 mod totals;
-mod training;
 mod units;
 mod watching;
 mod web;

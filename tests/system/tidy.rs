@@ -15,10 +15,13 @@ const RESERVED: [(&[&str], &[&str], &str); 6] = [
             "operators/",
             "src/runtime/",
             "src/follow/",
-            "src/training/run.rs",
+            "training/src/batch_squares.rs",
+            "training/src/optimise.rs",
+            "training/src/run.rs",
+            "training/src/training_loop",
+            "training/benches/",
             "examples/embed_in_timely.rs",
             "benches/pipeline.rs",
-            "benches/adam.rs",
             "benches/ingestion.rs",
         ],
         "dataflow is plumbing around mathematics",
@@ -41,6 +44,7 @@ const RESERVED: [(&[&str], &[&str], &str); 6] = [
             "operators/tests/",
             "operators/benches/",
             "operators/examples/",
+            "training/",
         ],
         "mechanism and operators know no files, sockets, clocks or terminals",
     ),
@@ -99,7 +103,7 @@ fn test_modules(source: &Source) -> Vec<String> {
 fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
-    ["mechanism", "estimators", "operators", "src", "tests", "benches", "examples"]
+    ["mechanism", "estimators", "operators", "training", "src", "tests", "benches", "examples"]
         .iter()
         .for_each(|folder| rust_files(&root.join(folder), &mut found));
     let sources = found.iter().map(|path| Source {
@@ -179,7 +183,7 @@ fn circle(arrows: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
 fn no_rooms_import_each_other_in_a_circle() {
     let sources = sources();
     let tests: Vec<String> = sources.iter().flat_map(test_modules).collect();
-    for house in ["mechanism/src/", "operators/src/", "src/"] {
+    for house in ["mechanism/src/", "operators/src/", "training/src/", "src/"] {
         let mut arrows: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for source in sources.iter().filter(|source| !tests.contains(&source.path)) {
             if let Some((room, to)) =
@@ -188,7 +192,7 @@ fn no_rooms_import_each_other_in_a_circle() {
                 arrows.entry(room).or_default().extend(to);
             }
         }
-        assert!(arrows.len() > 10, "the rooms of {house} are found");
+        assert!(arrows.len() > 5, "the rooms of {house} are found");
         let circle = circle(&arrows);
         assert!(circle.is_empty(), "{house}: rooms import each other:\n{}", circle.join("\n"));
     }

@@ -2,10 +2,8 @@
 //!
 //! [`debias`] makes a mean and a covariance, [`projection`] makes the covariance positive definite,
 //! and [`quality`] says whether it shows more than noise. Together they are a [`density`], which
-//! can be scored, compared and sampled ([`sample`]). [`intervals`] bound the truth. [`adam`] makes
-//! training steps from moments of gradients.
+//! can be scored, compared and sampled ([`sample`]). [`intervals`] bound the truth.
 
-pub mod adam;
 mod ball;
 pub mod debias;
 pub mod density;

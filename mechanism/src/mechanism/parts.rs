@@ -34,12 +34,12 @@ impl Strategies {
 
 impl MatrixMechanism {
     /// Starts decoding released first moments, or counts, alone.
-    pub(crate) fn first_decoder(&self, coordinates: usize) -> Box<dyn Decoder> {
+    pub fn first_decoder(&self, coordinates: usize) -> Box<dyn Decoder> {
         self.decoder_of(self.strategies().first(), coordinates)
     }
 
     /// Starts decoding released second moments alone.
-    pub(crate) fn second_decoder(&self, coordinates: usize) -> Box<dyn Decoder> {
+    pub fn second_decoder(&self, coordinates: usize) -> Box<dyn Decoder> {
         self.decoder_of(self.strategies().second(), coordinates)
     }
 

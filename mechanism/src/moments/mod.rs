@@ -25,7 +25,7 @@ pub use clip::{ClipError, Clipper};
 pub use clipped::{ClippedSums, ClippedSumsError};
 pub use row::Row;
 pub use rows::{QuantisedRows, RecordError};
-pub(crate) use side_by_side::squared_norm;
+pub use side_by_side::squared_norm;
 pub use sums::{MomentError, Sums};
 
 use serde::{Deserialize, Serialize};

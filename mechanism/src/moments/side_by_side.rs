@@ -22,7 +22,7 @@ const NORMS: usize = 8;
 pub(super) const SUMS: usize = 8;
 
 /// Returns the squared norm of a row, from eight partial sums.
-pub(crate) fn squared_norm<V: Copy + Into<f64>>(row: &[V]) -> f64 {
+pub fn squared_norm<V: Copy + Into<f64>>(row: &[V]) -> f64 {
     let [norm] = in_lanes([row]);
     norm
 }

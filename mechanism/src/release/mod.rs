@@ -32,7 +32,7 @@ mod encoded;
 mod shards;
 mod values;
 
-pub(crate) use values::{in_real_units, to_real};
+pub use values::to_real;
 
 pub use shards::Shards;
 pub use values::Released;

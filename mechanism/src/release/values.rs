@@ -149,21 +149,9 @@ impl PartialEq for Released {
 
 impl Eq for Released {}
 
-/// Released integers as real numbers, in multiples of `unit`.
-pub(crate) fn in_real_units(integers: Row<'_>, unit: f64, reals: &mut [f64]) {
-    match integers {
-        Row::Narrow(integers) => {
-            reals.iter_mut().zip(integers).for_each(|(real, &integer)| *real = integer as f64 * unit);
-        }
-        Row::Wide(integers) => {
-            reals.iter_mut().zip(integers).for_each(|(real, &integer)| *real = to_real(integer) * unit);
-        }
-    }
-}
-
 /// The nearest real number, ties to even: equals `integer as f64`, but faster. Below 2¹⁰⁴ the high
 /// bits and the lowest 52 are exact real numbers, and their sum rounds once.
-pub(crate) fn to_real(integer: i128) -> f64 {
+pub fn to_real(integer: i128) -> f64 {
     const LOW_BITS: u32 = 52;
     if integer.unsigned_abs() >> (2 * LOW_BITS) == 0 {
         let low = integer as u64 & ((1 << LOW_BITS) - 1);

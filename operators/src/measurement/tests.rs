@@ -142,6 +142,18 @@ fn what_another_measurement_made_is_a_fault_and_commits_nothing() {
 }
 
 #[test]
+fn squares_of_batches_are_no_sums_over_records() {
+    let method = Method::BatchSquares { size: std::num::NonZeroU32::MIN };
+    let layout = Layout { second: SecondMoment::Diagonal, ..LAYOUT };
+    let parameters = parameters(method, layout, Neighbours::ReplaceOneInPlace, 1.0);
+    let mechanism = mechanism(parameters, Participation::Single);
+    let measurement = Measurement::of_columns(mechanism, [(-1.0, 1.0)]).keys(9).build().unwrap();
+    let (committed, fault) = outcome([&measurement; 4], vec![3]);
+    assert_eq!(committed, []);
+    assert!(fault.unwrap().contains("batch-squares"));
+}
+
+#[test]
 fn a_source_that_closes_without_a_word_is_a_fault() {
     let (one, _) = measurements();
     let (committed, fault) = outcome([&one; 4], Vec::new());

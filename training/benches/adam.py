@@ -1,10 +1,10 @@
-"""One step of the mechanism that benches/adam.rs measures, as competent numpy: vectorised, in place, block by block of columns so
+"""One step of the mechanism that adam.rs measures, as competent numpy: vectorised, in place, block by block of columns so
 that what passes between operations stays in cache, matrix products for sums over the batch, single precision for gradients as
 trainers have it, double precision for what is correlated over time. Clips 16 gradients, sums them and their squares, adds
 Gaussian noise correlated by a buffered Toeplitz strategy (as C^-1 Z, which needs no encoder), and takes an Adam step with bias
 correction and a floor under v.
 
-    python3 benches/baseline/adam.py [sfc64 | chacha20 | aes | system | floating]
+    python3 training/benches/adam.py [sfc64 | chacha20 | aes | system | floating]
 
 The noise is a discrete Gaussian by the algorithm of mechanism/src/noise, in vectorised integers: exact but for cells that are met once in 2^36 draws.
 Its random bits come from numpy's fastest generator (sfc64, the default), whose other bits anyone can tell who has seen some, or from one that keeps them

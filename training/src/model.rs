@@ -8,7 +8,7 @@
 //!
 //! Parameters are one flat vector: layer by layer the weights, row by row, and then the biases.
 
-use super::data::LabelledImages;
+use crate::data::LabelledImages;
 
 /// Activation of a hidden unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Activation {
 /// A fully connected network: `[784, 10]` is softmax regression, `[784, 32, 10]` has one hidden layer.
 ///
 /// ```
-/// use hushflow::training::model::{Activation, Network};
+/// use hushflow_training::model::{Activation, Network};
 ///
 /// let network = Network::new(vec![2, 3, 2], Activation::Tanh);
 /// assert_eq!(network.parameters(), 2 * 3 + 3 + 3 * 2 + 2);

@@ -2,15 +2,15 @@
 //! path in integers.
 
 use super::*;
-use crate::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
-use crate::moments::{Accumulators, Clipper, Layout, QuantisedRows, SecondMoment};
-use crate::noise::NoiseSource;
-use crate::release::{ReleaseShard, Shards};
-use crate::sensitivity::Neighbours;
-use crate::strategy::buffered::{BufferedParameters, Buffers, ExponentialBuffer};
-use crate::strategy::{Chosen, Fitted, Strategy, StrategyName, build, build_chosen};
-use crate::workload::{Decay, Workload};
 use chacha20::ChaCha20Rng;
+use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
+use hushflow_mechanism::moments::{Accumulators, Clipper, Layout, QuantisedRows, SecondMoment};
+use hushflow_mechanism::noise::NoiseSource;
+use hushflow_mechanism::release::{ReleaseShard, Shards};
+use hushflow_mechanism::sensitivity::Neighbours;
+use hushflow_mechanism::strategy::buffered::{BufferedParameters, Buffers, ExponentialBuffer};
+use hushflow_mechanism::strategy::{Chosen, Fitted, Strategy, StrategyName, build, build_chosen};
+use hushflow_mechanism::workload::{Decay, Workload};
 use rand::{RngExt, SeedableRng};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -82,6 +82,19 @@ fn sums(mechanism: &MatrixMechanism, gradients: &[f64]) -> Vec<i128> {
     sums
 }
 
+/// Returns a function that encodes the sums of one step after another.
+fn encoder(mechanism: &MatrixMechanism) -> impl FnMut(&[i128]) -> Vec<i128> {
+    let (strategies, begin) = (mechanism.strategies(), mechanism.layout().second().start);
+    let mut first = strategies.first().encoder(begin);
+    let mut second = strategies.second().encoder(mechanism.layout().second_len());
+    move |sums| {
+        let mut values = vec![0; sums.len()];
+        first.encode(&sums[..begin], &mut values[..begin]).unwrap();
+        second.encode(&sums[begin..], &mut values[begin..]).unwrap();
+        values
+    }
+}
+
 fn push(adam: &mut PrivateAdam, layout: Layout, values: &[i128]) -> UpdatePart {
     adam.push([&values[layout.first()]], [&values[layout.second()]]).unwrap()
 }
@@ -122,7 +135,7 @@ fn a_release_without_noise_gives_plain_adam() {
             let mut whole = PrivateAdam::new(&mechanism, setting, 0..5, STEPS).unwrap();
             let mut part = PrivateAdam::new(&mechanism, setting, 2..4, STEPS).unwrap();
             let mut plain = Adam::new(&setting, 5);
-            let mut encoder = mechanism.strategies().encoder(layout, 0..layout.coordinates() as u64);
+            let mut encode = encoder(&mechanism);
             for _ in 0..STEPS {
                 let gradients: Vec<f64> = (0..20).map(|_| rng.random_range(-0.5..0.5)).collect();
                 let mean = |power: i32| {
@@ -136,8 +149,7 @@ fn a_release_without_noise_gives_plain_adam() {
                 };
                 let mut expected = [0.0; 5];
                 plain.step(&mean(1), &squares, 0.0, &mut expected);
-                let mut values = vec![0; layout.coordinates()];
-                encoder.encode(&sums(&mechanism, &gradients), &mut values).unwrap();
+                let values = encode(&sums(&mechanism, &gradients));
                 let found = push(&mut whole, layout, &values).direction;
                 for (found, expected) in found.iter().zip(expected) {
                     assert!((found - expected).abs() < 1e-4, "{method}: {found} {expected}");
@@ -319,20 +331,16 @@ fn worst_loss(
     trials: usize,
     attack: &mut dyn FnMut(usize) -> Attack,
 ) -> f64 {
-    let layout = mechanism.layout();
     let loss = |trial| {
-        let mut encoders =
-            [0, 1].map(|_| mechanism.strategies().encoder(layout, 0..layout.coordinates() as u64));
+        let [mut encode_one, mut encode_other] = [(); 2].map(|()| encoder(mechanism));
         let Attack { others, one, other } = attack(trial);
         let takes_part = |step: u64| if once { step == 0 } else { step % 4 == trial as u64 % 4 };
         let mut difference = Vec::new();
         for step in 0..STEPS {
             let other = if takes_part(step) { &other } else { &one };
-            let mut values = [0, 1].map(|_| vec![0; layout.coordinates()]);
-            for ((encoder, record), values) in encoders.iter_mut().zip([&one, other]).zip(&mut values) {
-                encoder.encode(&sums(mechanism, &[&others[..], record].concat()), values).unwrap();
-            }
-            difference.extend(values[0].iter().zip(&values[1]).map(|(one, other)| one - other));
+            let [one, other] = [&one, other].map(|record| sums(mechanism, &[&others[..], record].concat()));
+            let values = encode_one(&one).into_iter().zip(encode_other(&other));
+            difference.extend(values.map(|(one, other)| one - other));
         }
         mechanism.moments().concentrated_loss(&difference) * 2.0 * 9.0
     };

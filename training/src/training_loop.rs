@@ -12,12 +12,13 @@
 //! same updates in the same order. So all workers hold equal parameters. Sums are of integers, so
 //! one worker alone would hold the same parameters.
 
-use crate::accumulate::summed;
-use crate::adam::Optimiser;
-use crate::measurement::Cut;
-use crate::{AdamSetup, Commit, CommitLog, Fault, Measurement, Optimise, PartialSums, Release, SharedUpdate};
-use hushflow_mechanism::estimate::adam::{Parameters, UpdatePart};
-use hushflow_mechanism::moments::{ClippedSums, ClippedSumsError};
+use crate::adam::{Parameters, UpdatePart};
+use crate::batch_squares::{FirstSums, square_batches};
+use crate::optimise::{AdamSetup, Optimise, Optimiser, SharedUpdate};
+use hushflow_mechanism::mechanism::Method;
+use hushflow_mechanism::moments::{ClippedSums, ClippedSumsError, Layout, Sums};
+use hushflow_mechanism::release::Shards;
+use hushflow_operators::{Commit, CommitLog, Fault, Measurement, Release};
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +47,7 @@ pub trait Learner: 'static {
 #[derive(Clone)]
 pub struct TrainingSetup {
     /// A measurement with one key, whose columns are those of the gradients. Nothing waits here, so
-    /// noise is best [drawn late](crate::MeasurementBuilder::draw_late), and best correlated ahead
+    /// noise is best [drawn late](hushflow_operators::MeasurementBuilder::draw_late), and best correlated ahead
     /// of the sums where the strategy allows it:
     /// [`Strategies::correlated`](hushflow_mechanism::mechanism::Strategies::correlated).
     pub measurement: Measurement,
@@ -69,25 +70,40 @@ pub fn training_loop<'scope>(
     let measurement = setup.measurement.clone();
     let (loop_end, updates) = scope.feedback(1);
     let ends = vec![setup.adam.horizon].to_stream(scope);
-    summed(&measurement, fault.clone(), |cut, fault| gradients(updates, &setup, cut, learner, fault))
-        .release(ends, &measurement, fault.clone())
+    let layout = measurement.layout();
+    let sums = match measurement.mechanism().moments().parameters().method {
+        Method::BatchSquares { size } => {
+            let first_sums = |shard, sums| FirstSums { shard, sums };
+            let sums =
+                gradients(updates, &setup, layout.without_second(), learner, first_sums, fault.clone());
+            square_batches(sums, size.get(), &measurement, fault.clone())
+        }
+        _ => {
+            let measurement = measurement.clone();
+            let partial_sums = move |shard, sums| measurement.partial_sums(shard, 0, sums);
+            gradients(updates, &setup, layout, learner, partial_sums, fault.clone())
+        }
+    };
+    sums.release(ends, &measurement, fault.clone())
         .commit(Vec::new().to_stream(scope), &measurement, log, fault.clone())
         .adam(&measurement, setup.adam, fault)
         .connect_loop(loop_end);
 }
 
-fn gradients<'scope>(
+/// Sends one worker's sums of gradients, in this layout, shard by shard.
+fn gradients<'scope, S: Clone + 'static>(
     updates: StreamVec<'scope, u64, SharedUpdate>,
     setup: &TrainingSetup,
-    cut: Cut,
+    layout: Layout,
     mut learner: impl Learner,
+    of_shard: impl Fn(u32, Sums) -> S + 'static,
     fault: Fault,
-) -> StreamVec<'scope, u64, PartialSums> {
+) -> StreamVec<'scope, u64, S> {
     let (horizon, runs) = (setup.adam.horizon, Optimiser::new(&setup.measurement, setup.adam).runs());
     let mut parameters = Parameters::new(setup.parameters.clone(), &setup.adam.setting);
     let mut summer = Summer {
-        sums: ClippedSums::new(setup.measurement.clipper().clone(), cut.layout),
-        cut,
+        sums: ClippedSums::new(setup.measurement.clipper().clone(), layout),
+        shards: Shards::new(1, layout, setup.measurement.shards().number()),
         not_finite: setup.not_finite.clone(),
         scaled: Vec::new(),
     };
@@ -116,10 +132,11 @@ fn gradients<'scope>(
                 } else {
                     // Keep the capability on a fault: dropping it would look like the end of the
                     // stream.
-                    match summer.partial_sums(step, &parameters, &mut learner) {
-                        Ok(partials) => {
+                    match summer.sums_of_step(step, &parameters, &mut learner) {
+                        Ok(sums) => {
                             let Some(capability) = capabilities.get(&step) else { return };
-                            output.session(capability).give_iterator(partials);
+                            let sums = sums.map(|(shard, sums)| of_shard(shard, sums));
+                            output.session(capability).give_iterator(sums);
                         }
                         Err(error) => return fault.raise(error),
                     }
@@ -133,19 +150,20 @@ fn gradients<'scope>(
 
 struct Summer {
     sums: ClippedSums,
-    cut: Cut,
+    shards: Shards,
     not_finite: Arc<AtomicU64>,
     /// Buffer for gradients that are scaled before they are clipped.
     scaled: Vec<f64>,
 }
 
 impl Summer {
-    fn partial_sums<L: Learner>(
+    /// Returns the sums of every shard.
+    fn sums_of_step<L: Learner>(
         &mut self,
         step: u64,
         parameters: &Parameters,
         learner: &mut L,
-    ) -> Result<impl Iterator<Item = PartialSums> + use<L>, ClippedSumsError> {
+    ) -> Result<impl Iterator<Item = (u32, Sums)> + use<L>, ClippedSumsError> {
         let (mut unusable, scale) = (Ok(0), parameters.scale());
         learner.gradients(step, parameters.values(), &mut |gradients| {
             if let Ok(count) = &mut unusable {
@@ -156,11 +174,9 @@ impl Summer {
             }
         });
         self.not_finite.fetch_add(unusable?, Ordering::Relaxed);
-        let Cut { measurement, layout, shards } = self.cut;
-        let cut = shards.split(0..layout.coordinates() as u64);
+        let cut = self.shards.split(0..self.shards.coordinates());
         let runs = cut.clone().map(|(_, run)| run.start as usize..run.end as usize);
-        let sums = self.sums.take(runs);
-        Ok(cut.zip(sums).map(move |((shard, _), sums)| PartialSums { measurement, shard, offset: 0, sums }))
+        Ok(cut.map(|(shard, _)| shard).zip(self.sums.take(runs)))
     }
 
     fn add<V: Copy + Into<f64>>(&mut self, gradients: &[V], scale: &[f64]) -> Result<u64, ClippedSumsError> {
@@ -179,18 +195,16 @@ mod tests {
     mod alike;
 
     use super::*;
-    use crate::{EpochCommit, ReleasedEpoch};
-    use hushflow_mechanism::estimate::adam::AdamSetting;
-    use hushflow_mechanism::mechanism::{
-        MatrixMechanism, MechanismError, Method, MomentParameters, Strategies,
-    };
-    use hushflow_mechanism::moments::{Layout, SecondMoment};
+    use crate::adam::AdamSetting;
+    use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError, MomentParameters, Strategies};
+    use hushflow_mechanism::moments::SecondMoment;
     use hushflow_mechanism::noise::NoiseSource;
     use hushflow_mechanism::participation::Participation;
     use hushflow_mechanism::sensitivity::Neighbours;
     use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
     use hushflow_mechanism::strategy::{StrategyName, build};
     use hushflow_mechanism::workload::Workload;
+    use hushflow_operators::{EpochCommit, ReleasedEpoch};
     use std::error::Error;
     use std::num::NonZeroU32;
     use std::sync::{Mutex, mpsc};

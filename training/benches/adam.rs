@@ -2,7 +2,7 @@
 //! exact noise through a strategy with buffers, committed, and fed back as parameters. By one worker and by two; with noise that is correlated ahead of
 //! the sums, and with sums that are encoded, and what is released decoded.
 //!
-//! `cargo bench --bench adam`, beside `python3 benches/baseline/adam.py`, which does the same in numpy. Gradients are made
+//! `cargo bench -p hushflow-training`, beside `python3 training/benches/adam.py`, which does the same in numpy. Gradients are made
 //! beforehand, in single precision, as trainers have them.
 
 use std::error::Error;
@@ -10,12 +10,15 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hushflow::mechanism::estimate::adam::AdamSetting;
-use hushflow::mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
-use hushflow::mechanism::strategy::buffered::{BufferedParameters, Buffers, ExponentialBuffer};
-use hushflow::mechanism::strategy::{Chosen, Fitted, build_chosen};
-use hushflow::operators::{AdamSetup, Learner, TrainingSetup, timely, training_loop};
-use hushflow::prelude::*;
+use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
+use hushflow_mechanism::moments::{Layout, SecondMoment};
+use hushflow_mechanism::sensitivity::Neighbours;
+use hushflow_mechanism::strategy::buffered::{BufferedParameters, Buffers, ExponentialBuffer};
+use hushflow_mechanism::strategy::{Chosen, Fitted, build_chosen};
+use hushflow_mechanism::workload::Workload;
+use hushflow_operators::{CommitLog, EpochCommit, Fault, Measurement};
+use hushflow_training::adam::AdamSetting;
+use hushflow_training::{AdamSetup, Learner, TrainingSetup, training_loop};
 use timely::worker::Worker;
 
 const DIMENSION: usize = 1_000_000;

@@ -9,13 +9,14 @@
 use std::num::{NonZeroU32, NonZeroU64};
 
 use hushflow_mechanism::accounting::{Delta, Epsilon, gaussian};
-use hushflow_mechanism::estimate::adam::{AdamError, AdamSetting, GradientSquares};
 use hushflow_mechanism::mechanism::{MatrixMechanism, MechanismError, Method, MomentParameters, Strategies};
 use hushflow_mechanism::moments::{Layout, SecondMoment};
 use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_operators::MeasurementError;
 use thiserror::Error;
+
+use crate::adam::{AdamError, AdamSetting, GradientSquares};
 
 /// Ways of making Adam private.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,8 +1,8 @@
 //! Settings of Adam and their errors.
 
-use crate::mechanism::{MatrixMechanism, Method};
-use crate::strategy::StepError;
-use crate::workload::Decay;
+use hushflow_mechanism::mechanism::{MatrixMechanism, Method};
+use hushflow_mechanism::strategy::StepError;
+use hushflow_mechanism::workload::Decay;
 use std::num::NonZeroU32;
 use thiserror::Error;
 

@@ -1,8 +1,8 @@
 //! Which way of making Adam private trains best at the same (ε, δ)?
 //!
 //! ```sh
-//! cargo run --release --example train_adam                                  # digits, shipped here
-//! cargo run --release --example train_adam -- fashion --hidden 32           # Debian's dataset-fashion-mnist
+//! cargo run --release -p hushflow-training --example train_adam                                  # digits, shipped here
+//! cargo run --release -p hushflow-training --example train_adam -- fashion --hidden 32           # Debian's dataset-fashion-mnist
 //! ```
 //!
 //! Every method gets the same grid of learning rates and clip norms, and the pair that is best by one run on a seed of its own.
@@ -19,19 +19,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Parser, ValueEnum};
-use hushflow::mechanism::accounting::{Delta, Epsilon};
-use hushflow::mechanism::estimate::adam::GradientSquares;
-use hushflow::mechanism::mechanism::Strategies;
-use hushflow::mechanism::participation::Participation;
 use hushflow::prelude::*;
 use hushflow::strategies::{Candidate, Purpose};
-use hushflow::training::data::{FASHION_MNIST, Split, digits, fashion_mnist};
-use hushflow::training::exact::train_exactly;
-use hushflow::training::model::{Activation, Network};
-use hushflow::training::plan::{Privatisation, TrainingPlan};
-use hushflow::training::{Pass, TrainingOptions, train};
+use hushflow_mechanism::accounting::{Delta, Epsilon};
+use hushflow_mechanism::mechanism::Strategies;
+use hushflow_mechanism::participation::Participation;
+use hushflow_training::adam::GradientSquares;
+use hushflow_training::data::{FASHION_MNIST, Split, digits, fashion_mnist};
+use hushflow_training::model::{Activation, Network};
+use hushflow_training::plan::{Privatisation, TrainingPlan};
+use hushflow_training::{Pass, TrainingOptions, train, train_exactly};
 
-const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits_8x8.csv");
+const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/digits_8x8.csv");
 const LEARNING_RATES: [f64; 5] = [0.003, 0.01, 0.03, 0.1, 0.3];
 const CLIP_NORMS: [f64; 3] = [0.5, 1.0, 3.0];
 const TUNING_SEED: u64 = 1000;

@@ -12,12 +12,13 @@ use std::path::{Path, PathBuf};
 use flate2::read::GzDecoder;
 use thiserror::Error;
 
-use crate::whole::NUMBERS;
-
 /// Folder of Debian's package `dataset-fashion-mnist`.
 pub const FASHION_MNIST: &str = "/usr/share/datasets/fashion-mnist";
 
 const UNSIGNED_BYTES: u8 = 8;
+
+/// The most bytes that are read of a file. The largest file of images has 47 MB.
+const MOST_BYTES: u64 = 1 << 29;
 
 /// Why there are no images.
 #[derive(Debug, Error)]
@@ -220,11 +221,10 @@ fn read_idx<const D: usize>(path: &Path) -> Result<([usize; D], Vec<u8>), DataEr
     })?;
     let mut bytes = Vec::new();
     let zipped = path.extension().is_some_and(|extension| extension == "gz");
-    // The largest file of images has 47 MB.
     let read = if zipped {
-        GzDecoder::new(file).take(NUMBERS).read_to_end(&mut bytes)
+        GzDecoder::new(file).take(MOST_BYTES).read_to_end(&mut bytes)
     } else {
-        file.take(NUMBERS).read_to_end(&mut bytes)
+        file.take(MOST_BYTES).read_to_end(&mut bytes)
     };
     read.map_err(io_error)?;
     parse_idx(path, &bytes).map(|(shape, elements)| (shape, elements.to_vec()))
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits_8x8.csv");
+    const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/digits_8x8.csv");
 
     #[test]
     fn digits_are_read_and_split() {

@@ -1,22 +1,23 @@
 //! Private training on real images: every way of making Adam private learns, spends the promised
 //! budget, and gives the same result on any number of workers.
-use hushflow::mechanism::accounting::{Delta, Epsilon};
-use hushflow::mechanism::estimate::adam::GradientSquares;
-use hushflow::mechanism::mechanism::Strategies;
-use hushflow::mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
-use hushflow::mechanism::strategy::build;
-use hushflow::prelude::*;
-use hushflow::training::data::{Split, digits};
-use hushflow::training::exact::train_exactly;
-use hushflow::training::model::{Activation, Network};
-use hushflow::training::plan::{Privatisation, TrainingError, TrainingPlan};
-use hushflow::training::{Trained, TrainingOptions, train};
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use hushflow_mechanism::accounting::{Delta, Epsilon};
+use hushflow_mechanism::mechanism::Strategies;
+use hushflow_mechanism::noise::NoiseSource;
+use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
+use hushflow_mechanism::strategy::{StrategyName, build};
+use hushflow_training::adam::GradientSquares;
+use hushflow_training::data::{Split, digits};
+use hushflow_training::model::{Activation, Network};
+use hushflow_training::plan::{Privatisation, TrainingError, TrainingPlan};
+use hushflow_training::{Trained, TrainingOptions, train, train_exactly};
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 
 fn images() -> Arc<Split> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits_8x8.csv");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/digits_8x8.csv");
     Arc::new(digits(Path::new(path)).unwrap())
 }
 

@@ -1,9 +1,9 @@
 //! `adam`: turns released gradients into updates of a model's parameters.
 
-use crate::{Fault, Measurement, ReleasedEpoch};
-use hushflow_mechanism::estimate::adam::{AdamError, AdamSetting, PrivateAdam, UpdatePart};
+use crate::adam::{AdamError, AdamSetting, PrivateAdam, UpdatePart};
 use hushflow_mechanism::mechanism::MatrixMechanism;
 use hushflow_mechanism::moments::Row;
+use hushflow_operators::{Fault, Measurement, ReleasedEpoch};
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
 use std::collections::BTreeMap;

@@ -1,0 +1,219 @@
+//! Private Adam: the optimiser of Kingma & Ba (2015) as post-processing of one release of
+//! gradients.
+//!
+//! Per-record gradients are the records of a stream, and optimiser steps are its epochs. The
+//! release of a batch, divided by the public batch size m, is a noisy mean gradient x̂ and, if
+//! second moments are released, a noisy second moment ŝ. Adam is then two exponential views of the
+//! increments, with the bias correction of [`Workload::Adam`]:
+//!
+//! ```text
+//! m_t = Σ_i A(β₁)_ti x̂_i     v_t = Σ_i A(β₂)_ti ŝ_i     θ_t = θ_{t−1} − α m_t/(√max(v_t, floor_t) + ε)
+//! ```
+//!
+//! All of this is post-processing and costs no privacy. Gradients depend on earlier releases, which
+//! the guarantee covers: it is for adaptively chosen streams.
+//!
+//! # Sources of second moments
+//! | name | ŝ_t | released | its sensitivity |
+//! |---|---|---|---|
+//! | mean of squares | `(1/m) Σ_j g_j∘g_j` | both moments, `jme` | free under JME: `r_d(ν)` for each record |
+//! | square of mean | `((1/m) Σ_j g_j)∘((1/m) Σ_j g_j)` | both moments, `batch-squares` | its own, never free: Algorithm 2 |
+//! | joint clipping | the same, of gradients clipped with their squares | both moments, `joint-clip` | 2R |
+//! | DP-Adam | `x̂∘x̂` | first moments, `pp` | that of first moments |
+//! | DP-AdamBC | `x̂∘x̂ − (variance of x̂'s noise)` | first moments, `pp` | that of first moments |
+//! | scale, then privatise | `x̂∘x̂` | first moments of scaled gradients, `pp` | that of first moments |
+//!
+//! Algorithm 2 of "Continual Release Moment Estimation with Differential Privacy" prints the square
+//! of the mean with the sensitivity of single records, which it exceeds;
+//! [`batch_squares`](hushflow_mechanism::mechanism::method::batch_squares) derives the right one. JME is free
+//! for the mean of squares.
+//!
+//! # Keeping v usable
+//! A released v_t is unbiased and has the noise deviation `d_t = τ₂‖(A(β₂)C₂⁻¹)_t‖/m`, the same in
+//! all coordinates. Where the truth is far below d_t, about half of the v_t are negative. So v_t is
+//! floored at `κ d_t`, where κ is [`AdamSetting::floor_deviations`]. Then no v_t has a relative
+//! standard error above 1/κ, no root one above 1/(2κ) to first order, and no coordinate's step is
+//! longer than `α|m_t|/√(κ d_t)`. If noise dominates everywhere, every coordinate is at the floor
+//! and Adam is momentum with the step α/√(κ d_t).
+//!
+//! From noise alone, DP-AdamBC's v_t has the deviation `√2·√(Σ_i A(β₂)_ti² φ_i⁴)`, where φ_i² is
+//! the subtracted variance. (The noise of steps counts as independent, as it is for C = I.) It has
+//! the same floor. DP-Adam's v_t is a mean of squares and needs none.
+//!
+//! # Scale, then privatise
+//! Gradients are multiplied coordinatewise by s_t *before* clipping, and decoded values are divided
+//! by it, so that clipping and noise have the geometry of the preconditioner (Ganesh, McMahan &
+//! Thakurta, "On Design Principles for Private Adaptive Optimizers", arXiv 2507.01129, Algorithm
+//! 8). With u = √v_{t−1} and ū its root mean square over the coordinates
+//!
+//! ```text
+//! s_t = (1 + ρ) ū / (u + ρ ū),    s_1 = 1.
+//! ```
+//!
+//! *Private, by adaptivity.* s_t is a function of releases before t. Given them, a record's
+//! contribution `clip(s_t∘g)` is a vector of norm at most ζ like any other. So, conditionally on
+//! the past, step t has the same sensitivity as without scaling, and the induction of
+//! [`release`](hushflow_mechanism::release) holds. Dividing by s_t is post-processing. The public factor ū is
+//! ours. With it the noise of all coordinates together, `Σ_j (1/s_j)²` times that of one, is at
+//! most the unscaled noise, because `Σ_j (u_j + ρū)² ≤ d ū²(1 + ρ)²` by Cauchy-Schwarz. So noise
+//! cannot amplify itself through v, and one clip norm suits scaled and unscaled gradients.
+//!
+//! # Memory
+//! Per parameter: the decoders' buffers (8 bytes for each buffer of a BLT and each moment), m and v
+//! (16 bytes), and the update (8 bytes). All else has the size of a block.
+//!
+//! [`Workload::Adam`]: hushflow_mechanism::workload::Workload::Adam
+
+mod private;
+mod setting;
+#[cfg(test)]
+mod tests;
+
+pub use private::{PrivateAdam, SecondMomentNoise, second_moment_noise};
+pub use setting::{AdamError, AdamSetting, GradientSquares};
+
+use hushflow_mechanism::moments::squared_norm;
+use serde::{Deserialize, Serialize};
+use std::borrow::Borrow;
+
+/// The averages of a run of coordinates: plain Adam, exact or of noisy increments.
+///
+/// ```
+/// use hushflow_training::adam::{Adam, AdamSetting};
+/// use std::num::NonZeroU32;
+///
+/// let mut adam = Adam::new(&AdamSetting::new(NonZeroU32::MIN, 0.1), 2);
+/// let mut direction = [0.0; 2];
+/// let gradient = [3.0, -0.5];
+/// adam.step(&gradient, &gradient.map(|g| g * g), 0.0, &mut direction);
+/// // The first step has the sign of the gradient and the length of the learning rate.
+/// assert!((direction[0] - 1.0).abs() < 1e-7 && (direction[1] + 1.0).abs() < 1e-7);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Adam {
+    decays: [f64; 2],
+    stability: f64,
+    /// β₁^t and β₂^t.
+    powers: [f64; 2],
+    /// `Σ_i β^(t−i)(1 − β)·x_i` of gradients and of squares, coordinate by coordinate.
+    averages: Vec<[f64; 2]>,
+}
+
+impl Adam {
+    /// Starts before the first step.
+    pub fn new(setting: &AdamSetting, coordinates: usize) -> Self {
+        Self {
+            decays: [setting.first_decay.get(), setting.second_decay.get()],
+            stability: setting.stability,
+            powers: [1.0; 2],
+            averages: vec![[0.0; 2]; coordinates],
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.averages.len()
+    }
+
+    /// Adds the gradient and the second moments of a step and writes `m/(√max(v, floor) + ε)`. All
+    /// slices have as many coordinates as this state; the rest of longer ones is ignored.
+    pub fn step(&mut self, gradient: &[f64], squares: &[f64], floor: f64, direction: &mut [f64]) {
+        let decays = self.decays;
+        self.powers = [self.powers[0] * decays[0], self.powers[1] * decays[1]];
+        let corrections = self.powers.map(|power| 1.0 / (1.0 - power));
+        let increments = gradient.iter().zip(squares);
+        for (([m, v], (x, s)), direction) in self.averages.iter_mut().zip(increments).zip(direction) {
+            *m = decays[0] * *m + (1.0 - decays[0]) * x;
+            *v = decays[1] * *v + (1.0 - decays[1]) * s;
+            *direction = *m * corrections[0] / ((*v * corrections[1]).max(floor).sqrt() + self.stability);
+        }
+    }
+
+    /// Returns √v after the last step, 0 where v is negative.
+    pub fn roots(&self) -> impl Iterator<Item = f64> + '_ {
+        let correction = 1.0 / (1.0 - self.powers[1]);
+        self.averages.iter().map(move |[_, v]| (v * correction).max(0.0).sqrt())
+    }
+}
+
+/// The update of a run of parameters, before learning rate and clipping.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UpdatePart {
+    /// Index of the first parameter.
+    pub start: usize,
+    /// `m/(√v + ε)`.
+    pub direction: Vec<f64>,
+    /// Σ direction².
+    pub squared_norm: f64,
+    /// Factors for the next gradients; empty if gradients are not scaled.
+    pub scale: Vec<f64>,
+}
+
+impl UpdatePart {
+    /// Makes the update of the parameters from `start` on.
+    pub fn new(start: usize, direction: Vec<f64>, scale: Vec<f64>) -> Self {
+        let squared_norm = squared_norm(&direction);
+        Self { start, direction, squared_norm, scale }
+    }
+}
+
+/// Parameters of a model during training. Public; equal parts in equal order give equal parameters
+/// everywhere.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameters {
+    values: Vec<f64>,
+    /// Empty if gradients are not scaled.
+    scale: Vec<f64>,
+    learning_rate: f64,
+    update_norm: f64,
+}
+
+impl Parameters {
+    /// Starts from these parameters.
+    pub fn new(values: Vec<f64>, setting: &AdamSetting) -> Self {
+        Self {
+            values,
+            scale: Vec::new(),
+            learning_rate: setting.learning_rate,
+            update_norm: setting.update_norm.unwrap_or(f64::INFINITY),
+        }
+    }
+
+    /// The parameters.
+    pub fn values(&self) -> &[f64] {
+        &self.values
+    }
+
+    /// Returns the factors for gradients before clipping; empty if gradients are not scaled.
+    pub fn scale(&self) -> &[f64] {
+        &self.scale
+    }
+
+    /// Takes a step. `parts` must cover the parameters in order.
+    ///
+    /// # Errors
+    /// [`AdamError::Length`] if they do not; then nothing changes.
+    pub fn apply(&mut self, parts: &[impl Borrow<UpdatePart>]) -> Result<(), AdamError> {
+        let parts = parts.iter().map(Borrow::borrow);
+        let mut next = 0;
+        for part in parts.clone() {
+            if part.start != next {
+                return Err(AdamError::Length { found: part.start, expected: next });
+            }
+            next += part.direction.len();
+        }
+        if next != self.values.len() {
+            return Err(AdamError::Length { found: next, expected: self.values.len() });
+        }
+        let norm = parts.clone().map(|part| part.squared_norm).sum::<f64>().sqrt() * self.learning_rate;
+        let rate = self.learning_rate * if norm > self.update_norm { self.update_norm / norm } else { 1.0 };
+        let mut rest = &mut self.values[..];
+        self.scale.clear();
+        for UpdatePart { direction, scale, .. } in parts {
+            let (values, after) = rest.split_at_mut(direction.len());
+            values.iter_mut().zip(direction).for_each(|(value, direction)| *value -= rate * direction);
+            self.scale.extend_from_slice(scale);
+            rest = after;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,24 @@
+//! Private training: a model learns by Adam, and its parameters do not reveal any single record.
+//!
+//! Gradients are the records of a stream, and the optimiser's steps are its epochs. [`adam`] is the
+//! optimiser as post-processing of releases, and [`Optimise`] its operator. [`training_loop`] feeds
+//! the updates back to a [`Learner`], which takes the gradients. The other operators are those of
+//! [`hushflow_operators`].
+//!
+//! A whole run on labelled images ([`data`]) has a model with closed-form gradients per record
+//! ([`model`]), and a promise ([`plan`]). [`train`] keeps it, and [`train_exactly`] does the same
+//! without privacy. The scope is small on purpose: enough to train real models on real images and to
+//! compare ways of making Adam private, not a library of tensors.
+
+pub mod adam;
+mod batch_squares;
+pub mod data;
+pub mod model;
+mod optimise;
+pub mod plan;
+mod run;
+mod training_loop;
+
+pub use optimise::{AdamSetup, Optimise, SharedUpdate};
+pub use run::{Pass, Trained, TrainingOptions, train, train_exactly};
+pub use training_loop::{Learner, TrainingSetup, training_loop};
