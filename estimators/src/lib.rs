@@ -8,3 +8,18 @@ pub use hushflow_mechanism as mechanism;
 
 pub mod covariance;
 pub mod mean;
+
+/// Writes a value as numbers and reads it back.
+#[cfg(test)]
+fn read_back<T: mechanism::release::Numbers>(value: &T) -> T {
+    let numbers = |value: &T| {
+        let mut numbers = Vec::new();
+        value.write(&mut numbers);
+        numbers
+    };
+    let written = numbers(value);
+    let mut rest = &written[..];
+    let read = T::read(&mut rest).expect("what was written");
+    assert!(rest.is_empty() && numbers(&read) == written);
+    read
+}

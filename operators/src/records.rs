@@ -104,19 +104,17 @@ pub struct ShardRelease {
 }
 
 impl ShardRelease {
-    /// Wraps public bytes as the release of a shard without sums, with an empty state if a
+    /// Wraps public numbers as the release of a shard without sums, with an empty state if a
     /// checkpoint is due.
-    pub(crate) fn of_bytes(measurement: MeasurementId, shard: u32, bytes: &[u8], checkpoint: bool) -> Self {
-        let values = bytes.iter().map(|&byte| i128::from(byte as i8)).collect();
-        let values = Released::released_before(values);
+    pub(crate) fn of_numbers(
+        measurement: MeasurementId,
+        shard: u32,
+        numbers: Vec<i128>,
+        checkpoint: bool,
+    ) -> Self {
+        let values = Released::released_before(numbers);
         let state = checkpoint.then(Zeroizing::default);
         ShardRelease { measurement, shard, sums: Sums::zero(0), values, state }
-    }
-
-    /// Returns the bytes of a release of bytes, each a signed one-byte integer. `None` for other
-    /// values.
-    pub fn bytes(values: &[i128]) -> Option<Vec<u8>> {
-        values.iter().map(|&value| i8::try_from(value).ok().map(|byte| byte as u8)).collect()
     }
 }
 

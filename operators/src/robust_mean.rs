@@ -6,7 +6,7 @@
 
 use crate::windows::Windows;
 use crate::{Fault, Records};
-use hushflow_estimators::mean::{Answer, Question, estimate};
+use hushflow_estimators::mean::{Answer, MeanError, Question, estimate};
 use hushflow_mechanism::noise::NoiseSource;
 use timely::dataflow::StreamVec;
 
@@ -35,7 +35,6 @@ impl MeanSetup {
         let generator = self.source.generator(epoch, u64::from(key));
         let mut generator = generator.map_err(|error| error.to_string())?;
         let answer = estimate(rows, self.columns, &self.question, &mut generator);
-        let answer = answer.map_err(|error| error.to_string());
         Ok(WindowMean { key, epoch, rows: rows.len() / self.columns.max(1), answer })
     }
 }
@@ -50,7 +49,7 @@ pub struct WindowMean {
     /// Its number of rows, which is public.
     pub rows: usize,
     /// The answer, or why this number of rows allows none.
-    pub answer: Result<Answer, String>,
+    pub answer: Result<Answer, MeanError>,
 }
 
 /// Estimates means.

@@ -36,8 +36,8 @@ pub struct Windows {
 /// Releases answers about windows.
 pub trait ReleaseWindows<'scope> {
     /// Applies `answer` to the records of every key in every epoch, even to none. The answers are
-    /// public bytes for [`Commit`](crate::Commit), with a shard for each key
-    /// ([`ShardRelease::bytes`]). Epochs close as those of [`Release`](crate::Release) do: the last
+    /// public [numbers](hushflow_mechanism::release::Numbers) for [`Commit`](crate::Commit), with a
+    /// shard for each key. Epochs close as those of [`Release`](crate::Release) do: the last
     /// one is the largest that comes through `ends`, and an input that closes without one raises
     /// the fault.
     ///
@@ -48,7 +48,7 @@ pub trait ReleaseWindows<'scope> {
         ends: StreamVec<'scope, u64, u64>,
         windows: &Windows,
         fault: Fault,
-        answer: impl FnMut(u64, u32, &[f64]) -> Result<Vec<u8>, String> + 'static,
+        answer: impl FnMut(u64, u32, &[f64]) -> Result<Vec<i128>, String> + 'static,
     ) -> StreamVec<'scope, u64, ShardRelease>;
 }
 
@@ -58,12 +58,12 @@ impl<'scope> ReleaseWindows<'scope> for StreamVec<'scope, u64, Records> {
         ends: StreamVec<'scope, u64, u64>,
         windows: &Windows,
         fault: Fault,
-        mut answer: impl FnMut(u64, u32, &[f64]) -> Result<Vec<u8>, String> + 'static,
+        mut answer: impl FnMut(u64, u32, &[f64]) -> Result<Vec<i128>, String> + 'static,
     ) -> StreamVec<'scope, u64, ShardRelease> {
         let (id, checkpoint_interval) = (windows.id(), windows.checkpoint_interval.max(1));
         windows.answers(self, ends, "ReleaseWindows", fault, move |epoch, key, rows| {
             let due = epoch.is_multiple_of(checkpoint_interval);
-            answer(epoch, key, rows).map(|bytes| ShardRelease::of_bytes(id, key, &bytes, due))
+            answer(epoch, key, rows).map(|numbers| ShardRelease::of_numbers(id, key, numbers, due))
         })
     }
 }
@@ -197,7 +197,7 @@ mod tests {
     /// Forty rows of two keys in two epochs, in batches of five that are dealt to workers in turn;
     /// a third epoch and a third key have none. Each answer lists the positions of the window's
     /// rows, by epoch and key, from `first_epoch` on.
-    fn places(workers: usize, first_epoch: u64) -> Vec<(u64, u32, Vec<u8>)> {
+    fn places(workers: usize, first_epoch: u64) -> Vec<(u64, u32, Vec<i128>)> {
         let (sender, receiver) = mpsc::channel();
         let sender = Mutex::new(sender);
         let guards = timely::execute(timely::Config::process(workers), move |worker| {
@@ -219,13 +219,12 @@ mod tests {
                 let ends = ends.to_stream(scope).container::<Vec<_>>();
                 let records = mine.to_stream(scope).container::<Vec<_>>().epochs();
                 let windows = Windows { columns: 1, keys: 3, first_epoch, checkpoint_interval: 2 };
-                let said = |_, _, rows: &[f64]| Ok(rows.iter().map(|&place| place as u8 + 200).collect());
+                let said = |_, _, rows: &[f64]| Ok(rows.iter().map(|&place| place as i128).collect());
                 let released = records.release_windows(ends, &windows, Fault::new(), said);
                 released.inspect_time(move |&epoch, release| {
                     assert!(release.sums.is_empty() && release.state.is_some() == (epoch == 2));
-                    let values: Vec<_> = release.values.row().iter().collect();
-                    let bytes = ShardRelease::bytes(&values).expect("bytes");
-                    seen.send((epoch, release.shard, bytes)).expect("heard");
+                    let places = release.values.row().iter().collect();
+                    seen.send((epoch, release.shard, places)).expect("heard");
                 });
             });
         })
@@ -240,7 +239,7 @@ mod tests {
     fn rows_come_in_the_order_of_the_stream_whoever_reads_them() {
         let of = |epoch: u64, key: u32| {
             let rows = (20 * (epoch - 1)..20 * epoch).filter(|place| epoch < 3 && *place as u32 % 2 == key);
-            (epoch, key, rows.map(|place| place as u8 + 200).collect::<Vec<u8>>())
+            (epoch, key, rows.map(i128::from).collect::<Vec<_>>())
         };
         for first_epoch in [1, 2] {
             let expected: Vec<_> =
@@ -249,11 +248,5 @@ mod tests {
                 assert_eq!(places(workers, first_epoch), expected, "{workers} workers from {first_epoch}");
             }
         }
-    }
-
-    #[test]
-    fn other_integers_are_no_bytes() {
-        assert_eq!(ShardRelease::bytes(&[-1, 0, 127, -128]), Some(vec![255, 0, 127, 128]));
-        assert_eq!(ShardRelease::bytes(&[0, 128]), None);
     }
 }

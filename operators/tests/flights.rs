@@ -148,10 +148,10 @@ fn means_of_windows_are_those_of_their_rows() {
                 let rows = rows(&batches, epoch, key);
                 let mut generator = SOURCE.generator(epoch, u64::from(key)).unwrap();
                 let answer = mean::estimate(&rows, COLUMNS.len(), &question, &mut generator);
-                (epoch, key, rows.len() / COLUMNS.len(), answer.map_err(|error| error.to_string()))
+                (epoch, key, rows.len() / COLUMNS.len(), answer)
             })
             .collect();
-        let answered = |window: &&(u64, u32, usize, Result<mean::Answer, String>)| {
+        let answered = |window: &&(u64, u32, usize, Result<mean::Answer, mean::MeanError>)| {
             window.3.as_ref().is_ok_and(|answer| answer.outcome.is_ok())
         };
         assert_eq!(expected.iter().filter(answered).count(), 12, "{method}: {expected:?}");

@@ -1,8 +1,9 @@
 //! An estimate as JSON, the same for a file and for a window.
 
-use hushflow_estimators::covariance;
-use hushflow_estimators::mean::{Answer, Method, Part, Refusal};
-use hushflow_operators::{WindowCovariance, WindowMean};
+use std::error::Error;
+
+use hushflow_estimators::covariance::{self, CovarianceError};
+use hushflow_estimators::mean::{Answer, MeanError, Method, Part, Refusal};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -75,7 +76,7 @@ pub fn covariance(estimate: &covariance::Estimate, columns: &[impl AsRef<str>]) 
         .collect();
     let correlations = estimate.partial_correlations.iter();
     let correlations: Vec<Value> = correlations
-        .map(|&(row, column, value)| json!({"columns": pair(column, row), "value": value}))
+        .map(|entry| json!({"columns": pair(entry.column, entry.row), "value": entry.value}))
         .collect();
     let parts = estimate.budget.by_kind().into_iter();
     let parts: Map<String, Value> = parts.map(|(part, rho)| (part.name().into(), json!(rho))).collect();
@@ -97,24 +98,24 @@ pub fn covariance(estimate: &covariance::Estimate, columns: &[impl AsRef<str>]) 
     fields.into_iter().map(|(name, value)| (name.into(), value)).collect()
 }
 
-pub(super) fn of_window_mean(window: WindowMean) -> Map<String, Value> {
-    let mut object = match window.answer.map(|answer| json!(MeanReport::from(answer))) {
+pub(super) fn of_window_mean(rows: usize, answer: Result<Answer, MeanError>) -> Map<String, Value> {
+    let mut object = match answer.map(|answer| json!(MeanReport::from(answer))) {
         Ok(Value::Object(report)) => report,
         Ok(_) => Map::new(),
-        Err(message) => unanswered(message),
+        Err(error) => unanswered(&error),
     };
-    object.insert("rows".into(), window.rows.into());
+    object.insert("rows".into(), rows.into());
     object
 }
 
-pub(super) fn of_window_covariance(window: &WindowCovariance, columns: &[&str]) -> Map<String, Value> {
-    match &window.estimate {
-        Ok(estimate) => covariance(estimate, columns),
-        Err(reason) => unanswered(reason.to_string()),
-    }
+pub(super) fn of_window_covariance(
+    estimate: Result<covariance::Estimate, CovarianceError>,
+    columns: &[&str],
+) -> Map<String, Value> {
+    estimate.map_or_else(|error| unanswered(&error), |estimate| covariance(&estimate, columns))
 }
 
 /// A question without an answer, by public numbers alone.
-fn unanswered(message: String) -> Map<String, Value> {
-    Map::from_iter([("refusal".into(), json!({ "reason": "unanswerable", "message": message }))])
+fn unanswered(error: &dyn Error) -> Map<String, Value> {
+    Map::from_iter([("refusal".into(), json!({ "reason": "unanswerable", "message": error.to_string() }))])
 }

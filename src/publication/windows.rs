@@ -2,8 +2,8 @@
 //! whole sample.
 //!
 //! Every epoch is a window. When it closes, the estimator sees all records of each key once. The
-//! release is its estimate, or why there is none: a line of text for each key, committed and
-//! published like other releases (`docs/formats.md`). A window leaves no state. Each record is in
+//! release is its estimate, or why there is none: numbers for each key, committed and published
+//! like other releases (`docs/formats.md`). A window leaves no state. Each record is in
 //! one window, where its neighbour keeps it, so all windows together cost as much as one (parallel
 //! composition), and the ledger is charged once.
 //!
@@ -15,7 +15,8 @@ use hushflow_estimators::covariance;
 use hushflow_estimators::mean::Question;
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, Rho};
 use hushflow_mechanism::noise::NoiseSource;
-use hushflow_operators::{CovarianceSetup, MeanSetup, ShardRelease, Windows};
+use hushflow_mechanism::release::Numbers;
+use hushflow_operators::{CovarianceSetup, MeanSetup, WindowMean, Windows};
 use serde_json::{Map, Value};
 
 use super::{PublicationError, guarantee, report};
@@ -87,23 +88,6 @@ impl WindowPublication {
         Windows { columns, keys, first_epoch, checkpoint_interval }
     }
 
-    /// Returns the line of a key in an epoch, for these rows.
-    ///
-    /// # Errors
-    /// A reason if the operating system has no entropy. Then nothing may be released.
-    pub fn line(&self, asked: &Asked, epoch: u64, key: u32, rows: &[f64]) -> Result<Vec<u8>, String> {
-        let names: Vec<&str> = self.parameters.columns.iter().map(|column| column.name.as_str()).collect();
-        let found = match asked {
-            Asked::Mean(setup) => report::of_window_mean(setup.window(epoch, key, rows)?),
-            Asked::Covariance(setup) => {
-                report::of_window_covariance(&setup.window(epoch, key, rows)?, &names)
-            }
-        };
-        let mut line = serde_json::to_vec(&found).map_err(|error| error.to_string())?;
-        line.push(b'\n');
-        Ok(line)
-    }
-
     /// Returns the question with all its parameters.
     ///
     /// # Errors
@@ -131,12 +115,21 @@ impl WindowPublication {
         })
     }
 
-    /// Returns the estimates in a release, key by key; `None` if it is no such release.
-    pub fn read(&self, values: &[i128]) -> Option<Vec<Map<String, Value>>> {
-        let text = String::from_utf8(ShardRelease::bytes(values)?).ok()?;
-        let lines: Vec<Map<String, Value>> =
-            text.lines().map(|line| serde_json::from_str(line).ok()).collect::<Option<_>>()?;
-        (lines.len() == self.parameters.keys() as usize).then_some(lines)
+    /// Returns the fields of the estimates in a release, key by key; `None` if it is no such
+    /// release.
+    pub fn read(&self, mut values: &[i128]) -> Option<Vec<Map<String, Value>>> {
+        let names: Vec<&str> = self.parameters.columns.iter().map(|column| column.name.as_str()).collect();
+        let window = |_| match self.estimator {
+            Estimator::Mean { .. } => {
+                let (rows, answer) = Numbers::read(&mut values)?;
+                Some(report::of_window_mean(rows, answer))
+            }
+            Estimator::Covariance { .. } => {
+                Some(report::of_window_covariance(Numbers::read(&mut values)?, &names))
+            }
+        };
+        let windows = (0..self.parameters.keys()).map(window).collect::<Option<_>>()?;
+        values.is_empty().then_some(windows)
     }
 }
 
@@ -147,6 +140,24 @@ pub enum Asked {
     Mean(MeanSetup),
     /// For a covariance.
     Covariance(CovarianceSetup),
+}
+
+impl Asked {
+    /// Returns the numbers that are released of a key in an epoch, for these rows.
+    ///
+    /// # Errors
+    /// A reason if the operating system has no entropy. Then nothing may be released.
+    pub fn answer(&self, epoch: u64, key: u32, rows: &[f64]) -> Result<Vec<i128>, String> {
+        let mut numbers = Vec::new();
+        match self {
+            Self::Mean(setup) => {
+                let WindowMean { rows, answer, .. } = setup.window(epoch, key, rows)?;
+                (rows, answer).write(&mut numbers);
+            }
+            Self::Covariance(setup) => setup.window(epoch, key, rows)?.estimate.write(&mut numbers),
+        }
+        Ok(numbers)
+    }
 }
 
 fn rho(

@@ -18,8 +18,8 @@ pub(super) const STOPPED: &str = "stopped in the middle of an epoch: run it agai
 /// stopped.
 pub(super) fn until_stopped(
     control: &Control,
-    estimate: impl FnOnce() -> Result<Vec<u8>, String> + Send + 'static,
-) -> Result<Vec<u8>, String> {
+    estimate: impl FnOnce() -> Result<Vec<i128>, String> + Send + 'static,
+) -> Result<Vec<i128>, String> {
     let (done, estimated) = bounded(1);
     let compute = move || {
         // The receiver may be gone.
@@ -29,7 +29,7 @@ pub(super) fn until_stopped(
     thread.map_err(|error| format!("no thread for an estimate: {error}"))?;
     loop {
         match estimated.recv_timeout(NAP) {
-            Ok(line) => return line,
+            Ok(estimate) => return estimate,
             Err(RecvTimeoutError::Disconnected) => {
                 return Err("an estimate has ended without a result".into());
             }

@@ -1,6 +1,6 @@
 //! The dataflow of a pipeline that releases estimates of windows, from the source to the commit.
 //!
-//! A committed epoch is never estimated again: its lines are in the log. An uncommitted epoch was
+//! A committed epoch is never estimated again: its numbers are in the log. An uncommitted epoch was
 //! seen by nobody, and its records are read again from the position of the last committed epoch. A
 //! window leaves no state, so nothing is restored.
 //!
@@ -49,18 +49,16 @@ impl Content for WindowEstimates {
             Err(error) => return fault.raise(error),
         };
         let log = journal.map(|journal| Box::new(journal) as Box<dyn CommitLog<Mark>>);
-        let (publication, first_epoch, number) = (&self.publication, start.first_epoch, worker.index());
-        let (asking, control) = (Arc::new(publication.clone()), control.clone());
-        let windows = publication.windows(first_epoch, CHECKPOINT_INTERVAL);
+        let (first_epoch, number, control) = (start.first_epoch, worker.index(), control.clone());
+        let windows = self.publication.windows(first_epoch, CHECKPOINT_INTERVAL);
         worker.dataflow::<u64, _, _>(|scope| {
             let sources = source(scope, feed, number, first_epoch, committed.clone(), fault.clone());
             sources
                 .records
                 .epochs()
                 .release_windows(sources.ends, &windows, fault.clone(), move |epoch, key, rows| {
-                    let (asking, asked) = (Arc::clone(&asking), Arc::clone(&asked));
-                    let rows = Zeroizing::new(rows.to_vec());
-                    until_stopped(&control, move || asking.line(&asked, epoch, key, &rows))
+                    let (asked, rows) = (Arc::clone(&asked), Zeroizing::new(rows.to_vec()));
+                    until_stopped(&control, move || asked.answer(epoch, key, &rows))
                 })
                 .commit(sources.marks.map(Mark::Resume), &windows, log, fault.clone())
                 .inspect(move |released| last.set(released.epoch + 1))

@@ -6,6 +6,8 @@
 
 use super::CovarianceError;
 use hushflow_mechanism::accounting::Rho;
+use hushflow_mechanism::numbers;
+use hushflow_mechanism::release::Numbers;
 
 /// Purpose of a part of the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,6 +49,10 @@ impl Part {
         }
     }
 }
+
+numbers!(enum Part {
+    0 Count, 1 Clipped, 2 Mean, 3 Diagonal, 4 Selection, 5 Measurement, 6 Matrix, 7 Eigenvalues, 8 Trace
+});
 
 /// A budget and the parts spent of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,6 +111,18 @@ impl Budget {
             }
         }
         sums
+    }
+}
+
+impl Numbers for Budget {
+    /// The total and the sum of each kind of part.
+    fn write(&self, to: &mut Vec<i128>) {
+        (self.total, self.by_kind()).write(to);
+    }
+
+    fn read(from: &mut &[i128]) -> Option<Self> {
+        let (total, parts): (f64, Vec<(Part, f64)>) = Numbers::read(from)?;
+        Some(Self { total, spent: parts.iter().map(|(_, rho)| rho).sum(), parts })
     }
 }
 

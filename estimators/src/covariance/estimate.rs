@@ -5,6 +5,7 @@ use super::CovarianceError;
 use super::budget::{Budget, Part};
 use super::sample::{Noisy, Sample, add_noise, count};
 use hushflow_mechanism::moments::{Layout, SecondMoment};
+use hushflow_mechanism::numbers;
 use nalgebra::{Cholesky, DMatrix, DVector};
 use rand::CryptoRng;
 use std::fmt::Write;
@@ -24,6 +25,8 @@ pub struct Measurement {
     pub times: u32,
 }
 
+numbers!(struct Measurement { row, column, value, deviation, times });
+
 /// A mean, in the columns' own units.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mean {
@@ -32,6 +35,21 @@ pub struct Mean {
     /// Standard deviation of the noise of each value.
     pub deviations: Vec<f64>,
 }
+
+numbers!(struct Mean { values, deviations });
+
+/// The partial correlation of a pair that was measured one by one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PartialCorrelation {
+    /// The larger index of the two columns, from 0.
+    pub row: usize,
+    /// The smaller index.
+    pub column: usize,
+    /// The partial correlation.
+    pub value: f64,
+}
+
+numbers!(struct PartialCorrelation { row, column, value });
 
 /// A private covariance. All of it is public.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,12 +65,16 @@ pub struct Estimate {
     /// Measured entries, row by row; empty for methods that measure none.
     pub measurements: Vec<Measurement>,
     /// Partial correlations of the pairs that were measured one by one.
-    pub partial_correlations: Vec<(usize, usize, f64)>,
+    pub partial_correlations: Vec<PartialCorrelation>,
     /// Number of selections.
     pub rounds: u64,
     /// Spent budget.
     pub budget: Budget,
 }
+
+numbers!(struct Estimate {
+    rows, rows_deviation, mean, covariance, measurements, partial_correlations, rounds, budget
+});
 
 impl Estimate {
     /// Number of pairs of different columns that were measured.
@@ -85,9 +107,9 @@ impl Estimate {
         for name in names {
             let _ = writeln!(graph, "  \"{}\";", quoted(name));
         }
-        for &(row, column, partial) in &self.partial_correlations {
+        for &PartialCorrelation { row, column, value } in &self.partial_correlations {
             if let (Some(a), Some(b)) = (names.get(column), names.get(row)) {
-                let _ = writeln!(graph, "  \"{}\" -- \"{}\" [label=\"{partial:.3}\"];", quoted(a), quoted(b));
+                let _ = writeln!(graph, "  \"{}\" -- \"{}\" [label=\"{value:.3}\"];", quoted(a), quoted(b));
             }
         }
         graph + "}\n"

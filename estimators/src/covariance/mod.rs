@@ -40,6 +40,7 @@ use hushflow_mechanism::accounting::AccountingError;
 use hushflow_mechanism::moments::{ClipError, MomentError, RecordError};
 use hushflow_mechanism::noise::scale::NoiseScaleError;
 use hushflow_mechanism::noise::selection::SelectionError;
+use hushflow_mechanism::numbers;
 use hushflow_mechanism::sensitivity::Neighbours;
 use nalgebra::DMatrix;
 use rand::CryptoRng;
@@ -74,7 +75,7 @@ pub enum CovarianceError {
     /// A share of the budget outside (0, 1).
     #[error("the share of the budget for {what} is {share:?}, but must be above 0 and below 1")]
     Share {
-        /// Its purpose.
+        /// Its purpose: one of `SHARES`.
         what: &'static str,
         /// The share as given.
         share: f64,
@@ -110,6 +111,15 @@ pub enum CovarianceError {
     #[error("the estimate is beyond floating point: choose bounds of ordinary size, or a larger rho")]
     Numerical,
 }
+
+numbers!(enum CovarianceError {
+    0 Bounds(error), 1 Records(error), 2 Moments(error), 3 TooFew { found }, 4 Rho(rho),
+    5 Share { what: SHARES, share }, 6 Neighbours(neighbours), 7 PublicCount, 8 Noise(error), 9 Selection(error),
+    10 Accounting(error), 11 Overspent { wanted, left }, 12 Numerical
+});
+
+/// Purposes of shares of a budget.
+const SHARES: [&str; 4] = ["centring", "the diagonal", "selections", "the number of clipped records"];
 
 impl CovarianceError {
     /// Whether the error may follow from releases, so that it costs as much as an estimate.

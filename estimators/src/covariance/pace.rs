@@ -13,7 +13,7 @@
 use super::CovarianceError;
 use super::budget::{Budget, Part};
 use super::completion::Completion;
-use super::estimate::{Estimate, Measurement, Start, check_share};
+use super::estimate::{Estimate, Measurement, PartialCorrelation, Start, check_share};
 use super::sample::{Sample, add_noise, measure};
 use hushflow_mechanism::moments::{Layout, SecondMoment};
 use hushflow_mechanism::noise::selection::Selection;
@@ -229,7 +229,7 @@ impl<'a> Run<'a> {
         let pairs = measurements.iter().filter(|entry| entry.row != entry.column);
         let partial_correlations = pairs.map(|&Measurement { row, column, .. }| {
             let norm = (multiplier[(row, row)] * multiplier[(column, column)]).sqrt();
-            (row, column, -multiplier[(row, column)] / norm)
+            PartialCorrelation { row, column, value: -multiplier[(row, column)] / norm }
         });
         let partial_correlations = partial_correlations.collect();
         let start = Start { sample: start.sample.clone(), rows: start.rows, mean: start.mean.clone() };

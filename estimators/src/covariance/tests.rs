@@ -41,9 +41,11 @@ fn run(
     (neighbours, centre): (Neighbours, Option<f64>),
     seed: u64,
 ) -> Result<Estimate, CovarianceError> {
-    let sample = Sample::new(&vec![(-1.0, 1.0); dimension], records, neighbours)?;
-    let budget = Budget::new(Rho::new(rho).expect("a rho"));
-    method.estimate(&sample, centre, budget, &mut ChaCha20Rng::seed_from_u64(seed))
+    let found = Sample::new(&vec![(-1.0, 1.0); dimension], records, neighbours).and_then(|sample| {
+        let budget = Budget::new(Rho::new(rho).expect("a rho"));
+        method.estimate(&sample, centre, budget, &mut ChaCha20Rng::seed_from_u64(seed))
+    });
+    crate::read_back(&found)
 }
 
 #[test]

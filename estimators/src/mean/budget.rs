@@ -16,6 +16,7 @@
 use super::MeanError;
 use hushflow_mechanism::accounting::discrete::{self, Discreteness};
 use hushflow_mechanism::accounting::{Delta, Epsilon, NoiseMultiplier, gaussian};
+use hushflow_mechanism::numbers;
 use serde::Serialize;
 
 /// Share of δ for total variation.
@@ -30,7 +31,7 @@ const THRESHOLD_SHARE: f64 = 0.5;
 /// Spending of one step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Part {
-    /// Its purpose.
+    /// Its purpose: one of `STEPS`.
     pub step: &'static str,
     /// Number of releases of this kind.
     pub releases: u32,
@@ -41,6 +42,25 @@ pub struct Part {
     /// δ of a step that is not Gaussian.
     pub delta: f64,
 }
+
+numbers!(struct Part { step: STEPS, releases, squared_mu, epsilon, delta });
+
+/// Purposes of parts.
+const STEPS: [&str; 13] = [
+    "scale",
+    "directions",
+    "directed scale",
+    "range",
+    "refinement",
+    "threshold",
+    "rounds",
+    "mean",
+    "radii",
+    "balloons",
+    "goodness",
+    "draw",
+    "median",
+];
 
 #[derive(Clone, Debug)]
 pub(super) struct Budget {

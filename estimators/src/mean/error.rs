@@ -4,6 +4,7 @@
 use super::Method;
 use hushflow_mechanism::accounting::AccountingError;
 use hushflow_mechanism::moments::{ClipError, MomentError, RecordError};
+use hushflow_mechanism::numbers;
 use serde::Serialize;
 use thiserror::Error;
 
@@ -39,9 +40,11 @@ pub enum Refusal {
     NotResilient,
 }
 
+numbers!(enum Refusal { 0 Range { column }, 1 Scale { column }, 2 TooManyTakenOut, 3 NotResilient });
+
 /// Why there is no estimate. Errors follow from public numbers alone, except those that
 /// [follow from releases](MeanError::follows_from_releases).
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum MeanError {
     /// Invalid share of corrupted records.
@@ -117,7 +120,7 @@ pub enum MeanError {
     TooLarge {
         /// The method.
         method: Method,
-        /// The quantity that is too large.
+        /// The quantity that is too large: one of `QUANTITIES`.
         what: &'static str,
         /// Its value.
         found: f64,
@@ -169,6 +172,16 @@ pub enum MeanError {
     Moments(#[from] MomentError),
 }
 
+numbers!(enum MeanError {
+    0 Corruption(share), 1 Trimmed { corruption, rows }, 2 NoRows, 3 Table { values, columns },
+    4 TooFew { rows, noise, needed }, 5 NoBudget, 6 Scale { column, scale }, 7 NoRange { method },
+    8 NoScale { method }, 9 TooLarge { method, what: QUANTITIES, found, most },
+    10 Uncountable { epsilon, delta, released }, 11 Overspent, 12 Noise, 13 Spectrum, 14 Accounting(error),
+    15 Beyond { column }, 16 Clip(error), 17 Record(error), 18 Moments(error)
+});
+
+const QUANTITIES: [&str; 3] = ["columns", "records for this range", "records for a net over this range"];
+
 impl MeanError {
     /// Whether the error may follow from releases, for example from a centre too far away to
     /// resolve its surroundings. Then it costs as much as an estimate.
@@ -216,5 +229,31 @@ pub(super) fn outcome<T>(ended: Result<T, Stop>) -> Result<Result<T, Refusal>, M
         Ok(found) => Ok(Ok(found)),
         Err(Stop::Refused(refusal)) => Ok(Err(refusal)),
         Err(Stop::Failed(error)) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_read_back_from_their_numbers() {
+        let too_large = |what| MeanError::TooLarge { method: Method::Tukey, what, found: 5.0, most: 4.0 };
+        let mut errors = vec![
+            MeanError::Trimmed { corruption: 0.2, rows: 9 },
+            MeanError::NoRows,
+            MeanError::TooFew { rows: 3, noise: 0.1, needed: 7 },
+            MeanError::NoScale { method: Method::PrimeHt },
+            MeanError::Uncountable { epsilon: 1.0, delta: 1e-6, released: true },
+            AccountingError::DiscretenessExceedsDelta { cost: 1e-3, delta: 1e-6 }.into(),
+            MeanError::Beyond { column: 3 },
+            MeanError::Clip(ClipError::ClipNorm(0.0)),
+            RecordError::Length { found: 1, dimension: 2 }.into(),
+            MomentError::Keys { keys: 1, rows: 2 }.into(),
+        ];
+        errors.extend(QUANTITIES.map(too_large));
+        for error in errors {
+            assert_eq!(crate::read_back(&error), error);
+        }
     }
 }

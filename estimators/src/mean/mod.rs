@@ -55,6 +55,7 @@ use budget::Budget;
 use error::Stop;
 use hushflow_mechanism::accounting::{Delta, Epsilon};
 use hushflow_mechanism::noise::NoiseGenerator;
+use hushflow_mechanism::numbers;
 use records::Kept;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -126,6 +127,10 @@ impl Method {
         matches!(self, Self::Resilience | Self::Tukey)
     }
 }
+
+numbers!(enum Method {
+    0 Auto, 1 Prime, 2 PrimeHt, 3 Filter, 4 Resilience, 5 Tukey, 6 Gaussian, 7 Balloon
+});
 
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -212,6 +217,8 @@ pub struct Estimate {
     pub converged: bool,
 }
 
+numbers!(struct Estimate { mean, noise, kept, converged });
+
 /// The result and its cost.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Answer {
@@ -224,6 +231,8 @@ pub struct Answer {
     /// Total ε at δ: at most the requested one.
     pub spent: f64,
 }
+
+numbers!(struct Answer { outcome, method, spent, parts });
 
 /// Minimum number of deviations of a noisy count between 3n/4 and n/2.
 const COUNT_DEVIATIONS: f64 = 6.0;

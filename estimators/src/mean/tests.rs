@@ -33,7 +33,7 @@ fn question(method: Method, epsilon: f64, delta: f64, corruption: f64, d: usize)
 
 fn answer(rows: &[f64], d: usize, question: &Question, seed: u64) -> Answer {
     let mut rng = NoiseSource::Seeded(seed).generator(0, 0).expect("a seed");
-    estimate(rows, d, question, &mut rng).expect("an answer")
+    crate::read_back(&estimate(rows, d, question, &mut rng).expect("an answer"))
 }
 
 fn error(answer: &Answer) -> f64 {

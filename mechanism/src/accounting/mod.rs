@@ -16,6 +16,7 @@
 //! [`discrete`] and [`composition`], move their inputs and outputs by the relative [`MARGIN`]
 //! towards more privacy. Only these belong in a guarantee.
 
+use crate::numbers;
 use thiserror::Error;
 
 pub mod adjacency;
@@ -75,6 +76,11 @@ pub enum AccountingError {
     #[error("together the mechanisms spend more than can be counted (μ² above 2³²): no privacy is left")]
     Overspent,
 }
+
+numbers!(enum AccountingError {
+    0 Epsilon(epsilon), 1 Delta(delta), 2 NoiseMultiplier(sigma), 3 Rho(rho), 4 GridScale(steps), 5 Draws(draws),
+    6 TotalVariation(variation), 7 DiscretenessExceedsDelta { cost, delta }, 8 Overspent
+});
 
 /// ε of (ε, δ)-differential privacy: finite, at least 0.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]

@@ -13,6 +13,7 @@ use super::jointly::quantise_jointly;
 use super::rounding::round_ties_even;
 use super::side_by_side::squared_norm;
 use super::{QuantisedRows, RECORD_BITS, RecordError};
+use crate::numbers;
 
 /// Integer norm of a record of norm ζ.
 pub(super) const UNIT: f64 = (1u64 << RECORD_BITS) as f64;
@@ -50,6 +51,8 @@ pub enum ClipError {
         upper: f64,
     },
 }
+
+numbers!(enum ClipError { 0 NoColumns, 1 ClipNorm(norm), 2 JointWeight(weight), 3 Bounds { column, lower, upper } });
 
 /// Maps records into the ζ-ball and rounds them to its grid.
 ///

@@ -1,6 +1,7 @@
 //! Quantised records: flat rows of integers with a guaranteed bound, and why a record can't be
 //! quantised.
 
+use crate::numbers;
 use zeroize::Zeroize;
 
 /// Reasons why a record can't be quantised. Never contain the record's values.
@@ -24,6 +25,8 @@ pub enum RecordError {
     )]
     Mixed,
 }
+
+numbers!(enum RecordError { 0 NotFinite, 1 Length { found, dimension }, 2 Mixed });
 
 /// Records as integers of at most 2²⁰ in `f64`, row after row, each of integer squared norm at most
 /// 2⁴⁰.

@@ -7,6 +7,7 @@
 
 use super::clipped::NARROW_RECORDS;
 use crate::moments::Row;
+use crate::numbers;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,6 +42,8 @@ pub enum MomentError {
         rows: usize,
     },
 }
+
+numbers!(enum MomentError { 0 Dimension { found, expected }, 1 Width { found, expected }, 2 Keys { keys, rows } });
 
 /// Exact sums of a run of coordinates, in the order of [`Layout`](super::Layout) and in units of
 /// ζ·2⁻²⁰ (first moments) and its square.

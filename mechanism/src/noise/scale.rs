@@ -5,6 +5,7 @@
 //! accuracy, never privacy. With the largest possible w it costs less than 2⁻³¹ of σ from σ = 2³⁷
 //! grid units on, and always less than 2⁻²⁰.
 
+use crate::numbers;
 use thiserror::Error;
 
 /// Number of bins in one deviation σ.
@@ -40,6 +41,8 @@ pub enum NoiseScaleError {
         deviation: f64,
     },
 }
+
+numbers!(enum NoiseScaleError { 0 TooSmall { deviation }, 1 TooLarge { deviation } });
 
 impl NoiseScale {
     /// Returns σ = 64·`significand`·2^`exponent`; `None` unless `significand` ≥ 1 and

@@ -25,6 +25,7 @@
 use super::bernoulli::bernoulli_exponential;
 use super::uniform::uniform_below;
 use crate::accounting::Epsilon;
+use crate::numbers;
 use num_bigint::BigUint;
 use rand::CryptoRng;
 use thiserror::Error;
@@ -60,6 +61,8 @@ pub enum SelectionError {
     #[error("there is nothing to select from")]
     Empty,
 }
+
+numbers!(enum SelectionError { 0 Weight { rho, sensitivity }, 1 PureWeight { epsilon, sensitivity }, 2 Empty });
 
 /// An exponential mechanism over integer scores.
 ///

@@ -29,11 +29,13 @@
 mod alike;
 mod correlated;
 mod encoded;
+mod numbers;
 mod shards;
 mod values;
 
 pub use values::to_real;
 
+pub use numbers::Numbers;
 pub use shards::Shards;
 pub use values::Released;
 

@@ -64,6 +64,7 @@ pub use separate::{
     ColumnNorms, algorithm_one_second_moment_weight, free_second_moment_weight, separate_sensitivity_squared,
 };
 
+use crate::numbers;
 use crate::strategy::ColumnGeometry;
 use std::fmt;
 
@@ -89,6 +90,8 @@ pub enum Neighbours {
     /// One record is blanked. Counts are private.
     ZeroOut,
 }
+
+numbers!(enum Neighbours { 0 ReplaceOne, 1 ReplaceOneInPlace, 2 ZeroOut });
 
 impl Neighbours {
     /// Returns whether counts are the same in both streams, and so are released exactly.
