@@ -61,29 +61,26 @@ numbers!(enum MomentError { 0 Dimension { found, expected }, 1 Width { found, ex
 #[serde(transparent)]
 pub struct Sums(Form);
 
+/// A run of sums that others share.
+type Shared = (Arc<Zeroizing<Vec<i64>>>, Range<usize>);
+
 #[derive(Clone, Serialize, Deserialize)]
 enum Form {
     /// Sums of at most `records` records, and never more than [`NARROW_RECORDS`].
     Narrow {
-        /// A run of sums that others share.
         #[serde(serialize_with = "run_alone", deserialize_with = "whole_run")]
-        sums: (Arc<Zeroizing<Vec<i64>>>, Range<usize>),
+        sums: Shared,
         records: u64,
     },
     Wide(Zeroizing<Vec<i128>>),
 }
 
 /// Sends no sums of other runs.
-fn run_alone<S: Serializer>(
-    (all, run): &(Arc<Zeroizing<Vec<i64>>>, Range<usize>),
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
+fn run_alone<S: Serializer>((all, run): &Shared, serializer: S) -> Result<S::Ok, S::Error> {
     all[run.clone()].serialize(serializer)
 }
 
-fn whole_run<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<(Arc<Zeroizing<Vec<i64>>>, Range<usize>), D::Error> {
+fn whole_run<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Shared, D::Error> {
     let all = Zeroizing::<Vec<i64>>::deserialize(deserializer)?;
     let run = 0..all.len();
     Ok((Arc::new(all), run))
