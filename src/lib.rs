@@ -35,8 +35,9 @@
 //! - this crate: a [`pipeline`] file describes a publication, [`runtime`] runs it over a [`source`]
 //!   whose rows have a [`format`](mod@format), [`state`] makes it survive crashes, a [`ledger`] adds
 //!   up the spending on the same data, and [`publication`] interprets a log. Readers of a log
-//!   [`follow`] it: [`lines`] formats it, a [`sink`] passes the lines on, and [`web`] draws a page.
-//!   [`metrics`] report on the run. The command `hushflow` does all of this from a shell.
+//!   [`follow`] it: [`estimates`] are computed, [`lines`] formats them, a [`sink`] passes the lines
+//!   on, and [`web`] draws a page. [`metrics`] report on the run. The command `hushflow` does all
+//!   of this from a shell.
 //!
 //! # An example
 //!
@@ -75,6 +76,7 @@ pub use hushflow_operators as operators;
 mod connect;
 pub mod control;
 mod document;
+pub mod estimates;
 pub mod follow;
 pub mod format;
 mod http;

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 
 use clap::Args;
+use hushflow::estimates::View;
 use hushflow::follow::Subject;
-use hushflow::pipeline::{Estimate, Intervals, Pipeline, PublicParameters, Sink, View};
+use hushflow::pipeline::{Pipeline, PublicParameters, Sink};
 use hushflow::sink::{Following, Log};
 use hushflow::state::PublicReader;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -96,21 +97,11 @@ impl Service {
             )));
         }
         if subject.views.is_empty() {
-            subject.views.push(usual_view(subject.parameters()));
+            let parameters = subject.parameters();
+            let view = View::usual("serve", parameters.release.workload.clone(), &parameters.log());
+            subject.views.push(view);
         }
         Ok(subject)
-    }
-}
-
-fn usual_view(parameters: &PublicParameters) -> View {
-    View {
-        name: "serve".into(),
-        workload: parameters.release.workload.clone(),
-        estimate: Estimate::default_for(parameters.have_covariances()),
-        squares: Default::default(),
-        covariance: Default::default(),
-        intervals: Intervals::default(),
-        total: false,
     }
 }
 

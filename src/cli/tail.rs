@@ -6,16 +6,19 @@ mod scores;
 
 use std::io::{BufWriter, Write, stderr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
-use hushflow::follow::{Follower, Found, Shown, Subject};
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, ValueEnum};
+use hushflow::estimates::{ESTIMATORS, Estimate, Estimator, Intervals, Log, View};
+use hushflow::follow::{Follower, Shown, Subject};
 use hushflow::lines::{Format, Writer};
 use hushflow::mechanism::estimate::projection::Projection;
 use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::view::SquareBias;
 use hushflow::mechanism::workload::Workload;
-use hushflow::pipeline::{Estimate, Intervals, PublicParameters, View};
+use hushflow::pipeline::PublicParameters;
 use hushflow::publication::Publication;
 use hushflow::sink::StandardOutput;
 use hushflow::state::{PublicReader, Stamp, StateError};
@@ -26,15 +29,6 @@ use live::Live;
 
 /// Polling interval of a followed log.
 pub(super) const INTERVAL: Duration = Duration::from_millis(100);
-
-/// What a view shows.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ViewName {
-    /// Mean and covariance, in the units of the columns
-    Gaussian,
-    /// Weighted moments, in centred and scaled coordinates
-    Moments,
-}
 
 /// Treatment of the bias of squares.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -55,6 +49,7 @@ Examples:
   hushflow tail state --workload window:7 --since 20
   hushflow tail state --population --level 0.99 --covariance shrink
   hushflow tail state --view moments --format csv > moments.csv
+  hushflow tail state --regress arr_delay~dep_delay
   hushflow tail state --sample 1000 --key JFK > synthetic.csv
   hushflow tail state --held-out later.csv
   hushflow tail state --web 127.0.0.1:8080")]
@@ -65,9 +60,8 @@ pub(crate) struct TailArguments {
     /// newest epoch
     #[arg(long, short)]
     follow: bool,
-    /// What to show [default: gaussian, or moments where the log has no second moments of records]
-    #[arg(long, value_enum)]
-    view: Option<ViewName>,
+    #[command(flatten)]
+    shown: ShownArgument,
     /// For logs of method pp: whether squares of noisy sums keep their bias [default: debiased]
     #[arg(long, value_enum)]
     squares: Option<Squares>,
@@ -115,6 +109,64 @@ pub(crate) struct TailArguments {
     /// the page
     #[arg(long, value_name = "ADDR", conflicts_with_all = ["follow", "since", "format", "json"])]
     web: Option<String>,
+}
+
+/// What a view shows: `--view NAME`, or the flag of an estimator with parameters.
+#[derive(Debug)]
+struct ShownArgument(Option<(&'static Estimator, String)>);
+
+impl ShownArgument {
+    fn flag_of(estimator: &Estimator) -> &'static str {
+        estimator.flag.as_ref().map_or("view", |flag| flag.name)
+    }
+
+    /// Returns the estimate, or the usual one of the log.
+    fn estimate(&self, log: &Log<'_>) -> Result<Arc<dyn Estimate>, CliError> {
+        let (estimator, value) = self.0.clone().unwrap_or_else(|| (Estimator::usual(log), String::new()));
+        let flag = Self::flag_of(estimator);
+        estimator
+            .asked(&value, log)
+            .map_err(|problem| CliError::usage(format!("--{flag} {value}: {problem}")))
+    }
+}
+
+impl Args for ShownArgument {
+    fn augment_args(command: Command) -> Command {
+        let (flags, names): (Vec<_>, Vec<_>) =
+            ESTIMATORS.iter().partition(|estimator| estimator.flag.is_some());
+        let names = names.iter().map(|estimator| PossibleValue::new(estimator.name).help(estimator.help));
+        let view = Arg::new("view")
+            .long("view")
+            .group("estimator")
+            .value_name("VIEW")
+            .value_parser(PossibleValuesParser::new(names))
+            .help(
+                "What to show [default: gaussian, or moments where the log has no second moments of records]",
+            );
+        let flags = flags.iter().filter_map(|estimator| estimator.flag.as_ref()).map(|flag| {
+            Arg::new(flag.name).long(flag.name).value_name(flag.value).help(flag.help).group("estimator")
+        });
+        command.arg(view).args(flags)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ShownArgument {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let asked = ESTIMATORS.iter().find_map(|estimator| {
+            let value = matches.get_one::<String>(Self::flag_of(estimator))?;
+            (estimator.flag.is_some() || value == estimator.name).then(|| (estimator, value.clone()))
+        });
+        Ok(ShownArgument(asked))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 /// Writes the view of all releases, and with `--follow` of later ones.
@@ -175,10 +227,10 @@ impl Output {
         let (format, scores) = (arguments.format.format(), &arguments.scores);
         let lines = || Self::Lines(Box::new(Writer::new(subject, format)));
         let Publication::Moments(publication) = &subject.publication else { return Ok(lines()) };
-        let has_densities = subject.views.iter().all(|view| view.estimate == Estimate::Gaussian);
+        let has_densities = subject.views.iter().all(|view| view.estimate.has_densities());
         if (arguments.sample.is_some() || scores.wanted()) && !has_densities {
             return Err(CliError::usage(
-                "--sample, --held-out and --truth need densities, and this view has only moments: use --view gaussian on a \
+                "--sample, --held-out and --truth need densities, and this view has none: use --view gaussian on a \
                  log with second moments of records",
             ));
         }
@@ -196,15 +248,13 @@ impl Output {
     }
 
     fn write(&mut self, shown: &Shown, stamp: &Stamp, out: &mut impl Write) -> Result<(), CliError> {
-        match (self, &shown.found) {
-            (Self::Lines(writer), _) => Ok(writer.write_line(shown, stamp, out)?),
-            (Self::Scores(scores), Found::Moments(estimated)) => scores.write(estimated, out),
-            (Self::Sample(sample), Found::Moments(estimated)) => {
-                sample.keep(estimated);
+        match self {
+            Self::Lines(writer) => Ok(writer.write_line(shown, stamp, out)?),
+            Self::Scores(scores) => scores.write(&*shown.found, out),
+            Self::Sample(sample) => {
+                sample.keep(shown);
                 Ok(())
             }
-            // `subject` has refused such logs.
-            (_, Found::Window(_)) => Ok(()),
         }
     }
 
@@ -222,27 +272,16 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
     let [workload, others @ ..] = &arguments.workload[..] else {
         return Err(CliError::usage("--workload: name one, such as prefix"));
     };
-    let view = |(estimate, squares)| View {
-        name: "tail".into(),
-        workload: workload.clone(),
-        estimate,
-        squares,
-        covariance: arguments.covariance,
-        intervals: Intervals {
-            level: arguments.level,
-            joint: arguments.joint,
-            population: arguments.population,
-        },
-        total: arguments.total,
-    };
     let mut subject = Subject::from_header(reader.header(), Vec::new())?;
     match &subject.publication {
         Publication::Windows(publication) => {
-            let weighs = arguments.view.is_some() || arguments.squares.is_some() || arguments.total;
+            let weighs = arguments.shown.0.is_some() || arguments.squares.is_some() || arguments.total;
             let judged = arguments.sample.is_some() || arguments.scores.wanted();
             if weighs || judged || arguments.web.is_some() {
+                let flags = ESTIMATORS.iter().filter_map(|estimator| estimator.flag.as_ref());
+                let flags: String = flags.map(|flag| format!(" --{},", flag.name)).collect();
                 return Err(CliError::usage(format!(
-                    "this log holds estimates of windows ({}): --view, --squares, --total, --sample, --held-out, --truth and \
+                    "this log holds estimates of windows ({}): --view,{flags} --squares, --total, --sample, --held-out, --truth and \
                      --web are for moments; choose a table, --json or --format csv",
                     publication.estimator()
                 )));
@@ -252,37 +291,23 @@ fn subject(arguments: &TailArguments, reader: &PublicReader) -> Result<Subject, 
             if arguments.web.is_none() && !others.is_empty() {
                 return Err(CliError::usage("--workload: only a page (--web) can offer several: name one"));
             }
-            let view = view(choice(arguments, publication.parameters())?);
+            let view = view(arguments, workload, &publication.parameters().log())?;
             subject.views.push(view);
         }
     }
     Ok(subject)
 }
 
-/// Returns estimate and bias treatment, after checking that the log supports them.
-fn choice(
-    arguments: &TailArguments,
-    parameters: &PublicParameters,
-) -> Result<(Estimate, SquareBias), CliError> {
-    if arguments.total && parameters.release.method == Method::Pp {
+/// Returns the view of the flags, after checking that the log supports it.
+fn view(arguments: &TailArguments, workload: &Workload, log: &Log<'_>) -> Result<View, CliError> {
+    if arguments.total && log.method == Method::Pp {
         return Err(CliError::usage(
             "--total: second moments of this log are squares of sums, which can't be added over keys: leave it out",
         ));
     }
-    let covariances = parameters.have_covariances();
-    let estimate = match arguments.view {
-        None => Estimate::default_for(covariances),
-        Some(ViewName::Moments) => Estimate::Moments,
-        Some(ViewName::Gaussian) if covariances => Estimate::Gaussian,
-        Some(ViewName::Gaussian) => {
-            return Err(CliError::usage(
-                "--view gaussian: this log has no second moments of records, so there is no covariance: choose --view \
-                 moments",
-            ));
-        }
-    };
+    let estimate = arguments.shown.estimate(log)?;
     let squares = match arguments.squares {
-        Some(_) if parameters.release.method != Method::Pp => {
+        Some(_) if log.method != Method::Pp => {
             return Err(CliError::usage(
                 "--squares: the second moments of this log were released, not squared from sums: leave it out",
             ));
@@ -290,7 +315,10 @@ fn choice(
         Some(Squares::Raw) => SquareBias::Kept,
         _ => SquareBias::Removed,
     };
-    Ok((estimate, squares))
+    let TailArguments { covariance, level, joint, population, total, .. } = *arguments;
+    let intervals = Intervals { level, joint, population };
+    let (name, workload) = ("tail".into(), workload.clone());
+    Ok(View { name, workload, estimate, squares, covariance, intervals, total })
 }
 
 /// Checks a confidence level.

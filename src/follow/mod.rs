@@ -14,11 +14,11 @@ mod totals;
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use hushflow_operators::{Densities, Estimated, Fault, ReleasedEpoch, Views};
-use serde_json::{Map, Value};
+use hushflow_operators::{Fault, ReleasedEpoch, Views};
 use thiserror::Error;
 use timely::WorkerConfig;
 use timely::communication::Allocator;
@@ -29,7 +29,7 @@ use timely::dataflow::operators::{Input, Inspect, Probe};
 use timely::dataflow::{InputHandle, ProbeHandle, Scope, StreamVec};
 use timely::worker::Worker;
 
-use crate::pipeline::View;
+use crate::estimates::{Found, View};
 use crate::publication::{MomentPublication, Publication, WindowPublication};
 use crate::state::{PublicReader, ReleaseFrame, Stamp, StateError};
 
@@ -63,16 +63,7 @@ pub struct Shown {
     /// The key; the number of keys stands for their total.
     pub key: u32,
     /// The estimate.
-    pub found: Found,
-}
-
-/// An estimate.
-#[derive(Clone, Debug)]
-pub enum Found {
-    /// Moments and their density, in centred and scaled coordinates.
-    Moments(Box<Estimated>),
-    /// The fields of a window's estimate.
-    Window(Map<String, Value>),
+    pub found: Arc<dyn Found>,
 }
 
 /// One epoch, as a follower shows it.
@@ -219,14 +210,13 @@ impl Part<'_> {
         let is_asked_for = self.filter();
         let moments = released.view(move || weighted, self.fault.clone());
         let shown = moments.flat_map(move |moments| totals.push(moments));
-        shown.filter(move |moments| is_asked_for(moments.key)).density_by(view.covariance).map(
-            move |estimated| Shown {
-                view: number,
-                epoch: estimated.moments.epoch,
-                key: estimated.moments.key,
-                found: Found::Moments(Box::new(estimated)),
-            },
-        )
+        let setting = publication.setting(view);
+        shown.filter(move |moments| is_asked_for(moments.key)).map(move |moments| Shown {
+            view: number,
+            epoch: moments.epoch,
+            key: moments.key,
+            found: setting.view.estimate.find(moments, &setting),
+        })
     }
 
     fn windows<'scope>(
@@ -240,8 +230,7 @@ impl Part<'_> {
                 fault.raise("it holds no estimates of windows");
                 return Vec::new();
             };
-            let shown =
-                |(key, found)| Shown { view: 0, epoch: released.epoch, key, found: Found::Window(found) };
+            let shown = |(key, found)| Shown { view: 0, epoch: released.epoch, key, found };
             (0..).zip(found).map(shown).collect()
         });
         windows.filter(move |shown| is_asked_for(shown.key))
@@ -250,7 +239,7 @@ impl Part<'_> {
 
 /// A flag that nothing more will be published: followers read the rest and end.
 #[derive(Clone, Debug, Default)]
-pub struct Over(std::sync::Arc<AtomicBool>);
+pub struct Over(Arc<AtomicBool>);
 
 impl Over {
     /// Sets the flag.

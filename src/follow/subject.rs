@@ -1,6 +1,7 @@
 //! What to follow in a log.
 
-use crate::pipeline::{PublicParameters, View};
+use crate::estimates::View;
+use crate::pipeline::PublicParameters;
 use crate::publication::{Publication, PublicationError};
 use crate::state::PublicHeader;
 

@@ -1,32 +1,22 @@
 //! Lines of releases, for people and for programs. All output is public.
 //!
-//! A [`Writer`] turns estimates into a table, JSON lines or CSV. The noise level is beside every
-//! number: its standard deviation, exact for moments. For means and covariances it is exact if
-//! counts are public, and else to first order in the count's noise. Means, covariances and derived
-//! numbers also have confidence intervals, and every line of a density says whether it shows the
-//! data or their noise.
-
-mod csv;
-mod json;
-mod table;
-mod windows;
+//! A [`Writer`] turns estimates into a table, JSON lines or CSV: a line for every view, key and
+//! epoch. It says whose line it is; the estimate's [`Found`] gives the rest.
 
 use std::io::{self, Write};
 
 use hushflow_mechanism::epochs::Schedule;
-use hushflow_mechanism::estimate::density::{Density, DensityError, Quality};
-use hushflow_mechanism::estimate::intervals::{Interval, Intervals};
-use hushflow_mechanism::moments::SecondMoment;
-use hushflow_mechanism::view::{Moments, SecondMomentSource};
-use hushflow_operators::Estimated;
+use hushflow_mechanism::view::SecondMomentSource;
+use hushflow_mechanism::workload::Workload;
+use serde_json::{Map, Value, json};
 
-pub use csv::csv_line;
-use windows::WindowWriter;
-
-use crate::follow::{Epoch, Found, Shown, Subject};
-use crate::pipeline::{Estimate, View};
-use crate::publication::{MomentPublication, Publication};
+use crate::estimates::{Cell, Found};
+use crate::follow::{Epoch, Shown, Subject};
+use crate::publication::Publication;
 use crate::state::Stamp;
+
+/// Width of a cell of a table.
+const CELL: usize = 19;
 
 /// Output format of a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,25 +34,15 @@ pub enum Format {
 /// The output is a parameter of every call: writers that share an output must share its buffer too,
 /// or full buffers would cut their lines.
 pub struct Writer {
-    lines: Lines,
+    subject: Subject,
     format: Format,
     headed: bool,
-}
-
-enum Lines {
-    /// With several views each line names its view.
-    Moments(MomentPublication, Vec<View>),
-    Windows(WindowWriter),
 }
 
 impl Writer {
     /// Makes a writer for what is followed in a log.
     pub fn new(subject: &Subject, format: Format) -> Self {
-        let lines = match subject.publication.clone() {
-            Publication::Moments(moments) => Lines::Moments(moments, subject.views.clone()),
-            Publication::Windows(windows) => Lines::Windows(WindowWriter::new(windows, format)),
-        };
-        Writer { lines, format, headed: false }
+        Writer { subject: subject.clone(), format, headed: false }
     }
 
     /// Writes the lines of an epoch to `out`.
@@ -79,139 +59,160 @@ impl Writer {
     /// # Errors
     /// Those of `out`.
     pub fn write_line(&mut self, shown: &Shown, stamp: &Stamp, out: &mut impl Write) -> io::Result<()> {
-        let headed = std::mem::replace(&mut self.headed, true);
-        match (&self.lines, &shown.found) {
-            (Lines::Windows(windows), Found::Window(found)) => {
-                windows.write((shown, stamp), found, !headed, out)
-            }
-            (Lines::Moments(publication, views), Found::Moments(estimated)) => {
-                let view = &views[shown.view];
-                let named = views.len() > 1;
-                write_moments((publication, view, named), (estimated, stamp), (self.format, !headed), out)
-            }
-            _ => Ok(()),
+        let heads = !std::mem::replace(&mut self.headed, true);
+        let line = Line { subject: &self.subject, shown, found: &*shown.found };
+        match self.format {
+            Format::Table if heads => writeln!(out, "{}", line.table_header())?,
+            Format::Csv if heads => writeln!(out, "{}", line.csv_header())?,
+            _ => {}
         }
+        let text = match self.format {
+            Format::Table => line.table(),
+            Format::Csv => line.csv(),
+            Format::Json => line.json(stamp),
+        };
+        writeln!(out, "{text}")
     }
-}
-
-fn write_moments(
-    (publication, view, named): (&MomentPublication, &View, bool),
-    (estimated, stamp): (&Estimated, &Stamp),
-    (format, heads): (Format, bool),
-    out: &mut impl Write,
-) -> io::Result<()> {
-    let density = match (&estimated.density, view.estimate) {
-        (_, Estimate::Moments) => None,
-        (Ok(density), Estimate::Gaussian) => Some(publication.to_units(density)),
-        (Err(error), Estimate::Gaussian) => Some(Err(*error)),
-    };
-    let moments = &estimated.moments;
-    let confidence = view.intervals.confidence(&view.workload, moments.epoch);
-    let noisy = moments.noisy();
-    let line = Line {
-        publication,
-        view,
-        named,
-        moments,
-        stamp,
-        density: density.as_ref().map(Result::as_ref),
-        intervals: noisy.intervals(confidence).ok(),
-    };
-    match format {
-        Format::Table if heads => writeln!(out, "{}", table::header(&line))?,
-        Format::Csv if heads => writeln!(out, "{}", csv::header(&line))?,
-        _ => {}
-    }
-    let text = match format {
-        Format::Table => table::line(&line),
-        Format::Csv => csv::line(&line),
-        Format::Json => json::line(&line),
-    };
-    writeln!(out, "{text}")
 }
 
 struct Line<'a> {
-    publication: &'a MomentPublication,
-    view: &'a View,
-    named: bool,
-    moments: &'a Moments,
-    stamp: &'a Stamp,
-    /// In the units of the columns; `None` for a view of moments.
-    density: Option<Result<&'a Density, &'a DensityError>>,
-    /// In centred and scaled coordinates; `None` without a density.
-    intervals: Option<Intervals<'a>>,
+    subject: &'a Subject,
+    shown: &'a Shown,
+    found: &'a dyn Found,
 }
 
 impl Line<'_> {
     fn key(&self) -> &str {
-        self.publication.key_name(self.moments.key)
-    }
-
-    fn columns(&self) -> impl Iterator<Item = &str> {
-        self.publication.parameters().columns.iter().map(|column| column.name.as_str())
-    }
-
-    /// Pairs of columns whose second moment is known, in the order of moments.
-    fn pairs(&self) -> Vec<(usize, usize)> {
-        self.moments.layout.second_entries().collect()
-    }
-
-    fn is_full(&self) -> bool {
-        self.moments.layout.second == SecondMoment::Full
-    }
-
-    /// Whether second moments are squares of epoch sums, not of records.
-    fn squares_epoch_sums(&self) -> bool {
-        self.moments.source != SecondMomentSource::Released
-    }
-
-    /// Half the width of a column's bounds, which is its unit.
-    fn scale(&self, column: usize) -> f64 {
-        self.publication.clipper().half_widths()[column]
-    }
-
-    fn mean_interval(&self, column: usize) -> Option<Interval> {
-        let centre = self.publication.clipper().centres()[column];
-        Some(self.intervals.as_ref()?.mean(column)?.to_units(self.scale(column), centre))
-    }
-
-    fn covariance_interval(&self, (i, j): (usize, usize)) -> Option<Interval> {
-        Some(self.intervals.as_ref()?.covariance(i, j)?.to_units(self.scale(i) * self.scale(j), 0.0))
-    }
-
-    /// `None` if a variance does not exceed its noise.
-    fn correlation(&self, (i, j): (usize, usize)) -> Option<(f64, Interval)> {
-        self.intervals.as_ref()?.correlation(i, j)
+        self.subject.parameters().key_name(self.shown.key)
     }
 
     /// Start of the epoch, RFC 3339; empty if epochs are counted.
     fn start(&self) -> String {
-        start_of(&self.publication.parameters().epochs.schedule, self.moments.epoch)
+        match &self.subject.parameters().epochs.schedule {
+            Schedule::ByTime(by) => time(by.start, by.length, self.shown.epoch),
+            Schedule::ByCount(_) => String::new(),
+        }
     }
 
-    /// One word: whether the numbers show the data or their noise.
-    fn quality(&self) -> &'static str {
-        self.density.map_or("good", quality)
+    /// Name of the view; empty for estimates of windows.
+    fn view(&self) -> &str {
+        self.subject.views.get(self.shown.view).map_or("", |view| view.name.as_str())
+    }
+
+    fn json(&self, stamp: &Stamp) -> String {
+        let (publication, found) = (&self.subject.publication, self.found);
+        let mut object = Map::new();
+        object.insert("epoch".into(), self.shown.epoch.into());
+        let start = self.start();
+        if !start.is_empty() {
+            object.insert("start".into(), start.into());
+        }
+        object.insert("key".into(), self.key().into());
+        if let Publication::Windows(windows) = publication {
+            object.insert("estimator".into(), windows.estimator().to_string().into());
+        }
+        if let Some(view) = self.subject.views.get(self.shown.view) {
+            object.insert("view".into(), view.name.as_str().into());
+            object.insert("workload".into(), view.workload.to_string().into());
+        }
+        object.insert("private".into(), publication.is_private().into());
+        object.insert("generation".into(), stamp.generation.into());
+        object.insert("chain".into(), stamp.chain.short().into());
+        if let Some(moments) = found.moments() {
+            object.insert("count".into(), moments.count().into());
+            object.insert("count_noise".into(), moments.noise.count.into());
+            if let SecondMomentSource::EpochSums(bias) = moments.source {
+                object.insert("second_moments_of".into(), "epoch-sums".into());
+                object.insert("squares".into(), json!(bias));
+            }
+        }
+        found.json(&mut object);
+        Value::Object(object).to_string()
+    }
+
+    fn csv_header(&self) -> String {
+        let (by, counts): (_, &[_]) = match self.found.moments() {
+            Some(_) => ("view", &["count", "count_noise"]),
+            None => ("estimator", &[]),
+        };
+        let titles = ["epoch", "start", "key", by].into_iter().chain(counts.iter().copied());
+        csv_line(titles.map(String::from).chain(self.found.csv_titles()))
+    }
+
+    fn csv(&self) -> String {
+        let by = match &self.subject.publication {
+            Publication::Windows(windows) => windows.estimator().to_string(),
+            Publication::Moments(_) => self.view().into(),
+        };
+        let mut fields = vec![self.shown.epoch.to_string(), self.start(), self.key().into(), by];
+        if let Some(moments) = self.found.moments() {
+            fields.extend([moments.count(), moments.noise.count].map(|number| number.to_string()));
+        }
+        fields.extend(self.found.csv());
+        csv_line(fields)
+    }
+
+    fn table_header(&self) -> String {
+        let mut text = format!("±: {}\n", self.found.legend());
+        text.push_str(&self.table_lead("epoch", "from", "view", "key"));
+        if self.found.moments().is_some() {
+            let view = self.subject.views.get(self.shown.view);
+            let sums = view.is_some_and(|view| view.workload == Workload::Prefix);
+            push_cell(&mut text, if sums { "records" } else { "weight" });
+        }
+        for title in self.found.titles() {
+            push_cell(&mut text, &cut(&title));
+        }
+        if self.found.quality().is_some() {
+            text.push_str("  quality");
+        }
+        text
+    }
+
+    fn table(&self) -> String {
+        let (epoch, start) = (self.shown.epoch.to_string(), self.start());
+        // `2013-01-05T05:00:00Z` without zeros at the end.
+        let start = start.strip_suffix(":00Z").unwrap_or(&start);
+        let mut text = self.table_lead(&epoch, start, self.view(), self.key());
+        if let Some(moments) = self.found.moments() {
+            push_value(&mut text, moments.count(), moments.noise.count * self.found.count_reach());
+        }
+        match self.found.cells() {
+            Ok(cells) => {
+                cells.iter().for_each(|cell| push(&mut text, cell));
+                if let Some(quality) = self.found.quality() {
+                    text.extend(["  ", quality]);
+                }
+            }
+            Err(reason) => text.extend(["  no estimate: ", &plain(&reason)]),
+        }
+        text
+    }
+
+    /// The cells that say whose line it is. With several views each line names its view.
+    fn table_lead(&self, epoch: &str, from: &str, view: &str, key: &str) -> String {
+        let (view, key) = (plain(view), plain(key));
+        let mut text = format!("{epoch:>7}  ");
+        if !self.start().is_empty() {
+            text += &format!("{from:<16}  ");
+        }
+        if self.subject.views.len() > 1 {
+            text += &format!("{view:<12}  ");
+        }
+        text + &format!("{key:<8}")
     }
 }
 
-/// Returns one word: whether a density shows the data or their noise, or why there is none.
-pub fn quality(density: Result<&Density, &DensityError>) -> &'static str {
-    match density {
-        Ok(Density { quality: Quality::Good, .. }) => "good",
-        Ok(_) => "noise-dominated",
-        Err(DensityError::TooFewRecords { .. }) => "too-few-records",
-        Err(DensityError::NoSecondMoments) => "no-second-moments",
-        Err(_) => "out-of-range",
-    }
-}
-
-/// Start of an epoch, RFC 3339; empty if epochs are counted.
-fn start_of(schedule: &Schedule, epoch: u64) -> String {
-    match schedule {
-        Schedule::ByTime(by) => time(by.start, by.length, epoch),
-        Schedule::ByCount(_) => String::new(),
-    }
+/// Formats the fields of a CSV line and quotes those with commas, quotes or line ends (RFC 4180).
+pub fn csv_line(fields: impl IntoIterator<Item = String>) -> String {
+    let quoted = fields.into_iter().map(|field| {
+        if field.contains([',', '"', '\n', '\r']) {
+            format!("\"{}\"", field.replace('"', "\"\""))
+        } else {
+            field
+        }
+    });
+    quoted.collect::<Vec<_>>().join(",")
 }
 
 fn time(start: i64, length: i64, epoch: u64) -> String {
@@ -220,4 +221,40 @@ fn time(start: i64, length: i64, epoch: u64) -> String {
         .ok()
         .and_then(|micros| jiff::Timestamp::from_microsecond(micros).ok())
         .map_or_else(String::new, |timestamp| timestamp.to_string())
+}
+
+fn push(text: &mut String, cell: &Cell) {
+    match *cell {
+        Cell::Value(value, reach) => push_value(text, value, reach),
+        Cell::Plain(value) => push_cell(text, &format!("{value:.4}")),
+        Cell::AtMost(bound) => {
+            let places = (2.0 - bound.log10().floor()).clamp(0.0, 6.0) as usize;
+            push_cell(text, &format!("≤ {bound:.places$}"));
+        }
+        Cell::Empty => push_cell(text, "-"),
+    }
+}
+
+/// `value ± reach`, both to the reach's second digit.
+fn push_value(text: &mut String, value: f64, reach: f64) {
+    let places =
+        if reach > 0.0 && reach.is_finite() { (1.0 - reach.log10().floor()).clamp(0.0, 6.0) } else { 0.0 };
+    let places = places as usize;
+    let cell = if reach > 0.0 { format!("{value:.places$} ± {reach:.places$}") } else { format!("{value}") };
+    push_cell(text, &cell);
+}
+
+fn push_cell(text: &mut String, cell: &str) {
+    text.push_str(&format!(" {cell:>width$}", width = CELL - 1));
+}
+
+/// Replaces control characters in a name from a log, which could move a terminal's cursor or end
+/// the line.
+fn plain(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+fn cut(title: &str) -> String {
+    let title = plain(title);
+    if title.chars().count() < CELL { title } else { title.chars().take(CELL - 2).chain(['…']).collect() }
 }

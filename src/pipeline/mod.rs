@@ -16,20 +16,18 @@ use std::path::{Path, PathBuf};
 
 use hushflow_mechanism::accounting::adjacency::{Adjacency, Unit};
 use hushflow_mechanism::epochs::Schedule;
-use hushflow_mechanism::estimate::intervals::{Confidence, Subject};
-use hushflow_mechanism::estimate::projection::Projection;
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::StrategyName;
-use hushflow_mechanism::view::SquareBias;
 use hushflow_mechanism::workload::Workload;
 use hushflow_operators::EntityLimits;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::estimates::{Log, View};
 use crate::ledger::Budget;
 use crate::state::Settings;
 use crate::strategies::{Purpose, Wanted};
@@ -43,7 +41,7 @@ pub use sinks::{ReleaseFile, Rotation, Sink};
 pub use source::{Address, Followed, Input, Socket, Source, SourceClock};
 
 /// A validated pipeline file.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Pipeline {
     /// `name`: name of the releases.
     pub name: String,
@@ -212,70 +210,6 @@ pub struct Release {
     pub method: Method,
 }
 
-/// A workload over the releases. Views cost no privacy and may change between runs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct View {
-    /// Name of the view.
-    pub name: String,
-    /// The workload.
-    pub workload: Workload,
-    /// What the view shows.
-    pub estimate: Estimate,
-    /// `squares`: whether squares of noisy sums keep their bias, for method pp.
-    pub squares: SquareBias,
-    /// `covariance`: how a noisy estimate is turned into a covariance.
-    pub covariance: Projection,
-    /// Its confidence intervals.
-    pub intervals: Intervals,
-    /// `keys = "total"`: shows the sum over all keys instead of each key.
-    pub total: bool,
-}
-
-/// Confidence intervals of a view.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Intervals {
-    /// `level`: coverage probability, between 0 and 1.
-    pub level: f64,
-    /// `joint`: whether the intervals of a line hold jointly or individually.
-    pub joint: bool,
-    /// `population`: whether intervals cover the population from which records are drawn, or the
-    /// records.
-    pub population: bool,
-}
-
-impl Default for Intervals {
-    fn default() -> Self {
-        let Confidence { level, joint, .. } = Confidence::default();
-        Intervals { level, joint, population: false }
-    }
-}
-
-impl Intervals {
-    /// Returns the confidence for a view of `workload` at an epoch.
-    pub fn confidence(&self, workload: &Workload, epoch: u64) -> Confidence {
-        let subject = match self.population {
-            true => Subject::Population { heaviest: workload.largest_coefficient(epoch) },
-            false => Subject::Records,
-        };
-        Confidence { level: self.level, joint: self.joint, subject }
-    }
-
-    /// Returns the half-width of the interval of a count, in standard deviations of its noise.
-    pub fn count_reach(&self) -> f64 {
-        Confidence { level: self.level, ..Confidence::default() }.normal_quantile()
-    }
-}
-
-/// What a view shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Estimate {
-    /// Mean and covariance.
-    Gaussian,
-    /// The moments.
-    Moments,
-}
-
 impl PublicParameters {
     /// Returns the number of keys; 1 without keys.
     pub fn keys(&self) -> u32 {
@@ -304,23 +238,26 @@ impl PublicParameters {
         Adjacency { unit, neighbours: self.privacy.neighbours }
     }
 
-    /// Whether the releases determine second moments of records, and so covariances. Squares of
-    /// epoch sums do so only where an epoch is one record.
-    pub fn have_covariances(&self) -> bool {
-        let PublicParameters { epochs, privacy, release, .. } = self;
-        have_covariances(release.method, privacy.second_moments, epochs)
+    /// Returns what estimators know of the log.
+    pub fn log(&self) -> Log<'_> {
+        let PublicParameters { columns, key, epochs, privacy, release, .. } = self;
+        Log {
+            columns: Some(columns.iter().map(|column| column.name.as_str()).collect()),
+            second_moments: of_records(release.method, privacy.second_moments, Some(epochs)),
+            method: release.method,
+            keyed: key.is_some(),
+        }
     }
 }
 
-fn have_covariances(method: Method, second_moments: SecondMoment, epochs: &Epochs) -> bool {
-    let single = matches!(&epochs.schedule, Schedule::ByCount(by) if by.records_per_epoch == 1);
-    second_moments != SecondMoment::None && (method != Method::Pp || single)
-}
-
-impl Estimate {
-    /// Returns `Gaussian` where covariances are available, else `Moments`.
-    pub fn default_for(covariances: bool) -> Self {
-        if covariances { Self::Gaussian } else { Self::Moments }
+/// Returns the second moments of records that releases determine. Squares of epoch sums are those
+/// of records only where an epoch is one record.
+fn of_records(method: Method, second_moments: SecondMoment, epochs: Option<&Epochs>) -> SecondMoment {
+    let single =
+        |epochs: &Epochs| matches!(&epochs.schedule, Schedule::ByCount(by) if by.records_per_epoch == 1);
+    match method == Method::Pp && epochs.is_some_and(|epochs| !single(epochs)) {
+        true => SecondMoment::None,
+        false => second_moments,
     }
 }
 

@@ -17,18 +17,17 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use hushflow_mechanism::estimate::projection::Projection;
 use hushflow_mechanism::mechanism::Method;
 use hushflow_mechanism::mechanism::method::ime::DEFAULT_FIRST_MOMENT_SHARE;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::noise::{NoiseSource, Offsets};
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::StrategyName;
-use hushflow_mechanism::view::SquareBias;
 use hushflow_mechanism::workload::Workload;
 
-use super::{Column, Estimate, Intervals, Key, Pipeline, Privacy, Release, View, have_covariances};
+use super::{Column, Key, Pipeline, Privacy, Release, of_records};
 use crate::document::{Document, Field, Problem, Section};
+use crate::estimates::{Log, views};
 use crate::state::{Keep, Settings};
 use crate::strategies::default_strategy;
 use crate::time::parse_duration;
@@ -64,12 +63,16 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
     let epochs = required(section, "epochs", |section| epochs::epochs(section, neighbours, &mut roles));
     let sources = sources::sources(section, base, epochs.as_ref(), neighbours, &mut roles);
     let second_moments = privacy.map_or(SecondMoment::Full, |privacy| privacy.second_moments);
-    let covariances = epochs.as_ref().is_none_or(|epochs| have_covariances(method, second_moments, epochs));
     if let Some(named) = named {
         estimator::refuse(section, named, privacy.as_ref());
     }
-    let keyed = key.as_ref().is_some_and(Option::is_some);
-    let views = if named.is_some() { Some(Vec::new()) } else { views(section, method, covariances, keyed) };
+    let log = Log {
+        columns: columns.as_ref().map(|columns| columns.iter().map(|column| column.name.as_str()).collect()),
+        second_moments: of_records(method, second_moments, epochs.as_ref()),
+        method,
+        keyed: key.as_ref().is_some_and(Option::is_some),
+    };
+    let views = if named.is_some() { Some(Vec::new()) } else { views(section, &log) };
     let sinks = sinks::sinks(section, base);
     let state = optional(section, "state", |section| state(section, base));
     let ledger = optional(section, "ledger", |section| {
@@ -358,88 +361,6 @@ fn method(section: &Section<'_>) -> Option<Method> {
     Some(method)
 }
 
-fn views(root: &Section<'_>, method: Method, covariances: bool, keyed: bool) -> Option<Vec<View>> {
-    let mut names = HashSet::new();
-    let sections = root.sections("views").into_iter();
-    let views: Vec<_> =
-        sections.map(|section| view(section, &mut names, method, covariances, keyed)).collect();
-    let default = || View {
-        name: "average".into(),
-        workload: Workload::Average,
-        estimate: Estimate::default_for(covariances),
-        squares: SquareBias::Removed,
-        covariance: Projection::default(),
-        intervals: Intervals::default(),
-        total: false,
-    };
-    if views.is_empty() { Some(vec![default()]) } else { views.into_iter().collect() }
-}
-
-fn view<'a>(
-    section: Section<'a>,
-    names: &mut HashSet<&'a str>,
-    method: Method,
-    covariances: bool,
-    keyed: bool,
-) -> Option<View> {
-    let name = section.require("name", section.text("name"), "name = \"last week\"");
-    if let Some(name) = name.as_ref().filter(|name| !names.insert(name.value)) {
-        name.report(format!("the view {:?} is named twice: change one name", name.value));
-    }
-    let workload = section.require("workload", section.text("workload"), "workload = \"window:7\"");
-    let workload = workload.and_then(|field| field.map(parsed));
-    let words = [("gaussian", Estimate::Gaussian), ("moments", Estimate::Moments)];
-    let estimate = section.word("estimate", &words).unwrap_or(Estimate::default_for(covariances));
-    if let (Estimate::Gaussian, false, Some(field)) = (estimate, covariances, section.get("estimate")) {
-        field.report(NO_COVARIANCES);
-    }
-    let biases = [("debiased", SquareBias::Removed), ("raw", SquareBias::Kept)];
-    let squares = section.word("squares", &biases);
-    if let (Some(field), true) = (section.get("squares"), method != Method::Pp) {
-        field.report("only method = \"pp\" squares noisy sums: leave it out");
-    }
-    let projections = Projection::ALL.map(|projection| (projection.name(), projection));
-    let covariance = section.word("covariance", &projections).unwrap_or_default();
-    let intervals = intervals(&section);
-    let total = total(&section, method, keyed);
-    section.finish();
-    let squares = squares.unwrap_or_default();
-    Some(View {
-        name: name?.value.into(),
-        workload: workload?.value,
-        estimate,
-        squares,
-        covariance,
-        intervals,
-        total,
-    })
-}
-
-/// Returns whether a view shows the total over keys.
-fn total(view: &Section<'_>, method: Method, keyed: bool) -> bool {
-    let total = view.word("keys", &[("each", false), ("total", true)]).unwrap_or(false);
-    if let (true, Some(field)) = (total, view.get("keys")) {
-        if !keyed {
-            field.report("there is no [key], so every view covers all records: leave it out");
-        } else if method == Method::Pp {
-            field.report(NO_TOTALS);
-        }
-    }
-    total
-}
-
-fn intervals(view: &Section<'_>) -> Intervals {
-    let default = Intervals::default();
-    let level = view.number("level").and_then(|field| {
-        field.filter("a number above 0 and below 1, such as 0.95", |level| *level > 0.0 && *level < 1.0)
-    });
-    Intervals {
-        level: level.map_or(default.level, |level| level.value),
-        joint: view.flag("joint").unwrap_or(default.joint),
-        population: view.flag("population").unwrap_or(default.population),
-    }
-}
-
 /// Reads the state directory and its settings.
 fn state(section: &Section<'_>, base: &Path) -> Option<(Option<PathBuf>, Settings)> {
     let path = |key| section.text(key).map(|path| base.join(path.value));
@@ -462,9 +383,3 @@ fn keep(text: &str) -> Result<Keep, String> {
     };
     keep.ok_or_else(|| format!("found {text:?}, expected {KEEP}"))
 }
-
-const NO_TOTALS: &str = "with method = \"pp\", second moments are squares of the sums of each key, and squares don't add up to the \
-    square of a total: leave it out, or choose method = \"jme\"";
-
-const NO_COVARIANCES: &str = "no second moments of records are released, so there is no covariance: choose estimate = \
-    \"moments\", or change second_moments and method (pp has second moments of records only with records = 1)";

@@ -16,6 +16,7 @@ use hushflow_operators::{FixedMeasurement, Measurement};
 use serde::{Deserialize, Serialize};
 
 use super::{Publication, PublicationError, check_width, guarantee};
+use crate::estimates::{self, Setting};
 use crate::ledger::Charge;
 use crate::pipeline::PublicParameters;
 use crate::state::PublicHeader;
@@ -252,6 +253,16 @@ impl MomentPublication {
         let levels = Arc::new(ViewNoise::new(&self.mechanism, workload, self.horizon()));
         known.push(Arc::downgrade(&levels));
         levels
+    }
+
+    /// Returns what the estimates of a view need to know of this log.
+    pub fn setting(&self, view: &estimates::View) -> Arc<Setting> {
+        Arc::new(Setting {
+            view: view.clone(),
+            columns: self.parameters.columns.iter().map(|column| column.name.clone()).collect(),
+            centres: self.clipper.centres().to_vec(),
+            half_widths: self.clipper.half_widths().to_vec(),
+        })
     }
 
     /// Converts a density to the units of the columns.

@@ -1,11 +1,14 @@
-//! An estimate as JSON, the same for a file and for a window.
+//! An estimate as JSON, the same for a file and for a window, and the lines of windows.
 
 use std::error::Error;
+use std::sync::Arc;
 
 use hushflow_estimators::covariance::{self, CovarianceError};
 use hushflow_estimators::mean::{Answer, MeanError, Method, Part, Refusal};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+
+use crate::estimates::{Cell, Found, SHOWN};
 
 /// The answer to a question for a mean.
 #[derive(Clone, Debug, Serialize)]
@@ -110,7 +113,7 @@ pub(super) fn of_window_mean(rows: usize, answer: Result<Answer, MeanError>) -> 
 
 pub(super) fn of_window_covariance(
     estimate: Result<covariance::Estimate, CovarianceError>,
-    columns: &[&str],
+    columns: &[String],
 ) -> Map<String, Value> {
     estimate.map_or_else(|error| unanswered(&error), |estimate| covariance(&estimate, columns))
 }
@@ -118,4 +121,97 @@ pub(super) fn of_window_covariance(
 /// A question without an answer, by public numbers alone.
 fn unanswered(error: &dyn Error) -> Map<String, Value> {
     Map::from_iter([("refusal".into(), json!({ "reason": "unanswerable", "message": error.to_string() }))])
+}
+
+/// The estimate of a window, as it is in the log. CSV has its numbers, or the reason why there is
+/// none; JSON has the rest too (parts, measurements).
+#[derive(Debug)]
+pub(super) struct Window {
+    pub(super) columns: Arc<[String]>,
+    /// Whether it is a covariance, else a mean.
+    pub(super) is_covariance: bool,
+    pub(super) fields: Map<String, Value>,
+}
+
+impl Window {
+    /// Fields with one number per window.
+    fn numbers(&self) -> [&'static str; 3] {
+        if self.is_covariance { ["rows", "rows_noise", "measured_pairs"] } else { ["rows", "kept", "spent"] }
+    }
+
+    /// Fields with one number per column.
+    fn lists(&self) -> [&'static str; 2] {
+        if self.is_covariance { ["mean", "mean_noise"] } else { ["mean", "noise"] }
+    }
+
+    /// Pairs of columns, each once, in the order of a matrix' upper triangle.
+    fn pairs(&self) -> impl Iterator<Item = (usize, usize)> {
+        let columns = if self.is_covariance { self.columns.len() } else { 0 };
+        (0..columns).flat_map(move |i| (i..columns).map(move |j| (i, j)))
+    }
+
+    fn listed(&self, name: &str, place: usize) -> Option<&Value> {
+        self.fields.get(name)?.get(place)
+    }
+
+    fn refusal(&self) -> Option<&str> {
+        self.fields.get("refusal")?["message"].as_str()
+    }
+}
+
+impl Found for Window {
+    fn json(&self, object: &mut Map<String, Value>) {
+        object.insert("columns".into(), self.columns.to_vec().into());
+        object.extend(self.fields.clone());
+    }
+
+    fn csv_titles(&self) -> Vec<String> {
+        let columns = &self.columns;
+        let mut titles = self.numbers().map(String::from).to_vec();
+        for list in self.lists() {
+            titles.extend(columns.iter().map(|column| format!("{list}_{column}")));
+        }
+        titles.extend(self.pairs().map(|(i, j)| format!("covariance_{}_{}", columns[i], columns[j])));
+        titles.push("refusal".into());
+        titles
+    }
+
+    fn csv(&self) -> Vec<String> {
+        let number = |value: Option<&Value>| {
+            value.filter(|value| value.is_number()).map_or_else(String::new, Value::to_string)
+        };
+        let mut fields = self.numbers().map(|name| number(self.fields.get(name))).to_vec();
+        for list in self.lists() {
+            fields.extend((0..self.columns.len()).map(|place| number(self.listed(list, place))));
+        }
+        fields.extend(
+            self.pairs().map(|(i, j)| number(self.listed("covariance", i).and_then(|row| row.get(j)))),
+        );
+        fields.push(self.refusal().unwrap_or_default().into());
+        fields
+    }
+
+    fn titles(&self) -> Vec<String> {
+        let what = if self.is_covariance { "sd" } else { "mean" };
+        self.columns.iter().take(SHOWN).map(|column| format!("{what} {column}")).collect()
+    }
+
+    fn cells(&self) -> Result<Vec<Cell>, String> {
+        if let Some(message) = self.refusal() {
+            return Err(message.into());
+        }
+        let number = |name, place| self.listed(name, place).and_then(Value::as_f64);
+        let cell = |place: usize| match self.is_covariance {
+            true => {
+                let variance = self.listed("covariance", place).and_then(|row| row.get(place)?.as_f64());
+                variance.map_or(Cell::Empty, |variance| Cell::Plain(variance.max(0.0).sqrt()))
+            }
+            false => match (number("mean", place), number("noise", place)) {
+                (Some(mean), Some(noise)) => Cell::Value(mean, noise),
+                (Some(mean), None) => Cell::Plain(mean),
+                (None, _) => Cell::Empty,
+            },
+        };
+        Ok((0..self.columns.len().min(SHOWN)).map(cell).collect())
+    }
 }

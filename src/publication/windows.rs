@@ -11,15 +11,18 @@
 //! [`estimators::covariance`](crate::estimators::covariance). Their results equal those of
 //! `hushflow mean` and `hushflow covariance` on the same rows.
 
+use std::sync::Arc;
+
 use hushflow_estimators::covariance;
 use hushflow_estimators::mean::Question;
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, Rho};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::Numbers;
 use hushflow_operators::{CovarianceSetup, MeanSetup, WindowMean, Windows};
-use serde_json::{Map, Value};
 
-use super::{PublicationError, guarantee, report};
+use super::report::{self, Window};
+use super::{PublicationError, guarantee};
+use crate::estimates::Found;
 use crate::ledger::Charge;
 use crate::pipeline::{Estimator, PublicParameters};
 
@@ -115,18 +118,21 @@ impl WindowPublication {
         })
     }
 
-    /// Returns the fields of the estimates in a release, key by key; `None` if it is no such
-    /// release.
-    pub fn read(&self, mut values: &[i128]) -> Option<Vec<Map<String, Value>>> {
-        let names: Vec<&str> = self.parameters.columns.iter().map(|column| column.name.as_str()).collect();
-        let window = |_| match self.estimator {
-            Estimator::Mean { .. } => {
-                let (rows, answer) = Numbers::read(&mut values)?;
-                Some(report::of_window_mean(rows, answer))
-            }
-            Estimator::Covariance { .. } => {
-                Some(report::of_window_covariance(Numbers::read(&mut values)?, &names))
-            }
+    /// Returns the estimates in a release, key by key; `None` if it is no such release.
+    pub fn read(&self, mut values: &[i128]) -> Option<Vec<Arc<dyn Found>>> {
+        let columns: Arc<[String]> =
+            self.parameters.columns.iter().map(|column| column.name.clone()).collect();
+        let is_covariance = matches!(self.estimator, Estimator::Covariance { .. });
+        let window = |_| {
+            let fields = match is_covariance {
+                true => report::of_window_covariance(Numbers::read(&mut values)?, &columns),
+                false => {
+                    let (rows, answer) = Numbers::read(&mut values)?;
+                    report::of_window_mean(rows, answer)
+                }
+            };
+            let columns = Arc::clone(&columns);
+            Some(Arc::new(Window { columns, is_covariance, fields }) as Arc<dyn Found>)
         };
         let windows = (0..self.parameters.keys()).map(window).collect::<Option<_>>()?;
         values.is_empty().then_some(windows)

@@ -1,5 +1,5 @@
-//! A live page of one view of a public log: means with their confidence bands, the covariance, the
-//! guarantee.
+//! A live page of one view of a public log: the [plot](crate::estimates::Plot) of its estimate, such
+//! as means with their confidence bands, and the guarantee.
 //!
 //! ```text
 //! GET /                                      the page, with /page.js and /page.css
@@ -30,9 +30,9 @@ use hushflow_mechanism::view::ViewNoise;
 use hushflow_mechanism::workload::Workload;
 use serde_json::{Value, json};
 
+use crate::estimates::View;
 use crate::follow::{Over, Subject, add_up};
 use crate::http::{Answer, Request, Server, Status};
-use crate::pipeline::View;
 use crate::publication::{MomentPublication, Publication};
 use crate::sink::{Backlog, EventStream};
 
@@ -165,11 +165,12 @@ impl Visit {
             "length": length,
             "view": { "key": publication.key_name(*key), "workload": view.workload.to_string() },
             "workloads": self.offered(),
-            "estimate": view.estimate,
+            "estimate": view.estimate.name(),
+            "plot": view.estimate.plot(&publication.setting(view)),
             "projection": view.covariance.name(),
             "level": view.intervals.level,
             "joint": view.intervals.joint,
-            "about": if view.intervals.population { "population" } else { "records" },
+            "about": view.intervals.about(),
             "reach": view.intervals.count_reach(),
             "ledger": ledger(),
         })

@@ -319,21 +319,25 @@ function tell(chart, { value, lower, upper }) {
   chart.read();
 }
 
-/// What a line says of a column.
+/// The number at a place of a line: a list of names and positions.
+const lookUp = (line, place) => place.reduce((found, step) => found?.[step], line) ?? null;
+
+/// What a line says of a series.
 function numbers(line, place) {
   const good = line.quality === undefined || line.quality === "good";
-  if (about.estimate === "moments") {
-    const [value, far] = [line.first[place], line.first_noise * about.reach];
+  const series = about.plot.series[place];
+  const value = lookUp(line, series.value) ?? NaN;
+  if (series.noise !== undefined) {
+    const far = lookUp(line, series.noise) * about.reach;
     return { value, lower: value - far, upper: value + far, good };
   }
-  const name = about.columns[place].name;
-  const [lower, upper] = line.mean_interval?.[name] ?? [null, null];
-  return { value: line.mean?.[name] ?? NaN, lower: lower ?? -Infinity, upper: upper ?? Infinity, good };
+  const [lower, upper] = lookUp(line, series.interval) ?? [null, null];
+  return { value, lower: lower ?? -Infinity, upper: upper ?? Infinity, good };
 }
 
 /// The covariance matrix as a table whose cells are as coloured as columns go together.
 function matrix(line) {
-  if (about.estimate === "moments") return;
+  if (!about.plot.matrix) return;
   const scale = document.querySelector("input[name=scale]:checked").value;
   const [values, intervals] = [line[scale], line[`${scale}_interval`]];
   const { cells } = matrix;
@@ -362,13 +366,10 @@ function build() {
     $("warning").textContent = "Not private: the noise of these releases was drawn from a seed, so they protect nobody.";
     $("warning").hidden = false;
   }
-  const subject = about.about === "population" ? "the population of the records" : "the records themselves";
-  const moments = about.estimate === "moments";
-  $("means-title").textContent = moments ? "Weighted sums, in centred and scaled coordinates" : "Mean";
-  $("band").textContent = `Band: ${about.level * 100} % confidence interval for ` +
-    (moments ? "the exact sum." : `${subject}, ${about.joint ? "all of an epoch together" : "each by itself"}.`);
-  $("matrix-section").hidden = moments;
-  charts = about.columns.map((column, place) => new Chart(column.name, place));
+  $("means-title").textContent = about.plot.title;
+  $("band").textContent = `Band: ${about.level * 100} % confidence interval for ${about.plot.band}.`;
+  $("matrix-section").hidden = !about.plot.matrix;
+  charts = about.plot.series.map(({ name }, place) => new Chart(name, place));
   const watch = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) charts.find((chart) => chart.canvas === target).shown = isIntersecting;
     ask();

@@ -126,3 +126,117 @@ fn what_can_not_be_promised_is_refused() {
     refused(&["--level", "nan"], "above 0 and below 1");
     refused(&["--covariance", "ceiling"], "expected \"floor\", \"nearest\", \"shrink\" or \"raw\"");
 }
+
+/// A pipeline over 4000 records of y = 3 + 2 x1 − x2, with little noise, and what follows.
+fn line(lab: &Lab, second_moments: &str, more: &str) -> PathBuf {
+    let row = |place: usize| {
+        let (x1, x2) = ((place % 20) as f64 / 10.0 - 1.0, (place * 7 % 13) as f64 / 6.5 - 1.0);
+        format!("{x1},{},{x2}\n", 3.0 + 2.0 * x1 - x2)
+    };
+    lab.write("data.csv", String::from("x1,y,x2\n") + &(0..4000).map(row).collect::<String>());
+    let text = format!(
+        "name = 'line'
+source.path = 'data.csv'
+epochs = {{ records = 400, horizon = 10 }}
+privacy = {{ epsilon = 20, delta = 1e-6, second_moments = '{second_moments}' }}
+simulation.seed = 3
+columns = [{{ name = 'x1', lower = -1, upper = 1 }}, {{ name = 'y', lower = 0, upper = 6 }},
+  {{ name = 'x2', lower = -2, upper = 2 }}]
+{more}"
+    );
+    lab.write("line.toml", text)
+}
+
+const LINE: &str = "[[views]]\nname = 'tail'\nworkload = 'prefix'\nestimate = 'regression'\ntarget = 'y'\n\
+    on = ['x1', 'x2']\n";
+
+#[test]
+fn a_known_line_is_found_in_every_form() {
+    let lab = Lab::new();
+    let pipeline = line(&lab, "full", &format!("{LINE}[[sinks]]\npath = 'lines.ndjson'\n"));
+    let state = lab.path("state");
+    let run = finish(hushflow(["run", "--json"]).arg(pipeline).arg("--state").arg(&state)).succeeded();
+    let last = run.json().pop().expect("ten epochs");
+    assert_eq!(
+        (&last["quality"], &last["target"], &last["ridge"]),
+        (&json!("good"), &json!("y"), &json!(0.0))
+    );
+    for (name, value, [found, noise, interval]) in [
+        ("intercept", 3.0, ["intercept", "intercept_noise", "intercept_interval"].map(|field| &last[field])),
+        ("x1", 2.0, ["", "_noise", "_interval"].map(|field| &last[format!("coefficients{field}")]["x1"])),
+        ("x2", -1.0, ["", "_noise", "_interval"].map(|field| &last[format!("coefficients{field}")]["x2"])),
+    ] {
+        let [found, noise] = [found, noise].map(|number| number.as_f64().expect("a number"));
+        assert!(noise < 0.1 && (found - value).abs() < 6.0 * noise, "{name}: {found} ± {noise}");
+        assert!((width(interval) / noise / 3.92 - 1.0).abs() < 0.001, "{name}: {interval}");
+    }
+    let sunk = std::fs::read_to_string(lab.path("lines.ndjson")).expect("a sink");
+    assert_eq!(sunk, run.out);
+    let tailed = |arguments: &[&str]| {
+        finish(&mut tail_as(&state, &[&["--regress", "y ~ x1+x2"], arguments].concat())).succeeded().out
+    };
+    assert_eq!(tailed(&["--json"]), run.out);
+    let csv = tailed(&["--format", "csv"]);
+    let header = "epoch,start,key,view,count,count_noise,intercept,coefficient_x1,coefficient_x2,intercept_noise,\
+        coefficient_noise_x1,coefficient_noise_x2,ridge,residual_variance,residual_variance_noise,quality,\
+        intercept_lower,coefficient_lower_x1,coefficient_lower_x2,intercept_upper,coefficient_upper_x1,\
+        coefficient_upper_x2";
+    assert_eq!(csv.lines().next(), Some(header));
+    assert!(csv.lines().all(|line| line.split(',').count() == header.split(',').count()), "{csv}");
+    let table = tailed(&[]);
+    for part in ["±: reach of a 95 %", "y at 0", "coef x1", "coef x2", "residual sd", "  good"] {
+        assert!(table.contains(part), "{part:?}: {table}");
+    }
+    let refused = finish(&mut tail_as(&state, &["--regress", "y~x1", "--sample", "3"]));
+    refused.failed(2, &["--sample", "use --view gaussian"]);
+}
+
+fn tail_as(state: &Path, arguments: &[&str]) -> std::process::Command {
+    let mut command = hushflow(["tail"]);
+    command.arg(state).args(arguments);
+    command
+}
+
+#[test]
+fn a_line_that_can_not_be_found_is_refused() {
+    let refused = |second_moments: &str, view: &str, parts: &[&str]| {
+        let lab = Lab::new();
+        let pipeline = line(&lab, second_moments, view);
+        finish(hushflow(["run"]).arg(pipeline).arg("--state").arg(lab.path("state"))).failed(2, parts);
+    };
+    refused("diagonal", LINE, &["line.toml:11:12: views[0].estimate:", "second moments of pairs of columns"]);
+    refused(
+        "full",
+        &LINE.replace("'x2'", "'x9'"),
+        &["line.toml:13:13: views[0].on[1]: there is no column \"x9\": expected one of x1, y, x2"],
+    );
+    refused("full", &LINE.replace("'x2'", "'y'"), &["line.toml:13:13: views[0].on[1]: \"y\" is the target"]);
+    refused(
+        "full",
+        &LINE.replace("target", "about"),
+        &["the field target is missing", "views[0].about: unknown field"],
+    );
+    refused(
+        "full",
+        &LINE.replace("regression", "moments"),
+        &["views[0].target: unknown field", "views[0].on: unknown"],
+    );
+    let lab = Lab::new();
+    let state = lab.path("state");
+    finish(&mut run(&line(&lab, "diagonal", ""), &state, 1)).succeeded();
+    finish(&mut tail_as(&state, &["--regress", "y~x1"])).failed(
+        2,
+        &["--regress y~x1: this log has no second moments of pairs of columns", "choose --view moments"],
+    );
+    let full = Lab::new();
+    let state = full.path("state");
+    finish(&mut run(&line(&full, "full", ""), &state, 1)).succeeded();
+    let refused = |formula: &str, part: &str| {
+        finish(&mut tail_as(&state, &["--regress", formula])).failed(2, &["--regress ", part]);
+    };
+    refused("y~x9", "on[0]: there is no column \"x9\": expected one of x1, y, x2");
+    refused("y~x1+y", "on[1]: \"y\" is the target: leave it out");
+    refused("y", "expected TARGET~COLUMN+COLUMN");
+    finish(&mut tail_as(&state, &["--regress", "y~x1", "--view", "moments"]))
+        .failed(2, &["cannot be used with"]);
+}

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use hushflow::follow::Shown;
 use hushflow::lines::{Format, csv_line};
 use hushflow::mechanism::estimate::density::{Density, DensityError};
 use hushflow::mechanism::noise::NoiseSource;
-use hushflow::operators::Estimated;
 use hushflow::publication::MomentPublication;
 use serde_json::{Map, Value};
 
@@ -29,10 +29,10 @@ impl Sample {
     }
 
     /// Keeps the newest density of a key.
-    pub(super) fn keep(&mut self, estimated: &Estimated) {
-        let density = estimated.density.as_ref().map_err(|error| *error);
-        let density = density.and_then(|density| self.publication.to_units(density));
-        self.newest.insert(estimated.moments.key, density);
+    pub(super) fn keep(&mut self, shown: &Shown) {
+        if let Some(density) = shown.found.density() {
+            self.newest.insert(shown.key, density.cloned().map_err(|error| *error));
+        }
     }
 
     /// Writes the samples of all keys.

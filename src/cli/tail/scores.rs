@@ -6,10 +6,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use hushflow::estimates::{Found, quality};
 use hushflow::format::table::{MissingRows, Table};
-use hushflow::lines::{Format, csv_line, quality};
+use hushflow::lines::{Format, csv_line};
 use hushflow::mechanism::estimate::density::{Density, DensityError};
-use hushflow::operators::Estimated;
+use hushflow::mechanism::view::Moments;
 use hushflow::pipeline::PublicParameters;
 use hushflow::publication::MomentPublication;
 use hushflow::whole::{SETTINGS, read_text};
@@ -81,8 +82,10 @@ impl Scores {
     }
 
     /// Writes the scores of the density of one key and epoch.
-    pub(super) fn write(&mut self, estimated: &Estimated, out: &mut impl Write) -> Result<(), CliError> {
-        let line = self.line(estimated)?;
+    pub(super) fn write(&mut self, found: &dyn Found, out: &mut impl Write) -> Result<(), CliError> {
+        // `Output` has refused estimates without densities.
+        let (Some(moments), Some(density)) = (found.moments(), found.density()) else { return Ok(()) };
+        let line = self.line(moments, density)?;
         let cells =
             |text: fn(&Value) -> String| TITLES.iter().map(move |&(title, width)| (title, width, text));
         if !self.headed {
@@ -106,19 +109,20 @@ impl Scores {
         Ok(writeln!(out, "{text}")?)
     }
 
-    fn line(&self, estimated: &Estimated) -> Result<Map<String, Value>, CliError> {
-        let moments = &estimated.moments;
+    fn line(
+        &self,
+        moments: &Moments,
+        density: Result<&Density, &DensityError>,
+    ) -> Result<Map<String, Value>, CliError> {
         let key = self.publication.key_name(moments.key);
-        let density = estimated.density.as_ref().map_err(|error| *error);
-        let density = density.and_then(|density| self.publication.to_units(density));
-        let quality = quality(density.as_ref());
+        let quality = quality(density);
         let density = density.ok();
         let rows = self.held_out.as_ref().map(|held_out| held_out.of(moments.key));
-        let score = match (&density, &rows) {
+        let score = match (density, &rows) {
             (Some(density), Some(rows)) => score(density, rows)?,
             _ => None,
         };
-        let pair = density.as_ref().zip(self.truth.as_ref());
+        let pair = density.zip(self.truth.as_ref());
         let divergence = pair.and_then(|(density, truth)| truth.divergence_from(density));
         let reverse = pair.and_then(|(density, truth)| density.divergence_from(truth));
         let values = [

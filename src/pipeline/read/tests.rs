@@ -179,7 +179,7 @@ fn problems_name_place_and_remedy() {
     check(
         "estimate = \"gaussian\"",
         "estimate = \"guess\"",
-        "dir/p.toml:40:12: views[0].estimate: found \"guess\", expected \"gaussian\" or \"moments\"",
+        "dir/p.toml:40:12: views[0].estimate: found \"guess\", expected \"gaussian\" or \"moments\" or \"regression\"",
     );
     check(
         "name = \"distance\"",

@@ -98,6 +98,17 @@ fn events_are_the_lines_of_tail_and_go_on_where_a_client_stopped() {
         (1..).zip(expected).collect::<Vec<_>>(),
         "the first key is the default"
     );
+    let regression = ["--regress", "a~b+c"];
+    let site_of_line = Site::of(&state, &regression);
+    let expected = lines(&state, &[&regression[..], &["--key", "k0"]].concat());
+    assert_eq!(site_of_line.events("", ""), (1..).zip(expected).collect::<Vec<_>>());
+    let about: Value = serde_json::from_str(&site_of_line.get("/about", "").1).expect("JSON");
+    let series =
+        json!({ "name": "b", "value": ["coefficients", "b"], "interval": ["coefficients_interval", "b"] });
+    assert_eq!(
+        (&about["plot"]["title"], &about["plot"]["series"][1]),
+        (&json!("Coefficients of a"), &series)
+    );
     let total = lines(&state, &["--level", "0.9", "--total", "--workload", "window:7"]);
     assert_eq!(site.events("key=all&workload=window:7", ""), (1..).zip(total).collect::<Vec<_>>());
     let first = |query: &str| site.events(query, "").remove(0).1;

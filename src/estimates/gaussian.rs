@@ -1,0 +1,257 @@
+//! `gaussian`: mean and covariance in the units of the columns, with confidence intervals
+//! (`docs/estimates.md`).
+
+use std::sync::Arc;
+
+use hushflow_mechanism::estimate::density::{Density, DensityError, Quality};
+use hushflow_mechanism::estimate::intervals::{Interval, Intervals};
+use hushflow_mechanism::moments::SecondMoment;
+use hushflow_mechanism::view::Moments;
+use nalgebra::DMatrix;
+use serde_json::{Map, Value, json};
+
+use super::{Band, Cell, Estimate, Estimator, Found, Plot, SHOWN, Series, Setting, number};
+
+pub(super) const ESTIMATOR: Estimator = Estimator {
+    name: NAME,
+    help: "Mean and covariance, in the units of the columns",
+    needs: SecondMoment::Diagonal,
+    flag: None,
+    read: |_, _| Some(Arc::new(Gaussian)),
+};
+
+const NAME: &str = "gaussian";
+
+#[derive(Debug)]
+struct Gaussian;
+
+impl Estimate for Gaussian {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn find(&self, moments: Moments, setting: &Arc<Setting>) -> Arc<dyn Found> {
+        let density = moments.noisy().density_by(setting.view.covariance);
+        let density = density.and_then(|density| density.to_units(&setting.half_widths, &setting.centres));
+        Arc::new(Shown { setting: Arc::clone(setting), moments, density })
+    }
+
+    fn plot(&self, setting: &Setting) -> Plot {
+        let series = setting.columns.iter().map(|name| Series {
+            name: name.clone(),
+            value: json!(["mean", name]),
+            band: Band::Interval(json!(["mean_interval", name])),
+        });
+        Plot {
+            title: "Mean".into(),
+            band: setting.view.intervals.promise("an epoch"),
+            series: series.collect(),
+            matrix: true,
+        }
+    }
+
+    fn has_densities(&self) -> bool {
+        true
+    }
+}
+
+/// Returns one word: whether a density shows the data or their noise, or why there is none.
+pub fn quality(density: Result<&Density, &DensityError>) -> &'static str {
+    match density {
+        Ok(Density { quality: Quality::Good, .. }) => "good",
+        Ok(_) => "noise-dominated",
+        Err(DensityError::TooFewRecords { .. }) => "too-few-records",
+        Err(DensityError::NoSecondMoments) => "no-second-moments",
+        Err(_) => "out-of-range",
+    }
+}
+
+#[derive(Debug)]
+struct Shown {
+    setting: Arc<Setting>,
+    moments: Moments,
+    /// In the units of the columns.
+    density: Result<Density, DensityError>,
+}
+
+impl Shown {
+    /// Pairs of columns whose second moment is known, in the order of moments.
+    fn pairs(&self) -> Vec<(usize, usize)> {
+        self.moments.layout.second_entries().collect()
+    }
+
+    fn is_full(&self) -> bool {
+        self.moments.layout.second == SecondMoment::Full
+    }
+
+    fn intervals(&self) -> InUnits<'_> {
+        let confidence = self.setting.view.confidence(self.moments.epoch);
+        InUnits { setting: &self.setting, intervals: self.moments.noisy().intervals(confidence).ok() }
+    }
+
+    fn by_column(&self, value: impl Fn(usize) -> Value) -> Value {
+        self.setting.columns.iter().cloned().zip((0..).map(value)).collect()
+    }
+
+    fn by_pair(&self, entry: impl Fn((usize, usize)) -> Value) -> Value {
+        let dimension = self.moments.layout.dimension;
+        (0..dimension).map(|i| (0..dimension).map(|j| entry((i, j))).collect::<Value>()).collect()
+    }
+}
+
+impl Found for Shown {
+    fn moments(&self) -> Option<&Moments> {
+        Some(&self.moments)
+    }
+
+    fn density(&self) -> Option<Result<&Density, &DensityError>> {
+        Some(self.density.as_ref())
+    }
+
+    fn json(&self, object: &mut Map<String, Value>) {
+        let (view, density) = (&self.setting.view, self.density.as_ref().ok());
+        let by_column = |numbers: fn(&Density) -> &[f64]| match density {
+            Some(density) => self.by_column(|column| numbers(density)[column].into()),
+            None => Value::Null,
+        };
+        let by_pair = |matrix: fn(&Density) -> &DMatrix<f64>| match density {
+            Some(density) => self.by_pair(|pair| matrix(density)[pair].into()),
+            None => Value::Null,
+        };
+        let intervals = self.intervals();
+        let deviation = |column| Some(intervals.covariance((column, column))?.square_root());
+        let correlation = |pair| intervals.correlation(pair);
+        let fields = [
+            ("quality", self.quality().into()),
+            ("mean", by_column(|density| density.mean.as_slice())),
+            ("mean_noise", by_column(|density| density.mean_noise.as_slice())),
+            ("covariance", by_pair(|density| &density.covariance)),
+            ("covariance_noise", by_pair(|density| &density.covariance_noise)),
+            ("projection", view.covariance.name().into()),
+            ("level", view.intervals.level.into()),
+            ("joint", view.intervals.joint.into()),
+            ("about", view.intervals.about().into()),
+            ("mean_interval", self.by_column(|column| ends(intervals.mean(column)))),
+            ("covariance_interval", self.by_pair(|pair| ends(intervals.covariance(pair)))),
+            ("standard_deviation_interval", self.by_column(|column| ends(deviation(column)))),
+            ("correlation", self.by_pair(|pair| correlation(pair).map(|(value, _)| value).into())),
+            ("correlation_interval", self.by_pair(|pair| ends(correlation(pair).map(|found| found.1)))),
+        ];
+        object.extend(fields.map(|(name, value)| (name.into(), value)));
+    }
+
+    fn csv_titles(&self) -> Vec<String> {
+        let (columns, pairs) = (&self.setting.columns, self.pairs());
+        let of_columns =
+            |prefix: &str| -> Vec<_> { columns.iter().map(|column| format!("{prefix}_{column}")).collect() };
+        let of_pairs = |prefix: &str| -> Vec<_> {
+            pairs.iter().map(|&(i, j)| format!("{prefix}_{}_{}", columns[i], columns[j])).collect()
+        };
+        [
+            of_columns("mean"),
+            of_columns("mean_noise"),
+            of_pairs("covariance"),
+            of_pairs("covariance_noise"),
+            vec!["quality".into()],
+            of_columns("mean_lower"),
+            of_pairs("covariance_lower"),
+            of_columns("mean_upper"),
+            of_pairs("covariance_upper"),
+        ]
+        .concat()
+    }
+
+    fn csv(&self) -> Vec<String> {
+        let (columns, pairs) = (self.setting.columns.len(), self.pairs());
+        let mut fields: Vec<String> = match &self.density {
+            Ok(Density { mean, mean_noise, covariance, covariance_noise, .. }) => {
+                let means = mean.iter().chain(mean_noise).copied();
+                let matrices = [covariance, covariance_noise].into_iter();
+                let entries = matrices.flat_map(|matrix| pairs.iter().map(|&pair| matrix[pair]));
+                means.chain(entries).map(|number| number.to_string()).collect()
+            }
+            Err(_) => vec![String::new(); 2 * (columns + pairs.len())],
+        };
+        fields.extend(self.quality().map(String::from));
+        let intervals = self.intervals();
+        let means = (0..columns).map(|column| intervals.mean(column));
+        let all: Vec<_> = means.chain(pairs.iter().map(|&pair| intervals.covariance(pair))).collect();
+        fields.extend(all.iter().map(|interval| number(interval.map(|interval| interval.lower))));
+        fields.extend(all.iter().map(|interval| number(interval.map(|interval| interval.upper))));
+        fields
+    }
+
+    fn legend(&self) -> String {
+        self.setting.view.intervals.legend()
+    }
+
+    fn titles(&self) -> Vec<String> {
+        let columns = &self.setting.columns;
+        let of = |prefix: &'static str| columns.iter().take(SHOWN).map(move |name| format!("{prefix}{name}"));
+        let mut titles: Vec<String> = of("mean ").chain(of("sd ")).collect();
+        if self.is_full() && columns.len() > 1 {
+            titles.push(format!("corr {},{}", columns[0], columns[1]));
+        }
+        titles
+    }
+
+    fn cells(&self) -> Result<Vec<Cell>, String> {
+        let density = self.density.as_ref().map_err(DensityError::to_string)?;
+        let intervals = self.intervals();
+        let within = |value: f64, interval: Option<Interval>| {
+            Cell::Value(value, interval.map_or(0.0, |interval| interval.reach_from(value)))
+        };
+        let shown = density.mean.len().min(SHOWN);
+        let means = (0..shown).map(|i| within(density.mean[i], intervals.mean(i)));
+        let deviations = (0..shown).map(|i| {
+            match intervals.covariance((i, i)).map(Interval::square_root) {
+                // The variance may be 0: only its upper bound is known.
+                Some(interval) if interval.lower == 0.0 => Cell::AtMost(interval.upper),
+                interval => within(density.covariance[(i, i)].max(0.0).sqrt(), interval),
+            }
+        });
+        let mut cells: Vec<_> = means.chain(deviations).collect();
+        if self.is_full() && shown > 1 {
+            let correlation = intervals.correlation((0, 1));
+            cells.push(correlation.map_or(Cell::Empty, |(value, interval)| within(value, Some(interval))));
+        }
+        Ok(cells)
+    }
+
+    fn quality(&self) -> Option<&'static str> {
+        Some(quality(self.density.as_ref()))
+    }
+
+    fn count_reach(&self) -> f64 {
+        self.setting.view.intervals.count_reach()
+    }
+}
+
+/// Intervals in the units of the columns.
+struct InUnits<'a> {
+    setting: &'a Setting,
+    /// In centred and scaled coordinates; `None` without a density.
+    intervals: Option<Intervals<'a>>,
+}
+
+impl InUnits<'_> {
+    fn mean(&self, column: usize) -> Option<Interval> {
+        let Setting { centres, half_widths, .. } = self.setting;
+        Some(self.intervals.as_ref()?.mean(column)?.to_units(half_widths[column], centres[column]))
+    }
+
+    fn covariance(&self, (i, j): (usize, usize)) -> Option<Interval> {
+        let widths = &self.setting.half_widths;
+        Some(self.intervals.as_ref()?.covariance(i, j)?.to_units(widths[i] * widths[j], 0.0))
+    }
+
+    /// `None` if a variance does not exceed its noise.
+    fn correlation(&self, (i, j): (usize, usize)) -> Option<(f64, Interval)> {
+        self.intervals.as_ref()?.correlation(i, j)
+    }
+}
+
+/// Returns `[lower, upper]`; null for unknown or infinite ends.
+pub(super) fn ends(interval: Option<Interval>) -> Value {
+    interval.map_or(Value::Null, |interval| json!([interval.lower, interval.upper]))
+}

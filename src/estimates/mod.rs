@@ -1,0 +1,263 @@
+//! Estimators on the log: what a view shows of the moments of a key. All of it is post-processing
+//! of releases and costs no privacy.
+//!
+//! An estimator is one file here and one line of [`ESTIMATORS`]. The file holds its name, its
+//! parameters in `[[views]]`, its flag of `hushflow tail`, what it computes, its fields in JSON and
+//! CSV, its columns in a table and its plot on the page. Everything else finds estimators by the
+//! table: pipeline files, `tail`, followers, lines, sinks and pages.
+
+mod gaussian;
+mod moments;
+mod regression;
+mod view;
+
+use std::fmt;
+use std::sync::Arc;
+
+use hushflow_mechanism::estimate::density::{Density, DensityError};
+use hushflow_mechanism::mechanism::Method;
+use hushflow_mechanism::moments::SecondMoment;
+use hushflow_mechanism::view::Moments;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::document::{Document, Field, Section};
+
+pub use gaussian::quality;
+pub(crate) use view::views;
+pub use view::{Intervals, View};
+
+/// All estimators. The first one without parameters that a log allows is its usual one.
+pub static ESTIMATORS: &[Estimator] = &[gaussian::ESTIMATOR, moments::ESTIMATOR, regression::ESTIMATOR];
+
+/// Number of columns of a log that a table shows; JSON and CSV have all.
+pub(crate) const SHOWN: usize = 4;
+
+/// A kind of estimate.
+pub struct Estimator {
+    /// Name in pipeline files, and after `tail --view` if it has no flag of its own.
+    pub name: &'static str,
+    /// Help text of its name.
+    pub help: &'static str,
+    /// Second moments of records without which there is nothing to compute.
+    needs: SecondMoment,
+    /// The flag of `tail` that gives its parameters; none if it has no parameters.
+    pub flag: Option<Flag>,
+    /// Reads its parameters from a section of `[[views]]`. A function that returns `None` has
+    /// reported why.
+    read: fn(&Section<'_>, &Log<'_>) -> Option<Arc<dyn Estimate>>,
+}
+
+/// A flag of `tail`.
+pub struct Flag {
+    /// Name without dashes.
+    pub name: &'static str,
+    /// Name of its value.
+    pub value: &'static str,
+    /// Help text.
+    pub help: &'static str,
+    /// Converts the value to the fields of `[[views]]`.
+    fields: fn(&str) -> Result<toml::Table, String>,
+}
+
+/// What is known of a log before its first release.
+#[derive(Clone, Debug)]
+pub struct Log<'a> {
+    /// Names of the columns; `None` if the pipeline file has none that can be read.
+    pub columns: Option<Vec<&'a str>>,
+    /// Second moments of records that the releases determine.
+    pub second_moments: SecondMoment,
+    /// How the moments were made private.
+    pub method: Method,
+    /// Whether there is more than one series.
+    pub keyed: bool,
+}
+
+impl Log<'_> {
+    /// Returns the position of a column, or reports that there is none of that name.
+    fn column(&self, name: &Field<'_, &str>) -> Option<usize> {
+        let Some(columns) = &self.columns else { return Some(0) };
+        let found = columns.iter().position(|column| *column == name.value);
+        if found.is_none() {
+            let expected = columns.join(", ");
+            name.report(format!("there is no column {:?}: expected one of {expected}", name.value));
+        }
+        found
+    }
+}
+
+impl Estimator {
+    /// Returns the usual estimator of a log.
+    pub fn usual(log: &Log<'_>) -> &'static Self {
+        let fits = |estimator: &&Self| estimator.flag.is_none() && estimator.lacks(log).is_none();
+        ESTIMATORS.iter().find(fits).unwrap_or(&moments::ESTIMATOR)
+    }
+
+    /// Returns what the log lacks for this estimator, and what follows from that; `None` if it
+    /// lacks nothing.
+    fn lacks(&self, log: &Log<'_>) -> Option<(&'static str, &'static str)> {
+        match (self.needs, log.second_moments) {
+            (SecondMoment::None, _) | (_, SecondMoment::Full) => None,
+            (SecondMoment::Diagonal, SecondMoment::Diagonal) => None,
+            (_, SecondMoment::None) => Some(("second moments of records", "so there is no covariance")),
+            (SecondMoment::Full, SecondMoment::Diagonal) => {
+                Some(("second moments of pairs of columns", "so no column can be explained by others"))
+            }
+        }
+    }
+
+    /// Makes the estimate from the value of its flag, or without parameters.
+    ///
+    /// # Errors
+    /// What is wrong with the value, or what the log lacks.
+    pub fn asked(&self, value: &str, log: &Log<'_>) -> Result<Arc<dyn Estimate>, String> {
+        if let Some((what, so)) = self.lacks(log) {
+            return Err(format!("this log has no {what}, {so}: choose --view moments"));
+        }
+        let fields = self.flag.as_ref().map(|flag| (flag.fields)(value)).transpose()?;
+        let text = fields.unwrap_or_default().to_string();
+        let document = Document::new(&text);
+        let parsed = document.parse();
+        let estimate = parsed.as_ref().and_then(|table| {
+            let section = Section::root(&document, table);
+            (self.read)(&section, log)
+        });
+        let problems = document.into_problems().into_iter();
+        let problems: Vec<_> =
+            problems.map(|problem| format!("{}: {}", problem.field, problem.message)).collect();
+        estimate.filter(|_| problems.is_empty()).ok_or_else(|| problems.join("; "))
+    }
+}
+
+impl fmt::Debug for Estimator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// An estimator with its parameters.
+pub trait Estimate: fmt::Debug + Send + Sync {
+    /// Name of the estimator.
+    fn name(&self) -> &'static str;
+
+    /// Computes the estimate of one key at one epoch.
+    fn find(&self, moments: Moments, setting: &Arc<Setting>) -> Arc<dyn Found>;
+
+    /// Returns what the page draws.
+    fn plot(&self, setting: &Setting) -> Plot;
+
+    /// Whether it finds [densities](Found::density).
+    fn has_densities(&self) -> bool {
+        false
+    }
+}
+
+/// A view, and what converts its numbers to the units of the columns.
+#[derive(Debug)]
+pub struct Setting {
+    /// The view.
+    pub view: View,
+    /// Names of the columns.
+    pub columns: Vec<String>,
+    /// Middle of each column's bounds.
+    pub centres: Vec<f64>,
+    /// Half the width of each column's bounds.
+    pub half_widths: Vec<f64>,
+}
+
+/// What was estimated of one key at one epoch, and how it is written. Numbers that can't be given
+/// are null in JSON and empty in CSV.
+pub trait Found: fmt::Debug + Send + Sync {
+    /// The moments; `None` if the log holds estimates of windows.
+    fn moments(&self) -> Option<&Moments> {
+        None
+    }
+
+    /// The density in the units of the columns, for estimates that have one.
+    fn density(&self) -> Option<Result<&Density, &DensityError>> {
+        None
+    }
+
+    /// Adds the fields of a JSON line.
+    fn json(&self, object: &mut Map<String, Value>);
+
+    /// Titles of the fields of a CSV line.
+    fn csv_titles(&self) -> Vec<String>;
+
+    /// Fields of a CSV line.
+    fn csv(&self) -> Vec<String>;
+
+    /// The meaning of ± in a table.
+    fn legend(&self) -> String {
+        "standard deviation of the noise".into()
+    }
+
+    /// Titles of the cells of a table.
+    fn titles(&self) -> Vec<String>;
+
+    /// Cells of a table, or why there is no estimate.
+    fn cells(&self) -> Result<Vec<Cell>, String>;
+
+    /// One word for the end of a table's line: whether the numbers show the data or their noise.
+    fn quality(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Standard deviations of noise for which ± stands beside a count.
+    fn count_reach(&self) -> f64 {
+        1.0
+    }
+}
+
+/// A cell of a table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Cell {
+    /// A value, and what ± says of it; 0 if it is exact.
+    Value(f64, f64),
+    /// A value of unknown noise.
+    Plain(f64),
+    /// A number of which only an upper bound is known.
+    AtMost(f64),
+    /// No number.
+    Empty,
+}
+
+/// What the page draws: a chart of each series, and a covariance matrix if the lines have one.
+#[derive(Clone, Debug, Serialize)]
+pub struct Plot {
+    /// Title of the charts.
+    pub title: String,
+    /// What the bands are confidence intervals for.
+    pub band: String,
+    /// The series, one chart for each.
+    pub series: Vec<Series>,
+    /// Whether lines have `covariance` and `correlation`.
+    pub matrix: bool,
+}
+
+/// One number of each line. Its places in a JSON line are lists of names and positions.
+#[derive(Clone, Debug, Serialize)]
+pub struct Series {
+    /// Name of the chart.
+    pub name: String,
+    /// Place of the value.
+    pub value: Value,
+    /// Place of its interval or its noise.
+    #[serde(flatten)]
+    pub band: Band,
+}
+
+/// The uncertainty of a series.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Band {
+    /// Place of `[lower, upper]`.
+    Interval(Value),
+    /// Place of the standard deviation.
+    Noise(Value),
+}
+
+/// Formats a number for CSV; empty if it is unknown or infinite.
+fn number(value: Option<f64>) -> String {
+    value.filter(|value| value.is_finite()).map_or_else(String::new, |value| value.to_string())
+}

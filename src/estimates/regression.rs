@@ -1,0 +1,386 @@
+//! `regression`: the least squares line of one column on others, from full second moments.
+//!
+//! Let q = (1, x), B = Σ qqᵀ and c = Σ qy, over the weighted records in centred and scaled
+//! coordinates. The line is θ = B⁻¹c. A release gives B̂ = B + E and ĉ = c + e. The entries of e,
+//! and of E on and above the diagonal, are independent Gaussian noise of public variances: τ₀² for
+//! the count, τ₁² for sums, τ₂² for squares, τ₂²/2 for products. Call them W for E and w for e.
+//!
+//! **Errors in variables.** E has mean 0, but the inverse of B + E has not mean B⁻¹. To second
+//! order (B + E)⁻¹ = B⁻¹ − B⁻¹EB⁻¹ + B⁻¹EB⁻¹EB⁻¹, and e is independent of E, so
+//!
+//! ```text
+//! E[B̂⁻¹ĉ] = θ + B⁻¹Nθ,    N = E[E B⁻¹ E],    Nᵢᵢ = Σⱼ Wᵢⱼ (B⁻¹)ⱼⱼ,    Nᵢⱼ = Wᵢⱼ (B⁻¹)ᵢⱼ
+//! ```
+//!
+//! and θ̂ = (B̂ + N)⁻¹ĉ lacks this bias. N is positive semi-definite, so the correction keeps the
+//! matrix positive definite. It is the correction of moment matrices for known errors (Fuller 1987,
+//! *Measurement Error Models*, chapter 3), where the errors are in the moments. For method `pp` the
+//! errors are in the values, and the view has subtracted their variance (`squares`).
+//!
+//! **Ridge.** Noise may bring eigenvalues of B̂ near 0 or below. The norm of E is about ω = 2 max √Σⱼ
+//! Wᵢⱼ in the mean (Bandeira & van Handel 2016), so B̂ + κI with κ = max(0, ω − λ_min(B̂)) stands in
+//! for B̂ above: no direction seems to vary less than the noise could hide. The ridge is chosen from
+//! released and public numbers, as in Wang 2018 (AdaSSP), but without a budget of its own. A ridge
+//! above 0 means that the data don't determine the line. Then there are no intervals.
+//!
+//! **Standard errors.** ĉ − B̂θ = e − Eθ has exactly the covariance V, Vᵢᵢ = wᵢ + Σⱼ Wᵢⱼθⱼ², Vᵢⱼ =
+//! Wᵢⱼθᵢθⱼ. To first order that of θ̂ is GVG with G = (B̂ + N)⁻¹, at θ = θ̂. For the population, the
+//! sampling error hs²G is added: s² is the variance of the residuals, and h the heaviest weight of
+//! a record. Intervals are θ̂ ± z standard errors.
+//!
+//! **Residuals.** ns² = Σy² − 2θᵀc + θᵀBθ. At θ̂ its estimate lacks tr(GV) in the mean, which is
+//! added. To first order its noise has variance τ₂² + 4Σᵢ wᵢθᵢ² + Σᵢⱼ (2 − δᵢⱼ) Wᵢⱼθᵢ²θⱼ².
+
+use std::sync::Arc;
+
+use hushflow_estimators::covariance::regression::coefficients;
+use hushflow_mechanism::estimate::debias::MIN_COUNT_TO_NOISE;
+use hushflow_mechanism::estimate::density::DensityError;
+use hushflow_mechanism::estimate::intervals::{Confidence, Interval, LEAST_SAMPLE, Subject};
+use hushflow_mechanism::estimate::projection::Spectrum;
+use hushflow_mechanism::moments::SecondMoment;
+use hushflow_mechanism::view::Moments;
+use nalgebra::{Cholesky, DMatrix, DVector};
+use serde_json::{Map, Value, json};
+
+use super::gaussian::{ends, quality};
+use super::{Band, Cell, Estimate, Estimator, Flag, Found, Log, Plot, SHOWN, Series, Setting, number};
+use crate::document::{Field, Section};
+
+pub(super) const ESTIMATOR: Estimator = Estimator {
+    name: NAME,
+    help: "Least squares line of one column on others",
+    needs: SecondMoment::Full,
+    flag: Some(Flag {
+        name: "regress",
+        value: "Y~X1+X2",
+        help: "Show the least squares line of one column on others, such as arr_delay~dep_delay+distance",
+        fields,
+    }),
+    read,
+};
+
+const NAME: &str = "regression";
+
+/// The fields of `y~x1+x2`.
+fn fields(formula: &str) -> Result<toml::Table, String> {
+    let expected = || format!("found {formula:?}, expected TARGET~COLUMN+COLUMN, such as y~x1+x2");
+    let (target, on) = formula.split_once('~').ok_or_else(expected)?;
+    let on: Vec<_> = on.split('+').map(|name| toml::Value::from(name.trim())).collect();
+    Ok(toml::Table::from_iter([("target".into(), target.trim().into()), ("on".into(), on.into())]))
+}
+
+/// Reads `target` and `on`.
+fn read(section: &Section<'_>, log: &Log<'_>) -> Option<Arc<dyn Estimate>> {
+    let target = section.require("target", section.text("target"), "target = \"y\"");
+    let on = section.require("on", section.get("on"), "on = [\"x1\", \"x2\"]").and_then(Field::texts);
+    let (target_name, on) = (target.as_ref().map(|target| target.value), on?);
+    let target = log.column(&target?);
+    let mut places = Vec::new();
+    for name in &on {
+        let place = log.column(name);
+        if Some(name.value) == target_name {
+            name.report(format!("{:?} is the target: leave it out", name.value));
+        } else if place.is_some_and(|place| log.columns.is_some() && places.contains(&place)) {
+            name.report(format!("the column {:?} is named twice: remove one", name.value));
+        }
+        places.extend(place);
+    }
+    (places.len() == on.len()).then_some(())?;
+    Some(Arc::new(Regression { target: target?, on: places }))
+}
+
+/// The positions of the columns.
+#[derive(Debug)]
+struct Regression {
+    target: usize,
+    on: Vec<usize>,
+}
+
+impl Estimate for Regression {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn find(&self, moments: Moments, setting: &Arc<Setting>) -> Arc<dyn Found> {
+        let line = self.line(&moments, setting);
+        let names = self.on.iter().map(|&column| setting.columns[column].clone()).collect();
+        let target = setting.columns[self.target].clone();
+        Arc::new(Shown { setting: Arc::clone(setting), target, names, moments, line })
+    }
+
+    fn plot(&self, setting: &Setting) -> Plot {
+        let intercept = Series {
+            name: "intercept".into(),
+            value: json!(["intercept"]),
+            band: Band::Interval(json!(["intercept_interval"])),
+        };
+        let slopes = self.on.iter().map(|&column| &setting.columns[column]).map(|name| Series {
+            name: name.clone(),
+            value: json!(["coefficients", name]),
+            band: Band::Interval(json!(["coefficients_interval", name])),
+        });
+        Plot {
+            title: format!("Coefficients of {}", setting.columns[self.target]),
+            band: setting.view.intervals.promise("an epoch"),
+            series: [intercept].into_iter().chain(slopes).collect(),
+            matrix: false,
+        }
+    }
+}
+
+/// A line, in the units of the columns.
+#[derive(Debug)]
+struct Line {
+    /// Intercept and slopes.
+    coefficients: DVector<f64>,
+    /// Standard deviations of their noise.
+    noise: DVector<f64>,
+    /// Half-widths of their intervals; infinite if nothing is known.
+    reach: DVector<f64>,
+    /// κ per record.
+    ridge: f64,
+    /// Variance of the residuals, which noise may make negative, and its noise.
+    residual: (f64, f64),
+}
+
+impl Regression {
+    fn line(&self, moments: &Moments, setting: &Setting) -> Result<Line, DensityError> {
+        let (sums, variances) = (self.sums(moments), self.variances(moments));
+        let (count, count_noise) = (moments.count(), moments.noise.count);
+        if !(count > 0.0 && count > MIN_COUNT_TO_NOISE * count_noise) {
+            return Err(DensityError::TooFewRecords { count, count_noise });
+        }
+        if !sums.iter().chain(&variances).all(|number| number.is_finite()) {
+            return Err(DensityError::OutOfRange);
+        }
+        let size = self.on.len() + 1;
+        let identity = DMatrix::<f64>::identity(size, size);
+        let regressors = |matrix: &DMatrix<f64>| matrix.view((0, 0), (size, size)).into_owned();
+        let (released, levels) = (regressors(&sums), regressors(&variances));
+        let least = Spectrum::of(&released).ok_or(DensityError::Eigenvalues)?.values.min();
+        let norm = 2.0 * levels.row_iter().map(|row| row.sum()).fold(0.0, f64::max).sqrt();
+        let rounding = size as f64 * f64::EPSILON * released.trace();
+        let ridge = (norm.max(rounding) - least).max(0.0);
+        let inverse = |matrix| Some(Cholesky::new(matrix)?.inverse());
+        let ridged = inverse(&released + &identity * ridge).ok_or(DensityError::Singular)?;
+        let bias = DMatrix::from_fn(size, size, |i, j| match i == j {
+            true => (0..size).map(|k| levels[(i, k)] * ridged[(k, k)]).sum(),
+            false => levels[(i, j)] * ridged[(i, j)],
+        });
+        let mut corrected = sums.clone();
+        corrected.view_mut((0, 0), (size, size)).copy_from(&(&released + &bias));
+        let theta = coefficients(&corrected, size, ridge).ok_or(DensityError::Singular)?;
+        let solver = inverse(&released + &identity * ridge + bias).ok_or(DensityError::Singular)?;
+
+        let squares = theta.component_mul(&theta);
+        let product_levels = variances.column(size).rows(0, size).into_owned();
+        let mut noise = levels.component_mul(&(&theta * theta.transpose()));
+        noise.set_diagonal(&(&product_levels + &levels * &squares));
+        let covariance = &solver * &noise * &solver;
+        let residual = sums[(size, size)] - 2.0 * theta.dot(&sums.column(size).rows(0, size))
+            + (&released * &theta).dot(&theta)
+            + (&solver * &noise).trace();
+        let quartic = 2.0 * (&levels * &squares).dot(&squares)
+            - levels.diagonal().dot(&squares.component_mul(&squares));
+        let residual_noise = variances[(size, size)] + 4.0 * product_levels.dot(&squares) + quartic;
+        let residual = (residual / count, residual_noise.sqrt() / count);
+
+        let confidence = setting.view.confidence(moments.epoch);
+        let sampling = match confidence.subject {
+            _ if ridge > 0.0 => f64::INFINITY,
+            Subject::Records => 0.0,
+            Subject::Population { heaviest } => match count / heaviest - size as f64 {
+                freedom if freedom < LEAST_SAMPLE => f64::INFINITY,
+                freedom => residual.0.max(residual.1) * count / freedom,
+            },
+        };
+        let units = self.units(setting);
+        let deviations = |covariance: &DMatrix<f64>| {
+            (&units * covariance * units.transpose()).diagonal().map(|variance| variance.max(0.0).sqrt())
+        };
+        let noise = deviations(&covariance);
+        let reach = match sampling.is_finite() {
+            true => deviations(&(covariance + solver * sampling)) * self.quantile(confidence),
+            false => DVector::from_element(size, f64::INFINITY),
+        };
+        let mut coefficients = units * theta;
+        coefficients[0] += setting.centres[self.target];
+        let square = setting.half_widths[self.target].powi(2);
+        let residual = (residual.0 * square, residual.1 * square);
+        let line = Line { coefficients, noise, reach, ridge: ridge / count, residual };
+        let numbers = line.coefficients.iter().chain(&line.noise).chain([&residual.0, &residual.1]);
+        if numbers.copied().all(f64::is_finite) { Ok(line) } else { Err(DensityError::OutOfRange) }
+    }
+
+    /// The sums of products of 1, the columns of `on`, and the target, in this order.
+    fn sums(&self, moments: &Moments) -> DMatrix<f64> {
+        let columns: Vec<usize> = self.on.iter().copied().chain([self.target]).collect();
+        let (first, second, dimension) = (moments.first(), moments.second(), moments.layout.dimension);
+        let product = |one: usize, other: usize| {
+            let (row, column) = (one.min(other), one.max(other));
+            second[row * (2 * dimension - row - 1) / 2 + column]
+        };
+        DMatrix::from_fn(columns.len() + 1, columns.len() + 1, |i, j| match (i, j) {
+            (0, 0) => moments.count(),
+            (0, one) | (one, 0) => first[columns[one - 1]],
+            (one, other) => product(columns[one - 1], columns[other - 1]),
+        })
+    }
+
+    /// The variances of their noise.
+    fn variances(&self, moments: &Moments) -> DMatrix<f64> {
+        let noise = moments.noise;
+        DMatrix::from_fn(self.on.len() + 2, self.on.len() + 2, |i, j| match (i, j) {
+            (0, 0) => noise.count.powi(2),
+            (0, _) | (_, 0) => noise.first.powi(2),
+            _ if i == j => noise.second.powi(2),
+            _ => noise.second.powi(2) / 2.0,
+        })
+    }
+
+    /// Converts coefficients to the units of the columns, but for the middle of the target.
+    fn units(&self, setting: &Setting) -> DMatrix<f64> {
+        let Setting { centres, half_widths, .. } = setting;
+        let mut units = DMatrix::identity(self.on.len() + 1, self.on.len() + 1);
+        for (place, &column) in (1..).zip(&self.on) {
+            units[(place, place)] = half_widths[column].recip();
+            units[(0, place)] = -centres[column] / half_widths[column];
+        }
+        units * half_widths[self.target]
+    }
+
+    /// z of each interval.
+    fn quantile(&self, confidence: Confidence) -> f64 {
+        let statements = if confidence.joint { self.on.len() + 1 } else { 1 };
+        let level = 1.0 - (1.0 - confidence.level) / statements as f64;
+        Confidence { level, ..confidence }.normal_quantile()
+    }
+}
+
+#[derive(Debug)]
+struct Shown {
+    setting: Arc<Setting>,
+    target: String,
+    /// Names of the columns of `on`.
+    names: Vec<String>,
+    moments: Moments,
+    line: Result<Line, DensityError>,
+}
+
+impl Shown {
+    fn of_line(&self, value: impl Fn(&Line) -> f64) -> Option<f64> {
+        self.line.as_ref().ok().map(value)
+    }
+
+    /// The interval of the intercept (0) or a slope.
+    fn interval(&self, place: usize) -> Option<Interval> {
+        let Line { coefficients, reach, .. } = self.line.as_ref().ok()?;
+        let (value, reach) = (coefficients[place], reach[place]);
+        reach.is_finite().then_some(Interval { lower: value - reach, upper: value + reach })
+    }
+
+    /// The slopes, by column.
+    fn slopes(&self, value: impl Fn(usize) -> Value) -> Value {
+        self.names.iter().cloned().zip((1..).map(value)).collect()
+    }
+}
+
+impl Found for Shown {
+    fn moments(&self) -> Option<&Moments> {
+        Some(&self.moments)
+    }
+
+    fn json(&self, object: &mut Map<String, Value>) {
+        let intervals = self.setting.view.intervals;
+        let coefficient = |place: usize| json!(self.of_line(|line| line.coefficients[place]));
+        let noise = |place: usize| json!(self.of_line(|line| line.noise[place]));
+        let interval = |place: usize| ends(self.interval(place));
+        let fields = [
+            ("quality", self.quality().into()),
+            ("target", self.target.as_str().into()),
+            ("intercept", coefficient(0)),
+            ("intercept_noise", noise(0)),
+            ("coefficients", self.slopes(coefficient)),
+            ("coefficients_noise", self.slopes(noise)),
+            ("ridge", json!(self.of_line(|line| line.ridge))),
+            ("residual_variance", json!(self.of_line(|line| line.residual.0))),
+            ("residual_variance_noise", json!(self.of_line(|line| line.residual.1))),
+            ("level", intervals.level.into()),
+            ("joint", intervals.joint.into()),
+            ("about", intervals.about().into()),
+            ("intercept_interval", interval(0)),
+            ("coefficients_interval", self.slopes(interval)),
+        ];
+        object.extend(fields.map(|(name, value)| (name.into(), value)));
+    }
+
+    fn csv_titles(&self) -> Vec<String> {
+        let of = |what: &str| {
+            let slopes = self.names.iter().map(|name| format!("coefficient{what}_{name}"));
+            [format!("intercept{what}")].into_iter().chain(slopes).collect::<Vec<_>>()
+        };
+        let others = ["ridge", "residual_variance", "residual_variance_noise", "quality"];
+        [of(""), of("_noise"), others.map(String::from).to_vec(), of("_lower"), of("_upper")].concat()
+    }
+
+    fn csv(&self) -> Vec<String> {
+        let all = |value: &dyn Fn(usize) -> Option<f64>| {
+            (0..=self.names.len()).map(|place| number(value(place))).collect::<Vec<_>>()
+        };
+        let of_line = |value: fn(&Line) -> f64| number(self.of_line(value));
+        let others = [
+            of_line(|line| line.ridge),
+            of_line(|line| line.residual.0),
+            of_line(|line| line.residual.1),
+            self.quality().unwrap_or_default().into(),
+        ];
+        [
+            all(&|place| self.of_line(|line| line.coefficients[place])),
+            all(&|place| self.of_line(|line| line.noise[place])),
+            others.to_vec(),
+            all(&|place| Some(self.interval(place)?.lower)),
+            all(&|place| Some(self.interval(place)?.upper)),
+        ]
+        .concat()
+    }
+
+    fn legend(&self) -> String {
+        self.setting.view.intervals.legend()
+    }
+
+    fn titles(&self) -> Vec<String> {
+        let slopes = self.names.iter().take(SHOWN).map(|name| format!("coef {name}"));
+        let ends = [format!("{} at 0", self.target)].into_iter().chain(slopes);
+        ends.chain(["residual sd".into()]).collect()
+    }
+
+    fn cells(&self) -> Result<Vec<Cell>, String> {
+        let line = self.line.as_ref().map_err(DensityError::to_string)?;
+        let coefficient = |place: usize| match (line.coefficients[place], line.reach[place]) {
+            (value, reach) if reach.is_finite() => Cell::Value(value, reach),
+            (value, _) => Cell::Plain(value),
+        };
+        let (variance, reach) = (line.residual.0, line.residual.1 * self.count_reach());
+        let deviation = match variance > reach {
+            true => Cell::Value(variance.sqrt(), variance.sqrt() - (variance - reach).sqrt()),
+            false => Cell::AtMost((variance + reach).max(line.residual.1).sqrt()),
+        };
+        let shown = 0..=self.names.len().min(SHOWN);
+        Ok(shown.map(coefficient).chain([deviation]).collect())
+    }
+
+    fn quality(&self) -> Option<&'static str> {
+        Some(match &self.line {
+            Ok(line) if line.ridge > 0.0 => "noise-dominated",
+            Ok(_) => "good",
+            Err(error) => quality(Err(error)),
+        })
+    }
+
+    fn count_reach(&self) -> f64 {
+        self.setting.view.intervals.count_reach()
+    }
+}
+#[cfg(test)]
+mod tests;

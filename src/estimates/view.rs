@@ -1,0 +1,188 @@
+//! Views: a workload over the releases, what is estimated of it, and the section `[[views]]`.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use hushflow_mechanism::estimate::intervals::{Confidence, Subject};
+use hushflow_mechanism::estimate::projection::Projection;
+use hushflow_mechanism::mechanism::Method;
+use hushflow_mechanism::view::SquareBias;
+use hushflow_mechanism::workload::Workload;
+
+use super::{ESTIMATORS, Estimate, Estimator, Log, moments};
+use crate::document::Section;
+
+/// A workload over the releases. Views cost no privacy and may change between runs.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// Name of the view.
+    pub name: String,
+    /// The workload.
+    pub workload: Workload,
+    /// What the view shows.
+    pub estimate: Arc<dyn Estimate>,
+    /// `squares`: whether squares of noisy sums keep their bias, for method pp.
+    pub squares: SquareBias,
+    /// `covariance`: how a noisy estimate is turned into a covariance.
+    pub covariance: Projection,
+    /// Its confidence intervals.
+    pub intervals: Intervals,
+    /// `keys = "total"`: shows the sum over all keys instead of each key.
+    pub total: bool,
+}
+
+impl View {
+    /// Returns a view of each key, with default settings and the usual estimate of the log.
+    pub fn usual(name: &str, workload: Workload, log: &Log<'_>) -> Self {
+        View {
+            name: name.into(),
+            workload,
+            estimate: Estimator::usual(log).asked("", log).unwrap_or_else(|_| moments::estimate()),
+            squares: SquareBias::default(),
+            covariance: Projection::default(),
+            intervals: Intervals::default(),
+            total: false,
+        }
+    }
+
+    /// Returns the confidence of its intervals at an epoch.
+    pub(super) fn confidence(&self, epoch: u64) -> Confidence {
+        let Intervals { level, joint, population } = self.intervals;
+        let subject = match population {
+            true => Subject::Population { heaviest: self.workload.largest_coefficient(epoch) },
+            false => Subject::Records,
+        };
+        Confidence { level, joint, subject }
+    }
+}
+
+/// Confidence intervals of a view.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Intervals {
+    /// `level`: coverage probability, between 0 and 1.
+    pub level: f64,
+    /// `joint`: whether the intervals of a line hold jointly or individually.
+    pub joint: bool,
+    /// `population`: whether intervals cover the population from which records are drawn, or the
+    /// records.
+    pub population: bool,
+}
+
+impl Default for Intervals {
+    fn default() -> Self {
+        let Confidence { level, joint, .. } = Confidence::default();
+        Intervals { level, joint, population: false }
+    }
+}
+
+impl Intervals {
+    /// Returns the half-width of the interval of a count, in standard deviations of its noise.
+    pub fn count_reach(&self) -> f64 {
+        Confidence { level: self.level, ..Confidence::default() }.normal_quantile()
+    }
+
+    /// Returns the word for what they cover.
+    pub fn about(&self) -> &'static str {
+        if self.population { "population" } else { "records" }
+    }
+
+    /// Says what they cover, and whether all of `whole` hold together.
+    pub(super) fn promise(&self, whole: &str) -> String {
+        let subject =
+            if self.population { "the population of the records" } else { "the records themselves" };
+        let together = if self.joint { format!("all of {whole} together") } else { "each by itself".into() };
+        format!("{subject}, {together}")
+    }
+
+    /// The meaning of ± in a table.
+    pub(super) fn legend(&self) -> String {
+        format!("reach of a {} % confidence interval for {}", self.level * 100.0, self.promise("a line"))
+    }
+}
+
+/// Reads `[[views]]`; without any, one view of the running average.
+pub(crate) fn views(root: &Section<'_>, log: &Log<'_>) -> Option<Vec<View>> {
+    let mut names = HashSet::new();
+    let sections = root.sections("views").into_iter();
+    let views: Vec<_> = sections.map(|section| view(&section, &mut names, log)).collect();
+    if views.is_empty() {
+        return Some(vec![View::usual("average", Workload::Average, log)]);
+    }
+    views.into_iter().collect()
+}
+
+fn view<'a>(section: &Section<'a>, names: &mut HashSet<&'a str>, log: &Log<'_>) -> Option<View> {
+    let name = section.require("name", section.text("name"), "name = \"last week\"");
+    if let Some(name) = name.as_ref().filter(|name| !names.insert(name.value)) {
+        name.report(format!("the view {:?} is named twice: change one name", name.value));
+    }
+    let workload = section.require("workload", section.text("workload"), "workload = \"window:7\"");
+    let workload = workload
+        .and_then(|field| field.map(|text| text.parse::<Workload>().map_err(|error| error.to_string())));
+    let estimator = estimator(section, log);
+    let estimate = estimator.and_then(|estimator| (estimator.read)(section, log));
+    let biases = [("debiased", SquareBias::Removed), ("raw", SquareBias::Kept)];
+    let squares = section.word("squares", &biases);
+    if let (Some(field), true) = (section.get("squares"), log.method != Method::Pp) {
+        field.report("only method = \"pp\" squares noisy sums: leave it out");
+    }
+    let projections = Projection::ALL.map(|projection| (projection.name(), projection));
+    let covariance = section.word("covariance", &projections).unwrap_or_default();
+    let intervals = intervals(section);
+    let total = total(section, log);
+    // The fields of an unknown estimator are unknown too.
+    if estimator.is_some() {
+        section.finish();
+    }
+    Some(View {
+        name: name?.value.into(),
+        workload: workload?.value,
+        estimate: estimate?,
+        squares: squares.unwrap_or_default(),
+        covariance,
+        intervals,
+        total,
+    })
+}
+
+/// Reads the name of the estimator.
+fn estimator(view: &Section<'_>, log: &Log<'_>) -> Option<&'static Estimator> {
+    let Some(field) = view.get("estimate") else { return Some(Estimator::usual(log)) };
+    let words: Vec<_> = ESTIMATORS.iter().map(|estimator| (estimator.name, estimator)).collect();
+    let estimator = view.word("estimate", &words)?;
+    if let Some((what, so)) = estimator.lacks(log) {
+        field.report(format!(
+            "no {what} are released, {so}: choose estimate = \"moments\", or change second_moments and method (pp has second \
+             moments of records only with records = 1)"
+        ));
+    }
+    Some(estimator)
+}
+
+/// Returns whether a view shows the total over keys.
+fn total(view: &Section<'_>, log: &Log<'_>) -> bool {
+    let total = view.word("keys", &[("each", false), ("total", true)]).unwrap_or(false);
+    if let (true, Some(field)) = (total, view.get("keys")) {
+        if !log.keyed {
+            field.report("there is no [key], so every view covers all records: leave it out");
+        } else if log.method == Method::Pp {
+            field.report(NO_TOTALS);
+        }
+    }
+    total
+}
+
+fn intervals(view: &Section<'_>) -> Intervals {
+    let default = Intervals::default();
+    let level = view.number("level").and_then(|field| {
+        field.filter("a number above 0 and below 1, such as 0.95", |level| *level > 0.0 && *level < 1.0)
+    });
+    Intervals {
+        level: level.map_or(default.level, |level| level.value),
+        joint: view.flag("joint").unwrap_or(default.joint),
+        population: view.flag("population").unwrap_or(default.population),
+    }
+}
+
+const NO_TOTALS: &str = "with method = \"pp\", second moments are squares of the sums of each key, and squares don't add up to the \
+    square of a total: leave it out, or choose method = \"jme\"";
