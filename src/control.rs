@@ -1,9 +1,14 @@
 //! Communication between a run and its caller while it runs.
 
 use std::fmt;
+use std::io::{self, ErrorKind};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 /// How often a waiting source checks for a stop.
 pub(crate) const GLANCE: Duration = Duration::from_millis(50);
@@ -22,6 +27,8 @@ pub struct Control {
     /// True until a source is opened.
     preparing: Arc<AtomicBool>,
     until_idle: Option<Duration>,
+    /// How long an answer is still waited for when the run is stopped.
+    grace: Duration,
     notice: Option<Notice>,
 }
 
@@ -30,7 +37,7 @@ type Notice = Arc<dyn Fn(&str) + Send + Sync>;
 impl Default for Control {
     fn default() -> Self {
         let preparing = Arc::new(AtomicBool::new(true));
-        Self { stop: Arc::default(), preparing, until_idle: None, notice: None }
+        Self { stop: Arc::default(), preparing, until_idle: None, grace: Duration::ZERO, notice: None }
     }
 }
 
@@ -86,6 +93,24 @@ impl Control {
         }
     }
 
+    /// The same run for a sink, which writes what was published before a stop to whoever still
+    /// answers within `grace`.
+    pub(crate) fn with_grace(&self, grace: Duration) -> Self {
+        Control { grace, ..self.clone() }
+    }
+
+    /// Whether to wait on for an answer that has been waited for since `begun`.
+    ///
+    /// # Errors
+    /// `Interrupted` where the run is stopped, `TimedOut` after `patience`.
+    pub(crate) fn keep_waiting(&self, begun: Instant, patience: Duration) -> io::Result<()> {
+        let waited = begun.elapsed();
+        if self.is_stopped() && waited >= self.grace {
+            return Err(io::Error::new(ErrorKind::Interrupted, "stopped before the server answered"));
+        }
+        if waited >= patience { Err(ErrorKind::TimedOut.into()) } else { Ok(()) }
+    }
+
     /// Returns whether to stop waiting for a source silent since `last`.
     pub(crate) fn is_over(&self, last: Instant) -> bool {
         self.is_stopped() || self.until_idle.is_some_and(|patience| last.elapsed() >= patience)
@@ -107,6 +132,16 @@ impl Control {
 impl fmt::Debug for Control {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Control").field("stopped", &self.is_stopped()).finish_non_exhaustive()
+    }
+}
+
+/// Waits a glance for a descriptor: whether it is ready.
+pub(crate) fn is_ready(descriptor: BorrowedFd<'_>, flags: PollFlags) -> io::Result<bool> {
+    let glance = Timespec { tv_sec: 0, tv_nsec: GLANCE.subsec_nanos().into() };
+    match poll(&mut [PollFd::from_borrowed_fd(descriptor, flags)], Some(&glance)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -149,6 +184,22 @@ mod tests {
         std::thread::spawn(move || other.stop());
         control.sleep(Duration::from_secs(60));
         assert!(control.is_stopped() && Instant::now() - last < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn a_sink_waits_for_its_grace_after_a_stop() {
+        let control = Control::new();
+        let (begun, sink) = (Instant::now(), control.with_grace(Duration::from_secs(60)));
+        let check = |control: &Control, patience, expected: Option<ErrorKind>| {
+            let waited = control.keep_waiting(begun, Duration::from_secs(patience));
+            assert_eq!(waited.err().map(|error| error.kind()), expected);
+        };
+        check(&control, 60, None);
+        check(&control, 0, Some(ErrorKind::TimedOut));
+        control.stop();
+        check(&control, 60, Some(ErrorKind::Interrupted));
+        check(&sink, 60, None);
+        check(&sink, 0, Some(ErrorKind::TimedOut));
     }
 
     #[test]

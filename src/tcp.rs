@@ -1,11 +1,15 @@
 //! TCP connections with a time limit for connecting, and keep-alive probes for silent peers.
 
 use std::io::{self, ErrorKind};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::net::sockopt;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+
+use crate::control::{Control, is_ready};
 
 /// Time limit for an attempt to connect to one address.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
@@ -18,15 +22,37 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(3);
 const PROBES: u32 = 3;
 
 /// Connects to the first of several addresses that answers within [`CONNECT_PATIENCE`].
-pub(crate) fn connect(address: &str) -> io::Result<TcpStream> {
+///
+/// # Errors
+/// `Interrupted` if `control` gives up first; else the error of the last address.
+pub(crate) fn connect(address: &str, control: &Control) -> io::Result<TcpStream> {
     let mut refused = io::Error::new(ErrorKind::NotFound, "the host has no address");
     for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, CONNECT_PATIENCE) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => refused = error,
+        match connect_to(&address, control) {
+            Err(error) if error.kind() != ErrorKind::Interrupted => refused = error,
+            connected => return connected,
         }
     }
     Err(refused)
+}
+
+fn connect_to(address: &SocketAddr, control: &Control) -> io::Result<TcpStream> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    // The attempt must not block: the system's own patience hears no stop.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, address) {
+        Ok(()) | Err(Errno::INPROGRESS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let begun = Instant::now();
+    while !is_ready(socket.as_fd(), PollFlags::OUT)? {
+        control.keep_waiting(begun, CONNECT_PATIENCE)?;
+    }
+    sockopt::socket_error(&socket)??;
+    let stream = TcpStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 /// Detects a vanished peer after 19 seconds of silence, whether nothing is sent or data is not
@@ -40,4 +66,42 @@ pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     let patience = QUIET + PROBES * PROBE_INTERVAL;
     sockopt::set_tcp_user_timeout(socket, patience.as_millis() as u32)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{bind, listen};
+
+    /// A listener whose queue is full answers nothing, as a firewall that drops what it gets.
+    #[test]
+    fn an_attempt_that_nobody_answers_hears_a_stop() {
+        let socket =
+            socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        listen(&socket, 0).unwrap();
+        let listener = std::net::TcpListener::from(socket);
+        let address = listener.local_addr().unwrap().to_string();
+        let control = Control::new();
+        let _queued = connect(&address, &control).unwrap();
+        let stop = std::thread::spawn({
+            let control = control.clone();
+            move || {
+                std::thread::sleep(Duration::from_millis(100));
+                control.stop();
+            }
+        });
+        let begun = Instant::now();
+        let attempt = connect(&address, &control);
+        assert!(attempt.is_err_and(|error| error.kind() == ErrorKind::Interrupted));
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        stop.join().unwrap();
+    }
+
+    #[test]
+    fn a_refusal_is_told_at_once() {
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let attempt = connect(&address.to_string(), &Control::new());
+        assert!(attempt.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused));
+    }
 }

@@ -154,12 +154,12 @@ pub(crate) fn execute(arguments: &RunArguments) -> Result<(), CliError> {
 /// Starts the sinks, in the process that writes the log.
 fn sinks(pipeline: &Pipeline, options: &Options, log: &Log) -> Result<Vec<Following>, SinkError> {
     let leads = options.cluster.as_ref().is_none_or(|cluster| cluster.process == 0);
-    pipeline.sinks.iter().filter(|_| leads).map(|sink| start(sink, log)).collect()
+    pipeline.sinks.iter().filter(|_| leads).map(|sink| start(sink, log, &options.control)).collect()
 }
 
 /// Starts a sink and prints its address if it listens.
-pub(super) fn start(sink: &Sink, log: &Log) -> Result<Following, SinkError> {
-    let following = Following::start(sink.clone(), log.clone(), warn)?;
+pub(super) fn start(sink: &Sink, log: &Log, control: &Control) -> Result<Following, SinkError> {
+    let following = Following::start(sink.clone(), log.clone(), control)?;
     if let Some(address) = following.address() {
         let _ = writeln!(stderr(), "http://{address}/events serves the releases as events");
     }

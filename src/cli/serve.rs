@@ -3,10 +3,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 
 use clap::Args;
+use hushflow::control::Control;
 use hushflow::estimates::View;
 use hushflow::follow::Subject;
 use hushflow::pipeline::{Pipeline, PublicParameters, Sink};
@@ -111,12 +111,13 @@ pub(crate) fn execute(arguments: &ServeArguments) -> Result<(), CliError> {
     let mut reader = await_log(&service.directory)?;
     let subject = service.subject(&reader, &arguments.source)?;
     let page = arguments.web.as_deref().or(service.sinks.is_empty().then_some(PAGE));
-    let stopped = stop_flag()?;
+    let control = control()?;
     let log = Log { directory: service.directory.clone(), subject: Arc::new(subject) };
-    let sinks = service.sinks.iter().map(|sink| run::start(sink, &log)).collect::<Result<Vec<_>, _>>()?;
+    let sinks =
+        service.sinks.iter().map(|sink| run::start(sink, &log, &control)).collect::<Result<Vec<_>, _>>()?;
     let serving = match page {
-        None => follow(&mut reader, log.subject.horizon(), &stopped),
-        Some(address) => show(address, &log, reader, &stopped),
+        None => follow(&mut reader, log.subject.horizon(), &control),
+        Some(address) => show(address, &log, reader, &control),
     };
     let sunk: Vec<_> = sinks.into_iter().map(Following::finish).collect();
     serving?;
@@ -124,9 +125,9 @@ pub(crate) fn execute(arguments: &ServeArguments) -> Result<(), CliError> {
 }
 
 /// Waits for the last epoch.
-fn follow(reader: &mut PublicReader, horizon: u64, stopped: &AtomicBool) -> Result<(), CliError> {
+fn follow(reader: &mut PublicReader, horizon: u64, control: &Control) -> Result<(), CliError> {
     let mut last = 0;
-    while last < horizon && !stopped.load(Ordering::Relaxed) {
+    while last < horizon && !control.is_stopped() {
         match reader.next_frame()? {
             Some(release) => last = release.epoch,
             None => sleep(INTERVAL),
@@ -136,23 +137,24 @@ fn follow(reader: &mut PublicReader, horizon: u64, stopped: &AtomicBool) -> Resu
 }
 
 /// Serves a page until a signal stops it.
-fn show(address: &str, log: &Log, reader: PublicReader, stopped: &AtomicBool) -> Result<(), CliError> {
+fn show(address: &str, log: &Log, reader: PublicReader, control: &Control) -> Result<(), CliError> {
     let site = page::site(log.directory.clone(), &log.subject, &[], &[])?;
     let mut served = Served::begin(address, site, reader)?;
-    while !stopped.load(Ordering::Relaxed) {
+    while !control.is_stopped() {
         sleep(INTERVAL);
         served.read_on()?;
     }
     Ok(())
 }
 
-/// Returns a flag that the first signal sets; the second signal ends the process.
-fn stop_flag() -> Result<Arc<AtomicBool>, CliError> {
-    let stopped = Arc::new(AtomicBool::new(false));
+/// Returns the control by which the first signal stops the followers; the second signal ends the
+/// process.
+fn control() -> Result<Control, CliError> {
+    let control = Control::new().on_notice(run::warn);
     for signal in [SIGINT, SIGTERM] {
-        register_conditional_default(signal, Arc::clone(&stopped))
-            .and_then(|_| register(signal, Arc::clone(&stopped)))
+        register_conditional_default(signal, control.stop_flag())
+            .and_then(|_| register(signal, control.stop_flag()))
             .map_err(|error| CliError::failed(format!("can't install signal handlers: {error}")))?;
     }
-    Ok(stopped)
+    Ok(control)
 }

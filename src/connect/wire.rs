@@ -26,17 +26,35 @@ pub(crate) struct Wire {
 
 impl Wire {
     pub(crate) fn connect(address: &str, control: &Control) -> io::Result<Self> {
-        let stream = connect(address)?;
+        let stream = connect(address, control)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(GLANCE))?;
-        stream.set_write_timeout(Some(SILENCE))?;
+        stream.set_write_timeout(Some(GLANCE))?;
         keep_alive(&stream)?;
         let bytes = Zeroizing::new(vec![0; LINE_LIMIT]);
         Ok(Wire { stream, control: control.clone(), bytes, at: 0, end: 0 })
     }
 
-    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.stream.write_all(bytes)
+    pub(crate) fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let mut begun = Instant::now();
+        while !bytes.is_empty() {
+            match self.stream.write(bytes) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(written) => (bytes, begun) = (&bytes[written..], Instant::now()),
+                Err(error) => self.wait_after(error, begun)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the server may still do what it has not done since `begun`.
+    fn wait_after(&self, error: io::Error, begun: Instant) -> io::Result<()> {
+        match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {
+                self.control.keep_waiting(begun, SILENCE)
+            }
+            _ => Err(error),
+        }
     }
 
     /// Waits for more, where nothing is left.
@@ -49,17 +67,7 @@ impl Wire {
                     (self.at, self.end) = (0, read);
                     return Ok(());
                 }
-                Err(error)
-                    if !matches!(
-                        error.kind(),
-                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-                    ) =>
-                {
-                    return Err(error);
-                }
-                Err(_) if self.control.is_stopped() => return Err(ErrorKind::Interrupted.into()),
-                Err(_) if begun.elapsed() > SILENCE => return Err(ErrorKind::TimedOut.into()),
-                Err(_) => {}
+                Err(error) => self.wait_after(error, begun)?,
             }
         }
     }
@@ -108,10 +116,11 @@ impl Wire {
     }
 
     fn pass(&mut self, mut count: usize, mut see: impl FnMut(&[u8])) -> io::Result<()> {
+        let begun = Instant::now();
         while count > 0 {
             // A server may state any length, and send for ever.
-            if count > LINE_LIMIT && self.control.is_stopped() {
-                return Err(ErrorKind::Interrupted.into());
+            if count > LINE_LIMIT {
+                self.control.keep_waiting(begun, Duration::MAX)?;
             }
             let waiting = self.waiting()?;
             let part = &waiting[..count.min(waiting.len())];

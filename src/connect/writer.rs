@@ -6,6 +6,7 @@ use serde_json::Value;
 
 pub(crate) use super::id::Id;
 use super::{Equal, Trouble};
+use crate::control::Control;
 
 /// A stream as a sink of the pipeline names it, which is for this sink alone.
 pub(crate) trait Writes: Equal + fmt::Debug + Send + Sync {
@@ -15,8 +16,8 @@ pub(crate) trait Writes: Equal + fmt::Debug + Send + Sync {
     /// Where lines go: two sinks of the same place are refused.
     fn place(&self) -> String;
 
-    /// What writes there. It connects when it is opened.
-    fn writer(&self) -> Box<dyn Writer>;
+    /// What writes there, for as long as `control` waits. It connects when it is opened.
+    fn writer(&self, control: &Control) -> Box<dyn Writer>;
 }
 
 /// What differs from system to system.

@@ -155,7 +155,7 @@ fn attempt(
 ) -> io::Result<Result<Link<TcpStream>, ClusterError>> {
     let process = own.to as usize;
     // With a time limit: a machine that is not up yet may not even refuse.
-    let mut stream = connect(address)?;
+    let mut stream = connect(address, &Control::new())?;
     if key.is_none() && !stream.peer_addr()?.ip().is_loopback() {
         return Ok(Err(ClusterError::NoKey { address: address.into() }));
     }

@@ -18,7 +18,7 @@ use super::file::Files;
 use super::standard::Standard;
 use super::stream::Stream;
 use crate::connect::writer::Mark;
-use crate::control::{Backoff, GLANCE};
+use crate::control::{Backoff, Control, GLANCE};
 use crate::follow::{FollowError, Over, Subject};
 use crate::lines::Format;
 use crate::pipeline::Sink;
@@ -29,6 +29,9 @@ const INTERVAL: Duration = Duration::from_millis(20);
 
 /// Attempts to write what is left when there will be no more.
 const LAST_ATTEMPTS: u32 = 3;
+
+/// How long a server may take for an answer, and for what is left, once the run is stopped.
+const GRACE: Duration = Duration::from_millis(500);
 
 /// What an outlet holds before anything is written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,15 +73,17 @@ pub struct Following {
 }
 
 impl Following {
-    /// Follows `log` with a sink of a pipeline. What goes wrong is tried again; `notice` hears of it.
+    /// Follows `log` with a sink of a pipeline. What goes wrong is tried again, and `control` hears
+    /// of it. Once that stops the run, a server that does not answer is given up: the next run goes
+    /// on where the sink is.
     ///
     /// # Errors
     /// [`SinkError::Http`] where an address can't be listened at.
-    pub fn start(sink: Sink, log: Log, notice: impl Fn(&str) + Send + 'static) -> Result<Self, SinkError> {
-        let over = Over::default();
+    pub fn start(sink: Sink, log: Log, control: &Control) -> Result<Self, SinkError> {
+        let (over, control) = (Over::default(), control.with_grace(GRACE));
         let outlet: Box<dyn Outlet> = match sink {
             Sink::File(file) => Box::new(Files::new(file)),
-            Sink::Stream(stream) => Box::new(Stream::new(stream)),
+            Sink::Stream(stream) => Box::new(Stream::new(stream, &control)),
             Sink::Events(at) => {
                 let events = Events::serve(&at, log, &over)?;
                 let address = Some(events.address());
@@ -95,7 +100,7 @@ impl Following {
                 return Ok(Following { over, thread, address, taken: Arc::default() });
             }
         };
-        let thread = spawn(pursuit((log, Format::Json), outlet, over.clone(), notice))?;
+        let thread = spawn(pursuit((log, Format::Json), outlet, over.clone(), control))?;
         Ok(Following { over, thread, address: None, taken: Arc::default() })
     }
 
@@ -107,7 +112,7 @@ impl Following {
         let over = Over::default();
         let taken = Arc::new(AtomicU64::new(0));
         let outlet = Box::new(Standard::after(since, Arc::clone(&taken)));
-        let thread = spawn(pursuit((log, format), outlet, over.clone(), |_| ()))?;
+        let thread = spawn(pursuit((log, format), outlet, over.clone(), Control::new()))?;
         Ok(Following { over, thread, address: None, taken })
     }
 
@@ -166,9 +171,9 @@ fn pursuit(
     (log, format): (Log, Format),
     outlet: Box<dyn Outlet>,
     over: Over,
-    notice: impl Fn(&str) + Send + 'static,
+    control: Control,
 ) -> impl FnOnce() -> Result<(), SinkError> + Send {
-    move || Pursuit { log, format, outlet, feed: None, held: None, pending: None }.follow(&over, &notice)
+    move || Pursuit { log, format, outlet, feed: None, held: None, pending: None }.follow(&over, &control)
 }
 
 /// An outlet, and how far it has come.
@@ -183,11 +188,15 @@ struct Pursuit {
 }
 
 impl Pursuit {
-    fn follow(mut self, over: &Over, notice: &impl Fn(&str)) -> Result<(), SinkError> {
+    fn follow(mut self, over: &Over, control: &Control) -> Result<(), SinkError> {
         let (mut backoff, mut failures) = (Backoff::default(), 0);
+        let mut ended: Option<Instant> = None;
         loop {
             // Asked for before the log is read: then all of it is.
             let last = over.is_set();
+            if last && ended.is_none() {
+                ended = Some(Instant::now());
+            }
             match self.catch_up(last) {
                 Ok(()) if last => return Ok(()),
                 Ok(()) => {
@@ -207,12 +216,12 @@ impl Pursuit {
                         self.feed = None;
                     }
                     failures += 1;
-                    if last && failures >= LAST_ATTEMPTS {
+                    if last && (failures >= LAST_ATTEMPTS || is_given_up(control, ended)) {
                         return Err(error);
                     }
                     // A connection that has grown old is no news.
                     if failures == 2 {
-                        notice(&format!("{error}; trying again"));
+                        control.notice(&format!("{error}; trying again"));
                     }
                     backoff.failed();
                     pause(backoff.pause(), over, last);
@@ -275,6 +284,11 @@ fn next<'a>(
         *pending = feed.next(known)?;
     }
     Ok(pending.as_ref())
+}
+
+/// Whether the run was stopped, and the sink has had its time since the end.
+fn is_given_up(control: &Control, ended: Option<Instant>) -> bool {
+    control.is_stopped() && ended.is_some_and(|ended| ended.elapsed() >= GRACE)
 }
 
 /// Waits so long, but not beyond an end that is news.

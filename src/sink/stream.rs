@@ -4,6 +4,7 @@ use super::SinkError;
 use super::following::{Held, Outlet};
 use crate::connect::writer::{Id, Writer};
 use crate::connect::{StreamSink, Trouble};
+use crate::control::Control;
 
 /// A stream, and how far it has come.
 pub(super) struct Stream {
@@ -16,8 +17,8 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(sink: StreamSink) -> Self {
-        let writer = sink.stream().writer();
+    pub(super) fn new(sink: StreamSink, control: &Control) -> Self {
+        let writer = sink.stream().writer(control);
         Stream { sink, writer, last: (0, 0), done: None }
     }
 

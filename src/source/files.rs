@@ -7,14 +7,14 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::fs::{Mode, OFlags};
 
 use super::error::SourceError;
 use super::follow::Followed;
 use super::stream::StreamRows;
 use crate::connect::StreamSource;
-use crate::control::{Control, GLANCE};
+use crate::control::{Control, is_ready};
 use crate::format::bytes::{STANDARD_INPUT, Stream};
 use crate::format::form::Form;
 use crate::format::parquet::ParquetRows;
@@ -206,16 +206,12 @@ impl Patient {
 
 impl Read for Patient {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let patience = Timespec { tv_sec: 0, tv_nsec: GLANCE.subsec_nanos().into() };
         while !self.control.is_stopped() {
-            let input = self.input.as_fd();
-            match poll(&mut [PollFd::new(&input, PollFlags::IN)], Some(&patience)) {
-                Ok(0) | Err(rustix::io::Errno::INTR) => {}
-                Ok(_) => match (&self.input).read(buffer) {
+            if is_ready(self.input.as_fd(), PollFlags::IN)? {
+                match (&self.input).read(buffer) {
                     Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
                     read => return read,
-                },
-                Err(error) => return Err(error.into()),
+                }
             }
         }
         Ok(0)

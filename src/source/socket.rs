@@ -99,7 +99,9 @@ impl Connections {
         while !self.control.is_over(last) {
             let connected = match &mut self.door {
                 Some(door) => door.attend(&self.control, &name).map(|()| door.next()),
-                None => Wire::to(&self.socket.address).map(|wire| Some(Connection::trusted(wire))),
+                None => {
+                    Wire::to(&self.socket.address, &self.control).map(|wire| Some(Connection::trusted(wire)))
+                }
             };
             match connected.and_then(|connection| connection.map(Connection::prepared).transpose()) {
                 Ok(Some(connection)) => return Some(connection),
@@ -138,9 +140,9 @@ impl Connections {
 }
 
 impl Wire {
-    fn to(address: &Address) -> io::Result<Self> {
+    fn to(address: &Address, control: &Control) -> io::Result<Self> {
         match address {
-            Address::Tcp(address) => connect(address).map(Wire::Tcp),
+            Address::Tcp(address) => connect(address, control).map(Wire::Tcp),
             Address::Unix(path) => UnixStream::connect(path).map(Wire::Unix),
         }
     }

@@ -4,10 +4,10 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::harness::{
     self, Lab, Random, Stream, await_until, finish, releases, run, send, served, stop, tail, wait,
@@ -152,6 +152,21 @@ fn in_nats(port: u16) -> Vec<Value> {
     let mut client = Client::nats(port);
     let messages = std::iter::successors(Some(1), |number| Some(number + 1));
     messages.map_while(|number| client.nats_message("releases", number)).map(|line| json(&line)).collect()
+}
+
+/// A server that takes connections and never answers is no reason to wait.
+#[test]
+fn a_stop_does_not_wait_for_a_silent_server() {
+    let mut case = Case::new();
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = silent.local_addr().expect("a bound port").port();
+    let pipeline = case.pipeline(&format!("path = 'redis://127.0.0.1:{port}'\nstream = 'releases'"));
+    let run = case.start(&pipeline);
+    case.progress(400);
+    let begun = Instant::now();
+    stop(&run);
+    wait(run).failed(1, &["stopped before the server answered"]);
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
 }
 
 #[test]

@@ -92,7 +92,7 @@ impl Reader {
         let begun = Instant::now();
         loop {
             match question(self, SLICE) {
-                Err(_) if !control.is_stopped() && begun.elapsed() < PATIENCE => {}
+                Err(_) if control.keep_waiting(begun, PATIENCE).is_ok() => {}
                 answer => return answer.map_err(|error| trouble(&self.topic, &error)),
             }
         }

@@ -88,8 +88,8 @@ impl Writes for Topic {
         Topic::name(self)
     }
 
-    fn writer(&self) -> Box<dyn Writer> {
-        Box::new(writer::TopicWriter::new(self.clone()))
+    fn writer(&self, control: &Control) -> Box<dyn Writer> {
+        Box::new(writer::TopicWriter::new(self, control))
     }
 }
 

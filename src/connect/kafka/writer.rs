@@ -26,12 +26,13 @@ const BACK: u64 = 2;
 
 pub(super) struct TopicWriter {
     topic: Topic,
+    control: Control,
     producer: Option<BaseProducer>,
 }
 
 impl TopicWriter {
-    pub(super) fn new(topic: Topic) -> Self {
-        TopicWriter { topic, producer: None }
+    pub(super) fn new(topic: &Topic, control: &Control) -> Self {
+        TopicWriter { topic: topic.clone(), control: control.clone(), producer: None }
     }
 }
 
@@ -46,7 +47,7 @@ impl Writer for TopicWriter {
             .create()
             .map_err(refused)?;
         producer.init_transactions(PATIENCE).map_err(refused)?;
-        let last = last(topic)?;
+        let last = last(topic, &self.control)?;
         self.producer = Some(producer);
         let Some((key, line)) = last else { return Ok(((0, 0), None)) };
         let (id, mark) = read(&key, &line).ok_or_else(|| foreign(self.topic.name()))?;
@@ -74,12 +75,11 @@ type Found = (Vec<u8>, Vec<u8>);
 
 /// The last message. At the end may be markers of transactions and what was taken back, so it is looked
 /// for further and further back.
-fn last(topic: &Topic) -> Result<Option<Found>, Trouble> {
-    let control = Control::new();
+fn last(topic: &Topic, control: &Control) -> Result<Option<Found>, Trouble> {
     let mut back = BACK;
     loop {
-        let reader = Reader::open(topic, &control)?;
-        let (first, end) = reader.ends(&control)?;
+        let reader = Reader::open(topic, control)?;
+        let (first, end) = reader.ends(control)?;
         let begin = end.saturating_sub(back).max(first);
         let found = if begin < end { last_from(&reader, begin)? } else { None };
         if found.is_some() || begin == first {

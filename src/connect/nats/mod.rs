@@ -99,8 +99,8 @@ impl Writes for Sink {
         self.stream.name()
     }
 
-    fn writer(&self) -> Box<dyn Writer> {
-        Box::new(writer::StreamWriter::new(self.stream.clone(), self.subject.clone()))
+    fn writer(&self, control: &Control) -> Box<dyn Writer> {
+        Box::new(writer::StreamWriter::new(&self.stream, &self.subject, control))
     }
 }
 

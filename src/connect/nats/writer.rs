@@ -17,20 +17,22 @@ use crate::control::Control;
 pub(super) struct StreamWriter {
     stream: Stream,
     subject: String,
+    control: Control,
     connection: Option<Connection>,
     /// The last number of the stream.
     sequence: u64,
 }
 
 impl StreamWriter {
-    pub(super) fn new(stream: Stream, subject: String) -> Self {
-        StreamWriter { stream, subject, connection: None, sequence: 0 }
+    pub(super) fn new(stream: &Stream, subject: &str, control: &Control) -> Self {
+        let (stream, subject, control) = (stream.clone(), subject.into(), control.clone());
+        StreamWriter { stream, subject, control, connection: None, sequence: 0 }
     }
 }
 
 impl Writer for StreamWriter {
     fn open(&mut self) -> Result<(Id, Option<Mark>), Trouble> {
-        let connection = self.connection.insert(Connection::open(&self.stream, &Control::new())?);
+        let connection = self.connection.insert(Connection::open(&self.stream, &self.control)?);
         let stream = &self.stream.stream;
         let facts = match connection.facts() {
             Err(Trouble::NoStream) => {

@@ -128,8 +128,8 @@ impl Writes for Sink {
         format!("{}/{}", self.name(), self.stream.database.unwrap_or(0))
     }
 
-    fn writer(&self) -> Box<dyn Writer> {
-        Box::new(writer::StreamWriter::new(self.stream.clone(), self.keep))
+    fn writer(&self, control: &Control) -> Box<dyn Writer> {
+        Box::new(writer::StreamWriter::new(&self.stream, self.keep, control))
     }
 }
 

@@ -20,18 +20,19 @@ pub(super) struct StreamWriter {
     stream: Stream,
     /// Epochs that the server keeps.
     keep: Option<u64>,
+    control: Control,
     connection: Option<Connection>,
 }
 
 impl StreamWriter {
-    pub(super) fn new(stream: Stream, keep: Option<u64>) -> Self {
-        StreamWriter { stream, keep, connection: None }
+    pub(super) fn new(stream: &Stream, keep: Option<u64>, control: &Control) -> Self {
+        StreamWriter { stream: stream.clone(), keep, control: control.clone(), connection: None }
     }
 }
 
 impl Writer for StreamWriter {
     fn open(&mut self) -> Result<(Id, Option<Mark>), Trouble> {
-        let facts = self.connection.insert(Connection::open(&self.stream, &Control::new())?).facts();
+        let facts = self.connection.insert(Connection::open(&self.stream, &self.control)?).facts();
         let facts = match facts {
             Err(Trouble::NoStream) => return Ok(((0, 0), None)),
             facts => facts?,
@@ -81,4 +82,38 @@ fn mark(entry: &[Value]) -> Option<Mark> {
     let [Value::Text(id), Value::List(fields)] = entry else { return None };
     let Some(Value::Text(line)) = fact(fields, FIELD) else { return None };
     Mark::of(line).filter(|mark| parse(id).is_ok_and(|(epoch, _)| epoch == mark.epoch))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Server;
+    use super::*;
+    use crate::connect::fake::serve;
+
+    /// A command that is refused when it is queued, and one that is refused when it is carried out:
+    /// no line counts as taken that was not.
+    #[test]
+    fn a_line_that_a_transaction_refuses_is_not_taken() {
+        const ADDED: &str = "$3\r\n7-0\r\n";
+        const REFUSED: &str = "-ERR The ID specified in XADD is equal or smaller\r\n";
+        let check = |answers: String, expected: &[Id], reason: &str| {
+            let script = vec![(Some("XINFO"), "-ERR no such key\r\n".into()), (Some("EXEC"), answers)];
+            let (address, server) = serve(script, false);
+            let stream =
+                Stream { server: Server { address, credentials: None }, database: None, stream: "s".into() };
+            let mut writer = StreamWriter::new(&stream, None, &Control::new());
+            assert!(matches!(writer.open(), Ok(((0, 0), None))));
+            let mut taken = Vec::new();
+            match writer.send(&[((7, 0), "{}"), ((7, 1), "{}")], &mut |id| taken.push(id)) {
+                Err(Trouble::Refused { problem, .. }) => assert!(problem.contains(reason), "{problem}"),
+                sent => panic!("{sent:?}"),
+            }
+            assert_eq!(taken, expected);
+            server.join().unwrap();
+        };
+        check(format!("+OK\r\n+QUEUED\r\n{REFUSED}-EXECABORT\r\n"), &[], "XADD");
+        check("+OK\r\n+QUEUED\r\n+QUEUED\r\n-EXECABORT discarded\r\n".into(), &[], "discarded");
+        check(format!("+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n{ADDED}{REFUSED}"), &[(7, 0)], "XADD");
+        check(format!("+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n{REFUSED}{ADDED}"), &[], "XADD");
+    }
 }
