@@ -3,7 +3,7 @@
 
 use hushflow::control::Control;
 use hushflow::pipeline::Pipeline;
-use hushflow::source::{Event, Position, SourceReader};
+use hushflow::source::{Event, Position, Resume, SourceReader};
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
@@ -33,7 +33,8 @@ release.strategy = 'identity'
                 let _ = serve(peer, says);
             }
         });
-        read(&pipeline, Position { offset, ..Position::START });
+        let position = Position { offset, ..Position::START };
+        read(&pipeline, Resume { position, ..Resume::START });
         // The server waits for somebody, also where nobody came.
         drop(TcpStream::connect(address));
     });
@@ -46,7 +47,7 @@ fn serve(mut peer: TcpStream, says: &[u8]) -> io::Result<u64> {
 }
 
 /// Reads until the server is gone for the first time.
-fn read(pipeline: &Pipeline, from: Position) {
+fn read(pipeline: &Pipeline, from: Resume) {
     let control = Control::new();
     let stop = control.stop_flag();
     let control = control.on_notice(move |_| stop.store(true, Ordering::Relaxed));

@@ -5,10 +5,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::thread::{JoinHandle, spawn};
 
-use super::{StreamSink, StreamSource};
+use super::Sink;
 use crate::format::Format;
-use crate::format::form::Form;
-use crate::pipeline::{Input, Pipeline, Sink};
+use crate::format::form::{Form, Shape};
+use crate::pipeline::{Pipeline, Source};
 
 /// A server for one client: its address. Each answer waits for a line that has a word in it, if
 /// there is one. The last answer may go on without an end.
@@ -34,7 +34,7 @@ pub(super) fn serve(script: Vec<(Option<&'static str>, String)>, goes_on: bool) 
 
 /// Column `x` is a field of an entry, or of an object in JSON.
 pub(super) fn form(format: Format) -> Form {
-    Form::new(format, None, &["x".into()], "s".as_ref()).unwrap()
+    Form::new(&Shape { format, header: None, wanted: vec!["x".into()] }, "s".as_ref()).unwrap()
 }
 
 fn pipeline(source: &str, sinks: &str) -> Result<Pipeline, String> {
@@ -45,19 +45,12 @@ fn pipeline(source: &str, sinks: &str) -> Result<Pipeline, String> {
     Pipeline::parse(&text, "dir/p.toml".as_ref()).map_err(|error| error.to_string())
 }
 
-/// The stream and the format of a source with these fields.
-pub(super) fn source_of(fields: &str) -> Result<(StreamSource, Format), String> {
-    let source = pipeline(fields, "")?.sources.remove(0);
-    match source.input {
-        Input::Stream(stream) => Ok((stream, source.format)),
-        input => Err(format!("{input:?}")),
-    }
+/// The source with these fields.
+pub(super) fn source_of(fields: &str) -> Result<Source, String> {
+    Ok(pipeline(fields, "")?.sources.remove(0))
 }
 
-/// The stream of a sink with these fields.
-pub(super) fn sink_of(fields: &str) -> Result<StreamSink, String> {
-    match pipeline("path = 'a.csv'", &format!("{{ {fields} }}"))?.sinks.remove(0) {
-        Sink::Stream(stream) => Ok(stream),
-        sink => Err(format!("{sink:?}")),
-    }
+/// The sink with these fields.
+pub(super) fn sink_of(fields: &str) -> Result<Sink, String> {
+    Ok(pipeline("path = 'a.csv'", &format!("{{ {fields} }}"))?.sinks.remove(0))
 }

@@ -1,8 +1,13 @@
 //! Systems that sources read from and sinks write to: one folder and one line of [`SYSTEMS`] for each.
 //!
 //! The folder of a system holds its part of the pipeline file (scheme, fields, checks, messages),
-//! its connection, its reader, its writer and the tag of its positions. No other room names a
-//! system: the pipeline, the reader of sources, the sinks and the private log ask the table.
+//! its reader, its writer and the tag of its positions. No other room names a system: the pipeline,
+//! the reader of sources, the runs and the sinks ask the table.
+//!
+//! A source [`Reads`]: it opens an [`Origin`], which gives bytes or rows from a [`Position`] on. One
+//! that can't be read again is taken into the [`journal`], which is an origin too. How bytes are cut
+//! into rows is the business of [`crate::format`], whatever they came over. A sink [`Writes`]: it
+//! opens an [`Outlet`].
 //!
 //! **Connections.** No general client is used: one would bring an asynchronous runtime, or buffers
 //! of whole answers, into the process that holds raw rows. A [`Wire`](wire::Wire) reads lines and
@@ -10,62 +15,64 @@
 //! client is librdkafka, behind the feature `kafka`.
 
 pub(crate) mod entries;
+mod error;
+mod events;
 #[cfg(test)]
 mod fake;
-mod id;
+pub(crate) mod files;
+pub(crate) mod journal;
 mod kafka;
 mod nats;
+mod origin;
 mod redis;
 mod server;
-mod trouble;
+mod socket;
+pub(crate) mod standard;
 mod wire;
 pub(crate) mod writer;
 
 use std::any::Any;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
 use crate::document::{Field, Section};
 use crate::format::Format;
-use entries::Reads;
-use writer::Writes;
 
-pub(crate) use server::has_port;
-pub(crate) use trouble::Trouble;
-
-/// Tags of positions in files and in the journal, beside those of [`SYSTEMS`]. They are in the
-/// private log.
-pub(crate) mod tag {
-    /// Files that the pipeline lists, or the standard input.
-    pub(crate) const FILES: u8 = 0;
-    /// The ingest journal.
-    pub(crate) const JOURNAL: u8 = 1;
-    /// Files that are followed, by their numbers in the list.
-    pub(crate) const FOLLOWED: u8 = 2;
-    /// Row groups of the Parquet files that the pipeline lists.
-    pub(crate) const PARQUET: u8 = 5;
-}
+pub use error::SourceError;
+pub(crate) use error::{Trouble, io_error};
+pub use origin::Position;
+pub(crate) use origin::{Formats, Headless, Journaling, Lists, Opened, Opening, Origin, Reads};
+pub(crate) use writer::{Held, Mark, Outlet, Target, Writes};
 
 /// All systems.
-static SYSTEMS: &[System] = &[redis::SYSTEM, nats::SYSTEM, kafka::SYSTEM];
+static SYSTEMS: &[System] = &[
+    files::SYSTEM,
+    standard::SYSTEM,
+    socket::SYSTEM,
+    redis::SYSTEM,
+    nats::SYSTEM,
+    kafka::SYSTEM,
+    events::SYSTEM,
+];
 
 /// A text of the pipeline file.
 pub(crate) type Text<'a> = Field<'a, &'a str>;
 
-/// A kind of server or device that keeps streams of entries.
+/// A kind of server, device or place that records come from or releases go to.
 pub(crate) struct System {
-    /// What a path to it begins with, before `://`.
-    scheme: &'static str,
-    /// The shortest usual path, in messages.
+    /// What a path to it may begin with, before `://`; empty for a path of a file.
+    schemes: &'static [&'static str],
+    /// The shortest usual paths, in messages.
     path: &'static str,
-    /// A path with everything that it may hold, in messages.
+    /// A path of a broker with everything that it may hold, in messages.
     full_path: &'static str,
     /// Whether an entry may have fields by name.
     has_fields: bool,
-    /// The kind of its positions in the private log, different from every other tag.
-    tag: u8,
+    /// The kinds of its positions in the private log, different from those of every other system.
+    tags: &'static [u8],
     /// Its own fields of `[source]`.
     source_fields: &'static [Own],
     /// Reads a source, if it can be one.
@@ -76,9 +83,36 @@ pub(crate) struct System {
     sink: Option<Read<dyn Writes>>,
 }
 
-/// Reads what a section says of a stream whose path goes on like this after the scheme. A function
-/// that gives none has reported why.
-type Read<T> = fn(&Section<'_>, &Text<'_>, &str) -> Option<Arc<T>>;
+impl System {
+    /// A system that is nothing yet.
+    const NONE: System = System {
+        schemes: &[],
+        path: "",
+        full_path: "",
+        has_fields: false,
+        tags: &[],
+        source_fields: &[],
+        source: None,
+        sink_fields: &[],
+        sink: None,
+    };
+}
+
+/// Reads what a section says of a source or sink. A function that gives none has reported why.
+type Read<T> = fn(&Said<'_, '_>) -> Option<Arc<T>>;
+
+/// What a section says of where its source or sink is.
+struct Said<'a, 's> {
+    section: &'s Section<'a>,
+    /// `path`, and where there are several files, all of them.
+    path: &'s Text<'a>,
+    paths: &'s [Text<'a>],
+    /// What comes before `://` in the path, and behind it.
+    scheme: &'s str,
+    rest: &'s str,
+    /// What relative paths are relative to.
+    base: &'s Path,
+}
 
 /// A field that only some systems have.
 struct Own {
@@ -91,106 +125,117 @@ struct Own {
 /// The name of a stream.
 const STREAM: Own = Own { key: "stream", elsewhere: "the name of a stream is for {}: leave it out" };
 
-/// The formats of a source's entries.
-pub(crate) struct Formats {
-    /// Where the pipeline names none.
-    pub(crate) usual: Format,
-    pub(crate) allowed: &'static [Format],
-    /// What is reported of another format.
-    pub(crate) expected: &'static str,
-}
-
-impl Formats {
-    /// Each entry is a text that holds one record.
-    const MESSAGES: Formats = Formats {
-        usual: Format::Ndjson,
-        allowed: &[Format::Csv, Format::Ndjson],
-        expected: "a message is text: use format = \"ndjson\" or format = \"csv\"",
-    };
-}
-
-/// A stream that is read: any entry can be read again.
+/// What a source reads.
 #[derive(Clone)]
-pub struct StreamSource {
-    tag: u8,
-    stream: Arc<dyn Reads>,
+pub struct Input {
+    system: &'static System,
+    source: Arc<dyn Reads>,
 }
 
-/// A stream that releases are written to, of one JSON line in each entry.
+/// A destination of releases.
 #[derive(Clone)]
-pub struct StreamSink(Arc<dyn Writes>);
+pub struct Sink(Arc<dyn Writes>);
 
-impl StreamSource {
-    /// Reads the source whose path is `scheme://rest`; the outer nothing says that no source has
-    /// this scheme.
-    pub(crate) fn read(
-        section: &Section<'_>,
-        path: &Text<'_>,
-        (scheme, rest): (&str, &str),
-    ) -> Option<Option<Self>> {
-        let system = SYSTEMS.iter().find(|system| system.scheme == scheme)?;
-        Some(system.source?(section, path, rest).map(|stream| StreamSource { tag: system.tag, stream }))
+impl Input {
+    /// Reads `path` of `[source]`, and the fields that only this kind of source has.
+    pub(crate) fn read(section: &Section<'_>, paths: &[Text<'_>], base: &Path) -> Option<Self> {
+        let other = paths.iter().find(|path| path.value == "-");
+        let other = other.or(paths.iter().find(|path| !parts(path.value).0.is_empty()));
+        let path = other.unwrap_or(&paths[0]);
+        let (scheme, rest) = parts(path.value);
+        let system =
+            SYSTEMS.iter().find(|system| system.source.is_some() && system.schemes.contains(&scheme));
+        refuse(section, system, |system| system.source_fields);
+        if other.is_some() && paths.len() > 1 {
+            path.report(match scheme {
+                "-" => {
+                    "found \"-\" among files: standard input must be the only path, as path = \"-\"".into()
+                }
+                _ => format!("found {:?} among files: {ALONE}", path.value),
+            });
+            return None;
+        }
+        let Some(system) = system else {
+            report_source(path);
+            return None;
+        };
+        let source = system.source?(&Said { section, path, paths, scheme, rest, base })?;
+        Some(Input { system, source })
     }
 
-    /// How its entries are read.
-    pub(crate) fn stream(&self) -> &dyn Reads {
-        &*self.stream
+    /// What it is and can do.
+    pub(crate) fn source(&self) -> &dyn Reads {
+        &*self.source
     }
 
     /// The tag of its positions: their kind in the low byte, and above it 24 bits of a hash of
-    /// which stream it is. The server's address is not part of it, because a server may move.
-    pub(crate) fn tag(&self) -> u32 {
-        let digest = Sha256::digest(self.stream.identity());
+    /// which stream it is, if it is one. The server's address is not part of it, because a server
+    /// may move.
+    pub(crate) fn tag(&self, format: Format) -> u32 {
+        let kind = u32::from(self.system.tags[self.source.kind(format)]);
+        let Some(identity) = self.source.identity() else { return kind };
+        let digest = Sha256::digest(identity);
         let [a, b, c, ..] = *digest.first_chunk::<4>().expect("a digest has 32 bytes");
-        u32::from_le_bytes([a, b, c, 0]) << u8::BITS | u32::from(self.tag)
+        u32::from_le_bytes([a, b, c, 0]) << u8::BITS | kind
     }
 }
 
-impl StreamSink {
-    /// Reads the sink whose path is `scheme://rest`; the outer nothing says that no sink has this
-    /// scheme.
-    pub(crate) fn read(
-        section: &Section<'_>,
-        path: &Text<'_>,
-        (scheme, rest): (&str, &str),
-    ) -> Option<Option<Self>> {
-        let system = SYSTEMS.iter().find(|system| system.scheme == scheme)?;
-        Some(system.sink?(section, path, rest).map(StreamSink))
+impl Sink {
+    /// Reads the section of a sink.
+    pub(crate) fn read(section: &Section<'_>, base: &Path) -> Option<Self> {
+        let path = section.require("path", section.text("path"), "path = \"out/releases.ndjson\"");
+        let (scheme, rest) = path.as_ref().map_or(("", ""), |path| parts(path.value));
+        let system = SYSTEMS.iter().find(|system| system.sink.is_some() && system.schemes.contains(&scheme));
+        refuse(section, system, |system| system.sink_fields);
+        let path = &path?;
+        let Some(system) = system else {
+            report_sink(path);
+            return None;
+        };
+        let paths = std::slice::from_ref(path);
+        system.sink?(&Said { section, path, paths, scheme, rest, base }).map(Sink)
     }
 
-    /// How its entries are written.
-    pub(crate) fn stream(&self) -> &dyn Writes {
+    /// What it is and can do.
+    pub(crate) fn target(&self) -> &dyn Writes {
         &*self.0
     }
 }
 
-impl PartialEq for StreamSource {
-    fn eq(&self, other: &Self) -> bool {
-        (*self.stream).equals(&*other.stream as &dyn Any)
-    }
-}
-
-impl PartialEq for StreamSink {
-    fn eq(&self, other: &Self) -> bool {
-        (*self.0).equals(&*other.0 as &dyn Any)
-    }
-}
-
-impl Eq for StreamSource {}
-
-impl Eq for StreamSink {}
-
-impl fmt::Debug for StreamSource {
+impl fmt::Display for Input {
+    /// Its name in messages: without a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.stream.fmt(f)
+        f.write_str(&self.source.name())
     }
 }
 
-impl fmt::Debug for StreamSink {
+impl fmt::Debug for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt(f)
+    }
+}
+
+impl PartialEq for Input {
+    fn eq(&self, other: &Self) -> bool {
+        self.source.equals(&*other.source as &dyn Any)
+    }
+}
+
+impl Eq for Input {}
+
+impl fmt::Debug for Sink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
+
+impl PartialEq for Sink {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.equals(&*other.0 as &dyn Any)
+    }
+}
+
+impl Eq for Sink {}
 
 /// Equality of values whose type is not known.
 pub(crate) trait Equal: Any {
@@ -203,29 +248,26 @@ impl<T: Any + PartialEq> Equal for T {
     }
 }
 
-/// Reports the fields of `[source]` that only other systems have than the one of this scheme, if
-/// there is one.
-pub(crate) fn refuse_source_fields(section: &Section<'_>, scheme: Option<&str>) {
-    refuse(section, scheme, |system| system.source_fields);
+/// The scheme of a path, and what is behind it.
+fn parts(path: &str) -> (&str, &str) {
+    match path {
+        "-" => ("-", ""),
+        path => path.split_once("://").unwrap_or(("", path)),
+    }
 }
 
-/// Reports the fields of a sink in the same way.
-pub(crate) fn refuse_sink_fields(section: &Section<'_>, scheme: Option<&str>) {
-    refuse(section, scheme, |system| system.sink_fields);
-}
-
-fn refuse(section: &Section<'_>, scheme: Option<&str>, fields: impl Fn(&System) -> &'static [Own]) {
+/// Reports the fields that only other systems have than this one.
+fn refuse(section: &Section<'_>, own: Option<&System>, fields: impl Fn(&System) -> &'static [Own]) {
     let mut refused: Vec<&str> = Vec::new();
-    for own in SYSTEMS.iter().flat_map(&fields) {
-        let has = |system: &&System| fields(system).iter().any(|field| field.key == own.key);
-        let owners: Vec<&'static System> = SYSTEMS.iter().filter(has).collect();
+    for field in SYSTEMS.iter().flat_map(&fields) {
+        let has = |system: &System| fields(system).iter().any(|found| found.key == field.key);
         // Asked for in any case: a field that nobody asks for is reported as unknown.
-        let field = section.get(own.key);
-        let is_own = owners.iter().any(|system| Some(system.scheme) == scheme);
-        if let Some(field) = field.filter(|_| !is_own && !refused.contains(&own.key)) {
-            refused.push(own.key);
-            field.report(own.elsewhere.replace("{}", &schemes(owners.into_iter())));
+        let Some(found) = section.get(field.key) else { continue };
+        if own.is_none_or(has) || refused.contains(&field.key) {
+            continue;
         }
+        refused.push(field.key);
+        found.report(field.elsewhere.replace("{}", &schemes(SYSTEMS.iter().filter(|system| has(system)))));
     }
 }
 
@@ -235,26 +277,36 @@ pub(crate) fn schemes_with_fields() -> String {
 }
 
 fn schemes(systems: impl Iterator<Item = &'static System>) -> String {
-    listed(systems.map(|system| format!("{}://", system.scheme)), "and")
+    listed(systems.flat_map(|system| system.schemes).map(|scheme| format!("{scheme}://")), "and")
 }
 
-/// The paths of systems that can be a source, in messages.
-pub(crate) fn source_paths() -> impl Iterator<Item = String> {
-    SYSTEMS.iter().filter(|system| system.source.is_some()).map(|system| system.path.into())
+const ALONE: &str = "a socket or a broker must be the only path, as path = \"tcp://host:port\"";
+
+/// Reports a path that is none of a source.
+fn report_source(path: &Text<'_>) {
+    let others = SYSTEMS.iter().filter(|system| system.source.is_some() && !system.path.is_empty());
+    path.report(format!(
+        "found {:?}, expected a file, or {} (without encryption: use a private network or a tunnel)",
+        path.value,
+        listed(others.map(|system| system.path.into()), "or")
+    ));
 }
 
-/// The paths of systems that can be a sink, in messages.
-pub(crate) fn sink_paths() -> impl Iterator<Item = String> {
-    SYSTEMS.iter().filter(|system| system.sink.is_some()).map(|system| system.path.into())
+/// Reports a path that is none of a sink. Not as it was found: it may hold a password.
+fn report_sink(path: &Text<'_>) {
+    let others = SYSTEMS.iter().filter(|system| system.sink.is_some() && !system.path.is_empty());
+    let others = listed(others.map(|system| system.path.into()), "or");
+    path.report(format!("expected a file such as \"out/releases.ndjson\", or {others}"));
 }
 
-/// Reports a path that can't be understood. Not as it was found: it may hold a password.
-fn report_path(path: &Text<'_>) {
-    path.report(format!("expected {}", listed(SYSTEMS.iter().map(|system| system.full_path.into()), "or")));
+/// Reports a path of a broker that can't be understood, in the same way.
+fn report_broker(path: &Text<'_>) {
+    let forms = SYSTEMS.iter().map(|system| system.full_path).filter(|form| !form.is_empty());
+    path.report(format!("expected {}", listed(forms.map(String::from), "or")));
 }
 
 /// `a, b and c`.
-pub(crate) fn listed(words: impl Iterator<Item = String>, last: &str) -> String {
+fn listed(words: impl Iterator<Item = String>, last: &str) -> String {
     let mut words: Vec<String> = words.collect();
     let end = words.pop().unwrap_or_default();
     if words.is_empty() { end } else { format!("{} {last} {end}", words.join(", ")) }
@@ -266,14 +318,15 @@ mod tests {
 
     #[test]
     fn every_tag_and_every_scheme_is_of_one_system() {
-        let mut tags = vec![tag::FILES, tag::JOURNAL, tag::FOLLOWED, tag::PARQUET];
-        tags.extend(SYSTEMS.iter().map(|system| system.tag));
+        // The standard input has none but that of files: its position is the clock alone.
+        let tagged = SYSTEMS.iter().filter(|system| !system.schemes.contains(&"-"));
+        let mut tags: Vec<u8> = tagged.flat_map(|system| system.tags).copied().collect();
+        tags.push(journal::TAG);
         tags.sort_unstable();
         assert!(tags.windows(2).all(|pair| pair[0] != pair[1]), "{tags:?}");
-        let mut schemes: Vec<&str> = SYSTEMS.iter().map(|system| system.scheme).collect();
+        let mut schemes: Vec<&str> = SYSTEMS.iter().flat_map(|system| system.schemes).copied().collect();
         schemes.sort_unstable();
         assert!(schemes.windows(2).all(|pair| pair[0] != pair[1]), "{schemes:?}");
-        assert!(SYSTEMS.iter().all(|system| system.path.starts_with(system.scheme)));
     }
 
     #[test]
@@ -284,5 +337,21 @@ mod tests {
         check(&["a"], "a");
         check(&["a", "b"], "a and b");
         check(&["a", "b", "c"], "a, b and c");
+    }
+
+    #[test]
+    fn unknown_paths_list_the_known_ones() {
+        let refused = fake::source_of("path = 'ftp://h', format = 'csv'").unwrap_err();
+        let expected = "found \"ftp://h\", expected a file, or tcp://host:port, tcp-listen://address:port, unix:///path, \
+             unix-listen:///path, redis://host:port, nats://host:port or kafka://host:port (without";
+        assert!(refused.contains(expected), "{refused}");
+        let refused = fake::sink_of("path = 'ftp://h'").unwrap_err();
+        let expected = "expected a file such as \"out/releases.ndjson\", or redis://host:port, nats://host:port, \
+             kafka://host:port or http-listen://address:port";
+        assert!(refused.contains(expected), "{refused}");
+        let refused = fake::source_of("path = ['a.csv', 'tcp://localhost:1'], format = 'csv'").unwrap_err();
+        assert!(refused.contains("must be the only path"), "{refused}");
+        let refused = fake::source_of("path = ['a.csv', '-']").unwrap_err();
+        assert!(refused.contains("standard input must be the only path"), "{refused}");
     }
 }

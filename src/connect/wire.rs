@@ -142,3 +142,28 @@ pub(crate) fn garbled() -> io::Error {
 pub(crate) fn number<T: std::str::FromStr>(text: &[u8]) -> io::Result<T> {
     std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or_else(garbled)
 }
+
+/// An id of two numbers, written `7-0`: that of an entry in Redis, `milliseconds-number`, or that by
+/// which any server knows a line that a sink writes, `epoch-line`. In the order of the entries.
+pub(super) type Id = (u64, u64);
+
+pub(super) fn parse_id(id: &[u8]) -> io::Result<Id> {
+    let dash = id.iter().position(|&byte| byte == b'-').ok_or_else(garbled)?;
+    Ok((number(&id[..dash])?, number(&id[dash + 1..])?))
+}
+
+pub(super) fn shown_id((first, second): Id) -> String {
+    format!("{first}-{second}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_two_numbers() {
+        assert_eq!(parse_id(b"1526919030474-55").ok(), Some((1_526_919_030_474, 55)));
+        assert!(["", "-", "5", "5-", "-5", "a-b", "1-2-3"].iter().all(|id| parse_id(id.as_bytes()).is_err()));
+        assert_eq!(shown_id((7, 0)), "7-0");
+    }
+}

@@ -1,27 +1,57 @@
-//! What a sink gives to a system: lines with rising ids, so that no line can be there twice.
+//! Sinks as the pipeline names them, and what writes to them.
+//!
+//! Lines go to a server with rising ids `epoch-line`, so that no line can be there twice.
 
 use std::fmt;
 
 use serde_json::Value;
 
-pub(crate) use super::id::Id;
+pub(super) use super::wire::Id;
 use super::{Equal, Trouble};
 use crate::control::Control;
 
-/// A stream as a sink of the pipeline names it, which is for this sink alone.
+/// A sink as the pipeline names it. No other writer may use what it writes to.
 pub(crate) trait Writes: Equal + fmt::Debug + Send + Sync {
-    /// The system and the stream, in messages: without a secret.
+    /// The sink in messages: without a secret.
     fn name(&self) -> String;
 
-    /// Where lines go: two sinks of the same place are refused.
-    fn place(&self) -> String;
+    /// Where lines go, if that can be known: two sinks of the same place are refused.
+    fn place(&self) -> Option<String> {
+        Some(self.name())
+    }
 
-    /// What writes there, for as long as `control` waits. It connects when it is opened.
-    fn writer(&self, control: &Control) -> Box<dyn Writer>;
+    /// What it is: an outlet waits for as long as `control` does.
+    fn target(&self, control: &Control) -> Target;
 }
 
-/// What differs from system to system.
-pub(crate) trait Writer: Send {
+/// What a sink is.
+pub(crate) enum Target {
+    /// Lines are written.
+    Outlet(Box<dyn Outlet>),
+    /// Events are served to whoever asks at this address.
+    Events(String),
+}
+
+/// Where lines go.
+pub(crate) trait Outlet: Send {
+    /// Opens it, anew after an error, and finds out what it holds.
+    fn open(&mut self) -> Result<Held, Trouble>;
+
+    /// Writes the lines of the epoch after the last whole one; of these only those that are not there.
+    fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), Trouble>;
+}
+
+/// What an outlet holds before anything is written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// Epochs up to this one are there as a whole.
+    pub(crate) whole: u64,
+    /// The last epoch of which anything is there.
+    pub(crate) last: Option<Mark>,
+}
+
+/// What differs from server to server.
+pub(super) trait Writer: Send {
     /// Connects anew: the id of the last line that the stream has had, and what the last one that
     /// is there tells.
     fn open(&mut self) -> Result<(Id, Option<Mark>), Trouble>;
@@ -56,6 +86,68 @@ impl Mark {
     }
 }
 
+/// A stream of a server, and how far it has come.
+pub(super) struct StreamOutlet<W> {
+    writer: W,
+    /// The last line in it.
+    last: Id,
+    /// The last line of the last epoch that was written as a whole, by this sink since it began.
+    done: Option<Id>,
+}
+
+impl<W: Writer + 'static> StreamOutlet<W> {
+    pub(super) fn target(writer: W) -> Target {
+        Target::Outlet(Box::new(StreamOutlet { writer, last: (0, 0), done: None }))
+    }
+}
+
+impl<W: Writer> Outlet for StreamOutlet<W> {
+    fn open(&mut self) -> Result<Held, Trouble> {
+        let (last, mark) = self.writer.open()?;
+        self.last = last;
+        let (epoch, _) = last;
+        // As far as is known, there may be more lines of the last epoch to come.
+        let whole = if self.done == Some(last) { epoch } else { epoch.saturating_sub(1) };
+        Ok(Held { whole, last: mark })
+    }
+
+    fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), Trouble> {
+        let before = self.last;
+        let ids = numbered(lines).map(|(number, line)| ((epoch, number), line));
+        for batch in batches(ids.filter(|&(id, _)| id > before)) {
+            self.writer.send(&batch, &mut |id| self.last = id)?;
+        }
+        self.done = Some(self.last);
+        Ok(())
+    }
+}
+
+/// The lines of an epoch with their numbers in it, from 0.
+fn numbered(lines: &[u8]) -> impl Iterator<Item = (u64, &str)> {
+    let text = std::str::from_utf8(lines).expect("JSON is UTF-8");
+    (0..).zip(text.lines())
+}
+
+/// The most lines that are sent before their answers are read, and the most bytes, unless one line alone has more.
+const BATCH_LINES: usize = 256;
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Lines in parts of no more than that.
+fn batches<'a>(lines: impl Iterator<Item = (Id, &'a str)>) -> impl Iterator<Item = Vec<(Id, &'a str)>> {
+    let mut lines = lines.peekable();
+    std::iter::from_fn(move || {
+        let mut batch = vec![lines.next()?];
+        let mut bytes = batch[0].1.len();
+        while let Some(line) = lines.next_if(|(_, line)| {
+            bytes += line.len();
+            batch.len() < BATCH_LINES && bytes <= BATCH_BYTES
+        }) {
+            batch.push(line);
+        }
+        Some(batch)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,5 +173,15 @@ mod tests {
         assert!(
             ["", "{}", "[]", "{\"epoch\":3}", "\u{1}"].iter().all(|line| Mark::of(line.as_bytes()).is_none())
         );
+    }
+
+    #[test]
+    fn batches_are_bounded_and_in_order() {
+        let long = "x".repeat(BATCH_BYTES);
+        let lines = [vec!["a"; 300], vec![long.as_str(), "b"]].concat().join("\n");
+        let ids = numbered(lines.as_bytes()).map(|(number, line)| ((7, number), line));
+        let batches: Vec<_> = batches(ids).collect();
+        assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [256, 44, 1, 1]);
+        assert!(batches.concat().iter().map(|(id, _)| *id).eq((0..302).map(|number| (7, number))));
     }
 }

@@ -5,10 +5,20 @@ use std::path::Path;
 
 use super::Format;
 use super::bytes::Stream;
-use super::csv::{CsvRows, header_row};
+use super::csv::CsvRows;
 use super::error::{Defect, FormatError};
 use super::ndjson::read_object;
 use super::row::{Field, Outcome, Row, Rows};
+
+/// How the rows of a source are written, and what is wanted of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub(crate) format: Format,
+    /// The header row of CSV that comes without one.
+    pub(crate) header: Option<Vec<u8>>,
+    /// The columns of a row.
+    pub(crate) wanted: Vec<String>,
+}
 
 /// The wanted columns, and how to read an entry.
 pub(crate) struct Form {
@@ -27,21 +37,16 @@ enum Text {
 impl Form {
     /// # Errors
     /// [`FormatError::NoColumn`] if the pipeline's own header lacks a column.
-    pub(crate) fn new(
-        format: Format,
-        header: Option<&[String]>,
-        wanted: &[String],
-        name: &Path,
-    ) -> Result<Self, FormatError> {
-        let text = match (format, header) {
+    pub(crate) fn new(shape: &Shape, name: &Path) -> Result<Self, FormatError> {
+        let text = match (shape.format, &shape.header) {
             (Format::Csv, Some(header)) => {
-                let header = Stream::new(Cursor::new(header_row(header)), 0);
-                Text::Line(Box::new(CsvRows::open(header, name, wanted)?))
+                let header = Stream::new(Cursor::new(header.clone()), 0);
+                Text::Line(Box::new(CsvRows::open(header, name, &shape.wanted)?))
             }
             (Format::Fields, _) => Text::None,
             _ => Text::Object,
         };
-        Ok(Form { wanted: wanted.to_vec(), text })
+        Ok(Form { wanted: shape.wanted.clone(), text })
     }
 
     /// The columns of a row.
@@ -83,10 +88,9 @@ mod tests {
 
     #[test]
     fn a_text_is_one_record() {
-        let header = ["a".into(), "b".into()];
         let form = |format, wanted: &str| {
-            let header = (format == Format::Csv).then_some(&header[..]);
-            Form::new(format, header, &[wanted.into()], "s".as_ref())
+            let header = (format == Format::Csv).then(|| b"a,b\n".to_vec());
+            Form::new(&Shape { format, header, wanted: vec![wanted.into()] }, "s".as_ref())
         };
         let (mut csv, mut json) = (form(Format::Csv, "b").unwrap(), form(Format::Ndjson, "b").unwrap());
         let mut row = Row::default();

@@ -81,6 +81,11 @@ pub(crate) enum Outcome {
 }
 
 impl Row {
+    /// Whether there is anything in a field, be it usable or not.
+    pub(crate) fn is_there(&self, slot: usize) -> bool {
+        !matches!(self.fields[slot], Field::Missing)
+    }
+
     /// Returns the text of a field without surrounding blanks.
     pub(crate) fn text(&self, slot: usize) -> Result<&[u8], Defect> {
         match &self.fields[slot] {

@@ -7,7 +7,6 @@
 mod estimator;
 mod read;
 mod scales;
-mod sinks;
 mod source;
 
 use std::fmt;
@@ -33,12 +32,11 @@ use crate::state::Settings;
 use crate::strategies::{Purpose, Wanted};
 use crate::whole::{SETTINGS, read_text};
 
-pub use crate::connect::{StreamSink, StreamSource};
+pub use crate::connect::{Input, Sink};
 pub use crate::document::Problem;
 pub use crate::format::Format;
 pub use estimator::Estimator;
-pub use sinks::{ReleaseFile, Rotation, Sink};
-pub use source::{Address, Followed, Input, Socket, Source, SourceClock};
+pub use source::{Source, SourceClock};
 
 /// A validated pipeline file.
 #[derive(Clone, Debug)]

@@ -5,9 +5,7 @@ mod entity;
 mod epochs;
 mod estimator;
 mod ledger;
-mod sinks;
 mod size;
-mod socket;
 mod source;
 mod sources;
 #[cfg(test)]
@@ -25,7 +23,7 @@ use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::StrategyName;
 use hushflow_mechanism::workload::Workload;
 
-use super::{Column, Key, Pipeline, Privacy, Release, of_records};
+use super::{Column, Key, Pipeline, Privacy, Release, Sink, of_records};
 use crate::document::{Document, Field, Problem, Section};
 use crate::estimates::{Log, views};
 use crate::state::{Keep, Settings};
@@ -73,7 +71,7 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         keyed: key.as_ref().is_some_and(Option::is_some),
     };
     let views = if named.is_some() { Some(Vec::new()) } else { views(section, &log) };
-    let sinks = sinks::sinks(section, base);
+    let sinks = sinks(section, base);
     let state = optional(section, "state", |section| state(section, base));
     let ledger = optional(section, "ledger", |section| {
         let kind = entity.as_ref().and_then(|entity| Some(entity.as_ref()?.kind.as_str()));
@@ -108,6 +106,24 @@ fn root(section: &Section<'_>, base: &Path) -> Option<Pipeline> {
         ledger: ledger?.unwrap_or_default(),
         noise: noise?.unwrap_or(NoiseSource::System),
     })
+}
+
+fn sinks(root: &Section<'_>, base: &Path) -> Option<Vec<Sink>> {
+    let sinks: Vec<Option<Sink>> = root
+        .sections("sinks")
+        .iter()
+        .map(|section| {
+            let sink = Sink::read(section, base);
+            section.finish();
+            sink
+        })
+        .collect();
+    let sinks: Vec<Sink> = sinks.into_iter().collect::<Option<_>>()?;
+    let mut places = HashSet::new();
+    if !sinks.iter().filter_map(|sink| sink.target().place()).all(|place| places.insert(place)) {
+        root.report("two [[sinks]] have the same path: give each its own");
+    }
+    Some(sinks)
 }
 
 /// Reads the noise of a simulation.

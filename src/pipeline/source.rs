@@ -1,13 +1,11 @@
 //! `[source]` or `[[sources]]`: where rows come from, their format, and when they are late.
 
-use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use hushflow_mechanism::epochs::{ClockSource, Schedule};
 use serde::{Deserialize, Serialize};
 
-use crate::connect::StreamSource;
+use crate::connect::{Input, journal};
 use crate::format::Format;
 
 /// A source of rows.
@@ -15,7 +13,7 @@ use crate::format::Format;
 pub struct Source {
     /// `name`: name of one of several sources; empty for a single source.
     pub name: String,
-    /// `path`: files, standard input, a socket, or a stream on a broker.
+    /// `path`: files, standard input, a socket, or a stream on a broker, with their own fields.
     pub input: Input,
     /// `format`: by default from the file extension.
     pub format: Format,
@@ -59,13 +57,18 @@ impl Source {
 
     /// Whether rows come from a network.
     pub fn is_remote(&self) -> bool {
-        matches!(self.input, Input::Socket(_) | Input::Stream(_))
+        self.input.source().is_remote()
     }
 
     /// Whether the source has no end: its run ends at the horizon, by a signal, or by
     /// `--until-idle`.
     pub fn goes_on(&self) -> bool {
-        !matches!(self.input, Input::Stdin | Input::Files(_))
+        self.input.source().goes_on()
+    }
+
+    /// Source tag stored with each of its positions in the private log.
+    pub(crate) fn tag(&self) -> u32 {
+        if self.journal { u32::from(journal::TAG) } else { self.input.tag(self.format) }
     }
 
     /// Returns its public parameters where it is one of several sources.
@@ -73,120 +76,5 @@ impl Source {
         let Schedule::ByTime(by) = &self.schedule else { return None };
         let (name, arrival) = (self.name.clone(), self.arrival.clone());
         Some(SourceClock { name, lateness: by.lateness, clock: by.clock, arrival })
-    }
-}
-
-/// The input of a source.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Input {
-    /// `path = "-"`: standard input, which can't be read twice.
-    Stdin,
-    /// These files, read one after the other as one stream.
-    Files(Vec<PathBuf>),
-    /// `follow = true`: growing and new files.
-    Followed(Followed),
-    /// `path = "tcp://…"` and the like: lines from one peer after the other, which can't be read
-    /// twice.
-    Socket(Socket),
-    /// `path = "redis://…"` and the like: entries of a stream on a server.
-    Stream(StreamSource),
-}
-
-/// Files of a directory that are read as they grow and as new ones appear.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Followed {
-    /// The directory.
-    pub directory: PathBuf,
-    /// Pattern of file names: `*` matches any text, `?` any one character.
-    pub pattern: String,
-}
-
-impl Followed {
-    /// Whether a file name matches. Hidden files match only if the pattern begins with a dot.
-    pub fn names(&self, name: &str) -> bool {
-        let hidden = name.starts_with('.') && !self.pattern.starts_with('.');
-        let (pattern, name): (Vec<char>, Vec<char>) =
-            (self.pattern.chars().collect(), name.chars().collect());
-        !hidden && agrees(&pattern, &name)
-    }
-}
-
-/// Whether `name` matches a pattern of `*` and `?`. On a mismatch, the last `*` takes one more
-/// character.
-fn agrees(pattern: &[char], name: &[char]) -> bool {
-    let (mut p, mut n, mut star) = (0, 0, None);
-    while n < name.len() {
-        match pattern.get(p) {
-            Some('*') => {
-                star = Some((p, n));
-                p += 1;
-            }
-            Some(&c) if c == '?' || c == name[n] => (p, n) = (p + 1, n + 1),
-            _ => match star {
-                None => return false,
-                Some((at, from)) => {
-                    star = Some((at, from + 1));
-                    (p, n) = (at + 1, from + 1);
-                }
-            },
-        }
-    }
-    pattern[p..].iter().all(|&c| c == '*')
-}
-
-/// A socket that rows arrive on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Socket {
-    /// Address of the socket.
-    pub address: Address,
-    /// Whether the source listens for peers, one after the other, instead of connecting to one.
-    pub listens: bool,
-    /// `acknowledge`: whether the number of journaled records is sent back to the peer.
-    pub acknowledge: bool,
-    /// `key`: for a listening socket, the key file whose token peers must send.
-    pub key: Option<PathBuf>,
-    /// `expose`: whether it may listen on an address that other machines can reach.
-    pub expose: bool,
-}
-
-impl fmt::Display for Socket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let listens = if self.listens { "-listen" } else { "" };
-        match &self.address {
-            Address::Tcp(address) => write!(f, "tcp{listens}://{address}"),
-            Address::Unix(path) => write!(f, "unix{listens}://{}", path.display()),
-        }
-    }
-}
-
-/// Address of a socket.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
-    /// `host:port`.
-    Tcp(String),
-    /// A path in the file system.
-    Unix(PathBuf),
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns_choose_names() {
-        let check = |pattern: &str, name, expected| {
-            let followed = Followed { directory: PathBuf::new(), pattern: pattern.into() };
-            assert_eq!(followed.names(name), expected, "{pattern} {name}");
-        };
-        check("*.csv", "a.csv", true);
-        check("*.csv", "a.csv.tmp", false);
-        check("*.csv", ".a.csv", false);
-        check(".*", ".a", true);
-        check("a*b?c*", "axxbbyc", true);
-        check("a*b?c*", "axxbyyc", false);
-        check("a.csv", "a.csv", true);
-        check("a.csv", "a_csv", false);
-        check("*", "", true);
-        check("?", "", false);
     }
 }

@@ -130,7 +130,7 @@ impl Dealer {
             self.tell(*reader.counters());
             let delivered = match event {
                 Ok(Event::Batch(batch)) => self.batch(batch),
-                Ok(Event::Mark(mark)) => self.close(mark.epoch, mark.rows, &[Resume::alone(mark.resume)]),
+                Ok(Event::Mark(mark)) => self.close(mark.epoch, mark.rows, &[mark.resume]),
                 Ok(Event::End) => self.end(),
                 Err(error) => {
                     self.fault.raise(error);

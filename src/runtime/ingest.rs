@@ -2,19 +2,15 @@
 //! again, or a journal.
 
 use std::fmt;
-use std::fs::File;
-use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 
 use super::journal::Recorded;
 use super::{Options, RunError};
-use crate::connect::tag;
-use crate::control::Control;
-use crate::pipeline::{Format, Input, Pipeline, Source};
-use crate::source::{Connections, Followed, Intake, Position, SourceError, SourceReader};
-use crate::state::{Ingest, IngestPlace, Store};
+use crate::connect::Lists;
+use crate::connect::journal::{Intake, Session, Sessions};
+use crate::pipeline::{Pipeline, Source};
+use crate::source::{Position, Resume, SourceError, SourceReader, shape};
+use crate::state::Store;
 
 /// A listener for the number of safe records. It counts all records that the state directory's
 /// journal has ever made durable, without headers and blank lines. The listener is called once at
@@ -44,19 +40,6 @@ impl fmt::Debug for Acknowledge {
     }
 }
 
-/// Source tag stored with each position: the kind of position in the low byte. The bits above it
-/// are 0, or those that tell one stream from another.
-pub(super) fn partition_of(source: &Source) -> u32 {
-    let kind = match &source.input {
-        _ if source.journal => tag::JOURNAL,
-        Input::Stream(stream) => return stream.tag(),
-        Input::Followed(_) => tag::FOLLOWED,
-        Input::Files(_) if source.format == Format::Parquet => tag::PARQUET,
-        _ => tag::FILES,
-    };
-    kind.into()
-}
-
 /// Checks that a position with the source tag `recorded` is valid for a source with the tag `now`.
 fn is_position_in(now: u32, recorded: u32) -> Result<(), RunError> {
     match now ^ recorded {
@@ -66,71 +49,8 @@ fn is_position_in(now: u32, recorded: u32) -> Result<(), RunError> {
     }
 }
 
-/// A source being copied into a journal.
-pub(super) struct Taking {
-    pub(super) ingest: Arc<Ingest>,
-    intake: Intake,
-    acknowledging: Vec<JoinHandle<()>>,
-}
-
-impl Taking {
-    fn start(
-        (pipeline, source): (&Pipeline, &Source),
-        control: &Control,
-        ingest: Arc<Ingest>,
-        acknowledge: Option<Acknowledge>,
-    ) -> io::Result<Self> {
-        control.begin();
-        let mut acknowledging: Vec<_> = acknowledge
-            .map(|acknowledge| telling(&ingest, move |records| (acknowledge.0)(records)))
-            .transpose()?
-            .into_iter()
-            .collect();
-        let intake = match &source.input {
-            Input::Socket(socket) => {
-                let connections = Connections::open(socket, control)?;
-                let peer = connections.peer();
-                acknowledging.push(telling(&ingest, move |records| peer.tell(records))?);
-                Intake::serve(connections, &ingest, (pipeline, source), control)
-            }
-            _ => {
-                // Not through the standard library's buffer, which would keep the bytes it has
-                // read.
-                let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-                Intake::start(input, &ingest, (pipeline, source), control)
-            }
-        };
-        Ok(Taking { ingest, intake, acknowledging })
-    }
-
-    /// Ends in good order: counted records are deleted and all have been acknowledged. Returns the
-    /// number of records cut by a disconnect.
-    pub(super) fn finish(self) -> Result<u64, RunError> {
-        let torn = self.intake.torn();
-        drop(self.intake);
-        self.ingest.finish()?;
-        for thread in self.acknowledging {
-            // A panicking listener has already printed its message.
-            let _ = thread.join();
-        }
-        Ok(torn)
-    }
-}
-
-/// Starts a thread that calls `tell` with each number of safe records.
-fn telling(ingest: &Arc<Ingest>, tell: impl Fn(u64) + Send + 'static) -> io::Result<JoinHandle<()>> {
-    let ingest = Arc::clone(ingest);
-    thread::Builder::new().spawn(move || {
-        let mut known = None;
-        while let Some(records) = ingest.acknowledged(known) {
-            tell(records);
-            known = Some(records);
-        }
-    })
-}
-
-/// Readers of a pipeline's sources, and the thread that copies one of them into a journal.
-pub(super) type Opened = (Vec<SourceReader>, Option<Taking>);
+/// Readers of a pipeline's sources, and the threads that copy one of them into a journal.
+pub(super) type Opened = (Vec<SourceReader>, Option<Intake>);
 
 /// Opens the sources at the positions of the last committed epoch.
 pub(super) fn sources(
@@ -149,9 +69,8 @@ pub(super) fn sources(
     let (mut readers, mut taking) = (Vec::new(), None);
     for (number, source) in pipeline.sources.iter().enumerate() {
         let recorded = recorded.as_ref().and_then(|recorded| recorded.get(number).copied());
-        let late_from = recorded.map_or(u64::MAX, |recorded| recorded.resume.late_from);
         let (reader, taken) = opening.source(source, number, recorded)?;
-        readers.push(reader.among((number as u64, pipeline.sources.len() as u64), late_from));
+        readers.push(reader.among((number as u64, pipeline.sources.len() as u64)));
         taking = taking.or(taken);
     }
     Ok((readers, taking))
@@ -171,50 +90,36 @@ impl Opening<'_> {
         source: &Source,
         number: usize,
         recorded: Option<Recorded>,
-    ) -> Result<(SourceReader, Option<Taking>), RunError> {
+    ) -> Result<(SourceReader, Option<Intake>), RunError> {
         let (control, committed) = (&self.options.control, self.committed);
-        let position = recorded.map_or(Position::START, |Recorded { resume, .. }| resume.position);
+        let resume = recorded.map_or(Resume::START, |Recorded { resume, .. }| resume);
         if source.journal {
             // Records read by earlier runs without a journal are past; only their clock continues.
             let in_journal = recorded.as_ref().is_some_and(Recorded::is_journal);
-            let position =
-                if in_journal { position } else { Position { clock: position.clock, ..Position::START } };
-            return self.journaled(source, position);
+            let resume = if in_journal { resume } else { Resume { position: Position::START, ..resume } };
+            return self.journaled(source, resume);
         }
-        recorded.map_or(Ok(()), |recorded| is_position_in(partition_of(source), recorded.partition))?;
+        recorded.map_or(Ok(()), |recorded| is_position_in(source.tag(), recorded.partition))?;
+        let number = if self.pipeline.has_several_sources() { number as u64 + 1 } else { 0 };
+        let lists = Lists { store: self.store, number, is_resumed: recorded.is_some() };
         let read = (self.pipeline, source);
-        let reader = match &source.input {
-            Input::Followed(files) => {
-                let reached = recorded.map(|_| position.file);
-                let list = if self.pipeline.has_several_sources() { number as u64 + 1 } else { 0 };
-                let kept = self.store.followed(list, reached)?;
-                let files = Followed::kept(files, source.format, control, kept);
-                SourceReader::following(read, files, control, position, committed)?
-            }
-            _ => SourceReader::controlled(read, control, position, committed)?,
-        };
-        Ok((reader, None))
+        Ok((SourceReader::listed(read, control, resume, committed, Some(lists))?, None))
     }
 
-    fn journaled(
-        &self,
-        source: &Source,
-        position: Position,
-    ) -> Result<(SourceReader, Option<Taking>), RunError> {
-        let name = match &source.input {
-            Input::Socket(socket) => socket.to_string(),
-            _ => "<standard input>".into(),
-        };
+    fn journaled(&self, source: &Source, resume: Resume) -> Result<(SourceReader, Option<Intake>), RunError> {
+        let (input, name) = (source.input.source(), source.input.to_string());
         let Options { control, acknowledge, .. } = self.options;
-        let place = IngestPlace { session: position.file, offset: position.offset };
-        let ingest = Arc::new(self.store.ingest(place, source.journal_limit)?);
+        let ingest = Arc::new(self.store.ingest(resume.position.into(), source.journal_limit)?);
+        control.begin();
+        let shape = shape(self.pipeline, source);
+        let session = Session::new(Arc::clone(&ingest), shape, name.clone().into());
         let refused = |source| SourceError::Io { path: name.clone().into(), source };
-        let read = (self.pipeline, source);
-        let taking =
-            Taking::start(read, control, Arc::clone(&ingest), acknowledge.clone()).map_err(refused)?;
-        let journal = (ingest, name.clone().into());
-        let reader = SourceReader::journaled(read, journal, control, position, self.committed)?;
-        Ok((reader, Some(taking)))
+        let mut intake = input.take_in(session, control).map_err(refused)?;
+        if let Some(Acknowledge(listener)) = acknowledge.clone() {
+            intake.tell(Box::new(move |records| listener(records))).map_err(refused)?;
+        }
+        let (sessions, read) = (Box::new(Sessions { ingest, name }), (self.pipeline, source));
+        Ok((SourceReader::over(sessions, read, control, resume, self.committed)?, Some(intake)))
     }
 }
 

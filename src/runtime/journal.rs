@@ -17,10 +17,10 @@ use zeroize::Zeroizing;
 
 use super::RunError;
 use super::standings::Standings;
-use crate::connect::tag;
+use crate::connect::{files, journal};
 use crate::metrics::Metrics;
 use crate::publication::{Calibration, MomentPublication, PublicationError};
-use crate::source::{Position, Resume};
+use crate::source::Resume;
 use crate::state::{EpochFrame, Ingest, IngestPlace, Recovered, SourcePosition, StateError, Store};
 
 /// State from which a run begins. In a cluster a worker has only the states and standings that it
@@ -133,14 +133,14 @@ impl Start {
 #[derive(Clone, Copy)]
 pub(super) struct Recorded {
     pub(super) resume: Resume,
-    /// Its source tag, see [`partition_of`](super::ingest::partition_of).
+    /// Its source tag, see [`Source::tag`](crate::pipeline::Source).
     pub(super) partition: u32,
 }
 
 impl Recorded {
     /// Returns whether it is a position in the ingest journal.
     pub(super) fn is_journal(&self) -> bool {
-        self.partition == u32::from(tag::JOURNAL)
+        self.partition == u32::from(journal::TAG)
     }
 
     /// Returns the positions of the last committed epoch, one for each of `sources` sources; `None`
@@ -160,17 +160,16 @@ impl Recorded {
 
 /// Returns where the next run resumes in the ingest journal, if one of these positions is in it.
 pub fn journaled(positions: &[SourcePosition]) -> Option<IngestPlace> {
-    let position = positions.iter().find(|position| position.partition == u32::from(tag::JOURNAL))?;
-    let Resume { position: Position { file: session, offset, .. }, .. } =
-        options().deserialize(&position.payload).ok()?;
-    Some(IngestPlace { session, offset })
+    let position = positions.iter().find(|position| position.partition == u32::from(journal::TAG))?;
+    let resume: Resume = options().deserialize(&position.payload).ok()?;
+    Some(resume.position.into())
 }
 
 /// Returns, for each source that follows files, the number of its list and the number of its file.
 pub fn followed(positions: &[SourcePosition]) -> Vec<(u64, u32)> {
     let first = u64::from(positions.len() > 1);
     let followed =
-        (first..).zip(positions).filter(|(_, position)| position.partition == u32::from(tag::FOLLOWED));
+        (first..).zip(positions).filter(|(_, position)| position.partition == u32::from(files::FOLLOWED));
     let file = |position: &SourcePosition| {
         options().deserialize::<Resume>(&position.payload).ok().map(|resume| resume.position.file)
     };
@@ -228,11 +227,10 @@ impl CommitLog<Mark> for Journal {
             self.checkpoint(epoch)?;
         }
         self.advance(since)?;
-        let journaled = self.partitions.iter().position(|&partition| partition == u32::from(tag::JOURNAL));
+        let journaled = self.partitions.iter().position(|&partition| partition == u32::from(journal::TAG));
         let last = epochs.last().zip(journaled).and_then(|(epoch, source)| resumes(epoch).nth(source));
         if let (Some(ingest), Some(Resume { position, .. })) = (&self.ingest, last) {
-            let place = IngestPlace { session: position.file, offset: position.offset };
-            ingest.committed(self.store.committed(), place)?;
+            ingest.committed(self.store.committed(), (*position).into())?;
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ use super::copies::retain;
 use super::feed::{Dealer, EPOCHS_AHEAD, PATIENCE};
 use crate::control::Control;
 use crate::pipeline::{Pipeline, Source};
-use crate::source::{Batch, Counters, Event, Mark, Position, Resume, SourceReader};
+use crate::source::{Batch, Counters, Event, Mark, Resume, SourceReader};
 
 /// Most events of a source that may wait.
 const WAITING_EVENTS: usize = 4;
@@ -71,7 +71,7 @@ struct Clock {
     closed: u64,
     /// Marks of epochs still open; `resume` is the position of the last mark before them.
     marks: VecDeque<Mark>,
-    resume: Position,
+    resume: Resume,
     /// Rows up to that mark.
     rows: u64,
     next_row: u64,
@@ -89,7 +89,7 @@ impl Clock {
             patience,
             closed: committed,
             marks: VecDeque::new(),
-            resume: Position::START,
+            resume: Resume::START,
             rows: 0,
             next_row: 0,
             known_to: 0,
@@ -123,8 +123,8 @@ impl Clock {
 
     /// Returns where it resumes after `epoch`.
     fn resume_after(&self, epoch: u64) -> Resume {
-        let position = self.closing(epoch).map_or(self.resume, |mark| mark.resume);
-        Resume { position, late_from: self.next_row }
+        let resume = self.closing(epoch).map_or(self.resume, |mark| mark.resume);
+        Resume { late_from: self.next_row, ..resume }
     }
 }
 
@@ -335,6 +335,7 @@ fn tell(mut reader: SourceReader, tells: &Sender<Told>, fault: &Fault) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::source::Position;
 
     fn clocks(number: usize) -> Clocks {
         let clock = |number: usize| Clock::new(&number.to_string(), None, 0);
@@ -345,7 +346,8 @@ mod tests {
         /// The source's own clock closes epochs up to `epoch`, at row `row`, when the source is at
         /// `next_row`.
         fn mark(&mut self, source: usize, epoch: u64, row: u64, next_row: u64) {
-            let resume = Position { offset: row, ..Position::START };
+            let position = Position { offset: row, ..Position::START };
+            let resume = Resume { position, ..Resume::START };
             self.sources[source].next_row = next_row;
             self.sources[source].advance(Mark { epoch, resume, rows: 100 * row }, self.closed);
         }

@@ -44,16 +44,17 @@ use timely::dataflow::{InputHandle, ProbeHandle};
 use timely::worker::Worker;
 use tracing::{error, info};
 
+use crate::connect::journal::Intake;
 use crate::control::Control;
 use crate::ledger::{Home, HomeError, LedgerError};
 use crate::metrics::Metrics;
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Pipeline, Source};
 use crate::publication::{Publication, PublicationError};
 use crate::source::{Counters, SourceError};
 use crate::state::{Recovered, StateError};
 use cluster::execute;
 use feed::{Feed, channels};
-use ingest::{Opened, Taking, partition_of, sources as open_sources};
+use ingest::{Opened, sources as open_sources};
 use journal::{Journal, Recorded, Start};
 use meeting::{Links, Watch, meet};
 use merge::Merge;
@@ -243,7 +244,7 @@ fn drive<C: Content>(
     let (readers, taking) = sources.unzip();
     let taking = taking.flatten();
     let (dealer, feed) = channels(options.workers, &fault, &options.metrics);
-    let dealer = dealer.of_journal(taking.as_ref().map(|taking| Arc::clone(&taking.ingest)));
+    let dealer = dealer.of_journal(taking.as_ref().map(Intake::ingest));
     options.metrics.watch_batches(feed.waiting());
     let start = lead.as_ref().map(|lead| lead.start.clone());
     let committed = start.as_ref().map_or(0, |start| start.first_epoch - 1);
@@ -284,7 +285,7 @@ fn drive<C: Content>(
         return Err(RunError::Fault(reason.to_owned()));
     }
     let mut counters = reading.and_then(|thread| thread.join().ok()).unwrap_or_default();
-    counters.torn = taking.map_or(Ok(0), Taking::finish)?;
+    counters.torn = taking.map_or(Ok(0), Intake::finish)?;
     let first = start.map_or(1, |start| start.first_epoch);
     let epochs = first..ends.into_iter().fold(first, u64::max);
     info!(generation, last_epoch = epochs.end - 1, "the run ends in good order");
@@ -326,8 +327,8 @@ fn open<C: Content>(
     let (start, standings) = content.recover(recovered, noise)?;
     let committed = start.first_epoch - 1;
     let (readers, taking) = open_sources(pipeline, &store, recorded, committed, options)?;
-    let ingest = taking.as_ref().map(|taking| Arc::clone(&taking.ingest));
-    let partitions = pipeline.sources.iter().map(partition_of).collect();
+    let ingest = taking.as_ref().map(Intake::ingest);
+    let partitions = pipeline.sources.iter().map(Source::tag).collect();
     let journal = Journal::new(store, (partitions, ingest), standings, Arc::clone(&options.metrics));
     Ok((Lead { start, journal }, (readers, taking)))
 }

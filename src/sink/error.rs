@@ -68,9 +68,10 @@ pub enum SinkError {
 }
 
 impl SinkError {
-    /// What a server of streams did not do.
-    pub(super) fn of(name: String, trouble: Trouble) -> Self {
+    /// What the outlet of this name did not do.
+    pub(super) fn of(name: &str, trouble: Trouble) -> Self {
         match trouble {
+            Trouble::Gone(source) => SinkError::Output(source),
             Trouble::Passing(source) => SinkError::Io { path: name.into(), source },
             Trouble::Refused { path, problem } => SinkError::Server { path, problem },
             Trouble::NoStream => {

@@ -13,14 +13,11 @@ use std::time::{Duration, Instant};
 
 use super::SinkError;
 use super::events::Events;
-use super::feed::{Feed, Published};
-use super::file::Files;
-use super::standard::Standard;
-use super::stream::Stream;
-use crate::connect::writer::Mark;
+use crate::connect::standard::Standard;
+use crate::connect::{Held, Mark, Outlet, Target};
 use crate::control::{Backoff, Control, GLANCE};
-use crate::follow::{FollowError, Over, Subject};
-use crate::lines::Format;
+use crate::follow::{FollowError, Follower, Over, Subject};
+use crate::lines::{Format, Writer};
 use crate::pipeline::Sink;
 use crate::state::StateError;
 
@@ -32,27 +29,6 @@ const LAST_ATTEMPTS: u32 = 3;
 
 /// How long a server may take for an answer, and for what is left, once the run is stopped.
 const GRACE: Duration = Duration::from_millis(500);
-
-/// What an outlet holds before anything is written.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Held {
-    /// Epochs up to this one are there as a whole.
-    pub(super) whole: u64,
-    /// The last epoch of which anything is there.
-    pub(super) last: Option<Mark>,
-}
-
-/// Where lines go.
-pub(super) trait Outlet: Send {
-    /// In messages.
-    fn name(&self) -> String;
-
-    /// Opens it, anew after an error, and finds out what it holds.
-    fn open(&mut self) -> Result<Held, SinkError>;
-
-    /// Writes the lines of the epoch after the last whole one; of these only those that are not there.
-    fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), SinkError>;
-}
 
 /// A public log, and what is shown of it.
 #[derive(Clone)]
@@ -81,10 +57,9 @@ impl Following {
     /// [`SinkError::Http`] where an address can't be listened at.
     pub fn start(sink: Sink, log: Log, control: &Control) -> Result<Self, SinkError> {
         let (over, control) = (Over::default(), control.with_grace(GRACE));
-        let outlet: Box<dyn Outlet> = match sink {
-            Sink::File(file) => Box::new(Files::new(file)),
-            Sink::Stream(stream) => Box::new(Stream::new(stream, &control)),
-            Sink::Events(at) => {
+        let outlet = match sink.target().target(&control) {
+            Target::Outlet(outlet) => outlet,
+            Target::Events(at) => {
                 let events = Events::serve(&at, log, &over)?;
                 let address = Some(events.address());
                 let thread = spawn({
@@ -100,7 +75,8 @@ impl Following {
                 return Ok(Following { over, thread, address, taken: Arc::default() });
             }
         };
-        let thread = spawn(pursuit((log, Format::Json), outlet, over.clone(), control))?;
+        let thread =
+            spawn(pursuit((log, Format::Json), (sink.target().name(), outlet), over.clone(), control))?;
         Ok(Following { over, thread, address: None, taken: Arc::default() })
     }
 
@@ -112,6 +88,7 @@ impl Following {
         let over = Over::default();
         let taken = Arc::new(AtomicU64::new(0));
         let outlet = Box::new(Standard::after(since, Arc::clone(&taken)));
+        let outlet = ("standard output".into(), outlet as Box<dyn Outlet>);
         let thread = spawn(pursuit((log, format), outlet, over.clone(), Control::new()))?;
         Ok(Following { over, thread, address: None, taken })
     }
@@ -169,17 +146,21 @@ fn spawn(
 /// What the thread of a sink does.
 fn pursuit(
     (log, format): (Log, Format),
-    outlet: Box<dyn Outlet>,
+    (name, outlet): (String, Box<dyn Outlet>),
     over: Over,
     control: Control,
 ) -> impl FnOnce() -> Result<(), SinkError> + Send {
-    move || Pursuit { log, format, outlet, feed: None, held: None, pending: None }.follow(&over, &control)
+    move || {
+        Pursuit { log, format, name, outlet, feed: None, held: None, pending: None }.follow(&over, &control)
+    }
 }
 
 /// An outlet, and how far it has come.
 struct Pursuit {
     log: Log,
     format: Format,
+    /// The sink in messages.
+    name: String,
     outlet: Box<dyn Outlet>,
     feed: Option<Feed>,
     held: Option<Held>,
@@ -236,7 +217,7 @@ impl Pursuit {
             (self.feed, self.pending) = (Some(Feed::open(&self.log, self.format)?), None);
         }
         if self.held.is_none() {
-            let held = self.outlet.open()?;
+            let held = self.outlet.open().map_err(|trouble| SinkError::of(&self.name, trouble))?;
             self.go_back_to(held.whole)?;
             self.held = Some(held);
         }
@@ -246,10 +227,11 @@ impl Pursuit {
             if let Some(found) = held.last.as_ref().filter(|found| !found.agrees(mark)) {
                 let epoch = found.epoch;
                 self.feed = None;
-                return Err(SinkError::OtherHistory { name: self.outlet.name(), epoch });
+                return Err(SinkError::OtherHistory { name: self.name.clone(), epoch });
             }
             if mark.epoch > held.whole {
-                self.outlet.append(mark.epoch, &published.lines)?;
+                let written = self.outlet.append(mark.epoch, &published.lines);
+                written.map_err(|trouble| SinkError::of(&self.name, trouble))?;
                 held.whole = mark.epoch;
                 held.last.take_if(|found| found.epoch <= mark.epoch);
             }
@@ -257,7 +239,7 @@ impl Pursuit {
         }
         match &held.last {
             Some(Mark { epoch, .. }) if last && *epoch > feed.read() => {
-                Err(SinkError::Ahead { name: self.outlet.name(), epoch: *epoch, end: feed.read() })
+                Err(SinkError::Ahead { name: self.name.clone(), epoch: *epoch, end: feed.read() })
             }
             _ => Ok(()),
         }
@@ -296,5 +278,41 @@ fn pause(pause: Duration, over: &Over, last: bool) {
     let end = Instant::now() + pause;
     while Instant::now() < end && over.is_set() == last {
         thread::sleep(GLANCE.min(pause));
+    }
+}
+
+/// The lines of a log from its first epoch on.
+struct Feed {
+    follower: Follower,
+    writer: Writer,
+}
+
+/// What an epoch is told as.
+struct Published {
+    mark: Mark,
+    /// The lines of all views and keys, each with its line end.
+    lines: Vec<u8>,
+}
+
+impl Feed {
+    /// # Errors
+    /// [`FollowError::State`], too where no run has begun the log yet.
+    fn open(log: &Log, format: Format) -> Result<Self, FollowError> {
+        let follower = Follower::open(&log.directory, &log.subject, &[])?;
+        Ok(Feed { follower, writer: Writer::new(&log.subject, format) })
+    }
+
+    /// The last epoch that was read.
+    fn read(&self) -> u64 {
+        self.follower.last()
+    }
+
+    /// The next epoch if it has been published, with its lines if it comes after `known`.
+    fn next(&mut self, known: u64) -> Result<Option<Published>, FollowError> {
+        let Some(epoch) = self.follower.next(|epoch, _| epoch > known)? else { return Ok(None) };
+        let mut lines = Vec::new();
+        self.writer.write(&epoch, &mut lines).expect("memory takes every line");
+        let (generation, chain) = (epoch.stamp.generation, epoch.stamp.chain.short());
+        Ok(Some(Published { mark: Mark { epoch: epoch.number, generation, chain }, lines }))
     }
 }

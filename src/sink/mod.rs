@@ -6,13 +6,9 @@
 mod error;
 mod event_stream;
 mod events;
-mod feed;
-mod file;
 mod following;
-mod standard;
-mod stream;
 
+pub use crate::connect::standard::StandardOutput;
 pub use error::SinkError;
 pub(crate) use event_stream::{Backlog, EventStream};
 pub use following::{Following, Log};
-pub use standard::StandardOutput;

@@ -1,49 +1,42 @@
-//! Sources: rows of files or of the standard input, as batches of records that know their epochs.
+//! Sources: rows of any [input](crate::pipeline::Input), as batches of records that know their
+//! epochs.
 //!
-//! A [`SourceReader`] is pulled by one thread and gives [`Event`]s in this order: batches of records, and after
-//! each stretch of the public clock that closes epochs a [`Mark`] that names the last closed one and the place to
-//! resume from. A mark comes after every record of the epochs that it closes; later records belong to later epochs.
+//! A [`SourceReader`] is pulled by one thread. It gives [`Event`]s: batches of records, and a [`Mark`]
+//! after each stretch of the public clock that closes epochs. A mark names the last closed epoch and
+//! where to resume. It comes after every record of the epochs that it closes.
 //!
-//! **Resuming.** A mark's place is the smallest one that misses no record of a later epoch. Reading on from there
-//! restores the clock, so that every row is assigned as it was before; rows of closed epochs are passed over. The
-//! standard input can't be read again, and nobody knows whether a second run is given the old rows or new ones. So
-//! after a restart its rows of closed epochs are dropped and counted, never folded into later epochs: a row that is
-//! piped in twice is not counted twice.
+//! **Resuming.** A mark's position is the smallest one that misses no record of a later epoch.
+//! Reading on from there restores the clock, so every row is assigned as before; rows of closed
+//! epochs are skipped. Standard input can't be read again, and a second run may get old or new rows.
+//! So after a restart its rows of closed epochs are dropped and counted, never moved to later
+//! epochs: a row that is piped in twice is not counted twice. With a journal, everything that comes
+//! is new. It is kept in the state directory's [journal](crate::state::Ingest), whose sessions are
+//! read like files. Sockets always have a journal.
 //!
-//! Where the pipeline asks for a journal, what comes on the standard input is new each time. It goes through the state
-//! directory's [journal](crate::state::Ingest), whose sessions are read like files: from a place, one after the other.
+//! **The end of the input** closes the current epoch if a clock has begun. Rows that a file gains
+//! later are late for that epoch, but not lost.
 //!
-//! A socket is journaled as well. Followed files and the streams of brokers have places as files have: they can be read again.
+//! **Several sources** have a reader and a clock each, so the epoch of a record does not depend on
+//! other sources, and a reader that resumes finds it again. [`crate::runtime`] closes an epoch when
+//! all clocks that count have passed it. [`Resume`] says which rows were not waited for.
 //!
-//! The end of the input closes the epoch that has begun, if a clock is there to say so. Rows that a file gains afterwards
-//! belong to the next epoch: they are late, not lost.
+//! **A clock that leaps** further than the pipeline allows is ignored: the row is counted and
+//! dropped, and moves nothing.
 //!
-//! **Several sources** are read each by a reader of its own, by its own clock: so where its records belong does not depend on
-//! the others, and a reader that resumes finds it again. [`crate::runtime`] closes an epoch when all clocks have passed it, or
-//! those that count. What it has not waited for is told by a [`Resume`].
+//! **What a row may do.** A row keeps its position whether or not it can be used, and its arrival
+//! moves the clock whether or not its other fields can be read. So one person's record never moves
+//! another's. Framing and the arrival column belong to the collector and are trusted. A row with a
+//! wrong number of fields does not move the clock, because its fields can't be told apart.
 //!
-//! **A clock that leaps** further than the pipeline allows is not believed: the row is counted and not used, and moves nothing.
-//!
-//! **What a row may do.** A row holds its place in the stream whether or not it can be used, and its arrival moves
-//! the clock whether or not its other fields can be read, so what one person's record holds never moves another's.
-//! The framing of rows and the arrival column are the collector's, and trusted: a row with a wrong number of fields
-//! does not move the clock, for nobody knows which field is which.
-//!
-//! **Rows that can't be used** are skipped. Where counts are public, a row whose key and time can be read and whose values
-//! can't is a record all the same, of NaNs, which the clipper counts as the centre of the bounds: else the count would
-//! tell that it was there.
+//! **Unusable rows** are skipped. If counts are public, a row with a readable key and time but
+//! unreadable values still counts: it is passed on as NaNs, which the clipper counts as the centre
+//! of the bounds. Otherwise the count would reveal it.
 
-mod door;
-mod entry;
-mod error;
-mod files;
-mod follow;
-mod intake;
+mod accept;
+mod clock;
 mod reader;
 mod roles;
-mod session;
-mod socket;
-mod stream;
+mod rows;
 #[cfg(test)]
 mod tests;
 
@@ -51,21 +44,21 @@ use hushflow_mechanism::epochs::Clock;
 use hushflow_operators::Records;
 use serde::{Deserialize, Serialize};
 
-pub use error::{Defect, SourceError};
-pub(crate) use follow::Followed;
-pub(crate) use intake::Intake;
+pub use crate::connect::{Position, SourceError};
+pub use crate::format::Defect;
 pub use reader::SourceReader;
-pub(crate) use socket::Connections;
+pub(crate) use reader::shape;
 
 /// The most rows of a batch, and so the most records.
 pub const BATCH_RECORDS: usize = 4096;
 
-/// Records with what tells copies of them.
+/// Records, and fingerprints that identify duplicates.
 #[derive(Default)]
 pub struct Batch {
     /// In the order of their rows.
     pub records: Records,
-    /// Of each record where the pipeline names a column of ids, else none: equal for two records of an epoch that are copies.
+    /// One for each record if the pipeline names a column of ids, else none. Two records of an epoch
+    /// are duplicates if theirs are equal.
     pub fingerprints: Vec<u128>,
 }
 
@@ -83,8 +76,9 @@ impl Batch {
 
 /// What a source gives next.
 pub enum Event {
-    /// The records of at most [`BATCH_RECORDS`] rows. There may be none: where a batch ends depends on rows alone, and not on what
-    /// they hold. One of several sources gives what it has before it waits, even if empty, as a sign that it isn't idle.
+    /// The records of at most [`BATCH_RECORDS`] rows; possibly none, because the end of a batch
+    /// depends on the number of rows and not on their contents. One of several sources gives its
+    /// batch before it waits, even if empty, to show that it isn't idle.
     Batch(Batch),
     /// Epochs have closed.
     Mark(Mark),
@@ -97,52 +91,34 @@ pub enum Event {
 pub struct Mark {
     /// The last closed epoch.
     pub epoch: u64,
-    /// Where to resume once this epoch, or any other that this mark closes, is the last committed one.
-    pub resume: Position,
-    /// Rows of the input up to the one whose clock has closed the epoch. It is public: it depends on arrivals alone, also after a
-    /// restart.
+    /// Where to resume after this epoch, or any other that this mark closes, if that was the last
+    /// committed one.
+    pub resume: Resume,
+    /// Rows of the input up to the one that closed the epoch. Public: it depends on arrivals alone,
+    /// also after a restart.
     pub rows: u64,
-}
-
-/// A place between two rows of a source. Of a broker's stream it holds the least number that the next entry may have: in
-/// JetStream `offset`; in Redis `offset` are the milliseconds of its id and `line` is the number behind them. In a Parquet file
-/// `offset` is the row group and `line` is the row in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Position {
-    /// The file's number in the pipeline's list or that of followed files, or the session's in the journal, from 0.
-    pub file: u32,
-    /// The offset in that file, in bytes; in a session, behind its header.
-    pub offset: u64,
-    /// The line in that file, from 1.
-    pub line: u64,
-    /// What the public clock showed there; `clock.row` is the number of the next row over all files.
-    pub clock: Clock,
-}
-
-impl Position {
-    /// Before the first row.
-    pub const START: Position = Position { file: 0, offset: 0, line: 1, clock: Clock::START };
 }
 
 /// Where a source goes on after an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resume {
-    /// The place.
+    /// The position of the next row.
     pub position: Position,
-    /// Rows behind the place and before this one have counted if their epoch is closed. From this one on they had not been
-    /// waited for, and are late.
+    /// What the public clock showed there; `clock.row` is the number of the next row over all files.
+    pub clock: Clock,
+    /// Rows behind the position and before this one have counted if their epoch is closed. From this
+    /// one on they had not been waited for, and are late. The largest number for a source that is
+    /// alone: every row of a closed epoch has counted.
     pub late_from: u64,
 }
 
 impl Resume {
-    /// Where every row of a closed epoch has counted, as that of a source which is alone.
-    pub fn alone(position: Position) -> Self {
-        Resume { position, late_from: u64::MAX }
-    }
+    /// Before the first row.
+    pub const START: Resume = Resume { position: Position::START, clock: Clock::START, late_from: u64::MAX };
 }
 
-/// What became of the rows of this run. Exact counts are private: they are for the operator's eyes, so they can't
-/// be printed as a whole. Rows that are read again after a restart count again.
+/// Outcome of the rows of this run. Exact counts are private and only for the operator, so the type
+/// can't be printed. Rows that are read again after a restart count again.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Rows read.

@@ -4,15 +4,16 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use hushflow_mechanism::epochs::{ClockSource, Schedule};
-
-use crate::pipeline::{Pipeline, Source};
 use hushflow_operators::Entity;
 use sha2::{Digest, Sha256};
 
+use crate::format::csv::header_row;
+use crate::format::form::Shape;
+use crate::pipeline::{Pipeline, Source};
+
 /// Which wanted field of a row means what.
 pub(super) struct Roles {
-    /// The wanted columns: the d of the values first.
-    pub(super) wanted: Vec<String>,
+    /// The first of them are the d values.
     pub(super) dimension: usize,
     /// The field of the key and the number of each key.
     pub(super) key: Option<(usize, KeyNumbers)>,
@@ -27,7 +28,8 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    pub(super) fn new(pipeline: &Pipeline, source: &Source) -> Self {
+    /// With what the rows look like that they are fields of.
+    pub(super) fn new(pipeline: &Pipeline, source: &Source) -> (Self, Shape) {
         let mut wanted: Vec<String> = pipeline.columns.iter().map(|column| column.name.clone()).collect();
         let dimension = wanted.len();
         let mut slot = |name: &String| {
@@ -46,7 +48,8 @@ impl Roles {
             Schedule::ByTime(by) if by.clock == ClockSource::EventTime => time,
             _ => source.arrival.as_ref().map(slot),
         };
-        Roles { wanted, dimension, key, entity, id, time, clock }
+        let shape = Shape { format: source.format, header: source.header.as_deref().map(header_row), wanted };
+        (Roles { dimension, key, entity, id, time, clock }, shape)
     }
 }
 

@@ -175,8 +175,10 @@ fn files_follow_each_other_as_one_stream() {
     assert_eq!(values(&records), [1.0, 2.0, 3.0, 4.0, 5.0]);
     assert_eq!(records[&2].len(), 2);
     assert_eq!(marks.iter().map(|mark| mark.epoch).collect::<Vec<_>>(), [1, 2, 3]);
-    let places: Vec<_> =
-        marks.iter().map(|mark| (mark.resume.file, mark.resume.offset, mark.resume.line)).collect();
+    let places: Vec<_> = marks
+        .iter()
+        .map(|mark| (mark.resume.position.file, mark.resume.position.offset, mark.resume.position.line))
+        .collect();
     assert_eq!(places, [(0, 12, 4), (2, 8, 3), (2, 12, 4)]);
 }
 
@@ -258,9 +260,9 @@ fn an_input_that_cannot_be_read_again_counts_no_row_twice() {
     let (_, marks) = drain(&mut SourceReader::open(&pipeline).unwrap()).unwrap();
     assert_eq!(marks[0].epoch, 1);
     // The same rows are piped in again: those of epoch 1, also the early and the late one, are dropped.
-    let position = Position { clock: Clock { row: 0, ..marks[0].resume.clock }, ..Position::START };
-    let mut reader = SourceReader::resume(&pipeline, position, 1).unwrap();
-    reader.counted_before = 1;
+    let resume = Resume { clock: Clock { row: 0, ..marks[0].resume.clock }, ..Resume::START };
+    let mut reader = SourceReader::resume(&pipeline, resume, 1).unwrap();
+    reader.epochs.counted_before = 1;
     let (records, _) = drain(&mut reader).unwrap();
     assert_eq!(values(&records), [2.0, 4.0, 5.0]);
     assert_eq!(reader.counters().already_closed, 3);

@@ -15,7 +15,7 @@ use rdkafka::message::BorrowedMessage;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::topic::Topic;
-use crate::connect::trouble::{Trouble, passing, refusal};
+use crate::connect::error::{Trouble, passing, refusal};
 use crate::control::Control;
 
 /// How long an answer is waited for, and how often it is asked whether to wait on.

@@ -17,11 +17,11 @@ use topic::{sink, source};
 use without::{sink, source};
 
 pub(super) const SYSTEM: System = System {
-    scheme: "kafka",
+    schemes: &["kafka"],
     path: "kafka://host:port",
     full_path: "kafka://host[:port]",
     has_fields: false,
-    tag: 6,
+    tags: &[6],
     source_fields: &[
         STREAM,
         Own { key: "partition", elsewhere: "the number of a partition is for {}: leave it out" },
@@ -36,20 +36,17 @@ pub(super) const SYSTEM: System = System {
 mod without {
     use std::sync::Arc;
 
-    use crate::connect::Text;
-    use crate::connect::entries::Reads;
-    use crate::connect::writer::Writes;
-    use crate::document::Section;
+    use crate::connect::{Reads, Said, Writes};
 
     const WITHOUT: &str = "built without Kafka: cargo build --features kafka";
 
-    pub(super) fn source(_: &Section<'_>, path: &Text<'_>, _: &str) -> Option<Arc<dyn Reads>> {
-        path.report(WITHOUT);
+    pub(super) fn source(said: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
+        said.path.report(WITHOUT);
         None
     }
 
-    pub(super) fn sink(_: &Section<'_>, path: &Text<'_>, _: &str) -> Option<Arc<dyn Writes>> {
-        path.report(WITHOUT);
+    pub(super) fn sink(said: &Said<'_, '_>) -> Option<Arc<dyn Writes>> {
+        said.path.report(WITHOUT);
         None
     }
 

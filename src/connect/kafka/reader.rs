@@ -11,8 +11,9 @@ use rdkafka::message::Message;
 
 use super::connection::{Polled, Reader};
 use super::topic::Topic;
-use crate::connect::entries::{Entries, Position, START};
-use crate::connect::trouble::{Trouble, lost};
+use crate::connect::Position;
+use crate::connect::entries::Entries;
+use crate::connect::error::{Trouble, lost};
 use crate::control::{Control, GLANCE};
 use crate::format::Defect;
 use crate::format::form::Form;
@@ -38,7 +39,7 @@ impl PartitionReader {
     pub(super) fn open(topic: &Topic, control: &Control, position: Position) -> Result<Self, Trouble> {
         let reader = Reader::open(topic, control)?;
         let (first, end) = reader.ends(control)?;
-        let next = if position == START { first } else { position.0 };
+        let next = if position == Position::START { first } else { position.offset };
         if end < next {
             let what = format!("ends before offset {end}, but was read up to {}", next - 1);
             return Err(lost(topic.name(), what));
@@ -80,7 +81,7 @@ impl Entries for PartitionReader {
         }
         self.next = offset + 1;
         self.ahead = self.poll(Duration::ZERO);
-        Ok(Some((self.next, START.1)))
+        Ok(Some(Position { offset: self.next, ..Position::START }))
     }
 
     fn is_at_hand(&self) -> bool {

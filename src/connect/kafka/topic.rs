@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use super::{reader, writer};
-use crate::connect::entries::{Entries, Position, Reads, identity};
+use crate::connect::entries::{Entries, ServerStream, identity};
 use crate::connect::server::{Server, stream};
-use crate::connect::writer::{Writer, Writes};
-use crate::connect::{Formats, Text, Trouble, report_path};
+use crate::connect::writer::StreamOutlet;
+use crate::connect::{Position, Reads, Said, Target, Trouble, Writes, report_broker};
 use crate::control::Control;
-use crate::document::Section;
 
 /// A topic, of which a source reads one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,14 +21,14 @@ pub(super) struct Topic {
 }
 
 impl Topic {
-    fn read(section: &Section<'_>, path: &Text<'_>, rest: &str) -> Option<Self> {
-        let stream = stream(section, ",:*?/\\\"'");
-        let Some((server, "")) = Server::of(rest, 9092) else {
-            report_path(path);
+    fn read(said: &Said<'_, '_>) -> Option<Self> {
+        let stream = stream(said.section, ",:*?/\\\"'");
+        let Some((server, "")) = Server::of(said.rest, 9092) else {
+            report_broker(said.path);
             return None;
         };
         if server.credentials.is_some() {
-            path.report(
+            said.path.report(
                 "passwords are not supported for Kafka, because the connection is not encrypted: use kafka://host:port",
             );
             return None;
@@ -44,24 +43,24 @@ impl Topic {
     }
 }
 
-pub(super) fn source(section: &Section<'_>, path: &Text<'_>, rest: &str) -> Option<Arc<dyn Reads>> {
-    let partition = match section.get("partition") {
+pub(super) fn source(said: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
+    let partition = match said.section.get("partition") {
         None => Some(None),
-        Some(_) => section.count("partition", 0).and_then(|number| {
+        Some(_) => said.section.count("partition", 0).and_then(|number| {
             let below =
                 |&number: &u64| u32::try_from(number).map_err(|_| "expected a number below 2^32".to_owned());
             Some(Some(number.map(below)?.value))
         }),
     };
-    let topic = Topic::read(section, path, rest)?;
+    let topic = Topic::read(said)?;
     Some(Arc::new(Topic { partition: partition?, ..topic }))
 }
 
-pub(super) fn sink(section: &Section<'_>, path: &Text<'_>, rest: &str) -> Option<Arc<dyn Writes>> {
-    Some(Arc::new(Topic::read(section, path, rest)?))
+pub(super) fn sink(said: &Said<'_, '_>) -> Option<Arc<dyn Writes>> {
+    Some(Arc::new(Topic::read(said)?))
 }
 
-impl Reads for Topic {
+impl ServerStream for Topic {
     fn name(&self) -> String {
         Topic::name(self)
     }
@@ -70,11 +69,7 @@ impl Reads for Topic {
         identity(0, self.partition.unwrap_or(0), &self.stream)
     }
 
-    fn formats(&self) -> Formats {
-        Formats::MESSAGES
-    }
-
-    fn open(&self, control: &Control, position: Position) -> Result<Box<dyn Entries>, Trouble> {
+    fn connect(&self, control: &Control, position: Position) -> Result<Box<dyn Entries>, Trouble> {
         Ok(Box::new(reader::PartitionReader::open(self, control, position)?))
     }
 }
@@ -84,12 +79,8 @@ impl Writes for Topic {
         Topic::name(self)
     }
 
-    fn place(&self) -> String {
-        Topic::name(self)
-    }
-
-    fn writer(&self, control: &Control) -> Box<dyn Writer> {
-        Box::new(writer::TopicWriter::new(self, control))
+    fn target(&self, control: &Control) -> Target {
+        StreamOutlet::target(writer::TopicWriter::new(self, control))
     }
 }
 
@@ -105,9 +96,9 @@ mod tests {
         let check = |path: &str, more: &str, expected: Option<(&str, Option<u32>)>| {
             let found = source_of(&format!("path = '{path}', stream = 's'{more}"));
             let equal = match (&found, expected) {
-                (Ok((found, _)), Some((address, partition))) => {
+                (Ok(found), Some((address, partition))) => {
                     let expected = Topic { address: address.into(), stream: "s".into(), partition };
-                    expected.equals(&*found.stream as &dyn Any)
+                    expected.equals(&*found.input.source as &dyn Any)
                 }
                 (found, expected) => found.is_err() && expected.is_none(),
             };

@@ -12,9 +12,9 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use super::connection::{PATIENCE, Polled, Reader, config, trouble};
 use super::topic::Topic;
-use crate::connect::id::{parse, shown};
-use crate::connect::trouble::{Trouble, foreign};
-use crate::connect::wire::garbled;
+
+use crate::connect::error::{Trouble, foreign};
+use crate::connect::wire::{garbled, parse_id, shown_id};
 use crate::connect::writer::{Id, Mark, Writer};
 use crate::control::Control;
 
@@ -59,7 +59,7 @@ impl Writer for TopicWriter {
         let refused = |error| trouble(&self.topic, &error);
         producer.begin_transaction().map_err(refused)?;
         for &(id, line) in lines {
-            let key = shown(id);
+            let key = shown_id(id);
             let record = BaseRecord::to(&self.topic.stream).partition(0).key(&key).payload(line);
             producer.send(record).map_err(|(error, _)| refused(error))?;
             producer.poll(Duration::ZERO);
@@ -107,7 +107,7 @@ fn last_from(reader: &Reader, begin: u64) -> Result<Option<Found>, Trouble> {
 
 /// The id of a message and what its line tells, if it is one of ours.
 fn read(key: &[u8], line: &[u8]) -> Option<(Id, Mark)> {
-    let (id, mark) = (parse(key).ok()?, Mark::of(line)?);
+    let (id, mark) = (parse_id(key).ok()?, Mark::of(line)?);
     (id.0 == mark.epoch).then_some((id, mark))
 }
 

@@ -6,9 +6,10 @@ use std::io;
 use rand::{TryRng, rngs::SysRng};
 use serde_json::{Value, json};
 
-use super::{Reads, Stream};
+use super::Stream;
+use crate::connect::entries::ServerStream;
+use crate::connect::error::{Trouble, passing, refusal};
 use crate::connect::server::Credentials;
-use crate::connect::trouble::{Trouble, passing, refusal};
 use crate::connect::wire::{Wire, garbled, number};
 use crate::control::Control;
 

@@ -4,20 +4,20 @@ mod connection;
 mod reader;
 mod writer;
 
-use super::entries::{Entries, Position, Reads, identity};
-use super::server::{Server, stream};
-use super::writer::{Writer, Writes};
-use super::{Formats, Own, STREAM, System, Text, Trouble, report_path};
-use crate::control::Control;
-use crate::document::Section;
 use std::sync::Arc;
 
+use super::entries::{Entries, ServerStream, identity};
+use super::server::{Server, stream};
+use super::writer::StreamOutlet;
+use super::{Own, Position, Reads, STREAM, Said, System, Target, Trouble, Writes, report_broker};
+use crate::control::Control;
+
 pub(super) const SYSTEM: System = System {
-    scheme: "nats",
+    schemes: &["nats"],
     path: "nats://host:port",
     full_path: "nats://[user:password@]host[:port]",
     has_fields: false,
-    tag: 4,
+    tags: &[4],
     source_fields: &[STREAM],
     source: Some(source),
     sink_fields: &[STREAM, Own { key: "subject", elsewhere: "a subject is for {}: leave it out" }],
@@ -40,23 +40,23 @@ struct Sink {
 }
 
 impl Stream {
-    fn read(section: &Section<'_>, path: &Text<'_>, rest: &str) -> Option<Self> {
-        let stream = stream(section, ".*>/\\");
-        let Some((server, "")) = Server::of(rest, 4222) else {
-            report_path(path);
+    fn read(said: &Said<'_, '_>) -> Option<Self> {
+        let stream = stream(said.section, ".*>/\\");
+        let Some((server, "")) = Server::of(said.rest, 4222) else {
+            report_broker(said.path);
             return None;
         };
         Some(Stream { server, stream: stream? })
     }
 }
 
-fn source(section: &Section<'_>, path: &Text<'_>, rest: &str) -> Option<Arc<dyn Reads>> {
-    Some(Arc::new(Stream::read(section, path, rest)?))
+fn source(said: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
+    Some(Arc::new(Stream::read(said)?))
 }
 
-fn sink(section: &Section<'_>, path: &Text<'_>, rest: &str) -> Option<Arc<dyn Writes>> {
-    let stream = Stream::read(section, path, rest);
-    let subject = section.text("subject");
+fn sink(said: &Said<'_, '_>) -> Option<Arc<dyn Writes>> {
+    let stream = Stream::read(said);
+    let subject = said.section.text("subject");
     if let Some(subject) = subject.as_ref().filter(|subject| !is_plain(subject.value)) {
         subject.report("expected a subject without wildcards, such as \"releases\"");
         return None;
@@ -72,7 +72,7 @@ fn is_plain(subject: &str) -> bool {
     !subject.contains(odd) && !subject.starts_with('$') && subject.split('.').all(|part| !part.is_empty())
 }
 
-impl Reads for Stream {
+impl ServerStream for Stream {
     fn name(&self) -> String {
         format!("nats://{} {}", self.server.address, self.stream)
     }
@@ -81,26 +81,18 @@ impl Reads for Stream {
         identity(0, 0, &self.stream)
     }
 
-    fn formats(&self) -> Formats {
-        Formats::MESSAGES
-    }
-
-    fn open(&self, control: &Control, position: Position) -> Result<Box<dyn Entries>, Trouble> {
+    fn connect(&self, control: &Control, position: Position) -> Result<Box<dyn Entries>, Trouble> {
         Ok(Box::new(reader::Reader::open(self, control, position)?))
     }
 }
 
 impl Writes for Sink {
     fn name(&self) -> String {
-        self.stream.name()
+        ServerStream::name(&self.stream)
     }
 
-    fn place(&self) -> String {
-        self.stream.name()
-    }
-
-    fn writer(&self, control: &Control) -> Box<dyn Writer> {
-        Box::new(writer::StreamWriter::new(&self.stream, &self.subject, control))
+    fn target(&self, control: &Control) -> Target {
+        StreamOutlet::target(writer::StreamWriter::new(&self.stream, &self.subject, control))
     }
 }
 
@@ -122,7 +114,7 @@ mod tests {
             let found = source_of(&format!("path = '{path}', stream = 's'"));
             assert!(!format!("{found:?}").contains("hidden"), "{found:?}");
             let equal = match (&found, &expected) {
-                (Ok((found, _)), Some(expected)) => expected.equals(&*found.stream as &dyn Any),
+                (Ok(found), Some(expected)) => expected.equals(&*found.input.source as &dyn Any),
                 (found, expected) => found.is_err() && expected.is_none(),
             };
             assert!(equal, "{path}: {found:?}");

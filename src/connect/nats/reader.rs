@@ -8,10 +8,12 @@ use std::io;
 
 use serde_json::json;
 
+use super::Stream;
 use super::connection::{Connection, Sent, state};
-use super::{Reads, Stream};
-use crate::connect::entries::{Entries, Position, START};
-use crate::connect::trouble::{Trouble, lost};
+use crate::connect::Position;
+use crate::connect::entries::Entries;
+use crate::connect::entries::ServerStream;
+use crate::connect::error::{Trouble, lost};
 use crate::connect::wire::{garbled, number};
 use crate::control::Control;
 use crate::format::Defect;
@@ -50,7 +52,7 @@ impl Reader {
     /// Asks JetStream. A stream that is not there may come, unless we have read from it.
     fn ask<T>(&mut self, question: impl FnOnce(&mut Connection) -> Result<T, Trouble>) -> Result<T, Trouble> {
         match question(&mut self.connection) {
-            Err(Trouble::NoStream) if self.position != START => {
+            Err(Trouble::NoStream) if self.position != Position::START => {
                 Err(lost(self.connection.stream.name(), "is not there any more".into()))
             }
             answer => answer,
@@ -60,9 +62,9 @@ impl Reader {
     /// Whether the stream still has what had been read of it and what comes next.
     fn check(&mut self) -> Result<(), Trouble> {
         let facts = self.ask(Connection::facts)?;
-        let ((next, _), first, last) =
-            (self.position, state(&facts, "first_seq")?, state(&facts, "last_seq")?);
-        if self.position == START {
+        let next = self.position.offset;
+        let (first, last) = (state(&facts, "first_seq")?, state(&facts, "last_seq")?);
+        if self.position == Position::START {
             return Ok(());
         }
         if last.saturating_add(1) < next {
@@ -80,7 +82,7 @@ impl Reader {
     fn begin(&mut self) -> Result<(), Trouble> {
         let stream = self.connection.stream.stream.clone();
         let question = json!({ "stream_name": stream, "config": {
-            "deliver_policy": "by_start_sequence", "opt_start_seq": self.position.0.max(1),
+            "deliver_policy": "by_start_sequence", "opt_start_seq": self.position.offset.max(1),
             "ack_policy": "none", "replay_policy": "instant", "max_deliver": 1,
             "inactive_threshold": FORGOTTEN, "mem_storage": true, "num_replicas": 1,
         }});
@@ -124,7 +126,7 @@ impl Entries for Reader {
             }
             let (sequence, delivered) = numbers(&reply)?;
             let whole = self.connection.read_payload(length, RECORD_LIMIT)?;
-            if delivered != self.expected || sequence < self.position.0 {
+            if delivered != self.expected || sequence < self.position.offset {
                 return Err(Trouble::Passing(io::Error::other("messages were lost on the way")));
             }
             match whole {
@@ -133,7 +135,7 @@ impl Entries for Reader {
             }
             self.left -= 1;
             self.expected += 1;
-            self.position = (sequence.checked_add(1).ok_or_else(garbled)?, START.1);
+            self.position.offset = sequence.checked_add(1).ok_or_else(garbled)?;
             return Ok(Some(self.position));
         }
     }
@@ -190,7 +192,7 @@ mod tests {
         let (address, server) = serve(script, true);
         let stream = Stream { server: Server { address, credentials: None }, stream: "s".into() };
         let control = Control::new();
-        let mut nats = Reader::open(&stream, &control, START).ok().unwrap();
+        let mut nats = Reader::open(&stream, &control, Position::START).ok().unwrap();
         let (mut row, mut form) = (Row::default(), form(Format::Ndjson));
         for expected in [Err(Defect::TooLong), Ok(4.0), Ok(5.0)] {
             assert!(matches!(nats.next(&mut row, &mut form), Ok(Some(_))));

@@ -6,11 +6,12 @@
 use base64::prelude::{BASE64_STANDARD as BASE64, Engine};
 use serde_json::{Value, json};
 
+use super::Stream;
 use super::connection::{Connection, state};
-use super::{Reads, Stream};
-use crate::connect::id::{parse, shown};
-use crate::connect::trouble::{Trouble, foreign, passing};
-use crate::connect::wire::garbled;
+use crate::connect::entries::ServerStream;
+
+use crate::connect::error::{Trouble, foreign, passing};
+use crate::connect::wire::{garbled, parse_id, shown_id};
 use crate::connect::writer::{Id, Mark, Writer};
 use crate::control::Control;
 
@@ -57,7 +58,7 @@ impl Writer for StreamWriter {
         let (subject, inbox) = (&self.subject, &connection.inbox);
         let mut messages = String::new();
         for (&(id, line), sequence) in lines.iter().zip(self.sequence..) {
-            let id = shown(id);
+            let id = shown_id(id);
             let head =
                 format!("NATS/1.0\r\nNats-Msg-Id: {id}\r\nNats-Expected-Last-Sequence: {sequence}\r\n\r\n");
             let (length, total) = (head.len(), head.len() + line.len());
@@ -81,7 +82,7 @@ fn read(message: &Value) -> Option<(Id, Mark)> {
     let part = |name: &str| BASE64.decode(message[name].as_str()?).ok();
     let head = part("hdrs")?;
     let id = head.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Nats-Msg-Id:"))?;
-    let id = parse(id.trim_ascii()).ok()?;
+    let id = parse_id(id.trim_ascii()).ok()?;
     let mark = Mark::of(&part("data")?)?;
     (id.0 == mark.epoch).then_some((id, mark))
 }

@@ -3,8 +3,8 @@
 use std::io;
 
 use super::Stream;
+use crate::connect::error::{Trouble, passing, refusal};
 use crate::connect::server::Credentials;
-use crate::connect::trouble::{Trouble, passing, refusal};
 use crate::connect::wire::{Wire, garbled, number};
 use crate::control::Control;
 

@@ -4,21 +4,21 @@ mod connection;
 mod reader;
 mod writer;
 
-use super::entries::{Entries, Position, Reads, identity};
-use super::server::{Server, stream};
-use super::writer::{Writer, Writes};
-use super::{Formats, Own, STREAM, System, Text, Trouble, report_path};
-use crate::control::Control;
-use crate::document::Section;
-use crate::format::Format;
 use std::sync::Arc;
 
+use super::entries::{Entries, ServerStream, identity};
+use super::server::{Server, stream};
+use super::writer::StreamOutlet;
+use super::{Formats, Own, Position, Reads, STREAM, Said, System, Target, Trouble, Writes, report_broker};
+use crate::control::Control;
+use crate::format::Format;
+
 pub(super) const SYSTEM: System = System {
-    scheme: "redis",
+    schemes: &["redis"],
     path: "redis://host:port",
     full_path: "redis://[user:password@]host[:port][/database]",
     has_fields: true,
-    tag: 3,
+    tags: &[3],
     source_fields: &[STREAM, Own { key: "field", elsewhere: "the name of a field is for {}: leave it out" }],
     source: Some(source),
     sink_fields: &[STREAM, Own { key: "keep", elsewhere: "keep is only for {}: leave it out" }],
@@ -35,7 +35,7 @@ struct Stream {
 }
 
 /// `[source]` with a path of Redis.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Source {
     stream: Stream,
     /// `field`: the field of an entry that holds a record as text; without it the fields are the
@@ -52,14 +52,14 @@ struct Sink {
 }
 
 impl Stream {
-    fn read(section: &Section<'_>, path: &Text<'_>, rest: &str) -> Option<Self> {
-        let stream = stream(section, "");
-        let found = Server::of(rest, 6379).and_then(|(server, database)| match database {
+    fn read(said: &Said<'_, '_>) -> Option<Self> {
+        let stream = stream(said.section, "");
+        let found = Server::of(said.rest, 6379).and_then(|(server, database)| match database {
             "" => Some((server, None)),
             number => Some((server, Some(number.parse().ok()?))),
         });
         let Some((server, database)) = found else {
-            report_path(path);
+            report_broker(said.path);
             return None;
         };
         Some(Stream { server, database, stream: stream? })
@@ -70,17 +70,17 @@ impl Stream {
     }
 }
 
-fn source(section: &Section<'_>, path: &Text<'_>, rest: &str) -> Option<Arc<dyn Reads>> {
-    let field = section.text("field").map(|field| field.value.into());
-    Some(Arc::new(Source { stream: Stream::read(section, path, rest)?, field }))
+fn source(said: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
+    let field = said.section.text("field").map(|field| field.value.into());
+    Some(Arc::new(Source { stream: Stream::read(said)?, field }))
 }
 
-fn sink(section: &Section<'_>, path: &Text<'_>, rest: &str) -> Option<Arc<dyn Writes>> {
-    let keep = match section.text("keep") {
+fn sink(said: &Said<'_, '_>) -> Option<Arc<dyn Writes>> {
+    let keep = match said.section.text("keep") {
         None => Some(None),
         Some(field) => field.map(|text| epochs(text)).map(|field| Some(field.value)),
     };
-    let stream = Stream::read(section, path, rest)?;
+    let stream = Stream::read(said)?;
     Some(Arc::new(Sink { stream, keep: keep? }))
 }
 
@@ -91,7 +91,7 @@ fn epochs(text: &str) -> Result<u64, String> {
     number.ok_or_else(|| format!("found {text:?}, expected a number such as \"1000 epochs\""))
 }
 
-impl Reads for Source {
+impl ServerStream for Source {
     fn name(&self) -> String {
         self.stream.name()
     }
@@ -103,18 +103,21 @@ impl Reads for Source {
     fn formats(&self) -> Formats {
         match self.field {
             Some(_) => Formats {
-                expected: "the field holds text: use format = \"csv\" or format = \"ndjson\"",
+                expected: Some("the field holds text: use format = \"csv\" or format = \"ndjson\""),
                 ..Formats::MESSAGES
             },
             None => Formats {
-                usual: Format::Fields,
+                usual: Some(Format::Fields),
                 allowed: &[Format::Fields],
-                expected: "Redis entries have fields: use format = \"fields\", or name a text field with field = \"…\"",
+                expected: Some(
+                    "Redis entries have fields: use format = \"fields\", or name a text field with field = \"…\"",
+                ),
+                ..Formats::MESSAGES
             },
         }
     }
 
-    fn open(&self, control: &Control, position: Position) -> Result<Box<dyn Entries>, Trouble> {
+    fn connect(&self, control: &Control, position: Position) -> Result<Box<dyn Entries>, Trouble> {
         Ok(Box::new(reader::Reader::open(self, control, position)?))
     }
 }
@@ -124,12 +127,12 @@ impl Writes for Sink {
         self.stream.name()
     }
 
-    fn place(&self) -> String {
-        format!("{}/{}", self.name(), self.stream.database.unwrap_or(0))
+    fn place(&self) -> Option<String> {
+        Some(format!("{}/{}", self.name(), self.stream.database.unwrap_or(0)))
     }
 
-    fn writer(&self, control: &Control) -> Box<dyn Writer> {
-        Box::new(writer::StreamWriter::new(&self.stream, self.keep, control))
+    fn target(&self, control: &Control) -> Target {
+        StreamOutlet::target(writer::StreamWriter::new(&self.stream, self.keep, control))
     }
 }
 
@@ -153,7 +156,7 @@ mod tests {
                 Source { stream: Stream { server, database, stream: "s".into() }, field: None }
             });
             let equal = match (&found, &expected) {
-                (Ok((found, _)), Some(expected)) => expected.equals(&*found.stream as &dyn Any),
+                (Ok(found), Some(expected)) => expected.equals(&*found.input.source as &dyn Any),
                 (found, expected) => found.is_err() && expected.is_none(),
             };
             assert!(equal, "{path}: {found:?}");
@@ -168,7 +171,7 @@ mod tests {
         assert!(source_of("path = 'redis://h', stream = 's', format = 'ndjson'").is_err());
         assert!(source_of("path = 'redis://h', stream = 's', missing = 'reject'").is_err());
         let format =
-            |source: &str| source_of(&format!("path = 'redis://h', stream = 's'{source}")).unwrap().1;
+            |source: &str| source_of(&format!("path = 'redis://h', stream = 's'{source}")).unwrap().format;
         assert_eq!(format(""), Format::Fields);
         assert_eq!(format(", field = 'line'"), Format::Ndjson);
     }

@@ -6,10 +6,11 @@
 
 use super::Source;
 use super::connection::{Connection, Value, fact};
-use crate::connect::entries::{Entries, Position, START};
-use crate::connect::id::{parse, shown};
-use crate::connect::trouble::{Trouble, lost};
-use crate::connect::wire::garbled;
+use crate::connect::Position;
+use crate::connect::entries::Entries;
+
+use crate::connect::error::{Trouble, lost};
+use crate::connect::wire::{Id, garbled, parse_id, shown_id};
 use crate::control::Control;
 use crate::format::Defect;
 use crate::format::form::Form;
@@ -21,12 +22,16 @@ const BATCH: &str = "512";
 /// Milliseconds that the server waits for the first of them.
 const WAIT: &str = "250";
 
+/// The least id that an entry can have: that of [`Position::START`].
+const FIRST: Id = (0, 1);
+
 /// A connection to a stream.
 pub(super) struct Reader {
     connection: Connection,
     /// The field that holds a record as text, if one does.
     field: Option<String>,
-    position: Position,
+    /// The least id that the next entry may have.
+    next: Id,
     /// Entries of the last answer that have not been read.
     left: usize,
     /// The id of an entry, the name of a field.
@@ -37,7 +42,8 @@ impl Reader {
     pub(super) fn open(source: &Source, control: &Control, position: Position) -> Result<Self, Trouble> {
         let connection = Connection::open(&source.stream, control)?;
         let field = source.field.clone();
-        let mut reader = Reader { connection, field, position, left: 0, name: Vec::new() };
+        let next = (position.offset, position.line);
+        let mut reader = Reader { connection, field, next, left: 0, name: Vec::new() };
         reader.check()?;
         Ok(reader)
     }
@@ -45,7 +51,7 @@ impl Reader {
     /// Whether the stream still has what had been read of it: one that lost it would give its
     /// numbers to other entries.
     fn check(&mut self) -> Result<(), Trouble> {
-        if self.position == START {
+        if self.next == FIRST {
             return Ok(());
         }
         let facts = match self.connection.facts() {
@@ -55,12 +61,12 @@ impl Reader {
             facts => facts?,
         };
         match fact(&facts, "last-generated-id") {
-            Some(Value::Text(last)) if after(parse(last)?) < self.position => Err(lost(
+            Some(Value::Text(last)) if after(parse_id(last)?) < self.next => Err(lost(
                 self.connection.stream.name(),
                 format!(
                     "ends with id {}, but was read up to {}",
                     String::from_utf8_lossy(last),
-                    shown(before(self.position))
+                    shown_id(before(self.next))
                 ),
             )),
             Some(_) => Ok(()),
@@ -70,7 +76,7 @@ impl Reader {
 
     /// Asks for entries; whether there are any.
     fn fetch(&mut self) -> Result<bool, Trouble> {
-        let (stream, last) = (self.connection.stream.stream.clone(), shown(before(self.position)));
+        let (stream, last) = (self.connection.stream.stream.clone(), shown_id(before(self.next)));
         self.connection.send(&["XREAD", "COUNT", BATCH, "BLOCK", WAIT, "STREAMS", &stream, &last])?;
         if self.connection.length(b'*')?.is_none() {
             // Deleted and begun anew while nothing came?
@@ -103,7 +109,7 @@ impl Entries for Reader {
         self.name.clear();
         self.connection.wire.take(id.min(64), &mut self.name)?;
         self.connection.wire.skip(2)?;
-        let position = after(parse(&self.name)?);
+        let next = after(parse_id(&self.name)?);
         fields((&mut self.connection, &mut self.name), row, wanted)?;
         if self.field.is_some() {
             match (row.defect, row.text(0).map(<[u8]>::to_vec)) {
@@ -112,8 +118,8 @@ impl Entries for Reader {
             }
         }
         self.left -= 1;
-        self.position = position;
-        Ok(Some(position))
+        self.next = next;
+        Ok(Some(Position { offset: next.0, line: next.1, ..Position::START }))
     }
 
     fn is_at_hand(&self) -> bool {
@@ -159,7 +165,7 @@ fn fields(
 }
 
 /// The next id.
-fn after((milliseconds, sequence): Position) -> Position {
+fn after((milliseconds, sequence): Id) -> Id {
     match sequence.checked_add(1) {
         Some(next) => (milliseconds, next),
         None => (milliseconds.saturating_add(1), 0),
@@ -167,7 +173,7 @@ fn after((milliseconds, sequence): Position) -> Position {
 }
 
 /// The id before it.
-fn before((milliseconds, sequence): Position) -> Position {
+fn before((milliseconds, sequence): Id) -> Id {
     match sequence.checked_sub(1) {
         Some(last) => (milliseconds, last),
         None => (milliseconds.saturating_sub(1), u64::MAX),
@@ -200,7 +206,7 @@ mod tests {
         let stream = Stream { server: at, database: None, stream: "s".into() };
         let source = Source { stream, field: None };
         let control = Control::new();
-        let mut redis = Reader::open(&source, &control, START).ok().unwrap();
+        let mut redis = Reader::open(&source, &control, Position::START).ok().unwrap();
         let (mut row, mut form) = (Row::default(), form(Format::Fields));
         for expected in [Some(Defect::TooLong), Some(Defect::TooLong), Some(Defect::TooLong), None] {
             assert!(matches!(redis.next(&mut row, &mut form), Ok(Some(_))));
@@ -221,7 +227,7 @@ mod tests {
 
     #[test]
     fn ids_follow_each_other() {
-        assert_eq!(before(START), (0, 0));
+        assert_eq!(before(FIRST), (0, 0));
         assert_eq!(after((7, u64::MAX)), (8, 0));
         assert_eq!(before((8, 0)), (7, u64::MAX));
     }

@@ -7,9 +7,9 @@
 
 use super::Stream;
 use super::connection::{Connection, Value, fact, write_command};
-use crate::connect::id::{parse, shown};
-use crate::connect::trouble::{Trouble, foreign};
-use crate::connect::wire::garbled;
+
+use crate::connect::error::{Trouble, foreign};
+use crate::connect::wire::{garbled, parse_id, shown_id};
 use crate::connect::writer::{Id, Mark, Writer};
 use crate::control::Control;
 
@@ -43,7 +43,7 @@ impl Writer for StreamWriter {
             // All entries have been removed since.
             _ => None,
         };
-        Ok((parse(id)?, last))
+        Ok((parse_id(id)?, last))
     }
 
     fn send(&mut self, lines: &[(Id, &str)], taken: &mut dyn FnMut(Id)) -> Result<(), Trouble> {
@@ -51,7 +51,7 @@ impl Writer for StreamWriter {
         let mut commands = Vec::new();
         write_command(&mut commands, &["MULTI"]);
         for &((epoch, number), line) in lines {
-            let id = shown((epoch, number));
+            let id = shown_id((epoch, number));
             let oldest = self.keep.map(|keep| epoch.saturating_sub(keep).to_string());
             let limit = oldest.as_deref().map(|oldest| ["MINID", "~", oldest]);
             let parts = ["XADD", self.stream.stream.as_str()].into_iter();
@@ -81,7 +81,7 @@ impl Writer for StreamWriter {
 fn mark(entry: &[Value]) -> Option<Mark> {
     let [Value::Text(id), Value::List(fields)] = entry else { return None };
     let Some(Value::Text(line)) = fact(fields, FIELD) else { return None };
-    Mark::of(line).filter(|mark| parse(id).is_ok_and(|(epoch, _)| epoch == mark.epoch))
+    Mark::of(line).filter(|mark| parse_id(id).is_ok_and(|(epoch, _)| epoch == mark.epoch))
 }
 
 #[cfg(test)]

@@ -11,8 +11,9 @@ use hushflow_mechanism::sensitivity::Neighbours;
 use super::epochs::{clock, duration, refuse_lateness};
 use super::source::source;
 use super::{Roles, required};
+use crate::connect::Journaling;
 use crate::document::Section;
-use crate::pipeline::{Epochs, Input, RowPolicies, Source};
+use crate::pipeline::{Epochs, RowPolicies, Source};
 
 /// The sources of a pipeline.
 pub(super) struct Sources {
@@ -84,7 +85,8 @@ fn agree(sections: &[Section<'_>], read: &[(Source, RowPolicies, Option<String>)
              brokers for all but one, or give this source its own pipeline",
         );
     }
-    let piped = |at: &usize| read[*at].0.input == Input::Stdin;
+    // Of no other source there is but one.
+    let piped = |at: &usize| read[*at].0.input.source().journaling() == Journaling::IfWanted;
     if let Some(second) = (0..read.len()).filter(piped).nth(1) {
         sections[second].report("there is only one standard input: use it for one source");
     }

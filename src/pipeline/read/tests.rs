@@ -3,7 +3,7 @@
 use super::super::PipelineError;
 use super::epochs::{NO_CLOCK, PRIVATE_EVENT_TIME};
 use super::*;
-use crate::pipeline::{EntityUnit, Format, Input, RowPolicies, RowPolicy, SourceClock};
+use crate::pipeline::{EntityUnit, Format, RowPolicies, RowPolicy, SourceClock};
 use hushflow_mechanism::epochs::{ClockSource, CountSchedule, LatePolicy, Schedule, TimeSchedule};
 use hushflow_operators::{EntityLimits, Several};
 
@@ -23,7 +23,7 @@ fn parse(text: &str) -> Result<Pipeline, String> {
 #[test]
 fn the_example_is_read_as_it_says() {
     let pipeline = parse(Pipeline::EXAMPLE).unwrap();
-    assert_eq!(pipeline.sources[0].input, Input::Files(vec!["dir/flights_jan2013.csv".into()]));
+    assert_eq!(pipeline.sources[0].input.to_string(), "dir/flights_jan2013.csv");
     assert_eq!(pipeline.sources[0].format, Format::Csv);
     assert_eq!(pipeline.columns.len(), 2);
     assert_eq!(pipeline.key.as_ref().map(|key| key.values.len()), Some(3));

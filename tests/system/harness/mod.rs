@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use hushflow::mechanism::epochs::{ClockSource, LatePolicy, Schedule};
 use hushflow::mechanism::moments::{Clipper, QuantisedRows};
-use hushflow::pipeline::{Input, Pipeline, Source};
+use hushflow::pipeline::{Pipeline, Source};
 use hushflow::state::{PublicHeader, PublicReader, ReleaseFrame, Store};
 use hushflow::time::parse_time;
 use serde_json::Value;
@@ -260,14 +260,13 @@ fn read(
     source: &Source,
     seen: &mut HashSet<(i64, Vec<String>)>,
 ) -> (usize, Vec<Assigned>) {
-    let Input::Files(files) = &source.input else { panic!("the source is a file") };
     let Schedule::ByTime(by) = &source.schedule else { panic!("epochs are made of time") };
     let epoch_at = |time: i64| 1 + (time - by.start).div_euclid(by.length);
     let clock_column =
         if by.clock == ClockSource::EventTime { &pipeline.epochs.time } else { &source.arrival };
 
     let (mut rows, mut last, mut clock) = (Vec::new(), 0, i64::MIN);
-    let mut reader = csv::Reader::from_path(&files[0]).expect("the data");
+    let mut reader = csv::Reader::from_path(source.input.to_string()).expect("the data");
     let header = reader.headers().expect("a header").clone();
     let place = |name: &str| header.iter().position(|found| found == name).expect("the column");
     let time_of = |row: &csv::StringRecord, column: &Option<String>| {

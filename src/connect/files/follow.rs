@@ -1,10 +1,11 @@
-//! Files of a directory, read as they grow and as new ones come.
+//! Files of a directory, read as they grow and as new ones appear.
 //!
-//! A file has a number by the order in which it was found, names that come together in the order of names. The state directory
-//! keeps the list, so numbers mean the same after a restart, also when files that are behind have been deleted. The next
-//! file is begun when the last one has been read to its end *after* a later one was there: its writer had gone on.
+//! Files are numbered in the order in which they are found, and by name if they are found together.
+//! The state directory keeps the list, so a number means the same file after a restart, even if
+//! earlier files have been deleted. A file is finished once it has been read to its end *after* a
+//! later file had appeared: then its writer has gone on.
 //!
-//! Of the last file only whole records are given out: a half line waits for its rest.
+//! Of the last file only whole records are given out: half a line waits for its rest.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -18,59 +19,70 @@ use std::time::Instant;
 
 use zeroize::Zeroizing;
 
-use super::error::SourceError;
-use super::files::{Opened, io_error, open_at, stream_at};
-use super::intake::CHUNK;
+use super::Followed;
+use super::listed::{open_at, stream_at};
+use crate::connect::journal::CHUNK;
+use crate::connect::{Headless, Lists, Opened, Opening, Origin, Position, SourceError, io_error};
 use crate::control::{Control, GLANCE};
+use crate::format::Format;
 use crate::format::bytes::{Stream, Uninterrupted};
 use crate::format::framing::Framing;
 use crate::format::row::RECORD_LIMIT;
-use crate::pipeline::{self, Format};
 use crate::state::FollowedList;
 use crate::whole;
 
-/// The files that are followed.
-pub(crate) struct Followed {
-    files: pipeline::Followed,
+/// Files that are followed and open.
+struct Directory {
+    files: Followed,
     format: Format,
     control: Control,
     list: Mutex<List>,
 }
 
-/// The names that have been found, in the order of their numbers.
+/// The names found so far, in the order of their numbers.
 struct List {
     names: Vec<OsString>,
-    /// The same, to be looked up: a directory may hold many, and is looked at often.
+    /// The same, for lookup: a directory may hold many files, and is listed often.
     known: HashSet<OsString>,
-    /// Where they are kept.
+    /// The list in the state directory.
     kept: Option<FollowedList>,
 }
 
-impl Followed {
-    /// Follows files whose numbers the state directory keeps, in this list, which holds these names.
-    pub(crate) fn kept(
-        files: &pipeline::Followed,
-        format: Format,
-        control: &Control,
-        (kept, names): (FollowedList, Vec<Vec<u8>>),
-    ) -> Self {
-        let names = names.into_iter().map(OsString::from_vec).collect();
-        let list = Mutex::new(List::new(names, Some(kept)));
-        Followed { files: files.clone(), format, control: control.clone(), list }
+/// Follows files. The state directory keeps their numbers; without one they are good for this run
+/// alone.
+pub(super) fn open(files: &Followed, opening: &Opening<'_>) -> Result<Box<dyn Origin>, SourceError> {
+    let list = match opening.lists {
+        None => List::new(Vec::new(), None),
+        Some(Lists { store, number, is_resumed }) => {
+            let (kept, names) = store.followed(number, is_resumed.then_some(opening.position.file))?;
+            List::new(names.into_iter().map(OsString::from_vec).collect(), Some(kept))
+        }
+    };
+    let (format, control) = (opening.shape.format, opening.control.clone());
+    Ok(Box::new(Arc::new(Directory { files: files.clone(), format, control, list: Mutex::new(list) })))
+}
+
+impl Origin for Arc<Directory> {
+    fn name(&self, file: u32) -> PathBuf {
+        self.path(file)
     }
 
-    /// Follows files whose numbers are good for this run alone.
-    pub(super) fn forgetful(files: &pipeline::Followed, format: Format, control: &Control) -> Self {
-        let list = Mutex::new(List::new(Vec::new(), None));
-        Followed { files: files.clone(), format, control: control.clone(), list }
+    fn open(&mut self, Position { file, offset, .. }: Position) -> Result<Option<Opened>, SourceError> {
+        self.open_file(file, offset)
     }
 
+    fn headless(&self, file: u32) -> Headless {
+        if self.is_last(file) { Headless::Early } else { Headless::Passed }
+    }
+}
+
+impl Directory {
     fn list(&self) -> MutexGuard<'_, List> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The path of a file that has been found.
-    pub(super) fn path(&self, file: u32) -> PathBuf {
+    /// Returns the path of a file, or the pattern if it has not been found.
+    fn path(&self, file: u32) -> PathBuf {
         self.list().names.get(file as usize).map_or_else(
             || self.files.directory.join(&self.files.pattern),
             |name| self.files.directory.join(name),
@@ -78,12 +90,12 @@ impl Followed {
     }
 
     /// Whether no later file has been found.
-    pub(super) fn is_last(&self, file: u32) -> bool {
+    fn is_last(&self, file: u32) -> bool {
         self.list().names.len() <= file as usize + 1
     }
 
-    /// Waits for the file with this number, and opens it from `offset` on; none if the run ends before there is one.
-    pub(super) fn open(self: &Arc<Self>, file: u32, offset: u64) -> Result<Option<Opened>, SourceError> {
+    /// Waits for the file with this number and opens it at `offset`; none if the run ends first.
+    fn open_file(self: &Arc<Self>, file: u32, offset: u64) -> Result<Option<Opened>, SourceError> {
         let begun = Instant::now();
         while self.list().names.len() <= file as usize {
             if !self.look()? {
@@ -111,10 +123,10 @@ impl Followed {
             passed: false,
             last: Instant::now(),
         };
-        Ok(Some(Opened::Bytes { stream: Stream::new(growing, offset), header }))
+        Ok(Some(Opened::Bytes { stream: Stream::new(growing, offset), header, is_rest: false }))
     }
 
-    /// Looks for new files: whether there are any.
+    /// Looks for new files. Returns whether there are any.
     fn look(&self) -> Result<bool, SourceError> {
         let mut list = self.list();
         let refused = |source| io_error(&self.files.directory, source);
@@ -138,7 +150,7 @@ impl List {
         List { names, known, kept }
     }
 
-    /// Numbers more files, for good when this returns.
+    /// Numbers more files; durable when this returns.
     fn add(&mut self, names: &[OsString]) -> Result<(), SourceError> {
         if names.is_empty() {
             return Ok(());
@@ -155,7 +167,7 @@ impl List {
 
 /// A file that may grow.
 struct Growing {
-    followed: Arc<Followed>,
+    followed: Arc<Directory>,
     number: u32,
     path: PathBuf,
     file: File,
@@ -163,18 +175,18 @@ struct Growing {
     /// Bytes of the file that have been read.
     read: u64,
     framing: Framing,
-    /// What has been read and not been given out: whole records up to `ready`, given out up to `given`.
+    /// Bytes that have been read: whole records up to `ready`, given out up to `given`.
     bytes: Zeroizing<Vec<u8>>,
     given: usize,
     ready: usize,
-    /// A later file was there before the end of this one was looked for.
+    /// Whether a later file had appeared before the end of this one was looked for.
     passed: bool,
-    /// When something came last.
+    /// When bytes came last.
     last: Instant,
 }
 
 impl Growing {
-    /// Waits for more whole records; whether there are any.
+    /// Waits for more whole records. Returns whether there are any.
     fn fetch(&mut self) -> Result<bool, SourceError> {
         self.bytes.drain(..self.ready);
         (self.given, self.ready) = (0, 0);
@@ -189,7 +201,7 @@ impl Growing {
             if read > 0 {
                 self.last = Instant::now();
                 let end = self.framing.last_end(&self.bytes[seen..]);
-                // A record that is too long is left to the parser, who says so.
+                // A record that is too long is left to the parser, which reports it.
                 self.ready = match end {
                     _ if self.framing.is_too_long() => self.bytes.len(),
                     0 => 0,
@@ -212,7 +224,7 @@ impl Growing {
         }
     }
 
-    /// A file that was cut, or that another has taken the place of, can't be followed.
+    /// Refuses a file that was cut or replaced by another one.
     fn check(&self) -> Result<(), SourceError> {
         let metadata = self.file.metadata().map_err(|source| io_error(&self.path, source))?;
         if metadata.len() < self.read {

@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use super::SinkError;
-use super::following::{Held, Outlet};
+use crate::connect::{Held, Outlet, Trouble};
 
 /// Unbuffered standard output that waits for its reader, even if the descriptor is non-blocking.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +36,7 @@ impl Write for StandardOutput {
 }
 
 /// Standard output from an epoch on.
-pub(super) struct Standard {
+pub(crate) struct Standard {
     since: u64,
     /// Epochs that were taken.
     taken: Arc<AtomicU64>,
@@ -45,23 +44,19 @@ pub(super) struct Standard {
 
 impl Standard {
     /// For the epochs after `since`; `taken` counts them as they are written.
-    pub(super) fn after(since: u64, taken: Arc<AtomicU64>) -> Self {
+    pub(crate) fn after(since: u64, taken: Arc<AtomicU64>) -> Self {
         Standard { since, taken }
     }
 }
 
 impl Outlet for Standard {
-    fn name(&self) -> String {
-        "standard output".into()
-    }
-
-    fn open(&mut self) -> Result<Held, SinkError> {
+    fn open(&mut self) -> Result<Held, Trouble> {
         Ok(Held { whole: self.since, last: None })
     }
 
-    fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), SinkError> {
+    fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), Trouble> {
         self.since = epoch;
-        StandardOutput.write_all(lines).map_err(SinkError::Output)?;
+        StandardOutput.write_all(lines).map_err(Trouble::Gone)?;
         self.taken.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

@@ -1,12 +1,13 @@
-//! Who may send to a source that listens, judged by the first bytes of a connection.
+//! Who may send to a listening source, judged by the first bytes of a connection.
 //!
-//! Any web page can make a browser send requests to this machine, and their lines would count as rows. A connection that
-//! begins like HTTP, TLS or other binary data is therefore refused before any of it is read as rows. Where the source has a key, the first
-//! line must be its token ([`Key::token`](crate::key::Key::token)), which is not a row.
+//! Any web page can make a browser send requests to this machine, and their lines would count as
+//! rows. So a connection that begins like HTTP, TLS or other binary data is refused before any of it
+//! is read as rows. If the source has a key, the first line must be its token
+//! ([`Key::token`](crate::key::Key::token)), which is not a row.
 
 use crate::key::Token;
 
-/// A connection says who it is within so many bytes.
+/// Most bytes within which a connection is judged.
 pub(super) const LONGEST: usize = 128;
 
 const HTTP: &str = "this is no HTTP server, and a first line that begins with an HTTP method is not taken";
@@ -14,22 +15,22 @@ const BINARY: &str = "no text begins like this, and TLS is not spoken here";
 const TOKEN: &str =
     "the first line must be the token that `hushflow key FILE --token` prints for the key of this source";
 
-/// The methods of RFC 9110, those that browsers know besides, and the first word of HTTP/2.
+/// The methods of RFC 9110, others that browsers know, and the first word of HTTP/2.
 const METHODS: [&str; 10] =
     ["GET ", "HEAD ", "POST ", "PUT ", "DELETE ", "CONNECT ", "OPTIONS ", "TRACE ", "PATCH ", "PRI "];
 
-/// What the first bytes of a connection say.
+/// Judgement of the first bytes of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     /// More must come.
     Undecided,
-    /// The connection may go on, and rows begin behind so many bytes.
+    /// The connection is accepted, and rows begin after this number of bytes.
     Open(usize),
-    /// It may not.
+    /// It is refused, for this reason.
     Refused(&'static str),
 }
 
-/// Judges what has come of a connection so far.
+/// Judges the bytes that a connection has sent so far.
 pub(super) fn judge(heard: &[u8], token: Option<&Token>) -> Entry {
     let Some(&first) = heard.first() else { return Entry::Undecided };
     if (first.is_ascii_control() && !first.is_ascii_whitespace()) || first == 0x0c {
@@ -43,7 +44,7 @@ pub(super) fn judge(heard: &[u8], token: Option<&Token>) -> Entry {
         return if begins { Entry::Undecided } else { Entry::Open(0) };
     };
     let Some(end) = heard.iter().position(|&byte| byte == b'\n') else {
-        // A carriage return may stand behind the digits.
+        // A carriage return may follow the digits.
         return if heard.len() > Token::LENGTH + 1 { Entry::Refused(TOKEN) } else { Entry::Undecided };
     };
     let line = &heard[..end];

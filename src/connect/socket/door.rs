@@ -1,4 +1,4 @@
-//! A socket that listens: which connections wait, which are refused, and which one sends next.
+//! A listening socket: which connections wait, which are refused, and which one sends next.
 //!
 //! One peer sends at a time. The others wait here; a waiting connection takes no thread and never
 //! blocks. The next peer is one whose first bytes have come and were accepted
@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
 
-use super::socket::{Connection, Wire};
+use super::connection::{Connection, Wire};
+use super::{Address, Socket};
 use crate::control::Control;
 use crate::key::{Key, Token};
-use crate::pipeline::{Address, Socket};
 
 /// The most connections that may wait. They also take at most one in this many of the process's
 /// descriptors, which leaves room for the log, the ledger and the sinks.
@@ -40,7 +40,7 @@ const EXPOSED: &str = "others than this machine can reach this address: add expo
 pub(super) struct Door {
     listener: Listener,
     token: Option<Token>,
-    /// Whether peers wait for us to say something first.
+    /// Whether peers wait for the first acknowledgement before they send.
     speaks_first: bool,
     waiting: Vec<Waiting>,
     /// The most that may wait.
@@ -63,7 +63,8 @@ impl Door {
     /// Begins to listen.
     ///
     /// # Errors
-    /// Where the address can't be listened on, or others can reach it and must not; where the key file can't be used.
+    /// If the address can't be listened on, if others can reach it and must not, or if the key file
+    /// can't be used.
     pub(super) fn open(socket: &Socket) -> io::Result<Self> {
         let token = socket.key.as_deref().map(Key::load).transpose().map_err(io::Error::other)?;
         let token = token.as_ref().map(Key::token);
@@ -77,7 +78,7 @@ impl Door {
     /// Accepts new connections, reads the first bytes of those that wait, and refuses some of them.
     ///
     /// # Errors
-    /// Where the listener fails. Connections that wait are read all the same.
+    /// If the listener fails. Waiting connections are read all the same.
     pub(super) fn attend(&mut self, control: &Control, name: &str) -> io::Result<()> {
         let accepted = self.accept(control, name);
         for mut waiting in std::mem::take(&mut self.waiting) {
@@ -91,7 +92,7 @@ impl Door {
                     let late = self.token.is_some() && waiting.since.elapsed() >= TOKEN_PATIENCE;
                     late.then(|| TOO_LATE.into())
                 }
-                // It has gone again.
+                // It has disconnected.
                 Err(_) => continue,
             };
             match refusal {
@@ -104,7 +105,7 @@ impl Door {
 
     fn refuse(&mut self, connection: Connection, reason: &str, control: &Control, name: &str) {
         self.refused += 1;
-        // Nobody can fill a log by connecting.
+        // Keeps a client from filling a log by connecting.
         if self.refused.is_power_of_two() {
             let refused = self.refused;
             control.notice(&format!("{name}: {refused} connections were refused; the last because {reason}"));
@@ -163,7 +164,7 @@ impl Listener {
         }
     }
 
-    /// The next connection, which doesn't block either.
+    /// Accepts the next connection, which doesn't block either.
     fn accept(&self) -> io::Result<Wire> {
         match self {
             Listener::Tcp(listener) => {
@@ -180,7 +181,7 @@ impl Listener {
     }
 }
 
-/// Takes away the socket of a run that is dead: nobody answers there. Nothing but a socket is ever taken away.
+/// Removes the socket of a dead run, on which nobody answers. Removes nothing but a socket.
 fn remove_left_behind(path: &Path) -> io::Result<()> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     let refused =

@@ -1,12 +1,12 @@
-//! What can go wrong with a source. No message holds a value of a row.
+//! What can go wrong with a source or a system. No message holds a value of a row.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::files::io_error;
-pub use crate::format::Defect;
-use crate::format::FormatError;
+use crate::format::{Defect, FormatError};
+use crate::state::StateError;
 
 /// Why a source can't be read on.
 #[derive(Debug, Error)]
@@ -25,7 +25,7 @@ pub enum SourceError {
     Format(FormatError),
     /// The ingest journal can't be written or read.
     #[error(transparent)]
-    Journal(#[from] crate::state::StateError),
+    Journal(#[from] StateError),
     /// A file of text is compressed.
     #[error("{}: the file is compressed ({form}): decompress it, or pipe it in with path = \"-\"", path.display())]
     Compressed {
@@ -111,4 +111,65 @@ impl From<FormatError> for SourceError {
             error => SourceError::Format(error),
         }
     }
+}
+
+/// The error of reading `path`: one of ours where the journal's thread, files or a reader of rows
+/// have told it.
+pub(crate) fn io_error(path: &Path, source: io::Error) -> SourceError {
+    let io = |source| SourceError::Io { path: path.into(), source };
+    let state = |source: io::Error| source.downcast::<StateError>().map_or_else(io, SourceError::Journal);
+    let format = |source: io::Error| source.downcast::<FormatError>().map_or_else(state, SourceError::from);
+    source.downcast::<SourceError>().unwrap_or_else(format)
+}
+
+/// Why a system did not do what was asked.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// It may be over after another attempt.
+    Passing(io::Error),
+    /// Whoever read what was written is gone for good.
+    Gone(io::Error),
+    /// The server refuses, in its own words: they are about the stream, not about records.
+    Refused {
+        /// The server and its stream.
+        path: PathBuf,
+        problem: String,
+    },
+    /// The stream is not there.
+    NoStream,
+    /// The stream is not what it was.
+    Lost {
+        /// The server and its stream.
+        path: PathBuf,
+        /// What is different: the words behind "the stream".
+        what: String,
+    },
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Trouble::Passing(error)
+    }
+}
+
+/// What may pass, in the server's words or ours.
+pub(super) fn passing(words: impl Into<String>) -> Trouble {
+    Trouble::Passing(io::Error::other(words.into()))
+}
+
+/// What trying again does not mend.
+pub(super) fn refusal(name: String, words: &str) -> Trouble {
+    let problem: String = words.chars().filter(|c| !c.is_control()).take(200).collect();
+    Trouble::Refused { path: name.into(), problem }
+}
+
+/// Reports that a stream has lost entries, or was replaced.
+pub(super) fn lost(name: String, what: String) -> Trouble {
+    Trouble::Lost { path: name.into(), what }
+}
+
+/// Refuses a stream whose last entry was not written by a sink.
+pub(super) fn foreign(name: String) -> Trouble {
+    let problem = "the last entry was not written by a sink: name a stream that is for it alone".into();
+    Trouble::Refused { path: name.into(), problem }
 }

@@ -1,12 +1,15 @@
-//! From a source that can't be read again into the ingest journal: two threads and a bounded buffer between them.
+//! Copies a source that can't be read again into the ingest journal: two threads with a bounded
+//! buffer between them.
 //!
-//! One thread reads what comes. The other takes all that has come since, cuts it after the last whole record, appends it
-//! and syncs: so records share a sync when there are many, and the first one after a pause is synced at once. A reader of
-//! the journal that is behind holds up neither, until the journal has reached its limit. Then, or where the disk is slow or full,
-//! the writer waits, the bytes between the two threads reach theirs, and the source is read no more until there is room.
+//! One thread reads. The other takes everything that has come since, cuts it after the last whole
+//! record, appends it and syncs. So many records share a sync, and the first one after a pause is
+//! synced at once. A slow reader of the journal delays neither thread until the journal reaches its
+//! limit. Then, or if the disk is slow or full, the writer waits, the buffer fills, and the source is
+//! not read until there is room.
 //!
-//! Over a socket one connection follows another. A record that a disconnect has cut is dropped and counted: nobody has
-//! acknowledged it. So is a record that is too long, with the connection, since nobody knows where the next one begins.
+//! A source may be one connection after another. A record that a disconnect has cut is dropped and
+//! counted: nobody has acknowledged it. So is a record that is too long, with the connection, since
+//! nobody knows where the next one begins.
 
 use std::io::{self, ErrorKind, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,25 +20,20 @@ use std::time::{Duration, Instant};
 use tracing::info;
 use zeroize::Zeroizing;
 
-use super::error::SourceError;
-use super::files::io_error;
-use super::session::Session;
-use super::socket::{Connection, Connections};
+use super::Session;
+use crate::connect::{SourceError, io_error};
 use crate::control::{Control, GLANCE};
-use crate::format::bytes::STANDARD_INPUT;
-use crate::pipeline::{Pipeline, Source};
-use crate::state::{Full, Ingest};
+use crate::state::{Full, Ingest, StateError};
 
-/// What is read of the source at once.
-pub(super) const CHUNK: usize = 1 << 16;
+/// Bytes that are read at once.
+pub(in crate::connect) const CHUNK: usize = 1 << 16;
 
-/// Bytes that may wait for the disk: more than begin a sync, so that a slow disk syncs more at once.
+/// Bytes that may wait for the disk: more than [`GROUP_BYTES`], so that a slow disk syncs more at once.
 pub(super) const WAITING_BYTES: usize = 4 << 20;
 
-/// Bytes with which a sync begins at once.
+/// Bytes that begin a sync at once.
 const GROUP_BYTES: usize = 1 << 20;
 
-const MAKE_ROOM: &str = "no whole line has come in time, and another peer is ready to send";
 const DISK_FULL: &str = "the disk has no room for the ingest journal: the source is held up, and nothing is lost; counting records \
     makes room, and so do you";
 
@@ -45,15 +43,20 @@ const NOTICE_INTERVAL: Duration = Duration::from_secs(60);
 /// The least time between two syncs, unless [`GROUP_BYTES`] wait.
 const SYNC_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Takes a source in, until it ends or this is dropped.
+/// Copies a source into the journal until it ends or this is dropped.
 pub(crate) struct Intake {
     waiting: Arc<Waiting>,
     writer: Option<JoinHandle<()>>,
     torn: Arc<AtomicU64>,
+    ingest: Arc<Ingest>,
+    telling: Vec<JoinHandle<()>>,
 }
 
-/// What has been read and not been taken by the writer.
-struct Waiting {
+/// Whoever hears how many records are safe.
+pub(crate) type Told = Box<dyn Fn(u64) + Send>;
+
+/// Bytes that wait for the writer.
+pub(in crate::connect) struct Waiting {
     buffer: Mutex<Buffer>,
     changed: Condvar,
     control: Control,
@@ -66,71 +69,89 @@ struct Buffer {
     ended: Option<io::Result<()>>,
     /// The run is over.
     stopped: bool,
-    /// A connection ends behind the bytes; what comes next waits until the writer has seen it.
+    /// A connection ends after the bytes; the next one waits until the writer has seen this.
     broken: bool,
-    /// Why no more of this connection can be used.
+    /// Why no more of this connection is used.
     refused: Option<String>,
 }
 
 impl Intake {
-    /// Begins to take `input` into `ingest`, as a session in whose header the pipeline's columns must be.
-    pub(crate) fn start(
-        input: impl Read + Send + 'static,
-        ingest: &Arc<Ingest>,
-        (pipeline, source): (&Pipeline, &Source),
-        control: &Control,
-    ) -> Self {
-        let session = Session::new(Arc::clone(ingest), pipeline, source, STANDARD_INPUT.into());
-        Self::over(session, ingest, control, false, move |waiting| waiting.read(input))
-    }
-
-    /// Begins to take in what comes over connections. Columns in another order begin another session.
-    pub(crate) fn serve(
-        connections: Connections,
-        ingest: &Arc<Ingest>,
-        (pipeline, source): (&Pipeline, &Source),
-        control: &Control,
-    ) -> Self {
-        let session = Session::new(Arc::clone(ingest), pipeline, source, connections.name().into());
-        let journal = Arc::clone(ingest);
-        Self::over(session, ingest, control, true, move |waiting| waiting.serve(connections, &journal))
-    }
-
-    fn over(
+    /// Begins to take what `read` hands on into the journal of `session`. Where the source
+    /// `outlives` an error, that ends a connection only. `told` hears how many records are safe.
+    pub(in crate::connect) fn start(
         mut session: Session,
-        ingest: &Arc<Ingest>,
         control: &Control,
         outlives: bool,
+        told: Option<Told>,
         read: impl FnOnce(&Waiting) + Send + 'static,
-    ) -> Self {
-        let (buffer, changed) = (Mutex::default(), Condvar::new());
+    ) -> io::Result<Self> {
+        let (buffer, changed) = (Mutex::new(Buffer::default()), Condvar::new());
         let waiting = Arc::new(Waiting { buffer, changed, control: control.clone() });
-        let torn = session.torn();
-        let reader = Arc::clone(&waiting);
+        waiting.buffer().bytes.reserve_exact(WAITING_BYTES + CHUNK);
+        let (torn, ingest) = (session.torn(), session.ingest());
+        let mut intake =
+            Intake { waiting: Arc::clone(&waiting), writer: None, torn, ingest, telling: Vec::new() };
+        told.map_or(Ok(()), |told| intake.tell(told))?;
+        let (reader, ingest) = (Arc::clone(&waiting), intake.ingest());
         // Never joined: it may wait for a source that says nothing more.
         thread::spawn(move || read(&reader));
-        let writer = thread::spawn({
-            let (waiting, ingest) = (Arc::clone(&waiting), Arc::clone(ingest));
-            move || ingest.end(waiting.write(&mut session, outlives).err().map(io::Error::other))
-        });
-        Intake { waiting, writer: Some(writer), torn }
+        intake.writer = Some(thread::spawn(move || {
+            ingest.end(waiting.write(&mut session, outlives).err().map(io::Error::other));
+        }));
+        Ok(intake)
     }
 
-    /// Records that a disconnect has cut.
-    pub(crate) fn torn(&self) -> u64 {
-        self.torn.load(Ordering::Relaxed)
+    /// Tells each number of records that are safe, on a thread of its own.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub(crate) fn tell(&mut self, told: Told) -> io::Result<()> {
+        let ingest = self.ingest();
+        let telling = thread::Builder::new().spawn(move || {
+            let mut known = None;
+            while let Some(records) = ingest.acknowledged(known) {
+                told(records);
+                known = Some(records);
+            }
+        })?;
+        self.telling.push(telling);
+        Ok(())
     }
-}
 
-impl Drop for Intake {
+    /// The journal.
+    pub(crate) fn ingest(&self) -> Arc<Ingest> {
+        Arc::clone(&self.ingest)
+    }
+
+    /// After an orderly end: what was counted is not kept, and all has been acknowledged. Gives the
+    /// number of records that a disconnect has cut.
+    ///
+    /// # Errors
+    /// Where the journal can't be written.
+    pub(crate) fn finish(mut self) -> Result<u64, StateError> {
+        self.stop();
+        self.ingest.finish()?;
+        for thread in std::mem::take(&mut self.telling) {
+            // A listener that panics has told already.
+            let _ = thread.join();
+        }
+        Ok(self.torn.load(Ordering::Relaxed))
+    }
+
     /// When this returns, the journal is written no more.
-    fn drop(&mut self) {
+    fn stop(&mut self) {
         self.waiting.buffer().stopped = true;
         self.waiting.changed.notify_all();
         if let Some(writer) = self.writer.take() {
             // A writer that panicked has ended as well.
             let _ = writer.join();
         }
+    }
+}
+
+impl Drop for Intake {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
@@ -148,9 +169,8 @@ impl Waiting {
     }
 
     /// Reads `input` to its end.
-    fn read(&self, mut input: impl Read) {
+    pub(in crate::connect) fn read(&self, mut input: impl Read) {
         let mut chunk = Zeroizing::new(vec![0; CHUNK]);
-        self.buffer().bytes.reserve_exact(WAITING_BYTES + CHUNK);
         let ended = loop {
             match input.read(&mut chunk) {
                 Ok(0) => break Ok(()),
@@ -160,18 +180,33 @@ impl Waiting {
                 Ok(_) => {}
             }
         };
+        self.end(ended);
+    }
+
+    /// Nothing more comes.
+    pub(in crate::connect) fn end(&self, ended: io::Result<()>) {
         self.buffer().ended = Some(ended);
         self.changed.notify_all();
     }
 
-    /// Lets these bytes wait for the writer, once there is room; whether more is wanted.
-    fn put(&self, bytes: &[u8]) -> bool {
+    /// Whether the writer takes more.
+    pub(in crate::connect) fn is_wanted(&self) -> bool {
+        self.buffer().is_wanted()
+    }
+
+    /// Whether the run is over.
+    pub(in crate::connect) fn is_stopped(&self) -> bool {
+        self.buffer().stopped
+    }
+
+    /// Adds bytes to the buffer once there is room. Returns whether more are wanted.
+    pub(in crate::connect) fn put(&self, bytes: &[u8]) -> bool {
         let full = |buffer: &mut Buffer| buffer.bytes.len() >= WAITING_BYTES && buffer.is_wanted();
         let mut buffer = self.wait_while(self.buffer(), full);
         let (wanted, before) = (buffer.is_wanted(), buffer.bytes.len());
         if wanted {
             buffer.bytes.extend_from_slice(bytes);
-            // In between the writer waits for nothing but time.
+            // In between the writer waits only for time to pass.
             if before == 0 || buffer.bytes.len() >= GROUP_BYTES {
                 self.changed.notify_all();
             }
@@ -179,72 +214,8 @@ impl Waiting {
         wanted
     }
 
-    /// Reads one connection after the other, until the run is over.
-    fn serve(&self, mut connections: Connections, ingest: &Ingest) {
-        let peer = connections.peer();
-        self.buffer().bytes.reserve_exact(WAITING_BYTES + CHUNK);
-        let mut last = Instant::now();
-        while let Some(mut connection) = connections.next(last) {
-            last = Instant::now();
-            if connections.acknowledges() {
-                peer.greet(&connection, ingest.acknowledged(None).unwrap_or_default());
-            }
-            let refused = self.read_connection(&mut connection, &mut connections, &mut last);
-            peer.leave();
-            if let Some(reason) = self.end_connection().or(refused) {
-                connections.control().notice(&format!("a peer was refused: {reason}"));
-                connection.refuse(&reason);
-            }
-            if self.buffer().stopped {
-                return;
-            }
-        }
-        self.buffer().ended = Some(Ok(()));
-        self.changed.notify_all();
-    }
-
-    /// Reads a connection until it ends, or nothing more of it is wanted. Says why where the peer was refused or had to make room.
-    fn read_connection(
-        &self,
-        connection: &mut Connection,
-        connections: &mut Connections,
-        last: &mut Instant,
-    ) -> Option<String> {
-        let mut chunk = Zeroizing::new(vec![0; CHUNK]);
-        let mut progress = Instant::now();
-        // Whether the line that is coming has anything in it.
-        let mut is_speaking = false;
-        let mut is_new = true;
-        while !connections.control().is_over(*last) && self.buffer().is_wanted() {
-            if connections.must_make_room(progress, is_new) {
-                return Some(MAKE_ROOM.into());
-            }
-            match connection.read(&mut chunk) {
-                Ok(0) => return None,
-                Ok(read) => {
-                    let (bytes, came) = (&chunk[..read], Instant::now());
-                    is_speaking |= !bytes.trim_ascii().is_empty();
-                    let has_line = is_speaking && bytes.contains(&b'\n');
-                    is_speaking &= !has_line;
-                    is_new &= !has_line;
-                    if !self.put(&chunk[..read]) {
-                        return None;
-                    }
-                    *last = Instant::now();
-                    // A byte now and then is no sign of life, nor is a blank line: what counts is a
-                    // line with something. A peer that was held up was not silent.
-                    progress = if has_line { *last } else { progress + (*last - came) };
-                }
-                Err(error) if waits(&error) => {}
-                Err(error) if error.kind() == ErrorKind::InvalidData => return Some(error.to_string()),
-                Err(_) => return None,
-            }
-        }
-        None
-    }
-
-    /// Waits until the writer has seen the end of the connection: why it was refused, if it was.
-    fn end_connection(&self) -> Option<String> {
+    /// Waits until the writer has seen the end of the connection. Returns why it was refused, if so.
+    pub(in crate::connect) fn end_connection(&self) -> Option<String> {
         let mut buffer = self.buffer();
         buffer.broken = true;
         self.changed.notify_all();
@@ -253,8 +224,8 @@ impl Waiting {
         buffer.refused.take()
     }
 
-    /// Takes what waits, again and again, until the source has ended or the run is over. What is wrong with a connection
-    /// ends it, and not the source, where the source `outlives` it.
+    /// Writes waiting bytes until the source has ended or the run is over. If the source `outlives`
+    /// errors, an error in a connection ends only that connection.
     fn write(&self, session: &mut Session, outlives: bool) -> Result<(), SourceError> {
         let mut batch = Zeroizing::new(Vec::with_capacity(WAITING_BYTES + CHUNK));
         let mut synced: Option<Instant> = None;
@@ -306,7 +277,7 @@ impl Waiting {
         }
     }
 
-    /// Says why the source is held up.
+    /// Reports why the source is held up.
     fn tell_full(&self, full: Full) {
         match full {
             Full::Limit => {
@@ -316,18 +287,13 @@ impl Waiting {
         }
     }
 
-    /// Lets nothing more of the connection in.
+    /// Accepts nothing more from the connection.
     fn refuse(&self, reason: String) {
         let mut buffer = self.buffer();
         buffer.refused = Some(reason);
         buffer.bytes.clear();
         self.changed.notify_all();
     }
-}
-
-/// Whether a read has only found nothing yet.
-fn waits(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
 impl Buffer {
@@ -345,19 +311,20 @@ impl Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::Format;
+    use crate::format::bytes::STANDARD_INPUT;
+    use crate::format::form::Shape;
+    use crate::format::row::RECORD_LIMIT;
     use crate::state::{IngestPlace, IngestReader, PublicHeader, Store};
     use std::path::Path;
     use std::sync::mpsc;
 
-    use crate::format::row::RECORD_LIMIT;
-
-    fn pipeline(format: &str) -> Pipeline {
-        let text = format!(
-            "name = 'n'\nsource = {{ path = '-', format = '{format}', journal = true }}\nrelease.strategy = 'identity'
-            columns = [{{ name = 'x', lower = 0, upper = 1 }}]\nprivacy = {{ epsilon = 1, delta = 1e-6 }}
-            epochs = {{ records = 2, horizon = 9 }}"
-        );
-        Pipeline::parse(&text, "p.toml".as_ref()).unwrap()
+    /// Takes what `input` gives into a journal.
+    fn start(format: &str, input: impl Read + Send + 'static, ingest: &Arc<Ingest>) -> Intake {
+        let format = if format == "csv" { Format::Csv } else { Format::Ndjson };
+        let shape = Shape { format, header: None, wanted: vec!["x".into()] };
+        let session = Session::new(Arc::clone(ingest), shape, STANDARD_INPUT.into());
+        Intake::start(session, &Control::new(), false, None, move |waiting| waiting.read(input)).unwrap()
     }
 
     /// A source that says what it is given, part by part.
@@ -387,8 +354,7 @@ mod tests {
 
     fn take_from(format: &str, input: impl Read + Send + 'static) -> io::Result<(String, String, u64)> {
         let (_directory, ingest) = journal();
-        let pipeline = pipeline(format);
-        let _intake = Intake::start(input, &ingest, (&pipeline, &pipeline.sources[0]), &Control::new());
+        let _intake = start(format, input, &ingest);
         let reader = IngestReader::open(&ingest, IngestPlace::START)?;
         let Some(mut reader) = reader else { return Ok(Default::default()) };
         let (header, mut records) = (String::from_utf8_lossy(reader.header()).into_owned(), String::new());
@@ -456,8 +422,7 @@ mod tests {
     fn a_record_counts_as_soon_as_it_is_whole() {
         let (_directory, ingest) = journal();
         let (sender, parts) = mpsc::channel();
-        let pipeline = pipeline("csv");
-        let intake = Intake::start(Parts(parts), &ingest, (&pipeline, &pipeline.sources[0]), &Control::new());
+        let intake = start("csv", Parts(parts), &ingest);
         assert_eq!(ingest.acknowledged(None), Some(0));
         for (part, expected) in [("x\n1", None), ("0\n2\n", Some(2)), ("3", None), ("4\r\n", Some(3))] {
             sender.send(part.as_bytes().to_vec()).unwrap();

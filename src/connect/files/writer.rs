@@ -1,36 +1,35 @@
 //! Files of JSON lines, with rotation.
 //!
-//! Each epoch is in the files once. After a crash the last epoch of the newest file is written again, which gives the same
-//! bytes, because every line is a function of the public log; and what the file holds must be of the same history.
+//! Each epoch is in the files once. After a crash the last epoch of the newest file is written again
+//! with the same bytes, because every line is a function of the public log. The file must hold the
+//! same history as the log.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::SinkError;
-use super::following::{Held, Outlet};
-use crate::connect::writer::Mark;
-use crate::pipeline::{ReleaseFile, Rotation};
+use super::{ReleaseFile, Rotation};
+use crate::connect::{Held, Mark, Outlet, Trouble};
 use crate::whole;
 
-/// The files of a sink, and how far they have come.
+/// The files of a sink, and how far they are written.
 pub(super) struct Files {
     sink: ReleaseFile,
     file: Option<File>,
-    /// Whether behind `length` there is what will be written again. It is there until its history is known to be the log's:
-    /// what was shown of another is nobody's to take away.
+    /// Whether the bytes behind `length` will be written again. They are kept until the file is known
+    /// to hold the log's history: output that belongs to another log is never truncated.
     is_to_cut: bool,
     /// Bytes in the newest file, and the first epoch in it, if it has one.
     length: u64,
     first: Option<u64>,
 }
 
-/// What the newest file holds.
+/// Contents of the newest file.
 #[derive(Default)]
 struct Contents {
     first: Option<u64>,
-    /// The last epoch, and where its lines begin.
+    /// The last epoch, and the offset of its first line.
     last: Option<Mark>,
     begins: u64,
 }
@@ -83,23 +82,15 @@ impl Files {
         self.first.get_or_insert(epoch);
         Ok(())
     }
-
-    fn refused(&self, source: io::Error) -> SinkError {
-        SinkError::Io { path: self.sink.path.clone(), source }
-    }
 }
 
 impl Outlet for Files {
-    fn name(&self) -> String {
-        self.sink.path.display().to_string()
+    fn open(&mut self) -> Result<Held, Trouble> {
+        Ok(self.begin()?)
     }
 
-    fn open(&mut self) -> Result<Held, SinkError> {
-        self.begin().map_err(|source| self.refused(source))
-    }
-
-    fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), SinkError> {
-        self.write(epoch, lines).map_err(|source| self.refused(source))
+    fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), Trouble> {
+        Ok(self.write(epoch, lines)?)
     }
 }
 
@@ -122,7 +113,7 @@ fn opened(path: &Path) -> io::Result<File> {
 }
 
 impl ReleaseFile {
-    /// Whether a file with these bytes, or one epoch more than these, would be too large.
+    /// Whether a file with this number of bytes and epochs is full.
     fn is_full(&self, bytes: u64, epochs: u64) -> bool {
         match self.rotate {
             None => false,
@@ -133,7 +124,7 @@ impl ReleaseFile {
 }
 
 impl Contents {
-    /// Up to the last whole line.
+    /// Reads a file up to its last whole line.
     fn of(file: &File) -> io::Result<Self> {
         let (mut contents, mut offset) = (Contents::default(), 0);
         let mut reader = BufReader::new(file);
@@ -153,7 +144,7 @@ impl Contents {
     }
 }
 
-/// The name of a file that is full: `releases-0000000001-0000000100.ndjson`.
+/// Returns the name of a full file: `releases-0000000001-0000000100.ndjson`.
 fn rotated(path: &Path, first: u64, last: u64) -> PathBuf {
     let (stem, extension) = (part(path.file_stem()), part(path.extension()));
     path.with_file_name(format!("{stem}-{first:010}-{last:010}.{extension}"))
@@ -163,7 +154,7 @@ fn part(part: Option<&std::ffi::OsStr>) -> String {
     part.map_or_else(String::new, |part| part.to_string_lossy().into_owned())
 }
 
-/// What the files that are full hold.
+/// Returns what the full files hold.
 fn held_by_full(path: &Path) -> io::Result<Held> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let (prefix, suffix) = (format!("{}-", part(path.file_stem())), format!(".{}", part(path.extension())));

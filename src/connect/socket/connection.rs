@@ -1,8 +1,9 @@
-//! Connections that lines come over: one peer at a time, again and again.
+//! Connections that carry lines: one peer at a time.
 //!
-//! Whoever listens takes the next peer when the last one has gone, or when it has been quiet for a while and another one is
-//! ready to send ([`door`](super::door)). Whoever connects tries again, with pauses that grow. A peer that is gone
-//! without a word is found out by the system's probes. None of this ends the stream: it ends with the run.
+//! A listening source takes the next peer when the current one disconnects, or has been quiet for a
+//! while and another one is ready to send ([`door`](super::door)). A connecting source retries with
+//! growing pauses. Keep-alive probes find a peer that vanished. None of this ends the stream: it
+//! ends with the run.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -14,23 +15,23 @@ use zeroize::Zeroizing;
 
 use super::door::Door;
 use super::entry::{Entry, LONGEST, judge};
+use super::{Address, Socket};
 use crate::control::{Backoff, Control, GLANCE};
 use crate::key::Token;
-use crate::pipeline::{Address, Socket};
 use crate::tcp::{connect, keep_alive};
 
-/// How long a peer may leave what it is told unread.
+/// How long a peer may leave its acknowledgements unread.
 const WRITE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long a peer without a new line keeps the place when another one is ready.
+/// How long a peer without a usable line keeps its turn while another one is ready.
 const QUIET_PEER: Duration = Duration::from_secs(10);
 
-/// The same before the first line of a peer. Where many are ready, each has only its share of
+/// The same before the first usable line of a peer. If many are ready, each has only its share of
 /// [`QUIET_PEER`].
 const NEW_PEER: Duration = Duration::from_secs(1);
 
-/// Peers, one after the other.
-pub(crate) struct Connections {
+/// The peers of a socket, one after the other.
+pub(super) struct Connections {
     socket: Socket,
     door: Option<Door>,
     control: Control,
@@ -44,31 +45,31 @@ pub(super) enum Wire {
     Unix(UnixStream),
 }
 
-/// A connection to a peer, whose first bytes are judged before any is given on.
+/// A connection to a peer. Its first bytes are judged before any are passed on.
 pub(super) struct Connection {
     wire: Wire,
     judged: bool,
     token: Option<Token>,
-    /// What was read to be judged, and belongs to the rows.
+    /// Bytes that were read to be judged and belong to the rows.
     heard: Zeroizing<Vec<u8>>,
 }
 
-/// The peer that is connected now, as whoever tells it something sees it.
+/// The current peer, for the thread that sends it acknowledgements.
 #[derive(Clone, Default)]
-pub(crate) struct Peer(Arc<Mutex<Option<Told>>>);
+pub(super) struct Peer(Arc<Mutex<Option<Told>>>);
 
 struct Told {
     wire: Wire,
-    /// The last number it was told.
+    /// The last number that it was sent.
     last: Option<u64>,
 }
 
 impl Connections {
-    /// Begins to listen where the socket listens.
+    /// Begins to listen, if the socket listens.
     ///
     /// # Errors
-    /// Where the address can't be listened on, or the key file can't be used.
-    pub(crate) fn open(socket: &Socket, control: &Control) -> io::Result<Self> {
+    /// If the address can't be listened on, or the key file can't be used.
+    pub(super) fn open(socket: &Socket, control: &Control) -> io::Result<Self> {
         let door = socket.listens.then(|| Door::open(socket)).transpose()?;
         if socket.expose && socket.key.is_none() {
             control.notice(&format!(
@@ -79,8 +80,8 @@ impl Connections {
         Ok(Connections { socket, door, control, peer, attended: Instant::now() })
     }
 
-    /// Whoever is connected.
-    pub(crate) fn peer(&self) -> Peer {
+    /// Returns the current peer.
+    pub(super) fn peer(&self) -> Peer {
         self.peer.clone()
     }
 
@@ -88,12 +89,13 @@ impl Connections {
         &self.control
     }
 
-    /// Whether peers are told how many records are safe.
+    /// Whether peers receive the number of safe records.
     pub(super) fn acknowledges(&self) -> bool {
         self.socket.acknowledge
     }
 
-    /// Waits for the next peer; none when the run is over, or has been silent since `last` for too long.
+    /// Waits for the next peer; none when the run is over or has been silent since `last` for too
+    /// long.
     pub(super) fn next(&mut self, mut last: Instant) -> Option<Connection> {
         let (mut backoff, name) = (Backoff::default(), self.name());
         while !self.control.is_over(last) {
@@ -111,7 +113,7 @@ impl Connections {
                         self.control.notice(&format!("{name}: {error}; trying again"));
                     }
                     self.control.sleep(backoff.pause());
-                    // A source that fails is not one that is silent.
+                    // A source that fails is not silent.
                     last = Instant::now();
                 }
             }
@@ -119,14 +121,14 @@ impl Connections {
         None
     }
 
-    /// Attends to waiting connections. Returns whether the peer, whose last line came at `progress`, must make room for one.
-    /// `is_new` says that this was not a line, but the beginning of the connection.
+    /// Attends to waiting connections. Returns whether the current peer must make room for one. Its
+    /// last usable line came at `progress`, or it connected then if it `is_new`.
     pub(super) fn must_make_room(&mut self, progress: Instant, is_new: bool) -> bool {
         let Some(door) = self.door.as_mut().filter(|_| self.attended.elapsed() >= GLANCE) else {
             return false;
         };
         self.attended = Instant::now();
-        // A listener that fails now fails again when the place is free.
+        // A listener that fails now fails again when it is next asked.
         let _ = door.attend(&self.control, &self.socket.to_string());
         let ready = door.ready();
         let patience = if is_new { NEW_PEER.min(QUIET_PEER / ready.max(1)) } else { QUIET_PEER };
@@ -155,14 +157,14 @@ impl Wire {
     }
 
     fn close(&self) {
-        // One that is gone already needs no closing.
+        // A peer that has already gone needs no closing.
         let _ = match self {
             Wire::Tcp(stream) => stream.shutdown(Shutdown::Both),
             Wire::Unix(stream) => stream.shutdown(Shutdown::Both),
         };
     }
 
-    /// Tells the peer something, if it listens.
+    /// Sends the peer a line.
     fn say(&mut self, line: &str) -> io::Result<()> {
         let line = format!("{line}\n");
         match self {
@@ -173,18 +175,18 @@ impl Wire {
 }
 
 impl Connection {
-    /// One that we have made: its first bytes are rows.
+    /// Our own connection: its first bytes are rows.
     fn trusted(wire: Wire) -> Self {
         Connection { wire, judged: true, token: None, heard: Zeroizing::default() }
     }
 
-    /// One that somebody else has made.
+    /// A connection from a peer.
     pub(super) fn judged(wire: Wire, token: Option<Token>) -> Self {
         // With room for all of it: a vector that grows leaves copies behind.
         Connection { wire, judged: false, token, heard: Zeroizing::new(Vec::with_capacity(2 * LONGEST)) }
     }
 
-    /// With limits to every wait.
+    /// Sets a limit for every wait.
     fn prepared(self) -> io::Result<Self> {
         match &self.wire {
             Wire::Tcp(stream) => {
@@ -202,10 +204,10 @@ impl Connection {
         Ok(self)
     }
 
-    /// Judges the first bytes, once they have come.
+    /// Judges the first bytes once they have come.
     ///
     /// # Errors
-    /// `InvalidData` with the reason where the peer is refused; others as they come, as long as nothing is decided.
+    /// `InvalidData` with the reason if the peer is refused; any other while nothing is decided.
     pub(super) fn settle(&mut self) -> io::Result<()> {
         while !self.judged {
             let mut bytes = Zeroizing::new([0; LONGEST]);
@@ -228,7 +230,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Tells the peer why, and ends.
+    /// Sends the peer the reason, and closes.
     pub(super) fn refuse(mut self, reason: &str) {
         let _ = self.wire.say(&format!("error: {reason}"));
         self.wire.close();
@@ -262,7 +264,7 @@ impl Peer {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on this connection is told numbers, the first of them at once.
+    /// Sends this connection numbers from now on, and the first one at once.
     pub(super) fn greet(&self, connection: &Connection, first: u64) {
         if let Ok(wire) = connection.wire.another() {
             *self.told() = Some(Told { wire, last: None });
@@ -270,9 +272,9 @@ impl Peer {
         }
     }
 
-    /// Tells a number, if it is greater than the last one. A peer that does not listen is let go: it would not know what
-    /// is safe.
-    pub(crate) fn tell(&self, number: u64) {
+    /// Sends a number if it is greater than the last one. A peer that does not read is disconnected:
+    /// it would not know what is safe.
+    pub(super) fn tell(&self, number: u64) {
         let mut told = self.told();
         let Some(Told { wire, last }) = told.as_mut() else { return };
         if last.is_none_or(|last| number > last) {

@@ -1,7 +1,8 @@
-//! A session of the ingest journal as it is written: bytes in, whole records on disk.
+//! Writes a session of the ingest journal: bytes in, whole records on disk.
 //!
-//! What is no record is dropped as it comes: a byte order mark, line ends before a header, blank lines between groups of records. What
-//! is held is at most a record or a header, each within the limit of a record, and the bytes that came last.
+//! A byte order mark, line ends before a header, and blank lines between groups of records are
+//! dropped. Memory holds at most one record or header, within the limit of a record, and the last
+//! bytes.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,36 +11,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use zeroize::Zeroizing;
 
-use super::error::SourceError;
 use super::intake::{CHUNK, WAITING_BYTES};
-use super::roles::Roles;
-use crate::format::FormatError;
+use crate::connect::SourceError;
 use crate::format::bytes::Stream;
-use crate::format::csv::{CsvRows, header_row};
+use crate::format::csv::CsvRows;
+use crate::format::form::Shape;
 use crate::format::framing::Framing;
 use crate::format::row::RECORD_LIMIT;
-use crate::pipeline::{Format, Pipeline, Source};
+use crate::format::{Format, FormatError};
 use crate::state::{Ingest, Patience};
 
-/// What some programs write before everything else.
+/// Written at the start by some programs.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The session that is being written.
-pub(super) struct Session {
+pub(crate) struct Session {
     ingest: Arc<Ingest>,
-    format: Format,
+    shape: Shape,
     framing: Framing,
-    wanted: Vec<String>,
-    /// The header that the pipeline gives to rows that come without one.
-    given: Option<Vec<u8>>,
     /// The header of the session that has begun.
     current: Option<Vec<u8>>,
-    /// Whether what comes now are records, and the header, if there is one, has come.
+    /// Whether the header, if any, has come, so that records follow.
     headed: bool,
-    /// Whether anything has come behind a byte order mark.
+    /// Whether anything has come after a byte order mark.
     begun: bool,
-    /// Bytes that have come and are not in the journal: of a header that is not whole, or of a record. The framing has
-    /// seen the first `seen` of them.
+    /// Bytes that are not in the journal yet, of a partial header or record. The framing has seen the
+    /// first `seen` of them.
     bytes: Zeroizing<Vec<u8>>,
     seen: usize,
     /// Records that a disconnect has cut.
@@ -49,14 +46,13 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(ingest: Arc<Ingest>, pipeline: &Pipeline, source: &Source, name: PathBuf) -> Self {
-        let format = source.format;
+    /// The next session of a journal, in whose header the wanted columns must be; `name` is that of
+    /// the source in messages.
+    pub(crate) fn new(ingest: Arc<Ingest>, shape: Shape, name: PathBuf) -> Self {
         Session {
             ingest,
-            format,
-            framing: Framing::new(format),
-            wanted: Roles::new(pipeline, source).wanted,
-            given: source.header.as_deref().map(header_row),
+            framing: Framing::new(shape.format),
+            shape,
             current: None,
             headed: false,
             begun: false,
@@ -68,6 +64,16 @@ impl Session {
         }
     }
 
+    /// The journal.
+    pub(in crate::connect) fn ingest(&self) -> Arc<Ingest> {
+        Arc::clone(&self.ingest)
+    }
+
+    /// What its rows look like.
+    pub(in crate::connect) fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
     pub(super) fn name(&self) -> &Path {
         &self.name
     }
@@ -77,8 +83,8 @@ impl Session {
         Arc::clone(&self.torn)
     }
 
-    /// Takes in what has come; `ended` if nothing more will. What is whole is on disk when this returns, unless `patience` has
-    /// ended: then the run has, too.
+    /// Takes in a batch; `ended` if nothing more will come. Whole records are on disk when this
+    /// returns, unless `patience` has ended; then the run has, too.
     pub(super) fn take(
         &mut self,
         batch: &[u8],
@@ -97,7 +103,7 @@ impl Session {
         self.take_records(&records, ended, patience)
     }
 
-    /// Drops a byte order mark; whether enough has come to know that there is none.
+    /// Drops a byte order mark. Returns whether enough has come to know that there is none.
     fn drop_mark(&mut self, ended: bool) -> bool {
         if !self.begun {
             let cut = self.bytes.len() < BYTE_ORDER_MARK.len() && BYTE_ORDER_MARK.starts_with(&self.bytes);
@@ -112,7 +118,7 @@ impl Session {
         true
     }
 
-    /// Takes in what has come behind the header, and behind the beginning of a record.
+    /// Takes in bytes that follow the header, or the beginning of a record.
     fn take_records(&mut self, batch: &[u8], ended: bool, patience: Patience<'_>) -> Result<(), SourceError> {
         let before = self.framing.records;
         let mut whole = self.framing.last_end(batch);
@@ -126,7 +132,7 @@ impl Session {
             self.ingest.append([&self.bytes, &batch[..whole]], count, patience)?;
         }
         if whole > 0 || ends {
-            // Without a record these were blanks.
+            // Without a record these were blank lines.
             self.bytes.clear();
         }
         self.bytes.extend_from_slice(&batch[whole..]);
@@ -134,19 +140,19 @@ impl Session {
         self.check_length()
     }
 
-    /// The connection has ended: what is not a whole record is dropped, and another header may come.
+    /// Ends a connection: a partial record is dropped, and another header may come.
     pub(super) fn disconnect(&mut self) {
         let cut = self.headed && !self.framing.is_between();
         self.torn.fetch_add(u64::from(cut), Ordering::Relaxed);
-        self.framing = Framing::new(self.format);
+        self.framing = Framing::new(self.shape.format);
         self.bytes.clear();
         (self.seen, self.headed, self.begun) = (0, false, false);
     }
 
-    /// Begins the session once its header is whole, unless it is the one that has begun already; whether what comes now
-    /// are records.
+    /// Begins a session once the header is whole, unless the current session has the same header.
+    /// Returns whether records follow.
     fn begin(&mut self, ended: bool, patience: Patience<'_>) -> Result<bool, SourceError> {
-        let in_stream = self.format == Format::Csv && self.given.is_none();
+        let in_stream = self.shape.format == Format::Csv && self.shape.header.is_none();
         let mut header = 0;
         if in_stream {
             let end = self.framing.first_end(&self.bytes[self.seen..]);
@@ -168,12 +174,12 @@ impl Session {
         }
         let is_line_end = |byte: &&u8| matches!(byte, b'\r' | b'\n');
         let blank = self.bytes[..header].iter().take_while(is_line_end).count();
-        let named = self.given.clone().unwrap_or_else(|| self.bytes[blank..header].to_vec());
+        let named = self.shape.header.clone().unwrap_or_else(|| self.bytes[blank..header].to_vec());
         if self.current.as_ref() != Some(&named) {
-            if self.format == Format::Csv {
-                // A header that lacks a column is found out before anything of its session counts.
+            if self.shape.format == Format::Csv {
+                // Refuse a header that lacks a column before any record of its session counts.
                 let stream = Stream::new(io::Cursor::new(named.clone()), 0);
-                CsvRows::open(stream, &self.name, &self.wanted)?;
+                CsvRows::open(stream, &self.name, &self.shape.wanted)?;
             }
             if !self.ingest.begin(&named, patience)? {
                 return Ok(false);
@@ -186,7 +192,7 @@ impl Session {
         Ok(true)
     }
 
-    /// A record that is too long will never be whole.
+    /// Refuses a record that is too long.
     fn check_length(&self) -> Result<(), SourceError> {
         if !self.framing.is_too_long() {
             return Ok(());

@@ -1,0 +1,132 @@
+//! Files that the pipeline lists, read one after the other.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::connect::standard::Patient;
+use crate::connect::{Opened, Opening, Origin, Position, SourceError, io_error};
+use crate::control::Control;
+use crate::format::Format;
+use crate::format::bytes::Stream;
+use crate::format::parquet::ParquetRows;
+
+/// How compressed files begin.
+const COMPRESSED: [(&[u8], &str); 4] =
+    [(b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\xfd7zXZ\0", "xz"), (b"PK\x03\x04", "zip")];
+
+/// Files of text.
+struct Texts {
+    paths: Vec<PathBuf>,
+    control: Control,
+}
+
+/// Parquet files.
+struct Tables {
+    paths: Vec<PathBuf>,
+    wanted: Vec<String>,
+}
+
+/// Opens files from the position on. Looks at each of them before anything is published: whether it
+/// can be opened, and is the text that it should be.
+pub(super) fn open(paths: &[PathBuf], opening: &Opening<'_>) -> Result<Box<dyn Origin>, SourceError> {
+    let is_text = opening.shape.format != Format::Parquet;
+    for path in paths.iter().skip(opening.position.file as usize) {
+        check(path, is_text)?;
+    }
+    let paths = paths.to_vec();
+    Ok(match is_text {
+        true => Box::new(Texts { paths, control: opening.control.clone() }),
+        false => Box::new(Tables { paths, wanted: opening.shape.wanted.clone() }),
+    })
+}
+
+fn check(path: &Path, is_text: bool) -> Result<(), SourceError> {
+    let found = path.metadata().map_err(|source| io_error(path, source))?;
+    // A named pipe gives its bytes only once.
+    if !found.is_file() {
+        return Ok(());
+    }
+    let (file, mut start) = (open_at(path, 0)?, Vec::new());
+    if is_text {
+        file.take(6).read_to_end(&mut start).map_err(|source| io_error(path, source))?;
+    }
+    match COMPRESSED.iter().find(|(magic, _)| start.starts_with(magic)) {
+        Some((_, form)) => Err(SourceError::Compressed { path: path.into(), form }),
+        None => Ok(()),
+    }
+}
+
+impl Origin for Texts {
+    fn name(&self, file: u32) -> PathBuf {
+        self.paths.get(file as usize).cloned().unwrap_or_default()
+    }
+
+    fn open(&mut self, position: Position) -> Result<Option<Opened>, SourceError> {
+        let Some(path) = self.paths.get(position.file as usize) else { return Ok(None) };
+        let offset = position.offset;
+        if path.metadata().is_ok_and(|found| found.file_type().is_fifo()) {
+            let stream = Stream::new(open_pipe(path, offset, &self.control)?, 0);
+            return Ok(Some(Opened::Bytes { stream, header: None, is_rest: false }));
+        }
+        let header = (offset > 0).then(|| stream_at(path, 0)).transpose()?;
+        let stream = stream_at(path, offset)?;
+        Ok(Some(Opened::Bytes { stream, header, is_rest: is_in_line(path, offset)? }))
+    }
+}
+
+impl Origin for Tables {
+    fn name(&self, file: u32) -> PathBuf {
+        self.paths.get(file as usize).cloned().unwrap_or_default()
+    }
+
+    fn open(&mut self, Position { file, offset, line }: Position) -> Result<Option<Opened>, SourceError> {
+        let Some(path) = self.paths.get(file as usize) else { return Ok(None) };
+        Ok(Some(Opened::Rows(Box::new(ParquetRows::open(path, (offset, line), &self.wanted)?))))
+    }
+}
+
+/// Whether what comes at `offset` of a file goes on with a line that was its last one when it was
+/// read up to there.
+fn is_in_line(path: &Path, offset: u64) -> Result<bool, SourceError> {
+    if offset == 0 {
+        return Ok(false);
+    }
+    let mut around = Vec::new();
+    let read = open_at(path, offset - 1)?.take(2).read_to_end(&mut around);
+    read.map_err(|source| io_error(path, source))?;
+    Ok(around.len() == 2 && !around.iter().any(|byte| matches!(byte, b'\r' | b'\n')))
+}
+
+/// Opens a named pipe, which need not have a writer yet: opened as a file it would wait for one, and
+/// hear no signal.
+fn open_pipe(path: &Path, offset: u64, control: &Control) -> Result<Patient, SourceError> {
+    if offset > 0 {
+        // What was read of it is gone.
+        return Err(io_error(path, ErrorKind::NotSeekable.into()));
+    }
+    let input = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+    let input = input.map_err(|source| io_error(path, source.into()))?.into();
+    Ok(Patient { input, control: control.clone() })
+}
+
+/// The bytes of a file from an offset on.
+pub(super) fn stream_at(path: &Path, offset: u64) -> Result<Stream, SourceError> {
+    Ok(Stream::new(open_at(path, offset)?, offset))
+}
+
+/// Opens a file at an offset that it must have.
+pub(super) fn open_at(path: &Path, offset: u64) -> Result<File, SourceError> {
+    let mut file = File::open(path).map_err(|source| io_error(path, source))?;
+    if offset > 0 {
+        let found = file.seek(SeekFrom::End(0)).map_err(|source| io_error(path, source))?;
+        if found < offset {
+            return Err(SourceError::Shrunk { path: path.into(), found, offset });
+        }
+        file.seek(SeekFrom::Start(offset)).map_err(|source| io_error(path, source))?;
+    }
+    Ok(file)
+}

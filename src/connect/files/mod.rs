@@ -1,0 +1,319 @@
+//! Files: lists of them and followed ones as sources, files of JSON lines as sinks.
+
+mod follow;
+mod listed;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Formats, Opening, Origin, Own, Reads, Said, SourceError, System, Target, Text, Writes};
+use crate::control::Control;
+use crate::format::Format;
+
+/// The kind of positions in the pipeline's list of files.
+pub(super) const TAG: u8 = 0;
+/// The kind of positions in followed files, by their numbers in the list.
+pub(crate) const FOLLOWED: u8 = 2;
+/// The kind of positions in listed Parquet files: a row group, and a row in it.
+const PARQUET: u8 = 5;
+
+pub(super) const SYSTEM: System = System {
+    schemes: &[""],
+    tags: &[TAG, FOLLOWED, PARQUET],
+    source_fields: &[Own {
+        key: "follow",
+        elsewhere: "only files need follow; other sources have no end: leave it out",
+    }],
+    source: Some(source),
+    sink_fields: &[Own { key: "rotate", elsewhere: "only files are rotated: leave it out" }],
+    sink: Some(sink),
+    ..System::NONE
+};
+
+/// These files, read one after the other as one stream.
+#[derive(Debug, PartialEq, Eq)]
+struct Listed(Vec<PathBuf>);
+
+/// `follow = true`: files of a directory that are read as they grow and as new ones appear.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Followed {
+    directory: PathBuf,
+    /// Pattern of file names: `*` matches any text, `?` any one character.
+    pattern: String,
+}
+
+/// A file of JSON lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ReleaseFile {
+    path: PathBuf,
+    /// `rotate`: when a new file is started.
+    rotate: Option<Rotation>,
+}
+
+/// When a file is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rotation {
+    /// After this number of epochs.
+    Epochs(u64),
+    /// Before the file exceeds this number of bytes; a single epoch may exceed it.
+    Bytes(u64),
+}
+
+fn source(said: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
+    if !said.section.flag("follow").unwrap_or(false) {
+        return listed(said);
+    }
+    if let Some(second) = said.paths.get(1) {
+        second.report("only one directory or pattern can be followed, such as path = \"log/*.csv\"");
+        return None;
+    }
+    followed(said.path, said.base)
+}
+
+/// Reads paths of files, which need not exist yet.
+fn listed(said: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
+    let is_followed = |path: &&Text<'_>| {
+        let full = said.base.join(path.value);
+        full.is_dir() || (path.value.contains(['*', '?']) && !full.exists())
+    };
+    match said.paths.iter().find(is_followed) {
+        None => {
+            let paths = said.paths.iter().map(|path| said.base.join(path.value));
+            Some(Arc::new(Listed(paths.collect())))
+        }
+        Some(path) => {
+            path.report(
+                "a directory or a pattern must be followed: add follow = true (and end the run by --until-idle or a signal)",
+            );
+            None
+        }
+    }
+}
+
+/// Reads a followed path: a directory, a pattern of names in one, or a single file.
+fn followed(path: &Text<'_>, base: &Path) -> Option<Arc<dyn Reads>> {
+    let full = base.join(path.value);
+    if full.is_dir() {
+        return Some(Arc::new(Followed { directory: full, pattern: "*".into() }));
+    }
+    let pattern = full.file_name().and_then(|name| name.to_str()).map(String::from);
+    let directory = full.parent().map(|directory| match directory.as_os_str().is_empty() {
+        true => PathBuf::from("."),
+        false => directory.into(),
+    });
+    match (pattern, directory) {
+        (Some(pattern), Some(directory)) if !directory.to_string_lossy().contains(['*', '?']) => {
+            Some(Arc::new(Followed { directory, pattern }))
+        }
+        _ => {
+            path.report("expected a directory, or a pattern of names in one such as \"log/*.csv\"");
+            None
+        }
+    }
+}
+
+impl Reads for Listed {
+    fn name(&self) -> String {
+        let names: Vec<_> = self.0.iter().map(|path| path.display().to_string()).collect();
+        names.join(", ")
+    }
+
+    fn formats(&self) -> Formats {
+        Formats { allowed: &[Format::Csv, Format::Ndjson, Format::Parquet], ..Formats::TEXT }
+    }
+
+    fn kind(&self, format: Format) -> usize {
+        if format == Format::Parquet { 2 } else { 0 }
+    }
+
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    fn goes_on(&self) -> bool {
+        false
+    }
+
+    fn open(&self, opening: &Opening<'_>) -> Result<Box<dyn Origin>, SourceError> {
+        listed::open(&self.0, opening)
+    }
+}
+
+impl Reads for Followed {
+    fn name(&self) -> String {
+        self.directory.join(&self.pattern).display().to_string()
+    }
+
+    fn formats(&self) -> Formats {
+        Formats::TEXT
+    }
+
+    fn kind(&self, _format: Format) -> usize {
+        1
+    }
+
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    fn open(&self, opening: &Opening<'_>) -> Result<Box<dyn Origin>, SourceError> {
+        follow::open(self, opening)
+    }
+}
+
+impl Followed {
+    /// Whether a file name matches. Hidden files match only if the pattern begins with a dot.
+    fn names(&self, name: &str) -> bool {
+        let hidden = name.starts_with('.') && !self.pattern.starts_with('.');
+        let (pattern, name): (Vec<char>, Vec<char>) =
+            (self.pattern.chars().collect(), name.chars().collect());
+        !hidden && agrees(&pattern, &name)
+    }
+}
+
+/// Whether `name` matches a pattern of `*` and `?`. On a mismatch, the last `*` takes one more
+/// character.
+fn agrees(pattern: &[char], name: &[char]) -> bool {
+    let (mut p, mut n, mut star) = (0, 0, None);
+    while n < name.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Some(&c) if c == '?' || c == name[n] => (p, n) = (p + 1, n + 1),
+            _ => match star {
+                None => return false,
+                Some((at, from)) => {
+                    star = Some((at, from + 1));
+                    (p, n) = (at + 1, from + 1);
+                }
+            },
+        }
+    }
+    pattern[p..].iter().all(|&c| c == '*')
+}
+
+fn sink(said: &Said<'_, '_>) -> Option<Arc<dyn Writes>> {
+    let rotate = match said.section.text("rotate") {
+        None => Some(None),
+        Some(field) => field.map(|text| rotation(text)).map(|field| Some(field.value)),
+    };
+    let path = said
+        .section
+        .text("path")?
+        .filter("a file of JSON lines, such as \"out/releases.ndjson\"", |path| {
+            Path::new(path).extension().is_some_and(|end| end == "ndjson" || end == "jsonl")
+        })?;
+    Some(Arc::new(ReleaseFile { path: said.base.join(path.value), rotate: rotate? }))
+}
+
+fn rotation(text: &str) -> Result<Rotation, String> {
+    let units = [("epochs", 0), ("epoch", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30)];
+    let found = units.iter().find_map(|&(unit, shift)| {
+        let number: u64 = text.strip_suffix(unit)?.trim().parse().ok().filter(|&number| number > 0)?;
+        if shift == 0 {
+            Some(Rotation::Epochs(number))
+        } else {
+            number.checked_mul(1 << shift).map(Rotation::Bytes)
+        }
+    });
+    found.ok_or_else(|| {
+        format!("found {text:?}, expected a size such as \"100 epochs\", \"64 MiB\" or \"1 GiB\"")
+    })
+}
+
+impl Writes for ReleaseFile {
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn target(&self, _control: &Control) -> Target {
+        Target::Outlet(Box::new(writer::Files::new(self.clone())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connect::Input;
+    use crate::connect::fake::{sink_of, source_of};
+
+    #[test]
+    fn paths_are_listed_or_followed() {
+        let check = |source: &str, expected: Option<Arc<dyn Reads>>| {
+            let expected = expected.map(|source| Input { system: &SYSTEM, source });
+            assert_eq!(source_of(source).ok().map(|source| source.input), expected, "{source}");
+        };
+        let listed = Listed(vec!["dir/a.csv".into(), "dir/b.csv".into()]);
+        check("path = ['a.csv', 'b.csv']", Some(Arc::new(listed)));
+        let followed = Followed { directory: "dir/log".into(), pattern: "*.csv".into() };
+        check("path = 'log/*.csv', follow = true", Some(Arc::new(followed)));
+        check("path = '*/a.csv', follow = true", None);
+        check("path = ['a.csv', 'b.csv'], follow = true", None);
+        check("path = 'log/*.csv'", None);
+        check("path = '/', format = 'csv'", None);
+        for (source, part) in [
+            ("path = 'log/*.csv'", "add follow = true"),
+            ("path = '/', format = 'csv'", "add follow = true"),
+            ("path = '-', format = 'csv', follow = true", "only files need follow"),
+            ("path = 'a.csv', journal = true", "a journal is for standard input"),
+        ] {
+            assert!(source_of(source).is_err_and(|error| error.contains(part)), "{source}");
+        }
+    }
+
+    #[test]
+    fn a_parquet_file_is_whole() {
+        let refused = |source: &str| source_of(source).unwrap_err();
+        assert!(refused("path = 'a.parquet', follow = true").contains("must be complete"));
+        assert!(refused("path = '-', format = 'parquet'").contains("must be complete"));
+        let formats = source_of("path = ['a.parquet', 'b.parquet']").map(|source| source.format);
+        assert_eq!(formats, Ok(Format::Parquet));
+    }
+
+    #[test]
+    fn patterns_choose_names() {
+        let check = |pattern: &str, name, expected| {
+            let followed = Followed { directory: PathBuf::new(), pattern: pattern.into() };
+            assert_eq!(followed.names(name), expected, "{pattern} {name}");
+        };
+        check("*.csv", "a.csv", true);
+        check("*.csv", "a.csv.tmp", false);
+        check("*.csv", ".a.csv", false);
+        check(".*", ".a", true);
+        check("a*b?c*", "axxbbyc", true);
+        check("a*b?c*", "axxbyyc", false);
+        check("a.csv", "a.csv", true);
+        check("a.csv", "a_csv", false);
+        check("*", "", true);
+        check("?", "", false);
+    }
+
+    #[test]
+    fn sizes_are_read() {
+        let check = |text, expected| assert_eq!(rotation(text).ok(), expected, "{text}");
+        check("100 epochs", Some(Rotation::Epochs(100)));
+        check("1epoch", Some(Rotation::Epochs(1)));
+        check("64 MiB", Some(Rotation::Bytes(64 << 20)));
+        check("1 GiB", Some(Rotation::Bytes(1 << 30)));
+        check("99999999999999 GiB", None);
+        check("0 epochs", None);
+        check("10", None);
+        check("-1 MiB", None);
+    }
+
+    #[test]
+    fn a_sink_is_a_file_of_lines() {
+        for (sink, part) in [
+            ("path = 'a.csv'", "expected a file of JSON lines"),
+            ("path = 'a.ndjson', stream = 's'", "leave it out"),
+            ("path = 'a.ndjson', rotate = '10'", "expected a size"),
+            ("path = 'nats://h', stream = 's', rotate = '5 epochs'", "rotated"),
+            ("path = 'a.ndjson' }, { path = 'a.ndjson'", "same path"),
+        ] {
+            assert!(sink_of(sink).is_err_and(|error| error.contains(part)), "{sink}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Sockets as sources: lines from one peer after the other, `tcp://`, `tcp-listen://`, `unix://`,
+//! `unix-listen://`. What came can't be read again, so it always goes through the journal.
+
+mod connection;
+mod door;
+mod entry;
+mod serve;
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::journal::{Intake, Session, Waiting};
+use super::server::has_port;
+use super::{Formats, Journaling, Opening, Origin, Own, Reads, Said, SourceError, System, report_source};
+use crate::control::Control;
+use connection::Connections;
+use serve::serve;
+
+pub(super) const SYSTEM: System = System {
+    schemes: &["tcp", "tcp-listen", "unix", "unix-listen"],
+    path: "tcp://host:port, tcp-listen://address:port, unix:///path, unix-listen:///path",
+    source_fields: &[
+        Own {
+            key: "acknowledge",
+            elsewhere: "only sockets send acknowledgements back: leave it out, or see run --acknowledge",
+        },
+        Own { key: "key", elsewhere: NO_KEY },
+        Own { key: "expose", elsewhere: NO_EXPOSE },
+    ],
+    source: Some(source),
+    ..System::NONE
+};
+
+const NO_KEY: &str = "a key is only for tcp-listen:// and unix-listen://: leave it out";
+const NO_EXPOSE: &str = "other machines can reach only tcp-listen://: leave it out";
+
+const EXPOSE: &str = "other machines can reach this address and send records: listen on 127.0.0.1, or add expose = true, preferably with \
+    key = \"source.key\" (see hushflow key source.key)";
+
+/// A socket that rows arrive on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Socket {
+    /// Address of the socket.
+    address: Address,
+    /// Whether the source listens for peers, one after the other, instead of connecting to one.
+    listens: bool,
+    /// `acknowledge`: whether the number of journaled records is sent back to the peer.
+    acknowledge: bool,
+    /// `key`: for a listening socket, the key file whose token peers must send.
+    key: Option<PathBuf>,
+    /// `expose`: whether it may listen on an address that other machines can reach.
+    expose: bool,
+}
+
+impl fmt::Display for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let listens = if self.listens { "-listen" } else { "" };
+        match &self.address {
+            Address::Tcp(address) => write!(f, "tcp{listens}://{address}"),
+            Address::Unix(path) => write!(f, "unix{listens}://{}", path.display()),
+        }
+    }
+}
+
+/// Address of a socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Address {
+    /// `host:port`.
+    Tcp(String),
+    /// A path in the file system.
+    Unix(PathBuf),
+}
+
+/// Reads a socket, and its own fields.
+fn source(said: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
+    let section = said.section;
+    let acknowledge = section.flag("acknowledge").unwrap_or(false);
+    let expose = section.flag("expose").unwrap_or(false);
+    let key = section.text("key").map(|key| said.base.join(key.value));
+    let listens = said.scheme.ends_with("-listen");
+    let address = match said.scheme {
+        "tcp" | "tcp-listen" => has_port(said.rest).then(|| Address::Tcp(said.rest.into())),
+        _ => (!said.rest.is_empty()).then(|| Address::Unix(said.base.join(said.rest))),
+    };
+    let report = |key, message: &str| {
+        if let Some(field) = section.get(key) {
+            field.report(message);
+        }
+    };
+    let Some(address) = address else {
+        report_source(said.path);
+        return None;
+    };
+    if !listens {
+        report("key", NO_KEY);
+    }
+    match &address {
+        Address::Tcp(address) if listens => {
+            if !expose && !is_loopback(address) {
+                said.path.report(EXPOSE);
+                return None;
+            }
+            if expose && acknowledge && key.is_none() {
+                report(
+                    "acknowledge",
+                    "the number of records is private, and acknowledgements would reveal it to everyone who can reach the address: add key = \"source.key\"",
+                );
+            }
+        }
+        _ => report("expose", NO_EXPOSE),
+    }
+    Some(Arc::new(Socket { address, listens, acknowledge, key, expose }))
+}
+
+/// Whether `host:port` is `localhost` or a loopback address; names are not resolved.
+fn is_loopback(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
+}
+
+impl Reads for Socket {
+    fn name(&self) -> String {
+        self.to_string()
+    }
+
+    fn formats(&self) -> Formats {
+        Formats::TEXT
+    }
+
+    fn journaling(&self) -> Journaling {
+        Journaling::Always
+    }
+
+    fn open(&self, _opening: &Opening<'_>) -> Result<Box<dyn Origin>, SourceError> {
+        Err(SourceError::NeedsRun)
+    }
+
+    fn take_in(&self, session: Session, control: &Control) -> io::Result<Intake> {
+        let connections = Connections::open(self, control)?;
+        let peer = connections.peer();
+        let (ingest, shape) = (session.ingest(), session.shape().clone());
+        let told = Box::new(move |number| peer.tell(number));
+        let read = move |waiting: &Waiting| serve(waiting, connections, &ingest, &shape);
+        Intake::start(session, control, true, Some(told), read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::any::Any;
+
+    use crate::connect::fake::source_of;
+    use crate::connect::{Equal, Input};
+    use crate::pipeline::Pipeline;
+
+    #[test]
+    fn sockets_connect_or_listen() {
+        let check = |source: &str, expected: Option<(Address, bool)>| {
+            let expected = expected.map(|(address, listens)| {
+                let socket = Socket { address, listens, acknowledge: false, key: None, expose: false };
+                Input { system: &SYSTEM, source: Arc::new(socket) }
+            });
+            assert_eq!(source_of(source).ok().map(|source| source.input), expected, "{source}");
+        };
+        let tcp = || Address::Tcp("localhost:7000".into());
+        check("path = 'tcp://localhost:7000', format = 'csv'", Some((tcp(), false)));
+        check("path = 'tcp-listen://localhost:7000', format = 'csv'", Some((tcp(), true)));
+        check("path = 'unix:///run/x', format = 'csv'", Some((Address::Unix("/run/x".into()), false)));
+        check("path = 'unix-listen://x', format = 'csv'", Some((Address::Unix("dir/x".into()), true)));
+        check("path = 'tcp://:7000', format = 'csv'", None);
+        check("path = 'tcp://localhost:99999', format = 'csv'", None);
+        check("path = 'unix://', format = 'csv'", None);
+        check("path = 'tcp://localhost:1'", None);
+        check("path = 'tcp://localhost:1', format = 'csv', journal = false", None);
+    }
+
+    const COLUMNS: &str =
+        "columns = [{ name = 'x', lower = 0, upper = 1 }]\nprivacy = { epsilon = 1, delta = 1e-6 }";
+
+    #[test]
+    fn others_reach_a_source_only_where_the_pipeline_says_so() {
+        let check = |source: &str, expected: Result<Socket, &str>| {
+            let text = format!(
+                "name = 'n'\nsource = {{ format = 'csv', {source} }}\n{COLUMNS}\nepochs = {{ records = 2, horizon = 9 }}"
+            );
+            let found =
+                Pipeline::parse(&text, "dir/p.toml".as_ref()).map(|mut found| found.sources.remove(0).input);
+            match (found, expected) {
+                (Ok(found), Ok(expected)) => {
+                    assert!(expected.equals(&*found.source as &dyn Any), "{source}: {found:?}")
+                }
+                (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
+                (found, _) => panic!("{source}: {found:?}"),
+            }
+        };
+        let listening = |address: &str| Socket {
+            address: Address::Tcp(address.into()),
+            listens: true,
+            acknowledge: false,
+            key: None,
+            expose: false,
+        };
+        check("path = 'tcp-listen://localhost:7000'", Ok(listening("localhost:7000")));
+        check("path = 'tcp-listen://[::1]:7000'", Ok(listening("[::1]:7000")));
+        for address in ["0.0.0.0", "[::]", "10.0.0.1", "example.org", "127.0.0.1.example.org"] {
+            check(&format!("path = 'tcp-listen://{address}:7000'"), Err("expose = true"));
+        }
+        let open = "path = 'tcp-listen://0.0.0.0:7000', expose = true";
+        let exposed = Socket { expose: true, ..listening("0.0.0.0:7000") };
+        check(open, Ok(exposed.clone()));
+        check(&format!("{open}, acknowledge = true"), Err("add key"));
+        let keyed = Socket { acknowledge: true, key: Some("dir/k".into()), ..exposed };
+        check(&format!("{open}, acknowledge = true, key = 'k'"), Ok(keyed));
+        check("path = 'tcp://localhost:7000', key = 'k'", Err("leave it out"));
+        check("path = 'unix-listen://x', expose = true", Err("leave it out"));
+        check("path = 'a.csv', expose = true", Err("leave it out"));
+    }
+
+    #[test]
+    fn what_comes_from_a_network_moves_the_clock_by_a_tenth_of_the_horizon() {
+        let jump = |source: &str, horizon: u64, clock: &str| {
+            let text = format!(
+                "name = 'n'\nsource = {{ {source} }}\n{COLUMNS}\nepochs = {{ time = 't', start = '2020-01-01', length = '1s', horizon = {horizon}, {clock} }}"
+            );
+            Pipeline::parse(&text, "p.toml".as_ref()).map(|pipeline| pipeline.sources[0].largest_jump).ok()
+        };
+        let seconds = |seconds: i64| Some(Some(1_000_000 * seconds));
+        let socket = "path = 'tcp-listen://localhost:7000', format = 'csv'";
+        assert_eq!(jump(socket, 1000, "arrival = 'a'"), seconds(100));
+        assert_eq!(jump("path = 'redis://h', stream = 's'", 1000, "arrival = 'a'"), seconds(100));
+        assert_eq!(jump(socket, 50, "arrival = 'a'"), seconds(10));
+        assert_eq!(jump(&format!("{socket}, largest_jump = '1d'"), 1000, "arrival = 'a'"), seconds(86_400));
+        assert_eq!(jump("path = 'a.csv'", 1000, "arrival = 'a'"), Some(None));
+        assert_eq!(jump(socket, 1000, "clock = 'end-of-input'"), Some(None));
+    }
+}

@@ -1,0 +1,195 @@
+//! Reads one connection after the other, until the run is over.
+
+use std::io::{self, ErrorKind, Read};
+use std::time::Instant;
+
+use zeroize::Zeroizing;
+
+use super::connection::{Connection, Connections};
+use crate::connect::journal::{CHUNK, Waiting};
+use crate::format::bytes::STANDARD_INPUT;
+use crate::format::form::{Form, Shape};
+use crate::format::row::{RECORD_LIMIT, Row};
+use crate::format::{Defect, Format};
+use crate::state::Ingest;
+
+const MAKE_ROOM: &str = "no usable line has come in time, and another peer is ready to send";
+
+/// Lines of a chunk that are looked at: whoever sends rows has a usable one among them.
+const LINES: usize = 16;
+
+/// Hands on what comes over connections to the writer of the journal.
+pub(super) fn serve(waiting: &Waiting, mut connections: Connections, ingest: &Ingest, shape: &Shape) {
+    let peer = connections.peer();
+    let mut last = Instant::now();
+    while let Some(mut connection) = connections.next(last) {
+        last = Instant::now();
+        if connections.acknowledges() {
+            peer.greet(&connection, ingest.acknowledged(None).unwrap_or_default());
+        }
+        let refused = read(waiting, &mut connection, &mut connections, &mut last, Signs::new(shape));
+        peer.leave();
+        if let Some(reason) = waiting.end_connection().or(refused) {
+            connections.control().notice(&format!("a peer was refused: {reason}"));
+            connection.refuse(&reason);
+        }
+        if waiting.is_stopped() {
+            return;
+        }
+    }
+    waiting.end(Ok(()));
+}
+
+/// Reads a connection until it ends, or nothing more of it is wanted. Says why where the peer was
+/// refused or had to make room.
+fn read(
+    waiting: &Waiting,
+    connection: &mut Connection,
+    connections: &mut Connections,
+    last: &mut Instant,
+    mut signs: Signs,
+) -> Option<String> {
+    let mut chunk = Zeroizing::new(vec![0; CHUNK]);
+    let mut progress = Instant::now();
+    let mut is_new = true;
+    while !connections.control().is_over(*last) && waiting.is_wanted() {
+        if connections.must_make_room(progress, is_new) {
+            return Some(MAKE_ROOM.into());
+        }
+        match connection.read(&mut chunk) {
+            Ok(0) => return None,
+            Ok(read) => {
+                let came = Instant::now();
+                let is_sign = signs.hear(&chunk[..read]);
+                is_new &= !is_sign;
+                if !waiting.put(&chunk[..read]) {
+                    return None;
+                }
+                *last = Instant::now();
+                // A peer that was held up was not silent.
+                progress = if is_sign { *last } else { progress + (*last - came) };
+            }
+            Err(error) if is_empty_yet(&error) => {}
+            Err(error) if error.kind() == ErrorKind::InvalidData => return Some(error.to_string()),
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+/// Whether a read has only found nothing yet.
+fn is_empty_yet(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+/// Signs that a peer works: the header of its rows, and lines that are rows. A byte now and then is
+/// none, nor is a blank line, nor what nobody can read.
+struct Signs {
+    shape: Shape,
+    /// How a line is read, once its header is known.
+    form: Option<Form>,
+    row: Row,
+    /// The beginning of the line that is coming, up to the limit of a record.
+    line: Zeroizing<Vec<u8>>,
+}
+
+impl Signs {
+    fn new(shape: &Shape) -> Self {
+        let has_header = shape.format == Format::Csv && shape.header.is_none();
+        let form = (!has_header).then(|| Form::new(shape, STANDARD_INPUT.as_ref()).ok()).flatten();
+        // With room for all of it: a vector that grows leaves copies behind.
+        let line = Zeroizing::new(Vec::with_capacity(RECORD_LIMIT));
+        Signs { shape: shape.clone(), form, row: Row::default(), line }
+    }
+
+    /// Whether a line that ends in this chunk is a sign.
+    fn hear(&mut self, chunk: &[u8]) -> bool {
+        let mut lines = chunk.split_inclusive(|&byte| byte == b'\n');
+        let mut is_sign = false;
+        for part in lines.by_ref().take(LINES) {
+            self.gather(part);
+            if part.ends_with(b"\n") {
+                let mut line = std::mem::take(&mut self.line);
+                is_sign = self.is_sign(&line);
+                line.clear();
+                self.line = line;
+                if is_sign {
+                    break;
+                }
+            }
+        }
+        // The rest of the chunk is looked at no more, but for the line that goes on behind it.
+        if let Some(part) = lines.next_back() {
+            self.line.clear();
+            if !part.ends_with(b"\n") {
+                self.gather(part);
+            }
+        }
+        is_sign
+    }
+
+    fn gather(&mut self, part: &[u8]) {
+        let room = RECORD_LIMIT.saturating_sub(self.line.len());
+        self.line.extend_from_slice(&part[..part.len().min(room)]);
+    }
+
+    fn is_sign(&mut self, line: &[u8]) -> bool {
+        let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
+        if line.trim_ascii().is_empty() {
+            return false;
+        }
+        let Some(form) = &mut self.form else {
+            let shape = Shape { header: Some(line.to_vec()), ..self.shape.clone() };
+            self.form = Form::new(&shape, STANDARD_INPUT.as_ref()).ok();
+            return self.form.is_some();
+        };
+        // Between quotes a record may have line ends.
+        if self.shape.format == Format::Csv && line.contains(&b'"') {
+            return true;
+        }
+        form.read(line, &mut self.row);
+        // The first of the wanted columns is a number.
+        self.row.defect.is_none()
+            && matches!(self.row.number(0), Ok(_) | Err(Defect::Missing))
+            && (0..self.shape.wanted.len()).any(|slot| self.row.is_there(slot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_rows_are_signs() {
+        let signs = |format, header: Option<&str>| {
+            let header = header.map(|header| header.into());
+            Signs::new(&Shape { format, header, wanted: vec!["x".into(), "y".into()] })
+        };
+        let check = |mut signs: Signs, chunks: &[(&str, bool)]| {
+            for (chunk, expected) in chunks {
+                assert_eq!(signs.hear(chunk.as_bytes()), *expected, "{chunk:?}");
+            }
+        };
+        let rows = [("junk\n", false), ("1,", false), ("2\n", true), ("\n \n", false), ("1\n2,3,4\n", false)];
+        check(signs(Format::Csv, Some("x,y\n")), &rows);
+        check(signs(Format::Csv, None), &[("junk\n", false), ("\u{feff}y,x\r\n", true), ("1,2\r\n", true)]);
+        check(
+            signs(Format::Csv, Some("x,y\n")),
+            &[("\"a\n", true), ("junk\n1,2\njunk", true), ("\n", false)],
+        );
+        let objects = [
+            ("junk\n", false),
+            ("{\"log\":1}\n", false),
+            ("{\"x\"", false),
+            (":1}\n", true),
+            ("[1]\n{\"x\":\"a\"}\n", false),
+        ];
+        check(signs(Format::Ndjson, None), &objects);
+        // Junk without a line end, and far more of it than is kept.
+        let mut junk = signs(Format::Ndjson, None);
+        for _ in 0..40 {
+            assert!(!junk.hear(&[b'j'; CHUNK]));
+        }
+        assert!(junk.line.len() <= RECORD_LIMIT && !junk.hear(b"\n") && junk.hear(b"{\"y\":2}\n"));
+    }
+}

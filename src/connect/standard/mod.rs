@@ -1,0 +1,111 @@
+//! The standard input as a source, and the standard output.
+
+mod output;
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::event::PollFlags;
+
+use super::journal::{Intake, Session};
+use super::{
+    Formats, Journaling, Opened, Opening, Origin, Position, Reads, Said, SourceError, System, files, io_error,
+};
+use crate::control::{Control, is_ready};
+use crate::format::bytes::{STANDARD_INPUT, Stream};
+
+pub(crate) use output::Standard;
+pub use output::StandardOutput;
+
+pub(super) const SYSTEM: System =
+    System { schemes: &["-"], tags: &[files::TAG], source: Some(source), ..System::NONE };
+
+/// `path = "-"`: the standard input, which can't be read twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct StandardInput;
+
+fn source(_: &Said<'_, '_>) -> Option<Arc<dyn Reads>> {
+    Some(Arc::new(StandardInput))
+}
+
+impl Reads for StandardInput {
+    fn name(&self) -> String {
+        STANDARD_INPUT.into()
+    }
+
+    fn formats(&self) -> Formats {
+        Formats::TEXT
+    }
+
+    fn is_remote(&self) -> bool {
+        false
+    }
+
+    fn goes_on(&self) -> bool {
+        false
+    }
+
+    fn journaling(&self) -> Journaling {
+        Journaling::IfWanted
+    }
+
+    fn open(&self, opening: &Opening<'_>) -> Result<Box<dyn Origin>, SourceError> {
+        Ok(Box::new(Piped(opening.control.clone())))
+    }
+
+    fn take_in(&self, session: Session, control: &Control) -> io::Result<Intake> {
+        let input = own_input()?;
+        Intake::start(session, control, false, None, move |waiting| waiting.read(input))
+    }
+}
+
+/// Not through the library's own buffer, which would keep what it has read.
+fn own_input() -> io::Result<File> {
+    Ok(File::from(io::stdin().as_fd().try_clone_to_owned()?))
+}
+
+/// The standard input without a journal.
+struct Piped(Control);
+
+impl Origin for Piped {
+    fn name(&self, _file: u32) -> PathBuf {
+        STANDARD_INPUT.into()
+    }
+
+    fn open(&mut self, position: Position) -> Result<Option<Opened>, SourceError> {
+        if position.file > 0 {
+            return Ok(None);
+        }
+        let input = own_input().map_err(|source| io_error(STANDARD_INPUT.as_ref(), source))?;
+        let stream = Stream::new(Patient { input, control: self.0.clone() }, 0);
+        Ok(Some(Opened::Bytes { stream, header: None, is_rest: false }))
+    }
+
+    fn begins_anew(&self) -> bool {
+        true
+    }
+}
+
+/// The standard input or a named pipe, waited for no longer than until the run is stopped: then it
+/// seems to end.
+pub(super) struct Patient {
+    pub(super) input: File,
+    pub(super) control: Control,
+}
+
+impl Read for Patient {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while !self.control.is_stopped() {
+            if is_ready(self.input.as_fd(), PollFlags::IN)? {
+                match (&self.input).read(buffer) {
+                    Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
+                    read => return read,
+                }
+            }
+        }
+        Ok(0)
+    }
+}

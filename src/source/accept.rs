@@ -1,0 +1,154 @@
+//! What becomes of a row: a record of an epoch, or a count of why not.
+
+use hushflow_operators::Entity;
+
+use super::roles::{Roles, entity, fingerprint};
+use super::{Resume, SourceReader};
+use crate::connect::SourceError;
+use crate::format::Defect;
+use crate::pipeline::{Pipeline, RowPolicies, RowPolicy};
+
+const LEAP: &str = "a row's clock is further ahead than largest_jump allows: it is not counted, and neither are more like it; if \
+    time has really gone on so far, stop the run, and run it again with a larger jump: they will be read again";
+
+/// What the pipeline says of rows.
+pub(super) struct Rules {
+    roles: Roles,
+    policies: RowPolicies,
+    /// A record whose values can't be used is passed on as NaN: where counts are public, it must count.
+    counts_unusable: bool,
+    /// Behind the source it matters which record came first.
+    needs_places: bool,
+}
+
+impl Rules {
+    pub(super) fn new(pipeline: &Pipeline, roles: Roles) -> Self {
+        Rules {
+            roles,
+            policies: pipeline.rows,
+            counts_unusable: pipeline.privacy.neighbours.counts_are_public(),
+            needs_places: pipeline.entity.is_some() || pipeline.estimator.is_some(),
+        }
+    }
+}
+
+/// Why a row can't be used: the field, unless it is the whole row, and what is wrong with it.
+pub(super) struct Refusal {
+    slot: Option<usize>,
+    defect: Defect,
+}
+
+impl Refusal {
+    fn of(slot: usize) -> impl FnOnce(Defect) -> Refusal {
+        move |defect| Refusal { slot: Some(slot), defect }
+    }
+}
+
+impl SourceReader {
+    /// Puts the current row, which begins at `before`, into the batch. Says what in it can't be used.
+    pub(super) fn accept(&mut self, before: Resume) -> Result<(), Refusal> {
+        if let Some(defect) = self.rows.row.defect {
+            return Err(Refusal { slot: None, defect });
+        }
+        if let Some(slot) = self.rules.roles.clock {
+            let arrival = self.rows.row.time(slot).map_err(Refusal::of(slot))?;
+            if self.leaps(arrival) {
+                return Ok(());
+            }
+            self.epochs.advance(arrival);
+        }
+        let event_time = match self.rules.roles.time {
+            Some(slot) => self.rows.row.time(slot).map_err(Refusal::of(slot))?,
+            None => 0,
+        };
+        let Some(key) = self.key()? else {
+            self.counters.unknown_key += 1;
+            return Ok(());
+        };
+        let entity = self.entity()?;
+        if let Some(slot) = self.rules.roles.id {
+            self.rows.row.text(slot).map_err(Refusal::of(slot))?;
+        }
+        let start = self.batch.records.values.len();
+        let read = self.read_values();
+        if read.is_err() {
+            self.batch.records.values.truncate(start);
+            if !self.rules.counts_unusable {
+                return read;
+            }
+            self.batch.records.values.resize(start + self.rules.roles.dimension, f64::NAN);
+        }
+        match self.epochs.assign(event_time, &mut self.counters) {
+            None => self.batch.records.values.truncate(start),
+            Some(epoch) => {
+                let fingerprint = self.fingerprint(key, event_time, entity, start);
+                self.batch.fingerprints.extend(fingerprint);
+                let records = &mut self.batch.records;
+                records.keys.push(key);
+                records.epochs.push(epoch);
+                records.entities.extend(entity);
+                if self.rules.needs_places {
+                    let (number, sources) = self.place;
+                    records.places.push(self.epochs.clock.row.saturating_mul(sources).saturating_add(number));
+                }
+                self.epochs.note(epoch, before);
+            }
+        }
+        read
+    }
+
+    /// Whether a row's clock is too far ahead to be believed.
+    fn leaps(&mut self, arrival: i64) -> bool {
+        let leaps = self.epochs.leaps(arrival);
+        if leaps {
+            if self.counters.leaping == 0 {
+                self.control.notice(&format!("{}: {LEAP}", self.rows.name().display()));
+            }
+            self.counters.leaping += 1;
+        }
+        leaps
+    }
+
+    /// What tells copies of the record whose values lie in the batch from `start` on. Where records may be replaced by any
+    /// other, copies agree in everything; where only values may, these don't count.
+    fn fingerprint(&self, key: u32, event_time: i64, entity: Option<Entity>, start: usize) -> Option<u128> {
+        let id = self.rows.row.text(self.rules.roles.id?).ok()?;
+        let values = &self.batch.records.values[start..];
+        let values = if self.rules.counts_unusable { &values[..0] } else { values };
+        Some(fingerprint(id, key, event_time, entity, values))
+    }
+
+    fn key(&self) -> Result<Option<u32>, Refusal> {
+        let Some((slot, numbers)) = &self.rules.roles.key else { return Ok(Some(0)) };
+        let text = self.rows.row.text(*slot).map_err(Refusal::of(*slot))?;
+        Ok(numbers.get(text).copied())
+    }
+
+    /// Whose the record is, where that matters.
+    fn entity(&self) -> Result<Option<Entity>, Refusal> {
+        let Some(slot) = self.rules.roles.entity else { return Ok(None) };
+        let name = self.rows.row.text(slot).map_err(Refusal::of(slot))?;
+        Ok(Some(entity(name)))
+    }
+
+    fn read_values(&mut self) -> Result<(), Refusal> {
+        for slot in 0..self.rules.roles.dimension {
+            self.batch.records.values.push(self.rows.row.number(slot).map_err(Refusal::of(slot))?);
+        }
+        Ok(())
+    }
+
+    /// Counts a row that can't be used, or stops.
+    pub(super) fn refuse(&mut self, Refusal { slot, defect }: Refusal) -> Result<(), SourceError> {
+        let (policy, counter) = match defect {
+            Defect::Missing => (self.rules.policies.missing, &mut self.counters.missing),
+            _ => (self.rules.policies.malformed, &mut self.counters.malformed),
+        };
+        *counter += 1;
+        if policy == RowPolicy::Skip {
+            return Ok(());
+        }
+        let column = slot.map(|slot| self.rows.column(slot));
+        Err(SourceError::Rejected { path: self.rows.name(), line: self.rows.line(), column, defect })
+    }
+}

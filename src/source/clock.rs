@@ -1,0 +1,148 @@
+//! A source's own clock: which epoch a record joins, which epochs are closed, and where to resume.
+
+use std::collections::VecDeque;
+
+use hushflow_mechanism::epochs::{Assignment, Clock, Reason, Schedule};
+
+use super::{Counters, Mark, Resume};
+use crate::pipeline::Source;
+
+/// The clock of the epochs.
+pub(super) struct EpochClock {
+    schedule: Schedule,
+    /// How far ahead of the clock a row may be that moves it.
+    largest_jump: Option<i64>,
+    pub(super) clock: Clock,
+    /// The public time of the current row alone.
+    arrived: i64,
+    /// The last epoch that a mark has closed, or an earlier run.
+    closed: u64,
+    /// The last epoch that the clock has closed.
+    due: u64,
+    /// Rows of the standard input up to this epoch may have been counted by an earlier run.
+    pub(super) counted_before: u64,
+    /// Rows of closed epochs are late from this one on.
+    late_from: u64,
+    /// The rows whose epoch is later than that of every row before them.
+    firsts: VecDeque<(u64, Resume)>,
+}
+
+impl EpochClock {
+    /// After the last committed epoch; `is_anew` where the rows of earlier runs may come again.
+    pub(super) fn new(source: &Source, resume: Resume, committed: u64, is_anew: bool) -> Self {
+        // What is piped in anew is numbered from 0, while the clock never goes back.
+        let clock = if is_anew { Clock { row: 0, ..resume.clock } } else { resume.clock };
+        EpochClock {
+            schedule: source.schedule.clone(),
+            largest_jump: source.largest_jump,
+            clock,
+            arrived: Clock::START.time,
+            closed: committed,
+            due: 0,
+            counted_before: if is_anew { committed } else { 0 },
+            late_from: if is_anew { u64::MAX } else { resume.late_from },
+            firsts: VecDeque::new(),
+        }
+    }
+
+    /// Whether epochs wait to be closed by a mark.
+    pub(super) fn is_due(&self) -> bool {
+        self.due > self.closed
+    }
+
+    /// Whether the last epoch is closed.
+    pub(super) fn is_over(&self) -> bool {
+        self.closed >= self.schedule.horizon()
+    }
+
+    /// Whether any row has moved the clock.
+    pub(super) fn has_begun(&self) -> bool {
+        self.clock.time != Clock::START.time
+    }
+
+    /// Whether all epochs would be published without a record.
+    pub(super) fn begins_after_horizon(&self) -> bool {
+        self.closed == 0 && self.due >= self.schedule.horizon()
+    }
+
+    /// The row from which on those of closed epochs are late, 0 if that is unknown.
+    pub(super) fn late_from(&self) -> u64 {
+        if self.late_from == u64::MAX { 0 } else { self.late_from }
+    }
+
+    /// A row has come.
+    pub(super) fn begin_row(&mut self) {
+        if self.clock.row >= self.late_from {
+            // Closed by an earlier run that did not wait for this row.
+            (self.clock.closed, self.late_from) = (self.clock.closed.max(self.closed), u64::MAX);
+        }
+    }
+
+    /// The row has moved the clock as far as it does.
+    pub(super) fn end_row(&mut self) {
+        self.clock.row += 1;
+        self.due = self.schedule.oldest_open(self.clock) - 1;
+    }
+
+    /// The input has ended.
+    pub(super) fn end(&mut self) {
+        self.due = self.schedule.last_at_end(self.clock);
+        // For the rows that come after this end, in a later run.
+        self.clock.closed = self.due;
+    }
+
+    /// Whether a row's clock is too far ahead to be believed. Before its first row a clock stands at
+    /// the first epoch's start.
+    pub(super) fn leaps(&self, arrival: i64) -> bool {
+        let (Some(jump), Schedule::ByTime(by)) = (self.largest_jump, &self.schedule) else { return false };
+        arrival > self.clock.time.max(by.start).saturating_add(jump)
+    }
+
+    /// Moves the clock to the public time of the current row.
+    pub(super) fn advance(&mut self, arrival: i64) {
+        self.clock.advance(arrival);
+        self.arrived = arrival;
+    }
+
+    /// The epoch that the current record joins, if any.
+    pub(super) fn assign(&mut self, event_time: i64, counters: &mut Counters) -> Option<u64> {
+        let counted_before = i64::try_from(self.counted_before).unwrap_or(i64::MAX);
+        // An earlier run may have seen this row by an earlier clock, but not by one before its own arrival.
+        let clock = Clock { time: self.arrived, ..self.clock };
+        if counted_before > 0 && self.schedule.least_epoch(event_time, clock) <= counted_before {
+            counters.already_closed += 1;
+            return None;
+        }
+        let assignment = self.schedule.assign(event_time, self.clock);
+        match assignment {
+            Assignment::Epoch(_) => {}
+            Assignment::Late(_) => counters.folded += 1,
+            Assignment::Dropped(Reason::Late) => counters.late += 1,
+            Assignment::Dropped(Reason::BeforeStart) => counters.before_start += 1,
+            Assignment::Dropped(Reason::AfterHorizon) => counters.after_horizon += 1,
+        }
+        // Read again on the way to the first row that was not committed.
+        assignment.epoch().filter(|&epoch| epoch > self.closed)
+    }
+
+    /// Notes a record of an epoch in the row that begins at `before`.
+    pub(super) fn note(&mut self, epoch: u64, before: Resume) {
+        if self.firsts.back().is_none_or(|&(last, _)| last < epoch) {
+            self.firsts.push_back((epoch, before));
+        }
+    }
+
+    /// Closes as many due epochs as share a position to resume from: one of the rows that come first
+    /// for all later epochs, or the next row.
+    pub(super) fn mark(&mut self, next: Resume) -> Mark {
+        while self.firsts.front().is_some_and(|&(epoch, _)| epoch <= self.closed + 1) {
+            self.firsts.pop_front();
+        }
+        let (epoch, resume) = match self.firsts.front() {
+            Some(&(epoch, first)) => (self.due.min(epoch - 1), first),
+            None => (self.due, next),
+        };
+        self.closed = epoch;
+        Mark { epoch, resume, rows: self.clock.row }
+    }
+}

@@ -1,0 +1,159 @@
+//! The rows of a source, one file after the other, with their positions.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::connect::{Headless, Opened, Origin, Position, SourceError, io_error};
+use crate::control::Control;
+use crate::format::bytes::Stream;
+use crate::format::csv::CsvRows;
+use crate::format::form::Shape;
+use crate::format::ndjson::NdjsonRows;
+use crate::format::row::{Outcome, RECORD_LIMIT, Row, Rows};
+use crate::format::{Defect, Format, FormatError};
+
+const REST: &str = "an earlier run has read the beginning of a line as the last row of the file, and the line has gone on since: its rest is \
+    not used; a file that is still written is read with follow = true, which waits for whole lines";
+
+/// Reads rows, and opens one file after the other.
+pub(super) struct RowReader {
+    origin: Box<dyn Origin>,
+    shape: Shape,
+    /// Nothing at all is a fault: a header should have come.
+    expects_header: bool,
+    control: Control,
+    rows: Option<Box<dyn Rows>>,
+    /// The current row.
+    pub(super) row: Row,
+    /// What comes next is the rest of a row that an earlier run has read.
+    continues: bool,
+    /// The position of the next row, where no file is open.
+    position: Position,
+}
+
+impl RowReader {
+    /// Opens the file of a position.
+    pub(super) fn open(
+        origin: Box<dyn Origin>,
+        shape: Shape,
+        expects_header: bool,
+        control: &Control,
+        position: Position,
+    ) -> Result<Self, SourceError> {
+        let (control, row) = (control.clone(), Row::default());
+        let mut reader =
+            RowReader { origin, shape, expects_header, control, rows: None, row, continues: false, position };
+        match reader.open_file() {
+            Err(error) if !reader.control.is_stopped() => Err(error),
+            _ => Ok(reader),
+        }
+    }
+
+    /// The position of the next row.
+    pub(super) fn position(&self) -> Position {
+        match &self.rows {
+            None => self.position,
+            Some(rows) => {
+                let (offset, line) = rows.place();
+                Position { offset, line, ..self.position }
+            }
+        }
+    }
+
+    /// The file of the next row in messages.
+    pub(super) fn name(&self) -> PathBuf {
+        self.origin.name(self.position.file)
+    }
+
+    /// The line where the current row began.
+    pub(super) fn line(&self) -> u64 {
+        self.rows.as_ref().map_or(0, |rows| rows.line())
+    }
+
+    /// The name of a wanted column.
+    pub(super) fn column(&self, slot: usize) -> String {
+        self.shape.wanted[slot].clone()
+    }
+
+    /// Whether the next row has to be waited for.
+    pub(super) fn must_wait(&self) -> bool {
+        self.rows.as_ref().is_none_or(|rows| !rows.is_at_hand())
+    }
+
+    /// Reads the next row of this file or the next ones: the position before it.
+    pub(super) fn read(&mut self) -> Result<Option<Position>, SourceError> {
+        loop {
+            let before = self.position();
+            let path = || self.origin.name(before.file);
+            let Some(rows) = &mut self.rows else { return Ok(None) };
+            match rows.read(&mut self.row).map_err(|source| io_error(&path(), source))? {
+                Outcome::Row => {
+                    if std::mem::take(&mut self.continues) {
+                        self.row.defect = Some(Defect::Continued);
+                        self.control.notice(&format!("{}: {REST}", path().display()));
+                    }
+                    return Ok(Some(before));
+                }
+                Outcome::TooLong => {
+                    let line = rows.line();
+                    return Err(FormatError::RecordTooLong { path: path(), line, limit: RECORD_LIMIT }.into());
+                }
+                Outcome::End => {
+                    let (end, _) = rows.place();
+                    self.position = Position { file: before.file + 1, ..Position::START };
+                    self.open_file()?;
+                    if self.rows.is_none() {
+                        // There is no next file: a later run goes on at the end of this one, which may grow.
+                        self.position = Position { offset: end, ..before };
+                    }
+                }
+            }
+        }
+    }
+
+    /// Opens the file that the position names, if there is one.
+    fn open_file(&mut self) -> Result<(), SourceError> {
+        let Position { file, line, .. } = self.position;
+        let opened = self.origin.open(self.position)?;
+        self.continues = matches!(opened, Some(Opened::Bytes { is_rest: true, .. }));
+        if file == 0 && opened.is_none() && self.shape.format == Format::Csv && self.expects_header {
+            // Nothing has ever come into the journal.
+            return Err(FormatError::NoHeader { path: self.origin.name(file) }.into());
+        }
+        self.rows = match (opened, self.shape.format) {
+            (None, _) => None,
+            (Some(Opened::Rows(rows)), _) => Some(rows),
+            (Some(Opened::Bytes { stream, header, .. }), Format::Csv) => {
+                match (self.open_csv(stream, header), self.origin.headless(file)) {
+                    (Err(FormatError::NoHeader { .. }), Headless::Early) => None,
+                    (Err(FormatError::NoHeader { .. }), Headless::Passed) => {
+                        self.rows = None;
+                        self.position = Position { file: file + 1, ..Position::START };
+                        return self.open_file();
+                    }
+                    (rows, _) => Some(Box::new(rows?)),
+                }
+            }
+            (Some(Opened::Bytes { stream, .. }), _) => {
+                Some(Box::new(NdjsonRows::open(stream, line, &self.shape.wanted)))
+            }
+        };
+        Ok(())
+    }
+
+    /// Reads the header of a CSV file, whose rows follow in the same stream or in another.
+    fn open_csv(&self, stream: Stream, header: Option<Stream>) -> Result<CsvRows, FormatError> {
+        let Position { file, line, .. } = self.position;
+        let (path, wanted) = (self.origin.name(file), &self.shape.wanted);
+        let given = self.shape.header.as_ref().map(|header| Stream::new(io::Cursor::new(header.clone()), 0));
+        match (given, header) {
+            (Some(given), _) => Ok(CsvRows::open(given, &path, wanted)?.resume(stream, line)),
+            (None, None) => CsvRows::open(stream, &path, wanted),
+            (None, Some(header)) => {
+                let rows = CsvRows::open(header, &path, wanted)?;
+                let (_, behind) = rows.place();
+                Ok(rows.resume(stream, line.max(behind)))
+            }
+        }
+    }
+}
