@@ -94,7 +94,7 @@ fn parameters() -> Result<PublicParameters, Box<dyn Error>> {
             second_moments: SecondMoment::Full,
         },
         release: pipeline::Release {
-            strategy: StrategyName::SquareRoot,
+            strategy: "square-root".parse()?,
             workload: Workload::Prefix,
             memory_limit: None,
             method: Method::Jme,

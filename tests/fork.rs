@@ -8,7 +8,7 @@ use hushflow::mechanism::moments::{Layout, SecondMoment};
 use hushflow::mechanism::noise::NoiseSource;
 use hushflow::mechanism::release::{ReleaseShard, Shards};
 use hushflow::mechanism::sensitivity::Neighbours;
-use hushflow::mechanism::strategy::{StrategyName, build};
+use hushflow::mechanism::strategy::build;
 use hushflow::mechanism::workload::Workload;
 
 const LAYOUT: Layout = Layout { dimension: 8, second: SecondMoment::Full };
@@ -24,7 +24,7 @@ fn shard(source: NoiseSource) -> ReleaseShard {
         second_moment_weight: None,
         count_weight: None,
     };
-    let strategy = build(StrategyName::Identity, &Workload::Prefix, Some(10)).expect("a strategy");
+    let strategy = build("identity", &Workload::Prefix, Some(10)).expect("a strategy");
     let mechanism = MatrixMechanism::new(parameters, strategy).expect("a mechanism");
     ReleaseShard::new(0, Shards::new(1, LAYOUT, 1), &mechanism, source)
 }

@@ -11,7 +11,7 @@ use hushflow::mechanism::error::{
 };
 use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::moments::SecondMoment;
-use hushflow::mechanism::strategy::{Strategy, StrategyName, build};
+use hushflow::mechanism::strategy::{Strategy, build};
 use hushflow::mechanism::view::SquareBias;
 use hushflow::mechanism::workload::Workload;
 
@@ -27,7 +27,7 @@ const NOISE: (f64, f64, usize) = (0.02, 20.0, 61);
 const CIRCLES: [f64; 4] = [0.05, 0.5, 2.0, 10.0];
 
 pub(super) fn figure(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn, ReproductionError> {
-    let strategy = build(StrategyName::Identity, &Workload::Average, None)?;
+    let strategy = build("identity", &Workload::Average, None)?;
     let (mut panels, mut findings) = (Vec::new(), Vec::new());
     for (letter, dimension) in [("a", 1), ("b", 100)] {
         let steps = effort.steps(1000);

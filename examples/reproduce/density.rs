@@ -14,7 +14,7 @@ use hushflow::mechanism::estimate::density::Density;
 use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::moments::{Layout, RECORD_BITS, SecondMoment};
 use hushflow::mechanism::noise::{DiscreteGaussian, NoiseGenerator, NoiseScale, NoiseSource};
-use hushflow::mechanism::strategy::{COEFFICIENT_BITS, StrategyName, build};
+use hushflow::mechanism::strategy::{COEFFICIENT_BITS, build};
 use hushflow::mechanism::view::{Moments, SquareBias, View};
 use hushflow::mechanism::workload::Workload;
 use nalgebra::{DMatrix, DVector, SymmetricEigen};
@@ -226,7 +226,7 @@ fn runs(
     estimators: &[Estimator],
     floors: &[f64],
 ) -> Result<Vec<Curve>, ReproductionError> {
-    let strategy = build(StrategyName::Identity, &Workload::Average, None)?;
+    let strategy = build("identity", &Workload::Average, None)?;
     let mechanism = in_place(method, LAYOUT, setting.clip_norm, setting.noise_multiplier, None, &strategy)?;
     let view = |estimator: &Estimator| {
         let bias = if estimator.debiased { SquareBias::Removed } else { SquareBias::Kept };

@@ -105,7 +105,7 @@ impl Case {
         let steps = effort.steps(1000);
         let title = format!("({letter}) {workload}, {strategy}, d = {dimension}, n = {steps}");
         let workload: Workload = workload.parse()?;
-        let strategy = build(strategy.parse()?, &workload, Some(steps))?;
+        let strategy = build(strategy, &workload, Some(steps))?;
         let error = ExpectedError::new(&workload, strategy.as_ref(), steps)?;
         let post_processing = PostProcessing::new(&workload, strategy.as_ref(), steps)?;
         Ok(Self { title, workload, strategy, steps, dimension, second, effort, error, post_processing })

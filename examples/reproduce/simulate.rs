@@ -237,7 +237,7 @@ mod tests {
 
     impl Setting {
         fn mechanism(&self, method: Method, second_moment_weight: Option<f64>) -> MatrixMechanism {
-            let strategy = build(self.strategy.parse().unwrap(), &self.workload(), Some(self.steps)).unwrap();
+            let strategy = build(self.strategy, &self.workload(), Some(self.steps)).unwrap();
             let parameters = MomentParameters {
                 method,
                 layout: Layout { dimension: self.dimension, second: self.second },
@@ -289,7 +289,7 @@ mod tests {
 
         /// All methods against their closed forms.
         fn check(&self, runs: u32) {
-            let strategy = build(self.strategy.parse().unwrap(), &self.workload(), Some(self.steps)).unwrap();
+            let strategy = build(self.strategy, &self.workload(), Some(self.steps)).unwrap();
             let error = ExpectedError::new(&self.workload(), strategy.as_ref(), self.steps).unwrap();
             let release = InPlaceRelease::new(self.dimension, self.clip_norm, self.noise_multiplier)
                 .with_column_norm(error.sensitivity);

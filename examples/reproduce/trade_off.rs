@@ -9,7 +9,7 @@ use std::sync::Arc;
 use hushflow::mechanism::error::{ExpectedError, InPlaceRelease, NoiseDeviations, SecondEntries};
 use hushflow::mechanism::mechanism::Method;
 use hushflow::mechanism::moments::{Layout, SecondMoment};
-use hushflow::mechanism::strategy::{Strategy, StrategyName, build};
+use hushflow::mechanism::strategy::{Strategy, build};
 use hushflow::mechanism::view::SquareBias;
 use hushflow::mechanism::workload::Workload;
 
@@ -74,7 +74,7 @@ fn rivals(count: usize) -> [(&'static str, Vec<Rival>); 3] {
 
 pub(super) fn figure(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn, ReproductionError> {
     tell("λ-JME, α-IME and τ-CS");
-    let strategy = build(StrategyName::Identity, &Workload::Prefix, Some(STEPS))?;
+    let strategy = build("identity", &Workload::Prefix, Some(STEPS))?;
     let frobenius = ExpectedError::new(&Workload::Prefix, strategy.as_ref(), STEPS)?.frobenius;
     let curves = |entries| {
         rivals(60).into_iter().enumerate().map(move |(colour, (name, rivals))| {

@@ -6,9 +6,8 @@
 //! and a row out. The baseline copies as many, read once and written once.
 
 use divan::{Bencher, counter::ItemsCount};
-use hushflow_mechanism::optimize::buffered::{Objective, Progress, fit_blt};
-use hushflow_mechanism::strategy::Strategy as _;
 use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
+use hushflow_mechanism::strategy::{Purpose, Strategy as _, fit};
 use hushflow_mechanism::workload::Workload;
 use std::{hint::black_box, ops::ControlFlow};
 
@@ -79,7 +78,7 @@ fn copy(bencher: Bencher) {
 /// A fit for a million steps, by the number of buffers.
 #[divan::bench(args = [4, 5, 8], sample_count = 3)]
 fn fit_for_a_million_steps(buffers: u32) -> f64 {
-    let progress = &mut |_: &Progress| ControlFlow::Continue(());
-    let fit = fit_blt(&Workload::Prefix, Some(1_000_000), None, Objective::Rmse, buffers, progress);
-    fit.map_or(f64::NAN, |fit| fit.value)
+    let name = format!("blt:{buffers}").parse().expect("a strategy");
+    let purpose = Purpose::new(Workload::Prefix, 1_000_000);
+    fit(&name, &purpose, &mut |_| ControlFlow::Continue(())).map_or(f64::NAN, |fit| fit.objective)
 }

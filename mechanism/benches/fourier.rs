@@ -4,7 +4,7 @@
 //! `cargo bench -p hushflow-mechanism --bench fourier`
 
 use divan::{Bencher, black_box};
-use hushflow_mechanism::strategy::{Factorization, Fourier, StrategyName};
+use hushflow_mechanism::strategy::{Factorization, Fourier};
 use hushflow_mechanism::workload::Workload;
 use realfft::RealFftPlanner;
 
@@ -12,10 +12,6 @@ const STEPS: usize = 100_000;
 
 fn main() {
     divan::main();
-}
-
-fn fourier(name: StrategyName) -> Fourier {
-    Fourier::new(name, STEPS as u64).expect("a horizon within limits")
 }
 
 #[divan::bench]
@@ -32,14 +28,15 @@ fn transform_there_and_back(bencher: Bencher) {
 
 #[divan::bench]
 fn encode(bencher: Bencher) {
-    let fourier = fourier(StrategyName::Fourier);
+    let fourier = Fourier::new(STEPS as u64).expect("a horizon within limits");
     let increments = vec![1.0; STEPS];
     bencher.bench(|| fourier.encode(black_box(&increments)));
 }
 
 #[divan::bench(args = ["fft", "fft-optimal-decoder"])]
 fn decode(bencher: Bencher, name: &str) {
-    let fourier = fourier(name.parse().expect("a strategy"));
+    let fourier = if name == "fft" { Fourier::new(STEPS as u64) } else { Fourier::optimal(STEPS as u64) };
+    let fourier = fourier.expect("a horizon within limits");
     let encoded = fourier.encode(&vec![1.0; STEPS]).expect("the right number of steps");
     bencher.bench(|| fourier.decode(black_box(&encoded)));
 }
@@ -47,7 +44,7 @@ fn decode(bencher: Bencher, name: &str) {
 #[divan::bench]
 fn errors_of_the_optimal_decoder(bencher: Bencher) {
     bencher.bench(|| {
-        let fourier = fourier(StrategyName::FourierOptimalDecoder);
+        let fourier = Fourier::optimal(STEPS as u64).expect("a horizon within limits");
         fourier.decoder_row_norms(&Workload::Prefix, STEPS as u64).map(|norm| norm * norm).sum::<f64>()
     });
 }

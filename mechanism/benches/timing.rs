@@ -24,7 +24,7 @@ use hushflow_mechanism::moments::{Layout, SecondMoment};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::{ReleaseShard, Shards};
 use hushflow_mechanism::sensitivity::Neighbours;
-use hushflow_mechanism::strategy::{StrategyName, build};
+use hushflow_mechanism::strategy::build;
 use hushflow_mechanism::workload::Workload;
 use rand::Rng;
 
@@ -48,7 +48,7 @@ fn shard() -> (ReleaseShard, Vec<f64>) {
         second_moment_weight: None,
         count_weight: None,
     };
-    let strategy = build(StrategyName::Identity, &Workload::Prefix, Some(EPOCHS as u64)).expect("a strategy");
+    let strategy = build("identity", &Workload::Prefix, Some(EPOCHS as u64)).expect("a strategy");
     let mechanism = MatrixMechanism::new(parameters, strategy).expect("a mechanism");
     let deviations = mechanism.moments().noise().iter().map(|noise| noise.scale.expect("noise").sigma());
     let shard = ReleaseShard::new(0, Shards::new(1, LAYOUT, 1), &mechanism, NoiseSource::System);

@@ -11,13 +11,10 @@
 use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
 use hushflow_mechanism::moments::{Layout, SecondMoment};
 use hushflow_mechanism::noise::NoiseSource;
-use hushflow_mechanism::optimize::buffered::{Objective, fit_blt, fit_power_law};
-use hushflow_mechanism::optimize::{Optimum, QuadraticForm, Settings, coa, multi_epoch};
 use hushflow_mechanism::release::{ReleaseShard, Shards};
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::{
-    Chosen, Dense, Fitted, Strategy, StrategyName, banded_optimal, build_chosen, optimal_banded_toeplitz,
-    toeplitz_units,
+    Chosen, Fit, Objective, Purpose, Strategy, StrategyName, build_chosen, fit,
 };
 use hushflow_mechanism::view::{Moments, View};
 use hushflow_mechanism::workload::Workload;
@@ -39,45 +36,20 @@ const METHODS: [Method; 6] = [
 ];
 
 fn strategy(name: &str, workload: &str) -> Arc<dyn Strategy> {
-    let name = name.parse::<StrategyName>().expect("a strategy");
-    let workload = workload.parse().expect("a workload");
-    let chosen = Chosen { fitted: fitted(&name, &workload), name };
-    build_chosen(&chosen, &workload, Some(STEPS as u64)).expect("a strategy of six steps")
-}
-
-/// What has to be found for a strategy.
-fn fitted(name: &StrategyName, workload: &Workload) -> Option<Fitted> {
     let steps = STEPS as u64;
-    let form = || QuadraticForm::from_workload(workload, STEPS).expect("a workload");
-    let dense = |optimum: &Optimum| {
-        let strategy = Dense::new(name.clone(), &optimum.strategy).expect("it is lower triangular");
-        Some(Fitted::Dense(strategy.parameters().clone()))
+    let name = name.parse::<StrategyName>().expect("a strategy");
+    let workload = workload.parse::<Workload>().expect("a workload");
+    let several = matches!(name.fit(), Fit::Program { several: true });
+    let purpose = Purpose {
+        participation: if several { "2x3" } else { "1" }.parse().expect("a participation"),
+        objective: Objective::MaxError,
+        ..Purpose::new(workload.clone(), steps)
     };
-    let settings = Settings::for_steps(steps);
-    let goes_on = &mut |_: &_| ControlFlow::Continue(());
-    match name {
-        StrategyName::BufferedToeplitz(buffers) => {
-            let told = &mut |_: &_| ControlFlow::Continue(());
-            let fit = fit_blt(workload, Some(steps), None, Objective::MaxError, buffers.get(), told);
-            Some(Fitted::Buffered(fit.expect("a fit").parameters))
-        }
-        StrategyName::PowerLaw(buffers) => {
-            let told = &mut |_: &_| ControlFlow::Continue(());
-            let fit = fit_power_law(workload, None, buffers.get(), told);
-            Some(Fitted::Buffered(fit.expect("a fit").parameters))
-        }
-        StrategyName::BandedOptimal(bands) => {
-            let best = banded_optimal(*bands, workload, steps).expect("a strategy");
-            Some(Fitted::Dense(best.strategy.parameters().clone()))
-        }
-        StrategyName::BandedToeplitzOptimal(bands) => {
-            let best = optimal_banded_toeplitz(*bands, workload, steps).expect("coefficients");
-            Some(Fitted::Toeplitz(toeplitz_units(&best)))
-        }
-        StrategyName::Coa => dense(&coa(&form(), &settings, goes_on).expect("an optimum")),
-        StrategyName::Optimal => dense(&multi_epoch(&form(), 2, 3, &settings, goes_on).expect("an optimum")),
-        _ => None,
-    }
+    let fitted = match name.fit() {
+        Fit::None => None,
+        _ => Some(fit(&name, &purpose, &mut |_| ControlFlow::Continue(())).expect("a fit").fitted),
+    };
+    build_chosen(&Chosen { name, fitted }, &workload, Some(steps)).expect("a strategy of six steps")
 }
 
 /// Squares of batches are diagonal, and records replaced in place with them, so that counts are public.

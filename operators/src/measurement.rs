@@ -100,7 +100,7 @@ impl MeasurementId {
 /// use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters};
 /// use hushflow_mechanism::moments::{Layout, SecondMoment};
 /// use hushflow_mechanism::sensitivity::Neighbours;
-/// use hushflow_mechanism::strategy::{StrategyName, build};
+/// use hushflow_mechanism::strategy::build;
 /// use hushflow_mechanism::workload::Workload;
 /// use hushflow_operators::Measurement;
 ///
@@ -113,7 +113,7 @@ impl MeasurementId {
 ///     second_moment_weight: None,
 ///     count_weight: None,
 /// };
-/// let strategy = build(StrategyName::SquareRoot, &Workload::Prefix, Some(8))?;
+/// let strategy = build("square-root", &Workload::Prefix, Some(8))?;
 /// let mechanism = MatrixMechanism::new(parameters, strategy)?;
 /// let measurement = Measurement::of_columns(mechanism, [(0.0, 100.0)]).keys(3).build()?;
 /// assert_eq!(measurement.shards().coordinates(), 9);

@@ -1,36 +1,39 @@
 //! `hushflow optimize`: runs one optimiser, prints its trace and writes a strategy file.
 
-use std::num::NonZeroU32;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use hushflow::mechanism::optimize::{
-    self, OptimizeError, Optimum, QuadraticForm, Settings, certificate, coa, multi_epoch,
+    self, OptimizeError, Optimum, QuadraticForm, Settings, certificate, multi_epoch,
 };
 use hushflow::mechanism::participation::Participation;
+use hushflow::mechanism::strategy::buffered::MAX_BUFFERS;
 use hushflow::mechanism::strategy::{
-    Chosen, Dense, Fitted, MAX_BUFFERS, MAX_DENSE_HORIZON, MAX_HORIZON, StrategyName,
+    Chosen, Dense, Fit, Fitted, KINDS, MAX_DENSE_HORIZON, MAX_HORIZON, Objective, Purpose, StrategyError,
+    StrategyName,
 };
 use hushflow::mechanism::workload::Workload;
 use hushflow::strategies::matrix::read_matrix;
-use hushflow::strategies::{
-    Candidate, Objective, Progress, Purpose, Request, SavedStrategy, remember, search,
-};
+use hushflow::strategies::{Candidate, Progress, Request, SavedStrategy, StrategiesError, remember, search};
 use serde::Serialize;
 
 use super::output::{number, print, print_json, table};
-use super::plan::{read_workload, word};
+use super::plan::{list, read_workload, word};
 use super::progress::Bar;
 use super::{CliError, number_in};
 
-/// Arguments of `hushflow optimize`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-coa           the optimal C for single participation and any workload matrix, causal or not (all-range)
-multi-epoch   the optimal C for several participations a fixed number of steps apart
-blt           the best buffered linear Toeplitz matrix: constant memory, up to 10⁸ steps
+/// Another word for `optimal`.
+const MULTI_EPOCH: &str = "multi-epoch";
+
+fn help() -> String {
+    format!(
+        "\
+{}
+
+multi-epoch is another word for optimal: participations a fixed number of steps apart. coa and multi-epoch take any \
+workload matrix, causal or not (all-range), up to {MAX_DENSE_HORIZON} steps; buffers up to 10⁸ steps.
 
 objective is the total squared error at sensitivity 1. lower_bound is a proven bound on the objective of every strategy \
 (for blt: of every Toeplitz strategy). The result is cached for plan and run. -o FILE writes it to a file for use with \
@@ -39,11 +42,18 @@ objective is the total squared error at sensitivity 1. lower_bound is a proven b
 Examples:
   hushflow optimize --method coa --workload prefix --horizon 512
   hushflow optimize --method multi-epoch --workload prefix --horizon 2000 --participation 20x100 -o best.json
-  hushflow optimize --method blt --buffers 4 --workload exponential:0.99 --horizon 1000000 --objective max")]
+  hushflow optimize --method blt --buffers 4 --workload exponential:0.99 --horizon 1000000 --objective max",
+        list("Methods", |kind| !matches!(kind.fit(), Fit::None)),
+    )
+}
+
+/// Arguments of `hushflow optimize`.
+#[derive(Debug, Args)]
+#[command(after_help = help())]
 pub(crate) struct OptimizeArguments {
-    /// Optimiser
-    #[arg(long, value_enum)]
-    method: Method,
+    /// Strategy to optimise; see below
+    #[arg(long, value_parser = method)]
+    method: String,
     /// How epochs are weighted: prefix, average, exponential:β, window:k, momentum:β, adam:β,
     /// matrix:FILE (CSV), or, for coa, all-range
     #[arg(long, short = 'w')]
@@ -55,11 +65,11 @@ pub(crate) struct OptimizeArguments {
     /// How often a record or entity takes part: 1; KxB: K times, B steps apart
     #[arg(long, value_name = "KxB", default_value = "1", allow_hyphen_values = true)]
     participation: Participation,
-    /// blt: number of buffers
+    /// Number of buffers, where --method does not say it, as in blt:4
     #[arg(long, default_value_t = 4, allow_hyphen_values = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_BUFFERS)))]
     buffers: u32,
-    /// blt: error to minimise
+    /// Error to minimise, for buffers
     #[arg(long, value_name = "rmse|max", default_value = "rmse", value_parser = word::<Objective>(&["rmse", "max"]))]
     objective: Objective,
     /// Target for the relative gap between objective and lower bound
@@ -78,18 +88,40 @@ pub(crate) struct OptimizeArguments {
     json: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Method {
-    Coa,
-    MultiEpoch,
-    Blt,
+/// Checks that a method is a strategy with an optimiser, its number aside.
+fn method(text: &str) -> Result<String, String> {
+    let fitted = |name: &StrategyName| !matches!(name.fit(), Fit::None);
+    match text.parse() {
+        _ if text == MULTI_EPOCH => Ok(text.into()),
+        Ok(name) if fitted(&name) => Ok(text.into()),
+        Ok(name) => Err(format!("{name} needs no optimiser: give it to plan or run")),
+        Err(StrategyError::Number { strategy, .. }) if strategy == text => Ok(text.into()),
+        Err(error @ StrategyError::Number { .. }) => Err(error.to_string()),
+        Err(_) => {
+            let names = KINDS.iter().filter(|kind| fitted(&kind.name())).map(|kind| kind.usage());
+            Err(format!("expected one of {}, {MULTI_EPOCH}", names.collect::<Vec<_>>().join(", ")))
+        }
+    }
+}
+
+impl OptimizeArguments {
+    /// Returns the name of the strategy to optimise.
+    fn strategy(&self) -> Result<StrategyName, CliError> {
+        let failed = |error: StrategyError| CliError::usage(error.to_string());
+        match self.method.parse() {
+            _ if self.method == MULTI_EPOCH => "optimal".parse().map_err(failed),
+            Err(StrategyError::Number { strategy, .. }) => {
+                format!("{strategy}:{}", self.buffers).parse().map_err(failed)
+            }
+            name => name.map_err(failed),
+        }
+    }
 }
 
 /// Result of the optimiser.
 #[derive(Debug, Serialize)]
 struct Report {
-    method: Method,
+    method: String,
     workload: String,
     horizon: u64,
     participation: Participation,
@@ -107,7 +139,7 @@ struct Report {
     sensitivity: f64,
     iterations: usize,
     seconds: f64,
-    /// Parameters of a blt.
+    /// Parameters of buffers.
     #[serde(skip_serializing_if = "Option::is_none")]
     parameters: Option<Fitted>,
     trace: Vec<Trace>,
@@ -122,14 +154,6 @@ struct Trace {
     seconds: f64,
 }
 
-impl Report {
-    /// Whether a search with default settings would find nothing better.
-    fn is_final(&self) -> bool {
-        self.method == Method::Blt
-            || self.relative_gap.is_some_and(|gap| gap <= Settings::default().relative_gap)
-    }
-}
-
 fn gap(value: f64) -> Result<f64, &'static str> {
     if value > 0.0 && value < 1.0 { Ok(value) } else { Err("expected a number between 0 and 1") }
 }
@@ -137,16 +161,19 @@ fn gap(value: f64) -> Result<f64, &'static str> {
 /// Runs one optimiser.
 pub(crate) fn execute(arguments: &OptimizeArguments) -> Result<(), CliError> {
     let bar = Bar::new();
-    let (report, saved) = match arguments.method {
-        Method::Blt => blt(arguments, &bar)?,
-        Method::Coa | Method::MultiEpoch => dense(arguments, &bar)?,
+    let name = arguments.strategy()?;
+    let (report, saved) = match name.fit() {
+        Fit::Program { several } => dense(arguments, &name, several, &bar)?,
+        Fit::Parameters { .. } | Fit::None => fitted(arguments, &name, &bar)?,
     };
     bar.finish();
     if let Some(saved) = saved {
         if let Some(path) = &arguments.output {
             saved.save(path).map_err(|error| CliError::failed(error.to_string()))?;
         }
-        if report.is_final() {
+        // Whether a search with default settings would find nothing better.
+        let gap = report.relative_gap.unwrap_or(f64::INFINITY);
+        if !matches!(name.fit(), Fit::Program { .. }) || gap <= Settings::default().relative_gap {
             remember(&saved);
         }
     }
@@ -189,7 +216,12 @@ fn form(arguments: &OptimizeArguments) -> Result<(QuadraticForm, f64, Option<Wor
     Ok((QuadraticForm::from_workload(&workload, steps).map_err(failed)?, steps as f64, Some(workload)))
 }
 
-fn dense(arguments: &OptimizeArguments, bar: &Bar) -> Result<(Report, Option<SavedStrategy>), CliError> {
+fn dense(
+    arguments: &OptimizeArguments,
+    name: &StrategyName,
+    several: bool,
+    bar: &Bar,
+) -> Result<(Report, Option<SavedStrategy>), CliError> {
     let (form, rows, workload) = form(arguments)?;
     if workload.is_none() && arguments.output.is_some() {
         return Err(CliError::usage(
@@ -198,7 +230,6 @@ fn dense(arguments: &OptimizeArguments, bar: &Bar) -> Result<(Report, Option<Sav
         ));
     }
     let settings = Settings { relative_gap: arguments.gap, iterations: arguments.iterations as usize };
-    let name = if arguments.method == Method::Coa { StrategyName::Coa } else { StrategyName::Optimal };
     let begin = Instant::now();
     let mut trace = Vec::new();
     let told = &mut |at: &optimize::Progress| {
@@ -209,7 +240,7 @@ fn dense(arguments: &OptimizeArguments, bar: &Bar) -> Result<(Report, Option<Sav
         ControlFlow::Continue(())
     };
     let schedule = arguments.participation.on(form.steps());
-    if schedule.is_flexible() && arguments.method == Method::MultiEpoch {
+    if schedule.is_flexible() && several {
         let (count, gap) = (schedule.count(), schedule.gap());
         return Err(CliError::usage(format!(
             "multi-epoch needs participations exactly {gap} steps apart: optimise for --participation {count}x{gap}, then \
@@ -217,15 +248,12 @@ fn dense(arguments: &OptimizeArguments, bar: &Bar) -> Result<(Report, Option<Sav
             arguments.participation,
         )));
     }
-    let optimum = match arguments.method {
-        Method::MultiEpoch => multi_epoch(&form, schedule.count(), schedule.gap(), &settings, told),
-        _ if !arguments.participation.is_single() => {
-            return Err(CliError::usage(
-                "coa is for single participation: use --method multi-epoch, or leave --participation out",
-            ));
-        }
-        _ => coa(&form, &settings, told),
-    };
+    if !several && !arguments.participation.is_single() {
+        return Err(CliError::usage(
+            "coa is for single participation: use --method multi-epoch, or leave --participation out",
+        ));
+    }
+    let optimum = multi_epoch(&form, schedule.count(), schedule.gap(), &settings, told);
     let optimum = optimum.map_err(|error| CliError::usage(error.to_string()))?;
     let seconds = begin.elapsed().as_secs_f64();
     let report = report_of(arguments, &form, rows, &optimum, seconds, trace);
@@ -235,8 +263,8 @@ fn dense(arguments: &OptimizeArguments, bar: &Bar) -> Result<(Report, Option<Sav
         Dense::new(name.clone(), &optimum.strategy).map_err(|error| CliError::failed(error.to_string()))?;
     let fitted = Some(Fitted::Dense(parameters.parameters().clone()));
     let request = Request::new(name.to_string(), &workload, steps, arguments.participation);
-    let saved =
-        SavedStrategy::new(request, Chosen { name, fitted }, optimum.objective, Some(optimum.lower_bound));
+    let chosen = Chosen { name: name.clone(), fitted };
+    let saved = SavedStrategy::new(request, chosen, optimum.objective, Some(optimum.lower_bound));
     Ok((report, Some(saved)))
 }
 
@@ -250,7 +278,7 @@ fn report_of(
 ) -> Report {
     let relative_gap = optimum.relative_gap();
     Report {
-        method: arguments.method,
+        method: arguments.method.clone(),
         workload: arguments.workload.clone(),
         horizon: form.steps() as u64,
         participation: arguments.participation,
@@ -269,7 +297,11 @@ fn report_of(
     }
 }
 
-fn blt(arguments: &OptimizeArguments, bar: &Bar) -> Result<(Report, Option<SavedStrategy>), CliError> {
+fn fitted(
+    arguments: &OptimizeArguments,
+    name: &StrategyName,
+    bar: &Bar,
+) -> Result<(Report, Option<SavedStrategy>), CliError> {
     let workload = read_workload(&arguments.workload).map_err(CliError::usage)?;
     let horizon = arguments.horizon.or(workload.horizon());
     let horizon =
@@ -279,11 +311,10 @@ fn blt(arguments: &OptimizeArguments, bar: &Bar) -> Result<(Report, Option<Saved
         objective: arguments.objective,
         ..Purpose::new(workload, horizon)
     };
-    let name = StrategyName::BufferedToeplitz(NonZeroU32::new(arguments.buffers).unwrap_or(NonZeroU32::MIN));
     let begin = Instant::now();
     let mut trace = Vec::new();
-    let failed = |error: hushflow::strategies::StrategiesError| CliError::usage(error.to_string());
-    let (saved, sensitivity_bound) = search(&name, &purpose, &mut |progress: &Progress| {
+    let failed = |error: StrategiesError| CliError::usage(error.to_string());
+    let (saved, bound) = search(name, &purpose, &mut |progress: &Progress| {
         bar.tell(progress);
         let Progress { iteration, objective, .. } = *progress;
         trace.push(Trace {
@@ -298,12 +329,12 @@ fn blt(arguments: &OptimizeArguments, bar: &Bar) -> Result<(Report, Option<Saved
     let candidate = Candidate::of_chosen(saved.strategy.clone(), &purpose, None).map_err(failed)?;
     let error = candidate.error_under(&purpose).map_err(failed)?;
     let (objective, lower_bound) = match arguments.objective {
-        Objective::Rmse => (error.loss, sensitivity_bound.map(|bound| bound * bound * horizon as f64)),
-        Objective::MaxError => (error.max_error, sensitivity_bound),
+        Objective::Rmse => (error.loss, bound.map(|bound| bound * bound * horizon as f64)),
+        Objective::MaxError => (error.max_error, bound),
     };
     let relative_gap = lower_bound.map(|bound| (objective / bound - 1.0).max(0.0));
     let report = Report {
-        method: arguments.method,
+        method: arguments.method.clone(),
         workload: arguments.workload.clone(),
         horizon,
         participation: arguments.participation,
@@ -317,7 +348,7 @@ fn blt(arguments: &OptimizeArguments, bar: &Bar) -> Result<(Report, Option<Saved
         sensitivity: error.sensitivity,
         iterations: trace.len(),
         seconds,
-        parameters: saved.strategy.fitted.clone(),
+        parameters: saved.strategy.fitted.clone().filter(|fitted| matches!(fitted, Fitted::Buffered(_))),
         trace,
     };
     Ok((report, Some(saved)))

@@ -12,13 +12,15 @@ use hushflow::mechanism::mechanism::method::ime::DEFAULT_FIRST_MOMENT_SHARE;
 use hushflow::mechanism::moments::{Layout, SecondMoment};
 use hushflow::mechanism::participation::Participation;
 use hushflow::mechanism::sensitivity::Neighbours;
-use hushflow::mechanism::strategy::{MAX_HORIZON, StrategyError, StrategyName};
+use hushflow::mechanism::strategy::{
+    KINDS, Kind, MAX_HORIZON, Objective, Purpose, SearchError, StrategyError, StrategyName, compared,
+};
 use hushflow::mechanism::workload::Workload;
 use hushflow::pipeline::{Pipeline, Privacy, PublicParameters};
 use hushflow::plot::{Line, error_per_step};
 use hushflow::publication::PublicationError;
 use hushflow::strategies::matrix::read_matrix;
-use hushflow::strategies::{Candidate, Objective, Purpose, StrategiesError, catalogue};
+use hushflow::strategies::{Candidate, StrategiesError};
 use serde::de::DeserializeOwned;
 use serde::de::value::StrDeserializer;
 
@@ -26,7 +28,7 @@ use super::output::{print, print_json};
 use super::progress::Bar;
 use super::{CliError, number_in};
 use advice::COMPARED_HORIZON;
-use forecast::{Budget, Forecast, Plan};
+use forecast::{Forecast, Limit, Plan};
 use windows::WindowPlan;
 
 mod advice;
@@ -37,28 +39,14 @@ mod windows;
 /// Most lines of a plot: more can't be distinguished.
 const PLOTTED: usize = 9;
 
-/// Arguments of `hushflow plan`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
+fn help() -> String {
+    format!(
+        "\
 Use plan before a run to choose a strategy, an epoch length and a budget. It reads no data and spends no budget. All \
 figures are exact: a run has the same. Without --strategy, all strategies are compared, the smallest error first. \
 Without a budget, noise levels are for a noise multiplier of 1.
 
-Strategies:
-  identity                          fresh noise on every epoch
-  square-root                       the Toeplitz square root of the workload, full history
-  banded-square-root:b              its first b coefficients
-  banded-inverse-square-root:b      square root whose inverse has b coefficients
-  matrix-square-root                the square root of the whole workload, dense
-  normalized-…                      each of these roots with columns of norm 1
-  log-perturbed-root                for running sums without a horizon
-  blt:b                             b buffers, fitted: constant memory, near the best Toeplitz strategy
-  power-law:b                       b buffers for the running average, fitted
-  tree, honaker, fft                as published, for comparison; `run` can't use them
-  tree-optimal-decoder, fft-optimal-decoder   the same encoders with the best decoder, in causal form
-  banded-optimal:b, banded-toeplitz-optimal:b   the optimum with b bands
-  optimal, coa                      the certified optimum; coa is for single participation
-  file:PATH                         saved by hushflow optimize, or a CSV matrix
+{}
 
 Let A be the workload and C the strategy. The JSON fields sensitivity, frobenius, max_row, loss, rmse and max_error \
 describe the factorization A = B C, for records of norm 1 that are added or removed, under --participation, and for a \
@@ -71,7 +59,27 @@ Examples:
   hushflow plan --workload prefix --horizon 365 --epsilon 1 --delta 1e-6
   hushflow plan examples/flights.toml --plot errors.svg
   hushflow plan --workload prefix --horizon 2000 --participation 20x100 --strategy fft-optimal-decoder --stamps 5
-  hushflow plan --workload window:7 --horizon 365 --strategy square-root --json")]
+  hushflow plan --workload window:7 --horizon 365 --strategy square-root --json",
+        list("Strategies", |_| true),
+    )
+}
+
+/// Lists the strategies of the table that have a property, each with a line of help.
+pub(super) fn list(title: &str, listed: impl Fn(&Kind) -> bool) -> String {
+    let line = |usage: &str, help: &str| format!("\n  {usage:33} {help}");
+    let kinds = || KINDS.iter().filter(|kind| listed(kind));
+    let mut text = format!("{title}:");
+    text.extend(kinds().map(|kind| line(&kind.usage(), kind.help())));
+    if kinds().any(|kind| kind.can_be_normalized()) {
+        text += &line("normalized-…", "a root above, with columns of norm 1");
+        text += &line("file:PATH", "saved by hushflow optimize, or a CSV matrix");
+    }
+    text
+}
+
+/// Arguments of `hushflow plan`.
+#[derive(Debug, Args)]
+#[command(after_help = help())]
 pub(crate) struct PlanArguments {
     /// Pipeline file with these settings; flags override it
     pipeline: Option<PathBuf>,
@@ -221,15 +229,15 @@ impl PlanArguments {
         }
     }
 
-    fn budget(&self, privacy: Option<Privacy>) -> Result<Budget, CliError> {
+    fn budget(&self, privacy: Option<Privacy>) -> Result<Limit, CliError> {
         if let Some(noise_multiplier) = self.noise_multiplier {
-            return Ok(Budget::NoiseMultiplier(noise_multiplier));
+            return Ok(Limit::NoiseMultiplier(noise_multiplier));
         }
         let of_file = privacy.map(|privacy| Ok((Epsilon::new(privacy.epsilon)?, Delta::new(privacy.delta)?)));
         let (epsilon, delta) = of_file.transpose().map_err(PublicationError::Accounting)?.unzip();
         match (self.epsilon.or(epsilon), self.delta.or(delta)) {
-            (Some(epsilon), Some(delta)) => Ok(Budget::Guarantee(epsilon, delta)),
-            (None, None) => Ok(Budget::None),
+            (Some(epsilon), Some(delta)) => Ok(Limit::Guarantee(epsilon, delta)),
+            (None, None) => Ok(Limit::None),
             (Some(_), None) => Err(missing("--delta", "--delta 1e-6")),
             (None, Some(_)) => Err(missing("--epsilon", "--epsilon 1")),
         }
@@ -268,7 +276,7 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
         return Ok(if arguments.json { print_json(&forecast) } else { print(&report::details(&forecast)) }?);
     }
     let mut forecasts = Vec::new();
-    for name in &catalogue(&plan.purpose) {
+    for name in &compared(&plan.purpose) {
         forecasts.extend(applicable(forecast(&plan, name, &bar))?);
     }
     // The strategy of the file is part of the comparison.
@@ -279,8 +287,7 @@ pub(crate) fn execute(arguments: &PlanArguments) -> Result<(), CliError> {
     let runs = runs.filter(unlisted);
     forecasts.extend(runs);
     bar.finish();
-    forecasts
-        .sort_by(|a, b| plan.purpose.objective.of(&a.error).total_cmp(&plan.purpose.objective.of(&b.error)));
+    forecasts.sort_by(|a, b| a.error(plan.purpose.objective).total_cmp(&b.error(plan.purpose.objective)));
     draw(arguments, &forecasts)?;
     let printed = if arguments.json {
         print_json(&BTreeMap::from([("strategies", forecasts)]))
@@ -309,8 +316,11 @@ fn applicable(forecast: Result<Forecast, PublicationError>) -> Result<Option<For
         Err(
             PublicationError::Matrix(_)
             | PublicationError::Search(
-                StrategiesError::Fit { .. }
-                | StrategiesError::Optimize { .. }
+                StrategiesError::Search(
+                    SearchError::Fit { .. }
+                    | SearchError::Optimize { .. }
+                    | SearchError::Strategy(StrategyError::Workload { .. } | StrategyError::Horizon { .. }),
+                )
                 | StrategiesError::Strategy(StrategyError::Workload { .. } | StrategyError::Horizon { .. }),
             ),
         ) => Ok(None),
@@ -324,7 +334,9 @@ fn draw(arguments: &PlanArguments, forecasts: &[Forecast]) -> Result<(), CliErro
     let line =
         |forecast: &Forecast| Line { name: forecast.strategy.to_string(), points: forecast.curve.clone() };
     let lines: Vec<_> = forecasts.iter().take(PLOTTED).map(line).collect();
-    let title = forecasts.first().map(|best| format!("{} over {} epochs", best.workload, best.horizon));
+    let title = forecasts
+        .first()
+        .map(|best| format!("{} over {} epochs", best.problem.workload, best.problem.horizon));
     error_per_step(path, &title.unwrap_or_default(), &lines)
         .map_err(|error| CliError::usage(error.to_string()))
 }

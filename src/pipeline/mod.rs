@@ -20,7 +20,7 @@ use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
-use hushflow_mechanism::strategy::StrategyName;
+use hushflow_mechanism::strategy::{Purpose, StrategyName};
 use hushflow_mechanism::workload::Workload;
 use hushflow_operators::EntityLimits;
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,7 @@ use thiserror::Error;
 use crate::estimates::{Log, View};
 use crate::ledger::Budget;
 use crate::state::Settings;
-use crate::strategies::{Purpose, Wanted};
+use crate::strategies::Wanted;
 use crate::whole::{SETTINGS, read_text};
 
 pub use crate::connect::{Input, Sink};

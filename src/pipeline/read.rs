@@ -20,14 +20,13 @@ use hushflow_mechanism::mechanism::method::ime::DEFAULT_FIRST_MOMENT_SHARE;
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::noise::{NoiseSource, Offsets};
 use hushflow_mechanism::sensitivity::Neighbours;
-use hushflow_mechanism::strategy::StrategyName;
+use hushflow_mechanism::strategy::{StrategyName, default_strategy};
 use hushflow_mechanism::workload::Workload;
 
 use super::{Column, Key, Pipeline, Privacy, Release, Sink, of_records};
 use crate::document::{Document, Field, Problem, Section};
 use crate::estimates::{Log, views};
 use crate::state::{Keep, Settings};
-use crate::strategies::default_strategy;
 use crate::time::parse_duration;
 use crate::whole::{SETTINGS, read_text};
 

@@ -178,12 +178,13 @@ pub fn remember(saved: &SavedStrategy) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hushflow_mechanism::strategy::{Fitted, StrategyName};
+    use hushflow_mechanism::strategy::Fitted;
 
     fn saved() -> SavedStrategy {
         let request = Request::new("optimal".into(), &Workload::Prefix, 3, Participation::Single);
         let fitted = Some(Fitted::Toeplitz(vec![1 << 40, 3, -7]));
-        SavedStrategy::new(request, Chosen { name: StrategyName::Optimal, fitted }, 1.0 / 3.0, Some(0.3))
+        let name = "optimal".parse().unwrap();
+        SavedStrategy::new(request, Chosen { name, fitted }, 1.0 / 3.0, Some(0.3))
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! The strategy lab: turns the name of a strategy into one that runs, by a fit, from a file, or by
 //! comparing all.
 
-mod catalogue;
 pub mod file;
 mod find;
 pub mod matrix;
@@ -11,51 +10,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use hushflow_mechanism::error::ExpectedError;
-use hushflow_mechanism::optimize::OptimizeError;
-use hushflow_mechanism::optimize::buffered::FitError;
-use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::{OutOfRange, participation_sensitivity};
 use hushflow_mechanism::strategy::{
-    Chosen, Factorization, MAX_DENSE_HORIZON, MatrixError, Stamped, Strategy, StrategyError, StrategyName,
+    Chosen, Factorization, MatrixError, Purpose, SearchError, Stamped, Strategy, StrategyError, StrategyName,
     build_chosen, build_factorization,
 };
-use hushflow_mechanism::workload::Workload;
 use thiserror::Error;
 
-pub use catalogue::{catalogue, default_strategy};
 pub use file::{Request, SavedStrategy, StrategyFileError, remember};
 pub use find::{Found, choose, find, search};
-pub use hushflow_mechanism::optimize::buffered::Objective;
 
 /// Any dimension above 1, for results about vectors.
 const VECTORS: usize = 2;
-
-/// The purpose of a strategy.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Purpose {
-    /// The workload A.
-    pub workload: Workload,
-    /// Number of steps, at least 1.
-    pub horizon: u64,
-    /// Participation of the protected unit.
-    pub participation: Participation,
-    /// Number of copies: 1 for a strategy over the whole horizon, s for s copies one after another.
-    pub stamps: u64,
-    /// Objective of a fit that has a choice.
-    pub objective: Objective,
-}
-
-impl Purpose {
-    /// Single participation, one copy, least mean squared error.
-    pub fn new(workload: Workload, horizon: u64) -> Self {
-        let (participation, objective) = (Participation::Single, Objective::Rmse);
-        Self { workload, horizon, participation, stamps: 1, objective }
-    }
-
-    fn of_a_copy(&self) -> Self {
-        Self { horizon: self.horizon.div_ceil(self.stamps), stamps: 1, ..self.clone() }
-    }
-}
 
 /// Progress of a search.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,22 +43,9 @@ pub enum StrategiesError {
     /// It cannot be made.
     #[error(transparent)]
     Strategy(#[from] StrategyError),
-    /// The optimiser failed.
-    #[error("the strategy `{strategy}` can't be found: {source}")]
-    Optimize {
-        /// As on the command line.
-        strategy: String,
-        /// The cause.
-        source: OptimizeError,
-    },
-    /// The fit failed.
-    #[error("the strategy `{strategy}` can't be fitted: {source}")]
-    Fit {
-        /// As on the command line.
-        strategy: String,
-        /// The cause.
-        source: FitError,
-    },
+    /// Its optimiser finds none.
+    #[error(transparent)]
+    Search(#[from] SearchError),
     /// Its file cannot be used.
     #[error(transparent)]
     File(#[from] StrategyFileError),
@@ -229,12 +182,10 @@ impl Candidate {
         let copy = purpose.of_a_copy();
         let length = NonZeroU64::new(copy.horizon).filter(|_| purpose.stamps > 1);
         let horizon = Some(purpose.horizon);
-        let written_out = copy.horizon <= MAX_DENSE_HORIZON;
-        if !chosen.name.runs() || (chosen.name == StrategyName::FourierOptimalDecoder && !written_out) {
-            let block = build_factorization(&chosen.name, &copy.workload, copy.horizon)?;
+        if let Some(block) = build_factorization(&chosen.name, &copy.workload, copy.horizon) {
             let factorization: Arc<dyn Factorization> = match length {
-                None => block,
-                Some(length) => Arc::new(Stamped::new(block, length, horizon, &purpose.workload)?),
+                None => block?,
+                Some(length) => Arc::new(Stamped::new(block?, length, horizon, &purpose.workload)?),
             };
             return Ok(Self { chosen, factorization, strategy: None, loss_lower_bound });
         }

@@ -20,10 +20,11 @@ use std::sync::Arc;
 
 use clap::{Parser, ValueEnum};
 use hushflow::prelude::*;
-use hushflow::strategies::{Candidate, Purpose};
+use hushflow::strategies::Candidate;
 use hushflow_mechanism::accounting::{Delta, Epsilon};
 use hushflow_mechanism::mechanism::Strategies;
 use hushflow_mechanism::participation::Participation;
+use hushflow_mechanism::strategy::Purpose;
 use hushflow_training::adam::GradientSquares;
 use hushflow_training::data::{FASHION_MNIST, Split, digits, fashion_mnist};
 use hushflow_training::model::{Activation, Network};

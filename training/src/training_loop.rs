@@ -202,7 +202,7 @@ mod tests {
     use hushflow_mechanism::participation::Participation;
     use hushflow_mechanism::sensitivity::Neighbours;
     use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
-    use hushflow_mechanism::strategy::{StrategyName, build};
+    use hushflow_mechanism::strategy::build;
     use hushflow_mechanism::workload::Workload;
     use hushflow_operators::{EpochCommit, ReleasedEpoch};
     use std::error::Error;
@@ -257,7 +257,7 @@ mod tests {
     }
 
     fn setup(method: Method, setting: AdamSetting, draw_late: bool) -> TrainingSetup {
-        let strategy = build(StrategyName::SquareRoot, &Workload::Prefix, Some(STEPS)).unwrap();
+        let strategy = build("square-root", &Workload::Prefix, Some(STEPS)).unwrap();
         setup_of(method, setting, draw_late, |parameters| MatrixMechanism::new(parameters, strategy))
     }
 

@@ -156,7 +156,7 @@ fn audited(case: &Case) -> Audited {
         second_moment_weight: case.second_moment_weight,
         count_weight: None,
     };
-    let strategy = build(case.strategy.parse().unwrap(), &Workload::Prefix, Some(EPOCHS)).unwrap();
+    let strategy = build(case.strategy, &Workload::Prefix, Some(EPOCHS)).unwrap();
     let participation: Participation = case.participation.parse().unwrap();
     let mechanism =
         MatrixMechanism::with_participation(parameters, Strategies::shared(strategy), participation, EPOCHS);

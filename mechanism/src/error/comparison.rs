@@ -71,7 +71,7 @@ mod tests {
         entries: SecondEntries,
     ) -> Comparison {
         let (workload, steps) = (Workload::Prefix, 200);
-        let strategy = build(strategy.parse().unwrap(), &workload, Some(steps)).unwrap();
+        let strategy = build(strategy, &workload, Some(steps)).unwrap();
         let error = ExpectedError::new(&workload, strategy.as_ref(), steps).unwrap();
         let release =
             InPlaceRelease::new(dimension, 3.0, noise_multiplier).with_column_norm(error.sensitivity);

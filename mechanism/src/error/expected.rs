@@ -6,7 +6,7 @@
 //! once. So s is the largest column norm of C, unless another sensitivity is given.
 
 use crate::{
-    strategy::{Factorization, MAX_HORIZON, RowSample, StrategyError, check_horizon},
+    strategy::{Factorization, MAX_HORIZON, Objective, RowSample, StrategyError, check_horizon},
     workload::Workload,
 };
 use serde::{Deserialize, Serialize};
@@ -37,10 +37,10 @@ impl ExpectedError {
     ///
     /// ```
     /// use hushflow_mechanism::error::ExpectedError;
-    /// use hushflow_mechanism::strategy::{StrategyName, build};
+    /// use hushflow_mechanism::strategy::build;
     /// use hushflow_mechanism::workload::Workload;
     ///
-    /// let strategy = build(StrategyName::SquareRoot, &Workload::Prefix, Some(2000))?;
+    /// let strategy = build("square-root", &Workload::Prefix, Some(2000))?;
     /// let error = ExpectedError::new(&Workload::Prefix, strategy.as_ref(), 2000)?;
     /// assert!((error.rmse - 3.32296).abs() < 1e-5);
     /// # Ok::<(), hushflow_mechanism::strategy::StrategyError>(())
@@ -53,6 +53,14 @@ impl ExpectedError {
         check_horizon(&strategy.name(), steps, strategy.horizon().unwrap_or(MAX_HORIZON))?;
         let sensitivity = square_root_up(strategy.max_column_norm_squared(steps));
         Ok(Self::of_samples(sensitivity, strategy.decoder_row_samples(workload, steps)))
+    }
+
+    /// Returns the error that an objective minimises.
+    pub fn of(&self, objective: Objective) -> f64 {
+        match objective {
+            Objective::Rmse => self.rmse,
+            Objective::MaxError => self.max_error,
+        }
     }
 
     /// Returns the errors for a sensitivity, of one or several participations, and samples of the
@@ -83,12 +91,12 @@ fn square_root_up(square: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::strategy::{StrategyName, build};
+    use crate::strategy::build;
     use serde_json::Value;
 
     fn expected_error(workload: &str, name: &str, n: u64) -> ExpectedError {
         let workload = workload.parse().unwrap();
-        let strategy = build(name.parse().unwrap(), &workload, Some(n)).unwrap();
+        let strategy = build(name, &workload, Some(n)).unwrap();
         ExpectedError::new(&workload, strategy.as_ref(), n).unwrap()
     }
 
@@ -190,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_part_of_the_horizon_is_judged_by_its_own_columns() {
-        let strategy = build(StrategyName::SquareRoot, &Workload::Prefix, Some(100)).unwrap();
+        let strategy = build("square-root", &Workload::Prefix, Some(100)).unwrap();
         let part = ExpectedError::new(&Workload::Prefix, strategy.as_ref(), 2).unwrap();
         assert_eq!(part, expected_error("prefix", "square-root", 2));
         for found in [0, 101] {

@@ -98,11 +98,11 @@ impl PostProcessing {
     ///
     /// ```
     /// use hushflow_mechanism::error::{PostProcessing, SecondEntries};
-    /// use hushflow_mechanism::strategy::{StrategyName, build};
+    /// use hushflow_mechanism::strategy::build;
     /// use hushflow_mechanism::workload::Workload;
     ///
     /// // Corollary 3.9: d = 3, noise deviation 2, prefix sums of 10 epochs, whose ‖A‖² is 55.
-    /// let strategy = build(StrategyName::Identity, &Workload::Prefix, None)?;
+    /// let strategy = build("identity", &Workload::Prefix, None)?;
     /// let post_processing = PostProcessing::new(&Workload::Prefix, strategy.as_ref(), 10)?;
     /// let error = post_processing.error(SecondEntries::Symmetric, 3, 1.0, 2.0);
     /// assert_eq!(error.debiased().upper, (3.0 * 4.0 * 16.0 + 2.0 * 4.0 * 4.0) * 55.0);
@@ -197,7 +197,7 @@ fn squared_row_sums(workload: &Workload, vector: &[f64]) -> f64 {
 mod tests {
     use super::super::reference::{self, close};
     use super::*;
-    use crate::strategy::{StrategyName, build};
+    use crate::strategy::build;
     use nalgebra::DMatrix;
     use proptest::prelude::*;
 
@@ -228,7 +228,7 @@ mod tests {
 
     fn sums(workload: &str, strategy: &str, steps: u64) -> (Workload, PostProcessing) {
         let workload: Workload = workload.parse().unwrap();
-        let strategy = build(strategy.parse::<StrategyName>().unwrap(), &workload, Some(steps)).unwrap();
+        let strategy = build(strategy, &workload, Some(steps)).unwrap();
         let sums = PostProcessing::new(&workload, strategy.as_ref(), steps).unwrap();
         (workload, sums)
     }
@@ -274,8 +274,8 @@ mod tests {
             let (workload, sums) = sums("prefix", name, 12);
             let found = sums.of_records(|i, j| (angles[i] - angles[j]).cos());
             prop_assert!(found <= sums.absolute * (1.0 + 1e-12) && found >= -1e-9 * sums.absolute);
-            let strategy = build(name.parse().unwrap(), &workload, Some(12)).unwrap();
-            let inverse = strategy.matrix(12).unwrap().to_dense().try_inverse().unwrap();
+            let strategy = build(name, &workload, Some(12)).unwrap();
+            let inverse = strategy.matrix(12).unwrap().entries().try_inverse().unwrap();
             let (a, q) = (workload.matrix(12), &inverse * inverse.transpose());
             let form = (a.transpose() * a).component_mul(&q);
             let gram = DMatrix::from_fn(12, 12, |i, j| (angles[i] - angles[j]).cos());

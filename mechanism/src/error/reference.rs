@@ -29,7 +29,7 @@ impl Case {
         let steps = input["n"].as_u64().unwrap();
         let strategy = if input["c"] == "sqrt" { "square-root" } else { "identity" };
         Case {
-            strategy: build(strategy.parse().unwrap(), &workload, Some(steps)).unwrap(),
+            strategy: build(strategy, &workload, Some(steps)).unwrap(),
             workload,
             steps,
             dimension: input["d"].as_u64().unwrap() as usize,

@@ -124,7 +124,7 @@ impl From<Arc<dyn Strategy>> for Strategies {
 /// use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters, Strategies};
 /// use hushflow_mechanism::moments::{Layout, SecondMoment};
 /// use hushflow_mechanism::sensitivity::Neighbours;
-/// use hushflow_mechanism::strategy::{StrategyName, build};
+/// use hushflow_mechanism::strategy::build;
 /// use hushflow_mechanism::workload::Workload;
 ///
 /// let parameters = MomentParameters {
@@ -137,7 +137,7 @@ impl From<Arc<dyn Strategy>> for Strategies {
 ///     count_weight: None,
 /// };
 /// let strategy = |workload: &str| -> Result<_, Box<dyn std::error::Error>> {
-///     Ok(build(StrategyName::SquareRoot, &workload.parse::<Workload>()?, Some(100))?)
+///     Ok(build("square-root", &workload.parse::<Workload>()?, Some(100))?)
 /// };
 /// // Adam: its own strategy for each moment, and five passes over the data, 20 steps each.
 /// let strategies = Strategies::separate(strategy("exponential:0.9")?, strategy("exponential:0.999")?);

@@ -6,7 +6,7 @@ use crate::audit::{AuditError, Audited};
 use crate::moments::SecondMoment;
 use crate::participation::Participation;
 use crate::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
-use crate::strategy::{ColumnGeometry, Discrepancy, Matrix, Strategy, StrategyName, build};
+use crate::strategy::{ColumnGeometry, Discrepancy, Matrix, Strategy, build};
 use crate::workload::Workload;
 use nalgebra::DMatrix;
 use serde_json::Value;
@@ -326,7 +326,7 @@ fn what_a_matrix_errs_is_charged() {
         }
     }
     let of = |name: &str| {
-        let strategy = build(name.parse().unwrap(), &Workload::Prefix, Some(1 << 10)).unwrap();
+        let strategy = build(name, &Workload::Prefix, Some(1 << 10)).unwrap();
         strategy.matrix(1 << 10).unwrap().discrepancy()
     };
     assert_eq!(of("square-root"), Discrepancy::NONE);
@@ -367,7 +367,7 @@ fn noise_is_correlated_where_that_is_sound() {
         assert!((41.0..42.0001).contains(&in_units.log2()), "{in_units}");
     }
 
-    let square_root = build(StrategyName::SquareRoot, &Workload::Prefix, Some(10)).unwrap();
+    let square_root = build("square-root", &Workload::Prefix, Some(10)).unwrap();
     let alternating = blt(&[(0.1, 0.999), (0.01, 0.09)], Some(100_000));
     assert!(matches!(correlated(&square_root, 1.0, 3), Err(MechanismError::Correlation)));
     let long = blt(&[(1.0 - 1e-9, 0.9)], Some(10_000_000));

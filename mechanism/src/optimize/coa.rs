@@ -1,10 +1,9 @@
 //! Single participation: every entity contributes to one step (Yuan et al. 2016; Denisov et al. 2022).
 
 use super::{
-    OptimizeError, Optimum, Progress, QuadraticForm, Settings, classes::Classes, row_space, search,
+    OnProgress, OptimizeError, Optimum, QuadraticForm, Settings, classes::Classes, row_space, search,
     search::Problem,
 };
-use std::ops::ControlFlow;
 
 /// Returns the strategy of sensitivity 1 with the least total squared error: `inf tr(V X⁻¹)` over X
 /// with a diagonal of at most 1, for any workload.
@@ -14,8 +13,7 @@ use std::ops::ControlFlow;
 ///
 /// ```
 /// use hushflow_mechanism::optimize::{QuadraticForm, Settings, coa};
-/// use std::ops::ControlFlow;
-///
+/// ///
 /// let form = QuadraticForm::from_workload(&"prefix".parse()?, 2)?;
 /// let optimum = coa(&form, &Settings::default(), &mut |_| ControlFlow::Continue(()))?;
 /// assert!((optimum.objective - 2.618033988749895).abs() < 1e-5); // the golden ratio, squared
@@ -28,7 +26,7 @@ use std::ops::ControlFlow;
 pub fn coa(
     form: &QuadraticForm,
     settings: &Settings,
-    progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    progress: OnProgress<'_>,
 ) -> Result<Optimum, OptimizeError> {
     let steps = form.steps();
     let classes = Classes::new(steps, 1, steps);
@@ -48,6 +46,7 @@ mod tests {
     use nalgebra::DMatrix;
     use proptest::prelude::*;
     use serde_json::Value;
+    use std::ops::ControlFlow;
 
     fn solved(form: &QuadraticForm, relative_gap: f64) -> Optimum {
         let settings = Settings { relative_gap, ..Settings::default() };
@@ -227,7 +226,7 @@ mod tests {
         let settings = Settings { iterations: 2, ..Settings::default() };
         check(coa(&form, &settings, &mut |_| ControlFlow::Continue(())).unwrap(), Stop::Iterations);
         let mut seen = Vec::new();
-        let mut end = |progress: &Progress| {
+        let mut end = |progress: &super::super::Progress| {
             seen.push(*progress);
             if progress.iteration == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };

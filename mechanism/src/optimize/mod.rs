@@ -15,7 +15,6 @@
 //! computed from the C that runs.
 
 mod algebra;
-pub mod buffered;
 pub mod certificate;
 mod classes;
 mod coa;
@@ -37,6 +36,7 @@ pub use quadratic::QuadraticForm;
 
 use nalgebra::DMatrix;
 use search::{Found, Problem};
+use std::ops::ControlFlow;
 use thiserror::Error;
 
 /// Stopping criteria of an optimiser.
@@ -65,7 +65,10 @@ impl Settings {
     }
 }
 
-/// Progress of an optimiser.
+/// Called after every point; [`ControlFlow::Break`] ends the search with the best so far.
+pub type OnProgress<'a> = &'a mut dyn FnMut(&Progress) -> ControlFlow<()>;
+
+/// Progress of an optimiser, or of a fit of buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
     /// Number of points.

@@ -1,10 +1,9 @@
 //! Several participations at a fixed distance (Choquette-Choo et al. 2023, section 3).
 
 use super::{
-    OptimizeError, Optimum, Progress, QuadraticForm, Settings, check_participation, classes::Classes, coa,
+    OnProgress, OptimizeError, Optimum, QuadraticForm, Settings, check_participation, classes::Classes, coa,
     search, search::Problem,
 };
-use std::ops::ControlFlow;
 
 /// Returns the strategy of sensitivity 1 under (k, b)-participation with the least total squared
 /// error, among those with a simple sensitivity under the schema.
@@ -34,7 +33,7 @@ pub fn multi_epoch(
     count: usize,
     gap: usize,
     settings: &Settings,
-    progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    progress: OnProgress<'_>,
 ) -> Result<Optimum, OptimizeError> {
     let steps = form.steps();
     check_participation(count, gap)?;
@@ -58,6 +57,7 @@ mod tests {
     use super::*;
     use nalgebra::DMatrix;
     use serde_json::Value;
+    use std::ops::ControlFlow;
 
     fn solved(form: &QuadraticForm, count: usize, gap: usize, relative_gap: f64) -> Optimum {
         let settings = Settings { relative_gap, ..Settings::default() };

@@ -248,7 +248,7 @@ mod tests {
     use crate::participation::Participation;
     use crate::sensitivity::Neighbours;
     use crate::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
-    use crate::strategy::{StrategyName, build};
+    use crate::strategy::build;
     use crate::workload::Workload;
     use std::sync::Arc;
 
@@ -267,7 +267,7 @@ mod tests {
     }
 
     fn mechanisms(neighbours: Neighbours) -> [MatrixMechanism; 2] {
-        let square_root = build(StrategyName::SquareRoot, &Workload::Prefix, Some(5)).unwrap();
+        let square_root = build("square-root", &Workload::Prefix, Some(5)).unwrap();
         let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
         let fitted = BufferedParameters { horizon: Some(5), buffers };
         let buffered = Arc::new(Buffered::new("blt:1".parse().unwrap(), fitted).unwrap());

@@ -1,9 +1,6 @@
 //! Building a strategy for a workload, by name.
 
-use super::{
-    Chosen, Dense, Factorization, Fitted, Fourier, Strategy, StrategyName, Tree, buffered::Buffered,
-    fft_optimal_decoder, matrix_square_root, name, toeplitz, tree_optimal_decoder,
-};
+use super::{Chosen, Factorization, Kind, Specification, Strategy, StrategyName, dense, name};
 use crate::workload::Workload;
 use std::{fmt, sync::Arc};
 use thiserror::Error;
@@ -144,13 +141,14 @@ pub enum StrategyError {
 /// [`MAX_HORIZON`] steps.
 ///
 /// # Errors
-/// As [`build_chosen`].
+/// As [`build_chosen`], and [`StrategyError::Unknown`] and [`StrategyError::Number`] for a text that
+/// is no name.
 pub fn build(
-    name: StrategyName,
+    name: &str,
     workload: &Workload,
     horizon: Option<u64>,
 ) -> Result<Arc<dyn Strategy>, StrategyError> {
-    build_chosen(&name.into(), workload, horizon)
+    build_chosen(&name.parse::<StrategyName>()?.into(), workload, horizon)
 }
 
 /// Builds a strategy from its name and its fitted parameters.
@@ -158,88 +156,48 @@ pub fn build(
 /// # Errors
 /// [`StrategyError::Horizon`] for a horizon out of range, [`StrategyError::NoHorizon`] for a
 /// missing one, [`StrategyError::NotFitted`] if the name needs fitted parameters and has none,
-/// [`StrategyError::Workload`] if the workload has no such strategy.
+/// [`StrategyError::Workload`] if the workload has no such strategy,
+/// [`StrategyError::Rectangular`] if it cannot run.
 pub fn build_chosen(
     chosen: &Chosen,
     workload: &Workload,
     horizon: Option<u64>,
 ) -> Result<Arc<dyn Strategy>, StrategyError> {
-    let name = chosen.name.clone();
+    let Chosen { name, fitted } = chosen;
     if let Some(found) = horizon {
-        check_horizon(&name, found, MAX_HORIZON)?;
-        check_rows(&name, workload, found)?;
+        check_horizon(name, found, longest(name))?;
+        check_rows(name, workload, found)?;
     }
-    let steps = || horizon.ok_or_else(|| StrategyError::NoHorizon { strategy: name.to_string() });
-    Ok(match &name {
-        StrategyName::Identity => Arc::new(toeplitz::identity(&name)),
-        StrategyName::SquareRoot => Arc::new(toeplitz::square_root(&name, workload, steps()?)?),
-        StrategyName::BandedSquareRoot(bands) => {
-            Arc::new(toeplitz::banded_square_root(&name, workload, *bands)?)
-        }
-        StrategyName::BandedInverseSquareRoot(bands) => {
-            Arc::new(toeplitz::banded_inverse_square_root(&name, workload, *bands, steps()?)?)
-        }
-        StrategyName::LogPerturbedRoot => {
-            // The strategy is unbounded, but it is judged and run only up to this limit.
-            check_horizon(&name, horizon.unwrap_or(1), MAX_HISTORY_HORIZON)?;
-            Arc::new(toeplitz::log_perturbed_root(&name, workload)?)
-        }
-        StrategyName::MatrixSquareRoot => Arc::new(matrix_square_root(name.clone(), workload, steps()?)?),
-        StrategyName::Normalized(inner) => normalized(&name, inner, workload, steps()?)?,
-        StrategyName::TreeOptimalDecoder => Arc::new(tree_optimal_decoder(steps()?)?),
-        StrategyName::FourierOptimalDecoder => Arc::new(fft_optimal_decoder(steps()?)?),
-        StrategyName::Tree | StrategyName::Honaker | StrategyName::Fourier => {
-            return Err(StrategyError::Rectangular { strategy: name.to_string() });
-        }
-        _ => return fitted(chosen),
-    })
+    let specification = Specification { name, workload, horizon, fitted: fitted.as_ref() };
+    match name {
+        StrategyName::Known { kind: Kind { strategy: Some(strategy), .. }, .. } => strategy(&specification),
+        StrategyName::Known { .. } => Err(StrategyError::Rectangular { strategy: name.to_string() }),
+        StrategyName::File(_) | StrategyName::Auto => dense::of_parameters(&specification),
+    }
 }
 
-fn normalized(
-    name: &StrategyName,
-    inner: &StrategyName,
-    workload: &Workload,
-    steps: u64,
-) -> Result<Arc<dyn Strategy>, StrategyError> {
-    Ok(match *inner {
-        StrategyName::SquareRoot => Arc::new(toeplitz::normalized_square_root(name, workload, None, steps)?),
-        StrategyName::BandedSquareRoot(bands) => {
-            Arc::new(toeplitz::normalized_square_root(name, workload, Some(bands), steps)?)
-        }
-        StrategyName::BandedInverseSquareRoot(bands) => {
-            Arc::new(toeplitz::normalized_banded_inverse_square_root(name, workload, bands, steps)?)
-        }
-        StrategyName::MatrixSquareRoot => Arc::new(matrix_square_root(name.clone(), workload, steps)?),
-        _ => return Err(StrategyError::Unknown { found: name.to_string() }),
-    })
+/// The longest horizon of the strategy that runs.
+fn longest(name: &StrategyName) -> u64 {
+    match name {
+        StrategyName::Known { kind, normalized: true, .. } => kind.normalized.unwrap_or(kind.horizon),
+        StrategyName::Known { kind, .. } => kind.horizon,
+        StrategyName::Auto | StrategyName::File(_) => MAX_HORIZON,
+    }
 }
 
-fn fitted(Chosen { name, fitted }: &Chosen) -> Result<Arc<dyn Strategy>, StrategyError> {
-    Ok(match fitted.clone() {
-        Some(Fitted::Toeplitz(coefficients)) => Arc::new(toeplitz::of_units(name, coefficients)?),
-        Some(Fitted::Buffered(parameters)) => Arc::new(Buffered::new(name.clone(), parameters)?),
-        Some(Fitted::Dense(parameters)) => Arc::new(Dense::from_parameters(name.clone(), parameters)?),
-        None => return Err(StrategyError::NotFitted { strategy: name.to_string() }),
-    })
-}
-
-/// Builds the factorisation of a name for comparison, including those that cannot run.
+/// Builds the factorisation of a name for errors alone, if the strategy does not run, or not as long
+/// as this.
 ///
 /// # Errors
-/// As [`build`].
+/// As [`build_chosen`].
 pub fn build_factorization(
     name: &StrategyName,
     workload: &Workload,
     horizon: u64,
-) -> Result<Arc<dyn Factorization>, StrategyError> {
-    check_rows(name, workload, horizon)?;
-    Ok(match name {
-        StrategyName::Tree | StrategyName::Honaker => Arc::new(Tree::new(name.clone(), horizon)?),
-        StrategyName::Fourier | StrategyName::FourierOptimalDecoder => {
-            Arc::new(Fourier::new(name.clone(), horizon)?)
-        }
-        _ => build(name.clone(), workload, Some(horizon))?,
-    })
+) -> Option<Result<Arc<dyn Factorization>, StrategyError>> {
+    let StrategyName::Known { kind, .. } = name else { return None };
+    let factorization = kind.factorization.filter(|_| kind.strategy.is_none() || horizon > longest(name))?;
+    Some(check_rows(name, workload, horizon).and_then(|()| factorization(horizon)))
 }
 
 fn check_rows(name: &StrategyName, workload: &Workload, steps: u64) -> Result<(), StrategyError> {
@@ -268,21 +226,17 @@ mod tests {
 
     #[test]
     fn a_horizon_is_at_least_one_step() {
-        let limits =
-            |name: StrategyName, horizon| build(name, &Workload::Prefix, horizon).map(|s| s.horizon());
-        assert_eq!(limits(StrategyName::Identity, None), Ok(None));
-        assert_eq!(limits(StrategyName::Identity, Some(5)), Ok(None));
-        assert_eq!(limits(StrategyName::SquareRoot, Some(1)), Ok(Some(1)));
-        for (name, most) in
-            [(StrategyName::Identity, MAX_HORIZON), (StrategyName::SquareRoot, MAX_HISTORY_HORIZON)]
-        {
-            for found in [0, most + 1, u64::MAX] {
-                let limit = if (1..=MAX_HORIZON).contains(&found) { most } else { MAX_HORIZON };
-                let error = StrategyError::Horizon { strategy: name.to_string(), found, limit };
-                assert_eq!(limits(name.clone(), Some(found)), Err(error));
+        let limits = |name, horizon| build(name, &Workload::Prefix, horizon).map(|s| s.horizon());
+        assert_eq!(limits("identity", None), Ok(None));
+        assert_eq!(limits("identity", Some(5)), Ok(None));
+        assert_eq!(limits("square-root", Some(1)), Ok(Some(1)));
+        for (name, limit) in [("identity", MAX_HORIZON), ("square-root", MAX_HISTORY_HORIZON)] {
+            for found in [0, limit + 1, u64::MAX] {
+                let error = StrategyError::Horizon { strategy: name.into(), found, limit };
+                assert_eq!(limits(name, Some(found)), Err(error));
             }
         }
-        let message = limits(StrategyName::SquareRoot, None).unwrap_err().to_string();
+        let message = limits("square-root", None).unwrap_err().to_string();
         assert!(message.contains("`square-root` needs a horizon"), "{message}");
     }
 }

@@ -3,7 +3,6 @@
 //! C may have more rows than columns (tree and Fourier encoders). A Toeplitz C is never written
 //! out: a million steps take a million coefficients, and a diagonal of X takes one pass over them.
 
-use super::Discrepancy;
 use nalgebra::DMatrix;
 use thiserror::Error;
 
@@ -46,6 +45,35 @@ enum Form {
         block: Box<Matrix>,
         copies: usize,
     },
+}
+
+/// Bound of the distance of the C that runs from the matrix Ĉ that its strategy returns.
+///
+/// Let u be contributions of norm at most 1, numbers or vectors, at the steps of a pattern of k
+/// steps, and V the largest `‖Ĉu‖²` over all such u. Then `‖(C − Ĉ)u‖ ≤ relative·√V + k·column`.
+/// This holds with
+///
+/// - `relative` = η if `C = (I + R)Ĉ` and `‖R‖₂ ≤ η`, because `‖RĈu‖ ≤ η‖Ĉu‖`;
+/// - `relative` = η if Ĉ ≥ 0 and `|C − Ĉ| ≤ ηĈ` entry by entry, because row t of `(C − Ĉ)u` has
+///   norm at most `η Σ_i Ĉ_ti‖u_i‖`, which is η times row t of Ĉu for the contributions `‖u_i‖`
+///   along one axis;
+/// - `column` = h if no column of C − Ĉ is longer than h, by the triangle inequality.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Discrepancy {
+    /// Relative to the sensitivity.
+    pub relative: f64,
+    /// Per column, in the units of entries.
+    pub column: f64,
+}
+
+impl Discrepancy {
+    /// For Ĉ = C.
+    pub const NONE: Self = Self { relative: 0.0, column: 0.0 };
+
+    /// Bound for a block matrix whose blocks have these two bounds.
+    pub(crate) fn of_either(self, other: Self) -> Self {
+        Self { relative: self.relative.max(other.relative), column: self.column.max(other.column) }
+    }
 }
 
 /// Error of a matrix for which no sensitivity can be computed.
@@ -201,7 +229,8 @@ impl Matrix {
         }
     }
 
-    pub(crate) fn entries(&self) -> DMatrix<f64> {
+    /// All entries.
+    pub fn entries(&self) -> DMatrix<f64> {
         match &self.form {
             Form::Toeplitz { coefficients, scales } => {
                 let scale = |i: usize| scales.as_ref().map_or(1.0, |scales| scales[i]);
@@ -307,21 +336,6 @@ impl Matrix {
             let lowest = (1..=self.reach()).map(lowest).fold(0.0, f64::min);
             OVERLAP_ERROR * longest - lowest
         })
-    }
-
-    /// All entries.
-    pub fn to_dense(&self) -> DMatrix<f64> {
-        if let Form::Dense(entries) = &self.form {
-            return entries.clone();
-        }
-        let mut dense = DMatrix::zeros(self.rows(), self.columns);
-        let mut unit = vec![0.0; self.columns];
-        for (i, mut column) in dense.column_iter_mut().enumerate() {
-            unit[i] = 1.0;
-            column.copy_from_slice(&self.product(&unit));
-            unit[i] = 0.0;
-        }
-        dense
     }
 
     /// `C x`. Missing entries of `x` are 0, surplus ones are ignored.

@@ -7,15 +7,14 @@
 
 pub mod buffered;
 mod build;
-mod chosen;
 #[cfg(test)]
 mod conformance;
 mod correlation;
 mod dense;
-mod discrepancy;
 mod fourier;
 mod gram;
 mod history;
+mod kind;
 pub(crate) mod matrix;
 mod name;
 mod samples;
@@ -26,29 +25,64 @@ mod tree;
 
 pub(crate) use build::check_horizon;
 pub use build::{MAX_HISTORY_HORIZON, MAX_HORIZON, StrategyError, build, build_chosen, build_factorization};
-pub use chosen::{Chosen, Fitted};
 pub use correlation::{Correlates, Correlation, Correlator};
 pub(crate) use correlation::{CorrelationUnits, Decoded};
-pub use dense::{
-    BandedOptimum, Dense, DenseParameters, MAX_BANDED_OPTIMAL_HORIZON, MAX_DENSE_HORIZON, banded_optimal,
-    matrix_square_root, optimal_banded_toeplitz,
+pub use dense::{Dense, DenseParameters, MAX_DENSE_HORIZON};
+pub use fourier::Fourier;
+use kind::Specification;
+pub use kind::{
+    Fit, Kind, Objective, Optimised, Purpose, Search, SearchError, compared, default_strategy, fit,
 };
-pub use discrepancy::Discrepancy;
-pub use fourier::{Fourier, fft_optimal_decoder};
-pub use matrix::{MAX_COLUMNS, Matrix, MatrixError};
-pub use name::{MAX_BANDS, MAX_BUFFERS, StrategyName};
+pub use matrix::{Discrepancy, MAX_COLUMNS, Matrix, MatrixError};
+pub use name::{Chosen, StrategyName};
 pub use samples::{RowSample, RowSamples};
 pub use stamped::Stamped;
-pub use toeplitz::toeplitz_units;
-pub use tree::{Tree, TreeDecoder, TreeEncoder, tree_optimal_decoder};
+pub use tree::Tree;
 
 use crate::moments::Row;
 use crate::workload::Workload;
+use buffered::BufferedParameters;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
 /// Fractional bits of the coefficients of every strategy.
 pub const COEFFICIENT_BITS: u32 = 40;
+
+/// All strategies, in the order of lists. A strategy is one file, which holds its [`Kind`], and one
+/// line here.
+pub static KINDS: [&Kind; 17] = [
+    &toeplitz::IDENTITY,
+    &buffered::BLT,
+    &buffered::POWER_LAW,
+    &toeplitz::BANDED_INVERSE_SQUARE_ROOT,
+    &toeplitz::BANDED_SQUARE_ROOT,
+    &toeplitz::SQUARE_ROOT,
+    &toeplitz::LOG_PERTURBED_ROOT,
+    &dense::MATRIX_SQUARE_ROOT,
+    &tree::TREE_OPTIMAL_DECODER,
+    &tree::TREE,
+    &tree::HONAKER,
+    &fourier::FFT_OPTIMAL_DECODER,
+    &fourier::FFT,
+    &dense::BANDED_TOEPLITZ_OPTIMAL,
+    &dense::BANDED_OPTIMAL,
+    &dense::OPTIMAL,
+    &dense::COA,
+];
+
+/// Parameters from an optimiser or a file, as a log stores them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Fitted {
+    /// The coefficients of a Toeplitz matrix, in units of 2^-[`COEFFICIENT_BITS`].
+    Toeplitz(Vec<i64>),
+    /// Buffers of a Toeplitz matrix or of a power law.
+    Buffered(BufferedParameters),
+    /// The entries of a lower-triangular matrix.
+    Dense(DenseParameters),
+}
 
 /// Error of encoding or decoding a step, or of restoring a state.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -146,10 +180,10 @@ pub trait Factorization: Send + Sync {
 /// A causal, invertible, lower-triangular C.
 ///
 /// ```
-/// use hushflow_mechanism::strategy::{StrategyName, build};
+/// use hushflow_mechanism::strategy::build;
 /// use hushflow_mechanism::workload::Workload;
 ///
-/// let strategy = build(StrategyName::SquareRoot, &Workload::Prefix, Some(100))?;
+/// let strategy = build("square-root", &Workload::Prefix, Some(100))?;
 /// let (mut encoder, mut decoder) = (strategy.encoder(1), strategy.decoder(1));
 /// for t in 1..=100 {
 ///     let (mut y, mut x) = ([0], [0.0]);

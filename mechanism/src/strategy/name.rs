@@ -1,14 +1,8 @@
-//! Names of the strategies on the command line.
+//! Names of the strategies on the command line, and a strategy as a log stores it.
 
-use super::StrategyError;
+use super::{Fit, Fitted, KINDS, Kind, StrategyError, toeplitz};
 use serde::{Deserialize, Serialize};
 use std::{fmt, num::NonZeroU32, str::FromStr};
-
-/// Largest number of bands of a banded strategy.
-pub const MAX_BANDS: u32 = 1 << 20;
-
-/// Largest number of buffers of a buffered strategy.
-pub const MAX_BUFFERS: u32 = 8;
 
 /// The name of a strategy.
 ///
@@ -16,91 +10,44 @@ pub const MAX_BUFFERS: u32 = 8;
 /// use hushflow_mechanism::strategy::StrategyName;
 ///
 /// let name: StrategyName = "normalized-banded-square-root:8".parse()?;
-/// assert!(matches!(name, StrategyName::Normalized(_)));
+/// assert!(matches!(name, StrategyName::Known { normalized: true, .. }));
 /// assert_eq!(name.to_string(), "normalized-banded-square-root:8");
 /// # Ok::<(), hushflow_mechanism::strategy::StrategyError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-#[non_exhaustive]
 pub enum StrategyName {
-    /// `identity`: C = I, fresh noise at every step. No memory, no horizon.
-    Identity,
-    /// `square-root`: `C = T^(1/2)` for the Toeplitz part T of the workload (Fichtenberger,
-    /// Henzinger and Upadhyay, "Constant matters", 2023, for prefix sums). Needs a horizon n. Keeps
-    /// all rows, or fewer if the coefficients of a decaying workload round to 0.
-    SquareRoot,
-    /// `banded-square-root:b`: the first b coefficients of the square root (Kalinin and Lampert,
-    /// 2024).
-    BandedSquareRoot(NonZeroU32),
-    /// `banded-inverse-square-root:b`: the inverse has the first b coefficients of the inverse
-    /// square root (arXiv 2505.12128).
-    BandedInverseSquareRoot(NonZeroU32),
-    /// `matrix-square-root`: the lower-triangular square root of the whole workload, row divisors
-    /// included. Dense.
-    MatrixSquareRoot,
-    /// `normalized-…`: one of the strategies above with columns scaled to norm 1.
-    Normalized(Box<StrategyName>),
-    /// `log-perturbed-root`: for prefix sums of an unbounded stream (arXiv 2506.15018).
-    LogPerturbedRoot,
-    /// `blt:b`: a buffered linear Toeplitz matrix with b buffers (Dvijotham et al., 2024), fitted
-    /// to the workload.
-    BufferedToeplitz(NonZeroU32),
-    /// `power-law:b`: b buffers that decay as powers of time, fitted to the running average.
-    PowerLaw(NonZeroU32),
-    /// `tree`: the binary tree, each sum from the nodes of its dyadic decomposition.
-    Tree,
-    /// `honaker`: the binary tree, each sum estimated online from all nodes below (Honaker, 2015).
-    Honaker,
-    /// `tree-optimal-decoder`: the causal form of the binary tree with the optimal decoder.
-    TreeOptimalDecoder,
-    /// `fft`: the Fourier mechanism with its own decoder.
-    Fourier,
-    /// `fft-optimal-decoder`: the causal form of the Fourier encoder with the optimal decoder.
-    FourierOptimalDecoder,
-    /// `banded-optimal:b`: the best C with b bands.
-    BandedOptimal(NonZeroU32),
-    /// `banded-toeplitz-optimal:b`: the best Toeplitz C with b bands.
-    BandedToeplitzOptimal(NonZeroU32),
-    /// `optimal`: the best C for the participation, with a certificate.
-    Optimal,
+    /// A strategy of the table.
+    Known {
+        /// The strategy.
+        kind: &'static Kind,
+        /// The number after the name, if it has one.
+        number: Option<NonZeroU32>,
+        /// `normalized-…`: with columns scaled to norm 1.
+        normalized: bool,
+    },
     /// `auto`: the best of all strategies that can run, within a memory limit.
     Auto,
     /// `file:PATH`: a saved strategy, or any lower-triangular C written as a matrix.
     File(String),
-    /// `coa`: the best C for single participation, found by Newton's method, with a certificate.
-    Coa,
 }
 
-const PLAIN: [(&str, StrategyName); 12] = [
-    ("identity", StrategyName::Identity),
-    ("square-root", StrategyName::SquareRoot),
-    ("matrix-square-root", StrategyName::MatrixSquareRoot),
-    ("log-perturbed-root", StrategyName::LogPerturbedRoot),
-    ("tree", StrategyName::Tree),
-    ("honaker", StrategyName::Honaker),
-    ("tree-optimal-decoder", StrategyName::TreeOptimalDecoder),
-    ("fft", StrategyName::Fourier),
-    ("fft-optimal-decoder", StrategyName::FourierOptimalDecoder),
-    ("optimal", StrategyName::Optimal),
-    ("coa", StrategyName::Coa),
-    ("auto", StrategyName::Auto),
-];
-
-/// A name with a number: the name, what the number counts, its upper limit, and the constructor.
-type Numbered = (&'static str, &'static str, u32, fn(NonZeroU32) -> StrategyName);
-
-const NUMBERED: [Numbered; 6] = [
-    ("banded-square-root", "bands", MAX_BANDS, StrategyName::BandedSquareRoot),
-    ("banded-inverse-square-root", "bands", MAX_BANDS, StrategyName::BandedInverseSquareRoot),
-    ("banded-optimal", "bands", MAX_BANDS, StrategyName::BandedOptimal),
-    ("banded-toeplitz-optimal", "bands", MAX_BANDS, StrategyName::BandedToeplitzOptimal),
-    ("blt", "buffers", MAX_BUFFERS, StrategyName::BufferedToeplitz),
-    ("power-law", "buffers", MAX_BUFFERS, StrategyName::PowerLaw),
-];
+/// A strategy as it runs and as a log stores it: its name, and its fitted parameters if it needs
+/// them.
+///
+/// Fitted parameters are stored and never recomputed. A fit may differ between machines and
+/// versions, and a log must be read with exactly the C that wrote it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Chosen {
+    /// The strategy that runs; never [`StrategyName::Auto`].
+    pub name: StrategyName,
+    /// Fitted parameters; `None` if the name determines the strategy.
+    pub fitted: Option<Fitted>,
+}
 
 const NORMALIZED: &str = "normalized-";
-
+const AUTO: &str = "auto";
 const FILE: &str = "file:";
 
 impl StrategyName {
@@ -108,53 +55,51 @@ impl StrategyName {
     /// same.
     pub fn normalized(self) -> Option<Self> {
         match self {
-            Self::SquareRoot
-            | Self::BandedSquareRoot(_)
-            | Self::BandedInverseSquareRoot(_)
-            | Self::MatrixSquareRoot => Some(Self::Normalized(Box::new(self))),
+            Self::Known { kind, number, normalized: false } if kind.can_be_normalized() => {
+                Some(Self::Known { kind, number, normalized: true })
+            }
             _ => None,
         }
     }
-}
 
-impl StrategyName {
-    /// Whether the strategy can run. The others exist for comparison.
-    pub fn runs(&self) -> bool {
-        !matches!(self, Self::Tree | Self::Honaker | Self::Fourier)
+    /// What an optimiser has to find for it.
+    pub fn fit(&self) -> Fit {
+        match self {
+            Self::Known { kind, .. } => kind.fit,
+            Self::Auto | Self::File(_) => Fit::None,
+        }
     }
 
-    /// Whether an optimiser has to find its parameters.
-    pub fn is_searched(&self) -> bool {
-        matches!(
-            self,
-            Self::BufferedToeplitz(_)
-                | Self::PowerLaw(_)
-                | Self::BandedOptimal(_)
-                | Self::BandedToeplitzOptimal(_)
-                | Self::Optimal
-                | Self::Coa
-        )
+    /// The number after the name; 1 for a name without one.
+    pub(super) fn number(&self) -> NonZeroU32 {
+        match self {
+            Self::Known { number: Some(number), .. } => *number,
+            _ => NonZeroU32::MIN,
+        }
+    }
+
+    pub(super) fn is_normalized(&self) -> bool {
+        matches!(self, Self::Known { normalized: true, .. })
+    }
+}
+
+/// `identity`: fresh noise at every step.
+impl Default for StrategyName {
+    fn default() -> Self {
+        toeplitz::IDENTITY.name()
     }
 }
 
 impl fmt::Display for StrategyName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = match self {
-            Self::Normalized(inner) => return write!(f, "{NORMALIZED}{inner}"),
-            Self::File(path) => return write!(f, "{FILE}{path}"),
-            Self::BandedSquareRoot(number)
-            | Self::BandedInverseSquareRoot(number)
-            | Self::BandedOptimal(number)
-            | Self::BandedToeplitzOptimal(number)
-            | Self::BufferedToeplitz(number)
-            | Self::PowerLaw(number) => number,
-            plain => {
-                let word = PLAIN.iter().find(|(_, name)| name == plain).map(|(word, _)| *word);
-                return f.write_str(word.unwrap_or_default());
+        match self {
+            Self::Auto => f.write_str(AUTO),
+            Self::File(path) => write!(f, "{FILE}{path}"),
+            Self::Known { kind, number, normalized } => {
+                write!(f, "{}{}", if *normalized { NORMALIZED } else { "" }, kind.word)?;
+                number.map_or(Ok(()), |number| write!(f, ":{number}"))
             }
-        };
-        let word = NUMBERED.iter().find(|(.., name)| name(*number) == *self).map(|(word, ..)| *word);
-        write!(f, "{}:{number}", word.unwrap_or_default())
+        }
     }
 }
 
@@ -169,22 +114,26 @@ impl FromStr for StrategyName {
                 inner => inner?.normalized().ok_or_else(unknown),
             };
         }
+        if text == AUTO {
+            return Ok(Self::Auto);
+        }
         if let Some(path) = text.strip_prefix(FILE).filter(|path| !path.is_empty()) {
             return Ok(Self::File(path.into()));
         }
-        if let Some((_, name)) = PLAIN.iter().find(|(word, _)| *word == text) {
-            return Ok(name.clone());
-        }
-        let (word, number) = text.split_once(':').unwrap_or((text, ""));
-        let (word, unit, limit, name) =
-            *NUMBERED.iter().find(|(known, ..)| *known == word).ok_or_else(unknown)?;
-        let number = number.parse().ok().filter(|number: &NonZeroU32| number.get() <= limit);
-        number.map(name).ok_or_else(|| StrategyError::Number {
-            strategy: word,
-            unit,
-            limit,
-            found: text.into(),
-        })
+        let (word, after) = text.split_once(':').map_or((text, None), |(word, after)| (word, Some(after)));
+        let kind = *KINDS.iter().find(|kind| kind.word == word).ok_or_else(unknown)?;
+        let number = match (kind.number, after) {
+            (None, None) => None,
+            (None, Some(_)) => return Err(unknown()),
+            (Some((unit, limit)), after) => {
+                let number = after.and_then(|after| after.parse().ok());
+                let number = number.filter(|number: &NonZeroU32| number.get() <= limit);
+                let refused =
+                    || StrategyError::Number { strategy: kind.word, unit, limit, found: text.into() };
+                Some(number.ok_or_else(refused)?)
+            }
+        };
+        Ok(Self::Known { kind, number, normalized: false })
     }
 }
 
@@ -202,10 +151,15 @@ impl From<StrategyName> for String {
     }
 }
 
+impl From<StrategyName> for Chosen {
+    fn from(name: StrategyName) -> Self {
+        Self { name, fitted: None }
+    }
+}
+
 pub(super) fn all_names() -> String {
-    let plain = PLAIN.iter().map(|(word, _)| format!("`{word}`"));
-    let numbered = NUMBERED.iter().map(|(word, unit, ..)| format!("`{word}:{}`", &unit[..1]));
-    plain.chain(numbered).chain(["`file:PATH`".into()]).collect::<Vec<_>>().join(", ")
+    let names = KINDS.iter().map(|kind| kind.usage()).chain([AUTO.into(), format!("{FILE}PATH")]);
+    names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -216,11 +170,20 @@ mod tests {
     fn names_are_read_and_written_back() {
         let numbered = ["banded-square-root:7", "banded-inverse-square-root:1", "banded-optimal:2", "blt:8"];
         let normalized = ["normalized-square-root", "normalized-banded-inverse-square-root:3"];
-        let plain = PLAIN.iter().map(|(word, _)| *word);
-        for text in plain.chain(numbered).chain(normalized).chain(["power-law:1", "file:a b.json"]) {
+        let known = KINDS.iter().map(|kind| kind.name().to_string());
+        let others = numbered.into_iter().chain(normalized).chain(["auto", "power-law:1", "file:a b.json"]);
+        for text in known.chain(others.map(String::from)) {
             let name: StrategyName = text.parse().unwrap();
             assert_eq!(name.to_string(), text);
             assert_eq!(serde_json::to_string(&name).unwrap(), format!("\"{text}\""));
+        }
+    }
+
+    #[test]
+    fn every_strategy_has_its_own_name_and_can_be_made_somehow() {
+        for (place, kind) in KINDS.iter().enumerate() {
+            assert!(KINDS[..place].iter().all(|other| other != kind), "{kind:?}");
+            assert!(kind.strategy.is_some() || kind.factorization.is_some(), "{kind:?}");
         }
     }
 
@@ -233,6 +196,7 @@ mod tests {
         for text in ["", "root", "identity:1", "Identity", "normalized-", "normalized-identity", "blt4"] {
             check(text, "`square-root`");
         }
+        check("normalized-normalized-square-root", "`square-root`");
         for text in ["blt", "blt:", "blt:0", "blt:9", "blt:-1", "blt:two", "blt:4:2"] {
             check(text, "from 1 to 8");
         }

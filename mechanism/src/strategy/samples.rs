@@ -324,7 +324,7 @@ mod tests {
                 assert!(check(fit, text, STEPS, 1e-9) < STEPS as usize, "{text}: all rows were gone through");
             }
             for name in ["identity", "banded-square-root:7", "banded-inverse-square-root:7"] {
-                let Ok(strategy) = build(name.parse().unwrap(), &text.parse().unwrap(), Some(STEPS)) else {
+                let Ok(strategy) = build(name, &text.parse().unwrap(), Some(STEPS)) else {
                     continue;
                 };
                 let samples = check(strategy.as_ref(), text, STEPS, 1e-9);

@@ -26,11 +26,11 @@ const CHARGED_BLOCKS: u64 = 1 << 20;
 /// Blocks of one strategy or factorisation.
 ///
 /// ```
-/// use hushflow_mechanism::strategy::{Factorization, Stamped, StrategyName, build};
+/// use hushflow_mechanism::strategy::{Factorization, Stamped, build};
 /// use hushflow_mechanism::workload::Workload;
 /// use std::num::NonZeroU64;
 ///
-/// let block = build(StrategyName::SquareRoot, &Workload::Prefix, Some(100))?;
+/// let block = build("square-root", &Workload::Prefix, Some(100))?;
 /// let stamped = Stamped::new(block, NonZeroU64::new(100).unwrap(), None, &Workload::Prefix)?;
 /// let error = |t: usize| stamped.decoder_row_norms(&Workload::Prefix, 300).nth(t - 1);
 /// assert!(error(100) < error(101) && stamped.horizon().is_none());
@@ -334,13 +334,13 @@ impl<F: Strategy + ?Sized> Decoder for StampedDecoder<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::strategy::{Fourier, StrategyName, Tree, build, conformance, tree_optimal_decoder};
+    use crate::strategy::{Fourier, Tree, build, conformance};
 
     const WORKLOADS: [&str; 7] =
         ["prefix", "average", "exponential:0.9", "window:3", "window:12", "momentum:0.9", "adam:0.9"];
 
     fn root(workload: &Workload, length: u64) -> Arc<dyn Strategy> {
-        build(StrategyName::SquareRoot, workload, Some(length)).unwrap()
+        build("square-root", workload, Some(length)).unwrap()
     }
 
     fn stamp<F: Factorization + ?Sized>(block: Arc<F>, length: u64, horizon: Option<u64>) -> Stamped<F> {
@@ -377,17 +377,16 @@ mod tests {
             let found = squares.sum::<f64>() * scale;
             assert!((found / expected - 1.0).abs() < 1e-9, "{}: {found} {expected}", stamped.name());
         }
-        let honaker = |n| Arc::new(Tree::new(StrategyName::Honaker, n).unwrap());
+        let honaker = |n| Arc::new(Tree::honaker(n).unwrap());
         check(honaker(2000), 2000, 1.0, 6235.228220995306);
         check(honaker(400), 400, 1.0, 6924.166157193465);
         check(honaker(100), 100, 1.0, 13310.193158258386);
-        let fourier = |name, n| Arc::new(Fourier::new(name, n).unwrap());
-        check(fourier(StrategyName::Fourier, 400), 400, 1.0, 17330.423686788996);
-        check(fourier(StrategyName::FourierOptimalDecoder, 200), 200, 1.0, 19595.21246186326);
+        check(Arc::new(Fourier::new(400).unwrap()), 400, 1.0, 17330.423686788996);
+        check(Arc::new(Fourier::optimal(200).unwrap()), 200, 1.0, 19595.21246186326);
         for (n, levels, expected) in [(1000, 11.0, 2959.298056885277), (200, 9.0, 6311.074011661458)] {
-            let tree = tree_optimal_decoder(n).unwrap();
+            let tree = build("tree-optimal-decoder", &Workload::Prefix, Some(n)).unwrap();
             let scale = tree.geometry().max_norm_squared / levels;
-            check(Arc::new(tree), n, scale, expected);
+            check(tree, n, scale, expected);
         }
     }
 
@@ -406,7 +405,7 @@ mod tests {
     #[test]
     fn blocks_that_do_not_fit_are_refused() {
         let refused = |length: u64, horizon, workload: &Workload| {
-            let block = Arc::new(Tree::new(StrategyName::Honaker, 10).unwrap());
+            let block = Arc::new(Tree::honaker(10).unwrap());
             let length = NonZeroU64::new(length).unwrap();
             Stamped::new(block, length, horizon, workload).err().map(|error| error.to_string())
         };
@@ -415,7 +414,7 @@ mod tests {
         assert!(refused(10, Some(0), &Workload::Prefix).unwrap().contains("0 steps"));
         let window = "window:3".parse().unwrap();
         assert!(refused(10, Some(25), &window).unwrap().contains("square matrix"));
-        let stamped = stamp(Arc::new(Tree::new(StrategyName::Honaker, 10).unwrap()), 10, None);
+        let stamped = stamp(Arc::new(Tree::honaker(10).unwrap()), 10, None);
         assert!(stamped.decoder_row_norms(&window, 5).all(f64::is_infinite));
     }
 }

@@ -18,7 +18,7 @@ const FIRST_STRETCH: u64 = 4096;
 /// # use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters};
 /// # use hushflow_mechanism::moments::{Layout, SecondMoment};
 /// # use hushflow_mechanism::sensitivity::Neighbours;
-/// # use hushflow_mechanism::strategy::{StrategyName, build};
+/// # use hushflow_mechanism::strategy::build;
 /// # use hushflow_mechanism::view::{View, ViewNoise};
 /// # use hushflow_mechanism::workload::Workload;
 /// # let parameters = MomentParameters {
@@ -31,7 +31,7 @@ const FIRST_STRETCH: u64 = 4096;
 /// #     count_weight: None,
 /// # };
 /// let horizon = 10_000_000;
-/// let strategy = build(StrategyName::Identity, &Workload::Prefix, Some(horizon))?;
+/// let strategy = build("identity", &Workload::Prefix, Some(horizon))?;
 /// let mechanism = MatrixMechanism::new(parameters, strategy)?;
 /// let noise = std::sync::Arc::new(ViewNoise::new(&mechanism, &Workload::Prefix, horizon));
 /// let views = [(); 100].map(|()| View::sharing(&mechanism, &noise, 1));

@@ -7,7 +7,7 @@ use crate::noise::NoiseSource;
 use crate::release::{ReleaseShard, Shards};
 use crate::sensitivity::Neighbours;
 use crate::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer, PowerLawBuffer};
-use crate::strategy::{COEFFICIENT_BITS, Stamped, Strategy, StrategyName, build};
+use crate::strategy::{COEFFICIENT_BITS, Stamped, Strategy, build};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -32,10 +32,10 @@ fn mechanism(strategy: Arc<dyn Strategy>) -> MatrixMechanism {
 #[test]
 fn a_view_undoes_strategy_and_units() {
     for (name, workload) in [
-        (StrategyName::Identity, Workload::Average),
-        (StrategyName::SquareRoot, Workload::Prefix),
-        (StrategyName::SquareRoot, "exponential:0.5".parse().unwrap()),
-        (StrategyName::SquareRoot, "window:2".parse().unwrap()),
+        ("identity", Workload::Average),
+        ("square-root", Workload::Prefix),
+        ("square-root", "exponential:0.5".parse().unwrap()),
+        ("square-root", "window:2".parse().unwrap()),
     ] {
         let (keys, horizon) = (2, 6);
         let strategy = build(name, &workload, Some(horizon)).unwrap();
@@ -71,7 +71,7 @@ fn a_view_undoes_strategy_and_units() {
 
 #[test]
 fn noise_levels_are_those_of_the_theorem() {
-    let strategy = build(StrategyName::Identity, &Workload::Prefix, Some(9)).unwrap();
+    let strategy = build("identity", &Workload::Prefix, Some(9)).unwrap();
     let mut view = View::new(&mechanism(strategy), &Workload::Prefix, 1, 9);
     for epoch in 1..=9u32 {
         let noise = view.push(&[0; 3]).unwrap().next().unwrap().noise;
@@ -86,7 +86,7 @@ fn noise_levels_are_those_of_the_theorem() {
 
 #[test]
 fn releases_of_another_length_are_refused() {
-    let strategy = build(StrategyName::Identity, &Workload::Prefix, Some(9)).unwrap();
+    let strategy = build("identity", &Workload::Prefix, Some(9)).unwrap();
     let mut view = View::new(&mechanism(strategy), &Workload::Prefix, 1, 9);
     let error = view.push(&[1 << COEFFICIENT_BITS; 4]).err();
     assert!(matches!(error, Some(ViewError::Length { found: 4, expected: 3 })), "{error:?}");
@@ -111,9 +111,7 @@ fn kinds_of_strategies() -> Vec<Arc<dyn Strategy>> {
         ("tree-optimal-decoder", "prefix"),
         ("fft-optimal-decoder", "prefix"),
     ];
-    let build = |(name, workload): (&str, &str)| {
-        build(name.parse().unwrap(), &workload.parse().unwrap(), Some(12)).unwrap()
-    };
+    let build = |(name, workload): (&str, &str)| build(name, &workload.parse().unwrap(), Some(12)).unwrap();
     let mut all: Vec<_> = named.map(build).into();
     all.push(buffered(Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }])));
     all.push(buffered(Buffers::PowerLaw(vec![PowerLawBuffer { growth: 0.5, decay: 1.5, weight: 0.3 }])));
@@ -152,7 +150,7 @@ fn increments_have_the_covariance_of_the_inverse() {
 fn squares_are_those_of_epoch_sums() {
     let layout = Layout { dimension: 2, second: SecondMoment::Full };
     for second in [SecondMoment::Full, SecondMoment::Diagonal] {
-        let strategy = build(StrategyName::SquareRoot, &Workload::Prefix, Some(4)).unwrap();
+        let strategy = build("square-root", &Workload::Prefix, Some(4)).unwrap();
         let parameters = MomentParameters { layout: Layout { second, ..layout }, ..parameters(Method::Pp) };
         let mechanism = MatrixMechanism::new(parameters, strategy.clone()).unwrap();
         let (mut encoder, workload) = (strategy.encoder(3), Workload::Average);
@@ -199,8 +197,8 @@ fn squares_are_those_of_epoch_sums() {
 #[test]
 fn squares_are_unbiased_and_spread_as_told() {
     let (keys, horizon, length) = (20_000_u32, 4_u64, 1_i128 << 22);
-    for (name, least) in [(StrategyName::Identity, 0.97), (StrategyName::SquareRoot, 0.8)] {
-        let strategy = build(name.clone(), &Workload::Prefix, Some(horizon)).unwrap();
+    for (name, least) in [("identity", 0.97), ("square-root", 0.8)] {
+        let strategy = build(name, &Workload::Prefix, Some(horizon)).unwrap();
         let mechanism = MatrixMechanism::new(parameters(Method::Pp), strategy).unwrap();
         let shards = Shards::new(keys, mechanism.layout(), 1);
         let mut shard = ReleaseShard::new(0, shards, &mechanism, NoiseSource::Seeded(5));
@@ -218,9 +216,9 @@ fn squares_are_unbiased_and_spread_as_told() {
             let variance = squares.iter().map(|(square, _)| (square - mean).powi(2)).sum::<f64>() / number;
             let told = squares.iter().map(|(_, noise)| noise * noise).sum::<f64>() / number;
             let error = (variance / number).sqrt();
-            assert!((mean - truth).abs() < 6.0 * error, "{name:?} {epoch}: {mean}, not {truth} ± {error}");
+            assert!((mean - truth).abs() < 6.0 * error, "{name} {epoch}: {mean}, not {truth} ± {error}");
             let ratio = told / variance;
-            assert!(ratio > least && (ratio < 1.06 || least < 0.9), "{name:?} {epoch}: {ratio}");
+            assert!(ratio > least && (ratio < 1.06 || least < 0.9), "{name} {epoch}: {ratio}");
         }
     }
 }
@@ -228,11 +226,9 @@ fn squares_are_unbiased_and_spread_as_told() {
 #[test]
 fn levels_are_found_as_far_as_they_are_asked_for() {
     let horizon = 10_000;
-    for (name, workload) in [
-        (StrategyName::SquareRoot, "prefix"),
-        (StrategyName::Identity, "window:5000"),
-        (StrategyName::SquareRoot, "average"),
-    ] {
+    for (name, workload) in
+        [("square-root", "prefix"), ("identity", "window:5000"), ("square-root", "average")]
+    {
         let workload: Workload = workload.parse().unwrap();
         let strategy = build(name, &workload, Some(horizon)).unwrap();
         let whole: Vec<f64> = strategy.decoder_row_norms(&workload, horizon).collect();

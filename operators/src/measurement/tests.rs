@@ -9,7 +9,7 @@ use hushflow_mechanism::mechanism::{Method, MomentParameters};
 use hushflow_mechanism::moments::SecondMoment;
 use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
-use hushflow_mechanism::strategy::{StrategyName, build};
+use hushflow_mechanism::strategy::build;
 use hushflow_mechanism::workload::Workload;
 use std::error::Error;
 use std::sync::Mutex;
@@ -20,7 +20,7 @@ const LAYOUT: Layout = Layout { dimension: 1, second: SecondMoment::Full };
 const HORIZON: u64 = 16;
 
 fn mechanism(parameters: MomentParameters, participation: Participation) -> MatrixMechanism {
-    let strategy = build(StrategyName::Identity, &Workload::Prefix, Some(HORIZON)).unwrap();
+    let strategy = build("identity", &Workload::Prefix, Some(HORIZON)).unwrap();
     MatrixMechanism::with_participation(parameters, strategy.into(), participation, HORIZON).unwrap()
 }
 

@@ -12,10 +12,10 @@ use hushflow::mechanism::participation::Participation;
 use hushflow::mechanism::sensitivity::{
     ClaimKind, MomentWeights, Neighbours, OutOfRange, participation_sensitivity,
 };
-use hushflow::mechanism::strategy::StrategyName;
+use hushflow::mechanism::strategy::{Objective, Purpose, StrategyName};
 use hushflow::mechanism::workload::Workload;
 use hushflow::publication::{PublicationError, check_width};
-use hushflow::strategies::{Candidate, Objective, Purpose};
+use hushflow::strategies::Candidate;
 use serde::Serialize;
 
 use super::advice::SecondMomentAdvice;
@@ -41,16 +41,16 @@ pub(super) struct Plan {
     /// m: the most records that one record or entity has in an epoch. The sensitivity is m times
     /// that of one record.
     pub(super) records_at_once: u32,
-    pub(super) budget: Budget,
+    pub(super) budget: Limit,
     /// Expected records of one key per epoch.
     pub(super) records_per_epoch: Option<f64>,
     /// Longest horizon for which advice on second moments is computed.
     pub(super) advice_horizon: u64,
 }
 
-/// The privacy budget.
+/// The privacy budget that is asked for.
 #[derive(Clone, Copy)]
-pub(super) enum Budget {
+pub(super) enum Limit {
     /// No budget: figures are for a noise multiplier of 1.
     None,
     NoiseMultiplier(NoiseMultiplier),
@@ -90,24 +90,57 @@ impl EstimateNoise {
 /// The forecast for one strategy.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Forecast {
-    pub(super) workload: Workload,
     pub(super) strategy: StrategyName,
+    #[serde(flatten)]
+    pub(super) problem: Problem,
+    #[serde(flatten)]
+    pub(super) factorization: FactorizationError,
+    #[serde(flatten)]
+    pub(super) sensitivity: Sensitivity,
+    #[serde(flatten)]
+    pub(super) budget: Budget,
+    #[serde(flatten)]
+    pub(super) noise: NoiseLevels,
+    #[serde(flatten)]
+    pub(super) cost: Cost,
+    /// JME or post-processing; `None` where no advice was computed.
+    pub(super) second_moment_advice: Option<SecondMomentAdvice>,
+    /// Errors of single epochs for noise multiplier 1.
+    #[serde(skip)]
+    pub(super) curve: Vec<(f64, f64)>,
+}
+
+/// The stream and its release, whatever the strategy.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Problem {
+    pub(super) workload: Workload,
     pub(super) horizon: u64,
     pub(super) participation: Participation,
     pub(super) records_at_once: u32,
     pub(super) stamps: u64,
     pub(super) objective: Objective,
+    pub(super) method: Method,
+    pub(super) neighbours: Neighbours,
+    pub(super) dimension: usize,
+    pub(super) moments: SecondMoment,
+    pub(super) clip_norm: f64,
+    pub(super) records_per_epoch: Option<f64>,
+}
+
+/// Error of the factorisation alone, for noise multiplier 1.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct FactorizationError {
     #[serde(flatten)]
     pub(super) error: ExpectedError,
     /// Whether streams attain the sensitivity, or which upper bound it is.
     pub(super) sensitivity_kind: String,
     /// Lower bound on the loss of any strategy of its kind; `None` where none was computed.
     pub(super) loss_lower_bound: Option<f64>,
-    pub(super) method: Method,
-    pub(super) neighbours: Neighbours,
-    pub(super) dimension: usize,
-    pub(super) moments: SecondMoment,
-    pub(super) clip_norm: f64,
+}
+
+/// Joint sensitivity of count, first and second moments.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Sensitivity {
     /// λ, with the default filled in; `None` where no second moments are released.
     pub(super) lambda: Option<f64>,
     /// κ; `None` where counts are public.
@@ -119,29 +152,38 @@ pub(super) struct Forecast {
     pub(super) rounding: f64,
     pub(super) second_moment_free: bool,
     pub(super) count_free: bool,
+}
+
+/// The privacy budget, with the noise multiplier that it takes.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Budget {
     pub(super) epsilon: Option<f64>,
     pub(super) delta: Option<f64>,
     /// `None` without a budget; noise levels are then for 1.
     pub(super) noise_multiplier: Option<f64>,
+}
+
+/// Noise of the view and of estimates from it.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct NoiseLevels {
     pub(super) first_noise: Noise,
     pub(super) last_noise: Noise,
     pub(super) rms_noise: Noise,
-    pub(super) records_per_epoch: Option<f64>,
     /// Noise of an entry of the mean.
     pub(super) mean_noise: Option<EstimateNoise>,
     /// Noise of a diagonal entry of the covariance.
     pub(super) covariance_noise: Option<EstimateNoise>,
-    /// JME or post-processing; `None` where no advice was computed.
-    pub(super) second_moment_advice: Option<SecondMomentAdvice>,
+}
+
+/// Cost of running the strategy.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Cost {
     /// Whether `run` can use the strategy; the others are for comparison.
     pub(super) runs: bool,
     /// Bytes of encoder state; `None` where the strategy does not run.
     pub(super) memory_per_coordinate: Option<usize>,
     /// Multiplications of encoding and decoding; `None` where the strategy does not run.
     pub(super) multiplications_per_step: Option<usize>,
-    /// Errors of single epochs for noise multiplier 1.
-    #[serde(skip)]
-    pub(super) curve: Vec<(f64, f64)>,
 }
 
 /// Figures from one pass over the decoder rows.
@@ -159,48 +201,18 @@ impl Plan {
         let (sensitivity, kind, geometry) = self.sensitivity(candidate)?;
         let Rows { error, relative, curve } = self.rows(candidate, sensitivity);
         let (mechanism, noise_multiplier) = self.mechanism(&geometry)?;
-        let at_once = f64::from(self.records_at_once);
-        let first_alone = MomentWeights { second: 0.0, count: 0.0 };
-        let first_alone =
-            geometry.joint(self.neighbours, self.layout.dimension, first_alone).map_err(out_of_range)?;
-        let (epsilon, delta) = self.budget.guarantee().unzip();
-        let unit = noise(&mechanism, 1.0);
-        let estimates = |noise| Some(relative.scaled(noise / self.records_per_epoch?));
-        let strategy = candidate.strategy.as_ref();
-        // Strategies without a horizon report the cost of a longer stream.
-        let history = (horizon as usize).saturating_mul(size_of::<i128>());
         Ok(Forecast {
-            workload: self.purpose.workload.clone(),
             strategy: candidate.chosen.name.clone(),
-            horizon,
-            participation: self.purpose.participation,
-            records_at_once: self.records_at_once,
-            stamps: self.purpose.stamps,
-            objective: self.purpose.objective,
-            error,
-            sensitivity_kind: kind,
-            loss_lower_bound: candidate.loss_lower_bound,
-            method: self.method,
-            neighbours: self.neighbours,
-            dimension: self.layout.dimension,
-            moments: self.layout.second,
-            clip_norm: self.clip_norm,
-            lambda: mechanism.second_moment_weight(),
-            count_weight: mechanism.count_weight(),
-            joint_sensitivity: at_once * mechanism.sensitivity(),
-            first_moment_sensitivity: at_once * first_alone.sqrt() * self.clip_norm,
-            rounding: mechanism.rounding_share(),
-            second_moment_free: is_second_free(&mechanism, &geometry)?,
-            count_free: is_count_free(&mechanism, &geometry)?,
-            epsilon,
-            delta,
-            noise_multiplier: self.budget.is_known().then_some(noise_multiplier),
-            first_noise: noise(&mechanism, error.first_row),
-            last_noise: noise(&mechanism, error.last_row),
-            rms_noise: noise(&mechanism, error.frobenius / (horizon as f64).sqrt()),
-            records_per_epoch: self.records_per_epoch,
-            mean_noise: estimates(unit.first),
-            covariance_noise: unit.second.and_then(estimates),
+            problem: self.problem(),
+            factorization: FactorizationError {
+                error,
+                sensitivity_kind: kind,
+                loss_lower_bound: candidate.loss_lower_bound,
+            },
+            sensitivity: self.joint_sensitivity(&mechanism, &geometry)?,
+            budget: self.budget.with(noise_multiplier),
+            noise: self.noise_levels(&mechanism, &error, relative),
+            cost: Cost::new(candidate, horizon),
             second_moment_advice: SecondMomentAdvice::new(
                 self,
                 candidate,
@@ -208,12 +220,62 @@ impl Plan {
                 *mechanism.parameters(),
                 &error,
             ),
-            runs: strategy.is_some(),
-            memory_per_coordinate: strategy.map(|strategy| strategy.encoder_bytes().min(history)),
-            multiplications_per_step: strategy
-                .map(|strategy| strategy.multiplications().min(2 * horizon as usize)),
             curve,
         })
+    }
+
+    fn problem(&self) -> Problem {
+        let Purpose { workload, horizon, participation, stamps, objective } = self.purpose.clone();
+        Problem {
+            workload,
+            horizon,
+            participation,
+            records_at_once: self.records_at_once,
+            stamps,
+            objective,
+            method: self.method,
+            neighbours: self.neighbours,
+            dimension: self.layout.dimension,
+            moments: self.layout.second,
+            clip_norm: self.clip_norm,
+            records_per_epoch: self.records_per_epoch,
+        }
+    }
+
+    fn joint_sensitivity(
+        &self,
+        mechanism: &MomentMechanism,
+        geometry: &MomentGeometry,
+    ) -> Result<Sensitivity, PublicationError> {
+        let at_once = f64::from(self.records_at_once);
+        let alone = MomentWeights { second: 0.0, count: 0.0 };
+        let alone = geometry.joint(self.neighbours, self.layout.dimension, alone).map_err(out_of_range)?;
+        Ok(Sensitivity {
+            lambda: mechanism.second_moment_weight(),
+            count_weight: mechanism.count_weight(),
+            joint_sensitivity: at_once * mechanism.sensitivity(),
+            first_moment_sensitivity: at_once * alone.sqrt() * self.clip_norm,
+            rounding: mechanism.rounding_share(),
+            second_moment_free: is_second_free(mechanism, geometry)?,
+            count_free: is_count_free(mechanism, geometry)?,
+        })
+    }
+
+    fn noise_levels(
+        &self,
+        mechanism: &MomentMechanism,
+        error: &ExpectedError,
+        relative: EstimateNoise,
+    ) -> NoiseLevels {
+        let unit = noise(mechanism, 1.0);
+        let estimates = |noise| Some(relative.scaled(noise / self.records_per_epoch?));
+        NoiseLevels {
+            first_noise: noise(mechanism, error.first_row),
+            last_noise: noise(mechanism, error.last_row),
+            rms_noise: noise(mechanism, error.frobenius / (self.purpose.horizon as f64).sqrt()),
+            mean_noise: estimates(unit.first),
+            covariance_noise: unit.second.and_then(estimates),
+        }
     }
 
     /// Returns the sensitivity for unit contributions that are added or removed, its kind, and the
@@ -258,9 +320,9 @@ impl Plan {
     fn mechanism(&self, geometry: &MomentGeometry) -> Result<(MomentMechanism, f64), PublicationError> {
         check_width(self.keys, self.layout)?;
         let near = match self.budget {
-            Budget::None => 1.0,
-            Budget::NoiseMultiplier(sigma) => sigma.value(),
-            Budget::Guarantee(epsilon, delta) => gaussian::noise_multiplier(epsilon, delta).value(),
+            Limit::None => 1.0,
+            Limit::NoiseMultiplier(sigma) => sigma.value(),
+            Limit::Guarantee(epsilon, delta) => gaussian::noise_multiplier(epsilon, delta).value(),
         };
         let parameters = MomentParameters {
             method: self.method,
@@ -272,22 +334,42 @@ impl Plan {
             count_weight: None,
         };
         let mechanism = MomentMechanism::new(parameters, geometry)?;
-        let Budget::Guarantee(epsilon, delta) = self.budget else { return Ok((mechanism, near)) };
+        let Limit::Guarantee(epsilon, delta) = self.budget else { return Ok((mechanism, near)) };
         let cells = self.keys as f64 * self.purpose.horizon as f64;
         let calibrated = mechanism.calibrated(epsilon, delta, cells)?;
         Ok((mechanism.with_noise_multiplier(calibrated * f64::from(self.records_at_once))?, calibrated))
     }
 }
 
-impl Budget {
-    fn is_known(self) -> bool {
-        !matches!(self, Self::None)
+impl Forecast {
+    /// Returns the error that an objective minimises.
+    pub(super) fn error(&self, objective: Objective) -> f64 {
+        self.factorization.error.of(objective)
     }
+}
 
-    fn guarantee(self) -> Option<(f64, f64)> {
-        match self {
-            Self::Guarantee(epsilon, delta) => Some((epsilon.value(), delta.value())),
-            _ => None,
+impl Limit {
+    /// Returns the budget that this noise multiplier keeps.
+    fn with(self, noise_multiplier: f64) -> Budget {
+        let (epsilon, delta) = match self {
+            Self::Guarantee(epsilon, delta) => (Some(epsilon.value()), Some(delta.value())),
+            Self::None | Self::NoiseMultiplier(_) => (None, None),
+        };
+        let known = !matches!(self, Self::None);
+        Budget { epsilon, delta, noise_multiplier: known.then_some(noise_multiplier) }
+    }
+}
+
+impl Cost {
+    /// Strategies without a horizon report the cost of a longer stream; `horizon` limits it.
+    fn new(candidate: &Candidate, horizon: u64) -> Self {
+        let history = (horizon as usize).saturating_mul(size_of::<i128>());
+        let strategy = candidate.strategy.as_ref();
+        Self {
+            runs: strategy.is_some(),
+            memory_per_coordinate: strategy.map(|strategy| strategy.encoder_bytes().min(history)),
+            multiplications_per_step: strategy
+                .map(|strategy| strategy.multiplications().min(2 * horizon as usize)),
         }
     }
 }

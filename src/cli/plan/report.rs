@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::super::output::{number, table};
 use super::super::thousands;
 use super::advice::SecondMomentAdvice;
-use super::forecast::{Forecast, Noise};
+use super::forecast::{Forecast, Noise, Sensitivity};
 
 /// Formats the forecast of one strategy in full.
 pub(super) fn details(forecast: &Forecast) -> String {
@@ -24,25 +24,26 @@ pub(super) fn comparison(forecasts: &[Forecast], runs: Option<&StrategyName>) ->
         ["strategy", "rmse", "largest error", "mean ±", "first ±", "second ±", "bytes", "multiplications"];
     let row = |forecast: &Forecast| {
         let mark = if runs == Some(&forecast.strategy) { " *" } else { "" };
-        let mean = forecast.mean_noise.map_or("-".into(), |noise| number(noise.last_epoch));
-        let noise = &forecast.last_noise;
+        let mean = forecast.noise.mean_noise.map_or("-".into(), |noise| number(noise.last_epoch));
+        let noise = &forecast.noise.last_noise;
         let cost = |amount: Option<usize>| amount.map_or("-".into(), |amount| thousands(amount as u64));
         vec![
             format!("{}{mark}", forecast.strategy),
-            number(forecast.error.rmse),
-            number(forecast.error.max_error),
+            number(forecast.factorization.error.rmse),
+            number(forecast.factorization.error.max_error),
             mean,
             number(noise.first),
             noise.second.map_or("-".into(), number),
-            cost(forecast.memory_per_coordinate),
-            cost(forecast.multiplications_per_step),
+            cost(forecast.cost.memory_per_coordinate),
+            cost(forecast.cost.multiplications_per_step),
         ]
     };
     let rows: Vec<_> =
         [titles.map(String::from).to_vec()].into_iter().chain(forecasts.iter().map(row)).collect();
-    let bound = forecasts.iter().find_map(|forecast| Some((forecast.loss_lower_bound?, forecast.horizon)));
-    let bound = bound.map(|(loss, horizon)| {
-        format!("No strategy has an rmse below {} (certified).\n", number((loss / horizon as f64).sqrt()))
+    let bound = forecasts.iter().find_map(|forecast| forecast.factorization.loss_lower_bound);
+    let bound = bound.map(|loss| {
+        let rmse = (loss / best.problem.horizon as f64).sqrt();
+        format!("No strategy has an rmse below {} (certified).\n", number(rmse))
     });
     let legend = format!(
         "\nrmse and largest error: for a noise multiplier of 1, records added or removed. ±: standard deviation of the \
@@ -58,7 +59,8 @@ pub(super) fn comparison(forecasts: &[Forecast], runs: Option<&StrategyName>) ->
 
 /// Formats the plan and its budget.
 fn subject(forecast: &Forecast) -> String {
-    let budget = match (forecast.epsilon, forecast.delta, forecast.noise_multiplier) {
+    let Forecast { problem, budget, .. } = forecast;
+    let budget = match (budget.epsilon, budget.delta, budget.noise_multiplier) {
         (Some(epsilon), Some(delta), Some(sigma)) => {
             let (epsilon, delta, sigma) = (number(epsilon), number(delta), number(sigma));
             format!("(ε, δ) = ({epsilon}, {delta}), with a noise multiplier of {sigma}")
@@ -66,48 +68,50 @@ fn subject(forecast: &Forecast) -> String {
         (_, _, Some(sigma)) => format!("noise multiplier {}", number(sigma)),
         _ => "noise multiplier 1, as no budget is given: add, for example, --epsilon 1 --delta 1e-6".into(),
     };
-    let participation = match forecast.participation.is_single() {
+    let participation = match problem.participation.is_single() {
         true => String::new(),
-        false => format!(", participation {}", forecast.participation),
+        false => format!(", participation {}", problem.participation),
     };
-    let at_once = match forecast.records_at_once {
+    let at_once = match problem.records_at_once {
         1 => String::new(),
         records => format!(", {records} records at once"),
     };
-    let stamps = if forecast.stamps > 1 { format!(", {} stamps", forecast.stamps) } else { String::new() };
+    let stamps = if problem.stamps > 1 { format!(", {} stamps", problem.stamps) } else { String::new() };
     format!(
         "{} over {} epochs{participation}{at_once}{stamps}\n{} neighbours; d = {}, {} second moments, clip norm {}\n{budget}\n\n",
-        forecast.workload,
-        thousands(forecast.horizon),
-        word(&forecast.neighbours),
-        forecast.dimension,
-        word(&forecast.moments),
-        number(forecast.clip_norm),
+        problem.workload,
+        thousands(problem.horizon),
+        word(&problem.neighbours),
+        problem.dimension,
+        word(&problem.moments),
+        number(problem.clip_norm),
     )
 }
 
 fn figures(forecast: &Forecast) -> Vec<Vec<String>> {
-    let error = forecast.error;
+    let Forecast { factorization, sensitivity, cost, .. } = forecast;
+    let error = factorization.error;
     let row = |name: &str, value: f64| vec![name.to_string(), number(value)];
     let mut rows = vec![
-        row(&format!("sensitivity ({})", forecast.sensitivity_kind), error.sensitivity),
+        row(&format!("sensitivity ({})", factorization.sensitivity_kind), error.sensitivity),
         row("Frobenius norm of AC⁻¹", error.frobenius),
         row("largest row norm of AC⁻¹", error.max_row),
         row("rmse, for noise multiplier 1", error.rmse),
         row("largest error, for noise multiplier 1", error.max_error),
-        row("joint sensitivity", forecast.joint_sensitivity),
+        row("joint sensitivity", sensitivity.joint_sensitivity),
     ];
-    rows.extend(forecast.lambda.map(|lambda| row("second-moment weight λ", lambda)));
-    rows.extend(forecast.count_weight.map(|weight| row("count weight κ", weight)));
+    rows.extend(sensitivity.lambda.map(|lambda| row("second-moment weight λ", lambda)));
+    rows.extend(sensitivity.count_weight.map(|weight| row("count weight κ", weight)));
     let costs = [
-        ("bytes of state per coordinate", forecast.memory_per_coordinate),
-        ("multiplications per coordinate and step", forecast.multiplications_per_step),
+        ("bytes of state per coordinate", cost.memory_per_coordinate),
+        ("multiplications per coordinate and step", cost.multiplications_per_step),
     ];
-    let cost = |(name, amount): (&str, Option<usize>)| Some(vec![name.into(), thousands(amount? as u64)]);
-    rows.extend(costs.into_iter().filter_map(cost));
-    rows.extend(forecast.loss_lower_bound.map(|bound| row("certified lower bound of the loss", bound)));
+    let line = |(name, amount): (&str, Option<usize>)| Some(vec![name.into(), thousands(amount? as u64)]);
+    rows.extend(costs.into_iter().filter_map(line));
+    rows.extend(factorization.loss_lower_bound.map(|bound| row("certified lower bound of the loss", bound)));
     rows.extend(
-        (forecast.rounding > 0.0).then(|| row("share of the sensitivity due to rounding", forecast.rounding)),
+        (sensitivity.rounding > 0.0)
+            .then(|| row("share of the sensitivity due to rounding", sensitivity.rounding)),
     );
     rows
 }
@@ -116,9 +120,9 @@ fn noise_levels(forecast: &Forecast) -> Vec<Vec<String>> {
     let row = |name: String, noise| [name].into_iter().chain(levels(noise)).collect();
     vec![
         ["noise of the view", "count ±", "first ±", "second ±"].map(String::from).to_vec(),
-        row("epoch 1".into(), &forecast.first_noise),
-        row(format!("epoch {}", thousands(forecast.horizon)), &forecast.last_noise),
-        row("root mean square".into(), &forecast.rms_noise),
+        row("epoch 1".into(), &forecast.noise.first_noise),
+        row(format!("epoch {}", thousands(forecast.problem.horizon)), &forecast.noise.last_noise),
+        row("root mean square".into(), &forecast.noise.rms_noise),
     ]
 }
 
@@ -128,10 +132,10 @@ fn levels(noise: &Noise) -> [String; 3] {
 
 /// Formats the noise of mean and covariance.
 fn mean(forecast: &Forecast) -> String {
-    let (Some(records), Some(mean)) = (forecast.records_per_epoch, forecast.mean_noise) else {
+    let (Some(records), Some(mean)) = (forecast.problem.records_per_epoch, forecast.noise.mean_noise) else {
         return "Add --records-per-epoch R to see the noise of mean and covariance.\n".into();
     };
-    let variance = forecast.covariance_noise.map_or(".\n".into(), |noise| {
+    let variance = forecast.noise.covariance_noise.map_or(".\n".into(), |noise| {
         format!(
             ";\n  a variance ± {}, ± {}, ± {}.\n",
             number(noise.first_epoch),
@@ -143,7 +147,7 @@ fn mean(forecast: &Forecast) -> String {
         "With {} records per epoch, near the centre (clip norm {}):\n  an entry of the mean has noise ± {} at epoch \
          1, ± {} at the last, ± {} on average{variance}",
         number(records),
-        number(forecast.clip_norm),
+        number(forecast.problem.clip_norm),
         number(mean.first_epoch),
         number(mean.last_epoch),
         number(mean.average),
@@ -152,21 +156,22 @@ fn mean(forecast: &Forecast) -> String {
 
 /// Formats the cost of count and second moments.
 fn price(forecast: &Forecast) -> String {
+    let Sensitivity { lambda, count_weight, second_moment_free, count_free, .. } = forecast.sensitivity;
     let free = |free: bool| if free { "free" } else { "not free" };
-    let count = if forecast.count_weight.is_none() { "public" } else { free(forecast.count_free) };
-    let second = match forecast.method {
+    let count = if count_weight.is_none() { "public" } else { free(count_free) };
+    let second = match forecast.problem.method {
         Method::Pp => {
             "Second moments are not released: readers square the epoch sums, which yields second moments of \
              records\nonly where an epoch is one record"
                 .into()
         }
-        _ if forecast.lambda.is_none() => "No second moments are released".into(),
-        _ => format!("Second moments are {}", free(forecast.second_moment_free)),
+        _ if lambda.is_none() => "No second moments are released".into(),
+        _ => format!("Second moments are {}", free(second_moment_free)),
     };
     format!(
         "Method {}. {second}; the count is {count}:\nfirst moments alone have sensitivity {}.\n",
-        forecast.method,
-        number(forecast.first_moment_sensitivity),
+        forecast.problem.method,
+        number(forecast.sensitivity.first_moment_sensitivity),
     )
 }
 

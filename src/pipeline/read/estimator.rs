@@ -132,7 +132,7 @@ pub(super) fn refuse(root: &Section<'_>, named: Named, privacy: Option<&Privacy>
 /// Returns the release in the header of a log without a strategy: noise is independent over time.
 pub(super) fn no_release() -> Release {
     Release {
-        strategy: StrategyName::Identity,
+        strategy: StrategyName::default(),
         workload: Workload::Prefix,
         memory_limit: None,
         method: hushflow_mechanism::mechanism::Method::default(),

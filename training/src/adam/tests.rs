@@ -9,7 +9,7 @@ use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::release::{ReleaseShard, Shards};
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::buffered::{BufferedParameters, Buffers, ExponentialBuffer};
-use hushflow_mechanism::strategy::{Chosen, Fitted, Strategy, StrategyName, build, build_chosen};
+use hushflow_mechanism::strategy::{Chosen, Fitted, Strategy, build, build_chosen};
 use hushflow_mechanism::workload::{Decay, Workload};
 use rand::{RngExt, SeedableRng};
 use std::num::NonZeroU32;
@@ -31,15 +31,12 @@ fn strategies() -> Vec<Strategies> {
     let named = |name| build(name, &workload, Some(STEPS)).unwrap();
     let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.8125, weight: 0.25 }]);
     let parameters = BufferedParameters { horizon: Some(STEPS), buffers };
-    let buffered = Chosen {
-        name: StrategyName::BufferedToeplitz(NonZeroU32::MIN),
-        fitted: Some(Fitted::Buffered(parameters)),
-    };
+    let buffered = Chosen { name: "blt:1".parse().unwrap(), fitted: Some(Fitted::Buffered(parameters)) };
     let buffered: Arc<dyn Strategy> = build_chosen(&buffered, &workload, Some(STEPS)).unwrap();
     vec![
-        named(StrategyName::Identity).into(),
-        named(StrategyName::SquareRoot).into(),
-        Strategies::separate(named(StrategyName::SquareRoot), buffered),
+        named("identity").into(),
+        named("square-root").into(),
+        Strategies::separate(named("square-root"), buffered),
     ]
 }
 

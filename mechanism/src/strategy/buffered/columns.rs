@@ -39,7 +39,7 @@ pub(super) fn matrix(strategy: &Buffered, steps: usize) -> Result<Matrix, Matrix
     Ok(matrix.with_discrepancy(Discrepancy { relative, column }))
 }
 
-pub(crate) fn coefficients(buffers: &[ExponentialBuffer], steps: usize) -> Vec<f64> {
+pub(super) fn coefficients(buffers: &[ExponentialBuffer], steps: usize) -> Vec<f64> {
     (0..steps).map(|lag| entry(buffers, lag)).collect()
 }
 
@@ -104,7 +104,7 @@ pub(super) fn lasting_norm_squared(strategy: &Buffered) -> f64 {
 ///
 /// Between two steps of the record, buffer j holds `s_j θ_j^l`, so the squares of the sums are
 /// geometric sums over l.
-pub(crate) fn participation_norm_squared(
+pub(super) fn participation_norm_squared(
     buffers: &[ExponentialBuffer],
     horizon: u64,
     count: u64,

@@ -1,4 +1,4 @@
-//! The inverse of a buffered Toeplitz C, which has the same form.
+//! C⁻¹: the decoder, and for a Toeplitz C its form, which is that of C.
 //!
 //! C is the series `1 + Σ ω_j z/(1 − θ_j z)`, which with λ = 1/z is the function
 //! `q(λ) = 1 + Σ ω_j/(λ − θ_j)`. All ω are positive, so q decreases between any two poles and has
@@ -6,7 +6,7 @@
 //! C. The weights of the inverse are the residues of 1/q, `ω̂_j = 1/q′(θ̂_j)`, all negative.
 //! Computations use the complements 1 − θ, which keep their digits if θ is near 1.
 
-use super::{Buffered, Buffers, ExponentialBuffer};
+use super::{Buffered, Buffers, Decoder, ExponentialBuffer, StepError};
 
 /// A buffer of the inverse: `C⁻¹[t,i] = Σ_j ω̂_j θ̂_j^(t−i−1)` below a diagonal of ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,12 +39,12 @@ fn inverse(buffers: &[ExponentialBuffer]) -> Vec<InverseBuffer> {
         .collect()
 }
 
-pub(crate) fn complements(buffers: &[ExponentialBuffer]) -> Vec<f64> {
+pub(super) fn complements(buffers: &[ExponentialBuffer]) -> Vec<f64> {
     buffers.iter().map(|b| 1.0 - b.decay).collect()
 }
 
 /// All 1 − θ̂_j, by bisection to the last digit.
-pub(crate) fn inverse_complements(buffers: &[ExponentialBuffer]) -> Vec<f64> {
+pub(super) fn inverse_complements(buffers: &[ExponentialBuffer]) -> Vec<f64> {
     let complements = complements(buffers);
     let weights: f64 = buffers.iter().map(|b| b.weight).sum();
     let last = complements.last().map(|last| last + 2.0 * weights);
@@ -59,4 +59,40 @@ pub(crate) fn inverse_complements(buffers: &[ExponentialBuffer]) -> Vec<f64> {
         *(if value(middle) < 0.0 { &mut low } else { &mut high }) = middle;
     };
     complements.iter().copied().zip(ends).map(root).collect()
+}
+
+/// The inverted recursion `x_t = (y_t − Σ_j r_j)/g_t`, with the encoder's coefficients and number
+/// of buffers.
+pub(super) struct BufferedDecoder<const B: usize> {
+    strategy: Buffered,
+    steps: u64,
+    buffers: Vec<[f64; B]>,
+}
+
+impl<const B: usize> BufferedDecoder<B> {
+    pub(super) fn new(strategy: &Buffered, coordinates: usize) -> Self {
+        Self { strategy: strategy.clone(), steps: 0, buffers: vec![[0.0; B]; coordinates] }
+    }
+}
+
+impl<const B: usize> Decoder for BufferedDecoder<B> {
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    fn decode(&mut self, y: &[f64], x: &mut [f64]) -> Result<(), StepError> {
+        self.strategy.check_step(self.steps, [y.len(), x.len()], self.buffers.len())?;
+        self.steps += 1;
+        let step = self.strategy.coefficients.step(self.steps).real();
+        let (inputs, decays): ([f64; B], [f64; B]) =
+            (std::array::from_fn(|j| step.inputs[j]), std::array::from_fn(|j| step.decays[j]));
+        let scale = 1.0 / step.gain;
+        for ((r, &y), x) in self.buffers.iter_mut().zip(y).zip(x) {
+            *x = (y - r.iter().sum::<f64>()) * scale;
+            for j in 0..B {
+                r[j] = decays[j] * r[j] + inputs[j] * *x;
+            }
+        }
+        Ok(())
+    }
 }

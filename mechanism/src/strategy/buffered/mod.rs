@@ -18,31 +18,30 @@
 
 mod columns;
 mod correlator;
-mod decoder;
 mod encoder;
+mod fit;
 mod inverse;
 mod parameters;
 mod rows;
 mod steps;
 
+pub use fit::FitError;
+pub(super) use fit::{BLT, POWER_LAW};
 pub use inverse::InverseBuffer;
 pub use parameters::{
     BufferedParameters, Buffers, ENDLESS_POWER_LAW_STEPS, ENDLESS_TOEPLITZ_STEPS, ExponentialBuffer,
-    PowerLawBuffer,
+    MAX_BUFFERS, PowerLawBuffer,
 };
 
-pub(crate) use columns::{coefficients, participation_norm_squared};
-pub(crate) use inverse::{complements, inverse_complements};
-pub(crate) use steps::column_norm_squared;
-
 use super::{
-    ColumnGeometry, Correlates, Correlation, Correlator, Decoder, Encoder, Factorization, Matrix,
-    MatrixError, RowNorms, RowSamples, StepError, Strategy, StrategyError, StrategyName, step::check_step,
+    ColumnGeometry, Correlates, Correlation, Correlator, Decoder, Encoder, Factorization, Fitted, Matrix,
+    MatrixError, RowNorms, RowSamples, Specification, StepError, Strategy, StrategyError, StrategyName,
+    step::check_step,
 };
 use crate::workload::Workload;
 use correlator::BufferedCorrelator;
-use decoder::BufferedDecoder;
 use encoder::BufferedEncoder;
+use inverse::BufferedDecoder;
 use std::sync::Arc;
 use steps::Coefficients;
 
@@ -94,6 +93,15 @@ impl Buffered {
 
     fn check_step(&self, steps: u64, rows: [usize; 2], expected: usize) -> Result<(), StepError> {
         check_step(Some(self.parameters.steps()), steps, expected, rows)
+    }
+}
+
+/// The strategy with the parameters that a fit found.
+fn of_parameters(made: &Specification<'_>) -> Result<Arc<dyn Strategy>, StrategyError> {
+    let name = made.name.clone();
+    match made.fitted {
+        Some(Fitted::Buffered(parameters)) => Ok(Arc::new(Buffered::new(name, parameters.clone())?)),
+        _ => Err(StrategyError::NotFitted { strategy: name.to_string() }),
     }
 }
 

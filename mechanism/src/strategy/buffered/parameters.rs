@@ -1,7 +1,10 @@
 //! Parameters of a buffered strategy, as stored in a log.
 
-use crate::strategy::{MAX_BUFFERS, StrategyError, StrategyName};
+use crate::strategy::{StrategyError, StrategyName};
 use serde::{Deserialize, Serialize};
+
+/// Largest number of buffers of a buffered strategy.
+pub const MAX_BUFFERS: u32 = 8;
 
 /// Most steps of a Toeplitz strategy made for an unbounded stream: one step a second for 136 years.
 pub const ENDLESS_TOEPLITZ_STEPS: u64 = 1 << 32;

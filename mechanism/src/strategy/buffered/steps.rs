@@ -13,8 +13,9 @@
 //! convex. The exponents −b_j − b_k are below −1, so the integral stays finite as n → ∞: the norms
 //! converge, and one bound holds for any n.
 
-use super::parameters::{BufferedParameters, Buffers, ExponentialBuffer, PowerLawBuffer, TWO_40, TWO_64};
-use crate::strategy::MAX_BUFFERS;
+use super::parameters::{
+    BufferedParameters, Buffers, ExponentialBuffer, MAX_BUFFERS, PowerLawBuffer, TWO_40, TWO_64,
+};
 use libm::{exp, log, log1p, pow};
 
 /// Room for buffers; those beyond the number in use are 0.
@@ -124,7 +125,7 @@ fn norm_bound(buffers: &[PowerLawBuffer], horizon: Option<u64>, i: u64) -> f64 {
 }
 
 /// `N_i²` up to rounding, and its derivatives by the growth, decay and weight of every buffer.
-pub(crate) fn column_norm_squared(
+pub(super) fn column_norm_squared(
     buffers: &[PowerLawBuffer],
     horizon: Option<u64>,
     i: u64,

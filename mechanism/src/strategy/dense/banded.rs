@@ -20,7 +20,9 @@ use super::{
     root::{lower_square_root, rooted_workload},
 };
 use crate::{
-    strategy::{Factorization, Strategy, StrategyError, StrategyName},
+    strategy::{
+        Factorization, Fit, Fitted, Kind, Objective, Optimised, Strategy, StrategyError, toeplitz::MAX_BANDS,
+    },
     workload::Workload,
 };
 use faer::{
@@ -31,44 +33,46 @@ use nalgebra::DMatrix;
 use std::num::NonZeroU32;
 
 /// Longest horizon of the best banded strategy: an iteration takes about n³ operations.
-pub const MAX_BANDED_OPTIMAL_HORIZON: u64 = 2048;
+const MAX_BANDED_OPTIMAL_HORIZON: u64 = 2048;
 
 const ITERATIONS: usize = 500;
 
+/// `banded-optimal:b`: the best C with b bands, for a workload with a positive diagonal.
+pub(in crate::strategy) static BANDED_OPTIMAL: Kind = Kind {
+    number: Some(("bands", MAX_BANDS)),
+    fit: Fit::Parameters {
+        search: |name, purpose, _| {
+            let best = banded_optimal(name.number(), &purpose.workload, purpose.horizon)?;
+            let bounded = purpose.objective == Objective::Rmse && purpose.participation.is_single();
+            Ok(Optimised {
+                fitted: Fitted::Dense(best.strategy.parameters().clone()),
+                objective: best.objective,
+                lower_bound: None,
+                class_bound: bounded.then(|| (best.lower_bound / purpose.horizon as f64).sqrt()),
+            })
+        },
+        objective: false,
+    },
+    strategy: Some(super::of_parameters),
+    ..Kind::new("banded-optimal", "the optimum with b bands")
+};
+
 /// The best banded strategy found, and a bound of its distance from the optimum.
-#[derive(Clone, Debug)]
-pub struct BandedOptimum {
+struct BandedOptimum {
     /// C itself. It is stored, because a descent may end at other last digits on another machine.
-    pub strategy: Dense,
+    strategy: Dense,
     /// Squared norm of the longest column of C times `‖AC⁻¹‖²`.
-    pub objective: f64,
+    objective: f64,
     /// Lower bound of the objective of any C with as many bands.
-    pub lower_bound: f64,
-    /// Number of iterations.
-    pub iterations: usize,
+    lower_bound: f64,
 }
 
-/// `banded-optimal:b` for a workload with a positive diagonal.
-///
-/// ```
-/// use hushflow_mechanism::strategy::banded_optimal;
-/// use hushflow_mechanism::workload::Workload;
-/// use std::num::NonZeroU32;
-///
-/// let best = banded_optimal(NonZeroU32::new(4).unwrap(), &Workload::Prefix, 32)?;
-/// assert!(best.objective < 189.572 && best.objective < best.lower_bound * (1.0 + 1e-6));
-/// # Ok::<(), hushflow_mechanism::strategy::StrategyError>(())
-/// ```
-///
-/// # Errors
-/// [`StrategyError::Horizon`] for a horizon of 0 or more than [`MAX_BANDED_OPTIMAL_HORIZON`] steps,
-/// [`StrategyError::Workload`] for a diagonal that is not positive or too few rows.
-pub fn banded_optimal(
+fn banded_optimal(
     bands: NonZeroU32,
     workload: &Workload,
     horizon: u64,
 ) -> Result<BandedOptimum, StrategyError> {
-    let name = StrategyName::BandedOptimal(bands);
+    let name = BANDED_OPTIMAL.numbered(bands.get());
     let a = rooted_workload(&name, workload, horizon, MAX_BANDED_OPTIMAL_HORIZON)?;
     let problem = Problem::new(&a, bands.get() as usize);
     let start = problem.entries(&lower_square_root(&a));
@@ -78,18 +82,13 @@ pub fn banded_optimal(
         let (value, gradient) = problem.evaluate(&unscale(point, &scales));
         (value, unscale(&gradient, &scales))
     });
-    let c = problem.normalized(&unscale(&end.point, &scales)).0;
+    let c = problem.normalized(&unscale(&end, &scales)).0;
     // The descent can flip the sign of a row, which leaves CᵀC unchanged.
     let upright = |t: usize, i: usize| c[(t, i)] * c[(t, t)].signum();
     let strategy = Dense::new(name, &DMatrix::from_fn(a.nrows(), a.ncols(), upright))?;
     let squares = strategy.decoder_row_norms(workload, horizon).map(|norm| norm * norm);
     let objective = squares.sum::<f64>() * strategy.geometry().max_norm_squared;
-    Ok(BandedOptimum {
-        strategy,
-        objective,
-        lower_bound: problem.lower_bound(&c),
-        iterations: end.iterations,
-    })
+    Ok(BandedOptimum { strategy, objective, lower_bound: problem.lower_bound(&c) })
 }
 
 fn unscale(point: &[f64], scales: &[f64]) -> Vec<f64> {

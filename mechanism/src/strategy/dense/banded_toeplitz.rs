@@ -9,39 +9,43 @@
 //! The squared sensitivity under k participations is then k `‖c‖²`, and the same c is optimal.
 //! Plain loops give the same result on every machine.
 
-use super::{
-    super::{MAX_HISTORY_HORIZON, StrategyError, StrategyName, check_horizon},
-    descent::descend,
+use super::descent::descend;
+use crate::{
+    strategy::{
+        Fit, Fitted, Kind, MAX_HISTORY_HORIZON, Optimised, StrategyError, StrategyName, check_horizon,
+        toeplitz::{self, MAX_BANDS},
+    },
+    workload::Workload,
 };
-use crate::workload::Workload;
-use std::num::NonZeroU32;
 
 const ITERATIONS: usize = 1000;
 
-/// Coefficients of the best Toeplitz C with `bands` bands for a workload with a Toeplitz part,
-/// scaled to norm 1.
-///
-/// ```
-/// use hushflow_mechanism::strategy::optimal_banded_toeplitz;
-/// use hushflow_mechanism::workload::Workload;
-/// use std::num::NonZeroU32;
-///
-/// let best = optimal_banded_toeplitz(NonZeroU32::new(2).unwrap(), &Workload::Prefix, 100)?;
-/// assert!(best.len() == 2 && best[1] > 0.5 * best[0]);
-/// # Ok::<(), hushflow_mechanism::strategy::StrategyError>(())
-/// ```
-///
-/// # Errors
-/// [`StrategyError::Horizon`] for a horizon of 0 or more than [`MAX_HISTORY_HORIZON`] steps,
-/// [`StrategyError::Workload`] for a workload without a Toeplitz part, with a diagonal that is not
-/// positive, or with too few rows.
-pub fn optimal_banded_toeplitz(
-    bands: NonZeroU32,
+/// `banded-toeplitz-optimal:b`: the best Toeplitz C with b bands.
+pub(in crate::strategy) static BANDED_TOEPLITZ_OPTIMAL: Kind = Kind {
+    number: Some(("bands", MAX_BANDS)),
+    fit: Fit::Parameters {
+        search: |name, purpose, _| {
+            let coefficients = optimal_banded_toeplitz(name, &purpose.workload, purpose.horizon)?;
+            Ok(Optimised {
+                fitted: Fitted::Toeplitz(toeplitz::units(&coefficients)),
+                objective: 1.0,
+                lower_bound: None,
+                class_bound: None,
+            })
+        },
+        objective: false,
+    },
+    strategy: Some(toeplitz::of_parameters),
+    ..Kind::new("banded-toeplitz-optimal", "the Toeplitz optimum with b bands")
+};
+
+/// Coefficients of the best Toeplitz C for a workload with a Toeplitz part, scaled to norm 1.
+fn optimal_banded_toeplitz(
+    name: &StrategyName,
     workload: &Workload,
     horizon: u64,
 ) -> Result<Vec<f64>, StrategyError> {
-    let name = StrategyName::BandedOptimal(bands);
-    check_horizon(&name, horizon, MAX_HISTORY_HORIZON)?;
+    check_horizon(name, horizon, MAX_HISTORY_HORIZON)?;
     let refused = |reason| StrategyError::Workload {
         strategy: name.to_string(),
         workload: workload.to_string(),
@@ -55,10 +59,10 @@ pub fn optimal_banded_toeplitz(
         return Err(refused("its diagonal is not positive"));
     }
     let weights = weights(workload, horizon);
-    let bands = (bands.get() as usize).min(numerator.len());
+    let bands = (name.number().get() as usize).min(numerator.len());
     // Any start works; the root of running sums is never far.
     let start = crate::series::binomial(-0.5, 1.0, bands);
-    let mut best = descend(start, ITERATIONS, |c| evaluate(c, &numerator, &weights)).point;
+    let mut best = descend(start, ITERATIONS, |c| evaluate(c, &numerator, &weights));
     let norm = best.iter().map(|c| c * c).sum::<f64>().sqrt().copysign(best[0]);
     best.iter_mut().for_each(|c| *c /= norm);
     Ok(best)
@@ -108,7 +112,8 @@ mod tests {
 
     fn loss(bands: u32, workload: &str, steps: u64) -> f64 {
         let workload: Workload = workload.parse().unwrap();
-        let best = optimal_banded_toeplitz(NonZeroU32::new(bands).unwrap(), &workload, steps).unwrap();
+        let name = BANDED_TOEPLITZ_OPTIMAL.numbered(bands);
+        let best = optimal_banded_toeplitz(&name, &workload, steps).unwrap();
         assert!((dot(&best, &best) - 1.0).abs() < 1e-14 && best[0] > 0.0);
         dot(
             &divide(&workload.toeplitz_part(steps as usize).unwrap(), &best)
@@ -158,7 +163,8 @@ mod tests {
         let any = nalgebra::DMatrix::from_row_slice(2, 2, &[1.0, 0.0, 1.0, 2.0]);
         let any = Workload::from_matrix("any", any).unwrap();
         let refused = |workload: &Workload, steps| {
-            optimal_banded_toeplitz(NonZeroU32::MIN, workload, steps).err().map(|error| error.to_string())
+            let name = BANDED_TOEPLITZ_OPTIMAL.name();
+            optimal_banded_toeplitz(&name, workload, steps).err().map(|error| error.to_string())
         };
         assert!(refused(&any, 2).unwrap().contains("no Toeplitz matrix"));
         assert!(refused(&any, 3).unwrap().contains("fewer rows"));

@@ -66,11 +66,12 @@ impl Encoder for DenseEncoder {
 
 #[cfg(test)]
 mod tests {
-    use crate::strategy::{Dense, Strategy, StrategyName};
+    use super::super::OPTIMAL;
+    use crate::strategy::{Dense, Strategy};
     use nalgebra::DMatrix;
 
     fn strategy() -> Dense {
-        Dense::new(StrategyName::Optimal, &DMatrix::from_row_slice(2, 2, &[1.0, 0.0, -0.5, 1.0])).unwrap()
+        Dense::new(OPTIMAL.name(), &DMatrix::from_row_slice(2, 2, &[1.0, 0.0, -0.5, 1.0])).unwrap()
     }
 
     #[test]
@@ -99,7 +100,7 @@ mod tests {
 
     #[test]
     fn another_matrix_is_told_apart() {
-        let other = Dense::new(StrategyName::Optimal, &DMatrix::identity(2, 2)).unwrap();
+        let other = Dense::new(OPTIMAL.name(), &DMatrix::identity(2, 2)).unwrap();
         let error = strategy().encoder(1).restore(&other.encoder(1).save()).unwrap_err();
         assert!(error.to_string().contains("another strategy"), "{error}");
     }

@@ -14,17 +14,19 @@ mod banded_toeplitz;
 mod decoder;
 mod descent;
 mod encoder;
+mod optimum;
 mod parameters;
 mod root;
 
-pub use banded::{BandedOptimum, MAX_BANDED_OPTIMAL_HORIZON, banded_optimal};
-pub use banded_toeplitz::optimal_banded_toeplitz;
+pub(super) use banded::BANDED_OPTIMAL;
+pub(super) use banded_toeplitz::BANDED_TOEPLITZ_OPTIMAL;
+pub(super) use optimum::{COA, OPTIMAL, optimum};
 pub use parameters::DenseParameters;
-pub use root::matrix_square_root;
+pub(super) use root::MATRIX_SQUARE_ROOT;
 
 use super::{
-    COEFFICIENT_BITS, ColumnGeometry, Decoder, Encoder, Factorization, Matrix, MatrixError, RowNorms,
-    Strategy, StrategyError, StrategyName, gram,
+    COEFFICIENT_BITS, ColumnGeometry, Decoder, Encoder, Factorization, Fitted, Matrix, MatrixError, RowNorms,
+    Specification, Strategy, StrategyError, StrategyName, gram,
 };
 use crate::workload::Workload;
 use decoder::DenseDecoder;
@@ -39,12 +41,12 @@ pub const MAX_DENSE_HORIZON: u64 = 4096;
 /// A lower-triangular C with integer entries.
 ///
 /// ```
-/// use hushflow_mechanism::strategy::{Dense, Factorization, Strategy, StrategyName};
+/// use hushflow_mechanism::strategy::{Dense, Factorization, Strategy};
 /// use hushflow_mechanism::workload::Workload;
 /// use nalgebra::DMatrix;
 ///
 /// let c = DMatrix::from_row_slice(2, 2, &[1.0, 0.0, 0.5, 1.0]);
-/// let strategy = Dense::new(StrategyName::Optimal, &c)?;
+/// let strategy = Dense::new("optimal".parse()?, &c)?;
 /// let errors: Vec<f64> = strategy.decoder_row_norms(&Workload::Prefix, 2).collect();
 /// let norm_squared = strategy.geometry().max_norm_squared;
 /// assert!((norm_squared * errors[1].powi(2) - 1.25 * 1.25).abs() < 1e-11);
@@ -95,6 +97,16 @@ impl Dense {
 
     fn within_horizon(&self, steps: u64) -> usize {
         steps.min(self.entries.steps() as u64) as usize
+    }
+}
+
+/// The strategy with the entries that an optimiser or a file gave.
+pub(super) fn of_parameters(made: &Specification<'_>) -> Result<Arc<dyn Strategy>, StrategyError> {
+    match made.fitted {
+        Some(Fitted::Dense(entries)) => {
+            Ok(Arc::new(Dense::from_parameters(made.name.clone(), entries.clone())?))
+        }
+        _ => Err(StrategyError::NotFitted { strategy: made.name.to_string() }),
     }
 }
 
@@ -177,8 +189,6 @@ mod tests {
     use crate::strategy::conformance;
     use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
 
-    const NAME: StrategyName = StrategyName::Optimal;
-
     /// Any signs below a dominant diagonal, with any number of bands.
     fn lower(steps: usize, bands: usize, seed: f64) -> DMatrix<f64> {
         let entry = |t: usize, i: usize| ((t * 31 + i * 17) as f64 * seed).sin() / (t - i + 1) as f64;
@@ -193,13 +203,13 @@ mod tests {
     fn streaming_is_the_matrix() {
         for workload in ["prefix", "average", "exponential:0.9", "window:3", "momentum:0.9", "adam:0.9"] {
             for (steps, bands) in [(1, 1), (2, 2), (24, 24), (24, 5)] {
-                let strategy = Dense::new(NAME, &lower(steps, bands, 0.7)).unwrap();
+                let strategy = Dense::new(OPTIMAL.name(), &lower(steps, bands, 0.7)).unwrap();
                 assert_eq!(strategy.encoder_bytes(), 16 * (bands - 1));
                 conformance::check(&strategy, &workload.parse().unwrap(), steps);
             }
         }
         let workload = Workload::from_matrix("any", lower(12, 12, 0.3)).unwrap();
-        conformance::check(&Dense::new(NAME, &lower(12, 4, 0.5)).unwrap(), &workload, 12);
+        conformance::check(&Dense::new(OPTIMAL.name(), &lower(12, 4, 0.5)).unwrap(), &workload, 12);
     }
 
     proptest! {
@@ -207,7 +217,7 @@ mod tests {
 
         #[test]
         fn any_matrix_streams_and_is_stored(steps in 1usize..14, bands in 1usize..14, seed in 0.01..9.0f64) {
-            let strategy = Dense::new(NAME, &lower(steps, bands, seed)).unwrap();
+            let strategy = Dense::new(OPTIMAL.name(), &lower(steps, bands, seed)).unwrap();
             conformance::check(&strategy, &Workload::Prefix, steps);
             let json = serde_json::to_string(strategy.parameters()).unwrap();
             prop_assert_eq!(json.len(), 2 + 7 * steps * (steps + 1) / 2);
@@ -220,7 +230,7 @@ mod tests {
     fn the_overlap_is_bounded_tightly() {
         let check = |rows: [f64; 4], expected: f64| {
             let c = DMatrix::from_row_slice(2, 2, &rows);
-            let found = Dense::new(NAME, &c).unwrap().geometry();
+            let found = Dense::new(OPTIMAL.name(), &c).unwrap().geometry();
             assert!(found.negative_overlap >= expected && found.negative_overlap <= expected + 1e-11);
             assert!((found.max_norm_squared - 1.0).abs() < 1e-11, "{found:?}");
         };
@@ -234,7 +244,7 @@ mod tests {
     fn scaling_changes_no_error() {
         let c = lower(20, 20, 0.7);
         let loss = |scale: f64| {
-            let strategy = Dense::new(NAME, &(&c * scale)).unwrap();
+            let strategy = Dense::new(OPTIMAL.name(), &(&c * scale)).unwrap();
             let squares: f64 =
                 strategy.decoder_row_norms(&Workload::Prefix, 20).map(|norm| norm * norm).sum();
             squares * strategy.geometry().max_norm_squared

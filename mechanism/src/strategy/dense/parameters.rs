@@ -153,7 +153,7 @@ mod tests {
 
     fn round(rows: usize, entries: &[f64]) -> Result<DenseParameters, String> {
         let c = DMatrix::from_row_slice(rows, entries.len() / rows.max(1), entries);
-        DenseParameters::round(&StrategyName::Optimal, &c).map_err(|error| error.to_string())
+        DenseParameters::round(&super::super::OPTIMAL.name(), &c).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -180,7 +180,7 @@ mod tests {
         check(2, &[1.0, 0.0, 0.5, 1e-13], "step 2");
         check(1, &[0.0], "step 1");
         let large = DMatrix::identity(4097, 4097);
-        let message = DenseParameters::round(&StrategyName::Optimal, &large).unwrap_err().to_string();
+        let message = DenseParameters::round(&super::super::OPTIMAL.name(), &large).unwrap_err().to_string();
         assert!(message.contains("4097 steps") && message.contains("`optimal`"), "{message}");
     }
 

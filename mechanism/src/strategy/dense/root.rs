@@ -1,30 +1,39 @@
 //! The square root of a whole workload, row divisors included.
 
-use super::{
-    super::{StrategyError, StrategyName, check_horizon},
-    Dense, MAX_DENSE_HORIZON,
+use super::{Dense, MAX_DENSE_HORIZON};
+use crate::{
+    strategy::{Kind, StrategyError, StrategyName, check_horizon},
+    workload::Workload,
 };
-use crate::workload::Workload;
 use nalgebra::DMatrix;
+use std::sync::Arc;
 
-/// `matrix-square-root`: `C = A^(1/2)`, lower-triangular like A, so that `A = C C`. Columns are
-/// scaled to norm 1 if the name begins with `normalized-`.
-///
-/// # Errors
-/// [`StrategyError::Horizon`] for a horizon of 0 or more than [`MAX_DENSE_HORIZON`] steps,
-/// [`StrategyError::Workload`] for a diagonal that is not positive or too few rows; those of
-/// [`Dense::new`] for a root that cannot be rounded.
-pub fn matrix_square_root(
-    name: StrategyName,
+/// `matrix-square-root`: `C = A^(1/2)`, lower-triangular like A, so that `A = C C`.
+pub(in crate::strategy) static MATRIX_SQUARE_ROOT: Kind = Kind {
+    horizon: MAX_DENSE_HORIZON,
+    normalized: Some(MAX_DENSE_HORIZON),
+    compared: |kind, purpose| {
+        // Without row divisors, the root of the workload is the Toeplitz square root.
+        let differs = matches!(purpose.workload, Workload::Average | Workload::Adam(_) | Workload::Matrix(_));
+        let names = kind.if_short(purpose).into_iter().filter(|_| differs);
+        names.flat_map(|name| [Some(name.clone()), name.normalized()]).flatten().collect()
+    },
+    strategy: Some(|made| Ok(Arc::new(matrix_square_root(made.name, made.workload, made.steps()?)?))),
+    ..Kind::new("matrix-square-root", "the square root of the whole workload, dense")
+};
+
+/// The root, with columns scaled to norm 1 if the name says so.
+fn matrix_square_root(
+    name: &StrategyName,
     workload: &Workload,
     horizon: u64,
 ) -> Result<Dense, StrategyError> {
-    let workload_rows = rooted_workload(&name, workload, horizon, MAX_DENSE_HORIZON)?;
+    let workload_rows = rooted_workload(name, workload, horizon, MAX_DENSE_HORIZON)?;
     let mut root = lower_square_root(&workload_rows);
-    if matches!(name, StrategyName::Normalized(_)) {
+    if name.is_normalized() {
         normalize_columns(&mut root);
     }
-    Dense::new(name, &root)
+    Dense::new(name.clone(), &root)
 }
 
 /// A for a horizon of at most `limit` steps, if it has a square root.
@@ -84,7 +93,7 @@ mod tests {
     use serde_json::Value;
 
     fn root(name: &str, workload: &str, steps: u64) -> Result<Dense, StrategyError> {
-        matrix_square_root(name.parse().unwrap(), &workload.parse().unwrap(), steps)
+        matrix_square_root(&name.parse().unwrap(), &workload.parse().unwrap(), steps)
     }
 
     fn loss(strategy: &Dense, workload: &Workload) -> f64 {
@@ -172,7 +181,7 @@ mod tests {
         let half = DMatrix::from_row_slice(2, 2, &[1.0, 0.0, 1.0, 0.0]);
         let half = Workload::from_matrix("half", half).unwrap();
         let message = |horizon| {
-            matrix_square_root(StrategyName::MatrixSquareRoot, &half, horizon).err().unwrap().to_string()
+            matrix_square_root(&MATRIX_SQUARE_ROOT.name(), &half, horizon).err().unwrap().to_string()
         };
         assert!(message(2).contains("diagonal is not positive"));
         assert!(message(3).contains("fewer rows"));

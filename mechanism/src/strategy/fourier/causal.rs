@@ -6,19 +6,22 @@
 //! (Schur, 1917; Kailath, Vieira and Morf, 1978) computes the columns of L in turn, in O(n) each:
 //! two vectors generate T, and each column takes a hyperbolic rotation of them.
 
-use super::{gram, reciprocals};
-use crate::strategy::{Dense, MAX_DENSE_HORIZON, StrategyError, StrategyName, check_horizon};
+use super::{Fourier, gram, reciprocals};
+use crate::strategy::{Dense, Kind, MAX_DENSE_HORIZON, StrategyError};
 use nalgebra::DMatrix;
+use std::sync::Arc;
 
-/// The strategy `fft-optimal-decoder`, which can run.
-///
-/// # Errors
-/// [`StrategyError::Horizon`] for a horizon of 0 or more than [`MAX_DENSE_HORIZON`] steps.
-/// [`Fourier`](super::Fourier) computes errors for longer ones.
-pub fn fft_optimal_decoder(horizon: u64) -> Result<Dense, StrategyError> {
-    let name = StrategyName::FourierOptimalDecoder;
-    check_horizon(&name, horizon, MAX_DENSE_HORIZON)?;
-    Dense::new(name, &causal_form(&gram(&reciprocals(horizon as usize))))
+/// `fft-optimal-decoder`, which can run; [`Fourier`] computes errors for longer horizons.
+pub(in crate::strategy) static FFT_OPTIMAL_DECODER: Kind = Kind {
+    horizon: MAX_DENSE_HORIZON,
+    compared: Kind::if_short,
+    strategy: Some(|made| Ok(Arc::new(fft_optimal_decoder(made.steps()?)?))),
+    factorization: Some(|horizon| Ok(Arc::new(Fourier::optimal(horizon)?))),
+    ..Kind::new("fft-optimal-decoder", "the encoder of `fft` with the best decoder, in causal form")
+};
+
+fn fft_optimal_decoder(horizon: u64) -> Result<Dense, StrategyError> {
+    Dense::new(FFT_OPTIMAL_DECODER.name(), &causal_form(&gram(&reciprocals(horizon as usize))))
 }
 
 /// The lower-triangular C with `(CᵀC)_ij = gram_|i−j|`. Plain loops, for the same result on every
@@ -46,7 +49,7 @@ fn causal_form(gram: &[f64]) -> DMatrix<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::strategy::{Factorization, Fourier, Strategy, conformance};
+    use crate::strategy::{Factorization, Strategy, conformance};
 
     #[test]
     fn the_square_form_has_the_gram_matrix() {
@@ -72,7 +75,7 @@ mod tests {
             for n in [100, 1000] {
                 let workload = workload.parse().unwrap();
                 let strategy = fft_optimal_decoder(n).unwrap();
-                let fourier = Fourier::new(StrategyName::FourierOptimalDecoder, n).unwrap();
+                let fourier = Fourier::optimal(n).unwrap();
                 let scale =
                     (fourier.max_column_norm_squared(n) / strategy.geometry().max_norm_squared).sqrt();
                 let pairs =

@@ -32,24 +32,31 @@
 mod causal;
 mod transform;
 
-pub use causal::fft_optimal_decoder;
+pub(super) use causal::FFT_OPTIMAL_DECODER;
 
 use super::{
-    Discrepancy, Factorization, MAX_DENSE_HORIZON, MAX_HISTORY_HORIZON, Matrix, MatrixError, RowNorms,
-    StrategyError, StrategyName, check_horizon, dense::algebra,
+    Discrepancy, Factorization, Kind, MAX_DENSE_HORIZON, MAX_HISTORY_HORIZON, Matrix, MatrixError, RowNorms,
+    StrategyError, check_horizon, dense::algebra,
 };
 use crate::workload::Workload;
 use faer::Mat;
 use nalgebra::DMatrix;
-use std::{f64::consts::PI, iter};
+use std::{f64::consts::PI, iter, sync::Arc};
+
+/// `fft`: the Fourier mechanism with its own decoder.
+pub(super) static FFT: Kind = Kind {
+    compared: Kind::if_short,
+    factorization: Some(|horizon| Ok(Arc::new(Fourier::new(horizon)?))),
+    ..Kind::new("fft", "the Fourier mechanism as published, for comparison; `run` can't use it")
+};
 
 /// The Fourier encoder over a number of steps, with either of its decoders.
 ///
 /// ```
-/// use hushflow_mechanism::strategy::{Factorization, Fourier, StrategyName};
+/// use hushflow_mechanism::strategy::{Factorization, Fourier};
 /// use hushflow_mechanism::workload::Workload;
 ///
-/// let fourier = Fourier::new(StrategyName::FourierOptimalDecoder, 100_000)?;
+/// let fourier = Fourier::optimal(100_000)?;
 /// let variance: f64 = fourier.decoder_row_norms(&Workload::Prefix, 100_000).map(|norm| norm * norm).sum();
 /// let loss = fourier.max_column_norm_squared(100_000) * variance;
 /// assert!((loss / 100_000.0).sqrt() < 5.4);
@@ -57,7 +64,8 @@ use std::{f64::consts::PI, iter};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fourier {
-    name: StrategyName,
+    /// Whether with the optimal decoder.
+    optimal: bool,
     /// q_k for all k < n.
     reciprocals: Vec<f64>,
     /// Q.
@@ -65,20 +73,27 @@ pub struct Fourier {
 }
 
 impl Fourier {
-    /// The encoder with the decoder called [`StrategyName::Fourier`] or
-    /// [`StrategyName::FourierOptimalDecoder`].
+    /// The encoder with the decoder of `fft`.
     ///
     /// # Errors
-    /// [`StrategyError::Horizon`] for a horizon of 0 or more than [`MAX_HISTORY_HORIZON`] steps;
-    /// [`StrategyError::Unknown`] for any other name.
-    pub fn new(name: StrategyName, horizon: u64) -> Result<Self, StrategyError> {
-        check_horizon(&name, horizon, MAX_HISTORY_HORIZON)?;
-        if !matches!(name, StrategyName::Fourier | StrategyName::FourierOptimalDecoder) {
-            return Err(StrategyError::Unknown { found: name.to_string() });
-        }
+    /// [`StrategyError::Horizon`] for a horizon of 0 or more than [`MAX_HISTORY_HORIZON`] steps.
+    pub fn new(horizon: u64) -> Result<Self, StrategyError> {
+        Self::with_decoder(horizon, false)
+    }
+
+    /// The encoder with the optimal decoder.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn optimal(horizon: u64) -> Result<Self, StrategyError> {
+        Self::with_decoder(horizon, true)
+    }
+
+    fn with_decoder(horizon: u64, optimal: bool) -> Result<Self, StrategyError> {
+        check_horizon(&FFT.name(), horizon, MAX_HISTORY_HORIZON)?;
         let reciprocals = reciprocals(horizon as usize);
         let total = reciprocals.iter().sum();
-        Ok(Self { name, reciprocals, total })
+        Ok(Self { optimal, reciprocals, total })
     }
 
     /// T_k for all k < n.
@@ -96,16 +111,12 @@ impl Fourier {
         (steps as usize).min(self.reciprocals.len())
     }
 
-    fn is_optimal(&self) -> bool {
-        self.name == StrategyName::FourierOptimalDecoder
-    }
-
     /// Squared norms of the rows of B for a Toeplitz A.
     ///
     /// `fft` estimates running sums with covariance T, and row t of A is `Σ_i δ_(t−i) S_i` with the
     /// differences δ of a. `δ∗T` is A applied to the differences of T.
     fn toeplitz_squares(&self, workload: &Workload, toeplitz: &[f64]) -> Vec<f64> {
-        if self.is_optimal() {
+        if self.optimal {
             let inverse = self.inverse();
             let squares =
                 quadratic_forms(toeplitz, &convolved(workload, &inverse, toeplitz.len()), inverse[0]);
@@ -121,7 +132,7 @@ impl Fourier {
 
     /// Covariance of the estimated increments of the first steps.
     fn covariance(&self, steps: usize) -> Mat<f64> {
-        if self.is_optimal() {
+        if self.optimal {
             let (inverse, q) = (self.inverse(), &self.reciprocals);
             let correction = |i: usize, j: usize| 2.0 * q[i] * q[j] / (1.0 + self.total);
             Mat::from_fn(steps, steps, |i, j| inverse[i.abs_diff(j)] - correction(i, j))
@@ -206,7 +217,7 @@ fn quadratic_forms(a: &[f64], convolved: &[f64], first: f64) -> Vec<f64> {
 
 impl Factorization for Fourier {
     fn name(&self) -> String {
-        self.name.to_string()
+        if self.optimal { &FFT_OPTIMAL_DECODER } else { &FFT }.name().to_string()
     }
 
     fn horizon(&self) -> Option<u64> {
@@ -246,8 +257,6 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    const NAMES: [StrategyName; 2] = [StrategyName::Fourier, StrategyName::FourierOptimalDecoder];
-
     fn close(found: f64, expected: f64, tolerance: f64, what: &str) {
         assert!((found - expected).abs() <= tolerance * expected.abs(), "{what}: {found} against {expected}");
     }
@@ -259,7 +268,7 @@ mod tests {
         for case in vectors["cases"].as_array().unwrap() {
             let n = case["input"]["n"].as_u64().unwrap();
             let expected = |field: &str| case["expected"][field].as_f64().unwrap();
-            let fourier = Fourier::new(StrategyName::Fourier, n).unwrap();
+            let fourier = Fourier::new(n).unwrap();
             let norm = fourier.max_column_norm_squared(n);
             close(norm, expected("encoder_column_norm2"), 1e-10, "column norm");
             close(2.0 * n as f64 * norm, expected("v_dft_l1"), 1e-10, "eigenvalues");
@@ -282,21 +291,21 @@ mod tests {
         let workloads = ["prefix", "average", "exponential:0.8", "window:3", "momentum:0.9", "adam:0.9"];
         let workloads = workloads.map(|text| text.parse().unwrap()).into_iter().chain([any]);
         for workload in workloads {
-            for (n, name) in [1, 2, 5, 24].into_iter().flat_map(|n| NAMES.map(|name| (n, name))) {
-                let fourier = Fourier::new(name.clone(), n as u64).unwrap();
+            for (n, optimal) in [1, 2, 5, 24].into_iter().flat_map(|n| [(n, false), (n, true)]) {
+                let fourier = Fourier::with_decoder(n as u64, optimal).unwrap();
                 let c = fourier.matrix(n as u64).unwrap().entries();
                 let root = fourier.circulant_root();
                 let sums = DMatrix::from_fn(n, 2 * n, |t, k| root[(t + 2 * n - k) % (2 * n)]);
                 assert!((&sums * &c - Workload::Prefix.matrix(n)).amax() < 1e-13, "{n}");
-                let increments = match name {
-                    StrategyName::Fourier => Workload::Prefix.matrix(n).try_inverse().unwrap() * sums,
-                    _ => c.pseudo_inverse(1e-12).unwrap(),
+                let increments = match optimal {
+                    false => Workload::Prefix.matrix(n).try_inverse().unwrap() * sums,
+                    true => c.pseudo_inverse(1e-12).unwrap(),
                 };
                 let decoder = workload.matrix(n) * increments;
                 let norms: Vec<f64> = fourier.decoder_row_norms(&workload, n as u64).collect();
                 assert_eq!(norms.len(), n);
                 for (t, &norm) in norms.iter().enumerate() {
-                    close(norm, decoder.row(t).norm(), 1e-11, &format!("{name} {workload} {n}: row {t}"));
+                    close(norm, decoder.row(t).norm(), 1e-11, &format!("{optimal} {workload} {n}: row {t}"));
                 }
             }
         }
@@ -304,7 +313,7 @@ mod tests {
 
     #[test]
     fn the_inverse_is_that_of_the_gram_matrix() {
-        let fourier = Fourier::new(StrategyName::FourierOptimalDecoder, 50).unwrap();
+        let fourier = Fourier::optimal(50).unwrap();
         let gram = fourier.gram();
         let gram = Mat::from_fn(50, 50, |i, j| gram[i.abs_diff(j)]);
         let error = gram * fourier.covariance(50) - Mat::<f64>::identity(50, 50);
@@ -315,25 +324,23 @@ mod tests {
     /// it.
     #[test]
     fn stamped_decoders_are_those_of_the_reference() {
-        let check = |name: StrategyName, n: u64, copies: u64, expected: f64| {
-            let fourier = Fourier::new(name, n).unwrap();
+        let check = |fourier: Result<Fourier, _>, n: u64, copies: u64, expected: f64| {
+            let fourier = fourier.unwrap();
             let squares: Vec<f64> =
                 fourier.decoder_row_norms(&Workload::Prefix, n).map(|row| row * row).collect();
             let finished = (copies * (copies - 1) / 2 * n) as f64 * squares[squares.len() - 1];
             close(squares.iter().sum::<f64>() * copies as f64 + finished, expected, 1e-10, "decoder");
         };
-        check(StrategyName::Fourier, 2000, 1, 6801.40763125082);
-        check(StrategyName::Fourier, 400, 5, 17330.423686788996);
-        check(StrategyName::Fourier, 100, 20, 51389.83064789314);
-        check(StrategyName::FourierOptimalDecoder, 1000, 2, 7732.904681796061);
-        check(StrategyName::FourierOptimalDecoder, 200, 10, 19595.21246186326);
+        check(Fourier::new(2000), 2000, 1, 6801.40763125082);
+        check(Fourier::new(400), 400, 5, 17330.423686788996);
+        check(Fourier::new(100), 100, 20, 51389.83064789314);
+        check(Fourier::optimal(1000), 1000, 2, 7732.904681796061);
+        check(Fourier::optimal(200), 200, 10, 19595.21246186326);
     }
 
     #[test]
     fn what_is_too_large_to_write_down_is_refused() {
-        assert!(Fourier::new(StrategyName::Fourier, 5000).unwrap().matrix(10).is_err());
-        assert!(
-            Fourier::new(StrategyName::Fourier, 0).is_err() && Fourier::new(StrategyName::Tree, 4).is_err()
-        );
+        assert!(Fourier::new(5000).unwrap().matrix(10).is_err());
+        assert!(Fourier::new(0).is_err() && Fourier::optimal(MAX_HISTORY_HORIZON + 1).is_err());
     }
 }

@@ -29,9 +29,9 @@ impl Fourier {
     /// Decodes 2n encoded numbers y to the running sums B y.
     ///
     /// ```
-    /// use hushflow_mechanism::strategy::{Fourier, StrategyName};
+    /// use hushflow_mechanism::strategy::Fourier;
     ///
-    /// let fourier = Fourier::new(StrategyName::FourierOptimalDecoder, 100_000)?;
+    /// let fourier = Fourier::optimal(100_000)?;
     /// let sums = fourier.decode(&fourier.encode(&vec![1.0; 100_000])?)?;
     /// assert!((sums[99_999] - 100_000.0).abs() < 1e-3);
     /// # Ok::<(), hushflow_mechanism::strategy::StrategyError>(())
@@ -42,7 +42,7 @@ impl Fourier {
     pub fn decode(&self, encoded: &[f64]) -> Result<Vec<f64>, StrategyError> {
         let n = self.reciprocals.len();
         self.check_length(encoded.len(), 2 * n)?;
-        if !self.is_optimal() {
+        if !self.optimal {
             let mut sums = filter(encoded, 2 * n, |frequency| self.root(frequency));
             sums.truncate(n);
             return Ok(sums);
@@ -115,13 +115,13 @@ fn filter(series: &[f64], size: usize, factor: impl Fn(usize) -> Complex64) -> V
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Factorization, StrategyName};
+    use super::super::Factorization;
     use super::*;
     use crate::workload::Workload;
     use nalgebra::DVector;
 
-    fn fourier(name: StrategyName, n: usize) -> Fourier {
-        Fourier::new(name, n as u64).unwrap()
+    fn fourier(optimal: bool, n: usize) -> Fourier {
+        Fourier::with_decoder(n as u64, optimal).unwrap()
     }
 
     fn wave(length: usize) -> Vec<f64> {
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn transforms_are_the_dense_matrices() {
         for n in [1, 2, 3, 8, 25] {
-            let plain = fourier(StrategyName::Fourier, n);
+            let plain = fourier(false, n);
             let c = plain.matrix(n as u64).unwrap().entries();
             let (increments, encoded) = (wave(n), DVector::from(wave(2 * n)));
             let found = DVector::from(plain.encode(&increments).unwrap());
@@ -139,9 +139,8 @@ mod tests {
             let root = plain.circulant_root();
             let own = nalgebra::DMatrix::from_fn(n, 2 * n, |t, k| root[(t + 2 * n - k) % (2 * n)]);
             let best = Workload::Prefix.matrix(n) * c.pseudo_inverse(1e-12).unwrap();
-            for (name, decoder) in [(StrategyName::Fourier, own), (StrategyName::FourierOptimalDecoder, best)]
-            {
-                let found = DVector::from(fourier(name, n).decode(encoded.as_slice()).unwrap());
+            for (optimal, decoder) in [(false, own), (true, best)] {
+                let found = DVector::from(fourier(optimal, n).decode(encoded.as_slice()).unwrap());
                 assert!((found - decoder * &encoded).amax() < 1e-12, "{n}");
             }
         }
@@ -150,8 +149,8 @@ mod tests {
     #[test]
     fn long_series_return_as_running_sums() {
         let increments = wave(100_000);
-        for name in [StrategyName::Fourier, StrategyName::FourierOptimalDecoder] {
-            let fourier = fourier(name, increments.len());
+        for optimal in [false, true] {
+            let fourier = fourier(optimal, increments.len());
             let found = fourier.decode(&fourier.encode(&increments).unwrap()).unwrap();
             let mut sum = 0.0;
             for (found, increment) in found.iter().zip(&increments) {
@@ -163,7 +162,7 @@ mod tests {
 
     #[test]
     fn another_number_of_steps_is_refused() {
-        let fourier = fourier(StrategyName::Fourier, 4);
+        let fourier = fourier(false, 4);
         let refused = |found, expected| Err(StrategyError::Length { found, expected });
         assert_eq!(fourier.encode(&[0.0; 5]), refused(5, 4));
         assert_eq!(fourier.decode(&[0.0; 4]), refused(4, 8));

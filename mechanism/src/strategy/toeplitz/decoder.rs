@@ -41,12 +41,12 @@ impl Decoder for ToeplitzDecoder {
 
 #[cfg(test)]
 mod tests {
-    use crate::strategy::{StepError, StrategyName, build};
+    use crate::strategy::{StepError, build};
 
     #[test]
     fn increments_come_back_from_their_sums() {
         for workload in ["prefix", "average", "exponential:0.99", "window:10", "window:300"] {
-            let strategy = build(StrategyName::SquareRoot, &workload.parse().unwrap(), Some(3000)).unwrap();
+            let strategy = build("square-root", &workload.parse().unwrap(), Some(3000)).unwrap();
             let (mut encoder, mut decoder) = (strategy.encoder(2), strategy.decoder(2));
             let (mut y, mut x) = ([0; 2], [0.0; 2]);
             for t in 1..=3000i128 {
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn steps_end_with_the_horizon_and_rows_have_their_length() {
-        let strategy = build(StrategyName::SquareRoot, &"prefix".parse().unwrap(), Some(2)).unwrap();
+        let strategy = build("square-root", &"prefix".parse().unwrap(), Some(2)).unwrap();
         let mut decoder = strategy.decoder(1);
         let wrong = StepError::Coordinates { found: 2, expected: 1 };
         assert_eq!(decoder.decode(&[1.0, 1.0], &mut [0.0]), Err(wrong));

@@ -80,8 +80,9 @@ impl Encoder for ToeplitzEncoder {
 
 #[cfg(test)]
 mod tests {
+    use super::super::SQUARE_ROOT;
     use super::*;
-    use crate::strategy::{Strategy as _, StrategyName, build};
+    use crate::strategy::{Strategy as _, build};
     use num_bigint::BigInt;
     use proptest::prelude::*;
 
@@ -91,7 +92,7 @@ mod tests {
     fn square_root(workload: &str) -> Toeplitz {
         let workload = workload.parse().unwrap();
         let root = crate::strategy::toeplitz::root::root(&workload, HORIZON as usize);
-        Toeplitz::new(StrategyName::SquareRoot, &root, Some(HORIZON))
+        Toeplitz::new(SQUARE_ROOT.name(), &root, Some(HORIZON))
     }
 
     /// Values of all magnitudes. Sums of values above 86 bits can leave the range; larger `shift`
@@ -158,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_forged_number_of_steps_is_refused_before_it_costs_anything() {
-        let strategy = build(StrategyName::LogPerturbedRoot, &"prefix".parse().unwrap(), None).unwrap();
+        let strategy = build("log-perturbed-root", &"prefix".parse().unwrap(), None).unwrap();
         let mut encoder = strategy.encoder(1);
         let mut state = encoder.save();
         for steps in [1u64, 1 << 40, u64::MAX] {
@@ -178,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_identity_passes_everything_that_fits() {
-        let strategy = build(StrategyName::Identity, &"prefix".parse().unwrap(), None).unwrap();
+        let strategy = build("identity", &"prefix".parse().unwrap(), None).unwrap();
         let (mut encoder, mut y) = (strategy.encoder(1), [0]);
         let limit = i128::MAX >> 40;
         for x in [limit, -limit - 1, 0, 5] {
@@ -228,7 +229,7 @@ mod tests {
     #[test]
     fn the_saved_bytes_are_those_of_version_1() {
         let workload = "prefix".parse().unwrap();
-        let strategy = build(StrategyName::SquareRoot, &workload, Some(3)).unwrap();
+        let strategy = build("square-root", &workload, Some(3)).unwrap();
         let mut encoder = strategy.encoder(1);
         encoder.encode(&[-2], &mut [0]).unwrap();
         let header = [1, 0x40d4_4d4f_715a_4571, 1, 1].map(u64::to_le_bytes).concat();
@@ -239,7 +240,7 @@ mod tests {
     #[test]
     fn a_forgetful_strategy_keeps_few_rows() {
         let terms = crate::strategy::toeplitz::root::root(&"exponential:0.1".parse().unwrap(), 1000);
-        let strategy = Toeplitz::new(StrategyName::SquareRoot, &terms, Some(1000));
+        let strategy = Toeplitz::new(SQUARE_ROOT.name(), &terms, Some(1000));
         let mut encoder = strategy.encoder(1);
         (0..1000).for_each(|_| encoder.encode(&[1], &mut [0]).unwrap());
         assert_eq!(encoder.save().len(), 32 + strategy.encoder_bytes());

@@ -40,7 +40,7 @@ use crate::{
     },
     workload::Workload,
 };
-use std::{num::NonZeroU32, sync::Arc};
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// Largest horizon times bands, the cost of computing c.
@@ -69,13 +69,8 @@ pub(in crate::strategy) struct BandedInverse {
 }
 
 impl BandedInverse {
-    pub(super) fn new(
-        name: &StrategyName,
-        workload: &Workload,
-        bands: NonZeroU32,
-        horizon: u64,
-    ) -> Result<Self, StrategyError> {
-        let bands = u64::from(bands.get()).min(horizon);
+    pub(super) fn new(name: &StrategyName, workload: &Workload, horizon: u64) -> Result<Self, StrategyError> {
+        let bands = u64::from(name.number().get()).min(horizon);
         check_horizon(name, horizon, MAX_WORK / bands)?;
         let units = |value: f64| (value / real(1)).round();
         let refused = || root::refused(name, workload, "the inverse of its square root grows too much");
@@ -391,9 +386,8 @@ mod tests {
     const STEPS: u64 = 30;
 
     fn strategy(workload: &str, bands: u32, normalized: bool) -> BandedInverse {
-        let (bands, workload) = (NonZeroU32::new(bands).unwrap(), workload.parse().unwrap());
-        let name = StrategyName::BandedInverseSquareRoot(bands);
-        let plain = BandedInverse::new(&name, &workload, bands, STEPS).unwrap();
+        let name = super::super::BANDED_INVERSE_SQUARE_ROOT.numbered(bands);
+        let plain = BandedInverse::new(&name, &workload.parse().unwrap(), STEPS).unwrap();
         if normalized { plain.normalized() } else { plain }
     }
 
@@ -445,7 +439,7 @@ mod tests {
     #[test]
     fn what_takes_too_long_or_explodes_is_refused() {
         let check = |name: &str, workload: &str, horizon, part: &str| {
-            let error = build(name.parse().unwrap(), &workload.parse().unwrap(), Some(horizon)).map(|_| ());
+            let error = build(name, &workload.parse().unwrap(), Some(horizon)).map(|_| ());
             let message = error.unwrap_err().to_string();
             assert!(message.contains(part), "{message}");
         };

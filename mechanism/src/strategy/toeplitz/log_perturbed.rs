@@ -27,14 +27,35 @@
 //! form: `Σ_k c_k² = Σ_ij W_i W_j/(1 − q_i q_j)`. With nodes down to `e^(−33)` the sum follows the
 //! integral for 2⁴⁷ steps. Beyond that the guarantee still holds, but the error grows faster.
 
-use crate::strategy::COEFFICIENT_BITS;
-use std::f64::consts::PI;
+use super::{Endless, Toeplitz, root};
+use crate::{
+    strategy::{COEFFICIENT_BITS, Kind, MAX_HISTORY_HORIZON},
+    workload::Workload,
+};
+use std::{f64::consts::PI, sync::Arc};
 
 const SHIFT: f64 = 16.0;
 const EXPONENT: f64 = 1.5;
 
 /// Natural logarithms of the smallest and the largest u.
 const NODES: std::ops::Range<i32> = -33..33;
+
+/// `log-perturbed-root`: unbounded, but judged and run only up to [`MAX_HISTORY_HORIZON`].
+pub(in crate::strategy) static LOG_PERTURBED_ROOT: Kind = Kind {
+    horizon: MAX_HISTORY_HORIZON,
+    compared: |kind, purpose| match purpose.workload == Workload::Prefix && purpose.keeps_full_history() {
+        true => vec![kind.name()],
+        false => Vec::new(),
+    },
+    strategy: Some(|made| {
+        if !matches!(made.workload, Workload::Prefix | Workload::Average) {
+            return Err(root::refused(made.name, made.workload, "it is for `prefix` and `average`"));
+        }
+        let endless = Endless { coefficients, squared_norm: squared_norm() };
+        Ok(Arc::new(Toeplitz::endless(made.name.clone(), endless)))
+    }),
+    ..Kind::new("log-perturbed-root", "for running sums without a horizon")
+};
 
 /// Weights `W_j` and factors `q_j`.
 fn exponentials() -> impl Iterator<Item = (f64, f64)> {
@@ -50,7 +71,7 @@ fn exponentials() -> impl Iterator<Item = (f64, f64)> {
 
 /// First `terms` coefficients in units of 2^-[`COEFFICIENT_BITS`], rounded down: each is at most
 /// `Σ_j W_j q_j^k`, for any number of terms, because powers are products that are rounded down.
-pub(super) fn coefficients(terms: usize) -> Vec<i64> {
+fn coefficients(terms: usize) -> Vec<i64> {
     const UNITS: f64 = (1u64 << COEFFICIENT_BITS) as f64 * (1.0 - 1e-13);
     let (mut powers, factors): (Vec<f64>, Vec<f64>) = exponentials().unzip();
     let next = |_| {
@@ -62,7 +83,7 @@ pub(super) fn coefficients(terms: usize) -> Vec<i64> {
 }
 
 /// Upper bound of the squared norm of a column over any number of steps.
-pub(super) fn squared_norm() -> f64 {
+fn squared_norm() -> f64 {
     let pair = |(w, q): (f64, f64), (v, r): (f64, f64)| {
         // 1 − q is exact where it is small.
         let (x, y) = (1.0 - q, 1.0 - r);
@@ -75,12 +96,7 @@ pub(super) fn squared_norm() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        error::ExpectedError,
-        series,
-        strategy::{StrategyName, build},
-        workload::Workload,
-    };
+    use crate::{error::ExpectedError, series, strategy::build};
 
     const STEPS: usize = 2000;
 
@@ -107,15 +123,14 @@ mod tests {
             ExpectedError::new(&Workload::Prefix, strategy.as_ref(), n).unwrap().max_error.powi(2)
         };
         for n in [64, 1 << 10, 1 << 14] {
-            let [endless, bounded] =
-                [StrategyName::LogPerturbedRoot, StrategyName::SquareRoot].map(|name| variance(name, n));
+            let [endless, bounded] = ["log-perturbed-root", "square-root"].map(|name| variance(name, n));
             assert!(endless > bounded && endless < 1.75 * bounded, "{n}: {endless} {bounded}");
         }
     }
 
     #[test]
     fn a_stream_goes_on_past_the_first_coefficients() {
-        let strategy = build(StrategyName::LogPerturbedRoot, &Workload::Prefix, None).unwrap();
+        let strategy = build("log-perturbed-root", &Workload::Prefix, None).unwrap();
         let (mut encoder, mut decoder) = (strategy.encoder(1), strategy.decoder(1));
         for t in 1..=2100i128 {
             let (mut y, mut x) = ([0], [0.0]);

@@ -31,19 +31,19 @@
 //!
 //! The banded inverse is worse (1.10 at b = 2k), and with k + 1 bands its C grows exponentially.
 
-mod build;
 mod decoder;
 mod encoder;
 mod inverse;
+mod kinds;
 mod log_perturbed;
 mod root;
 mod rows;
 
-pub use build::toeplitz_units;
-pub(super) use build::{
-    banded_inverse_square_root, banded_square_root, identity, log_perturbed_root,
-    normalized_banded_inverse_square_root, normalized_square_root, of_units, square_root,
+pub(super) use kinds::{
+    BANDED_INVERSE_SQUARE_ROOT, BANDED_SQUARE_ROOT, IDENTITY, MAX_BANDS, SQUARE_ROOT, banded_for_window,
+    of_parameters, units,
 };
+pub(super) use log_perturbed::LOG_PERTURBED_ROOT;
 
 use super::{
     COEFFICIENT_BITS, ColumnGeometry, Decoder, Discrepancy, Encoder, Factorization, MAX_HISTORY_HORIZON,
@@ -86,7 +86,7 @@ impl Toeplitz {
     /// Rounds a series to the nearest exact coefficients. They must be at most 1 in magnitude and
     /// the first at least 2^-[`COEFFICIENT_BITS`].
     fn new(name: StrategyName, series: &[f64], horizon: Option<u64>) -> Self {
-        let mut coefficients = toeplitz_units(series);
+        let mut coefficients = units(series);
         let used = coefficients.iter().rposition(|&m| m != 0).map_or(0, |last| last + 1);
         coefficients.truncate(used);
         let fingerprint = fingerprint(horizon, &coefficients);
@@ -105,13 +105,13 @@ impl Toeplitz {
     }
 
     /// With columns of norm 1 over the horizon of `steps` steps.
-    fn normalized(self, name: StrategyName, steps: u64) -> Self {
+    fn normalized(self, steps: u64) -> Self {
         let norms = gram::squared_norms(&self.coefficients);
         let scale = |left: usize| 1.0 / (norms[left.min(norms.len() - 1)] as f64).sqrt() / real(1);
         let scales: Vec<f64> = (1..=steps as usize).rev().map(scale).collect();
         let bytes = self.fingerprint.to_le_bytes().into_iter().chain(*b"normalized");
         let fingerprint = step::fingerprint(bytes.chain(steps.to_le_bytes()));
-        Self { name, column_scales: Some(scales.into()), horizon: Some(steps), fingerprint, ..self }
+        Self { column_scales: Some(scales.into()), horizon: Some(steps), fingerprint, ..self }
     }
 
     fn history<T: Copy + Zeroize>(&self, coordinates: usize) -> History<T> {
@@ -192,14 +192,7 @@ fn check_step<T: Copy + Zeroize>(
     history: &History<T>,
     rows: [usize; 2],
 ) -> Result<(), StepError> {
-    if let Some(horizon) = horizon.filter(|&horizon| history.steps() >= horizon) {
-        return Err(StepError::PastHorizon { horizon });
-    }
-    let expected = history.coordinates();
-    match rows.into_iter().find(|&found| found != expected) {
-        Some(found) => Err(StepError::Coordinates { found, expected }),
-        None => Ok(()),
-    }
+    step::check_step(horizon, history.steps(), history.coordinates(), rows)
 }
 
 fn real(coefficient: i64) -> f64 {
@@ -335,7 +328,7 @@ mod tests {
     const STEPS: usize = 40;
 
     fn strategy(name: &str, workload: &str) -> Arc<dyn Strategy> {
-        build(name.parse().unwrap(), &workload.parse().unwrap(), Some(STEPS as u64)).unwrap()
+        build(name, &workload.parse().unwrap(), Some(STEPS as u64)).unwrap()
     }
 
     #[test]
@@ -359,7 +352,7 @@ mod tests {
         for name in NAMES {
             conformance::check(strategy(name, "window:7").as_ref(), &dense, STEPS);
             conformance::check(strategy(name, "prefix").as_ref(), &toeplitz, STEPS);
-            let root = build(name.parse().unwrap(), &toeplitz, Some(STEPS as u64)).unwrap();
+            let root = build(name, &toeplitz, Some(STEPS as u64)).unwrap();
             conformance::check(root.as_ref(), &toeplitz, STEPS);
             conformance::check(root.as_ref(), &Workload::Average, STEPS);
         }

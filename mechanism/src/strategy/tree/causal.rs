@@ -8,19 +8,22 @@
 //! value per binary digit 1 of t, that of the node there, and C takes O(n² log n) operations.
 
 use super::height;
-use crate::strategy::{Dense, MAX_DENSE_HORIZON, StrategyError, StrategyName, check_horizon};
+use crate::strategy::{Dense, Kind, MAX_DENSE_HORIZON, StrategyError};
 use nalgebra::DMatrix;
+use std::sync::Arc;
 
-/// The strategy `tree-optimal-decoder`, which can run.
-///
-/// # Errors
-/// [`StrategyError::Horizon`] for a horizon of 0 or more than [`MAX_DENSE_HORIZON`] steps.
-pub fn tree_optimal_decoder(horizon: u64) -> Result<Dense, StrategyError> {
-    let name = StrategyName::TreeOptimalDecoder;
-    check_horizon(&name, horizon, MAX_DENSE_HORIZON)?;
+/// `tree-optimal-decoder`, which can run.
+pub(in crate::strategy) static TREE_OPTIMAL_DECODER: Kind = Kind {
+    horizon: MAX_DENSE_HORIZON,
+    compared: Kind::if_short,
+    strategy: Some(|made| Ok(Arc::new(tree_optimal_decoder(made.steps()?)?))),
+    ..Kind::new("tree-optimal-decoder", "the encoder of `tree` with the best decoder, in causal form")
+};
+
+fn tree_optimal_decoder(horizon: u64) -> Result<Dense, StrategyError> {
     let rows = rows(horizon as usize);
     let entry = |t: usize, i: usize| if i > t { 0.0 } else { rows[t].entry(t, i) };
-    Dense::new(name, &DMatrix::from_fn(rows.len(), rows.len(), entry))
+    Dense::new(TREE_OPTIMAL_DECODER.name(), &DMatrix::from_fn(rows.len(), rows.len(), entry))
 }
 
 struct Row {
@@ -69,7 +72,7 @@ mod tests {
         for steps in (1..40).chain([100, 257]) {
             let rows = rows(steps);
             let c = DMatrix::from_fn(steps, steps, |t, i| if i > t { 0.0 } else { rows[t].entry(t, i) });
-            let tree = Tree::new(StrategyName::Honaker, steps as u64).unwrap();
+            let tree = Tree::honaker(steps as u64).unwrap();
             let tree = tree.matrix(steps as u64).unwrap().entries();
             let error = (c.transpose() * c - tree.transpose() * tree).amax();
             assert!(error < 1e-12, "{steps} steps: {error}");

@@ -10,32 +10,46 @@
 //!   hold only virtual steps need no noise ("Multi-Epoch Matrix Factorization Mechanisms",
 //!   Choquette-Choo et al., 2023, Appendix D.3).
 //! - `tree-optimal-decoder`: the optimal decoder for all nodes, including those of the completed
-//!   tree ([`tree_optimal_decoder`]).
+//!   tree ([`causal`]).
 //!
 //! The first two decoders estimate running sums S. Any other workload is a combination of them: row
 //! t of A is `Σ_i (A[t,i] − A[t,i+1]) S_i`. Its error includes the correlation of the S_i.
 
 mod causal;
+#[cfg(test)]
 mod stream;
 
-pub use causal::tree_optimal_decoder;
-pub use stream::{TreeDecoder, TreeEncoder};
+pub(super) use causal::TREE_OPTIMAL_DECODER;
 
 use super::{
-    Factorization, MAX_DENSE_HORIZON, MAX_HISTORY_HORIZON, Matrix, MatrixError, RowNorms, StrategyError,
-    StrategyName, check_horizon,
+    Factorization, Kind, MAX_DENSE_HORIZON, MAX_HISTORY_HORIZON, Matrix, MatrixError, RowNorms,
+    StrategyError, check_horizon,
 };
 use crate::workload::Workload;
 use nalgebra::DMatrix;
-use std::iter;
+use std::{iter, sync::Arc};
+
+/// `tree`: each sum from the nodes of its dyadic decomposition.
+pub(super) static TREE: Kind = Kind {
+    compared: Kind::if_short,
+    factorization: Some(|horizon| Ok(Arc::new(Tree::new(horizon)?))),
+    ..Kind::new("tree", "the binary tree as published, for comparison; `run` can't use it")
+};
+
+/// `honaker`: each sum estimated online from all nodes below (Honaker, 2015).
+pub(super) static HONAKER: Kind = Kind {
+    compared: Kind::if_short,
+    factorization: Some(|horizon| Ok(Arc::new(Tree::honaker(horizon)?))),
+    ..Kind::new("honaker", "the same with sums estimated from all nodes below, for comparison")
+};
 
 /// The binary tree over a number of steps, with the decoder `tree` or `honaker`.
 ///
 /// ```
-/// use hushflow_mechanism::strategy::{Factorization, StrategyName, Tree};
+/// use hushflow_mechanism::strategy::{Factorization, Tree};
 /// use hushflow_mechanism::workload::Workload;
 ///
-/// let tree = Tree::new(StrategyName::Honaker, 4)?;
+/// let tree = Tree::honaker(4)?;
 /// let variances: Vec<f64> = tree.decoder_row_norms(&Workload::Prefix, 4).map(|norm| norm * norm).collect();
 /// assert!((variances[3] - 4.0 / 7.0).abs() < 1e-14);
 /// # Ok::<(), hushflow_mechanism::strategy::StrategyError>(())
@@ -48,32 +62,26 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The tree called [`StrategyName::Tree`] or [`StrategyName::Honaker`].
+    /// The tree with the decoder `tree`.
     ///
     /// # Errors
-    /// [`StrategyError::Horizon`] for a horizon of 0 or more than [`MAX_HISTORY_HORIZON`] steps;
-    /// [`StrategyError::Unknown`] for any other name.
-    pub fn new(name: StrategyName, horizon: u64) -> Result<Self, StrategyError> {
-        check_horizon(&name, horizon, MAX_HISTORY_HORIZON)?;
-        match name {
-            StrategyName::Tree => Ok(Self { horizon, honaker: false }),
-            StrategyName::Honaker => Ok(Self { horizon, honaker: true }),
-            _ => Err(StrategyError::Unknown { found: name.to_string() }),
-        }
+    /// [`StrategyError::Horizon`] for a horizon of 0 or more than [`MAX_HISTORY_HORIZON`] steps.
+    pub fn new(horizon: u64) -> Result<Self, StrategyError> {
+        check_horizon(&TREE.name(), horizon, MAX_HISTORY_HORIZON)?;
+        Ok(Self { horizon, honaker: false })
     }
 
-    /// Starts summing the nodes of `coordinates` independent streams.
-    pub fn encoder(&self, coordinates: usize) -> TreeEncoder {
-        TreeEncoder::new(self, coordinates)
-    }
-
-    /// Starts estimating the running sums of `coordinates` independent streams.
-    pub fn decoder(&self, coordinates: usize) -> TreeDecoder {
-        TreeDecoder::new(self, coordinates)
+    /// The tree with the decoder `honaker`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn honaker(horizon: u64) -> Result<Self, StrategyError> {
+        check_horizon(&HONAKER.name(), horizon, MAX_HISTORY_HORIZON)?;
+        Ok(Self { horizon, honaker: true })
     }
 
     /// Number of nodes released at step t, counted from 1: all nodes that end there, lowest first.
-    pub fn released(&self, t: u64) -> u32 {
+    fn released(&self, t: u64) -> u32 {
         let top = if self.completes(t) { height(t) } else { t.trailing_zeros() };
         top + 1
     }
@@ -134,7 +142,7 @@ fn height(t: u64) -> u32 {
 
 impl Factorization for Tree {
     fn name(&self) -> String {
-        if self.honaker { StrategyName::Honaker } else { StrategyName::Tree }.to_string()
+        if self.honaker { &HONAKER } else { &TREE }.name().to_string()
     }
 
     fn horizon(&self) -> Option<u64> {
@@ -194,19 +202,19 @@ mod tests {
     use serde_json::Value;
 
     fn tree(name: &str, horizon: u64) -> Tree {
-        Tree::new(name.parse().unwrap(), horizon).unwrap()
+        if name == "honaker" { Tree::honaker(horizon).unwrap() } else { Tree::new(horizon).unwrap() }
     }
 
     fn prefix_decoder(tree: &Tree) -> DMatrix<f64> {
         let nodes: usize = (1..=tree.horizon).map(|t| tree.released(t) as usize).sum();
-        let (mut decoder, mut first) = (tree.decoder(nodes), 0);
+        let (mut decoder, mut first) = (stream::TreeDecoder::new(tree, nodes), 0);
         let mut rows = Vec::new();
         for t in 1..=tree.horizon {
             let released = tree.released(t) as usize;
             let unit = |p: usize| (0..nodes).map(move |node| f64::from(u8::from(node == p)));
             let y: Vec<f64> = (first..first + released).flat_map(unit).collect();
             let mut sums = vec![0.0; nodes];
-            decoder.decode(&y, &mut sums).unwrap();
+            decoder.decode(&y, &mut sums);
             rows.extend(sums);
             first += released;
         }
@@ -296,6 +304,6 @@ mod tests {
     #[test]
     fn what_is_too_large_to_write_down_is_refused() {
         assert!(tree("tree", 5000).matrix(5000).is_err());
-        assert!(Tree::new(StrategyName::Tree, 0).is_err() && Tree::new(StrategyName::Fourier, 4).is_err());
+        assert!(Tree::new(0).is_err() && Tree::honaker(MAX_HISTORY_HORIZON + 1).is_err());
     }
 }

@@ -23,12 +23,8 @@
 //! *Mean square.* At the optimum some φ closes the gap. Multiplicative steps search for it: where
 //! `u ∗ v` is below a, φ grows. Every φ gives a bound, and the best is kept.
 
-use super::Objective;
-use crate::{
-    series,
-    strategy::buffered::{BufferedParameters, Buffers, coefficients},
-    workload::Workload,
-};
+use super::{BufferedParameters, Buffers, Objective, columns::coefficients};
+use crate::{series, workload::Workload};
 use libm::{exp, log};
 use realfft::RealFftPlanner;
 use std::f64::consts::PI;
@@ -51,7 +47,7 @@ const MARGIN: f64 = 1e-9;
 ///
 /// For the largest error of `prefix`, `exponential` and `momentum` it is exact. For the mean square
 /// it takes about a thousand transforms of twice the horizon, up to 2²⁰ steps.
-pub fn toeplitz_lower_bound(
+pub(super) fn toeplitz_lower_bound(
     workload: &Workload,
     objective: Objective,
     parameters: &BufferedParameters,

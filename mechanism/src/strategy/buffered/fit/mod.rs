@@ -13,27 +13,49 @@ mod power_law;
 mod response;
 mod toeplitz;
 
-pub use bound::toeplitz_lower_bound;
-pub use power_law::fit_power_law;
-pub use toeplitz::Repetition;
+pub(in crate::strategy) use power_law::POWER_LAW;
 
+use super::{
+    BufferedParameters, Buffers, ENDLESS_TOEPLITZ_STEPS, ExponentialBuffer, MAX_BUFFERS, columns,
+    inverse::{complements, inverse_complements},
+};
 use crate::{
-    error::ExpectedError,
-    strategy::{
-        MAX_BUFFERS,
-        buffered::{
-            BufferedParameters, Buffers, ENDLESS_TOEPLITZ_STEPS, ExponentialBuffer, complements,
-            inverse_complements, participation_norm_squared,
-        },
-    },
+    optimize::{OnProgress, Progress},
+    participation::Participation,
+    strategy::{Fit, Fitted, Kind, Objective, Optimised, Purpose, SearchError, StrategyName},
     workload::Workload,
 };
+use bound::toeplitz_lower_bound;
 use descent::minimize;
 use dual::Dual;
-use serde::{Deserialize, Serialize};
-use std::{fmt, ops::ControlFlow};
 use thiserror::Error;
-use toeplitz::ToeplitzLoss;
+use toeplitz::{Repetition, ToeplitzLoss};
+
+/// `blt:b`: a buffered linear Toeplitz matrix (Dvijotham et al., 2024), fitted to the workload.
+pub(in crate::strategy) static BLT: Kind = Kind {
+    number: Some(("buffers", MAX_BUFFERS)),
+    compared: |kind, purpose| match purpose.is_toeplitz() {
+        true => [2, 5].map(|buffers| kind.numbered(buffers)).into(),
+        false => Vec::new(),
+    },
+    fit: Fit::Parameters { search: search_blt, objective: true },
+    strategy: Some(super::of_parameters),
+    ..Kind::new("blt", "b buffers, fitted: constant memory, near the best Toeplitz strategy")
+};
+
+fn search_blt(
+    name: &StrategyName,
+    purpose: &Purpose,
+    progress: OnProgress<'_>,
+) -> Result<Optimised, SearchError> {
+    let Purpose { workload, horizon, participation, objective, .. } = purpose;
+    let schedule = participation.on(*horizon as usize);
+    let repetition = (*participation != Participation::Single)
+        .then(|| Repetition { count: schedule.count() as u64, gap: schedule.gap() as u64 });
+    fit_blt(workload, Some(*horizon), repetition, *objective, name.number().get(), progress)
+        .map(Optimised::from)
+        .map_err(|source| SearchError::Fit { strategy: name.to_string(), source })
+}
 
 /// Poles and zeros of 8 buffers.
 type Poles = Dual<16>;
@@ -50,61 +72,29 @@ const BOUNDED_STEPS: u64 = 1 << 13;
 /// A descent ends when a step gains less than this part of the loss.
 const TOLERANCE: f64 = 1e-11;
 
-/// The objective of a fit, for noise that is calibrated to the sensitivity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Objective {
-    /// `rmse`: root of the mean squared error over all steps; for a stream without end, the limit
-    /// of the error.
-    Rmse,
-    /// `max`: the largest error of a step.
-    #[serde(rename = "max")]
-    MaxError,
+/// The outcome of a fit.
+#[derive(Clone, Debug, PartialEq)]
+struct BufferedFit {
+    /// Parameters of the strategy, rounded as it runs. It has fewer buffers than allowed if more do
+    /// not help.
+    parameters: BufferedParameters,
+    /// Sensitivity times error: the standard deviation of the objective, with a noise multiplier of
+    /// 1 and records of norm 1.
+    value: f64,
+    /// Lower bound for all Toeplitz strategies; `None` if none is known.
+    lower_bound: Option<f64>,
 }
 
-impl Objective {
-    /// Returns the error of this objective.
-    pub fn of(self, error: &ExpectedError) -> f64 {
-        match self {
-            Self::Rmse => error.rmse,
-            Self::MaxError => error.max_error,
+impl From<BufferedFit> for Optimised {
+    fn from(fit: BufferedFit) -> Self {
+        Self {
+            fitted: Fitted::Buffered(fit.parameters),
+            objective: fit.value,
+            lower_bound: None,
+            class_bound: fit.lower_bound,
         }
     }
 }
-
-impl fmt::Display for Objective {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Rmse => "rmse",
-            Self::MaxError => "max",
-        })
-    }
-}
-
-/// The outcome of a fit.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Fit {
-    /// Parameters of the strategy, rounded as it runs. It has fewer buffers than allowed if more do
-    /// not help.
-    pub parameters: BufferedParameters,
-    /// Sensitivity times error: the standard deviation of the objective, with a noise multiplier of
-    /// 1 and records of norm 1.
-    pub value: f64,
-    /// Lower bound for all Toeplitz strategies; `None` if none is known.
-    pub lower_bound: Option<f64>,
-}
-
-/// Progress of a fit.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Progress {
-    /// Number of buffers of the last descent.
-    pub buffers: usize,
-    /// The best value so far.
-    pub value: f64,
-}
-
-/// Called after every descent; [`ControlFlow::Break`] ends the fit with the best so far.
-pub type OnProgress<'a> = &'a mut dyn FnMut(&Progress) -> ControlFlow<()>;
 
 /// Why there is no fit.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -175,27 +165,16 @@ pub enum FitError {
 /// horizon of `None` is for a stream without end, and needs a workload that forgets: `exponential`,
 /// `adam` and `window`.
 ///
-/// ```
-/// use hushflow_mechanism::optimize::buffered::{Objective, Progress, fit_blt};
-/// use hushflow_mechanism::workload::Workload;
-/// use std::ops::ControlFlow;
-///
-/// let progress = &mut |_: &Progress| ControlFlow::Continue(());
-/// let fit = fit_blt(&Workload::Prefix, Some(1000), None, Objective::MaxError, 3, progress)?;
-/// assert!(fit.value < 1.002 * fit.lower_bound.unwrap());
-/// # Ok::<(), hushflow_mechanism::optimize::buffered::FitError>(())
-/// ```
-///
 /// # Errors
 /// All of [`FitError`].
-pub fn fit_blt(
+fn fit_blt(
     workload: &Workload,
     horizon: Option<u64>,
     repetition: Option<Repetition>,
     objective: Objective,
     buffers: u32,
     progress: OnProgress<'_>,
-) -> Result<Fit, FitError> {
+) -> Result<BufferedFit, FitError> {
     check_buffers(buffers)?;
     let steps = check_horizon(workload, horizon)?;
     let single = repetition.is_none_or(|repetition| repetition.count == 1);
@@ -208,7 +187,7 @@ pub fn fit_blt(
     let quick = horizon.is_none() || objective == Objective::MaxError || steps <= BOUNDED_STEPS;
     let lower_bound =
         if quick && single { toeplitz_lower_bound(workload, objective, &parameters) } else { None };
-    Ok(Fit { parameters, value, lower_bound })
+    Ok(BufferedFit { parameters, value, lower_bound })
 }
 
 fn check_repetition(Repetition { count, gap }: Repetition, steps: u64) -> Result<(), FitError> {
@@ -273,7 +252,7 @@ fn grow(
     progress: OnProgress<'_>,
 ) -> (BufferedParameters, f64) {
     let mut best: Option<(BufferedParameters, f64)> = None;
-    let mut poles: Vec<f64> = Vec::new();
+    let (mut poles, mut iteration): (Vec<f64>, _) = (Vec::new(), 0);
     'counts: for count in 1..=buffers {
         let fresh = scales.iter().map(|&steps| toeplitz::spread(loss.base, steps, count));
         let starts: Vec<_> = fresh.chain(insertions(loss.base, &poles)).collect();
@@ -289,7 +268,8 @@ fn grow(
                 lowest = Some(end);
             }
             let value = best.as_ref().map_or(f64::INFINITY, |(_, value)| *value);
-            if progress(&Progress { buffers: count, value }).is_break() {
+            iteration += 1;
+            if progress(&Progress { iteration, objective: value, ..Progress::default() }).is_break() {
                 break 'counts;
             }
         }
@@ -346,12 +326,11 @@ fn value(loss: &ToeplitzLoss, parameters: &BufferedParameters) -> Option<f64> {
     if loss.repetition.count > 1 && buffers.iter().map(|b| b.weight).sum::<f64>() > 1.0 {
         return None;
     }
-    let name = crate::strategy::StrategyName::Identity;
-    crate::strategy::buffered::Buffered::new(name, parameters.clone()).ok()?;
+    parameters.check(&BLT.name()).ok()?;
     let constants = |values: Vec<f64>| values.into_iter().map(Dual::<0>::constant).collect::<Vec<_>>();
     let (poles, zeros) = (constants(complements(buffers)), constants(inverse_complements(buffers)));
     let Repetition { count, gap } = loss.repetition;
-    let sensitivity = participation_norm_squared(buffers, loss.steps, count, gap);
+    let sensitivity = columns::participation_norm_squared(buffers, loss.steps, count, gap);
     Some((sensitivity * loss.error_squared(&poles, &zeros).value).sqrt()).filter(|value| value.is_finite())
 }
 

@@ -5,16 +5,17 @@
 //! first few dozen. So a fit to the first [`FITTED_STEPS`] serves every longer stream.
 
 use super::{
-    Fit, FitError, OnProgress, Progress, TOLERANCE, check_buffers,
+    BufferedFit, FitError, TOLERANCE, check_buffers,
     descent::{Point, minimize},
     dual::Dual,
 };
 use crate::{
+    optimize::{OnProgress, Progress},
     strategy::{
-        StrategyName,
+        Factorization, Fit, Kind, Optimised, SearchError,
         buffered::{
-            Buffered, BufferedParameters, Buffers, ENDLESS_POWER_LAW_STEPS, PowerLawBuffer,
-            column_norm_squared,
+            self, Buffered, BufferedParameters, Buffers, ENDLESS_POWER_LAW_STEPS, MAX_BUFFERS,
+            PowerLawBuffer, steps::column_norm_squared,
         },
     },
     workload::Workload,
@@ -26,6 +27,25 @@ const FITTED_STEPS: u64 = 512;
 /// Growth, decay and weight of 8 buffers.
 type Exponents = Dual<24>;
 
+/// `power-law:b`: b buffers that decay as powers of time.
+pub(in crate::strategy) static POWER_LAW: Kind = Kind {
+    number: Some(("buffers", MAX_BUFFERS)),
+    compared: |kind, purpose| match purpose.workload {
+        Workload::Average => [1, 2].map(|buffers| kind.numbered(buffers)).into(),
+        _ => Vec::new(),
+    },
+    fit: Fit::Parameters {
+        search: |name, purpose, progress| {
+            fit_power_law(&purpose.workload, None, name.number().get(), progress)
+                .map(Optimised::from)
+                .map_err(|source| SearchError::Fit { strategy: name.to_string(), source })
+        },
+        objective: false,
+    },
+    strategy: Some(buffered::of_parameters),
+    ..Kind::new("power-law", "b buffers for the running average, fitted")
+};
+
 /// Fits a power law with up to `buffers` buffers to the running average, with or without a horizon.
 ///
 /// Sensitivity is that of records that take part once. The value is the root of the mean squared
@@ -34,12 +54,12 @@ type Exponents = Dual<24>;
 /// # Errors
 /// [`FitError::Buffers`], [`FitError::Horizon`], and [`FitError::Workload`] for every workload but
 /// the average.
-pub fn fit_power_law(
+pub(super) fn fit_power_law(
     workload: &Workload,
     horizon: Option<u64>,
     buffers: u32,
     progress: OnProgress<'_>,
-) -> Result<Fit, FitError> {
+) -> Result<BufferedFit, FitError> {
     check_buffers(buffers)?;
     let workload_name = workload.to_string();
     if *workload != Workload::Average {
@@ -51,14 +71,14 @@ pub fn fit_power_law(
         return Err(FitError::Horizon { workload: workload_name, found, limit });
     }
     let (parameters, value) = grow(horizon, buffers as usize, progress);
-    Ok(Fit { parameters, value, lower_bound: None })
+    Ok(BufferedFit { parameters, value, lower_bound: None })
 }
 
 fn grow(horizon: Option<u64>, buffers: usize, progress: OnProgress<'_>) -> (BufferedParameters, f64) {
     let function = |variables: &[f64]| log_loss(variables, horizon);
-    let mut variables: Vec<f64> = Vec::new();
+    let (mut variables, mut iteration): (Vec<f64>, _) = (Vec::new(), 0);
     let mut best: Option<(BufferedParameters, f64)> = None;
-    'counts: for count in 1..=buffers {
+    'counts: for _ in 0..buffers {
         let mut lowest: Option<Point> = None;
         for start in starts(&variables) {
             let end = minimize(&function, &start, 200, TOLERANCE);
@@ -71,7 +91,8 @@ fn grow(horizon: Option<u64>, buffers: usize, progress: OnProgress<'_>) -> (Buff
                 lowest = Some(end);
             }
             let value = best.as_ref().map_or(f64::INFINITY, |(_, value)| *value);
-            if progress(&Progress { buffers: count, value }).is_break() {
+            iteration += 1;
+            if progress(&Progress { iteration, objective: value, ..Progress::default() }).is_break() {
                 break 'counts;
             }
         }
@@ -105,9 +126,9 @@ fn buffers_of(variables: &[f64]) -> Vec<PowerLawBuffer> {
 /// Returns the strategy as it runs and its value; `None` if the variables are invalid.
 fn as_it_runs(variables: &[f64], horizon: Option<u64>) -> Option<(BufferedParameters, f64)> {
     let parameters = BufferedParameters { horizon, buffers: Buffers::PowerLaw(buffers_of(variables)) };
-    let strategy = Buffered::new(StrategyName::Identity, parameters.clone()).ok()?;
+    let strategy = Buffered::new(POWER_LAW.name(), parameters.clone()).ok()?;
     let steps = fitted_steps(horizon);
-    let rows = crate::strategy::Factorization::decoder_row_norms(&strategy, &Workload::Average, steps);
+    let rows = strategy.decoder_row_norms(&Workload::Average, steps);
     let total: f64 = rows.map(|row| row * row).sum();
     Some((parameters, (total / steps as f64).sqrt()))
 }

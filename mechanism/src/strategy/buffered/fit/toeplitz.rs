@@ -18,11 +18,11 @@ use libm::{exp, expm1, log, log1p, pow};
 /// Participation of an entity: up to `count` times, at least `gap` steps apart. The coefficients of
 /// a fit are positive and never grow, so steps 0, gap, 2·gap, … are the worst case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Repetition {
+pub(super) struct Repetition {
     /// k, at least 1.
-    pub count: u64,
+    pub(super) count: u64,
     /// b, at least 1.
-    pub gap: u64,
+    pub(super) gap: u64,
 }
 
 /// The loss of a fit: the squared sensitivity times a weighted sum of squares of the coefficients

@@ -1,31 +1,33 @@
 //! Compares fits with published levels, with the strategies that run, and with lower bounds for all
 //! Toeplitz strategies.
 
+use super::power_law::fit_power_law;
 use super::*;
 use crate::strategy::{
-    Factorization as _, StrategyName,
+    Factorization as _,
     buffered::{Buffered, ENDLESS_POWER_LAW_STEPS},
 };
 use serde_json::Value;
+use std::ops::ControlFlow;
 
-fn fit(workload: &str, horizon: Option<u64>, objective: Objective, buffers: u32) -> Fit {
+fn fit(workload: &str, horizon: Option<u64>, objective: Objective, buffers: u32) -> BufferedFit {
     let progress = &mut |_: &Progress| ControlFlow::Continue(());
     fit_blt(&workload.parse().unwrap(), horizon, None, objective, buffers, progress).unwrap()
 }
 
-fn power_law(horizon: Option<u64>, buffers: u32) -> Fit {
+fn power_law(horizon: Option<u64>, buffers: u32) -> BufferedFit {
     fit_power_law(&Workload::Average, horizon, buffers, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
 /// The strategy of a fit, as `build` makes it.
-fn strategy(fit: &Fit) -> Buffered {
-    Buffered::new(StrategyName::Identity, fit.parameters.clone()).unwrap()
+fn strategy(fit: &BufferedFit) -> Buffered {
+    Buffered::new(BLT.name(), fit.parameters.clone()).unwrap()
 }
 
 #[test]
 fn fits_reach_the_levels_that_are_known() {
     let vectors: Value =
-        serde_json::from_str(include_str!("../../../../tests/vectors/blt_optimised.json")).unwrap();
+        serde_json::from_str(include_str!("../../../../../tests/vectors/blt_optimised.json")).unwrap();
     for case in vectors["cases"].as_array().unwrap() {
         let (input, expected) = (&case["input"], &case["expected"]);
         let objective = if input["objective"] == "max" { Objective::MaxError } else { Objective::Rmse };
@@ -48,7 +50,7 @@ fn more_buffers_are_never_worse() {
         (1_000_000, 5.463_889_366_908_726_5),
         (10_000_000, 6.196_825_037_406_169),
     ] {
-        let fits: Vec<Fit> =
+        let fits: Vec<BufferedFit> =
             (1..=6).map(|buffers| fit("prefix", Some(steps), Objective::MaxError, buffers)).collect();
         assert!(fits.is_sorted_by(|one, other| one.value >= other.value), "{steps}: {fits:?}");
         let bound = fits[0].lower_bound.unwrap();
@@ -146,7 +148,7 @@ fn a_fit_is_the_same_again_and_ends_when_told() {
         if seen.len() == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let found = fit_blt(&Workload::Prefix, Some(500), None, Objective::Rmse, 8, stop).unwrap();
-    assert_eq!((seen.len(), found.value), (3, seen[2].value));
+    assert_eq!((seen.len(), found.value), (3, seen[2].objective));
 }
 
 /// Total squared errors of the running average beside the certified optimum.
@@ -223,7 +225,7 @@ fn long_fits_are_near_the_lower_bound() {
         return;
     }
     for steps in [10_000_000, 100_000_000] {
-        let fits: Vec<Fit> =
+        let fits: Vec<BufferedFit> =
             (1..=8).map(|buffers| fit("prefix", Some(steps), Objective::MaxError, buffers)).collect();
         assert!(fits.is_sorted_by(|one, other| one.value >= other.value), "{steps}: {fits:?}");
         assert!(fits[7].value < 1.0011 * fits[7].lower_bound.unwrap(), "{steps}: {fits:?}");

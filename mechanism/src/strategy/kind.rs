@@ -1,0 +1,294 @@
+//! What a strategy says of itself, and what it is made for. [`KINDS`](super::KINDS) lists all.
+
+use super::{
+    Factorization, Fitted, KINDS, MAX_HORIZON, Strategy, StrategyError, StrategyName,
+    buffered::{self, FitError},
+    dense, toeplitz,
+};
+use crate::{
+    optimize::{OnProgress, OptimizeError},
+    participation::Participation,
+    workload::Workload,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+    num::NonZeroU32,
+    sync::Arc,
+};
+use thiserror::Error;
+
+/// Longest horizon for which a comparison includes dense strategies and searches, which take
+/// seconds.
+const SHORT: u64 = 512;
+
+/// Longest horizon for which it includes strategies with full history and errors of quadratic cost.
+const FULL_HISTORY: u64 = 1 << 13;
+
+/// A strategy of the table: how it is written, explained, compared, fitted and built.
+pub struct Kind {
+    /// Name on the command line, before the number.
+    pub(super) word: &'static str,
+    /// One line for `--help`.
+    pub(super) help: &'static str,
+    /// What the number after the name counts, and its largest value; `None` for a name without one.
+    pub(super) number: Option<(&'static str, u32)>,
+    /// Longest horizon of the strategy that runs.
+    pub(super) horizon: u64,
+    /// Longest horizon of the form with columns of norm 1; `None` if there is no such form.
+    pub(super) normalized: Option<u64>,
+    /// The names that a comparison for a purpose includes. Each takes at most seconds to make.
+    pub(super) compared: fn(&'static Self, &Purpose) -> Vec<StrategyName>,
+    /// What an optimiser has to find.
+    pub(super) fit: Fit,
+    /// Makes the strategy that runs; `None` for one that is only compared.
+    pub(super) strategy: Option<MakeStrategy>,
+    /// Makes a factorisation of a number of steps, for errors alone, where the strategy does not run
+    /// or is too long to.
+    pub(super) factorization: Option<MakeFactorization>,
+}
+
+type MakeStrategy = fn(&Specification<'_>) -> Result<Arc<dyn Strategy>, StrategyError>;
+type MakeFactorization = fn(u64) -> Result<Arc<dyn Factorization>, StrategyError>;
+
+/// What an optimiser has to find for a strategy.
+#[derive(Clone, Copy)]
+pub enum Fit {
+    /// Nothing: the name determines the strategy.
+    None,
+    /// Its parameters, for a purpose.
+    Parameters {
+        /// The optimiser.
+        search: Search,
+        /// Whether the result depends on the objective of the purpose.
+        objective: bool,
+    },
+    /// The certified optimum over all C of a convex [`program`](crate::optimize), which also takes
+    /// workloads that are not causal.
+    Program {
+        /// Whether it takes several participations into account.
+        several: bool,
+    },
+}
+
+/// An optimiser for the strategy of a name.
+pub type Search = fn(&StrategyName, &Purpose, OnProgress<'_>) -> Result<Optimised, SearchError>;
+
+/// What a strategy is made from.
+pub(super) struct Specification<'a> {
+    pub(super) name: &'a StrategyName,
+    pub(super) workload: &'a Workload,
+    /// Within the limits of the kind.
+    pub(super) horizon: Option<u64>,
+    pub(super) fitted: Option<&'a Fitted>,
+}
+
+impl Specification<'_> {
+    /// The horizon of a strategy that needs one.
+    pub(super) fn steps(&self) -> Result<u64, StrategyError> {
+        self.horizon.ok_or_else(|| StrategyError::NoHorizon { strategy: self.name.to_string() })
+    }
+}
+
+/// The purpose of a strategy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Purpose {
+    /// The workload A.
+    pub workload: Workload,
+    /// Number of steps, at least 1.
+    pub horizon: u64,
+    /// Participation of the protected unit.
+    pub participation: Participation,
+    /// Number of copies: 1 for a strategy over the whole horizon, s for s copies one after another.
+    pub stamps: u64,
+    /// Objective of a fit that has a choice.
+    pub objective: Objective,
+}
+
+impl Purpose {
+    /// Single participation, one copy, least mean squared error.
+    pub fn new(workload: Workload, horizon: u64) -> Self {
+        let (participation, objective) = (Participation::Single, Objective::Rmse);
+        Self { workload, horizon, participation, stamps: 1, objective }
+    }
+
+    /// The purpose of a single copy.
+    #[must_use]
+    pub fn of_a_copy(&self) -> Self {
+        Self { horizon: self.horizon.div_ceil(self.stamps.max(1)), stamps: 1, ..self.clone() }
+    }
+
+    pub(super) fn is_toeplitz(&self) -> bool {
+        self.workload.toeplitz_part(1).is_some_and(|part| part[0] > 0.0)
+    }
+
+    pub(super) fn keeps_full_history(&self) -> bool {
+        self.horizon <= FULL_HISTORY
+    }
+}
+
+/// The objective of a fit, for noise that is calibrated to the sensitivity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Objective {
+    /// `rmse`: root of the mean squared error over all steps; for a stream without end, the limit
+    /// of the error.
+    Rmse,
+    /// `max`: the largest error of a step.
+    #[serde(rename = "max")]
+    MaxError,
+}
+
+impl fmt::Display for Objective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rmse => "rmse",
+            Self::MaxError => "max",
+        })
+    }
+}
+
+/// Result of an optimiser.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Optimised {
+    /// The parameters.
+    pub fitted: Fitted,
+    /// What it reached at sensitivity 1: the total squared error, or the objective of buffers.
+    pub objective: f64,
+    /// Lower bound of the total squared error of every strategy for the purpose, if known.
+    pub lower_bound: Option<f64>,
+    /// Lower bound of the purpose's objective for every strategy of the class, such as all Toeplitz
+    /// strategies, if known.
+    pub class_bound: Option<f64>,
+}
+
+/// Why an optimiser finds no strategy.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SearchError {
+    /// It cannot be made.
+    #[error(transparent)]
+    Strategy(#[from] StrategyError),
+    /// The convex program failed.
+    #[error("the strategy `{strategy}` can't be found: {source}")]
+    Optimize {
+        /// As on the command line.
+        strategy: String,
+        /// The cause.
+        source: OptimizeError,
+    },
+    /// The fit failed.
+    #[error("the strategy `{strategy}` can't be fitted: {source}")]
+    Fit {
+        /// As on the command line.
+        strategy: String,
+        /// The cause.
+        source: FitError,
+    },
+}
+
+impl Kind {
+    pub(super) const fn new(word: &'static str, help: &'static str) -> Self {
+        Self {
+            word,
+            help,
+            number: None,
+            horizon: MAX_HORIZON,
+            normalized: None,
+            compared: |_, _| Vec::new(),
+            fit: Fit::None,
+            strategy: None,
+            factorization: None,
+        }
+    }
+
+    /// For [`compared`](Self::compared): up to a few hundred steps.
+    pub(super) fn if_short(&'static self, purpose: &Purpose) -> Vec<StrategyName> {
+        if purpose.horizon <= SHORT { vec![self.name()] } else { Vec::new() }
+    }
+
+    /// The name of the strategy; with the number 1, if it has one.
+    pub fn name(&'static self) -> StrategyName {
+        self.numbered(1)
+    }
+
+    /// The name with a number, cut to its limits; without one if the strategy has none.
+    pub fn numbered(&'static self, number: u32) -> StrategyName {
+        let number = self.number.and_then(|(_, limit)| NonZeroU32::new(number.clamp(1, limit)));
+        StrategyName::Known { kind: self, number, normalized: false }
+    }
+
+    /// The name as it is written in a list: `blt:b`.
+    pub fn usage(&self) -> String {
+        let letter = |(unit, _): (&str, u32)| format!("{}:{}", self.word, &unit[..1]);
+        self.number.map_or(self.word.into(), letter)
+    }
+
+    /// One line of help.
+    pub fn help(&self) -> &'static str {
+        self.help
+    }
+
+    /// What an optimiser has to find.
+    pub fn fit(&self) -> Fit {
+        self.fit
+    }
+
+    /// Whether there is a form with columns of norm 1.
+    pub fn can_be_normalized(&self) -> bool {
+        self.normalized.is_some()
+    }
+}
+
+impl PartialEq for Kind {
+    fn eq(&self, other: &Self) -> bool {
+        self.word == other.word
+    }
+}
+
+impl Eq for Kind {}
+
+impl Hash for Kind {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.word.hash(state);
+    }
+}
+
+impl fmt::Debug for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word)
+    }
+}
+
+/// Returns the default strategy: constant memory, and within about a per cent of the best.
+pub fn default_strategy(workload: &Workload) -> StrategyName {
+    match workload {
+        Workload::Average => buffered::POWER_LAW.numbered(2),
+        // Buffers forget gradually, so they don't fit a window, which forgets at once.
+        Workload::Window(length) => toeplitz::banded_for_window(length.get()),
+        _ => buffered::BLT.numbered(5),
+    }
+}
+
+/// Returns the strategies to compare for a purpose, in the order of the table.
+pub fn compared(purpose: &Purpose) -> Vec<StrategyName> {
+    let copy = purpose.of_a_copy();
+    KINDS.iter().flat_map(|kind| (kind.compared)(kind, &copy)).collect()
+}
+
+/// Finds the parameters of a strategy by its optimiser.
+///
+/// # Errors
+/// [`SearchError`]; [`StrategyError::NotFitted`] for a strategy without an optimiser.
+pub fn fit(
+    name: &StrategyName,
+    purpose: &Purpose,
+    progress: OnProgress<'_>,
+) -> Result<Optimised, SearchError> {
+    match name.fit() {
+        Fit::Parameters { search, .. } => search(name, purpose, progress),
+        Fit::Program { several } => dense::optimum(name, purpose, several, progress),
+        Fit::None => Err(StrategyError::NotFitted { strategy: name.to_string() }.into()),
+    }
+}

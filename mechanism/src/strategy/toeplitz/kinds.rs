@@ -1,0 +1,146 @@
+//! The Toeplitz strategies of the table.
+
+use super::{Toeplitz, inverse::BandedInverse, root};
+use crate::{
+    strategy::{
+        COEFFICIENT_BITS, Fitted, Kind, MAX_HISTORY_HORIZON, Specification, Strategy, StrategyError,
+        StrategyName,
+    },
+    workload::Workload,
+};
+use std::sync::Arc;
+
+/// Largest number of bands.
+pub(in crate::strategy) const MAX_BANDS: u32 = 1 << 20;
+
+/// Longest horizon of scaled columns: computing their errors takes n² time, minutes beyond this.
+const MAX_NORMALIZED_HORIZON: u64 = 1 << 17;
+
+/// Longest horizon of a banded inverse: all coefficients of its C are computed.
+const MAX_INVERSE_HORIZON: u64 = 1 << 24;
+
+/// Longest horizon for which a comparison includes bands of any window, and the longest window
+/// beyond it.
+const STREAMED: u64 = 1 << 22;
+const BANDED_WINDOW: u64 = 1 << 10;
+
+/// `identity`: C = I, fresh noise at every step. No memory, no horizon.
+pub(in crate::strategy) static IDENTITY: Kind = Kind {
+    compared: |kind, _| vec![kind.name()],
+    strategy: Some(|made| Ok(Arc::new(Toeplitz::new(made.name.clone(), &[1.0], None)))),
+    ..Kind::new("identity", "fresh noise on every epoch")
+};
+
+/// `square-root`: `C = T^(1/2)` for the Toeplitz part T of the workload (Fichtenberger, Henzinger
+/// and Upadhyay, "Constant matters", 2023, for prefix sums). Keeps all rows, or fewer if the
+/// coefficients of a decaying workload round to 0.
+pub(in crate::strategy) static SQUARE_ROOT: Kind = Kind {
+    horizon: MAX_HISTORY_HORIZON,
+    normalized: Some(MAX_NORMALIZED_HORIZON),
+    compared: |kind, purpose| match purpose.is_toeplitz() && purpose.keeps_full_history() {
+        true => [kind.name()].into_iter().chain(kind.name().normalized()).collect(),
+        false => Vec::new(),
+    },
+    strategy: Some(|made| {
+        let horizon = made.steps()?;
+        root::check(made.name, made.workload, horizon)?;
+        first_of_root(made, horizon, Some(horizon))
+    }),
+    ..Kind::new("square-root", "the Toeplitz square root of the workload, full history")
+};
+
+/// `banded-square-root:b`: the first b coefficients of the square root (Kalinin and Lampert, "Banded
+/// square root matrix factorization for differentially private model training", 2024). Its column
+/// norms are bounded for any length of the stream.
+pub(in crate::strategy) static BANDED_SQUARE_ROOT: Kind = Kind {
+    number: Some(("bands", MAX_BANDS)),
+    normalized: Some(MAX_NORMALIZED_HORIZON),
+    compared: |kind, purpose| match &purpose.workload {
+        Workload::Window(length) if length.get() > BANDED_WINDOW && purpose.horizon > STREAMED => Vec::new(),
+        Workload::Window(length) => vec![banded_for_window(length.get())],
+        _ if purpose.is_toeplitz() => vec![kind.numbered(32)],
+        _ => Vec::new(),
+    },
+    strategy: Some(|made| {
+        let bands = u64::from(made.name.number().get());
+        if made.name.is_normalized() {
+            let horizon = made.steps()?;
+            root::check(made.name, made.workload, horizon)?;
+            return first_of_root(made, bands.min(horizon), Some(horizon));
+        }
+        // The rows of a matrix given entry by entry limit the horizon.
+        let terms = bands.min(made.workload.horizon().unwrap_or(MAX_HISTORY_HORIZON));
+        root::check(made.name, made.workload, terms)?;
+        first_of_root(made, terms, made.workload.horizon())
+    }),
+    ..Kind::new("banded-square-root", "the first b coefficients of square-root")
+};
+
+/// `banded-inverse-square-root:b`: `C⁻¹` has the first b coefficients of the inverse of the square
+/// root ("Back to square roots", arXiv 2505.12128).
+pub(in crate::strategy) static BANDED_INVERSE_SQUARE_ROOT: Kind = Kind {
+    number: Some(("bands", MAX_BANDS)),
+    horizon: MAX_INVERSE_HORIZON,
+    normalized: Some(MAX_NORMALIZED_HORIZON),
+    compared: |kind, purpose| match purpose.is_toeplitz() {
+        true => {
+            let normalized = kind.numbered(32).normalized().filter(|_| purpose.keeps_full_history());
+            [kind.numbered(8), kind.numbered(32)].into_iter().chain(normalized).collect()
+        }
+        false => Vec::new(),
+    },
+    strategy: Some(|made| {
+        let horizon = made.steps()?;
+        root::check(made.name, made.workload, horizon)?;
+        let plain = BandedInverse::new(made.name, made.workload, horizon)?;
+        Ok(Arc::new(if made.name.is_normalized() { plain.normalized() } else { plain }))
+    }),
+    ..Kind::new("banded-inverse-square-root", "a square root whose inverse has b coefficients")
+};
+
+/// Enough bands for a window: four for every epoch.
+pub(in crate::strategy) fn banded_for_window(length: u64) -> StrategyName {
+    BANDED_SQUARE_ROOT.numbered(length.saturating_mul(4).min(MAX_BANDS.into()) as u32)
+}
+
+/// The first coefficients of the square root, with columns of norm 1 if the name says so.
+fn first_of_root(
+    made: &Specification<'_>,
+    terms: u64,
+    horizon: Option<u64>,
+) -> Result<Arc<dyn Strategy>, StrategyError> {
+    let plain = Toeplitz::new(made.name.clone(), &root::root(made.workload, terms as usize), horizon);
+    Ok(Arc::new(match horizon.filter(|_| made.name.is_normalized()) {
+        Some(horizon) => plain.normalized(horizon),
+        None => plain,
+    }))
+}
+
+/// The Toeplitz matrix with the coefficients that an optimiser found.
+///
+/// # Errors
+/// [`StrategyError::Parameters`] for a first coefficient that is not positive, and any above 1 in
+/// magnitude.
+pub(in crate::strategy) fn of_parameters(
+    made: &Specification<'_>,
+) -> Result<Arc<dyn Strategy>, StrategyError> {
+    let Some(Fitted::Toeplitz(coefficients)) = made.fitted else {
+        return Err(StrategyError::NotFitted { strategy: made.name.to_string() });
+    };
+    let refused = |reason| Err(StrategyError::Parameters { reason });
+    let one = 1_u64 << COEFFICIENT_BITS;
+    match coefficients.iter().rposition(|&m| m != 0) {
+        _ if coefficients.iter().any(|m| m.unsigned_abs() > one) => refused("a coefficient is above 1"),
+        Some(last) if coefficients[0] > 0 => {
+            let coefficients = coefficients[..=last].to_vec();
+            let fingerprint = super::fingerprint(None, &coefficients);
+            Ok(Arc::new(Toeplitz { fingerprint, ..Toeplitz::exact(made.name.clone(), coefficients) }))
+        }
+        _ => refused("the first coefficient is not positive"),
+    }
+}
+
+/// Coefficients of magnitude at most 1, rounded to the nearest unit of 2^-[`COEFFICIENT_BITS`].
+pub(in crate::strategy) fn units(coefficients: &[f64]) -> Vec<i64> {
+    coefficients.iter().map(|c| (c / super::real(1)).round() as i64).collect()
+}
