@@ -28,10 +28,10 @@ pub use home::{Home, HomeError, data_set_name};
 use hushflow_estimators::covariance;
 use hushflow_estimators::mean::{Method, shares_of_range};
 use hushflow_mechanism::accounting::adjacency::{Adjacency, Nesting, Unit};
-use hushflow_mechanism::accounting::bounded_range::Concentrated;
+use hushflow_mechanism::accounting::bounded_range::{self, Concentrated};
 use hushflow_mechanism::accounting::composition::Spending;
 use hushflow_mechanism::accounting::discrete::{self, Discreteness};
-use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier, pure};
+use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, NoiseMultiplier};
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::sensitivity::Neighbours;
 use serde::{Deserialize, Serialize};
@@ -78,7 +78,7 @@ fn by_filtering((epsilon, delta): (Epsilon, Delta)) -> Result<(NoiseMultiplier, 
 
 /// The estimator by resilience as one Gaussian mechanism, and its total variation.
 fn by_resilience(epsilon: Epsilon, delta: Delta) -> Result<(NoiseMultiplier, f64), AccountingError> {
-    Ok((pure::noise_multiplier_rounded_down(epsilon)?, delta.value() / 12.0 * (1.0 + MARGIN)))
+    Ok((bounded_range::of_pure(epsilon)?, delta.value() / 12.0 * (1.0 + MARGIN)))
 }
 
 impl Charge {
@@ -87,7 +87,7 @@ impl Charge {
     /// | method | counts as |
     /// |---|---|
     /// | Gaussian noise | one Gaussian mechanism of this (ε, δ) |
-    /// | Tukey median, purely ε-private | the Gaussian mechanism that reveals at least as much as any purely ε-private one ([`pure`]), far more than that of the same (ε, δ) |
+    /// | Tukey median, purely ε-private | the Gaussian mechanism that reveals at least as much as any purely ε-private one ([`bounded_range::of_pure`]), far more than that of the same (ε, δ) |
     /// | estimator by resilience | the same, plus a total variation of δ/12 |
     /// | the same without a range (not `ranged`) | Gaussian noise of (ε/3, δ/3), and the row above with two thirds |
     ///
@@ -100,7 +100,7 @@ impl Charge {
         source: NoiseSource,
     ) -> Result<Self, AccountingError> {
         let (noise_multiplier, total_variation) = match (method, ranged) {
-            (Method::Tukey, _) => (pure::noise_multiplier_rounded_down(epsilon)?, f64::MIN_POSITIVE),
+            (Method::Tukey, _) => (bounded_range::of_pure(epsilon)?, f64::MIN_POSITIVE),
             (Method::Resilience, true) => by_resilience(epsilon, delta)?,
             (Method::Resilience, false) => {
                 let [range, rest] = shares_of_range(epsilon, delta)?;

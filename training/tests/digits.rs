@@ -6,7 +6,7 @@ use hushflow_mechanism::accounting::{Delta, Epsilon};
 use hushflow_mechanism::mechanism::Strategies;
 use hushflow_mechanism::noise::NoiseSource;
 use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
-use hushflow_mechanism::strategy::{StrategyName, build};
+use hushflow_mechanism::strategy::build;
 use hushflow_training::adam::GradientSquares;
 use hushflow_training::data::{Split, digits};
 use hushflow_training::model::{Activation, Network};

@@ -1,5 +1,5 @@
-//! Exponential-mechanism selections as Gaussian mechanisms, so that selections and measurements add
-//! up in one ledger.
+//! Exponential-mechanism selections and pure differential privacy as Gaussian mechanisms, so that
+//! they add up with measurements in one ledger.
 //!
 //! A mechanism is ε-bounded-range (Durfee & Rogers 2019) if for all neighbours the logarithm of the
 //! likelihood ratio of its output lies in *some* interval of length ε. The exponential mechanism is
@@ -16,7 +16,7 @@
 //! least `(1 − x)/b`. These chords from (0, 1) and (1, 0) meet in the corner `x = (b − 1)/(e^ε −
 //! 1)`, `y = (1/a − 1)/(e^ε − 1)`. With K = e^ε − 1 this is (1 + Kx)(1 + Ky) = 1 + K for every a,
 //! or `logit(1 − x) = logit(y) + ε`. So all corners lie on the trade-off curve between two logistic
-//! laws, F(·) and F(· − ε). As in [`pure`](super::pure), a Gaussian's curve lies below both chords
+//! laws, F(·) and F(· − ε). As [below](#pure-differential-privacy), a Gaussian's curve lies below both chords
 //! if it lies below the corner, that is, if `μ ≥ −Φ⁻¹(x) − Φ⁻¹(y) = g(v + ε) − g(v)` for `g =
 //! Φ⁻¹∘F`, v = logit(y).
 //!
@@ -42,11 +42,24 @@
 //! other. So the whole is a function of Gaussian mechanisms whose squared shifts are known before
 //! each draw and add up to at most μ². That is the ideal run of `docs/privacy.md` ("Adaptivity, and
 //! why Gaussian accounting may be used"). ∎
+//!
+//! # Pure differential privacy
+//! **Lemma.** An ε-private mechanism is μ-Gaussian-private (Dong, Roth & Su 2022) for `Φ(μ/2) =
+//! e^ε/(1 + e^ε)`, and for no smaller μ.
+//!
+//! *Proof.* The least errors of any test between neighbours are bounded by `f(α) = max(1 − e^ε α,
+//! e^−ε(1 − α), 0)`: two chords from (0, 1) and (1, 0) to the corner α = f(α) = 1/(1 + e^ε). The
+//! Gaussian's trade-off curve G is convex and goes through (0, 1) and (1, 0). It goes through the
+//! corner if Φ(−μ/2) = 1/(1 + e^ε). So it lies below both chords: G ≤ f. A smaller μ puts G above
+//! the corner, which randomised response reaches. ∎
+//!
+//! This μ is far above that of a Gaussian mechanism calibrated for (ε, δ): 0.237 for (1, 10⁻⁶),
+//! against 1.232 for a 1-private mechanism.
 
-use std::f64::consts::PI;
-
-use super::{AccountingError, MARGIN, NoiseMultiplier};
+use super::{AccountingError, Epsilon, MARGIN, NoiseMultiplier};
+use crate::quantile::normal;
 use serde::{Deserialize, Serialize};
+use std::f64::consts::PI;
 
 /// ρ of zero-concentrated differential privacy, split by what it is spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -87,13 +100,32 @@ impl Concentrated {
     }
 }
 
+/// Exceeds the change in μ that the quantile's own rounding causes where e^ε is near 1.
+const ROUNDING: f64 = 1e-14;
+
+/// Returns the noise multiplier of the Gaussian mechanism that reveals at least as much as any
+/// ε-private mechanism, rounded down.
+///
+/// # Errors
+/// [`AccountingError`] for an ε so large (above 700) that nothing is promised.
+///
+/// ```
+/// use hushflow_mechanism::accounting::{Epsilon, bounded_range};
+/// let sigma = bounded_range::of_pure(Epsilon::new(1.0)?)?;
+/// assert!((sigma.mu() - 1.2320).abs() < 1e-4);
+/// # Ok::<(), hushflow_mechanism::accounting::AccountingError>(())
+/// ```
+pub fn of_pure(epsilon: Epsilon) -> Result<NoiseMultiplier, AccountingError> {
+    let tail = 1.0 / (1.0 + epsilon.value().exp());
+    NoiseMultiplier::new(((2.0 * normal(tail) + ROUNDING) * (1.0 + MARGIN)).recip())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::eps;
     use super::*;
-    use crate::accounting::{gaussian, pure};
+    use crate::accounting::gaussian;
     use crate::noise::selection::Selection;
-    use crate::quantile::normal;
     use proptest::prelude::*;
 
     fn selection(rho: f64) -> NoiseMultiplier {
@@ -121,7 +153,7 @@ mod tests {
             let (a, b) = ((-epsilon * place).exp(), (epsilon * (1.0 - place)).exp());
             let likely = (1.0 - a) / (b - a);
             let worlds = [(b * likely, likely), (a * (1.0 - likely), 1.0 - likely)];
-            let exact = pure::noise_multiplier_rounded_down(eps(epsilon / 2.0)).unwrap();
+            let exact = of_pure(eps(epsilon / 2.0)).unwrap();
             for sigma in [exact, selection(epsilon * epsilon / 8.0)] {
                 for at in [other * epsilon, 0.0] {
                     prop_assert!(gaussian::delta(sigma, eps(at)) >= delta(&worlds, at) * (1.0 - 1e-8) - 1e-15);
@@ -209,5 +241,35 @@ mod tests {
         }
         let (epsilon, rho) = (1e-3_f64, 1e-6 / 8.0);
         assert!(((2.0 * normal((1.0 + (epsilon / 2.0).exp()).recip())).powi(2) / rho - PI).abs() < 1e-3);
+    }
+
+    /// Reference values from another program's quantiles.
+    #[test]
+    fn the_equivalent_is_that_of_the_lemma() {
+        for (epsilon, mu) in [(0.01, 0.012_533_118_96), (1.0, 1.232_035_385_3), (8.0, 6.802_568_676_2)] {
+            let found = of_pure(eps(epsilon)).unwrap().mu();
+            assert!((found / mu - 1.0).abs() < 1e-9, "{epsilon}: {found}");
+        }
+        assert!(of_pure(eps(800.0)).is_err());
+    }
+
+    proptest! {
+        /// For randomised response, the worst case of a pure mechanism, δ at every ε' is within δ
+        /// of the equivalent.
+        #[test]
+        fn nothing_pure_exceeds_its_equivalent(epsilon in 1e-6..30.0_f64, share in 0.0..1.0_f64) {
+            let sigma = of_pure(eps(epsilon)).unwrap();
+            let other = share * epsilon;
+            let delta = ((epsilon.exp() - other.exp()) / (1.0 + epsilon.exp())).max(0.0);
+            prop_assert!(gaussian::delta(sigma, eps(other)) >= delta * (1.0 - 1e-9), "{epsilon} {other}");
+        }
+
+        /// Less noise would not do: at ε' = 0 both agree.
+        #[test]
+        fn the_equivalent_is_no_larger_than_it_must(epsilon in 1e-3..20.0_f64) {
+            let sigma = of_pure(eps(epsilon)).unwrap();
+            let delta = (epsilon / 2.0).tanh();
+            prop_assert!(gaussian::delta(sigma, eps(0.0)) <= delta * (1.0 + 1e-8));
+        }
     }
 }

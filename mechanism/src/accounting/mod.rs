@@ -6,9 +6,8 @@
 //! - [`discrete`]: the same, plus the cost of exact noise on a grid;
 //! - [`composition`]: the same for several mechanisms on the same data, about the pairs of streams
 //!   of one [`adjacency`];
-//! - [`pure`]: ε-private mechanisms as one Gaussian mechanism that reveals at least as much;
-//! - [`bounded_range`]: the same for selections by the exponential mechanism, and for estimates
-//!   that select and measure;
+//! - [`bounded_range`]: ε-private mechanisms, selections by the exponential mechanism, and estimates
+//!   that select and measure, as one Gaussian mechanism that reveals at least as much;
 //! - [`zcdp`]: through ρ = 1/(2σ²), which holds unchanged for noise on a grid and adds up under
 //!   composition.
 //!
@@ -24,8 +23,6 @@ pub mod bounded_range;
 pub mod composition;
 pub mod discrete;
 pub mod gaussian;
-mod mills;
-pub mod pure;
 pub mod zcdp;
 
 /// Relative margin of the conservative functions: several times the rounding error of the formulas.

@@ -44,22 +44,6 @@ pub fn delta(rho: Rho, epsilon: Epsilon) -> f64 {
     log_delta.min(0.0).exp()
 }
 
-/// Returns the largest ρ that is known to give this (ε, δ), rounded down; `None` where even the
-/// least ρ gives more.
-///
-/// ```
-/// use hushflow_mechanism::accounting::{Delta, Epsilon, zcdp};
-///
-/// let (epsilon, delta) = (Epsilon::new(1.0)?, Delta::new(1e-6)?);
-/// let rho = zcdp::rho_rounded_down(epsilon, delta).expect("some privacy may be spent");
-/// assert!((zcdp::epsilon(rho, delta).value() - 1.0).abs() < 1e-9);
-/// # Ok::<(), hushflow_mechanism::accounting::AccountingError>(())
-/// ```
-pub fn rho_rounded_down(epsilon: Epsilon, delta: Delta) -> Option<Rho> {
-    let exceeds = |rho: f64| epsilon_rounded_up(Rho(rho), delta) > epsilon;
-    Rho::new(least(f64::MIN_POSITIVE, Rho::MAX, exceeds).next_down()).ok()
-}
-
 /// Returns the minimising β for a given δ.
 fn best_order_for_delta(rho: Rho, delta: Delta) -> f64 {
     let (rho, log_inverse_delta) = (rho.value(), -delta.value().ln());

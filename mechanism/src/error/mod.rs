@@ -4,9 +4,8 @@
 //! |---|---|---|
 //! | [`expected`] | a workload under a strategy, one coordinate, noise multiplier 1 | |
 //! | [`additive`] | moments with own noise: JME, IME, CS | Theorem 3.3, Algorithms 1, 3, 4, 5 |
-//! | [`post_processing`] | squared noisy first moments: PP | Lemmas 3.8, 4.4, C.1, C.4, Cor. 3.9 |
+//! | [`post_processing`] | squared noisy first moments: PP, and from which noise on JME is better | Lemmas 3.8, 4.4, C.1, C.4, Cor. 3.9, Table 2 |
 //! | [`covariance`] | covariances from the moments of either kind | Theorems 4.1, 4.2 |
-//! | [`comparison`] | the better of the two, and from which noise on | Table 2 |
 //!
 //! The source is "Continual Release Moment Estimation with Differential Privacy" (Kalinin, Upadhyay
 //! & Lampert 2025), with corrections: the formulas here hold for every clip norm ζ, workload A and
@@ -32,7 +31,6 @@
 //! `noise_multiplier` or `noise_deviation`, and no formula takes both.
 
 pub mod additive;
-pub mod comparison;
 pub mod covariance;
 pub mod expected;
 mod increments;
@@ -41,6 +39,5 @@ pub mod post_processing;
 mod reference;
 
 pub use additive::{InPlaceRelease, NoiseDeviations, SecondEntries};
-pub use comparison::{Better, Comparison};
 pub use expected::ExpectedError;
-pub use post_processing::{Bounds, PostProcessing, SquaredNoiseError};
+pub use post_processing::{Better, Bounds, Comparison, PostProcessing, SquaredNoiseError};

@@ -18,7 +18,7 @@
 //! that ends has this distribution. All trials are exact (`bernoulli`), and j is drawn by rejection
 //! from the next power of two. ∎
 
-use super::bernoulli::bernoulli_exponential;
+use super::exponential::bernoulli_exponential;
 use super::uniform::uniform_below;
 use num_bigint::BigUint;
 use rand::CryptoRng;

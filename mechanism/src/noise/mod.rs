@@ -8,32 +8,27 @@
 //! | `bins` | its first stage: the bin of width σ/64 |
 //! | `packed` | its rounds, eight at a time |
 //! | [`selection`] | the exponential mechanism: selects a candidate with a high score |
-//! | `exponential` | exponentials of rational numbers, enclosed by integers |
 //! | [`laplace`] | the discrete Laplace, for pure differential privacy, with its proof |
-//! | `bernoulli` | exact trials of probability exp(−ratio) |
+//! | `exponential` | exact trials of probability exp(−ratio), from integers that enclose it |
 //! | `uniform` | uniform reals drawn bit by bit, as far as a comparison needs; uniform integers |
-//! | [`entropy`] | the source of random bits: the operating system, or a seed in simulations |
-//! | `offsets` | integers that a simulation adds to seeded noise |
+//! | [`entropy`] | the source of random bits: the operating system, or a seed in simulations, which may add integers |
 //! | [`reference`](mod@reference) | a second, slow, independent exact sampler for tests |
 //!
 //! No floating-point number takes part in a draw. So the support of a release is the whole grid for
 //! any data (Mironov, CCS 2012; Haney et al., arXiv 2207.13793), and no draw is approximate.
 
-mod bernoulli;
 mod bins;
 pub mod entropy;
 mod exponential;
 pub mod gaussian;
 pub mod laplace;
-mod offsets;
 mod packed;
 pub mod reference;
 pub mod scale;
 pub mod selection;
 mod uniform;
 
-pub use entropy::{EntropyError, NoiseGenerator, NoiseSource};
+pub use entropy::{EntropyError, NoiseGenerator, NoiseSource, Offsets, OffsetsError};
 pub use gaussian::DiscreteGaussian;
 pub use laplace::{DiscreteLaplace, LaplaceScaleError};
-pub use offsets::{Offsets, OffsetsError};
 pub use scale::NoiseScale;

@@ -22,7 +22,7 @@
 //! 2021, Lemma 3.2; Rogers & Steinke 2021). So ρ-zCDP allows 2cΔ = √(8ρ), that is c = √(2ρ)/Δ,
 //! which is rounded down. And P(r)/P'(r) ≤ exp(2cΔ), so ε-differential privacy allows c = ε/(2Δ).
 
-use super::bernoulli::bernoulli_exponential;
+use super::exponential::bernoulli_exponential;
 use super::uniform::uniform_below;
 use crate::accounting::Epsilon;
 use crate::numbers;

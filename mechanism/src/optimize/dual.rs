@@ -15,12 +15,11 @@
 //! s_b / (s_a + s_b).
 
 use super::{
-    algebra::{self, Eigen},
+    algebra::{self, Eigen, conjugate_gradients, dot, plus},
     classes::{self, Blocks, Classes},
-    conjugate::{conjugate_gradients, dot, plus},
-    interior::Interior,
     patterns::Patterns,
     preconditioner::Preconditioner,
+    search::Interior,
 };
 use faer::{Mat, MatRef};
 use std::ops::Range;

@@ -8,8 +8,8 @@
 //! [`dual`](super::dual).
 
 use super::{
-    OptimizeError, Settings, Stop, algebra,
-    conjugate::conjugate_gradients,
+    OptimizeError, Settings, Stop,
+    algebra::{self, conjugate_gradients},
     dual::Curvature,
     search::{Callback, Found, HALVINGS, Problem, Record, SUFFICIENT_RISE},
 };

@@ -51,7 +51,6 @@ mod entity_attack;
 mod in_place;
 mod joint_participation;
 mod participation;
-mod separate;
 
 pub use batch::{Batch, BatchQuery, batch_participation_sensitivity, batch_sensitivity_squared};
 pub(crate) use in_place::largest_second_weight;
@@ -60,9 +59,6 @@ pub use joint_participation::{
     MomentStrategies, free_second_weight_under_participation, joint_participation_sensitivity,
 };
 pub use participation::{Bound, Claim, ClaimKind, participation_sensitivity};
-pub use separate::{
-    ColumnNorms, algorithm_one_second_moment_weight, free_second_moment_weight, separate_sensitivity_squared,
-};
 
 use crate::numbers;
 use crate::strategy::ColumnGeometry;

@@ -9,7 +9,7 @@
 //! one. If they never agree, every row is a sample. Sensitivities do not use samples.
 
 use crate::{
-    series::quadrature::sum_rule,
+    series::sum_rule,
     strategy::RowNorms,
     workload::{Decay, Workload},
 };

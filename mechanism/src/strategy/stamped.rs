@@ -9,8 +9,7 @@
 
 use super::{
     ColumnGeometry, Decoder, Discrepancy, Encoder, Factorization, MAX_DENSE_HORIZON, MAX_HORIZON, Matrix,
-    MatrixError, RowNorms, StepError, Strategy, StrategyError, check_horizon,
-    dense::algebra,
+    MatrixError, RowNorms, StepError, Strategy, StrategyError, check_horizon, dense,
     step::{self, Identification},
 };
 use crate::workload::Workload;
@@ -78,7 +77,7 @@ impl<F: Factorization + ?Sized> Stamped<F> {
 
     fn square_block(&self) -> Option<Mat<f64>> {
         let length = self.length.get();
-        if length > MAX_DENSE_HORIZON { None } else { algebra::square(&self.block.matrix(length).ok()?) }
+        if length > MAX_DENSE_HORIZON { None } else { dense::square(&self.block.matrix(length).ok()?) }
     }
 
     /// Squared norms of the rows of the decoder of a block for the Toeplitz part of A.
@@ -114,7 +113,7 @@ impl<F: Factorization + ?Sized> Stamped<F> {
             let rows = row * length..steps.min((row + 1) * length);
             let columns = column * length..steps.min((column + 1) * length);
             let c = c.get(..columns.len(), ..columns.len()).to_owned();
-            algebra::squared_row_norms(algebra::transposed_workload(workload, rows, columns), &c)
+            dense::squared_row_norms(dense::transposed_workload(workload, rows, columns), &c)
         };
         let mut sums = vec![0.0; length];
         let mut squares = Vec::with_capacity(steps);

@@ -1,10 +1,11 @@
-//! Checks before a step, and the format of saved encoders.
+//! What the encoders and decoders share: checks before a step, the last rows of a stream, and the
+//! format of saved encoders.
 //!
 //! A saved encoder is four 64-bit words in little-endian order (version, fingerprint of the
 //! strategy, number of coordinates, number of steps), followed by the strategy's own state.
 
 use super::StepError;
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 const HEADER_BYTES: usize = 32;
 
@@ -85,4 +86,108 @@ pub(super) fn refused(reason: &'static str) -> StepError {
 pub(super) fn fingerprint(bytes: impl IntoIterator<Item = u8>) -> u64 {
     let absorb = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, absorb)
+}
+
+/// The newest rows of a stream, up to a fixed number, wiped from memory when dropped.
+///
+/// Rows are stored in a ring, which grows until it holds `kept` rows.
+pub(super) struct History<T: Copy + Zeroize> {
+    coordinates: usize,
+    kept: usize,
+    steps: u64,
+    rows: Zeroizing<Vec<T>>,
+}
+
+impl<T: Copy + Zeroize> History<T> {
+    pub(super) fn new(coordinates: usize, kept: usize) -> Self {
+        Self { coordinates, kept, steps: 0, rows: Zeroizing::new(Vec::new()) }
+    }
+
+    /// This history after `steps` rows, with `rows` as the ring's content; `None` if the number of
+    /// values does not match.
+    pub(super) fn replaced(&self, steps: u64, rows: Zeroizing<Vec<T>>) -> Option<Self> {
+        let (coordinates, kept) = (self.coordinates, self.kept);
+        let fits = held(steps, kept).checked_mul(coordinates) == Some(rows.len());
+        fits.then_some(Self { coordinates, kept, steps, rows })
+    }
+
+    /// Raises the number of rows kept. No row may have been dropped yet.
+    pub(super) fn keep(&mut self, kept: usize) {
+        self.kept = kept;
+    }
+
+    /// Checks that the next step can follow, with rows of these lengths.
+    pub(super) fn check_step(&self, horizon: Option<u64>, rows: [usize; 2]) -> Result<(), StepError> {
+        check_step(horizon, self.steps, self.coordinates, rows)
+    }
+
+    pub(super) fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    pub(super) fn coordinates(&self) -> usize {
+        self.coordinates
+    }
+
+    pub(super) fn values(&self) -> &[T] {
+        &self.rows
+    }
+
+    pub(super) fn newest_first(&self) -> impl Iterator<Item = &[T]> {
+        let next = self.next();
+        let places = (0..next).rev().chain((next..held(self.steps, self.kept)).rev());
+        places.map(|place| &self.rows[place * self.coordinates..][..self.coordinates])
+    }
+
+    /// Adds a row of `coordinates` values; drops the oldest if `kept` rows are held.
+    pub(super) fn push(&mut self, row: &[T]) {
+        if self.kept > 0 {
+            let start = self.next() * self.coordinates;
+            match self.rows.get_mut(start..start + self.coordinates) {
+                Some(place) => place.copy_from_slice(row),
+                None => self.append(row),
+            }
+        }
+        self.steps += 1;
+    }
+
+    /// Ring position of the next row; while the ring grows, the number of rows held.
+    fn next(&self) -> usize {
+        self.steps.checked_rem(self.kept as u64).unwrap_or(0) as usize
+    }
+
+    /// Grows by hand: a vector that grows by itself would leave a copy of its values in freed
+    /// memory.
+    fn append(&mut self, row: &[T]) {
+        if self.rows.len() + row.len() > self.rows.capacity() {
+            let mut larger = Zeroizing::new(Vec::with_capacity(2 * (self.rows.len() + row.len())));
+            larger.extend_from_slice(&self.rows);
+            self.rows = larger;
+        }
+        self.rows.extend_from_slice(row);
+    }
+}
+
+fn held(steps: u64, kept: usize) -> usize {
+    steps.min(kept as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_rows_are_kept() {
+        for kept in 0..5 {
+            for coordinates in 0..3 {
+                let mut history = History::new(coordinates, kept);
+                for step in 0..12i128 {
+                    let expected: Vec<_> = (0..step).rev().take(kept).map(|s| vec![s; coordinates]).collect();
+                    assert_eq!(history.newest_first().collect::<Vec<_>>(), expected);
+                    assert_eq!(history.steps(), step as u64);
+                    history.push(&vec![step; coordinates]);
+                }
+            }
+        }
+    }
 }

@@ -15,7 +15,7 @@
 //! this U is cut and shifted to satisfy both conditions.
 
 use super::{
-    Dense, algebra,
+    Dense,
     descent::descend,
     root::{lower_square_root, rooted_workload},
 };
@@ -154,7 +154,7 @@ impl Problem {
     fn scales(&self, entries: &[f64]) -> Vec<f64> {
         let c = self.normalized(entries).0;
         let gram = self.decoder_gram(&c);
-        let inverse = algebra::squared_row_norms(Mat::identity(self.steps(), self.steps()), &c);
+        let inverse = super::squared_row_norms(Mat::identity(self.steps(), self.steps()), &c);
         self.places().map(|(t, i)| (gram[(t, t)] * inverse[i]).sqrt()).collect()
     }
 

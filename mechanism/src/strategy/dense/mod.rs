@@ -8,15 +8,13 @@
 //! Memory: all earlier rows, 16 bytes per coordinate and row in the encoder and 8 in the decoder;
 //! only the last b − 1 rows if C has b bands. A step takes one multiplication per row kept.
 
-pub(super) mod algebra;
 mod banded;
 mod banded_toeplitz;
-mod decoder;
 mod descent;
-mod encoder;
 mod optimum;
 mod parameters;
 mod root;
+mod stream;
 
 pub(super) use banded::BANDED_OPTIMAL;
 pub(super) use banded_toeplitz::BANDED_TOEPLITZ_OPTIMAL;
@@ -29,11 +27,10 @@ use super::{
     Specification, Strategy, StrategyError, StrategyName, gram,
 };
 use crate::workload::Workload;
-use decoder::DenseDecoder;
-use encoder::DenseEncoder;
-use faer::Mat;
+use faer::{Mat, Par, linalg::triangular_solve::solve_upper_triangular_in_place};
 use nalgebra::DMatrix;
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
+use stream::{DenseDecoder, DenseEncoder};
 
 /// Longest horizon of a strategy given entry by entry.
 pub const MAX_DENSE_HORIZON: u64 = 4096;
@@ -100,6 +97,36 @@ impl Dense {
     }
 }
 
+/// A block of A, transposed: one row for each of `columns`, one column for each of `rows`, counted
+/// from 0.
+pub(super) fn transposed_workload(
+    workload: &Workload,
+    rows: Range<usize>,
+    columns: Range<usize>,
+) -> Mat<f64> {
+    let divisors: Vec<f64> = rows.clone().map(|t| workload.row_divisor(t as u64 + 1)).collect();
+    match workload.toeplitz_part(rows.end) {
+        None => Mat::from_fn(columns.len(), rows.len(), |i, t| {
+            workload.coefficient((rows.start + t + 1) as u64, (columns.start + i + 1) as u64)
+        }),
+        Some(toeplitz) => Mat::from_fn(columns.len(), rows.len(), |i, t| {
+            let lag = (rows.start + t).checked_sub(columns.start + i);
+            lag.map_or(0.0, |lag| toeplitz[lag] / divisors[t])
+        }),
+    }
+}
+
+/// Squared norms of the rows of `A C⁻¹`, given `Aᵀ` and a lower-triangular C.
+pub(super) fn squared_row_norms(mut transposed: Mat<f64>, c: &Mat<f64>) -> Vec<f64> {
+    solve_upper_triangular_in_place(c.transpose(), transposed.as_mut(), Par::Seq);
+    transposed.col_iter().map(|row| row.squared_norm_l2()).collect()
+}
+
+pub(super) fn square(matrix: &Matrix) -> Option<Mat<f64>> {
+    let entries = (matrix.rows() == matrix.columns()).then(|| matrix.entries())?;
+    Some(Mat::from_fn(entries.nrows(), entries.ncols(), |t, i| entries[(t, i)]))
+}
+
 /// The strategy with the entries that an optimiser or a file gave.
 pub(super) fn of_parameters(made: &Specification<'_>) -> Result<Arc<dyn Strategy>, StrategyError> {
     match made.fitted {
@@ -153,8 +180,8 @@ impl Factorization for Dense {
 
     fn decoder_row_norms(&self, workload: &Workload, steps: u64) -> RowNorms<'_> {
         let steps = self.within_horizon(steps);
-        let rows = algebra::transposed_workload(workload, 0..steps, 0..steps);
-        let squares = algebra::squared_row_norms(rows, &self.entries.to_mat(steps));
+        let rows = transposed_workload(workload, 0..steps, 0..steps);
+        let squares = squared_row_norms(rows, &self.entries.to_mat(steps));
         Box::new(squares.into_iter().map(f64::sqrt))
     }
 }

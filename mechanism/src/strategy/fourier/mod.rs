@@ -36,7 +36,7 @@ pub(super) use causal::FFT_OPTIMAL_DECODER;
 
 use super::{
     Discrepancy, Factorization, Kind, MAX_DENSE_HORIZON, MAX_HISTORY_HORIZON, Matrix, MatrixError, RowNorms,
-    StrategyError, check_horizon, dense::algebra,
+    StrategyError, check_horizon, dense,
 };
 use crate::workload::Workload;
 use faer::Mat;
@@ -146,7 +146,7 @@ impl Fourier {
     }
 
     fn dense_squares(&self, workload: &Workload, steps: usize) -> Vec<f64> {
-        let rows = algebra::transposed_workload(workload, 0..steps, 0..steps);
+        let rows = dense::transposed_workload(workload, 0..steps, 0..steps);
         let products = self.covariance(steps) * &rows;
         let inner = |t| rows.col(t).iter().zip(products.col(t).iter()).map(|(a, b)| a * b).sum();
         (0..steps).map(inner).collect()

@@ -28,15 +28,13 @@
 //!
 //! Computing c takes n b steps, so the horizon times the bands is limited to 2³⁴.
 
-use super::{check_step, real, root, rows};
+use super::{real, root, rows};
 use crate::{
     series,
     strategy::{
         COEFFICIENT_BITS, ColumnGeometry, Decoder, Discrepancy, Encoder, Factorization, Matrix, MatrixError,
-        RowNorms, RowSamples, StepError, Strategy, StrategyError, StrategyName, check_horizon, gram,
-        history::History,
-        samples,
-        step::{self, Identification, sums, wrong_length},
+        RowNorms, RowSamples, StepError, Strategy, StrategyError, StrategyName, check_horizon, gram, samples,
+        step::{self, History, Identification, sums, wrong_length},
     },
     workload::Workload,
 };
@@ -319,7 +317,7 @@ impl Encoder for InverseEncoder {
     }
 
     fn encode(&mut self, x: &[i128], y: &mut [i128]) -> Result<(), StepError> {
-        check_step(self.strategy.horizon(), &self.outputs, [x.len(), y.len()])?;
+        self.outputs.check_step(self.strategy.horizon(), [x.len(), y.len()])?;
         let scale = i128::from(self.strategy.scales[self.steps() as usize]);
         let in_range = self.in_range(x, scale);
         for (y, x) in y.iter_mut().zip(x) {
@@ -361,7 +359,7 @@ impl Decoder for InverseDecoder {
     }
 
     fn decode(&mut self, y: &[f64], x: &mut [f64]) -> Result<(), StepError> {
-        check_step(self.strategy.horizon(), &self.outputs, [y.len(), x.len()])?;
+        self.outputs.check_step(self.strategy.horizon(), [y.len(), x.len()])?;
         x.copy_from_slice(y);
         for (d, row) in self.strategy.bands().map(real).zip(self.outputs.newest_first()) {
             x.iter_mut().zip(row).for_each(|(x, output)| *x += d * output);

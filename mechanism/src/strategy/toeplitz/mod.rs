@@ -31,13 +31,12 @@
 //!
 //! The banded inverse is worse (1.10 at b = 2k), and with k + 1 bands its C grows exponentially.
 
-mod decoder;
-mod encoder;
 mod inverse;
 mod kinds;
 mod log_perturbed;
 mod root;
 mod rows;
+mod stream;
 
 pub(super) use kinds::{
     BANDED_INVERSE_SQUARE_ROOT, BANDED_SQUARE_ROOT, IDENTITY, MAX_BANDS, SQUARE_ROOT, banded_for_window,
@@ -47,13 +46,12 @@ pub(super) use log_perturbed::LOG_PERTURBED_ROOT;
 
 use super::{
     COEFFICIENT_BITS, ColumnGeometry, Decoder, Discrepancy, Encoder, Factorization, MAX_HISTORY_HORIZON,
-    MAX_HORIZON, Matrix, MatrixError, RowNorms, RowSamples, StepError, Strategy, StrategyName, gram,
-    history::History, samples, step,
+    MAX_HORIZON, Matrix, MatrixError, RowNorms, RowSamples, Strategy, StrategyName, gram, samples,
+    step::{self, History},
 };
 use crate::{series, workload::Workload};
-use decoder::ToeplitzDecoder;
-use encoder::ToeplitzEncoder;
 use std::sync::Arc;
+use stream::{ToeplitzDecoder, ToeplitzEncoder};
 use zeroize::Zeroize;
 
 /// Number of coefficients computed first for an unbounded stream.
@@ -149,10 +147,6 @@ impl Toeplitz {
         coefficients.iter().take(steps).map(|&m| real(m)).collect()
     }
 
-    fn check_step<T: Copy + Zeroize>(&self, history: &History<T>, rows: [usize; 2]) -> Result<(), StepError> {
-        check_step(self.horizon, history, rows)
-    }
-
     fn within_horizon(&self, steps: u64) -> usize {
         steps.min(self.horizon.unwrap_or(MAX_HORIZON)) as usize
     }
@@ -184,15 +178,6 @@ impl Toeplitz {
 fn fingerprint(horizon: Option<u64>, coefficients: &[i64]) -> u64 {
     let horizon = horizon.unwrap_or(0).to_le_bytes();
     step::fingerprint(horizon.into_iter().chain(coefficients.iter().flat_map(|m| m.to_le_bytes())))
-}
-
-/// Checks that the next step can follow `history`, with rows of these lengths.
-fn check_step<T: Copy + Zeroize>(
-    horizon: Option<u64>,
-    history: &History<T>,
-    rows: [usize; 2],
-) -> Result<(), StepError> {
-    step::check_step(horizon, history.steps(), history.coordinates(), rows)
 }
 
 fn real(coefficient: i64) -> f64 {

@@ -16,8 +16,6 @@
 //! t of A is `Σ_i (A[t,i] − A[t,i+1]) S_i`. Its error includes the correlation of the S_i.
 
 mod causal;
-#[cfg(test)]
-mod stream;
 
 pub(super) use causal::TREE_OPTIMAL_DECODER;
 
@@ -205,9 +203,58 @@ mod tests {
         if name == "honaker" { Tree::honaker(horizon).unwrap() } else { Tree::new(horizon).unwrap() }
     }
 
+    /// Estimates running sums from the noisy sums of nodes.
+    struct TreeDecoder {
+        tree: Tree,
+        coordinates: usize,
+        steps: u64,
+        /// For each height, the estimate of the complete node with no complete node above it, or zeros.
+        estimates: Vec<f64>,
+    }
+
+    impl TreeDecoder {
+        fn new(tree: &Tree, coordinates: usize) -> Self {
+            let heights = height(tree.horizon) as usize + 1;
+            Self { tree: tree.clone(), coordinates, steps: 0, estimates: vec![0.0; heights * coordinates] }
+        }
+
+        /// Adds the noisy sums of the nodes that a step released, lowest first, and writes the
+        /// estimates of the sums of all steps so far.
+        fn decode(&mut self, nodes: &[f64], sums: &mut [f64]) {
+            let (t, coordinates) = (self.steps + 1, self.coordinates);
+            let released = self.tree.released(t) as usize;
+            let (first, above) = nodes.split_at(coordinates);
+            sums.copy_from_slice(first);
+            for (h, y) in (1..).zip(above.chunks_exact(coordinates.max(1))) {
+                self.climb(h, y, sums);
+            }
+            self.estimates[(released - 1) * coordinates..][..coordinates].copy_from_slice(sums);
+            sums.fill(0.0);
+            for estimates in self.estimates.chunks_exact(coordinates.max(1)) {
+                sums.iter_mut().zip(estimates).for_each(|(sum, estimate)| *sum += estimate);
+            }
+            self.steps = t;
+        }
+
+        /// Turns the estimates of a node into those of its parent at height h, whose noisy sums are
+        /// `y`. A node at an odd index has a left neighbour; one at an even index has virtual steps to
+        /// its right.
+        fn climb(&mut self, h: u32, y: &[f64], estimates: &mut [f64]) {
+            let share = self.tree.own_weight(h);
+            let has_left = self.steps >> (h - 1) & 1 == 1;
+            let left = &mut self.estimates[(h as usize - 1) * self.coordinates..][..self.coordinates];
+            for ((estimate, left), y) in estimates.iter_mut().zip(left).zip(y) {
+                if has_left {
+                    *estimate += std::mem::take(left);
+                }
+                *estimate = share * y + (1.0 - share) * *estimate;
+            }
+        }
+    }
+
     fn prefix_decoder(tree: &Tree) -> DMatrix<f64> {
         let nodes: usize = (1..=tree.horizon).map(|t| tree.released(t) as usize).sum();
-        let (mut decoder, mut first) = (stream::TreeDecoder::new(tree, nodes), 0);
+        let (mut decoder, mut first) = (TreeDecoder::new(tree, nodes), 0);
         let mut rows = Vec::new();
         for t in 1..=tree.horizon {
             let released = tree.released(t) as usize;

@@ -6,7 +6,7 @@
 //! leaves `f′(L)/24` of the first one. Gauss's rule computes the integral: to about 1e-7 of the
 //! whole, in a few hundred terms.
 
-use crate::series::quadrature::gauss_legendre;
+use crate::series::gauss_legendre;
 
 pub(super) const EXACT_LAGS: usize = 256;
 

@@ -1,10 +1,10 @@
-//! `C x` with a Toeplitz C, exactly in integers, modulo 2¹²⁸ (see [`Encoder`]).
+//! `C x` with a Toeplitz C, exactly in integers modulo 2¹²⁸ (see [`Encoder`]), and `C⁻¹ y` in floating
+//! point.
 
-use super::Toeplitz;
+use super::{Toeplitz, real};
 use crate::strategy::{
-    Encoder, StepError,
-    history::History,
-    step::{Identification, sums, wrong_length},
+    Decoder, Encoder, StepError,
+    step::{History, Identification, sums, wrong_length},
 };
 use std::iter;
 
@@ -43,7 +43,7 @@ impl Encoder for ToeplitzEncoder {
     }
 
     fn encode(&mut self, x: &[i128], y: &mut [i128]) -> Result<(), StepError> {
-        self.strategy.check_step(&self.history, [x.len(), y.len()])?;
+        self.history.check_step(self.strategy.horizon, [x.len(), y.len()])?;
         if !x.is_empty()
             && let Some(longer) = self.strategy.longer(self.steps())
         {
@@ -74,6 +74,42 @@ impl Encoder for ToeplitzEncoder {
         let mut restored = Self::new(longer.as_ref().unwrap_or(&self.strategy), coordinates);
         restored.history = restored.history.replaced(steps, rows).ok_or(wrong_length())?;
         *self = restored;
+        Ok(())
+    }
+}
+
+/// Forward substitution, `x_t = (y_t − Σ_(i<t) C[t,i] x_i) / C[t,t]`, with the entries of the
+/// encoder. It keeps increments, which do not grow like their sums.
+pub(super) struct ToeplitzDecoder {
+    strategy: Toeplitz,
+    history: History<f64>,
+}
+
+impl ToeplitzDecoder {
+    pub(super) fn new(strategy: &Toeplitz, coordinates: usize) -> Self {
+        Self { strategy: strategy.clone(), history: strategy.history(coordinates) }
+    }
+}
+
+impl Decoder for ToeplitzDecoder {
+    fn steps(&self) -> u64 {
+        self.history.steps()
+    }
+
+    fn decode(&mut self, y: &[f64], x: &mut [f64]) -> Result<(), StepError> {
+        self.history.check_step(self.strategy.horizon, [y.len(), x.len()])?;
+        if let Some(longer) = self.strategy.longer(self.steps()) {
+            self.history.keep(longer.kept());
+            self.strategy = longer;
+        }
+        x.copy_from_slice(y);
+        let mut entries = self.strategy.row(self.steps()).map(real);
+        let diagonal = entries.next().unwrap_or(f64::NAN);
+        for (entry, row) in entries.zip(self.history.newest_first()) {
+            x.iter_mut().zip(row).for_each(|(x, earlier)| *x -= entry * earlier);
+        }
+        x.iter_mut().for_each(|x| *x /= diagonal);
+        self.history.push(x);
         Ok(())
     }
 }
@@ -245,5 +281,38 @@ mod tests {
         (0..1000).for_each(|_| encoder.encode(&[1], &mut [0]).unwrap());
         assert_eq!(encoder.save().len(), 32 + strategy.encoder_bytes());
         assert!(strategy.coefficients.len() < 15);
+    }
+
+    #[test]
+    fn increments_come_back_from_their_sums() {
+        for workload in ["prefix", "average", "exponential:0.99", "window:10", "window:300"] {
+            let strategy = build("square-root", &workload.parse().unwrap(), Some(3000)).unwrap();
+            let (mut encoder, mut decoder) = (strategy.encoder(2), strategy.decoder(2));
+            let (mut y, mut x) = ([0; 2], [0.0; 2]);
+            for t in 1..=3000i128 {
+                let increments = [t << 40, (t * t % 997 + 1) << 50];
+                encoder.encode(&increments, &mut y).unwrap();
+                decoder.decode(&y.map(|y| y as f64 / 2f64.powi(40)), &mut x).unwrap();
+                for (found, expected) in x.iter().zip(increments.map(|x| x as f64)) {
+                    assert!(
+                        (found - expected).abs() < 1e-10 * expected,
+                        "{workload} {t}: {found} {expected}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn decoding_ends_with_the_horizon() {
+        let strategy = build("square-root", &"prefix".parse().unwrap(), Some(2)).unwrap();
+        let mut decoder = strategy.decoder(1);
+        let wrong = StepError::Coordinates { found: 2, expected: 1 };
+        assert_eq!(decoder.decode(&[1.0, 1.0], &mut [0.0]), Err(wrong));
+        for _ in 0..2 {
+            decoder.decode(&[1.0], &mut [0.0]).unwrap();
+        }
+        assert_eq!(decoder.decode(&[1.0], &mut [0.0]), Err(StepError::PastHorizon { horizon: 2 }));
+        assert_eq!(decoder.steps(), 2);
     }
 }

@@ -1,10 +1,10 @@
-//! `C x` with a C given entry by entry, exactly in integers, modulo 2¹²⁸ (see [`Encoder`]).
+//! `C x` with a C given entry by entry, exactly in integers modulo 2¹²⁸ (see [`Encoder`]), and `C⁻¹ y`
+//! in floating point.
 
-use super::Dense;
+use super::{Dense, real};
 use crate::strategy::{
-    Encoder, StepError,
-    history::History,
-    step::{self, Identification},
+    Decoder, Encoder, StepError,
+    step::{self, History, Identification},
 };
 use std::iter;
 
@@ -37,8 +37,7 @@ impl Encoder for DenseEncoder {
     }
 
     fn encode(&mut self, x: &[i128], y: &mut [i128]) -> Result<(), StepError> {
-        let horizon = self.identification.horizon;
-        step::check_step(horizon, self.steps(), self.identification.coordinates, [x.len(), y.len()])?;
+        self.history.check_step(self.identification.horizon, [x.len(), y.len()])?;
         y.fill(0);
         let coefficients = self.strategy.entries.row(self.steps() as usize).iter().rev();
         for (&m, row) in coefficients.zip(iter::once(x).chain(self.history.newest_first())) {
@@ -49,17 +48,47 @@ impl Encoder for DenseEncoder {
     }
 
     fn save(&self) -> Vec<u8> {
-        let values = self.history.values();
-        let mut state = self.identification.header(self.steps(), size_of_val(values));
-        state.extend(values.iter().flat_map(|x| x.to_le_bytes()));
-        state
+        self.identification.save(self.steps(), self.history.values())
     }
 
     fn restore(&mut self, state: &[u8]) -> Result<(), StepError> {
         let (steps, rows) = self.identification.read(state)?;
         let rows = step::sums(rows)?;
-        let history = self.history.replaced(steps, rows);
-        self.history = history.ok_or(step::refused("its length does not fit its number of steps"))?;
+        self.history = self.history.replaced(steps, rows).ok_or(step::wrong_length())?;
+        Ok(())
+    }
+}
+
+/// Forward substitution, `x_t = (y_t − Σ_(i<t) m_ti x_i) / m_tt`, with the entries of the encoder.
+pub(super) struct DenseDecoder {
+    strategy: Dense,
+    history: History<f64>,
+}
+
+impl DenseDecoder {
+    pub(super) fn new(strategy: &Dense, coordinates: usize) -> Self {
+        Self { strategy: strategy.clone(), history: History::new(coordinates, strategy.kept()) }
+    }
+}
+
+impl Decoder for DenseDecoder {
+    fn steps(&self) -> u64 {
+        self.history.steps()
+    }
+
+    fn decode(&mut self, y: &[f64], x: &mut [f64]) -> Result<(), StepError> {
+        let entries = &self.strategy.entries;
+        self.history.check_step(Some(entries.steps() as u64), [y.len(), x.len()])?;
+        x.copy_from_slice(y);
+        let row = entries.row(self.steps() as usize);
+        let (diagonal, earlier) = row.split_last().expect("a row of a lower triangle has a diagonal entry");
+        for (&m, row) in earlier.iter().rev().zip(self.history.newest_first()) {
+            let coefficient = real(m);
+            x.iter_mut().zip(row).for_each(|(x, earlier)| *x -= coefficient * earlier);
+        }
+        let diagonal = real(*diagonal);
+        x.iter_mut().for_each(|x| *x /= diagonal);
+        self.history.push(x);
         Ok(())
     }
 }
