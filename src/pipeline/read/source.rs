@@ -153,7 +153,7 @@ mod tests {
         for (source, part) in [
             ("path = 'a.csv', idle = '3s'", "one of several [[sources]]"),
             ("path = 'a.csv', arrival = 'x'", "belong in [epochs]"),
-            ("path = 'a.csv', format = 'fields'", "fields are for redis://: choose"),
+            ("path = 'a.csv', format = 'fields'", "fields are for redis://"),
             ("path = 'a', header = ['x']", "the extension does not determine the format"),
         ] {
             assert!(refused(source).contains(part), "{source}");
