@@ -6,8 +6,8 @@
 //! - [`discrete`]: the same, plus the cost of exact noise on a grid;
 //! - [`composition`]: the same for several mechanisms on the same data, about the pairs of streams
 //!   of one [`adjacency`];
-//! - [`bounded_range`]: ε-private mechanisms, selections by the exponential mechanism, and estimates
-//!   that select and measure, as one Gaussian mechanism that reveals at least as much;
+//! - [`bounded_range`]: ε-private mechanisms, selections by the exponential mechanism, and
+//!   estimates that select and measure, as one Gaussian mechanism that reveals at least as much;
 //! - [`zcdp`]: through ρ = 1/(2σ²), which holds unchanged for noise on a grid and adds up under
 //!   composition.
 //!

@@ -153,7 +153,8 @@ impl NoiseSource {
 ///
 /// With the noise `z' = z + C(x − x')`, the sums `x'` are released as the same integers as `x` with
 /// the noise z. Two such runs have the same output, so any other difference between the runs
-/// depends on the sums. One integer per epoch and coordinate, all keys end to end. Missing integers are zero.
+/// depends on the sums. One integer per epoch and coordinate, all keys end to end. Missing integers
+/// are zero.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Offsets(Vec<Vec<i128>>);
 

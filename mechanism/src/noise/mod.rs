@@ -11,7 +11,7 @@
 //! | [`laplace`] | the discrete Laplace, for pure differential privacy, with its proof |
 //! | `exponential` | exact trials of probability exp(−ratio), from integers that enclose it |
 //! | `uniform` | uniform reals drawn bit by bit, as far as a comparison needs; uniform integers |
-//! | [`entropy`] | the source of random bits: the operating system, or a seed in simulations, which may add integers |
+//! | [`entropy`] | the source of random bits: the operating system, or a seed for simulations |
 //! | [`reference`](mod@reference) | a second, slow, independent exact sampler for tests |
 //!
 //! No floating-point number takes part in a draw. So the support of a release is the whole grid for

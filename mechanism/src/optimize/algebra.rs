@@ -1,4 +1,5 @@
-//! Dense operations of the optimisers, on matrices of a thousand rows and more, and conjugate gradients.
+//! Dense operations of the optimisers, on matrices of a thousand rows and more, and conjugate
+//! gradients.
 
 use faer::{
     Accum, Mat, MatRef, Side, get_global_parallelism,

@@ -13,7 +13,8 @@ use super::{
 ///
 /// ```
 /// use hushflow_mechanism::optimize::{QuadraticForm, Settings, coa};
-/// ///
+/// use std::ops::ControlFlow;
+///
 /// let form = QuadraticForm::from_workload(&"prefix".parse()?, 2)?;
 /// let optimum = coa(&form, &Settings::default(), &mut |_| ControlFlow::Continue(()))?;
 /// assert!((optimum.objective - 2.618033988749895).abs() < 1e-5); // the golden ratio, squared

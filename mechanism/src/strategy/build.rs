@@ -141,8 +141,8 @@ pub enum StrategyError {
 /// [`MAX_HORIZON`] steps.
 ///
 /// # Errors
-/// As [`build_chosen`], and [`StrategyError::Unknown`] and [`StrategyError::Number`] for a text that
-/// is no name.
+/// As [`build_chosen`], and [`StrategyError::Unknown`] and [`StrategyError::Number`] for a text
+/// that is no name.
 pub fn build(
     name: &str,
     workload: &Workload,
@@ -185,8 +185,8 @@ fn longest(name: &StrategyName) -> u64 {
     }
 }
 
-/// Builds the factorisation of a name for errors alone, if the strategy does not run, or not as long
-/// as this.
+/// Builds the factorisation of a name for errors alone, if the strategy does not run, or not as
+/// long as this.
 ///
 /// # Errors
 /// As [`build_chosen`].

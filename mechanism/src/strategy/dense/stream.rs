@@ -1,5 +1,5 @@
-//! `C x` with a C given entry by entry, exactly in integers modulo 2¹²⁸ (see [`Encoder`]), and `C⁻¹ y`
-//! in floating point.
+//! `C x` with a C given entry by entry, exactly in integers modulo 2¹²⁸ (see [`Encoder`]), and
+//! `C⁻¹ y` in floating point.
 
 use super::{Dense, real};
 use crate::strategy::{

@@ -208,7 +208,8 @@ mod tests {
         tree: Tree,
         coordinates: usize,
         steps: u64,
-        /// For each height, the estimate of the complete node with no complete node above it, or zeros.
+        /// For each height, the estimate of the complete node with no complete node above it, or
+        /// zeros.
         estimates: Vec<f64>,
     }
 
@@ -237,8 +238,8 @@ mod tests {
         }
 
         /// Turns the estimates of a node into those of its parent at height h, whose noisy sums are
-        /// `y`. A node at an odd index has a left neighbour; one at an even index has virtual steps to
-        /// its right.
+        /// `y`. A node at an odd index has a left neighbour; one at an even index has virtual steps
+        /// to its right.
         fn climb(&mut self, h: u32, y: &[f64], estimates: &mut [f64]) {
             let share = self.tree.own_weight(h);
             let has_left = self.steps >> (h - 1) & 1 == 1;
