@@ -16,7 +16,6 @@
 //! | [`Densities`] | moments | [`Estimated`]: mean and covariance beside the moments |
 //! | [`RobustMeans`] | [`Records`] of all workers | [`WindowMean`]: a robust mean of every key and epoch |
 //! | [`ReleaseWindows`] | [`Records`] of all workers | [`ShardRelease`]: a public answer for every key and epoch, as bytes to commit |
-//! | [`WindowedSums`] | [`QuantisedRecords`] | exact sums of sliding windows, by retraction |
 //!
 //! [`OpenEpochs`] gives an operator each closed epoch once, in order; operators of an embedder can
 //! use it too.
@@ -51,11 +50,8 @@ mod records;
 mod release;
 mod robust_mean;
 mod view;
-mod windowed_sums;
 mod windows;
 
-/// The version of differential dataflow of the collections that [`WindowedSums`] returns.
-pub use differential_dataflow;
 /// The version of timely that these operators use. A dataflow that embeds them must use the same.
 pub use timely;
 
@@ -76,5 +72,4 @@ pub use records::{PartialSums, QuantisedRecords, Records, ReleasedEpoch, ShardRe
 pub use release::{Release, shard_owner};
 pub use robust_mean::{MeanSetup, RobustMeans, WindowMean};
 pub use view::Views;
-pub use windowed_sums::{Difference, WindowedSums};
 pub use windows::{ReleaseWindows, Windows};
