@@ -47,7 +47,7 @@ use std::{f64::consts::PI, iter, sync::Arc};
 pub(super) static FFT: Kind = Kind {
     compared: Kind::if_short,
     factorization: Some(|horizon| Ok(Arc::new(Fourier::new(horizon)?))),
-    ..Kind::new("fft", "the Fourier mechanism as published, for comparison; `run` can't use it")
+    ..Kind::new("fft", "the Fourier mechanism, for comparison: `run` can't use it")
 };
 
 /// The Fourier encoder over a number of steps, with either of its decoders.

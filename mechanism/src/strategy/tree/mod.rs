@@ -31,14 +31,14 @@ use std::{iter, sync::Arc};
 pub(super) static TREE: Kind = Kind {
     compared: Kind::if_short,
     factorization: Some(|horizon| Ok(Arc::new(Tree::new(horizon)?))),
-    ..Kind::new("tree", "the binary tree as published, for comparison; `run` can't use it")
+    ..Kind::new("tree", "the binary tree, for comparison: `run` can't use it")
 };
 
 /// `honaker`: each sum estimated online from all nodes below (Honaker, 2015).
 pub(super) static HONAKER: Kind = Kind {
     compared: Kind::if_short,
     factorization: Some(|horizon| Ok(Arc::new(Tree::honaker(horizon)?))),
-    ..Kind::new("honaker", "the same with sums estimated from all nodes below, for comparison")
+    ..Kind::new("honaker", "the same, sums estimated from all nodes below, for comparison")
 };
 
 /// The binary tree over a number of steps, with the decoder `tree` or `honaker`.

@@ -40,7 +40,7 @@ pub(in crate::strategy) static BLT: Kind = Kind {
     },
     fit: Fit::Parameters { search: search_blt, objective: true },
     strategy: Some(super::of_parameters),
-    ..Kind::new("blt", "b buffers, fitted: constant memory, near the best Toeplitz strategy")
+    ..Kind::new("blt", "b buffers, fitted: constant memory, near the best Toeplitz C")
 };
 
 fn search_blt(
