@@ -1,8 +1,9 @@
-//! How do I publish private moments from a timely dataflow of my own?
+//! How do I publish private moments from my own timely dataflow?
 //!
-//! Two workers each see every second flight out of New York in January 2013, as `(airport, departure, delay)`. Their
-//! dataflow could do anything with these; here it publishes the mean delay of each airport, day by day. The comments
-//! tell what an embedder has to decide, because the guarantee depends on it.
+//! Two workers each see every second flight out of New York in January 2013, as `(airport,
+//! departure, delay)`. Their dataflow could do anything with these. Here it publishes the mean
+//! delay of each airport, day by day. The comments list an embedder's decisions, on which the
+//! guarantee depends.
 //!
 //! ```sh
 //! cargo run --release --example embed_in_timely
@@ -30,7 +31,8 @@ const AIRPORTS: [&str; 3] = ["EWR", "JFK", "LGA"];
 const WORKERS: usize = 2;
 const NAP: Duration = Duration::from_millis(50);
 
-/// Someone else's record, and when it became known: a public time, by which epochs close.
+/// The application's own record, with the public time at which it became known. That time closes
+/// epochs.
 #[derive(Clone)]
 struct Flight {
     airport: u32,
@@ -40,13 +42,14 @@ struct Flight {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // Decision 1: what is promised, to whom, over which horizon. The publication turns it into a clipper, a strategy and
-    // the least noise that keeps the promise. All workers must use the same one.
+    // Decision 1: what is promised, to whom, over which horizon. The publication derives a clipper,
+    // a strategy and the least noise that keeps the promise. All workers must use the same one.
     let publication = MomentPublication::calibrate(parameters()?, true)?;
-    // Decision 2: which noise, and where to begin. One value holds all that the operators need, so none can be given what another
-    // was not. The noise is the operating system's; a seeded one is for tests, protects nobody, and is refused here. After a
-    // restart `resume` gives it the epoch after the last committed one, which must never be drawn again, and the encoders'
-    // states from the log's checkpoint.
+    // Decision 2: which noise, and where to start. One value holds everything that the operators
+    // need, so they always agree. The noise is the operating system's. Seeded noise is for tests,
+    // protects nobody, and is refused here. After a restart, `resume` takes the epoch after the
+    // last committed one, which must never be drawn again, and the encoders' states from the log's
+    // checkpoint.
     let measurement = publication.measurement(NoiseSource::System)?.build()?;
     let flights = read()?;
     let fault = Fault::new();
@@ -102,7 +105,7 @@ fn parameters() -> Result<PublicParameters, Box<dyn Error>> {
     })
 }
 
-/// One worker's part.
+/// Builds and runs the dataflow on one worker.
 fn work(
     worker: &mut Worker,
     (publication, measurement): (&MomentPublication, &Measurement),
@@ -113,8 +116,9 @@ fn work(
     let (mut input, mut ends) = (InputHandle::new(), InputHandle::new());
     build(worker, &mut input, &mut ends, (publication, measurement), log, fault);
 
-    // Decision 3: what moves the clock. It must be public: here the times at which flights are recorded. A flight joins the
-    // epoch that its departure and the clock tell, and the input stays at the oldest epoch that may still get flights.
+    // Decision 3: what moves the clock. It must be public: here the times at which flights are
+    // recorded. A flight joins the epoch given by its departure and the clock. The input stays at
+    // the oldest epoch that may still get flights.
     let schedule = &publication.parameters().epochs.schedule;
     let mut clock = Clock::START;
     input.advance_to(1);
@@ -130,16 +134,18 @@ fn work(
         }
     }
 
-    // Decision 4: where the stream ends. An input that closes might as well have been lost, which is a fault. So the last epoch to be released
-    // is said aloud; it follows from the clock, not from the data.
+    // Decision 4: where the stream ends. A closed input could also mean a lost one, which is a
+    // fault. So the last epoch to release is announced explicitly. It follows from the clock, not
+    // from the data.
     ends.send(schedule.last_at_end(clock));
     ends.close();
     input.close();
 
-    // Decision 5: what happens on a fault. An operator that can't go on raises it, on whatever worker, and everybody stops.
-    // Parking rather than spinning leaves the processor to others; the nap is how long a fault may go unnoticed.
+    // Decision 5: what happens on a fault. An operator that can't continue raises it on its worker,
+    // and all workers stop. Parking leaves the processor to others; the nap bounds how long a fault
+    // goes unnoticed.
     while !fault.is_raised() && worker.step_or_park(Some(NAP)) {}
-    // After a fault timely must not wait for dataflows that will never be done.
+    // After a fault, timely must not wait for dataflows that never finish.
     worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
 }
 
@@ -151,11 +157,12 @@ fn build(
     log: &MemoryLog,
     fault: &Fault,
 ) {
-    // Decision 6: who commits. The operator does so on worker 0, the only one that needs a log.
+    // Decision 6: who commits. The operator commits on worker 0, which alone needs a log.
     let log = (worker.index() == 0).then(|| Box::new(log.clone()) as Box<dyn CommitLog<u64>>);
     let (viewed, printed) = (publication.clone(), publication.clone());
     worker.dataflow(|scope| {
-        // Where to resume after a restart would come here, at the time of its epoch. This program starts over.
+        // A restart would send the position to resume from here, at the time of its epoch. This
+        // program starts over.
         let marks = Vec::new().to_stream(scope);
         records(scope.input_from(input))
             .epochs()
@@ -163,14 +170,15 @@ fn build(
             .accumulate(measurement, fault.clone())
             .release(scope.input_from(ends), measurement, fault.clone())
             .commit(marks, measurement, log, fault.clone())
-            // Everything above is private, and its types can't be printed. Everything below may be seen by anyone.
+            // Everything above is private, and its types can't be printed. Everything below is
+            // public.
             .view(move || viewed.view(&Workload::Prefix), fault.clone())
             .density()
             .inspect(move |estimated| print(&printed, estimated));
     });
 }
 
-/// From someone else's records to flat batches of ours.
+/// Converts the application's records to batches.
 fn records<'scope>(flights: StreamVec<'scope, u64, (u64, Flight)>) -> StreamVec<'scope, u64, Records> {
     flights.unary(Pipeline, "Records", |_capability, _info| {
         |input, output| {
@@ -190,7 +198,7 @@ fn records<'scope>(flights: StreamVec<'scope, u64, (u64, Flight)>) -> StreamVec<
     })
 }
 
-/// Prints a line a week for each airport.
+/// Prints one line a week for each airport.
 fn print(publication: &MomentPublication, estimated: &Estimated) {
     let Estimated { moments, density } = estimated;
     let in_units = density.as_ref().map(|density| publication.to_units(density));
@@ -204,8 +212,9 @@ fn print(publication: &MomentPublication, estimated: &Estimated) {
     }
 }
 
-/// Decision 7: what durable means. A real log writes all of an epoch to disk and syncs before it returns: only then is
-/// the epoch shown, and after a crash it is read back. This one keeps what is public, and forgets with the process.
+/// Decision 7: what durable means. A real log writes a whole epoch to disk and syncs before it
+/// returns. Only then is the epoch shown, and after a crash it is read back. This one keeps public
+/// data in memory and loses it with the process.
 #[derive(Clone, Default)]
 struct MemoryLog(Arc<Mutex<Vec<ReleasedEpoch>>>);
 
@@ -238,7 +247,7 @@ fn read() -> Result<Vec<Flight>, Box<dyn Error>> {
     Ok(flights)
 }
 
-/// What this program needs of a row.
+/// The columns of a row that this program uses.
 #[derive(serde::Deserialize)]
 struct Row {
     event_time: String,

@@ -1,9 +1,9 @@
-//! How good is a month of private delays?
+//! How accurate is a month of private delays?
 //!
-//! The flights out of New York in January 2013 go through the pipeline of `flights.toml`, as they would in production, and
-//! come back as one Gaussian density for each airport. Beside every private number stand the standard deviation of its
-//! noise, and the true answers, within the bounds of the columns and without them: **only an example may show those**, for
-//! they protect nobody.
+//! The flights out of New York in January 2013 go through the pipeline of `flights.toml`, as in
+//! production, and become one Gaussian density for each airport. Next to every private number the
+//! example prints the standard deviation of its noise, and the true value with and without the
+//! columns' bounds. **Only an example may show true values**: they are not private.
 //!
 //! ```sh
 //! cargo run --release --example flights_density
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let publication = Publication::of_pipeline(&pipeline, &state, &mut |_| ())?;
     let summary = run(&pipeline, &publication, &Options::new(1, &state), |_| ())?;
 
-    // From here on, all is done with the public log alone. It says by itself how it is to be read.
+    // From here on only the public log is used. It contains everything needed to read it.
     let mut log = PublicReader::open(&state)?;
     let publication = MomentPublication::from_header(log.header())?;
     let mut view = publication.view(&Workload::Prefix);
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Name, private value and standard deviation of its noise, which is of the first order where it is not exact.
+/// Name, private value and standard deviation of its noise (to first order where not exact).
 fn statistics(density: &Density) -> [(&'static str, f64, f64); 5] {
     let (mean, covariance) = (&density.mean, &density.covariance);
     let deviation = |i: usize| covariance[(i, i)].sqrt();
@@ -74,7 +74,8 @@ fn statistics(density: &Density) -> [(&'static str, f64, f64); 5] {
     ]
 }
 
-/// The same statistics of the file, with delays clipped to bounds. Not private: for comparison in this example alone.
+/// The same statistics of the file, with delays clipped to bounds. Not private: only for comparison
+/// in this example.
 fn truth(airport: &str, bounds: [(f64, f64); 2]) -> Result<[f64; 5], Box<dyn Error>> {
     let mut reader = csv::Reader::from_path(Path::new(EXAMPLES).join("data/flights_jan2013.csv"))?;
     let [mut n, mut x, mut y, mut xx, mut xy, mut yy] = [0.0; 6];
@@ -96,7 +97,7 @@ fn truth(airport: &str, bounds: [(f64, f64); 2]) -> Result<[f64; 5], Box<dyn Err
     Ok([x, y, sd_x, sd_y, (xy / n - x * y) / (sd_x * sd_y)])
 }
 
-/// What the comparison needs of a row.
+/// The columns of a row that the comparison uses.
 #[derive(serde::Deserialize)]
 struct Flight {
     origin: String,

@@ -1,5 +1,5 @@
-//! Plays a cluster of Kafka with one broker, in memory, that has the rows of a CSV file in its topic `flights`, and prints what
-//! comes into its topic `releases`. It is the cluster that librdkafka has for tests.
+//! Runs an in-memory Kafka cluster with one broker, fills its topic `flights` with the rows of a
+//! CSV file, and prints what arrives in its topic `releases`. Uses librdkafka's mock cluster.
 //!
 //! ```sh
 //! cargo run --release --features kafka --example kafka_cluster -- [FILE]   # then: run examples/kafka.toml
@@ -19,7 +19,7 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 const FLIGHTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/flights_jan2013.csv");
 
-/// Where clients ask first. They hear from there on which port the broker is.
+/// Address that clients contact first. The cluster then tells them the broker's port.
 const ADDRESS: &str = "127.0.0.1:9092";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     show(&config)
 }
 
-/// Publishes all rows but the header; how many they are.
+/// Publishes all rows except the header and returns their number.
 fn publish(config: &ClientConfig, text: &str) -> Result<usize, Box<dyn Error>> {
     let producer: BaseProducer = config.create()?;
     let mut rows = 0;
@@ -51,7 +51,7 @@ fn publish(config: &ClientConfig, text: &str) -> Result<usize, Box<dyn Error>> {
     Ok(rows)
 }
 
-/// Lets a client speak with the broker.
+/// Forwards bytes between a client and the broker.
 fn forward(client: TcpStream, broker: &str) -> io::Result<()> {
     let server = TcpStream::connect(broker)?;
     for (mut from, mut to) in [(client.try_clone()?, server.try_clone()?), (server, client)] {
@@ -60,7 +60,7 @@ fn forward(client: TcpStream, broker: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Prints the releases as they come.
+/// Prints releases as they arrive.
 fn show(config: &ClientConfig) -> Result<(), Box<dyn Error>> {
     let consumer: BaseConsumer = config.clone().set("group.id", "show").create()?;
     let mut list = TopicPartitionList::new();

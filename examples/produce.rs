@@ -1,5 +1,5 @@
-//! A producer that loses nothing and doubles nothing: it sends the rows of a CSV file over a socket, and goes on behind what the
-//! other side says is safe, also when either of them was killed.
+//! A producer without loss or duplicates: it sends the rows of a CSV file over a socket and resumes
+//! after the rows that the other side has acknowledged, even if either process was killed.
 //!
 //! ```sh
 //! cargo run --release -- run examples/socket.toml                                  # in one terminal
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sends what is not safe over one connection, and hears what becomes so.
+/// Sends the rows that are not acknowledged over one connection, and reads acknowledgements.
 fn send(address: &str, header: &str, rows: &[&str], rate: f64, safe: &AtomicUsize) -> io::Result<()> {
     let mut connection = TcpStream::connect(address)?;
     let mut lines = BufReader::new(connection.try_clone()?).lines();
@@ -54,7 +54,7 @@ fn send(address: &str, header: &str, rows: &[&str], rate: f64, safe: &AtomicUsiz
             connection.write_all((part.join("\n") + "\n").as_bytes())?;
             thread::sleep(Duration::from_secs_f64(part.len() as f64 / rate));
         }
-        // Until the last row is safe, or the connection has ended.
+        // Until the last row is acknowledged or the connection ends.
         while !hearing.is_finished() {
             thread::sleep(Duration::from_millis(20));
         }

@@ -1,5 +1,5 @@
-//! Publishes the rows of a CSV file to a stream of Redis or NATS JetStream, one line in each entry. Rows have numbers that the
-//! server knows them by, so publishing them again changes nothing.
+//! Publishes the rows of a CSV file to a Redis or NATS JetStream stream, one line per entry. The
+//! server recognises rows by their numbers, so publishing them again changes nothing.
 //!
 //! ```sh
 //! cargo run --release --example publish -- redis://127.0.0.1:6379 [FILE]   # then: run examples/redis.toml
@@ -28,7 +28,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// `XADD flights NUMBER-0 line ROW`: Redis refuses a number that it has had. Gives how many were new.
+/// Sends `XADD flights NUMBER-0 line ROW`: Redis refuses a number that is already in the stream.
+/// Returns the number of new rows.
 fn to_redis(mut connection: TcpStream, rows: &[&str]) -> io::Result<usize> {
     let mut answers = BufReader::new(connection.try_clone()?).lines();
     let mut new = 0;
@@ -54,11 +55,12 @@ fn to_redis(mut connection: TcpStream, rows: &[&str]) -> io::Result<usize> {
     Ok(new)
 }
 
-/// Makes the stream `flights` where there is none, and publishes a message for each row with its number as `Nats-Msg-Id`:
-/// JetStream drops one that it has had in the last two minutes. Gives how many were new.
+/// Creates the stream `flights` if it is missing, and publishes a message for each row with its
+/// number as `Nats-Msg-Id`. JetStream drops an id that it received in the last two minutes. Returns
+/// the number of new rows.
 fn to_nats(mut connection: TcpStream, rows: &[&str]) -> io::Result<usize> {
     let mut answers = BufReader::new(connection.try_clone()?).lines();
-    // What was said to our subject `answer`: the line after its head.
+    // Reads the next message for our subject `answer`: the line after its header.
     let mut answer = move || -> io::Result<String> {
         loop {
             let line = answers.next().ok_or(io::ErrorKind::UnexpectedEof)??;

@@ -1,10 +1,11 @@
-//! Does the strategy lab find what the literature has printed?
+//! Does the strategy lab reproduce published tables?
 //!
-//! Tables 1 and 6 of "Multi-Epoch Matrix Factorization Mechanisms" (Choquette-Choo et al., 2023), computed anew: the total
-//! squared error of prefix sums over 2000 steps, with every known mechanism, when each person takes part 20 times, 100
-//! steps apart; and the root of the total squared error of a tiny problem under three sets of constraints. The example
-//! fails where a row differs in a printed digit. What the paper says of Fourier encoders rests on its bound of the
-//! sensitivity, Theorem 2.1, which stands in a column of its own; theirs may be less.
+//! Recomputes Tables 1 and 6 of "Multi-Epoch Matrix Factorization Mechanisms" (Choquette-Choo et
+//! al., 2023). Table 1 lists the total squared error of prefix sums over 2000 steps, for every
+//! known mechanism, when each person takes part 20 times, 100 steps apart. Table 6 lists the root
+//! of the total squared error of a tiny problem under three sets of constraints. The example fails
+//! if a row differs in a printed digit. The paper's values for Fourier encoders use its sensitivity
+//! bound, Theorem 2.1. That bound has its own column; the exact sensitivity may be smaller.
 //!
 //! ```sh
 //! cargo run --release --example strategy_tables              # a minute or two, once: optima are kept for later
@@ -32,10 +33,10 @@ const STEPS: u64 = 2000;
 /// Participations in Table 1: k times, b steps apart.
 const PARTICIPATION: &str = "20x100";
 
-/// Vectors, not scalars, are released.
+/// Vectors are released, not scalars.
 const DIMENSION: usize = 2;
 
-/// The longest strategy that is optimised in seconds.
+/// Longest horizon whose strategy is optimised in seconds.
 const QUICK: u64 = 1000;
 
 /// Label in the paper, our strategy, number of stamps, printed loss.
@@ -74,7 +75,7 @@ const TABLE_1: [Row; 30] = [
     ("FFT Optimal Decoder(n=100)×20", "fft-optimal-decoder", 20, "1.7e6"),
 ];
 
-/// Workload, equation of the constraints, the constraints, printed root of the loss.
+/// Workload, equation number of the constraints, the constraints, printed root of the loss.
 const TABLE_6: [(&str, &str, Corners, &str); 6] = [
     ("prefix", "(34)", Corners::Signed, "6.461"),
     ("prefix", "(36)", Corners::NonNegativeInPattern, "6.461"),
@@ -98,7 +99,7 @@ fn main() -> Fallible<()> {
     Ok(())
 }
 
-/// Prints Table 1; whether all of it agrees.
+/// Prints Table 1. Returns whether all of it agrees.
 fn table_1(quick: bool) -> Fallible<bool> {
     println!("Table 1: prefix, {STEPS} steps, participation {PARTICIPATION}\n");
     println!("{:35}{:>7}{:>12}{:>14}  sensitivity", "mechanism", "paper", "loss", "by Thm 2.1");
@@ -128,7 +129,7 @@ struct Found {
     /// Total squared error with our sensitivity.
     loss: f64,
     sensitivity: Claim,
-    /// With the sensitivity of Theorem 2.1, where the paper takes that: for Fourier encoders.
+    /// With the sensitivity of Theorem 2.1, for Fourier encoders, as in the paper.
     spectral: Option<f64>,
 }
 
@@ -153,7 +154,7 @@ fn spectral_bound(matrix: &Matrix, participation: Participation) -> f64 {
     schedule.count() as f64 * schedule.starts().map(norm_squared).fold(0.0, f64::max)
 }
 
-/// Prints Table 6; whether all of it agrees.
+/// Prints Table 6. Returns whether all of it agrees.
 fn table_6() -> Fallible<bool> {
     println!("\nTable 6: 6 steps, participation 3x2, root of the loss\n");
     println!("{:15}{:>6}{:>9}{:>14}{:>10}", "workload", "Eq.", "paper", "root of loss", "gap");
@@ -170,7 +171,7 @@ fn table_6() -> Fallible<bool> {
     Ok(agree)
 }
 
-/// With as many digits as the paper prints.
+/// Formats a value with as many digits as the paper prints.
 fn as_printed(value: f64, printed: &str) -> String {
     let digits = printed.split('e').next().map_or(0, |mantissa| mantissa.len() - 2);
     format!("{value:.digits$e}")

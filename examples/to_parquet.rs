@@ -1,4 +1,5 @@
-//! Writes the flights of the examples as a Parquet file, with times as timestamps and delays as numbers or nulls.
+//! Writes the flights of the examples to a Parquet file, with times as timestamps and delays as
+//! numbers or nulls.
 //!
 //! ```sh
 //! cargo run --release --example to_parquet -- flights.parquet && cargo run --release -- run examples/parquet.toml
@@ -25,7 +26,7 @@ const SCHEMA: &str = "message flights {
     OPTIONAL DOUBLE arr_delay;
 }";
 
-/// Rows of a row group.
+/// Number of rows in a row group.
 const GROUP: usize = 10_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -60,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         column.close()?;
         for column in [departure, landing] {
             let delays: Vec<Option<f64>> = rows.iter().map(|row| row[column].parse().ok()).collect();
-            // A null has no value, and level 0.
+            // A null has no value; its definition level is 0.
             let levels: Vec<i16> = delays.iter().map(|delay| i16::from(delay.is_some())).collect();
             let values: Vec<f64> = delays.into_iter().flatten().collect();
             let mut column = group.next_column()?.ok_or("a column")?;

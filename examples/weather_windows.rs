@@ -1,11 +1,12 @@
-//! What does one release log tell about this week, and about the recent past?
+//! What can one release log say about this week and about the recent past?
 //!
-//! A year of hourly weather is released once, by the pipeline of `weather.toml`. Then two views are computed from the
-//! same log, at no further cost of privacy: a mean that forgets, with weights 0.9ᵃᵍᵉ, and one over a window of 7 days.
-//! A view that nobody thought of when the stream ran would do as well.
+//! A year of hourly weather is released once, by the pipeline of `weather.toml`. Then two views are
+//! computed from the same log, at no further privacy cost: a mean that forgets, with weights
+//! 0.9ᵃᵍᵉ, and one over a window of 7 days. Views that nobody planned when the stream ran work as
+//! well.
 //!
-//! The file holds a corrupt reading, a wind of 1048 mph. The public bounds make it 60 mph, so it does the private mean
-//! little harm; the mean of the raw file shows it for a week.
+//! The file holds a corrupt reading, a wind of 1048 mph. The public bounds clip it to 60 mph, so it
+//! hardly affects the private mean. The windowed mean of the raw file is far off for a week.
 //!
 //! ```sh
 //! cargo run --release --example weather_windows
@@ -28,7 +29,7 @@ use jiff::civil::{Date, date};
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
 const STATION: &str = "EWR";
 const WINDOW: i64 = 7;
-/// Places of columns in the pipeline.
+/// Indices of columns in the pipeline.
 const TEMPERATURE: usize = 0;
 const WIND: usize = 3;
 
@@ -62,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The station's density under a workload, day by day, from the public log alone.
+/// Densities of a station under a workload, day by day, from the public log alone.
 fn densities(state: &Path, workload: &Workload) -> Result<BTreeMap<Date, Density>, Box<dyn Error>> {
     let mut log = PublicReader::open(state)?;
     let publication = MomentPublication::from_header(log.header())?;
@@ -84,7 +85,8 @@ fn cell(density: &Density, column: usize) -> String {
     format!("{:10.2} ± {:5.2}", density.mean[column], density.mean_noise[column])
 }
 
-/// The raw wind at the station: day in New York's standard time, speed. Not private: for comparison in this example alone.
+/// The raw wind at the station: day in New York's standard time, and speed. Not private: only for
+/// comparison in this example.
 fn raw_wind() -> Result<Vec<(Date, f64)>, Box<dyn Error>> {
     let mut reader = csv::Reader::from_path(Path::new(EXAMPLES).join("data/weather_nyc2013.csv"))?;
     let mut wind = Vec::new();
@@ -98,7 +100,7 @@ fn raw_wind() -> Result<Vec<(Date, f64)>, Box<dyn Error>> {
     Ok(wind)
 }
 
-/// Mean over the days up to this one.
+/// Mean over the days of the window that ends on `last`.
 fn mean_of_window(raw: &[(Date, f64)], last: Date) -> Result<f64, jiff::Error> {
     let first = last.checked_sub(jiff::Span::new().days(WINDOW - 1))?;
     let window: Vec<f64> =
@@ -106,7 +108,7 @@ fn mean_of_window(raw: &[(Date, f64)], last: Date) -> Result<f64, jiff::Error> {
     Ok(window.iter().sum::<f64>() / window.len() as f64)
 }
 
-/// What the comparison needs of a row.
+/// The columns of a row that the comparison uses.
 #[derive(serde::Deserialize)]
 struct Hour {
     event_time: String,

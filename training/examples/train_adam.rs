@@ -1,14 +1,16 @@
-//! Which way of making Adam private trains best at the same (ε, δ)?
+//! Which private Adam trains best at the same (ε, δ)?
 //!
 //! ```sh
 //! cargo run --release -p hushflow-training --example train_adam                                  # digits, shipped here
 //! cargo run --release -p hushflow-training --example train_adam -- fashion --hidden 32           # Debian's dataset-fashion-mnist
 //! ```
 //!
-//! Every method gets the same grid of learning rates and clip norms, and the pair that is best by one run on a seed of its own.
-//! (That tuning is not charged for: the table compares methods. Who trains on people's data tunes on public ones, or pays.)
-//! Then it is run on `--seeds` other seeds. A seed draws the order of the records, the model's first parameters and the noise.
-//! What comes out, pass by pass, goes to the table and to a CSV file. `docs/training.md` discusses it.
+//! Every method uses the same grid of learning rates and clip norms. The example picks the pair
+//! that is best in one run on a separate seed, and then runs it on `--seeds` other seeds. This
+//! tuning is not charged, because the table compares methods. Tune on public data, or pay for
+//! tuning, when training on people's data. A seed determines the order of records, the initial
+//! parameters and the noise. The table and a CSV file list the results pass by pass.
+//! `docs/training.md` discusses them.
 #![expect(clippy::print_stdout, reason = "an example talks to its reader")]
 
 use std::error::Error;
@@ -38,10 +40,10 @@ const TUNING_SEED: u64 = 1000;
 
 #[derive(Parser)]
 struct Arguments {
-    /// Images to learn from.
+    /// Training images.
     #[arg(value_enum, default_value = "digits")]
     data: Data,
-    /// Units of a hidden layer; none for softmax regression.
+    /// Number of hidden units; none for softmax regression.
     #[arg(long)]
     hidden: Option<usize>,
     /// ε of the whole run, for δ = 1e-6; several are tried one after another.
@@ -50,19 +52,19 @@ struct Arguments {
     /// Passes over the images.
     #[arg(long, default_value = "5")]
     passes: NonZeroU32,
-    /// Images in a step; 1/50 of all by default.
+    /// Number of images in a step; 1/50 of all by default.
     #[arg(long)]
     batch_size: Option<NonZeroU32>,
-    /// Runs whose mean and standard deviation are told.
+    /// Number of runs whose mean and standard deviation are reported.
     #[arg(long, default_value = "3")]
     seeds: u64,
     /// Methods, by parts of their names; all by default.
     #[arg(long, value_delimiter = ',')]
     methods: Vec<String>,
-    /// Worker threads; they change nothing but the time it takes.
+    /// Number of worker threads. Affects speed only.
     #[arg(long, default_value = "2")]
     workers: usize,
-    /// Where the numbers go.
+    /// Output file.
     #[arg(long, default_value = "train_adam.csv")]
     csv: PathBuf,
 }
@@ -75,12 +77,12 @@ enum Data {
     Fashion,
 }
 
-/// A way to train.
+/// A training method.
 struct Contestant {
     name: &'static str,
     /// `None` without privacy.
     privatisation: Option<Privatisation>,
-    /// The strategy of the noise, and the workload that it is made for.
+    /// Noise strategy, and the workload that it is optimised for.
     strategy: (&'static str, &'static str),
 }
 
@@ -104,10 +106,10 @@ fn contestants() -> Vec<Contestant> {
     ]
 }
 
-/// The passes of several runs.
+/// Passes of several runs.
 type Runs = Vec<Vec<Pass>>;
 
-/// What all contestants have in common.
+/// Settings shared by all contestants.
 struct Contest {
     network: Network,
     images: Arc<Split>,
@@ -162,10 +164,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 impl Contest {
-    /// The best of the grid, and what it comes to on seeds that it was not chosen by.
+    /// Returns the best plan of the grid, and its runs on seeds that were not used to choose it.
     fn tuned(&self, contestant: &Contestant, seeds: u64) -> Result<(TrainingPlan, Runs), Box<dyn Error>> {
         let strategies = self.strategies(contestant)?;
-        // Without privacy nothing is clipped.
+        // Without privacy, gradients are not clipped.
         let clip_norms = if contestant.privatisation.is_some() { &CLIP_NORMS[..] } else { &[1.0] };
         let mut best = (f64::NEG_INFINITY, self.plan);
         for &clip_norm in clip_norms {
@@ -208,7 +210,7 @@ impl Contest {
     }
 }
 
-/// A row of the table and the lines of the file.
+/// Prints a row of the table and writes the lines of the file.
 fn report(
     csv: &mut File,
     epsilon: f64,
