@@ -1,14 +1,13 @@
-//! Streams that a server keeps: entries in their order, each with the position behind it.
+//! Streams kept by a server: ordered entries, each with the position after it.
 //!
-//! The position of every entry is the server's own number of it, and it is our own log that
-//! remembers how far we are: with each committed epoch. So nothing is acknowledged to the server,
-//! nothing is ever redelivered, and a run that begins again reads from the recorded number: each
-//! entry counts once. What one server numbers twice is two entries; a publisher that may repeat
-//! itself uses the server's own means (ids of messages, ids of entries).
+//! A position is the server's own number of the entry. Our own log records it with each committed
+//! epoch. So nothing is acknowledged to the server and nothing is redelivered: a restarted run
+//! reads on from the recorded number, and each entry counts once. If one publication gets two
+//! numbers from the server, it is two entries. A publisher that may repeat itself should use the
+//! server's deduplication (ids of messages or entries).
 //!
-//! Entries are read one by one as they are wanted, so a pipeline that is behind holds up the
-//! server's connection and takes no memory. A server that is away is tried again until it is back;
-//! that is never an end.
+//! Entries are read one by one on demand, so a slow pipeline blocks the server's connection and
+//! takes no memory. An unreachable server is retried until it is back; that never ends the stream.
 
 use std::fmt;
 use std::io;
@@ -20,20 +19,21 @@ use crate::control::{Backoff, Control};
 use crate::format::form::{Form, Shape};
 use crate::format::row::{Outcome, Row, Rows};
 
-/// A stream of a server as a pipeline names it.
+/// A server's stream as named in a pipeline.
 pub(super) trait ServerStream: Equal + fmt::Debug + Clone + Send + Sync + 'static {
-    /// The system and the stream, in messages: without a secret.
+    /// Name of the system and the stream for messages, without a secret.
     fn name(&self) -> String;
 
-    /// What distinguishes the stream from others of the same system, wherever that runs.
+    /// Bytes that distinguish the stream from others of the same system, independent of its
+    /// address.
     fn identity(&self) -> Vec<u8>;
 
-    /// How entries may be written.
+    /// Formats in which entries may be written.
     fn formats(&self) -> Formats {
         Formats::MESSAGES
     }
 
-    /// Connects, and reads on from a position.
+    /// Connects, and reads from a position on.
     fn connect(&self, control: &Control, position: Position) -> Result<Box<dyn Entries>, Trouble>;
 }
 
@@ -56,22 +56,22 @@ impl<S: ServerStream> super::Reads for S {
     }
 }
 
-/// A connection over which entries come, in their order.
+/// A connection that delivers entries in order.
 pub(crate) trait Entries: Send {
-    /// Reads the next entry into `row`, and gives the position behind it; none if there has been
-    /// none for a moment.
+    /// Reads the next entry into `row` and returns the position after it; `None` if none has
+    /// arrived for a moment.
     fn next(&mut self, row: &mut Row, form: &mut Form) -> Result<Option<Position>, Trouble>;
 
-    /// Whether there is one that needs not be waited for. False is always safe.
+    /// Whether the next entry can be read without waiting. False is always safe.
     fn is_at_hand(&self) -> bool;
 }
 
-/// The identity of a stream that has a name, in a database or a partition.
+/// The identity of a named stream in a database or a partition.
 pub(super) fn identity(database: u32, partition: u32, stream: &str) -> Vec<u8> {
     [&database.to_le_bytes(), &partition.to_le_bytes(), stream.as_bytes()].concat()
 }
 
-/// A stream that is open.
+/// An open stream.
 struct StreamOrigin<S> {
     stream: S,
     shape: Shape,
@@ -108,7 +108,7 @@ struct StreamRows<S> {
     position: Position,
     entries: Option<Box<dyn Entries>>,
     backoff: Backoff,
-    /// When something came last, or the server was away.
+    /// When an entry last arrived or the server was unreachable.
     last: Instant,
 }
 
@@ -121,7 +121,7 @@ impl<S: ServerStream> StreamRows<S> {
         self.entries.as_mut().map_or(Ok(None), |entries| entries.next(row, &mut self.form))
     }
 
-    /// Lets the connection go, and waits before the next attempt.
+    /// Drops the connection, and waits before the next attempt.
     fn pause(&mut self, error: &io::Error) {
         self.entries = None;
         if self.backoff.failed() && !self.control.is_stopped() {

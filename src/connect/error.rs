@@ -1,4 +1,4 @@
-//! What can go wrong with a source or a system. No message holds a value of a row.
+//! Errors of sources and systems. No message holds a value of a row.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,30 +8,30 @@ use thiserror::Error;
 use crate::format::{Defect, FormatError};
 use crate::state::StateError;
 
-/// Why a source can't be read on.
+/// Why a source can't be read further.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SourceError {
-    /// The operating system refused.
+    /// An error of the operating system.
     #[error("{}: can't be read: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The rows of a file can't be told apart.
+    /// The rows of a file can't be separated.
     #[error(transparent)]
     Format(FormatError),
     /// The ingest journal can't be written or read.
     #[error(transparent)]
     Journal(#[from] StateError),
-    /// A file of text is compressed.
+    /// A text file is compressed.
     #[error("{}: the file is compressed ({form}): decompress it, or pipe it in with path = \"-\"", path.display())]
     Compressed {
         /// The file.
         path: PathBuf,
-        /// By what.
+        /// Form of compression.
         form: &'static str,
     },
     /// The first row comes after all epochs.
@@ -60,24 +60,24 @@ pub enum SourceError {
         /// What is wrong.
         defect: Defect,
     },
-    /// A source that can be read into a journal only.
+    /// The source can only be read into a journal.
     #[error("what comes over a socket is read into a journal: only a run with a state directory can do that")]
     NeedsRun,
-    /// Another file has taken the place of one that is followed.
+    /// A followed file was replaced by another one.
     #[error("{}: another file has this name now: let new files have new names, and follow their directory", path.display())]
     Replaced {
         /// The file.
         path: PathBuf,
     },
-    /// A server answers with something that can't be mended by trying again.
+    /// A server's answer is an error that a retry can't fix.
     #[error("{}: {problem}", path.display())]
     Server {
         /// The server and its stream.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// A stream of a server has lost what a run had read, or what it was still to read.
+    /// A server's stream has lost entries that a run had read or was still to read.
     #[error(
         "{}: the stream {what}: records are lost there; restore the stream, or go on without them in a new state \
          directory", path.display()
@@ -88,7 +88,7 @@ pub enum SourceError {
         /// Where the stream and the state disagree.
         what: String,
     },
-    /// A file ends before the place to resume from.
+    /// A file ends before the position to resume from.
     #[error(
         "{}: the file has {found} bytes but was read up to byte {offset} before: \
          it was cut or replaced, restore it to resume", path.display()
@@ -96,15 +96,15 @@ pub enum SourceError {
     Shrunk {
         /// The file.
         path: PathBuf,
-        /// Bytes that it has.
+        /// Its number of bytes.
         found: u64,
-        /// The place to resume from.
+        /// Offset of the position to resume from.
         offset: u64,
     },
 }
 
 impl From<FormatError> for SourceError {
-    /// What could not be read may be an error of the transport.
+    /// A format error may be an error of the transport.
     fn from(error: FormatError) -> Self {
         match error {
             FormatError::Io { path, source } => io_error(&path, source),
@@ -113,8 +113,8 @@ impl From<FormatError> for SourceError {
     }
 }
 
-/// The error of reading `path`: one of ours where the journal's thread, files or a reader of rows
-/// have told it.
+/// Returns the error of reading `path`: our own one if the journal's thread, files or a reader of
+/// rows reported it.
 pub(crate) fn io_error(path: &Path, source: io::Error) -> SourceError {
     let io = |source| SourceError::Io { path: path.into(), source };
     let state = |source: io::Error| source.downcast::<StateError>().map_or_else(io, SourceError::Journal);
@@ -122,26 +122,26 @@ pub(crate) fn io_error(path: &Path, source: io::Error) -> SourceError {
     source.downcast::<SourceError>().unwrap_or_else(format)
 }
 
-/// Why a system did not do what was asked.
+/// Why a request to a system failed.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// It may be over after another attempt.
+    /// Another attempt may succeed.
     Passing(io::Error),
-    /// Whoever read what was written is gone for good.
+    /// The reader of the output is gone for good.
     Gone(io::Error),
-    /// The server refuses, in its own words: they are about the stream, not about records.
+    /// The server refuses, in its own words, which concern the stream and not records.
     Refused {
         /// The server and its stream.
         path: PathBuf,
         problem: String,
     },
-    /// The stream is not there.
+    /// The stream does not exist.
     NoStream,
-    /// The stream is not what it was.
+    /// The stream has changed.
     Lost {
         /// The server and its stream.
         path: PathBuf,
-        /// What is different: the words behind "the stream".
+        /// The difference, as it follows "the stream" in a message.
         what: String,
     },
 }
@@ -152,12 +152,12 @@ impl From<io::Error> for Trouble {
     }
 }
 
-/// What may pass, in the server's words or ours.
+/// A problem that a retry may fix, in the server's words or ours.
 pub(super) fn passing(words: impl Into<String>) -> Trouble {
     Trouble::Passing(io::Error::other(words.into()))
 }
 
-/// What trying again does not mend.
+/// A problem that a retry does not fix.
 pub(super) fn refusal(name: String, words: &str) -> Trouble {
     let problem: String = words.chars().filter(|c| !c.is_control()).take(200).collect();
     Trouble::Refused { path: name.into(), problem }

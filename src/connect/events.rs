@@ -1,4 +1,4 @@
-//! Server-sent events at an address, as a sink: [`crate::sink`] serves them.
+//! Server-sent events at an address, as a sink. [`crate::sink`] serves them.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Writes for Address {
     }
 
     fn place(&self) -> Option<String> {
-        // Port 0 is another one each time.
+        // Port 0 selects a new port each time.
         Some(self.name()).filter(|name| !name.ends_with(":0"))
     }
 

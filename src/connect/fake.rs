@@ -1,5 +1,4 @@
-//! What tests of systems share: servers that say what a test wants, and pipelines with one source
-//! or sink.
+//! Shared test helpers: servers with scripted answers, and pipelines with one source or sink.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -10,8 +9,8 @@ use crate::format::Format;
 use crate::format::form::{Form, Shape};
 use crate::pipeline::{Pipeline, Source};
 
-/// A server for one client: its address. Each answer waits for a line that has a word in it, if
-/// there is one. The last answer may go on without an end.
+/// Starts a server for one client and returns its address. Each answer with a word waits for a line
+/// that contains the word. If it `goes_on`, endless bytes follow the last answer.
 pub(super) fn serve(script: Vec<(Option<&'static str>, String)>, goes_on: bool) -> (String, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -32,7 +31,7 @@ pub(super) fn serve(script: Vec<(Option<&'static str>, String)>, goes_on: bool) 
     (address, server)
 }
 
-/// Column `x` is a field of an entry, or of an object in JSON.
+/// A form in which column `x` is a field of an entry or of a JSON object.
 pub(super) fn form(format: Format) -> Form {
     Form::new(&Shape { format, header: None, wanted: vec!["x".into()] }, "s".as_ref()).unwrap()
 }
@@ -45,12 +44,12 @@ fn pipeline(source: &str, sinks: &str) -> Result<Pipeline, String> {
     Pipeline::parse(&text, "dir/p.toml".as_ref()).map_err(|error| error.to_string())
 }
 
-/// The source with these fields.
+/// Parses a source with these fields.
 pub(super) fn source_of(fields: &str) -> Result<Source, String> {
     Ok(pipeline(fields, "")?.sources.remove(0))
 }
 
-/// The sink with these fields.
+/// Parses a sink with these fields.
 pub(super) fn sink_of(fields: &str) -> Result<Sink, String> {
     Ok(pipeline("path = 'a.csv'", &format!("{{ {fields} }}"))?.sinks.remove(0))
 }

@@ -1,17 +1,17 @@
-//! Systems that sources read from and sinks write to: one folder and one line of [`SYSTEMS`] for each.
+//! Systems that sources read from and sinks write to: one folder and one line of [`SYSTEMS`] each.
 //!
 //! The folder of a system holds its part of the pipeline file (scheme, fields, checks, messages),
-//! its reader, its writer and the tag of its positions. No other room names a system: the pipeline,
-//! the reader of sources, the runs and the sinks ask the table.
+//! its reader, its writer and the tag of its positions. No other module names a system: the
+//! pipeline, the source reader, the runs and the sinks use the table.
 //!
-//! A source [`Reads`]: it opens an [`Origin`], which gives bytes or rows from a [`Position`] on. One
-//! that can't be read again is taken into the [`journal`], which is an origin too. How bytes are cut
-//! into rows is the business of [`crate::format`], whatever they came over. A sink [`Writes`]: it
-//! opens an [`Outlet`].
+//! A source implements [`Reads`]: it opens an [`Origin`], which delivers bytes or rows from a
+//! [`Position`] on. A source that can't be read again is copied into the [`journal`], which is an
+//! origin too. [`crate::format`] cuts bytes into rows, whatever their origin. A sink implements
+//! [`Writes`]: it opens an [`Outlet`].
 //!
-//! **Connections.** No general client is used: one would bring an asynchronous runtime, or buffers
+//! **Connections.** No general client is used: it would bring an asynchronous runtime, or buffers
 //! of whole answers, into the process that holds raw rows. A [`Wire`](wire::Wire) reads lines and
-//! lengths with limits to both, and no wait has no end. Kafka's protocol is too large for that: its
+//! lengths, limits both, and never waits forever. Kafka's protocol is too large for that: its
 //! client is librdkafka, behind the feature `kafka`.
 
 pub(crate) mod entries;
@@ -58,33 +58,33 @@ static SYSTEMS: &[System] = &[
     events::SYSTEM,
 ];
 
-/// A text of the pipeline file.
+/// A text field of the pipeline file.
 pub(crate) type Text<'a> = Field<'a, &'a str>;
 
-/// A kind of server, device or place that records come from or releases go to.
+/// A kind of server, device or location that records come from or releases go to.
 pub(crate) struct System {
-    /// What a path to it may begin with, before `://`; empty for a path of a file.
+    /// Schemes of its paths, before `://`; empty for file paths.
     schemes: &'static [&'static str],
-    /// The shortest usual paths, in messages.
+    /// Examples of its shortest paths, for messages.
     path: &'static str,
-    /// A path of a broker with everything that it may hold, in messages.
+    /// A broker path with all optional parts, for messages.
     full_path: &'static str,
-    /// Whether an entry may have fields by name.
+    /// Whether an entry may have named fields.
     has_fields: bool,
-    /// The kinds of its positions in the private log, different from those of every other system.
+    /// Tags of its positions in the private log, different from those of every other system.
     tags: &'static [u8],
-    /// Its own fields of `[source]`.
+    /// Fields of `[source]` that belong to it.
     source_fields: &'static [Own],
     /// Reads a source, if it can be one.
     source: Option<Read<dyn Reads>>,
-    /// Its own fields of `[[sinks]]`.
+    /// Fields of `[[sinks]]` that belong to it.
     sink_fields: &'static [Own],
     /// Reads a sink, if it can be one.
     sink: Option<Read<dyn Writes>>,
 }
 
 impl System {
-    /// A system that is nothing yet.
+    /// An empty system, to be filled in.
     const NONE: System = System {
         schemes: &[],
         path: "",
@@ -98,34 +98,34 @@ impl System {
     };
 }
 
-/// Reads what a section says of a source or sink. A function that gives none has reported why.
+/// Reads the section of a source or sink. A function that returns none has reported why.
 type Read<T> = fn(&Said<'_, '_>) -> Option<Arc<T>>;
 
-/// What a section says of where its source or sink is.
+/// The part of a section that locates its source or sink.
 struct Said<'a, 's> {
     section: &'s Section<'a>,
-    /// `path`, and where there are several files, all of them.
+    /// `path`, and all paths if there are several files.
     path: &'s Text<'a>,
     paths: &'s [Text<'a>],
-    /// What comes before `://` in the path, and behind it.
+    /// The part of the path before `://`, and the part after it.
     scheme: &'s str,
     rest: &'s str,
-    /// What relative paths are relative to.
+    /// Directory that relative paths are relative to.
     base: &'s Path,
 }
 
 /// A field that only some systems have.
 struct Own {
     key: &'static str,
-    /// What is reported where another source or sink has it; `{}` stands for the schemes that may
-    /// have it.
+    /// Message if another source or sink has the field; `{}` stands for the schemes that may have
+    /// it.
     elsewhere: &'static str,
 }
 
 /// The name of a stream.
 const STREAM: Own = Own { key: "stream", elsewhere: "the name of a stream is for {}: leave it out" };
 
-/// What a source reads.
+/// The input of a source.
 #[derive(Clone)]
 pub struct Input {
     system: &'static System,
@@ -137,7 +137,7 @@ pub struct Input {
 pub struct Sink(Arc<dyn Writes>);
 
 impl Input {
-    /// Reads `path` of `[source]`, and the fields that only this kind of source has.
+    /// Reads `path` of `[source]`, and the fields that belong to its kind of source.
     pub(crate) fn read(section: &Section<'_>, paths: &[Text<'_>], base: &Path) -> Option<Self> {
         let other = paths.iter().find(|path| path.value == "-");
         let other = other.or(paths.iter().find(|path| !parts(path.value).0.is_empty()));
@@ -163,14 +163,14 @@ impl Input {
         Some(Input { system, source })
     }
 
-    /// What it is and can do.
+    /// Returns its kind and capabilities.
     pub(crate) fn source(&self) -> &dyn Reads {
         &*self.source
     }
 
-    /// The tag of its positions: their kind in the low byte, and above it 24 bits of a hash of
-    /// which stream it is, if it is one. The server's address is not part of it, because a server
-    /// may move.
+    /// The tag of its positions. The low byte is their kind. The 24 bits above it are a hash of the
+    /// stream's identity, if it is a stream. The server's address is not part of the tag, because a
+    /// server may move.
     pub(crate) fn tag(&self, format: Format) -> u32 {
         let kind = u32::from(self.system.tags[self.source.kind(format)]);
         let Some(identity) = self.source.identity() else { return kind };
@@ -196,14 +196,14 @@ impl Sink {
         system.sink?(&Said { section, path, paths, scheme, rest, base }).map(Sink)
     }
 
-    /// What it is and can do.
+    /// Returns its kind and capabilities.
     pub(crate) fn target(&self) -> &dyn Writes {
         &*self.0
     }
 }
 
 impl fmt::Display for Input {
-    /// Its name in messages: without a secret.
+    /// Formats its name for messages, without a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.source.name())
     }
@@ -237,7 +237,7 @@ impl PartialEq for Sink {
 
 impl Eq for Sink {}
 
-/// Equality of values whose type is not known.
+/// Equality of values of unknown type.
 pub(crate) trait Equal: Any {
     fn equals(&self, other: &dyn Any) -> bool;
 }
@@ -248,7 +248,7 @@ impl<T: Any + PartialEq> Equal for T {
     }
 }
 
-/// The scheme of a path, and what is behind it.
+/// Splits a path into scheme and rest.
 fn parts(path: &str) -> (&str, &str) {
     match path {
         "-" => ("-", ""),
@@ -256,12 +256,12 @@ fn parts(path: &str) -> (&str, &str) {
     }
 }
 
-/// Reports the fields that only other systems have than this one.
+/// Reports fields that belong to other systems than this one.
 fn refuse(section: &Section<'_>, own: Option<&System>, fields: impl Fn(&System) -> &'static [Own]) {
     let mut refused: Vec<&str> = Vec::new();
     for field in SYSTEMS.iter().flat_map(&fields) {
         let has = |system: &System| fields(system).iter().any(|found| found.key == field.key);
-        // Asked for in any case: a field that nobody asks for is reported as unknown.
+        // Read in any case: an unread field would be reported as unknown.
         let Some(found) = section.get(field.key) else { continue };
         if own.is_none_or(has) || refused.contains(&field.key) {
             continue;
@@ -271,7 +271,7 @@ fn refuse(section: &Section<'_>, own: Option<&System>, fields: impl Fn(&System) 
     }
 }
 
-/// The systems whose entries may have fields, in messages.
+/// Lists the systems whose entries may have fields, for messages.
 pub(crate) fn schemes_with_fields() -> String {
     schemes(SYSTEMS.iter().filter(|system| system.has_fields))
 }
@@ -282,7 +282,7 @@ fn schemes(systems: impl Iterator<Item = &'static System>) -> String {
 
 const ALONE: &str = "a socket or a broker must be the only path, as path = \"tcp://host:port\"";
 
-/// Reports a path that is none of a source.
+/// Reports a path that is not a valid source.
 fn report_source(path: &Text<'_>) {
     let others = SYSTEMS.iter().filter(|system| system.source.is_some() && !system.path.is_empty());
     path.report(format!(
@@ -292,14 +292,15 @@ fn report_source(path: &Text<'_>) {
     ));
 }
 
-/// Reports a path that is none of a sink. Not as it was found: it may hold a password.
+/// Reports a path that is not a valid sink. The message does not quote it, because it may hold a
+/// password.
 fn report_sink(path: &Text<'_>) {
     let others = SYSTEMS.iter().filter(|system| system.sink.is_some() && !system.path.is_empty());
     let others = listed(others.map(|system| system.path.into()), "or");
     path.report(format!("expected a file such as \"out/releases.ndjson\", or {others}"));
 }
 
-/// Reports a path of a broker that can't be understood, in the same way.
+/// Reports a broker path that can't be parsed, also without quoting it.
 fn report_broker(path: &Text<'_>) {
     let forms = SYSTEMS.iter().map(|system| system.full_path).filter(|form| !form.is_empty());
     path.report(format!("expected {}", listed(forms.map(String::from), "or")));
@@ -318,7 +319,7 @@ mod tests {
 
     #[test]
     fn every_tag_and_every_scheme_is_of_one_system() {
-        // The standard input has none but that of files: its position is the clock alone.
+        // Standard input has the tag of files: its position is the clock alone.
         let tagged = SYSTEMS.iter().filter(|system| !system.schemes.contains(&"-"));
         let mut tags: Vec<u8> = tagged.flat_map(|system| system.tags).copied().collect();
         tags.push(journal::TAG);

@@ -1,4 +1,4 @@
-//! Sources as the pipeline names them, and what they give when they are opened.
+//! Sources as named in a pipeline, and what they deliver when opened.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,15 +16,15 @@ use crate::state::Store;
 
 /// A position between two rows of a source.
 ///
-/// Of a broker's stream it holds the least number that the next entry may have: in JetStream and
-/// Kafka `offset`; in Redis `offset` are the milliseconds of its id and `line` is the number behind
-/// them. In a Parquet file `offset` is the row group and `line` is the row in it.
+/// In a broker's stream it is the minimum number of the next entry. For JetStream and Kafka this is
+/// `offset`. For Redis, `offset` is the milliseconds part of the id and `line` the number after it.
+/// In a Parquet file, `offset` is the row group and `line` the row in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
-    /// The file's number in the pipeline's list or that of followed files, or the session's in the
-    /// journal, from 0.
+    /// Number from 0: of the file in the pipeline's list or the list of followed files, or of the
+    /// session in the journal.
     pub file: u32,
-    /// The offset in that file, in bytes; in a session, behind its header.
+    /// The offset in that file, in bytes; in a session, from the end of its header.
     pub offset: u64,
     /// The line in that file, from 1.
     pub line: u64,
@@ -35,25 +35,25 @@ impl Position {
     pub const START: Position = Position { file: 0, offset: 0, line: 1 };
 }
 
-/// A source as the pipeline names it.
+/// A source as named in a pipeline.
 pub(crate) trait Reads: Equal + fmt::Debug + Send + Sync {
-    /// The source in messages: without a secret.
+    /// The source's name for messages, without a secret.
     fn name(&self) -> String;
 
-    /// How its records may be written.
+    /// Formats in which its records may be written.
     fn formats(&self) -> Formats;
 
-    /// Which of its system's tags its positions have.
+    /// Index of its positions' tag among its system's tags.
     fn kind(&self, _format: Format) -> usize {
         0
     }
 
-    /// What distinguishes a stream from others of the same system, wherever that runs.
+    /// Bytes that distinguish a stream from others of the same system, independent of its address.
     fn identity(&self) -> Option<Vec<u8>> {
         None
     }
 
-    /// Whether records come from a network, so that no row moves the clock far.
+    /// Whether records come from a network, so that one row must not advance the clock far.
     fn is_remote(&self) -> bool {
         true
     }
@@ -74,42 +74,41 @@ pub(crate) trait Reads: Equal + fmt::Debug + Send + Sync {
     /// [`SourceError::NeedsRun`] for a source that can be read into a journal only.
     fn open(&self, opening: &Opening<'_>) -> Result<Box<dyn Origin>, SourceError>;
 
-    /// Begins to take what comes into a journal, where the source may have one.
+    /// Starts copying the input into a journal, for sources that may have one.
     ///
-    /// # Errors
-    /// Where the source can't be opened.
+    /// # Errors If the source can't be opened.
     fn take_in(&self, _session: Session, _control: &Control) -> std::io::Result<Intake> {
         Err(std::io::ErrorKind::Unsupported.into())
     }
 }
 
-/// Whether a source has a journal.
+/// When a source has a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Journaling {
     /// It can be read again.
     Never,
-    /// Where the pipeline asks for one.
+    /// Only if the pipeline requests one.
     IfWanted,
     Always,
 }
 
 /// The formats of a source's records.
 pub(crate) struct Formats {
-    /// Where the pipeline names none; without one the extension of the path decides.
+    /// The default format; without one the extension of the path decides.
     pub(crate) usual: Option<Format>,
     pub(crate) allowed: &'static [Format],
-    /// What is reported of another format, if it is the source's own matter.
+    /// Message for another format, if the source has its own.
     pub(crate) expected: Option<&'static str>,
-    /// Whether records come as messages of one each, which have no header and can't be corrected.
+    /// Whether each record is one message, which has no header and can't be corrected.
     pub(crate) are_messages: bool,
 }
 
 impl Formats {
-    /// A stream of text.
+    /// Formats of a text stream.
     pub(super) const TEXT: Formats =
         Formats { usual: None, allowed: &[Format::Csv, Format::Ndjson], expected: None, are_messages: false };
 
-    /// Each entry is a text that holds one record.
+    /// Formats of entries that are texts with one record each.
     pub(super) const MESSAGES: Formats = Formats {
         usual: Some(Format::Ndjson),
         expected: Some("a message is text: use format = \"ndjson\" or format = \"csv\""),
@@ -118,12 +117,12 @@ impl Formats {
     };
 }
 
-/// Where and how a source is opened.
+/// Where and how to open a source.
 pub(crate) struct Opening<'a> {
     pub(crate) shape: &'a Shape,
     pub(crate) position: Position,
     pub(crate) control: &'a Control,
-    /// Where the state directory keeps lists of files, if there is one.
+    /// The state directory's lists of files, if there is one.
     pub(crate) lists: Option<Lists<'a>>,
 }
 
@@ -137,46 +136,48 @@ pub(crate) struct Lists<'a> {
     pub(crate) is_resumed: bool,
 }
 
-/// A source that is open: one file after the other. A stream of a server is one file without an end.
+/// An open source: one file after the other. A server's stream is one endless file.
 pub(crate) trait Origin: Send {
-    /// The name of a file in messages.
+    /// The name of a file for messages.
     fn name(&self, file: u32) -> PathBuf;
 
-    /// Opens a file from the position on; none beyond the last one. Waits for a file that may
-    /// begin.
+    /// Opens a file from the position on; `None` after the last one. Waits for a file that may
+    /// still appear.
     fn open(&mut self, position: Position) -> Result<Option<Opened>, SourceError>;
 
-    /// What a file is that ends before its header.
+    /// How to treat a file that ends before its header.
     fn headless(&self, _file: u32) -> Headless {
         Headless::Fault
     }
 
-    /// Whether it is piped in anew after a restart, so that positions of earlier runs mean nothing.
+    /// Whether it delivers new input after a restart, so that positions of earlier runs mean
+    /// nothing.
     fn begins_anew(&self) -> bool {
         false
     }
 }
 
-/// A file from a position on.
+/// An open file from a position on.
 pub(crate) enum Opened {
     /// Its bytes.
     Bytes {
         stream: Stream,
-        /// The bytes with the file's header, unless they come first in the stream.
+        /// Stream that begins with the file's header, unless `stream` does.
         header: Option<Stream>,
-        /// Whether they go on with a line that was the file's last one when it was read up to there.
+        /// Whether the bytes continue a line that was the file's last one when it was read up to
+        /// there.
         is_rest: bool,
     },
-    /// Its rows, where they are no lines.
+    /// Its rows, if they are not text.
     Rows(Box<dyn Rows>),
 }
 
-/// What a file is that ends before its header.
+/// How to treat a file that ends before its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Headless {
     Fault,
-    /// Its writer has gone on to a later file.
+    /// Skip it: its writer has moved on to a later file.
     Passed,
-    /// It may begin in a later run.
+    /// Resume there: it may get a header in a later run.
     Early,
 }

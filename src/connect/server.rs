@@ -1,18 +1,18 @@
-//! Servers as a path names them, `[user:password@]host[:port]`, and the names of their streams.
+//! Server addresses in paths, `[user:password@]host[:port]`, and names of streams.
 
 use std::fmt;
 
 use crate::document::Section;
 
-/// A server, and who we are to it.
+/// A server, and our credentials for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Server {
-    /// `host:port`, or several of them with commas between.
+    /// `host:port`, or several of them separated by commas.
     pub(super) address: String,
     pub(super) credentials: Option<Credentials>,
 }
 
-/// What a server wants to know before it answers.
+/// Login data of a server.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Credentials {
     /// The user, if one is named.
@@ -29,8 +29,8 @@ impl fmt::Debug for Credentials {
 }
 
 impl Server {
-    /// Reads what comes after `scheme://`: the server, with its usual port where none is named, and
-    /// what comes after a slash. None where it can't be understood.
+    /// Parses the part after `scheme://` into the server, with the given default port, and the part
+    /// after a slash. None if it can't be parsed.
     pub(super) fn of(rest: &str, port: u16) -> Option<(Self, &str)> {
         let (credentials, place) = match rest.rsplit_once('@') {
             None => (None, rest),
@@ -44,7 +44,7 @@ impl Server {
         };
         let (place, behind) = place.split_once('/').unwrap_or((place, ""));
         let address = if has_port(place) { place.into() } else { format!("{place}:{port}") };
-        // A port that is none, and no address of many colons.
+        // An invalid port, but not an IPv6 address.
         let odd_port = !has_port(place) && place.contains(':') && !place.ends_with(']');
         (has_port(&address) && !odd_port).then_some((Server { address, credentials }, behind))
     }
@@ -55,7 +55,7 @@ pub(crate) fn has_port(address: &str) -> bool {
     address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
 
-/// `stream`: the name of a stream, without blanks and characters that the system forbids.
+/// Reads `stream`: the name of a stream, without blanks and characters that the system forbids.
 pub(super) fn stream(section: &Section<'_>, forbidden: &str) -> Option<String> {
     let stream = section.require("stream", section.text("stream"), "stream = \"flights\"")?;
     let is_odd = |c: char| c.is_whitespace() || c.is_control() || forbidden.contains(c);

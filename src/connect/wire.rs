@@ -1,4 +1,5 @@
-//! A connection to a server that speaks in lines and lengths. No wait on it outlasts the run, or a server that is silent.
+//! A connection to a server with a protocol of lines and lengths. No wait outlasts the run or the
+//! server's allowed silence.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -9,17 +10,17 @@ use zeroize::Zeroizing;
 use crate::control::{Control, GLANCE};
 use crate::tcp::{connect, keep_alive};
 
-/// A server that says nothing for so long, when it should, is gone.
+/// Maximum silence of a server that should answer; after that it counts as gone.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// The most bytes of a line.
+/// Maximum length of a line in bytes.
 const LINE_LIMIT: usize = 1 << 16;
 
 pub(crate) struct Wire {
     stream: TcpStream,
     control: Control,
     bytes: Zeroizing<Vec<u8>>,
-    /// What has been read and not been taken: `bytes[at..end]`.
+    /// Bytes read but not consumed: `bytes[at..end]`.
     at: usize,
     end: usize,
 }
@@ -47,7 +48,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Whether the server may still do what it has not done since `begun`.
+    /// Succeeds if waiting may continue after this error; the wait began at `begun`.
     fn wait_after(&self, error: io::Error, begun: Instant) -> io::Result<()> {
         match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {
@@ -57,7 +58,7 @@ impl Wire {
         }
     }
 
-    /// Waits for more, where nothing is left.
+    /// Waits for more bytes, if none are left.
     fn fill(&mut self) -> io::Result<()> {
         let begun = Instant::now();
         loop {
@@ -72,7 +73,7 @@ impl Wire {
         }
     }
 
-    /// What has come and not been taken: at least one byte.
+    /// Returns the bytes received but not consumed: at least one.
     fn waiting(&mut self) -> io::Result<&[u8]> {
         if self.at == self.end {
             self.fill()?;
@@ -80,12 +81,12 @@ impl Wire {
         Ok(&self.bytes[self.at..self.end])
     }
 
-    /// Whether bytes have come that were not taken.
+    /// Whether received bytes are left.
     pub(crate) fn has_more(&self) -> bool {
         self.at < self.end
     }
 
-    /// Puts the next line into `line`, without its end.
+    /// Reads the next line into `line`, without its end.
     pub(crate) fn line(&mut self, line: &mut Vec<u8>) -> io::Result<()> {
         line.clear();
         loop {
@@ -110,7 +111,7 @@ impl Wire {
         self.pass(count, |part| bytes.extend_from_slice(part))
     }
 
-    /// Passes over the next `count` bytes.
+    /// Skips the next `count` bytes.
     pub(crate) fn skip(&mut self, count: usize) -> io::Result<()> {
         self.pass(count, |_| ())
     }
@@ -118,7 +119,7 @@ impl Wire {
     fn pass(&mut self, mut count: usize, mut see: impl FnMut(&[u8])) -> io::Result<()> {
         let begun = Instant::now();
         while count > 0 {
-            // A server may state any length, and send for ever.
+            // A server may state any length and send forever.
             if count > LINE_LIMIT {
                 self.control.keep_waiting(begun, Duration::MAX)?;
             }
@@ -133,18 +134,18 @@ impl Wire {
     }
 }
 
-/// The server says what nobody understands.
+/// Error for an answer that can't be parsed.
 pub(crate) fn garbled() -> io::Error {
     io::Error::new(ErrorKind::InvalidData, "the server's answer can't be understood")
 }
 
-/// A decimal number.
+/// Parses a decimal number.
 pub(crate) fn number<T: std::str::FromStr>(text: &[u8]) -> io::Result<T> {
     std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or_else(garbled)
 }
 
-/// An id of two numbers, written `7-0`: that of an entry in Redis, `milliseconds-number`, or that by
-/// which any server knows a line that a sink writes, `epoch-line`. In the order of the entries.
+/// An ordered id of two numbers, written `7-0`. For Redis entries it is `milliseconds-number`. For
+/// lines that a sink writes to any server it is `epoch-line`.
 pub(super) type Id = (u64, u64);
 
 pub(super) fn parse_id(id: &[u8]) -> io::Result<Id> {

@@ -1,6 +1,6 @@
-//! Sinks as the pipeline names them, and what writes to them.
+//! Sinks as named in a pipeline, and their writers.
 //!
-//! Lines go to a server with rising ids `epoch-line`, so that no line can be there twice.
+//! Lines get rising ids `epoch-line` on a server, so that no line appears twice.
 
 use std::fmt;
 
@@ -10,57 +10,58 @@ pub(super) use super::wire::Id;
 use super::{Equal, Trouble};
 use crate::control::Control;
 
-/// A sink as the pipeline names it. No other writer may use what it writes to.
+/// A sink as named in a pipeline. No other writer may use its destination.
 pub(crate) trait Writes: Equal + fmt::Debug + Send + Sync {
-    /// The sink in messages: without a secret.
+    /// The sink's name for messages, without a secret.
     fn name(&self) -> String;
 
-    /// Where lines go, if that can be known: two sinks of the same place are refused.
+    /// Destination of the lines, if known: two sinks with the same destination are refused.
     fn place(&self) -> Option<String> {
         Some(self.name())
     }
 
-    /// What it is: an outlet waits for as long as `control` does.
+    /// Returns the target. An outlet waits as long as `control` allows.
     fn target(&self, control: &Control) -> Target;
 }
 
-/// What a sink is.
+/// The target of a sink.
 pub(crate) enum Target {
     /// Lines are written.
     Outlet(Box<dyn Outlet>),
-    /// Events are served to whoever asks at this address.
+    /// Events are served at this address to anyone who connects.
     Events(String),
 }
 
-/// Where lines go.
+/// A destination of lines.
 pub(crate) trait Outlet: Send {
-    /// Opens it, anew after an error, and finds out what it holds.
+    /// Opens it, also again after an error, and finds what it holds.
     fn open(&mut self) -> Result<Held, Trouble>;
 
-    /// Writes the lines of the epoch after the last whole one; of these only those that are not there.
+    /// Writes the lines of the epoch after the last whole one, skipping those that are already
+    /// there.
     fn append(&mut self, epoch: u64, lines: &[u8]) -> Result<(), Trouble>;
 }
 
-/// What an outlet holds before anything is written.
+/// Contents of an outlet before anything is written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// Epochs up to this one are there as a whole.
+    /// Last epoch up to which all epochs are complete.
     pub(crate) whole: u64,
-    /// The last epoch of which anything is there.
+    /// The last epoch that is there at least in part.
     pub(crate) last: Option<Mark>,
 }
 
-/// What differs from server to server.
+/// The server-specific part of an outlet.
 pub(super) trait Writer: Send {
-    /// Connects anew: the id of the last line that the stream has had, and what the last one that
-    /// is there tells.
+    /// Reconnects. Returns the id of the last line that the stream has ever had, and the mark of
+    /// the last line that it still holds.
     fn open(&mut self) -> Result<(Id, Option<Mark>), Trouble>;
 
-    /// Sends lines with their ids; `taken` hears of each that the system has taken.
+    /// Sends lines with their ids; `taken` is called for each line that the system has stored.
     fn send(&mut self, lines: &[(Id, &str)], taken: &mut dyn FnMut(Id)) -> Result<(), Trouble>;
 }
 
-/// What tells an epoch from that of another history. Every line holds it.
+/// Identifies an epoch and its history. Every line contains it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) epoch: u64,
@@ -69,14 +70,14 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// What a line says, if it is one of ours.
+    /// Returns the mark of a line, if a sink wrote it.
     pub(crate) fn of(line: &[u8]) -> Option<Self> {
         let value: Value = serde_json::from_slice(line).ok()?;
         let chain = value["chain"].as_str()?.into();
         Some(Mark { epoch: value["epoch"].as_u64()?, generation: value["generation"].as_u64()?, chain })
     }
 
-    /// Whether one log can hold both: the run that drew a later epoch is never an earlier one.
+    /// Whether one log can hold both: a later epoch is never drawn by an earlier run.
     pub(crate) fn agrees(&self, other: &Mark) -> bool {
         match self.epoch.cmp(&other.epoch) {
             std::cmp::Ordering::Less => self.generation <= other.generation,
@@ -86,12 +87,12 @@ impl Mark {
     }
 }
 
-/// A stream of a server, and how far it has come.
+/// A server's stream, and how far it is written.
 pub(super) struct StreamOutlet<W> {
     writer: W,
     /// The last line in it.
     last: Id,
-    /// The last line of the last epoch that was written as a whole, by this sink since it began.
+    /// The last line of the last epoch that this sink has written completely since it started.
     done: Option<Id>,
 }
 
@@ -106,7 +107,7 @@ impl<W: Writer> Outlet for StreamOutlet<W> {
         let (last, mark) = self.writer.open()?;
         self.last = last;
         let (epoch, _) = last;
-        // As far as is known, there may be more lines of the last epoch to come.
+        // Unless this sink has finished the last epoch, more of its lines may be missing.
         let whole = if self.done == Some(last) { epoch } else { epoch.saturating_sub(1) };
         Ok(Held { whole, last: mark })
     }
@@ -122,17 +123,18 @@ impl<W: Writer> Outlet for StreamOutlet<W> {
     }
 }
 
-/// The lines of an epoch with their numbers in it, from 0.
+/// The lines of an epoch, numbered from 0.
 fn numbered(lines: &[u8]) -> impl Iterator<Item = (u64, &str)> {
     let text = std::str::from_utf8(lines).expect("JSON is UTF-8");
     (0..).zip(text.lines())
 }
 
-/// The most lines that are sent before their answers are read, and the most bytes, unless one line alone has more.
+/// Limits of a batch sent before its answers are read: lines, and bytes unless one line alone has
+/// more.
 const BATCH_LINES: usize = 256;
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Lines in parts of no more than that.
+/// Splits lines into batches within these limits.
 fn batches<'a>(lines: impl Iterator<Item = (Id, &'a str)>) -> impl Iterator<Item = Vec<(Id, &'a str)>> {
     let mut lines = lines.peekable();
     std::iter::from_fn(move || {

@@ -5,7 +5,7 @@
 //! earlier files have been deleted. A file is finished once it has been read to its end *after* a
 //! later file had appeared: then its writer has gone on.
 //!
-//! Of the last file only whole records are given out: half a line waits for its rest.
+//! Only whole records of the last file are returned: a partial line waits for its rest.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -31,7 +31,7 @@ use crate::format::row::RECORD_LIMIT;
 use crate::state::FollowedList;
 use crate::whole;
 
-/// Files that are followed and open.
+/// Open followed files.
 struct Directory {
     files: Followed,
     format: Format,
@@ -42,14 +42,14 @@ struct Directory {
 /// The names found so far, in the order of their numbers.
 struct List {
     names: Vec<OsString>,
-    /// The same, for lookup: a directory may hold many files, and is listed often.
+    /// The same names, for lookup: a directory may hold many files and is listed often.
     known: HashSet<OsString>,
     /// The list in the state directory.
     kept: Option<FollowedList>,
 }
 
-/// Follows files. The state directory keeps their numbers; without one they are good for this run
-/// alone.
+/// Follows files. The state directory keeps their numbers; without one they are valid for this run
+/// only.
 pub(super) fn open(files: &Followed, opening: &Opening<'_>) -> Result<Box<dyn Origin>, SourceError> {
     let list = match opening.lists {
         None => List::new(Vec::new(), None),
@@ -94,7 +94,7 @@ impl Directory {
         self.list().names.len() <= file as usize + 1
     }
 
-    /// Waits for the file with this number and opens it at `offset`; none if the run ends first.
+    /// Waits for the file with this number and opens it at `offset`; `None` if the run ends first.
     fn open_file(self: &Arc<Self>, file: u32, offset: u64) -> Result<Option<Opened>, SourceError> {
         let begun = Instant::now();
         while self.list().names.len() <= file as usize {
@@ -175,11 +175,12 @@ struct Growing {
     /// Bytes of the file that have been read.
     read: u64,
     framing: Framing,
-    /// Bytes that have been read: whole records up to `ready`, given out up to `given`.
+    /// Bytes that have been read: whole records up to `ready`, of which those up to `given` were
+    /// returned.
     bytes: Zeroizing<Vec<u8>>,
     given: usize,
     ready: usize,
-    /// Whether a later file had appeared before the end of this one was looked for.
+    /// Whether a later file had appeared before the end of this one was read.
     passed: bool,
     /// When bytes came last.
     last: Instant,

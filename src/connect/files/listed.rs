@@ -14,11 +14,11 @@ use crate::format::Format;
 use crate::format::bytes::Stream;
 use crate::format::parquet::ParquetRows;
 
-/// How compressed files begin.
+/// First bytes of compressed files.
 const COMPRESSED: [(&[u8], &str); 4] =
     [(b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\xfd7zXZ\0", "xz"), (b"PK\x03\x04", "zip")];
 
-/// Files of text.
+/// Text files.
 struct Texts {
     paths: Vec<PathBuf>,
     control: Control,
@@ -30,8 +30,8 @@ struct Tables {
     wanted: Vec<String>,
 }
 
-/// Opens files from the position on. Looks at each of them before anything is published: whether it
-/// can be opened, and is the text that it should be.
+/// Opens files from the position on. Checks each of them before anything is published: it must be
+/// readable, and text if text is expected.
 pub(super) fn open(paths: &[PathBuf], opening: &Opening<'_>) -> Result<Box<dyn Origin>, SourceError> {
     let is_text = opening.shape.format != Format::Parquet;
     for path in paths.iter().skip(opening.position.file as usize) {
@@ -89,8 +89,8 @@ impl Origin for Tables {
     }
 }
 
-/// Whether what comes at `offset` of a file goes on with a line that was its last one when it was
-/// read up to there.
+/// Whether the bytes at `offset` continue a line that was the file's last one when it was read up
+/// to there.
 fn is_in_line(path: &Path, offset: u64) -> Result<bool, SourceError> {
     if offset == 0 {
         return Ok(false);
@@ -101,11 +101,11 @@ fn is_in_line(path: &Path, offset: u64) -> Result<bool, SourceError> {
     Ok(around.len() == 2 && !around.iter().any(|byte| matches!(byte, b'\r' | b'\n')))
 }
 
-/// Opens a named pipe, which need not have a writer yet: opened as a file it would wait for one, and
-/// hear no signal.
+/// Opens a named pipe, which may not have a writer yet. Without `NONBLOCK`, opening would wait for
+/// one and ignore a stop.
 fn open_pipe(path: &Path, offset: u64, control: &Control) -> Result<Patient, SourceError> {
     if offset > 0 {
-        // What was read of it is gone.
+        // The bytes already read are gone.
         return Err(io_error(path, ErrorKind::NotSeekable.into()));
     }
     let input = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
@@ -118,7 +118,7 @@ pub(super) fn stream_at(path: &Path, offset: u64) -> Result<Stream, SourceError>
     Ok(Stream::new(open_at(path, offset)?, offset))
 }
 
-/// Opens a file at an offset that it must have.
+/// Opens a file at an offset, which must be within it.
 pub(super) fn open_at(path: &Path, offset: u64) -> Result<File, SourceError> {
     let mut file = File::open(path).map_err(|source| io_error(path, source))?;
     if offset > 0 {

@@ -1,4 +1,4 @@
-//! Files: lists of them and followed ones as sources, files of JSON lines as sinks.
+//! Files: listed and followed ones as sources, files of JSON lines as sinks.
 
 mod follow;
 mod listed;
@@ -11,11 +11,11 @@ use super::{Formats, Opening, Origin, Own, Reads, Said, SourceError, System, Tar
 use crate::control::Control;
 use crate::format::Format;
 
-/// The kind of positions in the pipeline's list of files.
+/// Position tag of listed files.
 pub(super) const TAG: u8 = 0;
-/// The kind of positions in followed files, by their numbers in the list.
+/// Position tag of followed files, which are numbered in the state directory's list.
 pub(crate) const FOLLOWED: u8 = 2;
-/// The kind of positions in listed Parquet files: a row group, and a row in it.
+/// Position tag of listed Parquet files: a row group, and a row in it.
 const PARQUET: u8 = 5;
 
 pub(super) const SYSTEM: System = System {
@@ -31,7 +31,7 @@ pub(super) const SYSTEM: System = System {
     ..System::NONE
 };
 
-/// These files, read one after the other as one stream.
+/// Listed files, read one after the other as one stream.
 #[derive(Debug, PartialEq, Eq)]
 struct Listed(Vec<PathBuf>);
 

@@ -17,8 +17,8 @@ use crate::whole;
 pub(super) struct Files {
     sink: ReleaseFile,
     file: Option<File>,
-    /// Whether the bytes behind `length` will be written again. They are kept until the file is known
-    /// to hold the log's history: output that belongs to another log is never truncated.
+    /// Whether the bytes after `length` will be written again. They are kept until the file is
+    /// known to hold the log's history: output of another log is never truncated.
     is_to_cut: bool,
     /// Bytes in the newest file, and the first epoch in it, if it has one.
     length: u64,
@@ -39,7 +39,7 @@ impl Files {
         Files { sink, file: None, is_to_cut: false, length: 0, first: None }
     }
 
-    /// Opens the newest file, whose last epoch is to be written again.
+    /// Opens the newest file, whose last epoch will be written again.
     fn begin(&mut self) -> io::Result<Held> {
         let path = &self.sink.path;
         if let Some(folder) = path.parent() {

@@ -7,9 +7,9 @@
 //! limit. Then, or if the disk is slow or full, the writer waits, the buffer fills, and the source is
 //! not read until there is room.
 //!
-//! A source may be one connection after another. A record that a disconnect has cut is dropped and
-//! counted: nobody has acknowledged it. So is a record that is too long, with the connection, since
-//! nobody knows where the next one begins.
+//! A source may be a sequence of connections. A record cut by a disconnect is dropped and counted:
+//! nobody has acknowledged it. A record that is too long is also dropped and counted, and ends its
+//! connection, because the start of the next record is unknown.
 
 use std::io::{self, ErrorKind, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,22 +25,23 @@ use crate::connect::{SourceError, io_error};
 use crate::control::{Control, GLANCE};
 use crate::state::{Full, Ingest, StateError};
 
-/// Bytes that are read at once.
+/// Bytes read at once.
 pub(in crate::connect) const CHUNK: usize = 1 << 16;
 
-/// Bytes that may wait for the disk: more than [`GROUP_BYTES`], so that a slow disk syncs more at once.
+/// Maximum number of bytes that wait for the disk: more than [`GROUP_BYTES`], so that a slow disk
+/// syncs more at once.
 pub(super) const WAITING_BYTES: usize = 4 << 20;
 
-/// Bytes that begin a sync at once.
+/// Number of waiting bytes that starts a sync immediately.
 const GROUP_BYTES: usize = 1 << 20;
 
 const DISK_FULL: &str = "the disk has no room for the ingest journal: the source is held up, and nothing is lost; counting records \
     makes room, and so do you";
 
-/// The least time between two notices that the journal has no room.
+/// Minimum time between two notices that the journal is full.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The least time between two syncs, unless [`GROUP_BYTES`] wait.
+/// Minimum time between two syncs, unless [`GROUP_BYTES`] wait.
 const SYNC_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Copies a source into the journal until it ends or this is dropped.
@@ -52,10 +53,10 @@ pub(crate) struct Intake {
     telling: Vec<JoinHandle<()>>,
 }
 
-/// Whoever hears how many records are safe.
+/// Callback that receives the number of safe records.
 pub(crate) type Told = Box<dyn Fn(u64) + Send>;
 
-/// Bytes that wait for the writer.
+/// Buffer between the reading thread and the writer.
 pub(in crate::connect) struct Waiting {
     buffer: Mutex<Buffer>,
     changed: Condvar,
@@ -69,15 +70,15 @@ struct Buffer {
     ended: Option<io::Result<()>>,
     /// The run is over.
     stopped: bool,
-    /// A connection ends after the bytes; the next one waits until the writer has seen this.
+    /// A connection ends after these bytes; the next one waits until the writer has handled that.
     broken: bool,
-    /// Why no more of this connection is used.
+    /// Why the rest of this connection is refused.
     refused: Option<String>,
 }
 
 impl Intake {
-    /// Begins to take what `read` hands on into the journal of `session`. Where the source
-    /// `outlives` an error, that ends a connection only. `told` hears how many records are safe.
+    /// Starts copying what `read` delivers into the journal of `session`. If the source `outlives`
+    /// an error, the error ends only a connection. `told` receives the number of safe records.
     pub(in crate::connect) fn start(
         mut session: Session,
         control: &Control,
@@ -93,7 +94,7 @@ impl Intake {
             Intake { waiting: Arc::clone(&waiting), writer: None, torn, ingest, telling: Vec::new() };
         told.map_or(Ok(()), |told| intake.tell(told))?;
         let (reader, ingest) = (Arc::clone(&waiting), intake.ingest());
-        // Never joined: it may wait for a source that says nothing more.
+        // Never joined: it may wait forever for a silent source.
         thread::spawn(move || read(&reader));
         intake.writer = Some(thread::spawn(move || {
             ingest.end(waiting.write(&mut session, outlives).err().map(io::Error::other));
@@ -101,10 +102,9 @@ impl Intake {
         Ok(intake)
     }
 
-    /// Tells each number of records that are safe, on a thread of its own.
+    /// Reports each number of safe records, on a separate thread.
     ///
-    /// # Errors
-    /// If the system gives no thread.
+    /// # Errors If the system can't start a thread.
     pub(crate) fn tell(&mut self, told: Told) -> io::Result<()> {
         let ingest = self.ingest();
         let telling = thread::Builder::new().spawn(move || {
@@ -118,27 +118,26 @@ impl Intake {
         Ok(())
     }
 
-    /// The journal.
+    /// Returns the journal.
     pub(crate) fn ingest(&self) -> Arc<Ingest> {
         Arc::clone(&self.ingest)
     }
 
-    /// After an orderly end: what was counted is not kept, and all has been acknowledged. Gives the
-    /// number of records that a disconnect has cut.
+    /// Finishes after an orderly end: drops counted records from the journal and waits until
+    /// everything is acknowledged. Returns the number of records cut by disconnects.
     ///
-    /// # Errors
-    /// Where the journal can't be written.
+    /// # Errors If the journal can't be written.
     pub(crate) fn finish(mut self) -> Result<u64, StateError> {
         self.stop();
         self.ingest.finish()?;
         for thread in std::mem::take(&mut self.telling) {
-            // A listener that panics has told already.
+            // A thread that panicked has already reported it.
             let _ = thread.join();
         }
         Ok(self.torn.load(Ordering::Relaxed))
     }
 
-    /// When this returns, the journal is written no more.
+    /// Stops the writer; the journal is not written after this returns.
     fn stop(&mut self) {
         self.waiting.buffer().stopped = true;
         self.waiting.changed.notify_all();
@@ -183,13 +182,13 @@ impl Waiting {
         self.end(ended);
     }
 
-    /// Nothing more comes.
+    /// Marks the end of the source.
     pub(in crate::connect) fn end(&self, ended: io::Result<()>) {
         self.buffer().ended = Some(ended);
         self.changed.notify_all();
     }
 
-    /// Whether the writer takes more.
+    /// Whether the writer accepts more.
     pub(in crate::connect) fn is_wanted(&self) -> bool {
         self.buffer().is_wanted()
     }
@@ -277,7 +276,7 @@ impl Waiting {
         }
     }
 
-    /// Reports why the source is held up.
+    /// Reports why the source is blocked.
     fn tell_full(&self, full: Full) {
         match full {
             Full::Limit => {
@@ -287,7 +286,7 @@ impl Waiting {
         }
     }
 
-    /// Accepts nothing more from the connection.
+    /// Refuses the rest of the connection.
     fn refuse(&self, reason: String) {
         let mut buffer = self.buffer();
         buffer.refused = Some(reason);
@@ -302,7 +301,7 @@ impl Buffer {
         self.ended.is_none() && !self.stopped && !self.broken
     }
 
-    /// Whether the writer takes more.
+    /// Whether the writer accepts more.
     fn is_wanted(&self) -> bool {
         !self.stopped && self.refused.is_none()
     }
@@ -319,7 +318,7 @@ mod tests {
     use std::path::Path;
     use std::sync::mpsc;
 
-    /// Takes what `input` gives into a journal.
+    /// Starts copying `input` into a journal.
     fn start(format: &str, input: impl Read + Send + 'static, ingest: &Arc<Ingest>) -> Intake {
         let format = if format == "csv" { Format::Csv } else { Format::Ndjson };
         let shape = Shape { format, header: None, wanted: vec!["x".into()] };
@@ -327,7 +326,7 @@ mod tests {
         Intake::start(session, &Control::new(), false, None, move |waiting| waiting.read(input)).unwrap()
     }
 
-    /// A source that says what it is given, part by part.
+    /// A source that delivers the parts it receives.
     struct Parts(mpsc::Receiver<Vec<u8>>);
 
     impl Read for Parts {
@@ -347,7 +346,7 @@ mod tests {
         (directory, ingest)
     }
 
-    /// What comes of taking `input` in: header and records, and how many.
+    /// Copies `input` into a journal and returns the header, the records and their number.
     fn take(format: &str, input: &[u8]) -> io::Result<(String, String, u64)> {
         take_from(format, io::Cursor::new(input.to_vec()))
     }
@@ -386,7 +385,7 @@ mod tests {
         check("csv", &format!("x\n{many}"), "x\n", &many, 2_000_000);
     }
 
-    /// Blank lines before, between and behind records, far more than may wait for the disk.
+    /// Blank lines before, between and after records, far more than may wait for the disk.
     #[test]
     fn blank_lines_are_dropped_as_they_come() {
         for (format, record, end) in [("ndjson", &b"{}\n"[..], &b"  \t\r\n"[..]), ("csv", b"x\n", b"\r\n\n")]
@@ -396,7 +395,7 @@ mod tests {
             let input = blanks().chain(record()).chain(blanks()).chain(record()).chain(blanks());
             let (_, records, number) = take_from(format, input.chain(record()).chain(blanks())).unwrap();
             assert_eq!(number, 3 - u64::from(format == "csv"), "{format}");
-            // What came together with a record may be kept with it.
+            // Blank lines that arrive together with a record may be kept.
             assert!(records.len() <= 3 * (WAITING_BYTES + CHUNK), "{format}: {} bytes", records.len());
             assert_eq!(records.split_ascii_whitespace().count() as u64, number);
         }
@@ -431,7 +430,7 @@ mod tests {
                 assert_eq!(ingest.acknowledged(before), expected);
             }
         }
-        // The source says nothing more and does not end.
+        // The source stays silent and does not end.
         drop(intake);
         assert_eq!(ingest.acknowledged(Some(3)), None);
     }

@@ -1,7 +1,7 @@
-//! The ingest journal: what comes of a source that can't be read again, until it is counted.
+//! The ingest journal: keeps records of a source that can't be read again until they are counted.
 //!
-//! An [`Intake`] takes the source into sessions of the journal. These are read like files: from a
-//! position, one after the other.
+//! An [`Intake`] copies the source into sessions of the journal. Sessions are read like files: from
+//! a position, one after the other.
 
 mod intake;
 mod session;
@@ -17,7 +17,7 @@ pub(crate) use intake::Intake;
 pub(super) use intake::{CHUNK, Waiting};
 pub(crate) use session::Session;
 
-/// The kind of positions in the journal.
+/// Position tag of journals.
 pub(crate) const TAG: u8 = 1;
 
 /// The sessions of a journal, each like a file.

@@ -1,8 +1,8 @@
 //! Writes a session of the ingest journal: bytes in, whole records on disk.
 //!
-//! A byte order mark, line ends before a header, and blank lines between groups of records are
-//! dropped. Memory holds at most one record or header, within the limit of a record, and the last
-//! bytes.
+//! Drops a byte order mark, line ends before a header, and blank lines between groups of records.
+//! Memory holds at most one partial record or header, within the limit of a record, and the latest
+//! batch.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::format::row::RECORD_LIMIT;
 use crate::format::{Format, FormatError};
 use crate::state::{Ingest, Patience};
 
-/// Written at the start by some programs.
+/// UTF-8 byte order mark, which some programs write at the start.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The session that is being written.
@@ -29,25 +29,25 @@ pub(crate) struct Session {
     ingest: Arc<Ingest>,
     shape: Shape,
     framing: Framing,
-    /// The header of the session that has begun.
+    /// Header of the current session.
     current: Option<Vec<u8>>,
-    /// Whether the header, if any, has come, so that records follow.
+    /// Whether the header has arrived, or none is expected, so that records follow.
     headed: bool,
-    /// Whether anything has come after a byte order mark.
+    /// Whether anything has arrived after a byte order mark.
     begun: bool,
-    /// Bytes that are not in the journal yet, of a partial header or record. The framing has seen the
-    /// first `seen` of them.
+    /// Bytes of a partial header or record, which are not in the journal yet. The framing has seen
+    /// the first `seen` of them.
     bytes: Zeroizing<Vec<u8>>,
     seen: usize,
-    /// Records that a disconnect has cut.
+    /// Number of records cut by disconnects.
     torn: Arc<AtomicU64>,
-    /// The source, for messages.
+    /// Name of the source for messages.
     name: PathBuf,
 }
 
 impl Session {
-    /// The next session of a journal, in whose header the wanted columns must be; `name` is that of
-    /// the source in messages.
+    /// Prepares the next session of a journal, whose header must have the wanted columns. `name` is
+    /// the source's name for messages.
     pub(crate) fn new(ingest: Arc<Ingest>, shape: Shape, name: PathBuf) -> Self {
         Session {
             ingest,
@@ -56,7 +56,7 @@ impl Session {
             current: None,
             headed: false,
             begun: false,
-            // At full size from the start: a vector that grows leaves copies behind.
+            // At full size from the start: a growing vector would leave copies behind.
             bytes: Zeroizing::new(Vec::with_capacity(WAITING_BYTES + CHUNK + RECORD_LIMIT)),
             seen: 0,
             torn: Arc::default(),
@@ -64,12 +64,12 @@ impl Session {
         }
     }
 
-    /// The journal.
+    /// Returns the journal.
     pub(in crate::connect) fn ingest(&self) -> Arc<Ingest> {
         Arc::clone(&self.ingest)
     }
 
-    /// What its rows look like.
+    /// Returns the shape of its rows.
     pub(in crate::connect) fn shape(&self) -> &Shape {
         &self.shape
     }
@@ -78,13 +78,13 @@ impl Session {
         &self.name
     }
 
-    /// The number of records that a disconnect has cut.
+    /// The number of records cut by disconnects.
     pub(super) fn torn(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.torn)
     }
 
-    /// Takes in a batch; `ended` if nothing more will come. Whole records are on disk when this
-    /// returns, unless `patience` has ended; then the run has, too.
+    /// Takes a batch; `ended` if nothing more will come. Whole records are on disk when this
+    /// returns, unless `patience`, and with it the run, has ended.
     pub(super) fn take(
         &mut self,
         batch: &[u8],
@@ -103,7 +103,7 @@ impl Session {
         self.take_records(&records, ended, patience)
     }
 
-    /// Drops a byte order mark. Returns whether enough has come to know that there is none.
+    /// Drops a byte order mark. Returns whether enough bytes have arrived to decide.
     fn drop_mark(&mut self, ended: bool) -> bool {
         if !self.begun {
             let cut = self.bytes.len() < BYTE_ORDER_MARK.len() && BYTE_ORDER_MARK.starts_with(&self.bytes);
@@ -118,7 +118,7 @@ impl Session {
         true
     }
 
-    /// Takes in bytes that follow the header, or the beginning of a record.
+    /// Takes bytes that follow the header or continue a record.
     fn take_records(&mut self, batch: &[u8], ended: bool, patience: Patience<'_>) -> Result<(), SourceError> {
         let before = self.framing.records;
         let mut whole = self.framing.last_end(batch);
@@ -132,7 +132,7 @@ impl Session {
             self.ingest.append([&self.bytes, &batch[..whole]], count, patience)?;
         }
         if whole > 0 || ends {
-            // Without a record these were blank lines.
+            // Bytes without a record were blank lines.
             self.bytes.clear();
         }
         self.bytes.extend_from_slice(&batch[whole..]);
@@ -149,8 +149,8 @@ impl Session {
         (self.seen, self.headed, self.begun) = (0, false, false);
     }
 
-    /// Begins a session once the header is whole, unless the current session has the same header.
-    /// Returns whether records follow.
+    /// Begins a session once the header is complete, unless the current session has the same
+    /// header. Returns whether records follow.
     fn begin(&mut self, ended: bool, patience: Patience<'_>) -> Result<bool, SourceError> {
         let in_stream = self.shape.format == Format::Csv && self.shape.header.is_none();
         let mut header = 0;
@@ -162,7 +162,7 @@ impl Session {
                 None if ended && !self.framing.is_between() => self.bytes.len(),
                 None => {
                     if self.framing.is_between() {
-                        // Line ends alone.
+                        // Only line ends.
                         self.bytes.clear();
                     }
                     self.seen = self.bytes.len();

@@ -1,9 +1,11 @@
-//! A partition of a topic of Kafka, by librdkafka: the one server here with a client that is not ours.
+//! A partition of a Kafka topic, read and written by librdkafka: the only client here that is not
+//! our own.
 //!
-//! The partition is assigned, never subscribed to: no group has a say in what is read, and nothing is committed to the server.
-//! Only what transactions have committed is read. Their markers, and what they took back, have offsets too, so offsets rise by
-//! more than one. The client connects anew by itself; it is begun anew where it says that anything went wrong, and finds out
-//! then what the partition still has.
+//! The partition is assigned, not subscribed to: no group decides what is read, and no offset is
+//! committed to the server. Only committed transactions are read. Transaction markers and aborted
+//! messages have offsets too, so offsets rise by more than one. The client reconnects by itself.
+//! After any reported error a new client is created, which then checks what the partition still
+//! has.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -18,18 +20,18 @@ use super::topic::Topic;
 use crate::connect::error::{Trouble, passing, refusal};
 use crate::control::Control;
 
-/// How long an answer is waited for, and how often it is asked whether to wait on.
+/// How long to wait for an answer, and how often to check whether to keep waiting.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 const SLICE: Duration = Duration::from_secs(1);
 
-/// What waits in memory: as many messages, or so many KiB and one answer of a MiB more.
+/// Limits of the client's queue: number of messages, and KiB, to which one answer of 1 MiB may add.
 const WAITING_MESSAGES: &str = "10000";
 const WAITING_KIB: &str = "16384";
 
 /// Milliseconds that the server waits for a message.
 const WAIT: &str = "250";
 
-/// What sources and sinks say to the client.
+/// Client settings shared by sources and sinks.
 pub(super) fn config(topic: &Topic) -> ClientConfig {
     let mut config = ClientConfig::new();
     config
@@ -41,17 +43,17 @@ pub(super) fn config(topic: &Topic) -> ClientConfig {
     config
 }
 
-/// A partition that is read.
+/// Reader of a partition.
 pub(super) struct Reader {
     pub(super) topic: Topic,
     consumer: BaseConsumer,
     partition: i32,
 }
 
-/// What there was to read.
+/// Result of a poll.
 pub(super) enum Polled<'a> {
     Message(BorrowedMessage<'a>),
-    /// Everything that is there has been read.
+    /// All available messages have been read.
     End,
     Nothing,
 }
@@ -59,7 +61,7 @@ pub(super) enum Polled<'a> {
 impl Reader {
     pub(super) fn open(topic: &Topic, control: &Control) -> Result<Self, Trouble> {
         let consumer: BaseConsumer = config(topic)
-            // The client wants a name, but we never join the group.
+            // The client requires a name, but we never join the group.
             .set("group.id", "hushflow")
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
@@ -70,7 +72,7 @@ impl Reader {
             .set("queued.min.messages", WAITING_MESSAGES)
             .set("queued.max.messages.kbytes", WAITING_KIB)
             .set("fetch.wait.max.ms", WAIT)
-            // A queue that was full is looked at again soon.
+            // Check a full queue again soon.
             .set("fetch.queue.backoff.ms", "10")
             .create()
             .map_err(|error| trouble(topic, &error))?;
@@ -83,7 +85,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Asks the server until it answers, the run is stopped or patience is at its end.
+    /// Asks the server until it answers, the run is stopped or patience ends.
     fn ask<T>(
         &self,
         control: &Control,
@@ -98,7 +100,7 @@ impl Reader {
         }
     }
 
-    /// The first offset that is there, and the one that comes behind the last.
+    /// Returns the first available offset, and the one after the last.
     pub(super) fn ends(&self, control: &Control) -> Result<(u64, u64), Trouble> {
         let (first, end) = self.ask(control, |reader, patience| {
             reader.consumer.fetch_watermarks(&reader.topic.stream, reader.partition, patience)
@@ -106,7 +108,7 @@ impl Reader {
         Ok((first.max(0) as u64, end.max(0) as u64))
     }
 
-    /// Lets messages come from this offset on.
+    /// Starts reading at this offset.
     pub(super) fn begin(&self, offset: u64) -> Result<(), Trouble> {
         let offset = i64::try_from(offset).map_err(|_| passing("the offset is beyond all others"))?;
         let mut list = TopicPartitionList::new();
@@ -115,7 +117,7 @@ impl Reader {
             .map_err(|error| trouble(&self.topic, &error))
     }
 
-    /// The next message, for which it waits so long.
+    /// Returns the next message, waiting at most `patience`.
     pub(super) fn poll(&self, patience: Duration) -> Result<Polled<'_>, Trouble> {
         match self.consumer.poll(patience) {
             None => Ok(Polled::Nothing),
@@ -126,10 +128,10 @@ impl Reader {
     }
 }
 
-/// The partition that is read of a topic with so many.
+/// Selects the partition to read of a topic with this number of partitions.
 fn chosen(topic: &Topic, partitions: usize) -> Result<i32, Trouble> {
     match (topic.partition, partitions) {
-        // A server that has just begun may not know of it yet.
+        // A server that has just started may not know the topic yet.
         (_, 0) => Err(passing("the topic is not there")),
         (None, 1) => Ok(0),
         (None, _) => Err(refusal(
@@ -148,7 +150,7 @@ fn chosen(topic: &Topic, partitions: usize) -> Result<i32, Trouble> {
     }
 }
 
-/// What went wrong, in the client's words.
+/// Converts an error of the client, with its words.
 pub(super) fn trouble(topic: &Topic, error: &KafkaError) -> Trouble {
     match error.rdkafka_error_code() {
         Some(RDKafkaErrorCode::NotImplemented) => refusal(

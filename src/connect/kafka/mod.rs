@@ -1,5 +1,5 @@
-//! Kafka: a topic of messages of one record each, of which one partition is read. The client is a
-//! library in C, behind the feature `kafka`.
+//! Kafka: a topic with one record per message, of which one partition is read. The client is a C
+//! library, behind the feature `kafka`.
 
 #[cfg(feature = "kafka")]
 mod connection;
@@ -31,7 +31,7 @@ pub(super) const SYSTEM: System = System {
     sink: Some(sink),
 };
 
-/// A build that has no client.
+/// Replacement in builds without a client.
 #[cfg(not(feature = "kafka"))]
 mod without {
     use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! A partition of a topic of Kafka.
+//! Reads a partition of a Kafka topic.
 //!
-//! The position is the offset behind the last message, which our own log records with each
-//! committed epoch. The order within a partition is Kafka's promise, and between partitions there
-//! is none; the clock of the epochs needs one, so a source is one partition.
+//! The position is the offset after the last message, which our own log records with each committed
+//! epoch. Kafka orders messages within a partition but not between partitions. The clock of the
+//! epochs needs an order, so a source is one partition.
 
 use std::io;
 use std::time::Duration;
@@ -22,16 +22,16 @@ use crate::format::row::{RECORD_LIMIT, Row};
 /// A partition that is read.
 pub(super) struct PartitionReader {
     reader: Reader,
-    /// The least offset that the next message may have.
+    /// Minimum offset of the next message.
     next: u64,
-    /// What comes next, if that is known.
+    /// The next message, if already polled.
     ahead: Option<Result<Entry, Trouble>>,
 }
 
 /// A message.
 struct Entry {
     offset: u64,
-    /// Its payload, unless there is none, or too long a one.
+    /// Its payload, unless it is missing or too long.
     text: Result<Vec<u8>, Defect>,
 }
 

@@ -1,4 +1,4 @@
-//! What a pipeline says of a topic of Kafka.
+//! A Kafka topic as named in a pipeline.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::control::Control;
 /// A topic, of which a source reads one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Topic {
-    /// `host:port`, or several of them with commas between.
+    /// `host:port`, or several of them separated by commas.
     pub(super) address: String,
-    /// `stream`: its name.
+    /// `stream`: name of the topic.
     pub(super) stream: String,
-    /// `partition`: which one is read.
+    /// `partition`: the partition to read.
     pub(super) partition: Option<u32>,
 }
 
@@ -36,7 +36,7 @@ impl Topic {
         Some(Topic { address: server.address, stream: stream?, partition: None })
     }
 
-    /// The topic in messages.
+    /// The topic's name for messages.
     pub(super) fn name(&self) -> String {
         let partition = self.partition.map_or_else(String::new, |partition| format!(" {partition}"));
         format!("kafka://{} {}{partition}", self.address, self.stream)

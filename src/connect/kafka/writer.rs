@@ -1,9 +1,10 @@
-//! A topic of Kafka with one partition: a message for each line, with `epoch-line` as its key.
+//! Writes to a Kafka topic with one partition: one message per line, with `epoch-line` as its key.
 //!
-//! Lines are written in transactions, under one name for each topic. Whoever opens the sink takes that name over: what another
-//! writer has begun is taken back, it can write no more, and only then is it found out where to go on, behind the last
-//! message that was committed. So no line can be there twice for a reader of what is committed, whoever is killed and whatever
-//! is still on its way.
+//! Lines are written in transactions, under one transactional id per topic. Opening the sink takes
+//! the id over: the server aborts another writer's open transaction and refuses its later writes.
+//! Only then does the sink look for the last committed message, after which it resumes. So readers
+//! of committed messages never see a line twice, even if a writer was killed or its messages are
+//! still in flight.
 
 use std::time::Duration;
 
@@ -18,10 +19,11 @@ use crate::connect::wire::{garbled, parse_id, shown_id};
 use crate::connect::writer::{Id, Mark, Writer};
 use crate::control::Control;
 
-/// The most bytes of a message that the client takes; the server has a limit of its own.
+/// Maximum size in bytes of a message that the client accepts; the server has its own limit.
 const LARGEST: &str = "67108864";
 
-/// Offsets from the end at which a last message is looked for at first: it, and the marker of its transaction.
+/// Distance from the end at which the search for the last message begins: the message and the
+/// marker of its transaction.
 const BACK: u64 = 2;
 
 pub(super) struct TopicWriter {
@@ -70,11 +72,11 @@ impl Writer for TopicWriter {
     }
 }
 
-/// The key of a message, and its line.
+/// Key and line of a message.
 type Found = (Vec<u8>, Vec<u8>);
 
-/// The last message. At the end may be markers of transactions and what was taken back, so it is looked
-/// for further and further back.
+/// Finds the last message. The end of the partition may hold transaction markers and aborted
+/// messages, so the search starts further and further back.
 fn last(topic: &Topic, control: &Control) -> Result<Option<Found>, Trouble> {
     let mut back = BACK;
     loop {
@@ -89,7 +91,7 @@ fn last(topic: &Topic, control: &Control) -> Result<Option<Found>, Trouble> {
     }
 }
 
-/// The last message from this offset on.
+/// Returns the last message from this offset on.
 fn last_from(reader: &Reader, begin: u64) -> Result<Option<Found>, Trouble> {
     reader.begin(begin)?;
     let mut last = None;
@@ -105,7 +107,7 @@ fn last_from(reader: &Reader, begin: u64) -> Result<Option<Found>, Trouble> {
     }
 }
 
-/// The id of a message and what its line tells, if it is one of ours.
+/// Returns the id of a message and the mark of its line, if a sink wrote it.
 fn read(key: &[u8], line: &[u8]) -> Option<(Id, Mark)> {
     let (id, mark) = (parse_id(key).ok()?, Mark::of(line)?);
     (id.0 == mark.epoch).then_some((id, mark))

@@ -1,5 +1,6 @@
-//! A connection to NATS (client protocol, `docs.nats.io/reference/reference-protocols/nats-protocol`), and what is asked of its
-//! JetStream (`docs.nats.io/reference/reference-protocols/nats_api_reference`).
+//! A connection to NATS (client protocol,
+//! `docs.nats.io/reference/reference-protocols/nats-protocol`), and requests to its JetStream
+//! (`docs.nats.io/reference/reference-protocols/nats_api_reference`).
 
 use std::io;
 
@@ -13,30 +14,31 @@ use crate::connect::server::Credentials;
 use crate::connect::wire::{Wire, garbled, number};
 use crate::control::Control;
 
-/// The most bytes of an answer.
+/// Maximum size of an answer in bytes.
 const ANSWER_LIMIT: usize = 16 << 20;
 
-/// What is kept of a message's head: its first line says the status. The rest is passed over.
+/// Bytes kept of a message's header: its first line states the status. The rest is skipped.
 const HEAD_KEPT: usize = 1 << 10;
 
-/// What the server says of a publisher that comes from a wrong idea of the stream.
+/// Error code for a publisher that expected another last sequence number.
 const WRONG_LAST_SEQUENCE: u64 = 10_071;
 
-/// A connection that the server has greeted, with a subject of its own for answers.
+/// A connection after the greeting, with a subject of its own for answers.
 pub(super) struct Connection {
     pub(super) stream: Stream,
     pub(super) wire: Wire,
     pub(super) inbox: String,
     line: Vec<u8>,
-    /// The last head or payload.
+    /// The last header or payload.
     pub(super) payload: Vec<u8>,
 }
 
-/// What the server sends.
+/// What the server has sent.
 pub(super) enum Sent {
-    /// A message: whom it is to be answered to, its status if it is one, and the length of its payload, which is next.
+    /// A message: its reply subject, its status if it has one, and the length of its payload, which
+    /// follows.
     Message { reply: String, status: Option<u16>, length: usize },
-    /// Nothing that concerns us.
+    /// Nothing of interest.
     Other,
 }
 
@@ -53,7 +55,7 @@ impl Connection {
         self.wire.send(text.as_bytes())
     }
 
-    /// Says who we are, and hears that we are welcome.
+    /// Sends our credentials and waits until the server accepts them.
     fn greet(&mut self) -> Result<(), Trouble> {
         self.wire.line(&mut self.line)?;
         if !self.line.starts_with(b"INFO ") {
@@ -82,7 +84,7 @@ impl Connection {
         }
     }
 
-    /// A line of the server that is no message.
+    /// Handles a line that is not a message.
     fn notice(&mut self) -> Result<(), Trouble> {
         if self.line == b"PING" {
             self.say("PONG\r\n")?;
@@ -97,7 +99,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The next thing that the server sends, up to a message's payload.
+    /// Reads what the server sends next, up to a message's payload.
     pub(super) fn next_sent(&mut self) -> Result<Sent, Trouble> {
         self.wire.line(&mut self.line)?;
         let line = String::from_utf8_lossy(&self.line).into_owned();
@@ -123,7 +125,7 @@ impl Connection {
         Ok(Sent::Message { reply: reply.into(), status: status(&self.payload), length })
     }
 
-    /// Reads a payload, or passes over one that is longer than `limit`; whether it was read.
+    /// Reads a payload, or skips one that is longer than `limit`. Returns whether it was read.
     pub(super) fn read_payload(&mut self, length: usize, limit: usize) -> io::Result<bool> {
         self.payload.clear();
         match length <= limit {
@@ -134,19 +136,19 @@ impl Connection {
         Ok(length <= limit)
     }
 
-    /// Asks JetStream; its answer, unless that is an error.
+    /// Sends a request to JetStream. Returns its answer, unless that is an error.
     pub(super) fn ask(&mut self, subject: &str, question: &Value) -> Result<Value, Trouble> {
         let (inbox, question) = (self.inbox.clone(), question.to_string());
         self.say(&format!("PUB {subject} {inbox}.api {}\r\n{question}\r\n", question.len()))?;
         self.answer()
     }
 
-    /// The next answer of JetStream, unless it is an error.
+    /// Returns the next answer of JetStream, unless it is an error.
     pub(super) fn answer(&mut self) -> Result<Value, Trouble> {
         loop {
             let Sent::Message { status, length, .. } = self.next_sent()? else { continue };
             if !self.read_payload(length, ANSWER_LIMIT)? || status.is_some() {
-                // Nobody answers for JetStream: it is starting, or it is off.
+                // JetStream does not answer: it is starting, or it is disabled.
                 return Err(passing("JetStream is not there"));
             }
             let answer: Value = serde_json::from_slice(&self.payload).map_err(|_| garbled())?;
@@ -160,25 +162,25 @@ impl Connection {
         }
     }
 
-    /// The facts about the stream.
+    /// Returns the facts about the stream.
     pub(super) fn facts(&mut self) -> Result<Value, Trouble> {
         self.ask(&format!("$JS.API.STREAM.INFO.{}", self.stream.stream), &json!({}))
     }
 }
 
-/// A number among the facts about a stream's state.
+/// Returns a number from a stream's state.
 pub(super) fn state(facts: &Value, name: &str) -> io::Result<u64> {
     facts["state"][name].as_u64().ok_or_else(garbled)
 }
 
-/// A subject that nobody else listens to.
+/// Returns a subject that nobody else listens to.
 fn inbox() -> io::Result<String> {
     let mut bytes = [0; 16];
     SysRng.try_fill_bytes(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(format!("_INBOX.{:032x}", u128::from_le_bytes(bytes)))
 }
 
-/// The status in a head such as `NATS/1.0 404 No Messages`, if there is one.
+/// Parses the status of a header such as `NATS/1.0 404 No Messages`, if it has one.
 fn status(head: &[u8]) -> Option<u16> {
     let line = head.split(|&byte| byte == b'\r').next()?.strip_prefix(b"NATS/1.0 ")?;
     std::str::from_utf8(line.get(..3)?).ok()?.parse().ok()

@@ -1,4 +1,4 @@
-//! NATS JetStream: a stream of messages of one record each.
+//! NATS JetStream: a stream with one record per message.
 
 mod connection;
 mod reader;
@@ -24,7 +24,7 @@ pub(super) const SYSTEM: System = System {
     sink: Some(sink),
 };
 
-/// A stream of a server, as `[source]` names it.
+/// A server's stream, as named in `[source]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stream {
     server: Server,

@@ -1,8 +1,9 @@
-//! Streams of NATS JetStream.
+//! Reads NATS JetStream streams.
 //!
-//! A message has a sequence number in its stream. We read by a consumer of our own that is made at the number where we are,
-//! wants no acknowledgements, and is forgotten by the server when we are gone. Every message tells its number, and its
-//! number within the consumer: one that is not the next means that something between us was lost, and begins anew.
+//! A message has a sequence number in its stream. The reader creates its own consumer, which starts
+//! at the position, needs no acknowledgements, and is deleted by the server after the reader has
+//! gone. Every message states its number in the stream and its number within the consumer. If the
+//! latter is not the next one, a message was lost on the way, and the reader starts again.
 
 use std::io;
 
@@ -20,13 +21,13 @@ use crate::format::Defect;
 use crate::format::form::Form;
 use crate::format::row::{RECORD_LIMIT, Row};
 
-/// Messages that are asked for at once.
+/// Number of messages requested at once.
 const BATCH: u64 = 512;
 
 /// Nanoseconds that the server waits for them.
 const WAIT: u64 = 250_000_000;
 
-/// Nanoseconds after which the server forgets a consumer that nobody reads.
+/// Nanoseconds after which the server deletes an unused consumer.
 const FORGOTTEN: u64 = 60_000_000_000;
 
 /// A connection to a stream.
@@ -34,9 +35,9 @@ pub(super) struct Reader {
     connection: Connection,
     position: Position,
     consumer: String,
-    /// The number that the next message has within the consumer.
+    /// Number within the consumer that the next message must have.
     expected: u64,
-    /// Messages that have been asked for and may still come.
+    /// Requested messages that may still come.
     left: u64,
 }
 
@@ -49,7 +50,8 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Asks JetStream. A stream that is not there may come, unless we have read from it.
+    /// Sends a request to JetStream. A missing stream may appear later, unless we have read from
+    /// it.
     fn ask<T>(&mut self, question: impl FnOnce(&mut Connection) -> Result<T, Trouble>) -> Result<T, Trouble> {
         match question(&mut self.connection) {
             Err(Trouble::NoStream) if self.position != Position::START => {
@@ -59,7 +61,7 @@ impl Reader {
         }
     }
 
-    /// Whether the stream still has what had been read of it and what comes next.
+    /// Checks that the stream still has what was read and what comes next.
     fn check(&mut self) -> Result<(), Trouble> {
         let facts = self.ask(Connection::facts)?;
         let next = self.position.offset;
@@ -78,7 +80,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Makes a consumer that begins at the position.
+    /// Creates a consumer that begins at the position.
     fn begin(&mut self) -> Result<(), Trouble> {
         let stream = self.connection.stream.stream.clone();
         let question = json!({ "stream_name": stream, "config": {
@@ -92,7 +94,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Asks for messages.
+    /// Requests messages.
     fn fetch(&mut self) -> io::Result<()> {
         let question = json!({ "batch": BATCH, "expires": WAIT }).to_string();
         let connection = &mut self.connection;
@@ -114,7 +116,7 @@ impl Entries for Reader {
             if let Some(status) = status {
                 self.connection.read_payload(length, RECORD_LIMIT)?;
                 return match status {
-                    // No messages, or not so many in this time.
+                    // No messages, or fewer than requested in this time.
                     404 | 408 => {
                         self.left = 0;
                         Ok(None)
@@ -145,9 +147,9 @@ impl Entries for Reader {
     }
 }
 
-/// A message's numbers in the stream and in the consumer, from where its acknowledgement would go:
-/// `$JS.ACK.stream.consumer.times.stream-number.consumer-number.time.pending`, in newer servers with a domain and an account
-/// before the stream.
+/// Parses a message's numbers in the stream and in the consumer from its acknowledgement subject:
+/// `$JS.ACK.stream.consumer.times.stream-number.consumer-number.time.pending`. Newer servers add a
+/// domain and an account before the stream.
 fn numbers(reply: &str) -> io::Result<(u64, u64)> {
     let words: Vec<&str> = reply.split('.').collect();
     let first = match words.len() {
@@ -168,7 +170,7 @@ mod tests {
     use crate::connect::fake::{form, serve};
     use crate::format::Format;
 
-    /// A message and a head that are too long, a good one, and one that never ends.
+    /// A message and a header that are too long, a valid message, and one that never ends.
     #[test]
     fn no_length_that_a_server_states_takes_memory() {
         let long = "7".repeat(3 * RECORD_LIMIT);

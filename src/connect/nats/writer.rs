@@ -1,7 +1,9 @@
-//! A stream of NATS JetStream: a message for each line, with `epoch-line` in its header `Nats-Msg-Id`.
+//! Writes to a NATS JetStream stream: one message per line, with `epoch-line` in its header
+//! `Nats-Msg-Id`.
 //!
-//! The stream is for this sink alone, and is made where there is none. Each message says after which number of the stream it
-//! must come, so the server refuses what is repeated, late, or of another writer; the last message says where to go on.
+//! Only this sink uses the stream, and creates it if it is missing. Each message states the
+//! stream's expected last number, so the server refuses lines that are repeated, late, or from
+//! another writer. The last message is the position to resume from.
 
 use base64::prelude::{BASE64_STANDARD as BASE64, Engine};
 use serde_json::{Value, json};
@@ -20,7 +22,7 @@ pub(super) struct StreamWriter {
     subject: String,
     control: Control,
     connection: Option<Connection>,
-    /// The last number of the stream.
+    /// Last sequence number of the stream.
     sequence: u64,
 }
 
@@ -42,7 +44,8 @@ impl Writer for StreamWriter {
             }
             facts => facts?,
         };
-        // Before the last message is asked for: one that comes in between makes this number stale, and nothing is taken twice.
+        // Read before the last message: if another message arrives in between, this number is stale
+        // and the server accepts nothing twice.
         self.sequence = state(&facts, "last_seq")?;
         let question = json!({ "last_by_subj": self.subject });
         let found = match connection.ask(&format!("$JS.API.STREAM.MSG.GET.{stream}"), &question) {
@@ -77,7 +80,7 @@ impl Writer for StreamWriter {
     }
 }
 
-/// The id of a message and what its line tells, if it is one of ours.
+/// Returns the id of a message and the mark of its line, if a sink wrote it.
 fn read(message: &Value) -> Option<(Id, Mark)> {
     let part = |name: &str| BASE64.decode(message[name].as_str()?).ok();
     let head = part("hdrs")?;

@@ -8,30 +8,31 @@ use crate::connect::server::Credentials;
 use crate::connect::wire::{Wire, garbled, number};
 use crate::control::Control;
 
-/// The most parts of an answer that is read as a whole, and how deep they may lie.
+/// Maximum number of parts of an answer that is read as a whole, and their maximum depth.
 const PARTS: usize = 4096;
 const DEPTH: usize = 8;
 
-/// The most bytes that the texts of such an answer take in memory. Texts behind them are passed over and read as empty.
+/// Maximum total size in bytes of the texts of such an answer. Texts beyond it are skipped and read
+/// as empty.
 const TEXT: usize = 16 << 20;
 
-/// Answers that pass: the server is starting, its cluster is in motion, or too few replicas are there.
+/// Temporary errors: the server is starting, its cluster is reconfiguring, or replicas are missing.
 const PASSING: [&str; 6] = ["LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "BUSY", "NOREPLICAS"];
 
-/// A connection whose user is known and whose database is chosen.
+/// A connection after login and selection of the database.
 pub(super) struct Connection {
     pub(super) stream: Stream,
     pub(super) wire: Wire,
     line: Vec<u8>,
 }
 
-/// What an answer may still hold.
+/// Remaining allowance of an answer.
 struct Left {
     parts: usize,
     bytes: usize,
 }
 
-/// An answer as a whole.
+/// A whole answer.
 pub(super) enum Value {
     Text(Vec<u8>),
     List(Vec<Value>),
@@ -60,13 +61,13 @@ impl Connection {
         self.wire.send(&command)
     }
 
-    /// Sends a command; its answer, unless that is an error.
+    /// Sends a command. Returns its answer, unless that is an error.
     pub(super) fn ask(&mut self, parts: &[&str]) -> Result<Value, Trouble> {
         self.send(parts)?;
         self.answer()
     }
 
-    /// The next answer, unless it is an error.
+    /// Returns the next answer, unless it is an error.
     pub(super) fn answer(&mut self) -> Result<Value, Trouble> {
         match self.value(&mut Left { parts: PARTS, bytes: TEXT }, DEPTH)? {
             Value::Error(words) => Err(self.refused(&words)),
@@ -74,7 +75,7 @@ impl Connection {
         }
     }
 
-    /// Checks that an answer within another is no refusal.
+    /// Checks that an answer within another is not an error.
     pub(super) fn accepted(&self, answer: &Value) -> Result<(), Trouble> {
         match answer {
             Value::Error(words) => Err(self.refused(words)),
@@ -82,7 +83,7 @@ impl Connection {
         }
     }
 
-    /// The facts about the stream (`XINFO STREAM`), names and values in turn.
+    /// Returns the facts about the stream (`XINFO STREAM`), alternating names and values.
     pub(super) fn facts(&mut self) -> Result<Vec<Value>, Trouble> {
         let stream = self.stream.stream.clone();
         self.send(&["XINFO", "STREAM", &stream])?;
@@ -133,7 +134,7 @@ impl Connection {
         Ok(value)
     }
 
-    /// The length that a line says behind this mark; none for nothing.
+    /// Reads the length that follows this mark; none for a null.
     pub(super) fn length(&mut self, mark: u8) -> Result<Option<usize>, Trouble> {
         self.wire.line(&mut self.line)?;
         match self.line.split_first() {
@@ -149,13 +150,13 @@ impl Connection {
     }
 }
 
-/// The value of a name among facts.
+/// Returns the value of a named fact.
 pub(super) fn fact<'a>(facts: &'a [Value], name: &str) -> Option<&'a Value> {
     let is_it = |fact: &&[Value]| matches!(&fact[0], Value::Text(found) if found == name.as_bytes());
     facts.chunks_exact(2).find(is_it).map(|fact| &fact[1])
 }
 
-/// Appends a command to bytes that are to be sent.
+/// Appends a command to a buffer.
 pub(super) fn write_command(bytes: &mut Vec<u8>, parts: &[&str]) {
     bytes.extend_from_slice(format!("*{}\r\n", parts.len()).as_bytes());
     for part in parts {

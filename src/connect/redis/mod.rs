@@ -25,7 +25,7 @@ pub(super) const SYSTEM: System = System {
     sink: Some(sink),
 };
 
-/// A stream of a server.
+/// A server's stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stream {
     server: Server,
@@ -47,7 +47,7 @@ struct Source {
 #[derive(Debug, PartialEq, Eq)]
 struct Sink {
     stream: Stream,
-    /// `keep`: epochs that the server keeps, about; all of them if absent.
+    /// `keep`: approximate number of epochs that the server keeps; all of them if absent.
     keep: Option<u64>,
 }
 
@@ -84,7 +84,7 @@ fn sink(said: &Said<'_, '_>) -> Option<Arc<dyn Writes>> {
     Some(Arc::new(Sink { stream, keep: keep? }))
 }
 
-/// A number of epochs above 0, such as `1000 epochs`.
+/// Parses a number of epochs above 0, such as `1000 epochs`.
 fn epochs(text: &str) -> Result<u64, String> {
     let number = text.strip_suffix("epochs").or(text.strip_suffix("epoch"));
     let number = number.and_then(|number| number.trim().parse().ok()).filter(|&number| number > 0);

@@ -1,8 +1,8 @@
-//! Streams of Redis, by XREAD.
+//! Reads Redis streams with XREAD.
 //!
-//! The id of an entry is `milliseconds-number`, 64 bits each. An entry's fields are the columns, by
-//! name, or one of them holds a record as text. The protocol is read entry by entry into the row's
-//! own buffers: a value that is too long is passed over before it takes memory.
+//! The id of an entry is `milliseconds-number`, 64 bits each. Either an entry's fields are the
+//! columns, by name, or one field holds a record as text. Entries are parsed one by one into the
+//! row's own buffers: a value that is too long is skipped without taking memory.
 
 use super::Source;
 use super::connection::{Connection, Value, fact};
@@ -16,25 +16,25 @@ use crate::format::Defect;
 use crate::format::form::Form;
 use crate::format::row::{Field, RECORD_LIMIT, Row};
 
-/// Entries that are asked for at once.
+/// Number of entries requested at once.
 const BATCH: &str = "512";
 
 /// Milliseconds that the server waits for the first of them.
 const WAIT: &str = "250";
 
-/// The least id that an entry can have: that of [`Position::START`].
+/// Smallest possible entry id: that of [`Position::START`].
 const FIRST: Id = (0, 1);
 
-/// A connection to a stream.
+/// A connection that reads a stream.
 pub(super) struct Reader {
     connection: Connection,
     /// The field that holds a record as text, if one does.
     field: Option<String>,
-    /// The least id that the next entry may have.
+    /// Smallest possible id of the next entry.
     next: Id,
-    /// Entries of the last answer that have not been read.
+    /// Number of unread entries of the last answer.
     left: usize,
-    /// The id of an entry, the name of a field.
+    /// Buffer for the id of an entry or the name of a field.
     name: Vec<u8>,
 }
 
@@ -48,7 +48,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Whether the stream still has what had been read of it: one that lost it would give its
+    /// Checks that the stream still has what was read. A stream that lost entries would give their
     /// numbers to other entries.
     fn check(&mut self) -> Result<(), Trouble> {
         if self.next == FIRST {
@@ -74,12 +74,12 @@ impl Reader {
         }
     }
 
-    /// Asks for entries; whether there are any.
+    /// Requests entries. Returns whether there are any.
     fn fetch(&mut self) -> Result<bool, Trouble> {
         let (stream, last) = (self.connection.stream.stream.clone(), shown_id(before(self.next)));
         self.connection.send(&["XREAD", "COUNT", BATCH, "BLOCK", WAIT, "STREAMS", &stream, &last])?;
         if self.connection.length(b'*')?.is_none() {
-            // Deleted and begun anew while nothing came?
+            // The stream may have been deleted and recreated in the meantime.
             self.check()?;
             return Ok(false);
         }
@@ -127,7 +127,7 @@ impl Entries for Reader {
     }
 }
 
-/// Reads the fields of an entry; `name` is room for their names.
+/// Reads the fields of an entry; `name` is a buffer for their names.
 fn fields(
     (connection, name): (&mut Connection, &mut Vec<u8>),
     row: &mut Row,
@@ -164,7 +164,7 @@ fn fields(
     Ok(())
 }
 
-/// The next id.
+/// Returns the next id.
 fn after((milliseconds, sequence): Id) -> Id {
     match sequence.checked_add(1) {
         Some(next) => (milliseconds, next),
@@ -172,7 +172,7 @@ fn after((milliseconds, sequence): Id) -> Id {
     }
 }
 
-/// The id before it.
+/// Returns the previous id.
 fn before((milliseconds, sequence): Id) -> Id {
     match sequence.checked_sub(1) {
         Some(last) => (milliseconds, last),
@@ -187,7 +187,7 @@ mod tests {
     use crate::connect::fake::{form, serve};
     use crate::format::Format;
 
-    /// A value, a name and a row that are too long, a good one, and a value that never ends.
+    /// A value, a name and a row that are too long, a valid row, and a value that never ends.
     #[test]
     fn no_length_that_a_server_states_takes_memory() {
         let entry = |id: u8, fields: &str| format!("*2\r\n$3\r\n{id}-0\r\n{fields}");

@@ -40,7 +40,7 @@ impl Writer for StreamWriter {
         let Some(Value::Text(id)) = fact(&facts, "last-generated-id") else { return Err(garbled().into()) };
         let last = match fact(&facts, "last-entry") {
             Some(Value::List(entry)) => Some(mark(entry).ok_or_else(|| foreign(self.stream.name()))?),
-            // All entries have been removed since.
+            // All entries have been removed meanwhile.
             _ => None,
         };
         Ok((parse_id(id)?, last))
@@ -77,7 +77,7 @@ impl Writer for StreamWriter {
     }
 }
 
-/// What an entry tells, if it is one of ours.
+/// Returns the mark of an entry, if a sink wrote it.
 fn mark(entry: &[Value]) -> Option<Mark> {
     let [Value::Text(id), Value::List(fields)] = entry else { return None };
     let Some(Value::Text(line)) = fact(fields, FIELD) else { return None };
@@ -90,8 +90,8 @@ mod tests {
     use super::*;
     use crate::connect::fake::serve;
 
-    /// A command that is refused when it is queued, and one that is refused when it is carried out:
-    /// no line counts as taken that was not.
+    /// One command is refused when queued and another when executed: no line counts as taken that
+    /// was not.
     #[test]
     fn a_line_that_a_transaction_refuses_is_not_taken() {
         const ADDED: &str = "$3\r\n7-0\r\n";

@@ -1,9 +1,9 @@
-//! Connections that carry lines: one peer at a time.
+//! Connections that carry lines, from one peer at a time.
 //!
 //! A listening source takes the next peer when the current one disconnects, or has been quiet for a
 //! while and another one is ready to send ([`door`](super::door)). A connecting source retries with
-//! growing pauses. Keep-alive probes find a peer that vanished. None of this ends the stream: it
-//! ends with the run.
+//! growing pauses. Keep-alive probes detect a vanished peer. None of this ends the stream: it ends
+//! with the run.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -45,12 +45,12 @@ pub(super) enum Wire {
     Unix(UnixStream),
 }
 
-/// A connection to a peer. Its first bytes are judged before any are passed on.
+/// A connection to a peer. Its first bytes are checked before any are passed on.
 pub(super) struct Connection {
     wire: Wire,
     judged: bool,
     token: Option<Token>,
-    /// Bytes that were read to be judged and belong to the rows.
+    /// Bytes that were read for the check and belong to the rows.
     heard: Zeroizing<Vec<u8>>,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Peer(Arc<Mutex<Option<Told>>>);
 
 struct Told {
     wire: Wire,
-    /// The last number that it was sent.
+    /// The last number that was sent to it.
     last: Option<u64>,
 }
 
@@ -94,7 +94,7 @@ impl Connections {
         self.socket.acknowledge
     }
 
-    /// Waits for the next peer; none when the run is over or has been silent since `last` for too
+    /// Waits for the next peer; none if the run is over or has been silent since `last` for too
     /// long.
     pub(super) fn next(&mut self, mut last: Instant) -> Option<Connection> {
         let (mut backoff, name) = (Backoff::default(), self.name());
@@ -121,14 +121,14 @@ impl Connections {
         None
     }
 
-    /// Attends to waiting connections. Returns whether the current peer must make room for one. Its
-    /// last usable line came at `progress`, or it connected then if it `is_new`.
+    /// Attends to waiting connections. Returns whether the current peer must make room for one.
+    /// `progress` is the time of its last usable line, or of its connection if it `is_new`.
     pub(super) fn must_make_room(&mut self, progress: Instant, is_new: bool) -> bool {
         let Some(door) = self.door.as_mut().filter(|_| self.attended.elapsed() >= GLANCE) else {
             return false;
         };
         self.attended = Instant::now();
-        // A listener that fails now fails again when it is next asked.
+        // An error of the listener recurs on the next call, which reports it.
         let _ = door.attend(&self.control, &self.socket.to_string());
         let ready = door.ready();
         let patience = if is_new { NEW_PEER.min(QUIET_PEER / ready.max(1)) } else { QUIET_PEER };
@@ -175,14 +175,14 @@ impl Wire {
 }
 
 impl Connection {
-    /// Our own connection: its first bytes are rows.
+    /// Wraps our own outgoing connection: its first bytes are rows.
     fn trusted(wire: Wire) -> Self {
         Connection { wire, judged: true, token: None, heard: Zeroizing::default() }
     }
 
-    /// A connection from a peer.
+    /// Wraps a connection from a peer.
     pub(super) fn judged(wire: Wire, token: Option<Token>) -> Self {
-        // With room for all of it: a vector that grows leaves copies behind.
+        // At full size from the start: a growing vector would leave copies behind.
         Connection { wire, judged: false, token, heard: Zeroizing::new(Vec::with_capacity(2 * LONGEST)) }
     }
 
@@ -204,10 +204,10 @@ impl Connection {
         Ok(self)
     }
 
-    /// Judges the first bytes once they have come.
+    /// Checks the first bytes once they have arrived.
     ///
-    /// # Errors
-    /// `InvalidData` with the reason if the peer is refused; any other while nothing is decided.
+    /// # Errors `InvalidData` with the reason if the peer is refused; any other error while
+    /// undecided.
     pub(super) fn settle(&mut self) -> io::Result<()> {
         while !self.judged {
             let mut bytes = Zeroizing::new([0; LONGEST]);
@@ -272,8 +272,8 @@ impl Peer {
         }
     }
 
-    /// Sends a number if it is greater than the last one. A peer that does not read is disconnected:
-    /// it would not know what is safe.
+    /// Sends a number if it is greater than the last one. Disconnects a peer that does not read,
+    /// because it would not know what is safe.
     pub(super) fn tell(&self, number: u64) {
         let mut told = self.told();
         let Some(Told { wire, last }) = told.as_mut() else { return };
@@ -286,7 +286,7 @@ impl Peer {
         }
     }
 
-    /// The connection has ended.
+    /// Removes the peer after its connection has ended.
     pub(super) fn leave(&self) {
         *self.told() = None;
     }

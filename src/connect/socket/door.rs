@@ -22,8 +22,8 @@ use super::{Address, Socket};
 use crate::control::Control;
 use crate::key::{Key, Token};
 
-/// The most connections that may wait. They also take at most one in this many of the process's
-/// descriptors, which leaves room for the log, the ledger and the sinks.
+/// Maximum number of waiting connections. They also take at most one in this many of the process's
+/// file descriptors, so that the log, the ledger and the sinks get theirs.
 const WAITING: usize = 64;
 const DESCRIPTORS_EACH: usize = 16;
 
@@ -43,7 +43,7 @@ pub(super) struct Door {
     /// Whether peers wait for the first acknowledgement before they send.
     speaks_first: bool,
     waiting: Vec<Waiting>,
-    /// The most that may wait.
+    /// Maximum number of waiting connections.
     places: usize,
     refused: u64,
 }
@@ -92,7 +92,7 @@ impl Door {
                     let late = self.token.is_some() && waiting.since.elapsed() >= TOKEN_PATIENCE;
                     late.then(|| TOO_LATE.into())
                 }
-                // It has disconnected.
+                // The peer has disconnected.
                 Err(_) => continue,
             };
             match refusal {
@@ -105,7 +105,7 @@ impl Door {
 
     fn refuse(&mut self, connection: Connection, reason: &str, control: &Control, name: &str) {
         self.refused += 1;
-        // Keeps a client from filling a log by connecting.
+        // Prevents a client from filling a log by connecting.
         if self.refused.is_power_of_two() {
             let refused = self.refused;
             control.notice(&format!("{name}: {refused} connections were refused; the last because {reason}"));
@@ -122,7 +122,7 @@ impl Door {
             let connection = Connection::judged(wire, self.token.clone());
             self.waiting.push(Waiting { connection, since: Instant::now(), ready: self.speaks_first });
             if self.waiting.len() > self.places {
-                // The oldest that has said nothing, or else the one that has just come.
+                // Refuse the oldest connection that has sent nothing, or else the newest.
                 let quiet = self.waiting.iter().position(|waiting| !waiting.ready);
                 let surplus = self.waiting.remove(quiet.unwrap_or(self.places));
                 self.refuse(surplus.connection, FULL, control, name);
@@ -136,7 +136,7 @@ impl Door {
         self.waiting.iter().map(|waiting| u32::from(waiting.ready)).sum()
     }
 
-    /// The connection that sends next.
+    /// Returns the connection that sends next.
     pub(super) fn next(&mut self) -> Option<Connection> {
         let first = self.waiting.iter().position(|waiting| waiting.ready)?;
         Some(self.waiting.remove(first).connection)
@@ -164,7 +164,7 @@ impl Listener {
         }
     }
 
-    /// Accepts the next connection, which doesn't block either.
+    /// Accepts the next connection, also non-blocking.
     fn accept(&self) -> io::Result<Wire> {
         match self {
             Listener::Tcp(listener) => {
@@ -181,7 +181,7 @@ impl Listener {
     }
 }
 
-/// Removes the socket of a dead run, on which nobody answers. Removes nothing but a socket.
+/// Removes the socket of a dead run, which nobody answers. Never removes anything but a socket.
 fn remove_left_behind(path: &Path) -> io::Result<()> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     let refused =

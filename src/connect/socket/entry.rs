@@ -1,4 +1,4 @@
-//! Who may send to a listening source, judged by the first bytes of a connection.
+//! Decides from the first bytes of a connection whether a peer may send to a listening source.
 //!
 //! Any web page can make a browser send requests to this machine, and their lines would count as
 //! rows. So a connection that begins like HTTP, TLS or other binary data is refused before any of it
@@ -19,18 +19,18 @@ const TOKEN: &str =
 const METHODS: [&str; 10] =
     ["GET ", "HEAD ", "POST ", "PUT ", "DELETE ", "CONNECT ", "OPTIONS ", "TRACE ", "PATCH ", "PRI "];
 
-/// Judgement of the first bytes of a connection.
+/// Decision on the first bytes of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// More must come.
+    /// More bytes are needed.
     Undecided,
     /// The connection is accepted, and rows begin after this number of bytes.
     Open(usize),
-    /// It is refused, for this reason.
+    /// The connection is refused, with the reason.
     Refused(&'static str),
 }
 
-/// Judges the bytes that a connection has sent so far.
+/// Decides on the bytes that a connection has sent so far.
 pub(super) fn judge(heard: &[u8], token: Option<&Token>) -> Entry {
     let Some(&first) = heard.first() else { return Entry::Undecided };
     if (first.is_ascii_control() && !first.is_ascii_whitespace()) || first == 0x0c {
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use crate::key::Key;
 
-    /// As judged of every prefix up to the first that decides.
+    /// Checks every prefix up to the first one that decides.
     fn judged(bytes: &[u8], token: Option<&Token>) -> Entry {
         let undecided = |length: &usize| judge(&bytes[..*length], token) == Entry::Undecided;
         let length = (0..=bytes.len()).find(|length| !undecided(length)).unwrap_or(bytes.len());
@@ -73,7 +73,7 @@ mod tests {
             let request = format!("{method}/ HTTP/1.1\r\nHost: 127.0.0.1:7000\r\n\r\nx\n1\n");
             assert_eq!(judged(request.as_bytes(), None), Entry::Refused(HTTP), "{method}");
         }
-        // The hello of TLS, one of STUN, gzip, and zeros.
+        // First bytes of TLS, STUN and gzip, and zeros.
         for hello in [&b"\x16\x03\x01\x02\x00\x01"[..], b"\x00\x03\x00\x50", b"\x1f\x8b\x08", &[0; 24]] {
             assert_eq!(judged(hello, None), Entry::Refused(BINARY));
         }

@@ -1,5 +1,5 @@
-//! Sockets as sources: lines from one peer after the other, `tcp://`, `tcp-listen://`, `unix://`,
-//! `unix-listen://`. What came can't be read again, so it always goes through the journal.
+//! Sockets as sources: lines from one peer after the other. Schemes: `tcp://`, `tcp-listen://`,
+//! `unix://`, `unix-listen://`. Input can't be read again, so it always goes through the journal.
 
 mod connection;
 mod door;
@@ -40,7 +40,7 @@ const NO_EXPOSE: &str = "other machines can reach only tcp-listen://: leave it o
 const EXPOSE: &str = "other machines can reach this address and send records: listen on 127.0.0.1, or add expose = true, preferably with \
     key = \"source.key\" (see hushflow key source.key)";
 
-/// A socket that rows arrive on.
+/// A socket that receives rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Socket {
     /// Address of the socket.

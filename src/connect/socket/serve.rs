@@ -1,4 +1,4 @@
-//! Reads one connection after the other, until the run is over.
+//! Reads one connection after the other until the run is over.
 
 use std::io::{self, ErrorKind, Read};
 use std::time::Instant;
@@ -15,10 +15,10 @@ use crate::state::Ingest;
 
 const MAKE_ROOM: &str = "no usable line has come in time, and another peer is ready to send";
 
-/// Lines of a chunk that are looked at: whoever sends rows has a usable one among them.
+/// Maximum number of checked lines per chunk: a sender of rows has a usable one among them.
 const LINES: usize = 16;
 
-/// Hands on what comes over connections to the writer of the journal.
+/// Passes bytes from connections to the writer of the journal.
 pub(super) fn serve(waiting: &Waiting, mut connections: Connections, ingest: &Ingest, shape: &Shape) {
     let peer = connections.peer();
     let mut last = Instant::now();
@@ -40,7 +40,7 @@ pub(super) fn serve(waiting: &Waiting, mut connections: Connections, ingest: &In
     waiting.end(Ok(()));
 }
 
-/// Reads a connection until it ends, or nothing more of it is wanted. Says why where the peer was
+/// Reads a connection until it ends or the rest is unwanted. Returns the reason if the peer was
 /// refused or had to make room.
 fn read(
     waiting: &Waiting,
@@ -66,7 +66,7 @@ fn read(
                     return None;
                 }
                 *last = Instant::now();
-                // A peer that was held up was not silent.
+                // A blocked peer does not count as silent.
                 progress = if is_sign { *last } else { progress + (*last - came) };
             }
             Err(error) if is_empty_yet(&error) => {}
@@ -77,19 +77,19 @@ fn read(
     None
 }
 
-/// Whether a read has only found nothing yet.
+/// Whether the error only means that no data is available yet.
 fn is_empty_yet(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// Signs that a peer works: the header of its rows, and lines that are rows. A byte now and then is
-/// none, nor is a blank line, nor what nobody can read.
+/// Detects signs that a peer works: the header of its rows, and usable rows. An occasional byte, a
+/// blank line or an unreadable line is no sign.
 struct Signs {
     shape: Shape,
-    /// How a line is read, once its header is known.
+    /// How to read a line, once its header is known.
     form: Option<Form>,
     row: Row,
-    /// The beginning of the line that is coming, up to the limit of a record.
+    /// The beginning of the current line, up to the limit of a record.
     line: Zeroizing<Vec<u8>>,
 }
 
@@ -97,7 +97,7 @@ impl Signs {
     fn new(shape: &Shape) -> Self {
         let has_header = shape.format == Format::Csv && shape.header.is_none();
         let form = (!has_header).then(|| Form::new(shape, STANDARD_INPUT.as_ref()).ok()).flatten();
-        // With room for all of it: a vector that grows leaves copies behind.
+        // At full size from the start: a growing vector would leave copies behind.
         let line = Zeroizing::new(Vec::with_capacity(RECORD_LIMIT));
         Signs { shape: shape.clone(), form, row: Row::default(), line }
     }
@@ -118,7 +118,7 @@ impl Signs {
                 }
             }
         }
-        // The rest of the chunk is looked at no more, but for the line that goes on behind it.
+        // Skip the rest of the chunk, except for an unfinished last line.
         if let Some(part) = lines.next_back() {
             self.line.clear();
             if !part.ends_with(b"\n") {
@@ -143,12 +143,12 @@ impl Signs {
             self.form = Form::new(&shape, STANDARD_INPUT.as_ref()).ok();
             return self.form.is_some();
         };
-        // Between quotes a record may have line ends.
+        // Quoted fields may contain line ends.
         if self.shape.format == Format::Csv && line.contains(&b'"') {
             return true;
         }
         form.read(line, &mut self.row);
-        // The first of the wanted columns is a number.
+        // The first wanted column is a number.
         self.row.defect.is_none()
             && matches!(self.row.number(0), Ok(_) | Err(Defect::Missing))
             && (0..self.shape.wanted.len()).any(|slot| self.row.is_there(slot))
@@ -185,7 +185,7 @@ mod tests {
             ("[1]\n{\"x\":\"a\"}\n", false),
         ];
         check(signs(Format::Ndjson, None), &objects);
-        // Junk without a line end, and far more of it than is kept.
+        // Junk without a line end, far longer than the buffer.
         let mut junk = signs(Format::Ndjson, None);
         for _ in 0..40 {
             assert!(!junk.hear(&[b'j'; CHUNK]));

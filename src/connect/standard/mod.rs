@@ -1,4 +1,4 @@
-//! The standard input as a source, and the standard output.
+//! Standard input as a source, and standard output.
 
 mod output;
 
@@ -23,7 +23,7 @@ pub use output::StandardOutput;
 pub(super) const SYSTEM: System =
     System { schemes: &["-"], tags: &[files::TAG], source: Some(source), ..System::NONE };
 
-/// `path = "-"`: the standard input, which can't be read twice.
+/// `path = "-"`: standard input, which can't be read twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StandardInput;
 
@@ -62,12 +62,12 @@ impl Reads for StandardInput {
     }
 }
 
-/// Not through the library's own buffer, which would keep what it has read.
+/// Opens standard input without the library's buffer, which would keep raw data.
 fn own_input() -> io::Result<File> {
     Ok(File::from(io::stdin().as_fd().try_clone_to_owned()?))
 }
 
-/// The standard input without a journal.
+/// Standard input without a journal.
 struct Piped(Control);
 
 impl Origin for Piped {
@@ -89,8 +89,8 @@ impl Origin for Piped {
     }
 }
 
-/// The standard input or a named pipe, waited for no longer than until the run is stopped: then it
-/// seems to end.
+/// Standard input or a named pipe, which waits only until the run is stopped. Then it reports its
+/// end.
 pub(super) struct Patient {
     pub(super) input: File,
     pub(super) control: Control,

@@ -1,4 +1,4 @@
-//! Standard output: the lines of the epochs that a run publishes.
+//! Standard output for the lines of a run's epochs.
 
 use std::io::{self, Write, stdout};
 use std::sync::Arc;
@@ -35,15 +35,15 @@ impl Write for StandardOutput {
     }
 }
 
-/// Standard output from an epoch on.
+/// Writes epochs to standard output from a given one on.
 pub(crate) struct Standard {
     since: u64,
-    /// Epochs that were taken.
+    /// Number of epochs written.
     taken: Arc<AtomicU64>,
 }
 
 impl Standard {
-    /// For the epochs after `since`; `taken` counts them as they are written.
+    /// Writes the epochs after `since`; `taken` counts them as they are written.
     pub(crate) fn after(since: u64, taken: Arc<AtomicU64>) -> Self {
         Standard { since, taken }
     }
