@@ -314,7 +314,7 @@ pub enum PipelineError {
     },
 }
 
-/// Formats one line per problem.
+/// Formats one problem per line.
 struct Lines<'a> {
     path: &'a Path,
     problems: &'a [Problem],

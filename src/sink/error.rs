@@ -1,4 +1,4 @@
-//! Why a sink can't go on. No message holds more than the public log does.
+//! Errors of sinks. No message holds more than the public log does.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,39 +9,39 @@ use crate::connect::Trouble;
 use crate::follow::FollowError;
 use crate::http::HttpError;
 
-/// Why a sink can't go on.
+/// Why a sink can't continue.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SinkError {
-    /// The operating system refused.
+    /// An error of the operating system.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file, or the server and its stream.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A server refused.
+    /// A server refused a request.
     #[error("{}: {problem}", path.display())]
     Server {
         /// The server and its stream.
         path: PathBuf,
-        /// In its own words.
+        /// The reason, in the server's words.
         problem: String,
     },
-    /// An address can't be listened at.
+    /// The address can't be listened on.
     #[error(transparent)]
     Http(#[from] HttpError),
     /// The public log can't be followed.
     #[error(transparent)]
     Follow(#[from] FollowError),
-    /// Nobody takes what is written to standard output.
+    /// Nobody reads standard output.
     #[error("standard output: {0}")]
     Output(#[source] io::Error),
-    /// No thread can be had.
+    /// No thread can be started.
     #[error("no thread for a sink: {0}: let this user start more threads (ulimit -u)")]
     Thread(#[source] io::Error),
-    /// The sink goes on from releases that the log doesn't have.
+    /// The sink holds releases of another history than the log's.
     #[error(
         "{name}: epoch {epoch} that it holds is not of the history in the state directory: let the sink have a new place, \
          or restore the directory"
@@ -68,7 +68,7 @@ pub enum SinkError {
 }
 
 impl SinkError {
-    /// What the outlet of this name did not do.
+    /// Converts a problem with the outlet of this name.
     pub(super) fn of(name: &str, trouble: Trouble) -> Self {
         match trouble {
             Trouble::Gone(source) => SinkError::Output(source),

@@ -17,40 +17,40 @@ use crate::http::{Events, Turn};
 use crate::lines::{Format, Writer};
 use crate::state::StateError;
 
-/// How often a log is looked at.
+/// How often to check the log.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Epochs, and bytes of lines, that are computed for a reader in one turn.
+/// Limits of one turn of a reader: epochs, and bytes of lines.
 const SLICE: (usize, usize) = (64, 256 << 10);
 
-/// How often a reader hears that nothing has happened.
+/// How often a reader gets a sign of life if nothing happens.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// How much a reader gets of what was published before it came.
+/// How much of the past a new reader gets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Backlog {
     /// Every epoch.
     Whole,
-    /// Of the epochs up to `published` about `most` at even distances, and the newest.
+    /// About `most` of the epochs up to `published`, evenly spaced, and the newest.
     Subsampled {
-        /// The last epoch of the past.
+        /// The last past epoch.
         published: u64,
         /// The number of events.
         most: u64,
     },
 }
 
-/// What one reader follows.
+/// The events for one reader.
 pub(crate) struct EventStream {
     /// The directory of the log.
     pub(crate) directory: PathBuf,
     /// The publication and views to show.
     pub(crate) subject: Arc<Subject>,
-    /// The keys that are shown; all if there are none.
+    /// The keys to show; all if empty.
     pub(crate) keys: Vec<u32>,
     /// The last epoch that the reader has seen.
     pub(crate) seen: u64,
-    /// How much of the past it gets.
+    /// How much of the past to send.
     pub(crate) backlog: Backlog,
     /// Set when no more epochs will come: the stream ends after the last one.
     pub(crate) over: Over,
@@ -65,7 +65,7 @@ impl EventStream {
         loop {
             let over = self.over.is_set();
             let slice = if last < horizon { self.slice(&mut reading) } else { Ok(Slice::default()) };
-            // The process that serves reports the cause to its operator.
+            // The serving process reports the cause to its operator.
             let Ok(slice) = slice else { return events.tell("fault", "the log can't be read on") };
             for (epoch, lines) in &slice.events {
                 events.send(*epoch, lines)?;
@@ -88,12 +88,12 @@ impl EventStream {
         }
     }
 
-    /// Reads on in the log, but no more than a turn allows.
+    /// Reads on in the log, up to the limits of a turn.
     fn slice(&self, reading: &mut Option<Reading>) -> Result<Slice, FollowError> {
         let _turn = Turn::wait();
         if reading.is_none() {
             let follower = match Follower::open(&self.directory, &self.subject, &self.keys) {
-                // No run has begun the log yet.
+                // No run has started the log yet.
                 Err(FollowError::State(StateError::Missing { .. })) => return Ok(Slice::default()),
                 opened => opened?,
             };
@@ -143,7 +143,7 @@ struct Reading {
     text: Vec<u8>,
 }
 
-/// What one turn has computed.
+/// Result of one turn.
 #[derive(Default)]
 struct Slice {
     events: Vec<(u64, String)>,

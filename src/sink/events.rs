@@ -1,7 +1,8 @@
-//! Releases as server-sent events, for whoever asks at an address: an event for each epoch, with the JSON lines of all views.
+//! Serves releases as server-sent events at an address: one event per epoch, with the JSON lines of
+//! all views.
 //!
-//! `?since=EPOCH` says where a new reader begins; one that returns goes on behind the last epoch
-//! that it has seen ([`EventStream`]).
+//! `?since=EPOCH` selects where a new reader begins. A returning reader continues after the last
+//! epoch that it has seen ([`EventStream`]).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,13 +15,13 @@ use super::following::Log;
 use crate::follow::Over;
 use crate::http::{Answer, Request, Server, Status};
 
-/// How often it is looked whether readers are still there.
+/// How often to check whether readers are still connected.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long readers may take for what is left when the run is over.
+/// How long readers may take for the remaining events after the run has ended.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A log that is served.
+/// A served log.
 pub(super) struct Events {
     address: SocketAddr,
     readers: Arc<()>,
@@ -29,12 +30,13 @@ pub(super) struct Events {
 struct Readers {
     log: Log,
     over: Over,
-    /// One more for each reader.
+    /// Has one more reference for each reader.
     count: Arc<()>,
 }
 
 impl Events {
-    /// Serves `log` at `address` for as long as the process lives. When it is `over`, readers get what there is.
+    /// Serves `log` at `address` as long as the process lives. After `over` is set, readers get the
+    /// remaining events.
     pub(super) fn serve(address: &str, log: Log, over: &Over) -> Result<Self, SinkError> {
         let server = Server::bind(address)?;
         let events = Events { address: server.address(), readers: Arc::default() };
@@ -47,10 +49,10 @@ impl Events {
         self.address
     }
 
-    /// Waits until the readers have what was published, or have had their time.
+    /// Waits until the readers have received all published epochs, or their time is up.
     pub(super) fn finish(&self) {
         let end = Instant::now() + LAST_PATIENCE;
-        // This one and that of the server are always there.
+        // Two references always exist: this one and the server's.
         while Arc::strong_count(&self.readers) > 2 && Instant::now() < end {
             thread::sleep(INTERVAL);
         }

@@ -1,8 +1,8 @@
-//! Sinks that follow the public log, each on a thread of its own, until they are told that there will be no more.
+//! Sinks that follow the public log, each on its own thread, until the log is complete.
 //!
-//! The log is the queue, so none can overflow: a sink holds two epochs at a time, and what is slow
-//! or away holds up nothing and catches up. Where a sink begins anew, what it holds says where to
-//! go on, and must be of the log's own history.
+//! The log is the queue, so no queue can overflow. A sink holds at most two epochs at a time. A
+//! slow or unreachable destination blocks nothing and catches up later. A restarted sink continues
+//! after what its destination holds, which must belong to the log's own history.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -21,21 +21,21 @@ use crate::lines::{Format, Writer};
 use crate::pipeline::Sink;
 use crate::state::StateError;
 
-/// How often the log is looked at.
+/// How often to check the log.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// Attempts to write what is left when there will be no more.
+/// Attempts to write the remaining epochs after the end.
 const LAST_ATTEMPTS: u32 = 3;
 
-/// How long a server may take for an answer, and for what is left, once the run is stopped.
+/// How long a server may take for an answer, and for the remaining epochs, once the run is stopped.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// A public log, and what is shown of it.
+/// A public log, and the part of it to show.
 #[derive(Clone)]
 pub struct Log {
-    /// Where it is; it may still have to be begun.
+    /// Its directory; the log may not have been started yet.
     pub directory: PathBuf,
-    /// What is shown.
+    /// The publication and views to show.
     pub subject: Arc<Subject>,
 }
 
@@ -44,17 +44,16 @@ pub struct Following {
     over: Over,
     thread: JoinHandle<Result<(), SinkError>>,
     address: Option<SocketAddr>,
-    /// Epochs that standard output has taken.
+    /// Number of epochs written to standard output.
     taken: Arc<AtomicU64>,
 }
 
 impl Following {
-    /// Follows `log` with a sink of a pipeline. What goes wrong is tried again, and `control` hears
-    /// of it. Once that stops the run, a server that does not answer is given up: the next run goes
-    /// on where the sink is.
+    /// Follows `log` with a sink of a pipeline. Errors are retried and reported to `control`. Once
+    /// it stops the run, a server that does not answer is abandoned; the next run continues where
+    /// the sink is.
     ///
-    /// # Errors
-    /// [`SinkError::Http`] where an address can't be listened at.
+    /// # Errors [`SinkError::Http`] if an address can't be listened on.
     pub fn start(sink: Sink, log: Log, control: &Control) -> Result<Self, SinkError> {
         let (over, control) = (Over::default(), control.with_grace(GRACE));
         let outlet = match sink.target().target(&control) {
@@ -80,7 +79,7 @@ impl Following {
         Ok(Following { over, thread, address: None, taken: Arc::default() })
     }
 
-    /// Shows what `log` gets after the epoch `since` on standard output.
+    /// Writes the epochs of `log` after `since` to standard output.
     ///
     /// # Errors
     /// [`SinkError::Thread`].
@@ -93,19 +92,19 @@ impl Following {
         Ok(Following { over, thread, address: None, taken })
     }
 
-    /// Where it listens, if it does.
+    /// Returns the address at which it listens, if it does.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// There will be no more.
+    /// Announces that no more epochs will come.
     fn over(&self) {
         self.over.set();
         self.thread.thread().unpark();
     }
 
-    /// The same as [`finish`](Self::finish) for standard output; none where the run is stopped and
-    /// for so long nobody has taken what is written.
+    /// Like [`finish`](Self::finish), for standard output. Returns `None` if the run is stopped and
+    /// nobody has read the output for `patience`.
     pub fn finish_while_taken(
         self,
         is_stopped: impl Fn() -> bool,
@@ -126,13 +125,12 @@ impl Following {
         Some(self.finish())
     }
 
-    /// Waits until everything is written that has been published.
+    /// Waits until everything published is written.
     ///
-    /// # Errors
-    /// What kept it from that. The next run goes on where it stopped.
+    /// # Errors The error that prevented it. The next run continues where this one stopped.
     pub fn finish(self) -> Result<(), SinkError> {
         self.over();
-        // A thread that panicked has said so.
+        // A thread that panicked has already reported it.
         self.thread.join().unwrap_or(Ok(()))
     }
 }
@@ -143,7 +141,7 @@ fn spawn(
     thread::Builder::new().name("sink".into()).spawn(work).map_err(SinkError::Thread)
 }
 
-/// What the thread of a sink does.
+/// Body of a sink's thread.
 fn pursuit(
     (log, format): (Log, Format),
     (name, outlet): (String, Box<dyn Outlet>),
@@ -155,11 +153,11 @@ fn pursuit(
     }
 }
 
-/// An outlet, and how far it has come.
+/// An outlet, and how far it is written.
 struct Pursuit {
     log: Log,
     format: Format,
-    /// The sink in messages.
+    /// The sink's name for messages.
     name: String,
     outlet: Box<dyn Outlet>,
     feed: Option<Feed>,
@@ -173,7 +171,7 @@ impl Pursuit {
         let (mut backoff, mut failures) = (Backoff::default(), 0);
         let mut ended: Option<Instant> = None;
         loop {
-            // Asked for before the log is read: then all of it is.
+            // Checked before the log is read, so that the whole log is read afterwards.
             let last = over.is_set();
             if last && ended.is_none() {
                 ended = Some(Instant::now());
@@ -184,14 +182,14 @@ impl Pursuit {
                     (backoff, failures) = (Backoff::default(), 0);
                     thread::park_timeout(INTERVAL);
                 }
-                // No run has begun the log yet.
+                // No run has started the log yet.
                 Err(SinkError::Follow(FollowError::State(StateError::Missing { .. }))) if !last => {
                     thread::park_timeout(INTERVAL);
                 }
-                // Whoever listened to standard output does not listen again.
+                // A closed standard output does not come back.
                 Err(error @ SinkError::Output(_)) => return Err(error),
                 Err(error) => {
-                    // The next attempt finds out what is there.
+                    // The next attempt checks again what the destination holds.
                     self.held = None;
                     if matches!(error, SinkError::Follow(_)) {
                         self.feed = None;
@@ -200,7 +198,7 @@ impl Pursuit {
                     if last && (failures >= LAST_ATTEMPTS || is_given_up(control, ended)) {
                         return Err(error);
                     }
-                    // A connection that has grown old is no news.
+                    // A stale connection is not worth reporting.
                     if failures == 2 {
                         control.notice(&format!("{error}; trying again"));
                     }
@@ -211,7 +209,7 @@ impl Pursuit {
         }
     }
 
-    /// Writes what has been published.
+    /// Writes all published epochs.
     fn catch_up(&mut self, last: bool) -> Result<(), SinkError> {
         if self.feed.is_none() {
             (self.feed, self.pending) = (Some(Feed::open(&self.log, self.format)?), None);
@@ -245,7 +243,7 @@ impl Pursuit {
         }
     }
 
-    /// Reads the log again if an epoch after `whole` has been read and is not there, or not any more.
+    /// Rereads the log if the destination lacks an epoch after `whole` that was already read.
     fn go_back_to(&mut self, whole: u64) -> Result<(), SinkError> {
         let waiting = self.pending.as_ref().map(|published| published.mark.epoch);
         let next = waiting.or(self.feed.as_ref().map(|feed| feed.read() + 1));
@@ -256,7 +254,7 @@ impl Pursuit {
     }
 }
 
-/// The epoch that waits, or else the next one of the log.
+/// Returns the waiting epoch, or else the next one of the log.
 fn next<'a>(
     feed: &mut Feed,
     pending: &'a mut Option<Published>,
@@ -268,12 +266,12 @@ fn next<'a>(
     Ok(pending.as_ref())
 }
 
-/// Whether the run was stopped, and the sink has had its time since the end.
+/// Whether the run was stopped and the sink's grace period since the end is over.
 fn is_given_up(control: &Control, ended: Option<Instant>) -> bool {
     control.is_stopped() && ended.is_some_and(|ended| ended.elapsed() >= GRACE)
 }
 
-/// Waits so long, but not beyond an end that is news.
+/// Sleeps, but wakes when the end is announced.
 fn pause(pause: Duration, over: &Over, last: bool) {
     let end = Instant::now() + pause;
     while Instant::now() < end && over.is_set() == last {
@@ -281,13 +279,13 @@ fn pause(pause: Duration, over: &Over, last: bool) {
     }
 }
 
-/// The lines of a log from its first epoch on.
+/// Reads the lines of a log from its first epoch on.
 struct Feed {
     follower: Follower,
     writer: Writer,
 }
 
-/// What an epoch is told as.
+/// A published epoch in text form.
 struct Published {
     mark: Mark,
     /// The lines of all views and keys, each with its line end.
@@ -295,8 +293,7 @@ struct Published {
 }
 
 impl Feed {
-    /// # Errors
-    /// [`FollowError::State`], too where no run has begun the log yet.
+    /// # Errors [`FollowError::State`], also if no run has started the log yet.
     fn open(log: &Log, format: Format) -> Result<Self, FollowError> {
         let follower = Follower::open(&log.directory, &log.subject, &[])?;
         Ok(Feed { follower, writer: Writer::new(&log.subject, format) })
@@ -307,7 +304,7 @@ impl Feed {
         self.follower.last()
     }
 
-    /// The next epoch if it has been published, with its lines if it comes after `known`.
+    /// Returns the next epoch if it has been published, with its lines if it comes after `known`.
     fn next(&mut self, known: u64) -> Result<Option<Published>, FollowError> {
         let Some(epoch) = self.follower.next(|epoch, _| epoch > known)? else { return Ok(None) };
         let mut lines = Vec::new();

@@ -1,7 +1,7 @@
-//! Sinks: where a pipeline's releases go beside the public log. Everything here may be seen by anyone.
+//! Sinks: destinations of a pipeline's releases besides the public log. Everything here is public.
 //!
-//! Each [follows](Following) the public log on a thread of its own: files, streams that a server
-//! keeps, server-sent events, and standard output.
+//! Each sink [follows](Following) the public log on its own thread. Sinks are files, streams on
+//! servers, server-sent events, and standard output.
 
 mod error;
 mod event_stream;

@@ -1,4 +1,4 @@
-//! What becomes of a row: a record of an epoch, or a count of why not.
+//! Turns a row into a record of an epoch, or counts why it is not one.
 
 use hushflow_operators::Entity;
 
@@ -11,13 +11,14 @@ use crate::pipeline::{Pipeline, RowPolicies, RowPolicy};
 const LEAP: &str = "a row's clock is further ahead than largest_jump allows: it is not counted, and neither are more like it; if \
     time has really gone on so far, stop the run, and run it again with a larger jump: they will be read again";
 
-/// What the pipeline says of rows.
+/// The pipeline's rules for rows.
 pub(super) struct Rules {
     roles: Roles,
     policies: RowPolicies,
-    /// A record whose values can't be used is passed on as NaN: where counts are public, it must count.
+    /// Whether to pass on a record with unusable values as NaN, because public counts must include
+    /// it.
     counts_unusable: bool,
-    /// Behind the source it matters which record came first.
+    /// Whether later steps need to know which record came first.
     needs_places: bool,
 }
 
@@ -32,7 +33,7 @@ impl Rules {
     }
 }
 
-/// Why a row can't be used: the field, unless it is the whole row, and what is wrong with it.
+/// Why a row can't be used: the field, unless it is the whole row, and the defect.
 pub(super) struct Refusal {
     slot: Option<usize>,
     defect: Defect,
@@ -45,7 +46,8 @@ impl Refusal {
 }
 
 impl SourceReader {
-    /// Puts the current row, which begins at `before`, into the batch. Says what in it can't be used.
+    /// Adds the current row, which begins at `before`, to the batch. Returns why it can't be used,
+    /// if so.
     pub(super) fn accept(&mut self, before: Resume) -> Result<(), Refusal> {
         if let Some(defect) = self.rows.row.defect {
             return Err(Refusal { slot: None, defect });
@@ -97,7 +99,7 @@ impl SourceReader {
         read
     }
 
-    /// Whether a row's clock is too far ahead to be believed.
+    /// Whether the clock value of a row is implausibly far ahead. Such rows are counted.
     fn leaps(&mut self, arrival: i64) -> bool {
         let leaps = self.epochs.leaps(arrival);
         if leaps {
@@ -109,8 +111,9 @@ impl SourceReader {
         leaps
     }
 
-    /// What tells copies of the record whose values lie in the batch from `start` on. Where records may be replaced by any
-    /// other, copies agree in everything; where only values may, these don't count.
+    /// Identifies copies of the record whose values lie in the batch from `start` on. If a record
+    /// may be replaced by any other, copies agree in everything. If only values may be replaced,
+    /// they are left out.
     fn fingerprint(&self, key: u32, event_time: i64, entity: Option<Entity>, start: usize) -> Option<u128> {
         let id = self.rows.row.text(self.rules.roles.id?).ok()?;
         let values = &self.batch.records.values[start..];
@@ -124,7 +127,7 @@ impl SourceReader {
         Ok(numbers.get(text).copied())
     }
 
-    /// Whose the record is, where that matters.
+    /// Returns the entity of the record, if entities are protected.
     fn entity(&self) -> Result<Option<Entity>, Refusal> {
         let Some(slot) = self.rules.roles.entity else { return Ok(None) };
         let name = self.rows.row.text(slot).map_err(Refusal::of(slot))?;
@@ -138,7 +141,7 @@ impl SourceReader {
         Ok(())
     }
 
-    /// Counts a row that can't be used, or stops.
+    /// Counts an unusable row, or stops with an error.
     pub(super) fn refuse(&mut self, Refusal { slot, defect }: Refusal) -> Result<(), SourceError> {
         let (policy, counter) = match defect {
             Defect::Missing => (self.rules.policies.missing, &mut self.counters.missing),

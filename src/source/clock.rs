@@ -1,4 +1,4 @@
-//! A source's own clock: which epoch a record joins, which epochs are closed, and where to resume.
+//! The clock of a source: assigns records to epochs, closes epochs, and remembers where to resume.
 
 use std::collections::VecDeque;
 
@@ -10,27 +10,27 @@ use crate::pipeline::Source;
 /// The clock of the epochs.
 pub(super) struct EpochClock {
     schedule: Schedule,
-    /// How far ahead of the clock a row may be that moves it.
+    /// Largest allowed advance of the clock by one row.
     largest_jump: Option<i64>,
     pub(super) clock: Clock,
-    /// The public time of the current row alone.
+    /// The public time of the current row.
     arrived: i64,
-    /// The last epoch that a mark has closed, or an earlier run.
+    /// The last epoch closed by a mark or an earlier run.
     closed: u64,
-    /// The last epoch that the clock has closed.
+    /// The last epoch closed by the clock.
     due: u64,
-    /// Rows of the standard input up to this epoch may have been counted by an earlier run.
+    /// Rows of standard input up to this epoch may have been counted by an earlier run.
     pub(super) counted_before: u64,
-    /// Rows of closed epochs are late from this one on.
+    /// The row from which on rows of closed epochs are late.
     late_from: u64,
-    /// The rows whose epoch is later than that of every row before them.
+    /// The rows with a later epoch than every row before them.
     firsts: VecDeque<(u64, Resume)>,
 }
 
 impl EpochClock {
-    /// After the last committed epoch; `is_anew` where the rows of earlier runs may come again.
+    /// Starts after the last committed epoch; `is_anew` if the rows of earlier runs may come again.
     pub(super) fn new(source: &Source, resume: Resume, committed: u64, is_anew: bool) -> Self {
-        // What is piped in anew is numbered from 0, while the clock never goes back.
+        // Rows of a new standard input are numbered from 0, while the clock never goes back.
         let clock = if is_anew { Clock { row: 0, ..resume.clock } } else { resume.clock };
         EpochClock {
             schedule: source.schedule.clone(),
@@ -45,7 +45,7 @@ impl EpochClock {
         }
     }
 
-    /// Whether epochs wait to be closed by a mark.
+    /// Whether a mark must close epochs.
     pub(super) fn is_due(&self) -> bool {
         self.due > self.closed
     }
@@ -60,17 +60,17 @@ impl EpochClock {
         self.clock.time != Clock::START.time
     }
 
-    /// Whether all epochs would be published without a record.
+    /// Whether all epochs would be published without records.
     pub(super) fn begins_after_horizon(&self) -> bool {
         self.closed == 0 && self.due >= self.schedule.horizon()
     }
 
-    /// The row from which on those of closed epochs are late, 0 if that is unknown.
+    /// Returns the row from which on rows of closed epochs are late; 0 if unknown.
     pub(super) fn late_from(&self) -> u64 {
         if self.late_from == u64::MAX { 0 } else { self.late_from }
     }
 
-    /// A row has come.
+    /// Starts a row.
     pub(super) fn begin_row(&mut self) {
         if self.clock.row >= self.late_from {
             // Closed by an earlier run that did not wait for this row.
@@ -78,21 +78,21 @@ impl EpochClock {
         }
     }
 
-    /// The row has moved the clock as far as it does.
+    /// Ends a row, after it has moved the clock.
     pub(super) fn end_row(&mut self) {
         self.clock.row += 1;
         self.due = self.schedule.oldest_open(self.clock) - 1;
     }
 
-    /// The input has ended.
+    /// Ends the input.
     pub(super) fn end(&mut self) {
         self.due = self.schedule.last_at_end(self.clock);
-        // For the rows that come after this end, in a later run.
+        // Applies to rows that a later run finds after this end.
         self.clock.closed = self.due;
     }
 
-    /// Whether a row's clock is too far ahead to be believed. Before its first row a clock stands at
-    /// the first epoch's start.
+    /// Whether a row's clock value is implausibly far ahead. Before its first row, the clock is at
+    /// the start of the first epoch.
     pub(super) fn leaps(&self, arrival: i64) -> bool {
         let (Some(jump), Schedule::ByTime(by)) = (self.largest_jump, &self.schedule) else { return false };
         arrival > self.clock.time.max(by.start).saturating_add(jump)
@@ -104,10 +104,11 @@ impl EpochClock {
         self.arrived = arrival;
     }
 
-    /// The epoch that the current record joins, if any.
+    /// Returns the epoch that the current record joins, if any.
     pub(super) fn assign(&mut self, event_time: i64, counters: &mut Counters) -> Option<u64> {
         let counted_before = i64::try_from(self.counted_before).unwrap_or(i64::MAX);
-        // An earlier run may have seen this row by an earlier clock, but not by one before its own arrival.
+        // An earlier run may have assigned this row by an earlier clock, but not one before its own
+        // arrival.
         let clock = Clock { time: self.arrived, ..self.clock };
         if counted_before > 0 && self.schedule.least_epoch(event_time, clock) <= counted_before {
             counters.already_closed += 1;
@@ -121,19 +122,19 @@ impl EpochClock {
             Assignment::Dropped(Reason::BeforeStart) => counters.before_start += 1,
             Assignment::Dropped(Reason::AfterHorizon) => counters.after_horizon += 1,
         }
-        // Read again on the way to the first row that was not committed.
+        // The row is read again on the way to the first uncommitted one.
         assignment.epoch().filter(|&epoch| epoch > self.closed)
     }
 
-    /// Notes a record of an epoch in the row that begins at `before`.
+    /// Notes that the row that begins at `before` holds a record of this epoch.
     pub(super) fn note(&mut self, epoch: u64, before: Resume) {
         if self.firsts.back().is_none_or(|&(last, _)| last < epoch) {
             self.firsts.push_back((epoch, before));
         }
     }
 
-    /// Closes as many due epochs as share a position to resume from: one of the rows that come first
-    /// for all later epochs, or the next row.
+    /// Closes as many due epochs as share a position to resume from. That is the first row of a
+    /// later epoch, or the next row if there is none.
     pub(super) fn mark(&mut self, next: Resume) -> Mark {
         while self.firsts.front().is_some_and(|&(epoch, _)| epoch <= self.closed + 1) {
             self.firsts.pop_front();

@@ -1,36 +1,35 @@
-//! Sources: rows of any [input](crate::pipeline::Input), as batches of records that know their
-//! epochs.
+//! Sources: rows of any [input](crate::pipeline::Input), as batches of records with their epochs.
 //!
-//! A [`SourceReader`] is pulled by one thread. It gives [`Event`]s: batches of records, and a [`Mark`]
-//! after each stretch of the public clock that closes epochs. A mark names the last closed epoch and
-//! where to resume. It comes after every record of the epochs that it closes.
+//! A [`SourceReader`] is pulled by one thread. It returns [`Event`]s: batches of records, and a
+//! [`Mark`] each time the public clock closes epochs. A mark names the last closed epoch and where
+//! to resume. It comes after every record of the epochs that it closes.
 //!
-//! **Resuming.** A mark's position is the smallest one that misses no record of a later epoch.
+//! **Resuming.** A mark's position is the latest one that misses no record of a later epoch.
 //! Reading on from there restores the clock, so every row is assigned as before; rows of closed
-//! epochs are skipped. Standard input can't be read again, and a second run may get old or new rows.
-//! So after a restart its rows of closed epochs are dropped and counted, never moved to later
-//! epochs: a row that is piped in twice is not counted twice. With a journal, everything that comes
-//! is new. It is kept in the state directory's [journal](crate::state::Ingest), whose sessions are
-//! read like files. Sockets always have a journal.
+//! epochs are skipped. Standard input can't be read again, and a second run may get old or new
+//! rows. So after a restart its rows of closed epochs are dropped and counted, never moved to later
+//! epochs: a row that is piped in twice is not counted twice. With a journal, all input is new. It
+//! is kept in the state directory's [journal](crate::state::Ingest), whose sessions are read like
+//! files. Sockets always have a journal.
 //!
-//! **The end of the input** closes the current epoch if a clock has begun. Rows that a file gains
-//! later are late for that epoch, but not lost.
+//! **The end of the input** closes the current epoch if a clock has started. Rows that are later
+//! appended to a file are late for that epoch, but not lost.
 //!
-//! **Several sources** have a reader and a clock each, so the epoch of a record does not depend on
-//! other sources, and a reader that resumes finds it again. [`crate::runtime`] closes an epoch when
-//! all clocks that count have passed it. [`Resume`] says which rows were not waited for.
+//! **Several sources** have a reader and a clock each. So the epoch of a record does not depend on
+//! other sources, and a resumed reader assigns it again. [`crate::runtime`] closes an epoch when
+//! all clocks that count have passed it. [`Resume`] records which rows were not waited for.
 //!
-//! **A clock that leaps** further than the pipeline allows is ignored: the row is counted and
-//! dropped, and moves nothing.
+//! **Clock jumps** beyond the pipeline's limit are ignored: the row is counted and dropped, and
+//! does not move the clock.
 //!
-//! **What a row may do.** A row keeps its position whether or not it can be used, and its arrival
-//! moves the clock whether or not its other fields can be read. So one person's record never moves
+//! **Effects of a row.** A row keeps its position even if it can't be used, and its arrival moves
+//! the clock even if its other fields can't be parsed. So one person's record never moves
 //! another's. Framing and the arrival column belong to the collector and are trusted. A row with a
-//! wrong number of fields does not move the clock, because its fields can't be told apart.
+//! wrong number of fields does not move the clock, because its fields can't be identified.
 //!
 //! **Unusable rows** are skipped. If counts are public, a row with a readable key and time but
-//! unreadable values still counts: it is passed on as NaNs, which the clipper counts as the centre
-//! of the bounds. Otherwise the count would reveal it.
+//! unreadable values must still count, or the count would reveal it. It is passed on as NaNs, which
+//! the clipper counts as the centre of the bounds.
 
 mod accept;
 mod clock;
@@ -49,16 +48,16 @@ pub use crate::format::Defect;
 pub use reader::SourceReader;
 pub(crate) use reader::shape;
 
-/// The most rows of a batch, and so the most records.
+/// Maximum number of rows, and so of records, in a batch.
 pub const BATCH_RECORDS: usize = 4096;
 
 /// Records, and fingerprints that identify duplicates.
 #[derive(Default)]
 pub struct Batch {
-    /// In the order of their rows.
+    /// In row order.
     pub records: Records,
-    /// One for each record if the pipeline names a column of ids, else none. Two records of an epoch
-    /// are duplicates if theirs are equal.
+    /// One for each record if the pipeline names an id column, else empty. Two records of an epoch
+    /// are duplicates if their fingerprints are equal.
     pub fingerprints: Vec<u128>,
 }
 
@@ -74,15 +73,15 @@ impl Batch {
     }
 }
 
-/// What a source gives next.
+/// The next result of a source.
 pub enum Event {
     /// The records of at most [`BATCH_RECORDS`] rows; possibly none, because the end of a batch
-    /// depends on the number of rows and not on their contents. One of several sources gives its
+    /// depends on the number of rows and not on their contents. One of several sources returns its
     /// batch before it waits, even if empty, to show that it isn't idle.
     Batch(Batch),
     /// Epochs have closed.
     Mark(Mark),
-    /// There is nothing more: the input has ended or the last epoch has closed. All marks came before.
+    /// The input has ended or the last epoch has closed. All marks came before.
     End,
 }
 
@@ -91,24 +90,24 @@ pub enum Event {
 pub struct Mark {
     /// The last closed epoch.
     pub epoch: u64,
-    /// Where to resume after this epoch, or any other that this mark closes, if that was the last
-    /// committed one.
+    /// Where to resume if this epoch, or any other that this mark closes, was the last committed
+    /// one.
     pub resume: Resume,
     /// Rows of the input up to the one that closed the epoch. Public: it depends on arrivals alone,
     /// also after a restart.
     pub rows: u64,
 }
 
-/// Where a source goes on after an epoch.
+/// Where a source resumes after an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resume {
     /// The position of the next row.
     pub position: Position,
-    /// What the public clock showed there; `clock.row` is the number of the next row over all files.
+    /// State of the public clock there; `clock.row` is the number of the next row over all files.
     pub clock: Clock,
-    /// Rows behind the position and before this one have counted if their epoch is closed. From this
-    /// one on they had not been waited for, and are late. The largest number for a source that is
-    /// alone: every row of a closed epoch has counted.
+    /// Rows from the position up to this one have counted if their epoch is closed. Rows from this
+    /// one on were not waited for, and are late. The largest number for a single source: every row
+    /// of a closed epoch has counted.
     pub late_from: u64,
 }
 
@@ -137,7 +136,7 @@ pub struct Counters {
     pub before_start: u64,
     /// Records from after the last epoch, dropped.
     pub after_horizon: u64,
-    /// Rows whose clock is further ahead than the pipeline allows, dropped.
+    /// Rows with a clock value further ahead than the pipeline allows, dropped.
     pub leaping: u64,
     /// Copies of a record, dropped.
     pub copies: u64,

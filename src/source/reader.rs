@@ -1,4 +1,4 @@
-//! The reader of a source: rows in, batches and marks out.
+//! Reads a source: rows in, batches and marks out.
 
 use super::accept::Rules;
 use super::clock::EpochClock;
@@ -10,13 +10,13 @@ use crate::control::Control;
 use crate::format::form::Shape;
 use crate::pipeline::{Pipeline, Source};
 
-/// Reads a pipeline's source.
+/// Reads a source of a pipeline.
 pub struct SourceReader {
     pub(super) control: Control,
     pub(super) rows: RowReader,
     pub(super) rules: Rules,
     pub(super) epochs: EpochClock,
-    /// Its number among the sources, and how many there are.
+    /// Its index among the sources, and the number of sources.
     pub(super) place: (u64, u64),
     pub(super) batch: Batch,
     pub(super) counters: Counters,
@@ -28,22 +28,21 @@ pub struct SourceReader {
 impl SourceReader {
     /// Reads from the beginning of the pipeline's first source.
     ///
-    /// # Errors
-    /// Where the first file can't be opened or its header lacks a column.
+    /// # Errors If the first file can't be opened or its header lacks a column.
     pub fn open(pipeline: &Pipeline) -> Result<Self, SourceError> {
         Self::resume(pipeline, Resume::START, 0)
     }
 
-    /// Reads on from where the mark that closed `committed`, the last committed epoch, says.
+    /// Reads on from the position of the mark that closed `committed`, the last committed epoch.
     ///
-    /// # Errors
-    /// As [`open`](Self::open), and where a file has become shorter than the position to resume from.
+    /// # Errors As [`open`](Self::open), and if a file is now shorter than the position to resume
+    /// from.
     pub fn resume(pipeline: &Pipeline, resume: Resume, committed: u64) -> Result<Self, SourceError> {
         let source = &pipeline.sources[0];
         Self::controlled((pipeline, source), &Control::new(), resume, committed)
     }
 
-    /// Reads on in any source of the pipeline, until it is stopped.
+    /// Reads on in any source of the pipeline, until stopped.
     ///
     /// # Errors
     /// As [`resume`](Self::resume).
@@ -56,7 +55,7 @@ impl SourceReader {
         Self::listed(read, control, resume, committed, None)
     }
 
-    /// Reads on in a source whose lists of files the state directory keeps.
+    /// Reads on in a source whose file lists are kept in the state directory.
     pub(crate) fn listed(
         (pipeline, source): (&Pipeline, &Source),
         control: &Control,
@@ -71,10 +70,9 @@ impl SourceReader {
         Self::over(origin, (pipeline, source), control, resume, committed)
     }
 
-    /// Reads on in what has been opened of a source, or in its journal.
+    /// Reads on in an opened source or in its journal.
     ///
-    /// # Errors
-    /// As [`resume`](Self::resume), and what the journal's writer failed with.
+    /// # Errors As [`resume`](Self::resume), and the error of the journal's writer.
     pub(crate) fn over(
         origin: Box<dyn Origin>,
         (pipeline, source): (&Pipeline, &Source),
@@ -100,7 +98,7 @@ impl SourceReader {
         })
     }
 
-    /// Reads as number `place.0` of `place.1` sources.
+    /// Makes this reader number `place.0` of `place.1` sources.
     pub(crate) fn among(self, place: (u64, u64)) -> Self {
         SourceReader { place, ..self }
     }
@@ -110,26 +108,26 @@ impl SourceReader {
         self.epochs.clock.row
     }
 
-    /// The row from which on those of closed epochs are late, 0 if that is unknown.
+    /// Returns the row from which on rows of closed epochs are late; 0 if unknown.
     pub(crate) fn late_from(&self) -> u64 {
         self.epochs.late_from()
     }
 
-    /// What became of the rows so far.
+    /// Returns the outcome of the rows so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Where the next row is.
+    /// Returns the position of the next row.
     pub(crate) fn here(&self) -> Resume {
         Resume { position: self.rows.position(), clock: self.epochs.clock, ..Resume::START }
     }
 
-    /// Waits for the next event. A batch is given after [`BATCH_RECORDS`] rows, and before every mark. A reader that is stopped comes to
-    /// its end at once, without the marks that the end of the input has.
+    /// Waits for the next event. Batches end after [`BATCH_RECORDS`] rows and before every mark. A
+    /// stopped reader ends at once, without the marks for the end of the input.
     ///
-    /// # Errors
-    /// Where the input can't be read, a record is too long, or a row is rejected by the pipeline's policy.
+    /// # Errors If the input can't be read, a record is too long, or the pipeline's policy rejects
+    /// a row.
     pub fn next_event(&mut self) -> Result<Event, SourceError> {
         loop {
             if self.control.is_stopped() {
@@ -156,16 +154,17 @@ impl SourceReader {
         }
     }
 
-    /// Whether the other sources should hear of this one before it reads on.
+    /// Whether to return the batch before reading on, so that the other sources see the progress of
+    /// this one.
     fn is_due(&self) -> bool {
         self.place.1 > 1 && self.unheard > 0 && self.rows.must_wait()
     }
 
-    /// Reads one row, or finds that there is none. Then tells which epochs are closed.
+    /// Reads one row, if there is one, and determines which epochs are closed.
     fn advance(&mut self) -> Result<(), SourceError> {
         let read = self.rows.read()?;
         if self.control.is_stopped() {
-            // The row may have been cut, and an end may be none.
+            // The row may be cut, and the end may not be the real one.
             return Ok(());
         }
         let Some(position) = read else {
@@ -190,7 +189,7 @@ impl SourceReader {
     }
 }
 
-/// What the rows of a source look like, and the columns that its pipeline wants.
+/// Returns the shape of a source's rows, and the columns that its pipeline wants.
 pub(crate) fn shape(pipeline: &Pipeline, source: &Source) -> Shape {
     Roles::new(pipeline, source).1
 }

@@ -1,4 +1,4 @@
-//! Which fields of a row are wanted, and what they mean to the pipeline.
+//! Maps the wanted fields of a row to their meaning in the pipeline.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -11,24 +11,24 @@ use crate::format::csv::header_row;
 use crate::format::form::Shape;
 use crate::pipeline::{Pipeline, Source};
 
-/// Which wanted field of a row means what.
+/// The meaning of each wanted field of a row.
 pub(super) struct Roles {
-    /// The first of them are the d values.
+    /// The first fields are the d values.
     pub(super) dimension: usize,
-    /// The field of the key and the number of each key.
+    /// Field of the key, and the number of each key.
     pub(super) key: Option<(usize, KeyNumbers)>,
-    /// The field that says whose a record is, where entities are protected as a whole.
+    /// Field that identifies the entity, if entities are protected as a whole.
     pub(super) entity: Option<usize>,
-    /// The field by which copies are known.
+    /// Field that identifies copies.
     pub(super) id: Option<usize>,
-    /// The field of the event time.
+    /// Field of the event time.
     pub(super) time: Option<usize>,
-    /// The field that moves the clock.
+    /// Field that moves the clock.
     pub(super) clock: Option<usize>,
 }
 
 impl Roles {
-    /// With what the rows look like that they are fields of.
+    /// Returns the roles, and the shape of the rows to which they refer.
     pub(super) fn new(pipeline: &Pipeline, source: &Source) -> (Self, Shape) {
         let mut wanted: Vec<String> = pipeline.columns.iter().map(|column| column.name.clone()).collect();
         let dimension = wanted.len();
@@ -53,13 +53,14 @@ impl Roles {
     }
 }
 
-/// What stands for whoever a record names: the first half of SHA-256, so nobody can choose a name that is taken for another's.
+/// Identifies an entity by the first half of the SHA-256 of its name, so nobody can choose a name
+/// that collides with another.
 pub(super) fn entity(name: &[u8]) -> Entity {
     Entity(half(Sha256::digest(name)))
 }
 
-/// What two copies of a record have in common, and two other records don't: half of the SHA-256 of all of these. Only the id
-/// has a length of its own, and comes after it.
+/// Identifies copies of a record: half of the SHA-256 of all arguments. Only the id has a variable
+/// length, which precedes it.
 pub(super) fn fingerprint(
     id: &[u8],
     key: u32,
@@ -81,11 +82,11 @@ fn half(digest: impl AsRef<[u8]>) -> u128 {
     u128::from_le_bytes(*digest.as_ref().first_chunk().expect("a digest has 32 bytes"))
 }
 
-/// The numbers of the keys. The table is the pipeline's own, so no row can fill it with collisions, and a plain
-/// fast hash will do.
+/// Numbers of the keys. The table's keys are the pipeline's own, so rows can't cause collisions in
+/// it and a simple fast hash suffices.
 pub(super) type KeyNumbers = HashMap<Vec<u8>, u32, BuildHasherDefault<Fnv1a>>;
 
-/// The hash of Fowler, Noll and Vo, 64 bits.
+/// The 64-bit hash of Fowler, Noll and Vo.
 pub(super) struct Fnv1a(u64);
 
 impl Default for Fnv1a {

@@ -19,15 +19,15 @@ const REST: &str = "an earlier run has read the beginning of a line as the last 
 pub(super) struct RowReader {
     origin: Box<dyn Origin>,
     shape: Shape,
-    /// Nothing at all is a fault: a header should have come.
+    /// Whether an empty input is an error, because a header is required.
     expects_header: bool,
     control: Control,
     rows: Option<Box<dyn Rows>>,
     /// The current row.
     pub(super) row: Row,
-    /// What comes next is the rest of a row that an earlier run has read.
+    /// Whether the next row is the rest of one that an earlier run has read.
     continues: bool,
-    /// The position of the next row, where no file is open.
+    /// The position of the next row while no file is open.
     position: Position,
 }
 
@@ -60,7 +60,7 @@ impl RowReader {
         }
     }
 
-    /// The file of the next row in messages.
+    /// The name of the next row's file, for messages.
     pub(super) fn name(&self) -> PathBuf {
         self.origin.name(self.position.file)
     }
@@ -75,12 +75,12 @@ impl RowReader {
         self.shape.wanted[slot].clone()
     }
 
-    /// Whether the next row has to be waited for.
+    /// Whether the next row may require waiting.
     pub(super) fn must_wait(&self) -> bool {
         self.rows.as_ref().is_none_or(|rows| !rows.is_at_hand())
     }
 
-    /// Reads the next row of this file or the next ones: the position before it.
+    /// Reads the next row of this or the following files, and returns the position before it.
     pub(super) fn read(&mut self) -> Result<Option<Position>, SourceError> {
         loop {
             let before = self.position();
@@ -103,7 +103,7 @@ impl RowReader {
                     self.position = Position { file: before.file + 1, ..Position::START };
                     self.open_file()?;
                     if self.rows.is_none() {
-                        // There is no next file: a later run goes on at the end of this one, which may grow.
+                        // Last file: a later run resumes at its end, because it may grow.
                         self.position = Position { offset: end, ..before };
                     }
                 }
@@ -117,7 +117,7 @@ impl RowReader {
         let opened = self.origin.open(self.position)?;
         self.continues = matches!(opened, Some(Opened::Bytes { is_rest: true, .. }));
         if file == 0 && opened.is_none() && self.shape.format == Format::Csv && self.expects_header {
-            // Nothing has ever come into the journal.
+            // The journal is still empty.
             return Err(FormatError::NoHeader { path: self.origin.name(file) }.into());
         }
         self.rows = match (opened, self.shape.format) {
@@ -141,7 +141,7 @@ impl RowReader {
         Ok(())
     }
 
-    /// Reads the header of a CSV file, whose rows follow in the same stream or in another.
+    /// Reads the header of a CSV file. The rows follow in the same stream or in another one.
     fn open_csv(&self, stream: Stream, header: Option<Stream>) -> Result<CsvRows, FormatError> {
         let Position { file, line, .. } = self.position;
         let (path, wanted) = (self.origin.name(file), &self.shape.wanted);

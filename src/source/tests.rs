@@ -1,4 +1,4 @@
-//! Sources against files: what becomes of bad rows, what a restart reads again, and a plain computation of lateness.
+//! Tests sources on files: bad rows, restarts, and lateness compared with a plain computation.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,7 +33,7 @@ fn pipeline(files: &[(&str, &[u8])], rest: &str) -> (TempDir, Pipeline) {
 /// The sorted records of every epoch: (key, values as bits).
 type Contents = BTreeMap<u64, Vec<(u32, Vec<u64>)>>;
 
-/// Everything that a reader gives from here on: records, and the marks with what had come before them.
+/// Reads everything left: records, and marks with the rows that came before them.
 fn drain(reader: &mut SourceReader) -> Result<(Contents, Vec<Mark>), SourceError> {
     let (mut records, mut marks) = (Contents::new(), Vec::<Mark>::new());
     loop {
@@ -60,7 +60,7 @@ fn values(records: &Contents) -> Vec<f64> {
     records.values().flatten().flat_map(|(_, bits)| bits.iter().map(|&bits| f64::from_bits(bits))).collect()
 }
 
-/// Reads one file and expects these values, and these numbers of rows, of missing and of malformed ones.
+/// Reads one file and expects these values and these numbers of all, missing and malformed rows.
 fn check_rows(name: &str, content: &[u8], expected: &[f64], counts: [u64; 3]) {
     let (_directory, pipeline) = pipeline(&[(name, content)], BY_COUNT);
     let mut reader = SourceReader::open(&pipeline).unwrap();
@@ -131,7 +131,7 @@ fn errors_name_file_line_column_and_kind_but_no_value() {
     let csv = |content: &[u8], message: &str| check_error("a.csv", content, message);
     let mend = ": mend the row, or let [source] skip such rows";
     csv(b"", ": the file is empty: expected a header row with the columns' names");
-    // The first line may be a row, so the message quotes nothing of it, not even a near match.
+    // The first line may be a row, so the message must not quote it, not even a near match.
     for header in [b"y,z\n1,2\n", b"y,X\n1,2\n"] {
         let no_column = ":1: none of the 2 columns that line 1 names is \"x\": names must agree to the letter; correct \
                          the name, or begin the file with a header";
@@ -259,7 +259,8 @@ fn an_input_that_cannot_be_read_again_counts_no_row_twice() {
     let (_directory, pipeline) = pipeline(&[("a.csv", &content)], BY_ARRIVAL);
     let (_, marks) = drain(&mut SourceReader::open(&pipeline).unwrap()).unwrap();
     assert_eq!(marks[0].epoch, 1);
-    // The same rows are piped in again: those of epoch 1, also the early and the late one, are dropped.
+    // The same rows are piped in again: those of epoch 1 are dropped, including the early and the
+    // late one.
     let resume = Resume { clock: Clock { row: 0, ..marks[0].resume.clock }, ..Resume::START };
     let mut reader = SourceReader::resume(&pipeline, resume, 1).unwrap();
     reader.epochs.counted_before = 1;
@@ -297,7 +298,8 @@ fn a_file_that_became_shorter_is_refused() {
     assert!(error.contains("has 4 bytes but was read up to byte 6"), "{error}");
 }
 
-/// Cuts the run at every mark, and at every epoch that a mark closes with others, and reads on from there.
+/// Stops the run at every mark, and at every epoch that a mark closes with others, and resumes
+/// there.
 fn check_resume(files: &[(&str, &[u8])], rest: &str) {
     let (_directory, pipeline) = pipeline(files, rest);
     let (whole, marks) = drain(&mut SourceReader::open(&pipeline).unwrap()).unwrap();
@@ -328,7 +330,7 @@ proptest! {
         cut in 0..60usize,
         crlf: bool,
     ) {
-        // The first row of all comes early: a clock that begins after the last epoch is an error.
+        // The first row is early, because a clock that begins after the last epoch is an error.
         let rows = [(0, 0, 0)].iter().chain(&rows);
         let rows: Vec<_> = rows.map(|&(event, delay, noise)| (event, event / 2 + delay + noise)).collect();
         let (first, last) = rows.split_at(cut.min(rows.len()));
@@ -351,7 +353,7 @@ proptest! {
     }
 }
 
-/// The real file, sorted by arrival: late fractions as a plain computation over the rows gives them.
+/// The real file, sorted by arrival: late fractions equal a plain computation over the rows.
 #[test]
 fn lateness_of_real_flights_is_as_computed_offline() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/flights.toml");
@@ -400,12 +402,12 @@ fn the_rest_of_a_row_that_was_read_as_the_last_one_is_none() {
     check("a.csv", ["x\n0.5\n0.625\n", "0.75"], &[0.5, 0.625, 0.75], 0);
     check("a.csv", ["x\r\n0.5\r\n", "0.75"], &[0.5, 0.75], 0);
     check("a.csv", ["x\n0.5\n0.625", ""], &[0.5, 0.625], 0);
-    // Of the line of JSON nothing had counted.
+    // Nothing of the partial JSON line had counted.
     check("a.ndjson", ["{\"x\":0.5}\n{\"x\":", "1}\n{\"x\":0.75}\n"], &[0.5, 0.75], 1);
 }
 
-/// When a reader gives something, and which rows a mark names, depends on arrivals alone: not on what rows hold, and not on where an
-/// earlier run left off.
+/// Timing of events and rows named by marks depend on arrivals alone, not on the contents of rows
+/// or on where an earlier run stopped.
 #[test]
 fn what_rows_hold_does_not_show_in_when_they_are_given() {
     const ROWS: usize = 20_000;

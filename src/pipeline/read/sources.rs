@@ -85,7 +85,7 @@ fn agree(sections: &[Section<'_>], read: &[(Source, RowPolicies, Option<String>)
              brokers for all but one, or give this source its own pipeline",
         );
     }
-    // Of no other source there is but one.
+    // Standard input can be used by one source only.
     let piped = |at: &usize| read[*at].0.input.source().journaling() == Journaling::IfWanted;
     if let Some(second) = (0..read.len()).filter(piped).nth(1) {
         sections[second].report("there is only one standard input: use it for one source");
