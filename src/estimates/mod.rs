@@ -1,5 +1,5 @@
-//! Estimators on the log: what a view shows of the moments of a key. All of it is post-processing
-//! of releases and costs no privacy.
+//! Estimators: compute what a view shows from the moments of a key. All of it is post-processing of
+//! releases and costs no privacy.
 //!
 //! An estimator is one file here and one line of [`ESTIMATORS`]. The file holds its name, its
 //! parameters in `[[views]]`, its flag of `hushflow tail`, what it computes, its fields in JSON and
@@ -27,7 +27,7 @@ pub use gaussian::quality;
 pub(crate) use view::views;
 pub use view::{Intervals, View};
 
-/// All estimators. The first one without parameters that a log allows is its usual one.
+/// All estimators. The default of a log is the first one without parameters that the log supports.
 pub static ESTIMATORS: &[Estimator] = &[gaussian::ESTIMATOR, moments::ESTIMATOR, regression::ESTIMATOR];
 
 /// Number of columns of a log that a table shows; JSON and CSV have all.
@@ -93,8 +93,8 @@ impl Estimator {
         ESTIMATORS.iter().find(fits).unwrap_or(&moments::ESTIMATOR)
     }
 
-    /// Returns what the log lacks for this estimator, and what follows from that; `None` if it
-    /// lacks nothing.
+    /// Returns what the log lacks for this estimator and the consequence; `None` if it lacks
+    /// nothing.
     fn lacks(&self, log: &Log<'_>) -> Option<(&'static str, &'static str)> {
         match (self.needs, log.second_moments) {
             (SecondMoment::None, _) | (_, SecondMoment::Full) => None,
@@ -108,8 +108,7 @@ impl Estimator {
 
     /// Makes the estimate from the value of its flag, or without parameters.
     ///
-    /// # Errors
-    /// What is wrong with the value, or what the log lacks.
+    /// # Errors An error in the value, or what the log lacks.
     pub fn asked(&self, value: &str, log: &Log<'_>) -> Result<Arc<dyn Estimate>, String> {
         if let Some((what, so)) = self.lacks(log) {
             return Err(format!("this log has no {what}, {so}: choose --view moments"));
@@ -152,7 +151,7 @@ pub trait Estimate: fmt::Debug + Send + Sync {
     }
 }
 
-/// A view, and what converts its numbers to the units of the columns.
+/// A view and the scales of its columns.
 #[derive(Debug)]
 pub struct Setting {
     /// The view.
@@ -165,8 +164,8 @@ pub struct Setting {
     pub half_widths: Vec<f64>,
 }
 
-/// What was estimated of one key at one epoch, and how it is written. Numbers that can't be given
-/// are null in JSON and empty in CSV.
+/// The estimate of one key at one epoch, and its output formats. Unavailable numbers are null in
+/// JSON and empty in CSV.
 pub trait Found: fmt::Debug + Send + Sync {
     /// The moments; `None` if the log holds estimates of windows.
     fn moments(&self) -> Option<&Moments> {
@@ -198,12 +197,12 @@ pub trait Found: fmt::Debug + Send + Sync {
     /// Cells of a table, or why there is no estimate.
     fn cells(&self) -> Result<Vec<Cell>, String>;
 
-    /// One word for the end of a table's line: whether the numbers show the data or their noise.
+    /// One word at the end of a table line: whether the numbers show the data or their noise.
     fn quality(&self) -> Option<&'static str> {
         None
     }
 
-    /// Standard deviations of noise for which ± stands beside a count.
+    /// Half-width shown after the ± of a count, in standard deviations of its noise.
     fn count_reach(&self) -> f64 {
         1.0
     }
@@ -212,22 +211,22 @@ pub trait Found: fmt::Debug + Send + Sync {
 /// A cell of a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Cell {
-    /// A value, and what ± says of it; 0 if it is exact.
+    /// A value and its half-width, which is 0 if the value is exact.
     Value(f64, f64),
     /// A value of unknown noise.
     Plain(f64),
-    /// A number of which only an upper bound is known.
+    /// An upper bound of a value that is not known otherwise.
     AtMost(f64),
     /// No number.
     Empty,
 }
 
-/// What the page draws: a chart of each series, and a covariance matrix if the lines have one.
+/// The page's plot: a chart of each series, and a covariance matrix if the lines have one.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plot {
     /// Title of the charts.
     pub title: String,
-    /// What the bands are confidence intervals for.
+    /// Target of the confidence bands.
     pub band: String,
     /// The series, one chart for each.
     pub series: Vec<Series>,
@@ -235,14 +234,14 @@ pub struct Plot {
     pub matrix: bool,
 }
 
-/// One number of each line. Its places in a JSON line are lists of names and positions.
+/// One number of each line. Its path in a JSON line is a list of names and positions.
 #[derive(Clone, Debug, Serialize)]
 pub struct Series {
     /// Name of the chart.
     pub name: String,
-    /// Place of the value.
+    /// Path of the value.
     pub value: Value,
-    /// Place of its interval or its noise.
+    /// Path of its interval or its noise.
     #[serde(flatten)]
     pub band: Band,
 }
@@ -251,9 +250,9 @@ pub struct Series {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Band {
-    /// Place of `[lower, upper]`.
+    /// Path of `[lower, upper]`.
     Interval(Value),
-    /// Place of the standard deviation.
+    /// Path of the standard deviation.
     Noise(Value),
 }
 

@@ -5,8 +5,8 @@
 //! and of E on and above the diagonal, are independent Gaussian noise of public variances: τ₀² for
 //! the count, τ₁² for sums, τ₂² for squares, τ₂²/2 for products. Call them W for E and w for e.
 //!
-//! **Errors in variables.** E has mean 0, but the inverse of B + E has not mean B⁻¹. To second
-//! order (B + E)⁻¹ = B⁻¹ − B⁻¹EB⁻¹ + B⁻¹EB⁻¹EB⁻¹, and e is independent of E, so
+//! **Errors in variables.** E has mean 0, but the inverse of B + E does not have mean B⁻¹. To
+//! second order (B + E)⁻¹ = B⁻¹ − B⁻¹EB⁻¹ + B⁻¹EB⁻¹EB⁻¹, and e is independent of E, so
 //!
 //! ```text
 //! E[B̂⁻¹ĉ] = θ + B⁻¹Nθ,    N = E[E B⁻¹ E],    Nᵢᵢ = Σⱼ Wᵢⱼ (B⁻¹)ⱼⱼ,    Nᵢⱼ = Wᵢⱼ (B⁻¹)ᵢⱼ
@@ -17,19 +17,19 @@
 //! *Measurement Error Models*, chapter 3), where the errors are in the moments. For method `pp` the
 //! errors are in the values, and the view has subtracted their variance (`squares`).
 //!
-//! **Ridge.** Noise may bring eigenvalues of B̂ near 0 or below. The norm of E is about ω = 2 max √Σⱼ
-//! Wᵢⱼ in the mean (Bandeira & van Handel 2016), so B̂ + κI with κ = max(0, ω − λ_min(B̂)) stands in
-//! for B̂ above: no direction seems to vary less than the noise could hide. The ridge is chosen from
-//! released and public numbers, as in Wang 2018 (AdaSSP), but without a budget of its own. A ridge
-//! above 0 means that the data don't determine the line. Then there are no intervals.
+//! **Ridge.** Noise may bring eigenvalues of B̂ near 0 or below. The expected norm of E is about ω
+//! = 2 max √Σⱼ Wᵢⱼ (Bandeira & van Handel 2016). So B̂ + κI with κ = max(0, ω − λ_min(B̂)) replaces
+//! B̂ above: no direction then seems to vary less than the noise could hide. The ridge is computed
+//! from released and public numbers, as in Wang 2018 (AdaSSP), but without a budget of its own. A
+//! ridge above 0 means that the data don't determine the line. Then there are no intervals.
 //!
 //! **Standard errors.** ĉ − B̂θ = e − Eθ has exactly the covariance V, Vᵢᵢ = wᵢ + Σⱼ Wᵢⱼθⱼ², Vᵢⱼ =
 //! Wᵢⱼθᵢθⱼ. To first order that of θ̂ is GVG with G = (B̂ + N)⁻¹, at θ = θ̂. For the population, the
 //! sampling error hs²G is added: s² is the variance of the residuals, and h the heaviest weight of
 //! a record. Intervals are θ̂ ± z standard errors.
 //!
-//! **Residuals.** ns² = Σy² − 2θᵀc + θᵀBθ. At θ̂ its estimate lacks tr(GV) in the mean, which is
-//! added. To first order its noise has variance τ₂² + 4Σᵢ wᵢθᵢ² + Σᵢⱼ (2 − δᵢⱼ) Wᵢⱼθᵢ²θⱼ².
+//! **Residuals.** ns² = Σy² − 2θᵀc + θᵀBθ. At θ̂ its estimate is too small by tr(GV) on average,
+//! which is added. To first order its noise has variance τ₂² + 4Σᵢ wᵢθᵢ² + Σᵢⱼ (2 − δᵢⱼ) Wᵢⱼθᵢ²θⱼ².
 
 use std::sync::Arc;
 
@@ -239,7 +239,7 @@ impl Regression {
         })
     }
 
-    /// Converts coefficients to the units of the columns, but for the middle of the target.
+    /// Converts coefficients to the units of the columns, except for the middle of the target.
     fn units(&self, setting: &Setting) -> DMatrix<f64> {
         let Setting { centres, half_widths, .. } = setting;
         let mut units = DMatrix::identity(self.on.len() + 1, self.on.len() + 1);

@@ -1,4 +1,4 @@
-//! Views: a workload over the releases, what is estimated of it, and the section `[[views]]`.
+//! Views: a workload over the releases, the estimate to show, and the section `[[views]]`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct View {
     pub name: String,
     /// The workload.
     pub workload: Workload,
-    /// What the view shows.
+    /// The estimate to show.
     pub estimate: Arc<dyn Estimate>,
     /// `squares`: whether squares of noisy sums keep their bias, for method pp.
     pub squares: SquareBias,
@@ -86,7 +86,7 @@ impl Intervals {
         if self.population { "population" } else { "records" }
     }
 
-    /// Says what they cover, and whether all of `whole` hold together.
+    /// States what they cover, and whether all intervals of `whole` hold jointly.
     pub(super) fn promise(&self, whole: &str) -> String {
         let subject =
             if self.population { "the population of the records" } else { "the records themselves" };

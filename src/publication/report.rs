@@ -1,4 +1,4 @@
-//! An estimate as JSON, the same for a file and for a window, and the lines of windows.
+//! Estimates as JSON, in the same form for files and windows, and the lines of windows.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::estimates::{Cell, Found, SHOWN};
 
-/// The answer to a question for a mean.
+/// The report of a mean.
 #[derive(Clone, Debug, Serialize)]
 pub struct MeanReport {
     /// The method that ran, also for `auto`.
@@ -118,7 +118,7 @@ pub(super) fn of_window_covariance(
     estimate.map_or_else(|error| unanswered(&error), |estimate| covariance(&estimate, columns))
 }
 
-/// A question without an answer, by public numbers alone.
+/// The report of a missing estimate, from public numbers only.
 fn unanswered(error: &dyn Error) -> Map<String, Value> {
     Map::from_iter([("refusal".into(), json!({ "reason": "unanswerable", "message": error.to_string() }))])
 }

@@ -1,10 +1,10 @@
 //! Estimates of windows: the releases of a pipeline whose `[release] method` is an estimator of a
 //! whole sample.
 //!
-//! Every epoch is a window. When it closes, the estimator sees all records of each key once. The
-//! release is its estimate, or why there is none: numbers for each key, committed and published
-//! like other releases (`docs/formats.md`). A window leaves no state. Each record is in
-//! one window, where its neighbour keeps it, so all windows together cost as much as one (parallel
+//! Every epoch is a window. When it closes, the estimator sees all records of each key at once. The
+//! release is its estimate, or the reason why there is none: numbers for each key, committed and
+//! published like other releases (`docs/formats.md`). A window leaves no state. A record and its
+//! neighbour are in the same single window, so all windows together cost as much as one (parallel
 //! composition), and the ledger is charged once.
 //!
 //! The estimators are those of [`estimators::mean`](crate::estimators::mean) and

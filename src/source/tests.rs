@@ -72,7 +72,7 @@ fn check_rows(name: &str, content: &[u8], expected: &[f64], counts: [u64; 3]) {
     assert_eq!([counters.rows, counters.missing, counters.malformed], counts, "{shown:?}");
 }
 
-/// Reads one file, with bad rows rejected, and expects this message after the file's name.
+/// Reads one file, rejecting bad rows, and expects this message after the file's name.
 fn check_error(name: &str, content: &[u8], message: &str) {
     let (directory, mut pipeline) = pipeline(&[(name, content)], BY_COUNT);
     pipeline.rows = RowPolicies { missing: RowPolicy::Reject, malformed: RowPolicy::Reject };

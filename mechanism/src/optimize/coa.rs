@@ -1,4 +1,5 @@
-//! Single participation: every entity contributes to one step (Yuan et al. 2016; Denisov et al. 2022).
+//! Single participation: every entity contributes to one step (Yuan et al. 2016; Denisov et al.
+//! 2022).
 
 use super::{
     OnProgress, OptimizeError, Optimum, QuadraticForm, Settings, classes::Classes, row_space, search,

@@ -1,4 +1,5 @@
-//! What a strategy says of itself, and what it is made for. [`KINDS`](super::KINDS) lists all.
+//! Description of a strategy, and the purpose it is made for. [`KINDS`](super::KINDS) lists all
+//! strategies.
 
 use super::{
     Factorization, Fitted, KINDS, MAX_HORIZON, Strategy, StrategyError, StrategyName,
@@ -154,7 +155,7 @@ impl fmt::Display for Objective {
 pub struct Optimised {
     /// The parameters.
     pub fitted: Fitted,
-    /// What it reached at sensitivity 1: the total squared error, or the objective of buffers.
+    /// Value reached at sensitivity 1: the total squared error, or the objective of buffers.
     pub objective: f64,
     /// Lower bound of the total squared error of every strategy for the purpose, if known.
     pub lower_bound: Option<f64>,

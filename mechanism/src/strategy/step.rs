@@ -1,4 +1,4 @@
-//! What the encoders and decoders share: checks before a step, the last rows of a stream, and the
+//! Helpers of encoders and decoders: checks before a step, the last rows of a stream, and the
 //! format of saved encoders.
 //!
 //! A saved encoder is four 64-bit words in little-endian order (version, fingerprint of the

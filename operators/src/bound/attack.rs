@@ -135,7 +135,7 @@ fn one_record_costs_more_than_one_step() {
     check(OPPOSED, ZeroOut, &moved, (170_f64 / 12.0).sqrt(), steps(ZeroOut, ReplaceOne));
 }
 
-/// If a record were charged one step, each of these would pass for private.
+/// Each pair exceeds the cost of one step, so charging one step per record would be wrong.
 #[test]
 fn the_bounds_are_nearly_attained() {
     use Neighbours::{ReplaceOne, ZeroOut};

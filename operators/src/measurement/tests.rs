@@ -217,7 +217,7 @@ fn what_does_not_fit_is_refused() {
     };
     let fits = |schema, limits| of(schema, limits).build().is_ok();
     assert!(fits("3x4+", apart) && fits("4x3+", apart) && fits("1", EntityLimits::LEAST));
-    // Too often, too close together, or exactly so far apart, which the limits do not require.
+    // Too often, too close together, or exactly this far apart, which the limits do not require.
     for schema in ["1", "2x4+", "3x5+", "3x4"] {
         assert!(matches!(refused(of(schema, apart)), MeasurementError::Entities { .. }), "{schema}");
     }

@@ -15,7 +15,7 @@ use super::super::CliError;
 use super::super::output::{number, print, print_json, table};
 use super::CovarianceArguments;
 
-/// The question.
+/// Inputs of a regression.
 pub(super) struct Asked<'a> {
     pub(super) arguments: &'a CovarianceArguments,
     pub(super) columns: &'a [String],

@@ -48,7 +48,7 @@ pub(super) struct Plan {
     pub(super) advice_horizon: u64,
 }
 
-/// The privacy budget that is asked for.
+/// The requested privacy budget.
 #[derive(Clone, Copy)]
 pub(super) enum Limit {
     /// No budget: figures are for a noise multiplier of 1.
@@ -154,7 +154,7 @@ pub(super) struct Sensitivity {
     pub(super) count_free: bool,
 }
 
-/// The privacy budget, with the noise multiplier that it takes.
+/// The privacy budget and the noise multiplier that it requires.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Budget {
     pub(super) epsilon: Option<f64>,

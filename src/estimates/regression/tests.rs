@@ -13,7 +13,7 @@ use crate::estimates::{Intervals, View};
 
 const LAYOUT: Layout = Layout { dimension: 3, second: SecondMoment::Full };
 
-/// Of x1, x2 and y in centred and scaled coordinates.
+/// Slopes of y on x1 and x2, in centred and scaled coordinates.
 const SLOPES: [f64; 2] = [0.5, -0.25];
 const INTERCEPT: f64 = 0.1;
 const RESIDUAL: f64 = 0.03;
@@ -153,8 +153,8 @@ fn the_correction_removes_the_bias_of_the_inverse() {
     assert!(corrected.abs() < plain.abs() / 3.0, "{corrected} {plain}");
 }
 
-/// Of 4000 samples of 200 records, released with noise, the share is within 0.022 of the level: 6.4
-/// standard deviations, a false alarm below 10⁻⁹ for intervals that keep their level.
+/// The share among 4000 samples of 200 records, released with noise, is within 0.022 of the level.
+/// That is 6.4 standard deviations: a false alarm below 10⁻⁹ for intervals that keep their level.
 #[test]
 fn intervals_hold_the_line_of_the_population() {
     let intervals = Intervals { population: true, ..Intervals::default() };

@@ -2,8 +2,8 @@
 //! of at most [`MAX_DENSE_HORIZON`] steps.
 //!
 //! C is scaled so that its longest column has norm 1, and rounded to integers in units of
-//! 2^-[`COEFFICIENT_BITS`]. These integers are the C that runs, is judged and is stored. Scaling C
-//! changes no error: the decoder scales inversely.
+//! 2^-[`COEFFICIENT_BITS`]. These integers are the C that runs, is evaluated and is stored. Scaling
+//! C changes no error: the decoder scales inversely.
 //!
 //! Memory: all earlier rows, 16 bytes per coordinate and row in the encoder and 8 in the decoder;
 //! only the last b − 1 rows if C has b bands. A step takes one multiplication per row kept.

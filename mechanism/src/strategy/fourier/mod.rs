@@ -64,7 +64,7 @@ pub(super) static FFT: Kind = Kind {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fourier {
-    /// Whether with the optimal decoder.
+    /// Whether the decoder is the optimal one.
     optimal: bool,
     /// q_k for all k < n.
     reciprocals: Vec<f64>,

@@ -40,7 +40,7 @@ const EXPONENT: f64 = 1.5;
 /// Natural logarithms of the smallest and the largest u.
 const NODES: std::ops::Range<i32> = -33..33;
 
-/// `log-perturbed-root`: unbounded, but judged and run only up to [`MAX_HISTORY_HORIZON`].
+/// `log-perturbed-root`: unbounded, but evaluated and run only up to [`MAX_HISTORY_HORIZON`].
 pub(in crate::strategy) static LOG_PERTURBED_ROOT: Kind = Kind {
     horizon: MAX_HISTORY_HORIZON,
     compared: |kind, purpose| match purpose.workload == Workload::Prefix && purpose.keeps_full_history() {

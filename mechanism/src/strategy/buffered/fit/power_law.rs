@@ -158,7 +158,8 @@ fn log_loss(variables: &[f64], horizon: Option<u64>) -> (f64, Vec<f64>) {
     (loss.value, buffers.iter().enumerate().flat_map(chain).collect())
 }
 
-/// The covariance of the buffers and the running sum when the noise of every step has unit variance, with derivatives.
+/// The covariance of the buffers and the running sum when the noise of every step has unit
+/// variance, with derivatives.
 struct Noise {
     covariance: Vec<Vec<Exponents>>,
 }
