@@ -1,8 +1,9 @@
-//! Figure 3: the error of covariances over the noise, from JME and from PP, for running averages and C = I.
+//! Figure 3: the error of covariances against the noise, for JME and PP, with running averages and
+//! C = I.
 //!
-//! x and y as in Figures 2, 4 and 7 ([`second_moments`](super::second_moments)); bands between the bounds of Theorem
-//! 4.2. Circles: JME with records that are all equal, its worst data; PP with records that change their sign at every
-//! step, nearly its worst.
+//! x and y are as in Figures 2, 4 and 7 ([`second_moments`](super::second_moments)). Bands lie
+//! between the bounds of Theorem 4.2. Circles are runs: JME with equal records, its worst data, and
+//! PP with records that change their sign at every step, nearly its worst.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use hushflow::plot::{Mark, Panel};
 /// The paper's σ, from low to high privacy.
 const NOISE: (f64, f64, usize) = (0.02, 20.0, 61);
 
-/// Where mechanisms are run.
+/// σ at which mechanisms are run.
 const CIRCLES: [f64; 4] = [0.05, 0.5, 2.0, 10.0];
 
 pub(super) fn figure(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn, ReproductionError> {
@@ -55,7 +56,7 @@ impl Case {
         InPlaceRelease::new(self.dimension, 1.0, noise / 2.0)
     }
 
-    /// Of JME, debiased.
+    /// Error of JME, debiased.
     fn joint(&self, entries: SecondEntries, noise: f64) -> f64 {
         let rows = (1..=self.steps).map(|t| (t as f64).powf(-0.5));
         covariance::joint(entries, self.dimension, 1.0, self.release(noise).joint(), rows).debiased
@@ -83,7 +84,8 @@ impl Case {
         CIRCLES.iter().map(circle).collect()
     }
 
-    /// Of debiased PP with records that change their sign: their mean is 0 at even steps and 1/t at odd ones.
+    /// Error of debiased PP for records that change their sign: their mean is 0 at even steps and
+    /// 1/t at odd ones.
     fn alternating(&self, noise: f64) -> f64 {
         let error = self.post_processed(noise);
         let t = || (1..=self.steps).map(|t| t as f64);
@@ -107,7 +109,8 @@ impl Case {
         Ok(stream.run(Quantity::Covariance, self.runs(), self.effort.seed)?.second)
     }
 
-    /// Most of the error is made in the first few steps, so that its mean is slow to become normal.
+    /// Number of runs. Most of the error comes from the first few steps, so the mean of the runs
+    /// approaches a normal distribution slowly.
     fn runs(&self) -> u32 {
         self.effort.runs.max(1000)
     }
@@ -142,7 +145,7 @@ impl Case {
         vec![agreement, self.order()]
     }
 
-    /// In which order both are over the noise.
+    /// Which method is better at which noise.
     fn order(&self) -> Finding {
         let (low, high, count) = NOISE;
         let better = move |wanted| move |noise: &f64| self.comparison(*noise).better() == wanted;

@@ -1,14 +1,15 @@
-//! Figure 5: how far a private Gaussian density is from the truth, step by step.
+//! Figure 5: the distance of a private Gaussian density from the truth, step by step.
 //!
-//! d = 5, `μ ~ N(0, I/2)`, `Σ ~ Wishart(I/2, 2d)` anew in each run, records x_t ~ N(μ, Σ), running averages, C = I. y
-//! is KL(p̂_t ‖ p), mean ± standard deviation over the runs. Estimated covariances are made positive by raising
-//! eigenvalues to a floor.
+//! d = 5. Each run draws new `μ ~ N(0, I/2)` and `Σ ~ Wishart(I/2, 2d)`. Records are x_t ~ N(μ, Σ).
+//! Running averages, C = I. y is KL(p̂_t ‖ p), mean ± standard deviation over the runs. Estimated
+//! covariances are made positive by raising eigenvalues to a floor.
 //!
-//! *What the paper did.* Its σ = 2 is the noise deviation for ζ = 1, so a noise multiplier of 1, but records are
-//! about 5 long and it tells of no clipping. Panel (a) does the same: records are not clipped, and **such a run is
-//! not private**. Nor does the paper tell the floor, on which early steps depend: panels (b) and (c). Panel (d) is a
-//! private run with the same noise multiplier: records are clipped at ζ = 10, which 1.3 % of them exceed, and noise
-//! is for that ζ. It needs more steps.
+//! *The paper's setting.* Its σ = 2 is the noise deviation for ζ = 1, so the noise multiplier is 1.
+//! But records have norms of about 5, and the paper mentions no clipping. Panel (a) does the same:
+//! records are not clipped, and **such a run is not private**. The paper does not state the floor
+//! either, on which early steps depend: panels (b) and (c). Panel (d) is a private run with the
+//! same noise multiplier. Its records are clipped at ζ = 10, which 1.3 % of them exceed, and the
+//! noise is for that ζ. It needs more steps.
 
 use hushflow::mechanism::estimate::density::Density;
 use hushflow::mechanism::mechanism::Method;
@@ -27,18 +28,18 @@ const DIMENSION: usize = 5;
 
 const LAYOUT: Layout = Layout { dimension: DIMENSION, second: SecondMoment::Full };
 
-/// Where not said otherwise.
+/// Default floor.
 const FLOOR: f64 = 0.01;
 
 /// Floors to compare.
 const FLOORS: [f64; 4] = [0.001, 0.01, 0.1, 1.0];
 
-/// How runs of a panel are made.
+/// Settings of a panel's runs.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
-    /// ζ, for which there is noise.
+    /// ζ that determines the noise.
     clip_norm: f64,
-    /// Whether records are clipped at ζ. If not, nobody is protected.
+    /// Whether records are clipped at ζ. Unclipped runs protect nobody.
     clipped: bool,
     noise_multiplier: f64,
     steps: u64,
@@ -52,9 +53,10 @@ struct Estimator {
     name: &'static str,
     colour: usize,
     method: Method,
-    /// Whether the bias of squared noise is taken off, of PP's squares as of the squared mean.
+    /// Whether the bias of squared noise is subtracted, from PP's squares and from the squared
+    /// mean.
     debiased: bool,
-    /// Without noise, for comparison.
+    /// Whether the estimate is without noise, for comparison.
     exact: bool,
 }
 
@@ -93,7 +95,7 @@ impl Curve {
         self.points.last().map_or(f64::NAN, |point| point.1)
     }
 
-    /// The first step from which on it stays below all of these.
+    /// Returns the first step from which on the curve stays below all of these.
     fn below_from(&self, rivals: &[&Self]) -> Option<u64> {
         let above = |(place, point): (usize, &(u64, f64, f64))| {
             rivals.iter().any(|rival| rival.points[place].1 <= point.1)
@@ -130,7 +132,7 @@ pub(super) fn figure(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn
     };
     let all = [JOINT, JOINT_DEBIASED, SQUARED, SQUARED_DEBIASED, WITHOUT_NOISE];
     let clipped = curves(private, &all, &[FLOOR])?;
-    // Bands of PP as it is would hide all others.
+    // Bands of biased PP would hide all others.
     let mark = |curve: &Curve| if curve.estimator.name == SQUARED.name { Mark::Line } else { Mark::Band };
     let compared = alike.iter().chain(&others).map(|curve| curve.named(mark(curve)));
     let panels = vec![
@@ -175,7 +177,7 @@ fn over_floors(curves: &[Curve], estimator: Estimator) -> Vec<Series> {
     own.map(|(colour, curve)| curve.series(format!("floor {}", curve.floor), Mark::Line, colour)).collect()
 }
 
-/// JME against both kinds of PP.
+/// Compares JME with both kinds of PP.
 fn judge(what: &str, [joint, squared, debiased]: [&Curve; 3]) -> Finding {
     let from = joint.below_from(&[squared, debiased]);
     Finding::new(
@@ -288,7 +290,7 @@ impl Curve {
     }
 }
 
-/// Steps to look at, evenly spaced in their logarithms.
+/// Steps to evaluate, evenly spaced in their logarithms.
 fn watched(steps: u64) -> Vec<u64> {
     let mut watched: Vec<u64> =
         geometric(1.0, steps as f64, 36).map(|step| step.round() as u64).chain([10, 20, 50, 100]).collect();
@@ -305,7 +307,7 @@ fn raised(matrix: DMatrix<f64>, floor: f64) -> DMatrix<f64> {
     &eigenvectors * DMatrix::from_diagonal(&eigenvalues) * eigenvectors.transpose()
 }
 
-/// A density with this mean and covariance, which is symmetric but for rounding.
+/// A density with this mean and covariance, which is symmetric up to rounding.
 fn known(mean: &DVector<f64>, covariance: &DMatrix<f64>) -> Option<Density> {
     Density::known(mean.clone(), (covariance + covariance.transpose()) / 2.0).ok()
 }
@@ -319,7 +321,7 @@ struct Population {
 }
 
 impl Population {
-    /// One for each run.
+    /// Draws one population for each run.
     fn draw_all(setting: Setting) -> Result<Vec<Self>, ReproductionError> {
         (0..setting.runs).map(|run| Ok(Self::draw(Normals::new(!setting.seed, run.into())?))).collect()
     }
@@ -343,7 +345,7 @@ impl Population {
     }
 }
 
-/// Standard normal numbers, by the project's own sampler on a fine grid.
+/// Standard normal numbers, from the project's own sampler on a fine grid.
 struct Normals {
     generator: NoiseGenerator,
     sampler: DiscreteGaussian,

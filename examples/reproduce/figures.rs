@@ -1,17 +1,18 @@
-//! The figures of "Continual Release Moment Estimation with Differential Privacy", from the mechanisms that run here.
+//! Reproduces the figures of "Continual Release Moment Estimation with Differential Privacy" with
+//! the mechanisms that run here.
 //!
 //! | figure | shows | file |
 //! |---|---|---|
 //! | 1 | errors of first against second moments: λ-JME, IME, CS | [`trade_off`](super::trade_off) |
-//! | 2, 7 | errors of second moments over the noise: JME, PP | [`second_moments`](super::second_moments) |
-//! | 3 | errors of covariances over the noise | [`covariance`](super::covariance) |
+//! | 2, 7 | errors of second moments against the noise: JME, PP | [`second_moments`](super::second_moments) |
+//! | 3 | errors of covariances against the noise | [`covariance`](super::covariance) |
 //! | 4 | errors of the diagonal, for Adam | [`second_moments`](super::second_moments) |
 //! | 5 | divergence of a Gaussian density from the truth, step by step | [`density`](super::density) |
 //!
-//! Curves are the closed forms of [`error`](hushflow::mechanism::error); circles on them, and all
+//! Curves are the closed forms of [`error`](hushflow::mechanism::error). Circles on them, and all
 //! of Figure 5, are runs of the release path ([`simulate`](super::simulate)) with seeded noise.
-//! Each figure also judges what the paper claims of it ([`Finding`]). `docs/reproduction.md` shows
-//! them.
+//! Each figure also checks the paper's claims about it ([`Finding`]). `docs/reproduction.md` shows
+//! the results.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -47,11 +48,11 @@ pub(crate) enum Figure {
 }
 
 impl Figure {
-    /// In the paper's order.
+    /// All figures, in the paper's order.
     pub(crate) const ALL: [Self; 6] =
         [Self::TradeOff, Self::PrefixSums, Self::Covariances, Self::Adam, Self::Densities, Self::Workloads];
 
-    /// As on the command line, for example `figure-1`.
+    /// Name on the command line, for example `figure-1`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::TradeOff => "figure-1",
@@ -64,55 +65,57 @@ impl Figure {
     }
 }
 
-/// As on the command line.
+/// The name on the command line.
 impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// How much work to do, and from which seed.
+/// The amount of work, and the seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Effort {
-    /// Runs of Figures 3 and 5; the circles of the others take a fifth of them, and at least 200.
+    /// Number of runs of Figures 3 and 5; circles of the others take a fifth of it, and at least
+    /// 200.
     pub(crate) runs: u32,
-    /// Of all noise and data.
+    /// Seed of all noise and data.
     pub(crate) seed: u64,
-    /// Shorter streams, for a first look.
+    /// Use shorter streams, for a first look.
     pub(crate) quick: bool,
 }
 
 impl Effort {
-    /// Runs behind a circle: sums over many steps, of which a few hundred have a mean that is nearly normal.
+    /// Number of runs of a circle. Each sums over many steps, so the mean of a few hundred is
+    /// nearly normal.
     pub(crate) fn circle_runs(self) -> u32 {
         (self.runs / 5).max(200)
     }
 
-    /// Steps of a stream.
+    /// Number of steps of a stream.
     pub(crate) fn steps(self, steps: u64) -> u64 {
         if self.quick { steps.min(100) } else { steps }
     }
 }
 
-/// A figure, drawn anew.
+/// A reproduced figure.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Reproduction {
-    /// Which one.
+    /// The figure.
     pub(crate) figure: Figure,
     /// Its diagrams.
     pub(crate) panels: Vec<Panel>,
-    /// What the paper claims of it, judged.
+    /// The checked claims of the paper.
     pub(crate) findings: Vec<Finding>,
 }
 
-/// A claim and what came out.
+/// A claim and its evidence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
-    /// What should be so.
+    /// The claim.
     pub(crate) claim: String,
-    /// Whether it is.
+    /// Whether it holds.
     pub(crate) holds: bool,
-    /// The numbers.
+    /// The numbers that support or refute it.
     pub(crate) evidence: String,
 }
 
@@ -132,7 +135,7 @@ pub(crate) enum ReproductionError {
     /// A strategy can't be made.
     #[error(transparent)]
     Strategy(#[from] StrategyError),
-    /// A strategy can't be judged.
+    /// A strategy can't be evaluated.
     #[error(transparent)]
     Matrix(#[from] MatrixError),
     /// A release failed.
@@ -147,7 +150,7 @@ pub(crate) enum ReproductionError {
     /// The noise of simulated data can't be drawn.
     #[error("the data of a simulation can't be drawn: {reason}")]
     Data {
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// A plot can't be written.
@@ -156,14 +159,15 @@ pub(crate) enum ReproductionError {
     /// A file can't be written.
     #[error("{path}: the file can't be written: {reason}")]
     File {
-        /// Which one.
+        /// The file.
         path: String,
-        /// What the system says.
+        /// The cause.
         reason: std::io::Error,
     },
 }
 
-/// Draws a figure anew; `tell` hears what is being worked on. Equal efforts give equal figures.
+/// Reproduces a figure; `tell` receives the name of each part as work on it begins. Equal efforts
+/// give equal figures.
 ///
 /// # Errors
 /// [`ReproductionError`].
@@ -183,11 +187,11 @@ pub(crate) fn reproduce(
     Ok(Reproduction { figure, panels, findings })
 }
 
-/// Diagrams, and what they show.
+/// Diagrams and findings of a figure.
 pub(crate) type Drawn = (Vec<Panel>, Vec<Finding>);
 
 impl Reproduction {
-    /// Writes `figure-N.csv` and `figure-N.svg` into a directory. Gives their paths.
+    /// Writes `figure-N.csv` and `figure-N.svg` into a directory and returns their paths.
     ///
     /// # Errors
     /// [`ReproductionError::File`] and [`ReproductionError::Plot`].
@@ -204,7 +208,7 @@ impl Reproduction {
         Ok([csv, svg])
     }
 
-    /// All points: `low` and `high` are the ends of the band or bar.
+    /// Formats all points as CSV: `low` and `high` are the ends of the band or bar.
     pub(crate) fn csv(&self) -> String {
         let mut text = String::from("panel,series,x,y,low,high\n");
         for panel in &self.panels {
@@ -219,7 +223,7 @@ impl Reproduction {
     }
 }
 
-/// A number with seven digits, so that the same figure is the same file on every machine.
+/// Formats a number with seven digits, so that a figure gives the same file on every machine.
 fn significant(value: f64) -> String {
     format!("{value:.6e}")
 }
@@ -251,7 +255,7 @@ pub(crate) fn in_place(
     MatrixMechanism::new(parameters, strategy.clone())
 }
 
-/// The coordinates that are run of `dimension`: see [`simulate`](super::simulate).
+/// The layout of the coordinates that represent all `dimension`: see [`simulate`](super::simulate).
 pub(crate) fn few_coordinates(dimension: usize, second: SecondMoment) -> Layout {
     Layout { dimension: dimension.min(2), second }
 }
@@ -278,7 +282,7 @@ mod tests {
         }
     }
 
-    /// All but those of Figure 5, which takes more runs than a test has.
+    /// All except those of Figure 5, which takes too many runs for a test.
     #[test]
     fn claims_of_closed_forms_hold() {
         for figure in Figure::ALL.into_iter().filter(|figure| *figure != Figure::Densities) {

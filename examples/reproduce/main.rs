@@ -1,4 +1,5 @@
-//! The figures of the paper on joint moment estimation from our own mechanisms, as CSV and SVG.
+//! Reproduces the figures of the paper on joint moment estimation with our mechanisms, as CSV and
+//! SVG.
 //!
 //! ```sh
 //! cargo run --release --example reproduce -- figure-2 --out figures
@@ -25,7 +26,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-/// Draws the figures of the paper on joint moment estimation anew, and judges its claims.
+/// Reproduces the figures of the paper on joint moment estimation and checks its claims.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 The figures of \"Continual Release Moment Estimation with Differential Privacy\" (Kalinin, Upadhyay and Lampert 2025):
@@ -43,10 +44,11 @@ struct Arguments {
     /// Which figure: figure-1 to figure-5, figure-7, or all
     #[arg(value_name = "FIGURE", value_parser = names())]
     figures: Figures,
-    /// Directory for FIGURE.csv and FIGURE.svg; made if there is none
+    /// Directory for FIGURE.csv and FIGURE.svg; created if missing
     #[arg(long, short, value_name = "DIR", default_value = "figures")]
     out: PathBuf,
-    /// Runs of figure-3 (at least 1000) and figure-5; circles of the others have a fifth of them (at least 200)
+    /// Number of runs of figure-3 (at least 1000) and figure-5; circles of the others take a fifth
+    /// of them (at least 200)
     #[arg(long, value_name = "N", default_value_t = 1000, allow_hyphen_values = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(10..=100_000))]
     runs: u32,

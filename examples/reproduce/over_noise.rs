@@ -1,4 +1,4 @@
-//! What the figures of an error over the noise share: curves between bounds, circles of runs, axes.
+//! Shared by the figures of errors against the noise: curves between bounds, circles of runs, axes.
 
 use hushflow::mechanism::error::Bounds;
 
@@ -6,17 +6,18 @@ use super::figures::geometric;
 use super::simulate::Estimate;
 use hushflow::plot::{Corner, Mark, Panel, Point, Series};
 
-/// Farther off, in standard errors, no circle should be: all 64 of the figures are with a probability below 10⁻⁵.
+/// Maximum distance of a circle from its expectation, in standard errors: any of the 64 circles of
+/// the figures exceeds it with a probability below 10⁻⁵.
 pub(super) const FAR: f64 = 5.5;
 
-/// Simulated squared errors of N methods for one σ, and what they should be.
+/// Simulated squared errors of N methods for one σ, and their expectations.
 pub(super) struct Circle<const N: usize> {
     pub(super) noise: f64,
     pub(super) found: [Estimate; N],
     pub(super) expected: [f64; N],
 }
 
-/// How far the farthest circle is from what it should be, in standard errors.
+/// Returns the distance of the farthest circle from its expectation, in standard errors.
 pub(super) fn farthest<const N: usize>(circles: &[Circle<N>]) -> f64 {
     let distances = circles.iter().flat_map(|circle| {
         circle.found.iter().zip(circle.expected).map(|(found, expected)| found.distance(expected))
@@ -35,7 +36,7 @@ pub(super) fn runs<const N: usize>(
     Series { name: name.into(), mark: Mark::Circles, colour, points: points.collect() }
 }
 
-/// Roots of squared errors over the noise.
+/// Roots of squared errors against the noise.
 pub(super) fn curve(
     (low, high, count): (f64, f64, usize),
     name: &str,

@@ -1,12 +1,13 @@
-//! Figures 2, 4 and 7: the error of second moments over the noise.
+//! Figures 2, 4 and 7: the error of second moments against the noise.
 //!
-//! x is the paper's σ, the noise deviation for columns of norm 1 and ζ = 1: twice the noise multiplier. y is the root
-//! of the expected squared error of all steps and entries, for the worst data; where that is known between bounds
-//! only (Lemma C.1), the band goes from one to the other. Circles: runs with records that change their sign at every
-//! step.
+//! x is the paper's σ, the noise deviation for columns of norm 1 and ζ = 1: twice the noise
+//! multiplier. y is the root of the expected squared error of all steps and entries, for the worst
+//! data. If only bounds of it are known (Lemma C.1), a band lies between them. Circles are runs
+//! with records that change their sign at every step.
 //!
-//! JME has two curves where all d² entries count: as published, with noise of its own for each, and as it runs, where
-//! a symmetric matrix is released. The latter has about half the squared error.
+//! If all d² entries count, JME has two curves: as published, with separate noise for each entry,
+//! and as it runs, where a symmetric matrix is released. The latter has about half the squared
+//! error.
 
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ use hushflow::plot::{Mark, Panel};
 /// The paper's σ, from low to high privacy.
 const NOISE: (f64, f64, usize) = (0.005, 20.0, 73);
 
-/// Where mechanisms are run.
+/// σ at which mechanisms are run.
 const CIRCLES: [f64; 4] = [0.05, 0.7, 1.5, 10.0];
 
 /// Figure 2: prefix sums of 1000 steps.
@@ -88,7 +89,7 @@ struct Case {
     dimension: usize,
     second: SecondMoment,
     effort: Effort,
-    /// Of the workload under the strategy.
+    /// Error of the workload under the strategy.
     error: ExpectedError,
     post_processing: PostProcessing,
 }
@@ -111,7 +112,7 @@ impl Case {
         Ok(Self { title, workload, strategy, steps, dimension, second, effort, error, post_processing })
     }
 
-    /// What is released, at the paper's σ.
+    /// The release at the paper's σ.
     fn release(&self, noise: f64) -> InPlaceRelease {
         InPlaceRelease::new(self.dimension, 1.0, noise / 2.0).with_column_norm(self.error.sensitivity)
     }
@@ -215,7 +216,7 @@ impl Case {
         ]
     }
 
-    /// For d = 1.
+    /// The finding for d = 1.
     fn always_joint(&self, circles: &[Circle<3>]) -> Finding {
         let (low, high, count) = NOISE;
         let least = geometric(low, high, count)
@@ -232,12 +233,12 @@ impl Case {
         )
     }
 
-    /// For more dimensions.
+    /// The finding for more dimensions.
     fn crossing(&self, circles: &[Circle<3>]) -> Finding {
         let released = self.comparison(1.0);
         let published = Comparison { joint: self.joint(SecondEntries::Independent, 1.0), ..released };
         let (released, published) = (released.crossing(), published.crossing());
-        // What runs is at circles where the bounds decide.
+        // Runs agree with the bounds wherever these decide.
         let agrees = circles.iter().all(|circle| {
             let joint_is_better = circle.found[0].mean < circle.found[2].mean;
             match self.comparison(circle.noise).better() {

@@ -1,11 +1,12 @@
-//! Runs of the release path on streams whose moments are known: how far off it is.
+//! Runs the release path on streams with known moments and measures its errors.
 //!
-//! Encoder, exact noise, decoder and view are those of a real run; only the noise is seeded. Every key is a run of
-//! its own, of one record in each epoch, so that errors of keys are independent and their spread tells how sure their
-//! mean is.
+//! Encoder, exact noise, decoder and view are those of a real run; only the noise is seeded. Every
+//! key is a separate run with one record in each epoch. So the errors of keys are independent, and
+//! their spread gives the standard error of their mean.
 //!
-//! *Many dimensions.* Coordinates are treated alike. For records with equal entries, an error summed over all entries
-//! is known from one entry on the diagonal and one beside it: two of the d coordinates are run, and count for all.
+//! *Many dimensions.* All coordinates are treated alike. For records with equal entries, an error
+//! summed over all entries follows from one diagonal and one off-diagonal entry. So two of the d
+//! coordinates are run and represent all.
 
 use hushflow::mechanism::mechanism::MatrixMechanism;
 use hushflow::mechanism::moments::{Layout, RECORD_BITS};
@@ -16,7 +17,7 @@ use hushflow::mechanism::workload::{Workload, WorkloadState};
 
 use super::figures::ReproductionError;
 
-/// What is compared with the truth beside first moments.
+/// The quantity to compare with the truth, besides first moments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quantity {
     /// Weighted sums of squares.
@@ -25,17 +26,18 @@ pub(crate) enum Quantity {
     Covariance,
 }
 
-/// A stream of one record an epoch.
+/// A stream with one record per epoch.
 pub(crate) struct Stream<'a> {
-    /// What makes it private.
+    /// The mechanism that makes it private.
     pub(crate) mechanism: &'a MatrixMechanism,
-    /// What is wanted.
+    /// The workload to estimate.
     pub(crate) workload: &'a Workload,
-    /// Whether squares of noisy sums, where the method makes these, keep their bias.
+    /// Whether squares of noisy sums, if the method uses them, keep their bias.
     pub(crate) square_bias: SquareBias,
-    /// d, of which the mechanism has the first coordinates.
+    /// d; the mechanism runs the first coordinates only.
     pub(crate) dimension: usize,
-    /// In units of ζ/2²⁰, an epoch each. If the mechanism has fewer coordinates than d, these are equal.
+    /// Records in units of ζ/2²⁰, one per epoch. If the mechanism has fewer coordinates than d,
+    /// they are equal.
     pub(crate) records: &'a [Vec<i64>],
 }
 
@@ -44,18 +46,18 @@ pub(crate) struct Stream<'a> {
 pub(crate) struct Estimate {
     /// Mean over runs.
     pub(crate) mean: f64,
-    /// Of that mean.
+    /// Standard error of the mean.
     pub(crate) standard_error: f64,
 }
 
 impl Estimate {
-    /// Of independent numbers.
+    /// Returns the estimate from independent numbers.
     pub(crate) fn of(values: &[f64]) -> Self {
         let (mean, deviation) = mean_and_deviation(values);
         Self { mean, standard_error: deviation / (values.len() as f64).sqrt() }
     }
 
-    /// How many standard errors it is above a number.
+    /// Returns the distance from an expected value, in standard errors.
     pub(crate) fn distance(&self, expected: f64) -> f64 {
         (self.mean - expected) / self.standard_error
     }
@@ -72,13 +74,14 @@ pub(crate) fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
 /// Squared errors of a run, summed over steps and entries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct SquaredErrors {
-    /// Of first moments.
+    /// Errors of first moments.
     pub(crate) first: Estimate,
-    /// Of second moments or covariances.
+    /// Errors of second moments or covariances.
     pub(crate) second: Estimate,
 }
 
-/// `sign·ζ·(1, …, 1)/√d` for every sign, in the first `coordinates` of `dimension`, rounded to the grid towards 0.
+/// Returns `sign·ζ·(1, …, 1)/√d` for every sign, in the first `coordinates` of `dimension`, rounded
+/// to the grid towards 0.
 pub(crate) fn equal_entries(
     dimension: usize,
     coordinates: usize,
@@ -89,10 +92,9 @@ pub(crate) fn equal_entries(
 }
 
 impl Stream<'_> {
-    /// Releases the stream for `runs` keys, with this noise, and sums up the errors of the view.
+    /// Releases the stream for `runs` keys, with this noise, and averages the errors of the view.
     ///
-    /// # Errors
-    /// [`ReproductionError`] where the mechanism and the records do not fit.
+    /// # Errors [`ReproductionError`] if mechanism and records do not fit.
     pub(crate) fn run(
         &self,
         quantity: Quantity,
@@ -122,10 +124,10 @@ impl Stream<'_> {
     }
 }
 
-/// Releases `keys` keys epoch after epoch: `sums` fills in what they add up to, `see` gets that and what is released.
+/// Releases `keys` keys epoch after epoch: `sums` fills in their sums, and `see` receives these and
+/// the released values.
 ///
-/// # Errors
-/// [`ReproductionError`] where a release fails, or `see` does.
+/// # Errors [`ReproductionError`] if a release or `see` fails.
 pub(crate) fn release(
     mechanism: &MatrixMechanism,
     keys: u32,
@@ -200,7 +202,7 @@ impl Truth {
                     second - found.first()[i] * found.first()[j] + bias - (truth - exact[i] * exact[j])
                 }
             };
-            // How many entries of all this one stands for.
+            // Number of entries that this one represents.
             let weight = if i == j { d / run } else { 2.0 * d * (d - 1.0) / (run * (run - 1.0)) };
             weight * error * error
         });
@@ -219,12 +221,12 @@ mod tests {
     use hushflow::mechanism::sensitivity::Neighbours;
     use hushflow::mechanism::strategy::build;
 
-    /// Mean errors farther off than this are found in fewer than 10⁻⁶ of right mechanisms: the normal law has 4·10⁻⁸
-    /// beyond, and the skewness of sums of squares (at most 4, over 3000 runs or more) makes it no more than eight
-    /// times that.
+    /// Maximum distance of a mean error, in standard errors: a correct mechanism exceeds it with a
+    /// probability below 10⁻⁶. The normal law has 4·10⁻⁸ beyond it, and the skewness of sums of
+    /// squares (at most 4, over 3000 runs or more) makes that at most eight times as much.
     const FAR: f64 = 5.5;
 
-    /// What a stream is made of.
+    /// A stream and its mechanism.
     struct Setting {
         workload: &'static str,
         strategy: &'static str,
@@ -287,7 +289,7 @@ mod tests {
             stream.run(quantity, runs, 7).unwrap()
         }
 
-        /// All methods against their closed forms.
+        /// Compares all methods with their closed forms.
         fn check(&self, runs: u32) {
             let strategy = build(self.strategy, &self.workload(), Some(self.steps)).unwrap();
             let error = ExpectedError::new(&self.workload(), strategy.as_ref(), self.steps).unwrap();
@@ -374,7 +376,8 @@ mod tests {
             .check(4000);
     }
 
-    /// 432 settings in some minutes of processor time, a thread for each workload: only when `HUSHFLOW_LONG_TESTS` is set.
+    /// 432 settings, one thread per workload. Takes minutes of processor time, so it runs only if
+    /// `HUSHFLOW_LONG_TESTS` is set.
     #[test]
     fn a_wide_grid_of_mechanisms_errs_as_the_closed_forms_say() {
         if std::env::var_os("HUSHFLOW_LONG_TESTS").is_none() {
@@ -410,7 +413,7 @@ mod tests {
         }
     }
 
-    /// Two coordinates of many stand for all of them.
+    /// Two coordinates represent all of them.
     #[test]
     fn coordinates_with_equal_entries_count_for_all() {
         let full = Setting { dimension: 6, strategy: "identity", ..BASE };
@@ -435,7 +438,7 @@ mod tests {
         }
     }
 
-    /// Theorems 4.1 and 4.2, for records that are all equal and records that change their sign.
+    /// Theorems 4.1 and 4.2, for equal records and for records that change their sign.
     #[test]
     fn covariances_err_as_the_theorems_say() {
         let (steps, d, zeta, sigma) = (12, 3, 2.0, 0.4);
@@ -468,7 +471,7 @@ mod tests {
         assert!(run(Method::Jme, false).distance(joint.debiased).abs() < FAR);
         let squared =
             covariance::post_processed(SecondEntries::Symmetric, d, zeta, release.post_processed(), steps);
-        // At even steps the mean is 0, at odd ones 1/t.
+        // The mean is 0 at even steps and 1/t at odd ones.
         let lost: f64 = (1..=steps).step_by(2).map(|t| (t as f64).powi(-3)).sum();
         let harmonic: f64 = (1..=steps).map(|t| 1.0 / t as f64).sum();
         let expected = squared.quadratic + squared.linear.upper * (harmonic - lost) / harmonic;

@@ -1,8 +1,10 @@
-//! Figure 1: errors of first against errors of second moments, for λ-JME, α-IME and τ-CS over their whole curves.
+//! Figure 1: errors of first against errors of second moments, for all parameters of λ-JME, α-IME
+//! and τ-CS.
 //!
-//! d = 10, prefix sums of 100 steps, C = I, ζ = 1, noise multiplier 1. Panel (a) has all d² entries of the second
-//! moments with noise of their own, as published; (b) what runs, for all three methods a symmetric matrix, with
-//! circles where they were run. JME begins at λ*, where second moments are free; smaller weights only lose.
+//! d = 10, prefix sums of 100 steps, C = I, ζ = 1, noise multiplier 1. In panel (a) all d² entries
+//! of the second moments have separate noise, as published. Panel (b) is what runs: a symmetric
+//! matrix for all three methods, with circles for runs. JME begins at λ*, where second moments are
+//! free; smaller weights only lose.
 
 use std::sync::Arc;
 
@@ -22,7 +24,8 @@ const DIMENSION: usize = 10;
 
 const STEPS: u64 = 100;
 
-/// Farther off, in standard errors, no circle should be: 22 of them are with a probability below 10⁻⁵.
+/// Maximum distance of a circle from its expectation, in standard errors: any of the 22 exceeds it
+/// with a probability below 10⁻⁵.
 const FAR: f64 = 5.5;
 
 /// A method with its parameter λ, α or τ.
@@ -43,7 +46,7 @@ impl Rival {
         }
     }
 
-    /// As it runs.
+    /// Returns the method and weight with which it runs.
     fn method(self) -> (Method, Option<f64>) {
         match self {
             Self::WeightedJoint(weight) => (Method::Jme, Some(weight)),
@@ -98,7 +101,8 @@ pub(super) fn figure(effort: Effort, tell: &mut dyn FnMut(&str)) -> Result<Drawn
     Ok((panels, vec![agreement(farthest, effort), dominance(1), dominance(2)]))
 }
 
-/// Runs of all methods, and how far the farthest is from its expectation in standard errors.
+/// Runs all methods. Returns circles, and the distance of the farthest from its expectation in
+/// standard errors.
 fn circles(
     effort: Effort,
     strategy: &Arc<dyn Strategy>,
