@@ -369,8 +369,9 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    /// An independent simulation of the same figure, two kinds of noise, five estimators, nine steps: 90 comparisons
-    /// of two means, each off by 5.5 standard errors with a probability below 4·10⁻⁸.
+    /// An independent simulation of the same figure, two kinds of noise, five estimators, nine
+    /// steps: 90 comparisons of two means, each off by 5.5 standard errors with a probability below
+    /// 4·10⁻⁸.
     #[test]
     fn divergences_are_those_of_an_independent_simulation() {
         let vectors: Value = serde_json::from_str(include_str!("../../tests/vectors/jme_kl.json")).unwrap();

@@ -6,8 +6,8 @@ use super::figures::geometric;
 use super::simulate::Estimate;
 use hushflow::plot::{Corner, Mark, Panel, Point, Series};
 
-/// Maximum distance of a circle from its expectation, in standard errors: any of the 64 circles of
-/// the figures exceeds it with a probability below 10⁻⁵.
+/// Maximum distance of a circle from its expectation, in standard errors. The probability that one
+/// of the figures' 64 circles exceeds it is below 10⁻⁵.
 pub(super) const FAR: f64 = 5.5;
 
 /// Simulated squared errors of N methods for one σ, and their expectations.

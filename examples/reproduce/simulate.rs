@@ -22,7 +22,8 @@ use super::figures::ReproductionError;
 pub(crate) enum Quantity {
     /// Weighted sums of squares.
     SecondMoments,
-    /// The covariance `Ŝ − μ̂μ̂ᵀ`, plus the variance of the noise of μ̂. The workload is an average.
+    /// The covariance `Ŝ − μ̂μ̂ᵀ`, plus the variance of the noise of μ̂. The workload is an
+    /// average.
     Covariance,
 }
 
@@ -92,9 +93,10 @@ pub(crate) fn equal_entries(
 }
 
 impl Stream<'_> {
-    /// Releases the stream for `runs` keys, with this noise, and averages the errors of the view.
+    /// Releases the stream for `runs` keys, with this noise, and returns the errors of the view.
     ///
-    /// # Errors [`ReproductionError`] if mechanism and records do not fit.
+    /// # Errors
+    /// [`ReproductionError`] if mechanism and records do not fit.
     pub(crate) fn run(
         &self,
         quantity: Quantity,
@@ -127,7 +129,8 @@ impl Stream<'_> {
 /// Releases `keys` keys epoch after epoch: `sums` fills in their sums, and `see` receives these and
 /// the released values.
 ///
-/// # Errors [`ReproductionError`] if a release or `see` fails.
+/// # Errors
+/// [`ReproductionError`] if a release or `see` fails.
 pub(crate) fn release(
     mechanism: &MatrixMechanism,
     keys: u32,
@@ -186,7 +189,8 @@ impl Truth {
         Ok(())
     }
 
-    /// Squared distance of first and second moments, over all d and all d² entries (d of a diagonal).
+    /// Squared distance of first and second moments, over all d and all d² entries (d of a
+    /// diagonal).
     fn squared_errors(&self, found: &Moments) -> (f64, f64) {
         let exact = &self.exact[self.layout.first()];
         let first: f64 = found.first().iter().zip(exact).map(|(found, exact)| (found - exact).powi(2)).sum();

@@ -24,8 +24,8 @@ const DIMENSION: usize = 10;
 
 const STEPS: u64 = 100;
 
-/// Maximum distance of a circle from its expectation, in standard errors: any of the 22 exceeds it
-/// with a probability below 10⁻⁵.
+/// Maximum distance of a circle from its expectation, in standard errors. The probability that one
+/// of the 22 exceeds it is below 10⁻⁵.
 const FAR: f64 = 5.5;
 
 /// A method with its parameter λ, α or τ.
@@ -46,7 +46,7 @@ impl Rival {
         }
     }
 
-    /// Returns the method and weight with which it runs.
+    /// Returns the mechanism's method and its weight of second moments.
     fn method(self) -> (Method, Option<f64>) {
         match self {
             Self::WeightedJoint(weight) => (Method::Jme, Some(weight)),
@@ -152,7 +152,8 @@ fn agreement(farthest: f64, effort: Effort) -> Finding {
     )
 }
 
-/// Whether each point of a rival's curve is above that of λ-JME with the same error of first moments.
+/// Whether each point of a rival's curve is above that of λ-JME with the same error of first
+/// moments.
 fn dominance(rival: usize) -> Finding {
     let [_, independent, concatenated] = rivals(2000);
     let (name, rivals) = if rival == 1 { independent } else { concatenated };

@@ -13,9 +13,9 @@ pub trait Accumulate<'scope> {
     /// Sums the records of each (key, epoch) on this worker and sends the sums, cut by shard, when
     /// the epoch closes.
     ///
-    /// A key that is not below the measurement's number of keys raises the fault. So do records that
-    /// were clipped under another measurement, and the method `batch-squares`, whose second moments
-    /// are not sums over records.
+    /// A key that is not below the measurement's number of keys raises the fault. So do records
+    /// that were clipped under another measurement, and the method `batch-squares`, whose second
+    /// moments are not sums over records.
     ///
     /// Records of two epochs give two sums (here one shard holds all coordinates):
     ///

@@ -1,8 +1,8 @@
 //! `robust_mean`: the private and robust mean of every key in every epoch, over tumbling windows.
 //!
 //! Each row is in one window, so all windows together cost as much as one (parallel composition).
-//! The number of rows in a window is public, as the estimator requires. Every declared key answers
-//! for every epoch; without rows the answer is a reason.
+//! The number of rows in a window is public, as the estimator requires. Every declared key gets an
+//! answer in every epoch. Without rows the answer is the reason why there is no mean.
 
 use crate::windows::Windows;
 use crate::{Fault, Records};
@@ -13,13 +13,13 @@ use timely::dataflow::StreamVec;
 /// Parameters of every window.
 #[derive(Clone, Debug)]
 pub struct MeanSetup {
-    /// The question. Its (ε, δ) holds for each window, and for all of them together.
+    /// The estimate to compute. Its (ε, δ) holds for each window, and for all of them together.
     pub question: Question,
     /// Columns of a record.
     pub columns: usize,
-    /// Number of keys that answer, from 0. A record of another key raises the fault.
+    /// Number of keys. Keys are numbered from 0. A record of another key raises the fault.
     pub keys: u32,
-    /// Number of epochs that answer, from 1.
+    /// Number of epochs. Epochs are numbered from 1.
     pub epochs: u64,
     /// Source of noise. The generator of a window is that of its (epoch, key).
     pub source: NoiseSource,
@@ -46,9 +46,9 @@ pub struct WindowMean {
     pub key: u32,
     /// Its epoch.
     pub epoch: u64,
-    /// Its number of rows, which is public.
+    /// Its public number of rows.
     pub rows: usize,
-    /// The answer, or why this number of rows allows none.
+    /// The answer, or the reason why this number of rows allows none.
     pub answer: Result<Answer, MeanError>,
 }
 

@@ -6,8 +6,8 @@
 //! numbers from the server, it is two entries. A publisher that may repeat itself should use the
 //! server's deduplication (ids of messages or entries).
 //!
-//! Entries are read one by one on demand, so a slow pipeline blocks the server's connection and
-//! takes no memory. An unreachable server is retried until it is back; that never ends the stream.
+//! Entries are read one by one on demand, so a slow pipeline holds up the connection and needs no
+//! buffer. An unreachable server is retried until it is back; that never ends the stream.
 
 use std::fmt;
 use std::io;

@@ -76,7 +76,8 @@ pub(crate) trait Reads: Equal + fmt::Debug + Send + Sync {
 
     /// Starts copying the input into a journal, for sources that may have one.
     ///
-    /// # Errors If the source can't be opened.
+    /// # Errors
+    /// If the source can't be opened.
     fn take_in(&self, _session: Session, _control: &Control) -> std::io::Result<Intake> {
         Err(std::io::ErrorKind::Unsupported.into())
     }

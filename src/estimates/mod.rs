@@ -108,7 +108,8 @@ impl Estimator {
 
     /// Makes the estimate from the value of its flag, or without parameters.
     ///
-    /// # Errors An error in the value, or what the log lacks.
+    /// # Errors
+    /// An error in the value, or what the log lacks.
     pub fn asked(&self, value: &str, log: &Log<'_>) -> Result<Arc<dyn Estimate>, String> {
         if let Some((what, so)) = self.lacks(log) {
             return Err(format!("this log has no {what}, {so}: choose --view moments"));

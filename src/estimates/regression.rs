@@ -24,9 +24,9 @@
 //! ridge above 0 means that the data don't determine the line. Then there are no intervals.
 //!
 //! **Standard errors.** ĉ − B̂θ = e − Eθ has exactly the covariance V, Vᵢᵢ = wᵢ + Σⱼ Wᵢⱼθⱼ², Vᵢⱼ =
-//! Wᵢⱼθᵢθⱼ. To first order that of θ̂ is GVG with G = (B̂ + N)⁻¹, at θ = θ̂. For the population, the
-//! sampling error hs²G is added: s² is the variance of the residuals, and h the heaviest weight of
-//! a record. Intervals are θ̂ ± z standard errors.
+//! Wᵢⱼθᵢθⱼ. To first order that of θ̂ is GVG with G = (B̂ + N)⁻¹, at θ = θ̂. For the population,
+//! the sampling error hs²G is added: s² is the variance of the residuals, and h the heaviest weight
+//! of a record. Intervals are θ̂ ± z standard errors.
 //!
 //! **Residuals.** ns² = Σy² − 2θᵀc + θᵀBθ. At θ̂ its estimate is too small by tr(GV) on average,
 //! which is added. To first order its noise has variance τ₂² + 4Σᵢ wᵢθᵢ² + Σᵢⱼ (2 − δᵢⱼ) Wᵢⱼθᵢ²θⱼ².

@@ -1,10 +1,10 @@
 //! Serves a log as server-sent events: one event per epoch, with its JSON lines.
 //!
-//! The id of an event is its epoch. A reader that reconnects sends the last id in `Last-Event-ID`, as
-//! browsers do, and gets every epoch once. Each reader has its own thread, which follows the log as
-//! fast as that reader takes events. A slow reader delays only itself, and is disconnected if it does
-//! not take an event in time. Readers [take turns](crate::http::Turn) to compute, so together they use
-//! at most one processor.
+//! The id of an event is its epoch. A reader that reconnects sends the last id in `Last-Event-ID`,
+//! as browsers do, and gets every epoch once. Each reader has its own thread, which follows the log
+//! as fast as that reader takes events. A slow reader delays only itself, and is disconnected if it
+//! does not take an event in time. Readers [take turns](crate::http::Turn) to compute, so together
+//! they use at most one processor.
 
 use std::io;
 use std::path::PathBuf;

@@ -53,7 +53,8 @@ impl Following {
     /// it stops the run, a server that does not answer is abandoned; the next run continues where
     /// the sink is.
     ///
-    /// # Errors [`SinkError::Http`] if an address can't be listened on.
+    /// # Errors
+    /// [`SinkError::Http`] if an address can't be listened on.
     pub fn start(sink: Sink, log: Log, control: &Control) -> Result<Self, SinkError> {
         let (over, control) = (Over::default(), control.with_grace(GRACE));
         let outlet = match sink.target().target(&control) {
@@ -127,7 +128,8 @@ impl Following {
 
     /// Waits until everything published is written.
     ///
-    /// # Errors The error that prevented it. The next run continues where this one stopped.
+    /// # Errors
+    /// The error that prevented it. The next run continues where this one stopped.
     pub fn finish(self) -> Result<(), SinkError> {
         self.over();
         // A thread that panicked has already reported it.
@@ -293,7 +295,8 @@ struct Published {
 }
 
 impl Feed {
-    /// # Errors [`FollowError::State`], also if no run has started the log yet.
+    /// # Errors
+    /// [`FollowError::State`], also if no run has started the log yet.
     fn open(log: &Log, format: Format) -> Result<Self, FollowError> {
         let follower = Follower::open(&log.directory, &log.subject, &[])?;
         Ok(Feed { follower, writer: Writer::new(&log.subject, format) })

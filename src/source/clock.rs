@@ -45,7 +45,7 @@ impl EpochClock {
         }
     }
 
-    /// Whether a mark must close epochs.
+    /// Whether the clock has closed epochs that no mark has closed yet.
     pub(super) fn is_due(&self) -> bool {
         self.due > self.closed
     }

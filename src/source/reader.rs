@@ -28,15 +28,16 @@ pub struct SourceReader {
 impl SourceReader {
     /// Reads from the beginning of the pipeline's first source.
     ///
-    /// # Errors If the first file can't be opened or its header lacks a column.
+    /// # Errors
+    /// If the first file can't be opened or its header lacks a column.
     pub fn open(pipeline: &Pipeline) -> Result<Self, SourceError> {
         Self::resume(pipeline, Resume::START, 0)
     }
 
     /// Reads on from the position of the mark that closed `committed`, the last committed epoch.
     ///
-    /// # Errors As [`open`](Self::open), and if a file is now shorter than the position to resume
-    /// from.
+    /// # Errors
+    /// As [`open`](Self::open), and if a file is now shorter than the position to resume from.
     pub fn resume(pipeline: &Pipeline, resume: Resume, committed: u64) -> Result<Self, SourceError> {
         let source = &pipeline.sources[0];
         Self::controlled((pipeline, source), &Control::new(), resume, committed)
@@ -72,7 +73,8 @@ impl SourceReader {
 
     /// Reads on in an opened source or in its journal.
     ///
-    /// # Errors As [`resume`](Self::resume), and the error of the journal's writer.
+    /// # Errors
+    /// As [`resume`](Self::resume), and the error of the journal's writer.
     pub(crate) fn over(
         origin: Box<dyn Origin>,
         (pipeline, source): (&Pipeline, &Source),
@@ -126,8 +128,8 @@ impl SourceReader {
     /// Waits for the next event. Batches end after [`BATCH_RECORDS`] rows and before every mark. A
     /// stopped reader ends at once, without the marks for the end of the input.
     ///
-    /// # Errors If the input can't be read, a record is too long, or the pipeline's policy rejects
-    /// a row.
+    /// # Errors
+    /// If the input can't be read, a record is too long, or the pipeline's policy rejects a row.
     pub fn next_event(&mut self) -> Result<Event, SourceError> {
         loop {
             if self.control.is_stopped() {

@@ -1,5 +1,5 @@
-//! A live page of one view of a public log: the [plot](crate::estimates::Plot) of its estimate, such
-//! as means with their confidence bands, and the guarantee.
+//! A live page of one view of a public log: the [plot](crate::estimates::Plot) of its estimate,
+//! such as means with their confidence bands, and the guarantee.
 //!
 //! ```text
 //! GET /                                      the page, with /page.js and /page.css
@@ -8,13 +8,13 @@
 //!                                            key=all is the total over keys
 //! ```
 //!
-//! Anyone may connect, so the cost of a request is bounded. It names one of a few workloads that
-//! the page's owner chose, whose noise levels are computed once, as far as the log goes. The server
-//! computes for one client at a time.
+//! Anyone may connect, so the cost of a request is bounded. A request names one of a few workloads
+//! that the page's owner chose. Their noise levels are computed once for the epochs in the log. The
+//! server computes for one client at a time.
 //!
-//! Each connection follows the log separately (`sink::event_stream`). A client that joins a long log
-//! late gets a subsampled backlog, at most [`BACKLOG`] epochs including the newest, and then every
-//! epoch.
+//! Each connection follows the log separately (`sink::event_stream`). A client that joins a long
+//! log late gets a subsampled backlog, at most [`BACKLOG`] epochs including the newest, and then
+//! every epoch.
 
 mod promise;
 

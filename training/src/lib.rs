@@ -7,8 +7,8 @@
 //!
 //! A whole run on labelled images ([`data`]) has a model with closed-form gradients per record
 //! ([`model`]), and a promise ([`plan`]). [`train`] keeps it, and [`train_exactly`] does the same
-//! without privacy. The scope is small on purpose: enough to train real models on real images and to
-//! compare ways of making Adam private, not a library of tensors.
+//! without privacy. The scope is small on purpose: enough to train real models on real images and
+//! to compare ways of making Adam private, not a library of tensors.
 
 pub mod adam;
 mod batch_squares;

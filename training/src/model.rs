@@ -35,7 +35,8 @@ impl Activation {
     }
 }
 
-/// A fully connected network: `[784, 10]` is softmax regression, `[784, 32, 10]` has one hidden layer.
+/// A fully connected network: `[784, 10]` is softmax regression, `[784, 32, 10]` has one hidden
+/// layer.
 ///
 /// ```
 /// use hushflow_training::model::{Activation, Network};

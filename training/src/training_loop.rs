@@ -47,8 +47,8 @@ pub trait Learner: 'static {
 #[derive(Clone)]
 pub struct TrainingSetup {
     /// A measurement with one key, whose columns are those of the gradients. Nothing waits here, so
-    /// noise is best [drawn late](hushflow_operators::MeasurementBuilder::draw_late), and best correlated ahead
-    /// of the sums where the strategy allows it:
+    /// noise is best [drawn late](hushflow_operators::MeasurementBuilder::draw_late), and best
+    /// correlated ahead of the sums where the strategy allows it:
     /// [`Strategies::correlated`](hushflow_mechanism::mechanism::Strategies::correlated).
     pub measurement: Measurement,
     /// The optimiser; its horizon is the number of steps.

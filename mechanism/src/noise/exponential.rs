@@ -104,7 +104,7 @@ mod tests {
         check(0, 5, 5);
     }
 
-    /// Just outside the margin, floating point and the exact comparison decide alike.
+    /// Just outside the margin, floating point and the exact comparison agree.
     #[test]
     fn both_comparisons_agree_at_the_margin() {
         let mut rng = ChaCha20Rng::seed_from_u64(6);

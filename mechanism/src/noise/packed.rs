@@ -1,7 +1,7 @@
 //! Rounds of the sampler in SIMD registers.
 //!
-//! For bins of a width `W = w·2^k` with 2¹⁹ ≤ w < 2²⁰ and k ≤ 32 a round takes two words, and no
-//! factor of more than 32 bits:
+//! For bins of a width `W = w·2^k` with 2¹⁹ ≤ w < 2²⁰ and k ≤ 32, a round takes two words, and all
+//! factors have at most 32 bits:
 //!
 //! | word | bits | |
 //! |---|---|---|
@@ -13,8 +13,8 @@
 //!
 //! The bins of 64 draws are looked up one by one. Everything else is done for eight draws at a
 //! time, compiled for registers of 256 bits as well (`pulp`). As in [`gaussian`](super::gaussian),
-//! a round is accepted only if its words alone show that it ends and how. Then it equals the round
-//! there, bit by bit.
+//! a round is accepted only if its words alone show that it ends, and with which result. Then it
+//! equals, bit by bit, the round in that module.
 
 use super::bins::Bins;
 use pulp::{Arch, Simd, WithSimd};

@@ -115,7 +115,8 @@ pub struct Optimum {
     /// C, lower triangular with a positive diagonal, n×n. Its sensitivity is 1 up to rounding,
     /// about 10⁻¹⁴: a caller must compute and charge the sensitivity of the exact numbers that run.
     pub strategy: DMatrix<f64>,
-    /// Largest norm of a column of `strategy`, in floating point: its sensitivity under single participation.
+    /// Largest norm of a column of `strategy`, in floating point: its sensitivity under single
+    /// participation.
     pub column_norm: f64,
     /// tr(V X⁻¹) = ‖A C⁻¹‖_F².
     pub objective: f64,

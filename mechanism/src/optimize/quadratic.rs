@@ -85,7 +85,8 @@ fn divisors(workload: &Workload, steps: usize) -> Vec<f64> {
     (1..=steps as u64).map(|t| workload.row_divisor(t)).collect()
 }
 
-/// `V_ij = β^|i−j| Σ_(t ≥ m) β^(2(t−m)) / divisor(t)²` with m = max(i,j), for `A[t,i] = β^(t−i) / divisor(t)`.
+/// `V_ij = β^|i−j| Σ_(t ≥ m) β^(2(t−m)) / divisor(t)²` with m = max(i,j), for `A[t,i] = β^(t−i) /
+/// divisor(t)`.
 fn weighted_decay(decay: f64, divisors: &[f64]) -> DMatrix<f64> {
     let mut tails: Vec<f64> = divisors.iter().map(|divisor| divisor.powi(-2)).collect();
     for t in (1..tails.len()).rev() {

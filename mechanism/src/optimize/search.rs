@@ -5,11 +5,11 @@
 //! cancellation.
 //!
 //! *Non-negative multipliers.* If patterns overlap, some are slack at the optimum and some pairs
-//! have X_ij > 0: their multipliers are 0 there. A primal-dual interior-point method maximises the dual
-//! plus `μ Σ log θ` over all multipliers θ, for decreasing μ. At each maximum X(U) is feasible, and
-//! the gap is μ times the number of constraints. Newton's method treats every slack σ = μ/θ as a
-//! separate variable: the curvature of the logarithm is then σ/θ, and a step stays good while μ
-//! falls.
+//! have X_ij > 0: their multipliers are 0 there. A primal-dual interior-point method maximises the
+//! dual plus `μ Σ log θ` over all multipliers θ, for decreasing μ. At each maximum X(U) is
+//! feasible, and the gap is μ times the number of constraints. Newton's method treats every slack
+//! `σ = μ/θ` as a separate variable: the curvature of the logarithm is then σ/θ, and a step stays
+//! good while μ falls.
 
 use super::{
     OptimizeError, Progress, QuadraticForm, Settings, Stop,

@@ -1,8 +1,8 @@
 //! Files of JSON lines, with rotation.
 //!
-//! Each epoch is in the files once. After a crash the last epoch of the newest file is written again
-//! with the same bytes, because every line is a function of the public log. The file must hold the
-//! same history as the log.
+//! Each epoch is in the files once. After a crash the last epoch of the newest file is written
+//! again with the same bytes, because every line is a function of the public log. The file must
+//! hold the same history as the log.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufRead, BufReader, Write};
@@ -94,8 +94,8 @@ impl Outlet for Files {
     }
 }
 
-/// Opens the newest file and locks it, so that only one process writes to a sink. After rotation the
-/// lock is held on the next file.
+/// Opens the newest file and locks it, so that only one process writes to a sink. After rotation
+/// the lock is held on the next file.
 fn opened(path: &Path) -> io::Result<File> {
     let file = File::options().read(true).append(true).create(true).open(path)?;
     match file.try_lock() {

@@ -4,8 +4,8 @@
 //! One thread reads. The other takes everything that has come since, cuts it after the last whole
 //! record, appends it and syncs. So many records share a sync, and the first one after a pause is
 //! synced at once. A slow reader of the journal delays neither thread until the journal reaches its
-//! limit. Then, or if the disk is slow or full, the writer waits, the buffer fills, and the source is
-//! not read until there is room.
+//! limit. Then, or if the disk is slow or full, the writer waits, the buffer fills, and the source
+//! is not read until there is room.
 //!
 //! A source may be a sequence of connections. A record cut by a disconnect is dropped and counted:
 //! nobody has acknowledged it. A record that is too long is also dropped and counted, and ends its
@@ -104,7 +104,8 @@ impl Intake {
 
     /// Reports each number of safe records, on a separate thread.
     ///
-    /// # Errors If the system can't start a thread.
+    /// # Errors
+    /// If the system can't start a thread.
     pub(crate) fn tell(&mut self, told: Told) -> io::Result<()> {
         let ingest = self.ingest();
         let telling = thread::Builder::new().spawn(move || {
@@ -126,7 +127,8 @@ impl Intake {
     /// Finishes after an orderly end: drops counted records from the journal and waits until
     /// everything is acknowledged. Returns the number of records cut by disconnects.
     ///
-    /// # Errors If the journal can't be written.
+    /// # Errors
+    /// If the journal can't be written.
     pub(crate) fn finish(mut self) -> Result<u64, StateError> {
         self.stop();
         self.ingest.finish()?;
@@ -213,7 +215,8 @@ impl Waiting {
         wanted
     }
 
-    /// Waits until the writer has seen the end of the connection. Returns why it was refused, if so.
+    /// Waits until the writer has seen the end of the connection. Returns why it was refused, if
+    /// so.
     pub(in crate::connect) fn end_connection(&self) -> Option<String> {
         let mut buffer = self.buffer();
         buffer.broken = true;

@@ -1,9 +1,9 @@
 //! Writes releases to a Redis stream: one entry per line, with the id `epoch-line` and the line in
 //! the field `release`.
 //!
-//! Redis refuses an id that is not above the last one. So a repeated line is never stored twice, and
-//! the last id is the position to resume from. Each batch is one transaction: if Redis refuses one
-//! line, it stores none of the batch, so no line is skipped.
+//! Redis refuses an id that is not above the last one. So a repeated line is never stored twice,
+//! and the last id is the position to resume from. Each batch is one transaction: if Redis refuses
+//! one line, it stores none of the batch, so no line is skipped.
 
 use super::Stream;
 use super::connection::{Connection, Value, fact, write_command};

@@ -206,8 +206,8 @@ impl Connection {
 
     /// Checks the first bytes once they have arrived.
     ///
-    /// # Errors `InvalidData` with the reason if the peer is refused; any other error while
-    /// undecided.
+    /// # Errors
+    /// `InvalidData` with the reason if the peer is refused; any other error while undecided.
     pub(super) fn settle(&mut self) -> io::Result<()> {
         while !self.judged {
             let mut bytes = Zeroizing::new([0; LONGEST]);

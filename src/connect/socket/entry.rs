@@ -1,13 +1,13 @@
 //! Decides from the first bytes of a connection whether a peer may send to a listening source.
 //!
 //! Any web page can make a browser send requests to this machine, and their lines would count as
-//! rows. So a connection that begins like HTTP, TLS or other binary data is refused before any of it
-//! is read as rows. If the source has a key, the first line must be its token
+//! rows. So a connection that begins like HTTP, TLS or other binary data is refused before any of
+//! it is read as rows. If the source has a key, the first line must be its token
 //! ([`Key::token`](crate::key::Key::token)), which is not a row.
 
 use crate::key::Token;
 
-/// Most bytes within which a connection is judged.
+/// Maximum number of bytes needed to decide on a connection.
 pub(super) const LONGEST: usize = 128;
 
 const HTTP: &str = "this is no HTTP server, and a first line that begins with an HTTP method is not taken";

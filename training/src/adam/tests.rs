@@ -207,7 +207,8 @@ fn the_noise_in_v_is_as_stated() {
             let (deviation, mean, count) = level(average.push(&increments).unwrap().iter().copied());
             let expected = stated[step].deviation;
             assert!(mean.abs() < 7.0 * expected / count.sqrt(), "step {step}: a bias of {mean}");
-            // The kurtosis of squares is at most 15: their variance has a standard error of √(14/n).
+            // The kurtosis of squares is at most 15: their variance has a standard error of
+            // √(14/n).
             let error = (14.0 / count).sqrt() / 2.0;
             assert!((deviation / expected - 1.0).abs() < 7.0 * error, "step {step}: {deviation} {expected}");
             step += 1;
@@ -240,7 +241,8 @@ fn the_noise_in_m_has_the_covariance_of_the_theorem() {
                     let norms = deviation
                         * deviation
                         * (product(&rows[t], &rows[t]) * product(&rows[s], &rows[s])).sqrt();
-                    // A covariance has a standard error of at most √(2/n) of the norms: 7 of them, 468 times.
+                    // A covariance has a standard error of at most √(2/n) of the norms: 7 of them,
+                    // 468 times.
                     let allowed = 7.0 * norms * (2.0 / COORDINATES as f64).sqrt();
                     assert!((sample - expected).abs() < allowed, "{method} {t} {s}: {sample} {expected}");
                 }

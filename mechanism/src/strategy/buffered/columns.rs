@@ -11,8 +11,8 @@ use nalgebra::DMatrix;
 /// Bound of the relative rounding error of up to 4096 squares of a column, and of the geometric
 /// sums between two steps of a record. All terms are positive. A geometric sum uses `exp`, `expm1`
 /// and `log1p`, whose relative errors are assumed to be at most 2⁻⁵⁰. The exponential of less than
-/// −745 is zero. So an error of the argument of a few times 2⁻⁵⁰ of it makes `exp` err by less than
-/// 2⁻⁴⁰ of itself, and `expm1` by less.
+/// −745 is zero. So if the argument has a relative error of a few times 2⁻⁵⁰, the relative error of
+/// `exp` is less than 2⁻⁴⁰, and that of `expm1` is smaller.
 const MARGIN: f64 = 1.0 / (1u64 << 40) as f64;
 
 /// Longest power law that can be written out, with columns summed entry by entry.
@@ -88,7 +88,7 @@ pub(super) fn max_norm_squared(strategy: &Buffered, steps: u64) -> f64 {
     }
 }
 
-/// The same over all steps of the strategy.
+/// Largest squared norm of a column over all steps of the strategy, rounded up.
 pub(super) fn lasting_norm_squared(strategy: &Buffered) -> f64 {
     match &strategy.parameters.buffers {
         Buffers::Toeplitz(_) => max_norm_squared(strategy, strategy.parameters.steps()),

@@ -50,8 +50,8 @@ pub(in crate::strategy) static SQUARE_ROOT: Kind = Kind {
 };
 
 /// `banded-square-root:b`: the first b coefficients of the square root (Kalinin and Lampert,
-/// "Banded square root matrix factorization for differentially private model training", 2024). Its column
-/// norms are bounded for any length of the stream.
+/// "Banded square root matrix factorization for differentially private model training", 2024). Its
+/// column norms are bounded for any length of the stream.
 pub(in crate::strategy) static BANDED_SQUARE_ROOT: Kind = Kind {
     number: Some(("bands", MAX_BANDS)),
     normalized: Some(MAX_NORMALIZED_HORIZON),
