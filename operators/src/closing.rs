@@ -1,20 +1,20 @@
-//! Gives each epoch to its operator once, in order, when nothing more can arrive for it.
+//! Delivers each epoch to its operator once, in order, when nothing more can arrive for it.
 //!
-//! What timely guarantees, and what follows:
+//! Guarantees of timely, and their consequences:
 //!
 //! - A frontier of an input bounds the times that may still arrive there, and it never goes back.
 //!   An epoch that no input's frontier reaches down to is closed: its data are complete on this
 //!   worker, and it closes once.
-//! - Epochs are numbers, so all epochs before a closed one are closed as well. They are given in
-//!   order.
-//! - An operator may send at a time while it holds a capability there, and operators behind it keep
-//!   that epoch open meanwhile. [`OpenEpochs`] holds the capabilities of an epoch from its first
-//!   data until it has been given.
+//! - Epochs are numbers, so all epochs before a closed one are closed as well. They are delivered
+//!   in order.
+//! - An operator may send at a time while it holds a capability there, and downstream operators
+//!   keep that epoch open meanwhile. [`OpenEpochs`] holds the capabilities of an epoch from its
+//!   first data until it has been delivered.
 //! - Timely activates an operator when data arrive or a frontier moves. So every close is seen, and
 //!   nothing else activates the operator.
 //!
-//! A dropped capability looks like the end of the stream. After a [`Fault`], no epoch is given and
-//! every capability is kept.
+//! A dropped capability looks like the end of the stream. After a [`Fault`], no epoch is delivered
+//! and every capability is kept.
 
 use crate::Fault;
 use std::collections::BTreeMap;
@@ -132,9 +132,9 @@ impl<S, const OUTPUTS: usize> OpenEpochs<S, OUTPUTS> {
 /// All epochs from the first to the last one, also those without data, until they close.
 ///
 /// The last epoch is the largest that comes through an input `ends`. Once that is closed, the
-/// operator stops there even if its data never end, as in a loop that contains it. Until then the
-/// frontier of the data may pass the epoch after the last one only by becoming empty: what the
-/// source knows of its end comes too late otherwise.
+/// operator stops there even if its data never end, as in a loop that contains it. Until then, the
+/// frontier of the data must not pass the epoch after the last one, except by becoming empty.
+/// Otherwise the operator would learn its last epoch too late.
 pub(crate) struct EveryEpoch<D> {
     epochs: OpenEpochs<Vec<D>>,
     /// At the first epoch that has not been given; `None` after the last.

@@ -1,4 +1,4 @@
-//! One value that defines a release and that every operator takes.
+//! Defines a release in one value, which every operator takes.
 //!
 //! Records must be bounded by the clipper of the mechanism whose noise is added, sums must be cut
 //! as the release expects them, and both must begin with the same epoch. A [`Measurement`] holds
@@ -55,7 +55,7 @@ pub enum MeasurementError {
         /// The records of an entity in a step that the mechanism accounts for.
         records: u32,
     },
-    /// A restart without standings would let each entity take part anew.
+    /// Without standings after a restart, each entity could take part again from the start.
     #[error(
         "the measurement goes on at epoch {first_epoch} and protects entities: give `standings` what they stood at, even \
          if there are none"
@@ -93,8 +93,8 @@ impl MeasurementId {
     }
 }
 
-/// What is measured, how it is bounded and with which noise it is released. Equal on every worker.
-/// Clones share it.
+/// Defines what is measured, how records are bounded and which noise is added. Equal on every
+/// worker. Clones share it.
 ///
 /// ```
 /// use hushflow_mechanism::mechanism::{MatrixMechanism, Method, MomentParameters};
@@ -192,7 +192,7 @@ impl Measurement {
         self.0.choices.first_epoch
     }
 
-    /// Returns a shard before its first epoch.
+    /// Returns the state machine of a shard, before its first epoch.
     pub fn machine(&self, shard: u32) -> ReleaseShard {
         ReleaseShard::new(shard, self.0.shards, &self.0.mechanism, self.0.choices.source)
     }
@@ -201,7 +201,7 @@ impl Measurement {
     /// [`Release`](crate::Release). `offset` is the position of the first one in the shard.
     ///
     /// The noise covers records that the [clipper](Self::clipper) of this measurement bounded.
-    /// [`Accumulate`](crate::Accumulate) adds no others; here the caller answers for that.
+    /// [`Accumulate`](crate::Accumulate) adds no others; here the caller must ensure this.
     pub fn partial_sums(&self, shard: u32, offset: u64, sums: Sums) -> PartialSums {
         PartialSums { measurement: self.id(), shard, offset, sums }
     }

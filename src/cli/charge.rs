@@ -1,4 +1,4 @@
-//! The ledger that is charged for a single estimate, and the note where there is none.
+//! Charges a single estimate to a ledger, or prints a note if there is none.
 
 use std::io::{Write, stderr};
 use std::path::PathBuf;

@@ -57,7 +57,7 @@ pub enum SourceError {
         line: u64,
         /// The column, unless the whole row is wrong.
         column: Option<String>,
-        /// What is wrong.
+        /// The defect.
         defect: Defect,
     },
     /// The source can only be read into a journal.

@@ -60,7 +60,7 @@ pub struct Flag {
     fields: fn(&str) -> Result<toml::Table, String>,
 }
 
-/// What is known of a log before its first release.
+/// Facts about a log that are known before its first release.
 #[derive(Clone, Debug)]
 pub struct Log<'a> {
     /// Names of the columns; `None` if the pipeline file has none that can be read.

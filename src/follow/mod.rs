@@ -71,7 +71,7 @@ pub struct Shown {
 pub struct Epoch {
     /// The epoch.
     pub number: u64,
-    /// Stamp of the run and the history behind it.
+    /// Stamp of the run and its history.
     pub stamp: Stamp,
     /// Estimates view by view, and within a view key by key. Empty for an epoch that was not
     /// wanted.
@@ -237,7 +237,7 @@ impl Part<'_> {
     }
 }
 
-/// A flag that nothing more will be published: followers read the rest and end.
+/// A flag that is set when nothing more will be published. Followers then read the rest and end.
 #[derive(Clone, Debug, Default)]
 pub struct Over(Arc<AtomicBool>);
 

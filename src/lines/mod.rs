@@ -1,7 +1,7 @@
 //! Lines of releases, for people and for programs. All output is public.
 //!
 //! A [`Writer`] turns estimates into a table, JSON lines or CSV: a line for every view, key and
-//! epoch. It says whose line it is; the estimate's [`Found`] gives the rest.
+//! epoch. It writes the fields that identify the line; the estimate's [`Found`] writes the others.
 
 use std::io::{self, Write};
 
@@ -40,7 +40,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Makes a writer for what is followed in a log.
+    /// Makes a writer for the estimates of a log.
     pub fn new(subject: &Subject, format: Format) -> Self {
         Writer { subject: subject.clone(), format, headed: false }
     }
@@ -189,7 +189,7 @@ impl Line<'_> {
         text
     }
 
-    /// The cells that say whose line it is. With several views each line names its view.
+    /// Formats the cells that identify a line. With several views these include the view.
     fn table_lead(&self, epoch: &str, from: &str, view: &str, key: &str) -> String {
         let (view, key) = (plain(view), plain(key));
         let mut text = format!("{epoch:>7}  ");
@@ -235,7 +235,7 @@ fn push(text: &mut String, cell: &Cell) {
     }
 }
 
-/// `value ± reach`, both to the reach's second digit.
+/// Appends `value ± reach`, both rounded to the second significant digit of `reach`.
 fn push_value(text: &mut String, value: f64, reach: f64) {
     let places =
         if reach > 0.0 && reach.is_finite() { (1.0 - reach.log10().floor()).clamp(0.0, 6.0) } else { 0.0 };

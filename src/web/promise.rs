@@ -74,7 +74,7 @@ fn of_entity(neighbours: Neighbours, column: &str) -> String {
     }
 }
 
-/// k, b and m, in a sentence.
+/// Describes k, b and m in a sentence.
 fn limited(participations: u64, min_separation: u64, records: u32) -> String {
     let number = |number: u64, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
     let apart = match participations {

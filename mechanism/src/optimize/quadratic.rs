@@ -1,5 +1,5 @@
-//! The workload as optimisers see it: the quadratic form V = AᵀA of its total squared error tr(V
-//! X⁻¹).
+//! Workloads in the form that optimisers use: the quadratic form V = AᵀA of the total squared error
+//! tr(V X⁻¹).
 
 use super::{OptimizeError, algebra};
 use crate::workload::Workload;

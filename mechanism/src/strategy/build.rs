@@ -1,4 +1,4 @@
-//! Building a strategy for a workload, by name.
+//! Builds a strategy for a workload by name.
 
 use super::{Chosen, Factorization, Kind, Specification, Strategy, StrategyName, dense, name};
 use crate::workload::Workload;
@@ -80,7 +80,7 @@ pub enum StrategyError {
     Horizon {
         /// Name on the command line.
         strategy: String,
-        /// Number of steps asked for.
+        /// Requested number of steps.
         found: u64,
         /// Largest number of steps.
         limit: u64,
@@ -124,7 +124,7 @@ pub enum StrategyError {
     /// The stored entries of C cannot be read.
     #[error("the stored strategy can't be read: {reason}; expected what was written when it was made")]
     Parameters {
-        /// What is wrong.
+        /// The problem.
         reason: &'static str,
     },
     /// The parameters do not define a strategy.
@@ -132,7 +132,7 @@ pub enum StrategyError {
     Buffers {
         /// Name on the command line.
         strategy: String,
-        /// What is wrong, and what was expected.
+        /// The problem, and what was expected.
         reason: &'static str,
     },
 }
@@ -176,7 +176,7 @@ pub fn build_chosen(
     }
 }
 
-/// The longest horizon of the strategy that runs.
+/// Returns the longest horizon of the strategy that runs.
 fn longest(name: &StrategyName) -> u64 {
     match name {
         StrategyName::Known { kind, normalized: true, .. } => kind.normalized.unwrap_or(kind.horizon),
@@ -185,8 +185,8 @@ fn longest(name: &StrategyName) -> u64 {
     }
 }
 
-/// Builds the factorisation of a name for errors alone, if the strategy does not run, or not as
-/// long as this.
+/// Builds a factorisation only for computing errors, if the named strategy does not run, or not for
+/// this many steps.
 ///
 /// # Errors
 /// As [`build_chosen`].

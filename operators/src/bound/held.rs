@@ -219,7 +219,7 @@ impl Means {
     }
 }
 
-/// Gives the means of the keys whose first records come first.
+/// Passes on the means of the keys whose first records have the lowest positions.
 fn give_means(keys: &[KeySum], most: u32, bounds: &[(f64, f64)], give: &mut impl FnMut(u32, &[f64])) {
     let mut keys: Vec<&KeySum> = keys.iter().collect();
     keys.sort_by_key(|sum| sum.first);

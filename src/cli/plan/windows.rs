@@ -1,4 +1,4 @@
-//! `hushflow plan` for a pipeline that releases estimates of windows: what they spend.
+//! `hushflow plan` for a pipeline that releases estimates of windows: their privacy cost.
 
 use hushflow::pipeline::Pipeline;
 use hushflow::publication::PublicationError;
