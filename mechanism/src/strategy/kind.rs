@@ -45,8 +45,8 @@ pub struct Kind {
     pub(super) fit: Fit,
     /// Makes the strategy that runs; `None` for one that is only compared.
     pub(super) strategy: Option<MakeStrategy>,
-    /// Makes a factorisation of a number of steps, for errors alone, where the strategy does not
-    /// run or is too long to.
+    /// Makes a factorisation of a number of steps only for computing errors, if the strategy does
+    /// not run, or not for this many steps.
     pub(super) factorization: Option<MakeFactorization>,
 }
 
