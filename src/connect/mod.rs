@@ -110,7 +110,7 @@ struct Said<'a, 's> {
     /// The part of the path before `://`, and the part after it.
     scheme: &'s str,
     rest: &'s str,
-    /// Directory that relative paths are relative to.
+    /// Base directory of relative paths.
     base: &'s Path,
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Credentials {
 }
 
 impl fmt::Debug for Credentials {
-    /// Without the secret.
+    /// Formats the credentials without the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
     }

@@ -23,7 +23,7 @@ pub(crate) const TAG: u8 = 1;
 /// The sessions of a journal, each like a file.
 pub(crate) struct Sessions {
     pub(crate) ingest: Arc<Ingest>,
-    /// The name of the source in messages.
+    /// The source's name for messages.
     pub(crate) name: String,
 }
 

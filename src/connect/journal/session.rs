@@ -103,7 +103,7 @@ impl Session {
         self.take_records(&records, ended, patience)
     }
 
-    /// Drops a byte order mark. Returns whether enough bytes have arrived to decide.
+    /// Drops a byte order mark. Returns false while more bytes are needed to decide.
     fn drop_mark(&mut self, ended: bool) -> bool {
         if !self.begun {
             let cut = self.bytes.len() < BYTE_ORDER_MARK.len() && BYTE_ORDER_MARK.starts_with(&self.bytes);

@@ -31,7 +31,7 @@ struct Stream {
     stream: String,
 }
 
-/// `[[sinks]]` with a path of NATS.
+/// `[[sinks]]` with a NATS path.
 #[derive(Debug, PartialEq, Eq)]
 struct Sink {
     stream: Stream,

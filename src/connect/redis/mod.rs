@@ -34,7 +34,7 @@ struct Stream {
     stream: String,
 }
 
-/// `[source]` with a path of Redis.
+/// `[source]` with a Redis path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Source {
     stream: Stream,
@@ -43,7 +43,7 @@ struct Source {
     field: Option<String>,
 }
 
-/// `[[sinks]]` with a path of Redis.
+/// `[[sinks]]` with a Redis path.
 #[derive(Debug, PartialEq, Eq)]
 struct Sink {
     stream: Stream,

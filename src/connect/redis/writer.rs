@@ -18,7 +18,7 @@ const FIELD: &str = "release";
 
 pub(super) struct StreamWriter {
     stream: Stream,
-    /// Epochs that the server keeps.
+    /// Approximate number of epochs that the server keeps.
     keep: Option<u64>,
     control: Control,
     connection: Option<Connection>,

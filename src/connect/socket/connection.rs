@@ -135,7 +135,7 @@ impl Connections {
         ready > 0 && progress.elapsed() >= patience
     }
 
-    /// The socket in messages.
+    /// The socket's name for messages.
     pub(super) fn name(&self) -> String {
         self.socket.to_string()
     }
