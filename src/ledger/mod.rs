@@ -131,7 +131,7 @@ impl Charge {
     /// Returns the charge of a covariance of a whole table, with the (ε, δ) that follows from ρ.
     ///
     /// Gaussian noise counts with μ² = 2ρ, and selections with μ² = πρ
-    /// ([`bounded_range`](hushflow_mechanism::accounting::bounded_range)).
+    /// ([`bounded_range`]).
     ///
     /// # Errors
     /// [`AccountingError`] if the numbers give no guarantee.
