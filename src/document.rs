@@ -46,13 +46,13 @@ impl<'a> Document<'a> {
     }
 
     pub(crate) fn parse(&self) -> Option<DeTable<'a>> {
-        match DeTable::parse(self.text) {
-            Ok(table) => Some(table.into_inner()),
-            Err(error) => {
-                self.report(error.span().unwrap_or(0..0), "", error.message());
-                None
-            }
+        let (table, errors) = DeTable::parse_recoverable(self.text);
+        for error in &errors {
+            let hint =
+                if error.message().starts_with("invalid boolean") { "; text needs quotes" } else { "" };
+            self.report(error.span().unwrap_or(0..0), "", format!("{}{hint}", error.message()));
         }
+        errors.is_empty().then(|| table.into_inner())
     }
 
     fn report(&self, span: Range<usize>, field: &str, message: impl Into<String>) {
@@ -292,7 +292,9 @@ impl<'a> Field<'a, &'a DeValue<'a>> {
         }
         let array = self.read("a list of texts", DeValue::as_array)?;
         let array = array.filter("a list that is not empty", |items| !items.is_empty())?;
-        array.items().map(Field::text).collect()
+        // Every item is read, so that each wrong one is reported.
+        let texts: Vec<_> = array.items().map(Field::text).collect();
+        texts.into_iter().collect()
     }
 
     /// Returns a list of finite numbers.

@@ -1,7 +1,7 @@
 //! What strangers say to a process of a cluster: greetings, answers, confirmations and frames. None of it is taken for
 //! something that a process with the key has said.
 
-use hushflow::runtime::link::{Call, GREETING, Greeting, Link, SHORT_FRAME, Session, answer};
+use hushflow::runtime::link::{Answered, Call, GREETING, Greeting, Link, SHORT_FRAME, Session, answer};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
@@ -47,7 +47,8 @@ fn greeting(bytes: &[u8]) -> Greeting {
 fn sessions(says: &[u8]) -> [Session; 2] {
     let own = greeting(says);
     let (call, hello) = Call::begin(None, &own).expect("entropy");
-    let (caller, back, called) = answer(None, &hello, |caller| *caller).expect("a greeting");
+    let Answered { caller, answer: back, session: called } =
+        answer(None, &hello, |caller| *caller).expect("a greeting");
     let (found, calling) = call.answered(&back).expect("an answer");
     assert!(caller == own && found == own);
     [calling, called]

@@ -28,8 +28,8 @@ use timely::progress::frontier::MutableAntichain;
 const RUN: u64 = 256;
 
 /// Fault of a source that closes without giving a last epoch.
-const NO_END: &str = "the input has closed, and nothing came through `ends`: a source says which epoch is the last, lest an \
-                      end be mistaken for a loss";
+const NO_END: &str = "the input closed without a last epoch on `ends`: send it there, or the end of the input looks like lost \
+                      data";
 
 type Batches<P, D> = InputHandleCore<u64, Vec<D>, P>;
 

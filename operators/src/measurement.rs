@@ -57,8 +57,8 @@ pub enum MeasurementError {
     },
     /// Without standings after a restart, each entity could take part again from the start.
     #[error(
-        "the measurement goes on at epoch {first_epoch} and protects entities: give `standings` what they stood at, even \
-         if there are none"
+        "a measurement that resumes at epoch {first_epoch} and protects entities needs `standings`, even if they are \
+         empty"
     )]
     Standings {
         /// The first epoch to release.

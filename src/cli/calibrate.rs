@@ -76,7 +76,7 @@ impl Guarantee {
                 let log_delta = gaussian::log_delta(sigma, epsilon);
                 Ok(Guarantee::new(epsilon, gaussian::delta(sigma, epsilon), log_delta, sigma))
             }
-            given => Err(wrong_number(given)),
+            (epsilon, delta, sigma) => Err(wrong_number(epsilon, delta, sigma)),
         }
     }
 
@@ -101,8 +101,7 @@ impl Guarantee {
     }
 }
 
-fn wrong_number(given: (Option<Epsilon>, Option<Delta>, Option<NoiseMultiplier>)) -> CliError {
-    let (epsilon, delta, sigma) = given;
+fn wrong_number(epsilon: Option<Epsilon>, delta: Option<Delta>, sigma: Option<NoiseMultiplier>) -> CliError {
     let found = usize::from(epsilon.is_some()) + usize::from(delta.is_some()) + usize::from(sigma.is_some());
     CliError::usage(format!(
         "found {found} of --epsilon, --delta and --noise-multiplier, expected two: leave out the one to compute"

@@ -180,9 +180,15 @@ pub(crate) fn execute(arguments: &OptimizeArguments) -> Result<(), CliError> {
     Ok(if arguments.json { print_json(&report) } else { print(&told(&report, arguments.output.as_deref())) }?)
 }
 
-/// Returns the quadratic form of the workload, its number of rows, and the workload itself if it is
-/// causal.
-fn form(arguments: &OptimizeArguments) -> Result<(QuadraticForm, f64, Option<Workload>), CliError> {
+/// A workload.
+struct Asked {
+    form: QuadraticForm,
+    rows: f64,
+    /// Only if it is causal.
+    workload: Option<Workload>,
+}
+
+fn asked(arguments: &OptimizeArguments) -> Result<Asked, CliError> {
     let failed = |error: OptimizeError| CliError::usage(error.to_string());
     let steps = |default: Option<u64>| {
         let steps = arguments.horizon.or(default);
@@ -198,7 +204,8 @@ fn form(arguments: &OptimizeArguments) -> Result<(QuadraticForm, f64, Option<Wor
     if arguments.workload == "all-range" {
         let steps = steps(None)?;
         let rows = steps as f64 * (steps as f64 + 1.0) / 2.0;
-        return Ok((QuadraticForm::all_ranges(steps).map_err(failed)?, rows, None));
+        let form = QuadraticForm::all_ranges(steps).map_err(failed)?;
+        return Ok(Asked { form, rows, workload: None });
     }
     if let Some(path) = arguments.workload.strip_prefix("matrix:") {
         let matrix = read_matrix(Path::new(path)).map_err(|error| CliError::usage(error.to_string()))?;
@@ -209,11 +216,12 @@ fn form(arguments: &OptimizeArguments) -> Result<(QuadraticForm, f64, Option<Wor
             )));
         }
         let form = QuadraticForm::from_matrix(&matrix).map_err(failed)?;
-        return Ok((form, rows as f64, Workload::from_matrix(path, matrix).ok()));
+        return Ok(Asked { form, rows: rows as f64, workload: Workload::from_matrix(path, matrix).ok() });
     }
     let workload = read_workload(&arguments.workload).map_err(CliError::usage)?;
     let steps = steps(None)?;
-    Ok((QuadraticForm::from_workload(&workload, steps).map_err(failed)?, steps as f64, Some(workload)))
+    let form = QuadraticForm::from_workload(&workload, steps).map_err(failed)?;
+    Ok(Asked { form, rows: steps as f64, workload: Some(workload) })
 }
 
 fn dense(
@@ -222,7 +230,7 @@ fn dense(
     several: bool,
     bar: &Bar,
 ) -> Result<(Report, Option<SavedStrategy>), CliError> {
-    let (form, rows, workload) = form(arguments)?;
+    let Asked { form, rows, workload } = asked(arguments)?;
     if workload.is_none() && arguments.output.is_some() {
         return Err(CliError::usage(
             "--output: the workload is not causal (row t of a stream has zeros after entry t), so no strategy can be \

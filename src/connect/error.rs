@@ -61,7 +61,7 @@ pub enum SourceError {
         defect: Defect,
     },
     /// The source can only be read into a journal.
-    #[error("what comes over a socket is read into a journal: only a run with a state directory can do that")]
+    #[error("a socket is read through a journal, so it needs a run with a state directory")]
     NeedsRun,
     /// A followed file was replaced by another one.
     #[error("{}: another file has this name now: let new files have new names, and follow their directory", path.display())]

@@ -90,13 +90,17 @@ impl Intervals {
     pub(super) fn promise(&self, whole: &str) -> String {
         let subject =
             if self.population { "the population of the records" } else { "the records themselves" };
-        let together = if self.joint { format!("all of {whole} together") } else { "each by itself".into() };
+        let together = if self.joint { format!("all of {whole} together") } else { "each on its own".into() };
         format!("{subject}, {together}")
     }
 
     /// The meaning of ± in a table.
     pub(super) fn legend(&self) -> String {
-        format!("reach of a {} % confidence interval for {}", self.level * 100.0, self.promise("a line"))
+        format!(
+            "half-width of the {} % confidence interval for {}",
+            self.level * 100.0,
+            self.promise("a line")
+        )
     }
 }
 

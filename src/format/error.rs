@@ -105,6 +105,6 @@ pub enum Defect {
     #[error("the record is too long")]
     TooLong,
     /// A JSON object has a field twice.
-    #[error("the field is there twice")]
+    #[error("duplicate field")]
     FieldTwice,
 }

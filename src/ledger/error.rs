@@ -113,7 +113,7 @@ pub enum LedgerError {
         path: PathBuf,
     },
     /// Other users could change it.
-    #[error("{}: mode {mode:04o} lets group or others in, who could take entries away: run `chmod go-rwx {}`", path.display(), path.display())]
+    #[error("{}: mode {mode:04o} gives group or others access, who could delete entries: run `chmod go-rwx {}`", path.display(), path.display())]
     Exposed {
         /// The file or directory.
         path: PathBuf,
@@ -149,7 +149,7 @@ pub enum LedgerError {
     #[error(
         "{}: this ledger has no entry {identity}, which paid for what the state directory has published: it was removed, rolled \
          back or replaced, and others may have spent past it: restore its newest copy, or name the ledger's new place under \
-         [ledger] in the pipeline file; if there is no copy, remove `enrolment` from the state directory, which then pays anew",
+         [ledger] in the pipeline file; if there is no copy, remove `enrolment` from the state directory, which is then charged again",
         path.display()
     )]
     Lost {
@@ -161,7 +161,7 @@ pub enum LedgerError {
     /// The entry that paid for a state directory does not match its log.
     #[error(
         "{}: entry {identity} is for other public parameters than those of the state directory it pays for: restore the \
-         parameters (or both directories from one copy), or use another --state directory, which pays anew",
+         parameters (or both directories from one copy), or use another --state directory, which is charged again",
         path.display()
     )]
     Differs {

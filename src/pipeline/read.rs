@@ -222,10 +222,10 @@ fn key<'a>(section: &Section<'a>, base: &Path, roles: &mut Roles<'a>) -> Option<
 
 fn key_values(fields: Vec<Field<'_, &str>>) -> Vec<String> {
     let mut seen = HashSet::new();
-    if let Some(twice) = fields.iter().find(|field| !seen.insert(field.value)) {
+    for twice in fields.iter().filter(|field| !seen.insert(field.value)) {
         twice.report(format!("the key {:?} is listed twice: remove one", twice.value));
     }
-    if let Some(padded) = fields.iter().find(|field| is_padded(field.value)) {
+    for padded in fields.iter().filter(|field| is_padded(field.value)) {
         padded.report(format!("the key {:?} {PADDED}", padded.value));
     }
     fields.iter().map(|field| field.value.into()).collect()

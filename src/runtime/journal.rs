@@ -269,7 +269,7 @@ impl Journal {
             Err(StateError::TooLarge { .. }) => Ok(()),
             written => {
                 written?;
-                debug!(epoch = epoch.released.epoch, "the encoders' states are kept");
+                debug!(epoch = epoch.released.epoch, "checkpoint written");
                 Ok(())
             }
         }

@@ -181,9 +181,18 @@ impl Call {
     }
 }
 
-/// Processes a greeting on the called side; returns it, the answer to send, and the session. The
-/// caller is unproven until a frame of the session arrives, because the greeting may be a
-/// recording.
+/// The called side's part of a handshake.
+pub struct Answered {
+    /// The caller's greeting. The caller is unproven until a frame of the session arrives, because
+    /// the greeting may be a recording.
+    pub caller: Greeting,
+    /// The answer to send.
+    pub answer: [u8; GREETING],
+    /// The session.
+    pub session: Session,
+}
+
+/// Processes a greeting on the called side.
 ///
 /// # Errors
 /// [`NotOurs`] if the greeting was not made with the key.
@@ -191,11 +200,11 @@ pub fn answer(
     key: Option<&Key>,
     greeting: &[u8; GREETING],
     own: impl FnOnce(&Greeting) -> Greeting,
-) -> Result<(Greeting, [u8; GREETING], Session), NotOurs> {
+) -> Result<Answered, NotOurs> {
     let mut state = handshake(key, false)?;
     let caller = read(&mut state, greeting)?;
     let answer = write(&mut state, &own(&caller))?;
-    Ok((caller, answer, Session::of(state)?))
+    Ok(Answered { caller, answer, session: Session::of(state)? })
 }
 
 /// The keys and counters of a link.
@@ -274,7 +283,8 @@ mod tests {
 
     pub(super) fn sessions(key: &Key) -> [Session; 2] {
         let (call, hello) = Call::begin(Some(key), &greeting(2, 1)).unwrap();
-        let (caller, back, called) = answer(Some(key), &hello, |_| greeting(1, 2)).unwrap();
+        let Answered { caller, answer: back, session: called } =
+            answer(Some(key), &hello, |_| greeting(1, 2)).unwrap();
         let (found, calling) = call.answered(&back).unwrap();
         assert_eq!((caller, found), (greeting(2, 1), greeting(1, 2)));
         [calling, called]
@@ -304,7 +314,7 @@ mod tests {
             assert!(answer(wrong, &hello, own).is_err());
             // An answer under another key, as if its sender had read the greeting.
             let (_, theirs) = Call::begin(wrong, &greeting(2, 1)).unwrap();
-            let (_, forged, _) = answer(wrong, &theirs, own).unwrap();
+            let forged = answer(wrong, &theirs, own).unwrap().answer;
             assert!(call.answered(&forged).is_err());
         }
         let (_, hello) = Call::begin(Some(&key), &greeting(2, 1)).unwrap();
@@ -314,8 +324,8 @@ mod tests {
             assert!(answer(Some(&key), &changed, own).is_err(), "byte {place}");
         }
         // A replayed greeting is answered, but under keys that the replayer does not have.
-        let (_, first, _) = answer(Some(&key), &hello, own).unwrap();
-        let (_, second, mut session) = answer(Some(&key), &hello, own).unwrap();
+        let first = answer(Some(&key), &hello, own).unwrap().answer;
+        let Answered { answer: second, mut session, .. } = answer(Some(&key), &hello, own).unwrap();
         assert!(first != second);
         assert!(session.open(&[0; SHORT_FRAME]).is_err());
     }

@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 use tracing::{info, warn};
 
 use super::cluster::{Cluster, ClusterError};
-use super::link::{Call, GREETING, Greeting, Link, NotOurs, SHORT_FRAME, Session, Verdict, answer};
+use super::link::{Answered, Call, GREETING, Greeting, Link, NotOurs, SHORT_FRAME, Session, Verdict, answer};
 use crate::control::Control;
 use crate::key::Key;
 use crate::tcp::{connect, keep_alive};
@@ -465,7 +465,8 @@ impl Caller {
                 }
                 _ => {
                     let reply = |caller: &Greeting| Greeting { to: caller.process, ..*own };
-                    let (greeting, answer, session) = answer(key, &self.heard, reply).map_err(no_key)?;
+                    let Answered { caller: greeting, answer, session } =
+                        answer(key, &self.heard, reply).map_err(no_key)?;
                     self.stream.write_all(&answer).map_err(|_| "its connection failed")?;
                     self.answered = Some((greeting, session));
                 }

@@ -128,6 +128,16 @@ impl Clock {
     }
 }
 
+/// Epochs that close together.
+struct Closed {
+    /// The last of them.
+    epoch: u64,
+    /// The number of rows at which the clocks closed it.
+    rows: u64,
+    /// The position at which each source resumes.
+    resumes: Vec<Resume>,
+}
+
 impl Clocks {
     /// Returns the last epoch that may be closed now.
     fn due(&self) -> u64 {
@@ -136,9 +146,8 @@ impl Clocks {
         due.unwrap_or(0)
     }
 
-    /// Closes the next epochs with the same resume positions. Returns the last of them, the number
-    /// of rows at which the clocks closed it, and the positions.
-    fn close_next(&mut self) -> Option<(u64, u64, Vec<Resume>)> {
+    /// Closes the next epochs with the same resume positions.
+    fn close_next(&mut self) -> Option<Closed> {
         let due = self.due();
         if due <= self.closed {
             return None;
@@ -150,7 +159,7 @@ impl Clocks {
         let rows = self.sources.iter().map(rows).sum();
         self.closed = epoch;
         self.sources.iter_mut().for_each(|source| source.pass(epoch));
-        Some((epoch, rows, resumes))
+        Some(Closed { epoch, rows, resumes })
     }
 }
 
@@ -205,7 +214,7 @@ impl Merge {
                 debug!(source = clock.name, idle, "whether its clock counts has changed");
             }
         }
-        while let Some((epoch, rows, resumes)) = self.clocks.close_next() {
+        while let Some(Closed { epoch, rows, resumes }) = self.clocks.close_next() {
             if !dealer.close(epoch, rows, &resumes) {
                 return false;
             }
@@ -355,7 +364,7 @@ mod tests {
         /// Returns what can be closed now: the epoch, and the offset and row of each position.
         fn close_all(&mut self) -> Vec<(u64, Vec<(u64, u64)>)> {
             std::iter::from_fn(|| self.close_next())
-                .map(|(epoch, _, resumes)| {
+                .map(|Closed { epoch, resumes, .. }| {
                     let place = |resume: &Resume| (resume.position.offset, resume.late_from);
                     (epoch, resumes.iter().map(place).collect())
                 })
@@ -419,8 +428,8 @@ mod tests {
             let mut rows = Vec::new();
             for epoch in 1..=9 {
                 clocks.mark(1, epoch, 1, 1);
-                while let Some((closed, sum, _)) = clocks.close_next() {
-                    rows.push((closed, sum));
+                while let Some(Closed { epoch, rows: sum, .. }) = clocks.close_next() {
+                    rows.push((epoch, sum));
                 }
             }
             rows

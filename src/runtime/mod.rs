@@ -191,10 +191,13 @@ pub fn run(
     options: &Options,
     begins: impl FnOnce(u64),
 ) -> Result<Summary, RunError> {
-    let run = (pipeline, publication, options);
     match publication.clone() {
-        Publication::Moments(publication) => drive(run, Moments { publication }, begins),
-        Publication::Windows(publication) => drive(run, WindowEstimates { publication }, begins),
+        Publication::Moments(moments) => {
+            drive(pipeline, publication, options, Moments { publication: moments }, begins)
+        }
+        Publication::Windows(windows) => {
+            drive(pipeline, publication, options, WindowEstimates { publication: windows }, begins)
+        }
     }
 }
 
@@ -225,7 +228,9 @@ struct Running<'a> {
 }
 
 fn drive<C: Content>(
-    (pipeline, publication, options): (&Pipeline, &Publication, &Options),
+    pipeline: &Pipeline,
+    publication: &Publication,
+    options: &Options,
     content: C,
     begins: impl FnOnce(u64),
 ) -> Result<Summary, RunError> {
@@ -238,7 +243,7 @@ fn drive<C: Content>(
     let met = options.cluster.as_ref().map(|cluster| find_others(cluster, options, publication, noise));
     let met = met.transpose()?;
     let (links, watch) = met.unzip();
-    let opened = leads.then(|| open((pipeline, publication, options), &content, noise)).transpose()?;
+    let opened = leads.then(|| open(pipeline, publication, options, &content, noise)).transpose()?;
     drop(watch);
     let (lead, sources) = opened.unzip();
     let (readers, taking) = sources.unzip();
@@ -270,7 +275,7 @@ fn drive<C: Content>(
     };
     if let Some(start) = &start {
         options.metrics.begin(generation, start.first_epoch - 1, &pipeline.epochs.schedule);
-        info!(generation, first_epoch = start.first_epoch, "the run goes on after what is committed");
+        info!(generation, first_epoch = start.first_epoch, "the run resumes after the last committed epoch");
         begins(start.first_epoch);
     }
     let cluster = options.cluster.as_ref().map(|cluster| cluster.process).zip(links);
@@ -288,7 +293,7 @@ fn drive<C: Content>(
     counters.torn = taking.map_or(Ok(0), Intake::finish)?;
     let first = start.map_or(1, |start| start.first_epoch);
     let epochs = first..ends.into_iter().fold(first, u64::max);
-    info!(generation, last_epoch = epochs.end - 1, "the run ends in good order");
+    info!(generation, last_epoch = epochs.end - 1, "the run ended cleanly");
     Ok(Summary { epochs, generation, counters })
 }
 
@@ -318,7 +323,9 @@ struct Lead {
 
 /// Opens state and sources, and restores encoders and positions of the last run.
 fn open<C: Content>(
-    (pipeline, publication, options): (&Pipeline, &Publication, &Options),
+    pipeline: &Pipeline,
+    publication: &Publication,
+    options: &Options,
     content: &C,
     noise: NoiseSource,
 ) -> Result<(Lead, Opened), RunError> {

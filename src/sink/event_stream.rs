@@ -66,7 +66,7 @@ impl EventStream {
             let over = self.over.is_set();
             let slice = if last < horizon { self.slice(&mut reading) } else { Ok(Slice::default()) };
             // The serving process reports the cause to its operator.
-            let Ok(slice) = slice else { return events.tell("fault", "the log can't be read on") };
+            let Ok(slice) = slice else { return events.tell("fault", "the log can't be read any further") };
             for (epoch, lines) in &slice.events {
                 events.send(*epoch, lines)?;
                 told = Instant::now();

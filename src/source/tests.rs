@@ -144,7 +144,7 @@ fn errors_name_file_line_column_and_kind_but_no_value() {
     csv(b"y,x\nsecret\n", &format!(":2: the row has not as many fields as the header{mend}"));
     let ndjson = |content: &[u8], message: &str| check_error("a.ndjson", content, message);
     ndjson(b"{\"x\":1}\n\nsecret\n", &format!(":3: the line is not a JSON object{mend}"));
-    ndjson(b"{\"x\":1,\"x\":1}\n", &format!(":1: column \"x\": the field is there twice{mend}"));
+    ndjson(b"{\"x\":1,\"x\":1}\n", &format!(":1: column \"x\": duplicate field{mend}"));
     ndjson(b"{\"x\":{}}\n", &format!(":1: column \"x\": expected a text or a number{mend}"));
 }
 

@@ -280,8 +280,7 @@ pub enum StateError {
     },
     /// The anchor differs from what this run has written.
     #[error(
-        "{}: somebody else has moved or removed the anchor while this run was at work: another run may be at work on a copy \
-         of the state directory, so nothing more is published: end it, then start this one again",
+        "{}: the anchor was moved or removed during this run: another run may use a copy of the state directory, so nothing more is published: end it, then start this one again",
         path.display()
     )]
     AnchorMoved {

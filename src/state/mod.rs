@@ -334,7 +334,7 @@ impl Store {
             let (begun, positions) = (self.storage.now(), self.positions.clone());
             let begins = SegmentPayload { segment, begun, generation, epoch, chain: link, positions };
             self.private = self.segments.begin(&*self.storage, &begins)?;
-            debug!(segment, epoch, "the private log goes on in a new segment; what no start needs goes");
+            debug!(segment, epoch, "new segment of the private log");
         }
         self.segments.remove_behind(&*self.storage, older, epoch)
     }

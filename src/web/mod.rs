@@ -185,7 +185,7 @@ impl Visit {
         let Site { directory, publication, view, key, .. } = &self.site;
         let key = match request.get("key") {
             None => *key,
-            Some(name) => *self.names.get(name).ok_or("no key of this log is called so")?,
+            Some(name) => *self.names.get(name).ok_or("this log has no such key")?,
         };
         let refused = || {
             let offered = self.offered().join(", ");

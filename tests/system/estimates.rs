@@ -76,11 +76,9 @@ fn every_line_says_whether_it_shows_the_data() {
         assert_eq!(line["mean_interval"]["dep_delay"].is_null(), line["quality"] == "too-few-records");
     }
     let table = finish(hushflow(["tail", "--key", "JFK"]).arg(&state)).succeeded().out;
-    assert!(
-        table.starts_with(
-            "±: reach of a 95 % confidence interval for the records themselves, each by itself\n"
-        )
-    );
+    assert!(table.starts_with(
+        "±: half-width of the 95 % confidence interval for the records themselves, each on its own\n"
+    ));
     assert!(table.trim_end().ends_with("  good"), "{table}");
     let csv = finish(hushflow(["tail", "--format", "csv"]).arg(&state)).succeeded().out;
     let header = csv.lines().next().expect("a header");
@@ -184,7 +182,7 @@ fn a_known_line_is_found_in_every_form() {
     assert_eq!(csv.lines().next(), Some(header));
     assert!(csv.lines().all(|line| line.split(',').count() == header.split(',').count()), "{csv}");
     let table = tailed(&[]);
-    for part in ["±: reach of a 95 %", "y at 0", "coef x1", "coef x2", "residual sd", "  good"] {
+    for part in ["±: half-width of the 95 %", "y at 0", "coef x1", "coef x2", "residual sd", "  good"] {
         assert!(table.contains(part), "{part:?}: {table}");
     }
     let refused = finish(&mut tail_as(&state, &["--regress", "y~x1", "--sample", "3"]));

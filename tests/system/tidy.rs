@@ -156,10 +156,31 @@ fn imports(source: &Source, house: &str) -> Option<(String, BTreeSet<String>)> {
     let inside = source.path.strip_prefix(house)?;
     let room = |path: &str| path.split(['/', '.', ':']).next().unwrap_or_default().to_owned();
     let text: String = source.code().map(|(_, line)| line.to_owned() + "\n").collect();
-    let paths = text.split("crate::").skip(1).map(|path| {
-        path.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default().to_owned()
-    });
+    let paths = text.split("crate::").skip(1).flat_map(first_names);
     Some((room(inside), paths.collect()))
+}
+
+/// The first name of each path that begins here: of one path, or of those in braces.
+fn first_names(text: &str) -> Vec<String> {
+    let name = |path: &str| -> String {
+        path.trim_start().chars().take_while(|&c| c.is_alphanumeric() || c == '_').collect()
+    };
+    let Some(list) = text.strip_prefix('{') else { return vec![name(text)] };
+    let (mut depth, mut names, mut begins) = (0, Vec::new(), true);
+    for (at, character) in list.char_indices() {
+        if begins && !character.is_whitespace() {
+            names.push(name(&list[at..]));
+            begins = false;
+        }
+        match character {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' => begins = depth == 0,
+            _ => {}
+        }
+    }
+    names
 }
 
 /// Rooms that import each other in a circle, each with its imports in the circle.
@@ -183,7 +204,7 @@ fn circle(arrows: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
 fn no_rooms_import_each_other_in_a_circle() {
     let sources = sources();
     let tests: Vec<String> = sources.iter().flat_map(test_modules).collect();
-    for house in ["mechanism/src/", "operators/src/", "training/src/", "src/"] {
+    for house in ["mechanism/src/", "estimators/src/", "operators/src/", "training/src/", "src/"] {
         let mut arrows: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for source in sources.iter().filter(|source| !tests.contains(&source.path)) {
             if let Some((room, to)) =
@@ -192,7 +213,7 @@ fn no_rooms_import_each_other_in_a_circle() {
                 arrows.entry(room).or_default().extend(to);
             }
         }
-        assert!(arrows.len() > 5, "the rooms of {house} are found");
+        assert!(arrows.len() > 1, "the rooms of {house} are found");
         let circle = circle(&arrows);
         assert!(circle.is_empty(), "{house}: rooms import each other:\n{}", circle.join("\n"));
     }
@@ -200,6 +221,8 @@ fn no_rooms_import_each_other_in_a_circle() {
 
 #[test]
 fn circles_are_found() {
+    assert_eq!(first_names("a::b;"), ["a"]);
+    assert_eq!(first_names("{\n    a::{b, c},\n    d,\n};\n{e}"), ["a", "d", ""]);
     let arrows = |list: &[(&str, &[&str])]| {
         let sets = list
             .iter()

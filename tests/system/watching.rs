@@ -146,9 +146,9 @@ fn a_log_tells_where_a_run_goes_on_and_how_it_ends() {
     let of =
         |message: &str| lines.iter().find(|line| line["message"] == message).cloned().unwrap_or_default();
     assert_eq!(of("a run begins")["pipeline"], "watched");
-    assert_eq!(of("the run goes on after what is committed")["first_epoch"], 1);
+    assert_eq!(of("the run resumes after the last committed epoch")["first_epoch"], 1);
     assert_eq!(of("the epoch is durable and published")["level"], "DEBUG");
-    assert_eq!(of("the run ends in good order")["last_epoch"], 3);
+    assert_eq!(of("the run ended cleanly")["last_epoch"], 3);
     let (lines, _) = told(&pipeline, &["--log", "info", "--log-format", "json"]);
     let again = lines.iter().find(|line| line["first_epoch"] == 4);
     assert!(again.is_some_and(|line| line["generation"] == 2), "{lines:?}");

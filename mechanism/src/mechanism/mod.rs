@@ -220,12 +220,12 @@ pub enum MechanismError {
     Clip(#[from] ClipError),
     /// A strategy whose noise can't be correlated ahead of the sums.
     #[error(
-        "noise can be correlated ahead of the sums for a horizon and buffered Toeplitz strategies, blt:b, whose inverse has no long rows: encode the sums in place of that"
+        "noise can be correlated ahead of the sums for a horizon and buffered Toeplitz strategies, blt:b, whose inverse has no long rows: encode the sums instead"
     )]
     Correlation,
     /// Correlated noise whose rounding error is too large.
     #[error(
-        "correlating noise ahead of the sums errs by {share:?} of the sensitivity or the noise, more than 0.01: shorten the horizon, or encode the sums in place of that"
+        "correlating noise ahead of the sums errs by {share:?} of the sensitivity or the noise, more than 0.01: shorten the horizon, or encode the sums instead"
     )]
     CorrelationError {
         /// The larger of the two shares.
@@ -236,7 +236,7 @@ pub enum MechanismError {
     Accounting(#[from] AccountingError),
     /// Noise outside the range of 64 bits.
     #[error(
-        "the noise of {moment} is out of the range in which it can be correlated ahead of the sums: encode the sums in place of that"
+        "the noise of {moment} is out of the range in which it can be correlated ahead of the sums: encode the sums instead"
     )]
     CorrelationRange {
         /// The moment.

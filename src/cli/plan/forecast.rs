@@ -138,6 +138,15 @@ pub(super) struct FactorizationError {
     pub(super) loss_lower_bound: Option<f64>,
 }
 
+/// For unit contributions that are added or removed.
+struct UnitSensitivity {
+    sensitivity: f64,
+    /// The kind of claim.
+    kind: String,
+    /// Determines the joint sensitivity.
+    geometry: MomentGeometry,
+}
+
 /// Joint sensitivity of count, first and second moments.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Sensitivity {
@@ -198,7 +207,7 @@ impl Plan {
     /// Returns the forecast for this strategy.
     pub(super) fn forecast(&self, candidate: &Candidate) -> Result<Forecast, PublicationError> {
         let horizon = self.purpose.horizon;
-        let (sensitivity, kind, geometry) = self.sensitivity(candidate)?;
+        let UnitSensitivity { sensitivity, kind, geometry } = self.unit_sensitivity(candidate)?;
         let Rows { error, relative, curve } = self.rows(candidate, sensitivity);
         let (mechanism, noise_multiplier) = self.mechanism(&geometry)?;
         Ok(Forecast {
@@ -278,14 +287,13 @@ impl Plan {
         }
     }
 
-    /// Returns the sensitivity for unit contributions that are added or removed, its kind, and the
-    /// geometry that determines the joint sensitivity.
-    fn sensitivity(&self, candidate: &Candidate) -> Result<(f64, String, MomentGeometry), PublicationError> {
+    fn unit_sensitivity(&self, candidate: &Candidate) -> Result<UnitSensitivity, PublicationError> {
         let Purpose { horizon, participation, .. } = self.purpose;
         if let (true, Some(strategy)) = (participation.is_single(), &candidate.strategy) {
             let squared = candidate.factorization.max_column_norm_squared(horizon);
             let geometry = MomentGeometry::shared(strategy.geometry());
-            return Ok((squared.sqrt(), ClaimKind::Exact.to_string(), geometry));
+            let kind = ClaimKind::Exact.to_string();
+            return Ok(UnitSensitivity { sensitivity: squared.sqrt(), kind, geometry });
         }
         let matrix = Arc::new(candidate.factorization.matrix(horizon)?);
         let claim =
@@ -293,7 +301,8 @@ impl Plan {
         let rounding =
             candidate.strategy.as_ref().map_or(0.0, |strategy| strategy.geometry().rounding_squared);
         let geometry = MomentGeometry::of_matrices(matrix.clone(), matrix, participation, [rounding; 2]);
-        Ok((claim.value(), claim.kind.to_string(), geometry.map_err(out_of_range)?))
+        let geometry = geometry.map_err(out_of_range)?;
+        Ok(UnitSensitivity { sensitivity: claim.value(), kind: claim.kind.to_string(), geometry })
     }
 
     fn rows(&self, candidate: &Candidate, sensitivity: f64) -> Rows {

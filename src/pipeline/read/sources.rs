@@ -22,6 +22,13 @@ pub(super) struct Sources {
     pub(super) id: Option<String>,
 }
 
+/// A source, and what it says of its rows.
+struct ReadSource {
+    source: Source,
+    rows: RowPolicies,
+    id: Option<String>,
+}
+
 /// The clock of a source, with `[epochs]` as default.
 pub(super) struct Clocked {
     pub(super) schedule: Schedule,
@@ -38,7 +45,7 @@ pub(super) fn sources<'a>(
     roles: &mut Roles<'a>,
 ) -> Option<Sources> {
     let Some(field) = root.get("sources") else {
-        let (source, rows, id) = required(root, "source", |section| {
+        let ReadSource { source, rows, id } = required(root, "source", |section| {
             for key in ["name", "arrival", "clock", "allowed_lateness", "idle"] {
                 if let Some(field) = section.get(key) {
                     field.report(ALONE);
@@ -46,7 +53,7 @@ pub(super) fn sources<'a>(
             }
             let id = id(section, epochs, roles, true);
             let clocked = epochs.and_then(|epochs| jumping(section, epochs));
-            source(section, base, "", clocked).map(|(source, rows)| (source, rows, id))
+            source(section, base, "", clocked).map(|(source, rows)| ReadSource { source, rows, id })
         })?;
         return Some(Sources { sources: vec![source], rows, id });
     };
@@ -66,8 +73,8 @@ pub(super) fn sources<'a>(
     let read: Vec<_> = sections.iter().map(|section| reader.read(section, roles)).collect();
     let read: Vec<_> = read.into_iter().collect::<Option<_>>()?;
     agree(&sections, &read);
-    let (_, rows, id) = read.first()?.clone();
-    Some(Sources { sources: read.into_iter().map(|(source, ..)| source).collect(), rows, id })
+    let (rows, id) = read.first().map(|first| (first.rows, first.id.clone()))?;
+    Some(Sources { sources: read.into_iter().map(|read| read.source).collect(), rows, id })
 }
 
 const ALONE: &str = "this field is for one of several [[sources]]: with a single source, arrival, clock and allowed_lateness belong \
@@ -77,8 +84,8 @@ const BY_COUNT: &str = "epochs with a fixed number of records need a single sour
     can't be reproduced after a restart, so records would move to other epochs; use epochs of time in [epochs]";
 
 /// Reports fields on which the sources don't agree.
-fn agree(sections: &[Section<'_>], read: &[(Source, RowPolicies, Option<String>)]) {
-    let journals: Vec<usize> = (0..read.len()).filter(|&at| read[at].0.journal).collect();
+fn agree(sections: &[Section<'_>], read: &[ReadSource]) {
+    let journals: Vec<usize> = (0..read.len()).filter(|&at| read[at].source.journal).collect();
     if let Some(&second) = journals.get(1) {
         sections[second].report(
             "this is the second source that can't be read again, and a state directory has only one journal: use files or \
@@ -86,12 +93,12 @@ fn agree(sections: &[Section<'_>], read: &[(Source, RowPolicies, Option<String>)
         );
     }
     // Standard input can be used by one source only.
-    let piped = |at: &usize| read[*at].0.input.source().journaling() == Journaling::IfWanted;
+    let piped = |at: &usize| read[*at].source.input.source().journaling() == Journaling::IfWanted;
     if let Some(second) = (0..read.len()).filter(piped).nth(1) {
         sections[second].report("there is only one standard input: use it for one source");
     }
-    for (section, (_, rows, id)) in sections.iter().zip(read).skip(1) {
-        if (*rows, id) != (read[0].1, &read[0].2) {
+    for (section, ReadSource { rows, id, .. }) in sections.iter().zip(read).skip(1) {
+        if (*rows, id) != (read[0].rows, &read[0].id) {
             section.report("missing, malformed and id must be the same for all sources: write them alike");
         }
     }
@@ -108,11 +115,7 @@ struct Several<'e> {
 }
 
 impl Several<'_> {
-    fn read<'a>(
-        &mut self,
-        section: &Section<'a>,
-        roles: &mut Roles<'a>,
-    ) -> Option<(Source, RowPolicies, Option<String>)> {
+    fn read<'a>(&mut self, section: &Section<'a>, roles: &mut Roles<'a>) -> Option<ReadSource> {
         let name = section.require("name", section.text("name"), "name = \"north\"");
         if let Some(name) = name.as_ref().filter(|name| !self.names.insert(name.value.into())) {
             name.report(format!("the source {:?} is named twice: change one name", name.value));
@@ -122,7 +125,7 @@ impl Several<'_> {
         let read = source(section, self.base, name.map_or("", |name| name.value), clocked);
         section.finish();
         let (source, rows) = read?;
-        Some((source, rows, id))
+        Some(ReadSource { source, rows, id })
     }
 
     /// Reads the clock of a source, which may differ from that of `[epochs]`.

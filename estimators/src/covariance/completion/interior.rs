@@ -43,7 +43,7 @@ const COARSE: f64 = 1e-5;
 /// Fraction of the distance to the boundary that a step covers.
 const TO_THE_BOUNDARY: f64 = 0.95;
 
-/// A measured entry of a component: local row ≥ column.
+/// A measured entry, row ≥ column: its value, and the inverse variance of its noise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Entry {
     pub(super) row: usize,

@@ -118,12 +118,13 @@ impl Completion {
         self.components.iter().map(|component| &component.columns[..]).filter(|columns| !columns.is_empty())
     }
 
-    /// Returns the measured entries: row, column, value and the inverse variance of its noise.
-    pub fn entries(&self) -> impl Iterator<Item = (usize, usize, f64, f64)> + '_ {
+    /// Returns the measured entries, with rows and columns of the whole matrix.
+    #[cfg(test)]
+    fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
         self.components.iter().flat_map(|component| {
             component.entries.iter().map(|entry| {
                 let (a, b) = (component.columns[entry.row], component.columns[entry.column]);
-                (a.max(b), a.min(b), entry.value, entry.precision)
+                Entry { row: a.max(b), column: a.min(b), ..*entry }
             })
         })
     }

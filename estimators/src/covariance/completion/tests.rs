@@ -55,7 +55,7 @@ fn missing_of_optimality(completion: &Completion) -> f64 {
     let mut off_pattern = m.clone();
     let mut fit = 0.0f64;
     let mut objective = 0.0;
-    for (row, column, value, precision) in completion.entries() {
+    for Entry { row, column, value, precision } in completion.entries() {
         let shift = m[(row, column)] * if row == column { 1.0 } else { 2.0 } / precision;
         fit = fit.max((w[(row, column)] - value - shift).abs() / w.amax());
         objective += precision * (w[(row, column)] - value).powi(2) / 2.0;
@@ -112,13 +112,13 @@ fn in_a_chain_covariances_are_products() {
 }
 
 /// Reference: projected gradients with Nesterov's momentum.
-fn projected(entries: &[(usize, usize, f64, f64)], size: usize) -> DMatrix<f64> {
-    let step = 0.9 / entries.iter().map(|entry| entry.3).fold(0.0, f64::max);
+fn projected(entries: &[Entry], size: usize) -> DMatrix<f64> {
+    let step = 0.9 / entries.iter().map(|entry| entry.precision).fold(0.0, f64::max);
     let mut w = DMatrix::identity(size, size) * 0.1;
     let (mut ahead, mut momentum) = (w.clone(), 1.0f64);
     for _ in 0..30_000 {
         let mut moved = ahead.clone();
-        for &(i, j, value, precision) in entries {
+        for &Entry { row: i, column: j, value, precision } in entries {
             let slope = step * precision * (ahead[(i, j)] - value) * if i == j { 1.0 } else { 0.5 };
             moved[(i, j)] -= slope;
             moved[(j, i)] -= if i == j { 0.0 } else { slope };
@@ -142,7 +142,7 @@ fn ill_posed_completions_fit_as_well_as_any() {
         let completion = completed(&truth, &pairs, 0.1, &mut random);
         let entries: Vec<_> = completion.entries().collect();
         let (found, expected) = (completion.matrix(), projected(&entries, 4));
-        for (i, j, ..) in entries {
+        for Entry { row: i, column: j, .. } in entries {
             let error = (found[(i, j)] - expected[(i, j)]).abs();
             assert!(error < 3e-6, "seed {seed}, ({i}, {j}): {} {}", found[(i, j)], expected[(i, j)]);
         }
@@ -204,8 +204,7 @@ fn components_are_solved_as_the_whole_is() {
     let pairs = [(4, 0), (8, 4), (8, 0), (5, 1), (6, 2), (6, 5), (7, 3)];
     let completion = completed(&truth, &pairs, 0.02, &mut random);
     assert_eq!(completion.components().count(), 3);
-    let local =
-        completion.entries().map(|(row, column, value, precision)| Entry { row, column, value, precision });
+    let local = completion.entries();
     let entries: Vec<Entry> = local.collect();
     let singles: Vec<Place> = (0..9).map(|j| Place::single(truth[(j, j)], 1e4, WARM)).collect();
     let start = Place::beside(&singles.iter().collect::<Vec<_>>());
