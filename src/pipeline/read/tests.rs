@@ -125,6 +125,17 @@ fn check(from: &str, to: &str, message: &str) {
 }
 
 #[test]
+fn all_faults_are_reported_at_once() {
+    let syntax = parse("name = flights\n[source]\npath = \"a.csv\n").unwrap_err();
+    let quotes = "dir/p.toml:1:8: invalid boolean, expected `false`; text needs quotes";
+    assert_eq!(syntax, format!("{quotes}\ndir/p.toml:3:14: invalid basic string, expected `\"`"));
+    let items = Pipeline::EXAMPLE.replace("[\"EWR\", \"JFK\", \"LGA\"]", "[\"EWR\", 3, 4]");
+    assert_eq!(parse(&items).unwrap_err().lines().count(), 2);
+    let twice = Pipeline::EXAMPLE.replace("[\"EWR\", \"JFK\", \"LGA\"]", "[\"EWR\", \"EWR\", \"EWR\"]");
+    assert_eq!(parse(&twice).unwrap_err().matches("listed twice").count(), 2);
+}
+
+#[test]
 fn problems_name_place_and_remedy() {
     check(
         "name = \"flights\"\n",
