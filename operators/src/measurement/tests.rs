@@ -158,7 +158,7 @@ fn a_source_that_closes_without_a_word_is_a_fault() {
     let (one, _) = measurements();
     let (committed, fault) = outcome([&one; 4], Vec::new());
     assert_eq!(committed, []);
-    assert!(fault.unwrap().contains("nothing came through `ends`"));
+    assert!(fault.unwrap().contains("without a last epoch on `ends`"));
     assert_eq!(outcome([&one; 4], vec![0]), (vec![], None), "an end before the first epoch is one");
 }
 
