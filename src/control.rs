@@ -93,8 +93,8 @@ impl Control {
         }
     }
 
-    /// The same run for a sink, which writes what was published before a stop to whoever still
-    /// answers within `grace`.
+    /// Returns the control of a sink of this run. After a stop, the sink still writes what is
+    /// published, if its server answers within `grace`.
     pub(crate) fn with_grace(&self, grace: Duration) -> Self {
         Control { grace, ..self.clone() }
     }

@@ -57,7 +57,9 @@ type Batches<P, D> = InputHandleCore<u64, Vec<D>, P>;
 ///             });
 ///         }
 ///     });
-///     sums.container::<Vec<_>>().inspect_time(|epoch, sum| assert!([(1, 1), (3, 6)].contains(&(*epoch, *sum))));
+///     let expected = [(1, 1), (3, 6)];
+///     let sums = sums.container::<Vec<_>>();
+///     sums.inspect_time(move |&epoch, &sum| assert!(expected.contains(&(epoch, sum))));
 /// });
 /// ```
 pub struct OpenEpochs<S, const OUTPUTS: usize = 1> {

@@ -1,9 +1,10 @@
-//! A step of private Adam with a million parameters: 16 gradients are clipped, summed with their squares, released with
-//! exact noise through a strategy with buffers, committed, and fed back as parameters. By one worker and by two; with noise that is correlated ahead of
-//! the sums, and with sums that are encoded, and what is released decoded.
+//! A step of private Adam with a million parameters, on one worker and on two. The step clips 16
+//! gradients, sums them and their squares, releases the sums with exact noise through a strategy
+//! with buffers, commits them, and updates the parameters. It runs in both forms: with correlated
+//! noise, and with encoded sums that are decoded after the release.
 //!
-//! `cargo bench -p hushflow-training`, beside `python3 training/benches/adam.py`, which does the same in numpy. Gradients are made
-//! beforehand, in single precision, as trainers have them.
+//! Run `cargo bench -p hushflow-training`. The baseline `python3 training/benches/adam.py` takes the
+//! same step in numpy. Gradients are made beforehand, in single precision, as trainers have them.
 
 use std::error::Error;
 use std::num::NonZeroU32;

@@ -17,8 +17,8 @@
 //! 1)`, `y = (1/a − 1)/(e^ε − 1)`. With K = e^ε − 1 this is (1 + Kx)(1 + Ky) = 1 + K for every a,
 //! or `logit(1 − x) = logit(y) + ε`. So all corners lie on the trade-off curve between two logistic
 //! laws, F(·) and F(· − ε). As [below](#pure-differential-privacy), a Gaussian's curve lies below
-//! both chords if it lies below the corner, that is, if `μ ≥ −Φ⁻¹(x) − Φ⁻¹(y) = g(v + ε) − g(v)` for `g =
-//! Φ⁻¹∘F`, v = logit(y).
+//! both chords if it lies below the corner. That holds if
+//! `μ ≥ −Φ⁻¹(x) − Φ⁻¹(y) = g(v + ε) − g(v)` for `g = Φ⁻¹∘F`, v = logit(y).
 //!
 //! (2) g is odd. *It is concave where v > 0*, so its derivative is even and falls with |v|. Over
 //! all intervals of length ε, g therefore grows most over the one centred at 0: by 2g(ε/2), which
