@@ -121,7 +121,7 @@ fn batch(number: u64, keys: usize, bounded: bool) -> Records {
         } else {
             Vec::new()
         },
-        places: if bounded {
+        positions: if bounded {
             (0..BATCH_RECORDS as u64).map(|row| number << 32 | row).collect()
         } else {
             Vec::new()
@@ -147,7 +147,8 @@ fn feed(worker: &mut Worker, publication: &MomentPublication, batches: &[Records
     let fault = Fault::new();
     let measurement = publication.measurement(NoiseSource::System).expect("private noise");
     let measurement = measurement.build().expect("sound parts");
-    let log = (worker.index() == 0).then(|| Box::new(Nowhere) as Box<dyn CommitLog<()>>);
+    let log = |_: &[EpochCommit<()>]| Ok(());
+    let log = (worker.index() == 0).then(|| Box::new(log) as Box<dyn CommitLog<()>>);
     let probe = worker.dataflow::<u64, _, _>(|scope| {
         let records = scope.input_from(&mut input).epochs();
         let clipped = if publication.parameters().entity.is_some() {
@@ -180,13 +181,4 @@ fn feed(worker: &mut Worker, publication: &MomentPublication, batches: &[Records
         worker.step_or_park(Some(std::time::Duration::from_millis(1)));
     }
     assert_eq!(fault.reason(), None);
-}
-
-/// A log that keeps nothing.
-struct Nowhere;
-
-impl CommitLog<()> for Nowhere {
-    fn commit(&mut self, _epochs: &[EpochCommit<()>]) -> Result<(), Box<dyn std::error::Error>> {
-        Ok(())
-    }
 }

@@ -11,7 +11,7 @@
 #![expect(clippy::print_stdout, reason = "an example talks to its reader")]
 
 use std::error::Error;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use hushflow::operators::timely;
@@ -53,9 +53,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let measurement = publication.measurement(NoiseSource::System)?.build()?;
     let flights = read()?;
     let fault = Fault::new();
-    let log = MemoryLog::default();
+    let (log, epochs) = channel();
     let run = {
-        let (publication, fault, log) = (publication.clone(), fault.clone(), log.clone());
+        let (publication, fault) = (publication.clone(), fault.clone());
         move |worker: &mut Worker| work(worker, (&publication, &measurement), &flights, &log, &fault)
     };
     timely::execute(timely::Config::process(WORKERS), run)?
@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Some(reason) = fault.reason() {
         return Err(reason.into());
     }
-    println!("{} of {} epochs are in the log", log.epochs().len(), publication.horizon());
+    println!("{} of {} epochs are in the log", epochs.try_iter().count(), publication.horizon());
     Ok(())
 }
 
@@ -110,7 +110,7 @@ fn work(
     worker: &mut Worker,
     (publication, measurement): (&MomentPublication, &Measurement),
     flights: &[Flight],
-    log: &MemoryLog,
+    log: &Sender<ReleasedEpoch>,
     fault: &Fault,
 ) {
     let (mut input, mut ends) = (InputHandle::new(), InputHandle::new());
@@ -154,11 +154,18 @@ fn build(
     input: &mut InputHandle<u64, CapacityContainerBuilder<Vec<(u64, Flight)>>>,
     ends: &mut InputHandle<u64, CapacityContainerBuilder<Vec<u64>>>,
     (publication, measurement): (&MomentPublication, &Measurement),
-    log: &MemoryLog,
+    log: &Sender<ReleasedEpoch>,
     fault: &Fault,
 ) {
-    // Decision 6: who commits. The operator commits on worker 0, which alone needs a log.
-    let log = (worker.index() == 0).then(|| Box::new(log.clone()) as Box<dyn CommitLog<u64>>);
+    // Decision 6: what durable means. A real log writes a whole epoch to disk and syncs before it
+    // returns. Only then is the epoch shown, and after a crash it is read back. This one keeps
+    // public data in memory and loses it with the process.
+    let log = log.clone();
+    let commit = move |epochs: &[EpochCommit<u64>]| {
+        epochs.iter().try_for_each(|epoch| Ok(log.send(epoch.released.clone())?))
+    };
+    // Decision 7: who commits. The operator commits on worker 0, which alone needs a log.
+    let log = (worker.index() == 0).then(|| Box::new(commit) as Box<dyn CommitLog<u64>>);
     let (viewed, printed) = (publication.clone(), publication.clone());
     worker.dataflow(|scope| {
         // A restart would send the position to resume from here, at the time of its epoch. This
@@ -209,25 +216,6 @@ fn print(publication: &MomentPublication, estimated: &Estimated) {
             "day {:2}  {airport}  mean departure delay so far {mean:6.2} ± {noise:.2} min",
             moments.epoch
         );
-    }
-}
-
-/// Decision 7: what durable means. A real log writes a whole epoch to disk and syncs before it
-/// returns. Only then is the epoch shown, and after a crash it is read back. This one keeps public
-/// data in memory and loses it with the process.
-#[derive(Clone, Default)]
-struct MemoryLog(Arc<Mutex<Vec<ReleasedEpoch>>>);
-
-impl MemoryLog {
-    fn epochs(&self) -> MutexGuard<'_, Vec<ReleasedEpoch>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl CommitLog<u64> for MemoryLog {
-    fn commit(&mut self, epochs: &[EpochCommit<u64>]) -> Result<(), Box<dyn Error>> {
-        self.epochs().extend(epochs.iter().map(|epoch| epoch.released.clone()));
-        Ok(())
     }
 }
 

@@ -13,7 +13,7 @@ pub use hushflow_mechanism::view::{Moments, View};
 pub use hushflow_mechanism::workload::Workload;
 pub use hushflow_operators::{
     Accumulate, Bound, Clip, Commit, CommitLog, Densities, EpochCommit, Epochs, Estimated, Fault,
-    Measurement, Records, Release, ReleasedEpoch, Views,
+    Measurement, Records, Release, ReleaseWindows, ReleasedEpoch, Views, Windows,
 };
 
 pub use crate::publication::{MomentPublication, Publication};

@@ -89,7 +89,7 @@ fn quantise(measurement: &Measurement, mut records: Records) -> Result<Quantised
     let left_out = clipper.quantise_all(&records.values, &mut rows);
     records.values.zeroize();
     let left_out = left_out.map_err(|error| error.to_string())?;
-    let (mut left_out, mut places) = (left_out.into_iter().peekable(), 0..);
-    records.keys.retain(|_| places.next().is_none_or(|place| left_out.next_if_eq(&place).is_none()));
+    let (mut left_out, mut row) = (left_out.into_iter().peekable(), 0..);
+    records.keys.retain(|_| row.next().is_none_or(|row| left_out.next_if_eq(&row).is_none()));
     Ok(QuantisedRecords { measurement: measurement.id(), keys: records.keys, rows })
 }

@@ -16,8 +16,9 @@
 //! A dropped capability looks like the end of the stream. After a [`Fault`], no epoch is delivered
 //! and every capability is kept.
 
-use crate::Fault;
 use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::{Arc, OnceLock};
 use timely::communication::Pull;
 use timely::dataflow::channels::Message;
 use timely::dataflow::operators::Capability;
@@ -32,6 +33,35 @@ const NO_END: &str = "the input closed without a last epoch on `ends`: send it t
                       data";
 
 type Batches<P, D> = InputHandleCore<u64, Vec<D>, P>;
+
+/// A shared flag with the first reason for which it was raised.
+///
+/// A failing source or operator must keep its capabilities, because dropping one looks like the end
+/// of the stream. It raises the fault instead, and the process ends at once.
+#[derive(Clone, Default)]
+pub struct Fault(Arc<OnceLock<String>>);
+
+impl Fault {
+    /// Returns a fault that is not raised.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Raises the fault. The first reason is kept. It must hold no private data.
+    pub fn raise(&self, reason: impl Display) {
+        let _ = self.0.set(reason.to_string());
+    }
+
+    /// Returns the reason if it was raised.
+    pub fn reason(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+
+    /// Whether it was raised.
+    pub fn is_raised(&self) -> bool {
+        self.reason().is_some()
+    }
+}
 
 /// The epochs for which an operator with this number of outputs has data, until they close.
 ///
@@ -131,13 +161,14 @@ impl<S, const OUTPUTS: usize> OpenEpochs<S, OUTPUTS> {
     }
 }
 
-/// All epochs from the first to the last one, also those without data, until they close.
+/// All epochs from the first to the last one, also those without data, until they close. An operator
+/// in a loop can use it, too: an epoch closes there when the data of the earlier ones have come back.
 ///
 /// The last epoch is the largest that comes through an input `ends`. Once that is closed, the
 /// operator stops there even if its data never end, as in a loop that contains it. Until then, the
 /// frontier of the data must not pass the epoch after the last one, except by becoming empty.
 /// Otherwise the operator would learn its last epoch too late.
-pub(crate) struct EveryEpoch<D> {
+pub struct EveryEpoch<D> {
     epochs: OpenEpochs<Vec<D>>,
     /// At the first epoch that has not been given; `None` after the last.
     held: Option<Capability<u64>>,
@@ -145,7 +176,9 @@ pub(crate) struct EveryEpoch<D> {
 }
 
 impl<D> EveryEpoch<D> {
-    pub(crate) fn new(mut capability: Capability<u64>, first: u64, fault: Fault) -> Self {
+    /// Starts with the `first` epoch, at the capability that the operator was built with. An
+    /// operator that fails raises `fault`.
+    pub fn new(mut capability: Capability<u64>, first: u64, fault: Fault) -> Self {
         capability.downgrade(&first);
         EveryEpoch { epochs: OpenEpochs::new(fault), held: Some(capability), last: None }
     }
@@ -154,7 +187,7 @@ impl<D> EveryEpoch<D> {
     /// first epoch are dropped. Returns whether more epochs follow.
     ///
     /// Data that end without a last epoch close nothing: that is a fault of their source.
-    pub(crate) fn on_close<P: Pull<Message<u64, Vec<D>>>, E: Pull<Message<u64, Vec<u64>>>>(
+    pub fn on_close<P: Pull<Message<u64, Vec<D>>>, E: Pull<Message<u64, Vec<u64>>>>(
         &mut self,
         (data, frontier): (&mut Batches<P, D>, &MutableAntichain<u64>),
         (ends, ends_frontier): (&mut Batches<E, u64>, &MutableAntichain<u64>),
@@ -203,7 +236,7 @@ impl<D> EveryEpoch<D> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::sync::{Arc, Mutex, mpsc};
+    use std::sync::{Mutex, mpsc};
     use timely::container::CapacityContainerBuilder;
     use timely::dataflow::channels::pact::{Exchange, Pipeline};
     use timely::dataflow::operators::Input;
@@ -364,6 +397,16 @@ mod tests {
         }
         sent.values_mut().for_each(|numbers| numbers.sort_unstable());
         sent
+    }
+
+    #[test]
+    fn a_fault_keeps_its_first_reason() {
+        let fault = Fault::new();
+        let watcher = fault.clone();
+        assert!(!watcher.is_raised());
+        fault.raise("the disk is full");
+        fault.raise("something that follows from it");
+        assert_eq!(watcher.reason(), Some("the disk is full"));
     }
 
     proptest! {

@@ -21,7 +21,7 @@ pub struct EpochCommit<M> {
     pub states: Vec<(u32, Zeroizing<Vec<u8>>)>,
 }
 
-/// A durable log of epochs.
+/// A durable log of epochs. A closure that takes the epochs is one, too.
 pub trait CommitLog<M>: 'static {
     /// Makes these epochs durable, in order, with one sync for all of them. They may be published
     /// once this returns.
@@ -29,6 +29,15 @@ pub trait CommitLog<M>: 'static {
     /// # Errors
     /// Any error ends the run: nothing is published and nothing is retried.
     fn commit(&mut self, epochs: &[EpochCommit<M>]) -> Result<(), Box<dyn Error>>;
+}
+
+impl<M, F> CommitLog<M> for F
+where
+    F: FnMut(&[EpochCommit<M>]) -> Result<(), Box<dyn Error>> + 'static,
+{
+    fn commit(&mut self, epochs: &[EpochCommit<M>]) -> Result<(), Box<dyn Error>> {
+        self(epochs)
+    }
 }
 
 /// Commits.
@@ -43,21 +52,16 @@ pub trait Commit<'scope> {
     ///
     /// ```
     #[doc = include_str!("../doc/setup.txt")]
-    /// struct Paper(mpsc::Sender<u64>);
-    ///
-    /// impl CommitLog<u64> for Paper {
-    ///     fn commit(&mut self, epochs: &[EpochCommit<u64>]) -> Result<(), Box<dyn std::error::Error>> {
-    ///         epochs.iter().try_for_each(|epoch| Ok(self.0.send(epoch.released.epoch)?))
-    ///     }
-    /// }
-    ///
+    /// let log = move |epochs: &[EpochCommit<u64>]| {
+    ///     epochs.iter().try_for_each(|epoch| Ok(seen.send(epoch.released.epoch)?))
+    /// };
     /// let batch = Records { keys: vec![0], epochs: vec![2], values: vec![0.5], ..Records::default() };
     /// timely::example(move |scope| {
     ///     let records = vec![batch].to_stream(scope).epochs().clip(&measurement, fault.clone());
     ///     let sums = records.accumulate(&measurement, fault.clone());
     ///     let releases = sums.release(vec![3].to_stream(scope), &measurement, fault.clone());
     ///     let marks = Vec::<u64>::new().to_stream(scope); // nowhere to resume from
-    ///     let released = releases.commit(marks, &measurement, Some(Box::new(Paper(seen))), fault);
+    ///     let released = releases.commit(marks, &measurement, Some(Box::new(log)), fault);
     ///     released.inspect(|released| assert_eq!(released.len(), 3)); // count, Σx, Σx²
     /// });
     /// assert_eq!(all_seen.iter().collect::<Vec<_>>(), [1, 2, 3]);

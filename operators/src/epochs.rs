@@ -64,7 +64,7 @@ fn split(mut records: Records) -> BTreeMap<u64, Records> {
     let first = records.epochs.first().copied().unwrap_or_default();
     let (count, values) = (records.keys.len(), records.values.len());
     let optional = |length: usize| length == 0 || length == count;
-    let agree = optional(records.entities.len()) && optional(records.places.len());
+    let agree = optional(records.entities.len()) && optional(records.positions.len());
     if count != records.epochs.len() || values < count || !values.is_multiple_of(count) || !agree {
         records.keys.clear();
         return BTreeMap::from([(first, records)]);
@@ -79,7 +79,7 @@ fn split(mut records: Records) -> BTreeMap<u64, Records> {
         part.keys.push(records.keys[at]);
         part.epochs.push(records.epochs[at]);
         part.entities.extend(records.entities.get(at));
-        part.places.extend(records.places.get(at));
+        part.positions.extend(records.positions.get(at));
         part.values.extend_from_slice(row);
     }
     parts

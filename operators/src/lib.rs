@@ -9,22 +9,20 @@
 //! | [`Bound`] | [`Records`] with their entities | at most m records of an entity in each of at most k epochs |
 //! | [`Clip`] | [`Records`] | [`QuantisedRecords`] of bounded norm, on an integer grid |
 //! | [`Accumulate`] | [`QuantisedRecords`] | [`PartialSums`]: one worker's exact sums of an epoch |
-//! | [`AdaptiveCovariance`] | [`Records`] at their epochs | [`WindowCovariance`]: a private covariance of every key and epoch |
 //! | [`Release`] | [`PartialSums`] of all workers | [`ShardRelease`]: encoded, with exact noise, for **every** epoch |
 //! | [`Commit`] | [`ShardRelease`] of all shards | [`ReleasedEpoch`]: durable and public |
 //! | [`Views`] | [`ReleasedEpoch`] | [`Moments`](hushflow_mechanism::view::Moments) of a workload |
 //! | [`Densities`] | moments | [`Estimated`]: mean and covariance beside the moments |
-//! | [`RobustMeans`] | [`Records`] of all workers | [`WindowMean`]: a robust mean of every key and epoch |
 //! | [`ReleaseWindows`] | [`Records`] of all workers | [`ShardRelease`]: a public answer for every key and epoch |
 //!
-//! [`OpenEpochs`] gives an operator each closed epoch once, in order; operators of an embedder can
-//! use it too.
+//! [`OpenEpochs`] gives an operator each closed epoch once, in order, and [`EveryEpoch`] also those
+//! without data; operators of an embedder can use them too.
 //!
 //! All operators of a release take one [`Measurement`]: what is measured, how it is bounded and
 //! with which noise. Timestamps are epochs, from 1.
 //!
 //! Each worker sums its own records, and only sums are exchanged. The exceptions exchange records:
-//! [`Bound`] by entity, and [`AdaptiveCovariance`], [`RobustMeans`] and [`ReleaseWindows`] by key.
+//! [`Bound`] by entity, and [`ReleaseWindows`] by key.
 //! Everything before [`Commit`] is private: its types print nothing.
 //!
 //! An operator that cannot continue raises the [`Fault`] and keeps its capability. A dropped
@@ -36,19 +34,15 @@
 //! in the repository is a whole program.
 
 mod accumulate;
-mod adaptive_covariance;
 mod bound;
 mod clip;
 mod closing;
 mod commit;
-mod density;
 mod entity;
 mod epochs;
-mod fault;
 mod measurement;
 mod records;
 mod release;
-mod robust_mean;
 mod view;
 mod windows;
 
@@ -56,20 +50,16 @@ mod windows;
 pub use timely;
 
 pub use accumulate::Accumulate;
-pub use adaptive_covariance::{AdaptiveCovariance, CovarianceSetup, WindowCovariance};
 pub use bound::{Bound, Bounded, BoundedRecords};
 pub use clip::Clip;
-pub use closing::{ClosedEpoch, OpenEpochs};
+pub use closing::{ClosedEpoch, EveryEpoch, Fault, OpenEpochs};
 pub use commit::{Commit, CommitLog, EpochCommit};
-pub use density::{Densities, Estimated};
 pub use entity::{Entity, EntityLimits, Several, Standing};
 pub use epochs::Epochs;
-pub use fault::Fault;
 pub use measurement::{
     CommitPlan, FixedMeasurement, Measurement, MeasurementBuilder, MeasurementError, States,
 };
 pub use records::{PartialSums, QuantisedRecords, Records, ReleasedEpoch, ShardRelease};
 pub use release::{Release, shard_owner};
-pub use robust_mean::{MeanSetup, RobustMeans, WindowMean};
-pub use view::Views;
+pub use view::{Densities, Estimated, Views};
 pub use windows::{ReleaseWindows, Windows};

@@ -28,7 +28,7 @@ pub struct Records {
     /// Public position of each record's row in the stream. Positions rise within a batch, and
     /// batches are runs of the stream. Required if entities are protected or windows are read as a
     /// whole; else it may be empty.
-    pub places: Vec<u64>,
+    pub positions: Vec<u64>,
 }
 
 impl Records {
@@ -39,7 +39,7 @@ impl Records {
             epochs: Vec::with_capacity(records),
             values: Vec::with_capacity(records * columns),
             entities: Vec::with_capacity(records),
-            places: Vec::with_capacity(records),
+            positions: Vec::with_capacity(records),
         }
     }
 
@@ -168,8 +168,8 @@ impl ReleasedEpoch {
     pub fn run(&self, run: Range<usize>) -> impl Iterator<Item = Row<'_>> + Clone {
         let mut start = 0;
         self.rows().map(move |shard| {
-            let place = |value: usize| value.clamp(start, start + shard.len()) - start;
-            let piece = shard.run(place(run.start)..place(run.end));
+            let offset = |value: usize| value.clamp(start, start + shard.len()) - start;
+            let piece = shard.run(offset(run.start)..offset(run.end));
             start += shard.len();
             piece
         })

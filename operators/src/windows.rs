@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::{Exchange, Pipeline};
 use timely::dataflow::operators::generic::operator::Operator;
-use timely::dataflow::operators::vec::{Broadcast, ToStream};
+use timely::dataflow::operators::vec::Broadcast;
 use zeroize::Zeroizing;
 
 /// Defines the windows. All of it is public. [`Commit`](crate::Commit) takes the same value.
@@ -39,10 +39,54 @@ pub trait ReleaseWindows<'scope> {
     /// public [numbers](hushflow_mechanism::release::Numbers) for [`Commit`](crate::Commit), with a
     /// shard for each key. Epochs close as those of [`Release`](crate::Release) do: the last
     /// one is the largest that comes through `ends`, and an input that closes without one raises
-    /// the fault.
+    /// the fault. Keys with the same remainder share a worker and come in ascending order.
+    ///
+    /// Each record is in one window, so all windows together cost as much as one (parallel
+    /// composition). The neighbour relation must keep a record in its window, as
+    /// replace-one-in-place and zero-out do. Only a committed window is public: after a restart,
+    /// windows from the first epoch that was not committed may be answered again.
     ///
     /// Records of an undeclared key or with another number of columns raise the fault, and so does
     /// an error of `answer`.
+    ///
+    /// A mean that 1 % of corrupt records cannot move far, for (4, 10⁻⁶) in all:
+    ///
+    /// ```
+    #[doc = include_str!("../doc/setup.txt")]
+    /// use hushflow_estimators::mean::{self, Answer, MeanError, Question, Scale};
+    /// use hushflow_mechanism::{accounting::{Delta, Epsilon}, noise::NoiseSource, release::Numbers};
+    ///
+    /// let question = Question {
+    ///     method: mean::Method::PrimeHt,
+    ///     epsilon: Epsilon::new(4.0)?,
+    ///     delta: Delta::new(1e-6)?,
+    ///     corruption: 0.01,
+    ///     scale: Scale::Known(vec![1.0]),
+    ///     range: None,
+    /// };
+    /// let answer = move |epoch, key: u32, rows: &[f64]| {
+    ///     let mut generator = NoiseSource::System.generator(epoch, key.into()).map_err(|error| error.to_string())?;
+    ///     let mut numbers = Vec::new();
+    ///     mean::estimate(rows, 1, &question, &mut generator).write(&mut numbers);
+    ///     Ok(numbers)
+    /// };
+    /// let windows = Windows { columns: 1, keys: 1, first_epoch: 1, checkpoint_interval: 64 };
+    /// let values = (0..20_000).map(|row| if row % 200 == 0 { 1e9 } else { 5.0 }).collect();
+    /// let batch = Records { keys: vec![0; 20_000], epochs: vec![1; 20_000], values, ..Records::default() };
+    /// timely::example(move |scope| {
+    ///     let (ends, marks) = (vec![2].to_stream(scope), Vec::<u64>::new().to_stream(scope));
+    ///     let records = vec![batch].to_stream(scope).container::<Vec<_>>().epochs();
+    ///     let releases = records.release_windows(ends, &windows, fault.clone(), answer);
+    ///     let log = |_: &[EpochCommit<u64>]| Ok(()); // a real one writes to disk
+    ///     let released = releases.commit(marks, &windows, Some(Box::new(log)), fault);
+    ///     released.inspect(move |released| seen.send(released.to_vec()).expect("heard"));
+    /// });
+    /// let mut answers = all_seen.iter().map(|values| Result::<Answer, MeanError>::read(&mut &values[..]).expect("one"));
+    /// let mean = answers.next().expect("epoch 1")?.outcome?;
+    /// assert!((mean.mean[0] - 5.0).abs() < 1.0 && mean.noise[0] < 0.5);
+    /// assert!(answers.next().expect("epoch 2").is_err(), "there are no records");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     fn release_windows(
         self,
         ends: StreamVec<'scope, u64, u64>,
@@ -60,11 +104,35 @@ impl<'scope> ReleaseWindows<'scope> for StreamVec<'scope, u64, Records> {
         fault: Fault,
         mut answer: impl FnMut(u64, u32, &[f64]) -> Result<Vec<i128>, String> + 'static,
     ) -> StreamVec<'scope, u64, ShardRelease> {
-        let (id, checkpoint_interval) = (windows.id(), windows.checkpoint_interval.max(1));
-        windows.answers(self, ends, "ReleaseWindows", fault, move |epoch, key, rows| {
-            let due = epoch.is_multiple_of(checkpoint_interval);
-            answer(epoch, key, rows).map(|numbers| ShardRelease::of_numbers(id, key, numbers, due))
-        })
+        let (index, peers, windows) = (self.scope().index(), self.scope().peers(), *windows);
+        let by_key = Exchange::new(|rows: &KeyRows| u64::from(rows.key));
+        let rows = windows.by_keys(self, fault.clone());
+        rows.binary_frontier(
+            ends.broadcast(),
+            by_key,
+            Pipeline,
+            "ReleaseWindows",
+            move |capability, _info| {
+                let mut epochs = EveryEpoch::new(capability, windows.first_epoch, fault);
+                let owned: Vec<u32> =
+                    (0..windows.keys).filter(|key| *key as usize % peers == index).collect();
+                move |rows, ends, output| {
+                    epochs.on_close(rows, ends, |run| {
+                        for ClosedEpoch { epoch, times: [time], data: rows } in run {
+                            let mut rows = whole(rows);
+                            let due = epoch.is_multiple_of(windows.checkpoint_interval.max(1));
+                            let answer = |&key: &u32| {
+                                let numbers = answer(epoch, key, &rows.remove(&key).unwrap_or_default())?;
+                                Ok(ShardRelease::of_numbers(windows.id(), key, numbers, due))
+                            };
+                            let answers = owned.iter().map(answer).collect::<Result<Vec<_>, String>>()?;
+                            output.session(time).give_iterator(answers.into_iter());
+                        }
+                        Ok(())
+                    });
+                }
+            },
+        )
     }
 }
 
@@ -75,59 +143,13 @@ struct KeyRows {
     key: u32,
     /// (0, position of the batch in the stream), or (the worker that read it, number of batches it
     /// had read before).
-    place: (usize, u64),
+    position: (usize, u64),
     values: Zeroizing<Vec<f64>>,
 }
 
 impl Windows {
     pub(crate) fn id(&self) -> MeasurementId {
         MeasurementId::of(("windows", self))
-    }
-
-    /// Like [`answers`](Self::answers), up to a last epoch that is known beforehand.
-    pub(crate) fn answers_until<'scope, T: 'static>(
-        self,
-        records: StreamVec<'scope, u64, Records>,
-        last_epoch: u64,
-        name: &str,
-        fault: Fault,
-        answer: impl FnMut(u64, u32, &[f64]) -> Result<T, String> + 'static,
-    ) -> StreamVec<'scope, u64, T> {
-        let ends = vec![last_epoch].to_stream(records.scope()).container::<Vec<_>>();
-        self.answers(records, ends, name, fault, answer)
-    }
-
-    /// Applies `answer` to every key's rows in every epoch when the epoch closes. Keys with the
-    /// same remainder share a worker and come in ascending order.
-    ///
-    /// Records of an undeclared key or with another number of columns raise the fault, and so does
-    /// an error of `answer`.
-    fn answers<'scope, T: 'static>(
-        self,
-        records: StreamVec<'scope, u64, Records>,
-        ends: StreamVec<'scope, u64, u64>,
-        name: &str,
-        fault: Fault,
-        mut answer: impl FnMut(u64, u32, &[f64]) -> Result<T, String> + 'static,
-    ) -> StreamVec<'scope, u64, T> {
-        let (index, peers) = (records.scope().index(), records.scope().peers());
-        let by_key = Exchange::new(|rows: &KeyRows| u64::from(rows.key));
-        let rows = self.by_keys(records, fault.clone());
-        rows.binary_frontier(ends.broadcast(), by_key, Pipeline, name, move |capability, _info| {
-            let mut epochs = EveryEpoch::new(capability, self.first_epoch, fault);
-            let owned: Vec<u32> = (0..self.keys).filter(|key| *key as usize % peers == index).collect();
-            move |rows, ends, output| {
-                epochs.on_close(rows, ends, |run| {
-                    for ClosedEpoch { epoch, times: [time], data: rows } in run {
-                        let mut rows = whole(rows);
-                        let answer = |&key: &u32| answer(epoch, key, &rows.remove(&key).unwrap_or_default());
-                        let answers = owned.iter().map(answer).collect::<Result<Vec<_>, _>>()?;
-                        output.session(time).give_iterator(answers.into_iter());
-                    }
-                    Ok(())
-                });
-            }
-        })
     }
 
     fn by_keys<'scope>(
@@ -157,11 +179,11 @@ impl Windows {
         })
     }
 
-    fn split(self, records: &Records, place: (usize, u64)) -> Result<BTreeMap<u32, KeyRows>, String> {
+    fn split(self, records: &Records, position: (usize, u64)) -> Result<BTreeMap<u32, KeyRows>, String> {
         let Windows { columns, keys, .. } = self;
         // Batches are runs of the stream: positions rise within each, and all positions of one
         // batch come before those of another.
-        let place = records.places.first().map_or(place, |&first| (0, first));
+        let position = records.positions.first().map_or(position, |&first| (0, first));
         if columns == 0 || records.values.len() != records.len() * columns {
             return Err(format!("a batch holds records of other than {columns} columns"));
         }
@@ -171,7 +193,7 @@ impl Windows {
         let mut by_key: BTreeMap<u32, KeyRows> = BTreeMap::new();
         for (&key, row) in records.keys.iter().zip(records.values.chunks_exact(columns)) {
             let rows =
-                by_key.entry(key).or_insert_with(|| KeyRows { key, place, values: Zeroizing::default() });
+                by_key.entry(key).or_insert_with(|| KeyRows { key, position, values: Zeroizing::default() });
             rows.values.extend_from_slice(row);
         }
         Ok(by_key)
@@ -179,7 +201,7 @@ impl Windows {
 }
 
 fn whole(mut parts: Vec<KeyRows>) -> BTreeMap<u32, Zeroizing<Vec<f64>>> {
-    parts.sort_by_key(|rows| (rows.key, rows.place));
+    parts.sort_by_key(|rows| (rows.key, rows.position));
     let mut windows: BTreeMap<u32, Zeroizing<Vec<f64>>> = BTreeMap::new();
     for rows in parts {
         windows.entry(rows.key).or_default().extend_from_slice(&rows.values);
@@ -192,21 +214,21 @@ mod tests {
     use super::*;
     use crate::Epochs;
     use std::sync::{Mutex, mpsc};
-    use timely::dataflow::operators::Inspect;
+    use timely::dataflow::operators::{Inspect, vec::ToStream};
 
     /// Forty rows of two keys in two epochs, in batches of five that are dealt to workers in turn;
     /// a third epoch and a third key have none. Each answer lists the positions of the window's
     /// rows, by epoch and key, from `first_epoch` on.
-    fn places(workers: usize, first_epoch: u64) -> Vec<(u64, u32, Vec<i128>)> {
+    fn row_positions(workers: usize, first_epoch: u64) -> Vec<(u64, u32, Vec<i128>)> {
         let (sender, receiver) = mpsc::channel();
         let sender = Mutex::new(sender);
         let guards = timely::execute(timely::Config::process(workers), move |worker| {
             let seen = sender.lock().expect("no panic").clone();
             let batch = |first: u64| Records {
-                keys: (first..first + 5).map(|place| place as u32 % 2).collect(),
-                epochs: (first..first + 5).map(|place| 1 + place / 20).collect(),
-                values: (first..first + 5).map(|place| place as f64).collect(),
-                places: (first..first + 5).collect(),
+                keys: (first..first + 5).map(|row| row as u32 % 2).collect(),
+                epochs: (first..first + 5).map(|row| 1 + row / 20).collect(),
+                values: (first..first + 5).map(|row| row as f64).collect(),
+                positions: (first..first + 5).collect(),
                 ..Records::default()
             };
             let index = worker.index();
@@ -219,33 +241,37 @@ mod tests {
                 let ends = ends.to_stream(scope).container::<Vec<_>>();
                 let records = mine.to_stream(scope).container::<Vec<_>>().epochs();
                 let windows = Windows { columns: 1, keys: 3, first_epoch, checkpoint_interval: 2 };
-                let said = |_, _, rows: &[f64]| Ok(rows.iter().map(|&place| place as i128).collect());
-                let released = records.release_windows(ends, &windows, Fault::new(), said);
+                let answer = |_, _, rows: &[f64]| Ok(rows.iter().map(|&row| row as i128).collect());
+                let released = records.release_windows(ends, &windows, Fault::new(), answer);
                 released.inspect_time(move |&epoch, release| {
                     assert!(release.sums.is_empty() && release.state.is_some() == (epoch == 2));
-                    let places = release.values.row().iter().collect();
-                    seen.send((epoch, release.shard, places)).expect("heard");
+                    let positions = release.values.row().iter().collect();
+                    seen.send((epoch, release.shard, positions)).expect("heard");
                 });
             });
         })
         .expect("workers");
         drop(guards);
-        let mut found: Vec<_> = receiver.iter().collect();
-        found.sort();
-        found
+        let mut windows: Vec<_> = receiver.iter().collect();
+        windows.sort();
+        windows
     }
 
     #[test]
-    fn rows_come_in_the_order_of_the_stream_whoever_reads_them() {
+    fn rows_keep_stream_order_for_any_number_of_workers() {
         let of = |epoch: u64, key: u32| {
-            let rows = (20 * (epoch - 1)..20 * epoch).filter(|place| epoch < 3 && *place as u32 % 2 == key);
+            let rows = (20 * (epoch - 1)..20 * epoch).filter(|row| epoch < 3 && *row as u32 % 2 == key);
             (epoch, key, rows.map(i128::from).collect::<Vec<_>>())
         };
         for first_epoch in [1, 2] {
             let expected: Vec<_> =
                 (first_epoch..=3).flat_map(|epoch| (0..3).map(move |key| of(epoch, key))).collect();
             for workers in [1, 2, 3] {
-                assert_eq!(places(workers, first_epoch), expected, "{workers} workers from {first_epoch}");
+                assert_eq!(
+                    row_positions(workers, first_epoch),
+                    expected,
+                    "{workers} workers from {first_epoch}"
+                );
             }
         }
     }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use error::PublicationError;
 pub use moments::{Calibration, MomentPublication};
-pub use windows::{Asked, WindowPublication};
+pub use windows::{WindowEstimate, WindowPublication};
 
 use crate::ledger::Charge;
 use crate::pipeline::{Pipeline, PublicParameters};

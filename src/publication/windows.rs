@@ -13,12 +13,13 @@
 
 use std::sync::Arc;
 
-use hushflow_estimators::covariance;
-use hushflow_estimators::mean::Question;
+use hushflow_estimators::covariance::{self, Budget, Sample};
+use hushflow_estimators::mean::{self, Question};
 use hushflow_mechanism::accounting::{AccountingError, Delta, Epsilon, MARGIN, Rho};
-use hushflow_mechanism::noise::NoiseSource;
+use hushflow_mechanism::noise::{NoiseGenerator, NoiseSource};
 use hushflow_mechanism::release::Numbers;
-use hushflow_operators::{CovarianceSetup, MeanSetup, WindowMean, Windows};
+use hushflow_mechanism::sensitivity::Neighbours;
+use hushflow_operators::Windows;
 
 use super::report::{self, Window};
 use super::{PublicationError, guarantee};
@@ -91,30 +92,27 @@ impl WindowPublication {
         Windows { columns, keys, first_epoch, checkpoint_interval }
     }
 
-    /// Returns the question with all its parameters.
+    /// Returns the estimate of every window with all its parameters.
     ///
     /// # Errors
     /// [`PublicationError`] for an unusable budget.
-    pub fn asked(&self, source: NoiseSource) -> Result<Asked, PublicationError> {
-        let (parameters, keys) = (&self.parameters, self.parameters.keys());
+    pub fn window_estimate(&self) -> Result<WindowEstimate, PublicationError> {
+        let parameters = &self.parameters;
         let (epsilon, delta) = guarantee(parameters)?;
-        let (columns, horizon) = (parameters.columns.len(), parameters.epochs.schedule.horizon());
+        let columns = parameters.columns.len();
         Ok(match &self.estimator {
             Estimator::Mean { method, corruption, scale, range } => {
                 let (method, corruption, scale, range) = (*method, *corruption, scale.clone(), *range);
                 let question = Question { method, epsilon, delta, corruption, scale, range };
-                Asked::Mean(MeanSetup { question, columns, keys, epochs: horizon, source })
+                WindowEstimate::Mean { question, columns }
             }
-            Estimator::Covariance { method, centre } => Asked::Covariance(CovarianceSetup {
+            Estimator::Covariance { method, centre } => WindowEstimate::Covariance {
                 method: *method,
                 centre: *centre,
                 rho: rho(*method, columns, (epsilon, delta))?,
                 neighbours: parameters.privacy.neighbours,
                 bounds: parameters.columns.iter().map(|column| (column.lower, column.upper)).collect(),
-                keys,
-                horizon,
-                source,
-            }),
+            },
         })
     }
 
@@ -139,30 +137,49 @@ impl WindowPublication {
     }
 }
 
-/// A question with all its parameters.
+/// The estimate of a window with all its parameters.
 #[derive(Clone, Debug)]
-pub enum Asked {
-    /// For a robust mean.
-    Mean(MeanSetup),
-    /// For a covariance.
-    Covariance(CovarianceSetup),
+pub enum WindowEstimate {
+    /// A robust mean.
+    Mean {
+        /// What is estimated.
+        question: Question,
+        /// Number of columns of a record.
+        columns: usize,
+    },
+    /// A covariance.
+    Covariance {
+        /// The method.
+        method: covariance::Method,
+        /// Share of the budget for a mean to centre by.
+        centre: Option<f64>,
+        /// ρ of zCDP, for all windows together.
+        rho: Rho,
+        /// The neighbour relation of the guarantee.
+        neighbours: Neighbours,
+        /// Bounds of each column.
+        bounds: Vec<(f64, f64)>,
+    },
 }
 
-impl Asked {
-    /// Returns the numbers that are released of a key in an epoch, for these rows.
-    ///
-    /// # Errors
-    /// A reason if the operating system has no entropy. Then nothing may be released.
-    pub fn answer(&self, epoch: u64, key: u32, rows: &[f64]) -> Result<Vec<i128>, String> {
+impl WindowEstimate {
+    /// Returns the numbers that are released of a window with these rows. A command on the same
+    /// rows gives the same result.
+    pub fn numbers(&self, rows: &[f64], generator: &mut NoiseGenerator) -> Vec<i128> {
         let mut numbers = Vec::new();
         match self {
-            Self::Mean(setup) => {
-                let WindowMean { rows, answer, .. } = setup.window(epoch, key, rows)?;
-                (rows, answer).write(&mut numbers);
+            Self::Mean { question, columns } => {
+                let answer = mean::estimate(rows, *columns, question, generator);
+                (rows.len() / (*columns).max(1), answer).write(&mut numbers);
             }
-            Self::Covariance(setup) => setup.window(epoch, key, rows)?.estimate.write(&mut numbers),
+            Self::Covariance { method, centre, rho, neighbours, bounds } => {
+                let sample = Sample::new(bounds, rows, *neighbours);
+                let estimate =
+                    sample.and_then(|sample| method.estimate(&sample, *centre, Budget::new(*rho), generator));
+                estimate.write(&mut numbers);
+            }
         }
-        Ok(numbers)
+        numbers
     }
 }
 

@@ -70,7 +70,7 @@ pub(super) fn retain(records: &mut Records, kept: &[bool]) {
     leave(&mut records.keys, kept, 1);
     leave(&mut records.epochs, kept, 1);
     leave(&mut records.entities, kept, 1);
-    leave(&mut records.places, kept, 1);
+    leave(&mut records.positions, kept, 1);
     leave(&mut records.values, kept, dimension);
 }
 

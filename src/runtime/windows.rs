@@ -44,8 +44,8 @@ impl Content for WindowEstimates {
 
     fn build(&self, worker: &mut Worker, run: Running<'_>, journal: Option<Journal>) {
         let Running { noise, feed, fault, control, start, committed, last } = run;
-        let asked = match self.publication.asked(noise) {
-            Ok(asked) => Arc::new(asked),
+        let estimate = match self.publication.window_estimate() {
+            Ok(estimate) => Arc::new(estimate),
             Err(error) => return fault.raise(error),
         };
         let log = journal.map(|journal| Box::new(journal) as Box<dyn CommitLog<Mark>>);
@@ -57,8 +57,10 @@ impl Content for WindowEstimates {
                 .records
                 .epochs()
                 .release_windows(sources.ends, &windows, fault.clone(), move |epoch, key, rows| {
-                    let (asked, rows) = (Arc::clone(&asked), Zeroizing::new(rows.to_vec()));
-                    until_stopped(&control, move || asked.answer(epoch, key, &rows))
+                    let (estimate, rows) = (Arc::clone(&estimate), Zeroizing::new(rows.to_vec()));
+                    let generator = noise.generator(epoch, key.into());
+                    let mut generator = generator.map_err(|error| error.to_string())?;
+                    until_stopped(&control, move || Ok(estimate.numbers(&rows, &mut generator)))
                 })
                 .commit(sources.marks.map(Mark::Resume), &windows, log, fault.clone())
                 .inspect(move |released| last.set(released.epoch + 1))

@@ -91,7 +91,9 @@ impl SourceReader {
                 records.entities.extend(entity);
                 if self.rules.needs_places {
                     let (number, sources) = self.place;
-                    records.places.push(self.epochs.clock.row.saturating_mul(sources).saturating_add(number));
+                    records
+                        .positions
+                        .push(self.epochs.clock.row.saturating_mul(sources).saturating_add(number));
                 }
                 self.epochs.note(epoch, before);
             }

@@ -28,7 +28,7 @@ pub struct AdamSetup {
 
 /// The optimiser with the mechanism whose releases it reads; these have one key.
 #[derive(Clone)]
-pub(crate) struct Optimiser {
+struct Optimiser {
     mechanism: Arc<MatrixMechanism>,
     setup: AdamSetup,
 }

@@ -1,10 +1,9 @@
 //! Runs a training loop on the workers of this process, and the same without privacy, to measure
 //! the cost of privacy.
 
-use std::error::Error;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hushflow_mechanism::mechanism::{MatrixMechanism, Strategies};
@@ -81,13 +80,12 @@ pub fn train(
     let spent = spent.collect::<Result<Vec<f64>, _>>()?;
     let setup = setup(network, plan, &mechanism, options)?;
     let not_finite = setup.not_finite.clone();
-    let log = MemoryLog { keep: options.keep_releases, ..MemoryLog::default() };
     let order = Arc::new(shuffled(images.training.len(), options.seed));
-    let (report, reports) = channel();
-    let (fault, report) = (Fault::new(), Mutex::new(report));
+    let ((report, reports), (keep, kept)) = (channel(), channel());
+    let fault = Fault::new();
     let work = {
         let (network, images, plan) = (network.clone(), images.clone(), *plan);
-        let (log, fault) = (log.clone(), fault.clone());
+        let fault = fault.clone();
         move |worker: &mut Worker| {
             let learner = ImageLearner {
                 workspace: network.workspace(),
@@ -98,9 +96,14 @@ pub fn train(
                 plan,
                 worker: worker.index(),
                 workers: worker.peers(),
-                report: report.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+                report: report.clone(),
             };
-            let log = (worker.index() == 0).then(|| Box::new(log.clone()) as Box<dyn CommitLog<u64>>);
+            let keep = options.keep_releases.then(|| keep.clone());
+            let log = move |epochs: &[EpochCommit<u64>]| {
+                let mut releases = keep.iter().flat_map(|keep| epochs.iter().map(move |epoch| (keep, epoch)));
+                releases.try_for_each(|(keep, epoch)| Ok(keep.send(epoch.released.clone())?))
+            };
+            let log = (worker.index() == 0).then(|| Box::new(log) as Box<dyn CommitLog<u64>>);
             let (setup, watched) = (setup.clone(), fault.clone());
             worker.dataflow(|scope| training_loop(scope, setup, learner, log, fault.clone()));
             while !watched.is_raised() && worker.step_or_park(Some(NAP)) {}
@@ -119,7 +122,7 @@ pub fn train(
     Ok(Trained {
         passes: passes.collect(),
         parameters: parameters.into_iter().next_back().unwrap_or_default(),
-        released: std::mem::take(&mut log.released.lock().unwrap_or_else(PoisonError::into_inner)),
+        released: kept.try_iter().collect(),
         not_finite: not_finite.load(Ordering::Relaxed),
     })
 }
@@ -181,22 +184,6 @@ impl Learner for ImageLearner {
             }
             give(gradients);
         }
-    }
-}
-
-#[derive(Clone, Default)]
-struct MemoryLog {
-    keep: bool,
-    released: Arc<Mutex<Vec<ReleasedEpoch>>>,
-}
-
-impl CommitLog<u64> for MemoryLog {
-    fn commit(&mut self, epochs: &[EpochCommit<u64>]) -> Result<(), Box<dyn Error>> {
-        if self.keep {
-            let public = epochs.iter().map(|epoch| epoch.released.clone());
-            self.released.lock().unwrap_or_else(PoisonError::into_inner).extend(public);
-        }
-        Ok(())
     }
 }
 

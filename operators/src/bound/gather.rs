@@ -49,7 +49,7 @@ fn is_whole(records: &Records, dimension: usize) -> bool {
     let count = records.len();
     records.values.len() == count * dimension
         && records.entities.len() == count
-        && records.places.len() == count
+        && records.positions.len() == count
 }
 
 fn addressed(mut records: Records, peers: usize, dimension: usize) -> Vec<Addressed> {
@@ -66,7 +66,7 @@ fn addressed(mut records: Records, peers: usize, dimension: usize) -> Vec<Addres
     for (at, row) in records.values.chunks_exact(dimension).enumerate() {
         let part = &mut parts[owners[at]].records;
         part.keys.push(records.keys[at]);
-        part.places.push(records.places[at]);
+        part.positions.push(records.positions[at]);
         part.entities.push(records.entities[at]);
         part.values.extend_from_slice(row);
     }
@@ -122,9 +122,9 @@ pub(super) fn gather<'scope>(
 
 fn take(held: &mut Held, batch: &Records, columns: &[(f64, f64)]) {
     let rows = batch.values.chunks_exact(columns.len());
-    for ((&entity, &place), (&key, row)) in
-        batch.entities.iter().zip(&batch.places).zip(batch.keys.iter().zip(rows))
+    for ((&entity, &position), (&key, row)) in
+        batch.entities.iter().zip(&batch.positions).zip(batch.keys.iter().zip(rows))
     {
-        held.add(entity, place, key, row, columns);
+        held.add(entity, position, key, row, columns);
     }
 }

@@ -21,11 +21,18 @@ impl Held {
         }
     }
 
-    /// Adds a record of `entity`; `place` is its position in the stream.
-    pub(super) fn add(&mut self, entity: Entity, place: u64, key: u32, row: &[f64], bounds: &[(f64, f64)]) {
+    /// Adds a record of `entity`; `position` is its position in the stream.
+    pub(super) fn add(
+        &mut self,
+        entity: Entity,
+        position: u64,
+        key: u32,
+        row: &[f64],
+        bounds: &[(f64, f64)],
+    ) {
         match self {
-            Self::First(first) => first.add(entity, place, key, row),
-            Self::Means(means) => means.add(entity, place, key, row, bounds),
+            Self::First(first) => first.add(entity, position, key, row),
+            Self::Means(means) => means.add(entity, position, key, row, bounds),
         }
     }
 
@@ -127,7 +134,7 @@ pub(super) struct First {
 /// A record and a link to the previous one of the same entity.
 #[derive(Clone)]
 struct Slot {
-    place: u64,
+    position: u64,
     key: u32,
     before: Option<u32>,
 }
@@ -149,20 +156,20 @@ impl First {
         }
     }
 
-    fn add(&mut self, entity: Entity, place: u64, key: u32, row: &[f64]) {
+    fn add(&mut self, entity: Entity, position: u64, key: u32, row: &[f64]) {
         let Self { most, slots, values, entities } = self;
         let chain = entities.entry(entity).or_default();
         let slot = match chain.latest {
             _ if chain.length < *most => {
                 chain.length += 1;
-                slots.push(Slot { place, key, before: None });
+                slots.push(Slot { position, key, before: None });
                 values.extend_from_slice(row);
                 slots.len() - 1
             }
-            Some(latest) if place < slots[latest as usize].place => {
+            Some(latest) if position < slots[latest as usize].position => {
                 let latest = latest as usize;
                 chain.latest = slots[latest].before;
-                slots[latest] = Slot { place, key, before: None };
+                slots[latest] = Slot { position, key, before: None };
                 values[latest * row.len()..][..row.len()].copy_from_slice(row);
                 latest
             }
@@ -170,7 +177,7 @@ impl First {
         };
         let mut behind: Option<u32> = None;
         let mut before = chain.latest;
-        while let Some(next) = before.filter(|&next| slots[next as usize].place > place) {
+        while let Some(next) = before.filter(|&next| slots[next as usize].position > position) {
             (behind, before) = (before, slots[next as usize].before);
         }
         slots[slot].before = before;
@@ -201,14 +208,14 @@ struct KeySum {
 }
 
 impl Means {
-    fn add(&mut self, entity: Entity, place: u64, key: u32, row: &[f64], bounds: &[(f64, f64)]) {
+    fn add(&mut self, entity: Entity, position: u64, key: u32, row: &[f64], bounds: &[(f64, f64)]) {
         let keys = self.entities.entry(entity).or_default();
         let at = keys.iter().position(|sum| sum.key == key).unwrap_or_else(|| {
-            keys.push(KeySum { key, first: place, finite: 0, sums: vec![0; row.len()] });
+            keys.push(KeySum { key, first: position, finite: 0, sums: vec![0; row.len()] });
             keys.len() - 1
         });
         let sum = &mut keys[at];
-        sum.first = sum.first.min(place);
+        sum.first = sum.first.min(position);
         if row.iter().all(|value| value.is_finite()) {
             sum.finite += 1;
             for ((sum, &value), &(lower, upper)) in sum.sums.iter_mut().zip(row).zip(bounds) {
@@ -287,8 +294,8 @@ mod tests {
     fn held(limits: EntityLimits, records: &[(u8, u64, u32, f64)]) -> Vec<(u128, u32, u64)> {
         let bounds = [(0.0, 8.0)];
         let mut held = Held::new(&limits, 1, 0);
-        for &(entity, place, key, value) in records {
-            held.add(Entity(entity.into()), place, key, &[value], &bounds);
+        for &(entity, position, key, value) in records {
+            held.add(Entity(entity.into()), position, key, &[value], &bounds);
         }
         let closed = held.close();
         let mut given = Vec::new();
@@ -320,7 +327,7 @@ mod tests {
             turn in 0..40_usize,
         ) {
             let placed: Vec<_> = records.iter().zip(0..)
-                .map(|(&(entity, key, value), place)| (entity, place, key, f64::from(value))).collect();
+                .map(|(&(entity, key, value), position)| (entity, position, key, f64::from(value))).collect();
             let mut expected = Vec::new();
             for entity in 0..4 {
                 let first = placed.iter().filter(|record| record.0 == entity).take(most as usize);

@@ -112,7 +112,7 @@ pub trait Bound<'scope> {
     ///     epochs: vec![1, 1, 2, 3],
     ///     values: vec![0.5, 0.25, 0.125, 0.75],
     ///     entities: vec![Entity(7); 4],
-    ///     places: vec![0, 1, 2, 3],
+    ///     positions: vec![0, 1, 2, 3],
     /// };
     /// let limits = EntityLimits { participations: 4, min_separation: 2, records_per_epoch: 1, several: Several::Keep };
     /// # let strategies = mechanism.strategies().clone();

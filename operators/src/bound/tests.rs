@@ -54,13 +54,13 @@ pub(super) fn bounded(
         });
         for epoch in first..=LAST {
             let mut batch = Records::default();
-            for (&(entity, at, key, value), place) in records.iter().zip(0..) {
-                if at == epoch && place as usize % worker.peers() == worker.index() {
+            for (&(entity, at, key, value), position) in records.iter().zip(0..) {
+                if at == epoch && position as usize % worker.peers() == worker.index() {
                     batch.keys.push(key);
                     batch.epochs.push(epoch);
                     batch.values.push(value.into());
                     batch.entities.push(Entity(entity.into()));
-                    batch.places.push(place);
+                    batch.positions.push(position);
                 }
             }
             input.send(batch);

@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::{
-    Accumulate, Bound, BoundedRecords, Clip, Commit, CommitLog, EpochCommit, Epochs, Fault, Records, Release,
-    Several,
+    Accumulate, Bound, BoundedRecords, Clip, Commit, EpochCommit, Epochs, Fault, Records, Release, Several,
 };
 use hushflow_mechanism::mechanism::{Method, MomentParameters};
 use hushflow_mechanism::moments::SecondMoment;
@@ -11,8 +10,7 @@ use hushflow_mechanism::participation::Participation;
 use hushflow_mechanism::sensitivity::Neighbours;
 use hushflow_mechanism::strategy::build;
 use hushflow_mechanism::workload::Workload;
-use std::error::Error;
-use std::sync::Mutex;
+use std::sync::mpsc;
 use timely::dataflow::operators::Inspect;
 use timely::dataflow::operators::vec::ToStream;
 
@@ -73,29 +71,22 @@ fn measurements() -> (Measurement, Vec<Measurement>) {
     (one().build().unwrap(), others.into_iter().map(|builder| builder.build().unwrap()).collect())
 }
 
-#[derive(Clone, Default)]
-struct Seen(Arc<Mutex<Vec<u64>>>);
-
-impl CommitLog<u64> for Seen {
-    fn commit(&mut self, epochs: &[EpochCommit<u64>]) -> Result<(), Box<dyn Error>> {
-        self.0.lock().unwrap().extend(epochs.iter().map(|epoch| epoch.released.epoch));
-        Ok(())
-    }
-}
-
 fn outcome(operators: [&Measurement; 4], ends: Vec<u64>) -> (Vec<u64>, Option<String>) {
     let operators = operators.map(Measurement::clone);
-    let (fault, log) = (Fault::new(), Seen::default());
-    let (raised, seen) = (fault.clone(), log.clone());
+    let (fault, (commit, committed)) = (Fault::new(), mpsc::channel());
+    let raised = fault.clone();
     timely::execute_directly(move |worker| {
         worker.dataflow::<u64, _, _>(|scope| {
+            let log = move |epochs: &[EpochCommit<u64>]| {
+                epochs.iter().try_for_each(|epoch| Ok(commit.send(epoch.released.epoch)?))
+            };
             let [clip, accumulate, release, commit] = &operators;
             let batch = Records {
                 keys: vec![0, 8],
                 epochs: vec![1, 2],
                 values: vec![0.5, 0.25],
                 entities: clip.bound_setup().map_or_else(Vec::new, |_| vec![Entity(1), Entity(2)]),
-                places: vec![0, 1],
+                positions: vec![0, 1],
             };
             let records = vec![batch].to_stream(scope).container::<Vec<_>>().epochs();
             let clipped = match clip.bound_setup() {
@@ -112,7 +103,7 @@ fn outcome(operators: [&Measurement; 4], ends: Vec<u64>) -> (Vec<u64>, Option<St
         });
         worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
     });
-    (seen.0.lock().unwrap().clone(), raised.reason().map(String::from))
+    (committed.iter().collect(), raised.reason().map(String::from))
 }
 
 #[test]
@@ -174,7 +165,7 @@ fn records_of_entities_must_be_bounded_under_the_same_limits() {
                     epochs: vec![1],
                     values: vec![0.5],
                     entities: vec![Entity(1)],
-                    places: vec![0],
+                    positions: vec![0],
                 };
                 let records = vec![batch].to_stream(scope).container::<Vec<_>>().epochs();
                 let clipped = match bound {

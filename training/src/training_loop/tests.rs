@@ -1,0 +1,358 @@
+//! The loop ends, learns the same on any number of workers and in both forms, and can be replayed.
+//!
+//! The last tests train on other gradients with the same releases: noise is shifted by the
+//! difference of the sums. Then the log, the form of its values and the parameters are equal in both
+//! forms, on any number of workers. A step's offsets are known once the earlier steps release the
+//! same values, because only then gradients are taken at the same parameters. So the loop runs once
+//! for each step.
+
+use super::*;
+use crate::adam::AdamSetting;
+use hushflow_mechanism::mechanism::{MatrixMechanism, MomentParameters, Strategies};
+use hushflow_mechanism::moments::{Row, SecondMoment};
+use hushflow_mechanism::noise::{NoiseSource, Offsets};
+use hushflow_mechanism::participation::Participation;
+use hushflow_mechanism::sensitivity::Neighbours;
+use hushflow_mechanism::strategy::buffered::{Buffered, BufferedParameters, Buffers, ExponentialBuffer};
+use hushflow_mechanism::strategy::build;
+use hushflow_mechanism::workload::Workload;
+use hushflow_operators::{EpochCommit, ReleasedEpoch};
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::sync::{Mutex, mpsc};
+use std::time::Duration;
+use timely::dataflow::operators::Inspect;
+use timely::dataflow::operators::vec::Delay;
+use timely::worker::Worker;
+
+const DIMENSION: usize = 40;
+const STEPS: u64 = 6;
+const RECORDS: usize = 30;
+const METHODS: [Method; 3] =
+    [Method::Jme, Method::Pp, Method::BatchSquares { size: NonZeroU32::new(RECORDS as u32).unwrap() }];
+
+/// The value that replaces a record's gradient in a step, in every coordinate.
+type Replacement = fn(step: u64, record: usize) -> Option<f64>;
+
+const USUAL: Replacement = |_, _| None;
+
+const EXTREME: Replacement = |step, record| match (record as u64 + step) % 9 {
+    0 => Some(f64::NAN),
+    1 => Some(f64::INFINITY),
+    2 => Some(f64::NEG_INFINITY),
+    3 => Some(5e-324),
+    4 => Some(-1e-280),
+    5 => Some(1e-160),
+    6 => Some(1e300),
+    7 => Some(-f64::MAX),
+    _ => None,
+};
+
+/// As far as possible in one direction, and in the other; nothing in some steps.
+const LONG: Replacement = |_, _| Some(1e200);
+const OPPOSITE: Replacement = |step, _| if step % 3 == 2 { Some(f64::NAN) } else { Some(-1.0) };
+
+/// Parameters by step, as bits.
+type Steps = Vec<(u64, Vec<u64>)>;
+
+fn bits(parameters: &[f64]) -> Vec<u64> {
+    parameters.iter().map(|parameter| parameter.to_bits()).collect()
+}
+
+/// Pulls parameters towards a point, record by record.
+#[derive(Clone)]
+struct PullLearner {
+    records: usize,
+    replacement: Replacement,
+    worker: usize,
+    workers: usize,
+    steps: Arc<Mutex<Steps>>,
+}
+
+impl Learner for PullLearner {
+    type Number = f64;
+
+    fn gradients(&mut self, step: u64, parameters: &[f64], give: &mut dyn FnMut(&[f64])) {
+        if self.worker == 0 {
+            self.steps.lock().unwrap().push((step, bits(parameters)));
+        }
+        for record in (self.worker..self.records).step_by(self.workers) {
+            let target = |coordinate: usize| ((coordinate + record) % 7) as f64 / 7.0;
+            let gradient = parameters.iter().enumerate().map(|(coordinate, p)| p - target(coordinate));
+            give(&match (self.replacement)(step, record) {
+                Some(value) => vec![value; DIMENSION],
+                None => gradient.collect(),
+            });
+        }
+    }
+}
+
+fn setting() -> AdamSetting {
+    AdamSetting::new(NonZeroU32::new(RECORDS as u32).unwrap(), 0.05)
+}
+
+fn buffered() -> Strategies {
+    let buffers = Buffers::Toeplitz(vec![ExponentialBuffer { decay: 0.75, weight: 0.5 }]);
+    let parameters = BufferedParameters { horizon: Some(STEPS), buffers };
+    Strategies::shared(Arc::new(Buffered::new("blt:1".parse().unwrap(), parameters).unwrap()))
+}
+
+fn setup(method: Method, draw_late: bool) -> TrainingSetup {
+    let strategy = build("square-root", &Workload::Prefix, Some(STEPS)).unwrap();
+    setup_of(NoiseSource::Seeded(4), method, strategy.into(), draw_late)
+}
+
+fn setup_of(source: NoiseSource, method: Method, strategies: Strategies, draw_late: bool) -> TrainingSetup {
+    let parameters = MomentParameters {
+        method,
+        layout: Layout { dimension: DIMENSION, second: SecondMoment::Diagonal },
+        neighbours: Neighbours::ReplaceOneInPlace,
+        clip_norm: 1.0,
+        noise_multiplier: 0.1,
+        second_moment_weight: None,
+        count_weight: None,
+    };
+    let mechanism = MatrixMechanism::with_participation(parameters, strategies, Participation::Single, STEPS);
+    let measurement = Measurement::of_vectors(mechanism.unwrap()).shards_at_most(5).noise(source);
+    TrainingSetup {
+        measurement: if draw_late { measurement.draw_late() } else { measurement }.build().unwrap(),
+        adam: AdamSetup { setting: setting(), horizon: STEPS },
+        parameters: vec![1.0; DIMENSION],
+        not_finite: Arc::default(),
+    }
+}
+
+/// Released integers of a step, and which shards hold (and send) them in 64 bits.
+type StepRelease = (Vec<i128>, Vec<bool>);
+
+#[derive(Debug, PartialEq)]
+struct TrainingOutcome {
+    steps: Steps,
+    releases: Vec<StepRelease>,
+    fault: Option<String>,
+}
+
+impl TrainingOutcome {
+    fn values(self) -> Vec<Vec<i128>> {
+        self.releases.into_iter().map(|(values, _)| values).collect()
+    }
+}
+
+/// Trains on this many workers. Three workers exchange bytes, as processes do.
+fn run(workers: usize, records: usize, replacement: Replacement, setup: &TrainingSetup) -> TrainingOutcome {
+    let (steps, fault) = (Arc::default(), Fault::new());
+    setup.not_finite.store(0, Ordering::Relaxed);
+    let pull = PullLearner { records, replacement, worker: 0, workers, steps: Arc::clone(&steps) };
+    let (shared, watched, (commit, commits)) = (setup.clone(), fault.clone(), mpsc::channel());
+    let work = move |worker: &mut Worker| {
+        let learner = PullLearner { worker: worker.index(), ..pull.clone() };
+        let commit = commit.clone();
+        let log = move |epochs: &[EpochCommit<u64>]| {
+            epochs.iter().try_for_each(|EpochCommit { released, .. }| {
+                let narrow = released.run(0..released.len()).map(|row| matches!(row, Row::Narrow(_)));
+                Ok(commit.send((released.to_vec(), narrow.collect()))?)
+            })
+        };
+        let log = (worker.index() == 0).then(|| Box::new(log) as Box<dyn CommitLog<u64>>);
+        let setup = shared.clone();
+        worker.dataflow(|scope| training_loop(scope, setup, learner, log, watched.clone()));
+        while !watched.is_raised() && worker.step_or_park(Some(Duration::from_millis(20))) {}
+        worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
+    };
+    let communication = match workers {
+        3 => timely::CommunicationConfig::ProcessBinary(workers),
+        _ => timely::CommunicationConfig::Process(workers),
+    };
+    let config = timely::Config { communication, worker: timely::WorkerConfig::default() };
+    timely::execute(config, work).unwrap().join();
+    let steps = std::mem::take(&mut *steps.lock().unwrap());
+    TrainingOutcome { steps, releases: commits.try_iter().collect(), fault: fault.reason().map(String::from) }
+}
+
+/// Training brings the parameters closer to the mean of the targets, which is 3/7.
+fn has_learned(steps: &Steps) -> bool {
+    let distance =
+        |step: usize| steps[step].1.iter().map(|&p| (f64::from_bits(p) - 3.0 / 7.0).abs()).sum::<f64>();
+    distance(STEPS as usize) < 0.8 * distance(0)
+}
+
+/// Checks that training is the same on any number of workers and whenever noise is drawn. Returns
+/// the parameters.
+fn same_on_any_number_of_workers(setup: impl Fn(bool) -> TrainingSetup) -> Steps {
+    let (early, late) = (setup(false), setup(true));
+    let TrainingOutcome { steps, fault, .. } = run(1, RECORDS, USUAL, &late);
+    assert_eq!(fault, None);
+    assert!(steps.iter().map(|(step, _)| *step).eq(1..=STEPS + 1));
+    for workers in [2, 3] {
+        assert_eq!(run(workers, RECORDS, USUAL, &late).steps, steps, "{workers} workers");
+    }
+    assert_eq!(run(2, RECORDS, USUAL, &early).steps, steps, "noise is the same whenever it is drawn");
+    steps
+}
+
+#[test]
+fn training_is_equal_on_any_number_of_workers() {
+    for method in METHODS {
+        assert!(has_learned(&same_on_any_number_of_workers(|draw_late| setup(method, draw_late))));
+    }
+}
+
+#[test]
+fn training_with_correlated_noise_is_equal_on_any_number_of_workers() {
+    for method in METHODS {
+        let form = |strategies, draw_late| setup_of(NoiseSource::Seeded(4), method, strategies, draw_late);
+        let correlated = same_on_any_number_of_workers(|draw_late| form(buffered().correlated(), draw_late));
+        let encoded = run(1, RECORDS, USUAL, &form(buffered(), true)).steps;
+        assert!(has_learned(&correlated) && has_learned(&encoded));
+    }
+}
+
+/// Parameters from released integers alone.
+fn replayed(releases: Vec<Vec<i128>>, setup: &TrainingSetup) -> Steps {
+    let (sender, updates) = mpsc::channel();
+    let (measurement, adam) = (setup.measurement.clone(), setup.adam);
+    timely::example(move |scope| {
+        let released =
+            (1..).zip(releases).map(|(epoch, values)| ReleasedEpoch::released_before(epoch, values));
+        let released = released.to_stream(scope).container::<Vec<_>>();
+        let released = released.delay(|released, _| released.epoch);
+        released.adam(&measurement, adam, Fault::new()).inspect_time(move |step, part| {
+            sender.send((*step, part.clone())).unwrap();
+        });
+    });
+    let mut parts: BTreeMap<u64, Vec<SharedUpdate>> = BTreeMap::new();
+    updates.iter().for_each(|(step, part)| parts.entry(step).or_default().push(part));
+    let mut parameters = Parameters::new(setup.parameters.clone(), &setup.adam.setting);
+    let mut replayed = vec![(1, bits(parameters.values()))];
+    for (step, mut update) in parts {
+        update.sort_by_key(|part| Borrow::<UpdatePart>::borrow(part).start);
+        parameters.apply(&update).unwrap();
+        replayed.push((step + 1, bits(parameters.values())));
+    }
+    replayed
+}
+
+/// A replay agrees bit for bit in both forms, with the log's integers alone and for any number of
+/// workers.
+#[test]
+fn a_replay_of_the_log_gives_the_same_parameters() {
+    for strategies in [buffered(), buffered().correlated()] {
+        let setup = setup_of(NoiseSource::Seeded(4), Method::Jme, strategies, true);
+        let one_nan: Replacement = |step, record| (step == 2 && record == 3).then_some(f64::NAN);
+        let outcome = run(1, RECORDS, one_nan, &setup);
+        assert_eq!(outcome.fault, None);
+        assert_eq!(run(3, RECORDS, one_nan, &setup), outcome);
+        let steps = outcome.steps.clone();
+        assert_eq!(replayed(outcome.values(), &setup), steps);
+    }
+}
+
+#[test]
+fn gradients_that_are_not_finite_count_as_zero() {
+    let setup = setup(Method::Jme, true);
+    let extreme = |step: u64, record: usize| match (step, record) {
+        (2, 3) => Some(f64::NAN),
+        (2, 4) => Some(f64::NEG_INFINITY),
+        (3, 0) => Some(1e300),
+        _ => None,
+    };
+    let zeros = |step: u64, record: usize| match (step, record) {
+        (2, 3 | 4) => Some(0.0),
+        // Clipped to the same record.
+        (3, 0) => Some(1.0),
+        _ => None,
+    };
+    let outcome = run(2, RECORDS, extreme, &setup);
+    assert_eq!((setup.not_finite.load(Ordering::Relaxed), &outcome.fault), (2, &None));
+    assert_eq!(outcome.steps, run(1, RECORDS, zeros, &setup).steps);
+}
+
+#[test]
+fn steps_without_gradients_are_released() {
+    let outcome = run(2, 0, USUAL, &setup(Method::Pp, true));
+    assert_eq!((outcome.steps.len() as u64, outcome.fault), (STEPS + 1, None));
+    assert!(
+        outcome
+            .steps
+            .iter()
+            .flat_map(|(_, parameters)| parameters)
+            .all(|&value| f64::from_bits(value).is_finite())
+    );
+}
+
+#[test]
+fn an_unusable_setting_is_a_fault() {
+    let mut setup = setup(Method::Jme, true);
+    setup.adam.setting.learning_rate = 0.0;
+    let fault = run(2, 3, USUAL, &setup).fault;
+    assert!(fault.is_some_and(|reason| reason.starts_with("learning_rate is 0")));
+}
+
+fn shifted(is_correlated: bool, offsets: &[Vec<i128>]) -> TrainingSetup {
+    let source = NoiseSource::Shifted { seed: 4, offsets: Offsets::new(offsets.to_vec()).leaked() };
+    let strategies = if is_correlated { buffered().correlated() } else { buffered() };
+    setup_of(source, Method::Jme, strategies, true)
+}
+
+/// Offsets with which these gradients release the target.
+fn offsets_for(target: &[Vec<i128>], replacement: Replacement, is_correlated: bool) -> Vec<Vec<i128>> {
+    let mut offsets: Vec<Vec<i128>> = Vec::new();
+    for (step, target) in target.iter().enumerate() {
+        let outcome = run(1, RECORDS, replacement, &shifted(is_correlated, &offsets));
+        let values = outcome.values().swap_remove(step);
+        offsets.push(target.iter().zip(values).map(|(target, value)| target - value).collect());
+    }
+    offsets
+}
+
+/// Integers on both sides of ±2^bits where there is noise.
+fn around(bits: u32, values: &[Vec<i128>], setup: &TrainingSetup) -> Vec<Vec<i128>> {
+    let noise = setup.measurement.mechanism().moments().noise().to_vec();
+    let integer = |(at, &value): (usize, &i128)| match at % 4 {
+        _ if noise[at].scale.is_none() => value,
+        0 => value,
+        1 => -(1 << bits) - (at as i128 / 4) % 3 + 1,
+        _ => (1 << bits) + (at as i128 / 4) % 3 - 1,
+    };
+    values.iter().map(|values| values.iter().enumerate().map(integer).collect()).collect()
+}
+
+fn check_equal_releases(is_correlated: bool, [one, other]: [Replacement; 2], bits: Option<u32>) {
+    let plain = shifted(is_correlated, &[]);
+    let natural = run(1, RECORDS, one, &plain).values();
+    assert_ne!(natural, run(1, RECORDS, other, &plain).values(), "the gradients differ");
+    let target = bits.map_or_else(|| natural.clone(), |bits| around(bits, &natural, &plain));
+    let worlds = [one, other].map(|replacement| {
+        (replacement, shifted(is_correlated, &offsets_for(&target, replacement, is_correlated)))
+    });
+    let expected = run(1, RECORDS, one, &worlds[0].1);
+    assert_eq!(expected.fault, None);
+    assert!(expected.releases.iter().map(|(values, _)| values).eq(&target), "noise was chosen for these");
+    for workers in [1, 2, 3] {
+        for (replacement, setup) in &worlds {
+            let outcome = run(workers, RECORDS, *replacement, setup);
+            assert!(outcome == expected, "{workers} workers, correlated: {is_correlated}, {bits:?}");
+        }
+    }
+    assert_eq!(replayed(target, &plain), expected.steps, "from the log alone");
+}
+
+#[test]
+fn equal_releases_of_other_gradients_give_equal_parameters() {
+    for is_correlated in [false, true] {
+        for worlds in [[USUAL, EXTREME], [EXTREME, LONG], [LONG, OPPOSITE]] {
+            check_equal_releases(is_correlated, worlds, None);
+        }
+    }
+}
+
+/// Independent noise that is to be correlated fits 64 bits, so releases can be chosen up to 2⁶²
+/// there.
+#[test]
+fn equal_releases_around_a_width_give_equal_parameters() {
+    for (is_correlated, widths) in [(false, &[31, 63, 64, 100][..]), (true, &[31, 53, 61, 62])] {
+        for &bits in widths {
+            check_equal_releases(is_correlated, [EXTREME, OPPOSITE], Some(bits));
+        }
+    }
+}
